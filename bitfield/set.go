@@ -1,0 +1,212 @@
+package bitfield
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"math/bits"
+)
+
+// Size is the number of bits in a Set: the items of one block.
+const Size = 8192
+
+// Bytes is the length of a Set in its binary form.
+const Bytes = Size / 8
+
+const words = Size / 64
+
+// ErrLength is returned when bytes that should hold a Set are not exactly Bytes long.
+var ErrLength = errors.New("bitfield: a set is exactly 1024 bytes")
+
+// Set is a fixed set of the integers 0 to Size-1. The zero value is empty, and two sets are equal when == says so.
+//
+// Bit 0 is the leftmost bit of the binary form, as in a PostgreSQL bit string, so that get_bit(plane, i) in SQL and
+// Has(i) in Go speak of the same item.
+//
+// Methods that change a Set have a pointer receiver and are not safe for concurrent use.
+type Set [words]uint64
+
+// Full returns the set {0, …, n-1}. It panics if n is outside 0 to Size.
+func Full(n int) Set { return Range(0, n) }
+
+// Range returns the set {lo, …, hi-1}. It panics if the bounds are not 0 ≤ lo ≤ hi ≤ Size.
+func Range(lo, hi int) Set {
+	if lo < 0 || lo > hi || hi > Size {
+		panic(fmt.Sprintf("bitfield: range [%d,%d) is not within [0,%d)", lo, hi, Size))
+	}
+	var s Set
+	for w := lo / 64; w < words && w*64 < hi; w++ {
+		s[w] = ones(lo-w*64) &^ ones(hi-w*64)
+	}
+	return s
+}
+
+// ones returns a word with every bit from position n (counted from the left) to the right end set.
+func ones(n int) uint64 {
+	switch {
+	case n <= 0:
+		return ^uint64(0)
+	case n >= 64:
+		return 0
+	default:
+		return ^uint64(0) >> n
+	}
+}
+
+// Of returns the set of the given members. It panics if one is outside 0 to Size-1.
+func Of(members ...int) Set {
+	var s Set
+	for _, m := range members {
+		s.Add(m)
+	}
+	return s
+}
+
+// FromBytes reads the binary form that AppendTo writes.
+func FromBytes(b []byte) (Set, error) {
+	var s Set
+	if len(b) != Bytes {
+		return s, fmt.Errorf("%w, not %d", ErrLength, len(b))
+	}
+	for w := range s {
+		s[w] = binary.BigEndian.Uint64(b[w*8:])
+	}
+	return s, nil
+}
+
+// AppendTo appends the binary form, Bytes long, most significant bit first.
+func (s *Set) AppendTo(b []byte) []byte {
+	for _, w := range s {
+		b = binary.BigEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
+// Add puts i into the set. It panics if i is outside 0 to Size-1.
+func (s *Set) Add(i int) { s[i>>6] |= 1 << (63 - uint(i)&63) }
+
+// Remove takes i out of the set. It panics if i is outside 0 to Size-1.
+func (s *Set) Remove(i int) { s[i>>6] &^= 1 << (63 - uint(i)&63) }
+
+// Has reports whether i is a member; false for any i outside 0 to Size-1.
+func (s *Set) Has(i int) bool {
+	return i >= 0 && i < Size && s[i>>6]&(1<<(63-uint(i)&63)) != 0
+}
+
+// Or returns the union.
+func (s Set) Or(t Set) Set {
+	for w := range s {
+		s[w] |= t[w]
+	}
+	return s
+}
+
+// And returns the intersection.
+func (s Set) And(t Set) Set {
+	for w := range s {
+		s[w] &= t[w]
+	}
+	return s
+}
+
+// AndNot returns the members of s that are not in t.
+func (s Set) AndNot(t Set) Set {
+	for w := range s {
+		s[w] &^= t[w]
+	}
+	return s
+}
+
+// Contains reports whether every member of t is in s.
+func (s *Set) Contains(t *Set) bool {
+	for w := range s {
+		if t[w]&^s[w] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Empty reports whether the set has no members.
+func (s *Set) Empty() bool {
+	for _, w := range s {
+		if w != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Count returns the number of members.
+func (s *Set) Count() int {
+	n := 0
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// All yields the members in ascending order.
+func (s *Set) All() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for w, word := range s {
+			for word != 0 {
+				lead := bits.LeadingZeros64(word)
+				if !yield(w*64 + lead) {
+					return
+				}
+				word &^= 1 << (63 - lead)
+			}
+		}
+	}
+}
+
+// Bounds returns the smallest member and one past the largest, or 0, 0 for an empty set.
+func (s *Set) Bounds() (lo, hi int) {
+	lo = -1
+	for w, word := range s {
+		if word == 0 {
+			continue
+		}
+		if lo < 0 {
+			lo = w*64 + bits.LeadingZeros64(word)
+		}
+		hi = w*64 + 64 - bits.TrailingZeros64(word)
+	}
+	return max(lo, 0), hi
+}
+
+// Take returns the n smallest members, or all of them when there are fewer.
+func (s Set) Take(n int) Set {
+	for w, word := range s {
+		c := bits.OnesCount64(word)
+		if c <= n {
+			n -= c
+			continue
+		}
+		var kept uint64
+		for ; n > 0; n-- {
+			top := uint64(1) << (63 - bits.LeadingZeros64(word))
+			kept |= top
+			word &^= top
+		}
+		s[w] = kept
+	}
+	return s
+}
+
+// Split cuts the set into the fewest pieces of at most limit members, as evenly as can be: 1820 members at a limit of
+// 500 become four pieces of 455, not three of 500 and a crumb. Members stay in order. A limit below 1 counts as 1.
+func (s Set) Split(limit int) []Set {
+	left := s.Count()
+	pieces := (left + max(limit, 1) - 1) / max(limit, 1)
+	cut := make([]Set, 0, pieces)
+	for ; pieces > 0; pieces-- {
+		piece := s.Take((left + pieces - 1) / pieces)
+		cut = append(cut, piece)
+		s = s.AndNot(piece)
+		left -= piece.Count()
+	}
+	return cut
+}

@@ -1,0 +1,48 @@
+package workqueue
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrNotFound is wrapped by every error about a run, item or step that does not exist.
+	ErrNotFound = errors.New("not found")
+	// ErrSessionLost is returned when a node's session has expired: what it holds has been, or is about to be, given
+	// to others.
+	ErrSessionLost = errors.New("the node's session has expired")
+	// ErrNotLeader is returned by leader work whose lease has passed to another session.
+	ErrNotLeader = errors.New("this session no longer leads")
+)
+
+// StateError is returned when an operation does not fit the state that a run is in.
+type StateError struct {
+	Run   RunID
+	State string // the state it is in
+	Op    string // what was asked
+	Fix   string // what to do instead
+}
+
+func (e *StateError) Error() string {
+	return fmt.Sprintf("cannot %s run %s: it is %s; %s", e.Op, e.Run, e.State, e.Fix)
+}
+
+// AmbiguousError is returned when a prefix or a name fits more than one run.
+type AmbiguousError struct {
+	Ref     string
+	Matches []RunID
+}
+
+func (e *AmbiguousError) Error() string {
+	return fmt.Sprintf("%q fits %d runs, among them %s and %s; give more of the id", e.Ref, len(e.Matches), e.Matches[0], e.Matches[1])
+}
+
+// DuplicateKeyError is returned by intake when two items of a run have the same key.
+type DuplicateKeyError struct {
+	Key           string
+	First, Second Ordinal
+}
+
+func (e *DuplicateKeyError) Error() string {
+	return fmt.Sprintf("key %q stands twice: items %d and %d", e.Key, e.First, e.Second)
+}

@@ -1,0 +1,71 @@
+package workqueue
+
+import (
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/bitfield"
+)
+
+// RunID names a run. It is a version 7 UUID, so ids sort by the time of their making. It is also the id of the run's
+// tracker batch.
+type RunID uuid.UUID
+
+// NewRunID returns a fresh id.
+func NewRunID() RunID { return RunID(uuid.Must(uuid.NewV7())) }
+
+// String returns the usual 36 characters.
+func (id RunID) String() string { return uuid.UUID(id).String() }
+
+// MarshalText and UnmarshalText make the id a string in JSON and in flags.
+func (id RunID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText() }
+
+// UnmarshalText reads what MarshalText writes.
+func (id *RunID) UnmarshalText(b []byte) error { return (*uuid.UUID)(id).UnmarshalText(b) }
+
+// SliceID names one attempt at one chunk and is the fence of every write about it. It is random (version 4): a counter
+// could be handed out twice after a failover to a standby that lags.
+type SliceID uuid.UUID
+
+// NewSliceID returns a fresh id.
+func NewSliceID() SliceID { return SliceID(uuid.New()) }
+
+// String returns the usual 36 characters.
+func (id SliceID) String() string { return uuid.UUID(id).String() }
+
+// MarshalText and UnmarshalText make the id a string in JSON.
+func (id SliceID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText() }
+
+// UnmarshalText reads what MarshalText writes.
+func (id *SliceID) UnmarshalText(b []byte) error { return (*uuid.UUID)(id).UnmarshalText(b) }
+
+// SessionID names one life of a node: a node that lost its session starts a new one under a new id.
+type SessionID uuid.UUID
+
+// NewSessionID returns a fresh id.
+func NewSessionID() SessionID { return SessionID(uuid.Must(uuid.NewV7())) }
+
+// String returns the usual 36 characters.
+func (id SessionID) String() string { return uuid.UUID(id).String() }
+
+// MarshalText makes the id a string in JSON.
+func (id SessionID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText() }
+
+// Ordinal is an item's place in its run, from 0.
+type Ordinal int32
+
+// Block returns the block that holds the item, and the item's bit in it.
+func (o Ordinal) Block() (block Block, bit int) {
+	return Block(o / bitfield.Size), int(o % bitfield.Size)
+}
+
+// Block is the number of a block of bitfield.Size consecutive ordinals, from 0.
+type Block int32
+
+// Ordinal returns the ordinal of one bit of the block.
+func (b Block) Ordinal(bit int) Ordinal { return Ordinal(int(b)*bitfield.Size + bit) }
+
+// Step is a step's place in its plan, from 0.
+type Step int16
+
+// Generation counts the times a run was armed: 1 at its start, one more with every re-run.
+type Generation int32

@@ -1,0 +1,46 @@
+package workqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Store is PostgreSQL as Tranche sees it. It is safe for concurrent use.
+type Store struct {
+	pool *pgxpool.Pool
+}
+
+// New returns a store on a pool whose database has been migrated. The store does not close the pool.
+func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
+
+// maxTxAttempts bounds how often a transaction that met a deadlock or a serialization failure is run again.
+const maxTxAttempts = 8
+
+// inTx runs f in a transaction, and runs it again as a whole when PostgreSQL broke it off as a deadlock (40P01) or a
+// serialization failure (40001). f must therefore keep its effects in the transaction.
+func (s *Store) inTx(ctx context.Context, f func(tx pgx.Tx) error) error {
+	for attempt := 1; ; attempt++ {
+		err := pgx.BeginFunc(ctx, s.pool, f)
+		if err == nil || attempt == maxTxAttempts || !retryable(err) {
+			return err
+		}
+		pause := time.Duration(rand.Int64N(int64(attempt) * int64(5*time.Millisecond)))
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("retry transaction: %w", context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
+}
+
+func retryable(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "40P01" || pg.Code == "40001")
+}
