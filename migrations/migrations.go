@@ -1,0 +1,181 @@
+// Package migrations holds the database schema of Tranche as numbered SQL files, and applies them.
+//
+// [Up] brings a database to the newest version this binary knows. Any number of processes may call it at once: they
+// take turns under a session-level advisory lock, and those who come late find nothing to do. Each file runs in a
+// transaction of its own, so that a file that fails leaves no trace. [Pending] only reads and needs no right to change
+// the schema. A database that is newer than the binary is left as it is.
+//
+// The advisory lock belongs to a session: the URL given to [Up] must not lead through a pooler that hands out
+// connections per transaction.
+//
+// A released file is never edited; a change is a new file. The package keeps no state.
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+	"github.com/pressly/goose/v3/lock"
+	"go.uber.org/zap"
+)
+
+const (
+	// versionTable is ours alone, so that a database shared with another user of goose keeps the two apart.
+	versionTable = "tranche_migration"
+	// lockID is the key of the advisory lock: the bytes of "tranche".
+	lockID = 0x7472616e636865
+
+	lockRetrySeconds = 1
+	lockRetries      = 300
+
+	minServerVersion = 140000
+)
+
+//go:embed *.sql
+var files embed.FS
+
+// ServerTooOldError is returned for a PostgreSQL that lacks what the schema needs.
+type ServerTooOldError struct {
+	Version string // as the server says it, like "13.4"
+}
+
+func (e *ServerTooOldError) Error() string {
+	return fmt.Sprintf("the PostgreSQL server is version %s; Tranche needs 14 or newer", e.Version)
+}
+
+// Up applies what is missing in the database at url (a URL or a key=value string) and returns the names of the files
+// it applied, in order; none when the database is up to date. After an error, applied still names what was done before
+// it. It waits up to five minutes for another process that is migrating the same database. A nil log is silent.
+func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err error) {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	db, err := open(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("migrate: %w", err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+
+	// Looked at first so that a role without the right to change the schema can start on a migrated database.
+	missing, err := pending(ctx, db)
+	if err != nil || len(missing) == 0 {
+		return nil, err
+	}
+	provider, err := newProvider(db)
+	if err != nil {
+		return nil, fmt.Errorf("migrate: %w", err)
+	}
+	results, err := provider.Up(ctx)
+	var partial *goose.PartialError
+	if errors.As(err, &partial) {
+		results = partial.Applied
+		err = fmt.Errorf("apply %s: %w", path.Base(partial.Failed.Source.Path), partial.Err)
+	}
+	for _, r := range results {
+		name := path.Base(r.Source.Path)
+		applied = append(applied, name)
+		log.Info("migration applied", zap.String("file", name), zap.Duration("took", r.Duration))
+	}
+	if err != nil {
+		return applied, fmt.Errorf("migrate: %w", err)
+	}
+	return applied, nil
+}
+
+// Pending returns the names of the files that [Up] would apply to the database at url, in order. It changes nothing and
+// takes no lock.
+func Pending(ctx context.Context, url string) (names []string, err error) {
+	db, err := open(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("look for pending migrations: %w", err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return pending(ctx, db)
+}
+
+func pending(ctx context.Context, db *sql.DB) ([]string, error) {
+	provider, err := newProvider(db)
+	if err != nil {
+		return nil, fmt.Errorf("look for pending migrations: %w", err)
+	}
+	done, err := versions(ctx, db)
+	if err != nil {
+		return nil, fmt.Errorf("look for pending migrations: %w", err)
+	}
+	var names []string
+	for _, source := range provider.ListSources() {
+		if !slices.Contains(done, source.Version) {
+			names = append(names, path.Base(source.Path))
+		}
+	}
+	return names, nil
+}
+
+const tableExists = `SELECT to_regclass($1) IS NOT NULL`
+
+// versions returns the versions the database has. The provider's own look at them would create the table.
+func versions(ctx context.Context, db *sql.DB) ([]int64, error) {
+	var exists bool
+	if err := db.QueryRowContext(ctx, tableExists, versionTable).Scan(&exists); err != nil || !exists {
+		return nil, err
+	}
+	store, err := database.NewStore(database.DialectPostgres, versionTable)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := store.ListMigrations(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	var done []int64
+	for _, row := range rows {
+		if row.IsApplied {
+			done = append(done, row.Version)
+		}
+	}
+	return done, nil
+}
+
+func newProvider(db *sql.DB) (*goose.Provider, error) {
+	locker, err := lock.NewPostgresSessionLocker(
+		lock.WithLockID(lockID),
+		lock.WithLockTimeout(lockRetrySeconds, lockRetries),
+		lock.WithUnlockTimeout(lockRetrySeconds, 5))
+	if err != nil {
+		return nil, err
+	}
+	return goose.NewProvider(goose.DialectPostgres, db, files,
+		goose.WithTableName(versionTable),
+		goose.WithSessionLocker(locker),
+		goose.WithDisableGlobalRegistry(true))
+}
+
+// open connects, and refuses a server that is too old before anything is tried on it.
+func open(ctx context.Context, url string) (*sql.DB, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err // pgx leaves the password out
+	}
+	db := stdlib.OpenDB(*config)
+	var number int
+	var version string
+	err = db.QueryRowContext(ctx, serverVersion).Scan(&number, &version)
+	if err == nil && number < minServerVersion {
+		err = &ServerTooOldError{Version: version}
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+const serverVersion = `SELECT current_setting('server_version_num')::integer, current_setting('server_version')`
