@@ -1,0 +1,77 @@
+// Package pgbits carries bitfield sets to and from PostgreSQL's bit(8192) through pgx.
+//
+// Guarantees: the binary format in both directions, one copy of the 1024 bytes each way, no parsing; bit i in SQL
+// (get_bit) is member i in Go; anything that is not exactly 8192 bits, NULL included, is an error and never a shorter
+// set.
+//
+// Not its job: statements. Packages tracker and workqueue own their SQL.
+//
+// Concurrency: the functions are pure.
+package pgbits
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tranchehq/tranche/bitfield"
+)
+
+// ErrNull is returned when a NULL arrives where a set should be.
+var ErrNull = errors.New("pgbits: NULL is not a set")
+
+// ErrLength is returned when a bit string that should hold a set is not exactly bitfield.Size bits.
+var ErrLength = errors.New("pgbits: a set is exactly 8192 bits")
+
+// Of returns the set as a parameter of type bit(8192).
+func Of(s bitfield.Set) pgtype.Bits {
+	return wrap(s.AppendTo(make([]byte, 0, bitfield.Bytes)))
+}
+
+// Slice returns the sets as one parameter of type bit[] or varbit[]: `unnest($1::bit(8192)[])`. No sets make an empty
+// array, not NULL.
+func Slice(sets []bitfield.Set) []pgtype.Bits {
+	all := make([]byte, 0, len(sets)*bitfield.Bytes)
+	out := make([]pgtype.Bits, len(sets))
+	for i := range sets {
+		start := len(all)
+		all = sets[i].AppendTo(all)
+		out[i] = wrap(all[start:len(all):len(all)])
+	}
+	return out
+}
+
+// Set reads a bit(8192) that was scanned into pgtype.Bits. Errors wrap ErrNull or ErrLength.
+func Set(b pgtype.Bits) (bitfield.Set, error) {
+	switch {
+	case !b.Valid:
+		return bitfield.Set{}, ErrNull
+	case b.Len != bitfield.Size || len(b.Bytes) != bitfield.Bytes:
+		return bitfield.Set{}, fmt.Errorf("%w, not %d", ErrLength, b.Len)
+	}
+	return bitfield.FromBytes(b.Bytes)
+}
+
+func wrap(b []byte) pgtype.Bits {
+	return pgtype.Bits{Bytes: b, Len: bitfield.Size, Valid: true}
+}
+
+// Value is a Set that pgx encodes and scans by itself. Scan into a Set with Into(&set).
+type Value bitfield.Set
+
+// Into lets pgx scan a bit(8192) into s: row.Scan(pgbits.Into(&ready)).
+func Into(s *bitfield.Set) *Value { return (*Value)(s) }
+
+// BitsValue implements pgtype.BitsValuer.
+func (v Value) BitsValue() (pgtype.Bits, error) { return Of(bitfield.Set(v)), nil }
+
+// ScanBits implements pgtype.BitsScanner. NULL is an error.
+func (v *Value) ScanBits(b pgtype.Bits) error {
+	s, err := Set(b)
+	if err != nil {
+		return err
+	}
+	*v = Value(s)
+	return nil
+}
