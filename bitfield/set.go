@@ -84,14 +84,17 @@ func (s *Set) AppendTo(b []byte) []byte {
 }
 
 // Add puts i into the set. It panics if i is outside 0 to Size-1.
-func (s *Set) Add(i int) { s[i>>6] |= 1 << (63 - uint(i)&63) }
+func (s *Set) Add(i int) { s[i>>6] |= bit(i) }
 
 // Remove takes i out of the set. It panics if i is outside 0 to Size-1.
-func (s *Set) Remove(i int) { s[i>>6] &^= 1 << (63 - uint(i)&63) }
+func (s *Set) Remove(i int) { s[i>>6] &^= bit(i) }
+
+// bit returns the word in which only the bit of member i is set.
+func bit(i int) uint64 { return 1 << 63 >> (uint(i) & 63) }
 
 // Has reports whether i is a member; false for any i outside 0 to Size-1.
 func (s *Set) Has(i int) bool {
-	return i >= 0 && i < Size && s[i>>6]&(1<<(63-uint(i)&63)) != 0
+	return i >= 0 && i < Size && s[i>>6]&bit(i) != 0
 }
 
 // Or returns the union.
@@ -147,7 +150,7 @@ func (s *Set) Count() int {
 	return n
 }
 
-// All yields the members in ascending order.
+// All yields the members in ascending order. Members added or removed meanwhile may or may not be seen.
 func (s *Set) All() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for w, word := range s {
@@ -156,7 +159,7 @@ func (s *Set) All() iter.Seq[int] {
 				if !yield(w*64 + lead) {
 					return
 				}
-				word &^= 1 << (63 - lead)
+				word &^= bit(lead)
 			}
 		}
 	}
@@ -177,36 +180,69 @@ func (s *Set) Bounds() (lo, hi int) {
 	return max(lo, 0), hi
 }
 
-// Take returns the n smallest members, or all of them when there are fewer.
+// Ranges yields the members as runs of neighbours [lo,hi), in ascending order: {3, 4, 5, 9} is [3,6) and [9,10).
+func (s *Set) Ranges() iter.Seq2[int, int] {
+	return func(yield func(lo, hi int) bool) {
+		for lo := s.next(0, 0); lo < Size; {
+			hi := s.next(lo, ^uint64(0))
+			if !yield(lo, hi) {
+				return
+			}
+			lo = s.next(hi, 0)
+		}
+	}
+}
+
+// next returns the first position from i on whose bit differs from those of skip, which is all zeros or all ones; Size
+// when there is none.
+func (s *Set) next(i int, skip uint64) int {
+	for i < Size {
+		if word := (s[i>>6] ^ skip) & ones(i&63); word != 0 {
+			return i&^63 + bits.LeadingZeros64(word)
+		}
+		i = i&^63 + 64
+	}
+	return Size
+}
+
+// Take returns the n smallest members, or all of them when there are fewer. An n below 1 takes none.
 func (s Set) Take(n int) Set {
 	for w, word := range s {
-		c := bits.OnesCount64(word)
-		if c <= n {
-			n -= c
-			continue
-		}
-		var kept uint64
-		for ; n > 0; n-- {
-			top := uint64(1) << (63 - bits.LeadingZeros64(word))
-			kept |= top
-			word &^= top
-		}
-		s[w] = kept
+		s[w] = first(word, n)
+		n -= min(bits.OnesCount64(word), max(n, 0))
 	}
 	return s
 }
 
+// first returns the n leftmost ones of a word, or all of them when there are fewer.
+func first(word uint64, n int) uint64 {
+	for drop := bits.OnesCount64(word) - max(n, 0); drop > 0; drop-- {
+		word &= word - 1 // the rightmost one
+	}
+	return word
+}
+
 // Split cuts the set into the fewest pieces of at most limit members, as evenly as can be: 1820 members at a limit of
-// 500 become four pieces of 455, not three of 500 and a crumb. Members stay in order. A limit below 1 counts as 1.
+// 500 become four pieces of 455, not three of 500 and a crumb. Sizes differ by at most one, the larger ones first, and
+// every member of a piece is below every member of the next. A limit below 1 counts as 1; an empty set has no pieces.
 func (s Set) Split(limit int) []Set {
+	limit = min(max(limit, 1), Size)
 	left := s.Count()
-	pieces := (left + max(limit, 1) - 1) / max(limit, 1)
-	cut := make([]Set, 0, pieces)
-	for ; pieces > 0; pieces-- {
-		piece := s.Take((left + pieces - 1) / pieces)
-		cut = append(cut, piece)
-		s = s.AndNot(piece)
-		left -= piece.Count()
+	pieces := (left + limit - 1) / limit
+	cut := make([]Set, pieces)
+	w := 0
+	for p := range cut {
+		size := (left + pieces - p - 1) / (pieces - p)
+		left -= size
+		for size > 0 {
+			part := first(s[w], size)
+			cut[p][w] = part
+			s[w] &^= part
+			size -= bits.OnesCount64(part)
+			if s[w] == 0 {
+				w++
+			}
+		}
 	}
 	return cut
 }
