@@ -1,0 +1,30 @@
+package endpoints
+
+import "github.com/tranchehq/tranche/bitfield"
+
+// Defaults of Limits.
+const (
+	DefaultMaxBody  = 64 << 20
+	DefaultMaxSlots = bitfield.Size
+	DefaultMaxDepth = 128
+)
+
+// Limits bound what one message may cost its reader. A zero field means its default.
+type Limits struct {
+	MaxBody  int // bytes of a body after decompression
+	MaxSlots int // slots of a reply, items of a request
+	MaxDepth int // nesting of one result or payload
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.MaxBody <= 0 {
+		l.MaxBody = DefaultMaxBody
+	}
+	if l.MaxSlots <= 0 {
+		l.MaxSlots = DefaultMaxSlots
+	}
+	if l.MaxDepth <= 0 {
+		l.MaxDepth = DefaultMaxDepth
+	}
+	return l
+}

@@ -1,0 +1,112 @@
+package endpoints
+
+import (
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+)
+
+// Mode says how a request wants to be handled.
+type Mode string
+
+const (
+	// ModeBatch is a chunk of a run.
+	ModeBatch Mode = "batch"
+	// ModeSingle is a request for one item for which somebody waits.
+	ModeSingle Mode = "single"
+)
+
+// Meta is what the headers of a request say, and its reply repeats.
+type Meta struct {
+	Run, Slice uuid.UUID
+	Step       int
+	// Attempt counts how often the items were issued, from 1; Generation counts how often the run was armed, from 1.
+	Attempt, Generation int
+	Mode                Mode
+}
+
+// header returns the headers that carry m.
+func (m Meta) header() nats.Header {
+	mode := m.Mode
+	if mode == "" {
+		mode = ModeBatch
+	}
+	return nats.Header{
+		HeaderVersion:    {ProtocolVersion},
+		HeaderRun:        {m.Run.String()},
+		HeaderStep:       {strconv.Itoa(m.Step)},
+		HeaderSlice:      {m.Slice.String()},
+		HeaderAttempt:    {strconv.Itoa(m.Attempt)},
+		HeaderGeneration: {strconv.Itoa(m.Generation)},
+		HeaderMode:       {string(mode)},
+	}
+}
+
+// parseMeta reads the headers. On an error it still returns what could be read of the ids.
+func parseMeta(h nats.Header) (Meta, error) {
+	var m Meta
+	read := headerReader{header: h}
+	m.Slice = read.id(HeaderSlice)
+	m.Run = read.id(HeaderRun)
+	m.Step = read.number(HeaderStep, 0)
+	m.Attempt = read.number(HeaderAttempt, 1)
+	m.Generation = read.number(HeaderGeneration, 1)
+	switch mode := Mode(h.Get(HeaderMode)); mode {
+	case "", ModeBatch:
+		m.Mode = ModeBatch
+	case ModeSingle:
+		m.Mode = mode
+	default:
+		read.fail("%s is %.40q; it must be %s or %s", HeaderMode, mode, ModeBatch, ModeSingle)
+	}
+	if version := h.Get(HeaderVersion); version != ProtocolVersion {
+		return m, malformed(ReasonVersion, "%s is %.40q; this side speaks %s", HeaderVersion, version, ProtocolVersion)
+	}
+	if read.err != nil {
+		return m, read.err
+	}
+	return m, nil
+}
+
+// headerReader reads headers and remembers the first thing wrong with them.
+type headerReader struct {
+	header nats.Header
+	err    *MalformedError
+}
+
+func (r *headerReader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = malformed(ReasonHeader, format, args...)
+	}
+}
+
+func (r *headerReader) id(name string) uuid.UUID {
+	value := r.header.Get(name)
+	id, err := uuid.Parse(value)
+	if err != nil || len(value) != 36 {
+		r.fail("%s is %.60q; it must be a UUID of 36 characters", name, value)
+		return uuid.Nil
+	}
+	return id
+}
+
+func (r *headerReader) number(name string, lowest int) int {
+	value := r.header.Get(name)
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err != nil || int(n) < lowest {
+		r.fail("%s is %.40q; it must be a number of at least %d", name, value, lowest)
+	}
+	return int(n)
+}
+
+// headerSize is the number of bytes that h takes on the wire: NATS counts them in with max_payload.
+func headerSize(h nats.Header) int {
+	n := len("NATS/1.0\r\n\r\n")
+	for name, values := range h {
+		for _, value := range values {
+			n += len(name) + len(": ") + len(value) + len("\r\n")
+		}
+	}
+	return n
+}

@@ -1,0 +1,107 @@
+package endpoints
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ProtocolVersion is the major version that every message states in HeaderVersion. A reader refuses any other.
+const ProtocolVersion = "1"
+
+// The three streams.
+const (
+	StreamWork  = "TRANCHE_WORK"
+	StreamReply = "TRANCHE_REPLY"
+	StreamEvent = "TRANCHE_EVENT"
+)
+
+// RecorderConsumer is the durable consumer through which all nodes together read replies.
+const RecorderConsumer = "recorder"
+
+// MaxNameLength is the longest name of an endpoint.
+const MaxNameLength = 64
+
+const (
+	workPrefix   = "tranche.work."
+	replyPrefix  = "tranche.reply."
+	eventPrefix  = "tranche.event."
+	statusPrefix = "tranche.status."
+)
+
+// Headers of requests and replies. NATS headers are case-sensitive.
+const (
+	HeaderVersion    = "Tranche-Version"
+	HeaderRun        = "Tranche-Run"
+	HeaderStep       = "Tranche-Step"
+	HeaderSlice      = "Tranche-Slice"
+	HeaderAttempt    = "Tranche-Attempt"
+	HeaderGeneration = "Tranche-Generation"
+	HeaderMode       = "Tranche-Mode"
+	// HeaderFinal stands on the last message of a reply. Its value is the number of slots in all messages of the reply.
+	HeaderFinal = "Tranche-Final"
+	// HeaderService says who answered: "name@version instance".
+	HeaderService = "Tranche-Service"
+
+	HeaderMsgID       = "Nats-Msg-Id"
+	HeaderError       = "Nats-Service-Error"
+	HeaderErrorCode   = "Nats-Service-Error-Code"
+	HeaderEncoding    = "Content-Encoding"
+	HeaderContentType = "Content-Type"
+	HeaderTrace       = "traceparent"
+)
+
+const (
+	encodingZstd    = "zstd"
+	contentTypeJSON = "application/json"
+)
+
+// WorkSubject is where the requests for an endpoint are published.
+func WorkSubject(endpoint string) string { return workPrefix + endpoint }
+
+// ReplySubject is where the replies of an endpoint are published.
+func ReplySubject(endpoint string) string { return replyPrefix + endpoint }
+
+// EventSubject is where an event of the given kind is published.
+func EventSubject(kind string) string { return eventPrefix + kind }
+
+// ConsumerName is the durable consumer that all instances of an endpoint share.
+func ConsumerName(endpoint string) string { return endpoint }
+
+// ValidateName returns a *NameError unless the name is 1 to 64 of the characters A-Z a-z 0-9 _ and -.
+func ValidateName(endpoint string) error {
+	if endpoint == "" || len(endpoint) > MaxNameLength {
+		return &NameError{Name: endpoint}
+	}
+	for i := range len(endpoint) {
+		if c := endpoint[i]; !isWord(c) && c != '-' {
+			return &NameError{Name: endpoint}
+		}
+	}
+	return nil
+}
+
+// NameError is returned for a name that cannot be an endpoint's.
+type NameError struct{ Name string }
+
+func (e *NameError) Error() string {
+	if len(e.Name) > MaxNameLength {
+		return fmt.Sprintf("endpoint name %.20q… has %d characters; %d are allowed", e.Name, len(e.Name), MaxNameLength)
+	}
+	return fmt.Sprintf("endpoint name %q: use 1 to %d of A-Z a-z 0-9 _ -", e.Name, MaxNameLength)
+}
+
+// endpointOf returns the endpoint that a subject with the given prefix names.
+func endpointOf(subject, prefix string) (string, error) {
+	name, found := strings.CutPrefix(subject, prefix)
+	if !found {
+		return "", malformed(ReasonSubject, "subject %.100q does not start with %s", subject, prefix)
+	}
+	if err := ValidateName(name); err != nil {
+		return "", malformed(ReasonSubject, "%v", err)
+	}
+	return name, nil
+}
+
+func isWord(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
+}

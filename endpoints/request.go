@@ -1,0 +1,105 @@
+package endpoints
+
+import (
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	requestOpen  = `{"items":[`
+	requestClose = `]}`
+	// headerReserve is left free in every message for headers that the publisher adds: Nats-TTL, traceparent, the
+	// expected stream.
+	headerReserve = 512
+)
+
+// RequestBuilder builds a list request, {"items":[{"i":17,"k":"CUST-18","d":{…}}]}, by appending raw JSON. It is not
+// safe for concurrent use.
+type RequestBuilder struct {
+	endpoint string
+	meta     Meta
+	header   nats.Header
+	limit    int
+	body     []byte
+	items    int
+}
+
+// NewRequestBuilder starts a request. maxPayload is what the server takes in one message, headers counted in:
+// nc.MaxPayload().
+func NewRequestBuilder(endpoint string, meta Meta, maxPayload int) *RequestBuilder {
+	b := &RequestBuilder{}
+	b.Reset(endpoint, meta, maxPayload)
+	return b
+}
+
+// Reset starts another request in the same buffer. The message of the request before must no longer be needed: its
+// publish has been acknowledged, or given up.
+func (b *RequestBuilder) Reset(endpoint string, meta Meta, maxPayload int) {
+	b.endpoint, b.meta, b.items = endpoint, meta, 0
+	b.header = meta.header()
+	b.header[HeaderMsgID] = []string{meta.Slice.String()}
+	b.limit = maxPayload - headerSize(b.header) - headerReserve - len(requestClose)
+	b.body = append(b.body[:0], requestOpen...)
+}
+
+// Add appends an item. The payload is JSON and is taken as it is; an empty one means null. Add returns false, and
+// changes nothing, when the item does not fit: send what there is and start another request, or, when Len is 0, give
+// the item up as too large.
+func (b *RequestBuilder) Add(ordinal int, key string, payload []byte) bool {
+	start := len(b.body)
+	body := b.body
+	if b.items > 0 {
+		body = append(body, ',')
+	}
+	body = append(body, `{"i":`...)
+	body = strconv.AppendInt(body, int64(ordinal), 10)
+	body = append(body, `,"k":`...)
+	body = appendString(body, key)
+	if len(body)+len(payload) > b.limit { // before a large payload is copied
+		b.body = body[:start]
+		return false
+	}
+	body = append(body, `,"d":`...)
+	if len(payload) == 0 {
+		body = append(body, "null"...)
+	}
+	body = append(body, payload...)
+	body = append(body, '}')
+	if len(body) > b.limit {
+		b.body = body[:start]
+		return false
+	}
+	b.body = body
+	b.items++
+	return true
+}
+
+// Len returns the number of items.
+func (b *RequestBuilder) Len() int { return b.items }
+
+// Size returns the bytes of the body so far.
+func (b *RequestBuilder) Size() int { return len(b.body) + len(requestClose) }
+
+// Msg returns the request, ready to publish to StreamWork. Its Nats-Msg-Id is the slice's id: a slice is published
+// once, and an attempt that follows has an id of its own. The message shares the builder's buffer until Reset; callers
+// may add up to 400 bytes of headers.
+func (b *RequestBuilder) Msg() *nats.Msg {
+	data := append(b.body, requestClose...)
+	b.body = data[:len(b.body)]
+	return &nats.Msg{Subject: WorkSubject(b.endpoint), Header: b.header, Data: data}
+}
+
+// appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD.
+func appendString(dst []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x7f {
+			dst, _ = jsontext.AppendQuote(dst, s) // its error is only that UTF-8 had to be mended
+			return dst
+		}
+	}
+	dst = append(dst, '"')
+	dst = append(dst, s...)
+	return append(dst, '"')
+}
