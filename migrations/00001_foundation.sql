@@ -87,13 +87,11 @@ CREATE TABLE run_step (
     name          text     NOT NULL,
     kind          text     NOT NULL CHECK (kind IN ('endpoint')),
     endpoint      text     NOT NULL,
-    state         text     NOT NULL CHECK (state IN ('running', 'completed')),
     chunk         integer  NOT NULL CHECK (chunk BETWEEN 1 AND 8192),
     in_flight     integer  NOT NULL CHECK (in_flight BETWEEN 1 AND 10000),
     max_attempts  integer  NOT NULL CHECK (max_attempts BETWEEN 1 AND 100),
     slice_timeout interval NOT NULL CHECK (slice_timeout > interval '0'),
     retry_backoff interval NOT NULL CHECK (retry_backoff >= interval '0'),
-    open_blocks   integer  NOT NULL DEFAULT 0 CHECK (open_blocks >= 0), -- blocks with an item that is not final
     PRIMARY KEY (run_id, step),
     UNIQUE (run_id, name)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
@@ -154,8 +152,9 @@ CREATE TABLE work_slice (
     answered      integer,                                    -- slots that the final reply says were sent in all
     pipe_epoch    bigint,
     stream_seq    bigint,
-    error_code    text,                                       -- why the slice ended without being recorded
+    error_code    text,                                       -- what was wrong with the slice as a whole
     error_message text,
+    error_retry   boolean,
     not_before    timestamptz NOT NULL DEFAULT clock_timestamp(),
     deadline      timestamptz,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -39,10 +39,19 @@ func (e *AmbiguousError) Error() string {
 
 // DuplicateKeyError is returned by intake when two items of a run have the same key.
 type DuplicateKeyError struct {
-	Key           string
-	First, Second Ordinal
+	Key                   string
+	First, Second         Ordinal
+	FirstLine, SecondLine int // 0 when the source has no lines
 }
 
 func (e *DuplicateKeyError) Error() string {
-	return fmt.Sprintf("key %q stands twice: items %d and %d", e.Key, e.First, e.Second)
+	const fix = "remove one of them, or choose to skip or to allow duplicates"
+	if e.FirstLine > 0 && e.SecondLine > 0 {
+		return fmt.Sprintf("line %d: key %q stands on line %d already; %s", e.SecondLine, e.Key, e.FirstLine, fix)
+	}
+	return fmt.Sprintf("item %d: key %q is the key of item %d already; %s", e.Second+1, e.Key, e.First+1, fix)
 }
+
+// errFence is wrapped when a write found fewer rows than the transaction had locked: a fault of ours, never to be
+// written over.
+var errFence = errors.New("rows are not in the state they were locked in")

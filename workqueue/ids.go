@@ -1,7 +1,10 @@
 package workqueue
 
 import (
+	"fmt"
+
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/tranchehq/tranche/bitfield"
 )
@@ -69,3 +72,29 @@ type Step int16
 
 // Generation counts the times a run was armed: 1 at its start, one more with every re-run.
 type Generation int32
+
+// UUIDValue makes the id a uuid in SQL.
+func (id RunID) UUIDValue() (pgtype.UUID, error) { return pgtype.UUID{Bytes: id, Valid: true}, nil }
+
+// ScanUUID reads the id from a uuid in SQL.
+func (id *RunID) ScanUUID(v pgtype.UUID) error { return scanID((*[16]byte)(id), v) }
+
+// UUIDValue makes the id a uuid in SQL.
+func (id SliceID) UUIDValue() (pgtype.UUID, error) { return pgtype.UUID{Bytes: id, Valid: true}, nil }
+
+// ScanUUID reads the id from a uuid in SQL.
+func (id *SliceID) ScanUUID(v pgtype.UUID) error { return scanID((*[16]byte)(id), v) }
+
+// UUIDValue makes the id a uuid in SQL.
+func (id SessionID) UUIDValue() (pgtype.UUID, error) { return pgtype.UUID{Bytes: id, Valid: true}, nil }
+
+// ScanUUID reads the id from a uuid in SQL.
+func (id *SessionID) ScanUUID(v pgtype.UUID) error { return scanID((*[16]byte)(id), v) }
+
+func scanID(id *[16]byte, v pgtype.UUID) error {
+	if !v.Valid {
+		return fmt.Errorf("cannot read an id from NULL")
+	}
+	*id = v.Bytes
+	return nil
+}

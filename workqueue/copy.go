@@ -1,0 +1,70 @@
+package workqueue
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// copyRows is a stream of rows in PostgreSQL's binary COPY format. Encoding by hand costs a tenth of what the generic
+// encoder of the driver does, and these rows are what a run mostly consists of.
+type copyRows struct {
+	buf  []byte
+	rows int64
+}
+
+// copyHeader is the signature, no flags and no header extension.
+const copyHeader = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+
+func (c *copyRows) reset() {
+	c.buf = append(c.buf[:0], copyHeader...)
+	c.rows = 0
+}
+
+func (c *copyRows) row(columns int) {
+	c.buf = binary.BigEndian.AppendUint16(c.buf, uint16(columns))
+	c.rows++
+}
+
+func (c *copyRows) uuid(id [16]byte) {
+	c.buf = binary.BigEndian.AppendUint32(c.buf, 16)
+	c.buf = append(c.buf, id[:]...)
+}
+
+func (c *copyRows) int4(v int32) {
+	c.buf = binary.BigEndian.AppendUint32(c.buf, 4)
+	c.buf = binary.BigEndian.AppendUint32(c.buf, uint32(v))
+}
+
+func (c *copyRows) int2(v int16) {
+	c.buf = binary.BigEndian.AppendUint32(c.buf, 2)
+	c.buf = binary.BigEndian.AppendUint16(c.buf, uint16(v))
+}
+
+func (c *copyRows) text(v string) {
+	c.buf = binary.BigEndian.AppendUint32(c.buf, uint32(len(v)))
+	c.buf = append(c.buf, v...)
+}
+
+func (c *copyRows) bytes(v []byte) {
+	c.buf = binary.BigEndian.AppendUint32(c.buf, uint32(len(v)))
+	c.buf = append(c.buf, v...)
+}
+
+func (c *copyRows) null() { c.buf = append(c.buf, 0xff, 0xff, 0xff, 0xff) }
+
+// send runs the COPY in the transaction. statement must be a COPY … FROM STDIN (FORMAT binary).
+func (c *copyRows) send(ctx context.Context, tx pgx.Tx, statement string) error {
+	c.buf = append(c.buf, 0xff, 0xff)
+	tag, err := tx.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(c.buf), statement)
+	if err != nil {
+		return err
+	}
+	if tag.RowsAffected() != c.rows {
+		return fmt.Errorf("COPY took %d rows of %d", tag.RowsAffected(), c.rows)
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+// Package workqueue is the store: runs, items, blocks, slices, parts, sessions and the leader's lease in PostgreSQL.
+// All SQL of Tranche lives here and in package tracker.
+//
+// # One idea
+//
+// An item's state is a bit, work is a mask. For each step of a run, 8192 consecutive items share one work_block row with
+// three planes: ready, done and failed. A slice is one attempt at one chunk: a mask of bits in one block. An item is
+// in flight while the remaining bits of a live slice (scheduled, claimed or sent) hold it; it is waiting for another
+// step while it is in none of these. The moves:
+//
+//	cut      ready → slice                              [Store.Claim]
+//	record   slice → done, failed, or a new slice       [Store.Record]
+//	release  slice → a new slice, or two halves         [Store.Expire], [Store.HandBack] and the other sweeps
+//	reset    done or failed → ready                     [Store.Rerun]
+//
+// # Guarantees
+//
+// The slice id is the fence: every write about a slice names the id and the state it expects, so a superseded attempt,
+// a late reply or a node that lost its session changes nothing. Recording is one transaction, from the fence to the
+// completion of the run. Exactly one commit completes a generation of a run.
+//
+// Deadlines, leases and sessions are compared with the clock of the database and with nothing else.
+//
+// # Locks
+//
+// Rows are locked in one order: the leader's lease, run_step, slices by id, blocks by (run, step, block), tracker
+// groups, the tracker batch, batchrun. A transaction that is broken off as a deadlock or a serialization failure is run
+// again as a whole.
+//
+// # Not its job
+//
+// It does not talk to NATS and starts no goroutines that outlive a call. A [Store] is safe for concurrent use.
+package workqueue

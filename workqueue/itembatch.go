@@ -1,0 +1,87 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+)
+
+const (
+	batchRows  = 4 * bitfield.Size
+	batchBytes = 8 << 20
+)
+
+// itemBatch holds items on their way into work_queue: a few blocks of them, in one piece of memory.
+type itemBatch struct {
+	base    int // ordinal of the first
+	rows    []itemRow
+	arena   []byte
+	skipped int64 // duplicates taken out of it
+	copy    copyRows
+}
+
+// itemRow is an item in the arena: the key from start to mid, the payload from mid to end.
+type itemRow struct{ start, mid, end, line int }
+
+func (b *itemBatch) reset(base int) {
+	b.base, b.rows, b.arena, b.skipped = base, b.rows[:0], b.arena[:0], 0
+}
+
+func (b *itemBatch) full() bool { return len(b.rows) >= batchRows || len(b.arena) >= batchBytes }
+
+func (b *itemBatch) add(item *LoadItem) {
+	row := itemRow{start: len(b.arena), line: item.Line}
+	b.arena = append(b.arena, item.Key...)
+	row.mid = len(b.arena)
+	b.arena = append(b.arena, item.Payload...)
+	row.end = len(b.arena)
+	b.rows = append(b.rows, row)
+}
+
+func (b *itemBatch) key(row itemRow) []byte     { return b.arena[row.start:row.mid] }
+func (b *itemBatch) payload(row itemRow) []byte { return b.arena[row.mid:row.end] }
+
+func (b *itemBatch) keys() []string {
+	keys := make([]string, len(b.rows))
+	for i, row := range b.rows {
+		keys[i] = string(b.key(row))
+	}
+	return keys
+}
+
+const copyItems = `COPY work_queue (run_id, ordinal, twin, item_key, payload) FROM STDIN (FORMAT binary)`
+
+// put writes a batch into work_queue. With DuplicateSkip it first drops the items whose keys are known, and gives the
+// others the ordinals that follow what is written.
+func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
+	if l.req.OnDuplicate == DuplicateSkip {
+		if err := l.skipKnown(ctx, tx, b); err != nil {
+			return err
+		}
+		b.base = int(l.items)
+	}
+	b.copy.reset()
+	for i, row := range b.rows {
+		ordinal := int32(b.base + i)
+		twin := int32(0)
+		if l.req.OnDuplicate == DuplicateAllow {
+			twin = ordinal
+		}
+		b.copy.row(5)
+		b.copy.uuid(l.run)
+		b.copy.int4(ordinal)
+		b.copy.int4(twin)
+		b.copy.bytes(b.key(row))
+		b.copy.bytes(b.payload(row))
+	}
+	if err := b.copy.send(ctx, tx, copyItems); err != nil {
+		if isUniqueViolation(err, "work_queue_key") {
+			return &duplicateInBatchError{batch: b, cause: err}
+		}
+		return fmt.Errorf("write items %d to %d: %w", b.base, b.base+len(b.rows)-1, err)
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+)
+
+// SlotError is an error in the place of a result.
+type SlotError struct {
+	Code    string // a short token, for grouping
+	Message string
+	Retry   bool // the same request may succeed later
+}
+
+// Slot is one item's place in a reply: a result, or an error.
+type Slot struct {
+	Ordinal     Ordinal
+	Result      []byte
+	ContentType string     // empty: JSON
+	Err         *SlotError // nil: Result counts
+}
+
+// Answer is one message of a reply.
+type Answer struct {
+	Slice    SliceID
+	Endpoint string
+	Service  string
+	Answered int // on the last message, the number of slots in all messages of the reply; -1 on the others
+	Slots    []Slot
+	Failure  *SlotError // the chunk failed as a whole; speaks for the items without a slot
+}
+
+// Verdict says what became of an answer.
+type Verdict struct {
+	Taken      int       // slots accepted
+	Duplicates int       // slots for items that were answered before
+	Foreign    []Ordinal // slots for items that were not asked for: not taken
+	Stale      bool      // the slice is superseded, closed or unknown: nothing was taken
+	Endpoint   string    // where the slice was sent, when that is not where the answer came from: nothing was taken
+}
+
+// Recorded is the outcome of a recording transaction.
+type Recorded struct {
+	Verdicts  []Verdict // one for each answer
+	Completed []Completion
+}
+
+// Record takes answers in one transaction: it fences their slices, holds the slots against what was asked, writes the
+// parts, moves the bits, makes slices of what is to be tried again, acknowledges final items and completes runs. All of
+// it happens or none; the caller acknowledges the messages after it returned nil.
+//
+// Answers may come in any order and more than once. An answer that does not fit is reported in its verdict and changes
+// nothing.
+func (s *Store) Record(ctx context.Context, answers []Answer) (Recorded, error) {
+	var out Recorded
+	ids := make([]SliceID, 0, len(answers))
+	for i := range answers {
+		ids = append(ids, answers[i].Slice)
+	}
+	err := s.inTx(ctx, func(tx pgx.Tx) error {
+		out = Recorded{Verdicts: make([]Verdict, len(answers))}
+		held, err := lockSlices(ctx, tx, slicesByID, ids)
+		if err != nil {
+			return err
+		}
+		set := newSettlement()
+		tallies := make(map[SliceID]*tally, len(held))
+		for _, h := range held {
+			tallies[h.ID] = &tally{heldSlice: h}
+		}
+		for i := range answers {
+			out.Verdicts[i] = tallies[answers[i].Slice].take(set, &answers[i])
+		}
+		for _, h := range held {
+			tallies[h.ID].close(set)
+		}
+		err = set.apply(ctx, tx)
+		out.Completed = set.finished
+		return err
+	})
+	if err != nil {
+		return Recorded{}, fmt.Errorf("record %d answers: %w", len(answers), err)
+	}
+	return out, nil
+}
+
+// tally holds one slice while the answers about it are taken.
+type tally struct {
+	*heldSlice
+	retry   bitfield.Set // asked to be tried again
+	service string
+	touched bool
+}
+
+// take accepts the slots that fit. A nil tally is a slice that does not exist.
+func (t *tally) take(set *settlement, a *Answer) Verdict {
+	if t == nil || !t.live() {
+		return Verdict{Stale: true}
+	}
+	if t.endpoint != a.Endpoint {
+		return Verdict{Endpoint: t.endpoint}
+	}
+	t.touched, t.service = true, a.Service
+	if a.Answered >= 0 {
+		t.answered = a.Answered
+	}
+	if a.Failure != nil {
+		t.failure = a.Failure
+	}
+	var v Verdict
+	for i := range a.Slots {
+		t.slot(set, &a.Slots[i], &v)
+	}
+	return v
+}
+
+func (t *tally) slot(set *settlement, slot *Slot, v *Verdict) {
+	block, bit := slot.Ordinal.Block()
+	switch {
+	case slot.Ordinal < 0 || block != t.Block || !t.Mask.Has(bit):
+		v.Foreign = append(v.Foreign, slot.Ordinal)
+	case !t.remaining.Has(bit) || t.retry.Has(bit):
+		v.Duplicates++
+	case slot.Err == nil:
+		v.Taken++
+		set.done(t.heldSlice, bit, slot.Result, slot.ContentType)
+	case slot.Err.Retry && t.Failures+1 < t.policy.maxAttempts:
+		v.Taken++
+		t.retry.Add(bit)
+		set.attemptFailed(t.heldSlice, bit, *slot.Err)
+	default:
+		v.Taken++
+		set.fail(t.heldSlice, bit, *slot.Err)
+	}
+}
+
+// close decides what becomes of the slice once all answers at hand are taken. Items to be tried again leave it for a
+// slice of their own. It stays live while messages of its reply are still to come: that is, while fewer slots have come
+// than the final message announced, or no final message has.
+func (t *tally) close(set *settlement) {
+	if !t.touched {
+		return
+	}
+	if !t.retry.Empty() {
+		set.pass(t.heldSlice, t.retry, CauseRetry, SlotError{})
+	}
+	got := t.Mask.Count() - t.remaining.Count()
+	state := "recorded"
+	switch {
+	case t.remaining.Empty():
+	case t.answered >= 0 && got >= t.answered && t.failure != nil:
+		if !t.failure.Retry { // the same request would fail again: on to the halves
+			t.Failures = max(t.Failures, t.policy.maxAttempts-1)
+		}
+		set.pass(t.heldSlice, t.remaining, CauseFailure, *t.failure)
+	case t.answered >= 0 && got >= t.answered:
+		set.pass(t.heldSlice, t.remaining, CauseUnanswered, SlotError{Code: "unanswered",
+			Message: "the service's reply left this item out"})
+	default:
+		state = t.state
+	}
+	set.end(t.heldSlice, state, t.service, t.failure)
+}
