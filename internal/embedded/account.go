@@ -1,0 +1,85 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"syscall"
+)
+
+// account is the user that PostgreSQL runs as. PostgreSQL refuses root, so a root process hands the server to another
+// user; any other process runs it as itself.
+type account struct {
+	name     string
+	uid, gid int
+	switched bool // it is not the user of this process
+}
+
+// serverAccount chooses the user for the cluster at path, which need not exist yet: its owner, else postgres, else
+// nobody.
+func serverAccount(cluster string) (account, error) {
+	if uid := os.Geteuid(); uid != 0 {
+		return account{name: userName(uid), uid: uid, gid: os.Getegid()}, nil
+	}
+	if info, err := os.Stat(cluster); err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 {
+			return account{name: userName(int(st.Uid)), uid: int(st.Uid), gid: int(st.Gid), switched: true}, nil
+		}
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, errUID := strconv.Atoi(u.Uid)
+		gid, errGID := strconv.Atoi(u.Gid)
+		if err := errors.Join(errUID, errGID); err != nil {
+			return account{}, fmt.Errorf("look up user %s: %w", name, err)
+		}
+		return account{name: name, uid: uid, gid: gid, switched: true}, nil
+	}
+	return account{}, errors.New("PostgreSQL does not run as root, and there is no user postgres or nobody to run it as")
+}
+
+func userName(uid int) string {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(uid)
+}
+
+// give makes the account the owner of path.
+func (a account) give(path string) error {
+	if !a.switched {
+		return nil
+	}
+	return os.Lchown(path, a.uid, a.gid)
+}
+
+// attributes start a child as the account, in a session of its own: a Ctrl-C in our terminal must not reach it before
+// we have drained.
+func (a account) attributes() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Setsid: true}
+	if a.switched {
+		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
+	}
+	return attr
+}
+
+// mayEnter reports whether the account can pass through the directory, by its mode bits.
+func (a account) mayEnter(info os.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return true
+	}
+	switch mode := info.Mode().Perm(); {
+	case int(st.Uid) == a.uid:
+		return mode&0o100 != 0
+	case int(st.Gid) == a.gid:
+		return mode&0o010 != 0
+	default:
+		return mode&0o001 != 0
+	}
+}

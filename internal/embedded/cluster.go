@@ -1,0 +1,155 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+)
+
+// superuser is the role that owns the private cluster.
+const superuser = "tranche"
+
+// access lets in whoever can reach the socket, which stands in a private directory, and asks for the password on TCP.
+const access = `# Written by tranche when it made this cluster.
+local all         all               trust
+local replication all               trust
+host  all         all  127.0.0.1/32 scram-sha-256
+`
+
+// openCluster returns the installation to run the cluster with, and makes the cluster first where there is none.
+func openCluster(ctx context.Context, l layout, a account, durable bool, log *zap.Logger) (Install, error) {
+	installs, err := FindInstalls(ctx)
+	if err != nil {
+		return Install{}, err
+	}
+	text, err := os.ReadFile(filepath.Join(l.cluster, "PG_VERSION"))
+	if os.IsNotExist(err) {
+		return makeCluster(ctx, installs, l, a, durable, log)
+	}
+	if err != nil {
+		return Install{}, fmt.Errorf("read the version of cluster %s: %w", l.cluster, err)
+	}
+	major, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return Install{}, fmt.Errorf("read the version of cluster %s: %w", l.cluster, err)
+	}
+	return installFor(major, l.cluster, installs)
+}
+
+func installFor(major int, cluster string, installs []Install) (Install, error) {
+	for _, in := range installs {
+		if in.Major == major {
+			return in, nil
+		}
+	}
+	return Install{}, &VersionError{Dir: cluster, Data: major, Installed: installs}
+}
+
+// makeCluster makes a cluster with the newest installation whose initdb works. It works in a draft directory and
+// renames that as its last deed, so a cluster is either whole or not there.
+func makeCluster(
+	ctx context.Context, installs []Install, l layout, a account, durable bool, log *zap.Logger,
+) (Install, error) {
+	var failed error
+	for _, in := range installs {
+		log.Info("making a private PostgreSQL cluster", zap.String("dir", l.dir), zap.String("version", in.Version),
+			zap.String("user", a.name))
+		err := l.draftCluster(ctx, in, a, durable)
+		if err == nil {
+			if err = os.Rename(l.draft, l.cluster); err == nil {
+				err = syncDir(l.dir)
+			}
+			return in, err
+		}
+		failed = errors.Join(failed, fmt.Errorf("make cluster with %s: %w", in.Dir, err))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return Install{}, failed
+}
+
+func (l layout) draftCluster(ctx context.Context, in Install, a account, durable bool) error {
+	// A draft that is there already was left by a process that was killed.
+	if err := os.RemoveAll(l.draft); err != nil {
+		return err
+	}
+	if err := os.Mkdir(l.draft, 0o700); err != nil {
+		return err
+	}
+	if err := errors.Join(a.give(l.draft), l.writePassword(a)); err != nil {
+		return err
+	}
+	args := []string{
+		"--pgdata=" + l.draft, "--username=" + superuser, "--pwfile=" + l.password,
+		"--encoding=UTF8", "--locale=C", "--auth-local=trust", "--auth-host=scram-sha-256",
+	}
+	if !durable {
+		args = append(args, "--no-sync")
+	}
+	cmd := exec.CommandContext(ctx, in.program("initdb"), args...)
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = l.dir, serverEnv(), a.attributes()
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		return &ServerError{Program: "initdb", Tail: strings.TrimSpace(said.String()), Err: err}
+	}
+	return l.configure(a)
+}
+
+// configure replaces the access rules and makes the server read our settings, then the operator's own.
+func (l layout) configure(a account) error {
+	hba := filepath.Join(l.draft, "pg_hba.conf")
+	if err := os.WriteFile(hba, []byte(access), 0o600); err != nil {
+		return err
+	}
+	conf, err := os.OpenFile(filepath.Join(l.draft, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(conf, "\ninclude_if_exists '%s' # written at every start\n"+
+		"include_if_exists '%s' # yours\n", settingsFile, operatorFile)
+	return errors.Join(err, conf.Close(), a.give(hba))
+}
+
+// writePassword makes the superuser's password, once.
+func (l layout) writePassword(a account) error {
+	if _, err := os.Stat(l.password); err == nil {
+		return a.give(l.password)
+	}
+	secret := make([]byte, 24)
+	rand.Read(secret) // never returns an error
+	if err := os.WriteFile(l.password, []byte(hex.EncodeToString(secret)+"\n"), 0o600); err != nil {
+		return err
+	}
+	return a.give(l.password)
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// serverEnv is our environment without what would lead PostgreSQL's programs astray, and with English messages.
+func serverEnv() []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "PG") && !strings.HasPrefix(kv, "LC_") && !strings.HasPrefix(kv, "LANG") {
+			env = append(env, kv)
+		}
+	}
+	return append(env, "LC_ALL=C")
+}

@@ -1,0 +1,140 @@
+package embedded
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+)
+
+// DefaultDataDir is where tranche keeps its own servers' data when it is not told: /var/lib/tranche for root, else
+// tranche in the user's data directory.
+func DefaultDataDir() (string, error) {
+	if os.Geteuid() == 0 {
+		return "/var/lib/tranche", nil
+	}
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "tranche"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find a data directory: %w; name one with --data-dir", err)
+	}
+	if runtime.GOOS == "darwin" {
+		return filepath.Join(home, "Library", "Application Support", "tranche"), nil
+	}
+	return filepath.Join(home, ".local", "share", "tranche"), nil
+}
+
+// layout names what stands in a PostgreSQL data directory of ours. The directory itself may hold other things too and
+// keeps its owner.
+type layout struct {
+	dir      string
+	cluster  string // PGDATA. It appears whole, by a rename
+	draft    string // where initdb works
+	run      string // holds the socket, closed to other users
+	log      string
+	password string // of the superuser, for TCP
+	lock     string
+}
+
+func newLayout(dir string) layout {
+	in := func(name string) string { return filepath.Join(dir, name) }
+	return layout{
+		dir: dir, cluster: in("cluster"), draft: in("cluster.new"), run: in("run"),
+		log: in("postgres.log"), password: in("password"), lock: in("lock"),
+	}
+}
+
+// makeDir creates dir and its parents. A root process leaves those open to pass through, whatever its umask, for the
+// account that the server runs as.
+func makeDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if parent := filepath.Dir(dir); parent != dir {
+		if err := makeDir(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	if os.Geteuid() == 0 {
+		return os.Chmod(dir, 0o711)
+	}
+	return nil
+}
+
+// checkAccess refuses a directory that the account cannot reach and a cluster that is not its own, because PostgreSQL
+// itself says so only in riddles.
+func (l layout) checkAccess(a account) error {
+	refused := func(at, fix string) error {
+		return &AccessError{Dir: l.dir, User: a.name, At: at, Fix: fix}
+	}
+	if a.switched {
+		for _, dir := range parents(l.dir) {
+			info, err := os.Stat(dir)
+			if err != nil {
+				return fmt.Errorf("data directory %s: %w", l.dir, err)
+			}
+			if !a.mayEnter(info) {
+				return refused(dir, fmt.Sprintf("PostgreSQL runs as %s because this process is root; chmod o+x %s", a.name, dir))
+			}
+		}
+	}
+	info, err := os.Stat(l.cluster)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("data directory %s: %w", l.dir, err)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != a.uid {
+		owner := userName(int(st.Uid))
+		return refused(l.cluster, fmt.Sprintf("it belongs to %s; run as %s", owner, owner))
+	}
+	return nil
+}
+
+// parents returns dir and everything above it, from the root down.
+func parents(dir string) []string {
+	var all []string
+	for {
+		all = append([]string{dir}, all...)
+		up := filepath.Dir(dir)
+		if up == dir {
+			return all
+		}
+		dir = up
+	}
+}
+
+// makeRun makes the private directory of the socket.
+func (l layout) makeRun(a account) error {
+	if err := os.MkdirAll(l.run, 0o700); err != nil {
+		return fmt.Errorf("make socket directory: %w", err)
+	}
+	return a.give(l.run)
+}
+
+// tail returns the last lines of the log that stand behind offset.
+func tail(path string, offset int64) string {
+	const most, lines = 4096, 12
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	from := max(offset, info.Size()-most)
+	buf := make([]byte, max(0, info.Size()-from))
+	n, _ := f.ReadAt(buf, from)
+	all := strings.Split(strings.TrimSpace(string(buf[:n])), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}

@@ -1,0 +1,260 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/zap"
+)
+
+const (
+	// DefaultListen is the address services expect a NATS server at.
+	DefaultListen = "127.0.0.1:4222"
+	// DefaultMaxPayload is the stock server's, so that what works here works there.
+	DefaultMaxPayload = 1 << 20
+
+	serverName   = "tranche"
+	readyTimeout = 10 * time.Second
+)
+
+// NATSConfig says what server to run. Only StoreDir is needed.
+type NATSConfig struct {
+	// StoreDir holds JetStream's files. It belongs to the server alone.
+	StoreDir string
+	// Listen is a loopback address with a port; port 0 takes a free one. Empty means DefaultListen.
+	Listen string
+	// MaxPayload is the largest message in bytes, at most 64 MiB. 0 means DefaultMaxPayload.
+	MaxPayload int
+	// MaxStore bounds JetStream's files in bytes. 0 leaves it to the server: three quarters of the free disk.
+	MaxStore int64
+	// Log may be nil. What the server merely tells comes at debug level.
+	Log *zap.Logger
+}
+
+func (c NATSConfig) withDefaults() (NATSConfig, error) {
+	if c.StoreDir == "" {
+		return c, errors.New("NATSConfig.StoreDir is empty")
+	}
+	dir, err := filepath.Abs(c.StoreDir)
+	if err != nil {
+		return c, fmt.Errorf("NATSConfig.StoreDir: %w", err)
+	}
+	c.StoreDir = dir
+	if c.Listen == "" {
+		c.Listen = DefaultListen
+	}
+	if c.MaxPayload == 0 {
+		c.MaxPayload = DefaultMaxPayload
+	}
+	if c.MaxPayload < 0 || c.MaxPayload > server.MAX_PAYLOAD_MAX_SIZE*8 {
+		return c, fmt.Errorf("NATSConfig.MaxPayload is %d; it must lie between 1 and 64 MiB", c.MaxPayload)
+	}
+	if c.MaxStore < 0 {
+		return c, fmt.Errorf("NATSConfig.MaxStore is %d; it must not be negative", c.MaxStore)
+	}
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+	return c, nil
+}
+
+// NATS is a NATS server in this process. Its address stays the same while it lives, also over restarts.
+type NATS struct {
+	config NATSConfig
+	host   string
+	lock   *dirLock
+
+	mu      sync.Mutex // held while the server is exchanged
+	port    int        // fixed by the first start
+	server  *server.Server
+	store   storeView
+	stopped bool
+
+	quit    context.CancelFunc // ends the watch over the store
+	watched chan struct{}
+}
+
+// StartNATS returns when clients can connect and JetStream works. The address being taken or not loopback is a
+// [ListenError], the directory being used by another process a [LockedError]. The context governs the start only.
+func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	host, port, err := parseListen(config.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if err := makeDir(config.StoreDir); err != nil {
+		return nil, err
+	}
+	// Beside the directory, so that it outlives a deletion of the store.
+	lock, err := lockDir(config.StoreDir, config.StoreDir+".lock")
+	if err != nil {
+		return nil, err
+	}
+	n := &NATS{config: config, host: host, port: port, lock: lock, watched: make(chan struct{})}
+	if err := n.start(ctx); err != nil {
+		return nil, errors.Join(err, lock.release())
+	}
+	watch, quit := context.WithCancel(context.Background())
+	n.quit = quit
+	go n.watch(watch)
+	return n, nil
+}
+
+// parseListen refuses what is open to the network: this server knows no passwords.
+func parseListen(addr string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(addr)
+	if err == nil {
+		port, err = strconv.Atoi(text)
+	}
+	if err == nil && (port < 0 || port > 65535) {
+		err = fmt.Errorf("there is no port %d", port)
+	}
+	if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		err = errors.New("the built-in server has no authentication and serves this machine only, like on 127.0.0.1:4222")
+	}
+	if err != nil {
+		return "", 0, &ListenError{Addr: addr, Err: err}
+	}
+	return host, port, nil
+}
+
+// start runs a new server over what is in the store. The caller holds mu, or is the only one who knows n.
+func (n *NATS) start(ctx context.Context) error {
+	if err := n.checkPort(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(n.config.StoreDir, 0o700); err != nil {
+		return fmt.Errorf("make NATS store: %w", err)
+	}
+	port := n.port
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	srv, err := server.NewServer(&server.Options{
+		ServerName: serverName, Host: n.host, Port: port, NoSigs: true,
+		MaxPayload: int32(n.config.MaxPayload), MaxPending: int64(max(server.MAX_PENDING_SIZE, 2*n.config.MaxPayload)),
+		JetStream: true, StoreDir: n.config.StoreDir, JetStreamMaxStore: n.config.MaxStore,
+	})
+	if err != nil {
+		return fmt.Errorf("set up NATS server: %w", err)
+	}
+	log := &natsLog{to: n.config.Log.Sugar()}
+	srv.SetLoggerV2(log, false, false, false)
+	srv.Start()
+	if err := awaitServer(ctx, srv, log); err != nil {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return err
+	}
+	store, err := lookAtStore(n.config.StoreDir)
+	if err != nil {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return fmt.Errorf("look at NATS store: %w", err)
+	}
+	n.server, n.store = srv, store
+	if addr, ok := srv.Addr().(*net.TCPAddr); ok {
+		n.port = addr.Port
+	}
+	n.config.Log.Info("NATS server is ready", zap.String("url", srv.ClientURL()), zap.String("store", n.config.StoreDir))
+	return nil
+}
+
+// checkPort finds out before the server does: the server only logs that it cannot listen.
+func (n *NATS) checkPort() error {
+	if n.port == 0 {
+		return nil
+	}
+	addr := net.JoinHostPort(n.host, strconv.Itoa(n.port))
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		return &ListenError{Addr: addr, Err: err}
+	}
+	return ln.Close()
+}
+
+func awaitServer(ctx context.Context, srv *server.Server, log *natsLog) error {
+	limit := time.Now().Add(readyTimeout)
+	for !srv.ReadyForConnections(100 * time.Millisecond) {
+		if said := log.fatal(); said != "" {
+			return fmt.Errorf("start NATS server: %s", said)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("start NATS server: %w", context.Cause(ctx))
+		}
+		if time.Now().After(limit) {
+			return fmt.Errorf("start NATS server: not ready after %s", readyTimeout)
+		}
+	}
+	if said := log.fatal(); said != "" {
+		return fmt.Errorf("start NATS server: %s", said)
+	}
+	if !srv.JetStreamEnabled() {
+		return errors.New("start NATS server: JetStream is not enabled")
+	}
+	return nil
+}
+
+// URL returns the address for clients, nats://host:port.
+func (n *NATS) URL() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return "nats://" + net.JoinHostPort(n.host, strconv.Itoa(n.port))
+}
+
+// Restart stops the server and starts it again at the same address, on the same store. Clients see a lost connection.
+func (n *NATS) Restart(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stopped {
+		return errors.New("restart NATS server: it has been stopped")
+	}
+	n.halt()
+	return n.start(ctx)
+}
+
+func (n *NATS) halt() {
+	n.server.Shutdown()
+	n.server.WaitForShutdown()
+}
+
+// Stop ends the server and gives the directory free. Later calls do nothing. The server writes what it holds before it
+// ends, and cannot be hurried: when ctx ends first, Stop returns an error while that goes on.
+func (n *NATS) Stop(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- n.end() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("stop NATS server: %w", context.Cause(ctx))
+	}
+}
+
+func (n *NATS) end() error {
+	n.quit()
+	<-n.watched
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stopped {
+		return nil
+	}
+	n.stopped = true
+	n.halt()
+	return n.lock.release()
+}

@@ -1,0 +1,121 @@
+package embedded
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// clearOrphan shuts down a server that an earlier, killed process left running on the cluster. The caller holds the
+// directory's lock, so nobody else is using it. A new server under our hand has the settings of this start and can be
+// watched, which one that was merely adopted has not.
+func clearOrphan(ctx context.Context, cluster string, log *zap.Logger) error {
+	pidFile := filepath.Join(cluster, "postmaster.pid")
+	pid, err := postmasterPID(pidFile)
+	if err != nil || pid == 0 {
+		return err
+	}
+	if !servesCluster(pid, cluster) {
+		// The number may have passed to another process since, and PostgreSQL would take that one for a server. Where
+		// it is free the file stays: with it PostgreSQL finds memory still in use by backends that outlived theirs.
+		if syscall.Kill(pid, 0) == nil {
+			log.Info("removing a stale postmaster.pid", zap.String("file", pidFile), zap.Int("pid", pid))
+			return os.Remove(pidFile)
+		}
+		return nil
+	}
+	log.Warn("stopping a PostgreSQL server that was left running", zap.Int("pid", pid), zap.String("dir", cluster))
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
+		if err := syscall.Kill(pid, sig); err != nil && err != syscall.ESRCH {
+			return fmt.Errorf("stop the PostgreSQL server left running as process %d: %w", pid, err)
+		}
+		if gone, err := awaitGone(ctx, pid, cluster); gone || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the PostgreSQL server left running on %s as process %d does not stop: end it by hand", cluster, pid)
+}
+
+// orphanGrace is how long a server left running may take for each way of shutting down.
+const orphanGrace = 60 * time.Second
+
+func awaitGone(ctx context.Context, pid int, cluster string) (bool, error) {
+	limit := time.NewTimer(orphanGrace)
+	defer limit.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for servesCluster(pid, cluster) {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			return false, nil
+		case <-ctx.Done():
+			return false, fmt.Errorf("wait for the PostgreSQL server left running as process %d: %w", pid, context.Cause(ctx))
+		}
+	}
+	return true, nil
+}
+
+// postmasterPID reads the first line of the server's lock file; 0 means that there is none.
+func postmasterPID(path string) (int, error) {
+	text, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := bufio.NewReader(bytes.NewReader(text)).ReadLine()
+	pid, err := strconv.Atoi(strings.TrimSpace(string(line)))
+	if err != nil {
+		// Half written when the machine went down. PostgreSQL refuses such a file too.
+		return 0, os.Remove(path)
+	}
+	return pid, nil
+}
+
+// servesCluster reports whether the process is a PostgreSQL server, alive, on this very cluster.
+func servesCluster(pid int, cluster string) bool {
+	args := commandLine(pid)
+	if len(args) == 0 || !strings.HasPrefix(filepath.Base(args[0]), "postgres") {
+		return false
+	}
+	if runtime.GOOS != "linux" {
+		return slices.Contains(args, cluster)
+	}
+	// A server works inside its cluster.
+	cwd, err := os.Stat(filepath.Join("/proc", strconv.Itoa(pid), "cwd"))
+	if err != nil {
+		return false
+	}
+	own, err := os.Stat(cluster)
+	return err == nil && os.SameFile(cwd, own)
+}
+
+// commandLine returns nothing for a process that has ended, also while nobody has collected it.
+func commandLine(pid int) []string {
+	if runtime.GOOS == "linux" {
+		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+		if err != nil || len(text) == 0 {
+			return nil
+		}
+		return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
+	}
+	out, err := exec.Command("ps", "-o", "command=", "-p", strconv.Itoa(pid)).Output()
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(out))
+}

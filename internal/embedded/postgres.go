@@ -1,0 +1,202 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
+)
+
+const (
+	// DefaultDatabase is the database made in a private cluster.
+	DefaultDatabase = "tranche"
+	// DefaultStartTimeout leaves time to recover after a crash.
+	DefaultStartTimeout = 5 * time.Minute
+)
+
+// PostgresConfig says what private cluster to run. Only DataDir is needed.
+type PostgresConfig struct {
+	// DataDir is made when it does not exist, and may hold other things too.
+	DataDir string
+	// Database is made when it does not exist. Empty means DefaultDatabase.
+	Database string
+	// Settings are PostgreSQL settings that win over the package's own.
+	Settings map[string]string
+	// StartTimeout bounds a start. 0 means DefaultStartTimeout.
+	StartTimeout time.Duration
+	// NoRestart leaves a server that died dead.
+	NoRestart bool
+	// Bound ends the server at once when this process dies. Linux only.
+	Bound bool
+	// Log may be nil.
+	Log *zap.Logger
+}
+
+func (c PostgresConfig) withDefaults() (PostgresConfig, error) {
+	if c.DataDir == "" {
+		return c, errors.New("PostgresConfig.DataDir is empty")
+	}
+	dir, err := filepath.Abs(c.DataDir)
+	if err != nil {
+		return c, fmt.Errorf("PostgresConfig.DataDir: %w", err)
+	}
+	c.DataDir = dir
+	if c.Database == "" {
+		c.Database = DefaultDatabase
+	}
+	if c.StartTimeout < 0 {
+		return c, fmt.Errorf("PostgresConfig.StartTimeout is %s; it must not be negative", c.StartTimeout)
+	}
+	if c.StartTimeout == 0 {
+		c.StartTimeout = DefaultStartTimeout
+	}
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+	return c, checkSettings(c.Settings)
+}
+
+// Postgres is a private cluster with a running server.
+type Postgres struct {
+	config  PostgresConfig
+	layout  layout
+	owner   account
+	install Install
+	lock    *dirLock
+
+	mu      sync.Mutex
+	address address
+	proc    *process
+
+	quit    context.CancelFunc // ends the watch over the server
+	watched chan struct{}      // closed when the watch has ended
+	stop    sync.Once
+	stopErr error
+}
+
+// StartPostgres runs the cluster in config.DataDir, which it makes on the first call, and returns when a connection to
+// config.Database works. Errors to tell apart: [ErrNoBinaries], [LockedError], [VersionError], [AccessError],
+// [ServerError]. The context governs the start only.
+func StartPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, config.StartTimeout,
+		fmt.Errorf("not ready after %s", config.StartTimeout))
+	defer cancel()
+	l := newLayout(config.DataDir)
+	if err := makeDir(l.dir); err != nil {
+		return nil, err
+	}
+	lock, err := lockDir(l.dir, l.lock)
+	if err != nil {
+		return nil, err
+	}
+	p := &Postgres{config: config, layout: l, lock: lock, watched: make(chan struct{})}
+	if err := p.start(ctx); err != nil {
+		return nil, errors.Join(err, lock.release())
+	}
+	watch, quit := context.WithCancel(context.Background())
+	p.quit = quit
+	go p.watch(watch)
+	return p, nil
+}
+
+func (p *Postgres) start(ctx context.Context) (err error) {
+	l := p.layout
+	if p.owner, err = serverAccount(l.cluster); err != nil {
+		return err
+	}
+	if err := l.checkAccess(p.owner); err != nil {
+		return err
+	}
+	durable := p.config.Settings["fsync"] != "off"
+	if p.install, err = openCluster(ctx, l, p.owner, durable, p.config.Log); err != nil {
+		return err
+	}
+	if err := clearOrphan(ctx, l.cluster, p.config.Log); err != nil {
+		return err
+	}
+	if err := l.makeRun(p.owner); err != nil {
+		return err
+	}
+	if p.address, err = l.chooseAddress(); err != nil {
+		return err
+	}
+	if err := p.launch(ctx); err != nil {
+		return err
+	}
+	if err := p.CreateDatabase(ctx, p.config.Database); err != nil {
+		return errors.Join(err, p.proc.stop(ctx))
+	}
+	return nil
+}
+
+func (p *Postgres) currentAddress() address {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.address
+}
+
+// URL returns the superuser's URL of the configured database, for pgx and for libpq's programs. It holds a password
+// where the cluster listens on TCP.
+func (p *Postgres) URL() string { return p.URLFor(p.config.Database) }
+
+// URLFor returns the superuser's URL of another database of the cluster.
+func (p *Postgres) URLFor(database string) string { return p.currentAddress().url(database) }
+
+// BinDir returns the directory of the PostgreSQL programs in use, where psql and pgbench usually stand too.
+func (p *Postgres) BinDir() string { return p.install.Dir }
+
+// DataDir returns the absolute path of the data directory.
+func (p *Postgres) DataDir() string { return p.layout.dir }
+
+// Version returns what the server says of its version.
+func (p *Postgres) Version() string { return p.install.Version }
+
+// PID returns the process id of the running server.
+func (p *Postgres) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.proc.cmd.Process.Pid
+}
+
+// CreateDatabase makes a database unless it exists.
+func (p *Postgres) CreateDatabase(ctx context.Context, name string) error {
+	err := connect(ctx, p.URLFor("postgres"), func(conn *pgx.Conn) error {
+		var exists bool
+		if err := conn.QueryRow(ctx, databaseExists, name).Scan(&exists); err != nil || exists {
+			return err
+		}
+		_, err := conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && (pg.Code == "42P04" || pg.Code == "23505") { // somebody else was faster
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("create database %s: %w", name, err)
+	}
+	return nil
+}
+
+const databaseExists = `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`
+
+// Stop shuts the server down and gives the directory free. When ctx ends before the server has written everything, the
+// server is stopped all the same, without loss, and Stop returns an error. Later calls return what the first did.
+func (p *Postgres) Stop(ctx context.Context) error {
+	p.stop.Do(func() {
+		p.quit()
+		<-p.watched
+		p.stopErr = errors.Join(p.proc.stop(ctx), p.lock.release())
+	})
+	return p.stopErr
+}

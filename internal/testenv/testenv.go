@@ -1,0 +1,56 @@
+// Package testenv gives tests a real PostgreSQL and a real NATS, cheaply.
+//
+// A package whose tests use PostgreSQL says so once:
+//
+//	func TestMain(m *testing.M) { testenv.Main(m) }
+//
+// The first test that asks for a database starts one private cluster for the test binary, made for speed and not for
+// safety, with the schema migrated into a template. [Database] and [Pool] hand each test its own clone of that, in
+// about 20 ms; tests may run in parallel. [NATS] runs a server for one test. [Postgres] is a cluster for one test that
+// may be stopped, killed and restarted, with the durable settings of a real one. [NewProxy] breaks connections.
+//
+// With TRANCHE_TEST_DATABASE set to the URL of a superuser, the clones are made on that server instead.
+//
+// When PostgreSQL is not installed the tests fail and name the remedy; they never skip. Nothing is left behind: when
+// the binary ends everything is removed, and when it is killed its servers die with it (on Linux).
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+const (
+	// databaseVariable names the superuser's URL of a server to use instead of a private one.
+	databaseVariable = "TRANCHE_TEST_DATABASE"
+
+	stopTimeout = 20 * time.Second
+)
+
+// Main runs the package's tests, stops what they shared, looks for goroutines left running, and exits.
+func Main(m *testing.M, ignore ...goleak.Option) {
+	os.Exit(run(m, ignore))
+}
+
+func run(m *testing.M, ignore []goleak.Option) int {
+	code := m.Run()
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if err := shared.stop(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "testenv:", err)
+		code = max(code, 1)
+	}
+	if code != 0 {
+		return code // a test that failed may well have left something running
+	}
+	if err := goleak.Find(ignore...); err != nil {
+		fmt.Fprintln(os.Stderr, "testenv: goroutines left running:", err)
+		return 1
+	}
+	return 0
+}
