@@ -1,0 +1,137 @@
+package tracker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// State is the state of a batch.
+type State string
+
+// The states of a batch.
+const (
+	StateOpen      State = "open"      // groups may be added
+	StateSealed    State = "sealed"    // no more groups, some items are pending
+	StateCompleted State = "completed" // no more groups, no item is pending
+	StateCancelled State = "cancelled" // acks are still taken, but it never completes
+)
+
+// Batch is a batch as it stands.
+type Batch struct {
+	ID          uuid.UUID
+	Owner       string
+	State       State
+	Generation  int   // 1 when opened, one more with every Rearm
+	Groups      int   // how many groups it has; they are numbered from 0
+	OpenGroups  int   // how many of them have pending items
+	Items       int64 // the sum of the groups' sizes
+	CreatedAt   time.Time
+	ActiveAt    time.Time // the last change other than an ack that left its group with pending items
+	SealedAt    *time.Time
+	CompletedAt *time.Time
+}
+
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// openSQL takes no lock that anyone waits for, unless the same id is opened twice at once: then the second waits for
+// the first and finds the row.
+const openSQL = `INSERT INTO tracker_batch (id, owner, state) VALUES ($1, $2, 'open') ON CONFLICT (id) DO NOTHING`
+
+// Open makes an empty batch. Owner is free text that says whose it is. An id that is taken is ErrExists.
+func Open(ctx context.Context, tx pgx.Tx, id uuid.UUID, owner string) error {
+	tag, err := tx.Exec(ctx, openSQL, id, owner)
+	if err != nil {
+		return fmt.Errorf("open tracker batch %s: %w", id, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return fmt.Errorf("open tracker batch %s: %w", id, ErrExists)
+	}
+	return nil
+}
+
+// sealSQL locks the batch row and decides by the row as it is then: an ack that empties a group writes the same row,
+// so either that ack's decrement is seen here, or this state is seen there. It locks no group rows.
+const sealSQL = `
+UPDATE tracker_batch b
+SET state        = CASE WHEN b.open_groups = 0 THEN 'completed' ELSE 'sealed' END,
+    sealed_at    = clock_timestamp(),
+    completed_at = CASE WHEN b.open_groups = 0 THEN clock_timestamp() END,
+    active_at    = clock_timestamp()
+WHERE b.id = $1 AND b.state = 'open'
+RETURNING b.state = 'completed'`
+
+// Seal says that no more groups will come. It reports true when this call completed the batch, which it does when no
+// item is pending, so also for a batch without groups. Sealing again changes nothing and reports false; a cancelled
+// batch is a *StateError.
+func Seal(ctx context.Context, tx pgx.Tx, id uuid.UUID) (completed bool, err error) {
+	err = tx.QueryRow(ctx, sealSQL, id).Scan(&completed)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return completed, wrap("seal", id, err)
+	}
+	return false, checkState(ctx, tx, "seal", id, "open", StateSealed, StateCompleted)
+}
+
+// cancelSQL locks the batch row.
+const cancelSQL = `
+UPDATE tracker_batch SET state = 'cancelled', active_at = clock_timestamp()
+WHERE id = $1 AND state IN ('open', 'sealed')`
+
+// Cancel ends a batch that is not completed: it takes no more groups and will never complete. Cancelling again changes
+// nothing; a completed batch is a *StateError.
+func Cancel(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
+	tag, err := tx.Exec(ctx, cancelSQL, id)
+	if err != nil || tag.RowsAffected() > 0 {
+		return wrap("cancel", id, err)
+	}
+	return checkState(ctx, tx, "cancel", id, "open or sealed", StateCancelled)
+}
+
+// getSQL takes no locks.
+const getSQL = `
+SELECT id, owner, state, generation, groups, open_groups, items, created_at, active_at, sealed_at, completed_at
+FROM tracker_batch WHERE id = $1`
+
+// Get reads a batch. One that does not exist is ErrNotFound.
+func Get(ctx context.Context, q Querier, id uuid.UUID) (Batch, error) {
+	var b Batch
+	err := q.QueryRow(ctx, getSQL, id).Scan(&b.ID, &b.Owner, &b.State, &b.Generation, &b.Groups, &b.OpenGroups, &b.Items,
+		&b.CreatedAt, &b.ActiveAt, &b.SealedAt, &b.CompletedAt)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrNotFound
+	}
+	return b, wrap("read", id, err)
+}
+
+// checkState explains why a conditional update met no row: nil when the batch is in one of the harmless states, in
+// which the operation has nothing to do.
+func checkState(ctx context.Context, q Querier, op string, id uuid.UUID, want string, harmless ...State) error {
+	b, err := Get(ctx, q, id)
+	if errors.Is(err, ErrNotFound) {
+		return wrap(op, id, ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range harmless {
+		if b.State == s {
+			return nil
+		}
+	}
+	return &StateError{Batch: id, State: b.State, Op: op, Want: want}
+}
+
+func wrap(op string, id uuid.UUID, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s tracker batch %s: %w", op, id, err)
+}

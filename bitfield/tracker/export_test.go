@@ -1,0 +1,23 @@
+package tracker
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Statements are all the statements of the package, by name.
+var Statements = map[string]string{
+	"open": openSQL, "seal": sealSQL, "cancel": cancelSQL, "get": getSQL,
+	"addGroups": addGroupsSQL, "missing": missingSQL, "ack": ackSQL, "rearm": rearmSQL,
+}
+
+// AckWith is AckMasks with another statement: for mutants, which must be caught.
+func AckWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, acks []Ack) (Acked, error) {
+	m, err := mergeMasks(id, acks)
+	if err != nil {
+		return Acked{}, err
+	}
+	return m.scanAck(tx.QueryRow(ctx, sql, m.args()...))
+}

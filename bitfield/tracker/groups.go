@@ -1,0 +1,119 @@
+package tracker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+)
+
+// addGroupsSQL locks the batch row before it adds rows, so that two adds number their groups one after the other and
+// none slips in behind a seal. The new rows are nobody else's to wait for. A full mask of n bits is the complement of n
+// zeros shifted in from the left.
+const addGroupsSQL = `
+WITH batch AS (
+    UPDATE tracker_batch b
+    SET groups      = b.groups + cardinality($2::integer[]),
+        open_groups = b.open_groups + cardinality($2::integer[]),
+        items       = b.items + (SELECT sum(size) FROM unnest($2::integer[]) AS s(size)),
+        active_at   = clock_timestamp()
+    WHERE b.id = $1 AND b.state = 'open'
+    RETURNING b.id, b.groups - cardinality($2::integer[]) AS first
+), added AS (
+    INSERT INTO tracker_group (batch_id, grp, size, pending)
+    SELECT batch.id, batch.first + s.place - 1, s.size, ~(~B'0'::bit(8192) >> s.size)
+    FROM batch, unnest($2::integer[]) WITH ORDINALITY AS s(size, place)
+)
+SELECT first FROM batch`
+
+// AddGroups appends groups of the given sizes, each 1 to bitfield.Size items and all of them pending, and returns the
+// number of the first; the others follow it. The batch must be open, or it is a *StateError. A size out of range is a
+// *SizeError; no sizes are ErrNothing.
+//
+// Calling it again adds groups again: a caller that may run twice does it in the transaction that also marks its own
+// work as done.
+func AddGroups(ctx context.Context, tx pgx.Tx, id uuid.UUID, sizes []int) (first int, err error) {
+	const op = "add groups to"
+	if len(sizes) == 0 {
+		return 0, wrap(op, id, ErrNothing)
+	}
+	list := make([]int32, len(sizes))
+	for i, size := range sizes {
+		if size < 1 || size > bitfield.Size {
+			return 0, &SizeError{Batch: id, At: i, Size: size}
+		}
+		list[i] = int32(size) // checked above
+	}
+	err = tx.QueryRow(ctx, addGroupsSQL, id, list).Scan(&first)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return first, wrap(op, id, err)
+	}
+	return 0, checkState(ctx, tx, op, id, "open")
+}
+
+// missingSQL takes no locks. Its left join tells a batch with nothing pending (one row of NULLs) from no batch (none).
+const missingSQL = `
+SELECT g.grp, g.pending
+FROM tracker_batch b
+LEFT JOIN tracker_group g ON g.batch_id = b.id AND g.pending <> B'0'::bit(8192)
+WHERE b.id = $1
+ORDER BY g.grp`
+
+// Range is a run of pending items in one group, from index Lo up to but without Hi.
+type Range struct {
+	Group, Lo, Hi int
+}
+
+// Missing returns the items that nobody has acknowledged, as runs in ascending order. It grows with the number of runs,
+// at most 4096 a group when every other item is pending. An unknown batch is ErrNotFound.
+func Missing(ctx context.Context, q Querier, id uuid.UUID) ([]Range, error) {
+	rows, err := q.Query(ctx, missingSQL, id)
+	if err != nil {
+		return nil, wrap("list what is missing of", id, err)
+	}
+	var (
+		missing []Range
+		group   *int
+		pending nullSet
+		found   bool
+	)
+	_, err = pgx.ForEachRow(rows, []any{&group, &pending}, func() error {
+		found = true
+		for lo, hi := range pending.Ranges() {
+			missing = append(missing, Range{Group: *group, Lo: lo, Hi: hi})
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = ErrNotFound
+	}
+	return missing, wrap("list what is missing of", id, err)
+}
+
+var _ fmt.Stringer = Range{}
+
+// String returns group:lo-last, or group:lo for a single item.
+func (r Range) String() string {
+	if r.Hi == r.Lo+1 {
+		return fmt.Sprintf("%d:%d", r.Group, r.Lo)
+	}
+	return fmt.Sprintf("%d:%d-%d", r.Group, r.Lo, r.Hi-1)
+}
+
+// nullSet scans a bit(8192) that may be NULL, which is the empty set.
+type nullSet struct{ bitfield.Set }
+
+func (s *nullSet) ScanBits(b pgtype.Bits) (err error) {
+	if !b.Valid {
+		s.Set = bitfield.Set{}
+		return nil
+	}
+	s.Set, err = pgbits.Set(b)
+	return err
+}
