@@ -1,0 +1,61 @@
+package intake_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/intake"
+)
+
+const benchRows = 1_000_000
+
+// BenchmarkRead reads a million small rows an operation.
+func BenchmarkRead(b *testing.B) {
+	var csv, quoted, json bytes.Buffer
+	csv.WriteString("id,name,city,balance\n")
+	quoted.WriteString("id,name,city,balance\n")
+	for i := range benchRows {
+		fmt.Fprintf(&csv, "CUST-%07d,Ann Example,Oslo,%d.25\n", i, i)
+		fmt.Fprintf(&quoted, "\"CUST-%07d\",\"Ann \"\"Example\"\"\",\"Mosjøen\",\"%d.25\"\n", i, i)
+		fmt.Fprintf(&json, `{"id":"CUST-%07d","name":"Ann Example","city":"Oslo","balance":%d.25}`+"\n", i, i)
+	}
+	inputs := []struct {
+		name string
+		data []byte
+	}{
+		{"csv", csv.Bytes()}, {"csv-quoted", quoted.Bytes()}, {"ndjson", json.Bytes()},
+		{"csv-gzip", gzipped(b, csv.Bytes())}, {"csv-zstd", zstandard(b, csv.Bytes())},
+	}
+	for _, input := range inputs {
+		b.Run(input.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if rows := drain(b, bytes.NewReader(input.data)); rows != benchRows {
+					b.Fatalf("%d rows", rows)
+				}
+			}
+			b.ReportMetric(benchRows*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+		})
+	}
+}
+
+func drain(b *testing.B, in io.Reader) int {
+	b.Helper()
+	r, err := intake.Open(in, intake.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var item intake.Item
+	for rows := 0; ; rows++ {
+		err := r.Next(&item)
+		if errors.Is(err, io.EOF) {
+			return rows
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package intake
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// maxWindow is the most history that zstd data may ask for: enough for every level up to 20 without --long.
+const maxWindow = 32 << 20
+
+// decompress returns what r holds, unpacked when it is gzip or zstd. A limit of 0 is none.
+func decompress(r io.Reader, limit int64) (*bufio.Reader, error) {
+	source := &sourceReader{r: r}
+	packed := bufio.NewReaderSize(source, bufferBytes)
+	start, err := packed.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, readError(0, err)
+	}
+	kind, open := compression(start)
+	if open == nil {
+		return packed, nil
+	}
+	unpacked := &unpackReader{kind: kind, source: source, limit: limit}
+	if unpacked.r, err = open(packed); err != nil {
+		return nil, unpacked.explain(err)
+	}
+	return bufio.NewReaderSize(unpacked, bufferBytes), nil
+}
+
+// compression recognises compressed data by its first four bytes; open is nil when it is none that can be read.
+func compression(start []byte) (kind string, open func(io.Reader) (io.Reader, error)) {
+	switch {
+	case bytes.HasPrefix(start, []byte{0x1f, 0x8b}):
+		return "gzip", openGzip
+	case bytes.Equal(start, []byte{0x28, 0xb5, 0x2f, 0xfd}), isSkippable(start):
+		return "zstd", openZstd
+	default:
+		return "", nil
+	}
+}
+
+// isSkippable recognises the zstd frame that parallel compressors put first.
+func isSkippable(start []byte) bool {
+	return len(start) == 4 && start[0]&0xf0 == 0x50 && bytes.Equal(start[1:], []byte{0x2a, 0x4d, 0x18})
+}
+
+func openGzip(r io.Reader) (io.Reader, error) { return gzip.NewReader(r) }
+
+// openZstd unpacks in the caller's goroutine: a decoder with more of them would have to be closed.
+func openZstd(r io.Reader) (io.Reader, error) {
+	return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(maxWindow))
+}
+
+// sourceReader remembers an error of the reader below, so that it is not taken for broken data.
+type sourceReader struct {
+	r   io.Reader
+	err error
+}
+
+func (s *sourceReader) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+	return n, err //nolint:wrapcheck // a Reader hands on the error it got; the caller adds the line
+}
+
+// unpackReader counts what comes out and turns the errors of a decompressor into an InputError.
+type unpackReader struct {
+	kind   string
+	r      io.Reader
+	source *sourceReader
+	limit  int64
+	seen   int64
+}
+
+func (u *unpackReader) Read(p []byte) (int, error) {
+	n, err := u.r.Read(p)
+	u.seen += int64(n)
+	if u.limit > 0 && u.seen > u.limit {
+		return 0, &InputError{Reason: fmt.Sprintf(
+			"the %s data unpacks to more than the limit of %d bytes; send it in parts, or have the limit raised",
+			u.kind, u.limit)}
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return n, u.explain(err)
+	}
+	return n, err //nolint:wrapcheck // io.EOF must stay itself
+}
+
+func (u *unpackReader) explain(err error) error {
+	switch {
+	case u.source.err != nil:
+		return u.source.err
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return &InputError{Reason: "the " + u.kind + " data is cut short; send the whole file", Err: err}
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
+		return &InputError{Reason: "the zstd data needs a window above " + size(maxWindow) +
+			"; compress it with level 19 or lower and without --long", Err: err}
+	default:
+		return &InputError{Reason: fmt.Sprintf(
+			"the %s data is damaged (%v); check the file with %s -t and send it again", u.kind, err, u.kind), Err: err}
+	}
+}
+
+// foreignBytes is how much of the start refuseForeign wants to see.
+const foreignBytes = 10
+
+// refuseForeign names the kinds of file that people take for CSV by the start of the unpacked input. Each mark has a
+// byte that no text holds, or is long, so that a header line is not mistaken for it.
+func refuseForeign(start []byte) error {
+	var reason string
+	switch at := func(magic string) bool { return bytes.HasPrefix(start, []byte(magic)) }; {
+	case at("PK\x03\x04"):
+		reason = "the input is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV (UTF-8)"
+	case at("\xff\xfe"), at("\xfe\xff"):
+		reason = "the input is UTF-16; save it as UTF-8"
+	case at("\x1f\x8b"), at("\x28\xb5\x2f\xfd"):
+		reason = "the input is compressed twice; unpack it once"
+	case at("BZh") && bytes.HasSuffix(start, []byte("1AY&SY")):
+		reason = "the input is bzip2, which is not read; unpack it, or use gzip or zstd"
+	case at("\xfd7zXZ\x00"):
+		reason = "the input is xz, which is not read; unpack it, or use gzip or zstd"
+	case at("PAR1\x15"):
+		reason = "the input is Parquet, which is not read; export it as CSV or NDJSON"
+	default:
+		return nil
+	}
+	return &InputError{Reason: reason}
+}

@@ -1,0 +1,72 @@
+package intake
+
+import "fmt"
+
+// Format is the way rows are written.
+type Format string
+
+// The formats that can be read.
+const (
+	Recognise Format = ""       // decide by the first character: { is NDJSON, anything else is CSV
+	CSV       Format = "csv"    // RFC 4180 with a header line
+	NDJSON    Format = "ndjson" // one JSON object a line
+)
+
+// Limits that hold where Config leaves a zero.
+const (
+	DefaultMaxFieldBytes = 1 << 20
+	DefaultMaxRowBytes   = 8 << 20
+)
+
+// MaxKeyBytes is the length of the longest key.
+const MaxKeyBytes = 512
+
+// Config says how to read an input. The zero value recognises what it can and uses the default limits.
+type Config struct {
+	// Format of the rows, after decompression.
+	Format Format
+	// Key names the column or field that holds an item's key. Empty: "key" if there is one, else "id", else, in CSV, the
+	// first column. In NDJSON the first row decides for all.
+	Key string
+	// Delimiter between CSV fields: comma, semicolon, tab or bar. Zero: comma if the header line has one, else the one
+	// of the others that stands there most often.
+	Delimiter rune
+	// MaxFieldBytes limits one CSV field, or one top-level value in NDJSON. Zero: DefaultMaxFieldBytes.
+	MaxFieldBytes int
+	// MaxRowBytes limits a row as it stands in the input. Zero: DefaultMaxRowBytes.
+	MaxRowBytes int
+	// MaxDecompressed limits what compressed input may unpack to, in bytes. Zero: no limit; memory is bounded anyhow.
+	MaxDecompressed int64
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxFieldBytes == 0 {
+		c.MaxFieldBytes = DefaultMaxFieldBytes
+	}
+	if c.MaxRowBytes == 0 {
+		c.MaxRowBytes = max(DefaultMaxRowBytes, c.MaxFieldBytes)
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	switch c.Format {
+	case Recognise, CSV, NDJSON:
+	default:
+		return fmt.Errorf("intake: Format %q is not known; use csv or ndjson", c.Format)
+	}
+	switch c.Delimiter {
+	case 0, ',', ';', '\t', '|':
+	default:
+		return fmt.Errorf("intake: Delimiter %q cannot be used; use a comma, semicolon, tab or bar", c.Delimiter)
+	}
+	switch {
+	case c.MaxFieldBytes < 1:
+		return fmt.Errorf("intake: MaxFieldBytes is %d; it must be 1 or more", c.MaxFieldBytes)
+	case c.MaxRowBytes < c.MaxFieldBytes:
+		return fmt.Errorf("intake: MaxRowBytes is %d, less than MaxFieldBytes, %d", c.MaxRowBytes, c.MaxFieldBytes)
+	case c.MaxDecompressed < 0:
+		return fmt.Errorf("intake: MaxDecompressed is %d; it must not be negative", c.MaxDecompressed)
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package intake
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// csvReader scans rows field by field and writes each as JSON at once.
+type csvReader struct {
+	lines     *lineReader
+	delimiter byte
+	maxField  int
+	names     []string
+	prefixes  [][]byte // what stands before each value: {"id": and then ,"name":
+	key       int
+
+	// The row being read.
+	row   int    // the line it starts on
+	bytes int    // read of it so far
+	index int    // of the field being read
+	rest  []byte // of the line being read
+	cut   bool   // the line goes on, but is too long to be read
+	text  []byte // a quoted field that is not one piece of its line
+}
+
+func (c *csvReader) keyName() string { return c.names[c.key] }
+
+func (c *csvReader) next(item *Item) error {
+	if err := c.startRow(); err != nil {
+		return err
+	}
+	item.Line = c.row
+	payload := item.Payload[:0]
+	for more := true; more; c.index++ {
+		opened := c.lines.number
+		var field []byte
+		var err error
+		if field, more, err = c.field(); err != nil {
+			return err
+		}
+		if c.index >= len(c.names) {
+			continue // counted, and refused below
+		}
+		var bad int
+		if payload, bad = appendString(append(payload, c.prefixes[c.index]...), field); bad >= 0 {
+			return c.errorAt(opened+bytes.Count(field[:bad], []byte("\n")), "%s", badByte(field, bad))
+		}
+		if c.index == c.key {
+			item.Key = string(field)
+		}
+	}
+	if c.index != len(c.names) {
+		return c.wrongCount()
+	}
+	item.Payload = append(payload, '}')
+	return nil
+}
+
+// startRow goes to the next line that is not empty.
+func (c *csvReader) startRow() error {
+	c.bytes, c.index = 0, 0
+	for {
+		if err := c.nextLine(); err != nil {
+			return err
+		}
+		if len(c.rest) > 0 {
+			c.row = c.lines.number
+			return nil
+		}
+	}
+}
+
+func (c *csvReader) nextLine() error {
+	line, err := c.lines.next()
+	c.cut = errors.Is(err, errLineTooLong)
+	if err != nil && !c.cut {
+		return err
+	}
+	c.rest = line
+	if c.bytes += len(line); c.bytes > c.lines.limit {
+		return c.rowTooLarge()
+	}
+	return nil
+}
+
+// field cuts the next field off the row, and says whether another follows. The bytes are good until the next call.
+func (c *csvReader) field() (field []byte, more bool, err error) {
+	if len(c.rest) > 0 && c.rest[0] == '"' {
+		return c.quoted()
+	}
+	end := bytes.IndexByte(c.rest, c.delimiter)
+	if end < 0 {
+		field, c.rest = c.rest, nil
+	} else {
+		field, c.rest = c.rest[:end], c.rest[end+1:]
+	}
+	switch {
+	case bytes.IndexByte(field, '"') >= 0:
+		return nil, false, c.errorAt(c.lines.number,
+			`a quote inside a field that does not start with one; quote the whole field and double the quotes in it`)
+	case len(field) > c.maxField:
+		return nil, false, c.errorAt(c.lines.number, "larger than %s; shorten it, or raise the limit", size(c.maxField))
+	case end < 0 && c.cut:
+		return nil, false, c.rowTooLarge()
+	}
+	return field, end >= 0, nil
+}
+
+// quoted reads a field that starts with a quote, over as many lines as it takes.
+func (c *csvReader) quoted() (field []byte, more bool, err error) {
+	opened := c.lines.number
+	c.text = c.text[:0]
+	c.rest = c.rest[1:]
+	for {
+		end := bytes.IndexByte(c.rest, '"')
+		if end < 0 {
+			if err := c.quotedLine(opened); err != nil {
+				return nil, false, err
+			}
+			continue
+		}
+		piece := c.rest[:end]
+		c.rest = c.rest[end+1:]
+		switch {
+		case len(c.text)+len(piece) > c.maxField:
+			return nil, false, c.quotedTooLarge(opened)
+		case len(c.rest) == 0 && c.cut:
+			return nil, false, c.rowTooLarge()
+		case len(c.rest) == 0:
+			return c.whole(piece), false, nil
+		case c.rest[0] == c.delimiter:
+			c.rest = c.rest[1:]
+			return c.whole(piece), true, nil
+		case c.rest[0] == '"':
+			c.text = append(append(c.text, piece...), '"')
+			c.rest = c.rest[1:]
+		default:
+			return nil, false, c.errorAt(c.lines.number, `text after the closing quote; double the quotes inside a field`)
+		}
+	}
+}
+
+// quotedLine takes the rest of the line into the field, and goes on to the next line.
+func (c *csvReader) quotedLine(opened int) error {
+	c.text = append(append(c.text, c.rest...), '\n')
+	switch {
+	case len(c.text) > c.maxField:
+		return c.quotedTooLarge(opened)
+	case c.cut:
+		return c.rowTooLarge()
+	}
+	err := c.nextLine()
+	if errors.Is(err, io.EOF) {
+		return c.errorAt(opened, "the quote that opens here is never closed; close it, or double it if it is part of the text")
+	}
+	return err
+}
+
+// whole joins what was collected of a quoted field with its last piece.
+func (c *csvReader) whole(piece []byte) []byte {
+	if len(c.text) == 0 {
+		return piece
+	}
+	c.text = append(c.text, piece...)
+	return c.text
+}
+
+func (c *csvReader) quotedTooLarge(opened int) error {
+	return c.errorAt(opened, "the quoted field that starts here is larger than %s; close its quote if that is missing, "+
+		"shorten it, or raise the limit", size(c.maxField))
+}
+
+func (c *csvReader) rowTooLarge() error {
+	return &RowError{Line: c.row, Reason: fmt.Sprintf(
+		"the row is larger than %s; shorten it, or raise the limit", size(c.lines.limit))}
+}
+
+func (c *csvReader) wrongCount() error {
+	fix := "add the missing field, or quote the line break that cuts the row"
+	if c.index > len(c.names) {
+		fix = fmt.Sprintf("quote the field that holds the delimiter %q", c.delimiter)
+	}
+	plural := "s"
+	if c.index == 1 {
+		plural = ""
+	}
+	return &RowError{Line: c.row, Reason: fmt.Sprintf(
+		"%d field%s, the header has %d; %s", c.index, plural, len(c.names), fix)}
+}
+
+// errorAt makes an error about the field being read.
+func (c *csvReader) errorAt(line int, format string, args ...any) error {
+	e := &RowError{Line: line, Reason: fmt.Sprintf(format, args...)}
+	if c.index < len(c.names) {
+		e.Column = c.names[c.index]
+	}
+	return e
+}

@@ -1,0 +1,37 @@
+// Package intake reads the items of a run from CSV or NDJSON, one row after the other.
+//
+// # What comes out
+//
+// Each row becomes an Item: a key and a payload. The payload is always one JSON object, valid UTF-8, without spaces
+// between its tokens, on one line.
+//
+//   - CSV (RFC 4180, with a header line): the fields become strings under the header's names, in the header's order:
+//     {"id":"7","name":"Ann"}. No types are guessed; a number stays a string, so that 007 and 1e3 arrive as they were
+//     written. Blank lines are skipped, a byte order mark at the start too, and a line break inside quotes becomes \n.
+//   - NDJSON: each line is an object and is taken as it is, numbers and escapes untouched. Blank lines are skipped. A
+//     name that stands twice in an object is refused, for readers disagree about which one counts.
+//
+// # What it guarantees
+//
+// Memory does not grow with the input: it is bounded by Config.MaxRowBytes and, for compressed input, by a window of 32
+// MiB. That also holds for a quote that is never closed and for a decompression bomb. Whatever comes out can be stored
+// in PostgreSQL: text and keys hold no NUL, not even as an escape.
+//
+// The first error ends the stream. A *RowError names the line, the field and the remedy; an *InputError speaks of the
+// input as a whole; anything else is an error of the reader below.
+//
+// # Not its job
+//
+// It does not look for keys that stand twice (the store does, it sees all rows), does not open files, and does not
+// close the reader it is given.
+//
+// # Why a scanner of its own
+//
+// encoding/csv collects a whole record before it hands anything over, and does not tell where an unclosed quote opened.
+// Here the fields of a row are written as JSON while they are read, under a limit. The fuzz tests hold both readers
+// against each other.
+//
+// # Concurrency
+//
+// A Reader belongs to one goroutine. It starts none.
+package intake

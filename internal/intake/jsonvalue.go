@@ -1,0 +1,66 @@
+package intake
+
+import (
+	"bytes"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// escapedNUL is the one escape that PostgreSQL's jsonb refuses, and that makes a text it cannot store.
+const escapedNUL = `\u0000`
+
+// hasEscapedNUL finds \u0000 in valid JSON, but not \\u0000, which is a backslash and five characters.
+func hasEscapedNUL(value []byte) bool {
+	for from := 0; ; {
+		at := bytes.Index(value[from:], []byte(escapedNUL))
+		if at < 0 {
+			return false
+		}
+		at += from
+		slashes := 0
+		for slashes < at && value[at-1-slashes] == '\\' {
+			slashes++
+		}
+		if slashes%2 == 0 {
+			return true
+		}
+		from = at + 1
+	}
+}
+
+// appendCompact appends valid JSON without the white space between its tokens.
+func appendCompact(dst, value []byte) []byte {
+	start, quoted := 0, false
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case !quoted && (c == ' ' || c == '\t' || c == '\r'):
+			dst = append(dst, value[start:i]...)
+			start = i + 1
+		}
+	}
+	return append(dst, value[start:]...)
+}
+
+// kindName names a JSON value in a message.
+func kindName(kind jsontext.Kind) string {
+	switch kind {
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "a boolean"
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	case '[':
+		return "an array"
+	case '{':
+		return "an object"
+	default:
+		return "not JSON"
+	}
+}

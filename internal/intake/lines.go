@@ -1,0 +1,70 @@
+package intake
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// errLineTooLong comes with the first part of a line that is larger than the limit.
+var errLineTooLong = errors.New("the line is too long")
+
+// lineReader cuts its source into lines and counts them. A line never takes more memory than the limit and a buffer.
+type lineReader struct {
+	src    *bufio.Reader
+	limit  int
+	number int    // of the line that next returned last, from 1
+	long   []byte // holds a line that is larger than the buffer of src
+}
+
+// next returns a line without its "\n" or "\r\n". The bytes are good until the next call. After the last line it
+// returns io.EOF.
+func (l *lineReader) next() ([]byte, error) {
+	line, err := l.src.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		line, err = l.collect(line)
+	}
+	switch {
+	case errors.Is(err, io.EOF) && len(line) == 0:
+		return nil, io.EOF
+	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, errLineTooLong):
+		return nil, readError(l.number, err)
+	}
+	l.number++
+	if errors.Is(err, errLineTooLong) || len(line) > l.limit {
+		return line[:min(len(line), l.limit)], errLineTooLong
+	}
+	return trimEnd(line), nil
+}
+
+// collect joins the pieces of a line that did not fit in the buffer.
+func (l *lineReader) collect(piece []byte) ([]byte, error) {
+	l.long = append(l.long[:0], piece...)
+	for {
+		piece, err := l.src.ReadSlice('\n')
+		l.long = append(l.long, piece...)
+		switch {
+		case len(l.long) > l.limit:
+			return l.long, errLineTooLong
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return l.long, err //nolint:wrapcheck // next judges it
+		}
+	}
+}
+
+// trimEnd takes the line break off. A "\r" counts as part of it, at the end of the input as well.
+func trimEnd(line []byte) []byte {
+	line = bytes.TrimSuffix(line, []byte("\n"))
+	return bytes.TrimSuffix(line, []byte("\r"))
+}
+
+// readError tells where reading stopped. An InputError gets the line, any other error is the source's own.
+func readError(line int, err error) error {
+	var input *InputError
+	if errors.As(err, &input) {
+		return &InputError{Line: line, Reason: input.Reason, Err: input.Err}
+	}
+	return fmt.Errorf("read the input after line %d: %w", line, err)
+}

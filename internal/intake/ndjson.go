@@ -1,0 +1,252 @@
+package intake
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// ndjsonReader checks each line as one JSON object and hands it on.
+type ndjsonReader struct {
+	lines    *lineReader
+	maxField int
+	key      string // empty until the first row decides
+	quoted   []byte // the key's name as it usually stands in JSON
+
+	src bytes.Buffer // the line being read, as the decoder wants it
+	dec *jsontext.Decoder
+}
+
+func newNDJSON(lines *lineReader, cfg Config) *ndjsonReader {
+	n := &ndjsonReader{lines: lines, maxField: cfg.MaxFieldBytes, dec: jsontext.NewDecoder(new(bytes.Buffer))}
+	n.setKey(cfg.Key)
+	return n
+}
+
+func (n *ndjsonReader) keyName() string { return n.key }
+
+func (n *ndjsonReader) setKey(key string) {
+	n.key = key
+	n.quoted, _ = appendString(nil, []byte(key))
+}
+
+func (n *ndjsonReader) next(item *Item) error {
+	line, err := n.nextLine()
+	if err != nil {
+		return err
+	}
+	item.Line = n.lines.number
+	if n.key == "" {
+		if err := n.chooseKey(line); err != nil {
+			return err
+		}
+	}
+	if item.Key, err = n.check(line); err != nil {
+		return err
+	}
+	item.Payload = appendCompact(item.Payload[:0], line)
+	return nil
+}
+
+// nextLine goes to the next line that is not blank, and checks its bytes.
+func (n *ndjsonReader) nextLine() ([]byte, error) {
+	for {
+		line, err := n.lines.next()
+		if errors.Is(err, errLineTooLong) {
+			return nil, n.errorAt("", "the line is larger than %s; write one object a line, shorten it, or raise the limit",
+				size(n.lines.limit))
+		}
+		if err != nil {
+			return nil, err
+		}
+		if line = bytes.Trim(line, " \t\r"); len(line) == 0 {
+			continue
+		}
+		if at := bytes.IndexByte(line, 0); at >= 0 {
+			return nil, n.errorAt("", "%s", badByte(line, at))
+		}
+		if !utf8.Valid(line) {
+			return nil, n.errorAt("", "%s", badByte(line, invalidAt(line)))
+		}
+		return line, nil
+	}
+}
+
+// check walks through the object once: it must be valid JSON, within the limits, and have the key.
+func (n *ndjsonReader) check(line []byte) (key string, err error) {
+	if err := n.open(line); err != nil {
+		return "", err
+	}
+	mayHoldNUL := bytes.Contains(line, []byte(escapedNUL))
+	found := false
+	for n.dec.PeekKind() != '}' {
+		name, err := n.dec.ReadValue()
+		if err != nil {
+			return "", n.explain(err)
+		}
+		isKey := n.isKey(name)
+		nul := mayHoldNUL && hasEscapedNUL(name)
+		value, err := n.dec.ReadValue()
+		switch {
+		case err != nil:
+			return "", n.explain(err)
+		case len(value) > n.maxField:
+			return "", n.errorAt(n.field(), "larger than %s; shorten it, or raise the limit", size(n.maxField))
+		case nul, mayHoldNUL && hasEscapedNUL(value):
+			return "", n.errorAt(n.field(), `holds \u0000, the NUL character, which PostgreSQL cannot store in a text; remove it`)
+		case isKey:
+			if key, err = n.keyOf(value); err != nil {
+				return "", err
+			}
+			found = true
+		}
+	}
+	if err := n.close(); err != nil {
+		return "", err
+	}
+	if !found {
+		return "", n.noKey(quote(n.key), line)
+	}
+	return key, nil
+}
+
+// open points the decoder at a line and reads its opening brace.
+func (n *ndjsonReader) open(line []byte) error {
+	n.src = *bytes.NewBuffer(line)
+	n.dec.Reset(&n.src)
+	switch kind := n.dec.PeekKind(); kind {
+	case '{':
+	case 0:
+		_, err := n.dec.ReadToken()
+		return n.explain(err)
+	default:
+		return n.errorAt("", "a row must be a JSON object, and this is %s; write one {…} a line", kindName(kind))
+	}
+	_, err := n.dec.ReadToken()
+	return n.explain(err)
+}
+
+// close reads the closing brace and makes sure that nothing follows.
+func (n *ndjsonReader) close() error {
+	if _, err := n.dec.ReadToken(); err != nil {
+		return n.explain(err)
+	}
+	if _, err := n.dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return n.errorAt("", "more text after the object; write one object a line")
+	}
+	return nil
+}
+
+// isKey compares a name, as it stands in the line, with the key's.
+func (n *ndjsonReader) isKey(name jsontext.Value) bool {
+	if bytes.IndexByte(name, '\\') < 0 {
+		return bytes.Equal(name, n.quoted)
+	}
+	plain, err := jsontext.AppendUnquote(nil, name)
+	return err == nil && string(plain) == n.key
+}
+
+// keyOf reads the value of the key's field.
+func (n *ndjsonReader) keyOf(value jsontext.Value) (string, error) {
+	switch kind := value.Kind(); {
+	case kind == '"' && bytes.IndexByte(value, '\\') < 0:
+		return string(value[1 : len(value)-1]), nil
+	case kind == '"':
+		plain, err := jsontext.AppendUnquote(nil, value)
+		return string(plain), n.explain(err)
+	case kind == '0' && !bytes.ContainsAny(value, ".eE"):
+		return string(value), nil
+	case kind == '0':
+		return "", n.errorAt(n.key, "the key is the number %s; it must be a string or a whole number without exponent",
+			quote(string(value)))
+	default:
+		return "", n.errorAt(n.key, "the key is %s; it must be a string or a whole number", kindName(kind))
+	}
+}
+
+// chooseKey decides by the first row which field holds the keys.
+func (n *ndjsonReader) chooseKey(line []byte) error {
+	names, err := n.fields(line)
+	if err != nil {
+		return err
+	}
+	for _, usual := range usualKeys() {
+		if slices.Contains(names, usual) {
+			n.setKey(usual)
+			return nil
+		}
+	}
+	return n.noKey(`"key" or "id"`, line)
+}
+
+// fields lists the names of an object.
+func (n *ndjsonReader) fields(line []byte) ([]string, error) {
+	if err := n.open(line); err != nil {
+		return nil, err
+	}
+	var names []string
+	for n.dec.PeekKind() != '}' {
+		name, err := n.dec.ReadToken()
+		if err != nil {
+			return nil, n.explain(err)
+		}
+		names = append(names, name.String())
+		if err := n.dec.SkipValue(); err != nil {
+			return nil, n.explain(err)
+		}
+	}
+	return names, nil
+}
+
+func (n *ndjsonReader) noKey(wanted string, line []byte) error {
+	names, err := n.fields(line)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return n.errorAt("", "the object is empty; it needs a field for the key")
+	}
+	return n.errorAt("", "no field %s for the key; the fields are %s", wanted, list(names))
+}
+
+// field names the top-level field that was just read.
+func (n *ndjsonReader) field() string {
+	for token := range n.dec.StackPointer().Tokens() {
+		return token
+	}
+	return ""
+}
+
+// errorAt makes an error about the current line.
+func (n *ndjsonReader) errorAt(field, format string, args ...any) error {
+	return &RowError{n.lines.number, field, fmt.Sprintf(format, args...)}
+}
+
+// explain turns an error of the decoder into one about the row.
+func (n *ndjsonReader) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	var syntax *jsontext.SyntacticError
+	if !errors.As(err, &syntax) {
+		return n.errorAt("", "not valid JSON (%v)", err)
+	}
+	field := ""
+	for token := range syntax.JSONPointer.Tokens() {
+		field = token
+		break
+	}
+	switch {
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return n.errorAt(field, "the name %s stands twice in one object; remove one", quote(syntax.JSONPointer.LastToken()))
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return n.errorAt(field, "the line ends before the object does; write each object on one line")
+	default:
+		return n.errorAt(field, "not valid JSON at byte %d: %v", syntax.ByteOffset+1, syntax.Err)
+	}
+}

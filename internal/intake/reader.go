@@ -1,0 +1,161 @@
+package intake
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Item is one row.
+type Item struct {
+	// Key identifies the entity: 1 to MaxKeyBytes bytes, valid UTF-8, no NUL.
+	Key string
+	// Payload is one compact JSON object. Next overwrites it in place: an Item that is used again loses its old payload,
+	// so copy the bytes, or use a fresh Item, to keep them.
+	Payload []byte
+	// Line is the 1-based line of the input, after decompression, where the row starts.
+	Line int
+}
+
+// Reader yields the rows of one input in order.
+type Reader struct {
+	rows   rows
+	format Format
+	count  int
+	err    error // what ended the stream
+}
+
+// rows is a format's part of the work.
+type rows interface {
+	// next fills the item or returns io.EOF.
+	next(item *Item) error
+	// keyName is the column or field that the keys come from, empty while that is undecided.
+	keyName() string
+}
+
+// bufferBytes is the size of the buffer in front of the lines; longer lines are collected apart.
+const bufferBytes = 64 << 10
+
+// Open looks at the start of r to recognise gzip or zstd and then the format, and reads a CSV header. It blocks until r
+// has given that much. Its errors are those of Next, and of a Config that does not make sense.
+func Open(r io.Reader, cfg Config) (*Reader, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	plain, err := decompress(r, cfg.MaxDecompressed)
+	if err != nil {
+		return nil, err
+	}
+	format, err := recognise(plain, cfg.Format)
+	if err != nil {
+		return nil, err
+	}
+	lines := &lineReader{src: plain, limit: cfg.MaxRowBytes}
+	if format == NDJSON {
+		return &Reader{rows: newNDJSON(lines, cfg), format: format}, nil
+	}
+	rows, err := newCSV(lines, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{rows: rows, format: format}, nil
+}
+
+// Format says what the input was read as.
+func (r *Reader) Format() Format { return r.format }
+
+// Key names the column or field that the keys come from. In NDJSON without Config.Key it is empty before the first row.
+func (r *Reader) Key() string { return r.rows.keyName() }
+
+// Next reads the next row into item. It returns io.EOF after the last one, and an *InputError that wraps ErrNoRows if
+// there was none. Once it has returned an error it returns the same again.
+func (r *Reader) Next(item *Item) error {
+	if r.err != nil {
+		return r.err
+	}
+	err := r.rows.next(item)
+	if err == nil {
+		err = r.checkKey(item)
+	}
+	if errors.Is(err, io.EOF) && r.count == 0 {
+		err = noRows(r.format)
+	}
+	if err != nil {
+		r.err = err
+		return err
+	}
+	r.count++
+	return nil
+}
+
+func (r *Reader) checkKey(item *Item) error {
+	switch n := len(item.Key); {
+	case n == 0:
+		return &RowError{item.Line, r.Key(), "the key is empty; every row needs one"}
+	case n > MaxKeyBytes:
+		return &RowError{item.Line, r.Key(), fmt.Sprintf(
+			"the key has %d bytes, more than %d; choose a shorter field as the key", n, MaxKeyBytes)}
+	default:
+		return nil
+	}
+}
+
+func noRows(format Format) error {
+	if format == CSV {
+		return &InputError{Reason: "the input has a header line but no rows; add at least one", Err: ErrNoRows}
+	}
+	return &InputError{Reason: "the input is empty; give at least one row", Err: ErrNoRows}
+}
+
+const byteOrderMark = "\uFEFF"
+
+// recognise skips a byte order mark and decides on a format by the first character that is not white space.
+func recognise(src *bufio.Reader, format Format) (Format, error) {
+	start, err := src.Peek(foreignBytes)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", readError(0, err)
+	}
+	if err := refuseForeign(start); err != nil {
+		return "", err
+	}
+	if bytes.HasPrefix(start, []byte(byteOrderMark)) {
+		if _, err := src.Discard(len(byteOrderMark)); err != nil {
+			return "", fmt.Errorf("skip the byte order mark: %w", err)
+		}
+	}
+	first, err := firstByte(src)
+	switch {
+	case err != nil:
+		return "", err
+	case first == '[' && format != CSV:
+		return "", &InputError{Reason: "the input is one JSON array; " +
+			"write its elements as one object a line (jq -c '.[]' does that)"}
+	case format != Recognise:
+		return format, nil
+	case first == '{':
+		return NDJSON, nil
+	default:
+		return CSV, nil
+	}
+}
+
+// firstByte peeks at the first byte that is not white space, within what the buffer holds.
+func firstByte(src *bufio.Reader) (byte, error) {
+	for n := 1; n <= src.Size(); n = max(n+1, src.Buffered()) {
+		seen, err := src.Peek(n)
+		if rest := bytes.TrimLeft(seen, " \t\r\n"); len(rest) > 0 {
+			return rest[0], nil
+		}
+		if errors.Is(err, io.EOF) {
+			return 0, &InputError{Reason: "the input is empty; give a header line and rows (CSV), or one JSON object a line",
+				Err: ErrNoRows}
+		}
+		if err != nil {
+			return 0, readError(0, err)
+		}
+	}
+	return 0, &InputError{Reason: "the input starts with " + size(src.Size()) + " of white space; remove it"}
+}
