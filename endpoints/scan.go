@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"bytes"
 	"math"
 	"unicode/utf8"
 
@@ -333,14 +334,19 @@ func (s *scanner) digits() int {
 }
 
 // text decodes a string that str returned.
-func (s *scanner) text(raw []byte) string {
+func (s *scanner) text(raw []byte) string { return string(s.appendText(nil, raw)) }
+
+// appendText decodes a string that str returned and appends it to dst.
+func (s *scanner) appendText(dst, raw []byte) []byte {
 	if s.err != nil {
-		return ""
+		return dst
 	}
-	b, err := jsontext.AppendUnquote(make([]byte, 0, len(raw)), raw)
+	if inner := raw[1 : len(raw)-1]; bytes.IndexByte(inner, '\\') < 0 {
+		return append(dst, inner...)
+	}
+	dst, err := jsontext.AppendUnquote(dst, raw)
 	if err != nil {
 		s.fail(ReasonJSON, "a string is not valid: %v", err)
-		return ""
 	}
-	return string(b)
+	return dst
 }

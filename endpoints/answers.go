@@ -1,0 +1,241 @@
+package endpoints
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	replyOpen  = `{"slots":[`
+	replyClose = `]}`
+	// replyReserve is kept free in every reply for the headers that only some messages have.
+	replyReserve = 1 << 10
+	// maxHeaderMessage cuts the copy of a failure's message that stands in a header.
+	maxHeaderMessage = 256
+)
+
+// buffers holds the bodies of replies between chunks.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// answers writes the slots of one chunk into as few messages as fit, and sends them. All methods but send are called
+// with mu held, or are its takers.
+type answers struct {
+	out     *outbox
+	subject string
+	header  nats.Header // of every message
+	limit   int         // bytes of one body
+	flushAt int         // bytes at which a message is sent without being asked
+	squeeze int         // bytes from which a body is compressed; 0: never
+
+	// ctx ends when sending must stop. It is kept because Item.Reply, which may send, has none of its own.
+	ctx context.Context
+	// giveUp ends the handler's context once a message could not be sent.
+	giveUp context.CancelCauseFunc
+
+	mu     sync.Mutex
+	buf    *bytes.Buffer
+	slot   int // where the slot being written starts
+	here   int // slots in buf
+	total  int // slots in all messages
+	errors int // of those, with an error
+	closed bool
+	err    error // of the first message that could not be sent
+	sends  sync.WaitGroup
+}
+
+func (a *answers) open() {
+	a.buf = buffers.Get().(*bytes.Buffer)
+	a.buf.Reset()
+	a.buf.WriteString(replyOpen)
+	a.here = 0
+}
+
+// begin starts the slot of an ordinal, up to where its result or error goes.
+func (a *answers) begin(ordinal int) {
+	if a.buf == nil {
+		a.open()
+	}
+	a.slot = a.buf.Len()
+	b := a.buf.AvailableBuffer()
+	if a.here > 0 {
+		b = append(b, ',')
+	}
+	b = append(b, `{"i":`...)
+	b = strconv.AppendInt(b, int64(ordinal), 10)
+	b = append(b, ',')
+	a.buf.Write(b)
+}
+
+// rollback takes back what was written since begin.
+func (a *answers) rollback() { a.buf.Truncate(a.slot) }
+
+// commit ends the slot, and reports false, having taken it back, when it is too large for a message of its own.
+func (a *answers) commit() (size int, ok bool) {
+	a.buf.WriteByte('}')
+	size = a.buf.Len() - a.slot
+	if size+len(replyOpen)+len(replyClose) > a.limit {
+		a.rollback()
+		return size, false
+	}
+	if a.buf.Len()+len(replyClose) > a.limit {
+		a.carry()
+	}
+	a.here++
+	a.total++
+	if a.buf.Len() >= a.flushAt {
+		a.flush()
+	}
+	return size, true
+}
+
+// carry sends what stands before the last slot and moves the slot into a message of its own.
+func (a *answers) carry() {
+	full, slot := a.buf, a.buf.Bytes()[a.slot:]
+	here := a.here
+	a.open()
+	a.buf.Write(bytes.TrimPrefix(slot, []byte(",")))
+	next := a.buf
+	full.Truncate(a.slot)
+	a.buf, a.here = full, here
+	a.flush()
+	a.buf, a.here, a.slot = next, 0, len(replyOpen)
+}
+
+// fail writes the error slot of an ordinal.
+func (a *answers) fail(ordinal int, e *SlotError) {
+	a.begin(ordinal)
+	a.buf.Write(appendError(append(a.buf.AvailableBuffer(), `"e":`...), e))
+	a.errors++
+	a.commit()
+}
+
+func appendError(b []byte, e *SlotError) []byte {
+	b = append(b, `{"code":`...)
+	b = appendString(b, e.Code)
+	b = append(b, `,"message":`...)
+	b = appendString(b, e.Message)
+	b = append(b, `,"retry":`...)
+	b = strconv.AppendBool(b, e.Retry)
+	return append(b, '}')
+}
+
+// flush sends what is in buf, in the background, when there is anything.
+func (a *answers) flush() {
+	if a.buf == nil || a.here == 0 {
+		return
+	}
+	a.buf.WriteString(replyClose)
+	buf := a.buf
+	a.buf, a.here = nil, 0
+	if err := a.out.reserve(a.ctx, buf.Len()); err != nil {
+		a.broken(err)
+		return
+	}
+	msg := a.message(buf.Bytes())
+	a.sends.Go(func() {
+		err := a.out.publish(a.ctx, msg)
+		a.out.release(buf.Len())
+		if err != nil {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.broken(err)
+			return
+		}
+		buffers.Put(buf)
+	})
+}
+
+func (a *answers) broken(err error) {
+	if a.err == nil {
+		a.err = err
+		a.giveUp(err)
+	}
+}
+
+// message wraps a body. Its Nats-Msg-Id is its own: derived from the slice, it would make the second message of a
+// reply, or the reply to a redelivered request, look like a duplicate.
+func (a *answers) message(body []byte) *nats.Msg {
+	msg := &nats.Msg{Subject: a.subject, Header: maps.Clone(a.header), Data: body}
+	msg.Header[HeaderMsgID] = []string{uuid.NewString()}
+	if a.squeeze > 0 && len(body) >= a.squeeze {
+		if small := compress(body); len(small) < len(body) {
+			msg.Data = small
+			msg.Header[HeaderEncoding] = []string{encodingZstd}
+		}
+	}
+	return msg
+}
+
+// send ends the reply: it sends the final message, with the failure that speaks for the items without a slot, if any,
+// and returns when JetStream has acknowledged every message of the reply. Answers that come later are refused.
+func (a *answers) send(failure *SlotError) error {
+	final := a.final(failure)
+	err := a.out.reserve(a.ctx, len(final.Data))
+	if err == nil {
+		err = a.out.publish(a.ctx, final)
+		a.out.release(len(final.Data))
+	}
+	a.sends.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err == nil {
+		err = a.err
+	}
+	if err == nil && a.buf != nil {
+		buffers.Put(a.buf)
+		a.buf = nil
+	}
+	return err
+}
+
+func (a *answers) final(failure *SlotError) *nats.Msg {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	var tail []byte
+	if failure != nil {
+		tail = appendError([]byte(`],"error":`), failure)
+		tail = append(tail, '}')
+	} else {
+		tail = []byte(replyClose)
+	}
+	if a.buf != nil && a.buf.Len()+len(tail) > a.limit {
+		a.flush()
+	}
+	if a.buf == nil {
+		a.open()
+	}
+	a.buf.Write(tail)
+	msg := a.message(a.buf.Bytes())
+	msg.Header[HeaderFinal] = []string{strconv.Itoa(a.total)}
+	if failure != nil {
+		msg.Header[HeaderErrorCode] = []string{failure.Code}
+		msg.Header[HeaderError] = []string{oneLine(cut(failure.Message, maxHeaderMessage))}
+	}
+	return msg
+}
+
+// oneLine makes a string fit for a header.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// close refuses answers from now on and reports how many slots there are.
+func (a *answers) close() (total int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	return a.total
+}

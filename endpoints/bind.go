@@ -1,0 +1,77 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+)
+
+const (
+	bindTimeout = 500 * time.Millisecond
+	firstBind   = 25 * time.Millisecond
+	longestBind = 400 * time.Millisecond
+	// repeatLog is how often a wait that goes on is mentioned again.
+	repeatLog = 30 * time.Second
+)
+
+// bind returns the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
+// It creates the consumer when it may. It returns nil, nil when ctx ends, and an error only when the connection is
+// closed for good.
+func (e *endpointServer) bind(ctx context.Context) (jetstream.Consumer, error) {
+	var told time.Time
+	for pause := firstBind; ctx.Err() == nil; pause = min(2*pause, longestBind) {
+		consumer, err := e.tryBind(ctx)
+		if err == nil {
+			e.ackWait.Store(int64(consumer.CachedInfo().Config.AckWait))
+			e.log.Info("listening")
+			return consumer, nil
+		}
+		if errors.Is(err, nats.ErrConnectionClosed) {
+			return nil, fmt.Errorf("serve endpoint %s: %w", e.name, err)
+		}
+		if ctx.Err() == nil && time.Since(told) >= repeatLog {
+			told = time.Now()
+			e.log.Warn(e.explain(err), zap.Error(err))
+		}
+		if wait(ctx, pause) != nil {
+			break
+		}
+	}
+	return nil, nil
+}
+
+// tryBind looks the consumer up rather than creating or updating it, so that a service needs no right to.
+func (e *endpointServer) tryBind(ctx context.Context) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
+	defer cancel()
+	js := e.service.outbox.js
+	consumer, err := js.Consumer(ctx, StreamWork, ConsumerName(e.name))
+	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return consumer, err
+	}
+	if err := EnsureConsumer(ctx, js, e.name); err != nil {
+		return nil, err
+	}
+	return js.Consumer(ctx, StreamWork, ConsumerName(e.name))
+}
+
+// explain says what is waited for and what may be done about it.
+func (e *endpointServer) explain(err error) string {
+	nc := e.service.nc
+	switch {
+	case !nc.IsConnected():
+		return fmt.Sprintf("waiting for a NATS server at %v", nc.Servers())
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Sprintf("waiting for a Tranche node to create stream %s", StreamWork)
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
+		return "waiting for JetStream, which the NATS server does not offer: start it with -js"
+	default:
+		return fmt.Sprintf("cannot reach consumer %s of stream %s yet; if this goes on, check the NATS permissions",
+			ConsumerName(e.name), StreamWork)
+	}
+}

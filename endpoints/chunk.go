@@ -1,0 +1,138 @@
+package endpoints
+
+import (
+	"fmt"
+	"reflect"
+
+	"go.uber.org/zap"
+)
+
+// Chunk is what one call of a HandleList handler works on. It is safe for concurrent use, and must not be used after
+// the handler has returned: answers that come later are logged and dropped.
+type Chunk[In, Out any] struct {
+	job   *job
+	items []*Item[In, Out]
+	out   Out // where a result stands while it is written; guarded by job.answers.mu
+}
+
+// Item is one item of a chunk.
+type Item[In, Out any] struct {
+	Ordinal int    // its place in the run, from 0
+	Key     string // the caller's id of it
+	In      In     // its payload
+
+	chunk    *Chunk[In, Out]
+	answered bool // guarded by job.answers.mu
+}
+
+// newChunk decodes the payloads. An item whose payload does not fit In is answered at once and left out.
+func newChunk[In, Out any](j *job) *Chunk[In, Out] {
+	raw := j.request.items
+	c := &Chunk[In, Out]{job: j, items: make([]*Item[In, Out], 0, len(raw))}
+	all := make([]Item[In, Out], len(raw))
+	for i := range raw {
+		item := &all[i]
+		item.Ordinal, item.Key, item.chunk = raw[i].ordinal, raw[i].key, c
+		if err := decodePayload(raw[i].payload, &item.In); err != nil {
+			item.reject(payloadError(err, reflect.TypeFor[In]()))
+			continue
+		}
+		c.items = append(c.items, item)
+	}
+	return c
+}
+
+// Items returns the items in the order of the request. Those whose payload does not fit In are not among them.
+func (c *Chunk[In, Out]) Items() []*Item[In, Out] { return c.items }
+
+// Keys returns the keys of Items, in the same order: the parameter of "WHERE id = ANY($1)".
+func (c *Chunk[In, Out]) Keys() []string {
+	keys := make([]string, len(c.items))
+	for i, item := range c.items {
+		keys[i] = item.Key
+	}
+	return keys
+}
+
+// Meta returns what the request's headers say.
+func (c *Chunk[In, Out]) Meta() Meta { return c.job.request.Meta }
+
+// Flush sends what has been answered so far, without waiting for it to arrive. Use it when the rest will take long.
+func (c *Chunk[In, Out]) Flush() {
+	a := &c.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.flush()
+}
+
+// Reply answers the item with a result. A result that cannot be written as JSON, or is too large for a message, becomes
+// an error slot. Only the first answer to an item counts.
+func (i *Item[In, Out]) Reply(result Out) {
+	a := &i.chunk.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !i.claim() {
+		return
+	}
+	a.begin(i.Ordinal)
+	i.chunk.out = result // pointing there, and not to result, keeps result off the heap
+	err := appendResult(a.buf, &i.chunk.out)
+	if err != nil {
+		a.rollback()
+		a.fail(i.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		return
+	}
+	if size, ok := a.commit(); !ok {
+		a.fail(i.Ordinal, newSlotError(CodeResultTooLarge, fmt.Sprintf(
+			"the result takes %d bytes, and a message holds %d; raise the NATS server's max_payload or store the result "+
+				"elsewhere and reply with where it is", size, a.limit), false))
+	}
+}
+
+// Fail answers the item with an error that trying again would not help. See the function Fail.
+func (i *Item[In, Out]) Fail(code, format string, args ...any) {
+	i.answer(newSlotError(code, fmt.Sprintf(format, args...), false))
+}
+
+// Retry answers the item with an error that may pass. See the function Retry.
+func (i *Item[In, Out]) Retry(code, format string, args ...any) {
+	i.answer(newSlotError(code, fmt.Sprintf(format, args...), true))
+}
+
+// Info identifies the item.
+func (i *Item[In, Out]) Info() ItemInfo {
+	return ItemInfo{Meta: i.chunk.Meta(), Ordinal: i.Ordinal, Key: i.Key}
+}
+
+func (i *Item[In, Out]) answer(e *SlotError) {
+	a := &i.chunk.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if i.claim() {
+		a.fail(i.Ordinal, e)
+	}
+}
+
+// reject answers while the chunk is being made.
+func (i *Item[In, Out]) reject(e *SlotError) {
+	a := &i.chunk.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i.answered = true
+	a.fail(i.Ordinal, e)
+}
+
+// claim reports whether the item may be answered now, and notes that it is. Called with answers.mu held.
+func (i *Item[In, Out]) claim() bool {
+	j := i.chunk.job
+	switch {
+	case j.answers.closed:
+		j.log.Warn("an answer came after the handler had returned and is dropped", zap.Int("ordinal", i.Ordinal))
+	case i.answered:
+		j.log.Warn("an item was answered twice; the first answer stands", zap.Int("ordinal", i.Ordinal))
+	default:
+		i.answered = true
+		return true
+	}
+	return false
+}

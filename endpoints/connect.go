@@ -1,0 +1,105 @@
+package endpoints
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/synadia-io/orbit.go/natscontext"
+	"go.uber.org/zap"
+)
+
+// reconnectWait is short so that a service is back within a second of its server.
+const reconnectWait = 250 * time.Millisecond
+
+// Connect connects to NATS as the environment says, and then as opts say:
+//
+//	NATS_URL                   servers, comma-separated; default nats://127.0.0.1:4222
+//	NATS_CREDS                 a credentials file
+//	NATS_NKEY                  a file with an nkey seed
+//	NATS_USER, NATS_PASSWORD   a user
+//	NATS_CA, NATS_CERT, NATS_KEY   files for TLS
+//	NATS_CONTEXT               a context of the nats tool, used when NATS_URL is not set
+//
+// It does not fail when no server is there: it goes on trying, for ever, as it does after a loss. An error means that
+// something in the environment cannot be used. Pass LogTo to hear of losses and denied permissions; without it nats.go
+// writes errors to standard error.
+func Connect(opts ...nats.Option) (*nats.Conn, error) {
+	all := append([]nats.Option{
+		nats.Name(filepath.Base(os.Args[0])), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
+		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/2, reconnectWait),
+	}, fromEnvironment()...)
+	all = append(all, opts...)
+	if name := os.Getenv("NATS_CONTEXT"); name != "" && os.Getenv("NATS_URL") == "" {
+		nc, _, err := natscontext.Connect(name, all...)
+		if err != nil {
+			return nil, fmt.Errorf("connect to NATS by context %q (NATS_CONTEXT): %w", name, err)
+		}
+		return nc, nil
+	}
+	url := cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL)
+	nc, err := nats.Connect(url, all...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS (NATS_URL and the other NATS_ variables): %w", err)
+	}
+	return nc, nil
+}
+
+// fromEnvironment returns the options that the environment asks for. Files are read by the options themselves.
+func fromEnvironment() []nats.Option {
+	var opts []nats.Option
+	if file := os.Getenv("NATS_CREDS"); file != "" {
+		opts = append(opts, nats.UserCredentials(file))
+	}
+	if file := os.Getenv("NATS_NKEY"); file != "" {
+		opts = append(opts, nkey(file))
+	}
+	if user := os.Getenv("NATS_USER"); user != "" {
+		opts = append(opts, nats.UserInfo(user, os.Getenv("NATS_PASSWORD")))
+	}
+	if file := os.Getenv("NATS_CA"); file != "" {
+		opts = append(opts, nats.RootCAs(file))
+	}
+	if cert, key := os.Getenv("NATS_CERT"), os.Getenv("NATS_KEY"); cert != "" || key != "" {
+		opts = append(opts, nats.ClientCert(cert, key))
+	}
+	return opts
+}
+
+// nkey puts the reading of the seed where nats.Connect reports its error.
+func nkey(file string) nats.Option {
+	return func(o *nats.Options) error {
+		option, err := nats.NkeyOptionFromSeed(file)
+		if err != nil {
+			return fmt.Errorf("NATS_NKEY %s: %w", file, err)
+		}
+		return option(o)
+	}
+}
+
+// LogTo has a connection tell log what happens to it. A denied permission in particular is told nowhere else: the call
+// that was denied just times out.
+func LogTo(log *zap.Logger) nats.Option {
+	return func(o *nats.Options) error {
+		o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrPermissionViolation) {
+				log.Error("NATS denies this user a subject; grant it in the server's permissions", zap.Error(err))
+				return
+			}
+			log.Warn("NATS reports an error", zap.Error(err))
+		}
+		o.DisconnectedErrCB = func(nc *nats.Conn, err error) {
+			if !nc.IsClosed() {
+				log.Warn("the connection to NATS is lost; trying to get it back", zap.Error(err))
+			}
+		}
+		o.ReconnectedCB = func(nc *nats.Conn) {
+			log.Info("connected to NATS again", zap.String("server", nc.ConnectedUrlRedacted()))
+		}
+		return nil
+	}
+}

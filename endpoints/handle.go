@@ -1,0 +1,48 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+)
+
+// HandleList has svc serve an endpoint chunk by chunk: one call of handler for all items of a request, so that one
+// query can fetch what all of them need. The handler answers each item with Reply, Fail or Retry; an item that it leaves out
+// will be tried again. An error, or a panic, speaks for the items not answered by then; a panic may be tried again.
+//
+// It fails when the name cannot be an endpoint's, has a handler already, or an option is out of range.
+func HandleList[In, Out any](
+	svc *Service, endpoint string, handler func(context.Context, *Chunk[In, Out]) error, opts ...Option,
+) error {
+	o, err := newOptions(DefaultListConcurrency, opts)
+	if err != nil {
+		return fmt.Errorf("endpoint %s: %w", endpoint, err)
+	}
+	return svc.register(&endpointServer{name: endpoint, options: o, begin: func(j *job) work {
+		return &listWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler}
+	}})
+}
+
+// HandleEach has svc serve an endpoint item by item, Concurrency of them at once. A result or an error of handler
+// answers the item: see Fail and Retry for errors; any other is not retryable and has code CodeHandlerError. A panic
+// costs the item only. ItemOf tells the handler which item it has.
+//
+// It fails when the name cannot be an endpoint's, has a handler already, or an option is out of range.
+func HandleEach[In, Out any](
+	svc *Service, endpoint string, handler func(context.Context, In) (Out, error), opts ...Option,
+) error {
+	o, err := newOptions(DefaultEachConcurrency, opts)
+	if err != nil {
+		return fmt.Errorf("endpoint %s: %w", endpoint, err)
+	}
+	return svc.register(&endpointServer{name: endpoint, options: o, byItem: true, begin: func(j *job) work {
+		return &eachWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler,
+			exhausted: make(chan struct{})}
+	}})
+}
+
+// work is a decoded chunk in the hands of its handler.
+type work interface {
+	// run takes what it needs of the slots, calls the handler and returns the failure that speaks for what is not
+	// answered, if any. It returns false when stopping was closed before the handler was called at all.
+	run(ctx context.Context, slots chan struct{}, stopping <-chan struct{}) (failure *SlotError, begun bool)
+}

@@ -1,0 +1,44 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+)
+
+// ItemInfo identifies an item and the attempt at it.
+type ItemInfo struct {
+	Meta
+	Ordinal int
+	Key     string
+}
+
+// IdempotencyKey is the same for every attempt at the item in one generation of its run, and differs after a re-run. A
+// service whose work must not be done twice remembers it together with that work.
+func (i ItemInfo) IdempotencyKey() string {
+	return fmt.Sprintf("%s/%d/%d/%d", i.Run, i.Step, i.Ordinal, i.Generation)
+}
+
+// ItemOf returns the item that a HandleEach handler was called for, given the handler's context or one made from it.
+// With any other context it returns the zero ItemInfo.
+func ItemOf(ctx context.Context) ItemInfo {
+	info, _ := ctx.Value(itemKey{}).(ItemInfo)
+	return info
+}
+
+type itemKey struct{}
+
+// itemContext is the context of a HandleEach handler. The info is made only when it is asked for.
+type itemContext struct {
+	context.Context
+	meta    *Meta
+	ordinal int
+	key     string
+}
+
+// Value answers for itemKey and passes on the rest.
+func (c *itemContext) Value(key any) any {
+	if key == (itemKey{}) {
+		return ItemInfo{Meta: *c.meta, Ordinal: c.ordinal, Key: c.key}
+	}
+	return c.Context.Value(key)
+}

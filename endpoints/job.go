@@ -1,0 +1,133 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+)
+
+const (
+	// MaxDeliveries is how often a request is begun before the SDK answers it with CodeDeliveries instead: something in
+	// it kills its handlers, and in smaller pieces the node can find out what.
+	MaxDeliveries = 5
+	// handBackDelay is how long a request rests that could not be answered.
+	handBackDelay = 2 * time.Second
+	// foreignDelay is how long a request rests that speaks a version of the protocol that this side does not.
+	foreignDelay = 10 * time.Second
+)
+
+// job is one request from its delivery to its acknowledgement.
+type job struct {
+	msg       jetstream.Msg
+	delivered uint64 // how often, this time included
+	request   *request
+	answers   answers
+	timeout   time.Duration
+	log       *zap.Logger
+	started   time.Time
+}
+
+// handle takes one delivered message all the way. It returns when the message has been dealt with.
+func (e *endpointServer) handle(scope scope, msg jetstream.Msg) {
+	meta, err := msg.Metadata()
+	if err != nil { // not a JetStream message; there is nothing to acknowledge
+		e.log.Error("a message without JetStream metadata is dropped", zap.Error(err))
+		return
+	}
+	if !e.room.hold(meta.Sequence.Stream, msg) {
+		return // it was delivered again while it is being handled; the first delivery's acknowledgement settles both
+	}
+	items, took := 0, time.Duration(0)
+	defer func() { e.room.drop(meta.Sequence.Stream, items, took) }()
+	request, err := parseRequest(msg.Headers(), msg.Data(), e.service.limits)
+	if request == nil {
+		e.refuse(msg, meta.NumDelivered, err)
+		return
+	}
+	j := e.newJob(scope, msg, request)
+	switch {
+	case err != nil:
+		e.refuseBody(j, err)
+	case meta.NumDelivered > MaxDeliveries:
+		j.log.Warn("a request was begun several times and never answered; it goes back as failed")
+		e.settle(j, newSlotError(CodeDeliveries, "the chunk was begun several times and never answered", true), nil)
+	default:
+		begun := e.serve(scope, j)
+		if begun {
+			items, took = len(request.items), time.Since(j.started)
+		}
+	}
+}
+
+// refuse gets rid of a request whose headers cannot be read: nobody can be told.
+func (e *endpointServer) refuse(msg jetstream.Msg, delivered uint64, err error) {
+	var bad *MalformedError
+	if errors.As(err, &bad) && bad.Reason == ReasonVersion && delivered <= MaxDeliveries {
+		e.log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
+		e.try("hand back", msg.NakWithDelay(foreignDelay))
+		return
+	}
+	e.log.Error("an unreadable request is dropped", zap.Error(err))
+	e.try("terminate", msg.TermWithReason(err.Error()))
+}
+
+// refuseBody reports a request whose body cannot be read, and then gets rid of it.
+func (e *endpointServer) refuseBody(j *job, err error) {
+	j.log.Error("a request cannot be read", zap.Error(err))
+	e.settle(j, newSlotError(CodeBadRequest, err.Error(), false), func() error {
+		return j.msg.TermWithReason(err.Error())
+	})
+}
+
+func (e *endpointServer) newJob(scope scope, msg jetstream.Msg, request *request) *job {
+	j := &job{msg: msg, request: request, timeout: e.options.timeout, started: time.Now(),
+		log: e.log.With(zap.Stringer("run", request.Run), zap.Stringer("slice", request.Slice))}
+	e.prepare(&j.answers, request.Meta, msg.Headers().Get(HeaderTrace), scope.sending)
+	return j
+}
+
+// serve hands a job to its handler and answers it. It returns false when the service stopped before that.
+func (e *endpointServer) serve(scope scope, j *job) bool {
+	ctx, cancel := context.WithCancelCause(scope.working)
+	defer cancel(nil)
+	j.answers.giveUp = cancel
+	work := e.begin(j)
+	failure, begun := work.run(ctx, e.slots, scope.stopping)
+	total := j.answers.close()
+	switch {
+	case !begun, total == 0 && failure != nil && failure.Code == CodeShutdown:
+		// Nothing was done: another instance can have it at once.
+		e.try("hand back", j.msg.Nak())
+		return false
+	case total == len(j.request.items):
+		failure = nil // there is nothing left for it to speak for
+	}
+	e.settle(j, failure, nil)
+	e.stats.add(len(j.request.items), j.answers.errors, time.Since(j.started))
+	return true
+}
+
+// settle sends the end of the reply and then acknowledges the request, with ack if given.
+func (e *endpointServer) settle(j *job, failure *SlotError, ack func() error) {
+	if err := j.answers.send(failure); err != nil {
+		j.log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
+		e.try("hand back", j.msg.NakWithDelay(handBackDelay))
+		return
+	}
+	// JetStream has acknowledged every message of the reply. Only now may the request go: before, a crash would leave
+	// neither the reply nor the request.
+	if ack == nil {
+		ack = j.msg.Ack
+	}
+	e.try("acknowledge", ack())
+}
+
+// try logs an acknowledgement that could not be sent. The request is then delivered again, which does no harm.
+func (e *endpointServer) try(what string, err error) {
+	if err != nil {
+		e.log.Warn("could not "+what+" a request; it will be delivered again", zap.Error(err))
+	}
+}

@@ -1,0 +1,62 @@
+package endpoints
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+)
+
+// listWork calls a HandleList handler. It takes one slot.
+type listWork[In, Out any] struct {
+	job     *job
+	chunk   *Chunk[In, Out]
+	handler func(context.Context, *Chunk[In, Out]) error
+}
+
+func (w *listWork[In, Out]) run(
+	ctx context.Context, slots chan struct{}, stopping <-chan struct{},
+) (failure *SlotError, begun bool) {
+	if !take(slots, stopping) {
+		return nil, false
+	}
+	defer func() { <-slots }()
+	if len(w.chunk.items) == 0 {
+		return nil, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
+	defer cancel()
+	return w.call(ctx), true
+}
+
+func (w *listWork[In, Out]) call(ctx context.Context) (failure *SlotError) {
+	defer func() {
+		if value := recover(); value != nil {
+			var stack string
+			failure, stack = panicked(value, true)
+			w.job.log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
+		}
+	}()
+	if err := w.handler(ctx, w.chunk); err != nil {
+		return asSlotError(ctx, err)
+	}
+	if ctx.Err() != nil {
+		return cutShort(ctx)
+	}
+	return nil
+}
+
+// take waits for a slot. When there is one it is taken even while stopping closes, so callers that find stopping closed
+// first are refused.
+func take(slots chan struct{}, stopping <-chan struct{}) bool {
+	select {
+	case <-stopping:
+		return false
+	default:
+	}
+	select {
+	case slots <- struct{}{}:
+		return true
+	case <-stopping:
+		return false
+	}
+}

@@ -1,0 +1,62 @@
+package endpoints
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Defaults of the options.
+const (
+	DefaultListConcurrency = 2
+	DefaultEachConcurrency = 8
+	DefaultTimeout         = 10 * time.Minute
+	DefaultFlushBytes      = 256 << 10
+)
+
+// MaxConcurrency bounds Concurrency.
+const MaxConcurrency = 1024
+
+// Option sets how one endpoint is served.
+type Option func(*options)
+
+type options struct {
+	concurrency int
+	timeout     time.Duration
+	flushBytes  int
+	compress    int
+}
+
+// Concurrency is how many chunks (HandleList, default 2) or items (HandleEach, default 8) are handled at once by this
+// instance. While handlers are quick, as many chunks again are fetched ahead.
+func Concurrency(n int) Option { return func(o *options) { o.concurrency = n } }
+
+// Timeout is how long a chunk may take, by default 10 minutes. Then the handler's context ends, and what is not
+// answered by then is reported as to be tried again. The node's deadline for the slice should be longer.
+func Timeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
+
+// FlushBytes sends a part of the reply whenever so many bytes are ready, by default 256 KiB. A message never passes the
+// server's max_payload, whatever this says.
+func FlushBytes(n int) Option { return func(o *options) { o.flushBytes = n } }
+
+// Compress sends messages of at least n bytes as zstd. Off by default: it saves most of the bytes of a reply for about
+// a third of a microsecond an item.
+func Compress(n int) Option { return func(o *options) { o.compress = n } }
+
+func newOptions(concurrency int, list []Option) (options, error) {
+	o := options{concurrency: concurrency, timeout: DefaultTimeout, flushBytes: DefaultFlushBytes}
+	for _, set := range list {
+		set(&o)
+	}
+	switch {
+	case o.concurrency < 1 || o.concurrency > MaxConcurrency:
+		return o, fmt.Errorf("Concurrency is %d; it must be 1 to %d", o.concurrency, MaxConcurrency)
+	case o.timeout <= 0:
+		return o, fmt.Errorf("Timeout is %s; it must be positive", o.timeout)
+	case o.flushBytes < 1:
+		return o, errors.New("FlushBytes must be positive")
+	case o.compress < 0:
+		return o, errors.New("Compress must not be negative")
+	}
+	return o, nil
+}

@@ -1,0 +1,81 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
+)
+
+const (
+	// outboxBytes bounds the replies of a service that JetStream has not acknowledged. A stream takes 128 MiB in all.
+	outboxBytes = 16 << 20
+	ackTimeout  = 5 * time.Second
+	// replyPatience is how long a reply is tried before its request is handed back.
+	replyPatience = 30 * time.Second
+	firstPause    = 25 * time.Millisecond
+	longestPause  = 500 * time.Millisecond
+)
+
+// outbox publishes replies: each is tried, under one Nats-Msg-Id, until JetStream has acknowledged it, so that a
+// publish whose outcome is unknown is not stored twice.
+type outbox struct {
+	js   jetstream.JetStream
+	room *semaphore.Weighted
+}
+
+func newOutbox(js jetstream.JetStream) *outbox {
+	return &outbox{js: js, room: semaphore.NewWeighted(outboxBytes)}
+}
+
+// reserve waits for room for n bytes. The room is given back by release.
+func (o *outbox) reserve(ctx context.Context, n int) error {
+	return o.room.Acquire(ctx, int64(min(n, outboxBytes)))
+}
+
+func (o *outbox) release(n int) { o.room.Release(int64(min(n, outboxBytes))) }
+
+// publish returns when JetStream has acknowledged msg, or when it cannot be had to within replyPatience.
+func (o *outbox) publish(ctx context.Context, msg *nats.Msg) error {
+	ctx, cancel := context.WithTimeout(ctx, replyPatience)
+	defer cancel()
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		err := o.try(ctx, msg)
+		if err == nil {
+			return nil
+		}
+		if hopeless(err) || wait(ctx, pause) != nil {
+			return fmt.Errorf("publish reply %s: %w", msg.Subject, err)
+		}
+	}
+}
+
+func (o *outbox) try(ctx context.Context, msg *nats.Msg) error {
+	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	defer cancel()
+	_, err := o.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+	return err
+}
+
+// hopeless reports whether the same message can never be taken. Anything else passes: a full stream is emptied, a
+// missing one is made again, a server comes back.
+func hopeless(err error) bool {
+	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum) ||
+		errors.Is(err, nats.ErrConnectionClosed)
+}
+
+// wait returns after d, or sooner, with its error, when ctx ends.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

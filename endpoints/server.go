@@ -1,0 +1,135 @@
+package endpoints
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+)
+
+const (
+	pullMaxBytes  = 8 << 20
+	pullOverhead  = 4 << 10 // subjects and the acknowledgement subject, which count as bytes of a pull
+	pullHeartbeat = 400 * time.Millisecond
+)
+
+// endpointServer serves one endpoint: it fetches requests, within its room, and handles each in a goroutine.
+type endpointServer struct {
+	name    string
+	options options
+	byItem  bool
+	begin   func(*job) work
+
+	service *Service
+	log     *zap.Logger
+	room    *room
+	slots   chan struct{}
+	stats   stats
+	ackWait atomic.Int64 // of the consumer, in nanoseconds
+}
+
+// scope is the span of one Run. stopping ends first, then working, then sending.
+type scope struct {
+	stopping <-chan struct{}
+	working  context.Context // of handlers
+	sending  context.Context // of replies
+}
+
+// run serves until ctx ends and every request held has been dealt with.
+func (e *endpointServer) run(ctx context.Context, scope scope) error {
+	ticking, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var ticker, jobs sync.WaitGroup
+	ticker.Go(func() { e.tick(ticking) })
+	err := e.fetchAll(ctx, scope, &jobs)
+	jobs.Wait()
+	stop()
+	ticker.Wait()
+	return err
+}
+
+// fetchAll binds to the consumer, fetches, and binds again whenever fetching fails. It returns nil when ctx ends.
+func (e *endpointServer) fetchAll(ctx context.Context, scope scope, jobs *sync.WaitGroup) error {
+	reconnected := e.service.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer e.service.nc.RemoveStatusListener(reconnected)
+	for {
+		consumer, err := e.bind(ctx)
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		for err == nil && ctx.Err() == nil {
+			err = e.fetch(ctx, scope, consumer, jobs, reconnected)
+		}
+		if ctx.Err() == nil {
+			e.log.Debug("fetching ended; binding again", zap.Error(err))
+		}
+	}
+}
+
+// fetch asks for as many requests as there is room for and starts a job for each as it comes. It returns when the
+// server has ended the pull, and with an error when it did so for any reason but time or size.
+func (e *endpointServer) fetch(
+	ctx context.Context, scope scope, consumer jetstream.Consumer, jobs *sync.WaitGroup, reconnected <-chan nats.Status,
+) error {
+	n, held, err := e.room.wait(ctx)
+	if err != nil {
+		return nil // ctx has ended; the caller sees it
+	}
+	pull, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// A limit below the size of one message would stall the pull without a word.
+	room := max(pullMaxBytes-held, int(e.service.nc.MaxPayload())+pullOverhead)
+	batch, err := consumer.Fetch(n, jetstream.FetchContext(pull), jetstream.FetchHeartbeat(pullHeartbeat),
+		jetstream.FetchMaxBytes(room))
+	if err != nil {
+		return err
+	}
+	for messages := batch.Messages(); ; {
+		select {
+		case msg, more := <-messages:
+			if !more {
+				return batch.Error()
+			}
+			jobs.Go(func() { e.handle(scope, msg) })
+		case <-reconnected:
+			cancel() // the pull was lost with the connection; what has arrived is still in messages
+		}
+	}
+}
+
+// tick tells the server, in time, that what is held is being worked on.
+func (e *endpointServer) tick(ctx context.Context) {
+	for wait(ctx, e.tickEvery()) == nil {
+		for _, msg := range e.room.messages() {
+			if err := msg.InProgress(); err != nil {
+				e.log.Debug("a sign of life could not be sent", zap.Error(err))
+			}
+		}
+	}
+}
+
+func (e *endpointServer) tickEvery() time.Duration {
+	return time.Duration(e.ackWait.Load()) / 3
+}
+
+// prepare sets up the reply to a request.
+func (e *endpointServer) prepare(a *answers, meta Meta, trace string, sending context.Context) {
+	a.out, a.ctx = e.service.outbox, sending
+	a.giveUp = func(error) {}
+	a.subject = ReplySubject(e.name)
+	a.header = meta.header()
+	a.header[HeaderService] = []string{e.service.identity}
+	a.header[HeaderContentType] = []string{contentTypeJSON}
+	if trace != "" {
+		a.header[HeaderTrace] = []string{trace}
+	}
+	a.limit = int(e.service.nc.MaxPayload()) - headerSize(a.header) - replyReserve
+	a.flushAt = e.options.flushBytes
+	a.squeeze = e.options.compress
+}
