@@ -46,9 +46,12 @@ WITH want AS (
     ORDER BY w.grp LIMIT 1
 )`
 
-// ackSQL clears bits in the locked groups and touches the batch row only when a group became empty. That update locks
-// the row, and takes open_groups and state as they are under the lock (not as they were when the statement began):
-// of two acks that empty the last two groups, and of an ack and a seal, the second one sees what the first one did.
+// ackSQL clears bits in the locked groups, and locks the batch row only when a group became empty. What it writes there
+// it computes from the row as it is under that lock, not as it was when the statement began: of two acks that empty the
+// last two groups, and of an ack and a seal, the second one sees what the first one did.
+//
+// Every UPDATE takes its new values from the locked rows, never from its own target. PostgreSQL would bring the target
+// up to date before it writes, but it checks the CHECKs before that, and would refuse a mix of old and new values.
 const ackSQL = lockGroupsSQL + `, moved AS (
     UPDATE tracker_group g
     SET pending = l.pending & ~l.mask
@@ -57,19 +60,26 @@ const ackSQL = lockGroupsSQL + `, moved AS (
       AND (l.pending & l.mask) <> B'0'::bit(8192)
       AND NOT EXISTS (SELECT FROM bad)
     RETURNING bit_count(l.pending & l.mask) AS newly, g.pending = B'0'::bit(8192) AS emptied
+), total AS MATERIALIZED (
+    SELECT coalesce(sum(newly), 0)::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied FROM moved
+), batch AS MATERIALIZED (
+    SELECT b.open_groups - t.emptied AS open_groups, b.generation, b.state,
+           b.state = 'sealed' AND b.open_groups = t.emptied AS completed
+    FROM tracker_batch b, total t
+    WHERE b.id = $1 AND t.emptied > 0
+    FOR NO KEY UPDATE OF b
 ), closed AS (
     UPDATE tracker_batch b
-    SET open_groups  = b.open_groups - m.emptied,
-        state        = CASE WHEN b.state = 'sealed' AND b.open_groups = m.emptied THEN 'completed' ELSE b.state END,
-        completed_at = CASE WHEN b.state = 'sealed' AND b.open_groups = m.emptied THEN clock_timestamp() END,
+    SET open_groups  = l.open_groups,
+        state        = CASE WHEN l.completed THEN 'completed' ELSE l.state END,
+        completed_at = CASE WHEN l.completed THEN clock_timestamp() END,
         active_at    = clock_timestamp()
-    FROM (SELECT count(*)::integer AS emptied FROM moved WHERE emptied) m
-    WHERE b.id = $1 AND m.emptied > 0
-    RETURNING b.state = 'completed' AS completed, b.generation
+    FROM batch l
+    WHERE b.id = $1
 )
-SELECT (SELECT coalesce(sum(newly), 0)::bigint FROM moved), c.generation, bad.grp, bad.above, bad.size, b.groups
-FROM (SELECT) one
-LEFT JOIN closed c ON c.completed
+SELECT t.newly, l.generation, bad.grp, bad.above, bad.size, b.groups
+FROM total t
+LEFT JOIN batch l ON l.completed
 LEFT JOIN bad ON true
 LEFT JOIN tracker_batch b ON bad.grp IS NOT NULL AND b.id = $1`
 

@@ -9,9 +9,11 @@ import (
 )
 
 // rearmSQL locks the group rows and then, when all of them are held, the batch row; batch is that row as it is under the
-// lock. A cancelled batch and a mask that fits no group leave everything as it was.
+// lock. A cancelled batch and a mask that fits no group leave everything as it was. As in ackSQL, new values come from
+// the locked rows only.
 const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
-    SELECT b.id, b.state, b.groups
+    SELECT b.id, b.state, b.groups, b.open_groups, b.generation,
+           b.state <> 'cancelled' AND NOT EXISTS (SELECT FROM bad) AS ready
     FROM tracker_batch b
     WHERE b.id = $1 AND (SELECT count(*) FROM locked) >= 0
     FOR NO KEY UPDATE
@@ -19,20 +21,17 @@ const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
     UPDATE tracker_group g
     SET pending = l.pending | l.mask
     FROM locked l, batch
-    WHERE g.batch_id = batch.id AND g.grp = l.grp
-      AND (l.mask & ~l.pending) <> B'0'::bit(8192)
-      AND batch.state <> 'cancelled'
-      AND NOT EXISTS (SELECT FROM bad)
+    WHERE g.batch_id = batch.id AND g.grp = l.grp AND batch.ready AND (l.mask & ~l.pending) <> B'0'::bit(8192)
     RETURNING l.pending = B'0'::bit(8192) AS reopened
 ), armed AS (
     UPDATE tracker_batch b
-    SET open_groups  = b.open_groups + m.reopened,
-        generation   = b.generation + 1,
-        state        = CASE b.state WHEN 'open' THEN 'open' ELSE 'sealed' END,
+    SET open_groups  = l.open_groups + m.reopened,
+        generation   = l.generation + 1,
+        state        = CASE l.state WHEN 'open' THEN 'open' ELSE 'sealed' END,
         completed_at = NULL,
         active_at    = clock_timestamp()
-    FROM (SELECT count(*)::integer AS reopened FROM moved WHERE reopened) m
-    WHERE b.id = $1 AND b.state <> 'cancelled' AND NOT EXISTS (SELECT FROM bad)
+    FROM batch l, (SELECT count(*)::integer AS reopened FROM moved WHERE reopened) m
+    WHERE b.id = $1 AND l.ready
     RETURNING b.generation
 )
 SELECT batch.state, batch.groups, armed.generation, bad.grp, bad.above, bad.size

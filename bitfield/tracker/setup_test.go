@@ -2,8 +2,6 @@ package tracker_test
 
 import (
 	"context"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -12,7 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
-	"github.com/tranchehq/tranche/migrations"
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 // bench holds a database of the test's own, and says fatal what would otherwise be an error to return.
@@ -21,37 +19,11 @@ type bench struct {
 	pool *pgxpool.Pool
 }
 
-func testPool(t testing.TB) *pgxpool.Pool {
-	url := os.Getenv("TRANCHE_TEST_DATABASE")
-	ctx := context.Background()
-	name := "t_" + uuid.NewString()
-	admin, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer admin.Close(ctx)
-	if _, err := admin.Exec(ctx, `CREATE DATABASE "`+name+`"`); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.ConnConfig.Database = name
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	if _, err := migrations.Up(ctx, strings.TrimSuffix(url, "postgres")+name, nil); err != nil {
-		t.Fatal(err)
-	}
-	return pool
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 func setup(t testing.TB) *bench {
 	t.Helper()
-	return &bench{TB: t, pool: testPool(t)}
+	return &bench{TB: t, pool: testenv.Pool(t)}
 }
 
 // in runs f in a transaction of its own.
