@@ -3,6 +3,8 @@ package workqueue
 import (
 	"errors"
 	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 var (
@@ -55,3 +57,14 @@ func (e *DuplicateKeyError) Error() string {
 // errFence is wrapped when a write found fewer rows than the transaction had locked: a fault of ours, never to be
 // written over.
 var errFence = errors.New("rows are not in the state they were locked in")
+
+// Refused reports whether PostgreSQL will refuse the same write again: what was to be written breaks a constraint or
+// cannot be stored, or the rows it speaks of are not in the state it needs.
+func Refused(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		class := pg.Code[:2]
+		return class == "22" || class == "23"
+	}
+	return errors.Is(err, errFence)
+}

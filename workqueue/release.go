@@ -80,9 +80,25 @@ func (s *Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error)
 
 // Expire ends overdue slices and hands their bits on, as a failure of the items. Leader work.
 func (s *Store) Expire(ctx context.Context, lease Lease, ids []SliceID) (n int, err error) {
+	if len(ids) == 0 {
+		return 0, nil
+	}
 	err = s.asLeader(ctx, lease, func(tx pgx.Tx) error {
 		n, err = release(ctx, tx, slicesOverdue, []any{ids}, CauseDeadline, SlotError{Code: "deadline",
 			Message: "no reply came before the deadline"})
+		return err
+	})
+	return n, err
+}
+
+// ReleaseUnsent issues overdue slices again that were never marked as sent: their items are not to blame. Leader work.
+func (s *Store) ReleaseUnsent(ctx context.Context, lease Lease, ids []SliceID) (n int, err error) {
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	err = s.asLeader(ctx, lease, func(tx pgx.Tx) error {
+		n, err = release(ctx, tx, slicesOverdue, []any{ids}, CausePipe, SlotError{Code: "unsent",
+			Message: "the request did not get into the stream before the deadline"})
 		return err
 	})
 	return n, err

@@ -1,0 +1,96 @@
+// Package fault holds named points in the code at which a test can make a process die or halt.
+//
+// A point costs a nil check when no faults are set, and faults are set only through [Parse]: the binary reads them from
+// an environment variable that nothing but tests sets. [Points] is safe for concurrent use; a nil *Points has no faults.
+package fault
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+)
+
+// The points, in the order in which the work of one slice passes them.
+const (
+	ClaimBefore     = "claim.before"     // before the claim's transaction
+	ClaimCommitted  = "claim.committed"  // after its commit, before anything is published
+	PublishAcked    = "publish.acked"    // JetStream has the request, PostgreSQL does not know yet
+	RecordBefore    = "record.before"    // replies are read, their transaction has not begun
+	RecordCommitted = "record.committed" // after the commit, before the messages are acknowledged
+	ReplyAcked      = "reply.acked"      // after the messages are acknowledged
+)
+
+// names is every point, for the error of a wrong one.
+func names() []string {
+	return []string{ClaimBefore, ClaimCommitted, PublishAcked, RecordBefore, RecordCommitted, ReplyAcked}
+}
+
+// Points says what happens where.
+type Points struct {
+	armed map[string]*point
+}
+
+type point struct {
+	signal syscall.Signal
+	left   atomic.Int64 // passes until it fires
+}
+
+// Parse reads "name=action@n" pairs separated by commas, such as "record.committed=kill@3". The action is kill
+// (SIGKILL) or stop (SIGSTOP), taken at the n-th pass of the point; without @n, at the first. An empty string is nil.
+func Parse(spec string) (*Points, error) {
+	if spec == "" {
+		return nil, nil
+	}
+	p := &Points{armed: map[string]*point{}}
+	for pair := range strings.SplitSeq(spec, ",") {
+		name, action, _ := strings.Cut(pair, "=")
+		action, pass, counted := strings.Cut(action, "@")
+		n := int64(1)
+		var err error
+		if counted {
+			n, err = strconv.ParseInt(pass, 10, 64)
+		}
+		armed := &point{}
+		switch {
+		case err != nil || n < 1:
+			return nil, fmt.Errorf("fault %q: the pass after @ must be a number from 1", pair)
+		case !known(name):
+			return nil, fmt.Errorf("fault %q: no such point; there are %s", pair, strings.Join(names(), ", "))
+		case action == "kill":
+			armed.signal = syscall.SIGKILL
+		case action == "stop":
+			armed.signal = syscall.SIGSTOP
+		default:
+			return nil, fmt.Errorf("fault %q: the action must be kill or stop", pair)
+		}
+		armed.left.Store(n)
+		p.armed[name] = armed
+	}
+	return p, nil
+}
+
+func known(name string) bool {
+	for _, n := range names() {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Hit passes a point. When a fault fires there, it first says so on standard error, so that a test can assert it.
+func (p *Points) Hit(name string) {
+	if p == nil {
+		return
+	}
+	armed := p.armed[name]
+	if armed == nil || armed.left.Add(-1) != 0 {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "fault fired: %s\n", name)
+	_ = syscall.Kill(os.Getpid(), armed.signal) // nothing to be done if a process may not signal itself
+	select {}                                   // a kill is on its way; after a stop the process stays here until it is ended
+}

@@ -1,0 +1,98 @@
+package orchestrator
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/fault"
+)
+
+// Defaults of Config.
+const (
+	DefaultSessionTTL   = 5 * time.Second
+	DefaultHeartbeat    = time.Second
+	DefaultLeaseTTL     = 4 * time.Second
+	DefaultPipeInterval = 500 * time.Millisecond
+	DefaultPoll         = 500 * time.Millisecond
+	DefaultGrace        = 20 * time.Second
+	DefaultClaimSlices  = 32
+	DefaultRequestBytes = 512 << 10
+	DefaultRecordBatch  = 16
+	DefaultPublishers   = 2
+	DefaultRecorders    = 2
+)
+
+// Config sets a node up. A zero field means its default.
+type Config struct {
+	Log     *zap.Logger // nil: none
+	Version string      // of this binary, shown beside the session
+	Host    string      // empty: the host's name
+
+	SessionTTL   time.Duration // life of a session beyond its last heartbeat
+	Heartbeat    time.Duration // at most a third of SessionTTL
+	LeaseTTL     time.Duration // life of the leader's lease beyond its last prolonging
+	PipeInterval time.Duration // between two looks at the streams
+	Poll         time.Duration // between two looks for work when nothing wakes the node
+	Grace        time.Duration // what a stop may take
+
+	ClaimSlices  int // slices of one claim
+	RequestBytes int // wanted size of a request; never more than the server's max_payload
+	RecordBatch  int // replies of one commit at the most
+	Publishers   int // requests built at once
+	Recorders    int // commits under way at once
+
+	Streams endpoints.StreamConfig
+	Limits  endpoints.Limits // of the replies read
+	Faults  *fault.Points    // nil: none
+}
+
+func (c Config) withDefaults() Config {
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+	if c.Host == "" {
+		c.Host, _ = os.Hostname() // shown to people only
+	}
+	orDefault(&c.SessionTTL, DefaultSessionTTL)
+	orDefault(&c.Heartbeat, DefaultHeartbeat)
+	orDefault(&c.LeaseTTL, DefaultLeaseTTL)
+	orDefault(&c.PipeInterval, DefaultPipeInterval)
+	orDefault(&c.Poll, DefaultPoll)
+	orDefault(&c.Grace, DefaultGrace)
+	orDefault(&c.ClaimSlices, DefaultClaimSlices)
+	orDefault(&c.RequestBytes, DefaultRequestBytes)
+	orDefault(&c.RecordBatch, DefaultRecordBatch)
+	orDefault(&c.Publishers, DefaultPublishers)
+	orDefault(&c.Recorders, DefaultRecorders)
+	return c
+}
+
+func orDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (c Config) validate() error {
+	positive := map[string]bool{
+		"SessionTTL": c.SessionTTL > 0, "Heartbeat": c.Heartbeat > 0, "LeaseTTL": c.LeaseTTL > 0,
+		"PipeInterval": c.PipeInterval > 0, "Poll": c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0,
+		"RequestBytes": c.RequestBytes > 0, "RecordBatch": c.RecordBatch > 0, "Publishers": c.Publishers > 0,
+		"Recorders": c.Recorders > 0,
+	}
+	for name, ok := range positive {
+		if !ok {
+			return fmt.Errorf("orchestrator: Config.%s must be positive", name)
+		}
+	}
+	if c.Heartbeat*3 > c.SessionTTL {
+		return fmt.Errorf("orchestrator: Config.Heartbeat is %s; it must be at most a third of SessionTTL, %s",
+			c.Heartbeat, c.SessionTTL)
+	}
+	return nil
+}

@@ -1,0 +1,26 @@
+// Package orchestrator is a node: it cuts ready items into slices, publishes them as list requests, records the replies,
+// and sees to it that whatever is lost on the way is issued again.
+//
+// # Way of a slice
+//
+// The claimer takes slices from PostgreSQL. A publisher reads their items, builds the request and publishes it under
+// the slice's id; once JetStream has acknowledged it, the slice is marked as sent. From then on any node records the
+// reply: many replies in one transaction, acknowledged to JetStream after the commit.
+//
+// # What it waits for, and until when
+//
+//   - claimed, not yet sent: the node's session; gone after SessionTTL without a heartbeat, then issued again
+//   - sent: a reply, until the slice's deadline; a request that no service has been handed yet gets a new deadline
+//   - a lost or recreated stream: noticed by every node within PipeInterval, and what it carried is issued again at once
+//   - scheduled: its time, then the next claim
+//   - the leader's work: the lease, LeaseTTL
+//
+// # Guarantees
+//
+// At-least-once execution, exactly-once acknowledgement per item and generation. A node may die at any instruction.
+//
+// # Concurrency
+//
+// A [Node] runs its own goroutines between the start and the return of [Node.Run]; its other methods may be called from
+// any goroutine.
+package orchestrator

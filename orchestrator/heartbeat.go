@@ -1,0 +1,37 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// beat keeps the session alive. A node that finds its session gone (it was asleep, or cut off) opens a new one: the
+// claims of the old one belong to others by then, and every write about them is fenced.
+func (n *Node) beat(ctx context.Context) {
+	tick := time.NewTicker(n.cfg.Heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		timed, cancel := context.WithTimeout(ctx, n.cfg.Heartbeat*2)
+		err := n.store.Heartbeat(timed, n.Session(), n.cfg.SessionTTL, n.stats.snapshot())
+		if errors.Is(err, workqueue.ErrSessionLost) {
+			n.stats.sessionsLost.Add(1)
+			n.log.Warn("the session expired; starting a new one", zap.Stringer("session", n.Session()))
+			err = n.newSession(timed)
+			n.Wake()
+		}
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			n.log.Warn("heartbeat", zap.Error(err))
+		}
+	}
+}

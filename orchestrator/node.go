@@ -1,0 +1,202 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// wakeSubject is published on core NATS when there is work to look for. Nothing depends on it: nodes poll as well.
+const wakeSubject = "tranche.wake"
+
+// Node claims, publishes and records until it is stopped.
+type Node struct {
+	cfg   Config
+	log   *zap.Logger
+	store *workqueue.Store
+	nc    *nats.Conn
+	js    jetstream.JetStream
+
+	session atomic.Value // workqueue.SessionID
+	ready   chan struct{}
+	stats   counters
+
+	wakes   chan struct{} // look for work
+	looks   chan struct{} // look at the streams
+	sweeps  chan struct{} // sweep, if this node leads
+	publish chan struct{} // events wait to be published
+
+	pipe      pipeState
+	endpoints endpointSet
+}
+
+// New returns a node on a migrated database and a NATS connection. Neither is closed by it.
+func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(publishTimeout),
+		jetstream.WithPublishAsyncMaxPending(maxPendingPublishes))
+	if err != nil {
+		return nil, fmt.Errorf("orchestrator: %w", err)
+	}
+	n := &Node{
+		cfg: cfg, log: cfg.Log, store: store, nc: nc, js: js, ready: make(chan struct{}),
+		wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), sweeps: make(chan struct{}, 1),
+		publish: make(chan struct{}, 1),
+	}
+	n.endpoints.known = map[string]bool{}
+	n.pipe.changed = make(chan struct{})
+	return n, nil
+}
+
+// Session returns the node's present session, or the zero id before it has one. It changes when the node was cut off
+// from PostgreSQL for longer than a session lives.
+func (n *Node) Session() workqueue.SessionID {
+	id, _ := n.session.Load().(workqueue.SessionID)
+	return id
+}
+
+// Ready is closed once the node has a session and its streams, and takes work.
+func (n *Node) Ready() <-chan struct{} { return n.ready }
+
+// Wake makes the node look for work now.
+func (n *Node) Wake() { signal(n.wakes) }
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // one is waiting already
+	}
+}
+
+// Run works until ctx ends, then stops in good order within the configured grace: no new claims, requests at hand are
+// published, replies at hand are recorded, and what is left is handed back. It returns nil after such a stop.
+func (n *Node) Run(ctx context.Context) error {
+	if err := n.open(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	sub, err := n.nc.Subscribe(wakeSubject, func(*nats.Msg) { n.Wake() })
+	if err != nil {
+		return fmt.Errorf("orchestrator: subscribe to %s: %w", wakeSubject, err)
+	}
+	close(n.ready)
+	n.work(ctx)
+	return errors.Join(unsubscribe(sub), n.close(ctx))
+}
+
+// open gets a session and the streams, however long PostgreSQL and NATS take to be there.
+func (n *Node) open(ctx context.Context) error {
+	if err := n.retry(ctx, "start a session", n.newSession); err != nil {
+		return err
+	}
+	return n.retry(ctx, "set up the streams", n.lookAtPipe)
+}
+
+func (n *Node) newSession(ctx context.Context) error {
+	info := workqueue.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
+	id, err := n.store.StartSession(ctx, info, n.cfg.SessionTTL)
+	if err != nil {
+		return err
+	}
+	n.session.Store(id)
+	n.log.Info("session started", zap.Stringer("session", id))
+	return nil
+}
+
+// work runs the loops. Those that feed others end first: claimer, publishers, confirmer. The heartbeat goes on until
+// the last of them is done, so that nobody takes from a node what it is still bringing to an end.
+func (n *Node) work(ctx context.Context) {
+	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBeating()
+	var heart sync.WaitGroup
+	heart.Go(func() { n.beat(beating) })
+
+	// What is under way may end within the grace; after that it is cut off.
+	draining, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(n.cfg.Grace, cut) })
+	defer stop()
+
+	var loops sync.WaitGroup
+	loops.Go(func() { n.runPublishing(ctx, draining) })
+	loops.Go(func() { n.runRecording(ctx, draining) })
+	loops.Go(func() { n.watchPipe(ctx) })
+	loops.Go(func() { n.lead(ctx) })
+	loops.Go(func() { n.publishEvents(ctx) })
+	loops.Wait()
+	stopBeating()
+	heart.Wait()
+}
+
+// close hands back what the node still holds.
+func (n *Node) close(ctx context.Context) error {
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	released, err := n.store.EndSession(closing, n.Session())
+	if err != nil {
+		return fmt.Errorf("orchestrator: stop: claims stay with the session until it expires: %w", err)
+	}
+	n.log.Info("session ended", zap.Stringer("session", n.Session()), zap.Int("handed_back", released))
+	n.wakeOthers()
+	return nil
+}
+
+const closeTimeout = 5 * time.Second
+
+func unsubscribe(sub *nats.Subscription) error {
+	if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		return fmt.Errorf("orchestrator: unsubscribe from %s: %w", wakeSubject, err)
+	}
+	return nil
+}
+
+// wakeOthers tells every node, this one included, to look for work. A lost message costs them one poll.
+func (n *Node) wakeOthers() {
+	n.Wake()
+	if err := n.nc.Publish(wakeSubject, nil); err != nil {
+		n.log.Debug("wake other nodes", zap.Error(err))
+	}
+}
+
+// retry calls f until it succeeds or ctx ends, with growing pauses.
+func (n *Node) retry(ctx context.Context, what string, f func(context.Context) error) error {
+	pause := 100 * time.Millisecond
+	for {
+		err := f(ctx)
+		if err == nil {
+			return nil
+		}
+		n.log.Warn("cannot "+what+"; trying again", zap.Error(err), zap.Duration("in", pause))
+		if !sleep(ctx, pause) {
+			return fmt.Errorf("%s: %w", what, errors.Join(context.Cause(ctx), err))
+		}
+		pause = min(2*pause, 5*time.Second)
+	}
+}
+
+// sleep waits, and reports false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,271 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// recordBytes bounds the replies of one commit, and what is fetched ahead.
+	recordBytes = 8 << 20
+	// rebindPause is the least time between two bindings of the reply consumer.
+	rebindPause = 200 * time.Millisecond
+	// nakDelay is how long a reply that could not be recorded rests before any node may try again.
+	nakDelay = time.Second
+)
+
+// runRecording reads replies and records them until ctx ends, and then records what has been read.
+func (n *Node) runRecording(ctx, draining context.Context) {
+	replies := make(chan jetstream.Msg, n.cfg.RecordBatch)
+	var recorders sync.WaitGroup
+	for range n.cfg.Recorders {
+		recorders.Go(func() { n.record(draining, replies) })
+	}
+	for ctx.Err() == nil {
+		if err := n.readReplies(ctx, replies); err != nil && ctx.Err() == nil {
+			n.log.Warn("read replies", zap.Error(err))
+			n.Look()
+		}
+		sleep(ctx, rebindPause)
+	}
+	close(replies)
+	recorders.Wait()
+}
+
+// readReplies binds to the reply consumer and feeds the recorders until ctx ends or the streams change.
+func (n *Node) readReplies(ctx context.Context, replies chan<- jetstream.Msg) error {
+	_, changed := n.pipe.now()
+	timed, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	consumer, err := endpoints.EnsureRecorder(timed, n.js)
+	if err != nil {
+		return err
+	}
+	broken := make(chan error, 1)
+	reading, err := consumer.Consume(func(msg jetstream.Msg) {
+		select {
+		case replies <- msg:
+		case <-ctx.Done(): // unacknowledged, it goes to another node
+		}
+	}, jetstream.PullMaxBytes(max(recordBytes, 2*int(n.nc.MaxPayload()))), jetstream.PullExpiry(pullExpiry),
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+			if bindingLost(err) {
+				select {
+				case broken <- err:
+				default:
+				}
+			}
+		}))
+	if err != nil {
+		return fmt.Errorf("read replies: %w", err)
+	}
+	defer func() {
+		reading.Stop()
+		<-reading.Closed() // the callback is done with the channel
+	}()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-changed:
+		return nil
+	case <-reading.Closed():
+		return errors.New("the subscription ended")
+	case err := <-broken:
+		return err
+	}
+}
+
+const pullExpiry = 5 * time.Second
+
+// bindingLost tells the errors after which a subscription gets no more messages from those it survives by itself.
+func bindingLost(err error) bool {
+	return errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) ||
+		errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrNoHeartbeat)
+}
+
+// record takes replies as they come: one at once when there is one, many in a commit when they queue up.
+func (n *Node) record(ctx context.Context, replies <-chan jetstream.Msg) {
+	for first := range replies {
+		batch, size := []jetstream.Msg{first}, len(first.Data())
+	more:
+		for len(batch) < n.cfg.RecordBatch && size < recordBytes {
+			select {
+			case msg, open := <-replies:
+				if !open {
+					break more
+				}
+				batch, size = append(batch, msg), size+len(msg.Data())
+			default:
+				break more
+			}
+		}
+		n.recordBatch(ctx, batch)
+	}
+}
+
+// reading is a reply that was understood.
+type reading struct {
+	msg    jetstream.Msg
+	answer workqueue.Answer
+}
+
+func (n *Node) recordBatch(ctx context.Context, batch []jetstream.Msg) {
+	read := make([]reading, 0, len(batch))
+	for _, msg := range batch {
+		reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), n.cfg.Limits)
+		if err != nil {
+			n.quarantineUnreadable(ctx, msg, err)
+			continue
+		}
+		read = append(read, reading{msg, answerOf(reply)})
+	}
+	if len(read) > 0 {
+		n.cfg.Faults.Hit(fault.RecordBefore)
+		n.recordRead(ctx, read)
+	}
+}
+
+func answerOf(r *endpoints.Reply) workqueue.Answer {
+	a := workqueue.Answer{Slice: workqueue.SliceID(r.Slice), Endpoint: r.Endpoint, Service: r.Service,
+		Answered: r.Answered, Slots: make([]workqueue.Slot, len(r.Slots))}
+	for i := range r.Slots {
+		s := &r.Slots[i]
+		a.Slots[i] = workqueue.Slot{Ordinal: workqueue.Ordinal(s.Ordinal), Result: s.Data, ContentType: s.ContentType,
+			Err: slotError(s.Err)}
+	}
+	a.Failure = slotError(r.Failure)
+	return a
+}
+
+func slotError(e *endpoints.SlotError) *workqueue.SlotError {
+	if e == nil {
+		return nil
+	}
+	return &workqueue.SlotError{Code: e.Code, Message: e.Message, Retry: e.Retry}
+}
+
+// recordRead commits replies and acknowledges them. When PostgreSQL cannot be reached it tries for a while and then
+// leaves the replies to be delivered again. When PostgreSQL refuses a reply for what is in it, the replies are taken
+// one by one, and that one is put aside.
+func (n *Node) recordRead(ctx context.Context, read []reading) {
+	answers := make([]workqueue.Answer, len(read))
+	for i := range read {
+		answers[i] = read[i].answer
+	}
+	out, err := n.store.Record(ctx, answers)
+	for tries := 0; err != nil && !workqueue.Refused(err) && tries < recordTries; tries++ {
+		n.log.Warn("record; trying again", zap.Error(err))
+		if !sleep(ctx, jitter(nakDelay)) {
+			break
+		}
+		out, err = n.store.Record(ctx, answers)
+	}
+	switch {
+	case err == nil:
+		n.cfg.Faults.Hit(fault.RecordCommitted)
+		n.recorded(ctx, read, out)
+	case workqueue.Refused(err) && len(read) > 1:
+		for i := range read {
+			n.recordRead(ctx, read[i:i+1])
+		}
+	case workqueue.Refused(err):
+		n.quarantine(ctx, read[0].msg, "refused", err.Error(), read[0].answer.Slice)
+	default:
+		n.log.Error("cannot record; leaving replies to be delivered again", zap.Int("replies", len(read)), zap.Error(err))
+		for i := range read {
+			n.settle(read[i].msg, read[i].msg.NakWithDelay(nakDelay))
+		}
+	}
+}
+
+const recordTries = 10
+
+// recorded acknowledges replies, now that their commit has succeeded, and tells of what else they brought.
+func (n *Node) recorded(ctx context.Context, read []reading, out workqueue.Recorded) {
+	n.stats.commits.Add(1)
+	n.stats.replies.Add(int64(len(read)))
+	for i, v := range out.Verdicts {
+		n.stats.slots.Add(int64(v.Taken))
+		n.stats.duplicates.Add(int64(v.Duplicates))
+		if v.Stale {
+			n.stats.stale.Add(1)
+			n.log.Debug("stale reply", zap.Stringer("slice", read[i].answer.Slice))
+		}
+		if detail := objection(v, read[i].answer.Endpoint); detail.reason != "" {
+			n.quarantine(ctx, read[i].msg, detail.reason, detail.text, read[i].answer.Slice)
+			continue
+		}
+		n.settle(read[i].msg, read[i].msg.Ack()) // after the commit: a crash in between brings the reply again
+	}
+	n.cfg.Faults.Hit(fault.ReplyAcked)
+	n.Wake()
+	n.announce(out.Completed)
+}
+
+// announce sees to it that the events of completed runs are published now.
+func (n *Node) announce(completed []workqueue.Completion) {
+	for _, c := range completed {
+		n.log.Info("run completed", zap.Stringer("run", c.Run), zap.Int32("generation", int32(c.Generation)),
+			zap.Int64("done", c.Done), zap.Int64("failed", c.Failed))
+		signal(n.publish)
+	}
+}
+
+type complaint struct{ reason, text string }
+
+// objection says what of an answer could not be taken, if that is worth a person's look.
+func objection(v workqueue.Verdict, from string) complaint {
+	switch {
+	case v.Endpoint != "":
+		return complaint{"wrong_endpoint",
+			fmt.Sprintf("the reply came from endpoint %s; the slice was sent to %s", from, v.Endpoint)}
+	case len(v.Foreign) > 0:
+		return complaint{"foreign_ordinal",
+			fmt.Sprintf("%d slots for items that were not asked for, the first is ordinal %d; the others were taken",
+				len(v.Foreign), v.Foreign[0])}
+	default:
+		return complaint{}
+	}
+}
+
+func (n *Node) quarantineUnreadable(ctx context.Context, msg jetstream.Msg, err error) {
+	var bad *endpoints.MalformedError
+	if !errors.As(err, &bad) {
+		bad = &endpoints.MalformedError{Reason: "unreadable", Detail: err.Error()}
+	}
+	n.quarantine(ctx, msg, bad.Reason, bad.Detail, workqueue.SliceID(bad.Slice))
+}
+
+// quarantine puts a message aside with its reason, and acknowledges it so that the consumer goes on.
+func (n *Node) quarantine(ctx context.Context, msg jetstream.Msg, reason, detail string, slice workqueue.SliceID) {
+	n.stats.quarantined.Add(1)
+	n.log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),
+		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
+	run, _ := uuid.Parse(msg.Headers().Get(endpoints.HeaderRun)) // zero when it does not say
+	err := n.store.Quarantine(ctx, workqueue.Quarantined{Reason: reason, Detail: detail, Subject: msg.Subject(),
+		Run: run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
+	if err != nil {
+		n.log.Warn("quarantine; the reply will come again", zap.Error(err))
+		n.settle(msg, msg.NakWithDelay(nakDelay))
+		return
+	}
+	n.settle(msg, msg.Ack()) // after the commit that keeps it
+}
+
+// settle notes that an acknowledgement could not be sent; the message is then delivered again, which is harmless.
+func (n *Node) settle(msg jetstream.Msg, err error) {
+	if err != nil {
+		n.log.Debug("acknowledge", zap.String("subject", msg.Subject()), zap.Error(err))
+	}
+}

@@ -1,0 +1,46 @@
+package orchestrator
+
+import "sync/atomic"
+
+// counters is what a node counts over its life. They go into its session's row with every heartbeat.
+type counters struct {
+	claims, emptyClaims, slices, requests atomic.Int64
+	republished, splits                   atomic.Int64
+	commits, replies, slots               atomic.Int64
+	stale, duplicates, quarantined        atomic.Int64
+	expired, extended, released           atomic.Int64
+	sessionsLost                          atomic.Int64
+}
+
+// Stats is a reading of a node's counters since its start.
+type Stats struct {
+	Claims       int64 `json:"claims"`       // claim transactions that brought work
+	EmptyClaims  int64 `json:"empty_claims"` // that did not
+	Slices       int64 `json:"slices"`       // slices claimed
+	Requests     int64 `json:"requests"`     // requests in the stream
+	Republished  int64 `json:"republished"`  // publishes tried again
+	Splits       int64 `json:"splits"`       // slices cut because of max_payload
+	Commits      int64 `json:"commits"`      // recording transactions
+	Replies      int64 `json:"replies"`      // messages recorded
+	Slots        int64 `json:"slots"`        // slots taken
+	Stale        int64 `json:"stale"`        // messages of a superseded or closed slice: they touched nothing
+	Duplicates   int64 `json:"duplicates"`   // slots of items answered before
+	Quarantined  int64 `json:"quarantined"`
+	Expired      int64 `json:"expired"`  // slices past their deadline
+	Extended     int64 `json:"extended"` // deadlines moved: no service had been handed the request
+	Released     int64 `json:"released"` // slices of dead sessions and lost streams issued again
+	SessionsLost int64 `json:"sessions_lost"`
+}
+
+func (c *counters) snapshot() Stats {
+	return Stats{
+		Claims: c.claims.Load(), EmptyClaims: c.emptyClaims.Load(), Slices: c.slices.Load(),
+		Requests: c.requests.Load(), Republished: c.republished.Load(), Splits: c.splits.Load(),
+		Commits: c.commits.Load(), Replies: c.replies.Load(), Slots: c.slots.Load(), Stale: c.stale.Load(),
+		Duplicates: c.duplicates.Load(), Quarantined: c.quarantined.Load(), Expired: c.expired.Load(),
+		Extended: c.extended.Load(), Released: c.released.Load(), SessionsLost: c.sessionsLost.Load(),
+	}
+}
+
+// Stats returns the node's counters.
+func (n *Node) Stats() Stats { return n.stats.snapshot() }
