@@ -1,0 +1,84 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// config is what the flags say.
+type config struct {
+	items      int
+	riverItems int
+	singles    int
+	rounds     int
+	only       []string
+	database   string
+	binary     string
+	keys       string
+	dir        string
+	format     string
+}
+
+var parts = []string{"floor", "floor-pgx", "tranche", "river", "latency"}
+
+func (c config) wants(part string) bool { return slices.Contains(c.only, part) }
+
+func parseFlags(args []string, stderr io.Writer) (config, error) {
+	var c config
+	var only string
+	var asJSON, asMarkdown bool
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.IntVar(&c.items, "items", 1_000_000, "items of one round of the floor and of tranche")
+	f.IntVar(&c.riverItems, "river-items", 50_000, "jobs of one round of River")
+	f.IntVar(&c.singles, "singles", 200, "runs of one item that the latency part starts")
+	f.IntVar(&c.rounds, "rounds", 3, "how often each contestant is measured")
+	f.StringVar(&only, "only", strings.Join(parts, ","), "which parts to run")
+	f.StringVar(&c.database, "database", "", "URL of a cluster to use instead of a private one; databases named "+
+		"tranche_bench_* are made in it and dropped")
+	f.StringVar(&c.binary, "binary", "../bin/tranche", "the tranche program to measure")
+	f.StringVar(&c.keys, "keys", "ordered", "order of the items' keys in the input: ordered or random")
+	f.StringVar(&c.dir, "dir", "", "where the private cluster and the nodes keep their data; empty means a "+
+		"temporary directory, removed at the end")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	f.BoolVar(&asMarkdown, "markdown", false, "print the tables of docs/benchmarks.md")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	if f.NArg() > 0 {
+		return c, fmt.Errorf("%q is not a flag; see -help", f.Arg(0))
+	}
+	c.only = strings.Split(only, ",")
+	c.format = chooseFormat(asJSON, asMarkdown)
+	return c, c.validate()
+}
+
+func chooseFormat(asJSON, asMarkdown bool) string {
+	switch {
+	case asJSON:
+		return formatJSON
+	case asMarkdown:
+		return formatMarkdown
+	default:
+		return formatText
+	}
+}
+
+func (c config) validate() error {
+	for _, p := range c.only {
+		if !slices.Contains(parts, p) {
+			return fmt.Errorf("-only: there is no part %q; the parts are %s", p, strings.Join(parts, ", "))
+		}
+	}
+	switch {
+	case c.items < 1 || c.riverItems < 1 || c.rounds < 1 || c.singles < 1:
+		return errors.New("-items, -river-items, -rounds and -singles must be at least 1")
+	case c.keys != "ordered" && c.keys != "random":
+		return fmt.Errorf("-keys is %q; it is ordered or random", c.keys)
+	}
+	return nil
+}

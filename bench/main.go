@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	if isEcho(os.Args) {
+		exit(runEcho(os.Args[2:]))
+	}
+	cfg, err := parseFlags(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(0)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	exit(run(ctx, cfg))
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// run measures what cfg asks for and prints it.
+func run(ctx context.Context, cfg config) (err error) {
+	pg, err := openCluster(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pg.close()) }()
+	host, err := describeMachine(ctx, pg)
+	if err != nil {
+		return err
+	}
+	list, err := chooseContestants(cfg, pg)
+	if err != nil {
+		return err
+	}
+	rep := report{Machine: host, Items: cfg.items, RiverItems: cfg.riverItems, Rounds: cfg.rounds, Keys: cfg.keys}
+	if rep.Results, err = race(ctx, cfg, pg, list); err != nil {
+		return err
+	}
+	if cfg.wants("latency") {
+		if rep.Latency, err = measureLatency(ctx, cfg, pg); err != nil {
+			return err
+		}
+	}
+	return rep.write(os.Stdout, cfg.format)
+}
