@@ -1,0 +1,74 @@
+# make help lists the targets. Everything here works in a fresh clone with Go and, on Debian, apt.
+
+# The golangci-lint that `make lint` installs into .tools.
+LINT_VERSION := v2.15.0
+
+GO          ?= go
+PKG         ?= ./...
+TEST_FLAGS  ?=
+TIMEOUT     ?= 10m
+# Packages tested at once. Several of them start servers of their own, so more than 2 need more than 2 cores.
+TEST_P      ?= 2
+FUZZTIME    ?= 10s
+BENCH_FLAGS ?=
+DEMO_FLAGS  ?=
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# The version comes by -ldflags. Go's own stamp would fail in a checkout that belongs to another user.
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -buildvcs=false
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  Settings: PKG=./workqueue TEST_FLAGS='-run TestX -v' TIMEOUT=10m TEST_P=2 FUZZTIME=10s"
+	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--scale 2'"
+
+.PHONY: demo
+demo: postgres build ## set up what is missing, then run a year-end job over a small bank
+	bin/tranche demo $(DEMO_FLAGS)
+
+.PHONY: test
+test: deps vet ## set up what is missing, then run all tests under the race detector
+	$(GO) test -race -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $(PKG)
+
+.PHONY: build
+build: ## build bin/tranche
+	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/tranche ./cmd/tranche
+
+.PHONY: bench
+bench: postgres build ## measure against the floor and River (BENCH_FLAGS)
+	cd bench && $(GO) run . $(BENCH_FLAGS)
+
+.PHONY: lint
+lint: ## check style and import directions
+	tool=$$(scripts/golangci-lint.sh $(LINT_VERSION)) && $$tool run $(PKG)
+	$(GO) test ./internal/archtest
+
+.PHONY: vet
+vet: ## check that everything compiles, the bench module too
+	$(GO) vet ./...
+	cd bench && $(GO) vet ./...
+
+.PHONY: fmt
+fmt: ## format the code
+	tool=$$(scripts/golangci-lint.sh $(LINT_VERSION)) && $$tool fmt
+
+.PHONY: fuzz
+fuzz: ## run every fuzz test for FUZZTIME
+	scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: deps
+deps: ## install PostgreSQL and a C compiler (for the race detector) where they are missing
+	@scripts/deps.sh postgres cc
+
+# The part of deps that the binary itself needs.
+.PHONY: postgres
+postgres:
+	@scripts/deps.sh postgres
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin .tools coverage.out

@@ -1,0 +1,175 @@
+package archtest_test
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/tranchehq/tranche"
+
+// imported is one import of one file.
+type imported struct {
+	file string // from the module's root, with slashes
+	path string
+}
+
+func (i imported) pkg() string { return path.Dir(i.file) }
+
+func (i imported) inTest() bool { return strings.HasSuffix(i.file, "_test.go") }
+
+func TestImportsPointDown(t *testing.T) {
+	t.Parallel()
+	imports := scan(t, filepath.Join("..", ".."))
+	if len(imports) < 100 {
+		t.Fatalf("only %d imports were found; the scan looks in the wrong place", len(imports))
+	}
+	for _, problem := range check(rules(), imports) {
+		t.Error(problem)
+	}
+}
+
+func TestARuleCanFail(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		imported
+		want string // part of the problem; empty when there is none
+	}{
+		{"down", imported{"orchestrator/node.go", module + "/workqueue"}, ""},
+		{"up", imported{"workqueue/run.go", module + "/orchestrator"}, "workqueue must not import orchestrator"},
+		{"up, from a test", imported{"workqueue/run_test.go", module + "/orchestrator"}, "must not import orchestrator"},
+		{"SDK to store", imported{"endpoints/reply.go", module + "/workqueue"}, "endpoints must not import workqueue"},
+		{"SDK to set", imported{"endpoints/reply.go", module + "/bitfield"}, ""},
+		{"SDK to tracker", imported{"endpoints/reply.go", module + "/bitfield/tracker"}, "must not import bitfield/tracker"},
+		{"servers in a test", imported{"workqueue/run_test.go", module + "/internal/testenv"}, ""},
+		{"servers in code", imported{"cmd/tranche/main.go", module + "/internal/testenv"}, "must not import internal/testenv"},
+		{"a module in the set", imported{"bitfield/set.go", "github.com/google/uuid"}, "must not import github.com/google/uuid"},
+		{"standard library", imported{"bitfield/set.go", "math/bits"}, ""},
+		{"allowed module", imported{"bitfield/tracker/tracker.go", "github.com/jackc/pgx/v5/pgtype"}, ""},
+		{"like an allowed one", imported{"bitfield/tracker/t.go", "github.com/jackc/pgx/v55"}, "must not import"},
+		{"any module", imported{"workqueue/run.go", "go.uber.org/zap"}, ""},
+		{"itself, from its test", imported{"endpoints/reply_test.go", module + "/endpoints"}, ""},
+		{"no rule", imported{"internal/new/new.go", "fmt"}, "internal/new has no rule"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got := strings.Join(check(rules(), []imported{test.imported}), "\n")
+			if !strings.Contains(got, test.want) || (test.want == "") != (got == "") {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// check returns a line for each import that breaks its rule.
+func check(rules map[string]rule, imports []imported) []string {
+	var problems []string
+	for _, i := range imports {
+		rule, found := find(rules, i.pkg())
+		switch {
+		case !found:
+			problems = append(problems, fmt.Sprintf("package %s has no rule; add one to rules_test.go", i.pkg()))
+		case !rule.allows(i):
+			problems = append(problems, fmt.Sprintf("%s: %s must not import %s",
+				i.file, i.pkg(), strings.TrimPrefix(i.path, module+"/")))
+		}
+	}
+	slices.Sort(problems)
+	return slices.Compact(problems)
+}
+
+func find(rules map[string]rule, pkg string) (rule, bool) {
+	for pattern, rule := range rules {
+		if matches(pattern, pkg) {
+			return rule, true
+		}
+	}
+	return rule{}, false
+}
+
+func (r rule) allows(i imported) bool {
+	own, isOwn := strings.CutPrefix(i.path, module+"/")
+	if !isOwn {
+		standard := !strings.Contains(strings.Split(i.path, "/")[0], ".")
+		return standard || r.others == nil || i.inTest() ||
+			slices.ContainsFunc(r.others, func(m string) bool { return matches(m+"/...", i.path) })
+	}
+	allowed := r.own
+	if i.inTest() {
+		allowed = slices.Concat(r.own, r.tests, []string{i.pkg()})
+	}
+	return slices.ContainsFunc(allowed, func(pattern string) bool { return matches(pattern, own) })
+}
+
+// matches reports whether a path is the pattern, or in the tree that it stands for.
+func matches(pattern, pkg string) bool {
+	root, tree := strings.CutSuffix(pattern, "/...")
+	return pkg == root || tree && strings.HasPrefix(pkg, root+"/")
+}
+
+// scan lists the imports of every Go file of the module at root, for all platforms.
+func scan(t *testing.T, root string) []imported {
+	t.Helper()
+	var imports []imported
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != root && outside(name):
+			return fs.SkipDir
+		case entry.IsDir() || filepath.Ext(name) != ".go":
+			return nil
+		}
+		found, err := importsOf(root, name)
+		imports = append(imports, found...)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return imports
+}
+
+// outside reports whether a directory is not part of the module.
+func outside(dir string) bool {
+	base := filepath.Base(dir)
+	if base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") {
+		return true
+	}
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
+}
+
+func importsOf(root, name string) ([]imported, error) {
+	source, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := parser.ParseFile(token.NewFileSet(), name, source, parser.ImportsOnly)
+	if err != nil {
+		return nil, err
+	}
+	file, err := filepath.Rel(root, name)
+	if err != nil {
+		return nil, err
+	}
+	var imports []imported
+	for _, spec := range parsed.Imports {
+		target, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return nil, err
+		}
+		imports = append(imports, imported{filepath.ToSlash(file), target})
+	}
+	return imports, nil
+}

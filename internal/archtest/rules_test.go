@@ -1,0 +1,50 @@
+package archtest_test
+
+// rule says what a package may import. Paths of this module are written without its name; a path that ends in /...
+// stands for a tree.
+type rule struct {
+	own    []string // packages of this module
+	tests  []string // further ones that its tests may import
+	others []string // modules of others; nil means any, an empty list means the standard library only
+}
+
+func rules() map[string]rule {
+	servers := []string{"internal/testenv", "internal/embedded", "migrations"}
+	store := []string{"workqueue", "bitfield/...", "migrations", "internal/fault"}
+	return map[string]rule{
+		"bitfield":        {others: []string{}},
+		"bitfield/pgbits": {own: []string{"bitfield"}, tests: servers, others: []string{"github.com/jackc/pgx/v5"}},
+		"bitfield/tracker": {
+			own: []string{"bitfield", "bitfield/pgbits"}, tests: servers,
+			others: []string{"github.com/jackc/pgx/v5", "github.com/google/uuid"},
+		},
+		"migrations": {tests: servers},
+		"workqueue":  {own: store, tests: servers},
+		"gather":     {own: store, tests: servers},
+		"endpoints":  {own: []string{"bitfield"}, tests: servers},
+		"orchestrator": {
+			own: append([]string{"gather", "endpoints"}, store...), tests: servers,
+		},
+
+		"internal/archtest": {others: []string{}},
+		"internal/deps":     {own: []string{}},
+		"internal/fault":    {others: []string{}},
+		"internal/intake":   {},
+		"internal/embedded": {tests: []string{"internal/testenv"}},
+		"internal/testenv":  {own: []string{"internal/embedded", "migrations"}},
+		"internal/api/...": {
+			own: append([]string{
+				"orchestrator", "gather", "endpoints", "internal/intake", "internal/api/...",
+			}, store...),
+			tests: servers,
+		},
+
+		"cmd/...": {
+			own: append([]string{
+				"cmd/...", "internal/api/...", "internal/intake", "internal/embedded", "orchestrator", "gather", "endpoints",
+			}, store...),
+			tests: servers,
+		},
+		"examples/...": {own: []string{"endpoints", "bitfield", "bitfield/tracker"}, tests: servers},
+	}
+}

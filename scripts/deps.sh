@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Installs what is missing: deps.sh [make] [postgres] [cc]
+#
+#   make      make, for a CI machine that has none
+#   postgres  the server's programs and pgbench; no cluster is created and none has to run
+#   cc        a C compiler, which Go's race detector needs
+#
+# What is there already is left alone. Without apt-get it says what to install, and fails.
+set -euo pipefail
+
+# bin_with prints the first directory that holds all the programs. The places are those of internal/embedded.
+bin_with() {
+    local dir program
+    local dirs=()
+    shopt -s nullglob
+    dirs=(
+        /usr/lib/postgresql/*/bin /usr/lib/postgresql*/bin /usr/pgsql-*/bin /usr/libexec/postgresql*
+        /opt/homebrew/opt/postgresql*/bin /usr/local/opt/postgresql*/bin
+        /home/linuxbrew/.linuxbrew/opt/postgresql*/bin /Applications/Postgres.app/Contents/Versions/*/bin
+        /opt/local/lib/postgresql*/bin /usr/local/pgsql/bin
+    )
+    shopt -u nullglob
+    IFS=: read -ra path <<<"$PATH"
+    for dir in "${path[@]}" ${dirs[@]+"${dirs[@]}"}; do
+        for program in "$@"; do
+            [[ -x $dir/$program ]] || continue 2
+        done
+        echo "$dir"
+        return 0
+    done
+    return 1
+}
+
+have() {
+    case $1 in
+        make) command -v make >/dev/null ;;
+        postgres) bin_with initdb postgres pg_ctl pgbench >/dev/null ;;
+        cc) [[ -n ${CC:-} ]] || command -v gcc >/dev/null || command -v clang >/dev/null ;;
+        *) echo "deps.sh: $1 is not known; use make, postgres or cc" >&2 && exit 2 ;;
+    esac
+}
+
+# may_install reports whether there is apt-get, and a way to run it as root. Sudo may ask for a password only at a
+# terminal.
+may_install() {
+    command -v apt-get >/dev/null || return 1
+    [[ $EUID -ne 0 ]] || return 0
+    command -v sudo >/dev/null || return 1
+    [[ -t 0 ]] || sudo -n true 2>/dev/null
+}
+
+as_root() {
+    if [[ $EUID -eq 0 ]]; then
+        "$@"
+    else
+        sudo "$@"
+    fi
+}
+
+explain() {
+    echo "Missing: $*." >&2
+    if [[ " $* " == *" postgres "* ]]; then
+        cat >&2 <<'END'
+Install PostgreSQL 14 or newer, the server with pgbench; it need not run:
+  Debian, Ubuntu   sudo apt-get install postgresql
+  Fedora, RHEL     sudo dnf install postgresql-server postgresql-contrib
+  Alpine           sudo apk add postgresql postgresql-contrib
+  macOS            brew install postgresql@17
+initdb, postgres, pg_ctl and pgbench must be in PATH, or in a directory that the package makes.
+END
+    fi
+    if [[ " $* " == *" cc "* ]]; then
+        echo "Install a C compiler, gcc or clang, with the headers of the C library." >&2
+    fi
+    if [[ " $* " == *" make "* ]]; then
+        echo "Install GNU make." >&2
+    fi
+    exit 1
+}
+
+# install_debian installs packages without a question. Debian's package would create a cluster and start it on port
+# 5432; nothing here uses that, so a setting for the time of the installation leaves it out.
+install_debian() {
+    local conf=/etc/postgresql-common/createcluster.d/tranche-deps.conf
+    echo "Installing: $*" >&2
+    as_root apt-get -o DPkg::Lock::Timeout=300 -qq update </dev/null >&2
+    as_root mkdir -p "${conf%/*}"
+    echo 'create_main_cluster = false' | as_root tee "$conf" >/dev/null
+    # shellcheck disable=SC2064  # the path is wanted as it is now
+    trap "as_root rm -f '$conf'" EXIT
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -o DPkg::Lock::Timeout=300 -qq -y install --no-install-recommends "$@" </dev/null >&2
+}
+
+missing=()
+for want in "$@"; do
+    have "$want" || missing+=("$want")
+done
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+may_install || explain "${missing[@]}"
+
+packages=()
+for want in "${missing[@]}"; do
+    case $want in
+        make) packages+=(make) ;;
+        postgres) packages+=(postgresql) ;;
+        cc) packages+=(gcc libc6-dev) ;;
+    esac
+done
+install_debian "${packages[@]}"
+
+for want in "${missing[@]}"; do
+    have "$want" || explain "$want"
+done
