@@ -1,0 +1,197 @@
+package workqueue
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+)
+
+// work_slice_block. remaining matters only while the slice is live.
+const doctorSlices = `
+SELECT id, mask, remaining, state IN ('scheduled', 'claimed', 'sent')
+FROM work_slice WHERE run_id = $1 AND step = $2 AND block = $3`
+
+// A range of work_part's primary key, in its order.
+const doctorParts = `
+SELECT ordinal, generation, slice_id, error_code IS NOT NULL
+FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN $3 AND $4
+ORDER BY ordinal, generation`
+
+// block checks all steps of one block of a run.
+func (d *doctor) block(ctx context.Context, r *doctorRun, steps []stepBlock, totals *runTotals) error {
+	done, failed := bitfield.Full(bitfield.Size), bitfield.Set{}
+	for i := range steps {
+		if err := d.stepBlock(ctx, r, &steps[i], totals); err != nil {
+			return err
+		}
+		done, failed = done.And(steps[i].done), failed.Or(steps[i].failed)
+	}
+	done = done.AndNot(failed)
+	totals.done += int64(done.Count())
+	totals.failed += int64(failed.Count())
+
+	at := place{run: &r.id, block: &steps[0].block}
+	group, ok := totals.groups[steps[0].block]
+	if !ok || group.size != steps[0].size {
+		d.found(TruthsAgree, at, 1, "the tracker has no group of this size for the block")
+		return nil
+	}
+	final := done.Or(failed)
+	d.bits(TruthsAgree, at, group.pending.And(final), "final, and still pending in the tracker")
+	d.bits(TruthsAgree, at, bitfield.Full(group.size).AndNot(final).AndNot(group.pending),
+		"not final, and not pending in the tracker")
+	return nil
+}
+
+func (d *doctor) stepBlock(ctx context.Context, r *doctorRun, b *stepBlock, totals *runTotals) error {
+	d.report.Blocks++
+	totals.sizes[b.step] += int64(b.size)
+	if final := b.final(); final.Count() < b.size {
+		totals.open[b.step]++
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(doctorSlices, r.id, b.step, b.block)
+	batch.Queue(doctorParts, r.id, b.step, b.block.Ordinal(0), b.block.Ordinal(bitfield.Size-1))
+	results := d.tx.SendBatch(ctx, batch)
+	defer func() { _ = results.Close() }() // its error is that of the query before
+
+	at := place{run: &r.id, step: &b.step, block: &b.block}
+	masks, err := d.slices(results, r, b, at)
+	if err != nil {
+		return err
+	}
+	parts := partsCheck{run: r, block: b, masks: masks}
+	if err := parts.read(results); err != nil {
+		return err
+	}
+	totals.parts += parts.count
+	d.report.Parts += parts.count
+	parts.report(d, at)
+	return results.Close()
+}
+
+// slices reads the slices of a block and checks the planes with them: everything is disjoint, nothing lies past size,
+// and nothing is lost.
+func (d *doctor) slices(
+	results pgx.BatchResults, r *doctorRun, b *stepBlock, at place,
+) (map[SliceID]bitfield.Set, error) {
+	rows, err := results.Query()
+	if err != nil {
+		return nil, err
+	}
+	masks := map[SliceID]bitfield.Set{}
+	var live, twice bitfield.Set
+	var id SliceID
+	var mask, remaining bitfield.Set
+	var isLive bool
+	_, err = pgx.ForEachRow(rows, []any{&id, pgbits.Into(&mask), pgbits.Into(&remaining), &isLive}, func() error {
+		d.report.Slices++
+		masks[id] = mask
+		if isLive {
+			twice = twice.Or(live.And(remaining))
+			live = live.Or(remaining)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := bitfield.Full(b.size)
+	final := b.final()
+	overlap := b.ready.And(b.done).Or(b.ready.And(b.failed)).Or(b.done.And(b.failed))
+	held := b.ready.Or(final).Or(live)
+	d.bits(ItemsAddUp, at, overlap, "in two planes at once")
+	d.bits(ItemsAddUp, at, twice, "in two live slices at once")
+	d.bits(ItemsAddUp, at, live.And(b.ready), "ready, and in a live slice")
+	d.bits(ItemsAddUp, at, live.And(final), "final, and in a live slice")
+	d.bits(ItemsAddUp, at, held.AndNot(all), "past the end of the block")
+	if b.step == 0 && r.state != "cancelled" { // the first step needs no other, so nothing in it waits
+		d.bits(ItemsAddUp, at, all.AndNot(held), "lost: in no plane and in no live slice")
+	}
+	return masks, nil
+}
+
+// partsCheck folds the parts of one block, which come in the order of ordinal and generation.
+type partsCheck struct {
+	run   *doctorRun
+	block *stepBlock
+	masks map[SliceID]bitfield.Set
+	count int64
+
+	result, fault     bitfield.Set // by the newest part of each item
+	doubled           bitfield.Set // I2
+	unaudited         bitfield.Set // I3
+	noSlice, notAsked bitfield.Set // I7
+}
+
+// partRow is one row of work_part, without its contents.
+type partRow struct {
+	ordinal    Ordinal
+	generation Generation
+	slice      SliceID
+	fault      bool
+}
+
+func (p *partsCheck) read(results pgx.BatchResults) error {
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	var part, before partRow
+	_, err = pgx.ForEachRow(rows, []any{&part.ordinal, &part.generation, &part.slice, &part.fault}, func() error {
+		_, bit := part.ordinal.Block()
+		if p.count > 0 && part.ordinal == before.ordinal {
+			p.supersede(bit, before, part)
+		}
+		p.count++
+		p.add(bit, part)
+		before = part
+		return nil
+	})
+	return err
+}
+
+// supersede looks at a part that is followed by another of the same item.
+func (p *partsCheck) supersede(bit int, before, part partRow) {
+	if before.generation == part.generation {
+		p.doubled.Add(bit)
+	} else if before.generation >= p.run.audited {
+		p.unaudited.Add(bit)
+	}
+}
+
+func (p *partsCheck) add(bit int, part partRow) {
+	plane := &p.block.done
+	if part.fault {
+		plane = &p.block.failed
+	}
+	if !plane.Has(bit) && part.generation >= p.run.audited {
+		p.unaudited.Add(bit)
+	}
+	p.result.Remove(bit)
+	p.fault.Remove(bit)
+	if part.fault {
+		p.fault.Add(bit)
+	} else {
+		p.result.Add(bit)
+	}
+	mask, ok := p.masks[part.slice]
+	switch {
+	case !ok:
+		p.noSlice.Add(bit)
+	case !mask.Has(bit):
+		p.notAsked.Add(bit)
+	}
+}
+
+func (p *partsCheck) report(d *doctor, at place) {
+	d.bits(OnePart, at, p.doubled, "two parts in one generation")
+	d.bits(AuditedReset, at, p.unaudited, "a part that no longer counts, without a later re-run in the audit log")
+	d.bits(TruthsAgree, at, p.block.done.AndNot(p.result), "done, and the newest part is not a result")
+	d.bits(TruthsAgree, at, p.block.failed.AndNot(p.fault), "failed, and the newest part is not an error")
+	d.bits(AskedFor, at, p.noSlice, "parts whose slice does not exist, or belongs to another block, step or run")
+	d.bits(AskedFor, at, p.notAsked, "parts of items that their slice did not hold")
+}

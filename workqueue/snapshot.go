@@ -1,0 +1,14 @@
+package workqueue
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// snapshot runs f in a read-only transaction that sees the database as it stood at one moment: what f reads with
+// several statements adds up. Keep f short; while it runs, PostgreSQL cannot clean up behind anybody.
+func (s *Store) snapshot(ctx context.Context, f func(tx pgx.Tx) error) error {
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return pgx.BeginTxFunc(ctx, s.pool, options, f)
+}
