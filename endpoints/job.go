@@ -65,7 +65,8 @@ func (e *endpointServer) handle(scope scope, msg jetstream.Msg) {
 // refuse gets rid of a request whose headers cannot be read: nobody can be told.
 func (e *endpointServer) refuse(msg jetstream.Msg, delivered uint64, err error) {
 	var bad *MalformedError
-	if errors.As(err, &bad) && bad.Reason == ReasonVersion && delivered <= MaxDeliveries {
+	foreign := errors.As(err, &bad) && bad.Reason == ReasonVersion && msg.Headers().Get(HeaderVersion) != ""
+	if foreign && delivered <= MaxDeliveries {
 		e.log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
 		e.try("hand back", msg.NakWithDelay(foreignDelay))
 		return

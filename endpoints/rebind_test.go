@@ -1,0 +1,141 @@
+package endpoints
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// soon is how long a service may take to be back after the streams are. The second of the promise, and a little for a
+// busy machine under the race detector.
+const soon = 3 * time.Second
+
+// underLoad has a service answer while a node goes on asking. It returns once the service is at work.
+func underLoad(b *bundle) (answered *atomic.Int64) {
+	answered = new(atomic.Int64)
+	svc := b.service()
+	if err := HandleEach(svc, "square", func(ctx context.Context, in number) (square, error) {
+		answered.Add(1)
+		return squares(ctx, in)
+	}); err != nil {
+		b.t.Fatal(err)
+	}
+	b.run(svc)
+	ctx, cancel := context.WithCancel(b.ctx)
+	done := make(chan struct{})
+	b.t.Cleanup(func() { cancel(); <-done })
+	go func() {
+		defer close(done)
+		for wait(ctx, 2*time.Millisecond) == nil {
+			builder := NewRequestBuilder("square", newMeta(), 1<<20)
+			builder.Add(1, "k", []byte(`{"n":1}`))
+			attempt, stop := context.WithTimeout(ctx, 200*time.Millisecond)
+			_, _ = b.js.PublishMsg(attempt, builder.Msg()) // the stream may be gone: that is what is tested
+			stop()
+		}
+	}()
+	eventually(b.t, "the service is at work", func() bool { return answered.Load() > 20 })
+	return answered
+}
+
+// resumes fails unless requests are answered again soon, counting from now.
+func resumes(b *bundle, answered *atomic.Int64) {
+	b.t.Helper()
+	before, start := answered.Load(), time.Now()
+	eventually(b.t, "requests are answered again", func() bool { return answered.Load() > before+20 })
+	if took := time.Since(start); took > soon {
+		b.t.Errorf("it took %s", took)
+	}
+	meta := b.ask("square", numbers(3))
+	eventually(b.t, "a reply arrives", func() bool {
+		w := b.collect(1)[meta.Slice]
+		return w != nil && w.answered == 3
+	})
+}
+
+func TestServiceSurvivesTheLossOfItsStreams(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(*bundle){
+		"streams deleted": func(b *bundle) {
+			check(b.t, b.js.DeleteStream(b.ctx, StreamWork))
+			check(b.t, b.js.DeleteStream(b.ctx, StreamReply))
+		},
+		"consumer deleted": func(b *bundle) {
+			check(b.t, b.js.DeleteConsumer(b.ctx, StreamWork, ConsumerName("square")))
+		},
+		"server restarted": func(b *bundle) { b.stop(); b.start() },
+		"store wiped":      func(b *bundle) { b.wipe() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			answered := underLoad(b)
+			lose(b)
+			eventually(t, "the node is connected", b.nc.IsConnected)
+			b.streams()
+			resumes(b, answered)
+		})
+	}
+}
+
+func TestServiceWaitsForTheStream(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	check(t, b.js.DeleteStream(b.ctx, StreamWork))
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	b.run(svc)
+	eventually(t, "the wait is logged", func() bool {
+		return b.logged.FilterMessage("waiting for a Tranche node to create stream "+StreamWork).Len() == 1
+	})
+	b.streams()
+	if w := b.reply("square", numbers(2)); w.answered != 2 {
+		t.Errorf("answered %d", w.answered)
+	}
+}
+
+func TestReplyOutlivesItsStream(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	begun, finish := make(chan struct{}), make(chan struct{})
+	check(t, HandleEach(svc, "square", func(ctx context.Context, in number) (square, error) {
+		close(begun)
+		await(t, "permission to finish", finish)
+		return squares(ctx, in)
+	}))
+	b.run(svc)
+	meta := b.ask("square", numbers(1))
+	await(t, "handler", begun)
+	check(t, b.js.DeleteStream(b.ctx, StreamReply))
+	close(finish)
+	b.streams()
+	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 {
+		t.Errorf("reply %+v", w)
+	}
+	eventually(t, "the request is acknowledged", func() bool { return b.backlog("square") == 0 })
+}
+
+func TestFullReplyStreamHoldsRequestsBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, err := EnsureStreams(b.ctx, b.js, StreamConfig{ReplyMaxBytes: 1 << 10})
+	check(t, err)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	b.run(svc)
+	const chunks = 10
+	for range chunks {
+		b.ask("square", numbers(3))
+	}
+	b.collect(chunks) // each takes most of the stream: the next waits until it was read
+	eventually(t, "every request is acknowledged", func() bool { return b.backlog("square") == 0 })
+	stream, err := b.js.Stream(b.ctx, StreamReply)
+	check(t, err)
+	if info := stream.CachedInfo(); info.Config.Discard != jetstream.DiscardNew {
+		t.Error("the stream would drop replies")
+	}
+}

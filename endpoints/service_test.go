@@ -1,0 +1,448 @@
+package endpoints
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+type number struct {
+	N int `json:"n"`
+}
+
+type square struct {
+	Square int `json:"square"`
+}
+
+func squares(_ context.Context, in number) (square, error) { return square{in.N * in.N}, nil }
+
+func TestHandleEachAnswersEveryItem(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares, Concurrency(4)))
+	stop := b.run(svc)
+	w := b.reply("square", numbers(500))
+	if w.answered != 500 || w.failure != nil || w.messages != 1 {
+		t.Fatalf("answered %d, failure %v, messages %d", w.answered, w.failure, w.messages)
+	}
+	for i := range 500 {
+		if want := fmt.Sprintf(`{"square":%d}`, i*i); string(w.slots[i].Data) != want {
+			t.Fatalf("slot %d is %s, want %s", i, w.slots[i].Data, want)
+		}
+	}
+	if !strings.HasPrefix(w.service, "tester@1.2.3 ") {
+		t.Errorf("service %q", w.service)
+	}
+	check(t, stop())
+	if n := b.backlog("square"); n != 0 {
+		t.Errorf("%d requests are left", n)
+	}
+}
+
+func TestHandleListRepliesAndFails(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+		for n, item := range chunk.Items() {
+			if chunk.Keys()[n] != item.Key || item.Info().Key != item.Key {
+				return errors.New("keys are mixed up")
+			}
+			switch item.In.N {
+			case 0:
+				item.Fail("odd/code", "bad %s", "thing")
+			case 1:
+				item.Retry("busy", "later")
+			case 2: // forgotten
+			default:
+				item.Reply(square{item.In.N * item.In.N})
+				item.Reply(square{-1})
+			}
+		}
+		return nil
+	}))
+	b.run(svc)
+	w := b.reply("list", numbers(5))
+	if w.answered != 4 || w.failure != nil || len(w.slots) != 4 {
+		t.Fatalf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
+	}
+	if e := w.slots[0].Err; e == nil || *e != (SlotError{"odd_code", "bad thing", false}) {
+		t.Errorf("slot 0: %v", e)
+	}
+	if e := w.slots[1].Err; e == nil || *e != (SlotError{"busy", "later", true}) {
+		t.Errorf("slot 1: %v", e)
+	}
+	if string(w.slots[3].Data) != `{"square":9}` {
+		t.Errorf("slot 3: %s", w.slots[3].Data)
+	}
+	if b.logged.FilterMessageSnippet("answered twice").Len() != 2 {
+		t.Error("the second answers were not logged")
+	}
+}
+
+func TestErrorsAndPanicsOfItems(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "each", func(ctx context.Context, in number) (square, error) {
+		switch in.N {
+		case 0:
+			panic("no such thing")
+		case 1:
+			return square{}, errors.New("plain")
+		case 2:
+			return square{}, fmt.Errorf("read account: %w", Retry("locked", "row %d", 7))
+		case 3:
+			return square{}, Fail("unknown", "nobody")
+		}
+		if info := ItemOf(ctx); info.Key != "KEY-4" || info.Ordinal != 4 || info.Attempt != 1 {
+			return square{}, fmt.Errorf("info is %+v", info)
+		}
+		return square{}, nil
+	}))
+	b.run(svc)
+	w := b.reply("each", append(numbers(5), payload{5, `{"n":"five"}`}, payload{6, `[]`}))
+	want := map[int]SlotError{
+		0: {CodePanic, "the handler panicked: no such thing", false},
+		1: {CodeHandlerError, "plain", false},
+		2: {"locked", "read account: locked: row 7", true},
+		3: {"unknown", "nobody", false},
+		5: {CodeBadPayload, "the payload does not fit endpoints.number at /n: a JSON string does not fit Go type int", false},
+		6: {CodeBadPayload,
+			"the payload does not fit endpoints.number at its root: a JSON array does not fit Go type endpoints.number", false},
+	}
+	for i, e := range want {
+		if got := w.slots[i].Err; got == nil || *got != e {
+			t.Errorf("slot %d: %v, want %v", i, got, e)
+		}
+	}
+	if w.answered != 7 || w.slots[4].Err != nil {
+		t.Errorf("answered %d, slot 4: %v", w.answered, w.slots[4].Err)
+	}
+}
+
+func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		end  func() error
+		want SlotError
+	}{
+		"panic": {func() error { panic("boom") }, SlotError{CodePanic, "the handler panicked: boom", true}},
+		"error": {func() error { return errors.New("no database") }, SlotError{CodeHandlerError, "no database", false}},
+		"retry": {func() error { return Retry("db", "down") }, SlotError{"db", "down", true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			svc := b.service()
+			check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+				chunk.Items()[0].Reply(square{1})
+				return tc.end()
+			}))
+			b.run(svc)
+			w := b.reply("list", numbers(3))
+			if w.answered != 1 || w.failure == nil || *w.failure != tc.want || w.slots[0].Err != nil {
+				t.Errorf("answered %d, failure %v", w.answered, w.failure)
+			}
+		})
+	}
+}
+
+func TestPartialReplies(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	seen := make(chan struct{})
+	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+		for i, item := range chunk.Items() {
+			item.Reply(square{i})
+			if i == 4 {
+				chunk.Flush()
+				await(t, "first part", seen)
+			}
+		}
+		return nil
+	}))
+	b.run(svc)
+	meta := b.ask("list", numbers(10))
+	recorder, err := EnsureRecorder(b.ctx, b.js)
+	check(t, err)
+	msg, err := recorder.Next(jetstream.FetchMaxWait(patience))
+	check(t, err)
+	reply, err := ParseReply(msg.Subject(), msg.Headers(), msg.Data(), Limits{})
+	check(t, err)
+	if len(reply.Slots) != 5 || reply.Answered != -1 {
+		t.Fatalf("the first part has %d slots and answered %d", len(reply.Slots), reply.Answered)
+	}
+	close(seen)
+	check(t, msg.NakWithDelay(time.Millisecond)) // so that it may come after the final one
+	w := b.collect(1)[meta.Slice]
+	if w.messages != 2 || w.answered != 10 || len(w.slots) != 10 {
+		t.Errorf("messages %d, answered %d, slots %d", w.messages, w.answered, len(w.slots))
+	}
+}
+
+func TestLargeReplyIsSplitAndAnOversizeSlotFails(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *server.Options) { o.MaxPayload = 32 << 10 })
+	svc := b.service()
+	check(t, HandleEach(svc, "big", func(_ context.Context, in number) (string, error) {
+		if in.N == 7 {
+			return strings.Repeat("x", 40<<10), nil
+		}
+		return strings.Repeat("x", 10<<10), nil
+	}, FlushBytes(1<<30)))
+	b.run(svc)
+	w := b.reply("big", numbers(20))
+	if w.answered != 20 || w.messages < 7 {
+		t.Errorf("answered %d in %d messages", w.answered, w.messages)
+	}
+	for i := range 20 {
+		slot := w.slots[i]
+		if i == 7 {
+			if slot.Err == nil || slot.Err.Code != CodeResultTooLarge || !strings.Contains(slot.Err.Message, "40975") {
+				t.Errorf("slot 7: %v", slot.Err)
+			}
+		} else if slot.Err != nil || len(slot.Data) != 10<<10+2 {
+			t.Errorf("slot %d: %v", i, slot.Err)
+		}
+	}
+}
+
+type moody struct{ bad bool }
+
+func (m moody) MarshalJSON() ([]byte, error) {
+	if m.bad {
+		panic("cannot")
+	}
+	return []byte(`"fine"`), nil
+}
+
+func TestResultsOfEveryKind(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	pdf := []byte("%PDF-1.7\x00\xff")
+	check(t, HandleEach(svc, "kinds", func(_ context.Context, in number) (any, error) {
+		return []any{
+			Binary{"application/pdf", pdf}, &Binary{Data: pdf}, nil, moody{}, moody{bad: true}, make(chan int),
+			Binary{ContentType: "no\nsuch"}, "<&\u2028>",
+		}[in.N], nil
+	}, Concurrency(1), Compress(1)))
+	b.run(svc)
+	w := b.reply("kinds", numbers(8))
+	for i, contentType := range []string{"application/pdf", DefaultBinaryType} {
+		if s := w.slots[i]; s.ContentType != contentType || !bytes.Equal(s.Data, pdf) {
+			t.Errorf("slot %d: %q %q", i, s.ContentType, s.Data)
+		}
+	}
+	for i, want := range map[int]string{2: "null", 3: `"fine"`, 7: "\"<&\u2028>\""} {
+		if got := string(w.slots[i].Data); got != want {
+			t.Errorf("slot %d: %s, want %s", i, got, want)
+		}
+	}
+	for _, i := range []int{4, 5, 6} {
+		if e := w.slots[i].Err; e == nil || e.Code != CodeBadResult {
+			t.Errorf("slot %d: %v", i, e)
+		}
+	}
+}
+
+func TestUnreadableRequests(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	b.run(svc)
+	bad := newMeta()
+	b.publish(&nats.Msg{Subject: WorkSubject("square"), Header: bad.header(), Data: []byte(`{"items":[{"i":1}]}`)})
+	b.publish(&nats.Msg{Subject: WorkSubject("square"), Data: []byte(`garbage`)})
+	good := b.ask("square", numbers(1))
+	found := b.collect(2)
+	if w := found[bad.Slice]; w == nil || w.failure == nil || w.failure.Code != CodeBadRequest || w.failure.Retry {
+		t.Errorf("the unreadable request: %+v", w)
+	}
+	if w := found[good.Slice]; w == nil || w.answered != 1 {
+		t.Errorf("the good request: %+v", w)
+	}
+	eventually(t, "the stream is empty", func() bool { return b.backlog("square") == 0 })
+}
+
+// shortWait gives an endpoint a consumer that delivers again soon.
+func (b *bundle) shortWait(endpoint string, d time.Duration) {
+	b.t.Helper()
+	config := consumerConfig(ConsumerName(endpoint), WorkSubject(endpoint))
+	config.AckWait = d
+	_, err := b.js.CreateConsumer(b.ctx, StreamWork, config)
+	check(b.t, err)
+}
+
+func TestSlowWorkIsNotDeliveredTwice(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.shortWait("slow", 300*time.Millisecond)
+	svc := b.service()
+	var calls atomic.Int32
+	check(t, HandleEach(svc, "slow", func(ctx context.Context, _ number) (square, error) {
+		calls.Add(1)
+		return square{}, wait(ctx, 1200*time.Millisecond)
+	}))
+	b.run(svc)
+	if w := b.reply("slow", numbers(1)); w.answered != 1 || w.messages != 1 {
+		t.Errorf("answered %d in %d messages", w.answered, w.messages)
+	}
+	if n := calls.Load(); n != 1 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.shortWait("killer", 100*time.Millisecond)
+	meta := b.ask("killer", numbers(3))
+	consumer, err := b.js.Consumer(b.ctx, StreamWork, "killer")
+	check(t, err)
+	for range MaxDeliveries { // services that die while they hold it
+		_, err := consumer.Next(jetstream.FetchMaxWait(patience))
+		check(t, err)
+	}
+	svc := b.service()
+	check(t, HandleEach(svc, "killer", func(context.Context, number) (square, error) {
+		t.Error("the handler was called")
+		return square{}, nil
+	}))
+	b.run(svc)
+	w := b.collect(1)[meta.Slice]
+	if w.failure == nil || w.failure.Code != CodeDeliveries || !w.failure.Retry || w.answered != 0 {
+		t.Errorf("answered %d, failure %v", w.answered, w.failure)
+	}
+}
+
+func TestDrainFinishesRunningWork(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.service()
+	begun, finish := make(chan struct{}, 10), make(chan struct{})
+	check(t, HandleList(first, "work", func(_ context.Context, chunk *Chunk[number, square]) error {
+		begun <- struct{}{}
+		<-finish
+		for _, item := range chunk.Items() {
+			item.Reply(square{1})
+		}
+		return nil
+	}, Concurrency(1)))
+	stop := b.run(first)
+	b.ask("work", numbers(2))
+	b.ask("work", numbers(2))
+	b.ask("work", numbers(2))
+	await(t, "first chunk", begun)
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+
+	second := b.service()
+	var others atomic.Int32
+	check(t, HandleList(second, "work", func(_ context.Context, chunk *Chunk[number, square]) error {
+		others.Add(1)
+		for _, item := range chunk.Items() {
+			item.Reply(square{2})
+		}
+		return nil
+	}))
+	b.run(second)
+	b.collect(2) // what the first had fetched, but not begun, was handed over at once
+	close(finish)
+	check(t, await(t, "end of Run", stopped))
+	b.collect(1)
+	if n := others.Load(); n != 2 {
+		t.Errorf("the second service had %d chunks", n)
+	}
+	if len(begun) != 0 {
+		t.Error("the first service began a chunk after it was told to stop")
+	}
+	if n := b.backlog("work"); n != 0 {
+		t.Errorf("%d requests are left", n)
+	}
+}
+
+func TestDrainTimeoutGivesTheRestBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service(func(c *Config) { c.DrainTimeout = 20 * time.Millisecond })
+	begun := make(chan struct{})
+	check(t, HandleEach(svc, "work", func(ctx context.Context, in number) (square, error) {
+		if in.N == 1 {
+			close(begun)
+			<-ctx.Done()
+			return square{}, ctx.Err()
+		}
+		return square{}, nil
+	}, Concurrency(1)))
+	stop := b.run(svc)
+	meta := b.ask("work", numbers(4))
+	await(t, "second item", begun)
+	check(t, stop())
+	w := b.collect(1)[meta.Slice]
+	if e := w.slots[1].Err; e == nil || e.Code != CodeShutdown || !e.Retry {
+		t.Errorf("slot 1: %v", e)
+	}
+	if w.answered != 2 || w.failure == nil || w.failure.Code != CodeShutdown || !w.failure.Retry {
+		t.Errorf("answered %d, failure %v", w.answered, w.failure)
+	}
+}
+
+func TestHandlerTimeout(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleList(svc, "work", func(ctx context.Context, chunk *Chunk[number, square]) error {
+		chunk.Items()[0].Reply(square{})
+		<-ctx.Done()
+		return ctx.Err()
+	}, Timeout(20*time.Millisecond)))
+	b.run(svc)
+	w := b.reply("work", numbers(2))
+	if w.answered != 1 || w.failure == nil || w.failure.Code != CodeTimeout || !w.failure.Retry {
+		t.Errorf("answered %d, failure %v", w.answered, w.failure)
+	}
+}
+
+func TestInstancesShareTheWork(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const chunks = 40
+	var mu sync.Mutex
+	share := map[int]int{}
+	for instance := range 2 {
+		svc := b.service()
+		check(t, HandleList(svc, "shared", func(ctx context.Context, chunk *Chunk[number, square]) error {
+			mu.Lock()
+			share[instance]++
+			mu.Unlock()
+			for _, item := range chunk.Items() {
+				item.Reply(square{})
+			}
+			return wait(ctx, 5*time.Millisecond)
+		}, Concurrency(2)))
+		b.run(svc)
+	}
+	eventually(t, "both listen", func() bool { return b.logged.FilterMessage("listening").Len() == 2 })
+	for range chunks {
+		b.ask("shared", numbers(2))
+	}
+	b.collect(chunks)
+	if share[0]+share[1] != chunks || min(share[0], share[1]) < chunks/4 {
+		t.Errorf("shares %v", share)
+	}
+}

@@ -1,0 +1,270 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// patience bounds every wait of the tests.
+const patience = 20 * time.Second
+
+// bundle is a NATS server with the streams, and a node's side of the protocol.
+type bundle struct {
+	t      *testing.T
+	ctx    context.Context
+	server *server.Server
+	opts   *server.Options
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	log    *zap.Logger
+	logged *observer.ObservedLogs
+}
+
+// setup starts a server of its own. Options may change its configuration.
+func setup(t *testing.T, change ...func(*server.Options)) *bundle {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	t.Cleanup(cancel)
+	core, logged := observer.New(zap.DebugLevel)
+	b := &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, opts: &server.Options{
+		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+	}}
+	for _, f := range change {
+		f(b.opts)
+	}
+	b.start()
+	t.Cleanup(func() { b.stop() })
+	b.nc = b.connect()
+	js, err := jetstream.New(b.nc)
+	check(t, err)
+	b.js = js
+	b.streams()
+	return b
+}
+
+// start starts the server, on the port that it had before if it had one.
+func (b *bundle) start() {
+	b.t.Helper()
+	s, err := server.NewServer(b.opts)
+	check(b.t, err)
+	s.Start()
+	if !s.ReadyForConnections(patience) || !s.JetStreamEnabled() {
+		b.t.Fatal("the server does not start")
+	}
+	b.server = s
+	b.opts = b.opts.Clone()
+	b.opts.Port = s.Addr().(*net.TCPAddr).Port
+}
+
+func (b *bundle) stop() {
+	b.server.Shutdown()
+	b.server.WaitForShutdown()
+}
+
+// wipe stops the server, deletes all that it stored and starts it again.
+func (b *bundle) wipe() {
+	b.t.Helper()
+	b.stop()
+	check(b.t, os.RemoveAll(b.opts.StoreDir))
+	b.start()
+}
+
+func (b *bundle) connect() *nats.Conn {
+	b.t.Helper()
+	nc, err := nats.Connect(b.server.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	check(b.t, err)
+	b.t.Cleanup(nc.Close)
+	return nc
+}
+
+func (b *bundle) streams() {
+	b.t.Helper()
+	_, err := EnsureStreams(b.ctx, b.js, StreamConfig{})
+	check(b.t, err)
+}
+
+// service returns a service on a connection of its own.
+func (b *bundle) service(change ...func(*Config)) *Service {
+	b.t.Helper()
+	config := Config{Name: "tester", Version: "1.2.3", Log: b.log, DrainTimeout: patience}
+	for _, f := range change {
+		f(&config)
+	}
+	svc, err := New(b.connect(), config)
+	check(b.t, err)
+	return svc
+}
+
+// run runs svc until the returned function is called, or the test ends. The function returns what Run returned.
+func (b *bundle) run(svc *Service) (stop func() error) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.ctx)
+	done := make(chan struct{})
+	var err error
+	go func() {
+		defer close(done)
+		err = svc.Run(ctx)
+	}()
+	stop = func() error {
+		cancel()
+		<-done
+		return err
+	}
+	b.t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+// payload is one item of a request.
+type payload struct {
+	ordinal int
+	json    string
+}
+
+// numbers returns n items {"n":0}, {"n":1}, ….
+func numbers(n int) []payload {
+	items := make([]payload, n)
+	for i := range items {
+		items[i] = payload{i, fmt.Sprintf(`{"n":%d}`, i)}
+	}
+	return items
+}
+
+func newMeta() Meta {
+	return Meta{Run: uuid.New(), Slice: uuid.New(), Step: 0, Attempt: 1, Generation: 1, Mode: ModeBatch}
+}
+
+// ask publishes a request.
+func (b *bundle) ask(endpoint string, items []payload) Meta {
+	b.t.Helper()
+	meta := newMeta()
+	builder := NewRequestBuilder(endpoint, meta, int(b.nc.MaxPayload()))
+	for _, item := range items {
+		if !builder.Add(item.ordinal, fmt.Sprintf("KEY-%d", item.ordinal), []byte(item.json)) {
+			b.t.Fatalf("item %d does not fit", item.ordinal)
+		}
+	}
+	b.publish(builder.Msg())
+	return meta
+}
+
+func (b *bundle) publish(msg *nats.Msg) {
+	b.t.Helper()
+	_, err := b.js.PublishMsg(b.ctx, msg)
+	check(b.t, err)
+}
+
+// whole is a reply put together from its messages.
+type whole struct {
+	messages int
+	slots    map[int]Slot
+	answered int
+	failure  *SlotError
+	service  string
+}
+
+// collect reads messages until n slices have a final one and all slots that it speaks of.
+func (b *bundle) collect(n int) map[uuid.UUID]*whole {
+	b.t.Helper()
+	recorder, err := EnsureRecorder(b.ctx, b.js)
+	check(b.t, err)
+	found := map[uuid.UUID]*whole{}
+	complete := func() (count int) {
+		for _, w := range found {
+			if w.answered >= 0 && len(w.slots) >= w.answered {
+				count++
+			}
+		}
+		return count
+	}
+	deadline := time.Now().Add(patience)
+	for complete() < n {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("%d of %d replies came; logged: %v", complete(), n, b.logged.All())
+		}
+		batch, err := recorder.Fetch(10, jetstream.FetchMaxWait(100*time.Millisecond))
+		check(b.t, err)
+		for msg := range batch.Messages() {
+			b.take(found, msg)
+		}
+	}
+	return found
+}
+
+func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
+	b.t.Helper()
+	reply, err := ParseReply(msg.Subject(), msg.Headers(), msg.Data(), Limits{})
+	check(b.t, err)
+	w := found[reply.Slice]
+	if w == nil {
+		w = &whole{slots: map[int]Slot{}, answered: -1}
+		found[reply.Slice] = w
+	}
+	w.messages++
+	w.service = reply.Service
+	for _, slot := range reply.Slots {
+		w.slots[slot.Ordinal] = slot
+	}
+	if reply.Answered >= 0 {
+		w.answered, w.failure = reply.Answered, reply.Failure
+	}
+	check(b.t, msg.DoubleAck(b.ctx))
+}
+
+// reply asks and returns the answer.
+func (b *bundle) reply(endpoint string, items []payload) *whole {
+	b.t.Helper()
+	meta := b.ask(endpoint, items)
+	return b.collect(1)[meta.Slice]
+}
+
+// backlog returns how many requests an endpoint has that are not acknowledged.
+func (b *bundle) backlog(endpoint string) int {
+	b.t.Helper()
+	consumer, err := b.js.Consumer(b.ctx, StreamWork, ConsumerName(endpoint))
+	check(b.t, err)
+	info, err := consumer.Info(b.ctx)
+	check(b.t, err)
+	return int(info.NumPending) + info.NumAckPending
+}
+
+// eventually polls until ok, within patience.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for deadline := time.Now().Add(patience); !ok(); <-poll.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("in %s it never came true that %s", patience, what)
+		}
+	}
+}
+
+// await receives from c, within patience.
+func await[T any](t *testing.T, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("no %s in %s", what, patience)
+		panic("unreachable")
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
