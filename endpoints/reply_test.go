@@ -1,0 +1,323 @@
+package endpoints
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+)
+
+// with returns the headers of a valid reply, changed by pairs of name and value. An empty value removes a header.
+func with(meta Meta, pairs ...string) nats.Header {
+	h := meta.header()
+	for i := 0; i < len(pairs); i += 2 {
+		if h[pairs[i]] = []string{pairs[i+1]}; pairs[i+1] == "" {
+			delete(h, pairs[i])
+		}
+	}
+	return h
+}
+
+func TestParseReply(t *testing.T) {
+	t.Parallel()
+	meta := newMeta()
+	meta.Step, meta.Attempt, meta.Generation, meta.Mode = 3, 2, 5, ModeSingle
+	body := ` { "later" : [ {} ], "slots" : [ {"i":17,"d":{"a":[1,2.5e-3]}} , {"e":{"code":"x.Y-1","message":"m\u00e9\u0000",` +
+		`"retry":true},"i":0},{"t":"application/pdf","i":2147483647,"b":"JVBERg=="},{"i":4,"d":null,"more":0}]} `
+	reply, err := ParseReply("tranche.reply.statement", with(meta, HeaderFinal, "9", HeaderService, "s@1 i"),
+		[]byte(body), Limits{})
+	check(t, err)
+	want := &Reply{Meta: meta, Endpoint: "statement", Service: "s@1 i", Answered: 9, Slots: []Slot{
+		{Ordinal: 17, Data: []byte(`{"a":[1,2.5e-3]}`)},
+		{Ordinal: 0, Err: &SlotError{"x.Y-1", "mé\uFFFD", true}},
+		{Ordinal: 2147483647, Data: []byte("%PDF"), ContentType: "application/pdf"},
+		{Ordinal: 4, Data: []byte("null")},
+	}}
+	if !reflect.DeepEqual(reply, want) {
+		t.Errorf("got %+v, want %+v", reply, want)
+	}
+}
+
+func TestParseReplyFailure(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		headers []string
+		body    string
+		want    SlotError
+	}{
+		"in the body": {nil, `{"error":{"code":"db","message":"down","retry":false}}`, SlotError{"db", "down", false}},
+		"in the headers": {[]string{HeaderErrorCode, "500", HeaderError, "no luck"}, ``,
+			SlotError{"500", "no luck", true}},
+		"in both": {[]string{HeaderErrorCode, "500"}, `{"slots":[],"error":{"code":"db"}}`, SlotError{Code: "db"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := with(newMeta(), append(tc.headers, HeaderFinal, "0")...)
+			reply, err := ParseReply("tranche.reply.x", h, []byte(tc.body), Limits{})
+			check(t, err)
+			if reply.Failure == nil || *reply.Failure != tc.want || reply.Answered != 0 {
+				t.Errorf("failure %v, answered %d", reply.Failure, reply.Answered)
+			}
+		})
+	}
+}
+
+func TestParseReplyRefuses(t *testing.T) {
+	t.Parallel()
+	const good = `{"slots":[]}`
+	slot := func(s string) string { return `{"slots":[` + s + `]}` }
+	for name, tc := range map[string]struct {
+		reason, subject, body string
+		headers               []string
+		limits                Limits
+	}{
+		"no version":         {reason: ReasonVersion, body: good, headers: []string{HeaderVersion, ""}},
+		"later version":      {reason: ReasonVersion, body: good, headers: []string{HeaderVersion, "2"}},
+		"no slice":           {reason: ReasonHeader, body: good, headers: []string{HeaderSlice, ""}},
+		"short run":          {reason: ReasonHeader, body: good, headers: []string{HeaderRun, "123"}},
+		"odd step":           {reason: ReasonHeader, body: good, headers: []string{HeaderStep, "-1"}},
+		"attempt 0":          {reason: ReasonHeader, body: good, headers: []string{HeaderAttempt, "0"}},
+		"odd mode":           {reason: ReasonHeader, body: good, headers: []string{HeaderMode, "many"}},
+		"odd error code":     {reason: ReasonHeader, headers: []string{HeaderErrorCode, "no luck", HeaderFinal, "0"}},
+		"other subject":      {reason: ReasonSubject, subject: "tranche.work.x", body: good},
+		"deep subject":       {reason: ReasonSubject, subject: "tranche.reply.x.y", body: good},
+		"encoding":           {reason: ReasonEncoding, body: good, headers: []string{HeaderEncoding, "gzip"}},
+		"not zstd":           {reason: ReasonEncoding, body: good, headers: []string{HeaderEncoding, "zstd"}},
+		"too large":          {reason: ReasonTooLarge, body: good, limits: Limits{MaxBody: 5}},
+		"empty":              {reason: ReasonJSON},
+		"cut off":            {reason: ReasonJSON, body: `{"slots":[{"i":1,"d":"ab`},
+		"trailing":           {reason: ReasonJSON, body: good + `{}`},
+		"trailing comma":     {reason: ReasonJSON, body: slot(`{"i":1,"d":1},`)},
+		"bad UTF-8":          {reason: ReasonJSON, body: slot("{\"i\":1,\"d\":\"\xff\"}")},
+		"lone surrogate":     {reason: ReasonJSON, body: slot(`{"i":1,"d":"\ud800"}`)},
+		"control character":  {reason: ReasonJSON, body: slot("{\"i\":1,\"d\":\"\x01\"}")},
+		"leading zero":       {reason: ReasonJSON, body: slot(`{"i":1,"d":01}`)},
+		"array":              {reason: ReasonJSON, body: `[]`},
+		"nothing":            {reason: ReasonSlot, body: `{}`},
+		"slots twice":        {reason: ReasonSlot, body: `{"slots":[],"slots":[]}`},
+		"no ordinal":         {reason: ReasonSlot, body: slot(`{"d":1}`)},
+		"negative ordinal":   {reason: ReasonSlot, body: slot(`{"i":-1,"d":1}`)},
+		"fraction":           {reason: ReasonSlot, body: slot(`{"i":1.5,"d":1}`)},
+		"large ordinal":      {reason: ReasonSlot, body: slot(`{"i":2147483648,"d":1}`)},
+		"ordinal twice":      {reason: ReasonSlot, body: slot(`{"i":1,"i":2,"d":1}`)},
+		"neither":            {reason: ReasonSlot, body: slot(`{"i":1}`)},
+		"both":               {reason: ReasonSlot, body: slot(`{"i":1,"d":1,"e":{"code":"x"}}`)},
+		"type without bytes": {reason: ReasonSlot, body: slot(`{"i":1,"t":"a/b"}`)},
+		"odd type":           {reason: ReasonSlot, body: slot(`{"i":1,"t":"a\nb/c","b":""}`)},
+		"not base64":         {reason: ReasonSlot, body: slot(`{"i":1,"t":"a/b","b":"*"}`)},
+		"no code":            {reason: ReasonSlot, body: slot(`{"i":1,"e":{"message":"x"}}`)},
+		"long code":          {reason: ReasonSlot, body: slot(`{"i":1,"e":{"code":"` + strings.Repeat("x", 65) + `"}}`)},
+		"deep": {reason: ReasonDepth,
+			body: slot(`{"i":1,"d":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`)},
+		"deep elsewhere":    {reason: ReasonDepth, body: `{"x":` + strings.Repeat("[", 1<<20)},
+		"too many":          {reason: ReasonTooMany, body: slot(`{"i":1,"d":1},{"i":2,"d":1}`), limits: Limits{MaxSlots: 1}},
+		"final too many":    {reason: ReasonTooMany, body: good, headers: []string{HeaderFinal, "8193"}},
+		"final not number":  {reason: ReasonFinal, body: good, headers: []string{HeaderFinal, "yes"}},
+		"final too few":     {reason: ReasonFinal, body: slot(`{"i":1,"d":1}`), headers: []string{HeaderFinal, "0"}},
+		"failure not final": {reason: ReasonFinal, body: `{"error":{"code":"x"}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			subject := tc.subject
+			if subject == "" {
+				subject = "tranche.reply.x"
+			}
+			meta := newMeta()
+			_, err := ParseReply(subject, with(meta, tc.headers...), []byte(tc.body), tc.limits)
+			var bad *MalformedError
+			if !errors.As(err, &bad) || bad.Reason != tc.reason || bad.Detail == "" {
+				t.Fatalf("error %v, want reason %s", err, tc.reason)
+			}
+			if bad.Slice != meta.Slice && name != "no slice" {
+				t.Error("the error does not say which slice")
+			}
+		})
+	}
+}
+
+func TestCompressedBodies(t *testing.T) {
+	t.Parallel()
+	meta := newMeta()
+	h, body := benchReply(meta)
+	h[HeaderEncoding] = []string{encodingZstd}
+	small := compress(body)
+	reply, err := ParseReply("tranche.reply.x", h, small, Limits{})
+	check(t, err)
+	if len(reply.Slots) != benchChunk {
+		t.Errorf("%d slots", len(reply.Slots))
+	}
+	_, err = ParseReply("tranche.reply.x", h, small, Limits{MaxBody: len(body) - 1})
+	var bad *MalformedError
+	if !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
+		t.Errorf("error %v", err)
+	}
+	bomb := compress(make([]byte, 100<<20))
+	if _, err = ParseReply("tranche.reply.x", h, bomb, Limits{}); !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
+		t.Errorf("the bomb: %v", err)
+	}
+	r, err := parseRequest(with(meta, HeaderEncoding, encodingZstd), compress([]byte(`{"items":[{"i":1,"k":"a","d":2}]}`)),
+		Limits{})
+	check(t, err)
+	if len(r.items) != 1 {
+		t.Errorf("%d items", len(r.items))
+	}
+}
+
+// FuzzParseReply holds ParseReply to its promises: no panic, a *MalformedError or a sound reply, and nothing accepted
+// that is not JSON to jsontext.
+func FuzzParseReply(f *testing.F) {
+	for _, seed := range []string{
+		`{"slots":[{"i":17,"d":{"a":[1,-2.5e+3,true,null,"\ud83d\ude00"]}},{"i":18,"e":{"code":"x","message":"y","retry":true}}]}`,
+		`{"slots":[{"i":1,"t":"a/b","b":"JVBERg=="}],"error":{"code":"panic","message":"\u0000","retry":false}}`,
+		`{"slots":[{"i":1,"d":"\\\"\u00e9"}]}`, `{"error":{"code":"x"}}`, `{"slots":[`, `{"slots":[{"i":01}]}`,
+		`{"x":[[[[{"y":{}}]]]],"slots":[]}`, "", "{}", "null", "\xff",
+	} {
+		f.Add("tranche.reply.x", []byte(seed), "2", "", "")
+		f.Add("tranche.reply.x", compress([]byte(seed)), "", "zstd", "500")
+	}
+	meta := newMeta()
+	f.Fuzz(func(t *testing.T, subject string, body []byte, final, encoding, code string) {
+		h := with(meta, HeaderFinal, final, HeaderEncoding, encoding, HeaderErrorCode, code)
+		reply, err := ParseReply(subject, h, body, Limits{MaxBody: 1 << 20, MaxDepth: 50})
+		if err != nil {
+			var bad *MalformedError
+			if !errors.As(err, &bad) || bad.Reason == "" {
+				t.Fatalf("error %v is not a MalformedError", err)
+			}
+			return
+		}
+		if encoding == "" && len(body) > 0 && !isJSON(body) {
+			t.Fatalf("accepted %q, which is not JSON", body)
+		}
+		checkReply(t, reply)
+	})
+}
+
+func isJSON(b []byte) bool { return jsontext.Value(b).IsValid(jsontext.AllowDuplicateNames(true)) }
+
+func checkReply(t *testing.T, reply *Reply) {
+	t.Helper()
+	if reply.Answered >= 0 && reply.Answered < len(reply.Slots) || reply.Answered < -1 {
+		t.Fatalf("answered %d with %d slots", reply.Answered, len(reply.Slots))
+	}
+	for _, s := range reply.Slots {
+		switch {
+		case s.Ordinal < 0, (s.Data == nil) == (s.Err == nil):
+			t.Fatalf("slot %+v", s)
+		case s.Err != nil && (!validCode(s.Err.Code) || s.Err.Message != cleanMessage(s.Err.Message)):
+			t.Fatalf("error %+v", s.Err)
+		case s.Err == nil && s.ContentType == "" && !isJSON(s.Data):
+			t.Fatalf("data %q", s.Data)
+		}
+	}
+}
+
+// FuzzParseRequest does the same for requests.
+func FuzzParseRequest(f *testing.F) {
+	for _, seed := range []string{
+		`{"items":[{"i":17,"k":"CUST-18","d":{"a":1}},{"d":null,"k":"\u00e9\"","i":0}]}`,
+		`{"items":[]}`, `{"items":[{"i":1,"k":"a"}]}`, `{"items":{}}`, `{"items":[{"i":1,"k":"a","d":1}],"items":[]}`,
+	} {
+		f.Add([]byte(seed), "")
+		f.Add(compress([]byte(seed)), "zstd")
+	}
+	meta := newMeta()
+	f.Fuzz(func(t *testing.T, body []byte, encoding string) {
+		r, err := parseRequest(with(meta, HeaderEncoding, encoding), body, Limits{MaxBody: 1 << 20, MaxDepth: 50})
+		if err != nil {
+			var bad *MalformedError
+			if !errors.As(err, &bad) || r != nil && len(r.items) > 0 {
+				t.Fatalf("error %v with %+v", err, r)
+			}
+			return
+		}
+		if encoding == "" && !isJSON(body) {
+			t.Fatalf("accepted %q, which is not JSON", body)
+		}
+		for _, item := range r.items {
+			if item.ordinal < 0 || !isJSON(item.payload) {
+				t.Fatalf("item %+v", item)
+			}
+		}
+	})
+}
+
+func TestRequestBuilderRoundTrip(t *testing.T) {
+	t.Parallel()
+	meta := newMeta()
+	b := NewRequestBuilder("statement", meta, 1<<20)
+	keys := []string{"CUST-1", `quote " and \`, "tab\t", "é\u2028", "", "bad \xff"}
+	for i, key := range keys {
+		if !b.Add(i*7, key, fmt.Appendf(nil, `{"n":%d}`, i)) {
+			t.Fatal("does not fit")
+		}
+	}
+	b.Add(99, "no payload", nil)
+	msg := b.Msg()
+	if msg.Subject != "tranche.work.statement" || msg.Header.Get(HeaderMsgID) != meta.Slice.String() {
+		t.Errorf("subject %s, headers %v", msg.Subject, msg.Header)
+	}
+	r, err := parseRequest(msg.Header, msg.Data, Limits{})
+	check(t, err)
+	if r.Meta != meta || len(r.items) != len(keys)+1 || b.Len() != len(keys)+1 || b.Size() != len(msg.Data) {
+		t.Fatalf("%+v", r)
+	}
+	for i, key := range keys {
+		if got := r.items[i]; got.key != strings.ToValidUTF8(key, "\uFFFD") || got.ordinal != i*7 ||
+			string(got.payload) != fmt.Sprintf(`{"n":%d}`, i) {
+			t.Errorf("item %d: %+v", i, got)
+		}
+	}
+	if string(r.items[len(keys)].payload) != "null" {
+		t.Error("an empty payload is not null")
+	}
+}
+
+func TestRequestBuilderKeepsWithinMaxPayload(t *testing.T) {
+	t.Parallel()
+	const limit = 4096
+	b := NewRequestBuilder("x", newMeta(), limit)
+	if b.Add(0, "k", []byte(`"`+strings.Repeat("x", limit)+`"`)) || b.Len() != 0 || len(b.Msg().Data) != len(`{"items":[]}`) {
+		t.Error("an item larger than a message was taken")
+	}
+	for b.Add(b.Len(), "key", []byte(`{"some":"thing"}`)) {
+	}
+	msg := b.Msg()
+	if size := len(msg.Data) + headerSize(msg.Header); size > limit-400 || size < limit-headerReserve-60 {
+		t.Errorf("the message takes %d bytes of %d", size, limit)
+	}
+	if r, err := parseRequest(msg.Header, msg.Data, Limits{}); err != nil || len(r.items) != b.Len() {
+		t.Errorf("%v", err)
+	}
+	b.Reset("y", Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1}, limit)
+	if b.Len() != 0 || b.Msg().Subject != "tranche.work.y" {
+		t.Error("Reset left something")
+	}
+}
+
+func TestHeaderSizeIsWhatNATSCounts(t *testing.T) {
+	t.Parallel()
+	msg := &nats.Msg{Subject: "s", Header: newMeta().header()}
+	if got, want := headerSize(msg.Header), msg.Size()-len(msg.Subject); got != want {
+		t.Errorf("%d bytes, NATS says %d", got, want)
+	}
+}
+
+func TestValidateName(t *testing.T) {
+	t.Parallel()
+	for name, ok := range map[string]bool{
+		"statement": true, "A-z_09": true, strings.Repeat("x", 64): true,
+		"": false, "a.b": false, "a b": false, "*": false, ">": false, "é": false, strings.Repeat("x", 65): false,
+	} {
+		err := ValidateName(name)
+		var bad *NameError
+		if (err == nil) != ok || err != nil && !errors.As(err, &bad) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
