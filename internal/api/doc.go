@@ -1,0 +1,11 @@
+// Package api is the HTTP API of a node: start runs, look at them, run items again, export.
+//
+// Guarantees: every error is application/problem+json whose detail names the input, the place and the remedy; no GET
+// changes anything; requests from other origins and for unknown hosts are refused; bodies are bounded, but for items,
+// which stream in and out with constant memory. An export that breaks off ends the connection without its proper end,
+// so that a client cannot take it for whole.
+//
+// Not its job: to know what a caller may do. There is no authentication yet, so [Listen] takes loopback addresses only.
+//
+// Concurrency: a [Server] serves any number of requests at once; the nodes behind one database are all equal.
+package api

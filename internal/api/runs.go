@@ -1,0 +1,119 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// RunPath is the run that an operation is about.
+type RunPath struct {
+	Run string `path:"run" doc:"an id, the beginning of one (4 digits or more), a name, or last" example:"last"`
+}
+
+// RunList is the answer to a list.
+type RunList struct {
+	Runs []workqueue.RunSummary `json:"runs"`
+	Next string                 `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+}
+
+// RunDocument is a run with what a person should know about it.
+type RunDocument struct {
+	workqueue.RunView
+	Warnings []string `json:"warnings"`
+}
+
+// ErrorGroups is the answer to a question for errors.
+type ErrorGroups struct {
+	Run    workqueue.RunID        `json:"run"`
+	Groups []workqueue.ErrorGroup `json:"groups"`
+}
+
+// KeyItems is the items of one key: one, unless the run allows duplicates.
+type KeyItems struct {
+	Run   workqueue.RunID      `json:"run"`
+	Items []workqueue.ItemView `json:"items"`
+}
+
+// answer is an answer with a JSON body.
+type answer[T any] struct{ Body T }
+
+// register adds an operation whose errors are the package's.
+func register[In, Out any](
+	s *Server, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
+) {
+	huma.Register(api, op, func(ctx context.Context, in *In) (*answer[Out], error) {
+		out, err := handle(ctx, in)
+		if err != nil {
+			return nil, s.problem(ctx, err)
+		}
+		return &answer[Out]{Body: out}, nil
+	})
+}
+
+func get(id, path, summary string) huma.Operation {
+	return huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Summary: summary}
+}
+
+func (s *Server) registerRuns(api huma.API) {
+	register(s, api, get("list-runs", "/runs", "List runs, newest first"), s.listRuns)
+	register(s, api, get("get-run", "/runs/{run}", "Everything about a run"), s.getRun)
+	register(s, api, get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt"), s.getItem)
+}
+
+type listInput struct {
+	State  []string `query:"state" enum:"loading,running,completed,cancelled" doc:"only runs in one of these states"`
+	Before string   `query:"before" doc:"only runs older than this id"`
+	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
+}
+
+func (s *Server) listRuns(ctx context.Context, in *listInput) (RunList, error) {
+	filter := workqueue.RunFilter{States: in.State, Limit: in.Limit}
+	if in.Before != "" {
+		if err := filter.Before.UnmarshalText([]byte(in.Before)); err != nil {
+			return RunList{}, &inputError{"before is not the id of a run; use the value of next of the page before"}
+		}
+	}
+	runs, err := s.store.Runs(ctx, filter)
+	if err != nil {
+		return RunList{}, err
+	}
+	list := RunList{Runs: runs}
+	if len(runs) == in.Limit {
+		list.Next = runs[len(runs)-1].ID.String()
+	}
+	return list, nil
+}
+
+func (s *Server) getRun(ctx context.Context, in *RunPath) (RunDocument, error) {
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return RunDocument{}, err
+	}
+	return s.runDocument(ctx, id)
+}
+
+func (s *Server) runDocument(ctx context.Context, id workqueue.RunID) (RunDocument, error) {
+	view, err := s.store.Run(ctx, id)
+	if err != nil {
+		return RunDocument{}, err
+	}
+	return RunDocument{RunView: *view, Warnings: s.warnings(ctx, view)}, nil
+}
+
+type itemInput struct {
+	RunPath
+	Key string `path:"key" doc:"the item's key"`
+}
+
+func (s *Server) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return KeyItems{}, err
+	}
+	items, err := s.store.Items(ctx, id, in.Key)
+	return KeyItems{Run: id, Items: items}, err
+}

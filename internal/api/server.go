@@ -1,0 +1,171 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Prefix stands before the path of every operation but the health checks.
+const Prefix = "/api/v1"
+
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	callTimeout   = 30 * time.Second
+	doctorTimeout = 10 * time.Minute
+	streamTimeout = time.Minute // without a byte read or written
+	maxHeader     = 64 << 10
+)
+
+// Engine is the node as the API needs it.
+type Engine interface {
+	Session() workqueue.SessionID
+	Start(ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) (workqueue.Loaded, error)
+	Rerun(ctx context.Context, req workqueue.RerunRequest) (workqueue.Rerun, error)
+	Cancel(ctx context.Context, run workqueue.RunID, actor string) (workqueue.Cancelled, error)
+}
+
+// Plan is a plan ready to run.
+type Plan struct {
+	Name  string
+	Spec  json.RawMessage
+	Steps []workqueue.StepSpec
+}
+
+// Planner reads plans.
+type Planner interface {
+	Parse(name string, yaml []byte) (Plan, error)
+	Single(endpoint string) (Plan, error)
+}
+
+// Config is what a Server needs beside its node.
+type Config struct {
+	Log     *zap.Logger // nil: none
+	Hosts   []string    // allowed in the Host header beside the loopback names, without a port
+	Version string
+	Info    map[string]string // where things are, for people
+}
+
+// Server is the API on a store, a node and a NATS connection. It closes none of them.
+type Server struct {
+	store   *workqueue.Store
+	engine  Engine
+	planner Planner
+	nc      *nats.Conn
+	log     *zap.Logger
+	config  Config
+	handler http.Handler
+}
+
+// New returns a server; Handler and Serve make use of it.
+func New(store *workqueue.Store, engine Engine, planner Planner, nc *nats.Conn, config Config) (*Server, error) {
+	if store == nil || engine == nil || planner == nil || nc == nil {
+		return nil, errors.New("api: a store, an engine, a planner and a NATS connection are needed")
+	}
+	if config.Log == nil {
+		config.Log = zap.NewNop()
+	}
+	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
+	s := &Server{store: store, engine: engine, planner: planner, nc: nc, log: config.Log, config: config}
+	s.handler = s.routes()
+	return s, nil
+}
+
+// Handler is the whole API as one handler.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	settings := huma.DefaultConfig("Tranche", s.config.Version)
+	settings.CreateHooks = nil // no $schema members in the answers
+	settings.DocsPath = ""     // its page would load scripts from elsewhere
+	settings.RejectUnknownQueryParameters = true
+	settings.Servers = []*huma.Server{{URL: Prefix}}
+	v1 := humago.NewWithPrefix(mux, Prefix, settings)
+	s.registerRuns(v1)
+	s.registerStart(v1)
+	s.registerExport(v1)
+	s.registerActions(v1)
+	s.registerSystem(v1)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeProblem(w, http.StatusNotFound, "there is nothing at "+r.URL.Path+"; the API is described at "+
+			Prefix+"/openapi.json")
+	})
+	return s.guard(mux)
+}
+
+// guard refuses foreign hosts and origins, and bounds the time of a request; streams move their own deadlines.
+func (s *Server) guard(next http.Handler) http.Handler {
+	origins := http.NewCrossOriginProtection()
+	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeProblem(w, http.StatusForbidden, "a page of another origin may not change anything here")
+	}))
+	protected := origins.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !slices.Contains(s.config.Hosts, hostOnly(r.Host)) {
+			writeProblem(w, http.StatusForbidden, "the host "+r.Host+" is not one of this server's; "+
+				"use 127.0.0.1 or localhost, or name it with --allow-host")
+			return
+		}
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cache-Control", "no-store")
+		extend(w, callTimeout)
+		protected.ServeHTTP(w, r)
+	})
+}
+
+// extend gives a request that much more time to be read and answered.
+func extend(w http.ResponseWriter, d time.Duration) {
+	control := http.NewResponseController(w)
+	until := time.Now().Add(d)
+	// A writer without deadlines, as in tests, has no time-out either.
+	_ = control.SetReadDeadline(until)
+	_ = control.SetWriteDeadline(until)
+}
+
+func hostOnly(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		return name
+	}
+	if len(host) > 2 && host[0] == '[' {
+		return host[1 : len(host)-1]
+	}
+	return host
+}
+
+// Serve answers requests until ctx ends, then lets those under way end within grace. It closes the listener.
+func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Duration) error {
+	server := &http.Server{
+		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: zap.NewStdLog(s.log),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	err := server.Shutdown(stop)
+	if err != nil {
+		err = errors.Join(err, server.Close())
+	}
+	<-served
+	return err
+}

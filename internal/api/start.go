@@ -1,0 +1,311 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// The parts of a multipart start, in this order.
+const (
+	PartRun   = "run"   // RunSettings as JSON
+	PartItems = "items" // the items
+)
+
+const (
+	maxSettings     = 1 << 20
+	maxInFlight     = 10_000
+	maxDrained      = 1 << 30 // of an input that was refused
+	drainTimeout    = 10 * time.Second
+	maxDecompressed = 1 << 40
+)
+
+// RunSettings is how to run the items that come with it. Either Endpoint or Plan is set.
+type RunSettings struct {
+	Endpoint       string            `json:"endpoint,omitempty"`
+	Plan           string            `json:"plan,omitempty" doc:"a plan in YAML"`
+	PlanName       string            `json:"plan_name,omitempty" doc:"its name, when it does not give itself one"`
+	Key            string            `json:"key,omitempty" doc:"the column or field that is the item's key"`
+	Format         string            `json:"format,omitempty" doc:"csv or ndjson; recognised when absent"`
+	Name           string            `json:"name,omitempty"`
+	Params         map[string]string `json:"params,omitempty"`
+	Chunk          int               `json:"chunk,omitempty" doc:"0: what the plan says"`
+	InFlight       int               `json:"in_flight,omitempty" doc:"0: what the plan says"`
+	Priority       int               `json:"priority,omitempty"`
+	IdempotencyKey string            `json:"idempotency_key,omitempty"`
+	OnDuplicate    string            `json:"on_duplicate,omitempty" doc:"error, skip or allow"`
+	Source         string            `json:"source,omitempty" doc:"where the items come from, for people"`
+}
+
+// Started is a run that was started, or, when Existing, the one that the idempotency key had started before.
+type Started struct {
+	Run      workqueue.RunID `json:"run"`
+	Name     string          `json:"name,omitempty"`
+	Items    int64           `json:"items"`
+	Skipped  int64           `json:"skipped"`
+	Existing bool            `json:"existing"`
+	Key      string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
+	Warnings []string        `json:"warnings"`
+}
+
+type startInput struct {
+	Actor
+	Endpoint       string   `query:"endpoint"`
+	Key            string   `query:"key"`
+	Format         string   `query:"format" enum:"csv,ndjson"`
+	Name           string   `query:"name"`
+	Param          []string `query:"param,explode" doc:"name=value; may stand more than once"`
+	Chunk          int      `query:"chunk"`
+	InFlight       int      `query:"in_flight"`
+	Priority       int      `query:"priority"`
+	IdempotencyKey string   `query:"idempotency_key"`
+	OnDuplicate    string   `query:"on_duplicate" enum:"error,skip,allow"`
+	Source         string   `query:"source"`
+}
+
+const startDescription = `The body is the items, as CSV or NDJSON, plain or compressed with gzip or zstd, and the query
+holds the settings. Or it is multipart/form-data with two parts in this order: run, the settings as JSON (also plan, a
+plan in YAML, and plan_name), and items. Either way items stream in. After an error there is no run.`
+
+func (s *Server) registerStart(api huma.API) {
+	huma.Register(api, huma.Operation{
+		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
+		Description: startDescription, DefaultStatus: http.StatusCreated,
+		Responses: map[string]*huma.Response{"201": {
+			Description: "The run is under way; 200 when the idempotency key had started it before.",
+			Content: map[string]*huma.MediaType{"application/json": {
+				Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[Started]()),
+			}},
+		}},
+	}, func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
+		return &huma.StreamResponse{Body: func(ctx huma.Context) {
+			r, w := humago.Unwrap(ctx)
+			s.start(w, r, in)
+		}}, nil
+	})
+}
+
+func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
+	body := &movingBody{body: r.Body, control: http.NewResponseController(w)}
+	started, err := s.load(r, body, in)
+	if err != nil {
+		s.refuse(w, r, body, err)
+		return
+	}
+	extend(w, callTimeout)
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Location", Prefix+"/runs/"+started.Run.String())
+	code := http.StatusCreated
+	if started.Existing {
+		code = http.StatusOK
+	}
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(started) // a caller that is gone can ask by its idempotency key
+}
+
+// refuse answers at once and then reads on for a while: a client that is still sending would otherwise see its
+// connection reset instead of the answer.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, body io.Reader, err error) {
+	control := http.NewResponseController(w)
+	duplex := control.EnableFullDuplex() == nil
+	extend(w, drainTimeout)
+	w.Header().Set("Connection", "close")
+	sendProblem(w, s.problem(r.Context(), err))
+	if duplex && control.Flush() == nil {
+		_, _ = io.CopyN(io.Discard, body, maxDrained)
+	}
+}
+
+func (s *Server) load(r *http.Request, body io.Reader, in *startInput) (Started, error) {
+	settings, items, err := settingsOf(r, body, in)
+	if err != nil {
+		return Started{}, err
+	}
+	req, err := s.request(settings, in.Actor.Name)
+	if err != nil {
+		return Started{}, err
+	}
+	rows, err := intake.Open(items, intake.Config{
+		Format: intake.Format(settings.Format), Key: settings.Key, MaxDecompressed: maxDecompressed,
+	})
+	if err != nil {
+		return Started{}, err
+	}
+	var row intake.Item
+	loaded, err := s.engine.Start(r.Context(), req, func(item *workqueue.LoadItem) error {
+		if err := rows.Next(&row); err != nil {
+			return err
+		}
+		item.Key, item.Payload, item.Line = row.Key, row.Payload, row.Line
+		return nil
+	})
+	if err != nil {
+		return Started{}, err
+	}
+	names := make([]string, len(req.Steps))
+	for i := range req.Steps {
+		names[i] = req.Steps[i].Endpoint
+	}
+	return Started{
+		Run: loaded.Run, Name: req.Name, Items: loaded.Items, Skipped: loaded.Skipped, Existing: loaded.Existing,
+		Key: rows.Key(), Warnings: s.unheard(r.Context(), names),
+	}, nil
+}
+
+// settingsOf reads the settings from where they stand, and returns the rest of the body as the items.
+func settingsOf(r *http.Request, body io.Reader, in *startInput) (RunSettings, io.Reader, error) {
+	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "multipart/form-data" {
+		settings, err := in.settings()
+		return settings, body, err
+	}
+	parts := multipart.NewReader(body, params["boundary"])
+	var settings RunSettings
+	part, err := namedPart(parts, PartRun)
+	if err != nil {
+		return settings, nil, err
+	}
+	decoder := json.NewDecoder(io.LimitReader(part, maxSettings))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&settings); err != nil {
+		return settings, nil, &inputError{"part run: " + err.Error() + "; it must be one JSON object with the settings"}
+	}
+	items, err := namedPart(parts, PartItems)
+	return settings, items, err
+}
+
+func namedPart(parts *multipart.Reader, name string) (io.Reader, error) {
+	part, err := parts.NextPart()
+	if err != nil || part.FormName() != name {
+		return nil, &inputError{"the multipart body needs the parts run and items, in this order; " + name + " is missing"}
+	}
+	return part, nil
+}
+
+func (in *startInput) settings() (RunSettings, error) {
+	settings := RunSettings{
+		Endpoint: in.Endpoint, Key: in.Key, Format: in.Format, Name: in.Name, Chunk: in.Chunk, InFlight: in.InFlight,
+		Priority: in.Priority, IdempotencyKey: in.IdempotencyKey, OnDuplicate: in.OnDuplicate, Source: in.Source,
+		Params: map[string]string{},
+	}
+	for _, p := range in.Param {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || name == "" {
+			return settings, &inputError{fmt.Sprintf("param %q is not name=value", p)}
+		}
+		settings.Params[name] = value
+	}
+	return settings, nil
+}
+
+// request checks the settings and makes a load of them.
+func (s *Server) request(set RunSettings, actor string) (workqueue.LoadRequest, error) {
+	plan, err := s.plan(set)
+	if err != nil {
+		return workqueue.LoadRequest{}, err
+	}
+	if err := set.validate(); err != nil {
+		return workqueue.LoadRequest{}, err
+	}
+	steps := slices.Clone(plan.Steps)
+	for i := range steps {
+		if set.Chunk > 0 {
+			steps[i].Chunk = set.Chunk
+		}
+		if set.InFlight > 0 {
+			steps[i].InFlight = set.InFlight
+		}
+	}
+	params := maps.Clone(set.Params)
+	if params == nil {
+		params = map[string]string{}
+	}
+	return workqueue.LoadRequest{
+		Name: set.Name, Plan: plan.Name, Spec: plan.Spec, Params: params, Priority: set.Priority, Steps: steps,
+		OnDuplicate: workqueue.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
+		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(),
+	}, nil
+}
+
+func (s *Server) plan(set RunSettings) (Plan, error) {
+	if (set.Endpoint == "") == (set.Plan == "") {
+		return Plan{}, &inputError{"give either an endpoint or a plan"}
+	}
+	if set.Endpoint != "" {
+		if err := endpoints.ValidateName(set.Endpoint); err != nil {
+			return Plan{}, &inputError{err.Error()}
+		}
+		plan, err := s.planner.Single(set.Endpoint)
+		if err != nil {
+			return Plan{}, &inputError{err.Error()}
+		}
+		return plan, nil
+	}
+	plan, err := s.planner.Parse(set.PlanName, []byte(set.Plan))
+	if err != nil {
+		return Plan{}, &inputError{err.Error()}
+	}
+	return plan, nil
+}
+
+func (set *RunSettings) validate() error {
+	switch {
+	case set.Chunk < 0 || set.Chunk > bitfield.Size:
+		return &inputError{fmt.Sprintf("chunk is %d; it must lie between 1 and %d", set.Chunk, bitfield.Size)}
+	case set.InFlight < 0 || set.InFlight > maxInFlight:
+		return &inputError{fmt.Sprintf("in_flight is %d; it must lie between 1 and %d", set.InFlight, maxInFlight)}
+	case set.Name == workqueue.LastRun:
+		return &inputError{`a run cannot be called "last", which always means the newest; choose another name`}
+	case len(set.Name) > 200 || strings.ContainsRune(set.Name, 0):
+		return &inputError{"a name has at most 200 bytes, and no NUL"}
+	}
+	switch workqueue.OnDuplicate(set.OnDuplicate) {
+	case "", workqueue.DuplicateError, workqueue.DuplicateSkip, workqueue.DuplicateAllow:
+	default:
+		return &inputError{fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow", set.OnDuplicate)}
+	}
+	switch intake.Format(set.Format) {
+	case intake.Recognise, intake.CSV, intake.NDJSON:
+		return nil
+	default:
+		return &inputError{fmt.Sprintf("format is %q; it must be csv or ndjson", set.Format)}
+	}
+}
+
+// movingBody gives a sender more time whenever something arrives.
+type movingBody struct {
+	body    io.Reader
+	control *http.ResponseController
+	moved   time.Time
+}
+
+// Read implements io.Reader. A break in the stream is the sender's: it must not look like the end of the items.
+func (b *movingBody) Read(p []byte) (int, error) {
+	if now := time.Now(); now.Sub(b.moved) > time.Second {
+		b.moved = now
+		_ = b.control.SetReadDeadline(now.Add(streamTimeout)) // tests have none
+		_ = b.control.SetWriteDeadline(now.Add(2 * streamTimeout))
+	}
+	n, err := b.body.Read(p)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = &inputError{"the items break off before their end; nothing was started, send them again"}
+	}
+	return n, err
+}
