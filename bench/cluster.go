@@ -100,8 +100,8 @@ func (pg *cluster) close() error {
 	return err
 }
 
-// freshDatabase makes an empty database, takes a checkpoint so that every sample starts from the same state, and returns
-// the database's URL. The caller drops it.
+// freshDatabase makes an empty database, takes a checkpoint so that every sample starts from the same state, and
+// returns the database's name and URL. The caller drops it.
 func (pg *cluster) freshDatabase(ctx context.Context, contestant string) (name, at string, err error) {
 	name = "tranche_bench_" + contestant
 	quoted := pgx.Identifier{name}.Sanitize()

@@ -41,8 +41,8 @@ WHERE run_id = $1 AND ordinal >= $2 AND ordinal < $3 ORDER BY ordinal`
 //
 //  1. One COPY (one commit) puts n items into a table with a primary key (run, ordinal) and no other index.
 //  2. They are read in order, 8,000 by primary key at a time, as raw bytes.
-//  3. Each read's payloads go, as the results, into a second table with a primary key (run, ordinal), by COPY in commits
-//     of 500.
+//  3. Each read's payloads go, as the results, into a second table with a primary key (run, ordinal), by COPY in
+//     commits of 500.
 //
 // It is written to be fast: binary COPY encoded by hand on pgconn, rows taken without decoding, one prepared statement,
 // buffers reused. The items are made by the same code that makes Tranche's input. What it leaves out is what a batch
