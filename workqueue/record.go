@@ -61,13 +61,18 @@ func (s *Store) Record(ctx context.Context, answers []Answer) (Recorded, error) 
 	for i := range answers {
 		ids = append(ids, answers[i].Slice)
 	}
+	parts, reused := s.parts.Get().(*copyRows)
+	if !reused {
+		parts = &copyRows{}
+	}
+	defer s.parts.Put(parts)
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		out = Recorded{Verdicts: make([]Verdict, len(answers))}
 		held, err := lockSlices(ctx, tx, slicesByID, ids)
 		if err != nil {
 			return err
 		}
-		set := newSettlement()
+		set := newSettlement(parts)
 		tallies := make(map[SliceID]*tally, len(held))
 		for _, h := range held {
 			tallies[h.ID] = &tally{heldSlice: h}

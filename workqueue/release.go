@@ -17,7 +17,7 @@ func release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause
 	if err != nil || len(held) == 0 {
 		return 0, err
 	}
-	s := newSettlement()
+	s := newSettlement(&copyRows{})
 	for _, h := range held {
 		if h.live() {
 			s.pass(h, h.remaining, cause, e)
@@ -146,7 +146,7 @@ func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks 
 			return err
 		}
 		h := held[0]
-		set := newSettlement()
+		set := newSettlement(&copyRows{})
 		for _, mask := range masks {
 			piece := Slice{NewSliceID(), h.Run, h.Step, h.Block, h.Generation, mask, h.Attempt, h.Failures, CauseSplit}
 			set.made = append(set.made,

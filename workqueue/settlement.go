@@ -19,7 +19,7 @@ import (
 // attempts that failed, slices, planes, the tracker, the completion of runs. Recording a reply and releasing a lost
 // slice differ only in what they put into it.
 type settlement struct {
-	parts    copyRows
+	parts    *copyRows
 	errors   copyRows
 	ended    []sliceUpdate
 	made     []madeSlice
@@ -59,8 +59,8 @@ type Completion struct {
 	Failed     int64
 }
 
-func newSettlement() *settlement {
-	s := &settlement{outcomes: map[blockID]*outcome{}}
+func newSettlement(parts *copyRows) *settlement {
+	s := &settlement{parts: parts, outcomes: map[blockID]*outcome{}}
 	s.parts.reset()
 	s.errors.reset()
 	return s

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,7 +15,8 @@ import (
 
 // Store is PostgreSQL as Tranche sees it. It is safe for concurrent use.
 type Store struct {
-	pool *pgxpool.Pool
+	pool  *pgxpool.Pool
+	parts sync.Pool // *copyRows: buffers of past recordings, some megabytes each
 }
 
 // New returns a store on a pool whose database has been migrated. The store does not close the pool.

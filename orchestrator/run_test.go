@@ -1,0 +1,53 @@
+package orchestrator_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestRunCompletesAndFailedItemsAreRunAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var repaired atomic.Bool
+	b.serve(t, "statement", func(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		for _, item := range chunk.Items() {
+			if item.In.ID == "C7" && !repaired.Load() {
+				item.Fail("no_balance", "the account has no balance")
+				continue
+			}
+			item.Reply(statement{Of: item.In.ID})
+		}
+		return nil
+	})
+	run := b.start(t, request("statement"), 20_000)
+	if done, failed := b.outcome(t, run, 1); done != 19_999 || failed != 1 {
+		t.Fatalf("done %d, failed %d; want 19999 and 1", done, failed)
+	}
+	b.check(t)
+	repaired.Store(true)
+	rerun, err := b.node.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true},
+		Chunk: 1, Actor: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rerun.Items != 1 || rerun.Generation != 2 {
+		t.Fatalf("rerun %+v; want 1 item in generation 2", rerun)
+	}
+	if done, failed := b.outcome(t, run, 2); done != 20_000 || failed != 0 {
+		t.Fatalf("done %d, failed %d; want 20000 and 0", done, failed)
+	}
+	b.check(t)
+}
+
+func TestOneItem(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve(t, "echo", echo)
+	run := b.start(t, request("echo"), 1)
+	b.outcome(t, run, 1)
+	b.check(t)
+}

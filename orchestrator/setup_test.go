@@ -1,0 +1,194 @@
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// bundle is a node, a server and a database for one test.
+type bundle struct {
+	pool  *pgxpool.Pool
+	store *workqueue.Store
+	ns    *embedded.NATS
+	nc    *nats.Conn
+	node  *orchestrator.Node
+}
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	pool := testenv.Pool(t)
+	ns := testenv.NATS(t)
+	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	b.node = b.startNode(t)
+	return b
+}
+
+// startNode runs a node until the end of the test.
+func (b *bundle) startNode(t *testing.T) *orchestrator.Node {
+	t.Helper()
+	cfg := orchestrator.Config{Log: zaptest.NewLogger(t), Version: "test", Grace: 5 * time.Second,
+		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
+	node, err := orchestrator.New(b.store, testenv.Conn(t, b.ns), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, "node", node.Run)
+	select {
+	case <-node.Ready():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the node did not get ready")
+	}
+	return node
+}
+
+// run keeps f going until the end of the test, and checks that it stops without an error.
+func run(t *testing.T, name string, f func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+}
+
+type account struct {
+	ID string `json:"id"`
+}
+
+type statement struct {
+	Of string `json:"of"`
+}
+
+// serve runs a service with one list endpoint until the end of the test.
+func (b *bundle) serve(t *testing.T, endpoint string,
+	handle func(context.Context, *endpoints.Chunk[account, statement]) error,
+) {
+	t.Helper()
+	svc, err := endpoints.New(testenv.Conn(t, b.ns), endpoints.Config{Name: "test", Version: "1.0.0",
+		Log: zaptest.NewLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := endpoints.HandleList(svc, endpoint, handle); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "service", svc.Run)
+}
+
+// echo answers every item.
+func echo(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
+	for _, item := range chunk.Items() {
+		item.Reply(statement{Of: item.In.ID})
+	}
+	return nil
+}
+
+// items yields n items with the keys C0, C1, ….
+func items(n int) func(*workqueue.LoadItem) error {
+	i := 0
+	return func(item *workqueue.LoadItem) error {
+		if i == n {
+			return io.EOF
+		}
+		item.Key = "C" + strconv.Itoa(i)
+		item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
+		item.Line = i + 2
+		i++
+		return nil
+	}
+}
+
+func request(endpoint string) workqueue.LoadRequest {
+	return workqueue.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
+		Name: endpoint, Endpoint: endpoint, Chunk: 500, InFlight: 16, MaxAttempts: 3, Timeout: 30 * time.Second,
+		RetryBackoff: 10 * time.Millisecond,
+	}}}
+}
+
+// start loads a run of n items.
+func (b *bundle) start(t *testing.T, req workqueue.LoadRequest, n int) workqueue.RunID {
+	t.Helper()
+	loaded, err := b.node.Start(t.Context(), req, items(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loaded.Items != int64(n) {
+		t.Fatalf("loaded %d items of %d", loaded.Items, n)
+	}
+	return loaded.Run
+}
+
+// outcome waits until a generation of the run is completed and returns its counts.
+func (b *bundle) outcome(t *testing.T, run workqueue.RunID, generation int) (done, failed int64) {
+	t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for time.Now().Before(deadline) {
+		var state string
+		var gen int
+		err := b.pool.QueryRow(t.Context(), `SELECT state, generation, coalesce(done, 0), coalesce(failed, 0)
+			FROM batchrun WHERE id = $1`, run).Scan(&state, &gen, &done, &failed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state == "completed" && gen == generation {
+			return done, failed
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("the test ended")
+		}
+	}
+	t.Fatalf("run %s is not completed: %s", run, b.dump(t, run))
+	return 0, 0
+}
+
+// dump says where the items of a run are.
+func (b *bundle) dump(t *testing.T, run workqueue.RunID) string {
+	t.Helper()
+	var text string
+	err := b.pool.QueryRow(context.Background(), `
+		SELECT concat_ws('; ',
+		  (SELECT string_agg(format('block %s ready %s done %s failed %s', block, bit_count(ready), bit_count(done),
+		     bit_count(failed)), ', ') FROM work_block WHERE run_id = $1),
+		  (SELECT string_agg(format('%s %s %s n=%s', state, cause, attempt, bit_count(remaining)), ', ')
+		     FROM work_slice WHERE run_id = $1))`, run).Scan(&text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// check fails the test when the invariants do not hold.
+func (b *bundle) check(t *testing.T) {
+	t.Helper()
+	report, err := b.store.Doctor(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		t.Errorf("invariant: %v", v)
+	}
+}
