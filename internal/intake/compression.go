@@ -69,7 +69,7 @@ func (s *sourceReader) Read(p []byte) (int, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.err = err
 	}
-	return n, err //nolint:wrapcheck // a Reader hands on the error it got; the caller adds the line
+	return n, err
 }
 
 // unpackReader counts what comes out and turns the errors of a decompressor into an InputError.
@@ -92,7 +92,7 @@ func (u *unpackReader) Read(p []byte) (int, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return n, u.explain(err)
 	}
-	return n, err //nolint:wrapcheck // io.EOF must stay itself
+	return n, err
 }
 
 func (u *unpackReader) explain(err error) error {

@@ -54,7 +54,8 @@ func (c *csvReader) next(item *Item) error {
 	if c.index != len(c.names) {
 		return c.wrongCount()
 	}
-	item.Payload = append(payload, '}')
+	payload = append(payload, '}')
+	item.Payload = payload
 	return nil
 }
 
@@ -153,7 +154,7 @@ func (c *csvReader) quotedLine(opened int) error {
 	}
 	err := c.nextLine()
 	if errors.Is(err, io.EOF) {
-		return c.errorAt(opened, "the quote that opens here is never closed; close it, or double it if it is part of the text")
+		return c.errorAt(opened, "the quote that opens here is never closed; close it, or double it if it is meant as text")
 	}
 	return err
 }

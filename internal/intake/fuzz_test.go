@@ -65,7 +65,8 @@ func goodKey(key string) bool { return key != "" && len(key) <= intake.MaxKeyByt
 func FuzzCSV(f *testing.F) {
 	for _, seed := range []string{
 		"id,name\n7,Ann\n8,\n", "\uFEFFid,b\r\n\r\n1,\"x\"\"\r\ny\"\r\n", "a\n\"b\nc", "a,b\n1,2,3\n", "id\n\"\"\"\"\r",
-		"key,a\n1,\"x\"y\n", "a,a\n", "a,\"\"\n1,2", "id\n\r\r\n", "id,b\n1,\xff\n", "id,b\n1,\\\t\x01\x00\n", "\"i\nd\"\n1\n", " \n ",
+		"key,a\n1,\"x\"y\n", "a,a\n", "a,\"\"\n1,2", "id\n\r\r\n", "id,b\n1,\xff\n", "id,b\n1,\\\t\x01\x00\n",
+		"\"i\nd\"\n1\n", " \n ",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -225,7 +226,8 @@ func FuzzNDJSON(f *testing.F) {
 	for _, seed := range []string{
 		"{\"id\":7,\"n\":1.50}\n{\"id\":\"8\"}\n", ` { "id" : -1 , "a" : [ {} , "\\u0000" ] } `, `{"id":"\u0000"}`,
 		`{"id":1,"a":{"b":1,"b":2}}`, `{"\u0069d":"\ud83d\ude00"}`, `{"id":"\ud800"}`, `{"id":1}{"id":2}`, `{"id":1.0}`,
-		"{\"id\":1,\n\"a\":2}", "{\"id\":\"a\xff\"}", "[1]", "{}", `{"id":"a\"b\\"}`, "{\"id\":\"\x01\"}", "\uFEFF{\"id\":1}\r",
+		"{\"id\":1,\n\"a\":2}", "{\"id\":\"a\xff\"}", "[1]", "{}", `{"id":"a\"b\\"}`, "{\"id\":\"\x01\"}",
+		"\uFEFF{\"id\":1}\r",
 	} {
 		f.Add([]byte(seed))
 	}

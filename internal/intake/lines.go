@@ -49,7 +49,7 @@ func (l *lineReader) collect(piece []byte) ([]byte, error) {
 		case len(l.long) > l.limit:
 			return l.long, errLineTooLong
 		case !errors.Is(err, bufio.ErrBufferFull):
-			return l.long, err //nolint:wrapcheck // next judges it
+			return l.long, err
 		}
 	}
 }
@@ -62,8 +62,7 @@ func trimEnd(line []byte) []byte {
 
 // readError tells where reading stopped. An InputError gets the line, any other error is the source's own.
 func readError(line int, err error) error {
-	var input *InputError
-	if errors.As(err, &input) {
+	if input, ok := errors.AsType[*InputError](err); ok {
 		return &InputError{Line: line, Reason: input.Reason, Err: input.Err}
 	}
 	return fmt.Errorf("read the input after line %d: %w", line, err)

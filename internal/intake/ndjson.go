@@ -98,7 +98,7 @@ func (n *ndjsonReader) check(line []byte) (key string, err error) {
 		case len(value) > n.maxField:
 			return "", n.errorAt(n.field(), "larger than %s; shorten it, or raise the limit", size(n.maxField))
 		case nul, mayHoldNUL && hasEscapedNUL(value):
-			return "", n.errorAt(n.field(), `holds \u0000, the NUL character, which PostgreSQL cannot store in a text; remove it`)
+			return "", n.errorAt(n.field(), `holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`)
 		case isKey:
 			if key, err = n.keyOf(value); err != nil {
 				return "", err

@@ -30,7 +30,7 @@ func readAll(in io.Reader, cfg intake.Config) ([]row, error) {
 			return rows, nil
 		}
 		if err != nil {
-			if again := r.Next(&item); again != err { //nolint:errorlint // it must be the very same error
+			if again := r.Next(&item); again != err { //nolint:errorlint // it must be the very same
 				return rows, errors.New("the second error differs from the first: " + again.Error())
 			}
 			return rows, err
@@ -112,7 +112,9 @@ func TestGoodInput(t *testing.T) {
 			want: []row{{"1", `{"id":1}`, 1}, {"2", `{"key":"k","id":2}`, 2}},
 		},
 		"ndjson as configured, with another key": {
-			in: `{"a":"1","b":"2"}`, cfg: intake.Config{Format: intake.NDJSON, Key: "b"}, want: []row{{"2", `{"a":"1","b":"2"}`, 1}},
+			in:   `{"a":"1","b":"2"}`,
+			cfg:  intake.Config{Format: intake.NDJSON, Key: "b"},
+			want: []row{{"2", `{"a":"1","b":"2"}`, 1}},
 		},
 	}
 	for name, test := range tests {
@@ -140,82 +142,235 @@ func TestBadInput(t *testing.T) {
 		cfg  intake.Config
 		want string
 	}{
-		"empty":       {"", intake.Config{}, "the input is empty; give a header line and rows (CSV), or one JSON object a line"},
-		"only blanks": {" \r\n\n", intake.Config{}, "the input is empty; give a header line and rows (CSV), or one JSON object a line"},
+		"empty": {
+			"", intake.Config{},
+			"the input is empty; give a header line and rows (CSV), or one JSON object a line",
+		},
+		"only blanks": {
+			" \r\n\n", intake.Config{},
+			"the input is empty; give a header line and rows (CSV), or one JSON object a line",
+		},
 		"only a byte order mark": {
-			"\uFEFF", intake.Config{}, "the input is empty; give a header line and rows (CSV), or one JSON object a line",
+			"\uFEFF", intake.Config{},
+			"the input is empty; give a header line and rows (CSV), or one JSON object a line",
 		},
-		"only a header":   {"id,name\n\n", intake.Config{}, "the input has a header line but no rows; add at least one"},
-		"many blanks":     {strings.Repeat("\n", 70000), intake.Config{}, "the input starts with 64 KiB of white space; remove it"},
-		"an array":        {"[{\"id\":1}]", intake.Config{}, "the input is one JSON array; write its elements as one object a line (jq -c '.[]' does that)"},
-		"a spreadsheet":   {"PK\x03\x04rest", intake.Config{}, "the input is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV (UTF-8)"},
-		"UTF-16":          {"\xff\xfei\x00d\x00", intake.Config{}, "the input is UTF-16; save it as UTF-8"},
-		"bzip2":           {"BZh91AY&SYrest", intake.Config{}, "the input is bzip2, which is not read; unpack it, or use gzip or zstd"},
-		"xz":              {"\xfd7zXZ\x00", intake.Config{}, "the input is xz, which is not read; unpack it, or use gzip or zstd"},
-		"parquet":         {"PAR1\x15", intake.Config{}, "the input is Parquet, which is not read; export it as CSV or NDJSON"},
-		"too few fields":  {"a,b,c\n1,2,3\n1,2\n", intake.Config{}, "line 3: 2 fields, the header has 3; add the missing field, or quote the line break that cuts the row"},
-		"one field":       {"a,b\n1\n", intake.Config{}, "line 2: 1 field, the header has 2; add the missing field, or quote the line break that cuts the row"},
-		"too many fields": {"a,b\n1,2,3\n", intake.Config{}, `line 2: 3 fields, the header has 2; quote the field that holds the delimiter ','`},
-		"a name twice":    {"id,a,a\n1,2,3\n", intake.Config{}, `line 1, field "a": the header has this name twice; rename one`},
-		"an empty name":   {"\nid,,a\n1,2,3\n", intake.Config{}, "line 2: column 2 of the header: the name is empty; name every column"},
-		"a bad name":      {"id,\xe9\n1,2\n", intake.Config{}, "line 1: column 2 of the header: byte 1 (0xe9) is not valid UTF-8; save the input as UTF-8"},
-		"a NUL in a name": {"id,a\x00\n1,2\n", intake.Config{}, "line 1: column 2 of the header: byte 2 is NUL, which PostgreSQL cannot store in a text; remove it"},
-		"CR line ends":    {"id,a\r1,2\r", intake.Config{}, "line 1: column 2 of the header: a carriage return without a line feed; save the input with LF or CRLF line ends"},
+		"only a header": {
+			"id,name\n\n", intake.Config{},
+			"the input has a header line but no rows; add at least one",
+		},
+		"many blanks": {
+			strings.Repeat("\n", 70000), intake.Config{},
+			"the input starts with 64 KiB of white space; remove it",
+		},
+		"an array": {
+			"[{\"id\":1}]", intake.Config{},
+			"the input is one JSON array; write its elements as one object a line (jq -c '.[]' does that)",
+		},
+		"a spreadsheet": {
+			"PK\x03\x04rest", intake.Config{},
+			"the input is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV (UTF-8)",
+		},
+		"UTF-16": {"\xff\xfei\x00d\x00", intake.Config{}, "the input is UTF-16; save it as UTF-8"},
+		"bzip2": {
+			"BZh91AY&SYrest", intake.Config{},
+			"the input is bzip2, which is not read; unpack it, or use gzip or zstd",
+		},
+		"xz": {
+			"\xfd7zXZ\x00", intake.Config{},
+			"the input is xz, which is not read; unpack it, or use gzip or zstd",
+		},
+		"parquet": {
+			"PAR1\x15", intake.Config{},
+			"the input is Parquet, which is not read; export it as CSV or NDJSON",
+		},
+		"too few fields": {
+			"a,b,c\n1,2,3\n1,2\n", intake.Config{},
+			"line 3: 2 fields, the header has 3; add the missing field, or quote the line break that cuts the row",
+		},
+		"one field": {
+			"a,b\n1\n", intake.Config{},
+			"line 2: 1 field, the header has 2; add the missing field, or quote the line break that cuts the row",
+		},
+		"too many fields": {
+			"a,b\n1,2,3\n", intake.Config{},
+			`line 2: 3 fields, the header has 2; quote the field that holds the delimiter ','`,
+		},
+		"a name twice": {
+			"id,a,a\n1,2,3\n", intake.Config{},
+			`line 1, field "a": the header has this name twice; rename one`,
+		},
+		"an empty name": {
+			"\nid,,a\n1,2,3\n", intake.Config{},
+			"line 2: column 2 of the header: the name is empty; name every column",
+		},
+		"a bad name": {
+			"id,\xe9\n1,2\n", intake.Config{},
+			"line 1: column 2 of the header: byte 1 (0xe9) is not valid UTF-8; save the input as UTF-8",
+		},
+		"a NUL in a name": {
+			"id,a\x00\n1,2\n", intake.Config{},
+			"line 1: column 2 of the header: byte 2 is NUL, which PostgreSQL cannot store in a text; remove it",
+		},
+		"CR line ends": {
+			"id,a\r1,2\r", intake.Config{},
+			"line 1: column 2 of the header: a carriage return without a line feed; save the input with LF or " +
+				"CRLF line ends",
+		},
 		"no key column": {
-			"id,na me\n1,2\n", intake.Config{Key: "nr"}, `line 1: no column "nr" for the key; the columns are "id", "na me"`,
+			"id,na me\n1,2\n", intake.Config{Key: "nr"},
+			`line 1: no column "nr" for the key; the columns are "id", "na me"`,
 		},
-		"an empty key":  {"id,a\n1,x\n,y\n", intake.Config{}, `line 3, field "id": the key is empty; every row needs one`},
-		"a long key":    {"id\n" + strings.Repeat("k", 513), intake.Config{}, `line 2, field "id": the key has 513 bytes, more than 512; choose a shorter field as the key`},
-		"invalid UTF-8": {"id,a\n1,\"x\ny\xff\"\n", intake.Config{}, `line 3, field "a": byte 4 (0xff) is not valid UTF-8; save the input as UTF-8`},
-		"NUL":           {"id,a\n1,x\x00\n", intake.Config{}, `line 2, field "a": byte 2 is NUL, which PostgreSQL cannot store in a text; remove it`},
+		"an empty key": {
+			"id,a\n1,x\n,y\n", intake.Config{},
+			`line 3, field "id": the key is empty; every row needs one`,
+		},
+		"a long key": {
+			"id\n" + strings.Repeat("k", 513), intake.Config{},
+			`line 2, field "id": the key has 513 bytes, more than 512; choose a shorter field as the key`,
+		},
+		"invalid UTF-8": {
+			"id,a\n1,\"x\ny\xff\"\n", intake.Config{},
+			`line 3, field "a": byte 4 (0xff) is not valid UTF-8; save the input as UTF-8`,
+		},
+		"NUL": {
+			"id,a\n1,x\x00\n", intake.Config{},
+			`line 2, field "a": byte 2 is NUL, which PostgreSQL cannot store in a text; remove it`,
+		},
 		"a bare quote": {
-			"id,a\n1,x\"y\n", intake.Config{}, `line 2, field "a": a quote inside a field that does not start with one; quote the whole field and double the quotes in it`,
+			"id,a\n1,x\"y\n", intake.Config{},
+			`line 2, field "a": a quote inside a field that does not start with one; quote the whole field ` +
+				`and double the quotes in it`,
 		},
 		"text after a quote": {
-			"id,a\n1,\"x\"y\n", intake.Config{}, `line 2, field "a": text after the closing quote; double the quotes inside a field`,
+			"id,a\n1,\"x\"y\n", intake.Config{},
+			`line 2, field "a": text after the closing quote; double the quotes inside a field`,
 		},
 		"an unclosed quote": {
-			"id,a,b\n1,\"x\ny\",\"z\n2,3,4\n", intake.Config{}, `line 3, field "b": the quote that opens here is never closed; close it, or double it if it is part of the text`,
+			"id,a,b\n1,\"x\ny\",\"z\n2,3,4\n", intake.Config{},
+			`line 3, field "b": the quote that opens here is never closed; close it, or double it if it is ` +
+				`meant as text`,
 		},
 		"an unclosed quote and much after it": {
-			"id,a\n1,x\n2,\"y\n3,z\n4,z\n5,z\n", small, `line 3, field "a": the quoted field that starts here is larger than 10 bytes; close its quote if that is missing, shorten it, or raise the limit`,
+			"id,a\n1,x\n2,\"y\n3,z\n4,z\n5,z\n", small,
+			`line 3, field "a": the quoted field that starts here is larger than 10 bytes; close its quote if ` +
+				`that is missing, shorten it, or raise the limit`,
 		},
-		"a large field": {"id,a\n1,12345678901\n", small, `line 2, field "a": larger than 10 bytes; shorten it, or raise the limit`},
+		"a large field": {
+			"id,a\n1,12345678901\n", small,
+			`line 2, field "a": larger than 10 bytes; shorten it, or raise the limit`,
+		},
 		"a large quoted field": {
-			"id,a\n1,\"12345\"\"789012345\"\n", small, `line 2, field "a": the quoted field that starts here is larger than 10 bytes; close its quote if that is missing, shorten it, or raise the limit`,
+			"id,a\n1,\"12345\"\"789012345\"\n", small,
+			`line 2, field "a": the quoted field that starts here is larger than 10 bytes; close its quote if ` +
+				`that is missing, shorten it, or raise the limit`,
 		},
-		"a large row": {"id,a,b,c\n1,123456789,123456789,123456789\n", small, `line 2: the row is larger than 30 bytes; shorten it, or raise the limit`},
+		"a large row": {
+			"id,a,b,c\n1,123456789,123456789,123456789\n", small,
+			`line 2: the row is larger than 30 bytes; shorten it, or raise the limit`,
+		},
 		"a large row of many lines": {
-			"id,a,b,c\n1,\"12345\n789\",\"12345\n789\",\"12345\n789\"\n", small, `line 2: the row is larger than 30 bytes; shorten it, or raise the limit`,
+			"id,a,b,c\n1,\"12345\n789\",\"12345\n789\",\"12345\n789\"\n", small,
+			`line 2: the row is larger than 30 bytes; shorten it, or raise the limit`,
 		},
 
-		"not an object":      {"{\"id\":1}\n[1]\n", intake.Config{}, "line 2: a row must be a JSON object, and this is an array; write one {…} a line"},
-		"a number":           {"{\"id\":1}\n7\n", intake.Config{}, "line 2: a row must be a JSON object, and this is a number; write one {…} a line"},
-		"not JSON":           {"{\"id\":1}\n{\"id\":1,\"a\":x}\n", intake.Config{}, `line 2, field "a": not valid JSON at byte 13: invalid character 'x' at start of value`},
-		"text":               {"{\"id\":1}\nhello\n", intake.Config{}, "line 2: not valid JSON at byte 1: invalid character 'h' at start of value"},
-		"two objects":        {"{\"id\":1}{\"id\":2}\n", intake.Config{}, "line 1: more text after the object; write one object a line"},
-		"an object in lines": {"{\n\"id\":1\n}\n", intake.Config{}, "line 1: the line ends before the object does; write each object on one line"},
-		"a name in twice":    {"{\"id\":1,\"o\":{\"a\":1,\"a\":2}}\n", intake.Config{}, `line 1, field "o": the name "a" stands twice in one object; remove one`},
-		"escaped NUL":        {"{\"id\":1,\"a\":\"\\\\\\u0000\"}\n", intake.Config{}, `line 1, field "a": holds \u0000, the NUL character, which PostgreSQL cannot store in a text; remove it`},
-		"escaped NUL in a name": {
-			"{\"id\":1,\"a\\u0000\":1}\n", intake.Config{}, `line 1, field "a\x00": holds \u0000, the NUL character, which PostgreSQL cannot store in a text; remove it`,
+		"not an object": {
+			"{\"id\":1}\n[1]\n", intake.Config{},
+			"line 2: a row must be a JSON object, and this is an array; write one {…} a line",
 		},
-		"raw NUL":            {"{\"id\":1,\"a\":\"\x00\"}\n", intake.Config{}, `line 1: byte 14 is NUL, which PostgreSQL cannot store in a text; remove it`},
-		"JSON in Latin-1":    {"{\"id\":1,\"a\":\"\xe9\"}\n", intake.Config{}, `line 1: byte 14 (0xe9) is not valid UTF-8; save the input as UTF-8`},
-		"half a surrogate":   {`{"id":1,"a":"\ud800"}`, intake.Config{}, `line 1, field "a": not valid JSON at byte 14: invalid surrogate pair ` + "`\\ud800\"}`" + ` in string`},
-		"no usual key":       {"{\"nr\":1,\"b\":2}\n", intake.Config{}, `line 1: no field "key" or "id" for the key; the fields are "nr", "b"`},
-		"an empty object":    {"{}\n", intake.Config{}, `line 1: the object is empty; it needs a field for the key`},
-		"a row without key":  {"{\"id\":1}\n{\"a\":2}\n", intake.Config{}, `line 2: no field "id" for the key; the fields are "a"`},
-		"a null key":         {"{\"id\":null}\n", intake.Config{}, `line 1, field "id": the key is null; it must be a string or a whole number`},
-		"a fraction as key":  {"{\"id\":1.5}\n", intake.Config{}, `line 1, field "id": the key is the number "1.5"; it must be a string or a whole number without exponent`},
-		"an empty JSON key":  {"{\"id\":\"\"}\n", intake.Config{}, `line 1, field "id": the key is empty; every row needs one`},
-		"a large value":      {"{\"id\":1,\"a\":\"123456789\"}\n", small, `line 1, field "a": larger than 10 bytes; shorten it, or raise the limit`},
-		"a large JSON line":  {"{\"id\":1,\"a\":\"12345\",\"b\":\"12345\"}\n", small, `line 1: the line is larger than 30 bytes; write one object a line, shorten it, or raise the limit`},
-		"an unknown format":  {"id\n1\n", intake.Config{Format: "xml"}, `intake: Format "xml" is not known; use csv or ndjson`},
-		"an odd delimiter":   {"id\n1\n", intake.Config{Delimiter: 'x'}, `intake: Delimiter 'x' cannot be used; use a comma, semicolon, tab or bar`},
-		"a negative limit":   {"id\n1\n", intake.Config{MaxFieldBytes: -1}, `intake: MaxFieldBytes is -1; it must be 1 or more`},
-		"limits that clash":  {"id\n1\n", intake.Config{MaxRowBytes: 5}, `intake: MaxRowBytes is 5, less than MaxFieldBytes, 1048576`},
-		"a negative maximum": {"id\n1\n", intake.Config{MaxDecompressed: -5}, `intake: MaxDecompressed is -5; it must not be negative`},
+		"a number": {
+			"{\"id\":1}\n7\n", intake.Config{},
+			"line 2: a row must be a JSON object, and this is a number; write one {…} a line",
+		},
+		"not JSON": {
+			"{\"id\":1}\n{\"id\":1,\"a\":x}\n", intake.Config{},
+			`line 2, field "a": not valid JSON at byte 13: invalid character 'x' at start of value`,
+		},
+		"text": {
+			"{\"id\":1}\nhello\n", intake.Config{},
+			"line 2: not valid JSON at byte 1: invalid character 'h' at start of value",
+		},
+		"two objects": {
+			"{\"id\":1}{\"id\":2}\n", intake.Config{},
+			"line 1: more text after the object; write one object a line",
+		},
+		"an object in lines": {
+			"{\n\"id\":1\n}\n", intake.Config{},
+			"line 1: the line ends before the object does; write each object on one line",
+		},
+		"a name in twice": {
+			"{\"id\":1,\"o\":{\"a\":1,\"a\":2}}\n", intake.Config{},
+			`line 1, field "o": the name "a" stands twice in one object; remove one`,
+		},
+		"escaped NUL": {
+			"{\"id\":1,\"a\":\"\\\\\\u0000\"}\n", intake.Config{},
+			`line 1, field "a": holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`,
+		},
+		"escaped NUL in a name": {
+			"{\"id\":1,\"a\\u0000\":1}\n", intake.Config{},
+			`line 1, field "a\x00": holds \u0000, NUL, which PostgreSQL cannot store in a text; ` +
+				`remove it`,
+		},
+		"raw NUL": {
+			"{\"id\":1,\"a\":\"\x00\"}\n", intake.Config{},
+			`line 1: byte 14 is NUL, which PostgreSQL cannot store in a text; remove it`,
+		},
+		"JSON in Latin-1": {
+			"{\"id\":1,\"a\":\"\xe9\"}\n", intake.Config{},
+			`line 1: byte 14 (0xe9) is not valid UTF-8; save the input as UTF-8`,
+		},
+		"half a surrogate": {
+			`{"id":1,"a":"\ud800"}`, intake.Config{},
+			`line 1, field "a": not valid JSON at byte 14: invalid surrogate pair ` + "`\\ud800\"}`" + ` in string`,
+		},
+		"no usual key": {
+			"{\"nr\":1,\"b\":2}\n", intake.Config{},
+			`line 1: no field "key" or "id" for the key; the fields are "nr", "b"`,
+		},
+		"an empty object": {"{}\n", intake.Config{}, `line 1: the object is empty; it needs a field for the key`},
+		"a row without key": {
+			"{\"id\":1}\n{\"a\":2}\n", intake.Config{},
+			`line 2: no field "id" for the key; the fields are "a"`,
+		},
+		"a null key": {
+			"{\"id\":null}\n", intake.Config{},
+			`line 1, field "id": the key is null; it must be a string or a whole number`,
+		},
+		"a fraction as key": {
+			"{\"id\":1.5}\n", intake.Config{},
+			`line 1, field "id": the key is the number "1.5"; it must be a string or a whole number without exponent`,
+		},
+		"an empty JSON key": {
+			"{\"id\":\"\"}\n", intake.Config{},
+			`line 1, field "id": the key is empty; every row needs one`,
+		},
+		"a large value": {
+			"{\"id\":1,\"a\":\"123456789\"}\n", small,
+			`line 1, field "a": larger than 10 bytes; shorten it, or raise the limit`,
+		},
+		"a large JSON line": {
+			"{\"id\":1,\"a\":\"12345\",\"b\":\"12345\"}\n", small,
+			`line 1: the line is larger than 30 bytes; write one object a line, shorten it, or raise the limit`,
+		},
+		"an unknown format": {
+			"id\n1\n", intake.Config{Format: "xml"},
+			`intake: Format "xml" is not known; use csv or ndjson`,
+		},
+		"an odd delimiter": {
+			"id\n1\n", intake.Config{Delimiter: 'x'},
+			`intake: Delimiter 'x' cannot be used; use a comma, semicolon, tab or bar`,
+		},
+		"a negative limit": {
+			"id\n1\n", intake.Config{MaxFieldBytes: -1},
+			`intake: MaxFieldBytes is -1; it must be 1 or more`,
+		},
+		"limits that clash": {
+			"id\n1\n", intake.Config{MaxRowBytes: 5},
+			`intake: MaxRowBytes is 5, less than MaxFieldBytes, 1048576`,
+		},
+		"a negative maximum": {
+			"id\n1\n", intake.Config{MaxDecompressed: -5},
+			`intake: MaxDecompressed is -5; it must not be negative`,
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
