@@ -49,9 +49,6 @@ func (d *doctor) block(ctx context.Context, r *doctorRun, steps []stepBlock, tot
 func (d *doctor) stepBlock(ctx context.Context, r *doctorRun, b *stepBlock, totals *runTotals) error {
 	d.report.Blocks++
 	totals.sizes[b.step] += int64(b.size)
-	if final := b.final(); final.Count() < b.size {
-		totals.open[b.step]++
-	}
 	batch := &pgx.Batch{}
 	batch.Queue(doctorSlices, r.id, b.step, b.block)
 	batch.Queue(doctorParts, r.id, b.step, b.block.Ordinal(0), b.block.Ordinal(bitfield.Size-1))

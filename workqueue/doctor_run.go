@@ -42,7 +42,7 @@ FROM batchrun r LEFT JOIN tracker_batch t ON t.id = r.id
 WHERE r.state <> 'loading'
 ORDER BY r.id`
 
-const doctorSteps = `SELECT step, open_blocks FROM run_step WHERE run_id = $1 ORDER BY step`
+const doctorSteps = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step`
 
 const doctorBlocks = `
 SELECT step, block, size, ready, done, failed FROM work_block WHERE run_id = $1 ORDER BY block, step`
@@ -125,7 +125,6 @@ func (b *stepBlock) final() bitfield.Set { return b.done.Or(b.failed) }
 type runTotals struct {
 	parts        int64
 	done, failed int64
-	open         map[Step]int   // blocks with an item that is not final
 	sizes        map[Step]int64 // items
 	groups       map[Block]trackerGroup
 }
@@ -142,7 +141,7 @@ func (d *doctor) run(ctx context.Context, r *doctorRun) error {
 	if err != nil {
 		return err
 	}
-	totals := &runTotals{open: map[Step]int{}, sizes: map[Step]int64{}}
+	totals := &runTotals{sizes: map[Step]int64{}}
 	if totals.groups, err = d.groups(ctx, r); err != nil {
 		return err
 	}
@@ -196,15 +195,11 @@ func (d *doctor) steps(ctx context.Context, r *doctorRun, totals *runTotals) err
 		return err
 	}
 	var step Step
-	var open int
-	_, err = pgx.ForEachRow(rows, []any{&step, &open}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&step}, func() error {
 		number := step
 		at := place{run: &r.id, step: &number}
 		if totals.sizes[step] != r.items {
 			d.found(ItemsAddUp, at, totals.sizes[step]-r.items, "the sizes of the blocks do not add up to the run's items")
-		}
-		if open != totals.open[step] {
-			d.found(TruthsAgree, at, int64(open-totals.open[step]), "open_blocks differs from the blocks that are open")
 		}
 		return nil
 	})

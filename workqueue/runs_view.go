@@ -122,8 +122,8 @@ FROM batchrun WHERE id = $1`
 // One range of work_block's primary key and one of work_slice_block for each step. remaining and mask are only taken
 // out of the rows that are counted.
 const stepViews = `
-SELECT s.step, s.name, s.endpoint, s.state, s.chunk, s.in_flight, s.max_attempts,
-    extract(epoch FROM s.slice_timeout)::float8, extract(epoch FROM s.retry_backoff)::float8, s.open_blocks,
+SELECT s.step, s.name, s.endpoint, CASE WHEN b.open_blocks > 0 THEN 'running' ELSE 'completed' END, s.chunk,
+    s.in_flight, s.max_attempts, extract(epoch FROM s.slice_timeout)::float8, extract(epoch FROM s.retry_backoff)::float8, coalesce(b.open_blocks, 0),
     coalesce(b.items, 0), coalesce(b.ready, 0), coalesce(b.done, 0), coalesce(b.failed, 0),
     coalesce(w.in_flight, 0), coalesce(w.scheduled, 0),
     coalesce(w.slices_in_flight, 0), coalesce(w.slices_scheduled, 0), coalesce(w.slices_ended, 0),
@@ -131,7 +131,8 @@ SELECT s.step, s.name, s.endpoint, s.state, s.chunk, s.in_flight, s.max_attempts
 FROM run_step s
 LEFT JOIN LATERAL (
     SELECT sum(size)::bigint AS items, sum(bit_count(ready))::bigint AS ready,
-        sum(bit_count(done))::bigint AS done, sum(bit_count(failed))::bigint AS failed
+        sum(bit_count(done))::bigint AS done, sum(bit_count(failed))::bigint AS failed,
+        count(*) FILTER (WHERE bit_count(done | failed) < size) AS open_blocks
     FROM work_block WHERE run_id = s.run_id AND step = s.step
 ) b ON true
 LEFT JOIN LATERAL (

@@ -1,0 +1,282 @@
+package workqueue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+)
+
+// loader is one load under way.
+type loader struct {
+	store   *Store
+	req     LoadRequest
+	run     RunID
+	next    func(*LoadItem) error
+	lines   lineIndex // where each item stood in the source
+	items   int64
+	skipped int64
+	sizes   []int64 // payload bytes of each block
+}
+
+func (l *loader) load(ctx context.Context) (Loaded, error) {
+	first, err := l.fill(&itemBatch{})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return Loaded{}, err
+	}
+	if errors.Is(err, io.EOF) {
+		err = l.loadAtOnce(ctx, first)
+	} else {
+		err = l.loadInParts(ctx, first)
+	}
+	if err != nil {
+		return Loaded{}, err
+	}
+	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped}, nil
+}
+
+// fill reads items into the batch until it is full; io.EOF says that there are no more.
+func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
+	var item LoadItem
+	for !b.full() {
+		item.Line = 0
+		if err := l.next(&item); err != nil {
+			return b, err
+		}
+		if b.base+len(b.rows) >= maxItems {
+			return b, fmt.Errorf("more than %d items; split them over several runs", maxItems)
+		}
+		b.add(&item)
+	}
+	return b, nil
+}
+
+// loadAtOnce makes a small run in one transaction.
+func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
+	err := l.store.inTx(ctx, func(tx pgx.Tx) error {
+		l.items, l.skipped, l.sizes = 0, 0, nil
+		if err := l.insertRun(ctx, tx); err != nil {
+			return err
+		}
+		if err := l.put(ctx, tx, b); err != nil {
+			return err
+		}
+		l.account(b)
+		return l.seal(ctx, tx)
+	})
+	return l.explain(ctx, err)
+}
+
+// loadInParts makes a large run: the row first, then batches in transactions of their own over a few connections, then
+// the seal. A load that fails takes back what it wrote; one that dies leaves that to the leader.
+func (l *loader) loadInParts(ctx context.Context, first *itemBatch) (err error) {
+	if err := pgx.BeginFunc(ctx, l.store.pool, func(tx pgx.Tx) error { return l.insertRun(ctx, tx) }); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+			defer cancel()
+			err = errors.Join(l.explain(ctx, err), l.store.clearLoad(clearing, l.run))
+		}
+	}()
+	if err := l.stream(ctx, first); err != nil {
+		return err
+	}
+	return l.store.inTx(ctx, func(tx pgx.Tx) error { return l.seal(ctx, tx) })
+}
+
+// loadConnections is how many batches are written at once.
+const loadConnections = 2
+
+// stream reads batches on this goroutine and writes them on a few others. Runs that skip duplicates have one writer,
+// since the ordinals of a batch depend on what the batches before it kept.
+func (l *loader) stream(ctx context.Context, batch *itemBatch) error {
+	group, ctx := errgroup.WithContext(ctx)
+	writers := loadConnections
+	if l.req.OnDuplicate == DuplicateSkip {
+		writers = 1
+	}
+	full := make(chan *itemBatch)
+	empty := make(chan *itemBatch, writers+1)
+	for range writers {
+		empty <- &itemBatch{}
+		group.Go(func() error {
+			for b := range full {
+				if err := l.write(ctx, b); err != nil {
+					return err
+				}
+				select {
+				case empty <- b:
+				case <-ctx.Done():
+				}
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		defer close(full)
+		return l.read(ctx, batch, full, empty)
+	})
+	return group.Wait()
+}
+
+func (l *loader) read(ctx context.Context, batch *itemBatch, full, empty chan *itemBatch) error {
+	for more := true; more; {
+		if len(batch.rows) > 0 {
+			base := batch.base + len(batch.rows)
+			if l.req.OnDuplicate != DuplicateSkip {
+				l.account(batch)
+			}
+			select {
+			case full <- batch:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			select {
+			case batch = <-empty:
+				batch.reset(base)
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		_, err := l.fill(batch)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		more = err == nil || len(batch.rows) > 0
+	}
+	return nil
+}
+
+func (l *loader) write(ctx context.Context, b *itemBatch) error {
+	err := l.store.inTx(ctx, func(tx pgx.Tx) error {
+		if err := l.holdLoading(ctx, tx); err != nil {
+			return err
+		}
+		return l.put(ctx, tx, b)
+	})
+	if err == nil && l.req.OnDuplicate == DuplicateSkip { // only now is it known how many there are
+		l.account(b)
+	}
+	return err
+}
+
+// account adds a batch to the run's numbers.
+func (l *loader) account(b *itemBatch) {
+	for i, row := range b.rows {
+		block := int(l.items) / bitfield.Size
+		if block == len(l.sizes) {
+			l.sizes = append(l.sizes, 0)
+		}
+		l.sizes[block] += int64(row.end - row.mid)
+		l.lines.add(int(l.items), b.rows[i].line)
+		l.items++
+	}
+	l.skipped += b.skipped
+}
+
+const insertRun = `
+INSERT INTO batchrun (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session)
+VALUES ($1, nullif($2, ''), $3, $4, $5, 'loading', $6, $7, $8, nullif($9, ''), $10)`
+
+const insertStep = `
+INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout, retry_backoff)
+VALUES ($1, $2, $3, 'endpoint', $4, $5, $6, $7, $8, $9)`
+
+func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
+	r := &l.req
+	params := r.Params
+	if params == nil {
+		params = map[string]string{}
+	}
+	spec := r.Spec
+	if spec == nil {
+		spec = json.RawMessage("{}")
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(insertRun, l.run, r.Name, r.Plan, spec, params, r.Priority, r.Source, r.CreatedBy, r.IdempotencyKey,
+		r.Session)
+	for i, st := range r.Steps {
+		batch.Queue(insertStep, l.run, i, st.Name, st.Endpoint, st.Chunk, st.InFlight, st.MaxAttempts, st.Timeout,
+			st.RetryBackoff)
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("insert run: %w", err)
+	}
+	return nil
+}
+
+// holdLoading keeps the run's row FOR SHARE, so that a sweep that clears the load away waits for this batch or makes it
+// fail, and leaves no orphans.
+func (l *loader) holdLoading(ctx context.Context, tx pgx.Tx) error {
+	const hold = `SELECT 1 FROM batchrun WHERE id = $1 AND state = 'loading' FOR SHARE`
+	tag, err := tx.Exec(ctx, hold, l.run)
+	if err != nil {
+		return fmt.Errorf("hold run %s: %w", l.run, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return fmt.Errorf("run %s: %w: its load was given up because the loading node lost its session", l.run,
+			ErrSessionLost)
+	}
+	return nil
+}
+
+const insertBlocks = `
+INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready)
+SELECT $1, 0, u.n - 1, u.size, u.bytes, u.ready
+FROM unnest($2::int[], $3::bigint[], $4::bit(8192)[]) WITH ORDINALITY AS u (size, bytes, ready, n)`
+
+const sealRun = `
+UPDATE batchrun
+SET state = 'running', items = $2, skipped = $3, sealed_at = clock_timestamp(), started_at = clock_timestamp()
+WHERE id = $1 AND state = 'loading'`
+
+// seal makes the blocks, all of them ready, seals the tracker batch and sets the run going.
+func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
+	sizes, ready := l.blocks()
+	if _, err := tx.Exec(ctx, insertBlocks, l.run, sizes, l.sizes, pgbits.Slice(ready)); err != nil {
+		return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
+	}
+	id := uuid.UUID(l.run)
+	if err := tracker.Open(ctx, tx, id, "run"); err != nil {
+		return err
+	}
+	if _, err := tracker.AddGroups(ctx, tx, id, sizes); err != nil {
+		return err
+	}
+	if _, err := tracker.Seal(ctx, tx, id); err != nil {
+		return err
+	}
+	tag, err := tx.Exec(ctx, sealRun, l.run, l.items, l.skipped)
+	if err != nil {
+		return fmt.Errorf("seal run %s: %w", l.run, err)
+	}
+	if tag.RowsAffected() != 1 {
+		return fmt.Errorf("seal run %s: %w: its load was given up", l.run, ErrSessionLost)
+	}
+	err = audit(ctx, tx, l.req.CreatedBy, "start", l.run, map[string]any{"plan": l.req.Plan, "items": l.items})
+	if err != nil {
+		return err
+	}
+	return addEvent(ctx, tx, l.run, 1, EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
+}
+
+func (l *loader) blocks() (sizes []int, ready []bitfield.Set) {
+	for b := range l.sizes {
+		size := int(min(bitfield.Size, l.items-int64(b)*bitfield.Size))
+		sizes = append(sizes, size)
+		ready = append(ready, bitfield.Full(size))
+	}
+	return sizes, ready
+}
