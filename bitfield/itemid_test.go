@@ -136,8 +136,9 @@ func TestItemIDRoundTrip(t *testing.T) {
 }
 
 func FuzzParseItemID(f *testing.F) {
-	for _, seed := range []string{batchText + ":12:8191", "", batchText, batchText + ":00:1", "::", batchText + ":1:99999"} {
-		f.Add(seed)
+	f.Add("::")
+	for _, seed := range []string{":12:8191", "", ":00:1", ":1:99999"} {
+		f.Add(batchText + seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		id, err := bitfield.ParseItemID(text)

@@ -99,8 +99,8 @@ func AckMasks(ctx context.Context, tx pgx.Tx, id uuid.UUID, acks []Ack) (Acked, 
 	return m.scanAck(tx.QueryRow(ctx, ackSQL, m.args()...))
 }
 
-// QueueAck is AckMasks as part of a caller's pgx.Batch, which saves its round trip. The batch must run in a transaction.
-// Acked is filled, and errors are returned, when the results of the pgx.Batch are read.
+// QueueAck is AckMasks as part of a caller's pgx.Batch, which saves its round trip. The pgx.Batch must run in a
+// transaction. Acked is filled, and errors are returned, when its results are read.
 func QueueAck(b *pgx.Batch, id uuid.UUID, acks []Ack, into *Acked) error {
 	if len(acks) == 0 {
 		return nil

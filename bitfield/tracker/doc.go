@@ -24,6 +24,6 @@
 //
 // # Not its job
 //
-// It does not know what the items are, does not retry, publishes nothing and starts no goroutines. Functions are safe for
-// concurrent use as far as their transactions are.
+// It does not know what the items are, does not retry, publishes nothing and starts no goroutines. Functions are safe
+// for concurrent use as far as their transactions are.
 package tracker

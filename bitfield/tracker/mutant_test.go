@@ -81,7 +81,7 @@ func TestMutantsAreCaught(t *testing.T) {
 				t.Errorf("the real statements reported completion %d times", got)
 			}
 			if got := run(or(tc.ack, ack), or(tc.seal, seal)); got != tc.want {
-				t.Errorf("the mutant reported completion %d times, want %d: the fence is not what the test shows", got, tc.want)
+				t.Errorf("the mutant reported completion %d times, want %d: the fence does something else", got, tc.want)
 			}
 		})
 	}

@@ -94,7 +94,8 @@ func (m *machine) complete(t *rapid.T, got bool) {
 }
 
 func (m *machine) AddGroups(t *rapid.T) {
-	sizes := rapid.SliceOfN(rapid.OneOf(rapid.IntRange(1, 3), rapid.SampledFrom([]int{64, 65, 8191, 8192})), 1, 3).Draw(t, "sizes")
+	size := rapid.OneOf(rapid.IntRange(1, 3), rapid.SampledFrom([]int{64, 65, 8191, 8192}))
+	sizes := rapid.SliceOfN(size, 1, 3).Draw(t, "sizes")
 	var first int
 	err := m.do(t, func(tx pgx.Tx) (err error) {
 		first, err = tracker.AddGroups(m.Context(), tx, m.id, sizes)

@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// rearmSQL locks the group rows and then, when all of them are held, the batch row; batch is that row as it is under the
-// lock. A cancelled batch and a mask that fits no group leave everything as it was. As in ackSQL, new values come from
-// the locked rows only.
+// rearmSQL locks the group rows and then, when all of them are held, the batch row; batch is that row as it is under
+// the lock. A cancelled batch and a mask that fits no group leave everything as it was. As in ackSQL, new values come
+// from the locked rows only.
 const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
     SELECT b.id, b.state, b.groups, b.open_groups, b.generation,
            b.state <> 'cancelled' AND NOT EXISTS (SELECT FROM bad) AS ready

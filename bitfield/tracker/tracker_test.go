@@ -378,7 +378,9 @@ func TestBitsMeanTheSameInSQL(t *testing.T) {
 func TestPoolingSafeModes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec} {
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec,
+	} {
 		id := b.open(10)
 		cfg := b.pool.Config().ConnConfig.Copy()
 		cfg.DefaultQueryExecMode = mode

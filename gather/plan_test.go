@@ -1,0 +1,163 @@
+package gather_test
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/gather"
+)
+
+func TestSingle(t *testing.T) {
+	t.Parallel()
+	plan := gather.Single("statement")
+	want := &gather.Plan{Name: "statement", Steps: []gather.Step{{
+		Name: "statement", Endpoint: "statement", Chunk: 500, InFlight: 64, MaxAttempts: 3,
+		Timeout: 2 * time.Minute, RetryBackoff: time.Second,
+	}}}
+	if !reflect.DeepEqual(plan, want) {
+		t.Errorf("got %+v", plan)
+	}
+	if err := plan.Validate(); err != nil {
+		t.Error(err)
+	}
+	if err := gather.Single("a b").Validate(); err == nil {
+		t.Error("a bad endpoint name is valid")
+	}
+}
+
+func TestWithDefaults(t *testing.T) {
+	t.Parallel()
+	bare := &gather.Plan{Name: "statement", Steps: []gather.Step{{Endpoint: "statement", Needs: []string{"x"}}}}
+	full := bare.WithDefaults()
+	want := gather.Single("statement")
+	want.Steps[0].Needs = []string{"x"}
+	if !reflect.DeepEqual(full, want) {
+		t.Errorf("got %+v", full)
+	}
+	full.Steps[0].Needs[0] = "y"
+	if bare.Steps[0].Needs[0] != "x" || bare.Steps[0].Chunk != 0 {
+		t.Error("the original changed")
+	}
+	set := gather.Step{Name: "n", Endpoint: "e", Chunk: 1, InFlight: 2, MaxAttempts: 4, Timeout: 5, RetryBackoff: 6}
+	kept := (&gather.Plan{Steps: []gather.Step{set}}).WithDefaults()
+	if !reflect.DeepEqual(kept.Steps[0], set) {
+		t.Errorf("a setting was overwritten: %+v", kept.Steps[0])
+	}
+}
+
+// step is a valid step with the given name and needs.
+func step(name string, needs ...string) gather.Step {
+	s := gather.Single("e").Steps[0]
+	s.Name, s.Needs = name, needs
+	return s
+}
+
+func TestValidateNamesTheField(t *testing.T) {
+	t.Parallel()
+	alone := func(change func(*gather.Step)) gather.Plan {
+		p := gather.Single("e")
+		change(&p.Steps[0])
+		return *p
+	}
+	graph := func(steps ...gather.Step) gather.Plan { return gather.Plan{Name: "p", Steps: steps} }
+	for name, tc := range map[string]struct {
+		plan  gather.Plan
+		field string
+		says  string
+	}{
+		"no plan name":      {gather.Plan{Steps: []gather.Step{step("a")}}, "name", "needed"},
+		"bad plan name": {gather.Plan{Name: "a b", Steps: []gather.Step{step("a")}}, "name",
+			`"a b": use A-Z a-z 0-9 _ - .`},
+		"long plan name":    {gather.Plan{Name: strings.Repeat("x", 65), Steps: []gather.Step{step("a")}}, "name", "65"},
+		"no steps":          {gather.Plan{Name: "p"}, "steps", "needs a step"},
+		"too many steps":    {graph(make([]gather.Step, 65)...), "steps", "65 steps"},
+		"no step name":      {alone(func(s *gather.Step) { s.Name = "" }), "steps[0].name", "needed"},
+		"dot in step name":  {alone(func(s *gather.Step) { s.Name = "a.b" }), "steps[0].name", "use A-Z a-z 0-9 _ -"},
+		"no endpoint":       {alone(func(s *gather.Step) { s.Endpoint = "" }), "steps[0].endpoint", "needs an endpoint"},
+		"bad endpoint":      {alone(func(s *gather.Step) { s.Endpoint = "a.>" }), "steps[0].endpoint", `"a.>"`},
+		"chunk 0":           {alone(func(s *gather.Step) { s.Chunk = 0 }), "steps[0].chunk", "0 is not within 1 to 8192"},
+		"chunk 8193":        {alone(func(s *gather.Step) { s.Chunk = 8193 }), "steps[0].chunk", "8193"},
+		"in flight 0":       {alone(func(s *gather.Step) { s.InFlight = 0 }), "steps[0].in_flight", "1 to 10000"},
+		"in flight 10001":   {alone(func(s *gather.Step) { s.InFlight = 10001 }), "steps[0].in_flight", "10001"},
+		"attempts 0":        {alone(func(s *gather.Step) { s.MaxAttempts = 0 }), "steps[0].max_attempts", "1 to 100"},
+		"attempts 101":      {alone(func(s *gather.Step) { s.MaxAttempts = 101 }), "steps[0].max_attempts", "101"},
+		"timeout 0":         {alone(func(s *gather.Step) { s.Timeout = 0 }), "steps[0].timeout", "0s"},
+		"timeout 25h":       {alone(func(s *gather.Step) { s.Timeout = 25 * time.Hour }), "steps[0].timeout", "25h0m0s"},
+		"negative back-off": {alone(func(s *gather.Step) { s.RetryBackoff = -1 }), "steps[0].retry_backoff", "-1ns"},
+		"back-off 25h":      {alone(func(s *gather.Step) { s.RetryBackoff = 25 * time.Hour }), "steps[0].retry_backoff", "25h"},
+		"same names":        {graph(step("a"), step("b"), step("a")), "steps[2].name", `"a" is also the name of steps[0]`},
+		"unknown need":      {graph(step("a"), step("b", "a", "c")), "steps[1].needs[1]", `no step "c"`},
+		"need twice":        {graph(step("a"), step("b", "a", "a")), "steps[1].needs[1]", "twice"},
+		"needs itself":      {graph(step("a", "a")), "steps[0].needs", "a → a"},
+		"cycle": {graph(step("z", "a"), step("a", "b"), step("b", "c"), step("c", "a")),
+			"steps[1].needs", "a → b → c → a"},
+		"two steps": {graph(step("a"), step("b", "a")), "steps", "this version runs plans of one step"},
+		"a diamond is no cycle": {graph(step("d", "b", "c"), step("b", "a"), step("c", "a"), step("a")),
+			"steps", "this version runs plans of one step, and this plan has 4"},
+	} {
+		err := tc.plan.Validate()
+		var field *gather.FieldError
+		if !errors.As(err, &field) || field.Field != tc.field || !strings.Contains(field.Problem, tc.says) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	for name, change := range map[string]func(*gather.Step){
+		"smallest": func(s *gather.Step) {
+			s.Chunk, s.InFlight, s.MaxAttempts, s.Timeout, s.RetryBackoff = 1, 1, 1, time.Millisecond, 0
+		},
+		"largest": func(s *gather.Step) {
+			s.Chunk, s.InFlight, s.MaxAttempts = 8192, 10000, 100
+			s.Timeout, s.RetryBackoff = 24*time.Hour, 24*time.Hour
+		},
+	} {
+		plan := alone(change)
+		if err := plan.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestJSONIsStable(t *testing.T) {
+	t.Parallel()
+	plan := gather.Single("statement")
+	plan.Steps[0].RetryBackoff = 1500 * time.Millisecond
+	text, err := json.Marshal(plan)
+	want := `{"name":"statement","steps":[{"name":"statement","endpoint":"statement","chunk":500,"in_flight":64,` +
+		`"max_attempts":3,"timeout":"2m0s","retry_backoff":"1.5s"}]}`
+	if err != nil || string(text) != want {
+		t.Fatalf("got %s, %v", text, err)
+	}
+	var back gather.Plan
+	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(&back, plan) {
+		t.Errorf("got %+v, %v", back, err)
+	}
+	fromYAML, err := gather.Parse("statement", text)
+	if err != nil || !reflect.DeepEqual(fromYAML, plan) {
+		t.Errorf("the JSON form is not read as YAML: %+v, %v", fromYAML, err)
+	}
+	plan.Steps[0].Needs = []string{"a"}
+	text, err = json.Marshal(plan)
+	if err != nil || json.Unmarshal(text, &back) != nil || !reflect.DeepEqual(&back, plan) {
+		t.Errorf("needs do not come back from %s: %v", text, err)
+	}
+}
+
+func TestJSONRefusesWhatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		`{"name":"a","steps":[],"webhook":"x"}`,
+		`{"name":"a","steps":[{"name":"a","kind":"http"}]}`,
+		`{"name":"a","steps":[{"timeout":"soon"}]}`,
+		`{"name":"a","steps":[{"chunk":"5"}]}`,
+		`[]`,
+	} {
+		plan := gather.Plan{Name: "before"}
+		if err := json.Unmarshal([]byte(text), &plan); err == nil || plan.Name != "before" {
+			t.Errorf("%s: got %+v, %v", text, plan, err)
+		}
+	}
+}
