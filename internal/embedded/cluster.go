@@ -55,8 +55,7 @@ func installFor(major int, cluster string, installs []Install) (Install, error) 
 	return Install{}, &VersionError{Dir: cluster, Data: major, Installed: installs}
 }
 
-// makeCluster makes a cluster with the newest installation whose initdb works. It works in a draft directory and
-// renames that as its last deed, so a cluster is either whole or not there.
+// makeCluster makes a cluster with the newest installation whose initdb works.
 func makeCluster(
 	ctx context.Context, installs []Install, l layout, a account, durable bool, log *zap.Logger,
 ) (Install, error) {
@@ -64,12 +63,9 @@ func makeCluster(
 	for _, in := range installs {
 		log.Info("making a private PostgreSQL cluster", zap.String("dir", l.dir), zap.String("version", in.Version),
 			zap.String("user", a.name))
-		err := l.draftCluster(ctx, in, a, durable)
+		err := l.makeWith(ctx, in, a, durable)
 		if err == nil {
-			if err = os.Rename(l.draft, l.cluster); err == nil {
-				err = syncDir(l.dir)
-			}
-			return in, err
+			return in, nil
 		}
 		failed = errors.Join(failed, fmt.Errorf("make cluster with %s: %w", in.Dir, err))
 		if ctx.Err() != nil {
@@ -79,19 +75,43 @@ func makeCluster(
 	return Install{}, failed
 }
 
-func (l layout) draftCluster(ctx context.Context, in Install, a account, durable bool) error {
-	// A draft that is there already was left by a process that was killed.
-	if err := os.RemoveAll(l.draft); err != nil {
+// makeWith works in a draft directory and renames that as its last deed, so a cluster is either whole or not there.
+func (l layout) makeWith(ctx context.Context, in Install, a account, durable bool) error {
+	if err := l.writePassword(a); err != nil {
+		return fmt.Errorf("write the cluster's password: %w", err)
+	}
+	draft, err := os.MkdirTemp(l.dir, filepath.Base(l.drafts))
+	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(l.draft, 0o700); err != nil {
-		return err
+	err = a.give(draft)
+	if err == nil {
+		err = l.initdb(ctx, in, a, draft, durable)
 	}
-	if err := errors.Join(a.give(l.draft), l.writePassword(a)); err != nil {
-		return err
+	if err == nil {
+		err = configure(draft, a)
 	}
+	if err == nil {
+		err = os.Rename(draft, l.cluster)
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(draft))
+	}
+	return syncDir(l.dir)
+}
+
+// clearDrafts removes what killed processes left. An initdb that outlived its process may still be writing there; what
+// it puts back goes at the next start.
+func (l layout) clearDrafts() {
+	drafts, _ := filepath.Glob(l.drafts)
+	for _, draft := range drafts {
+		_ = os.RemoveAll(draft)
+	}
+}
+
+func (l layout) initdb(ctx context.Context, in Install, a account, draft string, durable bool) error {
 	args := []string{
-		"--pgdata=" + l.draft, "--username=" + superuser, "--pwfile=" + l.password,
+		"--pgdata=" + draft, "--username=" + superuser, "--pwfile=" + l.password,
 		"--encoding=UTF8", "--locale=C", "--auth-local=trust", "--auth-host=scram-sha-256",
 	}
 	if !durable {
@@ -104,16 +124,16 @@ func (l layout) draftCluster(ctx context.Context, in Install, a account, durable
 	if err := cmd.Run(); err != nil {
 		return &ServerError{Program: "initdb", Tail: strings.TrimSpace(said.String()), Err: err}
 	}
-	return l.configure(a)
+	return nil
 }
 
 // configure replaces the access rules and makes the server read our settings, then the operator's own.
-func (l layout) configure(a account) error {
-	hba := filepath.Join(l.draft, "pg_hba.conf")
+func configure(draft string, a account) error {
+	hba := filepath.Join(draft, "pg_hba.conf")
 	if err := os.WriteFile(hba, []byte(access), 0o600); err != nil {
 		return err
 	}
-	conf, err := os.OpenFile(filepath.Join(l.draft, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	conf, err := os.OpenFile(filepath.Join(draft, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}

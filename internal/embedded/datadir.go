@@ -33,7 +33,7 @@ func DefaultDataDir() (string, error) {
 type layout struct {
 	dir      string
 	cluster  string // PGDATA. It appears whole, by a rename
-	draft    string // where initdb works
+	drafts   string // pattern of the directories that initdb works in
 	run      string // holds the socket, closed to other users
 	log      string
 	password string // of the superuser, for TCP
@@ -43,7 +43,7 @@ type layout struct {
 func newLayout(dir string) layout {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	return layout{
-		dir: dir, cluster: in("cluster"), draft: in("cluster.new"), run: in("run"),
+		dir: dir, cluster: in("cluster"), drafts: in("cluster.new-*"), run: in("run"),
 		log: in("postgres.log"), password: in("password"), lock: in("lock"),
 	}
 }

@@ -11,8 +11,12 @@ import (
 	"go.uber.org/zap"
 )
 
-// portAttempts bounds how often a start is tried on another port when somebody takes the one just chosen.
-const portAttempts = 5
+const (
+	// portAttempts bounds how often a start is tried on another port when somebody takes the one just chosen.
+	portAttempts = 5
+	// knockTimeout bounds one try to connect to a server that is starting.
+	knockTimeout = 5 * time.Second
+)
 
 // launch starts a server on the whole cluster and waits until it takes connections.
 func (p *Postgres) launch(ctx context.Context) error {
@@ -65,7 +69,7 @@ func (p *Postgres) awaitReady(ctx context.Context, proc *process, at address) er
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := connect(ctx, at.url("postgres"), func(*pgx.Conn) error { return nil })
+		err := knock(ctx, proc, at)
 		if err == nil {
 			return nil
 		}
@@ -80,6 +84,23 @@ func (p *Postgres) awaitReady(ctx context.Context, proc *process, at address) er
 		case <-tick.C:
 		}
 	}
+}
+
+// knock tries one connection. What listens on a TCP port may be a stranger who never answers, so the try ends with the
+// server that it is meant for.
+func knock(ctx context.Context, proc *process, at address) error {
+	ctx, cancel := context.WithTimeout(ctx, knockTimeout)
+	defer cancel()
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-proc.exited:
+			cancel()
+		case <-done:
+		}
+	}()
+	return connect(ctx, at.url("postgres"), func(*pgx.Conn) error { return nil })
 }
 
 // refused tells a server that knows us not from one that is not up yet.

@@ -34,7 +34,11 @@ func lockDir(dir, path string) (*dirLock, error) {
 	return &dirLock{file: f}, nil
 }
 
-func (l *dirLock) release() error { return l.file.Close() }
+// release unlocks by hand: a child that is being forked right now still has the open file, and closing ours would not
+// do.
+func (l *dirLock) release() error {
+	return errors.Join(syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN), l.file.Close())
+}
 
 func readPID(f *os.File) int {
 	text, _ := io.ReadAll(io.LimitReader(f, 32))

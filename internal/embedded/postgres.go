@@ -117,6 +117,7 @@ func (p *Postgres) start(ctx context.Context) (err error) {
 	if err := l.checkAccess(p.owner); err != nil {
 		return err
 	}
+	l.clearDrafts()
 	durable := p.config.Settings["fsync"] != "off"
 	if p.install, err = openCluster(ctx, l, p.owner, durable, p.config.Log); err != nil {
 		return err

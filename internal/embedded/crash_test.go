@@ -1,0 +1,157 @@
+package embedded
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startChild runs the cluster from another process and returns that, with the server's process id.
+func startChild(t *testing.T, dir string) (*exec.Cmd, int) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childVariable+"="+dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	pid, found := strings.CutPrefix(strings.TrimSpace(line), "ready ")
+	if err != nil || !found {
+		t.Fatalf("the child said %q (%v)", line, err)
+	}
+	server, err := strconv.Atoi(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, server
+}
+
+func TestPostgresSurvivesKillOfItsProcess(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	cmd, orphan := startChild(t, dir)
+	l := newLayout(dir)
+	at, err := l.chooseAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, at.url("tranche"), `CREATE TABLE t AS SELECT 'kept' AS v`)
+
+	_, err = tryStart(t, PostgresConfig{DataDir: dir})
+	var locked *LockedError
+	if !errors.As(err, &locked) || locked.PID != cmd.Process.Pid {
+		t.Fatalf("while the child lives: %v, want a LockedError of process %d", err, cmd.Process.Pid)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if !servesCluster(orphan, l.cluster) {
+		t.Fatal("the kill took the server too: nothing was tested")
+	}
+
+	pg := start(t, PostgresConfig{DataDir: dir})
+	if servesCluster(orphan, l.cluster) {
+		t.Error("the server left running still runs")
+	}
+	if got := query(t, pg.URL(), `SELECT v FROM t`); got != "kept" {
+		t.Fatalf("after the kill the row is %q", got)
+	}
+}
+
+func TestPostgresIsStoppedByItsProcess(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	cmd, server := startChild(t, dir)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if servesCluster(server, newLayout(dir).cluster) {
+		t.Fatal("the server outlived a clean stop")
+	}
+}
+
+func TestPostgresClearsAStalePidFile(t *testing.T) {
+	t.Parallel()
+	// Of a process that lives and is no server of ours; of none; of a broken file.
+	sleeper := exec.Command("sleep", "60")
+	if os.Geteuid() == 0 { // PostgreSQL minds the processes of its own user only
+		if a, err := serverAccount(""); err == nil {
+			sleeper.SysProcAttr = a.attributes()
+		}
+	}
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() }()
+	dir := dataDir(t)
+	stop(t, start(t, PostgresConfig{DataDir: dir}))
+	l := newLayout(dir)
+	file := filepath.Join(l.cluster, "postmaster.pid")
+	for _, text := range []string{
+		fmt.Sprintf("%d\n%s\n1700000000\n5432\n%s\n\n", sleeper.Process.Pid, l.cluster, l.run),
+		fmt.Sprintf("%d\n%s\n1700000000\n5432\n%s\n\n", 1<<22-1, l.cluster, l.run),
+		"",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		owner, err := serverAccount(l.cluster)
+		if err != nil || owner.give(file) != nil {
+			t.Fatal("cannot give the pid file away", err)
+		}
+		pg := start(t, PostgresConfig{DataDir: dir})
+		query(t, pg.URL(), `SELECT 'up'`)
+		stop(t, pg)
+	}
+	if err := syscall.Kill(sleeper.Process.Pid, 0); err != nil {
+		t.Errorf("the bystander was hit: %v", err)
+	}
+}
+
+func TestPostgresRedoesAHalfMadeCluster(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childVariable+"="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	l := newLayout(dir)
+	eventually(t, 30*time.Second, "initdb at work", func() bool {
+		found, err := filepath.Glob(filepath.Join(l.drafts, "PG_VERSION"))
+		return err == nil && len(found) == 1
+	})
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if _, err := os.Stat(l.cluster); err == nil {
+		t.Fatal("the cluster was whole already: nothing was tested")
+	}
+	pg := start(t, PostgresConfig{DataDir: dir})
+	query(t, pg.URL(), `SELECT 'up'`)
+	// The initdb of the killed process goes on for a moment; a later start clears what it wrote.
+	stop(t, pg)
+	eventually(t, 30*time.Second, "no draft left", func() bool {
+		l.clearDrafts()
+		left, err := filepath.Glob(l.drafts)
+		return err == nil && len(left) == 0
+	})
+}

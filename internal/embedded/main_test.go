@@ -1,0 +1,148 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// childVariable makes this binary, started again by a test, a process that runs the cluster in the directory named and
+// waits to be killed.
+const childVariable = "TRANCHE_TEST_CHILD_DATADIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childVariable); dir != "" {
+		os.Exit(child(dir))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func child(dir string) int {
+	interrupted, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+	pg, err := StartPostgres(context.Background(), PostgresConfig{DataDir: dir, Settings: small()})
+	if err != nil {
+		fmt.Println("error:", err)
+		return 1
+	}
+	fmt.Println("ready", pg.PID())
+	<-interrupted.Done()
+	if err := pg.Stop(context.Background()); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// small keeps many clusters at once light.
+func small() map[string]string { return map[string]string{"shared_buffers": "16MB"} }
+
+// dataDir returns a short path that any user may enter, removed when the test ends.
+func dataDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tranche-emb-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func start(t *testing.T, config PostgresConfig) *Postgres {
+	t.Helper()
+	pg, err := tryStart(t, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pg
+}
+
+func tryStart(t *testing.T, config PostgresConfig) (*Postgres, error) {
+	t.Helper()
+	if config.Settings == nil {
+		config.Settings = small()
+	}
+	pg, err := StartPostgres(t.Context(), config)
+	if errors.Is(err, ErrNoBinaries) {
+		t.Fatalf("%v\nor let the makefile install it: make deps", err)
+	}
+	if pg != nil {
+		t.Cleanup(func() { stop(t, pg) })
+	}
+	return pg, err
+}
+
+func stop(t *testing.T, pg *Postgres) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := pg.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// query returns the one value that the statement yields, as text.
+func query(t *testing.T, url, sql string) string {
+	t.Helper()
+	var value string
+	err := connect(t.Context(), url, func(c *pgx.Conn) error { return c.QueryRow(t.Context(), sql).Scan(&value) })
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+func run(t *testing.T, url, sql string) {
+	t.Helper()
+	err := connect(t.Context(), url, func(c *pgx.Conn) error {
+		_, err := c.Exec(t.Context(), sql)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// eventually polls until the condition holds.
+func eventually(t *testing.T, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	for !holds() {
+		if !sleep(ctx, 10*time.Millisecond) {
+			t.Fatalf("not within %s: %s", within, what)
+		}
+	}
+}
+
+func observed() (*zap.Logger, *observer.ObservedLogs) {
+	core, logs := observer.New(zap.DebugLevel)
+	return zap.New(core), logs
+}
+
+// mustSay checks that an error for users names what it should.
+func mustSay(t *testing.T, err error, words ...string) {
+	t.Helper()
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("the error does not say %q: %v", word, err)
+		}
+	}
+}
