@@ -34,8 +34,7 @@ func TestParse(t *testing.T) {
 		"with CRLF":   strings.ReplaceAll(yearEnd, "\n", "\r\n"),
 		"with a mark": "\ufeff" + yearEnd,
 		"with dashes": "---\n" + yearEnd,
-		"flow":
-			`{name: "year-end", steps: [{name: statement, endpoint: bank_statement, chunk: 250, in_flight: 8,
+		"flow": `{name: "year-end", steps: [{name: statement, endpoint: bank_statement, chunk: 250, in_flight: 8,
 			max_attempts: 5, timeout: '1m30s', retry_backoff: 0s}]}`,
 	} {
 		got, err := gather.Parse("file", []byte(text))
@@ -55,87 +54,108 @@ func TestParseFillsInDefaults(t *testing.T) {
 
 func TestParseErrorsNameThePlace(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
-		"":                                     "0:0: it is empty",
-		"# only a comment\n":                   "0:0: it is empty",
-		"hello":
-			`1:1: the plan: want fields: name, steps; this is the text "hello"`,
-		"- a\n":                                "1:1: the plan: want fields: name, steps; this is a list",
-		"steps:\n":
-			"1:1: steps: want a list, each entry after a dash; this is nothing",
-		"steps: []\n":                          "1:8: steps: a plan needs a step",
-		"name: x\n":                            "0:0: steps: a plan needs a step",
-		"stops:\n- a\n":                        `1:1: unknown field "stops"; there are name, steps`,
-		"steps:\n- x\n":                        `2:3: steps[0]: want fields: name, endpoint, needs`,
-		"steps:\n- name: x\n":                  "2:3: steps[0].endpoint: a step needs an endpoint",
-		"steps:\n- {}\n":                       "2:3: steps[0].endpoint: a step needs an endpoint",
-		"steps: {a: b}\n":
-			"1:9: steps: want a list, each entry after a dash; this is a group of fields",
-		"name: 2026\nsteps: []":
+	for _, tc := range []struct{ text, want string }{
+		{"", "0:0: it is empty"},
+		{"# only a comment\n", "0:0: it is empty"},
+		{"hello", `1:1: the plan: want fields: name, steps; this is the text "hello"`},
+		{"- a\n", "1:1: the plan: want fields: name, steps; this is a list"},
+		{"steps:\n", "1:1: steps: want a list, each entry after a dash; this is nothing"},
+		{"steps: []\n", "1:8: steps: a plan needs a step"},
+		{"name: x\n", "0:0: steps: a plan needs a step"},
+		{"stops:\n- a\n", `1:1: unknown field "stops"; there are name, steps`},
+		{"steps:\n- x\n", `2:3: steps[0]: want fields: name, endpoint, needs`},
+		{"steps:\n- name: x\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
+		{"steps:\n- {}\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
+		{"steps: {a: b}\n", "1:9: steps: want a list, each entry after a dash; this is a group of fields"},
+		{
+			"name: 2026\nsteps: []",
 			"1:7: name: want text; put it in quotes if it looks like something else; this is 2026",
-		"name: [a]\n":                          "1:7: name: want text",
-		"name: |\n  x\n":
+		},
+		{"name: [a]\n", "1:7: name: want text"},
+		{
+			"name: |\n  x\n",
 			"1:7: name: want text; put it in quotes if it looks like something else; this is a block of text",
-		"name: a\nname: b\n":                   `2:1: mapping key "name" already defined`,
-		"steps:\n- endpoint: a\n  chunks: 5\n":
+		},
+		{"name: a\nname: b\n", `2:1: mapping key "name" already defined`},
+		{
+			"steps:\n- endpoint: a\n  chunks: 5\n",
 			`3:3: unknown field "chunks"; there are name, endpoint, needs, chunk`,
-		"steps:\n- endpoint: a\n  chunk: 0\n":  "3:10: steps[0].chunk: 0 is not within 1 to 8192",
-		"steps:\n- endpoint: a\n  chunk: \"5\"\n":
+		},
+		{"steps:\n- endpoint: a\n  chunk: 0\n", "3:10: steps[0].chunk: 0 is not within 1 to 8192"},
+		{
+			"steps:\n- endpoint: a\n  chunk: \"5\"\n",
 			`3:10: steps[0].chunk: want a whole number like 500; this is the text "5"`,
-		"steps:\n- endpoint: a\n  chunk: 0x10\n":
+		},
+		{
+			"steps:\n- endpoint: a\n  chunk: 0x10\n",
 			"3:10: steps[0].chunk: want a whole number like 500; this is 0x10",
-		"steps:\n- endpoint: a\n  chunk: 010\n":
+		},
+		{
+			"steps:\n- endpoint: a\n  chunk: 010\n",
 			"3:10: steps[0].chunk: want a whole number like 500; this is 010",
-		"steps:\n- endpoint: a\n  chunk: 5.0\n":
+		},
+		{
+			"steps:\n- endpoint: a\n  chunk: 5.0\n",
 			"3:10: steps[0].chunk: want a whole number like 500; this is 5.0",
-		"steps:\n- endpoint: a\n  chunk:\n":
+		},
+		{
+			"steps:\n- endpoint: a\n  chunk:\n",
 			"3:3: steps[0].chunk: want a whole number like 500; this is nothing",
-		"steps:\n- endpoint: a\n  chunk: 99999999999999999999":
+		},
+		{
+			"steps:\n- endpoint: a\n  chunk: 99999999999999999999",
 			"3:10: steps[0].chunk: want a whole number like 500",
-		"steps:\n- endpoint: a\n  timeout: 5\n":
+		},
+		{
+			"steps:\n- endpoint: a\n  timeout: 5\n",
 			"3:12: steps[0].timeout: want a duration like 90s, 2m or 1h30m; this is 5",
-		"steps:\n- endpoint: a\n  timeout: soon\n":
+		},
+		{
+			"steps:\n- endpoint: a\n  timeout: soon\n",
 			`3:12: steps[0].timeout: want a duration like 90s, 2m or 1h30m; this is the text "soon"`,
-		"steps:\n- endpoint: a\n  timeout: -1s\n":
+		},
+		{
+			"steps:\n- endpoint: a\n  timeout: -1s\n",
 			"3:12: steps[0].timeout: -1s is not within 1ms to 24h0m0s",
-		"steps:\n- endpoint: a\n  needs: b\n":
+		},
+		{
+			"steps:\n- endpoint: a\n  needs: b\n",
 			`3:10: steps[0].needs: want a list, each entry after a dash; this is the text "b"`,
-		"steps:\n- endpoint: a\n  needs: [b]\n":
-			`3:11: steps[0].needs[0]: there is no step "b"`,
-		"steps:\n- endpoint: é\n":
-			`2:13: steps[0].endpoint: endpoint name "é"`,
-		"steps:\n- {name: é, endpoint: b, chunk: 0}\n":         `2:10: steps[0].name: "é"`,
-		"steps:\n- {name: \"日本\", endpoint: b, chunk: x}\n":
+		},
+		{"steps:\n- endpoint: a\n  needs: [b]\n", `3:11: steps[0].needs[0]: there is no step "b"`},
+		{"steps:\n- endpoint: é\n", `2:13: steps[0].endpoint: endpoint name "é"`},
+		{"steps:\n- {name: é, endpoint: b, chunk: 0}\n", `2:10: steps[0].name: "é"`},
+		{
+			"steps:\n- {name: \"日本\", endpoint: b, chunk: x}\n",
 			`2:36: steps[0].chunk: want a whole number like 500; this is the text "x"`,
-		"steps:\n- endpoint: a\n- endpoint: b\n":
+		},
+		{
+			"steps:\n- endpoint: a\n- endpoint: b\n",
 			"2:1: steps: this version runs plans of one step, and this plan has 2",
-		"steps:\n- endpoint: a\n- endpoint: a\n":
-			`3:3: steps[1].name: "a" is also the name of steps[0]`,
-		"a: b: c\n":                                            "1:4: ",
-		"steps: [\n":                                           "1:8: ",
-		"a:\n\tb: c\n":                                         "2:1: ",
-		"name: \"x\n":                                          "1:7: ",
-		"name: &a x\n":
-			"1:7: anchors and aliases are not part of plans; write the value out",
-		"name: *a\n":
-			"1:7: anchors and aliases are not part of plans",
-		"<<: {name: x}\n":                                      "1:1: merge keys are not part of plans",
-		"name: !!str x\n":                                      `1:7: "!!str" is not part of plans`,
-		"? name\n: x\n":                                        `1:1: "?" is not part of plans`,
-		"%YAML 1.2\n---\nname: x\n":                            "1:1: ",
-		"name: x\n---\nname: y\n":                              "a second document; a plan is one",
-		"name: \xff\n":                                         "1:7: this is not UTF-8",
-		"name: x\nsteps: \x1b[31m\n":
-			"2:8: a control character (U+001B) is not allowed",
-		"name: x\x00\n":
-			"1:8: a control character (U+0000) is not allowed",
-		strings.Repeat("[", 60000):                             "1:9: the nesting is deeper than 8",
-		strings.Repeat("{a: ", 16000):                          "1:33: the nesting is deeper than 8",
-		strings.Repeat("- ", 30000):                            "1:17: the nesting is deeper than 8",
-		strings.Repeat("x", 64<<10+1):                          "0:0: it has 65537 bytes; a plan has at most 65536",
-		strings.Repeat("a:\n", 20000):                          "2:1: mapping key",
-		"name: \"\u202e\"\nsteps: [a: 1]\n":                    `2:9: unknown field "a"`,
+		},
+		{"steps:\n- endpoint: a\n- endpoint: a\n", `3:3: steps[1].name: "a" is also the name of steps[0]`},
+		{"a: b: c\n", "1:4: "},
+		{"steps: [\n", "1:8: "},
+		{"a:\n\tb: c\n", "2:1: "},
+		{"name: \"x\n", "1:7: "},
+		{"name: &a x\n", "1:7: anchors and aliases are not part of plans; write the value out"},
+		{"name: *a\n", "1:7: anchors and aliases are not part of plans"},
+		{"<<: {name: x}\n", "1:1: merge keys are not part of plans"},
+		{"name: !!str x\n", `1:7: "!!str" is not part of plans`},
+		{"? name\n: x\n", `1:1: "?" is not part of plans`},
+		{"%YAML 1.2\n---\nname: x\n", "1:1: "},
+		{"name: x\n---\nname: y\n", "a second document; a plan is one"},
+		{"name: \xff\n", "1:7: this is not UTF-8"},
+		{"name: x\nsteps: \x1b[31m\n", "2:8: a control character (U+001B) is not allowed"},
+		{"name: x\x00\n", "1:8: a control character (U+0000) is not allowed"},
+		{strings.Repeat("[", 60000), "1:9: the nesting is deeper than 8"},
+		{strings.Repeat("{a: ", 16000), "1:33: the nesting is deeper than 8"},
+		{strings.Repeat("- ", 30000), "1:17: the nesting is deeper than 8"},
+		{strings.Repeat("x", 64<<10+1), "0:0: it has 65537 bytes; a plan has at most 65536"},
+		{strings.Repeat("a:\n", 20000), "2:1: mapping key"},
+		{"name: \"\u202e\"\nsteps: [a: 1]\n", `2:9: unknown field "a"`},
 	} {
+		text, want := tc.text, tc.want
 		_, err := gather.Parse("file", []byte(text))
 		var bad *gather.ParseError
 		if !errors.As(err, &bad) || bad.Plan != "file" {

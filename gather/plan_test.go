@@ -69,7 +69,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		field string
 		says  string
 	}{
-		"no plan name":      {gather.Plan{Steps: []gather.Step{step("a")}}, "name", "needed"},
+		"no plan name": {gather.Plan{Steps: []gather.Step{step("a")}}, "name", "needed"},
 		"bad plan name": {gather.Plan{Name: "a b", Steps: []gather.Step{step("a")}}, "name",
 			`"a b": use A-Z a-z 0-9 _ - .`},
 		"long plan name":    {gather.Plan{Name: strings.Repeat("x", 65), Steps: []gather.Step{step("a")}}, "name", "65"},
@@ -88,7 +88,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		"timeout 0":         {alone(func(s *gather.Step) { s.Timeout = 0 }), "steps[0].timeout", "0s"},
 		"timeout 25h":       {alone(func(s *gather.Step) { s.Timeout = 25 * time.Hour }), "steps[0].timeout", "25h0m0s"},
 		"negative back-off": {alone(func(s *gather.Step) { s.RetryBackoff = -1 }), "steps[0].retry_backoff", "-1ns"},
-		"back-off 25h":      {alone(func(s *gather.Step) { s.RetryBackoff = 25 * time.Hour }), "steps[0].retry_backoff", "25h"},
+		"back-off 25h":      {alone(func(s *gather.Step) { s.RetryBackoff = 1e15 }), "steps[0].retry_backoff", "277h"},
 		"same names":        {graph(step("a"), step("b"), step("a")), "steps[2].name", `"a" is also the name of steps[0]`},
 		"unknown need":      {graph(step("a"), step("b", "a", "c")), "steps[1].needs[1]", `no step "c"`},
 		"need twice":        {graph(step("a"), step("b", "a", "a")), "steps[1].needs[1]", "twice"},

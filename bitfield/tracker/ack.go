@@ -31,12 +31,16 @@ type Acked struct {
 // largest member. It locks the group rows in ascending order, the same for everyone, so that two statements about the
 // same groups wait for each other and never in a circle; a row that another transaction changed meanwhile is read as
 // that one left it. bad is the first mask that fits no group.
+//
+// = ANY stands beside each join so that the primary key finds the rows even when the planner has no statistics yet; by
+// batch_id alone it would read every group of the batch.
 const lockGroupsSQL = `
 WITH want AS (
     SELECT * FROM unnest($2::integer[], $3::bit(8192)[], $4::integer[]) AS w(grp, mask, above)
 ), locked AS MATERIALIZED (
     SELECT w.grp, w.mask, w.above, g.size, g.pending
-    FROM want w JOIN tracker_group g ON g.batch_id = $1 AND g.grp = w.grp
+    FROM want w JOIN tracker_group g ON g.grp = w.grp
+    WHERE g.batch_id = $1 AND g.grp = ANY ($2::integer[])
     ORDER BY w.grp
     FOR NO KEY UPDATE OF g
 ), bad AS MATERIALIZED (
@@ -56,7 +60,7 @@ const ackSQL = lockGroupsSQL + `, moved AS (
     UPDATE tracker_group g
     SET pending = l.pending & ~l.mask
     FROM locked l
-    WHERE g.batch_id = $1 AND g.grp = l.grp
+    WHERE g.batch_id = $1 AND g.grp = ANY ($2::integer[]) AND g.grp = l.grp
       AND (l.pending & l.mask) <> B'0'::bit(8192)
       AND NOT EXISTS (SELECT FROM bad)
     RETURNING bit_count(l.pending & l.mask) AS newly, g.pending = B'0'::bit(8192) AS emptied

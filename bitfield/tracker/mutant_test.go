@@ -58,7 +58,8 @@ func TestMutantsAreCaught(t *testing.T) {
 		},
 		"ack that reports without having emptied": {
 			ack: mutate(t, ack, " AND t.emptied > 0", "",
-				"b.state = 'sealed' AND b.open_groups = t.emptied", "b.open_groups = t.emptied"), sealed: true, sizes: []int{2}, want: 2,
+				"b.state = 'sealed' AND b.open_groups = t.emptied", "b.open_groups = t.emptied"),
+			sealed: true, sizes: []int{2}, want: 2,
 			race: func(s statements) (call, call) { return s.acking(whole(0, 2)), s.acking(whole(0, 2)) },
 		},
 	} {

@@ -21,7 +21,8 @@ const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
     UPDATE tracker_group g
     SET pending = l.pending | l.mask
     FROM locked l, batch
-    WHERE g.batch_id = batch.id AND g.grp = l.grp AND batch.ready AND (l.mask & ~l.pending) <> B'0'::bit(8192)
+    WHERE g.batch_id = batch.id AND g.grp = ANY ($2::integer[]) AND g.grp = l.grp
+      AND batch.ready AND (l.mask & ~l.pending) <> B'0'::bit(8192)
     RETURNING l.pending = B'0'::bit(8192) AS reopened
 ), armed AS (
     UPDATE tracker_batch b
