@@ -1,0 +1,245 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func startNATS(t *testing.T, config NATSConfig) *NATS {
+	t.Helper()
+	if config.StoreDir == "" {
+		config.StoreDir = filepath.Join(t.TempDir(), "nats")
+	}
+	if config.Listen == "" {
+		config.Listen = "127.0.0.1:0"
+	}
+	ns, err := StartNATS(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stopNATS(t, ns) })
+	return ns
+}
+
+func stopNATS(t *testing.T, ns *NATS) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := ns.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func dial(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
+		nats.ReconnectJitter(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc, js
+}
+
+func makeStream(ctx context.Context, js jetstream.JetStream, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}}); err != nil {
+		return err
+	}
+	_, err := js.Publish(ctx, name+".x", []byte("hello"))
+	return err
+}
+
+func messages(t *testing.T, js jetstream.JetStream, name string) uint64 {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream.CachedInfo().State.Msgs
+}
+
+func TestNATSServesJetStreamAndRestartsInPlace(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, NATSConfig{MaxPayload: 2 << 20})
+	url := ns.URL()
+	nc, js := dial(t, url)
+	if nc.MaxPayload() != 2<<20 {
+		t.Errorf("max payload %d, want 2 MiB", nc.MaxPayload())
+	}
+	if err := makeStream(t.Context(), js, "S"); err != nil {
+		t.Fatal(err)
+	}
+	if err := ns.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if ns.URL() != url {
+		t.Fatalf("moved from %s to %s", url, ns.URL())
+	}
+	eventually(t, 10*time.Second, "the client is back", nc.IsConnected)
+	if got := messages(t, js, "S"); got != 1 {
+		t.Errorf("%d messages after a restart, want 1", got)
+	}
+	stopNATS(t, ns)
+	stopNATS(t, ns) // safe twice
+	if err := ns.Restart(t.Context()); err == nil {
+		t.Error("restarted after Stop")
+	}
+}
+
+func TestNATSNamesATakenPort(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	store := filepath.Join(t.TempDir(), "nats")
+	_, err = StartNATS(t.Context(), NATSConfig{StoreDir: store, Listen: taken.Addr().String()})
+	var refused *ListenError
+	if !errors.As(err, &refused) {
+		t.Fatalf("got %v, want a ListenError", err)
+	}
+	mustSay(t, err, taken.Addr().String(), "--nats-listen", "address already in use")
+	startNATS(t, NATSConfig{StoreDir: store}) // its lock was given back
+}
+
+func TestNATSStaysOnThisMachine(t *testing.T) {
+	t.Parallel()
+	for _, addr := range []string{"0.0.0.0:4222", ":4222", "192.0.2.1:4222", "example.com:4222", "127.0.0.1", "127.0.0.1:x"} {
+		_, err := StartNATS(t.Context(), NATSConfig{StoreDir: t.TempDir(), Listen: addr})
+		var refused *ListenError
+		if !errors.As(err, &refused) {
+			t.Errorf("%q: got %v, want a ListenError", addr, err)
+		}
+	}
+}
+
+func TestNATSLocksItsStore(t *testing.T) {
+	t.Parallel()
+	store := filepath.Join(t.TempDir(), "nats")
+	startNATS(t, NATSConfig{StoreDir: store})
+	_, err := StartNATS(t.Context(), NATSConfig{StoreDir: store, Listen: "127.0.0.1:0"})
+	var locked *LockedError
+	if !errors.As(err, &locked) {
+		t.Fatalf("got %v, want a LockedError", err)
+	}
+	mustSay(t, err, store)
+}
+
+// revivalLimit is what a run may lose when its pipe is deleted.
+const revivalLimit = 10 * time.Second
+
+func TestNATSComesBackFromADeletedStore(t *testing.T) {
+	t.Parallel()
+	for name, wreck := range map[string]func(store string) error{
+		"whole store":         os.RemoveAll,
+		"jetstream directory": func(store string) error { return os.RemoveAll(jetstreamDir(store)) },
+		"replaced by an empty one": func(store string) error {
+			return errors.Join(os.RemoveAll(store), os.Mkdir(store, 0o700))
+		},
+		"account": func(store string) error {
+			return os.RemoveAll(filepath.Join(jetstreamDir(store), "$G"))
+		},
+		"one stream": func(store string) error {
+			return os.RemoveAll(filepath.Dir(streamDir(store, "S")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			log, logs := observed()
+			ns := startNATS(t, NATSConfig{Log: log})
+			url := ns.URL()
+			_, js := dial(t, url)
+			for _, stream := range []string{"S", "OTHER"} {
+				if err := makeStream(t.Context(), js, stream); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// The watch has to have seen the streams before it can miss them.
+			eventually(t, revivalLimit, "the streams are known", func() bool {
+				ns.mu.Lock()
+				defer ns.mu.Unlock()
+				return ns.store.streams["S"] && ns.store.streams["OTHER"]
+			})
+			if err := wreck(ns.config.StoreDir); err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			eventually(t, revivalLimit, "a restart", func() bool {
+				return logs.FilterMessage("restarting the NATS server").Len() == 1
+			})
+			eventually(t, revivalLimit, "the stream takes messages", func() bool {
+				return makeStream(t.Context(), js, "S") == nil
+			})
+			t.Logf("usable after %s", time.Since(begun).Round(time.Millisecond))
+			if got := messages(t, js, "S"); got != 1 {
+				t.Errorf("the stream has %d messages, want the new one only", got)
+			}
+			if _, err := os.Stat(streamDir(ns.config.StoreDir, "S")); err != nil {
+				t.Errorf("the stream is not on disk: %v", err)
+			}
+			if name == "one stream" && messages(t, js, "OTHER") != 1 {
+				t.Error("the other stream was lost too")
+			}
+			if ns.URL() != url {
+				t.Errorf("moved to %s", ns.URL())
+			}
+		})
+	}
+}
+
+func TestNATSLeavesStreamsAloneThatAClientDeletes(t *testing.T) {
+	t.Parallel()
+	log, logs := observed()
+	ns := startNATS(t, NATSConfig{Log: log})
+	_, js := dial(t, ns.URL())
+	known := func(want bool) func() bool {
+		return func() bool {
+			ns.mu.Lock()
+			defer ns.mu.Unlock()
+			return ns.store.streams["S"] == want
+		}
+	}
+	for range 3 {
+		if err := makeStream(t.Context(), js, "S"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, revivalLimit, "the stream is known", known(true))
+		if err := js.DeleteStream(t.Context(), "S"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, revivalLimit, "the stream is forgotten", known(false))
+	}
+	if n := logs.FilterMessage("restarting the NATS server").Len(); n != 0 {
+		t.Errorf("restarted %d times", n)
+	}
+}
+
+func TestNATSConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]NATSConfig{
+		"StoreDir":   {},
+		"MaxPayload": {StoreDir: "x", MaxPayload: 65 << 20},
+		"MaxStore":   {StoreDir: "x", MaxStore: -1},
+	} {
+		if _, err := StartNATS(t.Context(), config); err == nil {
+			t.Errorf("%s: accepted", name)
+		} else {
+			mustSay(t, err, name)
+		}
+	}
+}
