@@ -22,6 +22,9 @@ const (
 // a third of it.
 const AckWait = 15 * time.Second
 
+// RecorderAckWait is AckWait for replies. Recording takes milliseconds; what a dead node had fetched is not to wait long.
+const RecorderAckWait = 5 * time.Second
+
 // maxAckPending bounds the messages of one consumer that are out at once, over all its readers; maxWaiting the readers
 // that wait at once.
 const (
@@ -172,7 +175,9 @@ func EnsureConsumer(ctx context.Context, js jetstream.JetStream, endpoint string
 
 // EnsureRecorder creates the durable consumer through which nodes read replies, or brings it to date, and returns it.
 func EnsureRecorder(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
-	consumer, err := js.CreateOrUpdateConsumer(ctx, StreamReply, consumerConfig(RecorderConsumer, replyPrefix+"*"))
+	config := consumerConfig(RecorderConsumer, replyPrefix+"*")
+	config.AckWait = RecorderAckWait
+	consumer, err := js.CreateOrUpdateConsumer(ctx, StreamReply, config)
 	if err != nil {
 		return nil, fmt.Errorf("ensure consumer %s: %w", RecorderConsumer, err)
 	}

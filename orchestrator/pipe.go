@@ -18,7 +18,7 @@ import (
 type pipeState struct {
 	mu      sync.Mutex
 	epoch   int64
-	lastSeq uint64        // highest sequence seen in the work stream within the epoch
+	lastSeq [2]uint64     // highest sequences seen in the work and the reply stream within the epoch
 	changed chan struct{} // closed when the epoch grows: readers bind again
 }
 
@@ -28,27 +28,28 @@ func (p *pipeState) now() (epoch int64, changed <-chan struct{}) {
 	return p.epoch, p.changed
 }
 
-// advance takes over an epoch and reports whether it is a later one.
-func (p *pipeState) advance(epoch int64) bool {
+// advance takes over a later epoch, in which a request is known to have had the place lastSent in the work stream.
+func (p *pipeState) advance(epoch int64, lastSent uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if epoch <= p.epoch {
-		return false
+		return
 	}
-	p.epoch, p.lastSeq = epoch, 0
+	p.epoch, p.lastSeq = epoch, [2]uint64{lastSent, 0}
 	close(p.changed)
 	p.changed = make(chan struct{})
-	return true
 }
 
-// rewound notes the stream's last sequence and reports whether it is lower than one seen before in the epoch.
-func (p *pipeState) rewound(seq uint64) bool {
+// rewound notes the streams' last sequences and reports whether one is lower than it was before in the epoch.
+func (p *pipeState) rewound(seqs [2]uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if seq < p.lastSeq {
-		return true
+	for i, seq := range seqs {
+		if seq < p.lastSeq[i] {
+			return true
+		}
 	}
-	p.lastSeq = seq
+	p.lastSeq = seqs
 	return false
 }
 
@@ -105,7 +106,7 @@ func (n *Node) watchPipe(ctx context.Context) {
 const lookTimeout = 5 * time.Second
 
 // lookAtPipe creates streams that are missing and tells PostgreSQL since when they exist. When they are not the ones
-// known, or the work stream has lost messages at its end, a new epoch begins: readers bind again, and the leader issues
+// known, or one of them has lost messages at its end, a new epoch begins: readers bind again, and the leader issues
 // again what was sent before.
 func (n *Node) lookAtPipe(ctx context.Context) error {
 	states, err := endpoints.EnsureStreams(ctx, n.js, n.cfg.Streams)
@@ -123,27 +124,41 @@ func (n *Node) lookAtPipe(ctx context.Context) error {
 	if advanced {
 		n.log.Info("new streams", zap.Int64("epoch", pipe.Epoch))
 	}
-	n.enter(pipe)
+	if err := n.enter(ctx, pipe); err != nil {
+		return err
+	}
 	return n.lookForRewind(ctx, pipe)
 }
 
-func (n *Node) enter(pipe workqueue.Pipe) {
-	if n.pipe.advance(pipe.Epoch) {
-		signal(n.sweeps)
-		n.Wake()
+// enter takes over the epoch that PostgreSQL knows, when it is a later one.
+func (n *Node) enter(ctx context.Context, pipe workqueue.Pipe) error {
+	if epoch, _ := n.pipe.now(); pipe.Epoch <= epoch {
+		return nil
 	}
+	sent, err := n.store.LastSent(ctx, pipe.Epoch)
+	if err != nil {
+		return err
+	}
+	n.pipe.advance(pipe.Epoch, uint64(sent))
+	signal(n.sweeps)
+	n.Wake()
+	return nil
 }
 
 // lookForRewind notices a server that came back without the last messages it had acknowledged.
 func (n *Node) lookForRewind(ctx context.Context, pipe workqueue.Pipe) error {
-	stream, err := n.js.Stream(ctx, endpoints.StreamWork)
-	if err != nil {
-		return fmt.Errorf("look at stream %s: %w", endpoints.StreamWork, err)
+	var seqs [2]uint64
+	for i, name := range []string{endpoints.StreamWork, endpoints.StreamReply} {
+		stream, err := n.js.Stream(ctx, name)
+		if err != nil {
+			return fmt.Errorf("look at stream %s: %w", name, err)
+		}
+		seqs[i] = stream.CachedInfo().State.LastSeq
 	}
-	if !n.pipe.rewound(stream.CachedInfo().State.LastSeq) {
+	if !n.pipe.rewound(seqs) {
 		return nil
 	}
-	n.log.Warn("the work stream lost acknowledged messages; issuing again what was sent", zap.Int64("epoch", pipe.Epoch))
+	n.log.Warn("a stream lost acknowledged messages; issuing again what was sent", zap.Int64("epoch", pipe.Epoch))
 	if err := n.store.AdvancePipe(ctx, pipe.Epoch); err != nil {
 		return err
 	}

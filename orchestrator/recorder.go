@@ -56,7 +56,8 @@ func (n *Node) readReplies(ctx context.Context, replies chan<- jetstream.Msg) er
 	reading, err := consumer.Consume(func(msg jetstream.Msg) {
 		select {
 		case replies <- msg:
-		case <-ctx.Done(): // unacknowledged, it goes to another node
+		case <-ctx.Done():
+			n.settle(msg, msg.Nak()) // another node may have it at once
 		}
 	}, jetstream.PullMaxBytes(max(recordBytes, 2*int(n.nc.MaxPayload()))), jetstream.PullExpiry(pullExpiry),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
@@ -76,6 +77,11 @@ func (n *Node) readReplies(ctx context.Context, replies chan<- jetstream.Msg) er
 	}()
 	select {
 	case <-ctx.Done():
+		reading.Drain() // what was fetched ahead goes through the callback, back to the stream
+		select {
+		case <-reading.Closed():
+		case <-time.After(drainTimeout):
+		}
 		return nil
 	case <-changed:
 		return nil
@@ -86,7 +92,10 @@ func (n *Node) readReplies(ctx context.Context, replies chan<- jetstream.Msg) er
 	}
 }
 
-const pullExpiry = 5 * time.Second
+const (
+	pullExpiry   = 5 * time.Second
+	drainTimeout = 2 * time.Second
+)
 
 // bindingLost tells the errors after which a subscription gets no more messages from those it survives by itself.
 func bindingLost(err error) bool {

@@ -33,7 +33,7 @@ RETURNING epoch`
 // Lead takes or prolongs the lease for ttl. It returns ErrNotLeader when another session has it.
 func (s *Store) Lead(ctx context.Context, session SessionID, ttl time.Duration) (Lease, error) {
 	lease := Lease{Session: session}
-	err := s.pool.QueryRow(ctx, takeLease, leaseName, session, ttl).Scan(&lease.Epoch)
+	err := s.sessions.QueryRow(ctx, takeLease, leaseName, session, ttl).Scan(&lease.Epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Lease{}, ErrNotLeader
 	}
@@ -48,7 +48,7 @@ UPDATE leader SET expires_at = clock_timestamp() WHERE name = $1 AND session_id 
 
 // Resign gives the lease up, so that another node need not wait for its end.
 func (s *Store) Resign(ctx context.Context, lease Lease) error {
-	if _, err := s.pool.Exec(ctx, dropLease, leaseName, lease.Session, lease.Epoch); err != nil {
+	if _, err := s.sessions.Exec(ctx, dropLease, leaseName, lease.Session, lease.Epoch); err != nil {
 		return fmt.Errorf("resign the leader's lease: %w", err)
 	}
 	return nil

@@ -51,3 +51,14 @@ func (s *Store) AdvancePipe(ctx context.Context, from int64) error {
 	}
 	return nil
 }
+
+const lastSent = `
+SELECT coalesce(max(stream_seq), 0) FROM work_slice WHERE state = 'sent' AND pipe_epoch = $1`
+
+// LastSent returns the highest place in the work stream of a slice that was sent in the epoch and is out still, or 0.
+func (s *Store) LastSent(ctx context.Context, epoch int64) (seq int64, err error) {
+	if err := s.pool.QueryRow(ctx, lastSent, epoch).Scan(&seq); err != nil {
+		return 0, fmt.Errorf("look for the last request sent: %w", err)
+	}
+	return seq, nil
+}

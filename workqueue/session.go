@@ -23,7 +23,7 @@ VALUES ($1, $2, $3, $4, clock_timestamp() + $5)`
 // StartSession opens a session that lives for ttl beyond its last heartbeat.
 func (s *Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duration) (SessionID, error) {
 	id := NewSessionID()
-	if _, err := s.pool.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl); err != nil {
+	if _, err := s.sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl); err != nil {
 		return SessionID{}, fmt.Errorf("start session: %w", err)
 	}
 	return id, nil
@@ -42,7 +42,7 @@ func (s *Store) Heartbeat(ctx context.Context, id SessionID, ttl time.Duration, 
 	if err != nil {
 		return fmt.Errorf("heartbeat %s: %w", id, err)
 	}
-	tag, err := s.pool.Exec(ctx, beatSession, id, ttl, doc)
+	tag, err := s.sessions.Exec(ctx, beatSession, id, ttl, doc)
 	if err != nil {
 		return fmt.Errorf("heartbeat %s: %w", id, err)
 	}

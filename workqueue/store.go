@@ -15,12 +15,13 @@ import (
 
 // Store is PostgreSQL as Tranche sees it. It is safe for concurrent use.
 type Store struct {
-	pool  *pgxpool.Pool
-	parts sync.Pool // *copyRows: buffers of past recordings, some megabytes each
+	pool     *pgxpool.Pool
+	sessions *pgxpool.Pool // for heartbeats and leases, so that they need not queue for a connection
+	parts    sync.Pool     // *copyRows: buffers of past recordings, some megabytes each
 }
 
-// New returns a store on a pool whose database has been migrated. The store does not close the pool.
-func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
+// New returns a store on a pool whose database has been migrated. The store does not close the pool. See also [Open].
+func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool, sessions: pool} }
 
 // maxTxAttempts bounds how often a transaction that met a deadlock or a serialization failure is run again.
 const maxTxAttempts = 8

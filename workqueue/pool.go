@@ -1,0 +1,94 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Defaults of PoolConfig.
+const (
+	DefaultMaxConns          = 16
+	DefaultLockTimeout       = 10 * time.Second
+	DefaultIdleInTransaction = 30 * time.Second
+	connectTimeout           = 5 * time.Second
+	sessionConns             = 2
+)
+
+// PoolConfig says how to connect. A zero field means its default.
+type PoolConfig struct {
+	MaxConns          int
+	LockTimeout       time.Duration // a statement that waits longer for a lock fails, and its transaction with it
+	IdleInTransaction time.Duration // PostgreSQL ends a transaction whose client has gone silent
+	// ThroughPooler makes the store fit for a pooler that hands out connections per transaction: no prepared statements.
+	ThroughPooler bool
+}
+
+// Open returns a store on the database at url, with connections of its own for sessions and leases, so that heartbeats
+// go on while everything else waits for a connection. close returns the connections.
+func Open(ctx context.Context, url string, cfg PoolConfig) (store *Store, close func(), err error) {
+	pool, err := cfg.connect(ctx, url, cfg.maxConns())
+	if err != nil {
+		return nil, nil, err
+	}
+	sessions, err := cfg.connect(ctx, url, sessionConns)
+	if err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	store = New(pool)
+	store.sessions = sessions
+	return store, func() { sessions.Close(); pool.Close() }, nil
+}
+
+func (c PoolConfig) maxConns() int32 {
+	if c.MaxConns <= 0 {
+		return DefaultMaxConns
+	}
+	return int32(c.MaxConns)
+}
+
+func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	lock, idle := c.LockTimeout, c.IdleInTransaction
+	if lock <= 0 {
+		lock = DefaultLockTimeout
+	}
+	if idle <= 0 {
+		idle = DefaultIdleInTransaction
+	}
+	cfg.MaxConns = conns
+	cfg.ConnConfig.ConnectTimeout = connectTimeout
+	params := cfg.ConnConfig.RuntimeParams
+	setUnlessGiven(params, "application_name", "tranche")
+	setUnlessGiven(params, "lock_timeout", milliseconds(lock))
+	setUnlessGiven(params, "idle_in_transaction_session_timeout", milliseconds(idle))
+	if c.ThroughPooler {
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	return pool, nil
+}
+
+// setUnlessGiven leaves alone what the URL says.
+func setUnlessGiven(params map[string]string, name, value string) {
+	if _, given := params[name]; !given {
+		params[name] = value
+	}
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
