@@ -202,6 +202,27 @@ func TestNATSComesBackFromADeletedStore(t *testing.T) {
 	}
 }
 
+func TestNATSComesBackWhenJetStreamWasDisabled(t *testing.T) {
+	t.Parallel()
+	ns := startNATS(t, NATSConfig{})
+	_, js := dial(t, ns.URL())
+	if err := makeStream(t.Context(), js, "S"); err != nil {
+		t.Fatal(err)
+	}
+	ns.mu.Lock()
+	err := ns.server.DisableJetStream()
+	ns.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, revivalLimit, "the stream takes messages", func() bool {
+		return makeStream(t.Context(), js, "S") == nil
+	})
+	if got := messages(t, js, "S"); got != 2 {
+		t.Errorf("the stream has %d messages, want the old one and the new", got)
+	}
+}
+
 func TestNATSLeavesStreamsAloneThatAClientDeletes(t *testing.T) {
 	t.Parallel()
 	log, logs := observed()

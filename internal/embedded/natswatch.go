@@ -15,6 +15,13 @@ import (
 // about when it purges a stream.
 const storePoll = 250 * time.Millisecond
 
+const (
+	// disabled is what the server does to JetStream when it cannot write, as on a full disk.
+	disabled = "JetStream has been disabled"
+	// disabledPause is how long it stays so when it happens again: the disk is not likely to have been cleared yet.
+	disabledPause = 5 * time.Second
+)
+
 // storeView is what the store looked like: the directories the server cannot live without, and the streams in it. When
 // they are deleted under it the server goes on, writes into files that have no name any more, and answers every attempt
 // to make a stream with an error.
@@ -46,11 +53,15 @@ func lookAtStore(store string) (storeView, error) {
 func (n *NATS) watch(ctx context.Context) {
 	defer close(n.watched)
 	var before string
+	var revived time.Time
 	for sleep(ctx, storePoll) {
 		now := n.damage()
+		if now == disabled && time.Since(revived) < disabledPause {
+			continue
+		}
 		if now != "" && now == before {
 			n.revive(ctx, now)
-			now = ""
+			revived, now = time.Now(), ""
 		}
 		before = now
 	}
@@ -62,7 +73,7 @@ func (n *NATS) damage() string {
 	defer n.mu.Unlock()
 	switch {
 	case !n.server.JetStreamEnabled():
-		return "JetStream has been disabled"
+		return disabled
 	case !sameDir(n.store.root, n.config.StoreDir), !sameDir(n.store.jetstream, jetstreamDir(n.config.StoreDir)):
 		return "the JetStream store has been deleted"
 	}

@@ -2,29 +2,36 @@ package testenv
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
-	"net/url"
-	"os"
-	"strings"
-	"sync"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/migrations"
 )
 
-// poolSize keeps many tests at once below the cluster's connections.
-const poolSize = 16
+const (
+	// poolSize keeps many tests at once below the cluster's connections.
+	poolSize = 16
+	// emptyTemplate is PostgreSQL's own.
+	emptyTemplate = "template0"
+)
 
 // Database returns the superuser's URL of a database of the test's own, migrated, and dropped when the test ends.
 func Database(t testing.TB) string {
 	t.Helper()
-	name, url, err := shared.clone(t.Context())
+	return database(t, func(s *sharedServer) string { return s.template })
+}
+
+// EmptyDatabase is Database without the schema.
+func EmptyDatabase(t testing.TB) string {
+	t.Helper()
+	return database(t, func(*sharedServer) string { return emptyTemplate })
+}
+
+func database(t testing.TB, template func(*sharedServer) string) string {
+	t.Helper()
+	name, url, err := shared.clone(t.Context(), template)
 	if err != nil {
 		fatal(t, err)
 	}
@@ -66,121 +73,3 @@ func fatal(t testing.TB, err error) {
 	}
 	t.Fatalf("test environment: %v", err)
 }
-
-// shared is the test binary's server. It is the one thing here that tests share, because to start it costs a second.
-var shared sharedServer
-
-type sharedServer struct {
-	once     sync.Once
-	err      error
-	cluster  *embedded.Postgres // nil when the server is somebody else's
-	dir      string
-	admin    *pgxpool.Pool
-	base     string // a URL of the server, of any database
-	template string
-}
-
-// open starts the server and makes the template, once.
-func (s *sharedServer) open() error {
-	s.once.Do(func() { s.err = s.start(context.Background()) })
-	return s.err
-}
-
-func (s *sharedServer) start(ctx context.Context) (err error) {
-	if s.base = os.Getenv(databaseVariable); s.base == "" {
-		if s.dir, err = clusterDir(); err != nil {
-			return err
-		}
-		s.cluster, err = embedded.StartPostgres(ctx, embedded.PostgresConfig{
-			DataDir: s.dir, Settings: reckless, NoRestart: true, Bound: true,
-		})
-		if err != nil {
-			return err
-		}
-		s.base = s.cluster.URLFor("postgres")
-	}
-	if s.admin, err = pgxpool.New(ctx, s.base); err != nil {
-		return fmt.Errorf("connect to the test server: %w", err)
-	}
-	s.template = "tranche_template_" + suffix()
-	if err := s.create(ctx, s.template, "template0"); err != nil {
-		return err
-	}
-	url, err := withDatabase(s.base, s.template)
-	if err != nil {
-		return err
-	}
-	_, err = migrations.Up(ctx, url, nil)
-	return err
-}
-
-// reckless settings are for data that nobody needs after a crash.
-var reckless = map[string]string{
-	"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "10s",
-	"max_connections": "400", "shared_buffers": "64MB", "wal_level": "minimal", "max_wal_senders": "0",
-}
-
-// clusterDir is short, because the path of a socket may not be long.
-func clusterDir() (string, error) {
-	dir, err := os.MkdirTemp("", "tranche-test-")
-	if err != nil {
-		return "", err
-	}
-	return dir, os.Chmod(dir, 0o711) // another user runs the server when we are root
-}
-
-func (s *sharedServer) clone(ctx context.Context) (name, url string, err error) {
-	if err := s.open(); err != nil {
-		return "", "", err
-	}
-	name = "tranche_test_" + suffix()
-	if err := s.create(ctx, name, s.template); err != nil {
-		return "", "", err
-	}
-	url, err = withDatabase(s.base, name)
-	return name, url, err
-}
-
-func (s *sharedServer) create(ctx context.Context, name, template string) error {
-	_, err := s.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+
-		" TEMPLATE "+pgx.Identifier{template}.Sanitize())
-	if err != nil {
-		return fmt.Errorf("create database %s: %w", name, err)
-	}
-	return nil
-}
-
-func (s *sharedServer) drop(ctx context.Context, name string) error {
-	_, err := s.admin.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
-	return err
-}
-
-// stop undoes open, as far as that got.
-func (s *sharedServer) stop(ctx context.Context) error {
-	var err error
-	if s.admin != nil {
-		if s.cluster == nil {
-			err = s.drop(ctx, s.template)
-		}
-		s.admin.Close()
-	}
-	if s.cluster != nil {
-		err = errors.Join(err, s.cluster.Stop(ctx))
-	}
-	if s.dir != "" {
-		err = errors.Join(err, os.RemoveAll(s.dir))
-	}
-	return err
-}
-
-func withDatabase(base, name string) (string, error) {
-	u, err := url.Parse(base)
-	if err != nil || u.Scheme == "" {
-		return "", fmt.Errorf("%s is not a URL like postgres://user@host/database", databaseVariable)
-	}
-	u.Path = "/" + name
-	return u.String(), nil
-}
-
-// suffix keeps test binaries on one server apart.
-func suffix() string { return strings.ToLower(rand.Text()[:12]) }

@@ -1,0 +1,128 @@
+package testenv_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+const (
+	// childTest makes this binary, started again by a test, run only the test that waits to be killed.
+	childTest = "TRANCHE_TEST_CHILD"
+	foreign   = "TRANCHE_TEST_DATABASE"
+)
+
+// TestChild is what TestServersDieWithTheBinary kills. By itself it does nothing.
+func TestChild(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(childTest) == "" {
+		return
+	}
+	fmt.Println("url", testenv.Database(t))
+	<-t.Context().Done() // never
+}
+
+func TestServersDieWithTheBinary(t *testing.T) {
+	t.Parallel()
+	temp := shortTemp(t)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestChild$")
+	cmd.Env = append(environ(), childTest+"=1", "TMPDIR="+temp)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	url, found := strings.CutPrefix(strings.TrimSpace(line), "url ")
+	if err != nil || !found {
+		t.Fatalf("the child said %q (%v)", line, err)
+	}
+	if err := ping(t.Context(), url); err != nil {
+		t.Fatalf("before the kill: %v", err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	eventually(t, 10*time.Second, "the server has gone too", func() bool { return ping(t.Context(), url) != nil })
+}
+
+func TestDatabasesOnAServerThatRuns(t *testing.T) {
+	t.Parallel()
+	cluster, temp := testenv.Postgres(t), shortTemp(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestDatabasesAreMigratedAndApart$", "-test.v")
+	cmd.Env = append(environ(), foreign+"="+cluster.URL(), "TMPDIR="+temp)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestDatabasesAreMigratedAndApart") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
+		t.Errorf("it left %v (%v)", left, err)
+	}
+	var databases int
+	pool := testenv.Connect(t, cluster.URL())
+	err = pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_database WHERE datname LIKE 'tranche\_%'`).Scan(&databases)
+	if err != nil || databases != 0 {
+		t.Errorf("it left %d databases (%v)", databases, err)
+	}
+}
+
+// shortTemp is a directory for a child's temporary files, open to the user that the server runs as.
+func shortTemp(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "te-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a server on its way out may still write
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// environ is ours without the variables that tests set for children.
+func environ() []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, foreign+"=") && !strings.HasPrefix(kv, "TMPDIR=") {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+func ping(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
+}
+
+// eventually polls until the condition holds.
+func eventually(t *testing.T, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	limit := time.NewTimer(within)
+	defer limit.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-limit.C:
+			t.Fatalf("not within %s: %s", within, what)
+		case <-tick.C:
+		}
+	}
+}
