@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
@@ -37,19 +36,6 @@ type Engine interface {
 	Cancel(ctx context.Context, run workqueue.RunID, actor string) (workqueue.Cancelled, error)
 }
 
-// Plan is a plan ready to run.
-type Plan struct {
-	Name  string
-	Spec  json.RawMessage
-	Steps []workqueue.StepSpec
-}
-
-// Planner reads plans.
-type Planner interface {
-	Parse(name string, yaml []byte) (Plan, error)
-	Single(endpoint string) (Plan, error)
-}
-
 // Config is what a Server needs beside its node.
 type Config struct {
 	Log     *zap.Logger // nil: none
@@ -62,7 +48,6 @@ type Config struct {
 type Server struct {
 	store   *workqueue.Store
 	engine  Engine
-	planner Planner
 	nc      *nats.Conn
 	log     *zap.Logger
 	config  Config
@@ -70,15 +55,15 @@ type Server struct {
 }
 
 // New returns a server; Handler and Serve make use of it.
-func New(store *workqueue.Store, engine Engine, planner Planner, nc *nats.Conn, config Config) (*Server, error) {
-	if store == nil || engine == nil || planner == nil || nc == nil {
-		return nil, errors.New("api: a store, an engine, a planner and a NATS connection are needed")
+func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*Server, error) {
+	if store == nil || engine == nil || nc == nil {
+		return nil, errors.New("api: a store, an engine and a NATS connection are needed")
 	}
 	if config.Log == nil {
 		config.Log = zap.NewNop()
 	}
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
-	s := &Server{store: store, engine: engine, planner: planner, nc: nc, log: config.Log, config: config}
+	s := &Server{store: store, engine: engine, nc: nc, log: config.Log, config: config}
 	s.handler = s.routes()
 	return s, nil
 }

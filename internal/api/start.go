@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +18,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -217,20 +217,22 @@ func (in *startInput) settings() (RunSettings, error) {
 
 // request checks the settings and makes a load of them.
 func (s *Server) request(set RunSettings, actor string) (workqueue.LoadRequest, error) {
-	plan, err := s.plan(set)
-	if err != nil {
-		return workqueue.LoadRequest{}, err
-	}
 	if err := set.validate(); err != nil {
 		return workqueue.LoadRequest{}, err
 	}
-	steps := slices.Clone(plan.Steps)
-	for i := range steps {
-		if set.Chunk > 0 {
-			steps[i].Chunk = set.Chunk
-		}
-		if set.InFlight > 0 {
-			steps[i].InFlight = set.InFlight
+	plan, err := set.plan()
+	if err != nil {
+		return workqueue.LoadRequest{}, err
+	}
+	spec, err := json.Marshal(plan)
+	if err != nil {
+		return workqueue.LoadRequest{}, fmt.Errorf("write plan %s: %w", plan.Name, err)
+	}
+	steps := make([]workqueue.StepSpec, len(plan.Steps))
+	for i, step := range plan.Steps {
+		steps[i] = workqueue.StepSpec{
+			Name: step.Name, Endpoint: step.Endpoint, Chunk: step.Chunk, InFlight: step.InFlight,
+			MaxAttempts: step.MaxAttempts, Timeout: step.Timeout, RetryBackoff: step.RetryBackoff,
 		}
 	}
 	params := maps.Clone(set.Params)
@@ -238,29 +240,30 @@ func (s *Server) request(set RunSettings, actor string) (workqueue.LoadRequest, 
 		params = map[string]string{}
 	}
 	return workqueue.LoadRequest{
-		Name: set.Name, Plan: plan.Name, Spec: plan.Spec, Params: params, Priority: set.Priority, Steps: steps,
+		Name: set.Name, Plan: plan.Name, Spec: spec, Params: params, Priority: set.Priority, Steps: steps,
 		OnDuplicate: workqueue.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
 		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(),
 	}, nil
 }
 
-func (s *Server) plan(set RunSettings) (Plan, error) {
+// plan reads the plan, or makes the one of the endpoint, and lays the settings of this run over it.
+func (set *RunSettings) plan() (*gather.Plan, error) {
 	if (set.Endpoint == "") == (set.Plan == "") {
-		return Plan{}, &inputError{"give either an endpoint or a plan"}
+		return nil, &inputError{"give either an endpoint or a plan"}
 	}
-	if set.Endpoint != "" {
-		if err := endpoints.ValidateName(set.Endpoint); err != nil {
-			return Plan{}, &inputError{err.Error()}
-		}
-		plan, err := s.planner.Single(set.Endpoint)
-		if err != nil {
-			return Plan{}, &inputError{err.Error()}
-		}
-		return plan, nil
+	plan, err := gather.Single(set.Endpoint), error(nil)
+	if set.Plan != "" {
+		plan, err = gather.Parse(cmp.Or(set.PlanName, "plan"), []byte(set.Plan))
 	}
-	plan, err := s.planner.Parse(set.PlanName, []byte(set.Plan))
 	if err != nil {
-		return Plan{}, &inputError{err.Error()}
+		return nil, &inputError{err.Error()}
+	}
+	for i := range plan.Steps {
+		plan.Steps[i].Chunk = cmp.Or(set.Chunk, plan.Steps[i].Chunk)
+		plan.Steps[i].InFlight = cmp.Or(set.InFlight, plan.Steps[i].InFlight)
+	}
+	if err := plan.Validate(); err != nil {
+		return nil, &inputError{err.Error()}
 	}
 	return plan, nil
 }

@@ -1,0 +1,173 @@
+// Command tranche runs one job for very many entities, and is the tool to start, watch and repair such runs.
+//
+// tranche serve is the whole system in one process; every other command is a client of its HTTP API, but for migrate,
+// doctor with --database, demo and version. It holds the wiring, the flags and what people read; what runs do is
+// decided in the packages below.
+//
+// Exit codes: 0 when all went well, and a run that was waited for has no failed item; 3 when it has; 2 for a command
+// line that cannot be understood; 1 for everything else.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/client"
+)
+
+// version is set at build time by -ldflags.
+var version = ""
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitOther  = 1
+	exitUsage  = 2
+	exitFailed = 3
+)
+
+// commands is the command line.
+type commands struct {
+	URL  string `default:"${url}" env:"TRANCHE_URL" help:"The server to talk to." placeholder:"URL"`
+	JSON bool   `name:"json" help:"Print JSON and nothing else on standard output."`
+
+	Serve     serveCommand     `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
+	Run       runCommands      `cmd:"" help:"Start, watch, repair and export runs."`
+	Endpoints endpointsCommand `cmd:"" help:"Who listens on which endpoint, backlog, in flight."`
+	Migrate   migrateCommand   `cmd:"" help:"Bring a database to this version's schema."`
+	Doctor    doctorCommand    `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
+	Version   versionCommand   `cmd:"" help:"Print the version."`
+	extras
+}
+
+type runCommands struct {
+	Start  runStart  `cmd:"" help:"Load items and run a plan, or a single endpoint, over them."`
+	List   runList   `cmd:"" help:"List runs, newest first."`
+	Show   runShow   `cmd:"" help:"Everything about a run."`
+	Watch  runWatch  `cmd:"" help:"Follow a run until it ends."`
+	Errors runErrors `cmd:"" help:"What failed, grouped by error code."`
+	Item   runItem   `cmd:"" help:"One item: its state, result or error, and every attempt."`
+	Export runExport `cmd:"" help:"Write all items with their outcomes."`
+	Rerun  runRerun  `cmd:"" help:"Run items again."`
+	Cancel runCancel `cmd:"" help:"Stop a run; what is recorded stays."`
+}
+
+// usageError is a mistake on the command line.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+// exitError ends the program with a code and without a message: everything has been said.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second signal finds the default handling and ends the process at once.
+	context.AfterFunc(ctx, stop)
+	code := run(ctx, os.Args[1:], &console{in: os.Stdin, out: os.Stdout, err: os.Stderr})
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, term *console) int {
+	var cli commands
+	parser, err := kong.New(&cli,
+		kong.Name("tranche"), kong.Description("One job for very many entities, in chunks, over NATS and PostgreSQL."),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Configuration(readConfig), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen},
+		kong.Writers(term.out, term.err), kong.BindTo(ctx, (*context.Context)(nil)),
+	)
+	if err != nil {
+		return term.fail(fmt.Errorf("command line: %w", err))
+	}
+	chosen, err := parser.Parse(args)
+	if err != nil {
+		return term.fail(&usageError{err.Error() + "; see: " + helpFor(chosen, err)})
+	}
+	term.url, term.json = cli.URL, cli.JSON
+	return term.fail(chosen.Run(term))
+}
+
+// helpFor names the help of the command that was meant.
+func helpFor(_ *kong.Context, err error) string {
+	line := "tranche"
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context != nil {
+		if node := parse.Context.Selected(); node != nil {
+			line = node.FullPath()
+		}
+	}
+	return line + " --help"
+}
+
+// console is the world of a command.
+type console struct {
+	in       io.Reader
+	out, err io.Writer
+	url      string
+	json     bool
+}
+
+// fail says what went wrong, if anything did, and returns the exit code.
+func (c *console) fail(err error) int {
+	var usage *usageError
+	var exit *exitError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.Is(err, context.Canceled):
+		c.note("stopped")
+		return exitOther
+	}
+	_, _ = fmt.Fprintln(c.err, "tranche: "+inertText(err.Error())) // nowhere else to say it
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitOther
+}
+
+// note says something to the person that is no part of the output.
+func (c *console) note(format string, args ...any) {
+	_, _ = fmt.Fprintln(c.err, "tranche: "+inertText(fmt.Sprintf(format, args...))) // nowhere else to say it
+}
+
+func (c *console) client() (*client.Client, error) {
+	cl, err := client.New(c.url, osUser())
+	if err != nil {
+		return nil, &usageError{"--url: " + err.Error()}
+	}
+	return cl, nil
+}
+
+type versionCommand struct{}
+
+// Run prints the version.
+func (versionCommand) Run(term *console) error {
+	if term.json {
+		return term.document(map[string]string{"version": versionText()})
+	}
+	return term.printf("tranche %s\n", versionText())
+}
+
+func versionText() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "dev"
+}

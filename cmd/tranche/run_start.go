@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+)
+
+const maxPlanFile = 1 << 20
+
+type runStart struct {
+	Plan           string            `arg:"" optional:"" type:"path" help:"A plan file in YAML."`
+	Endpoint       string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
+	Items          string            `required:"" help:"CSV or NDJSON, also gzip or zstd; - is standard input." placeholder:"FILE"`
+	Key            string            `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
+	Format         string            `enum:",csv,ndjson" default:"" help:"csv or ndjson; recognised when absent." placeholder:"FORMAT"`
+	Chunk          int               `help:"Items in a request." placeholder:"N"`
+	InFlight       int               `help:"Requests out at once." placeholder:"N"`
+	Param          map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
+	Name           string            `help:"A name to find the run by." placeholder:"TEXT"`
+	Priority       int               `help:"Runs with a greater number go first." placeholder:"N"`
+	IdempotencyKey string            `help:"Starting again with the same key gives the run that is there." placeholder:"K"`
+	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
+	Wait           bool              `help:"Watch until the run ends; exit 3 when items failed."`
+}
+
+// Validate is called by kong.
+func (r *runStart) Validate() error {
+	switch {
+	case r.Plan == "" && r.Endpoint == "":
+		return errors.New("give a plan file or --endpoint NAME")
+	case r.Plan != "" && r.Endpoint != "":
+		return errors.New("give either a plan file or --endpoint, not both")
+	case r.Chunk < 0 || r.Chunk > 8192:
+		return fmt.Errorf("--chunk is %d; it must lie between 1 and 8192", r.Chunk)
+	case r.InFlight < 0 || r.InFlight > 10_000:
+		return fmt.Errorf("--in-flight is %d; it must lie between 1 and 10000", r.InFlight)
+	}
+	return nil
+}
+
+// Run starts a run.
+func (r *runStart) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	settings, err := r.settings()
+	if err != nil {
+		return err
+	}
+	items, size, err := openItems(r.Items, term.in)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = items.Close() }()
+	upload := &upload{from: items, size: size, term: term, live: isTerminal(term.err)}
+	started, err := cl.Start(ctx, settings, upload)
+	upload.end()
+	if err != nil {
+		if upload.err != nil {
+			return fmt.Errorf("read --items %s: %w", r.Items, upload.err)
+		}
+		return err
+	}
+	for _, w := range started.Warnings {
+		term.note("warning: %s", w)
+	}
+	if !r.Wait {
+		return r.report(term, started)
+	}
+	if !term.json {
+		if err := r.report(term, started); err != nil {
+			return err
+		}
+	}
+	return watch(ctx, term, cl, started.Run.String())
+}
+
+func (r *runStart) settings() (api.RunSettings, error) {
+	settings := api.RunSettings{
+		Endpoint: r.Endpoint, Key: r.Key, Format: r.Format, Name: r.Name, Params: r.Param, Chunk: r.Chunk,
+		InFlight: r.InFlight, Priority: r.Priority, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
+		Source: "standard input",
+	}
+	if r.Items != "-" {
+		settings.Source = filepath.Base(r.Items)
+	}
+	if r.Plan == "" {
+		return settings, nil
+	}
+	file, err := os.Open(r.Plan)
+	if err != nil {
+		return settings, &usageError{fmt.Sprintf("plan %s: %v", r.Plan, errors.Unwrap(err))}
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, maxPlanFile))
+	if err != nil {
+		return settings, fmt.Errorf("read plan %s: %w", r.Plan, err)
+	}
+	base := filepath.Base(r.Plan)
+	settings.Plan, settings.PlanName = string(text), strings.TrimSuffix(base, filepath.Ext(base))
+	return settings, nil
+}
+
+func (r *runStart) report(term *console, s api.Started) error {
+	if term.json {
+		return term.document(s)
+	}
+	if s.Existing {
+		return term.printf("run %s is there already, by its idempotency key\n", s.Run)
+	}
+	skipped := ""
+	if s.Skipped > 0 {
+		skipped = fmt.Sprintf(" (%s duplicates skipped)", count(s.Skipped))
+	}
+	return term.printf("run %s started: %s items%s, keys from %s\n", s.Run, count(s.Items), skipped, inert(s.Key))
+}
+
+// openItems opens the file, and tells its size when it has one.
+func openItems(name string, stdin io.Reader) (io.ReadCloser, int64, error) {
+	if name == "-" {
+		return io.NopCloser(stdin), 0, nil
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, 0, &usageError{fmt.Sprintf("--items %s: %v", name, errors.Unwrap(err))}
+	}
+	info, err := file.Stat()
+	if err == nil && info.IsDir() {
+		err = fmt.Errorf("--items %s is a directory; name a file, or - for standard input", name)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(&usageError{err.Error()}, file.Close())
+	}
+	return file, info.Size(), nil
+}
+
+// upload tells a person how far the items have been sent.
+type upload struct {
+	from  io.Reader
+	size  int64
+	sent  int64
+	shown time.Time
+	err   error
+	term  *console
+	live  bool
+}
+
+// Read implements io.Reader.
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.from.Read(p)
+	u.sent += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		u.err = err
+	}
+	if u.live && time.Since(u.shown) > 200*time.Millisecond {
+		u.shown = time.Now()
+		text := fmt.Sprintf("%.1f MB", float64(u.sent)/1e6)
+		if u.size > 0 {
+			text = fmt.Sprintf("%3d%%  %s", u.sent*100/u.size, text)
+		}
+		_, _ = fmt.Fprintf(u.term.err, "\r\x1b[Kloading  %s", text) // only for looks
+	}
+	return n, err
+}
+
+func (u *upload) end() {
+	if u.live && !u.shown.IsZero() {
+		_, _ = fmt.Fprint(u.term.err, "\r\x1b[K") // only for looks
+	}
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/client"
+)
+
+const (
+	watchPoll  = 400 * time.Millisecond
+	plainEvery = 2 * time.Second
+	// patience is how long a server that went away may take to come back.
+	patience = 30 * time.Second
+)
+
+type runWatch struct {
+	Ref string `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+}
+
+// Run follows a run.
+func (r *runWatch) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	return watch(ctx, term, cl, r.Ref)
+}
+
+// watch follows a run until it ends and then says how. Ending the watch does not end the run.
+func watch(ctx context.Context, term *console, cl *client.Client, ref string) error {
+	first, err := cl.Run(ctx, ref)
+	if err != nil {
+		return err
+	}
+	id := first.ID.String()
+	progress := newProgress(term)
+	run, err := follow(ctx, cl, id, first, progress)
+	progress.end()
+	if errors.Is(err, context.Canceled) {
+		term.note("the run goes on; look again with: tranche run watch %s", shortID(id))
+		return &exitError{exitOther}
+	}
+	if err != nil {
+		return err
+	}
+	return conclude(term, run)
+}
+
+func follow(
+	ctx context.Context, cl *client.Client, id string, run api.RunDocument, progress *progress,
+) (api.RunDocument, error) {
+	tick := time.NewTicker(watchPoll)
+	defer tick.Stop()
+	seen := time.Now()
+	for {
+		progress.show(run)
+		if run.Ended() {
+			return run, nil
+		}
+		select {
+		case <-ctx.Done():
+			return run, ctx.Err()
+		case <-tick.C:
+		}
+		next, err := cl.Run(ctx, id)
+		switch {
+		case err == nil:
+			run, seen = next, time.Now()
+		case ctx.Err() != nil:
+			return run, ctx.Err()
+		case time.Since(seen) > patience || !passing(err):
+			return run, err
+		}
+	}
+}
+
+// passing reports whether a failure may go away: the server is being restarted, or its database is.
+func passing(err error) bool {
+	var problem *client.Problem
+	return !errors.As(err, &problem) || problem.Status >= 500
+}
+
+// conclude says how the run ended, and gives the exit code.
+func conclude(term *console, run api.RunDocument) error {
+	if term.json {
+		if err := term.document(run); err != nil {
+			return err
+		}
+	} else if err := term.printf("%s", conclusion(run)); err != nil {
+		return err
+	}
+	switch {
+	case run.State == "cancelled":
+		return &exitError{exitOther}
+	case run.Failed > 0:
+		return &exitError{exitFailed}
+	default:
+		return nil
+	}
+}
+
+func conclusion(run api.RunDocument) string {
+	text := fmt.Sprintf("%s: %s of %s items done, %s failed, in %s", run.State, count(run.Done), count(run.Items),
+		count(run.Failed), span(seconds(run.Seconds)))
+	if run.Seconds > 0 && run.Generation == 1 && run.State == "completed" {
+		text += fmt.Sprintf(" (%s items/s)", count(int64(float64(run.Items)/run.Seconds)))
+	}
+	text += "\n"
+	if run.Failed > 0 {
+		id := shortID(run.ID.String())
+		text += fmt.Sprintf("  why:        tranche run errors %s\n  run again:  tranche run rerun %s --failed --wait\n", id, id)
+	}
+	return text
+}
+
+// progress shows a run that moves: a bar for a person, now and then a line for a log.
+type progress struct {
+	term  *console
+	live  bool
+	shown time.Time
+	last  string
+}
+
+func newProgress(term *console) *progress {
+	return &progress{term: term, live: isTerminal(term.err)}
+}
+
+func (p *progress) show(run api.RunDocument) {
+	if p.term.json && !p.live {
+		return
+	}
+	if p.live {
+		line := barLine(run, min(width(p.term.err), 100))
+		_, _ = fmt.Fprintf(p.term.err, "\r\x1b[K%s", line) // only for looks
+		p.last = line
+		return
+	}
+	line := plainLine(run)
+	if line == p.last || (time.Since(p.shown) < plainEvery && !run.Ended()) {
+		return
+	}
+	p.last, p.shown = line, time.Now()
+	_, _ = fmt.Fprintln(p.term.err, line) // only for looks
+}
+
+func (p *progress) end() {
+	if p.live && p.last != "" {
+		_, _ = fmt.Fprint(p.term.err, "\r\x1b[K") // only for looks
+	}
+}
+
+func share(run api.RunDocument) float64 {
+	if run.Items == 0 {
+		return 0
+	}
+	return float64(run.Done+run.Failed) / float64(run.Items)
+}
+
+func inFlight(run api.RunDocument) (items int64) {
+	for i := range run.Steps {
+		items += run.Steps[i].InFlight
+	}
+	return items
+}
+
+func plainLine(run api.RunDocument) string {
+	parts := []string{
+		fmt.Sprintf("%3.0f%%", floorPercent(run)), fmt.Sprintf("%s/%s", count(run.Done+run.Failed), count(run.Items)),
+	}
+	if run.Rate > 0 {
+		parts = append(parts, count(int64(run.Rate))+"/s")
+	}
+	if run.ETASeconds != nil {
+		parts = append(parts, "ETA "+span(seconds(*run.ETASeconds)))
+	}
+	parts = append(parts, count(inFlight(run))+" in flight", count(run.Failed)+" failed")
+	if run.State != "running" {
+		parts = append(parts, run.State)
+	} else if len(run.Warnings) > 0 {
+		parts = append(parts, inert(run.Warnings[0]))
+	}
+	return strings.Join(parts, "  ")
+}
+
+// floorPercent never says 100 before the end.
+func floorPercent(run api.RunDocument) float64 { return float64(int(share(run) * 100)) }
+
+// barLine is plainLine behind a bar that takes the room that is left.
+func barLine(run api.RunDocument, columns int) string {
+	text := plainLine(run)
+	room := columns - len([]rune(text)) - 3
+	if room < 10 {
+		return short(text, columns-1)
+	}
+	room = min(room, 30)
+	full := int(share(run) * float64(room))
+	return strings.Repeat("█", full) + strings.Repeat("░", room-full) + "  " + text
+}
