@@ -1,0 +1,325 @@
+package workqueue_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestRecordTakesAReplyInPieces(t *testing.T) {
+	t.Parallel()
+	for name, order := range map[string][]int{
+		"in order": {0, 1, 2}, "final first": {2, 0, 1}, "final in the middle": {1, 2, 0}, "backwards": {2, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.load(chunked(6), 6)
+			s := b.one(run)
+			all := ordinals(s)
+			pieces := []workqueue.Answer{answer(s, all[:2]...), answer(s, all[2:4]...), answer(s, all[4:]...)}
+			pieces[0].Answered, pieces[1].Answered, pieces[2].Answered = -1, -1, 6
+			for i, piece := range order {
+				b.wantState(run, "running", 1)
+				if v := b.record(pieces[piece]).Verdicts[0]; v.Taken != 2 || v.Stale {
+					t.Fatalf("piece %d: %+v; want 2 taken", i, v)
+				}
+				b.check()
+			}
+			b.wantState(run, "completed", 1)
+			b.wantTally(run, tally{done: 6})
+			b.wantCompletions(run, 1)
+			if again := b.record(pieces...); !again.Verdicts[0].Stale || !again.Verdicts[2].Stale {
+				t.Errorf("a closed slice took a reply: %+v", again.Verdicts)
+			}
+			b.check()
+		})
+	}
+}
+
+// Every message ten times, all of them shuffled, in commits of random size: the outcome is that of each once.
+func TestRecordIsIndifferentToRepetitionAndOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	run := b.load(chunked(50), 400)
+	var messages []workqueue.Answer
+	for _, s := range b.claim(run, plenty) {
+		all := ordinals(s)
+		first, rest := answer(s, all[:20]...), answer(s, all[20:]...)
+		first.Answered, rest.Answered = -1, len(all)
+		for range 10 {
+			messages = append(messages, first, rest)
+		}
+	}
+	random.Shuffle(len(messages), func(i, j int) { messages[i], messages[j] = messages[j], messages[i] })
+	taken, others, completed := 0, 0, 0
+	for len(messages) > 0 {
+		n := min(1+random.IntN(16), len(messages))
+		recorded := b.record(messages[:n]...)
+		messages = messages[n:]
+		completed += len(recorded.Completed)
+		for _, v := range recorded.Verdicts {
+			taken += v.Taken
+			if v.Stale || v.Duplicates > 0 {
+				others++
+			}
+		}
+	}
+	if taken != 400 || others != 9*16 || completed != 1 {
+		t.Errorf("taken %d, repeated %d, completed %d times; want 400, %d and 1", taken, others, completed, 9*16)
+	}
+	b.wantTally(run, tally{done: 400})
+	b.wantCompletions(run, 1)
+	b.check()
+}
+
+func TestRecordLeavesASupersededAttemptAlone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	late := b.one(run)
+	b.send(late)
+	b.pass(late.ID)
+	if n, err := b.store.Expire(t.Context(), b.lead(), []workqueue.SliceID{late.ID}); err != nil || n != 1 {
+		t.Fatalf("expired %d slices, %v; want 1", n, err)
+	}
+	if v := b.record(whole(late)).Verdicts[0]; !v.Stale || v.Taken != 0 {
+		t.Errorf("a reply after the deadline: %+v; want it stale", v)
+	}
+	b.wantTally(run, tally{live: 4})
+	next := b.one(run)
+	if next.ID == late.ID || next.Attempt != 2 || next.Failures != 1 || next.Cause != workqueue.CauseDeadline {
+		t.Errorf("the next attempt is %+v", next)
+	}
+	recorded := b.record(whole(late), whole(next), whole(late))
+	if v := recorded.Verdicts; !v[0].Stale || v[1].Taken != 4 || !v[2].Stale {
+		t.Errorf("verdicts %+v; want only the second taken", v)
+	}
+	b.wantTally(run, tally{done: 4})
+	b.check()
+}
+
+func TestRecordRefusesWhatWasNotAskedFor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, other := b.load(request(), 8), b.load(request(), 8)
+	slices := b.claim(run, plenty)
+	first, second := slices[0], slices[1]
+	foreign := answer(first, ordinals(second)...)
+	foreign.Slots = append(foreign.Slots, workqueue.Slot{Ordinal: -1}, workqueue.Slot{Ordinal: 8192 + ordinals(first)[0]},
+		workqueue.Slot{Ordinal: 1 << 30})
+	if v := b.record(foreign).Verdicts[0]; v.Taken != 0 || len(v.Foreign) != 7 {
+		t.Errorf("foreign ordinals: %+v; want 7 of them refused", v)
+	}
+	elsewhere := whole(second)
+	elsewhere.Endpoint = "invoice"
+	if v := b.record(elsewhere).Verdicts[0]; v.Taken != 0 || v.Endpoint != endpoint {
+		t.Errorf("another endpoint's reply: %+v; want it refused", v)
+	}
+	unknown := whole(second)
+	unknown.Slice = workqueue.NewSliceID()
+	if v := b.record(unknown).Verdicts[0]; !v.Stale {
+		t.Errorf("an unknown slice: %+v; want it stale", v)
+	}
+	b.wantTally(other, tally{ready: 8})
+	b.check()
+	b.record(whole(second))
+	b.wantTally(run, tally{live: 4, done: 4})
+	b.check()
+}
+
+func TestRecordTakesTheFirstOfDoubledSlots(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	s := b.one(run)
+	a := whole(s)
+	a.Slots = append(a.Slots, a.Slots...)
+	for i := range 4 {
+		a.Slots[4+i].Result, a.Slots[4+i].Err = nil, &workqueue.SlotError{Code: "late", Message: "second"}
+	}
+	if v := b.record(a).Verdicts[0]; v.Taken != 4 || v.Duplicates != 4 {
+		t.Errorf("%+v; want 4 taken and 4 duplicates", v)
+	}
+	b.wantTally(run, tally{done: 4})
+	b.check()
+}
+
+// A retry slot counts as the item's answer of this attempt, whatever a second slot says.
+func TestRecordTakesARetryOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	a := faulty(b.one(run), workqueue.SlotError{Code: "busy", Message: "again", Retry: true})
+	b.record(a, a)
+	b.wantTally(run, tally{live: 4})
+	if n := b.number(`SELECT count(*) FROM work_error`); n != 4 {
+		t.Errorf("%d failed attempts are noted; want 4", n)
+	}
+	b.check()
+}
+
+// Items that the final message leaves out are unknown: they are tried again, and never taken for done.
+func TestRecordTriesUnansweredItemsAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	for attempt := 1; attempt <= 3; attempt++ {
+		s := b.one(run)
+		if want := 4 - (attempt - 1); attempt == 1 && s.Mask.Count() != want || attempt > 1 && s.Mask.Count() != 3 {
+			t.Fatalf("attempt %d is about %d items", attempt, s.Mask.Count())
+		}
+		if attempt == 1 {
+			b.record(answer(s, ordinals(s)[0]))
+		} else {
+			b.record(answer(s))
+		}
+		b.check()
+	}
+	b.wantTally(run, tally{done: 1, failed: 3})
+	b.wantState(run, "completed", 1)
+	if n := b.number(`SELECT count(*) FROM work_part WHERE error_code = 'unanswered'`); n != 3 {
+		t.Errorf("%d items failed as unanswered; want 3", n)
+	}
+}
+
+func TestRecordTriesRetryableSlotsUpToTheCap(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	attempts := 0
+	for {
+		claimed := b.claim(run, plenty)
+		if len(claimed) == 0 {
+			break
+		}
+		attempts++
+		for _, s := range claimed {
+			b.record(faulty(s, workqueue.SlotError{Code: "busy", Message: "again", Retry: true}))
+		}
+		b.check()
+	}
+	if attempts != 3 {
+		t.Errorf("%d attempts; want 3", attempts)
+	}
+	b.wantTally(run, tally{failed: 4})
+	b.wantState(run, "completed", 1)
+	if n := b.number(`SELECT count(*) FROM work_error WHERE run_id = $1`, run); n != 8 {
+		t.Errorf("%d failed attempts are noted; want 2 for each item", n)
+	}
+}
+
+// A chunk that fails as a whole is halved until the culprit stands alone.
+func TestRecordIsolatesAPoisonItem(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		retry bool
+		most  int // slices: attempts and 2·⌈log2 500⌉
+	}{"worth a retry": {true, 3 + 2*9}, "not worth a retry": {false, 1 + 2*9}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.load(chunked(500), 500)
+			poison := workqueue.Ordinal(333)
+			count := 0
+			for {
+				claimed := b.claim(run, plenty)
+				if len(claimed) == 0 {
+					break
+				}
+				for _, s := range claimed {
+					count++
+					a := whole(s)
+					if slices.Contains(ordinals(s), poison) {
+						a = answer(s)
+						a.Failure = &workqueue.SlotError{Code: "crash", Message: "poison", Retry: tc.retry}
+					}
+					b.record(a)
+				}
+			}
+			if count > tc.most {
+				t.Errorf("%d slices; want at most %d", count, tc.most)
+			}
+			b.wantTally(run, tally{done: 499, failed: 1})
+			b.wantState(run, "completed", 1)
+			if n := b.number(`SELECT ordinal FROM work_part WHERE error_code = 'crash'`); n != int(poison) {
+				t.Errorf("item %d failed; want %d", n, poison)
+			}
+			b.check()
+		})
+	}
+}
+
+// A failure speaks for the items without a slot, also when the message that brings it comes before the others.
+func TestRecordFailureSpeaksForTheRest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	s := b.one(run)
+	last := answer(s)
+	last.Answered, last.Failure = 2, &workqueue.SlotError{Code: "crash", Message: "half way"}
+	b.record(last)
+	b.wantTally(run, tally{live: 4})
+	first := answer(s, ordinals(s)[:2]...)
+	first.Answered = -1
+	b.record(first)
+	b.wantTally(run, tally{live: 2, done: 2})
+	b.check()
+	if next := b.claim(run, plenty); len(next) != 2 {
+		t.Errorf("%d slices follow; want a half for each of the two items: %s", len(next), b.dump(run))
+	}
+}
+
+func TestRecordStoresAnyText(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	s := b.one(run)
+	a := faulty(s, workqueue.SlotError{Code: "c\x00d", Message: "nul \x00, not UTF-8 \xff\xfe, \u202e bidi"})
+	a.Service = "svc\x00\xff"
+	a.Slots[0].Err.Retry = false
+	a.Slots[1] = workqueue.Slot{Ordinal: a.Slots[1].Ordinal, Result: []byte{0, 0xff, 0}, ContentType: "application/pdf"}
+	a.Slots[2].Err = &workqueue.SlotError{Code: "busy", Message: strings.Repeat("\x00\xc3", 1000), Retry: true}
+	if v := b.record(a).Verdicts[0]; v.Taken != 4 {
+		t.Fatalf("%+v; want all 4 taken", v)
+	}
+	b.wantTally(run, tally{live: 1, done: 1, failed: 2})
+	var message string
+	err := b.pool.QueryRow(t.Context(), `SELECT error_message FROM work_part WHERE error_code IS NOT NULL LIMIT 1`).
+		Scan(&message)
+	if err != nil || !strings.Contains(message, "bidi") || strings.Contains(message, "\x00") {
+		t.Errorf("stored %q, %v", message, err)
+	}
+	b.check()
+}
+
+func TestRecordOfManyRunsCompletesEachOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var answers []workqueue.Answer
+	runs := map[workqueue.RunID]bool{}
+	for range 10 {
+		run := b.load(request(), 8)
+		runs[run] = true
+		for _, s := range b.claim(run, plenty) {
+			answers = append(answers, whole(s))
+		}
+	}
+	recorded := b.record(append(answers, answers...)...)
+	for _, c := range recorded.Completed {
+		if !runs[c.Run] || c.Done != 8 || c.Failed != 0 || c.Generation != 1 {
+			t.Errorf("completion %+v", c)
+		}
+		delete(runs, c.Run)
+	}
+	if len(runs) > 0 {
+		t.Errorf("%d runs did not complete", len(runs))
+	}
+	b.check()
+}
