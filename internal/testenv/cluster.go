@@ -2,8 +2,11 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"syscall"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
@@ -65,13 +68,37 @@ func (c *Cluster) Stop(t testing.TB) {
 	}
 }
 
-// Kill ends the server as a crash does: nothing is written, no client is told.
+// Kill ends the server as a crash of the machine does: nothing is written, no client is told.
 func (c *Cluster) Kill(t testing.TB) {
 	t.Helper()
-	if err := syscall.Kill(c.server.PID(), syscall.SIGKILL); err != nil {
-		t.Fatalf("kill the test's PostgreSQL: %v", err)
+	pids := append([]int{c.server.PID()}, c.processes(t)...)
+	for _, pid := range pids {
+		// The server first, lest it sees its children die and restarts them. They may be gone by their turn.
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Fatalf("kill the test's PostgreSQL: %v", err)
+		}
 	}
 	c.Stop(t) // collects it
+}
+
+// processes returns the ids of the server's children. Without their parent they would serve their clients to the end of
+// the statement.
+func (c *Cluster) processes(t testing.TB) []int {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), c.server.URL())
+	if err != nil {
+		t.Fatalf("kill the test's PostgreSQL: %v", err)
+	}
+	defer conn.Close(t.Context())
+	rows, err := conn.Query(t.Context(), `SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()`)
+	if err != nil {
+		t.Fatalf("kill the test's PostgreSQL: %v", err)
+	}
+	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		t.Fatalf("kill the test's PostgreSQL: %v", err)
+	}
+	return pids
 }
 
 // Restart is Stop and Start.
