@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -121,10 +122,8 @@ func checkState(ctx context.Context, q Querier, op string, id uuid.UUID, want st
 	if err != nil {
 		return err
 	}
-	for _, s := range harmless {
-		if b.State == s {
-			return nil
-		}
+	if slices.Contains(harmless, b.State) {
+		return nil
 	}
 	return &StateError{Batch: id, State: b.State, Op: op, Want: want}
 }

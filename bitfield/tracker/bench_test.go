@@ -25,7 +25,7 @@ func BenchmarkAckMasks(b *testing.B) {
 	bench := setup(b)
 	b.Run("empty transaction", func(b *testing.B) {
 		for b.Loop() {
-			bench.in(func(tx pgx.Tx) error { return nil })
+			bench.in(func(pgx.Tx) error { return nil })
 		}
 	})
 	chunks := bitfield.Full(bitfield.Size).Split(455)

@@ -62,7 +62,7 @@ func (o outcome) completions() int {
 // race runs first in a transaction that it holds open, starts second, waits until PostgreSQL says that second is
 // waiting for first, and only then ends first. That second waited is part of the assertion: without a meeting there was
 // no race.
-func (b *bench) race(first, second call, end func(pgx.Tx, context.Context) error) outcome {
+func (b *bench) race(first, second call, end func(context.Context, pgx.Tx) error) outcome {
 	b.Helper()
 	ctx := b.Context()
 	var got outcome
@@ -75,7 +75,7 @@ func (b *bench) race(first, second call, end func(pgx.Tx, context.Context) error
 		got.second, got.secondErr = second(ctx, waiter)
 	}()
 	b.waitsFor(waiter.Conn().PgConn().PID(), holder.Conn().PgConn().PID())
-	if err := end(holder, ctx); err != nil {
+	if err := end(ctx, holder); err != nil {
 		b.Fatal(err)
 	}
 	<-done
@@ -123,8 +123,8 @@ func (b *bench) waitsFor(waiter, holder uint32) {
 	}
 }
 
-func commits(tx pgx.Tx, ctx context.Context) error   { return tx.Commit(ctx) }
-func rollsBack(tx pgx.Tx, ctx context.Context) error { return tx.Rollback(ctx) }
+func commits(ctx context.Context, tx pgx.Tx) error   { return tx.Commit(ctx) }
+func rollsBack(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }
 
 // inTurn makes the calls one after the other, each in a transaction of its own.
 func (b *bench) inTurn(calls ...call) {
