@@ -77,12 +77,22 @@ func (l *loader) explain(ctx context.Context, err error) error {
 		key := string(dup.batch.key(row))
 		ordinal := dup.batch.base + i
 		if at, twice := first[key]; twice && at != ordinal {
-			return &DuplicateKeyError{Key: key, First: Ordinal(at), Second: Ordinal(ordinal),
-				FirstLine: l.lines.line(at), SecondLine: row.line}
+			// Batches are written side by side, so the one that was refused may be the earlier of the two.
+			lo, hi := min(at, ordinal), max(at, ordinal)
+			return &DuplicateKeyError{Key: key, First: Ordinal(lo), Second: Ordinal(hi),
+				FirstLine: l.lineOf(dup.batch, lo), SecondLine: l.lineOf(dup.batch, hi)}
 		}
 		first[key] = ordinal
 	}
 	return err
+}
+
+// lineOf returns the line of an item of a batch that was refused, or of one that was written before it.
+func (l *loader) lineOf(b *itemBatch, ordinal int) int {
+	if i := ordinal - b.base; i >= 0 && i < len(b.rows) {
+		return b.rows[i].line
+	}
+	return l.lines.line(ordinal)
 }
 
 // lineIndex remembers on which line each item stood. It keeps only the places where the distance between line and

@@ -1,0 +1,299 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestClaimCutsEvenly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(500), 4*455)
+	claimed := b.claim(run, plenty)
+	for _, s := range claimed {
+		if s.Mask.Count() != 455 || s.Attempt != 1 || s.Cause != workqueue.CauseCut || s.Generation != 1 {
+			t.Errorf("a slice of %d items, %+v; want 455", s.Mask.Count(), s.Cause)
+		}
+	}
+	if len(claimed) != 4 || b.disjoint(claimed) != 4*455 {
+		t.Errorf("%d slices; want 4", len(claimed))
+	}
+	b.check()
+}
+
+func TestClaimKeepsTheWantedSize(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(500), 1000)
+	req := b.claimRequest(run, plenty)
+	req.MaxBytes = 50 * 66 // an item of two bytes and its envelope
+	claimed, err := b.store.Claim(t.Context(), req)
+	if err != nil || len(claimed) != 20 || claimed[0].Mask.Count() != 50 {
+		t.Errorf("%d slices, %v; want 20 of 50 items", len(claimed), err)
+	}
+	req.MaxBytes = 1 // less than an item: one at a time
+	if claimed, err = b.store.Claim(t.Context(), req); err != nil || len(claimed) != 0 {
+		t.Errorf("%d slices, %v; want none, all are claimed", len(claimed), err)
+	}
+}
+
+func TestClaimObeysTheLimitInFlight(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := chunked(10)
+	req.Steps[0].InFlight = 3
+	run := b.load(req, 100)
+	first := b.claim(run, 2)
+	second := b.claim(run, plenty)
+	if len(first) != 2 || len(second) != 1 || len(b.claim(run, plenty)) != 0 {
+		t.Fatalf("%d and %d slices; want 2 and 1", len(first), len(second))
+	}
+	b.send(first...)
+	if n := len(b.claim(run, plenty)); n != 0 {
+		t.Errorf("%d slices more although three are in flight", n)
+	}
+	b.record(whole(first[0]))
+	if n := len(b.claim(run, plenty)); n != 1 {
+		t.Errorf("%d slices after one was recorded; want 1", n)
+	}
+	b.check()
+}
+
+func TestClaimNeedsALiveSession(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 8)
+	expired, ended := b.open(sessionTTL), b.open(sessionTTL)
+	b.expire(expired)
+	if _, err := b.store.EndSession(t.Context(), ended); err != nil {
+		t.Fatal(err)
+	}
+	for name, session := range map[string]workqueue.SessionID{
+		"expired": expired, "ended": ended, "unknown": workqueue.NewSessionID(),
+	} {
+		req := b.claimRequest(run, 1)
+		req.Session = session
+		if claimed, err := b.store.Claim(t.Context(), req); !errors.Is(err, workqueue.ErrSessionLost) {
+			t.Errorf("an %s session got %d slices, %v; want ErrSessionLost", name, len(claimed), err)
+		}
+	}
+	if err := b.store.Heartbeat(t.Context(), expired, sessionTTL, nil); !errors.Is(err, workqueue.ErrSessionLost) {
+		t.Errorf("the heartbeat of an expired session: %v; want ErrSessionLost", err)
+	}
+	b.wantTally(run, tally{ready: 8})
+	b.check()
+}
+
+func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := request()
+	req.Steps[0].RetryBackoff = time.Hour
+	run := b.load(req, 8)
+	b.record(faulty(b.one(run), workqueue.SlotError{Code: "busy", Message: "again", Retry: true}))
+	rest := b.one(run)
+	if rest.Cause != workqueue.CauseCut || len(b.claim(run, plenty)) != 0 {
+		t.Fatalf("a slice was handed out before its time: %s", b.dump(run))
+	}
+	b.record(whole(rest))
+	if steps, err := b.store.RunnableSteps(t.Context()); err != nil || len(steps) != 0 {
+		t.Errorf("runnable %v, %v although nothing is due", steps, err)
+	}
+	b.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
+	retry := b.one(run)
+	if retry.Cause != workqueue.CauseRetry || retry.Attempt != 2 {
+		t.Errorf("the slice that was due is %+v", retry)
+	}
+	b.record(whole(retry))
+	b.wantState(run, "completed", 1)
+	b.check()
+}
+
+// crowd is many claimers over several sessions, with recorders that commit in between.
+type crowd struct {
+	*bench
+	run      workqueue.RunID
+	limit    int
+	work     chan workqueue.Slice
+	inFlight atomic.Int64 // an upper bound: raised before a claim's slices are known to others, lowered after a record
+	empty    atomic.Int64 // empty claims while work was ready and the limit had room
+
+	mu      sync.Mutex
+	claimed []workqueue.Slice
+	left    atomic.Int64 // items without an outcome
+}
+
+func TestClaimsOfManyNodesShareTheWork(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]int{"wide": 400, "narrow": 5} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := &crowd{bench: setup(t), limit: limit, work: make(chan workqueue.Slice, 10_000)}
+			req := chunked(64)
+			req.Steps[0].InFlight = limit
+			const size = 3 * 8192
+			c.run = c.load(req, size)
+			c.left.Store(size)
+			c.share(6, 3)
+			if n := c.disjoint(c.claimed); n != size {
+				t.Errorf("%d items were claimed of %d", n, size)
+			}
+			if n := c.empty.Load(); n != 0 {
+				t.Errorf("%d claims came back empty although work was ready and the limit had room", n)
+			}
+			c.wantState(c.run, "completed", 1)
+			c.wantCompletions(c.run, 1)
+			c.check()
+		})
+	}
+}
+
+// share runs claimers and recorders until every item has an outcome.
+func (c *crowd) share(claimers, recorders int) {
+	c.Helper()
+	ctx, stop := context.WithTimeout(c.Context(), 60*time.Second)
+	defer stop()
+	var wg sync.WaitGroup
+	for i := range claimers {
+		session := c.open(sessionTTL)
+		wg.Go(func() { c.claimer(ctx, session, 1+i%4) })
+	}
+	for range recorders {
+		wg.Go(func() { c.recorder(ctx, stop) })
+	}
+	wg.Wait()
+	if left := c.left.Load(); left != 0 {
+		c.Errorf("%d items without an outcome: %s", left, c.dump(c.run))
+	}
+}
+
+func (c *crowd) claimer(ctx context.Context, session workqueue.SessionID, most int) {
+	for ctx.Err() == nil {
+		req := c.claimRequest(c.run, most)
+		req.Session = session
+		slices, err := c.store.Claim(ctx, req)
+		if err != nil {
+			if ctx.Err() == nil {
+				c.Errorf("claim: %v", err)
+			}
+			return
+		}
+		if len(slices) == 0 {
+			c.explainEmpty(ctx)
+			continue
+		}
+		c.mu.Lock()
+		c.claimed = append(c.claimed, slices...)
+		c.mu.Unlock()
+		if live := c.live(ctx); live > c.limit {
+			c.Errorf("%d slices are in flight; the limit is %d", live, c.limit)
+		}
+		for _, s := range slices {
+			c.work <- s
+		}
+	}
+}
+
+func (c *crowd) live(ctx context.Context) (n int) {
+	err := c.pool.QueryRow(ctx, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('claimed', 'sent')`,
+		c.run).Scan(&n)
+	if err != nil && ctx.Err() == nil {
+		c.Errorf("count slices: %v", err)
+	}
+	return n
+}
+
+// explainEmpty looks under the step's lock, so that no claim is under way, whether an empty claim was right: nobody but
+// claimers adds to what is in flight or takes from what is ready, so what is wrong now was wrong then or is the work of
+// a recorder since. A claim under the same lock must find what is there.
+func (c *crowd) explainEmpty(ctx context.Context) {
+	tx, err := c.pool.Begin(ctx)
+	if err != nil {
+		return // the test is over
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	var ready, live int
+	err = tx.QueryRow(ctx, `SELECT chunk FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`, c.run).Scan(new(int))
+	if err == nil {
+		err = tx.QueryRow(ctx, `SELECT (SELECT sum(bit_count(ready)) FROM work_block WHERE run_id = $1),
+			(SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('claimed', 'sent'))`, c.run).Scan(&ready, &live)
+	}
+	if err != nil {
+		return
+	}
+	// With so wide a limit it cannot have been reached at any moment.
+	if ready > 0 && c.limit >= 400 {
+		c.empty.Add(1)
+		c.Logf("empty claim with %d items ready and %d slices in flight", ready, live)
+	}
+}
+
+func (c *crowd) recorder(ctx context.Context, stop func()) {
+	for {
+		var batch []workqueue.Answer
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-c.work:
+			batch = append(batch, whole(s))
+		}
+		for more := true; more && len(batch) < 8; {
+			select {
+			case s := <-c.work:
+				batch = append(batch, whole(s))
+			default:
+				more = false
+			}
+		}
+		recorded, err := c.store.Record(context.WithoutCancel(ctx), batch)
+		if err != nil {
+			c.Errorf("record: %v", err)
+			return
+		}
+		for _, v := range recorded.Verdicts {
+			if c.left.Add(-int64(v.Taken)) == 0 {
+				stop()
+			}
+		}
+	}
+}
+
+// With every ready block locked by recorders a claim waits for one of them instead of coming back empty.
+func TestClaimWaitsForLockedBlocks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(100), 8192)
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM work_block WHERE run_id = $1 FOR NO KEY UPDATE`, run); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan int, 1)
+	go func() {
+		claimed, err := b.store.Claim(t.Context(), b.claimRequest(run, 5))
+		if err != nil {
+			t.Error(err)
+		}
+		got <- len(claimed)
+	}()
+	b.until("the claim waits for the lock", func() bool {
+		return b.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock'`) == 1
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-got; n != 5 {
+		t.Errorf("the claim brought %d slices; want 5", n)
+	}
+	b.check()
+}

@@ -1,0 +1,316 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// several is more items than one batch of a load holds.
+const several = 40_000
+
+// wantNothing checks that a load that failed has left nothing behind.
+func (b *bench) wantNothing() {
+	b.Helper()
+	n := b.number(`SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_queue) +
+		(SELECT count(*) FROM work_block) + (SELECT count(*) FROM tracker_batch) + (SELECT count(*) FROM run_event)`)
+	if n != 0 {
+		b.Errorf("the load left %d rows behind", n)
+	}
+}
+
+func (b *bench) tryLoad(req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) (workqueue.Loaded, error) {
+	req.Session = b.session
+	return b.store.Load(b.Context(), req, next)
+}
+
+func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
+	t.Parallel()
+	big := names(several)
+	far := slices.Clone(big)
+	far[39_000] = "C7"
+	apart := slices.Clone(big)
+	apart[35_000] = "C34000"
+	for name, tc := range map[string]struct {
+		keys          []string
+		first, second int
+	}{
+		"in a run of one batch":            {[]string{"a", "b", "c", "b"}, 1, 3},
+		"next to each other":               {[]string{"a", "a"}, 0, 1},
+		"across batches":                   {far, 7, 39_000},
+		"in the second of several batches": {apart, 34_000, 35_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			_, err := b.tryLoad(request(), keys(tc.keys...))
+			var dup *workqueue.DuplicateKeyError
+			if !errors.As(err, &dup) {
+				t.Fatalf("error %v; want a DuplicateKeyError", err)
+			}
+			want := workqueue.DuplicateKeyError{Key: tc.keys[tc.second], First: workqueue.Ordinal(tc.first),
+				Second: workqueue.Ordinal(tc.second), FirstLine: tc.first + 2, SecondLine: tc.second + 2}
+			if *dup != want {
+				t.Errorf("error %+v; want %+v", *dup, want)
+			}
+			if text := fmt.Sprintf("line %d: key %q stands on line %d", want.SecondLine, want.Key, want.FirstLine); !strings.Contains(
+				err.Error(), text) {
+				t.Errorf("the error says %q; want %q in it", err, text)
+			}
+			b.wantNothing()
+		})
+	}
+}
+
+func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ repeat, base int }{"one batch": {3, 100}, "several": {2, 20_000}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			var all []string
+			for range tc.repeat {
+				all = append(all, names(tc.base)...)
+			}
+			req := chunked(500)
+			req.OnDuplicate = workqueue.DuplicateSkip
+			loaded, err := b.tryLoad(req, keys(all...))
+			if err != nil || loaded.Items != int64(tc.base) || loaded.Skipped != int64(len(all)-tc.base) {
+				t.Fatalf("skip: %+v, %v", loaded, err)
+			}
+			distinct := b.number(`SELECT count(DISTINCT item_key) FROM work_queue WHERE run_id = $1 AND ordinal < $2`,
+				loaded.Run, tc.base)
+			if distinct != tc.base {
+				t.Errorf("skip kept %d different keys of %d", distinct, tc.base)
+			}
+			req.OnDuplicate = workqueue.DuplicateAllow
+			loaded, err = b.tryLoad(req, keys(all...))
+			if err != nil || loaded.Items != int64(len(all)) || loaded.Skipped != 0 {
+				t.Fatalf("allow: %+v, %v", loaded, err)
+			}
+			b.check()
+			b.finish(loaded.Run)
+			b.wantState(loaded.Run, "completed", 1)
+			b.check()
+		})
+	}
+}
+
+// A source that breaks, or a load that is called off, leaves nothing; also when much of it was written already.
+func TestLoadIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("line 17: broken")
+	for name, size := range map[string]int{"small": 16, "large": 70_000} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			source := keys(names(size)...)
+			_, err := b.tryLoad(request(), func(item *workqueue.LoadItem) error {
+				if err := source(item); err != nil {
+					return broken
+				}
+				return nil
+			})
+			if !errors.Is(err, broken) {
+				t.Errorf("error %v; want the source's own", err)
+			}
+			b.wantNothing()
+
+			ctx, cancel := context.WithCancel(t.Context())
+			source = keys(names(size)...)
+			_, err = b.store.Load(ctx, request(), func(item *workqueue.LoadItem) error {
+				err := source(item)
+				if err != nil {
+					cancel()
+				}
+				return err
+			})
+			cancel()
+			if err == nil {
+				t.Error("a load that was called off succeeded")
+			}
+			b.wantNothing()
+		})
+	}
+}
+
+func TestLoadRefusesWhatCannotRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if loaded, err := b.tryLoad(request(), keys()); err == nil {
+		t.Errorf("a run without items was loaded: %+v", loaded)
+	}
+	b.wantNothing()
+	for name, spoil := range map[string]func(*workqueue.LoadRequest){
+		"no steps":      func(r *workqueue.LoadRequest) { r.Steps = nil },
+		"no plan":       func(r *workqueue.LoadRequest) { r.Plan = "" },
+		"bad duplicate": func(r *workqueue.LoadRequest) { r.OnDuplicate = "maybe" },
+		"chunk":         func(r *workqueue.LoadRequest) { r.Steps[0].Chunk = 8193 },
+		"in flight":     func(r *workqueue.LoadRequest) { r.Steps[0].InFlight = 0 },
+		"spec":          func(r *workqueue.LoadRequest) { r.Spec = []byte("{") },
+	} {
+		req := request()
+		spoil(&req)
+		if _, err := b.tryLoad(req, keys("a")); err == nil {
+			t.Errorf("%s: loaded", name)
+		}
+	}
+	b.wantNothing()
+}
+
+func TestLoadIsIdempotentByKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := request()
+	req.IdempotencyKey, req.Spec = "year-end-2026", []byte(`{"chunk":4}`)
+	const callers = 8
+	results := make([]workqueue.Loaded, callers)
+	errs := make([]error, callers)
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() { results[i], errs[i] = b.tryLoad(req, keys(names(50)...)) })
+	}
+	wg.Wait()
+	made := 0
+	for i := range callers {
+		if errs[i] != nil {
+			t.Fatalf("caller %d: %v", i, errs[i])
+		}
+		if !results[i].Existing {
+			made++
+		}
+		if results[i].Run != results[0].Run || results[i].Items != 50 {
+			t.Errorf("caller %d got %+v, the first %+v", i, results[i], results[0])
+		}
+	}
+	if made != 1 || b.number(`SELECT count(*) FROM batchrun`) != 1 {
+		t.Errorf("%d callers made a run", made)
+	}
+	again, err := b.tryLoad(req, func(*workqueue.LoadItem) error {
+		t.Error("the items of a known run were read")
+		return io.EOF
+	})
+	if err != nil || !again.Existing || again.Run != results[0].Run {
+		t.Errorf("a later call got %+v, %v", again, err)
+	}
+	req.Spec = []byte(`{"chunk":5}`)
+	var state *workqueue.StateError
+	if _, err := b.tryLoad(req, keys("a")); !errors.As(err, &state) || !strings.Contains(err.Error(), "year-end-2026") {
+		t.Errorf("the key with other settings: %v; want a StateError that names it", err)
+	}
+	b.check()
+}
+
+// A load that failed gives its idempotency key free.
+func TestLoadThatFailedFreesItsKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := request()
+	req.IdempotencyKey = "k"
+	twice := names(several)
+	twice[several-1] = twice[0]
+	if _, err := b.tryLoad(req, keys(twice...)); err == nil {
+		t.Fatal("loaded duplicates")
+	}
+	if loaded, err := b.tryLoad(req, keys(names(4)...)); err != nil || loaded.Existing {
+		t.Errorf("the second try: %+v, %v", loaded, err)
+	}
+}
+
+// A node that dies in mid-load leaves a run in state loading; the leader clears it away. Should the node only have been
+// asleep, its load fails and leaves nothing.
+func TestAbandonedLoadIsClearedAway(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	loader := b.open(sessionTTL)
+	req := request()
+	req.Session = loader
+	asleep, awake := make(chan struct{}), make(chan struct{})
+	source := keys(names(3 * several)...)
+	count := 0
+	result := make(chan error, 1)
+	go func() {
+		_, err := b.store.Load(t.Context(), req, func(item *workqueue.LoadItem) error {
+			if count++; count == 2*several {
+				close(asleep)
+				<-awake
+			}
+			return source(item)
+		})
+		result <- err
+	}()
+	<-asleep
+	b.until("items are written", func() bool { return b.number(`SELECT count(*) FROM work_queue`) > 0 })
+	if cleared, err := b.store.ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 0 {
+		t.Errorf("cleared %v, %v although the loader lives", cleared, err)
+	}
+	if n := b.number(`SELECT count(*) FROM batchrun WHERE state = 'loading'`); n != 1 {
+		t.Errorf("%d runs are loading", n)
+	}
+	b.expire(loader)
+	if cleared, err := b.store.ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 1 {
+		t.Errorf("cleared %v, %v; want one run", cleared, err)
+	}
+	b.wantNothing()
+	close(awake)
+	if err := <-result; !errors.Is(err, workqueue.ErrSessionLost) {
+		t.Errorf("the loader woke up and got %v; want ErrSessionLost", err)
+	}
+	b.wantNothing()
+}
+
+// until polls for a condition, with a deadline.
+func (b *bench) until(what string, met func() bool) {
+	b.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !met() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			b.Fatal("waited in vain until " + what)
+		}
+	}
+}
+
+// Nobody claims of a run that is still loading, and nothing of it shows as an item.
+func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	source := keys(names(2 * several)...)
+	count := 0
+	loaded, err := b.tryLoad(chunked(500), func(item *workqueue.LoadItem) error {
+		if count++; count%several == 0 {
+			if steps, err := b.store.RunnableSteps(t.Context()); err != nil || len(steps) > 0 {
+				t.Errorf("before the seal %v, %v can be claimed of", steps, err)
+			}
+			b.check()
+		}
+		return source(item)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, err := b.store.RunnableSteps(t.Context())
+	if err != nil || len(steps) != 1 || steps[0].Run != loaded.Run {
+		t.Errorf("after the seal %v, %v", steps, err)
+	}
+	b.wantTally(loaded.Run, tally{ready: 2 * several})
+	last := b.number(`SELECT ordinal FROM work_queue WHERE run_id = $1 AND item_key = $2`, loaded.Run,
+		"C"+strconv.Itoa(2*several-1))
+	if last != 2*several-1 {
+		t.Errorf("the last item has ordinal %d", last)
+	}
+	b.check()
+}
