@@ -39,12 +39,19 @@ func rules() map[string]rule {
 			tests: servers,
 		},
 
+		"internal/client": {own: []string{"internal/api", "workqueue"}, tests: servers},
+		// The demo uses the product from outside: its commands, the SDK, and a service of the examples.
+		"internal/demo": {
+			own: []string{"endpoints", "examples/...", "internal/client", "internal/embedded"}, tests: servers,
+		},
+
 		"cmd/...": {
 			own: append([]string{
-				"cmd/...", "internal/api/...", "internal/intake", "internal/embedded", "orchestrator", "gather", "endpoints",
+				"cmd/...", "internal/client", "internal/demo", "internal/api/...", "internal/intake", "internal/embedded",
+				"orchestrator", "gather", "endpoints",
 			}, store...),
 			tests: servers,
 		},
-		"examples/...": {own: []string{"endpoints", "bitfield", "bitfield/tracker"}, tests: servers},
+		"examples/...": {own: []string{"examples/...", "endpoints", "bitfield", "bitfield/tracker"}, tests: servers},
 	}
 }
