@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
 )
 
 const benchChunk = 500
@@ -76,4 +78,79 @@ func BenchmarkRequestBuilder(b *testing.B) {
 		builder.Msg()
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/item")
+}
+
+type benchIn struct {
+	Account int    `json:"account"`
+	Branch  int    `json:"branch"`
+	Name    string `json:"name"`
+}
+
+type benchOut struct {
+	Account int    `json:"account"`
+	Name    string `json:"name"`
+}
+
+// benchJob returns a job that no server knows, with a chunk of 500 items.
+func benchJob(b *testing.B) (*endpointServer, nats.Header, []byte) {
+	b.Helper()
+	meta := benchMeta()
+	builder := NewRequestBuilder("echo", meta, 1<<20)
+	for i := range benchChunk {
+		builder.Add(i, fmt.Sprintf("CUST-%d", i), fmt.Appendf(nil, `{"account":%d,"branch":3,"name":"CUST-%d"}`, i, i))
+	}
+	msg := builder.Msg()
+	svc := &Service{config: Config{}.withDefaults(), nc: &nats.Conn{}, outbox: newOutbox(nil)}
+	return &endpointServer{name: "echo", service: svc, options: options{flushBytes: 1 << 30, timeout: DefaultTimeout},
+		log: zap.NewNop()}, msg.Header, msg.Data
+}
+
+// benchServe measures all that the SDK does for a chunk short of NATS: decode, call, encode.
+func benchServe(b *testing.B, slots int, begin func(*job) work) {
+	e, h, body := benchJob(b)
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		request, err := parseRequest(h, body, Limits{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		j := &job{request: request, timeout: DefaultTimeout, log: e.log}
+		e.prepare(&j.answers, request.Meta, "", ctx)
+		j.answers.limit = 1 << 20
+		begin(j).run(ctx, make(chan struct{}, slots), nil)
+		if msg := j.answers.final(nil); msg.Header.Get(HeaderFinal) != fmt.Sprint(benchChunk) {
+			b.Fatal("not all was answered")
+		}
+		buffers.Put(j.answers.buf)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/item")
+}
+
+// BenchmarkServeList measures HandleList with an echo, an item of a chunk of 500.
+func BenchmarkServeList(b *testing.B) {
+	benchServe(b, 1, func(j *job) work {
+		return &listWork[benchIn, benchOut]{job: j, chunk: newChunk[benchIn, benchOut](j),
+			handler: func(_ context.Context, chunk *Chunk[benchIn, benchOut]) error {
+				for _, item := range chunk.Items() {
+					item.Reply(benchOut{item.In.Account, item.In.Name})
+				}
+				return nil
+			}}
+	})
+}
+
+// BenchmarkServeEach measures HandleEach with an echo, an item of a chunk of 500.
+func BenchmarkServeEach(b *testing.B) {
+	for _, slots := range []int{1, 8} {
+		b.Run(fmt.Sprintf("concurrency=%d", slots), func(b *testing.B) {
+			benchServe(b, slots, func(j *job) work {
+				return &eachWork[benchIn, benchOut]{job: j, chunk: newChunk[benchIn, benchOut](j),
+					exhausted: make(chan struct{}),
+					handler: func(_ context.Context, in benchIn) (benchOut, error) {
+						return benchOut{in.Account, in.Name}, nil
+					}}
+			})
+		})
+	}
 }

@@ -15,6 +15,8 @@ const (
 	bindTimeout = 500 * time.Millisecond
 	firstBind   = 25 * time.Millisecond
 	longestBind = 400 * time.Millisecond
+	// shortestBeat bounds the signs of life of a consumer with a tiny, or no, AckWait.
+	shortestBeat = 10 * time.Millisecond
 	// repeatLog is how often a wait that goes on is mentioned again.
 	repeatLog = 30 * time.Second
 )
@@ -27,8 +29,11 @@ func (e *endpointServer) bind(ctx context.Context) (jetstream.Consumer, error) {
 	for pause := firstBind; ctx.Err() == nil; pause = min(2*pause, longestBind) {
 		consumer, err := e.tryBind(ctx)
 		if err == nil {
-			e.ackWait.Store(int64(consumer.CachedInfo().Config.AckWait))
-			e.log.Info("listening")
+			e.beat.Reset(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat))
+			if !e.bound || !told.IsZero() { // binding again and again is not news
+				e.log.Info("listening")
+			}
+			e.bound = true
 			return consumer, nil
 		}
 		if errors.Is(err, nats.ErrConnectionClosed) {

@@ -100,8 +100,8 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 	total := j.answers.close()
 	switch {
 	case !begun, total == 0 && failure != nil && failure.Code == CodeShutdown:
-		// Nothing was done: another instance can have it at once.
-		e.try("hand back", j.msg.Nak())
+		// Nothing was done: another instance can have it, as soon as this one's open pull is gone.
+		e.try("hand back", j.msg.NakWithDelay(2*settle))
 		return false
 	case total == len(j.request.items):
 		failure = nil // there is nothing left for it to speak for

@@ -14,7 +14,8 @@ import (
 const (
 	// outboxBytes bounds the replies of a service that JetStream has not acknowledged. A stream takes 128 MiB in all.
 	outboxBytes = 16 << 20
-	ackTimeout  = 5 * time.Second
+	// ackTimeout is short because trying again under the same id is harmless, and a publish can be lost with a connection.
+	ackTimeout = 2 * time.Second
 	// replyPatience is how long a reply is tried before its request is handed back.
 	replyPatience = 30 * time.Second
 	firstPause    = 25 * time.Millisecond

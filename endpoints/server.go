@@ -3,7 +3,6 @@ package endpoints
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,6 +14,9 @@ const (
 	pullMaxBytes  = 8 << 20
 	pullOverhead  = 4 << 10 // subjects and the acknowledgement subject, which count as bytes of a pull
 	pullHeartbeat = 400 * time.Millisecond
+	// settle is how long an open pull is left alone when the service stops. Ending it at once would lose what the
+	// server is just sending: it would rest unseen until its AckWait is over.
+	settle = 100 * time.Millisecond
 )
 
 // endpointServer serves one endpoint: it fetches requests, within its room, and handles each in a goroutine.
@@ -29,7 +31,8 @@ type endpointServer struct {
 	room    *room
 	slots   chan struct{}
 	stats   stats
-	ackWait atomic.Int64 // of the consumer, in nanoseconds
+	beat    *time.Ticker // at a third of the consumer's AckWait
+	bound   bool         // has been, once
 }
 
 // scope is the span of one Run. stopping ends first, then working, then sending.
@@ -41,12 +44,14 @@ type scope struct {
 
 // run serves until ctx ends and every request held has been dealt with.
 func (e *endpointServer) run(ctx context.Context, scope scope) error {
-	ticking, stop := context.WithCancel(context.WithoutCancel(ctx))
+	e.beat = time.NewTicker(AckWait / 3) // until bind knows better
+	defer e.beat.Stop()
+	ended := make(chan struct{})
 	var ticker, jobs sync.WaitGroup
-	ticker.Go(func() { e.tick(ticking) })
+	ticker.Go(func() { e.tick(ended) })
 	err := e.fetchAll(ctx, scope, &jobs)
 	jobs.Wait()
-	stop()
+	close(ended)
 	ticker.Wait()
 	return err
 }
@@ -81,8 +86,12 @@ func (e *endpointServer) fetch(
 	if err != nil {
 		return nil // ctx has ended; the caller sees it
 	}
-	pull, cancel := context.WithCancel(ctx)
+	pull, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		_ = wait(pull, settle)
+		cancel()
+	})()
 	// A limit below the size of one message would stall the pull without a word.
 	room := max(pullMaxBytes-held, int(e.service.nc.MaxPayload())+pullOverhead)
 	batch, err := consumer.Fetch(n, jetstream.FetchContext(pull), jetstream.FetchHeartbeat(pullHeartbeat),
@@ -104,18 +113,19 @@ func (e *endpointServer) fetch(
 }
 
 // tick tells the server, in time, that what is held is being worked on.
-func (e *endpointServer) tick(ctx context.Context) {
-	for wait(ctx, e.tickEvery()) == nil {
+func (e *endpointServer) tick(ended <-chan struct{}) {
+	for {
+		select {
+		case <-ended:
+			return
+		case <-e.beat.C:
+		}
 		for _, msg := range e.room.messages() {
 			if err := msg.InProgress(); err != nil {
 				e.log.Debug("a sign of life could not be sent", zap.Error(err))
 			}
 		}
 	}
-}
-
-func (e *endpointServer) tickEvery() time.Duration {
-	return time.Duration(e.ackWait.Load()) / 3
 }
 
 // prepare sets up the reply to a request.

@@ -115,7 +115,6 @@ func (s *Service) register(e *endpointServer) error {
 	e.log = s.config.Log.With(zap.String("endpoint", e.name))
 	e.room = newRoom(e.options.concurrency, e.byItem)
 	e.slots = make(chan struct{}, e.options.concurrency)
-	e.ackWait.Store(int64(AckWait))
 	s.endpoints = append(s.endpoints, e)
 	return nil
 }

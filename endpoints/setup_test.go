@@ -90,8 +90,12 @@ func (b *bundle) connect() *nats.Conn {
 
 func (b *bundle) streams() {
 	b.t.Helper()
-	_, err := EnsureStreams(b.ctx, b.js, StreamConfig{})
-	check(b.t, err)
+	eventually(b.t, "the streams are there", func() bool {
+		ctx, cancel := context.WithTimeout(b.ctx, time.Second) // a request may be lost while a server starts
+		defer cancel()
+		_, err := EnsureStreams(ctx, b.js, StreamConfig{})
+		return err == nil
+	})
 }
 
 // service returns a service on a connection of its own.

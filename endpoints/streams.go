@@ -18,8 +18,8 @@ const (
 	DefaultEventMaxAge   = 7 * 24 * time.Hour
 )
 
-// AckWait is how long a delivered message may go without a sign of life before it is delivered again. A reader ticks at
-// a third of it.
+// AckWait is how long a delivered message may go without a sign of life before it is delivered again. A reader ticks
+// at a third of it.
 const AckWait = 15 * time.Second
 
 // RecorderAckWait is AckWait for replies. Recording takes milliseconds; what a dead node had fetched is not to wait long.

@@ -1,0 +1,165 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestEnsureStreamsIsIdempotentAndUpdates(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, err := EnsureStreams(b.ctx, b.js, StreamConfig{})
+	check(t, err)
+	second, err := EnsureStreams(b.ctx, b.js, StreamConfig{WorkMaxBytes: 5 << 20})
+	check(t, err)
+	if first != second || first.WorkCreated.IsZero() || first.ReplyCreated.IsZero() {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+	stream, err := b.js.Stream(b.ctx, StreamWork)
+	check(t, err)
+	if got := stream.CachedInfo().Config; got.MaxBytes != 5<<20 || got.Discard != jetstream.DiscardNew || !got.AllowMsgTTL {
+		t.Errorf("config %+v", got)
+	}
+	check(t, b.js.DeleteStream(b.ctx, StreamWork))
+	third, err := EnsureStreams(b.ctx, b.js, StreamConfig{})
+	check(t, err)
+	if !third.WorkCreated.After(first.WorkCreated) || third.ReplyCreated != first.ReplyCreated {
+		t.Errorf("a recreated stream does not show: %+v, then %+v", first, third)
+	}
+}
+
+func TestEnsureStreamsByManyNodesAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	check(t, b.js.DeleteStream(b.ctx, StreamWork))
+	var group sync.WaitGroup
+	states := make([]StreamStates, 8)
+	for i := range states {
+		group.Go(func() {
+			var err error
+			if states[i], err = EnsureStreams(b.ctx, b.js, StreamConfig{WorkMaxBytes: int64(i+1) << 20}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	for _, s := range states {
+		if s != states[0] {
+			t.Errorf("%+v and %+v", s, states[0])
+		}
+	}
+}
+
+func TestEnsureStreamsRefusesAnotherKind(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	check(t, b.js.DeleteStream(b.ctx, StreamReply))
+	_, err := b.js.CreateStream(b.ctx, jetstream.StreamConfig{Name: StreamReply, Subjects: []string{"tranche.reply.*"}})
+	check(t, err)
+	_, err = EnsureStreams(b.ctx, b.js, StreamConfig{})
+	var conflict *StreamConflictError
+	if !errors.As(err, &conflict) || conflict.Stream != StreamReply || conflict.Setting != "retention" {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestDiscoverListsWhoListens(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if found, err := Discover(b.ctx, b.nc, 50*time.Millisecond); err != nil || len(found) != 0 {
+		t.Fatalf("with no service: %v, %v", found, err)
+	}
+	for range 2 {
+		svc := b.service()
+		check(t, HandleEach(svc, "square", squares))
+		check(t, HandleEach(svc, "fail", func(context.Context, number) (int, error) { return 0, errors.New("no") }))
+		b.run(svc)
+	}
+	b.reply("square", numbers(10))
+	b.reply("fail", numbers(4))
+	var found []Listener
+	eventually(t, "both services tell of their work", func() bool {
+		var err error
+		found, err = Discover(b.ctx, b.nc, 200*time.Millisecond)
+		check(t, err)
+		return len(found) == 4 && found[0].Errors+found[1].Errors == 4 && found[2].Processed+found[3].Processed == 10
+	})
+	for i, l := range found {
+		if l.Endpoint != []string{"fail", "fail", "square", "square"}[i] || l.Service != "tester" ||
+			l.Version != "1.2.3" || l.Instance == "" || l.Processed > 0 && l.AvgPerItem <= 0 {
+			t.Errorf("%+v", l)
+		}
+	}
+	if found[0].Instance == found[1].Instance {
+		t.Error("two instances have one id")
+	}
+}
+
+func TestMisuseIsReported(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, config := range []Config{{}, {Name: "a b"}, {Name: "a", Version: "one"}, {Name: "a", DrainTimeout: -1}} {
+		if _, err := New(b.nc, config); err == nil {
+			t.Errorf("New took %+v", config)
+		}
+	}
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	for name, err := range map[string]error{
+		"name":        HandleEach(svc, "a.b", squares),
+		"twice":       HandleEach(svc, "square", squares),
+		"concurrency": HandleEach(svc, "c", squares, Concurrency(0)),
+		"timeout":     HandleEach(svc, "c", squares, Timeout(0)),
+		"flush":       HandleEach(svc, "c", squares, FlushBytes(0)),
+		"no handler":  b.service().Run(b.ctx),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	check(t, b.run(svc)())
+	if svc.Run(b.ctx) == nil {
+		t.Error("a service ran twice")
+	}
+}
+
+func TestRunEndsWhenTheConnectionIsClosed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	done := make(chan error, 1)
+	go func() { done <- svc.Run(b.ctx) }()
+	eventually(t, "it listens", func() bool { return b.logged.FilterMessage("listening").Len() > 0 })
+	svc.nc.Close()
+	if err := await(t, "end of Run", done); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service(func(c *Config) { c.DrainTimeout = 10 * time.Millisecond })
+	begun, finish := make(chan struct{}), make(chan struct{})
+	check(t, HandleEach(svc, "stuck", func(context.Context, number) (int, error) {
+		close(begun)
+		<-finish
+		return 0, nil
+	}))
+	stop := b.run(svc)
+	b.ask("stuck", numbers(1))
+	await(t, "handler", begun)
+	err := stop()
+	close(finish)
+	var left *DrainError
+	if !errors.As(err, &left) || left.Left["stuck"] != 1 {
+		t.Errorf("error %v", err)
+	}
+	eventually(t, "the handler is gone", func() bool { return len(svc.endpoints[0].room.messages()) == 0 })
+}
