@@ -1,0 +1,226 @@
+package workqueue_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	named := func(name string) workqueue.RunID {
+		req := request()
+		req.Name = name
+		return b.load(req, 1)
+	}
+	first, second, third := named("year-end"), named("twice"), named("twice")
+	b.exec(`UPDATE batchrun SET created_at = created_at`) // ids alone tell the order
+
+	resolves := func(ref string, want workqueue.RunID) {
+		t.Helper()
+		if got, err := b.store.Resolve(t.Context(), ref); err != nil || got != want {
+			t.Errorf("%q is %s, %v; want %s", ref, got, err, want)
+		}
+	}
+	resolves("last", third)
+	resolves("year-end", first)
+	resolves(first.String(), first)
+	resolves(strings.ToUpper(second.String()), second)
+	resolves(strings.ReplaceAll(second.String(), "-", ""), second)
+	resolves(third.String()[:30], third)
+
+	var ambiguous *workqueue.AmbiguousError
+	for _, ref := range []string{"twice", first.String()[:4]} {
+		if _, err := b.store.Resolve(t.Context(), ref); !errors.As(err, &ambiguous) || len(ambiguous.Matches) < 2 {
+			t.Errorf("%q: got %v; want an AmbiguousError", ref, err)
+		}
+	}
+	for _, ref := range []string{"", "nope", first.String()[:3], "ffffffff", "a\x00b", "\xff\xfe", strings.Repeat("0", 99)} {
+		if _, err := b.store.Resolve(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
+			t.Errorf("%q: got %v; want ErrNotFound", ref, err)
+		}
+	}
+}
+
+func TestResolveLastWithoutRuns(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if _, err := b.store.Resolve(t.Context(), "last"); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("got %v; want ErrNotFound", err)
+	}
+}
+
+func TestRunView(t *testing.T) {
+	t.Parallel()
+	b, open, done := scene(t)
+	view, err := b.store.Run(t.Context(), open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := view.Steps[0]
+	if step.Items != 10 || step.Ready != 3 || step.InFlight != 3 || step.Done != 3 || step.Failed != 1 ||
+		step.Waiting != 0 || step.Scheduled != 0 || step.SlicesInFlight != 1 || step.SlicesEnded != 1 {
+		t.Errorf("the step is %+v", step)
+	}
+	if view.Done != 3 || view.Failed != 1 || view.Missing() != 6 || view.Rate <= 0 || view.ETASeconds == nil {
+		t.Errorf("the run is %+v", view)
+	}
+	runs, err := b.store.Runs(t.Context(), workqueue.RunFilter{})
+	if err != nil || len(runs) != 2 || runs[0].ID != open || runs[1].ID != done || runs[0].Done != 3 || runs[1].Done != 4 {
+		t.Errorf("the list is %+v, %v", runs, err)
+	}
+	runs, err = b.store.Runs(t.Context(), workqueue.RunFilter{Before: open, States: []string{"completed"}, Limit: 5})
+	if err != nil || len(runs) != 1 || runs[0].ID != done {
+		t.Errorf("the second page is %+v, %v", runs, err)
+	}
+	if _, err := b.store.Run(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("an unknown run: %v; want ErrNotFound", err)
+	}
+	loads, err := b.store.EndpointLoads(t.Context())
+	want := workqueue.EndpointLoad{Endpoint: endpoint, Runs: 1, Ready: 3, InFlight: 3}
+	if err != nil || len(loads) != 1 || loads[0] != want {
+		t.Errorf("the loads are %+v, %v; want %+v", loads, err, want)
+	}
+}
+
+func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(10), 10)
+	reply := whole(b.one(run))
+	for i := range 7 {
+		code := "MANY"
+		if i == 6 {
+			code = "ONE"
+		}
+		reply.Slots[i].Result, reply.Slots[i].Err = nil, &workqueue.SlotError{Code: code, Message: fmt.Sprintf("m%d", i)}
+	}
+	b.record(reply)
+	groups, err := b.store.Errors(t.Context(), run)
+	if err != nil || len(groups) != 2 {
+		t.Fatalf("got %+v, %v; want two groups", groups, err)
+	}
+	many := groups[0]
+	if many.Code != "MANY" || many.Count != 6 || many.Step != "only" || len(many.Examples) != 3 || many.First == nil ||
+		many.Examples[0] != (workqueue.ErrorExample{Key: "C0", Message: "m0"}) {
+		t.Errorf("the first group is %+v", many)
+	}
+
+	// What runs again is failed no more.
+	_, err = b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if groups, err = b.store.Errors(t.Context(), run); err != nil || len(groups) != 0 {
+		t.Errorf("during the re-run: %+v, %v; want none", groups, err)
+	}
+	b.record(faulty(b.one(run), workqueue.SlotError{Code: "NEW", Message: "again"}))
+	if groups, err = b.store.Errors(t.Context(), run); err != nil || len(groups) != 1 || groups[0].Count != 7 {
+		t.Errorf("after the re-run: %+v, %v; want 7 of one code", groups, err)
+	}
+	b.check()
+}
+
+func TestItemTellsEveryAttempt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(2), 2)
+	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BUSY", Message: "later", Retry: true}))
+	b.record(whole(b.one(run)))
+	items, err := b.store.Items(t.Context(), run, "C1")
+	if err != nil || len(items) != 1 {
+		t.Fatalf("got %+v, %v; want one item", items, err)
+	}
+	step := items[0].Steps[0]
+	if items[0].State != workqueue.OutcomeDone || step.State != "done" || string(step.Result) != `{"of":1}` {
+		t.Errorf("the item is %+v", items[0])
+	}
+	if len(step.Attempts) != 2 {
+		t.Fatalf("there are %d attempts; want 2: %+v", len(step.Attempts), step.Attempts)
+	}
+	first, second := step.Attempts[0], step.Attempts[1]
+	if first.Outcome != "retried" || first.Error == nil || first.Error.Code != "BUSY" || first.Service != "test" {
+		t.Errorf("the first attempt is %+v", first)
+	}
+	if second.Outcome != "done" || second.Cause != "retry" || second.Attempt != 2 || second.Error != nil {
+		t.Errorf("the second attempt is %+v", second)
+	}
+	for _, key := range []string{"C9", "", "a\x00b"} {
+		if _, err := b.store.Items(t.Context(), run, key); !errors.Is(err, workqueue.ErrNotFound) {
+			t.Errorf("key %q: %v; want ErrNotFound", key, err)
+		}
+	}
+}
+
+func TestItemsThatShareAKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := request()
+	req.OnDuplicate, req.Session = workqueue.DuplicateAllow, b.session
+	loaded, err := b.store.Load(t.Context(), req, keys("a", "b", "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, err := b.store.Items(t.Context(), loaded.Run, "a")
+	if err != nil || len(items) != 2 || items[1].Ordinal != 2 || items[0].State != workqueue.OutcomeMissing {
+		t.Errorf("got %+v, %v; want items 0 and 2", items, err)
+	}
+}
+
+func TestExport(t *testing.T) {
+	t.Parallel()
+	b, run, _ := scene(t)
+	export := func(states ...workqueue.Outcome) (lines []string) {
+		t.Helper()
+		err := b.store.Export(t.Context(), run, states, func(item *workqueue.ExportedItem) error {
+			lines = append(lines, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.Key, item.State, item.Result, item.ErrorCode))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lines
+	}
+	all := export()
+	if len(all) != 10 || all[0] != "0 C0 failed BAD" || all[1] != `1 C1 done {"of":1}` || all[9] != "9 C9 missing " {
+		t.Errorf("all: %q", all)
+	}
+	if got := export(workqueue.OutcomeFailed, workqueue.OutcomeMissing); len(got) != 7 || got[1] != "4 C4 missing " {
+		t.Errorf("failed and missing: %q", got)
+	}
+	enough := errors.New("enough")
+	err := b.store.Export(t.Context(), run, nil, func(*workqueue.ExportedItem) error { return enough })
+	if !errors.Is(err, enough) {
+		t.Errorf("an error of yield became %v", err)
+	}
+	err = b.store.Export(t.Context(), workqueue.NewRunID(), nil, nil)
+	if !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("an unknown run: %v; want ErrNotFound", err)
+	}
+}
+
+// More than one block, and a last one that is not full.
+func TestExportOfSeveralBlocks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const n = 8192 + 1500
+	run := b.load(chunked(4000), n)
+	b.finish(run)
+	var got []workqueue.Ordinal
+	err := b.store.Export(t.Context(), run, nil, func(item *workqueue.ExportedItem) error {
+		got = append(got, item.Ordinal)
+		if want := fmt.Sprintf(`{"of":%d}`, item.Ordinal); string(item.Result) != want || item.State != workqueue.OutcomeDone {
+			t.Errorf("item %d is %s %s", item.Ordinal, item.State, item.Result)
+		}
+		return nil
+	})
+	if err != nil || len(got) != n || !slices.IsSorted(got) {
+		t.Errorf("%d items, sorted %v, %v; want %d", len(got), slices.IsSorted(got), err, n)
+	}
+	b.check()
+}
