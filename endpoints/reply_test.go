@@ -27,8 +27,8 @@ func TestParseReply(t *testing.T) {
 	t.Parallel()
 	meta := newMeta()
 	meta.Step, meta.Attempt, meta.Generation, meta.Mode = 3, 2, 5, ModeSingle
-	body := ` { "later" : [ {} ], "slots" : [ {"i":17,"d":{"a":[1,2.5e-3]}} , {"e":{"code":"x.Y-1","message":"m\u00e9\u0000",` +
-		`"retry":true},"i":0},{"t":"application/pdf","i":2147483647,"b":"JVBERg=="},{"i":4,"d":null,"more":0}]} `
+	body := ` { "later" : [ {} ], "slots" : [ {"i":17,"d":{"a":[1,2.5e-3]}} , {"e":{"code":"x.Y-1",` +
+		`"message":"m\u00e9\u0000","retry":true},"i":0},{"t":"application/pdf","i":2147483647,"b":"JVBERg=="},{"i":4,"d":null,"more":0}]} `
 	reply, err := ParseReply("tranche.reply.statement", with(meta, HeaderFinal, "9", HeaderService, "s@1 i"),
 		[]byte(body), Limits{})
 	check(t, err)
@@ -172,7 +172,8 @@ func TestCompressedBodies(t *testing.T) {
 // that is not JSON to jsontext.
 func FuzzParseReply(f *testing.F) {
 	for _, seed := range []string{
-		`{"slots":[{"i":17,"d":{"a":[1,-2.5e+3,true,null,"\ud83d\ude00"]}},{"i":18,"e":{"code":"x","message":"y","retry":true}}]}`,
+		`{"slots":[{"i":17,"d":{"a":[1,-2.5e+3,true,null,"\ud83d\ude00"]}},` +
+			`{"i":18,"e":{"code":"x","message":"y","retry":true}}]}`,
 		`{"slots":[{"i":1,"t":"a/b","b":"JVBERg=="}],"error":{"code":"panic","message":"\u0000","retry":false}}`,
 		`{"slots":[{"i":1,"d":"\\\"\u00e9"}]}`, `{"error":{"code":"x"}}`, `{"slots":[`, `{"slots":[{"i":01}]}`,
 		`{"x":[[[[{"y":{}}]]]],"slots":[]}`, "", "{}", "null", "\xff",
@@ -282,7 +283,8 @@ func TestRequestBuilderKeepsWithinMaxPayload(t *testing.T) {
 	t.Parallel()
 	const limit = 4096
 	b := NewRequestBuilder("x", newMeta(), limit)
-	if b.Add(0, "k", []byte(`"`+strings.Repeat("x", limit)+`"`)) || b.Len() != 0 || len(b.Msg().Data) != len(`{"items":[]}`) {
+	large := []byte(`"` + strings.Repeat("x", limit) + `"`)
+	if b.Add(0, "k", large) || b.Len() != 0 || len(b.Msg().Data) != len(`{"items":[]}`) {
 		t.Error("an item larger than a message was taken")
 	}
 	for b.Add(b.Len(), "key", []byte(`{"some":"thing"}`)) {

@@ -22,7 +22,8 @@ func TestEnsureStreamsIsIdempotentAndUpdates(t *testing.T) {
 	}
 	stream, err := b.js.Stream(b.ctx, StreamWork)
 	check(t, err)
-	if got := stream.CachedInfo().Config; got.MaxBytes != 5<<20 || got.Discard != jetstream.DiscardNew || !got.AllowMsgTTL {
+	got := stream.CachedInfo().Config
+	if got.MaxBytes != 5<<20 || got.Discard != jetstream.DiscardNew || !got.AllowMsgTTL {
 		t.Errorf("config %+v", got)
 	}
 	check(t, b.js.DeleteStream(b.ctx, StreamWork))
