@@ -1,5 +1,5 @@
-// Package orchestrator is a node: it cuts ready items into slices, publishes them as list requests, records the replies,
-// and sees to it that whatever is lost on the way is issued again.
+// Package orchestrator is a node: it cuts ready items into slices, publishes them as list requests, records the
+// replies, and sees to it that whatever is lost on the way is issued again.
 //
 // # Way of a slice
 //
@@ -11,7 +11,7 @@
 //
 //   - claimed, not yet sent: the node's session; gone after SessionTTL without a heartbeat, then issued again
 //   - sent: a reply, until the slice's deadline; a request that no service has been handed yet gets a new deadline
-//   - a lost or recreated stream: noticed by every node within PipeInterval, and what it carried is issued again at once
+//   - a lost or recreated stream: noticed by every node within PipeInterval, and what it carried is issued again
 //   - scheduled: its time, then the next claim
 //   - the leader's work: the lease, LeaseTTL
 //

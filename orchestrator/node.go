@@ -84,10 +84,11 @@ func signal(c chan struct{}) {
 // Run works until ctx ends, then stops in good order within the configured grace: no new claims, requests at hand are
 // published, replies at hand are recorded, and what is left is handed back. It returns nil after such a stop.
 func (n *Node) Run(ctx context.Context) error {
-	if err := n.open(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
+	err := n.open(ctx)
+	if ctx.Err() != nil { // stopped before it began
+		return nil //nolint:nilerr // the error says no more than that
+	}
+	if err != nil {
 		return err
 	}
 	sub, err := n.nc.Subscribe(wakeSubject, func(*nats.Msg) { n.Wake() })

@@ -110,8 +110,7 @@ const lookTimeout = 5 * time.Second
 // again what was sent before.
 func (n *Node) lookAtPipe(ctx context.Context) error {
 	states, err := endpoints.EnsureStreams(ctx, n.js, n.cfg.Streams)
-	var conflict *endpoints.StreamConflictError
-	if errors.As(err, &conflict) {
+	if conflict, ok := errors.AsType[*endpoints.StreamConflictError](err); ok {
 		return n.replaceStream(ctx, conflict)
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -91,7 +92,8 @@ UPDATE work_block SET ready = ready & ~$4::bit(8192)
 WHERE run_id = $1 AND step = $2 AND block = $3 AND (ready & $4::bit(8192)) = $4::bit(8192)`
 
 	insertCuts = `
-INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, session_id, deadline)
+INSERT INTO work_slice
+    (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, session_id, deadline)
 SELECT u.id, $1, $2, u.block, $3, u.mask, u.mask, 'claimed', 1, 'cut', $4, clock_timestamp() + $5
 FROM unnest($6::uuid[], $7::int[], $8::bit(8192)[]) AS u (id, block, mask)`
 )
@@ -116,7 +118,7 @@ func (s *Store) Claim(ctx context.Context, req ClaimRequest) ([]Slice, error) {
 			return err
 		}
 		cut, err := c.cut(ctx, c.free-len(due))
-		claimed = append(due, cut...)
+		claimed = slices.Concat(due, cut)
 		return err
 	})
 	if errors.Is(err, errStepGone) {

@@ -36,7 +36,8 @@ type AmbiguousError struct {
 }
 
 func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("%q fits %d runs, among them %s and %s; give more of the id", e.Ref, len(e.Matches), e.Matches[0], e.Matches[1])
+	return fmt.Sprintf("%q fits %d runs, among them %s and %s; give more of the id", e.Ref, len(e.Matches),
+		e.Matches[0], e.Matches[1])
 }
 
 // DuplicateKeyError is returned by intake when two items of a run have the same key.
@@ -61,8 +62,7 @@ var errFence = errors.New("rows are not in the state they were locked in")
 // Refused reports whether PostgreSQL will refuse the same write again: what was to be written breaks a constraint or
 // cannot be stored, or the rows it speaks of are not in the state it needs.
 func Refused(err error) bool {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		class := pg.Code[:2]
 		return class == "22" || class == "23"
 	}

@@ -187,7 +187,8 @@ func (l *loader) account(b *itemBatch) {
 }
 
 const insertRun = `
-INSERT INTO batchrun (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session)
+INSERT INTO batchrun
+    (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session)
 VALUES ($1, nullif($2, ''), $3, $4, $5, 'loading', $6, $7, $8, nullif($9, ''), $10)`
 
 const insertStep = `

@@ -29,8 +29,8 @@ type PoolConfig struct {
 }
 
 // Open returns a store on the database at url, with connections of its own for sessions and leases, so that heartbeats
-// go on while everything else waits for a connection. close returns the connections.
-func Open(ctx context.Context, url string, cfg PoolConfig) (store *Store, close func(), err error) {
+// go on while everything else waits for a connection. release closes all of them.
+func Open(ctx context.Context, url string, cfg PoolConfig) (store *Store, release func(), err error) {
 	pool, err := cfg.connect(ctx, url, cfg.maxConns())
 	if err != nil {
 		return nil, nil, err

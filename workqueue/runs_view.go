@@ -123,7 +123,8 @@ FROM batchrun WHERE id = $1`
 // out of the rows that are counted.
 const stepViews = `
 SELECT s.step, s.name, s.endpoint, CASE WHEN b.open_blocks > 0 THEN 'running' ELSE 'completed' END, s.chunk,
-    s.in_flight, s.max_attempts, extract(epoch FROM s.slice_timeout)::float8, extract(epoch FROM s.retry_backoff)::float8, coalesce(b.open_blocks, 0),
+    s.in_flight, s.max_attempts, extract(epoch FROM s.slice_timeout)::float8,
+    extract(epoch FROM s.retry_backoff)::float8, coalesce(b.open_blocks, 0),
     coalesce(b.items, 0), coalesce(b.ready, 0), coalesce(b.done, 0), coalesce(b.failed, 0),
     coalesce(w.in_flight, 0), coalesce(w.scheduled, 0),
     coalesce(w.slices_in_flight, 0), coalesce(w.slices_scheduled, 0), coalesce(w.slices_ended, 0),

@@ -84,7 +84,8 @@ type successor struct {
 // make, or final = true when the items have used up their attempts and stand alone.
 //
 // A chunk that failed as a whole is tried again whole while it has attempts; then it is halved, each half with one try,
-// until the culprits stand alone; items that were singled out by the reply itself are not cut further. One bad item in n so costs its attempts and at most 2·⌈log2 n⌉ slices more.
+// until the culprits stand alone; items that were singled out by the reply itself are not cut further. One bad item in
+// n so costs its attempts and at most 2·⌈log2 n⌉ slices more.
 func (p policy) succeed(attempt, failures int, bits bitfield.Set, cause Cause) (next []successor, final bool) {
 	if !cause.itemsAtFault() {
 		return []successor{{mask: bits, attempt: attempt + 1, failures: failures, cause: cause}}, false

@@ -45,7 +45,7 @@ func TestSucceedKeepsEveryItem(t *testing.T) {
 	})
 }
 
-// One item that fails every chunk it is in costs its attempts and at most 2·⌈log2 n⌉ slices more, and nobody else fails.
+// One item that fails every chunk it is in costs its attempts and at most 2·⌈log2 n⌉ slices more; nobody else fails.
 func TestBisectIsolatesOnePoisonItem(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2, 3, 7, 64, 500, 8192} {

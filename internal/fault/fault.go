@@ -1,12 +1,14 @@
 // Package fault holds named points in the code at which a test can make a process die or halt.
 //
-// A point costs a nil check when no faults are set, and faults are set only through [Parse]: the binary reads them from
-// an environment variable that nothing but tests sets. [Points] is safe for concurrent use; a nil *Points has no faults.
+// A point costs a nil check when no faults are set, and faults are set only through [Parse]: the binary reads them
+// from an environment variable that nothing but tests sets. [Points] is safe for concurrent use; a nil *Points has
+// no faults.
 package fault
 
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -57,7 +59,7 @@ func Parse(spec string) (*Points, error) {
 		switch {
 		case err != nil || n < 1:
 			return nil, fmt.Errorf("fault %q: the pass after @ must be a number from 1", pair)
-		case !known(name):
+		case !slices.Contains(names(), name):
 			return nil, fmt.Errorf("fault %q: no such point; there are %s", pair, strings.Join(names(), ", "))
 		case action == "kill":
 			armed.signal = syscall.SIGKILL
@@ -72,15 +74,6 @@ func Parse(spec string) (*Points, error) {
 	return p, nil
 }
 
-func known(name string) bool {
-	for _, n := range names() {
-		if n == name {
-			return true
-		}
-	}
-	return false
-}
-
 // Hit passes a point. When a fault fires there, it first says so on standard error, so that a test can assert it.
 func (p *Points) Hit(name string) {
 	if p == nil {
@@ -92,5 +85,5 @@ func (p *Points) Hit(name string) {
 	}
 	fmt.Fprintf(os.Stderr, "fault fired: %s\n", name)
 	_ = syscall.Kill(os.Getpid(), armed.signal) // nothing to be done if a process may not signal itself
-	select {}                                   // a kill is on its way; after a stop the process stays here until it is ended
+	select {}                                   // a kill is on its way; after a stop the process stays here
 }
