@@ -75,7 +75,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second signal finds the default handling and ends the process at once.
 	context.AfterFunc(ctx, stop)
-	code := run(ctx, os.Args[1:], &console{in: os.Stdin, out: os.Stdout, err: os.Stderr})
+	code := run(ctx, os.Args[1:], newConsole(os.Stdin, os.Stdout, os.Stderr))
 	stop()
 	os.Exit(code)
 }
@@ -115,8 +115,18 @@ func helpFor(_ *kong.Context, err error) string {
 type console struct {
 	in       io.Reader
 	out, err io.Writer
+	columns  int // of the output
 	url      string
 	json     bool
+}
+
+// newConsole returns a console whose output is inert where a person looks at it, whatever the commands print.
+func newConsole(in io.Reader, out, err *os.File) *console {
+	c := &console{in: in, out: out, err: err, columns: width(out)}
+	if isTerminal(out) {
+		c.out = &inertWriter{to: out}
+	}
+	return c
 }
 
 // fail says what went wrong, if anything did, and returns the exit code.

@@ -8,7 +8,6 @@ import (
 	"os/user"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -53,34 +52,6 @@ func osUser() string {
 		return u.Username
 	}
 	return os.Getenv("USER")
-}
-
-// inert makes a text from outside safe to print on one line of a terminal: what could move the cursor, change colours
-// or turn the direction of writing is shown as an escape.
-func inert(s string) string { return escape(s, false) }
-
-// inertText is inert for a text that may have lines.
-func inertText(s string) string { return escape(s, true) }
-
-func escape(s string, lines bool) string {
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		r, size := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case r == '\n' && lines:
-			b.WriteRune(r)
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		case r < utf8.RuneSelf:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		default: // format characters, bidi overrides among them, and odd spaces
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-		i += size
-	}
-	return b.String()
 }
 
 // short cuts a text to a number of characters.

@@ -37,7 +37,7 @@ func (r *runErrors) Run(ctx context.Context, term *console) error {
 	if term.json {
 		return term.document(groups)
 	}
-	return term.printf("%s", errorText(groups, width(term.out)))
+	return term.printf("%s", errorText(groups, term.columns))
 }
 
 func errorText(found api.ErrorGroups, columns int) string {

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+)
+
+func TestInert(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"plain, äöü 漢字":     "plain, äöü 漢字",
+		"\x1b[31mred":       `\x1b[31mred`,
+		"a\rb\nc\td\x00":    `a\x0db\x0ac\x09d\x00`,
+		"\u202egnp.exe":     `\u202egnp.exe`,
+		"zero\u200bwidth":   `zero\u200bwidth`,
+		"c1 \u009b31m":      `c1 \u009b31m`,
+		"\xff\xfe":          `\xff\xfe`,
+		"isolate \u2066x":   `isolate \u2066x`,
+		"line\u2028break":   `line\u2028break`,
+		"del\x7f":           `del\x7f`,
+		"real \ufffd stays": "real \ufffd stays",
+	} {
+		if got := inert(in); got != want {
+			t.Errorf("inert(%q) = %q; want %q", in, got, want)
+		}
+	}
+	if got := inertText("one\ntwo\x07"); got != "one\ntwo\\x07" {
+		t.Errorf("inertText kept or lost a line: %q", got)
+	}
+}
+
+func TestInertWriterKeepsCutCharacters(t *testing.T) {
+	t.Parallel()
+	const text = "ä漢😀\x1b[2J\u202e\tx\n"
+	var out strings.Builder
+	w := &inertWriter{to: &out}
+	for i := range len(text) {
+		if n, err := w.Write([]byte{text[i]}); n != 1 || err != nil {
+			t.Fatalf("wrote %d, %v", n, err)
+		}
+	}
+	if want := `ä漢😀\x1b[2J\u202e` + "\tx\n"; out.String() != want {
+		t.Errorf("got %q; want %q", out.String(), want)
+	}
+}
+
+func TestCountAndSpan(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000"} {
+		if got := count(n); got != want {
+			t.Errorf("count(%d) = %q; want %q", n, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 800 * time.Millisecond: "0.8s", 12 * time.Second: "12s", 185 * time.Second: "3m05s",
+		130 * time.Minute: "2h10m",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("span(%s) = %q; want %q", d, got, want)
+		}
+	}
+}
+
+func TestBarFitsTheTerminal(t *testing.T) {
+	t.Parallel()
+	var run api.RunDocument
+	run.State, run.Items, run.Done, run.Failed, run.Rate = "running", 1_000_000, 999_998, 1, 123_456
+	eta := 3725.0
+	run.ETASeconds = &eta
+	for _, columns := range []int{20, 60, 80, 100, 200} {
+		line := barLine(run, columns)
+		if n := len([]rune(line)); n >= columns {
+			t.Errorf("%d characters on %d columns: %s", n, columns, line)
+		}
+		if columns >= 100 && !strings.Contains(line, " 99%") {
+			t.Errorf("before the end it is not 99%%: %s", line)
+		}
+	}
+}
+
+func TestTableAligns(t *testing.T) {
+	t.Parallel()
+	table := table{right: map[int]bool{1: true}}
+	table.row("NAME", "N", "LAST")
+	table.row("ä", "1,000", "")
+	if got, want := table.String(), "NAME      N  LAST\nä     1,000\n"; got != want {
+		t.Errorf("got %q; want %q", got, want)
+	}
+}
+
+func TestRedactedLeavesOutPasswords(t *testing.T) {
+	t.Parallel()
+	got := redacted("nats://user:canary@one:4222,tok@two", "")
+	if got != "nats://one:4222,nats://two" {
+		t.Errorf("got %q", got)
+	}
+}
