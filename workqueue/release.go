@@ -146,6 +146,9 @@ func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks 
 			return err
 		}
 		h := held[0]
+		if !partition(h.remaining, masks) {
+			return fmt.Errorf("%d pieces do not add up to its %d items: %w", len(masks), h.remaining.Count(), errFence)
+		}
 		set := newSettlement(&copyRows{})
 		for _, mask := range masks {
 			piece := Slice{NewSliceID(), h.Run, h.Step, h.Block, h.Generation, mask, h.Attempt, h.Failures, CauseSplit}
@@ -161,4 +164,15 @@ func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks 
 		return nil, fmt.Errorf("split slice %s: %w", id, err)
 	}
 	return pieces, nil
+}
+
+// partition reports whether masks are disjoint, none of them empty, and together the whole.
+func partition(whole bitfield.Set, masks []bitfield.Set) bool {
+	for i := range masks {
+		if masks[i].Empty() || !whole.Contains(&masks[i]) {
+			return false
+		}
+		whole = whole.AndNot(masks[i])
+	}
+	return whole.Empty()
 }

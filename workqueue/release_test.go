@@ -1,0 +1,387 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// ids lists the ids of slices.
+func ids(slices ...workqueue.Slice) []workqueue.SliceID {
+	var all []workqueue.SliceID
+	for _, s := range slices {
+		all = append(all, s.ID)
+	}
+	return all
+}
+
+func TestDeadSessionsClaimsAreIssuedAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	run := b.load(request(), 12)
+	dead := b.open(sessionTTL)
+	req := b.claimRequest(run, 2)
+	req.Session = dead
+	lost, err := b.store.Claim(t.Context(), req)
+	if err != nil || len(lost) != 2 {
+		t.Fatalf("claimed %d slices, %v", len(lost), err)
+	}
+	kept := b.one(run)
+	b.send(lost[1])
+	b.expire(dead)
+	n, err := b.store.ReleaseDeadSessions(t.Context(), lease)
+	if err != nil || n != 1 {
+		t.Errorf("released %d slices, %v; want the one that was claimed and not sent", n, err)
+	}
+	b.check()
+	again := b.one(run)
+	if again.Mask != lost[0].Mask || again.Attempt != 2 || again.Failures != 0 || again.Cause != workqueue.CauseSession {
+		t.Errorf("issued again as %+v", again)
+	}
+	// The dead node wakes up: its late writes touch nothing, but a reply to what it had sent counts.
+	b.send(lost[0])
+	pieces, err := b.store.Split(t.Context(), dead, lost[0].ID, lost[0].Mask.Split(1), time.Minute)
+	if err != nil || len(pieces) != 0 {
+		t.Errorf("a split of a released slice made %d pieces, %v", len(pieces), err)
+	}
+	verdicts := b.record(whole(lost[0]), whole(lost[1]), whole(kept), whole(again)).Verdicts
+	if !verdicts[0].Stale || verdicts[1].Taken != 4 || verdicts[2].Taken != 4 || verdicts[3].Taken != 4 {
+		t.Errorf("verdicts %+v", verdicts)
+	}
+	b.wantState(run, "completed", 1)
+	b.check()
+}
+
+func TestEndOfASessionHandsBackAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 12)
+	claimed := b.claim(run, plenty)
+	b.send(claimed[0])
+	n, err := b.store.EndSession(t.Context(), b.session)
+	if err != nil || n != 2 {
+		t.Errorf("handed back %d slices, %v; want 2", n, err)
+	}
+	if n, err := b.store.EndSession(t.Context(), b.session); err != nil || n != 0 {
+		t.Errorf("the second end handed back %d, %v", n, err)
+	}
+	b.check()
+	b.session = b.open(sessionTTL)
+	again := b.claim(run, plenty)
+	if len(again) != 2 || again[0].Cause != workqueue.CauseHandBack || again[0].Failures != 0 {
+		t.Errorf("claimed %d slices again: %s", len(again), b.dump(run))
+	}
+}
+
+func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	work := time.Now()
+	observe := func(work, reply time.Time, epoch int64, advances bool) {
+		t.Helper()
+		pipe, advanced, err := b.store.ObservePipe(t.Context(), work, reply)
+		if err != nil || pipe.Epoch != epoch || advanced != advances {
+			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", pipe.Epoch, advanced, err, epoch, advances)
+		}
+	}
+	observe(work, work, 1, true)
+	observe(work, work, 1, false)
+	run := b.load(request(), 12)
+	claimed := b.claim(run, plenty)
+	b.send(claimed[:2]...)
+	observe(work, work.Add(time.Second), 2, true) // the reply stream alone was made anew
+	n, err := b.store.ReleaseLostPipe(t.Context(), lease)
+	if err != nil || n != 2 {
+		t.Errorf("released %d slices, %v; want the two that were sent", n, err)
+	}
+	b.check()
+	for _, s := range b.claim(run, plenty) {
+		if s.Cause != workqueue.CausePipe || s.Failures != 0 {
+			t.Errorf("issued again as %+v", s)
+		}
+		if err := b.store.MarkSent(t.Context(), []workqueue.Sent{{ID: s.ID, StreamSeq: 1, PipeEpoch: 2}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := b.store.ReleaseLostPipe(t.Context(), lease); err != nil || n != 0 {
+		t.Errorf("released %d slices of the present epoch, %v", n, err)
+	}
+	if err := b.store.AdvancePipe(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.store.AdvancePipe(t.Context(), 2); err != nil { // another node that noticed the same
+		t.Fatal(err)
+	}
+	observe(work, work.Add(time.Second), 3, false)
+	if n, err := b.store.ReleaseLostPipe(t.Context(), lease); err != nil || n != 2 {
+		t.Errorf("released %d slices after the rewind, %v; want 2", n, err)
+	}
+	b.check()
+}
+
+// Many nodes see the same new streams: one of them opens the epoch.
+func TestPipeEpochGrowsOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	now := time.Now()
+	for epoch := int64(1); epoch <= 3; epoch++ {
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		advances := 0
+		for range 8 {
+			wg.Go(func() {
+				pipe, advanced, err := b.store.ObservePipe(t.Context(), now.Add(time.Duration(epoch)*time.Second), now)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil || pipe.Epoch != epoch {
+					t.Errorf("epoch %d, %v; want %d", pipe.Epoch, err, epoch)
+				}
+				if advanced {
+					advances++
+				}
+			})
+		}
+		wg.Wait()
+		if advances != 1 {
+			t.Errorf("%d nodes opened epoch %d", advances, epoch)
+		}
+	}
+}
+
+func TestDeadlines(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	run := b.load(request(), 16)
+	claimed := b.claim(run, plenty)
+	late, waiting, unsent, answered := claimed[0], claimed[1], claimed[2], claimed[3]
+	b.send(late, waiting, answered)
+	if overdue, err := b.store.OverdueSlices(t.Context(), plenty); err != nil || len(overdue) != 0 {
+		t.Errorf("overdue %v, %v before any deadline", overdue, err)
+	}
+	if n, err := b.store.Expire(t.Context(), lease, ids(claimed...)); err != nil || n != 0 {
+		t.Errorf("expired %d slices before their deadline, %v", n, err)
+	}
+	b.pass(ids(claimed...)...)
+	b.record(whole(answered))
+	overdue, err := b.store.OverdueSlices(t.Context(), plenty)
+	if err != nil || len(overdue) != 3 {
+		t.Fatalf("overdue %v, %v; want 3", overdue, err)
+	}
+	for _, o := range overdue {
+		if (o.ID == unsent.ID) != (o.StreamSeq == 0) || o.Endpoint != endpoint {
+			t.Errorf("overdue %+v", o)
+		}
+	}
+	if err := b.store.Extend(t.Context(), lease, ids(waiting, answered)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.store.ReleaseUnsent(t.Context(), lease, ids(unsent)); err != nil || n != 1 {
+		t.Errorf("released %d unsent slices, %v", n, err)
+	}
+	if n, err := b.store.Expire(t.Context(), lease, ids(late, waiting, answered)); err != nil || n != 1 {
+		t.Errorf("expired %d slices, %v; want only the late one", n, err)
+	}
+	b.check()
+	b.wantTally(run, tally{live: 12, done: 4})
+	failures := map[workqueue.Cause]int{}
+	for _, s := range b.claim(run, plenty) {
+		failures[s.Cause] = s.Failures
+	}
+	if len(failures) != 2 || failures[workqueue.CausePipe] != 0 || failures[workqueue.CauseDeadline] != 1 {
+		t.Errorf("failures by cause %v; a request that was never sent is not the items' fault", failures)
+	}
+}
+
+// Items that are late in every attempt fail, each for itself, and the run completes by the sweep.
+func TestItemsThatAreAlwaysLateFail(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	run := b.load(request(), 4)
+	slices := 0
+	for {
+		claimed := b.claim(run, plenty)
+		if len(claimed) == 0 {
+			break
+		}
+		slices += len(claimed)
+		b.send(claimed...)
+		b.pass(ids(claimed...)...)
+		if n, err := b.store.Expire(t.Context(), lease, ids(claimed...)); err != nil || n != len(claimed) {
+			t.Fatalf("expired %d of %d, %v", n, len(claimed), err)
+		}
+		b.check()
+	}
+	if slices != 3+2+4 {
+		t.Errorf("%d slices; want three tries, two halves, four single items", slices)
+	}
+	b.wantTally(run, tally{failed: 4})
+	b.wantState(run, "completed", 1)
+	b.wantCompletions(run, 1)
+	if n := b.number(`SELECT count(*) FROM work_part WHERE error_code = 'deadline'`); n != 4 {
+		t.Errorf("%d items failed by their deadline; want 4", n)
+	}
+}
+
+func TestUndeliveredRequestsCountAsFailures(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	s := b.one(run)
+	b.send(s)
+	for range 2 { // the advisory may come twice
+		if err := b.store.Undelivered(t.Context(), s.ID, workqueue.SlotError{Code: "undelivered", Message: "m"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if next := b.one(run); next.Cause != workqueue.CauseDead || next.Failures != 1 {
+		t.Errorf("issued again as %+v", next)
+	}
+	b.check()
+}
+
+// Leader work whose lease has passed to another changes nothing, also when the epoch moves in the middle of it.
+func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.lead()
+	run := b.load(request(), 12)
+	claimed := b.claim(run, plenty)
+	b.send(claimed[0])
+	b.pass(ids(claimed...)...)
+	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	other := b.open(sessionTTL)
+	lease, err := b.store.Lead(t.Context(), other, leaseTTL)
+	if err != nil || lease.Epoch != old.Epoch+1 {
+		t.Fatalf("lease %+v, %v; want the next epoch", lease, err)
+	}
+	if _, err := b.store.Lead(t.Context(), b.session, leaseTTL); !errors.Is(err, workqueue.ErrNotLeader) {
+		t.Errorf("a second leader: %v; want ErrNotLeader", err)
+	}
+	b.expire(b.session)
+	ctx := t.Context()
+	for name, work := range map[string]func(workqueue.Lease) error{
+		"dead sessions": func(l workqueue.Lease) error { _, err := b.store.ReleaseDeadSessions(ctx, l); return err },
+		"lost pipe":     func(l workqueue.Lease) error { _, err := b.store.ReleaseLostPipe(ctx, l); return err },
+		"expire":        func(l workqueue.Lease) error { _, err := b.store.Expire(ctx, l, ids(claimed[0])); return err },
+		"unsent":        func(l workqueue.Lease) error { _, err := b.store.ReleaseUnsent(ctx, l, ids(claimed[1])); return err },
+		"extend":        func(l workqueue.Lease) error { return b.store.Extend(ctx, l, ids(claimed[0])) },
+	} {
+		if err := work(old); !errors.Is(err, workqueue.ErrNotLeader) {
+			t.Errorf("%s under the old epoch: %v; want ErrNotLeader", name, err)
+		}
+	}
+	b.wantTally(run, tally{live: 12})
+	if n := b.number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent') AND deadline <= clock_timestamp()`); n != 3 {
+		t.Errorf("%d slices are as they were; want 3", n)
+	}
+	if n, err := b.store.Expire(ctx, lease, ids(claimed[0])); err != nil || n != 1 {
+		t.Errorf("the new leader expired %d, %v", n, err)
+	}
+	b.check()
+}
+
+// While leader work is under way nobody can take the lease over, so that two leaders never work at once.
+func TestLeaseIsHeldThroughItsWork(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	run := b.load(request(), 4)
+	s := b.one(run)
+	b.send(s)
+	b.pass(s.ID)
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM work_slice WHERE id = $1 FOR UPDATE`, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if n, err := b.store.Expire(t.Context(), lease, ids(s)); err != nil || n != 1 {
+			t.Errorf("expired %d, %v; want 1: the lease held when the work began", n, err)
+		}
+	})
+	waiting := func(n int) func() bool {
+		return func() bool {
+			return b.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+				AND wait_event_type = 'Lock'`) == n
+		}
+	}
+	b.until("the sweep waits for the slice", waiting(1))
+	wg.Go(func() {
+		// It runs out while the sweep holds it; the taker waits for the sweep to end.
+		b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+		if next, err := b.store.Lead(t.Context(), b.open(sessionTTL), leaseTTL); err != nil || next.Epoch != lease.Epoch+1 {
+			t.Errorf("lease %+v, %v", next, err)
+		}
+	})
+	b.until("the taker waits for the sweep", waiting(2))
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	b.check()
+}
+
+func TestSplitKeepsEveryItem(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(10), 10)
+	s := b.one(run)
+	pieces, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
+	if err != nil || len(pieces) != 4 || b.disjoint(pieces) != 10 {
+		t.Fatalf("%d pieces, %v", len(pieces), err)
+	}
+	b.check()
+	if again, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute); err != nil || len(again) != 0 {
+		t.Errorf("the second split made %d pieces, %v", len(again), err)
+	}
+	if v := b.record(whole(s)).Verdicts[0]; !v.Stale {
+		t.Errorf("a reply to the split slice: %+v", v)
+	}
+	b.send(pieces...)
+	for _, p := range pieces {
+		if p.Attempt != 1 || p.Failures != 0 || p.Cause != workqueue.CauseSplit {
+			t.Errorf("piece %+v", p)
+		}
+		b.record(whole(p))
+	}
+	b.wantState(run, "completed", 1)
+	b.check()
+}
+
+// A split that forgets an item, or gives one to two pieces, must not come into the database.
+func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
+	t.Parallel()
+	for name, masks := range map[string][]bitfield.Set{
+		"an item lost":   {bitfield.Of(0, 1), bitfield.Of(2)},
+		"an item twice":  {bitfield.Of(0, 1), bitfield.Of(1, 2, 3)},
+		"a foreign item": {bitfield.Of(0, 1), bitfield.Of(2, 3, 4)},
+		"no pieces":      {},
+		"an empty piece": {bitfield.Full(4), bitfield.Set{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.load(request(), 8)
+			s := b.one(run)
+			pieces, err := b.store.Split(t.Context(), b.session, s.ID, masks, time.Minute)
+			if err == nil {
+				t.Errorf("split into %d pieces", len(pieces))
+			}
+			b.check()
+			b.wantTally(run, tally{ready: 4, live: 4})
+		})
+	}
+}

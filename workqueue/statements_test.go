@@ -1,0 +1,145 @@
+package workqueue_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// isSQL tells a statement by how it begins.
+func isSQL(text string) bool {
+	for _, word := range []string{"WITH", "SELECT", "INSERT", "UPDATE", "DELETE", "COPY", "SET"} {
+		if strings.HasPrefix(strings.TrimSpace(text), word+" ") {
+			return true
+		}
+	}
+	return false
+}
+
+// source is the string constants of the package as its source states them.
+type source struct {
+	values map[string]ast.Expr
+	parts  map[string]bool // constants that others are made of
+	loose  []string        // statements that have no name
+}
+
+func readSource(t *testing.T) *source {
+	t.Helper()
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &source{values: map[string]ast.Expr{}, parts: map[string]bool{}}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), e.Name(), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, s.visit)
+	}
+	return s
+}
+
+func (s *source) visit(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.ValueSpec:
+		for i, name := range n.Names {
+			if i < len(n.Values) {
+				s.values[name.Name] = n.Values[i]
+			}
+		}
+		return false
+	case *ast.BasicLit:
+		if text := literal(n); n.Value[0] == '`' && isSQL(text) {
+			s.loose = append(s.loose, text)
+		}
+	}
+	return true
+}
+
+func literal(lit *ast.BasicLit) string {
+	if lit.Kind != token.STRING {
+		return ""
+	}
+	text, err := strconv.Unquote(lit.Value)
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+// text puts a constant together; ok is false when it is no string.
+func (s *source) text(e ast.Expr) (text string, ok bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		return literal(e), e.Kind == token.STRING
+	case *ast.Ident:
+		value, known := s.values[e.Name]
+		if !known {
+			return "", false
+		}
+		s.parts[e.Name] = true
+		return s.text(value)
+	case *ast.BinaryExpr:
+		left, ok := s.text(e.X)
+		right, also := s.text(e.Y)
+		return left + right, ok && also
+	}
+	return "", false
+}
+
+// statements returns every statement by its name.
+func (s *source) statements() map[string]string {
+	all := map[string]string{}
+	for name, value := range s.values {
+		if text, ok := s.text(value); ok && isSQL(text) {
+			all[name] = text
+		}
+	}
+	for name := range s.parts {
+		delete(all, name) // what is made of it is there
+	}
+	for i, text := range s.loose {
+		all["statement "+strconv.Itoa(i)] = text
+	}
+	return all
+}
+
+// Every statement in the package's source is one that PostgreSQL can parse and plan against the schema.
+func TestEveryStatementIsPrepared(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	conn, err := b.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	statements := readSource(t).statements()
+	for name, sql := range statements {
+		text := strings.TrimSpace(sql)
+		switch {
+		case strings.HasPrefix(text, "COPY"):
+			empty := "PGCOPY\n\xff\r\n\x00" + strings.Repeat("\x00", 8) + "\xff\xff"
+			_, err = conn.Conn().PgConn().CopyFrom(t.Context(), bytes.NewReader([]byte(empty)), sql)
+		case strings.HasPrefix(text, "SET"):
+			continue
+		default:
+			_, err = conn.Conn().PgConn().Prepare(t.Context(), "", sql, nil)
+		}
+		if err != nil {
+			t.Errorf("%s: %v\n%s", name, err, sql)
+		}
+	}
+	if len(statements) < 60 {
+		t.Errorf("only %d statements were found: the search no longer knows how they look", len(statements))
+	}
+	t.Logf("%d statements", len(statements))
+}
