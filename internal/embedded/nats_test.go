@@ -89,7 +89,10 @@ func TestNATSServesJetStreamAndRestartsInPlace(t *testing.T) {
 	if ns.URL() != url {
 		t.Fatalf("moved from %s to %s", url, ns.URL())
 	}
-	eventually(t, 10*time.Second, "the client is back", nc.IsConnected)
+	// It may not have noticed yet that it was ever away.
+	eventually(t, 10*time.Second, "the client is back", func() bool {
+		return nc.Stats().Reconnects > 0 && nc.IsConnected()
+	})
 	if got := messages(t, js, "S"); got != 1 {
 		t.Errorf("%d messages after a restart, want 1", got)
 	}
