@@ -22,7 +22,8 @@ const (
 // at a third of it.
 const AckWait = 15 * time.Second
 
-// RecorderAckWait is AckWait for replies. Recording takes milliseconds; what a dead node had fetched is not to wait long.
+// RecorderAckWait is AckWait for replies. Recording takes milliseconds; what a dead node had fetched is not to wait
+// long.
 const RecorderAckWait = 5 * time.Second
 
 // maxAckPending bounds the messages of one consumer that are out at once, over all its readers; maxWaiting the readers
