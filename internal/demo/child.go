@@ -1,0 +1,118 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+)
+
+const maxSaid = 2 << 10 // of a log, in an error
+
+// child is a long-lived process of the demo. What it says goes to a log.
+type child struct {
+	name   string
+	log    string
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when it has ended, with err set
+	err    error
+}
+
+// startChild starts the program in a process group of its own: a Ctrl-C at the terminal is ours to handle, and the
+// children end in our order.
+func startChild(name, log string, cmd *exec.Cmd) (*child, error) {
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of %s: %w", name, err)
+	}
+	defer func() { _ = file.Close() }()
+	cmd.Stderr = file
+	if cmd.Stdout == nil {
+		cmd.Stdout = file
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	dieWithParent(cmd.SysProcAttr)
+	c := &child{name: name, log: log, cmd: cmd, exited: make(chan struct{})}
+	begun := make(chan error)
+	go func() {
+		// The parent's death signal is sent when the thread that started the child ends, so it must not.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		begun <- err
+		if err == nil {
+			c.err = cmd.Wait()
+			close(c.exited)
+		}
+	}()
+	if err := <-begun; err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return c, nil
+}
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
+
+// failure says why the child, which should be running, has ended.
+func (c *child) failure() error {
+	return commandError(c.name, exitOK, c.err, tail(c.log)+"\n  its log: "+c.log)
+}
+
+// stop ends the child, if need be by force when ctx ends.
+func (c *child) stop(ctx context.Context) error {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which is as good
+	select {
+	case <-c.exited:
+		return nil
+	case <-ctx.Done():
+	}
+	_ = c.cmd.Process.Kill() // as above
+	<-c.exited
+	return fmt.Errorf("stop %s (pid %d): it did not end in time and was killed", c.name, c.pid())
+}
+
+// commandError makes a [CommandError] of what exec returned.
+func commandError(command string, want int, err error, said string) error {
+	var exit *exec.ExitError
+	if err == nil || errors.As(err, &exit) {
+		code := 0
+		if exit != nil {
+			code = exit.ExitCode()
+		}
+		return &CommandError{Command: command, Code: code, Want: want, Said: lastLines(said)}
+	}
+	return fmt.Errorf("run %s: %w", command, err)
+}
+
+// tail is the end of a log.
+func tail(path string) string {
+	f, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err == nil && info.Size() > maxSaid {
+		if _, err := f.Seek(-maxSaid, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	text, _ := io.ReadAll(io.LimitReader(f, maxSaid)) // what can be read is enough
+	return string(text)
+}
+
+// lastLines indents the last lines of what a program said.
+func lastLines(text string) string {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return ""
+	}
+	lines := strings.Split(text, "\n")
+	lines = lines[max(0, len(lines)-8):]
+	return "  " + strings.Join(lines, "\n  ")
+}
