@@ -86,11 +86,26 @@ func (s *Server) routes() http.Handler {
 	s.registerSystem(v1)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeProblem(w, http.StatusNotFound, "there is nothing at "+r.URL.Path+"; the API is described at "+
-			Prefix+"/openapi.json")
-	})
+	mux.HandleFunc(everywhere, func(w http.ResponseWriter, r *http.Request) { nowhere(mux, w, r) })
 	return s.guard(mux)
+}
+
+// everywhere is the pattern of what no other fits.
+const everywhere = "/"
+
+// nowhere tells a wrong method from a wrong path.
+func nowhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := mux.Handler(other); pattern != everywhere && pattern != "" {
+			w.Header().Set("Allow", method)
+			writeProblem(w, http.StatusMethodNotAllowed, r.URL.Path+" takes "+method+", not "+r.Method)
+			return
+		}
+	}
+	writeProblem(w, http.StatusNotFound, "there is nothing at "+r.URL.Path+"; the API is described at "+
+		Prefix+"/openapi.json")
 }
 
 // guard refuses foreign hosts and origins, and bounds the time of a request; streams move their own deadlines.

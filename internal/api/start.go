@@ -10,6 +10,7 @@ import (
 	"maps"
 	"mime"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -142,7 +143,7 @@ func (s *Server) load(r *http.Request, body io.Reader, in *startInput) (Started,
 	if err != nil {
 		return Started{}, err
 	}
-	rows, err := intake.Open(items, intake.Config{
+	rows, err := intake.Open(wholeItems{items}, intake.Config{
 		Format: intake.Format(settings.Format), Key: settings.Key, MaxDecompressed: maxDecompressed,
 	})
 	if err != nil {
@@ -299,16 +300,28 @@ type movingBody struct {
 	moved   time.Time
 }
 
-// Read implements io.Reader. A break in the stream is the sender's: it must not look like the end of the items.
+// Read implements io.Reader.
 func (b *movingBody) Read(p []byte) (int, error) {
 	if now := time.Now(); now.Sub(b.moved) > time.Second {
 		b.moved = now
 		_ = b.control.SetReadDeadline(now.Add(streamTimeout)) // tests have none
 		_ = b.control.SetWriteDeadline(now.Add(2 * streamTimeout))
 	}
-	n, err := b.body.Read(p)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+	return b.body.Read(p)
+}
+
+// wholeItems makes a break in the stream the sender's fault, and never the end of the items.
+type wholeItems struct{ from io.Reader }
+
+// Read implements io.Reader.
+func (w wholeItems) Read(p []byte) (int, error) {
+	n, err := w.from.Read(p)
+	var slow net.Error
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = &inputError{"the items break off before their end; nothing was started, send them again"}
+	case errors.As(err, &slow) && slow.Timeout():
+		err = &inputError{"nothing more came of the items for a minute; nothing was started, send them again"}
 	}
 	return n, err
 }

@@ -1,0 +1,411 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// storeEngine is a node that only writes: nothing is sent to services.
+type storeEngine struct {
+	*workqueue.Store
+	session workqueue.SessionID
+}
+
+func (e storeEngine) Session() workqueue.SessionID { return e.session }
+
+func (e storeEngine) Start(
+	ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error,
+) (workqueue.Loaded, error) {
+	return e.Load(ctx, req, next)
+}
+
+type bench struct {
+	*testing.T
+	pool   *pgxpool.Pool
+	store  *workqueue.Store
+	engine storeEngine
+	url    string
+}
+
+func setup(t *testing.T) *bench {
+	t.Helper()
+	pool := testenv.Pool(t)
+	store := workqueue.New(pool)
+	session, err := store.StartSession(t.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine := storeEngine{Store: store, session: session}
+	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{Version: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer(server.Handler())
+	t.Cleanup(web.Close)
+	return &bench{T: t, pool: pool, store: store, engine: engine, url: web.URL}
+}
+
+type problem struct {
+	Status int    `json:"status"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+	Errors []struct {
+		Value any `json:"value"`
+	} `json:"errors"`
+}
+
+// ask sends a request and reads the answer, which must be a problem when it says no.
+func (b *bench) ask(method, path string, body io.Reader, header ...string) (*http.Response, []byte) {
+	b.Helper()
+	req, err := http.NewRequestWithContext(b.Context(), method, b.url+path, body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		}
+	}
+	answer, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var p problem
+	if answer.StatusCode >= 400 {
+		kind := answer.Header.Get("Content-Type")
+		if kind != "application/problem+json" || json.Unmarshal(text, &p) != nil || p.Status != answer.StatusCode ||
+			p.Title == "" || p.Detail == "" {
+			b.Errorf("%s %s: %d is not a whole problem: %s %s", method, path, answer.StatusCode, kind, text)
+		}
+	}
+	return answer, text
+}
+
+func (b *bench) refused(status int, detail, method, path string, body io.Reader, header ...string) problem {
+	b.Helper()
+	answer, text := b.ask(method, path, body, header...)
+	var p problem
+	_ = json.Unmarshal(text, &p) // ask has checked it
+	if answer.StatusCode != status || !strings.Contains(p.Detail, detail) {
+		b.Errorf("%s %s: got %d %q; want %d %q", method, path, answer.StatusCode, p.Detail, status, detail)
+	}
+	return p
+}
+
+func (b *bench) start(query, items string) api.Started {
+	b.Helper()
+	answer, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&"+query, strings.NewReader(items))
+	var out api.Started
+	if err := json.Unmarshal(text, &out); err != nil || answer.StatusCode > 201 {
+		b.Fatalf("start: %d %s", answer.StatusCode, text)
+	}
+	return out
+}
+
+// finish answers every item; those whose key begins with bad fail.
+func (b *bench) finish(run workqueue.RunID) {
+	b.Helper()
+	claimed, err := b.store.Claim(b.Context(), workqueue.ClaimRequest{
+		Session: b.engine.session, Run: run, MaxSlices: 1000, MaxBytes: 1 << 20,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, s := range claimed {
+		answer := workqueue.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
+		for bit := range s.Mask.All() {
+			slot := workqueue.Slot{Ordinal: s.Block.Ordinal(bit), Result: []byte(`{"ok":true}`)}
+			if slot.Ordinal == 1 {
+				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "=BAD", Message: "no\tgood"}
+			}
+			answer.Slots = append(answer.Slots, slot)
+		}
+		if _, err := b.store.Record(b.Context(), []workqueue.Answer{answer}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+const three = "id,name\n=1,ann\n2,bob\n3,cy\n"
+
+func TestTheWayOfARun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const query = "name=first&chunk=2&param=year%3D2026&idempotency_key=k1"
+	started := b.start(query, three)
+	if started.Items != 3 || started.Key != "id" || len(started.Warnings) != 1 {
+		t.Errorf("started %+v", started)
+	}
+	if again := b.start(query, three); !again.Existing || again.Run != started.Run {
+		t.Errorf("with the same idempotency key: %+v", again)
+	}
+	b.finish(started.Run)
+
+	_, text := b.ask(http.MethodGet, api.Prefix+"/runs/first", nil)
+	var run api.RunDocument
+	if err := json.Unmarshal(text, &run); err != nil {
+		t.Fatal(err)
+	}
+	if run.State != "completed" || run.Done != 2 || run.Failed != 1 || run.Params["year"] != "2026" ||
+		run.CreatedBy != api.Anonymous || run.Steps[0].Chunk != 2 {
+		t.Errorf("the run is %s", text)
+	}
+	_, text = b.ask(http.MethodGet, api.Prefix+"/runs/last/export?format=csv", nil)
+	want := "key,state,result,error_code,error_message\n" +
+		"'=1,done,\"{\"\"ok\"\":true}\",,\n2,failed,,'=BAD,no\tgood\n3,done,\"{\"\"ok\"\":true}\",,\n"
+	if string(text) != want {
+		t.Errorf("CSV is %q; want %q", text, want)
+	}
+	_, text = b.ask(http.MethodGet, api.Prefix+"/runs/last/export?state=done&state=missing", nil)
+	if lines := bytes.Count(text, []byte("\n")); lines != 2 || !json.Valid(text[:bytes.IndexByte(text, '\n')]) {
+		t.Errorf("NDJSON of what is done: %s", text)
+	}
+	_, text = b.ask(http.MethodGet, api.Prefix+"/runs/last/errors", nil)
+	if !strings.Contains(string(text), `"count":1`) {
+		t.Errorf("errors: %s", text)
+	}
+	_, text = b.ask(http.MethodGet, api.Prefix+"/runs/last/errors?all=true", nil)
+	if !strings.Contains(string(text), `"key":"2"`) || bytes.Count(text, []byte("\n")) != 1 {
+		t.Errorf("all errors: %s", text)
+	}
+	_, text = b.ask(http.MethodGet, api.Prefix+"/runs/last/items/"+url.PathEscape("=1"), nil)
+	if !strings.Contains(string(text), `"state":"done"`) {
+		t.Errorf("item: %s", text)
+	}
+	answer, text := b.ask(http.MethodPost, api.Prefix+"/runs/last/rerun", strings.NewReader(`{"failed":true,"chunk":1}`),
+		"Content-Type", "application/json", api.ActorHeader, "ann")
+	if answer.StatusCode != 200 || !strings.Contains(string(text), `"generation":2`) {
+		t.Errorf("rerun: %s", text)
+	}
+	if answer, text = b.ask(http.MethodPost, api.Prefix+"/runs/last/cancel", nil); answer.StatusCode != 200 {
+		t.Errorf("cancel: %s", text)
+	}
+	b.refused(409, "cancelled", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
+	var actor string
+	err := b.pool.QueryRow(t.Context(), `SELECT actor FROM audit_log WHERE action = 'rerun'`).Scan(&actor)
+	if err != nil || actor != "ann" {
+		t.Errorf("the audit log says %q, %v; want ann", actor, err)
+	}
+	_, text = b.ask(http.MethodGet, api.Prefix+"/doctor", nil)
+	if !strings.Contains(string(text), `"found":0`) {
+		t.Errorf("doctor: %s", text)
+	}
+}
+
+func TestStartByMultipart(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	send := func(head, items string) (int, string) {
+		t.Helper()
+		body := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n" + head +
+			"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"; filename=\"items\"\r\n\r\n" + items + "\r\n--x--\r\n"
+		answer, text := b.ask(http.MethodPost, api.Prefix+"/runs", strings.NewReader(body),
+			"Content-Type", "multipart/form-data; boundary=x")
+		return answer.StatusCode, string(text)
+	}
+	plan, err := json.Marshal("name: year-end\nsteps:\n  - name: make\n    endpoint: echo\n    chunk: 7\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, text := send(`{"plan":`+string(plan)+`}`, three); code != 201 || !strings.Contains(text, `"items":3`) {
+		t.Errorf("a good plan: %d %s", code, text)
+	}
+	if code, text := send(`{"plan":"steps: 3"}`, three); code != 422 || !strings.Contains(text, "plan") {
+		t.Errorf("a bad plan: %d %s", code, text)
+	}
+	if code, text := send(`{"endpont":"echo"}`, three); code != 422 || !strings.Contains(text, "endpont") {
+		t.Errorf("an unknown setting: %d %s", code, text)
+	}
+	answer, _ := b.ask(http.MethodPost, api.Prefix+"/runs",
+		strings.NewReader("--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+three+"\r\n--x--\r\n"),
+		"Content-Type", "multipart/form-data; boundary=x")
+	if answer.StatusCode != 422 {
+		t.Errorf("without settings: %d", answer.StatusCode)
+	}
+	cut := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
+		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\nid\n1\n2\n"
+	answer, text := b.ask(http.MethodPost, api.Prefix+"/runs", strings.NewReader(cut),
+		"Content-Type", "multipart/form-data; boundary=x")
+	if answer.StatusCode != 422 {
+		t.Errorf("items that break off: %d %s", answer.StatusCode, text)
+	}
+	runs, err := b.store.Runs(t.Context(), workqueue.RunFilter{})
+	if err != nil || len(runs) != 1 || runs[0].Plan != "year-end" {
+		t.Errorf("there should be the one good run: %+v, %v", runs, err)
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	runs := api.Prefix + "/runs"
+	post := func(detail, query, items string) {
+		t.Helper()
+		b.refused(422, detail, http.MethodPost, runs+"?"+query, strings.NewReader(items))
+	}
+	post("either an endpoint or a plan", "", three)
+	post("a b", "endpoint=a+b", three)
+	post(`no column "nope"`, "endpoint=echo&key=nope", three)
+	post("line 3", "endpoint=echo", "id,name\n1,a\n2\n")
+	post(`key "1"`, "endpoint=echo", "id\n1\n1\n")
+	post("empty", "endpoint=echo", "")
+	post("line 2", "endpoint=echo", "id\n\xff\xfe\n")
+	post("chunk is 9000", "endpoint=echo&chunk=9000", three)
+	post("name=value", "endpoint=echo&param=year", three)
+	post(`"last"`, "endpoint=echo&name=last", three)
+	b.refused(422, "", http.MethodPost, runs+"?endpoint=echo&colour=red", strings.NewReader(three))
+	b.refused(422, "", http.MethodPost, runs+"?endpoint=echo&on_duplicate=maybe", strings.NewReader(three))
+	b.refused(404, "tranche run list", http.MethodGet, runs+"/nope", nil)
+	b.refused(404, "openapi", http.MethodGet, "/nowhere", nil)
+	if got, err := b.store.Runs(t.Context(), workqueue.RunFilter{}); err != nil || len(got) != 0 {
+		t.Errorf("a mistake left a run: %+v, %v", got, err)
+	}
+
+	one := b.start("name=twin", three)
+	two := b.start("name=twin", three)
+	p := b.refused(409, "fits 2 runs", http.MethodGet, runs+"/twin", nil)
+	if len(p.Errors) != 2 || p.Errors[0].Value != two.Run.String() || p.Errors[1].Value != one.Run.String() {
+		t.Errorf("the runs that fit: %+v", p.Errors)
+	}
+	b.refused(404, "no item has this key", http.MethodGet, runs+"/last/items/nobody", nil)
+	b.refused(422, "not done, failed or missing", http.MethodGet, runs+"/last/export?state=lost", nil)
+	again := func(status int, detail, body string) {
+		t.Helper()
+		b.refused(status, detail, http.MethodPost, runs+"/last/rerun", strings.NewReader(body),
+			"Content-Type", "application/json")
+	}
+	again(422, "choose one", `{}`)
+	again(422, "choose one", `{"failed":true,"keys":["2"]}`)
+	again(409, "nothing to re-run", `{"failed":true}`)
+	again(404, "no item with key", `{"keys":["nobody"]}`)
+}
+
+// A large input with a mistake at its start is answered, not reset.
+func TestAMistakeInALargeInputIsAnswered(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	input := "id,name\n1\n" + strings.Repeat("2,some name that is not short\n", 400_000)
+	b.refused(422, "line 2", http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(input))
+}
+
+func TestForeignersAreRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	runs := api.Prefix + "/runs"
+	b.refused(403, "another origin", http.MethodPost, runs+"?endpoint=echo", strings.NewReader(three),
+		"Origin", "https://evil.example")
+	b.refused(403, "another origin", http.MethodPost, runs+"/last/cancel", nil, "Sec-Fetch-Site", "cross-site")
+	b.refused(403, "evil.example", http.MethodGet, runs, nil, "Host", "evil.example")
+	if answer, _ := b.ask(http.MethodGet, runs, nil, "Host", "localhost:99"); answer.StatusCode != 200 {
+		t.Errorf("localhost is refused: %d", answer.StatusCode)
+	}
+	b.refused(405, "", http.MethodGet, runs+"/last/cancel", nil)
+}
+
+// No GET changes anything: the whole description is walked.
+func TestGETsChangeNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start("name=it", three)
+	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
+	var described struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal(text, &described); err != nil || len(described.Paths) < 9 {
+		t.Fatalf("the description has %d paths, %v", len(described.Paths), err)
+	}
+	state := func() (state string) {
+		t.Helper()
+		err := b.pool.QueryRow(t.Context(), `SELECT concat(
+			(SELECT string_agg(r::text, ';') FROM batchrun r), (SELECT string_agg(w::text, ';') FROM work_slice w),
+			(SELECT string_agg(md5(k::text), ';') FROM work_block k), (SELECT count(*) FROM audit_log))`).Scan(&state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state
+	}
+	before := state()
+	for path, methods := range described.Paths {
+		if _, ok := methods["get"]; ok {
+			path = strings.NewReplacer("{run}", "last", "{key}", "2").Replace(path)
+			if answer, text := b.ask(http.MethodGet, api.Prefix+path, nil); answer.StatusCode != 200 {
+				t.Errorf("GET %s: %d %s", path, answer.StatusCode, text)
+			}
+		}
+	}
+	if after := state(); after != before {
+		t.Error("a GET changed the database")
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if answer, _ := b.ask(http.MethodGet, path, nil); answer.StatusCode != 200 {
+			t.Errorf("GET %s: %d", path, answer.StatusCode)
+		}
+	}
+}
+
+func TestListsArePaged(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var want []string
+	for i := range 5 {
+		want = append(want, b.start(fmt.Sprintf("name=r%d", i), three).Run.String())
+	}
+	slices.Reverse(want)
+	var got []string
+	for next := ""; ; {
+		_, text := b.ask(http.MethodGet, api.Prefix+"/runs?limit=2&before="+next, nil)
+		var list api.RunList
+		if err := json.Unmarshal(text, &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list.Runs {
+			got = append(got, r.ID.String())
+		}
+		if next = list.Next; next == "" {
+			break
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v; want %v", got, want)
+	}
+}
+
+func TestListenTakesLoopbackOnly(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{"0.0.0.0:0", ":0", "192.0.2.1:0", "[::]:0", "nonsense", "example.com:80"} {
+		if l, err := api.Listen(t.Context(), address); err == nil {
+			t.Errorf("%s was opened", address)
+			_ = l.Close()
+		}
+	}
+	first, err := api.Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Close() }()
+	if _, err := api.Listen(t.Context(), first.Addr().String()); err == nil || !strings.Contains(err.Error(), "--listen") {
+		t.Errorf("a taken address: %v; want the flag named", err)
+	}
+}
