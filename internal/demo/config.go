@@ -36,8 +36,6 @@ type Config struct {
 	Keep bool
 	// Color has the demo's own lines coloured.
 	Color bool
-	// Live says that Out is a terminal, on which lines may be overwritten.
-	Live bool
 	// Program is the tranche program. Empty means this one.
 	Program string
 	// Out and Err are standard output and standard error, of the commands too. nil means the process's.

@@ -12,7 +12,7 @@ import (
 )
 
 // stopTimeout bounds the end of the demo.
-const stopTimeout = 30 * time.Second
+const stopTimeout = time.Minute
 
 const runName = "year-end"
 
@@ -37,7 +37,8 @@ func Run(ctx context.Context, config Config) (err error) {
 	if err != nil {
 		return err
 	}
-	d := &demo{config: config, began: time.Now(), story: &story{out: config.Out, color: config.Color, live: config.Live}}
+	story := &story{out: config.Out, color: config.Color, live: isTerminal(config.Out)}
+	d := &demo{config: config, began: time.Now(), story: story}
 	defer func() { err = errors.Join(err, d.stop(ctx)) }()
 	for _, chapter := range []func(context.Context) error{
 		d.open, d.makeBank, d.startProcesses, d.runAll, d.rerunFailed, d.prove, d.end,
@@ -174,7 +175,7 @@ func (d *demo) runAll(ctx context.Context) error {
 	if err := d.shell.piped(ctx, psql, exitFailed, append([]string{"run", "start"}, args...)...); err != nil {
 		return err
 	}
-	d.story.fact("loaded, run and recorded", time.Since(began), d.accounts())
+	d.story.fact("from the bank's first row to the last statement", time.Since(began), d.accounts())
 	d.story.chapter("Which failed, and why")
 	return d.shell.typed(ctx, exitOK, "run", "errors", runName)
 }
@@ -189,8 +190,7 @@ func (d *demo) rerunFailed(ctx context.Context) error {
 	if err := d.bank.repair(ctx, d.damage); err != nil {
 		return err
 	}
-	d.story.say("Put back: the balance of %d (%s), the branch of %d (%d), the amount (%s).",
-		d.damage.noBalance.account, grouped(d.damage.noBalance.old), d.damage.unknownBranch.account,
+	d.story.say("Put back by hand: balance %s, branch %d, amount %s.", grouped(d.damage.noBalance.old),
 		d.damage.unknownBranch.old, grouped(d.damage.brokenMovement.old))
 	if err := d.shell.typed(ctx, exitOK, "run", "rerun", "last", "--failed", "--chunk", "1", "--wait"); err != nil {
 		return err
@@ -233,7 +233,8 @@ func (d *demo) prove(ctx context.Context) error {
 
 // end says what is left, and keeps everything running when that is wanted.
 func (d *demo) end(ctx context.Context) error {
-	d.story.say("\nThe whole demo took %.0f s. Statements: %s", time.Since(d.began).Seconds(), d.dir.file(statementsFile))
+	d.story.say("\nThe whole demo took %.0f s. The statements are in", time.Since(d.began).Seconds())
+	d.story.say("  %s", d.dir.file(statementsFile))
 	if !d.config.Keep {
 		d.story.say("The bank and the servers are gone now; tranche demo --keep leaves them running.")
 		return nil

@@ -173,9 +173,9 @@ func (t *tally) proof() *proof {
 	accounts := int64(len(t.closing))
 	return &proof{checks: []check{
 		{"statements", t.statements, accounts, "accounts", t.noStatement},
-		{"movements", t.count, t.movements, "rows of pgbench_history", ""},
-		{"sum of movements", t.total, t.sum, "sum(pgbench_history.delta)", ""},
-		{"right closing balances", t.closed, accounts, "of pgbench_accounts", t.wrongClosing},
-		{"right opening balances", t.openings, accounts, "as last year closed", t.wrongOpening},
+		{"movements", t.count, t.movements, "rows in pgbench_history", ""},
+		{"sum of movements", t.total, t.sum, "sum of their delta", ""},
+		{"closing balances equal", t.closed, accounts, "in pgbench_accounts", t.wrongClosing},
+		{"opening balances equal", t.openings, accounts, "as last year closed", t.wrongOpening},
 	}}
 }

@@ -3,9 +3,12 @@ package demo
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
 // columns is the width that the story is told in: the smallest terminal's.
@@ -81,7 +84,7 @@ func (s *story) check(c check) {
 	if !c.holds() {
 		mark, equals = s.paint(red, "NO"), "≠"
 	}
-	s.write(fmt.Sprintf("%s  %-24s %12s  %s %12s  %s\n", mark, c.left, grouped(c.got), equals, grouped(c.want), c.right))
+	s.write(fmt.Sprintf("%s  %-22s %11s %s %11s  %s\n", mark, c.left, grouped(c.got), equals, grouped(c.want), c.right))
 	if c.firstWrong != "" {
 		s.write("    " + s.paint(red, c.firstWrong) + "\n")
 	}
@@ -108,6 +111,12 @@ func (s *story) during(fn func() error) error {
 			s.write(fmt.Sprintf("\r\x1b[K%d s", seconds))
 		}
 	}
+}
+
+// isTerminal reports whether a person looks at w.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // grouped writes a number with separators: 1,234,567.
