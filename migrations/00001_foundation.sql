@@ -76,7 +76,8 @@ CREATE TABLE batchrun (
     sealed_at       timestamptz,
     started_at      timestamptz,             -- of the current generation
     finished_at     timestamptz,
-    CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND done + failed = items))
+    -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
+    CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false)))
 );
 CREATE INDEX batchrun_active ON batchrun (priority DESC, id) WHERE state IN ('loading', 'running');
 CREATE INDEX batchrun_name ON batchrun (name, id) WHERE name IS NOT NULL;

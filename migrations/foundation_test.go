@@ -1,0 +1,155 @@
+package migrations_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// plane is SQL for a plane with the bits named set.
+func plane(bits ...string) string {
+	expr := "B'0'::bit(8192)"
+	for _, bit := range bits {
+		expr = "set_bit(" + expr + ", " + bit + ", 1)"
+	}
+	return expr
+}
+
+const (
+	id   = "'00000000-0000-7000-8000-000000000001'"
+	run  = `INSERT INTO batchrun (id, plan, spec, state) VALUES (` + id + `, 'p', '{}', 'running')`
+	step = `INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+		retry_backoff) VALUES (` + id + `, 0, 's', 'endpoint', 'e', 500, 64, 3, '30 s', '1 s')`
+	batch  = `INSERT INTO tracker_batch (id, owner, state) VALUES (` + id + `, 'o', 'open')`
+	insert = `INSERT INTO work_block (run_id, step, block, size, ready, done, failed) VALUES (` + id + `, 0, 0, `
+	cut    = `INSERT INTO work_slice (id, run_id, step, block, generation, state, attempt, cause, deadline, mask, remaining)
+		VALUES (gen_random_uuid(), ` + id + `, 0, 0, 1, 'claimed', 1, 'cut', `
+	part = `INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, result, error_code) VALUES (` +
+		id + `, ` + id + `, 0, 1, 0, `
+	group = `INSERT INTO tracker_group VALUES (` + id + `, 0, `
+)
+
+// TestFoundationGuardsItsStates runs the last statement of each case and expects it to be refused by the constraint
+// named, or to be taken when none is.
+func TestFoundationGuardsItsStates(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Pool(t)
+	block := insert + "8192, " + plane("0", "1") + ", " + plane("2") + ", " + plane("8191") + ")"
+	for name, c := range map[string]struct {
+		statements []string
+		refusedBy  string
+	}{
+		"block": {[]string{run, step, block}, ""},
+		"block, small, full": {[]string{run, step,
+			insert + "3, " + plane("0") + ", " + plane("1") + ", " + plane("2") + ")"}, ""},
+		"block, ready and done": {[]string{run, step,
+			insert + "8192, " + plane("5") + ", " + plane("5") + ", " + plane() + ")"}, "work_block_disjoint"},
+		"block, ready and failed": {[]string{run, step,
+			insert + "8192, " + plane("5") + ", " + plane() + ", " + plane("5") + ")"}, "work_block_disjoint"},
+		"block, done and failed": {[]string{run, step,
+			insert + "8192, " + plane() + ", " + plane("8191") + ", " + plane("8191") + ")"}, "work_block_disjoint"},
+		"block, ready past size": {[]string{run, step,
+			insert + "3, " + plane("3") + ", " + plane() + ", " + plane() + ")"}, "work_block_within_size"},
+		"block, done past size": {[]string{run, step,
+			insert + "3, " + plane() + ", " + plane("8191") + ", " + plane() + ")"}, "work_block_within_size"},
+		"block, failed past size": {[]string{run, step,
+			insert + "8191, " + plane() + ", " + plane() + ", " + plane("8191") + ")"}, "work_block_within_size"},
+		"block, empty": {[]string{run, step,
+			insert + "0, " + plane() + ", " + plane() + ", " + plane() + ")"}, "work_block_size_check"},
+		"block without a step": {[]string{run, block}, "work_block_run_id_step_fkey"},
+		"slice":                {[]string{run, step, block, cut + "now(), " + plane("0", "1") + ", " + plane("1") + ")"}, ""},
+		"slice, remaining outside its mask": {[]string{run, step, block,
+			cut + "now(), " + plane("0") + ", " + plane("1") + ")"}, "work_slice_remaining"},
+		"slice, claimed for ever": {[]string{run, step, block,
+			cut + "NULL, " + plane("0") + ", " + plane("0") + ")"}, "work_slice_deadline"},
+		"slice, of no block": {[]string{run, step,
+			cut + "now(), " + plane("0") + ", " + plane("0") + ")"}, "work_slice_run_id_step_block_fkey"},
+		"part, result":         {[]string{part + "'x', NULL)"}, ""},
+		"part, error":          {[]string{part + "NULL, 'E')"}, ""},
+		"part, both":           {[]string{part + "'x', 'E')"}, "work_part_outcome"},
+		"part, neither":        {[]string{part + "NULL, NULL)"}, "work_part_outcome"},
+		"part, twice":          {[]string{part + "'x', NULL)", part + "NULL, 'E')"}, "work_part_pkey"},
+		"group":                {[]string{batch, group + "2, " + plane("0", "1") + ")"}, ""},
+		"group, full":          {[]string{batch, group + "8192, ~" + plane() + ")"}, ""},
+		"group, past its size": {[]string{batch, group + "2, " + plane("2") + ")"}, "tracker_group_within_size"},
+		"group of no batch":    {[]string{group + "2, " + plane("0") + ")"}, "tracker_group_batch_id_fkey"},
+		"batch, completed with open groups": {[]string{batch,
+			`UPDATE tracker_batch SET groups = 1, open_groups = 1, state = 'completed'`}, "tracker_batch_check1"},
+		"batch, more open than there are": {[]string{batch,
+			`UPDATE tracker_batch SET groups = 1, open_groups = 2`}, "tracker_batch_check"},
+		"run, completed": {[]string{run,
+			`UPDATE batchrun SET state = 'completed', finished_at = now(), items = 3, done = 2, failed = 1`}, ""},
+		"run, completed short of an item": {[]string{run,
+			`UPDATE batchrun SET state = 'completed', finished_at = now(), items = 3, done = 2, failed = 0`},
+			"batchrun_check"},
+		"run, completed uncounted": {[]string{run,
+			`UPDATE batchrun SET state = 'completed', finished_at = now(), items = 3`}, "batchrun_check"},
+		"run, completed at no time": {[]string{run,
+			`UPDATE batchrun SET state = 'completed', done = 0, failed = 0`}, "batchrun_check"},
+		"run, of no known state": {[]string{run, `UPDATE batchrun SET state = 'stuck'`}, "batchrun_state_check"},
+		"step, no deadline":      {[]string{run, step, `UPDATE run_step SET slice_timeout = '0'`}, "run_step_slice_timeout_check"},
+		"step, chunk of none":    {[]string{run, step, `UPDATE run_step SET chunk = 0`}, "run_step_chunk_check"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := inRollback(t.Context(), pool, c.statements)
+			var refused *pgconn.PgError
+			switch {
+			case c.refusedBy == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case c.refusedBy != "" && err == nil:
+				t.Errorf("accepted; want it refused by %s", c.refusedBy)
+			case c.refusedBy != "" && (!errors.As(err, &refused) || refused.ConstraintName != c.refusedBy):
+				t.Errorf("got %v, want it refused by %s", err, c.refusedBy)
+			}
+		})
+	}
+}
+
+// inRollback runs the statements, of which only the last may fail, and undoes them.
+func inRollback(ctx context.Context, db interface {
+	Begin(context.Context) (pgx.Tx, error)
+}, statements []string) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	for i, sql := range statements {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			if i < len(statements)-1 {
+				return errors.New("in preparation: " + err.Error())
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func TestFoundationTellsWhatIsReady(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Pool(t)
+	statements := strings.Join([]string{run, step, insert + "8192, " + plane("0") + ", DEFAULT, DEFAULT)"}, ";")
+	if _, err := pool.Exec(t.Context(), statements); err != nil {
+		t.Fatal(err)
+	}
+	ready := func(sql string) (has bool) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), sql).Scan(&has); err != nil {
+			t.Fatal(err)
+		}
+		return has
+	}
+	if !ready(`SELECT has_ready FROM work_block`) {
+		t.Error("a block with a ready item has none")
+	}
+	if ready(`UPDATE work_block SET done = ready, ready = done RETURNING has_ready`) {
+		t.Error("a block with no ready item has one")
+	}
+}
