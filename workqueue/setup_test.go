@@ -18,8 +18,8 @@ import (
 
 const (
 	endpoint   = "statement"
-	sessionTTL = time.Minute
-	leaseTTL   = time.Minute
+	sessionTTL = time.Hour
+	leaseTTL   = time.Hour
 	plenty     = 1000 // slices of a claim that takes all there are
 )
 

@@ -1,0 +1,316 @@
+package workqueue_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func (b *bench) rerun(run workqueue.RunID, sel workqueue.Selection) workqueue.Rerun {
+	b.Helper()
+	out, err := b.store.Rerun(b.Context(), workqueue.RerunRequest{Run: run, Select: sel, Actor: "test"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out
+}
+
+// damaged is a completed run of n items of which some failed: with code "even" where the ordinal is an even multiple of
+// three, with "odd" where it is an odd one.
+func (b *bench) damaged(n int) (run workqueue.RunID, even, odd int) {
+	b.Helper()
+	run = b.load(chunked(500), n)
+	for _, s := range b.claim(run, plenty) {
+		a := whole(s)
+		for i := range a.Slots {
+			slot := &a.Slots[i]
+			switch {
+			case slot.Ordinal%6 == 0:
+				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "even", Message: "m"}
+				even++
+			case slot.Ordinal%3 == 0:
+				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "odd", Message: "m"}
+				odd++
+			}
+		}
+		b.record(a)
+	}
+	b.wantState(run, "completed", 1)
+	return run, even, odd
+}
+
+func TestRerunOfFailedItems(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(20_000)
+	out, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true},
+		Chunk: 1, InFlight: 7, Actor: "operator"})
+	if err != nil || out.Items != int64(even+odd) || out.Blocks != 3 || out.Generation != 2 {
+		t.Fatalf("rerun %+v, %v; want %d items in 3 blocks", out, err, even+odd)
+	}
+	b.wantState(run, "running", 2)
+	b.wantTally(run, tally{ready: even + odd, done: 20_000 - even - odd})
+	b.check()
+	claimed := b.claim(run, plenty)
+	if len(claimed) != 7 || claimed[0].Mask.Count() != 1 || claimed[0].Generation != 2 || claimed[0].Attempt != 1 {
+		t.Errorf("claimed %d slices like %+v; want 7 of one item in generation 2", len(claimed), claimed[0].Cause)
+	}
+	for _, s := range claimed {
+		b.record(whole(s))
+	}
+	b.exec(`UPDATE run_step SET chunk = 500, in_flight = 100`)
+	b.finish(run)
+	b.wantState(run, "completed", 2)
+	b.wantTally(run, tally{done: 20_000})
+	b.wantCompletions(run, 1, 2)
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'rerun' AND actor = 'operator'`,
+		run); n != 1 {
+		t.Errorf("%d audit rows; want 1", n)
+	}
+	b.check()
+}
+
+func TestRerunByCode(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(9000)
+	if out := b.rerun(run, workqueue.Selection{Codes: []string{"odd", "unheard_of"}}); out.Items != int64(odd) {
+		t.Errorf("rerun %+v; want %d items", out, odd)
+	}
+	b.check()
+	for _, s := range b.claim(run, plenty) { // they fail once more, otherwise
+		b.record(faulty(s, workqueue.SlotError{Code: "even", Message: "m"}))
+	}
+	b.wantState(run, "completed", 2)
+	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Codes: []string{"odd"}}})
+	var nothing *workqueue.NothingToRerunError
+	if !errors.As(err, &nothing) {
+		t.Errorf("rerun of a code that no longer counts: %v; want a NothingToRerunError", err)
+	}
+	b.wantState(run, "completed", 2)
+	if out := b.rerun(run, workqueue.Selection{Codes: []string{"even"}}); out.Items != int64(even+odd) {
+		t.Errorf("rerun %+v; want %d items", out, even+odd)
+	}
+	b.finish(run)
+	b.wantCompletions(run, 1, 2, 3)
+	b.wantTally(run, tally{done: 9000})
+	b.check()
+}
+
+func TestRerunByKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(9000)
+	out := b.rerun(run, workqueue.Selection{Keys: []string{"C0", "C1", "C8999", "C1"}})
+	if out.Items != 3 || out.Blocks != 2 {
+		t.Errorf("rerun %+v; want one failed and two done items", out)
+	}
+	b.check()
+	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{
+		Keys: []string{"C2", "X", "Y"}}})
+	var unknown *workqueue.UnknownKeysError
+	if !errors.As(err, &unknown) || fmt.Sprint(unknown.Keys) != "[X Y]" || !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("unknown keys: %v", err)
+	}
+	b.finish(run)
+	b.wantTally(run, tally{done: 9000 - even - odd + 1, failed: even + odd - 1})
+	b.wantCompletions(run, 1, 2)
+	b.check()
+}
+
+// A re-run of a run that is under way opens a new generation; what is in flight goes on in the old one, and completion
+// is told once, of the last.
+func TestRerunWhileRunning(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 12)
+	first, second, third := b.one(run), b.one(run), b.one(run)
+	b.record(faulty(first, workqueue.SlotError{Code: "bad", Message: "m"}))
+	if out := b.rerun(run, workqueue.Selection{Failed: true}); out.Items != 4 || out.Generation != 2 {
+		t.Errorf("rerun %+v", out)
+	}
+	b.check()
+	b.record(whole(second))
+	again := b.one(run)
+	if again.Generation != 2 || again.Mask != first.Mask {
+		t.Errorf("the re-run's slice is %+v", again)
+	}
+	if v := b.record(whole(first)).Verdicts[0]; !v.Stale {
+		t.Errorf("a late reply of generation 1: %+v; want it stale", v)
+	}
+	b.record(faulty(again, workqueue.SlotError{Code: "bad", Message: "m"}))
+	b.rerun(run, workqueue.Selection{Failed: true})
+	b.check()
+	b.finish(run)
+	b.wantState(run, "running", 3)
+	b.record(whole(third)) // claimed in generation 1
+	b.wantState(run, "completed", 3)
+	b.wantCompletions(run, 3)
+	b.wantTally(run, tally{done: 12})
+	b.check()
+}
+
+func TestRerunRefusals(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	var nothing *workqueue.NothingToRerunError
+	var state *workqueue.StateError
+	failed := workqueue.Selection{Failed: true}
+	try := func(run workqueue.RunID, sel workqueue.Selection) error {
+		_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: sel})
+		return err
+	}
+	if err := try(run, failed); !errors.As(err, &nothing) {
+		t.Errorf("nothing failed: %v", err)
+	}
+	if err := try(run, workqueue.Selection{Keys: []string{"C1"}}); !errors.As(err, &nothing) {
+		t.Errorf("an item under way: %v", err)
+	}
+	if err := try(workqueue.NewRunID(), failed); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("no such run: %v", err)
+	}
+	if err := try(run, workqueue.Selection{}); err == nil {
+		t.Error("an empty selection was taken")
+	}
+	if err := try(run, workqueue.Selection{Failed: true, Keys: []string{"C1"}}); err == nil {
+		t.Error("two selections were taken")
+	}
+	if _, err := b.store.Cancel(t.Context(), run, "test"); err != nil {
+		t.Fatal(err)
+	}
+	if err := try(run, failed); !errors.As(err, &state) {
+		t.Errorf("a cancelled run: %v", err)
+	}
+	b.check()
+}
+
+// Operators who press the button at once: each failed item is reset once for each generation, and no more.
+func TestRerunsRace(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(9000)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	items, refused := int64(0), 0
+	for range 6 {
+		wg.Go(func() {
+			out, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}})
+			var nothing *workqueue.NothingToRerunError
+			mu.Lock()
+			defer mu.Unlock()
+			items += out.Items
+			if errors.As(err, &nothing) {
+				refused++
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if items != int64(even+odd) || refused != 5 {
+		t.Errorf("%d items were reset, %d calls refused; want %d and 5", items, refused, even+odd)
+	}
+	b.check()
+	b.finish(run)
+	b.wantState(run, "completed", 2)
+	b.wantCompletions(run, 1, 2)
+	b.check()
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 16)
+	claimed := b.claim(run, 3)
+	b.send(claimed[1])
+	b.record(whole(claimed[0]))
+	out, err := b.store.Cancel(t.Context(), run, "operator")
+	if err != nil || out.Items != 12 || len(out.Slices) != 2 {
+		t.Errorf("cancelled %+v, %v; want 12 items and 2 slices", out, err)
+	}
+	if v := b.record(whole(claimed[1]), whole(claimed[2])).Verdicts; !v[0].Stale || !v[1].Stale {
+		t.Errorf("replies after the cancel: %+v; want them stale", v)
+	}
+	if n := len(b.claim(run, plenty)); n != 0 {
+		t.Errorf("%d slices of a cancelled run were claimed", n)
+	}
+	var state *workqueue.StateError
+	if _, err := b.store.Cancel(t.Context(), run, "operator"); !errors.As(err, &state) {
+		t.Errorf("the second cancel: %v; want a StateError", err)
+	}
+	if _, err := b.store.Cancel(t.Context(), workqueue.NewRunID(), "operator"); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("no such run: %v", err)
+	}
+	b.wantState(run, "cancelled", 1)
+	b.wantCompletions(run)
+	b.check()
+	done := b.load(request(), 4)
+	b.finish(done)
+	if _, err := b.store.Cancel(t.Context(), done, "operator"); !errors.As(err, &state) {
+		t.Errorf("cancel of a completed run: %v; want a StateError", err)
+	}
+}
+
+// A cancel races claims, records and re-runs. Whoever wins, the run ends in one way, and nothing moves afterwards.
+func TestCancelRaces(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	cancelled, completed := 0, 0
+	for round := range 25 {
+		run := b.load(request(), 24)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				for range 10 {
+					claimed, err := b.store.Claim(t.Context(), b.claimRequest(run, 1))
+					if err != nil {
+						t.Error(err)
+					}
+					for _, s := range claimed {
+						a := whole(s)
+						a.Slots[0].Result, a.Slots[0].Err = nil, &workqueue.SlotError{Code: "x", Message: "m", Retry: true}
+						if _, err := b.store.Record(t.Context(), []workqueue.Answer{a}); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			b.until("some work is done", func() bool {
+				return b.number(`SELECT count(*) FROM work_part WHERE run_id = $1`, run) >= round%20
+			})
+			var state *workqueue.StateError
+			if _, err := b.store.Cancel(t.Context(), run, "test"); err != nil && !errors.As(err, &state) {
+				t.Errorf("round %d: cancel: %v", round, err)
+			}
+		})
+		wg.Go(func() {
+			_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Keys: []string{"C1"}}})
+			var nothing *workqueue.NothingToRerunError
+			var state *workqueue.StateError
+			if err != nil && !errors.As(err, &nothing) && !errors.As(err, &state) {
+				t.Errorf("round %d: rerun: %v", round, err)
+			}
+		})
+		wg.Wait()
+		switch state, _ := b.state(run); state {
+		case "cancelled":
+			cancelled++
+			if n := b.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent')`,
+				run); n != 0 {
+				t.Errorf("round %d: %d slices live on", round, n)
+			}
+		case "completed":
+			completed++
+		default:
+			t.Errorf("round %d: the run is %s", round, state)
+		}
+	}
+	t.Logf("%d cancelled, %d completed", cancelled, completed)
+	b.check()
+}
