@@ -22,6 +22,8 @@ const (
 )
 
 // buffers holds the bodies of replies between chunks.
+//
+//nolint:gochecknoglobals // a pool has no state that anybody could see
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // answers writes the slots of one chunk into as few messages as fit, and sends them. All methods but send are called
@@ -35,7 +37,7 @@ type answers struct {
 	squeeze int         // bytes from which a body is compressed; 0: never
 
 	// ctx ends when sending must stop. It is kept because Item.Reply, which may send, has none of its own.
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // see above
 	// giveUp ends the handler's context once a message could not be sent.
 	giveUp context.CancelCauseFunc
 

@@ -132,6 +132,7 @@ func benchJob(b *testing.B) (*endpointServer, nats.Header, []byte) {
 
 // benchServe measures all that the SDK does for a chunk short of NATS: decode, call, encode.
 func benchServe(b *testing.B, slots int, begin func(*job) work) {
+	b.Helper()
 	e, h, body := benchJob(b)
 	ctx := b.Context()
 	b.ReportAllocs()
@@ -141,9 +142,11 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 			b.Fatal(err)
 		}
 		j := &job{request: request, timeout: DefaultTimeout, log: e.log}
-		e.prepare(&j.answers, request.Meta, "", ctx)
+		e.prepare(ctx, &j.answers, request.Meta, "")
 		j.answers.limit = 1 << 20
-		begin(j).run(ctx, make(chan struct{}, slots), nil)
+		if failure, begun := begin(j).run(ctx, make(chan struct{}, slots), nil); failure != nil || !begun {
+			b.Fatal(failure)
+		}
 		if msg := j.answers.final(nil); msg.Header.Get(HeaderFinal) != fmt.Sprint(benchChunk) {
 			b.Fatal("not all was answered")
 		}

@@ -22,8 +22,7 @@ const (
 )
 
 // bind returns the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
-// It creates the consumer when it may. It returns nil, nil when ctx ends, and an error only when the connection is
-// closed for good.
+// It creates the consumer when it may. Its error is ctx's, or says that the connection is closed for good.
 func (e *endpointServer) bind(ctx context.Context) (jetstream.Consumer, error) {
 	var told time.Time
 	for pause := firstBind; ctx.Err() == nil; pause = min(2*pause, longestBind) {
@@ -47,7 +46,7 @@ func (e *endpointServer) bind(ctx context.Context) (jetstream.Consumer, error) {
 			break
 		}
 	}
-	return nil, nil
+	return nil, ctx.Err()
 }
 
 // tryBind looks the consumer up rather than creating or updating it, so that a service needs no right to.

@@ -20,20 +20,22 @@ type Binary struct {
 // decodePayload reads a payload into input, which points to a handler's In. A panic of the type's own decoder is an
 // error: it must not cost more than the item.
 func decodePayload(payload []byte, input any) (err error) {
-	defer recovered(&err)
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf("panic: %v", value)
+		}
+	}()
 	return json.Unmarshal(payload, input)
-}
-
-func recovered(err *error) {
-	if value := recover(); value != nil {
-		*err = fmt.Errorf("panic: %v", value)
-	}
 }
 
 // appendResult writes the member of a slot that holds a result: "d", or "t" and "b". result points to a handler's Out.
 // On an error, which a panic of the type's own encoder counts as, buf holds a part of it.
 func appendResult(buf *bytes.Buffer, result any) (err error) {
-	defer recovered(&err)
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf("panic: %v", value)
+		}
+	}()
 	switch r := result.(type) {
 	case *Binary:
 		return appendBinary(buf, r)

@@ -14,7 +14,9 @@ import (
 // recommends that every decoder support.
 const maxWindow = 8 << 20
 
-// Decoders and encoders cost about a millisecond to make and are reused. Both are stateless between messages.
+// Decoders and encoders are costly to make and are reused. Both are stateless between messages.
+//
+//nolint:gochecknoglobals // pools have no state that anybody could see
 var (
 	decoders = sync.Pool{New: func() any {
 		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow),

@@ -45,8 +45,7 @@ func malformed(reason, format string, args ...any) *MalformedError {
 
 // about adds what the headers said to a MalformedError.
 func about(meta Meta, err error) error {
-	var bad *MalformedError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*MalformedError](err); ok {
 		bad.Run, bad.Slice = meta.Run, meta.Slice
 	}
 	return err

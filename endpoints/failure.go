@@ -31,7 +31,7 @@ func asSlotError(ctx context.Context, err error) *SlotError {
 	switch {
 	case errors.As(err, &slot):
 		message := slot.Message
-		if err != error(slot) { // wrapped: what was added around it is worth reading
+		if err.Error() != slot.Error() { // wrapped: what was added around it is worth reading
 			message = err.Error()
 		}
 		return newSlotError(slot.Code, message, slot.Retry)

@@ -7,8 +7,8 @@ import (
 
 // HandleList has svc serve an endpoint chunk by chunk: one call of handler for all items of a request, so that one
 // query can fetch what all of them need. The handler answers each item with Reply, Fail or Retry; an item that it
-// leaves out will be tried again. An error, or a panic, speaks for the items not answered by then; after a panic they may
-// be tried again.
+// leaves out will be tried again. An error, or a panic, speaks for the items not answered by then; after a panic they
+// may be tried again.
 //
 // It fails when the name cannot be an endpoint's, has a handler already, or an option is out of range.
 func HandleList[In, Out any](

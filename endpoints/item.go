@@ -29,10 +29,10 @@ type itemKey struct{}
 
 // itemContext is the context of a HandleEach handler. The info is made only when it is asked for.
 type itemContext struct {
-	context.Context
-	meta    *Meta
-	ordinal int
-	key     string
+	context.Context //nolint:containedctx // it is a context
+	meta            *Meta
+	ordinal         int
+	key             string
 }
 
 // Value answers for itemKey and passes on the rest.

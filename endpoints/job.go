@@ -21,13 +21,12 @@ const (
 
 // job is one request from its delivery to its acknowledgement.
 type job struct {
-	msg       jetstream.Msg
-	delivered uint64 // how often, this time included
-	request   *request
-	answers   answers
-	timeout   time.Duration
-	log       *zap.Logger
-	started   time.Time
+	msg     jetstream.Msg
+	request *request
+	answers answers
+	timeout time.Duration
+	log     *zap.Logger
+	started time.Time
 }
 
 // handle takes one delivered message all the way. It returns when the message has been dealt with.
@@ -86,7 +85,7 @@ func (e *endpointServer) refuseBody(j *job, err error) {
 func (e *endpointServer) newJob(scope scope, msg jetstream.Msg, request *request) *job {
 	j := &job{msg: msg, request: request, timeout: e.options.timeout, started: time.Now(),
 		log: e.log.With(zap.Stringer("run", request.Run), zap.Stringer("slice", request.Slice))}
-	e.prepare(&j.answers, request.Meta, msg.Headers().Get(HeaderTrace), scope.sending)
+	e.prepare(scope.sending, &j.answers, request.Meta, msg.Headers().Get(HeaderTrace))
 	return j
 }
 

@@ -72,7 +72,7 @@ func (r *Reply) parseBody(h nats.Header, body []byte, limits Limits) error {
 		}
 	}
 	if code == "" || r.Failure != nil {
-		return nil
+		return nil //nolint:nilerr // a Failure is what the message tells, not what is wrong with it
 	}
 	if !validCode(code) {
 		return malformed(ReasonHeader, "%s is %.80q; it must be 1 to %d of A-Z a-z 0-9 _ . -", HeaderErrorCode, code,

@@ -28,7 +28,8 @@ func TestParseReply(t *testing.T) {
 	meta := newMeta()
 	meta.Step, meta.Attempt, meta.Generation, meta.Mode = 3, 2, 5, ModeSingle
 	body := ` { "later" : [ {} ], "slots" : [ {"i":17,"d":{"a":[1,2.5e-3]}} , {"e":{"code":"x.Y-1",` +
-		`"message":"m\u00e9\u0000","retry":true},"i":0},{"t":"application/pdf","i":2147483647,"b":"JVBERg=="},{"i":4,"d":null,"more":0}]} `
+		`"message":"m\u00e9\u0000","retry":true},"i":0},` +
+		`{"t":"application/pdf","i":2147483647,"b":"JVBERg=="},{"i":4,"d":null,"more":0}]} `
 	reply, err := ParseReply("tranche.reply.statement", with(meta, HeaderFinal, "9", HeaderService, "s@1 i"),
 		[]byte(body), Limits{})
 	check(t, err)

@@ -86,9 +86,11 @@ func (b *RequestBuilder) Size() int { return len(b.body) + len(requestClose) }
 // once, and an attempt that follows has an id of its own. The message shares the builder's buffer until Reset; callers
 // may add up to 400 bytes of headers.
 func (b *RequestBuilder) Msg() *nats.Msg {
-	data := append(b.body, requestClose...)
-	b.body = data[:len(b.body)]
-	return &nats.Msg{Subject: WorkSubject(b.endpoint), Header: b.header, Data: data}
+	open := len(b.body)
+	b.body = append(b.body, requestClose...)
+	msg := &nats.Msg{Subject: WorkSubject(b.endpoint), Header: b.header, Data: b.body}
+	b.body = b.body[:open]
+	return msg
 }
 
 // appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD.

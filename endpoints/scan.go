@@ -267,18 +267,21 @@ func escapeLength(b []byte) int {
 	}
 	unit, ok := hex4(b[2:])
 	switch {
-	case !ok || unit >= 0xDC00 && unit < 0xE000:
+	case !ok || isLow(unit):
 		return 0
 	case unit < 0xD800 || unit >= 0xE000:
 		return 6
 	case len(b) < 12 || b[6] != '\\' || b[7] != 'u':
 		return 0
 	}
-	if low, ok := hex4(b[8:]); !ok || low < 0xDC00 || low >= 0xE000 {
+	if low, ok := hex4(b[8:]); !ok || !isLow(low) {
 		return 0
 	}
 	return 12
 }
+
+// isLow reports whether a UTF-16 unit is the second of a surrogate pair.
+func isLow(unit uint) bool { return unit >= 0xDC00 && unit < 0xE000 }
 
 func hex4(b []byte) (n uint, ok bool) {
 	if len(b) < 4 {

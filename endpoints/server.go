@@ -38,8 +38,8 @@ type endpointServer struct {
 // scope is the span of one Run. stopping ends first, then working, then sending.
 type scope struct {
 	stopping <-chan struct{}
-	working  context.Context // of handlers
-	sending  context.Context // of replies
+	working  context.Context //nolint:containedctx // of handlers; passed down, never kept
+	sending  context.Context //nolint:containedctx // of replies; likewise
 }
 
 // run serves until ctx ends and every request held has been dealt with.
@@ -62,11 +62,11 @@ func (e *endpointServer) fetchAll(ctx context.Context, scope scope, jobs *sync.W
 	defer e.service.nc.RemoveStatusListener(reconnected)
 	for {
 		consumer, err := e.bind(ctx)
-		if err != nil {
-			return err
-		}
 		if ctx.Err() != nil {
 			return nil
+		}
+		if err != nil {
+			return err
 		}
 		for err == nil && ctx.Err() == nil {
 			err = e.fetch(ctx, scope, consumer, jobs, reconnected)
@@ -88,10 +88,11 @@ func (e *endpointServer) fetch(
 	}
 	pull, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(ctx, func() {
-		_ = wait(pull, settle)
+	keep := context.AfterFunc(ctx, func() {
+		_ = wait(pull, settle) // ends sooner with the pull
 		cancel()
-	})()
+	})
+	defer keep()
 	// A limit below the size of one message would stall the pull without a word.
 	room := max(pullMaxBytes-held, int(e.service.nc.MaxPayload())+pullOverhead)
 	batch, err := consumer.Fetch(n, jetstream.FetchContext(pull), jetstream.FetchHeartbeat(pullHeartbeat),
@@ -129,7 +130,7 @@ func (e *endpointServer) tick(ended <-chan struct{}) {
 }
 
 // prepare sets up the reply to a request.
-func (e *endpointServer) prepare(a *answers, meta Meta, trace string, sending context.Context) {
+func (e *endpointServer) prepare(sending context.Context, a *answers, meta Meta, trace string) {
 	a.out, a.ctx = e.service.outbox, sending
 	a.giveUp = func(error) {}
 	a.subject = ReplySubject(e.name)
