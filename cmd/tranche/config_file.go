@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 )
@@ -32,7 +34,7 @@ func readConfig(r io.Reader) (kong.Resolver, error) {
 	}
 	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
-		return nil, fmt.Errorf("config file: %w", err)
+		return nil, brokenConfig(err)
 	}
 	config := &configFile{settings: map[string]setting{}}
 	for _, doc := range file.Docs {
@@ -41,6 +43,15 @@ func readConfig(r io.Reader) (kong.Resolver, error) {
 		}
 	}
 	return config, nil
+}
+
+// brokenConfig says an error of the YAML reader in one line.
+func brokenConfig(err error) error {
+	var broken yaml.Error
+	if errors.As(err, &broken) && broken.GetToken() != nil {
+		return fmt.Errorf("config file, line %d: %s", broken.GetToken().Position.Line, broken.GetMessage())
+	}
+	return fmt.Errorf("config file: %w", err)
 }
 
 func (c *configFile) add(body ast.Node) error {

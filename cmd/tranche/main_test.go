@@ -1,0 +1,383 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// asProgram makes the test binary the program itself, so that tests run it as a process.
+const asProgram = "TRANCHE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) == "1" {
+		main()
+	}
+	testenv.Main(m)
+}
+
+// bench is a serve as a process of its own, on the test's database and NATS.
+type bench struct {
+	*testing.T
+	url      string
+	nats     string
+	database string
+}
+
+const patienceInTests = 30 * time.Second
+
+// command is the program as a process that the caller ends.
+func command(t *testing.T, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], args...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "TRANCHE_") && !strings.HasPrefix(v, "NATS_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(append(cmd.Env, asProgram+"=1"), env...)
+	return cmd
+}
+
+func setup(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{T: t, nats: testenv.NATS(t).URL(), database: testenv.Database(t)}
+	b.url = b.serve()["api"]
+	return b
+}
+
+// serve starts a server, and returns what it says about itself. It is stopped before the test ends.
+func (b *bench) serve() map[string]string {
+	b.Helper()
+	cmd := command(b.T, nil, "--json", "serve", "--database", b.database, "--nats", b.nats, "--listen", "127.0.0.1:0",
+		"--data-dir", b.TempDir(), "--log-level", "warn")
+	var log lockedBuffer
+	cmd.Stderr = &log
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt) // it may have ended
+		if err := cmd.Wait(); err != nil {
+			b.Errorf("serve ended with %v: %s", err, log.String())
+		}
+	})
+	where := map[string]string{}
+	if err := json.NewDecoder(out).Decode(&where); err != nil {
+		b.Fatalf("serve did not start: %v: %s", err, log.String())
+	}
+	return where
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// echo is a service that greets, until the test ends. Those called bad, until mended, get an error.
+func (b *bench) echo(mended <-chan struct{}) {
+	b.Helper()
+	nc := testenv.Dial(b.T, b.nats, nats.Name("echo"))
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "echo", Version: "1.0.0"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	type person struct {
+		Name string `json:"name"`
+	}
+	err = endpoints.HandleEach(svc, "echo", func(_ context.Context, p person) (map[string]string, error) {
+		select {
+		case <-mended:
+		default:
+			if p.Name == "bad" {
+				return nil, endpoints.Fail("NO_SUCH", "nobody is \x1b[31mcalled\x1b[0m %s", p.Name)
+			}
+		}
+		return map[string]string{"hello": p.Name}, nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- svc.Run(ctx) }()
+	b.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			b.Errorf("the service ended with %v", err)
+		}
+	})
+}
+
+type result struct {
+	code     int
+	out, err string
+}
+
+func (b *bench) tranche(args ...string) result { b.Helper(); return b.pipe("", args...) }
+
+func (b *bench) pipe(stdin string, args ...string) result {
+	b.Helper()
+	return runProgram(b.T, []string{"TRANCHE_URL=" + b.url}, stdin, args...)
+}
+
+func runProgram(t *testing.T, env []string, stdin string, args ...string) result {
+	t.Helper()
+	cmd := command(t, env, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return result{code: cmd.ProcessState.ExitCode(), out: out.String(), err: errs.String()}
+}
+
+// want checks the exit code and that the output, both streams together, has all the texts.
+func (b *bench) want(r result, code int, texts ...string) {
+	b.Helper()
+	if r.code != code {
+		b.Errorf("exit code %d; want %d\n%s%s", r.code, code, r.out, r.err)
+	}
+	for _, text := range texts {
+		if !strings.Contains(r.out+r.err, text) {
+			b.Errorf("no %q in\n%s%s", text, r.out, r.err)
+		}
+	}
+	if strings.ContainsRune(r.out+r.err, '\x1b') && !strings.Contains(r.out, "\"\"hello") {
+		b.Errorf("an escape sequence came through:\n%q", r.out+r.err)
+	}
+}
+
+const people = "id,name\n1,ann\n2,bad\n3,cy\n"
+
+func TestAPersonsDay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	mended := make(chan struct{})
+	b.echo(mended)
+	b.want(b.tranche("run", "list"), 0, "no runs yet")
+	file := filepath.Join(t.TempDir(), "people.csv")
+	if err := os.WriteFile(file, []byte(people), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", file, "--name", "day", "--wait"), 3,
+		"3 items", "keys from id", "2 of 3 items done, 1 failed", "tranche run rerun")
+	b.want(b.tranche("run", "list"), 0, "day", "completed")
+	b.want(b.tranche("run", "show", "day"), 0, "people.csv", "chunk 500", "2 done, 1 failed")
+	b.want(b.tranche("run", "watch", "last"), 3, "100%")
+	b.want(b.tranche("run", "errors", "day"), 0, "NO_SUCH", `\x1b[31mcalled`)
+	b.want(b.tranche("run", "errors", "day", "--all"), 0, "2\tNO_SUCH\t")
+	b.want(b.tranche("run", "item", "day", "2"), 0, "failed", "NO_SUCH", "echo@1.0.0", "cut")
+	b.want(b.tranche("endpoints"), 0, "echo 1.0.0")
+	b.want(b.tranche("doctor"), 0, "hold")
+	b.want(b.tranche("doctor", "--database", b.database), 0, "hold")
+
+	close(mended)
+	b.want(b.tranche("run", "rerun", "day", "--failed", "--chunk", "1", "--wait"), 0, "1 items again", "3 of 3 items done")
+	b.want(b.tranche("run", "errors", "day"), 0, "no failed items")
+	out := filepath.Join(t.TempDir(), "out.csv")
+	b.want(b.tranche("run", "export", "day", "--format", "csv", "--out", out), 0, "wrote")
+	text, err := os.ReadFile(out)
+	if err != nil || !strings.HasPrefix(string(text), "key,state,result,") || strings.Count(string(text), "done") != 3 {
+		t.Errorf("the file is %q, %v", text, err)
+	}
+	b.want(b.tranche("run", "cancel", "day"), 1, "it is completed")
+	b.want(b.tranche("migrate", "--database", b.database), 0, "up to date")
+}
+
+// Every command prints one JSON document and nothing else; streams print one a line.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.echo(nil)
+	documents := func(code int, r result) {
+		t.Helper()
+		b.want(r, code)
+		if !json.Valid([]byte(r.out)) {
+			t.Errorf("not one JSON document: %s", r.out)
+		}
+	}
+	documents(3, b.pipe(people, "--json", "run", "start", "--endpoint", "echo", "--items", "-", "--wait"))
+	documents(0, b.pipe(people, "--json", "run", "start", "--endpoint", "echo", "--items", "-", "--idempotency-key", "k"))
+	documents(0, b.pipe(people, "--json", "run", "start", "--endpoint", "echo", "--items", "-", "--idempotency-key", "k"))
+	documents(3, b.tranche("--json", "run", "watch", "last"))
+	documents(3, b.tranche("--json", "run", "rerun", "last", "--code", "NO_SUCH", "--wait"))
+	for _, args := range [][]string{
+		{"version"}, {"run", "list"}, {"run", "show", "last"}, {"run", "errors", "last"}, {"run", "item", "last", "1"},
+		{"run", "rerun", "last", "--key", "1"}, {"endpoints"}, {"doctor"}, {"migrate", "--database", b.database},
+		{"run", "export", "last", "--out", filepath.Join(t.TempDir(), "x")},
+	} {
+		documents(0, b.tranche(append(args, "--json")...))
+	}
+	for _, args := range [][]string{{"run", "errors", "last", "--all"}, {"run", "export", "last"}} {
+		r := b.tranche(append(args, "--json")...)
+		for line := range strings.Lines(r.out) {
+			if !json.Valid([]byte(line)) {
+				t.Errorf("%v: not JSON: %s", args, line)
+			}
+		}
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	start := func(items string, code int, text string, args ...string) {
+		t.Helper()
+		b.want(b.pipe(items, append([]string{"run", "start", "--endpoint", "echo", "--items", "-"}, args...)...), code, text)
+	}
+	start("id,name\n1,a\n2\n", 1, "line 3")
+	start("id,name\n1,a\n1,b\n", 1, `key "1"`)
+	start(people, 1, `no column "nope"`, "--key", "nope")
+	start("", 1, "empty")
+	start("id\n\xff\n", 1, "line 2")
+	start(people, 2, "--chunk is 9999", "--chunk", "9999")
+	start(people, 2, "--on-duplicate", "--on-duplicate", "maybe")
+	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", "no-such-file"), 2, "no-such-file")
+	b.want(b.tranche("run", "start", "--items", "-"), 2, "a plan file or --endpoint")
+	b.want(b.tranche("run", "start", "no-plan.yaml", "--items", "-"), 2, "no-plan.yaml")
+	b.want(b.tranche("run", "list"), 0, "no runs yet") // none of these left one
+
+	start(people, 0, "no service listens on endpoint echo", "--name", "twin")
+	start(people, 0, "3 items", "--name", "twin")
+	start("id\n1\n1\n", 0, "1 duplicates skipped", "--on-duplicate", "skip")
+	b.want(b.tranche("run", "show", "nope"), 1, "nope", "tranche run list")
+	b.want(b.tranche("run", "show", "twin"), 1, "fits 2 runs")
+	b.want(b.tranche("run", "show", "0"), 1, "no run has")
+	b.want(b.tranche("run", "item", "last", "nobody"), 1, "no item has this key")
+	b.want(b.tranche("run", "rerun", "last", "--failed"), 1, "nothing to re-run")
+	b.want(b.tranche("run", "rerun", "last"), 2, "--failed, --key K or --code C")
+	b.want(b.tranche("run", "rerun", "last", "--failed", "--key", "1"), 2, "--failed")
+	b.want(b.tranche("run", "export", "last", "--state", "lost"), 2, "--state")
+	b.want(b.tranche("run", "shwo"), 2, "shwo")
+	b.want(b.tranche("run", "list", "--colour"), 2, "--colour")
+	b.want(b.tranche("run", "cancel", "last"), 0, "1 items stay", "cancelled")
+	b.want(b.tranche("run", "watch", "last"), 1, "cancelled")
+	b.want(b.tranche("run", "list", "--url", "http://127.0.0.1:1"), 1, "start one with: tranche serve")
+	b.want(b.tranche("run", "list", "--url", "nonsense"), 2, "--url")
+	b.want(b.tranche("doctor", "--database", "postgres://127.0.0.1:1/x"), 1, "127.0.0.1")
+}
+
+func TestWrongSettingsOfServe(t *testing.T) {
+	t.Parallel()
+	config := func(text string) string {
+		t.Helper()
+		name := filepath.Join(t.TempDir(), "tranche.yaml")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for name, c := range map[string]struct {
+		code int
+		text string
+		env  []string
+		args []string
+	}{
+		"another bind":     {1, "authentication", nil, []string{"--listen", "0.0.0.0:0"}},
+		"bind by env":      {1, "authentication", []string{"TRANCHE_LISTEN=0.0.0.0:0"}, nil},
+		"bind by file":     {1, "authentication", nil, []string{"--config", config("# ours\nlisten: 0.0.0.0:0\n")}},
+		"unknown key":      {2, `line 2: there is no setting "lisen"`, nil, []string{"--config", config("grace: 1s\nlisen: x\n")}},
+		"doubled key":      {2, "line 2", nil, []string{"--config", config("grace: 1s\ngrace: 2s\n")}},
+		"key with a list":  {2, "line 1", nil, []string{"--config", config("listen: [a]\n")}},
+		"no file":          {2, "no-such.yaml", nil, []string{"--config", "no-such.yaml"}},
+		"file below env":   {1, "192.0.2.9", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--config", config("listen: 0.0.0.0:0\n")}},
+		"env below flag":   {1, "192.0.2.7", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--listen", "192.0.2.7:1"}},
+		"grace":            {2, "--grace", nil, []string{"--grace", "0s"}},
+		"no such database": {1, "127.0.0.1:1", nil, []string{"--listen", "127.0.0.1:0", "--database", "postgres://u:canary@127.0.0.1:1/x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"serve", "--data-dir", t.TempDir()}, c.args...)
+			r := runProgram(t, c.env, "", args...)
+			if r.code != c.code || !strings.Contains(r.err, c.text) || strings.Contains(r.err, "canary") {
+				t.Errorf("exit code %d, %q; want %d, %q", r.code, r.err, c.code, c.text)
+			}
+		})
+	}
+}
+
+// Two servers on one database split the work, and a watch does not end with its terminal's Ctrl-C taking the run along.
+func TestWatchEndsAlone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve()
+	var rows strings.Builder
+	rows.WriteString("id,name\n")
+	for i := range 2000 {
+		fmt.Fprintf(&rows, "%d,n%d\n", i, i)
+	}
+	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-"), 0, "2,000 items")
+
+	watch := command(t, []string{"TRANCHE_URL=" + b.url}, "run", "watch", "last")
+	said := &signalled{text: "in flight", seen: make(chan struct{})}
+	watch.Stdout, watch.Stderr = said, said
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-said.seen:
+	case <-time.After(patienceInTests):
+		t.Fatal("the watch says nothing")
+	}
+	if err := watch.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Wait(); err == nil || watch.ProcessState.ExitCode() != 1 {
+		t.Errorf("the watch ended with %v; want exit code 1", err)
+	}
+	if text := said.String(); !strings.Contains(text, "the run goes on") {
+		t.Errorf("the watch said %q", text)
+	}
+	b.echo(nil)
+	b.want(b.tranche("run", "watch", "last"), 0, "2,000 of 2,000 items done")
+	b.want(b.tranche("doctor"), 0, "hold")
+}
+
+// signalled closes seen when a text has been written.
+type signalled struct {
+	lockedBuffer
+	text string
+	once sync.Once
+	seen chan struct{}
+}
+
+func (s *signalled) Write(p []byte) (int, error) {
+	n, err := s.lockedBuffer.Write(p)
+	if strings.Contains(s.String(), s.text) {
+		s.once.Do(func() { close(s.seen) })
+	}
+	return n, err
+}
