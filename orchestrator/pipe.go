@@ -94,21 +94,22 @@ func (n *Node) watchPipe(ctx context.Context) {
 		case <-tick.C:
 		case <-n.looks:
 		}
-		timed, cancel := context.WithTimeout(ctx, lookTimeout)
-		err := n.lookAtPipe(timed)
-		cancel()
+		err := n.lookAtPipe(ctx)
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("look at the streams", zap.Error(err))
 		}
 	}
 }
 
-const lookTimeout = 5 * time.Second
+// lookTimeout bounds one look. A server that restarts may leave a request unanswered; the next look asks again.
+const lookTimeout = 2 * time.Second
 
 // lookAtPipe creates streams that are missing and tells PostgreSQL since when they exist. When they are not the ones
 // known, or one of them has lost messages at its end, a new epoch begins: readers bind again, and the leader issues
 // again what was sent before.
 func (n *Node) lookAtPipe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
 	states, err := endpoints.EnsureStreams(ctx, n.js, n.cfg.Streams)
 	if conflict, ok := errors.AsType[*endpoints.StreamConflictError](err); ok {
 		return n.replaceStream(ctx, conflict)
