@@ -101,20 +101,26 @@ func (pg *cluster) close() error {
 }
 
 // freshDatabase makes an empty database, takes a checkpoint so that every sample starts from the same state, and
-// returns the database's name and URL. The caller drops it.
+// returns the database's name and URL. The caller drops it, as soon as the name is not empty.
 func (pg *cluster) freshDatabase(ctx context.Context, contestant string) (name, at string, err error) {
 	name = "tranche_bench_" + contestant
 	quoted := pgx.Identifier{name}.Sanitize()
-	statements := []string{
-		"DROP DATABASE IF EXISTS " + quoted + " WITH (FORCE)", "CREATE DATABASE " + quoted, "CHECKPOINT",
-	}
-	for _, sql := range statements {
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + quoted + " WITH (FORCE)", "CREATE DATABASE " + quoted} {
 		if _, err := pg.admin.Exec(ctx, sql); err != nil {
 			return "", "", fmt.Errorf("make database %s: %w", name, err)
 		}
 	}
-	at, err = withDatabase(pg.url, name)
-	return name, at, err
+	if at, err = withDatabase(pg.url, name); err != nil {
+		return "", "", err
+	}
+	return name, at, pg.checkpoint(ctx)
+}
+
+func (pg *cluster) checkpoint(ctx context.Context) error {
+	if _, err := pg.admin.Exec(ctx, "CHECKPOINT"); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
 }
 
 func (pg *cluster) dropDatabase(ctx context.Context, name string) error {

@@ -23,7 +23,7 @@ type config struct {
 	format     string
 }
 
-var parts = []string{"floor", "floor-pgx", "tranche", "river", "latency"}
+var parts = []string{"floor", "floor-raw", "tranche", "river", "latency"}
 
 func (c config) wants(part string) bool { return slices.Contains(c.only, part) }
 

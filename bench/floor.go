@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -30,23 +29,20 @@ CREATE TABLE part (
     PRIMARY KEY (run_id, ordinal)
 )`
 
-const (
-	floorCopyItems = `COPY item (run_id, ordinal, item_key, payload) FROM STDIN (FORMAT binary)`
-	floorCopyParts = `COPY part (run_id, ordinal, result) FROM STDIN (FORMAT binary)`
-	floorRead      = `SELECT ordinal, item_key, payload FROM item
+const floorRead = `SELECT ordinal, item_key, payload FROM item
 WHERE run_id = $1 AND ordinal >= $2 AND ordinal < $3 ORDER BY ordinal`
-)
 
-// floor is the yardstick: one connection, one goroutine, no coordination.
+// floor is the yardstick: what an engineer writes with pgx who needs no coordination at all. One connection, one
+// goroutine.
 //
-//  1. One COPY (one commit) puts n items into a table with a primary key (run, ordinal) and no other index.
-//  2. They are read in order, 8,000 by primary key at a time, as raw bytes.
-//  3. Each read's payloads go, as the results, into a second table with a primary key (run, ordinal), by COPY in
+//  1. One CopyFrom (one commit) puts n items into a table with a primary key (run, ordinal) and no other index.
+//  2. They are read in order, 8,000 by primary key at a time, by CollectRows into structs.
+//  3. Each read's payloads go, as the results, into a second table with a primary key (run, ordinal), by CopyFrom in
 //     commits of 500.
 //
-// It is written to be fast: binary COPY encoded by hand on pgconn, rows taken without decoding, one prepared statement,
-// buffers reused. The items are made by the same code that makes Tranche's input. What it leaves out is what a batch
-// system is for: finding an item by key, claiming, retries, errors, several workers, and a service outside the database.
+// What it leaves out is what a batch system is for: finding an item by key, claiming, retries, errors, several
+// workers, progress, and a service outside the database. CopyFrom asks for the columns' types at every commit; see
+// [floorRaw] for a client without such costs.
 type floor struct {
 	pg    *cluster
 	input items
@@ -55,7 +51,6 @@ type floor struct {
 func (f floor) name() string { return "floor" }
 func (f floor) size() int    { return f.input.n }
 
-// measure runs the floor once in a fresh database.
 func (f floor) measure(ctx context.Context) (sample, error) {
 	return f.pg.onConnection(ctx, "floor", floorSchema, f.input.n, func(conn *pgx.Conn, run uuid.UUID) error {
 		if err := f.load(ctx, conn, run); err != nil {
@@ -71,61 +66,49 @@ func (f floor) measure(ctx context.Context) (sample, error) {
 }
 
 func (f floor) load(ctx context.Context, conn *pgx.Conn, run uuid.UUID) error {
-	var text []byte
-	return copyRows(ctx, conn, floorCopyItems, 0, f.input.n, func(b []byte, i int) []byte {
-		b = appendFields(b, 4)
-		b = appendUUID(b, run)
-		b = appendInt4(b, i)
-		text = f.input.appendKey(text[:0], i)
-		b = appendBytes(b, text)
-		text = f.input.appendPayload(text[:0], i)
-		return appendBytes(b, text)
-	})
-}
-
-// work reads the items lo to hi-1 and writes their results.
-func (f floor) work(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) error {
-	page, ends, err := readPage(ctx, conn, run, lo, hi)
-	if err != nil {
-		return err
-	}
-	result := func(i int) []byte { return page[ends[i-lo]:ends[i-lo+1]] }
-	for from := lo; from < hi; from += floorCommit {
-		to := min(from+floorCommit, hi)
-		err := copyRows(ctx, conn, floorCopyParts, from, to, func(b []byte, i int) []byte {
-			b = appendFields(b, 3)
-			b = appendUUID(b, run)
-			b = appendInt4(b, i)
-			return appendBytes(b, result(i))
-		})
-		if err != nil {
-			return err
+	next := 0
+	columns := []string{"run_id", "ordinal", "item_key", "payload"}
+	_, err := conn.CopyFrom(ctx, pgx.Identifier{"item"}, columns, pgx.CopyFromFunc(func() ([]any, error) {
+		if next == f.input.n {
+			return nil, nil
 		}
+		i := next
+		next++
+		return []any{run, int32(i), string(f.input.appendKey(nil, i)), string(f.input.appendPayload(nil, i))}, nil
+	}))
+	if err != nil {
+		return fmt.Errorf("copy items: %w", err)
 	}
 	return nil
 }
 
-// readPage returns the payloads of the items lo to hi-1 in one piece; the k-th ends at ends[k+1].
-func readPage(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) (page []byte, ends []int, err error) {
+// pgxItem is a row of floorRead.
+type pgxItem struct {
+	Ordinal      int32
+	Key, Payload string
+}
+
+func (f floor) work(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) error {
 	rows, err := conn.Query(ctx, floorRead, run, lo, hi)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read items %d to %d: %w", lo, hi-1, err)
+		return fmt.Errorf("read items %d to %d: %w", lo, hi-1, err)
 	}
-	defer rows.Close()
-	page, ends = make([]byte, 0, (hi-lo)*96), make([]int, 1, hi-lo+1)
-	for rows.Next() {
-		raw := rows.RawValues()
-		if got := int(binary.BigEndian.Uint32(raw[0])); got != lo+len(ends)-1 {
-			return nil, nil, fmt.Errorf("read items %d to %d: item %d is missing", lo, hi-1, lo+len(ends)-1)
+	page, err := pgx.CollectRows(rows, pgx.RowToStructByPos[pgxItem])
+	if err != nil {
+		return fmt.Errorf("read items %d to %d: %w", lo, hi-1, err)
+	}
+	if len(page) != hi-lo {
+		return fmt.Errorf("read items %d to %d: got only %d", lo, hi-1, len(page))
+	}
+	for ; len(page) > 0; page = page[min(floorCommit, len(page)):] {
+		commit := page[:min(floorCommit, len(page))]
+		_, err := conn.CopyFrom(ctx, pgx.Identifier{"part"}, []string{"run_id", "ordinal", "result"},
+			pgx.CopyFromSlice(len(commit), func(i int) ([]any, error) {
+				return []any{run, commit[i].Ordinal, commit[i].Payload}, nil
+			}))
+		if err != nil {
+			return fmt.Errorf("copy results from %d: %w", commit[0].Ordinal, err)
 		}
-		page = append(page, raw[2]...)
-		ends = append(ends, len(page))
 	}
-	if err := rows.Err(); err != nil {
-		return nil, nil, fmt.Errorf("read items %d to %d: %w", lo, hi-1, err)
-	}
-	if len(ends) != hi-lo+1 {
-		return nil, nil, fmt.Errorf("read items %d to %d: got only %d", lo, hi-1, len(ends)-1)
-	}
-	return page, ends, nil
+	return nil
 }

@@ -23,6 +23,7 @@ type machine struct {
 	PostgreSQL string        `json:"postgresql"`
 	Fsync      time.Duration `json:"fsync_ns"` // the median of one 8 KB write and its fsync
 	Date       string        `json:"date"`
+	Load       string        `json:"load"` // the load average over a minute, before we began
 }
 
 func describeMachine(ctx context.Context, pg *cluster) (machine, error) {
@@ -31,6 +32,7 @@ func describeMachine(ctx context.Context, pg *cluster) (machine, error) {
 		Cores:  runtime.NumCPU(),
 		Go:     strings.TrimPrefix(runtime.Version(), "go"),
 		Kernel: readLine("/proc/sys/kernel/osrelease"),
+		Load:   oneMinute(readLine("/proc/loadavg")),
 		Date:   time.Now().UTC().Format(time.DateOnly),
 	}
 	kib, _ := strconv.ParseInt(strings.TrimSuffix(firstField("/proc/meminfo", "MemTotal"), " kB"), 10, 64)
@@ -44,8 +46,13 @@ func describeMachine(ctx context.Context, pg *cluster) (machine, error) {
 }
 
 func (m machine) String() string {
-	return fmt.Sprintf("%s, %d cores, %.0f GiB, Linux %s; PostgreSQL %s, Go %s; an fsync takes %s; %s",
-		m.CPU, m.Cores, float64(m.Memory)/(1<<30), m.Kernel, m.PostgreSQL, m.Go, m.Fsync.Round(time.Microsecond), m.Date)
+	return fmt.Sprintf("%s, %d cores, %.0f GiB, Linux %s; PostgreSQL %s, Go %s; an fsync takes %s; load average before: %s; %s",
+		m.CPU, m.Cores, float64(m.Memory)/(1<<30), m.Kernel, m.PostgreSQL, m.Go, m.Fsync.Round(time.Microsecond), m.Load, m.Date)
+}
+
+func oneMinute(loadavg string) string {
+	first, _, _ := strings.Cut(loadavg, " ")
+	return first
 }
 
 // firstField returns the value of the first "name : value" line, "unknown" where there is none.

@@ -12,7 +12,7 @@ import (
 
 func main() {
 	if isEcho(os.Args) {
-		exit(runEcho(os.Args[2:]))
+		exit(runEcho(os.Args[2]))
 	}
 	cfg, err := parseFlags(os.Args[1:], os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -46,14 +46,11 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	list, err := chooseContestants(cfg, pg)
-	if err != nil {
+	rep := report{Machine: host, Rounds: cfg.rounds, Keys: cfg.keys}
+	if rep.Results, err = race(ctx, pg, cfg.rounds, chooseContestants(cfg, pg)); err != nil {
 		return err
 	}
-	rep := report{Machine: host, Items: cfg.items, RiverItems: cfg.riverItems, Rounds: cfg.rounds, Keys: cfg.keys}
-	if rep.Results, err = race(ctx, cfg, pg, list); err != nil {
-		return err
-	}
+	rep.Ratios, rep.Missing = ratios(rep.Results)
 	if cfg.wants("latency") {
 		if rep.Latency, err = measureLatency(ctx, cfg, pg); err != nil {
 			return err

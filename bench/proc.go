@@ -71,16 +71,11 @@ func postmaster(backend uint32) int {
 }
 
 // peakRSS returns the most memory that a process ever had resident, in bytes, 0 when it is gone.
-func peakRSS(pid int) int64 {
-	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(raw)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			return kib << 10
-		}
-	}
-	return 0
+func peakRSS(pid int) int64 { return statusBytes(pid, "VmHWM") }
+
+// statusBytes returns a size in /proc/<pid>/status, 0 where there is none.
+func statusBytes(pid int, name string) int64 {
+	value := firstField(filepath.Join("/proc", strconv.Itoa(pid), "status"), name)
+	kib, _ := strconv.ParseInt(strings.TrimSuffix(value, " kB"), 10, 64) // 0 for "unknown"
+	return kib << 10
 }

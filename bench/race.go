@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -22,58 +21,48 @@ type result struct {
 	Samples []sample `json:"samples"`
 }
 
-// spread is a median with its range.
-type spread struct{ median, low, high float64 }
-
 func (r result) spread(of func(sample) float64) spread {
 	values := make([]float64, len(r.Samples))
 	for i, s := range r.Samples {
 		values[i] = of(s)
 	}
-	slices.Sort(values)
-	mid := len(values) / 2
-	median := values[mid]
-	if len(values)%2 == 0 {
-		median = (values[mid-1] + values[mid]) / 2
-	}
-	return spread{median, values[0], values[len(values)-1]}
+	return spreadOf(values)
 }
 
 func (r result) rate() spread { return r.spread(func(s sample) float64 { return s.Rate }) }
 
 // tuner is a contestant that looks for its best settings first, outside the clock.
 type tuner interface {
-	tune(context.Context) (setup string, err error)
+	tune(context.Context) error
 }
 
-func chooseContestants(cfg config, pg *cluster) ([]contestant, error) {
+// settled is a contestant that can say, once it was measured, how it was set up.
+type settled interface{ setup() string }
+
+func chooseContestants(cfg config, pg *cluster) []contestant {
 	input := items{n: cfg.items, random: cfg.keys == "random"}
 	all := []contestant{
 		floor{pg, input},
-		floorPgx{pg, input},
+		floorRaw{pg, input},
 		newTranche(cfg, pg, input),
 		newRiver(pg, items{n: cfg.riverItems, random: input.random}),
 	}
-	return slices.DeleteFunc(all, func(c contestant) bool { return !cfg.wants(c.name()) }), nil
+	return slices.DeleteFunc(all, func(c contestant) bool { return !cfg.wants(c.name()) })
 }
 
 // race measures all contestants in turn, round after round. A first round is thrown away: it makes the WAL files and
 // touches the memory that later rounds find ready.
-func race(ctx context.Context, cfg config, pg *cluster, list []contestant) ([]result, error) {
+func race(ctx context.Context, pg *cluster, rounds int, list []contestant) ([]result, error) {
 	results := make([]result, len(list))
+	most := 0
 	for i, c := range list {
 		results[i].Name = c.name()
-		if t, ok := c.(tuner); ok {
-			var err error
-			if results[i].Setup, err = t.tune(ctx); err != nil {
-				return nil, fmt.Errorf("tune %s: %w", c.name(), err)
-			}
-		}
+		most = max(most, c.size())
 	}
-	if err := warmUp(ctx, cfg, pg); err != nil {
+	if err := prepare(ctx, pg, list, min(most, warmItems)); err != nil {
 		return nil, err
 	}
-	for round := range cfg.rounds {
+	for round := range rounds {
 		for i, c := range list {
 			s, err := c.measure(ctx)
 			if err != nil {
@@ -83,11 +72,30 @@ func race(ctx context.Context, cfg config, pg *cluster, list []contestant) ([]re
 			fmt.Fprintf(os.Stderr, "round %d  %-10s %9.0f items/s  %.2f s\n", round+1, c.name(), s.Rate, s.Seconds)
 		}
 	}
+	for i, c := range list {
+		if c, ok := c.(settled); ok {
+			results[i].Setup = c.setup()
+		}
+	}
 	return results, nil
 }
 
-func warmUp(ctx context.Context, cfg config, pg *cluster) error {
-	if _, err := (floor{pg, items{n: cfg.items}}).measure(ctx); err != nil {
+// warmItems are enough to make the WAL files.
+const warmItems = 1_000_000
+
+// prepare lets each contestant find its settings, and warms the cluster up.
+func prepare(ctx context.Context, pg *cluster, list []contestant, warm int) error {
+	for _, c := range list {
+		if t, ok := c.(tuner); ok {
+			if err := t.tune(ctx); err != nil {
+				return fmt.Errorf("tune %s: %w", c.name(), err)
+			}
+		}
+	}
+	if warm == 0 {
+		return nil
+	}
+	if _, err := (floor{pg, items{n: warm}}).measure(ctx); err != nil {
 		return fmt.Errorf("warm up: %w", err)
 	}
 	return nil
@@ -95,7 +103,7 @@ func warmUp(ctx context.Context, cfg config, pg *cluster) error {
 
 // find returns the result of a contestant, nil when it did not run.
 func find(results []result, name string) *result {
-	i := slices.IndexFunc(results, func(r result) bool { return cmp.Compare(r.Name, name) == 0 })
+	i := slices.IndexFunc(results, func(r result) bool { return r.Name == name })
 	if i < 0 {
 		return nil
 	}

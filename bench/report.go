@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
+	"time"
 )
 
 const (
@@ -18,138 +18,119 @@ const (
 
 // report is all that one run found out.
 type report struct {
-	Machine    machine  `json:"machine"`
-	Items      int      `json:"items"`
-	RiverItems int      `json:"river_items"`
-	Rounds     int      `json:"rounds"`
-	Keys       string   `json:"keys"`
-	Results    []result `json:"results"`
-	Latency    *latency `json:"latency,omitempty"`
+	Machine machine  `json:"machine"`
+	Rounds  int      `json:"rounds"`
+	Keys    string   `json:"keys"`
+	Results []result `json:"results,omitempty"`
+	Ratios  []ratio  `json:"ratios,omitempty"`
+	Missing []string `json:"missing,omitempty"` // ratios that there cannot be, for want of a contestant
+	Latency *latency `json:"latency,omitempty"`
 }
 
-func (r report) write(w io.Writer, format string) error {
-	switch format {
-	case formatJSON:
+func (r *report) write(w io.Writer, format string) error {
+	if format == formatJSON {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		return enc.Encode(r)
-	case formatMarkdown:
-		return r.writeMarkdown(w)
-	default:
-		return r.writeText(w)
 	}
-}
-
-// heading is the first row of the table of rates.
-var heading = []string{
-	"contestant", "items", "items/s", "min–max", "× floor", "× river", "WAL bytes/item", "CPU seconds", "node peak RSS",
-}
-
-// rows is the table of rates.
-func (r report) rows() [][]string {
-	rows := make([][]string, len(r.Results))
-	for i, res := range r.Results {
-		rate := res.rate()
-		rows[i] = []string{
-			res.Name,
-			thousands(float64(res.Samples[0].Items)),
-			thousands(rate.median),
-			thousands(rate.low) + "–" + thousands(rate.high),
-			r.ratio(res, "floor"),
-			r.ratio(res, "river"),
-			thousands(res.spread(func(s sample) float64 { return s.WALPerItem }).median),
-			res.cpu(),
-			res.memory(),
+	var text strings.Builder
+	for _, note := range r.notes() {
+		fmt.Fprintf(&text, "- %s\n", note)
+	}
+	for _, t := range r.tables() {
+		text.WriteByte('\n')
+		write := t.text
+		if format == formatMarkdown {
+			write = t.markdown
+		}
+		if err := write(&text); err != nil {
+			return err
 		}
 	}
-	return rows
+	_, err := io.WriteString(w, text.String())
+	return err
 }
 
-// ratio divides the medians of rates.
-func (r report) ratio(res result, by string) string {
-	other := find(r.Results, by)
-	if other == nil {
-		return "–"
+// tables are those that have something in them.
+func (r *report) tables() []*table {
+	all := []*table{r.rates(), r.costs(), r.comparison(), r.latencies()}
+	return slices.DeleteFunc(all, func(t *table) bool { return len(t.rows) == 0 })
+}
+
+func (r *report) rates() *table {
+	t := &table{heading: []string{"contestant", "items", "items/s, median", "min–max", "seconds, median"}}
+	for _, res := range r.Results {
+		rate := res.rate()
+		seconds := res.spread(func(s sample) float64 { return s.Seconds })
+		t.add(res.Name, thousands(float64(res.Samples[0].Items)), thousands(rate.median),
+			thousands(rate.low)+"–"+thousands(rate.high), fmt.Sprintf("%.2f", seconds.median))
 	}
-	return fmt.Sprintf("%.2f", res.rate().median/other.rate().median)
+	return t
 }
 
-// cpu returns the median seconds by process.
+func (r *report) costs() *table {
+	t := &table{heading: []string{
+		"contestant", "WAL bytes/item", "CPU µs/item, by process", "node peak RSS", "of it anonymous", "JetStream files, peak",
+	}}
+	for _, res := range r.Results {
+		t.add(res.Name, thousands(res.spread(func(s sample) float64 { return s.WALPerItem }).median), res.cpu(),
+			mebibytes(res.spread(func(s sample) float64 { return float64(s.PeakRSS) }).high),
+			mebibytes(res.spread(func(s sample) float64 { return float64(s.PeakAnon) }).high),
+			mebibytes(res.spread(func(s sample) float64 { return float64(s.PeakStore) }).high))
+	}
+	return t
+}
+
+func (r *report) comparison() *table {
+	t := &table{heading: []string{"ratio of items/s, round by round", "median", "min–max", "to reach"}}
+	for _, q := range r.Ratios {
+		goal := "–"
+		if q.Goal > 0 {
+			goal = fmt.Sprintf("%.2f", q.Goal)
+		}
+		t.add("tranche / "+q.Against, fmt.Sprintf("%.2f", q.Median), fmt.Sprintf("%.2f–%.2f", q.Low, q.High), goal)
+	}
+	return t
+}
+
+func (r *report) latencies() *table {
+	t := &table{heading: []string{"latency", "runs", "p50 ms", "p99 ms", "max ms"}}
+	if l := r.Latency; l != nil {
+		t.add(l.Single.row("1 item: start to completion event", l.Singles)...)
+		t.add(l.Last.row("1 item: last reply to completion event", l.Singles)...)
+		t.add(l.RunLast.row(fmt.Sprintf("%s items: last reply to completion event", thousands(float64(l.Items))), l.Runs)...)
+	}
+	return t
+}
+
+func (p percentiles) row(name string, runs int) []string {
+	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond)) }
+	return []string{name, fmt.Sprint(runs), ms(p.P50), ms(p.P99), ms(p.Max)}
+}
+
+// cpu returns the median by process.
 func (r result) cpu() string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(r.Samples[0].CPU)) {
-		seconds := r.spread(func(s sample) float64 { return s.CPU[name] }).median
-		parts = append(parts, fmt.Sprintf("%s %.1f", name, seconds))
+		each := r.spread(func(s sample) float64 { return s.CPU[name] / float64(s.Items) }).median
+		parts = append(parts, fmt.Sprintf("%s %.1f", name, each*1e6))
 	}
 	return strings.Join(parts, ", ")
 }
 
-func (r result) memory() string {
-	peak := r.spread(func(s sample) float64 { return float64(s.PeakRSS) }).high
-	if peak == 0 {
-		return "–"
-	}
-	return fmt.Sprintf("%.0f MiB", peak/(1<<20))
-}
-
-// notes are the lines under the table.
-func (r report) notes() []string {
-	notes := []string{
-		r.Machine.String(),
-		fmt.Sprintf("%d rounds, interleaved; medians. Keys in the input: %s.", r.Rounds, r.Keys),
+// notes say what the numbers come from.
+func (r *report) notes() []string {
+	notes := []string{r.Machine.String()}
+	if len(r.Results) > 0 {
+		notes = append(notes, fmt.Sprintf("Rounds: %d, interleaved. Keys in the input: %s.", r.Rounds, r.Keys))
 	}
 	for _, res := range r.Results {
 		if res.Setup != "" {
 			notes = append(notes, fmt.Sprintf("%s: %s.", res.Name, res.Setup))
 		}
 	}
+	if len(r.Missing) > 0 && len(r.Results) > 0 {
+		notes = append(notes, "Not measured in this run: "+strings.Join(r.Missing, ", ")+".")
+	}
 	return notes
-}
-
-func (r report) writeText(w io.Writer) error {
-	var text strings.Builder
-	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{heading}, r.rows()...) {
-		fmt.Fprintln(table, strings.Join(row, "\t"))
-	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	for _, note := range r.notes() {
-		fmt.Fprintln(&text, note)
-	}
-	_, err := io.WriteString(w, text.String())
-	return err
-}
-
-func (r report) writeMarkdown(w io.Writer) error {
-	var text strings.Builder
-	for _, note := range r.notes() {
-		fmt.Fprintf(&text, "- %s\n", note)
-	}
-	text.WriteByte('\n')
-	writeRow(&text, heading)
-	writeRow(&text, slices.Repeat([]string{"---"}, len(heading)))
-	for _, row := range r.rows() {
-		writeRow(&text, row)
-	}
-	_, err := io.WriteString(w, text.String())
-	return err
-}
-
-func writeRow(text *strings.Builder, cells []string) {
-	fmt.Fprintf(text, "| %s |\n", strings.Join(cells, " | "))
-}
-
-// thousands writes a whole number in groups of three.
-func thousands(v float64) string {
-	digits := fmt.Sprintf("%.0f", v)
-	var grouped strings.Builder
-	for i, d := range digits {
-		if i > 0 && (len(digits)-i)%3 == 0 {
-			grouped.WriteByte(',')
-		}
-		grouped.WriteRune(d)
-	}
-	return grouped.String()
 }

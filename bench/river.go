@@ -74,35 +74,36 @@ func (s riverSetup) String() string {
 // job time-outs, output recorded with the completion, which River writes in batches. tune tries settings and keeps the
 // best. The worker is in this process, so River pays no hop to a service.
 type riverQueue struct {
-	pg    *cluster
-	input items
-	setup riverSetup
+	pg     *cluster
+	input  items
+	chosen riverSetup
 }
 
 func newRiver(pg *cluster, input items) *riverQueue { return &riverQueue{pg: pg, input: input} }
 
-func (r *riverQueue) name() string { return "river" }
-func (r *riverQueue) size() int    { return r.input.n }
+func (r *riverQueue) name() string  { return "river" }
+func (r *riverQueue) size() int     { return r.input.n }
+func (r *riverQueue) setup() string { return r.chosen.String() }
 
 // tune tries River's settings on fewer jobs.
-func (r *riverQueue) tune(ctx context.Context) (string, error) {
+func (r *riverQueue) tune(ctx context.Context) error {
 	trial := *r
 	trial.input.n = min(max(r.input.n/riverTuneShare, riverTuneFewest), r.input.n)
 	best := 0.0
 	for _, ahead := range []bool{true, false} {
 		for _, workers := range []int{500, 2_000, 10_000} {
-			trial.setup = riverSetup{workers: workers, insert: 10_000, ahead: ahead}
+			trial.chosen = riverSetup{workers: workers, insert: 10_000, ahead: ahead}
 			s, err := trial.measure(ctx)
 			if err != nil {
-				return "", fmt.Errorf("with %s: %w", trial.setup, err)
+				return fmt.Errorf("with %s: %w", trial.chosen, err)
 			}
-			fmt.Fprintf(os.Stderr, "tuning   river      %9.0f items/s  %s\n", s.Rate, trial.setup)
+			fmt.Fprintf(os.Stderr, "tuning   river      %9.0f items/s  %s\n", s.Rate, trial.chosen)
 			if s.Rate > best {
-				best, r.setup = s.Rate, trial.setup
+				best, r.chosen = s.Rate, trial.chosen
 			}
 		}
 	}
-	return r.setup.String(), nil
+	return nil
 }
 
 func (r *riverQueue) measure(ctx context.Context) (s sample, err error) {
@@ -168,7 +169,7 @@ func (r *riverQueue) client(driver *riverpgxv5.Driver, done chan<- struct{}) (*r
 		FetchPollInterval: 20 * time.Millisecond,
 		JobTimeout:        -1,
 		Logger:            quietLogger(),
-		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: r.setup.workers}},
+		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: r.chosen.workers}},
 		Workers:           workers,
 	})
 	if err != nil {
@@ -179,7 +180,7 @@ func (r *riverQueue) client(driver *riverpgxv5.Driver, done chan<- struct{}) (*r
 
 // work inserts the jobs and waits until all are completed in the database.
 func (r *riverQueue) work(ctx context.Context, pool *pgxpool.Pool, client *riverClient, done <-chan struct{}) error {
-	if r.setup.ahead {
+	if r.chosen.ahead {
 		if err := r.insert(ctx, client); err != nil {
 			return err
 		}
@@ -187,7 +188,7 @@ func (r *riverQueue) work(ctx context.Context, pool *pgxpool.Pool, client *river
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start River: %w", err)
 	}
-	if !r.setup.ahead {
+	if !r.chosen.ahead {
 		if err := r.insert(ctx, client); err != nil {
 			return err
 		}
@@ -201,8 +202,8 @@ func (r *riverQueue) work(ctx context.Context, pool *pgxpool.Pool, client *river
 }
 
 func (r *riverQueue) insert(ctx context.Context, client *riverClient) error {
-	for lo := 0; lo < r.input.n; lo += r.setup.insert {
-		jobs := make([]river.InsertManyParams, min(r.setup.insert, r.input.n-lo))
+	for lo := 0; lo < r.input.n; lo += r.chosen.insert {
+		jobs := make([]river.InsertManyParams, min(r.chosen.insert, r.input.n-lo))
 		for k := range jobs {
 			jobs[k].Args = echoArgs{
 				Key:     string(r.input.appendKey(nil, lo+k)),

@@ -13,8 +13,10 @@ type sample struct {
 	Seconds    float64            `json:"seconds"`
 	Rate       float64            `json:"items_per_second"`
 	WALPerItem float64            `json:"wal_bytes_per_item"`
-	CPU        map[string]float64 `json:"cpu_seconds"`         // by process; "postgres" is all of the cluster
-	PeakRSS    int64              `json:"node_peak_rss_bytes"` // of the node; 0 where there is none
+	CPU        map[string]float64 `json:"cpu_seconds"`          // by process; "postgres" is all of the cluster
+	PeakRSS    int64              `json:"node_peak_rss_bytes"`  // of the node since its start; 0 where there is none
+	PeakAnon   int64              `json:"node_peak_anon_bytes"` // the part of it that is no file's
+	PeakStore  int64              `json:"jetstream_peak_bytes"` // files of JetStream
 }
 
 // processes are the process ids that a sample watches, by name.

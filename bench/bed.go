@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+const (
+	readyTimeout = 30 * time.Second
+	// bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers have grown,
+	// as in a server that has been up for a while.
+	bedWarmItems = 20_000
+)
+
+// bed is a node and an echo service, each a process of its own, on a database of their own.
+type bed struct {
+	pg       *cluster
+	name     string // of the database
+	database string // its URL
+	dir      string // the node's data directory
+	api      string
+	node     *child
+	service  *child
+	nc       *nats.Conn
+	finished chan finish
+}
+
+// finish is a completion event and when it reached us.
+type finish struct {
+	run string
+	at  time.Time
+}
+
+// openBed starts everything with the settings that it has by default, and sends a first run through it.
+func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
+	b = &bed{pg: pg, finished: make(chan finish, 16)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.close())
+		}
+	}()
+	if _, err := os.Stat(cfg.binary); err != nil {
+		return b, fmt.Errorf("the tranche program: %w; run make build, or name it with -binary", err)
+	}
+	if b.name, b.database, err = pg.freshDatabase(ctx, "tranche"); err != nil {
+		return b, err
+	}
+	if b.dir, err = os.MkdirTemp(pg.dir, "node-"); err != nil {
+		return b, fmt.Errorf("make a directory for the node: %w", err)
+	}
+	if err := b.startNode(ctx, cfg.binary); err != nil {
+		return b, err
+	}
+	if err := b.subscribe(); err != nil {
+		return b, err
+	}
+	if err := b.startService(); err != nil {
+		return b, err
+	}
+	if _, err := b.complete(ctx, items{n: bedWarmItems}); err != nil {
+		return b, fmt.Errorf("warm up the node: %w", err)
+	}
+	return b, pg.checkpoint(ctx)
+}
+
+// welcome is what serve prints once it is ready.
+type welcome struct {
+	API  string `json:"api"`
+	NATS string `json:"nats"`
+}
+
+func (b *bed) startNode(ctx context.Context, program string) (err error) {
+	out := &firstDocument{ready: make(chan struct{})}
+	b.node, err = startChild("tranche serve", out, program, "serve", "--json", "--database", b.database,
+		"--data-dir", b.dir, "--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0", "--log-level", "warn")
+	if err != nil {
+		return err
+	}
+	timed, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	select {
+	case <-out.ready:
+	case <-b.node.exited:
+		return b.node.ended()
+	case <-timed.Done():
+		return fmt.Errorf("wait for tranche serve to be ready: %w; it said:\n%s", timed.Err(), b.node.said.String())
+	}
+	var w welcome
+	if err := json.Unmarshal(out.text(), &w); err != nil {
+		return fmt.Errorf("understand what tranche serve says: %w", err)
+	}
+	b.api = w.API
+	if b.nc, err = nats.Connect(w.NATS); err != nil {
+		return fmt.Errorf("connect to the node's NATS at %s: %w", w.NATS, err)
+	}
+	return nil
+}
+
+func (b *bed) startService() (err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	b.service, err = startChild("the echo service", nil, self, echoArgument, b.nc.ConnectedUrl())
+	return err
+}
+
+// subscribe listens to completions as any client can: what is published to a stream reaches plain subscribers too.
+func (b *bed) subscribe() error {
+	_, err := b.nc.Subscribe(endpoints.EventSubject("run.completed"), func(m *nats.Msg) {
+		now := time.Now()
+		var event struct {
+			Run string `json:"run"`
+		}
+		if json.Unmarshal(m.Data, &event) == nil {
+			b.finished <- finish{event.Run, now}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("subscribe to completions: %w", err)
+	}
+	return b.nc.Flush()
+}
+
+// storeDir is where the node's NATS server keeps its streams.
+func (b *bed) storeDir() string { return filepath.Join(b.dir, "nats") }
+
+// close ends the processes and removes what they left, whatever state they are in.
+func (b *bed) close() error {
+	var err error
+	if b.nc != nil {
+		b.nc.Close()
+	}
+	for _, c := range []*child{b.service, b.node} {
+		if c != nil {
+			err = errors.Join(err, c.stop())
+		}
+	}
+	if b.dir != "" {
+		err = errors.Join(err, os.RemoveAll(b.dir))
+	}
+	if b.name != "" {
+		// The caller's context may have ended, by a Ctrl-C; the database has to go all the same.
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		err = errors.Join(err, b.pg.dropDatabase(ctx, b.name))
+	}
+	return err
+}
+
+func (b *bed) String() string {
+	return "every setting at its default, one node, one service with one handler, embedded nats-server " +
+		b.nc.ConnectedServerVersion() + " in the node"
+}
+
+// firstDocument keeps what is written to it and tells when it is a whole JSON document.
+type firstDocument struct {
+	mu    sync.Mutex
+	buf   strings.Builder
+	ready chan struct{}
+	told  bool
+}
+
+func (d *firstDocument) Write(p []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.told {
+		return len(p), nil
+	}
+	d.buf.Write(p)
+	if json.Valid([]byte(d.buf.String())) {
+		d.told = true
+		close(d.ready)
+	}
+	return len(p), nil
+}
+
+func (d *firstDocument) text() []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return []byte(d.buf.String())
+}
