@@ -8,8 +8,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// scene is a run of 10 items under way (0 failed, 1 to 3 done, 4 to 6 in flight, the rest ready) and one of 4 items that
-// is completed.
+// scene is a run of 10 items under way (0 failed, 1 to 3 done, 4 to 6 in flight, the rest ready) and one of 4 items
+// that is completed.
 func scene(t *testing.T) (b *bench, open, done workqueue.RunID) {
 	t.Helper()
 	b = setup(t)

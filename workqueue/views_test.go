@@ -40,7 +40,8 @@ func TestResolve(t *testing.T) {
 			t.Errorf("%q: got %v; want an AmbiguousError", ref, err)
 		}
 	}
-	for _, ref := range []string{"", "nope", first.String()[:3], "ffffffff", "a\x00b", "\xff\xfe", strings.Repeat("0", 99)} {
+	zeros := strings.Repeat("0", 99)
+	for _, ref := range []string{"", "nope", first.String()[:3], "ffffffff", "a\x00b", "\xff\xfe", zeros} {
 		if _, err := b.store.Resolve(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
 			t.Errorf("%q: got %v; want ErrNotFound", ref, err)
 		}
@@ -214,7 +215,8 @@ func TestExportOfSeveralBlocks(t *testing.T) {
 	var got []workqueue.Ordinal
 	err := b.store.Export(t.Context(), run, nil, func(item *workqueue.ExportedItem) error {
 		got = append(got, item.Ordinal)
-		if want := fmt.Sprintf(`{"of":%d}`, item.Ordinal); string(item.Result) != want || item.State != workqueue.OutcomeDone {
+		want := fmt.Sprintf(`{"of":%d}`, item.Ordinal)
+		if string(item.Result) != want || item.State != workqueue.OutcomeDone {
 			t.Errorf("item %d is %s %s", item.Ordinal, item.State, item.Result)
 		}
 		return nil

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -43,7 +44,7 @@ type inertWriter struct {
 
 // Write implements io.Writer.
 func (w *inertWriter) Write(p []byte) (int, error) {
-	text := append(w.rest, p...)
+	text := slices.Concat(w.rest, p)
 	whole := len(text)
 	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
 		if start := len(text) - back; utf8.RuneStart(text[start]) {
@@ -53,7 +54,7 @@ func (w *inertWriter) Write(p []byte) (int, error) {
 			break
 		}
 	}
-	w.rest = append([]byte(nil), text[whole:]...)
+	w.rest = text[whole:]
 	if _, err := io.WriteString(w.to, escape(string(text[:whole]), "\n\t")); err != nil {
 		return 0, err
 	}

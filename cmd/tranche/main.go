@@ -131,7 +131,6 @@ func newConsole(in io.Reader, out, err *os.File) *console {
 
 // fail says what went wrong, if anything did, and returns the exit code.
 func (c *console) fail(err error) int {
-	var usage *usageError
 	var exit *exitError
 	switch {
 	case err == nil:
@@ -143,7 +142,7 @@ func (c *console) fail(err error) int {
 		return exitOther
 	}
 	_, _ = fmt.Fprintln(c.err, "tranche: "+inertText(err.Error())) // nowhere else to say it
-	if errors.As(err, &usage) {
+	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage
 	}
 	return exitOther

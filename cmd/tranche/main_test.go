@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -306,17 +307,24 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		env  []string
 		args []string
 	}{
-		"another bind":     {1, "authentication", nil, []string{"--listen", "0.0.0.0:0"}},
-		"bind by env":      {1, "authentication", []string{"TRANCHE_LISTEN=0.0.0.0:0"}, nil},
-		"bind by file":     {1, "authentication", nil, []string{"--config", config("# ours\nlisten: 0.0.0.0:0\n")}},
-		"unknown key":      {2, `line 2: there is no setting "lisen"`, nil, []string{"--config", config("grace: 1s\nlisen: x\n")}},
-		"doubled key":      {2, "line 2", nil, []string{"--config", config("grace: 1s\ngrace: 2s\n")}},
-		"key with a list":  {2, "line 1", nil, []string{"--config", config("listen: [a]\n")}},
-		"no file":          {2, "no-such.yaml", nil, []string{"--config", "no-such.yaml"}},
-		"file below env":   {1, "192.0.2.9", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--config", config("listen: 0.0.0.0:0\n")}},
-		"env below flag":   {1, "192.0.2.7", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--listen", "192.0.2.7:1"}},
-		"grace":            {2, "--grace", nil, []string{"--grace", "0s"}},
-		"no such database": {1, "127.0.0.1:1", nil, []string{"--listen", "127.0.0.1:0", "--database", "postgres://u:canary@127.0.0.1:1/x"}},
+		"another bind": {1, "authentication", nil, []string{"--listen", "0.0.0.0:0"}},
+		"bind by env":  {1, "authentication", []string{"TRANCHE_LISTEN=0.0.0.0:0"}, nil},
+		"bind by file": {1, "authentication", nil, []string{"--config", config("# ours\nlisten: 0.0.0.0:0\n")}},
+		"unknown key": {
+			2, `line 2: there is no setting "lisen"`, nil, []string{"--config", config("grace: 1s\nlisen: x\n")},
+		},
+		"doubled key":     {2, "line 2", nil, []string{"--config", config("grace: 1s\ngrace: 2s\n")}},
+		"key with a list": {2, "line 1", nil, []string{"--config", config("listen: [a]\n")}},
+		"no file":         {2, "no-such.yaml", nil, []string{"--config", "no-such.yaml"}},
+		"file below env": {
+			1, "192.0.2.9", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--config", config("listen: 0.0.0.0:0\n")},
+		},
+		"env below flag": {1, "192.0.2.7", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--listen", "192.0.2.7:1"}},
+		"grace":          {2, "--grace", nil, []string{"--grace", "0s"}},
+		"no such database": {
+			1, "127.0.0.1:1", nil,
+			[]string{"--listen", "127.0.0.1:0", "--database", "postgres://u:canary@127.0.0.1:1/x"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -326,6 +334,50 @@ func TestWrongSettingsOfServe(t *testing.T) {
 				t.Errorf("exit code %d, %q; want %d, %q", r.code, r.err, c.code, c.text)
 			}
 		})
+	}
+}
+
+// With nothing given, serve brings its own PostgreSQL and NATS, stops in good order, and finds its data again.
+func TestServeAlone(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	// A private PostgreSQL runs as another user when the test is root's: it has to get through to its directory.
+	for dir := data; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // a directory without secrets, for a moment
+			t.Fatal(err)
+		}
+	}
+	for life := range 2 {
+		cmd := command(t, nil, "--json", "serve", "--data-dir", data, "--listen", "127.0.0.1:0",
+			"--nats-listen", "127.0.0.1:0", "--log-level", "warn")
+		var log lockedBuffer
+		cmd.Stderr = &log
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		where := map[string]string{}
+		if err := json.NewDecoder(out).Decode(&where); err != nil {
+			_ = cmd.Process.Kill() // it may have ended
+			t.Fatalf("life %d: serve did not start: %v: %s", life, err, log.String())
+		}
+		b := &bench{T: t, url: where["api"]}
+		if life == 0 {
+			b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "kept"), 0, "3 items")
+			taken := runProgram(t, nil, "", "serve", "--data-dir", t.TempDir(),
+				"--listen", strings.TrimPrefix(where["api"], "http://"))
+			b.want(taken, 1, "--listen", "taken")
+		}
+		b.want(b.tranche("run", "show", "kept"), 0, "3 to go")
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatalf("life %d: serve ended with %v: %s", life, err, log.String())
+		}
 	}
 }
 

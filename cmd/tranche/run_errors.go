@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/tranchehq/tranche/internal/api"
 )
@@ -44,18 +45,18 @@ func errorText(found api.ErrorGroups, columns int) string {
 	if len(found.Groups) == 0 {
 		return "no failed items\n"
 	}
-	text := ""
+	var text strings.Builder
 	for _, g := range found.Groups {
-		text += fmt.Sprintf("%s  %s  (step %s)\n", count(g.Count), short(inert(g.Code), 60), inert(g.Step))
+		fmt.Fprintf(&text, "%s  %s  (step %s)\n", count(g.Count), short(inert(g.Code), 60), inert(g.Step))
 		for _, e := range g.Examples {
 			line := fmt.Sprintf("    %s  %s", short(inert(e.Key), 30), inert(e.Message))
-			text += short(line, max(columns, 40)) + "\n"
+			text.WriteString(short(line, max(columns, 40)) + "\n")
 		}
 		if more := g.Count - int64(len(g.Examples)); more > 0 {
-			text += fmt.Sprintf("    and %s more\n", count(more))
+			fmt.Fprintf(&text, "    and %s more\n", count(more))
 		}
 	}
-	return text + fmt.Sprintf("\nrun them again with: tranche run rerun %s --failed\n", shortID(found.Run.String()))
+	return text.String() + fmt.Sprintf("\nrun them again with: tranche run rerun %s --failed\n", shortID(found.Run.String()))
 }
 
 // all copies the stream, as it is for JSON, a line for each item otherwise.

@@ -176,11 +176,12 @@ func itemText(item *workqueue.ItemView) string {
 	t.row("ordinal", fmt.Sprint(item.Ordinal))
 	t.row("state", string(item.State))
 	t.row("payload", short(inert(string(item.Payload)), maxShown))
-	text := t.String()
+	var text strings.Builder
+	text.WriteString(t.String())
 	for i := range item.Steps {
-		text += "\n" + stepText(&item.Steps[i])
+		text.WriteString("\n" + stepText(&item.Steps[i]))
 	}
-	return text
+	return text.String()
 }
 
 func stepText(step *workqueue.ItemStep) string {

@@ -81,7 +81,7 @@ func follow(
 
 // passing reports whether a failure may go away: the server is being restarted, or its database is.
 func passing(err error) bool {
-	var problem *client.Problem
+	var problem *client.ProblemError
 	return !errors.As(err, &problem) || problem.Status >= 500
 }
 
@@ -113,7 +113,8 @@ func conclusion(run api.RunDocument) string {
 	text += "\n"
 	if run.Failed > 0 {
 		id := shortID(run.ID.String())
-		text += fmt.Sprintf("  why:        tranche run errors %s\n  run again:  tranche run rerun %s --failed --wait\n", id, id)
+		text += fmt.Sprintf("  why:        tranche run errors %s\n", id)
+		text += fmt.Sprintf("  run again:  tranche run rerun %s --failed --wait\n", id)
 	}
 	return text
 }

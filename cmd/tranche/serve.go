@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,8 +72,8 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	defer func() {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Grace)
 		defer cancel()
-		for i := len(p.undo) - 1; i >= 0; i-- {
-			err = errors.Join(err, p.undo[i](stop))
+		for _, v := range slices.Backward(p.undo) {
+			err = errors.Join(err, v(stop))
 		}
 	}()
 	if err := s.assemble(ctx, p, log); err != nil {
@@ -232,7 +233,7 @@ func redacted(urls, named string) string {
 		return "context " + named
 	}
 	var shown []string
-	for _, u := range strings.Split(urls, ",") {
+	for u := range strings.SplitSeq(urls, ",") {
 		scheme, rest, ok := strings.Cut(u, "://")
 		if !ok {
 			scheme, rest = "nats", u

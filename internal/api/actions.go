@@ -27,7 +27,7 @@ type RerunSettings struct {
 	Keys     []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items, failed or done"`
 	Codes    []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
 	Chunk    int      `json:"chunk,omitempty" minimum:"0" maximum:"8192" doc:"new size of slices; 0 keeps it"`
-	InFlight int      `json:"in_flight,omitempty" minimum:"0" maximum:"10000" doc:"new limit of slices at once; 0 keeps it"`
+	InFlight int      `json:"in_flight,omitempty" minimum:"0" maximum:"10000" doc:"new limit of slices; 0 keeps it"`
 }
 
 // Rerun is a re-run that was set going.

@@ -110,16 +110,13 @@ func innermost(err error) string {
 
 // places points at the parts of the input that are meant.
 func places(err error) []*huma.ErrorDetail {
-	var row *intake.RowError
-	if errors.As(err, &row) {
+	if row, ok := errors.AsType[*intake.RowError](err); ok {
 		return []*huma.ErrorDetail{{Message: row.Reason, Location: "items.line", Value: row.Line}}
 	}
-	var twice *workqueue.DuplicateKeyError
-	if errors.As(err, &twice) {
+	if twice, ok := errors.AsType[*workqueue.DuplicateKeyError](err); ok {
 		return []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: twice.SecondLine}}
 	}
-	var ambiguous *workqueue.AmbiguousError
-	if errors.As(err, &ambiguous) {
+	if ambiguous, ok := errors.AsType[*workqueue.AmbiguousError](err); ok {
 		var all []*huma.ErrorDetail
 		for _, id := range ambiguous.Matches {
 			all = append(all, &huma.ErrorDetail{Message: "one of the runs that fit", Location: "path.run", Value: id})

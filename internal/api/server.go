@@ -132,8 +132,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 func extend(w http.ResponseWriter, d time.Duration) {
 	control := http.NewResponseController(w)
 	until := time.Now().Add(d)
-	// A writer without deadlines, as in tests, has no time-out either.
-	_ = control.SetReadDeadline(until)
+	_ = control.SetReadDeadline(until) // a writer without deadlines, as in tests, has no time-out either
 	_ = control.SetWriteDeadline(until)
 }
 
@@ -166,6 +165,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	if err != nil {
 		err = errors.Join(err, server.Close())
 	}
-	<-served
+	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
+		err = errors.Join(err, end)
+	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -75,9 +76,7 @@ func (s *Server) info(context.Context, *struct{}) (Info, error) {
 		Version: s.config.Version, Session: s.engine.Session(), NATS: s.nc.ConnectedUrlRedacted(),
 		Parts: map[string]string{},
 	}
-	for part, where := range s.config.Info {
-		info.Parts[part] = where
-	}
+	maps.Copy(info.Parts, s.config.Info)
 	return info, nil
 }
 
@@ -169,6 +168,7 @@ func (s *Server) warnings(ctx context.Context, run *workqueue.RunView) []string 
 // unheard warns of endpoints that no service listens on.
 func (s *Server) unheard(ctx context.Context, names []string) []string {
 	warnings := []string{}
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.pulled(ctx, name) })
 	if len(names) == 0 {
 		return warnings
 	}
@@ -184,4 +184,21 @@ func (s *Server) unheard(ctx context.Context, names []string) []string {
 		}
 	}
 	return warnings
+}
+
+// pulled reports whether somebody takes requests for an endpoint right now. It is much quicker than to ask who listens,
+// but a service that pauses between two pulls goes unseen.
+func (s *Server) pulled(ctx context.Context, name string) bool {
+	ctx, cancel := context.WithTimeout(ctx, listenWait)
+	defer cancel()
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		return false
+	}
+	consumer, err := js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(name))
+	if err != nil {
+		return false // asking who listens will tell
+	}
+	info := consumer.CachedInfo() // just fetched
+	return info.NumWaiting > 0 || info.NumAckPending > 0
 }

@@ -1,6 +1,6 @@
 // Package client speaks the HTTP API of tranche serve: what the command line needs, and no more.
 //
-// Answers are the documents of package api. Errors to tell apart are [Problem], an answer that says no, and
+// Answers are the documents of package api. Errors to tell apart are [ProblemError], an answer that says no, and
 // [UnreachableError], no answer at all. Uploads and exports stream; an export that broke off is an error of its reader.
 //
 // It keeps no state and retries nothing. A [Client] is safe for concurrent use.
@@ -52,8 +52,8 @@ func New(base, actor string) (*Client, error) {
 	return &Client{base: parsed, actor: actor, http: &http.Client{Transport: transport}}, nil
 }
 
-// Problem is an answer that says no.
-type Problem struct {
+// ProblemError is an answer that says no.
+type ProblemError struct {
 	Status int    `json:"status"`
 	Title  string `json:"title"`
 	Detail string `json:"detail"`
@@ -64,7 +64,7 @@ type Problem struct {
 	} `json:"errors"`
 }
 
-func (p *Problem) Error() string {
+func (p *ProblemError) Error() string {
 	text := p.Detail
 	if text == "" {
 		text = fmt.Sprintf("the server answered %d %s", p.Status, p.Title)
@@ -241,7 +241,7 @@ func (c *Client) unanswered(ctx context.Context, err error) error {
 }
 
 func readProblem(answer *http.Response) error {
-	p := &Problem{Status: answer.StatusCode, Title: http.StatusText(answer.StatusCode)}
+	p := &ProblemError{Status: answer.StatusCode, Title: http.StatusText(answer.StatusCode)}
 	if !strings.HasPrefix(answer.Header.Get("Content-Type"), "application/problem+json") {
 		p.Detail = fmt.Sprintf("%s answered %s; is a tranche serve there?", answer.Request.URL.Host, answer.Status)
 		return p
