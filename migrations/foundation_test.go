@@ -28,8 +28,8 @@ const (
 		retry_backoff) VALUES (` + id + `, 0, 's', 'endpoint', 'e', 500, 64, 3, '30 s', '1 s')`
 	batch  = `INSERT INTO tracker_batch (id, owner, state) VALUES (` + id + `, 'o', 'open')`
 	insert = `INSERT INTO work_block (run_id, step, block, size, ready, done, failed) VALUES (` + id + `, 0, 0, `
-	cut    = `INSERT INTO work_slice (id, run_id, step, block, generation, state, attempt, cause, deadline, mask, remaining)
-		VALUES (gen_random_uuid(), ` + id + `, 0, 0, 1, 'claimed', 1, 'cut', `
+	cut    = `INSERT INTO work_slice (id, run_id, step, block, generation, state, attempt, cause, deadline, mask,
+		remaining) VALUES (gen_random_uuid(), ` + id + `, 0, 0, 1, 'claimed', 1, 'cut', `
 	part = `INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, result, error_code) VALUES (` +
 		id + `, ` + id + `, 0, 1, 0, `
 	group = `INSERT INTO tracker_group VALUES (` + id + `, 0, `
@@ -93,8 +93,9 @@ func TestFoundationGuardsItsStates(t *testing.T) {
 		"run, completed at no time": {[]string{run,
 			`UPDATE batchrun SET state = 'completed', done = 0, failed = 0`}, "batchrun_check"},
 		"run, of no known state": {[]string{run, `UPDATE batchrun SET state = 'stuck'`}, "batchrun_state_check"},
-		"step, no deadline":      {[]string{run, step, `UPDATE run_step SET slice_timeout = '0'`}, "run_step_slice_timeout_check"},
-		"step, chunk of none":    {[]string{run, step, `UPDATE run_step SET chunk = 0`}, "run_step_chunk_check"},
+		"step, no deadline": {[]string{run, step, `UPDATE run_step SET slice_timeout = '0'`},
+			"run_step_slice_timeout_check"},
+		"step, chunk of none": {[]string{run, step, `UPDATE run_step SET chunk = 0`}, "run_step_chunk_check"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

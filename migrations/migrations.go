@@ -75,8 +75,7 @@ func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err
 		return nil, fmt.Errorf("migrate: %w", err)
 	}
 	results, err := provider.Up(ctx)
-	var partial *goose.PartialError
-	if errors.As(err, &partial) {
+	if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 		results = partial.Applied
 		err = fmt.Errorf("apply %s: %w", path.Base(partial.Failed.Source.Path), partial.Err)
 	}

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/url"
@@ -24,7 +25,7 @@ type address struct {
 }
 
 // chooseAddress returns the socket's address, or a free TCP port.
-func (l layout) chooseAddress() (address, error) {
+func (l layout) chooseAddress(ctx context.Context) (address, error) {
 	if len(filepath.Join(l.run, ".s.PGSQL."+strconv.Itoa(socketPort))) < socketPathLimit {
 		return address{socketDir: l.run, port: socketPort}, nil
 	}
@@ -32,7 +33,7 @@ func (l layout) chooseAddress() (address, error) {
 	if err != nil {
 		return address{}, fmt.Errorf("read the cluster's password: %w", err)
 	}
-	port, err := freePort()
+	port, err := freePort(ctx)
 	if err != nil {
 		return address{}, err
 	}
@@ -41,13 +42,14 @@ func (l layout) chooseAddress() (address, error) {
 
 // freePort returns a port that was free a moment ago. Somebody may take it before PostgreSQL does; the start is then
 // tried again with another.
-func freePort() (int, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+func freePort(ctx context.Context) (int, error) {
+	var config net.ListenConfig
+	ln, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port, nil
+	port := ln.Addr().(*net.TCPAddr).Port
+	return port, ln.Close()
 }
 
 // url leaves nothing to the environment's PG variables.

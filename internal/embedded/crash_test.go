@@ -44,7 +44,7 @@ func TestPostgresSurvivesKillOfItsProcess(t *testing.T) {
 	dir := dataDir(t)
 	cmd, orphan := startChild(t, dir)
 	l := newLayout(dir)
-	at, err := l.chooseAddress()
+	at, err := l.chooseAddress(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,12 +59,12 @@ func TestPostgresSurvivesKillOfItsProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	if !servesCluster(orphan, l.cluster) {
+	if !servesCluster(t.Context(), orphan, l.cluster) {
 		t.Fatal("the kill took the server too: nothing was tested")
 	}
 
 	pg := start(t, PostgresConfig{DataDir: dir})
-	if servesCluster(orphan, l.cluster) {
+	if servesCluster(t.Context(), orphan, l.cluster) {
 		t.Error("the server left running still runs")
 	}
 	if got := query(t, pg.URL(), `SELECT v FROM t`); got != "kept" {
@@ -82,7 +82,7 @@ func TestPostgresIsStoppedByItsProcess(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if servesCluster(server, newLayout(dir).cluster) {
+	if servesCluster(t.Context(), server, newLayout(dir).cluster) {
 		t.Fatal("the server outlived a clean stop")
 	}
 }

@@ -52,7 +52,7 @@ func (p *Postgres) mend(ctx context.Context, proc *process, at address, attempt 
 		// Backends of a server that was killed are still on their way out.
 		return sleep(ctx, 200*time.Millisecond)
 	case at.socketDir == "" && strings.Contains(said, "could not bind") && attempt < portAttempts:
-		port, err := freePort()
+		port, err := freePort(ctx)
 		if err != nil {
 			return false
 		}

@@ -33,10 +33,10 @@ func child(dir string) int {
 	defer cancel()
 	pg, err := StartPostgres(context.Background(), PostgresConfig{DataDir: dir, Settings: small()})
 	if err != nil {
-		fmt.Println("error:", err)
+		_, _ = fmt.Fprintln(os.Stdout, "error:", err)
 		return 1
 	}
-	fmt.Println("ready", pg.PID())
+	_, _ = fmt.Fprintln(os.Stdout, "ready", pg.PID())
 	<-interrupted.Done()
 	if err := pg.Stop(context.Background()); err != nil {
 		return 1
@@ -50,7 +50,7 @@ func small() map[string]string { return map[string]string{"shared_buffers": "16M
 // dataDir returns a short path that any user may enter, removed when the test ends.
 func dataDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "tranche-emb-")
+	dir, err := os.MkdirTemp("", "tranche-emb-") //nolint:usetesting // its path is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -93,7 +93,7 @@ func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := makeDir(config.StoreDir); err != nil {
+	if err := makeDir(filepath.Dir(config.StoreDir)); err != nil {
 		return nil, err
 	}
 	// Beside the directory, so that it outlives a deletion of the store.
@@ -131,7 +131,7 @@ func parseListen(addr string) (host string, port int, err error) {
 
 // start runs a new server over what is in the store. The caller holds mu, or is the only one who knows n.
 func (n *NATS) start(ctx context.Context) error {
-	if err := n.checkPort(); err != nil {
+	if err := n.checkPort(ctx); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(n.config.StoreDir, 0o700); err != nil {
@@ -172,15 +172,15 @@ func (n *NATS) start(ctx context.Context) error {
 }
 
 // checkPort finds out before the server does: the server only logs that it cannot listen.
-func (n *NATS) checkPort() error {
+func (n *NATS) checkPort(ctx context.Context) error {
 	if n.port == 0 {
 		return nil
 	}
 	addr := net.JoinHostPort(n.host, strconv.Itoa(n.port))
-	ln, err := net.Listen("tcp", addr)
+	var config net.ListenConfig
+	ln, err := config.Listen(ctx, "tcp", addr)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
+		if op, ok := errors.AsType[*net.OpError](err); ok {
 			err = op.Err
 		}
 		return &ListenError{Addr: addr, Err: err}

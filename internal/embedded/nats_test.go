@@ -56,7 +56,8 @@ func dial(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
 func makeStream(ctx context.Context, js jetstream.JetStream, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}}); err != nil {
+	config := jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}}
+	if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
 		return err
 	}
 	_, err := js.Publish(ctx, name+".x", []byte("hello"))
@@ -112,8 +113,7 @@ func TestNATSNamesATakenPort(t *testing.T) {
 	defer taken.Close()
 	store := filepath.Join(t.TempDir(), "nats")
 	_, err = StartNATS(t.Context(), NATSConfig{StoreDir: store, Listen: taken.Addr().String()})
-	var refused *ListenError
-	if !errors.As(err, &refused) {
+	if _, ok := errors.AsType[*ListenError](err); !ok {
 		t.Fatalf("got %v, want a ListenError", err)
 	}
 	mustSay(t, err, taken.Addr().String(), "--nats-listen", "address already in use")
@@ -122,10 +122,11 @@ func TestNATSNamesATakenPort(t *testing.T) {
 
 func TestNATSStaysOnThisMachine(t *testing.T) {
 	t.Parallel()
-	for _, addr := range []string{"0.0.0.0:4222", ":4222", "192.0.2.1:4222", "example.com:4222", "127.0.0.1", "127.0.0.1:x"} {
+	for _, addr := range []string{
+		"0.0.0.0:4222", ":4222", "192.0.2.1:4222", "example.com:4222", "127.0.0.1", "127.0.0.1:x",
+	} {
 		_, err := StartNATS(t.Context(), NATSConfig{StoreDir: t.TempDir(), Listen: addr})
-		var refused *ListenError
-		if !errors.As(err, &refused) {
+		if _, ok := errors.AsType[*ListenError](err); !ok {
 			t.Errorf("%q: got %v, want a ListenError", addr, err)
 		}
 	}
@@ -136,8 +137,7 @@ func TestNATSLocksItsStore(t *testing.T) {
 	store := filepath.Join(t.TempDir(), "nats")
 	startNATS(t, NATSConfig{StoreDir: store})
 	_, err := StartNATS(t.Context(), NATSConfig{StoreDir: store, Listen: "127.0.0.1:0"})
-	var locked *LockedError
-	if !errors.As(err, &locked) {
+	if _, ok := errors.AsType[*LockedError](err); !ok {
 		t.Fatalf("got %v, want a LockedError", err)
 	}
 	mustSay(t, err, store)

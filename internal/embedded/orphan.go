@@ -27,7 +27,7 @@ func clearOrphan(ctx context.Context, cluster string, log *zap.Logger) error {
 	if err != nil || pid == 0 {
 		return err
 	}
-	if !servesCluster(pid, cluster) {
+	if !servesCluster(ctx, pid, cluster) {
 		// The number may have passed to another process since, and PostgreSQL would take that one for a server. Where
 		// it is free the file stays: with it PostgreSQL finds memory still in use by backends that outlived theirs.
 		if syscall.Kill(pid, 0) == nil {
@@ -56,7 +56,7 @@ func awaitGone(ctx context.Context, pid int, cluster string) (bool, error) {
 	defer limit.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for servesCluster(pid, cluster) {
+	for servesCluster(ctx, pid, cluster) {
 		select {
 		case <-tick.C:
 		case <-limit.C:
@@ -87,8 +87,8 @@ func postmasterPID(path string) (int, error) {
 }
 
 // servesCluster reports whether the process is a PostgreSQL server, alive, on this very cluster.
-func servesCluster(pid int, cluster string) bool {
-	args := commandLine(pid)
+func servesCluster(ctx context.Context, pid int, cluster string) bool {
+	args := commandLine(ctx, pid)
 	if len(args) == 0 || !strings.HasPrefix(filepath.Base(args[0]), "postgres") {
 		return false
 	}
@@ -105,7 +105,7 @@ func servesCluster(pid int, cluster string) bool {
 }
 
 // commandLine returns nothing for a process that has ended, also while nobody has collected it.
-func commandLine(pid int) []string {
+func commandLine(ctx context.Context, pid int) []string {
 	if runtime.GOOS == "linux" {
 		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 		if err != nil || len(text) == 0 {
@@ -113,7 +113,7 @@ func commandLine(pid int) []string {
 		}
 		return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 	}
-	out, err := exec.Command("ps", "-o", "command=", "-p", strconv.Itoa(pid)).Output()
+	out, err := exec.CommandContext(ctx, "ps", "-o", "command=", "-p", strconv.Itoa(pid)).Output()
 	if err != nil {
 		return nil
 	}

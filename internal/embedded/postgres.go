@@ -128,7 +128,7 @@ func (p *Postgres) start(ctx context.Context) (err error) {
 	if err := l.makeRun(p.owner); err != nil {
 		return err
 	}
-	if p.address, err = l.chooseAddress(); err != nil {
+	if p.address, err = l.chooseAddress(ctx); err != nil {
 		return err
 	}
 	if err := p.launch(ctx); err != nil {

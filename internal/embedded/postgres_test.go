@@ -140,7 +140,8 @@ func TestPostgresFallsBackToTCPOnALongPath(t *testing.T) {
 	query(t, pg.URL(), `SELECT 'password accepted'`)
 	wrong := pg.address
 	wrong.password = "wrong"
-	if err := connect(t.Context(), wrong.url("postgres"), func(*pgx.Conn) error { return nil }); err == nil || !refused(err) {
+	err := connect(t.Context(), wrong.url("postgres"), func(*pgx.Conn) error { return nil })
+	if err == nil || !refused(err) {
 		t.Fatalf("a wrong password got %v", err)
 	}
 	if got := query(t, pg.URL(), `SHOW listen_addresses`); got != "127.0.0.1" {
@@ -202,7 +203,7 @@ func TestPostgresStopIsImmediateWhenItsTimeIsUp(t *testing.T) {
 	if err := pg.Stop(ctx); err == nil {
 		t.Log("the server was faster than its deadline") // allowed: a fast shutdown may win
 	}
-	if servesCluster(pg.PID(), pg.layout.cluster) {
+	if servesCluster(t.Context(), pg.PID(), pg.layout.cluster) {
 		t.Fatal("the server still runs")
 	}
 	again, err := StartPostgres(t.Context(), PostgresConfig{DataDir: dir, Settings: small()})
@@ -216,8 +217,7 @@ func TestPostgresStartErrorCarriesTheLog(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	_, err := tryStart(t, PostgresConfig{DataDir: dir, Settings: map[string]string{"shared_buffers": "plenty"}})
-	var failed *ServerError
-	if !errors.As(err, &failed) {
+	if _, ok := errors.AsType[*ServerError](err); !ok {
 		t.Fatalf("got %v, want a ServerError", err)
 	}
 	mustSay(t, err, "shared_buffers", "plenty", "postgres.log")

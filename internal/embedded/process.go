@@ -34,8 +34,8 @@ func startProcess(in Install, l layout, a account, bound bool) (*process, error)
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close()
-	cmd := exec.Command(in.program("postgres"), "-D", l.cluster)
+	defer func() { _ = log.Close() }()                           // the child has its own
+	cmd := exec.Command(in.program("postgres"), "-D", l.cluster) //nolint:noctx // it outlives the start
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = l.dir, serverEnv(), a.attributes()
 	cmd.Stdout, cmd.Stderr = log, log
 	if bound {

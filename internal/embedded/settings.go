@@ -20,9 +20,9 @@ const (
 
 // settings are what a fresh cluster of a batch system wants on a small machine. The log leaves out statements and
 // failing rows, because those hold payloads.
-func (p address) settings() map[string]string {
+func (a address) settings() map[string]string {
 	s := map[string]string{
-		"port":                         strconv.Itoa(p.port),
+		"port":                         strconv.Itoa(a.port),
 		"listen_addresses":             "",
 		"unix_socket_directories":      "",
 		"unix_socket_permissions":      "0700",
@@ -44,11 +44,11 @@ func (p address) settings() map[string]string {
 		"log_error_verbosity":          "terse",
 		"log_min_error_statement":      "panic",
 	}
-	if p.socketDir == "" {
+	if a.socketDir == "" {
 		s["listen_addresses"] = "127.0.0.1"
 	} else {
 		// The setting is a list; an entry in quotes may hold a comma.
-		s["unix_socket_directories"] = `"` + strings.ReplaceAll(p.socketDir, `"`, `""`) + `"`
+		s["unix_socket_directories"] = `"` + strings.ReplaceAll(a.socketDir, `"`, `""`) + `"`
 	}
 	return s
 }
@@ -84,7 +84,7 @@ func (l layout) writeSettings(ctx context.Context, in Install, a account, at add
 	var text strings.Builder
 	fmt.Fprintf(&text, "# Written by tranche at every start. Put settings of your own in %s.\n", operatorFile)
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&text, "%s = '%s'\n", name, escape.Replace(settings[name]))
+		fmt.Fprintf(&text, "%s = %s\n", name, quote(settings[name]))
 	}
 	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
 		return fmt.Errorf("write settings: %w", err)
@@ -92,7 +92,10 @@ func (l layout) writeSettings(ctx context.Context, in Install, a account, at add
 	return nil
 }
 
-var escape = strings.NewReplacer(`\`, `\\`, `'`, `''`, "\n", " ")
+// quote writes a value as the configuration file wants it.
+func quote(value string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`, "\n", " ").Replace(value) + "'"
+}
 
 // accepts asks the server whether it was built to take the value.
 func (l layout) accepts(ctx context.Context, in Install, a account, name, value string) bool {

@@ -89,7 +89,7 @@ func (c *Cluster) processes(t testing.TB) []int {
 	if err != nil {
 		t.Fatalf("kill the test's PostgreSQL: %v", err)
 	}
-	defer conn.Close(t.Context())
+	defer func() { _ = conn.Close(t.Context()) }() // it is about to be killed
 	rows, err := conn.Query(t.Context(), `SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()`)
 	if err != nil {
 		t.Fatalf("kill the test's PostgreSQL: %v", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func TestChild(t *testing.T) {
 	if os.Getenv(childTest) == "" {
 		return
 	}
-	fmt.Println("url", testenv.Database(t))
+	_, _ = fmt.Fprintln(os.Stdout, "url", testenv.Database(t))
 	<-t.Context().Done() // never
 }
 
@@ -56,6 +57,23 @@ func TestServersDieWithTheBinary(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	eventually(t, 10*time.Second, "the server has gone too", func() bool { return ping(t.Context(), url) != nil })
+
+	left, err := os.ReadDir(temp)
+	if err != nil || len(left) != 1 {
+		t.Fatalf("the kill left %v (%v), want the cluster's directory", left, err)
+	}
+	aged := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(temp, left[0].Name()), aged, aged); err != nil {
+		t.Fatal(err)
+	}
+	next := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestDatabasesAreMigratedAndApart$")
+	next.Env = append(environ(), "TMPDIR="+temp)
+	if out, err := next.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
+		t.Errorf("the next binary left %v (%v)", left, err)
+	}
 }
 
 func TestDatabasesOnAServerThatRuns(t *testing.T) {
@@ -81,7 +99,7 @@ func TestDatabasesOnAServerThatRuns(t *testing.T) {
 // shortTemp is a directory for a child's temporary files, open to the user that the server runs as.
 func shortTemp(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "te-")
+	dir, err := os.MkdirTemp("", "te-") //nolint:usetesting // its path is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

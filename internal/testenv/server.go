@@ -72,7 +72,8 @@ var reckless = map[string]string{
 
 // clusterDir is short, because the path of a socket may not be long.
 func clusterDir() (string, error) {
-	dir, err := os.MkdirTemp("", "tranche-test-")
+	sweep()
+	dir, err := os.MkdirTemp("", dirPattern)
 	if err != nil {
 		return "", err
 	}

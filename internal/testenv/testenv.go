@@ -12,7 +12,8 @@
 // With TRANCHE_TEST_DATABASE set to the URL of a superuser, the clones are made on that server instead.
 //
 // When PostgreSQL is not installed the tests fail and name the remedy; they never skip. Nothing is left behind: when
-// the binary ends everything is removed, and when it is killed its servers die with it (on Linux).
+// the binary ends everything is removed; when it is killed its servers die with it (on Linux), and a later binary
+// removes their files.
 package testenv
 
 import (
