@@ -31,7 +31,8 @@ type demo struct {
 	began    time.Time
 }
 
-// Run tells the whole story and returns nil when everything was equal in the end.
+// Run tells the whole story and returns nil when everything was equal in the end. When ctx ends it stops everything
+// and returns the context's error.
 func Run(ctx context.Context, config Config) (err error) {
 	config, err = config.withDefaults()
 	if err != nil {
@@ -39,7 +40,12 @@ func Run(ctx context.Context, config Config) (err error) {
 	}
 	story := &story{out: config.Out, color: config.Color, live: isTerminal(config.Out)}
 	d := &demo{config: config, began: time.Now(), story: story}
-	defer func() { err = errors.Join(err, d.stop(ctx)) }()
+	defer func() {
+		if ctx.Err() != nil && err != nil { // what that broke is of no interest
+			err = ctx.Err()
+		}
+		err = errors.Join(err, d.stop(ctx))
+	}()
 	for _, chapter := range []func(context.Context) error{
 		d.open, d.makeBank, d.startProcesses, d.runAll, d.rerunFailed, d.prove, d.end,
 	} {
