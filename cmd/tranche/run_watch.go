@@ -12,6 +12,7 @@ import (
 )
 
 const (
+	watchFirst = 10 * time.Millisecond // short runs end before anybody has to wait; later looks come less often
 	watchPoll  = 400 * time.Millisecond
 	plainEvery = 2 * time.Second
 	// patience is how long a server that went away may take to come back.
@@ -54,7 +55,8 @@ func watch(ctx context.Context, term *console, cl *client.Client, ref string) er
 func follow(
 	ctx context.Context, cl *client.Client, id string, run api.RunDocument, progress *progress,
 ) (api.RunDocument, error) {
-	tick := time.NewTicker(watchPoll)
+	pause := watchFirst
+	tick := time.NewTimer(pause)
 	defer tick.Stop()
 	seen := time.Now()
 	for {
@@ -66,6 +68,8 @@ func follow(
 		case <-ctx.Done():
 			return run, ctx.Err()
 		case <-tick.C:
+			pause = min(2*pause, watchPoll)
+			tick.Reset(pause)
 		}
 		next, err := cl.Run(ctx, id)
 		switch {
