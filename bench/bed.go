@@ -151,10 +151,7 @@ func (b *bed) close() error {
 		err = errors.Join(err, os.RemoveAll(b.dir))
 	}
 	if b.name != "" {
-		// The caller's context may have ended, by a Ctrl-C; the database has to go all the same.
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-		defer cancel()
-		err = errors.Join(err, b.pg.dropDatabase(ctx, b.name))
+		err = errors.Join(err, b.pg.dropDatabase(context.Background(), b.name))
 	}
 	return err
 }

@@ -123,7 +123,10 @@ func (pg *cluster) checkpoint(ctx context.Context) error {
 	return nil
 }
 
+// dropDatabase works after the end of ctx too: a Ctrl-C must leave no database behind.
 func (pg *cluster) dropDatabase(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
 	_, err := pg.admin.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
 	if err != nil {
 		return fmt.Errorf("drop database %s: %w", name, err)

@@ -52,6 +52,9 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	if f.NArg() > 0 {
 		return c, fmt.Errorf("%q is not a flag; see -help", f.Arg(0))
 	}
+	if asJSON && asMarkdown {
+		return c, errors.New("give -json or -markdown, not both")
+	}
 	c.only = strings.Split(only, ",")
 	c.format = chooseFormat(asJSON, asMarkdown)
 	return c, c.validate()

@@ -1,18 +1,19 @@
-// Command bench measures Tranche beside two things a reader knows, in one run on one private PostgreSQL cluster.
+// Command bench measures Tranche beside things that a reader knows, in one run on one private PostgreSQL cluster.
 //
 // The contestants:
 //
-//   - floor: what one connection needs to move the same bytes in and out of PostgreSQL, with no coordination at all.
-//     It is the yardstick; see [floor] for its exact definition.
-//   - floor-pgx: the same by pgx.Conn.CopyFrom, the way most programs would write it.
+//   - floor: what an engineer writes with pgx who only has to move the same bytes in and out of PostgreSQL over one
+//     connection, with no coordination at all. It is the yardstick; see [floor] for its exact definition.
+//   - floor-raw: the same with COPY encoded by hand, a stricter bar; see [floorRaw].
 //   - tranche: one `tranche serve` and one echo service, each a process of its own; a CSV stream goes in by HTTP, the
-//     clock stops when the run is completed and every result is stored.
-//   - river: River with one job an item and its output recorded.
-//   - latency: runs of one item on an idle node.
+//     clock stops when the run is completed and every result is stored; see [tranche].
+//   - river: River with one job an item and its output recorded; see [riverQueue].
+//   - latency: runs of one item, and of a few thousand, on an idle node.
 //
 // Rounds are interleaved (floor, tranche, river, floor, …), so that a noisy minute of the machine hits all alike, and
-// every round starts with a fresh database and a checkpoint. Tables show the median and the range. Nothing here turns
-// fsync or synchronous_commit off.
+// every round starts with a fresh database and a checkpoint. Ratios are taken within a round. Tables show medians and
+// ranges. Results are compared with the input after the clock, in SQL. Nothing here turns fsync or synchronous_commit
+// off.
 //
 // It is no load generator and no tuning tool, and its numbers mean nothing across machines: only the ratios in one
 // run do.

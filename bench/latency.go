@@ -66,7 +66,9 @@ func measureLatency(ctx context.Context, cfg config, pg *cluster) (l *latency, e
 }
 
 // timeRuns returns how long each of the runs took, and how long its completion event came after its last reply.
-func (b *bed) timeRuns(ctx context.Context, replies *lastReplies, runs, n int) (whole, last []time.Duration, err error) {
+func (b *bed) timeRuns(
+	ctx context.Context, replies *lastReplies, runs, n int,
+) (whole, last []time.Duration, err error) {
 	for range runs {
 		begun := time.Now()
 		done, err := b.complete(ctx, items{n: n})

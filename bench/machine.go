@@ -46,8 +46,9 @@ func describeMachine(ctx context.Context, pg *cluster) (machine, error) {
 }
 
 func (m machine) String() string {
-	return fmt.Sprintf("%s, %d cores, %.0f GiB, Linux %s; PostgreSQL %s, Go %s; an fsync takes %s; load average before: %s; %s",
-		m.CPU, m.Cores, float64(m.Memory)/(1<<30), m.Kernel, m.PostgreSQL, m.Go, m.Fsync.Round(time.Microsecond), m.Load, m.Date)
+	return fmt.Sprintf("%s, %d cores, %.0f GiB, Linux %s; PostgreSQL %s, Go %s; an fsync takes %s; "+
+		"load average before we began: %s; %s", m.CPU, m.Cores, float64(m.Memory)/(1<<30), m.Kernel, m.PostgreSQL,
+		m.Go, m.Fsync.Round(time.Microsecond), m.Load, m.Date)
 }
 
 func oneMinute(loadavg string) string {

@@ -23,8 +23,13 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	exit(run(ctx, cfg))
+	// A second Ctrl-C ends us at once; the kernel then ends our children.
+	context.AfterFunc(ctx, stop)
+	err = run(ctx, cfg)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("interrupted: %w", err)
+	}
+	exit(err)
 }
 
 func exit(err error) {

@@ -70,7 +70,8 @@ func (r *report) rates() *table {
 
 func (r *report) costs() *table {
 	t := &table{heading: []string{
-		"contestant", "WAL bytes/item", "CPU µs/item, by process", "node peak RSS", "of it anonymous", "JetStream files, peak",
+		"contestant", "WAL bytes/item", "CPU µs/item, by process",
+		"node peak RSS", "of it anonymous", "JetStream files, peak",
 	}}
 	for _, res := range r.Results {
 		t.add(res.Name, thousands(res.spread(func(s sample) float64 { return s.WALPerItem }).median), res.cpu(),

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func resultOf(name string, rates ...float64) result {
+	r := result{Name: name}
+	for _, rate := range rates {
+		cpu := map[string]float64{"client": 1}
+		r.Samples = append(r.Samples, sample{Items: 1000, Seconds: 1000 / rate, Rate: rate, CPU: cpu})
+	}
+	return r
+}
+
+func TestRatiosAreTakenRoundByRound(t *testing.T) {
+	t.Parallel()
+	found, missing := ratios([]result{resultOf("tranche", 100, 50, 300), resultOf("floor", 100, 25, 100)})
+	want := []ratio{{Against: "floor", Median: 2, Low: 1, High: 3, Goal: 1}}
+	if !slices.Equal(found, want) {
+		t.Errorf("ratios = %v, want %v", found, want)
+	}
+	if want := []string{"tranche / floor-raw", "tranche / river"}; !slices.Equal(missing, want) {
+		t.Errorf("missing = %q, want %q", missing, want)
+	}
+}
+
+func reportOf(t *testing.T, format string) string {
+	t.Helper()
+	r := report{
+		Rounds: 1, Keys: "ordered", Results: []result{resultOf("tranche", 123_456)}, Missing: []string{"tranche / floor"},
+		Latency: &latency{Singles: 200, Single: percentiles{P50: 12_340 * time.Microsecond}},
+	}
+	var text strings.Builder
+	if err := r.write(&text, format); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
+}
+
+func TestReportAsMarkdown(t *testing.T) {
+	t.Parallel()
+	text := reportOf(t, formatMarkdown)
+	for _, line := range []string{
+		"| contestant | items | items/s, median | min–max | seconds, median |",
+		"| tranche | 1,000 | 123,456 | 123,456–123,456 | 0.01 |",
+		"| 1 item: start to completion event | 200 | 12.3 | 0.0 | 0.0 |",
+		"- Not measured in this run: tranche / floor.",
+	} {
+		if !slices.Contains(strings.Split(text, "\n"), line) {
+			t.Errorf("no line %q in\n%s", line, text)
+		}
+	}
+	if strings.Contains(text, "round by round") {
+		t.Errorf("a table of ratios where there are none:\n%s", text)
+	}
+}
+
+func TestReportAsText(t *testing.T) {
+	t.Parallel()
+	if text := reportOf(t, formatText); !strings.Contains(text, "tranche     1,000  123,456") {
+		t.Errorf("the columns are not aligned:\n%s", text)
+	}
+}
+
+func TestReportAsJSON(t *testing.T) {
+	t.Parallel()
+	var back report
+	if err := json.Unmarshal([]byte(reportOf(t, formatJSON)), &back); err != nil {
+		t.Fatal(err)
+	}
+	if len(back.Results) != 1 || back.Results[0].Samples[0].Rate != 123_456 || back.Latency.Singles != 200 {
+		t.Errorf("read back %+v", back)
+	}
+}
+
+func TestThousands(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[float64]string{0: "0", 999: "999", 1000: "1,000", 1234567.4: "1,234,567"} {
+		if got := thousands(v); got != want {
+			t.Errorf("thousands(%v) = %q, want %q", v, got, want)
+		}
+	}
+}
