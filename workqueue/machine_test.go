@@ -1,0 +1,420 @@
+package workqueue_test
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const maxAttempts = 3 // of the machine's runs
+
+// machine drives a run on the real store and an oracle of it through the same operations: claims, sends, replies of all
+// sorts, lost nodes and streams, deadlines, re-runs and a cancel. Whatever was claimed once may be answered at any time
+// later.
+type machine struct {
+	*bench
+	oracle
+	run   workqueue.RunID
+	limit int
+	lease workqueue.Lease
+	epoch int64
+	steps int
+}
+
+func newMachine(t *rapid.T, b *bench) *machine {
+	small := rapid.Bool().Draw(t, "small")
+	size, chunk := rapid.IntRange(1, 40).Draw(t, "items"), rapid.IntRange(1, 9).Draw(t, "chunk")
+	if !small {
+		size, chunk = bitfield.Size-8+size, 500*chunk
+	}
+	m := &machine{bench: b, limit: rapid.IntRange(2, 12).Draw(t, "in flight")}
+	req := chunked(chunk)
+	req.Steps[0].InFlight, req.Steps[0].MaxAttempts = m.limit, maxAttempts
+	b.session = b.open(sessionTTL)
+	m.run = b.load(req, size)
+	m.lease = m.leadAnew(t)
+	m.epoch = m.nextEpoch(t)
+	m.oracle = newOracle(size)
+	return m
+}
+
+// leadAnew takes the lease from whoever has it.
+func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
+	m.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	lease, err := m.store.Lead(m.Context(), m.session, leaseTTL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+func (m *machine) nextEpoch(t *rapid.T) int64 {
+	now := time.Now()
+	pipe, _, err := m.store.ObservePipe(m.Context(), now, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pipe.Epoch
+}
+
+func (m *machine) Claim(t *rapid.T) {
+	most := rapid.IntRange(1, 8).Draw(t, "most")
+	free := min(most, m.limit-m.inFlight())
+	claimed, err := m.store.Claim(m.Context(), m.claimRequest(m.run, most))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(claimed) > max(free, 0) {
+		t.Fatalf("%d slices were claimed; %d were free", len(claimed), free)
+	}
+	if len(claimed) == 0 && free > 0 && m.claimable() {
+		t.Fatal("the claim is empty although work is ready")
+	}
+	for _, s := range claimed {
+		if err := m.claimed(s); err != "" {
+			t.Fatal(err)
+		}
+	}
+}
+
+// pick draws some of the slices that were ever claimed, each once: which of two answers to a slice counts when they come
+// in one commit is not defined. The newest are the likeliest.
+func (m *machine) pick(t *rapid.T, most int) []*held {
+	var some []*held
+	if len(m.all) == 0 {
+		return nil
+	}
+	for range rapid.IntRange(1, most).Draw(t, "how many") {
+		back := rapid.OneOf(rapid.IntRange(0, min(len(m.all), 6)-1), rapid.IntRange(0, len(m.all)-1)).Draw(t, "back")
+		if h := m.all[len(m.all)-1-back]; !slices.Contains(some, h) {
+			some = append(some, h)
+		}
+	}
+	return some
+}
+
+func (m *machine) Send(t *rapid.T) {
+	var sent []workqueue.Sent
+	for _, h := range m.pick(t, 6) {
+		sent = append(sent, workqueue.Sent{ID: h.ID, StreamSeq: 1, PipeEpoch: m.epoch})
+		if h.state == "claimed" {
+			h.state = "sent"
+		}
+	}
+	m.sync()
+	if err := m.store.MarkSent(m.Context(), sent); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *machine) Record(t *rapid.T) {
+	var answers []workqueue.Answer
+	for _, h := range m.pick(t, 5) {
+		a := drawAnswer(t, h)
+		for range rapid.SampledFrom([]int{1, 1, 1, 2, 10}).Draw(t, "times") {
+			answers = append(answers, a)
+		}
+	}
+	if len(answers) == 0 {
+		return
+	}
+	order := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0)) // a drawn permutation would print every slot
+	order.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
+	recorded, err := m.store.Record(m.Context(), answers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := m.take(answers)
+	for i, v := range recorded.Verdicts {
+		w := wanted[i]
+		if v.Taken != w.Taken || v.Duplicates != w.Duplicates || v.Stale != w.Stale || v.Endpoint != w.Endpoint ||
+			!slices.Equal(v.Foreign, w.Foreign) {
+			t.Fatalf("answer %d: %+v; want %+v", i, v, w)
+		}
+	}
+	if completed := m.complete(); completed != (len(recorded.Completed) == 1) {
+		t.Fatalf("completed %v; want %v", recorded.Completed, completed)
+	}
+}
+
+// drawAnswer makes a reply with some of the slots, of all kinds, and now and then one that does not belong.
+func drawAnswer(t *rapid.T, h *held) workqueue.Answer {
+	items := ordinals(h.Slice)
+	from := rapid.OneOf(rapid.Just(0), rapid.IntRange(0, len(items))).Draw(t, "from")
+	to := rapid.OneOf(rapid.Just(len(items)), rapid.IntRange(from, len(items))).Draw(t, "to")
+	a := answer(h.Slice, items[from:max(from, to)]...)
+	random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "kinds"), 0))
+	faults := rapid.SampledFrom([]int{0, 0, 0, 10, 100}).Draw(t, "percent of errors")
+	for i := range a.Slots {
+		if random.IntN(100) < faults {
+			a.Slots[i].Result = nil
+			a.Slots[i].Err = &workqueue.SlotError{Code: "bad", Message: "m", Retry: random.IntN(2) == 0}
+		}
+	}
+	random.Shuffle(len(a.Slots), func(i, j int) { a.Slots[i], a.Slots[j] = a.Slots[j], a.Slots[i] })
+	switch rapid.IntRange(0, 11).Draw(t, "sort") {
+	case 0:
+		a.Slots = append(a.Slots, workqueue.Slot{Ordinal: workqueue.Ordinal(random.Int32N(20_000) - 10), Result: []byte("1")})
+	case 1:
+		a.Slots = append(a.Slots, a.Slots...)
+	case 2:
+		a.Endpoint = "elsewhere"
+	case 3:
+		a.Failure = &workqueue.SlotError{Code: "crash", Message: "m", Retry: rapid.Bool().Draw(t, "retry")}
+	case 4, 5:
+		a.Answered = -1
+	}
+	return a
+}
+
+func (m *machine) Expire(t *rapid.T) {
+	overdue := m.pick(t, 4)
+	if len(overdue) == 0 {
+		return
+	}
+	var all []workqueue.SliceID
+	for _, h := range overdue {
+		all = append(all, h.ID)
+	}
+	m.exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE id = ANY($1) AND state IN ('claimed', 'sent')`, all)
+	n, err := m.store.Expire(m.Context(), m.lease, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	for _, h := range overdue {
+		if h.live() {
+			want++
+			m.fault(h, h.remaining, false, false)
+			h.state = "expired"
+		}
+	}
+	if n != want {
+		t.Fatalf("%d slices expired; want %d", n, want)
+	}
+	m.complete()
+}
+
+// Die ends the session, well or badly; what it had claimed and not sent is scheduled again.
+func (m *machine) Die(t *rapid.T) {
+	dying := m.session
+	m.session = m.open(sessionTTL)
+	if rapid.Bool().Draw(t, "in good order") {
+		if _, err := m.store.EndSession(m.Context(), dying); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		m.expire(dying)
+	}
+	m.lease = m.leadAnew(t)
+	if _, err := m.store.ReleaseDeadSessions(m.Context(), m.lease); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range m.all {
+		if h.state == "claimed" {
+			m.schedule(h, h.remaining, h.Failures)
+			h.state = "expired"
+		}
+	}
+}
+
+func (m *machine) LosePipe(t *rapid.T) {
+	m.epoch = m.nextEpoch(t)
+	if _, err := m.store.ReleaseLostPipe(m.Context(), m.lease); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range m.all {
+		if h.state == "sent" {
+			m.schedule(h, h.remaining, h.Failures)
+			h.state = "expired"
+		}
+	}
+}
+
+func (m *machine) Split(t *rapid.T) {
+	for _, h := range m.pick(t, 1) {
+		pieces := min(h.Mask.Count(), rapid.IntRange(1, 4).Draw(t, "pieces"))
+		size := (h.Mask.Count() + pieces - 1) / pieces
+		if h.remaining != h.Mask {
+			continue // a node splits what it has not sent, and nobody has answered that
+		}
+		made, err := m.store.Split(m.Context(), m.session, h.ID, h.Mask.Split(size), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (h.state == "claimed") != (len(made) > 0) {
+			t.Fatalf("a split of a slice that is %s made %d pieces", h.state, len(made))
+		}
+		if len(made) > 0 {
+			h.state = "split"
+		}
+		for _, s := range made {
+			m.hold(s)
+		}
+	}
+}
+
+func (m *machine) Rerun(t *rapid.T) {
+	sel := workqueue.Selection{Failed: true}
+	if rapid.Bool().Draw(t, "by key") {
+		sel = workqueue.Selection{Keys: names(len(m.items))[:rapid.IntRange(1, len(m.items)).Draw(t, "keys")]}
+	}
+	out, err := m.store.Rerun(m.Context(), workqueue.RerunRequest{Run: m.run, Select: sel, Actor: "test"})
+	var nothing *workqueue.NothingToRerunError
+	var state *workqueue.StateError
+	want := m.reset(sel)
+	switch {
+	case errors.As(err, &state) && m.cancelled, errors.As(err, &nothing) && want == 0 && !m.cancelled:
+	case err != nil:
+		t.Fatal(err)
+	case out.Items != int64(want) || int(out.Generation) != m.generation:
+		t.Fatalf("rerun %+v; want %d items in generation %d", out, want, m.generation)
+	}
+}
+
+func (m *machine) Cancel(t *rapid.T) {
+	if rapid.IntRange(0, 15).Draw(t, "seldom") != 0 {
+		return // it ends the story
+	}
+	_, err := m.store.Cancel(m.Context(), m.run, "test")
+	var state *workqueue.StateError
+	if refused := m.cancelled || m.completed(); refused != errors.As(err, &state) || !refused && err != nil {
+		t.Fatalf("cancel: %v", err)
+	}
+	if err == nil {
+		m.cancel()
+	}
+}
+
+// Check compares what the database holds with the oracle, and now and then asks the doctor.
+func (m *machine) Check(t *rapid.T) {
+	got := m.read(t)
+	for i, want := range m.items {
+		if got[i] != want {
+			t.Fatalf("item %d is %+v; want %+v: %s", i, got[i], want, m.dump(m.run))
+		}
+	}
+	want := "running"
+	if m.cancelled {
+		want = "cancelled"
+	} else if m.completed() {
+		want = "completed"
+	}
+	if state, generation := m.state(m.run); state != want || generation != m.generation {
+		t.Fatalf("the run is %s in generation %d; want %s in %d", state, generation, want, m.generation)
+	}
+	if events := m.completions(m.run); !slices.Equal(events, m.finished) {
+		t.Fatalf("completion events of generations %v; want %v", events, m.finished)
+	}
+	if m.steps++; m.steps%6 == 0 {
+		m.examine(t)
+	}
+}
+
+// examine asks the doctor about the machine's run.
+func (m *machine) examine(t *rapid.T) {
+	report, err := m.store.Doctor(m.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		t.Fatalf("invariant: %v", v)
+	}
+}
+
+// read returns where the database says that every item is.
+func (m *machine) read(t *rapid.T) []item {
+	items := make([]item, len(m.items))
+	put := func(block workqueue.Block, set bitfield.Set, to item) {
+		for bit := range set.All() {
+			items[block.Ordinal(bit)] = to
+		}
+	}
+	rows, err := m.pool.Query(m.Context(), `SELECT block, ready, done, failed FROM work_block WHERE run_id = $1`, m.run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var block workqueue.Block
+	var ready, done, failed bitfield.Set
+	planes := []any{&block, pgbits.Into(&ready), pgbits.Into(&done), pgbits.Into(&failed)}
+	_, err = pgx.ForEachRow(rows, planes, func() error {
+		put(block, ready, item{place: isReady})
+		put(block, done, item{place: isDone})
+		put(block, failed, item{place: isFailed})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err = m.pool.Query(m.Context(), `SELECT id, block, remaining, state, failures FROM work_slice
+		WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent')`, m.run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var id workqueue.SliceID
+	var state string
+	var failures int
+	columns := []any{&id, &block, pgbits.Into(&ready), &state, &failures}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
+		if state == "scheduled" {
+			put(block, ready, item{place: isScheduled, failures: failures})
+		} else {
+			put(block, ready, item{place: isHeld, failures: failures, slice: id, sent: state == "sent"})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return items
+}
+
+// end brings the run to its end and looks at everything once more.
+func (m *machine) end(t *rapid.T) {
+	if !m.cancelled {
+		m.Die(t)
+		m.LosePipe(t)
+		m.finish(m.run)
+		for i := range m.items {
+			if m.items[i].place != isFailed {
+				m.items[i] = item{place: isDone}
+			}
+		}
+		m.complete()
+	}
+	m.Check(t)
+	m.examine(t)
+}
+
+// TRANCHE_SOAK=1 goes through as many stories as -rapid.checks says; without it a few must do.
+func TestStoreAgainstAnOracle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	passed, failing, enough := 0, false, 12
+	if os.Getenv("TRANCHE_SOAK") != "" {
+		enough = math.MaxInt
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		if passed >= enough && !failing {
+			return
+		}
+		defer func() { failing = failing || t.Failed() }() // then the story is made shorter, however long that takes
+		b.exec(`TRUNCATE batchrun, run_step, work_queue, work_block, work_slice, work_part, work_error, run_event,
+			audit_log, tracker_batch, tracker_group, node_session`)
+		m := newMachine(t, b)
+		t.Repeat(rapid.StateMachineActions(m))
+		m.end(t)
+		passed++
+	})
+}

@@ -1,0 +1,243 @@
+package workqueue_test
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type place int
+
+const (
+	isReady place = iota
+	isScheduled
+	isHeld
+	isDone
+	isFailed
+)
+
+// item is where an item is.
+type item struct {
+	place    place
+	failures int               // of a scheduled or held one
+	slice    workqueue.SliceID // that holds it
+	sent     bool
+}
+
+// held is a slice that was claimed at some time.
+type held struct {
+	workqueue.Slice
+	state     string
+	remaining bitfield.Set
+	answered  int
+	failure   *workqueue.SlotError
+	retry     bitfield.Set // within one recording
+	touched   bool
+}
+
+func (h *held) live() bool { return h.state == "claimed" || h.state == "sent" }
+
+// oracle is a run as anyone would write it: a place for each item, no planes.
+type oracle struct {
+	items      []item
+	all        []*held
+	generation int
+	finished   []int // generations whose completion was told
+	cancelled  bool
+}
+
+func newOracle(items int) oracle { return oracle{items: make([]item, items), generation: 1} }
+
+func (o *oracle) inFlight() int {
+	n := 0
+	for _, h := range o.all {
+		if h.live() {
+			n++
+		}
+	}
+	return n
+}
+
+func (o *oracle) count(places ...place) int {
+	n := 0
+	for i := range o.items {
+		if slices.Contains(places, o.items[i].place) {
+			n++
+		}
+	}
+	return n
+}
+
+func (o *oracle) claimable() bool { return !o.cancelled && o.count(isReady, isScheduled) > 0 }
+
+func (o *oracle) completed() bool { return o.count(isDone, isFailed) == len(o.items) }
+
+// claimed checks a slice that a claim brought, and holds it.
+func (o *oracle) claimed(s workqueue.Slice) (wrong string) {
+	want := isScheduled
+	if s.Cause == workqueue.CauseCut {
+		want = isReady
+	}
+	for _, i := range ordinals(s) {
+		if was := o.items[i]; was.place != want || was.failures != s.Failures {
+			return fmt.Sprintf("item %d was claimed (%s, %d failures) when it was %+v", i, s.Cause, s.Failures, was)
+		}
+	}
+	o.hold(s)
+	return ""
+}
+
+func (o *oracle) hold(s workqueue.Slice) {
+	o.all = append(o.all, &held{Slice: s, state: "claimed", remaining: s.Mask, answered: -1})
+	o.sync()
+}
+
+// sync notes the holders at the items they hold.
+func (o *oracle) sync() {
+	for _, h := range o.all {
+		if h.live() {
+			o.put(h, h.remaining, item{isHeld, h.Failures, h.ID, h.state == "sent"})
+		}
+	}
+}
+
+func (o *oracle) put(h *held, set bitfield.Set, to item) {
+	for bit := range set.All() {
+		o.items[h.Block.Ordinal(bit)] = to
+	}
+}
+
+func (o *oracle) schedule(h *held, set bitfield.Set, failures int) {
+	o.put(h, set, item{place: isScheduled, failures: failures})
+}
+
+// fault counts an attempt against items: they come again, or the last one that cannot be told from others fails.
+func (o *oracle) fault(h *held, set bitfield.Set, hopeless, singled bool) {
+	failures := h.Failures + 1
+	switch {
+	case failures < maxAttempts && !hopeless:
+		o.schedule(h, set, failures)
+	case set.Count() == 1 || singled:
+		o.put(h, set, item{place: isFailed})
+	default:
+		o.schedule(h, set, maxAttempts-1) // in halves, with one try each
+	}
+}
+
+// take is a recording.
+func (o *oracle) take(answers []workqueue.Answer) []workqueue.Verdict {
+	verdicts := make([]workqueue.Verdict, len(answers))
+	for i := range answers {
+		verdicts[i] = o.takeOne(&answers[i])
+	}
+	for _, h := range o.all {
+		if h.touched {
+			o.close(h)
+			h.touched, h.retry = false, bitfield.Set{}
+		}
+	}
+	o.sync()
+	return verdicts
+}
+
+func (o *oracle) takeOne(a *workqueue.Answer) (v workqueue.Verdict) {
+	at := slices.IndexFunc(o.all, func(h *held) bool { return h.ID == a.Slice })
+	if at < 0 || !o.all[at].live() {
+		return workqueue.Verdict{Stale: true}
+	}
+	h := o.all[at]
+	if a.Endpoint != endpoint {
+		return workqueue.Verdict{Endpoint: endpoint}
+	}
+	h.touched = true
+	if a.Answered >= 0 {
+		h.answered = a.Answered
+	}
+	if a.Failure != nil {
+		h.failure = a.Failure
+	}
+	members := ordinals(h.Slice)
+	for _, slot := range a.Slots {
+		if !slices.Contains(members, slot.Ordinal) {
+			v.Foreign = append(v.Foreign, slot.Ordinal)
+			continue
+		}
+		_, bit := slot.Ordinal.Block()
+		if !h.remaining.Has(bit) {
+			v.Duplicates++
+			continue
+		}
+		v.Taken++
+		h.remaining.Remove(bit)
+		switch {
+		case slot.Err == nil:
+			o.items[slot.Ordinal] = item{place: isDone}
+		case slot.Err.Retry && h.Failures+1 < maxAttempts:
+			h.retry.Add(bit)
+			o.items[slot.Ordinal] = item{place: isScheduled, failures: h.Failures + 1}
+		default:
+			o.items[slot.Ordinal] = item{place: isFailed}
+		}
+	}
+	return v
+}
+
+// close ends a slice once it has as many slots as its reply announced.
+func (o *oracle) close(h *held) {
+	got := h.Mask.Count() - h.remaining.Count()
+	switch {
+	case h.remaining.Empty():
+	case h.answered < 0 || got < h.answered:
+		return // more is to come
+	case h.failure != nil:
+		o.fault(h, h.remaining, !h.failure.Retry, false)
+	default:
+		o.fault(h, h.remaining, false, true)
+	}
+	h.state = "recorded"
+}
+
+// complete notes a completion when there is one to tell.
+func (o *oracle) complete() bool {
+	if o.cancelled || !o.completed() || slices.Contains(o.finished, o.generation) {
+		return false
+	}
+	o.finished = append(o.finished, o.generation)
+	return true
+}
+
+// reset is a re-run; it returns the number of items.
+func (o *oracle) reset(sel workqueue.Selection) int {
+	if o.cancelled {
+		return 0
+	}
+	n := 0
+	for i := range o.items {
+		failed, done := o.items[i].place == isFailed, o.items[i].place == isDone
+		if sel.Failed && failed || i < len(sel.Keys) && (failed || done) {
+			o.items[i] = item{place: isReady}
+			n++
+		}
+	}
+	if n > 0 {
+		o.generation++
+	}
+	return n
+}
+
+// cancel ends every slice. Items of a cancelled run that were in flight are nowhere; read shows them as ready.
+func (o *oracle) cancel() {
+	o.cancelled = true
+	for _, h := range o.all {
+		if h.live() {
+			h.state = "cancelled"
+		}
+	}
+	for i := range o.items {
+		if o.items[i].place == isScheduled || o.items[i].place == isHeld {
+			o.items[i] = item{}
+		}
+	}
+}
