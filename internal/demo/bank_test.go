@@ -3,13 +3,14 @@ package demo
 import (
 	"strings"
 	"testing"
-
-	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 func TestBankKeepsItsInvariant(t *testing.T) {
 	t.Parallel()
-	b := newTestBank(t)
+	b := emptyBank(t)
+	must(t, b.create(t.Context(), 1))
+	must(t, b.years(t.Context(), 200, 400))
+	must(t, b.prepare(t.Context()))
 	if n := b.number(t, `SELECT count(*) FROM pgbench_accounts`); n != AccountsPerScale {
 		t.Errorf("%d accounts, want %d", n, AccountsPerScale)
 	}
@@ -32,7 +33,7 @@ const fingerprint = `SELECT (SELECT sum(hashtextextended(a::text, 1) % 1000003) 
 
 func TestRepairUndoesDamage(t *testing.T) {
 	t.Parallel()
-	b := newTestBank(t)
+	b := smallBank(t)
 	before := b.number(t, fingerprint)
 
 	d, err := b.hurt(t.Context())
@@ -62,7 +63,7 @@ func TestRepairUndoesDamage(t *testing.T) {
 
 func TestDamageNeedsMovements(t *testing.T) {
 	t.Parallel()
-	b := newTestBank(t)
+	b := smallBank(t)
 	_, err := b.pool.Exec(t.Context(), `DELETE FROM pgbench_history`)
 	must(t, err)
 	if _, err := b.hurt(t.Context()); err == nil || !strings.Contains(err.Error(), "--transactions") {
@@ -72,9 +73,7 @@ func TestDamageNeedsMovements(t *testing.T) {
 
 func TestMissingProgramIsNamed(t *testing.T) {
 	t.Parallel()
-	b, err := newBank(testenv.Database(t), t.TempDir())
-	must(t, err)
-	if err := b.run(t.Context(), "pgbench-of-nowhere"); err == nil || !strings.Contains(err.Error(), "is missing") {
+	if err := emptyBank(t).run(t.Context(), "pgbench-of-nowhere"); err == nil || !strings.Contains(err.Error(), "is missing") {
 		t.Errorf("got %v, want an error that says what is missing", err)
 	}
 }

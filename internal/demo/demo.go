@@ -80,7 +80,12 @@ func (d *demo) open(ctx context.Context) (err error) {
 	d.postgres, err = embedded.StartPostgres(ctx, embedded.PostgresConfig{
 		DataDir: d.dir.file(serversDir, "postgres"), Bound: true,
 	})
-	if err != nil {
+	var access *embedded.AccessError
+	switch {
+	case errors.As(err, &access):
+		return fmt.Errorf("user %s, whom PostgreSQL runs as, cannot work in %s; choose another directory with --dir",
+			access.User, access.At)
+	case err != nil:
 		return fmt.Errorf("start a private PostgreSQL: %w", err)
 	}
 	d.onStop(d.postgres.Stop)
@@ -218,7 +223,7 @@ func (d *demo) prove(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	books, err := d.bank.books(ctx, d.config.Scale)
+	books, err := d.bank.books(ctx, d.accounts())
 	if err != nil {
 		return err
 	}

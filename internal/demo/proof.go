@@ -63,9 +63,8 @@ FROM pgbench_accounts a LEFT JOIN last_year l USING (aid)`
 	selectHistory = `SELECT count(*), coalesce(sum(delta), 0) FROM pgbench_history`
 )
 
-// books reads the bank: 16 bytes an account.
-func (b *bank) books(ctx context.Context, scale int) (*books, error) {
-	n := scale * AccountsPerScale
+// books reads the bank, which has n accounts: 16 bytes each.
+func (b *bank) books(ctx context.Context, n int) (*books, error) {
 	all := &books{opening: make([]int64, n), closing: make([]int64, n)}
 	err := b.with(ctx, "read the bank's books", func(conn *pgx.Conn) error {
 		if err := conn.QueryRow(ctx, selectHistory).Scan(&all.movements, &all.sum); err != nil {

@@ -16,23 +16,41 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// testBank is a bank of scale 1 after two short years, in a database of the test's own.
+// testBank is a bank in a database of the test's own.
 type testBank struct {
 	*bank
 	pool *pgxpool.Pool
 }
 
-func newTestBank(t *testing.T) *testBank {
+// emptyBank is one that nobody has filled.
+func emptyBank(t *testing.T) *testBank {
 	t.Helper()
 	url := testenv.Database(t)
 	installs, err := embedded.FindInstalls(t.Context())
 	must(t, err)
 	b, err := newBank(url, installs[0].Dir)
 	must(t, err)
-	must(t, b.create(t.Context(), 1))
-	must(t, b.years(t.Context(), 200, 400))
-	must(t, b.prepare(t.Context()))
 	return &testBank{bank: b, pool: testenv.Connect(t, url)}
+}
+
+const (
+	smallAccounts = 500
+	// smallTables are pgbench's after two years, on a scale that is quick to look at.
+	smallTables = `
+CREATE TABLE pgbench_branches AS SELECT 1 AS bid;
+CREATE TABLE pgbench_accounts AS SELECT aid, 1 AS bid, aid * 10 AS abalance FROM generate_series(1, 500) aid;
+CREATE TABLE pgbench_history AS SELECT g % 100 + 1 AS aid, g * 7 - 900 AS delta FROM generate_series(1, 400) g;
+CREATE TABLE last_year AS SELECT aid, abalance AS closing FROM pgbench_accounts;
+UPDATE pgbench_accounts a SET abalance = abalance + (SELECT sum(delta) FROM pgbench_history h WHERE h.aid = a.aid)
+WHERE aid <= 100`
+)
+
+func smallBank(t *testing.T) *testBank {
+	t.Helper()
+	b := emptyBank(t)
+	_, err := b.pool.Exec(t.Context(), smallTables)
+	must(t, err)
+	return b
 }
 
 // number is one number from the bank.

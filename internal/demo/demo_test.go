@@ -1,0 +1,151 @@
+package demo
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience bounds each whole demo.
+const patience = 3 * time.Minute
+
+// TestDemo runs three whole demos at once, on the program as it is built.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "tranche")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", program, "../../cmd/tranche")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build tranche: %v\n%s", err, out)
+	}
+	t.Run("proves", func(t *testing.T) { t.Parallel(); testProves(t, program) })
+	t.Run("notices a false statement", func(t *testing.T) { t.Parallel(); testNotices(t, program) })
+	t.Run("stops when told", func(t *testing.T) { t.Parallel(); testStops(t, program) })
+}
+
+func demoCommand(t *testing.T, program, dir string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, program, "demo", "--dir", dir, "--transactions", "1000")
+	cmd.Env = environment() // a bank or a server of the tester's must not matter
+	gently(cmd)
+	return cmd
+}
+
+// openTempDir is a directory that PostgreSQL's user can reach when the tests run as root; t.TempDir is not.
+func openTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tranche-demo-") //nolint:usetesting // see above
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	must(t, os.Chmod(dir, 0o755)) //nolint:gosec // see above
+	return dir
+}
+
+func testProves(t *testing.T, program string) {
+	t.Helper()
+	dir := openTempDir(t)
+	out, err := demoCommand(t, program, dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text := string(out)
+	for _, want := range []string{
+		"99,997 of 100,000 items done, 3 failed", "no_balance", "unknown_branch", "branch 991 does not exist",
+		"broken_movement", "runs 3 items again", "100,000 of 100,000 items done, 0 failed",
+		"executed again                   3 =           3", "Everything agrees", dir,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the demo does not say %q", want)
+		}
+	}
+	if strings.Contains(text, "\x1b") || strings.Contains(text, "\r") {
+		t.Error("the demo writes for a terminal where there is none")
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+	statements, err := os.ReadFile(filepath.Join(dir, statementsFile))
+	must(t, err)
+	if n := bytes.Count(statements, []byte("\n")); n != AccountsPerScale {
+		t.Errorf("%d statements were left, want %d", n, AccountsPerScale)
+	}
+	expectNothingLeft(t, text, dir)
+}
+
+func testNotices(t *testing.T, program string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	dir := openTempDir(t)
+	var out bytes.Buffer
+	err := Run(ctx, Config{Program: program, Dir: dir, Transactions: 1000, Out: &out, Err: io.Discard,
+		exported: func(file string) error {
+			text, err := os.ReadFile(file)
+			falsified := bytes.Replace(text, []byte(`"opening":`), []byte(`"opening":1`), 1)
+			return errors.Join(err, os.WriteFile(file, falsified, 0o600))
+		},
+	})
+	var unequal *UnequalError
+	if !errors.As(err, &unequal) || len(unequal.Differences) != 1 ||
+		!strings.HasPrefix(unequal.Differences[0], "opening balances equal 99,999, but 100,000") {
+		t.Errorf("got %v, want one opening balance to be unequal\n%s", err, out.String())
+	}
+	if !strings.Contains(out.String(), "NO  opening balances equal") || strings.Contains(out.String(), "agrees") {
+		t.Errorf("the person is told something else:\n%s", out.String())
+	}
+	expectNothingLeft(t, out.String(), dir)
+}
+
+func testStops(t *testing.T, program string) {
+	t.Helper()
+	dir := openTempDir(t)
+	cmd := demoCommand(t, program, dir)
+	pipe, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	var said strings.Builder
+	interrupted := false
+	for lines := bufio.NewScanner(pipe); lines.Scan(); {
+		said.WriteString(lines.Text() + "\n")
+		if strings.Contains(lines.Text(), " started: ") { // the run is under way
+			must(t, cmd.Process.Signal(os.Interrupt))
+			interrupted = true
+		}
+	}
+	err = cmd.Wait()
+	if !interrupted || cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("interrupted: %v; ended with %v, want exit code 1\n%s", interrupted, err, said.String())
+	}
+	expectNothingLeft(t, said.String(), dir)
+}
+
+// expectNothingLeft looks for the processes that the demo named, and for its servers' data.
+func expectNothingLeft(t *testing.T, text, dir string) {
+	t.Helper()
+	pids := regexp.MustCompile(`(?m)^pid (\d+),`).FindAllStringSubmatch(text, -1)
+	if len(pids) != 2 {
+		t.Errorf("the demo names %d processes, want 2\n%s", len(pids), text)
+	}
+	for _, match := range pids {
+		pid, err := strconv.Atoi(match[1])
+		must(t, err)
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("process %d is still there (%v)", pid, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, serversDir)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the servers' data is still there (%v)", err)
+	}
+}
