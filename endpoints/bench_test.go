@@ -1,7 +1,6 @@
 package endpoints
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -45,30 +44,6 @@ func BenchmarkParseReply(b *testing.B) {
 		reply, err := ParseReply(subject, h, body, Limits{})
 		if err != nil || len(reply.Slots) != benchChunk {
 			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/slot")
-}
-
-// BenchmarkJSONTextDecoder is the road not taken: the same body read through jsontext.Decoder.
-func BenchmarkJSONTextDecoder(b *testing.B) {
-	_, body := benchReply(benchMeta())
-	b.ReportAllocs()
-	for b.Loop() {
-		dec := jsontext.NewDecoder(bytes.NewReader(body), jsontext.AllowDuplicateNames(true))
-		for range 3 { // {"slots":[
-			_, _ = dec.ReadToken()
-		}
-		n := 0
-		for ; dec.PeekKind() == '{'; n++ {
-			for range 4 { // {"i":17,"d":
-				_, _ = dec.ReadToken()
-			}
-			_, _ = dec.ReadValue()
-			_, _ = dec.ReadToken()
-		}
-		if n != benchChunk {
-			b.Fatalf("%d slots", n)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/slot")

@@ -26,51 +26,51 @@ func parseRequest(h nats.Header, body []byte, limits Limits) (*request, error) {
 	if body, err = decode(h, body, limits.MaxBody); err != nil {
 		return r, about(meta, err)
 	}
-	s := newScanner(body, limits.MaxDepth)
-	r.scan(&s, limits.MaxSlots)
-	if s.err != nil {
+	in := newBodyReader(body, limits.MaxDepth)
+	r.scan(in, limits.MaxSlots)
+	if in.err != nil {
 		r.items = nil
-		return r, about(meta, s.err)
+		return r, about(meta, in.err)
 	}
 	return r, nil
 }
 
-func (r *request) scan(s *scanner, maxItems int) {
+func (r *request) scan(in *bodyReader, maxItems int) {
 	seen := false
-	s.expect('{')
-	for first := true; s.more(first, '}'); first = false {
-		switch string(s.name()) {
-		case "items":
-			once(s, &seen, "items")
-			r.scanItems(s, maxItems)
+	in.open('{')
+	for in.more() {
+		switch string(in.name()) {
+		case `"items"`:
+			once(in, &seen, "items")
+			r.scanItems(in, maxItems)
 		default:
-			s.value()
+			in.value()
 		}
 	}
-	s.end()
+	in.end()
 	if len(r.items) == 0 {
-		s.fail(ReasonSlot, `the body has no "items"`)
+		in.fail(ReasonSlot, `the body has no "items"`)
 	}
 }
 
 // scanItems reads the items. Their keys share one string: half the garbage of one each.
-func (r *request) scanItems(s *scanner, maxItems int) {
+func (r *request) scanItems(in *bodyReader, maxItems int) {
 	var keys []byte
 	var ends []int
-	s.expect('[')
-	for first := true; s.more(first, ']'); first = false {
+	in.open('[')
+	for in.more() {
 		if len(r.items) == maxItems {
-			s.fail(ReasonTooMany, "more than %d items", maxItems)
+			in.fail(ReasonTooMany, "more than %d items", maxItems)
 			return
 		}
-		start := s.pos
+		start := in.pos()
 		var item rawItem
-		item, keys = scanItem(s, keys)
-		if s.err != nil {
+		item, keys = scanItem(in, keys)
+		if in.err != nil {
 			return
 		}
 		if r.items == nil {
-			room := min((len(s.body)-start)/(s.pos-start)+2, maxItems)
+			room := min((len(in.body)-start)/(in.pos()-start)+2, maxItems)
 			r.items, ends = make([]rawItem, 0, room), make([]int, 0, room)
 		}
 		r.items = append(r.items, item)
@@ -84,26 +84,26 @@ func (r *request) scanItems(s *scanner, maxItems int) {
 }
 
 // scanItem reads {"i":17,"k":"CUST-18","d":…} and appends the key to keys.
-func scanItem(s *scanner, keys []byte) (item rawItem, grown []byte) {
-	var seenI, seenK bool
-	start := s.pos
-	s.expect('{')
-	for first := true; s.more(first, '}'); first = false {
-		switch string(s.name()) {
-		case "i":
-			once(s, &seenI, "i")
-			item.ordinal = s.ordinal()
-		case "k":
-			once(s, &seenK, "k")
-			keys = s.appendText(keys, s.str())
-		case "d":
-			item.payload = s.value()
+func scanItem(in *bodyReader, keys []byte) (item rawItem, grown []byte) {
+	var seenI, seenK, seenD bool
+	in.open('{')
+	for in.more() {
+		switch string(in.name()) {
+		case `"i"`:
+			once(in, &seenI, "i")
+			item.ordinal = in.ordinal()
+		case `"k"`:
+			once(in, &seenK, "k")
+			keys = in.text(keys)
+		case `"d"`:
+			once(in, &seenD, "d")
+			item.payload = in.value()
 		default:
-			s.value()
+			in.value()
 		}
 	}
-	if s.err == nil && (!seenI || !seenK || item.payload == nil) {
-		s.fail(ReasonSlot, `the item at byte %d must have "i", "k" and "d"`, start)
+	if in.err == nil && (!seenI || !seenK || !seenD) {
+		in.fail(ReasonSlot, `the item that ends at byte %d must have "i", "k" and "d"`, in.pos())
 	}
 	return item, keys
 }

@@ -21,12 +21,6 @@ const (
 	ReasonFinal    = "final"    // Tranche-Final contradicts the body
 )
 
-// ErrAnswered is returned when an item is answered a second time. The first answer stands.
-var ErrAnswered = errors.New("the item is already answered")
-
-// ErrChunkClosed is returned when an item is answered after its handler has returned.
-var ErrChunkClosed = errors.New("the chunk is closed: its handler has returned")
-
 // MalformedError is returned for a message that cannot be understood. Nothing of it may be used.
 type MalformedError struct {
 	Reason string // one of the Reason constants

@@ -65,10 +65,10 @@ func (r *Reply) parseBody(h nats.Header, body []byte, limits Limits) error {
 	}
 	code := h.Get(HeaderErrorCode)
 	if len(body) > 0 || code == "" {
-		s := newScanner(body, limits.MaxDepth)
-		r.scan(&s, limits.MaxSlots)
-		if s.err != nil {
-			return s.err
+		in := newBodyReader(body, limits.MaxDepth)
+		r.scan(in, limits.MaxSlots)
+		if in.err != nil {
+			return in.err
 		}
 	}
 	if code == "" || r.Failure != nil {
@@ -104,46 +104,46 @@ func (r *Reply) parseFinal(h nats.Header, limits Limits) error {
 }
 
 // scan reads {"slots":[…]} or {"error":{…}} or both. Members it does not know are skipped.
-func (r *Reply) scan(s *scanner, maxSlots int) {
+func (r *Reply) scan(in *bodyReader, maxSlots int) {
 	slots := false
-	s.expect('{')
-	for first := true; s.more(first, '}'); first = false {
-		switch string(s.name()) {
-		case "slots":
+	in.open('{')
+	for in.more() {
+		switch string(in.name()) {
+		case `"slots"`:
 			if slots {
-				s.fail(ReasonSlot, `"slots" stands twice`)
+				in.fail(ReasonSlot, `"slots" stands twice`)
 			}
 			slots = true
-			r.scanSlots(s, maxSlots)
-		case "error":
+			r.scanSlots(in, maxSlots)
+		case `"error"`:
 			if r.Failure != nil {
-				s.fail(ReasonSlot, `"error" stands twice`)
+				in.fail(ReasonSlot, `"error" stands twice`)
 			}
-			r.Failure = scanError(s)
+			r.Failure = scanError(in)
 		default:
-			s.value()
+			in.value()
 		}
 	}
-	s.end()
+	in.end()
 	if !slots && r.Failure == nil {
-		s.fail(ReasonSlot, `the body has neither "slots" nor "error"`)
+		in.fail(ReasonSlot, `the body has neither "slots" nor "error"`)
 	}
 }
 
-func (r *Reply) scanSlots(s *scanner, maxSlots int) {
-	s.expect('[')
-	for first := true; s.more(first, ']'); first = false {
+func (r *Reply) scanSlots(in *bodyReader, maxSlots int) {
+	in.open('[')
+	for in.more() {
 		if len(r.Slots) == maxSlots {
-			s.fail(ReasonTooMany, "more than %d slots", maxSlots)
+			in.fail(ReasonTooMany, "more than %d slots", maxSlots)
 			return
 		}
-		start := s.pos
-		slot := scanSlot(s)
-		if s.err != nil {
+		start := in.pos()
+		slot := scanSlot(in)
+		if in.err != nil {
 			return
 		}
 		if r.Slots == nil { // the first slot tells about how many there will be
-			r.Slots = make([]Slot, 0, min((len(s.body)-start)/(s.pos-start)+2, maxSlots))
+			r.Slots = make([]Slot, 0, min((len(in.body)-start)/(in.pos()-start)+2, maxSlots))
 		}
 		r.Slots = append(r.Slots, slot)
 	}
@@ -153,92 +153,90 @@ func (r *Reply) scanSlots(s *scanner, maxSlots int) {
 type slotFields struct{ i, d, t, b, e bool }
 
 // once notes a member and fails when it stands twice.
-func once(s *scanner, seen *bool, name string) {
+func once(in *bodyReader, seen *bool, name string) {
 	if *seen {
-		s.fail(ReasonSlot, "a slot ending at byte %d has %q twice", s.pos, name)
+		in.fail(ReasonSlot, "what ends at byte %d has %q twice", in.pos(), name)
 	}
 	*seen = true
 }
 
-func scanSlot(s *scanner) (slot Slot) {
+func scanSlot(in *bodyReader) (slot Slot) {
 	var seen slotFields
 	var encoded []byte
-	start := s.pos
-	s.expect('{')
-	for first := true; s.more(first, '}'); first = false {
-		switch string(s.name()) {
-		case "i":
-			once(s, &seen.i, "i")
-			slot.Ordinal = s.ordinal()
-		case "d":
-			once(s, &seen.d, "d")
-			slot.Data = s.value()
-		case "t":
-			once(s, &seen.t, "t")
-			slot.ContentType = s.text(s.str())
-		case "b":
-			once(s, &seen.b, "b")
-			encoded = s.str()
-		case "e":
-			once(s, &seen.e, "e")
-			slot.Err = scanError(s)
+	in.open('{')
+	for in.more() {
+		switch string(in.name()) {
+		case `"i"`:
+			once(in, &seen.i, "i")
+			slot.Ordinal = in.ordinal()
+		case `"d"`:
+			once(in, &seen.d, "d")
+			slot.Data = in.value()
+		case `"t"`:
+			once(in, &seen.t, "t")
+			slot.ContentType = string(in.text(nil))
+		case `"b"`:
+			once(in, &seen.b, "b")
+			encoded = in.text([]byte{})
+		case `"e"`:
+			once(in, &seen.e, "e")
+			slot.Err = scanError(in)
 		default:
-			s.value()
+			in.value()
 		}
 	}
-	if s.err == nil {
-		checkSlot(s, start, &slot, seen, encoded)
+	if in.err == nil {
+		checkSlot(in, &slot, seen, encoded)
 	}
 	return slot
 }
 
 // checkSlot holds a slot to the rule: an ordinal, and exactly one of a result, a binary result and an error.
-func checkSlot(s *scanner, start int, slot *Slot, seen slotFields, encoded []byte) {
+func checkSlot(in *bodyReader, slot *Slot, seen slotFields, encoded []byte) {
 	switch {
 	case !seen.i:
-		s.fail(ReasonSlot, `the slot at byte %d has no "i"`, start)
+		in.fail(ReasonSlot, `the slot that ends at byte %d has no "i"`, in.pos())
 	case seen.d && !seen.b && !seen.e && !seen.t, seen.e && !seen.d && !seen.b && !seen.t:
 	case seen.b && !seen.d && !seen.e:
-		slot.Data = decodeBinary(s, slot.Ordinal, encoded)
+		slot.Data = decodeBinary(in, slot.Ordinal, encoded)
 		if !seen.t {
 			slot.ContentType = DefaultBinaryType
 		} else if !validContentType(slot.ContentType) {
-			s.fail(ReasonSlot, "slot %d has content type %.80q, which is not one", slot.Ordinal, slot.ContentType)
+			in.fail(ReasonSlot, "slot %d has content type %.80q, which is not one", slot.Ordinal, slot.ContentType)
 		}
 	default:
-		s.fail(ReasonSlot, `slot %d must have exactly one of "d", "b" (with "t") and "e"`, slot.Ordinal)
+		in.fail(ReasonSlot, `slot %d must have exactly one of "d", "b" (with "t") and "e"`, slot.Ordinal)
 	}
 }
 
-func decodeBinary(s *scanner, ordinal int, quoted []byte) []byte {
-	text := quoted[1 : len(quoted)-1]
+func decodeBinary(in *bodyReader, ordinal int, text []byte) []byte {
 	data := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
 	n, err := base64.StdEncoding.Strict().Decode(data, text)
 	if err != nil {
-		s.fail(ReasonSlot, "slot %d: b is not standard base64 with padding", ordinal)
+		in.fail(ReasonSlot, "slot %d: b is not standard base64 with padding", ordinal)
 	}
 	return data[:n]
 }
 
 // scanError reads {"code":…,"message":…,"retry":…}. Only the code is required.
-func scanError(s *scanner) *SlotError {
+func scanError(in *bodyReader) *SlotError {
 	var e SlotError
-	s.expect('{')
-	for first := true; s.more(first, '}'); first = false {
-		switch string(s.name()) {
-		case "code":
-			e.Code = s.text(s.str())
-		case "message":
-			e.Message = cleanMessage(s.text(s.str()))
-		case "retry":
-			e.Retry = s.boolean()
+	in.open('{')
+	for in.more() {
+		switch string(in.name()) {
+		case `"code"`:
+			e.Code = string(in.text(nil))
+		case `"message"`:
+			e.Message = cleanMessage(string(in.text(nil)))
+		case `"retry"`:
+			e.Retry = in.boolean()
 		default:
-			s.value()
+			in.value()
 		}
 	}
-	if s.err == nil && !validCode(e.Code) {
-		s.fail(ReasonSlot, "the error that ends at byte %d has code %.80q; it must be 1 to %d of A-Z a-z 0-9 _ . -",
-			s.pos, e.Code, MaxCodeLength)
+	if in.err == nil && !validCode(e.Code) {
+		in.fail(ReasonSlot, "the error that ends at byte %d has code %.80q; it must be 1 to %d of A-Z a-z 0-9 _ . -",
+			in.pos(), e.Code, MaxCodeLength)
 	}
 	return &e
 }

@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"reflect"
@@ -29,7 +30,7 @@ func TestParseReply(t *testing.T) {
 	meta.Step, meta.Attempt, meta.Generation, meta.Mode = 3, 2, 5, ModeSingle
 	body := ` { "later" : [ {} ], "slots" : [ {"i":17,"d":{"a":[1,2.5e-3]}} , {"e":{"code":"x.Y-1",` +
 		`"message":"m\u00e9\u0000","retry":true},"i":0},` +
-		`{"t":"application/pdf","i":2147483647,"b":"JVBERg=="},{"i":4,"d":null,"more":0}]} `
+		`{"t":"application\/pdf","i":2147483647,"b":"JVBER\u0067=="},{"i":4,"d":null,"more":0}]} `
 	reply, err := ParseReply("tranche.reply.statement", with(meta, HeaderFinal, "9", HeaderService, "s@1 i"),
 		[]byte(body), Limits{})
 	check(t, err)
@@ -105,6 +106,7 @@ func TestParseReplyRefuses(t *testing.T) {
 		"negative ordinal":   {reason: ReasonSlot, body: slot(`{"i":-1,"d":1}`)},
 		"fraction":           {reason: ReasonSlot, body: slot(`{"i":1.5,"d":1}`)},
 		"large ordinal":      {reason: ReasonSlot, body: slot(`{"i":2147483648,"d":1}`)},
+		"escaped member":     {reason: ReasonSlot, body: slot(`{"\u0069":1,"d":1}`)},
 		"ordinal twice":      {reason: ReasonSlot, body: slot(`{"i":1,"i":2,"d":1}`)},
 		"neither":            {reason: ReasonSlot, body: slot(`{"i":1}`)},
 		"both":               {reason: ReasonSlot, body: slot(`{"i":1,"d":1,"e":{"code":"x"}}`)},
@@ -138,6 +140,80 @@ func TestParseReplyRefuses(t *testing.T) {
 				t.Error("the error does not say which slice")
 			}
 		})
+	}
+}
+
+func TestDepthOfValues(t *testing.T) {
+	t.Parallel()
+	nest := func(open, middle, end string, n int) string {
+		return strings.Repeat(open, n) + middle + strings.Repeat(end, n)
+	}
+	for name, tc := range map[string]struct {
+		value string
+		deep  bool
+	}{
+		"arrays":          {nest("[", "1", "]", DefaultMaxDepth), false},
+		"deeper arrays":   {nest("[", "1", "]", DefaultMaxDepth+1), true},
+		"empty innermost": {nest("[", "", "]", DefaultMaxDepth+1), true},
+		"objects":         {nest(`{"a":`, "1", "}", DefaultMaxDepth), false},
+		"deeper objects":  {nest(`{"a":`, "1", "}", DefaultMaxDepth+1), true},
+		"wide":            {"[" + strings.Repeat(`{"a":[]},`, 1000) + "0]", false},
+		"only text":       {`"` + strings.Repeat("[{", 1000) + `"`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, body := range []string{`{"slots":[{"i":1,"d":` + tc.value + `}]}`, `{"x":` + tc.value + `,"slots":[]}`} {
+				_, err := ParseReply("tranche.reply.x", with(newMeta()), []byte(body), Limits{})
+				var bad *MalformedError
+				if deep := errors.As(err, &bad) && bad.Reason == ReasonDepth; deep != tc.deep || err != nil && !deep {
+					t.Errorf("%v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestSlotsAliasTheBody holds ParseReply to what it says of memory: the body is only read, and lives on in the slots.
+func TestSlotsAliasTheBody(t *testing.T) {
+	t.Parallel()
+	h, body := benchReply(newMeta())
+	before := bytes.Clone(body)
+	reply, err := ParseReply("tranche.reply.x", h, body, Limits{})
+	check(t, err)
+	if !bytes.Equal(body, before) {
+		t.Fatal("the body was written to")
+	}
+	for _, slot := range reply.Slots {
+		want := fmt.Sprintf(`{"account":%d,"opening":%[1]d.25,"closing":99.5,"movements":12,"name":"CUST-%[1]d"}`,
+			slot.Ordinal)
+		if string(slot.Data) != want {
+			t.Fatalf("slot %d is %s", slot.Ordinal, slot.Data)
+		}
+		if cap(slot.Data) != len(slot.Data) {
+			t.Fatal("appending to a slot would write to the body")
+		}
+	}
+	at := bytes.Index(body, reply.Slots[0].Data)
+	if &body[at] != &reply.Slots[0].Data[0] {
+		t.Error("the slots were copied")
+	}
+}
+
+func TestMalformedErrorTellsTheByte(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{"slots":[{"i":1,"d":truE}]}`: "byte 24",
+		`{"slots":[{"i":x}]}`:          "byte 15",
+		`{"slots":[{"i":-1,"d":1}]}`:   "byte 17",
+		`{"slots":[{"d":1}]}`:          "byte 17",
+		`{"slots":{}}`:                 "byte 10",
+		`{"slots":[]} 1`:               "byte 14",
+	} {
+		_, err := ParseReply("tranche.reply.x", with(newMeta()), []byte(body), Limits{})
+		if err == nil || !strings.Contains(err.Error(), want+" ") && !strings.Contains(err.Error(), want+":") &&
+			!strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", body, err, want)
+		}
 	}
 }
 
@@ -224,6 +300,7 @@ func FuzzParseRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"items":[{"i":17,"k":"CUST-18","d":{"a":1}},{"d":null,"k":"\u00e9\"","i":0}]}`,
 		`{"items":[]}`, `{"items":[{"i":1,"k":"a"}]}`, `{"items":{}}`, `{"items":[{"i":1,"k":"a","d":1}],"items":[]}`,
+		`{"items":[{"i":1,"k":"a","d":1,"d":2}]}`,
 	} {
 		f.Add([]byte(seed), "")
 		f.Add(compress([]byte(seed)), "zstd")
