@@ -73,7 +73,8 @@ func TestDamageNeedsMovements(t *testing.T) {
 
 func TestMissingProgramIsNamed(t *testing.T) {
 	t.Parallel()
-	if err := emptyBank(t).run(t.Context(), "pgbench-of-nowhere"); err == nil || !strings.Contains(err.Error(), "is missing") {
+	err := emptyBank(t).run(t.Context(), "pgbench-of-nowhere")
+	if err == nil || !strings.Contains(err.Error(), "is missing") {
 		t.Errorf("got %v, want an error that says what is missing", err)
 	}
 }

@@ -13,10 +13,10 @@ const (
 	AccountsPerScale = 100_000
 	// DefaultScale makes 100,000 accounts.
 	DefaultScale = 1
-	// DefaultTransactionsPerScale is how many movements a year has, unless told otherwise, up to MaxDefaultTransactions:
-	// it is the run that is to be shown, not pgbench.
+	// DefaultTransactionsPerScale is how many movements a year has, unless told otherwise.
 	DefaultTransactionsPerScale = 20_000
-	MaxDefaultTransactions      = 100_000
+	// MaxDefaultTransactions bounds that: it is the run that is to be shown, not pgbench.
+	MaxDefaultTransactions = 100_000
 
 	maxScale        = 200
 	minTransactions = 100

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,8 +64,8 @@ func Run(ctx context.Context, config Config) (err error) {
 func (d *demo) stop(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	for i := len(d.undo) - 1; i >= 0; i-- {
-		err = errors.Join(err, d.undo[i](ctx))
+	for _, undo := range slices.Backward(d.undo) {
+		err = errors.Join(err, undo(ctx))
 	}
 	return err
 }

@@ -49,7 +49,7 @@ func openTempDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "tranche-demo-") //nolint:usetesting // see above
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	must(t, os.Chmod(dir, 0o755)) //nolint:gosec // see above
+	must(t, os.Chmod(dir, 0o755))
 	return dir
 }
 

@@ -48,9 +48,9 @@ func (s *story) paint(colour, text string) string {
 func (s *story) title(text string) { s.write(s.paint(bold, text) + "\n") }
 
 // chapter begins a numbered part.
-func (s *story) chapter(format string, args ...any) {
+func (s *story) chapter(text string) {
 	s.step++
-	s.write("\n" + s.paint(bold, fmt.Sprintf("%d. %s", s.step, fmt.Sprintf(format, args...))) + "\n")
+	s.write("\n" + s.paint(bold, fmt.Sprintf("%d. %s", s.step, text)) + "\n")
 }
 
 // command shows what is about to be run, as it would be typed.

@@ -32,7 +32,7 @@ type shell struct {
 }
 
 func (sh *shell) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, sh.program, args...) //nolint:gosec // our own program
+	cmd := exec.CommandContext(ctx, sh.program, args...)
 	cmd.Dir, cmd.Env = sh.dir, sh.env
 	gently(cmd)
 	return cmd
