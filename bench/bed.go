@@ -38,8 +38,9 @@ type bed struct {
 
 // finish is a completion event and when it reached us.
 type finish struct {
-	run string
-	at  time.Time
+	run    string
+	loaded time.Time // when the API had answered the start
+	at     time.Time
 }
 
 // openBed starts everything with the settings that it has by default, and sends a first run through it.
@@ -124,7 +125,7 @@ func (b *bed) subscribe() error {
 			Run string `json:"run"`
 		}
 		if json.Unmarshal(m.Data, &event) == nil {
-			b.finished <- finish{event.Run, now}
+			b.finished <- finish{run: event.Run, at: now}
 		}
 	})
 	if err != nil {

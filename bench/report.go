@@ -58,12 +58,13 @@ func (r *report) tables() []*table {
 }
 
 func (r *report) rates() *table {
-	t := &table{heading: []string{"contestant", "items", "items/s, median", "min–max", "seconds, median"}}
+	t := &table{heading: []string{"contestant", "items", "items/s, median", "min–max", "seconds, median", "of it intake"}}
 	for _, res := range r.Results {
 		rate := res.rate()
 		seconds := res.spread(func(s sample) float64 { return s.Seconds })
 		t.add(res.Name, thousands(float64(res.Samples[0].Items)), thousands(rate.median),
-			thousands(rate.low)+"–"+thousands(rate.high), fmt.Sprintf("%.2f", seconds.median))
+			thousands(rate.low)+"–"+thousands(rate.high), fmt.Sprintf("%.2f", seconds.median),
+			share(res.spread(func(s sample) float64 { return s.Intake / s.Seconds }).median))
 	}
 	return t
 }

@@ -46,8 +46,8 @@ func TestReportAsMarkdown(t *testing.T) {
 	t.Parallel()
 	text := reportOf(t, formatMarkdown)
 	for _, line := range []string{
-		"| contestant | items | items/s, median | min–max | seconds, median |",
-		"| tranche | 1,000 | 123,456 | 123,456–123,456 | 0.01 |",
+		"| contestant | items | items/s, median | min–max | seconds, median | of it intake |",
+		"| tranche | 1,000 | 123,456 | 123,456–123,456 | 0.01 | – |",
 		"| 1 item: start to completion event | 200 | 12.3 | 0.0 | 0.0 |",
 		"- Not measured in this run: tranche / floor.",
 	} {

@@ -61,10 +61,12 @@ func (b *bed) complete(ctx context.Context, input items) (done finish, err error
 	if err != nil {
 		return done, err
 	}
+	loaded := time.Now()
 	for {
 		select {
 		case done := <-b.finished:
 			if done.run == run.Run {
+				done.loaded = loaded
 				return done, nil
 			}
 		case <-b.node.exited:

@@ -58,3 +58,11 @@ func mebibytes(bytes float64) string {
 	}
 	return fmt.Sprintf("%.0f MiB", bytes/(1<<20))
 }
+
+// share writes a part of 1, a dash for none.
+func share(of float64) string {
+	if of == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.0f%%", of*100)
+}

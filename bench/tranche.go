@@ -45,6 +45,7 @@ func (t *tranche) measure(ctx context.Context) (s sample, err error) {
 		return s, err
 	}
 	s, err = watch.stop(ctx, t.input.n)
+	s.Intake = done.loaded.Sub(watch.begun).Seconds()
 	s.PeakAnon, s.PeakStore = peaks.stop()
 	if err != nil {
 		return s, err

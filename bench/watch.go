@@ -11,6 +11,7 @@ import (
 type sample struct {
 	Items      int                `json:"items"`
 	Seconds    float64            `json:"seconds"`
+	Intake     float64            `json:"intake_seconds"` // until the run had its items; 0 where that is no stage
 	Rate       float64            `json:"items_per_second"`
 	WALPerItem float64            `json:"wal_bytes_per_item"`
 	CPU        map[string]float64 `json:"cpu_seconds"`          // by process; "postgres" is all of the cluster
