@@ -36,13 +36,22 @@ type publication struct {
 
 func (n *Node) publishAssigned(ctx context.Context, assigned <-chan assignment, published chan<- publication) {
 	for a := range assigned {
-		if ctx.Err() != nil {
-			continue // cut off: what is left is handed back with the session
-		}
+		n.publishPatiently(ctx, a, published) // once cut off it does nothing: what is left goes back with the session
+	}
+}
+
+// publishPatiently publishes a slice, however long PostgreSQL and NATS take to be there again, while the slice is this
+// node's and not due. To leave it claimed after the first error would cost its deadline when the session lives on.
+func (n *Node) publishPatiently(ctx context.Context, a assignment, published chan<- publication) {
+	for pause := republishPause; ctx.Err() == nil; pause = min(2*pause, maxRepublishPause) {
 		err := n.publishOne(ctx, a, published)
-		if err != nil && ctx.Err() == nil {
-			// The slice stays claimed; past its deadline it is issued again.
-			n.log.Warn("publish", zap.Stringer("slice", a.ID), zap.Error(err))
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		n.log.Warn("publish; trying again", zap.Stringer("slice", a.ID), zap.Error(err), zap.Duration("in", pause))
+		sleep(ctx, pause)
+		if n.Session() != a.session || time.Since(a.claimed) > a.timeout {
+			return // it belongs to others by now, or is about to
 		}
 	}
 }
@@ -53,6 +62,7 @@ func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- pu
 	meta := endpoints.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
 		Generation: int(a.Generation), Mode: endpoints.ModeBatch}
 	request := endpoints.NewRequestBuilder(a.endpoint, meta, int(n.nc.MaxPayload()))
+	request.SetParams(a.params)
 	fits := true
 	err := n.store.EachItem(ctx, a.Run, a.Block, &a.Mask, func(item workqueue.Item) bool {
 		fits = request.Add(int(item.Ordinal), string(item.Key), item.Payload)
@@ -109,9 +119,7 @@ func (n *Node) cut(ctx context.Context, a assignment, fitting int, published cha
 	}
 	n.stats.splits.Add(1)
 	for _, piece := range pieces {
-		if err := n.publishOne(ctx, assignment{piece, a.session, a.endpoint, a.timeout, time.Now()}, published); err != nil {
-			return err
-		}
+		n.publishPatiently(ctx, assignment{piece, a.session, a.endpoint, a.timeout, a.params, time.Now()}, published)
 	}
 	return nil
 }
@@ -186,7 +194,10 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 	}
 }
 
-const republishPause = 200 * time.Millisecond
+const (
+	republishPause    = 200 * time.Millisecond
+	maxRepublishPause = 2 * time.Second
+)
 
 func await(ctx context.Context, future jetstream.PubAckFuture) (*jetstream.PubAck, error) {
 	select {

@@ -26,15 +26,22 @@ type bundle struct {
 	pool  *pgxpool.Pool
 	store *workqueue.Store
 	ns    *embedded.NATS
+	dir   string // where the server keeps its streams
 	nc    *nats.Conn
 	node  *orchestrator.Node
 }
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	pool := testenv.Pool(t)
-	ns := testenv.NATS(t)
-	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	return setupOn(t, testenv.Pool(t))
+}
+
+// setupOn is setup with a database of the test's choice.
+func setupOn(t *testing.T, pool *pgxpool.Pool) *bundle {
+	t.Helper()
+	dir := t.TempDir() + "/nats"
+	ns := testenv.NATSWith(t, embedded.NATSConfig{StoreDir: dir})
+	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, dir: dir, nc: testenv.Conn(t, ns)}
 	b.node = b.startNode(t)
 	return b
 }

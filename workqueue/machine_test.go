@@ -410,8 +410,6 @@ func TestStoreAgainstAnOracle(t *testing.T) {
 			return
 		}
 		defer func() { failing = failing || t.Failed() }() // then the story is made shorter, however long that takes
-		b.exec(`TRUNCATE batchrun, run_step, work_queue, work_block, work_slice, work_part, work_error, run_event,
-			audit_log, tracker_batch, tracker_group, node_session`)
 		m := newMachine(t, b)
 		t.Repeat(rapid.StateMachineActions(m))
 		m.end(t)
