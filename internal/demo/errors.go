@@ -7,11 +7,12 @@ import (
 
 // UnequalError is returned when the proof failed.
 type UnequalError struct {
+	File        string   // of the statements
 	Differences []string // a line each
 }
 
 func (e *UnequalError) Error() string {
-	return "the statements do not agree with the bank: " + strings.Join(e.Differences, "; ")
+	return fmt.Sprintf("the statements in %s do not agree with the bank: %s", e.File, strings.Join(e.Differences, "; "))
 }
 
 // BusyError is returned when another demo works in the directory.

@@ -15,7 +15,10 @@ import (
 )
 
 // proof compares what was exported with what the bank has.
-type proof struct{ checks []check }
+type proof struct {
+	file   string
+	checks []check
+}
 
 // check is one comparison of the statements, on the left, with the bank, on the right.
 type check struct {
@@ -44,7 +47,7 @@ func (p *proof) verdict() error {
 		}
 	}
 	if len(differences) > 0 {
-		return &UnequalError{Differences: differences}
+		return &UnequalError{File: p.file, Differences: differences}
 	}
 	return nil
 }
@@ -112,7 +115,7 @@ func (all *books) prove(file string) (*proof, error) {
 		var line exportedLine
 		err := lines.Decode(&line)
 		if errors.Is(err, io.EOF) {
-			return t.proof(), nil
+			return t.proof(file), nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the statements back: %s, line %d: %w", file, n, err)
@@ -168,9 +171,9 @@ func note(kept *string, format string, args ...any) {
 	}
 }
 
-func (t *tally) proof() *proof {
+func (t *tally) proof(file string) *proof {
 	accounts := int64(len(t.closing))
-	return &proof{checks: []check{
+	return &proof{file: file, checks: []check{
 		{"statements", t.statements, accounts, "accounts", t.noStatement},
 		{"movements", t.count, t.movements, "rows in pgbench_history", ""},
 		{"sum of movements", t.total, t.sum, "sum of their delta", ""},
