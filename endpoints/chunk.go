@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 
 	"go.uber.org/zap"
@@ -57,6 +58,12 @@ func (c *Chunk[In, Out]) Keys() []string {
 // Meta returns what the request's headers say.
 func (c *Chunk[In, Out]) Meta() Meta { return c.job.request.Meta }
 
+// Param returns a parameter of the run, or "" when the run has none of that name.
+func (c *Chunk[In, Out]) Param(name string) string { return c.job.request.params[name] }
+
+// Params returns a copy of the run's parameters.
+func (c *Chunk[In, Out]) Params() map[string]string { return maps.Clone(c.job.request.params) }
+
 // Flush sends what has been answered so far, without waiting for it to arrive. Use it when the rest will take long.
 func (c *Chunk[In, Out]) Flush() {
 	a := &c.job.answers
@@ -101,7 +108,7 @@ func (i *Item[In, Out]) Retry(code, format string, args ...any) {
 
 // Info identifies the item.
 func (i *Item[In, Out]) Info() ItemInfo {
-	return ItemInfo{Meta: i.chunk.Meta(), Ordinal: i.Ordinal, Key: i.Key}
+	return ItemInfo{Meta: i.chunk.Meta(), Ordinal: i.Ordinal, Key: i.Key, params: i.chunk.job.request.params}
 }
 
 func (i *Item[In, Out]) answer(e *SlotError) {

@@ -5,7 +5,8 @@ import "github.com/nats-io/nats.go"
 // request is a list request as it came: payloads are raw and alias the body.
 type request struct {
 	Meta
-	items []rawItem
+	params map[string]string // of the run
+	items  []rawItem
 }
 
 type rawItem struct {
@@ -22,7 +23,7 @@ func parseRequest(h nats.Header, body []byte, limits Limits) (*request, error) {
 	if err != nil {
 		return nil, about(meta, err)
 	}
-	r := &request{Meta: meta}
+	r := &request{Meta: meta, params: map[string]string{}}
 	if body, err = decode(h, body, limits.MaxBody); err != nil {
 		return r, about(meta, err)
 	}
@@ -36,13 +37,16 @@ func parseRequest(h nats.Header, body []byte, limits Limits) (*request, error) {
 }
 
 func (r *request) scan(in *bodyReader, maxItems int) {
-	seen := false
+	var seenItems, seenParams bool
 	in.open('{')
 	for in.more() {
 		switch string(in.name()) {
 		case `"items"`:
-			once(in, &seen, "items")
+			once(in, &seenItems, "items")
 			r.scanItems(in, maxItems)
+		case `"params"`:
+			once(in, &seenParams, "params")
+			r.params = scanParams(in)
 		default:
 			in.value()
 		}
@@ -51,6 +55,20 @@ func (r *request) scan(in *bodyReader, maxItems int) {
 	if len(r.items) == 0 {
 		in.fail(ReasonSlot, `the body has no "items"`)
 	}
+}
+
+// scanParams reads {"year":"2026"}.
+func scanParams(in *bodyReader) map[string]string {
+	params := map[string]string{}
+	in.open('{')
+	for in.more() {
+		name, value := string(in.text(nil)), string(in.text(nil))
+		if _, twice := params[name]; twice {
+			in.fail(ReasonSlot, "the parameter that ends at byte %d, %.80q, stands twice", in.pos(), name)
+		}
+		params[name] = value
+	}
+	return params
 }
 
 // scanItems reads the items. Their keys share one string: half the garbage of one each.

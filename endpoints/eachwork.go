@@ -54,7 +54,7 @@ func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, s
 		if n >= len(items) {
 			return
 		}
-		contexts[n] = itemContext{Context: ctx, meta: &w.job.request.Meta, ordinal: items[n].Ordinal, key: items[n].Key}
+		contexts[n] = itemContext{Context: ctx, request: w.job.request, ordinal: items[n].Ordinal, key: items[n].Key}
 		w.call(&contexts[n], items[n])
 	}
 }

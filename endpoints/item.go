@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"maps"
 )
 
 // ItemInfo identifies an item and the attempt at it.
@@ -10,7 +11,15 @@ type ItemInfo struct {
 	Meta
 	Ordinal int
 	Key     string
+
+	params map[string]string
 }
+
+// Param returns a parameter of the run, or "" when the run has none of that name.
+func (i ItemInfo) Param(name string) string { return i.params[name] }
+
+// Params returns a copy of the run's parameters.
+func (i ItemInfo) Params() map[string]string { return maps.Clone(i.params) }
 
 // IdempotencyKey is the same for every attempt at the item in one generation of its run, and differs after a re-run. A
 // service whose work must not be done twice remembers it together with that work.
@@ -30,7 +39,7 @@ type itemKey struct{}
 // itemContext is the context of a HandleEach handler. The info is made only when it is asked for.
 type itemContext struct {
 	context.Context //nolint:containedctx // it is a context
-	meta            *Meta
+	request         *request
 	ordinal         int
 	key             string
 }
@@ -38,7 +47,7 @@ type itemContext struct {
 // Value answers for itemKey and passes on the rest.
 func (c *itemContext) Value(key any) any {
 	if key == (itemKey{}) {
-		return ItemInfo{Meta: *c.meta, Ordinal: c.ordinal, Key: c.key}
+		return ItemInfo{Meta: c.request.Meta, Ordinal: c.ordinal, Key: c.key, params: c.request.params}
 	}
 	return c.Context.Value(key)
 }

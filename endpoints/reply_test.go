@@ -300,7 +300,7 @@ func FuzzParseRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"items":[{"i":17,"k":"CUST-18","d":{"a":1}},{"d":null,"k":"\u00e9\"","i":0}]}`,
 		`{"items":[]}`, `{"items":[{"i":1,"k":"a"}]}`, `{"items":{}}`, `{"items":[{"i":1,"k":"a","d":1}],"items":[]}`,
-		`{"items":[{"i":1,"k":"a","d":1,"d":2}]}`,
+		`{"items":[{"i":1,"k":"a","d":1,"d":2}]}`, `{"params":{"a":"b","c":""},"items":[{"i":1,"k":"a","d":1}]}`,
 	} {
 		f.Add([]byte(seed), "")
 		f.Add(compress([]byte(seed)), "zstd")
@@ -354,6 +354,49 @@ func TestRequestBuilderRoundTrip(t *testing.T) {
 	}
 	if string(r.items[len(keys)].payload) != "null" {
 		t.Error("an empty payload is not null")
+	}
+}
+
+func TestRequestCarriesTheParamsOfTheRun(t *testing.T) {
+	t.Parallel()
+	b := NewRequestBuilder("x", newMeta(), 1<<20)
+	b.Add(0, "dropped", nil)
+	b.SetParams([]byte(`{"year": "2026", "é\"": ""}`))
+	b.Add(1, "k", []byte("2"))
+	msg := b.Msg()
+	if want := `{"params":{"year": "2026", "é\"": ""},"items":[{"i":1,"k":"k","d":2}]}`; string(msg.Data) != want {
+		t.Errorf("got %s, want %s", msg.Data, want)
+	}
+	r, err := parseRequest(msg.Header, msg.Data, Limits{})
+	check(t, err)
+	if want := map[string]string{"year": "2026", `é"`: ""}; !reflect.DeepEqual(r.params, want) || len(r.items) != 1 {
+		t.Errorf("%+v", r)
+	}
+	for _, params := range []string{"", "none"} {
+		if b.Reset("x", newMeta(), 1<<20); params == "" {
+			b.SetParams(nil)
+		}
+		if got := string(b.Msg().Data); got != `{"items":[]}` {
+			t.Errorf("without params: %s", got)
+		}
+	}
+}
+
+func TestRequestRefusesOddParams(t *testing.T) {
+	t.Parallel()
+	const items = `"items":[{"i":1,"k":"k","d":2}]`
+	for body, reason := range map[string]string{
+		`{"params":["2026"],` + items + `}`:               ReasonJSON,
+		`{"params":null,` + items + `}`:                   ReasonJSON,
+		`{"params":{"year":2026},` + items + `}`:          ReasonJSON,
+		`{"params":{"a":"1","\u0061":"2"},` + items + `}`: ReasonSlot,
+		`{"params":{},` + items + `,"params":{}}`:         ReasonSlot,
+	} {
+		r, err := parseRequest(with(newMeta()), []byte(body), Limits{})
+		var bad *MalformedError
+		if !errors.As(err, &bad) || bad.Reason != reason || len(r.items) != 0 {
+			t.Errorf("%s: %v, want %s", body, err, reason)
+		}
 	}
 }
 

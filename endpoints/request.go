@@ -8,15 +8,17 @@ import (
 )
 
 const (
-	requestOpen  = `{"items":[`
-	requestClose = `]}`
+	requestOpen   = `{"items":[`
+	requestParams = `{"params":`
+	requestItems  = `,"items":[`
+	requestClose  = `]}`
 	// headerReserve is left free in every message for headers that the publisher adds: Nats-TTL, traceparent, the
 	// expected stream.
 	headerReserve = 512
 )
 
-// RequestBuilder builds a list request, {"items":[{"i":17,"k":"CUST-18","d":{…}}]}, by appending raw JSON. It is not
-// safe for concurrent use.
+// RequestBuilder builds a list request, {"params":{…},"items":[{"i":17,"k":"CUST-18","d":{…}}]}, by appending raw JSON.
+// It is not safe for concurrent use.
 type RequestBuilder struct {
 	endpoint string
 	meta     Meta
@@ -42,6 +44,19 @@ func (b *RequestBuilder) Reset(endpoint string, meta Meta, maxPayload int) {
 	b.header[HeaderMsgID] = []string{meta.Slice.String()}
 	b.limit = maxPayload - headerSize(b.header) - headerReserve - len(requestClose)
 	b.body = append(b.body[:0], requestOpen...)
+}
+
+// SetParams has the request carry the parameters of its run. They are a JSON object of strings and are taken as they
+// are; empty ones are left out. It is called before Add: items that were added already are dropped.
+func (b *RequestBuilder) SetParams(params []byte) {
+	b.items = 0
+	if len(params) == 0 {
+		b.body = append(b.body[:0], requestOpen...)
+		return
+	}
+	b.body = append(b.body[:0], requestParams...)
+	b.body = append(b.body, params...)
+	b.body = append(b.body, requestItems...)
 }
 
 // Add appends an item. The payload is JSON and is taken as it is; an empty one means null. Add returns false, and

@@ -91,6 +91,36 @@ func TestHandleListRepliesAndFails(t *testing.T) {
 	}
 }
 
+func TestHandlersSeeTheParamsOfTheRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "each", func(ctx context.Context, _ number) (string, error) {
+		info := ItemOf(ctx)
+		return fmt.Sprint(info.Param("year"), info.Param("month"), info.Params()), nil
+	}))
+	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, string]) error {
+		chunk.Params()["year"] = "0" // a copy
+		item := chunk.Items()[0]
+		item.Reply(fmt.Sprint(chunk.Param("year"), item.Info().Param("month"), chunk.Params()))
+		return nil
+	}))
+	b.run(svc)
+	for _, endpoint := range []string{"each", "list"} {
+		for params, want := range map[string]string{`{"year":"2026"}`: `"2026map[year:2026]"`, "": `"map[]"`} {
+			builder := NewRequestBuilder(endpoint, newMeta(), 1<<20)
+			builder.SetParams([]byte(params))
+			builder.Add(0, "k", []byte("{}"))
+			b.publish(builder.Msg())
+			for _, w := range b.collect(1) {
+				if got := string(w.slots[0].Data); got != want {
+					t.Errorf("%s with params %q: %s, want %s", endpoint, params, got, want)
+				}
+			}
+		}
+	}
+}
+
 func TestErrorsAndPanicsOfItems(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
