@@ -19,6 +19,7 @@ type assignment struct {
 	session  workqueue.SessionID
 	endpoint string
 	timeout  time.Duration
+	params   []byte // of the run, as JSON; nil without
 	claimed  time.Time
 }
 
@@ -93,7 +94,7 @@ func (n *Node) claimOnce(ctx context.Context, assigned chan<- assignment) (int, 
 		total += len(slices)
 		for _, s := range slices {
 			select {
-			case assigned <- assignment{s, session, step.Endpoint, step.Timeout, time.Now()}:
+			case assigned <- assignment{s, session, step.Endpoint, step.Timeout, step.Params, time.Now()}:
 			case <-ctx.Done(): // the session's end hands them back
 				return total, nil
 			}

@@ -43,6 +43,28 @@ func TestRunCompletesAndFailedItemsAreRunAgain(t *testing.T) {
 	b.check(t)
 }
 
+func TestParamsOfARunReachTheHandler(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var odd atomic.Int64
+	b.serve(t, "statement", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		if chunk.Param("year") != "2026" || chunk.Param("title") != `<é "quoted">` || len(chunk.Params()) != 2 {
+			odd.Add(1)
+		}
+		return echo(ctx, chunk)
+	})
+	req := request("statement")
+	req.Params = map[string]string{"year": "2026", "title": `<é "quoted">`}
+	run := b.start(t, req, 1200)
+	if done, failed := b.outcome(t, run, 1); done != 1200 || failed != 0 {
+		t.Fatalf("done %d, failed %d; want 1200 and 0", done, failed)
+	}
+	if n := odd.Load(); n != 0 {
+		t.Errorf("%d chunks came without the parameters", n)
+	}
+	b.check(t)
+}
+
 func TestOneItem(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -19,11 +19,12 @@ type Runnable struct {
 	Step     Step
 	Endpoint string
 	Timeout  time.Duration // from the sending of a request to its deadline
+	Params   []byte        // of the run: a JSON object of strings; nil when it has none
 }
 
 // Steps with items that are ready, or with slices whose time has come; the most urgent run first, then the oldest.
 const runnable = `
-SELECT r.id, st.step, st.endpoint, st.slice_timeout
+SELECT r.id, st.step, st.endpoint, st.slice_timeout, nullif(r.params, '{}')::text
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
 WHERE r.state = 'running' AND (
     EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = r.id AND b.step = st.step AND b.has_ready)

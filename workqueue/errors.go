@@ -29,6 +29,13 @@ func (e *StateError) Error() string {
 	return fmt.Sprintf("cannot %s run %s: it is %s; %s", e.Op, e.Run, e.State, e.Fix)
 }
 
+// ParamsError is returned by Load for parameters that a run cannot have.
+type ParamsError struct {
+	Detail string // what is wrong, and what to do
+}
+
+func (e *ParamsError) Error() string { return e.Detail }
+
 // AmbiguousError is returned when a prefix or a name fits more than one run.
 type AmbiguousError struct {
 	Ref     string

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -39,8 +41,8 @@ type StepSpec struct {
 type LoadRequest struct {
 	Name           string // may be empty; need not be unique
 	Plan           string
-	Spec           json.RawMessage // the plan in full, kept as it is
-	Params         map[string]string
+	Spec           json.RawMessage   // the plan in full, kept as it is
+	Params         map[string]string // reach the service with every request; at most MaxParamBytes as JSON
 	Priority       int
 	Steps          []StepSpec
 	OnDuplicate    OnDuplicate // empty: DuplicateError
@@ -101,11 +103,37 @@ func (r *LoadRequest) validate() error {
 	}
 	switch r.OnDuplicate {
 	case DuplicateError, DuplicateSkip, DuplicateAllow:
-		return nil
+		return validateParams(r.Params)
 	default:
 		return fmt.Errorf("load run: on duplicate %q is none of error, skip, allow", r.OnDuplicate)
 	}
 }
+
+// MaxParamBytes is how much the parameters of a run may take as JSON: every request of the run carries them.
+const MaxParamBytes = 16 << 10
+
+func validateParams(params map[string]string) error {
+	size := len("{}")
+	for name, value := range params {
+		if !storable(name) || !storable(value) {
+			return &ParamsError{fmt.Sprintf("parameter %.80q is not text that PostgreSQL can store: "+
+				"leave out NUL and what is not UTF-8", name)}
+		}
+		pair, err := json.Marshal([2]string{name, value})
+		if err != nil {
+			return fmt.Errorf("write parameter %.80q: %w", name, err)
+		}
+		size += len(pair) + 1 // PostgreSQL writes "name": "value", with both spaces
+	}
+	if size > MaxParamBytes {
+		return &ParamsError{fmt.Sprintf("the parameters of the run take %d bytes as JSON, and %d are allowed: "+
+			"make them shorter, or put what is large where the service can read it and pass its name", size, MaxParamBytes)}
+	}
+	return nil
+}
+
+// storable reports whether s can stand in jsonb.
+func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 const runByIdempotencyKey = `
 SELECT id, items, skipped, state, plan, spec = $2 FROM batchrun WHERE idempotency_key = $1`

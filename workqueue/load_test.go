@@ -167,6 +167,30 @@ func TestLoadRefusesWhatCannotRun(t *testing.T) {
 	b.wantNothing()
 }
 
+func TestLoadLimitsTheParams(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	largest := strings.Repeat("x", workqueue.MaxParamBytes-len(`{"name": "", }`))
+	for name, params := range map[string]map[string]string{
+		"too large": {"name": largest + "x"},
+		"NUL":       {"name": "a\x00"},
+		"not UTF-8": {"\xff": "a"},
+	} {
+		req := request()
+		req.Params = params
+		var bad *workqueue.ParamsError
+		if _, err := b.tryLoad(req, keys("a")); !errors.As(err, &bad) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	b.wantNothing()
+	req := request()
+	req.Params = map[string]string{"name": largest}
+	if _, err := b.tryLoad(req, keys("a")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLoadIsIdempotentByKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
