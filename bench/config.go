@@ -21,6 +21,7 @@ type config struct {
 	keys       string
 	dir        string
 	format     string
+	write      string
 }
 
 var parts = []string{"floor", "floor-raw", "tranche", "river", "latency"}
@@ -46,6 +47,7 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 		"temporary directory, removed at the end")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	f.BoolVar(&asMarkdown, "markdown", false, "print the tables of docs/benchmarks.md")
+	f.StringVar(&c.write, "write", "", "a Markdown page to put the tables into, such as ../docs/benchmarks.md")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -80,6 +82,8 @@ func (c config) validate() error {
 	switch {
 	case c.items < 1 || c.riverItems < 1 || c.rounds < 1 || c.singles < 1:
 		return errors.New("-items, -river-items, -rounds and -singles must be at least 1")
+	case c.write != "" && len(c.only) != len(parts):
+		return errors.New("-write is for a run of all parts; leave out -only")
 	case c.keys != "ordered" && c.keys != "random":
 		return fmt.Errorf("-keys is %q; it is ordered or random", c.keys)
 	}

@@ -20,11 +20,12 @@ func TestParseFlags(t *testing.T) {
 func TestParseFlagsRefuses(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"-only floors":    `there is no part "floors"`,
-		"-items 0":        "must be at least 1",
-		"-keys sorted":    `-keys is "sorted"`,
-		"-json -markdown": "not both",
-		"tranche":         `"tranche" is not a flag`,
+		"-only floors":                 `there is no part "floors"`,
+		"-items 0":                     "must be at least 1",
+		"-keys sorted":                 `-keys is "sorted"`,
+		"-json -markdown":              "not both",
+		"-only tranche -write page.md": "a run of all parts",
+		"tranche":                      `"tranche" is not a flag`,
 	} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()

@@ -42,6 +42,12 @@ func exit(err error) {
 
 // run measures what cfg asks for and prints it.
 func run(ctx context.Context, cfg config) (err error) {
+	var target *page
+	if cfg.write != "" {
+		if target, err = openPage(cfg.write); err != nil {
+			return err
+		}
+	}
 	pg, err := openCluster(ctx, cfg)
 	if err != nil {
 		return err
@@ -58,6 +64,11 @@ func run(ctx context.Context, cfg config) (err error) {
 	rep.Ratios, rep.Missing = ratios(rep.Results)
 	if cfg.wants("latency") {
 		if rep.Latency, err = measureLatency(ctx, cfg, pg); err != nil {
+			return err
+		}
+	}
+	if target != nil {
+		if err := target.fill(&rep); err != nil {
 			return err
 		}
 	}

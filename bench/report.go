@@ -58,7 +58,9 @@ func (r *report) tables() []*table {
 }
 
 func (r *report) rates() *table {
-	t := &table{heading: []string{"contestant", "items", "items/s, median", "min–max", "seconds, median", "of it intake"}}
+	t := &table{heading: []string{
+		"contestant", "items", "items/s, median", "min–max", "seconds, median", "of it intake",
+	}}
 	for _, res := range r.Results {
 		rate := res.rate()
 		seconds := res.spread(func(s sample) float64 { return s.Seconds })
