@@ -39,8 +39,15 @@ func setup(t *testing.T) *bundle {
 // setupOn is setup with a database of the test's choice.
 func setupOn(t *testing.T, pool *pgxpool.Pool) *bundle {
 	t.Helper()
+	return setupWith(t, pool, embedded.NATSConfig{})
+}
+
+// setupWith is setup with a database and a NATS server of the test's choice.
+func setupWith(t *testing.T, pool *pgxpool.Pool, server embedded.NATSConfig) *bundle {
+	t.Helper()
 	dir := t.TempDir() + "/nats"
-	ns := testenv.NATSWith(t, embedded.NATSConfig{StoreDir: dir})
+	server.StoreDir = dir
+	ns := testenv.NATSWith(t, server)
 	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, dir: dir, nc: testenv.Conn(t, ns)}
 	b.node = b.startNode(t)
 	return b
