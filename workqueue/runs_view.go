@@ -142,8 +142,8 @@ LEFT JOIN LATERAL (
         count(*) FILTER (WHERE state IN ('claimed', 'sent')) AS slices_in_flight,
         count(*) FILTER (WHERE state = 'scheduled') AS slices_scheduled,
         count(*) FILTER (WHERE state NOT IN ('claimed', 'sent', 'scheduled')) AS slices_ended,
-        sum(bit_count(mask)) FILTER (WHERE state = 'recorded' AND ended_at > clock_timestamp() - $2::interval)::bigint
-            AS answered
+        sum(bit_count(mask)) FILTER (WHERE state = 'recorded' AND ended_at > greatest(
+            clock_timestamp() - $2::interval, (SELECT started_at FROM batchrun WHERE id = $1)))::bigint AS answered
     FROM work_slice WHERE run_id = s.run_id AND step = s.step
 ) w ON true
 WHERE s.run_id = $1
@@ -195,7 +195,7 @@ func (s *Store) Run(ctx context.Context, id RunID) (*RunView, error) {
 	return view, nil
 }
 
-// estimate derives the rate and the time to go. A run younger than the window is measured over its own age.
+// estimate derives the rate and the time to go. A generation younger than the window is measured over its own age.
 func (v *RunView) estimate() {
 	if v.State != "running" || v.Seconds <= 0 {
 		return

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,9 +23,10 @@ type demoCommands struct {
 
 type demoStory struct {
 	Scale        int    `default:"1" help:"The bank has this many times 100,000 accounts." placeholder:"N"`
-	Transactions int    `help:"How many movements the year has." placeholder:"N"`
+	Transactions int    `help:"Movements of the year: 20,000 for each scale, at most 100,000, unless given." placeholder:"N"`
 	Dir          string `help:"Where statements and logs go." placeholder:"DIR"`
 	Keep         bool   `help:"Leave everything running at the end, until Ctrl-C."`
+	Color        string `enum:"auto,always,never" default:"auto" placeholder:"WHEN" help:"auto (a terminal, and no NO_COLOR), always or never."`
 }
 
 // Run tells the story. With --json it goes to standard error, and the outcome to standard output.
@@ -36,12 +38,16 @@ func (d *demoStory) Run(ctx context.Context, term *console) error {
 	began := time.Now()
 	err := demo.Run(ctx, demo.Config{
 		Scale: d.Scale, Transactions: d.Transactions, Dir: d.Dir, Keep: d.Keep, Out: out,
-		Color: !term.json && isTerminalOut(term),
+		Color: !term.json && d.coloured(term),
 	})
 	if err == nil && term.json {
 		err = term.document(map[string]any{"equal": true, "seconds": time.Since(began).Seconds()})
 	}
 	return err
+}
+
+func (d *demoStory) coloured(term *console) bool {
+	return d.Color == "always" || d.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminalOut(term)
 }
 
 // isTerminalOut reports whether a person looks at standard output.
