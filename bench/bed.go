@@ -43,6 +43,17 @@ type finish struct {
 	at     time.Time
 }
 
+// checkProgram fails before the clock starts rather than minutes later.
+func checkProgram(cfg config) error {
+	if !cfg.wants("tranche") && !cfg.wants("latency") {
+		return nil
+	}
+	if _, err := os.Stat(cfg.binary); err != nil {
+		return fmt.Errorf("the tranche program: %w; run make build, or name it with -binary", err)
+	}
+	return nil
+}
+
 // openBed starts everything with the settings that it has by default, and sends a first run through it.
 func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
 	b = &bed{pg: pg, finished: make(chan finish, 16)}
@@ -51,9 +62,6 @@ func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
 			err = errors.Join(err, b.close())
 		}
 	}()
-	if _, err := os.Stat(cfg.binary); err != nil {
-		return b, fmt.Errorf("the tranche program: %w; run make build, or name it with -binary", err)
-	}
 	if b.name, b.database, err = pg.freshDatabase(ctx, "tranche"); err != nil {
 		return b, err
 	}

@@ -59,7 +59,7 @@ func (pg *cluster) makeDir() (err error) {
 	if pg.dir != "" {
 		return nil
 	}
-	if pg.dir, err = os.MkdirTemp("", "tranche-bench-"); err != nil {
+	if pg.dir, err = os.MkdirTemp(diskDir(), "tranche-bench-"); err != nil {
 		return fmt.Errorf("make a directory for the cluster: %w", err)
 	}
 	pg.ownDir = true
@@ -68,6 +68,16 @@ func (pg *cluster) makeDir() (err error) {
 		return fmt.Errorf("open %s to the cluster's user: %w", pg.dir, err)
 	}
 	return nil
+}
+
+// diskDir is where temporary files are on a disk. /tmp is memory on many systems, where an fsync costs nothing and ten
+// million items do not fit.
+func diskDir() string {
+	const kept = "/var/tmp" // survives a restart, so it is never memory
+	if info, err := os.Stat(kept); err == nil && info.IsDir() {
+		return kept
+	}
+	return os.TempDir()
 }
 
 // refuseUnsafe keeps numbers of a cluster that may lose commits out of the table.

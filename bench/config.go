@@ -43,8 +43,8 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 		"tranche_bench_* are made in it and dropped")
 	f.StringVar(&c.binary, "binary", "../bin/tranche", "the tranche program to measure")
 	f.StringVar(&c.keys, "keys", "ordered", "order of the items' keys in the input: ordered or random")
-	f.StringVar(&c.dir, "dir", "", "where the private cluster and the nodes keep their data; empty means a "+
-		"temporary directory, removed at the end")
+	f.StringVar(&c.dir, "dir", "", "where the private cluster and the nodes keep their data; empty means one "+
+		"under /var/tmp, removed at the end")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	f.BoolVar(&asMarkdown, "markdown", false, "print the tables of docs/benchmarks.md")
 	f.StringVar(&c.write, "write", "", "a Markdown page to put the tables into, such as ../docs/benchmarks.md")

@@ -48,6 +48,9 @@ func run(ctx context.Context, cfg config) (err error) {
 			return err
 		}
 	}
+	if err := checkProgram(cfg); err != nil {
+		return err
+	}
 	pg, err := openCluster(ctx, cfg)
 	if err != nil {
 		return err
