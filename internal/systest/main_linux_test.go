@@ -1,0 +1,143 @@
+package systest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// What tells a child process what it is.
+const (
+	roleVariable     = "TRANCHE_SYSTEST_ROLE" // node or service
+	databaseVariable = "TRANCHE_SYSTEST_DATABASE"
+	natsVariable     = "TRANCHE_SYSTEST_NATS"
+	ledgerVariable   = "TRANCHE_SYSTEST_LEDGER"
+	dieVariable      = "TRANCHE_SYSTEST_DIE" // the execution at which a service waits to be killed
+	faultsVariable   = "TRANCHE_FAULTS"
+)
+
+const (
+	sessionTTL = 1500 * time.Millisecond
+	ready      = "child is ready"
+	halfway    = "service stands in the middle of slice"
+)
+
+func TestMain(m *testing.M) {
+	children := map[string]func(context.Context) error{"node": runNode, "service": runService}
+	child, isChild := children[os.Getenv(roleVariable)]
+	if !isChild {
+		testenv.Main(m)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := child(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0) //nolint:gocritic // the deferred stop matters to no one any more
+}
+
+// runNode is the node's process: what cmd/tranche wires, with sessions that are short.
+func runNode(ctx context.Context) error {
+	faults, err := fault.Parse(os.Getenv(faultsVariable))
+	if err != nil {
+		return err
+	}
+	pool, err := pgxpool.New(ctx, os.Getenv(databaseVariable))
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	log, err := zap.NewDevelopment()
+	if err != nil {
+		return err
+	}
+	node, err := orchestrator.New(workqueue.New(pool), nc, orchestrator.Config{Log: log, Faults: faults,
+		SessionTTL: sessionTTL, Heartbeat: sessionTTL / 5, LeaseTTL: time.Second, Poll: 100 * time.Millisecond,
+		Grace:   5 * time.Second,
+		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+	if err != nil {
+		return err
+	}
+	go func() {
+		select {
+		case <-node.Ready():
+			fmt.Fprintf(os.Stderr, "%s %s\n", ready, node.Session())
+		case <-ctx.Done():
+		}
+	}()
+	return node.Run(ctx)
+}
+
+type account struct {
+	ID string `json:"id"`
+}
+
+type statement struct {
+	Of string `json:"of"`
+}
+
+// runService is the service's process. It writes each execution into the ledger before it answers, and may come to a
+// stand in the middle of a chunk.
+func runService(ctx context.Context) error {
+	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	ledger, err := os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	die, _ := strconv.Atoi(os.Getenv(dieVariable)) // empty: never
+	var mu sync.Mutex
+	executed := 0
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "systest", Version: "1.0.0"})
+	if err != nil {
+		return err
+	}
+	err = endpoints.HandleList(svc, "statement", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, item := range c.Items() {
+			_, err := fmt.Fprintf(ledger, "%s %d %d\n", c.Meta().Slice, item.Ordinal, c.Meta().Generation)
+			if executed++; executed == die {
+				err = errors.Join(err, ledger.Sync())
+				fmt.Fprintf(os.Stderr, "%s %s\n", halfway, c.Meta().Slice)
+				<-ctx.Done() // to be killed
+			}
+			if err != nil {
+				return err
+			}
+			item.Reply(statement{Of: item.In.ID})
+		}
+		return ledger.Sync()
+	}, endpoints.Concurrency(1))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, ready)
+	return errors.Join(svc.Run(ctx), ledger.Close())
+}

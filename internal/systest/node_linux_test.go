@@ -1,0 +1,142 @@
+package systest
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/fault"
+)
+
+// A node is killed at each moment that matters, and another comes after it.
+func TestNodeIsKilledAnywhere(t *testing.T) {
+	t.Parallel()
+	for point, reissues := range map[string]bool{
+		fault.ClaimBefore:     false,
+		fault.ClaimCommitted:  true, // what it had claimed comes back with its session
+		fault.PublishAcked:    true,
+		fault.RecordBefore:    false, // what it had sent stays so; JetStream delivers the replies again
+		fault.RecordCommitted: false,
+		fault.ReplyAcked:      false,
+	} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.start("service")
+			run := w.load()
+			first := w.start("node", faultsVariable+"="+point+"=kill@3")
+			w.wantKilled(first)
+			if !strings.Contains(first.text(), "fault fired: "+point) {
+				t.Fatal("the fault did not fire")
+			}
+			if w.done(run) == items {
+				t.Fatal("the run was complete before the fault")
+			}
+			w.start("node")
+			extra := w.wantSound(run)
+			again := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'session'`)
+			t.Logf("%d slices came again, %d extra executions", again, extra)
+			if reissues && again == 0 {
+				t.Error("nothing of the dead node's came again")
+			}
+			if other := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('cut', 'session')`); other != 0 {
+				t.Errorf("%d slices were made for another cause", other)
+			}
+			if extra > again*chunk {
+				t.Errorf("%d extra executions for %d slices that came again", extra, again)
+			}
+		})
+	}
+}
+
+// A node sleeps for three lives of a session in the middle of its work. Others take over; when it wakes up, what it
+// still writes touches nothing, and it says that it lost its session.
+func TestNodeSleepsForThreeLeases(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	run := w.load()
+	sleeper := w.start("node")
+	w.until("the sleeper has work out", func() bool {
+		return w.number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')`) == 8
+	})
+	w.signal(sleeper, syscall.SIGSTOP)
+	asleep := time.Now()
+	w.start("node")
+	w.start("service")
+	w.until("others have done it all", func() bool { return w.done(run) == items })
+	w.until("it has slept for three leases", func() bool { return time.Since(asleep) > 3*sessionTTL })
+	parts := w.number(`SELECT count(*) FROM work_part`)
+	w.signal(sleeper, syscall.SIGCONT)
+	w.until("the sleeper counts its loss", func() bool {
+		return w.number(`SELECT count(*) FROM node_session WHERE (stats->>'sessions_lost')::int > 0`) > 0
+	})
+	if n := w.number(`SELECT count(*) FROM work_part`); n != parts {
+		t.Errorf("%d parts were written by a zombie", n-parts)
+	}
+	w.wantSound(run)
+	w.signal(sleeper, syscall.SIGTERM)
+	w.await(sleeper)
+	if sleeper.err != nil {
+		t.Errorf("the sleeper ended with %v", sleeper.err)
+	}
+}
+
+// SIGTERM: no new claims, what is at hand is finished, the rest is handed back, exit 0; the other node goes on at once.
+func TestNodeIsToldToEnd(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	run := w.load()
+	leaving := w.start("node")
+	w.until("it has work out", func() bool {
+		return w.number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')`) == 8
+	})
+	told := time.Now()
+	w.signal(leaving, syscall.SIGTERM)
+	w.await(leaving)
+	if leaving.err != nil || time.Since(told) > 10*time.Second {
+		t.Errorf("it ended with %v after %s", leaving.err, time.Since(told))
+	}
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE state = 'claimed'`); n != 0 {
+		t.Errorf("%d slices are still claimed", n)
+	}
+	if n := w.number(`SELECT count(*) FROM node_session WHERE ended_at IS NULL`); n != 0 {
+		t.Errorf("%d sessions are open", n)
+	}
+	w.start("service")
+	w.start("node")
+	if extra := w.wantSound(run); extra != 0 {
+		t.Errorf("%d items were executed twice", extra)
+	}
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('cut', 'handback')`); n != 0 {
+		t.Errorf("%d slices were made for another cause", n)
+	}
+}
+
+// A service dies in the middle of a chunk: JetStream hands its request to another, and only that chunk runs again.
+func TestServiceIsKilledInMidChunk(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	run := w.load()
+	w.start("node")
+	dying := w.start("service", dieVariable+"=1050")
+	w.until("the chunks before it are recorded", func() bool { return w.done(run) == 1000 })
+	w.until("it stands in mid-chunk", func() bool { return strings.Contains(dying.text(), halfway) })
+	w.signal(dying, syscall.SIGKILL)
+	w.wantKilled(dying)
+	w.start("service")
+	extra := w.wantSound(run)
+	again := map[string]int{}
+	for e, n := range w.executions() {
+		if n > 1 {
+			again[e.slice.String()] += n - 1
+		}
+	}
+	// The acknowledgement of the chunk before may have been on its way still.
+	if extra < 50 || extra > 50+chunk || len(again) == 0 || len(again) > 2 {
+		t.Errorf("%d executions too many, of slices %v; want the half chunk again", extra, again)
+	}
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'cut'`); n != 0 {
+		t.Errorf("%d slices were made anew; want the same request delivered again", n)
+	}
+}

@@ -1,0 +1,245 @@
+package systest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	items = 3000
+	chunk = 100
+	limit = 90 * time.Second // for anything to happen
+)
+
+// world is a database and a NATS server that outlive the processes under test.
+type world struct {
+	*testing.T
+	url    string
+	pool   *pgxpool.Pool
+	store  *workqueue.Store
+	ns     *embedded.NATS
+	ledger string
+}
+
+func setup(t *testing.T) *world {
+	t.Helper()
+	url := testenv.Database(t)
+	pool := testenv.Connect(t, url)
+	return &world{T: t, url: url, pool: pool, store: workqueue.New(pool), ns: testenv.NATS(t),
+		ledger: t.TempDir() + "/ledger"}
+}
+
+// process is a child.
+type process struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+	err   error // valid once ended
+
+	mu   sync.Mutex
+	said bytes.Buffer
+}
+
+// Write takes what the child says.
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said.Write(b)
+}
+
+func (p *process) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said.String()
+}
+
+// start runs a child and returns when it is ready. It is killed at the end of the test at the latest.
+func (w *world) start(role string, env ...string) *process {
+	w.Helper()
+	p := &process{cmd: exec.Command(os.Args[0], "-test.run=^$"), ended: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, databaseVariable+"="+w.url, natsVariable+"="+w.ns.URL(),
+		ledgerVariable+"="+w.ledger)
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	if err := p.cmd.Start(); err != nil {
+		w.Fatal(err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	w.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // most have ended by now
+		<-p.ended
+		if w.Failed() {
+			w.Logf("%s said:\n%.20000s", role, p.text())
+		}
+	})
+	w.until(role+" is ready or dead", func() bool {
+		select {
+		case <-p.ended:
+			return true
+		default:
+			return strings.Contains(p.text(), ready)
+		}
+	})
+	return p
+}
+
+// signal sends a signal to a child.
+func (w *world) signal(p *process, s syscall.Signal) {
+	w.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// wantKilled waits until a child has died of SIGKILL.
+func (w *world) wantKilled(p *process) {
+	w.Helper()
+	w.await(p)
+	var exit *exec.ExitError
+	if !errors.As(p.err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		w.Fatalf("the process ended with %v; want it killed", p.err)
+	}
+}
+
+func (w *world) await(p *process) {
+	w.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(limit):
+		w.Fatal("the process did not end")
+	}
+}
+
+// until polls for a condition, with a deadline.
+func (w *world) until(what string, met func() bool) {
+	w.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !met() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.Fatal("waited in vain until " + what)
+		}
+	}
+}
+
+// load makes a run whose deadlines lie beyond the test: what comes again comes for a better reason.
+func (w *world) load() workqueue.RunID {
+	w.Helper()
+	i := 0
+	loaded, err := w.store.Load(w.Context(), workqueue.LoadRequest{Plan: "statement", CreatedBy: "test",
+		Steps: []workqueue.StepSpec{{Name: "statement", Endpoint: "statement", Chunk: chunk, InFlight: 8, MaxAttempts: 3,
+			Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond}}},
+		func(item *workqueue.LoadItem) error {
+			if i == items {
+				return io.EOF
+			}
+			item.Key = fmt.Sprintf("C%d", i)
+			item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
+			i++
+			return nil
+		})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return loaded.Run
+}
+
+// number runs a query that returns one.
+func (w *world) number(sql string, args ...any) (n int) {
+	w.Helper()
+	if err := w.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+// done returns how many items have an outcome.
+func (w *world) done(run workqueue.RunID) int {
+	w.Helper()
+	return w.number(`SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`, run)
+}
+
+// execution is a line of the ledger.
+type execution struct {
+	slice               workqueue.SliceID
+	ordinal, generation int
+}
+
+// executions reads the ledger.
+func (w *world) executions() map[execution]int {
+	w.Helper()
+	text, err := os.ReadFile(w.ledger)
+	if err != nil {
+		w.Fatal(err)
+	}
+	all := map[execution]int{}
+	for line := range strings.Lines(string(text)) {
+		var e execution
+		var slice string
+		if _, err := fmt.Sscan(line, &slice, &e.ordinal, &e.generation); err != nil {
+			w.Fatalf("ledger line %q: %v", line, err)
+		}
+		if err := e.slice.UnmarshalText([]byte(slice)); err != nil {
+			w.Fatal(err)
+		}
+		all[e]++
+	}
+	return all
+}
+
+// wantSound waits until the run is complete and holds it against the ledger (I5), its results and the doctor. It
+// returns the number of executions beyond one for each item.
+func (w *world) wantSound(run workqueue.RunID) (extra int) {
+	w.Helper()
+	w.until("the run completes", func() bool {
+		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
+	})
+	right := w.number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run)
+	if right != items {
+		w.Errorf("%d items of %d have the right result", right, items)
+	}
+	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
+		w.Errorf("completion was told %d times", n)
+	}
+	executed := map[int]int{}
+	for e, n := range w.executions() {
+		executed[e.ordinal] += n
+		extra += n
+		if w.number(`SELECT count(*) FROM work_slice WHERE id = $1 AND get_bit(mask, $2) = 1`, e.slice, e.ordinal) != 1 {
+			w.Fatalf("item %d was executed for slice %s, which did not hold it", e.ordinal, e.slice)
+		}
+	}
+	if len(executed) != items {
+		w.Errorf("%d items were executed of %d", len(executed), items)
+	}
+	report, err := w.store.Doctor(context.Background())
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		w.Errorf("invariant: %v", v)
+	}
+	return extra - len(executed)
+}
