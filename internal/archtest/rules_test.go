@@ -41,6 +41,10 @@ func rules() map[string]rule {
 		},
 
 		"internal/client": {own: []string{"internal/api", "workqueue"}, tests: servers},
+		// Whole processes: the test binary is a node or a service itself.
+		"internal/systest": {
+			own: []string{}, tests: append([]string{"orchestrator", "endpoints"}, append(servers, store...)...),
+		},
 		// The demo uses the product from outside: its commands, the SDK, and a service of the examples.
 		"internal/demo": {
 			own: []string{"endpoints", "examples/...", "internal/client", "internal/embedded"}, tests: servers,
