@@ -13,12 +13,8 @@ import (
 
 // extras are the commands that live on top of the others.
 type extras struct {
-	Demo demoCommands `cmd:"" help:"Make a small bank, run a year-end over it, break it, repair it, prove it."`
-}
-
-type demoCommands struct {
-	Story   demoStory   `cmd:"" default:"withargs" hidden:""`
-	Service demoService `cmd:"" hidden:"" help:"The demo's statement service; NATS_URL and PGHOST say where."`
+	Demo        demoStory   `cmd:"" help:"Make a small bank, run a year-end over it, break it, repair it, prove it."`
+	DemoService demoService `cmd:"" hidden:"" help:"The demo's statement service; NATS_URL and PGHOST say where."`
 }
 
 type demoStory struct {

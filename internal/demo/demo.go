@@ -157,8 +157,8 @@ func (d *demo) startProcesses(ctx context.Context) error {
 
 func (d *demo) startService(ctx context.Context) error {
 	began := time.Now()
-	d.story.command("tranche demo service")
-	cmd := d.shell.command(context.WithoutCancel(ctx), "demo", "service")
+	d.story.command("tranche demo-service")
+	cmd := d.shell.command(context.WithoutCancel(ctx), "demo-service")
 	cmd.Env = environment(append(d.bank.env, "NATS_URL="+d.server.NATS)...)
 	service, err := startChild("the statement service", d.dir.file(logsDir, "service.log"), cmd)
 	if err != nil {
