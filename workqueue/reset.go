@@ -179,12 +179,13 @@ const (
 	ordinalsOfKeys = `
 SELECT item_key, ordinal FROM work_queue WHERE run_id = $1 AND item_key = ANY($2)`
 
-	// Errors that count: those of an item's newest part. Found by the partial index on error codes.
+	// Errors that count: those of an item's newest part. Found by the partial index on error codes. The newest is asked
+	// for item by item in the primary key; as an anti-join, over a run that was never analyzed, it is quadratic.
 	ordinalsOfCodes = `
 SELECT p.ordinal FROM work_part p
-WHERE p.run_id = $1 AND p.step = $2 AND p.error_code = ANY($3) AND NOT EXISTS (
-    SELECT 1 FROM work_part n
-    WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal AND n.generation > p.generation)`
+WHERE p.run_id = $1 AND p.step = $2 AND p.error_code = ANY($3) AND p.generation = (
+    SELECT max(n.generation) FROM work_part n
+    WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)`
 )
 
 // selected returns the items that keys or codes name, as masks by block; nil for all that failed.
