@@ -28,7 +28,8 @@ type ErrorExample struct {
 }
 
 // A part counts when the item's bit is still in the failed plane and no later generation wrote another. work_part_error
-// finds the parts, the primary keys of work_block, work_part and work_slice do the rest.
+// finds the parts, the primary keys of work_block, work_part and work_slice do the rest. The newest generation is asked
+// for item by item: as an anti-join, over a run that was never analyzed, it is quadratic.
 const errorGroups = `
 WITH current AS MATERIALIZED (
     SELECT p.step, p.error_code, p.error_message, p.ordinal, p.slice_id,
@@ -36,8 +37,8 @@ WITH current AS MATERIALIZED (
     FROM work_part p
     JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
     WHERE p.run_id = $1 AND p.error_code IS NOT NULL AND get_bit(b.failed, p.ordinal % 8192) = 1
-        AND NOT EXISTS (SELECT FROM work_part later WHERE later.run_id = p.run_id AND later.step = p.step
-            AND later.ordinal = p.ordinal AND later.generation > p.generation)
+        AND p.generation = (SELECT max(n.generation) FROM work_part n
+            WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)
 ), grouped AS (
     SELECT c.step, c.error_code, count(*) AS items,
         min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last
