@@ -193,6 +193,7 @@ func (c *crowd) claimer(ctx context.Context, session workqueue.SessionID, most i
 		c.mu.Unlock()
 		if live := c.live(ctx); live > c.limit {
 			c.Errorf("%d slices are in flight; the limit is %d", live, c.limit)
+			return
 		}
 		for _, s := range slices {
 			c.work <- s
@@ -254,6 +255,7 @@ func (c *crowd) recorder(ctx context.Context, stop func()) {
 		recorded, err := c.store.Record(context.WithoutCancel(ctx), batch)
 		if err != nil {
 			c.Errorf("record: %v", err)
+			stop()
 			return
 		}
 		for _, v := range recorded.Verdicts {

@@ -1,0 +1,109 @@
+package systest
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// mutant is the store without one of its fences.
+type mutant struct {
+	file string // under workqueue
+	take []string
+	give []string
+}
+
+// A checker that cannot fail proves nothing. Each mutant lacks a fence, and the test that is meant to see it does.
+func TestMutantsAreCaught(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		mutants []mutant
+		test    string
+		says    string // what the test must say, so that it fails for the right reason
+	}{
+		"record without the state of the slice": {
+			mutants: []mutant{
+				{"lockslice.go", []string{`return h.state == "claimed" || h.state == "sent"`}, []string{"return true"}},
+				{"settlement.go", []string{"WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`"},
+					[]string{"WHERE s.id = u.id`"}},
+			},
+			test: "TestCancel$", says: "want them stale",
+		},
+		"claims without locks and without the condition in the update": {
+			mutants: []mutant{{"claim.go",
+				[]string{
+					"FROM run_step WHERE run_id = $1 AND step = $2 FOR NO KEY UPDATE`",
+					"ORDER BY block LIMIT $3 FOR NO KEY UPDATE`", "readyBlocksWait + ` SKIP LOCKED`",
+					" AND (ready & $4::bit(8192)) = $4::bit(8192)`",
+				},
+				[]string{
+					"FROM run_step WHERE run_id = $1 AND step = $2`", "ORDER BY block LIMIT $3`", "readyBlocksWait", "`",
+				}}},
+			test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
+		},
+		"a cut that leaves its items ready": {
+			mutants: []mutant{{"claim.go", []string{"SET ready = ready & ~$4::bit(8192)"}, []string{"SET ready = ready"}}},
+			test:    "TestClaimCutsEvenly$", says: "invariant: I1",
+		},
+		"a re-run that opens no generation": {
+			mutants: []mutant{{"reset.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
+			test:    "TestRerunWhileRunning$", says: "invariant: I3",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			overlay := writeOverlay(t, tc.mutants)
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=60s", "-overlay="+overlay, "-run",
+				"^"+tc.test, "./workqueue")
+			cmd.Dir = filepath.Join("..", "..")
+			cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				t.Fatalf("%s does not see the mutant", tc.test)
+			}
+			if !strings.Contains(string(out), tc.says) {
+				t.Errorf("%s failed, but does not say %q:\n%.4000s", tc.test, tc.says, out)
+			}
+		})
+	}
+}
+
+// writeOverlay writes the mutated files and says to the go command where they are.
+func writeOverlay(t *testing.T, mutants []mutant) string {
+	t.Helper()
+	dir := t.TempDir()
+	replace := map[string]string{}
+	for _, m := range mutants {
+		path, err := filepath.Abs(filepath.Join("..", "..", "workqueue", m.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(source)
+		for i, fence := range m.take {
+			if !strings.Contains(text, fence) {
+				t.Fatalf("the fence %q is no longer in %s: the mutant proves nothing", fence, m.file)
+			}
+			text = strings.ReplaceAll(text, fence, m.give[i])
+		}
+		replace[path] = filepath.Join(dir, m.file)
+		if err := os.WriteFile(replace[path], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	doc, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(overlay, doc, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return overlay
+}
