@@ -33,6 +33,7 @@ demo: postgres build ## set up what is missing, then run a year-end job over a s
 .PHONY: test
 test: deps vet ## set up what is missing, then run all tests under the race detector
 	$(GO) test -race -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $(PKG)
+	cd bench && $(GO) test ./...
 
 .PHONY: build
 build: ## build bin/tranche
