@@ -109,6 +109,21 @@ func (r *LoadRequest) validate() error {
 	}
 }
 
+// spec and params are what is stored: never NULL.
+func (r *LoadRequest) spec() json.RawMessage {
+	if r.Spec == nil {
+		return json.RawMessage("{}")
+	}
+	return r.Spec
+}
+
+func (r *LoadRequest) params() map[string]string {
+	if r.Params == nil {
+		return map[string]string{}
+	}
+	return r.Params
+}
+
 // MaxParamBytes is how much the parameters of a run may take as JSON: every request of the run carries them.
 const MaxParamBytes = 16 << 10
 
@@ -136,7 +151,8 @@ func validateParams(params map[string]string) error {
 func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 const runByIdempotencyKey = `
-SELECT id, items, skipped, state, plan, spec = $2 FROM batchrun WHERE idempotency_key = $1`
+SELECT id, items, skipped, state, plan, spec = $2 AND params = $3
+FROM batchrun WHERE idempotency_key = $1`
 
 func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, error) {
 	if req.IdempotencyKey == "" {
@@ -145,7 +161,7 @@ func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, 
 	out := Loaded{Existing: true}
 	var state, plan string
 	var same bool
-	err := s.pool.QueryRow(ctx, runByIdempotencyKey, req.IdempotencyKey, req.Spec).
+	err := s.pool.QueryRow(ctx, runByIdempotencyKey, req.IdempotencyKey, req.spec(), req.params()).
 		Scan(&out.Run, &out.Items, &out.Skipped, &state, &plan, &same)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

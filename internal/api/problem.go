@@ -38,28 +38,49 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 	return p
 }
 
+// told returns the error that is made for the caller, without the names of the operations around it, and its status;
+// nil for any other.
+func told(err error) (error, int) {
+	kinds := []struct {
+		find   func(error) error
+		status int
+	}{
+		{as[*intake.RowError], http.StatusUnprocessableEntity},
+		{as[*intake.InputError], http.StatusUnprocessableEntity},
+		{as[*inputError], http.StatusUnprocessableEntity},
+		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
+		{as[*workqueue.ParamsError], http.StatusUnprocessableEntity},
+		{as[*workqueue.AmbiguousError], http.StatusConflict},
+		{as[*workqueue.StateError], http.StatusConflict},
+		{as[*workqueue.NothingToRerunError], http.StatusConflict},
+		{as[*http.MaxBytesError], http.StatusRequestEntityTooLarge},
+	}
+	for _, k := range kinds {
+		if found := k.find(err); found != nil {
+			return found, k.status
+		}
+	}
+	return nil, 0
+}
+
+func as[T error](err error) error {
+	if found, ok := errors.AsType[T](err); ok {
+		return found
+	}
+	return nil
+}
+
 func status(err error) int {
-	var input *inputError
-	var row *intake.RowError
-	var whole *intake.InputError
-	var twice *workqueue.DuplicateKeyError
-	var ambiguous *workqueue.AmbiguousError
-	var state *workqueue.StateError
-	var nothing *workqueue.NothingToRerunError
-	var tooBig *http.MaxBytesError
-	var postgres *pgconn.PgError
-	var connect *pgconn.ConnectError
+	if found, status := told(err); found != nil {
+		return status
+	}
+	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
+	postgres, fromPostgres := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case errors.As(err, &input), errors.As(err, &row), errors.As(err, &whole), errors.As(err, &twice):
-		return http.StatusUnprocessableEntity
-	case errors.As(err, &ambiguous), errors.As(err, &state), errors.As(err, &nothing):
-		return http.StatusConflict
-	case errors.As(err, &tooBig):
-		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, workqueue.ErrNotFound):
 		return http.StatusNotFound
-	case errors.As(err, &connect), errors.Is(err, workqueue.ErrSessionLost), errors.As(err, &postgres) &&
-		(postgres.Code[:2] == "53" || postgres.Code[:2] == "57"): // no resources; shut down
+	case cannotConnect, errors.Is(err, workqueue.ErrSessionLost),
+		fromPostgres && (postgres.Code[:2] == "53" || postgres.Code[:2] == "57"): // no resources; shut down
 		return http.StatusServiceUnavailable
 	default:
 		return http.StatusInternalServerError
@@ -67,44 +88,16 @@ func status(err error) int {
 }
 
 func detail(err error) string {
+	if found, _ := told(err); found != nil {
+		return found.Error()
+	}
 	switch status(err) {
-	case http.StatusInternalServerError:
-		return "something went wrong inside; the log of this tranche serve says what"
+	case http.StatusNotFound:
+		return err.Error() + "; see tranche run list"
 	case http.StatusServiceUnavailable:
 		return "the database does not answer at the moment; try again soon"
-	case http.StatusNotFound:
-		return innermost(err) + "; see tranche run list"
 	default:
-		return innermost(err)
-	}
-}
-
-// innermost leaves out the names of the operations around an error that is made for the caller.
-func innermost(err error) string {
-	var row *intake.RowError
-	var whole *intake.InputError
-	var input *inputError
-	var twice *workqueue.DuplicateKeyError
-	var ambiguous *workqueue.AmbiguousError
-	var state *workqueue.StateError
-	var nothing *workqueue.NothingToRerunError
-	switch {
-	case errors.As(err, &row):
-		return row.Error()
-	case errors.As(err, &whole):
-		return whole.Error()
-	case errors.As(err, &input):
-		return input.Error()
-	case errors.As(err, &twice):
-		return twice.Error()
-	case errors.As(err, &ambiguous):
-		return ambiguous.Error()
-	case errors.As(err, &state):
-		return state.Error()
-	case errors.As(err, &nothing):
-		return nothing.Error()
-	default:
-		return err.Error()
+		return "something went wrong inside; the log of this tranche serve says what"
 	}
 }
 
