@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest"
@@ -233,33 +232,28 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	}
 }
 
-// through returns a pool whose connections go through a proxy.
-func (b *bundle) through(t *testing.T) (*pgxpool.Pool, *testenv.Proxy) {
+// idle is how long PostgreSQL lets a transaction of a node that has gone silent keep its locks.
+const idle = 2 * time.Second
+
+// through returns a store whose connections go through a proxy.
+func (b *bundle) through(t *testing.T) (*workqueue.Store, *testenv.Proxy) {
 	t.Helper()
-	config := b.pool.Config()
-	target := config.ConnConfig.Host
+	config := b.pool.Config().ConnConfig
+	target, number := config.Host, strconv.Itoa(int(config.Port))
 	if target[0] == '/' {
-		target = filepath.Join(target, ".s.PGSQL."+strconv.Itoa(int(config.ConnConfig.Port)))
+		target = filepath.Join(target, ".s.PGSQL."+number)
 	} else {
-		target += ":" + strconv.Itoa(int(config.ConnConfig.Port))
+		target = net.JoinHostPort(target, number)
 	}
 	proxy := testenv.NewProxy(t, target)
-	host, port, err := net.SplitHostPort(proxy.Addr())
+	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: proxy.Addr(),
+		Path: config.Database, RawQuery: "sslmode=disable"}
+	store, release, err := workqueue.Open(t.Context(), at.String(), workqueue.PoolConfig{IdleInTransaction: idle})
 	if err != nil {
 		t.Fatal(err)
 	}
-	number, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.ConnConfig.Host, config.ConnConfig.Port = host, uint16(number)
-	config.ConnConfig.Fallbacks, config.ConnConfig.TLSConfig = nil, nil
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool, proxy
+	t.Cleanup(release)
+	return store, proxy
 }
 
 // Two nodes share a run. One of them is cut off from its database, from NATS or from both, for longer than a session
@@ -279,7 +273,7 @@ func TestRunSurvivesPartitions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			pool, toDatabase := b.through(t)
+			store, toDatabase := b.through(t)
 			at, err := url.Parse(b.ns.URL())
 			if err != nil {
 				t.Fatal(err)
@@ -287,7 +281,7 @@ func TestRunSurvivesPartitions(t *testing.T) {
 			toNATS := testenv.NewProxy(t, at.Host)
 			cfg := testConfig(t)
 			cfg.SessionTTL, cfg.Heartbeat, cfg.LeaseTTL = 1500*time.Millisecond, 300*time.Millisecond, time.Second
-			cut := b.join(t, workqueue.New(pool), testenv.Dial(t, "nats://"+toNATS.Addr()), cfg)
+			cut := b.join(t, store, testenv.Dial(t, "nats://"+toNATS.Addr()), cfg)
 			l := newLedger(halfway)
 			b.serve(t, "statement", l.handle)
 			req := patient("statement")

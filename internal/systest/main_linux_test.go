@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
@@ -60,11 +59,12 @@ func runNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pool, err := pgxpool.New(ctx, os.Getenv(databaseVariable))
+	// A node that is asleep in the middle of a transaction keeps its locks for so long.
+	store, release, err := workqueue.Open(ctx, os.Getenv(databaseVariable), workqueue.PoolConfig{IdleInTransaction: sessionTTL})
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer release()
 	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func runNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	node, err := orchestrator.New(workqueue.New(pool), nc, orchestrator.Config{Log: log, Faults: faults,
+	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults,
 		SessionTTL: sessionTTL, Heartbeat: sessionTTL / 5, LeaseTTL: time.Second, Poll: 100 * time.Millisecond,
 		Grace:   5 * time.Second,
 		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
