@@ -197,8 +197,8 @@ VALUES ($1, $2, $3, 'endpoint', $4, $5, $6, $7, $8, $9)`
 func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	r := &l.req
 	batch := &pgx.Batch{}
-	batch.Queue(insertRun, l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy, r.IdempotencyKey,
-		r.Session)
+	batch.Queue(insertRun, l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
+		r.IdempotencyKey, r.Session)
 	for i, st := range r.Steps {
 		batch.Queue(insertStep, l.run, i, st.Name, st.Endpoint, st.Chunk, st.InFlight, st.MaxAttempts, st.Timeout,
 			st.RetryBackoff)

@@ -40,7 +40,7 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 
 // told returns the error that is made for the caller, without the names of the operations around it, and its status;
 // nil for any other.
-func told(err error) (error, int) {
+func told(err error) (status int, found error) {
 	kinds := []struct {
 		find   func(error) error
 		status int
@@ -57,10 +57,10 @@ func told(err error) (error, int) {
 	}
 	for _, k := range kinds {
 		if found := k.find(err); found != nil {
-			return found, k.status
+			return k.status, found
 		}
 	}
-	return nil, 0
+	return 0, nil
 }
 
 func as[T error](err error) error {
@@ -71,7 +71,7 @@ func as[T error](err error) error {
 }
 
 func status(err error) int {
-	if found, status := told(err); found != nil {
+	if status, found := told(err); found != nil {
 		return status
 	}
 	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
@@ -88,7 +88,7 @@ func status(err error) int {
 }
 
 func detail(err error) string {
-	if found, _ := told(err); found != nil {
+	if _, found := told(err); found != nil {
 		return found.Error()
 	}
 	switch status(err) {
