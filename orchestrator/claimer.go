@@ -67,7 +67,9 @@ func jitter(d time.Duration) time.Duration { return d/2 + time.Duration(rand.Int
 
 // claimOnce goes once round the steps that have work and returns how many slices it took.
 func (n *Node) claimOnce(ctx context.Context, assigned chan<- assignment) (int, error) {
-	steps, err := n.store.RunnableSteps(ctx)
+	reading, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	steps, err := n.store.RunnableSteps(reading)
 	if err != nil {
 		return 0, err
 	}

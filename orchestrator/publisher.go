@@ -23,6 +23,9 @@ const (
 	maxPendingPublishes = 64               // requests of up to RequestBytes: 32 MiB, a quarter of what a stream takes in
 )
 
+// readTimeout bounds a read from PostgreSQL: a connection that has gone mute is given up after it.
+const readTimeout = 15 * time.Second
+
 // CodeItemTooLarge is the error code of an item that fits in no request.
 const CodeItemTooLarge = "item_too_large"
 
@@ -64,7 +67,9 @@ func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- pu
 	request := endpoints.NewRequestBuilder(a.endpoint, meta, int(n.nc.MaxPayload()))
 	request.SetParams(a.params)
 	fits := true
-	err := n.store.EachItem(ctx, a.Run, a.Block, &a.Mask, func(item workqueue.Item) bool {
+	reading, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err := n.store.EachItem(reading, a.Run, a.Block, &a.Mask, func(item workqueue.Item) bool {
 		fits = request.Add(int(item.Ordinal), string(item.Key), item.Payload)
 		return fits
 	})

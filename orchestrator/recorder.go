@@ -261,6 +261,8 @@ func (n *Node) quarantine(ctx context.Context, msg jetstream.Msg, reason, detail
 	n.stats.quarantined.Add(1)
 	n.log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),
 		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	run, _ := uuid.Parse(msg.Headers().Get(endpoints.HeaderRun)) // zero when it does not say
 	err := n.store.Quarantine(ctx, workqueue.Quarantined{Reason: reason, Detail: detail, Subject: msg.Subject(),
 		Run: run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})

@@ -108,7 +108,7 @@ var errStepGone = errors.New("the step is no longer running")
 // ErrSessionLost when the session is over.
 func (s *Store) Claim(ctx context.Context, req ClaimRequest) ([]Slice, error) {
 	var claimed []Slice
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		claimed = nil
 		c := &claim{ClaimRequest: req, tx: tx}
 		if err := c.begin(ctx); err != nil || c.free <= 0 {
@@ -293,7 +293,7 @@ func (s *Store) MarkSent(ctx context.Context, sent []Sent) error {
 	for i, t := range sent {
 		ids[i], seqs[i], epochs[i] = t.ID, t.StreamSeq, t.PipeEpoch
 	}
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(`SET LOCAL synchronous_commit = off`)
 		batch.Queue(lockSliceIDs, ids)

@@ -69,7 +69,7 @@ func TestClaimNeedsALiveSession(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(request(), 8)
-	expired, ended := b.open(sessionTTL), b.open(sessionTTL)
+	expired, ended := b.open(), b.open()
 	b.expire(expired)
 	if _, err := b.store.EndSession(t.Context(), ended); err != nil {
 		t.Fatal(err)
@@ -118,11 +118,10 @@ func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
 // crowd is many claimers over several sessions, with recorders that commit in between.
 type crowd struct {
 	*bench
-	run      workqueue.RunID
-	limit    int
-	work     chan workqueue.Slice
-	inFlight atomic.Int64 // an upper bound: raised before a claim's slices are known to others, lowered after a record
-	empty    atomic.Int64 // empty claims while work was ready and the limit had room
+	run   workqueue.RunID
+	limit int
+	work  chan workqueue.Slice
+	empty atomic.Int64 // empty claims while work was ready and the limit had room
 
 	mu      sync.Mutex
 	claimed []workqueue.Slice
@@ -161,7 +160,7 @@ func (c *crowd) share(claimers, recorders int) {
 	defer stop()
 	var wg sync.WaitGroup
 	for i := range claimers {
-		session := c.open(sessionTTL)
+		session := c.open()
 		wg.Go(func() { c.claimer(ctx, session, 1+i%4) })
 	}
 	for range recorders {
@@ -218,7 +217,7 @@ func (c *crowd) explainEmpty(ctx context.Context) {
 	if err != nil {
 		return // the test is over
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx))
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it has written nothing
 	var ready, live int
 	err = tx.QueryRow(ctx, `SELECT chunk FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`, c.run).Scan(new(int))
 	if err == nil {
@@ -275,7 +274,7 @@ func TestClaimWaitsForLockedBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(context.Background())
+	defer func() { _ = tx.Rollback(context.Background()) }() // in vain after the commit
 	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM work_block WHERE run_id = $1 FOR NO KEY UPDATE`, run); err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func (s *Store) ClearAbandonedLoads(ctx context.Context, lease Lease) ([]RunID, 
 		return nil, fmt.Errorf("look for abandoned loads: %w", err)
 	}
 	for _, run := range abandoned {
-		err := s.asLeader(ctx, lease, func(tx pgx.Tx) error {
+		err := s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, giveUpLoad, run)
 			return err
 		})

@@ -62,8 +62,8 @@ WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > clock_timest
 FOR SHARE`
 
 // asLeader runs f in a transaction in which the lease is known to hold.
-func (s *Store) asLeader(ctx context.Context, lease Lease, f func(tx pgx.Tx) error) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+func (s *Store) asLeader(ctx context.Context, lease Lease, f func(ctx context.Context, tx pgx.Tx) error) error {
+	return s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, holdLease, leaseName, lease.Session, lease.Epoch)
 		if err != nil {
 			return fmt.Errorf("check the leader's lease: %w", err)
@@ -71,6 +71,6 @@ func (s *Store) asLeader(ctx context.Context, lease Lease, f func(tx pgx.Tx) err
 		if tag.RowsAffected() == 0 {
 			return ErrNotLeader
 		}
-		return f(tx)
+		return f(ctx, tx)
 	})
 }

@@ -62,8 +62,8 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 			if *dup != want {
 				t.Errorf("error %+v; want %+v", *dup, want)
 			}
-			if text := fmt.Sprintf("line %d: key %q stands on line %d", want.SecondLine, want.Key, want.FirstLine); !strings.Contains(
-				err.Error(), text) {
+			text := fmt.Sprintf("line %d: key %q stands on line %d", want.SecondLine, want.Key, want.FirstLine)
+			if !strings.Contains(err.Error(), text) {
 				t.Errorf("the error says %q; want %q in it", err, text)
 			}
 			b.wantNothing()
@@ -256,7 +256,7 @@ func TestAbandonedLoadIsClearedAway(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	lease := b.lead()
-	loader := b.open(sessionTTL)
+	loader := b.open()
 	req := request()
 	req.Session = loader
 	asleep, awake := make(chan struct{}), make(chan struct{})

@@ -62,7 +62,7 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 
 // loadAtOnce makes a small run in one transaction.
 func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
-	err := l.store.inTx(ctx, func(tx pgx.Tx) error {
+	err := l.store.inTxWithin(ctx, loadTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		l.items, l.skipped, l.sizes = 0, 0, nil
 		if err := l.insertRun(ctx, tx); err != nil {
 			return err
@@ -79,7 +79,7 @@ func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 // loadInParts makes a large run: the row first, then batches in transactions of their own over a few connections, then
 // the seal. A load that fails takes back what it wrote; one that dies leaves that to the leader.
 func (l *loader) loadInParts(ctx context.Context, first *itemBatch) (err error) {
-	if err := pgx.BeginFunc(ctx, l.store.pool, func(tx pgx.Tx) error { return l.insertRun(ctx, tx) }); err != nil {
+	if err := l.store.inTx(ctx, l.insertRun); err != nil {
 		return err
 	}
 	defer func() {
@@ -92,7 +92,7 @@ func (l *loader) loadInParts(ctx context.Context, first *itemBatch) (err error) 
 	if err := l.stream(ctx, first); err != nil {
 		return err
 	}
-	return l.store.inTx(ctx, func(tx pgx.Tx) error { return l.seal(ctx, tx) })
+	return l.store.inTxWithin(ctx, loadTimeout, l.seal)
 }
 
 // loadConnections is how many batches are written at once.
@@ -159,7 +159,7 @@ func (l *loader) read(ctx context.Context, batch *itemBatch, full, empty chan *i
 }
 
 func (l *loader) write(ctx context.Context, b *itemBatch) error {
-	err := l.store.inTx(ctx, func(tx pgx.Tx) error {
+	err := l.store.inTxWithin(ctx, loadTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		if err := l.holdLoading(ctx, tx); err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ func newMachine(t *rapid.T, b *bench) *machine {
 	m := &machine{bench: b, limit: rapid.IntRange(2, 12).Draw(t, "in flight")}
 	req := chunked(chunk)
 	req.Steps[0].InFlight, req.Steps[0].MaxAttempts = m.limit, maxAttempts
-	b.session = b.open(sessionTTL)
+	b.session = b.open()
 	m.run = b.load(req, size)
 	m.lease = m.leadAnew(t)
 	m.epoch = m.nextEpoch(t)
@@ -88,8 +88,8 @@ func (m *machine) Claim(t *rapid.T) {
 	}
 }
 
-// pick draws some of the slices that were ever claimed, each once: which of two answers to a slice counts when they come
-// in one commit is not defined. The newest are the likeliest.
+// pick draws some of the slices that were ever claimed, the newest the likeliest. Each comes once: which of two answers
+// to a slice counts when they come in one commit is not defined.
 func (m *machine) pick(t *rapid.T, most int) []*held {
 	var some []*held
 	if len(m.all) == 0 {
@@ -209,7 +209,7 @@ func (m *machine) Expire(t *rapid.T) {
 // Die ends the session, well or badly; what it had claimed and not sent is scheduled again.
 func (m *machine) Die(t *rapid.T) {
 	dying := m.session
-	m.session = m.open(sessionTTL)
+	m.session = m.open()
 	if rapid.Bool().Draw(t, "in good order") {
 		if _, err := m.store.EndSession(m.Context(), dying); err != nil {
 			t.Fatal(err)

@@ -28,7 +28,7 @@ const readPipe = `SELECT epoch, work_created, reply_created FROM pipe WHERE name
 // ObservePipe tells the store when the streams that a node sees were created, and returns what holds from then on.
 // advanced says that this very call found them changed.
 func (s *Store) ObservePipe(ctx context.Context, work, reply time.Time) (pipe Pipe, advanced bool, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, observePipe, work.UTC().Truncate(time.Microsecond), reply.UTC().Truncate(time.Microsecond))
 		if err != nil {
 			return err

@@ -67,7 +67,7 @@ func (s *Store) Record(ctx context.Context, answers []Answer) (Recorded, error) 
 		parts = &copyRows{}
 	}
 	defer s.parts.Put(parts)
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		out = Recorded{Verdicts: make([]Verdict, len(answers))}
 		held, err := lockSlices(ctx, tx, slicesByID, ids)
 		if err != nil {

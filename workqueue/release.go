@@ -32,7 +32,7 @@ func release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause
 
 // ReleaseDeadSessions issues again what was claimed by nodes that are gone and had not been sent. Leader work.
 func (s *Store) ReleaseDeadSessions(ctx context.Context, lease Lease) (n int, err error) {
-	err = s.asLeader(ctx, lease, func(tx pgx.Tx) error {
+	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		n, err = release(ctx, tx, slicesOfDeadSessions, nil, CauseSession, SlotError{Code: "session",
 			Message: "the node that had claimed the slice is gone"})
 		return err
@@ -42,7 +42,7 @@ func (s *Store) ReleaseDeadSessions(ctx context.Context, lease Lease) (n int, er
 
 // ReleaseLostPipe issues again what was sent through streams that are gone. Leader work.
 func (s *Store) ReleaseLostPipe(ctx context.Context, lease Lease) (n int, err error) {
-	err = s.asLeader(ctx, lease, func(tx pgx.Tx) error {
+	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		n, err = release(ctx, tx, slicesOfLostPipe, nil, CausePipe, SlotError{Code: "pipe",
 			Message: "the stream that carried the request or its reply was lost"})
 		return err
@@ -83,7 +83,7 @@ func (s *Store) Expire(ctx context.Context, lease Lease, ids []SliceID) (n int, 
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	err = s.asLeader(ctx, lease, func(tx pgx.Tx) error {
+	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		n, err = release(ctx, tx, slicesOverdue, []any{ids}, CauseDeadline, SlotError{Code: "deadline",
 			Message: "no reply came before the deadline"})
 		return err
@@ -96,7 +96,7 @@ func (s *Store) ReleaseUnsent(ctx context.Context, lease Lease, ids []SliceID) (
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	err = s.asLeader(ctx, lease, func(tx pgx.Tx) error {
+	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		n, err = release(ctx, tx, slicesOverdue, []any{ids}, CausePipe, SlotError{Code: "unsent",
 			Message: "the request did not get into the stream before the deadline"})
 		return err
@@ -114,7 +114,7 @@ SELECT count(*) FROM (SELECT 1 FROM work_slice WHERE id = ANY($1) ORDER BY id FO
 
 // Extend gives sent slices a new deadline, because no service has been handed their requests yet. Leader work.
 func (s *Store) Extend(ctx context.Context, lease Lease, ids []SliceID) error {
-	return s.asLeader(ctx, lease, func(tx pgx.Tx) error {
+	return s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockSliceIDs, ids); err != nil {
 			return fmt.Errorf("lock %d slices: %w", len(ids), err)
 		}
@@ -127,7 +127,7 @@ func (s *Store) Extend(ctx context.Context, lease Lease, ids []SliceID) error {
 
 // Undelivered ends a slice whose request JetStream gave up after too many deliveries, as a failure of the items.
 func (s *Store) Undelivered(ctx context.Context, id SliceID, e SlotError) error {
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	return s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := release(ctx, tx, slicesByID, []any{[]SliceID{id}}, CauseDead, e)
 		return err
 	})
@@ -139,7 +139,7 @@ func (s *Store) Undelivered(ctx context.Context, id SliceID, e SlotError) error 
 func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks []bitfield.Set,
 	timeout time.Duration,
 ) (pieces []Slice, err error) {
-	err = s.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		pieces = nil
 		held, err := lockSlices(ctx, tx, slicesByID, []SliceID{id})
 		if err != nil || len(held) == 0 || held[0].state != "claimed" {

@@ -25,7 +25,7 @@ func TestDeadSessionsClaimsAreIssuedAgain(t *testing.T) {
 	b := setup(t)
 	lease := b.lead()
 	run := b.load(request(), 12)
-	dead := b.open(sessionTTL)
+	dead := b.open()
 	req := b.claimRequest(run, 2)
 	req.Session = dead
 	lost, err := b.store.Claim(t.Context(), req)
@@ -72,7 +72,7 @@ func TestEndOfASessionHandsBackAtOnce(t *testing.T) {
 		t.Errorf("the second end handed back %d, %v", n, err)
 	}
 	b.check()
-	b.session = b.open(sessionTTL)
+	b.session = b.open()
 	again := b.claim(run, plenty)
 	if len(again) != 2 || again[0].Cause != workqueue.CauseHandBack || again[0].Failures != 0 {
 		t.Errorf("claimed %d slices again: %s", len(again), b.dump(run))
@@ -258,7 +258,7 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	b.send(claimed[0])
 	b.pass(ids(claimed...)...)
 	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
-	other := b.open(sessionTTL)
+	other := b.open()
 	lease, err := b.store.Lead(t.Context(), other, leaseTTL)
 	if err != nil || lease.Epoch != old.Epoch+1 {
 		t.Fatalf("lease %+v, %v; want the next epoch", lease, err)
@@ -272,15 +272,19 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 		"dead sessions": func(l workqueue.Lease) error { _, err := b.store.ReleaseDeadSessions(ctx, l); return err },
 		"lost pipe":     func(l workqueue.Lease) error { _, err := b.store.ReleaseLostPipe(ctx, l); return err },
 		"expire":        func(l workqueue.Lease) error { _, err := b.store.Expire(ctx, l, ids(claimed[0])); return err },
-		"unsent":        func(l workqueue.Lease) error { _, err := b.store.ReleaseUnsent(ctx, l, ids(claimed[1])); return err },
-		"extend":        func(l workqueue.Lease) error { return b.store.Extend(ctx, l, ids(claimed[0])) },
+		"unsent": func(l workqueue.Lease) error {
+			_, err := b.store.ReleaseUnsent(ctx, l, ids(claimed[1]))
+			return err
+		},
+		"extend": func(l workqueue.Lease) error { return b.store.Extend(ctx, l, ids(claimed[0])) },
 	} {
 		if err := work(old); !errors.Is(err, workqueue.ErrNotLeader) {
 			t.Errorf("%s under the old epoch: %v; want ErrNotLeader", name, err)
 		}
 	}
 	b.wantTally(run, tally{live: 12})
-	if n := b.number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent') AND deadline <= clock_timestamp()`); n != 3 {
+	n := b.number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent') AND deadline <= clock_timestamp()`)
+	if n != 3 {
 		t.Errorf("%d slices are as they were; want 3", n)
 	}
 	if n, err := b.store.Expire(ctx, lease, ids(claimed[0])); err != nil || n != 1 {
@@ -302,7 +306,7 @@ func TestLeaseIsHeldThroughItsWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(context.Background())
+	defer func() { _ = tx.Rollback(context.Background()) }() // in vain after the commit
 	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM work_slice WHERE id = $1 FOR UPDATE`, s.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +326,7 @@ func TestLeaseIsHeldThroughItsWork(t *testing.T) {
 	wg.Go(func() {
 		// It runs out while the sweep holds it; the taker waits for the sweep to end.
 		b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
-		if next, err := b.store.Lead(t.Context(), b.open(sessionTTL), leaseTTL); err != nil || next.Epoch != lease.Epoch+1 {
+		if next, err := b.store.Lead(t.Context(), b.open(), leaseTTL); err != nil || next.Epoch != lease.Epoch+1 {
 			t.Errorf("lease %+v, %v", next, err)
 		}
 	})
@@ -344,7 +348,8 @@ func TestSplitKeepsEveryItem(t *testing.T) {
 		t.Fatalf("%d pieces, %v", len(pieces), err)
 	}
 	b.check()
-	if again, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute); err != nil || len(again) != 0 {
+	again, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
+	if err != nil || len(again) != 0 {
 		t.Errorf("the second split made %d pieces, %v", len(again), err)
 	}
 	if v := b.record(whole(s)).Verdicts[0]; !v.Stale {

@@ -85,9 +85,9 @@ func TestRerunByCode(t *testing.T) {
 		b.record(faulty(s, workqueue.SlotError{Code: "even", Message: "m"}))
 	}
 	b.wantState(run, "completed", 2)
-	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Codes: []string{"odd"}}})
-	var nothing *workqueue.NothingToRerunError
-	if !errors.As(err, &nothing) {
+	again := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Codes: []string{"odd"}}}
+	_, err := b.store.Rerun(t.Context(), again)
+	if _, ok := errors.AsType[*workqueue.NothingToRerunError](err); !ok {
 		t.Errorf("rerun of a code that no longer counts: %v; want a NothingToRerunError", err)
 	}
 	b.wantState(run, "completed", 2)
@@ -199,11 +199,10 @@ func TestRerunsRace(t *testing.T) {
 	for range 6 {
 		wg.Go(func() {
 			out, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}})
-			var nothing *workqueue.NothingToRerunError
 			mu.Lock()
 			defer mu.Unlock()
 			items += out.Items
-			if errors.As(err, &nothing) {
+			if _, ok := errors.AsType[*workqueue.NothingToRerunError](err); ok {
 				refused++
 			} else if err != nil {
 				t.Error(err)
@@ -290,7 +289,8 @@ func TestCancelRaces(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Keys: []string{"C1"}}})
+			again := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Keys: []string{"C1"}}}
+			_, err := b.store.Rerun(t.Context(), again)
 			var nothing *workqueue.NothingToRerunError
 			var state *workqueue.StateError
 			if err != nil && !errors.As(err, &nothing) && !errors.As(err, &state) {

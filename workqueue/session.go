@@ -59,7 +59,7 @@ UPDATE node_session SET ended_at = clock_timestamp() WHERE id = $1 AND ended_at 
 // It returns the number of slices handed back.
 func (s *Store) EndSession(ctx context.Context, id SessionID) (int, error) {
 	var n int
-	err := s.inTx(ctx, func(tx pgx.Tx) error {
+	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, endSession, id); err != nil {
 			return err
 		}

@@ -35,14 +35,14 @@ func setup(t *testing.T) *bench {
 	t.Helper()
 	pool := testenv.Pool(t)
 	b := &bench{T: t, pool: pool, store: workqueue.New(pool)}
-	b.session = b.open(sessionTTL)
+	b.session = b.open()
 	return b
 }
 
 // open starts a session.
-func (b *bench) open(ttl time.Duration) workqueue.SessionID {
+func (b *bench) open() workqueue.SessionID {
 	b.Helper()
-	id, err := b.store.StartSession(b.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, ttl)
+	id, err := b.store.StartSession(b.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, sessionTTL)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -23,14 +23,27 @@ type Store struct {
 // New returns a store on a pool whose database has been migrated. The store does not close the pool. See also [Open].
 func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool, sessions: pool} }
 
-// maxTxAttempts bounds how often a transaction that met a deadlock or a serialization failure is run again.
-const maxTxAttempts = 8
+const (
+	// maxTxAttempts bounds how often a transaction that met a deadlock or a serialization failure is run again.
+	maxTxAttempts = 8
+	// txTimeout bounds one attempt. A connection that has gone mute is given up after it.
+	txTimeout = 15 * time.Second
+	// loadTimeout bounds a transaction that writes megabytes of items.
+	loadTimeout = time.Minute
+)
 
 // inTx runs f in a transaction, and runs it again as a whole when PostgreSQL broke it off as a deadlock (40P01) or a
-// serialization failure (40001). f must therefore keep its effects in the transaction.
-func (s *Store) inTx(ctx context.Context, f func(tx pgx.Tx) error) error {
+// serialization failure (40001). f must therefore keep its effects in the transaction, and must use the context that it
+// is given.
+func (s *Store) inTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
+	return s.inTxWithin(ctx, txTimeout, f)
+}
+
+func (s *Store) inTxWithin(ctx context.Context, limit time.Duration,
+	f func(ctx context.Context, tx pgx.Tx) error,
+) error {
 	for attempt := 1; ; attempt++ {
-		err := pgx.BeginFunc(ctx, s.pool, f)
+		err := s.tryTx(ctx, limit, f)
 		if err == nil || attempt == maxTxAttempts || !retryable(err) {
 			return err
 		}
@@ -41,6 +54,12 @@ func (s *Store) inTx(ctx context.Context, f func(tx pgx.Tx) error) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+func (s *Store) tryTx(ctx context.Context, limit time.Duration, f func(ctx context.Context, tx pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return f(ctx, tx) })
 }
 
 func retryable(err error) bool {
