@@ -102,7 +102,7 @@ func (b *bundle) forge(t *testing.T, chunk, n int) (*forger, []workqueue.Slice) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := patient("statement")
+	req := patient()
 	req.Steps[0].Chunk, req.Steps[0].InFlight = chunk, 100
 	f := &forger{js: js, run: b.start(t, req, n)}
 	return f, b.sent(t, f.run, n/chunk)
@@ -200,17 +200,19 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 	}
 	elsewhere := f.reply(s, 10, body(items...))
 	elsewhere.Subject = endpoints.ReplySubject("invoice")
+	deep := strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
+	many := strings.TrimSuffix(strings.Repeat(`{"i":1,"d":1},`, 9000), ",")
 	wrong := map[string]*nats.Msg{
 		"garbage":         f.reply(s, 10, "\x00\xff{{{ not JSON"),
 		"empty":           f.reply(s, 10, ""),
 		"truncated":       f.reply(s, 10, body(items...)[:100]),
-		"deeply nested":   f.reply(s, 10, `{"slots":[{"i":0,"d":`+strings.Repeat("[", 100_000)+strings.Repeat("]", 100_000)+`}]}`),
+		"deeply nested":   f.reply(s, 10, `{"slots":[{"i":0,"d":`+deep+`}]}`),
 		"bomb":            with(f.reply(s, 10, bomb), endpoints.HeaderEncoding, "zstd"),
 		"not zstd":        with(f.reply(s, 10, body(items...)), endpoints.HeaderEncoding, "zstd"),
 		"other encoding":  with(f.reply(s, 10, body(items...)), endpoints.HeaderEncoding, "br"),
 		"other version":   with(f.reply(s, 10, body(items...)), endpoints.HeaderVersion, "2"),
 		"no slice":        with(f.reply(s, 10, body(items...)), endpoints.HeaderSlice, "x"),
-		"too many slots":  f.reply(s, 9000, `{"slots":[`+strings.TrimSuffix(strings.Repeat(`{"i":1,"d":1},`, 9000), ",")+`]}`),
+		"too many slots":  f.reply(s, 9000, `{"slots":[`+many+`]}`),
 		"negative":        f.reply(s, 1, `{"slots":[{"i":-1,"d":1}]}`),
 		"huge ordinal":    f.reply(s, 1, `{"slots":[{"i":99999999999999999999,"d":1}]}`),
 		"foreign ordinal": f.reply(s, -1, body(b.items(t, slices[1].ID)...)),
@@ -266,8 +268,8 @@ func TestRepliesThatAreShortOrLate(t *testing.T) {
 	short, late := slices[0].ID, slices[1].ID
 	missing := b.items(t, short)[4:]
 	f.publish(t, f.reply(short, 4, body(b.items(t, short)[:4]...)))
-	if _, err := b.pool.Exec(t.Context(), `UPDATE work_slice SET deadline = clock_timestamp(), stream_seq = 0 WHERE id = $1`,
-		late); err != nil {
+	const pass = `UPDATE work_slice SET deadline = clock_timestamp(), stream_seq = 0 WHERE id = $1`
+	if _, err := b.pool.Exec(t.Context(), pass, late); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "both slices are over", func() bool {
@@ -312,7 +314,7 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	const count, giant = 60, 17
 	source := items(count)
 	n := 0
-	req := patient("statement")
+	req := patient()
 	req.Steps[0].Timeout = 20 * time.Second
 	loaded, err := b.node.Start(t.Context(), req, func(item *workqueue.LoadItem) error {
 		err := source(item)

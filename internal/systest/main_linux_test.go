@@ -44,13 +44,18 @@ func TestMain(m *testing.M) {
 	if !isChild {
 		testenv.Main(m)
 	}
+	os.Exit(be(child))
+}
+
+// be runs a child until SIGTERM and returns its exit code.
+func be(child func(context.Context) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	if err := child(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return 1
 	}
-	os.Exit(0) //nolint:gocritic // the deferred stop matters to no one any more
+	return 0
 }
 
 // runNode is the node's process: what cmd/tranche wires, with sessions that are short.
@@ -60,7 +65,8 @@ func runNode(ctx context.Context) error {
 		return err
 	}
 	// A node that is asleep in the middle of a transaction keeps its locks for so long.
-	store, release, err := workqueue.Open(ctx, os.Getenv(databaseVariable), workqueue.PoolConfig{IdleInTransaction: sessionTTL})
+	locks := workqueue.PoolConfig{IdleInTransaction: sessionTTL}
+	store, release, err := workqueue.Open(ctx, os.Getenv(databaseVariable), locks)
 	if err != nil {
 		return err
 	}
