@@ -26,8 +26,10 @@ const (
 func (e *endpointServer) bind(ctx context.Context) (jetstream.Consumer, error) {
 	var told time.Time
 	for pause := firstBind; ctx.Err() == nil; pause = min(2*pause, longestBind) {
+		asked := time.Now()
 		consumer, err := e.tryBind(ctx)
 		if err == nil {
+			e.consumer.learn(asked, consumer.CachedInfo().Created)
 			e.beat.Reset(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat))
 			if !e.bound || !told.IsZero() { // binding again and again is not news
 				e.log.Info("listening")

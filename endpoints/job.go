@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 )
@@ -21,7 +22,7 @@ const (
 
 // job is one request from its delivery to its acknowledgement.
 type job struct {
-	msg     jetstream.Msg
+	id      requestID
 	request *request
 	answers answers
 	timeout time.Duration
@@ -29,30 +30,38 @@ type job struct {
 	started time.Time
 }
 
-// handle takes one delivered message all the way. It returns when the message has been dealt with.
-func (e *endpointServer) handle(scope scope, msg jetstream.Msg) {
-	meta, err := msg.Metadata()
+// hold notes a delivered request. It returns false when there is nothing to do: the request was delivered again while
+// it is being handled, and one acknowledgement will settle both deliveries.
+func (e *endpointServer) hold(d delivery) (id requestID, isNew bool) {
+	meta, err := d.msg.Metadata()
 	if err != nil { // not a JetStream message; there is nothing to acknowledge
 		e.log.Error("a message without JetStream metadata is dropped", zap.Error(err))
-		return
+		return id, false
 	}
-	if !e.room.hold(meta.Sequence.Stream, msg) {
-		return // it was delivered again while it is being handled; the first delivery's acknowledgement settles both
-	}
+	id = requestID{meta.Sequence.Stream, meta.Timestamp.UnixNano()}
+	return id, e.room.hold(id, d)
+}
+
+// handle takes one request that is held all the way. It returns when the request has been dealt with.
+func (e *endpointServer) handle(scope scope, id requestID, msg jetstream.Msg) {
 	items, took := 0, time.Duration(0)
-	defer func() { e.room.drop(meta.Sequence.Stream, items, took) }()
+	defer func() { e.room.drop(id, items, took) }()
+	meta, err := msg.Metadata()
+	if err != nil {
+		return // hold would have refused it
+	}
 	request, err := parseRequest(msg.Headers(), msg.Data(), e.service.limits)
 	if request == nil {
-		e.refuse(msg, meta.NumDelivered, err)
+		e.refuse(id, msg.Headers(), meta.NumDelivered, err)
 		return
 	}
-	j := e.newJob(scope, msg, request)
+	j := e.newJob(scope, id, msg.Headers(), request)
 	switch {
 	case err != nil:
 		e.refuseBody(j, err)
 	case meta.NumDelivered > MaxDeliveries:
 		j.log.Warn("a request was begun several times and never answered; it goes back as failed")
-		e.settle(j, newSlotError(CodeDeliveries, "the chunk was begun several times and never answered", true), nil)
+		e.settle(j, newSlotError(CodeDeliveries, "the chunk was begun several times and never answered", true), acknowledge)
 	default:
 		begun := e.serve(scope, j)
 		if begun {
@@ -62,30 +71,28 @@ func (e *endpointServer) handle(scope scope, msg jetstream.Msg) {
 }
 
 // refuse gets rid of a request whose headers cannot be read: nobody can be told.
-func (e *endpointServer) refuse(msg jetstream.Msg, delivered uint64, err error) {
+func (e *endpointServer) refuse(id requestID, h nats.Header, delivered uint64, err error) {
 	var bad *MalformedError
-	foreign := errors.As(err, &bad) && bad.Reason == ReasonVersion && msg.Headers().Get(HeaderVersion) != ""
+	foreign := errors.As(err, &bad) && bad.Reason == ReasonVersion && h.Get(HeaderVersion) != ""
 	if foreign && delivered <= MaxDeliveries {
 		e.log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
-		e.try("hand back", msg.NakWithDelay(foreignDelay))
+		e.tell(id, "hand back", handBack(foreignDelay))
 		return
 	}
 	e.log.Error("an unreadable request is dropped", zap.Error(err))
-	e.try("terminate", msg.TermWithReason(err.Error()))
+	e.tell(id, "terminate", terminate(err))
 }
 
 // refuseBody reports a request whose body cannot be read, and then gets rid of it.
 func (e *endpointServer) refuseBody(j *job, err error) {
 	j.log.Error("a request cannot be read", zap.Error(err))
-	e.settle(j, newSlotError(CodeBadRequest, err.Error(), false), func() error {
-		return j.msg.TermWithReason(err.Error())
-	})
+	e.settle(j, newSlotError(CodeBadRequest, err.Error(), false), terminate(err))
 }
 
-func (e *endpointServer) newJob(scope scope, msg jetstream.Msg, request *request) *job {
-	j := &job{msg: msg, request: request, timeout: e.options.timeout, started: time.Now(),
+func (e *endpointServer) newJob(scope scope, id requestID, h nats.Header, request *request) *job {
+	j := &job{id: id, request: request, timeout: e.options.timeout, started: time.Now(),
 		log: e.log.With(zap.Stringer("run", request.Run), zap.Stringer("slice", request.Slice))}
-	e.prepare(scope.sending, &j.answers, request.Meta, msg.Headers().Get(HeaderTrace))
+	e.prepare(scope.sending, &j.answers, request.Meta, h.Get(HeaderTrace))
 	return j
 }
 
@@ -100,34 +107,24 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 	switch {
 	case !begun, total == 0 && failure != nil && failure.Code == CodeShutdown:
 		// Nothing was done: another instance can have it, as soon as this one's open pull is gone.
-		e.try("hand back", j.msg.NakWithDelay(2*settle))
+		e.tell(j.id, "hand back", handBack(2*settle))
 		return false
 	case total == len(j.request.items):
 		failure = nil // there is nothing left for it to speak for
 	}
-	e.settle(j, failure, nil)
+	e.settle(j, failure, acknowledge)
 	e.stats.add(len(j.request.items), j.answers.errors, time.Since(j.started))
 	return true
 }
 
-// settle sends the end of the reply and then acknowledges the request, with ack if given.
-func (e *endpointServer) settle(j *job, failure *SlotError, ack func() error) {
+// settle sends the end of the reply and then lets the request go, by acknowledge or terminate.
+func (e *endpointServer) settle(j *job, failure *SlotError, how func(jetstream.Msg) error) {
 	if err := j.answers.send(failure); err != nil {
 		j.log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
-		e.try("hand back", j.msg.NakWithDelay(handBackDelay))
+		e.tell(j.id, "hand back", handBack(handBackDelay))
 		return
 	}
 	// JetStream has acknowledged every message of the reply. Only now may the request go: before, a crash would leave
 	// neither the reply nor the request.
-	if ack == nil {
-		ack = j.msg.Ack
-	}
-	e.try("acknowledge", ack())
-}
-
-// try logs an acknowledgement that could not be sent. The request is then delivered again, which does no harm.
-func (e *endpointServer) try(what string, err error) {
-	if err != nil {
-		e.log.Warn("could not "+what+" a request; it will be delivered again", zap.Error(err))
-	}
+	e.tell(j.id, "acknowledge", how)
 }

@@ -2,7 +2,9 @@ package endpoints
 
 import (
 	"context"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +15,18 @@ import (
 // from other instances what it cannot begin.
 const quick = time.Second
 
+// requestID tells requests apart. A stream that was made anew uses its sequences again, but not at the same time.
+type requestID struct {
+	sequence uint64
+	stored   int64 // when the stream took it, in Unix nanoseconds
+}
+
+// delivery is a request as it was last delivered.
+type delivery struct {
+	msg  jetstream.Msg
+	made time.Time // when the consumer was made that delivered it
+}
+
 // room knows the requests that an endpoint holds and how many more it should fetch.
 type room struct {
 	concurrency int
@@ -20,7 +34,7 @@ type room struct {
 	freed       chan struct{}
 
 	mu    sync.Mutex
-	held  map[uint64]jetstream.Msg // by stream sequence
+	held  map[requestID]delivery
 	bytes int
 	items float64       // of a chunk, on average
 	took  time.Duration // by a chunk, on average
@@ -28,28 +42,36 @@ type room struct {
 
 func newRoom(concurrency int, byItem bool) *room {
 	return &room{
-		concurrency: concurrency, byItem: byItem, freed: make(chan struct{}, 1), held: map[uint64]jetstream.Msg{},
+		concurrency: concurrency, byItem: byItem, freed: make(chan struct{}, 1), held: map[requestID]delivery{},
 	}
 }
 
-// hold notes a delivered message; false when it is held already.
-func (r *room) hold(sequence uint64, msg jetstream.Msg) bool {
+// hold notes a delivered request; false when it is held already. Then this delivery is the one to acknowledge: the
+// consumer that made the earlier one may be gone.
+func (r *room) hold(id requestID, d delivery) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, twice := r.held[sequence]; twice {
-		return false
+	_, twice := r.held[id]
+	r.held[id] = d
+	if !twice {
+		r.bytes += len(d.msg.Data())
 	}
-	r.held[sequence] = msg
-	r.bytes += len(msg.Data())
-	return true
+	return !twice
 }
 
-// drop forgets a message that has been dealt with. items is 0 when no handler saw it.
-func (r *room) drop(sequence uint64, items int, took time.Duration) {
+// delivery returns the last delivery of a request that is held.
+func (r *room) delivery(id requestID) delivery {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.bytes -= len(r.held[sequence].Data())
-	delete(r.held, sequence)
+	return r.held[id]
+}
+
+// drop forgets a request that has been dealt with. items is 0 when no handler saw it.
+func (r *room) drop(id requestID, items int, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.bytes -= len(r.held[id].msg.Data())
+	delete(r.held, id)
 	if items > 0 {
 		r.learn(items, took)
 	}
@@ -99,13 +121,16 @@ func (r *room) wait(ctx context.Context) (n, bytes int, err error) {
 	}
 }
 
-// messages returns what is held.
-func (r *room) messages() []jetstream.Msg {
+// deliveries returns what is held.
+func (r *room) deliveries() []delivery {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := make([]jetstream.Msg, 0, len(r.held))
-	for _, msg := range r.held {
-		list = append(list, msg)
-	}
-	return list
+	return slices.Collect(maps.Values(r.held))
+}
+
+// len returns how many requests are held.
+func (r *room) len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.held)
 }

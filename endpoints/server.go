@@ -26,13 +26,14 @@ type endpointServer struct {
 	byItem  bool
 	begin   func(*job) work
 
-	service *Service
-	log     *zap.Logger
-	room    *room
-	slots   chan struct{}
-	stats   stats
-	beat    *time.Ticker // at a third of the consumer's AckWait
-	bound   bool         // has been, once
+	service  *Service
+	log      *zap.Logger
+	room     *room
+	slots    chan struct{}
+	stats    stats
+	consumer incarnation
+	beat     *time.Ticker // at a third of the consumer's AckWait
+	bound    bool         // has been, once
 }
 
 // scope is the span of one Run. stopping ends first, then working, then sending.
@@ -86,6 +87,11 @@ func (e *endpointServer) fetch(
 	if err != nil {
 		return nil // ctx has ended; the caller sees it
 	}
+	// Before the pull: what a consumer made after this delivers is then not taken for its own, which costs a delivery.
+	made := e.consumer.current()
+	if made.IsZero() {
+		return errNoConsumer
+	}
 	pull, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	keep := context.AfterFunc(ctx, func() {
@@ -106,7 +112,10 @@ func (e *endpointServer) fetch(
 			if !more {
 				return batch.Error()
 			}
-			jobs.Go(func() { e.handle(scope, msg) })
+			// Held here and not by the job, so that the next fetch counts it.
+			if id, isNew := e.hold(delivery{msg, made}); isNew {
+				jobs.Go(func() { e.handle(scope, id, msg) })
+			}
 		case <-reconnected:
 			cancel() // the pull was lost with the connection; what has arrived is still in messages
 		}
@@ -121,10 +130,22 @@ func (e *endpointServer) tick(ended <-chan struct{}) {
 			return
 		case <-e.beat.C:
 		}
-		for _, msg := range e.room.messages() {
-			if err := msg.InProgress(); err != nil {
-				e.log.Debug("a sign of life could not be sent", zap.Error(err))
-			}
+		e.sendSigns()
+	}
+}
+
+func (e *endpointServer) sendSigns() {
+	held := e.room.deliveries()
+	if len(held) == 0 {
+		return
+	}
+	made := e.consumer.current()
+	for _, d := range held {
+		if !d.made.Equal(made) {
+			continue // it would keep another request from being delivered again
+		}
+		if err := d.msg.InProgress(); err != nil {
+			e.log.Debug("a sign of life could not be sent", zap.Error(err))
 		}
 	}
 }

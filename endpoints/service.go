@@ -114,6 +114,7 @@ func (s *Service) register(e *endpointServer) error {
 	e.service = s
 	e.log = s.config.Log.With(zap.String("endpoint", e.name))
 	e.room = newRoom(e.options.concurrency, e.byItem)
+	e.consumer.ask = e.consumerMade
 	e.slots = make(chan struct{}, e.options.concurrency)
 	s.endpoints = append(s.endpoints, e)
 	return nil
@@ -198,7 +199,7 @@ func (s *Service) drain(done <-chan error, stopWork, stopSend func()) error {
 	}
 	left := &DrainError{After: s.config.DrainTimeout + 2*sendGrace, Left: map[string]int{}}
 	for _, e := range s.endpoints {
-		if n := len(e.room.messages()); n > 0 {
+		if n := e.room.len(); n > 0 {
 			left.Left[e.name] = n
 		}
 	}

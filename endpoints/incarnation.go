@@ -1,0 +1,93 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+)
+
+// knownFor is how long an answer about the consumer is taken for true. It bounds both the questions asked (ten a second
+// and endpoint, however many chunks there are) and the time in which a consumer made anew can go unnoticed.
+const knownFor = 100 * time.Millisecond
+
+// errNoConsumer ends a fetch before it begins.
+var errNoConsumer = errors.New("the consumer is not there or does not answer")
+
+// incarnation knows when the consumer that a server has now was made. A stream or consumer that is deleted and made
+// anew counts its messages from 1 again, while the server takes an acknowledgement by the sequence alone: one for an
+// old request would remove a new one that nobody has seen to, and a sign of life would keep it from being delivered
+// again. So each delivery remembers the incarnation that it came from, and only the one of now is ever spoken to.
+type incarnation struct {
+	ask func(context.Context) (time.Time, error) // when the consumer was made
+
+	mu    sync.Mutex
+	asked time.Time // when the last question was put
+	made  time.Time // its answer; zero when there was none
+}
+
+// current returns when the consumer was made, as of at most knownFor ago. It is zero when the server does not say; then
+// nothing may be acknowledged: what is not is delivered again, which does no harm.
+func (i *incarnation) current() time.Time {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if time.Since(i.asked) < knownFor {
+		return i.made
+	}
+	// Requests are settled after every context of the service has ended, too.
+	ctx, cancel := context.WithTimeout(context.Background(), ackTimeout)
+	defer cancel()
+	asked := time.Now()
+	made, err := i.ask(ctx)
+	if err != nil {
+		// Those who waited for this answer do not each wait as long again.
+		asked, made = time.Now(), time.Time{}
+	}
+	i.asked, i.made = asked, made
+	return made
+}
+
+// learn takes an answer that came otherwise.
+func (i *incarnation) learn(asked, made time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.asked, i.made = asked, made
+}
+
+// consumerMade asks the server for the consumer and returns when it was made.
+func (e *endpointServer) consumerMade(ctx context.Context) (time.Time, error) {
+	consumer, err := e.service.outbox.js.Consumer(ctx, StreamWork, ConsumerName(e.name))
+	if err != nil {
+		return time.Time{}, err
+	}
+	return consumer.CachedInfo().Created, nil
+}
+
+// tell sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. Whatever
+// cannot be sent is delivered again, which does no harm.
+func (e *endpointServer) tell(id requestID, what string, how func(jetstream.Msg) error) {
+	made := e.consumer.current()
+	d := e.room.delivery(id)
+	if !d.made.Equal(made) {
+		e.log.Warn("could not "+what+" a request: the consumer that delivered it was made anew or does not answer; "+
+			"the request may be delivered again", zap.Uint64("sequence", id.sequence))
+		return
+	}
+	if err := how(d.msg); err != nil {
+		e.log.Warn("could not "+what+" a request; it will be delivered again", zap.Error(err))
+	}
+}
+
+// acknowledge, handBack and terminate are the acknowledgements that tell sends.
+func acknowledge(msg jetstream.Msg) error { return msg.Ack() }
+
+func handBack(delay time.Duration) func(jetstream.Msg) error {
+	return func(msg jetstream.Msg) error { return msg.NakWithDelay(delay) }
+}
+
+func terminate(reason error) func(jetstream.Msg) error {
+	return func(msg jetstream.Msg) error { return msg.TermWithReason(reason.Error()) }
+}

@@ -1,0 +1,161 @@
+package endpoints
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// gate is a HandleList handler that says which chunk it has begun and waits to be let go.
+type gate struct {
+	t     *testing.T
+	begun chan Meta
+	open  chan struct{}
+	calls atomic.Int32
+}
+
+func newGate(t *testing.T) *gate {
+	t.Helper()
+	g := &gate{t: t, begun: make(chan Meta, 100), open: make(chan struct{})}
+	t.Cleanup(g.let)
+	return g
+}
+
+// let opens the gate for good.
+func (g *gate) let() {
+	select {
+	case <-g.open:
+	default:
+		close(g.open)
+	}
+}
+
+func (g *gate) handle(_ context.Context, chunk *Chunk[number, square]) error {
+	g.calls.Add(1)
+	g.begun <- chunk.Meta()
+	<-g.open
+	for _, item := range chunk.Items() {
+		item.Reply(square{item.In.N * item.In.N})
+	}
+	return nil
+}
+
+// remake deletes the stream of requests and makes it anew, with the endpoint's consumer.
+func (b *bundle) remake(endpoint string) {
+	b.t.Helper()
+	check(b.t, b.js.DeleteStream(b.ctx, StreamWork))
+	b.streams()
+	check(b.t, EnsureConsumer(b.ctx, b.js, endpoint))
+}
+
+// TestRequestOfANewStreamIsNotTakenForAnOldOne has a service hold sequence 1 of a stream, and gives it sequence 1 of
+// the next.
+func TestRequestOfANewStreamIsNotTakenForAnOldOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc, g := b.service(), newGate(t)
+	check(t, HandleList(svc, "list", g.handle, Concurrency(2)))
+	b.run(svc)
+	old := b.ask("list", numbers(1))
+	if got := await(t, "old request", g.begun); got != old {
+		t.Fatalf("began %v, want %v", got, old)
+	}
+	b.remake("list")
+	next := b.ask("list", numbers(1))
+	if got := await(t, "new request", g.begun); got != next {
+		t.Fatalf("began %v, want %v", got, next)
+	}
+	g.let()
+	found := b.collect(2)
+	if found[old.Slice] == nil || found[next.Slice] == nil {
+		t.Error("one of them was not answered") // whether the old one is stale is for the node to say
+	}
+	eventually(t, "the new request is acknowledged", func() bool { return b.backlog("list") == 0 })
+}
+
+// TestOldRequestsAreNotAcknowledgedToANewStream has a service finish requests of a lost stream while another instance
+// works on the requests that have their sequences now.
+func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc, g := b.service(), newGate(t)
+	check(t, HandleList(svc, "list", g.handle, Concurrency(1))) // and one ahead: it fetches no more, and sees nothing
+	b.run(svc)
+	b.ask("list", numbers(1))
+	b.ask("list", numbers(1))
+	e := svc.endpoints[0]
+	eventually(t, "both are held", func() bool { return e.room.len() == 2 })
+	b.remake("list")
+	b.ask("list", numbers(1))
+	b.ask("list", numbers(1))
+	other, err := b.js.Consumer(b.ctx, StreamWork, "list")
+	check(t, err)
+	batch, err := other.Fetch(2, jetstream.FetchMaxWait(patience))
+	check(t, err)
+	for range 2 {
+		await(t, "message for the other instance", batch.Messages())
+	}
+	eventually(t, "what the service knows has aged", func() bool {
+		e.consumer.mu.Lock()
+		defer e.consumer.mu.Unlock()
+		return time.Since(e.consumer.asked) > knownFor
+	})
+	g.let()
+	b.collect(2) // the old replies are sent all the same
+	eventually(t, "the service is done", func() bool { return e.room.len() == 0 })
+	check(t, svc.nc.Flush())
+	if n := b.backlog("list"); n != 2 {
+		t.Errorf("%d of 2 new requests are left", n)
+	}
+}
+
+// TestRequestOutlivesItsConsumer has the consumer made anew while a request is at work: it is delivered again, not done
+// again, and acknowledged to the consumer that there is.
+func TestRequestOutlivesItsConsumer(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc, g := b.service(), newGate(t)
+	check(t, HandleList(svc, "list", g.handle, Concurrency(2)))
+	b.run(svc)
+	b.ask("list", numbers(1))
+	await(t, "request", g.begun)
+	e := svc.endpoints[0]
+	before := e.room.deliveries()[0]
+	check(t, b.js.DeleteConsumer(b.ctx, StreamWork, "list"))
+	check(t, EnsureConsumer(b.ctx, b.js, "list"))
+	eventually(t, "it is delivered again", func() bool { return e.room.deliveries()[0].made != before.made })
+	g.let()
+	b.collect(1)
+	eventually(t, "the request is acknowledged", func() bool { return b.backlog("list") == 0 })
+	if n := g.calls.Load(); n != 1 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+// TestFetchCountsWhatItHasTaken looks at the room as soon as a fetch has ended: the next one goes by it.
+func TestFetchCountsWhatItHasTaken(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc, g := b.service(), newGate(t)
+	const chunks = 64
+	check(t, HandleList(svc, "list", g.handle, Concurrency(chunks/2)))
+	check(t, EnsureConsumer(b.ctx, b.js, "list"))
+	for range chunks + 1 {
+		b.ask("list", numbers(1))
+	}
+	e := svc.endpoints[0]
+	consumer, err := b.js.Consumer(b.ctx, StreamWork, "list")
+	check(t, err)
+	span := scope{stopping: make(chan struct{}), working: b.ctx, sending: b.ctx}
+	var jobs sync.WaitGroup
+	check(t, e.fetch(b.ctx, span, consumer, &jobs, nil))
+	if want, _ := e.room.want(); want != 0 {
+		t.Errorf("%d more are wanted right after %d were taken", want, chunks)
+	}
+	g.let()
+	jobs.Wait()
+}
