@@ -10,7 +10,7 @@ const (
 	DefaultChunk        = 500
 	DefaultInFlight     = 64
 	DefaultMaxAttempts  = 3
-	DefaultTimeout      = 2 * time.Minute
+	DefaultTimeout      = 12 * time.Minute // a little more than a service gives its handler by default
 	DefaultRetryBackoff = time.Second
 )
 

@@ -16,7 +16,7 @@ func TestSingle(t *testing.T) {
 	plan := gather.Single("statement")
 	want := &gather.Plan{Name: "statement", Steps: []gather.Step{{
 		Name: "statement", Endpoint: "statement", Chunk: 500, InFlight: 64, MaxAttempts: 3,
-		Timeout: 2 * time.Minute, RetryBackoff: time.Second,
+		Timeout: 12 * time.Minute, RetryBackoff: time.Second,
 	}}}
 	if !reflect.DeepEqual(plan, want) {
 		t.Errorf("got %+v", plan)
@@ -127,7 +127,7 @@ func TestJSONIsStable(t *testing.T) {
 	plan.Steps[0].RetryBackoff = 1500 * time.Millisecond
 	text, err := json.Marshal(plan)
 	want := `{"name":"statement","steps":[{"name":"statement","endpoint":"statement","chunk":500,"in_flight":64,` +
-		`"max_attempts":3,"timeout":"2m0s","retry_backoff":"1.5s"}]}`
+		`"max_attempts":3,"timeout":"12m0s","retry_backoff":"1.5s"}]}`
 	if err != nil || string(text) != want {
 		t.Fatalf("got %s, %v", text, err)
 	}

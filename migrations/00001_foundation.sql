@@ -80,6 +80,7 @@ CREATE TABLE batchrun (
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false)))
 );
 CREATE INDEX batchrun_active ON batchrun (priority DESC, id) WHERE state IN ('loading', 'running');
+CREATE INDEX batchrun_unsealed ON batchrun (id) WHERE sealed_at IS NULL;
 CREATE INDEX batchrun_name ON batchrun (name, id) WHERE name IS NOT NULL;
 
 CREATE TABLE run_step (
@@ -160,6 +161,7 @@ CREATE TABLE work_slice (
     deadline      timestamptz,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     sent_at       timestamptz,
+    handed_at     timestamptz,                    -- seen to be in the hands of a service: the deadline counts from here
     ended_at      timestamptz,
     FOREIGN KEY (run_id, step, block) REFERENCES work_block ON DELETE CASCADE,
     CONSTRAINT work_slice_remaining CHECK ((remaining & ~mask) = B'0'::bit(8192)),

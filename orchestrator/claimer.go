@@ -18,7 +18,6 @@ type assignment struct {
 	workqueue.Slice
 	session  workqueue.SessionID
 	endpoint string
-	timeout  time.Duration
 	params   []byte // of the run, as JSON; nil without
 	claimed  time.Time
 }
@@ -45,7 +44,10 @@ func (n *Node) runPublishing(ctx, draining context.Context) {
 // wakes nobody.
 func (n *Node) claim(ctx context.Context, assigned chan<- assignment) {
 	for ctx.Err() == nil {
-		found, err := n.claimOnce(ctx, assigned)
+		found, err := 0, error(nil)
+		if n.nc.IsConnected() { // what cannot be published is not to be claimed
+			found, err = n.claimOnce(ctx, assigned)
+		}
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("claim", zap.Error(err))
 		}
@@ -65,7 +67,8 @@ func (n *Node) claim(ctx context.Context, assigned chan<- assignment) {
 // jitter spreads nodes that poll: between half of d and d.
 func jitter(d time.Duration) time.Duration { return d/2 + time.Duration(rand.Int64N(int64(d)/2+1)) }
 
-// claimOnce goes once round the steps that have work and returns how many slices it took.
+// claimOnce goes once round the steps that have work and returns how many slices it took. A step that cannot be claimed
+// of does not keep the others waiting.
 func (n *Node) claimOnce(ctx context.Context, assigned chan<- assignment) (int, error) {
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -74,35 +77,46 @@ func (n *Node) claimOnce(ctx context.Context, assigned chan<- assignment) (int, 
 		return 0, err
 	}
 	total := 0
+	var failed error
 	for _, step := range steps {
 		n.cfg.Faults.Hit(fault.ClaimBefore)
-		session := n.Session()
-		slices, err := n.store.Claim(ctx, workqueue.ClaimRequest{
-			Session: session, Run: step.Run, Step: step.Step, MaxSlices: n.cfg.ClaimSlices, MaxBytes: n.requestBytes(),
-		})
-		if errors.Is(err, workqueue.ErrSessionLost) {
-			return total, nil // the heartbeat opens a new session and wakes the claimer
-		}
-		if err != nil {
-			return total, err
-		}
-		if len(slices) == 0 {
-			n.stats.emptyClaims.Add(1)
-			continue
-		}
-		n.cfg.Faults.Hit(fault.ClaimCommitted)
-		n.stats.claims.Add(1)
-		n.stats.slices.Add(int64(len(slices)))
-		total += len(slices)
-		for _, s := range slices {
-			select {
-			case assigned <- assignment{s, session, step.Endpoint, step.Timeout, step.Params, time.Now()}:
-			case <-ctx.Done(): // the session's end hands them back
-				return total, nil
-			}
+		taken, err := n.claimStep(ctx, step, assigned)
+		total += taken
+		switch {
+		case errors.Is(err, workqueue.ErrSessionLost) || ctx.Err() != nil:
+			return total, nil //nolint:nilerr // the heartbeat opens a new session and wakes the claimer
+		case errors.Is(err, workqueue.ErrBusy):
+			n.log.Debug("claim", zap.Error(err)) // its turn comes with the next round
+		case err != nil:
+			failed = errors.Join(failed, err)
 		}
 	}
-	return total, nil
+	return total, failed
+}
+
+func (n *Node) claimStep(ctx context.Context, step workqueue.Runnable, assigned chan<- assignment) (int, error) {
+	session := n.Session()
+	slices, err := n.store.Claim(ctx, workqueue.ClaimRequest{
+		Session: session, Run: step.Run, Step: step.Step, MaxSlices: n.cfg.ClaimSlices, MaxBytes: n.requestBytes(),
+	})
+	if err != nil {
+		return 0, err
+	}
+	if len(slices) == 0 {
+		n.stats.emptyClaims.Add(1)
+		return 0, nil
+	}
+	n.cfg.Faults.Hit(fault.ClaimCommitted)
+	n.stats.claims.Add(1)
+	n.stats.slices.Add(int64(len(slices)))
+	for _, s := range slices {
+		select {
+		case assigned <- assignment{s, session, step.Endpoint, step.Params, time.Now()}:
+		case <-ctx.Done(): // the session's end hands them back
+			return len(slices), nil
+		}
+	}
+	return len(slices), nil
 }
 
 func (n *Node) requestBytes() int64 {

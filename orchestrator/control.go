@@ -11,6 +11,7 @@ func (n *Node) Start(ctx context.Context, req workqueue.LoadRequest, next func(*
 ) (workqueue.Loaded, error) {
 	req.Session = n.Session()
 	loaded, err := n.store.Load(ctx, req, next)
+	n.noteUncleared(err)
 	if err == nil {
 		n.wakeOthers()
 		signal(n.publish)

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -31,13 +32,16 @@ type Node struct {
 	ready   chan struct{}
 	stats   counters
 
-	wakes   chan struct{} // look for work
-	looks   chan struct{} // look at the streams
-	sweeps  chan struct{} // sweep, if this node leads
-	publish chan struct{} // events wait to be published
+	wakes      chan struct{} // look for work
+	looks      chan struct{} // look at the streams
+	sweeps     chan struct{} // sweep, if this node leads
+	publish    chan struct{} // events wait to be published
+	unrecorded chan struct{} // a reply could not be recorded
 
 	pipe      pipeState
 	endpoints endpointSet
+	pending   *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
+	uncleared runSet              // failed loads of which something may be left
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -54,7 +58,7 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 	n := &Node{
 		cfg: cfg, log: cfg.Log, store: store, nc: nc, js: js, ready: make(chan struct{}),
 		wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), sweeps: make(chan struct{}, 1),
-		publish: make(chan struct{}, 1),
+		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), pending: semaphore.NewWeighted(maxPendingBytes),
 	}
 	n.endpoints.known = map[string]bool{}
 	n.pipe.changed = make(chan struct{})

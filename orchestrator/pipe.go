@@ -80,6 +80,13 @@ func (n *Node) ensureEndpoint(ctx context.Context, endpoint string) (int64, erro
 	return epoch, nil
 }
 
+// forget makes the next publication to an endpoint ensure its consumer again.
+func (s *endpointSet) forget(endpoint string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.known, endpoint)
+}
+
 // Look makes the node look at the streams now.
 func (n *Node) Look() { signal(n.looks) }
 

@@ -19,8 +19,12 @@ import (
 
 const (
 	publishTimeout      = 5 * time.Second  // for JetStream's acknowledgement of one message
-	publishStall        = 30 * time.Second // for room among the pending ones
-	maxPendingPublishes = 64               // requests of up to RequestBytes: 32 MiB, a quarter of what a stream takes in
+	publishStall        = 10 * time.Second // for room among the pending ones
+	maxPendingPublishes = 64
+	// maxPendingBytes is a quarter of what a stream takes in before it refuses more.
+	maxPendingBytes = 32 << 20
+	// postponement is how long a slice rests that could not be published.
+	postponement = time.Second
 )
 
 // readTimeout bounds a read from PostgreSQL: a connection that has gone mute is given up after it.
@@ -35,27 +39,33 @@ type publication struct {
 	msg    *nats.Msg
 	future jetstream.PubAckFuture
 	epoch  int64 // of the streams, as known before publishing
+	weight int64 // of maxPendingBytes, held until the acknowledgement
 }
 
+// publishAssigned publishes what is claimed. Once cut off it does nothing: what is left goes back with the session.
 func (n *Node) publishAssigned(ctx context.Context, assigned <-chan assignment, published chan<- publication) {
 	for a := range assigned {
-		n.publishPatiently(ctx, a, published) // once cut off it does nothing: what is left goes back with the session
+		if ctx.Err() == nil {
+			n.publishOrPostpone(ctx, a, published)
+		}
 	}
 }
 
-// publishPatiently publishes a slice, however long PostgreSQL and NATS take to be there again, while the slice is this
-// node's and not due. To leave it claimed after the first error would cost its deadline when the session lives on.
-func (n *Node) publishPatiently(ctx context.Context, a assignment, published chan<- publication) {
-	for pause := republishPause; ctx.Err() == nil; pause = min(2*pause, maxRepublishPause) {
-		err := n.publishOne(ctx, a, published)
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		n.log.Warn("publish; trying again", zap.Stringer("slice", a.ID), zap.Error(err), zap.Duration("in", pause))
-		sleep(ctx, pause)
-		if n.Session() != a.session || time.Since(a.claimed) > a.timeout {
-			return // it belongs to others by now, or is about to
-		}
+// publishOrPostpone publishes a slice, or gives it back for a while, so that one that cannot be published (its endpoint
+// may not be, or PostgreSQL is away) does not keep others waiting.
+func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published chan<- publication) {
+	err := n.publishOne(ctx, a, published)
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	n.log.Warn("cannot publish; the slice is taken up again in a while", zap.Stringer("slice", a.ID),
+		zap.String("endpoint", a.endpoint), zap.Error(err))
+	n.stats.postponed.Add(1)
+	postponing, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := n.store.Postpone(postponing, a.session, a.ID, jitter(2*postponement)); err != nil {
+		// It stays claimed until workqueue.DefaultClaimTTL has passed.
+		n.log.Warn("postpone", zap.Error(err))
 	}
 }
 
@@ -79,16 +89,16 @@ func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- pu
 	if !fits {
 		return n.cut(ctx, a, request.Len(), published)
 	}
-	p := publication{assignment: a, msg: request.Msg()}
-	if err := n.send(ctx, &p); err != nil {
+	p := publication{assignment: a, msg: request.Msg(), weight: min(int64(request.Size()), maxPendingBytes)}
+	if err := n.pending.Acquire(ctx, p.weight); err != nil {
 		return err
 	}
-	select {
-	case published <- p:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := n.send(ctx, &p); err != nil {
+		n.pending.Release(p.weight)
+		return err
 	}
+	published <- p // read until the publishers are done, so that what is held is released
+	return nil
 }
 
 // send ensures that somebody can be handed the request, and publishes it without waiting for the acknowledgement.
@@ -118,13 +128,13 @@ func (n *Node) cut(ctx context.Context, a assignment, fitting int, published cha
 	} else {
 		masks = a.Mask.Split(fitting)
 	}
-	pieces, err := n.store.Split(ctx, a.session, a.ID, masks, a.timeout)
+	pieces, err := n.store.Split(ctx, a.session, a.ID, masks, workqueue.DefaultClaimTTL)
 	if err != nil {
 		return err
 	}
 	n.stats.splits.Add(1)
 	for _, piece := range pieces {
-		n.publishPatiently(ctx, assignment{piece, a.session, a.endpoint, a.timeout, a.params, time.Now()}, published)
+		n.publishOrPostpone(ctx, assignment{piece, a.session, a.endpoint, a.params, time.Now()}, published)
 	}
 	return nil
 }
@@ -175,34 +185,31 @@ func (n *Node) confirm(ctx context.Context, published <-chan publication) {
 }
 
 // confirmOne adds a publication to the batch once it is acknowledged. One whose outcome is unknown is published again
-// under the same id, which the stream takes only once, until it is due.
+// under the same id, which the stream takes only once. When that does not help either, the slice is left: it is issued
+// again under a new id when it has been claimed for too long.
 func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publication) []workqueue.Sent {
+	defer n.pending.Release(p.weight)
 	for {
 		ack, err := await(ctx, p.future)
 		if err == nil {
 			return append(batch, workqueue.Sent{ID: p.ID, StreamSeq: int64(ack.Sequence), PipeEpoch: p.epoch})
 		}
-		if ctx.Err() != nil || time.Since(p.claimed) > p.timeout {
+		if ctx.Err() != nil {
 			return batch
 		}
 		n.log.Warn("publish; trying again", zap.Stringer("slice", p.ID), zap.Error(err))
 		n.stats.republished.Add(1)
 		n.Look()
-		for {
-			if !sleep(ctx, republishPause) || time.Since(p.claimed) > p.timeout {
+		for again := errors.New("not sent"); again != nil; {
+			if !sleep(ctx, republishPause) || time.Since(p.claimed) > workqueue.DefaultClaimTTL/2 {
 				return batch
 			}
-			if err := n.send(ctx, &p); err == nil {
-				break
-			}
+			again = n.send(ctx, &p)
 		}
 	}
 }
 
-const (
-	republishPause    = 200 * time.Millisecond
-	maxRepublishPause = 2 * time.Second
-)
+const republishPause = 200 * time.Millisecond
 
 func await(ctx context.Context, future jetstream.PubAckFuture) (*jetstream.PubAck, error) {
 	select {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
@@ -33,7 +34,11 @@ func (n *Node) runRecording(ctx, draining context.Context) {
 		recorders.Go(func() { n.record(draining, replies) })
 	}
 	for ctx.Err() == nil {
-		if err := n.readReplies(ctx, replies); err != nil && ctx.Err() == nil {
+		err := n.readReplies(ctx, replies)
+		switch {
+		case errors.Is(err, errCannotRecord):
+			_ = n.retry(ctx, "reach PostgreSQL to record replies", n.store.Ping) // fails only when ctx has ended
+		case err != nil && ctx.Err() == nil:
 			n.log.Warn("read replies", zap.Error(err))
 			n.Look()
 		}
@@ -89,8 +94,13 @@ func (n *Node) readReplies(ctx context.Context, replies chan<- jetstream.Msg) er
 		return errors.New("the subscription ended")
 	case err := <-broken:
 		return err
+	case <-n.unrecorded:
+		return errCannotRecord
 	}
 }
+
+// errCannotRecord ends the reading of replies while they cannot be recorded.
+var errCannotRecord = errors.New("replies cannot be recorded")
 
 const (
 	pullExpiry   = 5 * time.Second
@@ -129,8 +139,11 @@ type reading struct {
 	answer workqueue.Answer
 }
 
+// recordBatch reads replies and records them, in more than one commit when they are larger than their messages: a
+// small compressed message may hold a large reply.
 func (n *Node) recordBatch(ctx context.Context, batch []jetstream.Msg) {
 	read := make([]reading, 0, len(batch))
+	size := 0
 	for _, msg := range batch {
 		reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), n.cfg.Limits)
 		if err != nil {
@@ -138,11 +151,23 @@ func (n *Node) recordBatch(ctx context.Context, batch []jetstream.Msg) {
 			continue
 		}
 		read = append(read, reading{msg, answerOf(reply)})
+		if size += sizeOf(reply); size >= recordBytes {
+			n.recordRead(ctx, read)
+			read, size = read[:0], 0
+		}
 	}
 	if len(read) > 0 {
-		n.cfg.Faults.Hit(fault.RecordBefore)
 		n.recordRead(ctx, read)
 	}
+}
+
+// sizeOf is the memory that a reply's results take.
+func sizeOf(r *endpoints.Reply) int {
+	size := 0
+	for i := range r.Slots {
+		size += len(r.Slots[i].Data)
+	}
+	return size
 }
 
 func answerOf(r *endpoints.Reply) workqueue.Answer {
@@ -164,41 +189,35 @@ func slotError(e *endpoints.SlotError) *workqueue.SlotError {
 	return &workqueue.SlotError{Code: e.Code, Message: e.Message, Retry: e.Retry}
 }
 
-// recordRead commits replies and acknowledges them. When PostgreSQL cannot be reached it tries for a while and then
-// leaves the replies to be delivered again. When PostgreSQL refuses a reply for what is in it, the replies are taken
-// one by one, and that one is put aside.
+// recordRead commits replies and acknowledges them. When PostgreSQL refuses them, they are taken one by one, and one
+// that it refuses for what is in it is put aside. When PostgreSQL cannot be reached they are given back, for another
+// node to record, and this one reads no more until it can.
 func (n *Node) recordRead(ctx context.Context, read []reading) {
+	n.cfg.Faults.Hit(fault.RecordBefore)
 	answers := make([]workqueue.Answer, len(read))
 	for i := range read {
 		answers[i] = read[i].answer
 	}
 	out, err := n.store.Record(ctx, answers)
-	for tries := 0; err != nil && !workqueue.Refused(err) && tries < recordTries; tries++ {
-		n.log.Warn("record; trying again", zap.Error(err))
-		if !sleep(ctx, jitter(nakDelay)) {
-			break
-		}
-		out, err = n.store.Record(ctx, answers)
-	}
+	_, answered := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case err == nil:
 		n.cfg.Faults.Hit(fault.RecordCommitted)
 		n.recorded(ctx, read, out)
-	case workqueue.Refused(err) && len(read) > 1:
+	case len(read) > 1 && (answered || workqueue.Refused(err)):
 		for i := range read {
 			n.recordRead(ctx, read[i:i+1])
 		}
 	case workqueue.Refused(err):
 		n.quarantine(ctx, read[0].msg, "refused", err.Error(), read[0].answer.Slice)
 	default:
-		n.log.Error("cannot record; leaving replies to be delivered again", zap.Int("replies", len(read)), zap.Error(err))
+		n.log.Error("cannot record; giving replies back", zap.Int("replies", len(read)), zap.Error(err))
 		for i := range read {
 			n.settle(read[i].msg, read[i].msg.NakWithDelay(nakDelay))
 		}
+		signal(n.unrecorded)
 	}
 }
-
-const recordTries = 10
 
 // recorded acknowledges replies, now that their commit has succeeded, and tells of what else they brought.
 func (n *Node) recorded(ctx context.Context, read []reading, out workqueue.Recorded) {

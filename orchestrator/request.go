@@ -2,30 +2,69 @@ package orchestrator
 
 import (
 	"context"
+	"errors"
+	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// stillThere reports whether a slice's request lies in the work stream. Somebody may have purged it.
-func (n *Node) stillThere(ctx context.Context, o workqueue.Overdue) bool {
+// presence says whether a request lies in the work stream.
+type presence int
+
+const (
+	unknown presence = iota // JetStream did not say
+	there
+	gone
+)
+
+// removeTimeout bounds the removal of requests.
+const removeTimeout = 2 * time.Second
+
+// lookForRequests returns a function that tells whether a request lies in the work stream, from where a purge would
+// have left the stream's beginning, and for the first few by looking for the message itself.
+func (n *Node) lookForRequests(ctx context.Context) func(workqueue.Overdue) presence {
 	stream, err := n.js.Stream(ctx, endpoints.StreamWork)
 	if err != nil {
-		return false
+		n.log.Debug("look for requests", zap.Error(err))
+		return func(workqueue.Overdue) presence { return unknown }
 	}
-	msg, err := stream.GetMsg(ctx, uint64(o.StreamSeq))
-	return err == nil && msg.Header.Get(endpoints.HeaderMsgID) == o.ID.String()
+	first := stream.CachedInfo().State.FirstSeq
+	looked := 0
+	return func(o workqueue.Overdue) presence {
+		if uint64(o.StreamSeq) < first {
+			return gone
+		}
+		looked++
+		if looked > lookups {
+			return there
+		}
+		msg, err := stream.GetMsg(ctx, uint64(o.StreamSeq))
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound):
+			return gone
+		case err != nil:
+			return unknown
+		case msg.Header.Get(endpoints.HeaderMsgID) != o.ID.String():
+			return gone
+		default:
+			return there
+		}
+	}
 }
 
 // removeRequests takes the requests of slices that have ended out of the work stream, so that no service works on them
-// in vain. It is a courtesy: a request that stays is answered with a stale reply. The message id is compared first,
-// since a sequence of an earlier stream may belong to another request now.
+// in vain. It is a courtesy, of bounded length: a request that stays is answered with a stale reply. The message id is
+// compared first, since a sequence of an earlier stream may belong to another request now.
 func (n *Node) removeRequests(ctx context.Context, requests []workqueue.Sent) {
 	if len(requests) == 0 {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
 	stream, err := n.js.Stream(ctx, endpoints.StreamWork)
 	if err != nil {
 		n.log.Debug("remove requests", zap.Error(err))

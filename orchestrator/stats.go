@@ -5,7 +5,7 @@ import "sync/atomic"
 // counters is what a node counts over its life. They go into its session's row with every heartbeat.
 type counters struct {
 	claims, emptyClaims, slices, requests atomic.Int64
-	republished, splits                   atomic.Int64
+	republished, postponed, splits        atomic.Int64
 	commits, replies, slots               atomic.Int64
 	stale, duplicates, quarantined        atomic.Int64
 	expired, extended, released           atomic.Int64
@@ -19,6 +19,7 @@ type Stats struct {
 	Slices       int64 `json:"slices"`       // slices claimed
 	Requests     int64 `json:"requests"`     // requests in the stream
 	Republished  int64 `json:"republished"`  // publishes tried again
+	Postponed    int64 `json:"postponed"`    // slices that could not be published, given back for a while
 	Splits       int64 `json:"splits"`       // slices cut because of max_payload
 	Commits      int64 `json:"commits"`      // recording transactions
 	Replies      int64 `json:"replies"`      // messages recorded
@@ -35,7 +36,7 @@ type Stats struct {
 func (c *counters) snapshot() Stats {
 	return Stats{
 		Claims: c.claims.Load(), EmptyClaims: c.emptyClaims.Load(), Slices: c.slices.Load(),
-		Requests: c.requests.Load(), Republished: c.republished.Load(), Splits: c.splits.Load(),
+		Requests: c.requests.Load(), Republished: c.republished.Load(), Postponed: c.postponed.Load(), Splits: c.splits.Load(),
 		Commits: c.commits.Load(), Replies: c.replies.Load(), Slots: c.slots.Load(), Stale: c.stale.Load(),
 		Duplicates: c.duplicates.Load(), Quarantined: c.quarantined.Load(), Expired: c.expired.Load(),
 		Extended: c.extended.Load(), Released: c.released.Load(), SessionsLost: c.sessionsLost.Load(),

@@ -44,7 +44,7 @@ func (s *Store) Cancel(ctx context.Context, run RunID, actor string) (Cancelled,
 		if _, err := tx.Exec(ctx, lockStepsOfRun, run); err != nil {
 			return fmt.Errorf("lock steps: %w", err)
 		}
-		// With the steps and all live slices held, nothing can complete the run any more.
+		// With the steps and the live slices held, hardly anything can complete the run any more.
 		if _, err := lockSlices(ctx, tx, slicesOfRun, run); err != nil {
 			return err
 		}
@@ -63,7 +63,11 @@ func (s *Store) Cancel(ctx context.Context, run RunID, actor string) (Cancelled,
 			return err
 		}
 		var gen Generation
-		if err := tx.QueryRow(ctx, cancelRun, run).Scan(&gen, &out.Items); err != nil {
+		err = tx.QueryRow(ctx, cancelRun, run).Scan(&gen, &out.Items)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return &StateError{run, "just completed", "cancel", "there is nothing to stop"}
+		}
+		if err != nil {
 			return fmt.Errorf("end run: %w", err)
 		}
 		err = audit(ctx, tx, actor, "cancel", run, map[string]any{"items_without_outcome": out.Items})

@@ -18,13 +18,12 @@ type Runnable struct {
 	Run      RunID
 	Step     Step
 	Endpoint string
-	Timeout  time.Duration // from the sending of a request to its deadline
-	Params   []byte        // of the run: a JSON object of strings; nil when it has none
+	Params   []byte // of the run: a JSON object of strings; nil when it has none
 }
 
 // Steps with items that are ready, or with slices whose time has come; the most urgent run first, then the oldest.
 const runnable = `
-SELECT r.id, st.step, st.endpoint, st.slice_timeout, nullif(r.params, '{}')::text
+SELECT r.id, st.step, st.endpoint, nullif(r.params, '{}')::text
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
 WHERE r.state = 'running' AND (
     EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = r.id AND b.step = st.step AND b.has_ready)
@@ -52,13 +51,19 @@ type ClaimRequest struct {
 	Step      Step
 	MaxSlices int   // at the most
 	MaxBytes  int64 // wanted size of a request; blocks of large items are cut in smaller slices
+	// TTL is how long the slices may stay claimed without being marked as sent; 0 means DefaultClaimTTL. It covers what
+	// a session does not: a claim whose commit its node never heard of.
+	TTL time.Duration
 }
+
+// DefaultClaimTTL is how long a slice may stay claimed.
+const DefaultClaimTTL = 30 * time.Second
 
 const (
 	// lockStep makes claims of one step take turns, so that the in-flight limit is exact over all nodes. It also shuts
-	// out a cancel, which takes the same lock.
+	// out a cancel, which takes the same lock. A claim waits for its turn, not for a long re-run: claimPatience.
 	lockStep = `
-SELECT chunk, in_flight, slice_timeout FROM run_step WHERE run_id = $1 AND step = $2 FOR NO KEY UPDATE`
+SELECT chunk, in_flight FROM run_step WHERE run_id = $1 AND step = $2 FOR NO KEY UPDATE`
 
 	// A statement of its own after the lock, so that it sees what the lock waited for.
 	stepLoad = `
@@ -99,14 +104,21 @@ SELECT u.id, $1, $2, u.block, $3, u.mask, u.mask, 'claimed', 1, 'cut', $4, clock
 FROM unnest($6::uuid[], $7::int[], $8::bit(8192)[]) AS u (id, block, mask)`
 )
 
+// claimPatience bounds the wait for another claim of the step. A re-run or a cancel may hold it longer; other runs do
+// not wait for that.
+const claimPatience = `SET LOCAL lock_timeout = '200ms'`
+
 // errStepGone tells that a step is no longer to be worked on.
 var errStepGone = errors.New("the step is no longer running")
 
 // Claim takes slices of one step for a session: first those whose time to be tried again has come, then new cuts of
 // ready items, in order, up to the step's in-flight limit over all nodes. The slices are the session's until they are
-// marked as sent. It returns none when the step is at its limit, has no work or is no longer running, and
-// ErrSessionLost when the session is over.
+// marked as sent. It returns none when the step is at its limit, has no work or is no longer running, ErrBusy when the
+// step is held by something longer than a claim, and ErrSessionLost when the session is over.
 func (s *Store) Claim(ctx context.Context, req ClaimRequest) ([]Slice, error) {
+	if req.TTL <= 0 {
+		req.TTL = DefaultClaimTTL
+	}
 	var claimed []Slice
 	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		claimed = nil
@@ -122,10 +134,12 @@ func (s *Store) Claim(ctx context.Context, req ClaimRequest) ([]Slice, error) {
 		claimed = slices.Concat(due, cut)
 		return err
 	})
-	if errors.Is(err, errStepGone) {
+	switch {
+	case errors.Is(err, errStepGone):
 		return nil, nil
-	}
-	if err != nil {
+	case isLockTimeout(err):
+		return nil, fmt.Errorf("claim of run %s step %d: %w", req.Run, req.Step, ErrBusy)
+	case err != nil:
 		return nil, fmt.Errorf("claim of run %s step %d: %w", req.Run, req.Step, err)
 	}
 	return claimed, nil
@@ -136,7 +150,6 @@ type claim struct {
 	ClaimRequest
 	tx         pgx.Tx
 	chunk      int
-	timeout    time.Duration
 	generation Generation
 	free       int // slices that may be taken
 }
@@ -145,8 +158,9 @@ func (c *claim) begin(ctx context.Context) error {
 	var inFlight, live int
 	var state string
 	batch := &pgx.Batch{}
+	batch.Queue(claimPatience)
 	batch.Queue(lockStep, c.Run, c.Step).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&c.chunk, &inFlight, &c.timeout)
+		return row.Scan(&c.chunk, &inFlight)
 	})
 	batch.Queue(stepLoad, c.Run, c.Step).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&state, &c.generation, &live)
@@ -164,7 +178,7 @@ func (c *claim) begin(ctx context.Context) error {
 }
 
 func (c *claim) scheduled(ctx context.Context) ([]Slice, error) {
-	rows, err := c.tx.Query(ctx, claimScheduled, c.Run, c.Step, c.free, c.Session, c.timeout)
+	rows, err := c.tx.Query(ctx, claimScheduled, c.Run, c.Step, c.free, c.Session, c.TTL)
 	if err != nil {
 		return nil, fmt.Errorf("take scheduled slices: %w", err)
 	}
@@ -253,7 +267,7 @@ func (c *claim) insert(ctx context.Context, batch *pgx.Batch, cuts []Slice) erro
 	for i := range cuts {
 		ids[i], blocks[i], masks[i] = cuts[i].ID, cuts[i].Block, cuts[i].Mask
 	}
-	batch.Queue(insertCuts, c.Run, c.Step, c.generation, c.Session, c.timeout, ids, blocks, pgbits.Slice(masks))
+	batch.Queue(insertCuts, c.Run, c.Step, c.generation, c.Session, c.TTL, ids, blocks, pgbits.Slice(masks))
 	results := c.tx.SendBatch(ctx, batch)
 	for range updates {
 		tag, err := results.Exec()

@@ -13,6 +13,8 @@ var (
 	// ErrSessionLost is returned when a node's session has expired: what it holds has been, or is about to be, given
 	// to others.
 	ErrSessionLost = errors.New("the node's session has expired")
+	// ErrBusy is returned by a claim of a step that a re-run or a cancel is at work on.
+	ErrBusy = errors.New("the step is held by another operation")
 	// ErrNotLeader is returned by leader work whose lease has passed to another session.
 	ErrNotLeader = errors.New("this session no longer leads")
 )
@@ -62,9 +64,28 @@ func (e *DuplicateKeyError) Error() string {
 	return fmt.Sprintf("item %d: key %q is the key of item %d already; %s", e.Second+1, e.Key, e.First+1, fix)
 }
 
+// UnclearedError is returned by a load that failed and of which something may be left behind: PostgreSQL could not be
+// reached, or did not say whether it had committed. [Store.ClearLoad] takes it back later.
+type UnclearedError struct {
+	Run   RunID
+	Cause error
+}
+
+func (e *UnclearedError) Error() string {
+	return fmt.Sprintf("the load of run %s failed, and what it left will be cleared away later: %v", e.Run, e.Cause)
+}
+
+// Unwrap gives the reason why the load failed.
+func (e *UnclearedError) Unwrap() error { return e.Cause }
+
 // errFence is wrapped when a write found fewer rows than the transaction had locked: a fault of ours, never to be
 // written over.
 var errFence = errors.New("rows are not in the state they were locked in")
+
+func isLockTimeout(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "55P03"
+}
 
 // Refused reports whether PostgreSQL will refuse the same write again: what was to be written breaks a constraint or
 // cannot be stored, or the rows it speaks of are not in the state it needs.

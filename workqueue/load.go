@@ -86,7 +86,12 @@ func (s *Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) 
 	l := &loader{store: s, req: req, run: NewRunID(), next: next}
 	out, err := l.load(ctx)
 	if isUniqueViolation(err, "batchrun_idempotency_key_key") { // another load with the key was faster
-		return s.byIdempotencyKey(ctx, req)
+		known, err := s.byIdempotencyKey(ctx, req)
+		if err == nil && !known.Existing {
+			err = fmt.Errorf("load run: another load with idempotency key %q failed just now; start again",
+				req.IdempotencyKey)
+		}
+		return known, err
 	}
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load run: %w", err)
@@ -151,7 +156,7 @@ func validateParams(params map[string]string) error {
 func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 const runByIdempotencyKey = `
-SELECT id, items, skipped, state, plan, spec = $2 AND params = $3
+SELECT id, items, skipped, sealed_at IS NULL, plan, spec = $2 AND params = $3
 FROM batchrun WHERE idempotency_key = $1`
 
 func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, error) {
@@ -159,18 +164,18 @@ func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, 
 		return Loaded{}, nil
 	}
 	out := Loaded{Existing: true}
-	var state, plan string
-	var same bool
+	var plan string
+	var unsealed, same bool
 	err := s.pool.QueryRow(ctx, runByIdempotencyKey, req.IdempotencyKey, req.spec(), req.params()).
-		Scan(&out.Run, &out.Items, &out.Skipped, &state, &plan, &same)
+		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &plan, &same)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return Loaded{}, nil
 	case err != nil:
 		return Loaded{}, fmt.Errorf("look up idempotency key %q: %w", req.IdempotencyKey, err)
-	case state == "loading":
-		return Loaded{}, &StateError{out.Run, state, "start again with the same idempotency key",
-			"wait until it has loaded, then ask again"}
+	case unsealed: // still loading, or being taken back after a load that failed
+		return Loaded{}, &StateError{out.Run, "loading", "start again with the same idempotency key",
+			"wait until it has loaded or is gone, then ask again"}
 	case !same:
 		return Loaded{}, &StateError{out.Run, "of plan " + plan + " with other settings",
 			fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey), "use another key for another run"}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -26,6 +27,7 @@ type loader struct {
 	items   int64
 	skipped int64
 	sizes   []int64 // payload bytes of each block
+	unsure  bool    // whether the run's row was committed
 }
 
 func (l *loader) load(ctx context.Context) (Loaded, error) {
@@ -39,9 +41,52 @@ func (l *loader) load(ctx context.Context) (Loaded, error) {
 		err = l.loadInParts(ctx, first)
 	}
 	if err != nil {
+		err = l.undo(ctx, err)
+	}
+	if err != nil {
 		return Loaded{}, err
 	}
 	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped}, nil
+}
+
+// undo takes back what a load that failed has written. A commit whose answer was lost may have succeeded: when the run
+// turns out to be sealed, the load has not failed at all. What cannot be found out, or not be taken back, is left to
+// the caller as an *UnclearedError.
+func (l *loader) undo(ctx context.Context, failed error) error {
+	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
+	defer cancel()
+	failed = l.explain(clearing, failed)
+	for tries := 1; ; tries++ {
+		sealed, err := l.store.ClearLoad(clearing, l.run)
+		switch {
+		case sealed:
+			return nil
+		case err == nil && !l.unsure:
+			return failed
+		case tries == undoTries || clearing.Err() != nil:
+			return &UnclearedError{Run: l.run, Cause: errors.Join(failed, err)}
+		}
+		select {
+		case <-clearing.Done():
+		case <-time.After(undoPause):
+		}
+	}
+}
+
+const (
+	undoTries = 10
+	undoPause = 300 * time.Millisecond
+)
+
+// begin runs the transaction that makes the run's row. When PostgreSQL did not say how it ended, the row may appear
+// even after it was looked for.
+func (l *loader) begin(ctx context.Context, limit time.Duration, f func(context.Context, pgx.Tx) error) error {
+	err := l.store.inTxWithin(ctx, limit, f)
+	if err != nil {
+		_, answered := errors.AsType[*pgconn.PgError](err)
+		l.unsure = !answered
+	}
+	return err
 }
 
 // fill reads items into the batch until it is full; io.EOF says that there are no more.
@@ -62,7 +107,7 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 
 // loadAtOnce makes a small run in one transaction.
 func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
-	err := l.store.inTxWithin(ctx, loadTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	return l.begin(ctx, loadTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		l.items, l.skipped, l.sizes = 0, 0, nil
 		if err := l.insertRun(ctx, tx); err != nil {
 			return err
@@ -73,22 +118,14 @@ func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 		l.account(b)
 		return l.seal(ctx, tx)
 	})
-	return l.explain(ctx, err)
 }
 
 // loadInParts makes a large run: the row first, then batches in transactions of their own over a few connections, then
-// the seal. A load that fails takes back what it wrote; one that dies leaves that to the leader.
-func (l *loader) loadInParts(ctx context.Context, first *itemBatch) (err error) {
-	if err := l.store.inTx(ctx, l.insertRun); err != nil {
+// the seal. A load that dies with its node is taken back by the leader.
+func (l *loader) loadInParts(ctx context.Context, first *itemBatch) error {
+	if err := l.begin(ctx, txTimeout, l.insertRun); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			defer cancel()
-			err = errors.Join(l.explain(ctx, err), l.store.clearLoad(clearing, l.run))
-		}
-	}()
 	if err := l.stream(ctx, first); err != nil {
 		return err
 	}

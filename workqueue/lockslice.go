@@ -45,12 +45,12 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 WHERE s.state = 'claimed' AND NOT EXISTS (
     SELECT 1 FROM node_session n
     WHERE n.id = s.session_id AND n.ended_at IS NULL AND n.expires_at > clock_timestamp())
-ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED`
+ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 	// Sent through an incarnation of the streams that is gone.
 	slicesOfLostPipe = heldColumns + `
 WHERE s.state = 'sent' AND s.pipe_epoch < (SELECT epoch FROM pipe WHERE name = 'pipe')
-ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED`
+ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 	slicesOfRun = heldColumns + `
 WHERE s.run_id = $1 AND s.state IN ('scheduled', 'claimed', 'sent')

@@ -14,7 +14,7 @@ import (
 const (
 	DefaultMaxConns          = 16
 	DefaultLockTimeout       = 10 * time.Second
-	DefaultIdleInTransaction = 30 * time.Second
+	DefaultIdleInTransaction = 10 * time.Second
 	connectTimeout           = 5 * time.Second
 	sessionConns             = 2
 )

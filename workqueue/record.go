@@ -116,6 +116,7 @@ type tally struct {
 	*heldSlice
 	retry   bitfield.Set // asked to be tried again
 	service string
+	whole   bool // one message held all the slots of the reply
 	touched bool
 }
 
@@ -130,6 +131,7 @@ func (t *tally) take(set *settlement, a *Answer) Verdict {
 	t.touched, t.service = true, a.Service
 	if a.Answered >= 0 {
 		t.answered = a.Answered
+		t.whole = t.whole || len(a.Slots) >= a.Answered
 	}
 	if a.Failure != nil {
 		t.failure = a.Failure
@@ -162,8 +164,9 @@ func (t *tally) slot(set *settlement, slot *Slot, v *Verdict) {
 }
 
 // close decides what becomes of the slice once all answers at hand are taken. Items to be tried again leave it for a
-// slice of their own. It stays live while messages of its reply are still to come: that is, while fewer slots have come
-// than the final message announced, or no final message has.
+// slice of their own. It stays live while messages of its reply are still to come: that is, while no final message has
+// come, or fewer slots were taken than the final one announced and it did not hold them all itself (slots for foreign
+// items, or a second one for an item, are announced and not taken).
 func (t *tally) close(set *settlement) {
 	if !t.touched {
 		return
@@ -171,16 +174,16 @@ func (t *tally) close(set *settlement) {
 	if !t.retry.Empty() {
 		set.pass(t.heldSlice, t.retry, CauseRetry, SlotError{})
 	}
-	got := t.Mask.Count() - t.remaining.Count()
+	complete := t.answered >= 0 && (t.whole || t.Mask.Count()-t.remaining.Count() >= t.answered)
 	state := "recorded"
 	switch {
 	case t.remaining.Empty():
-	case t.answered >= 0 && got >= t.answered && t.failure != nil:
+	case complete && t.failure != nil:
 		if !t.failure.Retry { // the same request would fail again: on to the halves
 			t.Failures = max(t.Failures, t.policy.maxAttempts-1)
 		}
 		set.pass(t.heldSlice, t.remaining, CauseFailure, *t.failure)
-	case t.answered >= 0 && got >= t.answered:
+	case complete:
 		set.pass(t.heldSlice, t.remaining, CauseUnanswered, SlotError{Code: "unanswered",
 			Message: "the service's reply left this item out"})
 	default:

@@ -30,24 +30,74 @@ func release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause
 	return len(s.ended), nil
 }
 
-// ReleaseDeadSessions issues again what was claimed by nodes that are gone and had not been sent. Leader work.
-func (s *Store) ReleaseDeadSessions(ctx context.Context, lease Lease) (n int, err error) {
-	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		n, err = release(ctx, tx, slicesOfDeadSessions, nil, CauseSession, SlotError{Code: "session",
-			Message: "the node that had claimed the slice is gone"})
-		return err
-	})
-	return n, err
+// releaseBatch bounds the slices of one sweeping transaction.
+const releaseBatch = 2000
+
+// ReleaseDeadSessions issues again what was claimed by nodes that are gone and had not been sent. It returns how many
+// slices that were, also when ctx ended before the last of them. Leader work.
+func (s *Store) ReleaseDeadSessions(ctx context.Context, lease Lease) (int, error) {
+	return s.sweep(ctx, lease, slicesOfDeadSessions, CauseSession, SlotError{Code: "session",
+		Message: "the node that had claimed the slice is gone"})
 }
 
-// ReleaseLostPipe issues again what was sent through streams that are gone. Leader work.
-func (s *Store) ReleaseLostPipe(ctx context.Context, lease Lease) (n int, err error) {
-	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		n, err = release(ctx, tx, slicesOfLostPipe, nil, CausePipe, SlotError{Code: "pipe",
-			Message: "the stream that carried the request or its reply was lost"})
-		return err
+// ReleaseLostPipe issues again what was sent through streams that are gone. It returns how many slices that were, also
+// when ctx ended before the last of them. Leader work.
+func (s *Store) ReleaseLostPipe(ctx context.Context, lease Lease) (int, error) {
+	return s.sweep(ctx, lease, slicesOfLostPipe, CausePipe, SlotError{Code: "pipe",
+		Message: "the stream that carried the request or its reply was lost"})
+}
+
+// sweep releases what a statement selects, in transactions of releaseBatch slices, until nothing is left or ctx ends.
+func (s *Store) sweep(ctx context.Context, lease Lease, statement string, cause Cause, e SlotError) (total int, err error) {
+	for {
+		n := 0
+		err := s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+			n, err = release(ctx, tx, statement, []any{releaseBatch}, cause, e)
+			return err
+		})
+		total += n
+		if err != nil || n < releaseBatch {
+			return total, err
+		}
+	}
+}
+
+// UnhandedEndpoints returns the endpoints with requests that are in the stream and, as far as is known, in the hands of
+// no service yet.
+func (s *Store) UnhandedEndpoints(ctx context.Context) ([]string, error) {
+	rows, err := s.pool.Query(ctx, unhandedEndpoints)
+	if err != nil {
+		return nil, fmt.Errorf("look for requests that wait: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for requests that wait: %w", err)
+	}
+	return names, nil
+}
+
+const unhandedEndpoints = `
+SELECT DISTINCT st.endpoint FROM work_slice s JOIN run_step st USING (run_id, step)
+WHERE s.state = 'sent' AND s.handed_at IS NULL`
+
+// handedOut locks in the order of ids, as everywhere; rows that others hold are for the next sweep.
+const handedOut = `
+WITH handed AS MATERIALIZED (
+    SELECT s.id, st.slice_timeout FROM work_slice s JOIN run_step st USING (run_id, step)
+    WHERE s.state = 'sent' AND s.handed_at IS NULL AND st.endpoint = $1 AND s.stream_seq <= $2 AND s.pipe_epoch = $3
+    ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)
+UPDATE work_slice s SET handed_at = clock_timestamp(), deadline = clock_timestamp() + handed.slice_timeout
+FROM handed WHERE s.id = handed.id AND s.state = 'sent'`
+
+// HandedOut notes that requests to an endpoint, up to a place in the work stream, are in the hands of services: their
+// slices have their full time from now. Leader work.
+func (s *Store) HandedOut(ctx context.Context, lease Lease, endpoint string, upTo uint64, epoch int64) error {
+	return s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, handedOut, endpoint, int64(upTo), epoch); err != nil {
+			return fmt.Errorf("note what endpoint %s was handed: %w", endpoint, err)
+		}
+		return nil
 	})
-	return n, err
 }
 
 // Overdue is a slice whose deadline has passed.
@@ -56,16 +106,16 @@ type Overdue struct {
 	Endpoint  string
 	StreamSeq int64 // place of its request in the work stream; 0 when it was never marked as sent
 	PipeEpoch int64
+	Handed    bool // a service was handed the request
 }
 
 const overdue = `
-SELECT s.id, st.endpoint, coalesce(s.stream_seq, 0), coalesce(s.pipe_epoch, 0)
+SELECT s.id, st.endpoint, coalesce(s.stream_seq, 0), coalesce(s.pipe_epoch, 0), s.handed_at IS NOT NULL
 FROM work_slice s JOIN run_step st USING (run_id, step)
 WHERE s.state IN ('claimed', 'sent') AND s.deadline <= clock_timestamp()
-ORDER BY s.id LIMIT $1`
+ORDER BY s.deadline LIMIT $1`
 
-// OverdueSlices returns live slices whose deadline has passed. Whether a slice is to expire depends on whether its
-// request was ever handed to a service, which the caller asks JetStream.
+// OverdueSlices returns live slices whose deadline has passed, the longest overdue first.
 func (s *Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) {
 	rows, err := s.pool.Query(ctx, overdue, limit)
 	if err != nil {
@@ -91,14 +141,15 @@ func (s *Store) Expire(ctx context.Context, lease Lease, ids []SliceID) (n int, 
 	return n, err
 }
 
-// ReleaseUnsent issues overdue slices again that were never marked as sent: their items are not to blame. Leader work.
+// ReleaseUnsent issues overdue slices again whose requests are not in the stream and in nobody's hands: their items are
+// not to blame. Leader work.
 func (s *Store) ReleaseUnsent(ctx context.Context, lease Lease, ids []SliceID) (n int, err error) {
 	if len(ids) == 0 {
 		return 0, nil
 	}
 	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		n, err = release(ctx, tx, slicesOverdue, []any{ids}, CausePipe, SlotError{Code: "unsent",
-			Message: "the request did not get into the stream before the deadline"})
+			Message: "the request was not in the stream at the deadline"})
 		return err
 	})
 	return n, err
@@ -114,6 +165,9 @@ SELECT count(*) FROM (SELECT 1 FROM work_slice WHERE id = ANY($1) ORDER BY id FO
 
 // Extend gives sent slices a new deadline, because no service has been handed their requests yet. Leader work.
 func (s *Store) Extend(ctx context.Context, lease Lease, ids []SliceID) error {
+	if len(ids) == 0 {
+		return nil
+	}
 	return s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockSliceIDs, ids); err != nil {
 			return fmt.Errorf("lock %d slices: %w", len(ids), err)
@@ -125,13 +179,19 @@ func (s *Store) Extend(ctx context.Context, lease Lease, ids []SliceID) error {
 	})
 }
 
-// Undelivered ends a slice whose request JetStream gave up after too many deliveries, as a failure of the items.
-func (s *Store) Undelivered(ctx context.Context, id SliceID, e SlotError) error {
-	return s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := release(ctx, tx, slicesByID, []any{[]SliceID{id}}, CauseDead, e)
-		return err
-	})
+// Postpone gives slices back that their node claimed and could not publish: they are claimed again, under the same id,
+// after the delay. The caller knows that no request of theirs is in the stream.
+func (s *Store) Postpone(ctx context.Context, session SessionID, id SliceID, delay time.Duration) error {
+	if _, err := s.pool.Exec(ctx, postponeSlice, id, session, delay); err != nil {
+		return fmt.Errorf("postpone slice %s: %w", id, err)
+	}
+	return nil
 }
+
+const postponeSlice = `
+UPDATE work_slice
+SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = clock_timestamp() + $3
+WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 
 // Split replaces a slice by pieces of it that stay claimed by the same session, because its request would be larger
 // than the server takes. The masks are disjoint and together the slice's. It returns the pieces, or nothing when the

@@ -231,23 +231,6 @@ func TestItemsThatAreAlwaysLateFail(t *testing.T) {
 	}
 }
 
-func TestUndeliveredRequestsCountAsFailures(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.load(request(), 4)
-	s := b.one(run)
-	b.send(s)
-	for range 2 { // the advisory may come twice
-		if err := b.store.Undelivered(t.Context(), s.ID, workqueue.SlotError{Code: "undelivered", Message: "m"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if next := b.one(run); next.Cause != workqueue.CauseDead || next.Failures != 1 {
-		t.Errorf("issued again as %+v", next)
-	}
-	b.check()
-}
-
 // Leader work whose lease has passed to another changes nothing, also when the epoch moves in the middle of it.
 func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	t.Parallel()

@@ -12,23 +12,22 @@ type Cause string
 
 // The causes of a slice.
 const (
-	CauseCut        Cause = "cut"         // from items that were ready
-	CauseRetry      Cause = "retry"       // the service asked for these items to be tried again
-	CauseUnanswered Cause = "unanswered"  // the final reply left these items out
-	CauseFailure    Cause = "failure"     // the service failed the chunk as a whole
-	CauseDeadline   Cause = "deadline"    // no reply came in time
-	CauseSession    Cause = "session"     // the node that had claimed it is gone
-	CauseHandBack   Cause = "handback"    // the node that had claimed it stopped in good order
-	CausePipe       Cause = "pipe"        // a stream was lost or recreated, and the request or its reply with it
-	CauseSplit      Cause = "split"       // the request would have been larger than the server takes
-	CauseBisect     Cause = "bisect"      // half of a chunk that used up its attempts
-	CauseDead       Cause = "undelivered" // JetStream gave the request up after too many deliveries
+	CauseCut        Cause = "cut"        // from items that were ready
+	CauseRetry      Cause = "retry"      // the service asked for these items to be tried again
+	CauseUnanswered Cause = "unanswered" // the final reply left these items out
+	CauseFailure    Cause = "failure"    // the service failed the chunk as a whole
+	CauseDeadline   Cause = "deadline"   // no reply came in time
+	CauseSession    Cause = "session"    // the node that had claimed it is gone
+	CauseHandBack   Cause = "handback"   // the node that had claimed it stopped in good order
+	CausePipe       Cause = "pipe"       // a stream was lost or recreated, and the request or its reply with it
+	CauseSplit      Cause = "split"      // the request would have been larger than the server takes
+	CauseBisect     Cause = "bisect"     // half of a chunk that used up its attempts
 )
 
 // itemsAtFault reports whether an attempt that ended so counts against the items' attempts.
 func (c Cause) itemsAtFault() bool {
 	switch c {
-	case CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline, CauseDead:
+	case CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline:
 		return true
 	default:
 		return false

@@ -12,8 +12,7 @@ import (
 
 func TestSucceedKeepsEveryItem(t *testing.T) {
 	t.Parallel()
-	causes := []Cause{CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline, CauseSession, CauseHandBack, CausePipe,
-		CauseDead}
+	causes := []Cause{CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline, CauseSession, CauseHandBack, CausePipe}
 	rapid.Check(t, func(t *rapid.T) {
 		p := policy{maxAttempts: rapid.IntRange(1, 5).Draw(t, "max attempts"), backoff: time.Millisecond}
 		members := rapid.SliceOfNDistinct(rapid.IntRange(0, bitfield.Size-1), 1, 50, rapid.ID).Draw(t, "members")
