@@ -64,12 +64,15 @@ func (c *Chunk[In, Out]) Param(name string) string { return c.job.request.params
 // Params returns a copy of the run's parameters.
 func (c *Chunk[In, Out]) Params() map[string]string { return maps.Clone(c.job.request.params) }
 
-// Flush sends what has been answered so far, without waiting for it to arrive. Use it when the rest will take long.
+// Flush sends what has been answered so far, without waiting for it to arrive. Use it when the rest will take long. Once
+// the handler has returned it does nothing.
 func (c *Chunk[In, Out]) Flush() {
 	a := &c.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.flush()
+	if !a.closed { // then buf may be the final message, which is on its way
+		a.flush()
+	}
 }
 
 // Reply answers the item with a result. A result that cannot be written as JSON, or is too large for a message, becomes
