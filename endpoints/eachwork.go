@@ -70,7 +70,7 @@ func (w *eachWork[In, Out]) call(ctx context.Context, item *Item[In, Out]) {
 	}()
 	result, err := w.handler(ctx, item.In)
 	if err != nil {
-		item.answer(asSlotError(ctx, err))
+		item.answer(asSlotError(ctx, err, false))
 		return
 	}
 	item.Reply(result)

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Fail returns an error that a handler may return, or wrap, to fail an item for good: trying it again would not help.
+// Fail returns an error that a handler may return, or wrap, to fail an item for good: trying it again would not help. A
+// HandleList handler that returns it has failed all items that are not answered.
 // The code groups errors in lists and re-runs: keep it short and the same for the same cause, of A-Z a-z 0-9 _ . -, at
 // most 64 characters. The message is cut at 2 KiB.
 func Fail(code, format string, args ...any) error {
@@ -25,8 +26,8 @@ func newSlotError(code, message string, retry bool) *SlotError {
 }
 
 // asSlotError turns what a handler returned into what is sent. An error that is not of Fail or Retry has code
-// CodeHandlerError and is not retryable, unless it comes from the context: then the handler was cut short.
-func asSlotError(ctx context.Context, err error) *SlotError {
+// CodeHandlerError and is retryable as plain says, unless it comes from the context: then the handler was cut short.
+func asSlotError(ctx context.Context, err error, plain bool) *SlotError {
 	var slot *SlotError
 	switch {
 	case errors.As(err, &slot):
@@ -38,7 +39,7 @@ func asSlotError(ctx context.Context, err error) *SlotError {
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
 		return cutShort(ctx)
 	default:
-		return newSlotError(CodeHandlerError, err.Error(), false)
+		return newSlotError(CodeHandlerError, err.Error(), plain)
 	}
 }
 

@@ -11,9 +11,11 @@ import (
 )
 
 const (
-	// MaxDeliveries is how often a request is begun before the SDK answers it with CodeDeliveries instead: something in
-	// it kills its handlers, and in smaller pieces the node can find out what.
-	MaxDeliveries = 5
+	// MaxDeliveries is how often a request is delivered before the SDK answers it with CodeDeliveries instead: something
+	// in it kills its services, and in smaller pieces the node can find out what. JetStream counts every delivery alike,
+	// those too that a service handed back because it was stopping or could not send its reply. So the limit is far over
+	// what a deployment of many instances takes: it is there to end a loop, not to judge a request.
+	MaxDeliveries = 20
 	// handBackDelay is how long a request rests that could not be answered.
 	handBackDelay = 2 * time.Second
 	// foreignDelay is how long a request rests that speaks a version of the protocol that this side does not.
@@ -60,8 +62,8 @@ func (e *endpointServer) handle(scope scope, id requestID, msg jetstream.Msg) {
 	case err != nil:
 		e.refuseBody(j, err)
 	case meta.NumDelivered > MaxDeliveries:
-		j.log.Warn("a request was begun several times and never answered; it goes back as failed")
-		e.settle(j, newSlotError(CodeDeliveries, "the chunk was begun several times and never answered", true), acknowledge)
+		j.log.Warn("a request was delivered many times and never answered; it goes back as failed")
+		e.settle(j, newSlotError(CodeDeliveries, "the chunk was delivered many times and never answered", true), acknowledge)
 	default:
 		begun := e.serve(scope, j)
 		if begun {

@@ -37,7 +37,9 @@ func (w *listWork[In, Out]) call(ctx context.Context) (failure *SlotError) {
 		}
 	}()
 	if err := w.handler(ctx, w.chunk); err != nil {
-		return asSlotError(ctx, err)
+		// What fails a whole chunk is most often something that passes, such as a database that is down. An error that
+		// is not retryable would be halved at once, and each half's halves: twice as many calls as there are items.
+		return asSlotError(ctx, err, true)
 	}
 	if ctx.Err() != nil {
 		return cutShort(ctx)

@@ -169,7 +169,9 @@ func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
 		want SlotError
 	}{
 		"panic": {func() error { panic("boom") }, SlotError{CodePanic, "the handler panicked: boom", true}},
-		"error": {func() error { return errors.New("no database") }, SlotError{CodeHandlerError, "no database", false}},
+		"error": {func() error { return errors.New("no database") }, SlotError{CodeHandlerError, "no database", true}},
+		"fail": {func() error { return fmt.Errorf("open: %w", Fail("gone", "for good")) },
+			SlotError{"gone", "open: gone: for good", false}},
 		"retry": {func() error { return Retry("db", "down") }, SlotError{"db", "down", true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -220,6 +222,41 @@ func TestPartialReplies(t *testing.T) {
 	w := b.collect(1)[meta.Slice]
 	if w.messages != 2 || w.answered != 10 || len(w.slots) != 10 {
 		t.Errorf("messages %d, answered %d, slots %d", w.messages, w.answered, len(w.slots))
+	}
+}
+
+// TestLateFlushSendsNothing flushes a chunk whose final message is on its way.
+func TestLateFlushSendsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	kept := make(chan *Chunk[number, square], 1)
+	check(t, HandleList(svc, "list", func(ctx context.Context, chunk *Chunk[number, square]) error {
+		for _, item := range chunk.Items() {
+			item.Reply(square{1})
+		}
+		kept <- chunk
+		return b.js.DeleteStream(ctx, StreamReply) // so that the final message stays on its way
+	}))
+	b.run(svc)
+	meta := b.ask("list", numbers(3))
+	chunk := await(t, "chunk", kept)
+	a := &chunk.job.answers
+	eventually(t, "the final message is written", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.closed && a.buf != nil && bytes.HasSuffix(a.buf.Bytes(), []byte(replyClose))
+	})
+	chunk.Flush()
+	b.streams()
+	if w := b.collect(1)[meta.Slice]; w.messages != 1 || w.answered != 3 {
+		t.Errorf("messages %d, answered %d", w.messages, w.answered)
+	}
+	eventually(t, "the request is acknowledged", func() bool { return b.backlog("list") == 0 })
+	stream, err := b.js.Stream(b.ctx, StreamReply)
+	check(t, err)
+	if n := stream.CachedInfo().State.LastSeq; n != 1 {
+		t.Errorf("%d messages were sent", n)
 	}
 }
 
@@ -340,7 +377,7 @@ func TestSlowWorkIsNotDeliveredTwice(t *testing.T) {
 func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.shortWait("killer", 100*time.Millisecond)
+	b.shortWait("killer", 50*time.Millisecond)
 	meta := b.ask("killer", numbers(3))
 	consumer, err := b.js.Consumer(b.ctx, StreamWork, "killer")
 	check(t, err)
@@ -356,6 +393,27 @@ func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
 	b.run(svc)
 	w := b.collect(1)[meta.Slice]
 	if w.failure == nil || w.failure.Code != CodeDeliveries || !w.failure.Retry || w.answered != 0 {
+		t.Errorf("answered %d, failure %v", w.answered, w.failure)
+	}
+}
+
+// TestRequestThatWasHandedBackIsStillServed has several services stop before they get to a request.
+func TestRequestThatWasHandedBackIsStillServed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	check(t, EnsureConsumer(b.ctx, b.js, "square"))
+	meta := b.ask("square", numbers(3))
+	consumer, err := b.js.Consumer(b.ctx, StreamWork, "square")
+	check(t, err)
+	for range 10 {
+		msg, err := consumer.Next(jetstream.FetchMaxWait(patience))
+		check(t, err)
+		check(t, msg.NakWithDelay(time.Millisecond))
+	}
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	b.run(svc)
+	if w := b.collect(1)[meta.Slice]; w.failure != nil || w.answered != 3 {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
 	}
 }
