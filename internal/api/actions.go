@@ -75,6 +75,9 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	if in.Body.Chunk > bitfield.Size {
 		return Rerun{}, &inputError{"chunk is at most 8192"}
 	}
+	if err := s.mayChange(); err != nil {
+		return Rerun{}, err
+	}
 	id, err := s.store.Resolve(ctx, in.Run)
 	if err != nil {
 		return Rerun{}, err
@@ -99,6 +102,9 @@ type cancelInput struct {
 }
 
 func (s *Server) cancel(ctx context.Context, in *cancelInput) (Cancelled, error) {
+	if err := s.mayChange(); err != nil {
+		return Cancelled{}, err
+	}
 	id, err := s.store.Resolve(ctx, in.Run)
 	if err != nil {
 		return Cancelled{}, err

@@ -6,11 +6,11 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
+	"io"
 	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -123,7 +123,7 @@ func (s *Server) export(
 	if format == formatCSV {
 		w.Header().Set("Content-Type", mimeCSV)
 	}
-	buffer := bufio.NewWriterSize(&movingWriter{w: w, control: http.NewResponseController(w)}, exportBuffer)
+	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
 	line := ndjsonLines(buffer)
 	finish := func() error { return nil }
 	if format == formatCSV {
@@ -208,18 +208,17 @@ func defuse(cell string) string {
 	return cell
 }
 
-// movingWriter gives a reader more time whenever it has taken something.
-type movingWriter struct {
-	w       http.ResponseWriter
+// flushing sends what is written at once.
+type flushing struct {
+	w       io.Writer
 	control *http.ResponseController
 }
 
 // Write implements io.Writer.
-func (m *movingWriter) Write(p []byte) (int, error) {
-	_ = m.control.SetWriteDeadline(time.Now().Add(streamTimeout)) // tests have none
-	n, err := m.w.Write(p)
+func (f *flushing) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
 	if err == nil {
-		_ = m.control.Flush()
+		_ = f.control.Flush() // the next write fails too if this does
 	}
 	return n, err
 }

@@ -4,10 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"net/http"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/intake"
@@ -29,7 +34,7 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 	p.Errors = places(err)
 	switch {
 	case p.Status < http.StatusInternalServerError:
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTooSlow):
 		p.Status, p.Title = http.StatusServiceUnavailable, http.StatusText(http.StatusServiceUnavailable)
 		p.Detail = "the request was broken off"
 	default:
@@ -74,13 +79,10 @@ func status(err error) int {
 	if status, found := told(err); found != nil {
 		return status
 	}
-	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
-	postgres, fromPostgres := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case errors.Is(err, workqueue.ErrNotFound):
 		return http.StatusNotFound
-	case cannotConnect, errors.Is(err, workqueue.ErrSessionLost),
-		fromPostgres && (postgres.Code[:2] == "53" || postgres.Code[:2] == "57"): // no resources; shut down
+	case away(err) != nil:
 		return http.StatusServiceUnavailable
 	default:
 		return http.StatusInternalServerError
@@ -95,10 +97,34 @@ func detail(err error) string {
 	case http.StatusNotFound:
 		return err.Error() + "; see tranche run list"
 	case http.StatusServiceUnavailable:
-		return "the database does not answer at the moment; try again soon"
+		return away(err).detail
 	default:
 		return "something went wrong inside; the log of this tranche serve says what"
 	}
+}
+
+// fromPostgres reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of
+// resources (53), or takes too long.
+func fromPostgres(err error) bool {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
+	}
+	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
+	_, cut := errors.AsType[net.Error](err) // time-outs of a context are among them
+	return cannotConnect || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+		errors.Is(err, net.ErrClosed)
+}
+
+func fromNATS(err error) bool {
+	for _, gone := range []error{
+		nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrDisconnected, nats.ErrNoResponders,
+		nats.ErrNoServers, nats.ErrTimeout, jetstream.ErrNoStreamResponse,
+	} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	return false
 }
 
 // places points at the parts of the input that are meant.

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -41,11 +42,24 @@ type KeyItems struct {
 // answer is an answer with a JSON body.
 type answer[T any] struct{ Body T }
 
-// register adds an operation whose errors are the package's.
+// register adds an operation whose errors are the package's. What only looks has to be done in time.
 func register[In, Out any](
 	s *Server, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
 ) {
+	registerWithin(s, api, op, s.config.LookTimeout, handle)
+}
+
+func registerWithin[In, Out any](
+	s *Server, api huma.API, op huma.Operation, limit time.Duration,
+	handle func(ctx context.Context, in *In) (Out, error),
+) {
+	op.BodyReadTimeout = -1 // timedBody sees to it
 	huma.Register(api, op, func(ctx context.Context, in *In) (*answer[Out], error) {
+		if op.Method == http.MethodGet {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, limit, errTooSlow)
+			defer cancel()
+		}
 		out, err := handle(ctx, in)
 		if err != nil {
 			return nil, s.problem(ctx, err)

@@ -1,11 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -22,14 +24,20 @@ const Prefix = "/api/v1"
 const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
-	callTimeout   = 30 * time.Second
 	doctorTimeout = 10 * time.Minute
-	streamTimeout = time.Minute // without a byte read or written
+	cutTimeout    = time.Second // for requests that were broken off to notice it
 	maxHeader     = 64 << 10
+)
+
+// Defaults of Config.
+const (
+	DefaultReadTimeout = time.Minute
+	DefaultLookTimeout = 30 * time.Second
 )
 
 // Engine is the node as the API needs it.
 type Engine interface {
+	Ready() <-chan struct{} // closed once it can start runs
 	Session() workqueue.SessionID
 	Start(ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) (workqueue.Loaded, error)
 	Rerun(ctx context.Context, req workqueue.RerunRequest) (workqueue.Rerun, error)
@@ -42,6 +50,12 @@ type Config struct {
 	Hosts   []string    // allowed in the Host header beside the loopback names, without a port
 	Version string
 	Info    map[string]string // where things are, for people
+
+	// ReadTimeout is how long a caller may go without sending, or taking, a byte. What is done between is not bounded by
+	// it. Zero: DefaultReadTimeout.
+	ReadTimeout time.Duration
+	// LookTimeout bounds the work for a GET, but for exports and the doctor. Zero: DefaultLookTimeout.
+	LookTimeout time.Duration
 }
 
 // Server is the API on a store, a node and a NATS connection. It closes none of them.
@@ -52,6 +66,7 @@ type Server struct {
 	log     *zap.Logger
 	config  Config
 	handler http.Handler
+	active  sync.WaitGroup // requests under way
 }
 
 // New returns a server; Handler and Serve make use of it.
@@ -62,6 +77,8 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	if config.Log == nil {
 		config.Log = zap.NewNop()
 	}
+	config.ReadTimeout = cmp.Or(config.ReadTimeout, DefaultReadTimeout)
+	config.LookTimeout = cmp.Or(config.LookTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
 	s := &Server{store: store, engine: engine, nc: nc, log: config.Log, config: config}
 	s.handler = s.routes()
@@ -108,7 +125,7 @@ func nowhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 		Prefix+"/openapi.json")
 }
 
-// guard refuses foreign hosts and origins, and bounds the time of a request; streams move their own deadlines.
+// guard refuses foreign hosts and origins, and bounds how long a caller may be silent.
 func (s *Server) guard(next http.Handler) http.Handler {
 	origins := http.NewCrossOriginProtection()
 	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -116,6 +133,9 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	}))
 	protected := origins.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.active.Add(1)
+		defer s.active.Done()
+		w, r = s.timed(w, r)
 		if !slices.Contains(s.config.Hosts, hostOnly(r.Host)) {
 			writeProblem(w, http.StatusForbidden, "the host "+r.Host+" is not one of this server's; "+
 				"use 127.0.0.1 or localhost, or name it with --allow-host")
@@ -123,17 +143,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		}
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
-		extend(w, callTimeout)
 		protected.ServeHTTP(w, r)
 	})
-}
-
-// extend gives a request that much more time to be read and answered.
-func extend(w http.ResponseWriter, d time.Duration) {
-	control := http.NewResponseController(w)
-	until := time.Now().Add(d)
-	_ = control.SetReadDeadline(until) // a writer without deadlines, as in tests, has no time-out either
-	_ = control.SetWriteDeadline(until)
 }
 
 func hostOnly(host string) string {
@@ -146,11 +157,15 @@ func hostOnly(host string) string {
 	return host
 }
 
-// Serve answers requests until ctx ends, then lets those under way end within grace. It closes the listener.
+// Serve answers requests until ctx ends, then lets those under way end within grace, and breaks off what is left. When
+// it returns, no request is under way; one that has not noticed its end within a second is an error. It closes the
+// listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Duration) error {
+	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
 	server := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: zap.NewStdLog(s.log),
+		ErrorLog: zap.NewStdLog(s.log), BaseContext: func(net.Listener) context.Context { return requests },
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -162,11 +177,25 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	err := server.Shutdown(stop)
-	if err != nil {
-		err = errors.Join(err, server.Close())
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))
+		cut()
+		err = errors.Join(server.Close(), s.awaitRequests())
 	}
 	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
 		err = errors.Join(err, end)
 	}
 	return err
+}
+
+// awaitRequests waits for the handlers that Close leaves behind.
+func (s *Server) awaitRequests() error {
+	ended := make(chan struct{})
+	go func() { s.active.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(cutTimeout):
+		return errors.New("api: a request that was broken off does not end")
+	}
 }

@@ -25,9 +25,12 @@ import (
 type storeEngine struct {
 	*workqueue.Store
 	session workqueue.SessionID
+	ready   chan struct{} // closed
 }
 
 func (e storeEngine) Session() workqueue.SessionID { return e.session }
+
+func (e storeEngine) Ready() <-chan struct{} { return e.ready }
 
 func (e storeEngine) Start(
 	ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error,
@@ -51,7 +54,8 @@ func setup(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine := storeEngine{Store: store, session: session}
+	engine := storeEngine{Store: store, session: session, ready: make(chan struct{})}
+	close(engine.ready)
 	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{Version: "test"})
 	if err != nil {
 		t.Fatal(err)

@@ -104,13 +104,11 @@ func (s *Server) registerStart(api huma.API) {
 }
 
 func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
-	body := &movingBody{body: r.Body, control: http.NewResponseController(w)}
-	started, err := s.load(r, body, in)
+	started, err := s.load(r, in)
 	if err != nil {
-		s.refuse(w, r, body, err)
+		s.refuse(w, r, err)
 		return
 	}
-	extend(w, callTimeout)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Location", Prefix+"/runs/"+started.Run.String())
 	code := http.StatusCreated
@@ -123,19 +121,24 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 
 // refuse answers at once and then reads on for a while: a client that is still sending would otherwise see its
 // connection reset instead of the answer.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, body io.Reader, err error) {
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	control := http.NewResponseController(w)
 	duplex := control.EnableFullDuplex() == nil
-	extend(w, drainTimeout)
+	if body, ok := r.Body.(*timedBody); ok {
+		body.within(drainTimeout)
+	}
 	w.Header().Set("Connection", "close")
 	sendProblem(w, s.problem(r.Context(), err))
 	if duplex && control.Flush() == nil {
-		_, _ = io.CopyN(io.Discard, body, maxDrained)
+		_, _ = io.CopyN(io.Discard, r.Body, maxDrained)
 	}
 }
 
-func (s *Server) load(r *http.Request, body io.Reader, in *startInput) (Started, error) {
-	settings, items, err := settingsOf(r, body, in)
+func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
+	if err := s.mayChange(); err != nil {
+		return Started{}, err
+	}
+	settings, items, err := settingsOf(r, in)
 	if err != nil {
 		return Started{}, err
 	}
@@ -143,7 +146,7 @@ func (s *Server) load(r *http.Request, body io.Reader, in *startInput) (Started,
 	if err != nil {
 		return Started{}, err
 	}
-	rows, err := intake.Open(wholeItems{items}, intake.Config{
+	rows, err := intake.Open(wholeItems{items, r.Body}, intake.Config{
 		Format: intake.Format(settings.Format), Key: settings.Key, MaxDecompressed: maxDecompressed,
 	})
 	if err != nil {
@@ -171,13 +174,13 @@ func (s *Server) load(r *http.Request, body io.Reader, in *startInput) (Started,
 }
 
 // settingsOf reads the settings from where they stand, and returns the rest of the body as the items.
-func settingsOf(r *http.Request, body io.Reader, in *startInput) (RunSettings, io.Reader, error) {
+func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" {
 		settings, err := in.settings()
-		return settings, body, err
+		return settings, r.Body, err
 	}
-	parts := multipart.NewReader(body, params["boundary"])
+	parts := multipart.NewReader(r.Body, params["boundary"])
 	var settings RunSettings
 	part, err := namedPart(parts, PartRun)
 	if err != nil {
@@ -293,35 +296,23 @@ func (set *RunSettings) validate() error {
 	}
 }
 
-// movingBody gives a sender more time whenever something arrives.
-type movingBody struct {
-	body    io.Reader
-	control *http.ResponseController
-	moved   time.Time
-}
-
-// Read implements io.Reader.
-func (b *movingBody) Read(p []byte) (int, error) {
-	if now := time.Now(); now.Sub(b.moved) > time.Second {
-		b.moved = now
-		_ = b.control.SetReadDeadline(now.Add(streamTimeout)) // tests have none
-		_ = b.control.SetWriteDeadline(now.Add(2 * streamTimeout))
-	}
-	return b.body.Read(p)
-}
-
-// wholeItems makes a break in the stream the sender's fault, and never the end of the items.
-type wholeItems struct{ from io.Reader }
+// wholeItems makes a break in the stream the sender's fault, and never the end of the items. Its end is the end of the
+// body, whatever a sender lets follow.
+type wholeItems struct{ from, body io.Reader }
 
 // Read implements io.Reader.
 func (w wholeItems) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
 	var slow net.Error
 	switch {
+	case err == io.EOF:
+		if body, ok := w.body.(*timedBody); ok {
+			body.ended()
+		}
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = &inputError{"the items break off before their end; nothing was started, send them again"}
 	case errors.As(err, &slow) && slow.Timeout():
-		err = &inputError{"nothing more came of the items for a minute; nothing was started, send them again"}
+		err = &inputError{"nothing more came of the items for too long; nothing was started, send them again"}
 	}
 	return n, err
 }

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
@@ -61,12 +59,7 @@ func (s *Server) registerSystem(api huma.API) {
 	register(s, api, get("info", "/info", "What this server is"), s.info)
 	register(s, api, get("list-endpoints", "/endpoints", "Who listens, and the work there is"), s.listEndpoints)
 	check := get("doctor", "/doctor", "Check the invariants over the whole database")
-	check.Middlewares = huma.Middlewares{func(ctx huma.Context, next func(huma.Context)) {
-		_, w := humago.Unwrap(ctx)
-		extend(w, doctorTimeout)
-		next(ctx)
-	}}
-	register(s, api, check, func(ctx context.Context, _ *struct{}) (workqueue.Report, error) {
+	registerWithin(s, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (workqueue.Report, error) {
 		return s.store.Doctor(ctx)
 	})
 }
@@ -80,25 +73,13 @@ func (s *Server) info(context.Context, *struct{}) (Info, error) {
 	return info, nil
 }
 
-func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
-	defer cancel()
-	switch {
-	case s.store.Ping(ctx) != nil:
-		writeProblem(w, http.StatusServiceUnavailable, "PostgreSQL does not answer")
-	case !s.nc.IsConnected():
-		writeProblem(w, http.StatusServiceUnavailable, "NATS is not connected")
-	case s.engine.Session() == workqueue.SessionID{}:
-		writeProblem(w, http.StatusServiceUnavailable, "the node has no session yet")
-	default:
-		_, _ = w.Write([]byte("ready\n"))
-	}
-}
-
 func (s *Server) listEndpoints(ctx context.Context, _ *struct{}) (EndpointList, error) {
 	loads, err := s.store.EndpointLoads(ctx)
 	if err != nil {
 		return EndpointList{}, err
+	}
+	if !s.nc.IsConnected() {
+		return EndpointList{}, errNoNATS
 	}
 	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
 	if err != nil {
@@ -165,16 +146,21 @@ func (s *Server) warnings(ctx context.Context, run *workqueue.RunView) []string 
 	return s.unheard(ctx, names)
 }
 
+const noNATSWarning = "NATS does not answer, so nothing is sent to services at the moment"
+
 // unheard warns of endpoints that no service listens on.
 func (s *Server) unheard(ctx context.Context, names []string) []string {
 	warnings := []string{}
+	if len(names) > 0 && !s.nc.IsConnected() {
+		return append(warnings, noNATSWarning)
+	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.pulled(ctx, name) })
 	if len(names) == 0 {
 		return warnings
 	}
 	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
 	if err != nil {
-		return append(warnings, "NATS does not answer, so nothing is sent to services at the moment")
+		return append(warnings, noNATSWarning)
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {

@@ -1,0 +1,220 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const silence = 150 * time.Millisecond
+
+// slowEngine takes several times as long as a caller may be silent, and fails when its context ends.
+type slowEngine struct{ storeEngine }
+
+func (slowEngine) work(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return errors.New("the context of the work ended")
+	case <-time.After(4 * silence):
+		return nil
+	}
+}
+
+func (e slowEngine) Rerun(ctx context.Context, _ workqueue.RerunRequest) (workqueue.Rerun, error) {
+	return workqueue.Rerun{Items: 7}, e.work(ctx)
+}
+
+func (e slowEngine) Start(
+	ctx context.Context, _ workqueue.LoadRequest, next func(*workqueue.LoadItem) error,
+) (workqueue.Loaded, error) {
+	var item workqueue.LoadItem
+	for {
+		switch err := next(&item); {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return workqueue.Loaded{}, e.work(ctx)
+		default:
+			return workqueue.Loaded{}, err
+		}
+	}
+}
+
+// over makes the bench one with another engine and settings.
+func (b *bench) over(engine api.Engine, nc *nats.Conn, config api.Config) {
+	b.Helper()
+	server, err := api.New(b.store, engine, nc, config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	web := httptest.NewServer(server.Handler())
+	b.Cleanup(web.Close)
+	b.url = web.URL
+}
+
+// Deadlines are about what a caller sends. Work that takes longer than them succeeds.
+func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start("name=it")
+	b.over(slowEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: silence})
+	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
+		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + three + "\r\n--x--\r\n"
+	for name, c := range map[string]struct{ path, kind, body string }{
+		"rerun":     {"/runs/last/rerun", "application/json", `{"failed":true}`},
+		"start":     {"/runs?endpoint=echo", "text/csv", three},
+		"multipart": {"/runs", "multipart/form-data; boundary=x", multi},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, chunked := range []bool{false, true} {
+				var body io.Reader = strings.NewReader(c.body)
+				if chunked {
+					body = io.MultiReader(body)
+				}
+				code, text := b.ask(http.MethodPost, api.Prefix+c.path, body, "Content-Type", c.kind)
+				if code >= 300 {
+					t.Errorf("chunked %v: %d %s", chunked, code, text)
+				}
+			}
+		})
+	}
+}
+
+// A sender that goes silent is not waited for.
+func TestASilentSenderIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: silence})
+	stalled, feed := io.Pipe()
+	go func() { _, _ = feed.Write([]byte("id,name\n1,a\n")) }() // and no more
+	defer func() { _ = feed.Close() }()
+	b.refused(422, "nothing more came", http.MethodPost, api.Prefix+"/runs?endpoint=echo", stalled)
+}
+
+func TestWhatIsAwayIsNamed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start("name=it")
+	unready := b.engine
+	unready.ready = make(chan struct{})
+	nowhere, err := endpoints.Connect(func(o *nats.Options) error {
+		o.Servers = []string{"nats://127.0.0.1:1"}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nowhere.Close)
+	b.over(unready, nowhere, api.Config{})
+	b.refused(503, "NATS is not connected", http.MethodGet, "/readyz", nil)
+	b.refused(503, "NATS is not connected", http.MethodGet, api.Prefix+"/endpoints", nil)
+	b.refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(three))
+	b.refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
+	if code, text := b.ask(http.MethodGet, api.Prefix+"/runs/last", nil); code != 200 || // PostgreSQL is there
+		!strings.Contains(string(text), "NATS does not answer") {
+		t.Errorf("a run without NATS: %d %s", code, text)
+	}
+	b.over(unready, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.refused(503, "streams", http.MethodGet, "/readyz", nil)
+	b.refused(503, "has not started", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
+
+	b.over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{LookTimeout: time.Nanosecond})
+	b.refused(503, "PostgreSQL", http.MethodGet, api.Prefix+"/runs/last", nil)
+
+	server := testenv.Postgres(t)
+	b.store = workqueue.New(testenv.Connect(t, server.URL()))
+	b.over(b.engine, nowhere, api.Config{})
+	server.Stop(t)
+	p := b.refused(503, "PostgreSQL does not answer", http.MethodGet, "/readyz", nil)
+	if !strings.Contains(p.Detail, "NATS is not connected") {
+		t.Errorf("only one of two is named: %s", p.Detail)
+	}
+	b.refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last", nil)
+	b.refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last/export", nil)
+	server.Start(t)
+	if code, text := b.ask(http.MethodGet, api.Prefix+"/runs", nil); code != 200 {
+		t.Errorf("with PostgreSQL back: %d %s", code, text)
+	}
+}
+
+// A stop waits for an upload no longer than its grace, and when Serve returns the upload has ended.
+func TestServeCutsOffAnUpload(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	server, err := api.New(b.store, b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := api.Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, listener, silence) }()
+
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	var rows strings.Builder
+	for i := range 60_000 { // more than one batch, so that the run is there while it loads
+		fmt.Fprintf(&rows, "%d,%s\n", i, strings.Repeat("x", 100))
+	}
+	_, err = fmt.Fprintf(conn, "POST %s/runs?endpoint=echo HTTP/1.1\r\nHost: localhost\r\n"+
+		"Content-Length: 99999999\r\n\r\nid,name\n%s", api.Prefix, rows.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the upload is under way", func() bool { return b.runs() == 1 })
+	stop()
+	select {
+	case err := <-served:
+		if err != nil {
+			t.Errorf("serve ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("serve does not end")
+	}
+	if n := b.runs(); n != 0 {
+		t.Errorf("when the API has stopped, %d runs are loading", n)
+	}
+}
+
+func (b *bench) runs() (n int) {
+	b.Helper()
+	if err := b.pool.QueryRow(b.Context(), `SELECT count(*) FROM batchrun`).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(20 * time.Second)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// pingTimeout is how long PostgreSQL has to say that it is there.
+const pingTimeout = 2 * time.Second
+
+// awayError is about something the API needs that is not there at the moment.
+type awayError struct{ detail string }
+
+func (e *awayError) Error() string { return e.detail }
+
+var (
+	errNoNATS   = &awayError{"NATS is not connected; the node tries to reach it, see --nats; try again soon"}
+	errNotReady = &awayError{"the node has not started yet: it waits for PostgreSQL; try again soon"}
+	errTooSlow  = &awayError{"PostgreSQL or NATS has not answered in time; try again soon"}
+)
+
+// mayChange reports why runs cannot be started or changed: a node that is not ready keeps no session alive.
+func (s *Server) mayChange() error {
+	switch {
+	case s.isReady():
+		return nil
+	case !s.nc.IsConnected():
+		return errNoNATS
+	default:
+		return errNotReady
+	}
+}
+
+func (s *Server) isReady() bool {
+	select {
+	case <-s.engine.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+// ready says all that is missing.
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
+	defer cancel()
+	var missing []string
+	if s.store.Ping(ctx) != nil {
+		missing = append(missing, "PostgreSQL does not answer")
+	}
+	if !s.nc.IsConnected() {
+		missing = append(missing, "NATS is not connected")
+	}
+	switch {
+	case s.engine.Session() == workqueue.SessionID{}:
+		missing = append(missing, "the node has no session yet")
+	case !s.isReady():
+		missing = append(missing, "the node has not set up its streams yet")
+	}
+	if len(missing) > 0 {
+		writeProblem(w, http.StatusServiceUnavailable, strings.Join(missing, "; "))
+		return
+	}
+	_, _ = w.Write([]byte("ready\n"))
+}
+
+// away returns what an error says about PostgreSQL or NATS being away; nil when it is about something else.
+func away(err error) *awayError {
+	if found, ok := errors.AsType[*awayError](err); ok {
+		return found
+	}
+	switch {
+	case errors.Is(err, workqueue.ErrSessionLost):
+		return &awayError{"this node had lost touch with PostgreSQL and lost its session; try again in a few seconds"}
+	case fromNATS(err):
+		return errNoNATS
+	case fromPostgres(err):
+		return &awayError{"PostgreSQL does not answer at the moment; try again soon"}
+	default:
+		return nil
+	}
+}
