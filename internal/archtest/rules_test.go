@@ -28,7 +28,6 @@ func rules() map[string]rule {
 		},
 
 		"internal/archtest": {others: []string{}},
-		"internal/deps":     {own: []string{}},
 		"internal/fault":    {others: []string{}},
 		"internal/intake":   {},
 		"internal/embedded": {tests: []string{"internal/testenv"}},
