@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,6 +33,9 @@ func (d *demoStory) Run(ctx context.Context, term *console) error {
 	if term.json {
 		out = term.err
 	}
+	// When its reader has read enough, as head has, a write fails instead of ending the process, and the servers stop.
+	// Ignored, the signal would be ignored by the children too.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	began := time.Now()
 	err := demo.Run(ctx, demo.Config{
 		Scale: d.Scale, Transactions: d.Transactions, Dir: d.Dir, Keep: d.Keep, Out: out,

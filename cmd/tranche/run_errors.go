@@ -56,7 +56,8 @@ func errorText(found api.ErrorGroups, columns int) string {
 			fmt.Fprintf(&text, "    and %s more\n", count(more))
 		}
 	}
-	return text.String() + fmt.Sprintf("\nrun them again with: tranche run rerun %s --failed\n", shortID(found.Run.String()))
+	return text.String() +
+		fmt.Sprintf("\nrun them again with: tranche run rerun %s --failed\n", shortID(found.Run.String()))
 }
 
 // all copies the stream, as it is for JSON, a line for each item otherwise.

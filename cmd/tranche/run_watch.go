@@ -153,9 +153,10 @@ func (p *progress) show(run api.RunDocument) {
 	_, _ = fmt.Fprintln(p.term.err, line) // only for looks
 }
 
+// end leaves the last state of the bar where it is, and the next line begins below it.
 func (p *progress) end() {
 	if p.live && p.last != "" {
-		_, _ = fmt.Fprint(p.term.err, "\r\x1b[K") // only for looks
+		_, _ = fmt.Fprintln(p.term.err) // only for looks
 	}
 }
 

@@ -4,25 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/nats-io/nats.go"
-	"github.com/synadia-io/orbit.go/natscontext"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
 )
 
 // serveCommand is all the settings of serve: flags, the TRANCHE_ environment and the config file fill it.
@@ -40,25 +31,39 @@ type serveCommand struct {
 	LogLevel    string          `env:"TRANCHE_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error (${default})." placeholder:"LEVEL"`
 	LogFormat   string          `env:"TRANCHE_LOG_FORMAT" enum:"console,json" default:"console" help:"console or json (${default})." placeholder:"FORMAT"`
 	NoMigrate   bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
+
+	MaxConnections int  `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside two for the session (16)." placeholder:"N"`
+	ThroughPooler  bool `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction; migrate without it first."`
+
+	// All nodes set the same streams up, again and again: they must agree.
+	StreamReplicas int      `env:"TRANCHE_STREAM_REPLICAS" help:"Copies of each stream: 1, 3 or 5 (1). Give all nodes the same." placeholder:"N"`
+	WorkMaxBytes   byteSize `env:"TRANCHE_WORK_MAX_BYTES" help:"Room for requests (1GiB). Give all nodes the same." placeholder:"SIZE"`
+	ReplyMaxBytes  byteSize `env:"TRANCHE_REPLY_MAX_BYTES" help:"Room for replies (2GiB). Give all nodes the same." placeholder:"SIZE"`
+	EventMaxBytes  byteSize `env:"TRANCHE_EVENT_MAX_BYTES" help:"Room for events (128MiB). Give all nodes the same." placeholder:"SIZE"`
 }
+
+// minConnections keeps a node from waiting for itself: it loads, publishes and records at once.
+const minConnections = 4
 
 // Validate is called by kong.
 func (s *serveCommand) Validate() error {
 	if s.Grace <= 0 {
 		return fmt.Errorf("--grace is %s; it must be positive", s.Grace)
 	}
+	if s.MaxConnections != 0 && s.MaxConnections < minConnections {
+		return fmt.Errorf("--max-connections is %d; it must be %d or more", s.MaxConnections, minConnections)
+	}
+	if !slices.Contains([]int{0, 1, 3, 5}, s.StreamReplicas) {
+		return fmt.Errorf("--stream-replicas is %d; it must be 1, 3 or 5", s.StreamReplicas)
+	}
 	return nil
 }
 
-// parts is what a serve holds, in the order it was made.
-type parts struct {
-	database  string // where it is, for people
-	directory string
-	pool      *pgxpool.Pool
-	nc        *nats.Conn
-	natsURL   string
-	listener  net.Listener
-	undo      []func(context.Context) error
+func (s *serveCommand) streams() endpoints.StreamConfig {
+	return endpoints.StreamConfig{
+		Replicas: s.StreamReplicas, WorkMaxBytes: int64(s.WorkMaxBytes), ReplyMaxBytes: int64(s.ReplyMaxBytes),
+		EventMaxBytes: int64(s.EventMaxBytes),
+	}
 }
 
 // Run serves until a signal.
@@ -68,182 +73,67 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		return err
 	}
 	defer func() { _ = log.Sync() }() // fails on terminals
+	end := newEnding(ctx, s.Grace)
 	p := &parts{}
-	defer func() {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Grace)
-		defer cancel()
-		for _, v := range slices.Backward(p.undo) {
-			err = errors.Join(err, v(stop))
-		}
-	}()
+	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
 	if err := s.assemble(ctx, p, log); err != nil {
 		return err
 	}
-	store := workqueue.New(p.pool)
-	node, err := orchestrator.New(store, p.nc, orchestrator.Config{Log: log, Version: versionText(), Grace: s.Grace})
+	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
+		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(),
+	})
 	if err != nil {
 		return err
 	}
-	server, err := api.New(store, node, p.nc, api.Config{
+	server, err := api.New(p.store, node, p.nc, api.Config{
 		Log: log, Hosts: s.AllowHost, Version: versionText(),
 		Info: map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 	})
 	if err != nil {
 		return err
 	}
-	return s.work(ctx, term, p, node, server)
+	return s.work(ctx, term, p, node, server, end)
 }
 
-// work runs the node and the API. The node goes on until the API has answered what it had begun to.
+// slowStart is when a person is told what a start waits for.
+const slowStart = 2 * time.Second
+
+// work runs the node and the API. The API is there from the start, and says what is missing. At the end it stops first:
+// an upload is over before the session that it depends on.
 func (s *serveCommand) work(
-	ctx context.Context, term *console, p *parts, node *orchestrator.Node, server *api.Server,
+	ctx context.Context, term *console, p *parts, node *orchestrator.Node, server *api.Server, end *ending,
 ) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return node.Run(ctx) })
-	select {
-	case <-node.Ready():
-	case <-ctx.Done():
-		return errors.Join(group.Wait(), p.listener.Close())
-	}
-	group.Go(func() error { return server.Serve(ctx, p.listener, s.Grace) })
-	if err := s.welcome(term, p); err != nil {
-		return errors.Join(err, group.Wait())
-	}
+	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopNode()
+	group.Go(func() error {
+		defer stopNode()
+		return server.Serve(ctx, p.listener, end.share())
+	})
+	group.Go(func() error { return end.bounded("the node", func() error { return node.Run(nodeCtx) }) })
+	group.Go(func() error { return s.greet(ctx, term, p, node) })
 	return group.Wait()
 }
 
-func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) (err error) {
-	// First the address: it costs nothing and is what is taken most often.
-	if p.listener, err = api.Listen(ctx, s.Listen); err != nil {
-		return err
-	}
-	p.undo = append(p.undo, func(context.Context) error {
-		_ = p.listener.Close() // the server has closed it, unless there was none yet
-		return nil
-	})
-	if p.directory = s.DataDir; p.directory == "" {
-		if p.directory, err = embedded.DefaultDataDir(); err != nil {
-			return err
+// greet says where everything is, once it is there.
+func (s *serveCommand) greet(ctx context.Context, term *console, p *parts, node *orchestrator.Node) error {
+	slow := time.NewTimer(slowStart)
+	defer slow.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-node.Ready():
+			return s.welcome(term, p)
+		case <-slow.C:
+			what := "the streams and the session"
+			if !p.nc.IsConnected() {
+				what = fmt.Sprintf("NATS, which does not answer at %s (--nats)", p.natsURL)
+			}
+			term.note("waiting for %s; meanwhile the API at http://%s answers, with status 503 for what it cannot do",
+				what, p.listener.Addr())
 		}
 	}
-	if err := s.openDatabase(ctx, p, log); err != nil {
-		return err
-	}
-	return s.openNATS(ctx, p, log)
-}
-
-func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logger) error {
-	url := s.Database
-	if url == "" {
-		private, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
-			DataDir: filepath.Join(p.directory, "postgres"), Log: log.Named("postgres"),
-		})
-		if err != nil {
-			return fmt.Errorf("start a private PostgreSQL (or use one with --database): %w", err)
-		}
-		p.undo = append(p.undo, private.Stop)
-		url = private.URL()
-	}
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return fmt.Errorf("--database: %w", err)
-	}
-	p.database = fmt.Sprintf("%s:%d/%s", config.ConnConfig.Host, config.ConnConfig.Port, config.ConnConfig.Database)
-	if !s.NoMigrate {
-		if _, err := migrations.Up(ctx, url, log); err != nil {
-			return fmt.Errorf("database %s: %w", p.database, err)
-		}
-	}
-	if err := tune(ctx, config, url); err != nil {
-		return fmt.Errorf("database %s: %w", p.database, err)
-	}
-	if p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		return fmt.Errorf("database %s: %w", p.database, err)
-	}
-	p.undo = append(p.undo, func(context.Context) error { p.pool.Close(); return nil })
-	return nil
-}
-
-// poolConns leaves room for loading, publishing, recording and the API at once.
-const poolConns = 24
-
-// tune gives the pool its size, unless the URL does, and refuses a database that lacks migrations.
-func tune(ctx context.Context, config *pgxpool.Config, url string) error {
-	if !strings.Contains(url, "pool_max_conns") {
-		config.MaxConns = poolConns
-	}
-	missing, err := migrations.Pending(ctx, url)
-	if err != nil {
-		return err
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("its schema lacks %s; run: tranche migrate --database URL", strings.Join(missing, ", "))
-	}
-	return nil
-}
-
-func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) (err error) {
-	options := []nats.Option{nats.Name("tranche serve"), endpoints.LogTo(log.Named("nats"))}
-	switch {
-	case s.NATS != "":
-		p.nc, err = endpoints.Connect(append(options, at(s.NATS), s.credentials())...)
-	case s.NATSContext != "":
-		options = append(options, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), s.credentials())
-		p.nc, _, err = natscontext.Connect(s.NATSContext, options...)
-	default:
-		var private *embedded.NATS
-		private, err = embedded.StartNATS(ctx, embedded.NATSConfig{
-			StoreDir: filepath.Join(p.directory, "nats"), Listen: s.NATSListen, Log: log.Named("nats-server"),
-		})
-		if err != nil {
-			return err
-		}
-		p.undo = append(p.undo, private.Stop)
-		p.nc, err = endpoints.Connect(append(options, at(private.URL()))...)
-		p.natsURL = private.URL()
-	}
-	if err != nil {
-		return fmt.Errorf("--nats: %w", err)
-	}
-	p.undo = append(p.undo, func(context.Context) error { p.nc.Close(); return nil })
-	if p.natsURL == "" {
-		p.natsURL = redacted(s.NATS, s.NATSContext)
-	}
-	return nil
-}
-
-// at points a connection at servers, whatever the environment says.
-func at(urls string) nats.Option {
-	return func(o *nats.Options) error {
-		o.Servers = strings.Split(urls, ",")
-		return nil
-	}
-}
-
-func (s *serveCommand) credentials() nats.Option {
-	if s.NATSCreds == "" {
-		return func(*nats.Options) error { return nil }
-	}
-	return nats.UserCredentials(s.NATSCreds)
-}
-
-// redacted leaves out what stands before the @ of a URL.
-func redacted(urls, named string) string {
-	if urls == "" {
-		return "context " + named
-	}
-	var shown []string
-	for u := range strings.SplitSeq(urls, ",") {
-		scheme, rest, ok := strings.Cut(u, "://")
-		if !ok {
-			scheme, rest = "nats", u
-		}
-		if i := strings.LastIndex(rest, "@"); i >= 0 {
-			rest = rest[i+1:]
-		}
-		shown = append(shown, scheme+"://"+rest)
-	}
-	return strings.Join(shown, ",")
 }
 
 func (s *serveCommand) logger() (*zap.Logger, error) {

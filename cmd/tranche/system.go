@@ -80,12 +80,15 @@ func (d *doctorCommand) examine(ctx context.Context, term *console) (workqueue.R
 		}
 		return cl.Doctor(ctx)
 	}
-	pool, err := pgxpool.New(ctx, d.Database)
-	if err != nil {
+	if _, err := pgxpool.ParseConfig(d.Database); err != nil {
 		return workqueue.Report{}, &usageError{"--database: " + err.Error()}
 	}
-	defer pool.Close()
-	return workqueue.New(pool).Doctor(ctx)
+	store, release, err := workqueue.Open(ctx, d.Database, workqueue.PoolConfig{})
+	if err != nil {
+		return workqueue.Report{}, err
+	}
+	defer release()
+	return store.Doctor(ctx)
 }
 
 func reportText(r *workqueue.Report) string {

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"github.com/synadia-io/orbit.go/natscontext"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/migrations"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// parts is what a serve holds, in the order it was made.
+type parts struct {
+	database  string // where it is, for people
+	directory string
+	store     *workqueue.Store
+	nc        *nats.Conn
+	natsURL   string
+	listener  net.Listener
+	undo      []func(context.Context) error
+}
+
+func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) (err error) {
+	// First the address: it costs nothing and is what is taken most often.
+	if p.listener, err = api.Listen(ctx, s.Listen); err != nil {
+		return err
+	}
+	p.undo = append(p.undo, func(context.Context) error {
+		_ = p.listener.Close() // the server has closed it, unless there was none yet
+		return nil
+	})
+	if p.directory = s.DataDir; p.directory == "" {
+		if p.directory, err = embedded.DefaultDataDir(); err != nil {
+			return err
+		}
+	}
+	if err := s.openDatabase(ctx, p, log); err != nil {
+		return err
+	}
+	return s.openNATS(ctx, p, log)
+}
+
+func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logger) error {
+	url := s.Database
+	if url == "" {
+		private, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
+			DataDir: filepath.Join(p.directory, "postgres"), Log: log.Named("postgres"),
+		})
+		if err != nil {
+			return fmt.Errorf("start a private PostgreSQL (or use one with --database): %w", err)
+		}
+		p.undo = append(p.undo, private.Stop)
+		url = private.URL()
+	}
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return fmt.Errorf("--database: %w", err)
+	}
+	p.database = fmt.Sprintf("%s:%d/%s", config.ConnConfig.Host, config.ConnConfig.Port, config.ConnConfig.Database)
+	if !s.NoMigrate && !s.ThroughPooler { // a pooler by transaction cannot hold the lock of a migration
+		if _, err := migrations.Up(ctx, url, log); err != nil {
+			return fmt.Errorf("database %s: %w", p.database, err)
+		}
+	}
+	if err := migrated(ctx, url); err != nil {
+		return fmt.Errorf("database %s: %w", p.database, err)
+	}
+	conns := s.MaxConnections
+	if conns == 0 && strings.Contains(url, "pool_max_conns") {
+		conns = int(config.MaxConns)
+	}
+	store, release, err := workqueue.Open(ctx, url, workqueue.PoolConfig{
+		MaxConns: conns, ThroughPooler: s.ThroughPooler,
+	})
+	if err != nil {
+		return fmt.Errorf("database %s: %w", p.database, err)
+	}
+	p.store = store
+	p.undo = append(p.undo, func(context.Context) error { release(); return nil })
+	return nil
+}
+
+// migrated refuses a database that lacks migrations.
+func migrated(ctx context.Context, url string) error {
+	missing, err := migrations.Pending(ctx, url)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("its schema lacks %s; run: tranche migrate --database URL", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) (err error) {
+	options := []nats.Option{nats.Name("tranche serve"), endpoints.LogTo(log.Named("nats"))}
+	switch {
+	case s.NATS != "":
+		p.nc, err = endpoints.Connect(append(options, at(s.NATS), s.credentials())...)
+	case s.NATSContext != "":
+		options = append(options, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), s.credentials())
+		p.nc, _, err = natscontext.Connect(s.NATSContext, options...)
+	default:
+		var private *embedded.NATS
+		private, err = embedded.StartNATS(ctx, embedded.NATSConfig{
+			StoreDir: filepath.Join(p.directory, "nats"), Listen: s.NATSListen, Log: log.Named("nats-server"),
+		})
+		if err != nil {
+			return err
+		}
+		p.undo = append(p.undo, private.Stop)
+		p.nc, err = endpoints.Connect(append(options, at(private.URL()))...)
+		p.natsURL = private.URL()
+	}
+	if err != nil {
+		return fmt.Errorf("--nats: %w", err)
+	}
+	p.undo = append(p.undo, func(context.Context) error { p.nc.Close(); return nil })
+	if p.natsURL == "" {
+		p.natsURL = redacted(s.NATS, s.NATSContext)
+	}
+	return nil
+}
+
+// at points a connection at servers, whatever the environment says.
+func at(urls string) nats.Option {
+	return func(o *nats.Options) error {
+		o.Servers = strings.Split(urls, ",")
+		return nil
+	}
+}
+
+func (s *serveCommand) credentials() nats.Option {
+	if s.NATSCreds == "" {
+		return func(*nats.Options) error { return nil }
+	}
+	return nats.UserCredentials(s.NATSCreds)
+}
+
+// redacted leaves out what stands before the @ of a URL.
+func redacted(urls, named string) string {
+	if urls == "" {
+		return "context " + named
+	}
+	var shown []string
+	for u := range strings.SplitSeq(urls, ",") {
+		scheme, rest, ok := strings.Cut(u, "://")
+		if !ok {
+			scheme, rest = "nats", u
+		}
+		if i := strings.LastIndex(rest, "@"); i >= 0 {
+			rest = rest[i+1:]
+		}
+		shown = append(shown, scheme+"://"+rest)
+	}
+	return strings.Join(shown, ",")
+}
