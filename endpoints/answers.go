@@ -26,6 +26,13 @@ const (
 //nolint:gochecknoglobals // a pool has no state that anybody could see
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
+// recycle keeps a buffer for the next body, unless it is a large one.
+func recycle(buf *bytes.Buffer) {
+	if buf.Cap() <= maxPooled {
+		buffers.Put(buf)
+	}
+}
+
 // answers writes the slots of one chunk into as few messages as fit, and sends them. All methods but send are called
 // with mu held, or are its takers.
 type answers struct {
@@ -150,7 +157,7 @@ func (a *answers) flush() {
 			a.broken(err)
 			return
 		}
-		buffers.Put(buf)
+		recycle(buf)
 	})
 }
 
@@ -191,7 +198,7 @@ func (a *answers) send(failure *SlotError) error {
 		err = a.err
 	}
 	if err == nil && a.buf != nil {
-		buffers.Put(a.buf)
+		recycle(a.buf)
 		a.buf = nil
 	}
 	return err

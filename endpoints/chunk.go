@@ -64,8 +64,8 @@ func (c *Chunk[In, Out]) Param(name string) string { return c.job.request.params
 // Params returns a copy of the run's parameters.
 func (c *Chunk[In, Out]) Params() map[string]string { return maps.Clone(c.job.request.params) }
 
-// Flush sends what has been answered so far, without waiting for it to arrive. Use it when the rest will take long. Once
-// the handler has returned it does nothing.
+// Flush sends what has been answered so far, without waiting for it to arrive. Use it when the rest will take long.
+// Once the handler has returned it does nothing.
 func (c *Chunk[In, Out]) Flush() {
 	a := &c.job.answers
 	a.mu.Lock()
@@ -94,8 +94,8 @@ func (i *Item[In, Out]) Reply(result Out) {
 	}
 	if size, ok := a.commit(); !ok {
 		a.fail(i.Ordinal, newSlotError(CodeResultTooLarge, fmt.Sprintf(
-			"the result takes %d bytes, and a message holds %d; raise the NATS server's max_payload or store the result "+
-				"elsewhere and reply with where it is", size, a.limit), false))
+			"the result takes %d bytes, and a message holds %d; raise the NATS server's max_payload (16 MiB count) or store "+
+				"the result elsewhere and reply with where it is", size, a.limit), false))
 	}
 }
 

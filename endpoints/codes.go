@@ -2,7 +2,7 @@ package endpoints
 
 // Codes of the errors that the SDK itself reports. A service's own codes should differ.
 const (
-	CodeHandlerError   = "handler_error"       // the handler returned an error of no kind of ours; retryable for a chunk only
+	CodeHandlerError   = "handler_error"       // the handler returned an error of its own; retryable for a chunk only
 	CodePanic          = "panic"               // the handler panicked
 	CodeBadPayload     = "bad_payload"         // the payload does not fit the handler's input; not retryable
 	CodeBadResult      = "bad_result"          // the result cannot be written as JSON; not retryable

@@ -3,16 +3,19 @@ package endpoints
 import (
 	"bytes"
 	"errors"
-	"io"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/nats-io/nats.go"
 )
 
-// maxWindow bounds what one decoder may allocate for its window, whatever a frame asks for. 8 MiB is what RFC 8878
-// recommends that every decoder support.
-const maxWindow = 8 << 20
+const (
+	// maxWindow is the largest window that a frame may ask for. 8 MiB is what RFC 8878 recommends that every decoder
+	// support.
+	maxWindow = 8 << 20
+	// encoderWindow is the window of our own frames. An encoder keeps twice as much between messages.
+	encoderWindow = maxPooled / 2
+)
 
 // Decoders and encoders are costly to make and are reused. Both are stateless between messages.
 //
@@ -20,14 +23,15 @@ const maxWindow = 8 << 20
 var (
 	decoders = sync.Pool{New: func() any {
 		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow),
-			zstd.WithDecoderLowmem(true))
+			zstd.WithDecodeAllCapLimit(true))
 		if err != nil {
 			panic(err) // the options are constants
 		}
 		return d
 	}}
 	encoders = sync.Pool{New: func() any {
-		e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+		e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
+			zstd.WithWindowSize(encoderWindow))
 		if err != nil {
 			panic(err) // the options are constants
 		}
@@ -50,23 +54,48 @@ func decode(h nats.Header, body []byte, limit int) ([]byte, error) {
 	}
 }
 
+// decompress decodes all frames in memory: the output is their window, so that nothing of it stays with the decoder.
+// The room for the output is what the first frame claims, and grows by a factor when that was too little: left to
+// itself the decoder makes room for each of many small frames anew, which is quadratic.
 func decompress(body []byte, limit int) ([]byte, error) {
 	decoder := decoders.Get().(*zstd.Decoder)
 	defer decoders.Put(decoder)
-	defer func() { _ = decoder.Reset(nil) }() // let go of the body
-	if err := decoder.Reset(bytes.NewReader(body)); err != nil {
-		return nil, malformed(ReasonEncoding, "zstd: %v", err)
+	room, err := claimed(body, limit)
+	if err != nil {
+		return nil, err
 	}
-	var out bytes.Buffer
-	out.Grow(min(4*len(body), limit) + bytes.MinRead)
-	n, err := io.Copy(&out, io.LimitReader(decoder, int64(limit)+1))
+	for ; ; room = min(4*room, limit) {
+		out, err := decoder.DecodeAll(body, make([]byte, 0, room))
+		switch {
+		case errors.Is(err, zstd.ErrDecoderSizeExceeded) && room < limit:
+		case errors.Is(err, zstd.ErrDecoderSizeExceeded):
+			return nil, tooLarge(limit)
+		case err != nil:
+			return nil, malformed(ReasonEncoding, "zstd: %v", err)
+		case len(out) < cap(out)/2: // it may be kept for long
+			return bytes.Clone(out), nil
+		default:
+			return out, nil
+		}
+	}
+}
+
+// claimed returns how many bytes the first frame says it holds, or a guess within limit.
+func claimed(body []byte, limit int) (int, error) {
+	var h zstd.Header
+	known := h.Decode(body) == nil && h.HasFCS
 	switch {
-	case n > int64(limit), errors.Is(err, zstd.ErrDecoderSizeExceeded):
-		return nil, malformed(ReasonTooLarge, "the body decompresses to more than %d bytes", limit)
-	case err != nil:
-		return nil, malformed(ReasonEncoding, "zstd: %v", err)
+	case !known: // what is wrong with a broken frame is for the decoder to say
+		return min(4*len(body)+1, limit), nil
+	case h.FrameContentSize > uint64(limit):
+		return 0, tooLarge(limit)
+	default:
+		return max(int(h.FrameContentSize), 1), nil
 	}
-	return out.Bytes(), nil
+}
+
+func tooLarge(limit int) error {
+	return malformed(ReasonTooLarge, "the body decompresses to more than %d bytes", limit)
 }
 
 // compress returns body as one zstd frame.

@@ -7,10 +7,11 @@ import (
 
 // HandleList has svc serve an endpoint chunk by chunk: one call of handler for all items of a request, so that one
 // query can fetch what all of them need. The handler answers each item with Reply, Fail or Retry; an item that it
-// leaves out will be tried again. An error, or a panic, speaks for the items not answered by then. A panic, and an error
-// that is not of Fail, count as something that may pass: the items are tried again together, after a pause that grows,
-// and only when their attempts are used up in smaller and smaller chunks, to find the culprit. After an error of Fail
-// they are taken apart at once.
+// leaves out will be tried again. An error, or a panic, speaks for the items not answered by then.
+//
+// A panic, and an error that is not of Fail, count as something that may pass: the items are tried again together,
+// after a pause that grows, and only when their attempts are used up in ever smaller chunks, to find the culprit. After
+// an error of Fail they are taken apart at once.
 //
 // It fails when the name cannot be an endpoint's, has a handler already, or an option is out of range.
 func HandleList[In, Out any](

@@ -4,10 +4,14 @@ import "github.com/tranchehq/tranche/bitfield"
 
 // Defaults of Limits.
 const (
-	DefaultMaxBody  = 64 << 20
+	// DefaultMaxBody is also the most that RequestBuilder and a service write into one body, whatever max_payload is.
+	DefaultMaxBody  = 16 << 20
 	DefaultMaxSlots = bitfield.Size
 	DefaultMaxDepth = 128
 )
+
+// maxPooled bounds a buffer that is kept between messages.
+const maxPooled = 4 << 20
 
 // Limits bound what one message may cost its reader. A zero field means its default.
 type Limits struct {

@@ -33,6 +33,9 @@ type Reply struct {
 	Answered int
 	Slots    []Slot
 	Failure  *SlotError // what became of the items without a slot; only on a final message
+	// Size is about how many bytes the reply keeps alive: its body, decompressed, and what was decoded from it. A small
+	// message may hold a large reply; a reader that holds many at once goes by this.
+	Size int
 }
 
 // ParseReply reads a message from StreamReply. Slot.Data and, when the body is not compressed, all that is in it alias
@@ -55,7 +58,28 @@ func ParseReply(subject string, h nats.Header, body []byte, limits Limits) (*Rep
 	if err := reply.parseFinal(h, limits); err != nil {
 		return nil, about(meta, err)
 	}
+	reply.Size += reply.decoded()
 	return reply, nil
+}
+
+// What a Slot and a SlotError take, on a 64-bit machine.
+const (
+	slotSize  = 56
+	errorSize = 40
+)
+
+// decoded is about how many bytes r holds beside its body.
+func (r *Reply) decoded() int {
+	n := cap(r.Slots)*slotSize + len(r.Service)
+	for i := range r.Slots {
+		switch s := &r.Slots[i]; {
+		case s.Err != nil:
+			n += errorSize + len(s.Err.Code) + len(s.Err.Message)
+		case s.ContentType != "":
+			n += cap(s.Data) + len(s.ContentType)
+		}
+	}
+	return n
 }
 
 func (r *Reply) parseBody(h nats.Header, body []byte, limits Limits) error {
@@ -63,6 +87,7 @@ func (r *Reply) parseBody(h nats.Header, body []byte, limits Limits) error {
 	if err != nil {
 		return err
 	}
+	r.Size = cap(body)
 	code := h.Get(HeaderErrorCode)
 	if len(body) > 0 || code == "" {
 		in := newBodyReader(body, limits.MaxDepth)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -40,6 +41,10 @@ func TestParseReply(t *testing.T) {
 		{Ordinal: 2147483647, Data: []byte("%PDF"), ContentType: "application/pdf"},
 		{Ordinal: 4, Data: []byte("null")},
 	}}
+	if reply.Size <= len(body) || reply.Size > len(body)+1<<10 {
+		t.Errorf("size %d of a body of %d bytes", reply.Size, len(body))
+	}
+	want.Size = reply.Size
 	if !reflect.DeepEqual(reply, want) {
 		t.Errorf("got %+v, want %+v", reply, want)
 	}
@@ -234,6 +239,15 @@ func TestCompressedBodies(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	bomb := compress(make([]byte, 100<<20))
+	for _, frames := range []int{1, 2, 1000} { // of which nothing may be left over
+		several := bytes.Repeat(compress([]byte("0123456789")), frames)
+		if out, err := decompress(several, 10*frames); err != nil || len(out) != 10*frames {
+			t.Errorf("%d frames: %d bytes, %v", frames, len(out), err)
+		}
+		if _, err := decompress(several, 10*frames-1); !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
+			t.Errorf("%d frames in a byte less: %v", frames, err)
+		}
+	}
 	if _, err = ParseReply("tranche.reply.x", h, bomb, Limits{}); !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
 		t.Errorf("the bomb: %v", err)
 	}
@@ -242,6 +256,71 @@ func TestCompressedBodies(t *testing.T) {
 	check(t, err)
 	if len(r.items) != 1 {
 		t.Errorf("%d items", len(r.items))
+	}
+}
+
+// TestSizeOfAReplyTellsWhatItHolds has messages of few bytes hold many.
+func TestSizeOfAReplyTellsWhatItHolds(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 8<<20)
+	errors := strings.Repeat(`{"i":1,"e":{"code":"x","message":"`+strings.Repeat("m", MaxMessageLength)+`"}},`, 999)
+	for name, tc := range map[string]struct {
+		body string
+		want int
+	}{
+		"a long result":   {`{"slots":[{"i":1,"d":"` + long + `"}]}`, len(long)},
+		"a binary result": {`{"slots":[{"i":1,"b":"` + long + `"}]}`, len(long) + len(long)/4*3},
+		"many results": {`{"slots":[{"i":1,"d":1}` + strings.Repeat(`,{"i":1,"d":1}`, 7999) + `]}`,
+			8000 * (14 + slotSize)},
+		"many errors": {`{"slots":[` + errors + `{"i":1,"d":1}]}`, 2 * 999 * MaxMessageLength},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			small := compress([]byte(tc.body))
+			reply, err := ParseReply("tranche.reply.x", with(newMeta(), HeaderEncoding, encodingZstd), small, Limits{})
+			check(t, err)
+			if reply.Size < tc.want || reply.Size > 2*tc.want {
+				t.Errorf("%d bytes became %d; want at least %d, and not twice that", len(small), reply.Size, tc.want)
+			}
+		})
+	}
+}
+
+// TestDecompressionIsBounded looks at what a message can make its reader allocate. It is not parallel: others allocate
+// too.
+//
+//nolint:paralleltest // see above
+func TestDecompressionIsBounded(t *testing.T) {
+	h := with(newMeta(), HeaderEncoding, encodingZstd)
+	refused := func(body []byte, limits Limits) func() {
+		return func() {
+			_, err := ParseReply("tranche.reply.x", h, body, limits)
+			var bad *MalformedError
+			if !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
+				t.Errorf("error %v", err)
+			}
+		}
+	}
+	bomb := compress(make([]byte, 60<<20))
+	// A frame that says of itself that it has 32 GiB, in one segment.
+	claim := []byte{0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0}
+	for name, tc := range map[string]struct {
+		parse func()
+		most  uint64
+	}{
+		"a bomb":           {refused(bomb, Limits{}), 3 * DefaultMaxBody},
+		"many in one":      {refused(bytes.Repeat(compress(make([]byte, 1<<10)), 60<<10), Limits{}), 3 * DefaultMaxBody},
+		"an empty claim":   {refused(claim, Limits{}), 1 << 20},
+		"a smaller limit":  {refused(compress(make([]byte, 2<<20)), Limits{MaxBody: 1 << 20}), 4 << 20},
+		"one byte too big": {refused(compress(make([]byte, DefaultMaxBody+1)), Limits{}), 3 * DefaultMaxBody},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		tc.parse()
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > tc.most {
+			t.Errorf("%s took %d bytes in all; want at most %d", name, took, tc.most)
+		}
 	}
 }
 

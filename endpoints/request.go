@@ -29,7 +29,7 @@ type RequestBuilder struct {
 }
 
 // NewRequestBuilder starts a request. maxPayload is what the server takes in one message, headers counted in:
-// nc.MaxPayload().
+// nc.MaxPayload(). A body has at most DefaultMaxBody bytes all the same: a reader takes no more.
 func NewRequestBuilder(endpoint string, meta Meta, maxPayload int) *RequestBuilder {
 	b := &RequestBuilder{}
 	b.Reset(endpoint, meta, maxPayload)
@@ -42,7 +42,7 @@ func (b *RequestBuilder) Reset(endpoint string, meta Meta, maxPayload int) {
 	b.endpoint, b.meta, b.items = endpoint, meta, 0
 	b.header = meta.header()
 	b.header[HeaderMsgID] = []string{meta.Slice.String()}
-	b.limit = maxPayload - headerSize(b.header) - headerReserve - len(requestClose)
+	b.limit = min(maxPayload-headerSize(b.header)-headerReserve, DefaultMaxBody) - len(requestClose)
 	b.body = append(b.body[:0], requestOpen...)
 }
 

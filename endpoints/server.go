@@ -161,7 +161,7 @@ func (e *endpointServer) prepare(sending context.Context, a *answers, meta Meta,
 	if trace != "" {
 		a.header[HeaderTrace] = []string{trace}
 	}
-	a.limit = int(e.service.nc.MaxPayload()) - headerSize(a.header) - replyReserve
+	a.limit = min(int(e.service.nc.MaxPayload())-headerSize(a.header)-replyReserve, DefaultMaxBody)
 	a.flushAt = e.options.flushBytes
 	a.squeeze = e.options.compress
 }
