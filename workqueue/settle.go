@@ -1,0 +1,225 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+)
+
+// apply writes the settlement. The slices in it are locked already; what remains is locked in the documented order.
+func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
+	if s.parts.rows > 0 {
+		if err := s.parts.send(ctx, tx, copyParts); err != nil {
+			return fmt.Errorf("write %d parts: %w", s.parts.rows, err)
+		}
+	}
+	if s.errors.rows > 0 {
+		if err := s.errors.send(ctx, tx, copyErrors); err != nil {
+			return fmt.Errorf("write %d failed attempts: %w", s.errors.rows, err)
+		}
+	}
+	blocks := s.sortedBlocks()
+	if err := s.applyMasks(ctx, tx, blocks); err != nil {
+		return err
+	}
+	return s.acknowledge(ctx, tx, blocks)
+}
+
+func (s *settlement) sortedBlocks() []blockID {
+	blocks := make([]blockID, 0, len(s.outcomes))
+	for id := range s.outcomes {
+		blocks = append(blocks, id)
+	}
+	slices.SortFunc(blocks, func(a, b blockID) int {
+		if c := strings.Compare(string(a.run[:]), string(b.run[:])); c != 0 {
+			return c
+		}
+		if a.step != b.step {
+			return int(a.step) - int(b.step)
+		}
+		return int(a.block) - int(b.block)
+	})
+	return blocks
+}
+
+// The rows are locked already; the state and the id fence the update all the same.
+const updateSlices = `
+UPDATE work_slice s
+SET remaining = u.remaining, state = u.state, service = coalesce(nullif(u.service, ''), s.service),
+    answered = nullif(u.answered, -1), error_code = u.code, error_message = u.message, error_retry = u.retry,
+    ended_at = CASE WHEN u.state IN ('claimed', 'sent') THEN NULL ELSE clock_timestamp() END
+FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::text[], $7::text[], $8::bool[])
+     AS u (id, remaining, state, service, answered, code, message, retry)
+WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`
+
+const insertSlices = `
+INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
+                        session_id, not_before, deadline)
+SELECT u.id, u.run_id, u.step, u.block, u.generation, u.mask, u.mask, u.state, u.attempt, u.failures, u.cause,
+       u.parent, u.session_id, clock_timestamp() + u.delay, clock_timestamp() + u.timeout
+FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::int[], $5::int[], $6::bit(8192)[], $7::text[], $8::int[],
+            $9::int[], $10::text[], $11::uuid[], $12::uuid[], $13::interval[], $14::interval[])
+     AS u (id, run_id, step, block, generation, mask, state, attempt, failures, cause, parent, session_id, delay,
+           timeout)`
+
+// lockBlocks takes the blocks in order, in a statement of its own: the update after it then sees the newest planes.
+const lockBlocks = `
+SELECT count(*) FROM (
+    SELECT 1 FROM work_block b
+    JOIN unnest($1::uuid[], $2::smallint[], $3::int[]) AS u (run_id, step, block) USING (run_id, step, block)
+    ORDER BY b.run_id, b.step, b.block FOR NO KEY UPDATE OF b) locked`
+
+// Bits that are ready or final already cannot have been in flight: the condition keeps a fault elsewhere from being
+// written over, and the row count tells.
+const updateBlocks = `
+UPDATE work_block b
+SET done = b.done | u.done, failed = b.failed | u.failed
+FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[])
+     AS u (run_id, step, block, done, failed)
+WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block
+  AND ((b.ready | b.done | b.failed) & (u.done | u.failed)) = B'0'::bit(8192)`
+
+// applyMasks sends the statements about slices and blocks in one round trip and checks that each touched all its rows.
+func (s *settlement) applyMasks(ctx context.Context, tx pgx.Tx, blocks []blockID) error {
+	batch := &pgx.Batch{}
+	expect := func(what string, want int) func(rows int64) error {
+		return func(rows int64) error {
+			if rows != int64(want) {
+				return fmt.Errorf("settle %s: %d rows of %d: %w", what, rows, want, errFence)
+			}
+			return nil
+		}
+	}
+	var checks []func(int64) error
+	if len(s.ended) > 0 {
+		batch.Queue(updateSlices, s.endedArgs()...)
+		checks = append(checks, expect("slices", len(s.ended)))
+	}
+	if len(s.made) > 0 {
+		batch.Queue(insertSlices, s.madeArgs()...)
+		checks = append(checks, expect("new slices", len(s.made)))
+	}
+	if len(blocks) > 0 {
+		runs, steps, numbers, done, failed := s.blockArgs(blocks)
+		batch.Queue(lockBlocks, runs, steps, numbers)
+		batch.Queue(updateBlocks, runs, steps, numbers, done, failed)
+		checks = append(checks, nil, expect("blocks", len(blocks)))
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	results := tx.SendBatch(ctx, batch)
+	for _, check := range checks {
+		tag, err := results.Exec()
+		if err == nil && check != nil {
+			err = check(tag.RowsAffected())
+		}
+		if err != nil {
+			_ = results.Close() // the first error is the one to tell
+			return fmt.Errorf("settle: %w", err)
+		}
+	}
+	if err := results.Close(); err != nil {
+		return fmt.Errorf("settle: %w", err)
+	}
+	return nil
+}
+
+func (s *settlement) endedArgs() []any {
+	n := len(s.ended)
+	ids, remaining := make([]SliceID, n), make([]bitfield.Set, n)
+	states, services, answered := make([]string, n), make([]string, n), make([]int, n)
+	codes, messages, retries := make([]*string, n), make([]*string, n), make([]*bool, n)
+	for i, e := range s.ended {
+		ids[i], remaining[i], states[i] = e.slice.ID, e.slice.remaining, e.state
+		services[i], answered[i] = e.service, e.slice.answered
+		if e.why != nil {
+			code, message := plain(e.why.Code), plain(e.why.Message)
+			codes[i], messages[i], retries[i] = &code, &message, &e.why.Retry
+		}
+	}
+	return []any{ids, pgbits.Slice(remaining), states, services, answered, codes, messages, retries}
+}
+
+func (s *settlement) madeArgs() []any {
+	n := len(s.made)
+	ids, runs, parents := make([]SliceID, n), make([]RunID, n), make([]SliceID, n)
+	steps, blocks, gens := make([]Step, n), make([]Block, n), make([]Generation, n)
+	masks, states, causes := make([]bitfield.Set, n), make([]string, n), make([]string, n)
+	attempts, failures := make([]int, n), make([]int, n)
+	sessions, delays, timeouts := make([]uuid.NullUUID, n), make([]time.Duration, n), make([]*time.Duration, n)
+	for i := range s.made {
+		m := &s.made[i]
+		ids[i], runs[i], parents[i], steps[i], blocks[i], gens[i] = m.ID, m.Run, m.parent, m.Step, m.Block, m.Generation
+		masks[i], states[i], causes[i], attempts[i], failures[i] = m.Mask, m.state, string(m.Cause), m.Attempt, m.Failures
+		sessions[i] = uuid.NullUUID{UUID: uuid.UUID(m.session), Valid: m.state == "claimed"}
+		delays[i] = m.delay
+		if m.state == "claimed" {
+			timeouts[i] = &m.timeout
+		}
+	}
+	return []any{ids, runs, steps, blocks, gens, pgbits.Slice(masks), states, attempts, failures, causes, parents,
+		sessions, delays, timeouts}
+}
+
+func (s *settlement) blockArgs(blocks []blockID) (runs []RunID, steps []Step, numbers []Block, done, failed any) {
+	d, f := make([]bitfield.Set, len(blocks)), make([]bitfield.Set, len(blocks))
+	for i, id := range blocks {
+		runs, steps, numbers = append(runs, id.run), append(steps, id.step), append(numbers, id.block)
+		d[i], f[i] = s.outcomes[id].done, s.outcomes[id].failed
+	}
+	return runs, steps, numbers, pgbits.Slice(d), pgbits.Slice(f)
+}
+
+// acknowledge tells the tracker which items are final, run by run in the order of their ids, and completes the runs
+// whose last item that was.
+func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, blocks []blockID) error {
+	for len(blocks) > 0 {
+		run := blocks[0].run
+		var acks []tracker.Ack
+		for len(blocks) > 0 && blocks[0].run == run {
+			o := s.outcomes[blocks[0]]
+			acks = append(acks, tracker.Ack{Group: int(blocks[0].block), Mask: o.done.Or(o.failed)})
+			blocks = blocks[1:]
+		}
+		acked, err := tracker.AckMasks(ctx, tx, uuid.UUID(run), acks)
+		if err != nil {
+			return fmt.Errorf("acknowledge items of run %s: %w", run, err)
+		}
+		if !acked.Completed {
+			continue
+		}
+		completion, err := complete(ctx, tx, run)
+		if err != nil {
+			return err
+		}
+		s.finished = append(s.finished, completion)
+	}
+	return nil
+}
+
+const completeRun = `
+UPDATE batchrun r
+SET state = 'completed', finished_at = clock_timestamp(), done = c.done, failed = c.failed
+FROM (SELECT coalesce(sum(bit_count(done)), 0) AS done, coalesce(sum(bit_count(failed)), 0) AS failed
+      FROM work_block WHERE run_id = $1 AND step = 0) c
+WHERE r.id = $1 AND r.state = 'running'
+RETURNING r.generation, r.done, r.failed`
+
+// complete closes a generation of a run, in the transaction in which its tracker reported the last acknowledgement.
+func complete(ctx context.Context, tx pgx.Tx, run RunID) (Completion, error) {
+	c := Completion{Run: run}
+	if err := tx.QueryRow(ctx, completeRun, run).Scan(&c.Generation, &c.Done, &c.Failed); err != nil {
+		return c, fmt.Errorf("complete run %s: %w", run, err)
+	}
+	return c, addEvent(ctx, tx, run, c.Generation, EventCompleted, map[string]any{"done": c.Done, "failed": c.Failed})
+}
