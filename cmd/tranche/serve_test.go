@@ -211,7 +211,7 @@ func TestADemoThatNobodyReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })  // a failed test may leave more
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a failed test may leave more
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
