@@ -7,7 +7,7 @@ import (
 )
 
 // timed bounds the silence of a caller: while a body is read, and whenever an answer is written. In between a request
-// may work as long as it needs to: a deadline that passed then would end its context.
+// may work as long as it needs to: a deadline that passed then would end it, or lose its answer.
 func (s *Server) timed(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request) {
 	control := http.NewResponseController(w)
 	timed := *r

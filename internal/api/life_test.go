@@ -38,6 +38,10 @@ func (e slowEngine) Rerun(ctx context.Context, _ workqueue.RerunRequest) (workqu
 	return workqueue.Rerun{Items: 7}, e.work(ctx)
 }
 
+func (e slowEngine) Cancel(ctx context.Context, _ workqueue.RunID, _ string) (workqueue.Cancelled, error) {
+	return workqueue.Cancelled{}, e.work(ctx)
+}
+
 func (e slowEngine) Start(
 	ctx context.Context, _ workqueue.LoadRequest, next func(*workqueue.LoadItem) error,
 ) (workqueue.Loaded, error) {
@@ -74,6 +78,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + three + "\r\n--x--\r\n"
 	for name, c := range map[string]struct{ path, kind, body string }{
+		"cancel":    {"/runs/last/cancel", "", ""},
 		"rerun":     {"/runs/last/rerun", "application/json", `{"failed":true}`},
 		"start":     {"/runs?endpoint=echo", "text/csv", three},
 		"multipart": {"/runs", "multipart/form-data; boundary=x", multi},
