@@ -29,7 +29,7 @@ func (e *endpointServer) bind(ctx context.Context) (jetstream.Consumer, error) {
 		asked := time.Now()
 		consumer, err := e.tryBind(ctx)
 		if err == nil {
-			e.consumer.learn(asked, consumer.CachedInfo().Created)
+			e.consumer.Learn(asked, consumer.CachedInfo().Created)
 			e.beat.Reset(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat))
 			if !e.bound || !told.IsZero() { // binding again and again is not news
 				e.log.Info("listening")

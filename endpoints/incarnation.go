@@ -17,21 +17,23 @@ const knownFor = 100 * time.Millisecond
 // errNoConsumer ends a fetch before it begins.
 var errNoConsumer = errors.New("the consumer is not there or does not answer")
 
-// incarnation knows when the consumer that a server has now was made. A stream or consumer that is deleted and made
+// Incarnation knows when the consumer that a server has now was made. A stream or consumer that is deleted and made
 // anew counts its messages from 1 again, while the server takes an acknowledgement by the sequence alone: one for an
-// old request would remove a new one that nobody has seen to, and a sign of life would keep it from being delivered
+// old message would remove a new one that nobody has seen to, and a sign of life would keep it from being delivered
 // again. So each delivery remembers the incarnation that it came from, and only the one of now is ever spoken to.
-type incarnation struct {
-	ask func(context.Context) (time.Time, error) // when the consumer was made
+//
+// It is safe for concurrent use.
+type Incarnation struct {
+	Ask func(context.Context) (time.Time, error) // when the consumer was made; set before the first use
 
 	mu    sync.Mutex
 	asked time.Time // when the last question was put
 	made  time.Time // its answer; zero when there was none
 }
 
-// current returns when the consumer was made, as of at most knownFor ago. It is zero when the server does not say; then
+// Current returns when the consumer was made, as of at most knownFor ago. It is zero when the server does not say; then
 // nothing may be acknowledged: what is not is delivered again, which does no harm.
-func (i *incarnation) current() time.Time {
+func (i *Incarnation) Current() time.Time {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if time.Since(i.asked) < knownFor {
@@ -41,7 +43,7 @@ func (i *incarnation) current() time.Time {
 	ctx, cancel := context.WithTimeout(context.Background(), ackTimeout)
 	defer cancel()
 	asked := time.Now()
-	made, err := i.ask(ctx)
+	made, err := i.Ask(ctx)
 	if err != nil {
 		// Those who waited for this answer do not each wait as long again.
 		asked, made = time.Now(), time.Time{}
@@ -50,8 +52,8 @@ func (i *incarnation) current() time.Time {
 	return made
 }
 
-// learn takes an answer that came otherwise.
-func (i *incarnation) learn(asked, made time.Time) {
+// Learn takes an answer that came otherwise, to a question put at asked.
+func (i *Incarnation) Learn(asked, made time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.asked, i.made = asked, made
@@ -69,7 +71,7 @@ func (e *endpointServer) consumerMade(ctx context.Context) (time.Time, error) {
 // tell sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. Whatever
 // cannot be sent is delivered again, which does no harm.
 func (e *endpointServer) tell(id requestID, what string, how func(jetstream.Msg) error) {
-	made := e.consumer.current()
+	made := e.consumer.Current()
 	d := e.room.delivery(id)
 	if !d.made.Equal(made) {
 		e.log.Warn("could not "+what+" a request: the consumer that delivered it was made anew or does not answer; "+

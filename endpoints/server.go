@@ -31,7 +31,7 @@ type endpointServer struct {
 	room     *room
 	slots    chan struct{}
 	stats    stats
-	consumer incarnation
+	consumer Incarnation
 	beat     *time.Ticker // at a third of the consumer's AckWait
 	bound    bool         // has been, once
 }
@@ -88,7 +88,7 @@ func (e *endpointServer) fetch(
 		return nil // ctx has ended; the caller sees it
 	}
 	// Before the pull: what a consumer made after this delivers is then not taken for its own, which costs a delivery.
-	made := e.consumer.current()
+	made := e.consumer.Current()
 	if made.IsZero() {
 		return errNoConsumer
 	}
@@ -139,7 +139,7 @@ func (e *endpointServer) sendSigns() {
 	if len(held) == 0 {
 		return
 	}
-	made := e.consumer.current()
+	made := e.consumer.Current()
 	for _, d := range held {
 		if !d.made.Equal(made) {
 			continue // it would keep another request from being delivered again

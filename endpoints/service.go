@@ -114,7 +114,7 @@ func (s *Service) register(e *endpointServer) error {
 	e.service = s
 	e.log = s.config.Log.With(zap.String("endpoint", e.name))
 	e.room = newRoom(e.options.concurrency, e.byItem)
-	e.consumer.ask = e.consumerMade
+	e.consumer.Ask = e.consumerMade
 	e.slots = make(chan struct{}, e.options.concurrency)
 	s.endpoints = append(s.endpoints, e)
 	return nil

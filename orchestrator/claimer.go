@@ -84,7 +84,7 @@ func (n *Node) claimOnce(ctx context.Context, assigned chan<- assignment) (int, 
 		total += taken
 		switch {
 		case errors.Is(err, workqueue.ErrSessionLost) || ctx.Err() != nil:
-			return total, nil //nolint:nilerr // the heartbeat opens a new session and wakes the claimer
+			return total, nil // the heartbeat opens a new session and wakes the claimer
 		case errors.Is(err, workqueue.ErrBusy):
 			n.log.Debug("claim", zap.Error(err)) // its turn comes with the next round
 		case err != nil:

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -40,8 +41,9 @@ type Node struct {
 
 	pipe      pipeState
 	endpoints endpointSet
-	pending   *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
-	uncleared runSet              // failed loads of which something may be left
+	pending   *semaphore.Weighted   // bytes of requests that JetStream has not acknowledged
+	recorder  endpoints.Incarnation // of the reply consumer
+	uncleared runSet                // failed loads of which something may be left
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -62,6 +64,7 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 	}
 	n.endpoints.known = map[string]bool{}
 	n.pipe.changed = make(chan struct{})
+	n.recorder.Ask = n.recorderMade
 	return n, nil
 }
 

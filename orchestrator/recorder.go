@@ -20,103 +20,26 @@ import (
 const (
 	// recordBytes bounds the replies of one commit, and what is fetched ahead.
 	recordBytes = 8 << 20
-	// rebindPause is the least time between two bindings of the reply consumer.
-	rebindPause = 200 * time.Millisecond
 	// nakDelay is how long a reply that could not be recorded rests before any node may try again.
 	nakDelay = time.Second
 )
 
 // runRecording reads replies and records them until ctx ends, and then records what has been read.
 func (n *Node) runRecording(ctx, draining context.Context) {
-	replies := make(chan jetstream.Msg, n.cfg.RecordBatch)
+	replies := make(chan fetched, n.cfg.RecordBatch)
 	var recorders sync.WaitGroup
 	for range n.cfg.Recorders {
 		recorders.Go(func() { n.record(draining, replies) })
 	}
-	for ctx.Err() == nil {
-		err := n.readReplies(ctx, replies)
-		switch {
-		case errors.Is(err, errCannotRecord):
-			_ = n.retry(ctx, "reach PostgreSQL to record replies", n.store.Ping) // fails only when ctx has ended
-		case err != nil && ctx.Err() == nil:
-			n.log.Warn("read replies", zap.Error(err))
-			n.Look()
-		}
-		sleep(ctx, rebindPause)
-	}
+	n.feed(ctx, replies)
 	close(replies)
 	recorders.Wait()
 }
 
-// readReplies binds to the reply consumer and feeds the recorders until ctx ends or the streams change.
-func (n *Node) readReplies(ctx context.Context, replies chan<- jetstream.Msg) error {
-	_, changed := n.pipe.now()
-	timed, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	consumer, err := endpoints.EnsureRecorder(timed, n.js)
-	if err != nil {
-		return err
-	}
-	broken := make(chan error, 1)
-	reading, err := consumer.Consume(func(msg jetstream.Msg) {
-		select {
-		case replies <- msg:
-		case <-ctx.Done():
-			n.settle(msg, msg.Nak()) // another node may have it at once
-		}
-	}, jetstream.PullMaxBytes(max(recordBytes, 2*int(n.nc.MaxPayload()))), jetstream.PullExpiry(pullExpiry),
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-			if bindingLost(err) {
-				select {
-				case broken <- err:
-				default:
-				}
-			}
-		}))
-	if err != nil {
-		return fmt.Errorf("read replies: %w", err)
-	}
-	defer func() {
-		reading.Stop()
-		<-reading.Closed() // the callback is done with the channel
-	}()
-	select {
-	case <-ctx.Done():
-		reading.Drain() // what was fetched ahead goes through the callback, back to the stream
-		select {
-		case <-reading.Closed():
-		case <-time.After(drainTimeout):
-		}
-		return nil
-	case <-changed:
-		return nil
-	case <-reading.Closed():
-		return errors.New("the subscription ended")
-	case err := <-broken:
-		return err
-	case <-n.unrecorded:
-		return errCannotRecord
-	}
-}
-
-// errCannotRecord ends the reading of replies while they cannot be recorded.
-var errCannotRecord = errors.New("replies cannot be recorded")
-
-const (
-	pullExpiry   = 5 * time.Second
-	drainTimeout = 2 * time.Second
-)
-
-// bindingLost tells the errors after which a subscription gets no more messages from those it survives by itself.
-func bindingLost(err error) bool {
-	return errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) ||
-		errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrNoHeartbeat)
-}
-
 // record takes replies as they come: one at once when there is one, many in a commit when they queue up.
-func (n *Node) record(ctx context.Context, replies <-chan jetstream.Msg) {
+func (n *Node) record(ctx context.Context, replies <-chan fetched) {
 	for first := range replies {
-		batch, size := []jetstream.Msg{first}, len(first.Data())
+		batch, size := []fetched{first}, len(first.Data())
 	more:
 		for len(batch) < n.cfg.RecordBatch && size < recordBytes {
 			select {
@@ -135,13 +58,13 @@ func (n *Node) record(ctx context.Context, replies <-chan jetstream.Msg) {
 
 // reading is a reply that was understood.
 type reading struct {
-	msg    jetstream.Msg
+	msg    fetched
 	answer workqueue.Answer
 }
 
 // recordBatch reads replies and records them, in more than one commit when they are larger than their messages: a
 // small compressed message may hold a large reply.
-func (n *Node) recordBatch(ctx context.Context, batch []jetstream.Msg) {
+func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 	read := make([]reading, 0, len(batch))
 	size := 0
 	for _, msg := range batch {
@@ -151,7 +74,7 @@ func (n *Node) recordBatch(ctx context.Context, batch []jetstream.Msg) {
 			continue
 		}
 		read = append(read, reading{msg, answerOf(reply)})
-		if size += sizeOf(reply); size >= recordBytes {
+		if size += reply.Size; size >= recordBytes {
 			n.recordRead(ctx, read)
 			read, size = read[:0], 0
 		}
@@ -159,15 +82,6 @@ func (n *Node) recordBatch(ctx context.Context, batch []jetstream.Msg) {
 	if len(read) > 0 {
 		n.recordRead(ctx, read)
 	}
-}
-
-// sizeOf is the memory that a reply's results take.
-func sizeOf(r *endpoints.Reply) int {
-	size := 0
-	for i := range r.Slots {
-		size += len(r.Slots[i].Data)
-	}
-	return size
 }
 
 func answerOf(r *endpoints.Reply) workqueue.Answer {
@@ -213,7 +127,7 @@ func (n *Node) recordRead(ctx context.Context, read []reading) {
 	default:
 		n.log.Error("cannot record; giving replies back", zap.Int("replies", len(read)), zap.Error(err))
 		for i := range read {
-			n.settle(read[i].msg, read[i].msg.NakWithDelay(nakDelay))
+			n.settle(read[i].msg, giveBack)
 		}
 		signal(n.unrecorded)
 	}
@@ -234,7 +148,7 @@ func (n *Node) recorded(ctx context.Context, read []reading, out workqueue.Recor
 			n.quarantine(ctx, read[i].msg, detail.reason, detail.text, read[i].answer.Slice)
 			continue
 		}
-		n.settle(read[i].msg, read[i].msg.Ack()) // after the commit: a crash in between brings the reply again
+		n.settle(read[i].msg, jetstream.Msg.Ack) // after the commit: a crash in between brings the reply again
 	}
 	n.cfg.Faults.Hit(fault.ReplyAcked)
 	n.Wake()
@@ -267,7 +181,7 @@ func objection(v workqueue.Verdict, from string) complaint {
 	}
 }
 
-func (n *Node) quarantineUnreadable(ctx context.Context, msg jetstream.Msg, err error) {
+func (n *Node) quarantineUnreadable(ctx context.Context, msg fetched, err error) {
 	var bad *endpoints.MalformedError
 	if !errors.As(err, &bad) {
 		bad = &endpoints.MalformedError{Reason: "unreadable", Detail: err.Error()}
@@ -276,7 +190,7 @@ func (n *Node) quarantineUnreadable(ctx context.Context, msg jetstream.Msg, err 
 }
 
 // quarantine puts a message aside with its reason, and acknowledges it so that the consumer goes on.
-func (n *Node) quarantine(ctx context.Context, msg jetstream.Msg, reason, detail string, slice workqueue.SliceID) {
+func (n *Node) quarantine(ctx context.Context, msg fetched, reason, detail string, slice workqueue.SliceID) {
 	n.stats.quarantined.Add(1)
 	n.log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),
 		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
@@ -287,15 +201,8 @@ func (n *Node) quarantine(ctx context.Context, msg jetstream.Msg, reason, detail
 		Run: run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
 	if err != nil {
 		n.log.Warn("quarantine; the reply will come again", zap.Error(err))
-		n.settle(msg, msg.NakWithDelay(nakDelay))
+		n.settle(msg, giveBack)
 		return
 	}
-	n.settle(msg, msg.Ack()) // after the commit that keeps it
-}
-
-// settle notes that an acknowledgement could not be sent; the message is then delivered again, which is harmless.
-func (n *Node) settle(msg jetstream.Msg, err error) {
-	if err != nil {
-		n.log.Debug("acknowledge", zap.String("subject", msg.Subject()), zap.Error(err))
-	}
+	n.settle(msg, jetstream.Msg.Ack) // after the commit that keeps it
 }

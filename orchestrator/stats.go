@@ -36,7 +36,8 @@ type Stats struct {
 func (c *counters) snapshot() Stats {
 	return Stats{
 		Claims: c.claims.Load(), EmptyClaims: c.emptyClaims.Load(), Slices: c.slices.Load(),
-		Requests: c.requests.Load(), Republished: c.republished.Load(), Postponed: c.postponed.Load(), Splits: c.splits.Load(),
+		Requests: c.requests.Load(), Republished: c.republished.Load(),
+		Postponed: c.postponed.Load(), Splits: c.splits.Load(),
 		Commits: c.commits.Load(), Replies: c.replies.Load(), Slots: c.slots.Load(), Stale: c.stale.Load(),
 		Duplicates: c.duplicates.Load(), Quarantined: c.quarantined.Load(), Expired: c.expired.Load(),
 		Extended: c.extended.Load(), Released: c.released.Load(), SessionsLost: c.sessionsLost.Load(),

@@ -3,6 +3,7 @@ package orchestrator
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -35,11 +36,7 @@ func (s *runSet) remove(run workqueue.RunID) {
 func (s *runSet) all() map[workqueue.RunID]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make(map[workqueue.RunID]time.Time, len(s.runs))
-	for run, since := range s.runs {
-		all[run] = since
-	}
-	return all
+	return maps.Clone(s.runs)
 }
 
 // settled is how long after a failed load a commit of it may still come through.

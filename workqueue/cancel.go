@@ -39,7 +39,7 @@ RETURNING r.generation, r.items - c.done - c.failed`
 // stays.
 func (s *Store) Cancel(ctx context.Context, run RunID, actor string) (Cancelled, error) {
 	var out Cancelled
-	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	err := s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		out = Cancelled{}
 		if _, err := tx.Exec(ctx, lockStepsOfRun, run); err != nil {
 			return fmt.Errorf("lock steps: %w", err)

@@ -50,6 +50,9 @@ type Recorded struct {
 	Completed []Completion
 }
 
+// maxKeptBuffer bounds the memory of a recording that the next one finds again.
+const maxKeptBuffer = 16 << 20
+
 // Record takes answers in one transaction: it fences their slices, holds the slots against what was asked, writes the
 // parts, moves the bits, makes slices of what is to be tried again, acknowledges final items and completes runs. All of
 // it happens or none; the caller acknowledges the messages after it returned nil.
@@ -66,7 +69,11 @@ func (s *Store) Record(ctx context.Context, answers []Answer) (Recorded, error) 
 	if !reused {
 		parts = &copyRows{}
 	}
-	defer s.parts.Put(parts)
+	defer func() {
+		if cap(parts.buf) <= maxKeptBuffer {
+			s.parts.Put(parts)
+		}
+	}()
 	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		out = Recorded{Verdicts: make([]Verdict, len(answers))}
 		held, err := lockSlices(ctx, tx, slicesByID, ids)

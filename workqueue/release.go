@@ -48,8 +48,8 @@ func (s *Store) ReleaseLostPipe(ctx context.Context, lease Lease) (int, error) {
 }
 
 // sweep releases what a statement selects, in transactions of releaseBatch slices, until nothing is left or ctx ends.
-func (s *Store) sweep(ctx context.Context, lease Lease, statement string, cause Cause, e SlotError) (total int, err error) {
-	for {
+func (s *Store) sweep(ctx context.Context, lease Lease, statement string, cause Cause, e SlotError) (int, error) {
+	for total := 0; ; {
 		n := 0
 		err := s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
 			n, err = release(ctx, tx, statement, []any{releaseBatch}, cause, e)

@@ -113,7 +113,7 @@ func (s *Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
 		return Rerun{}, fmt.Errorf("rerun: %w", err)
 	}
 	var out Rerun
-	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	err := s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		var err error
 		out, err = rerun(ctx, tx, req)
 		return err

@@ -28,6 +28,8 @@ const (
 	maxTxAttempts = 8
 	// txTimeout bounds one attempt. A connection that has gone mute is given up after it.
 	txTimeout = 15 * time.Second
+	// operatorTimeout bounds a re-run or a cancel, which may touch every block of a large run.
+	operatorTimeout = 2 * time.Minute
 	// loadTimeout bounds a transaction that writes megabytes of items.
 	loadTimeout = time.Minute
 )

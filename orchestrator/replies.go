@@ -1,0 +1,128 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+// fetched is a reply in a node's hands.
+type fetched struct {
+	jetstream.Msg
+	made time.Time // when the consumer that delivered it was made
+}
+
+const (
+	pullExpiry   = 5 * time.Second
+	drainTimeout = 2 * time.Second
+	// rebindPause is the least time between two bindings of the reply consumer.
+	rebindPause = 200 * time.Millisecond
+)
+
+// errCannotRecord ends the reading of replies while they cannot be recorded.
+var errCannotRecord = errors.New("replies cannot be recorded")
+
+// feed reads replies until ctx ends, and binds again whenever the stream or its consumer is lost.
+func (n *Node) feed(ctx context.Context, replies chan<- fetched) {
+	for ctx.Err() == nil {
+		err := n.readReplies(ctx, replies)
+		switch {
+		case errors.Is(err, errCannotRecord):
+			_ = n.retry(ctx, "reach PostgreSQL to record replies", n.store.Ping) // fails only when ctx has ended
+		case err != nil && ctx.Err() == nil:
+			n.log.Warn("read replies", zap.Error(err))
+			n.Look()
+		}
+		sleep(ctx, rebindPause)
+	}
+}
+
+// readReplies binds to the reply consumer and feeds the recorders until ctx ends or the streams change.
+func (n *Node) readReplies(ctx context.Context, replies chan<- fetched) error {
+	_, changed := n.pipe.now()
+	timed, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	asked := time.Now()
+	consumer, err := endpoints.EnsureRecorder(timed, n.js)
+	if err != nil {
+		return err
+	}
+	made := consumer.CachedInfo().Created
+	n.recorder.Learn(asked, made)
+	broken := make(chan error, 1)
+	reading, err := consumer.Consume(func(msg jetstream.Msg) {
+		select {
+		case replies <- fetched{msg, made}:
+		case <-ctx.Done():
+			n.settle(fetched{msg, made}, jetstream.Msg.Nak) // another node may have it at once
+		}
+	}, jetstream.PullMaxBytes(max(recordBytes, 2*int(n.nc.MaxPayload()))), jetstream.PullExpiry(pullExpiry),
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+			if bindingLost(err) {
+				select {
+				case broken <- err:
+				default:
+				}
+			}
+		}))
+	if err != nil {
+		return fmt.Errorf("read replies: %w", err)
+	}
+	defer func() {
+		reading.Stop()
+		<-reading.Closed() // the callback is done with the channel
+	}()
+	select {
+	case <-ctx.Done():
+		reading.Drain() // what was fetched ahead goes through the callback, back to the stream
+		select {
+		case <-reading.Closed():
+		case <-time.After(drainTimeout):
+		}
+		return nil
+	case <-changed:
+		return nil
+	case <-reading.Closed():
+		return errors.New("the subscription ended")
+	case err := <-broken:
+		return err
+	case <-n.unrecorded:
+		return errCannotRecord
+	}
+}
+
+// bindingLost tells the errors after which a subscription gets no more messages from those it survives by itself.
+func bindingLost(err error) bool {
+	return errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) ||
+		errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrNoHeartbeat)
+}
+
+// recorderMade asks the server when the reply consumer was made.
+func (n *Node) recorderMade(ctx context.Context) (time.Time, error) {
+	consumer, err := n.js.Consumer(ctx, endpoints.StreamReply, endpoints.RecorderConsumer)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return consumer.CachedInfo().Created, nil
+}
+
+// settle acknowledges a reply, or gives it back, unless the consumer that delivered it is no more: then the sequence
+// may belong to another reply. What is not acknowledged is delivered again, which is harmless.
+func (n *Node) settle(f fetched, how func(jetstream.Msg) error) {
+	if !n.recorder.Current().Equal(f.made) {
+		n.log.Debug("left a reply of an earlier stream alone", zap.String("subject", f.Subject()))
+		return
+	}
+	if err := how(f.Msg); err != nil {
+		n.log.Debug("acknowledge", zap.String("subject", f.Subject()), zap.Error(err))
+	}
+}
+
+// giveBack lets a reply rest before any node may try again.
+func giveBack(msg jetstream.Msg) error { return msg.NakWithDelay(nakDelay) }
