@@ -71,7 +71,8 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 	setUnlessGiven(params, "lock_timeout", milliseconds(lock))
 	setUnlessGiven(params, "idle_in_transaction_session_timeout", milliseconds(idle))
 	if c.ThroughPooler {
-		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+		// It asks PostgreSQL for the types of parameters once: without them, maps and ids cannot be written.
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {

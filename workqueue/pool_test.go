@@ -1,0 +1,46 @@
+package workqueue_test
+
+import (
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Without prepared statements everything works that works with them.
+func TestStoreThroughAPooler(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{ThroughPooler: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	b := &bench{T: t, pool: testenv.Connect(t, url), store: store}
+	b.session = b.open()
+	lease := b.lead()
+	req := request()
+	req.IdempotencyKey, req.Params = "k", map[string]string{"year": "2026"}
+	run := b.load(req, 20)
+	if again, err := b.tryLoad(req, few(20)); err != nil || !again.Existing || again.Run != run {
+		t.Errorf("the same key again: %+v, %v; want run %s", again, err, run)
+	}
+	claimed := b.claim(run, 2)
+	b.send(claimed...)
+	b.pass(claimed[0].ID)
+	if n, err := store.Expire(t.Context(), lease, []workqueue.SliceID{claimed[0].ID}); err != nil || n != 1 {
+		t.Errorf("expired %d, %v; want 1", n, err)
+	}
+	refused := workqueue.SlotError{Code: "refused", Message: "no"}
+	b.record(faulty(claimed[1], refused))
+	b.finish(run)
+	b.wantState(run, "completed", 1)
+	again, err := store.Rerun(t.Context(), workqueue.RerunRequest{Run: run,
+		Select: workqueue.Selection{Failed: true}, Actor: "test"})
+	if err != nil || again.Items != 4 {
+		t.Errorf("rerun %+v, %v; want 4 items", again, err)
+	}
+	b.finish(run)
+	b.wantState(run, "completed", 2)
+	b.check()
+}
