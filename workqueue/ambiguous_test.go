@@ -1,0 +1,255 @@
+package workqueue_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// fate is what becomes of a commit whose answer its sender never hears.
+type fate int
+
+const (
+	answerLost fate = iota // PostgreSQL commits
+	commitLost             // it never arrives: PostgreSQL rolls back
+	commitLate             // it arrives after the sender has looked once for what it left
+)
+
+// mishap befalls one commit: that of the first transaction in which a statement has the mark.
+type mishap struct {
+	mark string
+	fate fate
+
+	mu    sync.Mutex
+	conn  *mishapConn // that it befell
+	looks int         // at what the load left, since then
+}
+
+// mishapConn is a connection to PostgreSQL that a mishap may befall.
+type mishapConn struct {
+	net.Conn
+	mishap *mishap
+	marked bool
+	held   []byte // a commit on its way
+}
+
+// befell reports whether the mishap has happened.
+func (m *mishap) befell() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.conn != nil
+}
+
+var errReset = errors.New("connection reset by peer")
+
+// lookOfClear is the statement by which a load looks for what it has left.
+const lookOfClear = "SELECT sealed_at IS NOT NULL"
+
+// Write recognises the marked transaction and its commit.
+func (c *mishapConn) Write(p []byte) (int, error) {
+	m := c.mishap
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.conn == c { // nothing gets through any more
+		return len(p), nil
+	}
+	if m.conn != nil && bytes.Contains(p, []byte(lookOfClear)) {
+		if m.looks++; m.looks == 2 && m.fate == commitLate {
+			m.conn.arrive()
+		}
+	}
+	c.marked = c.marked || bytes.Contains(p, []byte(m.mark))
+	if m.conn != nil || !c.marked || !bytes.Contains(p, []byte("commit\x00")) {
+		return c.Conn.Write(p)
+	}
+	m.conn = c
+	switch m.fate {
+	case commitLost:
+		_ = c.Conn.Close()
+	case commitLate:
+		c.held = bytes.Clone(p)
+	case answerLost:
+		return c.Conn.Write(p)
+	}
+	return len(p), nil
+}
+
+// arrive lets a late commit through, and returns once PostgreSQL has committed.
+func (c *mishapConn) arrive() {
+	if _, err := c.Conn.Write(c.held); err == nil {
+		_, _ = c.Conn.Read(make([]byte, 1024)) // the answer is nobody's
+	}
+	c.held = nil
+	_ = c.Conn.Close()
+}
+
+func (c *mishapConn) Read(p []byte) (int, error) {
+	if c.befallen(commitLate) {
+		return 0, errReset
+	}
+	n, err := c.Conn.Read(p) // an answer that is to be lost means that PostgreSQL has committed
+	if c.befallen(c.mishap.fate) {
+		_ = c.Conn.Close()
+		return 0, errReset
+	}
+	return n, err
+}
+
+func (c *mishapConn) befallen(f fate) bool {
+	c.mishap.mu.Lock()
+	defer c.mishap.mu.Unlock()
+	return c.mishap.conn == c && c.mishap.fate == f
+}
+
+// Close leaves a connection open to PostgreSQL whose commit is still on its way.
+func (c *mishapConn) Close() error {
+	c.mishap.mu.Lock()
+	defer c.mishap.mu.Unlock()
+	if c.held != nil {
+		return nil
+	}
+	return c.Conn.Close()
+}
+
+// setupMishap is setup with a store that a mishap befalls. The bench's own pool is safe from it.
+func setupMishap(t *testing.T, m *mishap) *bench {
+	t.Helper()
+	url := testenv.Database(t)
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // so that every statement is sent as it is
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &mishapConn{Conn: conn, mishap: m}, nil
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	b := &bench{T: t, pool: testenv.Connect(t, url), store: workqueue.New(pool)}
+	b.session = b.open()
+	return b
+}
+
+const (
+	insertsRun = "INSERT INTO batchrun"
+	writesItem = "COPY work_queue"
+	sealsRun   = "SET state = 'running'"
+)
+
+// heavy yields n items of a mebibyte: nine of them are more than one batch.
+func heavy(n int) func(*workqueue.LoadItem) error {
+	source := keys(names(n)...)
+	payload := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
+	return func(item *workqueue.LoadItem) error {
+		err := source(item)
+		item.Payload = payload
+		return err
+	}
+}
+
+// PostgreSQL committed, and the answer was lost. A run that is complete stays and the load has succeeded.
+func TestLoadWhoseLastAnswerIsLostHasSucceeded(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		mishap *mishap
+		items  int
+		source func(int) func(*workqueue.LoadItem) error
+	}{
+		"a load of one transaction": {&mishap{mark: insertsRun, fate: answerLost}, 10, few},
+		"late":                      {&mishap{mark: insertsRun, fate: commitLate}, 10, few},
+		"the seal":                  {&mishap{mark: sealsRun, fate: answerLost}, 20, heavy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupMishap(t, tc.mishap)
+			req := request()
+			req.IdempotencyKey = "k"
+			loaded, err := b.tryLoad(req, tc.source(tc.items))
+			if !tc.mishap.befell() {
+				t.Fatalf("no answer was lost: %v", err)
+			}
+			if err != nil || loaded.Items != int64(tc.items) || loaded.Existing {
+				t.Fatalf("loaded %+v, %v; want the run", loaded, err)
+			}
+			b.wantState(loaded.Run, "running", 1)
+			if n := b.number(`SELECT count(*) FROM work_queue WHERE run_id = $1`, loaded.Run); n != tc.items {
+				t.Errorf("the run has %d items of %d", n, tc.items)
+			}
+			b.check()
+			again, err := b.tryLoad(req, tc.source(tc.items))
+			if err != nil || !again.Existing || again.Run != loaded.Run {
+				t.Errorf("the same key again: %+v, %v; want run %s", again, err, loaded.Run)
+			}
+			b.finish(loaded.Run)
+			b.wantState(loaded.Run, "completed", 1)
+		})
+	}
+}
+
+// few is heavy with small items.
+func few(n int) func(*workqueue.LoadItem) error { return keys(names(n)...) }
+
+// A commit in the middle of a load, or one that never arrived: the load fails and leaves nothing. It says that something
+// may be left only where PostgreSQL may still make the run's row.
+func TestLoadThatLostACommitLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		mishap *mishap
+		source func(*workqueue.LoadItem) error
+		unsure bool
+	}{
+		"a load of one transaction": {&mishap{mark: insertsRun, fate: commitLost}, few(10), true},
+		"row, answered":             {&mishap{mark: insertsRun, fate: answerLost}, heavy(20), true},
+		"row, late":                 {&mishap{mark: insertsRun, fate: commitLate}, heavy(20), true},
+		"row, lost":                 {&mishap{mark: insertsRun, fate: commitLost}, heavy(20), true},
+		"batch, answered":           {&mishap{mark: writesItem, fate: answerLost}, heavy(20), false},
+		"batch, lost":               {&mishap{mark: writesItem, fate: commitLost}, heavy(20), false},
+		"seal, lost":                {&mishap{mark: sealsRun, fate: commitLost}, heavy(20), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupMishap(t, tc.mishap)
+			req := request()
+			req.IdempotencyKey = "k"
+			loaded, err := b.tryLoad(req, tc.source)
+			if !tc.mishap.befell() {
+				t.Fatalf("no commit was lost: %v", err)
+			}
+			if err == nil {
+				t.Fatalf("loaded %+v; want an error", loaded)
+			}
+			uncleared, unsure := errors.AsType[*workqueue.UnclearedError](err)
+			if unsure != tc.unsure {
+				t.Errorf("%v; want an UnclearedError: %v", err, tc.unsure)
+			}
+			b.wantNothing()
+			if unsure {
+				if sealed, err := b.store.ClearLoad(t.Context(), uncleared.Run); sealed || err != nil {
+					t.Errorf("clear: sealed %v, %v", sealed, err)
+				}
+			}
+			if again, err := b.tryLoad(req, few(4)); err != nil || again.Existing {
+				t.Errorf("the same key again: %+v, %v; want a new run", again, err)
+			}
+			b.check()
+		})
+	}
+}
