@@ -207,8 +207,8 @@ func TestLoadWhoseLastAnswerIsLostHasSucceeded(t *testing.T) {
 // few is heavy with small items.
 func few(n int) func(*workqueue.LoadItem) error { return keys(names(n)...) }
 
-// A commit in the middle of a load, or one that never arrived: the load fails and leaves nothing. It says that something
-// may be left only where PostgreSQL may still make the run's row.
+// A commit in the middle of a load, or one that never arrived: the load fails and leaves nothing. It says that some of
+// it may be left only where PostgreSQL may still make the run's row.
 func TestLoadThatLostACommitLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -1,0 +1,177 @@
+package workqueue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// A final message announces slots that cannot be taken, and leaves items out. There is nothing to wait for: the slice
+// is concluded at once, and the items left out come again.
+func TestRecordConcludesWhenSlotsAnnouncedCannotBeTaken(t *testing.T) {
+	t.Parallel()
+	for name, slots := range map[string][]workqueue.Ordinal{
+		"foreign":             {0, 1, 77},
+		"doubled":             {0, 1, 1},
+		"foreign and doubled": {0, 1, 1, 77},
+		"more than there are": {0, 1, 0, 1, 0, 1, 77, 78},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.load(request(), 4)
+			s := b.one(run)
+			b.send(s)
+			if v := b.record(answer(s, slots...)).Verdicts[0]; v.Taken != 2 || v.Stale {
+				t.Errorf("%+v; want 2 taken", v)
+			}
+			if n := b.number(`SELECT count(*) FROM work_slice WHERE id = $1 AND state = 'recorded'`, s.ID); n != 1 {
+				t.Errorf("the slice waits for its deadline: %s", b.dump(run))
+			}
+			b.wantTally(run, tally{live: 2, done: 2})
+			again := b.one(run)
+			if again.Cause != workqueue.CauseUnanswered || again.Failures != 1 || again.Mask.Count() != 2 {
+				t.Errorf("issued again as %+v; want the 2 items left out", again)
+			}
+			b.record(whole(again))
+			b.wantState(run, "completed", 1)
+			b.check()
+		})
+	}
+}
+
+// While messages of a reply are still to come, the slice stays open: the final one may be faster than the others.
+func TestRecordWaitsForTheOtherMessagesOfAReply(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	s := b.one(run)
+	final, other := answer(s, 2, 3, 3), answer(s, 0, 1)
+	final.Answered, other.Answered = 5, -1
+	b.record(final)
+	b.wantTally(run, tally{live: 2, done: 2})
+	if n := b.number(`SELECT count(*) FROM work_slice WHERE run_id = $1`, run); n != 1 {
+		t.Errorf("the slice was concluded too early: %s", b.dump(run))
+	}
+	b.record(other)
+	b.wantState(run, "completed", 1)
+	b.check()
+}
+
+// More slices than one transaction takes were lost with the streams: all of them are issued again, in several.
+func TestLostPipeOfManySlices(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	made := time.Now()
+	if _, _, err := b.store.ObservePipe(t.Context(), made, made); err != nil {
+		t.Fatal(err)
+	}
+	const many = 2500
+	req := chunked(1)
+	req.Steps[0].InFlight = many
+	run := b.load(req, many)
+	claimed := b.claim(run, many)
+	if len(claimed) != many {
+		t.Fatalf("claimed %d slices of %d", len(claimed), many)
+	}
+	b.send(claimed...)
+	if err := b.store.AdvancePipe(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.store.ReleaseLostPipe(t.Context(), lease); err != nil || n != many {
+		t.Errorf("released %d slices, %v; want %d", n, err, many)
+	}
+	transactions := b.number(`SELECT count(DISTINCT xmin::text) FROM work_slice WHERE state = 'expired'`)
+	largest := b.number(`SELECT max(n) FROM (SELECT count(*) n FROM work_slice WHERE state = 'expired'
+		GROUP BY xmin::text) AS sizes`)
+	if transactions < 2 || largest > 2000 {
+		t.Errorf("%d transactions, the largest of %d slices; want none of more than 2000", transactions, largest)
+	}
+	b.wantTally(run, tally{live: many})
+	again := b.claim(run, many)
+	if n := b.disjoint(again); n != many {
+		t.Errorf("%d items came again of %d", n, many)
+	}
+	for _, s := range again {
+		if s.Failures != 0 {
+			t.Fatalf("%+v counts as a failure", s)
+		}
+	}
+	b.check()
+}
+
+// The confirmation of a request may come when its slice is no longer claimed: it changes nothing then.
+func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	run := b.load(request(), 24)
+	claimed := b.claim(run, 5)
+	recorded, partly, expired, sent, fresh := claimed[0], claimed[1], claimed[2], claimed[3], claimed[4]
+	b.record(whole(recorded), answer(partly, ordinals(partly)[0]))
+	b.pass(expired.ID)
+	if n, err := b.store.ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil || n != 1 {
+		t.Fatalf("released %d, %v", n, err)
+	}
+	b.send(sent)
+	const read = `SELECT string_agg(xmin::text || s::text, E'\n' ORDER BY id) FROM work_slice s WHERE id <> $1`
+	row := func() (text string) {
+		t.Helper()
+		if err := b.pool.QueryRow(t.Context(), read, fresh.ID).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before := row()
+	var marks []workqueue.Sent
+	for _, s := range append(claimed, workqueue.Slice{ID: workqueue.NewSliceID()}) {
+		marks = append(marks, workqueue.Sent{ID: s.ID, StreamSeq: 99, PipeEpoch: 7})
+	}
+	if err := b.store.MarkSent(t.Context(), marks); err != nil {
+		t.Fatal(err)
+	}
+	if after := row(); after != before {
+		t.Errorf("slices that were not claimed are now\n%s\nbefore they were\n%s", after, before)
+	}
+	if n := b.number(`SELECT stream_seq FROM work_slice WHERE id = $1 AND state = 'sent'`, fresh.ID); n != 99 {
+		t.Errorf("the claimed one has the place %d; want 99", n)
+	}
+	b.check()
+}
+
+// A slice whose claim nobody heard of is issued again when it has been claimed for too long, though its session lives,
+// and its items are not to blame.
+func TestClaimThatNobodyHeardOf(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	req := request()
+	req.Steps[0].MaxAttempts = 1
+	run := b.load(req, 4)
+	claim := b.claimRequest(run, 1)
+	claim.TTL = time.Millisecond
+	lost, err := b.store.Claim(t.Context(), claim)
+	if err != nil || len(lost) != 1 {
+		t.Fatalf("claimed %v, %v", lost, err)
+	}
+	var overdue []workqueue.Overdue
+	b.until("it has been claimed for too long", func() bool {
+		overdue, err = b.store.OverdueSlices(t.Context(), plenty)
+		return err != nil || len(overdue) > 0
+	})
+	if err != nil || overdue[0].ID != lost[0].ID || overdue[0].StreamSeq != 0 || overdue[0].Handed {
+		t.Fatalf("overdue %+v, %v", overdue, err)
+	}
+	if n, err := b.store.ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{lost[0].ID}); err != nil || n != 1 {
+		t.Fatalf("released %d, %v", n, err)
+	}
+	again := b.one(run)
+	if again.Failures != 0 || again.Attempt != 2 {
+		t.Errorf("issued again as %+v; want no failure", again)
+	}
+	b.record(whole(again))
+	b.wantState(run, "completed", 1)
+	b.check()
+}
