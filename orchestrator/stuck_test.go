@@ -1,0 +1,112 @@
+package orchestrator_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// A long transaction, as of a re-run, has the step of one run. The others go on.
+func TestLockedRunHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	// The run that is locked is the older and the more urgent one, and always has work to claim.
+	first := small("other")
+	first.Priority, first.Steps[0].InFlight = 1, 1
+	locked := b.start(t, first, size)
+	b.sent(t, locked, 1)
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock := func() { _ = tx.Rollback(context.Background()) } // once is enough
+	t.Cleanup(unlock)
+	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM run_step WHERE run_id = $1 FOR UPDATE`, locked); err != nil {
+		t.Fatal(err)
+	}
+	free := b.start(t, patient(), size)
+	b.wantSound(t, l, free, size)
+	unlock()
+	other := newLedger(0)
+	b.serve(t, "other", other.handle)
+	b.wantSound(t, other, locked, size)
+}
+
+// An endpoint that cannot be published to, since somebody else's consumer stands in its way, holds up no other. Once
+// the obstacle is gone its run goes on by itself, and none of its items is to blame.
+func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js, err := jetstream.New(b.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const obstacle = "somebody"
+	if _, err := js.CreateConsumer(t.Context(), endpoints.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
+		FilterSubject: endpoints.WorkSubject("other"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		t.Fatal(err)
+	}
+	first := small("other")
+	first.Priority, first.Steps[0].MaxAttempts = 1, 1
+	blocked := b.start(t, first, size)
+	until(t, "slices could not be published", func() bool { return b.node.Stats().Postponed > 0 })
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	free := b.start(t, patient(), size)
+	b.wantSound(t, l, free, size)
+	if err := js.DeleteConsumer(t.Context(), endpoints.StreamWork, obstacle); err != nil {
+		t.Fatal(err)
+	}
+	other := newLedger(0)
+	b.serve(t, "other", other.handle)
+	b.wantSound(t, other, blocked, size)
+	other.wantOnce(t, blocked, size)
+	if n := b.node.Stats().Expired; n != 0 {
+		t.Errorf("%d slices had to wait for their deadline", n)
+	}
+}
+
+// A claim was committed and its node never heard of it. The session lives on, so that nobody gives the slice back. It is
+// issued again when it has been claimed for too long, and its items are not to blame.
+func TestClaimThatItsNodeNeverHeardOf(t *testing.T) {
+	t.Parallel()
+	pool, ns := testenv.Pool(t), testenv.NATS(t)
+	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	session, err := b.store.StartSession(t.Context(), workqueue.NodeInfo{Host: "deaf", PID: 1, Version: "test"}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := patient()
+	req.Session, req.Steps[0].MaxAttempts = session, 1
+	loaded, err := b.store.Load(t.Context(), req, items(1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed, err := b.store.Claim(t.Context(), workqueue.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 3,
+		MaxBytes: 1 << 20, TTL: time.Second})
+	if err != nil || len(claimed) != 3 {
+		t.Fatalf("claimed %d slices, %v; want 3", len(claimed), err)
+	}
+	b.node = b.startNode(t)
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	b.wantSound(t, l, loaded.Run, 1000)
+	l.wantOnce(t, loaded.Run, 1000)
+	var again int
+	err = pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE run_id = $1 AND parent IS NOT NULL
+		AND attempt = 2 AND failures = 0`, loaded.Run).Scan(&again)
+	if err != nil || again != 3 {
+		t.Errorf("%d slices were issued again without a failure, %v; want 3", again, err)
+	}
+	if n := b.node.Stats().Expired; n != 0 {
+		t.Errorf("%d slices count as late", n)
+	}
+}
