@@ -1,0 +1,131 @@
+package orchestrator_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// bare is a bundle without a node.
+func bare(t *testing.T) *bundle {
+	t.Helper()
+	pool, ns := testenv.Pool(t), testenv.NATSWith(t, embedded.NATSConfig{})
+	return &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+}
+
+// PostgreSQL is away in the middle of an upload, for longer than the load tries to take back what it wrote. The node and
+// its session live on; once PostgreSQL is back the node clears away what was left, and the key is free.
+func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
+	t.Parallel()
+	b := bare(t)
+	store, toDatabase := b.through(t)
+	cfg := testConfig(t)
+	cfg.SessionTTL, cfg.Heartbeat, cfg.LeaseTTL = time.Minute, time.Second, 2*time.Second
+	node := b.join(t, store, testenv.Conn(t, b.ns), cfg)
+	session := node.Session()
+	req := patient()
+	req.IdempotencyKey = "k"
+	const count, last = 20, 19
+	gate, n := make(chan struct{}), 0
+	source, payload := items(count), []byte(`"`+strings.Repeat("x", 1<<20)+`"`)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := node.Start(t.Context(), req, func(item *workqueue.LoadItem) error {
+			if n++; n == last {
+				<-gate
+			}
+			err := source(item)
+			item.Payload = payload
+			return err
+		})
+		ended <- err
+	}()
+	rows := func(table string) (n int) {
+		t.Helper()
+		if err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	until(t, "a batch is written", func() bool { return rows("work_queue") > 0 })
+	toDatabase.Cut()
+	close(gate)
+	err := <-ended
+	if left, ok := errors.AsType[*workqueue.UnclearedError](err); !ok {
+		t.Fatalf("%v, %v; want an UnclearedError", left, err)
+	}
+	if rows("batchrun") != 1 || rows("work_queue") == 0 {
+		t.Fatal("nothing is left to be cleared")
+	}
+	toDatabase.Heal()
+	until(t, "the half-made load is gone", func() bool { return rows("batchrun")+rows("work_queue") == 0 })
+	if node.Session() != session {
+		t.Error("the node lost its session: the leader may have cleared the load")
+	}
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	loaded, err := node.Start(t.Context(), req, items(size))
+	if err != nil || loaded.Existing {
+		t.Fatalf("the same key again: %+v, %v; want a new run", loaded, err)
+	}
+	b.wantSound(t, l, loaded.Run, size)
+	if err := node.stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+// A node that is cut off from PostgreSQL gives back the replies that it has, and reads no more: another node records
+// them long before the server would take them from it.
+func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
+	t.Parallel()
+	const count = 60
+	b := bare(t)
+	store, toDatabase := b.through(t)
+	cut := b.join(t, store, testenv.Conn(t, b.ns), testConfig(t))
+	b.node = cut.Node
+	f, slices := b.forge(t, 10, 10*count)
+	var replies []*nats.Msg
+	for _, s := range slices {
+		replies = append(replies, f.reply(s.ID, 10, body(b.items(t, s.ID)...)))
+	}
+	toDatabase.Cut()
+	start := time.Now()
+	f.publish(t, replies...)
+	recorder := func() *jetstream.ConsumerInfo {
+		t.Helper()
+		consumer, err := f.js.Consumer(t.Context(), endpoints.StreamReply, endpoints.RecorderConsumer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return consumer.CachedInfo()
+	}
+	until(t, "the node has been handed replies and reads no more", func() bool {
+		info := recorder()
+		return info.Delivered.Consumer > 0 && info.NumWaiting == 0
+	})
+	other := b.join(t, b.store, testenv.Conn(t, b.ns), testConfig(t))
+	if done, failed := b.outcome(t, f.run, 1); done != 10*count || failed != 0 {
+		t.Errorf("done %d, failed %d; want all %d done", done, failed, 10*count)
+	}
+	if took := time.Since(start); took >= endpoints.RecorderAckWait {
+		t.Errorf("it took %s; want less than the %s after which the server delivers again", took, endpoints.RecorderAckWait)
+	}
+	if n, m := cut.Stats().Replies, other.Stats().Replies; n != 0 || m < count {
+		t.Errorf("the node without a database recorded %d replies, the other %d", n, m)
+	}
+	b.wantRight(t, f.run, 10*count)
+	b.check(t)
+	toDatabase.Heal()
+	if err := cut.stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
