@@ -27,7 +27,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		"record without the state of the slice": {
 			mutants: []mutant{
 				{"lockslice.go", []string{`return h.state == "claimed" || h.state == "sent"`}, []string{"return true"}},
-				{"settlement.go", []string{"WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`"},
+				{"settle.go", []string{"WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`"},
 					[]string{"WHERE s.id = u.id`"}},
 			},
 			test: "TestCancel$", says: "want them stale",
