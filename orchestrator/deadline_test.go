@@ -13,8 +13,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// The deadline of a slice counts from when a service has it in its hands. A queue of requests before a slow service, far
-// longer than their deadline, makes nothing late.
+// The deadline of a slice counts from when a service has it in its hands. A queue of requests before a slow service,
+// far longer than their deadline, makes nothing late.
 func TestDeadlineCountsFromTheHandOut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

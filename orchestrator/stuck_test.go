@@ -74,8 +74,8 @@ func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// A claim was committed and its node never heard of it. The session lives on, so that nobody gives the slice back. It is
-// issued again when it has been claimed for too long, and its items are not to blame.
+// A claim was committed and its node never heard of it. The session lives on, so that nobody gives the slice back. It
+// is issued again when it has been claimed for too long, and its items are not to blame.
 func TestClaimThatItsNodeNeverHeardOf(t *testing.T) {
 	t.Parallel()
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
