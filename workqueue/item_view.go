@@ -49,7 +49,7 @@ type Attempt struct {
 	Items      int        `json:"items" doc:"in the slice"`
 	Service    string     `json:"service,omitempty" doc:"who answered"`
 	CreatedAt  time.Time  `json:"created_at"`
-	SentAt     *time.Time `json:"sent_at,omitempty" doc:"of a reply faster than the note of its sending: when it was claimed"`
+	SentAt     *time.Time `json:"sent_at,omitempty" doc:"or when it was claimed, if the reply was that fast"`
 	EndedAt    *time.Time `json:"ended_at,omitempty"`
 	Deadline   *time.Time `json:"deadline,omitempty"`
 	Outcome    string     `json:"outcome" enum:"done,failed,retried,lost,open"`
@@ -89,7 +89,8 @@ ORDER BY s.step`
 const itemAttempts = `
 SELECT w.step, w.id, w.generation, w.attempt, w.cause, w.state, bit_count(w.mask)::integer, coalesce(w.service, ''),
     w.created_at,
-    coalesce(w.sent_at, CASE WHEN w.state = 'recorded' THEN greatest(w.created_at, w.not_before) END), w.ended_at, w.deadline,
+    coalesce(w.sent_at, CASE WHEN w.state = 'recorded' THEN greatest(w.created_at, w.not_before) END),
+    w.ended_at, w.deadline,
     CASE WHEN p.result IS NOT NULL THEN 'done'
         WHEN p.error_code IS NOT NULL THEN 'failed'
         WHEN e.error_code IS NOT NULL THEN 'retried'
