@@ -56,10 +56,12 @@ func (n *Node) readReplies(ctx context.Context, replies chan<- fetched) error {
 	made := consumer.CachedInfo().Created
 	n.recorder.Learn(asked, made)
 	broken := make(chan error, 1)
+	bound, unbind := context.WithCancel(ctx)
+	defer unbind()
 	reading, err := consumer.Consume(func(msg jetstream.Msg) {
 		select {
 		case replies <- fetched{msg, made}:
-		case <-ctx.Done():
+		case <-bound.Done():
 			n.settle(fetched{msg, made}, jetstream.Msg.Nak) // another node may have it at once
 		}
 	}, jetstream.PullMaxBytes(max(recordBytes, 2*int(n.nc.MaxPayload()))), jetstream.PullExpiry(pullExpiry),
@@ -80,11 +82,7 @@ func (n *Node) readReplies(ctx context.Context, replies chan<- fetched) error {
 	}()
 	select {
 	case <-ctx.Done():
-		reading.Drain() // what was fetched ahead goes through the callback, back to the stream
-		select {
-		case <-reading.Closed():
-		case <-time.After(drainTimeout):
-		}
+		giveUpReading(unbind, reading)
 		return nil
 	case <-changed:
 		return nil
@@ -93,7 +91,18 @@ func (n *Node) readReplies(ctx context.Context, replies chan<- fetched) error {
 	case err := <-broken:
 		return err
 	case <-n.unrecorded:
+		giveUpReading(unbind, reading)
 		return errCannotRecord
+	}
+}
+
+// giveUpReading sends what was fetched ahead through the callback and so back to the stream.
+func giveUpReading(unbind func(), reading jetstream.ConsumeContext) {
+	unbind()
+	reading.Drain()
+	select {
+	case <-reading.Closed():
+	case <-time.After(drainTimeout):
 	}
 }
 
