@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,8 +44,8 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	fill(&c.Version, DefaultVersion)
-	fill(&c.DrainTimeout, DefaultDrainTimeout)
+	c.Version = cmp.Or(c.Version, DefaultVersion)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 	if c.Log == nil {
 		c.Log = zap.NewNop()
 	}

@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,19 +48,12 @@ type StreamConfig struct {
 }
 
 func (c StreamConfig) withDefaults() StreamConfig {
-	fill(&c.Replicas, DefaultReplicas)
-	fill(&c.WorkMaxBytes, DefaultWorkMaxBytes)
-	fill(&c.ReplyMaxBytes, DefaultReplyMaxBytes)
-	fill(&c.EventMaxBytes, DefaultEventMaxBytes)
-	fill(&c.EventMaxAge, DefaultEventMaxAge)
+	c.Replicas = cmp.Or(c.Replicas, DefaultReplicas)
+	c.WorkMaxBytes = cmp.Or(c.WorkMaxBytes, DefaultWorkMaxBytes)
+	c.ReplyMaxBytes = cmp.Or(c.ReplyMaxBytes, DefaultReplyMaxBytes)
+	c.EventMaxBytes = cmp.Or(c.EventMaxBytes, DefaultEventMaxBytes)
+	c.EventMaxAge = cmp.Or(c.EventMaxAge, DefaultEventMaxAge)
 	return c
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // StreamStates says since when the streams exist. A later time than one remembered means that the stream was recreated

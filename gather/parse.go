@@ -30,7 +30,7 @@ const (
 //	    chunk: 500
 //	    in_flight: 64
 //	    max_attempts: 3
-//	    timeout: 2m
+//	    timeout: 12m           # from the hand-out; longer than the service gives its handler
 //	    retry_backoff: 1s
 //
 // Everything but the endpoint may be left out. Unknown fields, wrong kinds of values and values out of range are a

@@ -1,6 +1,7 @@
 package gather
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -28,7 +29,7 @@ type Step struct {
 	Chunk        int           // items in a request, at most; 1 to 8192
 	InFlight     int           // requests out at once, at most; 1 to 10000
 	MaxAttempts  int           // how often an item that fails is tried, in all; 1 to 100
-	Timeout      time.Duration // from sending a request to giving up on its reply; 1ms to 24h
+	Timeout      time.Duration // from handing a request to a service to giving up on its reply; 1ms to 24h
 	RetryBackoff time.Duration // the wait before the second attempt, which later ones stretch; 0 to 24h
 }
 
@@ -57,21 +58,14 @@ func (p *Plan) WithDefaults() *Plan {
 	for i := range out.Steps {
 		s := &out.Steps[i]
 		d := defaultStep()
-		fill(&s.Name, s.Endpoint)
-		fill(&s.Chunk, d.Chunk)
-		fill(&s.InFlight, d.InFlight)
-		fill(&s.MaxAttempts, d.MaxAttempts)
-		fill(&s.Timeout, d.Timeout)
-		fill(&s.RetryBackoff, d.RetryBackoff)
+		s.Name = cmp.Or(s.Name, s.Endpoint)
+		s.Chunk = cmp.Or(s.Chunk, d.Chunk)
+		s.InFlight = cmp.Or(s.InFlight, d.InFlight)
+		s.MaxAttempts = cmp.Or(s.MaxAttempts, d.MaxAttempts)
+		s.Timeout = cmp.Or(s.Timeout, d.Timeout)
+		s.RetryBackoff = cmp.Or(s.RetryBackoff, d.RetryBackoff)
 	}
 	return out
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 func (p *Plan) clone() *Plan {

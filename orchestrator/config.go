@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"time"
@@ -57,25 +58,18 @@ func (c Config) withDefaults() Config {
 	if c.Host == "" {
 		c.Host, _ = os.Hostname() // shown to people only
 	}
-	orDefault(&c.SessionTTL, DefaultSessionTTL)
-	orDefault(&c.Heartbeat, DefaultHeartbeat)
-	orDefault(&c.LeaseTTL, DefaultLeaseTTL)
-	orDefault(&c.PipeInterval, DefaultPipeInterval)
-	orDefault(&c.Poll, DefaultPoll)
-	orDefault(&c.Grace, DefaultGrace)
-	orDefault(&c.ClaimSlices, DefaultClaimSlices)
-	orDefault(&c.RequestBytes, DefaultRequestBytes)
-	orDefault(&c.RecordBatch, DefaultRecordBatch)
-	orDefault(&c.Publishers, DefaultPublishers)
-	orDefault(&c.Recorders, DefaultRecorders)
+	c.SessionTTL = cmp.Or(c.SessionTTL, DefaultSessionTTL)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, DefaultLeaseTTL)
+	c.PipeInterval = cmp.Or(c.PipeInterval, DefaultPipeInterval)
+	c.Poll = cmp.Or(c.Poll, DefaultPoll)
+	c.Grace = cmp.Or(c.Grace, DefaultGrace)
+	c.ClaimSlices = cmp.Or(c.ClaimSlices, DefaultClaimSlices)
+	c.RequestBytes = cmp.Or(c.RequestBytes, DefaultRequestBytes)
+	c.RecordBatch = cmp.Or(c.RecordBatch, DefaultRecordBatch)
+	c.Publishers = cmp.Or(c.Publishers, DefaultPublishers)
+	c.Recorders = cmp.Or(c.Recorders, DefaultRecorders)
 	return c
-}
-
-func orDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 func (c Config) validate() error {

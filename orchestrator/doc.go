@@ -9,8 +9,11 @@
 //
 // # What it waits for, and until when
 //
-//   - claimed, not yet sent: the node's session; gone after SessionTTL without a heartbeat, then issued again
-//   - sent: a reply, until the slice's deadline; a request that no service has been handed yet gets a new deadline
+//   - claimed, not yet sent: the node's session, gone after SessionTTL without a heartbeat, or
+//     [workqueue.DefaultClaimTTL]; then issued again
+//   - sent, not handed to a service yet: a service; at its deadline it gets a new one, or is issued again if its
+//     request is gone
+//   - sent and handed out: a reply, until the deadline, counted from the hand-out
 //   - a lost or recreated stream: noticed by every node within PipeInterval, and what it carried is issued again
 //   - scheduled: its time, then the next claim
 //   - the leader's work: the lease, LeaseTTL

@@ -10,7 +10,7 @@
 //
 //	cut      ready → slice                              [Store.Claim]
 //	record   slice → done, failed, or a new slice       [Store.Record]
-//	release  slice → a new slice, or two halves         [Store.Expire], [Store.HandBack] and the other sweeps
+//	release  slice → a new slice, or two halves         [Store.Expire], [Store.EndSession] and the sweeps
 //	reset    done or failed → ready                     [Store.Rerun]
 //
 // # Guarantees

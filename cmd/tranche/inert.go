@@ -13,8 +13,8 @@ import (
 // or turn the direction of writing is shown as an escape.
 func inert(s string) string { return escape(s, "") }
 
-// inertText is inert for a text that may have lines.
-func inertText(s string) string { return escape(s, "\n") }
+// inertText is inert for a text that may have lines and tabs.
+func inertText(s string) string { return escape(s, "\n\t") }
 
 // escape leaves printable characters and those in kept as they are.
 func escape(s, kept string) string {

@@ -32,7 +32,6 @@ const (
 
 const (
 	maxSettings     = 1 << 20
-	maxInFlight     = 10_000
 	maxDrained      = 1 << 30 // of an input that was refused
 	drainTimeout    = 10 * time.Second
 	maxDecompressed = 1 << 40
@@ -276,8 +275,8 @@ func (set *RunSettings) validate() error {
 	switch {
 	case set.Chunk < 0 || set.Chunk > bitfield.Size:
 		return &inputError{fmt.Sprintf("chunk is %d; it must lie between 1 and %d", set.Chunk, bitfield.Size)}
-	case set.InFlight < 0 || set.InFlight > maxInFlight:
-		return &inputError{fmt.Sprintf("in_flight is %d; it must lie between 1 and %d", set.InFlight, maxInFlight)}
+	case set.InFlight < 0 || set.InFlight > gather.MaxInFlight:
+		return &inputError{fmt.Sprintf("in_flight is %d; it must lie between 1 and %d", set.InFlight, gather.MaxInFlight)}
 	case set.Name == workqueue.LastRun:
 		return &inputError{`a run cannot be called "last", which always means the newest; choose another name`}
 	case len(set.Name) > 200 || strings.ContainsRune(set.Name, 0):

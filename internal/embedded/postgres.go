@@ -156,12 +156,6 @@ func (p *Postgres) URLFor(database string) string { return p.currentAddress().ur
 // BinDir returns the directory of the PostgreSQL programs in use, where psql and pgbench usually stand too.
 func (p *Postgres) BinDir() string { return p.install.Dir }
 
-// DataDir returns the absolute path of the data directory.
-func (p *Postgres) DataDir() string { return p.layout.dir }
-
-// Version returns what the server says of its version.
-func (p *Postgres) Version() string { return p.install.Version }
-
 // PID returns the process id of the running server.
 func (p *Postgres) PID() int {
 	p.mu.Lock()

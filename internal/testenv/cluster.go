@@ -43,9 +43,6 @@ func Postgres(t testing.TB) *Cluster {
 // URL returns the superuser's URL of the migrated database.
 func (c *Cluster) URL() string { return c.url }
 
-// Server returns the running server, which a restart replaces.
-func (c *Cluster) Server() *embedded.Postgres { return c.server }
-
 // Start starts the server after Stop or Kill, and returns when it takes connections.
 func (c *Cluster) Start(t testing.TB) {
 	t.Helper()
