@@ -147,13 +147,22 @@ func sameKind(have, want jetstream.StreamConfig) error {
 	if have.Storage != want.Storage {
 		return &StreamConflictError{want.Name, "storage", have.Storage.String(), want.Storage.String()}
 	}
+	if have.Sealed {
+		return &StreamConflictError{want.Name, "sealed", "true", "false"}
+	}
 	return nil
 }
 
 func upToDate(have, want jetstream.StreamConfig) bool {
 	return len(have.Subjects) == 1 && have.Subjects[0] == want.Subjects[0] && have.Replicas == want.Replicas &&
 		have.MaxBytes == want.MaxBytes && have.MaxAge == want.MaxAge && have.Discard == want.Discard &&
-		have.Duplicates == want.Duplicates && have.AllowMsgTTL == want.AllowMsgTTL
+		have.Duplicates == want.Duplicates && have.AllowMsgTTL == want.AllowMsgTTL && unlimited(have)
+}
+
+// unlimited reports whether a stream has none of the limits and tricks that ours do without.
+func unlimited(have jetstream.StreamConfig) bool {
+	return have.MaxMsgs <= 0 && have.MaxMsgSize <= 0 && have.MaxMsgsPerSubject <= 0 && !have.DiscardNewPerSubject &&
+		!have.NoAck && have.SubjectTransform == nil && have.RePublish == nil && have.MaxConsumers <= 0
 }
 
 // EnsureConsumer creates the durable consumer that the instances of an endpoint share, or brings it to date.
@@ -177,6 +186,29 @@ func EnsureRecorder(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 		return nil, fmt.Errorf("ensure consumer %s: %w", RecorderConsumer, err)
 	}
 	return consumer, nil
+}
+
+// MendConsumer brings a consumer of ours back that somebody has paused or pointed at other subjects. It does nothing to
+// one that is as it should be.
+func MendConsumer(ctx context.Context, js jetstream.JetStream, consumer jetstream.Consumer) error {
+	info := consumer.CachedInfo()
+	subject := WorkSubject(info.Name)
+	if info.Stream == StreamReply {
+		subject = replyPrefix + "*"
+	}
+	if info.Config.FilterSubject != subject || len(info.Config.FilterSubjects) > 0 {
+		config := info.Config
+		config.FilterSubject, config.FilterSubjects = subject, nil
+		if _, err := js.UpdateConsumer(ctx, info.Stream, config); err != nil {
+			return fmt.Errorf("mend consumer %s: %w", info.Name, err)
+		}
+	}
+	if info.Paused {
+		if _, err := js.ResumeConsumer(ctx, info.Stream, info.Name); err != nil {
+			return fmt.Errorf("resume consumer %s: %w", info.Name, err)
+		}
+	}
+	return nil
 }
 
 // consumerConfig has no MaxDeliver: a message past it would stay in a work queue for ever, delivered to nobody. The SDK

@@ -68,6 +68,9 @@ func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 		if consumer == nil {
 			continue
 		}
+		if err := endpoints.MendConsumer(ctx, n.js, consumer); err != nil {
+			n.log.Warn("a consumer is not as it should be", zap.String("endpoint", name), zap.Error(err))
+		}
 		upTo := consumer.CachedInfo().Delivered.Stream
 		if upTo == 0 {
 			continue

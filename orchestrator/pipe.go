@@ -134,6 +134,11 @@ func (n *Node) lookAtPipe(ctx context.Context) error {
 	if err := n.enter(ctx, pipe); err != nil {
 		return err
 	}
+	if recorder, err := n.js.Consumer(ctx, endpoints.StreamReply, endpoints.RecorderConsumer); err == nil {
+		if err := endpoints.MendConsumer(ctx, n.js, recorder); err != nil {
+			return err
+		}
+	}
 	return n.lookForRewind(ctx, pipe)
 }
 

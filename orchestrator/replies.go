@@ -53,7 +53,11 @@ func (n *Node) readReplies(ctx context.Context, replies chan<- fetched) error {
 	if err != nil {
 		return err
 	}
-	made := consumer.CachedInfo().Created
+	// Asked for, not taken from the answer above: after a restart the server gives another time there.
+	made, err := n.recorderMade(timed)
+	if err != nil {
+		return err
+	}
 	n.recorder.Learn(asked, made)
 	broken := make(chan error, 1)
 	bound, unbind := context.WithCancel(ctx)

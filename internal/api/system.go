@@ -186,5 +186,5 @@ func (s *Server) pulled(ctx context.Context, name string) bool {
 		return false // asking who listens will tell
 	}
 	info := consumer.CachedInfo() // just fetched
-	return info.NumWaiting > 0 || info.NumAckPending > 0
+	return info.NumWaiting > 0    // what is unacknowledged may be in the hands of a service that is dead
 }

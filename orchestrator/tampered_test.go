@@ -1,0 +1,76 @@
+package orchestrator_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// After a restart of the server, replies are acknowledged as before: none stays pending.
+func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve(t, "echo", echo)
+	b.outcome(t, b.start(t, request("echo"), 2000), 1)
+	if err := b.ns.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run := b.start(t, request("echo"), 2000)
+	b.outcome(t, run, 1)
+	js, err := jetstream.New(testenv.Conn(t, b.ns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "no reply is unacknowledged", func() bool {
+		consumer, err := js.Consumer(t.Context(), endpoints.StreamReply, endpoints.RecorderConsumer)
+		return err == nil && consumer.CachedInfo().NumAckPending == 0 && consumer.CachedInfo().NumPending == 0
+	})
+	if n := b.node.Stats().Stale; n != 0 {
+		t.Errorf("%d replies came again; want none", n)
+	}
+}
+
+// Consumers that somebody paused or filtered, and streams that somebody limited, are mended without an operator.
+func TestTamperedStreamsAndConsumersAreMended(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js, err := jetstream.New(testenv.Conn(t, b.ns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.serve(t, "echo", echo)
+	b.outcome(t, b.start(t, request("echo"), 10), 1)
+	for name, tamper := range map[string]func() error{
+		"paused recorder": func() error {
+			_, err := js.PauseConsumer(t.Context(), endpoints.StreamReply, endpoints.RecorderConsumer, time.Now().Add(time.Hour))
+			return err
+		},
+		"paused endpoint": func() error {
+			_, err := js.PauseConsumer(t.Context(), endpoints.StreamWork, endpoints.ConsumerName("echo"),
+				time.Now().Add(time.Hour))
+			return err
+		},
+		"limited work stream": func() error {
+			stream, err := js.Stream(t.Context(), endpoints.StreamWork)
+			if err != nil {
+				return err
+			}
+			config := stream.CachedInfo().Config
+			config.MaxMsgs = 1
+			_, err = js.UpdateStream(t.Context(), config)
+			return err
+		},
+	} {
+		if err := tamper(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if done, failed := b.outcome(t, b.start(t, request("echo"), 5000), 1); done != 5000 || failed != 0 {
+			t.Errorf("%s: done %d, failed %d", name, done, failed)
+		}
+	}
+	b.check(t)
+}
