@@ -44,7 +44,12 @@ func (r *runExport) Run(ctx context.Context, term *console) error {
 	return nil
 }
 
+// writeWhole writes a file that only its owner may read, and puts it under its name when it is whole. What is there and
+// is no plain file (a device, a pipe, a link) is written to, never replaced.
 func writeWhole(name string, from io.Reader) (size int64, err error) {
+	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
+		return writeTo(name, from)
+	}
 	file, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
 	if err != nil {
 		return 0, fmt.Errorf("--out %s: %w", name, err)
@@ -57,11 +62,23 @@ func writeWhole(name string, from io.Reader) (size int64, err error) {
 	if size, err = io.Copy(file, from); err != nil {
 		return size, brokenOff(err)
 	}
-	if err := errors.Join(file.Chmod(0o644), file.Sync()); err != nil {
+	if err := file.Sync(); err != nil {
 		return size, fmt.Errorf("--out %s: %w", name, err)
 	}
 	if err := os.Rename(file.Name(), name); err != nil {
 		return size, fmt.Errorf("--out %s: %w", name, err)
 	}
 	return size, file.Close()
+}
+
+func writeTo(name string, from io.Reader) (size int64, err error) {
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("--out %s: %w", name, err)
+	}
+	size, err = io.Copy(file, from)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return size, fmt.Errorf("--out %s: %w", name, err)
+	}
+	return size, nil
 }
