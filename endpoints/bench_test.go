@@ -29,7 +29,7 @@ func benchReply(meta Meta) (nats.Header, []byte) {
 			i, i, i, i)
 	}
 	b.WriteString(`]}`)
-	h := meta.header()
+	h := meta.reply()
 	h[HeaderFinal] = []string{fmt.Sprint(benchChunk)}
 	return h, []byte(b.String())
 }
@@ -100,7 +100,7 @@ func benchJob(b *testing.B) (*endpointServer, nats.Header, []byte) {
 		builder.Add(i, fmt.Sprintf("CUST-%d", i), fmt.Appendf(nil, `{"account":%d,"branch":3,"name":"CUST-%d"}`, i, i))
 	}
 	msg := builder.Msg()
-	svc := &Service{config: Config{}.withDefaults(), nc: &nats.Conn{}, outbox: newOutbox(nil)}
+	svc := &Service{config: Config{}.withDefaults(), nc: &nats.Conn{}, outbox: newOutbox(nil, nil)}
 	return &endpointServer{name: "echo", service: svc, options: options{flushBytes: 1 << 30, timeout: DefaultTimeout},
 		log: zap.NewNop()}, msg.Header, msg.Data
 }

@@ -23,26 +23,26 @@ const (
 
 // bind returns the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
 // It creates the consumer when it may. Its error is ctx's, or says that the connection is closed for good.
-func (e *endpointServer) bind(ctx context.Context) (jetstream.Consumer, error) {
+func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
 	var told time.Time
 	for pause := firstBind; ctx.Err() == nil; pause = min(2*pause, longestBind) {
 		asked := time.Now()
-		consumer, err := e.tryBind(ctx)
+		consumer, err := p.tryBind(ctx)
 		if err == nil {
-			e.consumer.Learn(asked, consumer.CachedInfo().Created)
-			e.beat.Reset(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat))
-			if !e.bound || !told.IsZero() { // binding again and again is not news
-				e.log.Info("listening")
+			p.consumer.Learn(asked, consumer.CachedInfo().Created)
+			p.beat.Reset(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat))
+			if !p.bound || !told.IsZero() { // binding again and again is not news
+				p.log.Info("listening")
 			}
-			e.bound = true
+			p.bound = true
 			return consumer, nil
 		}
 		if errors.Is(err, nats.ErrConnectionClosed) {
-			return nil, fmt.Errorf("serve endpoint %s: %w", e.name, err)
+			return nil, fmt.Errorf("serve endpoint %s: %w", p.endpoint, err)
 		}
 		if ctx.Err() == nil && time.Since(told) >= repeatLog {
 			told = time.Now()
-			e.log.Warn(e.explain(err), zap.Error(err))
+			p.log.Warn(p.explain(err), zap.Error(err))
 		}
 		if wait(ctx, pause) != nil {
 			break
@@ -52,32 +52,31 @@ func (e *endpointServer) bind(ctx context.Context) (jetstream.Consumer, error) {
 }
 
 // tryBind looks the consumer up rather than creating or updating it, so that a service needs no right to.
-func (e *endpointServer) tryBind(ctx context.Context) (jetstream.Consumer, error) {
+func (p *puller) tryBind(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
 	defer cancel()
-	js := e.service.outbox.js
-	consumer, err := js.Consumer(ctx, StreamWork, ConsumerName(e.name))
+	consumer, err := p.js.Consumer(ctx, p.stream, ConsumerName(p.endpoint))
 	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return consumer, err
 	}
-	if err := EnsureConsumer(ctx, js, e.name); err != nil {
+	if err := p.ensure(ctx); err != nil {
 		return nil, err
 	}
-	return js.Consumer(ctx, StreamWork, ConsumerName(e.name))
+	return p.js.Consumer(ctx, p.stream, ConsumerName(p.endpoint))
 }
 
 // explain says what is waited for and what may be done about it.
-func (e *endpointServer) explain(err error) string {
-	nc := e.service.nc
+func (p *puller) explain(err error) string {
+	nc := p.nc
 	switch {
 	case !nc.IsConnected():
 		return fmt.Sprintf("waiting for a NATS server at %v", nc.Servers())
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Sprintf("waiting for a Tranche node to create stream %s", StreamWork)
+		return fmt.Sprintf("waiting for a Tranche node to create stream %s", p.stream)
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
 		return "waiting for JetStream, which the NATS server does not offer: start it with -js"
 	default:
 		return fmt.Sprintf("cannot reach consumer %s of stream %s yet; if this goes on, check the NATS permissions",
-			ConsumerName(e.name), StreamWork)
+			ConsumerName(p.endpoint), p.stream)
 	}
 }

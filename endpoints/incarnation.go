@@ -60,8 +60,8 @@ func (i *Incarnation) Learn(asked, made time.Time) {
 }
 
 // consumerMade asks the server for the consumer and returns when it was made.
-func (e *endpointServer) consumerMade(ctx context.Context) (time.Time, error) {
-	consumer, err := e.service.outbox.js.Consumer(ctx, StreamWork, ConsumerName(e.name))
+func (p *puller) consumerMade(ctx context.Context) (time.Time, error) {
+	consumer, err := p.js.Consumer(ctx, p.stream, ConsumerName(p.endpoint))
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -70,16 +70,16 @@ func (e *endpointServer) consumerMade(ctx context.Context) (time.Time, error) {
 
 // tell sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. Whatever
 // cannot be sent is delivered again, which does no harm.
-func (e *endpointServer) tell(id requestID, what string, how func(jetstream.Msg) error) {
-	made := e.consumer.Current()
-	d := e.room.delivery(id)
+func (p *puller) tell(id requestID, what string, how func(jetstream.Msg) error) {
+	made := p.consumer.Current()
+	d := p.room.delivery(id)
 	if !d.made.Equal(made) {
-		e.log.Warn("could not "+what+" a request: the consumer that delivered it was made anew or does not answer; "+
+		p.log.Warn("could not "+what+" a request: the consumer that delivered it was made anew or does not answer; "+
 			"the request may be delivered again", zap.Uint64("sequence", id.sequence))
 		return
 	}
 	if err := how(d.msg); err != nil {
-		e.log.Warn("could not "+what+" a request; it will be delivered again", zap.Error(err))
+		p.log.Warn("could not "+what+" a request; it will be delivered again", zap.Error(err))
 	}
 }
 

@@ -50,7 +50,7 @@ func (b *bundle) remake(endpoint string) {
 	check(b.t, b.js.DeleteStream(b.ctx, StreamWork))
 	b.streams()
 	// The service may be doing the same, and the server is not always up to that.
-	eventually(b.t, "the consumer is there", func() bool { return EnsureConsumer(b.ctx, b.js, endpoint) == nil })
+	eventually(b.t, "the consumer is there", func() bool { return EnsureConsumer(b.ctx, b.js, endpoint, ConsumerSettings{}) == nil })
 }
 
 // TestRequestOfANewStreamIsNotTakenForAnOldOne has a service hold sequence 1 of a stream, and gives it sequence 1 of
@@ -89,7 +89,7 @@ func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
 	b.ask("list", numbers(1))
 	b.ask("list", numbers(1))
 	e := svc.endpoints[0]
-	eventually(t, "both are held", func() bool { return e.room.len() == 2 })
+	eventually(t, "both are held", func() bool { return e.work.room.len() == 2 })
 	b.remake("list")
 	b.ask("list", numbers(1))
 	b.ask("list", numbers(1))
@@ -101,13 +101,13 @@ func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
 		await(t, "message for the other instance", batch.Messages())
 	}
 	eventually(t, "what the service knows has aged", func() bool {
-		e.consumer.mu.Lock()
-		defer e.consumer.mu.Unlock()
-		return time.Since(e.consumer.asked) > knownFor
+		e.work.consumer.mu.Lock()
+		defer e.work.consumer.mu.Unlock()
+		return time.Since(e.work.consumer.asked) > knownFor
 	})
 	g.let()
 	b.collect(2) // the old replies are sent all the same
-	eventually(t, "the service is done", func() bool { return e.room.len() == 0 })
+	eventually(t, "the service is done", func() bool { return e.work.room.len() == 0 })
 	check(t, svc.nc.Flush())
 	if n := b.backlog("list"); n != 2 {
 		t.Errorf("%d of 2 new requests are left", n)
@@ -125,9 +125,9 @@ func TestRequestOutlivesItsConsumer(t *testing.T) {
 	b.ask("list", numbers(1))
 	await(t, "request", g.begun)
 	e := svc.endpoints[0]
-	before := e.room.deliveries()[0]
+	before := e.work.room.deliveries()[0]
 	check(t, b.js.DeleteConsumer(b.ctx, StreamWork, "list")) // the service makes it anew
-	eventually(t, "it is delivered again", func() bool { return e.room.deliveries()[0].made != before.made })
+	eventually(t, "it is delivered again", func() bool { return e.work.room.deliveries()[0].made != before.made })
 	g.let()
 	b.collect(1)
 	eventually(t, "the request is acknowledged", func() bool { return b.backlog("list") == 0 })
@@ -143,7 +143,7 @@ func TestFetchCountsWhatItHasTaken(t *testing.T) {
 	svc, g := b.service(), newGate(t)
 	const chunks = 64
 	check(t, HandleList(svc, "list", g.handle, Concurrency(chunks/2)))
-	check(t, EnsureConsumer(b.ctx, b.js, "list"))
+	check(t, EnsureConsumer(b.ctx, b.js, "list", ConsumerSettings{}))
 	for range chunks + 1 {
 		b.ask("list", numbers(1))
 	}
@@ -152,8 +152,8 @@ func TestFetchCountsWhatItHasTaken(t *testing.T) {
 	check(t, err)
 	span := scope{stopping: make(chan struct{}), working: b.ctx, sending: b.ctx}
 	var jobs sync.WaitGroup
-	check(t, e.fetch(b.ctx, span, consumer, &jobs, nil))
-	if want, _ := e.room.want(); want != 0 {
+	check(t, e.work.fetch(b.ctx, span, consumer, &jobs, nil))
+	if want, _ := e.work.room.want(); want != 0 {
 		t.Errorf("%d more are wanted right after %d were taken", want, chunks)
 	}
 	g.let()

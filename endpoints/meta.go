@@ -24,10 +24,46 @@ type Meta struct {
 	// Attempt counts how often the items were issued, from 1; Generation counts how often the run was armed, from 1.
 	Attempt, Generation int
 	Mode                Mode
+
+	// ReplyTo is where the reply goes; the zero Return means to the nodes.
+	ReplyTo Return
+	// Stack is the endpoints that wait for the answer, outermost first. It is empty when a node asks.
+	Stack Stack
+	// Root is the slice that all this is for: Slice itself unless a flow asks.
+	Root uuid.UUID
+	// Origin says who asked first, for people; it may be empty.
+	Origin string
+	// Deliveries is after how many deliveries without an answer the request is given up.
+	Deliveries int
+	// Requeued is how often an operator has sent the request again.
+	Requeued int
 }
 
-// header returns the headers that carry m.
-func (m Meta) header() nats.Header {
+// request returns the headers with which m is asked for.
+func (m Meta) request() nats.Header {
+	h := m.reply()
+	set := func(name, value string) {
+		if value != "" {
+			h[name] = []string{value}
+		}
+	}
+	set(HeaderReplyTo, m.ReplyTo.String())
+	set(HeaderStack, string(m.Stack))
+	set(HeaderOrigin, oneLine(cut(m.Origin, maxServiceName)))
+	if m.Root != uuid.Nil && m.Root != m.Slice {
+		set(HeaderRoot, m.Root.String())
+	}
+	if m.Deliveries != 0 && m.Deliveries != DefaultDeliveries {
+		set(HeaderDeliveries, strconv.Itoa(m.Deliveries))
+	}
+	if m.Requeued > 0 {
+		set(HeaderRequeued, strconv.Itoa(m.Requeued))
+	}
+	return h
+}
+
+// reply returns the headers that a reply repeats.
+func (m Meta) reply() nats.Header {
 	mode := m.Mode
 	if mode == "" {
 		mode = ModeBatch
@@ -60,6 +96,7 @@ func parseMeta(h nats.Header) (Meta, error) {
 	default:
 		read.fail("%s is %.40q; it must be %s or %s", HeaderMode, mode, ModeBatch, ModeSingle)
 	}
+	m.readAsker(&read)
 	if version := h.Get(HeaderVersion); version != ProtocolVersion {
 		return m, malformed(ReasonVersion, "%s is %.40q; this side speaks %s", HeaderVersion, version, ProtocolVersion)
 	}
@@ -67,6 +104,29 @@ func parseMeta(h nats.Header) (Meta, error) {
 		return m, read.err
 	}
 	return m, nil
+}
+
+// readAsker reads the headers that only some requests have.
+func (m *Meta) readAsker(read *headerReader) {
+	m.Root, m.Deliveries = m.Slice, DefaultDeliveries
+	h := read.header
+	if h.Get(HeaderRoot) != "" {
+		m.Root = read.id(HeaderRoot)
+	}
+	if h.Get(HeaderDeliveries) != "" {
+		m.Deliveries = min(read.number(HeaderDeliveries, 1), MaxDeliver)
+	}
+	if h.Get(HeaderRequeued) != "" {
+		m.Requeued = read.number(HeaderRequeued, 0)
+	}
+	m.Origin = cleanMessage(cut(h.Get(HeaderOrigin), maxServiceName))
+	var err error
+	if m.ReplyTo, err = ParseReturn(h.Get(HeaderReplyTo)); err != nil {
+		read.fail("%s: %v", HeaderReplyTo, err)
+	}
+	if m.Stack, err = ParseStack(h.Get(HeaderStack)); err != nil {
+		read.fail("%s: %v", HeaderStack, err)
+	}
 }
 
 // headerReader reads headers and remembers the first thing wrong with them.

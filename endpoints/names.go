@@ -8,15 +8,22 @@ import (
 // ProtocolVersion is the major version that every message states in HeaderVersion. A reader refuses any other.
 const ProtocolVersion = "1"
 
-// The three streams.
+// The streams.
 const (
-	StreamWork  = "TRANCHE_WORK"
-	StreamReply = "TRANCHE_REPLY"
+	StreamWork  = "TRANCHE_WORK"  // requests
+	StreamReply = "TRANCHE_REPLY" // replies on their way to a node
 	StreamEvent = "TRANCHE_EVENT"
+	StreamStage = "TRANCHE_STAGE" // replies on their way back into a flow
+	StreamFlow  = "TRANCHE_FLOW"  // the state of suspended chunks
+	StreamDead  = "TRANCHE_DEAD"  // dead letters on their way to a node
 )
 
-// RecorderConsumer is the durable consumer through which all nodes together read replies.
-const RecorderConsumer = "recorder"
+// RecorderConsumer is the durable consumer through which all nodes together read replies, CollectorConsumer the one
+// through which they read dead letters.
+const (
+	RecorderConsumer  = "recorder"
+	CollectorConsumer = "collector"
+)
 
 // MaxNameLength is the longest name of an endpoint.
 const MaxNameLength = 64
@@ -26,7 +33,15 @@ const (
 	replyPrefix  = "tranche.reply."
 	eventPrefix  = "tranche.event."
 	statusPrefix = "tranche.status."
+	stagePrefix  = "tranche.stage."
+	flowPrefix   = "tranche.flow."
+	deadPrefix   = "tranche.dead."
+	directPrefix = "tranche.direct."
+	callPrefix   = "tranche.call."
 )
+
+// directQueue is the queue group of the instances that take requests over core NATS.
+const directQueue = "tranche"
 
 // Headers of requests and replies. NATS headers are case-sensitive.
 const (
@@ -42,12 +57,34 @@ const (
 	// HeaderService says who answered: "name@version instance".
 	HeaderService = "Tranche-Service"
 
+	// HeaderReplyTo names the subject to reply on when it is not the endpoint's own: the asker is not a node.
+	HeaderReplyTo = "Tranche-Reply-To"
+	// HeaderStack names the endpoints that wait for the answer, outermost first: "statement:1,accounts:2".
+	HeaderStack = "Tranche-Stack"
+	// HeaderRoot is the slice of the node that all this is for, when it is not the request's own.
+	HeaderRoot = "Tranche-Root"
+	// HeaderOrigin says who asked first, for people.
+	HeaderOrigin = "Tranche-Origin"
+	// HeaderDeliveries says after how many deliveries without an answer the request is given up.
+	HeaderDeliveries = "Tranche-Deliveries"
+	// HeaderRequeued says how often an operator has sent the request again.
+	HeaderRequeued = "Tranche-Requeued"
+
+	// Headers that a dead letter has beside those of its request.
+	HeaderDeadCause      = "Tranche-Dead-Cause"
+	HeaderDeadMessage    = "Tranche-Dead-Message"
+	HeaderDeadDeliveries = "Tranche-Dead-Deliveries"
+	HeaderDeadService    = "Tranche-Dead-Service"
+	HeaderDeadAt         = "Tranche-Dead-At"
+
 	HeaderMsgID       = "Nats-Msg-Id"
 	HeaderError       = "Nats-Service-Error"
 	HeaderErrorCode   = "Nats-Service-Error-Code"
 	HeaderEncoding    = "Content-Encoding"
 	HeaderContentType = "Content-Type"
 	HeaderTrace       = "traceparent"
+	HeaderTraceState  = "tracestate"
+	HeaderTTL         = "Nats-TTL"
 )
 
 const (
@@ -60,6 +97,15 @@ func WorkSubject(endpoint string) string { return workPrefix + endpoint }
 
 // ReplySubject is where the replies of an endpoint are published.
 func ReplySubject(endpoint string) string { return replyPrefix + endpoint }
+
+// StageSubjects is the filter for all replies that go back into the flow of an endpoint.
+func StageSubjects(endpoint string) string { return stagePrefix + endpoint + ".>" }
+
+// DeadSubject is where the dead letters of an endpoint are published.
+func DeadSubject(endpoint string) string { return deadPrefix + endpoint }
+
+// DirectSubject is where requests for an endpoint go that nobody persists, over core NATS.
+func DirectSubject(endpoint string) string { return directPrefix + endpoint }
 
 // EventSubject is where an event of the given kind is published.
 func EventSubject(kind string) string { return eventPrefix + kind }

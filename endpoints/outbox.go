@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,14 +24,15 @@ const (
 )
 
 // outbox publishes replies: each is tried, under one Nats-Msg-Id, until JetStream has acknowledged it, so that a
-// publish whose outcome is unknown is not stored twice.
+// publish whose outcome is unknown is not stored twice. What goes to a caller who waits is not stored at all.
 type outbox struct {
+	nc   *nats.Conn
 	js   jetstream.JetStream
 	room *semaphore.Weighted
 }
 
-func newOutbox(js jetstream.JetStream) *outbox {
-	return &outbox{js: js, room: semaphore.NewWeighted(outboxBytes)}
+func newOutbox(nc *nats.Conn, js jetstream.JetStream) *outbox {
+	return &outbox{nc: nc, js: js, room: semaphore.NewWeighted(outboxBytes)}
 }
 
 // reserve waits for room for n bytes. The room is given back by release.
@@ -56,6 +58,9 @@ func (o *outbox) publish(ctx context.Context, msg *nats.Msg) error {
 }
 
 func (o *outbox) try(ctx context.Context, msg *nats.Msg) error {
+	if strings.HasPrefix(msg.Subject, callPrefix) {
+		return o.nc.PublishMsg(msg)
+	}
 	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	_, err := o.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))

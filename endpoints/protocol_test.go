@@ -37,7 +37,7 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	parsed, err := parseRequest(request.Msg().Header, request.Msg().Data, Limits{})
 	check(t, err)
 
-	e := &endpointServer{name: "statement", service: &Service{nc: &nats.Conn{}, outbox: newOutbox(nil),
+	e := &endpointServer{name: "statement", service: &Service{nc: &nats.Conn{}, outbox: newOutbox(nil, nil),
 		identity: "statements@1.0.0 Xk2pQ7"}}
 	j := &job{request: parsed}
 	e.prepare(context.Background(), &j.answers, meta, "")

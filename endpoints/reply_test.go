@@ -16,7 +16,7 @@ import (
 
 // with returns the headers of a valid reply, changed by pairs of name and value. An empty value removes a header.
 func with(meta Meta, pairs ...string) nats.Header {
-	h := meta.header()
+	h := meta.reply()
 	for i := 0; i < len(pairs); i += 2 {
 		if h[pairs[i]] = []string{pairs[i+1]}; pairs[i+1] == "" {
 			delete(h, pairs[i])
@@ -504,7 +504,7 @@ func TestRequestBuilderKeepsWithinMaxPayload(t *testing.T) {
 
 func TestHeaderSizeIsWhatNATSCounts(t *testing.T) {
 	t.Parallel()
-	msg := &nats.Msg{Subject: "s", Header: newMeta().header()}
+	msg := &nats.Msg{Subject: "s", Header: newMeta().request()}
 	if got, want := headerSize(msg.Header), msg.Size()-len(msg.Subject); got != want {
 		t.Errorf("%d bytes, NATS says %d", got, want)
 	}

@@ -40,7 +40,7 @@ func NewRequestBuilder(endpoint string, meta Meta, maxPayload int) *RequestBuild
 // publish has been acknowledged, or given up.
 func (b *RequestBuilder) Reset(endpoint string, meta Meta, maxPayload int) {
 	b.endpoint, b.meta, b.items = endpoint, meta, 0
-	b.header = meta.header()
+	b.header = meta.request()
 	b.header[HeaderMsgID] = []string{meta.Slice.String()}
 	b.limit = min(maxPayload-headerSize(b.header)-headerReserve, DefaultMaxBody) - len(requestClose)
 	b.body = append(b.body[:0], requestOpen...)

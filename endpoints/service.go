@@ -92,7 +92,7 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 		return nil, fmt.Errorf("new service %s: %w", config.Name, err)
 	}
 	host, _ := os.Hostname() // for people to read; it may be unknown
-	s := &Service{config: config, nc: nc, outbox: newOutbox(js), limits: config.Limits, host: host,
+	s := &Service{config: config, nc: nc, outbox: newOutbox(nc, js), limits: config.Limits, host: host,
 		instance: nuid.Next()}
 	s.identity = fmt.Sprintf("%s@%s %s", config.Name, config.Version, s.instance)
 	return s, nil
@@ -114,8 +114,11 @@ func (s *Service) register(e *endpointServer) error {
 	}
 	e.service = s
 	e.log = s.config.Log.With(zap.String("endpoint", e.name))
-	e.room = newRoom(e.options.concurrency, e.byItem)
-	e.consumer.Ask = e.consumerMade
+	e.work = s.newPuller(StreamWork, e.name, newRoom(e.options.concurrency, e.byItem), e.log)
+	e.work.deal = e.deal
+	e.work.ensure = func(ctx context.Context) error {
+		return EnsureConsumer(ctx, s.outbox.js, e.name, ConsumerSettings{})
+	}
 	e.slots = make(chan struct{}, e.options.concurrency)
 	s.endpoints = append(s.endpoints, e)
 	return nil
@@ -200,7 +203,7 @@ func (s *Service) drain(done <-chan error, stopWork, stopSend func()) error {
 	}
 	left := &DrainError{After: s.config.DrainTimeout + 2*sendGrace, Left: map[string]int{}}
 	for _, e := range s.endpoints {
-		if n := e.room.len(); n > 0 {
+		if n := e.held(); n > 0 {
 			left.Left[e.name] = n
 		}
 	}

@@ -333,7 +333,7 @@ func TestUnreadableRequests(t *testing.T) {
 	check(t, HandleEach(svc, "square", squares))
 	b.run(svc)
 	bad := newMeta()
-	b.publish(&nats.Msg{Subject: WorkSubject("square"), Header: bad.header(), Data: []byte(`{"items":[{"i":1}]}`)})
+	b.publish(&nats.Msg{Subject: WorkSubject("square"), Header: bad.request(), Data: []byte(`{"items":[{"i":1}]}`)})
 	b.publish(&nats.Msg{Subject: WorkSubject("square"), Data: []byte(`garbage`)})
 	good := b.ask("square", numbers(1))
 	found := b.collect(2)
@@ -381,7 +381,7 @@ func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
 	meta := b.ask("killer", numbers(3))
 	consumer, err := b.js.Consumer(b.ctx, StreamWork, "killer")
 	check(t, err)
-	for range MaxDeliveries { // services that die while they hold it
+	for range DefaultDeliveries { // services that die while they hold it
 		_, err := consumer.Next(jetstream.FetchMaxWait(patience))
 		check(t, err)
 	}
@@ -401,7 +401,7 @@ func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
 func TestRequestThatWasHandedBackIsStillServed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, EnsureConsumer(b.ctx, b.js, "square"))
+	check(t, EnsureConsumer(b.ctx, b.js, "square", ConsumerSettings{}))
 	meta := b.ask("square", numbers(3))
 	consumer, err := b.js.Consumer(b.ctx, StreamWork, "square")
 	check(t, err)

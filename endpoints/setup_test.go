@@ -145,7 +145,9 @@ func numbers(n int) []payload {
 }
 
 func newMeta() Meta {
-	return Meta{Run: uuid.New(), Slice: uuid.New(), Step: 0, Attempt: 1, Generation: 1, Mode: ModeBatch}
+	slice := uuid.New()
+	return Meta{Run: uuid.New(), Slice: slice, Step: 0, Attempt: 1, Generation: 1, Mode: ModeBatch, Root: slice,
+		Deliveries: DefaultDeliveries}
 }
 
 // ask publishes a request.

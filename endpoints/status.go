@@ -40,7 +40,7 @@ type endpointStatus struct {
 
 func (e *endpointServer) status() endpointStatus {
 	status := endpointStatus{Chunks: e.stats.chunks.Load(), Processed: e.stats.items.Load(),
-		Errors: e.stats.errors.Load(), InFlight: e.room.len()}
+		Errors: e.stats.errors.Load(), InFlight: e.held()}
 	if status.Processed > 0 {
 		status.Average = e.stats.busy.Load() / status.Processed
 	}

@@ -17,32 +17,26 @@ const (
 	DefaultReplyMaxBytes = 2 << 30
 	DefaultEventMaxBytes = 128 << 20
 	DefaultEventMaxAge   = 7 * 24 * time.Hour
+	DefaultStageMaxBytes = 512 << 20
+	DefaultFlowMaxBytes  = 512 << 20
+	DefaultDeadMaxBytes  = 64 << 20
 )
 
-// AckWait is how long a delivered message may go without a sign of life before it is delivered again. A reader ticks
-// at a third of it.
-const AckWait = 15 * time.Second
-
-// RecorderAckWait is AckWait for replies. Recording takes milliseconds; what a dead node had fetched is not to wait
-// long.
-const RecorderAckWait = 5 * time.Second
-
-// maxAckPending bounds the messages of one consumer that are out at once, over all its readers; maxWaiting the readers
-// that wait at once.
-const (
-	maxAckPending = 10_000
-	maxWaiting    = 4096
-)
+// flowMaxAge is how long the state of a suspended chunk is kept at the most. Its own time to live is shorter.
+const flowMaxAge = 24 * time.Hour
 
 // duplicateWindow is how long a Nats-Msg-Id is remembered.
 const duplicateWindow = 2 * time.Minute
 
-// StreamConfig sizes the three streams. A zero field means its default.
+// StreamConfig sizes the streams. A zero field means its default.
 type StreamConfig struct {
 	Replicas int // 1, 3 or 5
 	// Bytes on disk. At a full work or reply stream publishers wait; of events the oldest go.
 	WorkMaxBytes, ReplyMaxBytes, EventMaxBytes int64
 	EventMaxAge                                time.Duration
+	// Bytes of replies on their way back into flows, of the state of suspended chunks, and of dead letters that no node
+	// has taken in yet. At a full one services wait.
+	StageMaxBytes, FlowMaxBytes, DeadMaxBytes int64
 	// Memory keeps the streams in memory: for tests.
 	Memory bool
 }
@@ -53,29 +47,37 @@ func (c StreamConfig) withDefaults() StreamConfig {
 	c.ReplyMaxBytes = cmp.Or(c.ReplyMaxBytes, DefaultReplyMaxBytes)
 	c.EventMaxBytes = cmp.Or(c.EventMaxBytes, DefaultEventMaxBytes)
 	c.EventMaxAge = cmp.Or(c.EventMaxAge, DefaultEventMaxAge)
+	c.StageMaxBytes = cmp.Or(c.StageMaxBytes, DefaultStageMaxBytes)
+	c.FlowMaxBytes = cmp.Or(c.FlowMaxBytes, DefaultFlowMaxBytes)
+	c.DeadMaxBytes = cmp.Or(c.DeadMaxBytes, DefaultDeadMaxBytes)
 	return c
 }
 
 // StreamStates says since when the streams exist. A later time than one remembered means that the stream was recreated
 // and what was in it is lost.
 type StreamStates struct {
-	WorkCreated, ReplyCreated time.Time
+	WorkCreated, ReplyCreated, StageCreated, FlowCreated time.Time
 }
 
-// EnsureStreams creates the three streams, or brings existing ones to cfg. It may be called by many nodes at once. A
+// EnsureStreams creates the streams, or brings existing ones to cfg. It may be called by many nodes at once. A
 // stream with another retention or storage is a *StreamConflictError.
 func EnsureStreams(ctx context.Context, js jetstream.JetStream, cfg StreamConfig) (StreamStates, error) {
 	cfg = cfg.withDefaults()
 	var states StreamStates
-	var err error
-	if states.WorkCreated, err = ensureStream(ctx, js, cfg.work()); err != nil {
-		return StreamStates{}, err
-	}
-	if states.ReplyCreated, err = ensureStream(ctx, js, cfg.reply()); err != nil {
-		return StreamStates{}, err
-	}
-	if _, err = ensureStream(ctx, js, cfg.event()); err != nil {
-		return StreamStates{}, err
+	for _, want := range []struct {
+		stream  jetstream.StreamConfig
+		created *time.Time
+	}{
+		{cfg.work(), &states.WorkCreated}, {cfg.reply(), &states.ReplyCreated}, {cfg.stage(), &states.StageCreated},
+		{cfg.flow(), &states.FlowCreated}, {cfg.event(), nil}, {cfg.dead(), nil},
+	} {
+		created, err := ensureStream(ctx, js, want.stream)
+		if err != nil {
+			return StreamStates{}, err
+		}
+		if want.created != nil {
+			*want.created = created
+		}
 	}
 	return states, nil
 }
@@ -92,6 +94,30 @@ func (c StreamConfig) work() jetstream.StreamConfig {
 // reply has DiscardNew for the same reason: a service keeps its request until its reply is taken.
 func (c StreamConfig) reply() jetstream.StreamConfig {
 	s := c.stream(StreamReply, replyPrefix+"*", jetstream.WorkQueuePolicy, c.ReplyMaxBytes)
+	s.Discard = jetstream.DiscardNew
+	return s
+}
+
+// stage has DiscardNew, too: a service keeps its request until its reply is taken.
+func (c StreamConfig) stage() jetstream.StreamConfig {
+	s := c.stream(StreamStage, stagePrefix+">", jetstream.WorkQueuePolicy, c.StageMaxBytes)
+	s.Discard = jetstream.DiscardNew
+	return s
+}
+
+// flow keeps one message a subject. A service reads it by its subject, which permissions can be given for, and removes
+// it by a roll-up with a short time to live, which needs no right but to publish.
+func (c StreamConfig) flow() jetstream.StreamConfig {
+	s := c.stream(StreamFlow, flowPrefix+">", jetstream.LimitsPolicy, c.FlowMaxBytes)
+	s.Discard = jetstream.DiscardNew
+	s.MaxMsgsPerSubject = 1
+	s.AllowDirect, s.AllowRollup, s.AllowMsgTTL = true, true, true
+	s.MaxAge = flowMaxAge
+	return s
+}
+
+func (c StreamConfig) dead() jetstream.StreamConfig {
+	s := c.stream(StreamDead, deadPrefix+"*", jetstream.WorkQueuePolicy, c.DeadMaxBytes)
 	s.Discard = jetstream.DiscardNew
 	return s
 }
@@ -156,66 +182,13 @@ func sameKind(have, want jetstream.StreamConfig) error {
 func upToDate(have, want jetstream.StreamConfig) bool {
 	return len(have.Subjects) == 1 && have.Subjects[0] == want.Subjects[0] && have.Replicas == want.Replicas &&
 		have.MaxBytes == want.MaxBytes && have.MaxAge == want.MaxAge && have.Discard == want.Discard &&
-		have.Duplicates == want.Duplicates && have.AllowMsgTTL == want.AllowMsgTTL && unlimited(have)
+		have.Duplicates == want.Duplicates && have.AllowMsgTTL == want.AllowMsgTTL &&
+		have.AllowDirect == want.AllowDirect && have.AllowRollup == want.AllowRollup &&
+		max(have.MaxMsgsPerSubject, 0) == max(want.MaxMsgsPerSubject, 0) && unlimited(have)
 }
 
 // unlimited reports whether a stream has none of the limits and tricks that ours do without.
 func unlimited(have jetstream.StreamConfig) bool {
-	return have.MaxMsgs <= 0 && have.MaxMsgSize <= 0 && have.MaxMsgsPerSubject <= 0 && !have.DiscardNewPerSubject &&
+	return have.MaxMsgs <= 0 && have.MaxMsgSize <= 0 && !have.DiscardNewPerSubject &&
 		!have.NoAck && have.SubjectTransform == nil && have.RePublish == nil && have.MaxConsumers <= 0
-}
-
-// EnsureConsumer creates the durable consumer that the instances of an endpoint share, or brings it to date.
-func EnsureConsumer(ctx context.Context, js jetstream.JetStream, endpoint string) error {
-	if err := ValidateName(endpoint); err != nil {
-		return err
-	}
-	_, err := js.CreateOrUpdateConsumer(ctx, StreamWork, consumerConfig(ConsumerName(endpoint), WorkSubject(endpoint)))
-	if err != nil {
-		return fmt.Errorf("ensure consumer of endpoint %s: %w", endpoint, err)
-	}
-	return nil
-}
-
-// EnsureRecorder creates the durable consumer through which nodes read replies, or brings it to date, and returns it.
-func EnsureRecorder(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
-	config := consumerConfig(RecorderConsumer, replyPrefix+"*")
-	config.AckWait = RecorderAckWait
-	consumer, err := js.CreateOrUpdateConsumer(ctx, StreamReply, config)
-	if err != nil {
-		return nil, fmt.Errorf("ensure consumer %s: %w", RecorderConsumer, err)
-	}
-	return consumer, nil
-}
-
-// MendConsumer brings a consumer of ours back that somebody has paused or pointed at other subjects. It does nothing to
-// one that is as it should be.
-func MendConsumer(ctx context.Context, js jetstream.JetStream, consumer jetstream.Consumer) error {
-	info := consumer.CachedInfo()
-	subject := WorkSubject(info.Name)
-	if info.Stream == StreamReply {
-		subject = replyPrefix + "*"
-	}
-	if info.Config.FilterSubject != subject || len(info.Config.FilterSubjects) > 0 {
-		config := info.Config
-		config.FilterSubject, config.FilterSubjects = subject, nil
-		if _, err := js.UpdateConsumer(ctx, info.Stream, config); err != nil {
-			return fmt.Errorf("mend consumer %s: %w", info.Name, err)
-		}
-	}
-	if info.Paused {
-		if _, err := js.ResumeConsumer(ctx, info.Stream, info.Name); err != nil {
-			return fmt.Errorf("resume consumer %s: %w", info.Name, err)
-		}
-	}
-	return nil
-}
-
-// consumerConfig has no MaxDeliver: a message past it would stay in a work queue for ever, delivered to nobody. The SDK
-// gives up on a request after MaxDeliveries by saying so in a reply.
-func consumerConfig(name, subject string) jetstream.ConsumerConfig {
-	return jetstream.ConsumerConfig{
-		Durable: name, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy, AckWait: AckWait,
-		MaxDeliver: -1, MaxAckPending: maxAckPending, MaxWaiting: maxWaiting,
-	}
 }

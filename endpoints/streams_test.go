@@ -162,5 +162,5 @@ func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 	if !errors.As(err, &left) || left.Left["stuck"] != 1 {
 		t.Errorf("error %v", err)
 	}
-	eventually(t, "the handler is gone", func() bool { return len(svc.endpoints[0].room.deliveries()) == 0 })
+	eventually(t, "the handler is gone", func() bool { return len(svc.endpoints[0].work.room.deliveries()) == 0 })
 }

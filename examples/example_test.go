@@ -66,7 +66,7 @@ func ask(ctx context.Context, nc *nats.Conn) []endpoints.Slot {
 	must(err)
 	_, err = endpoints.EnsureStreams(ctx, js, endpoints.StreamConfig{})
 	must(err)
-	must(endpoints.EnsureConsumer(ctx, js, "price"))
+	must(endpoints.EnsureConsumer(ctx, js, "price", endpoints.ConsumerSettings{}))
 	replies, err := endpoints.EnsureRecorder(ctx, js)
 	must(err)
 

@@ -73,7 +73,7 @@ func (n *Node) ensureEndpoint(ctx context.Context, endpoint string) (int64, erro
 	}
 	timed, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	if err := endpoints.EnsureConsumer(timed, n.js, endpoint); err != nil {
+	if err := endpoints.EnsureConsumer(timed, n.js, endpoint, endpoints.ConsumerSettings{}); err != nil {
 		return epoch, err
 	}
 	n.endpoints.known[endpoint] = true

@@ -68,7 +68,7 @@ func ask(t *testing.T, nc *nats.Conn, keys []string) map[string]string {
 	check(t, err)
 	_, err = endpoints.EnsureStreams(t.Context(), js, endpoints.StreamConfig{})
 	check(t, err)
-	check(t, endpoints.EnsureConsumer(t.Context(), js, statements.Endpoint))
+	check(t, endpoints.EnsureConsumer(t.Context(), js, statements.Endpoint, endpoints.ConsumerSettings{}))
 	replies, err := endpoints.EnsureRecorder(t.Context(), js)
 	check(t, err)
 	meta := endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: endpoints.ModeBatch}

@@ -1,0 +1,178 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// AckWait is how long a delivered message may go without a sign of life before it is delivered again. A reader ticks
+// at a third of it.
+const AckWait = 15 * time.Second
+
+// RecorderAckWait is AckWait for replies and dead letters. Recording takes milliseconds; what a dead node had fetched is
+// not to wait long.
+const RecorderAckWait = 5 * time.Second
+
+// How often a request is delivered without being answered.
+const (
+	// DefaultDeliveries is after how many deliveries a request is answered with CodeDeliveries instead of being run:
+	// something in it kills its services, and in smaller pieces the node can find out what. JetStream counts every
+	// delivery alike, those too that a service handed back because it was stopping, so the limit is over what a
+	// deployment of many instances takes.
+	DefaultDeliveries = 12
+	// SuspectDeliveries is the same for a request that is a piece of one given up so.
+	SuspectDeliveries = 3
+	// MaxDeliver is after how many deliveries the server delivers a request no more, whoever its services are. A node
+	// then removes it.
+	MaxDeliver = 20
+)
+
+// maxAckPending bounds the messages of one consumer that are out at once, over all its readers; maxWaiting the readers
+// that wait at once.
+const (
+	maxAckPending = 10_000
+	maxWaiting    = 4096
+)
+
+// metaConcurrency is the key of a consumer's metadata under which operators set an endpoint's concurrency.
+const metaConcurrency = "tranche-concurrency"
+
+// ConsumerSettings is what operators may set for an endpoint while its services run.
+type ConsumerSettings struct {
+	// Concurrency of each instance; 0 leaves it to the service.
+	Concurrency int
+}
+
+func (s ConsumerSettings) metadata() map[string]string {
+	if s.Concurrency == 0 {
+		return nil
+	}
+	return map[string]string{metaConcurrency: strconv.Itoa(s.Concurrency)}
+}
+
+// SettingsOf reads the settings from a consumer. What cannot be read counts as not set.
+func SettingsOf(info *jetstream.ConsumerInfo) ConsumerSettings {
+	n, err := strconv.Atoi(info.Config.Metadata[metaConcurrency])
+	if err != nil || n < 1 || n > MaxConcurrency {
+		return ConsumerSettings{}
+	}
+	return ConsumerSettings{Concurrency: n}
+}
+
+// EnsureConsumer creates the durable consumer that the instances of an endpoint share, or brings it to date.
+func EnsureConsumer(ctx context.Context, js jetstream.JetStream, endpoint string, settings ConsumerSettings) error {
+	if err := ValidateName(endpoint); err != nil {
+		return err
+	}
+	config := consumerConfig(ConsumerName(endpoint), WorkSubject(endpoint))
+	config.Metadata = settings.metadata()
+	if _, err := js.CreateOrUpdateConsumer(ctx, StreamWork, config); err != nil {
+		return fmt.Errorf("ensure consumer of endpoint %s: %w", endpoint, err)
+	}
+	return nil
+}
+
+// EnsureStageConsumer creates the durable consumer through which the instances of a flow read the replies to what the
+// flow has asked, or brings it to date.
+func EnsureStageConsumer(ctx context.Context, js jetstream.JetStream, endpoint string) error {
+	if err := ValidateName(endpoint); err != nil {
+		return err
+	}
+	config := consumerConfig(ConsumerName(endpoint), StageSubjects(endpoint))
+	if _, err := js.CreateOrUpdateConsumer(ctx, StreamStage, config); err != nil {
+		return fmt.Errorf("ensure stage consumer of endpoint %s: %w", endpoint, err)
+	}
+	return nil
+}
+
+// EnsureRecorder creates the durable consumer through which nodes read replies, or brings it to date, and returns it.
+func EnsureRecorder(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+	return ensureReader(ctx, js, StreamReply, RecorderConsumer, replyPrefix+"*")
+}
+
+// EnsureCollector creates the durable consumer through which nodes read dead letters, or brings it to date, and returns
+// it.
+func EnsureCollector(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+	return ensureReader(ctx, js, StreamDead, CollectorConsumer, deadPrefix+"*")
+}
+
+func ensureReader(
+	ctx context.Context, js jetstream.JetStream, stream, name, subject string,
+) (jetstream.Consumer, error) {
+	config := consumerConfig(name, subject)
+	config.AckWait, config.MaxDeliver = RecorderAckWait, -1 // a node gives back what it cannot record now, for ever
+	consumer, err := js.CreateOrUpdateConsumer(ctx, stream, config)
+	if err != nil {
+		return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
+	}
+	return consumer, nil
+}
+
+// MendConsumer brings a consumer of ours back that somebody has paused or pointed at other subjects. It does nothing to
+// one that is as it should be.
+func MendConsumer(ctx context.Context, js jetstream.JetStream, consumer jetstream.Consumer) error {
+	info := consumer.CachedInfo()
+	subject := subjectOf(info)
+	if info.Config.FilterSubject != subject || len(info.Config.FilterSubjects) > 0 {
+		config := info.Config
+		config.FilterSubject, config.FilterSubjects = subject, nil
+		if _, err := js.UpdateConsumer(ctx, info.Stream, config); err != nil {
+			return fmt.Errorf("mend consumer %s: %w", info.Name, err)
+		}
+	}
+	if info.Paused {
+		if _, err := js.ResumeConsumer(ctx, info.Stream, info.Name); err != nil {
+			return fmt.Errorf("resume consumer %s: %w", info.Name, err)
+		}
+	}
+	return nil
+}
+
+// SetConsumer brings the settings of an endpoint's consumer to what they should be. It does nothing when they are.
+func SetConsumer(
+	ctx context.Context, js jetstream.JetStream, consumer jetstream.Consumer, settings ConsumerSettings,
+) error {
+	info := consumer.CachedInfo()
+	if SettingsOf(info) == settings {
+		return nil
+	}
+	config := info.Config
+	config.Metadata = maps.Clone(config.Metadata)
+	delete(config.Metadata, metaConcurrency)
+	for key, value := range settings.metadata() {
+		if config.Metadata == nil {
+			config.Metadata = map[string]string{}
+		}
+		config.Metadata[key] = value
+	}
+	if _, err := js.UpdateConsumer(ctx, info.Stream, config); err != nil {
+		return fmt.Errorf("set consumer %s: %w", info.Name, err)
+	}
+	return nil
+}
+
+// subjectOf returns what a consumer of ours has to read.
+func subjectOf(info *jetstream.ConsumerInfo) string {
+	switch info.Stream {
+	case StreamReply:
+		return replyPrefix + "*"
+	case StreamDead:
+		return deadPrefix + "*"
+	case StreamStage:
+		return StageSubjects(info.Name)
+	default:
+		return WorkSubject(info.Name)
+	}
+}
+
+func consumerConfig(name, subject string) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable: name, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy, AckWait: AckWait,
+		MaxDeliver: MaxDeliver, MaxAckPending: maxAckPending, MaxWaiting: maxWaiting,
+	}
+}

@@ -1,0 +1,173 @@
+package endpoints
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+)
+
+const (
+	pullMaxBytes  = 8 << 20
+	pullOverhead  = 4 << 10 // subjects and the acknowledgement subject, which count as bytes of a pull
+	pullHeartbeat = 400 * time.Millisecond
+	// settle is how long an open pull is left alone when the service stops. Ending it at once would lose what the
+	// server is just sending: it would rest unseen until its AckWait is over.
+	settle = 100 * time.Millisecond
+)
+
+// puller fetches messages from one durable consumer, within its room, and has each dealt with in a goroutine. An
+// endpoint has one for its requests; a flow has another for the replies to what it has asked.
+type puller struct {
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	stream   string
+	endpoint string
+	// ensure makes the consumer where there is none.
+	ensure func(context.Context) error
+	// deal takes one message that is held all the way to its acknowledgement, and returns how many items a handler saw,
+	// and for how long.
+	deal func(scope, requestID, jetstream.Msg) (items int, took time.Duration)
+
+	log      *zap.Logger
+	room     *room
+	consumer Incarnation
+	beat     *time.Ticker // at a third of the consumer's AckWait
+	bound    bool         // has been, once
+}
+
+// newPuller returns a puller of the endpoint's consumer on a stream.
+func (s *Service) newPuller(stream, endpoint string, room *room, log *zap.Logger) *puller {
+	p := &puller{nc: s.nc, js: s.outbox.js, stream: stream, endpoint: endpoint, log: log, room: room}
+	p.consumer.Ask = p.consumerMade
+	return p
+}
+
+// run fetches until ctx ends and every message held has been dealt with.
+func (p *puller) run(ctx context.Context, scope scope) error {
+	p.beat = time.NewTicker(AckWait / 3) // until bind knows better
+	defer p.beat.Stop()
+	ended := make(chan struct{})
+	var ticker, jobs sync.WaitGroup
+	ticker.Go(func() { p.tick(ended) })
+	err := p.fetchAll(ctx, scope, &jobs)
+	jobs.Wait()
+	close(ended)
+	ticker.Wait()
+	return err
+}
+
+// fetchAll binds to the consumer, fetches, and binds again whenever fetching fails. It returns nil when ctx ends.
+func (p *puller) fetchAll(ctx context.Context, scope scope, jobs *sync.WaitGroup) error {
+	reconnected := p.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer p.nc.RemoveStatusListener(reconnected)
+	for {
+		consumer, err := p.bind(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for err == nil && ctx.Err() == nil {
+			err = p.fetch(ctx, scope, consumer, jobs, reconnected)
+		}
+		if ctx.Err() == nil {
+			p.log.Debug("fetching ended; binding again", zap.Error(err))
+		}
+	}
+}
+
+// fetch asks for as many messages as there is room for and has each dealt with as it comes. It returns when the
+// server has ended the pull, and with an error when it did so for any reason but time or size.
+func (p *puller) fetch(
+	ctx context.Context, scope scope, consumer jetstream.Consumer, jobs *sync.WaitGroup, reconnected <-chan nats.Status,
+) error {
+	n, held, err := p.room.wait(ctx)
+	if err != nil {
+		return nil // ctx has ended; the caller sees it
+	}
+	// Before the pull: what a consumer made after this delivers is then not taken for its own, which costs a delivery.
+	made := p.consumer.Current()
+	if made.IsZero() {
+		return errNoConsumer
+	}
+	pull, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	keep := context.AfterFunc(ctx, func() {
+		_ = wait(pull, settle) // ends sooner with the pull
+		cancel()
+	})
+	defer keep()
+	// A limit below the size of one message would stall the pull without a word.
+	room := max(pullMaxBytes-held, int(p.nc.MaxPayload())+pullOverhead)
+	batch, err := consumer.Fetch(n, jetstream.FetchContext(pull), jetstream.FetchHeartbeat(pullHeartbeat),
+		jetstream.FetchMaxBytes(room))
+	if err != nil {
+		return err
+	}
+	for messages := batch.Messages(); ; {
+		select {
+		case msg, more := <-messages:
+			if !more {
+				return batch.Error()
+			}
+			// Held here and not by the job, so that the next fetch counts it.
+			if id, isNew := p.hold(delivery{msg, made}); isNew {
+				jobs.Go(func() { p.handle(scope, id, msg) })
+			}
+		case <-reconnected:
+			cancel() // the pull was lost with the connection; what has arrived is still in messages
+		}
+	}
+}
+
+// tick tells the server, in time, that what is held is being worked on.
+func (p *puller) tick(ended <-chan struct{}) {
+	for {
+		select {
+		case <-ended:
+			return
+		case <-p.beat.C:
+		}
+		p.sendSigns()
+	}
+}
+
+func (p *puller) sendSigns() {
+	held := p.room.deliveries()
+	if len(held) == 0 {
+		return
+	}
+	made := p.consumer.Current()
+	for _, d := range held {
+		if !d.made.Equal(made) {
+			continue // it would keep another request from being delivered again
+		}
+		if err := d.msg.InProgress(); err != nil {
+			p.log.Debug("a sign of life could not be sent", zap.Error(err))
+		}
+	}
+}
+
+// hold notes a delivered message. It returns false when there is nothing to do: the message was delivered again while
+// it is being dealt with, and one acknowledgement will settle both deliveries.
+func (p *puller) hold(d delivery) (id requestID, isNew bool) {
+	meta, err := d.msg.Metadata()
+	if err != nil { // not a JetStream message; there is nothing to acknowledge
+		p.log.Error("a message without JetStream metadata is dropped", zap.Error(err))
+		return id, false
+	}
+	id = requestID{meta.Sequence.Stream, meta.Timestamp.UnixNano()}
+	return id, p.room.hold(id, d)
+}
+
+// handle deals with one message that is held, and lets go of it.
+func (p *puller) handle(scope scope, id requestID, msg jetstream.Msg) {
+	items, took := 0, time.Duration(0)
+	defer func() { p.room.drop(id, items, took) }()
+	items, took = p.deal(scope, id, msg)
+}
