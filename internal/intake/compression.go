@@ -14,8 +14,8 @@ import (
 // maxWindow is the most history that zstd data may ask for: enough for every level up to 20 without --long.
 const maxWindow = 32 << 20
 
-// decompress returns what r holds, unpacked when it is gzip or zstd. A limit of 0 is none.
-func decompress(r io.Reader, limit int64) (*bufio.Reader, error) {
+// decompress returns what r holds, unpacked when it is gzip or zstd, within the limits of cfg.
+func decompress(r io.Reader, cfg Config) (*bufio.Reader, error) {
 	source := &sourceReader{r: r}
 	packed := bufio.NewReaderSize(source, bufferBytes)
 	start, err := packed.Peek(4)
@@ -26,7 +26,7 @@ func decompress(r io.Reader, limit int64) (*bufio.Reader, error) {
 	if open == nil {
 		return packed, nil
 	}
-	unpacked := &unpackReader{kind: kind, source: source, limit: limit}
+	unpacked := &unpackReader{kind: kind, source: source, limit: cfg.MaxDecompressed, ratio: cfg.MaxRatio}
 	if unpacked.r, err = open(packed); err != nil {
 		return nil, unpacked.explain(err)
 	}
@@ -58,14 +58,16 @@ func openZstd(r io.Reader) (io.Reader, error) {
 		zstd.WithDecoderMaxWindow(maxWindow))
 }
 
-// sourceReader remembers an error of the reader below, so that it is not taken for broken data.
+// sourceReader counts, and remembers an error of the reader below, so that it is not taken for broken data.
 type sourceReader struct {
-	r   io.Reader
-	err error
+	r    io.Reader
+	seen int64
+	err  error
 }
 
 func (s *sourceReader) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
+	s.seen += int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.err = err
 	}
@@ -77,17 +79,22 @@ type unpackReader struct {
 	kind   string
 	r      io.Reader
 	source *sourceReader
-	limit  int64
+	limit  int64 // 0: none
+	ratio  int
 	seen   int64
 }
 
 func (u *unpackReader) Read(p []byte) (int, error) {
 	n, err := u.r.Read(p)
 	u.seen += int64(n)
-	if u.limit > 0 && u.seen > u.limit {
+	switch {
+	case u.limit > 0 && u.seen > u.limit:
 		return 0, &InputError{Reason: fmt.Sprintf(
 			"the %s data unpacks to more than the limit of %d bytes; send it in parts, or have the limit raised",
 			u.kind, u.limit)}
+	case u.seen > ratioFrom && u.seen/int64(u.ratio) > u.source.seen:
+		return 0, &InputError{Reason: fmt.Sprintf("the %s data unpacks to more than %d times its size, as no list of items "+
+			"does; check the file, and send it unpacked if it is right", u.kind, u.ratio)}
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return n, u.explain(err)

@@ -155,3 +155,36 @@ func TestReadErrorInsideCompression(t *testing.T) {
 type failingReader struct{ err error }
 
 func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
+
+// A bomb of blank lines is given up long before anybody has read through it; what packs well but not madly is taken.
+func TestABombIsGivenUp(t *testing.T) {
+	t.Parallel()
+	head, blank := []byte("id,a\n1,2\n"), bytes.Repeat([]byte("\n"), 64<<20)
+	well := stream("id,a\n", "1,"+strings.Repeat("as ever ", 10)+"\n")
+	well.left = 9 << 20 / len(well.body)
+	good, err := io.ReadAll(well)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, pack := range map[string]func([]byte) []byte{
+		"gzip": func(in []byte) []byte { return gzipped(t, in) },
+		"zstd": func(in []byte) []byte { return zstandard(t, in) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := readAll(bytes.NewReader(pack(append(bytes.Clone(head), blank...))), intake.Config{})
+			var whole *intake.InputError
+			if !errors.As(err, &whole) || !strings.Contains(whole.Reason, "more than 200 times its size") ||
+				whole.Line == 0 || whole.Line > 20<<20 {
+				t.Errorf("got %v; want an end at the ratio", err)
+			}
+			if _, err := readAll(bytes.NewReader(pack(head)), intake.Config{MaxRatio: 1}); err != nil {
+				t.Errorf("a small one: %v", err)
+			}
+			packs := len(good) / len(pack(good))
+			if _, err := readAll(bytes.NewReader(pack(good)), intake.Config{MaxRatio: 2 * packs}); err != nil {
+				t.Errorf("rows that pack %d times: %v", packs, err)
+			}
+		})
+	}
+}

@@ -1,6 +1,9 @@
 package intake
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Format is the way rows are written.
 type Format string
@@ -16,7 +19,12 @@ const (
 const (
 	DefaultMaxFieldBytes = 1 << 20
 	DefaultMaxRowBytes   = 8 << 20
+	DefaultMaxDepth      = 128
+	DefaultMaxRatio      = 200
 )
+
+// ratioFrom is how many bytes compressed input may unpack to before anybody asks how few it came in.
+const ratioFrom = 8 << 20
 
 // MaxKeyBytes is the length of the longest key.
 const MaxKeyBytes = 512
@@ -37,6 +45,12 @@ type Config struct {
 	MaxRowBytes int
 	// MaxDecompressed limits what compressed input may unpack to, in bytes. Zero: no limit; memory is bounded anyhow.
 	MaxDecompressed int64
+	// MaxRatio limits how many times its size compressed input may unpack to, once it is more than 8 MiB. Rows that say
+	// something stay far below it; a bomb does not. Zero: DefaultMaxRatio.
+	MaxRatio int
+	// MaxDepth limits how deep a row of NDJSON is nested, its own object included. Zero: DefaultMaxDepth, which is also
+	// what services take.
+	MaxDepth int
 }
 
 func (c Config) withDefaults() Config {
@@ -46,6 +60,8 @@ func (c Config) withDefaults() Config {
 	if c.MaxRowBytes == 0 {
 		c.MaxRowBytes = max(DefaultMaxRowBytes, c.MaxFieldBytes)
 	}
+	c.MaxRatio = cmp.Or(c.MaxRatio, DefaultMaxRatio)
+	c.MaxDepth = cmp.Or(c.MaxDepth, DefaultMaxDepth)
 	return c
 }
 
@@ -67,6 +83,10 @@ func (c Config) validate() error {
 		return fmt.Errorf("intake: MaxRowBytes is %d, less than MaxFieldBytes, %d", c.MaxRowBytes, c.MaxFieldBytes)
 	case c.MaxDecompressed < 0:
 		return fmt.Errorf("intake: MaxDecompressed is %d; it must not be negative", c.MaxDecompressed)
+	case c.MaxRatio < 1:
+		return fmt.Errorf("intake: MaxRatio is %d; it must be 1 or more", c.MaxRatio)
+	case c.MaxDepth < 1:
+		return fmt.Errorf("intake: MaxDepth is %d; it must be 1 or more", c.MaxDepth)
 	}
 	return nil
 }

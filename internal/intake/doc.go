@@ -9,12 +9,13 @@
 //     {"id":"7","name":"Ann"}. No types are guessed; a number stays a string, so that 007 and 1e3 arrive as they were
 //     written. Blank lines are skipped, a byte order mark at the start too, and a line break inside quotes becomes \n.
 //   - NDJSON: each line is an object and is taken as it is, numbers and escapes untouched. Blank lines are skipped. A
-//     name that stands twice in an object is refused, for readers disagree about which one counts.
+//     name that stands twice in an object is refused, for readers disagree about which one counts. So is what is nested
+//     deeper than services read.
 //
 // # What it guarantees
 //
 // Memory does not grow with the input: it is bounded by Config.MaxRowBytes and, for compressed input, by a window of 32
-// MiB. That also holds for a quote that is never closed and for a decompression bomb. Whatever comes out can be stored
+// MiB. That also holds for a quote that is never closed. A decompression bomb is given up at Config.MaxRatio. Whatever comes out can be stored
 // in PostgreSQL: text and keys hold no NUL, not even as an escape.
 //
 // The first error ends the stream. A *RowError names the line, the field and the remedy; an *InputError speaks of the

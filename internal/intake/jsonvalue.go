@@ -45,6 +45,30 @@ func appendCompact(dst, value []byte) []byte {
 	return append(dst, value[start:]...)
 }
 
+// deeper reports whether valid JSON is nested deeper than depth. Most has too few brackets to need a closer look.
+func deeper(value []byte, depth int) bool {
+	if len(value) <= 2*depth || bytes.Count(value, []byte("["))+bytes.Count(value, []byte("{")) <= depth {
+		return false
+	}
+	level, quoted := 0, false
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[', c == '{':
+			if level++; level > depth {
+				return true
+			}
+		case c == ']', c == '}':
+			level--
+		}
+	}
+	return false
+}
+
 // kindName names a JSON value in a message.
 func kindName(kind jsontext.Kind) string {
 	switch kind {

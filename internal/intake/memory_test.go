@@ -48,18 +48,20 @@ func TestMemoryIsFlat(t *testing.T) {
 	tests := map[string]struct {
 		in  func() io.Reader
 		bad bool // an error ends it early
+		cfg intake.Config
 	}{
-		"csv":               {func() io.Reader { return stream("id,a\n", "1,\""+long+"\n"+long+"\"\n") }, false},
-		"ndjson":            {func() io.Reader { return stream("", `{"id":1,"a":"`+long+`","b": "`+long+`"}`+"\n") }, false},
-		"an unclosed quote": {func() io.Reader { return stream("id,a\n1,\"", long+"\n") }, true},
-		"one endless line":  {func() io.Reader { return stream("id,a\n1", ","+long) }, true},
-		"endless JSON":      {func() io.Reader { return stream(`{"id":1,"a":[`, `"`+long+`",`) }, true},
-		"blank lines":       {func() io.Reader { return io.LimitReader(stream("id,a\n1,2\n", "\n\n\n\n"), 2<<20) }, false},
-		"a bomb":            {func() io.Reader { return bomb(t) }, false},
+		"csv":               {func() io.Reader { return stream("id,a\n", "1,\""+long+"\n"+long+"\"\n") }, false, intake.Config{}},
+		"ndjson":            {func() io.Reader { return stream("", `{"id":1,"a":"`+long+`","b": "`+long+`"}`+"\n") }, false, intake.Config{}},
+		"an unclosed quote": {func() io.Reader { return stream("id,a\n1,\"", long+"\n") }, true, intake.Config{}},
+		"one endless line":  {func() io.Reader { return stream("id,a\n1", ","+long) }, true, intake.Config{}},
+		"endless JSON":      {func() io.Reader { return stream(`{"id":1,"a":[`, `"`+long+`",`) }, true, intake.Config{}},
+		"blank lines":       {func() io.Reader { return io.LimitReader(stream("id,a\n1,2\n", "\n\n\n\n"), 2<<20) }, false, intake.Config{}},
+		"a bomb":            {func() io.Reader { return bomb(t) }, true, intake.Config{}},
+		"a bomb let in":     {func() io.Reader { return bomb(t) }, false, intake.Config{MaxRatio: 1000}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			r, err := intake.Open(test.in(), intake.Config{})
+			r, err := intake.Open(test.in(), test.cfg)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,6 +15,7 @@ import (
 type ndjsonReader struct {
 	lines    *lineReader
 	maxField int
+	maxDepth int
 	key      string // empty until the first row decides
 	quoted   []byte // the key's name as it usually stands in JSON
 
@@ -23,7 +24,9 @@ type ndjsonReader struct {
 }
 
 func newNDJSON(lines *lineReader, cfg Config) *ndjsonReader {
-	n := &ndjsonReader{lines: lines, maxField: cfg.MaxFieldBytes, dec: jsontext.NewDecoder(new(bytes.Buffer))}
+	n := &ndjsonReader{
+		lines: lines, maxField: cfg.MaxFieldBytes, maxDepth: cfg.MaxDepth, dec: jsontext.NewDecoder(new(bytes.Buffer)),
+	}
 	n.setKey(cfg.Key)
 	return n
 }
@@ -97,6 +100,9 @@ func (n *ndjsonReader) check(line []byte) (key string, err error) {
 			return "", n.explain(err)
 		case len(value) > n.maxField:
 			return "", n.errorAt(n.field(), "larger than %s; shorten it, or raise the limit", size(n.maxField))
+		case deeper(value, n.maxDepth-1):
+			return "", n.errorAt(n.field(), "nested deeper than %d, with the row's own object, which services do not take; "+
+				"flatten it, or send it as a string", n.maxDepth)
 		case nul, mayHoldNUL && hasEscapedNUL(value):
 			return "", n.errorAt(n.field(), `holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`)
 		case isKey:

@@ -45,7 +45,7 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	plain, err := decompress(r, cfg.MaxDecompressed)
+	plain, err := decompress(r, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -347,6 +347,11 @@ func TestBadInput(t *testing.T) {
 			"{\"id\":1,\"a\":\"123456789\"}\n", small,
 			`line 1, field "a": larger than 10 bytes; shorten it, or raise the limit`,
 		},
+		"deep JSON": {
+			"{\"id\":1}\n{\"id\":2,\"a\":[\"[[[[[[[[[[[[\",[[{}]]]}\n", intake.Config{MaxDepth: 4},
+			`line 2, field "a": nested deeper than 4, with the row's own object, which services do not take; ` +
+				`flatten it, or send it as a string`,
+		},
 		"a large JSON line": {
 			"{\"id\":1,\"a\":\"12345\",\"b\":\"12345\"}\n", small,
 			`line 1: the line is larger than 30 bytes; write one object a line, shorten it, or raise the limit`,
@@ -367,6 +372,8 @@ func TestBadInput(t *testing.T) {
 			"id\n1\n", intake.Config{MaxRowBytes: 5},
 			`intake: MaxRowBytes is 5, less than MaxFieldBytes, 1048576`,
 		},
+		"a negative ratio": {"id\n1\n", intake.Config{MaxRatio: -1}, `intake: MaxRatio is -1; it must be 1 or more`},
+		"a negative depth": {"id\n1\n", intake.Config{MaxDepth: -1}, `intake: MaxDepth is -1; it must be 1 or more`},
 		"a negative maximum": {
 			"id\n1\n", intake.Config{MaxDecompressed: -5},
 			`intake: MaxDecompressed is -5; it must not be negative`,
@@ -465,5 +472,23 @@ func TestPayloadIsOverwrittenInPlace(t *testing.T) {
 	}
 	if string(item.Payload) != `{"id":"2"}` || cap(item.Payload) != 100 {
 		t.Errorf("got %s in %d bytes", item.Payload, cap(item.Payload))
+	}
+}
+
+// What services take at the deepest is taken, and no more.
+func TestDepth(t *testing.T) {
+	t.Parallel()
+	for _, open := range []string{"[", `{"a":`} {
+		end := map[string]string{"[": "]", `{"a":`: "}"}[open]
+		nested := func(n int) string {
+			return `{"id":1,"d":` + strings.Repeat(open, n) + "1" + strings.Repeat(end, n) + "}\n"
+		}
+		if _, err := readAll(strings.NewReader(nested(intake.DefaultMaxDepth-1)), intake.Config{}); err != nil {
+			t.Errorf("%s: %v", open, err)
+		}
+		if _, err := readAll(strings.NewReader(nested(intake.DefaultMaxDepth)), intake.Config{}); err == nil ||
+			!strings.Contains(err.Error(), "line 1") {
+			t.Errorf("%s one deeper: %v", open, err)
+		}
 	}
 }
