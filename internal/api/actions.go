@@ -2,11 +2,11 @@ package api
 
 import (
 	"context"
+	"io"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -16,12 +16,15 @@ const ActorHeader = "Tranche-Actor"
 // Anonymous is the actor of a change without the header.
 const Anonymous = "anonymous"
 
+// maxActorBytes bounds what the audit log is told.
+const maxActorBytes = 800 // 200 characters
+
 // Actor is who asks.
 type Actor struct {
 	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"who asks, for the audit log"`
 }
 
-// RerunSettings says which items to run again: exactly one of Failed, Keys and Codes.
+// RerunSettings says which items to run again: exactly one of Failed, Keys and Codes. As JSON it takes 16 MiB at most.
 type RerunSettings struct {
 	Failed   bool     `json:"failed,omitempty" doc:"all items that failed"`
 	Keys     []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items, failed or done"`
@@ -49,8 +52,13 @@ type Cancelled struct {
 func (s *Server) registerActions(api huma.API) {
 	register(s, api, huma.Operation{
 		OperationID: "rerun", Method: http.MethodPost, Path: "/runs/{run}/rerun", Summary: "Run items again",
-		MaxBodyBytes: 64 << 20,
+		Description: "The body is 16 MiB at most; more keys go in several requests.",
 	}, s.rerun)
+	// Only described: with a body of its own huma would hold all of it in memory, several times.
+	described := api.OpenAPI().Paths["/runs/{run}/rerun"].Post
+	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
+		Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[RerunSettings]()),
+	}}}
 	register(s, api, huma.Operation{
 		OperationID: "cancel-run", Method: http.MethodPost, Path: "/runs/{run}/cancel", Summary: "Cancel a run",
 	}, s.cancel)
@@ -59,23 +67,26 @@ func (s *Server) registerActions(api huma.API) {
 type rerunInput struct {
 	RunPath
 	Actor
-	Body RerunSettings
+
+	body io.Reader
+}
+
+// Resolve takes the body as it comes: it may be large.
+func (in *rerunInput) Resolve(ctx huma.Context) []error {
+	in.body = ctx.BodyReader()
+	return nil
 }
 
 func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
-	chosen := 0
-	for _, set := range []bool{in.Body.Failed, len(in.Body.Keys) > 0, len(in.Body.Codes) > 0} {
-		if set {
-			chosen++
-		}
+	set, err := readRerun(in.body)
+	if err != nil {
+		drain(in.body)
+		return Rerun{}, err
 	}
-	if chosen != 1 {
-		return Rerun{}, &inputError{"choose one of failed, keys and codes"}
+	if err := chooseOne("failed, keys and codes", set.Failed, len(set.Keys) > 0, len(set.Codes) > 0); err != nil {
+		return Rerun{}, err
 	}
-	if in.Body.Chunk > bitfield.Size {
-		return Rerun{}, &inputError{"chunk is at most 8192"}
-	}
-	if err := s.mayChange(); err != nil {
+	if err := s.mayChange(in.Name); err != nil {
 		return Rerun{}, err
 	}
 	id, err := s.store.Resolve(ctx, in.Run)
@@ -83,8 +94,8 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 		return Rerun{}, err
 	}
 	done, err := s.engine.Rerun(ctx, workqueue.RerunRequest{
-		Run: id, Actor: in.Name, Chunk: in.Body.Chunk, InFlight: in.Body.InFlight,
-		Select: workqueue.Selection{Failed: in.Body.Failed, Keys: in.Body.Keys, Codes: in.Body.Codes},
+		Run: id, Actor: in.Name, Chunk: set.Chunk, InFlight: set.InFlight,
+		Select: workqueue.Selection{Failed: set.Failed, Keys: set.Keys, Codes: set.Codes},
 	})
 	if err != nil {
 		return Rerun{}, err
@@ -96,13 +107,36 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	return out, nil
 }
 
+// chooseOne refuses a selection of which not exactly one way is used.
+func chooseOne(ways string, used ...bool) error {
+	chosen := 0
+	for _, u := range used {
+		if u {
+			chosen++
+		}
+	}
+	if chosen != 1 {
+		return &inputError{"choose one of " + ways}
+	}
+	return nil
+}
+
+// drain reads the rest of a body that was refused: a client that is still sending would otherwise see its connection
+// reset instead of the answer.
+func drain(body io.Reader) {
+	if timed, ok := body.(*timedBody); ok {
+		timed.within(drainTimeout)
+	}
+	_, _ = io.CopyN(io.Discard, body, maxDrained) // as much as there is
+}
+
 type cancelInput struct {
 	RunPath
 	Actor
 }
 
 func (s *Server) cancel(ctx context.Context, in *cancelInput) (Cancelled, error) {
-	if err := s.mayChange(); err != nil {
+	if err := s.mayChange(in.Name); err != nil {
 		return Cancelled{}, err
 	}
 	id, err := s.store.Resolve(ctx, in.Run)

@@ -109,7 +109,7 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 		case workqueue.OutcomeDone, workqueue.OutcomeFailed, workqueue.OutcomeMissing:
 			all = append(all, o)
 		default:
-			return nil, &inputError{"state " + strconv.Quote(state) + " is not done, failed or missing"}
+			return nil, &inputError{"state " + strconv.Quote(cut(state, maxEchoed)) + " is not done, failed or missing"}
 		}
 	}
 	return all, nil

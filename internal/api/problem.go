@@ -32,6 +32,7 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 	p := &huma.ErrorModel{Status: status(err), Detail: detail(err)}
 	p.Title = http.StatusText(p.Status)
 	p.Errors = places(err)
+	bounded(p)
 	switch {
 	case p.Status < http.StatusInternalServerError:
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTooSlow):
@@ -58,6 +59,7 @@ func told(err error) (status int, found error) {
 		{as[*workqueue.AmbiguousError], http.StatusConflict},
 		{as[*workqueue.StateError], http.StatusConflict},
 		{as[*workqueue.NothingToRerunError], http.StatusConflict},
+		{as[*tooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*http.MaxBytesError], http.StatusRequestEntityTooLarge},
 	}
 	for _, k := range kinds {
@@ -153,5 +155,5 @@ func writeProblem(w http.ResponseWriter, status int, detail string) {
 func sendProblem(w http.ResponseWriter, p *huma.ErrorModel) {
 	w.Header().Set("Content-Type", problemType)
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // the caller is gone when this fails
+	_ = json.NewEncoder(w).Encode(bounded(p)) // the caller is gone when this fails
 }

@@ -24,8 +24,11 @@ var (
 	errTooSlow  = &awayError{"PostgreSQL or NATS has not answered in time; try again soon"}
 )
 
-// mayChange reports why runs cannot be started or changed: a node that is not ready keeps no session alive.
-func (s *Server) mayChange() error {
+// mayChange reports why this caller cannot start or change anything: a node that is not ready keeps no session alive.
+func (s *Server) mayChange(actor string) error {
+	if err := checkText("header "+ActorHeader, actor, maxActorBytes); err != nil {
+		return err
+	}
 	switch {
 	case s.isReady():
 		return nil

@@ -93,6 +93,7 @@ func (s *Server) routes() http.Handler {
 	settings := huma.DefaultConfig("Tranche", s.config.Version)
 	settings.CreateHooks = nil // no $schema members in the answers
 	settings.DocsPath = ""     // its page would load scripts from elsewhere
+	settings.Transformers = append(settings.Transformers, boundProblems)
 	settings.RejectUnknownQueryParameters = true
 	settings.Servers = []*huma.Server{{URL: Prefix}}
 	v1 := humago.NewWithPrefix(mux, Prefix, settings)

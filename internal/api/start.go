@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"mime"
 	"mime/multipart"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
@@ -35,6 +37,10 @@ const (
 	maxDrained      = 1 << 30 // of an input that was refused
 	drainTimeout    = 10 * time.Second
 	maxDecompressed = 1 << 40
+
+	maxNameBytes        = 200
+	maxSourceBytes      = 500
+	maxIdempotencyBytes = 500
 )
 
 // RunSettings is how to run the items that come with it. Either Endpoint or Plan is set.
@@ -134,7 +140,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
-	if err := s.mayChange(); err != nil {
+	if err := s.mayChange(in.Actor.Name); err != nil {
 		return Started{}, err
 	}
 	settings, items, err := settingsOf(r, in)
@@ -147,6 +153,7 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 	}
 	rows, err := intake.Open(wholeItems{items, r.Body}, intake.Config{
 		Format: intake.Format(settings.Format), Key: settings.Key, MaxDecompressed: maxDecompressed,
+		MaxDepth: endpoints.DefaultMaxDepth,
 	})
 	if err != nil {
 		return Started{}, err
@@ -188,7 +195,8 @@ func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error)
 	decoder := json.NewDecoder(io.LimitReader(part, maxSettings))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&settings); err != nil {
-		return settings, nil, &inputError{"part run: " + err.Error() + "; it must be one JSON object with the settings"}
+		return settings, nil, &inputError{"part run: " + cut(err.Error(), 2*maxEchoed) +
+			"; it must be one JSON object with the settings"}
 	}
 	items, err := namedPart(parts, PartItems)
 	return settings, items, err
@@ -211,7 +219,7 @@ func (in *startInput) settings() (RunSettings, error) {
 	for _, p := range in.Param {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok || name == "" {
-			return settings, &inputError{fmt.Sprintf("param %q is not name=value", p)}
+			return settings, &inputError{fmt.Sprintf("param %q is not name=value", cut(p, maxEchoed))}
 		}
 		settings.Params[name] = value
 	}
@@ -277,21 +285,34 @@ func (set *RunSettings) validate() error {
 		return &inputError{fmt.Sprintf("chunk is %d; it must lie between 1 and %d", set.Chunk, bitfield.Size)}
 	case set.InFlight < 0 || set.InFlight > gather.MaxInFlight:
 		return &inputError{fmt.Sprintf("in_flight is %d; it must lie between 1 and %d", set.InFlight, gather.MaxInFlight)}
+	case set.Priority < math.MinInt32 || set.Priority > math.MaxInt32:
+		return &inputError{fmt.Sprintf("priority is %d; it must lie between %d and %d", set.Priority, math.MinInt32,
+			math.MaxInt32)}
 	case set.Name == workqueue.LastRun:
 		return &inputError{`a run cannot be called "last", which always means the newest; choose another name`}
-	case len(set.Name) > 200 || strings.ContainsRune(set.Name, 0):
-		return &inputError{"a name has at most 200 bytes, and no NUL"}
+	}
+	for _, t := range []struct {
+		field, value string
+		most         int
+	}{
+		{"name", set.Name, maxNameBytes}, {"source", set.Source, maxSourceBytes}, {"plan_name", set.PlanName, maxNameBytes},
+		{"idempotency_key", set.IdempotencyKey, maxIdempotencyBytes}, {"key", set.Key, intake.MaxKeyBytes},
+	} {
+		if err := checkText(t.field, t.value, t.most); err != nil {
+			return err
+		}
 	}
 	switch workqueue.OnDuplicate(set.OnDuplicate) {
 	case "", workqueue.DuplicateError, workqueue.DuplicateSkip, workqueue.DuplicateAllow:
 	default:
-		return &inputError{fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow", set.OnDuplicate)}
+		return &inputError{fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow",
+			cut(set.OnDuplicate, maxEchoed))}
 	}
 	switch intake.Format(set.Format) {
 	case intake.Recognise, intake.CSV, intake.NDJSON:
 		return nil
 	default:
-		return &inputError{fmt.Sprintf("format is %q; it must be csv or ndjson", set.Format)}
+		return &inputError{fmt.Sprintf("format is %q; it must be csv or ndjson", cut(set.Format, maxEchoed))}
 	}
 }
 

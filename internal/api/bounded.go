@@ -1,0 +1,83 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// Bounds of what an answer that says no repeats of what was sent.
+const (
+	maxEchoed  = 100  // characters of one value
+	maxDetail  = 2000 // characters of a detail or message
+	maxDetails = 20   // places that are pointed at
+)
+
+// bounded cuts what a problem repeats of the request: an answer does not grow with it.
+func bounded(p *huma.ErrorModel) *huma.ErrorModel {
+	p.Detail = cut(p.Detail, maxDetail)
+	if more := len(p.Errors) - maxDetails; more > 0 {
+		p.Errors = append(p.Errors[:maxDetails:maxDetails], &huma.ErrorDetail{Message: fmt.Sprintf("and %d more", more)})
+	}
+	for _, e := range p.Errors {
+		e.Message, e.Location = cut(e.Message, maxDetail), cut(e.Location, 2*maxEchoed)
+		e.Value = echo(e.Value)
+	}
+	return p
+}
+
+// boundProblems is bounded for the problems that huma writes.
+func boundProblems(_ huma.Context, _ string, v any) (any, error) {
+	if p, ok := v.(*huma.ErrorModel); ok {
+		return bounded(p), nil
+	}
+	return v, nil
+}
+
+// echo returns a value as it may be repeated: itself when it is short, else the beginning of its JSON.
+func echo(value any) any {
+	switch v := value.(type) {
+	case nil, bool, int, int64, float64:
+		return v
+	case string:
+		return cut(v, maxEchoed)
+	}
+	text, err := json.Marshal(value)
+	if err != nil || len(text) <= maxEchoed {
+		return value
+	}
+	return cut(string(text), maxEchoed)
+}
+
+// cut shortens a text to so many characters, the last of which is then an ellipsis.
+func cut(s string, limit int) string {
+	count, end := 0, 0
+	for i := range s {
+		if count++; count == limit {
+			end = i
+		}
+		if count > limit {
+			return s[:end] + "…"
+		}
+	}
+	return s
+}
+
+// checkText refuses what PostgreSQL cannot store as text, and what is longer than a field holds.
+func checkText(field, value string, most int) error {
+	const fix = "; leave that out"
+	switch {
+	case !utf8.ValidString(value):
+		return &inputError{fmt.Sprintf("%s is not valid UTF-8: %q%s", field, cut(value, maxEchoed), fix)}
+	case strings.IndexByte(value, 0) >= 0:
+		return &inputError{fmt.Sprintf("%s holds a NUL, which PostgreSQL cannot store: %q%s", field, cut(value, maxEchoed),
+			fix)}
+	case len(value) > most:
+		return &inputError{fmt.Sprintf("%s has %d bytes, and at most %d are allowed; shorten it", field, len(value), most)}
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,174 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/intake"
+)
+
+// Bounds of a selection of items.
+const (
+	maxRerunBody  = 16 << 20
+	maxRerunKeys  = 100_000
+	maxRerunCodes = 1000
+	maxCodeBytes  = 200
+)
+
+// rerunReader reads RerunSettings token by token: what it costs is bounded by the limits, whatever is sent.
+type rerunReader struct {
+	dec *jsontext.Decoder
+	set RerunSettings
+}
+
+// readRerun reads the body of a re-run.
+func readRerun(body io.Reader) (RerunSettings, error) {
+	limited := &io.LimitedReader{R: body, N: maxRerunBody + 1}
+	r := &rerunReader{dec: jsontext.NewDecoder(limited)}
+	err := r.object()
+	if limited.N <= 0 {
+		err = &tooLargeError{fmt.Sprintf("the body is larger than %d MiB; run the items again in several requests",
+			maxRerunBody>>20)}
+	}
+	return r.set, err
+}
+
+// tooLargeError is about a body that is not read to its end.
+type tooLargeError struct{ detail string }
+
+func (e *tooLargeError) Error() string { return e.detail }
+
+func (r *rerunReader) object() error {
+	if kind := r.dec.PeekKind(); kind != '{' && kind != 0 {
+		return &inputError{`the body must be a JSON object, like {"failed":true}`}
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return r.broken(err)
+	}
+	for r.dec.PeekKind() == '"' {
+		name, err := r.dec.ReadToken()
+		if err != nil {
+			return r.broken(err)
+		}
+		if err := r.member(name.String()); err != nil {
+			return err
+		}
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return r.broken(err)
+	}
+	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) { // the end has to be read: see timedBody
+		return &inputError{"more text after the JSON object of the body; send one object"}
+	}
+	return nil
+}
+
+func (r *rerunReader) member(name string) (err error) {
+	switch name {
+	case "failed":
+		r.set.Failed, err = r.boolean()
+	case "keys":
+		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
+	case "codes":
+		r.set.Codes, err = r.texts(name, maxRerunCodes, maxCodeBytes)
+	case "chunk":
+		r.set.Chunk, err = r.number(name, bitfield.Size)
+	case "in_flight":
+		r.set.InFlight, err = r.number(name, gather.MaxInFlight)
+	default:
+		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, chunk and in_flight",
+			cut(name, maxEchoed))}
+	}
+	return err
+}
+
+func (r *rerunReader) boolean() (bool, error) {
+	switch r.dec.PeekKind() {
+	case 't', 'f':
+		token, err := r.dec.ReadToken()
+		return err == nil && token.Bool(), r.broken(err)
+	default:
+		return false, r.wrong("failed", "true or false")
+	}
+}
+
+func (r *rerunReader) number(field string, most int) (int, error) {
+	if r.dec.PeekKind() != '0' {
+		return 0, r.wrong(field, "a number")
+	}
+	token, err := r.dec.ReadToken()
+	if err != nil {
+		return 0, r.broken(err)
+	}
+	text := token.String()
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > most {
+		return 0, &inputError{fmt.Sprintf("%s is %s; it must be a whole number from 0, which keeps it as it is, to %d", field,
+			cut(text, maxEchoed), most)}
+	}
+	return n, nil
+}
+
+func (r *rerunReader) texts(field string, most, bytes int) ([]string, error) {
+	if r.dec.PeekKind() != '[' {
+		return nil, r.wrong(field, "an array of strings")
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return nil, r.broken(err)
+	}
+	var all []string
+	for r.dec.PeekKind() == '"' {
+		token, err := r.dec.ReadToken()
+		if err != nil {
+			return nil, r.broken(err)
+		}
+		if len(all) == most {
+			return nil, &inputError{fmt.Sprintf("there are more than %d %s; run the items again in several requests", most,
+				field)}
+		}
+		text := token.String()
+		if err := checkText(fmt.Sprintf("%s[%d]", field, len(all)), text, bytes); err != nil {
+			return nil, err
+		}
+		all = append(all, text)
+	}
+	if r.dec.PeekKind() != ']' && r.dec.PeekKind() != 0 {
+		return nil, r.wrong(fmt.Sprintf("%s[%d]", field, len(all)), "a string")
+	}
+	_, err := r.dec.ReadToken()
+	return all, r.broken(err)
+}
+
+// wrong is for a value of another kind; one that is no JSON at all is broken.
+func (r *rerunReader) wrong(field, wanted string) error {
+	if r.dec.PeekKind() == 0 {
+		_, err := r.dec.ReadToken()
+		return r.broken(err)
+	}
+	return &inputError{field + " must be " + wanted}
+}
+
+// broken turns an error of the decoder into one about the body.
+func (r *rerunReader) broken(err error) error {
+	var slow net.Error
+	var syntax *jsontext.SyntacticError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &slow) && slow.Timeout():
+		return &inputError{"nothing more came of the body for too long; nothing was changed, send it again"}
+	case errors.As(err, &syntax):
+		return &inputError{fmt.Sprintf("the body is not valid JSON at byte %d: %v", syntax.ByteOffset+1, syntax.Err)}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return &inputError{`the body breaks off before its end; it must be a JSON object, like {"failed":true}`}
+	default:
+		return fmt.Errorf("read the body: %w", err)
+	}
+}
