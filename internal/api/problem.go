@@ -32,7 +32,6 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 	p := &huma.ErrorModel{Status: status(err), Detail: detail(err)}
 	p.Title = http.StatusText(p.Status)
 	p.Errors = places(err)
-	bounded(p)
 	switch {
 	case p.Status < http.StatusInternalServerError:
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTooSlow):
@@ -41,7 +40,7 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 	default:
 		s.log.Error("request failed", zap.Error(err))
 	}
-	return p
+	return bounded(p)
 }
 
 // told returns the error that is made for the caller, without the names of the operations around it, and its status;

@@ -15,8 +15,8 @@
 // # What it guarantees
 //
 // Memory does not grow with the input: it is bounded by Config.MaxRowBytes and, for compressed input, by a window of 32
-// MiB. That also holds for a quote that is never closed. A decompression bomb is given up at Config.MaxRatio. Whatever comes out can be stored
-// in PostgreSQL: text and keys hold no NUL, not even as an escape.
+// MiB. That also holds for a quote that is never closed. A decompression bomb is given up at Config.MaxRatio. Whatever
+// comes out can be stored in PostgreSQL: text and keys hold no NUL, not even as an escape.
 //
 // The first error ends the stream. A *RowError names the line, the field and the remedy; an *InputError speaks of the
 // input as a whole; anything else is an error of the reader below.
