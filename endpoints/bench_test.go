@@ -119,7 +119,7 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 		j := &job{request: request, timeout: DefaultTimeout, log: e.log}
 		e.prepare(ctx, &j.answers, request.Meta, "")
 		j.answers.limit = 1 << 20
-		if failure, begun := begin(j).run(ctx, make(chan struct{}, slots), nil); failure != nil || !begun {
+		if failure, begun := begin(j).run(ctx, newSlots(slots), nil); failure != nil || !begun {
 			b.Fatal(failure)
 		}
 		if msg := j.answers.final(nil); msg.Header.Get(HeaderFinal) != fmt.Sprint(benchChunk) {

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// eachWork calls a HandleEach handler. Up to as many workers as there are slots go through the items; each takes one
-// slot, once.
+// eachWork calls a HandleEach handler. Workers go through the items, each in a slot that it keeps. One is added whenever
+// there is a free slot, and one leaves whenever there are more than there should be.
 type eachWork[In, Out any] struct {
 	job       *job
 	chunk     *Chunk[In, Out]
@@ -20,34 +20,38 @@ type eachWork[In, Out any] struct {
 }
 
 func (w *eachWork[In, Out]) run(
-	ctx context.Context, slots chan struct{}, stopping <-chan struct{},
+	ctx context.Context, slots *slots, stopping <-chan struct{},
 ) (failure *SlotError, begun bool) {
-	if !take(slots, stopping) {
+	if !slots.take(stopping) {
 		return nil, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
 	defer cancel()
 	contexts := make([]itemContext, len(w.chunk.items))
-	var helpers sync.WaitGroup
-	for range min(cap(slots), len(w.chunk.items)) - 1 {
-		helpers.Go(func() {
-			if take(slots, w.exhausted) {
-				w.drain(ctx, contexts, slots)
-			}
-		})
+	var workers sync.WaitGroup
+	for n := 1; ; n++ {
+		workers.Go(func() { w.drain(ctx, contexts, slots) })
+		// Each worker handles one item at least, so that as many as there are items are enough, whoever leaves.
+		if n >= len(w.chunk.items) || !slots.take(w.exhausted) {
+			break
+		}
 	}
-	w.drain(ctx, contexts, slots)
-	helpers.Wait()
+	workers.Wait()
 	if ctx.Err() != nil {
 		return cutShort(ctx), true
 	}
 	return nil, true
 }
 
-// drain handles items until none is left or ctx ends, and gives the slot back.
-func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, slots chan struct{}) {
-	defer func() { <-slots }()
-	defer w.once.Do(func() { close(w.exhausted) }) // nothing is left, or ctx has ended
+// drain handles items until none is left, ctx ends or the slot is to go, and gives the slot back.
+func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, slots *slots) {
+	yielded := false
+	defer func() { // also when a handler ends the goroutine
+		if !yielded {
+			w.once.Do(func() { close(w.exhausted) })
+			slots.give()
+		}
+	}()
 	items := w.chunk.items
 	for ctx.Err() == nil {
 		n := int(w.next.Add(1)) - 1
@@ -56,6 +60,9 @@ func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, s
 		}
 		contexts[n] = itemContext{Context: ctx, request: w.job.request, ordinal: items[n].Ordinal, key: items[n].Key}
 		w.call(&contexts[n], items[n])
+		if yielded = slots.yield(); yielded {
+			return
+		}
 	}
 }
 

@@ -48,5 +48,5 @@ func HandleEach[In, Out any](
 type work interface {
 	// run takes what it needs of the slots, calls the handler and returns the failure that speaks for what is not
 	// answered, if any. It returns false when stopping was closed before the handler was called at all.
-	run(ctx context.Context, slots chan struct{}, stopping <-chan struct{}) (failure *SlotError, begun bool)
+	run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *SlotError, begun bool)
 }

@@ -14,12 +14,12 @@ type listWork[In, Out any] struct {
 }
 
 func (w *listWork[In, Out]) run(
-	ctx context.Context, slots chan struct{}, stopping <-chan struct{},
+	ctx context.Context, slots *slots, stopping <-chan struct{},
 ) (failure *SlotError, begun bool) {
-	if !take(slots, stopping) {
+	if !slots.take(stopping) {
 		return nil, false
 	}
-	defer func() { <-slots }()
+	defer slots.give()
 	if len(w.chunk.items) == 0 {
 		return nil, true
 	}
@@ -45,20 +45,4 @@ func (w *listWork[In, Out]) call(ctx context.Context) (failure *SlotError) {
 		return cutShort(ctx)
 	}
 	return nil
-}
-
-// take waits for a slot. When there is one it is taken even while stopping closes, so callers that find stopping closed
-// first are refused.
-func take(slots chan struct{}, stopping <-chan struct{}) bool {
-	select {
-	case <-stopping:
-		return false
-	default:
-	}
-	select {
-	case slots <- struct{}{}:
-		return true
-	case <-stopping:
-		return false
-	}
 }

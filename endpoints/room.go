@@ -29,9 +29,9 @@ type delivery struct {
 
 // room knows the requests that an endpoint holds and how many more it should fetch.
 type room struct {
-	concurrency int
-	byItem      bool // concurrency counts items, not chunks
-	freed       chan struct{}
+	slots  *slots
+	byItem bool // a slot is for an item, not for a chunk
+	freed  chan struct{}
 
 	mu    sync.Mutex
 	held  map[requestID]delivery
@@ -40,9 +40,17 @@ type room struct {
 	took  time.Duration // by a chunk, on average
 }
 
-func newRoom(concurrency int, byItem bool) *room {
-	return &room{
-		concurrency: concurrency, byItem: byItem, freed: make(chan struct{}, 1), held: map[requestID]delivery{},
+func newRoom(slots *slots, byItem bool) *room {
+	r := &room{slots: slots, byItem: byItem, freed: make(chan struct{}, 1), held: map[requestID]delivery{}}
+	slots.onResize(r.look)
+	return r
+}
+
+// look has whoever waits for room look again.
+func (r *room) look() {
+	select {
+	case r.freed <- struct{}{}:
+	default:
 	}
 }
 
@@ -75,10 +83,7 @@ func (r *room) drop(id requestID, items int, took time.Duration) {
 	if items > 0 {
 		r.learn(items, took)
 	}
-	select {
-	case r.freed <- struct{}{}:
-	default:
-	}
+	r.look()
 }
 
 func (r *room) learn(items int, took time.Duration) {
@@ -94,11 +99,11 @@ func (r *room) learn(items int, took time.Duration) {
 func (r *room) want() (n, bytes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	busy := r.concurrency // the chunks that keep every slot busy
+	busy := r.slots.len() // the chunks that keep every slot busy
 	if r.byItem {
 		busy = 1
 		if r.items > 0 {
-			busy = int(math.Ceil(float64(r.concurrency) / r.items))
+			busy = int(math.Ceil(float64(r.slots.len()) / r.items))
 		}
 	}
 	if r.took < quick {

@@ -15,7 +15,7 @@ type endpointServer struct {
 
 	service *Service
 	log     *zap.Logger
-	slots   chan struct{}
+	slots   *slots
 	stats   stats
 	work    *puller // of requests
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +42,8 @@ type Config struct {
 	DrainTimeout time.Duration
 	// Limits bound what one request may cost.
 	Limits Limits
+	// Wrap is called around the handlers of all endpoints, the first outermost.
+	Wrap []Wrapper
 }
 
 func (c Config) withDefaults() Config {
@@ -62,6 +65,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("Config.Version is %.80q; use a semantic version such as 1.4.0", c.Version)
 	case c.DrainTimeout < 0:
 		return fmt.Errorf("Config.DrainTimeout is %s; it must not be negative", c.DrainTimeout)
+	case slices.ContainsFunc(c.Wrap, func(w Wrapper) bool { return w == nil }):
+		return errors.New("Config.Wrap has a nil function")
 	}
 	return nil
 }
@@ -113,13 +118,14 @@ func (s *Service) register(e *endpointServer) error {
 		}
 	}
 	e.service = s
+	e.options.wrap = slices.Concat(s.config.Wrap, e.options.wrap)
 	e.log = s.config.Log.With(zap.String("endpoint", e.name))
-	e.work = s.newPuller(StreamWork, e.name, newRoom(e.options.concurrency, e.byItem), e.log)
+	e.slots = newSlots(e.options.concurrency)
+	e.work = s.newPuller(StreamWork, e.name, newRoom(e.slots, e.byItem), e.log)
 	e.work.deal = e.deal
 	e.work.ensure = func(ctx context.Context) error {
 		return EnsureConsumer(ctx, s.outbox.js, e.name, ConsumerSettings{})
 	}
-	e.slots = make(chan struct{}, e.options.concurrency)
 	s.endpoints = append(s.endpoints, e)
 	return nil
 }

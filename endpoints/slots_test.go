@@ -1,0 +1,121 @@
+package endpoints
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// queued returns how many wait for a slot.
+func (s *slots) queued() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting)
+}
+
+// takers has n goroutines wait for a slot, and returns where each says that it has one.
+func takers(t *testing.T, s *slots, n int) <-chan struct{} {
+	t.Helper()
+	got := make(chan struct{}, n)
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	t.Cleanup(func() { close(stop); all.Wait() })
+	before := s.queued()
+	for range n {
+		all.Go(func() {
+			if s.take(stop) {
+				got <- struct{}{}
+			}
+		})
+	}
+	eventually(t, "all have a slot or wait", func() bool { return s.queued()-before+len(got) == n })
+	return got
+}
+
+func TestSlotsGrowAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newSlots(1)
+	got := takers(t, s, 3)
+	if len(got) != 1 {
+		t.Fatalf("%d of 1 slot are taken", len(got))
+	}
+	told := 0
+	s.onResize(func() { told++ })
+	s.resize(2)
+	eventually(t, "a second one has a slot", func() bool { return len(got) == 2 })
+	if s.len() != 2 || told != 1 {
+		t.Errorf("%d slots; told %d times", s.len(), told)
+	}
+}
+
+func TestSlotsShrinkAsWorkEnds(t *testing.T) {
+	t.Parallel()
+	s := newSlots(3)
+	takers(t, s, 3)
+	got := takers(t, s, 1)
+	s.resize(1)
+	s.give()
+	if s.queued() != 1 {
+		t.Fatal("a slot that is no more was taken")
+	}
+	if !s.yield() || s.yield() {
+		t.Fatal("one of two had to yield")
+	}
+	s.give()
+	await(t, "slot", got)
+	if n := s.used.Load(); n != 1 {
+		t.Errorf("%d slots are taken", n)
+	}
+}
+
+func TestSlotsRefuseThoseWhoStop(t *testing.T) {
+	t.Parallel()
+	s := newSlots(1)
+	stopped := make(chan struct{})
+	close(stopped)
+	if s.take(stopped) {
+		t.Error("a free slot was taken after the end")
+	}
+	if !s.take(nil) {
+		t.Fatal("no slot")
+	}
+	stop, refused := make(chan struct{}), make(chan bool)
+	go func() { refused <- !s.take(stop) }()
+	eventually(t, "it waits", func() bool { return s.queued() == 1 })
+	close(stop)
+	if !await(t, "end of the wait", refused) || s.queued() != 0 {
+		t.Error("a slot was had that is not there")
+	}
+}
+
+// TestSlotsAreNeverPassed changes the size all the time and counts what is at work.
+func TestSlotsAreNeverPassed(t *testing.T) {
+	t.Parallel()
+	s := newSlots(4)
+	var busy, most atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for i := range 2000 {
+				if !s.take(nil) {
+					t.Error("refused")
+					return
+				}
+				if n := busy.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				if i%64 == 0 {
+					s.resize(1 + i/64%6)
+				}
+				busy.Add(-1)
+				if !s.yield() {
+					s.give()
+				}
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() > 6 || s.used.Load() != 0 || s.queued() != 0 {
+		t.Errorf("at most %d at once; %d taken, %d waiting at the end", most.Load(), s.used.Load(), s.queued())
+	}
+}
