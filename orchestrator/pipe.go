@@ -124,7 +124,8 @@ func (n *Node) lookAtPipe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pipe, advanced, err := n.store.ObservePipe(ctx, states.WorkCreated, states.ReplyCreated)
+	pipe, advanced, err := n.store.ObservePipe(ctx, workqueue.Created{Work: states.WorkCreated,
+		Reply: states.ReplyCreated, Stage: states.StageCreated, Flow: states.FlowCreated})
 	if err != nil {
 		return err
 	}

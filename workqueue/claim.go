@@ -82,7 +82,7 @@ WITH due AS MATERIALIZED (
 UPDATE work_slice s
 SET state = 'claimed', session_id = $4, deadline = clock_timestamp() + $5
 FROM due WHERE s.id = due.id AND s.state = 'scheduled'
-RETURNING s.id, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause`
+RETURNING s.id, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause, s.suspect`
 
 	// readyBlocks picks blocks that nobody else holds; readyBlocksWait is for when all of them are held, by recorders
 	// that will be gone in a moment: no claim comes back empty while work is ready.
@@ -184,7 +184,8 @@ func (c *claim) scheduled(ctx context.Context) ([]Slice, error) {
 	}
 	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Slice, error) {
 		t := Slice{Run: c.Run, Step: c.Step}
-		err := row.Scan(&t.ID, &t.Block, &t.Generation, pgbits.Into(&t.Mask), &t.Attempt, &t.Failures, &t.Cause)
+		err := row.Scan(&t.ID, &t.Block, &t.Generation, pgbits.Into(&t.Mask), &t.Attempt, &t.Failures, &t.Cause,
+			&t.Suspect)
 		return t, err
 	})
 	if err != nil {
@@ -243,7 +244,7 @@ func (c *claim) cut(ctx context.Context, n int) ([]Slice, error) {
 				break
 			}
 			taken = taken.Or(mask)
-			cuts = append(cuts, Slice{NewSliceID(), c.Run, c.Step, b.block, c.generation, mask, 1, 0, CauseCut})
+			cuts = append(cuts, Slice{NewSliceID(), c.Run, c.Step, b.block, c.generation, mask, 1, 0, CauseCut, false})
 		}
 		batch.Queue(cutBlock, c.Run, c.Step, b.block, pgbits.Of(taken))
 	}

@@ -98,3 +98,21 @@ func scanID(id *[16]byte, v pgtype.UUID) error {
 	*id = v.Bytes
 	return nil
 }
+
+// LetterID names a dead letter. It is a version 7 UUID, so ids sort by the time of their making.
+type LetterID uuid.UUID
+
+// String returns the usual 36 characters.
+func (id LetterID) String() string { return uuid.UUID(id).String() }
+
+// MarshalText makes the id a string in JSON.
+func (id LetterID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText() }
+
+// UnmarshalText reads what MarshalText writes.
+func (id *LetterID) UnmarshalText(b []byte) error { return (*uuid.UUID)(id).UnmarshalText(b) }
+
+// UUIDValue makes the id a uuid in SQL.
+func (id LetterID) UUIDValue() (pgtype.UUID, error) { return pgtype.UUID{Bytes: id, Valid: true}, nil }
+
+// ScanUUID reads the id from a uuid in SQL.
+func (id *LetterID) ScanUUID(v pgtype.UUID) error { return scanID((*[16]byte)(id), v) }

@@ -25,7 +25,7 @@ func (h *heldSlice) live() bool { return h.state == "claimed" || h.state == "sen
 
 // heldColumns goes with scanHeld. Rows are locked in the order of their ids, as everywhere; run_step is only read.
 const heldColumns = `
-SELECT s.id, s.run_id, s.step, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause,
+SELECT s.id, s.run_id, s.step, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause, s.suspect,
        s.remaining, s.state, coalesce(s.answered, -1),
        s.error_code, s.error_message, s.error_retry, st.endpoint, st.max_attempts, st.retry_backoff
 FROM work_slice s JOIN run_step st USING (run_id, step)`
@@ -78,7 +78,7 @@ func scanHeld(row pgx.CollectableRow) (*heldSlice, error) {
 	var code, message *string
 	var retry *bool
 	err := row.Scan(&h.ID, &h.Run, &h.Step, &h.Block, &h.Generation, pgbits.Into(&h.Mask), &h.Attempt, &h.Failures,
-		&h.Cause, pgbits.Into(&h.remaining), &h.state, &h.answered,
+		&h.Cause, &h.Suspect, pgbits.Into(&h.remaining), &h.state, &h.answered,
 		&code, &message, &retry, &h.endpoint, &h.policy.maxAttempts, &h.policy.backoff)
 	if code != nil && message != nil && retry != nil {
 		h.failure = &SlotError{Code: *code, Message: *message, Retry: *retry}

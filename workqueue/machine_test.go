@@ -61,7 +61,7 @@ func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
 
 func (m *machine) nextEpoch(t *rapid.T) int64 {
 	now := time.Now()
-	pipe, _, err := m.store.ObservePipe(m.Context(), now, now)
+	pipe, _, err := m.store.ObservePipe(m.Context(), workqueue.Created{Work: now, Reply: now, Stage: now, Flow: now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,8 @@ func drawAnswer(t *rapid.T, h *held) workqueue.Answer {
 	case 2:
 		a.Endpoint = "elsewhere"
 	case 3:
-		a.Failure = &workqueue.SlotError{Code: "crash", Message: "m", Retry: rapid.Bool().Draw(t, "retry")}
+		code := rapid.SampledFrom([]string{"crash", workqueue.CodeDeliveries}).Draw(t, "code")
+		a.Failure = &workqueue.SlotError{Code: code, Message: "m", Retry: rapid.Bool().Draw(t, "retry")}
 	case 4, 5:
 		a.Answered = -1
 	}
@@ -196,7 +197,7 @@ func (m *machine) Expire(t *rapid.T) {
 	for _, h := range overdue {
 		if h.live() {
 			want++
-			m.fault(h, h.remaining, false, false)
+			m.fault(h, h.remaining, false, false, false)
 			h.state = "expired"
 		}
 	}

@@ -114,9 +114,14 @@ func (o *oracle) schedule(h *held, set bitfield.Set, failures int) {
 }
 
 // fault counts an attempt against items: they come again, or the last one that cannot be told from others fails.
-func (o *oracle) fault(h *held, set bitfield.Set, hopeless, singled bool) {
+func (o *oracle) fault(h *held, set bitfield.Set, hopeless, singled, exhausted bool) {
 	failures := h.Failures + 1
 	switch {
+	case exhausted && set.Count() > 1:
+		if hopeless {
+			failures = maxAttempts
+		}
+		o.schedule(h, set, failures-1) // in pieces, none of which is to blame yet
 	case failures < maxAttempts && !hopeless:
 		o.schedule(h, set, failures)
 	case set.Count() == 1 || singled:
@@ -192,9 +197,9 @@ func (o *oracle) close(h *held) {
 	case h.answered < 0 || got < h.answered:
 		return // more is to come
 	case h.failure != nil:
-		o.fault(h, h.remaining, !h.failure.Retry, false)
+		o.fault(h, h.remaining, !h.failure.Retry, false, h.failure.Code == workqueue.CodeDeliveries)
 	default:
-		o.fault(h, h.remaining, false, true)
+		o.fault(h, h.remaining, false, true, false)
 	}
 	h.state = "recorded"
 }

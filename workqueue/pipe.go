@@ -6,35 +6,64 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Pipe is what PostgreSQL remembers of the JetStream streams: when they were made, and an epoch that grows when one of
 // them was made anew. What was sent under an earlier epoch is lost and is issued again.
 type Pipe struct {
 	Epoch int64
-	Work  time.Time // creation time of the work stream, by the clock of its server: only compared for equality
-	Reply time.Time
+	Created
 }
+
+// Created is when the streams were made, by the clocks of their servers: the times are only compared for equality.
+type Created struct {
+	Work, Reply time.Time
+	Stage, Flow time.Time
+}
+
+func (c Created) args() []any {
+	var times []any
+	for _, t := range []time.Time{c.Work, c.Reply, c.Stage, c.Flow} {
+		times = append(times, t.UTC().Truncate(time.Microsecond))
+	}
+	return times
+}
+
+// learnStreams fills in what a version that did not know of these streams has left open: that they are seen for the
+// first time does not mean that they were lost.
+const learnStreams = `
+UPDATE pipe SET stage_created = coalesce(stage_created, $1), flow_created = coalesce(flow_created, $2)
+WHERE name = 'pipe' AND (stage_created IS NULL OR flow_created IS NULL)`
 
 // observePipe stores the streams' creation times; the epoch grows if they are not those known.
 const observePipe = `
-INSERT INTO pipe AS p (name, epoch, work_created, reply_created) VALUES ('pipe', 1, $1, $2)
+INSERT INTO pipe AS p (name, epoch, work_created, reply_created, stage_created, flow_created)
+VALUES ('pipe', 1, $1, $2, $3, $4)
 ON CONFLICT (name) DO UPDATE
-SET epoch = p.epoch + 1, work_created = excluded.work_created, reply_created = excluded.reply_created
-WHERE (p.work_created, p.reply_created) IS DISTINCT FROM (excluded.work_created, excluded.reply_created)`
+SET epoch = p.epoch + 1, work_created = excluded.work_created, reply_created = excluded.reply_created,
+    stage_created = excluded.stage_created, flow_created = excluded.flow_created
+WHERE (p.work_created, p.reply_created, p.stage_created, p.flow_created) IS DISTINCT FROM
+    (excluded.work_created, excluded.reply_created, excluded.stage_created, excluded.flow_created)`
 
-const readPipe = `SELECT epoch, work_created, reply_created FROM pipe WHERE name = 'pipe'`
+const readPipe = `
+SELECT epoch, work_created, reply_created, stage_created, flow_created FROM pipe WHERE name = 'pipe'`
 
 // ObservePipe tells the store when the streams that a node sees were created, and returns what holds from then on.
 // advanced says that this very call found them changed.
-func (s *Store) ObservePipe(ctx context.Context, work, reply time.Time) (pipe Pipe, advanced bool, err error) {
+func (s *Store) ObservePipe(ctx context.Context, seen Created) (pipe Pipe, advanced bool, err error) {
+	times := seen.args()
 	err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, observePipe, work.UTC().Truncate(time.Microsecond), reply.UTC().Truncate(time.Microsecond))
-		if err != nil {
-			return err
-		}
-		advanced = tag.RowsAffected() > 0
-		return tx.QueryRow(ctx, readPipe).Scan(&pipe.Epoch, &pipe.Work, &pipe.Reply)
+		batch := &pgx.Batch{}
+		batch.Queue(learnStreams, times[2:]...)
+		batch.Queue(observePipe, times...).Exec(func(tag pgconn.CommandTag) error {
+			advanced = tag.RowsAffected() > 0
+			return nil
+		})
+		batch.Queue(readPipe).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&pipe.Epoch, &pipe.Work, &pipe.Reply, &pipe.Stage, &pipe.Flow)
+		})
+		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
 		return Pipe{}, false, fmt.Errorf("observe the streams: %w", err)

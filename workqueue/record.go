@@ -189,7 +189,7 @@ func (t *tally) close(set *settlement) {
 		if !t.failure.Retry { // the same request would fail again: on to the halves
 			t.Failures = max(t.Failures, t.policy.maxAttempts-1)
 		}
-		set.pass(t.heldSlice, t.remaining, CauseFailure, *t.failure)
+		set.pass(t.heldSlice, t.remaining, causeOf(t.failure), *t.failure)
 	case complete:
 		set.pass(t.heldSlice, t.remaining, CauseUnanswered, SlotError{Code: "unanswered",
 			Message: "the service's reply left this item out"})
@@ -197,4 +197,12 @@ func (t *tally) close(set *settlement) {
 		state = t.state
 	}
 	set.end(t.heldSlice, state, t.service, t.failure)
+}
+
+// causeOf tells a chunk that was given up unanswered from one that a service failed.
+func causeOf(failure *SlotError) Cause {
+	if failure.Code == CodeDeliveries {
+		return CauseExhausted
+	}
+	return CauseFailure
 }

@@ -211,7 +211,8 @@ func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks 
 		}
 		set := newSettlement(&copyRows{})
 		for _, mask := range masks {
-			piece := Slice{NewSliceID(), h.Run, h.Step, h.Block, h.Generation, mask, h.Attempt, h.Failures, CauseSplit}
+			piece := Slice{NewSliceID(), h.Run, h.Step, h.Block, h.Generation, mask, h.Attempt, h.Failures, CauseSplit,
+				h.Suspect}
 			set.made = append(set.made,
 				madeSlice{Slice: piece, parent: h.ID, state: "claimed", session: session, timeout: timeout})
 			pieces = append(pieces, piece)

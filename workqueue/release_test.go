@@ -86,7 +86,7 @@ func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
 	work := time.Now()
 	observe := func(work, reply time.Time, epoch int64, advances bool) {
 		t.Helper()
-		pipe, advanced, err := b.store.ObservePipe(t.Context(), work, reply)
+		pipe, advanced, err := b.store.ObservePipe(t.Context(), workqueue.Created{Work: work, Reply: reply})
 		if err != nil || pipe.Epoch != epoch || advanced != advances {
 			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", pipe.Epoch, advanced, err, epoch, advances)
 		}
@@ -137,7 +137,8 @@ func TestPipeEpochGrowsOnce(t *testing.T) {
 		advances := 0
 		for range 8 {
 			wg.Go(func() {
-				pipe, advanced, err := b.store.ObservePipe(t.Context(), now.Add(time.Duration(epoch)*time.Second), now)
+				seen := workqueue.Created{Work: now, Reply: now, Stage: now, Flow: now.Add(time.Duration(epoch) * time.Second)}
+				pipe, advanced, err := b.store.ObservePipe(t.Context(), seen)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil || pipe.Epoch != epoch {

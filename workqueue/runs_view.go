@@ -46,6 +46,7 @@ type RunView struct {
 	Rate           float64           `json:"rate" doc:"items answered a second, over the last ten seconds"`
 	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"time to the end at this rate"`
 	Steps          []StepView        `json:"steps"`
+	Quarantined    int64             `json:"quarantined" doc:"messages about the run that could not be taken"`
 	At             time.Time         `json:"at" doc:"the database's clock when it looked"`
 }
 
@@ -114,9 +115,11 @@ LIMIT $3`
 
 const oneRun = runSummaries + `WHERE r.id = $1`
 
+// The messages are counted in quarantine_run.
 const runExtras = `
 SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, clock_timestamp(),
-    coalesce(extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at), 0)::float8
+    coalesce(extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at), 0)::float8,
+    (SELECT count(*) FROM quarantine q WHERE q.run_id = batchrun.id)
 FROM batchrun WHERE id = $1`
 
 // One range of work_block's primary key and one of work_slice_block for each step. remaining and mask are only taken
@@ -177,7 +180,7 @@ func (s *Store) Run(ctx context.Context, id RunID) (*RunView, error) {
 			return err
 		}
 		err = tx.QueryRow(ctx, runExtras, id).Scan(&view.IdempotencyKey, &view.Spec, &view.Params, &view.SealedAt,
-			&view.At, &view.Seconds)
+			&view.At, &view.Seconds, &view.Quarantined)
 		if err != nil {
 			return err
 		}

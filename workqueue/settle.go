@@ -63,13 +63,13 @@ WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`
 
 const insertSlices = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
-                        session_id, not_before, deadline)
+                        suspect, session_id, not_before, deadline)
 SELECT u.id, u.run_id, u.step, u.block, u.generation, u.mask, u.mask, u.state, u.attempt, u.failures, u.cause,
-       u.parent, u.session_id, clock_timestamp() + u.delay, clock_timestamp() + u.timeout
+       u.parent, u.suspect, u.session_id, clock_timestamp() + u.delay, clock_timestamp() + u.timeout
 FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::int[], $5::int[], $6::bit(8192)[], $7::text[], $8::int[],
-            $9::int[], $10::text[], $11::uuid[], $12::uuid[], $13::interval[], $14::interval[])
-     AS u (id, run_id, step, block, generation, mask, state, attempt, failures, cause, parent, session_id, delay,
-           timeout)`
+            $9::int[], $10::text[], $11::uuid[], $12::bool[], $13::uuid[], $14::interval[], $15::interval[])
+     AS u (id, run_id, step, block, generation, mask, state, attempt, failures, cause, parent, suspect, session_id,
+           delay, timeout)`
 
 // lockBlocks takes the blocks in order, in a statement of its own: the update after it then sees the newest planes.
 const lockBlocks = `
@@ -155,12 +155,13 @@ func (s *settlement) madeArgs() []any {
 	ids, runs, parents := make([]SliceID, n), make([]RunID, n), make([]SliceID, n)
 	steps, blocks, gens := make([]Step, n), make([]Block, n), make([]Generation, n)
 	masks, states, causes := make([]bitfield.Set, n), make([]string, n), make([]string, n)
-	attempts, failures := make([]int, n), make([]int, n)
+	attempts, failures, suspects := make([]int, n), make([]int, n), make([]bool, n)
 	sessions, delays, timeouts := make([]uuid.NullUUID, n), make([]time.Duration, n), make([]*time.Duration, n)
 	for i := range s.made {
 		m := &s.made[i]
 		ids[i], runs[i], parents[i], steps[i], blocks[i], gens[i] = m.ID, m.Run, m.parent, m.Step, m.Block, m.Generation
 		masks[i], states[i], causes[i], attempts[i], failures[i] = m.Mask, m.state, string(m.Cause), m.Attempt, m.Failures
+		suspects[i] = m.Suspect
 		sessions[i] = uuid.NullUUID{UUID: uuid.UUID(m.session), Valid: m.state == "claimed"}
 		delays[i] = m.delay
 		if m.state == "claimed" {
@@ -168,7 +169,7 @@ func (s *settlement) madeArgs() []any {
 		}
 	}
 	return []any{ids, runs, steps, blocks, gens, pgbits.Slice(masks), states, attempts, failures, causes, parents,
-		sessions, delays, timeouts}
+		suspects, sessions, delays, timeouts}
 }
 
 func (s *settlement) blockArgs(blocks []blockID) (runs []RunID, steps []Step, numbers []Block, done, failed any) {

@@ -134,9 +134,11 @@ func (s *settlement) pass(h *heldSlice, bits bitfield.Set, cause Cause, e SlotEr
 		return
 	}
 	h.remaining = h.remaining.AndNot(bits)
+	suspect := cause == CauseExhausted || h.Suspect && !cause.answered()
 	for _, n := range next {
 		s.made = append(s.made, madeSlice{
-			Slice:  Slice{NewSliceID(), h.Run, h.Step, h.Block, h.Generation, n.mask, n.attempt, n.failures, n.cause},
+			Slice: Slice{NewSliceID(), h.Run, h.Step, h.Block, h.Generation, n.mask, n.attempt, n.failures, n.cause,
+				suspect},
 			parent: h.ID, state: "scheduled", delay: n.delay,
 		})
 	}

@@ -22,12 +22,27 @@ const (
 	CausePipe       Cause = "pipe"       // a stream was lost or recreated, and the request or its reply with it
 	CauseSplit      Cause = "split"      // the request would have been larger than the server takes
 	CauseBisect     Cause = "bisect"     // half of a chunk that used up its attempts
+	CauseExhausted  Cause = "exhausted"  // delivered again and again and never answered: it may kill its services
 )
+
+// CodeDeliveries is the error code of a chunk that was given up after too many deliveries. The services' SDK answers
+// with it; a node records it for a request that JetStream delivers no more.
+const CodeDeliveries = "too_many_deliveries"
 
 // itemsAtFault reports whether an attempt that ended so counts against the items' attempts.
 func (c Cause) itemsAtFault() bool {
 	switch c {
-	case CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline:
+	case CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline, CauseExhausted:
+		return true
+	default:
+		return false
+	}
+}
+
+// answered reports whether a service lived to answer an attempt that ended so.
+func (c Cause) answered() bool {
+	switch c {
+	case CauseRetry, CauseUnanswered, CauseFailure:
 		return true
 	default:
 		return false
@@ -45,6 +60,7 @@ type Slice struct {
 	Attempt    int // how often these items have been issued, this time included
 	Failures   int // of those, how often they were at fault
 	Cause      Cause
+	Suspect    bool // a piece of a chunk that may have killed its services, and no service has answered it since
 }
 
 // policy is what a step says about tries.
@@ -79,21 +95,35 @@ type successor struct {
 	delay    time.Duration
 }
 
+// exhaustedPieces is into how many slices a chunk is cut that may have killed its services.
+const exhaustedPieces = 4
+
 // succeed decides what becomes of the bits of a slice that ended for a cause without an outcome for them: the slices to
 // make, or final = true when the items have used up their attempts and stand alone.
 //
 // A chunk that failed as a whole is tried again whole while it has attempts; then it is halved, each half with one try,
 // until the culprits stand alone; items that were singled out by the reply itself are not cut further. One bad item in
 // n so costs its attempts and at most 2·⌈log2 n⌉ slices more.
+//
+// A chunk that was delivered too many times without an answer has most likely killed a service with every delivery. It
+// is not tried whole again: each try would cost some services more, and the others their time. It is cut at once, in
+// four, which takes as many slices as halving twice and half the rounds, and a round is what costs services. The pieces
+// keep their attempts, since most of their items did nothing; a single item that is given up so loses one.
 func (p policy) succeed(attempt, failures int, bits bitfield.Set, cause Cause) (next []successor, final bool) {
 	if !cause.itemsAtFault() {
 		return []successor{{mask: bits, attempt: attempt + 1, failures: failures, cause: cause}}, false
+	}
+	n := bits.Count()
+	if cause == CauseExhausted && n > 1 {
+		for _, piece := range bits.Split((n + exhaustedPieces - 1) / exhaustedPieces) {
+			next = append(next, successor{piece, attempt + 1, failures, cause, 0})
+		}
+		return next, false
 	}
 	failures++
 	if failures < p.maxAttempts {
 		return []successor{{bits, attempt + 1, failures, cause, p.pause(failures)}}, false
 	}
-	n := bits.Count()
 	if n == 1 || cause == CauseRetry || cause == CauseUnanswered {
 		return nil, true
 	}

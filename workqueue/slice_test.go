@@ -12,7 +12,8 @@ import (
 
 func TestSucceedKeepsEveryItem(t *testing.T) {
 	t.Parallel()
-	causes := []Cause{CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline, CauseSession, CauseHandBack, CausePipe}
+	causes := []Cause{CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline, CauseSession, CauseHandBack, CausePipe,
+		CauseExhausted}
 	rapid.Check(t, func(t *rapid.T) {
 		p := policy{maxAttempts: rapid.IntRange(1, 5).Draw(t, "max attempts"), backoff: time.Millisecond}
 		members := rapid.SliceOfNDistinct(rapid.IntRange(0, bitfield.Size-1), 1, 50, rapid.ID).Draw(t, "members")
@@ -49,35 +50,44 @@ func TestBisectIsolatesOnePoisonItem(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2, 3, 7, 64, 500, 8192} {
 		p := policy{maxAttempts: 3}
-		poison := size * 2 / 3
-		type slice struct {
-			successor
-		}
-		queue := []slice{{successor{mask: bitfield.Full(size), attempt: 1}}}
-		slices, failed, done := 0, 0, 0
-		for len(queue) > 0 {
-			s := queue[0]
-			queue = queue[1:]
-			slices++
-			if !s.mask.Has(poison) {
-				done += s.mask.Count()
-				continue
-			}
-			next, final := p.succeed(s.attempt, s.failures, s.mask, CauseFailure)
-			if final {
-				failed += s.mask.Count()
-			}
-			for _, n := range next {
-				queue = append(queue, slice{n})
-			}
-		}
-		if failed != 1 || done != size-1 {
-			t.Errorf("size %d: %d failed, %d done", size, failed, done)
-		}
+		slices, rounds := isolate(t, p, size, CauseFailure)
 		if limit := p.maxAttempts + 2*bits.Len(uint(size-1)); slices > limit {
 			t.Errorf("size %d: %d slices; want at most %d", size, slices, limit)
 		}
+		// A chunk that kills its services is cut in four at once: about as many slices, and half the rounds.
+		deadly, quick := isolate(t, p, size, CauseExhausted)
+		if limit := p.maxAttempts + 2*bits.Len(uint(size-1)) + 3; deadly > limit || quick > rounds {
+			t.Errorf("size %d: %d slices in %d rounds; want at most %d in %d", size, deadly, quick, limit, rounds)
+		}
 	}
+}
+
+// isolate has one item of a chunk end every slice that it is in, and returns how many slices were made until it stood
+// alone and was final, and how many of them were made one after the other.
+func isolate(t *testing.T, p policy, size int, cause Cause) (slices, rounds int) {
+	t.Helper()
+	poison := size * 2 / 3
+	queue := []successor{{mask: bitfield.Full(size), attempt: 1}}
+	failed, done := 0, 0
+	for len(queue) > 0 {
+		s := queue[0]
+		queue = queue[1:]
+		slices++
+		rounds = max(rounds, s.attempt)
+		if !s.mask.Has(poison) {
+			done += s.mask.Count()
+			continue
+		}
+		next, final := p.succeed(s.attempt, s.failures, s.mask, cause)
+		if final {
+			failed += s.mask.Count()
+		}
+		queue = append(queue, next...)
+	}
+	if failed != 1 || done != size-1 {
+		t.Errorf("size %d: %d failed, %d done", size, failed, done)
+	}
+	return slices, rounds
 }
 
 func TestPauseGrowsAndIsBounded(t *testing.T) {

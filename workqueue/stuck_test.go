@@ -65,7 +65,7 @@ func TestLostPipeOfManySlices(t *testing.T) {
 	b := setup(t)
 	lease := b.lead()
 	made := time.Now()
-	if _, _, err := b.store.ObservePipe(t.Context(), made, made); err != nil {
+	if _, _, err := b.store.ObservePipe(t.Context(), workqueue.Created{Work: made, Reply: made}); err != nil {
 		t.Fatal(err)
 	}
 	const many = 2500

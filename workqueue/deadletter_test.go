@@ -1,0 +1,149 @@
+package workqueue_test
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// letter is a request of one item that died.
+func letter(id, endpoint string) workqueue.DeadLetter {
+	return workqueue.DeadLetter{MsgID: id, Endpoint: endpoint, Cause: "panic", Message: "it panicked", Mode: "single",
+		Service: "test@1 a", Deliveries: 3, Items: 1, Headers: map[string][]string{"Tranche-Mode": {"single"}},
+		Body: []byte(`{"items":[{"i":0}]}`)}
+}
+
+// bury stores letters and returns their ids in the order given.
+func (b *bench) bury(letters ...workqueue.DeadLetter) []workqueue.LetterID {
+	b.Helper()
+	var ids []workqueue.LetterID
+	for _, l := range letters {
+		if isNew, err := b.store.Bury(b.Context(), l); err != nil || !isNew {
+			b.Fatalf("bury %s: new %v, %v", l.MsgID, isNew, err)
+		}
+		ids = append(ids, b.newest().ID)
+	}
+	return ids
+}
+
+func (b *bench) newest() workqueue.DeadLetter {
+	b.Helper()
+	page, err := b.store.DeadLetters(b.Context(), workqueue.DeadFilter{Limit: 1})
+	if err != nil || len(page.Letters) != 1 {
+		b.Fatalf("the newest of %d letters: %v", len(page.Letters), err)
+	}
+	return page.Letters[0]
+}
+
+func TestBuryOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, slice := workqueue.NewRunID(), workqueue.NewSliceID()
+	first := letter("m", "accounts")
+	first.Run, first.Slice, first.Root, first.Stack, first.Origin = &run, &slice, &slice, "statement:1", "somebody"
+	id := b.bury(first)[0]
+	second := letter("m", "elsewhere")
+	if isNew, err := b.store.Bury(t.Context(), second); err != nil || isNew {
+		t.Errorf("the second time: new %v, %v", isNew, err)
+	}
+	for _, ref := range []string{id.String(), id.String()[:20], strings.ToUpper(id.String()),
+		strings.ReplaceAll(id.String(), "-", "")} {
+		got, err := b.store.DeadLetter(t.Context(), ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.ID != id || got.Endpoint != "accounts" || *got.Run != run || *got.Slice != slice || *got.Root != slice ||
+			got.Stack != "statement:1" || got.Origin != "somebody" || got.State != workqueue.LetterWaiting ||
+			got.Deliveries != 3 || got.Headers["Tranche-Mode"][0] != "single" || !bytes.Equal(got.Body, first.Body) ||
+			got.Size != len(first.Body) || got.At.IsZero() {
+			t.Errorf("%s: %+v", ref, got)
+		}
+	}
+	if b.newest().Body != nil {
+		t.Error("a list carries bodies")
+	}
+	for _, ref := range []string{"", "abc", "nope", "ffffffff", "a\x00b", "\xff"} {
+		if _, err := b.store.DeadLetter(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
+			t.Errorf("%q: got %v; want ErrNotFound", ref, err)
+		}
+	}
+	b.bury(letter("n", "accounts"))
+	_, err := b.store.DeadLetter(t.Context(), id.String()[:4])
+	if ambiguous, ok := errors.AsType[*workqueue.AmbiguousLetterError](err); !ok || len(ambiguous.Matches) != 2 {
+		t.Errorf("got %v; want an AmbiguousLetterError", err)
+	}
+}
+
+// What a service sends may be anything.
+func TestBuryWhatPostgreSQLCannotHold(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, l := range map[string]workqueue.DeadLetter{
+		"texts":   {MsgID: "a\x00\xff", Endpoint: "e\x00", Cause: "\xff", Message: "\x00", Mode: "\x00", Service: "\xff"},
+		"headers": {MsgID: "h", Headers: map[string][]string{"a\x00": {"\xff", "\x00"}}},
+		"numbers": {MsgID: "n", Deliveries: -1, Requeued: -1, Items: -1},
+		"long id": {MsgID: strings.Repeat("x", 100_000)},
+		"large":   {MsgID: "l", Body: make([]byte, workqueue.MaxLetterBody+1)},
+		"empty":   {MsgID: "e"},
+	} {
+		if isNew, err := b.store.Bury(t.Context(), l); err != nil || !isNew {
+			t.Errorf("%s: new %v, %v", name, isNew, err)
+		}
+		if isNew, err := b.store.Bury(t.Context(), l); err != nil || isNew {
+			t.Errorf("%s, again: new %v, %v", name, isNew, err)
+		}
+	}
+	if _, err := b.store.Bury(t.Context(), workqueue.DeadLetter{}); err == nil {
+		t.Error("a letter without a message id was buried")
+	}
+	out, err := b.store.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "test")
+	if err != nil || out.Requeued != 5 || out.RefusedTotal != 1 || !strings.Contains(out.Refused[0].Reason, "not kept") {
+		t.Errorf("requeued %+v, %v; want all but the one whose body was not kept", out, err)
+	}
+}
+
+func TestDeadLettersInPages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var all []workqueue.LetterID
+	for i := range 25 {
+		all = append(all, b.bury(letter(strconv.Itoa(i), "e"+strconv.Itoa(i%2)))...)
+	}
+	slices.Reverse(all)
+	if _, err := b.store.Drop(t.Context(), workqueue.DeadSelection{Refs: []string{all[2].String()}}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	read := func(f workqueue.DeadFilter) (ids []workqueue.LetterID) {
+		for {
+			page, err := b.store.DeadLetters(t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range page.Letters {
+				ids = append(ids, l.ID)
+			}
+			if page.Next == nil {
+				return ids
+			}
+			f.After = *page.Next
+		}
+	}
+	if got := read(workqueue.DeadFilter{Limit: 4}); !slices.Equal(got, all) {
+		t.Errorf("%d letters of %d, or not the newest first", len(got), len(all))
+	}
+	if got := read(workqueue.DeadFilter{Limit: 5, Endpoint: "e1"}); len(got) != 12 || got[0] != all[1] {
+		t.Errorf("%d letters of an endpoint; want 12", len(got))
+	}
+	f := workqueue.DeadFilter{Limit: 5, Endpoint: "e0", State: workqueue.LetterWaiting}
+	if got := read(f); len(got) != 12 || slices.Contains(got, all[2]) {
+		t.Errorf("%d letters wait; want 12", len(got))
+	}
+	if got := read(workqueue.DeadFilter{Endpoint: "a\x00"}); len(got) != 0 {
+		t.Errorf("%d letters of an endpoint that cannot be", len(got))
+	}
+}

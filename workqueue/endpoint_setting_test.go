@@ -1,0 +1,34 @@
+package workqueue_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestEndpointSettings(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	set := func(endpoint string, concurrency int) error {
+		return b.store.SetEndpoint(t.Context(), workqueue.EndpointSetting{Endpoint: endpoint, Concurrency: concurrency}, "ann")
+	}
+	for _, err := range []error{set("b", 3), set("a", workqueue.MaxEndpointConcurrency), set("b", 0)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, err := range []error{set("a", -1), set("a", workqueue.MaxEndpointConcurrency+1), set("", 1), set("\x00", 1)} {
+		if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
+			t.Errorf("got %v; want a SettingError", err)
+		}
+	}
+	all, err := b.store.EndpointSettings(t.Context())
+	if err != nil || len(all) != 2 || all[0].Endpoint != "a" || all[0].Concurrency != workqueue.MaxEndpointConcurrency ||
+		all[1].Concurrency != 0 || all[1].ChangedBy != "ann" {
+		t.Errorf("settings %+v, %v", all, err)
+	}
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE action = 'endpoint_set'`); n != 3 {
+		t.Errorf("%d audit rows; want 3", n)
+	}
+}

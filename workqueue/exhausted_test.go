@@ -1,0 +1,121 @@
+package workqueue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// exhausted is the answer of a node, or of a service, that gave a slice up after too many deliveries.
+func exhausted(s workqueue.Slice) workqueue.Answer {
+	return workqueue.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test",
+		Failure: &workqueue.SlotError{Code: workqueue.CodeDeliveries, Message: "m", Retry: true}}
+}
+
+// A chunk that kills its services is not tried whole again: it is cut in four, and its pieces are suspects until a
+// service has answered them.
+func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	run := b.load(chunked(8), 8)
+	first := b.one(run)
+	if first.Suspect {
+		t.Error("a fresh cut is a suspect")
+	}
+	b.send(first)
+	b.record(exhausted(first))
+	pieces := b.claim(run, plenty)
+	if len(pieces) != 4 || b.disjoint(pieces) != 8 {
+		t.Fatalf("cut in %d: %s", len(pieces), b.dump(run))
+	}
+	for _, p := range pieces {
+		if !p.Suspect || p.Failures != 0 || p.Cause != workqueue.CauseExhausted || p.Attempt != 2 {
+			t.Errorf("a piece is %+v", p)
+		}
+	}
+	again := func(want bool, why string) workqueue.Slice {
+		t.Helper()
+		s := b.one(run)
+		if s.Suspect != want {
+			t.Errorf("after %s the slice is %+v; want suspect %v", why, s, want)
+		}
+		return s
+	}
+	b.pass(pieces[0].ID)
+	if _, err := b.store.Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}); err != nil {
+		t.Fatal(err)
+	}
+	late := again(true, "a deadline")
+	split, err := b.store.Split(t.Context(), b.session, late.ID, late.Mask.Split(1), time.Minute)
+	if err != nil || len(split) != 2 || !split[0].Suspect {
+		t.Errorf("split in %+v, %v; want suspects", split, err)
+	}
+	b.record(faulty(pieces[1], workqueue.SlotError{Code: "busy", Message: "m", Retry: true}))
+	again(false, "an answer")
+	b.record(exhausted(pieces[2]))
+	single := b.claim(run, plenty)
+	if len(single) != 2 || single[0].Failures != 0 {
+		t.Fatalf("two items were cut in %+v", single)
+	}
+	b.check()
+}
+
+// A single item is final once its attempts are used up, and nobody else.
+func TestDeadlyItemIsFinalAfterItsAttempts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const items, deadly = 50, 17
+	run := b.load(chunked(items), items)
+	slices := 0
+	for {
+		claimed := b.claim(run, plenty)
+		if len(claimed) == 0 {
+			break
+		}
+		for _, s := range claimed {
+			slices++
+			if s.Mask.Has(deadly) {
+				b.record(exhausted(s))
+			} else {
+				b.record(whole(s))
+			}
+		}
+	}
+	b.wantTally(run, tally{done: items - 1, failed: 1})
+	b.wantState(run, "completed", 1)
+	if slices > 20 {
+		t.Errorf("it took %d slices", slices)
+	}
+	groups, err := b.store.Errors(t.Context(), run)
+	if err != nil || len(groups) != 1 || groups[0].Code != workqueue.CodeDeliveries {
+		t.Errorf("the errors are %+v, %v", groups, err)
+	}
+	b.check()
+}
+
+// A database of the version before does not know when the stage and flow streams were made. That they are seen for the
+// first time loses nothing; that one of them changes does.
+func TestFurtherStreamsAreLearnt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	now := time.Now()
+	b.exec(`INSERT INTO pipe (name, epoch, work_created, reply_created) VALUES ('pipe', 7, $1, $1)`,
+		now.UTC().Truncate(time.Microsecond))
+	seen := workqueue.Created{Work: now, Reply: now, Stage: now, Flow: now}
+	observe := func(epoch int64, advances bool) {
+		t.Helper()
+		pipe, advanced, err := b.store.ObservePipe(t.Context(), seen)
+		if err != nil || pipe.Epoch != epoch || advanced != advances {
+			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", pipe.Epoch, advanced, err, epoch, advances)
+		}
+	}
+	observe(7, false)
+	observe(7, false)
+	seen.Stage = now.Add(time.Second)
+	observe(8, true)
+	seen.Flow = now.Add(time.Second)
+	observe(9, true)
+	observe(9, false)
+}

@@ -1,0 +1,59 @@
+package workqueue_test
+
+import (
+	"errors"
+	"strconv"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestQuarantineView(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 1)
+	for i := range 7 {
+		q := workqueue.Quarantined{Reason: "json", Detail: strconv.Itoa(i), Subject: "s", Body: []byte("body"),
+			Headers: map[string][]string{"A": {"b"}}}
+		if i%2 == 0 {
+			q.Run, q.Slice = uuid.UUID(run), uuid.New()
+		}
+		if err := b.store.Quarantine(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var details string
+	f := workqueue.QuarantineFilter{Run: run, Limit: 3}
+	var last workqueue.QuarantinedView
+	for {
+		page, err := b.store.QuarantinedMessages(t.Context(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range page.Messages {
+			details, last = details+m.Detail, m
+		}
+		if f.After = page.Next; page.Next == 0 {
+			break
+		}
+	}
+	if details != "6420" || last.Body != nil || last.Size != 4 || *last.Run != run || last.Slice == nil {
+		t.Errorf("messages %s, the last is %+v; want 6420 without bodies", details, last)
+	}
+	page, err := b.store.QuarantinedMessages(t.Context(), workqueue.QuarantineFilter{})
+	if err != nil || len(page.Messages) != 7 || page.Messages[1].Run != nil {
+		t.Errorf("%d messages of all runs, %v", len(page.Messages), err)
+	}
+	one, err := b.store.QuarantinedMessage(t.Context(), last.ID)
+	if err != nil || string(one.Body) != "body" || one.Headers["A"][0] != "b" || one.Reason != "json" {
+		t.Errorf("one message: %+v, %v", one, err)
+	}
+	if _, err := b.store.QuarantinedMessage(t.Context(), 1<<40); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("got %v; want ErrNotFound", err)
+	}
+	if view, err := b.store.Run(t.Context(), run); err != nil || view.Quarantined != 4 {
+		t.Errorf("the run has %d quarantined messages, %v; want 4", view.Quarantined, err)
+	}
+}

@@ -1,0 +1,366 @@
+package workqueue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// MaxRequeues is how often a request is sent again before it has to be forced: what died every time will die again, and
+// may take services with it.
+const MaxRequeues = 3
+
+const (
+	// maxRefs bounds the letters that one selection names.
+	maxRefs = 1000
+	// maxListed bounds the letters that an answer or an audit row lists.
+	maxListed = 100
+)
+
+// DeadSelection says which dead letters are meant. Exactly one of Refs, Endpoint and All is set. Endpoint and All mean
+// those that wait.
+type DeadSelection struct {
+	Refs     []string // ids, or beginnings of ids
+	Endpoint string
+	All      bool
+	Force    bool // requeue those too that have been requeued MaxRequeues times
+}
+
+func (sel DeadSelection) validate() error {
+	n := 0
+	for _, set := range []bool{len(sel.Refs) > 0, sel.Endpoint != "", sel.All} {
+		if set {
+			n++
+		}
+	}
+	switch {
+	case n != 1:
+		return errors.New("choose either some letters by their ids, or those of an endpoint, or all")
+	case len(sel.Refs) > maxRefs:
+		return fmt.Errorf("%d letters are named; name at most %d at once", len(sel.Refs), maxRefs)
+	case !validText(sel.Endpoint):
+		return fmt.Errorf("endpoint %q: %w", sel.Endpoint, ErrNotFound)
+	}
+	return nil
+}
+
+// Requeue is what became of a selection.
+type Requeue struct {
+	Requeued     int             `json:"requeued"`
+	Refused      []RefusedLetter `json:"refused" doc:"the first hundred"`
+	RefusedTotal int             `json:"refused_total"`
+}
+
+// RefusedLetter is a letter that was left as it is.
+type RefusedLetter struct {
+	ID     LetterID `json:"id"`
+	Reason string   `json:"reason" doc:"and what to do instead"`
+}
+
+func (r *Requeue) refuse(id LetterID, reason string) {
+	r.RefusedTotal++
+	if len(r.Refused) < maxListed {
+		r.Refused = append(r.Refused, RefusedLetter{id, reason})
+	}
+}
+
+// LetterStateError is returned when an operation does not fit the state that a dead letter is in.
+type LetterStateError struct {
+	ID    LetterID
+	State LetterState // the state it is in
+	Op    string      // what was asked
+	Fix   string      // what to do instead
+}
+
+func (e *LetterStateError) Error() string {
+	return fmt.Sprintf("cannot %s dead letter %s: it is %s; %s", e.Op, e.ID, e.State, e.Fix)
+}
+
+const (
+	// lockLetters holds the selected letters in the order of their ids, for a statement of its own after it. Named ones
+	// are held in any state, so that the refusal can say which it is.
+	lockLetters = `
+SELECT id, state, requeued, body IS NOT NULL, run_id FROM dead_letter
+WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`
+
+	requeueLetters = `
+UPDATE dead_letter
+SET state = 'requeued', requeued = requeued + 1, changed_at = clock_timestamp(), sent_at = NULL
+WHERE id = ANY($1) AND state = 'waiting' AND body IS NOT NULL`
+
+	// requeueWaiting takes all that wait, of one endpoint or of all, without bringing them here: only those that are
+	// refused come back, a page of them. Bodies lie out of line and are not written anew.
+	requeueWaiting = `
+WITH waiting AS MATERIALIZED (
+    SELECT id, requeued, body IS NOT NULL AS whole FROM dead_letter
+    WHERE state = 'waiting' AND ($1 = '' OR endpoint = $1)
+    ORDER BY id FOR NO KEY UPDATE
+), moved AS (
+    UPDATE dead_letter d
+    SET state = 'requeued', requeued = d.requeued + 1, changed_at = clock_timestamp(), sent_at = NULL
+    FROM waiting w WHERE d.id = w.id AND d.state = 'waiting' AND w.whole AND (w.requeued < $2 OR $3)
+    RETURNING d.id
+), refused AS (
+    SELECT id, requeued, whole FROM waiting WHERE NOT (whole AND (requeued < $2 OR $3))
+)
+SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM refused),
+    ARRAY(SELECT id FROM moved ORDER BY id LIMIT $4), ARRAY(SELECT id FROM refused WHERE whole ORDER BY id LIMIT $4),
+    ARRAY(SELECT id FROM refused WHERE NOT whole ORDER BY id LIMIT $4)`
+)
+
+// Requeue has dead letters sent to their endpoints again, and says which it refused and why. They move in one
+// transaction, with a row in the audit log; nodes publish them afterwards, see [Store.UnsentLetters].
+func (s *Store) Requeue(ctx context.Context, sel DeadSelection, actor string) (Requeue, error) {
+	if err := sel.validate(); err != nil {
+		return Requeue{}, fmt.Errorf("requeue dead letters: %w", err)
+	}
+	var out Requeue
+	err := s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
+		out = Requeue{Refused: []RefusedLetter{}}
+		var ids []LetterID
+		if len(sel.Refs) > 0 {
+			ids, err = requeueNamed(ctx, tx, sel, &out)
+		} else {
+			ids, err = requeueAll(ctx, tx, sel, &out)
+		}
+		if err != nil || out.Requeued == 0 {
+			return err
+		}
+		return auditLetters(ctx, tx, actor, "requeue", sel, out.Requeued, ids)
+	})
+	if err != nil {
+		return Requeue{}, fmt.Errorf("requeue dead letters: %w", err)
+	}
+	return out, nil
+}
+
+func requeueAll(ctx context.Context, tx pgx.Tx, sel DeadSelection, out *Requeue) (moved []LetterID, err error) {
+	var refused int
+	var looping, bodiless []LetterID
+	err = tx.QueryRow(ctx, requeueWaiting, sel.Endpoint, MaxRequeues, sel.Force, maxListed).
+		Scan(&out.Requeued, &refused, &moved, &looping, &bodiless)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range looping {
+		out.refuse(id, loopReason)
+	}
+	for _, id := range bodiless {
+		out.refuse(id, bodilessReason)
+	}
+	out.RefusedTotal = refused
+	return moved, nil
+}
+
+var (
+	loopReason = fmt.Sprintf("it has been requeued %d times and died each time; mend the service, then force it",
+		MaxRequeues)
+	bodilessReason = fmt.Sprintf("its body is larger than %d MiB and was not kept; have it asked for anew",
+		MaxLetterBody>>20)
+)
+
+// deadRow is a letter as a selection by ids holds it.
+type deadRow struct {
+	ID       LetterID
+	State    LetterState
+	Requeued int
+	Whole    bool
+	Run      *RunID
+}
+
+func requeueNamed(ctx context.Context, tx pgx.Tx, sel DeadSelection, out *Requeue) ([]LetterID, error) {
+	rows, err := lockNamed(ctx, tx, sel.Refs)
+	if err != nil {
+		return nil, err
+	}
+	var ids []LetterID
+	for _, l := range rows {
+		if reason := l.mayRequeue(sel.Force); reason != "" {
+			out.refuse(l.ID, reason)
+			continue
+		}
+		ids = append(ids, l.ID)
+	}
+	tag, err := tx.Exec(ctx, requeueLetters, ids)
+	if err == nil && tag.RowsAffected() != int64(len(ids)) {
+		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(ids), errFence)
+	}
+	out.Requeued = len(ids)
+	return ids, err
+}
+
+// mayRequeue returns why not, or "".
+func (l *deadRow) mayRequeue(force bool) string {
+	switch {
+	case l.State == LetterReissued && l.Run != nil:
+		return fmt.Sprintf("its items went on by themselves, in smaller slices; run those that failed again with "+
+			"'tranche run rerun %s --failed'", l.Run)
+	case l.State == LetterReissued:
+		return "its items went on by themselves, in smaller slices: there is nothing to do"
+	case l.State == LetterRequeued:
+		return "it has been requeued already; should it die again, that is another letter"
+	case l.State == LetterDropped:
+		return "it was dropped, and its body is gone; have it asked for anew"
+	case !l.Whole:
+		return bodilessReason
+	case l.Requeued >= MaxRequeues && !force:
+		return loopReason
+	}
+	return ""
+}
+
+// lockNamed resolves references and holds the letters.
+func lockNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]deadRow, error) {
+	ids := make([]LetterID, 0, len(refs))
+	for _, ref := range refs {
+		id, err := resolveLetter(ctx, tx, ref)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	rows, err := tx.Query(ctx, lockLetters, ids)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[deadRow])
+}
+
+const (
+	// dropWaiting is set-based for the same reason as requeueWaiting.
+	dropWaiting = `
+WITH waiting AS MATERIALIZED (
+    SELECT id FROM dead_letter WHERE state = 'waiting' AND ($1 = '' OR endpoint = $1)
+    ORDER BY id FOR NO KEY UPDATE
+), dropped AS (
+    UPDATE dead_letter d SET state = 'dropped', body = NULL, changed_at = clock_timestamp()
+    FROM waiting w WHERE d.id = w.id AND d.state = 'waiting' RETURNING d.id
+)
+SELECT (SELECT count(*) FROM dropped), ARRAY(SELECT id FROM dropped ORDER BY id LIMIT $2)`
+
+	dropLetters = `
+UPDATE dead_letter SET state = 'dropped', body = NULL, changed_at = clock_timestamp()
+WHERE id = ANY($1) AND state IN ('waiting', 'reissued')`
+)
+
+// Drop gives dead letters up, and their bodies with them; what is known of them stays. It returns how many it dropped:
+// letters that were dropped before do not count. A named letter that has been requeued is a LetterStateError, and
+// nothing is dropped then.
+func (s *Store) Drop(ctx context.Context, sel DeadSelection, actor string) (n int, err error) {
+	if err := sel.validate(); err != nil {
+		return 0, fmt.Errorf("drop dead letters: %w", err)
+	}
+	err = s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
+		var ids []LetterID
+		if len(sel.Refs) > 0 {
+			ids, err = dropNamed(ctx, tx, sel.Refs)
+			n = len(ids)
+		} else {
+			err = tx.QueryRow(ctx, dropWaiting, sel.Endpoint, maxListed).Scan(&n, &ids)
+		}
+		if err != nil || n == 0 {
+			return err
+		}
+		return auditLetters(ctx, tx, actor, "drop", sel, n, ids)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("drop dead letters: %w", err)
+	}
+	return n, nil
+}
+
+func dropNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]LetterID, error) {
+	rows, err := lockNamed(ctx, tx, refs)
+	if err != nil {
+		return nil, err
+	}
+	var ids []LetterID
+	for _, l := range rows {
+		switch l.State {
+		case LetterRequeued:
+			return nil, &LetterStateError{l.ID, l.State, "drop", "should it die again, drop the letter that comes then"}
+		case LetterDropped:
+		default:
+			ids = append(ids, l.ID)
+		}
+	}
+	tag, err := tx.Exec(ctx, dropLetters, ids)
+	if err == nil && tag.RowsAffected() != int64(len(ids)) {
+		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(ids), errFence)
+	}
+	return ids, err
+}
+
+// auditLetters notes an operator's action on dead letters in the transaction that carries it out.
+func auditLetters(ctx context.Context, tx pgx.Tx, actor, op string, sel DeadSelection, n int, ids []LetterID) error {
+	detail := map[string]any{"letters": n, "ids": ids[:min(len(ids), maxListed)], "force": sel.Force, "all": sel.All}
+	if sel.Endpoint != "" {
+		detail["endpoint"] = sel.Endpoint
+	}
+	return auditGlobal(ctx, tx, actor, "dead_letter_"+op, detail)
+}
+
+// auditGlobal is audit for an action that concerns no single run.
+func auditGlobal(ctx context.Context, tx pgx.Tx, actor, action string, detail map[string]any) error {
+	doc, err := json.Marshal(detail)
+	if err == nil {
+		_, err = tx.Exec(ctx, insertAudit, plain(actor), action, uuid.NullUUID{}, doc)
+	}
+	if err != nil {
+		return fmt.Errorf("audit %s: %w", action, err)
+	}
+	return nil
+}
+
+// UnsentLetter is a requeued letter that is not known to be in the stream.
+type UnsentLetter struct {
+	ID       LetterID
+	Endpoint string
+	Requeued int // this time included
+	Headers  map[string][]string
+	Body     []byte
+}
+
+const (
+	// unsentBytes bounds the bodies of one reading; the first letter comes however large it is.
+	unsentBytes = 8 << 20
+
+	unsentLetters = `
+SELECT id, endpoint, requeued, headers, body FROM (
+    SELECT id, endpoint, requeued, headers, body, changed_at,
+        sum(octet_length(body)) OVER (ORDER BY changed_at, id) - octet_length(body) AS before
+    FROM (SELECT * FROM dead_letter WHERE state = 'requeued' AND sent_at IS NULL
+          ORDER BY changed_at, id LIMIT $1) oldest
+) sized WHERE before < $2
+ORDER BY changed_at, id`
+
+	lettersSent = `
+UPDATE dead_letter SET sent_at = clock_timestamp()
+WHERE id = ANY($1) AND state = 'requeued' AND sent_at IS NULL`
+)
+
+// UnsentLetters returns requeued letters that nobody has marked as sent, the oldest first: at most limit, and about
+// 8 MiB.
+func (s *Store) UnsentLetters(ctx context.Context, limit int) ([]UnsentLetter, error) {
+	rows, err := s.pool.Query(ctx, unsentLetters, limit, unsentBytes)
+	if err != nil {
+		return nil, fmt.Errorf("read requeued letters: %w", err)
+	}
+	letters, err := pgx.CollectRows(rows, pgx.RowToStructByPos[UnsentLetter])
+	if err != nil {
+		return nil, fmt.Errorf("read requeued letters: %w", err)
+	}
+	return letters, nil
+}
+
+// LettersSent notes that requeued letters are in the stream.
+func (s *Store) LettersSent(ctx context.Context, ids []LetterID) error {
+	if _, err := s.pool.Exec(ctx, lettersSent, ids); err != nil {
+		return fmt.Errorf("mark %d letters as sent: %w", len(ids), err)
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package workqueue_test
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func refs(ids ...workqueue.LetterID) workqueue.DeadSelection {
+	var sel workqueue.DeadSelection
+	for _, id := range ids {
+		sel.Refs = append(sel.Refs, id.String())
+	}
+	return sel
+}
+
+func (b *bench) requeue(sel workqueue.DeadSelection, want int) workqueue.Requeue {
+	b.Helper()
+	out, err := b.store.Requeue(b.Context(), sel, "ann")
+	if err != nil || out.Requeued != want {
+		b.Fatalf("requeued %+v, %v; want %d", out, err, want)
+	}
+	return out
+}
+
+// unsent returns what the outbox holds.
+func (b *bench) unsent() []workqueue.UnsentLetter {
+	b.Helper()
+	letters, err := b.store.UnsentLetters(b.Context(), 1000)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return letters
+}
+
+func TestRequeue(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ids := b.bury(letter("0", "a"), letter("1", "a"), letter("2", "b"), letter("3", "b"))
+	b.requeue(refs(ids[0]), 1)
+	out := b.requeue(refs(ids[0], ids[1], ids[0]), 1)
+	if len(out.Refused) != 1 || out.Refused[0].ID != ids[0] || !strings.Contains(out.Refused[0].Reason, "already") {
+		t.Errorf("refused %+v", out.Refused)
+	}
+	b.requeue(workqueue.DeadSelection{Endpoint: "a"}, 0)
+	b.requeue(workqueue.DeadSelection{Endpoint: "b"}, 2)
+	b.requeue(workqueue.DeadSelection{All: true}, 0)
+	unsent := b.unsent()
+	if len(unsent) != 4 || unsent[0].ID != ids[0] || unsent[0].Requeued != 1 || unsent[0].Endpoint != "a" ||
+		unsent[0].Headers["Tranche-Mode"][0] != "single" || len(unsent[0].Body) == 0 {
+		t.Errorf("to be sent: %+v", unsent)
+	}
+	for range 2 { // two nodes sent them
+		if err := b.store.LettersSent(t.Context(), ids[:3]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := b.unsent(); len(left) != 1 || left[0].ID != ids[3] {
+		t.Errorf("left to be sent: %+v", left)
+	}
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE action = 'dead_letter_requeue' AND actor = 'ann'
+		AND run_id IS NULL`); n != 3 {
+		t.Errorf("%d audit rows; want one for each action", n)
+	}
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE detail->>'letters' = '2'
+		AND jsonb_array_length(detail->'ids') = 2 AND detail->>'endpoint' = 'b'`); n != 1 {
+		t.Error("the audit row does not say what was requeued")
+	}
+}
+
+// What was requeued again and again dies again and again. It takes force to go on.
+func TestRequeueGuardsAgainstLoops(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	tired := letter("m", "a")
+	tired.Requeued = workqueue.MaxRequeues - 1
+	id := b.bury(tired)[0]
+	b.requeue(refs(id), 1)
+	if again := b.unsent(); len(again) != 1 || again[0].Requeued != workqueue.MaxRequeues {
+		t.Errorf("to be sent: %+v", again)
+	}
+	tired.MsgID, tired.Requeued = "m2", workqueue.MaxRequeues
+	id = b.bury(tired)[0]
+	for name, sel := range map[string]workqueue.DeadSelection{
+		"named": refs(id), "endpoint": {Endpoint: "a"}, "all": {All: true},
+	} {
+		out := b.requeue(sel, 0)
+		if out.RefusedTotal != 1 || len(out.Refused) != 1 || out.Refused[0].ID != id ||
+			!strings.Contains(out.Refused[0].Reason, "force") {
+			t.Errorf("%s: refused %+v", name, out)
+		}
+	}
+	forced := refs(id)
+	forced.Force = true
+	b.requeue(forced, 1)
+}
+
+func TestReissuedLettersAreNotRequeued(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := workqueue.NewRunID()
+	l := letter("m", "a")
+	l.State, l.Run = workqueue.LetterReissued, &run
+	id := b.bury(l)[0]
+	sel := refs(id)
+	sel.Force = true
+	out := b.requeue(sel, 0)
+	if len(out.Refused) != 1 || !strings.Contains(out.Refused[0].Reason, "tranche run rerun "+run.String()) {
+		t.Errorf("refused %+v; want the remedy", out.Refused)
+	}
+	if out := b.requeue(workqueue.DeadSelection{All: true}, 0); out.RefusedTotal != 0 {
+		t.Errorf("it counts among those that wait: %+v", out)
+	}
+	if n, err := b.store.Drop(t.Context(), refs(id), "ann"); err != nil || n != 1 {
+		t.Errorf("dropped %d, %v", n, err)
+	}
+}
+
+func TestDrop(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ids := b.bury(letter("0", "a"), letter("1", "a"), letter("2", "b"), letter("3", "b"))
+	drop := func(sel workqueue.DeadSelection, want int) {
+		t.Helper()
+		if n, err := b.store.Drop(t.Context(), sel, "ann"); err != nil || n != want {
+			t.Errorf("dropped %d, %v; want %d", n, err, want)
+		}
+	}
+	drop(refs(ids[0]), 1)
+	drop(refs(ids[0]), 0)
+	b.requeue(refs(ids[1]), 1)
+	_, err := b.store.Drop(t.Context(), refs(ids[2], ids[1]), "ann")
+	if state, ok := errors.AsType[*workqueue.LetterStateError](err); !ok || state.ID != ids[1] {
+		t.Errorf("drop a requeued letter: %v", err)
+	}
+	drop(workqueue.DeadSelection{Endpoint: "a"}, 0)
+	drop(workqueue.DeadSelection{All: true}, 2)
+	l, err := b.store.DeadLetter(t.Context(), ids[0].String())
+	if err != nil || l.State != workqueue.LetterDropped || l.Body != nil {
+		t.Errorf("the dropped letter is %+v, %v", l, err)
+	}
+	if out := b.requeue(refs(ids[0]), 0); len(out.Refused) != 1 {
+		t.Errorf("a dropped letter was not refused: %+v", out)
+	}
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE action = 'dead_letter_drop' AND actor = 'ann'`); n != 2 {
+		t.Errorf("%d audit rows; want one for each drop", n)
+	}
+}
+
+func TestDeadSelectionIsOneOfThree(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, sel := range []workqueue.DeadSelection{
+		{}, {All: true, Endpoint: "a"}, {Refs: []string{"0000"}, All: true}, {Refs: make([]string, 1001)},
+		{Endpoint: "\x00"}, {Refs: []string{"0000"}},
+	} {
+		if _, err := b.store.Requeue(t.Context(), sel, "ann"); err == nil {
+			t.Errorf("requeue of %d refs, %q, %v was taken", len(sel.Refs), sel.Endpoint, sel.All)
+		}
+		if _, err := b.store.Drop(t.Context(), sel, "ann"); err == nil {
+			t.Errorf("drop of %d refs, %q, %v was taken", len(sel.Refs), sel.Endpoint, sel.All)
+		}
+	}
+}
+
+// Two operators requeue all there is while a third drops it: each letter goes one way.
+func TestLettersMoveOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const letters = 200
+	for i := range letters {
+		b.bury(letter(strconv.Itoa(i), "a"))
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	moved := 0
+	add := func(n int, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			t.Error(err)
+		}
+		moved += n
+	}
+	for range 2 {
+		wg.Go(func() {
+			out, err := b.store.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "ann")
+			add(out.Requeued, err)
+		})
+		wg.Go(func() { add(b.store.Drop(t.Context(), workqueue.DeadSelection{All: true}, "bob")) })
+	}
+	wg.Wait()
+	if moved != letters {
+		t.Errorf("%d letters moved; want %d", moved, letters)
+	}
+	if n := b.number(`SELECT count(*) FROM dead_letter WHERE state = 'waiting'`); n != 0 {
+		t.Errorf("%d letters wait still", n)
+	}
+}
+
+// The outbox is read in portions, however large the letters are.
+func TestUnsentLettersAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 4 {
+		l := letter(strconv.Itoa(i), "a")
+		l.Body = make([]byte, 5<<20)
+		b.bury(l)
+	}
+	b.requeue(workqueue.DeadSelection{All: true}, 4)
+	var read []workqueue.LetterID
+	for {
+		some := b.unsent()
+		if len(some) == 0 {
+			break
+		}
+		if len(some) > 2 {
+			t.Fatalf("%d letters of 5 MiB came at once", len(some))
+		}
+		var ids []workqueue.LetterID
+		for _, l := range some {
+			ids = append(ids, l.ID)
+		}
+		if err := b.store.LettersSent(t.Context(), ids); err != nil {
+			t.Fatal(err)
+		}
+		read = append(read, ids...)
+	}
+	if len(slices.Compact(read)) != 4 {
+		t.Errorf("%d letters were read; want 4", len(read))
+	}
+}
