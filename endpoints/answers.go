@@ -55,6 +55,7 @@ type answers struct {
 	total  int // slots in all messages
 	errors int // of those, with an error
 	closed bool
+	held   held  // what wrappers keep back
 	err    error // of the first message that could not be sent
 	sends  sync.WaitGroup
 }
@@ -135,14 +136,23 @@ func appendError(b []byte, e *SlotError) []byte {
 	return append(b, '}')
 }
 
-// flush sends what is in buf, in the background, when there is anything.
+// flush sends what is in buf, in the background, when there is anything; or keeps it back while a wrapper holds.
 func (a *answers) flush() {
 	if a.buf == nil || a.here == 0 {
 		return
 	}
-	a.buf.WriteString(replyClose)
+	if len(a.held.marks) > 0 {
+		a.stash()
+		return
+	}
 	buf := a.buf
 	a.buf, a.here = nil, 0
+	a.ship(buf)
+}
+
+// ship ends a message and sends it, in the background.
+func (a *answers) ship(buf *bytes.Buffer) {
+	buf.WriteString(replyClose)
 	if err := a.out.reserve(a.ctx, buf.Len()); err != nil {
 		a.broken(err)
 		return

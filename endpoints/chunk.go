@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 
 	"go.uber.org/zap"
 )
@@ -13,7 +14,8 @@ import (
 type Chunk[In, Out any] struct {
 	job   *job
 	items []*Item[In, Out]
-	out   Out // where a result stands while it is written; guarded by job.answers.mu
+	index map[int]*Item[In, Out] // of items by ordinal; made when a wrapper answers one
+	out   Out                    // where a result stands while it is written; guarded by job.answers.mu
 }
 
 // Item is one item of a chunk.
@@ -92,11 +94,7 @@ func (i *Item[In, Out]) Reply(result Out) {
 		a.fail(i.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
 		return
 	}
-	if size, ok := a.commit(); !ok {
-		a.fail(i.Ordinal, newSlotError(CodeResultTooLarge, fmt.Sprintf(
-			"the result takes %d bytes, and a message holds %d; raise the NATS server's max_payload (16 MiB count) or store "+
-				"the result elsewhere and reply with where it is", size, a.limit), false))
-	}
+	a.end(i.Ordinal)
 }
 
 // Fail answers the item with an error that trying again would not help. See the function Fail.
@@ -145,4 +143,39 @@ func (i *Item[In, Out]) claim() bool {
 		return true
 	}
 	return false
+}
+
+// unanswered implements workItems.
+func (c *Chunk[In, Out]) unanswered() []ItemInfo {
+	infos := make([]ItemInfo, 0, len(c.items))
+	for _, item := range c.items {
+		if !item.answered {
+			infos = append(infos, item.Info())
+		}
+	}
+	return infos
+}
+
+// claimFor implements workItems.
+func (c *Chunk[In, Out]) claimFor(ordinal int) bool {
+	if c.index == nil {
+		c.index = make(map[int]*Item[In, Out], len(c.items))
+		for _, item := range c.items {
+			c.index[item.Ordinal] = item
+		}
+	}
+	item := c.index[ordinal]
+	if item == nil || item.answered {
+		return false
+	}
+	item.answered = true
+	return true
+}
+
+// leaveOut implements workItems.
+func (c *Chunk[In, Out]) leaveOut() {
+	a := &c.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c.items = slices.DeleteFunc(c.items, func(item *Item[In, Out]) bool { return item.answered })
 }

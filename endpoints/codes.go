@@ -10,5 +10,6 @@ const (
 	CodeBadRequest     = "bad_request"         // the request could not be read; not retryable
 	CodeTimeout        = "timeout"             // the handler did not end in time; retryable
 	CodeShutdown       = "shutdown"            // the service stopped before it got to the rest; retryable
+	CodeHeldTooLarge   = "held_too_large"      // the chunk's results do not fit what a wrapper holds; not retryable
 	CodeDeliveries     = "too_many_deliveries" // the chunk was delivered many times and never answered; retryable
 )

@@ -15,6 +15,8 @@ type eachWork[In, Out any] struct {
 	chunk     *Chunk[In, Out]
 	handler   func(context.Context, In) (Out, error)
 	next      atomic.Int64
+	slots     *slots
+	owned     bool          // run has a slot that no worker has taken over
 	exhausted chan struct{} // closed when no further worker is of use
 	once      sync.Once     // closes exhausted
 }
@@ -25,22 +27,35 @@ func (w *eachWork[In, Out]) run(
 	if !slots.take(stopping) {
 		return nil, false
 	}
+	w.slots, w.owned = slots, true
+	defer func() {
+		if w.owned { // a wrapper has not called the handler
+			slots.give()
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
 	defer cancel()
+	return runWrapped(ctx, w.job, 0, w), true
+}
+
+func (w *eachWork[In, Out]) items() workItems { return w.chunk }
+
+func (w *eachWork[In, Out]) handle(ctx context.Context) error {
+	w.owned = false // the first worker has it
 	contexts := make([]itemContext, len(w.chunk.items))
 	var workers sync.WaitGroup
 	for n := 1; ; n++ {
-		workers.Go(func() { w.drain(ctx, contexts, slots) })
+		workers.Go(func() { w.drain(ctx, contexts, w.slots) })
 		// Each worker handles one item at least, so that as many as there are items are enough, whoever leaves.
-		if n >= len(w.chunk.items) || !slots.take(w.exhausted) {
+		if n >= len(w.chunk.items) || !w.slots.take(w.exhausted) {
 			break
 		}
 	}
 	workers.Wait()
 	if ctx.Err() != nil {
-		return cutShort(ctx), true
+		return cutShort(ctx)
 	}
-	return nil, true
+	return nil
 }
 
 // drain handles items until none is left, ctx ends or the slot is to go, and gives the slot back.

@@ -36,11 +36,16 @@ func asSlotError(ctx context.Context, err error, plain bool) *SlotError {
 			message = err.Error()
 		}
 		return newSlotError(slot.Code, message, slot.Retry)
-	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
+	case isCut(ctx, err):
 		return cutShort(ctx)
 	default:
 		return newSlotError(CodeHandlerError, err.Error(), plain)
 	}
+}
+
+// isCut reports whether an error comes from the end of ctx.
+func isCut(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
 // errShutdown is the cause with which a handler's context is cancelled when draining took too long.

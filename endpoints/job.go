@@ -19,12 +19,15 @@ const (
 
 // job is one request from its delivery to its acknowledgement.
 type job struct {
-	id      requestID
-	request *request
-	answers answers
-	timeout time.Duration
-	log     *zap.Logger
-	started time.Time
+	id       requestID
+	endpoint string
+	header   nats.Header // as it came; not to be changed
+	request  *request
+	wrap     []Wrapper
+	answers  answers
+	timeout  time.Duration
+	log      *zap.Logger
+	started  time.Time
 }
 
 // deal takes one request that is held all the way. It returns when the request has been dealt with.
@@ -77,7 +80,8 @@ func (e *endpointServer) refuseBody(j *job, err error) {
 }
 
 func (e *endpointServer) newJob(scope scope, id requestID, h nats.Header, request *request) *job {
-	j := &job{id: id, request: request, timeout: e.options.timeout, started: time.Now(),
+	j := &job{id: id, endpoint: e.name, header: h, request: request, wrap: e.options.wrap,
+		timeout: e.options.timeout, started: time.Now(),
 		log: e.log.With(zap.Stringer("run", request.Run), zap.Stringer("slice", request.Slice))}
 	e.prepare(scope.sending, &j.answers, request.Meta, h.Get(HeaderTrace))
 	return j

@@ -20,26 +20,29 @@ func (w *listWork[In, Out]) run(
 		return nil, false
 	}
 	defer slots.give()
-	if len(w.chunk.items) == 0 {
+	if len(w.chunk.items) == 0 && len(w.job.wrap) == 0 {
 		return nil, true
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
 	defer cancel()
-	return w.call(ctx), true
+	return runWrapped(ctx, w.job, 0, w), true
 }
 
-func (w *listWork[In, Out]) call(ctx context.Context) (failure *SlotError) {
+func (w *listWork[In, Out]) items() workItems { return w.chunk }
+
+func (w *listWork[In, Out]) handle(ctx context.Context) (err error) {
+	if len(w.chunk.items) == 0 {
+		return nil
+	}
 	defer func() {
 		if value := recover(); value != nil {
-			var stack string
-			failure, stack = panicked(value, true)
+			failure, stack := panicked(value, true)
+			err = failure
 			w.job.log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
 		}
 	}()
-	if err := w.handler(ctx, w.chunk); err != nil {
-		// What fails a whole chunk is most often something that passes, such as a database that is down. An error that
-		// is not retryable would be halved at once, and each half's halves: twice as many calls as there are items.
-		return asSlotError(ctx, err, true)
+	if err := w.handler(ctx, w.chunk); err != nil && !isCut(ctx, err) {
+		return err
 	}
 	if ctx.Err() != nil {
 		return cutShort(ctx)

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -25,6 +26,7 @@ type options struct {
 	timeout     time.Duration
 	flushBytes  int
 	compress    int
+	wrap        []Wrapper
 }
 
 // Concurrency is how many chunks (HandleList, default 2) or items (HandleEach, default 8) are handled at once by this
@@ -57,6 +59,8 @@ func newOptions(concurrency int, list []Option) (options, error) {
 		return o, errors.New("FlushBytes must be positive")
 	case o.compress < 0:
 		return o, errors.New("Compress must not be negative")
+	case slices.ContainsFunc(o.wrap, func(w Wrapper) bool { return w == nil }):
+		return o, errors.New("Wrap needs a function")
 	}
 	return o, nil
 }

@@ -1,0 +1,191 @@
+package endpoints
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// MaxHeld bounds the bytes of the answers to one chunk that a wrapper holds.
+const MaxHeld = 64 << 20
+
+// heldDepth is deeper than what the JSON encoder writes.
+const heldDepth = 1 << 16
+
+// held is what wrappers keep back of the answers to a chunk. Its methods are those of answers.
+type held struct {
+	bodies []heldBody
+	bytes  int
+	marks  []mark // one for each Hold that is not settled
+	over   *SlotError
+}
+
+// heldBody is a message that is not sent yet, without its end.
+type heldBody struct {
+	buf  *bytes.Buffer
+	here int
+}
+
+// mark is what had been answered when a Hold began.
+type mark struct{ bodies, bytes, total, errors int }
+
+// holding returns how many Holds are not settled.
+func (a *answers) holding() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.held.marks)
+}
+
+// hold begins to keep answers back. What was answered before is sent, or stays with the Hold that keeps it.
+func (a *answers) hold() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.flush()
+	a.held.marks = append(a.held.marks, mark{len(a.held.bodies), a.held.bytes, a.total, a.errors})
+}
+
+// stash puts the message that is being written to those held.
+func (a *answers) stash() {
+	h := &a.held
+	if h.over != nil { // it will be dropped
+		recycle(a.buf)
+		a.buf, a.here = nil, 0
+		return
+	}
+	h.bodies = append(h.bodies, heldBody{a.buf, a.here})
+	h.bytes += a.buf.Len()
+	a.buf, a.here = nil, 0
+	if h.bytes > MaxHeld {
+		h.over = newSlotError(CodeHeldTooLarge, fmt.Sprintf("the answers to the chunk take over %d MiB, which is the most "+
+			"that a wrapper such as a transaction holds; use smaller chunks for the endpoint", MaxHeld>>20), false)
+		a.giveUp(h.over)
+	}
+}
+
+// overflowed returns the error of a Hold that was asked to keep too much.
+func (a *answers) overflowed() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.held.over == nil {
+		return nil
+	}
+	return a.held.over
+}
+
+// settle ends the Holds after the first n: their answers are dropped, or go on to where they would have gone.
+func (a *answers) settle(n int, drop bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := &a.held
+	if len(h.marks) <= n {
+		return
+	}
+	first := h.marks[n]
+	h.marks = h.marks[:n]
+	switch {
+	case drop || h.over != nil:
+		a.forget(first)
+	case n == 0:
+		bodies := h.bodies
+		h.bodies, h.bytes = nil, 0
+		for _, body := range bodies {
+			a.ship(body.buf)
+		}
+	}
+}
+
+// forget takes back what was answered since m.
+func (a *answers) forget(m mark) {
+	h := &a.held
+	for _, body := range h.bodies[m.bodies:] {
+		recycle(body.buf)
+	}
+	clear(h.bodies[m.bodies:])
+	h.bodies, h.bytes = h.bodies[:m.bodies], m.bytes
+	if a.buf != nil {
+		recycle(a.buf)
+		a.buf, a.here = nil, 0
+	}
+	a.total, a.errors = m.total, m.errors
+}
+
+// heldSlots reads what has been answered since the last Hold.
+func (a *answers) heldSlots() (slots []Slot, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := &a.held
+	if len(h.marks) == 0 {
+		return nil, nil
+	}
+	last := h.marks[len(h.marks)-1]
+	slots = make([]Slot, 0, a.total-last.total)
+	for _, body := range h.bodies[last.bodies:] {
+		if slots, err = appendSlots(slots, body.buf); err != nil {
+			return nil, err
+		}
+	}
+	if a.buf == nil || a.here == 0 {
+		return slots, nil
+	}
+	return appendSlots(slots, a.buf)
+}
+
+// appendSlots reads the slots of a message that has no end yet.
+func appendSlots(slots []Slot, buf *bytes.Buffer) ([]Slot, error) {
+	size := buf.Len()
+	defer buf.Truncate(size)
+	buf.WriteString(replyClose)
+	in := newBodyReader(buf.Bytes(), heldDepth)
+	in.open('{')
+	in.name()
+	in.open('[')
+	for in.more() {
+		slots = append(slots, scanSlot(in))
+	}
+	if in.err != nil {
+		return nil, in.err
+	}
+	return slots, nil
+}
+
+// write answers an item by a slot that checkAnswer has passed.
+func (a *answers) write(slot Slot) {
+	if slot.Err != nil {
+		a.fail(slot.Ordinal, newSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
+		return
+	}
+	a.begin(slot.Ordinal)
+	if slot.ContentType == "" {
+		a.buf.WriteString(`"d":`)
+		a.buf.Write(slot.Data)
+	} else if err := appendBinary(a.buf, &Binary{slot.ContentType, slot.Data}); err != nil {
+		a.rollback()
+		a.fail(slot.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		return
+	}
+	a.end(slot.Ordinal)
+}
+
+// end ends the slot of an ordinal, or puts an error in its place when it is too large.
+func (a *answers) end(ordinal int) {
+	if size, ok := a.commit(); !ok {
+		a.fail(ordinal, newSlotError(CodeResultTooLarge, fmt.Sprintf(
+			"the result takes %d bytes, and a message holds %d; raise the NATS server's max_payload (16 MiB count) or store "+
+				"the result elsewhere and reply with where it is", size, a.limit), false))
+	}
+}
+
+// checkAnswer holds a slot to the shape that Work.Answers returns.
+func checkAnswer(slot Slot) error {
+	switch {
+	case slot.Err != nil && (slot.Data != nil || slot.ContentType != ""):
+		return errors.New("the slot has a result and an error")
+	case slot.Err == nil && slot.ContentType == "" && !jsontext.Value(slot.Data).IsValid():
+		return errors.New("the slot's result is not JSON; set its ContentType, or encode it")
+	case slot.ContentType != "" && !validContentType(slot.ContentType):
+		return fmt.Errorf("content type %.80q is not one", slot.ContentType)
+	}
+	return nil
+}

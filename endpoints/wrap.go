@@ -1,0 +1,212 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+)
+
+// Wrapper is called around the handler of each chunk, or stage of a flow: for a transaction, a span, a counter. It calls
+// next once, with its context or one made from it, and returns what speaks for the items that are not answered: the
+// error of next, nil, or one of its own. When it does not call next, the handler does not see the chunk, and the items
+// that the wrapper does not answer are left out.
+//
+// next returns the handler's error. It also returns one, of code CodePanic, when the handler has panicked, and one of
+// code CodeTimeout or CodeShutdown when the handler has run out of time, whatever it returned. With HandleEach the
+// errors of single items are answers, and next returns when every item has been dealt with.
+//
+// A wrapper's own error and panic count like a handler's. Wrappers of several chunks run at the same time.
+type Wrapper func(ctx context.Context, w *Work, next func(context.Context) error) error
+
+// Wrap has f called around the handler of an endpoint, inside of the wrappers of Config.Wrap and of Wrap options that
+// stand before it.
+func Wrap(f Wrapper) Option { return func(o *options) { o.wrap = append(o.wrap, f) } }
+
+// Work is a chunk, or a stage of one, as wrappers see it. It is safe for concurrent use, and must not be used after the
+// wrapper has returned.
+type Work struct {
+	job   *job
+	stage int
+	inner wrapped
+	wrap  []Wrapper
+}
+
+// wrapped is what wrappers can be called around.
+type wrapped interface {
+	// handle calls the handler for the items that are not answered, and turns its panic and its end of time into an error.
+	handle(ctx context.Context) error
+	// items returns what the handler will see.
+	items() workItems
+}
+
+// workItems is the items of a chunk, whatever their type.
+type workItems interface {
+	// unanswered returns the items that nobody has answered, in the order of the request.
+	unanswered() []ItemInfo
+	// claimFor notes that an item will be answered by a wrapper, or reports false when it is not there or answered. It is
+	// called with answers.mu held.
+	claimFor(ordinal int) bool
+	// leaveOut drops the answered items from those that the handler will see.
+	leaveOut()
+}
+
+// onward is implemented by items that may go on without an answer: those of a stage.
+type onward interface {
+	// goingOn returns the ordinals of the items that have been sent on to a later stage.
+	goingOn() []int
+}
+
+// runWrapped calls the handler of a chunk, or of a stage, within the wrappers of its endpoint. It returns the failure
+// that speaks for what is not answered, if any. Answers that wrappers held have been sent, or dropped, by then.
+func runWrapped(ctx context.Context, j *job, stage int, inner wrapped) *SlotError {
+	var err error
+	if len(j.wrap) == 0 {
+		err = inner.handle(ctx)
+	} else {
+		err = (&Work{job: j, stage: stage, inner: inner, wrap: j.wrap}).call(ctx, 0)
+	}
+	if err == nil {
+		return nil
+	}
+	// What fails a whole chunk is most often something that passes, such as a database that is down. An error that is not
+	// retryable would be halved at once, and each half's halves: twice as many calls as there are items.
+	return asSlotError(ctx, err, true)
+}
+
+// call calls wrapper n, or the handler when there is none, and settles what it held.
+func (w *Work) call(ctx context.Context, n int) error {
+	a := &w.job.answers
+	if n == len(w.wrap) {
+		w.inner.items().leaveOut()
+		err := w.inner.handle(ctx)
+		if tooMuch := a.overflowed(); tooMuch != nil {
+			return tooMuch
+		}
+		return err
+	}
+	holds := a.holding()
+	err := w.guard(ctx, n)
+	a.settle(holds, err != nil)
+	return err
+}
+
+// guard calls wrapper n and turns a panic into an error.
+func (w *Work) guard(ctx context.Context, n int) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			failure, stack := panicked(value, true)
+			w.job.log.Error("a wrapper panicked", zap.Any("panic", value), zap.String("stack", stack))
+			err = failure
+		}
+	}()
+	called := false
+	return w.wrap[n](ctx, w, func(ctx context.Context) error {
+		if called {
+			return fmt.Errorf("a wrapper of endpoint %s called next twice; a chunk is handled once", w.job.endpoint)
+		}
+		called = true
+		return w.call(ctx, n+1)
+	})
+}
+
+// Endpoint returns the name of the endpoint.
+func (w *Work) Endpoint() string { return w.job.endpoint }
+
+// Stage returns the stage of a flow, from 0. It is 0 for an endpoint that is not a flow, too.
+func (w *Work) Stage() int { return w.stage }
+
+// Meta returns what the request's headers say.
+func (w *Work) Meta() Meta { return w.job.request.Meta }
+
+// Header returns a copy of the request's headers.
+func (w *Work) Header() nats.Header {
+	header := maps.Clone(w.job.header)
+	for name, values := range header {
+		header[name] = append([]string(nil), values...)
+	}
+	return header
+}
+
+// Items returns the items that are not answered, in the order of the request. Before next those are the ones that the
+// handler will see; after it, the ones that it left out or, in a flow, sent on.
+func (w *Work) Items() []ItemInfo {
+	a := &w.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return w.inner.items().unanswered()
+}
+
+// GoingOn returns the ordinals of the items that the handler has sent on to a later stage of the flow. It is for use
+// after next.
+func (w *Work) GoingOn() []int {
+	items, ok := w.inner.items().(onward)
+	if !ok {
+		return nil
+	}
+	a := &w.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return items.goingOn()
+}
+
+// Answer answers an item in the handler's place. Before next it keeps the item from the handler. The slot is one as
+// Answers returns it. It fails, and changes nothing, when there is no such item or it has been answered, and when the
+// slot holds no result.
+func (w *Work) Answer(slot Slot) error {
+	if err := checkAnswer(slot); err != nil {
+		return fmt.Errorf("answer item %d of endpoint %s: %w", slot.Ordinal, w.job.endpoint, err)
+	}
+	a := &w.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed || !w.inner.items().claimFor(slot.Ordinal) {
+		return fmt.Errorf("answer item %d of endpoint %s: it is not there, or has been answered", slot.Ordinal,
+			w.job.endpoint)
+	}
+	a.write(slot)
+	return nil
+}
+
+// Hold keeps the answers that follow back until the wrapper has returned. When it returns nil they are sent; when it
+// returns an error, or panics, they are dropped, and the error speaks for their items as well. Up to MaxHeld bytes are
+// held for a chunk: at more the handler's context ends, and next returns an error of code CodeHeldTooLarge.
+func (w *Work) Hold() { w.job.answers.hold() }
+
+// Answers returns what has been answered since the wrapper's Hold, in the order of the answers, and nothing without a
+// Hold. Their data must not be changed, nor used after the wrapper has returned.
+func (w *Work) Answers() ([]Slot, error) {
+	slots, err := w.job.answers.heldSlots()
+	if err != nil {
+		return nil, fmt.Errorf("read the held answers of endpoint %s: %w", w.job.endpoint, err)
+	}
+	return slots, nil
+}
+
+// SetTrace sets the W3C trace context that the reply, and in a flow the requests of this stage, will carry. Without it
+// that of the request goes on. An empty value removes the header; one that cannot be a header, or has over 512 bytes,
+// counts as empty.
+func (w *Work) SetTrace(traceparent, tracestate string) {
+	a := &w.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := headerSize(a.header)
+	setTrace(a.header, HeaderTrace, traceparent)
+	setTrace(a.header, HeaderTraceState, tracestate)
+	if grown := headerSize(a.header) - before; grown > 0 {
+		a.flush() // it was filled up to a limit that is now too high
+		a.limit -= grown
+	}
+}
+
+const maxTrace = 512
+
+func setTrace(h nats.Header, name, value string) {
+	if value == "" || len(value) > maxTrace || oneLine(value) != value {
+		delete(h, name)
+		return
+	}
+	h[name] = []string{value}
+}
