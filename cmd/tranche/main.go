@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -37,8 +38,9 @@ const (
 
 // commands is the command line.
 type commands struct {
-	URL  string `default:"${url}" env:"TRANCHE_URL" help:"The server to talk to." placeholder:"URL"`
-	JSON bool   `name:"json" help:"Print JSON and nothing else on standard output."`
+	URL     string        `default:"${url}" env:"TRANCHE_URL" help:"The server to talk to." placeholder:"URL"`
+	Timeout time.Duration `env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
+	JSON    bool          `name:"json" help:"Print JSON and nothing else on standard output."`
 
 	Serve     serveCommand     `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
 	Run       runCommands      `cmd:"" help:"Start, watch, repair and export runs."`
@@ -95,7 +97,7 @@ func run(ctx context.Context, args []string, term *console) int {
 	if err != nil {
 		return term.fail(&usageError{err.Error() + "; see: " + helpFor(chosen, err)})
 	}
-	term.url, term.json = cli.URL, cli.JSON
+	term.url, term.timeout, term.json = cli.URL, cli.Timeout, cli.JSON
 	return term.fail(chosen.Run(term))
 }
 
@@ -117,6 +119,7 @@ type console struct {
 	out, err io.Writer
 	columns  int // of the output
 	url      string
+	timeout  time.Duration // 0: what the operations take
 	json     bool
 }
 
@@ -154,7 +157,10 @@ func (c *console) note(format string, args ...any) {
 }
 
 func (c *console) client() (*client.Client, error) {
-	cl, err := client.New(c.url, osUser())
+	if c.timeout < 0 {
+		return nil, &usageError{fmt.Sprintf("--timeout is %s; it must be positive", c.timeout)}
+	}
+	cl, err := client.New(c.url, osUser(), c.timeout)
 	if err != nil {
 		return nil, &usageError{"--url: " + err.Error()}
 	}

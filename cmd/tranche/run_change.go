@@ -3,32 +3,25 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/tranchehq/tranche/internal/api"
 )
 
 type runRerun struct {
-	Ref      string   `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
-	Failed   bool     `xor:"which" help:"All items that failed."`
-	Key      []string `xor:"which" sep:"none" help:"This item, whether it failed or not; may stand more than once." placeholder:"K"`
-	Code     []string `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
-	Chunk    int      `help:"Items in a request, from now on." placeholder:"N"`
-	InFlight int      `help:"Requests out at once, from now on." placeholder:"N"`
-	Wait     bool     `help:"Watch until the run ends; exit 3 when items failed."`
+	Ref    string   `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Failed bool     `xor:"which" help:"All items that failed."`
+	Key    []string `xor:"which" sep:"none" help:"This item, whether it failed or not; may stand more than once." placeholder:"K"`
+	Code   []string `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
+	Wait   bool     `help:"Watch until the run ends; exit 3 when items failed."`
+	batchSize
 }
 
 // Validate is called by kong.
 func (r *runRerun) Validate() error {
-	switch {
-	case !r.Failed && len(r.Key) == 0 && len(r.Code) == 0:
+	if !r.Failed && len(r.Key) == 0 && len(r.Code) == 0 {
 		return errors.New("say which items: --failed, --key K or --code C")
-	case r.Chunk < 0 || r.Chunk > 8192:
-		return fmt.Errorf("--chunk is %d; it must lie between 1 and 8192", r.Chunk)
-	case r.InFlight < 0 || r.InFlight > 10_000:
-		return fmt.Errorf("--in-flight is %d; it must lie between 1 and 10000", r.InFlight)
 	}
-	return nil
+	return r.check()
 }
 
 // Run sets items going again.
@@ -38,7 +31,7 @@ func (r *runRerun) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	again, err := cl.Rerun(ctx, r.Ref, api.RerunSettings{
-		Failed: r.Failed, Keys: r.Key, Codes: r.Code, Chunk: r.Chunk, InFlight: r.InFlight,
+		Failed: r.Failed, Keys: r.Key, Codes: r.Code, Chunk: given(r.Chunk), InFlight: given(r.InFlight),
 	})
 	if err != nil {
 		return err

@@ -21,14 +21,13 @@ type runStart struct {
 	Items          string            `required:"" help:"CSV or NDJSON, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	Key            string            `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
 	Format         string            `enum:",csv,ndjson" default:"" help:"csv or ndjson; recognised when absent." placeholder:"FORMAT"`
-	Chunk          int               `help:"Items in a request." placeholder:"N"`
-	InFlight       int               `help:"Requests out at once." placeholder:"N"`
 	Param          map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
 	Name           string            `help:"A name to find the run by." placeholder:"TEXT"`
 	Priority       int               `help:"Runs with a greater number go first." placeholder:"N"`
 	IdempotencyKey string            `help:"Starting again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
 	Wait           bool              `help:"Watch until the run ends; exit 3 when items failed."`
+	batchSize
 }
 
 // Validate is called by kong.
@@ -38,12 +37,8 @@ func (r *runStart) Validate() error {
 		return errors.New("give a plan file or --endpoint NAME")
 	case r.Plan != "" && r.Endpoint != "":
 		return errors.New("give either a plan file or --endpoint, not both")
-	case r.Chunk < 0 || r.Chunk > 8192:
-		return fmt.Errorf("--chunk is %d; it must lie between 1 and 8192", r.Chunk)
-	case r.InFlight < 0 || r.InFlight > 10_000:
-		return fmt.Errorf("--in-flight is %d; it must lie between 1 and 10000", r.InFlight)
 	}
-	return nil
+	return r.check()
 }
 
 // Run starts a run.
@@ -86,8 +81,8 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 
 func (r *runStart) settings() (api.RunSettings, error) {
 	settings := api.RunSettings{
-		Endpoint: r.Endpoint, Key: r.Key, Format: r.Format, Name: r.Name, Params: r.Param, Chunk: r.Chunk,
-		InFlight: r.InFlight, Priority: r.Priority, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
+		Endpoint: r.Endpoint, Key: r.Key, Format: r.Format, Name: r.Name, Params: r.Param,
+		Chunk: given(r.Chunk), InFlight: given(r.InFlight), Priority: r.Priority, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
 		Source: "standard input",
 	}
 	if r.Items != "-" {

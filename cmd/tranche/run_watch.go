@@ -16,7 +16,7 @@ const (
 	watchPoll  = 400 * time.Millisecond
 	plainEvery = 2 * time.Second
 	// patience is how long a server that went away may take to come back.
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 )
 
 type runWatch struct {

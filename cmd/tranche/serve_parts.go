@@ -54,7 +54,7 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 	url := s.Database
 	if url == "" {
 		private, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
-			DataDir: filepath.Join(p.directory, "postgres"), Log: log.Named("postgres"),
+			DataDir: filepath.Join(p.directory, "postgres"), Bound: true, Log: log.Named("postgres"),
 		})
 		if err != nil {
 			return fmt.Errorf("start a private PostgreSQL (or use one with --database): %w", err)

@@ -1,7 +1,8 @@
 // Package client speaks the HTTP API of tranche serve: what the command line needs, and no more.
 //
-// Answers are the documents of package api. Errors to tell apart are [ProblemError], an answer that says no, and
-// [UnreachableError], no answer at all. Uploads and exports stream; an export that broke off is an error of its reader.
+// Answers are the documents of package api. Errors to tell apart are [ProblemError], an answer that says no,
+// [UnreachableError], nobody there, and [SilentError], somebody there who does not answer. Uploads and exports stream; an
+// export that broke off is an error of its reader.
 //
 // It keeps no state and retries nothing. A [Client] is safe for concurrent use.
 package client
@@ -34,13 +35,18 @@ const (
 
 // Client talks to one server.
 type Client struct {
-	base  *url.URL
-	actor string
-	http  *http.Client
+	base    *url.URL
+	actor   string
+	timeout time.Duration // 0: each operation's own
+	http    *http.Client
 }
 
-// New returns a client of the server at base, like DefaultURL. The actor is named in the audit log.
-func New(base, actor string) (*Client, error) {
+// New returns a client of the server at base, like DefaultURL. The actor is named in the audit log. The timeout is how
+// long an answer may take to begin, and to end if it is one document; 0 is what the operations take at the most.
+func New(base, actor string, timeout time.Duration) (*Client, error) {
+	if timeout < 0 {
+		return nil, fmt.Errorf("the timeout is %s; it must not be negative", timeout)
+	}
 	parsed, err := url.Parse(strings.TrimSuffix(base, "/"))
 	if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
 		return nil, fmt.Errorf("%q is not the URL of a server, like %s", base, DefaultURL)
@@ -49,7 +55,7 @@ func New(base, actor string) (*Client, error) {
 		Proxy:       http.ProxyFromEnvironment,
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
 	}
-	return &Client{base: parsed, actor: actor, http: &http.Client{Transport: transport}}, nil
+	return &Client{base: parsed, actor: actor, timeout: timeout, http: &http.Client{Transport: transport}}, nil
 }
 
 // ProblemError is an answer that says no.
@@ -106,7 +112,8 @@ func (c *Client) Start(ctx context.Context, settings api.RunSettings, items io.R
 	}
 	tail := strings.NewReader("\r\n--" + form.Boundary() + "--\r\n")
 	var out api.Started
-	err = c.call(ctx, http.MethodPost, "/runs", form.FormDataContentType(), io.MultiReader(&head, items, tail), &out)
+	err = c.callWithin(ctx, uploadWait, http.MethodPost, "/runs", form.FormDataContentType(),
+		io.MultiReader(&head, items, tail), &out)
 	return out, err
 }
 
@@ -177,7 +184,7 @@ func (c *Client) Endpoints(ctx context.Context) (api.EndpointList, error) {
 // Doctor has the server check the invariants.
 func (c *Client) Doctor(ctx context.Context) (workqueue.Report, error) {
 	var out workqueue.Report
-	err := c.call(ctx, http.MethodGet, "/doctor", "", nil, &out)
+	err := c.callWithin(ctx, doctorWait, http.MethodGet, "/doctor", "", nil, &out)
 	return out, err
 }
 
@@ -190,24 +197,47 @@ func (c *Client) Info(ctx context.Context) (api.Info, error) {
 
 func runPath(ref, rest string) string { return "/runs/" + url.PathEscape(ref) + rest }
 
+// call asks for one document.
 func (c *Client) call(ctx context.Context, method, path, kind string, body io.Reader, out any) error {
-	answer, err := c.do(ctx, method, path, kind, body)
+	return c.callWithin(ctx, usualWait(method), method, path, kind, body, out)
+}
+
+func (c *Client) callWithin(
+	ctx context.Context, wait time.Duration, method, path, kind string, body io.Reader, out any,
+) error {
+	p := c.patience(ctx, wait)
+	defer p.end()
+	answer, err := c.do(p, method, path, kind, body)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = answer.Close() }()
 	if err := json.NewDecoder(io.LimitReader(answer, maxAnswer)).Decode(out); err != nil {
+		if gone := p.err(); gone != nil {
+			return gone
+		}
 		return fmt.Errorf("read the answer of %s: %w", c.base.Redacted(), err)
 	}
 	return nil
 }
 
+// stream asks for what may flow for hours: only its beginning is waited for.
 func (c *Client) stream(ctx context.Context, path string) (io.ReadCloser, error) {
-	return c.do(ctx, http.MethodGet, path, "", nil)
+	p := c.patience(ctx, usualWait(http.MethodGet))
+	answer, err := c.do(p, http.MethodGet, path, "", nil)
+	if err != nil {
+		p.end()
+		return nil, err
+	}
+	p.pause()
+	return &flowing{answer, p}, nil
 }
 
-func (c *Client) do(ctx context.Context, method, path, kind string, body io.Reader) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+api.Prefix+path, body)
+func (c *Client) do(p *patience, method, path, kind string, body io.Reader) (io.ReadCloser, error) {
+	if body != nil {
+		body = &sending{body, p}
+	}
+	req, err := http.NewRequestWithContext(p.ctx, method, c.base.String()+api.Prefix+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", c.base.Redacted(), err)
 	}
@@ -219,7 +249,7 @@ func (c *Client) do(ctx context.Context, method, path, kind string, body io.Read
 	}
 	answer, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.unanswered(ctx, err)
+		return nil, c.unanswered(p, err)
 	}
 	if answer.StatusCode >= http.StatusBadRequest {
 		defer func() { _ = answer.Body.Close() }()
@@ -228,11 +258,12 @@ func (c *Client) do(ctx context.Context, method, path, kind string, body io.Read
 	return answer.Body, nil
 }
 
-func (c *Client) unanswered(ctx context.Context, err error) error {
+func (c *Client) unanswered(p *patience, err error) error {
 	var dial *net.OpError
+	gone := p.err()
 	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
+	case gone != nil:
+		return gone
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return &UnreachableError{URL: c.base.Redacted(), Err: err}
 	default:

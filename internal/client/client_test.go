@@ -1,0 +1,169 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/client"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const short = 100 * time.Millisecond
+
+func dial(t *testing.T, at string, timeout time.Duration) *client.Client {
+	t.Helper()
+	cl, err := client.New(at, "me", timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cl
+}
+
+// mute takes connections and says nothing.
+func mute(t *testing.T) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		var conns []net.Conn
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				break
+			}
+			conns = append(conns, conn)
+		}
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-ended })
+	return "http://" + l.Addr().String()
+}
+
+// rows are items without an end.
+type rows struct{}
+
+func (rows) Read(p []byte) (int, error) { return copy(p, strings.Repeat("1\n", len(p)/2)), nil }
+
+// Whatever is asked of a server that takes the connection and never answers, it ends, and says where that was.
+func TestASilentServerIsGivenUp(t *testing.T) {
+	t.Parallel()
+	at := mute(t)
+	cl := dial(t, at, short)
+	for name, ask := range map[string]func(context.Context) error{
+		"look":    func(ctx context.Context) error { _, err := cl.Runs(ctx, 1); return err },
+		"change":  func(ctx context.Context) error { _, err := cl.Cancel(ctx, "last"); return err },
+		"doctor":  func(ctx context.Context) error { _, err := cl.Doctor(ctx); return err },
+		"stream":  func(ctx context.Context) error { _, err := cl.FailedItems(ctx, "last"); return err },
+		"upload":  func(ctx context.Context) error { _, err := cl.Start(ctx, api.RunSettings{}, rows{}); return err },
+		"no rows": func(ctx context.Context) error { _, err := cl.Start(ctx, api.RunSettings{}, http.NoBody); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := ask(t.Context())
+			silent, ok := errors.AsType[*client.SilentError](err)
+			if !ok || silent.URL != at || !strings.Contains(err.Error(), "--timeout") {
+				t.Errorf("got %v; want a SilentError of %s", err, at)
+			}
+		})
+	}
+}
+
+// slowly yields its parts, each after more than the server may be silent.
+type slowly struct{ parts []string }
+
+func (s *slowly) Read(p []byte) (int, error) {
+	if len(s.parts) == 0 {
+		return 0, io.EOF
+	}
+	<-time.After(2 * short)
+	n := copy(p, s.parts[0])
+	s.parts = s.parts[1:]
+	return n, nil
+}
+
+// What flows is not given up: neither items from a slow source, nor a stream that pauses.
+func TestWhatFlowsMayPause(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(w, `{"items":2}`)
+			return
+		}
+		control := http.NewResponseController(w)
+		for range 2 {
+			_, _ = io.WriteString(w, "{}\n")
+			_ = control.Flush()
+			<-time.After(2 * short)
+		}
+	}))
+	defer server.Close()
+	cl := dial(t, server.URL, short)
+	started, err := cl.Start(t.Context(), api.RunSettings{}, &slowly{[]string{"id\n", "1\n", "2\n"}})
+	if err != nil || started.Items != 2 {
+		t.Errorf("a slow upload: %+v, %v", started, err)
+	}
+	stream, err := cl.Export(t.Context(), "last", "ndjson", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(stream)
+	if err = errors.Join(err, stream.Close()); err != nil || string(text) != "{}\n{}\n" {
+		t.Errorf("a slow stream: %q, %v", text, err)
+	}
+}
+
+// A document that stops in the middle is given up too, and the caller's own end stays the caller's.
+func TestADocumentThatStops(t *testing.T) {
+	t.Parallel()
+	gone := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"runs":[`)
+		_ = http.NewResponseController(w).Flush()
+		<-gone
+	}))
+	defer server.Close()
+	defer close(gone)
+	_, err := dial(t, server.URL, short).Runs(t.Context(), 1)
+	if _, ok := errors.AsType[*client.SilentError](err); !ok {
+		t.Errorf("got %v; want a SilentError", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(short, cancel)
+	if _, err := dial(t, server.URL, 0).Runs(ctx, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v; want the caller's own end", err)
+	}
+}
+
+func TestWrongAddresses(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"", "nonsense", "ftp://x", "http://", "http://\x00"} {
+		if _, err := client.New(at, "", 0); err == nil {
+			t.Errorf("%q is taken", at)
+		}
+	}
+	if _, err := client.New(client.DefaultURL, "", -1); err == nil {
+		t.Error("a negative timeout is taken")
+	}
+	_, err := dial(t, "http://127.0.0.1:1", 0).Info(t.Context())
+	if _, ok := errors.AsType[*client.UnreachableError](err); !ok {
+		t.Errorf("got %v; want an UnreachableError", err)
+	}
+}

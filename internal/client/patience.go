@@ -1,0 +1,106 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// How long a server may be silent. Each is more than the server takes at the most for what was asked: it answers that it
+// is slow before that.
+const (
+	lookWait   = time.Minute
+	changeWait = 3 * time.Minute  // a large run is re-run or cancelled in one transaction
+	uploadWait = 10 * time.Minute // after each piece of the items, and after the last
+	doctorWait = 11 * time.Minute
+)
+
+func usualWait(method string) time.Duration {
+	if method == http.MethodGet {
+		return lookWait
+	}
+	return changeWait
+}
+
+// SilentError is returned when somebody took the connection and then said nothing.
+type SilentError struct {
+	URL  string
+	Wait time.Duration
+}
+
+func (e *SilentError) Error() string {
+	return fmt.Sprintf("%s took the connection and has not answered for %s; see whether tranche serve is there and well "+
+		"(its log, and %s/readyz), or wait longer with --timeout", e.URL, e.Wait, e.URL)
+}
+
+// Timeout makes it an error of that kind.
+func (e *SilentError) Timeout() bool { return true }
+
+// patience ends a request when the server has been silent for too long.
+type patience struct {
+	ctx    context.Context //nolint:containedctx // it is the request's, and lives as long
+	outer  context.Context //nolint:containedctx // the caller's
+	cancel context.CancelCauseFunc
+	wait   time.Duration
+	timer  *time.Timer
+}
+
+func (c *Client) patience(ctx context.Context, wait time.Duration) *patience {
+	if c.timeout > 0 {
+		wait = c.timeout
+	}
+	within, cancel := context.WithCancelCause(ctx)
+	p := &patience{ctx: within, outer: ctx, cancel: cancel, wait: wait}
+	p.timer = time.AfterFunc(wait, func() { cancel(&SilentError{URL: c.base.Redacted(), Wait: wait}) })
+	return p
+}
+
+// pause stops the clock, and again starts it anew.
+func (p *patience) pause() { p.timer.Stop() }
+
+func (p *patience) again() { p.timer.Reset(p.wait) }
+
+// end gives the request up, if it has not ended.
+func (p *patience) end() {
+	p.timer.Stop()
+	p.cancel(nil)
+}
+
+// err says why the request was given up; nil when it was not.
+func (p *patience) err() error {
+	if p.outer.Err() != nil {
+		return p.outer.Err()
+	}
+	if p.ctx.Err() != nil {
+		return context.Cause(p.ctx)
+	}
+	return nil
+}
+
+// sending is a body. The clock stands while the sender looks for the next bytes: they may come from a slow pipe.
+type sending struct {
+	from io.Reader
+	p    *patience
+}
+
+// Read implements io.Reader.
+func (s *sending) Read(b []byte) (int, error) {
+	s.p.pause()
+	defer s.p.again()
+	return s.from.Read(b)
+}
+
+// flowing is an answer that flows.
+type flowing struct {
+	io.ReadCloser
+
+	p *patience
+}
+
+// Close implements io.Closer.
+func (f *flowing) Close() error {
+	defer f.p.end()
+	return f.ReadCloser.Close()
+}
