@@ -64,14 +64,14 @@ func (a *answers) stash() {
 	}
 }
 
-// overflowed returns the error of a Hold that was asked to keep too much.
-func (a *answers) overflowed() error {
+// unlessOverflowed returns err, or the error of a Hold that was asked to keep too much.
+func (a *answers) unlessOverflowed(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.held.over == nil {
-		return nil
+	if a.held.over != nil {
+		return a.held.over
 	}
-	return a.held.over
+	return err
 }
 
 // settle ends the Holds after the first n: their answers are dropped, or go on to where they would have gone.

@@ -81,14 +81,10 @@ func (w *Work) call(ctx context.Context, n int) error {
 	a := &w.job.answers
 	if n == len(w.wrap) {
 		w.inner.items().leaveOut()
-		err := w.inner.handle(ctx)
-		if tooMuch := a.overflowed(); tooMuch != nil {
-			return tooMuch
-		}
-		return err
+		return a.unlessOverflowed(w.inner.handle(ctx))
 	}
 	holds := a.holding()
-	err := w.guard(ctx, n)
+	err := a.unlessOverflowed(w.guard(ctx, n))
 	a.settle(holds, err != nil)
 	return err
 }

@@ -1,0 +1,394 @@
+package endpoints
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+type wrapChunk = Chunk[numberIn, numberOut]
+
+type numberIn struct {
+	N int `json:"n"`
+}
+
+type numberOut struct {
+	Twice int `json:"twice"`
+}
+
+// double answers each item.
+func double(_ context.Context, chunk *wrapChunk) error {
+	for _, item := range chunk.Items() {
+		item.Reply(numberOut{2 * item.In.N})
+	}
+	return nil
+}
+
+func pass(ctx context.Context, _ *Work, next func(context.Context) error) error { return next(ctx) }
+
+func TestWrappersNest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var order []string
+	named := func(name string) Wrapper {
+		return func(ctx context.Context, w *Work, next func(context.Context) error) error {
+			order = append(order, name)
+			err := next(ctx)
+			order = append(order, name+" ends")
+			return err
+		}
+	}
+	svc := b.service(func(c *Config) { c.Wrap = []Wrapper{named("1"), named("2")} })
+	check(t, HandleList(svc, "double", double, Wrap(named("3")), Wrap(named("4"))))
+	b.run(svc)
+	if got := b.reply("double", numbers(3)); len(got.slots) != 3 || got.failure != nil {
+		t.Fatalf("got %+v", got)
+	}
+	if want := "1 2 3 4 4 ends 3 ends 2 ends 1 ends"; strings.Join(order, " ") != want {
+		t.Errorf("called in order %v, want %s", order, want)
+	}
+}
+
+func TestWrapperSeesTheWork(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	var seen *Work
+	var before, after []ItemInfo
+	check(t, HandleList(svc, "some", func(_ context.Context, chunk *wrapChunk) error {
+		chunk.Items()[0].Reply(numberOut{})
+		return nil
+	}, Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+		seen, before = w, w.Items()
+		err := next(ctx)
+		after = w.Items()
+		return err
+	})))
+	b.run(svc)
+	got := b.reply("some", append(numbers(3), payload{7, `"no number"`}))
+	if len(got.slots) != 2 || got.slots[7].Err == nil {
+		t.Fatalf("got %+v", got)
+	}
+	ordinals := func(infos []ItemInfo) (list []int) {
+		for _, info := range infos {
+			list = append(list, info.Ordinal)
+		}
+		return list
+	}
+	if !slices.Equal(ordinals(before), []int{0, 1, 2}) || !slices.Equal(ordinals(after), []int{1, 2}) {
+		t.Errorf("items %v before, %v after", ordinals(before), ordinals(after))
+	}
+	if before[0].Key != "KEY-0" || before[0].Run != seen.Meta().Run || seen.Endpoint() != "some" || seen.Stage() != 0 {
+		t.Errorf("the work is %s/%d of %v, its item %+v", seen.Endpoint(), seen.Stage(), seen.Meta(), before[0])
+	}
+	header := seen.Header()
+	if header.Get(HeaderRun) != seen.Meta().Run.String() {
+		t.Errorf("the headers are %v", header)
+	}
+	header[HeaderRun][0] = "changed"
+	if seen.Header().Get(HeaderRun) == "changed" {
+		t.Error("the headers are not a copy")
+	}
+}
+
+// remember answers item 1 and a binary item 2 in the handler's place.
+func remember(ctx context.Context, w *Work, next func(context.Context) error) error {
+	for _, slot := range []Slot{
+		{Ordinal: 1, Data: []byte(`{"twice":42}`)}, {Ordinal: 2, Data: []byte("%PDF"), ContentType: "application/pdf"},
+	} {
+		if err := w.Answer(slot); err != nil {
+			return err
+		}
+	}
+	for _, slot := range []Slot{{Ordinal: 1, Data: []byte(`1`)}, {Ordinal: 99, Data: []byte(`1`)}, {Ordinal: 0}} {
+		if err := w.Answer(slot); err == nil {
+			return Fail("taken", "slot %d was taken", slot.Ordinal)
+		}
+	}
+	return next(ctx)
+}
+
+func TestWrapperAnswers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleList(svc, "list", double, Wrap(remember)))
+	check(t, HandleEach(svc, "each", func(_ context.Context, in numberIn) (numberOut, error) {
+		return numberOut{2 * in.N}, nil
+	}, Wrap(remember)))
+	b.run(svc)
+	for _, endpoint := range []string{"list", "each"} {
+		got := b.reply(endpoint, numbers(4))
+		if got.failure != nil || len(got.slots) != 4 || string(got.slots[1].Data) != `{"twice":42}` ||
+			string(got.slots[2].Data) != "%PDF" || got.slots[2].ContentType != "application/pdf" ||
+			string(got.slots[3].Data) != `{"twice":6}` {
+			t.Errorf("%s: got %+v", endpoint, got)
+		}
+	}
+}
+
+func TestWrapperAnswersAll(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	answer := func(ctx context.Context, w *Work, next func(context.Context) error) error {
+		for _, item := range w.Items() {
+			check(t, w.Answer(Slot{Ordinal: item.Ordinal, Err: &SlotError{Code: "known", Message: "by heart"}}))
+		}
+		return next(ctx)
+	}
+	check(t, HandleList(svc, "list", func(context.Context, *wrapChunk) error { panic("called") }, Wrap(answer)))
+	check(t, HandleEach(svc, "each", func(context.Context, numberIn) (numberOut, error) { panic("called") }, Wrap(answer)))
+	b.run(svc)
+	for _, endpoint := range []string{"list", "each"} {
+		for range 2 * DefaultEachConcurrency { // no slot may be lost
+			got := b.reply(endpoint, numbers(2))
+			if got.failure != nil || len(got.slots) != 2 || got.slots[0].Err == nil || got.slots[0].Err.Code != "known" {
+				t.Fatalf("%s: got %+v", endpoint, got)
+			}
+		}
+	}
+}
+
+func TestWrapperDoesNotCallNext(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	refuse := func(context.Context, *Work, func(context.Context) error) error { return Retry("busy", "not now") }
+	check(t, HandleEach(svc, "each", func(context.Context, numberIn) (numberOut, error) { panic("called") },
+		Wrap(refuse), Concurrency(1)))
+	b.run(svc)
+	for range 3 { // the slot is given back each time
+		if got := b.reply("each", numbers(2)); got.failure == nil || got.failure.Code != "busy" || !got.failure.Retry {
+			t.Fatalf("got %+v", got)
+		}
+	}
+}
+
+func TestHold(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	released := make(chan struct{})
+	var answers []Slot
+	hold := func(ctx context.Context, w *Work, next func(context.Context) error) error {
+		w.Hold()
+		if err := next(ctx); err != nil {
+			return err
+		}
+		var err error
+		if answers, err = w.Answers(); err != nil {
+			return err
+		}
+		for i := range answers { // they may not outlive the wrapper
+			answers[i].Data = bytes.Clone(answers[i].Data)
+		}
+		<-released
+		return nil
+	}
+	handler := func(_ context.Context, chunk *wrapChunk) error {
+		for _, item := range chunk.Items() {
+			if item.Ordinal%10 == 9 {
+				item.Retry("busy", "later")
+				continue
+			}
+			item.Reply(numberOut{2 * item.In.N})
+			chunk.Flush()
+		}
+		return nil
+	}
+	check(t, HandleList(svc, "hold", handler, Wrap(pass), Wrap(hold), FlushBytes(200)))
+	b.run(svc)
+	meta := b.ask("hold", append(numbers(100), payload{100, `""`}))
+	recorder, err := EnsureRecorder(b.ctx, b.js)
+	check(t, err)
+	early, err := recorder.Next() // the payload that does not fit is not the handler's to answer
+	check(t, err)
+	reply, err := ParseReply(early.Subject(), early.Headers(), early.Data(), Limits{})
+	check(t, err)
+	if len(reply.Slots) != 1 || reply.Slots[0].Ordinal != 100 {
+		t.Errorf("while the answers are held, there came %+v", reply)
+	}
+	check(t, early.Nak())
+	close(released)
+	got := b.collect(1)[meta.Slice]
+	if len(got.slots) != 101 || got.answered != 101 || got.failure != nil {
+		t.Errorf("got %d slots of %d, failure %v", len(got.slots), got.answered, got.failure)
+	}
+	if len(answers) != 100 {
+		t.Fatalf("the wrapper saw %d answers", len(answers))
+	}
+	for i, slot := range answers {
+		if sent := got.slots[i]; slot.Ordinal != i || !bytes.Equal(sent.Data, slot.Data) || (sent.Err == nil) != (slot.Err == nil) {
+			t.Fatalf("answer %d is %+v for the wrapper and %+v in the reply", i, slot, sent)
+		}
+	}
+}
+
+func TestHoldDrops(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	with := func(end func() error) Option {
+		return Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+			w.Hold()
+			if err := next(ctx); err != nil {
+				return err
+			}
+			return end()
+		})
+	}
+	check(t, HandleList(svc, "fails", double, FlushBytes(1), with(func() error { return Fail("rolled_back", "no") })))
+	check(t, HandleList(svc, "plain", double, FlushBytes(1), with(func() error { return errors.New("no") })))
+	check(t, HandleList(svc, "panics", double, with(func() error { panic("no") })))
+	check(t, HandleList(svc, "inner", double, FlushBytes(1),
+		Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+			check(t, w.Answer(Slot{Ordinal: 0, Data: []byte(`0`)}))
+			w.Hold()
+			check(t, w.Answer(Slot{Ordinal: 1, Data: []byte(`1`)}))
+			if err := next(ctx); err == nil {
+				return errors.New("the inner wrapper did not fail")
+			}
+			if kept, err := w.Answers(); err != nil || len(kept) != 1 {
+				return errors.New("the outer wrapper's answer is gone")
+			}
+			return nil
+		}), with(func() error { return errors.New("no") })))
+	b.run(svc)
+	for endpoint, code := range map[string]string{
+		"fails": "rolled_back", "plain": CodeHandlerError, "panics": CodePanic,
+	} {
+		got := b.reply(endpoint, numbers(20))
+		if len(got.slots) != 0 || got.failure == nil || got.failure.Code != code || got.failure.Retry != (endpoint != "fails") {
+			t.Errorf("%s: got %+v", endpoint, got)
+		}
+	}
+	if got := b.reply("inner", numbers(20)); len(got.slots) != 2 || got.failure != nil {
+		t.Errorf("inner: got %+v", got)
+	}
+}
+
+func TestHoldIsBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	text := strings.Repeat("x", 512<<10)
+	handler := func(ctx context.Context, chunk *Chunk[numberIn, string]) error {
+		for _, item := range chunk.Items() {
+			item.Reply(text)
+		}
+		if ctx.Err() == nil {
+			t.Error("the handler's context goes on")
+		}
+		return nil
+	}
+	check(t, HandleList(svc, "huge", handler,
+		Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+			w.Hold()
+			_ = next(ctx) // even so, nothing may be sent
+			return nil
+		})))
+	b.run(svc)
+	got := b.reply("huge", numbers(150))
+	if len(got.slots) != 0 || got.failure == nil || got.failure.Code != CodeHeldTooLarge || got.failure.Retry {
+		t.Errorf("got %d slots, failure %v", len(got.slots), got.failure)
+	}
+}
+
+func TestWrapperSeesHowTheHandlerEnds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	plain := errors.New("plain")
+	saw := map[string]error{}
+	watch := func(ctx context.Context, w *Work, next func(context.Context) error) error {
+		saw[w.Endpoint()] = next(ctx)
+		return saw[w.Endpoint()]
+	}
+	check(t, HandleList(svc, "plain", func(context.Context, *wrapChunk) error { return plain }, Wrap(watch)))
+	check(t, HandleList(svc, "panics", func(context.Context, *wrapChunk) error { panic("no") }, Wrap(watch)))
+	check(t, HandleList(svc, "late", func(ctx context.Context, _ *wrapChunk) error {
+		<-ctx.Done()
+		return nil
+	}, Wrap(watch), Timeout(20*time.Millisecond)))
+	check(t, HandleList(svc, "twice", double, Wrap(func(ctx context.Context, _ *Work, next func(context.Context) error) error {
+		return errors.Join(next(ctx), next(ctx))
+	})))
+	b.run(svc)
+	for endpoint, code := range map[string]string{
+		"plain": CodeHandlerError, "panics": CodePanic, "late": CodeTimeout,
+	} {
+		got := b.reply(endpoint, numbers(2))
+		if got.failure == nil || got.failure.Code != code || !got.failure.Retry {
+			t.Errorf("%s: got %+v", endpoint, got)
+		}
+		var slot *SlotError
+		if err := saw[endpoint]; endpoint == "plain" && err != plain || //nolint:errorlint // the very same
+			endpoint != "plain" && (!errors.As(err, &slot) || slot.Code != code) {
+			t.Errorf("%s: the wrapper saw %v", endpoint, err)
+		}
+	}
+	if got := b.reply("twice", numbers(2)); len(got.slots) != 2 { // the answers stand
+		t.Errorf("twice: got %+v", got)
+	}
+}
+
+func TestSetTrace(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	set := func(parent, state string) Option {
+		return Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
+			w.SetTrace(parent, state)
+			return next(ctx)
+		})
+	}
+	check(t, HandleList(svc, "traced", double, set(parent, "vendor=1")))
+	check(t, HandleList(svc, "broken", double, set("two\r\nlines", strings.Repeat("x", 600))))
+	b.run(svc)
+	recorder, err := EnsureRecorder(b.ctx, b.js)
+	check(t, err)
+	for endpoint, want := range map[string][2]string{"traced": {parent, "vendor=1"}, "broken": {}} {
+		builder := NewRequestBuilder(endpoint, newMeta(), 1<<20)
+		builder.Add(0, "K", []byte(`{"n":1}`))
+		msg := builder.Msg()
+		msg.Header[HeaderTrace] = []string{"00-from-the-request-00"}
+		b.publish(msg)
+		reply, err := recorder.Next()
+		check(t, err)
+		check(t, reply.Ack())
+		if h := reply.Headers(); h.Get(HeaderTrace) != want[0] || h.Get(HeaderTraceState) != want[1] {
+			t.Errorf("%s: got %q and %q", endpoint, h.Get(HeaderTrace), h.Get(HeaderTraceState))
+		}
+	}
+}
+
+func TestNilWrappersAreRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if err := HandleList(b.service(), "nil", double, Wrap(nil)); err == nil {
+		t.Error("Wrap(nil) was taken")
+	}
+	if _, err := New(b.nc, Config{Name: "nil", Wrap: []Wrapper{nil}}); err == nil {
+		t.Error("Config.Wrap with nil was taken")
+	}
+}
+
+// TestNoWrapperCostsNothing holds runWrapped to no allocation where there is nothing to call.
+func TestNoWrapperCostsNothing(t *testing.T) {
+	j := &job{request: &request{}, header: nats.Header{}}
+	chunk := &wrapChunk{job: j, items: []*Item[numberIn, numberOut]{{}}}
+	w := &listWork[numberIn, numberOut]{job: j, chunk: chunk,
+		handler: func(context.Context, *wrapChunk) error { return nil }}
+	ctx := t.Context()
+	if n := testing.AllocsPerRun(100, func() { _ = runWrapped(ctx, j, 0, w) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
