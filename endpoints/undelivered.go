@@ -1,0 +1,62 @@
+package endpoints
+
+import (
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+)
+
+// ReadMeta reads the headers of a request or a reply. The error is always a *MalformedError; what could be read of the
+// ids is returned with it.
+func ReadMeta(h nats.Header) (Meta, error) {
+	meta, err := parseMeta(h)
+	if err != nil {
+		return meta, about(meta, err)
+	}
+	return meta, nil
+}
+
+// CountItems returns how many items a request has, or 0 when it cannot be read.
+func CountItems(h nats.Header, body []byte, limits Limits) int {
+	request, err := parseRequest(h, body, limits)
+	if err != nil {
+		return 0
+	}
+	return len(request.items)
+}
+
+// DeadMsgID is the Nats-Msg-Id of the dead letter of a request, so that a service and a node which both give the same
+// request up leave one letter. It is "" for a request without an id of its own.
+func DeadMsgID(request nats.Header) string {
+	id := request.Get(HeaderMsgID)
+	if id == "" {
+		return ""
+	}
+	return "dead." + id
+}
+
+// FlowSubject is where a part of the state of a suspended chunk lies.
+func FlowSubject(endpoint string, flow uuid.UUID, part int) string {
+	return flowPrefix + endpoint + "." + flow.String() + "." + strconv.Itoa(part)
+}
+
+// FailureMsg is the final message of a reply that answers none of a request's items, because of a failure that may be
+// retried. It is for a node that gives up a request which is not its own: the reply goes to where the request says. Its
+// Nats-Msg-Id is derived from the request's slice, so that nodes that give up the same request answer it once.
+func FailureMsg(request nats.Header, to Return, service string, failure SlotError) *nats.Msg {
+	msg := &nats.Msg{Subject: to.String(), Header: nats.Header{}}
+	for _, name := range []string{HeaderVersion, HeaderRun, HeaderStep, HeaderSlice, HeaderAttempt, HeaderGeneration,
+		HeaderMode, HeaderTrace, HeaderTraceState} {
+		if value := request.Get(name); value != "" {
+			msg.Header[name] = []string{value}
+		}
+	}
+	id := request.Get(HeaderMsgID) + "." + request.Get(HeaderSlice) + "." + to.String()
+	msg.Header[HeaderMsgID] = []string{uuid.NewSHA1(uuid.NameSpaceURL, []byte(id)).String()}
+	msg.Header[HeaderService] = []string{oneLine(cut(service, maxServiceName))}
+	msg.Header[HeaderFinal] = []string{"0"}
+	msg.Header[HeaderErrorCode] = []string{failure.Code}
+	msg.Header[HeaderError] = []string{oneLine(cut(failure.Message, maxHeaderMessage))}
+	return msg
+}
