@@ -23,6 +23,7 @@ const reconnectWait = 250 * time.Millisecond
 //	NATS_NKEY                  a file with an nkey seed
 //	NATS_USER, NATS_PASSWORD   a user
 //	NATS_CA, NATS_CERT, NATS_KEY   files for TLS
+//	NATS_INBOX_PREFIX          where answers come in, for users that may not read all of _INBOX
 //	NATS_CONTEXT               a context of the nats tool, used when NATS_URL is not set
 //
 // It does not fail when no server is there: it goes on trying, for ever, as it does after a loss. An error means that
@@ -61,6 +62,9 @@ func fromEnvironment() []nats.Option {
 	if user := os.Getenv("NATS_USER"); user != "" {
 		opts = append(opts, nats.UserInfo(user, os.Getenv("NATS_PASSWORD")))
 	}
+	if prefix := os.Getenv("NATS_INBOX_PREFIX"); prefix != "" {
+		opts = append(opts, nats.CustomInboxPrefix(prefix))
+	}
 	if file := os.Getenv("NATS_CA"); file != "" {
 		opts = append(opts, nats.RootCAs(file))
 	}
@@ -81,13 +85,16 @@ func nkey(file string) nats.Option {
 	}
 }
 
-// LogTo has a connection tell log what happens to it. A denied permission in particular is told nowhere else: the call
-// that was denied just times out.
+// LogTo has a connection tell log what happens to it, denied permissions among that.
 func LogTo(log *zap.Logger) nats.Option {
 	return func(o *nats.Options) error {
-		o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		o.AsyncErrorCB = func(nc *nats.Conn, _ *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrPermissionViolation) {
-				log.Error("NATS denies this user a subject; grant it in the server's permissions", zap.Error(err))
+				level := zap.ErrorLevel
+				if _, _, ours := readViolation(err.Error(), nc.Opts.InboxPrefix); ours {
+					level = zap.DebugLevel // tried again and again; a Service tells it once, by Permissions.Run
+				}
+				log.Log(level, "NATS denies this user a subject; grant it in the server's permissions", zap.Error(err))
 				return
 			}
 			log.Warn("NATS reports an error", zap.Error(err))

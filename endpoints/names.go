@@ -113,6 +113,11 @@ func EventSubject(kind string) string { return eventPrefix + kind }
 // ConsumerName is the durable consumer that all instances of an endpoint share.
 func ConsumerName(endpoint string) string { return endpoint }
 
+// consumerAPI is the subject of a request about an endpoint's consumer on a stream.
+func consumerAPI(verb, stream, endpoint string) string {
+	return "$JS.API.CONSUMER." + verb + "." + stream + "." + ConsumerName(endpoint)
+}
+
 // ValidateName returns a *NameError unless the name is 1 to 64 of the characters A-Z a-z 0-9 _ and -.
 func ValidateName(endpoint string) error {
 	if endpoint == "" || len(endpoint) > MaxNameLength {

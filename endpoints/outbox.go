@@ -19,20 +19,23 @@ const (
 	ackTimeout = 2 * time.Second
 	// replyPatience is how long a reply is tried before its request is handed back.
 	replyPatience = 30 * time.Second
-	firstPause    = 25 * time.Millisecond
-	longestPause  = 500 * time.Millisecond
+	// deniedPatience is how long NATS may deny it: permissions that are reloaded may be gone for a moment.
+	deniedPatience = time.Second
+	firstPause     = 25 * time.Millisecond
+	longestPause   = 500 * time.Millisecond
 )
 
 // outbox publishes replies: each is tried, under one Nats-Msg-Id, until JetStream has acknowledged it, so that a
 // publish whose outcome is unknown is not stored twice. What goes to a caller who waits is not stored at all.
 type outbox struct {
-	nc   *nats.Conn
-	js   jetstream.JetStream
-	room *semaphore.Weighted
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	room  *semaphore.Weighted
+	perms *Permissions
 }
 
 func newOutbox(nc *nats.Conn, js jetstream.JetStream) *outbox {
-	return &outbox{nc: nc, js: js, room: semaphore.NewWeighted(outboxBytes)}
+	return &outbox{nc: nc, js: js, room: semaphore.NewWeighted(outboxBytes), perms: PermissionsOf(nc)}
 }
 
 // reserve waits for room for n bytes. The room is given back by release.
@@ -46,12 +49,13 @@ func (o *outbox) release(n int) { o.room.Release(int64(min(n, outboxBytes))) }
 func (o *outbox) publish(ctx context.Context, msg *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, replyPatience)
 	defer cancel()
+	begun := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := o.try(ctx, msg)
 		if err == nil {
 			return nil
 		}
-		if hopeless(err) || wait(ctx, pause) != nil {
+		if hopeless(err) || denied(err) && time.Since(begun) > deniedPatience || wait(ctx, pause) != nil {
 			return fmt.Errorf("publish reply %s: %w", msg.Subject, err)
 		}
 	}
@@ -63,8 +67,10 @@ func (o *outbox) try(ctx context.Context, msg *nats.Msg) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
-	_, err := o.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
-	return err
+	return o.perms.during(ctx, func(ctx context.Context) error {
+		_, err := o.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+		return err
+	}, msg.Subject)
 }
 
 // hopeless reports whether the same message can never be taken. Anything else passes: a full stream is emptied, a

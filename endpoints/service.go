@@ -168,6 +168,9 @@ func (s *Service) Run(ctx context.Context) error {
 	for _, e := range s.endpoints {
 		group.Go(func() error { return e.run(serving, span) })
 	}
+	var watch sync.WaitGroup
+	watch.Go(func() { s.outbox.perms.Run(serving, s.config.Log) })
+	defer watch.Wait()
 	done := make(chan error, 1)
 	go func() { done <- group.Wait() }()
 	<-serving.Done()

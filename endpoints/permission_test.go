@@ -1,0 +1,201 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+func TestReadViolation(t *testing.T) {
+	t.Parallel()
+	const pub, sub = "nats: permissions violation: Permissions Violation for Publish to ",
+		"nats: permissions violation: Permissions Violation for Subscription to "
+	tests := []struct{ text, op, want string }{
+		{pub + `"tranche.reply.x"`, OpPublish, "tranche.reply.x"},
+		{pub + `"tranche.work.x"`, OpPublish, "tranche.work.x"},
+		{pub + `"tranche.flow.x.5b0c.0"`, OpPublish, "tranche.flow.x.>"},
+		{pub + `"tranche.stage.x.1.0.y"`, OpPublish, "tranche.stage.x.*.*.y"},
+		{pub + `"tranche.call.web.tok.y"`, OpPublish, "tranche.call.web.*.y"},
+		{sub + `"tranche.call.web.tok.>"`, OpSubscribe, "tranche.call.web.>"},
+		{pub + `"$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.x"`, OpPublish, "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.x"},
+		{pub + `"$JS.API.CONSUMER.CREATE.TRANCHE_WORK.x.tranche.work.x"`, OpPublish,
+			"$JS.API.CONSUMER.CREATE.TRANCHE_WORK.x.>"},
+		{pub + `"$JS.API.DIRECT.GET.TRANCHE_FLOW.tranche.flow.x.5b0c.0"`, OpPublish,
+			"$JS.API.DIRECT.GET.TRANCHE_FLOW.tranche.flow.x.>"},
+		{pub + `"$JS.ACK.TRANCHE_WORK.x.1.2.3.4.5"`, OpPublish, "$JS.ACK.TRANCHE_WORK.x.>"},
+		{pub + `"$JS.ACK._.hash.TRANCHE_WORK.x.1.2.3.4.5"`, OpPublish, "$JS.ACK.*.*.TRANCHE_WORK.x.>"},
+		{sub + `"_INBOX.abc.*"`, OpSubscribe, "_INBOX.>"},
+		{sub + `"$SRV.PING"`, OpSubscribe, "$SRV.>"},
+		{sub + `"tranche.direct.x" using queue "tranche"`, OpSubscribe, "tranche.direct.x"},
+		{sub + `"tranche.wake" (sid "3")`, OpSubscribe, "tranche.wake"},
+		{pub + `"other.subject"`, "", ""},
+		{pub + `"$JS.API.STREAM.INFO.ORDERS"`, "", ""},
+		{pub + `"$JS.ACK.ORDERS.x.1.2"`, "", ""},
+		{pub + `no quotes`, "", ""},
+		{"nats: authorization violation", "", ""},
+	}
+	for _, test := range tests {
+		found, _, ok := readViolation(test.text, "")
+		switch {
+		case !ok && test.want != "":
+			t.Errorf("%s: not read", test.text)
+		case ok && (found.Subject != test.want || found.Op != test.op):
+			t.Errorf("%s: got %+v", test.text, found)
+		}
+	}
+}
+
+func FuzzReadViolation(f *testing.F) {
+	f.Add(`Permissions Violation for Publish to "tranche.reply.x"`)
+	f.Add(`Permissions Violation for Subscription to "_INBOX.x.*" using queue "q"`)
+	f.Fuzz(func(t *testing.T, text string) {
+		if found, _, ok := readViolation(text, "_INBOX"); ok && found.Subject == "" {
+			t.Errorf("%q names nothing to grant", text)
+		}
+	})
+}
+
+// guarded is a server with one user of everything and one with the permissions given.
+func guarded(publish, subscribe []string) string {
+	quoted := func(list []string) string { return `"` + strings.Join(list, `", "`) + `"` }
+	return fmt.Sprintf(`
+		jetstream: {}
+		authorization: { users: [
+			{ user: all, password: p }
+			{ user: svc, password: p, permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } } }
+		] }`, quoted(publish), quoted(subscribe))
+}
+
+func plainService(endpoint string) (publish, subscribe []string) {
+	return []string{
+			"$JS.API.CONSUMER.INFO.TRANCHE_WORK." + endpoint, "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK." + endpoint,
+			"$JS.API.CONSUMER.CREATE.TRANCHE_WORK." + endpoint + ".tranche.work." + endpoint,
+			"$JS.ACK.TRANCHE_WORK." + endpoint + ".>", "$JS.ACK.*.*.TRANCHE_WORK." + endpoint + ".>",
+			"tranche.reply." + endpoint, "_INBOX_all.>",
+		}, []string{
+			"_INBOX_svc.>", "$SRV.>", "tranche.status." + endpoint,
+		}
+}
+
+// setupGuarded is a bundle on a server with permissions. Its own connection may do everything.
+func setupGuarded(t *testing.T, publish, subscribe []string) (*bundle, *testenv.GuardedNATS) {
+	t.Helper()
+	server := testenv.NATSByConfig(t, guarded(publish, subscribe))
+	b := &bundle{t: t, nc: server.Conn(t, "all", "p", "_INBOX_all")}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	t.Cleanup(cancel)
+	b.ctx = ctx
+	core, logged := observer.New(zap.DebugLevel)
+	b.log, b.logged = zap.New(core), logged
+	js, err := jetstream.New(b.nc)
+	check(t, err)
+	b.js = js
+	b.streams()
+	return b, server
+}
+
+func without(list []string, subject string) []string {
+	var left []string
+	for _, s := range list {
+		if s != subject {
+			left = append(left, s)
+		}
+	}
+	return left
+}
+
+// Each permission taken away is named in the log and in what Denied returns, and the work is done once it is granted.
+func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
+	t.Parallel()
+	publish, subscribe := plainService("work")
+	for _, missing := range []string{
+		"$JS.API.CONSUMER.INFO.TRANCHE_WORK.work", "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.work",
+		"$JS.ACK.TRANCHE_WORK.work.>", "tranche.reply.work", "_INBOX_svc.>", "$SRV.>", "tranche.status.work",
+		"$JS.API.CONSUMER.CREATE.TRANCHE_WORK.work.tranche.work.work",
+	} {
+		t.Run(missing, func(t *testing.T) {
+			t.Parallel()
+			b, server := setupGuarded(t, without(publish, missing), without(subscribe, missing))
+			svc, err := New(server.Conn(t, "svc", "p", "_INBOX_svc"), Config{Name: "tester", Log: b.log, DrainTimeout: patience})
+			check(t, err)
+			check(t, HandleEach(svc, "work", func(_ context.Context, in map[string]int) (int, error) { return in["n"], nil }))
+			b.run(svc)
+			meta := b.ask("work", numbers(3))
+			begun := time.Now()
+			grant := strings.TrimSuffix(missing, ".tranche.work.work") // the message names all that is created
+			eventually(t, "the log names the subject", func() bool { return b.names(grant) })
+			if took := time.Since(begun); took > 5*time.Second {
+				t.Errorf("it took %s to tell", took)
+			}
+			server.Reload(t, guarded(publish, subscribe))
+			if w := b.collect(1)[meta.Slice]; len(w.slots) != 3 {
+				t.Errorf("got %d slots", len(w.slots))
+			}
+			eventually(t, "nothing is denied any more", func() bool {
+				present := svc.outbox.perms.Denied()
+				// An acknowledgement is not answered: it is denied until it has not been for a while.
+				return len(present) == 0 || strings.HasPrefix(missing, "$JS.ACK")
+			})
+		})
+	}
+}
+
+// names reports whether the log says that a subject is denied, and what to do.
+func (b *bundle) names(subject string) bool {
+	for _, entry := range b.logged.FilterMessageSnippet("denies").All() {
+		text := fmt.Sprint(entry.ContextMap()["error"])
+		if strings.Contains(text, subject) && strings.Contains(text, "docs/security.md") {
+			return true
+		}
+	}
+	return false
+}
+
+func TestDeniedPublishFailsAtOnce(t *testing.T) {
+	t.Parallel()
+	b, server := setupGuarded(t, []string{"nothing"}, []string{"_INBOX_svc.>"})
+	nc := server.Conn(t, "svc", "p", "_INBOX_svc")
+	js, err := jetstream.New(nc)
+	check(t, err)
+	begun := time.Now()
+	err = newOutbox(nc, js).publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
+	var denied *PermissionError
+	if !errors.As(err, &denied) || *denied != (PermissionError{Op: OpPublish, Subject: "tranche.reply.x"}) {
+		t.Errorf("got %v", err)
+	}
+	if !errors.Is(err, nats.ErrPermissionViolation) || time.Since(begun) > ackTimeout {
+		t.Errorf("after %s: %v", time.Since(begun), err)
+	}
+}
+
+func TestPermissionsKeepTheHandlerOfTheUser(t *testing.T) {
+	t.Parallel()
+	_, server := setupGuarded(t, []string{"nothing"}, []string{"nothing"})
+	nc := server.Conn(t, "svc", "p", "")
+	heard := make(chan error, 10)
+	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { heard <- err })
+	p := PermissionsOf(nc)
+	if PermissionsOf(nc) != p {
+		t.Error("the connection has two")
+	}
+	check(t, nc.Publish("tranche.work.x", nil))
+	check(t, nc.Publish("private", nil))
+	for range 2 {
+		if err := await(t, "error of the connection", heard); !errors.Is(err, nats.ErrPermissionViolation) {
+			t.Errorf("heard %v", err)
+		}
+	}
+	if got := p.Denied(); len(got) != 1 || got[0].Subject != "tranche.work.x" {
+		t.Errorf("denied are %v", got)
+	}
+}

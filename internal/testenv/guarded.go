@@ -1,0 +1,76 @@
+package testenv
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// GuardedNATS is a NATS server that runs by a configuration with users and permissions.
+type GuardedNATS struct {
+	server *server.Server
+	dir    string
+	port   int
+}
+
+// NATSByConfig runs a server by the text of a configuration file until the test ends. Where the text says that it
+// listens and stores, it does not: it takes a free port and a directory of the test.
+func NATSByConfig(t testing.TB, config string) *GuardedNATS {
+	t.Helper()
+	g := &GuardedNATS{dir: t.TempDir(), port: server.RANDOM_PORT}
+	srv, err := server.NewServer(g.options(t, config))
+	if err != nil {
+		t.Fatalf("test environment: %v", err)
+	}
+	srv.Start()
+	t.Cleanup(func() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	})
+	if !srv.ReadyForConnections(stopTimeout) || !srv.JetStreamEnabled() {
+		t.Fatal("test environment: the NATS server with permissions does not start")
+	}
+	g.server, g.port = srv, srv.Addr().(*net.TCPAddr).Port
+	return g
+}
+
+// Reload has the server take another configuration, as on a SIGHUP.
+func (g *GuardedNATS) Reload(t testing.TB, config string) {
+	t.Helper()
+	if err := g.server.ReloadOptions(g.options(t, config)); err != nil {
+		t.Fatalf("test environment: reload NATS: %v", err)
+	}
+}
+
+func (g *GuardedNATS) options(t testing.TB, config string) *server.Options {
+	t.Helper()
+	file := filepath.Join(g.dir, "nats.conf")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatalf("test environment: %v", err)
+	}
+	opts, err := server.ProcessConfigFile(file)
+	if err != nil {
+		t.Fatalf("test environment: the NATS configuration: %v", err)
+	}
+	opts.Host, opts.Port, opts.StoreDir = "127.0.0.1", g.port, filepath.Join(g.dir, "store")
+	opts.NoSigs, opts.NoLog = true, true
+	return opts
+}
+
+// URL returns where the server listens.
+func (g *GuardedNATS) URL() string { return g.server.ClientURL() }
+
+// Conn connects a user whose inbox prefix is inbox, until the test ends.
+func (g *GuardedNATS) Conn(t testing.TB, user, password, inbox string) *nats.Conn {
+	t.Helper()
+	options := []nats.Option{nats.UserInfo(user, password), nats.ReconnectWait(20 * time.Millisecond)}
+	if inbox != "" {
+		options = append(options, nats.CustomInboxPrefix(inbox))
+	}
+	return Dial(t, g.URL(), options...)
+}
