@@ -34,15 +34,23 @@ func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
 			if !p.bound || !told.IsZero() { // binding again and again is not news
 				p.log.Info("listening")
 			}
+			if p.bound {
+				p.life.rebinds.Add(1)
+			}
 			p.bound = true
+			p.life.set(StateListening, "")
 			return consumer, nil
 		}
 		if errors.Is(err, nats.ErrConnectionClosed) {
 			return nil, fmt.Errorf("serve endpoint %s: %w", p.endpoint, err)
 		}
-		if ctx.Err() == nil && time.Since(told) >= repeatLog {
-			told = time.Now()
-			p.log.Warn(p.explain(err), zap.Error(err))
+		if ctx.Err() == nil {
+			reason := p.explain(err)
+			p.life.set(StateWaiting, reason)
+			if time.Since(told) >= repeatLog {
+				told = time.Now()
+				p.log.Warn(reason, zap.Error(err))
+			}
 		}
 		if wait(ctx, pause) != nil {
 			break

@@ -19,7 +19,60 @@ type Listener struct {
 	Host                                 string // as the service gives it; may be empty
 	Processed, Errors                    int64  // items since it started; Errors of those got an error slot
 	AvgPerItem                           time.Duration
+
+	// What follows is zero where the service does not say it.
+	Rate     float64       // items a second, in the last minute
+	P50, P99 time.Duration // an item, in the last minute
+	InFlight int           // chunks held: at work, or waiting their turn
+	// Concurrency is how many chunks or items are handled at once.
+	Concurrency int
+	State       State
+	Reason      string // of StateWaiting, for people
+	Stages      int    // of a flow
+	// Requests that came not for the first time, that were given up after too many deliveries, that were dead-lettered;
+	// and how often the instance has lost its consumer and found it again.
+	Redelivered, GivenUp, Dead, Rebinds int64
 }
+
+// heard is an endpointStatus as anybody may send it. Other languages have numbers of one kind only.
+type heard struct {
+	Processed   float64 `json:"processed"`
+	Errors      float64 `json:"errors"`
+	InFlight    float64 `json:"in_flight"`
+	Average     float64 `json:"avg_per_item"`
+	Rate        float64 `json:"rate"`
+	P50         float64 `json:"p50"`
+	P99         float64 `json:"p99"`
+	Concurrency float64 `json:"concurrency"`
+	State       State   `json:"state"`
+	Reason      string  `json:"reason"`
+	Redelivered float64 `json:"redelivered"`
+	GivenUp     float64 `json:"given_up"`
+	Dead        float64 `json:"dead"`
+	Stages      float64 `json:"stages"`
+	Rebinds     float64 `json:"rebinds"`
+}
+
+// tell adds what was heard to a listener.
+func (h heard) tell(l *Listener) {
+	l.Processed, l.Errors = count[int64](h.Processed), count[int64](h.Errors)
+	l.AvgPerItem = count[time.Duration](h.Average)
+	l.Rate = max(h.Rate, 0)
+	l.P50, l.P99 = count[time.Duration](h.P50), count[time.Duration](h.P99)
+	l.InFlight, l.Concurrency, l.Stages = count[int](h.InFlight), count[int](h.Concurrency), count[int](h.Stages)
+	l.Redelivered, l.GivenUp = count[int64](h.Redelivered), count[int64](h.GivenUp)
+	l.Dead, l.Rebinds = count[int64](h.Dead), count[int64](h.Rebinds)
+	switch h.State {
+	case StateListening, StateWaiting, StateDraining:
+		l.State = h.State
+	}
+	l.Reason = oneLine(cut(h.Reason, maxServiceName))
+}
+
+// maxCount is the largest whole number that every language can say.
+const maxCount = 1 << 53
+
+func count[T ~int | ~int64](n float64) T { return T(min(max(n, 0), maxCount)) }
 
 // maxListed bounds how many answers Discover takes.
 const maxListed = 10_000
@@ -69,16 +122,17 @@ func listenersIn(data []byte) []Listener {
 	}
 	var found []Listener
 	for _, e := range answer.Endpoints {
-		var status endpointStatus
+		var status heard
 		if e == nil || ValidateName(e.Name) != nil || json.Unmarshal(e.Data, &status) != nil {
 			continue
 		}
 		instance := cmp.Or(answer.Metadata[metaInstance], answer.ID)
-		found = append(found, Listener{
+		l := Listener{
 			Endpoint: e.Name, Service: cut(answer.Name, maxServiceName), Version: cut(answer.Version, maxServiceName),
 			Instance: cut(instance, maxServiceName), Host: cut(answer.Metadata[metaHost], maxServiceName),
-			Processed: status.Processed, Errors: status.Errors, AvgPerItem: time.Duration(status.Average),
-		})
+		}
+		status.tell(&l)
+		found = append(found, l)
 	}
 	return found
 }

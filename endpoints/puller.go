@@ -37,12 +37,14 @@ type puller struct {
 	consumer Incarnation
 	beat     *time.Ticker // at a third of the consumer's AckWait
 	bound    bool         // has been, once
+	life     life
 }
 
 // newPuller returns a puller of the endpoint's consumer on a stream.
 func (s *Service) newPuller(stream, endpoint string, room *room, log *zap.Logger) *puller {
 	p := &puller{nc: s.nc, js: s.outbox.js, stream: stream, endpoint: endpoint, log: log, room: room}
 	p.consumer.Ask = p.consumerMade
+	p.life.set(StateWaiting, "not started")
 	return p
 }
 
@@ -64,6 +66,8 @@ func (p *puller) run(ctx context.Context, scope scope) error {
 func (p *puller) fetchAll(ctx context.Context, scope scope, jobs *sync.WaitGroup) error {
 	reconnected := p.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer p.nc.RemoveStatusListener(reconnected)
+	draining := context.AfterFunc(ctx, func() { p.life.set(StateDraining, "") })
+	defer draining()
 	for {
 		consumer, err := p.bind(ctx)
 		if ctx.Err() != nil {

@@ -11,6 +11,7 @@ type endpointServer struct {
 	name    string
 	options options
 	byItem  bool
+	stages  int // of a flow; otherwise 0
 	begin   func(*job) work
 
 	service *Service

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,10 +17,42 @@ const (
 	metaInstance = "instance"
 )
 
+// State is what an instance does about an endpoint.
+type State string
+
+// States.
+const (
+	StateListening State = "listening"
+	StateWaiting   State = "waiting"  // for a server, a stream, a permission
+	StateDraining  State = "draining" // it stops: what is begun is finished, and nothing new is taken
+)
+
+// EndpointStats is what one instance has done for an endpoint since Run, and what it is doing.
+type EndpointStats struct {
+	Endpoint string
+	Chunks   int64 // answered
+	Items    int64 // of those chunks
+	Errors   int64 // items of those that got an error slot
+	// Redelivered counts requests that came not for the first time, GivenUp those answered with CodeDeliveries, Dead those
+	// dead-lettered, and Rebinds how often the endpoint has lost its consumer and found it again.
+	Redelivered, GivenUp, Dead, Rebinds int64
+
+	InFlight    int // chunks held: at work, or waiting their turn
+	Concurrency int
+	Stages      int // of a flow; otherwise 0
+	State       State
+	Reason      string        // of StateWaiting
+	Rate        float64       // items a second, in the last minute
+	P50, P99    time.Duration // an item, in the last minute: the time of its chunk divided by the chunk's items
+	AvgPerItem  time.Duration // since Run
+}
+
 // stats counts what an endpoint has done since Run.
 type stats struct {
-	chunks, items, errors atomic.Int64
-	busy                  atomic.Int64 // nanoseconds from the delivery of a chunk to its last acknowledgement
+	chunks, items, errors      atomic.Int64
+	redelivered, givenUp, dead atomic.Int64
+	busy                       atomic.Int64 // nanoseconds from the delivery of a chunk to its last acknowledgement
+	latency                    latency
 }
 
 func (s *stats) add(items, errors int, took time.Duration) {
@@ -27,24 +60,70 @@ func (s *stats) add(items, errors int, took time.Duration) {
 	s.items.Add(int64(items))
 	s.errors.Add(int64(errors))
 	s.busy.Add(int64(took))
+	s.latency.add(time.Now(), items, took)
 }
+
+// Stats returns what each endpoint has done, in the order in which they were added: for metrics.
+func (s *Service) Stats() []EndpointStats {
+	s.mu.Lock()
+	endpoints := slices.Clone(s.endpoints)
+	s.mu.Unlock()
+	all := make([]EndpointStats, len(endpoints))
+	for i, e := range endpoints {
+		all[i] = e.snapshot()
+	}
+	return all
+}
+
+func (e *endpointServer) snapshot() EndpointStats {
+	pace := e.stats.latency.pace(time.Now())
+	all := EndpointStats{
+		Endpoint: e.name, Chunks: e.stats.chunks.Load(), Items: e.stats.items.Load(), Errors: e.stats.errors.Load(),
+		Redelivered: e.stats.redelivered.Load(), GivenUp: e.stats.givenUp.Load(), Dead: e.stats.dead.Load(),
+		InFlight: e.held(), Concurrency: e.slots.len(), Stages: e.stages, Rate: pace.rate, P50: pace.p50, P99: pace.p99,
+	}
+	if all.Items > 0 {
+		all.AvgPerItem = time.Duration(e.stats.busy.Load() / all.Items)
+	}
+	all.State = StateListening
+	for _, p := range e.pullers() {
+		all.Rebinds += p.life.rebinds.Load()
+		if state, reason := p.life.state(); state != StateListening && all.State != StateDraining {
+			all.State, all.Reason = state, reason
+		}
+	}
+	return all
+}
+
+// pullers returns all that fetch for the endpoint.
+func (e *endpointServer) pullers() []*puller { return []*puller{e.work} }
 
 // endpointStatus is the "data" of an endpoint in a $SRV.STATS answer.
 type endpointStatus struct {
-	Chunks    int64 `json:"chunks"`
-	Processed int64 `json:"processed"`    // items
-	Errors    int64 `json:"errors"`       // items of those that got an error slot
-	InFlight  int   `json:"in_flight"`    // chunks held
-	Average   int64 `json:"avg_per_item"` // nanoseconds
+	Chunks      int64   `json:"chunks"`
+	Processed   int64   `json:"processed"`    // items
+	Errors      int64   `json:"errors"`       // items of those that got an error slot
+	InFlight    int     `json:"in_flight"`    // chunks held
+	Average     int64   `json:"avg_per_item"` // nanoseconds
+	Rate        float64 `json:"rate"`         // items a second, in the last minute
+	P50         int64   `json:"p50"`          // nanoseconds an item, in the last minute
+	P99         int64   `json:"p99"`
+	Concurrency int     `json:"concurrency"`
+	State       State   `json:"state"`
+	Reason      string  `json:"reason,omitempty"` // of StateWaiting
+	Redelivered int64   `json:"redelivered"`
+	GivenUp     int64   `json:"given_up"`
+	Dead        int64   `json:"dead"`
+	Stages      int     `json:"stages"` // 0 when it is not a flow
+	Rebinds     int64   `json:"rebinds"`
 }
 
 func (e *endpointServer) status() endpointStatus {
-	status := endpointStatus{Chunks: e.stats.chunks.Load(), Processed: e.stats.items.Load(),
-		Errors: e.stats.errors.Load(), InFlight: e.held()}
-	if status.Processed > 0 {
-		status.Average = e.stats.busy.Load() / status.Processed
-	}
-	return status
+	all := e.snapshot()
+	return endpointStatus{Chunks: all.Chunks, Processed: all.Items, Errors: all.Errors, InFlight: all.InFlight,
+		Average: int64(all.AvgPerItem), Rate: all.Rate, P50: int64(all.P50), P99: int64(all.P99),
+		Concurrency: all.Concurrency, State: all.State, Reason: all.Reason, Redelivered: all.Redelivered,
+		GivenUp: all.GivenUp, Dead: all.Dead, Stages: all.Stages, Rebinds: all.Rebinds}
 }
 
 // announce lists the service through NATS's own discovery ($SRV.PING, INFO, STATS), so that a node, or the nats tool,
