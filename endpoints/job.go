@@ -19,9 +19,10 @@ const (
 
 // job is one request from its delivery to its acknowledgement.
 type job struct {
-	id       requestID
+	origin   origin
 	endpoint string
 	header   nats.Header // as it came; not to be changed
+	body     []byte      // likewise
 	request  *request
 	wrap     []Wrapper
 	answers  answers
@@ -36,22 +37,27 @@ func (e *endpointServer) deal(scope scope, id requestID, msg jetstream.Msg) (ite
 	if err != nil {
 		return 0, 0 // hold would have refused it
 	}
-	request, err := parseRequest(msg.Headers(), msg.Data(), e.service.limits)
+	return e.accept(scope, queued{e.work, id, meta.NumDelivered}, msg.Headers(), msg.Data())
+}
+
+// accept takes a request, wherever it came from, all the way.
+func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []byte) (items int, took time.Duration) {
+	request, err := parseRequest(h, body, e.service.limits)
 	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.name {
 		err = malformed(ReasonHeader, "%s names endpoint %s; this is %s", HeaderReplyTo, request.ReplyTo.Callee, e.name)
 		request = nil // to answer there would be to speak for another endpoint
 	}
 	if request == nil {
-		e.refuse(id, msg.Headers(), meta.NumDelivered, err)
+		e.refuse(from, h, err)
 		return 0, 0
 	}
-	j := e.newJob(scope, id, msg.Headers(), request)
+	j := e.newJob(scope, from, h, body, request)
 	switch {
 	case err != nil:
 		e.refuseBody(j, err)
-	case meta.NumDelivered > uint64(request.Deliveries):
+	case from.delivered() > request.Deliveries:
 		j.log.Warn("a request was delivered many times and never answered; it goes back as failed")
-		e.settle(j, newSlotError(CodeDeliveries, "the chunk was delivered many times and never answered", true), acknowledge)
+		e.settle(j, newSlotError(CodeDeliveries, "the chunk was delivered many times and never answered", true), nil)
 	default:
 		if e.serve(scope, j) {
 			return len(request.items), time.Since(j.started)
@@ -61,26 +67,25 @@ func (e *endpointServer) deal(scope scope, id requestID, msg jetstream.Msg) (ite
 }
 
 // refuse gets rid of a request whose headers cannot be read: nobody can be told.
-func (e *endpointServer) refuse(id requestID, h nats.Header, delivered uint64, err error) {
+func (e *endpointServer) refuse(from origin, h nats.Header, err error) {
 	var bad *MalformedError
 	foreign := errors.As(err, &bad) && bad.Reason == ReasonVersion && h.Get(HeaderVersion) != ""
-	if foreign && delivered < MaxDeliver {
+	if foreign && from.delivered() < MaxDeliver && from.handBack(foreignDelay) {
 		e.log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
-		e.work.tell(id, "hand back", handBack(foreignDelay))
 		return
 	}
 	e.log.Error("an unreadable request is dropped", zap.Error(err))
-	e.work.tell(id, "terminate", terminate(err))
+	from.terminate(err)
 }
 
 // refuseBody reports a request whose body cannot be read, and then gets rid of it.
 func (e *endpointServer) refuseBody(j *job, err error) {
 	j.log.Error("a request cannot be read", zap.Error(err))
-	e.settle(j, newSlotError(CodeBadRequest, err.Error(), false), terminate(err))
+	e.settle(j, newSlotError(CodeBadRequest, err.Error(), false), err)
 }
 
-func (e *endpointServer) newJob(scope scope, id requestID, h nats.Header, request *request) *job {
-	j := &job{id: id, endpoint: e.name, header: h, request: request, wrap: e.options.wrap,
+func (e *endpointServer) newJob(scope scope, from origin, h nats.Header, body []byte, request *request) *job {
+	j := &job{origin: from, endpoint: e.name, header: h, body: body, request: request, wrap: e.options.wrap,
 		timeout: e.options.timeout, started: time.Now(),
 		log: e.log.With(zap.Stringer("run", request.Run), zap.Stringer("slice", request.Slice))}
 	e.prepare(scope.sending, &j.answers, request.Meta, h.Get(HeaderTrace))
@@ -93,29 +98,57 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 	defer cancel(nil)
 	j.answers.giveUp = cancel
 	work := e.begin(j)
-	failure, begun := work.run(ctx, e.slots, scope.stopping)
+	failure, begun := work.run(&jobContext{ctx, j}, e.slots, scope.stopping)
 	total := j.answers.close()
 	switch {
 	case !begun, total == 0 && failure != nil && failure.Code == CodeShutdown:
 		// Nothing was done: another instance can have it, as soon as this one's open pull is gone.
-		e.work.tell(j.id, "hand back", handBack(2*settle))
-		return false
+		if j.origin.handBack(2 * settle) {
+			return false
+		}
+		failure = newSlotError(CodeShutdown, errShutdown.Error(), true)
 	case total == len(j.request.items):
 		failure = nil // there is nothing left for it to speak for
 	}
-	e.settle(j, failure, acknowledge)
+	e.settle(j, failure, nil)
 	e.stats.add(len(j.request.items), j.answers.errors, time.Since(j.started))
 	return true
 }
 
-// settle sends the end of the reply and then lets the request go, by acknowledge or terminate.
-func (e *endpointServer) settle(j *job, failure *SlotError, how func(jetstream.Msg) error) {
+// settle sends the end of the reply and then lets the request go: as answered, or when spoiled says so as of no use.
+func (e *endpointServer) settle(j *job, failure *SlotError, spoiled error) {
 	if err := j.answers.send(failure); err != nil {
 		j.log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
-		e.work.tell(j.id, "hand back", handBack(handBackDelay))
+		j.origin.handBack(handBackDelay)
 		return
 	}
 	// JetStream has acknowledged every message of the reply. Only now may the request go: before, a crash would leave
 	// neither the reply nor the request.
-	e.work.tell(j.id, "acknowledge", how)
+	if spoiled != nil {
+		j.origin.terminate(spoiled)
+		return
+	}
+	j.origin.acknowledge()
+}
+
+// jobContext is the context of a handler. It knows the job, for what the handler asks of others.
+type jobContext struct {
+	context.Context //nolint:containedctx // it is a context
+	job             *job
+}
+
+type jobKey struct{}
+
+// Value answers for jobKey and passes on the rest.
+func (c *jobContext) Value(key any) any {
+	if key == (jobKey{}) {
+		return c.job
+	}
+	return c.Context.Value(key)
+}
+
+// jobOf returns the job that a handler was called for, given the handler's context or one made from it, or nil.
+func jobOf(ctx context.Context) *job {
+	j, _ := ctx.Value(jobKey{}).(*job)
+	return j
 }

@@ -1,0 +1,38 @@
+package endpoints
+
+import "time"
+
+// origin is where a request came from, and where word goes of what became of it.
+type origin interface {
+	// acknowledge lets the request go: it has been answered.
+	acknowledge()
+	// handBack has the request delivered again after a while. It reports false when whoever asked does not send it again:
+	// then it must be answered.
+	handBack(after time.Duration) bool
+	// terminate lets the request go because it is of no use to anybody.
+	terminate(reason error)
+	// delivered returns how often the request has been delivered, this time included.
+	delivered() int
+	// persisted reports whether the request outlives its service.
+	persisted() bool
+}
+
+// queued is the origin of a request that a puller holds.
+type queued struct {
+	puller *puller
+	id     requestID
+	times  uint64
+}
+
+func (q queued) acknowledge()           { q.puller.tell(q.id, "acknowledge", acknowledge) }
+func (q queued) terminate(reason error) { q.puller.tell(q.id, "terminate", terminate(reason)) }
+func (q queued) delivered() int         { return int(min(q.times, maxDelivered)) }
+func (q queued) persisted() bool        { return true }
+
+func (q queued) handBack(after time.Duration) bool {
+	q.puller.tell(q.id, "hand back", handBack(after))
+	return true
+}
+
+// maxDelivered bounds a count that comes from a server.
+const maxDelivered = 1 << 30
