@@ -84,7 +84,7 @@ const (
 	// lockLetters holds the selected letters in the order of their ids, for a statement of its own after it. Named ones
 	// are held in any state, so that the refusal can say which it is.
 	lockLetters = `
-SELECT id, state, requeued, body IS NOT NULL, run_id FROM dead_letter
+SELECT id, state, requeued, body IS NOT NULL AND endpoint <> '', run_id FROM dead_letter
 WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`
 
 	requeueLetters = `
@@ -96,7 +96,7 @@ WHERE id = ANY($1) AND state = 'waiting' AND body IS NOT NULL`
 	// refused come back, a page of them. Bodies lie out of line and are not written anew.
 	requeueWaiting = `
 WITH waiting AS MATERIALIZED (
-    SELECT id, requeued, body IS NOT NULL AS whole FROM dead_letter
+    SELECT id, requeued, body IS NOT NULL AND endpoint <> '' AS whole FROM dead_letter
     WHERE state = 'waiting' AND ($1 = '' OR endpoint = $1)
     ORDER BY id FOR NO KEY UPDATE
 ), moved AS (
@@ -159,8 +159,8 @@ func requeueAll(ctx context.Context, tx pgx.Tx, sel DeadSelection, out *Requeue)
 var (
 	loopReason = fmt.Sprintf("it has been requeued %d times and died each time; mend the service, then force it",
 		MaxRequeues)
-	bodilessReason = fmt.Sprintf("its body is larger than %d MiB and was not kept; have it asked for anew",
-		MaxLetterBody>>20)
+	bodilessReason = fmt.Sprintf("it names no endpoint, or its body is larger than %d MiB and was not kept; "+
+		"have it asked for anew", MaxLetterBody>>20)
 )
 
 // deadRow is a letter as a selection by ids holds it.
@@ -230,71 +230,6 @@ func lockNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]deadRow, error)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[deadRow])
 }
 
-const (
-	// dropWaiting is set-based for the same reason as requeueWaiting.
-	dropWaiting = `
-WITH waiting AS MATERIALIZED (
-    SELECT id FROM dead_letter WHERE state = 'waiting' AND ($1 = '' OR endpoint = $1)
-    ORDER BY id FOR NO KEY UPDATE
-), dropped AS (
-    UPDATE dead_letter d SET state = 'dropped', body = NULL, changed_at = clock_timestamp()
-    FROM waiting w WHERE d.id = w.id AND d.state = 'waiting' RETURNING d.id
-)
-SELECT (SELECT count(*) FROM dropped), ARRAY(SELECT id FROM dropped ORDER BY id LIMIT $2)`
-
-	dropLetters = `
-UPDATE dead_letter SET state = 'dropped', body = NULL, changed_at = clock_timestamp()
-WHERE id = ANY($1) AND state IN ('waiting', 'reissued')`
-)
-
-// Drop gives dead letters up, and their bodies with them; what is known of them stays. It returns how many it dropped:
-// letters that were dropped before do not count. A named letter that has been requeued is a LetterStateError, and
-// nothing is dropped then.
-func (s *Store) Drop(ctx context.Context, sel DeadSelection, actor string) (n int, err error) {
-	if err := sel.validate(); err != nil {
-		return 0, fmt.Errorf("drop dead letters: %w", err)
-	}
-	err = s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
-		var ids []LetterID
-		if len(sel.Refs) > 0 {
-			ids, err = dropNamed(ctx, tx, sel.Refs)
-			n = len(ids)
-		} else {
-			err = tx.QueryRow(ctx, dropWaiting, sel.Endpoint, maxListed).Scan(&n, &ids)
-		}
-		if err != nil || n == 0 {
-			return err
-		}
-		return auditLetters(ctx, tx, actor, "drop", sel, n, ids)
-	})
-	if err != nil {
-		return 0, fmt.Errorf("drop dead letters: %w", err)
-	}
-	return n, nil
-}
-
-func dropNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]LetterID, error) {
-	rows, err := lockNamed(ctx, tx, refs)
-	if err != nil {
-		return nil, err
-	}
-	var ids []LetterID
-	for _, l := range rows {
-		switch l.State {
-		case LetterRequeued:
-			return nil, &LetterStateError{l.ID, l.State, "drop", "should it die again, drop the letter that comes then"}
-		case LetterDropped:
-		default:
-			ids = append(ids, l.ID)
-		}
-	}
-	tag, err := tx.Exec(ctx, dropLetters, ids)
-	if err == nil && tag.RowsAffected() != int64(len(ids)) {
-		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(ids), errFence)
-	}
-	return ids, err
-}
-
 // auditLetters notes an operator's action on dead letters in the transaction that carries it out.
 func auditLetters(ctx context.Context, tx pgx.Tx, actor, op string, sel DeadSelection, n int, ids []LetterID) error {
 	detail := map[string]any{"letters": n, "ids": ids[:min(len(ids), maxListed)], "force": sel.Force, "all": sel.All}
@@ -312,55 +247,6 @@ func auditGlobal(ctx context.Context, tx pgx.Tx, actor, action string, detail ma
 	}
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", action, err)
-	}
-	return nil
-}
-
-// UnsentLetter is a requeued letter that is not known to be in the stream.
-type UnsentLetter struct {
-	ID       LetterID
-	Endpoint string
-	Requeued int // this time included
-	Headers  map[string][]string
-	Body     []byte
-}
-
-const (
-	// unsentBytes bounds the bodies of one reading; the first letter comes however large it is.
-	unsentBytes = 8 << 20
-
-	unsentLetters = `
-SELECT id, endpoint, requeued, headers, body FROM (
-    SELECT id, endpoint, requeued, headers, body, changed_at,
-        sum(octet_length(body)) OVER (ORDER BY changed_at, id) - octet_length(body) AS before
-    FROM (SELECT * FROM dead_letter WHERE state = 'requeued' AND sent_at IS NULL
-          ORDER BY changed_at, id LIMIT $1) oldest
-) sized WHERE before < $2
-ORDER BY changed_at, id`
-
-	lettersSent = `
-UPDATE dead_letter SET sent_at = clock_timestamp()
-WHERE id = ANY($1) AND state = 'requeued' AND sent_at IS NULL`
-)
-
-// UnsentLetters returns requeued letters that nobody has marked as sent, the oldest first: at most limit, and about
-// 8 MiB.
-func (s *Store) UnsentLetters(ctx context.Context, limit int) ([]UnsentLetter, error) {
-	rows, err := s.pool.Query(ctx, unsentLetters, limit, unsentBytes)
-	if err != nil {
-		return nil, fmt.Errorf("read requeued letters: %w", err)
-	}
-	letters, err := pgx.CollectRows(rows, pgx.RowToStructByPos[UnsentLetter])
-	if err != nil {
-		return nil, fmt.Errorf("read requeued letters: %w", err)
-	}
-	return letters, nil
-}
-
-// LettersSent notes that requeued letters are in the stream.
-func (s *Store) LettersSent(ctx context.Context, ids []LetterID) error {
-	if _, err := s.pool.Exec(ctx, lettersSent, ids); err != nil {
-		return fmt.Errorf("mark %d letters as sent: %w", len(ids), err)
 	}
 	return nil
 }
