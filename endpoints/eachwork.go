@@ -40,6 +40,8 @@ func (w *eachWork[In, Out]) run(
 
 func (w *eachWork[In, Out]) items() workItems { return w.chunk }
 
+func (w *eachWork[In, Out]) byItem() bool { return true }
+
 func (w *eachWork[In, Out]) handle(ctx context.Context) error {
 	w.owned = false // the first worker has it
 	contexts := make([]itemContext, len(w.chunk.items))

@@ -114,6 +114,12 @@ func (w *Work) Endpoint() string { return w.job.endpoint }
 // Stage returns the stage of a flow, from 0. It is 0 for an endpoint that is not a flow, too.
 func (w *Work) Stage() int { return w.stage }
 
+// ByItem reports whether the handler is called for each item, as HandleEach does.
+func (w *Work) ByItem() bool {
+	byItem, ok := w.inner.(interface{ byItem() bool })
+	return ok && byItem.byItem()
+}
+
 // Meta returns what the request's headers say.
 func (w *Work) Meta() Meta { return w.job.request.Meta }
 
