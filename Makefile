@@ -62,8 +62,8 @@ fuzz: ## run every fuzz test for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: deps
-deps: ## install PostgreSQL and a C compiler (for the race detector) where they are missing
-	@scripts/deps.sh postgres cc
+deps: ## install PostgreSQL, a C compiler (for the race detector) and Node.js where they are missing
+	@scripts/deps.sh postgres cc node
 
 # The part of deps that the binary itself needs.
 .PHONY: postgres

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing: deps.sh [make] [postgres] [cc]
+# Installs what is missing: deps.sh [make] [postgres] [cc] [node]
 #
 #   make      make, for a CI machine that has none
 #   postgres  the server's programs and pgbench; no cluster is created and none has to run
 #   cc        a C compiler, which Go's race detector needs
+#   node      Node.js 18 or newer and npm, for the service in examples/node and its test
 #
 # What is there already is left alone. Without apt-get it says what to install, and fails.
 set -euo pipefail
@@ -36,7 +37,9 @@ have() {
         make) command -v make >/dev/null ;;
         postgres) bin_with initdb postgres pg_ctl pgbench >/dev/null ;;
         cc) [[ -n ${CC:-} ]] || command -v gcc >/dev/null || command -v clang >/dev/null ;;
-        *) echo "deps.sh: $1 is not known; use make, postgres or cc" >&2 && exit 2 ;;
+        node) command -v npm >/dev/null && node_major=$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null) &&
+            [[ $node_major -ge 18 ]] ;;
+        *) echo "deps.sh: $1 is not known; use make, postgres, cc or node" >&2 && exit 2 ;;
     esac
 }
 
@@ -72,6 +75,16 @@ END
     if [[ " $* " == *" cc "* ]]; then
         echo "Install a C compiler, gcc or clang, with the headers of the C library." >&2
     fi
+    if [[ " $* " == *" node "* ]]; then
+        cat >&2 <<'END'
+Install Node.js 18 or newer with npm:
+  Debian, Ubuntu   sudo apt-get install nodejs npm
+  Fedora, RHEL     sudo dnf install nodejs npm
+  Alpine           sudo apk add nodejs npm
+  macOS            brew install node
+  elsewhere        https://nodejs.org/
+END
+    fi
     if [[ " $* " == *" make "* ]]; then
         echo "Install GNU make." >&2
     fi
@@ -106,6 +119,8 @@ for want in "${missing[@]}"; do
         make) packages+=(make) ;;
         postgres) packages+=(postgresql) ;;
         cc) packages+=(gcc libc6-dev) ;;
+        # A Node.js from elsewhere may bring npm along and conflict with Debian's.
+        node) packages+=(nodejs) && { command -v npm >/dev/null || packages+=(npm); } ;;
     esac
 done
 install_debian "${packages[@]}"

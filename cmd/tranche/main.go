@@ -42,12 +42,13 @@ type commands struct {
 	Timeout time.Duration `env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
 	JSON    bool          `name:"json" help:"Print JSON and nothing else on standard output."`
 
-	Serve     serveCommand     `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
-	Run       runCommands      `cmd:"" help:"Start, watch, repair and export runs."`
-	Endpoints endpointsCommand `cmd:"" help:"Who listens on which endpoint, backlog, in flight."`
-	Migrate   migrateCommand   `cmd:"" help:"Bring a database to this version's schema."`
-	Doctor    doctorCommand    `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
-	Version   versionCommand   `cmd:"" help:"Print the version."`
+	Serve       serveCommand       `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
+	Run         runCommands        `cmd:"" help:"Start, watch, repair and export runs."`
+	Endpoints   endpointsCommand   `cmd:"" help:"Who listens on which endpoint, backlog, in flight."`
+	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
+	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
+	Doctor      doctorCommand      `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
+	Version     versionCommand     `cmd:"" help:"Print the version."`
 	extras
 }
 

@@ -10,6 +10,7 @@ type rule struct {
 
 func rules() map[string]rule {
 	servers := []string{"internal/testenv", "internal/embedded", "migrations"}
+	kit := append([]string{"endpoints/endpointstest"}, servers...)
 	store := []string{"workqueue", "bitfield/...", "migrations", "internal/fault"}
 	return map[string]rule{
 		"bitfield":        {others: []string{}},
@@ -23,6 +24,10 @@ func rules() map[string]rule {
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
 		"gather":    {own: append([]string{"endpoints"}, store...), tests: servers},
 		"endpoints": {own: []string{"bitfield"}, tests: servers},
+		// What services may use beside the SDK. The SDK imports none of it.
+		"endpoints/endpointstest": {own: []string{"endpoints", "internal/embedded"}, tests: servers},
+		"endpoints/pginbox":       {own: []string{"endpoints"}, tests: kit},
+		"endpoints/oteltrace":     {own: []string{"endpoints"}, tests: kit},
 		"orchestrator": {
 			own: append([]string{"gather", "endpoints"}, store...), tests: servers,
 		},
@@ -32,6 +37,8 @@ func rules() map[string]rule {
 		"internal/intake":   {},
 		"internal/embedded": {tests: []string{"internal/testenv"}},
 		"internal/testenv":  {own: []string{"internal/embedded", "migrations"}},
+		// The suite plays the node, and starts services as processes: it needs no store.
+		"internal/conformance": {own: []string{"endpoints", "internal/embedded"}, tests: servers},
 		"internal/api/...": {
 			own: append([]string{
 				"orchestrator", "gather", "endpoints", "internal/intake", "internal/api/...",
@@ -52,10 +59,10 @@ func rules() map[string]rule {
 		"cmd/...": {
 			own: append([]string{
 				"cmd/...", "internal/client", "internal/demo", "internal/api/...", "internal/intake", "internal/embedded",
-				"orchestrator", "gather", "endpoints",
+				"internal/conformance", "orchestrator", "gather", "endpoints",
 			}, store...),
 			tests: servers,
 		},
-		"examples/...": {own: []string{"examples/...", "endpoints", "bitfield", "bitfield/tracker"}, tests: servers},
+		"examples/...": {own: []string{"examples/...", "endpoints/...", "bitfield", "bitfield/tracker"}, tests: servers},
 	}
 }

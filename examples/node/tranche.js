@@ -1,0 +1,331 @@
+'use strict';
+
+// A service for Tranche endpoints, written from docs/protocol.md. The numbers of "rules" are those of its section
+// Acknowledgement.
+//
+//   const service = new Service(nc, { name: 'interest', version: '1.0.0' });
+//   service.list('year-end-interest', async (chunk) => {
+//     for (const item of chunk.items) item.reply({ amount: item.payload.balance * 0.015 });
+//   });
+//   await service.run(signal); // until the AbortSignal is aborted and all that was begun is answered
+
+const { AckPolicy, JSONCodec, createInbox, nanos } = require('nats');
+const { setMaxListeners } = require('node:events');
+const { hostname } = require('node:os');
+const { randomUUID } = require('node:crypto');
+const { setTimeout: pause } = require('node:timers/promises');
+const { Failure, Foreign, Reply, readBody, readHead } = require('./message');
+
+const STREAM = 'TRANCHE_WORK';
+const PULL_BYTES = 8 * 1024 * 1024;
+const PULL_TIME = 5_000; // ms, as are all times here
+const HEARTBEAT = 500;
+const SETTLE = 100; // an open pull ends so long after the service was told to stop: it may be delivering just now
+const KNOWN_FOR = 100;
+const REPLY_PATIENCE = 30_000;
+const FULL = 10054; // what JetStream says of a message that is too large for a stream: trying again is no use
+
+class Service {
+  constructor(nc, { name, version, drainTimeout = 25_000, log = console.error }) {
+    Object.assign(this, { nc, name, version, drainTimeout, log });
+    this.instance = randomUUID();
+    this.identity = `${name}@${version} ${this.instance}`;
+    this.endpoints = new Map();
+  }
+
+  // list has handler called with each chunk for an endpoint, concurrency of them at once.
+  list(endpoint, handler, { concurrency = 2 } = {}) {
+    this.endpoints.set(endpoint, new Endpoint(this, endpoint, handler, concurrency));
+  }
+
+  async run(stopping) {
+    this.js = this.nc.jetstream();
+    this.jsm = await this.nc.jetstreamManager({ checkAPI: false });
+    const listed = await this.announce();
+    const late = new AbortController();
+    setMaxListeners(0, stopping, late.signal); // one for each chunk at work
+    aborted(stopping).then(() => pause(this.drainTimeout, null, { ref: false })).then(() => late.abort());
+    await Promise.all([...this.endpoints.values()].map((endpoint) => endpoint.run(stopping, late.signal)));
+    await listed.stop();
+    await this.nc.flush();
+  }
+
+  // announce lists the service for discovery ($SRV.PING, INFO, STATS).
+  async announce() {
+    const status = (name) => this.endpoints.get(name).status();
+    const listed = await this.nc.services.add({
+      name: this.name, version: this.version, metadata: { tranche: '1', host: hostname(), instance: this.instance },
+      statsHandler: async ({ name }) => status(name),
+    });
+    for (const name of this.endpoints.keys()) {
+      const handler = (err, msg) => err || msg.respond(JSONCodec().encode(status(name)));
+      listed.addEndpoint(name, { subject: `tranche.status.${name}`, handler });
+    }
+    return listed;
+  }
+
+  // publish returns when the message has arrived. It tries again under the same Nats-Msg-Id, for a while.
+  async publish(subject, headers, body) {
+    if (subject.startsWith('tranche.call.')) { // a caller waits there; nobody stores it
+      this.nc.publish(subject, body, { headers });
+      return this.nc.flush();
+    }
+    const msgID = headers.get('Nats-Msg-Id');
+    const end = Date.now() + REPLY_PATIENCE;
+    for (let wait = 25; ; wait = Math.min(2 * wait, 500)) {
+      try {
+        return await this.js.publish(subject, body, { headers, msgID, timeout: 2_000 });
+      } catch (err) {
+        const hopeless = err.code === 'MAX_PAYLOAD_EXCEEDED' || err.api_error?.err_code === FULL;
+        if (hopeless || this.nc.isClosed() || Date.now() > end) throw err;
+      }
+      await pause(wait);
+    }
+  }
+}
+
+// Endpoint fetches requests and takes each from its delivery to its acknowledgement.
+class Endpoint {
+  constructor(service, name, handler, concurrency) {
+    Object.assign(this, { service, name, handler, concurrency });
+    this.held = new Map(); // delivered and not yet dealt with: by stream sequence and time, the last delivery
+    this.running = 0;
+    this.changed = new Event();
+    this.stats = { chunks: 0, processed: 0, errors: 0, nanoseconds: 0 };
+    this.known = { at: 0 };
+  }
+
+  async run(stopping, late) {
+    aborted(stopping).then(() => this.changed.tell());
+    while (!stopping.aborted) {
+      try {
+        const info = await this.bind();
+        this.beat(info.config.ack_wait / 1e6 / 3);
+        while (!stopping.aborted) await this.pull(stopping, late);
+      } catch (err) {
+        this.service.log(`${this.name}: waiting for ${STREAM}: ${err.message}`);
+        await pause(250);
+      }
+    }
+    while (this.held.size > 0) await this.changed.wait();
+    clearInterval(this.beating);
+  }
+
+  // bind looks the shared consumer up, and creates it when it is not there.
+  async bind() {
+    const { consumers } = this.service.jsm;
+    try {
+      return await consumers.info(STREAM, this.name);
+    } catch (err) {
+      if (err.api_error?.err_code !== 10014) throw err; // not "consumer not found"
+    }
+    return consumers.add(STREAM, {
+      durable_name: this.name, filter_subject: `tranche.work.${this.name}`, ack_policy: AckPolicy.Explicit,
+      ack_wait: nanos(15_000), max_deliver: 20, max_ack_pending: 10_000,
+    });
+  }
+
+  // pull asks for as many requests as there is room for (rule 1). It throws when the consumer has to be found again.
+  async pull(stopping, late) {
+    while (this.held.size >= 2 * this.concurrency && !stopping.aborted) await this.changed.wait();
+    const { nc } = this.service;
+    const made = await this.made(); // before the pull: what it delivers is of this consumer, or an earlier one
+    if (!made) throw new Error(`consumer ${this.name} is not there`);
+    const batch = 2 * this.concurrency - this.held.size;
+    if (batch < 1 || stopping.aborted) return;
+    const bytes = [...this.held.values()].reduce((sum, { msg }) => sum + msg.data.length, 0);
+    const inbox = createInbox(nc.options?.inboxPrefix);
+    const sub = nc.subscribe(inbox);
+    const silence = setTimeout(() => sub.unsubscribe(), 3 * HEARTBEAT); // the server, or the consumer, is gone
+    const stop = () => setTimeout(() => sub.unsubscribe(), SETTLE);
+    stopping.addEventListener('abort', stop);
+    try {
+      nc.publish(`$JS.API.CONSUMER.MSG.NEXT.${STREAM}.${this.name}`, JSON.stringify({
+        batch, max_bytes: Math.max(PULL_BYTES - bytes, nc.info.max_payload + 4096),
+        expires: nanos(PULL_TIME), idle_heartbeat: nanos(HEARTBEAT),
+      }), { reply: inbox });
+      let received = 0;
+      for await (const msg of sub) {
+        silence.refresh();
+        if (msg.subject !== inbox) {
+          this.take(msg, made, stopping, late);
+          if (++received === batch) return;
+        } else if (pullEnded(msg.headers)) {
+          return;
+        }
+      }
+      if (!stopping.aborted) throw new Error('the server fell silent');
+    } finally {
+      clearTimeout(silence);
+      stopping.removeEventListener('abort', stop);
+      sub.unsubscribe();
+    }
+  }
+
+  // take notes a delivery. A request that is held already was delivered again: the later delivery is the one to
+  // acknowledge. Sequences alone do not tell requests apart: a stream that was made anew uses them again (rule 7).
+  take(msg, made, stopping, late) {
+    const [deliveries, sequence, , time] = msg.reply.split('.').slice(-5);
+    const id = `${sequence}/${time}`;
+    const isNew = !this.held.has(id);
+    this.held.set(id, { msg, made });
+    if (!isNew) return;
+    this.handle(id, msg, Number(deliveries), stopping, late)
+      .catch((err) => this.service.log(`${this.name}: ${err.stack}`))
+      .finally(() => {
+        this.held.delete(id);
+        this.changed.tell();
+      });
+  }
+
+  async handle(id, msg, deliveries, stopping, late) {
+    let head;
+    try {
+      head = readHead(msg.headers, this.name);
+    } catch (err) { // rule 5; nobody can be told
+      this.service.log(`${this.name}: a request cannot be read: ${err.message}`);
+      return this.tell(id, err instanceof Foreign ? nak(10_000) : `+TERM ${err.message}`);
+    }
+    const { nc, identity } = this.service;
+    const reply = new Reply(head, identity, nc.info.max_payload, (...m) => this.service.publish(...m));
+    let request;
+    try {
+      request = readBody(head, msg.data);
+    } catch (err) {
+      return this.settle(id, reply, err, `+TERM ${err.message}`);
+    }
+    if (deliveries > head.deliveries) { // rule 6
+      const message = `the chunk was delivered ${deliveries} times and never answered`;
+      return this.settle(id, reply, new Failure('too_many_deliveries', message, true), '+ACK');
+    }
+    while (this.running >= this.concurrency && !stopping.aborted) await this.changed.wait();
+    if (stopping.aborted) return this.tell(id, nak(2 * SETTLE)); // nothing was begun (rule 8)
+    return this.serve(id, head, request, reply, late);
+  }
+
+  async serve(id, head, request, reply, late) {
+    const began = process.hrtime.bigint();
+    this.running++;
+    const chunk = new Chunk(head, request, reply);
+    let failure;
+    let giveUp;
+    const outOfTime = new Promise((_, reject) => {
+      giveUp = () => reject(new Failure('shutdown', 'the service stopped before it got to the rest', true));
+      late.addEventListener('abort', giveUp);
+    });
+    try {
+      await Promise.race([this.handler(chunk), outOfTime]);
+    } catch (err) {
+      failure = err instanceof Failure ? err : new Failure('handler_error', String(err?.message ?? err), true);
+    } finally {
+      late.removeEventListener('abort', giveUp);
+      chunk.closed = true;
+      this.running--;
+    }
+    if (reply.total === request.items.length) failure = undefined; // there is nothing left for it to speak for
+    await this.settle(id, reply, failure, '+ACK');
+    this.stats.chunks++;
+    this.stats.processed += request.items.length;
+    this.stats.errors += reply.errors;
+    this.stats.nanoseconds += Number(process.hrtime.bigint() - began);
+  }
+
+  // settle ends the reply and then lets the request go.
+  async settle(id, reply, failure, how) {
+    try {
+      await reply.finish(failure);
+    } catch (err) { // rule 4
+      this.service.log(`${this.name}: the reply could not be sent: ${err.message}`);
+      return this.tell(id, nak(2_000));
+    }
+    // JetStream has every message of the reply. Only now may the request go (rule 3).
+    return this.tell(id, how);
+  }
+
+  // tell answers a delivery, unless the consumer that made it is no more (rule 7).
+  async tell(id, how) {
+    const made = await this.made();
+    const delivery = this.held.get(id);
+    if (made && delivery.made === made) delivery.msg.respond(how);
+  }
+
+  // made returns when the consumer was made, as of at most KNOWN_FOR ago; nothing when the server does not say.
+  made() {
+    if (Date.now() - this.known.at >= KNOWN_FOR) {
+      const made = this.service.jsm.consumers.info(STREAM, this.name).then((info) => info.created, () => undefined);
+      this.known = { at: Date.now(), made };
+    }
+    return this.known.made;
+  }
+
+  // beat says, in time, that what is held is being worked on (rule 2).
+  beat(interval) {
+    clearInterval(this.beating);
+    this.beating = setInterval(async () => {
+      if (this.held.size === 0) return;
+      const made = await this.made();
+      for (const delivery of this.held.values()) if (made && delivery.made === made) delivery.msg.respond('+WPI');
+    }, interval);
+  }
+
+  status() {
+    const { nanoseconds, ...counts } = this.stats;
+    const average = counts.processed ? Math.round(nanoseconds / counts.processed) : 0;
+    return { ...counts, in_flight: this.held.size, avg_per_item: average };
+  }
+}
+
+// Chunk is what a handler works on. Of two answers to an item the first counts; an item without one is tried again.
+class Chunk {
+  constructor(head, { items, params }, reply) {
+    Object.assign(this, { head, params, closed: false });
+    const answered = new Set();
+    const add = (ordinal, members) => {
+      if (this.closed || answered.has(ordinal)) return;
+      answered.add(ordinal);
+      reply.add(ordinal, members);
+    };
+    this.items = items.map((item) => ({
+      ...item,
+      // the same for every attempt at the item, and another after a re-run
+      idempotencyKey: `${head.run}/${head.step}/${item.ordinal}/${head.generation}`,
+      reply: (result) => add(item.ordinal, { d: result === undefined ? null : result }),
+      bytes: (data, type) => add(item.ordinal, { t: type, b: Buffer.from(data).toString('base64') }),
+      fail: (code, message) => add(item.ordinal, { e: new Failure(code, message) }),
+      retry: (code, message) => add(item.ordinal, { e: new Failure(code, message, true) }),
+    }));
+    this.flush = () => this.closed || reply.flush(); // sends what has been answered so far
+  }
+}
+
+// Event wakes all who wait for it.
+class Event {
+  constructor() {
+    this.tell();
+  }
+
+  tell() {
+    this.wake?.();
+    this.next = new Promise((wake) => { this.wake = wake; });
+  }
+
+  wait() {
+    return this.next;
+  }
+}
+
+// pullEnded reads a status of the server: whether the pull is over. It throws when the consumer may be gone.
+function pullEnded({ code, description }) {
+  if (code === 100) return false; // a heartbeat
+  if (code === 408 || /batch completed|exceeds maxbytes/i.test(description)) return true;
+  throw new Error(`${code} ${description}`);
+}
+
+const nak = (delay) => `-NAK {"delay":${nanos(delay)}}`;
+
+const aborted = (signal) => new Promise((done) => {
+  if (signal.aborted) done();
+  else signal.addEventListener('abort', done, { once: true });
+});
+
+module.exports = { Failure, Service };

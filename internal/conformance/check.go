@@ -1,0 +1,60 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// need is what a check cannot do without.
+type need int
+
+const (
+	needContract need = 1 << iota // the endpoint obeys the orders of the contract
+	needPrivate                   // the server is the suite's own
+)
+
+// check is one conversation with the service.
+type check struct {
+	name, about string
+	section     string // of docs/protocol.md
+	needs       need
+	run         func(context.Context, *node) error
+}
+
+// mismatch is the error of a check that the service failed.
+type mismatch struct{ expected, got string }
+
+func (m *mismatch) Error() string { return fmt.Sprintf("expected %s, got %s", m.expected, m.got) }
+
+// differs returns a mismatch.
+func differs(expected, format string, args ...any) error {
+	return &mismatch{expected, fmt.Sprintf(format, args...)}
+}
+
+// Check describes a check.
+type Check struct{ Name, About, Section string }
+
+// Checks lists all checks in the order in which they run.
+func Checks() []Check {
+	var list []Check
+	for _, c := range checks() {
+		list = append(list, Check{c.name, c.about, c.section})
+	}
+	return list
+}
+
+// Names lists the names of all checks.
+func Names() []string {
+	var names []string
+	for _, c := range checks() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// checks are in the order in which they run: the last ones leave nothing as it was.
+func checks() []check {
+	return slices.Concat(listChecks(), replyChecks(), encodingChecks(), returnChecks(), settleChecks(), refusalChecks(),
+		deliveryChecks(), discoveryChecks(), orderChecks(), outsizeChecks(), lifeChecks())
+}

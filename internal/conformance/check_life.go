@@ -1,0 +1,181 @@
+package conformance
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+func lifeChecks() []check {
+	const section = "Acknowledgement"
+	return []check{
+		{"in-progress", "signs of life while a request is worked on, every third of AckWait", section, needContract,
+			checkInProgress},
+		{"delivered-twice", "a request that is delivered again while it is worked on is answered, and settled once", section,
+			needContract, checkDeliveredTwice},
+		{"streams-anew", "the streams are found again after they were deleted", "Streams, subjects, consumers", needPrivate,
+			checkStreamsAnew},
+		{"made-anew", "nothing is acknowledged to a consumer that did not deliver it", section, needPrivate | needContract,
+			checkMadeAnew},
+		{"drain", "told to end, the service finishes what is begun", section, needPrivate | needContract, checkDrain},
+	}
+}
+
+// slowly returns a request that takes so long.
+func slowly(d time.Duration) *request { return orders(order{"do": "slow", "ms": d.Milliseconds()}) }
+
+func checkInProgress(ctx context.Context, n *node) error {
+	r := slowly(n.ackWait * 3 / 4)
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	working, cancel := context.WithTimeout(ctx, n.ackWait+patience)
+	defer cancel()
+	err := n.journal.until(working, func() bool {
+		a := answer{n.journal.of(r.slice())}
+		return a.final() >= 0
+	})
+	if err != nil {
+		return differs("a reply", "nothing in %s", n.ackWait+patience)
+	}
+	if n.journal.count(r.sequence, ackWorking) == 0 {
+		return differs("+WPI for a request that is worked on, at least every "+(n.ackWait/3).String(), "none in %s",
+			n.ackWait*3/4)
+	}
+	return n.expectSettled(ctx, r, ackDone)
+}
+
+// checkDeliveredTwice has the server deliver a request again by an acknowledgement in the service's name.
+func checkDeliveredTwice(ctx context.Context, n *node) error {
+	r := slowly(700 * time.Millisecond)
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	if err := n.delivered(ctx, r); err != nil {
+		return err
+	}
+	info, err := n.consumer(ctx)
+	if err != nil {
+		return err
+	}
+	subject := "$JS.ACK." + endpoints.StreamWork + "." + info.Name + ".1." + strconv.FormatUint(r.sequence, 10) + "." +
+		strconv.FormatUint(info.Delivered.Consumer, 10) + "." + strconv.FormatInt(time.Now().UnixNano(), 10) + ".0"
+	if err := n.nc.Publish(subject, []byte(ackBack)); err != nil {
+		return err
+	}
+	if err := n.forget(ctx, r); err != nil {
+		return err
+	}
+	a, err := n.answer(ctx, r, 0)
+	if err != nil {
+		return err
+	}
+	if err := a.exactly(r); err != nil {
+		return err
+	}
+	return n.expectSettled(ctx, r, ackDone)
+}
+
+func checkStreamsAnew(ctx context.Context, n *node) error {
+	if err := n.remakeStreams(ctx); err != nil {
+		return err
+	}
+	r := n.sample(3)
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	return poll(ctx, 2*patience, func() (bool, error) { return n.now(r).exactly(r) == nil, nil },
+		"a reply to a request in the new stream", "none")
+}
+
+// checkMadeAnew has a request in work while its stream is made anew and another takes its sequence.
+func checkMadeAnew(ctx context.Context, n *node) error {
+	if err := n.remakeStreams(ctx); err != nil { // so that sequences begin at 1
+		return err
+	}
+	old := slowly(1500 * time.Millisecond)
+	if err := n.ask(ctx, old); err != nil {
+		return err
+	}
+	if err := poll(ctx, 2*patience, func() (bool, error) {
+		info, err := n.consumer(ctx)
+		return err == nil && info.Delivered.Stream >= old.sequence, err
+	}, "the request fetched from the new stream", "it was not"); err != nil {
+		return err
+	}
+	if err := n.remakeStreams(ctx); err != nil {
+		return err
+	}
+	rest(ctx, 250*time.Millisecond) // what a service knows of the consumer may be 100 ms old
+	made := n.mark()
+	r := n.sample(1)
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	err := poll(ctx, 2*patience, func() (bool, error) {
+		return n.now(r).exactly(r) == nil && n.now(old).final() >= 0, nil
+	}, "a reply to the request of the stream that is gone, and to one of the new", "not both")
+	if err != nil {
+		return err
+	}
+	rest(ctx, grace) // an acknowledgement would follow the reply
+	return n.onlyNew(ctx, made)
+}
+
+// mark returns how many acknowledgements there have been.
+func (n *node) mark() int {
+	n.journal.mu.Lock()
+	defer n.journal.mu.Unlock()
+	return len(n.journal.acks)
+}
+
+// onlyNew returns an error when an acknowledgement since mark is for a request of a stream that is gone.
+func (n *node) onlyNew(ctx context.Context, mark int) error {
+	stream, err := n.js.Stream(ctx, endpoints.StreamWork)
+	if err != nil {
+		return err
+	}
+	made := stream.CachedInfo().Created
+	n.journal.mu.Lock()
+	defer n.journal.mu.Unlock()
+	for _, ack := range n.journal.acks[mark:] {
+		stored, err := strconv.ParseInt(ack.stored, 10, 64)
+		if err == nil && time.Unix(0, stored).Before(made) {
+			return differs("no acknowledgement of a request whose consumer is gone: it would count for another with the same "+
+				"sequence", "%s for sequence %d", ack.text, ack.sequence)
+		}
+	}
+	return nil
+}
+
+func checkDrain(ctx context.Context, n *node) error {
+	r := slowly(700 * time.Millisecond)
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	if err := n.delivered(ctx, r); err != nil {
+		return err
+	}
+	n.stopped = true
+	n.service.terminate()
+	timer := time.NewTimer(stopTimeout)
+	defer timer.Stop()
+	select {
+	case <-n.service.exited():
+	case <-timer.C:
+		return differs("the service to end, once told to", "it goes on after %s", stopTimeout)
+	}
+	if err := n.service.failure(); err != nil {
+		return differs("the service to end with exit code 0", "%v", err)
+	}
+	a, err := n.answer(ctx, r, 0)
+	if err != nil {
+		return differs("the request that was begun answered", "no reply, and the service has ended")
+	}
+	if err := a.exactly(r); err != nil {
+		return err
+	}
+	return n.expectSettled(ctx, r, ackDone)
+}

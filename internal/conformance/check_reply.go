@@ -1,0 +1,162 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+func replyChecks() []check {
+	const several = "Several messages, and the final one"
+	return []check{
+		{"headers", "the seven headers are repeated", "Headers", 0, checkHeaders},
+		{"traceparent", "the trace context is copied", "Headers", 0, checkTraceparent},
+		{"readable", "a node can read every message", "What a node does with a reply", 0, checkReadable},
+		{"final", "one message has Tranche-Final, the number of all slots", several, 0, checkFinal},
+		{"message-ids", "each message has a random Nats-Msg-Id, also when a request is answered again", several, 0,
+			checkMessageIDs},
+	}
+}
+
+// repeated are the headers that a reply repeats.
+func repeated() []string {
+	return []string{endpoints.HeaderVersion, endpoints.HeaderRun, endpoints.HeaderSlice, endpoints.HeaderStep,
+		endpoints.HeaderAttempt, endpoints.HeaderGeneration, endpoints.HeaderMode}
+}
+
+func checkHeaders(ctx context.Context, n *node) error {
+	for _, mode := range []string{"batch", "single", ""} {
+		r := n.sample(1)
+		r.header.Set(endpoints.HeaderStep, "4")
+		r.header.Set(endpoints.HeaderAttempt, "3")
+		r.header.Set(endpoints.HeaderGeneration, "2")
+		if r.header.Set(endpoints.HeaderMode, mode); mode == "" {
+			r.header.Del(endpoints.HeaderMode)
+		}
+		a, err := n.answered(ctx, r)
+		if err != nil {
+			return err
+		}
+		for _, m := range a.messages {
+			if err := sameHeaders(r, m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func sameHeaders(r *request, m *message) error {
+	for _, name := range repeated() {
+		want, got := r.header.Get(name), m.header.Get(name)
+		if name == endpoints.HeaderMode && want == "" && got == "batch" {
+			continue // what a missing one means
+		}
+		if got != want {
+			return differs(fmt.Sprintf("%s %q, as in the request", name, want), "%q", got)
+		}
+	}
+	return nil
+}
+
+func checkTraceparent(ctx context.Context, n *node) error {
+	r := n.sample(2)
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	r.header[endpoints.HeaderTrace] = []string{trace}
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	for _, m := range a.messages {
+		got := m.header[endpoints.HeaderTrace]
+		// A service that records spans of its own goes on under the same trace.
+		if len(got) != 1 || !strings.HasPrefix(got[0], trace[:35]) {
+			return differs("traceparent "+trace+", in lower case, on each message", "%q", got)
+		}
+	}
+	return nil
+}
+
+// checkReadable reads with the parser of the nodes. The headers that other checks are for are made good first.
+func checkReadable(ctx context.Context, n *node) error {
+	r := n.sample(20)
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	for _, m := range a.messages {
+		header := maps.Clone(m.header)
+		for _, name := range repeated() {
+			header[name] = r.header[name]
+		}
+		delete(header, endpoints.HeaderFinal)
+		if m.failure != nil {
+			header[endpoints.HeaderFinal] = []string{strconv.Itoa(len(m.slots))}
+		}
+		if _, err := endpoints.ParseReply(m.subject, header, m.data, endpoints.Limits{}); err != nil {
+			return differs("messages that a node can read", "%v", err)
+		}
+	}
+	return nil
+}
+
+func checkFinal(ctx context.Context, n *node) error {
+	a, err := n.answered(ctx, n.sample(50))
+	if err != nil {
+		return err
+	}
+	return oneFinal(a)
+}
+
+// oneFinal returns an error unless one message is the final one and says how many slots there are.
+func oneFinal(a *answer) error {
+	expected := fmt.Sprintf("one message with Tranche-Final: %d, the number of slots in all messages", a.sent())
+	finals := 0
+	for _, m := range a.messages {
+		value := m.header.Get(endpoints.HeaderFinal)
+		switch {
+		case value == "":
+		case m.final != a.sent():
+			return differs(expected, "Tranche-Final %q", value)
+		default:
+			finals++
+		}
+	}
+	if finals != 1 {
+		return differs(expected, "%d such messages of %d", finals, len(a.messages))
+	}
+	return nil
+}
+
+// checkMessageIDs asks for one slice twice, as when a service died before it acknowledged.
+func checkMessageIDs(ctx context.Context, n *node) error {
+	r := n.sample(3)
+	first, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	r.header.Set(endpoints.HeaderMsgID, uuid.NewString())
+	if err := n.ask(ctx, r); err != nil {
+		return err
+	}
+	second, err := n.answer(ctx, r, len(first.messages))
+	if err != nil {
+		return differs("a second whole reply to a request that came again, under message ids of its own",
+			"none that the stream would take: its ids were those of the first")
+	}
+	if err := second.exactly(r); err != nil {
+		return err
+	}
+	for _, m := range append(first.messages, second.messages...) {
+		if m.id() == "" || strings.Contains(m.id(), r.slice()) {
+			return differs("a random Nats-Msg-Id on each message", "%q for slice %s", m.id(), r.slice())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+const (
+	// patience is how long one thing may take.
+	patience = 5 * time.Second
+	// grace is how long a reply is waited for to get longer, when it could be whole or not.
+	grace = 400 * time.Millisecond
+	// ownAckWait is the AckWait on a server of the suite's own: short, so that signs of life come often.
+	ownAckWait = 3 * time.Second
+)
+
+// node plays the node's part towards one endpoint.
+type node struct {
+	config   Config
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	service  service // nil when somebody else runs it
+	private  bool    // the server is the suite's own
+	contract bool    // the endpoint obeys orders
+	ackWait  time.Duration
+	journal  *journal
+	stopped  bool // the service has been told to stop
+}
+
+// tap subscribes to all that the service of an endpoint sends, on one channel, so that the order is known.
+func tap(nc *nats.Conn, endpoint string, to chan *nats.Msg) error {
+	for _, subject := range []string{
+		"tranche.reply.>", "tranche.stage." + caller + ".>", "tranche.call." + caller + ".>",
+		fmt.Sprintf("$JS.ACK.%s.%s.>", endpoints.StreamWork, endpoint),
+		fmt.Sprintf("$JS.ACK.*.*.%s.%s.>", endpoints.StreamWork, endpoint),
+	} {
+		if _, err := nc.ChanSubscribe(subject, to); err != nil {
+			return fmt.Errorf("listen to %s: %w", subject, err)
+		}
+	}
+	return nc.Flush()
+}
+
+// ask publishes a request.
+func (n *node) ask(ctx context.Context, r *request) error {
+	msg := &nats.Msg{Subject: endpoints.WorkSubject(n.config.Endpoint), Header: r.header, Data: r.body}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ack, err := n.js.PublishMsg(ctx, msg)
+	if err != nil {
+		return fmt.Errorf("publish a request: %w", err)
+	}
+	r.sequence = ack.Sequence
+	return nil
+}
+
+// answered asks and returns the reply, as whole as it got.
+func (n *node) answered(ctx context.Context, r *request) (*answer, error) {
+	if err := n.ask(ctx, r); err != nil {
+		return nil, err
+	}
+	return n.answer(ctx, r, 0)
+}
+
+// answer waits for the reply to a request, without the first messages of the slice if so many are to be left out.
+func (n *node) answer(ctx context.Context, r *request, without int) (*answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var a *answer
+	update := func() bool {
+		all := n.journal.of(r.slice())
+		a = &answer{all[min(without, len(all)):]}
+		return a.final() >= 0 && a.sent() >= a.final()
+	}
+	// Whole, or as good as that.
+	err := n.journal.until(ctx, func() bool {
+		return update() || a.final() >= 0 || len(a.slots()) >= len(r.items)
+	})
+	for err == nil && !update() {
+		had := len(a.messages)
+		longer, cancel := context.WithTimeout(ctx, grace)
+		err = n.journal.until(longer, func() bool { return update() || len(a.messages) > had })
+		cancel()
+	}
+	if len(a.messages) == 0 {
+		return nil, differs("a reply", "nothing in %s", patience)
+	}
+	return a, nil
+}
+
+// settled waits for the acknowledgement that lets a request go.
+func (n *node) settled(ctx context.Context, r *request) (acknowledgement, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var ack acknowledgement
+	err := n.journal.until(ctx, func() (ok bool) {
+		ack, ok = n.journal.settled(r.sequence)
+		return ok
+	})
+	if err != nil {
+		return ack, differs("an acknowledgement of the request", "none in %s", patience)
+	}
+	return ack, nil
+}
+
+// expectSettled returns an error unless the request is let go by an acknowledgement of the kind, and is gone then.
+func (n *node) expectSettled(ctx context.Context, r *request, kind string) error {
+	ack, err := n.settled(ctx, r)
+	if err != nil {
+		return err
+	}
+	if ack.kind != kind {
+		return differs(kind+" for the request", "%s", ack.text)
+	}
+	return poll(ctx, patience, func() (bool, error) {
+		there, err := n.waiting(ctx, r)
+		return !there, err
+	}, "the request gone from the stream after "+kind, "it is still there")
+}
+
+// waiting reports whether a request is still in the stream.
+func (n *node) waiting(ctx context.Context, r *request) (bool, error) {
+	stream, err := n.js.Stream(ctx, endpoints.StreamWork)
+	if err != nil {
+		return false, fmt.Errorf("look for a request: %w", err)
+	}
+	_, err = stream.GetMsg(ctx, r.sequence)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for a request: %w", err)
+	}
+	return true, nil
+}
+
+// delivered waits until a request is in the hands of a service.
+func (n *node) delivered(ctx context.Context, r *request) error {
+	return poll(ctx, patience, func() (bool, error) {
+		info, err := n.consumer(ctx)
+		if err != nil {
+			return false, err
+		}
+		return info.Delivered.Stream >= r.sequence, nil
+	}, "the request fetched", "it was not")
+}
+
+func (n *node) consumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	consumer, err := n.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(n.config.Endpoint))
+	if err != nil {
+		return nil, fmt.Errorf("look at the consumer of %s: %w", n.config.Endpoint, err)
+	}
+	return consumer.CachedInfo(), nil
+}
+
+// poll returns when done is true, or a mismatch after the time.
+func poll(ctx context.Context, within time.Duration, done func() (bool, error), expected, got string) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		ok, err := done()
+		switch {
+		case ok && err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return differs(expected, "%s after %s", got, within)
+		case err != nil:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+}
+
+// rest waits for a time in which something must not happen.
+func rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,46 @@
+package conformance
+
+import "time"
+
+// Outcome is what came of a check.
+type Outcome string
+
+// The outcomes.
+const (
+	Passed  Outcome = "ok"
+	Failed  Outcome = "FAIL"
+	LeftOut Outcome = "left out"
+)
+
+// Result is what came of one check.
+type Result struct {
+	Check   string  `json:"check"`
+	About   string  `json:"about"`
+	Section string  `json:"section"` // of docs/protocol.md
+	Outcome Outcome `json:"outcome"`
+	// Expected and Got are set on a failure, Reason when the check was left out.
+	Expected string        `json:"expected,omitempty"`
+	Got      string        `json:"got,omitempty"`
+	Reason   string        `json:"reason,omitempty"`
+	Took     time.Duration `json:"took_ns"`
+}
+
+// Report is what came of a whole Run.
+type Report struct {
+	Endpoint string   `json:"endpoint"`
+	Contract bool     `json:"contract"` // whether the endpoint is a conformance endpoint
+	Results  []Result `json:"results"`
+	// Output is the end of what the service's command wrote. It is set when a check failed.
+	Output string `json:"output,omitempty"`
+}
+
+// Count returns how many checks had the outcome.
+func (r *Report) Count(outcome Outcome) int {
+	n := 0
+	for _, result := range r.Results {
+		if result.Outcome == outcome {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,145 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	startTimeout = 30 * time.Second
+	stopTimeout  = 10 * time.Second
+	maxOutput    = 16 << 10
+)
+
+// service is a running service.
+type service interface {
+	terminate()              // asks it to end
+	kill()                   // ends it
+	exited() <-chan struct{} // closed when it has ended
+	failure() error          // how it ended, once it has
+	output() string          // the end of what it wrote
+}
+
+// starter starts a service on the server at url.
+type starter func(url string) (service, error)
+
+// process is a service that is a command.
+type process struct {
+	cmd  *exec.Cmd
+	said tail
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+func commandStarter(command []string) starter {
+	return func(url string) (service, error) {
+		cmd := exec.Command(command[0], command[1:]...) //nolint:gosec,noctx // it is what the person asked for
+		cmd.Env = append(os.Environ(), "NATS_URL="+url)
+		p := &process{cmd: cmd, done: make(chan struct{})}
+		cmd.Stdout, cmd.Stderr = &p.said, &p.said
+		// A group of its own: a Ctrl-C is the suite's, and what the command starts ends with it.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.WaitDelay = time.Second
+		if err := cmd.Start(); err != nil {
+			return nil, fmt.Errorf("start the service: %w", err)
+		}
+		go func() {
+			p.err = cmd.Wait()
+			close(p.done)
+		}()
+		return p, nil
+	}
+}
+
+func (p *process) signal(s syscall.Signal) {
+	_ = syscall.Kill(-p.cmd.Process.Pid, s) // it may have ended, which is as good
+}
+
+func (p *process) terminate()              { p.signal(syscall.SIGTERM) }
+func (p *process) kill()                   { p.signal(syscall.SIGKILL) }
+func (p *process) exited() <-chan struct{} { return p.done }
+func (p *process) output() string          { return p.said.String() }
+
+func (p *process) failure() error {
+	if _, ok := errors.AsType[*exec.ExitError](p.err); !ok {
+		return nil
+	}
+	return p.err
+}
+
+// stopService ends the service, by force if it takes its time.
+func stopService(s service) {
+	s.terminate()
+	timer := time.NewTimer(stopTimeout)
+	defer timer.Stop()
+	select {
+	case <-s.exited():
+	case <-timer.C:
+		s.kill()
+		<-s.exited()
+	}
+}
+
+// awaitListening returns when a service waits for requests.
+func (n *node) awaitListening(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	ended := make(<-chan struct{})
+	if n.service != nil {
+		ended = n.service.exited()
+	}
+	for {
+		info, err := n.consumer(ctx)
+		if err == nil && info.NumWaiting > 0 {
+			return nil
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("the service ended before it listened on %s: %w", n.config.Endpoint,
+				errors.Join(n.service.failure(), said(n.service)))
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("no service fetches from consumer %s of TRANCHE_WORK; it must look the consumer up "+
+				"and pull, on the server that NATS_URL names", n.config.Endpoint), said(n.service))
+		case <-ticker.C:
+		}
+	}
+}
+
+// said is what the service wrote, as an error.
+func said(s service) error {
+	if s == nil || s.output() == "" {
+		return nil
+	}
+	return errors.New("it wrote:\n" + s.output())
+}
+
+// tail keeps the end of what is written. It is safe for concurrent use.
+type tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (t *tail) Write(data []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf.Write(data)
+	if extra := t.buf.Len() - maxOutput; extra > 0 {
+		t.buf.Next(extra)
+	}
+	return len(data), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.buf.String()
+}
