@@ -117,7 +117,7 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 			b.Fatal(err)
 		}
 		j := &job{request: request, timeout: DefaultTimeout, log: e.log}
-		e.prepare(ctx, &j.answers, request.Meta, "")
+		e.prepare(ctx, &j.answers, request.Meta, Trace{})
 		j.answers.limit = 1 << 20
 		if failure, begun := begin(j).run(ctx, newSlots(slots), nil); failure != nil || !begun {
 			b.Fatal(failure)

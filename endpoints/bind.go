@@ -63,20 +63,31 @@ func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
 func (p *puller) tryBind(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
 	defer cancel()
-	consumer, err := p.js.Consumer(ctx, p.stream, ConsumerName(p.endpoint))
+	consumer, err := p.look(ctx)
 	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return consumer, err
 	}
-	if err := p.ensure(ctx); err != nil {
+	if err := During(ctx, p.nc, p.ensure, consumerAPI("CREATE", p.stream, p.endpoint)+".>"); err != nil {
 		return nil, err
 	}
-	return p.js.Consumer(ctx, p.stream, ConsumerName(p.endpoint))
+	return p.look(ctx)
+}
+
+// look asks for the consumer.
+func (p *puller) look(ctx context.Context) (consumer jetstream.Consumer, err error) {
+	err = During(ctx, p.nc, func(ctx context.Context) error {
+		consumer, err = p.js.Consumer(ctx, p.stream, ConsumerName(p.endpoint))
+		return err
+	}, consumerAPI("INFO", p.stream, p.endpoint))
+	return consumer, err
 }
 
 // explain says what is waited for and what may be done about it.
 func (p *puller) explain(err error) string {
 	nc := p.nc
 	switch {
+	case denied(err):
+		return "cannot listen yet: a permission is missing"
 	case !nc.IsConnected():
 		return fmt.Sprintf("waiting for a NATS server at %v", nc.Servers())
 	case errors.Is(err, jetstream.ErrStreamNotFound):

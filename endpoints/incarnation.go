@@ -74,13 +74,22 @@ func (p *puller) tell(id requestID, what string, how func(jetstream.Msg) error) 
 	made := p.consumer.Current()
 	d := p.room.delivery(id)
 	if !d.made.Equal(made) {
-		p.log.Warn("could not "+what+" a request: the consumer that delivered it was made anew or does not answer; "+
-			"the request may be delivered again", zap.Uint64("sequence", id.sequence))
+		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made anew or does not answer; " +
+			"the request may be delivered again")
 		return
 	}
 	if err := how(d.msg); err != nil {
-		p.log.Warn("could not "+what+" a request; it will be delivered again", zap.Error(err))
+		p.logAbout(id, d).Warn("could not "+what+" a request; it will be delivered again", zap.Error(err))
 	}
+}
+
+// logAbout returns a log that says which request it is about.
+func (p *puller) logAbout(id requestID, d delivery) *zap.Logger {
+	log := p.log.With(zap.Uint64("sequence", id.sequence))
+	if d.msg != nil { // it has not been let go of
+		log = log.With(headerFields(d.msg.Headers())...)
+	}
+	return log
 }
 
 // acknowledge, handBack and terminate are the acknowledgements that tell sends.

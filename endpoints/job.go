@@ -68,13 +68,14 @@ func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []
 
 // refuse gets rid of a request whose headers cannot be read: nobody can be told.
 func (e *endpointServer) refuse(from origin, h nats.Header, err error) {
+	log := e.log.With(headerFields(h)...)
 	var bad *MalformedError
 	foreign := errors.As(err, &bad) && bad.Reason == ReasonVersion && h.Get(HeaderVersion) != ""
 	if foreign && from.delivered() < MaxDeliver && from.handBack(foreignDelay) {
-		e.log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
+		log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
 		return
 	}
-	e.log.Error("an unreadable request is dropped", zap.Error(err))
+	log.Error("an unreadable request is dropped", zap.Error(err))
 	from.terminate(err)
 }
 
@@ -87,8 +88,8 @@ func (e *endpointServer) refuseBody(j *job, err error) {
 func (e *endpointServer) newJob(scope scope, from origin, h nats.Header, body []byte, request *request) *job {
 	j := &job{origin: from, endpoint: e.name, header: h, body: body, request: request, wrap: e.options.wrap,
 		timeout: e.options.timeout, started: time.Now(),
-		log: e.log.With(zap.Stringer("run", request.Run), zap.Stringer("slice", request.Slice))}
-	e.prepare(scope.sending, &j.answers, request.Meta, h.Get(HeaderTrace))
+		log: e.log.With(request.logFields()...)}
+	e.prepare(scope.sending, &j.answers, request.Meta, TraceOfHeader(h))
 	return j
 }
 

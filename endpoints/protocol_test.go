@@ -40,7 +40,7 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	e := &endpointServer{name: "statement", service: &Service{nc: &nats.Conn{}, outbox: newOutbox(nil, nil),
 		identity: "statements@1.0.0 Xk2pQ7"}}
 	j := &job{request: parsed}
-	e.prepare(context.Background(), &j.answers, meta, "")
+	e.prepare(context.Background(), &j.answers, meta, Trace{})
 	j.answers.limit, j.answers.flushAt = 1<<20, 1<<20
 	type out struct {
 		Closing int `json:"closing"`

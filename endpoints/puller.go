@@ -76,8 +76,15 @@ func (p *puller) fetchAll(ctx context.Context, scope scope, jobs *sync.WaitGroup
 		if err != nil {
 			return err
 		}
+		next := consumerAPI("MSG.NEXT", p.stream, p.endpoint)
 		for err == nil && ctx.Err() == nil {
-			err = p.fetch(ctx, scope, consumer, jobs, reconnected)
+			err = During(ctx, p.nc, func(ctx context.Context) error {
+				return p.fetch(ctx, scope, consumer, jobs, reconnected)
+			}, next)
+		}
+		if denied(err) {
+			p.life.set(StateWaiting, err.Error())
+			_ = wait(ctx, deniedPatience)
 		}
 		if ctx.Err() == nil {
 			p.log.Debug("fetching ended; binding again", zap.Error(err))
@@ -152,7 +159,7 @@ func (p *puller) sendSigns() {
 			continue // it would keep another request from being delivered again
 		}
 		if err := d.msg.InProgress(); err != nil {
-			p.log.Debug("a sign of life could not be sent", zap.Error(err))
+			p.log.With(headerFields(d.msg.Headers())...).Debug("a sign of life could not be sent", zap.Error(err))
 		}
 	}
 }

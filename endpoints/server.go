@@ -35,7 +35,7 @@ func (e *endpointServer) run(ctx context.Context, scope scope) error { return e.
 func (e *endpointServer) held() int { return e.work.room.len() }
 
 // prepare sets up the reply to a request.
-func (e *endpointServer) prepare(sending context.Context, a *answers, meta Meta, trace string) {
+func (e *endpointServer) prepare(sending context.Context, a *answers, meta Meta, trace Trace) {
 	a.out, a.ctx = e.service.outbox, sending
 	a.giveUp = func(error) {}
 	a.subject = ReplySubject(e.name)
@@ -45,9 +45,7 @@ func (e *endpointServer) prepare(sending context.Context, a *answers, meta Meta,
 	a.header = meta.reply()
 	a.header[HeaderService] = []string{e.service.identity}
 	a.header[HeaderContentType] = []string{contentTypeJSON}
-	if trace != "" {
-		a.header[HeaderTrace] = []string{trace}
-	}
+	trace.SetHeader(a.header)
 	a.limit = min(int(e.service.nc.MaxPayload())-headerSize(a.header)-replyReserve, DefaultMaxBody)
 	a.flushAt = e.options.flushBytes
 	a.squeeze = e.options.compress

@@ -188,27 +188,15 @@ func (w *Work) Answers() ([]Slot, error) {
 }
 
 // SetTrace sets the W3C trace context that the reply, and in a flow the requests of this stage, will carry. Without it
-// that of the request goes on. An empty value removes the header; one that cannot be a header, or has over 512 bytes,
-// counts as empty.
+// that of the request goes on. What ParseTrace does not take removes it.
 func (w *Work) SetTrace(traceparent, tracestate string) {
 	a := &w.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	before := headerSize(a.header)
-	setTrace(a.header, HeaderTrace, traceparent)
-	setTrace(a.header, HeaderTraceState, tracestate)
+	ParseTrace(traceparent, tracestate).SetHeader(a.header)
 	if grown := headerSize(a.header) - before; grown > 0 {
 		a.flush() // it was filled up to a limit that is now too high
 		a.limit -= grown
 	}
-}
-
-const maxTrace = 512
-
-func setTrace(h nats.Header, name, value string) {
-	if value == "" || len(value) > maxTrace || oneLine(value) != value {
-		delete(h, name)
-		return
-	}
-	h[name] = []string{value}
 }

@@ -1,0 +1,35 @@
+package endpoints
+
+import (
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+)
+
+// logFields is what every line of the log about a chunk says: the run and the slice, and for what a flow asks also the
+// slice of the node that all is for, and the endpoints that wait.
+func (m Meta) logFields() []zap.Field {
+	fields := []zap.Field{zap.Stringer("run", m.Run), zap.Stringer("slice", m.Slice)}
+	if m.Root != m.Slice {
+		fields = append(fields, zap.Stringer("root", m.Root))
+	}
+	if m.Stack != "" {
+		fields = append(fields, zap.String("stack", string(m.Stack)))
+	}
+	return fields
+}
+
+// maxLogged bounds what a line of the log repeats of headers that have not been checked.
+const maxLogged = 256
+
+// headerFields is logFields for headers that could not be read, or have not been.
+func headerFields(h nats.Header) []zap.Field {
+	var fields []zap.Field
+	for _, f := range []struct{ name, header string }{
+		{"run", HeaderRun}, {"slice", HeaderSlice}, {"root", HeaderRoot}, {"stack", HeaderStack},
+	} {
+		if value := h.Get(f.header); value != "" {
+			fields = append(fields, zap.String(f.name, oneLine(cut(value, maxLogged))))
+		}
+	}
+	return fields
+}
