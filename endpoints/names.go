@@ -76,6 +76,8 @@ const (
 	HeaderDeadDeliveries = "Tranche-Dead-Deliveries"
 	HeaderDeadService    = "Tranche-Dead-Service"
 	HeaderDeadAt         = "Tranche-Dead-At"
+	// HeaderDeadOmitted is the size of a body that did not fit the letter.
+	HeaderDeadOmitted = "Tranche-Dead-Omitted"
 
 	HeaderMsgID       = "Nats-Msg-Id"
 	HeaderError       = "Nats-Service-Error"

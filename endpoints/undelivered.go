@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"encoding/binary"
 	"strconv"
 
 	"github.com/google/uuid"
@@ -33,12 +34,21 @@ func DeadMsgID(request nats.Header) string {
 	if id == "" {
 		return ""
 	}
-	return "dead." + id
+	return deadID + id
 }
 
 // FlowSubject is where a part of the state of a suspended chunk lies.
 func FlowSubject(endpoint string, flow uuid.UUID, part int) string {
 	return flowPrefix + endpoint + "." + flow.String() + "." + strconv.Itoa(part)
+}
+
+// FlowStateSubject is where the first part of the state of the chunk lies that waits for the answer to a request of its
+// flow. The headers of the message there say who asked for the chunk. The number of the
+// request stands in the last bits of its slice, which are 0 in the id of the flow.
+func FlowStateSubject(endpoint string, request uuid.UUID) string {
+	last := binary.BigEndian.Uint16(request[14:])
+	binary.BigEndian.PutUint16(request[14:], last&^(maxRequests-1))
+	return FlowSubject(endpoint, request, 0)
 }
 
 // FailureMsg is the final message of a reply that answers none of a request's items, because of a failure that may be
