@@ -82,8 +82,8 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 func (r *runStart) settings() (api.RunSettings, error) {
 	settings := api.RunSettings{
 		Endpoint: r.Endpoint, Key: r.Key, Format: r.Format, Name: r.Name, Params: r.Param,
-		Chunk: given(r.Chunk), InFlight: given(r.InFlight), Priority: r.Priority, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
-		Source: "standard input",
+		Chunk: given(r.Chunk), InFlight: given(r.InFlight), Priority: r.Priority, IdempotencyKey: r.IdempotencyKey,
+		OnDuplicate: r.OnDuplicate, Source: "standard input",
 	}
 	if r.Items != "-" {
 		settings.Source = filepath.Base(r.Items)

@@ -26,6 +26,23 @@ type inputError struct{ detail string }
 
 func (e *inputError) Error() string { return e.detail }
 
+// lostError is about something that is not there, and says where to see what is.
+type lostError struct {
+	error
+
+	see string
+}
+
+func (e *lostError) Unwrap() error { return e.error }
+
+// seen says where to look for what an error did not find.
+func seen(err error, see string) error {
+	if errors.Is(err, workqueue.ErrNotFound) {
+		return &lostError{err, see}
+	}
+	return err
+}
+
 // problem turns an error into the answer that a caller gets. What is not the caller's doing is logged here and told
 // without its inner parts.
 func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
@@ -55,7 +72,10 @@ func told(err error) (status int, found error) {
 		{as[*inputError], http.StatusUnprocessableEntity},
 		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
 		{as[*workqueue.ParamsError], http.StatusUnprocessableEntity},
+		{as[*workqueue.SettingError], http.StatusUnprocessableEntity},
 		{as[*workqueue.AmbiguousError], http.StatusConflict},
+		{as[*workqueue.AmbiguousLetterError], http.StatusConflict},
+		{as[*workqueue.LetterStateError], http.StatusConflict},
 		{as[*workqueue.StateError], http.StatusConflict},
 		{as[*workqueue.NothingToRerunError], http.StatusConflict},
 		{as[*tooLargeError], http.StatusRequestEntityTooLarge},
@@ -96,7 +116,11 @@ func detail(err error) string {
 	}
 	switch status(err) {
 	case http.StatusNotFound:
-		return err.Error() + "; see tranche run list"
+		see := "tranche run list"
+		if lost, ok := errors.AsType[*lostError](err); ok {
+			see = lost.see
+		}
+		return err.Error() + "; see " + see
 	case http.StatusServiceUnavailable:
 		return away(err).detail
 	default:

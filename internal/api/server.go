@@ -42,6 +42,7 @@ type Engine interface {
 	Start(ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) (workqueue.Loaded, error)
 	Rerun(ctx context.Context, req workqueue.RerunRequest) (workqueue.Rerun, error)
 	Cancel(ctx context.Context, run workqueue.RunID, actor string) (workqueue.Cancelled, error)
+	Wake() // look for what there is to do: letters were requeued, or settings changed
 }
 
 // Config is what a Server needs beside its node.
@@ -101,6 +102,9 @@ func (s *Server) routes() http.Handler {
 	s.registerStart(v1)
 	s.registerExport(v1)
 	s.registerActions(v1)
+	s.registerEndpoints(v1)
+	s.registerLetters(v1)
+	s.registerQuarantine(v1)
 	s.registerSystem(v1)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)

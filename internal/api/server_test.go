@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,9 +27,12 @@ type storeEngine struct {
 	*workqueue.Store
 	session workqueue.SessionID
 	ready   chan struct{} // closed
+	woken   *atomic.Int32
 }
 
 func (e storeEngine) Session() workqueue.SessionID { return e.session }
+
+func (e storeEngine) Wake() { e.woken.Add(1) }
 
 func (e storeEngine) Ready() <-chan struct{} { return e.ready }
 
@@ -54,7 +58,7 @@ func setup(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine := storeEngine{Store: store, session: session, ready: make(chan struct{})}
+	engine := storeEngine{Store: store, session: session, ready: make(chan struct{}), woken: new(atomic.Int32)}
 	close(engine.ready)
 	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{Version: "test"})
 	if err != nil {
@@ -333,6 +337,8 @@ func TestGETsChangeNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start("name=it")
+	letter := b.bury("echo", workqueue.DeadLetter{Body: []byte(`{}`)})
+	stray := b.stray(workqueue.Quarantined{Reason: "json", Body: []byte("{")})
 	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
 	var described struct {
 		Paths map[string]map[string]any `json:"paths"`
@@ -344,7 +350,8 @@ func TestGETsChangeNothing(t *testing.T) {
 		t.Helper()
 		err := b.pool.QueryRow(t.Context(), `SELECT concat(
 			(SELECT string_agg(r::text, ';') FROM batchrun r), (SELECT string_agg(w::text, ';') FROM work_slice w),
-			(SELECT string_agg(md5(k::text), ';') FROM work_block k), (SELECT count(*) FROM audit_log))`).Scan(&state)
+			(SELECT string_agg(md5(k::text), ';') FROM work_block k), (SELECT string_agg(d::text, ';') FROM dead_letter d),
+			(SELECT string_agg(q::text, ';') FROM quarantine q), (SELECT count(*) FROM audit_log))`).Scan(&state)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -353,7 +360,11 @@ func TestGETsChangeNothing(t *testing.T) {
 	before := state()
 	for path, methods := range described.Paths {
 		if _, ok := methods["get"]; ok {
-			path = strings.NewReplacer("{run}", "last", "{key}", "2").Replace(path)
+			id := letter.String()
+			if strings.HasPrefix(path, "/quarantine") {
+				id = fmt.Sprint(stray)
+			}
+			path = strings.NewReplacer("{run}", "last", "{key}", "2", "{name}", "echo", "{id}", id).Replace(path)
 			if code, text := b.ask(http.MethodGet, api.Prefix+path, nil); code != http.StatusOK {
 				t.Errorf("GET %s: %d %s", path, code, text)
 			}

@@ -1,8 +1,8 @@
 // Package client speaks the HTTP API of tranche serve: what the command line needs, and no more.
 //
 // Answers are the documents of package api. Errors to tell apart are [ProblemError], an answer that says no,
-// [UnreachableError], nobody there, and [SilentError], somebody there who does not answer. Uploads and exports stream; an
-// export that broke off is an error of its reader.
+// [UnreachableError], nobody there, and [SilentError], somebody there who does not answer. Uploads and exports stream;
+// an export that broke off is an error of its reader.
 //
 // It keeps no state and retries nothing. A [Client] is safe for concurrent use.
 package client

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// How long a server may be silent. Each is more than the server takes at the most for what was asked: it answers that it
-// is slow before that.
+// How long a server may be silent. Each is more than the server takes at the most for what was asked: it answers that
+// it is slow before that.
 const (
 	lookWait   = time.Minute
 	changeWait = 3 * time.Minute  // a large run is re-run or cancelled in one transaction

@@ -1,0 +1,216 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// listenWait is how long services have to say that they listen.
+const listenWait = 300 * time.Millisecond
+
+// Endpoint is one endpoint with those who listen on it and the work there is for it. Rate, Items and Errors are those of
+// its listeners together.
+type Endpoint struct {
+	Name        string     `json:"name"`
+	Listeners   []Listener `json:"listeners"`
+	Runs        int        `json:"runs" doc:"running runs that use it"`
+	Ready       int64      `json:"ready" doc:"items that could be sent"`
+	InFlight    int64      `json:"in_flight" doc:"items asked for and not answered"`
+	Scheduled   int64      `json:"scheduled" doc:"items that wait to be tried again"`
+	Backlog     uint64     `json:"backlog" doc:"requests that no service has taken"`
+	Processing  int        `json:"processing" doc:"requests that a service has taken and not answered"`
+	Concurrency int        `json:"concurrency" doc:"set by an operator, for each instance; 0: left to the service"`
+	Rate        float64    `json:"rate" doc:"items a second, in the last minute"`
+	Items       int64      `json:"items" doc:"since the listeners started"`
+	Errors      int64      `json:"errors" doc:"of those"`
+	P50Millis   float64    `json:"p50_millis" doc:"time for one item: the listeners' medians, weighted by their rates"`
+	P99Millis   float64    `json:"p99_millis" doc:"time for one item, of the slowest listener"`
+}
+
+// Listener is one instance of a service.
+type Listener struct {
+	Service     string  `json:"service"`
+	Version     string  `json:"version"`
+	Instance    string  `json:"instance"`
+	Host        string  `json:"host,omitempty"`
+	State       string  `json:"state,omitempty" doc:"listening, waiting or draining; absent when it does not say"`
+	Reason      string  `json:"reason,omitempty" doc:"why it waits"`
+	Concurrency int     `json:"concurrency" doc:"chunks or items at once"`
+	InFlight    int     `json:"in_flight" doc:"chunks it holds"`
+	Stages      int     `json:"stages,omitempty" doc:"of a flow"`
+	Items       int64   `json:"items" doc:"since it started"`
+	Errors      int64   `json:"errors"`
+	ItemMillis  float64 `json:"item_millis" doc:"time for one item, on average since it started"`
+	Rate        float64 `json:"rate" doc:"items a second, in the last minute"`
+	P50Millis   float64 `json:"p50_millis" doc:"time for one item, in the last minute"`
+	P99Millis   float64 `json:"p99_millis"`
+	Redelivered int64   `json:"redelivered" doc:"requests that came not for the first time"`
+	GivenUp     int64   `json:"given_up" doc:"requests that were delivered too often"`
+	Dead        int64   `json:"dead" doc:"requests that were dead-lettered"`
+	Rebinds     int64   `json:"rebinds" doc:"how often it has lost its consumer and found it again"`
+}
+
+// EndpointList is the answer to a question for endpoints.
+type EndpointList struct {
+	Endpoints []Endpoint `json:"endpoints"`
+}
+
+// EndpointSettings is what an operator sets for an endpoint while its services run.
+type EndpointSettings struct {
+	Concurrency int `json:"concurrency" minimum:"0" maximum:"1024" doc:"of each instance; 0 leaves it to the service"`
+}
+
+// EndpointPath is the endpoint that an operation is about.
+type EndpointPath struct {
+	Endpoint string `path:"name" doc:"an endpoint's name"`
+}
+
+func (s *Server) registerEndpoints(api huma.API) {
+	register(s, api, get("list-endpoints", "/endpoints", "Who listens, and the work there is"), s.listEndpoints)
+	register(s, api, get("get-endpoint", "/endpoints/{name}", "Who listens on an endpoint, and the work there is"),
+		s.getEndpoint)
+	register(s, api, huma.Operation{
+		OperationID: "set-endpoint", Method: http.MethodPost, Path: "/endpoints/{name}/settings",
+		Summary:     "Set an endpoint's concurrency while its services run",
+		Description: "Instances take it over within seconds. The endpoint need not be known yet.",
+	}, s.setEndpoint)
+}
+
+func (s *Server) listEndpoints(ctx context.Context, _ *struct{}) (EndpointList, error) {
+	found, err := s.endpoints(ctx)
+	if err != nil {
+		return EndpointList{}, err
+	}
+	list := EndpointList{Endpoints: []Endpoint{}}
+	for _, e := range found {
+		if err := s.backlog(ctx, e); err != nil {
+			return EndpointList{}, err
+		}
+		list.Endpoints = append(list.Endpoints, *e)
+	}
+	slices.SortFunc(list.Endpoints, func(a, b Endpoint) int { return cmp.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+func (s *Server) getEndpoint(ctx context.Context, in *EndpointPath) (Endpoint, error) {
+	if err := checkEndpoint(in.Endpoint); err != nil {
+		return Endpoint{}, err
+	}
+	found, err := s.endpoints(ctx)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	e, ok := found[in.Endpoint]
+	if !ok {
+		return Endpoint{}, seen(fmt.Errorf("nobody listens on endpoint %q, and no running run uses it: %w", in.Endpoint,
+			workqueue.ErrNotFound), "tranche endpoints")
+	}
+	return *e, s.backlog(ctx, e)
+}
+
+type setEndpointInput struct {
+	EndpointPath
+	Actor
+	Body EndpointSettings
+}
+
+func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (workqueue.EndpointSetting, error) {
+	set := workqueue.EndpointSetting{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency}
+	if err := cmp.Or(checkEndpoint(in.Endpoint), s.mayChange(in.Name)); err != nil {
+		return set, err
+	}
+	if err := s.store.SetEndpoint(ctx, set, in.Name); err != nil {
+		return set, err
+	}
+	s.engine.Wake()
+	set.ChangedBy, set.ChangedAt = in.Name, time.Now()
+	return set, nil
+}
+
+// endpoints gathers by name what runs, operators and services say; backlogs are missing.
+func (s *Server) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
+	loads, err := s.store.EndpointLoads(ctx)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := s.store.EndpointSettings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !s.nc.IsConnected() {
+		return nil, errNoNATS
+	}
+	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]*Endpoint{}
+	named := func(name string) *Endpoint {
+		if byName[name] == nil {
+			byName[name] = &Endpoint{Name: name, Listeners: []Listener{}}
+		}
+		return byName[name]
+	}
+	for _, l := range loads {
+		e := named(l.Endpoint)
+		e.Runs, e.Ready, e.InFlight, e.Scheduled = l.Runs, l.Ready, l.InFlight, l.Scheduled
+	}
+	for _, set := range settings {
+		if set.Concurrency > 0 {
+			named(set.Endpoint).Concurrency = set.Concurrency
+		}
+	}
+	for i := range listeners {
+		named(listeners[i].Endpoint).add(&listeners[i])
+	}
+	return byName, nil
+}
+
+// add takes a listener in.
+func (e *Endpoint) add(l *endpoints.Listener) {
+	one := Listener{
+		Service: l.Service, Version: l.Version, Instance: l.Instance, Host: l.Host, State: string(l.State),
+		Reason: l.Reason, Concurrency: l.Concurrency, InFlight: l.InFlight, Stages: l.Stages, Items: l.Processed,
+		Errors: l.Errors, ItemMillis: millis(l.AvgPerItem), Rate: l.Rate, P50Millis: millis(l.P50),
+		P99Millis: millis(l.P99), Redelivered: l.Redelivered, GivenUp: l.GivenUp, Dead: l.Dead, Rebinds: l.Rebinds,
+	}
+	if rate := e.Rate + one.Rate; rate > 0 {
+		e.P50Millis = (e.P50Millis*e.Rate + one.P50Millis*one.Rate) / rate
+	}
+	e.Rate += one.Rate
+	e.P99Millis = max(e.P99Millis, one.P99Millis)
+	e.Items += one.Items
+	e.Errors += one.Errors
+	e.Listeners = append(e.Listeners, one)
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// backlog asks JetStream. An endpoint without a consumer has had no request yet.
+func (s *Server) backlog(ctx context.Context, e *Endpoint) error {
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		return fmt.Errorf("look at the backlog of %s: %w", e.Name, err)
+	}
+	consumer, err := js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(e.Name))
+	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at the backlog of %s: %w", e.Name, err)
+	}
+	info := consumer.CachedInfo() // just fetched
+	e.Backlog, e.Processing = info.NumPending, info.NumAckPending
+	return nil
+}

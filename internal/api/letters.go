@@ -1,0 +1,155 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// seeLetters names the command that lists dead letters.
+const seeLetters = "tranche dlq list"
+
+// DeadLetterDocument is a dead letter with its body as people read it.
+type DeadLetterDocument struct {
+	workqueue.DeadLetter
+
+	Body Content `json:"body"`
+}
+
+// LetterSelection says which dead letters are meant: exactly one of IDs, Endpoint and All is set. The last two mean those
+// that wait.
+type LetterSelection struct {
+	IDs      []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" doc:"ids, or the beginnings of ids"`
+	Endpoint string   `json:"endpoint,omitempty" doc:"all that wait of this endpoint"`
+	All      bool     `json:"all,omitempty" doc:"all that wait"`
+}
+
+// RequeueSettings is a selection, and whether to requeue also what has been requeued three times.
+type RequeueSettings struct {
+	LetterSelection
+
+	Force bool `json:"force,omitempty" doc:"also those that have been requeued three times and died each time"`
+}
+
+// Dropped says how many dead letters were given up.
+type Dropped struct {
+	Dropped int `json:"dropped"`
+}
+
+func (s *Server) registerLetters(api huma.API) {
+	register(s, api, get("list-dead-letters", "/dead-letters", "List dead letters, newest first"), s.listLetters)
+	register(s, api, get("get-dead-letter", "/dead-letters/{id}", "A dead letter with its headers and body"), s.getLetter)
+	register(s, api, huma.Operation{
+		OperationID: "requeue-dead-letters", Method: http.MethodPost, Path: "/dead-letters/requeue",
+		Summary:     "Send dead letters to their endpoints again",
+		Description: "What is refused is listed with its reason, and the others go.",
+	}, s.requeueLetters)
+	register(s, api, huma.Operation{
+		OperationID: "drop-dead-letters", Method: http.MethodPost, Path: "/dead-letters/drop",
+		Summary: "Give dead letters up, and their bodies with them",
+	}, s.dropLetters)
+}
+
+type listLettersInput struct {
+	Endpoint string `query:"endpoint" maxLength:"64" doc:"only those of this endpoint"`
+	State    string `query:"state" enum:"waiting,requeued,reissued,dropped" doc:"only those in this state"`
+	After    string `query:"after" doc:"the value of next of the page before"`
+	Limit    int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
+}
+
+func (s *Server) listLetters(ctx context.Context, in *listLettersInput) (workqueue.DeadLetterPage, error) {
+	filter := workqueue.DeadFilter{Endpoint: in.Endpoint, State: workqueue.LetterState(in.State), Limit: in.Limit}
+	if in.After != "" {
+		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
+			return workqueue.DeadLetterPage{}, &inputError{
+				"after is not the id of a dead letter; use the value of next of the page before"}
+		}
+	}
+	page, err := s.store.DeadLetters(ctx, filter)
+	for i := range page.Letters {
+		page.Letters[i].Headers = nil // they come with the letter
+	}
+	return page, err
+}
+
+type letterInput struct {
+	ID string `path:"id" doc:"an id, or the beginning of one (4 digits or more)"`
+	WholeBody
+}
+
+func (s *Server) getLetter(ctx context.Context, in *letterInput) (DeadLetterDocument, error) {
+	letter, err := s.store.DeadLetter(ctx, in.ID)
+	if err != nil {
+		return DeadLetterDocument{}, seen(err, seeLetters)
+	}
+	body := letter.Body
+	letter.Body = nil
+	return DeadLetterDocument{
+		DeadLetter: letter, Body: contentOf(body, first(letter.Headers, endpoints.HeaderEncoding), in.Full),
+	}, nil
+}
+
+// first is the first value of a header.
+func first(headers map[string][]string, name string) string {
+	if values := headers[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+type requeueInput struct {
+	Actor
+	Body RequeueSettings
+}
+
+func (s *Server) requeueLetters(ctx context.Context, in *requeueInput) (workqueue.Requeue, error) {
+	sel, err := s.selection(in.Body.LetterSelection, in.Name)
+	if err != nil {
+		return workqueue.Requeue{}, err
+	}
+	sel.Force = in.Body.Force
+	out, err := s.store.Requeue(ctx, sel, in.Name)
+	if err == nil && out.Requeued > 0 {
+		s.engine.Wake()
+	}
+	return out, seen(err, seeLetters)
+}
+
+type dropInput struct {
+	Actor
+	Body LetterSelection
+}
+
+func (s *Server) dropLetters(ctx context.Context, in *dropInput) (Dropped, error) {
+	sel, err := s.selection(in.Body, in.Name)
+	if err != nil {
+		return Dropped{}, err
+	}
+	n, err := s.store.Drop(ctx, sel, in.Name)
+	return Dropped{Dropped: n}, seen(err, seeLetters)
+}
+
+// selection checks a selection, and whether this caller may change anything.
+func (s *Server) selection(set LetterSelection, actor string) (workqueue.DeadSelection, error) {
+	sel := workqueue.DeadSelection{Refs: set.IDs, Endpoint: set.Endpoint, All: set.All}
+	if err := chooseOne("ids, endpoint and all", len(set.IDs) > 0, set.Endpoint != "", set.All); err != nil {
+		return sel, err
+	}
+	if set.Endpoint != "" {
+		if err := checkEndpoint(set.Endpoint); err != nil {
+			return sel, err
+		}
+	}
+	return sel, s.mayChange(actor)
+}
+
+func checkEndpoint(name string) error {
+	if err := endpoints.ValidateName(name); err != nil {
+		return &inputError{"endpoint: " + cut(err.Error(), 3*maxEchoed)}
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// bury stores a dead letter and returns its id.
+func (b *bench) bury(endpoint string, letter workqueue.DeadLetter) workqueue.LetterID {
+	b.Helper()
+	letter.MsgID, letter.Endpoint = uuid.NewString(), endpoint
+	if letter.Cause == "" {
+		letter.Cause = "handler_error"
+	}
+	if isNew, err := b.store.Bury(b.Context(), letter); err != nil || !isNew {
+		b.Fatal(isNew, err)
+	}
+	page, err := b.store.DeadLetters(b.Context(), workqueue.DeadFilter{Limit: 1})
+	if err != nil || len(page.Letters) != 1 {
+		b.Fatal(page, err)
+	}
+	return page.Letters[0].ID
+}
+
+// stray quarantines a message and returns its id.
+func (b *bench) stray(q workqueue.Quarantined) int64 {
+	b.Helper()
+	if err := b.store.Quarantine(b.Context(), q); err != nil {
+		b.Fatal(err)
+	}
+	page, err := b.store.QuarantinedMessages(b.Context(), workqueue.QuarantineFilter{Limit: 1})
+	if err != nil || len(page.Messages) != 1 {
+		b.Fatal(page, err)
+	}
+	return page.Messages[0].ID
+}
+
+// read asks for a document.
+func read[T any](b *bench, path string) T {
+	b.Helper()
+	code, text := b.ask(http.MethodGet, api.Prefix+path, nil)
+	var out T
+	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
+		b.Fatalf("GET %s: %d %s", path, code, text)
+	}
+	return out
+}
+
+// change posts a document.
+func change[T any](b *bench, path, body string) T {
+	b.Helper()
+	code, text := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
+		api.ActorHeader, "ann")
+	var out T
+	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
+		b.Fatalf("POST %s: %d %s", path, code, text)
+	}
+	return out
+}
+
+func TestTheWayOfADeadLetter(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var ids []workqueue.LetterID
+	for i := range 5 {
+		ids = append(ids, b.bury([]string{"echo", "mail"}[i%2], workqueue.DeadLetter{
+			Body: fmt.Appendf(nil, `{"items":[{"i":%d}]}`, i), Headers: map[string][]string{"Tranche-Mode": {"single"}},
+			Mode: "single", Stack: "statement:1", Service: "echo@1.0.0 abc", Deliveries: 5,
+		}))
+	}
+	var listed []workqueue.LetterID
+	for after := ""; ; {
+		page := read[workqueue.DeadLetterPage](b, "/dead-letters?limit=2&after="+after)
+		for _, l := range page.Letters {
+			listed = append(listed, l.ID)
+		}
+		if page.Next == nil {
+			break
+		}
+		after = page.Next.String()
+	}
+	if len(listed) != 5 || listed[0] != ids[4] || listed[4] != ids[0] {
+		t.Errorf("listed %v; want %v, newest first", listed, ids)
+	}
+	if page := read[workqueue.DeadLetterPage](b, "/dead-letters?endpoint=mail&state=waiting"); len(page.Letters) != 2 {
+		t.Errorf("of mail there are %d", len(page.Letters))
+	}
+	one := read[api.DeadLetterDocument](b, "/dead-letters/"+ids[3].String())
+	if string(one.Body.JSON) != `{"items":[{"i":3}]}` || one.Headers["Tranche-Mode"][0] != "single" ||
+		one.Stack != "statement:1" || one.State != workqueue.LetterWaiting || one.Body.Truncated {
+		t.Errorf("the letter is %+v", one)
+	}
+
+	out := change[workqueue.Requeue](b, "/dead-letters/requeue", `{"ids":["`+ids[0].String()+`"]}`)
+	if out.Requeued != 1 || out.RefusedTotal != 0 || b.engine.woken.Load() != 1 {
+		t.Errorf("requeued %+v, %d wakes", out, b.engine.woken.Load())
+	}
+	out = change[workqueue.Requeue](b, "/dead-letters/requeue", `{"ids":["`+ids[0].String()+`"]}`)
+	if out.Requeued != 0 || len(out.Refused) != 1 || b.engine.woken.Load() != 1 {
+		t.Errorf("requeued again: %+v", out)
+	}
+	b.refused(409, "it is requeued", http.MethodPost, api.Prefix+"/dead-letters/drop",
+		strings.NewReader(`{"ids":["`+ids[0].String()+`"]}`), "Content-Type", "application/json")
+	if got := change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`); got.Dropped != 2 {
+		t.Errorf("dropped %d of mail; want 2", got.Dropped)
+	}
+	looping := b.bury("echo", workqueue.DeadLetter{Body: []byte("x"), Requeued: workqueue.MaxRequeues})
+	out = change[workqueue.Requeue](b, "/dead-letters/requeue", `{"all":true}`)
+	if out.Requeued != 2 || out.RefusedTotal != 1 || out.Refused[0].ID != looping {
+		t.Errorf("requeued all: %+v", out)
+	}
+	out = change[workqueue.Requeue](b, "/dead-letters/requeue", `{"ids":["`+looping.String()+`"],"force":true}`)
+	if out.Requeued != 1 {
+		t.Errorf("forced: %+v", out)
+	}
+	var actors string
+	err := b.pool.QueryRow(t.Context(), `SELECT string_agg(DISTINCT actor || ' ' || action, ', ' ORDER BY actor || ' ' || action)
+		FROM audit_log WHERE action LIKE 'dead_letter%'`).Scan(&actors)
+	if err != nil || actors != "ann dead_letter_drop, ann dead_letter_requeue" {
+		t.Errorf("the audit log says %q, %v", actors, err)
+	}
+}
+
+func TestBodiesAreShown(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	packer, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := []byte(`"` + strings.Repeat("é", 50_000) + `"`)
+	show := func(letter workqueue.DeadLetter, query string) api.Content {
+		t.Helper()
+		return read[api.DeadLetterDocument](b, "/dead-letters/"+b.bury("echo", letter).String()+query).Body
+	}
+	packed := map[string][]string{"Content-Encoding": {"zstd"}}
+	for name, c := range map[string]struct {
+		letter workqueue.DeadLetter
+		query  string
+		ok     func(api.Content) bool
+	}{
+		"json": {workqueue.DeadLetter{Body: []byte(`{"a":1}`)}, "", func(c api.Content) bool {
+			return string(c.JSON) == `{"a":1}` && c.Size == 7 && c.Text == "" && c.Base64 == nil
+		}},
+		"text":   {workqueue.DeadLetter{Body: []byte("né")}, "", func(c api.Content) bool { return c.Text == "né" }},
+		"binary": {workqueue.DeadLetter{Body: []byte("a\xff")}, "", func(c api.Content) bool { return string(c.Base64) == "a\xff" }},
+		"NUL":    {workqueue.DeadLetter{Body: []byte("a\x00")}, "", func(c api.Content) bool { return len(c.Base64) == 2 }},
+		"empty":  {workqueue.DeadLetter{}, "", func(c api.Content) bool { return c.Size == 0 && c.JSON == nil }},
+		"packed": {
+			workqueue.DeadLetter{Body: packer.EncodeAll([]byte(`{"a":1}`), nil), Headers: packed}, "",
+			func(c api.Content) bool { return string(c.JSON) == `{"a":1}` && c.Unpacked == "zstd" && c.Size == 7 },
+		},
+		"packed badly": {workqueue.DeadLetter{Body: []byte("\x28\xb5\x2f\xfd"), Headers: packed}, "", func(c api.Content) bool {
+			return len(c.Base64) == 4 && c.Unpacked == ""
+		}},
+		"a bomb": {
+			workqueue.DeadLetter{Body: packer.EncodeAll(make([]byte, 64<<20), nil), Headers: packed}, "",
+			func(c api.Content) bool { return c.Size < 64<<10 && c.Unpacked == "" },
+		},
+		"large": {workqueue.DeadLetter{Body: large}, "", func(c api.Content) bool {
+			return c.Truncated && c.Size == len(large) && len(c.Text) == 64<<10-1
+		}},
+		"large and whole": {workqueue.DeadLetter{Body: large}, "?full", func(c api.Content) bool {
+			return !c.Truncated && string(c.JSON) == string(large)
+		}},
+		"large and whole, spelled out": {workqueue.DeadLetter{Body: large}, "?full=true", func(c api.Content) bool {
+			return !c.Truncated && string(c.JSON) == string(large)
+		}},
+	} {
+		if got := show(c.letter, c.query); !c.ok(got) {
+			t.Errorf("%s: %.200v", name, got)
+		}
+	}
+}
+
+func TestQuarantineIsShown(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.start("name=it").Run
+	b.stray(workqueue.Quarantined{Reason: "other", Body: []byte("x")})
+	id := b.stray(workqueue.Quarantined{
+		Reason: "json", Detail: "byte 3", Subject: "tranche.reply.echo", Run: uuid.UUID(run), Body: []byte("{{"),
+		Headers: map[string][]string{"A": {"b"}},
+	})
+	if page := read[workqueue.QuarantinePage](b, "/quarantine?limit=1"); len(page.Messages) != 1 || page.Next != id {
+		t.Errorf("the first page is %+v", page)
+	}
+	if page := read[workqueue.QuarantinePage](b, fmt.Sprintf("/quarantine?after=%d", id)); len(page.Messages) != 1 ||
+		page.Messages[0].Reason != "other" {
+		t.Errorf("the second page is %+v", page)
+	}
+	if page := read[workqueue.QuarantinePage](b, "/quarantine?run=it"); len(page.Messages) != 1 ||
+		page.Messages[0].ID != id {
+		t.Errorf("of the run there is %+v", page)
+	}
+	one := read[api.QuarantinedDocument](b, fmt.Sprintf("/quarantine/%d", id))
+	if one.Body.Text != "{{" || one.Headers["A"][0] != "b" || one.Detail != "byte 3" {
+		t.Errorf("the message is %+v", one)
+	}
+	waiting, reissued := workqueue.DeadLetter{Run: &run}, workqueue.DeadLetter{Run: &run, State: workqueue.LetterReissued}
+	b.bury("echo", waiting)
+	b.bury("echo", reissued)
+	doc := read[api.RunDocument](b, "/runs/it")
+	text := strings.Join(doc.Warnings, "\n")
+	for _, want := range []string{
+		"1 messages about this run", "tranche quarantine list --run " + run.String(), "1 requests of this run are dead",
+		"1 requests of this run were given up", "tranche dlq list",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the run does not warn of %q: %s", want, text)
+		}
+	}
+}
+
+func TestEndpointSettings(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	set := change[workqueue.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":7}`)
+	if set.Concurrency != 7 || set.ChangedBy != "ann" || b.engine.woken.Load() != 1 {
+		t.Errorf("set %+v, %d wakes", set, b.engine.woken.Load())
+	}
+	if e := read[api.Endpoint](b, "/endpoints/mail"); e.Concurrency != 7 || len(e.Listeners) != 0 {
+		t.Errorf("the endpoint is %+v", e)
+	}
+	if list := read[api.EndpointList](b, "/endpoints"); len(list.Endpoints) != 1 || list.Endpoints[0].Name != "mail" {
+		t.Errorf("the endpoints are %+v", list)
+	}
+	change[workqueue.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":0}`)
+	b.refused(404, "tranche endpoints", http.MethodGet, api.Prefix+"/endpoints/mail", nil)
+}
+
+func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.bury("echo", workqueue.DeadLetter{})
+	post := func(status int, detail, path, body string, header ...string) {
+		t.Helper()
+		b.refused(status, detail, http.MethodPost, api.Prefix+path, strings.NewReader(body),
+			append([]string{"Content-Type", "application/json"}, header...)...)
+	}
+	many := `{"ids":["aaaa"` + strings.Repeat(`,"aaaa"`, 1000) + `]}`
+	for _, path := range []string{"/dead-letters/requeue", "/dead-letters/drop"} {
+		post(422, "choose one of ids, endpoint and all", path, `{}`)
+		post(422, "choose one of ids, endpoint and all", path, `{"all":true,"endpoint":"echo"}`)
+		post(422, "endpoint name", path, `{"endpoint":"a b"}`)
+		post(422, "endpoint name", path, `{"endpoint":"a\u0000"}`)
+		post(422, "validation failed", path, many)
+		post(422, "validation failed", path, `{"al":true}`)
+		post(404, seeLetters, path, `{"ids":["ffff"]}`)
+		post(404, seeLetters, path, `{"ids":["\u0000"]}`)
+		post(422, api.ActorHeader, path, `{"all":true}`, api.ActorHeader, "\xff")
+	}
+	b.refused(404, seeLetters, http.MethodGet, api.Prefix+"/dead-letters/nope", nil)
+	b.refused(404, seeLetters, http.MethodGet, api.Prefix+"/dead-letters/%00", nil)
+	b.refused(422, "after is not", http.MethodGet, api.Prefix+"/dead-letters?after=x", nil)
+	b.refused(422, "validation failed", http.MethodGet, api.Prefix+"/dead-letters?state=lost", nil)
+	b.refused(422, "validation failed", http.MethodGet, api.Prefix+"/dead-letters?limit=501", nil)
+	b.refused(404, "tranche quarantine list", http.MethodGet, api.Prefix+"/quarantine/9", nil)
+	b.refused(422, "validation failed", http.MethodGet, api.Prefix+"/quarantine/x", nil)
+	b.refused(404, "tranche run list", http.MethodGet, api.Prefix+"/quarantine?run=nope", nil)
+	post(422, "endpoint name", "/endpoints/a%00b/settings", `{"concurrency":1}`)
+	post(422, "validation failed", "/endpoints/echo/settings", `{"concurrency":1025}`)
+	post(422, "validation failed", "/endpoints/echo/settings", `{"concurrency":-1}`)
+	post(422, "validation failed", "/endpoints/echo/settings", `{}`)
+	post(422, api.ActorHeader, "/endpoints/echo/settings", `{"concurrency":1}`, api.ActorHeader, "\xff")
+	var n int
+	err := b.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM audit_log) + (SELECT count(*) FROM endpoint_setting)
+		+ (SELECT count(*) FROM dead_letter WHERE state <> 'waiting')`).Scan(&n)
+	if err != nil || n != 0 {
+		t.Errorf("a mistake was written: %d rows, %v", n, err)
+	}
+}
+
+const seeLetters = "tranche dlq list"

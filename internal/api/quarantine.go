@@ -1,0 +1,67 @@
+package api
+
+import (
+	"context"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// seeQuarantine names the command that lists quarantined messages.
+const seeQuarantine = "tranche quarantine list"
+
+// QuarantinedDocument is a quarantined message with its body as people read it.
+type QuarantinedDocument struct {
+	workqueue.QuarantinedView
+
+	Body Content `json:"body" doc:"of its first 64 KiB, which is what is kept"`
+}
+
+func (s *Server) registerQuarantine(api huma.API) {
+	register(s, api, get("list-quarantined", "/quarantine", "List messages that could not be taken, newest first"),
+		s.listQuarantined)
+	register(s, api, get("get-quarantined", "/quarantine/{id}", "A message that could not be taken"), s.getQuarantined)
+}
+
+type listQuarantinedInput struct {
+	Run   string `query:"run" doc:"only those about this run: an id, the beginning of one, a name, or last"`
+	After int64  `query:"after" minimum:"0" doc:"the value of next of the page before"`
+	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
+}
+
+func (s *Server) listQuarantined(ctx context.Context, in *listQuarantinedInput) (workqueue.QuarantinePage, error) {
+	filter := workqueue.QuarantineFilter{Limit: in.Limit, After: in.After}
+	if in.Run != "" {
+		id, err := s.store.Resolve(ctx, in.Run)
+		if err != nil {
+			return workqueue.QuarantinePage{}, err
+		}
+		filter.Run = id
+	}
+	page, err := s.store.QuarantinedMessages(ctx, filter)
+	if page.Messages == nil {
+		page.Messages = []workqueue.QuarantinedView{}
+	}
+	for i := range page.Messages {
+		page.Messages[i].Headers = nil // they come with the message
+	}
+	return page, err
+}
+
+type quarantinedInput struct {
+	ID int64 `path:"id" minimum:"1"`
+}
+
+func (s *Server) getQuarantined(ctx context.Context, in *quarantinedInput) (QuarantinedDocument, error) {
+	view, err := s.store.QuarantinedMessage(ctx, in.ID)
+	if err != nil {
+		return QuarantinedDocument{}, seen(err, seeQuarantine)
+	}
+	body := view.Body
+	view.Body = nil
+	return QuarantinedDocument{
+		QuarantinedView: view, Body: contentOf(body, first(view.Headers, endpoints.HeaderEncoding), true),
+	}, nil
+}

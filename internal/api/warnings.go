@@ -1,0 +1,105 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// warnings says what keeps a running run from going on, and what has gone astray of any run.
+func (s *Server) warnings(ctx context.Context, run *workqueue.RunView) []string {
+	return append(s.obstacles(ctx, run), s.strays(ctx, run)...)
+}
+
+// newestLetters is how far back strays looks: dead letters are few, or the newest say it all.
+const newestLetters = 100
+
+// strays tells of messages about a run that ended elsewhere.
+func (s *Server) strays(ctx context.Context, run *workqueue.RunView) []string {
+	var strays []string
+	if run.Quarantined > 0 {
+		strays = append(strays, fmt.Sprintf("%d messages about this run could not be taken; see: %s --run %s",
+			run.Quarantined, seeQuarantine, run.ID))
+	}
+	letters, err := s.store.DeadLetters(ctx, workqueue.DeadFilter{Limit: newestLetters})
+	if err != nil {
+		return strays // an extra: the run is there all the same
+	}
+	states := map[workqueue.LetterState]int{}
+	for i := range letters.Letters {
+		if l := &letters.Letters[i]; l.Run != nil && *l.Run == run.ID {
+			states[l.State]++
+		}
+	}
+	if n := states[workqueue.LetterWaiting]; n > 0 {
+		strays = append(strays, fmt.Sprintf("%d requests of this run are dead letters and wait for somebody; see: %s",
+			n, seeLetters))
+	}
+	if n := states[workqueue.LetterReissued]; n > 0 {
+		strays = append(strays, fmt.Sprintf("%d requests of this run were given up, and their items went on in smaller "+
+			"ones; see: %s", n, seeLetters))
+	}
+	return strays
+}
+
+// obstacles says what keeps a running run from going on.
+func (s *Server) obstacles(ctx context.Context, run *workqueue.RunView) []string {
+	if run.State != "running" {
+		return []string{}
+	}
+	names := []string{}
+	for i := range run.Steps {
+		if st := &run.Steps[i]; st.Done+st.Failed < st.Items {
+			names = append(names, st.Endpoint)
+		}
+	}
+	return s.unheard(ctx, names)
+}
+
+const noNATSWarning = "NATS does not answer, so nothing is sent to services at the moment"
+
+// unheard warns of endpoints that no service listens on.
+func (s *Server) unheard(ctx context.Context, names []string) []string {
+	warnings := []string{}
+	if len(names) > 0 && !s.nc.IsConnected() {
+		return append(warnings, noNATSWarning)
+	}
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.pulled(ctx, name) })
+	if len(names) == 0 {
+		return warnings
+	}
+	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
+	if err != nil {
+		return append(warnings, noNATSWarning)
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		heard := slices.ContainsFunc(listeners, func(l endpoints.Listener) bool { return l.Endpoint == name })
+		if !heard {
+			warnings = append(warnings, "no service listens on endpoint "+name+"; the run goes on as soon as one does")
+		}
+	}
+	return warnings
+}
+
+// pulled reports whether somebody takes requests for an endpoint right now. It is much quicker than to ask who listens,
+// but a service that pauses between two pulls goes unseen.
+func (s *Server) pulled(ctx context.Context, name string) bool {
+	ctx, cancel := context.WithTimeout(ctx, listenWait)
+	defer cancel()
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		return false
+	}
+	consumer, err := js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(name))
+	if err != nil {
+		return false // asking who listens will tell
+	}
+	info := consumer.CachedInfo() // just fetched
+	return info.NumWaiting > 0    // what is unacknowledged may be in the hands of a service that is dead
+}
