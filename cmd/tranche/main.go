@@ -44,7 +44,9 @@ type commands struct {
 
 	Serve       serveCommand       `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
 	Run         runCommands        `cmd:"" help:"Start, watch, repair and export runs."`
-	Endpoints   endpointsCommand   `cmd:"" help:"Who listens on which endpoint, backlog, in flight."`
+	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
+	DLQ         dlqCommands        `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
+	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
 	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
 	Doctor      doctorCommand      `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
@@ -62,6 +64,24 @@ type runCommands struct {
 	Export runExport `cmd:"" help:"Write all items with their outcomes."`
 	Rerun  runRerun  `cmd:"" help:"Run items again."`
 	Cancel runCancel `cmd:"" help:"Stop a run; what is recorded stays."`
+}
+
+type endpointCommands struct {
+	List endpointsList `cmd:"" default:"1" help:"List endpoints: backlog, rate, time for an item, errors, listeners."`
+	Show endpointsShow `cmd:"" help:"One endpoint, with each instance that listens on it."`
+	Set  endpointsSet  `cmd:"" help:"Change an endpoint's concurrency while its services run."`
+}
+
+type dlqCommands struct {
+	List    dlqList    `cmd:"" help:"List dead letters, newest first."`
+	Show    dlqShow    `cmd:"" help:"A dead letter: its cause, its headers and its body."`
+	Requeue dlqRequeue `cmd:"" help:"Send dead letters to their endpoints again."`
+	Drop    dlqDrop    `cmd:"" help:"Give dead letters up; their bodies are deleted."`
+}
+
+type quarantineCommands struct {
+	List quarantineList `cmd:"" help:"List messages that could not be taken, newest first."`
+	Show quarantineShow `cmd:"" help:"A message that could not be taken: why, its headers and its body."`
 }
 
 // usageError is a mistake on the command line.

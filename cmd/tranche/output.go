@@ -54,6 +54,14 @@ func osUser() string {
 	return os.Getenv("USER")
 }
 
+// room is how many characters a line may have: on a terminal its columns, elsewhere 0 for any number.
+func (c *console) room() int {
+	if isTerminalOut(c) {
+		return c.columns
+	}
+	return 0
+}
+
 // short cuts a text to a number of characters.
 func short(s string, limit int) string {
 	runes := []rune(s)
@@ -100,6 +108,7 @@ func moment(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05")
 type table struct {
 	rows  [][]string
 	right map[int]bool // columns of numbers
+	room  int          // characters of a line; 0: as many as it takes
 }
 
 func (t *table) row(cells ...string) { t.rows = append(t.rows, cells) }
@@ -125,7 +134,11 @@ func (t *table) String() string {
 			}
 			line.WriteString(cell + pad + "  ")
 		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+		text := strings.TrimRight(line.String(), " ")
+		if t.room > 0 {
+			text = short(text, t.room)
+		}
+		b.WriteString(text + "\n")
 	}
 	return b.String()
 }

@@ -6,50 +6,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/workqueue"
 )
-
-type endpointsCommand struct{}
-
-// Run lists endpoints.
-func (endpointsCommand) Run(ctx context.Context, term *console) error {
-	cl, err := term.client()
-	if err != nil {
-		return err
-	}
-	list, err := cl.Endpoints(ctx)
-	if err != nil {
-		return err
-	}
-	if term.json {
-		return term.document(list)
-	}
-	return term.printf("%s", endpointsText(list))
-}
-
-func endpointsText(list api.EndpointList) string {
-	if len(list.Endpoints) == 0 {
-		return "no service listens and no run waits for one\n"
-	}
-	t := table{right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true}}
-	t.row("ENDPOINT", "RUNS", "READY", "IN FLIGHT", "RETRY", "BACKLOG", "LISTENERS")
-	for i := range list.Endpoints {
-		e := &list.Endpoints[i]
-		who := "none"
-		if len(e.Listeners) > 0 {
-			first := e.Listeners[0]
-			who = fmt.Sprintf("%d: %s %s", len(e.Listeners), short(inert(first.Service), 20), inert(first.Version))
-			if first.Host != "" {
-				who += " on " + short(inert(first.Host), 20)
-			}
-		}
-		t.row(inert(e.Name), count(int64(e.Runs)), count(e.Ready), count(e.InFlight), count(e.Scheduled),
-			count(int64(e.Backlog)), who)
-	}
-	return t.String()
-}
 
 type doctorCommand struct {
 	Database string `help:"Check this database directly instead of asking a server." placeholder:"URL"`

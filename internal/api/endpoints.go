@@ -19,8 +19,8 @@ import (
 // listenWait is how long services have to say that they listen.
 const listenWait = 300 * time.Millisecond
 
-// Endpoint is one endpoint with those who listen on it and the work there is for it. Rate, Items and Errors are those of
-// its listeners together.
+// Endpoint is one endpoint with those who listen on it and the work there is for it. Rate, Items and Errors are those
+// of its listeners together.
 type Endpoint struct {
 	Name        string     `json:"name"`
 	Listeners   []Listener `json:"listeners"`

@@ -20,8 +20,8 @@ type DeadLetterDocument struct {
 	Body Content `json:"body"`
 }
 
-// LetterSelection says which dead letters are meant: exactly one of IDs, Endpoint and All is set. The last two mean those
-// that wait.
+// LetterSelection says which dead letters are meant: exactly one of IDs, Endpoint and All is set. The last two mean
+// those that wait.
 type LetterSelection struct {
 	IDs      []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" doc:"ids, or the beginnings of ids"`
 	Endpoint string   `json:"endpoint,omitempty" doc:"all that wait of this endpoint"`

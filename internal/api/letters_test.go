@@ -123,8 +123,8 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 		t.Errorf("forced: %+v", out)
 	}
 	var actors string
-	err := b.pool.QueryRow(t.Context(), `SELECT string_agg(DISTINCT actor || ' ' || action, ', ' ORDER BY actor || ' ' || action)
-		FROM audit_log WHERE action LIKE 'dead_letter%'`).Scan(&actors)
+	err := b.pool.QueryRow(t.Context(), `SELECT string_agg(did, ', ' ORDER BY did) FROM (
+		SELECT DISTINCT actor || ' ' || action AS did FROM audit_log WHERE action LIKE 'dead_letter%') d`).Scan(&actors)
 	if err != nil || actors != "ann dead_letter_drop, ann dead_letter_requeue" {
 		t.Errorf("the audit log says %q, %v", actors, err)
 	}
@@ -151,17 +151,20 @@ func TestBodiesAreShown(t *testing.T) {
 		"json": {workqueue.DeadLetter{Body: []byte(`{"a":1}`)}, "", func(c api.Content) bool {
 			return string(c.JSON) == `{"a":1}` && c.Size == 7 && c.Text == "" && c.Base64 == nil
 		}},
-		"text":   {workqueue.DeadLetter{Body: []byte("né")}, "", func(c api.Content) bool { return c.Text == "né" }},
-		"binary": {workqueue.DeadLetter{Body: []byte("a\xff")}, "", func(c api.Content) bool { return string(c.Base64) == "a\xff" }},
-		"NUL":    {workqueue.DeadLetter{Body: []byte("a\x00")}, "", func(c api.Content) bool { return len(c.Base64) == 2 }},
-		"empty":  {workqueue.DeadLetter{}, "", func(c api.Content) bool { return c.Size == 0 && c.JSON == nil }},
+		"text": {workqueue.DeadLetter{Body: []byte("né")}, "", func(c api.Content) bool { return c.Text == "né" }},
+		"binary": {workqueue.DeadLetter{Body: []byte("a\xff")}, "", func(c api.Content) bool {
+			return string(c.Base64) == "a\xff"
+		}},
+		"NUL":   {workqueue.DeadLetter{Body: []byte("a\x00")}, "", func(c api.Content) bool { return len(c.Base64) == 2 }},
+		"empty": {workqueue.DeadLetter{}, "", func(c api.Content) bool { return c.Size == 0 && c.JSON == nil }},
 		"packed": {
 			workqueue.DeadLetter{Body: packer.EncodeAll([]byte(`{"a":1}`), nil), Headers: packed}, "",
 			func(c api.Content) bool { return string(c.JSON) == `{"a":1}` && c.Unpacked == "zstd" && c.Size == 7 },
 		},
-		"packed badly": {workqueue.DeadLetter{Body: []byte("\x28\xb5\x2f\xfd"), Headers: packed}, "", func(c api.Content) bool {
-			return len(c.Base64) == 4 && c.Unpacked == ""
-		}},
+		"packed badly": {
+			workqueue.DeadLetter{Body: []byte("\x28\xb5\x2f\xfd"), Headers: packed}, "",
+			func(c api.Content) bool { return len(c.Base64) == 4 && c.Unpacked == "" },
+		},
 		"a bomb": {
 			workqueue.DeadLetter{Body: packer.EncodeAll(make([]byte, 64<<20), nil), Headers: packed}, "",
 			func(c api.Content) bool { return c.Size < 64<<10 && c.Unpacked == "" },

@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -159,11 +160,7 @@ func (c *Client) Item(ctx context.Context, ref, key string) (api.KeyItems, error
 // Rerun sets items going again.
 func (c *Client) Rerun(ctx context.Context, ref string, settings api.RerunSettings) (api.Rerun, error) {
 	var out api.Rerun
-	body, err := json.Marshal(settings)
-	if err != nil {
-		return out, fmt.Errorf("write the selection: %w", err)
-	}
-	err = c.call(ctx, http.MethodPost, runPath(ref, "/rerun"), "application/json", bytes.NewReader(body), &out)
+	err := c.post(ctx, runPath(ref, "/rerun"), settings, &out)
 	return out, err
 }
 
@@ -171,6 +168,79 @@ func (c *Client) Rerun(ctx context.Context, ref string, settings api.RerunSettin
 func (c *Client) Cancel(ctx context.Context, ref string) (api.Cancelled, error) {
 	var out api.Cancelled
 	err := c.call(ctx, http.MethodPost, runPath(ref, "/cancel"), "", nil, &out)
+	return out, err
+}
+
+// DeadLetters lists dead letters, newest first. Empty texts mean every endpoint, every state and the first page.
+func (c *Client) DeadLetters(
+	ctx context.Context, endpoint, state, after string, limit int,
+) (workqueue.DeadLetterPage, error) {
+	query := url.Values{"limit": {strconv.Itoa(limit)}}
+	setUnlessEmpty(query, "endpoint", endpoint)
+	setUnlessEmpty(query, "state", state)
+	setUnlessEmpty(query, "after", after)
+	var out workqueue.DeadLetterPage
+	err := c.call(ctx, http.MethodGet, "/dead-letters?"+query.Encode(), "", nil, &out)
+	return out, err
+}
+
+// DeadLetter returns one dead letter, with all of its body or only its beginning.
+func (c *Client) DeadLetter(ctx context.Context, ref string, full bool) (api.DeadLetterDocument, error) {
+	var out api.DeadLetterDocument
+	err := c.call(ctx, http.MethodGet, "/dead-letters/"+url.PathEscape(ref)+"?full="+strconv.FormatBool(full), "", nil,
+		&out)
+	return out, err
+}
+
+// Requeue has dead letters sent again.
+func (c *Client) Requeue(ctx context.Context, settings api.RequeueSettings) (workqueue.Requeue, error) {
+	var out workqueue.Requeue
+	err := c.post(ctx, "/dead-letters/requeue", settings, &out)
+	return out, err
+}
+
+// Drop gives dead letters up.
+func (c *Client) Drop(ctx context.Context, sel api.LetterSelection) (api.Dropped, error) {
+	var out api.Dropped
+	err := c.post(ctx, "/dead-letters/drop", sel, &out)
+	return out, err
+}
+
+// Quarantine lists messages that could not be taken, newest first. Zero values mean every run and the first page.
+func (c *Client) Quarantine(ctx context.Context, run string, after int64, limit int) (workqueue.QuarantinePage, error) {
+	query := url.Values{"limit": {strconv.Itoa(limit)}, "after": {strconv.FormatInt(after, 10)}}
+	setUnlessEmpty(query, "run", run)
+	var out workqueue.QuarantinePage
+	err := c.call(ctx, http.MethodGet, "/quarantine?"+query.Encode(), "", nil, &out)
+	return out, err
+}
+
+// Quarantined returns one message that could not be taken.
+func (c *Client) Quarantined(ctx context.Context, id int64) (api.QuarantinedDocument, error) {
+	var out api.QuarantinedDocument
+	err := c.call(ctx, http.MethodGet, "/quarantine/"+strconv.FormatInt(id, 10), "", nil, &out)
+	return out, err
+}
+
+func setUnlessEmpty(query url.Values, name, value string) {
+	if value != "" {
+		query.Set(name, value)
+	}
+}
+
+// Endpoint says who listens on one endpoint, and the work there is.
+func (c *Client) Endpoint(ctx context.Context, name string) (api.Endpoint, error) {
+	var out api.Endpoint
+	err := c.call(ctx, http.MethodGet, "/endpoints/"+url.PathEscape(name), "", nil, &out)
+	return out, err
+}
+
+// SetEndpoint changes an endpoint's settings while its services run.
+func (c *Client) SetEndpoint(
+	ctx context.Context, name string, set api.EndpointSettings,
+) (workqueue.EndpointSetting, error) {
+	var out workqueue.EndpointSetting
+	err := c.post(ctx, "/endpoints/"+url.PathEscape(name)+"/settings", set, &out)
 	return out, err
 }
 
@@ -196,6 +266,15 @@ func (c *Client) Info(ctx context.Context) (api.Info, error) {
 }
 
 func runPath(ref, rest string) string { return "/runs/" + url.PathEscape(ref) + rest }
+
+// post sends one document and reads another.
+func (c *Client) post(ctx context.Context, path string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return fmt.Errorf("write what to ask for: %w", err)
+	}
+	return c.call(ctx, http.MethodPost, path, "application/json", bytes.NewReader(body), out)
+}
 
 // call asks for one document.
 func (c *Client) call(ctx context.Context, method, path, kind string, body io.Reader, out any) error {

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type dlqList struct {
+	Endpoint string `help:"Only those of this endpoint." placeholder:"NAME"`
+	State    string `enum:",waiting,requeued,reissued,dropped" default:"" help:"Only those in this state: waiting, requeued, reissued or dropped." placeholder:"STATE"`
+	After    string `help:"Only those older than this one, by its whole id." placeholder:"ID"`
+	Limit    int    `default:"20" help:"How many." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (l *dlqList) Validate() error { return listLimit(l.Limit, workqueue.MaxLetters) }
+
+func listLimit(limit, most int) error {
+	if limit < 1 || limit > most {
+		return fmt.Errorf("--limit is %d; it must lie between 1 and %d", limit, most)
+	}
+	return nil
+}
+
+// Run lists dead letters.
+func (l *dlqList) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	page, err := cl.DeadLetters(ctx, l.Endpoint, l.State, l.After, l.Limit)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(page)
+	}
+	if len(page.Letters) == 0 {
+		return term.printf("no dead letters\n")
+	}
+	if err := term.printf("%s", lettersText(page.Letters, term.room())); err != nil {
+		return err
+	}
+	if page.Next != nil {
+		term.note("there are more; go on with --after %s", page.Next)
+	}
+	return nil
+}
+
+func lettersText(letters []workqueue.DeadLetter, room int) string {
+	t := table{room: room}
+	t.row("LETTER", "ENDPOINT", "CAUSE", "STATE", "DIED", "MESSAGE")
+	for i := range letters {
+		l := &letters[i]
+		t.row(shortLetter(l.ID), short(inert(l.Endpoint), 16), short(inert(l.Cause), 20), string(l.State),
+			moment(l.At)[5:16], inert(l.Message))
+	}
+	return t.String()
+}
+
+// shortLetter is the time in an id, and its count within that: letters come in bursts.
+func shortLetter(id workqueue.LetterID) string { return id.String()[:18] }
+
+type dlqShow struct {
+	ID   string `arg:"" name:"letter" help:"An id, or the beginning of one."`
+	Full bool   `help:"All of the body, however large."`
+}
+
+// Run shows a dead letter.
+func (l *dlqShow) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	letter, err := cl.DeadLetter(ctx, l.ID, l.Full)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(letter)
+	}
+	return term.printf("%s%s%s%s", letterHead(&letter), headersText(letter.Headers),
+		contentText(&letter.Body, l.Full), whatToDo(&letter))
+}
+
+func letterHead(l *api.DeadLetterDocument) string {
+	t := table{}
+	t.row("letter", l.ID.String())
+	t.row("endpoint", inert(l.Endpoint))
+	t.row("state", fmt.Sprintf("%s since %s", l.State, moment(l.ChangedAt)))
+	t.row("cause", inert(l.Cause))
+	optional := func(name, value string) {
+		if value != "" {
+			t.row(name, inert(value))
+		}
+	}
+	optional("message", short(l.Message, maxShown))
+	optional("mode", l.Mode)
+	if l.Run != nil {
+		t.row("run", l.Run.String())
+	}
+	if l.Slice != nil {
+		t.row("slice", l.Slice.String())
+	}
+	if l.Root != nil {
+		t.row("root slice", l.Root.String())
+	}
+	optional("waited for by", l.Stack)
+	optional("origin", l.Origin)
+	optional("given up by", l.Service)
+	if l.Items > 0 {
+		t.row("items", count(int64(l.Items)))
+	}
+	if l.Deliveries > 0 {
+		t.row("deliveries", count(int64(l.Deliveries)))
+	}
+	t.row("requeued", fmt.Sprintf("%d times", l.Requeued))
+	t.row("died", moment(l.At))
+	return t.String()
+}
+
+func whatToDo(l *api.DeadLetterDocument) string {
+	id := shortLetter(l.ID)
+	switch l.State {
+	case workqueue.LetterWaiting:
+		return fmt.Sprintf("\nsend it again:  tranche dlq requeue %s\ngive it up:     tranche dlq drop %s\n", id, id)
+	case workqueue.LetterReissued:
+		return "\nits items went on by themselves, in smaller requests: nothing is to be done for it\n"
+	default:
+		return ""
+	}
+}
+
+// letterChoice is the letters that a command is about.
+type letterChoice struct {
+	IDs      []string `arg:"" optional:"" name:"letter" help:"Ids, or the beginnings of ids."`
+	Endpoint string   `help:"All that wait of this endpoint." placeholder:"NAME"`
+	All      bool     `help:"All that wait."`
+}
+
+// check refuses a choice that is none, or two: what is meant has to be spelled out.
+func (c *letterChoice) check() error {
+	chosen := 0
+	for _, set := range []bool{len(c.IDs) > 0, c.Endpoint != "", c.All} {
+		if set {
+			chosen++
+		}
+	}
+	switch chosen {
+	case 0:
+		return errors.New("say which letters: their ids, --endpoint NAME or --all")
+	case 1:
+		return nil
+	default:
+		return errors.New("give either ids, or --endpoint, or --all")
+	}
+}
+
+func (c *letterChoice) selection() api.LetterSelection {
+	return api.LetterSelection{IDs: c.IDs, Endpoint: c.Endpoint, All: c.All}
+}
+
+type dlqRequeue struct {
+	letterChoice
+	Force bool `help:"Also those that have been requeued three times and died each time."`
+}
+
+// Validate is called by kong.
+func (r *dlqRequeue) Validate() error { return r.check() }
+
+// Run requeues dead letters. It is a failure when one is refused.
+func (r *dlqRequeue) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	done, err := cl.Requeue(ctx, api.RequeueSettings{LetterSelection: r.selection(), Force: r.Force})
+	if err != nil {
+		return err
+	}
+	if term.json {
+		err = term.document(done)
+	} else {
+		err = term.printf("%s", requeuedText(&done))
+	}
+	if err == nil && done.RefusedTotal > 0 {
+		err = &exitError{exitOther}
+	}
+	return err
+}
+
+func requeuedText(done *workqueue.Requeue) string {
+	if done.Requeued == 0 && done.RefusedTotal == 0 {
+		return "no dead letter waits\n"
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s requeued", letters(done.Requeued))
+	if done.RefusedTotal > 0 {
+		fmt.Fprintf(&text, ", %s refused", count(int64(done.RefusedTotal)))
+	}
+	text.WriteString("\n")
+	for _, refused := range done.Refused {
+		fmt.Fprintf(&text, "  %s: %s\n", shortLetter(refused.ID), inert(refused.Reason))
+	}
+	if more := done.RefusedTotal - len(done.Refused); more > 0 {
+		fmt.Fprintf(&text, "  and %s more\n", count(int64(more)))
+	}
+	return text.String()
+}
+
+func letters(n int) string {
+	if n == 1 {
+		return "1 letter"
+	}
+	return count(int64(n)) + " letters"
+}
+
+type dlqDrop struct{ letterChoice }
+
+// Validate is called by kong.
+func (d *dlqDrop) Validate() error { return d.check() }
+
+// Run drops dead letters.
+func (d *dlqDrop) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	done, err := cl.Drop(ctx, d.selection())
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(done)
+	}
+	return term.printf("%s dropped\n", letters(done.Dropped))
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type endpointsList struct{}
+
+// Run lists endpoints.
+func (endpointsList) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	list, err := cl.Endpoints(ctx)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(list)
+	}
+	return term.printf("%s", endpointsText(list, term.room()))
+}
+
+func endpointsText(list api.EndpointList, room int) string {
+	if len(list.Endpoints) == 0 {
+		return "no service listens and no run waits for one\n"
+	}
+	t := table{right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true}, room: room}
+	t.row("ENDPOINT", "READY", "BACKLOG", "RATE", "P50", "P99", "ERRORS", "LISTENERS")
+	for i := range list.Endpoints {
+		e := &list.Endpoints[i]
+		t.row(short(inert(e.Name), 24), count(e.Ready), count(int64(e.Backlog)), rate(e.Rate), perItem(e.P50Millis),
+			perItem(e.P99Millis), count(e.Errors), listeners(e.Listeners))
+	}
+	return t.String()
+}
+
+// listeners says how many there are, of which services.
+func listeners(all []api.Listener) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	var kinds []string
+	for i := range all {
+		kind := inert(all[i].Service + " " + all[i].Version)
+		if !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return fmt.Sprintf("%d: %s", len(all), strings.Join(kinds, ", "))
+}
+
+// rate writes items a second.
+func rate(perSecond float64) string {
+	switch {
+	case perSecond <= 0:
+		return "-"
+	case perSecond < 10:
+		return fmt.Sprintf("%.1f/s", perSecond)
+	default:
+		return count(int64(perSecond)) + "/s"
+	}
+}
+
+// perItem writes the time that one item takes.
+func perItem(millis float64) string {
+	switch d := time.Duration(millis * float64(time.Millisecond)); {
+	case d <= 0:
+		return "-"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%dµs", max(d.Microseconds(), 1))
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1fms", millis)
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	default:
+		return span(d)
+	}
+}
+
+type endpointsShow struct {
+	Name string `arg:"" help:"The endpoint's name."`
+}
+
+// Run shows an endpoint.
+func (e *endpointsShow) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	found, err := cl.Endpoint(ctx, e.Name)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(found)
+	}
+	return term.printf("%s%s", endpointHead(&found), instancesText(found.Listeners, term.room()))
+}
+
+func endpointHead(e *api.Endpoint) string {
+	t := table{}
+	t.row("endpoint", inert(e.Name))
+	t.row("runs", fmt.Sprintf("%d: %s items ready, %s in flight, %s to be tried again", e.Runs, count(e.Ready),
+		count(e.InFlight), count(e.Scheduled)))
+	t.row("requests", fmt.Sprintf("%s waiting, %s taken", count(int64(e.Backlog)), count(int64(e.Processing))))
+	concurrency := "left to the services"
+	if e.Concurrency > 0 {
+		concurrency = fmt.Sprintf("%d for each instance, set by an operator", e.Concurrency)
+	}
+	t.row("concurrency", concurrency)
+	t.row("rate", rate(e.Rate))
+	t.row("one item", fmt.Sprintf("p50 %s, p99 %s", perItem(e.P50Millis), perItem(e.P99Millis)))
+	t.row("answered", fmt.Sprintf("%s items, %s of them with an error", count(e.Items), count(e.Errors)))
+	return t.String()
+}
+
+func instancesText(all []api.Listener, room int) string {
+	if len(all) == 0 {
+		return "\nnobody listens\n"
+	}
+	t := table{right: map[int]bool{3: true, 4: true, 5: true, 6: true, 7: true}, room: room}
+	t.row("INSTANCE", "SERVICE", "HEALTH", "BUSY", "RATE", "P50", "P99", "ERRORS", "HOST")
+	var notes strings.Builder
+	for i := range all {
+		l := &all[i]
+		health, busy := l.State, strconv.Itoa(l.InFlight)
+		if health == "" {
+			health = "-"
+		}
+		if l.Concurrency > 0 {
+			busy = fmt.Sprintf("%d/%d", l.InFlight, l.Concurrency)
+		}
+		t.row(short(inert(l.Instance), 9), short(inert(l.Service), 14)+" "+short(inert(l.Version), 9), health, busy,
+			rate(l.Rate), perItem(l.P50Millis), perItem(l.P99Millis), count(l.Errors), inert(l.Host))
+		notes.WriteString(instanceNotes(l))
+	}
+	return "\n" + t.String() + notes.String()
+}
+
+// instanceNotes says what stands out of an instance, in lines of their own.
+func instanceNotes(l *api.Listener) string {
+	var notes []string
+	if l.Reason != "" {
+		notes = append(notes, "waits: "+inert(l.Reason))
+	}
+	for _, n := range []struct {
+		count int64
+		what  string
+	}{
+		{l.Redelivered, "requests came again"}, {l.GivenUp, "given up"}, {l.Dead, "dead-lettered"},
+		{l.Rebinds, "times its consumer was lost"},
+	} {
+		if n.count > 0 {
+			notes = append(notes, count(n.count)+" "+n.what)
+		}
+	}
+	if len(notes) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("  %s: %s\n", short(inert(l.Instance), 9), strings.Join(notes, ", "))
+}
+
+type endpointsSet struct {
+	Name        string      `arg:"" help:"The endpoint's name. It need not be known yet."`
+	Concurrency concurrency `required:"" help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
+}
+
+// concurrency is a number, or 0 for the service's own.
+type concurrency int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *concurrency) UnmarshalText(text []byte) error {
+	if string(text) == "default" {
+		*c = 0
+		return nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 1 || n > workqueue.MaxEndpointConcurrency {
+		return fmt.Errorf("%.100q is not a number from 1 to %d, or default", text, workqueue.MaxEndpointConcurrency)
+	}
+	*c = concurrency(n)
+	return nil
+}
+
+// Run changes the setting.
+func (e *endpointsSet) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	set, err := cl.SetEndpoint(ctx, e.Name, api.EndpointSettings{Concurrency: int(e.Concurrency)})
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(set)
+	}
+	if set.Concurrency == 0 {
+		return term.printf("endpoint %s: concurrency is left to its services again, within seconds\n", inert(e.Name))
+	}
+	return term.printf("endpoint %s: %d chunks at once in each instance, within seconds\n", inert(e.Name), set.Concurrency)
+}

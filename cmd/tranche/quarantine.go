@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type quarantineList struct {
+	Of    string `name:"run" help:"Only those about this run: an id, the beginning of one, a name, or last." placeholder:"RUN"`
+	After int64  `help:"Only those older than this one." placeholder:"NUMBER"`
+	Limit int    `default:"20" help:"How many." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (q *quarantineList) Validate() error { return listLimit(q.Limit, workqueue.MaxQuarantined) }
+
+// Run lists quarantined messages.
+func (q *quarantineList) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	page, err := cl.Quarantine(ctx, q.Of, q.After, q.Limit)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(page)
+	}
+	if len(page.Messages) == 0 {
+		return term.printf("nothing is in quarantine\n")
+	}
+	t := table{right: map[int]bool{0: true}, room: term.room()}
+	t.row("NUMBER", "TIME", "REASON", "RUN", "SUBJECT", "DETAIL")
+	for i := range page.Messages {
+		m := &page.Messages[i]
+		run := "-"
+		if m.Run != nil {
+			run = shortID(m.Run.String())
+		}
+		t.row(strconv.FormatInt(m.ID, 10), moment(m.At)[5:16], short(inert(m.Reason), 16), run, short(inert(m.Subject), 24),
+			inert(m.Detail))
+	}
+	if err := term.printf("%s", t.String()); err != nil {
+		return err
+	}
+	if page.Next != 0 {
+		term.note("there are more; go on with --after %d", page.Next)
+	}
+	return nil
+}
+
+type quarantineShow struct {
+	Number int64 `arg:"" help:"Its number in the list."`
+	Full   bool  `help:"All that is kept of the body: 64 KiB."`
+}
+
+// Run shows a quarantined message.
+func (q *quarantineShow) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	m, err := cl.Quarantined(ctx, q.Number)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(m)
+	}
+	return term.printf("%s%s%s", quarantinedHead(&m), headersText(m.Headers), contentText(&m.Body, q.Full))
+}
+
+func quarantinedHead(m *api.QuarantinedDocument) string {
+	t := table{}
+	t.row("number", strconv.FormatInt(m.ID, 10))
+	t.row("time", moment(m.At))
+	t.row("reason", inert(m.Reason))
+	t.row("detail", short(inert(m.Detail), maxShown))
+	t.row("subject", inert(m.Subject))
+	if m.Run != nil {
+		t.row("run", m.Run.String())
+	}
+	if m.Slice != nil {
+		t.row("slice", m.Slice.String())
+	}
+	return t.String()
+}
