@@ -30,7 +30,8 @@ func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
 		consumer, err := p.tryBind(ctx)
 		if err == nil {
 			p.consumer.Learn(asked, consumer.CachedInfo().Created)
-			p.beat.Reset(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat))
+			p.beat.Reset(min(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat), lookEvery))
+			p.see(consumer.CachedInfo())
 			if !p.bound || !told.IsZero() { // binding again and again is not news
 				p.log.Info("listening")
 			}
@@ -38,7 +39,9 @@ func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
 				p.life.rebinds.Add(1)
 			}
 			p.bound = true
-			p.life.set(StateListening, "")
+			if p.failures < failuresToRest {
+				p.life.set(StateListening, "")
+			}
 			return consumer, nil
 		}
 		if errors.Is(err, nats.ErrConnectionClosed) {

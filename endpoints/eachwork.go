@@ -33,6 +33,11 @@ func (w *eachWork[In, Out]) run(
 			slots.give()
 		}
 	}()
+	end, failure, begun := w.job.isolate(ctx, stopping)
+	if end == nil {
+		return failure, begun
+	}
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
 	defer cancel()
 	return runWrapped(ctx, w.job, 0, w), true
@@ -55,7 +60,7 @@ func (w *eachWork[In, Out]) handle(ctx context.Context) error {
 	}
 	workers.Wait()
 	if ctx.Err() != nil {
-		return cutShort(ctx)
+		return ownError{cutShort(ctx)}
 	}
 	return nil
 }
@@ -89,12 +94,16 @@ func (w *eachWork[In, Out]) call(ctx context.Context, item *Item[In, Out]) {
 			failure, stack := panicked(value, false)
 			w.job.log.Error("the handler panicked", zap.Int("ordinal", item.Ordinal), zap.Any("panic", value),
 				zap.String("stack", stack))
-			item.answer(failure)
+			item.fault(failure)
 		}
 	}()
 	result, err := w.handler(ctx, item.In)
 	if err != nil {
-		item.answer(asSlotError(ctx, err, false))
+		if undecided(err) {
+			item.fault(asSlotError(ctx, err, false))
+		} else {
+			item.answer(asSlotError(ctx, err, false))
+		}
 		return
 	}
 	item.Reply(result)

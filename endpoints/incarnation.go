@@ -65,6 +65,7 @@ func (p *puller) consumerMade(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
+	p.see(consumer.CachedInfo())
 	return consumer.CachedInfo().Created, nil
 }
 

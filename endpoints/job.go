@@ -19,6 +19,7 @@ const (
 
 // job is one request from its delivery to its acknowledgement.
 type job struct {
+	service  *Service
 	origin   origin
 	endpoint string
 	header   nats.Header // as it came; not to be changed
@@ -42,6 +43,9 @@ func (e *endpointServer) deal(scope scope, id requestID, msg jetstream.Msg) (ite
 
 // accept takes a request, wherever it came from, all the way.
 func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []byte) (items int, took time.Duration) {
+	if from.delivered() > 1 {
+		e.stats.redelivered.Add(1)
+	}
 	request, err := parseRequest(h, body, e.service.limits)
 	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.name {
 		err = malformed(ReasonHeader, "%s names endpoint %s; this is %s", HeaderReplyTo, request.ReplyTo.Callee, e.name)
@@ -86,7 +90,7 @@ func (e *endpointServer) refuseBody(j *job, err error) {
 }
 
 func (e *endpointServer) newJob(scope scope, from origin, h nats.Header, body []byte, request *request) *job {
-	j := &job{origin: from, endpoint: e.name, header: h, body: body, request: request, wrap: e.options.wrap,
+	j := &job{service: e.service, origin: from, endpoint: e.name, header: h, body: body, request: request, wrap: e.options.wrap,
 		timeout: e.options.timeout, started: time.Now(),
 		log: e.log.With(request.logFields()...)}
 	e.prepare(scope.sending, &j.answers, request.Meta, TraceOfHeader(h))
@@ -118,6 +122,9 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 
 // settle sends the end of the reply and then lets the request go: as answered, or when spoiled says so as of no use.
 func (e *endpointServer) settle(j *job, failure *SlotError, spoiled error) {
+	if failure != nil && failure.Code == CodeDeliveries {
+		e.stats.givenUp.Add(1)
+	}
 	if err := j.answers.send(failure); err != nil {
 		j.log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
 		j.origin.handBack(handBackDelay)

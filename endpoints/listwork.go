@@ -20,6 +20,11 @@ func (w *listWork[In, Out]) run(
 		return nil, false
 	}
 	defer slots.give()
+	end, failure, begun := w.job.isolate(ctx, stopping)
+	if end == nil {
+		return failure, begun
+	}
+	defer end()
 	if len(w.chunk.items) == 0 && len(w.job.wrap) == 0 {
 		return nil, true
 	}
@@ -37,7 +42,7 @@ func (w *listWork[In, Out]) handle(ctx context.Context) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			failure, stack := panicked(value, true)
-			err = failure
+			err = ownError{failure}
 			w.job.log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
 		}
 	}()
@@ -45,7 +50,7 @@ func (w *listWork[In, Out]) handle(ctx context.Context) (err error) {
 		return err
 	}
 	if ctx.Err() != nil {
-		return cutShort(ctx)
+		return ownError{cutShort(ctx)}
 	}
 	return nil
 }

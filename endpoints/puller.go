@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -17,6 +18,11 @@ const (
 	// settle is how long an open pull is left alone when the service stops. Ending it at once would lose what the
 	// server is just sending: it would rest unseen until its AckWait is over.
 	settle = 100 * time.Millisecond
+	// lookEvery is how often the consumer is asked for at the least: for signs of life, settings and the watchdog.
+	lookEvery = AckWait / 3
+	// failuresToRest is how many pulls fail in a row before there is a pause, failuresToTell before the log says so.
+	failuresToRest = 2
+	failuresToTell = 10
 )
 
 // puller fetches messages from one durable consumer, within its room, and has each dealt with in a goroutine. An
@@ -38,11 +44,16 @@ type puller struct {
 	beat     *time.Ticker // at a third of the consumer's AckWait
 	bound    bool         // has been, once
 	life     life
+	watchdog *watchdog
+	// settings is told what operators have set, whenever the consumer was asked for. It may be nil.
+	settings func(ConsumerSettings)
+	failures int // pulls that failed in a row, without a message
 }
 
 // newPuller returns a puller of the endpoint's consumer on a stream.
 func (s *Service) newPuller(stream, endpoint string, room *room, log *zap.Logger) *puller {
-	p := &puller{nc: s.nc, js: s.outbox.js, stream: stream, endpoint: endpoint, log: log, room: room}
+	p := &puller{nc: s.nc, js: s.outbox.js, stream: stream, endpoint: endpoint, log: log, room: room,
+		watchdog: newWatchdog()}
 	p.consumer.Ask = p.consumerMade
 	p.life.set(StateWaiting, "not started")
 	return p
@@ -50,7 +61,7 @@ func (s *Service) newPuller(stream, endpoint string, room *room, log *zap.Logger
 
 // run fetches until ctx ends and every message held has been dealt with.
 func (p *puller) run(ctx context.Context, scope scope) error {
-	p.beat = time.NewTicker(AckWait / 3) // until bind knows better
+	p.beat = time.NewTicker(lookEvery) // until bind knows better
 	defer p.beat.Stop()
 	ended := make(chan struct{})
 	var ticker, jobs sync.WaitGroup
@@ -78,9 +89,14 @@ func (p *puller) fetchAll(ctx context.Context, scope scope, jobs *sync.WaitGroup
 		}
 		next := consumerAPI("MSG.NEXT", p.stream, p.endpoint)
 		for err == nil && ctx.Err() == nil {
+			before := p.watchdog.came.Load()
 			err = During(ctx, p.nc, func(ctx context.Context) error {
 				return p.fetch(ctx, scope, consumer, jobs, reconnected)
 			}, next)
+			if p.failures > 0 && (err == nil || p.watchdog.came.Load() > before) {
+				p.failures = 0
+				p.life.set(StateListening, "")
+			}
 		}
 		if denied(err) {
 			p.life.set(StateWaiting, err.Error())
@@ -88,8 +104,22 @@ func (p *puller) fetchAll(ctx context.Context, scope scope, jobs *sync.WaitGroup
 		}
 		if ctx.Err() == nil {
 			p.log.Debug("fetching ended; binding again", zap.Error(err))
+			p.rest(ctx, err)
 		}
 	}
+}
+
+// rest waits between pulls that fail one after the other: asking at once would only add to whatever is wrong.
+func (p *puller) rest(ctx context.Context, err error) {
+	p.failures++
+	if p.failures < failuresToRest {
+		return
+	}
+	p.life.set(StateWaiting, fmt.Sprintf("the server ends every pull of consumer %s: %v", ConsumerName(p.endpoint), err))
+	if p.failures == failuresToTell {
+		p.log.Warn("the server ends every pull; if this goes on, look at the consumer's limits", zap.Error(err))
+	}
+	_ = wait(ctx, min(firstBind<<min(p.failures-failuresToRest, 8), longestBind))
 }
 
 // fetch asks for as many messages as there is room for and has each dealt with as it comes. It returns when the
@@ -120,23 +150,34 @@ func (p *puller) fetch(
 	if err != nil {
 		return err
 	}
+	p.watchdog.opened()
+	defer p.watchdog.closed()
+	stalled := false
 	for messages := batch.Messages(); ; {
 		select {
 		case msg, more := <-messages:
-			if !more {
+			switch {
+			case !more && stalled:
+				return errStalled
+			case !more:
 				return batch.Error()
 			}
+			p.watchdog.came.Add(1)
 			// Held here and not by the job, so that the next fetch counts it.
 			if id, isNew := p.hold(delivery{msg, made}); isNew {
 				jobs.Go(func() { p.handle(scope, id, msg) })
 			}
 		case <-reconnected:
 			cancel() // the pull was lost with the connection; what has arrived is still in messages
+		case <-p.watchdog.stalled:
+			p.log.Warn("messages wait at the server, and none is sent to an open pull; binding again")
+			stalled = true
+			cancel()
 		}
 	}
 }
 
-// tick tells the server, in time, that what is held is being worked on.
+// tick tells the server, in time, that what is held is being worked on, and asks it for news of the consumer.
 func (p *puller) tick(ended <-chan struct{}) {
 	for {
 		select {
@@ -144,17 +185,22 @@ func (p *puller) tick(ended <-chan struct{}) {
 			return
 		case <-p.beat.C:
 		}
-		p.sendSigns()
+		if p.nc.IsConnected() {
+			p.sendSigns(p.consumer.Current())
+		}
 	}
 }
 
-func (p *puller) sendSigns() {
-	held := p.room.deliveries()
-	if len(held) == 0 {
-		return
+// see takes what the server says of the consumer.
+func (p *puller) see(info *jetstream.ConsumerInfo) {
+	if p.settings != nil {
+		p.settings(SettingsOf(info))
 	}
-	made := p.consumer.Current()
-	for _, d := range held {
+	p.watchdog.look(time.Now(), info)
+}
+
+func (p *puller) sendSigns(made time.Time) {
+	for _, d := range p.room.deliveries() {
 		if !d.made.Equal(made) {
 			continue // it would keep another request from being delivered again
 		}

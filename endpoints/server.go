@@ -17,6 +17,7 @@ type endpointServer struct {
 	service *Service
 	log     *zap.Logger
 	slots   *slots
+	setting *setting
 	stats   stats
 	work    *puller // of requests
 }

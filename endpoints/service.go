@@ -80,6 +80,7 @@ type Service struct {
 	identity string // "name@version instance"
 	instance string
 	host     string
+	suspects *suspects
 
 	mu        sync.Mutex
 	endpoints []*endpointServer
@@ -98,7 +99,7 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 	}
 	host, _ := os.Hostname() // for people to read; it may be unknown
 	s := &Service{config: config, nc: nc, outbox: newOutbox(nc, js), limits: config.Limits, host: host,
-		instance: nuid.Next()}
+		instance: nuid.Next(), suspects: newSuspects()}
 	s.identity = fmt.Sprintf("%s@%s %s", config.Name, config.Version, s.instance)
 	return s, nil
 }
@@ -121,8 +122,10 @@ func (s *Service) register(e *endpointServer) error {
 	e.options.wrap = slices.Concat(s.config.Wrap, e.options.wrap)
 	e.log = s.config.Log.With(zap.String("endpoint", e.name))
 	e.slots = newSlots(e.options.concurrency)
+	e.setting = &setting{slots: e.slots, option: e.options.concurrency, log: e.log}
 	e.work = s.newPuller(StreamWork, e.name, newRoom(e.slots, e.byItem), e.log)
 	e.work.deal = e.deal
+	e.work.settings = e.setting.setOperator
 	e.work.ensure = func(ctx context.Context) error {
 		return EnsureConsumer(ctx, s.outbox.js, e.name, ConsumerSettings{})
 	}

@@ -1,0 +1,155 @@
+package endpoints
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	// suspectFrom is at which delivery a request is held to be one that may have killed those who had it before.
+	suspectFrom = 3
+	// solitudePatience is how long a suspect waits to be alone, and others wait for a suspect, while no handler ends. It
+	// ends what would wait for ever: a handler that asks its own process for something and waits.
+	solitudePatience = 30 * time.Second
+)
+
+// suspects keeps requests that may kill their process apart from all others in it, whatever endpoint they are of: if
+// one does, nobody else is blamed. Others share the process; a suspect waits until it has it for itself, and what comes
+// after it waits for the suspect. What is done on behalf of the same slice of a node does not wait for each other: the
+// one may wait for the other's answer.
+//
+// It is safe for concurrent use.
+type suspects struct {
+	patience time.Duration
+
+	mu      sync.Mutex
+	running map[uuid.UUID]int // handlers at work, by what they are done for
+	count   int               // all of them
+	alone   map[uuid.UUID]int // the suspects among them
+	queue   []*visitor        // suspects that wait, in order
+	changed chan struct{}     // closed when those who wait should look again; nil when nobody waits
+}
+
+// visitor is a request that wants to be handled.
+type visitor struct {
+	root    uuid.UUID // what it is done for
+	suspect bool
+}
+
+// stay is a visitor who is let in. Its end must be called.
+type stay struct {
+	in *suspects
+	visitor
+	alone bool // a suspect that has the process for itself
+	late  bool // let in because nothing went on
+}
+
+func newSuspects() *suspects {
+	return &suspects{patience: solitudePatience, running: map[uuid.UUID]int{}, alone: map[uuid.UUID]int{}}
+}
+
+// enter waits until a visitor may be handled, or nothing has ended for so long that it will do no good to wait on. It
+// reports false when stop was closed before.
+func (s *suspects) enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (stay, bool) {
+	v := &visitor{root, suspect}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if suspect {
+		s.queue = append(s.queue, v)
+		defer s.unqueue(v)
+	}
+	if s.welcome(v) {
+		return s.admit(v, suspect, false), true
+	}
+	patience := time.NewTimer(s.patience)
+	defer patience.Stop()
+	for !s.welcome(v) {
+		changed := s.change()
+		s.mu.Unlock()
+		over, stopped := false, false
+		select {
+		case <-changed:
+			patience.Reset(s.patience)
+		case <-patience.C:
+			over = true
+		case <-stop:
+			stopped = true
+		}
+		s.mu.Lock()
+		switch {
+		case stopped:
+			return stay{}, false
+		case over:
+			return s.admit(v, false, true), true
+		}
+	}
+	return s.admit(v, suspect, false), true
+}
+
+// welcome reports whether a visitor may be handled now. Called with mu held.
+func (s *suspects) welcome(v *visitor) bool {
+	kin := s.running[v.root]
+	switch {
+	case v.suspect:
+		return s.queue[0] == v && kin == s.count
+	case len(s.alone) > 0:
+		return s.alone[v.root] > 0
+	default:
+		return len(s.queue) == 0 || kin > 0
+	}
+}
+
+// admit lets a visitor in. Called with mu held.
+func (s *suspects) admit(v *visitor, alone, late bool) stay {
+	s.count++
+	s.running[v.root]++
+	if alone {
+		s.alone[v.root]++
+	}
+	return stay{s, *v, alone, late}
+}
+
+// unqueue takes a suspect out of the queue. Called with mu held.
+func (s *suspects) unqueue(v *visitor) {
+	i := slices.Index(s.queue, v)
+	s.queue = slices.Delete(s.queue, i, i+1)
+	s.tell()
+}
+
+// change returns what will be closed when something has changed. Called with mu held.
+func (s *suspects) change() <-chan struct{} {
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.changed
+}
+
+// tell has those who wait look again. Called with mu held.
+func (s *suspects) tell() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// end is called when the visitor has been dealt with.
+func (t stay) end() {
+	s := t.in
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count--
+	decrease(s.running, t.root)
+	if t.alone {
+		decrease(s.alone, t.root)
+	}
+	s.tell()
+}
+
+func decrease(counts map[uuid.UUID]int, root uuid.UUID) {
+	if counts[root]--; counts[root] == 0 {
+		delete(counts, root)
+	}
+}
