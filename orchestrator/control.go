@@ -3,6 +3,9 @@ package orchestrator
 import (
 	"context"
 
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -38,4 +41,30 @@ func (n *Node) Cancel(ctx context.Context, run workqueue.RunID, actor string) (w
 		signal(n.publish)
 	}
 	return cancelled, err
+}
+
+// Requeue has dead letters sent to their endpoints again. See [workqueue.Store.Requeue].
+func (n *Node) Requeue(ctx context.Context, sel workqueue.DeadSelection, actor string) (workqueue.Requeue, error) {
+	requeue, err := n.store.Requeue(ctx, sel, actor)
+	if err == nil {
+		signal(n.letters)
+	}
+	return requeue, err
+}
+
+// SetEndpoint stores the settings of an endpoint and brings them to its consumer at once, where its services see them.
+// When that fails the leader does it. See [workqueue.Store.SetEndpoint].
+func (n *Node) SetEndpoint(ctx context.Context, set workqueue.EndpointSetting, actor string) error {
+	if err := endpoints.ValidateName(set.Endpoint); err != nil {
+		return err
+	}
+	if err := n.store.SetEndpoint(ctx, set, actor); err != nil {
+		return err
+	}
+	timed, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	if err := n.applySetting(timed, set); err != nil {
+		n.log.Debug("set an endpoint's consumer; the leader will see to it", zap.Error(err))
+	}
+	return nil
 }

@@ -17,6 +17,7 @@ func (n *Node) lead(ctx context.Context) {
 	var lease workqueue.Lease
 	for {
 		lease = n.leadOnce(ctx, lease)
+		n.leading.Store(lease.Epoch != 0)
 		n.clearUncleared(ctx)
 		select {
 		case <-ctx.Done():
@@ -81,6 +82,7 @@ func (n *Node) sweep(ctx context.Context, lease workqueue.Lease) error {
 		return err
 	}
 	signal(n.publish) // events that a dead node left behind
+	signal(n.letters) // and letters
 	n.stats.released.Add(int64(dead + lost))
 	if dead+lost+late+len(cleared) > 0 {
 		n.log.Info("swept", zap.Int("dead_session", dead), zap.Int("lost_stream", lost), zap.Int("overdue", late),

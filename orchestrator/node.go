@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,11 +39,15 @@ type Node struct {
 	sweeps     chan struct{} // sweep, if this node leads
 	publish    chan struct{} // events wait to be published
 	unrecorded chan struct{} // a reply could not be recorded
+	letters    chan struct{} // requeued letters wait to be sent
+	exhausted  chan exhaustion
+	leading    atomic.Bool
 
 	pipe      pipeState
 	endpoints endpointSet
 	pending   *semaphore.Weighted   // bytes of requests that JetStream has not acknowledged
 	recorder  endpoints.Incarnation // of the reply consumer
+	collector endpoints.Incarnation // of the consumer of dead letters
 	uncleared runSet                // failed loads of which something may be left
 }
 
@@ -60,11 +65,12 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 	n := &Node{
 		cfg: cfg, log: cfg.Log, store: store, nc: nc, js: js, ready: make(chan struct{}),
 		wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), sweeps: make(chan struct{}, 1),
-		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), pending: semaphore.NewWeighted(maxPendingBytes),
+		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), letters: make(chan struct{}, 1),
+		exhausted: make(chan exhaustion, advisoryRoom), pending: semaphore.NewWeighted(maxPendingBytes),
 	}
 	n.endpoints.known = map[string]bool{}
 	n.pipe.changed = make(chan struct{})
-	n.recorder.Ask = n.recorderMade
+	n.recorder.Ask, n.collector.Ask = n.recorderMade, n.collectorMade
 	return n, nil
 }
 
@@ -74,6 +80,9 @@ func (n *Node) Session() workqueue.SessionID {
 	id, _ := n.session.Load().(workqueue.SessionID)
 	return id
 }
+
+// name is what the node calls itself towards people: "node 1.2.3 host".
+func (n *Node) name() string { return strings.TrimSpace("node " + n.cfg.Version + " " + n.cfg.Host) }
 
 // Ready is closed once the node has a session and its streams, and takes work.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
@@ -98,13 +107,23 @@ func (n *Node) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sub, err := n.nc.Subscribe(wakeSubject, func(*nats.Msg) { n.Wake() })
+	subs, err := n.subscribe()
 	if err != nil {
-		return fmt.Errorf("orchestrator: subscribe to %s: %w", wakeSubject, err)
+		return errors.Join(err, unsubscribe(subs))
 	}
 	close(n.ready)
 	n.work(ctx)
-	return errors.Join(unsubscribe(sub), n.close(ctx))
+	return errors.Join(unsubscribe(subs), n.close(ctx))
+}
+
+// subscribe to what comes over core NATS. Nothing depends on it: all of it is looked for as well.
+func (n *Node) subscribe() ([]*nats.Subscription, error) {
+	wake, err := n.nc.Subscribe(wakeSubject, func(*nats.Msg) { n.Wake() })
+	if err != nil {
+		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", wakeSubject, err)
+	}
+	advisories, err := n.hearAdvisories()
+	return append(advisories, wake), err
 }
 
 // open gets a session and the streams, however long PostgreSQL and NATS take to be there.
@@ -146,6 +165,10 @@ func (n *Node) work(ctx context.Context) {
 	loops.Go(func() { n.watchPipe(ctx) })
 	loops.Go(func() { n.lead(ctx) })
 	loops.Go(func() { n.publishEvents(ctx) })
+	loops.Go(func() { n.publishLetters(ctx) })
+	loops.Go(func() { n.collect(ctx, draining) })
+	loops.Go(func() { n.removeExhausted(ctx) })
+	loops.Go(func() { n.takeCare(ctx) })
 	loops.Wait()
 	stopBeating()
 	heart.Wait()
@@ -166,11 +189,13 @@ func (n *Node) close(ctx context.Context) error {
 
 const closeTimeout = 5 * time.Second
 
-func unsubscribe(sub *nats.Subscription) error {
-	if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		return fmt.Errorf("orchestrator: unsubscribe from %s: %w", wakeSubject, err)
+func unsubscribe(subs []*nats.Subscription) (failed error) {
+	for _, sub := range subs {
+		if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+			failed = errors.Join(failed, fmt.Errorf("orchestrator: unsubscribe from %s: %w", sub.Subject, err))
+		}
 	}
-	return nil
+	return failed
 }
 
 // wakeOthers tells every node, this one included, to look for work. A lost message costs them one poll.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,11 +15,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// pipeStreams are the streams that carry slices: what one of them loses is issued again.
+func pipeStreams() [4]string {
+	return [...]string{endpoints.StreamWork, endpoints.StreamReply, endpoints.StreamStage, endpoints.StreamFlow}
+}
+
+// sequences are the last ones of pipeStreams.
+type sequences [4]uint64
+
 // pipeState is what the node knows of the streams.
 type pipeState struct {
 	mu      sync.Mutex
 	epoch   int64
-	lastSeq [2]uint64     // highest sequences seen in the work and the reply stream within the epoch
+	lastSeq sequences     // highest sequences seen within the epoch
 	changed chan struct{} // closed when the epoch grows: readers bind again
 }
 
@@ -35,13 +44,13 @@ func (p *pipeState) advance(epoch int64, lastSent uint64) {
 	if epoch <= p.epoch {
 		return
 	}
-	p.epoch, p.lastSeq = epoch, [2]uint64{lastSent, 0}
+	p.epoch, p.lastSeq = epoch, sequences{lastSent}
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
 // rewound notes the streams' last sequences and reports whether one is lower than it was before in the epoch.
-func (p *pipeState) rewound(seqs [2]uint64) bool {
+func (p *pipeState) rewound(seqs sequences) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, seq := range seqs {
@@ -73,7 +82,11 @@ func (n *Node) ensureEndpoint(ctx context.Context, endpoint string) (int64, erro
 	}
 	timed, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	if err := endpoints.EnsureConsumer(timed, n.js, endpoint, endpoints.ConsumerSettings{}); err != nil {
+	settings, err := n.settings(timed, endpoint)
+	if err != nil {
+		return epoch, err
+	}
+	if err := endpoints.EnsureConsumer(timed, n.js, endpoint, settings); err != nil {
 		return epoch, err
 	}
 	n.endpoints.known[endpoint] = true
@@ -135,9 +148,13 @@ func (n *Node) lookAtPipe(ctx context.Context) error {
 	if err := n.enter(ctx, pipe); err != nil {
 		return err
 	}
-	if recorder, err := n.js.Consumer(ctx, endpoints.StreamReply, endpoints.RecorderConsumer); err == nil {
-		if err := endpoints.MendConsumer(ctx, n.js, recorder); err != nil {
-			return err
+	for stream, name := range map[string]string{
+		endpoints.StreamReply: endpoints.RecorderConsumer, endpoints.StreamDead: endpoints.CollectorConsumer,
+	} {
+		if consumer, err := n.js.Consumer(ctx, stream, name); err == nil {
+			if err := endpoints.MendConsumer(ctx, n.js, consumer); err != nil {
+				return err
+			}
 		}
 	}
 	return n.lookForRewind(ctx, pipe)
@@ -160,8 +177,8 @@ func (n *Node) enter(ctx context.Context, pipe workqueue.Pipe) error {
 
 // lookForRewind notices a server that came back without the last messages it had acknowledged.
 func (n *Node) lookForRewind(ctx context.Context, pipe workqueue.Pipe) error {
-	var seqs [2]uint64
-	for i, name := range []string{endpoints.StreamWork, endpoints.StreamReply} {
+	var seqs sequences
+	for i, name := range pipeStreams() {
 		stream, err := n.js.Stream(ctx, name)
 		if err != nil {
 			return fmt.Errorf("look at stream %s: %w", name, err)
@@ -180,9 +197,11 @@ func (n *Node) lookForRewind(ctx context.Context, pipe workqueue.Pipe) error {
 }
 
 // replaceStream deletes a stream of ours that somebody made with settings under which it cannot serve, so that the next
-// look makes it anew. Nothing is lost: PostgreSQL knows what was in it. The event stream is left alone.
+// look makes it anew. Nothing is lost: PostgreSQL knows what was in it. Streams with what PostgreSQL does not know, the
+// events and the dead letters, are left alone.
 func (n *Node) replaceStream(ctx context.Context, conflict *endpoints.StreamConflictError) error {
-	if conflict.Stream == endpoints.StreamEvent {
+	carries := pipeStreams()
+	if !slices.Contains(carries[:], conflict.Stream) {
 		return conflict
 	}
 	n.log.Warn("replacing a stream", zap.Error(conflict))

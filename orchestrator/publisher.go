@@ -72,9 +72,7 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 // publishOne builds the request of a slice and publishes it. A slice whose items do not fit in one request is cut in
 // pieces that do.
 func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- publication) error {
-	meta := endpoints.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
-		Generation: int(a.Generation), Mode: endpoints.ModeBatch}
-	request := endpoints.NewRequestBuilder(a.endpoint, meta, int(n.nc.MaxPayload()))
+	request := endpoints.NewRequestBuilder(a.endpoint, n.metaOf(a), int(n.nc.MaxPayload()))
 	request.SetParams(a.params)
 	fits := true
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
@@ -99,6 +97,16 @@ func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- pu
 	}
 	published <- p // read until the publishers are done, so that what is held is released
 	return nil
+}
+
+// metaOf is what the headers of a slice's request say. What may have killed its services gets few deliveries.
+func (n *Node) metaOf(a assignment) endpoints.Meta {
+	meta := endpoints.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
+		Generation: int(a.Generation), Mode: endpoints.ModeBatch, Origin: n.name()}
+	if a.Suspect {
+		meta.Deliveries = endpoints.SuspectDeliveries
+	}
+	return meta
 }
 
 // send ensures that somebody can be handed the request, and publishes it without waiting for the acknowledgement.

@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 )
 
-// fetched is a reply in a node's hands.
+// fetched is a reply or a dead letter in a node's hands.
 type fetched struct {
 	jetstream.Msg
 	made time.Time // when the consumer that delivered it was made
@@ -127,9 +127,12 @@ func (n *Node) recorderMade(ctx context.Context) (time.Time, error) {
 
 // settle acknowledges a reply, or gives it back, unless the consumer that delivered it is no more: then the sequence
 // may belong to another reply. What is not acknowledged is delivered again, which is harmless.
-func (n *Node) settle(f fetched, how func(jetstream.Msg) error) {
-	if !n.recorder.Current().Equal(f.made) {
-		n.log.Debug("left a reply of an earlier stream alone", zap.String("subject", f.Subject()))
+func (n *Node) settle(f fetched, how func(jetstream.Msg) error) { n.settleOf(&n.recorder, f, how) }
+
+// settleOf is settle for a message of another consumer.
+func (n *Node) settleOf(consumer *endpoints.Incarnation, f fetched, how func(jetstream.Msg) error) {
+	if !consumer.Current().Equal(f.made) {
+		n.log.Debug("left a message of an earlier stream alone", zap.String("subject", f.Subject()))
 		return
 	}
 	if err := how(f.Msg); err != nil {

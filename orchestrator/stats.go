@@ -10,6 +10,7 @@ type counters struct {
 	stale, duplicates, quarantined        atomic.Int64
 	expired, extended, released           atomic.Int64
 	sessionsLost                          atomic.Int64
+	buried, exhausted, requeued           atomic.Int64
 }
 
 // Stats is a reading of a node's counters since its start.
@@ -31,6 +32,9 @@ type Stats struct {
 	Extended     int64 `json:"extended"` // deadlines moved: no service had been handed the request
 	Released     int64 `json:"released"` // slices of dead sessions and lost streams issued again
 	SessionsLost int64 `json:"sessions_lost"`
+	Buried       int64 `json:"buried"`    // dead letters taken in
+	Exhausted    int64 `json:"exhausted"` // messages removed that JetStream delivers no more
+	Requeued     int64 `json:"requeued"`  // dead letters sent again
 }
 
 func (c *counters) snapshot() Stats {
@@ -41,6 +45,7 @@ func (c *counters) snapshot() Stats {
 		Commits: c.commits.Load(), Replies: c.replies.Load(), Slots: c.slots.Load(), Stale: c.stale.Load(),
 		Duplicates: c.duplicates.Load(), Quarantined: c.quarantined.Load(), Expired: c.expired.Load(),
 		Extended: c.extended.Load(), Released: c.released.Load(), SessionsLost: c.sessionsLost.Load(),
+		Buried: c.buried.Load(), Exhausted: c.exhausted.Load(), Requeued: c.requeued.Load(),
 	}
 }
 

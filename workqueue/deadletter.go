@@ -48,6 +48,7 @@ type DeadLetter struct {
 	State      LetterState         `json:"state" enum:"waiting,requeued,reissued,dropped"`
 	Headers    map[string][]string `json:"headers,omitempty"`
 	Body       []byte              `json:"body,omitempty"`
+	NoBody     bool                `json:"-"` // the body is not at hand: the letter cannot be sent again
 	Size       int                 `json:"size" doc:"bytes of the body; 0 when it is not kept"`
 	At         time.Time           `json:"at" doc:"when it died"`
 	ChangedAt  time.Time           `json:"changed_at" doc:"when it came into its state"`
@@ -78,7 +79,7 @@ func (s *Store) Bury(ctx context.Context, letter DeadLetter) (isNew bool, err er
 	tag, err := s.pool.Exec(ctx, insertLetter, uuid.Must(uuid.NewV7()), letterKey(letter.MsgID), plain(letter.Endpoint),
 		plain(letter.Cause), plain(letter.Message), plain(letter.Mode), letter.Run, letter.Slice, letter.Root,
 		plain(letter.Stack), plain(letter.Origin), plain(letter.Service), max(letter.Deliveries, 0),
-		max(letter.Requeued, 0), max(letter.Items, 0), letter.State, headers, keptBody(letter.Body), nullTime(letter.At))
+		max(letter.Requeued, 0), max(letter.Items, 0), letter.State, headers, keptBody(&letter), nullTime(letter.At))
 	if err != nil {
 		return false, fmt.Errorf("bury letter %s: %w", letter.MsgID, err)
 	}
@@ -97,16 +98,15 @@ func letterKey(id string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// keptBody is the body, or nil when it is not kept. A letter without a body is one whose body is empty: it can be sent
-// again.
-func keptBody(body []byte) []byte {
+// keptBody is the body, or nil when there is none to be kept; an empty one is kept.
+func keptBody(letter *DeadLetter) []byte {
 	switch {
-	case len(body) > MaxLetterBody:
+	case letter.NoBody || len(letter.Body) > MaxLetterBody:
 		return nil
-	case body == nil:
+	case letter.Body == nil:
 		return []byte{}
 	default:
-		return body
+		return letter.Body
 	}
 }
 

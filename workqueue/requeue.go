@@ -159,8 +159,8 @@ func requeueAll(ctx context.Context, tx pgx.Tx, sel DeadSelection, out *Requeue)
 var (
 	loopReason = fmt.Sprintf("it has been requeued %d times and died each time; mend the service, then force it",
 		MaxRequeues)
-	bodilessReason = fmt.Sprintf("it names no endpoint, or its body is larger than %d MiB and was not kept; "+
-		"have it asked for anew", MaxLetterBody>>20)
+	bodilessReason = fmt.Sprintf("it names no endpoint, or its body was not kept (one of more than %d MiB, or than a "+
+		"message may have, is not); have it asked for anew", MaxLetterBody>>20)
 )
 
 // deadRow is a letter as a selection by ids holds it.

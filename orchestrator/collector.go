@@ -1,0 +1,106 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// collectAhead bounds the dead letters that a node fetches ahead.
+	collectAhead = 8
+	// collectPause is the least time between two bindings of the collector.
+	collectPause = time.Second
+)
+
+// collect takes dead letters into PostgreSQL until ctx ends, and binds again whenever the stream or its consumer is
+// lost.
+func (n *Node) collect(ctx, draining context.Context) {
+	for ctx.Err() == nil {
+		if err := n.collectBound(ctx, draining); err != nil && ctx.Err() == nil {
+			n.log.Warn("collect dead letters", zap.Error(err))
+		}
+		sleep(ctx, collectPause)
+	}
+}
+
+// collectBound binds to the collector and takes dead letters in until ctx ends or the binding is lost.
+func (n *Node) collectBound(ctx, draining context.Context) error {
+	timed, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	asked := time.Now()
+	consumer, err := endpoints.EnsureCollector(timed, n.js)
+	if err != nil {
+		return err
+	}
+	made, err := n.collectorMade(timed)
+	if err != nil {
+		return err
+	}
+	n.collector.Learn(asked, made)
+	letters, err := consumer.Messages(jetstream.PullMaxMessages(collectAhead), jetstream.PullExpiry(pullExpiry))
+	if err != nil {
+		return fmt.Errorf("read dead letters: %w", err)
+	}
+	defer letters.Stop()
+	stop := context.AfterFunc(ctx, letters.Drain) // what was fetched ahead is taken in
+	defer stop()
+	for {
+		msg, err := letters.Next()
+		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read dead letters: %w", err)
+		}
+		if err := n.collectOne(draining, msg, made); err != nil {
+			n.giveBackLetter(msg, made)
+			_ = n.retry(ctx, "reach PostgreSQL to keep dead letters", n.store.Ping) // fails only when ctx has ended
+			return err
+		}
+	}
+}
+
+// collectOne buries a letter and acknowledges it. A letter that PostgreSQL refuses for what is in it is kept without
+// its contents, so that it does not come again for ever.
+func (n *Node) collectOne(ctx context.Context, msg jetstream.Msg, made time.Time) error {
+	timed, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	letter := collected(msg)
+	isNew, err := n.store.Bury(timed, letter)
+	if workqueue.Refused(err) {
+		bare := workqueue.DeadLetter{MsgID: letter.MsgID, Endpoint: letter.Endpoint, Cause: causeUnreadable,
+			Message: err.Error(), NoBody: true}
+		isNew, err = n.store.Bury(timed, bare)
+	}
+	if err != nil {
+		return err
+	}
+	if isNew {
+		n.stats.buried.Add(1)
+		n.log.Warn("dead letter", zap.String("endpoint", letter.Endpoint), zap.String("cause", letter.Cause),
+			zap.String("message", letter.Message), zap.String("service", letter.Service))
+	}
+	n.settleOf(&n.collector, fetched{msg, made}, jetstream.Msg.Ack) // after the commit: a crash in between brings it again
+	return nil
+}
+
+func (n *Node) giveBackLetter(msg jetstream.Msg, made time.Time) {
+	n.settleOf(&n.collector, fetched{msg, made}, giveBack)
+}
+
+// collectorMade asks the server when the collector was made.
+func (n *Node) collectorMade(ctx context.Context) (time.Time, error) {
+	consumer, err := n.js.Consumer(ctx, endpoints.StreamDead, endpoints.CollectorConsumer)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return consumer.CachedInfo().Created, nil
+}

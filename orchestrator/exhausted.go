@@ -1,0 +1,231 @@
+package orchestrator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// advisories is the subject on which the server tells of a message that it delivers no more; the stream and the
+	// consumer follow.
+	advisories = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES."
+	// advisoryQueue has one node hear of each.
+	advisoryQueue = "tranche"
+	// advisoryRoom bounds those that wait; the leader's sweep finds what was not heard.
+	advisoryRoom = 256
+)
+
+// exhaustion is a message that was delivered as often as its consumer allows and never acknowledged. The server leaves
+// it in the stream and delivers it no more.
+type exhaustion struct {
+	Stream     string    `json:"stream"`
+	Consumer   string    `json:"consumer"`
+	Sequence   uint64    `json:"stream_seq"`
+	Deliveries int       `json:"deliveries"`
+	Timestamp  time.Time `json:"timestamp"`
+}
+
+// hearAdvisories returns subscriptions whose advisories go to n.exhausted. What finds no room there is left to the
+// leader's sweep.
+func (n *Node) hearAdvisories() (subs []*nats.Subscription, err error) {
+	for _, stream := range []string{endpoints.StreamWork, endpoints.StreamStage} {
+		sub, err := n.nc.QueueSubscribe(advisories+stream+".*", advisoryQueue, func(msg *nats.Msg) {
+			var x exhaustion
+			if json.Unmarshal(msg.Data, &x) != nil || x.Stream != stream {
+				return
+			}
+			select {
+			case n.exhausted <- x:
+			default:
+			}
+		})
+		if err != nil {
+			return subs, fmt.Errorf("orchestrator: subscribe to advisories of %s: %w", stream, err)
+		}
+		subs = append(subs, sub)
+	}
+	return subs, nil
+}
+
+// removeExhausted sees to the messages that n.exhausted names until ctx ends.
+func (n *Node) removeExhausted(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case x := <-n.exhausted:
+			if err := n.giveUp(ctx, x); err != nil && ctx.Err() == nil {
+				n.log.Warn("remove a message that is delivered no more; the leader will see to it again",
+					zap.String("stream", x.Stream), zap.Uint64("sequence", x.Sequence), zap.Error(err))
+			}
+		}
+	}
+}
+
+// giveUp takes a message out of its stream that is delivered no more. First it is buried, then whoever waits for its
+// answer is told, then it is deleted: a crash in between has all of it done again, which changes nothing.
+func (n *Node) giveUp(ctx context.Context, x exhaustion) error {
+	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
+	defer cancel()
+	stream, err := n.js.Stream(ctx, x.Stream)
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", x.Stream, err)
+	}
+	made := stream.CachedInfo().Created
+	if made.After(x.Timestamp) {
+		return nil // the sequence belongs to another message by now
+	}
+	msg, err := stream.GetMsg(ctx, x.Sequence)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil // somebody has seen to it
+	}
+	if err != nil {
+		return fmt.Errorf("read message %d: %w", x.Sequence, err)
+	}
+	if err := n.bury(ctx, x, msg); err != nil {
+		return err
+	}
+	again, err := n.js.Stream(ctx, x.Stream)
+	if err != nil || !again.CachedInfo().Created.Equal(made) {
+		return err
+	}
+	if err := stream.DeleteMsg(ctx, x.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return fmt.Errorf("delete message %d: %w", x.Sequence, err)
+	}
+	n.stats.exhausted.Add(1)
+	return nil
+}
+
+const giveUpTimeout = 15 * time.Second
+
+// bury stores a message that is delivered no more, and tells whoever waits for its answer.
+func (n *Node) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) error {
+	letter, tell := n.exhaustedRequest(x, msg)
+	if x.Stream == endpoints.StreamStage {
+		letter, tell = n.exhaustedAnswer(ctx, x, msg)
+	}
+	isNew, err := n.store.Bury(ctx, letter)
+	if err != nil {
+		return err
+	}
+	if isNew {
+		n.stats.buried.Add(1)
+		n.log.Warn("dead letter", zap.String("endpoint", letter.Endpoint), zap.String("cause", letter.Cause),
+			zap.String("message", letter.Message))
+	}
+	if tell == nil {
+		return nil
+	}
+	return tell(ctx)
+}
+
+// exhaustedRequest is a request that was delivered too often, as a letter, and what tells whoever asked.
+func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
+) (letter workqueue.DeadLetter, tell func(context.Context) error) {
+	endpoint := strings.TrimPrefix(msg.Subject, endpoints.WorkSubject(""))
+	letter = exhaustedLetter(endpoint, x, msg)
+	meta, err := endpoints.ReadMeta(msg.Header)
+	if err != nil {
+		letter.Message = fmt.Sprintf("%s; %v", letter.Message, err)
+		return letter, nil // nobody can be told
+	}
+	if meta.Mode == endpoints.ModeBatch && meta.ReplyTo.Call == "" {
+		letter.State = workqueue.LetterReissued
+	}
+	return letter, func(ctx context.Context) error { return n.tellAsker(ctx, msg.Header, endpoint, letter.Message) }
+}
+
+// exhaustedAnswer is a reply that was delivered too often on its way back into a flow, as a letter, and what tells
+// whoever asked for the chunk that waits for it. Such a letter cannot be sent again: it is no request.
+func (n *Node) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg,
+) (letter workqueue.DeadLetter, tell func(context.Context) error) {
+	letter = exhaustedLetter(x.Consumer, x, msg)
+	letter.Message += ", a reply on its way back into a flow (" + msg.Subject + ")"
+	letter.State = workqueue.LetterReissued
+	meta, err := endpoints.ReadMeta(msg.Header)
+	if err != nil {
+		return letter, nil
+	}
+	state, err := n.flowState(ctx, x.Consumer, meta)
+	if err != nil {
+		return letter, func(context.Context) error { return err }
+	}
+	if state == nil {
+		return letter, nil // the chunk has gone on, or was given up
+	}
+	letter.Stack = state.Get(endpoints.HeaderStack)
+	letter.Origin = state.Get(endpoints.HeaderOrigin)
+	return letter, func(ctx context.Context) error { return n.tellAsker(ctx, state, x.Consumer, letter.Message) }
+}
+
+// flowState returns the headers of the state of the chunk that waits for an answer, or nil when there is none any more.
+func (n *Node) flowState(ctx context.Context, endpoint string, answer endpoints.Meta) (nats.Header, error) {
+	flows, err := n.js.Stream(ctx, endpoints.StreamFlow)
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", endpoints.StreamFlow, err)
+	}
+	msg, err := flows.GetLastMsgForSubject(ctx, endpoints.FlowStateSubject(endpoint, answer.Slice))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the state of flow %s: %w", answer.Slice, err)
+	}
+	if msg.Header.Get(endpoints.HeaderSlice) == "" {
+		return nil, nil // rolled up: it is about to go
+	}
+	return msg.Header, nil
+}
+
+// tellAsker answers a request in the place of its endpoint, with the failure that it was delivered too often: on the
+// subject that the request names, or, when a node asked, by giving its slice back.
+func (n *Node) tellAsker(ctx context.Context, request nats.Header, endpoint, message string) error {
+	meta, err := endpoints.ReadMeta(request)
+	if err != nil {
+		n.log.Warn("a request that was given up does not say who asked", zap.Error(err))
+		return nil
+	}
+	failure := endpoints.SlotError{Code: endpoints.CodeDeliveries, Message: message, Retry: true}
+	switch {
+	case meta.ReplyTo.IsZero():
+		return n.giveSliceBack(ctx, workqueue.SliceID(meta.Slice), endpoint, failure)
+	case meta.ReplyTo.Callee != endpoint:
+		n.log.Warn("a request names another endpoint to reply", zap.String("endpoint", endpoint),
+			zap.String("reply_to", meta.ReplyTo.String()))
+		return nil
+	}
+	msg := endpoints.FailureMsg(request, meta.ReplyTo, n.name(), failure)
+	if meta.ReplyTo.Call != "" { // nobody stores what goes to a caller
+		return n.nc.PublishMsg(msg)
+	}
+	if _, err := n.js.PublishMsg(ctx, msg); err != nil {
+		return fmt.Errorf("tell flow %s: %w", meta.ReplyTo.Asker, err)
+	}
+	return nil
+}
+
+// giveSliceBack records a failure of a whole slice, as if its service had answered with it. A slice that has ended is
+// left as it is.
+func (n *Node) giveSliceBack(ctx context.Context, slice workqueue.SliceID, endpoint string,
+	failure endpoints.SlotError,
+) error {
+	out, err := n.store.Record(ctx, []workqueue.Answer{{Slice: slice, Endpoint: endpoint, Service: n.name(),
+		Failure: slotError(&failure)}})
+	if err != nil {
+		return err
+	}
+	n.wakeOthers()
+	n.announce(out.Completed)
+	return nil
+}

@@ -1,0 +1,113 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// letterBatch bounds the requeued letters of one reading.
+const letterBatch = 100
+
+// publishLetters sends requeued letters to their endpoints, whenever told to, until ctx ends. A letter is published
+// under an id of its own for each time that it is requeued, so that two nodes that publish the same one store it once.
+//
+// Once it is in the stream it is a request like any other of a single item: should JetStream lose it, nobody issues it
+// again.
+func (n *Node) publishLetters(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.letters:
+		}
+		if err := n.publishUnsent(ctx); err != nil && ctx.Err() == nil {
+			n.log.Warn("send requeued letters; the leader will see to it again", zap.Error(err))
+		}
+	}
+}
+
+// publishUnsent sends what was requeued and is not known to be sent. An endpoint that cannot be sent to holds up no
+// other.
+func (n *Node) publishUnsent(ctx context.Context) (failed error) {
+	skip := []string{}
+	for {
+		reading, cancel := context.WithTimeout(ctx, readTimeout)
+		letters, err := n.store.UnsentLetters(reading, letterBatch, skip...)
+		cancel()
+		if err != nil || len(letters) == 0 {
+			return errors.Join(failed, err)
+		}
+		var sent []workqueue.LetterID
+		for i := range letters {
+			l := &letters[i]
+			if slices.Contains(skip, l.Endpoint) {
+				continue
+			}
+			err := n.publishLetter(ctx, l)
+			switch {
+			case err == nil:
+				sent = append(sent, l.ID)
+			case unsendable(err):
+				n.log.Warn("a requeued letter cannot be sent", zap.Stringer("letter", l.ID), zap.Error(err))
+				if err := n.store.LetterUnsendable(ctx, l.ID, err.Error()); err != nil {
+					return err
+				}
+			default:
+				skip, failed = append(skip, l.Endpoint), errors.Join(failed, err)
+			}
+		}
+		n.stats.requeued.Add(int64(len(sent)))
+		if err := n.store.LettersSent(ctx, sent); err != nil {
+			return errors.Join(failed, err)
+		}
+	}
+}
+
+// unsendable tells the errors that another try meets again.
+func unsendable(err error) bool {
+	_, name := errors.AsType[*endpoints.NameError](err)
+	return name || errors.Is(err, nats.ErrMaxPayload)
+}
+
+func (n *Node) publishLetter(ctx context.Context, l *workqueue.UnsentLetter) error {
+	if _, err := n.ensureEndpoint(ctx, l.Endpoint); err != nil {
+		return err
+	}
+	timed, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	_, err := n.js.PublishMsg(timed, requeued(l))
+	return err
+}
+
+// requeued is the request of a letter, to be sent again: as it came, without what JetStream and the letter's end have
+// put on it.
+func requeued(l *workqueue.UnsentLetter) *nats.Msg {
+	msg := &nats.Msg{Subject: endpoints.WorkSubject(l.Endpoint), Header: nats.Header{}, Data: l.Body}
+	for name, values := range l.Headers {
+		if strings.HasPrefix(name, natsHeaders) || strings.HasPrefix(name, deadHeaders) {
+			continue
+		}
+		msg.Header[name] = values
+	}
+	count := strconv.Itoa(l.Requeued)
+	msg.Header.Set(endpoints.HeaderRequeued, count)
+	msg.Header.Set(endpoints.HeaderMsgID, uuid.NewSHA1(uuid.UUID(l.ID), []byte(count)).String())
+	return msg
+}
+
+const (
+	// deadHeaders begins the names of the headers that a request gets when it dies.
+	deadHeaders = "Tranche-Dead-"
+	// natsHeaders begins the names of those by which a NATS server is told what to do.
+	natsHeaders = "Nats-"
+)

@@ -1,0 +1,158 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// discoverWait is how long services may take to say that they are there.
+	discoverWait = time.Second
+	// discoverEvery is how many rounds of the caretaker pass between two questions who listens.
+	discoverEvery = 2
+	// maxMadeConsumers bounds the consumers of one stream up to which a node makes more because somebody says that he
+	// listens: anybody may say that.
+	maxMadeConsumers = 1000
+)
+
+// takeCare does, while this node leads, what nobody waits for and what may take its time: it makes the consumers of
+// services that may not make their own, brings the settings of endpoints to their consumers, and removes messages that
+// are delivered no more.
+func (n *Node) takeCare(ctx context.Context) {
+	tick := time.NewTicker(n.cfg.CareInterval)
+	defer tick.Stop()
+	var sweep exhaustedSweep
+	for round := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if !n.leading.Load() || !n.nc.IsConnected() {
+			sweep = exhaustedSweep{}
+			continue
+		}
+		if err := n.careOnce(ctx, &sweep, round%discoverEvery == 0); err != nil && ctx.Err() == nil {
+			n.log.Warn("take care of the endpoints", zap.Error(err))
+		}
+		round++
+	}
+}
+
+func (n *Node) careOnce(ctx context.Context, sweep *exhaustedSweep, discover bool) error {
+	timed, cancel := context.WithTimeout(ctx, careTimeout)
+	defer cancel()
+	work, err := n.look(timed, endpoints.StreamWork, endpoints.WorkSubject("*"), workConsumer)
+	if err != nil {
+		return err
+	}
+	stage, err := n.look(timed, endpoints.StreamStage, endpoints.StageSubjects("*"), stageConsumer)
+	if err != nil {
+		return err
+	}
+	err = n.applySettings(timed, work)
+	if discover {
+		err = errors.Join(err, n.ensureListeners(timed, work, stage))
+	}
+	return errors.Join(err, n.sweepExhausted(timed, sweep, []consumersOf{work, stage}))
+}
+
+const careTimeout = 30 * time.Second
+
+// workConsumer and stageConsumer return the name of the consumer that a subject is for.
+func workConsumer(subject string) string {
+	return strings.TrimPrefix(subject, endpoints.WorkSubject(""))
+}
+
+func stageConsumer(subject string) string {
+	prefix, _ := strings.CutSuffix(endpoints.StageSubjects(""), ".>")
+	name, _, _ := strings.Cut(strings.TrimPrefix(subject, prefix), ".")
+	return name
+}
+
+// ensureListeners makes the consumers of endpoints that somebody listens on: a service with the least of permissions
+// may not make its own.
+func (n *Node) ensureListeners(ctx context.Context, work, stage consumersOf) error {
+	listeners, err := endpoints.Discover(ctx, n.nc, discoverWait)
+	if err != nil {
+		return err
+	}
+	var failed error
+	seen := map[string]bool{}
+	for _, l := range listeners {
+		if l.Stages > 0 && !seen["flow "+l.Endpoint] && mayMake(stage, l.Endpoint) {
+			seen["flow "+l.Endpoint] = true
+			failed = errors.Join(failed, endpoints.EnsureStageConsumer(ctx, n.js, l.Endpoint))
+		}
+		if seen[l.Endpoint] || !mayMake(work, l.Endpoint) {
+			continue
+		}
+		seen[l.Endpoint] = true
+		n.endpoints.forget(l.Endpoint) // it was known to be there, and is not
+		if _, err := n.ensureEndpoint(ctx, l.Endpoint); err != nil {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
+}
+
+// mayMake reports whether a consumer is missing and there is room for it.
+func mayMake(of consumersOf, endpoint string) bool {
+	return of.consumers[endpoint] == nil && len(of.consumers) < maxMadeConsumers
+}
+
+// applySettings brings what operators have set to the consumers, where the services look.
+func (n *Node) applySettings(ctx context.Context, work consumersOf) error {
+	settings, err := n.store.EndpointSettings(ctx)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, s := range settings {
+		info, want := work.consumers[s.Endpoint], settingsOf(s)
+		if info == nil || endpoints.SettingsOf(info) == want {
+			continue
+		}
+		failed = errors.Join(failed, n.applySetting(ctx, s))
+	}
+	return failed
+}
+
+// applySetting brings one endpoint's settings to its consumer, if it has one: whoever makes it later finds them.
+func (n *Node) applySetting(ctx context.Context, s workqueue.EndpointSetting) error {
+	consumer, err := n.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(s.Endpoint))
+	if err != nil {
+		return fmt.Errorf("set endpoint %s: %w", s.Endpoint, err)
+	}
+	if err := endpoints.SetConsumer(ctx, n.js, consumer, settingsOf(s)); err != nil {
+		return err
+	}
+	n.log.Info("endpoint set", zap.String("endpoint", s.Endpoint), zap.Int("concurrency", s.Concurrency))
+	return nil
+}
+
+// settings returns what operators have set for an endpoint.
+func (n *Node) settings(ctx context.Context, endpoint string) (endpoints.ConsumerSettings, error) {
+	all, err := n.store.EndpointSettings(ctx)
+	if err != nil {
+		return endpoints.ConsumerSettings{}, err
+	}
+	for _, s := range all {
+		if s.Endpoint == endpoint {
+			return settingsOf(s), nil
+		}
+	}
+	return endpoints.ConsumerSettings{}, nil
+}
+
+func settingsOf(s workqueue.EndpointSetting) endpoints.ConsumerSettings {
+	return endpoints.ConsumerSettings{Concurrency: s.Concurrency}
+}
