@@ -71,6 +71,7 @@ func runWrapped(ctx context.Context, j *job, stage int, inner wrapped) *SlotErro
 	if err == nil {
 		return nil
 	}
+	j.undecided = undecided(err)
 	// What fails a whole chunk is most often something that passes, such as a database that is down. An error that is not
 	// retryable would be halved at once, and each half's halves: twice as many calls as there are items.
 	return asSlotError(ctx, err, true)
@@ -95,7 +96,7 @@ func (w *Work) guard(ctx context.Context, n int) (err error) {
 		if value := recover(); value != nil {
 			failure, stack := panicked(value, true)
 			w.job.log.Error("a wrapper panicked", zap.Any("panic", value), zap.String("stack", stack))
-			err = failure
+			err = ownError{failure}
 		}
 	}()
 	called := false
@@ -185,6 +186,15 @@ func (w *Work) Answers() ([]Slot, error) {
 		return nil, fmt.Errorf("read the held answers of endpoint %s: %w", w.job.endpoint, err)
 	}
 	return slots, nil
+}
+
+// Errors returns how many items have been answered with an error so far, those among them whose payload did not fit the
+// handler's input.
+func (w *Work) Errors() int {
+	a := &w.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.errors
 }
 
 // SetTrace sets the W3C trace context that the reply, and in a flow the requests of this stage, will carry. Without it

@@ -39,7 +39,9 @@ type publication struct {
 	msg    *nats.Msg
 	future jetstream.PubAckFuture
 	epoch  int64 // of the streams, as known before publishing
-	weight int64 // of maxPendingBytes, held until the acknowledgement
+	// published is told once how the publication ended: nil when the request is in the stream.
+	published func(error)
+	weight    int64 // of maxPendingBytes, held until the acknowledgement
 }
 
 // publishAssigned publishes what is claimed. Once cut off it does nothing: what is left goes back with the session.
@@ -72,7 +74,9 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 // publishOne builds the request of a slice and publishes it. A slice whose items do not fit in one request is cut in
 // pieces that do.
 func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- publication) error {
-	request := endpoints.NewRequestBuilder(a.endpoint, n.metaOf(a), int(n.nc.MaxPayload()))
+	meta := endpoints.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
+		Generation: int(a.Generation), Mode: endpoints.ModeBatch}
+	request := endpoints.NewRequestBuilder(a.endpoint, meta, int(n.nc.MaxPayload()))
 	request.SetParams(a.params)
 	fits := true
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
@@ -91,22 +95,14 @@ func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- pu
 	if err := n.pending.Acquire(ctx, p.weight); err != nil {
 		return err
 	}
+	n.tracePublishing(ctx, &p)
 	if err := n.send(ctx, &p); err != nil {
 		n.pending.Release(p.weight)
+		p.published(err)
 		return err
 	}
 	published <- p // read until the publishers are done, so that what is held is released
 	return nil
-}
-
-// metaOf is what the headers of a slice's request say. What may have killed its services gets few deliveries.
-func (n *Node) metaOf(a assignment) endpoints.Meta {
-	meta := endpoints.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
-		Generation: int(a.Generation), Mode: endpoints.ModeBatch, Origin: n.name()}
-	if a.Suspect {
-		meta.Deliveries = endpoints.SuspectDeliveries
-	}
-	return meta
 }
 
 // send ensures that somebody can be handed the request, and publishes it without waiting for the acknowledgement.
@@ -200,9 +196,11 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 	for {
 		ack, err := await(ctx, p.future)
 		if err == nil {
+			p.published(nil)
 			return append(batch, workqueue.Sent{ID: p.ID, StreamSeq: int64(ack.Sequence), PipeEpoch: p.epoch})
 		}
 		if ctx.Err() != nil {
+			p.published(err)
 			return batch
 		}
 		n.log.Warn("publish; trying again", zap.Stringer("slice", p.ID), zap.Error(err))
@@ -210,6 +208,7 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 		n.Look()
 		for again := errors.New("not sent"); again != nil; {
 			if !sleep(ctx, republishPause) || time.Since(p.claimed) > workqueue.DefaultClaimTTL/2 {
+				p.published(err)
 				return batch
 			}
 			again = n.send(ctx, &p)

@@ -39,6 +39,11 @@ func rules() map[string]rule {
 		"internal/testenv":  {own: []string{"internal/embedded", "migrations"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
 		"internal/conformance": {own: []string{"endpoints", "internal/embedded"}, tests: servers},
+		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
+		"internal/tracing": {
+			own:   []string{"orchestrator", "endpoints", "endpoints/oteltrace"},
+			tests: append([]string{"workqueue"}, servers...),
+		},
 		"internal/api/...": {
 			own: append([]string{
 				"orchestrator", "gather", "endpoints", "internal/intake", "internal/api/...",
@@ -59,7 +64,7 @@ func rules() map[string]rule {
 		"cmd/...": {
 			own: append([]string{
 				"cmd/...", "internal/client", "internal/demo", "internal/api/...", "internal/intake", "internal/embedded",
-				"internal/conformance", "orchestrator", "gather", "endpoints",
+				"internal/conformance", "internal/tracing", "orchestrator", "gather", "endpoints",
 			}, store...),
 			tests: servers,
 		},

@@ -1,0 +1,79 @@
+package tracing
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/oteltrace"
+	"github.com/tranchehq/tranche/orchestrator"
+)
+
+// scope is the instrumentation scope of a node's spans.
+const scope = "github.com/tranchehq/tranche/orchestrator"
+
+// Attributes beside those of package oteltrace.
+const (
+	keyStep    = attribute.Key("tranche.step")
+	keyService = attribute.Key("tranche.service") // name@version instance
+	keySlots   = attribute.Key("tranche.slots")   // of a message of a reply
+	keyTaken   = attribute.Key("tranche.taken")   // of those
+	keyStale   = attribute.Key("tranche.stale")
+	keyFinal   = attribute.Key("tranche.final")
+)
+
+// Tracer records spans for a node with OpenTelemetry. It is an orchestrator.Tracer.
+type Tracer struct {
+	tracer trace.Tracer
+}
+
+// NewTracer returns a tracer whose spans go to a provider.
+func NewTracer(provider trace.TracerProvider) *Tracer { return &Tracer{tracer: provider.Tracer(scope)} }
+
+// Publishing implements orchestrator.Tracer. Its span is the root of a trace.
+func (t *Tracer) Publishing(
+	ctx context.Context, s orchestrator.TracedSlice,
+) (carried endpoints.Trace, end func(error)) {
+	ctx, span := t.tracer.Start(ctx, "publish "+s.Endpoint, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindProducer))
+	if span.IsRecording() {
+		span.SetAttributes(common(s.Endpoint, s.Run, s.Slice)...)
+		span.SetAttributes(keyStep.Int(s.Step), oteltrace.KeyAttempt.Int(s.Attempt),
+			oteltrace.KeyGeneration.Int(s.Generation), oteltrace.KeyItems.Int(s.Items))
+	}
+	return oteltrace.Inject(ctx), func(err error) { finish(span, err) }
+}
+
+// Recording implements orchestrator.Tracer. Its span is a child of the one that the reply carries.
+func (t *Tracer) Recording(
+	ctx context.Context, carried endpoints.Trace, r orchestrator.TracedReply,
+) (end func(orchestrator.TracedOutcome)) {
+	_, span := t.tracer.Start(oteltrace.Extract(ctx, carried), "record "+r.Endpoint,
+		trace.WithSpanKind(trace.SpanKindConsumer))
+	if span.IsRecording() {
+		span.SetAttributes(common(r.Endpoint, r.Run, r.Slice)...)
+		span.SetAttributes(keyService.String(r.Service), keySlots.Int(r.Slots), keyFinal.Bool(r.Final))
+	}
+	return func(out orchestrator.TracedOutcome) {
+		if span.IsRecording() {
+			span.SetAttributes(keyTaken.Int(out.Taken), keyStale.Bool(out.Stale))
+		}
+		finish(span, out.Err)
+	}
+}
+
+func common(endpoint string, run, slice uuid.UUID) []attribute.KeyValue {
+	return []attribute.KeyValue{oteltrace.KeySystem.String("nats"), oteltrace.KeyEndpoint.String(endpoint),
+		oteltrace.KeyRun.String(run.String()), oteltrace.KeySlice.String(slice.String())}
+}
+
+func finish(span trace.Span, err error) {
+	if err != nil {
+		span.RecordError(err)
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
+}

@@ -1,0 +1,134 @@
+package tracing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.uber.org/zap"
+)
+
+// FromEnvironment as Config.Endpoint has OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, say where
+// spans go. By themselves these variables turn nothing on.
+const FromEnvironment = "env"
+
+// DefaultService is Config.Service when it is not set.
+const DefaultService = "tranche"
+
+// defaultPath is where an OTLP receiver takes spans.
+const defaultPath = "/v1/traces"
+
+// Config says where spans go.
+type Config struct {
+	// Endpoint is the URL of an OTLP receiver over HTTP, such as http://127.0.0.1:4318, or FromEnvironment. Without a path
+	// spans go to /v1/traces there.
+	Endpoint string
+	// Ratio of slices that are traced, from 0 to 1. Replies follow the decision made for their slice.
+	Ratio float64
+	// Service and Version name this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES may say otherwise.
+	Service, Version string
+	Log              *zap.Logger // nil: none
+}
+
+func (c Config) withDefaults() Config {
+	c.Service = cmp.Or(c.Service, DefaultService)
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	if !(c.Ratio >= 0 && c.Ratio <= 1) { // also when it is no number
+		return fmt.Errorf("Config.Ratio is %v; it must be 0 to 1", c.Ratio)
+	}
+	if c.Endpoint == FromEnvironment {
+		return nil
+	}
+	u, err := url.Parse(c.Endpoint)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("Config.Endpoint %q is not a URL such as http://127.0.0.1:4318", c.Endpoint)
+	}
+	return nil
+}
+
+// options says where to, unless the environment does. Headers, certificates and time-outs always come from there, as
+// OTEL_EXPORTER_OTLP_HEADERS and so on.
+func (c Config) options() []otlptracehttp.Option {
+	if c.Endpoint == FromEnvironment {
+		return nil
+	}
+	u, err := url.Parse(c.Endpoint)
+	if err != nil { // validate has refused it
+		return nil
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = defaultPath
+	}
+	return []otlptracehttp.Option{otlptracehttp.WithEndpointURL(u.String())}
+}
+
+// Tracing records and exports spans until Stop.
+type Tracing struct {
+	provider *sdktrace.TracerProvider
+}
+
+// Start sets the export up. It does not wait for the receiver, which may come and go.
+func Start(ctx context.Context, c Config) (*Tracing, error) {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	about, err := resource.New(ctx, resource.WithAttributes(
+		attribute.String("service.name", c.Service), attribute.String("service.version", c.Version)),
+		resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
+		return nil, fmt.Errorf("tracing: describe this process (OTEL_RESOURCE_ATTRIBUTES): %w", err)
+	}
+	exporter, err := otlptracehttp.New(ctx, c.options()...)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	return &Tracing{provider: sdktrace.NewTracerProvider(
+		sdktrace.WithBatcher(&telling{SpanExporter: exporter, log: c.Log}), sdktrace.WithResource(about),
+		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(c.Ratio))))}, nil
+}
+
+// Tracer returns what records a node's spans.
+func (t *Tracing) Tracer() *Tracer { return NewTracer(t.provider) }
+
+// Stop exports what is waiting, as far as ctx allows. It may be called twice.
+func (t *Tracing) Stop(ctx context.Context) error {
+	if err := t.provider.Shutdown(ctx); err != nil {
+		return fmt.Errorf("stop tracing: the last spans may be lost: %w", err)
+	}
+	return nil
+}
+
+// repeatLog is how often a failure that goes on is mentioned again.
+const repeatLog = time.Minute
+
+// telling is an exporter that tells our log of failures. OpenTelemetry itself would write them to standard error, once
+// for each batch.
+type telling struct {
+	sdktrace.SpanExporter
+	log  *zap.Logger
+	told time.Time // batches are exported one at a time
+}
+
+// ExportSpans never fails: what is not taken is dropped.
+func (t *telling) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	err := t.SpanExporter.ExportSpans(ctx, spans)
+	if err != nil && time.Since(t.told) > repeatLog {
+		t.told = time.Now()
+		t.log.Warn("spans could not be exported and are dropped (--trace-otlp)", zap.Int("spans", len(spans)), zap.Error(err))
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package tracing_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
+	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"google.golang.org/protobuf/proto"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/tracing"
+	"github.com/tranchehq/tranche/orchestrator"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// receiver takes spans as a collector does.
+type receiver struct {
+	*httptest.Server
+	mu     sync.Mutex
+	paths  []string
+	header http.Header
+	took   []*otlp.ResourceSpans
+}
+
+func newReceiver(t *testing.T, status int) *receiver {
+	t.Helper()
+	r := &receiver{}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		var export collector.ExportTraceServiceRequest
+		if err == nil {
+			err = proto.Unmarshal(body, &export)
+		}
+		if err != nil {
+			t.Errorf("receive spans: %v", err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.paths, r.header = append(r.paths, req.URL.Path), req.Header
+		r.took = append(r.took, export.GetResourceSpans()...)
+		w.Header().Set("Content-Type", "application/x-protobuf")
+		w.WriteHeader(status)
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) spans() map[string]*otlp.Span {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := map[string]*otlp.Span{}
+	for _, resource := range r.took {
+		for _, scope := range resource.GetScopeSpans() {
+			for _, span := range scope.GetSpans() {
+				found[span.GetName()] = span
+			}
+		}
+	}
+	return found
+}
+
+func about(list []*common.KeyValue) map[string]string {
+	found := map[string]string{}
+	for _, kv := range list {
+		found[kv.GetKey()] = kv.GetValue().GetStringValue()
+	}
+	return found
+}
+
+func start(t *testing.T, c tracing.Config) *tracing.Tracing {
+	t.Helper()
+	tr, err := tracing.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+func stop(t *testing.T, tr *tracing.Tracing) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := tr.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// use records a span of each kind, the second within the first, as a reply would carry it.
+func use(tr *tracing.Tracing) (run uuid.UUID, carried endpoints.Trace) {
+	run = uuid.New()
+	var _ orchestrator.Tracer = tr.Tracer()
+	carried, published := tr.Tracer().Publishing(context.Background(), orchestrator.TracedSlice{Run: run, Slice: uuid.New(),
+		Endpoint: "statement", Attempt: 1, Generation: 1, Items: 5})
+	published(nil)
+	recorded := tr.Tracer().Recording(context.Background(), carried, orchestrator.TracedReply{Run: run,
+		Endpoint: "statement", Service: "x@1 y", Slots: 5, Final: true})
+	recorded(orchestrator.TracedOutcome{Taken: 5, Err: errors.New("no disk")})
+	return run, carried
+}
+
+func TestSpansReachAnOTLPReceiver(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, http.StatusOK)
+	tr := start(t, tracing.Config{Endpoint: r.URL, Ratio: 1, Version: "1.2.3"})
+	run, carried := use(tr)
+	stop(t, tr)
+	stop(t, tr)
+	spans := r.spans()
+	publish, record := spans["publish statement"], spans["record statement"]
+	if len(spans) != 2 || publish == nil || record == nil {
+		t.Fatalf("got %v", spans)
+	}
+	if string(record.GetParentSpanId()) != string(publish.GetSpanId()) || len(publish.GetParentSpanId()) != 0 ||
+		string(record.GetTraceId()) != string(publish.GetTraceId()) {
+		t.Errorf("the spans do not hang together: %v %v", publish, record)
+	}
+	if got := about(publish.GetAttributes())["tranche.run"]; got != run.String() {
+		t.Errorf("the run is %q", got)
+	}
+	if record.GetStatus().GetCode() != otlp.Status_STATUS_CODE_ERROR {
+		t.Errorf("status %v", record.GetStatus())
+	}
+	if carried.IsZero() || !strings.HasSuffix(carried.Parent, "-01") {
+		t.Errorf("the request carries %+v", carried)
+	}
+	if r.paths[0] != "/v1/traces" {
+		t.Errorf("path %s", r.paths[0])
+	}
+	if got := about(r.took[0].GetResource().GetAttributes()); got["service.name"] != "tranche" ||
+		got["service.version"] != "1.2.3" {
+		t.Errorf("the process is %v", got)
+	}
+}
+
+func TestPathIsKept(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, http.StatusOK)
+	tr := start(t, tracing.Config{Endpoint: r.URL + "/otlp/spans", Ratio: 1})
+	use(tr)
+	stop(t, tr)
+	if r.paths[0] != "/otlp/spans" {
+		t.Errorf("path %s", r.paths[0])
+	}
+}
+
+func TestRatioZeroExportsNothingAndStillCarriesATrace(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, http.StatusOK)
+	tr := start(t, tracing.Config{Endpoint: r.URL})
+	_, carried := use(tr)
+	stop(t, tr)
+	if len(r.spans()) != 0 || !strings.HasSuffix(carried.Parent, "-00") {
+		t.Errorf("got %v, the request carries %+v", r.spans(), carried)
+	}
+}
+
+func TestEnvironmentSaysWhere(t *testing.T) { // t.Setenv forbids t.Parallel
+	r := newReceiver(t, http.StatusOK)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", r.URL)
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
+	t.Setenv("OTEL_SERVICE_NAME", "bank")
+	tr := start(t, tracing.Config{Endpoint: tracing.FromEnvironment, Ratio: 1})
+	use(tr)
+	stop(t, tr)
+	if len(r.spans()) != 2 || r.header.Get("Authorization") != "secret" {
+		t.Errorf("got %v with %v", r.spans(), r.header)
+	}
+	if got := about(r.took[0].GetResource().GetAttributes())["service.name"]; got != "bank" {
+		t.Errorf("the process is %q", got)
+	}
+}
+
+func TestFailingReceiverIsToldOnce(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, http.StatusBadRequest)
+	core, logged := observer.New(zap.InfoLevel)
+	tr := start(t, tracing.Config{Endpoint: r.URL, Ratio: 1, Log: zap.New(core)})
+	use(tr)
+	stop(t, tr)
+	if got := logged.FilterMessageSnippet("could not be exported").Len(); got != 1 {
+		t.Errorf("told %d times: %v", got, logged.All())
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	for _, c := range []tracing.Config{
+		{}, {Endpoint: "127.0.0.1:4318"}, {Endpoint: "grpc://x:4317"}, {Endpoint: "http://"},
+		{Endpoint: "http://x:4318", Ratio: 1.1}, {Endpoint: "http://x:4318", Ratio: -0.1},
+		{Endpoint: "http://x:4318", Ratio: math.NaN()},
+	} {
+		if _, err := tracing.Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), "Config.") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestGarbageBeginsATraceOfItsOwn(t *testing.T) {
+	t.Parallel()
+	seen := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(seen))
+	tracing.NewTracer(provider).Recording(t.Context(), endpoints.Trace{Parent: "00-garbage"},
+		orchestrator.TracedReply{Endpoint: "x"})(orchestrator.TracedOutcome{})
+	if ended := seen.Ended(); len(ended) != 1 || ended[0].Parent().IsValid() {
+		t.Errorf("got %v", ended)
+	}
+}
