@@ -55,6 +55,10 @@ type answers struct {
 	total  int // slots in all messages
 	errors int // of those, with an error
 	closed bool
+	// unfinished says that the reply goes on elsewhere: a flow is suspended. There is no final message then.
+	unfinished bool
+	// faults are the ordinals whose error slots the handler has not decided.
+	faults map[int]bool
 	held   held  // what wrappers keep back
 	err    error // of the first message that could not be sent
 	sends  sync.WaitGroup
@@ -195,6 +199,9 @@ func (a *answers) message(body []byte) *nats.Msg {
 // send ends the reply: it sends the final message, with the failure that speaks for the items without a slot, if any,
 // and returns when JetStream has acknowledged every message of the reply. Answers that come later are refused.
 func (a *answers) send(failure *SlotError) error {
+	if a.unfinished {
+		return a.sendRest()
+	}
 	final := a.final(failure)
 	err := a.out.reserve(a.ctx, len(final.Data))
 	if err == nil {
@@ -212,6 +219,17 @@ func (a *answers) send(failure *SlotError) error {
 		a.buf = nil
 	}
 	return err
+}
+
+// sendRest sends what has been answered, and returns when JetStream has acknowledged it.
+func (a *answers) sendRest() error {
+	a.mu.Lock()
+	a.flush()
+	a.mu.Unlock()
+	a.sends.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.err
 }
 
 func (a *answers) final(failure *SlotError) *nats.Msg {

@@ -91,7 +91,7 @@ func (i *Item[In, Out]) Reply(result Out) {
 	err := appendResult(a.buf, &i.chunk.out)
 	if err != nil {
 		a.rollback()
-		a.fail(i.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		a.fault(i.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
 		return
 	}
 	a.end(i.Ordinal)
@@ -121,13 +121,23 @@ func (i *Item[In, Out]) answer(e *SlotError) {
 	}
 }
 
+// fault answers with an error that the handler has not decided.
+func (i *Item[In, Out]) fault(e *SlotError) {
+	a := &i.chunk.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if i.claim() {
+		a.fault(i.Ordinal, e)
+	}
+}
+
 // reject answers while the chunk is being made.
 func (i *Item[In, Out]) reject(e *SlotError) {
 	a := &i.chunk.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	i.answered = true
-	a.fail(i.Ordinal, e)
+	a.fault(i.Ordinal, e)
 }
 
 // claim reports whether the item may be answered now, and notes that it is. Called with answers.mu held.

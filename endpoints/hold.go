@@ -69,7 +69,7 @@ func (a *answers) unlessOverflowed(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.held.over != nil {
-		return a.held.over
+		return ownError{a.held.over}
 	}
 	return err
 }
@@ -162,7 +162,7 @@ func (a *answers) write(slot Slot) {
 		a.buf.Write(slot.Data)
 	} else if err := appendBinary(a.buf, &Binary{slot.ContentType, slot.Data}); err != nil {
 		a.rollback()
-		a.fail(slot.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		a.fault(slot.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
 		return
 	}
 	a.end(slot.Ordinal)
@@ -171,7 +171,7 @@ func (a *answers) write(slot Slot) {
 // end ends the slot of an ordinal, or puts an error in its place when it is too large.
 func (a *answers) end(ordinal int) {
 	if size, ok := a.commit(); !ok {
-		a.fail(ordinal, newSlotError(CodeResultTooLarge, fmt.Sprintf(
+		a.fault(ordinal, newSlotError(CodeResultTooLarge, fmt.Sprintf(
 			"the result takes %d bytes, and a message holds %d; raise the NATS server's max_payload (16 MiB count) or store "+
 				"the result elsewhere and reply with where it is", size, a.limit), false))
 	}

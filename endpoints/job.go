@@ -30,6 +30,10 @@ type job struct {
 	timeout  time.Duration
 	log      *zap.Logger
 	started  time.Time
+	// undecided says that the failure of the chunk is not one that the handler chose.
+	undecided bool
+	// fault is what a single request dies of once it is answered; nil when it does not.
+	fault *SlotError
 }
 
 // deal takes one request that is held all the way. It returns when the request has been dealt with.
@@ -52,7 +56,7 @@ func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []
 		request = nil // to answer there would be to speak for another endpoint
 	}
 	if request == nil {
-		e.refuse(from, h, err)
+		e.refuse(scope, from, h, body, err)
 		return 0, 0
 	}
 	j := e.newJob(scope, from, h, body, request)
@@ -61,7 +65,7 @@ func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []
 		e.refuseBody(j, err)
 	case from.delivered() > request.Deliveries:
 		j.log.Warn("a request was delivered many times and never answered; it goes back as failed")
-		e.settle(j, newSlotError(CodeDeliveries, "the chunk was delivered many times and never answered", true), nil)
+		e.giveUp(j, newSlotError(CodeDeliveries, "the chunk was delivered many times and never answered", true), nil)
 	default:
 		if e.serve(scope, j) {
 			return len(request.items), time.Since(j.started)
@@ -70,8 +74,8 @@ func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []
 	return 0, 0
 }
 
-// refuse gets rid of a request whose headers cannot be read: nobody can be told.
-func (e *endpointServer) refuse(from origin, h nats.Header, err error) {
+// refuse gets rid of a request whose headers cannot be read: there is nobody to answer.
+func (e *endpointServer) refuse(scope scope, from origin, h nats.Header, body []byte, err error) {
 	log := e.log.With(headerFields(h)...)
 	var bad *MalformedError
 	foreign := errors.As(err, &bad) && bad.Reason == ReasonVersion && h.Get(HeaderVersion) != ""
@@ -79,14 +83,23 @@ func (e *endpointServer) refuse(from origin, h nats.Header, err error) {
 		log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
 		return
 	}
-	log.Error("an unreadable request is dropped", zap.Error(err))
-	from.terminate(err)
+	log.Error("a request cannot be read, and does not say whom to tell", zap.Error(err))
+	// Whatever its mode: nobody else would ever know of it.
+	if !from.persisted() || e.bury(scope.sending, from, h, body, newSlotError(CodeBadRequest, err.Error(), false), log) {
+		from.terminate(err)
+	}
 }
 
 // refuseBody reports a request whose body cannot be read, and then gets rid of it.
 func (e *endpointServer) refuseBody(j *job, err error) {
 	j.log.Error("a request cannot be read", zap.Error(err))
-	e.settle(j, newSlotError(CodeBadRequest, err.Error(), false), err)
+	e.giveUp(j, refusal(err), err)
+}
+
+// giveUp answers a request that no handler has seen, and lets it go.
+func (e *endpointServer) giveUp(j *job, failure *SlotError, spoiled error) {
+	j.fault = failure
+	e.settle(j, failure, spoiled)
 }
 
 func (e *endpointServer) newJob(scope scope, from origin, h nats.Header, body []byte, request *request) *job {
@@ -102,6 +115,9 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 	ctx, cancel := context.WithCancelCause(scope.working)
 	defer cancel(nil)
 	j.answers.giveUp = cancel
+	if j.single() {
+		j.answers.hold() // nothing is told that another try may change
+	}
 	work := e.begin(j)
 	failure, begun := work.run(&jobContext{ctx, j}, e.slots, scope.stopping)
 	total := j.answers.close()
@@ -115,28 +131,40 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 	case total == len(j.request.items):
 		failure = nil // there is nothing left for it to speak for
 	}
-	e.settle(j, failure, nil)
+	if j.single() {
+		if !e.conclude(j, failure) {
+			return false
+		}
+	} else {
+		e.settle(j, failure, nil)
+	}
 	e.stats.add(len(j.request.items), j.answers.errors, time.Since(j.started))
 	return true
 }
 
-// settle sends the end of the reply and then lets the request go: as answered, or when spoiled says so as of no use.
-func (e *endpointServer) settle(j *job, failure *SlotError, spoiled error) {
+// settle sends the end of the reply, buries a single request that died, and then lets the request go: as answered, or
+// when spoiled says so as of no use. It reports whether all of that was done; otherwise the request is handed back.
+func (e *endpointServer) settle(j *job, failure *SlotError, spoiled error) bool {
 	if failure != nil && failure.Code == CodeDeliveries {
 		e.stats.givenUp.Add(1)
 	}
 	if err := j.answers.send(failure); err != nil {
 		j.log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
 		j.origin.handBack(handBackDelay)
-		return
+		return false
 	}
-	// JetStream has acknowledged every message of the reply. Only now may the request go: before, a crash would leave
-	// neither the reply nor the request.
+	// Whoever waits has the answer first, however full the stream of the letters is.
+	if j.fault != nil && j.single() && !e.bury(j.answers.ctx, j.origin, j.header, j.body, j.fault, j.log) {
+		return false
+	}
+	// JetStream has acknowledged every message of the reply, and the letter. Only now may the request go: before, a crash
+	// would leave neither them nor the request.
 	if spoiled != nil {
 		j.origin.terminate(spoiled)
-		return
+	} else {
+		j.origin.acknowledge()
 	}
-	j.origin.acknowledge()
+	return true
 }
 
 // jobContext is the context of a handler. It knows the job, for what the handler asks of others.

@@ -1,6 +1,9 @@
 package endpoints
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // origin is where a request came from, and where word goes of what became of it.
 type origin interface {
@@ -13,6 +16,10 @@ type origin interface {
 	terminate(reason error)
 	// delivered returns how often the request has been delivered, this time included.
 	delivered() int
+	// expires is when nobody will want the answer any more; zero when that is not known.
+	expires() time.Time
+	// letterID is the Nats-Msg-Id of the letter of a request that has none of its own.
+	letterID() string
 	// persisted reports whether the request outlives its service.
 	persisted() bool
 }
@@ -28,6 +35,22 @@ func (q queued) acknowledge()           { q.puller.tell(q.id, "acknowledge", ack
 func (q queued) terminate(reason error) { q.puller.tell(q.id, "terminate", terminate(reason)) }
 func (q queued) delivered() int         { return int(min(q.times, maxDelivered)) }
 func (q queued) persisted() bool        { return true }
+
+func (q queued) letterID() string {
+	return fmt.Sprintf("%s%s.%d.%d", deadID, q.puller.stream, q.id.sequence, q.id.stored)
+}
+
+func (q queued) expires() time.Time {
+	msg := q.puller.room.delivery(q.id).msg
+	if msg == nil {
+		return time.Time{}
+	}
+	ttl := parseTTL(msg.Headers().Get(HeaderTTL))
+	if ttl == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, q.id.stored).Add(ttl) // by the server's clock
+}
 
 func (q queued) handBack(after time.Duration) bool {
 	q.puller.tell(q.id, "hand back", handBack(after))

@@ -1,0 +1,161 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+)
+
+const (
+	// firstRetry is how long a single request rests after its first try, longestRetry how long after any.
+	firstRetry   = time.Second
+	longestRetry = 30 * time.Second
+	// buryPatience is how long a letter is tried before its request is handed back.
+	buryPatience = 5 * time.Second
+)
+
+// retryDelay is how long a request rests that has been tried so often: twice as long each time, more or less, so that
+// those that failed together do not come back together.
+func retryDelay(tries int) time.Duration {
+	d := longestRetry
+	if tries < 6 { // 2^5 seconds are over the longest
+		d = firstRetry << max(tries-1, 0)
+	}
+	return min(time.Duration(float64(d)*(0.75+rand.Float64()/2)), longestRetry)
+}
+
+// single reports whether the request is one for which somebody waits and which outlives this try.
+func (j *job) single() bool { return j.request.Mode == ModeSingle && j.origin.persisted() }
+
+// verdict says what a try at a single request has come to.
+type verdict struct {
+	failure *SlotError // what speaks for the items without an answer, if any
+	passing *SlotError // what may pass; nil when trying again would not help
+	fault   *SlotError // what the handler did not decide itself; nil when it has
+}
+
+// judge looks at what was answered, all of which is still held.
+func (j *job) judge(failure *SlotError, undecided bool) (v verdict, err error) {
+	slots, err := j.answers.heldSlots()
+	if err != nil {
+		return v, fmt.Errorf("read the held answers: %w", err)
+	}
+	for _, slot := range slots {
+		v.add(slot.Err, j.answers.isFault(slot.Ordinal))
+	}
+	if len(slots) < len(j.request.items) && failure == nil && !j.answers.unfinished {
+		failure, undecided = newSlotError(CodeUnanswered, "the handler left the item out", true), true
+	}
+	v.add(failure, undecided)
+	v.failure = failure
+	return v, nil
+}
+
+func (v *verdict) add(e *SlotError, undecided bool) {
+	if e == nil {
+		return
+	}
+	if e.Retry && v.passing == nil {
+		v.passing = e
+	}
+	if undecided && v.fault == nil {
+		v.fault = e
+	}
+}
+
+// conclude ends a try at a single request: it is tried again later, or answered, and buried when the handler did not
+// decide. It reports whether the request was answered.
+func (e *endpointServer) conclude(j *job, failure *SlotError) bool {
+	if over := j.answers.unlessOverflowed(nil); over != nil {
+		j.answers.settle(0, true)
+		failure = asSlotError(context.Background(), over, false)
+		j.fault = failure
+		return e.settle(j, failure, nil)
+	}
+	v, err := j.judge(failure, j.undecided)
+	if err != nil {
+		j.log.Error("what was answered cannot be read; the request is handed back", zap.Error(err))
+		j.origin.handBack(handBackDelay)
+		return false
+	}
+	if delay := retryDelay(j.origin.delivered()); v.passing != nil && !j.answers.unfinished && j.mayComeBack(delay) {
+		j.answers.settle(0, true)
+		j.log.Info("a single request is tried again later", zap.Duration("after", delay), zap.String("code", v.passing.Code))
+		j.origin.handBack(delay)
+		return false
+	}
+	j.answers.settle(0, false)
+	j.fault = v.fault
+	return e.settle(j, v.failure, nil)
+}
+
+// mayComeBack reports whether another try may follow after a while: deliveries are left, and somebody still waits then.
+func (j *job) mayComeBack(after time.Duration) bool {
+	expires := j.origin.expires()
+	return j.origin.delivered() < j.request.Deliveries && (expires.IsZero() || time.Now().Add(after).Before(expires))
+}
+
+// bury publishes a dead letter. It reports true once JetStream has acknowledged it; otherwise the request has been handed
+// back.
+func (e *endpointServer) bury(
+	ctx context.Context, from origin, h nats.Header, body []byte, fault *SlotError, log *zap.Logger,
+) bool {
+	svc := e.service
+	letter := newDeadLetter(e.name, h, body, obituary{cause: fault, deliveries: from.delivered(), service: svc.identity,
+		at: time.Now(), id: from.letterID()}, int(svc.nc.MaxPayload()))
+	log = log.With(zap.String("cause", fault.Code), zap.Int("deliveries", from.delivered()))
+	ctx, cancel := context.WithTimeout(ctx, buryPatience)
+	defer cancel()
+	if err := svc.outbox.publish(ctx, letter); err != nil {
+		log.Error("a dead letter could not be sent; the request is handed back", zap.Error(err))
+		from.handBack(handBackDelay)
+		return false
+	}
+	log.Warn("a request is dead; see tranche dlq")
+	return true
+}
+
+// parseTTL reads the time to live of a message as the server does: a number of seconds, or a duration. It is 0 for
+// anything else, "never" among it.
+func parseTTL(value string) time.Duration {
+	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil && seconds > 0 {
+		return time.Duration(seconds) * time.Second
+	}
+	if d, err := time.ParseDuration(value); err == nil && d > 0 {
+		return d
+	}
+	return 0
+}
+
+// ownError is an error of the SDK's making: the handler has decided nothing.
+type ownError struct{ error }
+
+func (e ownError) Unwrap() error { return e.error }
+
+// undecided reports whether an error speaks for something that a handler did not decide by Fail or Retry.
+func undecided(err error) bool {
+	var own ownError
+	var slot *SlotError
+	return errors.As(err, &own) || !errors.As(err, &slot)
+}
+
+// fault writes the error slot of an ordinal whose handler has not decided it.
+func (a *answers) fault(ordinal int, e *SlotError) {
+	if a.faults == nil {
+		a.faults = map[int]bool{}
+	}
+	a.faults[ordinal] = true
+	a.fail(ordinal, e)
+}
+
+func (a *answers) isFault(ordinal int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.faults[ordinal]
+}
