@@ -1,0 +1,132 @@
+package endpointstest
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+// inbox takes in replies and puts them together.
+type inbox struct {
+	kit *Kit
+
+	mu       sync.Mutex
+	open     map[answer]*Reply
+	expected map[answer]int // slots, once the final message is there
+	complete map[uuid.UUID][]*Reply
+	arrived  chan struct{} // closed and replaced whenever one is complete
+}
+
+// answer is an instance's reply to a slice. One instance may answer a slice several times, but not at the same time.
+type answer struct {
+	slice   uuid.UUID
+	service string
+}
+
+func newInbox(k *Kit) *inbox {
+	k.t.Helper()
+	b := &inbox{kit: k, open: map[answer]*Reply{}, expected: map[answer]int{}, complete: map[uuid.UUID][]*Reply{},
+		arrived: make(chan struct{})}
+	ctx, cancel := k.wait()
+	defer cancel()
+	consumer, err := endpoints.EnsureRecorder(ctx, k.js)
+	if err != nil {
+		k.t.Fatalf("endpointstest: %v", err)
+	}
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(64))
+	if err != nil {
+		k.t.Fatalf("endpointstest: read replies: %v", err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			msg, err := messages.Next()
+			if err != nil {
+				return // it was stopped
+			}
+			b.take(msg)
+		}
+	}()
+	k.t.Cleanup(func() {
+		messages.Stop()
+		<-done
+	})
+	return b
+}
+
+func (b *inbox) take(msg jetstream.Msg) {
+	reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), endpoints.Limits{})
+	_ = msg.Ack() // lost with the server only, which ends with the test
+	if err != nil {
+		b.kit.t.Errorf("endpointstest: a reply on %s cannot be read: %v", msg.Subject(), err)
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	of := answer{reply.Slice, reply.Service}
+	whole := b.open[of]
+	if whole == nil {
+		whole = &Reply{Service: reply.Service}
+		b.open[of], b.expected[of] = whole, -1
+	}
+	whole.Messages++
+	whole.Slots = append(whole.Slots, reply.Slots...)
+	if reply.Answered >= 0 {
+		whole.Failure, whole.Header, b.expected[of] = reply.Failure, msg.Headers(), reply.Answered
+	}
+	if b.expected[of] != len(whole.Slots) {
+		return
+	}
+	delete(b.open, of)
+	delete(b.expected, of)
+	slices.SortFunc(whole.Slots, func(x, y endpoints.Slot) int { return cmp.Compare(x.Ordinal, y.Ordinal) })
+	b.complete[reply.Slice] = append(b.complete[reply.Slice], whole)
+	close(b.arrived)
+	b.arrived = make(chan struct{})
+}
+
+// next returns the first reply to a request that nobody has had yet.
+func (b *inbox) next(ctx context.Context, patience time.Duration, r *Request) (*Reply, bool) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		reply, arrived := b.pop(r.Slice)
+		if reply != nil {
+			reply.Request = r
+			return reply, true
+		}
+		select {
+		case <-arrived:
+		case <-timer.C:
+			return nil, false
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
+}
+
+func (b *inbox) pop(slice uuid.UUID) (*Reply, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	replies := b.complete[slice]
+	if len(replies) == 0 {
+		return nil, b.arrived
+	}
+	b.complete[slice] = replies[1:]
+	return replies[0], nil
+}
+
+// forget drops the replies to a slice that nobody has asked for.
+func (b *inbox) forget(slice uuid.UUID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.complete, slice)
+}

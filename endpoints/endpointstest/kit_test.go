@@ -1,0 +1,200 @@
+package endpointstest_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/endpointstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type account struct {
+	Balance int `json:"balance"`
+}
+
+type statement struct {
+	Closing int    `json:"closing"`
+	Year    string `json:"year"`
+}
+
+func closeBooks(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
+	for _, item := range chunk.Items() {
+		switch {
+		case item.In.Balance < 0:
+			item.Fail("overdrawn", "the balance is %d", item.In.Balance)
+		case item.In.Balance > 0:
+			item.Reply(statement{item.In.Balance, chunk.Param("year")})
+		}
+	}
+	return nil
+}
+
+func serveBooks(svc *endpoints.Service) error {
+	return endpoints.HandleList(svc, "books", closeBooks)
+}
+
+func TestSend(t *testing.T) {
+	t.Parallel()
+	kit := endpointstest.New(t)
+	kit.Serve(serveBooks)
+	reply := kit.Send("books", endpointstest.Param("year", "2026"),
+		endpointstest.Item("A", account{120}), endpointstest.Item("B", account{-3}),
+		endpointstest.ItemAt(7, "C", account{}), endpointstest.Item("D", "no account"))
+	if got := endpointstest.Result[statement](t, reply, "A"); got != (statement{120, "2026"}) {
+		t.Errorf("A is %+v", got)
+	}
+	if err := reply.Err("B"); err == nil || err.Code != "overdrawn" || err.Retry {
+		t.Errorf("B has error %v", err)
+	}
+	if err := reply.Err("D"); err == nil || err.Code != endpoints.CodeBadPayload {
+		t.Errorf("D has error %v", err)
+	}
+	if got := reply.LeftOut(); !slices.Equal(got, []string{"C"}) {
+		t.Errorf("left out: %q", got)
+	}
+	if slot, ok := reply.Slot("D"); !ok || slot.Ordinal != 8 || reply.Failure != nil || reply.Messages != 1 {
+		t.Errorf("got %+v", reply)
+	}
+}
+
+func TestRedeliverAndReissue(t *testing.T) {
+	t.Parallel()
+	kit := endpointstest.New(t)
+	var calls atomic.Int32
+	kit.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleList(svc, "count", func(_ context.Context, chunk *endpoints.Chunk[int, string]) error {
+			call := calls.Add(1)
+			for _, item := range chunk.Items() {
+				item.Reply(fmt.Sprintf("%d/%d/%d", call, chunk.Meta().Attempt, item.In))
+			}
+			return nil
+		})
+	})
+	first := kit.Send("count", endpointstest.Item("A", 1), endpointstest.Item("B", 2))
+	again := kit.Redeliver(first.Request)
+	next := kit.Reissue(first.Request, "B")
+	for _, want := range []struct {
+		reply       *endpointstest.Reply
+		key, result string
+	}{{first, "A", "1/1/1"}, {again, "A", "2/1/1"}, {again, "B", "2/1/2"}, {next, "B", "3/2/2"}} {
+		if got := endpointstest.Result[string](t, want.reply, want.key); got != want.result {
+			t.Errorf("%s is %s, want %s", want.key, got, want.result)
+		}
+	}
+	if again.Request.Slice != first.Request.Slice || next.Request.Slice == first.Request.Slice || len(next.Slots) != 1 {
+		t.Errorf("the slices are %v, %v, %v", first.Request.Slice, again.Request.Slice, next.Request.Slice)
+	}
+}
+
+func TestKillBetween(t *testing.T) {
+	t.Parallel()
+	kit := endpointstest.New(t)
+	one := kit.Serve(serveBooks)
+	kill := kit.KillBetween("books", 0)
+	pending := kit.Post("books", endpointstest.Item("A", account{1}))
+	if got := pending.Wait(); len(got.Slots) != 1 { // it was sent before the crash
+		t.Errorf("got %+v", got)
+	}
+	if dead := kill.Wait(); dead != one {
+		t.Error("another instance died")
+	}
+	two := one.Restart()
+	if got := pending.Wait(); len(got.Slots) != 1 { // delivered again
+		t.Errorf("got %+v", got)
+	}
+	two.Stop()
+}
+
+func TestKillBeforeReply(t *testing.T) {
+	t.Parallel()
+	kit := endpointstest.New(t)
+	kit.Serve(serveBooks)
+	kit.Serve(serveBooks)
+	kill := kit.KillBeforeReply("books")
+	reply := kit.Send("books", endpointstest.Item("A", account{1}))
+	dead := kill.Wait()
+	if len(reply.Slots) != 1 {
+		t.Errorf("got %+v", reply)
+	}
+	dead.Kill() // twice is once
+	dead.Stop()
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	kit := endpointstest.New(t)
+	entered, release := make(chan struct{}, 2), make(chan struct{})
+	slow := func(svc *endpoints.Service) error {
+		return endpoints.HandleList(svc, "slow", func(_ context.Context, chunk *endpoints.Chunk[int, int]) error {
+			entered <- struct{}{}
+			<-release
+			for _, item := range chunk.Items() {
+				item.Reply(item.In)
+			}
+			return nil
+		})
+	}
+	first := kit.Serve(slow)
+	pending := kit.Post("slow", endpointstest.Item("A", 1))
+	<-entered
+	first.Kill()
+	first.Restart()
+	<-entered
+	close(release)
+	if reply := pending.Wait(); reply.Messages != 1 || len(reply.Slots) != 1 {
+		t.Errorf("got %+v", reply)
+	}
+}
+
+func TestStub(t *testing.T) {
+	t.Parallel()
+	kit := endpointstest.New(t)
+	stub := kit.Stub("accounts", func(asked []endpointstest.Asked) ([]endpoints.Slot, error) {
+		return []endpoints.Slot{
+			asked[0].Answer(account{5}), asked[1].Retry("busy", "later"), asked[2].Fail("gone", "no such account"),
+			asked[3].Answer(endpoints.Binary{ContentType: "image/png", Data: []byte("png")}),
+		}, endpoints.Retry("db_down", "no connection")
+	})
+	reply := kit.Send("accounts", endpointstest.Item("A", 1), endpointstest.Item("B", 2), endpointstest.Item("C", 3),
+		endpointstest.Item("D", 4), endpointstest.Item("E", 5))
+	if got := endpointstest.Result[account](t, reply, "A"); got.Balance != 5 {
+		t.Errorf("A is %+v", got)
+	}
+	if got := endpointstest.Result[endpoints.Binary](t, reply, "D"); string(got.Data) != "png" {
+		t.Errorf("D is %+v", got)
+	}
+	for key, code := range map[string]string{"B": "busy", "C": "gone", "E": "db_down"} {
+		if err := reply.Err(key); err == nil || err.Code != code || err.Retry != (key != "C") {
+			t.Errorf("%s has error %v", key, err)
+		}
+	}
+	requests := stub.Requests()
+	if len(requests) != 1 || len(requests[0]) != 5 || requests[0][1].Key != "B" || string(requests[0][1].Payload) != "2" {
+		t.Errorf("the stub was asked %+v", requests)
+	}
+}
+
+func TestSeveralMessages(t *testing.T) {
+	t.Parallel()
+	kit := endpointstest.New(t, endpointstest.MaxPayload(64<<10))
+	kit.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleList(svc, "big", func(_ context.Context, chunk *endpoints.Chunk[int, string]) error {
+			for _, item := range chunk.Items() {
+				item.Reply(strings.Repeat("x", 30<<10))
+			}
+			return nil
+		})
+	})
+	reply := kit.Send("big", endpointstest.Item("A", 1), endpointstest.Item("B", 2), endpointstest.Item("C", 3))
+	if len(reply.Slots) != 3 || reply.Messages < 2 || len(reply.LeftOut()) != 0 {
+		t.Errorf("%d slots in %d messages", len(reply.Slots), reply.Messages)
+	}
+}

@@ -1,0 +1,217 @@
+package endpointstest
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+// Part is a part of a request: an item, or what the request says about all of them.
+type Part func(*draft)
+
+type draft struct {
+	meta   endpoints.Meta
+	items  []item
+	params map[string]string
+	header nats.Header
+}
+
+type item struct {
+	ordinal int
+	key     string
+	payload any
+}
+
+// Item is an item, with any value that can be written as JSON as its payload. Its ordinal is one above that of the item
+// before, from 0.
+func Item(key string, payload any) Part {
+	return func(d *draft) {
+		next := 0
+		if n := len(d.items); n > 0 {
+			next = d.items[n-1].ordinal + 1
+		}
+		d.items = append(d.items, item{next, key, payload})
+	}
+}
+
+// ItemAt is an item with an ordinal.
+func ItemAt(ordinal int, key string, payload any) Part {
+	return func(d *draft) { d.items = append(d.items, item{ordinal, key, payload}) }
+}
+
+// Param sets a parameter of the run.
+func Param(name, value string) Part {
+	return func(d *draft) {
+		if d.params == nil {
+			d.params = map[string]string{}
+		}
+		d.params[name] = value
+	}
+}
+
+// Header sets a header, such as traceparent.
+func Header(name, value string) Part {
+	return func(d *draft) { d.header[name] = []string{value} }
+}
+
+// Meta changes what the request's headers say: the run, the generation, the mode.
+func Meta(change func(*endpoints.Meta)) Part {
+	return func(d *draft) { change(&d.meta) }
+}
+
+// Request is a request that was sent.
+type Request struct {
+	endpoints.Meta
+	Endpoint string
+	Keys     map[int]string // of the items, by ordinal
+
+	draft draft
+	msg   *nats.Msg
+}
+
+func (k *Kit) request(endpoint string, parts []Part) *Request {
+	k.t.Helper()
+	d := draft{header: nats.Header{}}
+	d.meta = endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: endpoints.ModeBatch}
+	for _, part := range parts {
+		part(&d)
+	}
+	return k.build(endpoint, d)
+}
+
+func (k *Kit) build(endpoint string, d draft) *Request {
+	k.t.Helper()
+	r := &Request{Meta: d.meta, Endpoint: endpoint, Keys: map[int]string{}, draft: d}
+	builder := endpoints.NewRequestBuilder(endpoint, d.meta, int(k.nc.MaxPayload()))
+	if len(d.params) > 0 {
+		builder.SetParams(k.encode("the parameters", d.params))
+	}
+	for _, item := range d.items {
+		payload := k.encode("the payload of item "+item.key, item.payload)
+		if !builder.Add(item.ordinal, item.key, payload) {
+			k.t.Fatalf("endpointstest: item %s does not fit the request to endpoint %s: a message has %d bytes", item.key,
+				endpoint, k.nc.MaxPayload())
+		}
+		r.Keys[item.ordinal] = item.key
+	}
+	r.msg = builder.Msg()
+	maps.Copy(r.msg.Header, d.header)
+	return r
+}
+
+func (k *Kit) encode(what string, value any) []byte {
+	k.t.Helper()
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		k.t.Fatalf("endpointstest: %s cannot be written as JSON: %v", what, err)
+	}
+	return encoded
+}
+
+// Send sends a request and returns the reply to it.
+func (k *Kit) Send(endpoint string, parts ...Part) *Reply {
+	k.t.Helper()
+	return k.Post(endpoint, parts...).Wait()
+}
+
+// Post sends a request and does not wait for the reply.
+func (k *Kit) Post(endpoint string, parts ...Part) *Pending {
+	k.t.Helper()
+	return k.post(k.request(endpoint, parts))
+}
+
+// Redeliver delivers a request again, as JetStream does when a delivery was not acknowledged, and returns the reply to
+// this delivery.
+func (k *Kit) Redeliver(r *Request) *Reply {
+	k.t.Helper()
+	return k.PostAgain(r).Wait()
+}
+
+// PostAgain is Redeliver without the wait.
+func (k *Kit) PostAgain(r *Request) *Pending {
+	k.t.Helper()
+	k.inbox.forget(r.Slice)
+	again := *r
+	again.msg = nats.NewMsg(r.msg.Subject)
+	again.msg.Header, again.msg.Data = maps.Clone(r.msg.Header), r.msg.Data
+	// Under its own id the stream would take it for a repeated publish and drop it.
+	again.msg.Header.Set(endpoints.HeaderMsgID, uuid.NewString())
+	return k.post(&again)
+}
+
+// Reissue asks for items of a request again, as a node does when they were left out or may be tried again: in a new
+// slice, as the next attempt. No key means all items.
+func (k *Kit) Reissue(r *Request, keys ...string) *Reply {
+	k.t.Helper()
+	return k.PostReissue(r, keys...).Wait()
+}
+
+// PostReissue is Reissue without the wait.
+func (k *Kit) PostReissue(r *Request, keys ...string) *Pending {
+	k.t.Helper()
+	d := r.draft
+	d.meta.Slice, d.meta.Root = uuid.New(), uuid.Nil
+	d.meta.Attempt++
+	if len(keys) > 0 {
+		d.items = slices.DeleteFunc(slices.Clone(d.items), func(i item) bool { return !slices.Contains(keys, i.key) })
+		if len(d.items) != len(keys) {
+			k.t.Fatalf("endpointstest: the request has not all of the items %q", keys)
+		}
+	}
+	return k.post(k.build(r.Endpoint, d))
+}
+
+func (k *Kit) post(r *Request) *Pending {
+	k.t.Helper()
+	ctx, cancel := k.wait()
+	defer cancel()
+	if _, err := k.js.PublishMsg(ctx, r.msg); err != nil {
+		k.t.Fatalf("endpointstest: send a request to endpoint %s: %v", r.Endpoint, err)
+	}
+	return &Pending{kit: k, Request: r}
+}
+
+// Pending is a request without its reply yet.
+type Pending struct {
+	Request *Request
+	kit     *Kit
+}
+
+// Wait returns the next reply to the request that is complete. It ends the test when none comes.
+func (p *Pending) Wait() *Reply {
+	p.kit.t.Helper()
+	reply, ok := p.kit.inbox.next(p.kit.ctx, p.kit.patience, p.Request)
+	if !ok {
+		p.kit.t.Fatal(p.kit.explain(p.Request))
+	}
+	return reply
+}
+
+// explain says why there is no reply.
+func (k *Kit) explain(r *Request) string {
+	text := fmt.Sprintf("endpointstest: in %s no reply of endpoint %s to a request with %d items",
+		k.patience, r.Endpoint, len(r.Keys))
+	ctx, cancel := k.wait()
+	defer cancel()
+	consumer, err := k.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(r.Endpoint))
+	if err != nil {
+		text += ": no instance has served the endpoint: Serve one"
+	} else {
+		info := consumer.CachedInfo()
+		text += fmt.Sprintf(": %d requests wait to be fetched, %d are at work, %d were delivered again",
+			info.NumPending, info.NumAckPending, info.NumRedelivered)
+		if info.NumWaiting == 0 && info.NumPending > 0 {
+			text += "; no instance serves the endpoint now: Serve one"
+		}
+	}
+	for _, line := range k.Log() {
+		text += "\n    " + line
+	}
+	return text
+}

@@ -1,0 +1,188 @@
+package endpointstest
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const ackPrefix = "$JS.ACK."
+
+// tap is a connection of an instance that reads along. It lets whole messages pass, or none of one.
+type tap struct {
+	net.Conn
+	instance *Instance
+
+	writing sync.Mutex
+	out     []byte // of a message that is not complete
+	subs    []string
+	dying   *Kill // what Write is to end the instance for
+	in      incoming
+}
+
+func newTap(conn net.Conn, instance *Instance) *tap {
+	return &tap{Conn: conn, instance: instance, in: incoming{instance: instance, pongs: make(chan struct{}, 1)}}
+}
+
+// Read implements net.Conn.
+func (t *tap) Read(p []byte) (int, error) {
+	n, err := t.Conn.Read(p)
+	t.in.read(p[:n])
+	return n, err
+}
+
+// Write implements net.Conn. It passes on what is complete, and ends where a message may not pass.
+func (t *tap) Write(p []byte) (int, error) {
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	t.out = append(t.out, p...)
+	passed := 0
+	for {
+		op, size := nextOp(t.out[passed:])
+		if size == 0 {
+			break
+		}
+		if op.published && !t.instance.sends(op.subject, op.body) {
+			return 0, t.die(passed)
+		}
+		if op.subscribed != "" {
+			t.subs = append(t.subs, op.subscribed)
+		}
+		if op.published && strings.HasPrefix(op.subject, ackPrefix) {
+			t.instance.settled(op.subject, op.body)
+		}
+		passed += size
+	}
+	if _, err := t.Conn.Write(t.out[:passed]); err != nil {
+		return 0, err
+	}
+	t.out = append(t.out[:0], t.out[passed:]...)
+	return len(p), nil
+}
+
+// die ends the instance, with what stood before the message that may not pass still sent.
+func (t *tap) die(passed int) error {
+	if t.dying != nil {
+		_, _ = t.Conn.Write(t.out[:passed]) // an error would be that of a connection which is to be cut anyway
+		t.instance.bury(t)
+		t.dying.done(t.instance)
+		t.dying = nil
+	}
+	return io.ErrClosedPipe
+}
+
+// quiet has the server send nothing more, and returns when all that it has sent was read.
+func (t *tap) quiet(patience time.Duration) {
+	var end []byte
+	for _, sid := range t.subs {
+		end = append(end, "UNSUB "+sid+"\r\n"...)
+	}
+	select {
+	case <-t.in.pongs: // an old one
+	default:
+	}
+	_ = t.SetWriteDeadline(time.Now().Add(patience))
+	if _, err := t.Conn.Write(append(end, "PING\r\n"...)); err != nil {
+		return
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-t.in.pongs:
+	case <-timer.C:
+	}
+}
+
+// op is one operation of the NATS client protocol.
+type op struct {
+	published      bool // PUB or HPUB
+	delivered      bool // MSG or HMSG
+	pong           bool
+	subscribed     string // the id of a subscription
+	subject, reply string
+	body           []byte
+}
+
+// nextOp reads the operation at the start of b, and returns how many bytes it takes; 0 when it is not complete.
+func nextOp(b []byte) (op, int) {
+	end := bytes.Index(b, []byte("\r\n"))
+	if end < 0 {
+		return op{}, 0
+	}
+	var o op
+	words := strings.Fields(string(b[:end]))
+	size := end + len("\r\n")
+	if len(words) == 1 && strings.EqualFold(words[0], "PONG") {
+		o.pong = true
+	}
+	if len(words) < 3 {
+		return o, size
+	}
+	headers := 0
+	switch strings.ToUpper(words[0]) {
+	case "PUB": // subject [reply] size
+		o.published = true
+	case "HPUB": // subject [reply] header-size size
+		o.published, headers = true, 1
+	case "MSG": // subject sid [reply] size
+		o.delivered = true
+	case "HMSG": // subject sid [reply] header-size size
+		o.delivered, headers = true, 1
+	case "SUB": // subject [queue] sid
+		o.subscribed = words[len(words)-1]
+		return o, size
+	default:
+		return o, size
+	}
+	o.subject = words[1]
+	first := 2
+	if o.delivered {
+		first = 3
+	}
+	if len(words) == first+headers+2 {
+		o.reply = words[first]
+	}
+	total, err := strconv.Atoi(words[len(words)-1])
+	if err != nil || len(b) < size+total+len("\r\n") {
+		return op{}, 0
+	}
+	before := 0
+	if headers > 0 {
+		before, _ = strconv.Atoi(words[len(words)-2]) // the server checks it
+	}
+	o.body = b[size+before : size+total]
+	return o, size + total + len("\r\n")
+}
+
+// incoming reads along what the server sends.
+type incoming struct {
+	instance *Instance
+	pongs    chan struct{}
+	rest     []byte
+}
+
+func (in *incoming) read(p []byte) {
+	in.rest = append(in.rest, p...)
+	passed := 0
+	for {
+		op, size := nextOp(in.rest[passed:])
+		if size == 0 {
+			break
+		}
+		if op.delivered && strings.HasPrefix(op.reply, ackPrefix) {
+			in.instance.delivered(op.subject, op.reply)
+		}
+		if op.pong {
+			select {
+			case in.pongs <- struct{}{}:
+			default:
+			}
+		}
+		passed += size
+	}
+	in.rest = append(in.rest[:0], in.rest[passed:]...)
+}
