@@ -1,6 +1,10 @@
 package endpoints
 
-import "github.com/nats-io/nats.go"
+import (
+	"errors"
+
+	"github.com/nats-io/nats.go"
+)
 
 // request is a list request as it came: payloads are raw and alias the body.
 type request struct {
@@ -15,11 +19,14 @@ type rawItem struct {
 	payload []byte
 }
 
-// parseRequest reads a message from StreamWork. The error is always a *MalformedError. When only the body is at fault
-// the request is returned with it, without items, so that the fault can be reported to whoever asked.
+// parseRequest reads a message from StreamWork. The error is always a *MalformedError. When only the body is at fault,
+// or how many endpoints wait for one another, the request is returned with it, without items, so that the fault can be reported to whoever asked.
 func parseRequest(h nats.Header, body []byte, limits Limits) (*request, error) {
 	limits = limits.withDefaults()
 	meta, err := parseMeta(h)
+	if bad, ok := errors.AsType[*MalformedError](err); ok && bad.Reason == ReasonStack {
+		return &request{Meta: meta, params: map[string]string{}}, about(meta, err)
+	}
 	if err != nil {
 		return nil, about(meta, err)
 	}

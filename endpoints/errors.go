@@ -18,6 +18,7 @@ const (
 	ReasonTooMany  = "too_many" // more slots or items than a slice can have
 	ReasonJSON     = "json"     // the body is not valid JSON, or not valid UTF-8
 	ReasonSlot     = "slot"     // a slot or an item is not of the described shape
+	ReasonStack    = "stack"    // too many endpoints wait for one another
 	ReasonFinal    = "final"    // Tranche-Final contradicts the body
 )
 

@@ -23,8 +23,15 @@ func (i ItemInfo) Params() map[string]string { return maps.Clone(i.params) }
 
 // IdempotencyKey is the same for every attempt at the item in one generation of its run, and differs after a re-run. A
 // service whose work must not be done twice remembers it together with that work.
+//
+// In a request of a flow it ends with the stack: what a flow has asked for an item is another thing to do than the item
+// itself, and than what another stage asks.
 func (i ItemInfo) IdempotencyKey() string {
-	return fmt.Sprintf("%s/%d/%d/%d", i.Run, i.Step, i.Ordinal, i.Generation)
+	key := fmt.Sprintf("%s/%d/%d/%d", i.Run, i.Step, i.Ordinal, i.Generation)
+	if i.Stack == "" {
+		return key
+	}
+	return key + "/" + string(i.Stack)
 }
 
 // ItemOf returns the item that a HandleEach handler was called for, given the handler's context or one made from it.

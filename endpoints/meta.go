@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"errors"
 	"strconv"
 
 	"github.com/google/uuid"
@@ -124,7 +125,10 @@ func (m *Meta) readAsker(read *headerReader) {
 	if m.ReplyTo, err = ParseReturn(h.Get(HeaderReplyTo)); err != nil {
 		read.fail("%s: %v", HeaderReplyTo, err)
 	}
-	if m.Stack, err = ParseStack(h.Get(HeaderStack)); err != nil {
+	m.Stack, err = ParseStack(h.Get(HeaderStack))
+	if deep, ok := errors.AsType[*MalformedError](err); ok && read.err == nil {
+		read.err = deep // the only thing wrong: the asker can be told
+	} else if err != nil {
 		read.fail("%s: %v", HeaderStack, err)
 	}
 }

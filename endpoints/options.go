@@ -26,6 +26,7 @@ type options struct {
 	timeout     time.Duration
 	flushBytes  int
 	compress    int
+	revision    string
 	wrap        []Wrapper
 }
 
@@ -57,6 +58,8 @@ func newOptions(concurrency int, list []Option) (options, error) {
 		return o, fmt.Errorf("Timeout is %s; it must be positive", o.timeout)
 	case o.flushBytes < 1:
 		return o, errors.New("FlushBytes must be positive")
+	case !validRevision(o.revision):
+		return o, fmt.Errorf("Revision is %.80q; use up to %d printable ASCII characters", o.revision, maxRevision)
 	case o.compress < 0:
 		return o, errors.New("Compress must not be negative")
 	case slices.ContainsFunc(o.wrap, func(w Wrapper) bool { return w == nil }):

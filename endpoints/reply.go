@@ -43,15 +43,23 @@ type Reply struct {
 //
 // It checks the shape only. Whether the ordinals were asked for, or stand twice, is for the caller to see.
 func ParseReply(subject string, h nats.Header, body []byte, limits Limits) (*Reply, error) {
+	endpoint, err := endpointOf(subject, replyPrefix)
+	if err != nil {
+		meta, _ := parseMeta(h) // for the ids, as far as they can be read
+		return nil, about(meta, err)
+	}
+	return parseReplyOf(endpoint, h, body, limits)
+}
+
+// parseReplyOf reads a message that the endpoint has sent as a reply, wherever to.
+func parseReplyOf(endpoint string, h nats.Header, body []byte, limits Limits) (*Reply, error) {
 	limits = limits.withDefaults()
 	meta, err := parseMeta(h)
 	if err != nil {
 		return nil, about(meta, err)
 	}
-	reply := &Reply{Meta: meta, Service: cleanMessage(cut(h.Get(HeaderService), maxServiceName)), Answered: -1}
-	if reply.Endpoint, err = endpointOf(subject, replyPrefix); err != nil {
-		return nil, about(meta, err)
-	}
+	reply := &Reply{Meta: meta, Endpoint: endpoint, Answered: -1,
+		Service: cleanMessage(cut(h.Get(HeaderService), maxServiceName))}
 	if err := reply.parseBody(h, body, limits); err != nil {
 		return nil, about(meta, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 )
 
 // endpointServer serves one endpoint: it has requests fetched and handles each.
@@ -20,6 +21,7 @@ type endpointServer struct {
 	setting *setting
 	stats   stats
 	work    *puller // of requests
+	flow    *flow   // nil unless the endpoint has stages
 }
 
 // scope is the span of one Run. stopping ends first, then working, then sending.
@@ -30,10 +32,23 @@ type scope struct {
 }
 
 // run serves until ctx ends and every message held has been dealt with.
-func (e *endpointServer) run(ctx context.Context, scope scope) error { return e.work.run(ctx, scope) }
+func (e *endpointServer) run(ctx context.Context, scope scope) error {
+	if e.flow == nil {
+		return e.work.run(ctx, scope)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return e.flow.replies.run(ctx, scope) })
+	group.Go(func() error { return e.work.run(ctx, scope) })
+	return group.Wait()
+}
 
 // held returns how many messages are at work or wait their turn.
-func (e *endpointServer) held() int { return e.work.room.len() }
+func (e *endpointServer) held() int {
+	if e.flow == nil {
+		return e.work.room.len()
+	}
+	return e.work.room.len() + e.flow.replies.room.len()
+}
 
 // prepare sets up the reply to a request.
 func (e *endpointServer) prepare(sending context.Context, a *answers, meta Meta, trace Trace) {

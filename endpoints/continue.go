@@ -1,0 +1,265 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+)
+
+const (
+	// changedDelay is how long a reply rests whose chunk another version of the service has suspended; maxChanged is how
+	// often it does before the chunk is given up.
+	changedDelay = time.Second
+	maxChanged   = 5
+)
+
+// continuation is a reply that takes a chunk on to its next stage, from its delivery to its acknowledgement.
+type continuation struct {
+	flow   *flow
+	scope  scope
+	origin queued
+	msg    *nats.Msg
+	log    *zap.Logger
+
+	reply stageReply
+	id    flowID
+	state *stored
+	from  *suspended
+	parts []string // of the chunk, beside its state
+}
+
+// deal takes one reply to what the flow has asked all the way.
+func (f *flow) deal(scope scope, id requestID, msg jetstream.Msg) (items int, took time.Duration) {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return 0, 0 // hold would have refused it
+	}
+	c := &continuation{flow: f, scope: scope, origin: queued{f.replies, id, meta.NumDelivered},
+		msg: &nats.Msg{Subject: msg.Subject(), Header: msg.Headers(), Data: msg.Data()}, log: f.server.log}
+	if err := c.read(); err != nil {
+		c.refuse(err)
+		return 0, 0
+	}
+	started := time.Now()
+	items, err = c.take(scope.sending)
+	switch {
+	case errors.Is(err, errNoState):
+		f.stale.Add(1)
+		c.log.Debug("a reply came to a chunk that has gone on; it is dropped", zap.Error(err))
+		c.origin.acknowledge()
+	case err != nil:
+		c.log.Warn("a reply could not be taken; it is handed back", zap.Error(err))
+		c.origin.handBack(handBackDelay)
+	}
+	return items, time.Since(started)
+}
+
+// refuse gets rid of a reply that nobody waits for, or not from there.
+func (c *continuation) refuse(why error) {
+	c.flow.refused.Add(1)
+	c.log.Error("a reply to a flow is refused", zap.String("subject", c.msg.Subject), zap.Error(why))
+	c.origin.terminate(why)
+}
+
+// read reads the message and holds it against its subject.
+func (c *continuation) read() error {
+	to, ok := parseReturn(c.msg.Subject)
+	if !ok || to.Asker != c.flow.server.name {
+		return malformed(ReasonSubject, "subject %.200q leads to no stage of this flow", c.msg.Subject)
+	}
+	reply, err := parseReplyOf(to.Callee, c.msg.Header, c.msg.Data, c.flow.server.service.limits)
+	if err != nil {
+		return err
+	}
+	var request int
+	c.id, request = splitSlice(reply.Slice)
+	c.reply = stageReply{reply, request}
+	if request != to.Request {
+		return about(reply.Meta, malformed(ReasonHeader, "%s is of request %d, and the subject of request %d", HeaderSlice,
+			request, to.Request))
+	}
+	c.log = c.log.With(zap.Stringer("run", reply.Run), zap.Stringer("flow", c.id), zap.Int("stage", to.Stage))
+	return nil
+}
+
+// take finds the chunk that the reply is for, and takes it on when nothing else is missing. An error means that the
+// message has not been dealt with.
+func (c *continuation) take(ctx context.Context) (items int, err error) {
+	f := c.flow
+	if f.recent.isDone(c.id) {
+		return 0, fmt.Errorf("chunk %s: %w", c.id, errDone)
+	}
+	if c.state, err = f.store.read(ctx, c.id); err != nil {
+		return 0, err
+	}
+	if c.from, err = decodeSuspended(c.state.body, f.server.service.limits); err == nil {
+		err = f.continues(c.from)
+	}
+	switch {
+	case err != nil:
+		return 0, c.changed(err)
+	case c.fits() != nil:
+		c.refuse(c.fits())
+		return 0, nil
+	case c.origin.delivered() > c.deliveries():
+		c.log.Warn("a reply was delivered many times and its stage never ended; the chunk goes back as failed")
+		return 0, c.giveUp(newSlotError(CodeDeliveries, fmt.Sprintf("stage %d of flow %s was begun many times and never ended",
+			c.from.Stage, f.server.name), true))
+	}
+	return c.gather(ctx)
+}
+
+// continues reports whether this version of the service can take the chunk on.
+func (f *flow) continues(s *suspended) error {
+	if s.Stages != f.stages || s.Revision != f.server.options.revision {
+		return fmt.Errorf("the chunk was suspended by a flow of %d stages, revision %.80q; this one has %d, revision %q",
+			s.Stages, s.Revision, f.stages, f.server.options.revision)
+	}
+	return nil
+}
+
+// fits reports whether the reply is one that the chunk waits for, from the endpoint that was asked.
+func (c *continuation) fits() error {
+	to, _ := parseReturn(c.msg.Subject)
+	switch {
+	case to.Stage != c.from.Stage:
+		return malformed(ReasonSubject, "it is for stage %d; the chunk waits for stage %d", to.Stage, c.from.Stage)
+	case to.Request >= len(c.from.Requests):
+		return malformed(ReasonSubject, "it answers request %d; there are %d", to.Request, len(c.from.Requests))
+	case to.Callee != c.from.Requests[to.Request].Endpoint:
+		return malformed(ReasonSubject, "endpoint %s answers what endpoint %s was asked", to.Callee,
+			c.from.Requests[to.Request].Endpoint)
+	}
+	return nil
+}
+
+// gather waits for no reply: it either runs the stage, or leaves the reply where the last one will find it.
+func (c *continuation) gather(ctx context.Context) (items int, err error) {
+	f := c.flow
+	g := &gathering{store: &f.store, id: c.id, from: c.from, waiting: c.from.waiting(),
+		limits: f.server.service.limits, crash: f.step}
+	replies, err := g.take(ctx, partName(c.origin.id), c.reply, c.msg)
+	c.parts = g.parts
+	if err != nil {
+		return 0, err
+	}
+	if replies == nil || !f.recent.begin(c.id) {
+		// What the message says is stored, or known, or another delivery of it is being dealt with here; that one comes
+		// again if it fails.
+		f.step("before ack of part")
+		c.origin.acknowledge()
+		return 0, nil
+	}
+	done := false
+	defer func() { f.recent.end(c.id, done) }()
+	done, err = c.run(g, replies)
+	return len(c.from.Items), err
+}
+
+// job returns the job that answers the asker.
+func (c *continuation) job() (*job, error) {
+	meta, err := parseMeta(c.state.header)
+	if err != nil {
+		return nil, fmt.Errorf("who asked for chunk %s: %w", c.id, err)
+	}
+	r := &request{Meta: meta, params: map[string]string{}}
+	if c.from != nil && c.from.Params != nil {
+		r.params = c.from.Params
+	}
+	j := c.flow.server.newJob(c.scope, c.origin, c.state.header, nil, r)
+	j.answers.total, _ = strconv.Atoi(c.state.header.Get(headerFlowAnswered)) // 0 is as good as any, if it is spoilt
+	return j, nil
+}
+
+// deliveries is after how many the asker wants the chunk given up.
+func (c *continuation) deliveries() int {
+	meta, err := parseMeta(c.state.header)
+	if err != nil {
+		return DefaultDeliveries
+	}
+	return meta.Deliveries
+}
+
+// run takes the chunk through its stage. It returns false when the message comes again.
+func (c *continuation) run(g *gathering, replies []stageReply) (done bool, err error) {
+	j, err := c.job()
+	if err != nil {
+		return false, err
+	}
+	w := &flowWork{flow: c.flow, job: j, stage: c.from.Stage, total: c.from.Total, failure: c.from.Failure.slotError()}
+	if w.sheet, err = c.flow.reopen(w, c.from); err != nil {
+		return false, c.changed(err)
+	}
+	w.merge(c.from, g.waiting, replies)
+	ctx, cancel := context.WithCancelCause(c.scope.working)
+	defer cancel(nil)
+	j.answers.giveUp = cancel
+	failure, begun := w.run(&jobContext{ctx, j}, c.flow.server.slots, c.scope.stopping)
+	total := j.answers.close()
+	switch {
+	case !begun, total == c.from.Answered && failure != nil && failure.Code == CodeShutdown && c.from.Failure == nil:
+		c.origin.handBack(2 * settle) // nothing was done: another instance can have it
+		return false, nil
+	case total >= c.from.Total:
+		failure = nil // there is nothing left for it to speak for
+	}
+	c.flow.step("stage run")
+	if !c.settle(j, failure) {
+		return false, nil
+	}
+	c.flow.server.stats.add(len(c.from.Items), j.answers.errors, time.Since(j.started))
+	return true, nil
+}
+
+// settle sends what is to be sent, removes the state and lets the message go.
+func (c *continuation) settle(j *job, failure *SlotError) bool {
+	if err := j.answers.send(failure); err != nil {
+		j.log.Error("the reply could not be sent; the stage is handed back", zap.Error(err))
+		c.origin.handBack(handBackDelay)
+		return false
+	}
+	c.flow.step("answered")
+	// All that follows from this state has been acknowledged by JetStream. A reply that comes again finds nothing to do.
+	c.clear()
+	c.flow.step("state removed")
+	c.origin.acknowledge()
+	return true
+}
+
+// clear removes the state, and what was parked for it.
+func (c *continuation) clear() {
+	for n := range c.state.parts {
+		c.parts = append(c.parts, strconv.Itoa(n))
+	}
+	c.flow.store.remove(c.id, c.parts...)
+}
+
+// giveUp answers the asker with a failure that speaks for all that is not answered.
+func (c *continuation) giveUp(failure *SlotError) error {
+	j, err := c.job()
+	if err != nil {
+		return err
+	}
+	if c.settle(j, failure) {
+		c.flow.recent.end(c.id, true)
+	}
+	return nil
+}
+
+// changed leaves a chunk that this version cannot take on to other instances for a while, and then gives it up.
+func (c *continuation) changed(why error) error {
+	if c.origin.times <= maxChanged {
+		c.log.Info("a suspended chunk is left to instances of another version", zap.Error(why))
+		c.origin.handBack(changedDelay)
+		return nil
+	}
+	c.log.Warn("no instance can take a suspended chunk on; it goes back as failed", zap.Error(why))
+	return c.giveUp(newSlotError(CodeFlowChanged, fmt.Sprintf("flow %s has changed since the chunk was suspended: %v",
+		c.flow.server.name, why), true))
+}

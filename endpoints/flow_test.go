@@ -1,0 +1,563 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+type memory struct {
+	N     int   `json:"n"`
+	Trail []int `json:"trail,omitempty"`
+}
+
+type chunkMemory struct {
+	Stages int `json:"stages"`
+}
+
+type numberStage = Stage[number, square, memory, chunkMemory]
+
+var (
+	toDouble = To[number, number]("double")
+	toSquare = To[number, square]("square")
+)
+
+func doubleOf(_ context.Context, in number) (number, error) {
+	if in.N == 13 {
+		return number{}, Fail("unlucky", "no %d", in.N)
+	}
+	return number{2 * in.N}, nil
+}
+
+// services runs HandleEach endpoints double and square.
+func (b *bundle) callees() {
+	b.t.Helper()
+	svc := b.service()
+	check(b.t, HandleEach(svc, "double", doubleOf))
+	check(b.t, HandleEach(svc, "square", squares))
+	b.run(svc)
+}
+
+// threeStages doubles and then squares.
+func threeStages() []func(context.Context, *numberStage) error {
+	return []func(context.Context, *numberStage) error{
+		func(_ context.Context, s *numberStage) error {
+			s.Shared.Stages++
+			for _, item := range s.Items() {
+				item.State.N = item.In.N
+				toDouble.Ask(item, number{item.In.N})
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			s.Shared.Stages++
+			for _, item := range s.Items() {
+				if item.In.N != 0 {
+					return errors.New("a payload came to stage 1")
+				}
+				item.State.Trail = append(item.State.Trail, toDouble.Answer(item).N)
+				toSquare.Ask(item, number{toDouble.Answer(item).N})
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			if s.Shared.Stages != 2 || s.Number() != 2 {
+				return fmt.Errorf("shared state %+v in stage %d", s.Shared, s.Number())
+			}
+			for _, item := range s.Items() {
+				if len(item.State.Trail) != 1 || item.State.Trail[0] != 2*item.State.N {
+					item.Fail("state", "%+v", item.State)
+					continue
+				}
+				item.Reply(toSquare.Answer(item))
+			}
+			return nil
+		},
+	}
+}
+
+// checkThreeStages holds a reply of threeStages against what it should be.
+func checkThreeStages(t *testing.T, w *whole, items int) {
+	t.Helper()
+	if w.answered != items || w.failure != nil || len(w.slots) != items {
+		t.Fatalf("answered %d of %d, failure %v", w.answered, items, w.failure)
+	}
+	for i := range items {
+		if i == 13 {
+			if e := w.slots[i].Err; e == nil || *e != (SlotError{"unlucky", "no 13", false}) {
+				t.Errorf("slot 13: %v", e)
+			}
+			continue
+		}
+		if want := fmt.Sprintf(`{"square":%d}`, 4*i*i); string(w.slots[i].Data) != want {
+			t.Fatalf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
+		}
+	}
+}
+
+// left returns how many messages there are in a stream.
+func (b *bundle) left(stream string) int {
+	b.t.Helper()
+	s, err := b.js.Stream(b.ctx, stream)
+	check(b.t, err)
+	info, err := s.Info(b.ctx)
+	check(b.t, err)
+	return int(info.State.Msgs)
+}
+
+// nothingLeft waits until no stream of flows has anything.
+func (b *bundle) nothingLeft() {
+	b.t.Helper()
+	for _, stream := range []string{StreamWork, StreamStage, StreamFlow} {
+		eventually(b.t, stream+" is empty", func() bool { return b.left(stream) == 0 })
+	}
+}
+
+func TestFlowTakesAChunkThroughThreeStages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", threeStages()))
+	stop := b.run(svc)
+	checkThreeStages(t, b.reply("flow", numbers(500)), 500)
+	b.nothingLeft()
+	check(t, stop())
+}
+
+func TestFlowsAskFlowsThreeDeep(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	var mu sync.Mutex
+	keys := map[string]bool{}
+	check(t, HandleEach(svc, "leaf", func(ctx context.Context, in number) (number, error) {
+		info := ItemOf(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		keys[strings.TrimPrefix(info.IdempotencyKey(), info.Run.String())] = true
+		if info.Root == info.Slice || info.Key != fmt.Sprintf("KEY-%d", info.Ordinal) || info.Param("year") != "2026" {
+			return number{}, fmt.Errorf("info is %+v", info)
+		}
+		return number{in.N + 1}, nil
+	}))
+	names := []string{"leaf", "a", "b", "c"}
+	for n, name := range names[1:] {
+		below := To[number, number](names[n])
+		check(t, HandleFlow(svc, name, []func(context.Context, *Stage[number, number, None, None]) error{
+			func(_ context.Context, s *Stage[number, number, None, None]) error {
+				for _, item := range s.Items() {
+					below.Ask(item, item.In)
+				}
+				return nil
+			},
+			func(_ context.Context, s *Stage[number, number, None, None]) error {
+				for _, item := range s.Items() {
+					item.Reply(number{below.Answer(item).N * 10})
+				}
+				return nil
+			},
+		}))
+	}
+	b.run(svc)
+	builder := NewRequestBuilder("c", newMeta(), 1<<20)
+	builder.SetParams([]byte(`{"year":"2026"}`))
+	for _, item := range numbers(20) {
+		builder.Add(item.ordinal, fmt.Sprintf("KEY-%d", item.ordinal), []byte(item.json))
+	}
+	b.publish(builder.Msg())
+	for _, w := range b.collect(1) {
+		for i := range 20 {
+			if want := fmt.Sprintf(`{"n":%d}`, (i+1)*1000); string(w.slots[i].Data) != want {
+				t.Fatalf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
+			}
+		}
+	}
+	if !keys["/0/7/1/c:1,b:1,a:1"] || len(keys) != 20 {
+		t.Errorf("idempotency keys: %v", keys)
+	}
+	b.nothingLeft()
+}
+
+func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
+		func(_ context.Context, s *numberStage) error {
+			for n, item := range s.Items() {
+				item.State.N = item.In.N
+				switch n % 6 {
+				case 0:
+					item.Reply(square{1})
+				case 1:
+					item.Fail("bad", "no")
+				case 2:
+					item.Retry("busy", "later")
+				case 3:
+					item.Next()
+				case 4:
+					toDouble.Ask(item, number{item.In.N})
+				} // 5 is forgotten
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				if toDouble.Asked(item) != (item.State.N%6 == 4) {
+					return fmt.Errorf("item %d", item.State.N)
+				}
+				item.State.N += 1000
+				item.Next()
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				item.Reply(square{item.State.N})
+			}
+			return nil
+		},
+	}))
+	b.run(svc)
+	w := b.reply("flow", append(numbers(12), payload{12, `{"n":"x"}`}))
+	want := map[int]string{0: `{"square":1}`, 3: `{"square":1003}`, 4: `{"square":1004}`, 6: `{"square":1}`,
+		9: `{"square":1009}`, 10: `{"square":1010}`, 1: "bad", 2: "busy", 7: "bad", 8: "busy", 12: CodeBadPayload}
+	for i, text := range want {
+		if s, ok := w.slots[i]; !ok || string(s.Data) != text && (s.Err == nil || s.Err.Code != text) {
+			t.Errorf("slot %d is %s %v, want %s", i, s.Data, s.Err, text)
+		}
+	}
+	if w.answered != len(want) || len(w.slots) != len(want) || w.failure != nil {
+		t.Errorf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
+	}
+}
+
+func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	more := toDouble.As("more")
+	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, []int, None, None]) error{
+		func(_ context.Context, s *Stage[number, []int, None, None]) error {
+			for _, item := range s.Items() {
+				toDouble.Ask(item, item.In)
+				toDouble.Ask(item, number{-1}) // dropped
+				toSquare.Ask(item, item.In)
+				if item.In.N != 5 {
+					more.Ask(item, number{item.In.N + 1})
+				}
+			}
+			return nil
+		},
+		func(_ context.Context, s *Stage[number, []int, None, None]) error {
+			for _, item := range s.Items() {
+				item.Reply([]int{toDouble.Answer(item).N, toSquare.Answer(item).Square, more.Answer(item).N})
+			}
+			return nil
+		},
+	}))
+	b.run(svc)
+	w := b.reply("flow", numbers(10))
+	for i := range 10 {
+		third := 2 * (i + 1)
+		if i == 5 {
+			third = 0
+		}
+		if want := fmt.Sprintf("[%d,%d,%d]", 2*i, i*i, third); string(w.slots[i].Data) != want {
+			t.Errorf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
+		}
+	}
+	b.nothingLeft()
+}
+
+func TestKeptErrorsAreSeen(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	kept := toDouble.KeepErrors()
+	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				kept.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				if err := kept.Err(item); err != nil {
+					item.Fail("kept", "%s %d", err.Code, kept.Answer(item).N)
+					continue
+				}
+				item.Reply(square{kept.Answer(item).N})
+			}
+			return nil
+		},
+	}))
+	b.run(svc)
+	w := b.reply("flow", []payload{{12, `{"n":12}`}, {13, `{"n":13}`}})
+	if e := w.slots[13].Err; e == nil || e.Message != "unlucky 0" || string(w.slots[12].Data) != `{"square":24}` {
+		t.Errorf("slots are %v", w.slots)
+	}
+}
+
+func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleList(svc, "double", func(_ context.Context, chunk *Chunk[number, number]) error {
+		chunk.Items()[0].Reply(number{7})
+		return Fail("db_down", "no connection")
+	}))
+	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				if item.In.N == 3 {
+					item.Next()
+					continue
+				}
+				toDouble.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				item.Reply(square{toDouble.Answer(item).N})
+			}
+			return nil
+		},
+	}))
+	b.run(svc)
+	w := b.reply("flow", numbers(5))
+	if w.answered != 2 || len(w.slots) != 2 || w.failure == nil ||
+		*w.failure != (SlotError{"db_down", "double: db_down: no connection", false}) && *w.failure != (SlotError{"db_down", "double: no connection", false}) {
+		t.Errorf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
+	}
+	if string(w.slots[0].Data) != `{"square":7}` || string(w.slots[3].Data) != `{"square":0}` {
+		t.Errorf("slots %v", w.slots)
+	}
+}
+
+func TestAFailureIsCarriedThroughLaterStages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleList(svc, "double", func(_ context.Context, chunk *Chunk[number, number]) error {
+		chunk.Items()[0].Reply(number{7})
+		return Retry("db_down", "no connection")
+	}))
+	check(t, HandleEach(svc, "square", squares))
+	check(t, HandleFlow(svc, "flow", threeStagesOfAny()))
+	b.run(svc)
+	w := b.reply("flow", numbers(5))
+	if w.answered != 1 || w.failure == nil || w.failure.Code != "db_down" || !w.failure.Retry ||
+		string(w.slots[0].Data) != `{"square":49}` {
+		t.Errorf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
+	}
+}
+
+// threeStagesOfAny is threeStages without a look at the state.
+func threeStagesOfAny() []func(context.Context, *numberStage) error {
+	stages := threeStages()
+	stages[2] = func(_ context.Context, s *numberStage) error {
+		for _, item := range s.Items() {
+			item.Reply(toSquare.Answer(item))
+		}
+		return nil
+	}
+	return stages
+}
+
+func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	flow := func(name string, last func(s *numberStage) error) {
+		check(t, HandleFlow(svc, name, []func(context.Context, *numberStage) error{
+			func(_ context.Context, s *numberStage) error {
+				for _, item := range s.Items() {
+					toDouble.Ask(item, item.In)
+				}
+				return nil
+			},
+			func(_ context.Context, s *numberStage) error { return last(s) },
+		}))
+	}
+	flow("error", func(s *numberStage) error {
+		s.Items()[0].Reply(square{1})
+		return errors.New("plain")
+	})
+	flow("panic", func(*numberStage) error { panic("no such thing") })
+	flow("beyond", func(s *numberStage) error {
+		toDouble.Ask(s.Items()[0], number{})
+		s.Items()[1].Next()
+		return nil
+	})
+	flow("misfit", func(s *numberStage) error {
+		wrong := To[number, string]("double")
+		for _, item := range s.Items() {
+			_ = wrong.Answer(item)
+			item.Reply(square{})
+		}
+		return nil
+	})
+	b.run(svc)
+	if w := b.reply("error", numbers(3)); w.answered != 1 || w.failure == nil ||
+		*w.failure != (SlotError{CodeHandlerError, "plain", true}) {
+		t.Errorf("error: %+v %v", w, w.failure)
+	}
+	if w := b.reply("panic", numbers(3)); w.answered != 0 || w.failure == nil || w.failure.Code != CodePanic {
+		t.Errorf("panic: %+v %v", w, w.failure)
+	}
+	w := b.reply("beyond", numbers(3))
+	if w.answered != 2 || w.slots[0].Err.Code != CodeNoNextStage || w.slots[1].Err.Code != CodeNoNextStage {
+		t.Errorf("beyond: %+v", w)
+	}
+	w = b.reply("misfit", numbers(2))
+	if w.answered != 2 || w.slots[0].Err == nil || w.slots[0].Err.Code != CodeBadAnswer {
+		t.Errorf("misfit: %+v", w)
+	}
+}
+
+func TestBinaryAnswers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "pdf", func(_ context.Context, in number) (any, error) {
+		if in.N == 0 {
+			return Binary{"application/pdf", []byte("%PDF")}, nil
+		}
+		return in, nil
+	}))
+	pdf := To[number, Binary]("pdf")
+	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, string, None, None]) error{
+		func(_ context.Context, s *Stage[number, string, None, None]) error {
+			for _, item := range s.Items() {
+				pdf.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *Stage[number, string, None, None]) error {
+			for _, item := range s.Items() {
+				item.Reply(pdf.Answer(item).ContentType + " " + string(pdf.Answer(item).Data))
+			}
+			return nil
+		},
+	}))
+	b.run(svc)
+	w := b.reply("flow", numbers(2))
+	if string(w.slots[0].Data) != `"application/pdf %PDF"` || string(w.slots[1].Data) != `"application/json {\"n\":1}"` {
+		t.Errorf("slots %s, %s", w.slots[0].Data, w.slots[1].Data)
+	}
+}
+
+func TestQuestionsAndStatesOfAnySize(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
+	type big struct{ Text string }
+	text := func(n int) string { return strings.Repeat("x", n) }
+	ask := To[big, int]("length")
+	svc := b.service()
+	check(t, HandleEach(svc, "length", func(_ context.Context, in big) (int, error) { return len(in.Text), nil }))
+	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, int, big, None]) error{
+		func(_ context.Context, s *Stage[number, int, big, None]) error {
+			for _, item := range s.Items() {
+				item.State.Text = text(item.In.N)
+				size := item.In.N
+				if item.In.N > 1<<20 {
+					size = 1
+				}
+				ask.Ask(item, big{text(size)})
+			}
+			return nil
+		},
+		func(_ context.Context, s *Stage[number, int, big, None]) error {
+			for _, item := range s.Items() {
+				item.Reply(ask.Answer(item) + len(item.State.Text))
+			}
+			return nil
+		},
+	}))
+	b.run(svc)
+	var items []payload
+	for i := range 20 {
+		items = append(items, payload{i, `{"n":20000}`}) // ten requests, and a state of seven parts
+	}
+	items = append(items, payload{20, `{"n":70000}`}, payload{21, fmt.Sprintf(`{"n":%d}`, MaxState)},
+		payload{22, `{"n":2000000}`})
+	w := b.reply("flow", items)
+	for i := range 20 {
+		if string(w.slots[i].Data) != "40000" {
+			t.Errorf("slot %d is %s %v", i, w.slots[i].Data, w.slots[i].Err)
+		}
+	}
+	if e := w.slots[20].Err; e == nil || e.Code != CodeQueryTooLarge || e.Retry {
+		t.Errorf("slot 20: %v", e)
+	}
+	if e := w.slots[21].Err; e == nil || e.Code != CodeStateTooLarge || e.Retry {
+		t.Errorf("slot 21: %v", e)
+	}
+	if string(w.slots[22].Data) != "2000001" || w.answered != 23 {
+		t.Errorf("slot 22 is %s, answered %d", w.slots[22].Data, w.answered)
+	}
+	b.nothingLeft()
+
+	items = items[:0]
+	for i := range 3 {
+		items = append(items, payload{i, fmt.Sprintf(`{"n":%d}`, MaxState*2/5)})
+	}
+	items = append(items, payload{3, `{"n":"x"}`})
+	w = b.reply("flow", items)
+	if w.answered != 1 || w.failure == nil || w.failure.Code != CodeStateTooLarge || w.failure.Retry {
+		t.Errorf("answered %d, failure %v", w.answered, w.failure)
+	}
+}
+
+func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	self := To[number, number]("self")
+	check(t, HandleFlow(svc, "self", []func(context.Context, *Stage[number, number, None, None]) error{
+		func(_ context.Context, s *Stage[number, number, None, None]) error {
+			for _, item := range s.Items() {
+				self.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *Stage[number, number, None, None]) error {
+			for _, item := range s.Items() {
+				item.Reply(self.Answer(item))
+			}
+			return nil
+		},
+	}))
+	check(t, HandleEach(svc, "deep", squares))
+	b.run(svc)
+	w := b.reply("self", numbers(2))
+	e := w.slots[0].Err
+	if e == nil || e.Code != CodeStackTooDeep || e.Retry || !strings.Contains(e.Message, strings.Repeat("self:1,", 15)) {
+		t.Errorf("slot 0: %v", e)
+	}
+
+	meta := newMeta()
+	meta.Stack = Stack(strings.Join(slices.Repeat([]string{"x:1"}, MaxStack+1), ","))
+	builder := NewRequestBuilder("deep", meta, 1<<20)
+	builder.Add(0, "k", []byte("{}"))
+	b.publish(builder.Msg())
+	w = b.collect(1)[meta.Slice]
+	if w.failure == nil || w.failure.Code != CodeStackTooDeep || w.failure.Retry {
+		t.Errorf("failure %v", w.failure)
+	}
+}

@@ -1,0 +1,197 @@
+package endpoints
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+// Headers of a suspended chunk's messages, beside those of the request that began the flow.
+const (
+	headerFlowParts    = "Tranche-Flow-Parts"    // how many messages the state takes
+	headerFlowWrite    = "Tranche-Flow-Write"    // the same on all messages of one state
+	headerFlowAnswered = "Tranche-Flow-Answered" // items that the asker has been answered by then
+	headerFlowTotal    = "Tranche-Flow-Total"    // items that the asker asked for
+	headerFlowDone     = "Tranche-Flow-Done"     // on what takes the place of a state that is no longer needed
+)
+
+// Parts of a suspended chunk beside its state, whose parts are numbers.
+const (
+	partHead = "head" // which replies have come; see gatherHead
+)
+
+const (
+	// stateReserve is left free in each part for headers.
+	stateReserve = 1 << 10
+	// doneTTL is how long the mark stays that a chunk has gone on.
+	doneTTL = "1"
+	// maxParts bounds what a reader puts together.
+	maxParts = 1 << 14
+)
+
+var (
+	// errNoState is returned when there is nothing: the chunk has gone on, or its time is over.
+	errNoState = errors.New("the chunk is not suspended, or no longer")
+	// errOtherWriter is returned when somebody else has changed a message since it was read.
+	errOtherWriter = errors.New("the message was changed by somebody else")
+)
+
+// flowStore keeps suspended chunks in StreamFlow, in messages that it finds by their subjects. It needs no right but to
+// publish there and to get from there.
+type flowStore struct {
+	nc       *nats.Conn
+	out      *outbox
+	endpoint string
+	ttl      string
+}
+
+func (s *flowStore) subject(id flowID, part string) string {
+	return flowPrefix + s.endpoint + "." + id.String() + "." + part
+}
+
+// publish returns when JetStream has acknowledged msg. Room is kept for it among what the service has on its way.
+func (s *flowStore) publish(ctx context.Context, msg *nats.Msg) error {
+	if err := s.out.reserve(ctx, len(msg.Data)); err != nil {
+		return err
+	}
+	defer s.out.release(len(msg.Data))
+	return s.out.publish(ctx, msg)
+}
+
+// write stores a state, in as many messages as it takes. The first comes last: who finds it finds the others. There is
+// no Nats-Msg-Id, so that a stage that is repeated writes all of its state again, and its parts are of one writing.
+func (s *flowStore) write(ctx context.Context, id flowID, header nats.Header, body []byte) error {
+	header[HeaderTTL] = []string{s.ttl}
+	header[headerFlowWrite] = []string{nuid.Next()}
+	room := min(int(s.nc.MaxPayload())-headerSize(header)-stateReserve, DefaultMaxBody)
+	parts := max(1, (len(body)+room-1)/room)
+	header[headerFlowParts] = []string{strconv.Itoa(parts)}
+	for n := parts - 1; n >= 0; n-- {
+		part := &nats.Msg{Subject: s.subject(id, strconv.Itoa(n)), Header: maps.Clone(header),
+			Data: body[n*room : min((n+1)*room, len(body))]}
+		if err := s.publish(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stored is a state as it was found.
+type stored struct {
+	header nats.Header
+	body   []byte
+	parts  int
+}
+
+// lag is how long a message is looked for that must be there: the replica that answers may be behind.
+var lag = [...]time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 75 * time.Millisecond} //nolint:gochecknoglobals // constant
+
+// read puts a state together. errNoState means that there is none, or not a whole one.
+func (s *flowStore) read(ctx context.Context, id flowID) (*stored, error) {
+	for attempt := 0; ; attempt++ {
+		found, err := s.tryRead(ctx, id)
+		if !errors.Is(err, errNoState) || errors.Is(err, errDone) || attempt == len(lag) {
+			return found, err
+		}
+		if err := wait(ctx, lag[attempt]); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *flowStore) tryRead(ctx context.Context, id flowID) (*stored, error) {
+	first, _, err := s.get(ctx, s.subject(id, "0"))
+	if err != nil {
+		return nil, err
+	}
+	found := &stored{header: first.Header, body: first.Data}
+	found.parts, err = strconv.Atoi(first.Header.Get(headerFlowParts))
+	if err != nil || found.parts < 1 || found.parts > maxParts {
+		return nil, fmt.Errorf("state of %s: %s is %.40q", id, headerFlowParts, first.Header.Get(headerFlowParts))
+	}
+	for n := 1; n < found.parts; n++ {
+		part, _, err := s.get(ctx, s.subject(id, strconv.Itoa(n)))
+		if err != nil {
+			return nil, err
+		}
+		if part.Header.Get(headerFlowWrite) != first.Header.Get(headerFlowWrite) {
+			return nil, errNoState // it is being written again
+		}
+		if n == 1 {
+			found.body = bytes.Clone(found.body)
+		}
+		if found.body = append(found.body, part.Data...); len(found.body) > MaxState {
+			return nil, fmt.Errorf("state of %s: it has over %d bytes", id, MaxState)
+		}
+	}
+	return found, nil
+}
+
+// errDone is an errNoState that is certain.
+var errDone = fmt.Errorf("%w: it has gone on", errNoState)
+
+// get returns the last message on a subject, and its sequence. It asks any replica: that needs a right for the subject
+// only, and none to read the stream.
+func (s *flowStore) get(ctx context.Context, subject string) (msg *nats.Msg, sequence uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	defer cancel()
+	api := "$JS.API.DIRECT.GET." + StreamFlow + "." + subject
+	err = During(ctx, s.nc, func(ctx context.Context) (err error) {
+		msg, err = s.nc.RequestWithContext(ctx, api, nil)
+		return err
+	}, api)
+	if err != nil {
+		return nil, 0, fmt.Errorf("get %s: %w", subject, err)
+	}
+	switch status := msg.Header.Get("Status"); {
+	case status == "404":
+		return nil, 0, fmt.Errorf("get %s: %w", subject, errNoState)
+	case status != "":
+		return nil, 0, fmt.Errorf("get %s: %s %.100s", subject, status, msg.Header.Get("Description"))
+	case msg.Header.Get(headerFlowDone) != "":
+		return nil, 0, fmt.Errorf("get %s: %w", subject, errDone)
+	}
+	sequence, err = strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+	if err != nil {
+		return nil, 0, fmt.Errorf("get %s: %s: %w", subject, jetstream.SequenceHeader, err)
+	}
+	return msg, sequence, nil
+}
+
+// replace stores a message in place of the one with the given sequence, or of none when that is 0. It fails with
+// errOtherWriter when that is not the last one.
+func (s *flowStore) replace(ctx context.Context, subject string, sequence uint64, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	defer cancel()
+	msg := &nats.Msg{Subject: subject, Header: nats.Header{HeaderTTL: {s.ttl}}, Data: body}
+	err := During(ctx, s.nc, func(ctx context.Context) error {
+		_, err := s.out.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(sequence),
+			jetstream.WithRetryAttempts(0))
+		return err
+	}, subject)
+	var api *jetstream.APIError
+	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+		return errOtherWriter
+	}
+	if err != nil {
+		return fmt.Errorf("replace %s: %w", subject, err)
+	}
+	return nil
+}
+
+// remove gets rid of parts that are no longer needed. It waits for nothing: what it misses goes when its time is over.
+func (s *flowStore) remove(id flowID, parts ...string) {
+	for _, part := range parts {
+		_ = s.nc.PublishMsg(&nats.Msg{Subject: s.subject(id, part), Header: nats.Header{
+			jetstream.MsgRollup: {jetstream.MsgRollupSubject}, HeaderTTL: {doneTTL}, headerFlowDone: {"1"}}})
+	}
+}

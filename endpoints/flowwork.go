@@ -1,0 +1,200 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+)
+
+// flowWork takes a chunk through as many stages as need no answer from elsewhere. It takes one slot.
+type flowWork struct {
+	flow  *flow
+	job   *job
+	sheet sheet
+	stage int
+	here  []*flowItem // the items of the stage
+	asked []*asked    // by the stage
+	// total is the number of items in the request that began the flow.
+	total int
+	// failure speaks for items that the flow has given up without a slot: a request for them has failed as a whole.
+	failure *SlotError
+}
+
+// run implements work.
+func (w *flowWork) run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *SlotError, begun bool) {
+	if !slots.take(stopping) {
+		return nil, false
+	}
+	defer slots.give()
+	if len(w.here) > 0 || w.stage == 0 && len(w.job.wrap) > 0 {
+		w.pass(w.advance(ctx))
+	}
+	if w.job.answers.unfinished {
+		return nil, true // it is told at the end of the flow
+	}
+	return w.failure, true
+}
+
+// pass notes a failure. The first one stands: each speaks for all items without a slot.
+func (w *flowWork) pass(failure *SlotError) {
+	switch {
+	case failure == nil:
+	case w.failure == nil:
+		w.failure = failure
+	default:
+		w.job.log.Warn("a chunk has failed twice over; the first failure is told", zap.Error(failure))
+	}
+}
+
+// advance runs stages until the chunk is answered, suspended, or has failed.
+func (w *flowWork) advance(ctx context.Context) *SlotError {
+	for {
+		if failure := w.runStage(ctx); failure != nil {
+			return failure
+		}
+		questions, failure := w.questions()
+		if failure != nil {
+			return failure
+		}
+		if len(questions) > 0 {
+			return w.suspend(ctx, questions)
+		}
+		if w.moveOn(); len(w.here) == 0 {
+			return nil
+		}
+	}
+}
+
+func (w *flowWork) runStage(ctx context.Context) *SlotError {
+	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
+	defer cancel()
+	return runWrapped(ctx, w.job, w.stage, w)
+}
+
+// moveOn goes on to the next stage with the items that ask for nothing.
+func (w *flowWork) moveOn() {
+	a := &w.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w.stage++
+	going := make([]*flowItem, 0, len(w.here))
+	for _, item := range w.here {
+		if item.goes() {
+			item.next, item.asks, item.answers = false, nil, nil
+			going = append(going, item)
+		}
+	}
+	w.here, w.asked = going, nil
+	w.sheet.show(going)
+}
+
+// items implements wrapped.
+func (w *flowWork) items() workItems { return (*stageItems)(w) }
+
+// handle implements wrapped.
+func (w *flowWork) handle(ctx context.Context) (err error) {
+	if len(w.here) == 0 {
+		return nil
+	}
+	defer func() {
+		if value := recover(); value != nil {
+			failure, stack := panicked(value, true)
+			err = failure
+			w.job.log.Error("the handler panicked", zap.Int("stage", w.stage), zap.Any("panic", value),
+				zap.String("stack", stack))
+		}
+	}()
+	if err := w.sheet.call(ctx, w.stage); err != nil && !isCut(ctx, err) {
+		return err
+	}
+	if ctx.Err() != nil {
+		return cutShort(ctx)
+	}
+	return nil
+}
+
+// reject answers an item while the chunk is being made.
+func (w *flowWork) reject(item *flowItem, e *SlotError) {
+	a := &w.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	item.giveUp(e)
+}
+
+// askedOf returns what is asked of a target in this stage. Called with answers.mu held.
+func (w *flowWork) askedOf(name, endpoint string, keep bool) *asked {
+	for _, a := range w.asked {
+		if a.name == name {
+			return a
+		}
+	}
+	a := &asked{name: name, endpoint: endpoint, keep: keep}
+	w.asked = append(w.asked, a)
+	return a
+}
+
+// deepEnough fails an item whose question would make one more endpoint wait than is allowed. Called with answers.mu
+// held.
+func (w *flowWork) deepEnough(item *flowItem) bool {
+	stack := w.job.request.Stack
+	if stack.Depth() < MaxStack {
+		return true
+	}
+	item.giveUp(newSlotError(CodeStackTooDeep, fmt.Sprintf("%d endpoints wait for one another already, and flow %s would "+
+		"be one more; is there a circle? %s", stack.Depth(), w.flow.server.name, stack), false))
+	return false
+}
+
+// stageItems is a flowWork as wrappers see it.
+type stageItems flowWork
+
+// unanswered implements workItems.
+func (s *stageItems) unanswered() []ItemInfo {
+	infos := make([]ItemInfo, 0, len(s.here))
+	for _, item := range s.here {
+		if !item.answered {
+			infos = append(infos, item.info())
+		}
+	}
+	return infos
+}
+
+// claimFor implements workItems.
+func (s *stageItems) claimFor(ordinal int) bool {
+	for _, item := range s.here {
+		if item.ordinal == ordinal && !item.answered {
+			item.answered = true
+			return true
+		}
+	}
+	return false
+}
+
+// leaveOut implements workItems.
+func (s *stageItems) leaveOut() {
+	a := &s.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	left := make([]*flowItem, 0, len(s.here))
+	for _, item := range s.here {
+		if !item.answered {
+			left = append(left, item)
+		}
+	}
+	if len(left) < len(s.here) {
+		s.here = left
+		s.sheet.show(left)
+	}
+}
+
+// goingOn implements onward.
+func (s *stageItems) goingOn() []int {
+	var ordinals []int
+	for _, item := range s.here {
+		if item.goes() {
+			ordinals = append(ordinals, item.ordinal)
+		}
+	}
+	return ordinals
+}

@@ -1,0 +1,88 @@
+package endpoints
+
+import (
+	"fmt"
+
+	"go.uber.org/zap"
+)
+
+// merge puts the replies into the items of the stage that they lead to. An item whose question has no answer, or an
+// error that its target does not keep, is answered or given up, and does not come to the stage.
+func (w *flowWork) merge(from *suspended, waiting []map[int]int, replies []stageReply) {
+	a := &w.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for r := range from.Requests {
+		w.mergeRequest(from, r, waiting[r], replies)
+	}
+	left := w.here[:0:0]
+	for _, item := range w.here {
+		if !item.answered && !item.dropped {
+			left = append(left, item)
+		}
+	}
+	w.here = left
+	w.sheet.show(left)
+}
+
+// mergeRequest deals with the reply to one request. Called with answers.mu held.
+func (w *flowWork) mergeRequest(from *suspended, r int, waiting map[int]int, replies []stageReply) {
+	target := from.Requests[r]
+	seen := make([]bool, len(w.here))
+	var failure *SlotError
+	foreign := 0
+	for _, reply := range replies {
+		if reply.request != r {
+			continue
+		}
+		if failure == nil {
+			failure = reply.Failure
+		}
+		for i := range reply.Slots {
+			n, asked := waiting[reply.Slots[i].Ordinal]
+			switch {
+			case !asked:
+				foreign++
+			case !seen[n]:
+				seen[n] = true
+				w.here[n].take(target, reply.Slots[i])
+			}
+		}
+	}
+	if foreign > 0 {
+		w.job.log.Warn("a reply has slots that were not asked for; they are dropped",
+			zap.String("callee", target.Endpoint), zap.Int("slots", foreign))
+	}
+	w.missing(target, waiting, seen, failure)
+}
+
+// take gives the item the answer of a target.
+func (i *flowItem) take(target suspendedRequest, slot Slot) {
+	if slot.Err != nil && !target.Keep {
+		i.giveUp(slot.Err)
+		return
+	}
+	i.answers = append(i.answers, flowAnswer{target.Target, slot})
+}
+
+// missing deals with the items that the reply has no slot for: its failure speaks for them, or they were left out.
+func (w *flowWork) missing(target suspendedRequest, waiting map[int]int, seen []bool, failure *SlotError) {
+	if failure != nil {
+		failure = newSlotError(failure.Code, fmt.Sprintf("%s: %s", target.Target, failure.Message), failure.Retry)
+	}
+	gone := false
+	for _, n := range waiting {
+		item := w.here[n]
+		switch {
+		case seen[n]:
+		case failure != nil:
+			item.dropped, gone = true, true
+		default:
+			item.take(target, Slot{Ordinal: item.ordinal, Err: newSlotError(CodeUnanswered, fmt.Sprintf(
+				"endpoint %s has left the item out of its reply", target.Endpoint), true)})
+		}
+	}
+	if gone {
+		w.pass(failure)
+	}
+}

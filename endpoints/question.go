@@ -1,0 +1,157 @@
+package endpoints
+
+import (
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+)
+
+// question is one request that a stage makes.
+type question struct {
+	suspendedRequest
+	msg *nats.Msg
+}
+
+// questions writes the requests for what the stage has asked. None means that the chunk need not be suspended.
+func (w *flowWork) questions() ([]question, *SlotError) {
+	a := &w.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !w.asks() {
+		return nil, nil
+	}
+	q := &questioner{work: w, flow: newFlowID(w.job.request.Slice, w.flow.server.name, w.stage)}
+	if failure := q.begin(); failure != nil {
+		return nil, failure
+	}
+	for _, asked := range w.asked {
+		if failure := q.ask(asked); failure != nil {
+			return nil, failure
+		}
+	}
+	return q.made, nil
+}
+
+// asks reports whether anything is asked for an item that goes on.
+func (w *flowWork) asks() bool {
+	for _, asked := range w.asked {
+		for _, ask := range asked.items {
+			if !ask.item.answered {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// questioner writes the requests of one stage. Its methods are called with answers.mu held.
+type questioner struct {
+	work   *flowWork
+	flow   flowID
+	params []byte
+	trace  nats.Header // of the work
+	made   []question
+	now    *RequestBuilder // the request being written
+}
+
+func (q *questioner) begin() *SlotError {
+	if params := q.work.job.request.params; len(params) > 0 {
+		var err error
+		if q.params, err = json.Marshal(params, json.Deterministic(true)); err != nil {
+			return newSlotError(CodeBadQuery, fmt.Sprintf("the parameters of the run cannot be passed on: %v", err), false)
+		}
+	}
+	q.trace = traceOf(q.work.job.answers.header)
+	return nil
+}
+
+// ask writes one request to a target, or several when one would be too large.
+func (q *questioner) ask(asked *asked) *SlotError {
+	q.now = nil
+	for _, ask := range asked.items {
+		if ask.item.answered {
+			continue
+		}
+		query := asked.queries.Bytes()[ask.start:ask.end]
+		for !q.add(asked, ask.item, query) {
+			if q.now != nil && q.now.Len() == 0 {
+				q.tooLarge(asked, ask.item, len(query))
+				break
+			}
+			if failure := q.open(asked); failure != nil {
+				return failure
+			}
+		}
+	}
+	q.close(asked)
+	return nil
+}
+
+func (q *questioner) add(asked *asked, item *flowItem, query []byte) bool {
+	if q.now == nil || !q.now.Add(item.ordinal, item.key, query) {
+		return false
+	}
+	item.waits = append(item.waits, len(q.made))
+	return true
+}
+
+// open ends the request being written and begins another.
+func (q *questioner) open(asked *asked) *SlotError {
+	q.close(asked)
+	if len(q.made) == maxRequests {
+		return newSlotError(CodeQueryTooLarge, fmt.Sprintf("stage %d would make more than %d requests for one chunk",
+			q.work.stage, maxRequests), false)
+	}
+	limit := int(q.work.flow.server.service.nc.MaxPayload()) - headerSize(q.trace)
+	q.now = NewRequestBuilder(asked.endpoint, q.meta(asked), limit)
+	q.now.SetParams(q.params)
+	return nil
+}
+
+// meta is what the headers of the next request say.
+func (q *questioner) meta(asked *asked) Meta {
+	w, m := q.work, q.work.job.request.Meta
+	next := w.stage + 1
+	return Meta{Run: m.Run, Slice: q.flow.slice(len(q.made)), Step: m.Step, Attempt: m.Attempt, Generation: m.Generation,
+		Mode: m.Mode, Root: m.Root, Origin: m.Origin, Deliveries: m.Deliveries,
+		Stack:   m.Stack.pushAs(w.flow.server.name, next, asked.label()),
+		ReplyTo: Return{Asker: w.flow.server.name, Callee: asked.endpoint, Stage: next, Request: len(q.made)}}
+}
+
+func (q *questioner) close(asked *asked) {
+	if q.now == nil || q.now.Len() == 0 {
+		return
+	}
+	msg := q.now.Msg()
+	for name, values := range q.trace {
+		msg.Header[name] = values
+	}
+	msg.Header[HeaderTTL] = []string{q.work.flow.store.ttl}
+	q.made = append(q.made, question{suspendedRequest{asked.name, asked.endpoint, asked.keep}, msg})
+	q.now = nil
+}
+
+func (q *questioner) tooLarge(asked *asked, item *flowItem, size int) {
+	item.giveUp(newSlotError(CodeQueryTooLarge, fmt.Sprintf("the question to %s takes %d bytes, which does not fit a "+
+		"message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is", asked.name, size), false))
+}
+
+// label is what tells two targets of one endpoint apart.
+func (a *asked) label() string {
+	if a.name == a.endpoint {
+		return ""
+	}
+	return a.name
+}
+
+// traceOf returns the headers of the trace.
+func traceOf(h nats.Header) nats.Header {
+	trace := nats.Header{}
+	for _, name := range []string{HeaderTrace, HeaderTraceState} {
+		if value := h.Get(name); value != "" {
+			trace[name] = []string{value}
+		}
+	}
+	return trace
+}

@@ -1,0 +1,175 @@
+package endpoints
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+
+	"github.com/go-json-experiment/json"
+)
+
+// Stage is what one call of a flow's handler works on: the items of a chunk that have come so far. It is safe for
+// concurrent use, except for Shared and the items' State, which are the handler's own; it must not be used after the
+// handler has returned.
+//
+// State is kept with each item from stage to stage, Shared with the chunk. Both travel as JSON: unexported fields do
+// not.
+type Stage[In, Out, State, Shared any] struct {
+	Shared Shared
+
+	work     *flowWork
+	handlers []func(context.Context, *Stage[In, Out, State, Shared]) error
+	all      []StageItem[In, Out, State, Shared]
+	items    []*StageItem[In, Out, State, Shared]
+	out      Out // where a result stands while it is written; guarded by job.answers.mu
+}
+
+// sheet is a Stage, whatever its types.
+type sheet interface {
+	// call calls the handler of a stage.
+	call(ctx context.Context, stage int) error
+	// show sets which items the handler sees.
+	show(items []*flowItem)
+	// stateOf and sharedState return the states as JSON; nil means that there is none to keep.
+	stateOf(item *flowItem) ([]byte, error)
+	sharedState() ([]byte, error)
+}
+
+// newStage decodes the payloads of a request. An item whose payload does not fit In is answered at once and left out.
+func newStage[In, Out, State, Shared any](
+	w *flowWork, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error,
+) *Stage[In, Out, State, Shared] {
+	raw := w.job.request.items
+	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers, all: make([]StageItem[In, Out, State, Shared], len(raw))}
+	w.here = make([]*flowItem, 0, len(raw))
+	for n := range raw {
+		item := s.add(n, raw[n].ordinal, raw[n].key)
+		if err := decodePayload(raw[n].payload, &item.In); err != nil {
+			w.reject(&item.core, payloadError(err, reflect.TypeFor[In]()))
+			continue
+		}
+		w.here = append(w.here, &item.core)
+	}
+	s.show(w.here)
+	return s
+}
+
+// resumeStage decodes the states of a suspended chunk.
+func resumeStage[In, Out, State, Shared any](
+	w *flowWork, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error, from *suspended,
+) (*Stage[In, Out, State, Shared], error) {
+	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers,
+		all: make([]StageItem[In, Out, State, Shared], len(from.Items))}
+	if len(from.Shared) > 0 {
+		if err := decodePayload(from.Shared, &s.Shared); err != nil {
+			return nil, fmt.Errorf("the chunk's state does not fit %v: %w", reflect.TypeFor[Shared](), err)
+		}
+	}
+	w.here = make([]*flowItem, 0, len(from.Items))
+	for n := range from.Items {
+		item := s.add(n, from.Items[n].Ordinal, from.Items[n].Key)
+		w.here = append(w.here, &item.core)
+		if len(from.Items[n].State) == 0 {
+			continue
+		}
+		if err := decodePayload(from.Items[n].State, &item.State); err != nil {
+			return nil, fmt.Errorf("the state of an item does not fit %v: %w", reflect.TypeFor[State](), err)
+		}
+	}
+	return s, nil
+}
+
+func (s *Stage[In, Out, State, Shared]) add(n, ordinal int, key string) *StageItem[In, Out, State, Shared] {
+	item := &s.all[n]
+	item.Ordinal, item.Key, item.stage = ordinal, key, s
+	item.core = flowItem{at: n, ordinal: ordinal, key: key, work: s.work}
+	return item
+}
+
+// Items returns the items that have come to this stage, in the order of the request.
+func (s *Stage[In, Out, State, Shared]) Items() []*StageItem[In, Out, State, Shared] { return s.items }
+
+// Keys returns the keys of Items, in the same order: the parameter of "WHERE id = ANY($1)".
+func (s *Stage[In, Out, State, Shared]) Keys() []string {
+	keys := make([]string, len(s.items))
+	for i, item := range s.items {
+		keys[i] = item.Key
+	}
+	return keys
+}
+
+// Number returns which stage this is, from 0.
+func (s *Stage[In, Out, State, Shared]) Number() int { return s.work.stage }
+
+// Meta returns what the headers of the request say that began the flow.
+func (s *Stage[In, Out, State, Shared]) Meta() Meta { return s.work.job.request.Meta }
+
+// Param returns a parameter of the run, or "" when the run has none of that name.
+func (s *Stage[In, Out, State, Shared]) Param(name string) string {
+	return s.work.job.request.params[name]
+}
+
+// Params returns a copy of the run's parameters.
+func (s *Stage[In, Out, State, Shared]) Params() map[string]string {
+	return maps.Clone(s.work.job.request.params)
+}
+
+// Flush sends what has been answered so far, without waiting for it to arrive. Once the handler has returned it does
+// nothing.
+func (s *Stage[In, Out, State, Shared]) Flush() {
+	a := &s.work.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		a.flush()
+	}
+}
+
+// call implements sheet.
+func (s *Stage[In, Out, State, Shared]) call(ctx context.Context, stage int) error {
+	return s.handlers[stage](ctx, s)
+}
+
+// show implements sheet. The payloads are there in the first stage only, however the next one is come by.
+func (s *Stage[In, Out, State, Shared]) show(items []*flowItem) {
+	s.items = make([]*StageItem[In, Out, State, Shared], len(items))
+	var none In
+	for n, item := range items {
+		s.items[n] = &s.all[item.at]
+		if s.work.stage > 0 {
+			s.items[n].In = none
+		}
+	}
+}
+
+// stateOf implements sheet.
+func (s *Stage[In, Out, State, Shared]) stateOf(item *flowItem) ([]byte, error) {
+	return encodeState(&s.all[item.at].State)
+}
+
+// sharedState implements sheet.
+func (s *Stage[In, Out, State, Shared]) sharedState() ([]byte, error) { return encodeState(&s.Shared) }
+
+// encodeState writes a state the same way each time, so that a stage that is repeated repeats its bytes.
+func encodeState(state any) (body []byte, err error) {
+	if _, none := state.(*None); none {
+		return nil, nil
+	}
+	var buf bytes.Buffer
+	if err := encodeQuery(&buf, state); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+// encodeQuery writes JSON. A panic of the type's own encoder is an error. On an error buf holds a part of it.
+func encodeQuery(buf *bytes.Buffer, value any) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return json.MarshalWrite(buf, value, json.Deterministic(true))
+}

@@ -1,0 +1,124 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// suspend leaves the chunk in the stream and sends the requests that it waits for. The failure it returns speaks for
+// the items that cannot be suspended. When NATS takes no part of it, the job hands its message back.
+//
+// The message that brought us here is acknowledged after that, so a crash at any point repeats the stage, and
+// everything that it sends has the id that it had before.
+func (w *flowWork) suspend(ctx context.Context, questions []question) *SlotError {
+	body, failure := w.state(questions)
+	if failure != nil {
+		return failure
+	}
+	a := &w.job.answers
+	if err := w.send(a.ctx, body, questions); err != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.broken(err)
+	}
+	return nil
+}
+
+// state writes the state, and from here on refuses answers to this stage: what is not in the state by now is lost.
+func (w *flowWork) state(questions []question) (body []byte, failure *SlotError) {
+	a := &w.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s, failure := w.snapshot(questions)
+	if failure != nil {
+		return nil, failure
+	}
+	body, err := s.encode()
+	switch {
+	case err != nil:
+		return nil, newSlotError(CodeBadState, fmt.Sprintf("the state of stage %d cannot be written: %v", s.Stage, err), false)
+	case len(body) > MaxState:
+		return nil, tooMuchState(fmt.Sprintf("the states of the chunk's %d items take %d bytes", len(s.Items), len(body)))
+	}
+	a.closed, a.unfinished = true, true
+	return body, nil
+}
+
+// tooMuchState is not retryable: a node then takes the chunk apart at once, until its pieces fit.
+func tooMuchState(what string) *SlotError {
+	return newSlotError(CodeStateTooLarge, fmt.Sprintf("%s, and a flow keeps at most %d MiB between stages; keep less, use "+
+		"smaller chunks, or store the data elsewhere and keep where it is", what, MaxState>>20), false)
+}
+
+// snapshot collects what the next stage needs. Items that alone are too much are failed. Called with answers.mu held.
+func (w *flowWork) snapshot(questions []question) (*suspended, *SlotError) {
+	shared, err := w.sheet.sharedState()
+	if err != nil {
+		return nil, newSlotError(CodeBadState, fmt.Sprintf("the chunk's state cannot be written: %v", err), false)
+	}
+	if len(shared) > MaxState {
+		return nil, tooMuchState(fmt.Sprintf("the state shared by the chunk takes %d bytes", len(shared)))
+	}
+	request := w.job.request
+	s := &suspended{Version: stateVersion, Revision: w.flow.server.options.revision, Stages: w.flow.stages,
+		Stage: w.stage + 1, Params: request.params, Total: w.total, Failure: suspendError(w.failure), Shared: shared,
+		Items: make([]suspendedItem, 0, len(w.here))}
+	for _, q := range questions {
+		s.Requests = append(s.Requests, q.suspendedRequest)
+	}
+	for _, item := range w.here {
+		if !item.goes() {
+			continue
+		}
+		state, err := w.sheet.stateOf(item)
+		switch {
+		case err != nil:
+			item.giveUp(newSlotError(CodeBadState, fmt.Sprintf("the item's state cannot be written: %v", err), false))
+		case len(state) > MaxState-len(shared)-stateOverhead:
+			item.giveUp(tooMuchState(fmt.Sprintf("the item's state takes %d bytes", len(state))))
+		default:
+			s.Items = append(s.Items, suspendedItem{item.ordinal, item.key, state, item.waits})
+		}
+	}
+	s.Answered = w.job.answers.total
+	return s, nil
+}
+
+// stateOverhead is about what a state takes beside the states of its items.
+const stateOverhead = 64 << 10
+
+// send stores the state and then publishes the requests. It returns once JetStream has acknowledged all of it: a reply
+// that came back before its state was there would have nowhere to go.
+func (w *flowWork) send(ctx context.Context, body []byte, questions []question) error {
+	f := w.flow
+	id := newFlowID(w.job.request.Slice, f.server.name, w.stage)
+	header := w.job.request.Meta.request()
+	for name, values := range traceOf(w.job.answers.header) {
+		header[name] = values
+	}
+	header[headerFlowAnswered] = []string{strconv.Itoa(w.job.answers.total)}
+	header[headerFlowTotal] = []string{strconv.Itoa(w.total)}
+	f.step("before state")
+	if err := f.store.write(ctx, id, header, body); err != nil {
+		return fmt.Errorf("suspend chunk %s of flow %s: %w", id, f.server.name, err)
+	}
+	f.step("state stored")
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(publishers)
+	for n, q := range questions {
+		group.Go(func() error {
+			if err := f.store.publish(ctx, q.msg); err != nil {
+				return fmt.Errorf("ask endpoint %s for flow %s: %w", q.Endpoint, f.server.name, err)
+			}
+			f.step("request " + strconv.Itoa(n) + " sent")
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// publishers bounds how many requests of one stage are on their way to the server at once.
+const publishers = 8
