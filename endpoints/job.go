@@ -32,6 +32,8 @@ type job struct {
 	started  time.Time
 	// undecided says that the failure of the chunk is not one that the handler chose.
 	undecided bool
+	// spent says that no further try may follow, whatever deliveries are left.
+	spent bool
 	// fault is what a single request dies of once it is answered; nil when it does not.
 	fault *SlotError
 }

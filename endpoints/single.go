@@ -52,7 +52,7 @@ func (j *job) judge(failure *SlotError, undecided bool) (v verdict, err error) {
 	if len(slots) < len(j.request.items) && failure == nil && !j.answers.unfinished {
 		failure, undecided = newSlotError(CodeUnanswered, "the handler left the item out", true), true
 	}
-	v.add(failure, undecided)
+	v.add(failure, undecided || j.spent)
 	v.failure = failure
 	return v, nil
 }
@@ -98,7 +98,7 @@ func (e *endpointServer) conclude(j *job, failure *SlotError) bool {
 // mayComeBack reports whether another try may follow after a while: deliveries are left, and somebody still waits then.
 func (j *job) mayComeBack(after time.Duration) bool {
 	expires := j.origin.expires()
-	return j.origin.delivered() < j.request.Deliveries && (expires.IsZero() || time.Now().Add(after).Before(expires))
+	return !j.spent && j.origin.delivered() < j.request.Deliveries && (expires.IsZero() || time.Now().Add(after).Before(expires))
 }
 
 // bury publishes a dead letter. It reports true once JetStream has acknowledged it; otherwise the request has been handed
