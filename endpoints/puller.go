@@ -12,7 +12,6 @@ import (
 )
 
 const (
-	pullMaxBytes  = 8 << 20
 	pullOverhead  = 4 << 10 // subjects and the acknowledgement subject, which count as bytes of a pull
 	pullHeartbeat = 400 * time.Millisecond
 	// settle is how long an open pull is left alone when the service stops. Ending it at once would lose what the
@@ -89,14 +88,9 @@ func (p *puller) fetchAll(ctx context.Context, scope scope, jobs *sync.WaitGroup
 		}
 		next := consumerAPI("MSG.NEXT", p.stream, p.endpoint)
 		for err == nil && ctx.Err() == nil {
-			before := p.watchdog.came.Load()
 			err = During(ctx, p.nc, func(ctx context.Context) error {
 				return p.fetch(ctx, scope, consumer, jobs, reconnected)
 			}, next)
-			if p.failures > 0 && (err == nil || p.watchdog.came.Load() > before) {
-				p.failures = 0
-				p.life.set(StateListening, "")
-			}
 		}
 		if denied(err) {
 			p.life.set(StateWaiting, err.Error())
@@ -122,12 +116,20 @@ func (p *puller) rest(ctx context.Context, err error) {
 	_ = wait(ctx, min(firstBind<<min(p.failures-failuresToRest, 8), longestBind))
 }
 
+// recovered notes that a pull has brought something, or lives.
+func (p *puller) recovered() {
+	if p.failures > 0 {
+		p.failures = 0
+		p.life.set(StateListening, "")
+	}
+}
+
 // fetch asks for as many messages as there is room for and has each dealt with as it comes. It returns when the
 // server has ended the pull, and with an error when it did so for any reason but time or size.
 func (p *puller) fetch(
 	ctx context.Context, scope scope, consumer jetstream.Consumer, jobs *sync.WaitGroup, reconnected <-chan nats.Status,
 ) error {
-	n, held, err := p.room.wait(ctx)
+	n, bytes, err := p.room.wait(ctx)
 	if err != nil {
 		return nil // ctx has ended; the caller sees it
 	}
@@ -144,14 +146,16 @@ func (p *puller) fetch(
 	})
 	defer keep()
 	// A limit below the size of one message would stall the pull without a word.
-	room := max(pullMaxBytes-held, int(p.nc.MaxPayload())+pullOverhead)
+	bytes = max(bytes, int(p.nc.MaxPayload())+pullOverhead)
 	batch, err := consumer.Fetch(n, jetstream.FetchContext(pull), jetstream.FetchHeartbeat(pullHeartbeat),
-		jetstream.FetchMaxBytes(room))
+		jetstream.FetchMaxBytes(bytes))
 	if err != nil {
 		return err
 	}
 	p.watchdog.opened()
 	defer p.watchdog.closed()
+	well := time.NewTimer(3 * pullHeartbeat) // a dead one has ended by then
+	defer well.Stop()
 	stalled := false
 	for messages := batch.Messages(); ; {
 		select {
@@ -163,12 +167,15 @@ func (p *puller) fetch(
 				return batch.Error()
 			}
 			p.watchdog.came.Add(1)
+			p.recovered()
 			// Held here and not by the job, so that the next fetch counts it.
-			if id, isNew := p.hold(delivery{msg, made}); isNew {
+			if id, isNew := p.hold(delivery{msg, made, sizeOf(msg)}); isNew {
 				jobs.Go(func() { p.handle(scope, id, msg) })
 			}
 		case <-reconnected:
 			cancel() // the pull was lost with the connection; what has arrived is still in messages
+		case <-well.C:
+			p.recovered()
 		case <-p.watchdog.stalled:
 			p.log.Warn("messages wait at the server, and none is sent to an open pull; binding again")
 			stalled = true

@@ -15,6 +15,9 @@ import (
 // from other instances what it cannot begin.
 const quick = time.Second
 
+// aheadBytes bounds what is fetched ahead of the slots, and what one pull brings.
+const aheadBytes = 8 << 20
+
 // requestID tells requests apart. A stream that was made anew uses its sequences again, but not at the same time.
 type requestID struct {
 	sequence uint64
@@ -25,6 +28,18 @@ type requestID struct {
 type delivery struct {
 	msg  jetstream.Msg
 	made time.Time // when the consumer was made that delivered it
+	size int       // bytes that it takes, decompressed
+}
+
+// sizeOf returns how many bytes a message takes once it is read.
+func sizeOf(msg jetstream.Msg) int {
+	size := len(msg.Data())
+	if msg.Headers().Get(HeaderEncoding) == encodingZstd {
+		if n, err := claimed(msg.Data(), DefaultMaxBody); err == nil {
+			size = max(size, n)
+		}
+	}
+	return size
 }
 
 // room knows the requests that an endpoint holds and how many more it should fetch.
@@ -60,10 +75,8 @@ func (r *room) hold(id requestID, d delivery) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, twice := r.held[id]
+	r.bytes += d.size - r.held[id].size
 	r.held[id] = d
-	if !twice {
-		r.bytes += len(d.msg.Data())
-	}
 	return !twice
 }
 
@@ -78,7 +91,7 @@ func (r *room) delivery(id requestID) delivery {
 func (r *room) drop(id requestID, items int, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.bytes -= len(r.held[id].msg.Data())
+	r.bytes -= r.held[id].size
 	delete(r.held, id)
 	if items > 0 {
 		r.learn(items, took)
@@ -95,7 +108,8 @@ func (r *room) learn(items int, took time.Duration) {
 	r.took += (took - r.took) / 8
 }
 
-// want returns how many messages to fetch now, and how many bytes are held.
+// want returns how many messages to fetch now, and how many bytes may be fetched ahead. What keeps the slots busy is not
+// bounded by bytes, but by the concurrency that the service has asked for.
 func (r *room) want() (n, bytes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,13 +120,20 @@ func (r *room) want() (n, bytes int) {
 			busy = int(math.Ceil(float64(r.slots.len()) / r.items))
 		}
 	}
-	if r.took < quick {
-		busy *= 2
+	n, bytes = busy-len(r.held), aheadBytes
+	if r.took >= quick {
+		return n, bytes
 	}
-	return busy - len(r.held), r.bytes
+	if n < 0 { // what is ahead already, if all are alike
+		bytes -= r.bytes / len(r.held) * -n
+	}
+	if bytes > 0 {
+		n += busy
+	}
+	return n, bytes
 }
 
-// wait returns how many messages to fetch, at least 1, as soon as there is room.
+// wait returns how many messages to fetch, at least 1, as soon as there is room, and how many bytes.
 func (r *room) wait(ctx context.Context) (n, bytes int, err error) {
 	for {
 		if n, bytes = r.want(); n > 0 {

@@ -1,0 +1,152 @@
+package endpoints
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// deaf has the server lose all pulls of an endpoint, while somebody goes on to send their heartbeats. The returned
+// function ends it; pulls that were lost by then stay lost.
+func (b *bundle) deaf(endpoint string) (end func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.ctx)
+	b.t.Cleanup(cancel)
+	_, err := b.nc.Subscribe("lost.pulls", func(pull *nats.Msg) {
+		beat := &nats.Msg{Subject: pull.Reply, Header: nats.Header{"Status": {"100"}, "Description": {"Idle Heartbeat"}}}
+		go func() {
+			for wait(ctx, pullHeartbeat/2) == nil {
+				_ = b.nc.PublishMsg(beat)
+			}
+		}()
+	})
+	check(b.t, err)
+	check(b.t, b.nc.Flush())
+	next := consumerAPI("MSG.NEXT", StreamWork, endpoint)
+	account := b.server.GlobalAccount()
+	check(b.t, account.AddMapping(next, "lost.pulls"))
+	return func() { account.RemoveMapping(next) }
+}
+
+// TestWatchdogGivesALostPullUp has the server lose a pull whose heartbeats go on.
+func TestWatchdogGivesALostPullUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.shortWait("square", 300*time.Millisecond) // so that the service asks for the consumer often
+	end := b.deaf("square")
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	const patience = 500 * time.Millisecond
+	svc.endpoints[0].work.watchdog.patience = patience
+	b.run(svc)
+	open := func() bool {
+		w := svc.endpoints[0].work.watchdog
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.open
+	}
+	eventually(t, "a pull is open", open)
+	end()
+	asked := time.Now()
+	if w := b.reply("square", numbers(3)); w.answered != 3 {
+		t.Errorf("answered %d", w.answered)
+	}
+	if took := time.Since(asked); took < patience {
+		t.Errorf("the pull was not lost: an answer came after %s", took)
+	}
+	if s := svc.Stats()[0]; s.Rebinds != 1 || b.logged.FilterMessageSnippet("none is sent to an open pull").Len() != 1 {
+		t.Errorf("%d rebinds; logged: %v", s.Rebinds, b.logged.All())
+	}
+}
+
+func TestWatchdogLeavesPullsAlone(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	waiting := func(change func(*jetstream.ConsumerInfo)) *jetstream.ConsumerInfo {
+		info := &jetstream.ConsumerInfo{NumPending: 3, Config: jetstream.ConsumerConfig{MaxAckPending: 10}}
+		change(info)
+		return info
+	}
+	none := func(*jetstream.ConsumerInfo) {}
+	for name, tc := range map[string]struct {
+		info    *jetstream.ConsumerInfo
+		between func(*watchdog)
+		bites   bool
+	}{
+		"stalled":        {waiting(none), func(*watchdog) {}, true},
+		"nothing waits":  {waiting(func(i *jetstream.ConsumerInfo) { i.NumPending = 0 }), func(*watchdog) {}, false},
+		"paused":         {waiting(func(i *jetstream.ConsumerInfo) { i.Paused = true }), func(*watchdog) {}, false},
+		"enough is out":  {waiting(func(i *jetstream.ConsumerInfo) { i.NumAckPending = 10 }), func(*watchdog) {}, false},
+		"something came": {waiting(none), func(w *watchdog) { w.came.Add(1) }, false},
+		"no pull":        {waiting(none), func(w *watchdog) { w.closed() }, false},
+		"a new pull":     {waiting(none), func(w *watchdog) { w.opened() }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWatchdog()
+			w.opened()
+			w.look(start, tc.info)
+			tc.between(w)
+			w.look(start.Add(stallPatience), tc.info)
+			if got := len(w.stalled) == 1; got != tc.bites {
+				t.Errorf("it bites: %t", got)
+			}
+		})
+	}
+}
+
+// TestConsumerThatRefusesPulls has an operator set a limit that every pull passes.
+func TestConsumerThatRefusesPulls(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := consumerConfig("square", WorkSubject("square"))
+	config.MaxRequestBatch = 1
+	_, err := b.js.CreateConsumer(b.ctx, StreamWork, config)
+	check(t, err)
+	var asked int
+	sub, err := b.nc.SubscribeSync(consumerAPI("MSG.NEXT", StreamWork, "square"))
+	check(t, err)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	b.run(svc)
+	l := b.listed("square", "it says so", func(l Listener) bool { return l.State == StateWaiting && l.Reason != "not started" })
+	if want := "the server ends every pull of consumer square: "; len(l.Reason) <= len(want) || l.Reason[:len(want)] != want {
+		t.Errorf("reason %q", l.Reason)
+	}
+	for since := time.Now(); time.Since(since) < 2*time.Second; asked++ {
+		_, err := sub.NextMsg(3 * longestBind)
+		check(t, err)
+	}
+	if asked > 40 {
+		t.Errorf("it asked %d times in 2 s", asked)
+	}
+	config.MaxRequestBatch = 0
+	_, err = b.js.UpdateConsumer(b.ctx, StreamWork, config)
+	check(t, err)
+	if w := b.reply("square", numbers(2)); w.answered != 2 {
+		t.Errorf("answered %d", w.answered)
+	}
+	b.listed("square", "it listens", func(l Listener) bool { return l.State == StateListening })
+}
+
+// TestPausedConsumerGoesOn has a consumer be paused with a pull open.
+func TestPausedConsumerGoesOn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	b.run(svc)
+	b.reply("square", numbers(1))
+	_, err := b.js.PauseConsumer(b.ctx, StreamWork, "square", time.Now().Add(time.Hour))
+	check(t, err)
+	meta := b.ask("square", numbers(2))
+	eventually(t, "it waits at the server", func() bool { return b.backlog("square") == 1 })
+	_, err = b.js.ResumeConsumer(b.ctx, StreamWork, "square")
+	check(t, err)
+	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 2 {
+		t.Errorf("reply %+v", w)
+	}
+}
