@@ -54,11 +54,20 @@ func (l *dlqList) Run(ctx context.Context, term *console) error {
 
 func lettersText(letters []workqueue.DeadLetter, room int) string {
 	t := table{room: room}
-	t.row("LETTER", "ENDPOINT", "CAUSE", "STATE", "DIED", "MESSAGE")
+	if narrow(room) {
+		t.row("LETTER", "ENDPOINT", "CAUSE", "STATE", "DIED")
+	} else {
+		t.row("LETTER", "ENDPOINT", "CAUSE", "STATE", "DIED", "MESSAGE")
+	}
 	for i := range letters {
 		l := &letters[i]
-		t.row(shortLetter(l.ID), short(inert(l.Endpoint), 16), short(inert(l.Cause), 20), string(l.State),
-			moment(l.At)[5:16], inert(l.Message))
+		cells := []string{shortLetter(l.ID), inert(l.Endpoint), short(inert(l.Cause), 32), string(l.State), moment(l.At)[5:16]}
+		if narrow(room) {
+			cells[1], cells[2] = short(cells[1], 14), short(cells[2], 19)
+		} else {
+			cells = append(cells, inert(l.Message))
+		}
+		t.row(cells...)
 	}
 	return t.String()
 }

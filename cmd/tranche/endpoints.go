@@ -38,8 +38,12 @@ func endpointsText(list api.EndpointList, room int) string {
 	t.row("ENDPOINT", "READY", "BACKLOG", "RATE", "P50", "P99", "ERRORS", "LISTENERS")
 	for i := range list.Endpoints {
 		e := &list.Endpoints[i]
-		t.row(short(inert(e.Name), 24), count(e.Ready), count(int64(e.Backlog)), rate(e.Rate), perItem(e.P50Millis),
-			perItem(e.P99Millis), count(e.Errors), listeners(e.Listeners))
+		name, who := inert(e.Name), listeners(e.Listeners)
+		if narrow(room) {
+			name, who = short(name, 20), strconv.Itoa(len(e.Listeners))
+		}
+		t.row(name, count(e.Ready), count(int64(e.Backlog)), rate(e.Rate), perItem(e.P50Millis), perItem(e.P99Millis),
+			count(e.Errors), who)
 	}
 	return t.String()
 }
@@ -110,6 +114,9 @@ func (e *endpointsShow) Run(ctx context.Context, term *console) error {
 func endpointHead(e *api.Endpoint) string {
 	t := table{}
 	t.row("endpoint", inert(e.Name))
+	if services := services(e.Listeners); len(services) > 0 {
+		t.row("service", strings.Join(services, ", "))
+	}
 	t.row("runs", fmt.Sprintf("%d: %s items ready, %s in flight, %s to be tried again", e.Runs, count(e.Ready),
 		count(e.InFlight), count(e.Scheduled)))
 	t.row("requests", fmt.Sprintf("%s waiting, %s taken", count(int64(e.Backlog)), count(int64(e.Processing))))
@@ -124,12 +131,24 @@ func endpointHead(e *api.Endpoint) string {
 	return t.String()
 }
 
+// services are the names of those who listen.
+func services(all []api.Listener) []string {
+	var names []string
+	for i := range all {
+		if name := inert(all[i].Service); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func instancesText(all []api.Listener, room int) string {
 	if len(all) == 0 {
 		return "\nnobody listens\n"
 	}
 	t := table{right: map[int]bool{3: true, 4: true, 5: true, 6: true, 7: true}, room: room}
-	t.row("INSTANCE", "SERVICE", "HEALTH", "BUSY", "RATE", "P50", "P99", "ERRORS", "HOST")
+	t.row("INSTANCE", "VERSION", "HEALTH", "BUSY", "RATE", "P50", "P99", "ERRORS", "HOST")
+	several := len(services(all)) > 1
 	var notes strings.Builder
 	for i := range all {
 		l := &all[i]
@@ -140,8 +159,12 @@ func instancesText(all []api.Listener, room int) string {
 		if l.Concurrency > 0 {
 			busy = fmt.Sprintf("%d/%d", l.InFlight, l.Concurrency)
 		}
-		t.row(short(inert(l.Instance), 9), short(inert(l.Service), 14)+" "+short(inert(l.Version), 9), health, busy,
-			rate(l.Rate), perItem(l.P50Millis), perItem(l.P99Millis), count(l.Errors), inert(l.Host))
+		version := short(inert(l.Version), 16)
+		if several {
+			version = short(inert(l.Service), 16) + " " + version
+		}
+		t.row(short(inert(l.Instance), 8), version, health, busy, rate(l.Rate), perItem(l.P50Millis), perItem(l.P99Millis),
+			count(l.Errors), inert(l.Host))
 		notes.WriteString(instanceNotes(l))
 	}
 	return "\n" + t.String() + notes.String()
@@ -167,7 +190,7 @@ func instanceNotes(l *api.Listener) string {
 	if len(notes) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("  %s: %s\n", short(inert(l.Instance), 9), strings.Join(notes, ", "))
+	return fmt.Sprintf("  %s: %s\n", short(inert(l.Instance), 8), strings.Join(notes, ", "))
 }
 
 type endpointsSet struct {

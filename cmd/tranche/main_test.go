@@ -237,7 +237,9 @@ func TestJSON(t *testing.T) {
 	documents(3, b.tranche("--json", "run", "rerun", "last", "--code", "NO_SUCH", "--wait"))
 	for _, args := range [][]string{
 		{"version"}, {"run", "list"}, {"run", "show", "last"}, {"run", "errors", "last"}, {"run", "item", "last", "1"},
-		{"run", "rerun", "last", "--key", "1"}, {"endpoints"}, {"doctor"}, {"migrate", "--database", b.database},
+		{"run", "rerun", "last", "--key", "1"}, {"endpoints"}, {"endpoints", "show", "echo"},
+		{"endpoints", "set", "echo", "--concurrency", "2"}, {"dlq", "list"}, {"dlq", "requeue", "--all"},
+		{"dlq", "drop", "--all"}, {"quarantine", "list"}, {"doctor"}, {"migrate", "--database", b.database},
 		{"run", "export", "last", "--out", filepath.Join(t.TempDir(), "x")},
 	} {
 		documents(0, b.tranche(append(args, "--json")...))

@@ -62,6 +62,9 @@ func (c *console) room() int {
 	return 0
 }
 
+// narrow is the room of a line that has no place for more than what matters most.
+func narrow(room int) bool { return room > 0 && room < 100 }
+
 // short cuts a text to a number of characters.
 func short(s string, limit int) string {
 	runes := []rune(s)

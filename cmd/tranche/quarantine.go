@@ -33,24 +33,27 @@ func (q *quarantineList) Run(ctx context.Context, term *console) error {
 	if len(page.Messages) == 0 {
 		return term.printf("nothing is in quarantine\n")
 	}
-	t := table{right: map[int]bool{0: true}, room: term.room()}
-	t.row("NUMBER", "TIME", "REASON", "RUN", "SUBJECT", "DETAIL")
-	for i := range page.Messages {
-		m := &page.Messages[i]
-		run := "-"
-		if m.Run != nil {
-			run = shortID(m.Run.String())
-		}
-		t.row(strconv.FormatInt(m.ID, 10), moment(m.At)[5:16], short(inert(m.Reason), 16), run, short(inert(m.Subject), 24),
-			inert(m.Detail))
-	}
-	if err := term.printf("%s", t.String()); err != nil {
+	if err := term.printf("%s", quarantineText(page.Messages, term.room())); err != nil {
 		return err
 	}
 	if page.Next != 0 {
 		term.note("there are more; go on with --after %d", page.Next)
 	}
 	return nil
+}
+
+func quarantineText(messages []workqueue.QuarantinedView, room int) string {
+	t := table{right: map[int]bool{0: true}, room: room}
+	t.row("NUMBER", "TIME", "REASON", "RUN", "DETAIL")
+	for i := range messages {
+		m := &messages[i]
+		run := "-"
+		if m.Run != nil {
+			run = shortID(m.Run.String())
+		}
+		t.row(strconv.FormatInt(m.ID, 10), moment(m.At)[5:16], short(inert(m.Reason), 20), run, inert(m.Detail))
+	}
+	return t.String()
 }
 
 type quarantineShow struct {

@@ -130,10 +130,9 @@ func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (workque
 	if err := cmp.Or(checkEndpoint(in.Endpoint), s.mayChange(in.Name)); err != nil {
 		return set, err
 	}
-	if err := s.store.SetEndpoint(ctx, set, in.Name); err != nil {
+	if err := s.engine.SetEndpoint(ctx, set, in.Name); err != nil {
 		return set, err
 	}
-	s.engine.Wake()
 	set.ChangedBy, set.ChangedAt = in.Name, time.Now()
 	return set, nil
 }

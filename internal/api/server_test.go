@@ -27,12 +27,22 @@ type storeEngine struct {
 	*workqueue.Store
 	session workqueue.SessionID
 	ready   chan struct{} // closed
-	woken   *atomic.Int32
+	asked   *atomic.Int32 // for what has to reach services
 }
 
 func (e storeEngine) Session() workqueue.SessionID { return e.session }
 
-func (e storeEngine) Wake() { e.woken.Add(1) }
+func (e storeEngine) Requeue(
+	ctx context.Context, sel workqueue.DeadSelection, actor string,
+) (workqueue.Requeue, error) {
+	e.asked.Add(1)
+	return e.Store.Requeue(ctx, sel, actor)
+}
+
+func (e storeEngine) SetEndpoint(ctx context.Context, set workqueue.EndpointSetting, actor string) error {
+	e.asked.Add(1)
+	return e.Store.SetEndpoint(ctx, set, actor)
+}
 
 func (e storeEngine) Ready() <-chan struct{} { return e.ready }
 
@@ -58,7 +68,7 @@ func setup(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine := storeEngine{Store: store, session: session, ready: make(chan struct{}), woken: new(atomic.Int32)}
+	engine := storeEngine{Store: store, session: session, ready: make(chan struct{}), asked: new(atomic.Int32)}
 	close(engine.ready)
 	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{Version: "test"})
 	if err != nil {

@@ -23,7 +23,7 @@ const newestLetters = 100
 func (s *Server) strays(ctx context.Context, run *workqueue.RunView) []string {
 	var strays []string
 	if run.Quarantined > 0 {
-		strays = append(strays, fmt.Sprintf("%d messages about this run could not be taken; see: %s --run %s",
+		strays = append(strays, fmt.Sprintf("%d messages about it could not be taken; see: %s --run %s",
 			run.Quarantined, seeQuarantine, run.ID))
 	}
 	letters, err := s.store.DeadLetters(ctx, workqueue.DeadFilter{Limit: newestLetters})
@@ -37,12 +37,11 @@ func (s *Server) strays(ctx context.Context, run *workqueue.RunView) []string {
 		}
 	}
 	if n := states[workqueue.LetterWaiting]; n > 0 {
-		strays = append(strays, fmt.Sprintf("%d requests of this run are dead letters and wait for somebody; see: %s",
-			n, seeLetters))
+		strays = append(strays, fmt.Sprintf("%d dead letters of it wait for somebody; see: %s", n, seeLetters))
 	}
 	if n := states[workqueue.LetterReissued]; n > 0 {
-		strays = append(strays, fmt.Sprintf("%d requests of this run were given up, and their items went on in smaller "+
-			"ones; see: %s", n, seeLetters))
+		strays = append(strays, fmt.Sprintf("%d requests of it were given up, and their items went on in smaller ones; "+
+			"see: %s", n, seeLetters))
 	}
 	return strays
 }
