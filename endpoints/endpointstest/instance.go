@@ -32,7 +32,7 @@ type Instance struct {
 	mu     sync.Mutex
 	conn   *tap
 	killed bool
-	held   map[string]Point // deliveries that are not acknowledged, by acknowledgement subject
+	held   map[string]delivery // what is not acknowledged, by acknowledgement subject
 }
 
 // Serve runs a service with the endpoints that register adds, until it is stopped or killed or the test ends. Calling it
@@ -43,7 +43,7 @@ func (k *Kit) Serve(register func(*endpoints.Service) error, configure ...func(*
 	for _, f := range configure {
 		f(&config)
 	}
-	i := &Instance{kit: k, config: config, register: register, ended: make(chan struct{}), held: map[string]Point{}}
+	i := &Instance{kit: k, config: config, register: register, ended: make(chan struct{}), held: map[string]delivery{}}
 	nc, err := nats.Connect("nats://endpointstest", nats.SetCustomDialer(dialer{i}), nats.NoReconnect(),
 		nats.Name(config.Name), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
@@ -152,7 +152,7 @@ func (i *Instance) bury(conn *tap) {
 func (i *Instance) handBack() {
 	i.mu.Lock()
 	held := i.held
-	i.held = map[string]Point{}
+	i.held = map[string]delivery{}
 	i.mu.Unlock()
 	for subject := range held {
 		if err := i.kit.nc.Publish(subject, []byte("-NAK")); err != nil {
@@ -170,7 +170,7 @@ func (i *Instance) delivered(subject, ack string) {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.held[ack] = point
+	i.held[ack] = delivery{point, i.kit.deliveries.Add(1)}
 }
 
 // sends reports whether a message may pass on its way to the server. When it may not the instance is dead.
@@ -189,11 +189,11 @@ func (i *Instance) sends(subject string, body []byte) bool {
 }
 
 // acknowledges returns what an acknowledgement is about. It is false for a sign of life and for a hand-back.
-func (i *Instance) acknowledges(subject string, body []byte) (Point, bool) {
+func (i *Instance) acknowledges(subject string, body []byte) (delivery, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	point, ok := i.held[subject]
-	return point, ok && string(body) == "+ACK"
+	d, ok := i.held[subject]
+	return d, ok && string(body) == "+ACK"
 }
 
 // settled notes that a delivery is no longer held, unless all that was said of it is that it is.

@@ -12,6 +12,12 @@ type Point struct {
 	Stage    int
 }
 
+// delivery is a message that an instance holds.
+type delivery struct {
+	point  Point
+	number int64 // in the order in which the kit saw them
+}
+
 const (
 	workSubjects  = "tranche.work."
 	replySubjects = "tranche.reply."
@@ -41,16 +47,16 @@ type Kill struct {
 	killed chan *Instance
 }
 
-// KillBetween kills the instance that next gets to the end of a stage, when all that the stage sends (requests, state,
+// KillBetween kills the instance that gets to the end of a stage first, when all that the stage sends (requests, state,
 // the reply) has been stored and before what it began with is acknowledged. That is then delivered again, to another
-// instance or to one that is started later. Stage 0 is what a request begins; an endpoint that is not a flow has no
-// other.
+// instance or to one that is started later. Only what is delivered from now on counts. Stage 0 is what a request begins;
+// an endpoint that is not a flow has no other.
 func (k *Kit) KillBetween(endpoint string, stage int) *Kill {
-	at := Point{endpoint, stage}
+	at, armed := Point{endpoint, stage}, k.deliveries.Load()
 	return k.arm("acknowledges stage "+strconv.Itoa(stage)+" of endpoint "+endpoint,
 		func(i *Instance, subject string, body []byte) bool {
-			point, ok := i.acknowledges(subject, body)
-			return ok && point == at
+			d, ok := i.acknowledges(subject, body)
+			return ok && d.point == at && d.number > armed
 		})
 }
 

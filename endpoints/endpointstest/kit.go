@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,6 +46,8 @@ type Kit struct {
 	inbox    *inbox
 	log      *zap.Logger
 	logged   *observer.ObservedLogs
+
+	deliveries atomic.Int64
 
 	mu        sync.Mutex
 	instances []*Instance

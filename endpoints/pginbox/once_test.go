@@ -1,0 +1,461 @@
+package pginbox_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/endpointstest"
+	"github.com/tranchehq/tranche/endpoints/pginbox"
+)
+
+func TestRedeliveredChunkAnswersFromMemory(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.kit.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleList(svc, "book", func(ctx context.Context, c *endpoints.Chunk[string, any]) error {
+			if _, err := pginbox.Tx(ctx).Exec(ctx, writeEffects, c.Keys()); err != nil {
+				return err
+			}
+			c.Items()[0].Reply(map[string]string{"name": c.Items()[0].In})
+			c.Items()[1].Reply(endpoints.Binary{ContentType: "application/pdf", Data: []byte{0, 1, 0xff}})
+			c.Items()[2].Fail("closed", "account %q is closed", c.Items()[2].Key)
+			c.Items()[3].Reply(nil)
+			c.Items()[4].Reply(endpoints.Binary{Data: []byte{}})
+			return nil
+		}, endpoints.Wrap(b.inbox.Once()))
+	})
+	first := b.kit.Send("book", items(5)...)
+	if len(first.Slots) != 5 || first.Failure != nil {
+		t.Fatalf("got %+v", first)
+	}
+	same(t, first, b.kit.Redeliver(first.Request))
+	same(t, first, b.kit.Reissue(first.Request))
+	if n := b.written(); n != 5 {
+		t.Errorf("%d effects of 5 items", n)
+	}
+}
+
+func TestOtherItemsAreNotConfused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.kit.Serve(func(svc *endpoints.Service) error {
+		for _, endpoint := range []string{"book", "other"} {
+			if err := endpoints.HandleList(svc, endpoint, book, endpoints.Wrap(b.inbox.Once())); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	first := b.kit.Send("book", items(2)...)
+	with := func(change func(*endpoints.Meta)) []endpointstest.Part {
+		return append(items(2), endpointstest.Meta(func(m *endpoints.Meta) {
+			m.Run = first.Request.Run
+			change(m)
+		}))
+	}
+	n := 2
+	for what, reply := range map[string]*endpointstest.Reply{
+		"generation": b.kit.Send("book", with(func(m *endpoints.Meta) { m.Generation = 2 })...),
+		"step":       b.kit.Send("book", with(func(m *endpoints.Meta) { m.Step = 1 })...),
+		"run":        b.kit.Send("book", items(2)...),
+		"endpoint":   b.kit.Send("other", with(func(*endpoints.Meta) {})...),
+	} {
+		if n += 2; len(reply.Slots) != 2 {
+			t.Errorf("another %s: %+v", what, reply)
+		}
+	}
+	if got := b.written(); got != n {
+		t.Errorf("%d effects, want %d", got, n)
+	}
+}
+
+func TestConcurrentDeliveries(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	entered, release := make(chan struct{}, 4), make(chan struct{})
+	handler := func(ctx context.Context, c *chunk) error {
+		entered <- struct{}{}
+		<-release
+		return book(ctx, c)
+	}
+	b.serve(handler)
+	b.serve(handler)
+	first := b.kit.Post("book", items(3)...)
+	<-entered
+	second := b.kit.PostAgain(first.Request)
+	b.blocked(1) // the second delivery waits for the first
+	close(release)
+	same(t, first.Wait(), second.Wait())
+	if len(entered) != 0 || b.written() != 3 {
+		t.Errorf("the handler was entered %d times more; %d effects", len(entered), b.written())
+	}
+}
+
+// blocked waits until n backends wait for another one's transaction.
+func (b *bundle) blocked(n int) {
+	b.t.Helper()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for deadline := time.Now().Add(endpointstest.DefaultPatience); ; <-poll.C {
+		if b.count(`SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`) >= n {
+			return
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatalf("there are no %d backends that wait", n)
+		}
+	}
+}
+
+func TestCrashBetweenCommitAndReply(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.serve(book)
+	kill := b.kit.KillBeforeReply("book")
+	pending := b.kit.Post("book", items(3)...)
+	kill.Wait()
+	if n := b.written(); n != 3 {
+		t.Errorf("%d effects were committed before the crash", n)
+	}
+	first.Restart()
+	if reply := pending.Wait(); len(reply.Slots) != 3 {
+		t.Errorf("got %+v", reply)
+	}
+	if n := b.written(); n != 3 {
+		t.Errorf("%d effects of 3 items", n)
+	}
+}
+
+func TestCrashInTheHandler(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	entered, release := make(chan struct{}, 2), make(chan struct{})
+	first := b.serve(func(ctx context.Context, c *chunk) error {
+		if err := book(ctx, c); err != nil {
+			return err
+		}
+		entered <- struct{}{}
+		<-release
+		return nil
+	})
+	pending := b.kit.Post("book", items(3)...)
+	<-entered
+	first.Kill() // its transaction is still open, and will be committed, as of a process that hangs
+	first.Restart()
+	b.blocked(1)
+	close(release)
+	if reply := pending.Wait(); len(reply.Slots) != 3 {
+		t.Errorf("got %+v", reply)
+	}
+	if n := b.written(); n != 3 {
+		t.Errorf("%d effects of 3 items", n)
+	}
+}
+
+func TestFailuresLeaveNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(`CREATE TABLE parents (id int PRIMARY KEY);
+		CREATE TABLE children (parent int REFERENCES parents DEFERRABLE INITIALLY DEFERRED)`)
+	type end struct {
+		name, code string
+		do         func(context.Context) error
+	}
+	ends := []end{
+		{"error", endpoints.CodeHandlerError, func(context.Context) error { return errHandler }},
+		{"fail", "refused", func(context.Context) error { return endpoints.Fail("refused", "no") }},
+		{"panic", endpoints.CodePanic, func(context.Context) error { panic("no") }},
+		{"late", endpoints.CodeTimeout, func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		}},
+		{"commit", pginbox.CodeInbox, func(ctx context.Context) error {
+			_, err := pginbox.Tx(ctx).Exec(ctx, `INSERT INTO children VALUES (1)`)
+			return err
+		}},
+		{"lost", pginbox.CodeInbox, func(ctx context.Context) error {
+			_, _ = pginbox.Tx(ctx).Exec(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+			return nil
+		}},
+		{"swallowed", pginbox.CodeInbox, func(ctx context.Context) error {
+			_, _ = pginbox.Tx(ctx).Exec(ctx, `SELECT 1/0`)
+			return nil
+		}},
+	}
+	var fine atomic.Bool
+	b.kit.Serve(func(svc *endpoints.Service) error {
+		for _, end := range ends {
+			timeout := time.Minute
+			if end.name == "late" {
+				timeout = 200 * time.Millisecond
+			}
+			err := endpoints.HandleList(svc, end.name, func(ctx context.Context, c *chunk) error {
+				if err := book(ctx, c); err != nil || fine.Load() {
+					return err
+				}
+				return end.do(ctx)
+			}, endpoints.Wrap(b.inbox.Once()), endpoints.Timeout(timeout))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	replies := map[string]*endpointstest.Reply{}
+	for _, end := range ends {
+		reply := b.kit.Send(end.name, items(3)...)
+		if len(reply.Slots) != 0 || reply.Failure == nil || reply.Failure.Code != end.code ||
+			reply.Failure.Retry != (end.name != "fail") {
+			t.Errorf("%s: %d slots, failure %v", end.name, len(reply.Slots), reply.Failure)
+		}
+		replies[end.name] = reply
+	}
+	if b.written() != 0 || b.remembered() != 0 {
+		t.Errorf("%d effects and %d answers were committed", b.written(), b.remembered())
+	}
+	fine.Store(true)
+	for name, reply := range replies {
+		if again := b.kit.Reissue(reply.Request); len(again.Slots) != 3 {
+			t.Errorf("%s, again: %+v", name, again)
+		}
+	}
+	if n := b.written(); n != 3*len(ends) {
+		t.Errorf("%d effects", n)
+	}
+}
+
+func TestPartialRetry(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var calls atomic.Int32
+	b.serve(func(ctx context.Context, c *chunk) error {
+		first := calls.Add(1) == 1
+		for n, item := range c.Items() {
+			switch {
+			case first && n == 1:
+				item.Retry("busy", "the row is locked")
+			case first && n == 2: // left out
+			default:
+				if _, err := pginbox.Tx(ctx).Exec(ctx, writeEffects, []string{item.Key}); err != nil {
+					return err
+				}
+				item.Reply(fmt.Sprint(calls.Load()))
+			}
+		}
+		return nil
+	})
+	first := b.kit.Send("book", items(4)...)
+	if err := first.Err("K1"); err == nil || err.Code != "busy" || !slices.Equal(first.LeftOut(), []string{"K2"}) {
+		t.Errorf("got %+v, left out %q", first, first.LeftOut())
+	}
+	if n := b.remembered(); n != 2 {
+		t.Errorf("%d answers are remembered", n)
+	}
+	second := b.kit.Reissue(first.Request)
+	for key, call := range map[string]string{"K0": "1", "K1": "2", "K2": "2", "K3": "1"} {
+		if got := endpointstest.Result[string](t, second, key); got != call {
+			t.Errorf("%s was answered by call %s, want %s", key, got, call)
+		}
+	}
+	if n := b.written(); n != 4 {
+		t.Errorf("%d effects of 4 items", n)
+	}
+}
+
+func TestFailedItemsOfAChunk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve(func(ctx context.Context, c *chunk) error {
+		for _, item := range c.Items() {
+			err := pgx.BeginFunc(ctx, pginbox.Tx(ctx), func(tx pgx.Tx) error { // a savepoint
+				if _, err := tx.Exec(ctx, writeEffects, []string{item.Key}); err != nil {
+					return err
+				}
+				if item.Key == "K1" {
+					return errHandler
+				}
+				return nil
+			})
+			if err != nil {
+				item.Retry("undone", "%v", err)
+				continue
+			}
+			item.Reply("done")
+		}
+		return nil
+	})
+	reply := b.kit.Send("book", items(3)...)
+	if err := reply.Err("K1"); err == nil || err.Code != "undone" || b.written() != 2 {
+		t.Errorf("got %+v; %d effects", reply, b.written())
+	}
+}
+
+// TestOverlapsInAnyOrder sends chunks that overlap, with the items in opposite orders, at the same time.
+func TestOverlapsInAnyOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for range 3 {
+		b.serve(book, endpoints.Concurrency(4))
+	}
+	const size = 300
+	base := b.kit.Send("book", endpointstest.ItemAt(size+1, "base", "in base"))
+	parts := make([]endpointstest.Part, size)
+	for i := range parts {
+		parts[i] = endpointstest.ItemAt(i, fmt.Sprintf("K%d", i), fmt.Sprintf("in %d", i))
+	}
+	meta := endpointstest.Meta(func(m *endpoints.Meta) { m.Run = base.Request.Run })
+	var pending []*endpointstest.Pending
+	for n := range 8 {
+		chunk := slices.Clone(parts[n*10 : size-n*10])
+		if n%2 == 1 {
+			slices.Reverse(chunk)
+		}
+		pending = append(pending, b.kit.Post("book", append(chunk, meta)...))
+	}
+	for _, p := range pending {
+		if reply := p.Wait(); reply.Failure != nil || len(reply.LeftOut()) > 0 {
+			t.Errorf("%d left out, failure %v", len(reply.LeftOut()), reply.Failure)
+		}
+	}
+	if n := b.written(); n != size+1 {
+		t.Errorf("%d effects of %d items", n, size+1)
+	}
+}
+
+// TestDeadlocksOfHandlersPass has two handlers lock each other's rows: one is the victim, and succeeds when tried again.
+func TestDeadlocksOfHandlersPass(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(`CREATE TABLE locks (id int PRIMARY KEY, n int); INSERT INTO locks VALUES (0, 0), (1, 0)`)
+	var met sync.WaitGroup
+	met.Add(2)
+	var first [2]sync.Once
+	b.serve(func(ctx context.Context, c *chunk) error {
+		item := c.Items()[0]
+		mine := item.Ordinal
+		const lock = `UPDATE locks SET n = n + 1 WHERE id = $1`
+		if _, err := pginbox.Tx(ctx).Exec(ctx, lock, mine); err != nil {
+			return err
+		}
+		first[mine].Do(func() {
+			met.Done()
+			met.Wait()
+		})
+		if _, err := pginbox.Tx(ctx).Exec(ctx, lock, 1-mine); err != nil {
+			return err
+		}
+		item.Reply("done")
+		return nil
+	}, endpoints.Concurrency(2))
+	one := b.kit.Post("book", endpointstest.ItemAt(0, "A", "a"))
+	two := b.kit.Post("book", endpointstest.ItemAt(1, "B", "b"))
+	victims := 0
+	for _, p := range []*endpointstest.Pending{one, two} {
+		reply := p.Wait()
+		if reply.Failure == nil {
+			continue
+		}
+		victims++
+		if !reply.Failure.Retry || !strings.Contains(reply.Failure.Message, "40P01") {
+			t.Errorf("the victim failed with %+v", reply.Failure)
+		}
+		if again := b.kit.Reissue(reply.Request); len(again.Slots) != 1 {
+			t.Errorf("again: %+v", again)
+		}
+	}
+	if n := b.count(`SELECT sum(n) FROM locks`); victims != 1 || n != 4 {
+		t.Errorf("%d victims; %d updates", victims, n)
+	}
+}
+
+func TestBiggestChunk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve(func(ctx context.Context, c *chunk) error {
+		if err := book(ctx, c); err != nil {
+			return err
+		}
+		c.Flush() // which must not let answers out before the commit
+		if b.written() != 0 {
+			t.Error("the effects are visible before the commit")
+		}
+		return nil
+	}, endpoints.FlushBytes(1000))
+	parts := make([]endpointstest.Part, 8192)
+	for i := range parts {
+		parts[i] = endpointstest.Item(fmt.Sprintf("K%d", i), "x")
+	}
+	first := b.kit.Send("book", parts...)
+	if len(first.Slots) != 8192 {
+		t.Fatalf("%d slots, failure %v", len(first.Slots), first.Failure)
+	}
+	same(t, first, b.kit.Redeliver(first.Request))
+	if n := b.written(); n != 8192 {
+		t.Errorf("%d effects", n)
+	}
+}
+
+func TestOverlappingPiecesAfterASplit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve(book)
+	first := b.kit.Send("book", items(4)...)
+	whole := b.kit.Send("book", append(items(9), endpointstest.Meta(func(m *endpoints.Meta) { m.Run = first.Request.Run }))...)
+	if len(whole.Slots) != 9 || b.written() != 9 {
+		t.Errorf("%d slots, %d effects", len(whole.Slots), b.written())
+	}
+}
+
+func TestHandleEachIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.kit.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleEach(svc, "each", func(context.Context, string) (string, error) {
+			t.Error("the handler was called")
+			return "", nil
+		}, endpoints.Wrap(b.inbox.Once()))
+	})
+	reply := b.kit.Send("each", items(2)...)
+	if err := reply.Err("K1"); err == nil || err.Code != pginbox.CodeNeedsList || err.Retry || len(reply.Slots) != 2 {
+		t.Errorf("got %+v", reply)
+	}
+}
+
+func TestOnlyTheInboxEndsTheTransaction(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve(func(ctx context.Context, c *chunk) error {
+		tx := pginbox.Tx(ctx)
+		if tx.Commit(ctx) == nil || tx.Rollback(ctx) == nil {
+			t.Error("the handler could end the transaction")
+		}
+		if pginbox.Done(ctx, 0) {
+			t.Error("an item is done before it was begun")
+		}
+		return book(ctx, c)
+	})
+	if reply := b.kit.Send("book", items(1)...); len(reply.Slots) != 1 {
+		t.Errorf("got %+v", reply)
+	}
+}
+
+func TestTxOutsideOfAnInbox(t *testing.T) {
+	t.Parallel()
+	defer func() {
+		if value := recover(); value == nil {
+			t.Error("no panic")
+		}
+	}()
+	if pginbox.Done(t.Context(), 0) {
+		t.Error("done")
+	}
+	pginbox.Tx(t.Context())
+}
