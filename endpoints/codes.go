@@ -20,5 +20,6 @@ const (
 	CodeNoNextStage    = "no_next_stage"       // the last stage of a flow asks, or goes on; not retryable
 	CodeFlowChanged    = "flow_changed"        // a chunk was suspended by another version of the flow; retryable
 	CodeStackTooDeep   = "stack_too_deep"      // over MaxStack endpoints would wait for one another; not retryable
+	CodeOverloaded     = "overloaded"          // a direct request found the service busy; retryable
 	CodeDeliveries     = "too_many_deliveries" // the chunk was delivered many times and never answered; retryable
 )

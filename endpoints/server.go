@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -12,7 +13,6 @@ type endpointServer struct {
 	name    string
 	options options
 	byItem  bool
-	stages  int // of a flow; otherwise 0
 	begin   func(*job) work
 
 	service *Service
@@ -22,6 +22,7 @@ type endpointServer struct {
 	stats   stats
 	work    *puller // of requests
 	flow    *flow   // nil unless the endpoint has stages
+	direct  atomic.Pointer[direct]
 }
 
 // scope is the span of one Run. stopping ends first, then working, then sending.
@@ -33,21 +34,22 @@ type scope struct {
 
 // run serves until ctx ends and every message held has been dealt with.
 func (e *endpointServer) run(ctx context.Context, scope scope) error {
-	if e.flow == nil {
-		return e.work.run(ctx, scope)
-	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return e.flow.replies.run(ctx, scope) })
+	if e.flow != nil {
+		group.Go(func() error { return e.flow.replies.run(ctx, scope) })
+	}
+	group.Go(func() error { return e.runDirect(ctx, scope) })
 	group.Go(func() error { return e.work.run(ctx, scope) })
 	return group.Wait()
 }
 
 // held returns how many messages are at work or wait their turn.
 func (e *endpointServer) held() int {
-	if e.flow == nil {
-		return e.work.room.len()
+	held := e.work.room.len() + e.heldDirect()
+	if e.flow != nil {
+		held += e.flow.replies.room.len()
 	}
-	return e.work.room.len() + e.flow.replies.room.len()
+	return held
 }
 
 // prepare sets up the reply to a request.

@@ -1,0 +1,135 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+)
+
+const (
+	// directShare is how many direct requests may wait for each slot, leastDirect how many may in any case.
+	directShare = 4
+	leastDirect = 16
+	// directBytes bounds what direct requests take that are at work or wait.
+	directBytes = 16 << 20
+	// directBacklog bounds what nats.go keeps of an endpoint until it is looked at, which takes no time.
+	directBacklog = 4096
+	// directDrain is how long the server is given to send what it took for an endpoint that stops.
+	directDrain = 2 * time.Second
+)
+
+// direct takes requests over core NATS. Nobody persists them: one that cannot be taken is answered so at once.
+type direct struct {
+	server *endpointServer
+	scope  scope
+	held   atomic.Int64
+	bytes  atomic.Int64
+
+	mu      sync.Mutex
+	stopped bool // no more are taken
+	jobs    sync.WaitGroup
+}
+
+// runDirect takes direct requests until ctx ends and all that were taken have been answered.
+func (e *endpointServer) runDirect(ctx context.Context, scope scope) error {
+	d := &direct{server: e, scope: scope}
+	e.direct.Store(d)
+	sub, err := e.service.nc.QueueSubscribe(DirectSubject(e.name), directQueue, d.take)
+	if err == nil {
+		err = sub.SetPendingLimits(directBacklog, 2*directBytes)
+	}
+	if err != nil {
+		return fmt.Errorf("take direct requests for endpoint %s: %w", e.name, err)
+	}
+	<-ctx.Done()
+	d.drain(sub)
+	d.mu.Lock()
+	d.stopped = true
+	d.mu.Unlock()
+	d.jobs.Wait()
+	return nil
+}
+
+// drain has the server send no more. What it has sent is taken, and answered as not begun.
+func (d *direct) drain(sub *nats.Subscription) {
+	closed := sub.StatusChanged(nats.SubscriptionClosed)
+	if err := sub.Drain(); err != nil {
+		if !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrBadSubscription) {
+			d.server.log.Warn("direct requests cannot be drained; some may stay without an answer", zap.Error(err))
+		}
+		return
+	}
+	timer := time.NewTimer(directDrain)
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-timer.C: // the connection is lost, and what was sent with it
+		_ = sub.Unsubscribe()
+	}
+}
+
+// take is called for each message, one at a time.
+func (d *direct) take(msg *nats.Msg) {
+	e := d.server
+	to, err := ParseReturn(msg.Header.Get(HeaderReplyTo))
+	if err != nil || to.Call == "" || to.Callee != e.name {
+		e.log.Warn("a direct request does not say how its caller is answered; it is dropped",
+			append(headerFields(msg.Header), zap.Error(err))...)
+		return
+	}
+	size := int64(len(msg.Data))
+	if d.held.Load() >= int64(max(leastDirect, directShare*e.slots.len())) ||
+		d.bytes.Load() > 0 && d.bytes.Load()+size > directBytes {
+		d.refuse(to, msg, newSlotError(CodeOverloaded, fmt.Sprintf("the service has %d requests for endpoint %s waiting; try "+
+			"again later, start more instances, or raise its concurrency", d.held.Load(), e.name), true))
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped {
+		d.refuse(to, msg, newSlotError(CodeShutdown, errShutdown.Error(), true))
+		return
+	}
+	d.held.Add(1)
+	d.bytes.Add(size)
+	d.jobs.Go(func() {
+		defer func() {
+			d.held.Add(-1)
+			d.bytes.Add(-size)
+		}()
+		e.accept(d.scope, unstored{}, msg.Header, msg.Data)
+	})
+}
+
+// refuse tells a caller why his request is not taken.
+func (d *direct) refuse(to Return, msg *nats.Msg, why *SlotError) {
+	e := d.server
+	if err := e.service.nc.PublishMsg(FailureMsg(msg.Header, to, e.service.identity, *why)); err != nil {
+		e.log.Warn("a caller could not be told that his request is not taken", zap.String("code", why.Code), zap.Error(err))
+	}
+}
+
+// heldDirect returns how many direct requests are at work or wait their turn.
+func (e *endpointServer) heldDirect() int {
+	if d := e.direct.Load(); d != nil {
+		return int(d.held.Load())
+	}
+	return 0
+}
+
+// unstored is the origin of a request that nobody will send again.
+type unstored struct{}
+
+func (unstored) acknowledge()                {}
+func (unstored) handBack(time.Duration) bool { return false }
+func (unstored) terminate(error)             {}
+func (unstored) delivered() int              { return 1 }
+func (unstored) expires() time.Time          { return time.Time{} }
+func (unstored) letterID() string            { return "" }
+func (unstored) persisted() bool             { return false }
