@@ -1,0 +1,268 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// joined doubles and squares, with answers on the way: multiples of 5 in stage 0, of 7 in stage 1.
+func joined() []func(context.Context, *numberStage) error {
+	return []func(context.Context, *numberStage) error{
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				item.State.N = item.In.N
+				if item.In.N%5 == 0 {
+					item.Reply(square{-5})
+					continue
+				}
+				toDouble.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				item.State.Trail = append(item.State.Trail, toDouble.Answer(item).N)
+				if item.State.N%7 == 0 {
+					item.Reply(square{-7})
+					continue
+				}
+				toDouble.Ask(item, number{item.State.N})
+				toSquare.Ask(item, number{item.State.N})
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				item.Reply(square{item.State.Trail[0] + toDouble.Answer(item).N + toSquare.Answer(item).Square})
+			}
+			return nil
+		},
+	}
+}
+
+func checkJoined(t *testing.T, what string, w *whole, items int) {
+	t.Helper()
+	if w.answered != items || w.failure != nil || len(w.slots) != items {
+		t.Fatalf("%s: answered %d of %d, slots %d, failure %v", what, w.answered, items, len(w.slots), w.failure)
+	}
+	for i := range items {
+		want := 4*i + i*i
+		switch {
+		case i == 13:
+			if e := w.slots[i].Err; e == nil || e.Code != "unlucky" {
+				t.Errorf("%s: slot 13: %v", what, e)
+			}
+			continue
+		case i%5 == 0:
+			want = -5
+		case i%7 == 0:
+			want = -7
+		}
+		if want := fmt.Sprintf(`{"square":%d}`, want); string(w.slots[i].Data) != want {
+			t.Fatalf("%s: slot %d is %s %v, want %s", what, i, w.slots[i].Data, w.slots[i].Err, want)
+		}
+	}
+}
+
+// shortAckWait makes the consumers of a flow with an AckWait that tests can wait for.
+func (b *bundle) shortAckWait(endpoint string) {
+	b.t.Helper()
+	for stream, subject := range map[string]string{StreamWork: WorkSubject(endpoint), StreamStage: StageSubjects(endpoint)} {
+		config := consumerConfig(ConsumerName(endpoint), subject)
+		config.AckWait = 250 * time.Millisecond
+		_, err := b.js.CreateOrUpdateConsumer(b.ctx, stream, config)
+		check(b.t, err)
+	}
+}
+
+// crashAt has a service die at the n-th step of its flow: its connection closes, so that nothing it does from then on
+// leaves it.
+func crashAt(svc *Service, n int) (died chan string) {
+	died = make(chan string, 1)
+	var mu sync.Mutex
+	svc.endpoints[0].flow.crash = func(step string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n--; n == -1 {
+			svc.nc.Close()
+			died <- step
+		}
+	}
+	return died
+}
+
+func TestAFlowSurvivesADeathAtEveryStep(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	fired := map[string]bool{}
+	for n := range 100 {
+		name := fmt.Sprintf("flow%d", n)
+		b.shortAckWait(name)
+		first, second := b.service(), b.service()
+		check(t, HandleFlow(first, name, joined()))
+		check(t, HandleFlow(second, name, joined()))
+		died := crashAt(first, n)
+		b.run(first)
+		meta := b.ask(name, numbers(30))
+		var step string
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			select {
+			case step = <-died:
+				b.run(second)
+			case <-b.ctx.Done():
+			case <-t.Context().Done():
+			}
+		}()
+		whole := b.collect(1)[meta.Slice]
+		select {
+		case <-done:
+		case <-time.After(100 * time.Millisecond): // it may be the last step
+		}
+		if whole == nil {
+			t.Fatalf("death %d: another reply came", n)
+		}
+		checkJoined(t, fmt.Sprintf("death %d", n), whole, 30)
+		select {
+		case <-done:
+			fired[step] = true
+			eventually(t, "no reply is left of "+name, func() bool { return b.pending(StreamStage, name) == 0 })
+			eventually(t, "no request is left of "+name, func() bool { return b.pending(StreamWork, name) == 0 })
+			b.drainReplies()
+			continue
+		default:
+		}
+		break
+	}
+	for _, step := range []string{"before state", "state stored", "request 0 sent", "request 1 sent", "reply parked",
+		"reply noted", "before ack of part", "stage run", "answered", "state removed"} {
+		if !fired[step] {
+			t.Errorf("nobody died at %q; deaths: %v", step, fired)
+		}
+	}
+}
+
+// pending returns how many messages of an endpoint in a stream are not acknowledged.
+func (b *bundle) pending(stream, endpoint string) int {
+	b.t.Helper()
+	consumer, err := b.js.Consumer(b.ctx, stream, ConsumerName(endpoint))
+	check(b.t, err)
+	info := consumer.CachedInfo()
+	return int(info.NumPending) + info.NumAckPending
+}
+
+// drainReplies reads what is left of replies, and returns it.
+func (b *bundle) drainReplies() (left []*Reply) {
+	b.t.Helper()
+	recorder, err := EnsureRecorder(b.ctx, b.js)
+	check(b.t, err)
+	for {
+		batch, err := recorder.FetchNoWait(100)
+		check(b.t, err)
+		n := 0
+		for msg := range batch.Messages() {
+			n++
+			reply, err := ParseReply(msg.Subject(), msg.Headers(), msg.Data(), Limits{})
+			check(b.t, err)
+			left = append(left, reply)
+			check(b.t, msg.DoubleAck(b.ctx))
+		}
+		if n == 0 {
+			return left
+		}
+	}
+}
+
+func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	one, two := b.service(), b.service()
+	check(t, HandleFlow(one, "flow", joined()))
+	check(t, HandleFlow(two, "flow", joined()))
+	b.run(one)
+	b.run(two)
+	const mark = "Test-Copy"
+	nc := b.connect()
+	js, err := jetstream.New(nc)
+	check(t, err)
+	for _, subject := range []string{workPrefix + ">", stagePrefix + ">", flowPrefix + ">"} {
+		_, err := nc.Subscribe(subject, func(msg *nats.Msg) {
+			if msg.Header.Get(mark) != "" {
+				return
+			}
+			again := &nats.Msg{Subject: msg.Subject, Header: nats.Header{mark: {"1"}}, Data: msg.Data}
+			for name, values := range msg.Header {
+				if name != HeaderMsgID {
+					again.Header[name] = values
+				}
+			}
+			for range 9 {
+				_, _ = js.PublishMsg(b.ctx, again) // a change of a head is refused
+			}
+		})
+		check(t, err)
+	}
+	check(t, nc.Flush())
+	meta := b.ask("flow", numbers(30))
+	checkJoined(t, "first", b.collect(1)[meta.Slice], 30)
+	for _, name := range []string{"flow", "double", "square"} {
+		eventually(t, "no request is left of "+name, func() bool { return b.pending(StreamWork, name) == 0 })
+	}
+	eventually(t, "no reply is left", func() bool { return b.pending(StreamStage, "flow") == 0 })
+	for _, reply := range b.drainReplies() {
+		if reply.Failure != nil || reply.Answered >= 0 && reply.Answered != 30 {
+			t.Errorf("a further reply says %d, %v", reply.Answered, reply.Failure)
+		}
+		for _, slot := range reply.Slots {
+			if slot.Err != nil && slot.Ordinal != 13 {
+				t.Errorf("a further slot %d: %v", slot.Ordinal, slot.Err)
+			}
+		}
+	}
+}
+
+func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	b.shortAckWait("flow")
+	stages := threeStages()
+	dying := make(chan *Service, 2)
+	for range 2 {
+		svc := b.service()
+		died := make(chan struct{})
+		stages[1] = func(context.Context, *numberStage) error {
+			svc.nc.Close()
+			close(died)
+			return nil
+		}
+		check(t, HandleFlow(svc, "flow", append(stages[:0:0], stages...)))
+		dying <- svc
+		if len(dying) == 2 {
+			break
+		}
+		b.run(svc)
+		meta := newMeta()
+		meta.Deliveries = 1
+		builder := NewRequestBuilder("flow", meta, 1<<20)
+		builder.Add(5, "k", []byte(`{"n":5}`))
+		b.publish(builder.Msg())
+		await(t, "death", died)
+	}
+	<-dying
+	b.run(<-dying)
+	for _, w := range b.collect(1) {
+		if w.failure == nil || w.failure.Code != CodeDeliveries || !w.failure.Retry || w.answered != 0 {
+			t.Errorf("answered %d, failure %v", w.answered, w.failure)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// twoStages asks double and, when join is set, square.
+func twoStages(join bool) []func(context.Context, *numberStage) error {
+	return []func(context.Context, *numberStage) error{
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				toDouble.Ask(item, item.In)
+				if join {
+					toSquare.Ask(item, item.In)
+				}
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				item.Reply(square{1000*toDouble.Answer(item).N + toSquare.Answer(item).Square})
+			}
+			return nil
+		},
+	}
+}
+
+// requestFor takes one request for an endpoint that nobody serves.
+func (b *bundle) requestFor(endpoint string) jetstream.Msg {
+	b.t.Helper()
+	check(b.t, EnsureConsumer(b.ctx, b.js, endpoint, ConsumerSettings{}))
+	consumer, err := b.js.Consumer(b.ctx, StreamWork, endpoint)
+	check(b.t, err)
+	msg, err := consumer.Next(jetstream.FetchMaxWait(patience))
+	check(b.t, err)
+	check(b.t, msg.DoubleAck(b.ctx))
+	return msg
+}
+
+// part makes one message of a reply. A final below 0 means that it is not the last one.
+func part(request jetstream.Msg, final int, slots ...string) *nats.Msg {
+	h := nats.Header{}
+	for _, name := range []string{HeaderVersion, HeaderRun, HeaderSlice, HeaderStep, HeaderAttempt, HeaderGeneration,
+		HeaderMode} {
+		h.Set(name, request.Headers().Get(name))
+	}
+	if final >= 0 {
+		h.Set(HeaderFinal, fmt.Sprint(final))
+	}
+	return &nats.Msg{Subject: request.Headers().Get(HeaderReplyTo), Header: h,
+		Data: []byte(`{"slots":[` + strings.Join(slots, ",") + `]}`)}
+}
+
+func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for range 2 {
+		svc := b.service()
+		check(t, HandleFlow(svc, "flow", twoStages(true)))
+		b.run(svc)
+	}
+	for seed := range uint64(8) {
+		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
+		meta := b.ask("flow", numbers(12))
+		var messages []*nats.Msg
+		for endpoint, write := range map[string]string{"double": `{"i":%d,"d":{"n":%d}}`, "square": `{"i":%d,"d":{"square":%d}}`} {
+			request := b.requestFor(endpoint)
+			var slots []string
+			for _, i := range random.Perm(12) {
+				if i == 11 {
+					continue // left out
+				}
+				slots = append(slots, fmt.Sprintf(write, i, i))
+			}
+			cut := 1 + random.IntN(5)
+			messages = append(messages, part(request, -1, slots[:cut]...), part(request, -1, slots[cut:2*cut]...),
+				part(request, 11, slots[2*cut:]...))
+		}
+		messages = append(messages, messages...)
+		random.Shuffle(len(messages), func(i, j int) { messages[i], messages[j] = messages[j], messages[i] })
+		for _, msg := range messages {
+			b.publish(msg)
+		}
+		w := b.collect(1)[meta.Slice]
+		if w == nil || w.answered != 12 || w.failure != nil {
+			t.Fatalf("seed %d: %+v", seed, w)
+		}
+		for i := range 11 {
+			if want := fmt.Sprintf(`{"square":%d}`, 1001*i); string(w.slots[i].Data) != want {
+				t.Errorf("seed %d: slot %d is %s, want %s", seed, i, w.slots[i].Data, want)
+			}
+		}
+		if e := w.slots[11].Err; e == nil || e.Code != CodeUnanswered || !e.Retry {
+			t.Errorf("seed %d: slot 11: %v", seed, e)
+		}
+		eventually(t, "no reply is left", func() bool { return b.pending(StreamStage, "flow") == 0 })
+		b.drainReplies()
+	}
+}
+
+func TestForeignAndDoubledSlotsAreDropped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", twoStages(false)))
+	b.run(svc)
+	meta := b.ask("flow", numbers(3))
+	request := b.requestFor("double")
+	b.publish(part(request, -1, `{"i":7,"d":{"n":7}}`, `{"i":0,"d":{"n":1}}`))
+	b.publish(part(request, 6, `{"i":0,"d":{"n":5}}`, `{"i":1,"d":{"n":2}}`, `{"i":1,"d":{"n":5}}`, `{"i":2,"d":{"n":3}}`))
+	w := b.collect(1)[meta.Slice]
+	for i := range 3 {
+		if want := fmt.Sprintf(`{"square":%d}`, 1000*(i+1)); string(w.slots[i].Data) != want {
+			t.Errorf("slot %d is %s, want %s", i, w.slots[i].Data, want)
+		}
+	}
+	if w.answered != 3 {
+		t.Errorf("answered %d", w.answered)
+	}
+}
+
+func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", twoStages(false)))
+	b.run(svc)
+	meta := b.ask("flow", numbers(1))
+	request := b.requestFor("double")
+	good := part(request, 1, `{"i":0,"d":{"n":1}}`)
+	flow := svc.endpoints[0].flow
+	refused := func(change func(*nats.Msg)) {
+		t.Helper()
+		bad := &nats.Msg{Subject: good.Subject, Header: nats.Header{}, Data: good.Data}
+		for name, values := range good.Header {
+			bad.Header[name] = values
+		}
+		change(bad)
+		before := flow.refused.Load()
+		b.publish(bad)
+		eventually(t, "the reply is refused", func() bool { return flow.refused.Load() == before+1 })
+	}
+	refused(func(m *nats.Msg) { m.Subject = "tranche.stage.flow.1.0.square" })
+	refused(func(m *nats.Msg) { m.Subject = "tranche.stage.flow.2.0.double" })
+	refused(func(m *nats.Msg) { m.Subject = "tranche.stage.flow.1.1.double" })
+	refused(func(m *nats.Msg) { m.Subject = "tranche.stage.flow.x" })
+	refused(func(m *nats.Msg) { m.Data = []byte("{") })
+	refused(func(m *nats.Msg) { m.Header[HeaderVersion] = []string{"9"} })
+	refused(func(m *nats.Msg) {
+		id, _ := splitSlice(meta.Slice)
+		m.Header[HeaderSlice] = []string{id.slice(5).String()}
+	})
+	stale := part(request, 1, `{"i":0,"d":{"n":1}}`)
+	stale.Header.Set(HeaderSlice, newFlowID(meta.Slice, "flow", 5).slice(0).String())
+	b.publish(stale)
+	eventually(t, "the reply is stale", func() bool { return flow.stale.Load() == 1 })
+	b.publish(good)
+	if w := b.collect(1)[meta.Slice]; string(w.slots[0].Data) != `{"square":1000}` {
+		t.Errorf("slot 0: %+v", w.slots[0])
+	}
+	eventually(t, "no reply is left", func() bool { return b.pending(StreamStage, "flow") == 0 })
+}
+
+func TestVersionsOfAFlowSideBySide(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	instance := func(revision string) *Service {
+		svc := b.service()
+		check(t, HandleFlow(svc, "flow", twoStages(false), Revision(revision)))
+		return svc
+	}
+	suspend := func() Meta {
+		stop := b.run(instance("one"))
+		meta := b.ask("flow", numbers(1))
+		request := b.requestFor("double")
+		check(t, stop())
+		b.publish(part(request, 1, `{"i":0,"d":{"n":1}}`))
+		return meta
+	}
+	meta := suspend()
+	stop := b.run(instance("two"))
+	eventually(t, "the other version hands the chunk back", func() bool {
+		return b.logged.FilterMessageSnippet("left to instances of another version").Len() > 0
+	})
+	check(t, stop())
+	stop = b.run(instance("one"))
+	if w := b.collect(1)[meta.Slice]; string(w.slots[0].Data) != `{"square":1000}` {
+		t.Errorf("with both versions: %+v", w)
+	}
+	check(t, stop())
+
+	meta = suspend()
+	b.run(instance("two"))
+	began := time.Now()
+	w := b.collect(1)[meta.Slice]
+	if w.failure == nil || w.failure.Code != CodeFlowChanged || !w.failure.Retry || w.answered != 0 {
+		t.Errorf("with the new version only: answered %d, failure %v", w.answered, w.failure)
+	}
+	if took := time.Since(began); took < maxChanged*changedDelay-time.Second {
+		t.Errorf("it was given up after %s", took)
+	}
+}

@@ -1,0 +1,114 @@
+package endpoints
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+func TestFlowIDsCarryTheRequest(t *testing.T) {
+	t.Parallel()
+	id := newFlowID(uuid.New(), "flow", 1)
+	for _, request := range []int{0, 1, 255, 256, maxRequests - 1} {
+		slice := id.slice(request)
+		if flow, n := splitSlice(slice); flow != id || n != request {
+			t.Errorf("request %d of %s is read as %d of %s", request, id, n, flow)
+		}
+		if slice.Version() != 5 || slice.Variant() != uuid.RFC4122 {
+			t.Errorf("%s is no UUID of version 5", slice)
+		}
+	}
+}
+
+func goodState() *suspended {
+	return &suspended{Version: stateVersion, Revision: "r", Stages: 3, Stage: 1, Params: map[string]string{"year": "2026"},
+		Total: 5, Answered: 2, Failure: &suspendedError{"db_down", "no", true},
+		Requests: []suspendedRequest{{"double", "double", false}, {"more", "double", true}},
+		Shared:   []byte(`{"a":1}`),
+		Items: []suspendedItem{{3, "K3", []byte(`{"n":3}`), []int{0, 1}}, {4, "K4", []byte("null"), []int{1}},
+			{0, "", nil, nil}}}
+}
+
+func TestStateIsReadAsItIsWritten(t *testing.T) {
+	t.Parallel()
+	body, err := goodState().encode()
+	check(t, err)
+	s, err := decodeSuspended(body, Limits{})
+	check(t, err)
+	again, err := s.encode()
+	check(t, err)
+	if string(again) != string(body) || s.Items[0].Waits[1] != 1 || string(s.Items[1].State) != "null" {
+		t.Errorf("%s is read as %s", body, again)
+	}
+	for name, spoil := range map[string]func(*suspended){
+		"version":   func(s *suspended) { s.Version = 2 },
+		"stage":     func(s *suspended) { s.Stage = 3 },
+		"stages":    func(s *suspended) { s.Stages = 65 },
+		"requests":  func(s *suspended) { s.Requests = nil },
+		"target":    func(s *suspended) { s.Requests[0].Target = "a.b" },
+		"endpoint":  func(s *suspended) { s.Requests[0].Endpoint = ">" },
+		"total":     func(s *suspended) { s.Total = 4 },
+		"answered":  func(s *suspended) { s.Answered = -1 },
+		"ordinal":   func(s *suspended) { s.Items[0].Ordinal = 4 },
+		"waits":     func(s *suspended) { s.Items[0].Waits = []int{1, 1} },
+		"waits for": func(s *suspended) { s.Items[0].Waits = []int{2} },
+	} {
+		s := goodState()
+		spoil(s)
+		body, err := s.encode()
+		check(t, err)
+		if _, err := decodeSuspended(body, Limits{}); err == nil {
+			t.Errorf("%s: the state is taken", name)
+		}
+	}
+}
+
+func FuzzDecodeSuspended(f *testing.F) {
+	body, err := goodState().encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(body)
+	f.Add([]byte(`{"version":1,"stages":2,"stage":1,"total":1,"requests":[{"target":"a","endpoint":"a"}],"items":[{"i":0}]}`))
+	f.Add([]byte(strings.Repeat("[", 1000)))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		s, err := decodeSuspended(body, Limits{})
+		if err != nil {
+			return
+		}
+		for r, set := range s.waiting() {
+			for ordinal, n := range set {
+				if s.Items[n].Ordinal != ordinal || r >= len(s.Requests) {
+					t.Fatalf("request %d has ordinal %d at %d", r, ordinal, n)
+				}
+			}
+		}
+		if _, err := s.encode(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzDecodeHead(f *testing.F) {
+	f.Add([]byte(`{"parts":[{"n":"p1-a","r":0,"i":[1,2],"f":true,"a":2}],"done":"p1-a"}`), 1)
+	f.Fuzz(func(_ *testing.T, body []byte, requests int) {
+		head, err := decodeHead(body, requests)
+		if err != nil || requests > maxRequests {
+			return
+		}
+		g := &gathering{from: &suspended{Requests: make([]suspendedRequest, requests)}, waiting: make([]map[int]int, requests)}
+		g.complete(head)
+		head.add(gatherPart{Name: "x", Ordinals: []int{1}})
+	})
+}
+
+func FuzzParseStack(f *testing.F) {
+	f.Add("statement:1,accounts:2:debit")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseStack(text)
+		if err == nil && (string(s) != text || s.Depth() > MaxStack) {
+			t.Fatalf("%q is read as %q", text, s)
+		}
+	})
+}
