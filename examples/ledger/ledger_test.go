@@ -1,0 +1,79 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/endpoints/endpointstest"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func open(t *testing.T) (*pgxpool.Pool, *ledger) {
+	t.Helper()
+	pool := testenv.Connect(t, testenv.EmptyDatabase(t))
+	books, err := openLedger(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const accounts = `INSERT INTO ledger_accounts VALUES ('A', 10000), ('B', -500), ('C', 0)`
+	if _, err := pool.Exec(t.Context(), accounts); err != nil {
+		t.Fatal(err)
+	}
+	return pool, books
+}
+
+func sum(t *testing.T, pool *pgxpool.Pool, sql string) (n int64) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestInterestIsBookedOnce(t *testing.T) {
+	t.Parallel()
+	pool, books := open(t)
+	kit := endpointstest.New(t)
+	instance := kit.Serve(books.serve)
+	kill := kit.KillBeforeReply("book-interest") // when the interest is booked, and nobody has heard of it
+	pending := kit.Post("book-interest", endpointstest.Item("A", nil), endpointstest.Item("B", nil),
+		endpointstest.Item("C", nil), endpointstest.Item("D", nil))
+	kill.Wait()
+	instance.Restart()
+	reply := pending.Wait()
+	again := kit.Reissue(reply.Request)
+	for _, r := range []*endpointstest.Reply{reply, again} {
+		if got := endpointstest.Result[booking](t, r, "A"); got != (booking{Interest: 150, Balance: 10150}) {
+			t.Errorf("A: %+v", got)
+		}
+		if got := endpointstest.Result[booking](t, r, "C"); got != (booking{}) {
+			t.Errorf("C: %+v", got)
+		}
+		for key, code := range map[string]string{"B": "overdrawn", "D": "unknown_account"} {
+			if err := r.Err(key); err == nil || err.Code != code {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+	}
+	if n := sum(t, pool, `SELECT sum(cents) FROM ledger_bookings`); n != 150 {
+		t.Errorf("%d cents were booked", n)
+	}
+	if n := sum(t, pool, `SELECT sum(cents) FROM ledger_accounts`); n != 9650 {
+		t.Errorf("the balances are %d cents", n)
+	}
+}
+
+func TestAnotherRunBooksAgain(t *testing.T) {
+	t.Parallel()
+	pool, books := open(t)
+	kit := endpointstest.New(t)
+	kit.Serve(books.serve)
+	kit.Send("book-interest", endpointstest.Item("A", nil))
+	kit.Send("book-interest", endpointstest.Item("A", nil))
+	if n := sum(t, pool, `SELECT count(*) FROM ledger_bookings`); n != 2 {
+		t.Errorf("%d bookings of two runs", n)
+	}
+}
