@@ -63,7 +63,7 @@ function readHead(head, endpoint) {
 function readReplyTo(subject, endpoint) {
   if (subject === '') return `tranche.reply.${endpoint}`;
   const word = '[A-Za-z0-9_-]+';
-  const forms = new RegExp(`^tranche\\.(stage\\.${word}\\.${word}\\.${word}|call\\.${word}\\.${word})\\.(${word})$`);
+  const forms = new RegExp(`^tranche\\.(stage\\.${word}\\.[1-9]\\d*\\.\\d+|call\\.${word}\\.${word})\\.(${word})$`);
   const match = forms.exec(subject);
   if (!match || match[2] !== endpoint) throw new Error(`Tranche-Reply-To is "${subject.slice(0, 100)}"`);
   return subject;

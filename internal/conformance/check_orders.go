@@ -125,7 +125,7 @@ func checkPartial(ctx context.Context, n *node) error {
 	if len(a.messages) < 3 {
 		return differs(`3 messages: two of "partial" and the final one`, "%s", a)
 	}
-	return nil
+	return oneFinal(a)
 }
 
 func checkBinary(ctx context.Context, n *node) error {

@@ -15,6 +15,9 @@ import (
 const (
 	// patience is how long one thing may take.
 	patience = 5 * time.Second
+	// impatience is how long a reply or an acknowledgement may take once one has not come: a service that never sends
+	// any would take the suite minutes.
+	impatience = 3 * time.Second
 	// grace is how long a reply is waited for to get longer, when it could be whole or not.
 	grace = 400 * time.Millisecond
 	// ownAckWait is the AckWait on a server of the suite's own: short, so that signs of life come often.
@@ -32,6 +35,7 @@ type node struct {
 	ackWait  time.Duration
 	journal  *journal
 	stopped  bool // the service has been told to stop
+	late     bool // the service has let a wait run out; the next ones are shorter
 }
 
 // tap subscribes to all that the service of an endpoint sends, on one channel, so that the order is known.
@@ -71,7 +75,8 @@ func (n *node) answered(ctx context.Context, r *request) (*answer, error) {
 
 // answer waits for the reply to a request, without the first messages of the slice if so many are to be left out.
 func (n *node) answer(ctx context.Context, r *request, without int) (*answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	limit := n.patience()
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var a *answer
 	update := func() bool {
@@ -90,14 +95,23 @@ func (n *node) answer(ctx context.Context, r *request, without int) (*answer, er
 		cancel()
 	}
 	if len(a.messages) == 0 {
-		return nil, differs("a reply", "nothing in %s", patience)
+		n.late = true
+		return nil, differs("a reply", "nothing in %s", limit)
 	}
 	return a, nil
 }
 
+func (n *node) patience() time.Duration {
+	if n.late {
+		return impatience
+	}
+	return patience
+}
+
 // settled waits for the acknowledgement that lets a request go.
 func (n *node) settled(ctx context.Context, r *request) (acknowledgement, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	limit := n.patience()
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var ack acknowledgement
 	err := n.journal.until(ctx, func() (ok bool) {
@@ -105,7 +119,8 @@ func (n *node) settled(ctx context.Context, r *request) (acknowledgement, error)
 		return ok
 	})
 	if err != nil {
-		return ack, differs("an acknowledgement of the request", "none in %s", patience)
+		n.late = true
+		return ack, differs("an acknowledgement of the request", "none in %s", limit)
 	}
 	return ack, nil
 }

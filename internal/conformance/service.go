@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	startTimeout = 30 * time.Second
+	startTimeout = 30 * time.Second // of a command, which may have to compile first
+	foundTimeout = 5 * time.Second  // of a service that should be there
 	stopTimeout  = 10 * time.Second
 	maxOutput    = 16 << 10
 )
@@ -89,7 +90,11 @@ func stopService(s service) {
 
 // awaitListening returns when a service waits for requests.
 func (n *node) awaitListening(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	timeout := startTimeout
+	if n.service == nil {
+		timeout = foundTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

@@ -20,7 +20,8 @@ func compress(data []byte) []byte {
 // compressStream returns data as one frame that does not say how much it holds, as encoders of streams write it.
 func compressStream(data []byte) []byte {
 	var out bytes.Buffer
-	encoder, err := zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<16))
+	encoder, err := zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<16),
+		zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
 		panic(err) // the options are constants
 	}

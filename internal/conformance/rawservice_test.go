@@ -1,0 +1,484 @@
+package conformance
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+// flaw is one thing that a rawService does wrong.
+type flaw string
+
+// rawService is a service without the SDK, made to be broken. Without a flaw it does all that the page asks for.
+type rawService struct {
+	flaw flaw
+	nc   *nats.Conn
+	js   jetstream.JetStream
+
+	mu   sync.Mutex
+	held map[string]rawDelivery
+	jobs sync.WaitGroup
+}
+
+// rawDelivery is a request and when the consumer was made that delivered it.
+type rawDelivery struct {
+	msg  jetstream.Msg
+	made time.Time
+}
+
+func broken(f flaw) starter {
+	return start(func(ctx context.Context, nc *nats.Conn) error {
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return err
+		}
+		s := &rawService{flaw: f, nc: nc, js: js, held: map[string]rawDelivery{}}
+		return s.serve(ctx)
+	})
+}
+
+func (s *rawService) has(f flaw) bool { return s.flaw == f }
+
+func (s *rawService) serve(ctx context.Context) error {
+	if !s.has(unlisted) {
+		listed, err := s.announce()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = listed.Stop() }()
+	}
+	beating, stop := context.WithCancel(context.Background())
+	var beat sync.WaitGroup
+	beat.Go(func() { s.beat(beating) })
+	defer beat.Wait()
+	defer stop()
+	for ctx.Err() == nil {
+		consumer, err := s.js.Consumer(ctx, endpoints.StreamWork, endpoint)
+		for err == nil && ctx.Err() == nil {
+			err = s.fetch(ctx, consumer)
+		}
+		gone := errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) ||
+			errors.Is(err, jetstream.ErrStreamNotFound)
+		if gone && s.has(bindsOnce) {
+			break
+		}
+		rest(ctx, 50*time.Millisecond)
+	}
+	<-ctx.Done()
+	if !s.has(endsAtOnce) {
+		s.jobs.Wait()
+	}
+	s.nc.Flush() //nolint:errcheck // the test will see what is missing
+	return nil
+}
+
+func (s *rawService) announce() (micro.Service, error) {
+	figures := json.RawMessage(`{"chunks":1,"processed":1,"errors":0,"in_flight":0,"avg_per_item":1}`)
+	listed, err := micro.AddService(s.nc, micro.Config{
+		Name: "raw", Version: "1.0.0", Metadata: map[string]string{"tranche": "1"},
+		StatsHandler: func(*micro.Endpoint) any { return figures },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return listed, listed.AddEndpoint(endpoint, micro.HandlerFunc(func(r micro.Request) { _ = r.Respond(figures) }),
+		micro.WithEndpointSubject("tranche.status."+endpoint))
+}
+
+func (s *rawService) fetch(ctx context.Context, consumer jetstream.Consumer) error {
+	info, err := consumer.Info(ctx)
+	if err != nil {
+		return err
+	}
+	batch, err := consumer.Fetch(8, jetstream.FetchMaxWait(time.Second), jetstream.FetchHeartbeat(200*time.Millisecond))
+	if err != nil {
+		return err
+	}
+	for messages := batch.Messages(); ; {
+		select {
+		case msg, more := <-messages:
+			if !more {
+				return batch.Error()
+			}
+			s.take(msg, info.Created)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *rawService) take(msg jetstream.Msg, made time.Time) {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return
+	}
+	id := fmt.Sprint(meta.Sequence.Stream, meta.Timestamp)
+	s.mu.Lock()
+	_, twice := s.held[id]
+	s.held[id] = rawDelivery{msg, made}
+	s.mu.Unlock()
+	if twice && !s.has(forgetsWork) {
+		return
+	}
+	s.jobs.Go(func() {
+		s.handle(msg, id, int(meta.NumDelivered)) //nolint:gosec // small
+		s.mu.Lock()
+		delete(s.held, id)
+		s.mu.Unlock()
+	})
+}
+
+// beat sends signs of life for what is held.
+func (s *rawService) beat(ctx context.Context) {
+	for ctx.Err() == nil {
+		rest(ctx, ownAckWait/4)
+		s.mu.Lock()
+		for _, d := range s.held {
+			if !s.has(noSigns) && s.current(d) {
+				_ = d.msg.InProgress()
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// current reports whether the consumer that delivered is still there.
+func (s *rawService) current(d rawDelivery) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	consumer, err := s.js.Consumer(ctx, endpoints.StreamWork, endpoint)
+	return s.has(trustsSequences) || err == nil && consumer.CachedInfo().Created.Equal(d.made)
+}
+
+func (s *rawService) tell(id, how string) {
+	s.mu.Lock()
+	d := s.held[id]
+	s.mu.Unlock()
+	if s.current(d) {
+		_ = s.nc.Publish(d.msg.(interface{ Reply() string }).Reply(), []byte(how))
+	}
+}
+
+func (s *rawService) handle(msg jetstream.Msg, id string, deliveries int) {
+	h := msg.Headers()
+	r := &rawReply{service: s, request: h, subject: endpoints.ReplySubject(endpoint)}
+	if version := h.Get(endpoints.HeaderVersion); version != "1" && version != "" && !s.has(dropsVersions) {
+		s.tell(id, map[bool]string{false: `-NAK {"delay":10000000000}`, true: "-NAK"}[s.has(hastyVersions)])
+		return
+	}
+	if !s.readable(h, r) {
+		s.tell(id, map[bool]string{false: "+TERM", true: `-NAK {"delay":10000000000}`}[s.has(keepsBadHeaders)])
+		return
+	}
+	items, params, err := s.read(h, msg.Data())
+	limit, _ := strconv.Atoi(cmp.Or(h.Get(endpoints.HeaderDeliveries), "5"))
+	failure, how := &slotError{Code: "too_many_deliveries", Message: "again", Retry: true}, "+ACK"
+	switch {
+	case err != nil:
+		failure, how = &slotError{Code: "bad_request", Message: err.Error()}, "+TERM"
+		if s.has(silentBodies) {
+			s.tell(id, how)
+			return
+		}
+	case deliveries > 1 && s.has(ignoresRedelivery):
+		s.tell(id, how)
+		return
+	case deliveries <= limit || s.has(ignoresDeliveries):
+		if s.has(acksFirst) {
+			s.tell(id, how)
+		}
+		failure = s.obey(r, items, params)
+	}
+	if r.finish(failure, len(items)) != nil {
+		how = `-NAK {"delay":500000000}`
+	}
+	if !s.has(neverAcks) || how != "+ACK" {
+		s.tell(id, how)
+	}
+}
+
+var (
+	rawID     = regexp.MustCompile(`^[0-9a-f-]{36}$`)
+	rawNumber = regexp.MustCompile(`^\d+$`)
+	rawReturn = regexp.MustCompile(
+		`^tranche\.(stage\.[\w-]+\.[1-9]\d*\.\d+|call\.[\w-]+\.[\w-]+)\.` + endpoint + `$`)
+)
+
+// readable reads the headers.
+func (s *rawService) readable(h nats.Header, r *rawReply) bool {
+	to := h.Get(endpoints.HeaderReplyTo)
+	if to != "" && !s.has(ignoresReturn) {
+		if !rawReturn.MatchString(to) && !s.has(repliesAnywhere) {
+			return false
+		}
+		r.subject = to
+	}
+	mode := h.Get(endpoints.HeaderMode)
+	return h.Get(endpoints.HeaderVersion) == "1" && rawID.MatchString(h.Get(endpoints.HeaderSlice)) &&
+		rawID.MatchString(h.Get(endpoints.HeaderRun)) && rawNumber.MatchString(h.Get(endpoints.HeaderStep)) &&
+		rawNumber.MatchString(strings.TrimPrefix(h.Get(endpoints.HeaderAttempt), "0")) &&
+		rawNumber.MatchString(strings.TrimPrefix(h.Get(endpoints.HeaderGeneration), "0")) &&
+		(mode == "" || mode == "batch" || mode == "single")
+}
+
+type rawItem struct {
+	I *int            `json:"i"`
+	K *string         `json:"k"`
+	D json.RawMessage `json:"d"`
+}
+
+// read reads the body.
+func (s *rawService) read(h nats.Header, body []byte) (items []rawItem, params map[string]string, err error) {
+	if body, err = s.decode(h.Get(endpoints.HeaderEncoding), body); err != nil {
+		return nil, nil, err
+	}
+	var content struct {
+		Params map[string]string `json:"params"`
+		Items  []rawItem         `json:"items"`
+	}
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	if s.has(strictMembers) {
+		decoder.DisallowUnknownFields()
+	}
+	if err := decoder.Decode(&content); err != nil {
+		return nil, nil, err
+	}
+	if s.has(paramsFirst) && !bytes.HasPrefix(body, []byte(`{"params"`)) {
+		content.Params = nil
+	}
+	for _, item := range content.Items {
+		if item.I == nil || item.K == nil || item.D == nil {
+			return nil, nil, errors.New("an item is not whole")
+		}
+	}
+	if len(content.Items) == 0 {
+		return nil, nil, errors.New("there are no items")
+	}
+	return content.Items, content.Params, nil
+}
+
+func (s *rawService) decode(encoding string, body []byte) ([]byte, error) {
+	if encoding == "" {
+		return body, nil
+	}
+	if encoding != "zstd" || s.has(noZstd) {
+		return nil, errors.New("unknown encoding " + encoding)
+	}
+	decoder, err := zstd.NewReader(bytes.NewReader(body), zstd.WithDecoderConcurrency(1), zstd.IgnoreChecksum(true))
+	if err != nil {
+		return nil, err
+	}
+	defer decoder.Close()
+	limit := int64(16 << 20)
+	if s.has(unbounded) {
+		limit = 1 << 30
+	}
+	out, err := io.ReadAll(io.LimitReader(decoder, limit+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case int64(len(out)) > limit:
+		return nil, errors.New("too large")
+	case s.has(oneFrame):
+		return out[:min(len(out), firstFrame(body))], nil
+	}
+	return out, nil
+}
+
+// firstFrame returns how much the first frame holds, if it says so.
+func firstFrame(body []byte) int {
+	var h zstd.Header
+	if h.Decode(body) == nil && h.HasFCS {
+		return int(h.FrameContentSize) //nolint:gosec // small
+	}
+	return 1 << 30
+}
+
+// obey does what the payloads ask for.
+func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string) (failure *slotError) {
+	for at, item := range items {
+		ordinal := *item.I
+		if s.has(countsOrdinals) {
+			ordinal = at
+		}
+		var in instruction
+		_ = json.Unmarshal(item.D, &in) // what it is not, it is not
+		run := fmt.Sprintf("%s/0/%d/1", r.request.Get(endpoints.HeaderRun), ordinal)
+		switch in.Do {
+		case "hello":
+			r.result(ordinal, `{"conformance":1}`)
+		case "echo":
+			r.result(ordinal, string(in.Value))
+		case "info":
+			key := *item.K
+			if s.has(asciiKeys) {
+				key = strings.ToValidUTF8(strings.Map(func(c rune) rune { return min(c, 0x7f) }, key), "")
+			}
+			info, _ := json.Marshal(itemInfo{key, params, run}) // it can be written
+			r.result(ordinal, string(info))
+		case "fail", "retry":
+			e := slotError{in.Code, in.Message, in.Do == "retry" && !s.has(neverRetry)}
+			r.fail(ordinal, e)
+		case "twice":
+			first, second := `"first"`, `"second"`
+			if s.has(lastCounts) {
+				first = second
+			}
+			r.result(ordinal, first)
+		case "bytes":
+			encoding := base64.StdEncoding
+			if s.has(urlBase64) {
+				encoding = base64.URLEncoding
+			}
+			r.add(fmt.Sprintf(`{"i":%d,"t":%q,"b":%q}`, ordinal, cmp.Or(in.Type, "application/octet-stream"),
+				encoding.EncodeToString(counting(in.N))))
+		case "big":
+			r.result(ordinal, `"`+strings.Repeat("x", in.N)+`"`)
+		case "partial":
+			r.result(ordinal, `"sent"`)
+			if !s.has(neverFlushes) {
+				r.flush()
+			}
+		case "slow":
+			rest(context.Background(), time.Duration(in.MS)*time.Millisecond)
+			r.result(ordinal, `{}`)
+		case "fail-chunk":
+			return &slotError{in.Code, in.Message, in.Retry}
+		}
+	}
+	return nil
+}
+
+// rawReply writes the messages of a reply.
+type rawReply struct {
+	service *rawService
+	request nats.Header
+	subject string
+	slots   []string
+	bytes   int
+	total   int
+	sent    int // messages
+	err     error
+}
+
+func (r *rawReply) result(ordinal int, result string) {
+	if r.service.has(nullIsNothing) && result == "null" {
+		return
+	}
+	name := `"i"`
+	if r.service.has(twoOrdinals) {
+		name = fmt.Sprintf(`"i":%d,"i"`, ordinal)
+	}
+	r.add(fmt.Sprintf(`{%s:%d,"d":%s}`, name, ordinal, result))
+	if len(result) > int(r.service.nc.MaxPayload())-4096 {
+		r.slots, r.total, r.bytes = r.slots[:len(r.slots)-1], r.total-1, r.bytes-len(result)
+		code := "result_too_large"
+		if r.service.has(ownCode) {
+			code = "too_big"
+		}
+		r.fail(ordinal, slotError{Code: code, Message: "too large"})
+	}
+}
+
+func (r *rawReply) fail(ordinal int, e slotError) {
+	text, _ := json.Marshal(e) // it can be written
+	r.add(fmt.Sprintf(`{"i":%d,"e":%s}`, ordinal, text))
+}
+
+func (r *rawReply) add(slot string) {
+	if limit := int(r.service.nc.MaxPayload()) - 4096; r.bytes+len(slot) > limit && !r.service.has(neverSplits) &&
+		len(slot) < limit {
+		r.flush()
+	}
+	r.slots = append(r.slots, slot)
+	r.bytes += len(slot) + 1
+	r.total++
+}
+
+func (r *rawReply) flush() { r.send(nats.Header{}, nil) }
+
+func (r *rawReply) finish(failure *slotError, items int) error {
+	s, total := r.service, r.total
+	if s.has(countsItems) && failure == nil {
+		total = items
+	}
+	if s.has(countsLast) {
+		total = len(r.slots)
+	}
+	fields := nats.Header{endpoints.HeaderFinal: {strconv.Itoa(total)}}
+	if failure != nil && !s.has(plainFailure) {
+		fields.Set(endpoints.HeaderErrorCode, failure.Code)
+		fields.Set(endpoints.HeaderError, strings.ReplaceAll(failure.Message, "\n", " "))
+	}
+	if s.has(neverFinal) && failure == nil && items == 50 {
+		fields.Del(endpoints.HeaderFinal)
+	}
+	r.send(fields, failure)
+	return r.err
+}
+
+func (r *rawReply) send(fields nats.Header, failure *slotError) {
+	s := r.service
+	msg := &nats.Msg{Subject: r.subject, Header: fields}
+	for _, name := range append(repeated(), endpoints.HeaderTrace) {
+		if value := r.request[name]; len(value) > 0 {
+			msg.Header[name] = value
+		}
+	}
+	msg.Header.Set(endpoints.HeaderMsgID, uuid.NewString())
+	if s.has(idOfSlice) {
+		msg.Header.Set(endpoints.HeaderMsgID, fmt.Sprintf("%s/%d", r.request.Get(endpoints.HeaderSlice), r.sent))
+	}
+	if s.has(noGeneration) {
+		msg.Header.Del(endpoints.HeaderGeneration)
+	}
+	if s.has(noTrace) {
+		delete(msg.Header, endpoints.HeaderTrace)
+	}
+	msg.Data = []byte(`{"slots":[` + strings.Join(r.slots, ",") + `]`)
+	if failure != nil {
+		text, _ := json.Marshal(failure) // it can be written
+		msg.Data = append(append(msg.Data, `,"error":`...), text...)
+	}
+	msg.Data = append(msg.Data, '}')
+	r.slots, r.bytes = nil, 0
+	r.sent++
+	if err := s.publish(msg); err != nil {
+		r.err = err
+	}
+}
+
+func (s *rawService) publish(msg *nats.Msg) error {
+	if strings.HasPrefix(msg.Subject, "tranche.call.") || s.has(hopes) {
+		return s.nc.PublishMsg(msg)
+	}
+	var err error
+	for range 100 {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		_, err = s.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+		cancel()
+		if err == nil || errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) {
+			return err
+		}
+		rest(context.Background(), 50*time.Millisecond)
+	}
+	return err
+}

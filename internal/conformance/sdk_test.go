@@ -1,0 +1,161 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// instruction is a payload of the contract.
+type instruction struct {
+	Do      string          `json:"do"`
+	Value   json.RawMessage `json:"value"`
+	Code    string          `json:"code"`
+	Message string          `json:"message"`
+	Retry   bool            `json:"retry"`
+	N       int             `json:"n"`
+	Type    string          `json:"type"`
+	MS      int             `json:"ms"`
+}
+
+// obey is the contract in Go, by the SDK.
+func obey(ctx context.Context, chunk *endpoints.Chunk[instruction, any]) error {
+	for _, item := range chunk.Items() {
+		in := item.In
+		switch in.Do {
+		case "hello":
+			item.Reply(map[string]int{"conformance": 1})
+		case "echo":
+			item.Reply(in.Value)
+		case "info":
+			item.Reply(itemInfo{item.Key, chunk.Params(), item.Info().IdempotencyKey()})
+		case "fail":
+			item.Fail(in.Code, "%s", in.Message)
+		case "retry":
+			item.Retry(in.Code, "%s", in.Message)
+		case "skip":
+		case "twice":
+			item.Reply("first")
+			item.Reply("second")
+		case "bytes":
+			item.Reply(endpoints.Binary{Data: counting(in.N), ContentType: in.Type})
+		case "big":
+			item.Reply(strings.Repeat("x", in.N))
+		case "partial":
+			item.Reply("sent")
+			chunk.Flush()
+		case "slow":
+			rest(ctx, time.Duration(in.MS)*time.Millisecond)
+			item.Reply(map[string]int{"slept": in.MS})
+		case "fail-chunk":
+			if in.Retry {
+				return endpoints.Retry(in.Code, "%s", in.Message)
+			}
+			return endpoints.Fail(in.Code, "%s", in.Message)
+		default:
+			item.Fail("unknown_order", "do is %.40q", in.Do)
+		}
+	}
+	return nil
+}
+
+func counting(n int) []byte {
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(i)
+	}
+	return data
+}
+
+func serveSDK(ctx context.Context, nc *nats.Conn) error {
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "under-test", Version: "1.0.0"})
+	if err != nil {
+		return err
+	}
+	if err := endpoints.HandleList(svc, endpoint, obey, endpoints.Concurrency(4)); err != nil {
+		return err
+	}
+	return svc.Run(ctx)
+}
+
+func TestSDKPasses(t *testing.T) {
+	t.Parallel()
+	report := suite(t, Config{service: start(serveSDK)})
+	expect(t, report, nil, nil)
+	if len(report.Results) != len(Names()) {
+		t.Errorf("%d checks ran; there are %d", len(report.Results), len(Names()))
+	}
+}
+
+func TestSDKPassesAsAProcess(t *testing.T) {
+	t.Setenv(serviceVariable, "1")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, suite(t, Config{Command: []string{self}}), nil, nil)
+}
+
+func TestSDKPassesOnAServerOfOthers(t *testing.T) {
+	t.Parallel()
+	ns := testenv.NATS(t)
+	nc := testenv.Conn(t, ns)
+	n := &node{config: Config{Endpoint: endpoint}, nc: nc, js: jetStream(t, nc)}
+	if err := n.makeStreams(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	svc, err := start(serveSDK)(ns.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopService(svc)
+	report := suite(t, Config{URL: ns.URL()})
+	expect(t, report, nil, needing(needPrivate))
+	for stream, subject := range n.subjects() {
+		held, err := n.held(t.Context(), stream, subject)
+		if err != nil || held > 0 {
+			t.Errorf("%d messages of %s are left in %s (%v)", held, subject, stream, err)
+		}
+	}
+}
+
+func TestAnEndpointWithoutTheContract(t *testing.T) {
+	t.Parallel()
+	plain := func(ctx context.Context, nc *nats.Conn) error {
+		svc, err := endpoints.New(nc, endpoints.Config{Name: "plain"})
+		if err != nil {
+			return err
+		}
+		handle := func(_ context.Context, in struct{ Balance *int }) (int, error) {
+			if in.Balance == nil {
+				return 0, endpoints.Fail("no_balance", "there is none")
+			}
+			return *in.Balance, nil
+		}
+		if err := endpoints.HandleEach(svc, endpoint, handle); err != nil {
+			return err
+		}
+		return svc.Run(ctx)
+	}
+	for name, items := range map[string][]json.RawMessage{
+		"errors": nil, "results": {[]byte(`{"balance":1}`), []byte(`{"balance":2}`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			report := suite(t, Config{service: start(plain), Items: items, Only: fast()})
+			left := needing(needContract)
+			expect(t, report, nil, within(left, fast()))
+			if report.Contract {
+				t.Error("the endpoint is taken for a conformance endpoint")
+			}
+		})
+	}
+}

@@ -1,0 +1,129 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// serviceVariable makes the test binary a service of the endpoint.
+const serviceVariable = "TRANCHE_CONFORMANCE_SERVICE"
+
+const endpoint = "under-test"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(serviceVariable) == "" {
+		testenv.Main(m)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	nc, err := endpoints.Connect()
+	if err == nil {
+		err = serveSDK(ctx, nc)
+		nc.Close()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// inProcess is a service that is a function, with a connection of its own.
+type inProcess struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // set before done is closed
+}
+
+func start(serve func(context.Context, *nats.Conn) error) starter {
+	return func(url string) (service, error) {
+		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		p := &inProcess{cancel: cancel, done: make(chan struct{})}
+		go func() {
+			defer close(p.done)
+			defer nc.Close()
+			p.err = serve(ctx, nc)
+		}()
+		return p, nil
+	}
+}
+
+func (p *inProcess) terminate()              { p.cancel() }
+func (p *inProcess) kill()                   { p.cancel() }
+func (p *inProcess) exited() <-chan struct{} { return p.done }
+func (p *inProcess) failure() error          { return p.err }
+func (p *inProcess) output() string          { return "" }
+
+// suite runs the checks and returns what came of them.
+func suite(t *testing.T, config Config) *Report {
+	t.Helper()
+	if config.Endpoint == "" {
+		config.Endpoint = endpoint
+	}
+	report, err := Run(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// expect fails the test unless just these checks failed, and just those others were left out.
+func expect(t *testing.T, report *Report, failed, leftOut []string) {
+	t.Helper()
+	var gotFailed, gotLeftOut []string
+	var text strings.Builder
+	for _, r := range report.Results {
+		switch r.Outcome {
+		case Failed:
+			gotFailed = append(gotFailed, r.Check)
+			fmt.Fprintf(&text, "\n%s: expected %s; got %s", r.Check, r.Expected, r.Got)
+		case LeftOut:
+			gotLeftOut = append(gotLeftOut, r.Check)
+		case Passed:
+		}
+	}
+	slices.Sort(failed)
+	slices.Sort(leftOut)
+	slices.Sort(gotFailed)
+	slices.Sort(gotLeftOut)
+	if !slices.Equal(gotFailed, failed) {
+		t.Errorf("failed: %v; want %v%s\nthe service wrote: %s", gotFailed, failed, text.String(), report.Output)
+	}
+	if !slices.Equal(gotLeftOut, leftOut) {
+		t.Errorf("left out: %v; want %v", gotLeftOut, leftOut)
+	}
+}
+
+// needing lists the checks that need something.
+func needing(what need) []string {
+	var names []string
+	for _, c := range checks() {
+		if c.needs&what != 0 {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
+// fast lists the checks that cost little.
+func fast() []string {
+	slow := []string{
+		"zstd-bomb", "big", "in-progress", "delivered-twice", "streams-anew", "made-anew", "drain", "stored-first",
+	}
+	return slices.DeleteFunc(Names(), func(name string) bool { return slices.Contains(slow, name) })
+}
