@@ -15,6 +15,9 @@ type Asked struct {
 	Payload json.RawMessage
 }
 
+// Into reads the payload.
+func (a Asked) Into(value any) error { return json.Unmarshal(a.Payload, value) }
+
 // Answer returns a slot with a result: any value that can be written as JSON, or an endpoints.Binary.
 func (a Asked) Answer(result any) endpoints.Slot {
 	if binary, ok := result.(endpoints.Binary); ok {
