@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
@@ -100,7 +101,7 @@ func benchJob(b *testing.B) (*endpointServer, nats.Header, []byte) {
 		builder.Add(i, fmt.Sprintf("CUST-%d", i), fmt.Appendf(nil, `{"account":%d,"branch":3,"name":"CUST-%d"}`, i, i))
 	}
 	msg := builder.Msg()
-	svc := &Service{config: Config{}.withDefaults(), nc: &nats.Conn{}, outbox: newOutbox(nil, nil)}
+	svc := &Service{config: Config{}.withDefaults(), nc: &nats.Conn{}, outbox: newOutbox(nil, nil), suspects: newSuspects()}
 	return &endpointServer{name: "echo", service: svc, options: options{flushBytes: 1 << 30, timeout: DefaultTimeout},
 		log: zap.NewNop()}, msg.Header, msg.Data
 }
@@ -116,7 +117,8 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		j := &job{request: request, timeout: DefaultTimeout, log: e.log}
+		j := &job{service: e.service, origin: queued{}, endpoint: e.name, request: request, timeout: DefaultTimeout,
+			log: e.log, started: time.Now()}
 		e.prepare(ctx, &j.answers, request.Meta, Trace{})
 		j.answers.limit = 1 << 20
 		if failure, begun := begin(j).run(ctx, newSlots(slots), nil); failure != nil || !begun {
@@ -126,6 +128,7 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 			b.Fatal("not all was answered")
 		}
 		buffers.Put(j.answers.buf)
+		e.stats.add(benchChunk, j.answers.errors, time.Since(j.started))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/item")
 }

@@ -40,6 +40,7 @@ func (f *flow) deal(scope scope, id requestID, msg jetstream.Msg) (items int, to
 	if err != nil {
 		return 0, 0 // hold would have refused it
 	}
+	f.server.stats.came(meta.NumDelivered)
 	c := &continuation{flow: f, scope: scope, origin: queued{f.replies, id, meta.NumDelivered},
 		msg: &nats.Msg{Subject: msg.Subject(), Header: msg.Headers(), Data: msg.Data()}, log: f.server.log}
 	if err := c.read(); err != nil {
@@ -219,6 +220,7 @@ func (c *continuation) run(g *gathering, replies []stageReply) (done bool, err e
 
 // settle sends what is to be sent, removes the state and lets the message go.
 func (c *continuation) settle(j *job, failure *SlotError) bool {
+	c.flow.server.stats.failed(failure)
 	if err := j.answers.send(failure); err != nil {
 		j.log.Error("the reply could not be sent; the stage is handed back", zap.Error(err))
 		c.origin.handBack(handBackDelay)

@@ -27,6 +27,11 @@ func (w *flowWork) run(ctx context.Context, slots *slots, stopping <-chan struct
 		return nil, false
 	}
 	defer slots.give()
+	end, failure, begun := w.job.isolate(ctx, stopping)
+	if end == nil {
+		return failure, begun
+	}
+	defer end()
 	if len(w.here) > 0 || w.stage == 0 && len(w.job.wrap) > 0 {
 		w.pass(w.advance(ctx))
 	}

@@ -49,9 +49,7 @@ func (e *endpointServer) deal(scope scope, id requestID, msg jetstream.Msg) (ite
 
 // accept takes a request, wherever it came from, all the way.
 func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []byte) (items int, took time.Duration) {
-	if from.delivered() > 1 {
-		e.stats.redelivered.Add(1)
-	}
+	e.stats.came(uint64(from.delivered()))
 	request, err := parseRequest(h, body, e.service.limits)
 	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.name {
 		err = malformed(ReasonHeader, "%s names endpoint %s; this is %s", HeaderReplyTo, request.ReplyTo.Callee, e.name)
@@ -147,9 +145,7 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 // settle sends the end of the reply, buries a single request that died, and then lets the request go: as answered, or
 // when spoiled says so as of no use. It reports whether all of that was done; otherwise the request is handed back.
 func (e *endpointServer) settle(j *job, failure *SlotError, spoiled error) bool {
-	if failure != nil && failure.Code == CodeDeliveries {
-		e.stats.givenUp.Add(1)
-	}
+	e.stats.failed(failure)
 	if err := j.answers.send(failure); err != nil {
 		j.log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
 		j.origin.handBack(handBackDelay)

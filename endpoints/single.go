@@ -117,6 +117,7 @@ func (e *endpointServer) bury(
 		from.handBack(handBackDelay)
 		return false
 	}
+	e.stats.dead.Add(1)
 	log.Warn("a request is dead; see tranche dlq")
 	return true
 }

@@ -63,6 +63,20 @@ func (s *stats) add(items, errors int, took time.Duration) {
 	s.latency.add(time.Now(), items, took)
 }
 
+// came counts a request, or a reply to a flow, by which delivery it is.
+func (s *stats) came(delivered uint64) {
+	if delivered > 1 {
+		s.redelivered.Add(1)
+	}
+}
+
+// failed counts what speaks for a chunk in the end, if anything does.
+func (s *stats) failed(failure *SlotError) {
+	if failure != nil && failure.Code == CodeDeliveries {
+		s.givenUp.Add(1)
+	}
+}
+
 // Stats returns what each endpoint has done, in the order in which they were added: for metrics.
 func (s *Service) Stats() []EndpointStats {
 	s.mu.Lock()
@@ -80,7 +94,10 @@ func (e *endpointServer) snapshot() EndpointStats {
 	all := EndpointStats{
 		Endpoint: e.name, Chunks: e.stats.chunks.Load(), Items: e.stats.items.Load(), Errors: e.stats.errors.Load(),
 		Redelivered: e.stats.redelivered.Load(), GivenUp: e.stats.givenUp.Load(), Dead: e.stats.dead.Load(),
-		InFlight: e.held(), Concurrency: e.slots.len(), Stages: e.stages, Rate: pace.rate, P50: pace.p50, P99: pace.p99,
+		InFlight: e.held(), Concurrency: e.slots.len(), Rate: pace.rate, P50: pace.p50, P99: pace.p99,
+	}
+	if e.flow != nil {
+		all.Stages = e.flow.stages
 	}
 	if all.Items > 0 {
 		all.AvgPerItem = time.Duration(e.stats.busy.Load() / all.Items)
@@ -96,7 +113,12 @@ func (e *endpointServer) snapshot() EndpointStats {
 }
 
 // pullers returns all that fetch for the endpoint.
-func (e *endpointServer) pullers() []*puller { return []*puller{e.work} }
+func (e *endpointServer) pullers() []*puller {
+	if e.flow != nil {
+		return []*puller{e.work, e.flow.replies}
+	}
+	return []*puller{e.work}
+}
 
 // endpointStatus is the "data" of an endpoint in a $SRV.STATS answer.
 type endpointStatus struct {

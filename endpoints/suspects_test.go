@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 )
 
 // visit has a visitor enter, and returns where its stay comes once it is in.
@@ -240,4 +241,26 @@ func TestSuspectIsHandedBackAtTheEnd(t *testing.T) {
 	}
 	bystander.let()
 	check(t, await(t, "end of Run", stopped))
+}
+
+// TestSuspectFlowWaitsForNothingOfItsOwn has a flow and what it asks in one process, all of it suspect.
+func TestSuspectFlowWaitsForNothingOfItsOwn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", threeStages()))
+	check(t, HandleEach(svc, "double", doubleOf))
+	check(t, HandleEach(svc, "square", squares))
+	b.run(svc)
+	meta := b.suspect("flow")
+	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 || string(w.slots[0].Data) != `{"square":36}` {
+		t.Errorf("reply %+v", w)
+	}
+	alone := b.logged.FilterMessage("a suspect is handled").FilterField(zap.Bool("alone", true))
+	if alone.Len() < 3 {
+		t.Errorf("%d stages ran alone", alone.Len())
+	}
+	if n := svc.Stats()[0].Stages; n != 3 {
+		t.Errorf("the flow has %d stages", n)
+	}
 }

@@ -1,0 +1,78 @@
+package endpoints
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// finished counts how often each slice was handled to its end.
+type finished struct {
+	mu sync.Mutex
+	by map[uuid.UUID]int
+}
+
+func (f *finished) handle(_ context.Context, chunk *Chunk[number, square]) error {
+	for _, item := range chunk.Items() {
+		item.Reply(square{item.In.N})
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.by[chunk.Meta().Slice]++
+	return nil
+}
+
+func (f *finished) len() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.by)
+}
+
+// TestCleanStopsRepeatNothing has instances come and go under load, as in a deployment. What is redelivered is what was
+// not begun.
+func TestCleanStopsRepeatNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	names := []string{"one", "two", "three"}
+	const rounds, each = 6, 150
+	for _, name := range names {
+		b.shortWait(name, time.Second) // so that what was not acknowledged comes back in this test
+	}
+	done := &finished{by: map[uuid.UUID]int{}}
+	instance := func() (stop func() error) {
+		svc := b.service()
+		for _, name := range names {
+			check(t, HandleList(svc, name, done.handle, Concurrency(3)))
+		}
+		return b.run(svc)
+	}
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for n := range rounds * each {
+			b.ask(names[n%len(names)], numbers(3))
+		}
+	})
+	for round := 1; round <= rounds; round++ {
+		stop := instance()
+		eventually(t, "it is at work", func() bool { return done.len() >= round*each/2 })
+		check(t, stop()) // with pulls open, and chunks at work
+	}
+	asking.Wait()
+	stop := instance()
+	b.collect(rounds * each)
+	for _, name := range names {
+		eventually(t, "all is acknowledged", func() bool { return b.backlog(name) == 0 })
+	}
+	check(t, stop())
+	for slice, times := range done.by {
+		if times != 1 {
+			t.Errorf("slice %s was finished %d times", slice, times)
+		}
+	}
+	if len(done.by) != rounds*each {
+		t.Errorf("%d of %d slices were finished", len(done.by), rounds*each)
+	}
+}
