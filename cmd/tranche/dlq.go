@@ -61,7 +61,9 @@ func lettersText(letters []workqueue.DeadLetter, room int) string {
 	}
 	for i := range letters {
 		l := &letters[i]
-		cells := []string{shortLetter(l.ID), inert(l.Endpoint), short(inert(l.Cause), 32), string(l.State), moment(l.At)[5:16]}
+		cells := []string{
+			shortLetter(l.ID), inert(l.Endpoint), short(inert(l.Cause), 32), string(l.State), moment(l.At)[5:16],
+		}
 		if narrow(room) {
 			cells[1], cells[2] = short(cells[1], 14), short(cells[2], 19)
 		} else {

@@ -136,7 +136,7 @@ func TestARequeuedLetterIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	served := make(chan int, 10)
-	err = endpoints.HandleEach(svc, "mail", func(ctx context.Context, in int) (int, error) {
+	err = endpoints.HandleEach(svc, "mail", func(_ context.Context, in int) (int, error) {
 		served <- in
 		return in, nil
 	})
@@ -146,7 +146,12 @@ func TestARequeuedLetterIsServed(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- svc.Run(ctx) }()
-	defer func() { stop(); <-ended }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the service ended with %v", err)
+		}
+	}()
 	b.buried("mail", 1, workqueue.DeadLetter{Mode: "single", Body: []byte(`{"items":[{"i":0,"k":"a","d":7}]}`),
 		Headers: map[string][]string{
 			endpoints.HeaderVersion: {endpoints.ProtocolVersion}, endpoints.HeaderMode: {"single"},

@@ -73,6 +73,8 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		return err
 	}
 	defer func() { _ = log.Sync() }() // fails on terminals
+	trouble := &troubles{}
+	log = log.WithOptions(trouble.watch())
 	end := newEnding(ctx, s.Grace)
 	p := &parts{}
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
@@ -87,7 +89,8 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	}
 	server, err := api.New(p.store, node, p.nc, api.Config{
 		Log: log, Hosts: s.AllowHost, Version: versionText(),
-		Info: map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
+		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
+		Trouble: trouble.Last, StreamBytes: s.streamBytes(),
 	})
 	if err != nil {
 		return err

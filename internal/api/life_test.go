@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
@@ -154,6 +156,54 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 	if code, text := b.ask(http.MethodGet, api.Prefix+"/runs", nil); code != 200 {
 		t.Errorf("with PostgreSQL back: %d %s", code, text)
 	}
+}
+
+// What is used up is named, with what helps, while nodes meet it.
+func TestWhatIsUsedUpIsNamed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start("name=it")
+	unready := b.engine
+	unready.ready = make(chan struct{})
+	full := fmt.Errorf("record: %w", &pgconn.PgError{Code: "53100", Message: "could not extend file"})
+	tight := fmt.Errorf("make stream: %w", &jetstream.APIError{
+		Code: 500, ErrorCode: 10047, Description: "insufficient storage resources available",
+	})
+	with := func(engine api.Engine, err error, ago time.Duration) {
+		b.over(engine, testenv.Conn(t, testenv.NATS(t)), api.Config{StreamBytes: 5 << 30, Trouble: func() (api.Trouble, bool) {
+			return api.Trouble{What: "it went wrong", Err: err, At: time.Now().Add(-ago)}, true
+		}})
+	}
+	warnings := func() string { return strings.Join(read[api.RunDocument](b, "/runs/it").Warnings, "; ") }
+	with(b.engine, full, 0)
+	b.refused(503, "no room left on its disk (could not extend file)", http.MethodGet, "/readyz", nil)
+	if text := warnings(); !strings.Contains(text, "no room left on its disk") {
+		t.Errorf("the run warns of %s", text)
+	}
+	with(unready, tight, 0)
+	b.refused(503, "together they need 5.0 GiB", http.MethodGet, "/readyz", nil)
+	b.refused(503, "JetStream has no room", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
+	with(unready, errors.New("a reason of another kind"), 0)
+	b.refused(503, "it went wrong: a reason of another kind", http.MethodGet, "/readyz", nil)
+	for _, passed := range []func(){
+		func() { with(b.engine, full, time.Minute) }, func() { with(b.engine, errors.New("once"), 0) },
+	} {
+		passed()
+		if code, text := b.ask(http.MethodGet, "/readyz", nil); code != http.StatusOK {
+			t.Errorf("what has passed is held against it: %d %s", code, text)
+		}
+	}
+
+	// A change that PostgreSQL refuses for that reason says so too.
+	b.over(fullEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.refused(503, "no room left on its disk", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
+}
+
+// fullEngine has a PostgreSQL without room.
+type fullEngine struct{ storeEngine }
+
+func (fullEngine) Cancel(context.Context, workqueue.RunID, string) (workqueue.Cancelled, error) {
+	return workqueue.Cancelled{}, &pgconn.PgError{Code: "53100", Message: "could not extend file"}
 }
 
 // A stop waits for an upload no longer than its grace, and when Serve returns the upload has ended.

@@ -46,7 +46,7 @@ func seen(err error, see string) error {
 // problem turns an error into the answer that a caller gets. What is not the caller's doing is logged here and told
 // without its inner parts.
 func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
-	p := &huma.ErrorModel{Status: status(err), Detail: detail(err)}
+	p := &huma.ErrorModel{Status: s.status(err), Detail: s.detail(err)}
 	p.Title = http.StatusText(p.Status)
 	p.Errors = places(err)
 	switch {
@@ -96,25 +96,25 @@ func as[T error](err error) error {
 	return nil
 }
 
-func status(err error) int {
+func (s *Server) status(err error) int {
 	if status, found := told(err); found != nil {
 		return status
 	}
 	switch {
 	case errors.Is(err, workqueue.ErrNotFound):
 		return http.StatusNotFound
-	case away(err) != nil:
+	case s.away(err) != nil:
 		return http.StatusServiceUnavailable
 	default:
 		return http.StatusInternalServerError
 	}
 }
 
-func detail(err error) string {
+func (s *Server) detail(err error) string {
 	if _, found := told(err); found != nil {
 		return found.Error()
 	}
-	switch status(err) {
+	switch s.status(err) {
 	case http.StatusNotFound:
 		see := "tranche run list"
 		if lost, ok := errors.AsType[*lostError](err); ok {
@@ -122,7 +122,7 @@ func detail(err error) string {
 		}
 		return err.Error() + "; see " + see
 	case http.StatusServiceUnavailable:
-		return away(err).detail
+		return s.away(err).detail
 	default:
 		return "something went wrong inside; the log of this tranche serve says what"
 	}

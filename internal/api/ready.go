@@ -20,7 +20,7 @@ func (e *awayError) Error() string { return e.detail }
 
 var (
 	errNoNATS   = &awayError{"NATS is not connected; the node tries to reach it, see --nats; try again soon"}
-	errNotReady = &awayError{"the node has not started yet: it waits for PostgreSQL; try again soon"}
+	errNotReady = &awayError{"the node has not started yet: it waits for PostgreSQL or JetStream; /readyz says more"}
 	errTooSlow  = &awayError{"PostgreSQL or NATS has not answered in time; try again soon"}
 )
 
@@ -34,9 +34,11 @@ func (s *Server) mayChange(actor string) error {
 		return nil
 	case !s.nc.IsConnected():
 		return errNoNATS
-	default:
-		return errNotReady
 	}
+	if short := s.short(); len(short) > 0 {
+		return &awayError{"the node has not started yet: " + short[0]}
+	}
+	return errNotReady
 }
 
 func (s *Server) isReady() bool {
@@ -61,10 +63,11 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case s.engine.Session() == workqueue.SessionID{}:
-		missing = append(missing, "the node has no session yet")
+		missing = append(missing, s.unready("the node has no session yet"))
 	case !s.isReady():
-		missing = append(missing, "the node has not set up its streams yet")
+		missing = append(missing, s.unready("the node has not set up its streams yet"))
 	}
+	missing = append(missing, s.short()...)
 	if len(missing) > 0 {
 		writeProblem(w, http.StatusServiceUnavailable, strings.Join(missing, "; "))
 		return
@@ -72,10 +75,14 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("ready\n"))
 }
 
-// away returns what an error says about PostgreSQL or NATS being away; nil when it is about something else.
-func away(err error) *awayError {
+// away returns what an error says about PostgreSQL or NATS being away, or out of something; nil when it is about
+// something else.
+func (s *Server) away(err error) *awayError {
 	if found, ok := errors.AsType[*awayError](err); ok {
 		return found
+	}
+	if found := s.shortage(err); found != "" {
+		return &awayError{found}
 	}
 	switch {
 	case errors.Is(err, workqueue.ErrSessionLost):

@@ -53,6 +53,11 @@ type Config struct {
 	Version string
 	Info    map[string]string // where things are, for people
 
+	// Trouble returns the last thing that went wrong in the node, if anything did; nil: nothing is known.
+	Trouble func() (Trouble, bool)
+	// StreamBytes is what the streams take on each server that keeps them, for people. Zero: it is not known.
+	StreamBytes int64
+
 	// ReadTimeout is how long a caller may go without sending, or taking, a byte. What is done between is not bounded by
 	// it. Zero: DefaultReadTimeout.
 	ReadTimeout time.Duration

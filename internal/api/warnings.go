@@ -51,6 +51,9 @@ func (s *Server) obstacles(ctx context.Context, run *workqueue.RunView) []string
 	if run.State != "running" {
 		return []string{}
 	}
+	if short := s.short(); len(short) > 0 {
+		return short
+	}
 	names := []string{}
 	for i := range run.Steps {
 		if st := &run.Steps[i]; st.Done+st.Failed < st.Items {

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"cmp"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/api"
+)
+
+// troubles remembers the last error that was logged, for those who ask why nothing goes on.
+type troubles struct {
+	mu   sync.Mutex
+	last api.Trouble
+}
+
+// watch makes a logger tell the troubles too.
+func (t *troubles) watch() zap.Option {
+	return zap.WrapCore(func(to zapcore.Core) zapcore.Core { return zapcore.NewTee(to, &troubleCore{of: t}) })
+}
+
+// Last is the last trouble, if there was one.
+func (t *troubles) Last() (api.Trouble, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last, t.last.Err != nil
+}
+
+// troubleCore is a log that keeps only the last error.
+type troubleCore struct{ of *troubles }
+
+// Enabled implements zapcore.Core.
+func (*troubleCore) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }
+
+// With implements zapcore.Core.
+func (c *troubleCore) With([]zapcore.Field) zapcore.Core { return c }
+
+// Check implements zapcore.Core.
+func (c *troubleCore) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return to.AddCore(entry, c)
+	}
+	return to
+}
+
+// Write implements zapcore.Core.
+func (c *troubleCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	for i := range fields {
+		err, ok := fields[i].Interface.(error)
+		if !ok || fields[i].Type != zapcore.ErrorType {
+			continue
+		}
+		c.of.mu.Lock()
+		c.of.last = api.Trouble{What: entry.Message, Err: err, At: time.Now()}
+		c.of.mu.Unlock()
+	}
+	return nil
+}
+
+// Sync implements zapcore.Core.
+func (*troubleCore) Sync() error { return nil }
+
+// streamBytes is what the streams take on each server that keeps them, once they are full.
+func (s *serveCommand) streamBytes() int64 {
+	c := s.streams()
+	return cmp.Or(c.WorkMaxBytes, endpoints.DefaultWorkMaxBytes) + cmp.Or(c.ReplyMaxBytes, endpoints.DefaultReplyMaxBytes) +
+		cmp.Or(c.EventMaxBytes, endpoints.DefaultEventMaxBytes) + cmp.Or(c.StageMaxBytes, endpoints.DefaultStageMaxBytes) +
+		cmp.Or(c.FlowMaxBytes, endpoints.DefaultFlowMaxBytes) + cmp.Or(c.DeadMaxBytes, endpoints.DefaultDeadMaxBytes)
+}

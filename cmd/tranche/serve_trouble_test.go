@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// waitingAPI is where the API of a serve is that waits for something.
+func (s *server) waitingAPI(t *testing.T) string {
+	t.Helper()
+	const before, after = "the API at ", " answers, with status 503"
+	eventually(t, "serve says that it waits", func() bool { return strings.Contains(s.log.String(), after) })
+	_, rest, _ := strings.Cut(s.log.String(), before)
+	where, _, _ := strings.Cut(rest, after)
+	return where
+}
+
+func readyz(t *testing.T, where string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, where+"/readyz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(text)
+}
+
+// A JetStream that is too small for the streams is named, with what they need.
+func TestServeNamesASmallJetStream(t *testing.T) {
+	t.Parallel()
+	small, err := embedded.StartNATS(t.Context(), embedded.NATSConfig{
+		StoreDir: filepath.Join(t.TempDir(), "nats"), Listen: "127.0.0.1:0", MaxStore: 64 << 20,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := small.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	s := launch(t, false, "--database", testenv.Database(t), "--nats", small.URL(), "--grace", "1s")
+	where := s.waitingAPI(t)
+	eventually(t, "the reason is named", func() bool {
+		code, text := readyz(t, where)
+		return code == 503 && strings.Contains(text, "JetStream has no room for the streams") &&
+			strings.Contains(text, "GiB") && strings.Contains(text, "--work-max-bytes")
+	})
+	if _, err := s.end(t); err != nil {
+		t.Errorf("serve ended with %v: %s", err, s.log.String())
+	}
+}
+
+// A PostgreSQL whose disk is full is named, and once there is room serve goes on by itself.
+func TestServeNamesAFullDisk(t *testing.T) {
+	t.Parallel()
+	database := testenv.Database(t)
+	pool := testenv.Connect(t, database)
+	// What PostgreSQL says when a file cannot grow.
+	_, err := pool.Exec(t.Context(), `
+		CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+			$$BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END$$;
+		CREATE TRIGGER full_disk BEFORE INSERT ON node_session EXECUTE FUNCTION full_disk();`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := launch(t, false, "--database", database, "--nats", testenv.NATS(t).URL(), "--grace", "1s")
+	where := s.waitingAPI(t)
+	eventually(t, "the reason is named", func() bool {
+		code, text := readyz(t, where)
+		return code == 503 && strings.Contains(text, "PostgreSQL has no room left on its disk")
+	})
+	b := &bench{T: t, url: where}
+	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), 1, "no room left on its disk")
+	if _, err := pool.Exec(t.Context(), `DROP TRIGGER full_disk ON node_session`); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it goes on by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
+	if _, err := s.end(t); err != nil {
+		t.Errorf("serve ended with %v: %s", err, s.log.String())
+	}
+}
