@@ -51,6 +51,7 @@ type questioner struct {
 	flow   flowID
 	params []byte
 	trace  nats.Header // of the work
+	limit  int         // bytes of a message, its trace not counted in
 	made   []question
 	now    *RequestBuilder // the request being written
 }
@@ -63,6 +64,7 @@ func (q *questioner) begin() *SlotError {
 		}
 	}
 	q.trace = traceOf(q.work.job.answers.header)
+	q.limit = int(q.work.flow.server.service.nc.MaxPayload()) - headerSize(q.trace)
 	return nil
 }
 
@@ -103,8 +105,7 @@ func (q *questioner) open(asked *asked) *SlotError {
 		return newSlotError(CodeQueryTooLarge, fmt.Sprintf("stage %d would make more than %d requests for one chunk",
 			q.work.stage, maxRequests), false)
 	}
-	limit := int(q.work.flow.server.service.nc.MaxPayload()) - headerSize(q.trace)
-	q.now = NewRequestBuilder(asked.endpoint, q.meta(asked), limit)
+	q.now = NewRequestBuilder(asked.endpoint, q.meta(asked), q.limit)
 	q.now.SetParams(q.params)
 	return nil
 }
