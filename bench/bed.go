@@ -45,7 +45,7 @@ type finish struct {
 
 // checkProgram fails before the clock starts rather than minutes later.
 func checkProgram(cfg config) error {
-	if !cfg.wants("tranche") && !cfg.wants("latency") {
+	if !cfg.wants("tranche") && !cfg.wants("flow") && !cfg.wants("latency") {
 		return nil
 	}
 	if _, err := os.Stat(cfg.binary); err != nil {
@@ -77,8 +77,10 @@ func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
 	if err := b.startService(); err != nil {
 		return b, err
 	}
-	if _, err := b.complete(ctx, items{n: bedWarmItems}); err != nil {
-		return b, fmt.Errorf("warm up the node: %w", err)
+	for _, endpoint := range []string{echoEndpoint, flowEndpoint} {
+		if _, err := b.complete(ctx, endpoint, items{n: bedWarmItems}); err != nil {
+			return b, fmt.Errorf("warm up the node: %w", err)
+		}
 	}
 	return b, pg.checkpoint(ctx)
 }

@@ -24,7 +24,7 @@ type config struct {
 	write      string
 }
 
-var parts = []string{"floor", "floor-raw", "tranche", "river", "latency"}
+var parts = []string{"floor", "floor-raw", "tranche", "flow", "river", "latency"}
 
 func (c config) wants(part string) bool { return slices.Contains(c.only, part) }
 
@@ -34,7 +34,7 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	var asJSON, asMarkdown bool
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.IntVar(&c.items, "items", 1_000_000, "items of one round of the floor and of tranche")
+	f.IntVar(&c.items, "items", 1_000_000, "items of one round of the floor, of tranche and of flow")
 	f.IntVar(&c.riverItems, "river-items", 50_000, "jobs of one round of River")
 	f.IntVar(&c.singles, "singles", 200, "runs of one item that the latency part starts")
 	f.IntVar(&c.rounds, "rounds", 3, "how often each contestant is measured")

@@ -13,6 +13,7 @@ import (
 
 const (
 	echoEndpoint = "echo"
+	flowEndpoint = "echo-thrice"
 	// echoArgument, as the only argument but a NATS URL, makes this program the echo service.
 	echoArgument = "-serve-echo"
 )
@@ -43,6 +44,9 @@ func runEcho(natsURL string) error {
 	if err := endpoints.HandleList(svc, echoEndpoint, echo); err != nil {
 		return err
 	}
+	if err := endpoints.HandleFlow(svc, flowEndpoint, thrice()); err != nil {
+		return err
+	}
 	if err := svc.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -54,4 +58,31 @@ func echo(_ context.Context, chunk *endpoints.Chunk[customer, customer]) error {
 		item.Reply(item.In)
 	}
 	return nil
+}
+
+type stage = endpoints.Stage[customer, customer, endpoints.None, endpoints.None]
+
+// thrice is a flow of three stages. Each asks the plain endpoint for what the one before has brought; the last answers.
+func thrice() []func(context.Context, *stage) error {
+	again := endpoints.To[customer, customer](echoEndpoint)
+	return []func(context.Context, *stage) error{
+		func(_ context.Context, s *stage) error {
+			for _, item := range s.Items() {
+				again.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *stage) error {
+			for _, item := range s.Items() {
+				again.Ask(item, again.Answer(item))
+			}
+			return nil
+		},
+		func(_ context.Context, s *stage) error {
+			for _, item := range s.Items() {
+				item.Reply(again.Answer(item))
+			}
+			return nil
+		},
+	}
 }

@@ -45,6 +45,7 @@ func chooseContestants(cfg config, pg *cluster) []contestant {
 		floor{pg, input},
 		floorRaw{pg, input},
 		newTranche(cfg, pg, input),
+		newFlow(cfg, pg, input),
 		newRiver(pg, items{n: cfg.riverItems, random: input.random}),
 	}
 	return slices.DeleteFunc(all, func(c contestant) bool { return !cfg.wants(c.name()) })

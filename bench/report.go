@@ -92,7 +92,7 @@ func (r *report) comparison() *table {
 		if q.Goal > 0 {
 			goal = fmt.Sprintf("%.2f", q.Goal)
 		}
-		t.add("tranche / "+q.Against, fmt.Sprintf("%.2f", q.Median), fmt.Sprintf("%.2f–%.2f", q.Low, q.High), goal)
+		t.add(q.Of, fmt.Sprintf("%.2f", q.Median), fmt.Sprintf("%.2f–%.2f", q.Low, q.High), goal)
 	}
 	return t
 }

@@ -20,11 +20,11 @@ func resultOf(name string, rates ...float64) result {
 func TestRatiosAreTakenRoundByRound(t *testing.T) {
 	t.Parallel()
 	found, missing := ratios([]result{resultOf("tranche", 100, 50, 300), resultOf("floor", 100, 25, 100)})
-	want := []ratio{{Against: "floor", Median: 2, Low: 1, High: 3, Goal: 1}}
+	want := []ratio{{Of: "tranche / floor", Median: 2, Low: 1, High: 3, Goal: 1}}
 	if !slices.Equal(found, want) {
 		t.Errorf("ratios = %v, want %v", found, want)
 	}
-	if want := []string{"tranche / floor-raw", "tranche / river"}; !slices.Equal(missing, want) {
+	if want := []string{"tranche / floor-raw", "tranche / river", "flow / 3 runs of tranche"}; !slices.Equal(missing, want) {
 		t.Errorf("missing = %q, want %q", missing, want)
 	}
 }

@@ -25,8 +25,8 @@ type started struct {
 }
 
 // start streams the items to the API as CSV and returns when the run is under way.
-func (b *bed) start(ctx context.Context, input items) (run started, err error) {
-	query := url.Values{"endpoint": {echoEndpoint}, "key": {"id"}, "format": {"csv"}}
+func (b *bed) start(ctx context.Context, endpoint string, input items) (run started, err error) {
+	query := url.Values{"endpoint": {endpoint}, "key": {"id"}, "format": {"csv"}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.api+"/api/v1/runs?"+query.Encode(), input.csv())
 	if err != nil {
 		return run, fmt.Errorf("start a run: %w", err)
@@ -54,10 +54,10 @@ func (b *bed) start(ctx context.Context, input items) (run started, err error) {
 }
 
 // complete runs the items to their end and returns the run and when the completion event came.
-func (b *bed) complete(ctx context.Context, input items) (done finish, err error) {
+func (b *bed) complete(ctx context.Context, endpoint string, input items) (done finish, err error) {
 	ctx, cancel := context.WithTimeout(ctx, runBase+time.Duration(input.n)*runPerItem)
 	defer cancel()
-	run, err := b.start(ctx, input)
+	run, err := b.start(ctx, endpoint, input)
 	if err != nil {
 		return done, err
 	}

@@ -11,19 +11,31 @@ import (
 // What is in it, and not in the floor: parsing CSV, an index on the items' keys, state, attempts and fences, two hops
 // through JetStream's file store, JSON decoded and encoded by the service, the tracker.
 type tranche struct {
-	cfg   config
-	pg    *cluster
-	input items
-	how   string
+	label    string
+	endpoint string
+	cfg      config
+	pg       *cluster
+	input    items
+	how      string
 }
 
 func newTranche(cfg config, pg *cluster, input items) *tranche {
-	return &tranche{cfg: cfg, pg: pg, input: input}
+	return &tranche{label: "tranche", endpoint: echoEndpoint, cfg: cfg, pg: pg, input: input}
 }
 
-func (t *tranche) name() string  { return "tranche" }
+// newFlow measures the same with an endpoint in three stages: each item is asked about twice on its way.
+func newFlow(cfg config, pg *cluster, input items) *tranche {
+	return &tranche{label: "flow", endpoint: flowEndpoint, cfg: cfg, pg: pg, input: input}
+}
+
+func (t *tranche) name() string  { return t.label }
 func (t *tranche) size() int     { return t.input.n }
-func (t *tranche) setup() string { return t.how }
+func (t *tranche) setup() string {
+	if t.endpoint == flowEndpoint {
+		return "as tranche; an endpoint of three stages asks another of the same service twice for each item"
+	}
+	return t.how
+}
 
 func (t *tranche) measure(ctx context.Context) (s sample, err error) {
 	b, err := openBed(ctx, t.cfg, t.pg)
@@ -39,7 +51,7 @@ func (t *tranche) measure(ctx context.Context) (s sample, err error) {
 		return s, err
 	}
 	peaks := watchPeaks(b.node.pid(), b.storeDir())
-	done, err := b.complete(ctx, t.input)
+	done, err := b.complete(ctx, t.endpoint, t.input)
 	if err != nil {
 		peaks.stop()
 		return s, err
