@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/alecthomas/kong"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/orchestrator"
 )
@@ -35,11 +33,7 @@ type serveCommand struct {
 	MaxConnections int  `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside two for the session (16)." placeholder:"N"`
 	ThroughPooler  bool `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction; migrate without it first."`
 
-	// All nodes set the same streams up, again and again: they must agree.
-	StreamReplicas int      `env:"TRANCHE_STREAM_REPLICAS" help:"Copies of each stream: 1, 3 or 5 (1). Give all nodes the same." placeholder:"N"`
-	WorkMaxBytes   byteSize `env:"TRANCHE_WORK_MAX_BYTES" help:"Room for requests (1GiB). Give all nodes the same." placeholder:"SIZE"`
-	ReplyMaxBytes  byteSize `env:"TRANCHE_REPLY_MAX_BYTES" help:"Room for replies (2GiB). Give all nodes the same." placeholder:"SIZE"`
-	EventMaxBytes  byteSize `env:"TRANCHE_EVENT_MAX_BYTES" help:"Room for events (128MiB). Give all nodes the same." placeholder:"SIZE"`
+	streamFlags
 }
 
 // minConnections keeps a node from waiting for itself: it loads, publishes and records at once.
@@ -53,17 +47,10 @@ func (s *serveCommand) Validate() error {
 	if s.MaxConnections != 0 && s.MaxConnections < minConnections {
 		return fmt.Errorf("--max-connections is %d; it must be %d or more", s.MaxConnections, minConnections)
 	}
-	if !slices.Contains([]int{0, 1, 3, 5}, s.StreamReplicas) {
-		return fmt.Errorf("--stream-replicas is %d; it must be 1, 3 or 5", s.StreamReplicas)
+	if err := s.checkStreams(); err != nil {
+		return err
 	}
 	return nil
-}
-
-func (s *serveCommand) streams() endpoints.StreamConfig {
-	return endpoints.StreamConfig{
-		Replicas: s.StreamReplicas, WorkMaxBytes: int64(s.WorkMaxBytes), ReplyMaxBytes: int64(s.ReplyMaxBytes),
-		EventMaxBytes: int64(s.EventMaxBytes),
-	}
 }
 
 // Run serves until a signal.

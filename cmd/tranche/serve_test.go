@@ -182,14 +182,16 @@ func TestSettingsOfStreams(t *testing.T) {
 	t.Parallel()
 	at := testenv.NATS(t).URL()
 	s := launch(t, true, "--database", testenv.Database(t), "--nats", at, "--work-max-bytes", "64MiB",
-		"--reply-max-bytes", "1000000", "--stream-replicas", "1")
+		"--reply-max-bytes", "1000000", "--stage-max-bytes", "5MiB", "--flow-max-bytes", "6MiB", "--dead-max-bytes", "7MiB",
+		"--stream-replicas", "1")
 	js, err := jetstream.New(testenv.Dial(t, at))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int64{
 		endpoints.StreamWork: 64 << 20, endpoints.StreamReply: 1_000_000,
-		endpoints.StreamEvent: endpoints.DefaultEventMaxBytes,
+		endpoints.StreamEvent: endpoints.DefaultEventMaxBytes, endpoints.StreamStage: 5 << 20,
+		endpoints.StreamFlow: 6 << 20, endpoints.StreamDead: 7 << 20,
 	} {
 		stream, err := js.Stream(t.Context(), name)
 		if err != nil {

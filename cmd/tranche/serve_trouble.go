@@ -1,14 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
 )
 
@@ -63,11 +61,3 @@ func (c *troubleCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 
 // Sync implements zapcore.Core.
 func (*troubleCore) Sync() error { return nil }
-
-// streamBytes is what the streams take on each server that keeps them, once they are full.
-func (s *serveCommand) streamBytes() int64 {
-	c := s.streams()
-	return cmp.Or(c.WorkMaxBytes, endpoints.DefaultWorkMaxBytes) + cmp.Or(c.ReplyMaxBytes, endpoints.DefaultReplyMaxBytes) +
-		cmp.Or(c.EventMaxBytes, endpoints.DefaultEventMaxBytes) + cmp.Or(c.StageMaxBytes, endpoints.DefaultStageMaxBytes) +
-		cmp.Or(c.FlowMaxBytes, endpoints.DefaultFlowMaxBytes) + cmp.Or(c.DeadMaxBytes, endpoints.DefaultDeadMaxBytes)
-}

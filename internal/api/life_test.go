@@ -170,9 +170,10 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 		Code: 500, ErrorCode: 10047, Description: "insufficient storage resources available",
 	})
 	with := func(engine api.Engine, err error, ago time.Duration) {
-		b.over(engine, testenv.Conn(t, testenv.NATS(t)), api.Config{StreamBytes: 5 << 30, Trouble: func() (api.Trouble, bool) {
+		last := func() (api.Trouble, bool) {
 			return api.Trouble{What: "it went wrong", Err: err, At: time.Now().Add(-ago)}, true
-		}})
+		}
+		b.over(engine, testenv.Conn(t, testenv.NATS(t)), api.Config{StreamBytes: 5 << 30, Trouble: last})
 	}
 	warnings := func() string { return strings.Join(read[api.RunDocument](b, "/runs/it").Warnings, "; ") }
 	with(b.engine, full, 0)

@@ -128,11 +128,12 @@ func nowhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 		other.Method = method
 		if _, pattern := mux.Handler(other); pattern != everywhere && pattern != "" {
 			w.Header().Set("Allow", method)
-			writeProblem(w, http.StatusMethodNotAllowed, r.URL.Path+" takes "+method+", not "+r.Method)
+			writeProblem(w, http.StatusMethodNotAllowed, cut(r.URL.Path, maxEchoed)+" takes "+method+", not "+
+				cut(r.Method, maxEchoed))
 			return
 		}
 	}
-	writeProblem(w, http.StatusNotFound, "there is nothing at "+r.URL.Path+"; the API is described at "+
+	writeProblem(w, http.StatusNotFound, "there is nothing at "+cut(r.URL.Path, maxEchoed)+"; the API is described at "+
 		Prefix+"/openapi.json")
 }
 
@@ -148,7 +149,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		defer s.active.Done()
 		w, r = s.timed(w, r)
 		if !slices.Contains(s.config.Hosts, hostOnly(r.Host)) {
-			writeProblem(w, http.StatusForbidden, "the host "+r.Host+" is not one of this server's; "+
+			writeProblem(w, http.StatusForbidden, "the host "+cut(r.Host, maxEchoed)+" is not one of this server's; "+
 				"use 127.0.0.1 or localhost, or name it with --allow-host")
 			return
 		}

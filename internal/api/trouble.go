@@ -46,7 +46,7 @@ func (s *Server) shortage(err error) string {
 		case natsNoStorage, natsNoResources, natsNoPlacement, natsStorageIsOver:
 			return "JetStream has no room for the streams (" + cut(said.Description, maxEchoed) + ")" + s.need() +
 				"; free space on the disk of NATS, raise its max_file_store, or give the streams less with --work-max-bytes, " +
-				"--reply-max-bytes and --event-max-bytes"
+				"--reply-max-bytes and the others"
 		}
 	}
 	return ""
@@ -56,7 +56,8 @@ func (s *Server) need() string {
 	if s.config.StreamBytes == 0 {
 		return ""
 	}
-	return fmt.Sprintf(": together they need %.1f GiB on each server that keeps them", float64(s.config.StreamBytes)/(1<<30))
+	size := float64(s.config.StreamBytes) / (1 << 30)
+	return fmt.Sprintf(": together they need %.1f GiB on each server that keeps them", size)
 }
 
 // trouble is what keeps the node from its work at the moment, as far as it is known.
