@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -89,8 +90,11 @@ func (p *puller) look(ctx context.Context) (consumer jetstream.Consumer, err err
 func (p *puller) explain(err error) string {
 	nc := p.nc
 	switch {
+	case denied(err) && strings.Contains(err.Error(), makeConsumer):
+		return fmt.Sprintf("waiting for a node to make consumer %s of stream %s, which this user may not",
+			ConsumerName(p.endpoint), p.stream)
 	case denied(err):
-		return "cannot listen yet: a permission is missing"
+		return fmt.Sprintf("cannot listen yet: %v", err)
 	case !nc.IsConnected():
 		return fmt.Sprintf("waiting for a NATS server at %v", nc.Servers())
 	case errors.Is(err, jetstream.ErrStreamNotFound):

@@ -236,6 +236,20 @@ func During(ctx context.Context, nc *nats.Conn, f func(context.Context) error, s
 	return PermissionsOf(nc).during(ctx, f, subjects...)
 }
 
+// Explain returns the *PermissionError for one of the subjects, or for the inbox, if NATS denies that at present, and
+// otherwise err. It is for what runs into a time-out in the background.
+func (p *Permissions) Explain(err error, subjects ...string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, d := range p.denied {
+		concerns := d.err.inbox || slices.ContainsFunc(subjects, func(s string) bool { return covers(s, d.subject) })
+		if err != nil && concerns && p.present(d) {
+			return d.err
+		}
+	}
+	return err
+}
+
 // granted forgets denials that have been disproved.
 func (p *Permissions) granted(subjects []string) {
 	p.mu.Lock()
@@ -277,6 +291,9 @@ func (p *Permissions) present(d denial) bool {
 	return d.reconnects == p.nc.Stats().Reconnects && (d.standing || time.Since(d.last) < denialLife)
 }
 
+// makeConsumer begins the subjects of a right that a service can do without.
+const makeConsumer = "$JS.API.CONSUMER.CREATE."
+
 // tell logs denials that have not been told yet.
 func (p *Permissions) tell(log *zap.Logger) {
 	p.mu.Lock()
@@ -285,6 +302,11 @@ func (p *Permissions) tell(log *zap.Logger) {
 		if !d.told {
 			d.told = true
 			p.denied[key] = d
+			if strings.HasPrefix(d.err.Subject, makeConsumer) {
+				log.Warn("NATS denies this user to make its consumer; a node makes it, once one sees the service or has work",
+					zap.Error(d.err))
+				continue
+			}
 			log.Error("NATS denies this user something", zap.String("operation", d.err.Op),
 				zap.String("subject", d.err.Subject), zap.Error(d.err))
 		}

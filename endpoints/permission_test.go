@@ -83,7 +83,7 @@ func plainService(endpoint string) (publish, subscribe []string) {
 			"$JS.ACK.TRANCHE_WORK." + endpoint + ".>", "$JS.ACK.*.*.TRANCHE_WORK." + endpoint + ".>",
 			"tranche.reply." + endpoint, "_INBOX_all.>",
 		}, []string{
-			"_INBOX_svc.>", "$SRV.>", "tranche.status." + endpoint,
+			"_INBOX_svc.>", "$SRV.>", "tranche.status." + endpoint, DirectSubject(endpoint),
 		}
 }
 
@@ -121,6 +121,7 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 	for _, missing := range []string{
 		"$JS.API.CONSUMER.INFO.TRANCHE_WORK.work", "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.work",
 		"$JS.ACK.TRANCHE_WORK.work.>", "tranche.reply.work", "_INBOX_svc.>", "$SRV.>", "tranche.status.work",
+		"tranche.direct.work",
 		"$JS.API.CONSUMER.CREATE.TRANCHE_WORK.work.tranche.work.work",
 	} {
 		t.Run(missing, func(t *testing.T) {

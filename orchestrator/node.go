@@ -100,6 +100,11 @@ func signal(c chan struct{}) {
 // Run works until ctx ends, then stops in good order within the configured grace: no new claims, requests at hand are
 // published, replies at hand are recorded, and what is left is handed back. It returns nil after such a stop.
 func (n *Node) Run(ctx context.Context) error {
+	watching, unwatch := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { endpoints.PermissionsOf(n.nc).Run(watching, n.log) })
+	defer watch.Wait()
+	defer unwatch()
 	err := n.open(ctx)
 	if ctx.Err() != nil { // stopped before it began
 		return nil //nolint:nilerr // the error says no more than that

@@ -130,6 +130,10 @@ const lookTimeout = 2 * time.Second
 func (n *Node) lookAtPipe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
+	return endpoints.During(ctx, n.nc, n.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.>")
+}
+
+func (n *Node) lookAtStreams(ctx context.Context) error {
 	states, err := endpoints.EnsureStreams(ctx, n.js, n.cfg.Streams)
 	if conflict, ok := errors.AsType[*endpoints.StreamConflictError](err); ok {
 		return n.replaceStream(ctx, conflict)

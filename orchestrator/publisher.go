@@ -60,8 +60,8 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 	if err == nil || ctx.Err() != nil {
 		return
 	}
-	n.log.Warn("cannot publish; the slice is taken up again in a while", zap.Stringer("slice", a.ID),
-		zap.String("endpoint", a.endpoint), zap.Error(err))
+	n.log.Warn("cannot publish; the slice is taken up again in a while", zap.Stringer("run", a.Run),
+		zap.Stringer("slice", a.ID), zap.String("endpoint", a.endpoint), zap.Error(err))
 	n.stats.postponed.Add(1)
 	postponing, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -74,9 +74,7 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 // publishOne builds the request of a slice and publishes it. A slice whose items do not fit in one request is cut in
 // pieces that do.
 func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- publication) error {
-	meta := endpoints.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
-		Generation: int(a.Generation), Mode: endpoints.ModeBatch}
-	request := endpoints.NewRequestBuilder(a.endpoint, meta, int(n.nc.MaxPayload()))
+	request := endpoints.NewRequestBuilder(a.endpoint, n.metaOf(a), int(n.nc.MaxPayload()))
 	request.SetParams(a.params)
 	fits := true
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
@@ -103,6 +101,16 @@ func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- pu
 	}
 	published <- p // read until the publishers are done, so that what is held is released
 	return nil
+}
+
+// metaOf is what the headers of a slice's request say. What may have killed its services gets few deliveries.
+func (n *Node) metaOf(a assignment) endpoints.Meta {
+	meta := endpoints.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
+		Generation: int(a.Generation), Mode: endpoints.ModeBatch, Origin: n.name()}
+	if a.Suspect {
+		meta.Deliveries = endpoints.SuspectDeliveries
+	}
+	return meta
 }
 
 // send ensures that somebody can be handed the request, and publishes it without waiting for the acknowledgement.
@@ -203,7 +211,8 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 			p.published(err)
 			return batch
 		}
-		n.log.Warn("publish; trying again", zap.Stringer("slice", p.ID), zap.Error(err))
+		err = endpoints.PermissionsOf(n.nc).Explain(err, p.msg.Subject)
+		n.log.Warn("publish; trying again", zap.Stringer("run", p.Run), zap.Stringer("slice", p.ID), zap.Error(err))
 		n.stats.republished.Add(1)
 		n.Look()
 		for again := errors.New("not sent"); again != nil; {

@@ -150,11 +150,32 @@ func (n *Node) recorded(ctx context.Context, read []reading, out workqueue.Recor
 			n.quarantine(ctx, read[i].msg, detail.reason, detail.text, read[i].answer.Slice)
 			continue
 		}
+		if err := n.noteGivenUp(ctx, &read[i]); err != nil {
+			n.log.Warn("keep a dead letter; the reply will come again", zap.Error(err))
+			n.settle(read[i].msg, giveBack)
+			continue
+		}
 		n.settle(read[i].msg, jetstream.Msg.Ack) // after the commit: a crash in between brings the reply again
 	}
 	n.cfg.Faults.Hit(fault.ReplyAcked)
 	n.Wake()
 	n.announce(out.Completed)
+}
+
+// noteGivenUp leaves a dead letter of a slice that a service has given up after too many deliveries, for people to see:
+// its items go on in smaller slices. A reply that comes again after a crash leaves the same one.
+func (n *Node) noteGivenUp(ctx context.Context, r *reading) error {
+	if r.answer.Failure == nil || r.answer.Failure.Code != workqueue.CodeDeliveries {
+		return nil
+	}
+	timed, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	run, _ := uuid.Parse(r.msg.Headers().Get(endpoints.HeaderRun)) // the reply was understood: it says
+	isNew, err := n.store.Bury(timed, givenUpLetter(&r.answer, run))
+	if isNew {
+		n.stats.buried.Add(1)
+	}
+	return err
 }
 
 // announce sees to it that the events of completed runs are published now.

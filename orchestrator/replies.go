@@ -25,6 +25,9 @@ const (
 	rebindPause = 200 * time.Millisecond
 )
 
+// nextReply is what a node publishes to get replies.
+const nextReply = "$JS.API.CONSUMER.MSG.NEXT." + endpoints.StreamReply + "." + endpoints.RecorderConsumer
+
 // errCannotRecord ends the reading of replies while they cannot be recorded.
 var errCannotRecord = errors.New("replies cannot be recorded")
 
@@ -36,6 +39,7 @@ func (n *Node) feed(ctx context.Context, replies chan<- fetched) {
 		case errors.Is(err, errCannotRecord):
 			_ = n.retry(ctx, "reach PostgreSQL to record replies", n.store.Ping) // fails only when ctx has ended
 		case err != nil && ctx.Err() == nil:
+			err = endpoints.PermissionsOf(n.nc).Explain(err, nextReply)
 			n.log.Warn("read replies", zap.Error(err))
 			n.Look()
 		}

@@ -28,6 +28,8 @@ type serveCommand struct {
 	Grace       time.Duration   `env:"TRANCHE_GRACE" default:"20s" help:"What a stop may take (${default})." placeholder:"TIME"`
 	LogLevel    string          `env:"TRANCHE_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error (${default})." placeholder:"LEVEL"`
 	LogFormat   string          `env:"TRANCHE_LOG_FORMAT" enum:"console,json" default:"console" help:"console or json (${default})." placeholder:"FORMAT"`
+	TraceOTLP   string          `name:"trace-otlp" env:"TRANCHE_TRACE_OTLP" help:"Send spans to this OTLP/HTTP receiver; 'env': to where the OTEL_ variables say." placeholder:"URL"`
+	TraceRatio  float64         `env:"TRANCHE_TRACE_RATIO" default:"1" help:"Share of the slices that are traced, 0 to 1 (${default})." placeholder:"N"`
 	NoMigrate   bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
 
 	MaxConnections int  `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside two for the session (16)." placeholder:"N"`
@@ -50,7 +52,7 @@ func (s *serveCommand) Validate() error {
 	if err := s.checkStreams(); err != nil {
 		return err
 	}
-	return nil
+	return s.validateTracing()
 }
 
 // Run serves until a signal.
@@ -68,8 +70,12 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	if err := s.assemble(ctx, p, log); err != nil {
 		return err
 	}
+	tracer, err := s.tracer(ctx, p, log)
+	if err != nil {
+		return err
+	}
 	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
-		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(),
+		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Tracer: tracer,
 	})
 	if err != nil {
 		return err

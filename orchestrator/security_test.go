@@ -1,0 +1,342 @@
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// documented returns the configuration that docs/security.md tells people to use.
+func documented(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(page), "```nats\n")
+	config, _, closed := strings.Cut(rest, "```")
+	if !found || !closed {
+		t.Fatal("docs/security.md has no configuration")
+	}
+	var passwords strings.Builder
+	for _, m := range regexp.MustCompile(`password: \$(\w+)`).FindAllStringSubmatch(config, -1) {
+		fmt.Fprintf(&passwords, "%s: secret\n", m[1])
+	}
+	return passwords.String() + config
+}
+
+// section returns what the configuration says about a user.
+func section(t *testing.T, config, user string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(config, "{ user: "+user+",")
+	if !found {
+		t.Fatalf("the configuration has no user %s", user)
+	}
+	text, _, _ := strings.Cut(rest, "{ user: ")
+	return text
+}
+
+// without takes one permission from a user.
+func without(t *testing.T, config, user, subject string) string {
+	t.Helper()
+	before := section(t, config, user)
+	after := strings.Replace(before, `"`+subject+`"`, `"not.`+user+`"`, 1)
+	if after == before {
+		t.Fatalf("user %s has no permission for %s", user, subject)
+	}
+	return strings.Replace(config, before, after, 1)
+}
+
+// guarded is a node, a plain service, and a flow that asks it, each with the permissions of its user only.
+type guarded struct {
+	*bundle
+	server *testenv.GuardedNATS
+	log    *zap.Logger
+	logged *observer.ObservedLogs
+
+	mu         sync.Mutex
+	violations []error // of all the connections
+}
+
+func setupGuarded(t *testing.T, config string) *guarded {
+	t.Helper()
+	core, logged := observer.New(zapcore.InfoLevel)
+	g := &guarded{server: testenv.NATSByConfig(t, config), log: zap.New(core), logged: logged}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(g.violated())
+			for _, entry := range logged.All() {
+				t.Log(entry.Time.Format("05.000"), entry.LoggerName, entry.Message, entry.ContextMap())
+			}
+		}
+	})
+	pool := testenv.Pool(t)
+	g.bundle = &bundle{pool: pool, store: workqueue.New(pool)}
+	node, err := orchestrator.New(g.store, g.conn(t, "node"), orchestrator.Config{Log: g.log.Named("node"),
+		Grace: 5 * time.Second, CareInterval: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.node = node
+	run(t, "node", node.Run)
+	g.serveGuarded(t, "accounts", func(svc *endpoints.Service) error {
+		return endpoints.HandleList(svc, "accounts", echo)
+	})
+	g.serveGuarded(t, "statement", handleStatement)
+	return g
+}
+
+// handleStatement is a flow: it asks accounts about each item and answers with what it hears.
+func handleStatement(svc *endpoints.Service) error {
+	accounts := endpoints.To[account, statement]("accounts")
+	type stage = endpoints.Stage[account, statement, endpoints.None, endpoints.None]
+	return endpoints.HandleFlow(svc, "statement", []func(context.Context, *stage) error{
+		func(_ context.Context, s *stage) error {
+			for _, item := range s.Items() {
+				accounts.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *stage) error {
+			for _, item := range s.Items() {
+				item.Reply(accounts.Answer(item))
+			}
+			return nil
+		},
+	})
+}
+
+// conn connects a user as docs/security.md says.
+func (g *guarded) conn(t *testing.T, user string) *nats.Conn {
+	t.Helper()
+	nc := g.server.Conn(t, user, "secret", "_INBOX_"+user)
+	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			g.violations = append(g.violations, fmt.Errorf("user %s: %w", user, err))
+		}
+	})
+	return nc
+}
+
+func (g *guarded) serveGuarded(t *testing.T, name string, handle func(*endpoints.Service) error) {
+	t.Helper()
+	svc, err := endpoints.New(g.conn(t, name), endpoints.Config{Name: name, Version: "1.0.0", Log: g.log.Named(name)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := handle(svc); err != nil {
+		t.Fatal(err)
+	}
+	run(t, name, svc.Run)
+}
+
+func (g *guarded) violated() []error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var found []error
+	for _, v := range g.violations {
+		// A service tries to make its consumer until a node has made it.
+		if !strings.Contains(v.Error(), "CONSUMER.CREATE") {
+			found = append(found, v)
+		}
+	}
+	return found
+}
+
+// ready waits until the node has its streams.
+func (g *guarded) ready(t *testing.T) {
+	t.Helper()
+	select {
+	case <-g.node.Ready():
+	case <-time.After(20 * time.Second):
+		t.Fatalf("the node did not get ready: %v", g.logged.All())
+	}
+}
+
+func TestDocumentedPermissionsAreEnough(t *testing.T) {
+	t.Parallel()
+	g := setupGuarded(t, documented(t))
+	g.ready(t)
+	for _, endpoint := range []string{"statement", "accounts"} {
+		if done, failed := g.outcome(t, g.start(t, request(endpoint), 1200), 1); done != 1200 || failed != 0 {
+			t.Errorf("%s: %d done, %d failed", endpoint, done, failed)
+		}
+	}
+	found, err := endpoints.Discover(t.Context(), g.conn(t, "ops"), time.Second)
+	if err != nil || len(found) != 2 {
+		t.Errorf("operators see %v, %v", found, err)
+	}
+	for _, v := range g.violated() {
+		t.Error(v)
+	}
+	g.check(t)
+}
+
+// Each permission that is taken from a user is named within seconds, with where to read on; and once it is granted the
+// work is done.
+func TestEachMissingPermissionIsNamed(t *testing.T) {
+	t.Parallel()
+	config := documented(t)
+	for _, test := range []struct{ user, subject string }{
+		{"node", "$JS.API.STREAM.*.TRANCHE_WORK"},
+		{"node", "$JS.API.CONSUMER.*.TRANCHE_REPLY.>"},
+		{"node", "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_REPLY.recorder"},
+		{"node", "$JS.ACK.TRANCHE_REPLY.recorder.>"},
+		{"node", "tranche.>"},
+		{"node", "tranche.wake"},
+		{"node", "_INBOX_node.>"},
+		{"accounts", "tranche.stage.*.*.*.accounts"},
+		{"accounts", "_INBOX_accounts.>"},
+		{"statement", "tranche.work.accounts"},
+		{"statement", "tranche.flow.statement.>"},
+		{"statement", "$JS.API.DIRECT.GET.TRANCHE_FLOW.tranche.flow.statement.>"},
+		{"statement", "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_STAGE.statement"},
+		{"statement", "$JS.API.CONSUMER.INFO.TRANCHE_STAGE.statement"},
+		{"statement", "tranche.reply.statement"},
+	} {
+		t.Run(test.user+" "+test.subject, func(t *testing.T) {
+			t.Parallel()
+			begun := time.Now()
+			g := setupGuarded(t, without(t, config, test.user, test.subject))
+			run := g.load(t, "statement", 20)
+			told := g.told(t, test.user, test.subject)
+			t.Logf("told after %s: %s", time.Since(begun).Round(time.Millisecond), told)
+			g.server.Reload(t, config)
+			g.ready(t)
+			if done, _ := g.outcome(t, run, 1); done != 20 {
+				t.Errorf("%d of 20 items are done", done)
+			}
+		})
+	}
+}
+
+// load starts a run without a node's help.
+func (g *guarded) load(t *testing.T, endpoint string, n int) workqueue.RunID {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	session, err := g.store.StartSession(ctx, workqueue.NodeInfo{Host: "loader"}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := request(endpoint)
+	req.Session = session
+	loaded, err := g.store.Load(ctx, req, items(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.node.Wake()
+	return loaded.Run
+}
+
+// told waits for a line of the user's log that names the permission and the page, and returns it.
+func (g *guarded) told(t *testing.T, user, subject string) string {
+	t.Helper()
+	pattern := regexp.QuoteMeta(strings.TrimSuffix(subject, ">"))
+	matches := regexp.MustCompile(strings.ReplaceAll(pattern, `\*`, `[^. ]+`))
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		for _, entry := range g.logged.All() {
+			text := fmt.Sprint(entry.ContextMap()["error"])
+			if entry.LoggerName == user && strings.Contains(entry.Message, "denies") && matches.MatchString(text) &&
+				strings.Contains(text, "docs/security.md") {
+				return text
+			}
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+	t.Fatalf("nobody was told: %v", g.logged.All())
+	return ""
+}
+
+// What the permissions are there to prevent.
+func TestForbiddenActsAreRefused(t *testing.T) {
+	t.Parallel()
+	g := setupGuarded(t, documented(t))
+	g.ready(t)
+	const publish, subscribe = "publish", "subscribe"
+	for _, act := range []struct{ user, what, subject, why string }{
+		{"accounts", publish, "tranche.reply.statement", "reply for another endpoint"},
+		{"accounts", publish, "tranche.stage.statement.1.0.statement", "answer a flow for another endpoint"},
+		{"accounts", publish, "tranche.call.web.x.statement", "answer a caller for another endpoint"},
+		{"accounts", publish, "tranche.dead.statement", "bury for another endpoint"},
+		{"accounts", publish, "tranche.work.statement", "ask an endpoint that it was not given"},
+		{"accounts", publish, "tranche.direct.statement", "ask it directly"},
+		{"accounts", publish, "tranche.event.run.completed", "publish events"},
+		{"accounts", publish, "tranche.wake", "wake nodes"},
+		{"accounts", publish, "tranche.flow.statement.x.0", "change a flow's state"},
+		{"accounts", publish, "$JS.API.DIRECT.GET.TRANCHE_FLOW.tranche.flow.statement.x.0", "read a flow's state"},
+		{"accounts", publish, "$JS.API.DIRECT.GET.TRANCHE_FLOW", "read any state by its sequence"},
+		{"accounts", publish, "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.statement", "fetch another's requests"},
+		{"accounts", publish, "$JS.API.CONSUMER.CREATE.TRANCHE_WORK.accounts.tranche.work.accounts", "change its consumer"},
+		{"accounts", publish, "$JS.API.CONSUMER.CREATE.TRANCHE_REPLY.x.tranche.reply.statement", "read replies"},
+		{"accounts", publish, "$JS.API.CONSUMER.DELETE.TRANCHE_WORK.statement", "delete a consumer"},
+		{"accounts", publish, "$JS.API.STREAM.MSG.GET.TRANCHE_WORK", "read any message"},
+		{"accounts", publish, "$JS.API.STREAM.DELETE.TRANCHE_WORK", "delete a stream"},
+		{"accounts", publish, "$JS.API.STREAM.PURGE.TRANCHE_FLOW", "purge one"},
+		{"accounts", publish, "$JS.ACK.TRANCHE_WORK.statement.1.1.1.1.0", "acknowledge another's requests"},
+		{"accounts", publish, "$JS.ACK.TRANCHE_REPLY.recorder.1.1.1.1.0", "acknowledge replies"},
+		{"accounts", publish, "_INBOX_node.x", "speak into another's inbox"},
+		{"accounts", subscribe, "tranche.work.>", "listen to requests"},
+		{"accounts", subscribe, "tranche.reply.>", "listen to replies"},
+		{"accounts", subscribe, "tranche.direct.statement", "take another's direct requests"},
+		{"accounts", subscribe, "tranche.call.>", "listen to callers' answers"},
+		{"accounts", subscribe, "_INBOX_node.>", "listen to another's inbox"},
+		{"accounts", subscribe, "_INBOX.>", "listen to the common inbox"},
+		{"statement", publish, "tranche.reply.accounts", "reply for what it asks"},
+		{"statement", publish, "tranche.stage.statement.1.0.accounts", "answer itself for what it asks"},
+		{"web", publish, "tranche.work.statement", "call what it was not given"},
+		{"web", publish, "tranche.reply.accounts", "reply"},
+		{"web", subscribe, "tranche.call.other.>", "read another caller's answers"},
+		{"web", subscribe, "tranche.work.accounts", "read requests"},
+		{"ops", publish, "$JS.API.STREAM.MSG.GET.TRANCHE_WORK", "read messages"},
+		{"ops", publish, "$JS.API.CONSUMER.PAUSE.TRANCHE_WORK.accounts", "pause an endpoint"},
+		{"ops", publish, "tranche.work.accounts", "ask"},
+		{"node", publish, "other.subject", "leave its own subjects"},
+		{"node", publish, "$JS.API.STREAM.DELETE.ORDERS", "touch other streams"},
+	} {
+		t.Run(act.user+" may not "+act.why, func(t *testing.T) {
+			t.Parallel()
+			nc := g.server.Conn(t, act.user, "secret", "_INBOX_"+act.user)
+			refused := make(chan error, 1)
+			nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err })
+			var err error
+			if act.what == publish {
+				err = nc.Publish(act.subject, nil)
+			} else {
+				_, err = nc.SubscribeSync(act.subject)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-refused:
+				if !errors.Is(err, nats.ErrPermissionViolation) {
+					t.Error(err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Errorf("NATS lets user %s %s to %s", act.user, act.what, act.subject)
+			}
+		})
+	}
+}
