@@ -39,7 +39,7 @@ type Instance struct {
 // again with the same function runs one more instance. configure may change the service's configuration.
 func (k *Kit) Serve(register func(*endpoints.Service) error, configure ...func(*endpoints.Config)) *Instance {
 	k.t.Helper()
-	config := endpoints.Config{Name: "tested", Version: "1.0.0", Log: k.log, DrainTimeout: k.patience}
+	config := endpoints.Config{Name: "tested", Version: "1.0.0", Log: k.log, DrainTimeout: k.patience / 2}
 	for _, f := range configure {
 		f(&config)
 	}

@@ -84,7 +84,7 @@ func Result[T any](t testing.TB, r *Reply, key string) T {
 		t.Fatalf("item %s has a binary result, of type %s: read it as endpoints.Binary", key, slot.ContentType)
 	}
 	if err := json.Unmarshal(slot.Data, &result); err != nil {
-		t.Fatalf("the result of item %s does not fit %T: %v: %.200s", key, result, err, slot.Data)
+		t.Fatalf("the result of item %s does not fit %T: %v: %.200s", key, &result, err, slot.Data)
 	}
 	return result
 }

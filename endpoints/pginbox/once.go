@@ -36,20 +36,20 @@ func (i *Inbox) once(ctx context.Context, w *endpoints.Work, next func(context.C
 	case len(items) == 0:
 		return next(ctx)
 	case w.ByItem():
-		return refuse(w, items)
+		return refuse(ctx, w, items)
 	}
 	// Read committed, whatever the database's default: what a claim has waited for must be seen by the statement after it.
 	tx, err := i.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
-		return broken("begin", err)
+		return broken(ctx, "begin", err)
 	}
 	defer rollback(ctx, tx) // does nothing after a commit
 	chunk := &chunk{sql: &i.sql, tx: tx, key: keyOf(w, items[0]), ordinals: ordinalsOf(items), claimed: map[int32]bool{}}
 	known, err := chunk.claim(ctx)
 	if err != nil {
-		return broken("claim the items", err)
+		return broken(ctx, "claim the items", err)
 	}
-	if err := answer(w, known); err != nil {
+	if err := answer(ctx, w, known); err != nil {
 		return err
 	}
 	if len(chunk.claimed)+len(chunk.done) == 0 {
@@ -65,26 +65,30 @@ func (i *Inbox) once(ctx context.Context, w *endpoints.Work, next func(context.C
 }
 
 // refuse answers every item, so that a report says what is wrong.
-func refuse(w *endpoints.Work, items []endpoints.ItemInfo) error {
+func refuse(ctx context.Context, w *endpoints.Work, items []endpoints.ItemInfo) error {
 	slots := make([]endpoints.Slot, len(items))
 	for n, item := range items {
 		slots[n] = endpoints.Slot{Ordinal: item.Ordinal, Err: &endpoints.SlotError{Code: CodeNeedsList,
 			Message: fmt.Sprintf("endpoint %s uses HandleEach, whose items run at the same time, and pginbox, which has one "+
 				"transaction for a chunk; use HandleList", w.Endpoint())}}
 	}
-	return answer(w, slots)
+	return answer(ctx, w, slots)
 }
 
-func answer(w *endpoints.Work, slots []endpoints.Slot) error {
+func answer(ctx context.Context, w *endpoints.Work, slots []endpoints.Slot) error {
 	for _, slot := range slots {
 		if err := w.Answer(slot); err != nil {
-			return broken("answer from memory", err)
+			return broken(ctx, "answer from memory", err)
 		}
 	}
 	return nil
 }
 
-func broken(doing string, err error) error {
+// broken returns what fails a chunk. Where the chunk's time is over, that is the reason.
+func broken(ctx context.Context, doing string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", doing, ctx.Err())
+	}
 	return endpoints.Retry(CodeInbox, "the inbox of the service cannot %s: %v", doing, err)
 }
 
@@ -125,16 +129,16 @@ func ordinalsOf(items []endpoints.ItemInfo) []int32 {
 func (c *chunk) end(ctx context.Context, w *endpoints.Work) error {
 	slots, err := w.Answers()
 	if err != nil {
-		return broken("read the answers", err)
+		return broken(ctx, "read the answers", err)
 	}
 	if err := c.remember(ctx, slots, w.GoingOn()); err != nil {
-		return broken("store the answers", err)
+		return broken(ctx, "store the answers", err)
 	}
 	if err := c.tx.Commit(ctx); err != nil {
 		if errors.Is(err, pgx.ErrTxCommitRollback) {
-			return broken("commit", errors.New("a statement of the handler had failed; the handler must return its error"))
+			return broken(ctx, "commit", errors.New("a statement of the handler had failed; the handler must return its error"))
 		}
-		return broken("commit", err)
+		return broken(ctx, "commit", err)
 	}
 	return nil
 }

@@ -1,0 +1,31 @@
+package endpointstest
+
+import (
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+// DeadLetter returns the next dead letter, of any endpoint, as soon as there is one, and takes it off the stream. It ends
+// the test when none comes. Services write dead letters for requests of endpoints.ModeSingle only.
+func (k *Kit) DeadLetter() endpoints.DeadLetter {
+	k.t.Helper()
+	ctx, cancel := k.wait()
+	defer cancel()
+	collector, err := endpoints.EnsureCollector(ctx, k.js)
+	if err != nil {
+		k.t.Fatalf("endpointstest: %v", err)
+	}
+	msg, err := collector.Next(jetstream.FetchContext(ctx))
+	if err != nil {
+		k.t.Fatalf("endpointstest: in %s there was no dead letter: %v", k.patience, err)
+	}
+	letter, err := endpoints.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
+	if err != nil {
+		k.t.Fatalf("endpointstest: a dead letter on %s cannot be read: %v", msg.Subject(), err)
+	}
+	if err := msg.DoubleAck(ctx); err != nil {
+		k.t.Fatalf("endpointstest: take a dead letter off its stream: %v", err)
+	}
+	return letter
+}

@@ -1,0 +1,138 @@
+package endpointstest_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/endpointstest"
+)
+
+// verdict is a test of which only the verdict counts.
+type verdict struct {
+	testing.TB
+	text string
+}
+
+func (v *verdict) Helper() {}
+
+func (v *verdict) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
+
+func (v *verdict) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+
+func (v *verdict) Errorf(format string, args ...any) { v.text += fmt.Sprintf(format, args...) }
+
+// of returns how a test that does f ends.
+func of(t *testing.T, f func(*verdict)) (text string) {
+	t.Helper()
+	v := &verdict{TB: t}
+	defer func() {
+		text = v.text
+		if value := recover(); value != nil {
+			text += fmt.Sprint(value)
+		}
+	}()
+	f(v)
+	return v.text
+}
+
+const shortly = 200 * time.Millisecond
+
+func TestVerdicts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		f    func(*verdict)
+		want []string
+	}{
+		"nobody serves": {func(v *verdict) {
+			endpointstest.New(v, endpointstest.Patience(shortly)).Send("books", endpointstest.Item("A", 1))
+		}, []string{"no reply of endpoint books to a request with 1 items", "no instance has served the endpoint"}},
+		"stopped": {func(v *verdict) {
+			kit := endpointstest.New(v, endpointstest.Patience(10*shortly))
+			instance := kit.Serve(serveBooks)
+			kit.Send("books", endpointstest.Item("A", account{1}))
+			instance.Stop()
+			kit.Send("books", endpointstest.Item("A", account{1}))
+		}, []string{"1 requests wait to be fetched", "no instance serves the endpoint now"}},
+		"hangs": {func(v *verdict) {
+			kit := endpointstest.New(v, endpointstest.Patience(10*shortly))
+			kit.Serve(func(svc *endpoints.Service) error {
+				return endpoints.HandleList(svc, "hangs", func(ctx context.Context, _ *endpoints.Chunk[int, int]) error {
+					<-ctx.Done()
+					return nil
+				})
+			})
+			kit.Send("hangs", endpointstest.Item("A", 1))
+		}, []string{"1 are at work"}},
+		"nobody to kill": {func(v *verdict) {
+			endpointstest.New(v, endpointstest.Patience(shortly)).KillBetween("books", 1).Wait()
+		}, []string{"none that acknowledges stage 1 of endpoint books"}},
+		"bad registration": {func(v *verdict) {
+			endpointstest.New(v).Serve(func(*endpoints.Service) error { return endpoints.Fail("no", "way") })
+		}, []string{"make the service: no: way"}},
+		"no JSON": {func(v *verdict) {
+			endpointstest.New(v).Post("books", endpointstest.Item("A", make(chan int)))
+		}, []string{"the payload of item A cannot be written as JSON"}},
+		"too big": {func(v *verdict) {
+			endpointstest.New(v).Post("books", endpointstest.Item("A", strings.Repeat("x", 1<<20)))
+		}, []string{"item A does not fit the request to endpoint books"}},
+		"unknown key": {func(v *verdict) {
+			kit := endpointstest.New(v)
+			kit.PostReissue(kit.Post("books", endpointstest.Item("A", 1)).Request, "B")
+		}, []string{`the request has not all of the items ["B"]`}},
+		"no dead letter": {func(v *verdict) {
+			endpointstest.New(v, endpointstest.Patience(shortly)).DeadLetter()
+		}, []string{"there was no dead letter"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := of(t, c.f)
+			for _, want := range c.want {
+				if !strings.Contains(got, want) {
+					t.Errorf("the test ends with %q, and should say %q", got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestResultVerdicts(t *testing.T) {
+	t.Parallel()
+	request := &endpointstest.Request{Keys: map[int]string{0: "text", 1: "error", 2: "binary", 3: "missing"}}
+	reply := &endpointstest.Reply{Request: request, Slots: []endpoints.Slot{
+		{Ordinal: 0, Data: json.RawMessage(`"x"`)},
+		{Ordinal: 1, Err: &endpoints.SlotError{Code: "closed", Message: "since May"}},
+		{Ordinal: 2, Data: []byte("x"), ContentType: "image/png"},
+	}}
+	for key, want := range map[string]string{
+		"text": "does not fit *int", "error": "closed: since May", "binary": "read it as endpoints.Binary",
+		"missing": "it was left out", "unheard": "it was left out",
+	} {
+		if got := of(t, func(v *verdict) { endpointstest.Result[int](v, reply, key) }); !strings.Contains(got, want) {
+			t.Errorf("%s: the test ends with %q, and should say %q", key, got, want)
+		}
+	}
+	reply.Failure = &endpoints.SlotError{Code: "db_down", Message: "no connection"}
+	if got := of(t, func(v *verdict) { endpointstest.Result[int](v, reply, "missing") }); !strings.Contains(got, "db_down") {
+		t.Errorf("the test ends with %q", got)
+	}
+}
+
+func TestDeadLetter(t *testing.T) {
+	t.Parallel()
+	kit := endpointstest.New(t)
+	kit.Serve(serveBooks)
+	single := endpointstest.Meta(func(m *endpoints.Meta) { m.Mode = endpoints.ModeSingle })
+	reply := kit.Send("books", single, endpointstest.Item("A", "no account"))
+	letter := kit.DeadLetter()
+	if letter.Endpoint != "books" || letter.Cause != endpoints.CodeBadPayload || letter.Slice != reply.Request.Slice {
+		t.Errorf("the letter is %+v", letter)
+	}
+	if err := reply.Err("A"); err == nil || err.Code != endpoints.CodeBadPayload {
+		t.Errorf("the reply is %+v", reply)
+	}
+}
