@@ -39,7 +39,7 @@ func HandleFlow[In, Out, State, Shared any](
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
 	e := &endpointServer{name: endpoint, options: o}
-	f := &flow{server: e, stages: len(stages), recent: newRecent()}
+	f := &flow{server: e, stages: len(stages), recent: newRecent(), most: MaxState}
 	f.open = func(w *flowWork) sheet { return newStage(w, stages) }
 	f.reopen = func(w *flowWork, s *suspended) (sheet, error) { return resumeStage(w, stages, s) }
 	e.flow = f
@@ -93,6 +93,8 @@ type flow struct {
 	recent                     *recent
 	stale, refused, duplicates atomic.Int64
 
+	// most is how many bytes a state may take: MaxState, or less in tests.
+	most int
 	// crash is called at each step at which a service may die; tests let it die there.
 	crash func(step string)
 }

@@ -41,7 +41,7 @@ func benchStages() []func(context.Context, *Stage[benchIn, benchOut, benchMemory
 func BenchmarkFlowTwoStages(b *testing.B) {
 	e, h, body := benchJob(b)
 	stages := benchStages()
-	f := &flow{server: e, stages: 2, recent: newRecent(), store: flowStore{ttl: "600"}}
+	f := &flow{server: e, stages: 2, recent: newRecent(), most: MaxState, store: flowStore{ttl: "600"}}
 	var answer strings.Builder
 	answer.WriteString(`{"slots":[`)
 	for i := range benchChunk {

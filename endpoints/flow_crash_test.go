@@ -81,17 +81,20 @@ func (b *bundle) shortAckWait(endpoint string) {
 	}
 }
 
-// crashAt has a service die at the n-th step of its flow: its connection closes, so that nothing it does from then on
-// leaves it.
-func crashAt(svc *Service, n int) (died chan string) {
-	died = make(chan string, 1)
+// crashAt has a service die when its flow comes to a step for the n-th time: its connection closes, so that nothing it
+// does from then on leaves it.
+func crashAt(svc *Service, at string, n int) (died chan struct{}) {
+	died = make(chan struct{})
 	var mu sync.Mutex
 	svc.endpoints[0].flow.crash = func(step string) {
 		mu.Lock()
 		defer mu.Unlock()
-		if n--; n == -1 {
+		if step != at {
+			return
+		}
+		if n--; n == 0 {
 			svc.nc.Close()
-			died <- step
+			close(died)
 		}
 	}
 	return died
@@ -101,53 +104,35 @@ func TestAFlowSurvivesADeathAtEveryStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	fired := map[string]bool{}
-	for n := range 100 {
-		name := fmt.Sprintf("flow%d", n)
-		b.shortAckWait(name)
-		first, second := b.service(), b.service()
-		check(t, HandleFlow(first, name, joined()))
-		check(t, HandleFlow(second, name, joined()))
-		died := crashAt(first, n)
-		b.run(first)
-		meta := b.ask(name, numbers(30))
-		var step string
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			select {
-			case step = <-died:
-				b.run(second)
-			case <-b.ctx.Done():
-			case <-t.Context().Done():
-			}
-		}()
-		whole := b.collect(1)[meta.Slice]
-		select {
-		case <-done:
-		case <-time.After(100 * time.Millisecond): // it may be the last step
-		}
-		if whole == nil {
-			t.Fatalf("death %d: another reply came", n)
-		}
-		checkJoined(t, fmt.Sprintf("death %d", n), whole, 30)
-		select {
-		case <-done:
-			fired[step] = true
-			eventually(t, "no reply is left of "+name, func() bool { return b.pending(StreamStage, name) == 0 })
-			eventually(t, "no request is left of "+name, func() bool { return b.pending(StreamWork, name) == 0 })
-			b.drainReplies()
-			continue
-		default:
-		}
-		break
-	}
-	for _, step := range []string{"before state", "state stored", "request 0 sent", "request 1 sent", "reply parked",
+	for n, step := range []string{"before state", "state stored", "request 0 sent", "request 1 sent", "reply parked",
 		"reply noted", "before ack of part", "stage run", "answered", "state removed"} {
-		if !fired[step] {
-			t.Errorf("nobody died at %q; deaths: %v", step, fired)
-		}
+		b.dieAt(fmt.Sprintf("first%d", n), step, 1)
 	}
+	for n, step := range []string{"state stored", "request 0 sent", "stage run", "answered", "state removed"} {
+		b.dieAt(fmt.Sprintf("second%d", n), step, 2)
+	}
+}
+
+// dieAt runs a flow one of whose services dies, and then another one.
+func (b *bundle) dieAt(name, step string, times int) {
+	b.t.Helper()
+	b.shortAckWait(name)
+	first, second := b.service(), b.service()
+	check(b.t, HandleFlow(first, name, joined()))
+	check(b.t, HandleFlow(second, name, joined()))
+	died := crashAt(first, step, times)
+	b.run(first)
+	meta := b.ask(name, numbers(30))
+	await(b.t, "death at "+step, died)
+	b.run(second)
+	whole := b.collect(1)[meta.Slice]
+	if whole == nil {
+		b.t.Fatalf("death at %s: another reply came", step)
+	}
+	checkJoined(b.t, "death at "+step, whole, 30)
+	eventually(b.t, "no reply is left of "+name, func() bool { return b.pending(StreamStage, name) == 0 })
+	eventually(b.t, "no request is left of "+name, func() bool { return b.pending(StreamWork, name) == 0 })
+	b.drainReplies()
 }
 
 // pending returns how many messages of an endpoint in a stream are not acknowledged.

@@ -489,12 +489,14 @@ func TestQuestionsAndStatesOfAnySize(t *testing.T) {
 			return nil
 		},
 	}))
+	const most = 4 << 20
+	svc.endpoints[1].flow.most = most
 	b.run(svc)
 	var items []payload
 	for i := range 20 {
 		items = append(items, payload{i, `{"n":20000}`}) // ten requests, and a state of seven parts
 	}
-	items = append(items, payload{20, `{"n":70000}`}, payload{21, fmt.Sprintf(`{"n":%d}`, MaxState)},
+	items = append(items, payload{20, `{"n":70000}`}, payload{21, fmt.Sprintf(`{"n":%d}`, most)},
 		payload{22, `{"n":2000000}`})
 	w := b.reply("flow", items)
 	for i := range 20 {
@@ -515,7 +517,7 @@ func TestQuestionsAndStatesOfAnySize(t *testing.T) {
 
 	items = items[:0]
 	for i := range 3 {
-		items = append(items, payload{i, fmt.Sprintf(`{"n":%d}`, MaxState*2/5)})
+		items = append(items, payload{i, fmt.Sprintf(`{"n":%d}`, most*2/5)})
 	}
 	items = append(items, payload{3, `{"n":"x"}`})
 	w = b.reply("flow", items)

@@ -40,17 +40,17 @@ func (w *flowWork) state(questions []question) (body []byte, failure *SlotError)
 	switch {
 	case err != nil:
 		return nil, newSlotError(CodeBadState, fmt.Sprintf("the state of stage %d cannot be written: %v", s.Stage, err), false)
-	case len(body) > MaxState:
-		return nil, tooMuchState(fmt.Sprintf("the states of the chunk's %d items take %d bytes", len(s.Items), len(body)))
+	case len(body) > w.flow.most:
+		return nil, w.tooMuch(fmt.Sprintf("the states of the chunk's %d items take %d bytes", len(s.Items), len(body)))
 	}
 	a.closed, a.unfinished = true, true
 	return body, nil
 }
 
 // tooMuchState is not retryable: a node then takes the chunk apart at once, until its pieces fit.
-func tooMuchState(what string) *SlotError {
-	return newSlotError(CodeStateTooLarge, fmt.Sprintf("%s, and a flow keeps at most %d MiB between stages; keep less, use "+
-		"smaller chunks, or store the data elsewhere and keep where it is", what, MaxState>>20), false)
+func (w *flowWork) tooMuch(what string) *SlotError {
+	return newSlotError(CodeStateTooLarge, fmt.Sprintf("%s, and a flow keeps at most %d bytes between stages; keep less, use "+
+		"smaller chunks, or store the data elsewhere and keep where it is", what, w.flow.most), false)
 }
 
 // snapshot collects what the next stage needs. Items that alone are too much are failed. Called with answers.mu held.
@@ -59,8 +59,8 @@ func (w *flowWork) snapshot(questions []question) (*suspended, *SlotError) {
 	if err != nil {
 		return nil, newSlotError(CodeBadState, fmt.Sprintf("the chunk's state cannot be written: %v", err), false)
 	}
-	if len(shared) > MaxState {
-		return nil, tooMuchState(fmt.Sprintf("the state shared by the chunk takes %d bytes", len(shared)))
+	if len(shared) > w.flow.most {
+		return nil, w.tooMuch(fmt.Sprintf("the state shared by the chunk takes %d bytes", len(shared)))
 	}
 	request := w.job.request
 	s := &suspended{Version: stateVersion, Revision: w.flow.server.options.revision, Stages: w.flow.stages,
@@ -77,8 +77,8 @@ func (w *flowWork) snapshot(questions []question) (*suspended, *SlotError) {
 		switch {
 		case err != nil:
 			item.giveUp(newSlotError(CodeBadState, fmt.Sprintf("the item's state cannot be written: %v", err), false))
-		case len(state) > MaxState-len(shared)-stateOverhead:
-			item.giveUp(tooMuchState(fmt.Sprintf("the item's state takes %d bytes", len(state))))
+		case len(state) > w.flow.most-len(shared)-stateOverhead:
+			item.giveUp(w.tooMuch(fmt.Sprintf("the item's state takes %d bytes", len(state))))
 		default:
 			s.Items = append(s.Items, suspendedItem{item.ordinal, item.key, state, item.waits})
 		}
