@@ -151,6 +151,8 @@ func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 	for name, lose := range map[string]func(*testing.T, *bundle, jetstream.JetStream){
 		"work stream deleted":            deleteStreams(endpoints.StreamWork),
 		"reply stream deleted":           deleteStreams(endpoints.StreamReply),
+		"stage stream deleted":           deleteStreams(endpoints.StreamStage),
+		"flow stream deleted":            deleteStreams(endpoints.StreamFlow),
 		"all streams deleted":            deleteStreams(endpoints.StreamWork, endpoints.StreamReply, endpoints.StreamEvent),
 		"work stream of other settings":  recreate(endpoints.StreamWork, "tranche.work.*"),
 		"reply stream of other settings": recreate(endpoints.StreamReply, "tranche.reply.*"),

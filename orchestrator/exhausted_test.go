@@ -1,0 +1,370 @@
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func (b *bundle) js(t *testing.T) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(b.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// exhaust takes the first message of a consumer and gives it back until the server delivers it no more, as a service does
+// that dies of it again and again.
+func (b *bundle) exhaust(t *testing.T, stream, name string) {
+	t.Helper()
+	consumer, err := b.js(t).Consumer(t.Context(), stream, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first, delivered uint64
+	var others []jetstream.Msg
+	for delivered < endpoints.MaxDeliver {
+		msg, err := consumer.Next(jetstream.FetchMaxWait(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := msg.Metadata()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == 0 {
+			first = at.Sequence.Stream
+		}
+		if at.Sequence.Stream != first {
+			others = append(others, msg) // in the hands of another service
+			continue
+		}
+		delivered = at.NumDelivered
+		if err := msg.Nak(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The server notices when it is to deliver the message once more.
+	_, _ = consumer.Next(jetstream.FetchMaxWait(100 * time.Millisecond))
+	for _, msg := range others {
+		if err := msg.Nak(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// letters returns what is buried, newest first.
+func (b *bundle) letters(t *testing.T) []workqueue.DeadLetter {
+	t.Helper()
+	page, err := b.store.DeadLetters(t.Context(), workqueue.DeadFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page.Letters
+}
+
+// buried waits for a number of letters.
+func (b *bundle) buried(t *testing.T, n int) []workqueue.DeadLetter {
+	t.Helper()
+	until(t, "the letters are buried", func() bool { return len(b.letters(t)) >= n })
+	all := b.letters(t)
+	if len(all) != n {
+		t.Fatalf("%d letters are buried; want %d", len(all), n)
+	}
+	return all
+}
+
+// drained waits until a stream is empty.
+func (b *bundle) drained(t *testing.T, stream string) {
+	t.Helper()
+	js := b.js(t)
+	until(t, stream+" is empty", func() bool {
+		s, err := js.Stream(t.Context(), stream)
+		return err == nil && s.CachedInfo().State.Msgs == 0
+	})
+}
+
+// A request that kills whoever takes it is removed and recorded once, although two nodes run, and its items go on in
+// four pieces that get few deliveries.
+func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.startNode(t)
+	req := patient()
+	req.Steps[0].Chunk = 8
+	run := b.start(t, req, 8)
+	slice := b.sent(t, run, 1)[0]
+	b.exhaust(t, endpoints.StreamWork, "statement")
+	b.sent(t, run, 4)
+	letter := b.buried(t, 1)[0]
+	if letter.Endpoint != "statement" || letter.Cause != workqueue.CodeDeliveries || letter.Items != 8 ||
+		letter.Deliveries != endpoints.MaxDeliver || letter.State != workqueue.LetterReissued || letter.Mode != "batch" ||
+		*letter.Run != run || *letter.Slice != slice.ID || *letter.Root != slice.ID || letter.Size == 0 ||
+		!strings.HasPrefix(letter.Origin, "node test ") {
+		t.Errorf("the letter is %+v", letter)
+	}
+	stream, err := b.js(t).Stream(t.Context(), endpoints.StreamWork)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != 4 {
+		t.Errorf("%d requests are in the stream; want the four pieces", n)
+	}
+	msg, err := stream.GetLastMsgForSubject(t.Context(), endpoints.WorkSubject("statement"))
+	want := strconv.Itoa(endpoints.SuspectDeliveries)
+	if err != nil || msg.Header.Get(endpoints.HeaderDeliveries) != want {
+		t.Errorf("a piece may be delivered %q times, %v; want %s", msg.Header.Get(endpoints.HeaderDeliveries), err, want)
+	}
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	b.wantSound(t, l, run, 8)
+	if n := b.node.Stats().Expired; n != 0 {
+		t.Errorf("%d slices had to wait for their deadline", n)
+	}
+}
+
+// No node was there to hear of it: the leader finds it, and what can be handed to services is left alone.
+func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
+	t.Parallel()
+	pool, ns := testenv.Pool(t), testenv.NATS(t)
+	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	gone := b.join(t, b.store, testenv.Conn(t, ns), testConfig(t))
+	b.node = gone.Node
+	req := patient()
+	req.Steps[0].Chunk = 4
+	run := b.start(t, req, 12)
+	b.sent(t, run, 3)
+	if err := gone.stop(); err != nil {
+		t.Fatal(err)
+	}
+	b.exhaust(t, endpoints.StreamWork, "statement")
+	cfg := testConfig(t)
+	cfg.CareInterval = 200 * time.Millisecond
+	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	b.buried(t, 1)
+	b.wantSound(t, l, run, 12)
+	if n := b.node.Stats(); n.Expired != 0 || n.Exhausted != 1 {
+		t.Errorf("%d slices had to wait for their deadline, %d messages were removed; want 0 and 1", n.Expired, n.Exhausted)
+	}
+}
+
+// While work is done and acknowledged as it should be, the leader takes nothing away.
+func TestSweepLeavesHealthyWorkAlone(t *testing.T) {
+	t.Parallel()
+	pool, ns := testenv.Pool(t), testenv.NATS(t)
+	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	cfg := testConfig(t)
+	cfg.CareInterval = time.Millisecond
+	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	run := b.start(t, patient(), 20_000)
+	b.wantSound(t, l, run, 20_000)
+	l.wantOnce(t, run, 20_000)
+	if n := b.node.Stats().Exhausted; n != 0 {
+		t.Errorf("%d messages were removed", n)
+	}
+}
+
+// nested is a request of a flow, as a service would send it.
+func nested(t *testing.T, meta endpoints.Meta, to string) *nats.Msg {
+	t.Helper()
+	var err error
+	if meta.ReplyTo, err = endpoints.ParseReturn(to); err != nil {
+		t.Fatal(err)
+	}
+	meta.Attempt, meta.Generation = 1, 1
+	builder := endpoints.NewRequestBuilder("accounts", meta, 1<<20)
+	builder.Add(0, "k", []byte(`{}`))
+	return builder.Msg()
+}
+
+// ask publishes a request and makes the consumer that it is for.
+func (b *bundle) ask(t *testing.T, msg *nats.Msg) {
+	t.Helper()
+	js := b.js(t)
+	if err := endpoints.EnsureConsumer(t.Context(), js, "accounts", endpoints.ConsumerSettings{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.PublishMsg(t.Context(), msg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A flow that waits for a request which nobody can answer is told.
+func TestExhaustedRequestOfAFlow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.startNode(t)
+	meta := endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Root: uuid.New(), Stack: "statement:1"}
+	b.ask(t, nested(t, meta, "tranche.stage.statement.1.0.accounts"))
+	b.exhaust(t, endpoints.StreamWork, "accounts")
+	b.drained(t, endpoints.StreamWork)
+	letter := b.buried(t, 1)[0]
+	if letter.State != workqueue.LetterReissued || letter.Stack != "statement:1" || uuid.UUID(*letter.Root) != meta.Root {
+		t.Errorf("the letter is %+v", letter)
+	}
+	stage, err := b.js(t).Stream(t.Context(), endpoints.StreamStage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg, err := stage.GetLastMsgForSubject(t.Context(), "tranche.stage.statement.1.0.accounts")
+	if err != nil || msg.Header.Get(endpoints.HeaderErrorCode) != endpoints.CodeDeliveries ||
+		msg.Header.Get(endpoints.HeaderFinal) != "0" || msg.Header.Get(endpoints.HeaderSlice) != meta.Slice.String() {
+		t.Errorf("the flow is told %v, %v", msg, err)
+	}
+	if n := stage.CachedInfo().State.Msgs; n != 1 {
+		t.Errorf("the flow is told %d times", n)
+	}
+}
+
+// A caller who waits is told, and the request waits for an operator.
+func TestExhaustedRequestOfACaller(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	to := "tranche.call.edge.token.accounts"
+	answers, err := b.nc.SubscribeSync(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.ask(t, nested(t, endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: endpoints.ModeSingle}, to))
+	b.exhaust(t, endpoints.StreamWork, "accounts")
+	msg, err := answers.NextMsg(20 * time.Second)
+	if err != nil || msg.Header.Get(endpoints.HeaderErrorCode) != endpoints.CodeDeliveries {
+		t.Errorf("the caller is told %v, %v", msg, err)
+	}
+	b.drained(t, endpoints.StreamWork)
+	if letter := b.buried(t, 1)[0]; letter.State != workqueue.LetterWaiting {
+		t.Errorf("the letter is %s", letter.State)
+	}
+}
+
+// A reply that kills the flow it is for gives the whole chunk back to the node that asked for it.
+func TestExhaustedReplyOfAFlow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js := b.js(t)
+	if err := endpoints.EnsureStageConsumer(t.Context(), js, "statement"); err != nil {
+		t.Fatal(err)
+	}
+	req := patient()
+	req.Steps[0].Chunk = 4
+	run := b.start(t, req, 4)
+	slice := b.sent(t, run, 1)[0]
+	request := b.take(t, "statement")
+	// The flow suspends the chunk, and its nested request is the sixth of its stage.
+	asked := uuid.New()
+	asked[14], asked[15] = asked[14]&^0x1f, 5
+	state := &nats.Msg{Subject: endpoints.FlowStateSubject("statement", asked), Header: request.Headers(), Data: []byte(`{}`)}
+	state.Header.Del(endpoints.HeaderMsgID)
+	answer := nested(t, endpoints.Meta{Run: uuid.UUID(run), Slice: asked}, "")
+	answer.Subject = "tranche.stage.statement.1.5.accounts"
+	for _, msg := range []*nats.Msg{state, answer} {
+		if _, err := js.PublishMsg(t.Context(), msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := request.DoubleAck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.exhaust(t, endpoints.StreamStage, "statement")
+	b.sent(t, run, 4)
+	b.drained(t, endpoints.StreamStage)
+	letter := b.buried(t, 1)[0]
+	if letter.State != workqueue.LetterReissued || letter.Endpoint != "statement" || *letter.Run != run {
+		t.Errorf("the letter is %+v", letter)
+	}
+	var state1, code string
+	err := b.pool.QueryRow(t.Context(), `SELECT state, error_code FROM work_slice WHERE id = $1`, slice.ID).
+		Scan(&state1, &code)
+	if err != nil || state1 != "recorded" || code != workqueue.CodeDeliveries {
+		t.Errorf("the slice is %s with %s, %v", state1, code, err)
+	}
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	b.wantSound(t, l, run, 4)
+}
+
+// take fetches one request.
+func (b *bundle) take(t *testing.T, endpoint string) (msg jetstream.Msg) {
+	t.Helper()
+	js := b.js(t)
+	until(t, "a request comes", func() bool {
+		consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, endpoints.ConsumerName(endpoint))
+		if err != nil {
+			return false
+		}
+		msg, err = consumer.Next(jetstream.FetchMaxWait(time.Second))
+		return err == nil
+	})
+	return msg
+}
+
+// A service that gives a chunk up by itself, because it was delivered too often, leaves a letter for operators to see.
+func TestServiceThatGivesAChunkUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve(t, "statement", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		if len(chunk.Items()) > 1 {
+			return endpoints.Retry(endpoints.CodeDeliveries, "delivered 6 times")
+		}
+		return echo(ctx, chunk)
+	})
+	req := patient()
+	req.Steps[0].Chunk = 4
+	run := b.start(t, req, 4)
+	if done, failed := b.outcome(t, run, 1); done != 4 || failed != 0 {
+		t.Errorf("done %d, failed %d", done, failed)
+	}
+	letter := b.buried(t, 1)[0]
+	if letter.State != workqueue.LetterReissued || letter.Cause != workqueue.CodeDeliveries || *letter.Run != run ||
+		letter.Service == "" || letter.Endpoint != "statement" {
+		t.Errorf("the letter is %+v", letter)
+	}
+	out, err := b.node.Requeue(t.Context(), workqueue.DeadSelection{Refs: []string{letter.ID.String()}}, "ann")
+	if err != nil || out.Requeued != 0 || len(out.Refused) != 1 {
+		t.Errorf("requeued %+v, %v", out, err)
+	}
+	b.check(t)
+}
+
+// An advisory that somebody made up, or that is about a stream of before, takes nothing away.
+func TestAdvisoriesOfNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.start(t, patient(), 10)
+	b.sent(t, run, 1)
+	const subject = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.TRANCHE_WORK.statement"
+	for _, body := range []string{``, `{`, `{"stream":"TRANCHE_REPLY","stream_seq":1}`,
+		`{"stream":"TRANCHE_WORK","consumer":"statement","stream_seq":999,"timestamp":"2100-01-01T00:00:00Z"}`,
+		`{"stream":"TRANCHE_WORK","consumer":"statement","stream_seq":1,"timestamp":"2001-01-01T00:00:00Z"}`} {
+		if err := b.nc.Publish(subject, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	b.wantSound(t, l, run, 10)
+	if _, err := b.store.DeadLetter(t.Context(), "0000"); !errors.Is(err, workqueue.ErrNotFound) || len(b.letters(t)) > 0 {
+		t.Errorf("%d letters are buried", len(b.letters(t)))
+	}
+	l.wantOnce(t, run, 10)
+}

@@ -1,0 +1,193 @@
+package orchestrator_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// dead is a dead letter of a request of one item, as a service publishes it.
+func dead(t *testing.T, request uuid.UUID) *nats.Msg {
+	t.Helper()
+	msg := nested(t, endpoints.Meta{Run: uuid.New(), Slice: request, Mode: endpoints.ModeSingle, Origin: "edge"}, "")
+	msg.Subject = endpoints.DeadSubject("accounts")
+	msg.Header.Set(endpoints.HeaderMsgID, endpoints.DeadMsgID(msg.Header))
+	msg.Header.Set(endpoints.HeaderDeadCause, endpoints.CodePanic)
+	msg.Header.Set(endpoints.HeaderDeadMessage, "the handler panicked")
+	msg.Header.Set(endpoints.HeaderDeadDeliveries, "5")
+	msg.Header.Set(endpoints.HeaderDeadService, "accounts@1.2.3 a")
+	msg.Header.Set(endpoints.HeaderDeadAt, "2026-01-02T03:04:05Z")
+	return msg
+}
+
+func (b *bundle) publish(t *testing.T, msgs ...*nats.Msg) {
+	t.Helper()
+	js := b.js(t)
+	for _, msg := range msgs {
+		if _, err := js.PublishMsg(t.Context(), msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Whatever lies in the stream of dead letters is taken in once, and the stream runs empty.
+func TestDeadLettersAreCollected(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.startNode(t)
+	good := dead(t, uuid.New())
+	again := dead(t, uuid.New())
+	again.Header = nats.Header{}
+	for name, values := range good.Header {
+		again.Header[name] = values
+	}
+	again.Header.Set(endpoints.HeaderRequeued, "1") // the same letter, after the window in which JetStream knows its id
+	b.publish(t, good)
+	b.buried(t, 1)
+	again.Header.Del(endpoints.HeaderMsgID)
+	garbage := &nats.Msg{Subject: endpoints.DeadSubject("accounts"), Data: []byte{0xff, 0}}
+	nameless := &nats.Msg{Subject: endpoints.DeadSubject("no$name"), Data: []byte("x"),
+		Header: nats.Header{endpoints.HeaderDeadAt: {"-1"}, endpoints.HeaderDeadDeliveries: {"x"}}}
+	b.publish(t, again, garbage, nameless)
+	b.drained(t, endpoints.StreamDead)
+	causes := map[string]int{}
+	for _, l := range b.buried(t, 4) {
+		causes[l.Cause]++
+		if l.Cause == endpoints.CodePanic && l.Requeued == 0 {
+			full, err := b.store.DeadLetter(t.Context(), l.ID.String())
+			if err != nil || full.Endpoint != "accounts" || full.Mode != "single" || full.Deliveries != 5 ||
+				full.Service != "accounts@1.2.3 a" || full.Origin != "edge" || full.Items != 1 || full.At.Year() != 2026 ||
+				string(full.Body) != string(good.Data) || full.State != workqueue.LetterWaiting {
+				t.Errorf("the letter is %+v, %v", full, err)
+			}
+		}
+	}
+	if causes[endpoints.CodePanic] != 2 || causes["unreadable"] != 1 || len(causes) != 3 {
+		t.Errorf("the causes are %v", causes)
+	}
+}
+
+// A letter that is requeued is sent as it came, and once, although the node that did so died before it could send it
+// and two others find it.
+func TestRequeueSurvivesACrash(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.startNode(t)
+	slice := uuid.New()
+	b.publish(t, dead(t, slice))
+	letter := b.buried(t, 1)[0]
+	sel := workqueue.DeadSelection{Refs: []string{letter.ID.String()}}
+	if out, err := b.store.Requeue(t.Context(), sel, "ann"); err != nil || out.Requeued != 1 { // and dies
+		t.Fatalf("requeued %+v, %v", out, err)
+	}
+	until(t, "the letter is sent", func() bool {
+		left, err := b.store.UnsentLetters(t.Context(), 10)
+		return err == nil && len(left) == 0
+	})
+	msg := b.take(t, "accounts")
+	h := msg.Headers()
+	if h.Get(endpoints.HeaderRequeued) != "1" || h.Get(endpoints.HeaderSlice) != slice.String() ||
+		h.Get(endpoints.HeaderMode) != "single" || h.Get(endpoints.HeaderDeadCause) != "" ||
+		h.Get(endpoints.HeaderDeadAt) != "" || h.Get(endpoints.HeaderMsgID) == slice.String() {
+		t.Errorf("the request has the headers %v", h)
+	}
+	if endpoints.CountItems(h, msg.Data(), endpoints.Limits{}) != 1 {
+		t.Errorf("the request is %s", msg.Data())
+	}
+	stream, err := b.js(t).Stream(t.Context(), endpoints.StreamWork)
+	if err != nil || stream.CachedInfo().State.LastSeq != 1 {
+		t.Errorf("%d requests were sent, %v; want one", stream.CachedInfo().State.LastSeq, err)
+	}
+}
+
+// What dies every time comes back as a letter every time, until it takes force to send it again.
+func TestRequeueLoopsAreStopped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.publish(t, dead(t, uuid.New()))
+	for round := 1; ; round++ {
+		letter := b.buried(t, round)[0]
+		out, err := b.node.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "ann")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.Requeued == 0 {
+			if round != workqueue.MaxRequeues+1 || len(out.Refused) != 1 || out.Refused[0].ID != letter.ID {
+				t.Errorf("refused %+v in round %d", out, round)
+			}
+			return
+		}
+		msg := b.take(t, "accounts")
+		if got := msg.Headers().Get(endpoints.HeaderRequeued); got != strconv.Itoa(round) {
+			t.Fatalf("in round %d the request was requeued %s times", round, got)
+		}
+		if err := msg.DoubleAck(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		again := dead(t, uuid.New())
+		again.Header.Set(endpoints.HeaderMsgID, endpoints.DeadMsgID(msg.Headers()))
+		again.Header.Set(endpoints.HeaderRequeued, strconv.Itoa(round))
+		b.publish(t, again)
+	}
+}
+
+// A letter whose endpoint cannot be sent to waits, and holds up no other.
+func TestRequeueToAnEndpointInTheWay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js := b.js(t)
+	const obstacle = "somebody"
+	if _, err := js.CreateConsumer(t.Context(), endpoints.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
+		FilterSubject: endpoints.WorkSubject("blocked"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		t.Fatal(err)
+	}
+	first := dead(t, uuid.New())
+	first.Subject = endpoints.DeadSubject("blocked")
+	b.publish(t, first)
+	b.buried(t, 1)
+	b.publish(t, dead(t, uuid.New()))
+	b.buried(t, 2)
+	if out, err := b.node.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "ann"); err != nil || out.Requeued != 2 {
+		t.Fatalf("requeued %+v, %v", out, err)
+	}
+	b.take(t, "accounts")
+	if err := js.DeleteConsumer(t.Context(), endpoints.StreamWork, obstacle); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the obstacle's letter is sent", func() bool {
+		left, err := b.store.UnsentLetters(t.Context(), 10)
+		return err == nil && len(left) == 0
+	})
+	b.take(t, "blocked")
+}
+
+// Dead letters that come while PostgreSQL is away wait in their stream.
+func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if _, err := b.pool.Exec(t.Context(), `ALTER TABLE dead_letter RENAME TO away`); err != nil {
+		t.Fatal(err)
+	}
+	b.publish(t, dead(t, uuid.New()))
+	js := b.js(t)
+	until(t, "the letter was tried", func() bool {
+		consumer, err := js.Consumer(t.Context(), endpoints.StreamDead, endpoints.CollectorConsumer)
+		return err == nil && consumer.CachedInfo().Delivered.Consumer > 0
+	})
+	if _, err := b.pool.Exec(t.Context(), `ALTER TABLE away RENAME TO dead_letter`); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	b.buried(t, 1)
+	b.drained(t, endpoints.StreamDead)
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}

@@ -1,0 +1,113 @@
+package orchestrator_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// list has somebody say that he listens, as a service with the least of permissions can.
+func (b *bundle) list(t *testing.T, stages map[string]int) {
+	t.Helper()
+	svc, err := micro.AddService(testenv.Conn(t, b.ns), micro.Config{
+		Name: "least", Version: "1.0.0", Metadata: map[string]string{"tranche": endpoints.ProtocolVersion},
+		StatsHandler: func(at *micro.Endpoint) any { return map[string]int{"stages": stages[at.Name]} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = svc.Stop() })
+	for name := range stages {
+		err := svc.AddEndpoint(name, micro.HandlerFunc(func(micro.Request) {}), micro.WithEndpointSubject("status."+name))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (b *bundle) has(t *testing.T, stream, name string) bool {
+	t.Helper()
+	_, err := b.js(t).Consumer(t.Context(), stream, name)
+	return err == nil
+}
+
+// A node makes the consumers of services that may not make their own, and again when somebody deletes them.
+func TestConsumersOfListedServicesAreMade(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.list(t, map[string]int{"plain": 0, "flow": 3})
+	made := func(what string) {
+		t.Helper()
+		until(t, what, func() bool {
+			return b.has(t, endpoints.StreamWork, "plain") && b.has(t, endpoints.StreamWork, "flow") &&
+				b.has(t, endpoints.StreamStage, "flow")
+		})
+	}
+	made("the consumers are made")
+	if b.has(t, endpoints.StreamStage, "plain") {
+		t.Error("an endpoint without stages has a consumer for them")
+	}
+	js := b.js(t)
+	for stream, name := range map[string]string{endpoints.StreamWork: "plain", endpoints.StreamStage: "flow"} {
+		if err := js.DeleteConsumer(t.Context(), stream, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made("the consumers are made again")
+}
+
+// What operators set for an endpoint reaches its consumer, wherever it was set and whenever the consumer was made.
+func TestEndpointSettingsReachTheConsumer(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js := b.js(t)
+	wanted := func(what string, want int) {
+		t.Helper()
+		until(t, what, func() bool {
+			consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, "statement")
+			return err == nil && endpoints.SettingsOf(consumer.CachedInfo()).Concurrency == want
+		})
+	}
+	set := workqueue.EndpointSetting{Endpoint: "statement", Concurrency: 3}
+	if err := b.node.SetEndpoint(t.Context(), set, "ann"); err != nil { // there is no consumer yet
+		t.Fatal(err)
+	}
+	run := b.start(t, patient(), 100)
+	wanted("a new consumer has the setting", 3)
+	set.Concurrency = 5
+	if err := b.node.SetEndpoint(t.Context(), set, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, "statement")
+	if err != nil || endpoints.SettingsOf(consumer.CachedInfo()).Concurrency != 5 {
+		t.Errorf("the setting did not reach the consumer at once: %v, %v", consumer.CachedInfo().Config.Metadata, err)
+	}
+	set.Concurrency = 0
+	if err := b.store.SetEndpoint(t.Context(), set, "ann"); err != nil { // by a node that dies
+		t.Fatal(err)
+	}
+	wanted("the leader brings the setting", 0)
+	set.Concurrency = 7
+	if err := b.store.SetEndpoint(t.Context(), set, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	wanted("the leader brings the next setting", 7)
+	if err := js.DeleteConsumer(t.Context(), endpoints.StreamWork, "statement"); err != nil {
+		t.Fatal(err)
+	}
+	wanted("a consumer made anew has the setting", 7)
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	b.wantSound(t, l, run, 100)
+	if err := b.node.SetEndpoint(t.Context(), workqueue.EndpointSetting{Endpoint: "no name"}, "ann"); err == nil {
+		t.Error("a setting of no endpoint was taken")
+	}
+	if config := consumer.CachedInfo().Config; config.AckPolicy != jetstream.AckExplicitPolicy {
+		t.Errorf("the consumer is %+v", config)
+	}
+}
