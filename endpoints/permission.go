@@ -286,6 +286,20 @@ func (p *Permissions) Denied() []*PermissionError {
 	return present
 }
 
+// reason says what is denied at present that an endpoint which listens misses, or "".
+func (p *Permissions) reason(endpoint string) string {
+	for _, d := range p.Denied() {
+		tokens := strings.Split(d.Subject, ".")
+		if strings.HasPrefix(d.Subject, makeConsumer) {
+			continue // somebody has made it
+		}
+		if d.inbox || tokens[0] == "$SRV" || slices.Contains(tokens, endpoint) {
+			return d.Error()
+		}
+	}
+	return ""
+}
+
 // present reports whether a denial still holds as far as anybody knows. A subscription that stands is not tried again.
 func (p *Permissions) present(d denial) bool {
 	return d.reconnects == p.nc.Stats().Reconnects && (d.standing || time.Since(d.last) < denialLife)

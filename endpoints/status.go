@@ -41,7 +41,7 @@ type EndpointStats struct {
 	Concurrency int
 	Stages      int // of a flow; otherwise 0
 	State       State
-	Reason      string        // of StateWaiting
+	Reason      string        // of StateWaiting, or what is denied to one that listens all the same
 	Rate        float64       // items a second, in the last minute
 	P50, P99    time.Duration // an item, in the last minute: the time of its chunk divided by the chunk's items
 	AvgPerItem  time.Duration // since Run
@@ -109,6 +109,9 @@ func (e *endpointServer) snapshot() EndpointStats {
 			all.State, all.Reason = state, reason
 		}
 	}
+	if all.Reason == "" {
+		all.Reason = e.service.outbox.perms.reason(e.name)
+	}
 	return all
 }
 
@@ -132,7 +135,7 @@ type endpointStatus struct {
 	P99         int64   `json:"p99"`
 	Concurrency int     `json:"concurrency"`
 	State       State   `json:"state"`
-	Reason      string  `json:"reason,omitempty"` // of StateWaiting
+	Reason      string  `json:"reason,omitempty"` // of StateWaiting, or what is denied
 	Redelivered int64   `json:"redelivered"`
 	GivenUp     int64   `json:"given_up"`
 	Dead        int64   `json:"dead"`
