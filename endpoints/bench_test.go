@@ -101,7 +101,8 @@ func benchJob(b *testing.B) (*endpointServer, nats.Header, []byte) {
 		builder.Add(i, fmt.Sprintf("CUST-%d", i), fmt.Appendf(nil, `{"account":%d,"branch":3,"name":"CUST-%d"}`, i, i))
 	}
 	msg := builder.Msg()
-	svc := &Service{config: Config{}.withDefaults(), nc: &nats.Conn{}, outbox: newOutbox(nil, nil), suspects: newSuspects()}
+	svc := &Service{config: Config{}.withDefaults(), nc: &nats.Conn{}, outbox: newOutbox(nil, nil),
+		suspects: newSuspects()}
 	return &endpointServer{name: "echo", service: svc, options: options{flushBytes: 1 << 30, timeout: DefaultTimeout},
 		log: zap.NewNop()}, msg.Header, msg.Data
 }
