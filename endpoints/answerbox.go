@@ -1,0 +1,159 @@
+package endpoints
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+)
+
+// answerBox gathers the answers to a call. Of several answers to an item, and of several final messages to a request,
+// the first counts. It is safe for concurrent use.
+type answerBox struct {
+	endpoint string
+	take     func(int, Slot) // called once for each item
+	done     chan struct{}   // closed once all items are answered
+
+	mu       sync.Mutex
+	stop     func(error) // ends the call
+	closed   bool        // the caller has gone
+	answered []bool
+	left     int // items not answered
+	parts    map[uuid.UUID]*callPart
+}
+
+// callPart is one request of a call.
+type callPart struct {
+	first, end int // its ordinals, as far as the call has not failed them itself
+	left       int // of those, without an answer
+	slots      int // that came, of whatever ordinals
+	final      int // that there are in all; -1 until that is known
+	failure    *SlotError
+	completed  func()
+}
+
+func newAnswerBox(endpoint string, items int, take func(int, Slot)) *answerBox {
+	b := &answerBox{endpoint: endpoint, take: take, done: make(chan struct{}), stop: func(error) {},
+		answered: make([]bool, items), left: items, parts: map[uuid.UUID]*callPart{}}
+	if items == 0 {
+		close(b.done)
+	}
+	return b
+}
+
+// begin names what ends the call.
+func (b *answerBox) begin(stop func(error)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stop = stop
+}
+
+// expect begins to wait for the answers to a request. completed is called once nothing more is expected of it.
+func (b *answerBox) expect(slice uuid.UUID, first, end int, completed func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := &callPart{first: first, end: end, final: -1, completed: completed}
+	for n := first; n < end; n++ {
+		if !b.answered[n] {
+			p.left++
+		}
+	}
+	b.parts[slice] = p
+}
+
+// receive takes a message of the server or of a service.
+func (b *answerBox) receive(msg *nats.Msg) {
+	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
+		b.end(&NoListenersError{Endpoint: b.endpoint})
+		return
+	}
+	reply, err := parseReplyOf(b.endpoint, msg.Header, msg.Data, Limits{})
+	if err != nil {
+		b.end(&BadReplyError{Endpoint: b.endpoint, Service: oneLine(cut(msg.Header.Get(HeaderService), maxServiceName)),
+			Err: err})
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.parts[reply.Slice]
+	if b.closed || p == nil { // it is late, or was complete before
+		return
+	}
+	for _, slot := range reply.Slots {
+		p.slots++
+		if slot.Ordinal >= p.first && slot.Ordinal < p.end && b.answer(slot.Ordinal, slot) {
+			p.left--
+		}
+	}
+	if reply.Answered >= 0 && p.final < 0 {
+		p.final, p.failure = reply.Answered, reply.Failure
+	}
+	if p.left == 0 || p.final >= 0 && p.slots >= p.final {
+		b.complete(reply.Slice, p)
+	}
+}
+
+// complete answers for what a request has left out.
+func (b *answerBox) complete(slice uuid.UUID, p *callPart) {
+	delete(b.parts, slice)
+	failure := p.failure
+	if failure == nil {
+		failure = newSlotError(CodeUnanswered, fmt.Sprintf("endpoint %s left the item out", b.endpoint), true)
+	}
+	for n := p.first; n < p.end && p.left > 0; n++ {
+		if own := *failure; b.answer(n, Slot{Ordinal: n, Err: &own}) {
+			p.left--
+		}
+	}
+	p.completed()
+}
+
+// answer answers an item, unless it has been. Called with mu held.
+func (b *answerBox) answer(n int, slot Slot) bool {
+	if b.answered[n] {
+		return false
+	}
+	b.answered[n] = true
+	b.take(n, slot)
+	if b.left--; b.left == 0 {
+		close(b.done)
+	}
+	return true
+}
+
+// fail answers an item in the caller's own name.
+func (b *answerBox) fail(n int, e *SlotError) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answer(n, Slot{Ordinal: n, Err: e})
+}
+
+// end ends the call with an error.
+func (b *answerBox) end(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stop(err)
+}
+
+// close takes no answers from now on, and returns how many there are.
+func (b *answerBox) close() (answered int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	return len(b.answered) - b.left
+}
+
+// giveUp answers what is left with the reason why nothing else will, if any. It is called when the call has ended.
+func (b *answerBox) giveUp(why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if why == nil {
+		return
+	}
+	for n, answered := range b.answered {
+		if !answered {
+			b.take(n, Slot{Ordinal: n, Err: newSlotError(CodeUnanswered, why.Error(), true)})
+		}
+	}
+}

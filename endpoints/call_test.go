@@ -1,0 +1,520 @@
+package endpoints
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// both runs a test over JetStream and over core NATS.
+func both(t *testing.T, f func(t *testing.T, opts ...CallOption)) {
+	t.Helper()
+	t.Run("by", func(t *testing.T) { // which returns when both have
+		t.Run("stream", func(t *testing.T) { t.Parallel(); f(t) })
+		t.Run("direct", func(t *testing.T) { t.Parallel(); f(t, Direct()) })
+	})
+}
+
+// listening waits until an endpoint takes requests both ways.
+func (b *bundle) listening(endpoint string) {
+	b.t.Helper()
+	eventually(b.t, endpoint+" listens", func() bool {
+		consumer, err := b.js.Consumer(b.ctx, StreamWork, ConsumerName(endpoint))
+		return err == nil && consumer.CachedInfo().NumWaiting > 0 && b.directListeners(endpoint) > 0
+	})
+}
+
+func (b *bundle) directListeners(endpoint string) (n int) {
+	b.t.Helper()
+	subs, err := b.server.Subsz(&server.SubszOptions{Subscriptions: true, Limit: 10000})
+	check(b.t, err)
+	for _, sub := range subs.Subs {
+		if sub.Subject == DirectSubject(endpoint) {
+			n++
+		}
+	}
+	return n
+}
+
+func callItems(n int) []CallItem[number] {
+	items := make([]CallItem[number], n)
+	for i := range items {
+		items[i] = CallItem[number]{fmt.Sprintf("KEY-%d", i), number{i}}
+	}
+	return items
+}
+
+func TestCallGivesTheAnswer(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", func(ctx context.Context, in number) (square, error) {
+		info := ItemOf(ctx)
+		switch {
+		case in.N < 0:
+			return square{}, Fail("negative", "%d is below 0", in.N)
+		case info.Key != "k" || info.Param("year") != "2026" || info.Origin != "me" || info.ReplyTo.Asker != "web":
+			return square{}, Fail("info", "%+v", info)
+		}
+		return square{in.N * in.N}, nil
+	}))
+	b.run(svc)
+	b.listening("square")
+	both(t, func(t *testing.T, opts ...CallOption) {
+		opts = append(opts, CallParams(map[string]string{"year": "2026"}), CallOrigin("me"), CallerName("web"))
+		out, err := Call[number, square](b.ctx, b.nc, "square", "k", number{7}, opts...)
+		if err != nil || out.Square != 49 {
+			t.Errorf("%+v, %v", out, err)
+		}
+		_, err = Call[number, square](b.ctx, b.nc, "square", "k", number{-1}, opts...)
+		var slot *SlotError
+		if !errors.As(err, &slot) || *slot != (SlotError{"negative", "-1 is below 0", false}) {
+			t.Errorf("%v", err)
+		}
+		_, err = Call[string, square](b.ctx, b.nc, "square", "k", "seven", opts...)
+		if !errors.As(err, &slot) || slot.Code != CodeBadPayload {
+			t.Errorf("%v", err)
+		}
+		_, err = Call[number, string](b.ctx, b.nc, "square", "k", number{1}, opts...)
+		if !errors.As(err, &slot) || slot.Code != CodeBadAnswer {
+			t.Errorf("%v", err)
+		}
+		raw, err := Call[number, Binary](b.ctx, b.nc, "square", "k", number{2}, opts...)
+		if err != nil || raw.ContentType != contentTypeJSON || string(raw.Data) != `{"square":4}` {
+			t.Errorf("%+v, %v", raw, err)
+		}
+	})
+	eventually(t, "no request is left", func() bool { return b.backlog("square") == 0 })
+}
+
+func TestCallListOfManyItems(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+		for _, item := range chunk.Items() {
+			switch item.In.N % 5000 {
+			case 17:
+				item.Fail("bad", "%s", item.Key)
+			case 18: // left out
+			default:
+				item.Reply(square{item.In.N * item.In.N})
+			}
+		}
+		return nil
+	}, Compress(1<<10), FlushBytes(16<<10)))
+	b.run(svc)
+	b.listening("list")
+	both(t, func(t *testing.T, opts ...CallOption) {
+		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(20_000), opts...)
+		check(t, err)
+		for n, r := range results {
+			switch n % 5000 {
+			case 17:
+				if r.Err == nil || *r.Err != (SlotError{"bad", r.Key, false}) {
+					t.Fatalf("item %d: %v", n, r.Err)
+				}
+			case 18:
+				if r.Err == nil || r.Err.Code != CodeUnanswered || !r.Err.Retry {
+					t.Fatalf("item %d: %v", n, r.Err)
+				}
+			default:
+				if r.Err != nil || r.Out.Square != n*n || r.Key != fmt.Sprintf("KEY-%d", n) {
+					t.Fatalf("item %d: %+v", n, r)
+				}
+			}
+		}
+	})
+}
+
+func TestCallListOfNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	results, err := CallList[number, square](b.ctx, b.nc, "list", nil)
+	if err != nil || len(results) != 0 {
+		t.Errorf("%v, %v", results, err)
+	}
+}
+
+func TestCallListCutsByMaxPayload(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
+	svc := b.service()
+	var requests atomic.Int64
+	check(t, HandleList(svc, "echo", func(_ context.Context, chunk *Chunk[string, string]) error {
+		requests.Add(1)
+		for _, item := range chunk.Items() {
+			item.Reply(item.In + item.In) // so that the reply takes more messages than the requests
+		}
+		return nil
+	}))
+	b.run(svc)
+	b.listening("echo")
+	both(t, func(t *testing.T, opts ...CallOption) {
+		items := make([]CallItem[string], 300)
+		for n := range items {
+			items[n] = CallItem[string]{"k", strings.Repeat("x", 10_000)}
+		}
+		items[7].In = strings.Repeat("x", 100_000)
+		results, err := CallList[string, string](b.ctx, b.nc, "echo", items, opts...)
+		check(t, err)
+		for n, r := range results {
+			switch {
+			case n == 7 && (r.Err == nil || r.Err.Code != CodeQueryTooLarge):
+				t.Fatalf("item %d: %v", n, r.Err)
+			case n != 7 && (r.Err != nil || len(r.Out) != 20_000):
+				t.Fatalf("item %d: %v", n, r.Err)
+			}
+		}
+	})
+	if n := requests.Load(); n < 100 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+func TestFailureOfAChunkIsTheErrorOfItsItems(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+		chunk.Items()[0].Reply(square{1})
+		return Retry("db", "down")
+	}))
+	b.run(svc)
+	b.listening("list")
+	both(t, func(t *testing.T, opts ...CallOption) {
+		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(3), opts...)
+		check(t, err)
+		want := SlotError{"db", "down", true}
+		if results[0].Err != nil || *results[1].Err != want || *results[2].Err != want || results[1].Err == results[2].Err {
+			t.Errorf("%+v", results)
+		}
+	})
+}
+
+func TestCallWithoutListeners(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	begun := time.Now()
+	_, err := Call[number, square](b.ctx, b.nc, "nobody", "k", number{1}, Direct())
+	var nobody *NoListenersError
+	if !errors.As(err, &nobody) || nobody.Endpoint != "nobody" || time.Since(begun) > patience/2 {
+		t.Errorf("%v after %s", err, time.Since(begun))
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	defer cancel()
+	results, err := CallList[number, square](ctx, b.nc, "nobody", callItems(2))
+	var unanswered *UnansweredError
+	if !errors.As(err, &unanswered) || !errors.Is(err, context.DeadlineExceeded) || unanswered.Items != 2 ||
+		unanswered.Answered != 0 || results[1].Err == nil || results[1].Err.Code != CodeUnanswered {
+		t.Errorf("%v, %+v", err, results)
+	}
+	stream, err := b.js.Stream(b.ctx, StreamWork)
+	check(t, err)
+	eventually(t, "the request vanishes with its time", func() bool {
+		info, err := stream.Info(b.ctx)
+		return err == nil && info.State.Msgs == 0
+	})
+}
+
+func TestCallThatIsCancelled(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	begun, end := make(chan struct{}, 2), make(chan struct{})
+	check(t, HandleEach(svc, "slow", func(context.Context, number) (square, error) {
+		begun <- struct{}{}
+		<-end
+		return square{1}, nil
+	}))
+	b.run(svc)
+	b.listening("slow")
+	var calls sync.WaitGroup
+	for _, opts := range [][]CallOption{nil, {Direct()}} {
+		ctx, cancel := context.WithCancel(b.ctx)
+		calls.Go(func() {
+			_, err := Call[number, square](ctx, b.nc, "slow", "k", number{1}, opts...)
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%v", err)
+			}
+		})
+		await(t, "handler", begun)
+		cancel()
+	}
+	calls.Wait()
+	close(end)
+	eventually(t, "the late answers do no harm", func() bool { return b.backlog("slow") == 0 })
+}
+
+func TestCallWithoutAStream(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	check(t, b.js.DeleteStream(b.ctx, StreamWork))
+	_, err := Call[number, square](b.ctx, b.nc, "square", "k", number{1})
+	var refused *RequestError
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "start a Tranche node") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestCallWithAFullStream(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := StreamConfig{WorkMaxBytes: 1}.withDefaults().work()
+	_, err := b.js.UpdateStream(b.ctx, config)
+	check(t, err)
+	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	defer cancel()
+	_, err = Call[number, square](ctx, b.nc, "square", "k", number{1})
+	var refused *RequestError
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "services do not keep up") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestCallWithoutPermission(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "all", Password: "p"}, {Username: "mute", Password: "p",
+			Permissions: &server.Permissions{
+				Publish:   &server.SubjectPermission{Allow: []string{"tranche.work.open", "tranche.direct.open"}},
+				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>", "tranche.call.web.>"}},
+			}}}
+		o.NoAuthUser = "all"
+	})
+	nc, err := nats.Connect(b.server.ClientURL(), nats.UserInfo("mute", "p"))
+	check(t, err)
+	t.Cleanup(nc.Close)
+	for name, tc := range map[string]struct {
+		endpoint, subject string
+		opts              []CallOption
+	}{
+		"request":        {"shut", "tranche.work.shut", []CallOption{CallerName("web")}},
+		"direct request": {"shut", "tranche.direct.shut", []CallOption{CallerName("web"), Direct()}},
+		"answers":        {"open", "tranche.call.caller.*.open", nil},
+	} {
+		begun := time.Now()
+		_, err := Call[number, square](b.ctx, nc, tc.endpoint, "k", number{1}, tc.opts...)
+		var denied *PermissionError
+		if !errors.As(err, &denied) || denied.Subject != tc.subject || time.Since(begun) > patience/2 {
+			t.Errorf("%s: %v after %s", name, err, time.Since(begun))
+		}
+	}
+}
+
+// answerer is a service without the SDK: it answers each direct request with what f makes of it.
+func (b *bundle) answerer(endpoint string, f func(request *nats.Msg) []*nats.Msg) {
+	b.t.Helper()
+	nc := b.connect()
+	_, err := nc.QueueSubscribe(DirectSubject(endpoint), directQueue, func(request *nats.Msg) {
+		for _, msg := range f(request) {
+			msg.Subject = request.Header.Get(HeaderReplyTo)
+			for name, values := range request.Header {
+				if _, set := msg.Header[name]; !set {
+					msg.Header[name] = values
+				}
+			}
+			_ = nc.PublishMsg(msg)
+		}
+	})
+	check(b.t, err)
+	check(b.t, nc.Flush())
+}
+
+func slotsMsg(body string, header ...string) *nats.Msg {
+	msg := &nats.Msg{Header: nats.Header{}, Data: []byte(body)}
+	for n := 0; n < len(header); n += 2 {
+		msg.Header[header[n]] = []string{header[n+1]}
+	}
+	return msg
+}
+
+func TestCallTakesTheFirstOfSeveralAnswers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.answerer("odd", func(*nats.Msg) []*nats.Msg {
+		return []*nats.Msg{
+			slotsMsg(`{"slots":[{"i":1,"d":1},{"i":1,"d":2},{"i":99,"d":3}]}`),
+			slotsMsg(`{"slots":[{"i":0,"d":5}]}`, HeaderSlice, "5b0c4c1e-8f2c-4a57-9d3e-1f60a7c2d9b4"),
+			slotsMsg(`{"slots":[{"i":1,"d":4}],"error":{"code":"first","message":"","retry":false}}`, HeaderFinal, "5"),
+			slotsMsg(`{"slots":[],"error":{"code":"second","message":"","retry":false}}`, HeaderFinal, "0"),
+			slotsMsg(`{"slots":[{"i":2,"d":6}]}`),
+		}
+	})
+	results, err := CallList[number, int](b.ctx, b.nc, "odd", callItems(4), Direct())
+	check(t, err)
+	if results[1].Out != 1 || results[2].Out != 6 || results[0].Err == nil || results[0].Err.Code != "first" ||
+		results[3].Err == nil || results[3].Err.Code != "first" {
+		t.Errorf("%+v", results)
+	}
+}
+
+func TestCallNamesAReplyThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.answerer("broken", func(*nats.Msg) []*nats.Msg {
+		return []*nats.Msg{slotsMsg(`{"slots":[{`, HeaderService, "broken@1.0.0 x")}
+	})
+	_, err := Call[number, int](b.ctx, b.nc, "broken", "k", number{1}, Direct())
+	var bad *BadReplyError
+	var why *MalformedError
+	if !errors.As(err, &bad) || bad.Service != "broken@1.0.0 x" || !errors.As(err, &why) || why.Reason != ReasonJSON {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestManyCallsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares, Concurrency(64)))
+	b.run(svc)
+	b.listening("square")
+	both(t, func(t *testing.T, opts ...CallOption) {
+		var calls sync.WaitGroup
+		for n := range 200 {
+			calls.Go(func() {
+				out, err := Call[number, square](b.ctx, b.nc, "square", "k", number{n}, opts...)
+				if err != nil || out.Square != n*n {
+					t.Errorf("call %d: %+v, %v", n, out, err)
+				}
+			})
+		}
+		calls.Wait()
+	})
+}
+
+func TestBigResultsComeInManyMessages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	page := bytes.Repeat([]byte("page"), 50_000)
+	check(t, HandleList(svc, "pdf", func(_ context.Context, chunk *Chunk[number, Binary]) error {
+		for _, item := range chunk.Items() {
+			item.Reply(Binary{"application/pdf", page})
+		}
+		return nil
+	}))
+	b.run(svc)
+	b.listening("pdf")
+	both(t, func(t *testing.T, opts ...CallOption) {
+		results, err := CallList[number, Binary](b.ctx, b.nc, "pdf", callItems(100), opts...)
+		check(t, err)
+		for n, r := range results {
+			if r.Err != nil || r.Out.ContentType != "application/pdf" || !bytes.Equal(r.Out.Data, page) {
+				t.Fatalf("item %d: %v", n, r.Err)
+			}
+		}
+		_, err = Call[number, number](b.ctx, b.nc, "pdf", "k", number{1}, opts...)
+		if err == nil || !strings.Contains(err.Error(), "application/pdf") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestHandlerThatCallsItselfIsStopped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	nc := b.connect()
+	var depth atomic.Int64
+	check(t, HandleEach(svc, "circle", func(ctx context.Context, in number) (number, error) {
+		depth.Add(1)
+		info := ItemOf(ctx)
+		if info.Stack.Depth() > 0 && (info.Root == info.Slice || info.ReplyTo.Asker != "circle" || info.Origin != "me") {
+			return number{}, Fail("info", "%+v", info)
+		}
+		return Call[number, number](ctx, nc, "circle", "k", in, Direct())
+	}, Concurrency(2*MaxStack)))
+	b.run(svc)
+	b.listening("circle")
+	_, err := Call[number, number](b.ctx, b.nc, "circle", "k", number{1}, Direct(), CallOrigin("me"))
+	var slot *SlotError
+	if !errors.As(err, &slot) || slot.Code != CodeStackTooDeep || slot.Retry || depth.Load() != MaxStack+1 {
+		t.Errorf("%v at a depth of %d", err, depth.Load())
+	}
+}
+
+func TestCallHandsTheTraceOn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "trace", func(ctx context.Context, _ number) (string, error) {
+		return TraceOf(ctx).Parent, nil
+	}))
+	b.run(svc)
+	b.listening("trace")
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	both(t, func(t *testing.T, opts ...CallOption) {
+		ctx := ContextWithTrace(b.ctx, Trace{Parent: parent})
+		out, err := Call[number, string](ctx, b.nc, "trace", "k", number{1}, opts...)
+		if err != nil || out != parent {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+}
+
+func TestCallRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, call := range map[string]func() error{
+		"endpoint": func() error { _, err := Call[int, int](b.ctx, b.nc, "a.b", "k", 1); return err },
+		"caller":   func() error { _, err := Call[int, int](b.ctx, b.nc, "a", "k", 1, CallerName("a b")); return err },
+		"params": func() error {
+			_, err := Call[int, int](b.ctx, b.nc, "a", "k", 1, CallParams(map[string]string{"a": strings.Repeat("x", maxParams)}))
+			return err
+		},
+		"payload": func() error { _, err := Call[chan int, int](b.ctx, b.nc, "a", "k", nil); return err },
+	} {
+		if err := call(); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+	nc := b.connect()
+	nc.Close()
+	if _, err := Call[int, int](b.ctx, nc, "a", "k", 1); !errors.Is(err, nats.ErrConnectionClosed) {
+		t.Errorf("%v", err)
+	}
+}
+
+func FuzzAnswerBox(f *testing.F) {
+	f.Add([]byte(`{"slots":[{"i":0,"d":1}]}`), "1", "")
+	f.Add([]byte(`{"slots":[],"error":{"code":"x"}}`), "0", "503")
+	f.Add([]byte(nil), "", "503")
+	f.Fuzz(func(t *testing.T, body []byte, final, status string) {
+		taken := map[int]bool{}
+		box := newAnswerBox("e", 4, func(n int, _ Slot) {
+			if taken[n] {
+				t.Fatal("an item was answered twice")
+			}
+			taken[n] = true
+		})
+		var ended error
+		box.begin(func(err error) { ended = err })
+		meta := newMeta()
+		completed := 0
+		box.expect(meta.Slice, 1, 3, func() { completed++ })
+		h := meta.reply()
+		h[HeaderFinal], h["Status"] = []string{final}, []string{status}
+		for range 2 {
+			box.receive(&nats.Msg{Header: h, Data: body})
+		}
+		if completed > 1 || taken[0] || taken[3] || completed == 1 && len(taken) != 2 {
+			t.Fatalf("completed %d times, taken %v", completed, taken)
+		}
+		box.giveUp(errors.Join(ended, jetstream.ErrNoStreamResponse))
+		if len(taken) != 4 {
+			t.Fatalf("taken %v", taken)
+		}
+	})
+}
