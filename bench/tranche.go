@@ -28,8 +28,8 @@ func newFlow(cfg config, pg *cluster, input items) *tranche {
 	return &tranche{label: "flow", endpoint: flowEndpoint, cfg: cfg, pg: pg, input: input}
 }
 
-func (t *tranche) name() string  { return t.label }
-func (t *tranche) size() int     { return t.input.n }
+func (t *tranche) name() string { return t.label }
+func (t *tranche) size() int    { return t.input.n }
 func (t *tranche) setup() string {
 	if t.endpoint == flowEndpoint {
 		return "as tranche; an endpoint of three stages asks another of the same service twice for each item"
