@@ -1,0 +1,295 @@
+package tracing_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/oteltrace"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/tracing"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type query struct {
+	ID string `json:"id"`
+}
+
+// world is a node and three services that record spans in memory: a flow "statement" that asks "accounts", whose
+// handler calls "rates" within a span of its own.
+type world struct {
+	node  *orchestrator.Node
+	ns    *embedded.NATS
+	seen  *tracetest.SpanRecorder
+	spans *sdktrace.TracerProvider
+}
+
+func setup(t *testing.T, traced bool) *world {
+	t.Helper()
+	w := &world{ns: testenv.NATS(t), seen: tracetest.NewSpanRecorder()}
+	w.spans = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.seen))
+	config := orchestrator.Config{Grace: 5 * time.Second}
+	if traced {
+		config.Tracer = tracing.NewTracer(w.spans)
+	}
+	node, err := orchestrator.New(workqueue.New(testenv.Pool(t)), testenv.Conn(t, w.ns), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.node = node
+	keep(t, node.Run)
+	select {
+	case <-node.Ready():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the node did not get ready")
+	}
+	return w
+}
+
+// keep runs f until the end of the test.
+func keep(t *testing.T, f func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+}
+
+func (w *world) serve(t *testing.T, name string, wrap []endpoints.Wrapper, handle func(*endpoints.Service) error) {
+	t.Helper()
+	svc, err := endpoints.New(testenv.Conn(t, w.ns), endpoints.Config{Name: name, Wrap: wrap})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := handle(svc); err != nil {
+		t.Fatal(err)
+	}
+	keep(t, svc.Run)
+}
+
+// serveAll serves the three endpoints. rates has no wrapper when bare.
+func (w *world) serveAll(t *testing.T, bare bool) {
+	t.Helper()
+	wrap := []endpoints.Wrapper{oteltrace.Wrapper(w.spans)}
+	w.serve(t, "statement", wrap, func(svc *endpoints.Service) error {
+		return endpoints.HandleFlow(svc, "statement", statementStages())
+	})
+	nc := testenv.Conn(t, w.ns)
+	w.serve(t, "accounts", wrap, func(svc *endpoints.Service) error {
+		return endpoints.HandleList(svc, "accounts", func(ctx context.Context, c *endpoints.Chunk[query, string]) error {
+			ctx, span := w.spans.Tracer("bank").Start(ctx, "lookup")
+			defer span.End()
+			for _, item := range c.Items() {
+				rate, err := endpoints.Call[query, string](ctx, nc, "rates", item.Key, item.In)
+				if err != nil {
+					return err
+				}
+				item.Reply(rate)
+			}
+			return nil
+		})
+	})
+	if bare {
+		wrap = nil
+	}
+	w.serve(t, "rates", wrap, func(svc *endpoints.Service) error {
+		return endpoints.HandleEach(svc, "rates", func(_ context.Context, q query) (string, error) { return "1 " + q.ID, nil })
+	})
+}
+
+func statementStages() []func(context.Context, *statementStage) error {
+	accounts := endpoints.To[query, string]("accounts")
+	return []func(context.Context, *statementStage) error{
+		func(_ context.Context, s *statementStage) error {
+			for _, item := range s.Items() {
+				accounts.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *statementStage) error {
+			for _, item := range s.Items() {
+				item.Reply(accounts.Answer(item))
+			}
+			return nil
+		},
+	}
+}
+
+type statementStage = endpoints.Stage[query, string, endpoints.None, endpoints.None]
+
+// run has one item go through an endpoint.
+func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
+	t.Helper()
+	left := 1
+	loaded, err := w.node.Start(t.Context(), workqueue.LoadRequest{Plan: endpoint, CreatedBy: "test",
+		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, Chunk: 500, InFlight: 16, MaxAttempts: 3,
+			Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond}}}, func(item *workqueue.LoadItem) error {
+		if left == 0 {
+			return io.EOF
+		}
+		left--
+		item.Key, item.Payload, item.Line = "C1", []byte(`{"id":"C1"}`), 2
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loaded.Run
+}
+
+// ended waits for spans of all the names and returns them.
+func (w *world) ended(t *testing.T, names ...string) map[string]sdktrace.ReadOnlySpan {
+	t.Helper()
+	found := map[string]sdktrace.ReadOnlySpan{}
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		for _, span := range w.seen.Ended() {
+			found[span.Name()] = span
+		}
+		if !slices.ContainsFunc(names, func(name string) bool { return found[name] == nil }) {
+			return found
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("of %v these spans ended: %s", names, describe(w.seen.Ended()))
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+}
+
+func describe(spans []sdktrace.ReadOnlySpan) string {
+	var lines []string
+	for _, s := range spans {
+		lines = append(lines, fmt.Sprintf("%s %s in %s %v", s.Name(), s.SpanContext().SpanID(), s.Parent().SpanID(),
+			s.Status()))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// One slice is one trace, from the node over the flow and what it asks and calls back to the node.
+func TestOneTraceFromNodeToNode(t *testing.T) {
+	t.Parallel()
+	w := setup(t, true)
+	w.serveAll(t, false)
+	run := w.run(t, "statement")
+	parents := map[string]string{
+		"statement": "publish statement", "accounts": "statement", "lookup": "accounts", "rates": "lookup",
+		"statement stage 1": "statement", "record statement": "statement stage 1",
+	}
+	spans := w.ended(t, "publish statement", "statement", "accounts", "lookup", "rates", "statement stage 1",
+		"record statement")
+	root := spans["publish statement"]
+	if root.Parent().IsValid() {
+		t.Errorf("the slice's span has the parent %v", root.Parent())
+	}
+	for child, parent := range parents {
+		got, want := spans[child], spans[parent].SpanContext()
+		if got.Parent().SpanID() != want.SpanID() || got.SpanContext().TraceID() != root.SpanContext().TraceID() {
+			t.Errorf("%s is not within %s:\n%s", child, parent, describe(w.seen.Ended()))
+		}
+		if child != "lookup" && got.Parent().IsRemote() != true {
+			t.Errorf("the parent of %s is not remote", child)
+		}
+	}
+	if n := len(w.seen.Ended()); n != 7 {
+		t.Errorf("%d spans:\n%s", n, describe(w.seen.Ended()))
+	}
+	slice := value(root, oteltrace.KeySlice)
+	for _, name := range []string{"publish statement", "statement", "accounts", "statement stage 1", "record statement"} {
+		if got := value(spans[name], oteltrace.KeyRun); got != run.String() {
+			t.Errorf("%s: run %q", name, got)
+		}
+	}
+	if got := value(spans["accounts"], oteltrace.KeyRoot); got != slice {
+		t.Errorf("the root of what the flow asked is %q, not %q", got, slice)
+	}
+	if got := value(spans["accounts"], oteltrace.KeyItems); got != "1" {
+		t.Errorf("%q items", got)
+	}
+}
+
+func value(span sdktrace.ReadOnlySpan, key attribute.Key) string {
+	for _, kv := range span.Attributes() {
+		if kv.Key == key {
+			return kv.Value.Emit()
+		}
+	}
+	return ""
+}
+
+// Services without a wrapper hand the trace on, and a node without a tracer begins none.
+func TestTraceGoesThroughServicesThatDoNotTrace(t *testing.T) {
+	t.Parallel()
+	w := setup(t, true)
+	w.serve(t, "bare", nil, func(svc *endpoints.Service) error {
+		return endpoints.HandleEach(svc, "bare", func(_ context.Context, q query) (string, error) { return q.ID, nil })
+	})
+	w.run(t, "bare")
+	spans := w.ended(t, "publish bare", "record bare")
+	if got := spans["record bare"].Parent().SpanID(); got != spans["publish bare"].SpanContext().SpanID() {
+		t.Errorf("got %s", describe(w.seen.Ended()))
+	}
+}
+
+func TestNodeWithoutTracerBeginsNoTrace(t *testing.T) {
+	t.Parallel()
+	w := setup(t, false)
+	seen := make(chan endpoints.Trace, 1)
+	w.serve(t, "bare", nil, func(svc *endpoints.Service) error {
+		return endpoints.HandleEach(svc, "bare", func(ctx context.Context, q query) (string, error) {
+			seen <- endpoints.TraceOf(ctx)
+			return q.ID, nil
+		})
+	})
+	w.run(t, "bare")
+	if got := <-seen; !got.IsZero() || len(w.seen.Ended()) != 0 {
+		t.Errorf("the request carries %+v; spans: %s", got, describe(w.seen.Ended()))
+	}
+}
+
+// A handler that fails is seen in its span, and panics do not lose it.
+func TestFailuresAreSeen(t *testing.T) {
+	t.Parallel()
+	w := setup(t, true)
+	wrap := []endpoints.Wrapper{oteltrace.Wrapper(w.spans)}
+	for name, fail := range map[string]func() error{
+		"failing": func() error { return endpoints.Fail("broken", "it is broken") }, "panicking": func() error { panic("no") },
+	} {
+		w.serve(t, name, wrap, func(svc *endpoints.Service) error {
+			return endpoints.HandleList(svc, name, func(context.Context, *endpoints.Chunk[query, string]) error { return fail() })
+		})
+		w.run(t, name)
+		if got := w.ended(t, name)[name].Status(); got.Code.String() != "Error" {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	w.serve(t, "slots", wrap, func(svc *endpoints.Service) error {
+		return endpoints.HandleEach(svc, "slots", func(context.Context, query) (string, error) {
+			return "", endpoints.Fail("overdrawn", "no")
+		})
+	})
+	w.run(t, "slots")
+	if got := value(w.ended(t, "slots")["slots"], oteltrace.KeyErrors); got != "1" {
+		t.Errorf("%q errors", got)
+	}
+}
