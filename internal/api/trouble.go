@@ -26,7 +26,6 @@ const (
 	pgNoConnection    = "53300"
 	natsNoStorage     = 10047 // insufficient storage resources available
 	natsNoResources   = 10023 // insufficient resources
-	natsNoPlacement   = 10005 // no suitable peers for placement: none has the room
 	natsStorageIsOver = 10028 // resource limits exceeded for the account
 )
 
@@ -43,7 +42,7 @@ func (s *Server) shortage(err error) string {
 	}
 	if said, ok := errors.AsType[*jetstream.APIError](err); ok {
 		switch said.ErrorCode {
-		case natsNoStorage, natsNoResources, natsNoPlacement, natsStorageIsOver:
+		case natsNoStorage, natsNoResources, natsStorageIsOver:
 			return "JetStream has no room for the streams (" + cut(said.Description, maxEchoed) + ")" + s.need() +
 				"; free space on the disk of NATS, raise its max_file_store, or give the streams less with --work-max-bytes, " +
 				"--reply-max-bytes and the others"
