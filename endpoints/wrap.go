@@ -9,10 +9,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// Wrapper is called around the handler of each chunk, or stage of a flow: for a transaction, a span, a counter. It calls
-// next once, with its context or one made from it, and returns what speaks for the items that are not answered: the
-// error of next, nil, or one of its own. When it does not call next, the handler does not see the chunk, and the items
-// that the wrapper does not answer are left out.
+// Wrapper is called around the handler of each chunk, or stage of a flow: for a transaction, a span, a counter. It
+// calls next once, with its context or one made from it, and returns what speaks for the items that are not answered:
+// the error of next, nil, or one of its own. When it does not call next, the handler does not see the chunk, and the
+// items that the wrapper does not answer are left out.
 //
 // next returns the handler's error. It also returns one, of code CodePanic, when the handler has panicked, and one of
 // code CodeTimeout or CodeShutdown when the handler has run out of time, whatever it returned. With HandleEach the
@@ -36,7 +36,8 @@ type Work struct {
 
 // wrapped is what wrappers can be called around.
 type wrapped interface {
-	// handle calls the handler for the items that are not answered, and turns its panic and its end of time into an error.
+	// handle calls the handler for the items that are not answered, and turns its panic and its end of time into an
+	// error.
 	handle(ctx context.Context) error
 	// items returns what the handler will see.
 	items() workItems

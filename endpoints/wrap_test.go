@@ -37,7 +37,7 @@ func TestWrappersNest(t *testing.T) {
 	b := setup(t)
 	var order []string
 	named := func(name string) Wrapper {
-		return func(ctx context.Context, w *Work, next func(context.Context) error) error {
+		return func(ctx context.Context, _ *Work, next func(context.Context) error) error {
 			order = append(order, name)
 			err := next(ctx)
 			order = append(order, name+" ends")
@@ -225,7 +225,8 @@ func TestHold(t *testing.T) {
 		t.Fatalf("the wrapper saw %d answers", len(answers))
 	}
 	for i, slot := range answers {
-		if sent := got.slots[i]; slot.Ordinal != i || !bytes.Equal(sent.Data, slot.Data) || (sent.Err == nil) != (slot.Err == nil) {
+		sent := got.slots[i]
+		if slot.Ordinal != i || !bytes.Equal(sent.Data, slot.Data) || (sent.Err == nil) != (slot.Err == nil) {
 			t.Fatalf("answer %d is %+v for the wrapper and %+v in the reply", i, slot, sent)
 		}
 	}
@@ -265,7 +266,8 @@ func TestHoldDrops(t *testing.T) {
 		"fails": "rolled_back", "plain": CodeHandlerError, "panics": CodePanic,
 	} {
 		got := b.reply(endpoint, numbers(20))
-		if len(got.slots) != 0 || got.failure == nil || got.failure.Code != code || got.failure.Retry != (endpoint != "fails") {
+		retry := endpoint != "fails"
+		if len(got.slots) != 0 || got.failure == nil || got.failure.Code != code || got.failure.Retry != retry {
 			t.Errorf("%s: got %+v", endpoint, got)
 		}
 	}
@@ -317,9 +319,10 @@ func TestWrapperSeesHowTheHandlerEnds(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	}, Wrap(watch), Timeout(20*time.Millisecond)))
-	check(t, HandleList(svc, "twice", double, Wrap(func(ctx context.Context, _ *Work, next func(context.Context) error) error {
+	twice := func(ctx context.Context, _ *Work, next func(context.Context) error) error {
 		return errors.Join(next(ctx), next(ctx))
-	})))
+	}
+	check(t, HandleList(svc, "twice", double, Wrap(twice)))
 	b.run(svc)
 	for endpoint, code := range map[string]string{
 		"plain": CodeHandlerError, "panics": CodePanic, "late": CodeTimeout,

@@ -6,8 +6,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 )
 
-// DeadLetter returns the next dead letter, of any endpoint, as soon as there is one, and takes it off the stream. It ends
-// the test when none comes. Services write dead letters for requests of endpoints.ModeSingle only.
+// DeadLetter returns the next dead letter, of any endpoint, as soon as there is one, and takes it off the stream. It
+// ends the test when none comes. Services write dead letters for requests of endpoints.ModeSingle only.
 func (k *Kit) DeadLetter() endpoints.DeadLetter {
 	k.t.Helper()
 	ctx, cancel := k.wait()

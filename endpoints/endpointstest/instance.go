@@ -35,8 +35,8 @@ type Instance struct {
 	held   map[string]delivery // what is not acknowledged, by acknowledgement subject
 }
 
-// Serve runs a service with the endpoints that register adds, until it is stopped or killed or the test ends. Calling it
-// again with the same function runs one more instance. configure may change the service's configuration.
+// Serve runs a service with the endpoints that register adds, until it is stopped or killed or the test ends. Calling
+// it again with the same function runs one more instance. configure may change the service's configuration.
 func (k *Kit) Serve(register func(*endpoints.Service) error, configure ...func(*endpoints.Config)) *Instance {
 	k.t.Helper()
 	config := endpoints.Config{Name: "tested", Version: "1.0.0", Log: k.log, DrainTimeout: k.patience / 2}
@@ -76,8 +76,8 @@ func (i *Instance) run(svc *endpoints.Service) {
 	i.kit.t.Cleanup(i.Stop)
 }
 
-// Stop has the instance take no more work and waits until it has ended what it is at. It fails the test when it does not
-// end well. An instance that was stopped or killed may be stopped again.
+// Stop has the instance take no more work and waits until it has ended what it is at. It fails the test when it does
+// not end well. An instance that was stopped or killed may be stopped again.
 func (i *Instance) Stop() {
 	i.kit.t.Helper()
 	i.end()
@@ -95,8 +95,8 @@ func (i *Instance) Stop() {
 	}
 }
 
-// Kill ends the instance as a crash does: nothing that it has not sent yet will be sent. A handler that is at work is not
-// interrupted, but its answers go nowhere. What the instance held is delivered again at once.
+// Kill ends the instance as a crash does: nothing that it has not sent yet will be sent. A handler that is at work is
+// not interrupted, but its answers go nowhere. What the instance held is delivered again at once.
 func (i *Instance) Kill() {
 	i.kit.t.Helper()
 	if conn := i.kill(); conn != nil {
@@ -140,8 +140,8 @@ func (i *Instance) kill() *tap {
 	return i.conn
 }
 
-// bury ends the connection of a killed instance. First the server is told to send no more, and what it has sent is read,
-// so that nothing is lost that would rest until its AckWait is over. It is called with conn.writing held.
+// bury ends the connection of a killed instance. First the server is told to send no more, and what it has sent is
+// read, so that nothing is lost that would rest until its AckWait is over. It is called with conn.writing held.
 func (i *Instance) bury(conn *tap) {
 	conn.quiet(handBackTimeout)
 	_ = conn.Conn.Close() // it is gone either way

@@ -49,8 +49,8 @@ type Kill struct {
 
 // KillBetween kills the instance that gets to the end of a stage first, when all that the stage sends (requests, state,
 // the reply) has been stored and before what it began with is acknowledged. That is then delivered again, to another
-// instance or to one that is started later. Only what is delivered from now on counts. Stage 0 is what a request begins;
-// an endpoint that is not a flow has no other.
+// instance or to one that is started later. Only what is delivered from now on counts. Stage 0 is what a request
+// begins; an endpoint that is not a flow has no other.
 func (k *Kit) KillBetween(endpoint string, stage int) *Kill {
 	at, armed := Point{endpoint, stage}, k.deliveries.Load()
 	return k.arm("acknowledges stage "+strconv.Itoa(stage)+" of endpoint "+endpoint,
@@ -60,8 +60,8 @@ func (k *Kit) KillBetween(endpoint string, stage int) *Kill {
 		})
 }
 
-// KillBeforeReply kills the instance that is next about to send a reply of the endpoint, before the reply's first message
-// or a later one, whichever is next. Work that its handler has done elsewhere by then is done.
+// KillBeforeReply kills the instance that is next about to send a reply of the endpoint, before the reply's first
+// message or a later one, whichever is next. Work that its handler has done elsewhere by then is done.
 func (k *Kit) KillBeforeReply(endpoint string) *Kill {
 	return k.arm("replies as endpoint "+endpoint, func(_ *Instance, subject string, _ []byte) bool {
 		if subject == replySubjects+endpoint {

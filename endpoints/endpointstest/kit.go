@@ -3,6 +3,7 @@ package endpointstest
 import (
 	"context"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -31,14 +32,14 @@ type settings struct {
 // Patience is how long a call waits for what must happen. Default 20 s.
 func Patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
 
-// MaxPayload is the server's max_payload in bytes, at most 8 MiB. Default 1 MiB. A small one has replies come in several
-// messages.
+// MaxPayload is the server's max_payload in bytes, at most 8 MiB. Default 1 MiB. A small one has replies come in
+// several messages.
 func MaxPayload(bytes int) Option { return func(s *settings) { s.maxPayload = int32(bytes) } }
 
 // Kit is a NATS server with Tranche's streams, and the node's side of the protocol.
 type Kit struct {
 	t        testing.TB
-	ctx      context.Context // of the test; every wait ends with it
+	ctx      context.Context //nolint:containedctx // of the test, as testing.T has it; every wait ends with it
 	patience time.Duration
 	server   *server.Server
 	nc       *nats.Conn
@@ -121,13 +122,13 @@ func (k *Kit) wait() (context.Context, context.CancelFunc) {
 func (k *Kit) Log() []string {
 	var lines []string
 	for _, entry := range k.logged.All() {
-		line := entry.Level.String() + ": " + entry.Message
+		parts := []string{entry.Level.String(), entry.Message}
 		for _, field := range entry.Context {
 			if err, ok := field.Interface.(error); ok {
-				line += ": " + err.Error()
+				parts = append(parts, err.Error())
 			}
 		}
-		lines = append(lines, line)
+		lines = append(lines, strings.Join(parts, ": "))
 	}
 	return lines
 }

@@ -36,8 +36,8 @@ func (r *Reply) Slot(key string) (endpoints.Slot, bool) {
 	return endpoints.Slot{}, false
 }
 
-// Err returns the error that an item was answered with: that of its slot, or the failure when it has none. It is nil for
-// a result, and for an item that was left out.
+// Err returns the error that an item was answered with: that of its slot, or the failure when it has none. It is nil
+// for a result, and for an item that was left out.
 func (r *Reply) Err(key string) *endpoints.SlotError {
 	slot, ok := r.Slot(key)
 	if !ok {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -210,8 +211,5 @@ func (k *Kit) explain(r *Request) string {
 			text += "; no instance serves the endpoint now: Serve one"
 		}
 	}
-	for _, line := range k.Log() {
-		text += "\n    " + line
-	}
-	return text
+	return strings.Join(append([]string{text}, k.Log()...), "\n    ")
 }

@@ -113,49 +113,53 @@ func nextOp(b []byte) (op, int) {
 	if end < 0 {
 		return op{}, 0
 	}
-	var o op
 	words := strings.Fields(string(b[:end]))
+	o, sizes := lineOf(words)
 	size := end + len("\r\n")
-	if len(words) == 1 && strings.EqualFold(words[0], "PONG") {
-		o.pong = true
-	}
-	if len(words) < 3 {
+	if sizes == 0 {
 		return o, size
-	}
-	headers := 0
-	switch strings.ToUpper(words[0]) {
-	case "PUB": // subject [reply] size
-		o.published = true
-	case "HPUB": // subject [reply] header-size size
-		o.published, headers = true, 1
-	case "MSG": // subject sid [reply] size
-		o.delivered = true
-	case "HMSG": // subject sid [reply] header-size size
-		o.delivered, headers = true, 1
-	case "SUB": // subject [queue] sid
-		o.subscribed = words[len(words)-1]
-		return o, size
-	default:
-		return o, size
-	}
-	o.subject = words[1]
-	first := 2
-	if o.delivered {
-		first = 3
-	}
-	if len(words) == first+headers+2 {
-		o.reply = words[first]
 	}
 	total, err := strconv.Atoi(words[len(words)-1])
 	if err != nil || len(b) < size+total+len("\r\n") {
 		return op{}, 0
 	}
-	before := 0
-	if headers > 0 {
-		before, _ = strconv.Atoi(words[len(words)-2]) // the server checks it
+	header := 0
+	if sizes == 2 {
+		header, _ = strconv.Atoi(words[len(words)-2]) // the server checks it
 	}
-	o.body = b[size+before : size+total]
+	o.body = b[size+header : size+total]
 	return o, size + total + len("\r\n")
+}
+
+// lineOf reads the line of an operation, and returns with how many sizes it ends: none when no message follows, one,
+// or that of the headers and the whole.
+func lineOf(words []string) (o op, sizes int) {
+	if len(words) == 0 {
+		return o, 0
+	}
+	least := 3 // words, without a reply subject
+	switch strings.ToUpper(words[0]) {
+	case "PONG":
+		o.pong = true
+	case "SUB": // subject [queue] sid
+		o.subscribed = words[len(words)-1]
+	case "PUB": // subject [reply] size
+		o.published, sizes = true, 1
+	case "HPUB": // subject [reply] header-size size
+		o.published, sizes, least = true, 2, 4
+	case "MSG": // subject sid [reply] size
+		o.delivered, sizes, least = true, 1, 4
+	case "HMSG": // subject sid [reply] header-size size
+		o.delivered, sizes, least = true, 2, 5
+	}
+	if sizes == 0 || len(words) < least {
+		return o, 0
+	}
+	o.subject = words[1]
+	if len(words) > least {
+		o.reply = words[len(words)-sizes-1]
+	}
+	return o, sizes
 }
 
 // incoming reads along what the server sends.

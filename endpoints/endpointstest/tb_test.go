@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 )
 
 // exampleTB is what an example has for a test, which examples are not given.
 type exampleTB struct {
 	testing.TB
-	ctx    context.Context //nolint:containedctx // as a test's
+	ctx    context.Context
 	cancel context.CancelFunc
 	undo   []func()
 }
@@ -23,8 +24,8 @@ func begin() *exampleTB {
 
 func (t *exampleTB) end() {
 	t.cancel()
-	for n := len(t.undo) - 1; n >= 0; n-- {
-		t.undo[n]()
+	for _, undo := range slices.Backward(t.undo) {
+		undo()
 	}
 }
 
@@ -45,7 +46,9 @@ func (t *exampleTB) TempDir() string {
 	return dir
 }
 
-func (t *exampleTB) Errorf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+func (t *exampleTB) Errorf(format string, args ...any) {
+	_, _ = fmt.Fprintf(os.Stdout, format+"\n", args...)
+}
 
 func (t *exampleTB) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
 

@@ -117,7 +117,8 @@ func TestResultVerdicts(t *testing.T) {
 		}
 	}
 	reply.Failure = &endpoints.SlotError{Code: "db_down", Message: "no connection"}
-	if got := of(t, func(v *verdict) { endpointstest.Result[int](v, reply, "missing") }); !strings.Contains(got, "db_down") {
+	got := of(t, func(v *verdict) { endpointstest.Result[int](v, reply, "missing") })
+	if !strings.Contains(got, "db_down") {
 		t.Errorf("the test ends with %q", got)
 	}
 }

@@ -18,8 +18,8 @@ const DefaultTable = "tranche_inbox"
 
 // Config describes an inbox.
 type Config struct {
-	// Table is where answers are remembered: a name, or schema.name, of letters, digits and _, at most 50 characters each.
-	// Several endpoints and services may share it. Default tranche_inbox.
+	// Table is where answers are remembered: a name, or schema.name, of letters, digits and _, at most 50 characters
+	// each. Several endpoints and services may share it. Default tranche_inbox.
 	Table string
 }
 

@@ -38,7 +38,8 @@ func (i *Inbox) once(ctx context.Context, w *endpoints.Work, next func(context.C
 	case w.ByItem():
 		return refuse(ctx, w, items)
 	}
-	// Read committed, whatever the database's default: what a claim has waited for must be seen by the statement after it.
+	// Read committed, whatever the database's default: what a claim has waited for must be seen by the statement after
+	// it.
 	tx, err := i.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return broken(ctx, "begin", err)

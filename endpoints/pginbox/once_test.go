@@ -336,7 +336,8 @@ func TestOverlapsInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestDeadlocksOfHandlersPass has two handlers lock each other's rows: one is the victim, and succeeds when tried again.
+// TestDeadlocksOfHandlersPass has two handlers lock each other's rows: one is the victim, and succeeds when tried
+// again.
 func TestDeadlocksOfHandlersPass(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -413,7 +414,8 @@ func TestOverlappingPiecesAfterASplit(t *testing.T) {
 	b := setup(t)
 	b.serve(book)
 	first := b.kit.Send("book", items(4)...)
-	whole := b.kit.Send("book", append(items(9), endpointstest.Meta(func(m *endpoints.Meta) { m.Run = first.Request.Run }))...)
+	sameRun := endpointstest.Meta(func(m *endpoints.Meta) { m.Run = first.Request.Run })
+	whole := b.kit.Send("book", append(items(9), sameRun)...)
 	if len(whole.Slots) != 9 || b.written() != 9 {
 		t.Errorf("%d slots, %d effects", len(whole.Slots), b.written())
 	}

@@ -39,9 +39,9 @@ func setup(t *testing.T) *bundle {
 	return b
 }
 
-func (b *bundle) exec(sql string, args ...any) {
+func (b *bundle) exec(sql string) {
 	b.t.Helper()
-	_, err := b.pool.Exec(b.t.Context(), sql, args...)
+	_, err := b.pool.Exec(b.t.Context(), sql)
 	check(b.t, err)
 }
 

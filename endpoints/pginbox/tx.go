@@ -21,9 +21,9 @@ func Tx(ctx context.Context) pgx.Tx {
 	return handlersTx{c.tx}
 }
 
-// Done reports whether a stage of a flow has been through with an item before: it sent the item on, what it wrote for it
-// is committed, and then the chunk came again. The stage must send the item on again and not write again. For items of
-// endpoints that are not flows it is false, and with a context that Tx does not take.
+// Done reports whether a stage of a flow has been through with an item before: it sent the item on, what it wrote for
+// it is committed, and then the chunk came again. The stage must send the item on again and not write again. For items
+// of endpoints that are not flows it is false, and with a context that Tx does not take.
 func Done(ctx context.Context, ordinal int) bool {
 	c, ok := ctx.Value(chunkKey{}).(*chunk)
 	return ok && c.done[ordinal]
