@@ -43,16 +43,26 @@ func FlowSubject(endpoint string, flow uuid.UUID, part int) string {
 }
 
 // FlowStateSubject is where the first part of the state of the chunk lies that waits for the answer to a request of its
-// flow. The headers of the message there say who asked for the chunk. The number of the
-// request stands in the last bits of its slice, which are 0 in the id of the flow.
+// flow. The headers of the message there say who asked for the chunk, and are those of its request. The number of the
+// request that waits stands in the last bits of its slice, which are 0 in the id of the flow.
 func FlowStateSubject(endpoint string, request uuid.UUID) string {
 	last := binary.BigEndian.Uint16(request[14:])
 	binary.BigEndian.PutUint16(request[14:], last&^(maxRequests-1))
 	return FlowSubject(endpoint, request, 0)
 }
 
-// FailureMsg is the final message of a reply that answers none of a request's items, because of a failure that may be
-// retried. It is for a node that gives up a request which is not its own: the reply goes to where the request says. Its
+// AnsweredBefore is how many slots whoever asked for a chunk has been sent already, by the headers of the chunk's state;
+// for those of a request it is 0.
+func AnsweredBefore(h nats.Header) int {
+	n, err := strconv.ParseUint(h.Get(headerFlowAnswered), 10, 31)
+	if err != nil {
+		return 0
+	}
+	return int(n)
+}
+
+// FailureMsg is the final message of a reply that answers no more of a request's items, because of a failure that may
+// be retried. It is for a node that gives up a request which is not its own: the reply goes to where the request says. Its
 // Nats-Msg-Id is derived from the request's slice, so that nodes that give up the same request answer it once.
 func FailureMsg(request nats.Header, to Return, service string, failure SlotError) *nats.Msg {
 	msg := &nats.Msg{Subject: to.String(), Header: nats.Header{}}
@@ -65,7 +75,7 @@ func FailureMsg(request nats.Header, to Return, service string, failure SlotErro
 	id := request.Get(HeaderMsgID) + "." + request.Get(HeaderSlice) + "." + to.String()
 	msg.Header[HeaderMsgID] = []string{uuid.NewSHA1(uuid.NameSpaceURL, []byte(id)).String()}
 	msg.Header[HeaderService] = []string{oneLine(cut(service, maxServiceName))}
-	msg.Header[HeaderFinal] = []string{"0"}
+	msg.Header[HeaderFinal] = []string{strconv.Itoa(AnsweredBefore(request))}
 	msg.Header[HeaderErrorCode] = []string{failure.Code}
 	msg.Header[HeaderError] = []string{oneLine(cut(failure.Message, maxHeaderMessage))}
 	return msg

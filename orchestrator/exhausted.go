@@ -150,14 +150,15 @@ func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 // whoever asked for the chunk that waits for it. Such a letter cannot be sent again: it is no request.
 func (n *Node) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter workqueue.DeadLetter, tell func(context.Context) error) {
-	letter = exhaustedLetter(x.Consumer, x, msg)
+	endpoint := stageConsumer(msg.Subject)
+	letter = exhaustedLetter(endpoint, x, msg)
 	letter.Message += ", a reply on its way back into a flow (" + msg.Subject + ")"
 	letter.State = workqueue.LetterReissued
 	meta, err := endpoints.ReadMeta(msg.Header)
 	if err != nil {
 		return letter, nil
 	}
-	state, err := n.flowState(ctx, x.Consumer, meta)
+	state, err := n.flowState(ctx, endpoint, meta)
 	if err != nil {
 		return letter, func(context.Context) error { return err }
 	}
@@ -166,7 +167,7 @@ func (n *Node) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream
 	}
 	letter.Stack = state.Get(endpoints.HeaderStack)
 	letter.Origin = state.Get(endpoints.HeaderOrigin)
-	return letter, func(ctx context.Context) error { return n.tellAsker(ctx, state, x.Consumer, letter.Message) }
+	return letter, func(ctx context.Context) error { return n.tellAsker(ctx, state, endpoint, letter.Message) }
 }
 
 // flowState returns the headers of the state of the chunk that waits for an answer, or nil when there is none any more.
@@ -199,7 +200,8 @@ func (n *Node) tellAsker(ctx context.Context, request nats.Header, endpoint, mes
 	failure := endpoints.SlotError{Code: endpoints.CodeDeliveries, Message: message, Retry: true}
 	switch {
 	case meta.ReplyTo.IsZero():
-		return n.giveSliceBack(ctx, workqueue.SliceID(meta.Slice), endpoint, failure)
+		return n.giveSliceBack(ctx, workqueue.Answer{Slice: workqueue.SliceID(meta.Slice), Endpoint: endpoint,
+			Service: n.name(), Answered: endpoints.AnsweredBefore(request), Failure: slotError(&failure)})
 	case meta.ReplyTo.Callee != endpoint:
 		n.log.Warn("a request names another endpoint to reply", zap.String("endpoint", endpoint),
 			zap.String("reply_to", meta.ReplyTo.String()))
@@ -216,12 +218,9 @@ func (n *Node) tellAsker(ctx context.Context, request nats.Header, endpoint, mes
 }
 
 // giveSliceBack records a failure of a whole slice, as if its service had answered with it. A slice that has ended is
-// left as it is.
-func (n *Node) giveSliceBack(ctx context.Context, slice workqueue.SliceID, endpoint string,
-	failure endpoints.SlotError,
-) error {
-	out, err := n.store.Record(ctx, []workqueue.Answer{{Slice: slice, Endpoint: endpoint, Service: n.name(),
-		Failure: slotError(&failure)}})
+// left as it is, and slots that were sent before are waited for.
+func (n *Node) giveSliceBack(ctx context.Context, failed workqueue.Answer) error {
+	out, err := n.store.Record(ctx, []workqueue.Answer{failed})
 	if err != nil {
 		return err
 	}

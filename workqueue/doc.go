@@ -27,6 +27,9 @@
 // groups, the tracker batch, batchrun. A transaction that is broken off as a deadlock or a serialization failure is run
 // again as a whole.
 //
+// Dead letters and the settings of endpoints have rows of their own that nothing else is locked with. What operators do
+// to them has a row in the audit log, in the same transaction.
+//
 // # Not its job
 //
 // It does not talk to NATS and starts no goroutines that outlive a call. A [Store] is safe for concurrent use.
