@@ -120,12 +120,13 @@ func nextOp(b []byte) (op, int) {
 		return o, size
 	}
 	total, err := strconv.Atoi(words[len(words)-1])
-	if err != nil || len(b) < size+total+len("\r\n") {
-		return op{}, 0
-	}
 	header := 0
-	if sizes == 2 {
-		header, _ = strconv.Atoi(words[len(words)-2]) // the server checks it
+	if sizes == 2 && err == nil {
+		header, err = strconv.Atoi(words[len(words)-2])
+	}
+	end = len(b) - size - len("\r\n") // of the longest message that b can hold
+	if err != nil || header < 0 || header > total || total > end {
+		return op{}, 0
 	}
 	o.body = b[size+header : size+total]
 	return o, size + total + len("\r\n")

@@ -1,0 +1,83 @@
+package endpointstest
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+)
+
+// TestTapPassesWholeMessages cuts what a client writes at every byte.
+func TestTapPassesWholeMessages(t *testing.T) {
+	t.Parallel()
+	const written = "CONNECT {}\r\nPING\r\nSUB a.b q 17\r\nPUB x 0\r\n\r\nPUB x y 3\r\nP\r\n\r\n" +
+		"HPUB $JS.ACK.s.c 12 16\r\nNATS/1.0\r\n\r\n+ACK\r\nPONG\r\n"
+	for cut := range len(written) {
+		i := &Instance{kit: &Kit{}, held: map[string]delivery{"$JS.ACK.s.c": {}}}
+		client, server := net.Pipe()
+		passed := make(chan string)
+		go func() {
+			buf := make([]byte, 0, len(written))
+			for len(buf) < len(written) {
+				n, err := server.Read(buf[len(buf):cap(buf)])
+				buf = buf[:len(buf)+n]
+				if err != nil {
+					break
+				}
+			}
+			passed <- string(buf)
+		}()
+		conn := newTap(client, i)
+		for _, part := range []string{written[:cut], written[cut:]} {
+			if n, err := conn.Write([]byte(part)); n != len(part) || err != nil {
+				t.Fatalf("cut at %d: wrote %d of %d: %v", cut, n, len(part), err)
+			}
+		}
+		if got := <-passed; got != written {
+			t.Errorf("cut at %d: %q passed", cut, got)
+		}
+		if !slices.Equal(conn.subs, []string{"17"}) || len(i.held) != 0 {
+			t.Errorf("cut at %d: subscriptions %q, %d held", cut, conn.subs, len(i.held))
+		}
+		_, _ = client.Close(), server.Close()
+	}
+}
+
+func TestNextOp(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"PUB a 2\r\nhi\r\n":                 "a||hi",
+		"pub a b 2\r\nhi\r\n":               "a|b|hi",
+		"HPUB a 3 5\r\nh\r\nhi\r\n":         "a||hi",
+		"MSG a 1 2\r\nhi\r\n":               "a||hi",
+		"MSG a 1 b 2\r\nhi\r\n":             "a|b|hi",
+		"HMSG a 1 b 3 5\r\nh\r\nhi\r\nPING": "a|b|hi",
+		"PUB a 3\r\nhi":                     "incomplete",
+		"PUB a":                             "incomplete",
+		"PUB a x\r\n":                       "incomplete",
+		"INFO {\"a\": 1}\r\n":               "||",
+		"\r\n":                              "||",
+		"PUB\r\n":                           "||",
+		"MSG a 2\r\n":                       "||",
+	} {
+		o, size := nextOp([]byte(text))
+		got := fmt.Sprintf("%s|%s|%s", o.subject, o.reply, o.body)
+		if size == 0 {
+			got = "incomplete"
+		}
+		if got != want {
+			t.Errorf("%q is read as %s, want %s", text, got, want)
+		}
+	}
+}
+
+// FuzzNextOp holds the reader to never reading past the end.
+func FuzzNextOp(f *testing.F) {
+	f.Add([]byte("HPUB a b 3 5\r\nh\r\nhi\r\n"))
+	f.Add([]byte("MSG a 1 b -2\r\nhi\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, size := nextOp(b); size < 0 || size > len(b) {
+			t.Errorf("%d of %d bytes", size, len(b))
+		}
+	})
+}
