@@ -1,0 +1,192 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+)
+
+func TestDirectRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	end := make(chan struct{})
+	check(t, HandleEach(svc, "slow", func(context.Context, number) (square, error) {
+		<-end
+		return square{1}, nil
+	}, Concurrency(1)))
+	b.run(svc)
+	b.listening("slow")
+	const many = 3 * leastDirect
+	failures := make(chan error, many)
+	for range many {
+		go func() {
+			_, err := Call[number, square](b.ctx, b.nc, "slow", "k", number{1}, Direct())
+			failures <- err
+		}()
+	}
+	for range many - leastDirect {
+		var busy *SlotError
+		if err := await(t, "refusal", failures); !errors.As(err, &busy) || busy.Code != CodeOverloaded || !busy.Retry {
+			t.Fatalf("%v", err)
+		}
+	}
+	close(end)
+	for range leastDirect {
+		if err := await(t, "answer", failures); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := Call[number, square](b.ctx, b.nc, "slow", "k", number{1}, Direct()); err != nil {
+		t.Errorf("after the rush: %v", err)
+	}
+}
+
+func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	begun, end := make(chan struct{}, 1), make(chan struct{})
+	check(t, HandleEach(svc, "slow", func(context.Context, number) (square, error) {
+		begun <- struct{}{}
+		<-end
+		return square{1}, nil
+	}, Concurrency(1)))
+	stop := b.run(svc)
+	b.listening("slow")
+	answered := make(chan error, 1)
+	call := func(into chan<- error) {
+		_, err := Call[number, square](b.ctx, b.nc, "slow", "k", number{1}, Direct())
+		into <- err
+	}
+	go call(answered)
+	await(t, "handler", begun)
+	const waiting = 5
+	refused := make(chan error, waiting)
+	for range waiting {
+		go call(refused)
+	}
+	eventually(t, "they wait", func() bool { return svc.endpoints[0].heldDirect() == waiting+1 })
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	for range waiting {
+		var slot *SlotError
+		if err := await(t, "refusal", refused); !errors.As(err, &slot) || slot.Code != CodeShutdown || !slot.Retry {
+			t.Errorf("%v", err)
+		}
+	}
+	close(end)
+	if err := await(t, "answer", answered); err != nil {
+		t.Errorf("what was begun: %v", err)
+	}
+	check(t, await(t, "end", stopped))
+	var nobody *NoListenersError
+	if _, err := Call[number, square](b.ctx, b.nc, "slow", "k", number{1}, Direct()); !errors.As(err, &nobody) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "work", func(ctx context.Context, in number) (square, error) {
+		switch in.N {
+		case 0:
+			panic("boom")
+		case 1:
+			return square{}, errors.New("plain")
+		case 2:
+			return square{}, Retry("later", "not now")
+		default:
+			<-ctx.Done()
+			return square{}, ctx.Err()
+		}
+	}, Timeout(50*time.Millisecond)))
+	b.run(svc)
+	b.listening("work")
+	for n, code := range []string{CodePanic, CodeHandlerError, "later", CodeTimeout} {
+		_, err := Call[number, square](b.ctx, b.nc, "work", "k", number{n}, Direct())
+		var slot *SlotError
+		if !errors.As(err, &slot) || slot.Code != code {
+			t.Errorf("%d: %v", n, err)
+		}
+	}
+	for _, name := range []string{StreamWork, StreamReply, StreamDead} {
+		stream, err := b.js.Stream(b.ctx, name)
+		check(t, err)
+		if n := stream.CachedInfo().State.LastSeq; n != 0 {
+			t.Errorf("%d messages went to %s", n, name)
+		}
+	}
+}
+
+func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	b.run(svc)
+	b.listening("square")
+	call := Return{Asker: "me", Callee: "square", Call: "token"}
+	meta := newMeta()
+	meta.ReplyTo = call
+	good := meta.request()
+	other := newMeta()
+	other.ReplyTo = Return{Asker: "me", Callee: "other", Call: "token"}
+	flow := newMeta()
+	flow.ReplyTo = Return{Asker: "me", Callee: "square", Stage: 1}
+	foreign := meta.request()
+	foreign[HeaderVersion] = []string{"9"}
+	answers, err := b.nc.SubscribeSync(call.String())
+	check(t, err)
+	for _, h := range []nats.Header{nil, {}, newMeta().request(), other.request(), flow.request(), foreign,
+		{HeaderReplyTo: {call.String()}, HeaderSlice: {uuid.NewString()}}, good} {
+		check(t, b.nc.PublishMsg(&nats.Msg{Subject: DirectSubject("square"), Header: h, Data: []byte("garbage")}))
+	}
+	msg, err := answers.NextMsg(patience)
+	check(t, err)
+	reply, err := parseReplyOf("square", msg.Header, msg.Data, Limits{})
+	if err != nil || reply.Failure == nil || reply.Failure.Code != CodeBadRequest {
+		t.Errorf("%+v, %v", reply, err)
+	}
+	for _, name := range []string{StreamReply, StreamStage, StreamDead} {
+		stream, err := b.js.Stream(b.ctx, name)
+		check(t, err)
+		if n := stream.CachedInfo().State.LastSeq; n != 0 {
+			t.Errorf("%d messages went to %s", n, name)
+		}
+	}
+}
+
+func TestSeveralInstancesShareDirectRequests(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var mu sync.Mutex
+	by := map[string]int{}
+	for _, name := range []string{"one", "two"} {
+		svc := b.service()
+		check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			by[name]++
+			return square{}, nil
+		}))
+		b.run(svc)
+	}
+	eventually(t, "both listen", func() bool { return b.directListeners("work") == 2 })
+	for range 100 {
+		_, err := Call[number, square](b.ctx, b.nc, "work", "k", number{1}, Direct())
+		check(t, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if by["one"]+by["two"] != 100 || by["one"] == 0 || by["two"] == 0 {
+		t.Errorf("%v", by)
+	}
+}

@@ -1,0 +1,330 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// letters waits for n dead letters and returns all that there are.
+func (b *bundle) letters(n int) []DeadLetter {
+	b.t.Helper()
+	stream, err := b.js.Stream(b.ctx, StreamDead)
+	check(b.t, err)
+	eventually(b.t, "the letters are there", func() bool {
+		info, err := stream.Info(b.ctx)
+		return err == nil && info.State.Msgs >= uint64(n)
+	})
+	var letters []DeadLetter
+	for seq := uint64(1); ; seq++ {
+		msg, err := stream.GetMsg(b.ctx, seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			break
+		}
+		check(b.t, err)
+		letter, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
+		check(b.t, err)
+		letters = append(letters, letter)
+	}
+	if len(letters) != n {
+		b.t.Fatalf("there are %d letters, want %d: %+v", len(letters), n, letters)
+	}
+	return letters
+}
+
+// askSingle publishes a request of one item, for a node that waits.
+func (b *bundle) askSingle(endpoint, payload string, deliveries int) Meta {
+	b.t.Helper()
+	meta := newMeta()
+	meta.Mode, meta.Deliveries = ModeSingle, deliveries
+	builder := NewRequestBuilder(endpoint, meta, int(b.nc.MaxPayload()))
+	builder.Add(0, "KEY-0", []byte(payload))
+	b.publish(builder.Msg())
+	return meta
+}
+
+func (b *bundle) settled(endpoint string) {
+	b.t.Helper()
+	eventually(b.t, "no request is left", func() bool { return b.backlog(endpoint) == 0 })
+}
+
+func TestSingleRequestIsTriedAgainUntilItWorks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	var tries atomic.Int64
+	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
+		switch tries.Add(1) {
+		case 1:
+			return square{}, Retry("locked", "row 7")
+		default:
+			return square{42}, nil
+		}
+	}))
+	b.run(svc)
+	begun := time.Now()
+	out, err := Call[number, square](b.ctx, b.nc, "work", "k", number{1})
+	if err != nil || out.Square != 42 || tries.Load() != 2 {
+		t.Errorf("%+v, %v after %d tries", out, err, tries.Load())
+	}
+	if took := time.Since(begun); took < firstRetry*3/4 {
+		t.Errorf("tried again after %s", took)
+	}
+	b.settled("work")
+	b.letters(0)
+}
+
+func TestSingleRequestThatDies(t *testing.T) {
+	t.Parallel()
+	type outcome struct {
+		code    string
+		dead    bool
+		tries   int64
+		message string
+	}
+	for name, tc := range map[string]struct {
+		payload string
+		handler func(context.Context, number) (square, error)
+		want    outcome
+	}{
+		"fail": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, Fail(CodeTimeout, "no") },
+			outcome{CodeTimeout, false, 1, "no"}},
+		"retry": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, Retry(CodePanic, "busy") },
+			outcome{CodePanic, false, 2, "busy"}},
+		"panic": {`{"n":1}`, func(context.Context, number) (square, error) { panic("boom") },
+			outcome{CodePanic, true, 1, "the handler panicked: boom"}},
+		"plain": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, errors.New("plain") },
+			outcome{CodeHandlerError, true, 1, "plain"}},
+		"timeout": {`{"n":1}`, func(ctx context.Context, _ number) (square, error) { <-ctx.Done(); return square{}, ctx.Err() },
+			outcome{CodeTimeout, true, 2, "the handler did not end within its time"}},
+		"payload": {`"one"`, nil, outcome{CodeBadPayload, true, 0, ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			svc := b.service()
+			var tries atomic.Int64
+			check(t, HandleEach(svc, "work", func(ctx context.Context, in number) (square, error) {
+				tries.Add(1)
+				return tc.handler(ctx, in)
+			}, Timeout(100*time.Millisecond)))
+			b.run(svc)
+			meta := b.askSingle("work", tc.payload, 2)
+			w := b.collect(1)[meta.Slice]
+			e := w.slots[0].Err
+			if e == nil || e.Code != tc.want.code || tries.Load() != tc.want.tries || w.messages != 1 {
+				t.Fatalf("%v after %d tries in %d messages", e, tries.Load(), w.messages)
+			}
+			b.settled("work")
+			if !tc.want.dead {
+				b.letters(0)
+				return
+			}
+			letter := b.letters(1)[0]
+			if letter.Cause != tc.want.code || letter.Slice != meta.Slice || letter.Run != meta.Run || letter.Items != 1 ||
+				letter.Mode != ModeSingle || letter.Endpoint != "work" || !strings.HasPrefix(letter.Service, "tester@1.2.3 ") ||
+				letter.Deliveries != max(int(tc.want.tries), 1) || !strings.Contains(letter.Message, tc.want.message) ||
+				time.Since(letter.At) > patience || !strings.Contains(string(letter.Body), tc.payload) {
+				t.Errorf("%+v", letter)
+			}
+		})
+	}
+}
+
+func TestSingleRequestOfAListThatDies(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	var tries atomic.Int64
+	check(t, HandleList(svc, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
+		switch tries.Add(1); chunk.Items()[0].In.N {
+		case 0:
+			return errors.New("no database")
+		case 1:
+			return Fail("gone", "for good")
+		default:
+			return nil // and leaves the item out
+		}
+	}))
+	b.run(svc)
+	for n, want := range []SlotError{{CodeHandlerError, "no database", true}, {"gone", "for good", false},
+		{CodeUnanswered, "the handler left the item out", true}} {
+		meta := b.askSingle("list", strings.Replace(`{"n":N}`, "N", string(rune('0'+n)), 1), 1)
+		if w := b.collect(1)[meta.Slice]; w.failure == nil || *w.failure != want {
+			t.Errorf("%d: %v", n, w.failure)
+		}
+	}
+	b.settled("list")
+	letters := b.letters(2)
+	if letters[0].Cause != CodeHandlerError || letters[1].Cause != CodeUnanswered {
+		t.Errorf("%+v", letters)
+	}
+}
+
+func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
+		return square{}, Retry("locked", "row 7")
+	}))
+	b.run(svc)
+	b.listening("work")
+	ctx, cancel := context.WithTimeout(b.ctx, 2*time.Second)
+	defer cancel()
+	_, err := Call[number, square](ctx, b.nc, "work", "k", number{1})
+	var slot *SlotError
+	if !errors.As(err, &slot) || slot.Code != "locked" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestUnreadableRequestsAreBuried(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "work", squares))
+	b.run(svc)
+	single, batch := newMeta(), newMeta()
+	single.Mode = ModeSingle
+	headless := batch.request()
+	delete(headless, HeaderRun)
+	headless[HeaderMsgID] = []string{"headless"}
+	other := newMeta()
+	other.ReplyTo = Return{Asker: "me", Callee: "other", Call: "x"}
+	for _, h := range []nats.Header{nil, headless, other.request(), batch.request(), single.request()} {
+		b.publish(&nats.Msg{Subject: WorkSubject("work"), Header: h, Data: []byte(`{"items":[`)})
+	}
+	for _, w := range b.collect(2) {
+		if w.failure == nil || w.failure.Code != CodeBadRequest {
+			t.Errorf("%+v", w.failure)
+		}
+	}
+	b.settled("work")
+	ids := map[string]bool{}
+	for _, letter := range b.letters(4) {
+		ids[letter.MsgID] = true
+		if letter.Cause != CodeBadRequest || string(letter.Body) != `{"items":[` || letter.Slice == batch.Slice &&
+			letter.Run != uuid.Nil {
+			t.Errorf("%+v", letter)
+		}
+	}
+	if len(ids) != 4 || !ids["dead.headless"] {
+		t.Errorf("%v", ids)
+	}
+}
+
+func TestBatchRequestsAreNotBuried(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
+	b.run(svc)
+	if w := b.reply("work", append(numbers(2), payload{2, `"x"`})); w.answered != 3 {
+		t.Errorf("%+v", w)
+	}
+	b.letters(0)
+}
+
+func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := StreamConfig{DeadMaxBytes: 1}.withDefaults().dead()
+	_, err := b.js.UpdateStream(b.ctx, config)
+	check(t, err)
+	svc := b.service()
+	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
+	b.run(svc)
+	meta := b.askSingle("work", `{"n":1}`, DefaultDeliveries)
+	if w := b.collect(1)[meta.Slice]; w.slots[0].Err == nil {
+		t.Errorf("the caller waits for the stream of letters: %+v", w)
+	}
+	eventually(t, "the request is handed back", func() bool {
+		return b.logged.FilterMessageSnippet("a dead letter could not be sent").Len() > 0
+	})
+	if b.backlog("work") != 1 {
+		t.Fatal("the request is gone, and there is no letter")
+	}
+	config.MaxBytes = DefaultDeadMaxBytes
+	_, err = b.js.UpdateStream(b.ctx, config)
+	check(t, err)
+	if letter := b.letters(1)[0]; letter.Slice != meta.Slice || letter.Cause != CodePanic {
+		t.Errorf("%+v", letter)
+	}
+	b.settled("work")
+	b.letters(1)
+}
+
+// TestSingleRequestThatKillsItsService dies with whoever takes it up, until the next one gives it up.
+func TestSingleRequestThatKillsItsService(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	check(t, EnsureConsumer(b.ctx, b.js, "deadly", ConsumerSettings{}))
+	consumer, err := b.js.Consumer(b.ctx, StreamWork, "deadly")
+	check(t, err)
+	config := consumer.CachedInfo().Config
+	config.AckWait = 200 * time.Millisecond
+	_, err = b.js.UpdateConsumer(b.ctx, StreamWork, config)
+	check(t, err)
+	const deliveries = 2
+	answered := make(chan error, 1)
+	meta := b.askSingle("deadly", `{"n":1}`, deliveries)
+	for range deliveries {
+		nc := b.connect()
+		svc, err := New(nc, Config{Name: "victim", DrainTimeout: time.Millisecond})
+		check(t, err)
+		killed := make(chan struct{})
+		check(t, HandleEach(svc, "deadly", func(ctx context.Context, _ number) (square, error) {
+			nc.Close()
+			close(killed)
+			return square{}, nil
+		}))
+		b.run(svc)
+		await(t, "death", killed)
+	}
+	svc := b.service()
+	check(t, HandleEach(svc, "deadly", func(context.Context, number) (square, error) {
+		answered <- errors.New("it was begun again")
+		return square{}, nil
+	}))
+	b.run(svc)
+	if w := b.collect(1)[meta.Slice]; w.failure == nil || w.failure.Code != CodeDeliveries {
+		t.Errorf("%+v", w)
+	}
+	letter := b.letters(1)[0]
+	if letter.Cause != CodeDeliveries || letter.Deliveries <= deliveries || letter.Slice != meta.Slice {
+		t.Errorf("%+v", letter)
+	}
+	if len(answered) > 0 {
+		t.Error(<-answered)
+	}
+}
+
+func TestRetryDelaysGrow(t *testing.T) {
+	t.Parallel()
+	for tries, about := range map[int]time.Duration{0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 16, 6: 30, 7: 30, 1 << 30: 30} {
+		about *= time.Second
+		for range 100 {
+			if d := retryDelay(tries); d < about*3/4 || d > min(about*5/4, longestRetry) {
+				t.Fatalf("after %d tries %s", tries, d)
+			}
+		}
+	}
+}
+
+func TestParseTTL(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{"5": 5 * time.Second, "90s": 90 * time.Second, "1h": time.Hour,
+		"": 0, "never": 0, "-1": 0, "0": 0, "-5s": 0, "x": 0, "99999999999999999999": 0} {
+		if got := parseTTL(text); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
