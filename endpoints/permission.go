@@ -3,9 +3,7 @@ package endpoints
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -14,34 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 )
-
-// What a PermissionError says was tried.
-const (
-	OpPublish   = "publish to"
-	OpSubscribe = "subscribe to"
-)
-
-// PermissionError is returned when NATS does not permit the user of a connection what an operation needs. Trying again
-// helps once the permission has been granted, and not before. It is an nats.ErrPermissionViolation.
-type PermissionError struct {
-	Op      string // OpPublish or OpSubscribe
-	Subject string // what to grant: wildcards stand for parts that differ from message to message
-	inbox   bool
-}
-
-func (e *PermissionError) Error() string {
-	if e.inbox {
-		return fmt.Sprintf("NATS does not permit this user to %s its inbox, %s; connect with an inbox prefix that it may "+
-			"read (NATS_INBOX_PREFIX or nats.CustomInboxPrefix), or grant this one: docs/security.md", e.Op, e.Subject)
-	}
-	return fmt.Sprintf("NATS does not permit this user to %s %s; grant it: docs/security.md", e.Op, e.Subject)
-}
-
-// Unwrap returns nats.ErrPermissionViolation.
-func (e *PermissionError) Unwrap() error { return nats.ErrPermissionViolation }
-
-// denied reports whether an operation failed for want of a permission.
-func denied(err error) bool { return errors.Is(err, nats.ErrPermissionViolation) }
 
 // denialLife is how long a denial counts as present that does not come again. What is denied is tried again more often.
 const denialLife = time.Minute
@@ -134,7 +104,7 @@ func (p *Permissions) learn(err error) {
 		return
 	}
 	now := denial{err: found, subject: subject, last: time.Now(), reconnects: p.nc.Stats().Reconnects,
-		standing: found.Op == OpSubscribe && (!found.inbox || strings.HasSuffix(subject, ".*"))}
+		standing: stands(found, subject)}
 	now.told = known && before.told && now.last.Sub(before.last) < denialLife
 	if known && before.standing && before.reconnects == now.reconnects { // a pull's inbox is not the one that stands
 		now.standing, now.subject = true, before.subject
@@ -147,39 +117,6 @@ func (p *Permissions) learn(err error) {
 	}
 }
 
-// violation is how the server begins to say what it denies; what follows is the subject, quoted.
-const (
-	publishViolation   = "Permissions Violation for Publish to "
-	subscribeViolation = "Permissions Violation for Subscription to "
-)
-
-// readViolation reads what the server said. It returns false when that is of no concern to this package.
-func readViolation(text, inboxPrefix string) (found *PermissionError, subject string, ok bool) {
-	found = &PermissionError{Op: OpPublish}
-	_, quoted, ok := strings.Cut(text, publishViolation)
-	if !ok {
-		found.Op = OpSubscribe
-		if _, quoted, ok = strings.Cut(text, subscribeViolation); !ok {
-			return nil, "", false
-		}
-	}
-	prefix, err := strconv.QuotedPrefix(quoted)
-	if err != nil {
-		return nil, "", false
-	}
-	subject, _ = strconv.Unquote(prefix)
-	if inboxPrefix == "" {
-		inboxPrefix = nats.InboxPrefix
-	}
-	inboxPrefix = strings.TrimSuffix(inboxPrefix, ".") + "."
-	if found.inbox = found.Op == OpSubscribe && strings.HasPrefix(subject, inboxPrefix); found.inbox {
-		found.Subject = inboxPrefix + ">"
-		return found, subject, true
-	}
-	found.Subject = grantFor(subject)
-	return found, subject, found.Subject != ""
-}
-
 // during runs f, which needs to publish to subjects and to hear the answer, with a context that ends as soon as NATS
 // denies one of these. Then its error is a *PermissionError. A subject may end in ">". When f succeeds the subjects
 // count as granted.
@@ -190,7 +127,7 @@ func (p *Permissions) during(ctx context.Context, f func(context.Context) error,
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w := &watcher{tell: func(err *PermissionError) { cancel(err) }, concerns: func(e *PermissionError, s string) bool {
-		return e.inbox || e.Op == OpPublish && slices.ContainsFunc(subjects, func(want string) bool { return covers(want, s) })
+		return e.inbox || e.Op == OpPublish && slices.ContainsFunc(subjects, func(p string) bool { return covers(p, s) })
 	}}
 	defer p.await(w, subjects)()
 	err := f(ctx)

@@ -31,6 +31,13 @@ func (p *Permissions) Run(ctx context.Context, log *zap.Logger) {
 	}
 }
 
+// stands reports whether what was denied is a subscription that is made once for all the life of a connection. Those of
+// a call and of a pull are made each time.
+func stands(e *PermissionError, subject string) bool {
+	_, call := callerOf(subject)
+	return e.Op == OpSubscribe && !call && (!e.inbox || strings.HasSuffix(subject, ".*"))
+}
+
 // standing returns the subscriptions that were denied on this connection and are still thought to be there.
 func (p *Permissions) standing() []string {
 	p.mu.Lock()
@@ -93,61 +100,3 @@ func (p *Permissions) hears(ctx context.Context) error {
 	}
 	return deaf
 }
-
-// grantFor returns what to grant for a subject that was denied: the parts that differ from message to message are
-// wildcards. It is "" for subjects that are not ours.
-func grantFor(subject string) string {
-	tokens := strings.Split(subject, ".")
-	switch {
-	case strings.HasPrefix(subject, "$SRV."):
-		return "$SRV.>"
-	case strings.HasPrefix(subject, "$JS.ACK."):
-		return grantForAck(tokens)
-	case strings.HasPrefix(subject, "$JS.API."):
-		return grantForAPI(subject, tokens)
-	case strings.HasPrefix(subject, stagePrefix) && len(tokens) == 6:
-		return stagePrefix + tokens[2] + ".*.*." + tokens[5]
-	case strings.HasPrefix(subject, callPrefix) && len(tokens) == 5 && tokens[4] != ">":
-		return callPrefix + tokens[2] + ".*." + tokens[4]
-	case strings.HasPrefix(subject, callPrefix) && len(tokens) > 3:
-		return callPrefix + tokens[2] + ".>"
-	case strings.HasPrefix(subject, flowPrefix) && len(tokens) > 3:
-		return flowPrefix + tokens[2] + ".>"
-	case tokens[0] == "tranche":
-		return subject
-	default:
-		return ""
-	}
-}
-
-// grantForAck knows both forms: $JS.ACK.<stream>.<consumer>.… and $JS.ACK.<domain>.<account>.<stream>.<consumer>.….
-func grantForAck(tokens []string) string {
-	switch {
-	case len(tokens) > 4 && strings.HasPrefix(tokens[2], streamPrefix):
-		return "$JS.ACK." + tokens[2] + "." + tokens[3] + ".>"
-	case len(tokens) > 6 && strings.HasPrefix(tokens[4], streamPrefix):
-		return "$JS.ACK.*.*." + tokens[4] + "." + tokens[5] + ".>"
-	default:
-		return ""
-	}
-}
-
-// grantForAPI shortens the subjects that repeat what a consumer filters by, or which message is asked for.
-func grantForAPI(subject string, tokens []string) string {
-	head, rest, found := strings.Cut(subject, streamPrefix)
-	if !found {
-		return ""
-	}
-	names := strings.SplitN(rest, ".", 3)
-	switch {
-	case strings.HasSuffix(head, ".CONSUMER.CREATE.") && len(names) > 2:
-		return head + streamPrefix + names[0] + "." + names[1] + ".>"
-	case strings.HasSuffix(head, ".DIRECT.GET.") && len(names) > 1:
-		return head + streamPrefix + names[0] + "." + grantFor(strings.Join(tokens[5:], "."))
-	default:
-		return subject
-	}
-}
-
-// streamPrefix begins the names of all streams.
-const streamPrefix = "TRANCHE_"

@@ -180,6 +180,15 @@ func TestDocumentedPermissionsAreEnough(t *testing.T) {
 			t.Errorf("%s: %d done, %d failed", endpoint, done, failed)
 		}
 	}
+	web := g.conn(t, "web")
+	for how, opts := range map[string][]endpoints.CallOption{
+		"stored": {endpoints.CallerName("web")}, "direct": {endpoints.CallerName("web"), endpoints.Direct()},
+	} {
+		got, err := endpoints.Call[account, statement](t.Context(), web, "accounts", "C1", account{ID: "C1"}, opts...)
+		if err != nil || got.Of != "C1" {
+			t.Errorf("%s call: %v, %v", how, got, err)
+		}
+	}
 	found, err := endpoints.Discover(t.Context(), g.conn(t, "ops"), time.Second)
 	if err != nil || len(found) != 2 {
 		t.Errorf("operators see %v, %v", found, err)
@@ -223,6 +232,51 @@ func TestEachMissingPermissionIsNamed(t *testing.T) {
 			g.ready(t)
 			if done, _ := g.outcome(t, run, 1); done != 20 {
 				t.Errorf("%d of 20 items are done", done)
+			}
+		})
+	}
+}
+
+// A caller learns at once what it may not do.
+func TestCallsWithoutPermissionFailAtOnce(t *testing.T) {
+	t.Parallel()
+	config := documented(t)
+	direct := []endpoints.CallOption{endpoints.CallerName("web"), endpoints.Direct()}
+	for _, test := range []struct {
+		subject string
+		opts    []endpoints.CallOption
+	}{
+		{"tranche.work.accounts", direct[:1]},
+		{"tranche.direct.accounts", direct},
+		{"tranche.call.web.>", direct[:1]},
+		{"tranche.call.web.>", direct},
+		{"_INBOX_web.>", direct[:1]},
+	} {
+		t.Run(fmt.Sprintf("%s of %d options", test.subject, len(test.opts)), func(t *testing.T) {
+			t.Parallel()
+			g := setupGuarded(t, without(t, config, "web", test.subject))
+			g.ready(t)
+			nc := g.conn(t, "web")
+			call := func() error {
+				_, err := endpoints.Call[account, statement](t.Context(), nc, "accounts", "C1", account{ID: "C1"}, test.opts...)
+				return err
+			}
+			for range 2 { // the second knows what the first has learned
+				begun := time.Now()
+				denied, ok := errors.AsType[*endpoints.PermissionError](call())
+				if took := time.Since(begun); !ok || denied.Subject != test.subject || took > 2*time.Second {
+					t.Errorf("after %s: %v", took, denied)
+				}
+			}
+			g.server.Reload(t, config)
+			var err error
+			for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+				if err = call(); !errors.Is(err, nats.ErrPermissionViolation) {
+					break
+				}
+			}
+			if err != nil {
+				t.Errorf("once it is granted: %v", err)
 			}
 		})
 	}

@@ -112,7 +112,7 @@ func (w *world) serveAll(t *testing.T, bare bool) {
 		wrap = nil
 	}
 	w.serve(t, "rates", wrap, func(svc *endpoints.Service) error {
-		return endpoints.HandleEach(svc, "rates", func(_ context.Context, q query) (string, error) { return "1 " + q.ID, nil })
+		return endpoints.HandleEach(svc, "rates", func(_ context.Context, q query) (string, error) { return q.ID, nil })
 	})
 }
 
@@ -273,10 +273,13 @@ func TestFailuresAreSeen(t *testing.T) {
 	w := setup(t, true)
 	wrap := []endpoints.Wrapper{oteltrace.Wrapper(w.spans)}
 	for name, fail := range map[string]func() error{
-		"failing": func() error { return endpoints.Fail("broken", "it is broken") }, "panicking": func() error { panic("no") },
+		"failing":   func() error { return endpoints.Fail("broken", "it is broken") },
+		"panicking": func() error { panic("no") },
 	} {
 		w.serve(t, name, wrap, func(svc *endpoints.Service) error {
-			return endpoints.HandleList(svc, name, func(context.Context, *endpoints.Chunk[query, string]) error { return fail() })
+			return endpoints.HandleList(svc, name, func(context.Context, *endpoints.Chunk[query, string]) error {
+				return fail()
+			})
 		})
 		w.run(t, name)
 		if got := w.ended(t, name)[name].Status(); got.Code.String() != "Error" {

@@ -38,7 +38,8 @@ func NewTracer(provider trace.TracerProvider) *Tracer { return &Tracer{tracer: p
 func (t *Tracer) Publishing(
 	ctx context.Context, s orchestrator.TracedSlice,
 ) (carried endpoints.Trace, end func(error)) {
-	ctx, span := t.tracer.Start(ctx, "publish "+s.Endpoint, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindProducer))
+	ctx, span := t.tracer.Start(ctx, "publish "+s.Endpoint, trace.WithNewRoot(),
+		trace.WithSpanKind(trace.SpanKindProducer))
 	if span.IsRecording() {
 		span.SetAttributes(common(s.Endpoint, s.Run, s.Slice)...)
 		span.SetAttributes(keyStep.Int(s.Step), oteltrace.KeyAttempt.Int(s.Attempt),

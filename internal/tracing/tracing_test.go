@@ -107,8 +107,8 @@ func stop(t *testing.T, tr *tracing.Tracing) {
 func use(tr *tracing.Tracing) (run uuid.UUID, carried endpoints.Trace) {
 	run = uuid.New()
 	var _ orchestrator.Tracer = tr.Tracer()
-	carried, published := tr.Tracer().Publishing(context.Background(), orchestrator.TracedSlice{Run: run, Slice: uuid.New(),
-		Endpoint: "statement", Attempt: 1, Generation: 1, Items: 5})
+	carried, published := tr.Tracer().Publishing(context.Background(), orchestrator.TracedSlice{Run: run,
+		Slice: uuid.New(), Endpoint: "statement", Attempt: 1, Generation: 1, Items: 5})
 	published(nil)
 	recorded := tr.Tracer().Recording(context.Background(), carried, orchestrator.TracedReply{Run: run,
 		Endpoint: "statement", Service: "x@1 y", Slots: 5, Final: true})
