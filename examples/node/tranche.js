@@ -121,7 +121,7 @@ class Endpoint {
     }
     return consumers.add(STREAM, {
       durable_name: this.name, filter_subject: `tranche.work.${this.name}`, ack_policy: AckPolicy.Explicit,
-      ack_wait: nanos(15_000), max_deliver: 20, max_ack_pending: 10_000,
+      ack_wait: nanos(15_000), max_deliver: 20, max_ack_pending: 10_000, max_waiting: 4096,
     });
   }
 

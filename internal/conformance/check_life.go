@@ -2,8 +2,12 @@ package conformance
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
 )
@@ -15,6 +19,8 @@ func lifeChecks() []check {
 			checkInProgress},
 		{"delivered-twice", "a request that is delivered again while it is worked on is answered, and settled once", section,
 			needContract, checkDeliveredTwice},
+		{"consumer", "a consumer that the service makes has the settings of the page", "Streams, subjects, consumers",
+			needPrivate, checkConsumer},
 		{"streams-anew", "the streams are found again after they were deleted", "Streams, subjects, consumers", needPrivate,
 			checkStreamsAnew},
 		{"made-anew", "nothing is acknowledged to a consumer that did not deliver it", section, needPrivate | needContract,
@@ -76,6 +82,44 @@ func checkDeliveredTwice(ctx context.Context, n *node) error {
 		return err
 	}
 	return n.expectSettled(ctx, r, ackDone)
+}
+
+// makingTakes is how long a service may take to make a consumer that is gone. One that leaves it to nodes never does.
+const makingTakes = 3 * time.Second
+
+// checkConsumer takes the consumer away. A node brings one to its own settings, but not every setting can be changed.
+func checkConsumer(ctx context.Context, n *node) error {
+	if err := n.js.DeleteConsumer(ctx, endpoints.StreamWork, n.config.Endpoint); err != nil {
+		return err
+	}
+	var made jetstream.ConsumerConfig
+	err := poll(ctx, makingTakes, func() (bool, error) {
+		info, err := n.consumer(ctx)
+		if err == nil {
+			made = info.Config
+		}
+		return err == nil, nil
+	}, "", "")
+	if err == nil {
+		err = sameSettings(made, n.consumerConfig(endpoints.AckWait))
+	} else {
+		err = ctx.Err() // none is made, which is as good
+	}
+	if err != nil {
+		_ = n.js.DeleteConsumer(ctx, endpoints.StreamWork, n.config.Endpoint) // else it stays as it is
+	}
+	return errors.Join(err, n.makeStreams(ctx))
+}
+
+func sameSettings(got, want jetstream.ConsumerConfig) error {
+	say := func(c jetstream.ConsumerConfig) string {
+		return fmt.Sprintf("filter %s, %s, AckWait %s, MaxDeliver %d, MaxAckPending %d, MaxWaiting %d", c.FilterSubject,
+			c.AckPolicy, c.AckWait, c.MaxDeliver, c.MaxAckPending, c.MaxWaiting)
+	}
+	if say(got) != say(want) {
+		return differs("a consumer with "+say(want), "%s", say(got))
+	}
+	return nil
 }
 
 func checkStreamsAnew(ctx context.Context, n *node) error {

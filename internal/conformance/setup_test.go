@@ -123,7 +123,8 @@ func needing(what need) []string {
 // fast lists the checks that cost little.
 func fast() []string {
 	slow := []string{
-		"zstd-bomb", "big", "in-progress", "delivered-twice", "streams-anew", "made-anew", "drain", "stored-first",
+		"zstd-bomb", "big", "stored-first", "in-progress", "delivered-twice", "consumer", "streams-anew", "made-anew",
+		"drain",
 	}
 	return slices.DeleteFunc(Names(), func(name string) bool { return slices.Contains(slow, name) })
 }

@@ -19,15 +19,20 @@ func (n *node) makeStreams(ctx context.Context) error {
 	if _, err := endpoints.EnsureStreams(ctx, n.js, endpoints.StreamConfig{Memory: true}); err != nil {
 		return err
 	}
-	_, err := n.js.CreateOrUpdateConsumer(ctx, endpoints.StreamWork, jetstream.ConsumerConfig{
-		Durable: endpoints.ConsumerName(n.config.Endpoint), FilterSubject: endpoints.WorkSubject(n.config.Endpoint),
-		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ownAckWait, MaxDeliver: maxDeliver, MaxAckPending: 10_000,
-		MaxWaiting: 4096,
-	})
+	_, err := n.js.CreateOrUpdateConsumer(ctx, endpoints.StreamWork, n.consumerConfig(ownAckWait))
 	if err != nil {
 		return fmt.Errorf("make the consumer of %s: %w", n.config.Endpoint, err)
 	}
 	return nil
+}
+
+// consumerConfig is the consumer of the page.
+func (n *node) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable: endpoints.ConsumerName(n.config.Endpoint), FilterSubject: endpoints.WorkSubject(n.config.Endpoint),
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxDeliver: maxDeliver, MaxAckPending: 10_000,
+		MaxWaiting: 4096,
+	}
 }
 
 // remakeStreams deletes the streams of requests and replies and makes them anew, as after the loss of a server.
