@@ -14,8 +14,8 @@ import (
 // at a third of it.
 const AckWait = 15 * time.Second
 
-// RecorderAckWait is AckWait for replies and dead letters. Recording takes milliseconds; what a dead node had fetched is
-// not to wait long.
+// RecorderAckWait is AckWait for replies and dead letters. Recording takes milliseconds; what a dead node had fetched
+// is not to wait long.
 const RecorderAckWait = 5 * time.Second
 
 // How often a request is delivered without being answered.

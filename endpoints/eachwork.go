@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// eachWork calls a HandleEach handler. Workers go through the items, each in a slot that it keeps. One is added whenever
-// there is a free slot, and one leaves whenever there are more than there should be.
+// eachWork calls a HandleEach handler. Workers go through the items, each in a slot that it keeps. One is added
+// whenever there is a free slot, and one leaves whenever there are more than there should be.
 type eachWork[In, Out any] struct {
 	job       *job
 	chunk     *Chunk[In, Out]

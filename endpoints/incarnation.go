@@ -75,8 +75,8 @@ func (p *puller) tell(id requestID, what string, how func(jetstream.Msg) error) 
 	made := p.consumer.Current()
 	d := p.room.delivery(id)
 	if !d.made.Equal(made) {
-		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made anew or does not answer; " +
-			"the request may be delivered again")
+		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made anew or does not " +
+			"answer; the request may be delivered again")
 		return
 	}
 	if err := how(d.msg); err != nil {

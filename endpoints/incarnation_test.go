@@ -50,7 +50,9 @@ func (b *bundle) remake(endpoint string) {
 	check(b.t, b.js.DeleteStream(b.ctx, StreamWork))
 	b.streams()
 	// The service may be doing the same, and the server is not always up to that.
-	eventually(b.t, "the consumer is there", func() bool { return EnsureConsumer(b.ctx, b.js, endpoint, ConsumerSettings{}) == nil })
+	eventually(b.t, "the consumer is there", func() bool {
+		return EnsureConsumer(b.ctx, b.js, endpoint, ConsumerSettings{}) == nil
+	})
 }
 
 // TestRequestOfANewStreamIsNotTakenForAnOldOne has a service hold sequence 1 of a stream, and gives it sequence 1 of

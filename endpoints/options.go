@@ -31,8 +31,8 @@ type options struct {
 }
 
 // Concurrency is how many chunks (HandleList, default 2) or items (HandleEach, default 8) are handled at once by this
-// instance. While handlers are quick, as many chunks again are fetched ahead, up to 8 MiB. Service.SetConcurrency changes
-// it while the service runs, and so do operators, whose word comes first.
+// instance. While handlers are quick, as many chunks again are fetched ahead, up to 8 MiB. Service.SetConcurrency
+// changes it while the service runs, and so do operators, whose word comes first.
 func Concurrency(n int) Option { return func(o *options) { o.concurrency = n } }
 
 // Timeout is how long a chunk may take, by default 10 minutes. Then the handler's context ends, and what is not

@@ -108,8 +108,8 @@ func (r *room) learn(items int, took time.Duration) {
 	r.took += (took - r.took) / 8
 }
 
-// want returns how many messages to fetch now, and how many bytes may be fetched ahead. What keeps the slots busy is not
-// bounded by bytes, but by the concurrency that the service has asked for.
+// want returns how many messages to fetch now, and how many bytes may be fetched ahead. What keeps the slots busy is
+// not bounded by bytes, but by the concurrency that the service has asked for.
 func (r *room) want() (n, bytes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -85,7 +85,7 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 	b := setup(t)
 	svc, g := b.service(), newGate(t)
 	const slots, requests = 4, 40
-	check(t, HandleList(svc, "large", func(ctx context.Context, chunk *Chunk[string, square]) error {
+	check(t, HandleList(svc, "large", func(_ context.Context, chunk *Chunk[string, square]) error {
 		g.calls.Add(1)
 		<-g.open
 		for _, item := range chunk.Items() {

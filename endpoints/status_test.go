@@ -8,15 +8,15 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-// listed waits for the one listener of an endpoint to be as it should.
-func (b *bundle) listed(endpoint, what string, as func(Listener) bool) Listener {
+// listed waits for the one listener of endpoint square to be as it should.
+func (b *bundle) listed(what string, as func(Listener) bool) Listener {
 	b.t.Helper()
 	var found Listener
 	eventually(b.t, what, func() bool {
 		all, err := Discover(b.ctx, b.nc, 100*time.Millisecond)
 		check(b.t, err)
 		for _, l := range all {
-			if l.Endpoint == endpoint && as(l) {
+			if l.Endpoint == "square" && as(l) {
 				found = l
 				return true
 			}
@@ -33,14 +33,16 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares, Concurrency(3)))
 	stop := b.run(svc)
-	waiting := b.listed("square", "it waits", func(l Listener) bool { return l.State == StateWaiting && l.Reason != "not started" })
+	waiting := b.listed("it waits", func(l Listener) bool {
+		return l.State == StateWaiting && l.Reason != "not started"
+	})
 	if want := "waiting for a Tranche node to create stream " + StreamWork; waiting.Reason != want {
 		t.Errorf("it waits because: %q, want %q", waiting.Reason, want)
 	}
 	b.streams()
-	b.listed("square", "it listens", func(l Listener) bool { return l.State == StateListening && l.Reason == "" })
+	b.listed("it listens", func(l Listener) bool { return l.State == StateListening && l.Reason == "" })
 	b.reply("square", numbers(100))
-	l := b.listed("square", "the chunk is counted", func(l Listener) bool { return l.Processed == 100 })
+	l := b.listed("the chunk is counted", func(l Listener) bool { return l.Processed == 100 })
 	if l.Rate <= 0 || l.P50 <= 0 || l.P99 < l.P50 || l.Concurrency != 3 || l.Stages != 0 || l.Errors != 0 {
 		t.Errorf("after a chunk: %+v", l)
 	}

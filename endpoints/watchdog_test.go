@@ -113,7 +113,7 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
 	b.run(svc)
-	b.listed("square", "it says so", func(l Listener) bool {
+	b.listed("it says so", func(l Listener) bool {
 		return l.State == StateWaiting && strings.HasPrefix(l.Reason, "the server ends every pull of consumer square: ")
 	})
 	for since := time.Now(); time.Since(since) < 2*time.Second; asked++ {
@@ -129,7 +129,7 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 	if w := b.reply("square", numbers(2)); w.answered != 2 {
 		t.Errorf("answered %d", w.answered)
 	}
-	b.listed("square", "it listens", func(l Listener) bool { return l.State == StateListening })
+	b.listed("it listens", func(l Listener) bool { return l.State == StateListening })
 }
 
 // TestPausedConsumerGoesOn has a consumer be paused with a pull open.
