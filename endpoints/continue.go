@@ -143,7 +143,7 @@ func (c *continuation) fits() error {
 // gather waits for no reply: it either runs the stage, or leaves the reply where the last one will find it.
 func (c *continuation) gather(ctx context.Context) (items int, err error) {
 	f := c.flow
-	g := &gathering{store: &f.store, id: c.id, from: c.from, waiting: c.from.waiting(),
+	g := &gathering{store: &f.store, id: c.id, from: c.from,
 		limits: f.server.service.limits, crash: f.step}
 	replies, err := g.take(ctx, partName(c.origin.id), c.reply, c.msg)
 	c.parts = g.parts
@@ -159,7 +159,7 @@ func (c *continuation) gather(ctx context.Context) (items int, err error) {
 	}
 	done := false
 	defer func() { f.recent.end(c.id, done) }()
-	done, err = c.run(g, replies)
+	done, err = c.run(replies)
 	return len(c.from.Items), err
 }
 
@@ -188,7 +188,7 @@ func (c *continuation) deliveries() int {
 }
 
 // run takes the chunk through its stage. It returns false when the message comes again.
-func (c *continuation) run(g *gathering, replies []stageReply) (done bool, err error) {
+func (c *continuation) run(replies []stageReply) (done bool, err error) {
 	j, err := c.job()
 	if err != nil {
 		return false, err
@@ -197,7 +197,7 @@ func (c *continuation) run(g *gathering, replies []stageReply) (done bool, err e
 	if w.sheet, err = c.flow.reopen(w, c.from); err != nil {
 		return false, c.changed(err)
 	}
-	w.merge(c.from, g.waiting, replies)
+	w.merge(c.from, replies)
 	ctx, cancel := context.WithCancelCause(c.scope.working)
 	defer cancel(nil)
 	j.answers.giveUp = cancel

@@ -77,7 +77,7 @@ func BenchmarkFlowTwoStages(b *testing.B) {
 		if w.sheet, err = resumeStage(w, stages, from); err != nil {
 			b.Fatal(err)
 		}
-		w.merge(from, from.waiting(), []stageReply{{reply, 0}})
+		w.merge(from, []stageReply{{reply, 0}})
 		if failure := w.runStage(ctx); failure != nil {
 			b.Fatal(failure)
 		}
@@ -108,7 +108,7 @@ func benchFirstStage(
 	if failure := w.runStage(b.Context()); failure != nil {
 		b.Fatal(failure)
 	}
-	id = newFlowID(request.Slice, "echo", 0)
+	id = newFlowID(request.Meta, "echo", 0)
 	q := &questioner{work: w, flow: id, trace: nats.Header{}, limit: 1 << 20}
 	for _, asked := range w.asked {
 		if failure := q.ask(asked); failure != nil {

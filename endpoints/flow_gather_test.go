@@ -159,7 +159,7 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 		m.Header[HeaderSlice] = []string{id.slice(5).String()}
 	})
 	stale := part(request, 1, `{"i":0,"d":{"n":1}}`)
-	stale.Header.Set(HeaderSlice, newFlowID(meta.Slice, "flow", 5).slice(0).String())
+	stale.Header.Set(HeaderSlice, newFlowID(meta, "flow", 5).slice(0).String())
 	b.publish(stale)
 	eventually(t, "the reply is stale", func() bool { return flow.stale.Load() == 1 })
 	b.publish(good)

@@ -18,8 +18,14 @@ type flowID uuid.UUID
 // newFlowID returns the id under which a chunk is suspended before a stage. It follows from who asked and for what, so
 // that a stage that is repeated repeats its requests under their old ids. Its last bits are 0: there the number of a
 // request stands.
-func newFlowID(slice uuid.UUID, endpoint string, stage int) flowID {
-	flow, _ := splitSlice(uuid.NewSHA1(slice, []byte(endpoint+":"+strconv.Itoa(stage))))
+//
+// A request that an operator has sent again has ids of its own: the server would drop its requests as duplicates.
+func newFlowID(asker Meta, endpoint string, stage int) flowID {
+	name := endpoint + ":" + strconv.Itoa(stage)
+	if asker.Requeued > 0 {
+		name += ":" + strconv.Itoa(asker.Requeued)
+	}
+	flow, _ := splitSlice(uuid.NewSHA1(asker.Slice, []byte(name)))
 	return flow
 }
 

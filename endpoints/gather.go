@@ -42,20 +42,19 @@ const maxConflicts = 64
 
 // gathering collects the replies to the requests of one suspended chunk.
 type gathering struct {
-	store   *flowStore
-	id      flowID
-	from    *suspended
-	waiting []map[int]int // ordinals by request
-	limits  Limits
-	crash   func(string)
-	parts   []string // what is left in the stream beside the state
+	store  *flowStore
+	id     flowID
+	from   *suspended
+	limits Limits
+	crash  func(string)
+	parts  []string // what is left in the stream beside the state
 }
 
 // take takes one message of a reply. It returns all messages when they are all there and it is for this one to run the
 // stage; otherwise nothing is left to do with the message but to acknowledge it.
 func (g *gathering) take(ctx context.Context, name string, reply stageReply, msg *nats.Msg) ([]stageReply, error) {
 	part := g.part(name, reply)
-	if len(g.from.Requests) == 1 && part.ends(len(g.waiting[0]), len(part.Ordinals)) {
+	if len(g.from.Requests) == 1 && part.ends(g.from.asked[0], len(part.Ordinals)) {
 		return []stageReply{reply}, nil
 	}
 	parked := false
@@ -105,11 +104,12 @@ func (g *gathering) part(name string, reply stageReply) gatherPart {
 	if p.Final {
 		p.Answered, p.Whole = reply.Answered, len(reply.Slots) >= reply.Answered
 	}
-	seen := make(map[int]bool, len(reply.Slots))
+	seen := make([]bool, len(g.from.Items))
+	p.Ordinals = make([]int, 0, len(reply.Slots))
 	for i := range reply.Slots {
 		ordinal := reply.Slots[i].Ordinal
-		if _, asked := g.waiting[reply.request][ordinal]; asked && !seen[ordinal] {
-			seen[ordinal] = true
+		if n, asked := g.from.find(reply.request, ordinal); asked && !seen[n] {
+			seen[n] = true
 			p.Ordinals = append(p.Ordinals, ordinal)
 		}
 	}
@@ -154,7 +154,7 @@ func (g *gathering) complete(h *gatherHead) bool {
 			}
 		}
 		for _, p := range h.Parts {
-			ended = ended || p.Request == r && p.ends(len(g.waiting[r]), answered)
+			ended = ended || p.Request == r && p.ends(g.from.asked[r], answered)
 		}
 		if !ended {
 			return false

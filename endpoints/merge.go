@@ -2,18 +2,19 @@ package endpoints
 
 import (
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 )
 
 // merge puts the replies into the items of the stage that they lead to. An item whose question has no answer, or an
 // error that its target does not keep, is answered or given up, and does not come to the stage.
-func (w *flowWork) merge(from *suspended, waiting []map[int]int, replies []stageReply) {
+func (w *flowWork) merge(from *suspended, replies []stageReply) {
 	a := &w.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for r := range from.Requests {
-		w.mergeRequest(from, r, waiting[r], replies)
+		w.mergeRequest(from, r, replies)
 	}
 	left := w.here[:0:0]
 	for _, item := range w.here {
@@ -26,7 +27,7 @@ func (w *flowWork) merge(from *suspended, waiting []map[int]int, replies []stage
 }
 
 // mergeRequest deals with the reply to one request. Called with answers.mu held.
-func (w *flowWork) mergeRequest(from *suspended, r int, waiting map[int]int, replies []stageReply) {
+func (w *flowWork) mergeRequest(from *suspended, r int, replies []stageReply) {
 	target := from.Requests[r]
 	seen := make([]bool, len(w.here))
 	var failure *SlotError
@@ -39,7 +40,7 @@ func (w *flowWork) mergeRequest(from *suspended, r int, waiting map[int]int, rep
 			failure = reply.Failure
 		}
 		for i := range reply.Slots {
-			n, asked := waiting[reply.Slots[i].Ordinal]
+			n, asked := from.find(r, reply.Slots[i].Ordinal)
 			switch {
 			case !asked:
 				foreign++
@@ -53,7 +54,7 @@ func (w *flowWork) mergeRequest(from *suspended, r int, waiting map[int]int, rep
 		w.job.log.Warn("a reply has slots that were not asked for; they are dropped",
 			zap.String("callee", target.Endpoint), zap.Int("slots", foreign))
 	}
-	w.missing(target, waiting, seen, failure)
+	w.missing(from, r, seen, failure)
 }
 
 // take gives the item the answer of a target.
@@ -66,15 +67,15 @@ func (i *flowItem) take(target suspendedRequest, slot Slot) {
 }
 
 // missing deals with the items that the reply has no slot for: its failure speaks for them, or they were left out.
-func (w *flowWork) missing(target suspendedRequest, waiting map[int]int, seen []bool, failure *SlotError) {
+func (w *flowWork) missing(from *suspended, r int, seen []bool, failure *SlotError) {
+	target := from.Requests[r]
 	if failure != nil {
 		failure = newSlotError(failure.Code, fmt.Sprintf("%s: %s", target.Target, failure.Message), failure.Retry)
 	}
 	gone := false
-	for _, n := range waiting {
-		item := w.here[n]
+	for n, item := range w.here {
 		switch {
-		case seen[n]:
+		case seen[n] || !slices.Contains(from.Items[n].Waits, r):
 		case failure != nil:
 			item.dropped, gone = true, true
 		default:

@@ -21,7 +21,7 @@ func (w *flowWork) questions() ([]question, *SlotError) {
 	if !w.asks() {
 		return nil, nil
 	}
-	q := &questioner{work: w, flow: newFlowID(w.job.request.Slice, w.flow.server.name, w.stage)}
+	q := &questioner{work: w, flow: newFlowID(w.job.request.Meta, w.flow.server.name, w.stage)}
 	if failure := q.begin(); failure != nil {
 		return nil, failure
 	}

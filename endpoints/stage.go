@@ -32,9 +32,9 @@ type sheet interface {
 	call(ctx context.Context, stage int) error
 	// show sets which items the handler sees.
 	show(items []*flowItem)
-	// stateOf and sharedState return the states as JSON; nil means that there is none to keep.
-	stateOf(item *flowItem) ([]byte, error)
-	sharedState() ([]byte, error)
+	// writeState and writeShared write the states as JSON, or nothing when there is none to keep.
+	writeState(buf *bytes.Buffer, item *flowItem) error
+	writeShared(buf *bytes.Buffer) error
 }
 
 // newStage decodes the payloads of a request. An item whose payload does not fit In is answered at once and left out.
@@ -144,27 +144,25 @@ func (s *Stage[In, Out, State, Shared]) show(items []*flowItem) {
 	}
 }
 
-// stateOf implements sheet.
-func (s *Stage[In, Out, State, Shared]) stateOf(item *flowItem) ([]byte, error) {
-	return encodeState(&s.all[item.at].State)
+// writeState implements sheet.
+func (s *Stage[In, Out, State, Shared]) writeState(buf *bytes.Buffer, item *flowItem) error {
+	return encodeState(buf, &s.all[item.at].State)
 }
 
-// sharedState implements sheet.
-func (s *Stage[In, Out, State, Shared]) sharedState() ([]byte, error) { return encodeState(&s.Shared) }
+// writeShared implements sheet.
+func (s *Stage[In, Out, State, Shared]) writeShared(buf *bytes.Buffer) error {
+	return encodeState(buf, &s.Shared)
+}
 
-// encodeState writes a state the same way each time, so that a stage that is repeated repeats its bytes.
-func encodeState(state any) (body []byte, err error) {
+func encodeState(buf *bytes.Buffer, state any) error {
 	if _, none := state.(*None); none {
-		return nil, nil
+		return nil
 	}
-	var buf bytes.Buffer
-	if err := encodeQuery(&buf, state); err != nil {
-		return nil, err
-	}
-	return buf.Bytes(), nil
+	return encodeQuery(buf, state)
 }
 
-// encodeQuery writes JSON. A panic of the type's own encoder is an error. On an error buf holds a part of it.
+// encodeQuery writes JSON, the same way each time, so that a stage that is repeated repeats its bytes. A panic of the
+// type's own encoder is an error. On an error buf holds a part of it.
 func encodeQuery(buf *bytes.Buffer, value any) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

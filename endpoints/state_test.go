@@ -9,7 +9,7 @@ import (
 
 func TestFlowIDsCarryTheRequest(t *testing.T) {
 	t.Parallel()
-	id := newFlowID(uuid.New(), "flow", 1)
+	id := newFlowID(newMeta(), "flow", 1)
 	for _, request := range []int{0, 1, 255, 256, maxRequests - 1} {
 		slice := id.slice(request)
 		if flow, n := splitSlice(slice); flow != id || n != request {
@@ -77,15 +77,19 @@ func FuzzDecodeSuspended(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for r, set := range s.waiting() {
-			for ordinal, n := range set {
-				if s.Items[n].Ordinal != ordinal || r >= len(s.Requests) {
-					t.Fatalf("request %d has ordinal %d at %d", r, ordinal, n)
+		for n, item := range s.Items {
+			for _, r := range item.Waits {
+				if found, waits := s.find(r, item.Ordinal); !waits || found != n || r >= len(s.Requests) {
+					t.Fatalf("ordinal %d waits for request %d", item.Ordinal, r)
 				}
 			}
 		}
-		if _, err := s.encode(); err != nil {
+		again, err := s.encode()
+		if err != nil {
 			t.Fatal(err)
+		}
+		if _, err := decodeSuspended(again, Limits{}); err != nil {
+			t.Fatalf("%q: %v", again, err)
 		}
 	})
 }
@@ -94,10 +98,10 @@ func FuzzDecodeHead(f *testing.F) {
 	f.Add([]byte(`{"parts":[{"n":"p1-a","r":0,"i":[1,2],"f":true,"a":2}],"done":"p1-a"}`), 1)
 	f.Fuzz(func(_ *testing.T, body []byte, requests int) {
 		head, err := decodeHead(body, requests)
-		if err != nil || requests > maxRequests {
+		if err != nil || requests < 0 || requests > maxRequests {
 			return
 		}
-		g := &gathering{from: &suspended{Requests: make([]suspendedRequest, requests)}, waiting: make([]map[int]int, requests)}
+		g := &gathering{from: &suspended{Requests: make([]suspendedRequest, requests), asked: make([]int, requests)}}
 		g.complete(head)
 		head.add(gatherPart{Name: "x", Ordinals: []int{1}})
 	})

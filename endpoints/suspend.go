@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strconv"
@@ -55,33 +56,46 @@ func (w *flowWork) tooMuch(what string) *SlotError {
 
 // snapshot collects what the next stage needs. Items that alone are too much are failed. Called with answers.mu held.
 func (w *flowWork) snapshot(questions []question) (*suspended, *SlotError) {
-	shared, err := w.sheet.sharedState()
-	if err != nil {
+	var buf bytes.Buffer
+	if err := w.sheet.writeShared(&buf); err != nil {
 		return nil, newSlotError(CodeBadState, fmt.Sprintf("the chunk's state cannot be written: %v", err), false)
 	}
-	if len(shared) > w.flow.most {
-		return nil, w.tooMuch(fmt.Sprintf("the state shared by the chunk takes %d bytes", len(shared)))
+	shared := buf.Len()
+	if shared > w.flow.most {
+		return nil, w.tooMuch(fmt.Sprintf("the state shared by the chunk takes %d bytes", shared))
 	}
 	request := w.job.request
 	s := &suspended{Version: stateVersion, Revision: w.flow.server.options.revision, Stages: w.flow.stages,
-		Stage: w.stage + 1, Params: request.params, Total: w.total, Failure: suspendError(w.failure), Shared: shared,
+		Stage: w.stage + 1, Params: request.params, Total: w.total, Failure: suspendError(w.failure),
 		Items: make([]suspendedItem, 0, len(w.here))}
 	for _, q := range questions {
 		s.Requests = append(s.Requests, q.suspendedRequest)
 	}
+	ends := make([]int, 0, len(w.here)) // of the states in buf, each of which begins where the one before ends
 	for _, item := range w.here {
 		if !item.goes() {
 			continue
 		}
-		state, err := w.sheet.stateOf(item)
+		start := buf.Len()
+		err := w.sheet.writeState(&buf, item)
+		size := buf.Len() - start
 		switch {
 		case err != nil:
 			item.giveUp(newSlotError(CodeBadState, fmt.Sprintf("the item's state cannot be written: %v", err), false))
-		case len(state) > w.flow.most-len(shared)-stateOverhead:
-			item.giveUp(w.tooMuch(fmt.Sprintf("the item's state takes %d bytes", len(state))))
+		case size > w.flow.most-shared-stateOverhead:
+			item.giveUp(w.tooMuch(fmt.Sprintf("the item's state takes %d bytes", size)))
 		default:
-			s.Items = append(s.Items, suspendedItem{item.ordinal, item.key, state, item.waits})
+			s.Items = append(s.Items, suspendedItem{item.ordinal, item.key, nil, item.waits})
+			ends = append(ends, buf.Len())
+			continue
 		}
+		buf.Truncate(start)
+	}
+	if shared > 0 {
+		s.Shared = buf.Bytes()[:shared:shared]
+	}
+	for n, start := 0, shared; n < len(s.Items); n++ {
+		s.Items[n].State, start = buf.Bytes()[start:ends[n]], ends[n]
 	}
 	s.Answered = w.job.answers.total
 	return s, nil
@@ -94,7 +108,7 @@ const stateOverhead = 64 << 10
 // that came back before its state was there would have nowhere to go.
 func (w *flowWork) send(ctx context.Context, body []byte, questions []question) error {
 	f := w.flow
-	id := newFlowID(w.job.request.Slice, f.server.name, w.stage)
+	id := newFlowID(w.job.request.Meta, f.server.name, w.stage)
 	header := w.job.request.Meta.request()
 	for name, values := range traceOf(w.job.answers.header) {
 		header[name] = values
