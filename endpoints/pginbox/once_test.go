@@ -103,14 +103,21 @@ func TestConcurrentDeliveries(t *testing.T) {
 // blocked waits until n backends wait for another one's transaction.
 func (b *bundle) blocked(n int) {
 	b.t.Helper()
+	b.await("backends wait", func() bool {
+		return b.count(`SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`) >= n
+	})
+}
+
+// await polls until ok.
+func (b *bundle) await(what string, ok func() bool) {
+	b.t.Helper()
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
-	for deadline := time.Now().Add(endpointstest.DefaultPatience); ; <-poll.C {
-		if b.count(`SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`) >= n {
-			return
-		}
+	for deadline := time.Now().Add(endpointstest.DefaultPatience); !ok(); <-poll.C {
 		if time.Now().After(deadline) {
-			b.t.Fatalf("there are no %d backends that wait", n)
+			b.t.Errorf("in %s it never came true that %s", endpointstest.DefaultPatience, what)
+			return
 		}
 	}
 }

@@ -1,0 +1,137 @@
+package pginbox_test
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/pginbox"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// commitWatch tells when a commit is about to be sent. It is a pgx.QueryTracer.
+type commitWatch struct{ commits func() }
+
+func (w commitWatch) TraceQueryStart(
+	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
+) context.Context {
+	if strings.EqualFold(data.SQL, "commit") {
+		w.commits()
+	}
+	return ctx
+}
+
+func (commitWatch) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// through returns a pool on the bundle's database that goes through a proxy.
+func (b *bundle) through(watch func(*testenv.Proxy)) *pgxpool.Pool {
+	b.t.Helper()
+	config := b.pool.Config()
+	host, port := config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port))
+	target := net.JoinHostPort(host, port)
+	if strings.HasPrefix(host, "/") {
+		target = filepath.Join(host, ".s.PGSQL."+port)
+	}
+	proxy := testenv.NewProxy(b.t, target)
+	address, text, err := net.SplitHostPort(proxy.Addr())
+	check(b.t, err)
+	number, err := strconv.ParseUint(text, 10, 16)
+	check(b.t, err)
+	config.ConnConfig.Host, config.ConnConfig.Port = address, uint16(number)
+	config.ConnConfig.TLSConfig, config.ConnConfig.Fallbacks = nil, nil
+	config.ConnConfig.Tracer = commitWatch{func() { watch(proxy) }}
+	pool, err := pgxpool.NewWithConfig(b.t.Context(), config)
+	check(b.t, err)
+	b.t.Cleanup(pool.Close)
+	return pool
+}
+
+// TestCommitOfUnknownOutcome has PostgreSQL commit, and the service never hear of it.
+func TestCommitOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lost := false
+	pool := b.through(func(proxy *testenv.Proxy) {
+		if lost {
+			return
+		}
+		lost = true
+		proxy.Stall(testenv.Down)
+		go func() {
+			b.await("the commit is there", func() bool { return b.written() == 3 })
+			proxy.Cut()
+			proxy.Heal()
+		}()
+	})
+	inbox, err := pginbox.New(pool, pginbox.Config{})
+	check(t, err)
+	b.inbox = inbox
+	b.serve(book)
+	reply := b.kit.Send("book", items(3)...)
+	if reply.Failure == nil || reply.Failure.Code != pginbox.CodeInbox || !reply.Failure.Retry || len(reply.Slots) > 0 {
+		t.Fatalf("got %+v", reply)
+	}
+	again := b.kit.Reissue(reply.Request)
+	if len(again.Slots) != 3 || again.Failure != nil || b.written() != 3 {
+		t.Errorf("again: %+v; %d effects", again, b.written())
+	}
+}
+
+// TestDatabaseIsAway has the first attempt find no database.
+func TestDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var proxy *testenv.Proxy
+	pool := b.through(func(p *testenv.Proxy) { proxy = p })
+	check(t, pgx.BeginFunc(t.Context(), pool, func(pgx.Tx) error { return nil })) // tells the proxy
+	inbox, err := pginbox.New(pool, pginbox.Config{})
+	check(t, err)
+	b.inbox = inbox
+	b.serve(book)
+	proxy.Cut()
+	reply := b.kit.Send("book", items(3)...)
+	if reply.Failure == nil || reply.Failure.Code != pginbox.CodeInbox || !reply.Failure.Retry {
+		t.Errorf("got %+v", reply)
+	}
+	proxy.Heal()
+	if again := b.kit.Reissue(reply.Request); len(again.Slots) != 3 {
+		t.Errorf("again: %+v", again)
+	}
+}
+
+// TestWaitingEndsWithTheChunk has a delivery run out of time while it waits for the one before it.
+func TestWaitingEndsWithTheChunk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	entered, release := make(chan struct{}, 1), make(chan struct{})
+	slow := b.serve(func(ctx context.Context, c *chunk) error {
+		entered <- struct{}{}
+		<-release
+		return book(ctx, c)
+	}, endpoints.Concurrency(1))
+	first := b.kit.Post("book", items(1)...)
+	<-entered
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		slow.Stop() // it takes no more, and stays at what it has
+	}()
+	b.serve(book, endpoints.Timeout(time.Second))
+	late := b.kit.PostAgain(first.Request).Wait()
+	if late.Failure == nil || late.Failure.Code != endpoints.CodeTimeout || !late.Failure.Retry {
+		t.Errorf("the delivery that waited ended with %+v", late)
+	}
+	close(release)
+	<-stopped
+	if n := b.written(); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+}
