@@ -58,7 +58,9 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 		}
 	}
 	// The server notices when it is to deliver the message once more.
-	_, _ = consumer.Next(jetstream.FetchMaxWait(100 * time.Millisecond))
+	if msg, err := consumer.Next(jetstream.FetchMaxWait(100 * time.Millisecond)); err == nil {
+		others = append(others, msg)
+	}
 	for _, msg := range others {
 		if err := msg.Nak(); err != nil {
 			t.Fatal(err)
