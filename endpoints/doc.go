@@ -8,6 +8,8 @@
 //	err = endpoints.HandleEach(svc, "statement", makeStatement, endpoints.Concurrency(16))
 //	err = svc.Run(ctx)
 //
+// Whoever needs an answer now, such as an HTTP handler, asks an endpoint with [Call] or [CallList] and waits.
+//
 // A node uses the other half: [RequestBuilder], [ParseReply], [EnsureStreams], [EnsureConsumer], [EnsureRecorder] and
 // [Discover].
 //

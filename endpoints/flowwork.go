@@ -19,10 +19,22 @@ type flowWork struct {
 	total int
 	// failure speaks for items that the flow has given up without a slot: a request for them has failed as a whole.
 	failure *SlotError
+	// leave, if set, suspends the chunk; it is called when the slot has been given back.
+	leave func()
 }
 
-// run implements work.
+// run implements work. What is sent between stages needs no slot.
 func (w *flowWork) run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *SlotError, begun bool) {
+	failure, begun = w.runStages(ctx, slots, stopping)
+	if w.leave != nil {
+		w.leave()
+	}
+	return failure, begun
+}
+
+func (w *flowWork) runStages(
+	ctx context.Context, slots *slots, stopping <-chan struct{},
+) (failure *SlotError, begun bool) {
 	if !slots.take(stopping) {
 		return nil, false
 	}
@@ -63,7 +75,7 @@ func (w *flowWork) advance(ctx context.Context) *SlotError {
 			return failure
 		}
 		if len(questions) > 0 {
-			return w.suspend(ctx, questions)
+			return w.suspend(questions)
 		}
 		if w.moveOn(); len(w.here) == 0 {
 			return nil
@@ -105,7 +117,7 @@ func (w *flowWork) handle(ctx context.Context) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			failure, stack := panicked(value, true)
-			err = failure
+			err = ownError{failure}
 			w.job.log.Error("the handler panicked", zap.Int("stage", w.stage), zap.Any("panic", value),
 				zap.String("stack", stack))
 		}
@@ -114,7 +126,7 @@ func (w *flowWork) handle(ctx context.Context) (err error) {
 		return err
 	}
 	if ctx.Err() != nil {
-		return cutShort(ctx)
+		return ownError{cutShort(ctx)}
 	}
 	return nil
 }
@@ -125,6 +137,7 @@ func (w *flowWork) reject(item *flowItem, e *SlotError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	item.giveUp(e)
+	a.blame(item.ordinal)
 }
 
 // askedOf returns what is asked of a target in this stage. Called with answers.mu held.

@@ -148,11 +148,16 @@ func undecided(err error) bool {
 
 // fault writes the error slot of an ordinal whose handler has not decided it.
 func (a *answers) fault(ordinal int, e *SlotError) {
+	a.blame(ordinal)
+	a.fail(ordinal, e)
+}
+
+// blame notes that the handler has not decided the error of an ordinal.
+func (a *answers) blame(ordinal int) {
 	if a.faults == nil {
 		a.faults = map[int]bool{}
 	}
 	a.faults[ordinal] = true
-	a.fail(ordinal, e)
 }
 
 func (a *answers) isFault(ordinal int) bool {

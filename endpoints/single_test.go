@@ -328,3 +328,81 @@ func TestParseTTL(t *testing.T) {
 		}
 	}
 }
+
+func TestSingleRequestOfAFlowThatDies(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	var tries atomic.Int64
+	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, square, None, None]) error{
+		func(_ context.Context, s *Stage[number, square, None, None]) error {
+			tries.Add(1)
+			switch item := s.Items()[0]; item.In.N {
+			case 0:
+				panic("boom")
+			case 1:
+				item.Fail("no", "way")
+			default:
+				item.Reply(square{item.In.N})
+			}
+			return nil
+		},
+	}))
+	b.run(svc)
+	for payload, code := range map[string]string{`{"n":0}`: CodePanic, `{"n":1}`: "no", `{"n":2}`: "", `"x"`: CodeBadPayload} {
+		meta := b.askSingle("flow", payload, 2)
+		w := b.collect(1)[meta.Slice]
+		got := ""
+		if w.failure != nil {
+			got = w.failure.Code
+		} else if w.slots[0].Err != nil {
+			got = w.slots[0].Err.Code
+		}
+		if got != code {
+			t.Errorf("%s: %q, want %q", payload, got, code)
+		}
+	}
+	b.settled("flow")
+	causes := map[string]bool{}
+	for _, letter := range b.letters(2) {
+		causes[letter.Cause] = true
+	}
+	if !causes[CodePanic] || !causes[CodeBadPayload] || tries.Load() != 4 {
+		t.Errorf("%v after %d tries", causes, tries.Load())
+	}
+}
+
+func TestFlowIsCalled(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	target := To[number, square]("square")
+	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, square, None, None]) error{
+		func(_ context.Context, s *Stage[number, square, None, None]) error {
+			for _, item := range s.Items() {
+				target.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *Stage[number, square, None, None]) error {
+			for _, item := range s.Items() {
+				item.Reply(target.Answer(item))
+			}
+			return nil
+		},
+	}))
+	b.run(svc)
+	b.listening("flow")
+	both(t, func(t *testing.T, opts ...CallOption) {
+		out, err := Call[number, square](b.ctx, b.nc, "flow", "k", number{7}, opts...)
+		if err != nil || out.Square != 49 {
+			t.Errorf("%+v, %v", out, err)
+		}
+		results, err := CallList[number, square](b.ctx, b.nc, "flow", callItems(100), opts...)
+		if err != nil || results[9].Out.Square != 81 {
+			t.Errorf("%v", err)
+		}
+	})
+	b.letters(0)
+}
