@@ -129,7 +129,8 @@ func (p *Permissions) during(ctx context.Context, f func(context.Context) error,
 	w := &watcher{tell: func(err *PermissionError) { cancel(err) }, concerns: func(e *PermissionError, s string) bool {
 		return e.inbox || e.Op == OpPublish && slices.ContainsFunc(subjects, func(p string) bool { return covers(p, s) })
 	}}
-	defer p.await(w, subjects)()
+	end := p.await(w, subjects)
+	defer end()
 	err := f(ctx)
 	if denied, ok := errors.AsType[*PermissionError](context.Cause(ctx)); ok {
 		return denied

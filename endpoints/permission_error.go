@@ -55,7 +55,7 @@ func readViolation(text, inboxPrefix string) (found *PermissionError, subject st
 	}
 	prefix, err := strconv.QuotedPrefix(quoted)
 	if err != nil {
-		return nil, "", false
+		return nil, "", false //nolint:nilerr // it is no violation as servers write it
 	}
 	subject, _ = strconv.Unquote(prefix)
 	if inboxPrefix == "" {

@@ -64,7 +64,8 @@ func (p *Permissions) mend(ctx context.Context, subject string) bool {
 			default:
 			}
 		}}
-	defer p.await(w, nil)()
+	end := p.await(w, nil)
+	defer end()
 	sub, err := p.nc.SubscribeSync(subject)
 	if err != nil {
 		return false

@@ -80,7 +80,8 @@ func (c Config) validate() error {
 	positive := map[string]bool{
 		"SessionTTL": c.SessionTTL > 0, "Heartbeat": c.Heartbeat > 0, "LeaseTTL": c.LeaseTTL > 0,
 		"PipeInterval": c.PipeInterval > 0, "CareInterval": c.CareInterval > 0,
-		"Poll": c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0, "RequestBytes": c.RequestBytes > 0, "RecordBatch": c.RecordBatch > 0, "Publishers": c.Publishers > 0,
+		"Poll": c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0,
+		"RequestBytes": c.RequestBytes > 0, "RecordBatch": c.RecordBatch > 0, "Publishers": c.Publishers > 0,
 		"Recorders": c.Recorders > 0,
 	}
 	for name, ok := range positive {

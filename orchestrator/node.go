@@ -107,7 +107,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer unwatch()
 	err := n.open(ctx)
 	if ctx.Err() != nil { // stopped before it began
-		return nil //nolint:nilerr // the error says no more than that
+		return nil // the error says no more than that
 	}
 	if err != nil {
 		return err

@@ -34,5 +34,11 @@ func (s *serveCommand) validateTracing() error {
 	if !(s.TraceRatio >= 0 && s.TraceRatio <= 1) { // also when it is no number
 		return fmt.Errorf("--trace-ratio is %v; it must be 0 to 1", s.TraceRatio)
 	}
+	if s.TraceOTLP == "" {
+		return nil
+	}
+	if err := (tracing.Config{Endpoint: s.TraceOTLP, Ratio: s.TraceRatio}).Validate(); err != nil {
+		return fmt.Errorf("--trace-otlp: %w", err)
+	}
 	return nil
 }

@@ -7,9 +7,9 @@
 // # Guarantees
 //
 // The span's parent is the one that the request names in its header traceparent: that of the node, of the flow or of
-// the caller that asked. The handler's context carries the span, so that spans of the handler's own are its children, and
-// endpoints.Call and the requests of a flow continue the trace from there. The reply names the span as well, for the
-// node that records it. The wrapper changes no answer. Spans carry names, ids and counts, never keys or payloads.
+// the caller that asked. The handler's context carries the span, so that spans of the handler's own are its children,
+// and endpoints.Call and the requests of a flow continue the trace from there. The reply names the span as well, for
+// the node that records it. The wrapper changes no answer. Spans carry names, ids and counts, never keys or payloads.
 //
 // # Not its job
 //

@@ -207,7 +207,7 @@ func TestOneTraceFromNodeToNode(t *testing.T) {
 		if got.Parent().SpanID() != want.SpanID() || got.SpanContext().TraceID() != root.SpanContext().TraceID() {
 			t.Errorf("%s is not within %s:\n%s", child, parent, describe(w.seen.Ended()))
 		}
-		if child != "lookup" && got.Parent().IsRemote() != true {
+		if child != "lookup" && !got.Parent().IsRemote() {
 			t.Errorf("the parent of %s is not remote", child)
 		}
 	}
@@ -231,7 +231,7 @@ func TestOneTraceFromNodeToNode(t *testing.T) {
 func value(span sdktrace.ReadOnlySpan, key attribute.Key) string {
 	for _, kv := range span.Attributes() {
 		if kv.Key == key {
-			return kv.Value.Emit()
+			return kv.Value.String()
 		}
 	}
 	return ""

@@ -45,7 +45,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func (c Config) validate() error {
+// Validate says what is wrong with a Config before Start would.
+func (c Config) Validate() error {
 	if !(c.Ratio >= 0 && c.Ratio <= 1) { // also when it is no number
 		return fmt.Errorf("Config.Ratio is %v; it must be 0 to 1", c.Ratio)
 	}
@@ -66,7 +67,7 @@ func (c Config) options() []otlptracehttp.Option {
 		return nil
 	}
 	u, err := url.Parse(c.Endpoint)
-	if err != nil { // validate has refused it
+	if err != nil { // Validate has refused it
 		return nil
 	}
 	if u.Path == "" || u.Path == "/" {
@@ -83,7 +84,7 @@ type Tracing struct {
 // Start sets the export up. It does not wait for the receiver, which may come and go.
 func Start(ctx context.Context, c Config) (*Tracing, error) {
 	c = c.withDefaults()
-	if err := c.validate(); err != nil {
+	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
 	about, err := resource.New(ctx, resource.WithAttributes(

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
@@ -20,8 +21,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/protobuf/proto"
-
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testenv"
