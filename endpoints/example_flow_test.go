@@ -78,11 +78,12 @@ func ExampleHandleFlow() {
 
 	replies, err := endpoints.EnsureRecorder(ctx, js)
 	must(err)
-	for final := false; !final; {
+	for slots, all := 0, -1; slots != all; { // messages may come in any order
 		msg, err := replies.Next()
 		must(err)
 		reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), endpoints.Limits{})
 		must(err)
+		slots += len(reply.Slots)
 		for _, slot := range reply.Slots {
 			if slot.Err != nil {
 				fmt.Println(slot.Ordinal, slot.Err)
@@ -90,7 +91,7 @@ func ExampleHandleFlow() {
 			}
 			fmt.Println(slot.Ordinal, string(slot.Data))
 		}
-		final = reply.Answered >= 0
+		all = max(all, reply.Answered)
 	}
 	end()
 	must(<-done)

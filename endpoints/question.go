@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
@@ -106,6 +107,7 @@ func (q *questioner) open(asked *asked) *SlotError {
 			q.work.stage, maxRequests), false)
 	}
 	q.now = NewRequestBuilder(asked.endpoint, q.meta(asked), q.limit)
+	q.now.body = slices.Grow(q.now.body, min(asked.queries.Len()+len(asked.items)*itemOverhead+len(q.params), q.limit))
 	q.now.SetParams(q.params)
 	return nil
 }

@@ -14,16 +14,18 @@ import (
 //
 // The message that brought us here is acknowledged after that, so a crash at any point repeats the stage, and
 // everything that it sends has the id that it had before.
-func (w *flowWork) suspend(ctx context.Context, questions []question) *SlotError {
+func (w *flowWork) suspend(questions []question) *SlotError {
 	body, failure := w.state(questions)
 	if failure != nil {
 		return failure
 	}
 	a := &w.job.answers
-	if err := w.send(a.ctx, body, questions); err != nil {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.broken(err)
+	w.leave = func() {
+		if err := w.send(a.ctx, body, questions); err != nil {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.broken(err)
+		}
 	}
 	return nil
 }
@@ -45,6 +47,7 @@ func (w *flowWork) state(questions []question) (body []byte, failure *SlotError)
 		return nil, w.tooMuch(fmt.Sprintf("the states of the chunk's %d items take %d bytes", len(s.Items), len(body)))
 	}
 	a.closed, a.unfinished = true, true
+	a.flush() // while the rest is on its way
 	return body, nil
 }
 
