@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/conformance"
+)
+
+// nodeExample installs examples/node in a directory of the test's own and returns that.
+func nodeExample(t *testing.T) string {
+	t.Helper()
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Fatalf("%v: run scripts/deps.sh node, which says what to install where it cannot", err)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{
+		".npmrc", "package.json", "package-lock.json", "message.js", "tranche.js", "service.js",
+	} {
+		content, err := os.ReadFile(filepath.Join("..", "..", "examples", "node", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install := exec.CommandContext(t.Context(), "npm", "ci", "--prefer-offline")
+	install.Dir = dir
+	if said, err := install.CombinedOutput(); err != nil {
+		t.Fatalf("npm ci, which needs its registry or a warm cache: %v\n%s", err, said)
+	}
+	return dir
+}
+
+// TestARunOverANodeService has a service in another language, which was there first, answer a whole run.
+func TestARunOverANodeService(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	// The test's context ends before its clean-up, which wants to see the service end well.
+	service := exec.CommandContext(context.WithoutCancel(t.Context()), "node", filepath.Join(nodeExample(t), "service.js"))
+	service.Env = append(os.Environ(), "NATS_URL="+b.nats)
+	var said lockedBuffer
+	service.Stdout, service.Stderr = &said, &said
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = service.Process.Signal(syscall.SIGTERM) // it may have ended
+		if err := service.Wait(); err != nil {
+			t.Errorf("the service ended with %v: %s", err, said.String())
+		}
+	})
+	// It makes its consumer before the run does.
+	eventually(t, "the service is listed", func() bool {
+		return strings.Contains(b.tranche("endpoints").out, "node-interest")
+	})
+
+	const count = 10_000
+	var rows strings.Builder
+	rows.WriteString("id,balance\n")
+	for i := range count {
+		balance := i * 2
+		if i%1000 == 7 {
+			balance = -5
+		}
+		fmt.Fprintf(&rows, "ACC-%d,%d\n", i, balance)
+	}
+	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "node-interest", "--items", "-", "--wait"), exitFailed,
+		"9,990 of 10,000 items done, 10 failed")
+	b.want(b.tranche("run", "errors", "last"), exitOK, "overdrawn", "ACC-1007", "the balance is -5.00")
+	checkInterest(t, b.tranche("run", "export", "last").out, count)
+}
+
+func checkInterest(t *testing.T, export string, count int) {
+	t.Helper()
+	seen := 0
+	for decoder := json.NewDecoder(strings.NewReader(export)); decoder.More(); seen++ {
+		var item struct {
+			Ordinal int
+			Result  *struct{ Amount float64 }
+		}
+		if err := decoder.Decode(&item); err != nil {
+			t.Fatal(err)
+		}
+		want := float64(item.Ordinal*3) / 100
+		if item.Ordinal%1000 != 7 && (item.Result == nil || item.Result.Amount != want) {
+			t.Errorf("item %d: got %+v, want %.2f", item.Ordinal, item.Result, want)
+		}
+	}
+	if seen != count {
+		t.Errorf("%d items were exported; there are %d", seen, count)
+	}
+}
+
+func TestConformanceCommand(t *testing.T) {
+	t.Parallel()
+	b := &bench{T: t}
+	list := runProgram(t, nil, "", "conformance", "--list")
+	b.want(list, exitOK, conformance.Names()...)
+	b.want(runProgram(t, nil, "", "conformance"), exitUsage, "--endpoint is missing")
+	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x"), exitOther, "-- COMMAND")
+	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x", "--", "sh", "-c", "echo no such luck; exit 7"),
+		exitOther, "before it listened on x", "no such luck")
+	bad := filepath.Join(t.TempDir(), "items")
+	if err := os.WriteFile(bad, []byte("{}\n\n{\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x", "--items", bad, "--", "true"), exitOther,
+		"line 3 of")
+}
+
+// TestConformanceTells runs a few checks that pass, fail and are left out.
+func TestConformanceTells(t *testing.T) {
+	t.Parallel()
+	b := &bench{T: t}
+	dir := nodeExample(t)
+	arguments := []string{"conformance", "--endpoint", "node-interest", "--only", "list", "--only", "binary", "--"}
+	service := []string{"node", filepath.Join(dir, "service.js")}
+	r := runProgram(t, nil, "", append(arguments, service...)...)
+	b.want(r, exitOK, "ok       list", "left out binary", "1 passed, 0 failed, 1 left out")
+
+	message := filepath.Join(dir, "message.js")
+	source, err := os.ReadFile(message) //nolint:gosec // of the test's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	source = []byte(strings.Replace(string(source), "String(this.total)", "String(this.total + 1)", 1))
+	if err := os.WriteFile(message, source, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	arguments = []string{"conformance", "--endpoint", "node-interest", "--only", "final", "--"}
+	r = runProgram(t, nil, "", append(arguments, service...)...)
+	b.want(r, exitOther, "FAIL     final", `got:      Tranche-Final "51"`, "docs/protocol.md, Several messages",
+		"1 failed")
+	var report conformance.Report
+	r = runProgram(t, nil, "", append(append([]string{"--json"}, arguments...), service...)...)
+	if err := json.Unmarshal([]byte(r.out), &report); err != nil || r.code != exitOther ||
+		report.Count(conformance.Failed) != 1 {
+		t.Errorf("got exit code %d (%v) and %s", r.code, err, r.out)
+	}
+}
