@@ -12,7 +12,7 @@ import (
 // DefaultCallTimeout is how long a call waits when its context has no deadline.
 const DefaultCallTimeout = 30 * time.Second
 
-// CallItem is one item of a CallList. Its Key is the caller's id of it, for handlers and messages; keys need not differ.
+// CallItem is one item of a CallList. Its Key is the caller's id of it, for handlers and messages; keys may be equal.
 type CallItem[In any] struct {
 	Key string
 	In  In
@@ -40,7 +40,8 @@ type callOptions struct {
 func Direct() CallOption { return func(o *callOptions) { o.direct = true } }
 
 // CallerName names who calls. It is a part of the subject that answers come in by, tranche.call.<name>.>, which is what
-// permissions are given for. It is an endpoint's name by its form. Default: the endpoint whose handler calls, or "caller".
+// permissions are given for. It has the form of an endpoint's name. Default: the endpoint whose handler calls, or
+// "caller".
 func CallerName(name string) CallOption { return func(o *callOptions) { o.caller = name } }
 
 // CallParams gives the handlers parameters, which they read by Param. They take at most 16 KiB.
@@ -52,7 +53,7 @@ func CallParams(params map[string]string) CallOption {
 // that of the request whose handler calls.
 func CallOrigin(origin string) CallOption { return func(o *callOptions) { o.origin = origin } }
 
-// Call asks an endpoint for one item and waits for the answer, until ctx ends or 30 s have passed if it has no deadline.
+// Call asks an endpoint for one item and waits for the answer until ctx ends, or 30 s if it has no deadline.
 // With Out = Binary it takes binary results, and with json.RawMessage whatever comes.
 //
 // The error is a *SlotError when the endpoint, or its service, has answered with an error; Retry then says whether it
@@ -61,7 +62,7 @@ func CallOrigin(origin string) CallOption { return func(o *callOptions) { o.orig
 // may have been worked on all the same.
 //
 // The request is in mode single: what fails and may pass is tried again while there is time, and what dies is kept as a
-// dead letter; with Direct neither. Each call is a run of its own, so that handlers see other idempotency keys each time.
+// dead letter; with Direct neither. Each call is a run of its own, so handlers see other idempotency keys each time.
 //
 // It may be used in a handler. Then the endpoints that wait for one another are counted, and a call that would be one
 // too many fails with CodeStackTooDeep. A flow needs no waiting: see HandleFlow.
@@ -82,8 +83,8 @@ func Call[In, Out any](
 // CallList asks an endpoint for a list of items, in as many requests as it takes, and waits for all answers as Call
 // does. The results stand in the order of the items. Errors of items, or of their chunks, stand in the results.
 //
-// The error is that of Call when not all was answered; it is never a *SlotError but for CodeStackTooDeep. The results are
-// then there as far as they came, unless the call could not begin, and each other item has an error of CodeUnanswered.
+// The error is that of Call when not all was answered; it is never a *SlotError but for CodeStackTooDeep. The results
+// are then there as far as they came, unless the call could not begin, and each other item has an error of CodeUnanswered.
 //
 // The requests are in mode batch: an error comes back at the first try, and nothing becomes a dead letter.
 func CallList[In, Out any](

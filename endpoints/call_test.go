@@ -471,7 +471,8 @@ func TestCallRefusesWhatCannotBe(t *testing.T) {
 		"endpoint": func() error { _, err := Call[int, int](b.ctx, b.nc, "a.b", "k", 1); return err },
 		"caller":   func() error { _, err := Call[int, int](b.ctx, b.nc, "a", "k", 1, CallerName("a b")); return err },
 		"params": func() error {
-			_, err := Call[int, int](b.ctx, b.nc, "a", "k", 1, CallParams(map[string]string{"a": strings.Repeat("x", maxParams)}))
+			params := map[string]string{"a": strings.Repeat("x", maxParams)}
+			_, err := Call[int, int](b.ctx, b.nc, "a", "k", 1, CallParams(params))
 			return err
 		},
 		"payload": func() error { _, err := Call[chan int, int](b.ctx, b.nc, "a", "k", nil); return err },

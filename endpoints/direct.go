@@ -86,8 +86,8 @@ func (d *direct) take(msg *nats.Msg) {
 	size := int64(len(msg.Data))
 	if d.held.Load() >= int64(max(leastDirect, directShare*e.slots.len())) ||
 		d.bytes.Load() > 0 && d.bytes.Load()+size > directBytes {
-		d.refuse(to, msg, newSlotError(CodeOverloaded, fmt.Sprintf("the service has %d requests for endpoint %s waiting; try "+
-			"again later, start more instances, or raise its concurrency", d.held.Load(), e.name), true))
+		d.refuse(to, msg, newSlotError(CodeOverloaded, fmt.Sprintf("the service has %d requests for endpoint %s waiting; "+
+			"try again later, start more instances, or raise its concurrency", d.held.Load(), e.name), true))
 		return
 	}
 	d.mu.Lock()
@@ -111,7 +111,8 @@ func (d *direct) take(msg *nats.Msg) {
 func (d *direct) refuse(to Return, msg *nats.Msg, why *SlotError) {
 	e := d.server
 	if err := e.service.nc.PublishMsg(FailureMsg(msg.Header, to, e.service.identity, *why)); err != nil {
-		e.log.Warn("a caller could not be told that his request is not taken", zap.String("code", why.Code), zap.Error(err))
+		e.log.With(headerFields(msg.Header)...).Warn("a caller could not be told that his request is not taken",
+			zap.String("code", why.Code), zap.Error(err))
 	}
 }
 

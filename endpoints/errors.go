@@ -62,8 +62,8 @@ func (e *StreamConflictError) Error() string {
 type NoListenersError struct{ Endpoint string }
 
 func (e *NoListenersError) Error() string {
-	return fmt.Sprintf("call endpoint %s: no service listens for it; start one, or call without Direct to have the request "+
-		"wait for one", e.Endpoint)
+	return fmt.Sprintf("call endpoint %s: no service listens for it; start one, or call without Direct to have the "+
+		"request wait for one", e.Endpoint)
 }
 
 // RequestError is returned by a call whose request JetStream did not take.

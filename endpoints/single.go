@@ -97,12 +97,15 @@ func (e *endpointServer) conclude(j *job, failure *SlotError) bool {
 
 // mayComeBack reports whether another try may follow after a while: deliveries are left, and somebody still waits then.
 func (j *job) mayComeBack(after time.Duration) bool {
+	if j.spent || j.origin.delivered() >= j.request.Deliveries {
+		return false
+	}
 	expires := j.origin.expires()
-	return !j.spent && j.origin.delivered() < j.request.Deliveries && (expires.IsZero() || time.Now().Add(after).Before(expires))
+	return expires.IsZero() || time.Now().Add(after).Before(expires)
 }
 
-// bury publishes a dead letter. It reports true once JetStream has acknowledged it; otherwise the request has been handed
-// back.
+// bury publishes a dead letter. It reports true once JetStream has acknowledged it; otherwise the request has been
+// handed back.
 func (e *endpointServer) bury(
 	ctx context.Context, from origin, h nats.Header, body []byte, fault *SlotError, log *zap.Logger,
 ) bool {

@@ -102,7 +102,10 @@ func TestSingleRequestThatDies(t *testing.T) {
 			outcome{CodePanic, true, 1, "the handler panicked: boom"}},
 		"plain": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, errors.New("plain") },
 			outcome{CodeHandlerError, true, 1, "plain"}},
-		"timeout": {`{"n":1}`, func(ctx context.Context, _ number) (square, error) { <-ctx.Done(); return square{}, ctx.Err() },
+		"timeout": {`{"n":1}`, func(ctx context.Context, _ number) (square, error) {
+			<-ctx.Done()
+			return square{}, ctx.Err()
+		},
 			outcome{CodeTimeout, true, 2, "the handler did not end within its time"}},
 		"payload": {`"one"`, nil, outcome{CodeBadPayload, true, 0, ""}},
 	} {
@@ -349,7 +352,9 @@ func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 		},
 	}))
 	b.run(svc)
-	for payload, code := range map[string]string{`{"n":0}`: CodePanic, `{"n":1}`: "no", `{"n":2}`: "", `"x"`: CodeBadPayload} {
+	for payload, code := range map[string]string{
+		`{"n":0}`: CodePanic, `{"n":1}`: "no", `{"n":2}`: "", `"x"`: CodeBadPayload,
+	} {
 		meta := b.askSingle("flow", payload, 2)
 		w := b.collect(1)[meta.Slice]
 		got := ""
