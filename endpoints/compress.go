@@ -60,14 +60,14 @@ func decode(h nats.Header, body []byte, limit int) ([]byte, error) {
 func decompress(body []byte, limit int) ([]byte, error) {
 	decoder := decoders.Get().(*zstd.Decoder)
 	defer decoders.Put(decoder)
-	room, err := claimed(body, limit)
+	room, isFrame, err := claimed(body, limit)
 	if err != nil {
 		return nil, err
 	}
 	for ; ; room = min(4*room, limit) {
 		out, err := decoder.DecodeAll(body, make([]byte, 0, room))
 		switch {
-		case errors.Is(err, zstd.ErrDecoderSizeExceeded) && room < limit:
+		case err != nil && isFrame && room < limit: // the decoder has several ways to say that it has too little room
 		case errors.Is(err, zstd.ErrDecoderSizeExceeded):
 			return nil, tooLarge(limit)
 		case err != nil:
@@ -80,17 +80,18 @@ func decompress(body []byte, limit int) ([]byte, error) {
 	}
 }
 
-// claimed returns how many bytes the first frame says it holds, or a guess within limit.
-func claimed(body []byte, limit int) (int, error) {
+// claimed returns how many bytes the first frame says it holds, or a guess within limit, and whether body begins as a
+// frame at all.
+func claimed(body []byte, limit int) (room int, isFrame bool, err error) {
 	var h zstd.Header
-	known := h.Decode(body) == nil && h.HasFCS
+	isFrame = h.Decode(body) == nil
 	switch {
-	case !known: // what is wrong with a broken frame is for the decoder to say
-		return min(4*len(body)+1, limit), nil
+	case !isFrame || !h.HasFCS: // what is wrong with a broken frame is for the decoder to say
+		return min(4*len(body)+1, limit), isFrame, nil
 	case h.FrameContentSize > uint64(limit):
-		return 0, tooLarge(limit)
+		return 0, true, tooLarge(limit)
 	default:
-		return max(int(h.FrameContentSize), 1), nil
+		return max(int(h.FrameContentSize), 1), true, nil
 	}
 }
 

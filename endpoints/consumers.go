@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -71,7 +72,7 @@ func EnsureConsumer(ctx context.Context, js jetstream.JetStream, endpoint string
 	}
 	config := consumerConfig(ConsumerName(endpoint), WorkSubject(endpoint))
 	config.Metadata = settings.metadata()
-	if _, err := js.CreateOrUpdateConsumer(ctx, StreamWork, config); err != nil {
+	if _, err := ensureDurable(ctx, js, StreamWork, config); err != nil {
 		return fmt.Errorf("ensure consumer of endpoint %s: %w", endpoint, err)
 	}
 	return nil
@@ -84,7 +85,7 @@ func EnsureStageConsumer(ctx context.Context, js jetstream.JetStream, endpoint s
 		return err
 	}
 	config := consumerConfig(ConsumerName(endpoint), StageSubjects(endpoint))
-	if _, err := js.CreateOrUpdateConsumer(ctx, StreamStage, config); err != nil {
+	if _, err := ensureDurable(ctx, js, StreamStage, config); err != nil {
 		return fmt.Errorf("ensure stage consumer of endpoint %s: %w", endpoint, err)
 	}
 	return nil
@@ -106,11 +107,35 @@ func ensureReader(
 ) (jetstream.Consumer, error) {
 	config := consumerConfig(name, subject)
 	config.AckWait, config.MaxDeliver = RecorderAckWait, -1 // a node gives back what it cannot record now, for ever
-	consumer, err := js.CreateOrUpdateConsumer(ctx, stream, config)
+	consumer, err := ensureDurable(ctx, js, stream, config)
 	if err != nil {
 		return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
 	}
 	return consumer, nil
+}
+
+// ensureDurable creates a consumer or brings it to date. Whoever made it may have chosen otherwise what JetStream cannot
+// change, such as how many pulls may wait; it serves all the same.
+func ensureDurable(
+	ctx context.Context, js jetstream.JetStream, stream string, want jetstream.ConsumerConfig,
+) (jetstream.Consumer, error) {
+	consumer, err := js.CreateOrUpdateConsumer(ctx, stream, want)
+	var refused *jetstream.APIError
+	if !errors.As(err, &refused) || refused.ErrorCode != jetstream.JSErrCodeConsumerCreate {
+		return consumer, err
+	}
+	found, findErr := js.Consumer(ctx, stream, want.Durable)
+	if findErr != nil {
+		return nil, errors.Join(err, findErr)
+	}
+	config := found.CachedInfo().Config
+	if config.AckPolicy != want.AckPolicy {
+		return nil, err // it would lose what it delivers
+	}
+	config.FilterSubject, config.FilterSubjects = want.FilterSubject, nil
+	config.AckWait, config.MaxDeliver, config.MaxAckPending = want.AckWait, want.MaxDeliver, want.MaxAckPending
+	config.Metadata = want.Metadata
+	return js.UpdateConsumer(ctx, stream, config)
 }
 
 // MendConsumer brings a consumer of ours back that somebody has paused or pointed at other subjects. It does nothing to

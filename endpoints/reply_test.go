@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
+	"github.com/klauspost/compress/zstd"
 	"github.com/nats-io/nats.go"
 )
 
@@ -256,6 +257,32 @@ func TestCompressedBodies(t *testing.T) {
 	check(t, err)
 	if len(r.items) != 1 {
 		t.Errorf("%d items", len(r.items))
+	}
+}
+
+// TestFramesThatDoNotSayTheirSize are what encoders of streams write.
+func TestFramesThatDoNotSayTheirSize(t *testing.T) {
+	t.Parallel()
+	body := bytes.Repeat([]byte("0123456789"), 50_000)
+	var frame bytes.Buffer
+	w, err := zstd.NewWriter(&frame)
+	check(t, err)
+	_, err = w.Write(body)
+	check(t, err)
+	check(t, w.Close())
+	var head zstd.Header
+	if check(t, head.Decode(frame.Bytes())); head.HasFCS {
+		t.Fatal("the frame says its size")
+	}
+	out, err := decompress(frame.Bytes(), DefaultMaxBody)
+	if err != nil || !bytes.Equal(out, body) {
+		t.Errorf("%d bytes, %v", len(out), err)
+	}
+	if _, err := decompress(frame.Bytes()[:frame.Len()-9], DefaultMaxBody); err == nil {
+		t.Error("half a frame is taken")
+	}
+	if _, err := decompress(frame.Bytes(), len(body)-1); err == nil {
+		t.Error("more than is allowed is taken")
 	}
 }
 

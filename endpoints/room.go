@@ -35,7 +35,7 @@ type delivery struct {
 func sizeOf(msg jetstream.Msg) int {
 	size := len(msg.Data())
 	if msg.Headers().Get(HeaderEncoding) == encodingZstd {
-		if n, err := claimed(msg.Data(), DefaultMaxBody); err == nil {
+		if n, _, err := claimed(msg.Data(), DefaultMaxBody); err == nil {
 			size = max(size, n)
 		}
 	}
