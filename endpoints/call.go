@@ -84,7 +84,8 @@ func Call[In, Out any](
 // does. The results stand in the order of the items. Errors of items, or of their chunks, stand in the results.
 //
 // The error is that of Call when not all was answered; it is never a *SlotError but for CodeStackTooDeep. The results
-// are then there as far as they came, unless the call could not begin, and each other item has an error of CodeUnanswered.
+// are then there as far as they came, unless the call could not begin, and each other item has an error of
+// CodeUnanswered.
 //
 // The requests are in mode batch: an error comes back at the first try, and nothing becomes a dead letter.
 func CallList[In, Out any](
