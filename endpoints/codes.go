@@ -18,6 +18,7 @@ const (
 	CodeBadState       = "bad_state"           // a flow's state cannot be written as JSON; not retryable
 	CodeStateTooLarge  = "state_too_large"     // a flow's state is over MaxState; not retryable
 	CodeNoNextStage    = "no_next_stage"       // the last stage of a flow asks, or goes on; not retryable
+	CodeFlowFull       = "flow_full"           // there is no room for the state of a chunk; retryable
 	CodeFlowChanged    = "flow_changed"        // a chunk was suspended by another version of the flow; retryable
 	CodeStackTooDeep   = "stack_too_deep"      // over MaxStack endpoints would wait for one another; not retryable
 	CodeOverloaded     = "overloaded"          // a direct request found the service busy; retryable

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -39,7 +40,7 @@ func HandleFlow[In, Out, State, Shared any](
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
 	e := &endpointServer{name: endpoint, options: o}
-	f := &flow{server: e, stages: len(stages), recent: newRecent(), most: MaxState}
+	f := &flow{server: e, stages: len(stages), recent: newRecent(), most: MaxState, patience: statePatience}
 	f.open = func(w *flowWork) sheet { return newStage(w, stages) }
 	f.reopen = func(w *flowWork, s *suspended) (sheet, error) { return resumeStage(w, stages, s) }
 	e.flow = f
@@ -95,6 +96,8 @@ type flow struct {
 
 	// most is how many bytes a state may take: MaxState, or less in tests.
 	most int
+	// patience is how long room for a state is waited for: statePatience, or less in tests.
+	patience time.Duration
 	// crash is called at each step at which a service may die; tests let it die there.
 	crash func(step string)
 }

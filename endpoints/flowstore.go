@@ -78,6 +78,9 @@ func (s *flowStore) write(ctx context.Context, id flowID, header nats.Header, bo
 		part := &nats.Msg{Subject: s.subject(id, strconv.Itoa(n)), Header: maps.Clone(header),
 			Data: body[n*room : min((n+1)*room, len(body))]}
 		if err := s.publish(ctx, part); err != nil {
+			for n++; n < parts; n++ {
+				s.remove(id, strconv.Itoa(n)) // they take room
+			}
 			return err
 		}
 	}

@@ -20,16 +20,16 @@ type flowWork struct {
 	// failure speaks for items that the flow has given up without a slot: a request for them has failed as a whole.
 	failure *SlotError
 	// leave, if set, suspends the chunk; it is called when the slot has been given back.
-	leave func()
+	leave func() *SlotError
 }
 
 // run implements work. What is sent between stages needs no slot.
 func (w *flowWork) run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *SlotError, begun bool) {
 	failure, begun = w.runStages(ctx, slots, stopping)
-	if w.leave != nil {
-		w.leave()
+	if w.leave == nil {
+		return failure, begun
 	}
-	return failure, begun
+	return w.leave(), true
 }
 
 func (w *flowWork) runStages(
@@ -118,8 +118,7 @@ func (w *flowWork) handle(ctx context.Context) (err error) {
 		if value := recover(); value != nil {
 			failure, stack := panicked(value, true)
 			err = ownError{failure}
-			w.job.log.Error("the handler panicked", zap.Int("stage", w.stage), zap.Any("panic", value),
-				zap.String("stack", stack))
+			w.job.log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
 		}
 	}()
 	if err := w.sheet.call(ctx, w.stage); err != nil && !isCut(ctx, err) {

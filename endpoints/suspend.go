@@ -3,9 +3,13 @@ package endpoints
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -20,15 +24,33 @@ func (w *flowWork) suspend(questions []question) *SlotError {
 		return failure
 	}
 	a := &w.job.answers
-	w.leave = func() {
-		if err := w.send(a.ctx, body, questions); err != nil {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.broken(err)
+	w.leave = func() *SlotError {
+		err := w.send(a.ctx, body, questions)
+		if err == nil {
+			return nil
 		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if isFull(err) {
+			// A later stage keeps its state until the next one's is stored. If all waited for room, there would never be any.
+			a.unfinished = false
+			return newSlotError(CodeFlowFull, "stream "+StreamFlow+" has no room for the chunk; suspend fewer at a time, keep "+
+				"smaller states, or give the stream more bytes", true)
+		}
+		a.broken(err)
+		return nil
 	}
 	return nil
 }
+
+// isFull reports whether a stream has refused a message because it has no room.
+func isFull(err error) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && api.ErrorCode == storeFailed
+}
+
+// storeFailed is the server's code for a message that a stream does not take.
+const storeFailed = 10077
 
 // state writes the state, and from here on refuses answers to this stage: what is not in the state by now is lost.
 func (w *flowWork) state(questions []question) (body []byte, failure *SlotError) {
@@ -119,7 +141,7 @@ func (w *flowWork) send(ctx context.Context, body []byte, questions []question) 
 	header[headerFlowAnswered] = []string{strconv.Itoa(w.job.answers.total)}
 	header[headerFlowTotal] = []string{strconv.Itoa(w.total)}
 	f.step("before state")
-	if err := f.store.write(ctx, id, header, body); err != nil {
+	if err := f.writeState(ctx, id, header, body); err != nil {
 		return fmt.Errorf("suspend chunk %s of flow %s: %w", id, f.server.name, err)
 	}
 	f.step("state stored")
@@ -135,6 +157,15 @@ func (w *flowWork) send(ctx context.Context, body []byte, questions []question) 
 		})
 	}
 	return group.Wait()
+}
+
+// statePatience is how long room for a state is waited for.
+const statePatience = 5 * time.Second
+
+func (f *flow) writeState(ctx context.Context, id flowID, header nats.Header, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, f.patience)
+	defer cancel()
+	return f.store.write(ctx, id, header, body)
 }
 
 // publishers bounds how many requests of one stage are on their way to the server at once.

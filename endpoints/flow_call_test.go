@@ -1,0 +1,164 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestFlowsAnswerCallers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", threeStages()))
+	b.run(svc)
+	nc := b.connect()
+	for name, opts := range map[string][]CallOption{"JetStream": nil, "core NATS": {Direct()}} {
+		if name != "JetStream" { // nobody keeps a direct request until there is a listener
+			eventually(t, "somebody listens", func() bool {
+				var none *NoListenersError
+				_, err := Call[number, square](b.ctx, nc, "flow", "K", number{0}, opts...)
+				return !errors.As(err, &none)
+			})
+		}
+		got, err := Call[number, square](b.ctx, nc, "flow", "K", number{5}, opts...)
+		if err != nil || got.Square != 100 {
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
+		var slot *SlotError
+		if _, err := Call[number, square](b.ctx, nc, "flow", "K", number{13}, opts...); !errors.As(err, &slot) ||
+			slot.Code != "unlucky" {
+			t.Errorf("%s: %v", name, err)
+		}
+		var items []CallItem[number]
+		for i := range 30 {
+			items = append(items, CallItem[number]{Key: fmt.Sprint(i), In: number{i}})
+		}
+		results, err := CallList[number, square](b.ctx, nc, "flow", items, opts...)
+		check(t, err)
+		for i, result := range results {
+			if i != 13 && (result.Err != nil || result.Out.Square != 4*i*i) {
+				t.Errorf("%s: item %d: %+v", name, i, result)
+			}
+		}
+	}
+	if n := b.left(StreamDead); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	stages := threeStages()
+	stages[1] = func(context.Context, *numberStage) error { return Fail("broken", "for good") }
+	check(t, HandleFlow(svc, "flow", stages))
+	b.run(svc)
+	var slot *SlotError
+	if _, err := Call[number, square](b.ctx, b.connect(), "flow", "K", number{5}); !errors.As(err, &slot) ||
+		slot.Code != "broken" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWrappersSeeEachStage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	var mu sync.Mutex
+	var seen []string
+	traced := Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+	check(t, HandleFlow(svc, "flow", joined(), Wrap(
+		func(ctx context.Context, w *Work, next func(context.Context) error) error {
+			before := len(w.Items())
+			w.Hold()
+			w.SetTrace(traced.Parent, "")
+			err := next(ctx)
+			slots, answersErr := w.Answers()
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, fmt.Sprintf("stage %d: %d items, %d answered, %d go on", w.Stage(), before, len(slots),
+				len(w.GoingOn())))
+			if TraceOfHeader(w.Header()) != traced && w.Stage() > 0 {
+				t.Errorf("stage %d has trace %+v", w.Stage(), TraceOfHeader(w.Header()))
+			}
+			return errors.Join(err, answersErr)
+		})))
+	b.run(svc)
+	checkJoined(t, "wrapped", b.reply("flow", numbers(30)), 30)
+	mu.Lock()
+	defer mu.Unlock()
+	want := []string{"stage 0: 30 items, 6 answered, 24 go on", "stage 1: 23 items, 4 answered, 19 go on",
+		"stage 2: 19 items, 19 answered, 0 go on"}
+	if !slices.Equal(seen, want) {
+		t.Errorf("wrappers saw %q", seen)
+	}
+}
+
+func TestAWrapperThatFailsHasNothingAsked(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", joined(), Wrap(
+		func(ctx context.Context, w *Work, next func(context.Context) error) error {
+			w.Hold()
+			return errors.Join(next(ctx), Retry("rolled_back", "no commit"))
+		})))
+	b.run(svc)
+	w := b.reply("flow", numbers(30))
+	if w.answered != 0 || w.failure == nil || w.failure.Code != "rolled_back" || b.left(StreamFlow) != 0 {
+		t.Errorf("answered %d, failure %v, %d messages of state", w.answered, w.failure, b.left(StreamFlow))
+	}
+}
+
+func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	_, err := EnsureStreams(b.ctx, b.js, StreamConfig{FlowMaxBytes: 64 << 10}) // for about two states
+	check(t, err)
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", threeStagesOf(func(item *StageItem[number, square, memory, chunkMemory]) {
+		item.State.Trail = make([]int, 100)
+	})))
+	svc.endpoints[0].flow.patience = 100 * time.Millisecond
+	b.run(svc)
+	for range 20 {
+		b.ask("flow", numbers(100))
+	}
+	for _, w := range b.collect(20) {
+		if w.failure == nil && w.answered != 100 ||
+			w.failure != nil && (w.failure.Code != CodeFlowFull || !w.failure.Retry || w.answered > 1) {
+			t.Errorf("answered %d, failure %v", w.answered, w.failure)
+		}
+	}
+	b.nothingLeft()
+	b.ask("flow", numbers(100))
+	for _, w := range b.collect(1) {
+		if w.failure != nil {
+			t.Errorf("with room again: %v", w.failure)
+		}
+	}
+}
+
+// threeStagesOf is threeStages with something done to each item before it asks.
+func threeStagesOf(change func(*StageItem[number, square, memory, chunkMemory])) []func(context.Context, *numberStage) error {
+	stages := threeStagesOfAny()
+	first := stages[0]
+	stages[0] = func(ctx context.Context, s *numberStage) error {
+		for _, item := range s.Items() {
+			change(item)
+		}
+		return first(ctx, s)
+	}
+	return stages
+}
