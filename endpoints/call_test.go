@@ -19,10 +19,9 @@ import (
 // both runs a test over JetStream and over core NATS.
 func both(t *testing.T, f func(t *testing.T, opts ...CallOption)) {
 	t.Helper()
-	t.Run("by", func(t *testing.T) { // which returns when both have
-		t.Run("stream", func(t *testing.T) { t.Parallel(); f(t) })
-		t.Run("direct", func(t *testing.T) { t.Parallel(); f(t, Direct()) })
-	})
+	// One after the other: a parallel subtest waits for its turn among all tests, while the time of its bundle runs out.
+	t.Run("stream", func(t *testing.T) { f(t) })
+	t.Run("direct", func(t *testing.T) { f(t, Direct()) })
 }
 
 // listening waits until an endpoint takes requests both ways.
