@@ -44,6 +44,7 @@ func (f *flow) deal(scope scope, id requestID, msg jetstream.Msg) (items int, to
 	c := &continuation{flow: f, scope: scope, origin: queued{f.replies, id, meta.NumDelivered},
 		msg: &nats.Msg{Subject: msg.Subject(), Header: msg.Headers(), Data: msg.Data()}, log: f.server.log}
 	if err := c.read(); err != nil {
+		c.log = c.log.With(headerFields(c.msg.Header)...)
 		c.refuse(err)
 		return 0, 0
 	}
@@ -85,7 +86,7 @@ func (c *continuation) read() error {
 		return about(reply.Meta, malformed(ReasonHeader, "%s is of request %d, and the subject of request %d", HeaderSlice,
 			request, to.Request))
 	}
-	c.log = c.log.With(zap.Stringer("run", reply.Run), zap.Stringer("flow", c.id), zap.Int("stage", to.Stage))
+	c.log = c.log.With(append(reply.logFields(), zap.Stringer("flow", c.id), zap.Int("stage", to.Stage))...)
 	return nil
 }
 
@@ -174,6 +175,9 @@ func (c *continuation) job() (*job, error) {
 		r.params = c.from.Params
 	}
 	j := c.flow.server.newJob(c.scope, c.origin, c.state.header, nil, r)
+	if c.from != nil {
+		j.log = j.log.With(zap.Int("stage", c.from.Stage))
+	}
 	j.answers.total, _ = strconv.Atoi(c.state.header.Get(headerFlowAnswered)) // 0 is as good as any, if it is spoilt
 	return j, nil
 }

@@ -103,9 +103,8 @@ func (e *endpointServer) giveUp(j *job, failure *SlotError, spoiled error) {
 }
 
 func (e *endpointServer) newJob(scope scope, from origin, h nats.Header, body []byte, request *request) *job {
-	j := &job{service: e.service, origin: from, endpoint: e.name, header: h, body: body, request: request, wrap: e.options.wrap,
-		timeout: e.options.timeout, started: time.Now(),
-		log: e.log.With(request.logFields()...)}
+	j := &job{service: e.service, origin: from, endpoint: e.name, header: h, body: body, request: request,
+		wrap: e.options.wrap, timeout: e.options.timeout, started: time.Now(), log: e.log.With(request.logFields()...)}
 	e.prepare(scope.sending, &j.answers, request.Meta, TraceOfHeader(h))
 	return j
 }

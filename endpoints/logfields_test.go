@@ -1,0 +1,71 @@
+package endpoints
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+func TestLogFields(t *testing.T) {
+	t.Parallel()
+	plain := newMeta()
+	nested := plain
+	nested.Root, nested.Stack = uuid.New(), "statement:1"
+	for name, tc := range map[string]struct {
+		meta Meta
+		want []string
+	}{
+		"plain":  {plain, []string{"run", "slice"}},
+		"nested": {nested, []string{"root", "run", "slice", "stack"}},
+	} {
+		core, logged := observer.New(zap.DebugLevel)
+		log := zap.New(core)
+		log.Info("by meta", tc.meta.logFields()...)
+		log.Info("by headers", headerFields(tc.meta.request())...)
+		lines := logged.All()
+		for _, line := range lines {
+			if got := slices.Sorted(maps.Keys(line.ContextMap())); !slices.Equal(got, tc.want) {
+				t.Errorf("%s, %s: got %v", name, line.Message, got)
+			}
+		}
+		if !maps.Equal(lines[0].ContextMap(), lines[1].ContextMap()) {
+			t.Errorf("%s: %v and %v", name, lines[0].ContextMap(), lines[1].ContextMap())
+		}
+	}
+}
+
+// Lines about a chunk, and about an item of it, say which.
+func TestLinesAboutChunksSayWhich(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "each", func(context.Context, map[string]int) (int, error) { panic("each") }))
+	check(t, HandleList(svc, "list", func(context.Context, *wrapChunk) error { panic("list") }))
+	b.run(svc)
+	each, list := b.ask("each", numbers(1)), b.ask("list", numbers(1))
+	b.collect(2)
+	b.publish(&nats.Msg{Subject: WorkSubject("list"), Header: nats.Header{HeaderRun: {"some run"}, HeaderVersion: {"1"}}})
+	eventually(t, "the unreadable request is told", func() bool {
+		return b.logged.FilterMessageSnippet("whom to tell").Len() == 1
+	})
+	if got := b.logged.FilterMessageSnippet("whom to tell").All()[0].ContextMap()["run"]; got != "some run" {
+		t.Errorf("the unreadable request is of run %q", got)
+	}
+	seen := map[any]map[string]any{}
+	for _, line := range b.logged.FilterMessageSnippet("panicked").All() {
+		seen[line.ContextMap()["endpoint"]] = line.ContextMap()
+	}
+	for endpoint, meta := range map[string]Meta{"each": each, "list": list} {
+		line := seen[endpoint]
+		_, item := line["ordinal"]
+		if line["run"] != meta.Run.String() || line["slice"] != meta.Slice.String() || item != (endpoint == "each") {
+			t.Errorf("%s: %v", endpoint, line)
+		}
+	}
+}
