@@ -3,14 +3,9 @@
 -- Running nodes are not to queue up behind this: better that it fails and is tried again.
 SET LOCAL lock_timeout = '2s';
 
--- Null until a node that knows these streams has looked at them: a node of the version before does not.
-ALTER TABLE pipe
-    ADD COLUMN stage_created timestamptz,
-    ADD COLUMN flow_created  timestamptz;
-
--- True for a piece of a chunk that was given up after too many deliveries, until some service has answered it: it may
--- be what kills its services. A constant default rewrites no row.
-ALTER TABLE work_slice ADD COLUMN suspect boolean NOT NULL DEFAULT false;
+-- Counts and lists of one run. Built first: however much is in quarantine, the tables that nodes work on are not held
+-- meanwhile.
+CREATE INDEX quarantine_run ON quarantine (run_id, id);
 
 -- Requests that no service could deal with, as they came. A row moves once: from waiting to requeued or dropped.
 -- reissued ones need nobody: their items went on by themselves, in slices of their own.
@@ -42,6 +37,8 @@ CREATE TABLE dead_letter (
 -- Lists and selections, newest first, of one state or endpoint.
 CREATE INDEX dead_letter_state ON dead_letter (state, id);
 CREATE INDEX dead_letter_endpoint ON dead_letter (endpoint, state, id);
+-- Counts of one run.
+CREATE INDEX dead_letter_run ON dead_letter (run_id, state) WHERE run_id IS NOT NULL;
 -- The outbox: what was requeued and is not known to be in the stream.
 CREATE INDEX dead_letter_unsent ON dead_letter (changed_at, id) WHERE state = 'requeued' AND sent_at IS NULL;
 
@@ -54,8 +51,16 @@ CREATE TABLE endpoint_setting (
     changed_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- Counts and lists of one run.
-CREATE INDEX quarantine_run ON quarantine (run_id, id);
+-- What nodes work on comes last, so that it is held for no longer than it takes.
+
+-- Null until a node that knows these streams has looked at them: a node of the version before does not.
+ALTER TABLE pipe
+    ADD COLUMN stage_created timestamptz,
+    ADD COLUMN flow_created  timestamptz;
+
+-- True for a piece of a chunk that was given up after too many deliveries, until some service has answered it: it may
+-- be what kills its services. A constant default rewrites no row.
+ALTER TABLE work_slice ADD COLUMN suspect boolean NOT NULL DEFAULT false;
 
 -- +goose Down
 DROP INDEX quarantine_run;

@@ -78,13 +78,19 @@ func (s *Store) Bury(ctx context.Context, letter DeadLetter) (isNew bool, err er
 	}
 	tag, err := s.pool.Exec(ctx, insertLetter, uuid.Must(uuid.NewV7()), letterKey(letter.MsgID), plain(letter.Endpoint),
 		plain(letter.Cause), plain(letter.Message), plain(letter.Mode), letter.Run, letter.Slice, letter.Root,
-		plain(letter.Stack), plain(letter.Origin), plain(letter.Service), max(letter.Deliveries, 0),
-		max(letter.Requeued, 0), max(letter.Items, 0), letter.State, headers, keptBody(&letter), nullTime(letter.At))
+		plain(letter.Stack), plain(letter.Origin), plain(letter.Service), counted(letter.Deliveries),
+		counted(letter.Requeued), counted(letter.Items), letter.State, headers, keptBody(&letter), nullTime(letter.At))
 	if err != nil {
 		return false, fmt.Errorf("bury letter %s: %w", letter.MsgID, err)
 	}
 	return tag.RowsAffected() == 1, nil
 }
+
+// maxCounted is as far as a letter's own counts are believed. It leaves room to count on.
+const maxCounted = 1 << 30
+
+// counted is a number that somebody else wrote, as PostgreSQL can hold it.
+func counted(n int) int { return min(max(n, 0), maxCounted) }
 
 // maxLetterKey bounds the message ids that are stored as they are: an index takes no more than some kilobytes.
 const maxLetterKey = 256

@@ -148,3 +148,27 @@ func TestDeadLettersInPages(t *testing.T) {
 		t.Errorf("%d letters of an endpoint that cannot be", len(got))
 	}
 }
+
+func TestRunCountsItsLetters(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 1)
+	var letters []workqueue.DeadLetter
+	for i := range 5 {
+		l := letter("of it "+strconv.Itoa(i), "accounts")
+		l.Run = &run
+		if i < 2 {
+			l.State = workqueue.LetterReissued
+		}
+		letters = append(letters, l)
+	}
+	ids := b.bury(append(letters, letter("of another", "accounts"))...)
+	refs := []string{ids[4].String()}
+	if _, err := b.store.Drop(t.Context(), workqueue.DeadSelection{Refs: refs}, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	view, err := b.store.Run(t.Context(), run)
+	if err != nil || view.DeadLetters != 2 || view.GivenUp != 2 {
+		t.Errorf("%d letters wait and %d requests were given up, %v; want 2 and 2", view.DeadLetters, view.GivenUp, err)
+	}
+}

@@ -32,6 +32,9 @@ func (s *Store) Quarantine(ctx context.Context, q Quarantined) error {
 		return fmt.Errorf("quarantine a message on %s: %w", q.Subject, err)
 	}
 	body := q.Body[:min(len(q.Body), maxQuarantinedBody)]
+	if body == nil { // of an empty message: not the same as none
+		body = []byte{}
+	}
 	_, err = s.pool.Exec(ctx, insertQuarantine, plain(q.Reason), plain(q.Detail), plain(q.Subject),
 		uuid.NullUUID{UUID: q.Run, Valid: q.Run != uuid.Nil}, uuid.NullUUID{UUID: q.Slice, Valid: q.Slice != uuid.Nil},
 		headers, body)

@@ -57,3 +57,15 @@ func TestQuarantineView(t *testing.T) {
 		t.Errorf("the run has %d quarantined messages, %v; want 4", view.Quarantined, err)
 	}
 }
+
+func TestQuarantineOfAnEmptyMessage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if err := b.store.Quarantine(t.Context(), workqueue.Quarantined{Reason: "json", Subject: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	page, err := b.store.QuarantinedMessages(t.Context(), workqueue.QuarantineFilter{})
+	if err != nil || len(page.Messages) != 1 || page.Messages[0].Size != 0 {
+		t.Errorf("%+v, %v; want one message of no bytes", page.Messages, err)
+	}
+}

@@ -2,6 +2,7 @@ package workqueue_test
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -233,5 +234,17 @@ func TestUnsentLettersAreBounded(t *testing.T) {
 	}
 	if len(slices.Compact(read)) != 4 {
 		t.Errorf("%d letters were read; want 4", len(read))
+	}
+}
+
+func TestRequeueOfALetterThatClaimsTheMost(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	odd := letter("odd", "accounts")
+	odd.Requeued, odd.Deliveries, odd.Items = math.MaxInt, math.MaxInt, math.MaxInt
+	b.bury(odd, letter("plain", "accounts"))
+	out, err := b.store.Requeue(t.Context(), workqueue.DeadSelection{All: true, Force: true}, "ann")
+	if err != nil || out.Requeued != 2 {
+		t.Errorf("%+v, %v; want both requeued", out, err)
 	}
 }

@@ -47,6 +47,8 @@ type RunView struct {
 	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"time to the end at this rate"`
 	Steps          []StepView        `json:"steps"`
 	Quarantined    int64             `json:"quarantined" doc:"messages about the run that could not be taken"`
+	DeadLetters    int64             `json:"dead_letters" doc:"of the run, that wait for somebody"`
+	GivenUp        int64             `json:"given_up" doc:"requests that were given up, and their items went on in others"`
 	At             time.Time         `json:"at" doc:"the database's clock when it looked"`
 }
 
@@ -115,11 +117,13 @@ LIMIT $3`
 
 const oneRun = runSummaries + `WHERE r.id = $1`
 
-// The messages are counted in quarantine_run.
+// The messages are counted in quarantine_run, the letters in dead_letter_run.
 const runExtras = `
 SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, clock_timestamp(),
     coalesce(extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at), 0)::float8,
-    (SELECT count(*) FROM quarantine q WHERE q.run_id = batchrun.id)
+    (SELECT count(*) FROM quarantine q WHERE q.run_id = batchrun.id),
+    (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'waiting'),
+    (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'reissued')
 FROM batchrun WHERE id = $1`
 
 // One range of work_block's primary key and one of work_slice_block for each step. remaining and mask are only taken
@@ -180,7 +184,7 @@ func (s *Store) Run(ctx context.Context, id RunID) (*RunView, error) {
 			return err
 		}
 		err = tx.QueryRow(ctx, runExtras, id).Scan(&view.IdempotencyKey, &view.Spec, &view.Params, &view.SealedAt,
-			&view.At, &view.Seconds, &view.Quarantined)
+			&view.At, &view.Seconds, &view.Quarantined, &view.DeadLetters, &view.GivenUp)
 		if err != nil {
 			return err
 		}

@@ -13,35 +13,23 @@ import (
 
 // warnings says what keeps a running run from going on, and what has gone astray of any run.
 func (s *Server) warnings(ctx context.Context, run *workqueue.RunView) []string {
-	return append(s.obstacles(ctx, run), s.strays(ctx, run)...)
+	return append(s.obstacles(ctx, run), strays(run)...)
 }
 
-// newestLetters is how far back strays looks: dead letters are few, or the newest say it all.
-const newestLetters = 100
-
 // strays tells of messages about a run that ended elsewhere.
-func (s *Server) strays(ctx context.Context, run *workqueue.RunView) []string {
+func strays(run *workqueue.RunView) []string {
 	var strays []string
 	if run.Quarantined > 0 {
 		strays = append(strays, fmt.Sprintf("%d messages about it could not be taken; see: %s --run %s",
 			run.Quarantined, seeQuarantine, run.ID))
 	}
-	letters, err := s.store.DeadLetters(ctx, workqueue.DeadFilter{Limit: newestLetters})
-	if err != nil {
-		return strays // an extra: the run is there all the same
+	if run.DeadLetters > 0 {
+		strays = append(strays, fmt.Sprintf("%d dead letters of it wait for somebody; see: %s", run.DeadLetters,
+			seeLetters))
 	}
-	states := map[workqueue.LetterState]int{}
-	for i := range letters.Letters {
-		if l := &letters.Letters[i]; l.Run != nil && *l.Run == run.ID {
-			states[l.State]++
-		}
-	}
-	if n := states[workqueue.LetterWaiting]; n > 0 {
-		strays = append(strays, fmt.Sprintf("%d dead letters of it wait for somebody; see: %s", n, seeLetters))
-	}
-	if n := states[workqueue.LetterReissued]; n > 0 {
+	if run.GivenUp > 0 {
 		strays = append(strays, fmt.Sprintf("%d requests of it were given up, and their items went on in smaller ones; "+
-			"see: %s", n, seeLetters))
+			"see: %s", run.GivenUp, seeLetters))
 	}
 	return strays
 }
