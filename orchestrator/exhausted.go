@@ -93,6 +93,9 @@ func (n *Node) giveUp(ctx context.Context, x exhaustion) error {
 	if err != nil {
 		return fmt.Errorf("read message %d: %w", x.Sequence, err)
 	}
+	if done, err := n.wasDelivered(ctx, x, msg); err != nil || !done {
+		return err
+	}
 	if err := n.bury(ctx, x, msg); err != nil {
 		return err
 	}
@@ -105,6 +108,26 @@ func (n *Node) giveUp(ctx context.Context, x exhaustion) error {
 	}
 	n.stats.exhausted.Add(1)
 	return nil
+}
+
+// wasDelivered reports whether an exhaustion can be true of a message: its own consumer has delivered it. Whoever may
+// publish can make an advisory up, and another consumer that somebody has put on the stream takes nothing from ours.
+func (n *Node) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) (bool, error) {
+	of := workConsumer
+	if x.Stream == endpoints.StreamStage {
+		of = stageConsumer
+	}
+	if msg.Time.After(x.Timestamp) || x.Consumer != of(msg.Subject) {
+		return false, nil
+	}
+	consumer, err := n.js.Consumer(ctx, x.Stream, x.Consumer)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrInvalidConsumerName) {
+		return false, nil // a new one will deliver it again
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at consumer %s: %w", x.Consumer, err)
+	}
+	return consumer.CachedInfo().Delivered.Stream >= x.Sequence, nil
 }
 
 const giveUpTimeout = 15 * time.Second

@@ -3,6 +3,7 @@ package orchestrator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -374,5 +375,33 @@ func TestAdvisoriesOfNothing(t *testing.T) {
 	if _, err := b.store.DeadLetter(t.Context(), "0000"); !errors.Is(err, workqueue.ErrNotFound) || len(b.letters(t)) > 0 {
 		t.Errorf("%d letters are buried", len(b.letters(t)))
 	}
+	l.wantOnce(t, run, 10)
+}
+
+// A request that nobody has taken yet is not taken away, whatever an advisory says of it.
+func TestAdvisoryOfALiveRequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.start(t, patient(), 10)
+	b.sent(t, run, 1)
+	for _, consumer := range []string{"statement", "debug", "", "a.b", "*"} {
+		body := fmt.Sprintf(`{"stream":"TRANCHE_WORK","consumer":%q,"stream_seq":1,"deliveries":9999999999,`+
+			`"timestamp":"2100-01-01T00:00:00Z"}`, consumer)
+		if err := b.nc.Publish("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.TRANCHE_WORK.x", []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	// The node sees to advisories in the order in which they come: the last one is true, and tells that it is done.
+	b.ask(t, nested(t, endpoints.Meta{Run: uuid.New(), Slice: uuid.New()}, "tranche.stage.statement.1.0.accounts"))
+	b.exhaust(t, endpoints.StreamWork, "accounts")
+	if letter := b.buried(t, 1)[0]; letter.Endpoint != "accounts" {
+		t.Errorf("a live request of %s is buried", letter.Endpoint)
+	}
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	b.wantSound(t, l, run, 10)
 	l.wantOnce(t, run, 10)
 }

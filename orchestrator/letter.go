@@ -52,6 +52,9 @@ func exhaustedLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg)
 	}
 	letter.Endpoint, letter.Cause, letter.Deliveries = endpoint, endpoints.CodeDeliveries, x.Deliveries
 	letter.Message = fmt.Sprintf("delivered %d times and never acknowledged", x.Deliveries)
+	if x.Deliveries < 1 { // somebody took the limit from its consumer
+		letter.Message = "delivered no more, and never acknowledged"
+	}
 	return letter
 }
 
