@@ -19,6 +19,12 @@ const (
 	maxChanged   = 5
 )
 
+// missingDelays is how long a reply rests, after each of its first deliveries, whose chunk cannot be found. Later, the
+// chunk has gone on.
+//
+//nolint:gochecknoglobals // a constant
+var missingDelays = [...]time.Duration{250 * time.Millisecond, time.Second, 3 * time.Second}
+
 // continuation is a reply that takes a chunk on to its next stage, from its delivery to its acknowledgement.
 type continuation struct {
 	flow   *flow
@@ -51,6 +57,10 @@ func (f *flow) deal(scope scope, id requestID, msg jetstream.Msg) (items int, to
 	started := time.Now()
 	items, err = c.take(scope.sending)
 	switch {
+	case errors.Is(err, errNoState) && !errors.Is(err, errDone) && c.origin.delivered() <= len(missingDelays):
+		// The server that was asked may be behind the one that took the state; so may be whoever writes it anew.
+		c.log.Debug("a reply came to a chunk that is not there; it is looked for again", zap.Error(err))
+		c.origin.handBack(missingDelays[c.origin.delivered()-1])
 	case errors.Is(err, errNoState):
 		f.stale.Add(1)
 		c.log.Debug("a reply came to a chunk that has gone on; it is dropped", zap.Error(err))
@@ -111,8 +121,8 @@ func (c *continuation) take(ctx context.Context) (items int, err error) {
 		return 0, nil
 	case c.origin.delivered() > c.deliveries():
 		c.log.Warn("a reply was delivered many times and its stage never ended; the chunk goes back as failed")
-		return 0, c.giveUp(newSlotError(CodeDeliveries, fmt.Sprintf("stage %d of flow %s was begun many times and never ended",
-			c.from.Stage, f.server.name), true))
+		return 0, c.giveUp(newSlotError(CodeDeliveries, fmt.Sprintf(
+			"stage %d of flow %s was begun many times and never ended", c.from.Stage, f.server.name), true))
 	}
 	return c.gather(ctx)
 }
@@ -144,7 +154,7 @@ func (c *continuation) fits() error {
 // gather waits for no reply: it either runs the stage, or leaves the reply where the last one will find it.
 func (c *continuation) gather(ctx context.Context) (items int, err error) {
 	f := c.flow
-	g := &gathering{store: &f.store, id: c.id, from: c.from,
+	g := &gathering{store: &f.store, turns: &f.turns, id: c.id, from: c.from,
 		limits: f.server.service.limits, crash: f.step}
 	replies, err := g.take(ctx, partName(c.origin.id), c.reply, c.msg)
 	c.parts = g.parts

@@ -24,8 +24,9 @@ type None struct{}
 // CodeUnanswered. When the whole chunk of a question failed, the failure speaks for its items here, too.
 //
 // A stage may run more than once. What it asks should follow from the items and their states alone: a stage that is
-// repeated repeats its questions under their old ids. An error, or a panic, of a stage speaks for all items that are not
-// answered; nothing is asked then. Timeout is how long one stage may take, and also how long a chunk may be suspended.
+// repeated repeats its questions under their old ids. An error, or a panic, of a stage speaks for all items that are
+// not answered; nothing is asked then. Timeout is how long one stage may take, and also how long a chunk may be
+// suspended.
 //
 // It fails when the name cannot be an endpoint's, has a handler already, an option is out of range, or there is no
 // stage.
@@ -85,14 +86,15 @@ func validRevision(name string) bool {
 
 // flow is what an endpoint in stages has beside an endpointServer.
 type flow struct {
-	server                     *endpointServer
-	stages                     int
-	open                       func(*flowWork) sheet
-	reopen                     func(*flowWork, *suspended) (sheet, error)
-	store                      flowStore
-	replies                    *puller // to what the flow has asked
-	recent                     *recent
-	stale, refused, duplicates atomic.Int64
+	server         *endpointServer
+	stages         int
+	open           func(*flowWork) sheet
+	reopen         func(*flowWork, *suspended) (sheet, error)
+	store          flowStore
+	replies        *puller // to what the flow has asked
+	recent         *recent
+	turns          turns
+	stale, refused atomic.Int64
 
 	// most is how many bytes a state may take: MaxState, or less in tests.
 	most int

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
@@ -40,9 +41,13 @@ type gatherPart struct {
 // maxConflicts is how often a change is tried again that others were ahead of.
 const maxConflicts = 64
 
+// longestConflict is how often the pauses in between double.
+const longestConflict = 6
+
 // gathering collects the replies to the requests of one suspended chunk.
 type gathering struct {
 	store  *flowStore
+	turns  *turns
 	id     flowID
 	from   *suspended
 	limits Limits
@@ -57,8 +62,13 @@ func (g *gathering) take(ctx context.Context, name string, reply stageReply, msg
 	if len(g.from.Requests) == 1 && part.ends(g.from.asked[0], len(part.Ordinals)) {
 		return []stageReply{reply}, nil
 	}
+	give, err := g.turns.take(ctx, g.id)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
 	parked := false
-	for range maxConflicts {
+	for conflict := range maxConflicts {
 		head, sequence, err := g.head(ctx)
 		if err != nil {
 			return nil, err
@@ -84,7 +94,7 @@ func (g *gathering) take(ctx context.Context, name string, reply stageReply, msg
 		}
 		switch {
 		case errors.Is(err, errOtherWriter):
-			if err := wait(ctx, time.Duration(1+sequence%7)*time.Millisecond); err != nil {
+			if err := wait(ctx, conflictPause(conflict)); err != nil {
 				return nil, err
 			}
 		case err != nil:
@@ -96,6 +106,11 @@ func (g *gathering) take(ctx context.Context, name string, reply stageReply, msg
 		}
 	}
 	return nil, fmt.Errorf("gather replies for %s: others were ahead %d times", g.id, maxConflicts)
+}
+
+// conflictPause is how long whoever was too late rests: a while that differs, and grows with those who are ahead.
+func conflictPause(conflict int) time.Duration {
+	return time.Millisecond + rand.N(time.Millisecond<<min(conflict, longestConflict))
 }
 
 // part describes a message. Slots that were not asked for, or stand twice, do not count.
