@@ -10,6 +10,9 @@
 //
 // Whoever needs an answer now, such as an HTTP handler, asks an endpoint with [Call] or [CallList] and waits.
 //
+// [HandleFlow] serves an endpoint in stages, each of which may ask other endpoints; the next one begins, on any instance,
+// when their answers are there.
+//
 // A node uses the other half: [RequestBuilder], [ParseReply], [EnsureStreams], [EnsureConsumer], [EnsureRecorder] and
 // [Discover].
 //

@@ -130,12 +130,12 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 	check(t, HandleFlow(svc, "flow", threeStagesOf(func(item *StageItem[number, square, memory, chunkMemory]) {
 		item.State.Trail = make([]int, 100)
 	})))
-	svc.endpoints[0].flow.patience = 100 * time.Millisecond
+	svc.endpoints[0].flow.patience = 500 * time.Millisecond
 	b.run(svc)
-	for range 20 {
+	for range 8 {
 		b.ask("flow", numbers(100))
 	}
-	for _, w := range b.collect(20) {
+	for _, w := range b.collect(8) {
 		if w.failure == nil && w.answered != 100 ||
 			w.failure != nil && (w.failure.Code != CodeFlowFull || !w.failure.Retry || w.answered > 1) {
 			t.Errorf("answered %d, failure %v", w.answered, w.failure)
@@ -151,7 +151,9 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 }
 
 // threeStagesOf is threeStages with something done to each item before it asks.
-func threeStagesOf(change func(*StageItem[number, square, memory, chunkMemory])) []func(context.Context, *numberStage) error {
+func threeStagesOf(
+	change func(*StageItem[number, square, memory, chunkMemory]),
+) []func(context.Context, *numberStage) error {
 	stages := threeStagesOfAny()
 	first := stages[0]
 	stages[0] = func(ctx context.Context, s *numberStage) error {

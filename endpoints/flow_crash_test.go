@@ -73,7 +73,8 @@ func checkJoined(t *testing.T, what string, w *whole, items int) {
 // shortAckWait makes the consumers of a flow with an AckWait that tests can wait for.
 func (b *bundle) shortAckWait(endpoint string) {
 	b.t.Helper()
-	for stream, subject := range map[string]string{StreamWork: WorkSubject(endpoint), StreamStage: StageSubjects(endpoint)} {
+	subjects := map[string]string{StreamWork: WorkSubject(endpoint), StreamStage: StageSubjects(endpoint)}
+	for stream, subject := range subjects {
 		config := consumerConfig(ConsumerName(endpoint), subject)
 		config.AckWait = 250 * time.Millisecond
 		_, err := b.js.CreateOrUpdateConsumer(b.ctx, stream, config)

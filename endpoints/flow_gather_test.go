@@ -71,7 +71,9 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
 		meta := b.ask("flow", numbers(12))
 		var messages []*nats.Msg
-		for endpoint, write := range map[string]string{"double": `{"i":%d,"d":{"n":%d}}`, "square": `{"i":%d,"d":{"square":%d}}`} {
+		for endpoint, write := range map[string]string{
+			"double": `{"i":%d,"d":{"n":%d}}`, "square": `{"i":%d,"d":{"square":%d}}`,
+		} {
 			request := b.requestFor(endpoint)
 			var slots []string
 			for _, i := range random.Perm(12) {

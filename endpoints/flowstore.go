@@ -95,7 +95,9 @@ type stored struct {
 }
 
 // lag is how long a message is looked for that must be there: the replica that answers may be behind.
-var lag = [...]time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 75 * time.Millisecond} //nolint:gochecknoglobals // constant
+//
+//nolint:gochecknoglobals // a constant
+var lag = [...]time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 75 * time.Millisecond}
 
 // read puts a state together. errNoState means that there is none, or not a whole one.
 func (s *flowStore) read(ctx context.Context, id flowID) (*stored, error) {

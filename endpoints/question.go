@@ -136,8 +136,9 @@ func (q *questioner) close(asked *asked) {
 }
 
 func (q *questioner) tooLarge(asked *asked, item *flowItem, size int) {
-	item.giveUp(newSlotError(CodeQueryTooLarge, fmt.Sprintf("the question to %s takes %d bytes, which does not fit a "+
-		"message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is", asked.name, size), false))
+	item.giveUp(newSlotError(CodeQueryTooLarge, fmt.Sprintf("the question to %s takes %d bytes, which does not fit "+
+		"a message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is",
+		asked.name, size), false))
 }
 
 // label is what tells two targets of one endpoint apart.

@@ -42,7 +42,8 @@ func newStage[In, Out, State, Shared any](
 	w *flowWork, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error,
 ) *Stage[In, Out, State, Shared] {
 	raw := w.job.request.items
-	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers, all: make([]StageItem[In, Out, State, Shared], len(raw))}
+	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers,
+		all: make([]StageItem[In, Out, State, Shared], len(raw))}
 	w.here = make([]*flowItem, 0, len(raw))
 	for n := range raw {
 		item := s.add(n, raw[n].ordinal, raw[n].key)

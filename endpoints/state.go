@@ -102,8 +102,8 @@ func (i *suspendedItem) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// decodeSuspended reads what encode wrote, and holds it to what the stages rely on: it comes from a stream. States alias
-// the body.
+// decodeSuspended reads what encode wrote, and holds it to what the stages rely on: it comes from a stream. States
+// alias the body.
 func decodeSuspended(body []byte, limits Limits) (*suspended, error) {
 	limits = limits.withDefaults()
 	s := &suspended{}

@@ -21,6 +21,22 @@ func TestFlowIDsCarryTheRequest(t *testing.T) {
 	}
 }
 
+func TestStackNamesOneOfSeveralQuestions(t *testing.T) {
+	t.Parallel()
+	s := Stack("").pushAs("transfer", 1, "debit").pushAs("ledger", 2, "")
+	if s != "transfer:1:debit,ledger:2" {
+		t.Errorf("got %q", s)
+	}
+	if got, err := ParseStack(string(s)); err != nil || got != s {
+		t.Errorf("%q is read as %q, %v", s, got, err)
+	}
+	for _, bad := range []string{"a:1:", "a:1:b:c", "a:1:b.c", "a::b"} {
+		if got, err := ParseStack(bad); err == nil {
+			t.Errorf("%q is taken for %q", bad, got)
+		}
+	}
+}
+
 func goodState() *suspended {
 	return &suspended{Version: stateVersion, Revision: "r", Stages: 3, Stage: 1, Params: map[string]string{"year": "2026"},
 		Total: 5, Answered: 2, Failure: &suspendedError{"db_down", "no", true},
@@ -70,7 +86,8 @@ func FuzzDecodeSuspended(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(body)
-	f.Add([]byte(`{"version":1,"stages":2,"stage":1,"total":1,"requests":[{"target":"a","endpoint":"a"}],"items":[{"i":0}]}`))
+	f.Add([]byte(`{"version":1,"stages":2,"stage":1,"total":1,"items":[{"i":0}],` +
+		`"requests":[{"target":"a","endpoint":"a"}]}`))
 	f.Add([]byte(strings.Repeat("[", 1000)))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		s, err := decodeSuspended(body, Limits{})

@@ -40,11 +40,14 @@ type EndpointStats struct {
 	InFlight    int // chunks held: at work, or waiting their turn
 	Concurrency int
 	Stages      int // of a flow; otherwise 0
-	State       State
-	Reason      string        // of StateWaiting, or what is denied to one that listens all the same
-	Rate        float64       // items a second, in the last minute
-	P50, P99    time.Duration // an item, in the last minute: the time of its chunk divided by the chunk's items
-	AvgPerItem  time.Duration // since Run
+	// Stale counts replies to a flow whose chunk had gone on, Refused those that nobody waited for, or not from there.
+	Stale, Refused int64
+
+	State      State
+	Reason     string        // of StateWaiting, or what is denied to one that listens all the same
+	Rate       float64       // items a second, in the last minute
+	P50, P99   time.Duration // an item, in the last minute: the time of its chunk divided by the chunk's items
+	AvgPerItem time.Duration // since Run
 }
 
 // stats counts what an endpoint has done since Run.
@@ -97,7 +100,7 @@ func (e *endpointServer) snapshot() EndpointStats {
 		InFlight: e.held(), Concurrency: e.slots.len(), Rate: pace.rate, P50: pace.p50, P99: pace.p99,
 	}
 	if e.flow != nil {
-		all.Stages = e.flow.stages
+		all.Stages, all.Stale, all.Refused = e.flow.stages, e.flow.stale.Load(), e.flow.refused.Load()
 	}
 	if all.Items > 0 {
 		all.AvgPerItem = time.Duration(e.stats.busy.Load() / all.Items)

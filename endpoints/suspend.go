@@ -64,7 +64,7 @@ func (w *flowWork) state(questions []question) (body []byte, failure *SlotError)
 	body, err := s.encode()
 	switch {
 	case err != nil:
-		return nil, newSlotError(CodeBadState, fmt.Sprintf("the state of stage %d cannot be written: %v", s.Stage, err), false)
+		return nil, newSlotError(CodeBadState, fmt.Sprintf("the chunk's state cannot be written: %v", err), false)
 	case len(body) > w.flow.most:
 		return nil, w.tooMuch(fmt.Sprintf("the states of the chunk's %d items take %d bytes", len(s.Items), len(body)))
 	}
@@ -75,8 +75,8 @@ func (w *flowWork) state(questions []question) (body []byte, failure *SlotError)
 
 // tooMuchState is not retryable: a node then takes the chunk apart at once, until its pieces fit.
 func (w *flowWork) tooMuch(what string) *SlotError {
-	return newSlotError(CodeStateTooLarge, fmt.Sprintf("%s, and a flow keeps at most %d bytes between stages; keep less, use "+
-		"smaller chunks, or store the data elsewhere and keep where it is", what, w.flow.most), false)
+	return newSlotError(CodeStateTooLarge, fmt.Sprintf("%s, and a flow keeps at most %d bytes between stages; keep less, "+
+		"use smaller chunks, or store the data elsewhere and keep where it is", what, w.flow.most), false)
 }
 
 // snapshot collects what the next stage needs. Items that alone are too much are failed. Called with answers.mu held.

@@ -46,7 +46,8 @@ func (t Target[Query, Answer]) KeepErrors() Target[Query, Answer] {
 }
 
 // Ask asks the endpoint for an item. The request goes out when the stage has ended. An item may ask several targets in
-// one stage; the next stage begins when all have answered. A second question to the same target for one item is dropped.
+// one stage; the next stage begins when all have answered. A second question to the same target for one item is
+// dropped.
 //
 // A query that cannot be written as JSON fails the item, and so does one in the last stage (CodeNoNextStage), or where
 // MaxStack endpoints wait for one another already (CodeStackTooDeep).
