@@ -142,7 +142,7 @@ func (w *flowWork) reject(item *flowItem, e *SlotError) {
 // askedOf returns what is asked of a target in this stage. Called with answers.mu held.
 func (w *flowWork) askedOf(name, endpoint string, keep bool) *asked {
 	for _, a := range w.asked {
-		if a.name == name {
+		if a.is(name, endpoint, keep) {
 			return a
 		}
 	}

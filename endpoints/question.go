@@ -26,7 +26,10 @@ func (w *flowWork) questions() ([]question, *SlotError) {
 	if failure := q.begin(); failure != nil {
 		return nil, failure
 	}
+	// A stage that is repeated may ask in another order, and must still make the same requests.
+	slices.SortFunc(w.asked, (*asked).compare)
 	for _, asked := range w.asked {
+		slices.SortFunc(asked.items, func(a, b askedItem) int { return a.item.at - b.item.at })
 		if failure := q.ask(asked); failure != nil {
 			return nil, failure
 		}

@@ -52,6 +52,16 @@ type flowAnswer struct {
 // goes reports whether the item goes on to the next stage.
 func (i *flowItem) goes() bool { return !i.answered && (i.next || len(i.asks) > 0) }
 
+// asksOf returns what the item asks under a name in this stage, if anything. Called with answers.mu held.
+func (i *flowItem) asksOf(name string) *asked {
+	for _, asked := range i.asks {
+		if asked.name == name {
+			return asked
+		}
+	}
+	return nil
+}
+
 // answer returns the answer of a target, if the stage before has asked it for the item.
 func (i *flowItem) answer(target string) (slot Slot, asked bool) {
 	for n := range i.answers {

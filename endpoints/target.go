@@ -2,10 +2,10 @@ package endpoints
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"go.uber.org/zap"
@@ -59,12 +59,16 @@ func (t Target[Query, Answer]) Ask(item Flowing, query Query) {
 	if !i.open("asked") || !i.hasNext() || !i.work.deepEnough(i) {
 		return
 	}
-	asked := i.work.askedOf(t.name, t.endpoint, t.keep)
-	if slices.Contains(i.asks, asked) {
+	if before := i.asksOf(t.name); before != nil && before.endpoint != t.endpoint {
+		i.giveUp(newSlotError(CodeBadQuery, fmt.Sprintf("the item asks both endpoint %s and endpoint %s under the name %s; "+
+			"give one target another name, by As", before.endpoint, t.endpoint, t.name), false))
+		return
+	} else if before != nil {
 		i.work.job.log.Warn("an item asked a target twice in one stage; the first question stands",
 			zap.Int("ordinal", i.ordinal), zap.String("target", t.name))
 		return
 	}
+	asked := i.work.askedOf(t.name, t.endpoint, t.keep)
 	start := asked.queries.Len()
 	if err := encodeQuery(&asked.queries, &query); err != nil {
 		asked.queries.Truncate(start)
@@ -144,6 +148,22 @@ type asked struct {
 	keep           bool
 	queries        bytes.Buffer
 	items          []askedItem
+}
+
+// is reports whether a is what was asked of a target.
+func (a *asked) is(name, endpoint string, keep bool) bool {
+	return a.name == name && a.endpoint == endpoint && a.keep == keep
+}
+
+// compare orders targets, of whatever kind.
+func (a *asked) compare(b *asked) int {
+	keeps := func(keep bool) int {
+		if keep {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.endpoint, b.endpoint), keeps(a.keep)-keeps(b.keep))
 }
 
 type askedItem struct {
