@@ -39,7 +39,8 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	children := map[string]func(context.Context) error{"node": runNode, "service": runService}
+	children := map[string]func(context.Context) error{"node": runNode, "service": runService, "flow": runFlow,
+		"accounts": runCallee("accounts"), "prices": runCallee("prices")}
 	child, isChild := children[os.Getenv(roleVariable)]
 	if !isChild {
 		testenv.Main(m)
