@@ -96,6 +96,13 @@ func (j *journal) of(slice string) []*message {
 	return found
 }
 
+// look calls f with the journal locked.
+func (j *journal) look(f func() bool) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return f()
+}
+
 // settled returns the first acknowledgement of a request that lets it go. The journal is locked.
 func (j *journal) settled(sequence uint64) (acknowledgement, bool) {
 	for _, ack := range j.acks {

@@ -88,7 +88,7 @@ func (n *node) answer(ctx context.Context, r *request, without int) (*answer, er
 	err := n.journal.until(ctx, func() bool {
 		return update() || a.final() >= 0 || len(a.slots()) >= len(r.items)
 	})
-	for err == nil && !update() {
+	for err == nil && !n.journal.look(update) {
 		had := len(a.messages)
 		longer, cancel := context.WithTimeout(ctx, grace)
 		err = n.journal.until(longer, func() bool { return update() || len(a.messages) > had })
