@@ -24,8 +24,8 @@ const (
 )
 
 // takeCare does, while this node leads, what nobody waits for and what may take its time: it makes the consumers of
-// services that may not make their own, brings the settings of endpoints to their consumers, and removes messages that
-// are delivered no more.
+// services that may not make their own, brings the limit of deliveries and the settings of endpoints to their consumers,
+// and removes messages that are delivered no more.
 func (n *Node) takeCare(ctx context.Context) {
 	tick := time.NewTicker(n.cfg.CareInterval)
 	defer tick.Stop()
@@ -58,7 +58,7 @@ func (n *Node) careOnce(ctx context.Context, sweep *exhaustedSweep, discover boo
 	if err != nil {
 		return err
 	}
-	err = n.applySettings(timed, work)
+	err = errors.Join(n.limitDeliveries(timed, work, stage), n.applySettings(timed, work))
 	if discover {
 		err = errors.Join(err, n.ensureListeners(timed, work, stage))
 	}
@@ -107,6 +107,24 @@ func (n *Node) ensureListeners(ctx context.Context, work, stage consumersOf) err
 // mayMake reports whether a consumer is missing and there is room for it.
 func mayMake(of consumersOf, endpoint string) bool {
 	return of.consumers[endpoint] == nil && len(of.consumers) < maxMadeConsumers
+}
+
+// limitDeliveries brings back consumers without our limit of deliveries: a node of a version that knew of none makes
+// them so whenever it meets an endpoint, beside this one in a rolling upgrade too.
+func (n *Node) limitDeliveries(ctx context.Context, work, stage consumersOf) (failed error) {
+	for name, info := range work.consumers {
+		if info.Config.MaxDeliver != endpoints.MaxDeliver {
+			n.endpoints.forget(name) // what was known of it holds no more
+			_, err := n.ensureEndpoint(ctx, name)
+			failed = errors.Join(failed, err)
+		}
+	}
+	for name, info := range stage.consumers {
+		if info.Config.MaxDeliver != endpoints.MaxDeliver {
+			failed = errors.Join(failed, endpoints.EnsureStageConsumer(ctx, n.js, name))
+		}
+	}
+	return failed
 }
 
 // applySettings brings what operators have set to the consumers, where the services look.

@@ -111,3 +111,43 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 		t.Errorf("the consumer is %+v", config)
 	}
 }
+
+// A node of the version before knows no limit of deliveries and no settings, and takes both from a consumer.
+func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js := b.js(t)
+	set := workqueue.EndpointSetting{Endpoint: "statement", Concurrency: 3}
+	if err := b.node.SetEndpoint(t.Context(), set, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	run := b.start(t, patient(), 100)
+	b.sent(t, run, 1)
+	if err := endpoints.EnsureStageConsumer(t.Context(), js, "statement"); err != nil {
+		t.Fatal(err)
+	}
+	for _, stream := range []string{endpoints.StreamWork, endpoints.StreamStage} {
+		consumer, err := js.Consumer(t.Context(), stream, "statement")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := consumer.CachedInfo().Config
+		config.MaxDeliver, config.Metadata = -1, nil
+		if _, err := js.UpdateConsumer(t.Context(), stream, config); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the consumer on "+stream+" is as it was", func() bool {
+			consumer, err := js.Consumer(t.Context(), stream, "statement")
+			if err != nil {
+				return false
+			}
+			info := consumer.CachedInfo()
+			return info.Config.MaxDeliver == endpoints.MaxDeliver &&
+				(stream == endpoints.StreamStage || endpoints.SettingsOf(info).Concurrency == 3)
+		})
+	}
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	b.wantSound(t, l, run, 100)
+	l.wantOnce(t, run, 100)
+}
