@@ -1,5 +1,5 @@
-// Package endpoints is Tranche's wire protocol and the SDK for services that speak it. docs/services.md is a guide to it;
-// docs/protocol.md describes the same protocol for other languages.
+// Package endpoints is Tranche's wire protocol and the SDK for services that speak it. docs/services.md is a guide to
+// it; docs/protocol.md describes the same protocol for other languages.
 //
 // A service registers handlers on a [Service] and then runs it:
 //
@@ -12,8 +12,8 @@
 //
 // Whoever needs an answer now, such as an HTTP handler, asks an endpoint with [Call] or [CallList] and waits.
 //
-// A [Wrapper] is called around handlers: for transactions (package pginbox), spans (package oteltrace), counters. Package
-// endpointstest runs a service in a unit test. This package imports none of them.
+// A [Wrapper] is called around handlers: for transactions (package pginbox), spans (package oteltrace), counters.
+// Package endpointstest runs a service in a unit test. This package imports none of them.
 //
 // A node uses the other half: [RequestBuilder], [ParseReply], [ParseDeadLetter], [EnsureStreams], [EnsureConsumer],
 // [EnsureStageConsumer], [EnsureRecorder], [EnsureCollector] and [Discover].
@@ -21,13 +21,13 @@
 // # Guarantees
 //
 // Execution is at least once: a chunk is acknowledged only after JetStream has acknowledged every message of its reply,
-// so a service that dies in between does the chunk again. So it is with each stage of a flow: what it sends has ids that
-// follow from the request, and a stage that is repeated repeats them. A handler that must not do its work twice uses
-// [ItemInfo.IdempotencyKey]. An item that a handler forgets is left out of the reply, which means "unknown: try again";
-// it is never taken for a success. A panic or an error costs an item or a chunk, not the service.
+// so a service that dies in between does the chunk again. So it is with each stage of a flow: what it sends has ids
+// that follow from the request, and a stage that is repeated repeats them. A handler that must not do its work twice
+// uses [ItemInfo.IdempotencyKey]. An item that a handler forgets is left out of the reply, which means "unknown: try
+// again"; it is never taken for a success. A panic or an error costs an item or a chunk, not the service.
 //
-// A request that was delivered again and again is run alone in its process, and given up when the process does not survive
-// that: it goes back to whoever asked as [CodeDeliveries]. A request of [ModeSingle] whose error its handler did not
+// A request that was delivered again and again is run alone in its process, and given up when the process does not
+// survive that: it goes back to whoever asked as [CodeDeliveries]. A request of [ModeSingle] whose error its handler did not
 // decide is kept as a [DeadLetter]. When NATS restarts, or its streams vanish, a running service finds its way back by
 // itself; so it does when a permission that was missing ([PermissionError]) is granted.
 //
