@@ -27,8 +27,8 @@ func (b *bundle) js(t *testing.T) jetstream.JetStream {
 	return js
 }
 
-// exhaust takes the first message of a consumer and gives it back until the server delivers it no more, as a service does
-// that dies of it again and again.
+// exhaust takes the first message of a consumer and gives it back until the server delivers it no more, as a service
+// does that dies of it again and again.
 func (b *bundle) exhaust(t *testing.T, stream, name string) {
 	t.Helper()
 	consumer, err := b.js(t).Consumer(t.Context(), stream, name)
@@ -273,7 +273,9 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	// The flow suspends the chunk, and its nested request is the sixth of its stage.
 	asked := uuid.New()
 	asked[14], asked[15] = asked[14]&^0x1f, 5
-	state := &nats.Msg{Subject: endpoints.FlowStateSubject("statement", asked), Header: request.Headers(), Data: []byte(`{}`)}
+	state := &nats.Msg{
+		Subject: endpoints.FlowStateSubject("statement", asked), Header: request.Headers(), Data: []byte(`{}`),
+	}
 	state.Header.Del(endpoints.HeaderMsgID)
 	state.Header.Set("Tranche-Flow-Answered", "1") // one item needed nobody else, and its slot is on its way
 	answer := nested(t, endpoints.Meta{Run: uuid.UUID(run), Slice: asked}, "")
@@ -404,4 +406,70 @@ func TestAdvisoryOfALiveRequest(t *testing.T) {
 	b.serve(t, "statement", l.handle)
 	b.wantSound(t, l, run, 10)
 	l.wantOnce(t, run, 10)
+}
+
+// Requests that are handed back, wait while their consumer is paused, or meet a consumer that is made anew, are not done
+// with, however often the leader looks.
+func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
+	t.Parallel()
+	pool, ns := testenv.Pool(t), testenv.NATS(t)
+	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	cfg := testConfig(t)
+	cfg.CareInterval = time.Millisecond
+	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
+	req := patient()
+	req.Steps[0].Chunk = 5
+	run := b.start(t, req, 2000)
+	b.sent(t, run, req.Steps[0].InFlight)
+	js := b.js(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for round := 0; ctx.Err() == nil; round++ {
+		consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, "statement")
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			continue // the leader is about to make it, or the service
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch, err := consumer.FetchNoWait(1 + round%7)
+		if err != nil {
+			continue
+		}
+		for msg := range batch.Messages() {
+			switch round % 3 {
+			case 0:
+				err = msg.Nak()
+			case 1:
+				err = msg.NakWithDelay(time.Millisecond)
+			default:
+				err = msg.InProgress()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		switch round % 10 {
+		case 4:
+			_, err = js.PauseConsumer(t.Context(), endpoints.StreamWork, "statement", time.Now().Add(20*time.Millisecond))
+		case 9: // a request is never delivered so often that the server would give it up
+			err = js.DeleteConsumer(t.Context(), endpoints.StreamWork, "statement")
+			if err == nil {
+				err = endpoints.EnsureConsumer(t.Context(), js, "statement", endpoints.ConsumerSettings{})
+			}
+		}
+		if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			t.Fatal(err)
+		}
+	}
+	if n := b.node.Stats().Exhausted; n != 0 || len(b.letters(t)) != 0 {
+		t.Errorf("%d messages were removed", n)
+	}
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	b.wantSound(t, l, run, 2000)
+	l.wantOnce(t, run, 2000)
+	if n := b.node.Stats().Exhausted; n != 0 || len(b.letters(t)) != 0 {
+		t.Errorf("%d messages were removed", n)
+	}
 }

@@ -1,7 +1,9 @@
 package orchestrator_test
 
 import (
+	"context"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,10 +46,7 @@ func TestDeadLettersAreCollected(t *testing.T) {
 	b.startNode(t)
 	good := dead(t, uuid.New())
 	again := dead(t, uuid.New())
-	again.Header = nats.Header{}
-	for name, values := range good.Header {
-		again.Header[name] = values
-	}
+	again.Header = maps.Clone(good.Header)
 	again.Header.Set(endpoints.HeaderRequeued, "1") // the same letter, after the window in which JetStream knows its id
 	b.publish(t, good)
 	b.buried(t, 1)
@@ -154,7 +153,8 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 	b.buried(t, 1)
 	b.publish(t, dead(t, uuid.New()))
 	b.buried(t, 2)
-	if out, err := b.node.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "ann"); err != nil || out.Requeued != 2 {
+	out, err := b.node.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "ann")
+	if err != nil || out.Requeued != 2 {
 		t.Fatalf("requeued %+v, %v", out, err)
 	}
 	b.take(t, "accounts")
@@ -189,5 +189,40 @@ func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
 	b.drained(t, endpoints.StreamDead)
 	if took := time.Since(begun); took > 20*time.Second {
 		t.Errorf("it took %s", took)
+	}
+}
+
+// The same with a service that really dies of it: the count goes with the request, and force counts on.
+func TestRequeueLoopsOfAServiceAreStopped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var runs atomic.Int64
+	b.serve(t, "accounts", func(context.Context, *endpoints.Chunk[account, statement]) error {
+		runs.Add(1)
+		panic("always")
+	})
+	meta := endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: endpoints.ModeSingle, Deliveries: 1}
+	b.ask(t, nested(t, meta, "tranche.call.edge.token.accounts"))
+	for round := range workqueue.MaxRequeues + 2 {
+		letter := b.buried(t, round+1)[0]
+		if letter.Requeued != round || letter.Cause != endpoints.CodePanic || letter.State != workqueue.LetterWaiting {
+			t.Fatalf("in round %d the letter is %+v", round, letter)
+		}
+		sel := workqueue.DeadSelection{All: true}
+		out, err := b.node.Requeue(t.Context(), sel, "ann")
+		if round >= workqueue.MaxRequeues {
+			if err != nil || out.Requeued != 0 || out.RefusedTotal != 1 {
+				t.Fatalf("round %d: %+v, %v", round, out, err)
+			}
+			sel.Force = true
+			out, err = b.node.Requeue(t.Context(), sel, "ann")
+		}
+		if err != nil || out.Requeued != 1 {
+			t.Fatalf("round %d: %+v, %v", round, out, err)
+		}
+	}
+	b.buried(t, workqueue.MaxRequeues+3)
+	if n := runs.Load(); n != workqueue.MaxRequeues+3 {
+		t.Errorf("the handler ran %d times", n)
 	}
 }
