@@ -27,9 +27,9 @@
 // again"; it is never taken for a success. A panic or an error costs an item or a chunk, not the service.
 //
 // A request that was delivered again and again is run alone in its process, and given up when the process does not
-// survive that: it goes back to whoever asked as [CodeDeliveries]. A request of [ModeSingle] whose error its handler did not
-// decide is kept as a [DeadLetter]. When NATS restarts, or its streams vanish, a running service finds its way back by
-// itself; so it does when a permission that was missing ([PermissionError]) is granted.
+// survive that: it goes back to whoever asked as [CodeDeliveries]. A request of [ModeSingle] whose error its handler
+// did not decide is kept as a [DeadLetter]. When NATS restarts, or its streams vanish, a running service finds its way
+// back by itself; so it does when a permission that was missing ([PermissionError]) is granted.
 //
 // What comes from strangers (requests, replies, states of flows, dead letters) is read with bounds on depth, count and
 // decompressed size, never panics, and says what is wrong with it in a [MalformedError].
