@@ -2,6 +2,7 @@ package orchestrator_test
 
 import (
 	"context"
+	"maps"
 	"strconv"
 	"sync/atomic"
 	"testing"
