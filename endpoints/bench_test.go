@@ -129,7 +129,7 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 			b.Fatal("not all was answered")
 		}
 		buffers.Put(j.answers.buf)
-		e.stats.add(benchChunk, j.answers.errors, time.Since(j.started))
+		e.stats.add(benchChunk, benchChunk, j.answers.errors, time.Since(j.started))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/item")
 }

@@ -116,8 +116,7 @@ func (c *continuation) take(ctx context.Context) (items int, err error) {
 	switch {
 	case err != nil:
 		return 0, c.changed(err)
-	case c.fits() != nil:
-		c.refuse(c.fits())
+	case c.refused():
 		return 0, nil
 	case c.origin.delivered() > c.deliveries():
 		c.log.Warn("a reply was delivered many times and its stage never ended; the chunk goes back as failed")
@@ -134,6 +133,15 @@ func (f *flow) continues(s *suspended) error {
 			s.Stages, s.Revision, f.stages, f.server.options.revision)
 	}
 	return nil
+}
+
+// refused refuses the reply unless it fits.
+func (c *continuation) refused() bool {
+	why := c.fits()
+	if why != nil {
+		c.refuse(why)
+	}
+	return why != nil
 }
 
 // fits reports whether the reply is one that the chunk waits for, from the endpoint that was asked.
@@ -228,7 +236,11 @@ func (c *continuation) run(replies []stageReply) (done bool, err error) {
 	if !c.settle(j, failure) {
 		return false, nil
 	}
-	c.flow.server.stats.add(len(c.from.Items), j.answers.errors, time.Since(j.started))
+	answered := len(c.from.Items)
+	if j.answers.unfinished {
+		answered = total - c.from.Answered
+	}
+	c.flow.server.stats.add(len(c.from.Items), answered, j.answers.errors, time.Since(j.started))
 	return true, nil
 }
 

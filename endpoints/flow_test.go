@@ -129,6 +129,10 @@ func TestFlowTakesAChunkThroughThreeStages(t *testing.T) {
 	checkThreeStages(t, b.reply("flow", numbers(500)), 500)
 	b.nothingLeft()
 	check(t, stop())
+	// The item that failed on the way counts once, and so does each of the others.
+	if s := svc.Stats()[0]; s.Chunks != 3 || s.Items != 500 || s.Errors != 1 {
+		t.Errorf("stats: %d chunks, %d items, %d errors", s.Chunks, s.Items, s.Errors)
+	}
 }
 
 func TestFlowsAskFlowsThreeDeep(t *testing.T) {

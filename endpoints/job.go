@@ -137,7 +137,11 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 	} else {
 		e.settle(j, failure, nil)
 	}
-	e.stats.add(len(j.request.items), j.answers.errors, time.Since(j.started))
+	answered := len(j.request.items)
+	if j.answers.unfinished { // the first stage of a flow
+		answered = total
+	}
+	e.stats.add(len(j.request.items), answered, j.answers.errors, time.Since(j.started))
 	return true
 }
 

@@ -28,19 +28,20 @@ type latency struct {
 
 // window counts what ended within one latencyWindow.
 type window struct {
-	number  int64 // which one it is, from start
-	items   int64
-	buckets [latencyBuckets]int64
+	number   int64 // which one it is, from start
+	items    int64 // that were worked on
+	answered int64
+	buckets  [latencyBuckets]int64
 }
 
 // pace is what latency knows of the last minute.
 type pace struct {
-	rate     float64 // items a second
+	rate     float64 // items a second that were answered
 	p50, p99 time.Duration
 }
 
-// add counts the items of a chunk that took so long in all.
-func (l *latency) add(now time.Time, items int, took time.Duration) {
+// add counts the items of a chunk that took so long in all, and those of them that were answered by that.
+func (l *latency) add(now time.Time, items, answered int, took time.Duration) {
 	if items <= 0 {
 		return
 	}
@@ -55,6 +56,7 @@ func (l *latency) add(now time.Time, items int, took time.Duration) {
 		*w = window{number: number}
 	}
 	w.items += int64(items)
+	w.answered += int64(answered)
 	w.buckets[bucketOf(took/time.Duration(items))] += int64(items)
 }
 
@@ -76,6 +78,7 @@ func (l *latency) pace(now time.Time) pace {
 			continue
 		}
 		sum.items += w.items
+		sum.answered += w.answered
 		for b, n := range w.buckets {
 			sum.buckets[b] += n
 		}
@@ -86,7 +89,7 @@ func (l *latency) pace(now time.Time) pace {
 	oldest := l.start.Add(time.Duration(max(0, newest-latencyWindows+1)) * latencyWindow)
 	// An instance that has just begun has no rate worth the name: count it by the second at least.
 	span := max(now.Sub(oldest), time.Second)
-	return pace{rate: float64(sum.items) / span.Seconds(), p50: sum.quantile(50), p99: sum.quantile(99)}
+	return pace{rate: float64(sum.answered) / span.Seconds(), p50: sum.quantile(50), p99: sum.quantile(99)}
 }
 
 // quantile returns what so many per cent of the items did not pass.

@@ -38,15 +38,15 @@ func TestLatencyKnowsTheLastMinute(t *testing.T) {
 	}
 	for i := range 30 { // 98 % take 1 ms, 2 % take 1 s
 		at := start.Add(time.Duration(i) * time.Second)
-		l.add(at, 98, 98*time.Millisecond)
-		l.add(at, 2, 2*time.Second)
+		l.add(at, 98, 98, 98*time.Millisecond)
+		l.add(at, 2, 2, 2*time.Second)
 	}
 	p := l.pace(start.Add(30 * time.Second))
 	if !near(p.p50, time.Millisecond) || !near(p.p99, time.Second) || p.rate < 95 || p.rate > 105 {
 		t.Errorf("after 30 s: %+v", p)
 	}
 	for i := range 90 { // then all is quicker
-		l.add(start.Add(30*time.Second+time.Duration(i)*time.Second), 10, time.Millisecond)
+		l.add(start.Add(30*time.Second+time.Duration(i)*time.Second), 10, 10, time.Millisecond)
 	}
 	p = l.pace(start.Add(120 * time.Second))
 	if !near(p.p50, 100*time.Microsecond) || !near(p.p99, 100*time.Microsecond) || p.rate < 9 || p.rate > 11 {
@@ -61,6 +61,6 @@ func BenchmarkLatency(b *testing.B) {
 	var l latency
 	now := time.Now()
 	for b.Loop() {
-		l.add(now, 500, time.Millisecond)
+		l.add(now, 500, 500, time.Millisecond)
 	}
 }

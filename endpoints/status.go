@@ -30,8 +30,8 @@ const (
 // EndpointStats is what one instance has done for an endpoint since Run, and what it is doing.
 type EndpointStats struct {
 	Endpoint string
-	Chunks   int64 // answered
-	Items    int64 // of those chunks
+	Chunks   int64 // worked on; a flow works on one in each stage
+	Items    int64 // answered
 	Errors   int64 // items of those that got an error slot
 	// Redelivered counts requests that came not for the first time, GivenUp those answered with CodeDeliveries, Dead those
 	// dead-lettered, and Rebinds how often the endpoint has lost its consumer and found it again.
@@ -58,12 +58,13 @@ type stats struct {
 	latency                    latency
 }
 
-func (s *stats) add(items, errors int, took time.Duration) {
+// add counts a chunk of which items were worked on, and answered ones answered: a stage of a flow may answer none.
+func (s *stats) add(items, answered, errors int, took time.Duration) {
 	s.chunks.Add(1)
-	s.items.Add(int64(items))
+	s.items.Add(int64(answered))
 	s.errors.Add(int64(errors))
 	s.busy.Add(int64(took))
-	s.latency.add(time.Now(), items, took)
+	s.latency.add(time.Now(), items, answered, took)
 }
 
 // came counts a request, or a reply to a flow, by which delivery it is.
