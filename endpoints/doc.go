@@ -32,7 +32,7 @@
 // back by itself; so it does when a permission that was missing ([PermissionError]) is granted.
 //
 // What comes from strangers (requests, replies, states of flows, dead letters) is read with bounds on depth, count and
-// decompressed size, never panics, and says what is wrong with it in a [MalformedError].
+// decompressed size, and never panics the reader. A [MalformedError] says what is wrong with a message.
 //
 // # Not its job
 //
