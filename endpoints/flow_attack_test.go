@@ -3,9 +3,15 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // TestAReplyOfManyMessages has a callee send one message for each item: all of them are noted in one place.
@@ -17,7 +23,7 @@ func TestAReplyOfManyMessages(t *testing.T) {
 		check(t, HandleFlow(svc, "flow", twoStages(false), Concurrency(128)))
 		b.run(svc)
 	}
-	const items = 1000
+	const items = 300
 	meta := b.ask("flow", numbers(items))
 	request := b.requestFor("double")
 	began := time.Now()
@@ -146,5 +152,258 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 	}
 	if bodies[0] != bodies[1] || bodies[0][0] == "" || bodies[0][1] == "" {
 		t.Errorf("the requests are\n%s\nand then\n%s", bodies[0], bodies[1])
+	}
+}
+
+// TestLegsOfAJoinArriveTogether has the replies to both requests of many chunks come at once, one whole and the other
+// in parts, to two instances. No chunk is lost, and none goes on without a leg.
+func TestLegsOfAJoinArriveTogether(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for range 2 {
+		svc := b.service()
+		check(t, HandleFlow(svc, "flow", twoStages(true), Concurrency(8)))
+		b.run(svc)
+	}
+	callees := b.service()
+	check(t, HandleEach(callees, "double", doubleOf, Concurrency(8)))
+	check(t, HandleList(callees, "square", func(_ context.Context, c *Chunk[number, square]) error {
+		for _, item := range c.Items() {
+			item.Reply(square{item.In.N})
+			c.Flush()
+		}
+		return nil
+	}, Concurrency(8)))
+	b.run(callees)
+	const rounds, chunks, items = 3, 50, 3
+	for range rounds {
+		for range chunks {
+			b.ask("flow", numbers(items))
+		}
+		for slice, w := range b.collect(chunks) {
+			if w.answered != items || w.failure != nil {
+				t.Fatalf("slice %s: answered %d, failure %v", slice, w.answered, w.failure)
+			}
+			for i := range items {
+				if want := fmt.Sprintf(`{"square":%d}`, 2001*i); string(w.slots[i].Data) != want {
+					t.Fatalf("slice %s: slot %d is %s %v, want %s", slice, i, w.slots[i].Data, w.slots[i].Err, want)
+				}
+			}
+		}
+	}
+	if left := b.drainReplies(); len(left) > 0 {
+		t.Errorf("%d further replies", len(left))
+	}
+}
+
+// spoil puts something else in the place of a part of a suspended chunk.
+func (b *bundle) spoil(meta Meta, part string, change func(h nats.Header, body []byte) []byte) {
+	b.t.Helper()
+	stream, err := b.js.Stream(b.ctx, StreamFlow)
+	check(b.t, err)
+	subject := flowPrefix + "flow." + newFlowID(meta, "flow", 0).String() + "." + part
+	msg := nats.NewMsg(subject)
+	if found, err := stream.GetLastMsgForSubject(b.ctx, subject); err == nil {
+		msg.Header, msg.Data = found.Header, found.Data
+	}
+	msg.Data = change(msg.Header, msg.Data)
+	b.publish(msg)
+}
+
+// TestSpoiledStatesAndHeads has somebody write into the stream of suspended chunks. No service dies of it, and the asker
+// is told, as long as it stands there who he is.
+func TestSpoiledStatesAndHeads(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", twoStages(true)))
+	b.run(svc)
+	replace := func(from, to string) func(nats.Header, []byte) []byte {
+		return func(_ nats.Header, body []byte) []byte {
+			if !strings.Contains(string(body), from) {
+				t.Errorf("there is no %s in %s", from, body)
+			}
+			return []byte(strings.Replace(string(body), from, to, 1))
+		}
+	}
+	header := func(name, value string) func(nats.Header, []byte) []byte {
+		return func(h nats.Header, body []byte) []byte {
+			h.Set(name, value)
+			return body
+		}
+	}
+	text := func(s string) func(nats.Header, []byte) []byte {
+		return func(nats.Header, []byte) []byte { return []byte(s) }
+	}
+	told := map[uuid.UUID]string{}
+	for name, tc := range map[string]struct {
+		part   string
+		change func(nats.Header, []byte) []byte
+		told   bool
+	}{
+		"empty":           {"0", text(""), true},
+		"not JSON":        {"0", text("\x00\xff"), true},
+		"deep":            {"0", text(strings.Repeat("[", 1<<17)), true},
+		"cut":             {"0", func(_ nats.Header, body []byte) []byte { return body[:len(body)/2] }, true},
+		"stage beyond":    {"0", replace(`"stage":1`, `"stage":9`), true},
+		"stage below":     {"0", replace(`"stage":1`, `"stage":-1`), true},
+		"waits beyond":    {"0", replace(`"r":[0,1]`, `"r":[0,7]`), true},
+		"twice":           {"0", replace(`"i":1`, `"i":0`), true},
+		"too many":        {"0", replace(`"total":3`, `"total":1`), true},
+		"state of a kind": {"0", replace(`"s":{"n":0`, `"s":{"n":"x"`), true},
+		"no requests":     {"0", replace(`"target":"double"`, `"target":"dou ble"`), true},
+		"parts":           {"0", header(headerFlowParts, "16385"), false},
+		"more parts":      {"0", header(headerFlowParts, "2"), false},
+		"no part":         {"0", header(headerFlowParts, "-1"), false},
+		"no asker":        {"0", header(HeaderSlice, "nobody"), false},
+		"head":            {partHead, text("{"), false},
+		"head of another": {partHead, text(`{"parts":[{"n":"x","r":5}]}`), false},
+		"head of dots":    {partHead, text(`{"parts":[{"n":"a.>","r":0}]}`), false},
+		"head of a part":  {partHead, text(`{"parts":[{"n":"nowhere","r":0,"i":[-1,0,1,2,9000],"f":true,"a":-5}]}`), false},
+		"head is done":    {partHead, text(`{"parts":[],"done":"somebody"}`), false},
+	} {
+		meta := b.ask("flow", numbers(3))
+		requests := []jetstream.Msg{b.requestFor("double"), b.requestFor("square")}
+		b.spoil(meta, tc.part, tc.change)
+		b.publish(part(requests[0], 3, `{"i":0,"d":{"n":0}}`, `{"i":1,"d":{"n":1}}`, `{"i":2,"d":{"n":2}}`))
+		b.publish(part(requests[1], 0))
+		if tc.told {
+			told[meta.Slice] = name
+		}
+	}
+	for slice, w := range b.collect(len(told)) {
+		if name := told[slice]; w.failure == nil || w.failure.Code != CodeFlowChanged || !w.failure.Retry {
+			t.Errorf("%s: answered %d, failure %v", name, w.answered, w.failure)
+		}
+	}
+	meta := b.ask("flow", numbers(1))
+	b.publish(part(b.requestFor("double"), 1, `{"i":0,"d":{"n":1}}`))
+	b.publish(part(b.requestFor("square"), 1, `{"i":0,"d":{"square":1}}`))
+	if w := b.collect(1)[meta.Slice]; w == nil || string(w.slots[0].Data) != `{"square":1001}` {
+		t.Errorf("a sound chunk: %+v", w)
+	}
+}
+
+// TestItemsThatOutliveTheirStage has a handler hand its items to goroutines that go on when it has returned, and keeps
+// them for the next stage.
+func TestItemsThatOutliveTheirStage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	var late sync.WaitGroup
+	var mu sync.Mutex
+	kept := map[int]*StageItem[number, square, memory, chunkMemory]{}
+	loose := func(s *numberStage, item *StageItem[number, square, memory, chunkMemory], until <-chan struct{}) {
+		late.Go(func() {
+			for over := false; !over; {
+				select {
+				case <-until:
+					over = true
+				default:
+				}
+				toDouble.Ask(item, number{item.Ordinal})
+				toDouble.Asked(item)
+				item.Next()
+				s.Flush()
+			}
+			item.Reply(square{-1})
+			item.Fail("late", "late")
+		})
+	}
+	answered := make(chan struct{})
+	stages := []func(context.Context, *numberStage) error{
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				toDouble.Ask(item, item.In)
+				mu.Lock()
+				kept[item.Ordinal] = item
+				mu.Unlock()
+				loose(s, item, answered)
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				mu.Lock()
+				old := kept[item.Ordinal]
+				mu.Unlock()
+				old.Reply(square{-2})
+				item.Reply(square{toDouble.Answer(item).N})
+			}
+			return nil
+		},
+	}
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", stages))
+	b.run(svc)
+	w := b.reply("flow", numbers(5))
+	close(answered)
+	late.Wait()
+	for i := range 5 {
+		if want := fmt.Sprintf(`{"square":%d}`, 2*i); string(w.slots[i].Data) != want {
+			t.Errorf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
+		}
+	}
+	if w.answered != 5 || w.failure != nil || len(b.drainReplies()) > 0 {
+		t.Errorf("answered %d, failure %v, or there are further replies", w.answered, w.failure)
+	}
+}
+
+// TestRepliesOfEveryWrongKind has the callee of a flow answer in ways that it should not. The flow's own asker has an
+// outcome for each item all the same.
+func TestRepliesOfEveryWrongKind(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", twoStages(false)))
+	b.run(svc)
+	one := func(n int) string { return fmt.Sprintf(`{"i":%d,"d":{"n":%d}}`, n, n) }
+	for name, tc := range map[string]struct {
+		reply   func(request jetstream.Msg) []*nats.Msg
+		codes   []string // of the items; "" is a result
+		failure string
+	}{
+		"only the end": {func(r jetstream.Msg) []*nats.Msg { return []*nats.Msg{part(r, 0)} },
+			[]string{CodeUnanswered, CodeUnanswered, CodeUnanswered}, ""},
+		"a failure": {func(r jetstream.Msg) []*nats.Msg {
+			msg := part(r, 1, one(1))
+			msg.Header.Set(HeaderErrorCode, "down")
+			msg.Header.Set(HeaderError, "down")
+			msg.Data = []byte(`{"slots":[` + one(1) + `],"error":{"code":"down","message":"down","retry":true}}`)
+			return []*nats.Msg{msg}
+		}, []string{"-", "", "-"}, "down"},
+		"foreign only": {func(r jetstream.Msg) []*nats.Msg { return []*nats.Msg{part(r, 2, one(8), one(9))} },
+			[]string{CodeUnanswered, CodeUnanswered, CodeUnanswered}, ""},
+		"more than asked": {func(r jetstream.Msg) []*nats.Msg {
+			return []*nats.Msg{part(r, 6, one(0), one(1), one(2), one(3), one(4), one(5))}
+		}, []string{"", "", ""}, ""},
+		"no end": {func(r jetstream.Msg) []*nats.Msg {
+			return []*nats.Msg{part(r, -1, one(0)), part(r, -1, one(1)), part(r, -1, one(2))}
+		}, []string{"", "", ""}, ""},
+		"two ends": {func(r jetstream.Msg) []*nats.Msg {
+			return []*nats.Msg{part(r, 3, one(0)), part(r, 3, one(1)), part(r, -1, one(2))}
+		}, []string{"", "", ""}, ""},
+	} {
+		meta := b.ask("flow", numbers(3))
+		for _, msg := range tc.reply(b.requestFor("double")) {
+			b.publish(msg)
+		}
+		w := b.collect(1)[meta.Slice]
+		if w == nil {
+			t.Fatalf("%s: no reply", name)
+		}
+		for i, code := range tc.codes {
+			slot, there := w.slots[i]
+			switch {
+			case code == "-" && there, code == "" && string(slot.Data) != fmt.Sprintf(`{"square":%d}`, 1000*i),
+				code != "" && code != "-" && (slot.Err == nil || slot.Err.Code != code):
+				t.Errorf("%s: item %d: %s %v, want %q", name, i, slot.Data, slot.Err, code)
+			}
+		}
+		if (w.failure != nil) != (tc.failure != "") || w.failure != nil && w.failure.Code != tc.failure {
+			t.Errorf("%s: failure %v, want %q", name, w.failure, tc.failure)
+		}
+		eventually(t, "no reply is left", func() bool { return b.pending(StreamStage, "flow") == 0 })
+		b.drainReplies()
 	}
 }
