@@ -408,8 +408,8 @@ func TestAdvisoryOfALiveRequest(t *testing.T) {
 	l.wantOnce(t, run, 10)
 }
 
-// Requests that are handed back, wait while their consumer is paused, or meet a consumer that is made anew, are not done
-// with, however often the leader looks.
+// Requests that are handed back, wait while their consumer is paused, or meet a consumer that is made anew, are not
+// done with, however often the leader looks.
 func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	t.Parallel()
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
