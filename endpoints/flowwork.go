@@ -17,6 +17,8 @@ type flowWork struct {
 	asked []*asked    // by the stage
 	// total is the number of items in the request that began the flow.
 	total int
+	// byOrdinal finds items of the stage; made when a wrapper answers one.
+	byOrdinal map[int]*flowItem
 	// failure speaks for items that the flow has given up without a slot: a request for them has failed as a whole.
 	failure *SlotError
 	// leave, if set, suspends the chunk; it is called when the slot has been given back.
@@ -102,7 +104,7 @@ func (w *flowWork) moveOn() {
 			going = append(going, item)
 		}
 	}
-	w.here, w.asked = going, nil
+	w.here, w.byOrdinal, w.asked = going, nil, nil
 	w.sheet.show(going)
 }
 
@@ -179,13 +181,18 @@ func (s *stageItems) unanswered() []ItemInfo {
 
 // claimFor implements workItems.
 func (s *stageItems) claimFor(ordinal int) bool {
-	for _, item := range s.here {
-		if item.ordinal == ordinal && !item.answered {
-			item.answered = true
-			return true
+	if s.byOrdinal == nil {
+		s.byOrdinal = make(map[int]*flowItem, len(s.here))
+		for _, item := range s.here {
+			s.byOrdinal[item.ordinal] = item
 		}
 	}
-	return false
+	item := s.byOrdinal[ordinal]
+	if item == nil || item.answered {
+		return false
+	}
+	item.answered = true
+	return true
 }
 
 // leaveOut implements workItems.
