@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -112,7 +113,8 @@ func (c *call) run(ctx context.Context, item func(n int) (key string, payload an
 	defer cancel(nil)
 	c.box.begin(cancel)
 	answersTo := c.meta.ReplyTo.String()
-	defer c.watch(answersTo, cancel)()
+	unwatch := c.watch(answersTo, cancel)
+	defer unwatch()
 	sub, err := c.nc.Subscribe(answersTo, c.box.receive)
 	if err == nil {
 		err = sub.SetPendingLimits(-1, callBacklog)
@@ -233,9 +235,7 @@ func (c *call) cut(
 // message completes a request.
 func (c *call) message(b *RequestBuilder) *nats.Msg {
 	msg := b.Msg()
-	for name, values := range c.trace {
-		msg.Header[name] = values
-	}
+	maps.Copy(msg.Header, c.trace)
 	if c.js == nil {
 		msg.Subject = c.subject()
 		msg.Reply = c.meta.ReplyTo.String() // where the server says that nobody listens

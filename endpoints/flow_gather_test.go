@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -68,7 +69,7 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 		b.run(svc)
 	}
 	for seed := range uint64(8) {
-		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
+		random := rand.New(rand.NewPCG(seed, 1))
 		meta := b.ask("flow", numbers(12))
 		var messages []*nats.Msg
 		for endpoint, write := range map[string]string{
@@ -141,10 +142,7 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 	flow := svc.endpoints[0].flow
 	refused := func(change func(*nats.Msg)) {
 		t.Helper()
-		bad := &nats.Msg{Subject: good.Subject, Header: nats.Header{}, Data: good.Data}
-		for name, values := range good.Header {
-			bad.Header[name] = values
-		}
+		bad := &nats.Msg{Subject: good.Subject, Header: maps.Clone(good.Header), Data: good.Data}
 		change(bad)
 		before := flow.refused.Load()
 		b.publish(bad)

@@ -67,31 +67,8 @@ func (g *gathering) take(ctx context.Context, name string, reply stageReply, msg
 		return nil, err
 	}
 	defer give()
-	parked := false
 	for conflict := range maxConflicts {
-		head, sequence, err := g.head(ctx)
-		if err != nil {
-			return nil, err
-		}
-		added, news := head.add(part)
-		if !news {
-			return nil, nil
-		}
-		switch {
-		case added && g.complete(head):
-			head.Done = name
-		case added && !parked:
-			if err := g.park(ctx, name, msg); err != nil {
-				return nil, err
-			}
-			parked = true
-			g.parts = append(g.parts, name) // it may be the last one all the same, when others are ahead of it
-			g.crash("reply parked")
-		}
-		if added {
-			err = g.write(ctx, head, sequence)
-			g.crash("reply noted")
-		}
+		whole, err := g.note(ctx, part, msg)
 		switch {
 		case errors.Is(err, errOtherWriter):
 			if err := wait(ctx, conflictPause(conflict)); err != nil {
@@ -99,13 +76,41 @@ func (g *gathering) take(ctx context.Context, name string, reply stageReply, msg
 			}
 		case err != nil:
 			return nil, err
-		case head.Done == name:
-			return g.collect(ctx, head, reply)
+		case whole != nil:
+			return g.collect(ctx, whole, reply)
 		default:
 			return nil, nil
 		}
 	}
 	return nil, fmt.Errorf("gather replies for %s: others were ahead %d times", g.id, maxConflicts)
+}
+
+// note writes down that a message has come, and parks it before that unless it is the one with which all is there. It
+// returns what has come when it is for this message to run the stage, and nil otherwise.
+func (g *gathering) note(ctx context.Context, part gatherPart, msg *nats.Msg) (*gatherHead, error) {
+	head, sequence, err := g.head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	added, news := head.add(part)
+	switch {
+	case !news:
+		return nil, nil
+	case !added: // and it is the last one, delivered again
+		return head, nil
+	case g.complete(head):
+		head.Done = part.Name
+	default:
+		if err := g.parkOnce(ctx, part.Name, msg); err != nil {
+			return nil, err
+		}
+	}
+	err = g.write(ctx, head, sequence)
+	g.crash("reply noted")
+	if err != nil || head.Done != part.Name {
+		return nil, err
+	}
+	return head, nil
 }
 
 // conflictPause is how long whoever was too late rests: a while that differs, and grows with those who are ahead.
@@ -213,6 +218,20 @@ func (g *gathering) write(ctx context.Context, head *gatherHead, sequence uint64
 		return fmt.Errorf("note a reply for %s: %w", g.id, err)
 	}
 	return g.store.replace(ctx, g.store.subject(g.id, partHead), sequence, body)
+}
+
+// parkOnce parks the message that is being taken, however often others are ahead of it. It may be the last one all the
+// same, and is to be removed with the others then.
+func (g *gathering) parkOnce(ctx context.Context, name string, msg *nats.Msg) error {
+	if slices.Contains(g.parts, name) {
+		return nil
+	}
+	if err := g.park(ctx, name, msg); err != nil {
+		return err
+	}
+	g.parts = append(g.parts, name)
+	g.crash("reply parked")
+	return nil
 }
 
 // park keeps a message of a reply until the others have come.

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/go-json-experiment/json"
@@ -80,7 +81,7 @@ func (q *questioner) ask(asked *asked) *SlotError {
 			continue
 		}
 		query := asked.queries.Bytes()[ask.start:ask.end]
-		for !q.add(asked, ask.item, query) {
+		for !q.add(ask.item, query) {
 			if q.now != nil && q.now.Len() == 0 {
 				q.tooLarge(asked, ask.item, len(query))
 				break
@@ -94,7 +95,7 @@ func (q *questioner) ask(asked *asked) *SlotError {
 	return nil
 }
 
-func (q *questioner) add(asked *asked, item *flowItem, query []byte) bool {
+func (q *questioner) add(item *flowItem, query []byte) bool {
 	if q.now == nil || !q.now.Add(item.ordinal, item.key, query) {
 		return false
 	}
@@ -130,9 +131,7 @@ func (q *questioner) close(asked *asked) {
 		return
 	}
 	msg := q.now.Msg()
-	for name, values := range q.trace {
-		msg.Header[name] = values
-	}
+	maps.Copy(msg.Header, q.trace)
 	msg.Header[HeaderTTL] = []string{q.work.flow.store.ttl}
 	q.made = append(q.made, question{suspendedRequest{asked.name, asked.endpoint, asked.keep}, msg})
 	q.now = nil

@@ -44,8 +44,8 @@ func ParseReturn(subject string) (Return, error) {
 	}
 	r, ok := parseReturn(subject)
 	if !ok {
-		return Return{}, fmt.Errorf("%.100q is neither %s<flow>.<stage>.<request>.<endpoint> nor %s<caller>.<token>.<endpoint>",
-			subject, stagePrefix, callPrefix)
+		return Return{}, fmt.Errorf("%.100q is neither %s<flow>.<stage>.<request>.<endpoint> nor "+
+			"%s<caller>.<token>.<endpoint>", subject, stagePrefix, callPrefix)
 	}
 	return r, nil
 }
@@ -65,10 +65,10 @@ func parseReturn(subject string) (r Return, ok bool) {
 		return r, false
 	}
 	r = Return{Asker: tokens[0], Callee: tokens[3]}
-	stage, request := true, true
-	r.Stage, stage = smallNumber(tokens[1], maxStages)
-	r.Request, request = smallNumber(tokens[2], maxRequests)
-	return r, stage && request && r.Stage > 0 && ValidateName(r.Asker) == nil && ValidateName(r.Callee) == nil
+	stage, isStage := smallNumber(tokens[1], maxStages)
+	request, isRequest := smallNumber(tokens[2], maxRequests)
+	r.Stage, r.Request = stage, request
+	return r, isStage && isRequest && stage > 0 && ValidateName(r.Asker) == nil && ValidateName(r.Callee) == nil
 }
 
 // smallNumber reads a number below limit that is written the one way that String writes it.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -135,9 +136,7 @@ func (w *flowWork) send(ctx context.Context, body []byte, questions []question) 
 	f := w.flow
 	id := newFlowID(w.job.request.Meta, f.server.name, w.stage)
 	header := w.job.request.Meta.request()
-	for name, values := range traceOf(w.job.answers.header) {
-		header[name] = values
-	}
+	maps.Copy(header, traceOf(w.job.answers.header))
 	header[headerFlowAnswered] = []string{strconv.Itoa(w.job.answers.total)}
 	header[headerFlowTotal] = []string{strconv.Itoa(w.total)}
 	f.step("before state")
