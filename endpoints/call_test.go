@@ -16,12 +16,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// both runs a test over JetStream and over core NATS.
-func both(t *testing.T, f func(t *testing.T, opts ...CallOption)) {
+// both calls f over JetStream, and then over core NATS. The log of a test that fails says over which. They are no
+// subtests: a parallel one waits for its turn among all tests, while the time of its bundle runs out.
+func both(t *testing.T, f func(opts ...CallOption)) {
 	t.Helper()
-	// One after the other: a parallel subtest waits for its turn among all tests, while the time of its bundle runs out.
-	t.Run("stream", func(t *testing.T) { f(t) })
-	t.Run("direct", func(t *testing.T) { f(t, Direct()) })
+	t.Log("through JetStream")
+	f()
+	t.Log("over core NATS")
+	f(Direct())
 }
 
 // listening waits until an endpoint takes requests both ways.
@@ -69,7 +71,7 @@ func TestCallGivesTheAnswer(t *testing.T) {
 	}))
 	b.run(svc)
 	b.listening("square")
-	both(t, func(t *testing.T, opts ...CallOption) {
+	both(t, func(opts ...CallOption) {
 		opts = append(opts, CallParams(map[string]string{"year": "2026"}), CallOrigin("me"), CallerName("web"))
 		out, err := Call[number, square](b.ctx, b.nc, "square", "k", number{7}, opts...)
 		if err != nil || out.Square != 49 {
@@ -114,7 +116,7 @@ func TestCallListOfManyItems(t *testing.T) {
 	}, Compress(1<<10), FlushBytes(16<<10)))
 	b.run(svc)
 	b.listening("list")
-	both(t, func(t *testing.T, opts ...CallOption) {
+	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(20_000), opts...)
 		check(t, err)
 		for n, r := range results {
@@ -159,7 +161,7 @@ func TestCallListCutsByMaxPayload(t *testing.T) {
 	}))
 	b.run(svc)
 	b.listening("echo")
-	both(t, func(t *testing.T, opts ...CallOption) {
+	both(t, func(opts ...CallOption) {
 		items := make([]CallItem[string], 300)
 		for n := range items {
 			items[n] = CallItem[string]{"k", strings.Repeat("x", 10_000)}
@@ -191,7 +193,7 @@ func TestFailureOfAChunkIsTheErrorOfItsItems(t *testing.T) {
 	}))
 	b.run(svc)
 	b.listening("list")
-	both(t, func(t *testing.T, opts ...CallOption) {
+	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(3), opts...)
 		check(t, err)
 		want := SlotError{"db", "down", true}
@@ -379,7 +381,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 	check(t, HandleEach(svc, "square", squares, Concurrency(64)))
 	b.run(svc)
 	b.listening("square")
-	both(t, func(t *testing.T, opts ...CallOption) {
+	both(t, func(opts ...CallOption) {
 		var calls sync.WaitGroup
 		for n := range 200 {
 			calls.Go(func() {
@@ -406,7 +408,7 @@ func TestBigResultsComeInManyMessages(t *testing.T) {
 	}))
 	b.run(svc)
 	b.listening("pdf")
-	both(t, func(t *testing.T, opts ...CallOption) {
+	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, Binary](b.ctx, b.nc, "pdf", callItems(100), opts...)
 		check(t, err)
 		for n, r := range results {
@@ -454,7 +456,7 @@ func TestCallHandsTheTraceOn(t *testing.T) {
 	b.run(svc)
 	b.listening("trace")
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	both(t, func(t *testing.T, opts ...CallOption) {
+	both(t, func(opts ...CallOption) {
 		ctx := ContextWithTrace(b.ctx, Trace{Parent: parent})
 		out, err := Call[number, string](ctx, b.nc, "trace", "k", number{1}, opts...)
 		if err != nil || out != parent {

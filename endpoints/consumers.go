@@ -114,8 +114,8 @@ func ensureReader(
 	return consumer, nil
 }
 
-// ensureDurable creates a consumer or brings it to date. Whoever made it may have chosen otherwise what JetStream cannot
-// change, such as how many pulls may wait; it serves all the same.
+// ensureDurable creates a consumer or brings it to date. Whoever made it may have chosen otherwise what JetStream
+// cannot change, such as how many pulls may wait; it serves all the same.
 func ensureDurable(
 	ctx context.Context, js jetstream.JetStream, stream string, want jetstream.ConsumerConfig,
 ) (jetstream.Consumer, error) {

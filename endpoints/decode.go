@@ -20,7 +20,8 @@ type rawItem struct {
 }
 
 // parseRequest reads a message from StreamWork. The error is always a *MalformedError. When only the body is at fault,
-// or how many endpoints wait for one another, the request is returned with it, without items, so that the fault can be reported to whoever asked.
+// or how many endpoints wait for one another, the request is returned with it, without items, so that the fault can be
+// reported to whoever asked.
 func parseRequest(h nats.Header, body []byte, limits Limits) (*request, error) {
 	limits = limits.withDefaults()
 	meta, err := parseMeta(h)

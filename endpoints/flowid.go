@@ -32,7 +32,7 @@ func newFlowID(asker Meta, endpoint string, stage int) flowID {
 // slice returns the slice of one request of a suspended chunk.
 func (f flowID) slice(request int) uuid.UUID {
 	last := binary.BigEndian.Uint16(f[14:])
-	binary.BigEndian.PutUint16(f[14:], last|uint16(request)) //nolint:gosec // below maxRequests
+	binary.BigEndian.PutUint16(f[14:], last|uint16(request)) // below maxRequests
 	return uuid.UUID(f)
 }
 

@@ -47,7 +47,9 @@ func TestStack(t *testing.T) {
 	if got, err := ParseStack(deep); err != nil || got.Depth() != MaxStack {
 		t.Errorf("a stack of %d: %v", MaxStack, err)
 	}
-	for _, bad := range []string{deep + ",a:1", "a", "a:", ":1", "a:x", "a:1,", "a:64", "a:1\n", strings.Repeat(",", 1<<20)} {
+	for _, bad := range []string{
+		deep + ",a:1", "a", "a:", ":1", "a:x", "a:1,", "a:64", "a:1\n", strings.Repeat(",", 1<<20),
+	} {
 		if got, err := ParseStack(bad); err == nil {
 			t.Errorf("%.40q is taken for %q", bad, got)
 		}

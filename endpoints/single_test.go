@@ -284,7 +284,7 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 		svc, err := New(nc, Config{Name: "victim", DrainTimeout: time.Millisecond})
 		check(t, err)
 		killed := make(chan struct{})
-		check(t, HandleEach(svc, "deadly", func(ctx context.Context, _ number) (square, error) {
+		check(t, HandleEach(svc, "deadly", func(context.Context, number) (square, error) {
 			nc.Close()
 			close(killed)
 			return square{}, nil
@@ -312,8 +312,8 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 
 func TestRetryDelaysGrow(t *testing.T) {
 	t.Parallel()
-	for tries, about := range map[int]time.Duration{0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 16, 6: 30, 7: 30, 1 << 30: 30} {
-		about *= time.Second
+	for tries, seconds := range map[int]int{0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 16, 6: 30, 7: 30, 1 << 30: 30} {
+		about := time.Duration(seconds) * time.Second
 		for range 100 {
 			if d := retryDelay(tries); d < about*3/4 || d > min(about*5/4, longestRetry) {
 				t.Fatalf("after %d tries %s", tries, d)
@@ -399,7 +399,7 @@ func TestFlowIsCalled(t *testing.T) {
 	}))
 	b.run(svc)
 	b.listening("flow")
-	both(t, func(t *testing.T, opts ...CallOption) {
+	both(t, func(opts ...CallOption) {
 		out, err := Call[number, square](b.ctx, b.nc, "flow", "k", number{7}, opts...)
 		if err != nil || out.Square != 49 {
 			t.Errorf("%+v, %v", out, err)

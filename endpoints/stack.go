@@ -15,7 +15,8 @@ const (
 )
 
 // Stack is the endpoints that wait for an answer, outermost first, each with the stage in which it goes on:
-// "statement:1,accounts:2". A third part names one of several questions of a stage: "transfer:1:debit". The empty stack means that a node or a caller asks.
+// "statement:1,accounts:2". A third part names one of several questions of a stage: "transfer:1:debit". The empty stack
+// means that a node or a caller asks.
 type Stack string
 
 // Push returns the stack of what the endpoint asks on its way to a stage, being asked with s itself.

@@ -51,8 +51,8 @@ func FlowStateSubject(endpoint string, request uuid.UUID) string {
 	return FlowSubject(endpoint, request, 0)
 }
 
-// AnsweredBefore is how many slots whoever asked for a chunk has been sent already, by the headers of the chunk's state;
-// for those of a request it is 0.
+// AnsweredBefore is how many slots whoever asked for a chunk has been sent already, by the headers of the chunk's
+// state; for those of a request it is 0.
 func AnsweredBefore(h nats.Header) int {
 	n, err := strconv.ParseUint(h.Get(headerFlowAnswered), 10, 31)
 	if err != nil {
@@ -62,8 +62,8 @@ func AnsweredBefore(h nats.Header) int {
 }
 
 // FailureMsg is the final message of a reply that answers no more of a request's items, because of a failure that may
-// be retried. It is for a node that gives up a request which is not its own: the reply goes to where the request says. Its
-// Nats-Msg-Id is derived from the request's slice, so that nodes that give up the same request answer it once.
+// be retried. It is for a node that gives up a request which is not its own: the reply goes to where the request says.
+// Its Nats-Msg-Id is derived from the request's slice, so that nodes that give up the same request answer it once.
 func FailureMsg(request nats.Header, to Return, service string, failure SlotError) *nats.Msg {
 	msg := &nats.Msg{Subject: to.String(), Header: nats.Header{}}
 	for _, name := range []string{HeaderVersion, HeaderRun, HeaderStep, HeaderSlice, HeaderAttempt, HeaderGeneration,

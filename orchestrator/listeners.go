@@ -24,8 +24,8 @@ const (
 )
 
 // takeCare does, while this node leads, what nobody waits for and what may take its time: it makes the consumers of
-// services that may not make their own, brings the limit of deliveries and the settings of endpoints to their consumers,
-// and removes messages that are delivered no more.
+// services that may not make their own, brings the limit of deliveries and the settings of endpoints to their
+// consumers, and removes messages that are delivered no more.
 func (n *Node) takeCare(ctx context.Context) {
 	tick := time.NewTicker(n.cfg.CareInterval)
 	defer tick.Stop()

@@ -103,7 +103,8 @@ func TestBuryWhatPostgreSQLCannotHold(t *testing.T) {
 		t.Error("a letter without a message id was buried")
 	}
 	out, err := b.store.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "test")
-	if err != nil || out.Requeued != 5 || out.RefusedTotal != 2 || !strings.Contains(out.Refused[0].Reason, "was not kept") {
+	if err != nil || out.Requeued != 5 || out.RefusedTotal != 2 ||
+		!strings.Contains(out.Refused[0].Reason, "was not kept") {
 		t.Errorf("requeued %+v, %v; want all but the two that cannot be sent", out, err)
 	}
 }

@@ -11,7 +11,8 @@ func TestEndpointSettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	set := func(endpoint string, concurrency int) error {
-		return b.store.SetEndpoint(t.Context(), workqueue.EndpointSetting{Endpoint: endpoint, Concurrency: concurrency}, "ann")
+		setting := workqueue.EndpointSetting{Endpoint: endpoint, Concurrency: concurrency}
+		return b.store.SetEndpoint(t.Context(), setting, "ann")
 	}
 	for _, err := range []error{set("b", 3), set("a", workqueue.MaxEndpointConcurrency), set("b", 0)} {
 		if err != nil {

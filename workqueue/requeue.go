@@ -147,21 +147,23 @@ func requeueAll(ctx context.Context, tx pgx.Tx, sel DeadSelection, out *Requeue)
 		return nil, err
 	}
 	for _, id := range looping {
-		out.refuse(id, loopReason)
+		out.refuse(id, loopReason())
 	}
 	for _, id := range bodiless {
-		out.refuse(id, bodilessReason)
+		out.refuse(id, bodilessReason())
 	}
 	out.RefusedTotal = refused
 	return moved, nil
 }
 
-var (
-	loopReason = fmt.Sprintf("it has been requeued %d times and died each time; mend the service, then force it",
-		MaxRequeues)
-	bodilessReason = fmt.Sprintf("it names no endpoint, or its body was not kept (one of more than %d MiB, or than a "+
-		"message may have, is not); have it asked for anew", MaxLetterBody>>20)
-)
+func loopReason() string {
+	return fmt.Sprintf("it has been requeued %d times and died each time; mend the service, then force it", MaxRequeues)
+}
+
+func bodilessReason() string {
+	return fmt.Sprintf("it names no endpoint, or its body was not kept (one of more than %d MiB, or than a message may "+
+		"have, is not); have it asked for anew", MaxLetterBody>>20)
+}
 
 // deadRow is a letter as a selection by ids holds it.
 type deadRow struct {
@@ -206,9 +208,9 @@ func (l *deadRow) mayRequeue(force bool) string {
 	case l.State == LetterDropped:
 		return "it was dropped, and its body is gone; have it asked for anew"
 	case !l.Whole:
-		return bodilessReason
+		return bodilessReason()
 	case l.Requeued >= MaxRequeues && !force:
-		return loopReason
+		return loopReason()
 	}
 	return ""
 }

@@ -100,7 +100,7 @@ func resultText(r conformance.Result) string {
 
 // endConformance prints the summary, or the document, and sets the exit code.
 func endConformance(term *console, report *conformance.Report) error {
-	err := error(nil)
+	var err error
 	if term.json {
 		err = term.document(report)
 	} else {
@@ -115,9 +115,7 @@ func endConformance(term *console, report *conformance.Report) error {
 func summaryText(report *conformance.Report) string {
 	text := fmt.Sprintf("\n%d passed, %d failed, %d left out\n", report.Count(conformance.Passed),
 		report.Count(conformance.Failed), report.Count(conformance.LeftOut))
-	for _, left := range leftOut(report) {
-		text += left
-	}
+	text += strings.Join(leftOut(report), "")
 	if report.Output != "" {
 		text += "\nThe service wrote, at the end:\n" + inertText(report.Output) + "\n"
 	}

@@ -23,15 +23,16 @@ func TestServeSendsSpans(t *testing.T) {
 	t.Cleanup(receiver.Close)
 	database := testenv.Database(t)
 	s := launch(t, true, "--database", database, "--nats", testenv.NATS(t).URL(), "--trace-otlp", receiver.URL)
-	started := runProgram(t, nil, "id\n1\n", "run", "start", "--url", s.where["api"], "--endpoint", "nobody", "--items", "-",
-		"--format", "csv", "--key", "id")
+	started := runProgram(t, nil, "id\n1\n", "run", "start", "--url", s.where["api"], "--endpoint", "nobody",
+		"--items", "-", "--format", "csv", "--key", "id")
 	if started.code != 0 {
 		t.Fatalf("the run did not start: %+v", started)
 	}
 	pool := testenv.Connect(t, database)
 	eventually(t, "the slice is sent", func() bool {
 		var sent int
-		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE state = 'sent'`).Scan(&sent); err != nil {
+		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE state = 'sent'`).Scan(&sent)
+		if err != nil {
 			t.Fatal(err)
 		}
 		return sent == 1

@@ -72,7 +72,8 @@ func TestTheServicesRunTogether(t *testing.T) {
 	nc := kit.Conn()
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { ended <- run(ctx, nc) }()
-	reply := kit.Send(StatementEndpoint, endpointstest.Item("CUST-1", Customer{Name: "Kari", Account: "A-2", Currency: "NOK"}))
+	kari := Customer{Name: "Kari", Account: "A-2", Currency: "NOK"}
+	reply := kit.Send(StatementEndpoint, endpointstest.Item("CUST-1", kari))
 	if got := endpointstest.Result[Statement](t, reply, "CUST-1"); got.Balance != 80.5*11.5 {
 		t.Errorf("got %+v", got)
 	}

@@ -33,13 +33,15 @@ type memory struct{ Name, Currency string }
 type stage = endpoints.Stage[Customer, Statement, memory, endpoints.None]
 
 // Whom the statements ask. Neither knows anything of flows.
+//
+//nolint:gochecknoglobals // a target is a name and two types, and never changes
 var (
 	accounts = endpoints.To[AccountQuery, Account](AccountEndpoint)
 	rates    = endpoints.To[RateQuery, Rate](RateEndpoint)
 )
 
-// handleStatements serves statements. It reads like a function: ask for the account and, when it is in another currency,
-// for the rate; then put both together. In between nobody waits, and another instance may go on.
+// handleStatements serves statements. It reads like a function: ask for the account and, when it is in another
+// currency, for the rate; then put both together. In between nobody waits, and another instance may go on.
 func handleStatements(svc *endpoints.Service) error {
 	return endpoints.HandleFlow(svc, StatementEndpoint, []func(context.Context, *stage) error{
 		func(_ context.Context, s *stage) error {

@@ -59,7 +59,7 @@ func checkDeliveries(ctx context.Context, n *node) error {
 
 // givenBack fetches a request before the service can, and gives it back, so that the service gets its second delivery.
 // The server hands requests out to those who wait in turn. So of some requests one comes here; the others are answered.
-func (n *node) givenBack(ctx context.Context, make func() *request) (*request, error) {
+func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, error) {
 	inbox := n.nc.NewInbox()
 	stolen, err := n.nc.SubscribeSync(inbox)
 	if err != nil {
@@ -70,7 +70,7 @@ func (n *node) givenBack(ctx context.Context, make func() *request) (*request, e
 		return nil, err
 	}
 	for range thefts {
-		r := make()
+		r := fresh()
 		msg, err := n.steal(ctx, r, stolen)
 		if err != nil {
 			return nil, err

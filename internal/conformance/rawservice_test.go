@@ -139,7 +139,7 @@ func (s *rawService) take(msg jetstream.Msg, made time.Time) {
 		return
 	}
 	s.jobs.Go(func() {
-		s.handle(msg, id, int(meta.NumDelivered)) //nolint:gosec // small
+		s.handle(msg, id, int(meta.NumDelivered))
 		s.mu.Lock()
 		delete(s.held, id)
 		s.mu.Unlock()
@@ -307,7 +307,7 @@ func (s *rawService) decode(encoding string, body []byte) ([]byte, error) {
 func firstFrame(body []byte) int {
 	var h zstd.Header
 	if h.Decode(body) == nil && h.HasFCS {
-		return int(h.FrameContentSize) //nolint:gosec // small
+		return int(h.FrameContentSize)
 	}
 	return 1 << 30
 }

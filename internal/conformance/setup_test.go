@@ -26,17 +26,21 @@ func TestMain(m *testing.M) {
 	if os.Getenv(serviceVariable) == "" {
 		testenv.Main(m)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	nc, err := endpoints.Connect()
-	if err == nil {
-		err = serveSDK(ctx, nc)
-		nc.Close()
-	}
-	if err != nil {
+	if err := serveUntilTerminated(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+func serveUntilTerminated() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	nc, err := endpoints.Connect()
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	return serveSDK(ctx, nc)
 }
 
 // inProcess is a service that is a function, with a connection of its own.

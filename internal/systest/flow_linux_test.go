@@ -95,7 +95,8 @@ func runFlow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := endpoints.HandleFlow(svc, "statement", stages(ledger)); err != nil {
+	revision := endpoints.Revision(os.Getenv(revisionVariable))
+	if err := endpoints.HandleFlow(svc, "statement", stages(ledger), revision); err != nil {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, ready)
@@ -166,7 +167,7 @@ func TestFlowWhoseServicesAreKilled(t *testing.T) {
 	run := w.load()
 	running := w.startFlow()
 	w.start("node")
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	random := rand.New(rand.NewPCG(1, 2))
 	roles := []string{"flow", "accounts", "flow", "prices"}
 	for n := range 12 {
 		done := w.done(run)
@@ -261,4 +262,30 @@ func TestFlowWhoseServicesAreToldToEnd(t *testing.T) {
 	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'cut'`); n != 0 {
 		t.Errorf("%d slices were made anew", n)
 	}
+}
+
+// A version of a flow is replaced by one that cannot go on with its chunks, while both run: each chunk waits for one of
+// its own version, and what the old one leaves behind is begun anew.
+func TestFlowIsDeployedAnew(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.items = 10_000
+	run := w.load()
+	w.start("accounts")
+	w.start("prices")
+	old := w.start("flow", revisionVariable+"=old")
+	w.start("node")
+	w.until("the old version has done some", func() bool { return w.done(run) >= w.items/10 })
+	w.start("flow", revisionVariable+"=new")
+	w.until("both have done some", func() bool { return w.done(run) >= w.items/3 })
+	w.signal(old, syscall.SIGTERM)
+	w.await(old)
+	if old.err != nil {
+		t.Errorf("the old version ended with %v", old.err)
+	}
+	if w.done(run) == w.items {
+		t.Fatal("the run was complete before the old version ended")
+	}
+	extra := w.wantSound(run)
+	t.Logf("%d extra executions", extra)
 }

@@ -1,8 +1,8 @@
 // Package tracing exports a node's spans by OTLP over HTTP.
 //
 // A node records a span for each slice that it publishes, which is the root of a trace and travels with the request,
-// and a span for each message of a reply that it records, in the trace that the message carries. What happens in between
-// is for services to record, with package endpoints/oteltrace or in their own way.
+// and a span for each message of a reply that it records, in the trace that the message carries. What happens in
+// between is for services to record, with package endpoints/oteltrace or in their own way.
 //
 // # Guarantees
 //
