@@ -28,7 +28,8 @@ const (
 	databaseVariable = "TRANCHE_SYSTEST_DATABASE"
 	natsVariable     = "TRANCHE_SYSTEST_NATS"
 	ledgerVariable   = "TRANCHE_SYSTEST_LEDGER"
-	dieVariable      = "TRANCHE_SYSTEST_DIE" // the execution at which a service waits to be killed
+	dieVariable      = "TRANCHE_SYSTEST_DIE"      // the execution at which a service waits to be killed
+	revisionVariable = "TRANCHE_SYSTEST_REVISION" // of the flow
 	faultsVariable   = "TRANCHE_FAULTS"
 )
 
