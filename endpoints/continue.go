@@ -57,7 +57,7 @@ func (f *flow) deal(scope scope, id requestID, msg jetstream.Msg) (items int, to
 	started := time.Now()
 	items, err = c.take(scope.sending)
 	switch {
-	case errors.Is(err, errNoState) && !errors.Is(err, errDone) && c.origin.delivered() <= len(missingDelays):
+	case mayAppear(err) && c.origin.delivered() <= len(missingDelays):
 		// The server that was asked may be behind the one that took the state; so may be whoever writes it anew.
 		c.log.Debug("a reply came to a chunk that is not there; it is looked for again", zap.Error(err))
 		c.origin.handBack(missingDelays[c.origin.delivered()-1])

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -405,5 +406,40 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 		}
 		eventually(t, "no reply is left", func() bool { return b.pending(StreamStage, "flow") == 0 })
 		b.drainReplies()
+	}
+}
+
+// TestAChunkThatIsNotThereYet has replies come before the state that they are for can be read: a replica that is behind
+// shows nothing of it, and of one that is being written again only a part is there.
+func TestAChunkThatIsNotThereYet(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", twoStages(false)))
+	b.run(svc)
+	stream, err := b.js.Stream(b.ctx, StreamFlow)
+	check(t, err)
+	for name, hide := range map[string]func(state *jetstream.RawStreamMsg){
+		"none": func(state *jetstream.RawStreamMsg) { check(t, stream.DeleteMsg(b.ctx, state.Sequence)) },
+		"torn": func(state *jetstream.RawStreamMsg) {
+			part := &nats.Msg{Subject: state.Subject, Header: maps.Clone(state.Header), Data: state.Data}
+			part.Header.Set(headerFlowParts, "2")
+			b.publish(part)
+		},
+	} {
+		meta := b.ask("flow", numbers(1))
+		request := b.requestFor("double")
+		state, err := stream.GetLastMsgForSubject(b.ctx, flowPrefix+"flow."+newFlowID(meta, "flow", 0).String()+".0")
+		check(t, err)
+		hide(state)
+		sought := b.logged.FilterMessageSnippet("looked for again").Len()
+		b.publish(part(request, 1, `{"i":0,"d":{"n":1}}`))
+		eventually(t, "the chunk is looked for twice", func() bool {
+			return b.logged.FilterMessageSnippet("looked for again").Len() >= sought+2
+		})
+		b.publish(&nats.Msg{Subject: state.Subject, Header: state.Header, Data: state.Data})
+		if w := b.collect(1)[meta.Slice]; w == nil || string(w.slots[0].Data) != `{"square":1000}` {
+			t.Errorf("%s: %+v", name, w)
+		}
 	}
 }

@@ -99,11 +99,11 @@ type stored struct {
 //nolint:gochecknoglobals // a constant
 var lag = [...]time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 75 * time.Millisecond}
 
-// read puts a state together. errNoState means that there is none, or not a whole one.
+// read puts a state together. errNoState means that there is none, errTorn that it is not a whole one.
 func (s *flowStore) read(ctx context.Context, id flowID) (*stored, error) {
 	for attempt := 0; ; attempt++ {
 		found, err := s.tryRead(ctx, id)
-		if !errors.Is(err, errNoState) || errors.Is(err, errDone) || attempt == len(lag) {
+		if !mayAppear(err) || attempt == len(lag) {
 			return found, err
 		}
 		if err := wait(ctx, lag[attempt]); err != nil {
@@ -125,10 +125,10 @@ func (s *flowStore) tryRead(ctx context.Context, id flowID) (*stored, error) {
 	for n := 1; n < found.parts; n++ {
 		part, _, err := s.get(ctx, s.subject(id, strconv.Itoa(n)))
 		if err != nil {
-			return nil, err
+			return nil, torn(err)
 		}
 		if part.Header.Get(headerFlowWrite) != first.Header.Get(headerFlowWrite) {
-			return nil, errNoState // it is being written again
+			return nil, fmt.Errorf("part %d of the state of %s is of another writing: %w", n, id, errTorn)
 		}
 		if n == 1 {
 			found.body = bytes.Clone(found.body)
@@ -142,6 +142,23 @@ func (s *flowStore) tryRead(ctx context.Context, id flowID) (*stored, error) {
 
 // errDone is an errNoState that is certain.
 var errDone = fmt.Errorf("%w: it has gone on", errNoState)
+
+// errTorn is returned when a part is missing of what must be whole: it is being written again, perhaps by somebody who
+// comes after one that died over it, or the replica that was asked is behind. The chunk waits for the reply all the same.
+var errTorn = errors.New("a part of the chunk is missing")
+
+// torn is what it means that a part cannot be had of a chunk that is there.
+func torn(err error) error {
+	if errors.Is(err, errNoState) && !errors.Is(err, errDone) {
+		return fmt.Errorf("%w: %v", errTorn, err) //nolint:errorlint // an errNoState would say that nobody waits
+	}
+	return err
+}
+
+// mayAppear reports whether something may be there a moment later that is not there now.
+func mayAppear(err error) bool {
+	return errors.Is(err, errTorn) || errors.Is(err, errNoState) && !errors.Is(err, errDone)
+}
 
 // get returns the last message on a subject, and its sequence. It asks any replica: that needs a right for the subject
 // only, and none to read the stream.

@@ -284,8 +284,8 @@ func (g *gathering) collect(ctx context.Context, head *gatherHead, last stageRep
 func (g *gathering) parked(ctx context.Context, name string) (*nats.Msg, error) {
 	for attempt := 0; ; attempt++ {
 		msg, _, err := g.store.get(ctx, g.store.subject(g.id, name))
-		if !errors.Is(err, errNoState) || attempt == len(lag) {
-			return msg, err
+		if !mayAppear(err) || attempt == len(lag) {
+			return msg, torn(err)
 		}
 		if err := wait(ctx, lag[attempt]); err != nil {
 			return nil, err
