@@ -51,7 +51,8 @@ func TestTargetsOfOneName(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	double, squared, kept := To[number, number]("double").As("x"), To[number, square]("square").As("x"), toDouble.KeepErrors()
+	double, squared := To[number, number]("double").As("x"), To[number, square]("square").As("x")
+	kept := toDouble.KeepErrors()
 	stages := []func(context.Context, *numberStage) error{
 		func(_ context.Context, s *numberStage) error {
 			for _, item := range s.Items() {
@@ -211,8 +212,8 @@ func (b *bundle) spoil(meta Meta, part string, change func(h nats.Header, body [
 	b.publish(msg)
 }
 
-// TestSpoiledStatesAndHeads has somebody write into the stream of suspended chunks. No service dies of it, and the asker
-// is told, as long as it stands there who he is.
+// TestSpoiledStatesAndHeads has somebody write into the stream of suspended chunks. No service dies of it, and the
+// asker is told, as long as it stands there who he is.
 func TestSpoiledStatesAndHeads(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
