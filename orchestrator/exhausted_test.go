@@ -424,8 +424,8 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	js := b.js(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	most := uint64(0) // deliveries: no request is to come near those after which the server gives it up
-	for round := 0; ctx.Err() == nil && most < endpoints.MaxDeliver-5; round++ {
+	most := uint64(0) // deliveries: no request is to come near those after which a service gives it up
+	for round := 0; ctx.Err() == nil && most < endpoints.DefaultDeliveries-4; round++ {
 		consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, "statement")
 		if err != nil {
 			t.Fatal(err)
