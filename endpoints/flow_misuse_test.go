@@ -1,0 +1,183 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// TestTargetsOfOneName has a package mix up the names of its targets, and ask with and without KeepErrors.
+func TestTargetsOfOneName(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	double, squared := To[number, number]("double").As("x"), To[number, square]("square").As("x")
+	kept := toDouble.KeepErrors()
+	stages := []func(context.Context, *numberStage) error{
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				switch item.State.N = item.In.N; item.In.N {
+				case 0:
+					double.Ask(item, number{5})
+				case 1:
+					squared.Ask(item, number{5})
+				case 2:
+					double.Ask(item, number{5})
+					squared.Ask(item, number{5})
+				case 3:
+					kept.Ask(item, number{13})
+				default:
+					toDouble.Ask(item, number{13})
+				}
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				switch item.State.N {
+				case 0:
+					item.Reply(square{double.Answer(item).N})
+				case 1:
+					item.Reply(square{squared.Answer(item).Square})
+				case 3:
+					item.Fail("kept", "%s", kept.Err(item).Code)
+				default:
+					item.Reply(square{-1})
+				}
+			}
+			return nil
+		},
+	}
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", stages))
+	b.run(svc)
+	w := b.reply("flow", numbers(5))
+	for i, want := range []string{`{"square":10}`, `{"square":25}`} {
+		if string(w.slots[i].Data) != want {
+			t.Errorf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
+		}
+	}
+	for i, code := range map[int]string{2: CodeBadQuery, 3: "kept", 4: "unlucky"} {
+		if e := w.slots[i].Err; e == nil || e.Code != code {
+			t.Errorf("slot %d: %s %v, want %s", i, w.slots[i].Data, e, code)
+		}
+	}
+}
+
+// before the other by chance.
+func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var times atomic.Int64
+	stages := twoStages(true)
+	stages[0] = func(_ context.Context, s *numberStage) error {
+		forth := times.Add(1)%2 == 0
+		for n := range s.Items() {
+			item := s.Items()[n]
+			if !forth {
+				item = s.Items()[len(s.Items())-1-n]
+				toSquare.Ask(item, item.In)
+			}
+			toDouble.Ask(item, item.In)
+			if forth {
+				toSquare.Ask(item, item.In)
+			}
+		}
+		return nil
+	}
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", stages))
+	b.run(svc)
+	check(t, EnsureConsumer(b.ctx, b.js, "double", ConsumerSettings{}))
+	builder := NewRequestBuilder("flow", newMeta(), 1<<20)
+	for i := range 20 {
+		builder.Add(i, "k", fmt.Appendf(nil, `{"n":%d}`, i))
+	}
+	var bodies [2][2]string
+	for n := range bodies {
+		msg := builder.Msg()
+		msg.Header.Set(HeaderMsgID, fmt.Sprint("again", n))
+		heard := map[string]string{}
+		sub, err := b.nc.SubscribeSync(workPrefix + ">")
+		check(t, err)
+		b.publish(msg)
+		for len(heard) < 2 {
+			msg, err := sub.NextMsg(patience)
+			check(t, err)
+			if msg.Header.Get(HeaderStack) != "" {
+				heard[msg.Header.Get(HeaderReplyTo)] = string(msg.Data)
+			}
+		}
+		check(t, sub.Unsubscribe())
+		bodies[n] = [2]string{heard["tranche.stage.flow.1.0.double"], heard["tranche.stage.flow.1.1.square"]}
+	}
+	if bodies[0] != bodies[1] || bodies[0][0] == "" || bodies[0][1] == "" {
+		t.Errorf("the requests are\n%s\nand then\n%s", bodies[0], bodies[1])
+	}
+}
+
+// them for the next stage.
+func TestItemsThatOutliveTheirStage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.callees()
+	var late sync.WaitGroup
+	var mu sync.Mutex
+	kept := map[int]*StageItem[number, square, memory, chunkMemory]{}
+	loose := func(s *numberStage, item *StageItem[number, square, memory, chunkMemory], until <-chan struct{}) {
+		late.Go(func() {
+			for over := false; !over; {
+				select {
+				case <-until:
+					over = true
+				default:
+				}
+				toDouble.Ask(item, number{item.Ordinal})
+				toDouble.Asked(item)
+				item.Next()
+				s.Flush()
+			}
+			item.Reply(square{-1})
+			item.Fail("late", "late")
+		})
+	}
+	answered := make(chan struct{})
+	stages := []func(context.Context, *numberStage) error{
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				toDouble.Ask(item, item.In)
+				mu.Lock()
+				kept[item.Ordinal] = item
+				mu.Unlock()
+				loose(s, item, answered)
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				mu.Lock()
+				old := kept[item.Ordinal]
+				mu.Unlock()
+				old.Reply(square{-2})
+				item.Reply(square{toDouble.Answer(item).N})
+			}
+			return nil
+		},
+	}
+	svc := b.service()
+	check(t, HandleFlow(svc, "flow", stages))
+	b.run(svc)
+	w := b.reply("flow", numbers(5))
+	close(answered)
+	late.Wait()
+	for i := range 5 {
+		if want := fmt.Sprintf(`{"square":%d}`, 2*i); string(w.slots[i].Data) != want {
+			t.Errorf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
+		}
+	}
+	if w.answered != 5 || w.failure != nil || len(b.drainReplies()) > 0 {
+		t.Errorf("answered %d, failure %v, or there are further replies", w.answered, w.failure)
+	}
+}
