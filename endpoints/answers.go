@@ -3,6 +3,7 @@ package endpoints
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"strconv"
 	"strings"
@@ -107,6 +108,15 @@ func (a *answers) commit() (size int, ok bool) {
 		a.flush()
 	}
 	return size, true
+}
+
+// end ends the slot of an ordinal, or puts an error in its place when it is too large.
+func (a *answers) end(ordinal int) {
+	if size, ok := a.commit(); !ok {
+		a.fault(ordinal, newSlotError(CodeResultTooLarge, fmt.Sprintf(
+			"the result takes %d bytes, and a message holds %d; raise the NATS server's max_payload (16 MiB count) or store "+
+				"the result elsewhere and reply with where it is", size, a.limit), false))
+	}
 }
 
 // carry sends what stands before the last slot and moves the slot into a message of its own.

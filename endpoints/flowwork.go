@@ -37,22 +37,15 @@ func (w *flowWork) run(ctx context.Context, slots *slots, stopping <-chan struct
 func (w *flowWork) runStages(
 	ctx context.Context, slots *slots, stopping <-chan struct{},
 ) (failure *SlotError, begun bool) {
-	if !slots.take(stopping) {
-		return nil, false
-	}
-	defer slots.give()
-	end, failure, begun := w.job.isolate(ctx, stopping)
-	if end == nil {
-		return failure, begun
-	}
-	defer end()
-	if len(w.here) > 0 || w.stage == 0 && len(w.job.wrap) > 0 {
-		w.pass(w.advance(ctx))
-	}
-	if w.job.answers.unfinished {
-		return nil, true // it is told at the end of the flow
-	}
-	return w.failure, true
+	return w.job.inSlot(ctx, slots, stopping, func() *SlotError {
+		if len(w.here) > 0 || w.stage == 0 && len(w.job.wrap) > 0 {
+			w.pass(w.advance(ctx))
+		}
+		if w.job.answers.unfinished {
+			return nil // it is told at the end of the flow
+		}
+		return w.failure
+	})
 }
 
 // pass notes a failure. The first one stands: each speaks for all items without a slot.
@@ -112,24 +105,11 @@ func (w *flowWork) moveOn() {
 func (w *flowWork) items() workItems { return (*stageItems)(w) }
 
 // handle implements wrapped.
-func (w *flowWork) handle(ctx context.Context) (err error) {
+func (w *flowWork) handle(ctx context.Context) error {
 	if len(w.here) == 0 {
 		return nil
 	}
-	defer func() {
-		if value := recover(); value != nil {
-			failure, stack := panicked(value, true)
-			err = ownError{failure}
-			w.job.log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
-		}
-	}()
-	if err := w.sheet.call(ctx, w.stage); err != nil && !isCut(ctx, err) {
-		return err
-	}
-	if ctx.Err() != nil {
-		return ownError{cutShort(ctx)}
-	}
-	return nil
+	return w.job.guard(ctx, func(ctx context.Context) error { return w.sheet.call(ctx, w.stage) })
 }
 
 // reject answers an item while the chunk is being made.

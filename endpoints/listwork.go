@@ -16,37 +16,51 @@ type listWork[In, Out any] struct {
 func (w *listWork[In, Out]) run(
 	ctx context.Context, slots *slots, stopping <-chan struct{},
 ) (failure *SlotError, begun bool) {
-	if !slots.take(stopping) {
-		return nil, false
-	}
-	defer slots.give()
-	end, failure, begun := w.job.isolate(ctx, stopping)
-	if end == nil {
-		return failure, begun
-	}
-	defer end()
-	if len(w.chunk.items) == 0 && len(w.job.wrap) == 0 {
-		return nil, true
-	}
-	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
-	defer cancel()
-	return runWrapped(ctx, w.job, 0, w), true
+	return w.job.inSlot(ctx, slots, stopping, func() *SlotError {
+		if len(w.chunk.items) == 0 && len(w.job.wrap) == 0 {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
+		defer cancel()
+		return runWrapped(ctx, w.job, 0, w)
+	})
 }
 
 func (w *listWork[In, Out]) items() workItems { return w.chunk }
 
-func (w *listWork[In, Out]) handle(ctx context.Context) (err error) {
+func (w *listWork[In, Out]) handle(ctx context.Context) error {
 	if len(w.chunk.items) == 0 {
 		return nil
 	}
+	return w.job.guard(ctx, func(ctx context.Context) error { return w.handler(ctx, w.chunk) })
+}
+
+// inSlot runs what takes one slot, alone when it has to be. begun is false when stopping was closed before.
+func (j *job) inSlot(
+	ctx context.Context, slots *slots, stopping <-chan struct{}, f func() *SlotError,
+) (failure *SlotError, begun bool) {
+	if !slots.take(stopping) {
+		return nil, false
+	}
+	defer slots.give()
+	end, failure, begun := j.isolate(ctx, stopping)
+	if end == nil {
+		return failure, begun
+	}
+	defer end()
+	return f(), true
+}
+
+// guard calls the handler of a whole chunk. A panic, or the end of ctx, is the error of the chunk.
+func (j *job) guard(ctx context.Context, handler func(context.Context) error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			failure, stack := panicked(value, true)
 			err = ownError{failure}
-			w.job.log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
+			j.log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
 		}
 	}()
-	if err := w.handler(ctx, w.chunk); err != nil && !isCut(ctx, err) {
+	if err := handler(ctx); err != nil && !isCut(ctx, err) {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -68,7 +68,8 @@ func (q *questioner) begin() *SlotError {
 			return newSlotError(CodeBadQuery, fmt.Sprintf("the parameters of the run cannot be passed on: %v", err), false)
 		}
 	}
-	q.trace = traceOf(q.work.job.answers.header)
+	q.trace = nats.Header{}
+	TraceOfHeader(q.work.job.answers.header).SetHeader(q.trace)
 	q.limit = int(q.work.flow.server.service.nc.MaxPayload()) - headerSize(q.trace)
 	return nil
 }
@@ -149,15 +150,4 @@ func (a *asked) label() string {
 		return ""
 	}
 	return a.name
-}
-
-// traceOf returns the headers of the trace.
-func traceOf(h nats.Header) nats.Header {
-	trace := nats.Header{}
-	for _, name := range []string{HeaderTrace, HeaderTraceState} {
-		if value := h.Get(name); value != "" {
-			trace[name] = []string{value}
-		}
-	}
-	return trace
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strconv"
 	"time"
 
@@ -47,11 +46,8 @@ func (w *flowWork) suspend(questions []question) *SlotError {
 // isFull reports whether a stream has refused a message because it has no room.
 func isFull(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == storeFailed
+	return ok && api.ErrorCode == streamFull
 }
-
-// storeFailed is the server's code for a message that a stream does not take.
-const storeFailed = 10077
 
 // state writes the state, and from here on refuses answers to this stage: what is not in the state by now is lost.
 func (w *flowWork) state(questions []question) (body []byte, failure *SlotError) {
@@ -136,7 +132,7 @@ func (w *flowWork) send(ctx context.Context, body []byte, questions []question) 
 	f := w.flow
 	id := newFlowID(w.job.request.Meta, f.server.name, w.stage)
 	header := w.job.request.Meta.request()
-	maps.Copy(header, traceOf(w.job.answers.header))
+	TraceOfHeader(w.job.answers.header).SetHeader(header)
 	header[headerFlowAnswered] = []string{strconv.Itoa(w.job.answers.total)}
 	header[headerFlowTotal] = []string{strconv.Itoa(w.total)}
 	f.step("before state")

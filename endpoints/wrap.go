@@ -2,9 +2,11 @@ package endpoints
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 )
@@ -172,6 +174,37 @@ func (w *Work) Answer(slot Slot) error {
 	}
 	a.write(slot)
 	return nil
+}
+
+// checkAnswer holds a slot to the shape that Work.Answers returns.
+func checkAnswer(slot Slot) error {
+	switch {
+	case slot.Err != nil && (slot.Data != nil || slot.ContentType != ""):
+		return errors.New("the slot has a result and an error")
+	case slot.Err == nil && slot.ContentType == "" && !jsontext.Value(slot.Data).IsValid():
+		return errors.New("the slot's result is not JSON; set its ContentType, or encode it")
+	case slot.ContentType != "" && !validContentType(slot.ContentType):
+		return fmt.Errorf("content type %.80q is not one", slot.ContentType)
+	}
+	return nil
+}
+
+// write answers an item by a slot that checkAnswer has passed.
+func (a *answers) write(slot Slot) {
+	if slot.Err != nil {
+		a.fail(slot.Ordinal, newSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
+		return
+	}
+	a.begin(slot.Ordinal)
+	if slot.ContentType == "" {
+		a.buf.WriteString(`"d":`)
+		a.buf.Write(slot.Data)
+	} else if err := appendBinary(a.buf, &Binary{slot.ContentType, slot.Data}); err != nil {
+		a.rollback()
+		a.fault(slot.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		return
+	}
+	a.end(slot.Ordinal)
 }
 
 // Hold keeps the answers that follow back until the wrapper has returned. When it returns nil they are sent; when it

@@ -2,10 +2,7 @@ package endpoints
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // MaxHeld bounds the bytes of the answers to one chunk that a wrapper holds.
@@ -148,44 +145,4 @@ func appendSlots(slots []Slot, buf *bytes.Buffer) ([]Slot, error) {
 		return nil, in.err
 	}
 	return slots, nil
-}
-
-// write answers an item by a slot that checkAnswer has passed.
-func (a *answers) write(slot Slot) {
-	if slot.Err != nil {
-		a.fail(slot.Ordinal, newSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
-		return
-	}
-	a.begin(slot.Ordinal)
-	if slot.ContentType == "" {
-		a.buf.WriteString(`"d":`)
-		a.buf.Write(slot.Data)
-	} else if err := appendBinary(a.buf, &Binary{slot.ContentType, slot.Data}); err != nil {
-		a.rollback()
-		a.fault(slot.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
-		return
-	}
-	a.end(slot.Ordinal)
-}
-
-// end ends the slot of an ordinal, or puts an error in its place when it is too large.
-func (a *answers) end(ordinal int) {
-	if size, ok := a.commit(); !ok {
-		a.fault(ordinal, newSlotError(CodeResultTooLarge, fmt.Sprintf(
-			"the result takes %d bytes, and a message holds %d; raise the NATS server's max_payload (16 MiB count) or store "+
-				"the result elsewhere and reply with where it is", size, a.limit), false))
-	}
-}
-
-// checkAnswer holds a slot to the shape that Work.Answers returns.
-func checkAnswer(slot Slot) error {
-	switch {
-	case slot.Err != nil && (slot.Data != nil || slot.ContentType != ""):
-		return errors.New("the slot has a result and an error")
-	case slot.Err == nil && slot.ContentType == "" && !jsontext.Value(slot.Data).IsValid():
-		return errors.New("the slot's result is not JSON; set its ContentType, or encode it")
-	case slot.ContentType != "" && !validContentType(slot.ContentType):
-		return fmt.Errorf("content type %.80q is not one", slot.ContentType)
-	}
-	return nil
 }
