@@ -33,18 +33,10 @@ func (n *Node) collect(ctx, draining context.Context) {
 
 // collectBound binds to the collector and takes dead letters in until ctx ends or the binding is lost.
 func (n *Node) collectBound(ctx, draining context.Context) error {
-	timed, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	asked := time.Now()
-	consumer, err := endpoints.EnsureCollector(timed, n.js)
+	consumer, made, err := n.bind(ctx, &n.collector, endpoints.EnsureCollector)
 	if err != nil {
 		return err
 	}
-	made, err := n.collectorMade(timed)
-	if err != nil {
-		return err
-	}
-	n.collector.Learn(asked, made)
 	letters, err := consumer.Messages(jetstream.PullMaxMessages(collectAhead), jetstream.PullExpiry(pullExpiry))
 	if err != nil {
 		return fmt.Errorf("read dead letters: %w", err)
@@ -94,13 +86,4 @@ func (n *Node) collectOne(ctx context.Context, msg jetstream.Msg, made time.Time
 
 func (n *Node) giveBackLetter(msg jetstream.Msg, made time.Time) {
 	n.settleOf(&n.collector, fetched{msg, made}, giveBack)
-}
-
-// collectorMade asks the server when the collector was made.
-func (n *Node) collectorMade(ctx context.Context) (time.Time, error) {
-	consumer, err := n.js.Consumer(ctx, endpoints.StreamDead, endpoints.CollectorConsumer)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return consumer.CachedInfo().Created, nil
 }

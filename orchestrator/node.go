@@ -70,7 +70,8 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 	}
 	n.endpoints.known = map[string]bool{}
 	n.pipe.changed = make(chan struct{})
-	n.recorder.Ask, n.collector.Ask = n.recorderMade, n.collectorMade
+	n.recorder.Ask = n.whenMade(endpoints.StreamReply, endpoints.RecorderConsumer)
+	n.collector.Ask = n.whenMade(endpoints.StreamDead, endpoints.CollectorConsumer)
 	return n, nil
 }
 

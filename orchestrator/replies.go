@@ -12,12 +12,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 )
 
-// fetched is a reply or a dead letter in a node's hands.
-type fetched struct {
-	jetstream.Msg
-	made time.Time // when the consumer that delivered it was made
-}
-
 const (
 	pullExpiry   = 5 * time.Second
 	drainTimeout = 2 * time.Second
@@ -50,19 +44,10 @@ func (n *Node) feed(ctx context.Context, replies chan<- fetched) {
 // readReplies binds to the reply consumer and feeds the recorders until ctx ends or the streams change.
 func (n *Node) readReplies(ctx context.Context, replies chan<- fetched) error {
 	_, changed := n.pipe.now()
-	timed, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	asked := time.Now()
-	consumer, err := endpoints.EnsureRecorder(timed, n.js)
+	consumer, made, err := n.bind(ctx, &n.recorder, endpoints.EnsureRecorder)
 	if err != nil {
 		return err
 	}
-	// Asked for, not taken from the answer above: after a restart the server gives another time there.
-	made, err := n.recorderMade(timed)
-	if err != nil {
-		return err
-	}
-	n.recorder.Learn(asked, made)
 	broken := make(chan error, 1)
 	bound, unbind := context.WithCancel(ctx)
 	defer unbind()
@@ -119,30 +104,3 @@ func bindingLost(err error) bool {
 	return errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) ||
 		errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrNoHeartbeat)
 }
-
-// recorderMade asks the server when the reply consumer was made.
-func (n *Node) recorderMade(ctx context.Context) (time.Time, error) {
-	consumer, err := n.js.Consumer(ctx, endpoints.StreamReply, endpoints.RecorderConsumer)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return consumer.CachedInfo().Created, nil
-}
-
-// settle acknowledges a reply, or gives it back, unless the consumer that delivered it is no more: then the sequence
-// may belong to another reply. What is not acknowledged is delivered again, which is harmless.
-func (n *Node) settle(f fetched, how func(jetstream.Msg) error) { n.settleOf(&n.recorder, f, how) }
-
-// settleOf is settle for a message of another consumer.
-func (n *Node) settleOf(consumer *endpoints.Incarnation, f fetched, how func(jetstream.Msg) error) {
-	if !consumer.Current().Equal(f.made) {
-		n.log.Debug("left a message of an earlier stream alone", zap.String("subject", f.Subject()))
-		return
-	}
-	if err := how(f.Msg); err != nil {
-		n.log.Debug("acknowledge", zap.String("subject", f.Subject()), zap.Error(err))
-	}
-}
-
-// giveBack lets a reply rest before any node may try again.
-func giveBack(msg jetstream.Msg) error { return msg.NakWithDelay(nakDelay) }
