@@ -144,7 +144,8 @@ func (s *flowStore) tryRead(ctx context.Context, id flowID) (*stored, error) {
 var errDone = fmt.Errorf("%w: it has gone on", errNoState)
 
 // errTorn is returned when a part is missing of what must be whole: it is being written again, perhaps by somebody who
-// comes after one that died over it, or the replica that was asked is behind. The chunk waits for the reply all the same.
+// comes after one that died over it, or the replica that was asked is behind. The chunk waits for the reply all the
+// same.
 var errTorn = errors.New("a part of the chunk is missing")
 
 // torn is what it means that a part cannot be had of a chunk that is there.
