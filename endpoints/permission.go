@@ -194,7 +194,8 @@ func (p *Permissions) granted(subjects []string) {
 	defer p.mu.Unlock()
 	for key, d := range p.denied {
 		publish := d.err.Op == OpPublish && slices.ContainsFunc(subjects, func(s string) bool { return covers(s, d.subject) })
-		if publish || d.err.inbox {
+		// One that nobody has been told of stays until somebody is: a tree of subjects may be granted but for this one.
+		if (publish || d.err.inbox) && d.told {
 			delete(p.denied, key)
 		}
 	}

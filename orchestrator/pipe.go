@@ -130,7 +130,7 @@ const lookTimeout = 2 * time.Second
 func (n *Node) lookAtPipe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	return endpoints.During(ctx, n.nc, n.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.>")
+	return endpoints.During(ctx, n.nc, n.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.INFO.>")
 }
 
 func (n *Node) lookAtStreams(ctx context.Context) error {

@@ -177,6 +177,9 @@ func (c *crowd) claimer(ctx context.Context, session workqueue.SessionID, most i
 		req := c.claimRequest(c.run, most)
 		req.Session = session
 		slices, err := c.store.Claim(ctx, req)
+		if errors.Is(err, workqueue.ErrBusy) {
+			continue // as a node does: the others hold the step for long on a slow machine
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				c.Errorf("claim: %v", err)
