@@ -169,18 +169,18 @@ func TestFlowWhoseServicesAreKilled(t *testing.T) {
 	w.start("node")
 	random := rand.New(rand.NewPCG(1, 2))
 	roles := []string{"flow", "accounts", "flow", "prices"}
-	for n := range 12 {
+	for n := range 8 {
 		done := w.done(run)
 		w.until("more is done", func() bool { return w.done(run) >= min(done+w.items/20, w.items) })
 		role, i := roles[n%len(roles)], random.IntN(2)
+		if w.done(run) == w.items {
+			t.Fatalf("the run was complete before kill %d", n)
+		}
 		both := running[role]
 		w.signal(both[i], syscall.SIGKILL)
 		w.wantKilled(both[i])
 		both[i] = w.start(role)
 		running[role] = both
-	}
-	if w.done(run) == w.items {
-		t.Fatal("the run was complete before the last kill")
 	}
 	extra := w.wantSound(run)
 	t.Logf("%d extra executions", extra)
@@ -239,22 +239,19 @@ func TestFlowWhoseServicesAreToldToEnd(t *testing.T) {
 	run := w.load()
 	running := w.startFlow()
 	w.start("node")
-	for n := range 6 {
+	for n, role := range []string{"flow", "accounts", "prices"} {
 		done := w.done(run)
 		w.until("more is done", func() bool { return w.done(run) >= min(done+w.items/10, w.items) })
-		role := []string{"flow", "accounts", "prices"}[n%3]
-		both := running[role]
-		ending := both[n/3]
+		if w.done(run) == w.items {
+			t.Fatalf("the run was complete before end %d", n)
+		}
+		ending := running[role][0]
 		w.signal(ending, syscall.SIGTERM)
 		w.await(ending)
 		if ending.err != nil {
 			t.Errorf("%s ended with %v", role, ending.err)
 		}
-		both[n/3] = w.start(role)
-		running[role] = both
-	}
-	if w.done(run) == w.items {
-		t.Fatal("the run was complete before the last end")
+		w.start(role)
 	}
 	if extra := w.wantSound(run); extra != 0 {
 		t.Errorf("%d items were executed twice", extra)
