@@ -87,10 +87,11 @@ const (
 SELECT id, state, requeued, body IS NOT NULL AND endpoint <> '', run_id FROM dead_letter
 WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`
 
+	// requeueLetters takes, by force, those too that were sent before: a stream that was lost may have had them.
 	requeueLetters = `
 UPDATE dead_letter
 SET state = 'requeued', requeued = requeued + 1, changed_at = clock_timestamp(), sent_at = NULL
-WHERE id = ANY($1) AND state = 'waiting' AND body IS NOT NULL`
+WHERE id = ANY($1) AND (state = 'waiting' OR $2 AND state = 'requeued') AND body IS NOT NULL`
 
 	// requeueWaiting takes all that wait, of one endpoint or of all, without bringing them here: only those that are
 	// refused come back, a page of them. Bodies lie out of line and are not written anew.
@@ -187,7 +188,7 @@ func requeueNamed(ctx context.Context, tx pgx.Tx, sel DeadSelection, out *Requeu
 		}
 		ids = append(ids, l.ID)
 	}
-	tag, err := tx.Exec(ctx, requeueLetters, ids)
+	tag, err := tx.Exec(ctx, requeueLetters, ids, sel.Force)
 	if err == nil && tag.RowsAffected() != int64(len(ids)) {
 		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(ids), errFence)
 	}
@@ -203,8 +204,9 @@ func (l *deadRow) mayRequeue(force bool) string {
 			"'tranche run rerun %s --failed'", l.Run)
 	case l.State == LetterReissued:
 		return "its items went on by themselves, in smaller slices: there is nothing to do"
-	case l.State == LetterRequeued:
-		return "it has been requeued already; should it die again, that is another letter"
+	case l.State == LetterRequeued && !force:
+		return "it has been requeued already, and should it die again, that is another letter; if a stream was lost since, " +
+			"send it once more by force (--force)"
 	case l.State == LetterDropped:
 		return "it was dropped, and its body is gone; have it asked for anew"
 	case !l.Whole:

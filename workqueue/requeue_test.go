@@ -39,6 +39,24 @@ func (b *bench) unsent() []workqueue.UnsentLetter {
 	return letters
 }
 
+// TestRequeueByForceOfOneThatWasSent is for an operator whose stream was lost.
+func TestRequeueByForceOfOneThatWasSent(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ids := b.bury(letter("0", "a"))
+	b.requeue(refs(ids[0]), 1)
+	if err := b.store.LettersSent(t.Context(), ids); err != nil {
+		t.Fatal(err)
+	}
+	b.requeue(refs(ids[0]), 0)
+	sel := refs(ids[0])
+	sel.Force = true
+	b.requeue(sel, 1)
+	if unsent := b.unsent(); len(unsent) != 1 || unsent[0].Requeued != 2 {
+		t.Errorf("to be sent: %+v", unsent)
+	}
+}
+
 func TestRequeue(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -56,7 +56,7 @@ func TestDeadLettersByHand(t *testing.T) {
 	b.want(b.tranche("dlq", "show", loop.String()), 0, `\x1b[31mtext`)
 
 	b.want(b.tranche("dlq", "requeue", mail[0].String()[:18]), 0, "1 letter requeued")
-	b.want(b.tranche("dlq", "requeue", mail[0].String()), 1, "0 letters requeued, 1 refused", "requeued already")
+	b.want(b.tranche("dlq", "requeue", mail[0].String()), 1, "0 letters requeued, 1 refused", "already")
 	b.want(b.tranche("dlq", "drop", mail[0].String()), 1, "it is requeued")
 	b.want(b.tranche("dlq", "requeue", "--endpoint", "mail"), 0, "2 letters requeued")
 	b.want(b.tranche("dlq", "requeue", "--all"), 1, "1 refused", "mend the service")
