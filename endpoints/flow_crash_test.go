@@ -110,7 +110,10 @@ func TestAFlowSurvivesADeathAtEveryStep(t *testing.T) {
 	} {
 		for _, step := range steps {
 			// In a world of its own, so that what a death leaves behind comes late to nobody else.
-			t.Run(fmt.Sprintf("%s %d", step, times), func(t *testing.T) { setup(t).dieAt(step, times) })
+			t.Run(fmt.Sprintf("%s %d", step, times), func(t *testing.T) {
+				t.Parallel()
+				setup(t).dieAt(step, times)
+			})
 		}
 	}
 }
