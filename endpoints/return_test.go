@@ -1,8 +1,10 @@
 package endpoints
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestReturnIsReadAsItIsWritten(t *testing.T) {
@@ -32,6 +34,42 @@ func TestReturnTakesNothingElse(t *testing.T) {
 			t.Errorf("%q is taken for %+v", subject, got)
 		}
 	}
+}
+
+func FuzzParseReturn(f *testing.F) {
+	f.Add("tranche.stage.statement.1.0.accounts")
+	f.Add("tranche.call.web.Zk3.accounts")
+	f.Fuzz(func(t *testing.T, subject string) {
+		if r, err := ParseReturn(subject); err == nil && r.String() != subject {
+			t.Fatalf("%q is read as %+v", subject, r)
+		}
+	})
+}
+
+// FuzzReadMeta changes one header of a good request.
+func FuzzReadMeta(f *testing.F) {
+	for _, name := range []string{HeaderStep, HeaderAttempt, HeaderDeliveries, HeaderRequeued} {
+		f.Add(name, "2147483648")
+	}
+	f.Add(HeaderStack, "statement:1")
+	f.Add(HeaderReplyTo, "tranche.stage.statement.1.0.accounts")
+	f.Add(HeaderMode, "single")
+	f.Add(HeaderOrigin, "a\x00\xff")
+	good := newMeta()
+	f.Fuzz(func(t *testing.T, name, value string) {
+		m, err := ReadMeta(with(good, name, value))
+		if err != nil {
+			var bad *MalformedError
+			if !errors.As(err, &bad) {
+				t.Fatalf("%s %q: %v", name, value, err)
+			}
+			return
+		}
+		if m.Step < 0 || m.Attempt < 1 || m.Generation < 1 || m.Deliveries < 1 || m.Deliveries > MaxDeliver ||
+			m.Requeued < 0 || m.Stack.Depth() > MaxStack || len(m.Origin) > maxServiceName || !utf8.ValidString(m.Origin) {
+			t.Fatalf("%s %q is read as %+v", name, value, m)
+		}
+	})
 }
 
 func TestStack(t *testing.T) {

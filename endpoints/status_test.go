@@ -83,3 +83,16 @@ func TestListenersOfOtherKindsAreRead(t *testing.T) {
 		t.Errorf("rubbish is read as %+v", found)
 	}
 }
+
+func FuzzListeners(f *testing.F) {
+	f.Add([]byte(`{"name":"s","id":"i","metadata":{"tranche":"1"},"endpoints":[{"name":"square","data":` +
+		`{"processed":-1,"p99":1e300,"rate":-0.5,"state":"odd","reason":"a\u001b"}},null]}`))
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		for _, l := range listenersIn(answer) {
+			if ValidateName(l.Endpoint) != nil || l.Processed < 0 || l.P99 < 0 || l.Rate < 0 || l.Concurrency < 0 ||
+				len(l.Service) > maxServiceName || len(l.Host) > maxServiceName {
+				t.Fatalf("%q is read as %+v", answer, l)
+			}
+		}
+	})
+}
