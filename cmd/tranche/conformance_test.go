@@ -17,8 +17,10 @@ import (
 // nodeExample installs examples/node in a directory of the test's own and returns that.
 func nodeExample(t *testing.T) string {
 	t.Helper()
-	if _, err := exec.LookPath("npm"); err != nil {
-		t.Fatalf("%v: run scripts/deps.sh node, which says what to install where it cannot", err)
+	for _, program := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Fatalf("%v: run scripts/deps.sh node, which says what to install where it cannot", err)
+		}
 	}
 	dir := t.TempDir()
 	for _, name := range []string{
@@ -77,6 +79,11 @@ func TestARunOverANodeService(t *testing.T) {
 		"9,990 of 10,000 items done, 10 failed")
 	b.want(b.tranche("run", "errors", "last"), exitOK, "overdrawn", "ACC-1007", "the balance is -5.00")
 	checkInterest(t, b.tranche("run", "export", "last").out, count)
+
+	b.want(b.tranche("endpoints", "set", "node-interest", "--concurrency", "9"), exitOK, "9 chunks at once")
+	eventually(t, "the service obeys the operator", func() bool {
+		return strings.Contains(b.tranche("endpoints", "show", "node-interest").out, "0/9")
+	})
 }
 
 func checkInterest(t *testing.T, export string, count int) {

@@ -87,7 +87,7 @@ class Service {
 // Endpoint fetches requests and takes each from its delivery to its acknowledgement.
 class Endpoint {
   constructor(service, name, handler, concurrency) {
-    Object.assign(this, { service, name, handler, concurrency });
+    Object.assign(this, { service, name, handler, concurrency, own: concurrency });
     this.held = new Map(); // delivered and not yet dealt with: by stream sequence and time, the last delivery
     this.running = 0;
     this.changed = new Event();
@@ -252,10 +252,21 @@ class Endpoint {
   // made returns when the consumer was made, as of at most KNOWN_FOR ago; nothing when the server does not say.
   made() {
     if (Date.now() - this.known.at >= KNOWN_FOR) {
-      const made = this.service.jsm.consumers.info(STREAM, this.name).then((info) => info.created, () => undefined);
+      const made = this.service.jsm.consumers.info(STREAM, this.name).then((info) => {
+        this.obey(info.config.metadata?.['tranche-concurrency']);
+        return info.created;
+      }, () => undefined);
       this.known = { at: Date.now(), made };
     }
     return this.known.made;
+  }
+
+  // obey takes the concurrency that operators have set, or the service's own when they have set none.
+  obey(setting) {
+    const concurrency = /^[1-9]\d{0,3}$/.test(setting) && setting <= 1024 ? Number(setting) : this.own;
+    if (concurrency === this.concurrency) return;
+    this.concurrency = concurrency;
+    this.changed.tell();
   }
 
   // beat says, in time, that what is held is being worked on (rule 2).
@@ -271,7 +282,7 @@ class Endpoint {
   status() {
     const { nanoseconds, ...counts } = this.stats;
     const average = counts.processed ? Math.round(nanoseconds / counts.processed) : 0;
-    return { ...counts, in_flight: this.held.size, avg_per_item: average };
+    return { ...counts, in_flight: this.held.size, avg_per_item: average, concurrency: this.concurrency };
   }
 }
 
