@@ -27,7 +27,7 @@ type Listener struct {
 	// Concurrency is how many chunks or items are handled at once.
 	Concurrency int
 	State       State
-	Reason      string // of StateWaiting, for people
+	Reason      string // for people: why it waits, or what is denied to it although it listens
 	Stages      int    // of a flow
 	// Requests that came not for the first time, that were given up after too many deliveries, that were dead-lettered;
 	// and how often the instance has lost its consumer and found it again.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -173,8 +174,12 @@ func instancesText(all []api.Listener, room int) string {
 // instanceNotes says what stands out of an instance, in lines of their own.
 func instanceNotes(l *api.Listener) string {
 	var notes []string
-	if l.Reason != "" {
+	switch {
+	case l.Reason == "":
+	case l.State == string(endpoints.StateWaiting):
 		notes = append(notes, "waits: "+inert(l.Reason))
+	default: // it listens, and something is denied to it
+		notes = append(notes, inert(l.Reason))
 	}
 	for _, n := range []struct {
 		count int64
