@@ -1,0 +1,55 @@
+package orchestrator_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// A letter is written, taken in, sent again and written again, and a suspect leaves its marks.
+func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
+	t.Parallel()
+	g := setupGuarded(t, documented(t))
+	g.ready(t)
+	web := g.conn(t, "web")
+	var slot *endpoints.SlotError
+	_, err := endpoints.Call[string, statement](t.Context(), web, "accounts", "C1", "no account",
+		endpoints.CallerName("web"))
+	if !errors.As(err, &slot) || slot.Code != "bad_payload" {
+		t.Errorf("the call ended with %v", err)
+	}
+	g.buried(t, 1)
+	out, err := g.node.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "ann")
+	if err != nil || out.Requeued != 1 {
+		t.Fatalf("requeued: %+v, %v", out, err)
+	}
+	g.buried(t, 2)
+
+	to := endpoints.Return{Asker: "web", Call: "token", Callee: "accounts"}
+	answers, err := web.SubscribeSync("tranche.call.web.token.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	suspect := endpoints.NewRequestBuilder("accounts", endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
+		Generation: 1, Mode: endpoints.ModeBatch, ReplyTo: to, Deliveries: 3}, 1<<20)
+	suspect.Add(0, "C2", []byte(`{"id":"C2"}`))
+	js, err := jetstream.New(web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.PublishMsg(t.Context(), suspect.Msg()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := answers.NextMsg(20 * time.Second); err != nil {
+		t.Errorf("the suspect was not answered: %v", err)
+	}
+	for _, v := range g.violated() {
+		t.Error(v)
+	}
+}
