@@ -135,7 +135,13 @@ func ensureDurable(
 	config.FilterSubject, config.FilterSubjects = want.FilterSubject, nil
 	config.AckWait, config.MaxDeliver, config.MaxAckPending = want.AckWait, want.MaxDeliver, want.MaxAckPending
 	config.Metadata = want.Metadata
-	return js.UpdateConsumer(ctx, stream, config)
+	// A consumer that was deleted and made anew at once can lose its file to the deletion, and then takes no change any
+	// more. It delivers what it should, which is better than to publish nothing for its endpoint.
+	_, err = js.UpdateConsumer(ctx, stream, config)
+	if delivers := found.CachedInfo().Config.FilterSubject == want.FilterSubject; err != nil && !delivers {
+		return nil, err
+	}
+	return found, nil
 }
 
 // MendConsumer brings a consumer of ours back that somebody has paused or pointed at other subjects. It does nothing to

@@ -59,8 +59,7 @@ func FuzzReadMeta(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, value string) {
 		m, err := ReadMeta(with(good, name, value))
 		if err != nil {
-			var bad *MalformedError
-			if !errors.As(err, &bad) {
+			if _, ok := errors.AsType[*MalformedError](err); !ok {
 				t.Fatalf("%s %q: %v", name, value, err)
 			}
 			return

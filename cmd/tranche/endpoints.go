@@ -66,14 +66,10 @@ func listeners(all []api.Listener) string {
 
 // rate writes items a second.
 func rate(perSecond float64) string {
-	switch {
-	case perSecond <= 0:
+	if perSecond <= 0 {
 		return "-"
-	case perSecond < 10:
-		return fmt.Sprintf("%.1f/s", perSecond)
-	default:
-		return count(int64(perSecond)) + "/s"
 	}
+	return pace(perSecond) + "/s"
 }
 
 // perItem writes the time that one item takes.

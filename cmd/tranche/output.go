@@ -74,6 +74,14 @@ func short(s string, limit int) string {
 	return string(runes[:max(limit-1, 0)]) + "…"
 }
 
+// pace writes a number a second. What is slow is not nothing.
+func pace(rate float64) string {
+	if rate < 10 {
+		return fmt.Sprintf("%.1f", rate)
+	}
+	return count(int64(rate))
+}
+
 // count writes a number with separators: 1,234,567.
 func count(n int64) string {
 	digits := fmt.Sprint(n)

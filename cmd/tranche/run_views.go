@@ -110,7 +110,7 @@ func runHead(run *api.RunDocument) string {
 		if run.ETASeconds != nil {
 			eta = ", " + span(seconds(*run.ETASeconds)) + " to go"
 		}
-		t.row("rate", count(int64(run.Rate))+" items/s"+eta)
+		t.row("rate", pace(run.Rate)+" items/s"+eta)
 	}
 	for name, value := range run.Params {
 		t.row("param", inert(name+"="+value))
