@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
 	"github.com/tranchehq/tranche/endpoints"
@@ -45,6 +46,7 @@ type scripted struct {
 	script  atomic.Pointer[script]
 	answers atomic.Int64 // makes each answer another
 	running *endpointstest.Instance
+	js      jetstream.JetStream
 }
 
 func (s *scripted) handle(ctx context.Context, c *chunk) error {
@@ -92,7 +94,19 @@ func (s *scripted) deliver(end int, send func() *endpointstest.Pending) *endpoin
 	if end == diesBeforeAck {
 		reply = pending.Wait() // of the second delivery
 	}
+	s.settled()
 	return reply
+}
+
+// settled waits until all requests are acknowledged. One that is not when the next delivery kills its instance would be
+// delivered again, be handled by the next script, and be answered where nobody looks.
+func (s *scripted) settled() {
+	s.b.t.Helper()
+	s.b.await("all requests are acknowledged", func() bool {
+		stream, err := s.js.Stream(s.b.t.Context(), endpoints.StreamWork)
+		check(s.b.t, err)
+		return stream.CachedInfo().State.Msgs == 0
+	})
 }
 
 // TestOnceWhateverHappens compares an inbox with what should be: each item's effect and its answer are there once, from
@@ -100,7 +114,9 @@ func (s *scripted) deliver(end int, send func() *endpointstest.Pending) *endpoin
 func TestOnceWhateverHappens(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	s := &scripted{b: b}
+	js, err := jetstream.New(b.kit.Conn())
+	check(t, err)
+	s := &scripted{b: b, js: js}
 	s.running = b.serve(s.handle)
 	rapid.Check(t, func(r *rapid.T) {
 		run := uuid.New()
