@@ -58,7 +58,7 @@ func (b *bundle) through(watch func(*testenv.Proxy)) *pgxpool.Pool {
 func TestCommitOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	lost := false
+	lost, healed := false, make(chan struct{})
 	pool := b.through(func(proxy *testenv.Proxy) {
 		if lost {
 			return
@@ -69,6 +69,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 			b.await("the commit is there", func() bool { return b.written() == 3 })
 			proxy.Cut()
 			proxy.Heal()
+			close(healed)
 		}()
 	})
 	inbox, err := pginbox.New(pool, pginbox.Config{})
@@ -79,6 +80,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 	if reply.Failure == nil || reply.Failure.Code != pginbox.CodeInbox || !reply.Failure.Retry || len(reply.Slots) > 0 {
 		t.Fatalf("got %+v", reply)
 	}
+	<-healed
 	again := b.kit.Reissue(reply.Request)
 	if len(again.Slots) != 3 || again.Failure != nil || b.written() != 3 {
 		t.Errorf("again: %+v; %d effects", again, b.written())
