@@ -61,6 +61,7 @@ func (c *copyRows) send(ctx context.Context, tx pgx.Tx, statement string) error 
 	c.buf = append(c.buf, 0xff, 0xff)
 	tag, err := tx.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(c.buf), statement)
 	if err != nil {
+		c.buf = nil // the driver may be reading it still, on its way out of a broken connection: it is not to be used again
 		return err
 	}
 	if tag.RowsAffected() != c.rows {
