@@ -12,42 +12,16 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/conformance"
+	"github.com/tranchehq/tranche/internal/testenv"
 )
-
-// nodeExample installs examples/node in a directory of the test's own and returns that.
-func nodeExample(t *testing.T) string {
-	t.Helper()
-	for _, program := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Fatalf("%v: run scripts/deps.sh node, which says what to install where it cannot", err)
-		}
-	}
-	dir := t.TempDir()
-	for _, name := range []string{
-		".npmrc", "package.json", "package-lock.json", "message.js", "tranche.js", "service.js",
-	} {
-		content, err := os.ReadFile(filepath.Join("..", "..", "examples", "node", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	install := exec.CommandContext(t.Context(), "npm", "ci", "--prefer-offline")
-	install.Dir = dir
-	if said, err := install.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci, which needs its registry or a warm cache: %v\n%s", err, said)
-	}
-	return dir
-}
 
 // TestARunOverANodeService has a service in another language, which was there first, answer a whole run.
 func TestARunOverANodeService(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	// The test's context ends before its clean-up, which wants to see the service end well.
-	service := exec.CommandContext(context.WithoutCancel(t.Context()), "node", filepath.Join(nodeExample(t), "service.js"))
+	program := testenv.NodeService(t, filepath.Join("..", "..", "examples", "node"))
+	service := exec.CommandContext(context.WithoutCancel(t.Context()), "node", program)
 	service.Env = append(os.Environ(), "NATS_URL="+b.nats)
 	var said lockedBuffer
 	service.Stdout, service.Stderr = &said, &said
@@ -128,13 +102,13 @@ func TestConformanceCommand(t *testing.T) {
 func TestConformanceTells(t *testing.T) {
 	t.Parallel()
 	b := &bench{T: t}
-	dir := nodeExample(t)
+	program := testenv.NodeService(t, filepath.Join("..", "..", "examples", "node"))
 	arguments := []string{"conformance", "--endpoint", "node-interest", "--only", "list", "--only", "binary", "--"}
-	service := []string{"node", filepath.Join(dir, "service.js")}
+	service := []string{"node", program}
 	r := runProgram(t, nil, "", append(arguments, service...)...)
 	b.want(r, exitOK, "ok       list", "left out binary", "1 passed, 0 failed, 1 left out")
 
-	message := filepath.Join(dir, "message.js")
+	message := filepath.Join(filepath.Dir(program), "message.js")
 	source, err := os.ReadFile(message)
 	if err != nil {
 		t.Fatal(err)
