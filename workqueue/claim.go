@@ -63,7 +63,7 @@ const (
 	// lockStep makes claims of one step take turns, so that the in-flight limit is exact over all nodes. It also shuts
 	// out a cancel, which takes the same lock. A claim waits for its turn, not for a long re-run: claimPatience.
 	lockStep = `
-SELECT chunk, in_flight FROM run_step WHERE run_id = $1 AND step = $2 FOR NO KEY UPDATE`
+SELECT chunk, in_flight, endpoint FROM run_step WHERE run_id = $1 AND step = $2 FOR NO KEY UPDATE`
 
 	// A statement of its own after the lock, so that it sees what the lock waited for.
 	stepLoad = `
@@ -80,9 +80,9 @@ WITH due AS MATERIALIZED (
     WHERE run_id = $1 AND step = $2 AND state = 'scheduled' AND not_before <= clock_timestamp()
     ORDER BY not_before, id LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE work_slice s
-SET state = 'claimed', session_id = $4, deadline = clock_timestamp() + $5
+SET state = 'claimed', session_id = $4, deadline = clock_timestamp() + $5, endpoint = $6
 FROM due WHERE s.id = due.id AND s.state = 'scheduled'
-RETURNING s.id, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause, s.suspect`
+RETURNING s.id, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause, s.suspect, coalesce(s.root, s.id)`
 
 	// readyBlocks picks blocks that nobody else holds; readyBlocksWait is for when all of them are held, by recorders
 	// that will be gone in a moment: no claim comes back empty while work is ready.
@@ -99,8 +99,8 @@ WHERE run_id = $1 AND step = $2 AND block = $3 AND (ready & $4::bit(8192)) = $4:
 
 	insertCuts = `
 INSERT INTO work_slice
-    (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, session_id, deadline)
-SELECT u.id, $1, $2, u.block, $3, u.mask, u.mask, 'claimed', 1, 'cut', $4, clock_timestamp() + $5
+    (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, session_id, deadline, root, endpoint)
+SELECT u.id, $1, $2, u.block, $3, u.mask, u.mask, 'claimed', 1, 'cut', $4, clock_timestamp() + $5, u.id, $9
 FROM unnest($6::uuid[], $7::int[], $8::bit(8192)[]) AS u (id, block, mask)`
 )
 
@@ -150,6 +150,7 @@ type claim struct {
 	ClaimRequest
 	tx         pgx.Tx
 	chunk      int
+	endpoint   string
 	generation Generation
 	free       int // slices that may be taken
 }
@@ -160,7 +161,7 @@ func (c *claim) begin(ctx context.Context) error {
 	batch := &pgx.Batch{}
 	batch.Queue(claimPatience)
 	batch.Queue(lockStep, c.Run, c.Step).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&c.chunk, &inFlight)
+		return row.Scan(&c.chunk, &inFlight, &c.endpoint)
 	})
 	batch.Queue(stepLoad, c.Run, c.Step).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&state, &c.generation, &live)
@@ -178,14 +179,14 @@ func (c *claim) begin(ctx context.Context) error {
 }
 
 func (c *claim) scheduled(ctx context.Context) ([]Slice, error) {
-	rows, err := c.tx.Query(ctx, claimScheduled, c.Run, c.Step, c.free, c.Session, c.TTL)
+	rows, err := c.tx.Query(ctx, claimScheduled, c.Run, c.Step, c.free, c.Session, c.TTL, c.endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("take scheduled slices: %w", err)
 	}
 	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Slice, error) {
-		t := Slice{Run: c.Run, Step: c.Step}
+		t := Slice{Run: c.Run, Step: c.Step, Endpoint: c.endpoint}
 		err := row.Scan(&t.ID, &t.Block, &t.Generation, pgbits.Into(&t.Mask), &t.Attempt, &t.Failures, &t.Cause,
-			&t.Suspect)
+			&t.Suspect, &t.Root)
 		return t, err
 	})
 	if err != nil {
@@ -244,7 +245,9 @@ func (c *claim) cut(ctx context.Context, n int) ([]Slice, error) {
 				break
 			}
 			taken = taken.Or(mask)
-			cuts = append(cuts, Slice{NewSliceID(), c.Run, c.Step, b.block, c.generation, mask, 1, 0, CauseCut, false})
+			id := NewSliceID()
+			cuts = append(cuts, Slice{ID: id, Run: c.Run, Step: c.Step, Block: b.block, Generation: c.generation, Mask: mask,
+				Attempt: 1, Cause: CauseCut, Root: id, Endpoint: c.endpoint})
 		}
 		batch.Queue(cutBlock, c.Run, c.Step, b.block, pgbits.Of(taken))
 	}
@@ -268,7 +271,8 @@ func (c *claim) insert(ctx context.Context, batch *pgx.Batch, cuts []Slice) erro
 	for i := range cuts {
 		ids[i], blocks[i], masks[i] = cuts[i].ID, cuts[i].Block, cuts[i].Mask
 	}
-	batch.Queue(insertCuts, c.Run, c.Step, c.generation, c.Session, c.TTL, ids, blocks, pgbits.Slice(masks))
+	batch.Queue(insertCuts, c.Run, c.Step, c.generation, c.Session, c.TTL, ids, blocks, pgbits.Slice(masks),
+		c.endpoint)
 	results := c.tx.SendBatch(ctx, batch)
 	for range updates {
 		tag, err := results.Exec()

@@ -43,8 +43,8 @@ func (s *Store) SetEndpoint(ctx context.Context, set EndpointSetting, actor stri
 		if _, err := tx.Exec(ctx, upsertSetting, set.Endpoint, set.Concurrency, plain(actor)); err != nil {
 			return err
 		}
-		return auditGlobal(ctx, tx, actor, "endpoint_set",
-			map[string]any{"endpoint": set.Endpoint, "concurrency": set.Concurrency})
+		return auditChange(ctx, tx, action{actor: actor, name: "endpoint_set", subject: set.Endpoint,
+			after: map[string]any{"concurrency": set.Concurrency}})
 	})
 	if err != nil {
 		return fmt.Errorf("set endpoint %s: %w", set.Endpoint, err)

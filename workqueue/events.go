@@ -19,6 +19,9 @@ const (
 	EventCompleted EventKind = "completed" // once per generation
 	EventCancelled EventKind = "cancelled"
 	EventRerun     EventKind = "rerun"
+	EventPaused    EventKind = "paused"   // the payload says why
+	EventResumed   EventKind = "resumed"  // by an operator
+	EventApproved  EventKind = "approved" // the canary: all items may go
 )
 
 // Event is one thing that happened to a run. It is stored in the transaction that made it happen and published to
@@ -68,20 +71,6 @@ func (s *Store) EventsPublished(ctx context.Context, ids []uuid.UUID) error {
 	const mark = `UPDATE run_event SET published_at = clock_timestamp() WHERE id = ANY($1) AND published_at IS NULL`
 	if _, err := s.pool.Exec(ctx, mark, ids); err != nil {
 		return fmt.Errorf("mark %d events as published: %w", len(ids), err)
-	}
-	return nil
-}
-
-const insertAudit = `INSERT INTO audit_log (actor, action, run_id, detail) VALUES ($1, $2, $3, $4)`
-
-// audit notes an operator's action in the transaction that carries it out.
-func audit(ctx context.Context, tx pgx.Tx, actor, action string, run RunID, detail map[string]any) error {
-	doc, err := json.Marshal(detail)
-	if err != nil {
-		return fmt.Errorf("audit %s of run %s: %w", action, run, err)
-	}
-	if _, err := tx.Exec(ctx, insertAudit, actor, action, run, doc); err != nil {
-		return fmt.Errorf("audit %s of run %s: %w", action, run, err)
 	}
 	return nil
 }

@@ -35,6 +35,15 @@ type StepSpec struct {
 	MaxAttempts  int
 	Timeout      time.Duration
 	RetryBackoff time.Duration
+
+	InFlightAuto bool          // InFlight is an upper bound, and nodes find the limit
+	ChunkAuto    bool          // Chunk is an upper bound, and nodes find the size
+	ChunkBytes   int           // wanted size of a request; 0: the node's
+	ChunkTime    time.Duration // what an automatic chunk may take; 0: the nodes' own idea of it
+	Rate         float64       // items a second at the most; 0: no limit
+	MaxBackoff   time.Duration // the longest pause between two tries; 0: 5 minutes
+	RetryCodes   []string      // error codes that are tried again whatever the service says
+	NeverRetry   []string      // error codes that never are
 }
 
 // LoadRequest describes a run to be made.
@@ -50,6 +59,10 @@ type LoadRequest struct {
 	CreatedBy      string
 	IdempotencyKey string    // empty: none
 	Session        SessionID // the node that loads; should it die, the half-made run is cleared away
+	PlanVersion    int       // of a plan on record; 0: the plan came with the run
+	MaxFailed      string    // how many failed items hold the run: "", "500" or "1%"
+	Canary         int       // items that are tried before all others; 0: none
+	CanaryAuto     bool      // go on without an operator when no more of them failed than MaxFailed allows
 }
 
 // LoadItem is one item on its way in. Next fills it; its memory may be used again by the following call.

@@ -224,21 +224,25 @@ func (l *loader) account(b *itemBatch) {
 
 const insertRun = `
 INSERT INTO batchrun
-    (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session)
-VALUES ($1, nullif($2, ''), $3, $4, $5, 'loading', $6, $7, $8, nullif($9, ''), $10)`
+    (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
+     max_failed, canary, canary_auto)
+VALUES ($1, nullif($2, ''), $3, $4, $5, 'loading', $6, $7, $8, nullif($9, ''), $10, nullif($11, 0), $12, $13, $14)`
 
 const insertStep = `
-INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout, retry_backoff)
-VALUES ($1, $2, $3, 'endpoint', $4, $5, $6, $7, $8, $9)`
+INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout, retry_backoff,
+                      in_flight_auto, chunk_auto, chunk_bytes, chunk_time, rate, max_backoff, retry_codes, never_retry)
+VALUES ($1, $2, $3, 'endpoint', $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, 0), nullif($13, interval '0'),
+        nullif($14, 0::float8), nullif($15, interval '0'), coalesce($16::text[], '{}'), coalesce($17::text[], '{}'))`
 
 func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	r := &l.req
 	batch := &pgx.Batch{}
 	batch.Queue(insertRun, l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
-		r.IdempotencyKey, r.Session)
+		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAuto)
 	for i, st := range r.Steps {
 		batch.Queue(insertStep, l.run, i, st.Name, st.Endpoint, st.Chunk, st.InFlight, st.MaxAttempts, st.Timeout,
-			st.RetryBackoff)
+			st.RetryBackoff, st.InFlightAuto, st.ChunkAuto, st.ChunkBytes, st.ChunkTime, st.Rate, st.MaxBackoff,
+			st.RetryCodes, st.NeverRetry)
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("insert run: %w", err)

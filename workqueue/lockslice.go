@@ -17,7 +17,7 @@ type heldSlice struct {
 	state     string
 	answered  int        // slots that the final reply announced, or -1
 	failure   *SlotError // what an earlier message of the reply said of the chunk as a whole
-	endpoint  string
+	took      float64    // seconds that the service worked on it; 0: it did not say
 	policy    policy
 }
 
@@ -27,7 +27,8 @@ func (h *heldSlice) live() bool { return h.state == "claimed" || h.state == "sen
 const heldColumns = `
 SELECT s.id, s.run_id, s.step, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause, s.suspect,
        s.remaining, s.state, coalesce(s.answered, -1),
-       s.error_code, s.error_message, s.error_retry, st.endpoint, st.max_attempts, st.retry_backoff
+       s.error_code, s.error_message, s.error_retry, coalesce(s.root, s.id), coalesce(s.endpoint, st.endpoint),
+       st.max_attempts, st.retry_backoff, coalesce(st.max_backoff, interval '0'), st.retry_codes, st.never_retry
 FROM work_slice s JOIN run_step st USING (run_id, step)`
 
 const (
@@ -79,7 +80,8 @@ func scanHeld(row pgx.CollectableRow) (*heldSlice, error) {
 	var retry *bool
 	err := row.Scan(&h.ID, &h.Run, &h.Step, &h.Block, &h.Generation, pgbits.Into(&h.Mask), &h.Attempt, &h.Failures,
 		&h.Cause, &h.Suspect, pgbits.Into(&h.remaining), &h.state, &h.answered,
-		&code, &message, &retry, &h.endpoint, &h.policy.maxAttempts, &h.policy.backoff)
+		&code, &message, &retry, &h.Root, &h.Endpoint, &h.policy.maxAttempts, &h.policy.backoff, &h.policy.maxBackoff,
+		&h.policy.retryCodes, &h.policy.neverRetry)
 	if code != nil && message != nil && retry != nil {
 		h.failure = &SlotError{Code: *code, Message: *message, Retry: *retry}
 	}

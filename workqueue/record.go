@@ -33,6 +33,7 @@ type Answer struct {
 	Answered int // on the last message, the number of slots in all messages of the reply; -1 on the others
 	Slots    []Slot
 	Failure  *SlotError // the chunk failed as a whole; speaks for the items without a slot
+	Took     float64    // seconds that the service worked on the chunk; 0: it does not say
 }
 
 // Verdict says what became of an answer.
@@ -132,10 +133,11 @@ func (t *tally) take(set *settlement, a *Answer) Verdict {
 	if t == nil || !t.live() {
 		return Verdict{Stale: true}
 	}
-	if t.endpoint != a.Endpoint {
-		return Verdict{Endpoint: t.endpoint}
+	if t.Endpoint != a.Endpoint {
+		return Verdict{Endpoint: t.Endpoint}
 	}
 	t.touched, t.service = true, a.Service
+	t.took = max(t.took, a.Took)
 	if a.Answered >= 0 {
 		t.answered = a.Answered
 		t.whole = t.whole || len(a.Slots) >= a.Answered

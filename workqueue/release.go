@@ -211,8 +211,9 @@ func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks 
 		}
 		set := newSettlement(&copyRows{})
 		for _, mask := range masks {
-			piece := Slice{NewSliceID(), h.Run, h.Step, h.Block, h.Generation, mask, h.Attempt, h.Failures, CauseSplit,
-				h.Suspect}
+			piece := Slice{ID: NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block, Generation: h.Generation, Mask: mask,
+				Attempt: h.Attempt, Failures: h.Failures, Cause: CauseSplit, Suspect: h.Suspect, Root: h.Root,
+				Endpoint: h.Endpoint}
 			set.made = append(set.made,
 				madeSlice{Slice: piece, parent: h.ID, state: "claimed", session: session, timeout: timeout})
 			pieces = append(pieces, piece)

@@ -2,11 +2,9 @@ package workqueue
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -240,17 +238,5 @@ func auditLetters(ctx context.Context, tx pgx.Tx, actor, op string, sel DeadSele
 	if sel.Endpoint != "" {
 		detail["endpoint"] = sel.Endpoint
 	}
-	return auditGlobal(ctx, tx, actor, "dead_letter_"+op, detail)
-}
-
-// auditGlobal is audit for an action that concerns no single run.
-func auditGlobal(ctx context.Context, tx pgx.Tx, actor, action string, detail map[string]any) error {
-	doc, err := json.Marshal(detail)
-	if err == nil {
-		_, err = tx.Exec(ctx, insertAudit, plain(actor), action, uuid.NullUUID{}, doc)
-	}
-	if err != nil {
-		return fmt.Errorf("audit %s: %w", action, err)
-	}
-	return nil
+	return auditChange(ctx, tx, action{actor: actor, name: "dead_letter_" + op, detail: detail})
 }

@@ -56,20 +56,23 @@ const updateSlices = `
 UPDATE work_slice s
 SET remaining = u.remaining, state = u.state, service = coalesce(nullif(u.service, ''), s.service),
     answered = nullif(u.answered, -1), error_code = u.code, error_message = u.message, error_retry = u.retry,
+    took = coalesce(nullif(u.took, 0), s.took),
     ended_at = CASE WHEN u.state IN ('claimed', 'sent') THEN NULL ELSE clock_timestamp() END
-FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::text[], $7::text[], $8::bool[])
-     AS u (id, remaining, state, service, answered, code, message, retry)
+FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::text[], $7::text[], $8::bool[],
+            $9::float8[])
+     AS u (id, remaining, state, service, answered, code, message, retry, took)
 WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`
 
 const insertSlices = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
-                        suspect, session_id, not_before, deadline)
+                        suspect, session_id, not_before, deadline, root, endpoint)
 SELECT u.id, u.run_id, u.step, u.block, u.generation, u.mask, u.mask, u.state, u.attempt, u.failures, u.cause,
-       u.parent, u.suspect, u.session_id, clock_timestamp() + u.delay, clock_timestamp() + u.timeout
+       u.parent, u.suspect, u.session_id, clock_timestamp() + u.delay, clock_timestamp() + u.timeout, u.root, u.endpoint
 FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::int[], $5::int[], $6::bit(8192)[], $7::text[], $8::int[],
-            $9::int[], $10::text[], $11::uuid[], $12::bool[], $13::uuid[], $14::interval[], $15::interval[])
+            $9::int[], $10::text[], $11::uuid[], $12::bool[], $13::uuid[], $14::interval[], $15::interval[],
+            $16::uuid[], $17::text[])
      AS u (id, run_id, step, block, generation, mask, state, attempt, failures, cause, parent, suspect, session_id,
-           delay, timeout)`
+           delay, timeout, root, endpoint)`
 
 // lockBlocks takes the blocks in order, in a statement of its own: the update after it then sees the newest planes.
 const lockBlocks = `
@@ -139,15 +142,16 @@ func (s *settlement) endedArgs() []any {
 	ids, remaining := make([]SliceID, n), make([]bitfield.Set, n)
 	states, services, answered := make([]string, n), make([]string, n), make([]int, n)
 	codes, messages, retries := make([]*string, n), make([]*string, n), make([]*bool, n)
+	took := make([]float64, n)
 	for i, e := range s.ended {
 		ids[i], remaining[i], states[i] = e.slice.ID, e.slice.remaining, e.state
-		services[i], answered[i] = e.service, e.slice.answered
+		services[i], answered[i], took[i] = e.service, e.slice.answered, e.took
 		if e.why != nil {
 			code, message := plain(e.why.Code), plain(e.why.Message)
 			codes[i], messages[i], retries[i] = &code, &message, &e.why.Retry
 		}
 	}
-	return []any{ids, pgbits.Slice(remaining), states, services, answered, codes, messages, retries}
+	return []any{ids, pgbits.Slice(remaining), states, services, answered, codes, messages, retries, took}
 }
 
 func (s *settlement) madeArgs() []any {
@@ -155,13 +159,14 @@ func (s *settlement) madeArgs() []any {
 	ids, runs, parents := make([]SliceID, n), make([]RunID, n), make([]SliceID, n)
 	steps, blocks, gens := make([]Step, n), make([]Block, n), make([]Generation, n)
 	masks, states, causes := make([]bitfield.Set, n), make([]string, n), make([]string, n)
+	roots, endpoints := make([]SliceID, n), make([]string, n)
 	attempts, failures, suspects := make([]int, n), make([]int, n), make([]bool, n)
 	sessions, delays, timeouts := make([]uuid.NullUUID, n), make([]time.Duration, n), make([]*time.Duration, n)
 	for i := range s.made {
 		m := &s.made[i]
 		ids[i], runs[i], parents[i], steps[i], blocks[i], gens[i] = m.ID, m.Run, m.parent, m.Step, m.Block, m.Generation
 		masks[i], states[i], causes[i], attempts[i], failures[i] = m.Mask, m.state, string(m.Cause), m.Attempt, m.Failures
-		suspects[i] = m.Suspect
+		suspects[i], roots[i], endpoints[i] = m.Suspect, m.Root, m.Endpoint
 		sessions[i] = uuid.NullUUID{UUID: uuid.UUID(m.session), Valid: m.state == "claimed"}
 		delays[i] = m.delay
 		if m.state == "claimed" {
@@ -169,7 +174,7 @@ func (s *settlement) madeArgs() []any {
 		}
 	}
 	return []any{ids, runs, steps, blocks, gens, pgbits.Slice(masks), states, attempts, failures, causes, parents,
-		suspects, sessions, delays, timeouts}
+		suspects, sessions, delays, timeouts, roots, endpoints}
 }
 
 func (s *settlement) blockArgs(blocks []blockID) (runs []RunID, steps []Step, numbers []Block, done, failed any) {

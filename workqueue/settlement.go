@@ -30,6 +30,7 @@ type sliceUpdate struct {
 	slice   *heldSlice
 	state   string
 	service string
+	took    float64    // seconds that the service worked on it; 0: it did not say
 	why     *SlotError // of the slice as a whole; nil for a reply without a failure
 }
 
@@ -137,8 +138,9 @@ func (s *settlement) pass(h *heldSlice, bits bitfield.Set, cause Cause, e SlotEr
 	suspect := cause == CauseExhausted || h.Suspect && !cause.answered()
 	for _, n := range next {
 		s.made = append(s.made, madeSlice{
-			Slice: Slice{NewSliceID(), h.Run, h.Step, h.Block, h.Generation, n.mask, n.attempt, n.failures, n.cause,
-				suspect},
+			Slice: Slice{ID: NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block, Generation: h.Generation, Mask: n.mask,
+				Attempt: n.attempt, Failures: n.failures, Cause: n.cause, Suspect: suspect, Root: h.Root,
+				Endpoint: h.Endpoint},
 			parent: h.ID, state: "scheduled", delay: n.delay,
 		})
 	}
@@ -146,5 +148,5 @@ func (s *settlement) pass(h *heldSlice, bits bitfield.Set, cause Cause, e SlotEr
 
 // end closes a slice, or keeps it open with fewer bits when state is the one it is in.
 func (s *settlement) end(h *heldSlice, state, service string, why *SlotError) {
-	s.ended = append(s.ended, sliceUpdate{h, state, plain(service), why})
+	s.ended = append(s.ended, sliceUpdate{slice: h, state: state, service: plain(service), took: h.took, why: why})
 }

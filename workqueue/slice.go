@@ -23,6 +23,9 @@ const (
 	CauseSplit      Cause = "split"      // the request would have been larger than the server takes
 	CauseBisect     Cause = "bisect"     // half of a chunk that used up its attempts
 	CauseExhausted  Cause = "exhausted"  // delivered again and again and never answered: it may kill its services
+	CauseUnreadable Cause = "unreadable" // the service's reply could not be read
+	CauseBreaker    Cause = "breaker"    // failed while its endpoint was known to be down
+	CauseProbe      Cause = "probe"      // one item, sent to see whether an endpoint is up again
 )
 
 // CodeDeliveries is the error code of a chunk that was given up after too many deliveries. The services' SDK answers
@@ -60,13 +63,18 @@ type Slice struct {
 	Attempt    int // how often these items have been issued, this time included
 	Failures   int // of those, how often they were at fault
 	Cause      Cause
-	Suspect    bool // a piece of a chunk that may have killed its services, and no service has answered it since
+	Suspect    bool    // a piece of a chunk that may have killed its services, and no service has answered it since
+	Root       SliceID // the cut that its items came from; its own id for a cut
+	Endpoint   string  // where it is sent, or was
 }
 
 // policy is what a step says about tries.
 type policy struct {
 	maxAttempts int
 	backoff     time.Duration
+	maxBackoff  time.Duration // the longest pause; 0: maxBackoff
+	retryCodes  []string      // tried again whatever the service says
+	neverRetry  []string      // and never
 }
 
 // maxBackoff bounds the pause between two tries.
