@@ -1,0 +1,133 @@
+package workqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield/tracker"
+)
+
+// CanaryVerdict is what became of a run's sample.
+type CanaryVerdict string
+
+// The verdicts on a sample.
+const (
+	CanaryUndecided CanaryVerdict = ""        // there is none, it is still running, or somebody else decided
+	CanaryPassed    CanaryVerdict = "passed"  // the rest was released
+	CanaryWaiting   CanaryVerdict = "waiting" // the run is held until somebody approves
+)
+
+const (
+	// sampleEnded is a condition on batchrun r: nothing of it is ready or in a slice. work_block_ready and
+	// work_slice_live answer it.
+	sampleEnded = `NOT EXISTS (SELECT FROM work_block b WHERE b.run_id = r.id AND b.has_ready)
+    AND NOT EXISTS (SELECT FROM work_slice s WHERE s.run_id = r.id AND s.state IN ('scheduled', 'claimed', 'sent'))`
+
+	canaryEnded = `
+SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto FROM batchrun r
+WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.canary_state = 'sampling' AND ` + sampleEnded
+
+	// Claims, re-runs and cancels take the same locks: while they are held, nothing becomes ready or claimed.
+	lockStepsForCanary = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR NO KEY UPDATE`
+
+	// The sample is what was asked for since the canary began: in generation 1, or in that of the newest re-run with a
+	// canary, which audit_log_run finds.
+	canarySample = `
+WITH began AS (
+    SELECT coalesce(max((a.detail->>'generation')::integer), 1) AS generation FROM audit_log a
+    WHERE a.run_id = $1 AND a.action = 'rerun' AND (a.detail->>'canary')::integer > 0
+), asked AS (
+    SELECT s.step, s.block, bit_or(s.mask) AS mask FROM work_slice s, began
+    WHERE s.run_id = $1 AND s.generation >= began.generation GROUP BY s.step, s.block)
+SELECT coalesce(sum(bit_count(a.mask)), 0)::bigint, coalesce(sum(bit_count(a.mask & b.failed)), 0)::bigint
+FROM asked a JOIN work_block b ON b.run_id = $1 AND b.step = a.step AND b.block = a.block`
+)
+
+// CheckCanary decides on a sample once nothing of it is ready or under way. When the run goes on by itself and no more of
+// the sample failed than its threshold allows of all items (none without a threshold), the rest is released; else the
+// run is held until somebody approves. Any node may call it at any time. See [Store.DueHolds].
+func (s *Store) CheckCanary(ctx context.Context, run RunID) (CanaryVerdict, error) {
+	var c canary
+	if ended, err := c.read(ctx, s.pool, run); err != nil || !ended {
+		return CanaryUndecided, wrapCanary(run, err)
+	}
+	var verdict CanaryVerdict
+	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		verdict = CanaryUndecided
+		if _, err := tx.Exec(ctx, lockStepsForCanary, run); err != nil {
+			return fmt.Errorf("lock steps: %w", err)
+		}
+		c = canary{}
+		ended, err := c.read(ctx, tx, run)
+		if err != nil || !ended {
+			return err
+		}
+		verdict, err = c.decide(ctx, tx)
+		return err
+	})
+	return verdict, wrapCanary(run, err)
+}
+
+func wrapCanary(run RunID, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("check the canary of run %s: %w", run, err)
+}
+
+// canary is a sample that has ended.
+type canary struct {
+	runHold
+
+	auto         bool
+	sample, lost int64 // items of it, and how many of those failed
+}
+
+func (c *canary) read(ctx context.Context, db tracker.Querier, run RunID) (ended bool, err error) {
+	c.id = run
+	err = db.QueryRow(ctx, canaryEnded, run).Scan(&c.generation, &c.items, &c.maxFailed, &c.limit, &c.auto)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
+	if err := tx.QueryRow(ctx, canarySample, c.id).Scan(&c.sample, &c.lost); err != nil {
+		return "", fmt.Errorf("count the sample: %w", err)
+	}
+	detail := fmt.Sprintf("its sample has ended: %s of %s items failed", grouped(c.lost), grouped(c.sample))
+	if c.auto && c.good() {
+		_, err := c.release(ctx, tx, Engine, detail)
+		return CanaryPassed, err
+	}
+	if c.auto {
+		detail += ", more than may (" + c.allowed() + ")"
+	}
+	if err := holdRuns(ctx, tx, []*runHold{&c.runHold}, holding{HoldCanary, detail, Engine}); err != nil {
+		return "", err
+	}
+	_, err := tx.Exec(ctx, canaryWaits, c.id)
+	return CanaryWaiting, err
+}
+
+const canaryWaits = `UPDATE batchrun SET canary_state = 'waiting' WHERE id = $1`
+
+// good reports whether no greater part of the sample failed than may of all items.
+func (c *canary) good() bool {
+	limit := int64(0)
+	if c.limit != nil {
+		limit = *c.limit
+	}
+	return c.lost*c.items <= limit*c.sample
+}
+
+func (c *canary) allowed() string {
+	if c.limit == nil {
+		return "none without --max-failed"
+	}
+	return "--max-failed " + c.maxFailed
+}
