@@ -2,21 +2,39 @@ package workqueue
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// MaxEndpointConcurrency bounds what may be set as an endpoint's concurrency.
-const MaxEndpointConcurrency = 1024
+const (
+	// MaxEndpointConcurrency bounds what may be set as an endpoint's concurrency.
+	MaxEndpointConcurrency = 1024
+	// MaxEndpointInFlight bounds what may be set as an endpoint's budget of requests.
+	MaxEndpointInFlight = 10_000
+)
 
 // EndpointSetting is what operators set for an endpoint while its services run.
 type EndpointSetting struct {
 	Endpoint    string    `json:"endpoint"`
 	Concurrency int       `json:"concurrency" doc:"chunks at once in each instance; 0 leaves it to the service"`
+	MaxInFlight int       `json:"max_in_flight" doc:"requests at once over all runs and nodes; 0: no limit of its own"`
+	Rate        float64   `json:"rate" doc:"items a second over all runs and nodes; 0: no limit"`
 	ChangedBy   string    `json:"changed_by,omitempty"`
 	ChangedAt   time.Time `json:"changed_at"`
+}
+
+// EndpointChange is what to change of an endpoint's settings; nil leaves a setting as it is.
+type EndpointChange struct {
+	Endpoint      string
+	Concurrency   *int
+	MaxInFlight   *int
+	Rate          *float64
+	ClearChunkCap bool // forget that chunks above some size fail as a whole
 }
 
 // SettingError is returned for a setting that an endpoint cannot have.
@@ -24,38 +42,131 @@ type SettingError struct{ Detail string }
 
 func (e *SettingError) Error() string { return e.Detail }
 
-const upsertSetting = `
-INSERT INTO endpoint_setting (endpoint, concurrency, changed_by) VALUES ($1, $2, $3)
-ON CONFLICT (endpoint) DO UPDATE
-SET concurrency = excluded.concurrency, changed_by = excluded.changed_by, changed_at = clock_timestamp()`
-
-// SetEndpoint stores the settings of an endpoint, with a row in the audit log. Nodes bring them to the services. The
-// name need not be known: the setting waits for the endpoint.
-func (s *Store) SetEndpoint(ctx context.Context, set EndpointSetting, actor string) error {
-	if set.Endpoint == "" || !validText(set.Endpoint) {
-		return &SettingError{fmt.Sprintf("%q is no endpoint's name", set.Endpoint)}
+func (c *EndpointChange) validate() error {
+	if c.Endpoint == "" || !validText(c.Endpoint) {
+		return &SettingError{fmt.Sprintf("%q is no endpoint's name", c.Endpoint)}
 	}
-	if set.Concurrency < 0 || set.Concurrency > MaxEndpointConcurrency {
+	if n := c.Concurrency; n != nil && (*n < 0 || *n > MaxEndpointConcurrency) {
 		return &SettingError{fmt.Sprintf("concurrency %d of endpoint %s: give 1 to %d, or 0 for the service's own",
-			set.Concurrency, set.Endpoint, MaxEndpointConcurrency)}
+			*n, c.Endpoint, MaxEndpointConcurrency)}
 	}
-	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, upsertSetting, set.Endpoint, set.Concurrency, plain(actor)); err != nil {
-			return err
-		}
-		return auditChange(ctx, tx, action{actor: actor, name: "endpoint_set", subject: set.Endpoint,
-			after: map[string]any{"concurrency": set.Concurrency}})
-	})
-	if err != nil {
-		return fmt.Errorf("set endpoint %s: %w", set.Endpoint, err)
+	if n := c.MaxInFlight; n != nil && (*n < 0 || *n > MaxEndpointInFlight) {
+		return &SettingError{fmt.Sprintf("max_in_flight %d of endpoint %s: give 1 to %d requests, or 0 for no limit",
+			*n, c.Endpoint, MaxEndpointInFlight)}
+	}
+	if r := c.Rate; r != nil && (*r < 0 || math.IsNaN(*r) || math.IsInf(*r, 0)) {
+		return &SettingError{fmt.Sprintf("rate %v of endpoint %s: give a number of items a second, or 0 for no limit",
+			*r, c.Endpoint)}
 	}
 	return nil
 }
 
-const endpointSettings = `SELECT endpoint, concurrency, changed_by, changed_at FROM endpoint_setting ORDER BY endpoint`
+const (
+	// lockSetting makes sure of a row and holds it, so that what the audit calls before is what was there.
+	makeSetting = `INSERT INTO endpoint_setting (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
+	lockSetting = `
+SELECT endpoint, concurrency, max_in_flight, rate, changed_by, changed_at
+FROM endpoint_setting WHERE endpoint = $1 FOR NO KEY UPDATE`
 
-// EndpointSettings returns what was ever set, ordered by endpoint; one that was set back to the default has
-// Concurrency 0.
+	updateSetting = `
+UPDATE endpoint_setting
+SET concurrency = coalesce($2, concurrency), max_in_flight = coalesce($3, max_in_flight), rate = coalesce($4, rate),
+    changed_by = $5, changed_at = clock_timestamp()
+WHERE endpoint = $1
+RETURNING endpoint, concurrency, max_in_flight, rate, changed_by, changed_at`
+
+	// clearChunkCap takes the row of the pace after that of the setting; claims lock only the pace.
+	clearChunkCap = `
+WITH was AS MATERIALIZED (
+    SELECT endpoint, chunk_cap FROM endpoint_pace WHERE endpoint = $1 AND chunk_cap IS NOT NULL FOR NO KEY UPDATE
+), cleared AS (
+    UPDATE endpoint_pace p SET chunk_cap = NULL, chunk_cap_until = NULL, changed_at = clock_timestamp()
+    FROM was WHERE p.endpoint = was.endpoint
+)
+INSERT INTO endpoint_change (endpoint, what, before, after, reason)
+SELECT endpoint, 'chunk_cap', chunk_cap::text, '', 'cleared by ' || $2::text FROM was
+RETURNING before`
+)
+
+// ChangeEndpoint changes settings of an endpoint, with a row in the audit log, and returns all of them. Limits hold from
+// the next claim on, on every node; nodes bring the concurrency to the services. The name need not be known: the
+// settings wait for the endpoint.
+func (s *Store) ChangeEndpoint(ctx context.Context, change EndpointChange, actor string) (EndpointSetting, error) {
+	if err := change.validate(); err != nil {
+		return EndpointSetting{}, err
+	}
+	var after EndpointSetting
+	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		after, err = changeEndpoint(ctx, tx, change, plain(actor))
+		return err
+	})
+	if err != nil {
+		return EndpointSetting{}, fmt.Errorf("set endpoint %s: %w", change.Endpoint, err)
+	}
+	return after, nil
+}
+
+func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor string) (EndpointSetting, error) {
+	var before, after EndpointSetting
+	if _, err := tx.Exec(ctx, makeSetting, change.Endpoint); err != nil {
+		return after, err
+	}
+	if err := tx.QueryRow(ctx, lockSetting, change.Endpoint).Scan(before.columns()...); err != nil {
+		return after, err
+	}
+	row := tx.QueryRow(ctx, updateSetting, change.Endpoint, change.Concurrency, change.MaxInFlight, change.Rate, actor)
+	if err := row.Scan(after.columns()...); err != nil {
+		return after, err
+	}
+	was, is := before.limits(), after.limits()
+	if change.ClearChunkCap {
+		limit, err := forgetChunkCap(ctx, tx, change.Endpoint, actor)
+		if err != nil {
+			return after, err
+		}
+		was["chunk_cap"], is["chunk_cap"] = limit, 0
+	}
+	for name := range was { // only what has changed is worth telling
+		if was[name] == is[name] {
+			delete(was, name)
+			delete(is, name)
+		}
+	}
+	return after, auditChange(ctx, tx, action{actor: actor, name: "endpoint_set", subject: change.Endpoint,
+		before: was, after: is})
+}
+
+func forgetChunkCap(ctx context.Context, tx pgx.Tx, endpoint, actor string) (limit int, err error) {
+	var before string
+	err = tx.QueryRow(ctx, clearChunkCap, endpoint, actor).Scan(&before)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil // there was none
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(before)
+}
+
+func (s *EndpointSetting) columns() []any {
+	return []any{&s.Endpoint, &s.Concurrency, &s.MaxInFlight, &s.Rate, &s.ChangedBy, &s.ChangedAt}
+}
+
+func (s *EndpointSetting) limits() map[string]any {
+	return map[string]any{"concurrency": s.Concurrency, "max_in_flight": s.MaxInFlight, "rate": s.Rate}
+}
+
+// SetEndpoint sets all settings of an endpoint. See [Store.ChangeEndpoint].
+func (s *Store) SetEndpoint(ctx context.Context, set EndpointSetting, actor string) error {
+	_, err := s.ChangeEndpoint(ctx, EndpointChange{Endpoint: set.Endpoint, Concurrency: &set.Concurrency,
+		MaxInFlight: &set.MaxInFlight, Rate: &set.Rate}, actor)
+	return err
+}
+
+const endpointSettings = `
+SELECT endpoint, concurrency, max_in_flight, rate, changed_by, changed_at FROM endpoint_setting ORDER BY endpoint`
+
+// EndpointSettings returns what was ever set, ordered by endpoint; one that was set back to the default has only zeros.
 func (s *Store) EndpointSettings(ctx context.Context) ([]EndpointSetting, error) {
 	rows, err := s.pool.Query(ctx, endpointSettings)
 	if err != nil {
