@@ -2,6 +2,7 @@ package workqueue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -25,6 +26,75 @@ UPDATE batchrun SET canary_state = 'passed',
     held_by = CASE WHEN hold <> 'canary' THEN held_by ELSE '' END
 WHERE id = $1 AND state = 'running' AND canary_state IN ('sampling', 'waiting')`
 )
+
+const (
+	// Claims, re-runs and cancels take the same locks: while they are held, nothing becomes ready or claimed.
+	lockStepsOfCanary = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR NO KEY UPDATE`
+
+	runsThatWait = `
+SELECT id FROM batchrun WHERE state = 'running' AND canary_state = 'waiting' ORDER BY id`
+)
+
+// Approve lets all items of runs go whose samples have ended and wait for it.
+func (s *Store) Approve(ctx context.Context, c Control) (out Controlled, err error) {
+	if err := c.validate(); err != nil {
+		return out, fmt.Errorf("approve: %w", err)
+	}
+	runs := []RunID{c.Run}
+	if c.All {
+		rows, err := s.pool.Query(ctx, runsThatWait)
+		if err == nil {
+			runs, err = pgx.CollectRows(rows, pgx.RowTo[RunID])
+		}
+		if err != nil {
+			return out, fmt.Errorf("look for runs to approve: %w", err)
+		}
+	}
+	for _, run := range runs {
+		items, err := s.approve(ctx, Control{Run: run, Reason: c.Reason, Actor: c.Actor})
+		refused, ok := errors.AsType[*StateError](err)
+		switch {
+		case err == nil:
+			out.Runs = append(out.Runs, run)
+			out.Items += items
+		case c.All && ok:
+			out.Left = append(out.Left, Refusal{run, "it is " + refused.State + "; " + refused.Fix})
+		default:
+			return out, fmt.Errorf("approve: %w", err)
+		}
+	}
+	return out, nil
+}
+
+func (s *Store) approve(ctx context.Context, c Control) (items int64, err error) {
+	err = s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockStepsOfCanary, c.Run); err != nil {
+			return fmt.Errorf("lock steps: %w", err)
+		}
+		r, err := readHold(ctx, tx, c.Run)
+		if err != nil {
+			return err
+		}
+		if err := r.mayApprove(); err != nil {
+			return err
+		}
+		items, err = r.release(ctx, tx, c.Actor, c.Reason)
+		return err
+	})
+	return items, err
+}
+
+func (r *runHold) mayApprove() error {
+	switch {
+	case r.state != "running":
+		return &StateError{r.id, r.state, "approve", "there is nothing to let go"}
+	case r.canary == "sampling":
+		return &StateError{r.id, "still running its canary", "approve", "wait until the sample has ended"}
+	case r.canary != "waiting":
+		return &StateError{r.id, "not waiting for approval", "approve", "there is nothing to do"}
+	}
+	return nil
+}
 
 // release makes ready what a canary held back, and returns how many items that is. The steps of the run are locked.
 func (r *runHold) release(ctx context.Context, tx pgx.Tx, actor, reason string) (items int64, err error) {

@@ -30,9 +30,6 @@ const (
 SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto FROM batchrun r
 WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.canary_state = 'sampling' AND ` + sampleEnded
 
-	// Claims, re-runs and cancels take the same locks: while they are held, nothing becomes ready or claimed.
-	lockStepsForCanary = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR NO KEY UPDATE`
-
 	// The sample is what was asked for since the canary began: in generation 1, or in that of the newest re-run with a
 	// canary, which audit_log_run finds.
 	canarySample = `
@@ -57,7 +54,7 @@ func (s *Store) CheckCanary(ctx context.Context, run RunID) (CanaryVerdict, erro
 	var verdict CanaryVerdict
 	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		verdict = CanaryUndecided
-		if _, err := tx.Exec(ctx, lockStepsForCanary, run); err != nil {
+		if _, err := tx.Exec(ctx, lockStepsOfCanary, run); err != nil {
 			return fmt.Errorf("lock steps: %w", err)
 		}
 		c = canary{}
