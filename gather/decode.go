@@ -1,8 +1,8 @@
 package gather
 
 import (
+	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,36 +27,98 @@ func (r *reader) readPlan(root ast.Node, plan *Plan) error {
 	v := value{node: root, path: "the plan", at: root.GetToken().Position}
 	return r.mapping(v, "", []field{
 		{"name", r.text(&plan.Name)},
+		{"priority", r.number(&plan.Priority)},
+		{"max_failed", r.failures(&plan.MaxFailed)},
+		{"canary", r.number(&plan.Canary)},
+		{"canary_auto", r.truth(&plan.CanaryAuto)},
 		{"steps", func(v value) error { return r.steps(v, &plan.Steps) }},
 	})
 }
 
 func (r *reader) steps(v value, steps *[]Step) error {
 	return r.sequence(v, func(v value) error {
-		step := defaultStep()
-		err := r.mapping(v, v.path+".", []field{
-			{"name", r.text(&step.Name)},
-			{"endpoint", r.text(&step.Endpoint)},
-			{"needs", r.texts(&step.Needs)},
-			{"chunk", r.number(&step.Chunk)},
-			{"in_flight", r.number(&step.InFlight)},
-			{"max_attempts", r.number(&step.MaxAttempts)},
-			{"timeout", r.duration(&step.Timeout)},
-			{"retry_backoff", r.duration(&step.RetryBackoff)},
-		})
-		if _, named := r.places[v.path+".name"]; !named {
-			step.Name = step.Endpoint
-		}
+		step, err := r.step(v)
 		*steps = append(*steps, step)
 		return err
 	})
+}
+
+func (r *reader) step(v value) (Step, error) {
+	step := defaultStep()
+	var chunk, inFlight *Adaptive
+	var chunkAuto, inFlightAuto *bool
+	var chunkTime *time.Duration
+	err := r.mapping(v, v.path+".", []field{
+		{"name", r.text(&step.Name)},
+		{"endpoint", r.text(&step.Endpoint)},
+		{"needs", r.texts(&step.Needs)},
+		{"chunk", r.adaptive(&chunk)},
+		{"chunk_auto", given(&chunkAuto, r.truth)},
+		{"chunk_bytes", r.bytes(&step.ChunkBytes)},
+		{"chunk_time", given(&chunkTime, r.duration)},
+		{"in_flight", r.adaptive(&inFlight)},
+		{"in_flight_auto", given(&inFlightAuto, r.truth)},
+		{"rate", r.rate(&step.Rate)},
+		{"max_attempts", r.number(&step.MaxAttempts)},
+		{"timeout", r.duration(&step.Timeout)},
+		{"retry_backoff", r.duration(&step.RetryBackoff)},
+		{"max_backoff", r.duration(&step.MaxBackoff)},
+		{"retry_codes", r.texts(&step.RetryCodes)},
+		{"never_retry", r.texts(&step.NeverRetry)},
+	})
+	if err == nil {
+		err = r.together(v, "chunk", chunk, chunkAuto, step.setChunk)
+	}
+	if err == nil {
+		err = r.together(v, "in_flight", inFlight, inFlightAuto, step.setInFlight)
+	}
+	set(&step.ChunkTime, chunkTime)
+	if !r.named(v, "name") {
+		step.Name = step.Endpoint
+	}
+	if !r.named(v, "max_backoff") {
+		step.MaxBackoff = longestBackoff(step.RetryBackoff)
+	}
+	return step, err
+}
+
+// given makes a reader note whether there was a value.
+func given[T any](into **T, read func(*T) func(value) error) func(value) error {
+	return func(v value) error {
+		*into = new(T)
+		return read(*into)(v)
+	}
+}
+
+// together sets a number that may be auto by its two fields: itself, which may say auto, and the one with _auto behind
+// its name, which makes it the upper bound. Without either the default stays.
+func (r *reader) together(v value, name string, number *Adaptive, auto *bool, put func(Adaptive)) error {
+	switch {
+	case number == nil && auto == nil:
+	case auto == nil:
+		put(*number)
+	case number == nil && *auto:
+		put(Adaptive{Auto: true})
+	case number == nil || number.Auto && !*auto:
+		path := v.path + "." + name
+		return r.fail(r.places[path+"_auto"], "%s_auto: without auto, %s has to be a number", path, name)
+	default:
+		put(Adaptive{Value: number.Value, Auto: *auto})
+	}
+	return nil
+}
+
+// named reports whether a field of the mapping at v was given.
+func (r *reader) named(v value, name string) bool {
+	_, named := r.places[v.path+"."+name]
+	return named
 }
 
 // mapping reads the fields of a mapping, whose paths begin with prefix.
 func (r *reader) mapping(v value, prefix string, fields []field) error {
 	node, ok := v.node.(ast.MapNode)
 	if !ok {
-		return r.wrongKind(v, "fields: "+fieldNames(fields))
+		return r.wrongKind(v, fmt.Errorf("want fields: %s", fieldNames(fields)))
 	}
 	seen := map[string]bool{}
 	for entries := node.MapRange(); entries.Next(); {
@@ -108,10 +170,12 @@ func (r *reader) place(node ast.Node, path string, key *token.Token) value {
 	return value{node: node, path: path, at: at}
 }
 
+var errNoList = errors.New("want a list, each entry after a dash")
+
 func (r *reader) sequence(v value, read func(value) error) error {
 	node, ok := v.node.(*ast.SequenceNode)
 	if !ok {
-		return r.wrongKind(v, "a list, each entry after a dash")
+		return r.wrongKind(v, errNoList)
 	}
 	for i, entry := range node.Values {
 		if err := read(r.place(entry, fmt.Sprintf("%s[%d]", v.path, i), node.GetToken())); err != nil {
@@ -119,82 +183,4 @@ func (r *reader) sequence(v value, read func(value) error) error {
 		}
 	}
 	return nil
-}
-
-func (r *reader) text(into *string) func(value) error {
-	return func(v value) error {
-		node, ok := v.node.(*ast.StringNode)
-		if !ok {
-			return r.wrongKind(v, "text; put it in quotes if it looks like something else")
-		}
-		*into = node.Value
-		return nil
-	}
-}
-
-func (r *reader) texts(into *[]string) func(value) error {
-	return func(v value) error {
-		return r.sequence(v, func(v value) error {
-			var s string
-			err := r.text(&s)(v)
-			*into = append(*into, s)
-			return err
-		})
-	}
-}
-
-// number takes decimal numbers only: YAML would also read 0x10, 010 and 1_000.
-func (r *reader) number(into *int) func(value) error {
-	const want = "a whole number like 500"
-	return func(v value) error {
-		if _, ok := v.node.(*ast.IntegerNode); !ok {
-			return r.wrongKind(v, want)
-		}
-		text := v.node.GetToken().Value
-		n, err := strconv.Atoi(text)
-		if err != nil || strconv.Itoa(n) != text {
-			return r.wrongKind(v, want)
-		}
-		*into = n
-		return nil
-	}
-}
-
-func (r *reader) duration(into *time.Duration) func(value) error {
-	const want = "a duration like 90s, 2m or 1h30m"
-	return func(v value) error {
-		node, ok := v.node.(*ast.StringNode)
-		if !ok {
-			return r.wrongKind(v, want)
-		}
-		d, err := time.ParseDuration(node.Value)
-		if err != nil {
-			return r.wrongKind(v, want)
-		}
-		*into = d
-		return nil
-	}
-}
-
-func (r *reader) wrongKind(v value, want string) error {
-	return r.fail(v.at, "%s: want %s; this is %s", v.path, want, kind(v.node))
-}
-
-// kind says what a node is, for those who do not speak YAML.
-func kind(node ast.Node) string {
-	switch n := node.(type) {
-	case *ast.NullNode:
-		return "nothing"
-	case *ast.StringNode:
-		return fmt.Sprintf("the text %.40q", n.Value)
-	case *ast.LiteralNode:
-		return "a block of text"
-	case *ast.BoolNode, *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
-		return node.GetToken().Value
-	case *ast.SequenceNode:
-		return "a list"
-	case ast.MapNode:
-		return "a group of fields"
-	}
-	return strings.ToLower(node.Type().String())
 }

@@ -1,8 +1,8 @@
 // Package gather holds plans: which steps a run has, what each step needs, and how each is cut, paced and retried.
 //
 // A plan is a small graph of named steps. [Parse] reads one from YAML, [Single] makes the one-step plan of a single
-// endpoint, and [Plan.Validate] checks either. The JSON form is what a run keeps in the database, so its field names
-// are stable, and a field that this version does not know is refused.
+// endpoint, and [Plan.Validate] checks either. [Overrides] are what one run lays over its plan. The JSON form is what a
+// run keeps in the database, so its field names are stable, and a field that this version does not know is refused.
 //
 // This version runs plans of one step; the graph is checked as a whole all the same.
 //

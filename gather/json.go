@@ -2,6 +2,7 @@ package gather
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,10 +10,15 @@ import (
 	"time"
 )
 
-// The JSON form. Its names are stored with every run: they may be added to, not changed.
+// The JSON form. Its names are stored with every run: they may be added to, not changed. What was added after the first
+// version is left out where it is off, as those that were written before do.
 type planJSON struct {
-	Name  string     `json:"name"`
-	Steps []stepJSON `json:"steps"`
+	Name       string     `json:"name"`
+	Priority   int        `json:"priority,omitempty"`
+	MaxFailed  string     `json:"max_failed,omitempty"`
+	Canary     int        `json:"canary,omitempty"`
+	CanaryAuto bool       `json:"canary_auto,omitempty"`
+	Steps      []stepJSON `json:"steps"`
 }
 
 type stepJSON struct {
@@ -20,36 +26,36 @@ type stepJSON struct {
 	Endpoint     string   `json:"endpoint"`
 	Needs        []string `json:"needs,omitempty"`
 	Chunk        int      `json:"chunk"`
+	ChunkAuto    bool     `json:"chunk_auto,omitempty"`
+	ChunkBytes   int      `json:"chunk_bytes,omitempty"`
+	ChunkTime    Duration `json:"chunk_time,omitempty"`
 	InFlight     int      `json:"in_flight"`
+	InFlightAuto bool     `json:"in_flight_auto,omitempty"`
+	Rate         float64  `json:"rate,omitempty"`
 	MaxAttempts  int      `json:"max_attempts"`
-	Timeout      duration `json:"timeout"`
-	RetryBackoff duration `json:"retry_backoff"`
-}
-
-// duration is text like 1m30s in JSON.
-type duration time.Duration
-
-func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
-
-func (d *duration) UnmarshalText(b []byte) error {
-	parsed, err := time.ParseDuration(string(b))
-	*d = duration(parsed)
-	return err
+	Timeout      Duration `json:"timeout"`
+	RetryBackoff Duration `json:"retry_backoff"`
+	MaxBackoff   Duration `json:"max_backoff,omitempty"`
+	RetryCodes   []string `json:"retry_codes,omitempty"`
+	NeverRetry   []string `json:"never_retry,omitempty"`
 }
 
 // MarshalJSON writes the form in which a run keeps its plan. Every setting is written, so that a later version with
 // other defaults runs the plan as it was.
 func (p Plan) MarshalJSON() ([]byte, error) {
-	out := planJSON{Name: p.Name, Steps: make([]stepJSON, len(p.Steps))}
-	for i, s := range p.Steps {
-		out.Steps[i] = stepJSON{s.Name, s.Endpoint, s.Needs, s.Chunk, s.InFlight, s.MaxAttempts,
-			duration(s.Timeout), duration(s.RetryBackoff)}
+	out := planJSON{p.Name, p.Priority, p.MaxFailed, p.Canary, p.CanaryAuto, make([]stepJSON, len(p.Steps))}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		out.Steps[i] = stepJSON{s.Name, s.Endpoint, s.Needs, s.Chunk, s.ChunkAuto, s.ChunkBytes, Duration(s.ChunkTime),
+			s.InFlight, s.InFlightAuto, s.Rate, s.MaxAttempts, Duration(s.Timeout), Duration(s.RetryBackoff),
+			Duration(s.MaxBackoff), s.RetryCodes, s.NeverRetry}
 	}
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. It does not validate, but a field that it does not know is an error: a
-// newer version wrote it, and without it the plan would be another.
+// UnmarshalJSON reads what MarshalJSON writes, and has written in earlier versions: without in_flight_auto the limit is
+// a fixed one, and without max_backoff that is 5 minutes. It does not validate, but a field that it does not know is an
+// error: a newer version wrote it, and without it the plan would be another.
 func (p *Plan) UnmarshalJSON(b []byte) error {
 	var in planJSON
 	dec := json.NewDecoder(bytes.NewReader(b))
@@ -60,10 +66,13 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("read plan: something follows it")
 	}
-	*p = Plan{Name: in.Name, Steps: make([]Step, len(in.Steps))}
-	for i, s := range in.Steps {
-		p.Steps[i] = Step{s.Name, s.Endpoint, s.Needs, s.Chunk, s.InFlight, s.MaxAttempts,
-			time.Duration(s.Timeout), time.Duration(s.RetryBackoff)}
+	*p = Plan{in.Name, in.Priority, in.MaxFailed, in.Canary, in.CanaryAuto, make([]Step, len(in.Steps))}
+	for i := range in.Steps {
+		s := &in.Steps[i]
+		p.Steps[i] = Step{s.Name, s.Endpoint, s.Needs, s.Chunk, s.ChunkAuto, s.ChunkBytes, time.Duration(s.ChunkTime),
+			s.InFlight, s.InFlightAuto, s.Rate, s.MaxAttempts, time.Duration(s.Timeout), time.Duration(s.RetryBackoff),
+			time.Duration(cmp.Or(s.MaxBackoff, Duration(longestBackoff(time.Duration(s.RetryBackoff))))),
+			s.RetryCodes, s.NeverRetry}
 	}
 	return nil
 }

@@ -24,16 +24,27 @@ const (
 // own unless it has a name field.
 //
 //	name: year-end
+//	priority: 10             # runs with a greater number go first
+//	max_failed: 1%           # or 500 (items): more failures pause the run
+//	canary: 100              # a spread sample goes first
+//	canary_auto: true        # and releases the others when it stays within max_failed
 //	steps:
-//	  - name: statement        # the endpoint's name when left out
+//	  - name: statement      # the endpoint's name when left out
 //	    endpoint: statement
-//	    chunk: 500
-//	    in_flight: 64
+//	    chunk: 500           # or auto: found while running
+//	    chunk_bytes: 512KiB
+//	    chunk_time: 5s       # what a request should take, with chunk: auto
+//	    in_flight: auto      # or a number
+//	    rate: 1000           # items a second
 //	    max_attempts: 3
-//	    timeout: 12m           # from the hand-out; longer than the service gives its handler
 //	    retry_backoff: 1s
+//	    max_backoff: 5m
+//	    retry_codes: [BUSY]  # tried again, although the service says no
+//	    never_retry: [GONE]  # not tried again, although the service says yes
+//	    timeout: 12m         # from the hand-out; longer than the service gives its handler
 //
-// Everything but the endpoint may be left out. Unknown fields, wrong kinds of values and values out of range are a
+// Everything but the endpoint may be left out. With chunk_auto or in_flight_auto beside it, a number is the upper bound
+// of what is found. Unknown fields, wrong kinds of values and values out of range are a
 // *ParseError. Anchors, aliases, tags, merge keys and several documents are not part of plans.
 func Parse(name string, text []byte) (*Plan, error) {
 	r := &reader{plan: name, places: map[string]*token.Position{}}
@@ -154,9 +165,25 @@ func (r *reader) fail(at *token.Position, format string, args ...any) error {
 func (r *reader) syntax(err error) error {
 	var positioned yaml.Error
 	if errors.As(err, &positioned) && positioned.GetToken() != nil {
+		if at := r.tab(positioned.GetToken().Position.Line); at != nil {
+			return r.fail(at, "a tab; YAML is indented with spaces, so put spaces in its place")
+		}
 		return r.fail(positioned.GetToken().Position, "%s", positioned.GetMessage())
 	}
 	return r.whole("%v", err)
+}
+
+// tab returns where a line has a tab before its first word, or nil.
+func (r *reader) tab(line int) *token.Position {
+	if line < 1 || line > len(r.lines) {
+		return nil
+	}
+	text := r.lines[line-1]
+	begin := text[:len(text)-len(strings.TrimLeft(text, " -\t"))]
+	if at := strings.IndexByte(begin, '\t'); at >= 0 {
+		return &token.Position{Line: line, Column: at + 1}
+	}
+	return nil
 }
 
 // locate gives a *FieldError the place of its field or, when the field is not there, of what should hold it.

@@ -28,6 +28,7 @@ func TestParse(t *testing.T) {
 	t.Parallel()
 	want := &gather.Plan{Name: "year-end", Steps: []gather.Step{{
 		Name: "statement", Endpoint: "bank_statement", Chunk: 250, InFlight: 8, MaxAttempts: 5, Timeout: 90 * time.Second,
+		MaxBackoff: 5 * time.Minute,
 	}}}
 	for name, text := range map[string]string{
 		"as written":  yearEnd,
@@ -40,6 +41,73 @@ func TestParse(t *testing.T) {
 		got, err := gather.Parse("file", []byte(text))
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
+	}
+}
+
+const full = `name: p
+priority: -3
+max_failed: 0.50%
+canary: 100
+canary_auto: true
+steps:
+- name: a
+  endpoint: b
+  chunk: 2000
+  chunk_auto: true
+  chunk_bytes: 512KiB
+  chunk_time: 1s
+  in_flight: 256
+  in_flight_auto: true
+  rate: 0.5
+  max_attempts: 4
+  timeout: 1m
+  retry_backoff: 1s
+  max_backoff: 1m
+  retry_codes: [BUSY]
+  never_retry:
+  - GONE
+`
+
+func TestParseTakesEveryField(t *testing.T) {
+	t.Parallel()
+	want := everything()
+	want.Steps[0].Needs = nil
+	got, err := gather.Parse("file", []byte(full))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// found makes the size of a step's chunks one that is found, in the default bounds.
+func found(time time.Duration) func(*gather.Step) {
+	return func(s *gather.Step) { s.Chunk, s.ChunkAuto, s.ChunkTime = gather.MaxChunk, true, time }
+}
+
+// Numbers that may be auto have two fields each.
+func TestParseAuto(t *testing.T) {
+	t.Parallel()
+	for fields, want := range map[string]func(*gather.Step){
+		"":                                   func(*gather.Step) {},
+		"chunk: auto":                        found(5 * time.Second),
+		"chunk_auto: true":                   found(5 * time.Second),
+		"chunk: auto, timeout: 2s":           func(s *gather.Step) { found(2e9)(s); s.Timeout = 2e9 },
+		"chunk_time: 1s, chunk: auto":        found(time.Second),
+		"chunk: 70, chunk_auto: false":       func(s *gather.Step) { s.Chunk = 70 },
+		"in_flight: auto":                    func(*gather.Step) {},
+		"in_flight: 64":                      func(s *gather.Step) { s.InFlight, s.InFlightAuto = 64, false },
+		"in_flight_auto: true, in_flight: 9": func(s *gather.Step) { s.InFlight = 9 },
+		"retry_backoff: 10m": func(s *gather.Step) {
+			s.RetryBackoff, s.MaxBackoff = 10*time.Minute, 10*time.Minute
+		},
+		"rate: 1000":        func(s *gather.Step) { s.Rate = 1000 },
+		"chunk_bytes: 2048": func(s *gather.Step) { s.ChunkBytes = 2048 },
+	} {
+		plan := gather.Single("e")
+		want(&plan.Steps[0])
+		got, err := gather.Parse("e", []byte("steps: [{endpoint: e, "+fields+"}]"))
+		if err != nil || !reflect.DeepEqual(got, plan) {
+			t.Errorf("%s: got %+v, %v", fields, got, err)
 		}
 	}
 }
@@ -57,12 +125,15 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 	for _, tc := range []struct{ text, want string }{
 		{"", "0:0: it is empty"},
 		{"# only a comment\n", "0:0: it is empty"},
-		{"hello", `1:1: the plan: want fields: name, steps; this is the text "hello"`},
-		{"- a\n", "1:1: the plan: want fields: name, steps; this is a list"},
+		{
+			"hello",
+			`1:1: the plan: want fields: name, priority, max_failed, canary, canary_auto, steps; this is the text "hello"`,
+		},
+		{"- a\n", "1:1: the plan: want fields: name, priority, max_failed, canary, canary_auto, steps; this is a list"},
 		{"steps:\n", "1:1: steps: want a list, each entry after a dash; this is nothing"},
 		{"steps: []\n", "1:8: steps: a plan needs a step"},
 		{"name: x\n", "0:0: steps: a plan needs a step"},
-		{"stops:\n- a\n", `1:1: unknown field "stops"; there are name, steps`},
+		{"stops:\n- a\n", `1:1: unknown field "stops"; there are name, priority, max_failed, canary, canary_auto, steps`},
 		{"steps:\n- x\n", `2:3: steps[0]: want fields: name, endpoint, needs`},
 		{"steps:\n- name: x\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
 		{"steps:\n- {}\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
@@ -84,23 +155,23 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"steps:\n- endpoint: a\n  chunk: 0\n", "3:10: steps[0].chunk: 0 is not within 1 to 8192"},
 		{
 			"steps:\n- endpoint: a\n  chunk: \"5\"\n",
-			`3:10: steps[0].chunk: want a whole number like 500; this is the text "5"`,
+			`3:10: steps[0].chunk: want a whole number like 500, or auto; this is the text "5"`,
 		},
 		{
 			"steps:\n- endpoint: a\n  chunk: 0x10\n",
-			"3:10: steps[0].chunk: want a whole number like 500; this is 0x10",
+			"3:10: steps[0].chunk: want a whole number like 500, or auto; this is 0x10",
 		},
 		{
 			"steps:\n- endpoint: a\n  chunk: 010\n",
-			"3:10: steps[0].chunk: want a whole number like 500; this is 010",
+			"3:10: steps[0].chunk: want a whole number like 500, or auto; this is 010",
 		},
 		{
 			"steps:\n- endpoint: a\n  chunk: 5.0\n",
-			"3:10: steps[0].chunk: want a whole number like 500; this is 5.0",
+			"3:10: steps[0].chunk: want a whole number like 500, or auto; this is 5.0",
 		},
 		{
 			"steps:\n- endpoint: a\n  chunk:\n",
-			"3:3: steps[0].chunk: want a whole number like 500; this is nothing",
+			"3:3: steps[0].chunk: want a whole number like 500, or auto; this is nothing",
 		},
 		{
 			"steps:\n- endpoint: a\n  chunk: 99999999999999999999",
@@ -127,16 +198,36 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"steps:\n- {name: é, endpoint: b, chunk: 0}\n", `2:10: steps[0].name: "é"`},
 		{
 			"steps:\n- {name: \"日本\", endpoint: b, chunk: x}\n",
-			`2:36: steps[0].chunk: want a whole number like 500; this is the text "x"`,
+			`2:36: steps[0].chunk: want a whole number like 500, or auto; this is the text "x"`,
 		},
 		{
 			"steps:\n- endpoint: a\n- endpoint: b\n",
 			"2:1: steps: this version runs plans of one step, and this plan has 2",
 		},
 		{"steps:\n- endpoint: a\n- endpoint: a\n", `3:3: steps[1].name: "a" is also the name of steps[0]`},
+		{"max_failed: 1.5\n", "1:13: max_failed: want a number of items like 500, a percentage"},
+		{"max_failed: 200%\n", `1:13: max_failed: want a number of items like 500, a percentage of them like 1%`},
+		{"canary_auto: yes\n", `1:14: canary_auto: want true or false; this is the text "yes"`},
+		{"canary_auto: true\nsteps: [{endpoint: a}]", "1:14: canary_auto: there is no canary"},
+		{"priority: 3000000000\nsteps: [{endpoint: a}]", "1:11: priority: 3000000000 is not within"},
+		{"steps:\n- endpoint: a\n  chunk: Auto\n", `3:10: steps[0].chunk: want a whole number like 500, or auto; this is`},
+		{"steps:\n- endpoint: a\n  chunk: auto\n  chunk_auto: false\n", "4:15: steps[0].chunk_auto: without auto, "},
+		{"steps:\n- endpoint: a\n  in_flight_auto: false\n", "3:19: steps[0].in_flight_auto: without auto, "},
+		{"steps:\n- endpoint: a\n  chunk_bytes: 512KB\n", "3:16: steps[0].chunk_bytes: want a size like 512KiB"},
+		{"steps:\n- endpoint: a\n  chunk_bytes: 1\n", "3:16: steps[0].chunk_bytes: 1 is not within 1KiB to 64MiB"},
+		{"steps:\n- endpoint: a\n  chunk_time: 5s\n", "3:15: steps[0].chunk_time: it goes with chunk: auto only"},
+		{"steps:\n- endpoint: a\n  rate: fast\n", "3:9: steps[0].rate: want items a second as a number like 1000"},
+		{"steps:\n- endpoint: a\n  rate: .inf\n", "3:9: steps[0].rate: want items a second as a number like 1000"},
+		{"steps:\n- endpoint: a\n  rate: 0x10\n", "3:9: steps[0].rate: want items a second as a number like 1000"},
+		{"steps:\n- endpoint: a\n  rate: -5\n", "3:9: steps[0].rate: -5 is not within"},
+		{"steps:\n- endpoint: a\n  retry_codes: BUSY\n", "3:16: steps[0].retry_codes: want a list"},
+		{"steps:\n- endpoint: a\n  retry_codes: [\"a b\"]\n", `steps[0].retry_codes: "a b": use`},
 		{"a: b: c\n", "1:4: "},
 		{"steps: [\n", "1:8: "},
-		{"a:\n\tb: c\n", "2:1: "},
+		{"a:\n\tb: c\n", "2:1: a tab; YAML is indented with spaces, so put spaces in its place"},
+		{"steps:\n- endpoint: a\n  \tchunk: 5\n", "3:3: a tab; "},
+		{"steps:\n-\tendpoint: a\n", "2:2: a tab; "},
+		{"\tsteps:\n", "1:1: a tab; "},
 		{"name: \"x\n", "1:7: "},
 		{"name: &a x\n", "1:7: anchors and aliases are not part of plans; write the value out"},
 		{"name: *a\n", "1:7: anchors and aliases are not part of plans"},
@@ -196,6 +287,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("a: &x [*x]\n")
 	f.Add("- - - ? :\n")
 	f.Add("steps: [{a: |\n b}]")
+	f.Add(full)
 	f.Fuzz(func(t *testing.T, text string) {
 		plan, err := gather.Parse("p", []byte(text))
 		if err != nil {

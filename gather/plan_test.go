@@ -3,6 +3,7 @@ package gather_test
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -15,8 +16,8 @@ func TestSingle(t *testing.T) {
 	t.Parallel()
 	plan := gather.Single("statement")
 	want := &gather.Plan{Name: "statement", Steps: []gather.Step{{
-		Name: "statement", Endpoint: "statement", Chunk: 500, InFlight: 64, MaxAttempts: 3,
-		Timeout: 12 * time.Minute, RetryBackoff: time.Second,
+		Name: "statement", Endpoint: "statement", Chunk: 500, InFlight: 1024, InFlightAuto: true, MaxAttempts: 3,
+		Timeout: 12 * time.Minute, RetryBackoff: time.Second, MaxBackoff: 5 * time.Minute,
 	}}}
 	if !reflect.DeepEqual(plan, want) {
 		t.Errorf("got %+v", plan)
@@ -42,7 +43,8 @@ func TestWithDefaults(t *testing.T) {
 	if bare.Steps[0].Needs[0] != "x" || bare.Steps[0].Chunk != 0 {
 		t.Error("the original changed")
 	}
-	set := gather.Step{Name: "n", Endpoint: "e", Chunk: 1, InFlight: 2, MaxAttempts: 4, Timeout: 5, RetryBackoff: 6}
+	set := gather.Step{Name: "n", Endpoint: "e", Chunk: 1, InFlight: 2, MaxAttempts: 4, Timeout: 5, RetryBackoff: 6,
+		ChunkAuto: true, ChunkTime: 3, InFlightAuto: true, MaxBackoff: 7, Rate: 8, ChunkBytes: 9}
 	kept := (&gather.Plan{Steps: []gather.Step{set}}).WithDefaults()
 	if !reflect.DeepEqual(kept.Steps[0], set) {
 		t.Errorf("a setting was overwritten: %+v", kept.Steps[0])
@@ -89,10 +91,38 @@ func TestValidateNamesTheField(t *testing.T) {
 		"timeout 25h":       {alone(func(s *gather.Step) { s.Timeout = 25 * time.Hour }), "steps[0].timeout", "25h0m0s"},
 		"negative back-off": {alone(func(s *gather.Step) { s.RetryBackoff = -1 }), "steps[0].retry_backoff", "-1ns"},
 		"back-off 25h":      {alone(func(s *gather.Step) { s.RetryBackoff = 1e15 }), "steps[0].retry_backoff", "277h"},
-		"same names":        {graph(step("a"), step("b"), step("a")), "steps[2].name", `"a" is also the name of steps[0]`},
-		"unknown need":      {graph(step("a"), step("b", "a", "c")), "steps[1].needs[1]", `no step "c"`},
-		"need twice":        {graph(step("a"), step("b", "a", "a")), "steps[1].needs[1]", "twice"},
-		"needs itself":      {graph(step("a", "a")), "steps[0].needs", "a → a"},
+		"chunk bytes":       {alone(func(s *gather.Step) { s.ChunkBytes = 1023 }), "steps[0].chunk_bytes", "1KiB to 64MiB"},
+		"chunk time": {alone(func(s *gather.Step) { s.ChunkAuto, s.ChunkTime = true, 1 }),
+			"steps[0].chunk_time", "10ms"},
+		"no chunk time":  {alone(func(s *gather.Step) { s.ChunkAuto = true }), "steps[0].chunk_time", "like 5s"},
+		"fixed and time": {alone(func(s *gather.Step) { s.ChunkTime = time.Second }), "steps[0].chunk_time", "is 500"},
+		"time over timeout": {alone(func(s *gather.Step) {
+			s.ChunkAuto, s.ChunkTime, s.Timeout = true, time.Minute, time.Second
+		}), "steps[0].chunk_time", "the timeout of a request, 1s"},
+		"rate":            {alone(func(s *gather.Step) { s.Rate = -1 }), "steps[0].rate", "-1 is not within 0.001 to"},
+		"no rate":         {alone(func(s *gather.Step) { s.Rate = math.NaN() }), "steps[0].rate", "NaN"},
+		"endless rate":    {alone(func(s *gather.Step) { s.Rate = math.Inf(1) }), "steps[0].rate", "+Inf"},
+		"no max back-off": {alone(func(s *gather.Step) { s.MaxBackoff = 0 }), "steps[0].max_backoff", "0s"},
+		"short max backoff": {alone(func(s *gather.Step) { s.MaxBackoff = 1e6 }),
+			"steps[0].max_backoff", "retry_backoff: 1s"},
+		"bad code": {alone(func(s *gather.Step) { s.RetryCodes = []string{"a b"} }),
+			"steps[0].retry_codes", `"a b"`},
+		"code twice": {alone(func(s *gather.Step) { s.NeverRetry = []string{"A", "A"} }),
+			"steps[0].never_retry", "twice"},
+		"code in both": {alone(func(s *gather.Step) { s.RetryCodes, s.NeverRetry = []string{"A"}, []string{"A"} }),
+			"steps[0].never_retry", "retry_codes as well"},
+		"many codes": {alone(func(s *gather.Step) { s.RetryCodes = make([]string, 101) }), "steps[0].retry_codes", "101"},
+		"priority":   {gather.Plan{Name: "p", Priority: 1 << 31, Steps: []gather.Step{step("a")}}, "priority", "2147483648"},
+		"max failed": {gather.Plan{Name: "p", MaxFailed: "1 %", Steps: []gather.Step{step("a")}}, "max_failed", `"1 %"`},
+		"not canonical": {gather.Plan{Name: "p", MaxFailed: "1.0%", Steps: []gather.Step{step("a")}}, "max_failed",
+			`"1.0%"`},
+		"canary": {gather.Plan{Name: "p", Canary: -1, Steps: []gather.Step{step("a")}}, "canary", "-1"},
+		"canary auto alone": {gather.Plan{Name: "p", CanaryAuto: true, Steps: []gather.Step{step("a")}}, "canary_auto",
+			"set canary"},
+		"same names":   {graph(step("a"), step("b"), step("a")), "steps[2].name", `"a" is also the name of steps[0]`},
+		"unknown need": {graph(step("a"), step("b", "a", "c")), "steps[1].needs[1]", `no step "c"`},
+		"need twice":   {graph(step("a"), step("b", "a", "a")), "steps[1].needs[1]", "twice"},
+		"needs itself": {graph(step("a", "a")), "steps[0].needs", "a → a"},
 		"cycle": {graph(step("z", "a"), step("a", "b"), step("b", "c"), step("c", "a")),
 			"steps[1].needs", "a → b → c → a"},
 		"two steps": {graph(step("a"), step("b", "a")), "steps", "this version runs plans of one step"},
@@ -108,10 +138,12 @@ func TestValidateNamesTheField(t *testing.T) {
 	for name, change := range map[string]func(*gather.Step){
 		"smallest": func(s *gather.Step) {
 			s.Chunk, s.InFlight, s.MaxAttempts, s.Timeout, s.RetryBackoff = 1, 1, 1, time.Millisecond, 0
+			s.ChunkBytes, s.Rate, s.MaxBackoff = 1024, 0.001, time.Millisecond
 		},
 		"largest": func(s *gather.Step) {
 			s.Chunk, s.InFlight, s.MaxAttempts = 8192, 10000, 100
-			s.Timeout, s.RetryBackoff = 24*time.Hour, 24*time.Hour
+			s.Timeout, s.RetryBackoff, s.MaxBackoff = 24*time.Hour, 24*time.Hour, 24*time.Hour
+			s.ChunkAuto, s.ChunkTime, s.ChunkBytes, s.Rate = true, time.Hour, 64<<20, 10_000_000
 		},
 	} {
 		plan := alone(change)
@@ -126,8 +158,8 @@ func TestJSONIsStable(t *testing.T) {
 	plan := gather.Single("statement")
 	plan.Steps[0].RetryBackoff = 1500 * time.Millisecond
 	text, err := json.Marshal(plan)
-	want := `{"name":"statement","steps":[{"name":"statement","endpoint":"statement","chunk":500,"in_flight":64,` +
-		`"max_attempts":3,"timeout":"12m0s","retry_backoff":"1.5s"}]}`
+	want := `{"name":"statement","steps":[{"name":"statement","endpoint":"statement","chunk":500,"in_flight":1024,` +
+		`"in_flight_auto":true,"max_attempts":3,"timeout":"12m0s","retry_backoff":"1.5s","max_backoff":"5m0s"}]}`
 	if err != nil || string(text) != want {
 		t.Fatalf("got %s, %v", text, err)
 	}
@@ -139,10 +171,33 @@ func TestJSONIsStable(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(fromYAML, plan) {
 		t.Errorf("the JSON form is not read as YAML: %+v, %v", fromYAML, err)
 	}
-	plan.Steps[0].Needs = []string{"a"}
+	plan = everything()
 	text, err = json.Marshal(plan)
 	if err != nil || json.Unmarshal(text, &back) != nil || !reflect.DeepEqual(&back, plan) {
-		t.Errorf("needs do not come back from %s: %v", text, err)
+		t.Errorf("not everything comes back from %s: %v", text, err)
+	}
+}
+
+// everything is a plan in which no field is zero.
+func everything() *gather.Plan {
+	return &gather.Plan{Name: "p", Priority: -3, MaxFailed: "0.5%", Canary: 100, CanaryAuto: true, Steps: []gather.Step{{
+		Name: "a", Endpoint: "b", Needs: []string{"c"}, Chunk: 2000, ChunkAuto: true, ChunkBytes: 512 << 10,
+		ChunkTime: time.Second, InFlight: 256, InFlightAuto: true, Rate: 0.5, MaxAttempts: 4, Timeout: time.Minute,
+		RetryBackoff: time.Second, MaxBackoff: time.Minute, RetryCodes: []string{"BUSY"}, NeverRetry: []string{"GONE"},
+	}}}
+}
+
+// What the first version stored is read as what it meant then.
+func TestOldJSON(t *testing.T) {
+	t.Parallel()
+	var plan gather.Plan
+	err := json.Unmarshal([]byte(`{"name":"statement","steps":[{"name":"statement","endpoint":"statement","chunk":500,`+
+		`"in_flight":64,"max_attempts":3,"timeout":"12m0s","retry_backoff":"10m0s"}]}`), &plan)
+	want := gather.Single("statement")
+	want.Steps[0].InFlight, want.Steps[0].InFlightAuto = 64, false
+	want.Steps[0].RetryBackoff, want.Steps[0].MaxBackoff = 10*time.Minute, 10*time.Minute
+	if err != nil || !reflect.DeepEqual(&plan, want) {
+		t.Errorf("got %+v, %v", plan, err)
 	}
 }
 

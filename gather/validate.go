@@ -2,20 +2,13 @@ package gather
 
 import (
 	"fmt"
+	"math"
 	"strings"
-	"time"
-
-	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/endpoints"
 )
 
-// Limits of a plan. A chunk is a mask of one block.
+// Limits of a plan.
 const (
-	MaxChunk       = bitfield.Size
-	MaxInFlight    = 10_000
-	MaxMaxAttempts = 100
-	MaxTimeout     = 24 * time.Hour
-	MinTimeout     = time.Millisecond
+	MaxCanary = 1_000_000
 
 	maxSteps      = 64
 	maxNameLength = 64
@@ -31,17 +24,37 @@ func (p *Plan) Validate() error {
 		return fieldError("steps", "%d steps; at most %d are allowed", len(p.Steps), maxSteps)
 	}
 	for i := range p.Steps {
-		if err := p.Steps[i].validate(stepField(i)); err != nil {
+		if err := p.Steps[i].validate(stepField(i) + "."); err != nil {
 			return err
 		}
 	}
 	if err := checkName("name", p.Name, "."); err != nil {
 		return err
 	}
+	if err := p.validateValues(); err != nil {
+		return err
+	}
+	if p.CanaryAuto && p.Canary == 0 {
+		return fieldError("canary_auto", "there is no canary that it could be about; set canary, like canary: 100")
+	}
 	if err := checkGraph(p.Steps); err != nil {
 		return err
 	}
 	return checkRunnable(p.Steps)
+}
+
+// validateValues looks at each of the plan's own settings by itself.
+func (p *Plan) validateValues() error {
+	if p.Priority < math.MinInt32 || p.Priority > math.MaxInt32 {
+		return fieldError("priority", "%d is not within %d to %d", p.Priority, math.MinInt32, math.MaxInt32)
+	}
+	if canonical, err := ParseMaxFailed(p.MaxFailed); err != nil || canonical != p.MaxFailed {
+		return fieldError("max_failed", "%.40q: %v", p.MaxFailed, errFailures)
+	}
+	if p.Canary < 0 || p.Canary > MaxCanary {
+		return fieldError("canary", "%d is not within 0 to %d", p.Canary, MaxCanary)
+	}
+	return nil
 }
 
 // checkRunnable is the one place that knows how far this version goes.
@@ -54,36 +67,8 @@ func checkRunnable(steps []Step) error {
 
 func stepField(i int) string { return fmt.Sprintf("steps[%d]", i) }
 
-func (s *Step) validate(field string) error {
-	if s.Endpoint == "" {
-		return fieldError(field+".endpoint", "a step needs an endpoint")
-	}
-	if err := endpoints.ValidateName(s.Endpoint); err != nil {
-		return fieldError(field+".endpoint", "%v", err)
-	}
-	if err := checkName(field+".name", s.Name, ""); err != nil {
-		return err
-	}
-	for _, n := range []struct {
-		name       string
-		value, max int
-	}{
-		{"chunk", s.Chunk, MaxChunk},
-		{"in_flight", s.InFlight, MaxInFlight},
-		{"max_attempts", s.MaxAttempts, MaxMaxAttempts},
-	} {
-		if n.value < 1 || n.value > n.max {
-			return fieldError(field+"."+n.name, "%d is not within 1 to %d", n.value, n.max)
-		}
-	}
-	if s.Timeout < MinTimeout || s.Timeout > MaxTimeout {
-		return fieldError(field+".timeout", "%v is not within %v to %v", s.Timeout, MinTimeout, MaxTimeout)
-	}
-	if s.RetryBackoff < 0 || s.RetryBackoff > MaxTimeout {
-		return fieldError(field+".retry_backoff", "%v is not within 0s to %v", s.RetryBackoff, MaxTimeout)
-	}
-	return nil
-}
+// CheckName returns a *FieldError for what is not the name of a plan.
+func CheckName(name string) error { return checkName("name", name, ".") }
 
 // checkName allows letters, digits, _ and -, and what also names.
 func checkName(field, name, also string) error {

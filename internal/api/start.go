@@ -244,6 +244,9 @@ func (s *Server) request(set RunSettings, actor string) (workqueue.LoadRequest, 
 		steps[i] = workqueue.StepSpec{
 			Name: step.Name, Endpoint: step.Endpoint, Chunk: step.Chunk, InFlight: step.InFlight,
 			MaxAttempts: step.MaxAttempts, Timeout: step.Timeout, RetryBackoff: step.RetryBackoff,
+			InFlightAuto: step.InFlightAuto, ChunkAuto: step.ChunkAuto, ChunkBytes: step.ChunkBytes,
+			ChunkTime: step.ChunkTime, Rate: step.Rate, MaxBackoff: step.MaxBackoff, RetryCodes: step.RetryCodes,
+			NeverRetry: step.NeverRetry,
 		}
 	}
 	params := maps.Clone(set.Params)
@@ -271,7 +274,9 @@ func (set *RunSettings) plan() (*gather.Plan, error) {
 	}
 	for i := range plan.Steps {
 		plan.Steps[i].Chunk = cmp.Or(set.Chunk, plan.Steps[i].Chunk)
-		plan.Steps[i].InFlight = cmp.Or(set.InFlight, plan.Steps[i].InFlight)
+		if set.InFlight != 0 {
+			plan.Steps[i].InFlight, plan.Steps[i].InFlightAuto = set.InFlight, false
+		}
 	}
 	if err := plan.Validate(); err != nil {
 		return nil, &inputError{err.Error()}

@@ -1,0 +1,109 @@
+package gather_test
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/gather"
+)
+
+func fixed(s gather.Step, chunk int) gather.Step {
+	s.Chunk, s.ChunkAuto, s.ChunkTime = chunk, false, 0
+	return s
+}
+
+func TestOverridesAreLaidOverThePlan(t *testing.T) {
+	t.Parallel()
+	plan := everything()
+	plan.Steps[0].Needs = nil
+	before := everything()
+	before.Steps[0].Needs = nil
+	if got, err := new(gather.Overrides).Over(plan); err != nil || !reflect.DeepEqual(got, plan) {
+		t.Errorf("nothing to lay over: %+v, %v", got, err)
+	}
+	for text, change := range map[string]func(p *gather.Plan, s *gather.Step){
+		`{"chunk":200}`: func(_ *gather.Plan, s *gather.Step) { s.Chunk, s.ChunkAuto, s.ChunkTime = 200, false, 0 },
+		`{"chunk":"auto"}`: func(_ *gather.Plan, s *gather.Step) {
+			s.Chunk, s.ChunkTime = gather.MaxChunk, time.Second
+		},
+		`{"chunk":"auto","chunk_time":"2s"}`: func(_ *gather.Plan, s *gather.Step) {
+			s.Chunk, s.ChunkTime = gather.MaxChunk, 2*time.Second
+		},
+		`{"in_flight":7}`:      func(_ *gather.Plan, s *gather.Step) { s.InFlight, s.InFlightAuto = 7, false },
+		`{"in_flight":"auto"}`: func(_ *gather.Plan, s *gather.Step) { s.InFlight = gather.DefaultInFlight },
+		`{"rate":0}`:           func(_ *gather.Plan, s *gather.Step) { s.Rate = 0 },
+		`{"max_attempts":1}`:   func(_ *gather.Plan, s *gather.Step) { s.MaxAttempts = 1 },
+		`{"retry_backoff":"2m"}`: func(_ *gather.Plan, s *gather.Step) {
+			s.RetryBackoff, s.MaxBackoff = 2*time.Minute, 2*time.Minute
+		},
+		`{"max_backoff":"2m"}`:    func(_ *gather.Plan, s *gather.Step) { s.MaxBackoff = 2 * time.Minute },
+		`{"retry_codes":["A"]}`:   func(_ *gather.Plan, s *gather.Step) { s.RetryCodes = []string{"A"} },
+		`{"never_retry":["A"]}`:   func(_ *gather.Plan, s *gather.Step) { s.NeverRetry = []string{"A"} },
+		`{"timeout":"1h"}`:        func(_ *gather.Plan, s *gather.Step) { s.Timeout = time.Hour },
+		`{"chunk_bytes":"1MiB"}`:  func(_ *gather.Plan, s *gather.Step) { s.ChunkBytes = 1 << 20 },
+		`{"chunk_bytes":0}`:       func(_ *gather.Plan, s *gather.Step) { s.ChunkBytes = 0 },
+		`{"priority":0}`:          func(p *gather.Plan, _ *gather.Step) { p.Priority = 0 },
+		`{"max_failed":"none"}`:   func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "" },
+		`{"max_failed":"2.0%"}`:   func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "2%" },
+		`{"canary":0}`:            func(p *gather.Plan, _ *gather.Step) { p.Canary, p.CanaryAuto = 0, false },
+		`{"canary":5}`:            func(p *gather.Plan, _ *gather.Step) { p.Canary = 5 },
+		`{"canary_auto":false}`:   func(p *gather.Plan, _ *gather.Step) { p.CanaryAuto = false },
+		`{"max_failed":"10000"}`:  func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "10000" },
+		`{"chunk":1,"rate":1e3}`:  func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 1000 },
+		`{"chunk":"1","rate":10}`: func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 10 },
+	} {
+		var over gather.Overrides
+		if err := json.Unmarshal([]byte(text), &over); err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		want := everything()
+		want.Steps[0].Needs = nil
+		change(want, &want.Steps[0])
+		if got, err := over.Over(plan); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, %v", text, got, err)
+		}
+		if !reflect.DeepEqual(plan, before) {
+			t.Fatalf("%s: the plan has changed: %+v", text, plan)
+		}
+	}
+}
+
+func TestOverridesNameTheField(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"chunk":0}`:                        "chunk: 0 is not within 1 to 8192",
+		`{"in_flight":10001}`:                "in_flight: 10001 is not within 1 to 10000",
+		`{"max_attempts":0}`:                 "max_attempts: 0 is not",
+		`{"rate":-1}`:                        "rate: -1 is not",
+		`{"timeout":"0s"}`:                   "timeout: 0s is not",
+		`{"chunk_bytes":1}`:                  "chunk_bytes: 1 is not within 1KiB to 64MiB",
+		`{"chunk_time":"1s"}`:                "chunk_time: it goes with chunk: auto only",
+		`{"chunk":"auto","timeout":"1s"}`:    "", // the time is cut
+		`{"canary_auto":true}`:               "canary_auto: there is no canary",
+		`{"canary":1000001}`:                 "canary: 1000001",
+		`{"max_failed":"some"}`:              `max_failed: "some": want a number of items`,
+		`{"priority":99999999999}`:           "priority: 99999999999",
+		`{"retry_codes":["A","A"]}`:          `retry_codes: "A" stands twice`,
+		`{"max_backoff":"1ms"}`:              "max_backoff: 1ms is shorter",
+		`{"chunk":"auto","chunk_time":"1h"}`: "chunk_time: 1h0m0s is longer than the timeout",
+	} {
+		var over gather.Overrides
+		if err := json.Unmarshal([]byte(text), &over); err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		_, err := over.Over(gather.Single("e"))
+		var field *gather.FieldError
+		if want == "" && err == nil {
+			continue
+		}
+		if !errors.As(err, &field) || !strings.HasPrefix(field.Field+": "+field.Problem, want) {
+			t.Errorf("%s: got %v", text, err)
+		}
+	}
+}
