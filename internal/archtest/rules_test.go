@@ -52,9 +52,14 @@ func rules() map[string]rule {
 		},
 
 		"internal/client": {own: []string{"internal/api", "workqueue"}, tests: servers},
+		// Services to test against: what the nodes make of them is seen from outside.
+		"internal/misbehave": {
+			own: []string{"endpoints"}, tests: append([]string{"orchestrator", "workqueue"}, servers...),
+		},
 		// Whole processes: the test binary is a node or a service itself.
 		"internal/systest": {
-			own: []string{}, tests: append([]string{"orchestrator", "endpoints"}, append(servers, store...)...),
+			own:   []string{},
+			tests: append([]string{"orchestrator", "endpoints", "internal/misbehave"}, append(servers, store...)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and a service of the examples.
 		"internal/demo": {

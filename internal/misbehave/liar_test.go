@@ -1,0 +1,97 @@
+package misbehave
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// lie runs a liar until the end of the test.
+func (w *world) lie(cfg LiarConfig) *Ledger {
+	w.Helper()
+	cfg.Endpoint = name
+	liar, err := NewLiar(testenv.Conn(w, w.ns), cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.keep("liar", liar.Run)
+	return liar.Ledger()
+}
+
+// Whatever a service claims that does not fit: no item is lost, none has a wrong result, and what deserves a look is in
+// quarantine.
+func TestLiar(t *testing.T) {
+	t.Parallel()
+	const items, chunk = 1500, 100
+	for lie, tc := range map[Lie]struct {
+		quarantined string // reason; "" for none
+		once        bool   // nothing has to be asked again
+		deadline    bool   // the items come again at their deadline
+	}{
+		LieForeign:   {quarantined: "foreign_ordinal"},
+		LieOthers:    {quarantined: "foreign_ordinal"},
+		LieMissing:   {},
+		LieEmpty:     {},
+		LieCountHigh: {deadline: true},
+		LieCountLow:  {quarantined: "final"},
+		LieDoubled:   {once: true},
+		LieTwice:     {once: true},
+		LieRun:       {once: true}, // the slice is the fence, and it is right
+		LieSlice:     {deadline: true},
+		LieEndpoint:  {quarantined: "wrong_endpoint", deadline: true},
+		LieGarbage:   {quarantined: "json"},
+		LieTruncated: {quarantined: "json"},
+		LieBoth:      {quarantined: "slot"},
+	} {
+		t.Run(string(lie), func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			ledger := w.lie(LiarConfig{Lie: lie})
+			run := w.start(items, plan(func(r *workqueue.LoadRequest) {
+				r.Steps[0].Chunk, r.Steps[0].Timeout = chunk, time.Minute
+				if tc.deadline {
+					r.Steps[0].Timeout = time.Second
+				}
+			}))
+			w.wantSound(run, ledger, items, 0)
+			w.wantFired(ledger, Fault(lie))
+			n := w.number(`SELECT count(*) FROM quarantine WHERE reason = $1`, tc.quarantined)
+			if others := w.number(`SELECT count(*) FROM quarantine`) - n; others != 0 {
+				t.Errorf("%d messages are in quarantine for other reasons than %q", others, tc.quarantined)
+			}
+			if (n > 0) != (tc.quarantined != "") {
+				t.Errorf("%d messages are in quarantine for %q", n, tc.quarantined)
+			}
+			if extra := w.extra(run); (extra == 0) != tc.once {
+				t.Errorf("%d slices were made anew", extra)
+			}
+			n = w.number(`SELECT count(*) FROM work_slice WHERE cause = 'deadline'`)
+			if (n > 0) != tc.deadline {
+				t.Errorf("%d slices came again at their deadline", n)
+			}
+		})
+	}
+}
+
+// A reply that cannot be read, each time for the same items, is a chunk that fails as a whole: it is halved, and they
+// end up alone.
+func TestGarbageAboutSomeItems(t *testing.T) {
+	t.Parallel()
+	const items, chunk = 1000, 250
+	w := setup(t)
+	ledger := w.lie(LiarConfig{Lie: LieGarbage, Poison: []int{333, 334}})
+	begun := time.Now()
+	run := w.start(items, plan(func(r *workqueue.LoadRequest) { r.Steps[0].Chunk = chunk }))
+	w.wantSound(run, ledger, items-2, 2)
+	w.wantFired(ledger, Fault(LieGarbage))
+	extra, bound := w.extra(run), 2*perPoison(chunk, 3)
+	t.Logf("%d extra slices of %d allowed, %s", extra, bound, time.Since(begun).Round(time.Millisecond))
+	if extra > bound {
+		t.Errorf("%d extra slices; want at most %d\n%s", extra, bound, w.situation())
+	}
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'deadline'`); n != 0 {
+		t.Errorf("%d slices had to wait for their deadline", n)
+	}
+}

@@ -1,0 +1,248 @@
+package misbehave
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	name  = "statement"
+	limit = 30 * time.Second // for anything to happen
+)
+
+// world is a node, a server and a database for one test.
+type world struct {
+	*testing.T
+	pool  *pgxpool.Pool
+	store *workqueue.Store
+	ns    *embedded.NATS
+	node  *orchestrator.Node
+}
+
+func setup(t *testing.T) *world {
+	t.Helper()
+	pool := testenv.Pool(t)
+	w := &world{T: t, pool: pool, store: workqueue.New(pool), ns: testenv.NATS(t)}
+	w.node = w.startNode()
+	return w
+}
+
+func (w *world) startNode() *orchestrator.Node {
+	w.Helper()
+	node, err := orchestrator.New(w.store, testenv.Conn(w, w.ns), orchestrator.Config{Log: zaptest.NewLogger(w, zaptest.Level(zap.ErrorLevel)),
+		Version: "test", Grace: 5 * time.Second, Poll: 100 * time.Millisecond,
+		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.keep("node", node.Run)
+	select {
+	case <-node.Ready():
+	case <-time.After(limit):
+		w.Fatal("the node did not get ready")
+	}
+	return node
+}
+
+// keep has f going until the end of the test, and checks that it stops without an error.
+func (w *world) keep(what string, f func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			w.Errorf("%s: %v", what, err)
+		}
+	})
+	w.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+}
+
+// serve runs a service until the end of the test.
+func (w *world) serve(cfg Config) *Ledger {
+	w.Helper()
+	if cfg.Endpoint == "" {
+		cfg.Endpoint = name
+	}
+	svc, err := New(testenv.Conn(w, w.ns), cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.keep("service", svc.Run)
+	return svc.Ledger()
+}
+
+// plan is the settings of the runs here: small pauses, so that tests are quick.
+func plan(change ...func(*workqueue.LoadRequest)) workqueue.LoadRequest {
+	req := workqueue.LoadRequest{Plan: name, CreatedBy: "test", Steps: []workqueue.StepSpec{{
+		Name: name, Endpoint: name, Chunk: 500, InFlight: 16, MaxAttempts: 3, Timeout: time.Minute,
+		RetryBackoff: 10 * time.Millisecond,
+	}}}
+	for _, f := range change {
+		f(&req)
+	}
+	return req
+}
+
+// automatic leaves the pace to the nodes.
+func automatic(req *workqueue.LoadRequest) {
+	req.Steps[0].InFlight, req.Steps[0].InFlightAuto = 1024, true
+}
+
+// start makes a run of n items, each with its key as payload.
+func (w *world) start(n int, req workqueue.LoadRequest) workqueue.RunID {
+	w.Helper()
+	i := 0
+	loaded, err := w.node.Start(w.Context(), req, func(item *workqueue.LoadItem) error {
+		if i == n {
+			return io.EOF
+		}
+		item.Key = "C" + strconv.Itoa(i)
+		item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
+		i++
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return loaded.Run
+}
+
+// number runs a query that returns one.
+func (w *world) number(sql string, args ...any) (n int) {
+	w.Helper()
+	if err := w.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) text(sql string, args ...any) (s string) {
+	w.Helper()
+	if err := w.pool.QueryRow(context.Background(), sql, args...).Scan(&s); err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+// until polls for a condition, with a deadline.
+func (w *world) until(what string, met func() bool) {
+	w.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !met() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.Fatalf("waited in vain until %s: %s", what, w.situation())
+		}
+	}
+}
+
+// situation says where the items of all runs are.
+func (w *world) situation() string {
+	return w.text(`SELECT concat_ws(E'\n',
+		(SELECT string_agg(format('run %s %s, hold %s', id, state, hold), E'\n') FROM batchrun),
+		(SELECT string_agg(format('block %s: ready %s done %s failed %s of %s', block, bit_count(ready), bit_count(done),
+		   bit_count(failed), size), E'\n') FROM work_block),
+		(SELECT string_agg(format('%s slices %s %s of %s items', n, state, cause, items), E'\n')
+		   FROM (SELECT count(*) AS n, state, cause, sum(bit_count(remaining)) AS items FROM work_slice
+		         GROUP BY state, cause) s),
+		(SELECT string_agg(format('%s: breaker %s %s, in flight %s, rate %s, chunk %s, cap %s', endpoint, breaker,
+		   breaker_reason, in_flight, rate, chunk, chunk_cap), E'\n') FROM endpoint_pace),
+		(SELECT string_agg(format('%s %s: %s -> %s: %s', endpoint, what, before, after, reason), E'\n' ORDER BY id)
+		   FROM endpoint_change))`)
+}
+
+// completed waits until a run has completed its first generation, and returns its counts.
+func (w *world) completed(run workqueue.RunID) (done, failed int) {
+	w.Helper()
+	w.until("the run completes", func() bool {
+		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
+	})
+	return w.number(`SELECT done FROM batchrun WHERE id = $1`, run),
+		w.number(`SELECT failed FROM batchrun WHERE id = $1`, run)
+}
+
+// wantSound waits for a run's end and holds it against what is known from outside: its counts, its results, the
+// ledger, and the invariants. No item was executed for a slice that did not hold it.
+func (w *world) wantSound(run workqueue.RunID, ledger *Ledger, done, failed int) {
+	w.Helper()
+	if d, f := w.completed(run); d != done || f != failed {
+		w.Errorf("%d done and %d failed; want %d and %d\n%s", d, f, done, failed, w.situation())
+	}
+	right := w.number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'id' = q.item_key`, run)
+	if right != done {
+		w.Errorf("%d results of %d are right", right, done)
+	}
+	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
+		w.Errorf("completion was told %d times", n)
+	}
+	if n := len(ledger.Times(uuid.UUID(run), 1)); n != done+failed {
+		w.Errorf("%d items were executed of %d", n, done+failed)
+	}
+	w.wantAsked(ledger)
+	report, err := w.store.Doctor(context.Background())
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		w.Errorf("invariant: %v", v)
+	}
+}
+
+// wantAsked checks that each chunk of the ledger is what its slice was asked for.
+func (w *world) wantAsked(ledger *Ledger) {
+	w.Helper()
+	var slices []uuid.UUID
+	var ordinals []int
+	for _, e := range ledger.Entries() {
+		for _, ordinal := range e.Ordinals {
+			slices, ordinals = append(slices, e.Slice), append(ordinals, ordinal)
+		}
+	}
+	stray := w.number(`SELECT count(*) FROM unnest($1::uuid[], $2::int[]) AS u (slice, ordinal)
+		LEFT JOIN work_slice s ON s.id = u.slice AND s.block = u.ordinal / 8192
+		WHERE s.id IS NULL OR get_bit(s.mask, u.ordinal % 8192) = 0`, slices, ordinals)
+	if stray != 0 {
+		w.Errorf("%d executions were of items that no such slice held", stray)
+	}
+}
+
+// wantFired fails the test when what it is about did not happen.
+func (w *world) wantFired(ledger *Ledger, f Fault) {
+	w.Helper()
+	if ledger.Fired(f) == 0 {
+		w.Fatalf("the fault %q did not fire", f)
+	}
+}
+
+// extra is how many slices a run has had beyond those that its items were cut into.
+func (w *world) extra(run workqueue.RunID) int {
+	w.Helper()
+	return w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause <> 'cut'`, run)
+}
+
+// perPoison is how many slices more one poison item may cost in chunks of n: two for each halving, and its attempts.
+func perPoison(n, attempts int) int { return 2*bits.Len(uint(n-1)) + attempts }
