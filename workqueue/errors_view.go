@@ -8,80 +8,165 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// MaxErrorCodes bounds the groups that Errors returns. Services choose codes, so their number has no other limit.
-const MaxErrorCodes = 1000
+// Bounds of what Errors returns. Services choose codes and messages, so nothing else limits them.
+const (
+	MaxErrorGroups = 1000
+	maxExamples    = 3    // of a group
+	maxServices    = 10   // of a group
+	maxExampleText = 1000 // characters of an example's message
+	exampleReach   = 1000 // ordinals that are looked at for the second and third example of a slice
+)
 
-// ErrorGroup is the items of a run that are failed now with one code in one step.
+// Errors is the items of a run that are failed now, in groups.
+type Errors struct {
+	Items      int64        `json:"items" doc:"failed items, those of groups left out included"`
+	Groups     []ErrorGroup `json:"groups" doc:"the greatest first, 1000 at the most"`
+	MoreGroups int64        `json:"more_groups,omitempty" doc:"groups that were left out, the smallest"`
+	MoreItems  int64        `json:"more_items,omitempty" doc:"items of groups that were left out"`
+}
+
+// ErrorGroup is the items of a run that are failed now in one step with one code and messages of one shape.
 type ErrorGroup struct {
+	ID       string         `json:"id" doc:"names the group in a re-run; the same in every run"`
 	Step     string         `json:"step"`
 	Code     string         `json:"code"`
+	Shape    string         `json:"shape" doc:"the messages, with # for numbers, ids and quoted text"`
 	Count    int64          `json:"count"`
 	First    *time.Time     `json:"first,omitempty" doc:"when the first of these items got this error"`
 	Last     *time.Time     `json:"last,omitempty"`
-	Examples []ErrorExample `json:"examples" doc:"the first three by ordinal"`
+	Services []string       `json:"services" doc:"who answered so, ten at the most"`
+	Examples []ErrorExample `json:"examples" doc:"three at the most, by ordinal"`
+
+	step          Step
+	firstSlices   []SliceID // the first slices with such items,
+	firstOrdinals []Ordinal // and the first such item of each
 }
 
 // ErrorExample is one failed item.
 type ErrorExample struct {
 	Key     string `json:"key"`
-	Message string `json:"message"`
+	Message string `json:"message" doc:"its first 1000 characters"`
 }
 
 // A part counts when the item's bit is still in the failed plane and no later generation wrote another. work_part_error
 // finds the parts, the primary keys of work_block, work_part and work_slice do the rest. The newest generation is asked
-// for item by item: as an anti-join, over a run that was never analyzed, it is quadratic.
+// for item by item, and only in runs that have more than one: as an anti-join, over a run that was never analyzed, it
+// is quadratic. The shapes are made once for each part, which is most of the work: 1M failed items take some 5 s.
 const errorGroups = `
-WITH current AS MATERIALIZED (
-    SELECT p.step, p.error_code, p.error_message, p.ordinal, p.slice_id,
-        row_number() OVER (PARTITION BY p.step, p.error_code ORDER BY p.ordinal) AS nth
-    FROM work_part p
-    JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
-    WHERE p.run_id = $1 AND p.error_code IS NOT NULL AND get_bit(b.failed, p.ordinal % 8192) = 1
-        AND p.generation = (SELECT max(n.generation) FROM work_part n
-            WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)
+WITH by_slice AS MATERIALIZED (
+    SELECT c.step, c.error_code, c.shape, c.slice_id, count(*) AS items, min(c.ordinal) AS first_ordinal
+    FROM (
+        SELECT p.step, p.error_code, p.slice_id, p.ordinal, ` + messageShape + ` AS shape
+        FROM work_part p
+        JOIN batchrun r ON r.id = p.run_id
+        JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
+        WHERE p.run_id = $1 AND p.error_code IS NOT NULL AND get_bit(b.failed, p.ordinal % 8192) = 1
+            AND (r.generation = 1 OR p.generation = (SELECT max(n.generation) FROM work_part n
+                WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal))
+    ) c
+    GROUP BY c.step, c.error_code, c.shape, c.slice_id
 ), grouped AS (
-    SELECT c.step, c.error_code, count(*) AS items,
-        min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last
-    FROM current c LEFT JOIN work_slice w ON w.id = c.slice_id
-    GROUP BY c.step, c.error_code
-    ORDER BY items DESC, c.step, c.error_code
+    SELECT g.step, g.error_code, g.shape, sum(g.items)::bigint AS items,
+        min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last,
+        (array_agg(DISTINCT w.service) FILTER (WHERE w.service <> ''))[1:$3] AS services,
+        (array_agg(g.slice_id ORDER BY g.first_ordinal))[1:$4] AS slices,
+        (array_agg(g.first_ordinal ORDER BY g.first_ordinal))[1:$4] AS ordinals,
+        count(*) OVER () AS all_groups, sum(sum(g.items)) OVER ()::bigint AS all_items
+    FROM by_slice g LEFT JOIN work_slice w ON w.id = g.slice_id
+    GROUP BY g.step, g.error_code, g.shape
+    ORDER BY items DESC, g.step, g.error_code, g.shape
     LIMIT $2
 )
-SELECT s.name, g.error_code, g.items, g.first, g.last, q.item_key, c.error_message
+SELECT left(md5(g.step || ':' || g.error_code || ':' || g.shape), 8), g.step, s.name, g.error_code, g.shape, g.items,
+    g.first, g.last, coalesce(g.services, '{}'), g.slices, g.ordinals, g.all_groups, g.all_items
 FROM grouped g
 JOIN run_step s ON s.run_id = $1 AND s.step = g.step
-JOIN current c ON c.step = g.step AND c.error_code = g.error_code AND c.nth <= 3
-JOIN work_queue q ON q.run_id = $1 AND q.ordinal = c.ordinal
-ORDER BY g.items DESC, g.step, g.error_code, c.ordinal`
+ORDER BY g.items DESC, g.step, g.error_code, g.shape`
 
-// Errors groups the items of a run that are failed now by step and error code, the greatest group first, at most
-// MaxErrorCodes groups. The error wraps ErrNotFound when there is no such run.
-func (s *Store) Errors(ctx context.Context, id RunID) ([]ErrorGroup, error) {
-	groups := []ErrorGroup{}
-	err := s.snapshot(ctx, func(tx pgx.Tx) error {
+// The examples of each group: from the first of its items in each of its first slices on, a short walk along the primary
+// key of work_part.
+const errorExamples = `
+SELECT g.nth, q.item_key, left(coalesce(e.error_message, ''), $8)
+FROM unnest($2::int[], $3::smallint[], $4::text[], $5::uuid[], $6::int[]) AS g (nth, step, id, slice_id, first_ordinal)
+CROSS JOIN LATERAL (
+    SELECT p.ordinal, p.error_message FROM work_part p
+    WHERE p.run_id = $1 AND p.step = g.step AND p.slice_id = g.slice_id AND p.error_code IS NOT NULL
+        AND p.ordinal BETWEEN g.first_ordinal AND g.first_ordinal + $7::int AND ` + messageGroup + ` = g.id
+    ORDER BY p.ordinal LIMIT $9
+) e
+JOIN work_queue q ON q.run_id = $1 AND q.ordinal = e.ordinal
+ORDER BY g.nth, e.ordinal`
+
+// Errors groups the items of a run that are failed now by step, error code and the shape of their messages. The error
+// wraps ErrNotFound when there is no such run.
+func (s *Store) Errors(ctx context.Context, id RunID) (Errors, error) {
+	var out Errors
+	err := s.snapshot(ctx, func(tx pgx.Tx) (err error) {
 		if _, err := readSummary(ctx, tx, id); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, errorGroups, id, MaxErrorCodes)
-		if err != nil {
-			return err
-		}
-		var g ErrorGroup
-		var example ErrorExample
-		to := []any{&g.Step, &g.Code, &g.Count, &g.First, &g.Last, &example.Key, &example.Message}
-		_, err = pgx.ForEachRow(rows, to, func() error {
-			n := len(groups)
-			if n == 0 || groups[n-1].Step != g.Step || groups[n-1].Code != g.Code {
-				groups = append(groups, g)
-				n++
-			}
-			groups[n-1].Examples = append(groups[n-1].Examples, example)
-			return nil
-		})
+		out, err = readErrors(ctx, tx, id)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("group the errors of run %s: %w", id, err)
+		return Errors{}, fmt.Errorf("group the errors of run %s: %w", id, err)
 	}
-	return groups, nil
+	return out, nil
+}
+
+func readErrors(ctx context.Context, tx pgx.Tx, id RunID) (Errors, error) {
+	out := Errors{Groups: []ErrorGroup{}}
+	rows, err := tx.Query(ctx, errorGroups, id, MaxErrorGroups, maxServices, maxExamples)
+	if err != nil {
+		return out, err
+	}
+	var g ErrorGroup
+	var groups, listed int64
+	to := []any{&g.ID, &g.step, &g.Step, &g.Code, &g.Shape, &g.Count, &g.First, &g.Last, &g.Services, &g.firstSlices,
+		&g.firstOrdinals, &groups, &out.Items}
+	_, err = pgx.ForEachRow(rows, to, func() error {
+		out.Groups = append(out.Groups, g)
+		listed += g.Count
+		g = ErrorGroup{} // the slices in it are the group's now
+		return nil
+	})
+	if err != nil {
+		return out, err
+	}
+	out.MoreGroups, out.MoreItems = groups-int64(len(out.Groups)), out.Items-listed
+	return out, addExamples(ctx, tx, id, out.Groups)
+}
+
+// addExamples fills in the items that stand for each group.
+func addExamples(ctx context.Context, tx pgx.Tx, run RunID, groups []ErrorGroup) error {
+	var nth []int
+	var steps []Step
+	var ids []string
+	var from []SliceID
+	var ordinals []Ordinal
+	for i := range groups {
+		g := &groups[i]
+		g.Examples = []ErrorExample{}
+		for j, slice := range g.firstSlices {
+			nth, steps, ids = append(nth, i), append(steps, g.step), append(ids, g.ID)
+			from, ordinals = append(from, slice), append(ordinals, g.firstOrdinals[j])
+		}
+	}
+	if len(nth) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, errorExamples, run, nth, steps, ids, from, ordinals, exampleReach, maxExampleText,
+		maxExamples)
+	if err != nil {
+		return err
+	}
+	var at int
+	var e ErrorExample
+	_, err = pgx.ForEachRow(rows, []any{&at, &e.Key, &e.Message}, func() error {
+		if len(groups[at].Examples) < maxExamples {
+			groups[at].Examples = append(groups[at].Examples, e)
+		}
+		return nil
+	})
+	return err
 }

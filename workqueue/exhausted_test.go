@@ -88,9 +88,9 @@ func TestDeadlyItemIsFinalAfterItsAttempts(t *testing.T) {
 	if slices > 20 {
 		t.Errorf("it took %d slices", slices)
 	}
-	groups, err := b.store.Errors(t.Context(), run)
-	if err != nil || len(groups) != 1 || groups[0].Code != workqueue.CodeDeliveries {
-		t.Errorf("the errors are %+v, %v", groups, err)
+	failed, err := b.store.Errors(t.Context(), run)
+	if err != nil || len(failed.Groups) != 1 || failed.Groups[0].Code != workqueue.CodeDeliveries {
+		t.Errorf("the errors are %+v, %v", failed, err)
 	}
 	b.check()
 }

@@ -89,44 +89,6 @@ func TestRunView(t *testing.T) {
 	}
 }
 
-func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	run := b.load(chunked(10), 10)
-	reply := whole(b.one(run))
-	for i := range 7 {
-		code := "MANY"
-		if i == 6 {
-			code = "ONE"
-		}
-		reply.Slots[i].Result, reply.Slots[i].Err = nil, &workqueue.SlotError{Code: code, Message: fmt.Sprintf("m%d", i)}
-	}
-	b.record(reply)
-	groups, err := b.store.Errors(t.Context(), run)
-	if err != nil || len(groups) != 2 {
-		t.Fatalf("got %+v, %v; want two groups", groups, err)
-	}
-	many := groups[0]
-	if many.Code != "MANY" || many.Count != 6 || many.Step != "only" || len(many.Examples) != 3 || many.First == nil ||
-		many.Examples[0] != (workqueue.ErrorExample{Key: "C0", Message: "m0"}) {
-		t.Errorf("the first group is %+v", many)
-	}
-
-	// What runs again is failed no more.
-	_, err = b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if groups, err = b.store.Errors(t.Context(), run); err != nil || len(groups) != 0 {
-		t.Errorf("during the re-run: %+v, %v; want none", groups, err)
-	}
-	b.record(faulty(b.one(run), workqueue.SlotError{Code: "NEW", Message: "again"}))
-	if groups, err = b.store.Errors(t.Context(), run); err != nil || len(groups) != 1 || groups[0].Count != 7 {
-		t.Errorf("after the re-run: %+v, %v; want 7 of one code", groups, err)
-	}
-	b.check()
-}
-
 func TestItemTellsEveryAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 type runErrors struct {
@@ -45,19 +47,61 @@ func errorText(found api.ErrorGroups, columns int) string {
 	if len(found.Groups) == 0 {
 		return "no failed items\n"
 	}
+	room := max(columns, 40)
 	var text strings.Builder
-	for _, g := range found.Groups {
-		fmt.Fprintf(&text, "%s  %s  (step %s)\n", count(g.Count), short(inert(g.Code), 60), inert(g.Step))
-		for _, e := range g.Examples {
-			line := fmt.Sprintf("    %s  %s", short(inert(e.Key), 30), inert(e.Message))
-			text.WriteString(short(line, max(columns, 40)) + "\n")
-		}
-		if more := g.Count - int64(len(g.Examples)); more > 0 {
-			fmt.Fprintf(&text, "    and %s more\n", count(more))
-		}
+	for i := range found.Groups {
+		text.WriteString(groupText(&found.Groups[i], room))
 	}
-	return text.String() +
-		fmt.Sprintf("\nrun them again with: tranche run rerun %s --failed\n", shortID(found.Run.String()))
+	if found.MoreGroups > 0 {
+		fmt.Fprintf(&text, "and %s more groups of %s items; --all lists each item\n", count(found.MoreGroups),
+			count(found.MoreItems))
+	}
+	run := shortID(found.Run.String())
+	fmt.Fprintf(&text, "\nrun a group again with:  tranche run rerun %s --group %s\n", run, found.Groups[0].ID)
+	fmt.Fprintf(&text, "run all of them again:    tranche run rerun %s --failed\n", run)
+	return text.String()
+}
+
+// groupText is a group with its examples, a line each.
+func groupText(g *workqueue.ErrorGroup, room int) string {
+	var text strings.Builder
+	line := func(format string, args ...any) {
+		text.WriteString(short(fmt.Sprintf(format, args...), room) + "\n")
+	}
+	line("%s  %s  %s  %s", g.ID, count(g.Count), short(inert(g.Code), 40), inert(g.Shape))
+	line("    %s", groupOrigin(g))
+	for _, e := range g.Examples {
+		line("    %s  %s", short(inert(e.Key), 30), inert(e.Message))
+	}
+	if more := g.Count - int64(len(g.Examples)); more > 0 {
+		line("    and %s more", count(more))
+	}
+	return text.String()
+}
+
+// groupOrigin says where and when a group of errors came from.
+func groupOrigin(g *workqueue.ErrorGroup) string {
+	origin := "step " + inert(g.Step)
+	if g.First != nil && g.Last != nil {
+		origin += ", " + between(*g.First, *g.Last)
+	}
+	if len(g.Services) > 0 {
+		origin += ", by " + inert(strings.Join(g.Services, ", "))
+	}
+	return origin
+}
+
+// between names a time, or two and no date twice.
+func between(first, last time.Time) string {
+	from, to := moment(first), moment(last)
+	switch {
+	case from == to:
+		return from
+	case from[:10] == to[:10]:
+		return from + " to " + to[11:]
+	default:
+		return from + " to " + to
+	}
 }
 
 // all copies the stream, as it is for JSON, a line for each item otherwise.

@@ -92,13 +92,13 @@ func (s *Server) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamR
 			s.export(w, r, id, []workqueue.Outcome{workqueue.OutcomeFailed}, "ndjson")
 		}}, nil
 	}
-	groups, err := s.store.Errors(ctx, id)
+	found, err := s.store.Errors(ctx, id)
 	if err != nil {
 		return nil, s.problem(ctx, err)
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		hc.SetHeader("Content-Type", "application/json")
-		_ = json.NewEncoder(hc.BodyWriter()).Encode(ErrorGroups{Run: id, Groups: groups})
+		_ = json.NewEncoder(hc.BodyWriter()).Encode(ErrorGroups{Run: id, Errors: found})
 	}}, nil
 }
 

@@ -29,8 +29,8 @@ type RunDocument struct {
 
 // ErrorGroups is the answer to a question for errors.
 type ErrorGroups struct {
-	Run    workqueue.RunID        `json:"run"`
-	Groups []workqueue.ErrorGroup `json:"groups"`
+	Run workqueue.RunID `json:"run"`
+	workqueue.Errors
 }
 
 // KeyItems is the items of one key: one, unless the run allows duplicates.
