@@ -1,0 +1,191 @@
+package workqueue_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// planOf is a plan with a text of its own.
+func planOf(name, text string) workqueue.PlanText {
+	spec := fmt.Sprintf(`{"name":%q,"steps":[{"name":"make","endpoint":%q}]}`, name, text)
+	return workqueue.PlanText{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
+}
+
+func (b *bench) apply(plan workqueue.PlanText) workqueue.AppliedPlan {
+	b.Helper()
+	applied, err := b.store.ApplyPlan(b.Context(), plan, "ann")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return applied
+}
+
+func (b *bench) wantPlan(name string, version, want int, endpoint string) {
+	b.Helper()
+	plan, err := b.store.Plan(b.Context(), name, version)
+	if err != nil || plan.Version != want || !slices.Equal(plan.Endpoints, []string{endpoint}) ||
+		plan.Source != "# "+endpoint || !slices.Equal(plan.Steps, []string{"make"}) || plan.CreatedBy != "ann" {
+		b.Errorf("plan %s@%d is %+v, %v; want version %d to %s", name, version, plan, err, want, endpoint)
+	}
+}
+
+func TestPlansAreVersioned(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if got := b.apply(planOf("p", "one")); got.Version != 1 || got.Unchanged || got.Previous != 0 || got.CreatedBy != "ann" {
+		t.Errorf("the first: %+v", got)
+	}
+	if got := b.apply(planOf("p", "one")); got.Version != 1 || !got.Unchanged {
+		t.Errorf("the same again: %+v", got)
+	}
+	if got := b.apply(planOf("p", "two")); got.Version != 2 || got.Unchanged || got.Previous != 1 {
+		t.Errorf("another: %+v", got)
+	}
+	other := planOf("p", "two")
+	other.Source += "\n# a comment"
+	if got := b.apply(other); got.Version != 3 || got.Unchanged {
+		t.Errorf("with another comment: %+v", got)
+	}
+	if got := b.apply(planOf("p", "one")); got.Version != 4 {
+		t.Errorf("back to the first: %+v", got)
+	}
+	b.wantPlan("p", 0, 4, "one")
+	b.wantPlan("p", 2, 2, "two")
+	_, err := b.store.Plan(t.Context(), "p", 5)
+	if !errors.Is(err, workqueue.ErrNotFound) || !strings.Contains(err.Error(), "whose newest is 4") {
+		t.Errorf("version 5: %v", err)
+	}
+	_, err = b.store.Plan(t.Context(), "q\x00", 0)
+	if !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("a name that is none: %v", err)
+	}
+}
+
+func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.apply(planOf("p", "one"))
+	b.apply(planOf("p", "two"))
+	req := request()
+	req.Plan, req.PlanVersion = "p", 2
+	run := b.load(req, 1)
+	gone, err := b.store.DeletePlan(t.Context(), "p", "bob")
+	if err != nil || gone.Version != 2 || gone.Versions != 2 {
+		t.Errorf("deleted %+v, %v", gone, err)
+	}
+	if _, err := b.store.DeletePlan(t.Context(), "p", "bob"); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("deleted twice: %v", err)
+	}
+	if _, err := b.store.Plan(t.Context(), "p", 1); err == nil || !strings.Contains(err.Error(), "was deleted") {
+		t.Errorf("a deleted version: %v", err)
+	}
+	if n := b.number(`SELECT plan_version FROM batchrun WHERE id = $1`, run); n != 2 {
+		t.Errorf("the run has version %d", n)
+	}
+	if got := b.apply(planOf("p", "two")); got.Version != 3 || got.Unchanged || got.Previous != 0 {
+		t.Errorf("the same after the deletion: %+v", got)
+	}
+	if _, err := b.store.Plan(t.Context(), "p", 2); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("a version from before the deletion: %v", err)
+	}
+}
+
+func TestPlansAreListed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, name := range []string{"c", "a", "b", "a", "gone"} {
+		b.apply(planOf(name, fmt.Sprint("e", b.number(`SELECT count(*) FROM plan`))))
+	}
+	if _, err := b.store.DeletePlan(t.Context(), "gone", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	for version, runs := range map[int]int{1: 2, 2: 1} {
+		for range runs {
+			req := request()
+			req.Plan, req.PlanVersion = "a", version
+			b.load(req, 1)
+		}
+	}
+	byFile := request()
+	byFile.Plan = "a"
+	b.finish(b.load(byFile, 1)) // of the name, but not of the registry
+	list := func(f workqueue.PlanFilter, wantMore bool, want ...string) {
+		t.Helper()
+		plans, more, err := b.store.Plans(t.Context(), f)
+		var got []string
+		for _, p := range plans {
+			got = append(got, fmt.Sprintf("%s@%d %d/%d", p.Name, p.Version, p.Running, p.Runs))
+		}
+		if err != nil || more != wantMore || !slices.Equal(got, want) {
+			t.Errorf("%+v: %v, %v, %v; want %v", f, got, more, err, want)
+		}
+	}
+	list(workqueue.PlanFilter{}, false, "a@2 3/3", "b@1 0/0", "c@1 0/0")
+	list(workqueue.PlanFilter{Limit: 2}, true, "a@2 3/3", "b@1 0/0")
+	list(workqueue.PlanFilter{Limit: 2, After: "b"}, false, "c@1 0/0")
+	list(workqueue.PlanFilter{Name: "a"}, false, "a@2 1/1", "a@1 2/2")
+	list(workqueue.PlanFilter{Name: "a", Limit: 1}, true, "a@2 1/1")
+	list(workqueue.PlanFilter{Name: "a", Before: 2}, false, "a@1 2/2")
+	if _, _, err := b.store.Plans(t.Context(), workqueue.PlanFilter{Name: "gone"}); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("the versions of a deleted plan: %v", err)
+	}
+}
+
+// However many put plans on record at once, each version is there once, and the numbers have no gaps.
+func TestPlansAppliedAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const people, each = 4, 5
+	var wg sync.WaitGroup
+	for i := range people {
+		wg.Go(func() {
+			for n := range each {
+				if _, err := b.store.ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)), "ann"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := b.number(`SELECT max(version) FROM plan WHERE name = 'p'`); n != people*each {
+		t.Errorf("%d versions; want %d", n, people*each)
+	}
+	same := planOf("q", "same")
+	for range people {
+		wg.Go(func() {
+			if _, err := b.store.ApplyPlan(t.Context(), same, "ann"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := b.number(`SELECT count(*) FROM plan WHERE name = 'q'`); n != 1 {
+		t.Errorf("the same plan has %d versions", n)
+	}
+}
+
+func TestPlansAreAudited(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.apply(planOf("p", "one"))
+	b.apply(planOf("p", "one"))
+	b.apply(planOf("p", "two"))
+	if _, err := b.store.DeletePlan(t.Context(), "p", "bob"); err != nil {
+		t.Fatal(err)
+	}
+	var trail string
+	err := b.pool.QueryRow(t.Context(), `
+		SELECT string_agg(format('%s %s %s %s>%s', actor, action, subject, before->>'version', after->>'version'), '; '
+		    ORDER BY id) FROM audit_log`).Scan(&trail)
+	const want = "ann plan_apply p >1; ann plan_apply p 1>2; bob plan_delete p 2>"
+	if err != nil || trail != want {
+		t.Errorf("the audit log says %q, %v; want %q", trail, err, want)
+	}
+}
