@@ -1,0 +1,214 @@
+package pacing
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// ladder is the sizes that are tried.
+func ladder() []int { return []int{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 8192} }
+
+const (
+	// overhead is what a request costs beside the time that a service works on it: claim, publish, fetch, record.
+	overhead = 5 * time.Millisecond
+	// betterBy is how much less time an item must take for another size to be kept.
+	betterBy = 0.03
+	// manyRequests and fewSlow are how many requests tell how long a size takes: quick ones, and slow ones.
+	manyRequests = 24
+	fewSlow      = 8
+	slow         = time.Second
+	// aboutSize is the least share of the wanted size that requests must have to tell about it.
+	aboutSize = 0.7
+	// manyTooBig is the share of requests of a size that must fail as too big for it to be left.
+	manyTooBig = 0.3
+	// sizeHold is how long a size is not tried again that was no better, failHold one that failed; both double.
+	sizeHold    = 2 * time.Minute
+	failHold    = 10 * time.Minute
+	longestHold = 2 * time.Hour
+)
+
+// chunkMemory is what is known about sizes of requests.
+type chunkMemory struct {
+	Up   hold `json:"up"`
+	Down hold `json:"down"`
+	// Ceiling is a size that was too much, until TooBig is free again; 0: none.
+	Ceiling int  `json:"ceiling,omitempty"`
+	TooBig  hold `json:"too_big"`
+
+	Trial trial `json:"trial,omitzero"`
+}
+
+// measureChunk adds up requests of about the size in force.
+func (c *Controller) measureChunk(s *Sample) {
+	for _, e := range s.Ended {
+		if e.Code == "" && e.Requests > 0 && c.isSize(e.Items/e.Requests) {
+			c.epoch.sized.add(tally{requests: e.Requests, items: e.Items, timed: e.Timed, took: e.Took})
+		}
+	}
+	t := tallyOf(s)
+	c.epoch.sized.add(tally{window: t.window, samples: 1, inHands: t.inHands, live: t.live})
+}
+
+func (c *Controller) isSize(n int) bool {
+	return float64(n) >= aboutSize*float64(c.set.Chunk) && n <= c.set.Chunk
+}
+
+// shrinkChunk leaves a size at once that services do not survive, or that takes longer than wanted.
+func (c *Controller) shrinkChunk(s *Sample) bool {
+	if !s.ChunkAuto {
+		return false
+	}
+	m := &c.memory.Chunk
+	bad, good, code := 0, 0, ""
+	for _, e := range s.Ended {
+		if e.Requests == 0 || !c.isSize(e.Items/e.Requests) {
+			continue
+		}
+		switch kind := KindOf(e.Code); {
+		case kind == TooBig || kind == TimedOut:
+			bad, code = bad+e.Requests, e.Code
+		case e.Code == "":
+			good += e.Requests
+		}
+	}
+	good += c.epoch.sized.requests
+	if bad > 0 && float64(bad) >= manyTooBig*float64(bad+good) && c.set.Chunk > 1 {
+		m.Ceiling = c.set.Chunk
+		m.TooBig.Pause = min(max(failHold, 2*m.TooBig.Pause), longestHold)
+		m.TooBig.Until = c.now.Add(m.TooBig.Pause)
+		c.endTrial()
+		return c.setChunk(rungBelow(c.set.Chunk), "%d of %d requests of this size failed (%s)", bad, bad+good, code)
+	}
+	return c.keepTime(s)
+}
+
+// keepTime takes the largest size that should stay within the wanted time, when the present one does not.
+func (c *Controller) keepTime(s *Sample) bool {
+	e, wanted := &c.epoch.sized, chunkTime(s)
+	if e.requests < 2 || e.service() <= wanted || c.set.Chunk == 1 {
+		return false
+	}
+	to := 1
+	for _, rung := range ladder() {
+		if rung < c.set.Chunk && predict(e, rung) <= wanted*9/10 {
+			to = rung
+		}
+	}
+	c.endTrial()
+	c.memory.Chunk.Up.fail(c.now, longestHold)
+	return c.setChunk(to, "a request takes %s, and %s is wanted", seconds(e.service()), seconds(wanted))
+}
+
+func chunkTime(s *Sample) time.Duration { return cmp.Or(s.ChunkTime, DefaultChunkTime) }
+
+// predict is how long a request of n items should take when the time goes by the items.
+func predict(e *tally, n int) time.Duration {
+	size := float64(e.items) / float64(e.requests)
+	return time.Duration(float64(e.service()) * float64(n) / size)
+}
+
+// exploreChunk tries the sizes beside the present one. It reports whether something was done.
+func (c *Controller) exploreChunk(s *Sample) bool {
+	m, e := &c.memory.Chunk, &c.epoch.sized
+	if !s.ChunkAuto || c.seen < 3 || !enough(e) || e.window < minMeasure {
+		return false
+	}
+	cost := costOf(e)
+	if m.Trial.From > 0 {
+		return c.judgeChunk(cost, s)
+	}
+	return c.tryChunk(cost, s)
+}
+
+// enough reports whether requests were as many as it takes to tell how long they take.
+func enough(e *tally) bool {
+	return e.requests >= manyRequests || e.requests >= fewSlow && e.service() >= slow
+}
+
+// costOf is the time of an item, in seconds.
+func costOf(e *tally) float64 {
+	return (e.service() + overhead).Seconds() * float64(e.requests) / float64(e.items)
+}
+
+func (c *Controller) judgeChunk(cost float64, s *Sample) bool {
+	m := &c.memory.Chunk
+	tried, here := m.Trial, c.set.Chunk
+	m.Trial = trial{}
+	side := &m.Down
+	if tried.Up {
+		side = &m.Up
+	}
+	if cost <= tried.Base*(1-betterBy) {
+		side.clear()
+		if !c.stepChunk(tried.Up, cost, s) {
+			c.begin()
+		}
+		return true
+	}
+	side.Pause = min(max(sizeHold, 2*side.Pause), longestHold)
+	side.Until = c.now.Add(side.Pause)
+	return c.setChunk(tried.From, "an item takes %s in requests of %d, %s in requests of %d", fine(cost), here,
+		fine(tried.Base), tried.From)
+}
+
+func (c *Controller) tryChunk(cost float64, s *Sample) bool {
+	m := &c.memory.Chunk
+	return m.Up.free(c.now) && c.stepChunk(true, cost, s) || m.Down.free(c.now) && c.stepChunk(false, cost, s)
+}
+
+// stepChunk goes one rung up or down, when there is one that may be tried.
+func (c *Controller) stepChunk(up bool, cost float64, s *Sample) bool {
+	m, from := &c.memory.Chunk, c.set.Chunk
+	to := rungBelow(from)
+	if up {
+		to = rungAbove(from)
+		switch {
+		case to == from, to > cmp.Or(s.ChunkMax, DefaultChunkMax), predict(&c.epoch.sized, to) > chunkTime(s),
+			m.Ceiling > 0 && to >= m.Ceiling && !m.TooBig.free(c.now):
+			return false
+		}
+	}
+	if !c.setChunk(to, "an item takes %s; whether requests of %d are better", fine(cost), to) {
+		return false
+	}
+	m.Trial = trial{From: from, Up: up, Base: cost}
+	return true
+}
+
+// forgetSizes lets sizes be tried again once the limit of requests under way has moved far: what was measured before
+// was measured under another load.
+func (c *Controller) forgetSizes(from int) {
+	if ratio := float64(from) / float64(c.set.InFlight); math.Abs(math.Log2(ratio)) > 1 {
+		c.memory.Chunk.Up.clear()
+		c.memory.Chunk.Down.clear()
+	}
+}
+
+func rungBelow(n int) int {
+	rungs := ladder()
+	i, _ := slices.BinarySearch(rungs, n)
+	return rungs[max(0, i-1)]
+}
+
+func rungAbove(n int) int {
+	rungs := ladder()
+	i, found := slices.BinarySearch(rungs, n)
+	if found {
+		i++
+	}
+	return rungs[min(i, len(rungs)-1)]
+}
+
+// fine writes the time of an item for people.
+func fine(s float64) string {
+	switch {
+	case s >= 1:
+		return number(s) + " s"
+	case s >= 1e-3:
+		return number(s*1e3) + " ms"
+	default:
+		return number(s*1e6) + " µs"
+	}
+}

@@ -1,0 +1,113 @@
+package pacing
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"testing"
+)
+
+// scene is an endpoint to be paced.
+type scene struct {
+	name    string
+	model   serviceModel
+	chunk   int // 0: the controller's choice
+	settle  float64
+	span    float64 // over which it is judged; 0: 200 s
+	maxWait float64 // that requests may spend in the queue at the most, once settled; 0: not looked at
+	fixed   []Settings
+}
+
+func steps(chunk int) (all []Settings) {
+	for _, n := range []int{1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512} {
+		all = append(all, Settings{InFlight: n, Chunk: chunk})
+	}
+	return all
+}
+
+func sizes() (all []Settings) {
+	for _, n := range ladder() {
+		for _, inFlight := range []int{8, 12, 24, 64} {
+			all = append(all, Settings{InFlight: inFlight, Chunk: n})
+		}
+	}
+	return all
+}
+
+func constant(d float64) func(int, int, int) float64 {
+	return func(int, int, int) float64 { return d }
+}
+
+func scenes() []scene {
+	return []scene{
+		{name: "8 at once, 5 s each", model: serviceModel{instances: 2, concurrency: 4, took: constant(5)}, chunk: 500,
+			settle: 120, maxWait: 6, fixed: steps(500)},
+		{name: "8 at once, 200 ms each", model: serviceModel{instances: 2, concurrency: 4, took: constant(0.2)},
+			chunk: 500, settle: 60, maxWait: 1.5, fixed: steps(500)},
+		{name: "200 at once, 1 s each", model: serviceModel{instances: 4, concurrency: 50, took: constant(1)},
+			chunk: 100, settle: 120, maxWait: 2, fixed: steps(100)},
+		{name: "fast", model: serviceModel{instances: 2, concurrency: 8, took: constant(0.005)}, chunk: 500, settle: 10,
+			span: 20, maxWait: 1, fixed: steps(500)[8:16]},
+		{name: "slower with more, best at 8", model: serviceModel{instances: 2, concurrency: 256,
+			took: func(_, busy, _ int) float64 { return 0.05 * (1 + math.Pow(float64(busy)/8, 2)) }}, chunk: 100,
+			settle: 180, fixed: steps(100)},
+		{name: "slower with more, best at 40", model: serviceModel{instances: 2, concurrency: 256,
+			took: func(_, busy, _ int) float64 { return 0.2 * (1 + math.Pow(float64(busy)/40, 2)) }}, chunk: 100,
+			settle: 180, fixed: steps(100)},
+		{name: "one slow of three", model: serviceModel{instances: 3, concurrency: 4,
+			took: func(_, _, instance int) float64 { return []float64{0.1, 0.1, 2}[instance] }}, chunk: 100,
+			settle: 120, fixed: steps(100)},
+		{name: "overhead", model: serviceModel{instances: 2, concurrency: 4,
+			took: func(n, _, _ int) float64 { return 0.1 + 0.0001*float64(n) }}, settle: 240, fixed: sizes()},
+		{name: "superlinear", model: serviceModel{instances: 2, concurrency: 4,
+			took: func(n, _, _ int) float64 { return 1e-5 * float64(n*n) }}, settle: 200, span: 60, fixed: sizes()},
+		{name: "killed over 300 items", model: serviceModel{instances: 2, concurrency: 4, kills: 300, timeout: 10,
+			took: func(n, _, _ int) float64 { return 0.02 + 0.001*float64(n) }}, settle: 300, fixed: sizes()},
+	}
+}
+
+// sweep returns what the best of some settings does that stay as they are.
+func sweep(m serviceModel, fixed []Settings) (best float64, at Settings) {
+	for _, set := range fixed {
+		s := newSimulation(m, set, 1)
+		s.run(nil, 50)
+		if got := s.rate(30, 50); got > best {
+			best, at = got, set
+		}
+	}
+	return best, at
+}
+
+func TestAControllerComesNearTheBestFixedSetting(t *testing.T) {
+	t.Parallel()
+	for _, sc := range scenes() {
+		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel()
+			best, at := sweep(sc.model, sc.fixed)
+			span := cmp.Or(sc.span, 200)
+			for seed := range uint64(3) {
+				c, err := New(Config{}, Settings{Chunk: sc.chunk}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := newSimulation(sc.model, c.Settings(), seed)
+				s.chunkAuto = sc.chunk == 0
+				changes := s.run(c, sc.settle+span)
+				got := s.rate(sc.settle, sc.settle+span)
+				wait := s.longestWait(sc.settle)
+				t.Logf("seed %d: %.0f items/s, best %.0f with %+v; longest wait %.1f s; %d changes; ends with %+v", seed,
+					got, best, at, wait, len(changes), c.Settings())
+				if got < 0.9*best || sc.maxWait > 0 && wait > sc.maxWait {
+					for _, change := range changes {
+						t.Log(change)
+					}
+					t.Errorf("seed %d: %.0f items/s is %.0f%% of %.0f; wait %.1f s", seed, got, 100*got/best, best, wait)
+				}
+			}
+		})
+	}
+}
+
+func (c Change) String() string {
+	return fmt.Sprintf("%s: %s → %s: %s", c.What, c.Before, c.After, c.Reason)
+}

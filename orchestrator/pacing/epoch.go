@@ -1,0 +1,73 @@
+package pacing
+
+import "time"
+
+const (
+	// minSettle and maxSettle bound how long after a change nothing is measured: what was asked for before it is on its
+	// way still.
+	minSettle = time.Second
+	maxSettle = 30 * time.Second
+	// minMeasure is the least time of a measurement, longMeasure when fewer requests have to do.
+	minMeasure  = 3 * time.Second
+	longMeasure = 30 * time.Second
+	// fewRequests is the least that a measurement has to have.
+	fewRequests = 10
+	// bound is the share of the limit that has to be under way for the limit to be what bounds the throughput.
+	bound = 0.7
+)
+
+// epoch is a measurement between two changes.
+type epoch struct {
+	from     time.Time
+	settled  time.Time // it counts from here
+	sum      tally     // while the limit was what bounded the throughput
+	samples  int       // since then
+	sized    tally     // of requests of about the chunk in force, whatever bounded it
+	stalled  time.Duration
+	complete bool
+}
+
+// begin starts a measurement after a change.
+func (c *Controller) begin() {
+	lately := c.lately(lookBack)
+	settle := min(max(minSettle, lately.sojourn()*3/2), maxSettle)
+	c.epoch = epoch{from: c.now, settled: c.now.Add(settle)}
+}
+
+// measure adds a sample to the measurement under way.
+func (c *Controller) measure(t *tally, s *Sample) {
+	e := &c.epoch
+	if e.from.IsZero() {
+		e.from, e.settled = c.now, c.now.Add(s.Window)
+	}
+	if t.requests == 0 && t.failed == 0 && s.Queued > 0 && s.InHands > 0 {
+		e.stalled += s.Window
+	} else {
+		e.stalled = 0
+	}
+	if !c.now.After(e.settled) {
+		return
+	}
+	e.samples++
+	c.measureChunk(s)
+	if !c.limited(s) {
+		return
+	}
+	e.sum.add(*t)
+	n := c.set.InFlight
+	long := e.sum.window >= longMeasure && e.sum.requests >= max(fewRequests, n/2)
+	e.complete = e.sum.window >= minMeasure && e.sum.requests >= max(fewRequests, 2*n) || long
+}
+
+// limited reports whether the limit of requests under way is what bounds the throughput.
+func (c *Controller) limited(s *Sample) bool {
+	return s.Demand && float64(s.Live) >= bound*float64(c.limit(s))
+}
+
+// limit is how many requests may be under way.
+func (c *Controller) limit(s *Sample) int {
+	if s.Ceiling > 0 {
+		return min(c.set.InFlight, s.Ceiling)
+	}
+	return c.set.InFlight
+}

@@ -1,0 +1,272 @@
+package pacing
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// wantedWait is what is left of the queue when it is shortened: enough for services never to wait.
+	wantedWait = time.Second / 2
+	// stalledFor is after how long without any answer the queue is shortened to what services hold.
+	stalledFor = 4 * time.Second
+	// manyTimeOuts is the share of requests that must run out of time for it to be too much at once. A bad item times
+	// out, too, and is no reason.
+	manyTimeOuts = 0.2
+	// timeOutRest is the least time between two cuts.
+	timeOutRest = 5 * time.Second
+	// dry is which part of the longest wanted wait counts as none.
+	dry = 10
+	// atWork is the share of requests under way that services must be working on for their number to matter to them.
+	atWork = 0.85
+	// worthwhile is which part of a raise must be seen in the throughput for it to be kept.
+	worthwhile = 0.25
+	// harmless is how much of the throughput must be left for a step down to be kept.
+	harmless = 0.98
+	// shortHold and longHold bound how long nothing is tried in a direction after it did not pay.
+	shortHold = 15 * time.Second
+	longHold  = 5 * time.Minute
+	// changedBy is how much the time that services take must change for what was tried before to be void.
+	changedBy = 0.3
+)
+
+// inFlightMemory is what is known about the limit of requests under way.
+type inFlightMemory struct {
+	Up   hold `json:"up"`
+	Down hold `json:"down"`
+	// Stride is by what the next step up multiplies: it grows while steps pay.
+	Stride float64 `json:"stride,omitempty"`
+	// Before is what the limit was before time-outs cut it; 0: they have not.
+	Before int       `json:"before,omitempty"`
+	CutAt  time.Time `json:"cut_at,omitzero"`
+	// Service is the time that services took for a request, in seconds, when a step had been judged.
+	Service float64 `json:"service,omitempty"`
+
+	Trial trial `json:"trial,omitzero"`
+}
+
+// hold keeps from trying again and again what did not pay.
+type hold struct {
+	Until time.Time     `json:"until,omitzero"`
+	Pause time.Duration `json:"pause,omitempty"`
+}
+
+func (h *hold) free(now time.Time) bool { return !now.Before(h.Until) }
+
+// fail notes that it did not pay: the next time is later.
+func (h *hold) fail(now time.Time, longest time.Duration) {
+	h.Pause = min(max(shortHold, 2*h.Pause), longest)
+	h.Until = now.Add(h.Pause)
+}
+
+func (h *hold) clear() { *h = hold{} }
+
+// trial is a step that is kept only when it pays.
+type trial struct {
+	From int     `json:"from"` // the setting before it; 0: there is none
+	Up   bool    `json:"up"`   // which way it went
+	Base float64 `json:"base"` // what is to be bettered: items a second, or seconds an item
+	// Service is how long services took for a request before it, in seconds.
+	Service float64 `json:"service,omitempty"`
+}
+
+func (c *Controller) endTrial() {
+	c.memory.InFlight.Trial = trial{}
+	c.memory.Chunk.Trial = trial{}
+}
+
+// backOff cuts the limit by a third when many requests run out of time.
+func (c *Controller) backOff() bool {
+	m := &c.memory.InFlight
+	t := c.lately(lookBack)
+	all := t.requests + t.failed
+	if t.timedOut < 2 || float64(t.timedOut) < manyTimeOuts*float64(all) || c.now.Sub(m.CutAt) < timeOutRest {
+		return false
+	}
+	// Each time-out counts once.
+	c.seen = 0
+	m.CutAt = c.now
+	m.Before = max(m.Before, c.set.InFlight)
+	c.endTrial()
+	return c.setInFlight(c.set.InFlight*2/3, "%d of %d requests ran out of time", t.timedOut, all)
+}
+
+// regain goes back up, in large steps, to where time-outs cut the limit once they have stopped.
+func (c *Controller) regain(s *Sample) bool {
+	m := &c.memory.InFlight
+	if m.Before == 0 {
+		return false
+	}
+	t := c.lately(lookBack)
+	if c.set.InFlight >= m.Before || t.timedOut == 0 && c.now.Sub(m.CutAt) > time.Minute {
+		m.Before = 0
+		return false
+	}
+	if !c.epoch.settled.Before(c.now) || t.timedOut > 0 || t.requests < fewRequests || !c.limited(s) ||
+		t.wait() > c.cfg.MaxWait/2 {
+		return false
+	}
+	return c.setInFlight(min(2*c.set.InFlight, m.Before), "no request runs out of time any more, %s were answered in %s",
+		number(float64(t.requests)), seconds(t.window))
+}
+
+// shorten takes away what only waits in the queue.
+func (c *Controller) shorten(s *Sample) bool {
+	if c.epoch.stalled >= stalledFor && s.Live > s.InHands {
+		return c.shortenTo(s, float64(s.InHands), "no request was answered for %s, services hold %d and %d wait",
+			seconds(c.epoch.stalled), s.InHands, s.Queued)
+	}
+	t := c.sinceChange()
+	wait, busy := t.wait(), t.busy()
+	if wait <= c.cfg.MaxWait || t.requests < fewRequests || t.window < 2*t.service() {
+		return false
+	}
+	if now := tallyOf(s); float64(now.queued+now.inHands) <= busy+t.perSecond(t.requests)*c.cfg.MaxWait.Seconds() {
+		return false // it has become shorter by itself
+	}
+	return c.shortenTo(s, busy+t.perSecond(t.requests)*wantedWait.Seconds(),
+		"requests wait %s in the queue, services work on %s", seconds(wait), number(busy))
+}
+
+// sinceChange adds up the latest samples in which the settings are seen, enough of them to tell how much services do at
+// once: what ends in a window was begun before it.
+func (c *Controller) sinceChange() tally {
+	t := c.lately(min(c.epoch.samples, lookBack))
+	return c.lately(min(c.epoch.samples, max(lookBack, int(4*t.service().Seconds()))))
+}
+
+// shortenTo lowers the limit so that no more than n requests are under way at the endpoint. Where runs with limits of
+// their own share it, the controller's keep half at least.
+func (c *Controller) shortenTo(s *Sample, n float64, reason string, args ...any) bool {
+	want := math.Max(n-float64(s.Others), math.Min(n, n/2+1))
+	limit := int(math.Ceil(want)) + 1
+	if limit >= c.set.InFlight {
+		return false
+	}
+	c.endTrial()
+	return c.setInFlight(limit, reason, args...)
+}
+
+// explore tries something, when a measurement is complete and there is something to try.
+func (c *Controller) explore(s *Sample) {
+	if c.memory.InFlight.Trial.From == 0 && c.exploreChunk(s) || c.memory.Chunk.Trial.From > 0 {
+		return
+	}
+	e := &c.epoch
+	if !e.complete {
+		return
+	}
+	if c.memory.InFlight.Trial.From > 0 {
+		c.judgeInFlight(e, s)
+		return
+	}
+	c.tryInFlight(e, s)
+}
+
+// judgeInFlight keeps a step, and goes on in its direction, or takes it back.
+func (c *Controller) judgeInFlight(e *epoch, s *Sample) {
+	m := &c.memory.InFlight
+	tried, here := m.Trial, c.set.InFlight
+	got := e.sum.perSecond(e.sum.done)
+	m.Trial = trial{}
+	m.Service = tried.Service
+	wanted := tried.Base * harmless
+	if tried.Up {
+		wanted = tried.Base * (1 + worthwhile*(float64(here)/float64(tried.From)-1))
+	}
+	if got >= wanted && m.follows(tried, here, e) {
+		m.Service = e.sum.service().Seconds()
+		if tried.Up {
+			m.Up.clear()
+			m.Stride = min(2, m.strideUp()*1.25)
+		} else {
+			m.Down.clear()
+		}
+		if c.now.After(m.CutAt.Add(time.Minute)) {
+			c.forgetSizes(tried.From)
+		}
+		if !c.step(tried.Up, e, s) {
+			c.begin()
+		}
+		return
+	}
+	if tried.Up {
+		m.Up.fail(c.now, longHold)
+		m.Stride = 0
+	} else {
+		m.Down.fail(c.now, longHold)
+	}
+	c.setInFlight(tried.From, "%s items/s with %d, %s with %d", number(got), here, number(tried.Base), tried.From)
+}
+
+// follows reports whether the time of a request moved as it must have when the step paid. It is a surer sign than the
+// throughput, of which a measurement of few requests says little.
+func (m *inFlightMemory) follows(tried trial, here int, e *epoch) bool {
+	if tried.Service == 0 {
+		return true
+	}
+	ratio := float64(here) / float64(tried.From)
+	got := e.sum.service().Seconds() / tried.Service
+	if tried.Up {
+		return got <= ratio/(1+worthwhile*(ratio-1))
+	}
+	return got <= (1+ratio)/2
+}
+
+// tryInFlight begins a step up when services are all at work, or down when more at once may be what slows them.
+func (c *Controller) tryInFlight(e *epoch, s *Sample) {
+	m := &c.memory.InFlight
+	service := e.sum.service().Seconds()
+	if m.Service > 0 && math.Abs(service-m.Service) > changedBy*m.Service {
+		m.Up.clear()
+		m.Down.clear()
+		m.Service = service
+	}
+	switch {
+	case e.sum.timedOut > 0:
+		c.again()
+	case m.Up.free(c.now) && c.step(true, e, s):
+	case m.Down.free(c.now) && c.step(false, e, s):
+	default:
+		c.again()
+	}
+}
+
+// again begins a measurement of the same settings.
+func (c *Controller) again() {
+	c.epoch = epoch{from: c.now, settled: c.now}
+}
+
+// step goes one step up or down, from a complete measurement.
+func (c *Controller) step(up bool, e *epoch, s *Sample) bool {
+	m := &c.memory.InFlight
+	from := c.set.InFlight
+	base := e.sum.perSecond(e.sum.done)
+	if up {
+		to := max(from+1, int(math.Round(float64(from)*m.strideUp())))
+		if s.Ceiling > 0 && from >= s.Ceiling || e.sum.wait() > c.cfg.MaxWait/dry ||
+			from >= c.cfg.InFlight && !atWorkOn(e, from) ||
+			!c.setInFlight(to, "services work on %s at once and more waits; %s items/s so far", number(e.sum.busy()),
+				number(base)) {
+			return false
+		}
+	} else {
+		to := min(from-1, int(math.Round(float64(from)*strideDown)))
+		if to < 1 || !atWorkOn(e, from) ||
+			!c.setInFlight(to, "a request takes %s; whether fewer at once are faster: %s items/s so far",
+				seconds(e.sum.service()), number(base)) {
+			return false
+		}
+	}
+	m.Trial = trial{From: from, Up: up, Base: base, Service: e.sum.service().Seconds()}
+	return true
+}
+
+// atWorkOn reports whether services work on nearly all of the n requests that may be under way, so that their number
+// is what the services feel.
+func atWorkOn(e *epoch, n int) bool { return e.sum.busy() >= atWork*float64(n) }
+
+// strideDown is by what a step down multiplies.
+const strideDown = 0.7
+
+func (m *inFlightMemory) strideUp() float64 { return max(1.25, m.Stride) }

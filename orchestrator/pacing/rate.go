@@ -1,0 +1,95 @@
+package pacing
+
+import "time"
+
+const (
+	// refusedShare is the share of items that must be refused for the rate to be lowered.
+	refusedShare = 0.01
+	// firstRaise is how long after a refusal the rate is raised for the first time; raises come sooner while nothing is
+	// refused, and later when that went wrong.
+	firstRaise   = 4 * time.Second
+	soonestRaise = time.Second
+	latestRaise  = 30 * time.Second
+	// raiseBy is by what the rate is raised, farRaiseBy when it has been raised many times without a refusal.
+	raiseBy    = 1.05
+	farRaiseBy = 1.2
+	manyRaises = 8
+	// enoughRaises is after how many raises in a row without a refusal there is no need for a rate.
+	enoughRaises = 16
+	// reached is the share of the rate that must be made use of for it to be what bounds the throughput.
+	reached = 0.8
+	// lowerTo bounds what is left of a rate, and roomBelow what is left of one that was almost right.
+	lowerTo   = 0.5
+	roomBelow = 0.97
+)
+
+// rateMemory is what is known about the rate.
+type rateMemory struct {
+	Pause     time.Duration `json:"pause,omitempty"`      // before the next raise
+	LoweredAt time.Time     `json:"lowered_at,omitzero"`  //
+	RaisedAt  time.Time     `json:"raised_at,omitzero"`   //
+	Raises    int           `json:"raises,omitempty"`     // since the last refusal
+	RefusedAt time.Time     `json:"refused_at,omitempty"` //
+}
+
+// pace learns from refusals what services can do.
+func (c *Controller) pace(t *tally, s *Sample) {
+	m := &c.memory.Rate
+	if t.refused > 0 && float64(t.refused) >= refusedShare*float64(t.refused+t.done) {
+		m.RefusedAt = c.now
+		c.lowerRate(t)
+		return
+	}
+	if c.set.Rate == 0 || !s.Demand && t.perSecond(t.done) < reached*c.set.Rate {
+		return
+	}
+	since := m.RefusedAt
+	if m.RaisedAt.After(since) {
+		since = m.RaisedAt
+	}
+	lately := c.lately(3)
+	if c.now.Sub(since) < m.Pause || lately.perSecond(lately.done) < reached*c.set.Rate {
+		return
+	}
+	c.raiseRate(m)
+}
+
+func (c *Controller) lowerRate(t *tally) {
+	m := &c.memory.Rate
+	lately := c.lately(3)
+	if c.set.Rate > 0 && c.now.Sub(m.LoweredAt) < max(2*time.Second, lately.sojourn()*3/2) {
+		return // what was sent before the last time is still being refused
+	}
+	// The goodput of a moment ago is what they can do; they may be refusing everything just now.
+	good := 0.0
+	for i := 1; i <= min(3, c.seen, recentSamples); i++ {
+		r := c.recent[(c.seen-i)%recentSamples]
+		good = max(good, r.perSecond(r.done))
+	}
+	rate := good
+	if c.set.Rate > 0 {
+		rate = min(max(good, lowerTo*c.set.Rate), roomBelow*c.set.Rate)
+	}
+	rate = max(rate, 1)
+	m.Pause = min(max(firstRaise, 2*m.Pause), latestRaise)
+	m.LoweredAt, m.Raises = c.now, 0
+	c.setRate(rate, "services refused %d of %d items; %s items/s came through", t.refused, t.refused+t.done,
+		number(good))
+}
+
+func (c *Controller) raiseRate(m *rateMemory) {
+	if m.Raises >= enoughRaises {
+		c.setRate(0, "nothing was refused in %d raises", m.Raises)
+		*m = rateMemory{}
+		return
+	}
+	by := raiseBy
+	if m.Raises >= manyRaises {
+		by = farRaiseBy
+	}
+	clean := c.now.Sub(m.RefusedAt)
+	m.Raises++
+	m.RaisedAt = c.now
+	m.Pause = max(m.Pause*7/10, soonestRaise)
+	c.setRate(c.set.Rate*by, "nothing was refused for %s", seconds(clean))
+}

@@ -1,0 +1,320 @@
+package pacing
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// simulation is an endpoint with its services and the nodes in front of it, in a time of its own.
+type simulation struct {
+	service serviceModel
+	rng     *rand.Rand
+	now     float64 // seconds
+	events  eventHeap
+	serial  int
+
+	set       Settings
+	instances []*instance
+	queue     []*request
+	live      int
+	next      int // the instance whose turn it is
+	tokens    float64
+	tokensAt  float64
+	allowed   float64 // what the service will not refuse
+	allowedAt float64
+	chunkTime time.Duration
+	chunkAuto bool
+	demand    func(now float64) bool
+
+	ended   map[endKey]*Ended
+	done    float64 // items, in all
+	waits   []float64
+	perTick []tick
+}
+
+type tick struct {
+	at, done float64
+	set      Settings
+	wait     float64 // the longest that a request waited that was begun in this second
+}
+
+type endKey struct {
+	size int
+	code string
+}
+
+// serviceModel says how services behave.
+type serviceModel struct {
+	instances, concurrency int
+	// took is how long an instance works on n items while all of them work on so many requests.
+	took func(n, busy, instance int) float64
+	// limit is how many items a second are not refused; 0: all.
+	limit float64
+	// refuse makes the whole request fail when one item is refused.
+	refuseWhole bool
+	// kills is the size from which on requests are never answered; 0: none is.
+	kills int
+	// down says when nothing is answered.
+	down    func(now float64) bool
+	timeout float64
+	silent  bool // it does not say how long it worked
+}
+
+type instance struct {
+	number, busy int
+	held         []*request
+}
+
+type request struct {
+	size      int
+	published float64
+	ended     bool
+}
+
+type event struct {
+	at   float64
+	seq  int
+	then func()
+}
+
+type eventHeap []event
+
+func (h eventHeap) Len() int { return len(h) }
+func (h eventHeap) Less(i, j int) bool {
+	if h[i].at != h[j].at {
+		return h[i].at < h[j].at
+	}
+	return h[i].seq < h[j].seq
+}
+func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
+func (h *eventHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}
+
+const (
+	// simTransport is what a request spends on its way to a service, and its reply on its way back.
+	simTransport = 0.004
+	// simOverhead is what a request costs a service beside its work.
+	simOverhead = 0.004
+)
+
+func newSimulation(m serviceModel, set Settings, seed uint64) *simulation {
+	s := &simulation{service: m, rng: rand.New(rand.NewPCG(seed, 1)), set: set, ended: map[endKey]*Ended{}}
+	for n := range m.instances {
+		s.instances = append(s.instances, &instance{number: n})
+	}
+	if s.service.timeout == 0 {
+		s.service.timeout = 30
+	}
+	return s
+}
+
+func (s *simulation) after(d float64, then func()) {
+	s.serial++
+	heap.Push(&s.events, event{s.now + d, s.serial, then})
+}
+
+func (s *simulation) demands() bool { return s.demand == nil || s.demand(s.now) }
+
+// claim sends requests while the settings allow it.
+func (s *simulation) claim() {
+	for s.live < s.set.InFlight && s.demands() {
+		size := s.set.Chunk
+		if s.set.Rate > 0 {
+			size = min(size, max(1, int(s.set.Rate/2)))
+			s.tokens = min(s.set.Rate, s.tokens+(s.now-s.tokensAt)*s.set.Rate)
+			s.tokensAt = s.now
+			if s.tokens <= 0 {
+				return
+			}
+			s.tokens -= float64(size)
+		}
+		r := &request{size: size}
+		s.live++
+		s.after(simTransport, func() {
+			r.published = s.now
+			s.queue = append(s.queue, r)
+			s.hand()
+		})
+	}
+}
+
+// hand gives requests to instances in turn, each up to twice what it works on at once.
+func (s *simulation) hand() {
+	for len(s.queue) > 0 {
+		in := s.free()
+		if in == nil {
+			return
+		}
+		r := s.queue[0]
+		s.queue = s.queue[1:]
+		in.held = append(in.held, r)
+		s.after(s.service.timeout, func() { s.end(r, 0, 0, "deadline") })
+		s.work(in)
+	}
+}
+
+func (s *simulation) free() *instance {
+	for range s.instances {
+		s.next = (s.next + 1) % len(s.instances)
+		if in := s.instances[s.next]; in.busy+len(in.held) < 2*s.service.concurrency {
+			return in
+		}
+	}
+	return nil
+}
+
+func (s *simulation) work(in *instance) {
+	for in.busy < s.service.concurrency && len(in.held) > 0 {
+		r := in.held[0]
+		in.held = in.held[1:]
+		in.busy++
+		s.waits = append(s.waits, s.now-r.published)
+		s.perform(in, r)
+	}
+}
+
+func (s *simulation) perform(in *instance, r *request) {
+	busy := 0
+	for _, other := range s.instances {
+		busy += other.busy
+	}
+	took := s.service.took(r.size, busy, in.number) * (0.8 + 0.4*s.rng.Float64())
+	refused := s.refused(r.size)
+	code := ""
+	switch {
+	case s.service.down != nil && s.service.down(s.now), s.service.kills > 0 && r.size >= s.service.kills:
+		took, code = s.service.timeout, "deadline"
+	case refused == r.size:
+		took, code = 0.005, "throttled"
+	case refused > 0 && s.service.refuseWhole:
+		took, code, refused = 0.005, "throttled", r.size
+	}
+	s.after(took+simOverhead, func() {
+		in.busy--
+		if code != "deadline" {
+			s.after(simTransport, func() { s.end(r, refused, took, code) })
+		}
+		s.work(in)
+		s.hand()
+	})
+}
+
+// refused is how many of n items are too much. A service saves up what it does not use for a second.
+func (s *simulation) refused(n int) int {
+	limit := s.service.limit
+	if limit == 0 {
+		return 0
+	}
+	s.allowed = min(limit, s.allowed+(s.now-s.allowedAt)*limit)
+	s.allowedAt = s.now
+	taken := min(n, max(0, int(s.allowed)))
+	if s.service.refuseWhole && taken < n {
+		return n
+	}
+	s.allowed -= float64(taken)
+	return n - taken
+}
+
+func (s *simulation) end(r *request, refused int, took float64, code string) {
+	if r.ended {
+		return
+	}
+	r.ended = true
+	s.live--
+	key := endKey{r.size, code}
+	e := s.ended[key]
+	if e == nil {
+		e = &Ended{Code: code}
+		s.ended[key] = e
+	}
+	e.Requests++
+	e.Items += r.size
+	if code == "" {
+		e.Done += r.size - refused
+		e.Refused += refused
+		if !s.service.silent {
+			e.Timed++
+			e.Took += time.Duration(took * 1e9)
+		}
+		s.done += float64(r.size - refused)
+	}
+	s.claim()
+}
+
+// run lets time pass; each second the controller, if there is one, decides.
+func (s *simulation) run(c *Controller, until float64) []Change {
+	var changes []Change
+	var second func()
+	second = func() {
+		if c != nil {
+			changes = append(changes, c.Step(s.sample())...)
+			s.set = c.Settings()
+		} else {
+			clear(s.ended)
+		}
+		t := tick{at: s.now, done: s.done, set: s.set}
+		if len(s.waits) > 0 {
+			t.wait = slices.Max(s.waits)
+		}
+		s.waits = s.waits[:0]
+		s.perTick = append(s.perTick, t)
+		s.claim()
+		s.after(1, second)
+	}
+	s.after(1, second)
+	// Tokens come in time, and demand with it.
+	var poll func()
+	poll = func() { s.claim(); s.after(0.05, poll) }
+	s.after(0, poll)
+	for len(s.events) > 0 && s.events[0].at <= until {
+		e := heap.Pop(&s.events).(event)
+		s.now = e.at
+		e.then()
+	}
+	return changes
+}
+
+func (s *simulation) sample() Sample {
+	sample := Sample{At: time.Unix(0, int64(s.now*1e9)), Window: time.Second, Live: s.live, Known: true,
+		Demand: s.demands(), Queued: len(s.queue), ChunkAuto: s.chunkAuto, ChunkTime: s.chunkTime}
+	for _, in := range s.instances {
+		sample.InHands += in.busy + len(in.held)
+	}
+	for _, e := range s.ended {
+		sample.Ended = append(sample.Ended, *e)
+	}
+	clear(s.ended)
+	return sample
+}
+
+// rate is how many items a second were done between two times.
+func (s *simulation) rate(from, to float64) float64 {
+	var a, b *tick
+	for i := range s.perTick {
+		t := &s.perTick[i]
+		if a == nil && t.at >= from {
+			a = t
+		}
+		if t.at <= to {
+			b = t
+		}
+	}
+	return (b.done - a.done) / (b.at - a.at)
+}
+
+// longestWait is how long a request waited for a service at the most, from a time on.
+func (s *simulation) longestWait(from float64) (wait float64) {
+	for _, t := range s.perTick {
+		if t.at > from {
+			wait = max(wait, t.wait)
+		}
+	}
+	return wait
+}

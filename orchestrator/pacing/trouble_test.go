@@ -1,0 +1,137 @@
+package pacing
+
+import (
+	"testing"
+	"time"
+)
+
+// An outage cuts the limit; when it is over the limit is soon what it was.
+func TestAControllerComesBackAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	m := serviceModel{instances: 2, concurrency: 32, took: constant(0.3), timeout: 5,
+		down: func(now float64) bool { return now > 60 && now < 90 }}
+	for seed := range uint64(3) {
+		c := controller(t, Settings{Chunk: 100})
+		s := newSimulation(m, c.Settings(), seed)
+		changes := s.run(c, 200)
+		before, after := s.rate(30, 60), s.rate(120, 200)
+		if after < 0.9*before {
+			t.Errorf("seed %d: %.0f items/s before the outage, %.0f from 30 s after it", seed, before, after)
+			for _, change := range changes {
+				t.Log(change)
+			}
+		}
+	}
+}
+
+// Some requests that run out of time are bad ones; they are no reason to slow down.
+func TestAFewTimeOutsChangeNothing(t *testing.T) {
+	t.Parallel()
+	c := controller(t, Settings{Chunk: 100, InFlight: 20})
+	at := time.Unix(1000, 0)
+	for range 60 {
+		at = at.Add(time.Second)
+		changes := c.Step(Sample{At: at, Window: time.Second, Live: 20, Known: true, InHands: 15, Demand: true,
+			ChunkAuto: true, Ended: []Ended{
+				{Requests: 40, Items: 4000, Done: 4000, Timed: 40, Took: 12 * time.Second},
+				{Requests: 1, Items: 100, Code: "deadline"},
+			}})
+		for _, change := range changes {
+			if change.What == WhatInFlight && c.Settings().InFlight < 20 || c.Settings().Chunk < 100 {
+				t.Errorf("%v", change)
+			}
+		}
+	}
+}
+
+// A size that nobody survives is left at the first failure.
+func TestASizeThatKillsIsLeftAtOnce(t *testing.T) {
+	t.Parallel()
+	c := controller(t, Settings{Chunk: 500})
+	changes := c.Step(Sample{At: time.Unix(1000, 0), Window: time.Second, Live: 10, InHands: 10, Known: true,
+		Demand: true, ChunkAuto: true, Ended: []Ended{{Requests: 1, Items: 500, Code: "too_many_deliveries"}}})
+	if len(changes) != 1 || c.Settings().Chunk != 200 {
+		t.Fatalf("%v; chunk %d", changes, c.Settings().Chunk)
+	}
+}
+
+// The wanted time of a request is kept, whatever is faster.
+func TestAChunkStaysWithinItsTime(t *testing.T) {
+	t.Parallel()
+	m := serviceModel{instances: 2, concurrency: 4,
+		took: func(n, _, _ int) float64 { return 0.5 + 0.01*float64(n) }}
+	c := controller(t, Settings{Chunk: 500})
+	s := newSimulation(m, c.Settings(), 1)
+	s.chunkAuto, s.chunkTime = true, 2*time.Second
+	s.run(c, 120)
+	if got := c.Settings().Chunk; got != 100 {
+		t.Errorf("chunk %d; 100 take 1.5 s, and 2 s are allowed", got)
+	}
+}
+
+// While nothing can be learned nothing changes, and what was being tried is taken back.
+func TestAPausedControllerDoesNothing(t *testing.T) {
+	t.Parallel()
+	c := controller(t, Settings{Chunk: 500})
+	c.memory.InFlight.Trial = trial{From: 50, Up: true}
+	at := time.Unix(1000, 0)
+	for range 30 {
+		at = at.Add(time.Second)
+		c.Step(Sample{At: at, Window: time.Second, Live: 64, Queued: 64, Known: true, Demand: true, Paused: true,
+			Ended: []Ended{{Requests: 64, Items: 6400, Code: "deadline"}}})
+	}
+	if got := c.Settings(); got.InFlight != 50 || got.Chunk != 500 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A service that does not say how long it works is paced by what it holds.
+func TestAServiceThatDoesNotSayHowLongItTakes(t *testing.T) {
+	t.Parallel()
+	m := serviceModel{instances: 2, concurrency: 4, took: constant(1), silent: true}
+	best, _ := sweep(m, steps(100))
+	c := controller(t, Settings{Chunk: 100})
+	s := newSimulation(m, c.Settings(), 1)
+	changes := s.run(c, 260)
+	got, wait := s.rate(60, 260), s.longestWait(60)
+	if got < 0.9*best || wait > 3 {
+		t.Errorf("%.0f items/s of %.0f, waits up to %.1f s", got, best, wait)
+		for _, change := range changes {
+			t.Log(change)
+		}
+	}
+}
+
+// A successor goes on where the one before stopped.
+func TestASuccessorKnowsWhatWasLearned(t *testing.T) {
+	t.Parallel()
+	m := serviceModel{instances: 2, concurrency: 4, took: constant(1)}
+	first := controller(t, Settings{Chunk: 100})
+	s := newSimulation(m, first.Settings(), 1)
+	s.run(first, 120)
+	second, err := New(Config{}, first.Settings(), first.Learned())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.Settings() != first.Settings() || string(second.Learned()) != string(first.Learned()) {
+		t.Errorf("%+v %s, then %+v %s", first.Settings(), first.Learned(), second.Settings(), second.Learned())
+	}
+	s = newSimulation(m, second.Settings(), 2)
+	s.run(second, 120)
+	if got, wait := s.rate(5, 120), s.longestWait(5); got < 700 || wait > 3 {
+		t.Errorf("%.0f items/s from the start, waits up to %.1f s", got, wait)
+	}
+}
+
+func TestNewRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []Config{{InFlight: 2000}, {InFlight: -1}, {MaxWait: -1}, {Chunk: 9000}} {
+		if _, err := New(cfg, Settings{}, nil); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+	c, err := New(Config{}, Settings{InFlight: 5000}, []byte(`{"chunk":[`))
+	if err != nil || c.Settings().InFlight != DefaultMaxInFlight || c.Settings().Chunk != DefaultChunk {
+		t.Errorf("%+v, %v", c.Settings(), err)
+	}
+}
