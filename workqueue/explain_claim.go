@@ -1,0 +1,139 @@
+package workqueue
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// claimable explains items that a node may claim as far as their own state goes: the first thing that stands in the way
+// of a claim, in the order in which a claim looks, or that they are next.
+func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
+	e := f.endpoints[g.Endpoint]
+	if e == nil {
+		e = &endpointFacts{name: g.Endpoint}
+	}
+	switch {
+	case r.hold != "":
+		f.holdGroup(r, g)
+	case len(f.alive) == 0:
+		g.Reason = ReasonNoNode
+		f.noNode(g)
+	case e.open:
+		f.breakerGroup(e, g)
+	case st.live >= st.inFlight:
+		limited(g, ReasonStepLimit, st.live, st.inFlight, "the run's limit of requests out at once", Advice{
+			"let more be out at once", fmt.Sprintf("tranche run set %s --in-flight N", r.id)})
+	case e.maxInFlight > 0 && e.live >= e.maxInFlight:
+		limited(g, ReasonBudget, e.live, e.maxInFlight, "the budget of endpoint "+e.name+" over all runs", Advice{
+			"let more be out at once", fmt.Sprintf("tranche endpoints set %s --max-in-flight N", e.name)})
+		behind(r, e, g)
+	case st.inFlightAuto && e.paced && e.live >= e.inFlight:
+		limited(g, ReasonAdaptive, e.live, e.inFlight, "the limit that nodes found for endpoint "+e.name, Advice{
+			"see how it was found", "tranche endpoints show " + e.name})
+		if e.change != "" {
+			g.Why += "; its last change: " + e.change
+		}
+		behind(r, e, g)
+	case f.rateGroup(r, st, e, g):
+	default:
+		g.Reason, g.Owner, g.Who = ReasonNext, OwnerNode, f.nodesText()
+		g.Why = "nothing stands in their way"
+		g.Next, g.When = "a node claims them with its next look for work", after(f.at, lookWithin)
+	}
+}
+
+// limited explains items that wait for a request to end.
+func limited(g *MissingGroup, reason Reason, live, limit int, what string, advice Advice) {
+	g.Reason, g.Owner = reason, OwnerService
+	g.Who = "the services of endpoint " + g.Endpoint
+	g.Why = fmt.Sprintf("%d of %d are out, which is %s", live, limit, what)
+	g.Next = "the next are claimed as soon as one of the requests out is answered"
+	g.Advice = []Advice{advice}
+}
+
+// behind adds that other runs come first when requests of an endpoint end.
+func behind(r *runFacts, e *endpointFacts, g *MissingGroup) {
+	runs, one, highest := e.ahead(r.priority)
+	if runs == 0 {
+		return
+	}
+	g.Reason = ReasonPriority
+	g.Why = fmt.Sprintf("%d runs of higher priority (up to %d; this one has %d) come first: %s", runs, highest, r.priority,
+		g.Why)
+	if runs == 1 {
+		g.Why = fmt.Sprintf("run %s of priority %d (this one has %d) comes first: %s", one, highest, r.priority, g.Why)
+	}
+	g.Next = "the next are claimed when a request ends and the runs of higher priority have nothing to send"
+	g.Advice = append(g.Advice, Advice{"raise its priority",
+		fmt.Sprintf("tranche run set %s --priority %d", r.id, highest)})
+}
+
+// breakerGroup explains items whose endpoint is not asked at the moment.
+func (f *facts) breakerGroup(e *endpointFacts, g *MissingGroup) {
+	g.Reason, g.Owner, g.Who = ReasonBreaker, OwnerTimer, "the breaker of endpoint "+e.name
+	g.Since, g.When = e.breakerSince, e.probeAt
+	g.Why = "most requests to endpoint " + e.name + " failed, so nothing is sent to it"
+	if e.breakerReason != "" {
+		g.Why += ": " + e.breakerReason
+	}
+	g.Next = "one item is sent as a probe; when it is answered everything goes on"
+	if e.probes > 0 {
+		g.Next = fmt.Sprintf("%d probes went unanswered; another item is sent, and when it is answered everything goes on",
+			e.probes)
+	}
+	if e.probeState == "claimed" || e.probeState == "sent" {
+		g.Reason, g.Owner, g.Who, g.When = ReasonProbing, OwnerService, "the services of endpoint "+e.name, nil
+		g.Next = "a probe is out; when it is answered everything goes on, when it fails another one follows"
+	} else if e.probeAt != nil && !e.probeAt.After(f.at) {
+		g.Owner, g.Who, g.When = OwnerNode, f.nodesText(), after(f.at, lookWithin)
+		g.Next = "a node sends one item as a probe with its next look for work; when it is answered everything goes on"
+	}
+	g.Advice = []Advice{{"see what the endpoint answers", "tranche endpoints show " + e.name},
+		{"mend the service; nothing has to be done here then", ""}}
+}
+
+// rateGroup explains items that wait for a rate, if one stands in their way.
+func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
+	wait, why, advice := time.Duration(0), "", Advice{}
+	consider := func(tokens float64, at *time.Time, rate float64, what string, a Advice) {
+		if rate <= 0 {
+			return
+		}
+		if has := level(tokens, at, rate, f.at); has <= 0 {
+			w := time.Duration(math.Ceil(-has/rate*float64(time.Second))) + time.Millisecond
+			if w > wait {
+				wait, why, advice = w, what, a
+			}
+		}
+	}
+	if st.rate != nil {
+		consider(st.tokens, st.tokensAt, *st.rate,
+			fmt.Sprintf("the run sends at most %s items a second", perSecond(*st.rate)),
+			Advice{"let more be sent", fmt.Sprintf("tranche run set %s --rate N", r.id)})
+	}
+	if e.rate > 0 {
+		consider(e.tokens, e.tokensAt, e.rate, fmt.Sprintf("endpoint %s gets at most %s items a second over all runs",
+			e.name, perSecond(e.rate)), Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
+	}
+	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
+		consider(e.tokens, e.tokensAt, *e.learnedRate, fmt.Sprintf(
+			"endpoint %s said that it is asked too much, and gets %s items a second", e.name, perSecond(*e.learnedRate)),
+			Advice{"see how that was found", "tranche endpoints show " + e.name})
+	}
+	if wait == 0 {
+		return false
+	}
+	g.Reason, g.Owner, g.Who, g.Why = ReasonRate, OwnerTimer, "the rate limit", why
+	g.Next, g.When = "the next are claimed when the rate allows", after(f.at, wait)
+	g.Advice = []Advice{advice}
+	return true
+}
+
+// perSecond writes a rate.
+func perSecond(rate float64) string {
+	if rate >= 10 {
+		return grouped(int64(rate + 0.5))
+	}
+	return fmt.Sprintf("%.3g", rate)
+}

@@ -1,0 +1,196 @@
+package workqueue
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// groups explains the missing items of one run, each in exactly one group.
+func (f *facts) groups(id RunID) []MissingGroup {
+	r := f.runs[id]
+	var all []MissingGroup
+	add := func(g MissingGroup) {
+		if g.Items != 0 {
+			all = append(all, g)
+		}
+	}
+	if r.state == "cancelled" { // whatever the planes say, nothing moves any more
+		for _, st := range r.steps {
+			rest := f.group(r, st, st.endpoint, "waiting", st.missing)
+			f.explainRest(r, st, &rest)
+			add(rest)
+		}
+		return all
+	}
+	live := map[Step]int64{}
+	for i := range f.slices {
+		if s := &f.slices[i]; s.run == id {
+			live[s.step] += s.items
+			add(f.sliceGroup(r, s))
+		}
+	}
+	for _, st := range r.steps {
+		add(f.readyGroup(r, st))
+		add(f.heldGroup(r, st))
+		rest := f.group(r, st, st.endpoint, "waiting", st.missing-st.ready-st.held-live[st.step])
+		f.explainRest(r, st, &rest)
+		add(rest)
+	}
+	sortGroups(all)
+	return all
+}
+
+// group begins the explanation of items of a step.
+func (f *facts) group(r *runFacts, st *stepFacts, endpoint, state string, items int64) MissingGroup {
+	return MissingGroup{run: r.id, Step: st.name, Endpoint: endpoint, State: state, Items: items}
+}
+
+// readyGroup explains items that may be claimed: what keeps a node from it, if anything does.
+func (f *facts) readyGroup(r *runFacts, st *stepFacts) MissingGroup {
+	g := f.group(r, st, st.endpoint, "ready", st.ready)
+	g.Since = r.startedAt
+	f.claimable(r, st, &g)
+	return g
+}
+
+// heldGroup explains items that a canary holds back.
+func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
+	g := f.group(r, st, st.endpoint, "held", st.held)
+	g.Since = r.startedAt
+	if r.hold != "" && r.hold != string(HoldCanary) {
+		f.holdGroup(r, &g)
+		g.Why += "; they are held back by its canary, too"
+		return g
+	}
+	if r.canaryState == "waiting" {
+		f.holdGroup(r, &g)
+		return g
+	}
+	if len(f.alive) == 0 {
+		g.Why = "a canary holds them back"
+		f.noNode(&g)
+		g.Reason = ReasonNoNode
+		return g
+	}
+	g.Reason, g.Owner, g.Who = ReasonSampling, OwnerNode, f.nodesText()
+	g.Why = fmt.Sprintf("a sample of %s runs first and these are held back (--canary %d)", manyItems(int64(r.canary)),
+		r.canary)
+	g.Next = "when the last item of the sample has its outcome, the run waits for somebody to approve"
+	if r.canaryAuto {
+		g.Next = "when the last item of the sample has its outcome, they are released if no more of it failed than may, " +
+			"or else wait for somebody to approve"
+	}
+	g.Advice = []Advice{{"let them go now, whatever comes of the sample", "tranche run approve " + r.id.String()}}
+	return g
+}
+
+// holdGroup explains items of which nothing is claimed because their run is held.
+func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
+	g.Owner, g.Since, g.When = OwnerOperator, r.heldAt, nil
+	g.Who = "whoever may resume the run"
+	by := ""
+	if r.heldBy != "" && r.heldBy != Engine {
+		by = " by " + r.heldBy
+	}
+	detail := ""
+	if r.holdDetail != "" {
+		detail = ": " + r.holdDetail
+	}
+	id := r.id.String()
+	g.Next = "nothing is claimed until somebody resumes the run"
+	g.Advice = []Advice{{"let it go on", "tranche run resume " + id}}
+	switch Hold(r.hold) {
+	case HoldThreshold:
+		g.Reason, g.Why = ReasonThreshold, "the run was paused because too many items failed"+detail
+		g.Advice = []Advice{
+			{"see why items failed", "tranche run errors " + id},
+			{"run what failed again", "tranche run rerun " + id + " --failed"},
+			{"go on and let more fail (N is the new limit)", "tranche run resume " + id + " --max-failed N"},
+		}
+	case HoldCanary:
+		g.Reason, g.Who = ReasonCanary, "whoever may approve the run"
+		g.Why = "its canary waits for somebody to approve" + detail
+		g.Next = "they stay where they are until somebody approves"
+		g.Advice = []Advice{
+			{"see why items failed", "tranche run errors " + id},
+			{"let the rest go", "tranche run approve " + id},
+			{"or give the run up", "tranche run cancel " + id},
+		}
+	default:
+		g.Reason, g.Why = ReasonOperator, "the run was paused"+by+detail
+	}
+}
+
+// explainRest explains items that are in no plane and in no slice.
+func (f *facts) explainRest(r *runFacts, st *stepFacts, g *MissingGroup) {
+	switch {
+	case r.state == "cancelled":
+		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "nobody: the run was cancelled", r.finishedAt
+		g.Why, g.Next = "the run was cancelled before they were answered", "nothing: what was recorded stays"
+		g.Advice = []Advice{{"get them, to start a new run of them",
+			"tranche run export " + r.id.String() + " --state missing"}}
+	case len(r.steps) > 1 && r.state == "running":
+		g.Reason, g.Owner, g.Who, g.Since = ReasonNeeds, OwnerNode, f.nodesText(), r.startedAt
+		g.Why = "step " + st.name + " needs another step of them first"
+		g.Next = "they are made ready in the transaction that records what they need"
+	default:
+		g.Reason, g.Owner, g.Who, g.Since = ReasonStray, OwnerOperator, "whoever runs tranche", r.startedAt
+		g.Why = "they are in no plane and in no slice, which must not be"
+		g.Next = "nothing moves them by itself"
+		g.Advice = []Advice{{"check the database, and report what it says", "tranche doctor"}}
+	}
+}
+
+// sortGroups puts what needs a person first, and then what is most.
+func sortGroups(all []MissingGroup) {
+	rank := map[Owner]int{OwnerOperator: 0, OwnerNobody: 1, OwnerTimer: 2, OwnerService: 3, OwnerNode: 4}
+	slices.SortStableFunc(all, func(a, b MissingGroup) int {
+		return cmp.Or(cmp.Compare(rank[a.Owner], rank[b.Owner]), cmp.Compare(b.Items, a.Items),
+			cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
+	})
+}
+
+func after(t time.Time, d time.Duration) *time.Time {
+	t = t.Add(d)
+	return &t
+}
+
+// because appends a reason to another one.
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return "; beside that, " + why
+}
+
+// manyItems is a number of items in words.
+func manyItems(n int64) string {
+	if n == 1 {
+		return "1 item"
+	}
+	return grouped(n) + " items"
+}
+
+func manyRequests(n int64) string {
+	if n == 1 {
+		return "1 request"
+	}
+	return grouped(n) + " requests"
+}
+
+// clock is a time in a sentence.
+func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// shellQuote is a text as an argument of a command.
+func shellQuote(s string) string {
+	plain := s != "" && !strings.HasPrefix(s, "-") && strings.IndexFunc(s, func(r rune) bool {
+		return !strings.ContainsRune("-_./:@%+=,", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) < 0
+	if plain {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,218 @@
+package workqueue
+
+import (
+	"fmt"
+	"time"
+)
+
+// sliceGroup explains items that live slices hold.
+func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
+	st := f.steps[stepKey{s.run, s.step}]
+	g := f.group(r, st, s.endpoint, s.state, s.items)
+	g.Slices, g.session = s.slices, s.session
+	if s.partly {
+		g.Answered = s.answered
+	}
+	switch s.state {
+	case "scheduled":
+		f.scheduledGroup(r, st, s, &g)
+	case "claimed":
+		f.claimedGroup(s, &g)
+	default:
+		f.sentGroup(s, &g)
+	}
+	return g
+}
+
+// causeText says why slices were made, for those whose time to be tried again comes.
+func causeText(c Cause) string {
+	switch c {
+	case CauseRetry:
+		return "the service asked for them to be tried again"
+	case CauseUnanswered:
+		return "the service's reply left them out"
+	case CauseFailure:
+		return "the service failed their request as a whole"
+	case CauseUnreadable:
+		return "the service's reply could not be read"
+	case CauseDeadline:
+		return "no reply came in time"
+	case CauseSession:
+		return "the node that had claimed them is gone"
+	case CauseHandBack:
+		return "the node that had claimed them stopped in good order"
+	case CausePipe:
+		return "a stream was lost, and their request or its reply with it"
+	case CauseBisect:
+		return "they are a half of a request that failed as a whole, to find what is wrong in it"
+	case CauseExhausted:
+		return "their request was delivered too many times without an answer, and was cut in pieces"
+	case CauseBreaker:
+		return "their request failed while the endpoint was known to be down, which does not count against them"
+	case CauseProbe:
+		return "they are a probe of an endpoint that was down"
+	case CauseSplit:
+		return "their request would have been larger than a message may be, and was cut in pieces"
+	default:
+		return "they were cut from what was ready"
+	}
+}
+
+// scheduledGroup explains slices that wait for their time, or for a node once it has come.
+func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *MissingGroup) {
+	why := causeText(s.cause)
+	since := s.firstAt
+	g.Last = &Happening{s.lastAt, why}
+	if s.before != nil {
+		g.Last = s.before
+	}
+	postponed := s.unsent != "" || s.cause == CauseCut || s.cause == CauseSplit
+	if postponed {
+		why = "their request could not be published"
+		if s.unsent != "" {
+			why += ": " + s.unsent
+		}
+	}
+	g.Since = &since
+	switch {
+	case r.hold != "":
+		f.holdGroup(r, g)
+		g.Why += "; " + why
+		return
+	case len(f.alive) == 0:
+		g.Reason, g.Why = ReasonNoNode, why
+		f.noNode(g)
+		return
+	case s.due:
+		f.claimable(r, st, g)
+		g.Why = why + "; their time has come, and " + g.Why
+		return
+	}
+	due := s.firstDue
+	g.Owner, g.When = OwnerTimer, &due
+	g.Who = "the pause before the next try"
+	g.Reason, g.Why = ReasonBackoff, why
+	g.Next = "they are claimed and sent again"
+	switch {
+	case postponed:
+		g.Reason, g.Who = ReasonPostponed, "the pause after a request that could not be published"
+		g.Next = "a node claims them and publishes again"
+		g.Advice = []Advice{{"see whether NATS is well and the endpoint may be published to", "tranche endpoints explain " +
+			g.Endpoint}}
+	case s.cause == CauseBreaker:
+		g.Reason, g.Who = ReasonBreather, "the pause for an endpoint that is down"
+	case s.maxFailures > 0:
+		left := st.maxAttempts - s.maxFailures
+		g.Why += fmt.Sprintf("; they failed up to %s of the %d that they may", times(s.maxFailures), st.maxAttempts)
+		if left <= 1 {
+			g.Next = "they are claimed and sent again; what fails then as a whole is halved, and what fails alone has failed"
+		}
+	}
+	if s.lastDue.Sub(s.firstDue) > time.Second {
+		g.Next += fmt.Sprintf(", one after the other until %s", clock(s.lastDue))
+	}
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// claimedGroup explains slices whose requests a node is making.
+func (f *facts) claimedGroup(s *sliceFacts, g *MissingGroup) {
+	since := s.firstAt
+	if s.firstDeadline != nil {
+		if at := s.firstDeadline.Add(-DefaultClaimTTL); at.After(since) {
+			since = at
+		}
+	}
+	g.Since = &since
+	g.Last = &Happening{since, "a node claimed them"}
+	node := f.sessions[s.session]
+	switch {
+	case node == nil || !node.alive:
+		name := "a node"
+		if node != nil {
+			name = node.name()
+			at := node.expiresAt
+			if node.endedAt != nil {
+				at = *node.endedAt
+			}
+			g.Last = &Happening{at, "the session of " + name + " ended"}
+		}
+		g.Reason, g.Why = ReasonClaimLost, name+" had claimed them and is gone"
+		f.swept(g, "they are issued again, which does not count against them")
+	case s.late:
+		g.Reason, g.Why = ReasonClaimLost, node.name()+" claimed them and did not publish them in time"
+		f.swept(g, "they are issued again, which does not count against them")
+	default:
+		g.Reason, g.Owner, g.Who = ReasonPublishing, OwnerNode, node.name()
+		g.Why = "it has claimed them and is publishing their requests"
+		g.Next = "the requests are in the stream in a moment; if the node is lost they are issued again"
+		g.When = s.lastDeadline
+	}
+}
+
+// sentGroup explains slices whose requests are, or were, in the stream.
+func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
+	g.Since = s.firstSent
+	if s.lastSent != nil {
+		g.Last = &Happening{*s.lastSent, "their request was published"}
+	}
+	switch {
+	case s.lost:
+		g.Reason, g.Why = ReasonStreamLost, "the streams that carried their requests, or the replies, are gone"
+		f.swept(g, "they are issued again at once, which does not count against them")
+		return
+	case s.late && s.handed:
+		g.Reason, g.Why, g.Since = ReasonOverdue, "no reply came before the deadline", s.firstDeadline
+		f.swept(g, "that counts as a failure of theirs: they are tried again, halved, or failed as deadline")
+		return
+	case !s.handed:
+		g.Reason, g.Owner, g.Who = ReasonQueued, OwnerService, "the services of endpoint "+s.endpoint
+		g.Why = fmt.Sprintf("%s in the stream, and as far as is known no service has taken them", areRequests(s.slices))
+		g.Next = "a service takes them; at the deadline a node looks whether they are still in the stream"
+		g.When = s.firstDeadline
+		if len(f.alive) == 0 {
+			g.Next = "a service takes them; the replies are recorded when a node is there again"
+		}
+		return
+	}
+	g.Reason, g.Owner, g.Who, g.Since = ReasonWorking, OwnerService, "the services of endpoint "+s.endpoint, s.firstHanded
+	if s.lastHanded != nil {
+		g.Last = &Happening{*s.lastHanded, "a service took their request"}
+	}
+	g.Why = fmt.Sprintf("%s with a service", areRequests(s.slices))
+	g.Next, g.When = "the service answers; without a reply by the deadline they are tried again", s.firstDeadline
+	if s.partly {
+		g.Reason = ReasonPartly
+		g.Why += fmt.Sprintf(", which has answered %s of the same requests", manyItems(s.answered))
+		if s.final {
+			g.Why += "; the last message of the reply has come and another one is missing"
+			g.Next = "the missing message comes; without it by the deadline they are tried again"
+		}
+	}
+	if s.refused != "" {
+		g.Reason, g.Last = ReasonQuarantine, &Happening{*s.refusedAt, "a reply could not be taken: " + s.refused}
+		g.Why += "; a reply of it could not be taken: " + s.refused
+		g.Advice = []Advice{{"see what the service sent",
+			fmt.Sprintf("tranche quarantine list --run %s", s.run)}}
+	}
+	if len(f.alive) == 0 {
+		g.Next = "the service answers, and the reply waits in the stream"
+		owner, who := g.Owner, g.Who
+		f.noNode(g)
+		if owner == OwnerService {
+			g.Who += ", and " + who
+		}
+	}
+}
+
+func areRequests(n int64) string {
+	if n == 1 {
+		return "1 request is"
+	}
+	return grouped(n) + " requests are"
+}
