@@ -163,9 +163,10 @@ type sliceFacts struct {
 	before *Happening // how the slice ended that the newest was made from
 }
 
-// work_slice_live finds the slices, quarantine_run the messages that could not be taken.
+// What is claimed next goes where its step goes now. work_slice_live finds the slices, quarantine_run the messages that could not be taken.
 const explainSlices = explainPlanes + `
-SELECT s.run_id, s.step, coalesce(s.endpoint, st.endpoint), s.state, s.cause,
+SELECT s.run_id, s.step, CASE s.state WHEN 'scheduled' THEN st.endpoint ELSE coalesce(s.endpoint, st.endpoint) END,
+    s.state, s.cause,
     coalesce(s.session_id, '00000000-0000-0000-0000-000000000000'),
     s.due, s.unsent, s.handed_at IS NOT NULL, s.lost, s.late, s.remaining <> s.mask, coalesce(q.reason, ''),
     s.answered IS NOT NULL,

@@ -1,0 +1,543 @@
+package workqueue_test
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// told is what a test expects of a group.
+type told struct {
+	state  string
+	reason workqueue.Reason
+	owner  workqueue.Owner
+	items  int64
+}
+
+func tell(groups []workqueue.MissingGroup) []told {
+	all := []told{}
+	for i := range groups {
+		g := &groups[i]
+		all = append(all, told{g.State, g.Reason, g.Owner, g.Items})
+	}
+	return all
+}
+
+// complete fails the test when a group leaves a question open.
+func complete(t *testing.T, groups []workqueue.MissingGroup) {
+	t.Helper()
+	for i := range groups {
+		g := &groups[i]
+		if g.Owner == "" || g.Reason == "" || g.Who == "" || g.Why == "" || g.Next == "" || g.Since == nil ||
+			g.Step == "" || g.Endpoint == "" {
+			t.Errorf("the group leaves a question open: %+v", *g)
+		}
+		if g.Owner == workqueue.OwnerTimer && g.When == nil {
+			t.Errorf("a timer has no time: %+v", *g)
+		}
+		if g.Owner == workqueue.OwnerOperator && len(g.Advice) == 0 {
+			t.Errorf("an operator is not told what to do: %+v", *g)
+		}
+	}
+}
+
+// explain explains a run, of which the groups must leave no question open.
+func (b *bench) explain(run workqueue.RunID) *workqueue.Explanation {
+	b.Helper()
+	e, err := b.store.Explain(b.Context(), run)
+	if err != nil {
+		b.Fatal(err)
+	}
+	complete(b.T, e.Groups)
+	var sum int64
+	for i := range e.Groups {
+		sum += e.Groups[i].Items
+	}
+	if sum != e.Missing || e.Missing != e.Items-e.Done-e.Failed {
+		b.Errorf("the groups have %d items, %d are missing", sum, e.Missing)
+	}
+	if e.Summary == "" || e.Last == nil || e.At.IsZero() || strings.Contains(strings.ToLower(e.Summary), "unknown") {
+		b.Errorf("the explanation is %+v", *e)
+	}
+	return e
+}
+
+func (b *bench) wantTold(run workqueue.RunID, want ...told) *workqueue.Explanation {
+	b.Helper()
+	e := b.explain(run)
+	if want == nil {
+		want = []told{}
+	}
+	if got := tell(e.Groups); !slices.Equal(got, want) {
+		b.Errorf("told %+v\nwant %+v\n%s", got, want, e.Summary)
+	}
+	b.Log(e.Summary)
+	return e
+}
+
+// limited is a run of chunks of 4 with a limit of requests out.
+func limited(inFlight int) workqueue.LoadRequest {
+	req := request()
+	req.Steps[0].InFlight = inFlight
+	return req
+}
+
+func (b *bench) pause(run workqueue.RunID) {
+	b.Helper()
+	if _, err := b.store.Pause(b.Context(), workqueue.Control{Run: run, Actor: "alice", Reason: "lunch"}); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	retryable := workqueue.SlotError{Code: "BUSY", Message: "come again", Retry: true}
+	final := workqueue.SlotError{Code: "BAD", Message: "no such thing"}
+	const (
+		service, node, timer = workqueue.OwnerService, workqueue.OwnerNode, workqueue.OwnerTimer
+		operator, nobody     = workqueue.OwnerOperator, workqueue.OwnerNobody
+	)
+	slow := request()
+	slow.Steps[0].RetryBackoff = time.Hour
+	for name, c := range map[string]struct {
+		make func(b *bench) workqueue.RunID
+		want []told
+		says string // in the reason, the summary or an advice
+	}{
+		"next": {
+			make: func(b *bench) workqueue.RunID { return b.load(request(), 10) },
+			want: []told{{"ready", workqueue.ReasonNext, node, 10}}, says: "node test (pid 1)",
+		},
+		"done": {
+			make: func(b *bench) workqueue.RunID { run := b.load(request(), 10); b.finish(run); return run },
+			want: []told{}, says: "all 10 items are done",
+		},
+		"some failed": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(chunked(10), 10)
+				b.record(faulty(b.one(run), final))
+				return run
+			},
+			want: []told{}, says: "--failed",
+		},
+		"cancelled": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 10)
+				b.send(b.one(run))
+				if _, err := b.store.Cancel(b.Context(), workqueue.Control{Run: run, Actor: "bob"}); err != nil {
+					b.Fatal(err)
+				}
+				return run
+			},
+			want: []told{{"waiting", workqueue.ReasonCancelled, nobody, 10}}, says: "--state missing",
+		},
+		"paused": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(limited(1), 10)
+				b.send(b.one(run))
+				b.pause(run)
+				return run
+			},
+			want: []told{{"ready", workqueue.ReasonOperator, operator, 6}, {"sent", workqueue.ReasonQueued, service, 4}},
+			says: "tranche run resume",
+		},
+		"threshold": {
+			make: func(b *bench) workqueue.RunID {
+				req := request()
+				req.MaxFailed = "1"
+				run := b.load(req, 10)
+				b.exec(`UPDATE batchrun SET failed_limit = 1 WHERE id = $1`, run)
+				b.record(faulty(b.one(run), final))
+				if held, err := b.store.CheckThreshold(b.Context(), run); err != nil || !held {
+					b.Fatal(held, err)
+				}
+				return run
+			},
+			want: []told{{"ready", workqueue.ReasonThreshold, operator, 6}}, says: "4 of 10 items failed; the limit is 1",
+		},
+		"sampling": {
+			make: func(b *bench) workqueue.RunID { return b.sampled(8) },
+			want: []told{{"held", workqueue.ReasonSampling, node, 6}, {"ready", workqueue.ReasonNext, node, 2}},
+			says: "approve",
+		},
+		"canary waits": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.sampled(8)
+				b.finish(run)
+				if _, err := b.store.CheckCanary(b.Context(), run); err != nil {
+					b.Fatal(err)
+				}
+				return run
+			},
+			want: []told{{"held", workqueue.ReasonCanary, operator, 6}}, says: "tranche run approve",
+		},
+		"no node": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 10)
+				b.one(run)
+				b.expire(b.session)
+				return run
+			},
+			want: []told{{"ready", workqueue.ReasonNoNode, operator, 6}, {"claimed", workqueue.ReasonClaimLost, operator, 4}},
+			says: "tranche serve",
+		},
+		"step limit": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(limited(1), 10)
+				b.one(run)
+				return run
+			},
+			want: []told{{"ready", workqueue.ReasonStepLimit, service, 6}, {"claimed", workqueue.ReasonPublishing, node, 4}},
+			says: "--in-flight N",
+		},
+		"budget": {
+			make: func(b *bench) workqueue.RunID {
+				b.exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 1)`, endpoint)
+				b.one(b.load(request(), 4))
+				return b.load(request(), 10)
+			},
+			want: []told{{"ready", workqueue.ReasonBudget, service, 10}}, says: "1 of 1 are out",
+		},
+		"behind priority": {
+			make: func(b *bench) workqueue.RunID {
+				b.exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 1)`, endpoint)
+				urgent := request()
+				urgent.Priority = 7
+				b.one(b.load(urgent, 10))
+				return b.load(request(), 10)
+			},
+			want: []told{{"ready", workqueue.ReasonPriority, service, 10}}, says: "--priority 7",
+		},
+		"adaptive limit": {
+			make: func(b *bench) workqueue.RunID {
+				b.exec(`INSERT INTO endpoint_pace (endpoint, in_flight) VALUES ($1, 1)`, endpoint)
+				b.exec(`INSERT INTO endpoint_change (endpoint, what, reason) VALUES ($1, 'in_flight', 'it got slow')`, endpoint)
+				run := b.load(request(), 10)
+				b.exec(`UPDATE run_step SET in_flight_auto = true`)
+				b.one(run)
+				return run
+			},
+			want: []told{{"ready", workqueue.ReasonAdaptive, service, 6}, {"claimed", workqueue.ReasonPublishing, node, 4}},
+			says: "it got slow",
+		},
+		"rate": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 10)
+				b.exec(`UPDATE run_step SET rate = 2, tokens = -100, tokens_at = clock_timestamp()`)
+				return run
+			},
+			want: []told{{"ready", workqueue.ReasonRate, timer, 10}}, says: "--rate N",
+		},
+		"breaker": {
+			make: func(b *bench) workqueue.RunID {
+				b.openBreaker()
+				return b.load(request(), 10)
+			},
+			want: []told{{"ready", workqueue.ReasonBreaker, timer, 10}}, says: "9 of 10 failed",
+		},
+		"probe due": {
+			make: func(b *bench) workqueue.RunID {
+				b.openBreaker()
+				b.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp()`)
+				return b.load(request(), 10)
+			},
+			want: []told{{"ready", workqueue.ReasonBreaker, node, 10}}, says: "sends one item as a probe",
+		},
+		"probe out": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 10)
+				probe := b.one(run)
+				b.send(probe)
+				b.openBreaker()
+				b.exec(`UPDATE endpoint_pace SET probe_slice = $1`, probe.ID)
+				return run
+			},
+			want: []told{{"ready", workqueue.ReasonProbing, service, 6}, {"sent", workqueue.ReasonQueued, service, 4}},
+			says: "a probe is out",
+		},
+		"backoff": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(slow, 4)
+				b.record(faulty(b.one(run), retryable))
+				return run
+			},
+			want: []told{{"scheduled", workqueue.ReasonBackoff, timer, 4}}, says: "BUSY: come again",
+		},
+		"halves": {
+			make: func(b *bench) workqueue.RunID {
+				req := request()
+				req.Steps[0].MaxAttempts = 1
+				run := b.load(req, 4)
+				whole := b.one(run)
+				b.record(workqueue.Answer{Slice: whole.ID, Endpoint: endpoint, Service: "test", Answered: 0, Failure: &retryable})
+				return run
+			},
+			want: []told{{"scheduled", workqueue.ReasonNext, node, 4}}, says: "a half of a request that failed as a whole",
+		},
+		"handed back": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 4)
+				b.one(run)
+				if _, err := b.store.EndSession(b.Context(), b.session); err != nil {
+					b.Fatal(err)
+				}
+				b.session = b.open()
+				return run
+			},
+			want: []told{{"scheduled", workqueue.ReasonNext, node, 4}}, says: "stopped in good order",
+		},
+		"postponed": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 4)
+				if err := b.store.Postpone(b.Context(), b.session, b.one(run).ID, time.Hour); err != nil {
+					b.Fatal(err)
+				}
+				return run
+			},
+			want: []told{{"scheduled", workqueue.ReasonPostponed, timer, 4}}, says: "could not be published",
+		},
+		"claimed": {
+			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.one(run); return run },
+			want: []told{{"claimed", workqueue.ReasonPublishing, node, 4}}, says: "node test (pid 1)",
+		},
+		"claimed for too long": {
+			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.pass(b.one(run).ID); return run },
+			want: []told{{"claimed", workqueue.ReasonClaimLost, node, 4}}, says: "did not publish",
+		},
+		"claimed by a node that is gone": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 4)
+				b.one(run)
+				b.expire(b.session)
+				b.open()
+				return run
+			},
+			want: []told{{"claimed", workqueue.ReasonClaimLost, node, 4}}, says: "is gone",
+		},
+		"queued": {
+			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.send(b.one(run)); return run },
+			want: []told{{"sent", workqueue.ReasonQueued, service, 4}}, says: "no service has taken them",
+		},
+		"with a service": {
+			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.handed(b.one(run)); return run },
+			want: []told{{"sent", workqueue.ReasonWorking, service, 4}}, says: "1 request is with a service",
+		},
+		"answered in part": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 4)
+				s := b.one(run)
+				b.handed(s)
+				part := answer(s, ordinals(s)[:1]...)
+				part.Answered = -1
+				b.record(part)
+				return run
+			},
+			want: []told{{"sent", workqueue.ReasonPartly, service, 3}}, says: "answered 1 item of the same requests",
+		},
+		"quarantined": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 4)
+				s := b.one(run)
+				b.handed(s)
+				q := workqueue.Quarantined{Reason: "malformed", Run: uuid.UUID(run), Slice: uuid.UUID(s.ID)}
+				if err := b.store.Quarantine(b.Context(), q); err != nil {
+					b.Fatal(err)
+				}
+				return run
+			},
+			want: []told{{"sent", workqueue.ReasonQuarantine, service, 4}}, says: "malformed",
+		},
+		"overdue": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 4)
+				s := b.one(run)
+				b.handed(s)
+				b.pass(s.ID)
+				return run
+			},
+			want: []told{{"sent", workqueue.ReasonOverdue, node, 4}}, says: "no reply came before the deadline",
+		},
+		"lost with a stream": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 4)
+				b.send(b.one(run))
+				b.exec(`INSERT INTO pipe (name, epoch, work_created, reply_created) VALUES ('pipe', 2, now(), now())`)
+				return run
+			},
+			want: []told{{"sent", workqueue.ReasonStreamLost, node, 4}}, says: "streams",
+		},
+		"in no plane": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 4)
+				b.exec(`UPDATE work_block SET ready = B'0'::bit(8192)`)
+				return run
+			},
+			want: []told{{"waiting", workqueue.ReasonStray, operator, 4}}, says: "tranche doctor",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := c.make(b)
+			e := b.wantTold(run, c.want...)
+			if text := everything(e); !strings.Contains(text, c.says) {
+				t.Errorf("%q does not stand in: %s", c.says, text)
+			}
+			b.sameByKey(run, e)
+		})
+	}
+}
+
+// everything is all the text of an explanation.
+func everything(e *workqueue.Explanation) string {
+	text := e.Summary
+	for i := range e.Groups {
+		g := &e.Groups[i]
+		text += "\n" + g.Who + "; " + g.Why + "; " + g.Next
+		if g.Last != nil {
+			text += "; " + g.Last.What
+		}
+		for _, a := range g.Advice {
+			text += "; " + a.Do + "; " + a.Command
+		}
+	}
+	for _, a := range e.Advice {
+		text += "; " + a.Command
+	}
+	return text
+}
+
+// sameByKey fails the test when items by themselves are not explained as all together are.
+func (b *bench) sameByKey(run workqueue.RunID, e *workqueue.Explanation) {
+	b.Helper()
+	sums := map[told]int64{}
+	for _, key := range names(int(e.Items)) {
+		one, err := b.store.ExplainKey(b.Context(), run, key)
+		if err != nil {
+			b.Fatal(err)
+		}
+		complete(b.T, one.Groups)
+		if one.Items != 1 || int64(len(one.Groups)) != one.Missing || len(one.Of) != 1 || one.Summary == "" {
+			b.Errorf("item %s is explained as %+v", key, *one)
+		}
+		for _, g := range tell(one.Groups) {
+			g.items = 0
+			sums[g]++
+		}
+	}
+	for _, g := range tell(e.Groups) {
+		n := g.items
+		g.items = 0
+		if sums[g] != n {
+			b.Errorf("%d items are %+v together and %d one by one", n, g, sums[g])
+		}
+	}
+}
+
+// sampled loads a run of which two items are a sample and the rest is held back.
+func (b *bench) sampled(n int) workqueue.RunID {
+	b.Helper()
+	run := b.load(chunked(1), n)
+	b.exec(`UPDATE batchrun SET canary = 2, canary_state = 'sampling' WHERE id = $1`, run)
+	b.exec(`UPDATE work_block SET held = ready & ~(B'11'::bit(8192)), ready = B'11'::bit(8192) WHERE run_id = $1`, run)
+	return run
+}
+
+func (b *bench) openBreaker() {
+	b.Helper()
+	b.exec(`INSERT INTO endpoint_pace (endpoint, breaker, breaker_reason, breaker_since, probe_at)
+		VALUES ($1, 'open', '9 of 10 failed', clock_timestamp(), clock_timestamp() + interval '1 minute')`, endpoint)
+}
+
+// handed marks slices as sent and in the hands of a service.
+func (b *bench) handed(s ...workqueue.Slice) {
+	b.Helper()
+	b.send(s...)
+	b.exec(`UPDATE work_slice SET handed_at = clock_timestamp() WHERE state = 'sent'`)
+}
+
+func TestExplainARunThatLoads(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := request()
+	req.Session = b.session
+	const far = 150_000 // more than one batch, so that the run is there to be seen
+	reached, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	i := 0
+	go func() {
+		_, err := b.store.Load(b.Context(), req, func(item *workqueue.LoadItem) error {
+			if i++; i == far {
+				close(reached)
+				<-goOn
+				return io.ErrUnexpectedEOF
+			}
+			item.Key, item.Payload = uuid.NewString(), []byte(`{}`)
+			return nil
+		})
+		ended <- err
+	}()
+	<-reached
+	run, err := b.store.Resolve(t.Context(), workqueue.LastRun)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := b.wantTold(run)
+	if !strings.Contains(e.Summary, "still loading") || e.State != "loading" || !e.Unsealed {
+		t.Errorf("the explanation is %+v", *e)
+	}
+	b.expire(b.session)
+	if e = b.wantTold(run); !strings.Contains(e.Summary, "broke off") || !strings.Contains(e.Summary, "tranche serve") {
+		t.Errorf("the explanation is %+v", *e)
+	}
+	close(goOn)
+	if err := <-ended; err == nil {
+		t.Error("the load did not fail")
+	}
+}
+
+func TestExplainWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if _, err := b.store.Explain(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("an unknown run: %v; want ErrNotFound", err)
+	}
+	run := b.load(request(), 1)
+	if _, err := b.store.ExplainKey(t.Context(), run, "nobody"); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("an unknown key: %v; want ErrNotFound", err)
+	}
+	e, err := b.store.ExplainEndpoint(t.Context(), "nobody")
+	if err != nil || e.Missing != 0 || len(e.Groups) != 0 || e.Summary == "" {
+		t.Errorf("an unknown endpoint: %+v, %v", e, err)
+	}
+}
+
+func TestExplainAnEndpoint(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, second := b.load(limited(1), 10), b.load(limited(1), 20)
+	b.send(b.one(first), b.one(second))
+	b.finish(b.load(request(), 5))
+	b.load(func() workqueue.LoadRequest {
+		req := request()
+		req.Steps[0].Endpoint = "other"
+		return req
+	}(), 5)
+	e, err := b.store.ExplainEndpoint(t.Context(), endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	complete(t, e.Groups)
+	want := []told{{"ready", workqueue.ReasonStepLimit, workqueue.OwnerService, 22},
+		{"sent", workqueue.ReasonQueued, workqueue.OwnerService, 8}}
+	if got := tell(e.Groups); !slices.Equal(got, want) || e.Missing != 30 || e.Runs != 2 || e.Groups[0].Runs != 2 {
+		t.Errorf("told %+v of %+v; want %+v", got, *e, want)
+	}
+	t.Log(e.Summary)
+}
