@@ -11,10 +11,11 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
-// Cancelled is what a cancel stopped.
+// Cancelled is what a cancel stopped: its Items are those without an outcome.
 type Cancelled struct {
-	Items  int64  // items without an outcome
-	Slices []Sent // requests that may still lie in the work stream
+	Controlled
+
+	Requests []Sent // that may still lie in the work stream
 }
 
 const (
@@ -35,12 +36,54 @@ WHERE r.id = $1 AND r.state = 'running'
 RETURNING r.generation, r.items - c.done - c.failed`
 )
 
-// Cancel stops a run: nothing of it is claimed any more, live slices end, late replies are stale. What was recorded
-// stays.
-func (s *Store) Cancel(ctx context.Context, run RunID, actor string) (Cancelled, error) {
-	var out Cancelled
-	err := s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		out = Cancelled{}
+// Cancel stops runs: nothing of them is claimed any more, live slices end, late replies are stale. What was recorded
+// stays. A held run can be cancelled too. All runs are cancelled one by one; an error then says what had been done.
+func (s *Store) Cancel(ctx context.Context, c Control) (out Cancelled, err error) {
+	if err := c.validate(); err != nil {
+		return out, fmt.Errorf("cancel: %w", err)
+	}
+	runs := []RunID{c.Run}
+	if c.All {
+		if runs, err = s.runsUnderWay(ctx); err != nil {
+			return out, err
+		}
+	}
+	for _, run := range runs {
+		items, requests, err := s.cancel(ctx, run, &c)
+		refused, ok := errors.AsType[*StateError](err)
+		switch {
+		case err == nil:
+			out.Runs = append(out.Runs, run)
+			out.Items += items
+			out.Slices += int64(len(requests))
+			out.Requests = append(out.Requests, requests...)
+		case c.All && ok:
+			out.Left = append(out.Left, Refusal{run, "it is " + refused.State + "; " + refused.Fix})
+		case c.All:
+			return out, fmt.Errorf("cancel run %s, after %d others were cancelled: %w", run, len(out.Runs), err)
+		default:
+			return out, fmt.Errorf("cancel run %s: %w", run, err)
+		}
+	}
+	return out, nil
+}
+
+const idsUnderWay = `SELECT id FROM batchrun WHERE state IN ('loading', 'running') ORDER BY id`
+
+func (s *Store) runsUnderWay(ctx context.Context) ([]RunID, error) {
+	rows, err := s.pool.Query(ctx, idsUnderWay)
+	if err != nil {
+		return nil, fmt.Errorf("look for runs under way: %w", err)
+	}
+	runs, err := pgx.CollectRows(rows, pgx.RowTo[RunID])
+	if err != nil {
+		return nil, fmt.Errorf("look for runs under way: %w", err)
+	}
+	return runs, nil
+}
+
+func (s *Store) cancel(ctx context.Context, run RunID, c *Control) (items int64, requests []Sent, err error) {
+	err = s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockStepsOfRun, run); err != nil {
 			return fmt.Errorf("lock steps: %w", err)
 		}
@@ -48,14 +91,15 @@ func (s *Store) Cancel(ctx context.Context, run RunID, actor string) (Cancelled,
 		if _, err := lockSlices(ctx, tx, slicesOfRun, run); err != nil {
 			return err
 		}
-		if err := mayCancel(ctx, tx, run); err != nil {
+		r, err := mayCancel(ctx, tx, run)
+		if err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, cancelSlices, run)
 		if err != nil {
 			return fmt.Errorf("end slices: %w", err)
 		}
-		out.Slices, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Sent])
+		requests, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Sent])
 		if err != nil {
 			return fmt.Errorf("end slices: %w", err)
 		}
@@ -63,38 +107,40 @@ func (s *Store) Cancel(ctx context.Context, run RunID, actor string) (Cancelled,
 			return err
 		}
 		var gen Generation
-		err = tx.QueryRow(ctx, cancelRun, run).Scan(&gen, &out.Items)
+		err = tx.QueryRow(ctx, cancelRun, run).Scan(&gen, &items)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return &StateError{run, "just completed", "cancel", "there is nothing to stop"}
 		}
 		if err != nil {
 			return fmt.Errorf("end run: %w", err)
 		}
-		err = audit(ctx, tx, actor, "cancel", run, map[string]any{"items_without_outcome": out.Items})
-		if err != nil {
-			return err
-		}
-		return addEvent(ctx, tx, run, gen, EventCancelled, map[string]any{"items_without_outcome": out.Items})
+		return r.noteCancel(ctx, tx, c, items)
 	})
-	if err != nil {
-		return Cancelled{}, fmt.Errorf("cancel run %s: %w", run, err)
-	}
-	return out, nil
+	return items, requests, err
 }
 
-func mayCancel(ctx context.Context, tx pgx.Tx, run RunID) error {
-	var state string
-	var gen Generation
-	err := tx.QueryRow(ctx, runState, run).Scan(&state, &gen)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return ErrNotFound
-	case err != nil:
-		return err
-	case state == "loading":
-		return &StateError{run, state, "cancel", "stop the upload, and it is cleared away"}
-	case state != "running":
-		return &StateError{run, state, "cancel", "there is nothing to stop"}
+func (r *runHold) noteCancel(ctx context.Context, tx pgx.Tx, c *Control, items int64) error {
+	detail := map[string]any{"items_without_outcome": items}
+	if c.Reason != "" {
+		detail["reason"] = plain(c.Reason)
 	}
-	return nil
+	err := auditChange(ctx, tx, action{actor: c.Actor, name: "cancel", run: r.id, detail: detail,
+		before: map[string]any{"state": r.state, "hold": r.hold}, after: map[string]any{"state": "cancelled"}})
+	if err != nil {
+		return err
+	}
+	return addEvent(ctx, tx, r.id, r.generation, EventCancelled, detail)
+}
+
+func mayCancel(ctx context.Context, tx pgx.Tx, run RunID) (*runHold, error) {
+	r, err := readHold(ctx, tx, run)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.state == "loading":
+		return nil, &StateError{run, r.state, "cancel", "stop the upload, and it is cleared away"}
+	case r.state != "running":
+		return nil, &StateError{run, r.state, "cancel", "there is nothing to stop"}
+	}
+	return r, nil
 }

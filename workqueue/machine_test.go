@@ -288,7 +288,7 @@ func (m *machine) Cancel(t *rapid.T) {
 	if rapid.IntRange(0, 15).Draw(t, "seldom") != 0 {
 		return // it ends the story
 	}
-	_, err := m.store.Cancel(m.Context(), m.run, "test")
+	_, err := m.store.Cancel(m.Context(), workqueue.Control{Run: m.run, Actor: "test"})
 	var state *workqueue.StateError
 	if refused := m.cancelled || m.completed(); refused != errors.As(err, &state) || !refused && err != nil {
 		t.Fatalf("cancel: %v", err)

@@ -179,7 +179,7 @@ func TestRerunRefusals(t *testing.T) {
 	if err := try(run, workqueue.Selection{Failed: true, Keys: []string{"C1"}}); err == nil {
 		t.Error("two selections were taken")
 	}
-	if _, err := b.store.Cancel(t.Context(), run, "test"); err != nil {
+	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := try(run, failed); !errors.As(err, &state) {
@@ -227,8 +227,8 @@ func TestCancel(t *testing.T) {
 	claimed := b.claim(run, 3)
 	b.send(claimed[1])
 	b.record(whole(claimed[0]))
-	out, err := b.store.Cancel(t.Context(), run, "operator")
-	if err != nil || out.Items != 12 || len(out.Slices) != 2 {
+	out, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "operator"})
+	if err != nil || out.Items != 12 || len(out.Requests) != 2 {
 		t.Errorf("cancelled %+v, %v; want 12 items and 2 slices", out, err)
 	}
 	if v := b.record(whole(claimed[1]), whole(claimed[2])).Verdicts; !v[0].Stale || !v[1].Stale {
@@ -238,10 +238,10 @@ func TestCancel(t *testing.T) {
 		t.Errorf("%d slices of a cancelled run were claimed", n)
 	}
 	var state *workqueue.StateError
-	if _, err := b.store.Cancel(t.Context(), run, "operator"); !errors.As(err, &state) {
+	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "operator"}); !errors.As(err, &state) {
 		t.Errorf("the second cancel: %v; want a StateError", err)
 	}
-	if _, err := b.store.Cancel(t.Context(), workqueue.NewRunID(), "operator"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: workqueue.NewRunID(), Actor: "operator"}); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("no such run: %v", err)
 	}
 	b.wantState(run, "cancelled", 1)
@@ -249,7 +249,7 @@ func TestCancel(t *testing.T) {
 	b.check()
 	done := b.load(request(), 4)
 	b.finish(done)
-	if _, err := b.store.Cancel(t.Context(), done, "operator"); !errors.As(err, &state) {
+	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: done, Actor: "operator"}); !errors.As(err, &state) {
 		t.Errorf("cancel of a completed run: %v; want a StateError", err)
 	}
 }
@@ -286,7 +286,7 @@ func TestCancelRaces(t *testing.T) {
 				return b.number(`SELECT count(*) FROM work_part WHERE run_id = $1`, run) >= round%20
 			})
 			var state *workqueue.StateError
-			if _, err := b.store.Cancel(t.Context(), run, "test"); err != nil && !errors.As(err, &state) {
+			if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"}); err != nil && !errors.As(err, &state) {
 				t.Errorf("round %d: cancel: %v", round, err)
 			}
 		})

@@ -171,7 +171,7 @@ func (s stepSettings) with(c *StepChange) stepSettings {
 	if c.ChunkAuto {
 		s.chunk, s.chunkAuto = AutoChunk, true
 	} else if c.Chunk != nil {
-		s.chunkAuto = false
+		s.chunkAuto, s.chunkTime = false, 0
 	}
 	if c.InFlightAuto {
 		s.inFlight, s.inFlightAuto = AutoInFlight, true
@@ -185,6 +185,9 @@ func (s stepSettings) with(c *StepChange) stepSettings {
 	put(&s.rate, c.Rate)
 	put(&s.maxAttempts, c.MaxAttempts)
 	put(&s.retryBackoff, c.RetryBackoff)
+	if s.maxBackoff > 0 {
+		s.maxBackoff = max(s.maxBackoff, s.retryBackoff)
+	}
 	put(&s.maxBackoff, c.MaxBackoff)
 	put(&s.timeout, c.Timeout)
 	if c.Endpoint != "" {

@@ -1,27 +1,56 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/client"
 )
 
 type runRerun struct {
-	Ref    string   `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
-	Failed bool     `xor:"which" help:"All items that failed."`
-	Key    []string `xor:"which" sep:"none" help:"This item, whether it failed or not; may stand more than once." placeholder:"K"`
-	Code   []string `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
-	Wait   bool     `help:"Watch until the run ends; exit 3 when items failed."`
-	batchSize
+	Ref        string           `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Failed     bool             `xor:"which" help:"All items that failed."`
+	Key        []string         `xor:"which" sep:"none" help:"This item, whether it failed or not; may stand more than once." placeholder:"K"`
+	Keys       string           `xor:"which" help:"The items of a file with a key a line; - is standard input." placeholder:"FILE"`
+	Code       []string         `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
+	Group      []string         `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
+	Step       string           `help:"Of this step, when there are several." placeholder:"NAME"`
+	Chunk      *gather.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N"`
+	InFlight   *gather.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N"`
+	Endpoint   string           `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
+	Canary     int              `help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
+	CanaryAuto bool             `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
+	Reason     string           `help:"Why, for the audit log." placeholder:"TEXT"`
+	DryRun     bool             `help:"Change nothing; say how many items and requests it would be."`
+	Wait       bool             `help:"Watch until the run ends; exit 3 when items failed."`
 }
 
 // Validate is called by kong.
 func (r *runRerun) Validate() error {
-	if !r.Failed && len(r.Key) == 0 && len(r.Code) == 0 {
-		return errors.New("say which items: --failed, --key K or --code C")
+	switch {
+	case !r.Failed && len(r.Key) == 0 && r.Keys == "" && len(r.Code) == 0 && len(r.Group) == 0:
+		return errors.New("say which items: --failed, --key K or --code C, --group G or --keys FILE")
+	case r.DryRun && r.Wait:
+		return errors.New("give either --dry-run or --wait: a dry run sets nothing going that could be waited for")
+	case r.Canary < 0:
+		return fmt.Errorf("--canary is %d; it must be 1 or more", r.Canary)
+	case r.CanaryAuto && r.Canary == 0:
+		return errors.New("--canary-auto needs --canary N")
 	}
-	return r.check()
+	return cmp.Or(sizingWithin("--chunk", r.Chunk, bitfield.Size), sizingWithin("--in-flight", r.InFlight, gather.MaxInFlight))
+}
+
+// sizingWithin refuses a number that is given and not from 1 to most.
+func sizingWithin(flag string, n *gather.Adaptive, most int) error {
+	if n == nil || n.Auto {
+		return nil
+	}
+	return within(flag, &n.Value, most)
 }
 
 // Run sets items going again.
@@ -30,9 +59,12 @@ func (r *runRerun) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	again, err := cl.Rerun(ctx, r.Ref, api.RerunSettings{
-		Failed: r.Failed, Keys: r.Key, Codes: r.Code, Chunk: given(r.Chunk), InFlight: given(r.InFlight),
-	})
+	var again api.Rerun
+	if r.Keys == "" {
+		again, err = cl.Rerun(ctx, r.Ref, r.settings())
+	} else {
+		again, err = r.byFile(ctx, term, cl)
+	}
 	if err != nil {
 		return err
 	}
@@ -43,8 +75,7 @@ func (r *runRerun) Run(ctx context.Context, term *console) error {
 		return term.document(again)
 	}
 	if !term.json {
-		err := term.printf("run %s runs %s items again, as generation %d\n", again.Run, count(again.Items), again.Generation)
-		if err != nil {
+		if err := term.printf("%s", rerunText(&again)); err != nil {
 			return err
 		}
 	}
@@ -54,22 +85,75 @@ func (r *runRerun) Run(ctx context.Context, term *console) error {
 	return watch(ctx, term, cl, again.Run.String())
 }
 
-type runCancel struct {
-	Ref string `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+func (r *runRerun) settings() api.RerunSettings {
+	set := api.RerunSettings{
+		Failed: r.Failed, Keys: r.Key, Codes: r.Code, Groups: r.Group, Step: r.Step, Endpoint: r.Endpoint,
+		Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: r.DryRun, Reason: r.Reason,
+	}
+	if r.Chunk != nil {
+		set.Chunk.Adaptive = *r.Chunk
+	}
+	if r.InFlight != nil {
+		set.InFlight.Adaptive = *r.InFlight
+	}
+	return set
 }
 
-// Run cancels a run.
-func (r *runCancel) Run(ctx context.Context, term *console) error {
-	cl, err := term.client()
+// rerunText says what was set going, or would be, and what comes next.
+func rerunText(again *api.Rerun) string {
+	if again.DryRun {
+		text := fmt.Sprintf("dry run: run %s would run %s items again, as generation %d: %s requests over %s blocks\n",
+			again.Run, count(again.Items), again.Generation, count(again.Slices), count(int64(again.Blocks)))
+		if again.Held > 0 {
+			text += fmt.Sprintf("%s of them first, and %s held back until the canary has passed\n",
+				count(again.Items-again.Held), count(again.Held))
+		}
+		return text + "nothing was changed\n"
+	}
+	text := fmt.Sprintf("run %s runs %s items again, as generation %d\n", again.Run, count(again.Items), again.Generation)
+	if again.Held > 0 {
+		text += fmt.Sprintf("%s of them run first; %s are held back. When the first have ended: tranche run approve %s\n",
+			count(again.Items-again.Held), count(again.Held), again.Run)
+	}
+	return text
+}
+
+// byFile runs the items of a key file again. A file with more keys than a request may have goes in several requests, a
+// generation each; all of them are tried before the first one changes anything.
+func (r *runRerun) byFile(ctx context.Context, term *console, cl *client.Client) (api.Rerun, error) {
+	parts, err := readKeys(r.Keys, term.in)
 	if err != nil {
-		return err
+		return api.Rerun{}, err
 	}
-	stopped, err := cl.Cancel(ctx, r.Ref)
-	if err != nil {
-		return err
+	if len(parts) > 1 && r.Canary > 0 {
+		return api.Rerun{}, &usageError{fmt.Sprintf("--keys %s has more than %s keys, which go in several requests, and "+
+			"--canary is for one: run a smaller file first instead", r.Keys, count(maxKeysOfRequest))}
 	}
-	if term.json {
-		return term.document(stopped)
+	if len(parts) > 1 && !r.DryRun {
+		if _, err := r.each(ctx, cl, parts, true); err != nil {
+			return api.Rerun{}, err
+		}
+		term.note("%s has keys for %d requests; each is a generation", r.Keys, len(parts))
 	}
-	return term.printf("run %s cancelled: %s items stay without an outcome\n", stopped.Run, count(stopped.Items))
+	return r.each(ctx, cl, parts, r.DryRun)
+}
+
+// each sends the parts and adds up what they did; the warnings are those of the last.
+func (r *runRerun) each(ctx context.Context, cl *client.Client, parts [][]string, dry bool) (api.Rerun, error) {
+	var sum api.Rerun
+	for i, keys := range parts {
+		set := r.settings()
+		set.Keys, set.DryRun = keys, dry
+		one, err := cl.Rerun(ctx, r.Ref, set)
+		if err != nil && i > 0 && !dry {
+			return sum, fmt.Errorf("request %d of %d, after %s items were set going: %w", i+1, len(parts), count(sum.Items),
+				err)
+		}
+		if err != nil {
+			return sum, err
+		}
+		one.Items, one.Slices, one.Blocks = one.Items+sum.Items, one.Slices+sum.Slices, one.Blocks+sum.Blocks
+		sum = one
+	}
+	return sum, nil
 }

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -24,29 +26,36 @@ type Actor struct {
 	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"who asks, for the audit log"`
 }
 
-// RerunSettings says which items to run again: exactly one of Failed, Keys and Codes. As JSON it takes 16 MiB at most.
+// RerunSettings says which items to run again, by exactly one of Failed, Keys, Codes and Groups, and how. As JSON it
+// takes 16 MiB at most.
 type RerunSettings struct {
-	Failed   bool     `json:"failed,omitempty" doc:"all items that failed"`
-	Keys     []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items, failed or done"`
-	Codes    []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
-	Chunk    int      `json:"chunk,omitempty" minimum:"0" maximum:"8192" doc:"new size of slices; 0 keeps it"`
-	InFlight int      `json:"in_flight,omitempty" minimum:"0" maximum:"10000" doc:"new limit of slices; 0 keeps it"`
+	Step   string   `json:"step,omitempty" maxLength:"64" doc:"of this step; absent: the first"`
+	Failed bool     `json:"failed,omitempty" doc:"all items that failed"`
+	Keys   []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items, failed or done"`
+	Codes  []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
+	Groups []string `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
+
+	Chunk      Sizing `json:"chunk,omitzero" doc:"new size of slices, 1 to 8192, or auto; 0 keeps it"`
+	InFlight   Sizing `json:"in_flight,omitzero" doc:"new limit of slices, 1 to 10000, or auto; 0 keeps it"`
+	Endpoint   string `json:"endpoint,omitempty" maxLength:"64" doc:"where requests go from now on; absent: as before"`
+	Canary     int    `json:"canary,omitempty" minimum:"0" doc:"items of a spread sample that run first; 0: none"`
+	CanaryAuto bool   `json:"canary_auto,omitempty" doc:"a sample within max_failed lets the others go"`
+	DryRun     bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Reason     string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
-// Rerun is a re-run that was set going.
+// Rerun is a re-run that was set going, or would be.
 type Rerun struct {
 	Run        workqueue.RunID      `json:"run"`
+	Step       string               `json:"step"`
+	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
 	Items      int64                `json:"items"`
+	Held       int64                `json:"held" doc:"of the items, those that wait for the canary"`
+	Slices     int64                `json:"slices" doc:"into which the chunk of the moment cuts them; more when payloads are large"`
 	Blocks     int                  `json:"blocks"`
 	Generation workqueue.Generation `json:"generation"`
+	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
 	Warnings   []string             `json:"warnings"`
-}
-
-// Cancelled is a run that was cancelled.
-type Cancelled struct {
-	Run    workqueue.RunID `json:"run"`
-	Items  int64           `json:"items" doc:"items left without an outcome"`
-	Slices int             `json:"slices" doc:"requests called back"`
 }
 
 func (s *Server) registerActions(api huma.API) {
@@ -59,9 +68,8 @@ func (s *Server) registerActions(api huma.API) {
 	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
 		Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[RerunSettings]()),
 	}}}
-	register(s, api, huma.Operation{
-		OperationID: "cancel-run", Method: http.MethodPost, Path: "/runs/{run}/cancel", Summary: "Cancel a run",
-	}, s.cancel)
+	s.registerControl(api)
+	s.registerSet(api)
 }
 
 type rerunInput struct {
@@ -83,28 +91,52 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 		drain(in.body)
 		return Rerun{}, err
 	}
-	if err := chooseOne("failed, keys and codes", set.Failed, len(set.Keys) > 0, len(set.Codes) > 0); err != nil {
-		return Rerun{}, err
-	}
-	if err := s.mayChange(in.Name); err != nil {
+	err = chooseOne("failed, keys, codes and groups", set.Failed, len(set.Keys) > 0, len(set.Codes) > 0,
+		len(set.Groups) > 0)
+	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
 		return Rerun{}, err
 	}
 	id, err := s.store.Resolve(ctx, in.Run)
 	if err != nil {
 		return Rerun{}, err
 	}
-	done, err := s.engine.Rerun(ctx, workqueue.RerunRequest{
-		Run: id, Actor: in.Name, Chunk: set.Chunk, InFlight: set.InFlight,
-		Select: workqueue.Selection{Failed: set.Failed, Keys: set.Keys, Codes: set.Codes},
-	})
+	done, err := s.engine.Rerun(ctx, set.request(id, in.Name))
 	if err != nil {
 		return Rerun{}, err
 	}
-	out := Rerun{Run: id, Items: done.Items, Blocks: done.Blocks, Generation: done.Generation, Warnings: []string{}}
+	out := Rerun{Run: id, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
+		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),
+		Warnings: pausedWarnings(id, done.Hold, done.HoldDetail)}
 	if view, err := s.store.Run(ctx, id); err == nil { // it runs either way; the warnings are extra
-		out.Warnings = s.warnings(ctx, view)
+		out.Warnings = append(out.Warnings, s.warnings(ctx, view)...)
 	}
 	return out, nil
+}
+
+func (set *RerunSettings) request(run workqueue.RunID, actor string) workqueue.RerunRequest {
+	req := workqueue.RerunRequest{
+		Run: run, Actor: actor, Reason: set.Reason, Canary: set.Canary, CanaryAuto: set.CanaryAuto, DryRun: set.DryRun,
+		Chunk: set.Chunk.Value, InFlight: set.InFlight.Value,
+		Select: workqueue.Selection{Step: set.Step, Failed: set.Failed, Keys: set.Keys, Codes: set.Codes,
+			Groups: set.Groups},
+	}
+	req.Settings.ChunkAuto, req.Settings.InFlightAuto = set.Chunk.Auto, set.InFlight.Auto
+	req.Settings.Endpoint = set.Endpoint
+	return req
+}
+
+// pausedWarnings tells whoever sets a run going that nothing goes.
+func pausedWarnings(run workqueue.RunID, hold workqueue.Hold, detail string) []string {
+	switch hold {
+	case "":
+		return []string{}
+	case workqueue.HoldCanary:
+		return []string{fmt.Sprintf("the run is paused %s; nothing of it is sent until: tranche run approve %s; to try "+
+			"these items before all others, give the re-run a canary", pausedText(hold, detail), run)}
+	default:
+		return []string{fmt.Sprintf("the run is paused %s; nothing of it is sent until: tranche run resume %s",
+			pausedText(hold, detail), run)}
+	}
 }
 
 // chooseOne refuses a selection of which not exactly one way is used.
@@ -128,24 +160,4 @@ func drain(body io.Reader) {
 		timed.within(drainTimeout)
 	}
 	_, _ = io.CopyN(io.Discard, body, maxDrained) // as much as there is
-}
-
-type cancelInput struct {
-	RunPath
-	Actor
-}
-
-func (s *Server) cancel(ctx context.Context, in *cancelInput) (Cancelled, error) {
-	if err := s.mayChange(in.Name); err != nil {
-		return Cancelled{}, err
-	}
-	id, err := s.store.Resolve(ctx, in.Run)
-	if err != nil {
-		return Cancelled{}, err
-	}
-	done, err := s.engine.Cancel(ctx, id, in.Name)
-	if err != nil {
-		return Cancelled{}, err
-	}
-	return Cancelled{Run: id, Items: done.Items, Slices: len(done.Slices)}, nil
 }

@@ -40,7 +40,7 @@ func (e slowEngine) Rerun(ctx context.Context, _ workqueue.RerunRequest) (workqu
 	return workqueue.Rerun{Items: 7}, e.work(ctx)
 }
 
-func (e slowEngine) Cancel(ctx context.Context, _ workqueue.RunID, _ string) (workqueue.Cancelled, error) {
+func (e slowEngine) Cancel(ctx context.Context, _ workqueue.Control) (workqueue.Cancelled, error) {
 	return workqueue.Cancelled{}, e.work(ctx)
 }
 
@@ -203,7 +203,7 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 // fullEngine has a PostgreSQL without room.
 type fullEngine struct{ storeEngine }
 
-func (fullEngine) Cancel(context.Context, workqueue.RunID, string) (workqueue.Cancelled, error) {
+func (fullEngine) Cancel(context.Context, workqueue.Control) (workqueue.Cancelled, error) {
 	return workqueue.Cancelled{}, &pgconn.PgError{Code: "53100", Message: "could not extend file"}
 }
 

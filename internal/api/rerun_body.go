@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strconv"
 
@@ -20,6 +21,9 @@ const (
 	maxRerunKeys  = 100_000
 	maxRerunCodes = 1000
 	maxCodeBytes  = 200
+
+	maxStepName    = 64
+	maxReasonBytes = 2000 // 500 characters
 )
 
 // rerunReader reads RerunSettings token by token: what it costs is bounded by the limits, whatever is sent.
@@ -73,30 +77,72 @@ func (r *rerunReader) object() error {
 func (r *rerunReader) member(name string) (err error) {
 	switch name {
 	case "failed":
-		r.set.Failed, err = r.boolean()
+		r.set.Failed, err = r.boolean(name)
+	case "dry_run":
+		r.set.DryRun, err = r.boolean(name)
+	case "canary_auto":
+		r.set.CanaryAuto, err = r.boolean(name)
 	case "keys":
 		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
 	case "codes":
 		r.set.Codes, err = r.texts(name, maxRerunCodes, maxCodeBytes)
+	case "groups":
+		r.set.Groups, err = r.texts(name, maxRerunCodes, maxCodeBytes)
 	case "chunk":
-		r.set.Chunk, err = r.number(name, bitfield.Size)
+		r.set.Chunk, err = r.sizing(name, bitfield.Size)
 	case "in_flight":
-		r.set.InFlight, err = r.number(name, gather.MaxInFlight)
+		r.set.InFlight, err = r.sizing(name, gather.MaxInFlight)
+	case "canary":
+		r.set.Canary, err = r.number(name, math.MaxInt32)
+	case "step":
+		r.set.Step, err = r.text(name, maxStepName)
+	case "endpoint":
+		r.set.Endpoint, err = r.text(name, maxStepName)
+	case "reason":
+		r.set.Reason, err = r.text(name, maxReasonBytes)
 	default:
-		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, chunk and in_flight",
-			cut(name, maxEchoed))}
+		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, step, "+
+			"chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", cut(name, maxEchoed))}
 	}
 	return err
 }
 
-func (r *rerunReader) boolean() (bool, error) {
+func (r *rerunReader) boolean(field string) (bool, error) {
 	switch r.dec.PeekKind() {
 	case 't', 'f':
 		token, err := r.dec.ReadToken()
 		return err == nil && token.Bool(), r.broken(err)
 	default:
-		return false, r.wrong("failed", "true or false")
+		return false, r.wrong(field, "true or false")
 	}
+}
+
+// sizing reads a number, or the text auto.
+func (r *rerunReader) sizing(field string, most int) (Sizing, error) {
+	var size Sizing
+	if r.dec.PeekKind() != '"' {
+		n, err := r.number(field, most)
+		size.Value = n
+		return size, err
+	}
+	text, err := r.text(field, maxStepName)
+	if err == nil && text != "auto" {
+		err = r.wrong(field, "a number or auto")
+	}
+	size.Auto = true
+	return size, err
+}
+
+func (r *rerunReader) text(field string, bytes int) (string, error) {
+	if r.dec.PeekKind() != '"' {
+		return "", r.wrong(field, "a string")
+	}
+	token, err := r.dec.ReadToken()
+	if err != nil {
+		return "", r.broken(err)
+	}
+	text := token.String()
+	return text, checkText(field, text, bytes)
 }
 
 func (r *rerunReader) number(field string, most int) (int, error) {

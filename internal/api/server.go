@@ -41,7 +41,11 @@ type Engine interface {
 	Session() workqueue.SessionID
 	Start(ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) (workqueue.Loaded, error)
 	Rerun(ctx context.Context, req workqueue.RerunRequest) (workqueue.Rerun, error)
-	Cancel(ctx context.Context, run workqueue.RunID, actor string) (workqueue.Cancelled, error)
+	SetRun(ctx context.Context, c workqueue.RunChange) (workqueue.Changed, error)
+	Pause(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
+	Resume(ctx context.Context, c workqueue.Control, maxFailed *string) (workqueue.Controlled, error)
+	Approve(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
+	Cancel(ctx context.Context, c workqueue.Control) (workqueue.Cancelled, error)
 	Requeue(ctx context.Context, sel workqueue.DeadSelection, actor string) (workqueue.Requeue, error)
 	SetEndpoint(ctx context.Context, set workqueue.EndpointSetting, actor string) error
 }
@@ -111,6 +115,7 @@ func (s *Server) routes() http.Handler {
 	s.registerEndpoints(v1)
 	s.registerLetters(v1)
 	s.registerQuarantine(v1)
+	s.registerAudit(v1)
 	s.registerSystem(v1)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)

@@ -121,13 +121,6 @@ func (c *Client) Rerun(ctx context.Context, ref string, settings api.RerunSettin
 	return out, err
 }
 
-// Cancel stops a run.
-func (c *Client) Cancel(ctx context.Context, ref string) (api.Cancelled, error) {
-	var out api.Cancelled
-	err := c.call(ctx, http.MethodPost, runPath(ref, "/cancel"), "", nil, &out)
-	return out, err
-}
-
 // Endpoint says who listens on one endpoint, and the work there is.
 func (c *Client) Endpoint(ctx context.Context, name string) (api.Endpoint, error) {
 	var out api.Endpoint

@@ -68,7 +68,7 @@ func TestASilentServerIsGivenUp(t *testing.T) {
 	cl := dial(t, at, short)
 	for name, ask := range map[string]func(context.Context) error{
 		"look":    func(ctx context.Context) error { _, err := cl.Runs(ctx, 1); return err },
-		"change":  func(ctx context.Context) error { _, err := cl.Cancel(ctx, "last"); return err },
+		"change":  func(ctx context.Context) error { _, err := cl.Cancel(ctx, "last", api.ControlSettings{}); return err },
 		"doctor":  func(ctx context.Context) error { _, err := cl.Doctor(ctx); return err },
 		"stream":  func(ctx context.Context) error { _, err := cl.FailedItems(ctx, "last"); return err },
 		"upload":  func(ctx context.Context) error { _, err := cl.Start(ctx, api.RunSettings{}, rows{}); return err },

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Bounds of one request for keys. The server takes no more; the bytes leave room for what JSON adds.
+const (
+	maxKeysOfRequest  = 100_000
+	maxBytesOfRequest = 6 << 20
+	maxKeyLine        = 64 << 10
+)
+
+// readKeys reads a file with a key a line, as parts for one request each. Lines are taken as they are, but for the end
+// of the line; empty ones are left out.
+func readKeys(name string, stdin io.Reader) ([][]string, error) {
+	from, _, err := openItems(name, stdin)
+	if err != nil {
+		return nil, &usageError{strings.Replace(err.Error(), "--items", "--keys", 1)}
+	}
+	defer func() { _ = from.Close() }()
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, maxKeyLine)
+	var parts [][]string
+	var part []string
+	bytes, number := 0, 0
+	for lines.Scan() {
+		number++
+		key := strings.TrimSuffix(lines.Text(), "\r")
+		if number == 1 {
+			key = strings.TrimPrefix(key, "\ufeff")
+		}
+		if key == "" {
+			continue
+		}
+		if len(part) == maxKeysOfRequest || bytes+len(key) > maxBytesOfRequest {
+			parts, part, bytes = append(parts, part), nil, 0
+		}
+		part, bytes = append(part, key), bytes+len(key)+len(`"",`)
+	}
+	switch err := lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return nil, &usageError{fmt.Sprintf("--keys %s: line %d is longer than a key can be; give one key a line", name,
+			number+1)}
+	case err != nil:
+		return nil, fmt.Errorf("read --keys %s: %w", name, err)
+	case len(part) == 0:
+		return nil, &usageError{fmt.Sprintf("--keys %s has no key; give one key a line", name)}
+	}
+	return append(parts, part), nil
+}

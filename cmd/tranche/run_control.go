@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/client"
+)
+
+// whichRuns is one run or all.
+type whichRuns struct {
+	Ref    string `arg:"" optional:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	All    bool   `help:"Every run that is under way."`
+	Reason string `help:"Why, for whoever looks at the run and for the audit log." placeholder:"TEXT"`
+}
+
+// Validate is called by kong.
+func (w *whichRuns) Validate() error {
+	if w.All == (w.Ref != "") {
+		return errors.New("name a run, or give --all for every run")
+	}
+	return nil
+}
+
+func (w *whichRuns) settings() api.ControlSettings { return api.ControlSettings{Reason: w.Reason} }
+
+// do asks for the action and says what it did.
+func (w *whichRuns) do(ctx context.Context, term *console, action string,
+	one func(context.Context, *client.Client) (api.Controlled, error), text func(*api.Controlled) string,
+) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	var done api.Controlled
+	if w.All {
+		done, err = cl.All(ctx, action, w.settings())
+	} else {
+		done, err = one(ctx, cl)
+	}
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(done)
+	}
+	for _, l := range done.Left {
+		term.note("run %s was left as it is: %s", l.Run, l.Why)
+	}
+	return term.printf("%s\n", text(&done))
+}
+
+// runsText names one run, or says how many: "run 0199…", "3 runs".
+func runsText(done *api.Controlled) string {
+	switch {
+	case done.Run != nil:
+		return "run " + done.Run.String()
+	case len(done.Runs) == 1:
+		return "1 run"
+	default:
+		return count(int64(len(done.Runs))) + " runs"
+	}
+}
+
+// runRef is the argument for the command that comes next.
+func runRef(done *api.Controlled) string {
+	if done.Run != nil {
+		return done.Run.String()
+	}
+	return "--all"
+}
+
+type runPause struct{ whichRuns }
+
+// Run pauses runs.
+func (r *runPause) Run(ctx context.Context, term *console) error {
+	return r.do(ctx, term, "pause", func(ctx context.Context, cl *client.Client) (api.Controlled, error) {
+		return cl.Pause(ctx, r.Ref, r.settings())
+	}, pausedText)
+}
+
+func pausedText(done *api.Controlled) string {
+	if len(done.Runs) == 0 {
+		return "no run was paused: none is under way that is not paused already"
+	}
+	text := runsText(done) + " paused: nothing more is sent to services"
+	if done.Slices > 0 {
+		text += fmt.Sprintf("\n%s items in %s requests are out; their answers are still recorded", count(done.Items),
+			count(done.Slices))
+	}
+	if done.Run == nil {
+		text += "\nruns that are started from now on are not paused"
+	}
+	return text + "\ngo on with: tranche run resume " + runRef(done)
+}
+
+type runResume struct {
+	whichRuns
+	MaxFailed *string `help:"Allow so many failed items from now on: 500, 1% or none." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (r *runResume) Validate() error {
+	if err := r.whichRuns.Validate(); err != nil {
+		return err
+	}
+	if r.MaxFailed == nil {
+		return nil
+	}
+	if r.All {
+		return errors.New("--max-failed is for one run; name it")
+	}
+	if _, err := gather.ParseMaxFailed(*r.MaxFailed); err != nil {
+		return fmt.Errorf("--max-failed %s: %w", *r.MaxFailed, err)
+	}
+	return nil
+}
+
+// Run resumes runs.
+func (r *runResume) Run(ctx context.Context, term *console) error {
+	return r.do(ctx, term, "resume", func(ctx context.Context, cl *client.Client) (api.Controlled, error) {
+		return cl.Resume(ctx, r.Ref, api.ResumeSettings{ControlSettings: r.settings(), MaxFailed: r.MaxFailed})
+	}, func(done *api.Controlled) string {
+		if len(done.Runs) == 0 {
+			return "no run was resumed"
+		}
+		return runsText(done) + " resumed: " + theirs(done) + " items are sent to services again"
+	})
+}
+
+type runApprove struct{ whichRuns }
+
+// Run approves canaries.
+func (r *runApprove) Run(ctx context.Context, term *console) error {
+	return r.do(ctx, term, "approve", func(ctx context.Context, cl *client.Client) (api.Controlled, error) {
+		return cl.Approve(ctx, r.Ref, r.settings())
+	}, func(done *api.Controlled) string {
+		if len(done.Runs) == 0 {
+			return "no run waits for approval"
+		}
+		return fmt.Sprintf("%s approved: %s items that were held back are let go", runsText(done), count(done.Items))
+	})
+}
+
+type runCancel struct{ whichRuns }
+
+// Run cancels runs.
+func (r *runCancel) Run(ctx context.Context, term *console) error {
+	return r.do(ctx, term, "cancel", func(ctx context.Context, cl *client.Client) (api.Controlled, error) {
+		return cl.Cancel(ctx, r.Ref, r.settings())
+	}, func(done *api.Controlled) string {
+		if len(done.Runs) == 0 {
+			return "no run was cancelled: none is under way"
+		}
+		return fmt.Sprintf("%s cancelled: %s items stay without an outcome", runsText(done), count(done.Items))
+	})
+}
+
+func theirs(done *api.Controlled) string {
+	if strings.HasSuffix(runsText(done), "runs") {
+		return "their"
+	}
+	return "its"
+}
