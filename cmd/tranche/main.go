@@ -47,6 +47,7 @@ type commands struct {
 	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
 	DLQ         dlqCommands        `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
 	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`
+	Audit       auditCommand       `cmd:"" help:"What operators did: who, what, when, before and after."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
 	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
 	Doctor      doctorCommand      `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
@@ -55,15 +56,19 @@ type commands struct {
 }
 
 type runCommands struct {
-	Start  runStart  `cmd:"" help:"Load items and run a plan, or a single endpoint, over them."`
-	List   runList   `cmd:"" help:"List runs, newest first."`
-	Show   runShow   `cmd:"" help:"Everything about a run."`
-	Watch  runWatch  `cmd:"" help:"Follow a run until it ends."`
-	Errors runErrors `cmd:"" help:"What failed, grouped by error code."`
-	Item   runItem   `cmd:"" help:"One item: its state, result or error, and every attempt."`
-	Export runExport `cmd:"" help:"Write all items with their outcomes."`
-	Rerun  runRerun  `cmd:"" help:"Run items again."`
-	Cancel runCancel `cmd:"" help:"Stop a run; what is recorded stays."`
+	Start   runStart   `cmd:"" help:"Load items and run a plan, or a single endpoint, over them."`
+	List    runList    `cmd:"" help:"List runs, newest first."`
+	Show    runShow    `cmd:"" help:"Everything about a run."`
+	Watch   runWatch   `cmd:"" help:"Follow a run until it ends."`
+	Errors  runErrors  `cmd:"" help:"What failed, grouped by error code."`
+	Item    runItem    `cmd:"" help:"One item: its state, result or error, and every attempt."`
+	Export  runExport  `cmd:"" help:"Write all items with their outcomes."`
+	Rerun   runRerun   `cmd:"" help:"Run items again."`
+	Set     runSet     `cmd:"" help:"Change settings of a run while it runs."`
+	Pause   runPause   `cmd:"" help:"Send nothing more of a run, or of all runs, until it is resumed."`
+	Resume  runResume  `cmd:"" help:"Go on with a paused run, or all of them."`
+	Approve runApprove `cmd:"" help:"Let the items go that a canary held back."`
+	Cancel  runCancel  `cmd:"" help:"Stop a run, or all runs, for good; what is recorded stays."`
 }
 
 type endpointCommands struct {

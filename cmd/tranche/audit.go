@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type auditCommand struct {
+	Of     string   `name:"run" help:"Only what is about this run: an id, the beginning of one, a name, or last." placeholder:"RUN"`
+	Actor  string   `help:"Only what this one did; tranche is what nodes did by themselves." placeholder:"NAME"`
+	Action string   `help:"Only this: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
+	Since  pastTime `help:"Only since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Before int64    `help:"Only what is older than this entry." placeholder:"NUMBER"`
+	Limit  int      `default:"20" help:"How many." placeholder:"N"`
+}
+
+// pastTime is a point in time on the command line.
+type pastTime struct{ time.Time }
+
+// UnmarshalText reads a duration back from now, a date, or a time with or without its zone.
+func (p *pastTime) UnmarshalText(text []byte) (err error) {
+	said := string(text)
+	if back, err := time.ParseDuration(said); err == nil && back >= 0 {
+		p.Time = time.Now().Add(-back)
+		return nil
+	}
+	for _, layout := range []string{time.DateOnly, time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04"} {
+		if p.Time, err = time.ParseInLocation(layout, said, time.Local); err == nil {
+			return nil
+		}
+	}
+	if p.Time, err = time.Parse(time.RFC3339, said); err != nil {
+		return fmt.Errorf("%q is no time; give 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z", said)
+	}
+	return nil
+}
+
+// Validate is called by kong.
+func (a *auditCommand) Validate() error { return listLimit(a.Limit, workqueue.MaxAudit) }
+
+// Run lists the audit log.
+func (a *auditCommand) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	page, err := cl.Audit(ctx, client.AuditFilter{
+		Run: a.Of, Actor: a.Actor, Action: a.Action, Since: a.Since.Time, Before: a.Before, Limit: a.Limit,
+	})
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(page)
+	}
+	if len(page.Entries) == 0 {
+		return term.printf("nothing of this kind was done\n")
+	}
+	if err := term.printf("%s", auditText(page.Entries, term.room())); err != nil {
+		return err
+	}
+	if page.Next != 0 {
+		term.note("there are more; go on with --before %d", page.Next)
+	}
+	return nil
+}
+
+func auditText(entries []workqueue.AuditEntry, room int) string {
+	t := table{right: map[int]bool{0: true}, room: room}
+	t.row("NUMBER", "TIME", "WHO", "WHAT", "ON", "CHANGE")
+	for i := range entries {
+		e := &entries[i]
+		t.row(strconv.FormatInt(e.ID, 10), moment(e.At), short(inert(e.Actor), 20), inert(e.Action), auditObject(e),
+			auditChange(e))
+	}
+	return t.String()
+}
+
+// auditObject is what an entry is about.
+func auditObject(e *workqueue.AuditEntry) string {
+	switch {
+	case e.Run != nil:
+		return shortID(e.Run.String())
+	case e.Subject != "":
+		return short(inert(e.Subject), 24)
+	default:
+		return "-"
+	}
+}
+
+// auditChange says what changed, as "chunk 500 → 100", and then what else there is to say.
+func auditChange(e *workqueue.AuditEntry) string {
+	before, after, detail := auditFields(e.Before), auditFields(e.After), auditFields(e.Detail)
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if was, is := auditValue(before[name]), auditValue(after[name]); was != is {
+			parts = append(parts, inert(name)+" "+was+" → "+is)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(detail)) {
+		if value := auditValue(detail[name]); value != nothing && value != "no" && value != "0" {
+			parts = append(parts, inert(name)+" "+value)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func auditFields(doc json.RawMessage) map[string]json.RawMessage {
+	fields := map[string]json.RawMessage{}
+	_ = json.Unmarshal(doc, &fields) // what is no object has no fields to show
+	return fields
+}
+
+// nothing is how a value shows that is not there.
+const nothing = "none"
+
+// auditValue writes a value as people read it.
+func auditValue(doc json.RawMessage) string {
+	const most = 80
+	switch text := string(bytes.TrimSpace(doc)); text {
+	case "", "null", `""`, "[]", "{}":
+		return nothing
+	case "false":
+		return "no"
+	case "true":
+		return "yes"
+	default:
+		var s string
+		if json.Unmarshal(doc, &s) == nil {
+			return short(inert(s), most)
+		}
+		return short(inert(text), most)
+	}
+}

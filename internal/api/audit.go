@@ -1,0 +1,38 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func (s *Server) registerAudit(api huma.API) {
+	register(s, api, get("list-audit", "/audit", "What operators did, newest first: who, what, before and after"),
+		s.listAudit)
+}
+
+type auditInput struct {
+	Run    string    `query:"run" doc:"only what is about this run: an id, the beginning of one, a name, or last"`
+	Actor  string    `query:"actor" maxLength:"200" doc:"only what this one did; tranche is what nodes did by themselves"`
+	Action string    `query:"action" maxLength:"64" doc:"only actions of this name" example:"rerun"`
+	Since  time.Time `query:"since" doc:"only what was done then or later"`
+	Before int64     `query:"before" minimum:"0" doc:"the value of next of the page before"`
+	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"`
+}
+
+func (s *Server) listAudit(ctx context.Context, in *auditInput) (workqueue.AuditPage, error) {
+	filter := workqueue.AuditFilter{
+		Actor: in.Actor, Action: in.Action, Since: in.Since, Before: in.Before, Limit: in.Limit,
+	}
+	if in.Run != "" {
+		id, err := s.store.Resolve(ctx, in.Run)
+		if err != nil {
+			return workqueue.AuditPage{}, err
+		}
+		filter.Run = id
+	}
+	return s.store.Audit(ctx, filter)
+}
