@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,10 +29,12 @@ type bed struct {
 	pg       *cluster
 	name     string // of the database
 	database string // its URL
+	program  string // tranche
 	dir      string // the node's data directory
 	api      string
 	node     *child
 	service  *child
+	others   []*child // services that misbehave
 	nc       *nats.Conn
 	finished chan finish
 }
@@ -45,7 +48,9 @@ type finish struct {
 
 // checkProgram fails before the clock starts rather than minutes later.
 func checkProgram(cfg config) error {
-	if !cfg.wants("tranche") && !cfg.wants("flow") && !cfg.wants("latency") {
+	if !slices.ContainsFunc(cfg.only, func(part string) bool {
+		return !slices.Contains([]string{"floor", "floor-raw", "river"}, part)
+	}) {
 		return nil
 	}
 	if _, err := os.Stat(cfg.binary); err != nil {
@@ -56,7 +61,28 @@ func checkProgram(cfg config) error {
 
 // openBed starts everything with the settings that it has by default, and sends a first run through it.
 func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
-	b = &bed{pg: pg, finished: make(chan finish, 16)}
+	if b, err = openNode(ctx, cfg, pg); err != nil {
+		return b, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.close())
+		}
+	}()
+	if err := b.startService(); err != nil {
+		return b, err
+	}
+	for _, endpoint := range []string{echoEndpoint, flowEndpoint} {
+		if _, err := b.complete(ctx, endpoint, items{n: bedWarmItems}); err != nil {
+			return b, fmt.Errorf("warm up the node: %w", err)
+		}
+	}
+	return b, pg.checkpoint(ctx)
+}
+
+// openNode starts a node with the settings that it has by default, and no service.
+func openNode(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
+	b = &bed{pg: pg, program: cfg.binary, finished: make(chan finish, 16)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.close())
@@ -71,18 +97,7 @@ func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
 	if err := b.startNode(ctx, cfg.binary); err != nil {
 		return b, err
 	}
-	if err := b.subscribe(); err != nil {
-		return b, err
-	}
-	if err := b.startService(); err != nil {
-		return b, err
-	}
-	for _, endpoint := range []string{echoEndpoint, flowEndpoint} {
-		if _, err := b.complete(ctx, endpoint, items{n: bedWarmItems}); err != nil {
-			return b, fmt.Errorf("warm up the node: %w", err)
-		}
-	}
-	return b, pg.checkpoint(ctx)
+	return b, b.subscribe()
 }
 
 // welcome is what serve prints once it is ready.
@@ -153,7 +168,7 @@ func (b *bed) close() error {
 	if b.nc != nil {
 		b.nc.Close()
 	}
-	for _, c := range []*child{b.service, b.node} {
+	for _, c := range append(b.others, b.service, b.node) {
 		if c != nil {
 			err = errors.Join(err, c.stop())
 		}

@@ -24,7 +24,9 @@ type config struct {
 	write      string
 }
 
-var parts = []string{"floor", "floor-raw", "tranche", "flow", "river", "latency"}
+var parts = []string{
+	"floor", "floor-raw", "tranche", "flow", "river", "latency", "adaptive", "fair", "misbehave",
+}
 
 func (c config) wants(part string) bool { return slices.Contains(c.only, part) }
 

@@ -14,6 +14,9 @@ func main() {
 	if isEcho(os.Args) {
 		exit(runEcho(os.Args[2]))
 	}
+	if isMisbehaving(os.Args) {
+		exit(runMisbehaving(os.Args[2], os.Args[3], os.Args[4]))
+	}
 	cfg, err := parseFlags(os.Args[1:], os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(0)
@@ -69,6 +72,9 @@ func run(ctx context.Context, cfg config) (err error) {
 		if rep.Latency, err = measureLatency(ctx, cfg, pg); err != nil {
 			return err
 		}
+	}
+	if err := measureControl(ctx, cfg, pg, &rep); err != nil {
+		return err
 	}
 	if target != nil {
 		if err := target.fill(&rep); err != nil {

@@ -25,6 +25,12 @@ type report struct {
 	Ratios  []ratio  `json:"ratios,omitempty"`
 	Missing []string `json:"missing,omitempty"` // ratios that there cannot be, for want of a contestant
 	Latency *latency `json:"latency,omitempty"`
+
+	Adaptive  []adaptive   `json:"adaptive,omitempty"`
+	Fair      []fairness   `json:"fair,omitempty"`
+	Isolation []isolation  `json:"isolation,omitempty"`
+	Outages   []outageCase `json:"outages,omitempty"`
+	Others    []otherCase  `json:"misbehaviour,omitempty"`
 }
 
 func (r *report) write(w io.Writer, format string) error {
@@ -53,7 +59,8 @@ func (r *report) write(w io.Writer, format string) error {
 
 // tables are those that have something in them.
 func (r *report) tables() []*table {
-	all := []*table{r.rates(), r.costs(), r.comparison(), r.latencies()}
+	all := []*table{r.rates(), r.costs(), r.comparison(), r.latencies(), r.adaptation(), r.sweeps(), r.fairnesses(),
+		r.isolations(), r.outages(), r.others()}
 	return slices.DeleteFunc(all, func(t *table) bool { return len(t.rows) == 0 })
 }
 

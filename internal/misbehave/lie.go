@@ -33,6 +33,12 @@ const (
 	LieBoth      Lie = "both"       // a slot that is a result and an error
 )
 
+// Lies are all of them.
+func Lies() []Lie {
+	return []Lie{LieForeign, LieOthers, LieMissing, LieEmpty, LieCountHigh, LieCountLow, LieDoubled, LieTwice, LieRun,
+		LieSlice, LieEndpoint, LieGarbage, LieTruncated, LieBoth}
+}
+
 // OtherEndpoint is whose subject LieEndpoint answers on.
 const OtherEndpoint = "somebody-else"
 

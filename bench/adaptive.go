@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/misbehave"
+)
+
+// adaptive is one service, asked with fixed settings and with those that the node finds.
+type adaptive struct {
+	Service string    `json:"service"`
+	Fixed   []fixed   `json:"fixed"`
+	Best    fixed     `json:"best_fixed"`
+	Auto    []attempt `json:"auto"` // the first run, which has to learn, and the next one
+}
+
+// fixed is a setting and what it gives.
+type fixed struct {
+	InFlight int     `json:"in_flight"`
+	Chunk    int     `json:"chunk"`
+	Rate     float64 `json:"items_per_second"`
+}
+
+// attempt is a run with automatic settings.
+type attempt struct {
+	Rate     float64 `json:"items_per_second"`
+	Failed   float64 `json:"failed"`
+	InFlight float64 `json:"in_flight"` // found by its end
+	Chunk    float64 `json:"chunk"`     // 0: none was needed
+	Limit    float64 `json:"rate"`      // items a second that throttling taught; 0: none
+}
+
+// Windows of the measurement. A run goes on for longer than its window, so neither its beginning nor its end is in it.
+const (
+	sweepSettle = 700 * time.Millisecond
+	sweepWindow = 1500 * time.Millisecond
+	learnFor    = 8 * time.Second
+	autoWindow  = 4 * time.Second
+	sweepItems  = 400_000 // more than any service here answers meanwhile
+	beginWithin = 30 * time.Second
+)
+
+// testCase is a service and the settings to sweep: first the requests out at a chunk, then the chunk at the best of
+// those.
+type testCase struct {
+	name        string
+	service     misbehave.Config
+	inFlight    []int
+	chunk       int
+	otherChunks []int
+	attempts    int // of an item, with fixed settings
+}
+
+func adaptiveCases() []testCase {
+	const wide = 1024 // chunks at once that the SDK hands to the model: the model is the limit
+	return []testCase{
+		{
+			name: "slower the more at once, best at 12",
+			service: misbehave.Config{Endpoint: "peak", Concurrency: wide, Load: &misbehave.Load{
+				PerChunk: 10 * time.Millisecond, PerItem: 250 * time.Microsecond, Best: 12}},
+			inFlight: []int{4, 8, 12, 24, 64}, chunk: 200, otherChunks: []int{50, 1000},
+		},
+		{
+			name: "8 workers",
+			service: misbehave.Config{Endpoint: "pool", Concurrency: wide, Load: &misbehave.Load{
+				PerChunk: 10 * time.Millisecond, PerItem: 300 * time.Microsecond, Servers: 8}},
+			inFlight: []int{4, 8, 16, 64}, chunk: 200, otherChunks: []int{50, 1000},
+		},
+		{
+			name: "refuses over 8,000 items/s",
+			service: misbehave.Config{Endpoint: "throttle", Concurrency: 16, Throttle: &misbehave.Throttle{
+				PerSecond: 8000, Burst: 2000}, Load: &misbehave.Load{PerChunk: 20 * time.Millisecond}},
+			inFlight: []int{1, 2, 8, 64}, chunk: 200, otherChunks: []int{50, 1000}, attempts: 100,
+		},
+	}
+}
+
+func measureAdaptive(ctx context.Context, l *lab, rep *report) error {
+	for _, c := range adaptiveCases() {
+		if err := l.misbehave(c.service, false); err != nil {
+			return err
+		}
+		a := adaptive{Service: c.name}
+		// The automatic runs come first: nothing is known of the endpoint then.
+		for range 2 {
+			found, err := l.measureAuto(ctx, c)
+			if err != nil {
+				return fmt.Errorf("%s, automatic: %w", c.name, err)
+			}
+			a.Auto = append(a.Auto, found)
+		}
+		if err := l.sweep(ctx, c, &a); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		fmt.Fprintf(os.Stderr, "adaptive  %-36s best fixed %.0f items/s, automatic %.0f and %.0f\n", c.name, a.Best.Rate,
+			a.Auto[0].Rate, a.Auto[1].Rate)
+		rep.Adaptive = append(rep.Adaptive, a)
+	}
+	return nil
+}
+
+// sweep measures the fixed settings and finds the best.
+func (l *lab) sweep(ctx context.Context, c testCase, a *adaptive) error {
+	try := func(inFlight, chunk int) error {
+		f := fixed{InFlight: inFlight, Chunk: chunk}
+		flags := []string{"--in-flight", strconv.Itoa(inFlight), "--chunk", strconv.Itoa(chunk)}
+		if c.attempts > 0 {
+			flags = append(flags, "--attempts", strconv.Itoa(c.attempts))
+		}
+		err := l.underWay(ctx, c.service.Endpoint, flags, func(run string) (err error) {
+			if err := rest(ctx, sweepSettle); err != nil {
+				return err
+			}
+			f.Rate, err = l.rate(ctx, run, sweepWindow)
+			return err
+		})
+		if f.Rate > a.Best.Rate {
+			a.Best = f
+		}
+		a.Fixed = append(a.Fixed, f)
+		return err
+	}
+	for _, inFlight := range c.inFlight {
+		if err := try(inFlight, c.chunk); err != nil {
+			return err
+		}
+	}
+	best := a.Best.InFlight
+	for _, chunk := range c.otherChunks {
+		if err := try(best, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureAuto has the node find its way, and then measures.
+func (l *lab) measureAuto(ctx context.Context, c testCase) (found attempt, err error) {
+	err = l.underWay(ctx, c.service.Endpoint, []string{"--in-flight", "auto", "--chunk", "auto"}, func(run string) error {
+		if err := rest(ctx, learnFor/2); err != nil {
+			return err
+		}
+		if found.Rate, err = l.rate(ctx, run, autoWindow); err != nil {
+			return err
+		}
+		if found.Failed, err = l.number(ctx, countFailed, run); err != nil {
+			return err
+		}
+		return l.db.QueryRow(ctx, `SELECT in_flight, coalesce(chunk, 0), coalesce(rate, 0) FROM endpoint_pace
+			WHERE endpoint = $1`, c.service.Endpoint).Scan(&found.InFlight, &found.Chunk, &found.Limit)
+	})
+	return found, err
+}
+
+// underWay starts a run, calls work once its first item is done, and cancels the run.
+func (l *lab) underWay(ctx context.Context, endpoint string, flags []string, work func(run string) error) error {
+	run, err := l.begin(ctx, endpoint, sweepItems, flags...)
+	if err != nil {
+		return err
+	}
+	if err := l.until(ctx, beginWithin, "the first item is done", hasBegun, run); err != nil {
+		return err
+	}
+	if err := work(run); err != nil {
+		return err
+	}
+	if err := l.cancel(ctx, run); err != nil {
+		return err
+	}
+	// What is at the service still would be in the next run's way.
+	return l.until(ctx, beginWithin, "the service is idle", `NOT EXISTS (SELECT FROM work_slice WHERE run_id = $1
+		AND state IN ('claimed', 'sent'))`, run)
+}
+
+func (r *report) adaptation() *table {
+	t := &table{heading: []string{
+		"service", "best fixed: in flight × chunk", "items/s", "automatic, first run", "ratio", "next run", "ratio",
+		"to reach", "found: in flight × chunk", "failed",
+	}}
+	for _, a := range r.Adaptive {
+		row := []string{a.Service, fmt.Sprintf("%d × %d", a.Best.InFlight, a.Best.Chunk), thousands(a.Best.Rate)}
+		failed := 0.0
+		for _, run := range a.Auto {
+			row = append(row, thousands(run.Rate), fmt.Sprintf("%.2f", run.Rate/a.Best.Rate))
+			failed += run.Failed
+		}
+		last := a.Auto[len(a.Auto)-1]
+		found := fmt.Sprintf("%.0f × %.0f", last.InFlight, last.Chunk)
+		if last.Limit > 0 {
+			found += fmt.Sprintf(", %s items/s", thousands(last.Limit))
+		}
+		t.add(append(row, "0.90", found, thousands(failed))...)
+	}
+	return t
+}
+
+// sweeps are all that was tried.
+func (r *report) sweeps() *table {
+	t := &table{heading: []string{"service", "fixed: in flight × chunk → items/s"}}
+	for _, a := range r.Adaptive {
+		text := ""
+		for i, f := range a.Fixed {
+			if i > 0 {
+				text += "; "
+			}
+			text += fmt.Sprintf("%d × %d → %s", f.InFlight, f.Chunk, thousands(f.Rate))
+		}
+		t.add(a.Service, text)
+	}
+	return t
+}
