@@ -43,9 +43,9 @@ SELECT coalesce(sum(bit_count(a.mask)), 0)::bigint, coalesce(sum(bit_count(a.mas
 FROM asked a JOIN work_block b ON b.run_id = $1 AND b.step = a.step AND b.block = a.block`
 )
 
-// CheckCanary decides on a sample once nothing of it is ready or under way. When the run goes on by itself and no more of
-// the sample failed than its threshold allows of all items (none without a threshold), the rest is released; else the
-// run is held until somebody approves. Any node may call it at any time. See [Store.DueHolds].
+// CheckCanary decides on a sample once nothing of it is ready or under way. When the run goes on by itself and no
+// greater part of the sample failed than its threshold allows of all items (none without a threshold), the rest is
+// released; else the run is held until somebody approves. Any node may call it at any time. See [Store.DueHolds].
 func (s *Store) CheckCanary(ctx context.Context, run RunID) (CanaryVerdict, error) {
 	var c canary
 	if ended, err := c.read(ctx, s.pool, run); err != nil || !ended {

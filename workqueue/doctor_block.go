@@ -99,14 +99,19 @@ func (d *doctor) slices(
 	all := bitfield.Full(b.size)
 	final := b.final()
 	overlap := b.ready.And(b.done).Or(b.ready.And(b.failed)).Or(b.done.And(b.failed))
-	held := b.ready.Or(final).Or(live)
+	planes := b.ready.Or(final)
+	known := planes.Or(live).Or(b.held)
 	d.bits(ItemsAddUp, at, overlap, "in two planes at once")
 	d.bits(ItemsAddUp, at, twice, "in two live slices at once")
 	d.bits(ItemsAddUp, at, live.And(b.ready), "ready, and in a live slice")
 	d.bits(ItemsAddUp, at, live.And(final), "final, and in a live slice")
-	d.bits(ItemsAddUp, at, held.AndNot(all), "past the end of the block")
+	d.bits(ItemsAddUp, at, b.held.And(planes.Or(live)), "held back by a canary, and in another plane or a live slice")
+	if r.canary != "sampling" && r.canary != "waiting" {
+		d.bits(ItemsAddUp, at, b.held, "held back, and the run has no canary under way")
+	}
+	d.bits(ItemsAddUp, at, known.AndNot(all), "past the end of the block")
 	if b.step == 0 && r.state != "cancelled" { // the first step needs no other, so nothing in it waits
-		d.bits(ItemsAddUp, at, all.AndNot(held), "lost: in no plane and in no live slice")
+		d.bits(ItemsAddUp, at, all.AndNot(known), "lost: in no plane and in no live slice")
 	}
 	return masks, nil
 }

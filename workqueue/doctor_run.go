@@ -31,6 +31,7 @@ SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id,
 // The counts read work_queue and work_part by their primary keys, index only where the visibility map allows.
 const doctorRuns = `
 SELECT r.id, r.state, r.generation, r.items, coalesce(r.done, 0), coalesce(r.failed, 0),
+    coalesce(r.canary_state, ''),
     (SELECT count(*) FROM work_queue q WHERE q.run_id = r.id),
     coalesce((SELECT max(q.ordinal) FROM work_queue q WHERE q.run_id = r.id), -1),
     (SELECT count(*) FROM work_part p WHERE p.run_id = r.id),
@@ -45,7 +46,7 @@ ORDER BY r.id`
 const doctorSteps = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step`
 
 const doctorBlocks = `
-SELECT step, block, size, ready, done, failed FROM work_block WHERE run_id = $1 ORDER BY block, step`
+SELECT step, block, size, ready, done, failed, coalesce(held, B'0'::bit(8192)) FROM work_block WHERE run_id = $1 ORDER BY block, step`
 
 const doctorGroups = `SELECT grp, size, pending FROM tracker_group WHERE batch_id = $1`
 
@@ -57,6 +58,7 @@ type doctorRun struct {
 	items       int64
 	done        int64
 	failed      int64
+	canary      string
 	queued      int64 // rows of work_queue
 	lastOrdinal int64
 	parts       int64
@@ -105,7 +107,7 @@ func (d *doctor) runs(ctx context.Context) ([]doctorRun, error) {
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (doctorRun, error) {
 		var r doctorRun
-		err := row.Scan(&r.id, &r.state, &r.generation, &r.items, &r.done, &r.failed, &r.queued, &r.lastOrdinal,
+		err := row.Scan(&r.id, &r.state, &r.generation, &r.items, &r.done, &r.failed, &r.canary, &r.queued, &r.lastOrdinal,
 			&r.parts, &r.tracker, &r.openGroups, &r.audited, &r.completions)
 		return r, err
 	})
@@ -117,6 +119,7 @@ type stepBlock struct {
 	block               Block
 	size                int
 	ready, done, failed bitfield.Set
+	held                bitfield.Set // by a canary
 }
 
 func (b *stepBlock) final() bitfield.Set { return b.done.Or(b.failed) }
@@ -169,7 +172,8 @@ func (d *doctor) blocks(ctx context.Context, r *doctorRun) ([]stepBlock, error) 
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (stepBlock, error) {
 		var b stepBlock
-		err := row.Scan(&b.step, &b.block, &b.size, pgbits.Into(&b.ready), pgbits.Into(&b.done), pgbits.Into(&b.failed))
+		err := row.Scan(&b.step, &b.block, &b.size, pgbits.Into(&b.ready), pgbits.Into(&b.done), pgbits.Into(&b.failed),
+			pgbits.Into(&b.held))
 		return b, err
 	})
 }

@@ -20,7 +20,7 @@ type Control struct {
 type Controlled struct {
 	Runs   []RunID   // that changed
 	Left   []Refusal // of all runs, those that could not change; a single run is refused by an error
-	Items  int64     // of Pause: out at services, to be recorded still; of Approve: released; of Cancel: without an outcome
+	Items  int64     // of Pause: out at services; of Approve: released; of Cancel: without an outcome
 	Slices int64     // of Pause: requests out
 }
 
@@ -171,8 +171,8 @@ func (r *runHold) paused() string {
 }
 
 // Resume ends holds. A run that waits for its canary's approval is not resumed but approved; one of which more items
-// have failed than may is refused, since it would be held again at once: maxFailed, unless nil, sets its threshold anew.
-// See [FailedLimit]; it cannot be set for all runs.
+// have failed than may is refused, since it would be held again at once. maxFailed, unless nil, sets the threshold anew;
+// see [FailedLimit]. It cannot be set for all runs.
 func (s *Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Controlled, err error) {
 	if err := c.validate(); err != nil {
 		return out, fmt.Errorf("resume: %w", err)

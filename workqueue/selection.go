@@ -117,7 +117,8 @@ func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run RunID, step Step)
 	}
 }
 
-func findFailed(ctx context.Context, tx pgx.Tx, statement string, run RunID, step Step, by []string) (blockMasks, error) {
+func findFailed(ctx context.Context, tx pgx.Tx, statement string, run RunID, step Step, by []string,
+) (blockMasks, error) {
 	masks := blockMasks{}
 	rows, err := tx.Query(ctx, statement, run, step, by)
 	if err != nil {

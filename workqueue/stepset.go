@@ -2,7 +2,6 @@ package workqueue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -100,7 +99,8 @@ const (
 	// The steps take their turn among claims, re-runs and cancels by this lock.
 	lockSettings = `
 SELECT step, name, endpoint, chunk, chunk_auto, coalesce(chunk_bytes, 0), coalesce(chunk_time, interval '0'), in_flight,
-       in_flight_auto, coalesce(rate, 0), max_attempts, retry_backoff, coalesce(max_backoff, interval '0'), slice_timeout
+       in_flight_auto, coalesce(rate, 0), max_attempts, retry_backoff, coalesce(max_backoff, interval '0'),
+       slice_timeout
 FROM run_step WHERE run_id = $1 ORDER BY step FOR NO KEY UPDATE`
 
 	writeSettings = `
@@ -260,5 +260,3 @@ func size(n int, auto bool) string {
 	}
 	return fmt.Sprint(n)
 }
-
-var errNoChange = errors.New("no setting is named")

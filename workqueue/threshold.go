@@ -13,9 +13,9 @@ import (
 // percentUnit is a percent in the units that a threshold is counted in: four decimals of a percent are told apart.
 const percentUnit = 10_000
 
-// FailedLimit is how many of so many items may fail before their run is held. maxFailed is a number of items like "500",
-// a part of all items like "1%" or "0.25%", rounded down, or empty for no limit; then limited is false. Any other text
-// is a *SettingError.
+// FailedLimit is how many of so many items may fail before their run is held. maxFailed is a number of items like
+// "500", a part of all items like "1%" or "0.25%", rounded down, or empty for no limit; then limited is false. Any other
+// text is a *SettingError.
 func FailedLimit(maxFailed string, items int64) (limit int64, limited bool, err error) {
 	if maxFailed == "" {
 		return 0, false, nil
@@ -112,8 +112,8 @@ SELECT due.id, due.threshold, due.canary FROM (
     WHERE r.state = 'running' AND r.hold IS NULL AND (r.failed_limit IS NOT NULL OR r.canary_state = 'sampling')) due
 WHERE due.threshold OR due.canary`
 
-// DueHolds returns the runs whose thresholds are passed or whose samples have ended, for whoever sees to it that nothing
-// is overlooked: the checks that nodes make by themselves may be lost with them.
+// DueHolds returns the runs whose thresholds are passed or whose samples have ended, for whoever sees to it that
+// nothing is overlooked: the checks that nodes make by themselves may be lost with them.
 func (s *Store) DueHolds(ctx context.Context) ([]DueHold, error) {
 	rows, err := s.pool.Query(ctx, dueHolds)
 	if err != nil {

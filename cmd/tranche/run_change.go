@@ -34,7 +34,7 @@ type runRerun struct {
 func (r *runRerun) Validate() error {
 	switch {
 	case !r.Failed && len(r.Key) == 0 && r.Keys == "" && len(r.Code) == 0 && len(r.Group) == 0:
-		return errors.New("say which items: --failed, --key K or --code C, --group G or --keys FILE")
+		return errors.New("say which items: --failed, --key K or --code C, --group G, --keys FILE")
 	case r.DryRun && r.Wait:
 		return errors.New("give either --dry-run or --wait: a dry run sets nothing going that could be waited for")
 	case r.Canary < 0:
@@ -42,7 +42,8 @@ func (r *runRerun) Validate() error {
 	case r.CanaryAuto && r.Canary == 0:
 		return errors.New("--canary-auto needs --canary N")
 	}
-	return cmp.Or(sizingWithin("--chunk", r.Chunk, bitfield.Size), sizingWithin("--in-flight", r.InFlight, gather.MaxInFlight))
+	return cmp.Or(sizingWithin("--chunk", r.Chunk, bitfield.Size),
+		sizingWithin("--in-flight", r.InFlight, gather.MaxInFlight))
 }
 
 // sizingWithin refuses a number that is given and not from 1 to most.
