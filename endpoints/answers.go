@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -56,6 +57,7 @@ type answers struct {
 	total  int // slots in all messages
 	errors int // of those, with an error
 	closed bool
+	begun  time.Time // when the handler was first called
 	// unfinished says that the reply goes on elsewhere: a flow is suspended. There is no final message then.
 	unfinished bool
 	// faults are the ordinals whose error slots the handler has not decided.
@@ -262,6 +264,7 @@ func (a *answers) final(failure *SlotError) *nats.Msg {
 	a.buf.Write(tail)
 	msg := a.message(a.buf.Bytes())
 	msg.Header[HeaderFinal] = []string{strconv.Itoa(a.total)}
+	a.setTook(msg.Header)
 	if failure != nil {
 		msg.Header[HeaderErrorCode] = []string{failure.Code}
 		msg.Header[HeaderError] = []string{oneLine(cut(failure.Message, maxHeaderMessage))}

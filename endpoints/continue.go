@@ -196,6 +196,7 @@ func (c *continuation) job() (*job, error) {
 	if c.from != nil {
 		j.log = j.log.With(zap.Int("stage", c.from.Stage))
 	}
+	j.answers.resume(c.state.header)
 	j.answers.total, _ = strconv.Atoi(c.state.header.Get(headerFlowAnswered)) // 0 is as good as any, if it is spoilt
 	return j, nil
 }

@@ -38,6 +38,7 @@ func (w *eachWork[In, Out]) run(
 		return failure, begun
 	}
 	defer end()
+	w.job.answers.start()
 	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
 	defer cancel()
 	return runWrapped(ctx, w.job, 0, w), true

@@ -48,6 +48,7 @@ func (j *job) inSlot(
 		return failure, begun
 	}
 	defer end()
+	j.answers.start()
 	return f(), true
 }
 

@@ -56,6 +56,8 @@ const (
 	HeaderFinal = "Tranche-Final"
 	// HeaderService says who answered: "name@version instance".
 	HeaderService = "Tranche-Service"
+	// HeaderTook stands on the last message of a reply: for how many milliseconds the service worked on the chunk.
+	HeaderTook = "Tranche-Took"
 
 	// HeaderReplyTo names the subject to reply on when it is not the endpoint's own: the asker is not a node.
 	HeaderReplyTo = "Tranche-Reply-To"

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"encoding/base64"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -28,6 +29,9 @@ type Reply struct {
 	Meta
 	Endpoint string // from the subject
 	Service  string // who answered
+	// Took is how long the service worked on the chunk, by its own account; 0 when it does not say. Only the final message
+	// has it.
+	Took time.Duration
 	// Answered is -1 unless the message is the final one. Then it is the number of slots in all messages of this reply:
 	// once that many have been recorded, an item without one was left out.
 	Answered int
@@ -59,7 +63,7 @@ func parseReplyOf(endpoint string, h nats.Header, body []byte, limits Limits) (*
 		return nil, about(meta, err)
 	}
 	reply := &Reply{Meta: meta, Endpoint: endpoint, Answered: -1,
-		Service: cleanMessage(cut(h.Get(HeaderService), maxServiceName))}
+		Service: cleanMessage(cut(h.Get(HeaderService), maxServiceName)), Took: parseTook(h.Get(HeaderTook))}
 	if err := reply.parseBody(h, body, limits); err != nil {
 		return nil, about(meta, err)
 	}

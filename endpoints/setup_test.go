@@ -177,6 +177,7 @@ type whole struct {
 	answered int
 	failure  *SlotError
 	service  string
+	took     time.Duration
 }
 
 // collect reads messages until n slices have a final one and all slots that it speaks of.
@@ -222,7 +223,7 @@ func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 		w.slots[slot.Ordinal] = slot
 	}
 	if reply.Answered >= 0 {
-		w.answered, w.failure = reply.Answered, reply.Failure
+		w.answered, w.failure, w.took = reply.Answered, reply.Failure, reply.Took
 	}
 	check(b.t, msg.DoubleAck(b.ctx))
 }

@@ -1,0 +1,72 @@
+package endpoints
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+func TestATimeIsWrittenAndReadInMilliseconds(t *testing.T) {
+	t.Parallel()
+	for d, text := range map[time.Duration]string{0: "0", 1500 * time.Microsecond: "1.5", 40 * time.Millisecond: "40",
+		3 * time.Hour: "10800000", 999 * time.Nanosecond: "0", -time.Second: "0"} {
+		if got := formatTook(d); got != text {
+			t.Errorf("%s is written %q; want %q", d, got, text)
+		}
+	}
+	for text, want := range map[string]time.Duration{"": 0, "12": 12 * time.Millisecond, "0.25": 250 * time.Microsecond,
+		"-1": 0, "NaN": 0, "Inf": 0, "1e300": 0, "soon": 0} {
+		if got := parseTook(text); got != want {
+			t.Errorf("%q is read as %s; want %s", text, got, want)
+		}
+	}
+}
+
+// A service says how long it worked: without the time that the chunk waited its turn, and in a flow over all stages.
+func TestRepliesSayHowLongTheServiceWorked(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const nap = 150 * time.Millisecond
+	svc := b.service()
+	check(t, HandleList(svc, "list", func(ctx context.Context, chunk *Chunk[number, square]) error {
+		_ = wait(ctx, nap)
+		for _, item := range chunk.Items() {
+			item.Reply(square{})
+		}
+		return nil
+	}, Concurrency(1)))
+	check(t, HandleEach(svc, "each", func(ctx context.Context, in number) (square, error) {
+		_ = wait(ctx, nap)
+		return square{}, nil
+	}, Concurrency(1)))
+	toList := To[number, square]("list")
+	check(t, HandleFlow(svc, "flow", []func(context.Context, *numberStage) error{
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				toList.Ask(item, number{})
+			}
+			return nil
+		},
+		func(_ context.Context, s *numberStage) error {
+			for _, item := range s.Items() {
+				item.Reply(square{})
+			}
+			return nil
+		},
+	}))
+	b.run(svc)
+	asked := time.Now()
+	first, second := b.ask("list", numbers(2)), b.ask("list", numbers(2))
+	replies := b.collect(2)
+	one, other := replies[first.Slice].took, replies[second.Slice].took
+	// They were worked on one after the other.
+	if all := time.Since(asked); one < nap || other < nap || one+other > all {
+		t.Errorf("two lists took %s and %s, within %s; each was worked on for %s", one, other, all, nap)
+	}
+	if took := b.reply("each", numbers(2)).took; took < 2*nap {
+		t.Errorf("two items after one another took %s", took)
+	}
+	if took := b.reply("flow", numbers(2)).took; took < nap {
+		t.Errorf("a flow took %s", took)
+	}
+}
