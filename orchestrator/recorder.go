@@ -86,7 +86,7 @@ func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 
 func answerOf(r *endpoints.Reply) workqueue.Answer {
 	a := workqueue.Answer{Slice: workqueue.SliceID(r.Slice), Endpoint: r.Endpoint, Service: r.Service,
-		Answered: r.Answered, Slots: make([]workqueue.Slot, len(r.Slots))}
+		Answered: r.Answered, Took: r.Took.Seconds(), Slots: make([]workqueue.Slot, len(r.Slots))}
 	for i := range r.Slots {
 		s := &r.Slots[i]
 		a.Slots[i] = workqueue.Slot{Ordinal: workqueue.Ordinal(s.Ordinal), Result: s.Data, ContentType: s.ContentType,
