@@ -107,9 +107,12 @@ ALTER TABLE work_slice
     ADD COLUMN took     double precision CHECK (took >= 0);
 -- What lately became of an endpoint's slices, newest first.
 CREATE INDEX work_slice_ended ON work_slice (endpoint, ended_at) WHERE ended_at IS NOT NULL;
+-- What is out at an endpoint, over all runs, and what waits for its time: claims look at both.
+CREATE INDEX work_slice_busy ON work_slice (endpoint, run_id, step) WHERE state IN ('claimed', 'sent');
+CREATE INDEX work_slice_due ON work_slice (run_id, step, not_before) WHERE state = 'scheduled';
 
 -- +goose Down
-DROP INDEX work_slice_ended;
+DROP INDEX work_slice_ended, work_slice_busy, work_slice_due;
 ALTER TABLE work_slice DROP COLUMN endpoint, DROP COLUMN root, DROP COLUMN took;
 ALTER TABLE work_block DROP CONSTRAINT work_block_held, DROP COLUMN held;
 ALTER TABLE run_step DROP COLUMN in_flight_auto, DROP COLUMN chunk_auto, DROP COLUMN chunk_bytes, DROP COLUMN chunk_time,

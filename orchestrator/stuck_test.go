@@ -92,8 +92,8 @@ func TestClaimThatItsNodeNeverHeardOf(t *testing.T) {
 	}
 	claimed, err := b.store.Claim(t.Context(), workqueue.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 3,
 		MaxBytes: 1 << 20, TTL: time.Second})
-	if err != nil || len(claimed) != 3 {
-		t.Fatalf("claimed %d slices, %v; want 3", len(claimed), err)
+	if err != nil || len(claimed.Slices) != 3 {
+		t.Fatalf("claimed %d slices, %v; want 3", len(claimed.Slices), err)
 	}
 	b.node = b.startNode(t)
 	l := newLedger(0)

@@ -34,12 +34,12 @@ func TestClaimKeepsTheWantedSize(t *testing.T) {
 	req := b.claimRequest(run, plenty)
 	req.MaxBytes = 50 * 66 // an item of two bytes and its envelope
 	claimed, err := b.store.Claim(t.Context(), req)
-	if err != nil || len(claimed) != 20 || claimed[0].Mask.Count() != 50 {
-		t.Errorf("%d slices, %v; want 20 of 50 items", len(claimed), err)
+	if err != nil || len(claimed.Slices) != 20 || claimed.Slices[0].Mask.Count() != 50 {
+		t.Errorf("%d slices, %v; want 20 of 50 items", len(claimed.Slices), err)
 	}
 	req.MaxBytes = 1 // less than an item: one at a time
-	if claimed, err = b.store.Claim(t.Context(), req); err != nil || len(claimed) != 0 {
-		t.Errorf("%d slices, %v; want none, all are claimed", len(claimed), err)
+	if claimed, err = b.store.Claim(t.Context(), req); err != nil || len(claimed.Slices) != 0 {
+		t.Errorf("%d slices, %v; want none, all are claimed", len(claimed.Slices), err)
 	}
 }
 
@@ -80,7 +80,7 @@ func TestClaimNeedsALiveSession(t *testing.T) {
 		req := b.claimRequest(run, 1)
 		req.Session = session
 		if claimed, err := b.store.Claim(t.Context(), req); !errors.Is(err, workqueue.ErrSessionLost) {
-			t.Errorf("an %s session got %d slices, %v; want ErrSessionLost", name, len(claimed), err)
+			t.Errorf("an %s session got %d slices, %v; want ErrSessionLost", name, len(claimed.Slices), err)
 		}
 	}
 	if err := b.store.Heartbeat(t.Context(), expired, sessionTTL, nil); !errors.Is(err, workqueue.ErrSessionLost) {
@@ -102,7 +102,7 @@ func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
 		t.Fatalf("a slice was handed out before its time: %s", b.dump(run))
 	}
 	b.record(whole(rest))
-	if steps, err := b.store.RunnableSteps(t.Context()); err != nil || len(steps) != 0 {
+	if steps, err := b.store.RunnableSteps(t.Context(), workqueue.Search{}); err != nil || len(steps) != 0 {
 		t.Errorf("runnable %v, %v although nothing is due", steps, err)
 	}
 	b.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
@@ -176,7 +176,8 @@ func (c *crowd) claimer(ctx context.Context, session workqueue.SessionID, most i
 	for ctx.Err() == nil {
 		req := c.claimRequest(c.run, most)
 		req.Session = session
-		slices, err := c.store.Claim(ctx, req)
+		out, err := c.store.Claim(ctx, req)
+		slices := out.Slices
 		if errors.Is(err, workqueue.ErrBusy) {
 			continue // as a node does: the others hold the step for long on a slow machine
 		}
@@ -287,7 +288,7 @@ func TestClaimWaitsForLockedBlocks(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		got <- len(claimed)
+		got <- len(claimed.Slices)
 	}()
 	b.until("the claim waits for the lock", func() bool {
 		return b.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()

@@ -453,7 +453,9 @@ func (b *bench) sampled(n int) workqueue.RunID {
 func (b *bench) openBreaker() {
 	b.Helper()
 	b.exec(`INSERT INTO endpoint_pace (endpoint, breaker, breaker_reason, breaker_since, probe_at)
-		VALUES ($1, 'open', '9 of 10 failed', clock_timestamp(), clock_timestamp() + interval '1 minute')`, endpoint)
+		VALUES ($1, 'open', '9 of 10 failed', clock_timestamp(), clock_timestamp() + interval '1 minute')
+		ON CONFLICT (endpoint) DO UPDATE SET breaker = excluded.breaker, breaker_reason = excluded.breaker_reason,
+			breaker_since = excluded.breaker_since, probe_at = excluded.probe_at`, endpoint)
 }
 
 // handed marks slices as sent and in the hands of a service.

@@ -316,7 +316,7 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	count := 0
 	loaded, err := b.tryLoad(chunked(500), func(item *workqueue.LoadItem) error {
 		if count++; count%several == 0 {
-			if steps, err := b.store.RunnableSteps(t.Context()); err != nil || len(steps) > 0 {
+			if steps, err := b.store.RunnableSteps(t.Context(), workqueue.Search{}); err != nil || len(steps) > 0 {
 				t.Errorf("before the seal %v, %v can be claimed of", steps, err)
 			}
 			b.check()
@@ -326,7 +326,7 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps, err := b.store.RunnableSteps(t.Context())
+	steps, err := b.store.RunnableSteps(t.Context(), workqueue.Search{})
 	if err != nil || len(steps) != 1 || steps[0].Run != loaded.Run {
 		t.Errorf("after the seal %v, %v", steps, err)
 	}

@@ -7,14 +7,11 @@ import (
 	"io"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/bitfield/pgbits"
-	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
 // loader is one load under way.
@@ -263,53 +260,4 @@ func (l *loader) holdLoading(ctx context.Context, tx pgx.Tx) error {
 			ErrSessionLost)
 	}
 	return nil
-}
-
-const insertBlocks = `
-INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready)
-SELECT $1, 0, u.n - 1, u.size, u.bytes, u.ready
-FROM unnest($2::int[], $3::bigint[], $4::bit(8192)[]) WITH ORDINALITY AS u (size, bytes, ready, n)`
-
-const sealRun = `
-UPDATE batchrun
-SET state = 'running', items = $2, skipped = $3, sealed_at = clock_timestamp(), started_at = clock_timestamp()
-WHERE id = $1 AND state = 'loading'`
-
-// seal makes the blocks, all of them ready, seals the tracker batch and sets the run going.
-func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
-	sizes, ready := l.blocks()
-	if _, err := tx.Exec(ctx, insertBlocks, l.run, sizes, l.sizes, pgbits.Slice(ready)); err != nil {
-		return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
-	}
-	id := uuid.UUID(l.run)
-	if err := tracker.Open(ctx, tx, id, "run"); err != nil {
-		return err
-	}
-	if _, err := tracker.AddGroups(ctx, tx, id, sizes); err != nil {
-		return err
-	}
-	if _, err := tracker.Seal(ctx, tx, id); err != nil {
-		return err
-	}
-	tag, err := tx.Exec(ctx, sealRun, l.run, l.items, l.skipped)
-	if err != nil {
-		return fmt.Errorf("seal run %s: %w", l.run, err)
-	}
-	if tag.RowsAffected() != 1 {
-		return fmt.Errorf("seal run %s: %w: its load was given up", l.run, ErrSessionLost)
-	}
-	err = audit(ctx, tx, l.req.CreatedBy, "start", l.run, map[string]any{"plan": l.req.Plan, "items": l.items})
-	if err != nil {
-		return err
-	}
-	return addEvent(ctx, tx, l.run, 1, EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
-}
-
-func (l *loader) blocks() (sizes []int, ready []bitfield.Set) {
-	for b := range l.sizes {
-		size := int(min(bitfield.Size, l.items-int64(b)*bitfield.Size))
-		sizes = append(sizes, size)
-		ready = append(ready, bitfield.Full(size))
-	}
-	return sizes, ready
 }

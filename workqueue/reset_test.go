@@ -264,7 +264,8 @@ func TestCancelRaces(t *testing.T) {
 		var wg sync.WaitGroup
 		work := func() {
 			for range 10 {
-				claimed, err := b.store.Claim(t.Context(), b.claimRequest(run, 1))
+				out, err := b.store.Claim(t.Context(), b.claimRequest(run, 1))
+				claimed := out.Slices
 				if err != nil && !errors.Is(err, workqueue.ErrBusy) {
 					t.Error(err)
 				}

@@ -142,7 +142,7 @@ func (b *bench) claim(run workqueue.RunID, most int) []workqueue.Slice {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return claimed
+	return claimed.Slices
 }
 
 func (b *bench) claimRequest(run workqueue.RunID, most int) workqueue.ClaimRequest {

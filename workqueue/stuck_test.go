@@ -152,7 +152,8 @@ func TestClaimThatNobodyHeardOf(t *testing.T) {
 	run := b.load(req, 4)
 	claim := b.claimRequest(run, 1)
 	claim.TTL = time.Millisecond
-	lost, err := b.store.Claim(t.Context(), claim)
+	out, err := b.store.Claim(t.Context(), claim)
+	lost := out.Slices
 	if err != nil || len(lost) != 1 {
 		t.Fatalf("claimed %v, %v", lost, err)
 	}

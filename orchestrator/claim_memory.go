@@ -1,0 +1,78 @@
+package orchestrator
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// maxRemembered bounds each of a claimer's memories. One that is full is emptied: what it spared is then done again.
+const maxRemembered = 1000
+
+// restingSteps holds steps that their own rates keep waiting, with when they may have more.
+type restingSteps map[workqueue.StepRef]time.Time
+
+func newResting() restingSteps { return restingSteps{} }
+
+func (r restingSteps) rest(step workqueue.StepRef, wait time.Duration) {
+	if wait <= 0 {
+		return
+	}
+	if len(r) >= maxRemembered {
+		clear(r)
+	}
+	r[step] = time.Now().Add(wait)
+}
+
+// steps returns those that rest still, and forgets the others.
+func (r restingSteps) steps(now time.Time) []workqueue.StepRef {
+	var all []workqueue.StepRef
+	for step, until := range r {
+		if !until.After(now) {
+			delete(r, step)
+			continue
+		}
+		all = append(all, step)
+	}
+	return all
+}
+
+// next returns how long until the first of them may have more, or 0 when none rests.
+func (r restingSteps) next(now time.Time) (wait time.Duration) {
+	for _, until := range r {
+		if left := until.Sub(now); left > 0 && (wait == 0 || left < wait) {
+			wait = left
+		}
+	}
+	return wait
+}
+
+// paramCache keeps the parameters of runs, which never change, from being read with every claim.
+type paramCache map[workqueue.RunID][]byte
+
+func (p paramCache) put(run workqueue.RunID, params []byte) {
+	if len(p) >= maxRemembered {
+		clear(p)
+	}
+	p[run] = params
+}
+
+// turns remembers when a step was last given slices. Among steps that have equally few out, who waited longest comes
+// first: with a rate over all runs there are hardly ever slices out, and the oldest run would take all of it.
+type turns map[workqueue.StepRef]time.Time
+
+func (t turns) took(step workqueue.StepRef) {
+	if len(t) >= maxRemembered {
+		clear(t)
+	}
+	t[step] = time.Now()
+}
+
+func (t turns) order(page []workqueue.Runnable) {
+	slices.SortStableFunc(page, func(a, b workqueue.Runnable) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Live, b.Live),
+			t[a.Ref()].Compare(t[b.Ref()]))
+	})
+}

@@ -1,0 +1,111 @@
+package workqueue
+
+import "time"
+
+// bucket is a token bucket of a rate. It holds a second's worth at the most. Who finds a token in it may take a chunk,
+// and so run it into debt: over time exactly the rate passes, and a chunk need not wait until all of it has come in.
+type bucket struct {
+	rate   float64 // tokens a second; 0: no limit
+	tokens float64 // negative: debt
+	kept   float64 // not to be taken, for others
+	bound  Bound
+}
+
+// fill adds what has come in since the bucket was last written. One that never was begins with a single token: the
+// first chunk goes at once, and nothing more than the rate follows it.
+func (b *bucket) fill(age *float64) {
+	if age == nil {
+		b.tokens = 1
+		return
+	}
+	b.tokens = min(b.tokens+b.rate*max(*age, 0), max(b.rate, 1))
+}
+
+func (b *bucket) open() bool { return b.tokens > b.kept }
+
+// keep leaves to each of others as much as may be taken now.
+func (b *bucket) keep(others int) { b.kept = max(b.tokens, 0) * float64(others) / float64(others+1) }
+
+// atOnce is the largest chunk that suits the rate: half a second's worth.
+func (b *bucket) atOnce() int { return int(max(1, min(b.rate/2, bitsOfBlock))) }
+
+// minRateWait keeps a fast rate from being fetched in thimbles.
+const minRateWait = 20 * time.Millisecond
+
+// wait is how long until the bucket is open again.
+func (b *bucket) wait() time.Duration {
+	if b.tokens > 0 {
+		return minRateWait // others have first choice of what is left
+	}
+	return max(minRateWait, time.Duration(-b.tokens/b.rate*float64(time.Second))+time.Millisecond)
+}
+
+const (
+	drainStep = `UPDATE run_step SET tokens = $3, tokens_at = $4 WHERE run_id = $1 AND step = $2`
+	drainPace = `UPDATE endpoint_pace SET tokens = $2, tokens_at = $3 WHERE endpoint = $1`
+)
+
+// rates finds the buckets that apply. Both rates of an endpoint, the operator's and the learned one of automatic steps,
+// share a bucket.
+func (c *claim) rates() {
+	l := &c.load
+	if l.step.rate > 0 {
+		l.step.bound = BoundStep
+		c.buckets = append(c.buckets, &l.step)
+	}
+	b := &bucket{rate: l.rate, tokens: l.tokens, bound: BoundEndpoint}
+	if l.auto && l.paceRate > 0 && (b.rate == 0 || l.paceRate < b.rate) {
+		b.rate, b.bound = l.paceRate, BoundAuto
+	}
+	if b.rate > 0 {
+		b.fill(l.paceAge)
+		c.buckets = append(c.buckets, b)
+	}
+	c.ebb()
+}
+
+func (c *claim) endpointBucket() *bucket {
+	for _, b := range c.buckets {
+		if b.bound != BoundStep {
+			return b
+		}
+	}
+	return nil
+}
+
+// flowing reports whether every rate allows another slice.
+func (c *claim) flowing() bool {
+	for _, b := range c.buckets {
+		if !b.open() {
+			return false
+		}
+	}
+	return true
+}
+
+// spend takes tokens for items.
+func (c *claim) spend(items int) {
+	for _, b := range c.buckets {
+		b.tokens -= float64(items)
+	}
+}
+
+// ebb ends the claim when a rate does, with the longest of their waits.
+func (c *claim) ebb() {
+	for _, b := range c.buckets {
+		if !b.open() && (c.wait < b.wait() || c.bound == BoundNone) {
+			c.shut(b.bound, b.wait())
+		}
+	}
+}
+
+// drain writes what is left in the buckets.
+func (c *claim) drain() {
+	for _, b := range c.buckets {
+		if b.bound == BoundStep {
+			c.queue(1, drainStep, c.Run, c.Step, b.tokens, c.load.now)
+		} else {
+			c.queue(1, drainPace, c.load.endpoint, b.tokens, c.load.now)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+)
+
+const insertBlocks = `
+INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held)
+SELECT $1, 0, u.n - 1, u.size, u.bytes, u.ready, u.held
+FROM unnest($2::int[], $3::bigint[], $4::bit(8192)[], $5::bit(8192)[]) WITH ORDINALITY AS u (size, bytes, ready, held, n)`
+
+const sealRun = `
+UPDATE batchrun
+SET state = 'running', items = $2, skipped = $3, failed_limit = $4, canary_state = CASE WHEN $5 THEN 'sampling' END,
+    sealed_at = clock_timestamp(), started_at = clock_timestamp()
+WHERE id = $1 AND state = 'loading'`
+
+// seal makes the blocks, with all of them ready or, of a run with a canary, a sample; seals the tracker batch and sets
+// the run going.
+func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
+	sizes, ready, held := l.blocks()
+	if _, err := tx.Exec(ctx, insertBlocks, l.run, sizes, l.sizes, pgbits.Slice(ready), held); err != nil {
+		return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
+	}
+	if _, err := tx.Exec(ctx, makePaces, l.run); err != nil {
+		return fmt.Errorf("keep the paces of its endpoints: %w", err)
+	}
+	id := uuid.UUID(l.run)
+	if err := tracker.Open(ctx, tx, id, "run"); err != nil {
+		return err
+	}
+	if _, err := tracker.AddGroups(ctx, tx, id, sizes); err != nil {
+		return err
+	}
+	if _, err := tracker.Seal(ctx, tx, id); err != nil {
+		return err
+	}
+	if err := l.setGoing(ctx, tx); err != nil {
+		return err
+	}
+	err := audit(ctx, tx, l.req.CreatedBy, "start", l.run, map[string]any{"plan": l.req.Plan, "items": l.items})
+	if err != nil {
+		return err
+	}
+	return addEvent(ctx, tx, l.run, 1, EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
+}
+
+func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
+	var failedLimit *int64
+	limit, limited, err := FailedLimit(l.req.MaxFailed, l.items)
+	if err != nil {
+		return err
+	}
+	if limited {
+		failedLimit = &limit
+	}
+	tag, err := tx.Exec(ctx, sealRun, l.run, l.items, l.skipped, failedLimit, l.sampled())
+	if err != nil {
+		return fmt.Errorf("seal run %s: %w", l.run, err)
+	}
+	if tag.RowsAffected() != 1 {
+		return fmt.Errorf("seal run %s: %w: its load was given up", l.run, ErrSessionLost)
+	}
+	return nil
+}
+
+// sampled reports whether a sample of the run goes first. A canary of all items is none.
+func (l *loader) sampled() bool { return l.req.Canary > 0 && int64(l.req.Canary) < l.items }
+
+// blocks returns the sizes of the blocks, and which of their items are ready and which are held back by a canary.
+func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits) {
+	for b := range l.sizes {
+		size := int(min(bitfield.Size, l.items-int64(b)*bitfield.Size))
+		all := bitfield.Full(size)
+		first, rest := all, pgtype.Bits{}
+		if l.sampled() {
+			first = sample(Block(b), size, l.items, l.req.Canary)
+			if back := all.AndNot(first); !back.Empty() {
+				rest = pgbits.Of(back)
+			}
+		}
+		sizes, ready, held = append(sizes, size), append(ready, first), append(held, rest)
+	}
+	return sizes, ready, held
+}
+
+// sample returns the items of a block that belong to a canary of n of so many items: every ⌈items/n⌉-th of the run, so
+// that no part of it is left out.
+func sample(b Block, size int, items int64, n int) bitfield.Set {
+	stride := (items + int64(n) - 1) / int64(n)
+	var chosen bitfield.Set
+	first := int64(b) * bitfield.Size
+	for at := (first + stride - 1) / stride * stride; at < first+int64(size); at += stride {
+		chosen.Add(int(at - first))
+	}
+	return chosen
+}
