@@ -19,6 +19,7 @@ const (
 	DefaultLeaseTTL     = 4 * time.Second
 	DefaultPipeInterval = 500 * time.Millisecond
 	DefaultCareInterval = 2 * time.Second
+	DefaultPaceInterval = time.Second
 	DefaultPoll         = 500 * time.Millisecond
 	DefaultGrace        = 20 * time.Second
 	DefaultClaimSlices  = 32
@@ -39,6 +40,7 @@ type Config struct {
 	LeaseTTL     time.Duration // life of the leader's lease beyond its last prolonging
 	PipeInterval time.Duration // between two looks at the streams
 	CareInterval time.Duration // between two looks at the endpoints and their consumers, by the node that leads
+	PaceInterval time.Duration // between two looks at the pace of endpoints, by the node that leads
 	Poll         time.Duration // between two looks for work when nothing wakes the node
 	Grace        time.Duration // what a stop may take
 
@@ -66,6 +68,7 @@ func (c Config) withDefaults() Config {
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, DefaultLeaseTTL)
 	c.PipeInterval = cmp.Or(c.PipeInterval, DefaultPipeInterval)
 	c.CareInterval = cmp.Or(c.CareInterval, DefaultCareInterval)
+	c.PaceInterval = cmp.Or(c.PaceInterval, DefaultPaceInterval)
 	c.Poll = cmp.Or(c.Poll, DefaultPoll)
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)
 	c.ClaimSlices = cmp.Or(c.ClaimSlices, DefaultClaimSlices)
@@ -79,7 +82,7 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	positive := map[string]bool{
 		"SessionTTL": c.SessionTTL > 0, "Heartbeat": c.Heartbeat > 0, "LeaseTTL": c.LeaseTTL > 0,
-		"PipeInterval": c.PipeInterval > 0, "CareInterval": c.CareInterval > 0,
+		"PipeInterval": c.PipeInterval > 0, "CareInterval": c.CareInterval > 0, "PaceInterval": c.PaceInterval > 0,
 		"Poll": c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0,
 		"RequestBytes": c.RequestBytes > 0, "RecordBatch": c.RecordBatch > 0, "Publishers": c.Publishers > 0,
 		"Recorders": c.Recorders > 0,

@@ -17,6 +17,8 @@ func (n *Node) lead(ctx context.Context) {
 	var lease workqueue.Lease
 	for {
 		lease = n.leadOnce(ctx, lease)
+		held := lease
+		n.lease.Store(&held)
 		n.leading.Store(lease.Epoch != 0)
 		n.clearUncleared(ctx)
 		select {

@@ -42,6 +42,7 @@ type Node struct {
 	letters    chan struct{} // requeued letters wait to be sent
 	exhausted  chan exhaustion
 	leading    atomic.Bool
+	lease      atomic.Pointer[workqueue.Lease] // of the zero epoch, or nil, while this node does not lead
 
 	pipe      pipeState
 	endpoints endpointSet
@@ -175,6 +176,7 @@ func (n *Node) work(ctx context.Context) {
 	loops.Go(func() { n.collect(ctx, draining) })
 	loops.Go(func() { n.removeExhausted(ctx) })
 	loops.Go(func() { n.takeCare(ctx) })
+	loops.Go(func() { n.pace(ctx) })
 	loops.Wait()
 	stopBeating()
 	heart.Wait()

@@ -1,5 +1,7 @@
 package pacing
 
+import "slices"
+
 // Kind is what the error code of a request, or of an item in it, says about the pace.
 type Kind int
 
@@ -15,12 +17,18 @@ const (
 	TooBig
 )
 
-// KindOf returns what a code says. This is the one list of such codes; docs/protocol.md has it for authors of services.
+// ThrottlingCodes are the codes of kind Throttled. docs/protocol.md has them for authors of services.
+func ThrottlingCodes() []string {
+	return []string{"throttled", "throttling", "too_many_requests", "rate_limited", "rate_limit_exceeded", "429", "busy",
+		"overloaded", "quota_exceeded"}
+}
+
+// KindOf returns what a code says.
 func KindOf(code string) Kind {
-	switch code {
-	case "throttled", "throttling", "too_many_requests", "rate_limited", "rate_limit_exceeded", "429", "busy",
-		"overloaded", "quota_exceeded":
+	if slices.Contains(ThrottlingCodes(), code) {
 		return Throttled
+	}
+	switch code {
 	case "deadline", "timeout", "504":
 		return TimedOut
 	case "too_big", "too_large", "payload_too_large", "chunk_too_large", "413", "held_too_large", "state_too_large",

@@ -151,10 +151,12 @@ func (c *Controller) Step(s Sample) []Change {
 	t := tallyOf(&s)
 	c.recent[c.seen%recentSamples] = t
 	c.seen++
-	c.pace(&t, &s)
 	c.measure(&t, &s)
+	if s.InFlightAuto {
+		c.pace(&t, &s)
+	}
 	switch {
-	case c.shrinkChunk(&s), c.backOff(), c.shorten(&s), c.regain(&s):
+	case c.shrinkChunk(&s), s.InFlightAuto && (c.backOff() || c.shorten(&s) || c.regain(&s)):
 		// What follows of it is to be seen first.
 	default:
 		c.explore(&s)

@@ -153,7 +153,7 @@ func (c *Controller) explore(s *Sample) {
 		return
 	}
 	e := &c.epoch
-	if !e.complete {
+	if !e.complete || !s.InFlightAuto {
 		return
 	}
 	if c.memory.InFlight.Trial.From > 0 {

@@ -21,6 +21,8 @@ type Sample struct {
 	// Paused says that nothing is sent at the moment, for reasons of others: nothing can be learned.
 	Paused bool
 
+	InFlightAuto bool // how many requests are under way, and how fast, is the controller's to choose
+
 	ChunkAuto bool          // the size of requests is the controller's to choose
 	ChunkTime time.Duration // what a request may take
 	ChunkMax  int           // the most items that it may hold; 0: 8192

@@ -1,0 +1,164 @@
+package orchestrator
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/orchestrator/pacing"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// keepLearned is how long what was learned without anything having changed may be lost with its leader.
+	keepLearned = 30 * time.Second
+	// pruneEvery is the time between two prunings of the changes.
+	pruneEvery = 10 * time.Minute
+)
+
+// pace looks at the endpoints whose pace is automatic once in PaceInterval, while this node leads, and stores what
+// follows for all nodes to claim by.
+func (n *Node) pace(ctx context.Context) {
+	tick := time.NewTicker(n.cfg.PaceInterval)
+	defer tick.Stop()
+	p := newPacer(n, workqueue.Lease{})
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		lease := n.lease.Load()
+		if lease == nil || lease.Epoch == 0 {
+			continue
+		}
+		if *lease != p.lease {
+			p = newPacer(n, *lease) // whoever led before this node may have decided otherwise
+		}
+		if err := p.round(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, workqueue.ErrNotLeader) {
+			n.log.Warn("pace endpoints", zap.Error(err))
+		}
+	}
+}
+
+// pacer has a controller for each endpoint, as long as the node leads. It is for one goroutine.
+type pacer struct {
+	node   *Node
+	lease  workqueue.Lease
+	since  time.Time // what ended before it has been looked at
+	of     map[string]*pacedEndpoint
+	pruned time.Time
+}
+
+type pacedEndpoint struct {
+	controller *pacing.Controller
+	saved      time.Time
+	learned    []byte // what is stored of it
+}
+
+func newPacer(n *Node, lease workqueue.Lease) *pacer {
+	return &pacer{node: n, lease: lease, of: map[string]*pacedEndpoint{}, pruned: time.Now()}
+}
+
+// round looks once at all endpoints. One that cannot be stored does not keep the others waiting.
+func (p *pacer) round(ctx context.Context) error {
+	timed, cancel := context.WithTimeout(ctx, p.node.cfg.LeaseTTL)
+	defer cancel()
+	o, err := p.node.store.Observe(timed, p.since, pacing.ThrottlingCodes())
+	if err != nil {
+		return err
+	}
+	p.since = o.Until
+	var failed error
+	seen := make(map[string]*pacedEndpoint, len(o.Endpoints))
+	for i := range o.Endpoints {
+		e := &o.Endpoints[i]
+		paced, err := p.paced(e)
+		if err == nil {
+			seen[e.Endpoint] = paced
+			err = p.step(timed, paced, e, o.Until, o.Until.Sub(o.Since))
+		}
+		failed = errors.Join(failed, err)
+	}
+	p.of = seen // what has nothing to do is taken up again from what is stored
+	if time.Since(p.pruned) > pruneEvery {
+		p.pruned = time.Now()
+		_, err := p.node.store.PruneChanges(timed, p.lease)
+		failed = errors.Join(failed, err)
+	}
+	return failed
+}
+
+// paced returns the controller of an endpoint, with what somebody else may have stored meanwhile.
+func (p *pacer) paced(e *workqueue.PacedEndpoint) (*pacedEndpoint, error) {
+	stored := pacing.Settings{InFlight: e.Pace.InFlight, Rate: e.Pace.Rate, Chunk: e.Pace.Chunk}
+	if paced := p.of[e.Endpoint]; paced != nil {
+		paced.controller.Adopt(stored)
+		return paced, nil
+	}
+	controller, err := pacing.New(pacing.Config{}, stored, e.Pace.Learned)
+	if err != nil {
+		return nil, err
+	}
+	return &pacedEndpoint{controller: controller, saved: time.Now(), learned: controller.Learned()}, nil
+}
+
+// step hands a controller what was seen, and stores what it decides.
+func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, e *workqueue.PacedEndpoint, at time.Time,
+	window time.Duration,
+) error {
+	before := paced.controller.Settings()
+	changes := paced.controller.Step(p.sample(ctx, e, at, window))
+	learned := paced.controller.Learned()
+	if len(changes) == 0 && (bytes.Equal(learned, paced.learned) || time.Since(paced.saved) < keepLearned) {
+		return nil
+	}
+	set := paced.controller.Settings()
+	stored := workqueue.LearnedPace{InFlight: set.InFlight, Rate: set.Rate, Chunk: set.Chunk, Learned: learned}
+	told := make([]workqueue.PaceChange, len(changes))
+	for i, c := range changes {
+		told[i] = workqueue.PaceChange(c)
+	}
+	if err := p.node.store.SavePace(ctx, p.lease, e.Endpoint, stored, told); err != nil {
+		return err
+	}
+	paced.saved, paced.learned = time.Now(), learned
+	for _, c := range changes {
+		p.node.log.Info("pace", zap.String("endpoint", e.Endpoint), zap.String("what", c.What),
+			zap.String("before", c.Before), zap.String("after", c.After), zap.String("reason", c.Reason))
+	}
+	if set.InFlight > before.InFlight || set.Rate != before.Rate {
+		p.node.wakeOthers()
+	}
+	return nil
+}
+
+// sample is what was seen of an endpoint, with what JetStream says of its queue.
+func (p *pacer) sample(ctx context.Context, e *workqueue.PacedEndpoint, at time.Time, window time.Duration) pacing.Sample {
+	s := pacing.Sample{At: at, Window: window, Live: e.Live, Others: e.Others, Demand: e.Demand, Ceiling: e.Ceiling,
+		Paused: e.Pace.Open, InFlightAuto: e.InFlightAuto, ChunkAuto: e.ChunkAuto, ChunkTime: e.ChunkTime,
+		ChunkMax: e.ChunkMax, Ended: make([]pacing.Ended, len(e.Ended))}
+	if e.Pace.Cap > 0 {
+		s.ChunkMax = min(cmp.Or(s.ChunkMax, e.Pace.Cap), e.Pace.Cap)
+	}
+	for i, x := range e.Ended {
+		s.Ended[i] = pacing.Ended{Code: x.Code, Requests: x.Slices, Items: x.Items, Refused: x.Refused, Timed: x.Timed,
+			Took: x.Took}
+		if x.Code == "" {
+			s.Ended[i].Done = max(0, x.Items-max(x.Retried, x.Refused))
+		}
+	}
+	consumer, err := p.node.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(e.Endpoint))
+	if err != nil {
+		p.node.log.Debug("ask for the queue of an endpoint", zap.String("endpoint", e.Endpoint), zap.Error(err))
+		return s
+	}
+	info := consumer.CachedInfo()
+	s.Known, s.Queued, s.InHands = true, int(info.NumPending), info.NumAckPending
+	return s
+}
