@@ -13,6 +13,7 @@ import (
 // heldSlice is a slice whose row this transaction has locked.
 type heldSlice struct {
 	Slice
+	parent    SliceID // zero for a cut
 	remaining bitfield.Set
 	state     string
 	answered  int        // slots that the final reply announced, or -1
@@ -28,6 +29,7 @@ const heldColumns = `
 SELECT s.id, s.run_id, s.step, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause, s.suspect,
        s.remaining, s.state, coalesce(s.answered, -1),
        s.error_code, s.error_message, s.error_retry, coalesce(s.root, s.id), coalesce(s.endpoint, st.endpoint),
+       coalesce(s.parent, '00000000-0000-0000-0000-000000000000'),
        st.max_attempts, st.retry_backoff, coalesce(st.max_backoff, interval '0'), st.retry_codes, st.never_retry
 FROM work_slice s JOIN run_step st USING (run_id, step)`
 
@@ -80,8 +82,8 @@ func scanHeld(row pgx.CollectableRow) (*heldSlice, error) {
 	var retry *bool
 	err := row.Scan(&h.ID, &h.Run, &h.Step, &h.Block, &h.Generation, pgbits.Into(&h.Mask), &h.Attempt, &h.Failures,
 		&h.Cause, &h.Suspect, pgbits.Into(&h.remaining), &h.state, &h.answered,
-		&code, &message, &retry, &h.Root, &h.Endpoint, &h.policy.maxAttempts, &h.policy.backoff, &h.policy.maxBackoff,
-		&h.policy.retryCodes, &h.policy.neverRetry)
+		&code, &message, &retry, &h.Root, &h.Endpoint, &h.parent, &h.policy.maxAttempts, &h.policy.backoff,
+		&h.policy.maxBackoff, &h.policy.retryCodes, &h.policy.neverRetry)
 	if code != nil && message != nil && retry != nil {
 		h.failure = &SlotError{Code: *code, Message: *message, Retry: *retry}
 	}

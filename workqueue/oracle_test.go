@@ -113,33 +113,30 @@ func (o *oracle) schedule(h *held, set bitfield.Set, failures int) {
 	o.put(h, set, item{place: isScheduled, failures: failures})
 }
 
-// fault counts an attempt against items: they come again, or the last one that cannot be told from others fails.
+// fault counts an attempt against items: they come again, or the last one that cannot be told from others fails. A
+// chunk comes again whole once; then it comes in pieces, which is held against none of their items.
 func (o *oracle) fault(h *held, set bitfield.Set, hopeless, singled, exhausted bool) {
-	failures := h.Failures + 1
+	alone := set.Count() == 1 || singled
+	tried := h.Failures > 0 || h.Cause == workqueue.CauseBisect
 	switch {
-	case exhausted && set.Count() > 1:
-		if hopeless {
-			failures = maxAttempts
-		}
-		o.schedule(h, set, failures-1) // in pieces, none of which is to blame yet
-	case failures < maxAttempts && !hopeless:
-		o.schedule(h, set, failures)
-	case set.Count() == 1 || singled:
+	case alone && (hopeless || h.Failures+1 >= maxAttempts):
 		o.put(h, set, item{place: isFailed})
+	case alone || !hopeless && !exhausted && !tried:
+		o.schedule(h, set, h.Failures+1)
 	default:
-		o.schedule(h, set, maxAttempts-1) // in halves, with one try each
+		o.schedule(h, set, h.Failures)
 	}
 }
 
 // take is a recording.
-func (o *oracle) take(answers []workqueue.Answer) []workqueue.Verdict {
+func (o *oracle) take(answers []workqueue.Answer, spared []workqueue.SliceID) []workqueue.Verdict {
 	verdicts := make([]workqueue.Verdict, len(answers))
 	for i := range answers {
 		verdicts[i] = o.takeOne(&answers[i])
 	}
 	for _, h := range o.all {
 		if h.touched {
-			o.close(h)
+			o.close(h, slices.Contains(spared, h.ID))
 			h.touched, h.retry = false, bitfield.Set{}
 		}
 	}
@@ -179,9 +176,8 @@ func (o *oracle) takeOne(a *workqueue.Answer) (v workqueue.Verdict) {
 		switch {
 		case slot.Err == nil:
 			o.items[slot.Ordinal] = item{place: isDone}
-		case slot.Err.Retry && h.Failures+1 < maxAttempts:
+		case slot.Err.Retry:
 			h.retry.Add(bit)
-			o.items[slot.Ordinal] = item{place: isScheduled, failures: h.Failures + 1}
 		default:
 			o.items[slot.Ordinal] = item{place: isFailed}
 		}
@@ -189,13 +185,24 @@ func (o *oracle) takeOne(a *workqueue.Answer) (v workqueue.Verdict) {
 	return v
 }
 
-// close ends a slice once it has as many slots as its reply announced.
-func (o *oracle) close(h *held) {
+// close ends a slice once it has as many slots as its reply announced. One that is spared failed in an outage: that is
+// held against none of its items, and only a slice of which nothing came can be.
+func (o *oracle) close(h *held, spared bool) {
 	got := h.Mask.Count() - h.remaining.Count()
+	switch {
+	case spared:
+		o.schedule(h, h.retry, h.Failures)
+	case h.Failures+1 < maxAttempts:
+		o.schedule(h, h.retry, h.Failures+1)
+	default:
+		o.put(h, h.retry, item{place: isFailed})
+	}
 	switch {
 	case h.remaining.Empty():
 	case h.answered < 0 || got < h.answered:
 		return // more is to come
+	case spared:
+		o.schedule(h, h.remaining, h.Failures)
 	case h.failure != nil:
 		o.fault(h, h.remaining, !h.failure.Retry, false, h.failure.Code == workqueue.CodeDeliveries)
 	default:

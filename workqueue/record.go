@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/tranchehq/tranche/bitfield"
 )
 
 // SlotError is an error in the place of a result.
@@ -34,6 +32,9 @@ type Answer struct {
 	Slots    []Slot
 	Failure  *SlotError // the chunk failed as a whole; speaks for the items without a slot
 	Took     float64    // seconds that the service worked on the chunk; 0: it does not say
+	// Unreadable is set when a message of the reply could not be read; Failure says why. The slice ends at once, for
+	// nobody knows which of its items the message was about.
+	Unreadable bool
 }
 
 // Verdict says what became of an answer.
@@ -49,6 +50,7 @@ type Verdict struct {
 type Recorded struct {
 	Verdicts  []Verdict // one for each answer
 	Completed []Completion
+	Look      Look
 }
 
 // maxKeptBuffer bounds the memory of a recording that the next one finds again.
@@ -89,11 +91,11 @@ func (s *Store) Record(ctx context.Context, answers []Answer) (Recorded, error) 
 		for _, i := range inOrder(answers) {
 			out.Verdicts[i] = tallies[answers[i].Slice].take(set, &answers[i])
 		}
-		for _, h := range held {
-			tallies[h.ID].close(set)
+		if err := closeAll(ctx, tx, set, held, tallies); err != nil {
+			return err
 		}
 		err = set.apply(ctx, tx)
-		out.Completed = set.finished
+		out.Completed, out.Look = set.finished, set.look()
 		return err
 	})
 	if err != nil {
@@ -117,94 +119,4 @@ func inOrder(answers []Answer) []int {
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return int(first(a)) - int(first(b)) })
 	return order
-}
-
-// tally holds one slice while the answers about it are taken.
-type tally struct {
-	*heldSlice
-	retry   bitfield.Set // asked to be tried again
-	service string
-	whole   bool // one message held all the slots of the reply
-	touched bool
-}
-
-// take accepts the slots that fit. A nil tally is a slice that does not exist.
-func (t *tally) take(set *settlement, a *Answer) Verdict {
-	if t == nil || !t.live() {
-		return Verdict{Stale: true}
-	}
-	if t.Endpoint != a.Endpoint {
-		return Verdict{Endpoint: t.Endpoint}
-	}
-	t.touched, t.service = true, a.Service
-	t.took = max(t.took, a.Took)
-	if a.Answered >= 0 {
-		t.answered = a.Answered
-		t.whole = t.whole || len(a.Slots) >= a.Answered
-	}
-	if a.Failure != nil {
-		t.failure = a.Failure
-	}
-	var v Verdict
-	for i := range a.Slots {
-		t.slot(set, &a.Slots[i], &v)
-	}
-	return v
-}
-
-func (t *tally) slot(set *settlement, slot *Slot, v *Verdict) {
-	block, bit := slot.Ordinal.Block()
-	switch {
-	case slot.Ordinal < 0 || block != t.Block || !t.Mask.Has(bit):
-		v.Foreign = append(v.Foreign, slot.Ordinal)
-	case !t.remaining.Has(bit) || t.retry.Has(bit):
-		v.Duplicates++
-	case slot.Err == nil:
-		v.Taken++
-		set.done(t.heldSlice, bit, slot.Result, slot.ContentType)
-	case slot.Err.Retry && t.Failures+1 < t.policy.maxAttempts:
-		v.Taken++
-		t.retry.Add(bit)
-		set.attemptFailed(t.heldSlice, bit, *slot.Err)
-	default:
-		v.Taken++
-		set.fail(t.heldSlice, bit, *slot.Err)
-	}
-}
-
-// close decides what becomes of the slice once all answers at hand are taken. Items to be tried again leave it for a
-// slice of their own. It stays live while messages of its reply are still to come: that is, while no final message has
-// come, or fewer slots were taken than the final one announced and it did not hold them all itself (slots for foreign
-// items, or a second one for an item, are announced and not taken).
-func (t *tally) close(set *settlement) {
-	if !t.touched {
-		return
-	}
-	if !t.retry.Empty() {
-		set.pass(t.heldSlice, t.retry, CauseRetry, SlotError{})
-	}
-	complete := t.answered >= 0 && (t.whole || t.Mask.Count()-t.remaining.Count() >= t.answered)
-	state := "recorded"
-	switch {
-	case t.remaining.Empty():
-	case complete && t.failure != nil:
-		if !t.failure.Retry { // the same request would fail again: on to the halves
-			t.Failures = max(t.Failures, t.policy.maxAttempts-1)
-		}
-		set.pass(t.heldSlice, t.remaining, causeOf(t.failure), *t.failure)
-	case complete:
-		set.pass(t.heldSlice, t.remaining, CauseUnanswered, SlotError{Code: "unanswered",
-			Message: "the service's reply left this item out"})
-	default:
-		state = t.state
-	}
-	set.end(t.heldSlice, state, t.service, t.failure)
-}
-
-// causeOf tells a chunk that was given up unanswered from one that a service failed.
-func causeOf(failure *SlotError) Cause {
-	if failure.Code == CodeDeliveries {
-		return CauseExhausted
-	}
-	return CauseFailure
 }

@@ -17,17 +17,42 @@ func release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause
 	if err != nil || len(held) == 0 {
 		return 0, err
 	}
+	spared, err := sparedOf(ctx, tx, held, cause, e)
+	if err != nil {
+		return 0, err
+	}
 	s := newSettlement(&copyRows{})
 	for _, h := range held {
-		if h.live() {
+		switch {
+		case !h.live():
+			continue
+		case spared[h.ID]:
+			s.pass(h, h.remaining, CauseBreaker, e)
+		default:
 			s.pass(h, h.remaining, cause, e)
-			s.end(h, "expired", "", &e)
 		}
+		s.end(h, "expired", "", &e)
 	}
 	if err := s.apply(ctx, tx); err != nil {
 		return 0, fmt.Errorf("release %d slices (%s): %w", len(held), cause, err)
 	}
 	return len(s.ended), nil
+}
+
+// sparedOf says which slices fail because their endpoint is down. What ends for a reason of ours fails nothing.
+func sparedOf(ctx context.Context, tx pgx.Tx, held []*heldSlice, cause Cause, e SlotError) (map[SliceID]bool, error) {
+	if !cause.itemsAtFault() {
+		return nil, nil
+	}
+	var fails []failing
+	for _, h := range held {
+		f := failing{slice: h, how: endedFailed, why: e}
+		f.why.Retry = h.policy.retries(e)
+		if h.live() && f.tellsOfAnOutage() {
+			fails = append(fails, f)
+		}
+	}
+	return outages(ctx, tx, fails)
 }
 
 // releaseBatch bounds the slices of one sweeping transaction.
@@ -135,7 +160,7 @@ func (s *Store) Expire(ctx context.Context, lease Lease, ids []SliceID) (n int, 
 	}
 	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		n, err = release(ctx, tx, slicesOverdue, []any{ids}, CauseDeadline, SlotError{Code: "deadline",
-			Message: "no reply came before the deadline"})
+			Message: "no reply came before the deadline", Retry: true})
 		return err
 	})
 	return n, err

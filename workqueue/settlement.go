@@ -125,9 +125,10 @@ func (s *settlement) attemptFailed(h *heldSlice, bit int, e SlotError) {
 }
 
 // pass hands bits of a slice on, because of an error that concerns all of them: to new slices while they have attempts,
-// else to the failed plane.
+// else to the failed plane. See [policy.succeed].
 func (s *settlement) pass(h *heldSlice, bits bitfield.Set, cause Cause, e SlotError) {
-	next, final := h.policy.succeed(h.Attempt, h.Failures, bits, cause)
+	next, final := h.policy.succeed(ending{attempt: h.Attempt, failures: h.Failures, origin: h.Cause, cause: cause,
+		hopeless: !h.policy.retries(e)}, bits)
 	if final {
 		for bit := range bits.All() {
 			s.fail(h, bit, e)

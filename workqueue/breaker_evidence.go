@@ -1,0 +1,183 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield/tracker"
+)
+
+// breakerState is the part of an endpoint_pace row that breakers are about.
+type breakerState struct {
+	open    bool
+	since   *time.Time // of its last change; nil: it was never open
+	probes  int        // that failed since it opened
+	probe   *SliceID   // the last one, unless it has been judged
+	trusted bool       // it answered a probe a short while ago
+}
+
+// readBreaker takes no lock: whoever settles slices must not wait for claims. No row means closed.
+const readBreaker = `
+SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(trusted_until > clock_timestamp(), false)
+FROM endpoint_pace WHERE endpoint = $1`
+
+func (b *breakerState) read(ctx context.Context, db tracker.Querier, statement, endpoint string) (known bool, err error) {
+	rows, err := db.Query(ctx, statement, endpoint)
+	if err == nil {
+		to := []any{&b.open, &b.since, &b.probes, &b.probe, &b.trusted}
+		_, err = pgx.ForEachRow(rows, to, func() error { known = true; return nil })
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the breaker of endpoint %s: %w", endpoint, err)
+	}
+	return known, nil
+}
+
+// newestEnded reads the index on endpoint and end backwards. Slices that ended for a reason of ours are left out: a lost
+// node or stream, a split, a cancel. An item that the service refused for good was dealt with, although its chunk was
+// it alone. Every slot answered and yet an error of the slice: every slot asked to be tried again.
+const newestEnded = `
+SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000'), bit_count(s.mask)::int,
+       CASE WHEN s.error_code IS NULL OR bit_count(s.mask) = 1 AND NOT coalesce(s.error_retry, false) THEN 0
+            WHEN coalesce(s.answered, 0) < bit_count(s.mask) THEN 1 ELSE 2 END,
+       coalesce(s.error_code, ''), coalesce(s.error_message, '')
+FROM work_slice s
+WHERE s.endpoint = $1 AND s.ended_at > greatest(clock_timestamp() - $2::interval, $3)
+  AND (s.state = 'recorded' OR s.state = 'expired' AND s.error_code = 'deadline')
+ORDER BY s.ended_at DESC LIMIT $4`
+
+// recentlyEnded returns the slices of an endpoint that ended last, the newest first, without a verdict on their items.
+func (b *breakerState) recentlyEnded(ctx context.Context, db tracker.Querier, endpoint string) ([]endedSlice, error) {
+	var since time.Time
+	if b.since != nil {
+		since = *b.since
+	}
+	rows, err := db.Query(ctx, newestEnded, endpoint, breakerWindow, since, breakerRead)
+	if err == nil {
+		var newest []endedSlice
+		newest, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e endedSlice, err error) {
+			err = row.Scan(&e.id, &e.parent, &e.items, &e.how, &e.code, &e.message)
+			return e, err
+		})
+		if err == nil {
+			return newest, nil
+		}
+	}
+	return nil, fmt.Errorf("read what ended at endpoint %s: %w", endpoint, err)
+}
+
+// blameItems goes up from slices of one item through those that it was alone in. Such an item is known to be to blame
+// when it failed alone, as an attempt that counted, and the endpoint worked for others after that; or when the chunk
+// that it was cut out of holds few such items and worked without it. Parents are found by their ids, a success by the
+// index on endpoint and end, the pieces of a chunk by work_slice_block.
+const blameItems = `
+WITH RECURSIVE alone AS (
+    SELECT s.id AS item, s.id, s.parent, s.failures, false AS failed, NULL::timestamptz AS counted_at
+    FROM work_slice s WHERE s.id = ANY ($1) AND bit_count(s.mask) = 1
+    UNION ALL
+    SELECT a.item, p.id, p.parent, p.failures, p.error_code IS NOT NULL AND (p.state = 'recorded' OR p.error_code = 'deadline'),
+           CASE WHEN a.failures > p.failures THEN p.ended_at END
+    FROM alone a JOIN work_slice p ON p.id = a.parent WHERE bit_count(p.mask) = 1
+), history AS (
+    SELECT item, min(counted_at) AS counted_at, count(*) FILTER (WHERE failed) AS lone FROM alone GROUP BY item)
+SELECT s.id, h.lone,
+    EXISTS (SELECT FROM work_slice ok WHERE ok.endpoint = s.endpoint AND ok.ended_at > h.counted_at
+        AND ok.state = 'recorded' AND ok.error_code IS NULL)
+    OR coalesce((SELECT bool_or(t.state = 'recorded' AND t.error_code IS NULL)
+            AND count(*) FILTER (WHERE bit_count(t.mask) = 1 AND t.error_code IS NOT NULL
+                AND t.cause IN ('bisect', 'exhausted')) <= $2
+        FROM work_slice t
+        WHERE s.root <> s.id AND t.run_id = s.run_id AND t.step = s.step AND t.block = s.block AND t.root = s.root), false)
+FROM history h JOIN work_slice s ON s.id = h.item`
+
+// fewCulprits is up to how many items of one chunk are taken for culprits because the rest of it worked. More of them
+// look like an outage that began while the chunk was being halved.
+const fewCulprits = 16
+
+// blames returns what is known of those among the slices that are of one item.
+func blames(ctx context.Context, db tracker.Querier, ids []SliceID) (map[SliceID]blame, error) {
+	known := map[SliceID]blame{}
+	if len(ids) == 0 {
+		return known, nil
+	}
+	rows, err := db.Query(ctx, blameItems, ids, fewCulprits)
+	if err == nil {
+		var id SliceID
+		var b blame
+		_, err = pgx.ForEachRow(rows, []any{&id, &b.lone, &b.proven}, func() error { known[id] = b; return nil })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the history of %d items: %w", len(ids), err)
+	}
+	return known, nil
+}
+
+// consider judges an endpoint by what ended before and by what is ending, which has no row of its own yet.
+func (b *breakerState) consider(ctx context.Context, db tracker.Querier, endpoint string, ending []endedSlice,
+) (outage, map[SliceID]blame, error) {
+	newest := ending
+	if !b.open { // an open one is down whatever ended
+		before, err := b.recentlyEnded(ctx, db, endpoint)
+		if err != nil {
+			return outage{}, nil, err
+		}
+		newest = append(newest[:len(newest):len(newest)], before...)
+	}
+	var singles []SliceID
+	for _, s := range newest {
+		if s.items == 1 && s.how != endedWell {
+			singles = append(singles, s.id)
+		}
+	}
+	known, err := blames(ctx, db, singles)
+	if err != nil {
+		return outage{}, nil, err
+	}
+	for i := range newest {
+		newest[i].proven = known[newest[i].id].proven
+	}
+	o := judge(newest, b.trusted)
+	o.down = o.down || b.open
+	return o, known, nil
+}
+
+// failing is a slice that this transaction is about to end as a failure.
+type failing struct {
+	slice *heldSlice
+	how   endedHow
+	why   SlotError
+}
+
+// tellsOfAnOutage reports whether the failure may come of one. A service that refuses a single item for good has dealt
+// with it.
+func (f *failing) tellsOfAnOutage() bool { return f.why.Retry || f.slice.Mask.Count() > 1 }
+
+// outages says which of the slices fail because their endpoint is down: their items are not to blame. It reads, without
+// a lock, what ended at their endpoints before; a transaction in which nothing fails does not call it.
+func outages(ctx context.Context, tx pgx.Tx, all []failing) (map[SliceID]bool, error) {
+	byEndpoint := map[string][]endedSlice{}
+	for _, f := range all {
+		byEndpoint[f.slice.Endpoint] = append(byEndpoint[f.slice.Endpoint], endedSlice{id: f.slice.ID,
+			parent: f.slice.parent, items: f.slice.Mask.Count(), how: f.how, code: f.why.Code, message: f.why.Message})
+	}
+	spared := map[SliceID]bool{}
+	for endpoint, ending := range byEndpoint {
+		var b breakerState
+		if _, err := b.read(ctx, tx, readBreaker, endpoint); err != nil {
+			return nil, err
+		}
+		o, known, err := b.consider(ctx, tx, endpoint, ending)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range all {
+			if o.down && f.slice.Endpoint == endpoint {
+				spared[f.slice.ID] = known[f.slice.ID].spared(f.slice.Cause, b.probes)
+			}
+		}
+	}
+	return spared, nil
+}

@@ -1,0 +1,127 @@
+package workqueue
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// breakerWindow bounds how far back the breaker looks.
+	breakerWindow = time.Minute
+	// breakerNewest is by how many of the slices that ended last the breaker goes, and breakerRead how many are read to
+	// find them: some do not count.
+	breakerNewest = 10
+	breakerRead   = 30
+	// breakerPlaces is how many different chunks, or disjoint pieces of chunks, must have failed: fewer may be the work of
+	// as many bad items.
+	breakerPlaces = 5
+	// breakerShare is the least share of failures, in tenths.
+	breakerShare = 8
+)
+
+// endedHow is what the end of a slice says about its endpoint.
+type endedHow int
+
+const (
+	endedWell    endedHow = iota // the service dealt with the items, whatever it said of each
+	endedFailed                  // the chunk failed as a whole, in a way that may pass
+	endedRefused                 // the service answered every item, and asked for every item to be tried again
+)
+
+// endedSlice is a slice that has ended, as the breaker sees it.
+type endedSlice struct {
+	id, parent SliceID
+	items      int
+	how        endedHow
+	proven     bool // a single item that is known to be to blame itself
+	code       string
+	message    string
+}
+
+// outage is what the slices of an endpoint that ended last say together.
+type outage struct {
+	down   bool
+	failed int
+	of     int
+	last   endedSlice // that failed
+}
+
+// reason says in plain words why a breaker opens.
+func (o outage) reason() string {
+	return fmt.Sprintf("%d of the last %d requests failed, the last one with %s: %.200s", o.failed, o.of, o.last.code,
+		o.last.message)
+}
+
+// judge tells an endpoint that is down from one that meets bad items. The newest slice comes first.
+//
+// What goes against an outage: a success, of whatever size. What says nothing: an item that is known to fail by itself,
+// and, while the endpoint is trusted since it answered a probe, a chunk of several items: large chunks that fail while
+// small ones work are no outage. Of a chunk and its pieces only the smallest failures count, and a retry counts with
+// what it retries, so that one bad item, however often it is cut out and tried, is one place.
+func judge(newest []endedSlice, trusted bool) (o outage) {
+	var failures []endedSlice
+	tried := map[SliceID]bool{} // failed, and its pieces or its retry did as well
+	for _, s := range newest {
+		if s.how != endedWell && (s.proven || trusted && s.how == endedFailed && s.items > 1) {
+			continue
+		}
+		if o.of == breakerNewest {
+			break
+		}
+		o.of++
+		if s.how == endedWell {
+			continue
+		}
+		if o.failed == 0 {
+			o.last = s
+		}
+		o.failed++
+		failures = append(failures, s)
+		tried[s.parent] = true
+	}
+	places := 0
+	for _, s := range failures {
+		if !tried[s.id] {
+			places++
+		}
+	}
+	o.down = places >= breakerPlaces && o.failed*10 >= o.of*breakerShare
+	return o
+}
+
+const (
+	// firstProbe is how long after its opening a breaker lets the first probe pass; the pause doubles with each that
+	// fails, up to longestProbe.
+	firstProbe   = time.Second
+	longestProbe = 30 * time.Second
+	// breakerTrust is for how long an endpoint that answered a probe is believed to be up.
+	breakerTrust = time.Minute
+	// patientProbes is how many probes must have failed before one more is held against an item that has failed alone
+	// before. Shorter outages than that, about 30 s, cost nobody an attempt.
+	patientProbes = 5
+)
+
+// probePause is how long to wait for the next probe after so many have failed.
+func probePause(failed int) time.Duration {
+	d := firstProbe
+	for ; failed > 1 && d < longestProbe; failed-- {
+		d *= 2
+	}
+	return min(d, longestProbe)
+}
+
+// blame is what is known of an item that fails while its endpoint is down or seems to be.
+type blame struct {
+	proven bool // it failed alone while the endpoint worked for others
+	lone   int  // how often it has failed alone before
+}
+
+// spared reports whether the failure of a slice is put down to an outage, rather than to its items. failedProbes counts
+// since the breaker opened.
+//
+// An item that is known to be to blame is not spared: otherwise items that always fail would keep a breaker open for
+// which nobody else could send a probe. For the same reason a probe counts in the end when there is nothing left to
+// probe with but items that have failed alone.
+func (b blame) spared(origin Cause, failedProbes int) bool {
+	return !b.proven && (origin != CauseProbe || b.lone == 0 || failedProbes < patientProbes)
+}

@@ -1,0 +1,129 @@
+package workqueue
+
+import "time"
+
+// RootKind is what a chunk that failed turned out to be.
+type RootKind string
+
+// The kinds of chunks that failed as a whole.
+const (
+	KindBadEntity      RootKind = "bad_entity"      // items of it fail alone
+	KindTooBig         RootKind = "too_big"         // it works in pieces, as other chunks of its endpoint do
+	KindBadCombination RootKind = "bad_combination" // it works in pieces, and it is the only one
+	KindServiceDown    RootKind = "service_down"    // its endpoint was down
+	KindUndecided      RootKind = "undecided"       // its pieces are under way
+)
+
+// tooBigRoots is how many chunks must work in pieces only before their size is to blame.
+const tooBigRoots = 3
+
+// piece is one slice of a chunk's family.
+type piece struct {
+	id, parent SliceID
+	items      int
+	cause      Cause
+	live       bool
+	how        endedHow // of one that has ended
+	counts     bool     // it ended by what its service did, or did not do
+	at         Ordinal  // of the item, when it holds one
+	code       string
+	message    string
+	created    time.Time
+	ended      *time.Time
+}
+
+// family is a chunk that failed and all that came of it.
+type family struct {
+	root     SliceID
+	run      RunID
+	step     Step
+	block    Block
+	endpoint string
+	pieces   []piece
+}
+
+// summary is what the pieces say together.
+func (f *family) summary() Bisection {
+	b := Bisection{Root: f.root, Run: f.run, Step: f.step, Block: f.block, Endpoint: f.endpoint,
+		Slices: len(f.pieces) - 1, Kind: KindBadCombination}
+	followed := map[SliceID]bool{}
+	for i := range f.pieces {
+		followed[f.pieces[i].parent] = true
+	}
+	live, down, halved := false, false, false
+	for i := range f.pieces {
+		p := &f.pieces[i]
+		b.Items = max(b.Items, p.items)
+		live, down = live || p.live, down || p.cause == CauseBreaker
+		halved = halved || p.cause == CauseBisect || p.cause == CauseExhausted
+		b.extend(p)
+		switch {
+		case p.live || !p.counts:
+		case p.how == endedWell && p.code == "":
+			b.WorkedAt = max(b.WorkedAt, p.items)
+		default:
+			b.failure(p)
+			if p.items == 1 && !followed[p.id] {
+				b.culprit(p.at)
+			}
+		}
+	}
+	switch {
+	case b.Culprits > 0:
+		b.Kind = KindBadEntity
+	case live:
+		b.Kind = KindUndecided
+	case down || !halved:
+		b.Kind = KindServiceDown
+	}
+	return b
+}
+
+func (b *Bisection) extend(p *piece) {
+	if b.Began.IsZero() || p.created.Before(b.Began) {
+		b.Began = p.created
+	}
+	if p.ended != nil && p.ended.After(b.Ended) {
+		b.Ended = *p.ended
+	}
+}
+
+func (b *Bisection) failure(p *piece) {
+	if b.FailedAt == 0 || p.items < b.FailedAt {
+		b.FailedAt = p.items
+		b.Code, b.Message = p.code, p.message
+	}
+}
+
+func (b *Bisection) culprit(at Ordinal) {
+	b.Culprits++
+	if len(b.Ordinals) < maxNamed {
+		b.Ordinals = append(b.Ordinals, at)
+	}
+}
+
+// tellSizes tells chunks that are too big from bad combinations: several that failed at a size at which nothing of their
+// endpoint worked. worked is that size, by endpoint, as far as it is known from elsewhere.
+func tellSizes(all []Bisection, worked map[string]int) {
+	for i := range all {
+		b := &all[i]
+		if b.Kind == KindBadCombination {
+			worked[b.Endpoint] = max(worked[b.Endpoint], b.WorkedAt)
+		}
+	}
+	alike := map[string]int{}
+	for i := range all {
+		if all[i].mayBeTooBig(worked) {
+			alike[all[i].Endpoint]++
+		}
+	}
+	for i := range all {
+		if all[i].mayBeTooBig(worked) && alike[all[i].Endpoint] >= tooBigRoots {
+			all[i].Kind = KindTooBig
+		}
+	}
+}
+
+func (b *Bisection) mayBeTooBig(worked map[string]int) bool {
+	return b.Kind == KindBadCombination && b.FailedAt > worked[b.Endpoint]
+}
