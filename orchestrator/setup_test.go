@@ -97,7 +97,7 @@ type statement struct {
 
 // serve runs a service with one list endpoint until the end of the test.
 func (b *bundle) serve(t *testing.T, endpoint string,
-	handle func(context.Context, *endpoints.Chunk[account, statement]) error,
+	handle func(context.Context, *endpoints.Chunk[account, statement]) error, options ...endpoints.Option,
 ) {
 	t.Helper()
 	svc, err := endpoints.New(testenv.Conn(t, b.ns), endpoints.Config{Name: "test", Version: "1.0.0",
@@ -105,7 +105,7 @@ func (b *bundle) serve(t *testing.T, endpoint string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := endpoints.HandleList(svc, endpoint, handle); err != nil {
+	if err := endpoints.HandleList(svc, endpoint, handle, options...); err != nil {
 		t.Fatal(err)
 	}
 	run(t, "service", svc.Run)
