@@ -64,7 +64,7 @@ func (n *Node) Approve(ctx context.Context, c workqueue.Control) (workqueue.Cont
 }
 
 // SetRun changes settings of a run. See [workqueue.Store.SetRun].
-func (n *Node) SetRun(ctx context.Context, c workqueue.RunChange) (workqueue.Changed, error) {
+func (n *Node) SetRun(ctx context.Context, c workqueue.RunChange) (workqueue.RunChanged, error) {
 	changed, err := n.store.SetRun(ctx, c)
 	if err == nil {
 		n.recheck(ctx, []workqueue.RunID{c.Run})

@@ -18,8 +18,8 @@ type RunChange struct {
 	Actor     string
 }
 
-// Changed is what became different.
-type Changed struct {
+// RunChanged is what became different.
+type RunChanged struct {
 	Step          string
 	Before, After map[string]any // by setting; empty when all was as wished
 	Hold          Hold           // of the run: a change does not end it
@@ -35,7 +35,7 @@ const (
 
 // SetRun changes settings of a run that is under way or has ended; they count from the next claim on, and for what is
 // out from its end on.
-func (s *Store) SetRun(ctx context.Context, c RunChange) (out Changed, err error) {
+func (s *Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err error) {
 	if c.Settings.empty() && c.Priority == nil && c.MaxFailed == nil {
 		return out, &SettingError{"nothing to set: name a setting, like chunk or priority"}
 	}
@@ -47,13 +47,13 @@ func (s *Store) SetRun(ctx context.Context, c RunChange) (out Changed, err error
 		return err
 	})
 	if err != nil {
-		return Changed{}, fmt.Errorf("set run %s: %w", c.Run, err)
+		return RunChanged{}, fmt.Errorf("set run %s: %w", c.Run, err)
 	}
 	return out, nil
 }
 
 // setRun locks the steps, then slices if it must, then the run, as everyone does.
-func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out Changed, err error) {
+func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err error) {
 	step, err := lockStepNamed(ctx, tx, c.Run, c.Step)
 	if err != nil {
 		return out, err
@@ -73,7 +73,7 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out Changed, err erro
 	if err := r.set(ctx, tx, c, d); err != nil {
 		return out, err
 	}
-	out = Changed{Step: step.name, Before: d.before, After: d.after, Hold: r.hold, HoldDetail: r.detail}
+	out = RunChanged{Step: step.name, Before: d.before, After: d.after, Hold: r.hold, HoldDetail: r.detail}
 	if len(d.after) == 0 {
 		return out, nil
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -106,16 +105,13 @@ func (s *Server) resume(ctx context.Context, in *resumeInput) (Controlled, error
 	if in.Body != nil {
 		body = *in.Body
 	}
-	if body.MaxFailed != nil {
-		limit, err := gather.ParseMaxFailed(*body.MaxFailed)
-		if err != nil {
-			return Controlled{}, &inputError{"max_failed is " + cut(*body.MaxFailed, maxEchoed) + ": " + err.Error()}
-		}
-		body.MaxFailed = &limit
+	limit, err := maxFailed(body.MaxFailed)
+	if err != nil {
+		return Controlled{}, err
 	}
 	return s.control(ctx, "resume", in.Run, in.Name, &body.ControlSettings,
 		func(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error) {
-			return s.engine.Resume(ctx, c, body.MaxFailed)
+			return s.engine.Resume(ctx, c, limit)
 		})
 }
 

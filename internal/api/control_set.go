@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -91,7 +92,7 @@ func pausedText(hold workqueue.Hold, detail string) string {
 
 // change checks the values as a plan's are checked.
 func (c *RunChanges) change() (workqueue.RunChange, error) {
-	laid := gather.Overrides{Priority: c.Priority, MaxFailed: c.MaxFailed, ChunkTime: c.ChunkTime, Rate: c.Rate,
+	laid := gather.Overrides{Priority: c.Priority, ChunkTime: c.ChunkTime, Rate: c.Rate,
 		MaxAttempts: c.MaxAttempts, RetryBackoff: c.RetryBackoff, MaxBackoff: c.MaxBackoff, Timeout: c.Timeout}
 	set := workqueue.StepChange{ChunkBytes: c.ChunkBytes, ChunkTime: span(c.ChunkTime), Rate: c.Rate,
 		MaxAttempts: c.MaxAttempts, RetryBackoff: span(c.RetryBackoff), MaxBackoff: span(c.MaxBackoff),
@@ -112,12 +113,21 @@ func (c *RunChanges) change() (workqueue.RunChange, error) {
 		return workqueue.RunChange{}, &inputError{err.Error()}
 	}
 	out := workqueue.RunChange{Step: c.Step, Settings: set, Priority: c.Priority, Reason: c.Reason}
-	if c.MaxFailed != nil {
-		limit, err := gather.ParseMaxFailed(*c.MaxFailed)
-		out.MaxFailed = &limit
-		return out, err
+	var err error
+	out.MaxFailed, err = maxFailed(c.MaxFailed)
+	return out, err
+}
+
+// maxFailed is a threshold as runs keep it; nil stays nil.
+func maxFailed(text *string) (*string, error) {
+	if text == nil {
+		return nil, nil //nolint:nilnil // nothing was given
 	}
-	return out, nil
+	limit, err := gather.ParseMaxFailed(*text)
+	if err != nil {
+		return nil, &inputError{fmt.Sprintf("max_failed is %q: %v", cut(*text, maxEchoed), err)}
+	}
+	return &limit, nil
 }
 
 // sized is a size as the store takes it.

@@ -41,13 +41,15 @@ type Engine interface {
 	Session() workqueue.SessionID
 	Start(ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) (workqueue.Loaded, error)
 	Rerun(ctx context.Context, req workqueue.RerunRequest) (workqueue.Rerun, error)
-	SetRun(ctx context.Context, c workqueue.RunChange) (workqueue.Changed, error)
+	SetRun(ctx context.Context, c workqueue.RunChange) (workqueue.RunChanged, error)
 	Pause(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
 	Resume(ctx context.Context, c workqueue.Control, maxFailed *string) (workqueue.Controlled, error)
 	Approve(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
 	Cancel(ctx context.Context, c workqueue.Control) (workqueue.Cancelled, error)
 	Requeue(ctx context.Context, sel workqueue.DeadSelection, actor string) (workqueue.Requeue, error)
-	SetEndpoint(ctx context.Context, set workqueue.EndpointSetting, actor string) error
+	ChangeEndpoint(
+		ctx context.Context, change workqueue.EndpointChange, actor string,
+	) (workqueue.EndpointSetting, error)
 }
 
 // Config is what a Server needs beside its node.

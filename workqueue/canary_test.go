@@ -1,0 +1,239 @@
+package workqueue_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// withCanary is a run of n items of which a canary takes a spread sample.
+func (b *bench) withCanary(n, canary int, auto bool, maxFailed string) workqueue.RunID {
+	b.Helper()
+	req := request()
+	req.Canary, req.CanaryAuto, req.MaxFailed = canary, auto, maxFailed
+	return b.load(req, n)
+}
+
+func (b *bench) wantCanary(run workqueue.RunID, want workqueue.CanaryVerdict) {
+	b.Helper()
+	if got, err := b.store.CheckCanary(b.Context(), run); err != nil || got != want {
+		b.Errorf("the verdict on the sample is %q, %v; want %q: %s", got, err, want, b.dump(run))
+	}
+}
+
+func (b *bench) held(run workqueue.RunID) int {
+	b.Helper()
+	return b.number(`SELECT coalesce(sum(bit_count(held)), 0) FROM work_block WHERE run_id = $1`, run)
+}
+
+func TestCanaryWaitsForApproval(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.withCanary(9000, 10, false, "")
+	if n := b.held(run); n != 8990 {
+		t.Errorf("%d items are held back; want 8990", n)
+	}
+	b.check()
+	_, err := b.store.Approve(t.Context(), wish(run, ""))
+	b.wantRefused(err, "still running its canary")
+	out := b.claim(run, plenty)
+	if n := b.disjoint(out); n != 10 {
+		t.Fatalf("%d items of the sample were claimed; want 10", n)
+	}
+	b.wantCanary(run, workqueue.CanaryUndecided)
+	for i, s := range out {
+		if i == 0 {
+			b.record(faulty(s, workqueue.SlotError{Code: "bad", Message: "m"}))
+			continue
+		}
+		b.record(whole(s))
+	}
+	failed := len(ordinals(out[0]))
+	due, err := b.store.DueHolds(t.Context())
+	if err != nil || len(due) != 1 || due[0] != (workqueue.DueHold{Run: run, Canary: true}) {
+		t.Errorf("due: %+v, %v", due, err)
+	}
+	b.wantCanary(run, workqueue.CanaryWaiting)
+	b.wantCanary(run, workqueue.CanaryUndecided)
+	b.wantHold(run, "canary by tranche: its sample has ended: 4 of 10 items failed")
+	b.check()
+	_, err = b.store.Resume(t.Context(), wish(run, ""), nil)
+	b.wantRefused(err, "tranche run approve "+run.String())
+	_, err = b.store.Pause(t.Context(), wish(run, ""))
+	b.wantRefused(err, "paused already")
+	approved, err := b.store.Approve(t.Context(), wish(run, "good enough"))
+	if err != nil || approved.Items != 8990 || !slices.Equal(approved.Runs, []workqueue.RunID{run}) {
+		t.Errorf("approved %+v, %v", approved, err)
+	}
+	b.wantHold(run, "")
+	b.wantTally(run, tally{ready: 8990, done: 10 - failed, failed: failed})
+	b.check()
+	_, err = b.store.Approve(t.Context(), wish(run, ""))
+	b.wantRefused(err, "not waiting for approval")
+	b.exec(`UPDATE run_step SET chunk = 500 WHERE run_id = $1`, run)
+	b.finish(run)
+	b.wantState(run, "completed", 1)
+	if got := b.events(run); !slices.Equal(got, []string{"started", "paused", "approved", "completed"}) {
+		t.Errorf("events: %v", got)
+	}
+	b.check()
+}
+
+func TestCanaryGoesOnByItself(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	bad := workqueue.SlotError{Code: "bad", Message: "m"}
+	cases := []struct {
+		name, maxFailed string
+		failures        int
+		want            workqueue.CanaryVerdict
+	}{
+		{"no failure and no threshold", "", 0, workqueue.CanaryPassed},
+		{"a failure and no threshold", "", 1, workqueue.CanaryWaiting},
+		{"as many as may", "10%", 1, workqueue.CanaryPassed},
+		{"one more", "10%", 2, workqueue.CanaryWaiting},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			run := b.withCanary(100, 10, true, c.maxFailed)
+			for _, s := range b.claim(run, plenty) {
+				a := whole(s)
+				for i := range a.Slots {
+					if c.failures > 0 {
+						a.Slots[i].Result, a.Slots[i].Err = nil, &bad
+						c.failures--
+					}
+				}
+				b.record(a)
+			}
+			b.wantCanary(run, c.want)
+			if passed := b.held(run) == 0; passed != (c.want == workqueue.CanaryPassed) {
+				t.Errorf("items are held back: %v", !passed)
+			}
+		})
+	}
+	b.check()
+}
+
+func TestRerunWithACanary(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(20_000)
+	failed := even + odd
+	again := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}, Canary: 100, Actor: "ann"}
+	out, err := b.store.Rerun(t.Context(), again)
+	sample := int(out.Items - out.Held)
+	if err != nil || out.Items != int64(failed) || sample > 100 || sample < 50 {
+		t.Fatalf("rerun %+v, %v; want %d items and a sample of about 100", out, err, failed)
+	}
+	b.check()
+	claimed := b.claim(run, plenty)
+	if n := b.disjoint(claimed); n != sample {
+		t.Errorf("%d items were claimed; want the sample of %d", n, sample)
+	}
+	for _, s := range claimed {
+		b.record(faulty(s, workqueue.SlotError{Code: "still", Message: "m"}))
+	}
+	b.wantCanary(run, workqueue.CanaryWaiting)
+	b.wantState(run, "running", 2)
+	b.check()
+
+	// The service is mended; its sample is tried again before all others.
+	again.Select, again.Canary, again.CanaryAuto = workqueue.Selection{Codes: []string{"still"}}, 1000, true
+	if out, err = b.store.Rerun(t.Context(), again); err != nil || out.Held != 0 || out.Hold != "" {
+		t.Fatalf("the sample again: %+v, %v", out, err)
+	}
+	b.wantHold(run, "")
+	for _, s := range b.claim(run, plenty) {
+		b.record(whole(s))
+	}
+	b.check()
+	b.wantCanary(run, workqueue.CanaryPassed)
+	if n := b.held(run); n != 0 {
+		t.Errorf("%d items are held back still", n)
+	}
+	b.finish(run)
+	b.wantState(run, "completed", 3)
+	b.wantTally(run, tally{done: 20_000})
+	b.check()
+}
+
+// A plain re-run of a run that waits is taken, and waits with it.
+func TestRerunOfAWaitingCanary(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.withCanary(100, 10, false, "")
+	for _, s := range b.claim(run, plenty) {
+		b.record(faulty(s, workqueue.SlotError{Code: "bad", Message: "m"}))
+	}
+	b.wantCanary(run, workqueue.CanaryWaiting)
+	out := b.rerun(run, workqueue.Selection{Failed: true})
+	if out.Hold != workqueue.HoldCanary || out.Items != 10 {
+		t.Errorf("rerun %+v", out)
+	}
+	if n := len(b.claim(run, plenty)); n != 0 {
+		t.Errorf("%d slices of a waiting run were claimed", n)
+	}
+	b.check()
+	if _, err := b.store.Approve(t.Context(), wish(run, "")); err != nil {
+		t.Fatal(err)
+	}
+	b.finish(run)
+	b.wantState(run, "completed", 2)
+	b.wantTally(run, tally{done: 100})
+	b.check()
+}
+
+// An approval and a cancel press at once: the run is cancelled in the end, whatever the approval did.
+func TestApproveRacesACancel(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	approvals := 0
+	for range 25 {
+		run := b.withCanary(40, 4, false, "")
+		b.finish(run)
+		b.wantCanary(run, workqueue.CanaryWaiting)
+		var wg sync.WaitGroup
+		var state *workqueue.StateError
+		wg.Go(func() {
+			_, err := b.store.Approve(t.Context(), wish(run, ""))
+			if err == nil {
+				approvals++
+			} else if !errors.As(err, &state) {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			if _, err := b.store.Cancel(t.Context(), wish(run, "enough")); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+		b.wantState(run, "cancelled", 1)
+		if n := len(b.claim(run, plenty)); n != 0 {
+			t.Errorf("%d slices of a cancelled run were claimed", n)
+		}
+	}
+	t.Logf("%d of 25 were approved first", approvals)
+	b.check()
+}
+
+func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.withCanary(100, 10, false, "")
+	b.check()
+	b.exec(`UPDATE batchrun SET canary_state = 'passed' WHERE id = $1`, run)
+	report, err := b.store.Doctor(t.Context())
+	if err != nil || report.Found != 1 {
+		t.Errorf("held without a canary: %+v, %v", report.Violations, err)
+	}
+	b.exec(`UPDATE batchrun SET canary_state = 'sampling' WHERE id = $1`, run)
+	b.exec(`UPDATE work_block SET held = NULL WHERE run_id = $1`, run)
+	if report, err = b.store.Doctor(t.Context()); err != nil || report.Found != 1 || report.Violations[0].Count != 90 {
+		t.Errorf("items that nobody holds: %+v, %v", report.Violations, err)
+	}
+}
