@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -46,6 +47,84 @@ func (s *Store) EndpointLoads(ctx context.Context) ([]EndpointLoad, error) {
 		return nil, fmt.Errorf("view the load of endpoints: %w", err)
 	}
 	return loads, nil
+}
+
+// BreakerState says whether an endpoint is asked at all.
+type BreakerState string
+
+// The states of a breaker.
+const (
+	BreakerClosed BreakerState = "closed"
+	BreakerOpen   BreakerState = "open" // most requests failed: one item at a time is sent, to see whether it is up again
+)
+
+// PaceView is what nodes found out about an endpoint, over all runs.
+type PaceView struct {
+	Endpoint      string       `json:"-"`
+	Out           int          `json:"requests_out" doc:"of all runs"`
+	InFlight      int          `json:"in_flight" doc:"requests at once that it takes well, for automatic steps"`
+	Rate          *float64     `json:"rate,omitempty" doc:"items a second that it takes; absent: it never said too much"`
+	Chunk         *int         `json:"chunk,omitempty" doc:"items in a request that do best; absent: not known yet"`
+	ChunkCap      *int         `json:"chunk_cap,omitempty" doc:"larger requests fail as a whole"`
+	ChunkCapUntil *time.Time   `json:"chunk_cap_until,omitempty"`
+	Breaker       BreakerState `json:"breaker" enum:"closed,open"`
+	BreakerReason string       `json:"breaker_reason,omitempty"`
+	BreakerSince  *time.Time   `json:"breaker_since,omitempty" doc:"of its last change"`
+	Probes        int          `json:"probes,omitempty" doc:"sent since the breaker opened"`
+	ProbeAt       *time.Time   `json:"probe_at,omitempty" doc:"when the next probe may be sent"`
+}
+
+// PastPace is one change of the pace of an endpoint, with its reason.
+type PastPace struct {
+	At     time.Time `json:"at"`
+	What   string    `json:"what" enum:"in_flight,rate,chunk,chunk_cap,breaker"`
+	Before string    `json:"before,omitempty"`
+	After  string    `json:"after,omitempty"`
+	Reason string    `json:"reason"`
+}
+
+// A cap whose time is over counts no more. Slices that are out are few; work_slice_live finds them.
+const paceViews = `
+SELECT p.endpoint, coalesce(o.requests, 0), p.in_flight, p.rate, p.chunk,
+    CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap END,
+    CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap_until END,
+    p.breaker, CASE p.breaker WHEN 'open' THEN p.breaker_reason ELSE '' END, p.breaker_since,
+    CASE p.breaker WHEN 'open' THEN p.probes ELSE 0 END, CASE p.breaker WHEN 'open' THEN p.probe_at END
+FROM endpoint_pace p
+LEFT JOIN (
+    SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) AS requests
+    FROM work_slice s JOIN run_step st USING (run_id, step) WHERE s.state IN ('claimed', 'sent') GROUP BY 1
+) o USING (endpoint)
+ORDER BY p.endpoint`
+
+// Paces returns what nodes found out about endpoints, ordered by name.
+func (s *Store) Paces(ctx context.Context) ([]PaceView, error) {
+	rows, err := s.pool.Query(ctx, paceViews)
+	if err != nil {
+		return nil, fmt.Errorf("view the pace of endpoints: %w", err)
+	}
+	paces, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PaceView])
+	if err != nil {
+		return nil, fmt.Errorf("view the pace of endpoints: %w", err)
+	}
+	return paces, nil
+}
+
+// endpoint_change_endpoint, backwards.
+const pastPaces = `
+SELECT at, what, before, after, reason FROM endpoint_change WHERE endpoint = $1 ORDER BY id DESC LIMIT $2`
+
+// PastPaces returns the last changes of the pace of an endpoint, newest first.
+func (s *Store) PastPaces(ctx context.Context, endpoint string, limit int) ([]PastPace, error) {
+	rows, err := s.pool.Query(ctx, pastPaces, endpoint, limit)
+	if err != nil {
+		return nil, fmt.Errorf("view how the pace of endpoint %s changed: %w", endpoint, err)
+	}
+	changes, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PastPace])
+	if err != nil {
+		return nil, fmt.Errorf("view how the pace of endpoint %s changed: %w", endpoint, err)
+	}
+	return changes, nil
 }
 
 // Ping returns nil when the database answers.

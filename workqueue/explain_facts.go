@@ -163,7 +163,8 @@ type sliceFacts struct {
 	before *Happening // how the slice ended that the newest was made from
 }
 
-// What is claimed next goes where its step goes now. work_slice_live finds the slices, quarantine_run the messages that could not be taken.
+// What is claimed next goes where its step goes now. work_slice_live finds the slices, quarantine_run the messages that
+// could not be taken.
 const explainSlices = explainPlanes + `
 SELECT s.run_id, s.step, CASE s.state WHEN 'scheduled' THEN st.endpoint ELSE coalesce(s.endpoint, st.endpoint) END,
     s.state, s.cause,

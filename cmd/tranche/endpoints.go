@@ -40,8 +40,11 @@ func endpointsText(list api.EndpointList, room int) string {
 	for i := range list.Endpoints {
 		e := &list.Endpoints[i]
 		name, who := inert(e.Name), listeners(e.Listeners)
+		if e.Pace != nil && e.Pace.Breaker == workqueue.BreakerOpen {
+			who += ", breaker open"
+		}
 		if narrow(room) {
-			name, who = short(name, 20), strconv.Itoa(len(e.Listeners))
+			name, who = short(name, 20), strings.Replace(who, listeners(e.Listeners), strconv.Itoa(len(e.Listeners)), 1)
 		}
 		t.row(name, count(e.Ready), count(int64(e.Backlog)), rate(e.Rate), perItem(e.P50Millis), perItem(e.P99Millis),
 			count(e.Errors), who)
@@ -105,7 +108,8 @@ func (e *endpointsShow) Run(ctx context.Context, term *console) error {
 	if term.json {
 		return term.document(found)
 	}
-	return term.printf("%s%s", endpointHead(&found), instancesText(found.Listeners, term.room()))
+	return term.printf("%s%s", endpointHead(&found), instancesText(found.Listeners, term.room())+
+		changesText(found.Changes, term.room()))
 }
 
 func endpointHead(e *api.Endpoint) string {
@@ -122,6 +126,7 @@ func endpointHead(e *api.Endpoint) string {
 		concurrency = fmt.Sprintf("%d for each instance, set by an operator", e.Concurrency)
 	}
 	t.row("concurrency", concurrency)
+	paceRows(&t, e)
 	t.row("rate", rate(e.Rate))
 	t.row("one item", fmt.Sprintf("p50 %s, p99 %s", perItem(e.P50Millis), perItem(e.P99Millis)))
 	t.row("answered", fmt.Sprintf("%s items, %s of them with an error", count(e.Items), count(e.Errors)))
@@ -192,45 +197,4 @@ func instanceNotes(l *api.Listener) string {
 		return ""
 	}
 	return fmt.Sprintf("  %s: %s\n", short(inert(l.Instance), 8), strings.Join(notes, ", "))
-}
-
-type endpointsSet struct {
-	Name        string      `arg:"" help:"The endpoint's name. It need not be known yet."`
-	Concurrency concurrency `required:"" help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
-}
-
-// concurrency is a number, or 0 for the service's own.
-type concurrency int
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (c *concurrency) UnmarshalText(text []byte) error {
-	if string(text) == "default" {
-		*c = 0
-		return nil
-	}
-	n, err := strconv.Atoi(string(text))
-	if err != nil || n < 1 || n > workqueue.MaxEndpointConcurrency {
-		return fmt.Errorf("%.100q is not a number from 1 to %d, or default", text, workqueue.MaxEndpointConcurrency)
-	}
-	*c = concurrency(n)
-	return nil
-}
-
-// Run changes the setting.
-func (e *endpointsSet) Run(ctx context.Context, term *console) error {
-	cl, err := term.client()
-	if err != nil {
-		return err
-	}
-	set, err := cl.SetEndpoint(ctx, e.Name, api.EndpointSettings{Concurrency: int(e.Concurrency)})
-	if err != nil {
-		return err
-	}
-	if term.json {
-		return term.document(set)
-	}
-	if set.Concurrency == 0 {
-		return term.printf("endpoint %s: concurrency is left to its services again, within seconds\n", inert(e.Name))
-	}
-	return term.printf("endpoint %s: %d chunks at once in each instance, within seconds\n", inert(e.Name), set.Concurrency)
 }

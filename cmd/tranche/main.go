@@ -60,6 +60,7 @@ type runCommands struct {
 	List    runList    `cmd:"" help:"List runs, newest first."`
 	Show    runShow    `cmd:"" help:"Everything about a run."`
 	Watch   runWatch   `cmd:"" help:"Follow a run until it ends."`
+	Explain runExplain `cmd:"" help:"Why a run, or an item of it, is not done: whose turn it is, and what comes next."`
 	Errors  runErrors  `cmd:"" help:"What failed, grouped by error code."`
 	Item    runItem    `cmd:"" help:"One item: its state, result or error, and every attempt."`
 	Export  runExport  `cmd:"" help:"Write all items with their outcomes."`
@@ -72,9 +73,10 @@ type runCommands struct {
 }
 
 type endpointCommands struct {
-	List endpointsList `cmd:"" default:"1" help:"List endpoints: backlog, rate, time for an item, errors, listeners."`
-	Show endpointsShow `cmd:"" help:"One endpoint, with each instance that listens on it."`
-	Set  endpointsSet  `cmd:"" help:"Change an endpoint's concurrency while its services run."`
+	List    endpointsList    `cmd:"" default:"1" help:"List endpoints: backlog, rate, time for an item, errors, listeners."`
+	Show    endpointsShow    `cmd:"" help:"One endpoint, with each instance that listens on it."`
+	Explain endpointsExplain `cmd:"" help:"Why an endpoint does not move."`
+	Set     endpointsSet     `cmd:"" help:"Change an endpoint's concurrency, budget or rate while its services run."`
 }
 
 type dlqCommands struct {

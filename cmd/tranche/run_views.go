@@ -81,8 +81,15 @@ func runHead(run *api.RunDocument) string {
 	if run.Name != "" {
 		t.row("name", inert(run.Name))
 	}
-	t.row("plan", inert(run.Plan))
+	plan := inert(run.Plan)
+	if run.Version > 0 {
+		plan += fmt.Sprintf(", version %d", run.Version)
+	}
+	t.row("plan", plan)
 	state := run.State
+	if run.Hold != nil {
+		state += heldText(run.Hold, run.At)
+	}
 	if run.Generation > 1 {
 		state += fmt.Sprintf(", generation %d", run.Generation)
 	}
@@ -91,6 +98,15 @@ func runHead(run *api.RunDocument) string {
 		count(run.Missing())))
 	if run.Skipped > 0 {
 		t.row("skipped", count(run.Skipped)+" duplicates at intake")
+	}
+	if run.MaxFailed != "" {
+		t.row("max failed", maxFailedText(run))
+	}
+	if run.Canary != nil {
+		t.row("canary", canaryText(run.Canary))
+	}
+	if run.Priority != 0 {
+		t.row("priority", fmt.Sprint(run.Priority))
 	}
 	if run.Source != "" {
 		t.row("source", inert(run.Source))
@@ -129,9 +145,13 @@ func runSteps(run *api.RunDocument) string {
 		s := &run.Steps[i]
 		t.row(short(inert(s.Name), 24), count(s.Waiting), count(s.Ready), count(s.InFlight), count(s.Scheduled),
 			count(s.Done), count(s.Failed))
-		settings.row("  "+short(inert(s.Name), 24), fmt.Sprintf(
-			"endpoint %s, chunk %d, at most %d in flight, %d attempts, timeout %s", inert(s.Endpoint), s.Chunk,
-			s.MaxInFlight, s.MaxAttempts, seconds(s.TimeoutSeconds)))
+		for i, line := range settingsText(&s.Settings) {
+			name := ""
+			if i == 0 {
+				name = short(inert(s.Name), 24)
+			}
+			settings.row("  "+name, line)
+		}
 	}
 	return "\n" + t.String() + "\nsettings\n" + settings.String()
 }

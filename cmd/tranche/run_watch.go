@@ -187,10 +187,19 @@ func plainLine(run api.RunDocument) string {
 	parts = append(parts, count(inFlight(run))+" in flight", count(run.Failed)+" failed")
 	if run.State != "running" {
 		parts = append(parts, run.State)
-	} else if len(run.Warnings) > 0 {
-		parts = append(parts, inert(run.Warnings[0]))
+	}
+	if run.State == "paused" || run.State == "running" {
+		parts = append(parts, firstWarning(run)...)
 	}
 	return strings.Join(parts, "  ")
+}
+
+// firstWarning is what a person should know first about a run that is under way; none, if there is nothing.
+func firstWarning(run api.RunDocument) []string {
+	if len(run.Warnings) == 0 {
+		return nil
+	}
+	return []string{inert(run.Warnings[0])}
 }
 
 // floorPercent never says 100 before the end.

@@ -36,6 +36,11 @@ type Endpoint struct {
 	Errors      int64      `json:"errors" doc:"of those"`
 	P50Millis   float64    `json:"p50_millis" doc:"time for one item: the listeners' medians, weighted by their rates"`
 	P99Millis   float64    `json:"p99_millis" doc:"time for one item, of the slowest listener"`
+
+	MaxInFlight int                  `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
+	RateLimit   float64              `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
+	Pace        *workqueue.PaceView  `json:"pace,omitempty" doc:"what nodes found out about it"`
+	Changes     []workqueue.PastPace `json:"changes,omitempty" doc:"of one endpoint: the last changes of its pace"`
 }
 
 // Listener is one instance of a service.
@@ -66,9 +71,12 @@ type EndpointList struct {
 	Endpoints []Endpoint `json:"endpoints"`
 }
 
-// EndpointSettings is what an operator sets for an endpoint while its services run.
+// EndpointSettings is what an operator sets for an endpoint while its services run. What is absent stays as it is.
 type EndpointSettings struct {
-	Concurrency int `json:"concurrency" minimum:"0" maximum:"1024" doc:"of each instance; 0 leaves it to the service"`
+	Concurrency *int     `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: the service's own"`
+	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"requests over all runs; 0: no limit"`
+	Rate        *float64 `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
+	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets that chunks over some size fail as a whole"`
 }
 
 // EndpointPath is the endpoint that an operation is about.
@@ -82,8 +90,9 @@ func (s *Server) registerEndpoints(api huma.API) {
 		s.getEndpoint)
 	register(s, api, huma.Operation{
 		OperationID: "set-endpoint", Method: http.MethodPost, Path: "/endpoints/{name}/settings",
-		Summary:     "Set an endpoint's concurrency while its services run",
-		Description: "Instances take it over within seconds. The endpoint need not be known yet.",
+		Summary: "Set an endpoint's concurrency, budget or rate while its services run",
+		Description: "Limits hold at once, on every node; instances take their concurrency over within seconds. The " +
+			"endpoint need not be known yet.",
 	}, s.setEndpoint)
 }
 
@@ -116,8 +125,14 @@ func (s *Server) getEndpoint(ctx context.Context, in *EndpointPath) (Endpoint, e
 		return Endpoint{}, seen(fmt.Errorf("nobody listens on endpoint %q, and no running run uses it: %w", in.Endpoint,
 			workqueue.ErrNotFound), "tranche endpoints")
 	}
+	if e.Changes, err = s.store.PastPaces(ctx, in.Endpoint, shownChanges); err != nil {
+		return Endpoint{}, err
+	}
 	return *e, s.backlog(ctx, e)
 }
+
+// shownChanges is how many changes of its pace an endpoint is shown with.
+const shownChanges = 20
 
 type setEndpointInput struct {
 	EndpointPath
@@ -126,15 +141,15 @@ type setEndpointInput struct {
 }
 
 func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (workqueue.EndpointSetting, error) {
-	set := workqueue.EndpointSetting{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency}
+	change := workqueue.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
+		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, ClearChunkCap: in.Body.ChunkCap != nil}
 	if err := cmp.Or(checkEndpoint(in.Endpoint), s.mayChange(in.Name)); err != nil {
-		return set, err
+		return workqueue.EndpointSetting{}, err
 	}
-	if err := s.engine.SetEndpoint(ctx, set, in.Name); err != nil {
-		return set, err
+	if in.Body == (EndpointSettings{}) {
+		return workqueue.EndpointSetting{}, &inputError{"give concurrency, max_in_flight, rate or chunk_cap"}
 	}
-	set.ChangedBy, set.ChangedAt = in.Name, time.Now()
-	return set, nil
+	return s.engine.ChangeEndpoint(ctx, change, in.Name)
 }
 
 // endpoints gathers by name what runs, operators and services say; backlogs are missing.
@@ -144,6 +159,10 @@ func (s *Server) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 		return nil, err
 	}
 	settings, err := s.store.EndpointSettings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	paces, err := s.store.Paces(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -166,12 +185,19 @@ func (s *Server) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 		e.Runs, e.Ready, e.InFlight, e.Scheduled = l.Runs, l.Ready, l.InFlight, l.Scheduled
 	}
 	for _, set := range settings {
-		if set.Concurrency > 0 {
-			named(set.Endpoint).Concurrency = set.Concurrency
+		if set.Concurrency > 0 || set.MaxInFlight > 0 || set.Rate > 0 {
+			e := named(set.Endpoint)
+			e.Concurrency, e.MaxInFlight, e.RateLimit = set.Concurrency, set.MaxInFlight, set.Rate
 		}
 	}
 	for i := range listeners {
 		named(listeners[i].Endpoint).add(&listeners[i])
+	}
+	for i := range paces {
+		// Nodes keep what they found for endpoints of the past as well; those are listed only while something is amiss.
+		if e := byName[paces[i].Endpoint]; e != nil || paces[i].Breaker == workqueue.BreakerOpen {
+			named(paces[i].Endpoint).Pace = &paces[i]
+		}
 	}
 	return byName, nil
 }

@@ -273,7 +273,8 @@ func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
 	post(422, "endpoint name", "/endpoints/a%00b/settings", `{"concurrency":1}`)
 	post(422, "validation failed", "/endpoints/echo/settings", `{"concurrency":1025}`)
 	post(422, "validation failed", "/endpoints/echo/settings", `{"concurrency":-1}`)
-	post(422, "validation failed", "/endpoints/echo/settings", `{}`)
+	post(422, "give concurrency", "/endpoints/echo/settings", `{}`)
+	post(422, "validation failed", "/endpoints/echo/settings", `{"chunk_cap":5}`)
 	post(422, api.ActorHeader, "/endpoints/echo/settings", `{"concurrency":1}`, api.ActorHeader, "\xff")
 	var n int
 	err := b.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM audit_log) + (SELECT count(*) FROM endpoint_setting)

@@ -76,10 +76,11 @@ func (s *Server) registerRuns(api huma.API) {
 	register(s, api, get("list-runs", "/runs", "List runs, newest first"), s.listRuns)
 	register(s, api, get("get-run", "/runs/{run}", "Everything about a run"), s.getRun)
 	register(s, api, get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt"), s.getItem)
+	s.registerExplain(api)
 }
 
 type listInput struct {
-	State  []string `query:"state" enum:"loading,running,completed,cancelled" doc:"only runs in one of these states"`
+	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these states"`
 	Before string   `query:"before" doc:"only runs older than this id"`
 	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }

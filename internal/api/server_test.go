@@ -39,9 +39,11 @@ func (e storeEngine) Requeue(
 	return e.Store.Requeue(ctx, sel, actor)
 }
 
-func (e storeEngine) SetEndpoint(ctx context.Context, set workqueue.EndpointSetting, actor string) error {
+func (e storeEngine) ChangeEndpoint(
+	ctx context.Context, change workqueue.EndpointChange, actor string,
+) (workqueue.EndpointSetting, error) {
 	e.asked.Add(1)
-	return e.Store.SetEndpoint(ctx, set, actor)
+	return e.Store.ChangeEndpoint(ctx, change, actor)
 }
 
 func (e storeEngine) Ready() <-chan struct{} { return e.ready }
@@ -151,7 +153,7 @@ func (b *bench) finish(run workqueue.RunID) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, s := range claimed {
+	for _, s := range claimed.Slices {
 		answer := workqueue.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
 		for bit := range s.Mask.All() {
 			slot := workqueue.Slot{Ordinal: s.Block.Ordinal(bit), Result: []byte(`{"ok":true}`)}

@@ -36,6 +36,9 @@ func strays(run *workqueue.RunView) []string {
 
 // obstacles says what keeps a running run from going on.
 func (s *Server) obstacles(ctx context.Context, run *workqueue.RunView) []string {
+	if run.Hold != nil && run.State == "paused" {
+		return []string{heldWarning(run)}
+	}
 	if run.State != "running" {
 		return []string{}
 	}
@@ -49,6 +52,18 @@ func (s *Server) obstacles(ctx context.Context, run *workqueue.RunView) []string
 		}
 	}
 	return s.unheard(ctx, names)
+}
+
+// heldWarning says why nothing is claimed of a run, and what lets it go on.
+func heldWarning(run *workqueue.RunView) string {
+	why := "it is paused"
+	if run.Hold.Detail != "" {
+		why += ": " + run.Hold.Detail
+	}
+	if run.Hold.Kind == workqueue.HoldCanary {
+		return fmt.Sprintf("%s; let the rest go with: tranche run approve %s", why, run.ID)
+	}
+	return fmt.Sprintf("%s; let it go on with: tranche run resume %s", why, run.ID)
 }
 
 const noNATSWarning = "NATS does not answer, so nothing is sent to services at the moment"

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type endpointsSet struct {
+	Name        string         `arg:"" help:"The endpoint's name. It need not be known yet."`
+	Concurrency *concurrency   `help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
+	MaxInFlight *requestBudget `help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
+	Rate        *itemRate      `help:"Items a second over all runs, or none." placeholder:"N"`
+	ChunkCap    *chunkCap      `help:"0 forgets that requests over some size fail as a whole." placeholder:"0"`
+}
+
+// Validate is called by kong.
+func (e *endpointsSet) Validate() error {
+	if e.Concurrency == nil && e.MaxInFlight == nil && e.Rate == nil && e.ChunkCap == nil {
+		return errors.New("say what to set: --concurrency, --max-in-flight, --rate or --chunk-cap 0")
+	}
+	return nil
+}
+
+// concurrency is a number, or 0 for the service's own.
+type concurrency int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *concurrency) UnmarshalText(text []byte) error {
+	n, err := limitOr(text, "default", workqueue.MaxEndpointConcurrency)
+	*c = concurrency(n)
+	return err
+}
+
+// requestBudget is a number, or 0 for none.
+type requestBudget int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *requestBudget) UnmarshalText(text []byte) error {
+	n, err := limitOr(text, "none", workqueue.MaxEndpointInFlight)
+	*b = requestBudget(n)
+	return err
+}
+
+// limitOr reads a number from 1 to most, or a word that means 0.
+func limitOr(text []byte, word string, most int) (int, error) {
+	if string(text) == word {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 1 || n > most {
+		return 0, fmt.Errorf("%.100q is not a number from 1 to %d, or %s", text, most, word)
+	}
+	return n, nil
+}
+
+// itemRate is items a second, or 0 for no limit.
+type itemRate float64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (r *itemRate) UnmarshalText(text []byte) error {
+	if string(text) == "none" {
+		*r = 0
+		return nil
+	}
+	n, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || !(n > 0) || math.IsInf(n, 0) {
+		return fmt.Errorf("%.100q is not a number of items a second above 0, or none", text)
+	}
+	*r = itemRate(n)
+	return nil
+}
+
+// chunkCap can only be cleared: nodes find it.
+type chunkCap int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *chunkCap) UnmarshalText(text []byte) error {
+	if string(text) != "0" {
+		return fmt.Errorf("%.100q is not 0; nodes find the cap by themselves, and 0 clears it", text)
+	}
+	return nil
+}
+
+// Run changes the settings.
+func (e *endpointsSet) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	set, err := cl.SetEndpoint(ctx, e.Name, api.EndpointSettings{Concurrency: (*int)(e.Concurrency),
+		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), ChunkCap: (*int)(e.ChunkCap)})
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(set)
+	}
+	return term.printf("endpoint %s: %s\n", inert(e.Name), strings.Join(e.told(&set), "; "))
+}
+
+// told says what holds now of what was set.
+func (e *endpointsSet) told(set *workqueue.EndpointSetting) []string {
+	var told []string
+	if e.Concurrency != nil {
+		told = append(told, concurrencyText(set.Concurrency)+", within seconds")
+	}
+	if e.MaxInFlight != nil {
+		told = append(told, budgetText(set.MaxInFlight))
+	}
+	if e.Rate != nil {
+		told = append(told, rateLimitText(set.Rate))
+	}
+	if e.ChunkCap != nil {
+		told = append(told, "requests may be of any size again")
+	}
+	return told
+}
+
+func concurrencyText(n int) string {
+	if n == 0 {
+		return "concurrency is left to its services"
+	}
+	return fmt.Sprintf("%d chunks at once in each instance", n)
+}
+
+func budgetText(n int) string {
+	if n == 0 {
+		return "no budget of requests"
+	}
+	return fmt.Sprintf("at most %s requests at once over all runs", count(int64(n)))
+}
+
+func rateLimitText(perSecond float64) string {
+	if perSecond <= 0 {
+		return "no rate limit"
+	}
+	return fmt.Sprintf("at most %s items a second over all runs", pace(perSecond))
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// heldText says why a run is paused, behind its state.
+func heldText(hold *workqueue.HoldView, now time.Time) string {
+	by := ""
+	if hold.By != "" {
+		by = " by " + inert(hold.By)
+	}
+	text := fmt.Sprintf(" (%s)%s, %s ago", hold.Kind, by, span(now.Sub(hold.Since)))
+	if hold.Detail != "" {
+		text += ": " + inert(hold.Detail)
+	}
+	return text
+}
+
+func maxFailedText(run *api.RunDocument) string {
+	text := inert(run.MaxFailed)
+	if run.FailedLimit != nil && strings.HasSuffix(run.MaxFailed, "%") {
+		text += fmt.Sprintf(", which is %s items", count(*run.FailedLimit))
+	}
+	return text + "; one more pauses the run"
+}
+
+func canaryText(canary *workqueue.CanaryView) string {
+	text := fmt.Sprintf("%s items", count(int64(canary.Items)))
+	if canary.Auto {
+		text += ", then on by itself"
+	} else {
+		text += ", then waits for approval"
+	}
+	if canary.State != "" {
+		text += ": " + canary.State
+	}
+	return text
+}
+
+// settingsText is the settings of a step in a few short lines.
+func settingsText(s *workqueue.StepSettings) []string {
+	pace := []string{"endpoint " + inert(s.Endpoint), "chunk " + upTo(s.Chunk, s.ChunkAuto)}
+	if s.ChunkBytes > 0 {
+		pace = append(pace, count(int64(s.ChunkBytes))+" bytes a request")
+	}
+	if s.ChunkTimeSeconds > 0 {
+		pace = append(pace, span(seconds(s.ChunkTimeSeconds))+" a request")
+	}
+	pace = append(pace, upTo(s.InFlight, s.InFlightAuto)+" in flight")
+	if s.Rate > 0 {
+		pace = append(pace, rate(s.Rate)+" at most")
+	}
+	retry := []string{fmt.Sprintf("%d attempts", s.MaxAttempts), "backoff " + span(seconds(s.RetryBackoffSeconds))}
+	if s.MaxBackoffSeconds > 0 {
+		retry = append(retry, "up to "+span(seconds(s.MaxBackoffSeconds)))
+	}
+	retry = append(retry, fmt.Sprintf("timeout %s", seconds(s.TimeoutSeconds)))
+	lines := []string{strings.Join(pace, ", "), strings.Join(retry, ", ")}
+	if len(s.RetryCodes) > 0 {
+		lines = append(lines, "always retried: "+inert(strings.Join(s.RetryCodes, ", ")))
+	}
+	if len(s.NeverRetry) > 0 {
+		lines = append(lines, "never retried: "+inert(strings.Join(s.NeverRetry, ", ")))
+	}
+	return lines
+}
+
+// upTo writes a limit, and whether nodes find the number below it.
+func upTo(n int, auto bool) string {
+	if auto {
+		return fmt.Sprintf("auto (at most %d)", n)
+	}
+	return fmt.Sprint(n)
+}

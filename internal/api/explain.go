@@ -1,0 +1,75 @@
+package api
+
+import (
+	"context"
+	"slices"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func (s *Server) registerExplain(api huma.API) {
+	run := get("explain-run", "/runs/{run}/explain", "Why a run is not done")
+	run.Description = "The missing items in groups that add up, all as of one moment: how many, where they are, whose " +
+		"turn it is, since when, what will happen next, and what an operator could do. With item, the same for the " +
+		"items of one key, with every attempt."
+	register(s, api, run, s.explainRun)
+	endpoint := get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint does not move")
+	endpoint.Description = "The items of running runs that wait for the endpoint, in groups that add up."
+	register(s, api, endpoint, s.explainEndpoint)
+}
+
+type explainInput struct {
+	RunPath
+	Item string `query:"item" doc:"the key of an item"`
+}
+
+func (s *Server) explainRun(ctx context.Context, in *explainInput) (workqueue.Explanation, error) {
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return workqueue.Explanation{}, err
+	}
+	var e *workqueue.Explanation
+	if in.Item != "" {
+		e, err = s.store.ExplainKey(ctx, id, in.Item)
+	} else {
+		e, err = s.store.Explain(ctx, id)
+	}
+	if err != nil {
+		return workqueue.Explanation{}, err
+	}
+	if len(e.Groups) > 0 {
+		seen := s.lookAtServices(ctx, endpointsOf(e.Groups), e.Nodes)
+		seen.apply(e.Groups)
+		e.ServicesAt = &seen.at
+	}
+	e.Sum()
+	return *e, nil
+}
+
+func (s *Server) explainEndpoint(ctx context.Context, in *EndpointPath) (workqueue.EndpointExplanation, error) {
+	if err := checkEndpoint(in.Endpoint); err != nil {
+		return workqueue.EndpointExplanation{}, err
+	}
+	e, err := s.store.ExplainEndpoint(ctx, in.Endpoint)
+	if err != nil {
+		return workqueue.EndpointExplanation{}, err
+	}
+	seen := s.lookAtServices(ctx, []string{in.Endpoint}, e.Nodes)
+	seen.apply(e.Groups)
+	e.ServicesAt, e.Listens = &seen.at, seen.listening(in.Endpoint)
+	e.Sum()
+	return *e, nil
+}
+
+// endpointsOf names the endpoints of groups, each once.
+func endpointsOf(groups []workqueue.MissingGroup) []string {
+	var names []string
+	for i := range groups {
+		if name := groups[i].Endpoint; name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}

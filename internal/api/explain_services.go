@@ -1,0 +1,311 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// servicesSeen is what services and consumers were seen to do, a moment after the snapshot of an explanation.
+type servicesSeen struct {
+	at        time.Time
+	session   workqueue.SessionID // of this node
+	alone     bool                // no other node is alive
+	connected bool                // this node reaches NATS
+	ready     bool                // and has its streams
+	asked     bool                // services could be asked who listens
+	listeners map[string][]endpoints.Listener
+	consumers map[string]consumerSeen
+	unheard   map[string][]unheardAsk // by flow: what it asks and nobody answers
+}
+
+// consumerSeen is the consumer of an endpoint.
+type consumerSeen struct {
+	info    *jetstream.ConsumerInfo // nil: it could not be looked at
+	missing bool
+}
+
+// lookAtServices asks who listens on the endpoints, and JetStream what waits for them.
+func (s *Server) lookAtServices(ctx context.Context, names []string, nodes int) *servicesSeen {
+	seen := &servicesSeen{session: s.engine.Session(), alone: nodes <= 1, connected: s.nc.IsConnected(),
+		listeners: map[string][]endpoints.Listener{}, consumers: map[string]consumerSeen{},
+		unheard: map[string][]unheardAsk{}}
+	select {
+	case <-s.engine.Ready():
+		seen.ready = true
+	default:
+	}
+	defer func() { seen.at = time.Now() }()
+	if !seen.connected {
+		return seen
+	}
+	looking, cancel := context.WithTimeout(ctx, listenWait)
+	defer cancel()
+	consumers := make(chan map[string]consumerSeen, 1)
+	go func() { consumers <- s.lookAtConsumers(looking, names) }()
+	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
+	seen.asked = err == nil
+	seen.consumers = <-consumers
+	for _, l := range listeners {
+		seen.listeners[l.Endpoint] = append(seen.listeners[l.Endpoint], l)
+	}
+	if flows := seen.flows(names); len(flows) > 0 && seen.asked {
+		seen.unheard = s.lookForUnheard(ctx, flows, seen.listeners)
+	}
+	return seen
+}
+
+func (s *Server) lookAtConsumers(ctx context.Context, names []string) map[string]consumerSeen {
+	all := map[string]consumerSeen{}
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		return all
+	}
+	for _, name := range names {
+		consumer, err := js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(name))
+		switch {
+		case err == nil:
+			all[name] = consumerSeen{info: consumer.CachedInfo()} // just fetched
+		case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
+			all[name] = consumerSeen{missing: true}
+		}
+	}
+	return all
+}
+
+// flows are those of the endpoints whose handlers are cut into stages.
+func (v *servicesSeen) flows(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return !slices.ContainsFunc(v.listeners[name], func(l endpoints.Listener) bool { return l.Stages > 0 })
+	})
+}
+
+// apply refines what the database says of groups by what services do.
+func (v *servicesSeen) apply(groups []workqueue.MissingGroup) {
+	for i := range groups {
+		g := &groups[i]
+		switch {
+		case !v.connected:
+			v.away(g)
+		case g.State == "sent":
+			v.sent(g)
+		default:
+			v.unsent(g)
+		}
+	}
+}
+
+// away refines a group while this node cannot reach NATS.
+func (v *servicesSeen) away(g *workqueue.MissingGroup) {
+	const cannot = "this node cannot reach NATS"
+	if g.State == "sent" {
+		if v.alone && g.Owner != workqueue.OwnerOperator {
+			g.Why += "; " + cannot + ", so replies wait until it does, and who listens cannot be told"
+			g.Advice = append(g.Advice, natsAdvice)
+		}
+		return
+	}
+	mine := g.State == "claimed" && g.Session() == v.session
+	held := g.Owner == workqueue.OwnerOperator || g.Reason == workqueue.ReasonSampling
+	timed := g.Owner == workqueue.OwnerTimer && g.State == "scheduled"
+	if held || timed || !mine && !v.alone || g.State == "claimed" && !mine {
+		return
+	}
+	g.Reason, g.Owner, g.Who, g.When = workqueue.ReasonNATSAway, workqueue.OwnerNode, "this node", nil
+	g.Why = cannot + ", so nothing is sent at the moment"
+	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
+	g.Advice = []workqueue.Advice{natsAdvice}
+}
+
+var natsAdvice = workqueue.Advice{Do: "see to the NATS server; nothing has to be done here then"}
+
+// unsent refines a group that waits for a node or for requests that are out.
+func (v *servicesSeen) unsent(g *workqueue.MissingGroup) {
+	node := g.Owner == workqueue.OwnerNode && g.Reason != workqueue.ReasonSampling
+	if node && !v.ready && v.alone {
+		g.Reason, g.Who, g.When = workqueue.ReasonSettingUp, "this node", nil
+		g.Why = "it has no streams yet: it makes them as soon as NATS and PostgreSQL answer"
+		g.Next = "they go on at once when it has"
+		return
+	}
+	if g.Owner != workqueue.OwnerService || !v.nobody(g.Endpoint) {
+		return
+	}
+	g.Reason, g.Owner, g.Who = workqueue.ReasonNoListener, workqueue.OwnerOperator, whoServes(g.Endpoint)
+	g.Why = "nobody listens on endpoint " + g.Endpoint + ": " + g.Why
+	g.Next = "they are sent when a service listens and answers the requests that are out"
+	g.Advice = append([]workqueue.Advice{startAdvice(g.Endpoint)}, g.Advice...)
+}
+
+func whoServes(endpoint string) string { return "whoever runs the services of endpoint " + endpoint }
+
+func startAdvice(endpoint string) workqueue.Advice {
+	return workqueue.Advice{Do: "start a service that listens on endpoint " + endpoint +
+		"; it is there when this names it", Command: "tranche endpoints show " + endpoint}
+}
+
+// nobody reports whether it is known that nobody takes requests for an endpoint.
+func (v *servicesSeen) nobody(endpoint string) bool {
+	if !v.asked || len(v.listeners[endpoint]) > 0 {
+		return false
+	}
+	info := v.consumers[endpoint].info
+	return info == nil || info.NumWaiting == 0
+}
+
+// sent refines a group whose requests are in the stream or with a service.
+func (v *servicesSeen) sent(g *workqueue.MissingGroup) {
+	switch g.Reason {
+	case workqueue.ReasonQueued:
+		v.queued(g)
+	case workqueue.ReasonWorking, workqueue.ReasonPartly, workqueue.ReasonQuarantine:
+		v.working(g)
+	}
+}
+
+// queued refines requests that no service has taken.
+func (v *servicesSeen) queued(g *workqueue.MissingGroup) {
+	consumer, there := v.consumers[g.Endpoint], v.listeners[g.Endpoint]
+	info := consumer.info
+	switch {
+	case consumer.missing:
+		g.Reason, g.Owner, g.Who = workqueue.ReasonNoConsumer, workqueue.OwnerNode, "the node that leads"
+		g.Why = "the consumer through which services take requests is gone"
+		g.Next = "the node makes it again within seconds, and services go on"
+	case info != nil && info.Paused:
+		g.Reason, g.Owner, g.Who = workqueue.ReasonSuspended, workqueue.OwnerNode, "the node that leads"
+		g.Why = fmt.Sprintf("somebody has paused the consumer of endpoint %s in NATS, for another %s", g.Endpoint,
+			info.PauseRemaining.Round(time.Second))
+		g.Next = "the node resumes it within seconds"
+	case v.nobody(g.Endpoint):
+		g.Reason, g.Owner, g.Who, g.When = workqueue.ReasonNoListener, workqueue.OwnerOperator, whoServes(g.Endpoint), nil
+		g.Why = "nobody listens on endpoint " + g.Endpoint
+		g.Next = "the first service that listens takes them at once; until then their time does not run"
+		g.Advice = []workqueue.Advice{startAdvice(g.Endpoint)}
+	case len(there) > 0 && able(there) == 0:
+		g.Reason, g.Who = workqueue.ReasonNotTaking, v.listening(g.Endpoint)
+		g.Why = "no instance can take anything: " + reasons(there)
+		g.Next = "the first instance that can takes them"
+		g.Advice = []workqueue.Advice{{Do: "see what keeps the services", Command: "tranche endpoints show " + g.Endpoint},
+			startAdvice(g.Endpoint)}
+	case info != nil && info.NumPending > 0:
+		g.Reason, g.Who = workqueue.ReasonBusy, v.listening(g.Endpoint)
+		g.Why = fmt.Sprintf("%d requests wait in the stream for endpoint %s", info.NumPending, g.Endpoint)
+		g.Next = "the services take them in their order" + v.estimate(g)
+		g.Advice = []workqueue.Advice{{Do: "start more instances, or let each do more at once",
+			Command: "tranche endpoints set " + g.Endpoint + " --concurrency N"}}
+	default:
+		g.Who = v.listening(g.Endpoint)
+	}
+}
+
+// estimate says how long the services need for a group at their present rate.
+func (v *servicesSeen) estimate(g *workqueue.MissingGroup) string {
+	rate := 0.0
+	for i := range v.listeners[g.Endpoint] {
+		rate += v.listeners[g.Endpoint][i].Rate
+	}
+	if rate <= 0 {
+		return "; they have answered nothing in the last minute"
+	}
+	took := time.Duration(float64(g.Items) / rate * float64(time.Second))
+	return fmt.Sprintf("; at %.3g items a second that takes about %s", rate, took.Round(time.Second))
+}
+
+// able counts the instances that can take requests.
+func able(listeners []endpoints.Listener) (n int) {
+	for i := range listeners {
+		if state := listeners[i].State; state == endpoints.StateListening || state == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// reasons says why instances cannot take requests, each reason once.
+func reasons(listeners []endpoints.Listener) string {
+	var all []string
+	for i := range listeners {
+		l := &listeners[i]
+		reason := cmp.Or(l.Reason, "it says no more")
+		if l.State == endpoints.StateDraining {
+			reason = "it is stopping"
+		}
+		if reason = string(l.State) + ", " + reason; !slices.Contains(all, reason) {
+			all = append(all, reason)
+		}
+	}
+	return strings.Join(all[:min(len(all), maxReasons)], "; ")
+}
+
+const maxReasons = 3
+
+// working refines requests that a service has taken.
+func (v *servicesSeen) working(g *workqueue.MissingGroup) {
+	if g.Owner == workqueue.OwnerOperator {
+		return // nobody is there to record what services answer
+	}
+	if v.nobody(g.Endpoint) {
+		g.Reason, g.Owner, g.Who = workqueue.ReasonGone, workqueue.OwnerOperator, whoServes(g.Endpoint)
+		g.Why += "; nobody listens on endpoint " + g.Endpoint + " any more, so the service that took them is gone"
+		g.Next = fmt.Sprintf("JetStream hands them to the next service that listens, %s after the last sign of life; "+
+			"without a reply by the deadline they are tried again", endpoints.AckWait)
+		g.Advice = append([]workqueue.Advice{startAdvice(g.Endpoint)}, g.Advice...)
+		return
+	}
+	g.Who = v.listening(g.Endpoint)
+	if asks := v.unheard[g.Endpoint]; len(asks) > 0 && g.Reason == workqueue.ReasonWorking {
+		g.Reason, g.Owner = workqueue.ReasonNested, workqueue.OwnerOperator
+		var names []string
+		for _, ask := range asks {
+			g.Why += fmt.Sprintf("; %s asks endpoint %s, on which nobody listens (%d requests wait there)", g.Endpoint,
+				ask.endpoint, ask.requests)
+			names = append(names, ask.endpoint)
+			g.Advice = append(g.Advice, startAdvice(ask.endpoint))
+		}
+		g.Who = whoServes(strings.Join(names, ", "))
+		g.Next = "the flow goes on when a service answers it; without a reply by the deadline they are tried again"
+	}
+}
+
+// maxNamed bounds the instances that are named.
+const maxNamed = 3
+
+// listening says who listens on an endpoint.
+func (v *servicesSeen) listening(endpoint string) string {
+	there := v.listeners[endpoint]
+	switch {
+	case !v.connected || !v.asked:
+		return "the services of endpoint " + endpoint + "; who listens cannot be told now, since NATS does not answer"
+	case len(there) == 0 && v.nobody(endpoint):
+		return "nobody listens on endpoint " + endpoint
+	case len(there) == 0:
+		return "a service of endpoint " + endpoint + " that takes requests but does not say who it is"
+	}
+	var names []string
+	holds := 0
+	for i := range there {
+		l := &there[i]
+		holds += l.InFlight
+		if i < maxNamed {
+			name := l.Service + " " + cut(l.Instance, 8)
+			if l.Host != "" {
+				name += " on " + l.Host
+			}
+			names = append(names, fmt.Sprintf("%s (holds %d)", name, l.InFlight))
+		}
+	}
+	if len(there) > maxNamed {
+		return fmt.Sprintf("%d instances, which hold %d requests: %s, …", len(there), holds, strings.Join(names, ", "))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,35 @@
+package orchestrator
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// ChangeEndpoint changes settings of an endpoint, leaves the others as they are and returns all of them. Its limits hold
+// at once; the concurrency is brought to its consumer, where its services see it, by the leader when that fails here.
+// See [workqueue.Store.ChangeEndpoint].
+func (n *Node) ChangeEndpoint(
+	ctx context.Context, change workqueue.EndpointChange, actor string,
+) (workqueue.EndpointSetting, error) {
+	if err := endpoints.ValidateName(change.Endpoint); err != nil {
+		return workqueue.EndpointSetting{}, err
+	}
+	set, err := n.store.ChangeEndpoint(ctx, change, actor)
+	if err != nil {
+		return set, err
+	}
+	n.wakeOthers() // what a limit kept back may go now
+	if change.Concurrency == nil {
+		return set, nil
+	}
+	timed, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	if err := n.applySetting(timed, set); err != nil {
+		n.log.Debug("set an endpoint's consumer; the leader will see to it", zap.Error(err))
+	}
+	return set, nil
+}
