@@ -37,9 +37,10 @@ const (
 	WayHang   Way = "hang"   // nothing is answered until the handler's time is over
 	WayExit   Way = "exit"   // the process ends at once
 	WaySlots  Way = "slots"  // each item is an error that may pass
+	WayItem   Way = "item"   // poison: only the item itself is an error, for good; otherwise each item is
 )
 
-// Poison is items that make every chunk fail that they are in, however small.
+// Poison is items that make every chunk fail that they are in, however small; by WayItem they only fail themselves.
 type Poison struct {
 	Ordinals []int `json:"ordinals"`
 	Way      Way   `json:"way"`
@@ -93,7 +94,7 @@ func (c *Config) validate() error {
 
 func (w Way) known() bool {
 	switch w {
-	case WayError, WayRefuse, WayPanic, WayHang, WayExit, WaySlots:
+	case WayError, WayRefuse, WayPanic, WayHang, WayExit, WaySlots, WayItem:
 		return true
 	default:
 		return false

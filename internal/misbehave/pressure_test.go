@@ -116,7 +116,7 @@ func TestSmallRunBesideALargeOne(t *testing.T) {
 	if took > 5*time.Second {
 		t.Errorf("the small run took %s", took)
 	}
-	if _, err := w.store.Cancel(t.Context(), busy, "test"); err != nil {
+	if _, err := w.store.Cancel(t.Context(), workqueue.Control{Run: busy, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	w.wantAsked(ledger)

@@ -102,10 +102,14 @@ func (s *Service) handle(ctx context.Context, c *chunk) error {
 			return err
 		}
 	}
-	if fault == FaultPoison {
+	if fault == FaultPoison && s.cfg.Poison.Way != WayItem {
 		return s.fail(ctx, c, s.cfg.Poison.Way, CodePoison, nil)
 	}
 	for _, i := range items[:passed] {
+		if fault == FaultPoison && s.poisoned([]*item{i}) {
+			i.Fail(CodePoison, "item %s is poison", i.Key)
+			continue
+		}
 		i.Reply(i.In)
 	}
 	return nil
@@ -150,6 +154,11 @@ func (s *Service) fail(ctx context.Context, c *chunk, way Way, code string, over
 		panic(code)
 	case WayExit:
 		s.exit(exitStatus)
+	case WayItem:
+		for _, i := range c.Items() {
+			i.Fail(code, "the service cannot answer")
+		}
+		return nil
 	case WaySlots:
 		for _, i := range c.Items() {
 			i.Retry(code, "the service cannot answer now")

@@ -1,0 +1,168 @@
+package systest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/misbehave"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// buildProgram builds the real binary. It is there until the test and its subtests have ended.
+func buildProgram(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tranche")
+	cmd := exec.Command("go", "build", "-o", path, "./cmd/tranche")
+	cmd.Dir = filepath.Join("..", "..")
+	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the program: %v\n%s", err, out)
+	}
+	return path
+}
+
+// office is a world in which an operator works with the real binary.
+type office struct {
+	*world
+	binary string
+	ledger *misbehave.Ledger
+}
+
+// newOffice has a service that misbehaves in its world, and no server yet.
+func newOffice(t *testing.T, binary string, cfg misbehave.Config) *office {
+	t.Helper()
+	o := &office{world: setup(t), binary: binary, ledger: misbehave.NewLedger(nil)}
+	cfg.Endpoint, cfg.Ledger = "statement", o.ledger
+	svc, err := misbehave.New(testenv.Conn(t, o.ns), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := svc.Run(ctx); err != nil {
+			t.Errorf("the service ended with %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return o
+}
+
+// server is a tranche serve.
+type server struct {
+	*process
+	url string
+}
+
+// serve starts a server and returns when it is ready. It is killed at the end of the test at the latest.
+func (o *office) serve() *server {
+	o.Helper()
+	p := &process{ended: make(chan struct{})}
+	p.cmd = exec.Command(o.binary, "--json", "serve", "--database", o.url, "--nats", o.ns.URL(), "--listen", "127.0.0.1:0",
+		"--data-dir", o.TempDir(), "--log-level", "warn")
+	p.cmd.Env, p.cmd.Stderr = plainEnv(), p
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		o.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		o.Fatal(err)
+	}
+	where := map[string]string{}
+	err = json.NewDecoder(out).Decode(&where)
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	o.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // it may have ended
+		<-p.ended
+		if o.Failed() {
+			o.Logf("serve said:\n%.20000s", p.text())
+		}
+	})
+	if err != nil {
+		o.Fatalf("serve did not start: %v: %s", err, p.text())
+	}
+	return &server{p, where["api"]}
+}
+
+// plainEnv leaves out the settings that a person may have made.
+func plainEnv() (env []string) {
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "TRANCHE_") && !strings.HasPrefix(v, "NATS_") {
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+// reply is what a command said, and how it ended.
+type reply struct {
+	code     int
+	out, err string
+}
+
+// command runs a command of tranche to its end.
+func (o *office) command(s *server, stdin string, args ...string) reply {
+	o.Helper()
+	cmd := exec.Command(o.binary, append([]string{"--url", s.url}, args...)...)
+	var out, said bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = strings.NewReader(stdin), &out, &said, plainEnv()
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		o.Fatal(err)
+	}
+	return reply{cmd.ProcessState.ExitCode(), out.String(), said.String()}
+}
+
+// must runs a command that has to succeed.
+func (o *office) must(s *server, args ...string) string {
+	o.Helper()
+	r := o.command(s, "", args...)
+	if r.code != 0 {
+		o.Fatalf("tranche %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.out, r.err)
+	}
+	return r.out
+}
+
+// begin starts a run of n items.
+func (o *office) begin(s *server, n int, flags ...string) (run workqueue.RunID) {
+	o.Helper()
+	var csv strings.Builder
+	csv.WriteString("id\n")
+	for i := range n {
+		csv.WriteString("C" + strconv.Itoa(i) + "\n")
+	}
+	args := append([]string{"--json", "run", "start", "--endpoint", "statement", "--items", "-"}, flags...)
+	r := o.command(s, csv.String(), args...)
+	var started struct {
+		Run workqueue.RunID `json:"run"`
+	}
+	if err := json.Unmarshal([]byte(r.out), &started); err != nil || r.code != 0 {
+		o.Fatalf("start: exit code %d: %v\n%s%s", r.code, err, r.out, r.err)
+	}
+	return started.Run
+}
+
+// kill ends a server as a crash does.
+func (o *office) kill(s *server) {
+	o.Helper()
+	o.signal(s.process, syscall.SIGKILL)
+	o.wantKilled(s.process)
+}
