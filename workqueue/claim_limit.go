@@ -16,9 +16,12 @@ const (
 )
 
 // rivals counts the other steps that could use a slot of the endpoint now: of running runs as urgent or more, with
-// something to claim, and neither at their own limit nor at their rate.
+// something to claim, and neither at their own limit nor at their rate; and of automatic ones, what is out of them all.
 const rivals = `
-SELECT count(*), count(*) FILTER (WHERE in_flight_auto) FROM (
+SELECT count(*), count(*) FILTER (WHERE in_flight_auto),
+       (SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
+        WHERE s.endpoint = $1 COLLATE "C" AND s.state IN ('claimed', 'sent') AND o.in_flight_auto)
+FROM (
     SELECT st.in_flight_auto
     FROM (SELECT id FROM batchrun WHERE state = 'running' AND hold IS NULL AND priority >= $4
           ORDER BY priority DESC, id LIMIT $6) r
@@ -83,10 +86,14 @@ func (c *claim) contended() bool {
 // who have the least.
 func (c *claim) share(ctx context.Context) error {
 	l := &c.load
-	var all, auto int
-	err := c.tx.QueryRow(ctx, rivals, l.endpoint, c.Run, c.Step, l.priority, rivalsCounted, rivalsSeen).Scan(&all, &auto)
+	var all, auto, autoLive int
+	err := c.tx.QueryRow(ctx, rivals, l.endpoint, c.Run, c.Step, l.priority, rivalsCounted, rivalsSeen).
+		Scan(&all, &auto, &autoLive)
 	if err != nil {
 		return fmt.Errorf("count the endpoint's other runs: %w", err)
+	}
+	if autoLive >= l.paceLimit { // none of them can use a slot
+		all, auto = all-auto, 0
 	}
 	if l.budget > 0 && all > 0 {
 		c.limit(portion(l.budget, all)-l.live, BoundShare)

@@ -1,0 +1,244 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// budget sets the endpoint's budget of requests.
+func (b *bench) budget(n int) {
+	b.Helper()
+	change := workqueue.EndpointChange{Endpoint: endpoint, MaxInFlight: &n}
+	if _, err := b.store.ChangeEndpoint(b.Context(), change, "ann"); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// ask is a claim with what it says beside the slices.
+func (b *bench) ask(run workqueue.RunID, most int) workqueue.Claimed {
+	b.Helper()
+	claimed, err := b.store.Claim(b.Context(), b.claimRequest(run, most))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return claimed
+}
+
+// wantClaim fails the test unless a claim brings so many slices and was kept from more by the bound.
+func (b *bench) wantClaim(run workqueue.RunID, slices int, bound workqueue.Bound) []workqueue.Slice {
+	b.Helper()
+	claimed := b.ask(run, plenty)
+	if len(claimed.Slices) != slices || claimed.Bound != bound {
+		b.Errorf("a claim brought %d slices, bound %q; want %d, %q", len(claimed.Slices), claimed.Bound, slices, bound)
+	}
+	return claimed.Slices
+}
+
+// automatic leaves the limit in flight to the nodes.
+func automatic(chunk int) workqueue.LoadRequest {
+	req := chunked(chunk)
+	req.Steps[0].InFlight, req.Steps[0].InFlightAuto = 1000, true
+	return req
+}
+
+// Many claimers of several sessions and runs, and recorders beside them, never have more out at an endpoint than its
+// budget, as somebody sees who only looks; and everything gets done.
+func TestBudgetIsExactOverRunsAndSessions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const budget, items = 7, 3000
+	b.budget(budget)
+	runs := []workqueue.RunID{b.load(chunked(20), items), b.load(automatic(20), items), b.load(chunked(20), items)}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	var left atomic.Int64
+	left.Store(int64(len(runs) * items))
+	work := make(chan workqueue.Slice, 1000)
+	var wg sync.WaitGroup
+	for i := range 6 {
+		session := b.open()
+		wg.Go(func() {
+			for n := i; ctx.Err() == nil; n++ {
+				req := b.claimRequest(runs[n%len(runs)], 3)
+				req.Session = session
+				claimed, err := b.store.Claim(ctx, req)
+				if err != nil && !errors.Is(err, workqueue.ErrBusy) && ctx.Err() == nil {
+					t.Errorf("claim: %v", err)
+					stop()
+				}
+				for _, s := range claimed.Slices {
+					work <- s
+				}
+			}
+		})
+	}
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case s := <-work:
+					recorded, err := b.store.Record(context.WithoutCancel(ctx), []workqueue.Answer{whole(s)})
+					if err != nil {
+						t.Errorf("record: %v", err)
+						stop()
+					} else if left.Add(-int64(recorded.Verdicts[0].Taken)) == 0 {
+						stop()
+					}
+				}
+			}
+		})
+	}
+	most := 0
+	for ctx.Err() == nil {
+		var live int
+		err := b.pool.QueryRow(ctx, `SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')`).Scan(&live)
+		if err == nil && live > budget {
+			t.Errorf("%d slices are out; the budget is %d", live, budget)
+			stop()
+		}
+		most = max(most, live)
+	}
+	wg.Wait()
+	if left.Load() != 0 || most < budget-1 {
+		t.Errorf("%d items are left, and at most %d slices were out at once", left.Load(), most)
+	}
+	for _, run := range runs {
+		b.wantState(run, "completed", 1)
+	}
+	b.check()
+}
+
+func TestBudgetAndPaceBoundClaims(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	auto, fixed := b.load(automatic(4), 400), b.load(chunked(4), 400)
+	b.exec(`UPDATE endpoint_pace SET in_flight = 5`)
+	b.wantClaim(auto, 5, workqueue.BoundAuto)
+	b.wantClaim(auto, 0, workqueue.BoundAuto)
+	if n := len(b.claim(fixed, 30)); n != 30 {
+		t.Errorf("%d slices of a step with a limit of its own; what nodes found holds for automatic ones", n)
+	}
+	b.budget(37)
+	b.wantClaim(fixed, 2, workqueue.BoundEndpoint)
+	b.wantClaim(auto, 0, workqueue.BoundEndpoint)
+	b.budget(0)
+	b.wantClaim(fixed, 68, workqueue.BoundStep)
+	b.check()
+}
+
+// A step that was loaded before endpoints had paces gets one with its first claim.
+func TestClaimMakesAMissingPace(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(automatic(4), 400)
+	b.exec(`DELETE FROM endpoint_pace`)
+	b.wantClaim(run, 64, workqueue.BoundAuto)
+	if n := b.number(`SELECT count(*) FROM endpoint_pace WHERE endpoint = $1`, endpoint); n != 1 {
+		t.Errorf("%d paces", n)
+	}
+}
+
+// While others have work, what becomes free goes to who has the least, whoever asks first.
+func TestFreedSlotsGoToTheRunWithTheFewest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.budget(12)
+	x := b.load(chunked(4), 4000)
+	out := b.wantClaim(x, 12, workqueue.BoundEndpoint)
+	y, z := b.load(chunked(4), 4000), b.load(chunked(4), 4000)
+	for range 8 {
+		b.record(whole(out[0]))
+		out = out[1:]
+		if claimed := b.ask(x, plenty); len(claimed.Slices) != 0 || claimed.Bound != workqueue.BoundShare ||
+			claimed.Wait <= 0 {
+			t.Fatalf("a run with %d slices out got %d more, %+v", len(out), len(claimed.Slices), claimed)
+		}
+		steps := b.runnable()
+		if steps[0].Run == x {
+			t.Fatalf("the run with the most out is asked first: %+v", steps)
+		}
+		if n := len(b.claim(steps[0].Run, plenty)); n != 1 {
+			t.Fatalf("%d slices; want the one that became free", n)
+		}
+	}
+	for _, run := range []workqueue.RunID{x, y, z} {
+		if n := b.live(run); n != 4 {
+			t.Errorf("a run has %d slices out; want a third of 12", n)
+		}
+	}
+	b.check()
+}
+
+func (b *bench) live(run workqueue.RunID) int {
+	b.Helper()
+	return b.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('claimed', 'sent')`, run)
+}
+
+func (b *bench) runnable() []workqueue.Runnable {
+	b.Helper()
+	steps, err := b.store.RunnableSteps(b.Context(), workqueue.Search{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return steps
+}
+
+// Slots are not kept for runs that cannot use them.
+func TestSharesLeaveNothingIdle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.budget(10)
+	x := b.load(chunked(4), 4000)
+	small := b.load(chunked(4), 4)
+	b.wantClaim(x, 5, workqueue.BoundShare)
+	b.wantClaim(small, 1, workqueue.BoundNone)
+	b.wantClaim(x, 4, workqueue.BoundEndpoint)
+
+	narrow := chunked(4)
+	narrow.Steps[0].InFlight = 1
+	y := b.load(narrow, 4000)
+	b.budget(20)
+	b.wantClaim(y, 1, workqueue.BoundStep)
+	b.wantClaim(x, 9, workqueue.BoundEndpoint) // y is at its own limit
+
+	held := b.load(chunked(4), 4000)
+	b.exec(`UPDATE batchrun SET hold = 'operator', held_at = clock_timestamp() WHERE id = $1`, held)
+	slow := chunked(4)
+	slow.Steps[0].Rate = 1
+	b.load(slow, 4000)
+	b.exec(`UPDATE run_step SET tokens = -100, tokens_at = clock_timestamp() WHERE rate IS NOT NULL`)
+	b.budget(30)
+	b.wantClaim(x, 10, workqueue.BoundEndpoint)
+	b.check()
+}
+
+func TestUrgentRunsComeFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.budget(10)
+	low := b.load(chunked(4), 4000)
+	req := chunked(4)
+	req.Priority = 5
+	urgent := b.load(req, 4000)
+	if steps := b.runnable(); len(steps) != 2 || steps[0].Run != urgent || steps[0].Priority != 5 {
+		t.Errorf("the order is %+v", steps)
+	}
+	mine := b.wantClaim(low, 5, workqueue.BoundShare)
+	b.wantClaim(urgent, 5, workqueue.BoundEndpoint) // it need not share with one that is less urgent
+	for _, s := range mine[:4] {
+		b.record(whole(s))
+		b.wantClaim(b.runnable()[0].Run, 1, workqueue.BoundEndpoint)
+	}
+	if n := b.live(urgent); n != 9 {
+		t.Errorf("the urgent run has %d slices out; want those that became free too", n)
+	}
+	b.check()
+}

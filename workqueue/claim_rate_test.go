@@ -1,0 +1,147 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// rated is chunked with a rate.
+func rated(chunk int, rate float64) workqueue.LoadRequest {
+	req := chunked(chunk)
+	req.Steps[0].InFlight, req.Steps[0].Rate = 1000, rate
+	return req
+}
+
+// later makes buckets as they are when so much time has passed.
+func (b *bench) later(d time.Duration) {
+	b.Helper()
+	b.exec(`UPDATE run_step SET tokens_at = tokens_at - $1::interval`, d)
+	b.exec(`UPDATE endpoint_pace SET tokens_at = tokens_at - $1::interval`, d)
+}
+
+func itemsOf(slices []workqueue.Slice) (n int) {
+	for _, s := range slices {
+		n += s.Mask.Count()
+	}
+	return n
+}
+
+// Over a time that is told to pass exactly the rate passes, a second's worth at once at the most, and no chunk is larger
+// than half a second's worth.
+func TestRateOfAStep(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(rated(500, 100), 8000)
+	first := b.ask(run, plenty)
+	if len(first.Slices) != 1 || first.Bound != workqueue.BoundStep || first.Wait <= 0 || first.Wait > time.Second {
+		t.Errorf("at the start %d slices, bound %q, wait %s; want one and its debt", len(first.Slices), first.Bound,
+			first.Wait)
+	}
+	total, started := itemsOf(first.Slices), time.Now()
+	for range 40 {
+		b.later(250 * time.Millisecond)
+		claimed := b.claim(run, plenty)
+		for _, s := range claimed {
+			if n := s.Mask.Count(); n > 50 {
+				t.Errorf("a chunk of %d items at 100 a second", n)
+			}
+		}
+		total += itemsOf(claimed)
+	}
+	real := time.Since(started).Seconds() // that passed as well
+	if want := 100 * (10 + real); float64(total) < 1000-50 || float64(total) > want+51 {
+		t.Errorf("%d items in %.2f s at 100 a second", total, 10+real)
+	}
+	b.later(time.Hour)
+	if n := itemsOf(b.claim(run, plenty)); n < 100 || n > 150 {
+		t.Errorf("%d items after an idle hour; want a second's worth", n)
+	}
+	b.check()
+}
+
+// The operator's rate of an endpoint holds over all runs, and each gets its part of what has come in.
+func TestRateOfAnEndpoint(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	rate := 80.0
+	if _, err := b.store.ChangeEndpoint(t.Context(), workqueue.EndpointChange{Endpoint: endpoint, Rate: &rate},
+		"ann"); err != nil {
+		t.Fatal(err)
+	}
+	x, y := b.load(chunked(10), 4000), b.load(chunked(10), 4000)
+	if claimed := b.ask(x, plenty); len(claimed.Slices) != 1 || claimed.Bound != workqueue.BoundEndpoint {
+		t.Errorf("at the start %d slices, %q", len(claimed.Slices), claimed.Bound)
+	}
+	if n := len(b.claim(y, plenty)); n != 0 {
+		t.Errorf("another run got %d slices although the endpoint's rate is spent", n)
+	}
+	b.later(time.Hour)
+	if n := itemsOf(b.claim(x, plenty)); n < 40 || n > 50 {
+		t.Errorf("%d items of 80 beside another run; want half of them", n)
+	}
+	if n := itemsOf(b.claim(y, plenty)); n < 20 || n > 50 {
+		t.Errorf("%d items for the other run", n)
+	}
+	b.check()
+}
+
+// What throttling taught holds for steps that leave it to the nodes.
+func TestLearnedRateHoldsForAutomaticSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	auto, fixed := b.load(automatic(10), 4000), b.load(chunked(10), 400)
+	b.exec(`UPDATE endpoint_pace SET rate = 10`)
+	if claimed := b.ask(auto, plenty); len(claimed.Slices) != 1 || itemsOf(claimed.Slices) != 5 ||
+		claimed.Bound != workqueue.BoundAuto {
+		t.Errorf("an automatic step got %d slices of %d items, %q", len(claimed.Slices), itemsOf(claimed.Slices),
+			claimed.Bound)
+	}
+	if n := itemsOf(b.claim(fixed, plenty)); n != 400 {
+		t.Errorf("another got %d items", n)
+	}
+}
+
+// Claimers of several sessions that ask as often as they can get what the rate says.
+func TestRateIsExactOverSessions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const rate, seconds = 400, 4
+	run := b.load(rated(20, rate), 8000)
+	ctx, stop := context.WithTimeout(t.Context(), seconds*time.Second)
+	defer stop()
+	var wg sync.WaitGroup
+	for range 4 {
+		session := b.open()
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				req := b.claimRequest(run, 32)
+				req.Session = session
+				claimed, err := b.store.Claim(ctx, req)
+				if err != nil && !errors.Is(err, workqueue.ErrBusy) && ctx.Err() == nil {
+					t.Errorf("claim: %v", err)
+				}
+				select {
+				case <-time.After(claimed.Wait):
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var items, took float64
+	err := b.pool.QueryRow(t.Context(), `SELECT sum(bit_count(mask)), extract(epoch FROM max(created_at) - min(created_at))
+		FROM work_slice WHERE run_id = $1`, run).Scan(&items, &took)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first chunk goes before the time begins, and one runs into debt.
+	if got := (items - 20) / took; got > rate*1.05+20/took || got < rate*0.95 {
+		t.Errorf("%.0f items in %.2f s are %.1f a second; want %d", items, took, got, rate)
+	}
+	b.check()
+}

@@ -1,0 +1,87 @@
+package workqueue_test
+
+import (
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// again asks for the first items of a slice to be tried again; the others are done.
+func again(s workqueue.Slice, n int) workqueue.Answer {
+	a := whole(s)
+	for i := range min(n, len(a.Slots)) {
+		a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "busy", Message: "m", Retry: true}
+	}
+	return a
+}
+
+// Retries that are due at the same time come back together, up to a chunk, and keep their counts.
+func TestDueRetriesArePutTogether(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(10), 200)
+	for _, s := range b.claim(run, plenty) {
+		b.record(again(s, 3))
+	}
+	b.wantTally(run, tally{live: 60, done: 140})
+	claimed := b.claim(run, plenty)
+	if len(claimed) != 7 || b.disjoint(claimed) != 60 { // threes do not fill a ten
+		t.Errorf("%d slices of %d items; want 7 of 60", len(claimed), b.disjoint(claimed))
+	}
+	for _, s := range claimed {
+		if s.Mask.Count() > 10 || s.Attempt != 2 || s.Failures != 1 || s.Cause != workqueue.CauseRetry {
+			t.Errorf("a slice of %d items, %+v", s.Mask.Count(), s.Cause)
+		}
+	}
+	b.check()
+	b.record(again(claimed[0], 1), again(claimed[1], 1)) // a second failure, and the others
+	for _, s := range claimed[2:] {
+		b.record(whole(s))
+	}
+	last := b.claim(run, plenty)
+	if len(last) != 1 || last[0].Mask.Count() != 2 || last[0].Attempt != 3 || last[0].Failures != 2 {
+		t.Errorf("the last are %+v", last)
+	}
+	for _, s := range last {
+		b.record(whole(s))
+	}
+	b.wantState(run, "completed", 1)
+	b.check()
+}
+
+// Chunks that failed as a whole stay as they are: how they are grouped is how the culprits are found.
+func TestHalvesAreNotPutTogether(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := chunked(8)
+	req.Steps[0].MaxAttempts = 1
+	run := b.load(req, 16)
+	crash := &workqueue.SlotError{Code: "crash", Message: "m", Retry: true}
+	for _, s := range b.claim(run, plenty) {
+		b.record(workqueue.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test", Failure: crash})
+	}
+	halves := b.claim(run, plenty)
+	if len(halves) != 4 || b.disjoint(halves) != 16 {
+		t.Errorf("%d slices: %s", len(halves), b.dump(run))
+	}
+	b.check()
+}
+
+// A claim for few slices merges what it looks at and leaves the rest.
+func TestMergingKeepsToTheLimit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(10), 400)
+	for _, s := range b.claim(run, plenty) {
+		b.record(again(s, 1))
+	}
+	claimed := b.claim(run, 2)
+	if len(claimed) != 1 || claimed[0].Mask.Count() != 8 { // four are looked at for each
+		t.Errorf("%d slices: %s", len(claimed), b.dump(run))
+	}
+	b.check()
+	b.record(whole(claimed[0]))
+	b.finish(run)
+	b.wantState(run, "completed", 1)
+	b.check()
+}
