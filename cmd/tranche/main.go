@@ -61,7 +61,8 @@ type runCommands struct {
 	Show    runShow    `cmd:"" help:"Everything about a run."`
 	Watch   runWatch   `cmd:"" help:"Follow a run until it ends."`
 	Explain runExplain `cmd:"" help:"Why a run, or an item of it, is not done: whose turn it is, and what comes next."`
-	Errors  runErrors  `cmd:"" help:"What failed, grouped by error code."`
+	Report  runReport  `cmd:"" help:"The account of a run: counts, times, requests, digests; compared with another."`
+	Errors  runErrors  `cmd:"" help:"What failed, in groups by error code and message."`
 	Item    runItem    `cmd:"" help:"One item: its state, result or error, and every attempt."`
 	Export  runExport  `cmd:"" help:"Write all items with their outcomes."`
 	Rerun   runRerun   `cmd:"" help:"Run items again."`

@@ -118,6 +118,7 @@ func (s *Server) routes() http.Handler {
 	s.registerLetters(v1)
 	s.registerQuarantine(v1)
 	s.registerAudit(v1)
+	s.registerReport(v1)
 	s.registerSystem(v1)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)

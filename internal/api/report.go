@@ -1,0 +1,179 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// reportTimeout bounds a report: digests and comparisons read every item.
+const reportTimeout = 10 * time.Minute
+
+// ReportDocument is the account of a run, with what was asked for beside it.
+type ReportDocument struct {
+	workqueue.RunReport
+
+	Digests *workqueue.Digests `json:"digests,omitempty" doc:"of the run's items and results"`
+	Against *Against           `json:"against,omitempty" doc:"the comparison with an earlier run"`
+}
+
+// Against is a comparison with an earlier run.
+type Against struct {
+	workqueue.Comparison
+
+	Digests *workqueue.Digests `json:"digests,omitempty" doc:"of the earlier run"`
+}
+
+func (s *Server) registerReport(api huma.API) {
+	report := get("report-run", "/runs/{run}/report", "The account of a run: counts, times, requests, digests")
+	report.Description = "Its counts add up to the number of items. Digests read every item and result; they are " +
+		"defined in docs/reports.md. With against, the run is compared with an earlier one, key by key."
+	registerWithin(s, api, report, reportTimeout, s.reportRun)
+	compare := get("compare-runs", "/runs/{run}/comparison", "Every key of two runs, and how its outcome differs")
+	compare.Description = "A stream in the order of the keys, in constant memory. One that does not end properly is not " +
+		"whole."
+	compare.Responses = map[string]*huma.Response{"200": {
+		Description: "A line of JSON for each key.",
+		Content: map[string]*huma.MediaType{mimeNDJSON: {
+			Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[workqueue.Difference]()),
+		}},
+	}}
+	huma.Register(api, compare, s.compareRuns)
+}
+
+type reportInput struct {
+	RunPath
+	Against string `query:"against" doc:"an earlier run to compare with: an id, the beginning of one, or a name"`
+	Digests bool   `query:"digests" default:"true" doc:"false leaves the digests out: they read every item"`
+}
+
+func (s *Server) reportRun(ctx context.Context, in *reportInput) (ReportDocument, error) {
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return ReportDocument{}, err
+	}
+	var against workqueue.RunID
+	if in.Against != "" {
+		if against, err = s.store.Resolve(ctx, in.Against); err != nil {
+			return ReportDocument{}, err
+		}
+	}
+	var out ReportDocument
+	if out.RunReport, err = s.store.Report(ctx, id); err != nil {
+		return ReportDocument{}, err
+	}
+	if in.Digests {
+		if out.Digests, err = s.digests(ctx, id); err != nil {
+			return ReportDocument{}, err
+		}
+	}
+	if in.Against == "" {
+		return out, nil
+	}
+	out.Against, err = s.against(ctx, id, against, in.Digests)
+	return out, err
+}
+
+func (s *Server) digests(ctx context.Context, id workqueue.RunID) (*workqueue.Digests, error) {
+	digests, err := s.store.Digests(ctx, id)
+	return &digests, err
+}
+
+func (s *Server) against(ctx context.Context, here, there workqueue.RunID, digests bool) (*Against, error) {
+	found, err := s.store.Compare(ctx, here, there, nil)
+	if err != nil {
+		return nil, err
+	}
+	out := &Against{Comparison: found}
+	if digests {
+		out.Digests, err = s.digests(ctx, there)
+	}
+	return out, err
+}
+
+type compareInput struct {
+	RunPath
+	Against string   `query:"against" required:"true" doc:"an earlier run: an id, the beginning of one, or a name"`
+	Change  []string `query:"change,explode" doc:"only keys with this change; may stand more than once; absent: all"`
+}
+
+func (s *Server) compareRuns(ctx context.Context, in *compareInput) (*huma.StreamResponse, error) {
+	wanted, err := changes(in.Change)
+	if err != nil {
+		return nil, s.problem(ctx, err)
+	}
+	here, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return nil, s.problem(ctx, err)
+	}
+	there, err := s.store.Resolve(ctx, in.Against)
+	if err != nil {
+		return nil, s.problem(ctx, err)
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		s.streamComparison(w, r, here, there, wanted)
+	}}, nil
+}
+
+// changes reads the names of changes; none means all.
+func changes(names []string) ([]workqueue.Change, error) {
+	all := workqueue.Changes()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var wanted []workqueue.Change
+	for _, name := range names {
+		if !slices.Contains(all, workqueue.Change(name)) {
+			return nil, &inputError{"change " + strconv.Quote(cut(name, maxEchoed)) + " is none; use one of " + listed(all)}
+		}
+		wanted = append(wanted, workqueue.Change(name))
+	}
+	return wanted, nil
+}
+
+func listed(all []workqueue.Change) string {
+	text := ""
+	for i, c := range all {
+		if i > 0 {
+			text += ", "
+		}
+		text += string(c)
+	}
+	return text
+}
+
+// streamComparison is like export: once the first bytes are out, a failure can only be told by breaking the connection.
+func (s *Server) streamComparison(
+	w http.ResponseWriter, r *http.Request, here, there workqueue.RunID, wanted []workqueue.Change,
+) {
+	w.Header().Set("Content-Type", mimeNDJSON)
+	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
+	encoder := json.NewEncoder(buffer)
+	encoder.SetEscapeHTML(false)
+	_, err := s.store.Compare(r.Context(), here, there, func(d *workqueue.Difference) error {
+		if !slices.Contains(wanted, d.Change) {
+			return nil
+		}
+		return encoder.Encode(d)
+	})
+	if err == nil {
+		err = buffer.Flush()
+	}
+	if err != nil {
+		if r.Context().Err() == nil {
+			s.log.Error("comparison broke off", zap.Stringer("run", here), zap.Stringer("against", there), zap.Error(err))
+		}
+		panic(http.ErrAbortHandler) // net/http's way to end a connection without its proper end
+	}
+}
