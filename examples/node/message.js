@@ -135,11 +135,17 @@ class Reply {
     if (this.slots.length > 0) this.publish({});
   }
 
+  // begin notes that the work on the chunk begins.
+  begin() {
+    this.began = process.hrtime.bigint();
+  }
+
   // finish sends the final message, and returns when all messages have arrived.
   async finish(failure) {
     const error = failure && JSON.stringify(failure);
     if (error && this.bytes + error.length + 32 > this.limit) this.flush();
     const fields = { 'Tranche-Final': String(this.total) };
+    if (this.began) fields['Tranche-Took'] = String(Number((process.hrtime.bigint() - this.began) / 1000n) / 1000);
     if (failure) {
       fields['Nats-Service-Error-Code'] = failure.code;
       fields['Nats-Service-Error'] = cut(failure.message, 256).replace(/[^\x20-\x7e]/g, ' ');

@@ -206,6 +206,7 @@ class Endpoint {
   async serve(id, head, request, reply, late) {
     const began = process.hrtime.bigint();
     this.running++;
+    reply.begin();
     const chunk = new Chunk(head, request, reply);
     let failure;
     let giveUp;

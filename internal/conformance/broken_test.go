@@ -49,6 +49,7 @@ const (
 	forgetsWork       flaw = "works on a redelivery beside the first"
 	bindsOnce         flaw = "does not look for the streams again"
 	trustsSequences   flaw = "goes by sequences alone"
+	tookInWords       flaw = "says in words how long it took"
 	endsAtOnce        flaw = "ends in the middle of work"
 )
 
@@ -98,6 +99,7 @@ func TestFlawsAreFound(t *testing.T) {
 		noSigns:           {"in-progress"},
 		bindsOnce:         {"streams-anew"},
 		trustsSequences:   {"made-anew"},
+		tookInWords:       {"took"},
 		endsAtOnce:        {"drain"},
 	}
 	for f, report := range reports(t, meant) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -19,6 +21,7 @@ func replyChecks() []check {
 		{"traceparent", "the trace context is copied", "Headers", 0, checkTraceparent},
 		{"readable", "a node can read every message", "What a node does with a reply", 0, checkReadable},
 		{"final", "one message has Tranche-Final, the number of all slots", several, 0, checkFinal},
+		{"took", "Tranche-Took, where a message has it, is a number of milliseconds", "Headers", 0, checkTook},
 		{"message-ids", "each message has a random Nats-Msg-Id, also when a request is answered again", several, 0,
 			checkMessageIDs},
 	}
@@ -130,6 +133,29 @@ func oneFinal(a *answer) error {
 	}
 	if finals != 1 {
 		return differs(expected, "%d such messages of %d", finals, len(a.messages))
+	}
+	return nil
+}
+
+// checkTook looks at a header that need not be there.
+func checkTook(ctx context.Context, n *node) error {
+	asked := time.Now()
+	a, err := n.answered(ctx, n.sample(3))
+	if err != nil {
+		return err
+	}
+	const clocks = 100 * time.Millisecond // that do not agree
+	took := float64(time.Since(asked)+clocks) / float64(time.Millisecond)
+	for _, m := range a.messages {
+		value, there := m.header[endpoints.HeaderTook]
+		if !there {
+			continue
+		}
+		ms, err := strconv.ParseFloat(value[0], 64)
+		if err != nil || math.IsNaN(ms) || ms < 0 || ms > took {
+			return differs(fmt.Sprintf("no Tranche-Took, or one of 0 to %.0f, the milliseconds until the reply was here", took),
+				"%q", value[0])
+		}
 	}
 	return nil
 }

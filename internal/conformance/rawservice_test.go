@@ -423,7 +423,10 @@ func (r *rawReply) finish(failure *slotError, items int) error {
 	if s.has(countsLast) {
 		total = len(r.slots)
 	}
-	fields := nats.Header{endpoints.HeaderFinal: {strconv.Itoa(total)}}
+	fields := nats.Header{endpoints.HeaderFinal: {strconv.Itoa(total)}, endpoints.HeaderTook: {"0.25"}}
+	if s.has(tookInWords) {
+		fields.Set(endpoints.HeaderTook, "2 seconds")
+	}
 	if failure != nil && !s.has(plainFailure) {
 		fields.Set(endpoints.HeaderErrorCode, failure.Code)
 		fields.Set(endpoints.HeaderError, strings.ReplaceAll(failure.Message, "\n", " "))
