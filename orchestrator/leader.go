@@ -79,6 +79,9 @@ func (n *Node) sweep(ctx context.Context, lease workqueue.Lease) error {
 	if err != nil {
 		return err
 	}
+	if err := n.sweepWatched(ctx); err != nil {
+		return err
+	}
 	late, err := n.sweepOverdue(ctx, lease)
 	if err != nil {
 		return err

@@ -50,6 +50,7 @@ type Node struct {
 	recorder  endpoints.Incarnation // of the reply consumer
 	collector endpoints.Incarnation // of the consumer of dead letters
 	uncleared runSet                // failed loads of which something may be left
+	watch     watchlist             // what commits gave reason to look at
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -71,6 +72,7 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 	}
 	n.endpoints.known = map[string]bool{}
 	n.pipe.changed = make(chan struct{})
+	n.watch.come = make(chan struct{}, 1)
 	n.recorder.Ask = n.whenMade(endpoints.StreamReply, endpoints.RecorderConsumer)
 	n.collector.Ask = n.whenMade(endpoints.StreamDead, endpoints.CollectorConsumer)
 	return n, nil
@@ -176,6 +178,7 @@ func (n *Node) work(ctx context.Context) {
 	loops.Go(func() { n.collect(ctx, draining) })
 	loops.Go(func() { n.removeExhausted(ctx) })
 	loops.Go(func() { n.takeCare(ctx) })
+	loops.Go(func() { n.keepWatch(ctx) })
 	loops.Go(func() { n.pace(ctx) })
 	loops.Wait()
 	stopBeating()

@@ -66,11 +66,12 @@ type reading struct {
 // small compressed message may hold a large reply.
 func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 	read := make([]reading, 0, len(batch))
+	var unread []unreadable
 	size := 0
 	for _, msg := range batch {
 		reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), n.cfg.Limits)
 		if err != nil {
-			n.quarantineUnreadable(ctx, msg, err)
+			unread = append(unread, asUnreadable(msg, err))
 			continue
 		}
 		read = append(read, reading{msg, answerOf(reply)})
@@ -81,6 +82,9 @@ func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 	}
 	if len(read) > 0 {
 		n.recordRead(ctx, read)
+	}
+	for _, u := range unread { // after the others: they may be about the same slices, which end with this
+		n.takeUnreadable(ctx, u)
 	}
 }
 
@@ -125,7 +129,7 @@ func (n *Node) recordRead(ctx context.Context, read []reading) {
 			n.recordRead(ctx, read[i:i+1])
 		}
 	case workqueue.Refused(err):
-		n.quarantine(ctx, read[0].msg, "refused", err.Error(), read[0].answer.Slice)
+		n.takeUnreadable(ctx, unreadable{read[0].msg, "refused", err.Error(), read[0].answer.Slice})
 	default:
 		n.log.Error("cannot record; giving replies back", zap.Int("replies", len(read)), zap.Error(err))
 		for i := range read {
@@ -158,8 +162,14 @@ func (n *Node) recorded(ctx context.Context, read []reading, out workqueue.Recor
 		n.settle(read[i].msg, jetstream.Msg.Ack) // after the commit: a crash in between brings the reply again
 	}
 	n.cfg.Faults.Hit(fault.ReplyAcked)
+	n.followUp(out)
+}
+
+// followUp sees to what a recording brought beside outcomes.
+func (n *Node) followUp(out workqueue.Recorded) {
 	n.Wake()
 	n.announce(out.Completed)
+	n.watch.add(out.Look)
 }
 
 // noteGivenUp leaves a dead letter of a slice that a service has given up after too many deliveries, for people to see:
@@ -202,14 +212,6 @@ func objection(v workqueue.Verdict, from string) complaint {
 	default:
 		return complaint{}
 	}
-}
-
-func (n *Node) quarantineUnreadable(ctx context.Context, msg fetched, err error) {
-	var bad *endpoints.MalformedError
-	if !errors.As(err, &bad) {
-		bad = &endpoints.MalformedError{Reason: "unreadable", Detail: err.Error()}
-	}
-	n.quarantine(ctx, msg, bad.Reason, bad.Detail, workqueue.SliceID(bad.Slice))
 }
 
 // quarantine puts a message aside with its reason, and acknowledges it so that the consumer goes on.

@@ -1,6 +1,12 @@
 package workqueue
 
-import "slices"
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
 
 // Look is what a transaction gives reason to look at. Nothing depends on it: the leader looks at everything by itself,
 // a second later.
@@ -31,4 +37,28 @@ func (s *settlement) look() (l Look) {
 		}
 	}
 	return l
+}
+
+// watchedEndpoints reads, endpoint by endpoint, the newest end of the index on endpoint and end.
+const watchedEndpoints = `
+SELECT p.endpoint FROM endpoint_pace p
+WHERE p.breaker = 'open' OR EXISTS (
+    SELECT FROM (SELECT s.error_code FROM work_slice s
+                 WHERE s.endpoint = p.endpoint AND s.ended_at > clock_timestamp() - interval '10 s'
+                 ORDER BY s.ended_at DESC LIMIT 200) newest
+    WHERE newest.error_code IS NOT NULL)
+ORDER BY p.endpoint`
+
+// WatchedEndpoints returns the endpoints whose breakers are open, or of which requests failed a short while ago: those
+// that Store.CheckBreaker and Store.CheckTooBig may have something to do at.
+func (s *Store) WatchedEndpoints(ctx context.Context) ([]string, error) {
+	rows, err := s.pool.Query(ctx, watchedEndpoints)
+	if err != nil {
+		return nil, fmt.Errorf("look for endpoints whose requests fail: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for endpoints whose requests fail: %w", err)
+	}
+	return names, nil
 }

@@ -1,0 +1,62 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// codeUnreadable is the error code of a chunk whose reply could not be read.
+const codeUnreadable = "unreadable"
+
+// unreadable is a reply that cannot be taken, whatever is done with it.
+type unreadable struct {
+	msg            fetched
+	reason, detail string
+	slice          workqueue.SliceID // zero when it does not say
+}
+
+func asUnreadable(msg fetched, err error) unreadable {
+	bad, ok := errors.AsType[*endpoints.MalformedError](err)
+	if !ok {
+		bad = &endpoints.MalformedError{Reason: codeUnreadable, Detail: err.Error()}
+	}
+	return unreadable{msg, bad.Reason, bad.Detail, workqueue.SliceID(bad.Slice)}
+}
+
+// takeUnreadable ends the slice that the message is about, so that its items go on at once in smaller ones, and then
+// puts the message aside: a crash in between has the first done again, which changes nothing.
+func (n *Node) takeUnreadable(ctx context.Context, u unreadable) {
+	if err := n.failUnreadable(ctx, u); err != nil && !workqueue.Refused(err) {
+		n.log.Error("cannot record that a reply is unreadable; giving it back", zap.Error(err))
+		n.settle(u.msg, giveBack)
+		signal(n.unrecorded)
+		return
+	}
+	n.quarantine(ctx, u.msg, u.reason, u.detail, u.slice)
+}
+
+// failUnreadable records the failure of a slice, provided that the message came on the subject of the endpoint that the
+// slice was sent to. Anything else is no more than a message to put aside.
+func (n *Node) failUnreadable(ctx context.Context, u unreadable) error {
+	if u.slice == (workqueue.SliceID{}) {
+		return nil
+	}
+	endpoint, found := strings.CutPrefix(u.msg.Subject(), endpoints.ReplySubject(""))
+	if !found {
+		return nil
+	}
+	out, err := n.store.Record(ctx, []workqueue.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
+		Service: u.msg.Headers().Get(endpoints.HeaderService), Unreadable: true,
+		Failure: &workqueue.SlotError{Code: codeUnreadable, Retry: true,
+			Message: "the service's reply could not be read (" + u.reason + "): " + u.detail}}})
+	if err == nil {
+		n.followUp(out)
+	}
+	return err
+}

@@ -1,0 +1,149 @@
+package orchestrator
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// watchPause is the least time between two looks of a node at what its commits brought.
+	watchPause = 50 * time.Millisecond
+	// watchTimeout bounds one look. What it leaves the leader finds within a second.
+	watchTimeout = 5 * time.Second
+)
+
+// watchlist is what commits gave reason to look at. What comes twice is looked at once.
+type watchlist struct {
+	mu   sync.Mutex
+	due  workqueue.Look
+	come chan struct{}
+}
+
+func (w *watchlist) add(l workqueue.Look) {
+	if l.Empty() {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.due.Endpoints = merged(w.due.Endpoints, l.Endpoints)
+	w.due.Halved = merged(w.due.Halved, l.Halved)
+	w.due.Runs = merged(w.due.Runs, l.Runs)
+	signal(w.come)
+}
+
+func merged[T comparable](have, more []T) []T {
+	for _, m := range more {
+		if !slices.Contains(have, m) {
+			have = append(have, m)
+		}
+	}
+	return have
+}
+
+func (w *watchlist) take() workqueue.Look {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	due := w.due
+	w.due = workqueue.Look{}
+	return due
+}
+
+// keepWatch looks at endpoints and runs of which this node has recorded failures: whether an endpoint is down or up
+// again, whether its chunks are too big, whether too many items of a run have failed. The leader looks at all of them
+// once a second, so what is missed here is late and no more.
+func (n *Node) keepWatch(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.watch.come:
+		}
+		n.lookAt(ctx, n.watch.take())
+		if !sleep(ctx, watchPause) {
+			return
+		}
+	}
+}
+
+func (n *Node) lookAt(ctx context.Context, due workqueue.Look) {
+	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
+	defer cancel()
+	for _, run := range due.Runs {
+		held, err := n.store.CheckThreshold(ctx, run)
+		n.watched(ctx, err)
+		if held {
+			n.log.Warn("too many items failed; the run is held", zap.Stringer("run", run))
+			signal(n.publish)
+		}
+	}
+	for _, endpoint := range due.Endpoints {
+		n.watched(ctx, n.lookAtBreaker(ctx, endpoint))
+	}
+	for _, endpoint := range due.Halved {
+		n.watched(ctx, n.lookAtSize(ctx, endpoint))
+	}
+}
+
+// watched tells of a look that failed.
+func (n *Node) watched(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
+		n.log.Warn("look at what failed; the leader looks again", zap.Error(err))
+	}
+}
+
+func (n *Node) lookAtBreaker(ctx context.Context, endpoint string) error {
+	change, err := n.store.CheckBreaker(ctx, endpoint)
+	if err != nil || !change.Changed {
+		return err
+	}
+	n.log.Warn("breaker", zap.String("endpoint", endpoint), zap.Bool("open", change.Open),
+		zap.String("reason", change.Reason))
+	if !change.Open {
+		n.wakeOthers() // work may go on
+	}
+	return nil
+}
+
+func (n *Node) lookAtSize(ctx context.Context, endpoint string) error {
+	c, err := n.store.CheckTooBig(ctx, endpoint)
+	if err == nil && c.Changed {
+		n.log.Warn("chunks are held to a size", zap.String("endpoint", endpoint), zap.Int("items", c.Items),
+			zap.String("reason", c.Reason))
+	}
+	return err
+}
+
+// sweepWatched looks at everything that any node may have missed, and at samples that have ended. Leader work, although
+// each of its looks may be anybody's.
+func (n *Node) sweepWatched(ctx context.Context) error {
+	names, err := n.store.WatchedEndpoints(ctx)
+	if err != nil {
+		return err
+	}
+	n.lookAt(ctx, workqueue.Look{Endpoints: names, Halved: names})
+	due, err := n.store.DueHolds(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range due {
+		if d.Threshold {
+			_, err = n.store.CheckThreshold(ctx, d.Run)
+		}
+		if d.Canary && err == nil {
+			_, err = n.store.CheckCanary(ctx, d.Run)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(due) > 0 {
+		n.spread()
+	}
+	return nil
+}
