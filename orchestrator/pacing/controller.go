@@ -141,6 +141,10 @@ func (c *Controller) Step(s Sample) []Change {
 		s.Queued, s.InHands = 0, s.Live+s.Others
 	}
 	c.now = s.At
+	t := tallyOf(&s)
+	if s.Paused {
+		c.refuse(&t, &s)
+	}
 	if s.Paused || s.At.Sub(c.last) > staleAfter {
 		c.forget()
 	}
@@ -148,7 +152,6 @@ func (c *Controller) Step(s Sample) []Change {
 	if s.Paused || s.Window <= 0 {
 		return c.changes
 	}
-	t := tallyOf(&s)
 	c.recent[c.seen%recentSamples] = t
 	c.seen++
 	c.measure(&t, &s)
@@ -162,6 +165,13 @@ func (c *Controller) Step(s Sample) []Change {
 		c.explore(&s)
 	}
 	return c.changes
+}
+
+// refuse learns from what was refused before nothing was sent any more. It may be why nothing is.
+func (c *Controller) refuse(t *tally, s *Sample) {
+	if s.InFlightAuto && c.set.Rate == 0 && t.refused > t.done {
+		c.lowerRate(t)
+	}
 }
 
 // forget drops measurements, which speak of another time, and takes back what was being tried. What is decided and

@@ -10,10 +10,12 @@ const (
 	firstRaise   = 4 * time.Second
 	soonestRaise = time.Second
 	latestRaise  = 30 * time.Second
-	// raiseBy is by what the rate is raised, farRaiseBy when it has been raised many times without a refusal.
+	// raiseBy is by what the rate is raised, farRaiseBy when it has been raised many times without a refusal, or was a
+	// first guess.
 	raiseBy    = 1.05
 	farRaiseBy = 1.2
 	manyRaises = 8
+	guessRaise = 2 * time.Second
 	// enoughRaises is after how many raises in a row without a refusal there is no need for a rate.
 	enoughRaises = 16
 	// reached is the share of the rate that must be made use of for it to be what bounds the throughput.
@@ -25,11 +27,12 @@ const (
 
 // rateMemory is what is known about the rate.
 type rateMemory struct {
-	Pause     time.Duration `json:"pause,omitempty"`      // before the next raise
-	LoweredAt time.Time     `json:"lowered_at,omitzero"`  //
-	RaisedAt  time.Time     `json:"raised_at,omitzero"`   //
-	Raises    int           `json:"raises,omitempty"`     // since the last refusal
-	RefusedAt time.Time     `json:"refused_at,omitempty"` //
+	Pause     time.Duration `json:"pause,omitempty"` // before the next raise
+	LoweredAt time.Time     `json:"lowered_at,omitzero"`
+	RaisedAt  time.Time     `json:"raised_at,omitzero"`
+	Raises    int           `json:"raises,omitempty"` // since the last refusal
+	RefusedAt time.Time     `json:"refused_at,omitzero"`
+	Guess     bool          `json:"guess,omitempty"` // nothing has been refused since the rate was set first
 }
 
 // pace learns from refusals what services can do.
@@ -37,7 +40,9 @@ func (c *Controller) pace(t *tally, s *Sample) {
 	m := &c.memory.Rate
 	if t.refused > 0 && float64(t.refused) >= refusedShare*float64(t.refused+t.done) {
 		m.RefusedAt = c.now
-		c.lowerRate(t)
+		if c.set.Rate > 0 || c.active() > 1 { // the first window may have been idle for most of its time
+			c.lowerRate(t)
+		}
 		return
 	}
 	if c.set.Rate == 0 || !s.Demand && t.perSecond(t.done) < reached*c.set.Rate {
@@ -60,21 +65,41 @@ func (c *Controller) lowerRate(t *tally) {
 	if c.set.Rate > 0 && c.now.Sub(m.LoweredAt) < max(2*time.Second, lately.sojourn()*3/2) {
 		return // what was sent before the last time is still being refused
 	}
-	// The goodput of a moment ago is what they can do; they may be refusing everything just now.
-	good := 0.0
-	for i := 1; i <= min(3, c.seen, recentSamples); i++ {
+	good := c.goodput()
+	var rate float64
+	switch {
+	case c.set.Rate > 0:
+		rate = min(max(good, lowerTo*c.set.Rate), roomBelow*c.set.Rate)
+		m.Guess = false
+		m.Pause = min(max(firstRaise, 2*m.Pause), latestRaise)
+	case good > 0:
+		rate, m.Guess, m.Pause = good, true, guessRaise
+	default:
+		rate, m.Guess, m.Pause = lowerTo*t.perSecond(t.refused), true, guessRaise
+	}
+	m.LoweredAt, m.Raises = c.now, 0
+	c.setRate(max(rate, 1), "services refused %d of %d items; %s items/s came through", t.refused, t.refused+t.done,
+		number(good))
+}
+
+// active is in how many of the latest samples something was answered.
+func (c *Controller) active() (n int) {
+	for i := 1; i <= min(lookBack/2, c.seen); i++ {
+		if r := c.recent[(c.seen-i)%recentSamples]; r.requests+r.failed > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// goodput is what services can do, as far as the latest samples tell: what they have managed a moment ago. They may be
+// refusing everything just now.
+func (c *Controller) goodput() (good float64) {
+	for i := 1; i <= min(lookBack/2, c.seen); i++ {
 		r := c.recent[(c.seen-i)%recentSamples]
 		good = max(good, r.perSecond(r.done))
 	}
-	rate := good
-	if c.set.Rate > 0 {
-		rate = min(max(good, lowerTo*c.set.Rate), roomBelow*c.set.Rate)
-	}
-	rate = max(rate, 1)
-	m.Pause = min(max(firstRaise, 2*m.Pause), latestRaise)
-	m.LoweredAt, m.Raises = c.now, 0
-	c.setRate(rate, "services refused %d of %d items; %s items/s came through", t.refused, t.refused+t.done,
-		number(good))
+	return good
 }
 
 func (c *Controller) raiseRate(m *rateMemory) {
@@ -84,12 +109,14 @@ func (c *Controller) raiseRate(m *rateMemory) {
 		return
 	}
 	by := raiseBy
-	if m.Raises >= manyRaises {
+	if m.Guess || m.Raises >= manyRaises {
 		by = farRaiseBy
 	}
 	clean := c.now.Sub(m.RefusedAt)
 	m.Raises++
 	m.RaisedAt = c.now
-	m.Pause = max(m.Pause*7/10, soonestRaise)
+	if !m.Guess {
+		m.Pause = max(m.Pause*7/10, soonestRaise)
+	}
 	c.setRate(c.set.Rate*by, "nothing was refused for %s", seconds(clean))
 }

@@ -1,6 +1,9 @@
 package pacing
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // What a service refuses above a rate is learned, and nearly all of the rate is made use of.
 func TestAControllerLearnsTheRateOfAServiceThatRefuses(t *testing.T) {
@@ -52,4 +55,18 @@ func controller(t *testing.T, set Settings) *Controller {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// Refusals may be why nothing is sent any more; the rate is learned all the same, from what came through before.
+func TestARateIsLearnedWhileNothingIsSent(t *testing.T) {
+	t.Parallel()
+	c := controller(t, Settings{Chunk: 100})
+	at := time.Unix(1000, 0)
+	c.Step(Sample{At: at, Window: time.Second, Live: 10, Known: true, InHands: 10, Demand: true, InFlightAuto: true,
+		Ended: []Ended{{Requests: 5, Items: 500, Done: 500}}})
+	changes := c.Step(Sample{At: at.Add(time.Second), Window: time.Second, Known: true, Demand: true, InFlightAuto: true,
+		Paused: true, Ended: []Ended{{Requests: 20, Items: 2000, Code: "throttled"}, {Requests: 1, Items: 100, Done: 100}}})
+	if got := c.Settings(); got.Rate != 500 || len(changes) != 1 {
+		t.Errorf("%+v, %v; 500 items/s came through", got, changes)
+	}
 }

@@ -60,13 +60,13 @@ func tallyOf(s *Sample) tally {
 	t := tally{window: s.Window, samples: 1, live: s.Live, queued: s.Queued, inHands: s.InHands, others: s.Others}
 	for _, e := range s.Ended {
 		t.done += e.Done
-		t.refused += e.Refused
 		switch KindOf(e.Code) {
 		case TimedOut:
 			t.timedOut += e.Requests
 		case Throttled:
 			t.refused += e.Items - e.Done
 		case TooBig, Other:
+			t.refused += e.Refused
 		}
 		if e.Code != "" {
 			t.failed += e.Requests
