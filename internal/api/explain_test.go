@@ -78,6 +78,12 @@ func (e *engine) keep(f func(context.Context) error) (stop func()) {
 	return stop
 }
 
+// conn connects even while the server is being restarted.
+func (e *engine) conn() *nats.Conn {
+	e.Helper()
+	return testenv.Dial(e.T, e.ns.URL(), nats.RetryOnFailedConnect(true))
+}
+
 type number struct {
 	N int `json:"n"`
 }
@@ -110,7 +116,7 @@ func (e *engine) load(endpoint string, items int, change func(*workqueue.StepSpe
 // serve runs a service and returns its connection and what stops it in good order.
 func (e *engine) serve(add func(*endpoints.Service) error) (*nats.Conn, func()) {
 	e.Helper()
-	nc := testenv.Conn(e.T, e.ns)
+	nc := e.conn()
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "counter", Version: "1.0.0", Log: zap.NewNop()})
 	if err != nil {
 		e.Fatal(err)

@@ -1,0 +1,145 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// moody answers most items and does to the others whatever a service can do.
+func moody(ctx context.Context, chunk *numbers) error {
+	mood := rand.IntN(12)
+	for _, item := range chunk.Items() {
+		switch {
+		case item.In.N%701 == 700:
+			item.Fail("bad", "number %d is bad", item.In.N)
+		case mood == 0:
+			return errors.New("a bad day")
+		case mood == 1 && rand.IntN(8) == 0:
+			item.Retry("busy", "come again")
+		case mood == 2 && rand.IntN(8) == 0: // left out
+		default:
+			item.Reply(item.In)
+		}
+	}
+	if mood == 3 { // too slow for the run
+		select {
+		case <-ctx.Done():
+		case <-time.After(2 * time.Second):
+		}
+	}
+	return nil
+}
+
+// Whatever happens to a run, at each moment its explanation adds up and leaves no question open.
+func TestExplanationsAddUpUnderChaos(t *testing.T) {
+	t.Parallel()
+	e := setupEngine(t)
+	handle := func(svc *endpoints.Service) error {
+		return endpoints.HandleList(svc, "count", moody, endpoints.Concurrency(4))
+	}
+	e.serve(handle)
+	run := e.load("count", 9000, func(s *workqueue.StepSpec) {
+		s.Chunk, s.InFlight, s.MaxAttempts, s.Timeout = 40, 12, 8, time.Second
+		s.RetryBackoff = 100 * time.Millisecond
+	})
+	e.load("count", 500, nil) // another one that wants the same services
+	chaos, endChaos := context.WithTimeout(t.Context(), 8*time.Second)
+	defer endChaos()
+	for _, mischief := range []func(context.Context){
+		func(ctx context.Context) { e.anotherNode(ctx) },
+		func(ctx context.Context) {
+			nc, stop := e.serve(handle)
+			wait(ctx, time.Duration(200+rand.IntN(800))*time.Millisecond)
+			nc.Close() // dies with what it has
+			stop()
+		},
+		func(ctx context.Context) {
+			control := workqueue.Control{Run: run, Actor: "test"}
+			if _, err := e.store.Pause(ctx, control); err == nil {
+				wait(ctx, 300*time.Millisecond)
+				_, _ = e.store.Resume(context.WithoutCancel(ctx), control, nil)
+			}
+			wait(ctx, 700*time.Millisecond)
+		},
+		func(ctx context.Context) {
+			wait(ctx, 2500*time.Millisecond)
+			_ = e.ns.Restart(context.WithoutCancel(ctx))
+		},
+	} {
+		e.keep(func(ctx context.Context) error {
+			for ctx.Err() == nil && chaos.Err() == nil {
+				mischief(chaos)
+			}
+			return nil
+		})
+	}
+	reasons := map[workqueue.Reason]int{}
+	asked := 0
+	for deadline := time.Now().Add(60 * time.Second); ; asked++ {
+		found, err := e.store.Explain(t.Context(), run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.answersAll(found.Groups, found.Missing)
+		for i := range found.Groups {
+			reasons[found.Groups[i].Reason]++
+		}
+		if asked%20 == 0 {
+			e.throughTheAPI(run)
+		}
+		if found.State == "completed" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the run does not end: %+v", found)
+		}
+	}
+	t.Logf("%d explanations, %v", asked, reasons)
+	if asked < 20 || len(reasons) < 5 {
+		t.Errorf("%d explanations saw only %v", asked, reasons)
+	}
+}
+
+// throughTheAPI asks for all explanations there are, as people do.
+func (e *engine) throughTheAPI(run workqueue.RunID) {
+	e.Helper()
+	e.explain(run, "")
+	e.explain(run, "C17")
+	var endpoint workqueue.EndpointExplanation
+	e.get("/endpoints/count/explain", &endpoint)
+	e.answersAll(endpoint.Groups, endpoint.Missing)
+}
+
+// anotherNode runs for a moment, and is then forgotten by its session as if it had been killed.
+func (e *engine) anotherNode(ctx context.Context) {
+	nc := e.conn()
+	node, err := orchestrator.New(e.store, nc, orchestrator.Config{Version: "test", Host: "there", Grace: time.Second,
+		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+	if err != nil {
+		e.Error(err)
+		return
+	}
+	stop := e.keep(node.Run)
+	wait(ctx, time.Second)
+	_, err = e.pool.Exec(context.WithoutCancel(ctx),
+		`UPDATE node_session SET expires_at = clock_timestamp() WHERE id = $1`, node.Session())
+	if err != nil {
+		e.Error(err)
+	}
+	nc.Close()
+	stop()
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
