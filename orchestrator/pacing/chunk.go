@@ -40,6 +40,14 @@ type chunkMemory struct {
 	Trial trial `json:"trial,omitzero"`
 }
 
+// side is what keeps from trying one way.
+func (m *chunkMemory) side(up bool) *hold {
+	if up {
+		return &m.Up
+	}
+	return &m.Down
+}
+
 // measureChunk adds up requests of about the size in force.
 func (c *Controller) measureChunk(s *Sample) {
 	for _, e := range s.Ended {
@@ -48,6 +56,7 @@ func (c *Controller) measureChunk(s *Sample) {
 		}
 	}
 	t := tallyOf(s)
+	c.epoch.answered += t.requests
 	c.epoch.sized.add(tally{window: t.window, samples: 1, inHands: t.inHands, live: t.live})
 }
 
@@ -112,7 +121,13 @@ func predict(e *tally, n int) time.Duration {
 // exploreChunk tries the sizes beside the present one. It reports whether something was done.
 func (c *Controller) exploreChunk(s *Sample) bool {
 	m, e := &c.memory.Chunk, &c.epoch.sized
-	if !s.ChunkAuto || c.seen < 3 || !enough(e) || e.window < minMeasure {
+	if !s.ChunkAuto || c.seen < 3 || e.window < minMeasure {
+		return false
+	}
+	if m.Trial.From > 0 && e.requests == 0 && c.epoch.answered >= manyRequests {
+		return c.unreached()
+	}
+	if !enough(e) {
 		return false
 	}
 	cost := costOf(e)
@@ -136,15 +151,22 @@ func (c *Controller) judgeChunk(cost float64, s *Sample) bool {
 	m := &c.memory.Chunk
 	tried, here := m.Trial, c.set.Chunk
 	m.Trial = trial{}
-	side := &m.Down
-	if tried.Up {
-		side = &m.Up
-	}
+	side := m.side(tried.Up)
 	if cost <= tried.Base*(1-betterBy) {
 		side.clear()
-		if !c.stepChunk(tried.Up, cost, s) {
+		to := rungBelow(here)
+		if tried.Up {
+			to = c.foresee(tried, cost, s)
+		}
+		if !c.stepChunk(to, cost, s) {
 			c.begin()
 		}
+		return true
+	}
+	if next := rungAbove(tried.From); tried.Up && here > next { // it was too far
+		c.setChunk(next, "an item takes %s in requests of %d, %s in requests of %d; whether %d are better", fine(cost), here,
+			fine(tried.Base), tried.From, next)
+		m.Trial = tried
 		return true
 	}
 	side.Pause = min(max(sizeHold, 2*side.Pause), longestHold)
@@ -155,20 +177,50 @@ func (c *Controller) judgeChunk(cost float64, s *Sample) bool {
 
 func (c *Controller) tryChunk(cost float64, s *Sample) bool {
 	m := &c.memory.Chunk
-	return m.Up.free(c.now) && c.stepChunk(true, cost, s) || m.Down.free(c.now) && c.stepChunk(false, cost, s)
+	return m.Up.free(c.now) && c.stepChunk(rungAbove(c.set.Chunk), cost, s) ||
+		m.Down.free(c.now) && c.stepChunk(rungBelow(c.set.Chunk), cost, s)
 }
 
-// stepChunk goes one rung up or down, when there is one that may be tried.
-func (c *Controller) stepChunk(up bool, cost float64, s *Sample) bool {
-	m, from := &c.memory.Chunk, c.set.Chunk
-	to := rungBelow(from)
-	if up {
-		to = rungAbove(from)
-		switch {
-		case to == from, to > cmp.Or(s.ChunkMax, DefaultChunkMax), predict(&c.epoch.sized, to) > chunkTime(s),
-			m.Ceiling > 0 && to >= m.Ceiling && !m.TooBig.free(c.now):
-			return false
+// foresee returns how far up it is worth to go, after a step up that paid: two sizes tell what a request costs beside
+// its items. It is the next rung at least.
+func (c *Controller) foresee(tried trial, cost float64, s *Sample) int {
+	small, large := float64(tried.From), float64(c.set.Chunk)
+	each := max(0, (cost*large-tried.Base*small)/(large-small))
+	request := (tried.Base - each) * small
+	to := rungAbove(c.set.Chunk)
+	for before := to; ; before = to {
+		next := rungAbove(before)
+		was, is := each+request/float64(before), each+request/float64(next)
+		wanted := time.Duration((each*float64(next) + request) * float64(time.Second))
+		if next == before || is > was*(1-2*betterBy) || wanted > chunkTime(s)*8/10 || !c.mayTry(next, s) {
+			return to
 		}
+		to = next
+	}
+}
+
+// mayTry reports whether nothing forbids requests of n items.
+func (c *Controller) mayTry(n int, s *Sample) bool {
+	m := &c.memory.Chunk
+	return n <= cmp.Or(s.ChunkMax, DefaultChunkMax) && (m.Ceiling == 0 || n < m.Ceiling || m.TooBig.free(c.now))
+}
+
+// unreached takes a size back that requests do not get to: something else makes them smaller.
+func (c *Controller) unreached() bool {
+	m := &c.memory.Chunk
+	tried, here := m.Trial, c.set.Chunk
+	m.Trial = trial{}
+	side := m.side(tried.Up)
+	side.fail(c.now, longestHold)
+	return c.setChunk(tried.From, "no request got to hold %d items: its bytes, or its run, allow fewer", here)
+}
+
+// stepChunk tries another size, when it may be tried.
+func (c *Controller) stepChunk(to int, cost float64, s *Sample) bool {
+	m, from := &c.memory.Chunk, c.set.Chunk
+	up := to > from
+	if up && (!c.mayTry(to, s) || predict(&c.epoch.sized, to) > chunkTime(s) && to == rungAbove(from)) {
+		return false
 	}
 	if !c.setChunk(to, "an item takes %s; whether requests of %d are better", fine(cost), to) {
 		return false

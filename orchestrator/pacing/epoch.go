@@ -22,6 +22,7 @@ type epoch struct {
 	settled  time.Time // it counts from here
 	sum      tally     // while the limit was what bounded the throughput
 	samples  int       // since then
+	answered int       // requests of any size
 	sized    tally     // of requests of about the chunk in force, whatever bounded it
 	stalled  time.Duration
 	complete bool

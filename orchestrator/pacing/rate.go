@@ -39,7 +39,6 @@ type rateMemory struct {
 func (c *Controller) pace(t *tally, s *Sample) {
 	m := &c.memory.Rate
 	if t.refused > 0 && float64(t.refused) >= refusedShare*float64(t.refused+t.done) {
-		m.RefusedAt = c.now
 		if c.set.Rate > 0 || c.active() > 1 { // the first window may have been idle for most of its time
 			c.lowerRate(t)
 		}
@@ -63,6 +62,7 @@ func (c *Controller) lowerRate(t *tally) {
 	m := &c.memory.Rate
 	lately := c.lately(3)
 	if c.set.Rate > 0 && c.now.Sub(m.LoweredAt) < max(2*time.Second, lately.sojourn()*3/2) {
+		m.RefusedAt = c.now
 		return // what was sent before the last time is still being refused
 	}
 	good := c.goodput()
@@ -77,9 +77,9 @@ func (c *Controller) lowerRate(t *tally) {
 	default:
 		rate, m.Guess, m.Pause = lowerTo*t.perSecond(t.refused), true, guessRaise
 	}
-	m.LoweredAt, m.Raises = c.now, 0
-	c.setRate(max(rate, 1), "services refused %d of %d items; %s items/s came through", t.refused, t.refused+t.done,
-		number(good))
+	m.LoweredAt, m.RefusedAt, m.Raises = c.now, c.now, 0
+	c.setRate(max(rate, 1), "services refused %d of %d items in %s; the most they took was %s items/s", t.refused,
+		t.refused+t.done, seconds(t.window), number(good))
 }
 
 // active is in how many of the latest samples something was answered.

@@ -1,6 +1,7 @@
 package pacing
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -37,7 +38,7 @@ func TestAFewTimeOutsChangeNothing(t *testing.T) {
 				{Requests: 1, Items: 100, Code: "deadline"},
 			}})
 		for _, change := range changes {
-			if change.What == WhatInFlight && c.Settings().InFlight < 20 || c.Settings().Chunk < 100 {
+			if strings.Contains(change.Reason, "out of time") || strings.Contains(change.Reason, "failed") {
 				t.Errorf("%v", change)
 			}
 		}
@@ -89,7 +90,7 @@ func TestAPausedControllerDoesNothing(t *testing.T) {
 func TestAServiceThatDoesNotSayHowLongItTakes(t *testing.T) {
 	t.Parallel()
 	m := serviceModel{instances: 2, concurrency: 4, took: constant(1), silent: true}
-	best, _ := sweep(m, steps(100))
+	best, _ := sweep(m, steps(100), 50)
 	c := controller(t, Settings{Chunk: 100})
 	s := newSimulation(m, c.Settings(), 1)
 	changes := s.run(c, 260)
@@ -133,5 +134,20 @@ func TestNewRefusesWhatCannotBe(t *testing.T) {
 	c, err := New(Config{}, Settings{InFlight: 5000}, []byte(`{"chunk":[`))
 	if err != nil || c.Settings().InFlight != DefaultMaxInFlight || c.Settings().Chunk != DefaultChunk {
 		t.Errorf("%+v, %v", c.Settings(), err)
+	}
+}
+
+// A size that requests do not get to, for their bytes or the size of their run, is taken back.
+func TestASizeThatIsNotReachedIsTakenBack(t *testing.T) {
+	t.Parallel()
+	c := controller(t, Settings{Chunk: 500, InFlight: 8})
+	at := time.Unix(1000, 0)
+	for range 60 {
+		at = at.Add(time.Second)
+		c.Step(Sample{At: at, Window: time.Second, Live: 8, Known: true, InHands: 8, Demand: true, InFlightAuto: true,
+			ChunkAuto: true, Ended: []Ended{{Requests: 8, Items: 4000, Done: 4000, Timed: 8, Took: 8 * time.Second}}})
+	}
+	if got := c.Settings().Chunk; got != 500 {
+		t.Errorf("chunk %d; no request has more than 500 items", got)
 	}
 }
