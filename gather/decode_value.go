@@ -3,7 +3,6 @@ package gather
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -69,15 +68,16 @@ var errNoRate = errors.New("want items a second as a number like 1000 or 0.5")
 
 func (r *reader) rate(into *float64) func(value) error {
 	return func(v value) (err error) {
-		text := v.node.GetToken().Value
 		switch v.node.(type) {
 		case *ast.IntegerNode, *ast.FloatNode:
-			*into, err = strconv.ParseFloat(text, 64)
-			if err == nil && strings.Trim(text, "-.0123456789") == "" {
-				return nil
-			}
+			*into, err = readRate(v.node.GetToken().Value)
+		default:
+			err = errNoRate
 		}
-		return r.wrongKind(v, errNoRate)
+		if err != nil {
+			return r.wrongKind(v, err)
+		}
+		return nil
 	}
 }
 

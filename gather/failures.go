@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// maxFailures is the largest number of failures that a plan may allow: more than any run has items.
-const maxFailures = 1 << 31
+// maxFailures is the largest number of failures that a plan may allow: as many as any run has items.
+const maxFailures = 1<<31 - 1
 
 var errFailures = errors.New("want a number of items like 500, a percentage of them like 1% or 0.5%, or none")
 
@@ -24,22 +24,26 @@ func ParseMaxFailed(text string) (string, error) {
 		}
 		return text, nil
 	}
-	whole, decimals, _ := strings.Cut(share, ".")
-	n, err := wholeNumber(whole)
-	if err != nil || n < 0 || n > 100 || len(decimals) > 3 || strings.HasSuffix(share, ".") {
+	share, ok := canonicalShare(share)
+	if !ok {
 		return "", errFailures
 	}
-	for _, c := range decimals {
-		if c < '0' || c > '9' {
-			return "", errFailures
-		}
+	return share + "%", nil
+}
+
+// canonicalShare takes off the zeros at the end of a number from 0 to 100 with up to four decimals.
+func canonicalShare(share string) (canonical string, ok bool) {
+	whole, decimals, dot := strings.Cut(share, ".")
+	n, err := wholeNumber(whole)
+	if err != nil || n < 0 || n > 100 || dot != (decimals != "") || len(decimals) > 4 {
+		return "", false
+	}
+	if strings.Trim(decimals, "0123456789") != "" {
+		return "", false
 	}
 	decimals = strings.TrimRight(decimals, "0")
-	switch {
-	case decimals == "":
-		return strconv.Itoa(n) + "%", nil
-	case n == 100:
-		return "", errFailures
+	if decimals == "" {
+		return strconv.Itoa(n), true
 	}
-	return strconv.Itoa(n) + "." + decimals + "%", nil
+	return strconv.Itoa(n) + "." + decimals, n < 100
 }

@@ -85,8 +85,8 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"chunk_time":"1s"}`:                "chunk_time: it goes with chunk: auto only",
 		`{"chunk":"auto","timeout":"1s"}`:    "", // the time is cut
 		`{"canary_auto":true}`:               "canary_auto: there is no canary",
-		`{"canary":1000001}`:                 "canary: 1000001",
 		`{"max_failed":"some"}`:              `max_failed: "some": want a number of items`,
+		`{"canary":1000001}`:                 "canary: 1000001",
 		`{"priority":99999999999}`:           "priority: 99999999999",
 		`{"retry_codes":["A","A"]}`:          `retry_codes: "A" stands twice`,
 		`{"max_backoff":"1ms"}`:              "max_backoff: 1ms is shorter",
@@ -104,6 +104,43 @@ func TestOverridesNameTheField(t *testing.T) {
 		}
 		if !errors.As(err, &field) || !strings.HasPrefix(field.Field+": "+field.Problem, want) {
 			t.Errorf("%s: got %v", text, err)
+		}
+	}
+}
+
+// Every setting is read from a text by the same name, and as from JSON.
+func TestSetOverrides(t *testing.T) {
+	t.Parallel()
+	var got gather.Overrides
+	texts := map[string]string{
+		"priority": "-2", "max_failed": "1.0%", "canary": "100", "canary_auto": "true", "chunk": "auto",
+		"chunk_bytes": "512KiB", "chunk_time": "5s", "in_flight": "64", "rate": "0.5", "max_attempts": "4",
+		"timeout": "1m", "retry_backoff": "0s", "max_backoff": "2m", "retry_codes": "BUSY", "never_retry": "GONE",
+	}
+	for _, field := range gather.OverrideFields() {
+		if err := got.Set(field, texts[field]); err != nil {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	var want gather.Overrides
+	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","canary":100,"canary_auto":true,"chunk":"auto",
+		"chunk_bytes":524288,"chunk_time":"5s","in_flight":64,"rate":0.5,"max_attempts":4,"timeout":"1m",
+		"retry_backoff":"0s","max_backoff":"2m","retry_codes":["BUSY"],"never_retry":["GONE"]}`), &want)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v, %v", got, want, err)
+	}
+	for _, field := range gather.OverrideFields() {
+		if err := got.Set(field, texts[field]); err == nil || !strings.Contains(err.Error(), "twice") {
+			t.Errorf("%s a second time: %v", field, err)
+		}
+	}
+	for field, text := range map[string]string{
+		"chunk": "many", "rate": "1_000", "canary_auto": "yes", "timeout": "5", "chunk_bytes": "1KB", "max_failed": "few",
+		"retry_codes": "", "priority": "1.5", "colour": "red",
+	} {
+		var wrong *gather.FieldError
+		if err := new(gather.Overrides).Set(field, text); !errors.As(err, &wrong) || wrong.Field != field {
+			t.Errorf("%s %q: %v", field, text, err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // Limits of the YAML. The parser takes seconds for deep nesting, so depth is counted on the tokens before it runs.
 const (
-	maxYAMLBytes = 64 << 10
+	MaxPlanBytes = 64 << 10
 	maxYAMLDepth = 8
 )
 
@@ -48,8 +48,8 @@ const (
 // *ParseError. Anchors, aliases, tags, merge keys and several documents are not part of plans.
 func Parse(name string, text []byte) (*Plan, error) {
 	r := &reader{plan: name, places: map[string]*token.Position{}}
-	if len(text) > maxYAMLBytes {
-		return nil, r.whole("it has %d bytes; a plan has at most %d", len(text), maxYAMLBytes)
+	if len(text) > MaxPlanBytes {
+		return nil, r.whole("it has %d bytes; a plan has at most %d", len(text), MaxPlanBytes)
 	}
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	r.lines = strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,10 +63,9 @@ var errNoSize = errors.New("want a size like 512KiB, 2MiB or a number of bytes")
 
 // String returns the size with the largest unit of which it is a whole number.
 func (n Bytes) String() string {
-	units := byteUnits()
-	for i := len(units) - 1; i >= 0; i-- {
+	for i, name := range slices.Backward(byteUnits()) {
 		if unit := Bytes(1) << (10 * (i + 1)); n != 0 && n%unit == 0 {
-			return strconv.Itoa(int(n/unit)) + units[i]
+			return strconv.Itoa(int(n/unit)) + name
 		}
 	}
 	return strconv.Itoa(int(n))

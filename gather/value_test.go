@@ -54,7 +54,7 @@ func TestParseMaxFailed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"": "", "none": "", "0": "0", "500": "500", "1%": "1%", "0%": "0%", "100%": "100%", "0.50%": "0.5%",
-		"100.000%": "100%", "12.345%": "12.345%",
+		"100.000%": "100%", "12.345%": "12.345%", "0.0001%": "0.0001%",
 	} {
 		got, err := gather.ParseMaxFailed(text)
 		if err != nil || got != want {
@@ -65,7 +65,7 @@ func TestParseMaxFailed(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"-1", "01", "1.5", "%", "101%", "100.1%", "1.%", ".5%", "-1%", "1e1%", "0.1234%", "1 %", "1%%", "9999999999", "٣%",
+		"-1", "01", "1.5", "%", "101%", "100.1%", "1.%", ".5%", "-1%", "1e1%", "0.12345%", "1 %", "1%%", "9999999999", "٣%",
 	} {
 		if got, err := gather.ParseMaxFailed(text); err == nil {
 			t.Errorf("%q is taken as %q", text, got)

@@ -39,7 +39,8 @@ func (b *bench) wantPlan(name string, version, want int, endpoint string) {
 func TestPlansAreVersioned(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if got := b.apply(planOf("p", "one")); got.Version != 1 || got.Unchanged || got.Previous != 0 || got.CreatedBy != "ann" {
+	got := b.apply(planOf("p", "one"))
+	if got.Version != 1 || got.Unchanged || got.Previous != 0 || got.CreatedBy != "ann" {
 		t.Errorf("the first: %+v", got)
 	}
 	if got := b.apply(planOf("p", "one")); got.Version != 1 || !got.Unchanged {
@@ -133,7 +134,8 @@ func TestPlansAreListed(t *testing.T) {
 	list(workqueue.PlanFilter{Name: "a"}, false, "a@2 1/1", "a@1 2/2")
 	list(workqueue.PlanFilter{Name: "a", Limit: 1}, true, "a@2 1/1")
 	list(workqueue.PlanFilter{Name: "a", Before: 2}, false, "a@1 2/2")
-	if _, _, err := b.store.Plans(t.Context(), workqueue.PlanFilter{Name: "gone"}); !errors.Is(err, workqueue.ErrNotFound) {
+	_, _, err := b.store.Plans(t.Context(), workqueue.PlanFilter{Name: "gone"})
+	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("the versions of a deleted plan: %v", err)
 	}
 }

@@ -114,7 +114,8 @@ func (s *Store) Plans(ctx context.Context, f PlanFilter) (plans []PlanSummary, m
 	return plans, false, nil
 }
 
-// Plan returns one version of a plan on record; version 0 is the newest. The error wraps ErrNotFound when there is none.
+// Plan returns one version of a plan on record; version 0 is the newest. The error wraps ErrNotFound when there is no
+// such version.
 func (s *Store) Plan(ctx context.Context, name string, version int) (*PlanView, error) {
 	if !validText(name) {
 		return nil, fmt.Errorf("plan %q: %w", name, ErrNotFound)

@@ -44,6 +44,7 @@ type commands struct {
 
 	Serve       serveCommand       `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
 	Run         runCommands        `cmd:"" help:"Start, watch, repair and export runs."`
+	Plan        planCommands       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
 	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
 	DLQ         dlqCommands        `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
 	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`

@@ -266,12 +266,12 @@ func TestMistakes(t *testing.T) {
 	start(people, 1, `no column "nope"`, "--key", "nope")
 	start("", 1, "empty")
 	start("id\n\xff\n", 1, "line 2")
-	start(people, 2, "--chunk is 9999", "--chunk", "9999")
-	start(people, 2, "--chunk is 0", "--chunk", "0")
-	start(people, 2, "--in-flight is 0", "--in-flight", "0")
+	start(people, 2, "--chunk: 9999 is not within 1 to 8192", "--chunk", "9999")
+	start(people, 2, "--chunk: 0 is not", "--chunk", "0")
+	start(people, 2, "--in-flight: 0 is not", "--in-flight", "0")
 	start(people, 2, "--on-duplicate", "--on-duplicate", "maybe")
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", "no-such-file"), 2, "no-such-file")
-	b.want(b.tranche("run", "start", "--items", "-"), 2, "a plan file or --endpoint")
+	b.want(b.tranche("run", "start", "--items", "-"), 2, "a plan file, the name of a plan on record, or --endpoint")
 	b.want(b.tranche("run", "start", "no-plan.yaml", "--items", "-"), 2, "no-plan.yaml")
 	b.want(b.tranche("run", "list"), 0, "no runs yet") // none of these left one
 

@@ -5,40 +5,41 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/client"
 )
 
-const maxPlanFile = 1 << 20
-
 type runStart struct {
-	Plan           string            `arg:"" optional:"" type:"path" help:"A plan file in YAML."`
+	Plan           string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
 	Endpoint       string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
 	Items          string            `required:"" help:"CSV or NDJSON, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	Key            string            `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
 	Format         string            `enum:",csv,ndjson" default:"" help:"csv or ndjson; recognised when absent." placeholder:"FORMAT"`
 	Param          map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
 	Name           string            `help:"A name to find the run by." placeholder:"TEXT"`
-	Priority       int               `help:"Runs with a greater number go first." placeholder:"N"`
 	IdempotencyKey string            `help:"Starting again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
 	Wait           bool              `help:"Watch until the run ends; exit 3 when items failed."`
-	batchSize
+	runSettings
 }
 
 // Validate is called by kong.
 func (r *runStart) Validate() error {
 	switch {
 	case r.Plan == "" && r.Endpoint == "":
-		return errors.New("give a plan file or --endpoint NAME")
+		return errors.New("give a plan file, the name of a plan on record, or --endpoint NAME")
 	case r.Plan != "" && r.Endpoint != "":
-		return errors.New("give either a plan file or --endpoint, not both")
+		return errors.New("give either a plan or --endpoint, not both")
 	}
-	return r.check()
+	_, err := r.overrides()
+	return err
 }
 
 // Run starts a run.
@@ -47,7 +48,13 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	settings, err := r.settings()
+	var plan planFile
+	if isPlanFile(r.Plan) {
+		if plan, err = readPlan(r.Plan, nil); err != nil {
+			return err
+		}
+	}
+	settings, err := r.settings(&plan)
 	if err != nil {
 		return err
 	}
@@ -63,7 +70,7 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 		if upload.err != nil {
 			return fmt.Errorf("read --items %s: %w", r.Items, upload.err)
 		}
-		return err
+		return r.explain(&plan, err)
 	}
 	for _, w := range started.Warnings {
 		term.note("warning: %s", w)
@@ -79,30 +86,37 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 	return watch(ctx, term, cl, started.Run.String())
 }
 
-func (r *runStart) settings() (api.RunSettings, error) {
+func (r *runStart) settings(plan *planFile) (api.RunSettings, error) {
 	settings := api.RunSettings{
-		Endpoint: r.Endpoint, Key: r.Key, Format: r.Format, Name: r.Name, Params: r.Param,
-		Chunk: given(r.Chunk), InFlight: given(r.InFlight), Priority: r.Priority, IdempotencyKey: r.IdempotencyKey,
-		OnDuplicate: r.OnDuplicate, Source: "standard input",
+		Endpoint: r.Endpoint, Plan: plan.text, PlanName: plan.name, Key: r.Key, Format: r.Format, Name: r.Name,
+		Params: r.Param, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate, Source: "standard input",
 	}
 	if r.Items != "-" {
 		settings.Source = filepath.Base(r.Items)
 	}
-	if r.Plan == "" {
-		return settings, nil
+	if plan.path == "" {
+		settings.PlanRef = r.Plan
 	}
-	file, err := os.Open(r.Plan)
-	if err != nil {
-		return settings, &usageError{fmt.Sprintf("plan %s: %v", r.Plan, errors.Unwrap(err))}
+	var err error
+	settings.Overrides, err = r.overrides()
+	return settings, err
+}
+
+// explain says what is wrong with the plan, if that is why the server refused the run.
+func (r *runStart) explain(plan *planFile, err error) error {
+	if plan.path != "" {
+		return plan.explain(err)
 	}
-	defer func() { _ = file.Close() }()
-	text, err := io.ReadAll(io.LimitReader(file, maxPlanFile))
-	if err != nil {
-		return settings, fmt.Errorf("read plan %s: %w", r.Plan, err)
+	refused, ok := errors.AsType[*client.ProblemError](err)
+	if !ok || r.Plan == "" {
+		return err
 	}
-	base := filepath.Base(r.Plan)
-	settings.Plan, settings.PlanName = string(text), strings.TrimSuffix(base, filepath.Ext(base))
-	return settings, nil
+	name, _, _ := strings.Cut(r.Plan, "@")
+	if refused.Status == http.StatusNotFound || gather.CheckName(name) != nil {
+		return &usageError{fmt.Sprintf("%.200q is neither a file here nor a plan on record (%s); give the path of a YAML "+
+			"file, or a name from: tranche plan list", r.Plan, strings.TrimSuffix(refused.Detail, "; see tranche plan list"))}
+	}
+	return err
 }
 
 func (r *runStart) report(term *console, s api.Started) error {
@@ -116,7 +130,12 @@ func (r *runStart) report(term *console, s api.Started) error {
 	if s.Skipped > 0 {
 		skipped = fmt.Sprintf(" (%s duplicates skipped)", count(s.Skipped))
 	}
-	return term.printf("run %s started: %s items%s, keys from %s\n", s.Run, count(s.Items), skipped, inert(s.Key))
+	plan := inert(s.Plan)
+	if s.PlanVersion > 0 {
+		plan = fmt.Sprintf("%s@%d", plan, s.PlanVersion)
+	}
+	return term.printf("run %s started: plan %s, %s items%s, keys from %s\n", s.Run, plan, count(s.Items), skipped,
+		inert(s.Key))
 }
 
 // openItems opens the file, and tells its size when it has one.

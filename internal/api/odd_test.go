@@ -18,8 +18,8 @@ func TestOddParametersAreRefused(t *testing.T) {
 	b := setup(t)
 	const runs = api.Prefix + "/runs"
 	for query, detail := range map[string]string{
-		"priority=2147483648":                "priority is 2147483648",
-		"priority=-2147483649":               "priority is -2147483649",
+		"priority=2147483648":                "priority: 2147483648",
+		"priority=-2147483649":               "priority: -2147483649",
 		"name=%ff":                           "name is not valid UTF-8",
 		"name=a%00b":                         "name holds a NUL",
 		"name=" + strings.Repeat("n", 201):   "name has 201 bytes",
@@ -36,8 +36,8 @@ func TestOddParametersAreRefused(t *testing.T) {
 	} {
 		b.refused(422, detail, http.MethodPost, runs+"?endpoint=echo&"+query, strings.NewReader(three))
 	}
-	b.refused(422, "validation failed", http.MethodPost, runs+"?endpoint=echo&priority=99999999999999999999",
-		strings.NewReader(three))
+	b.refused(422, "priority: want a whole number", http.MethodPost,
+		runs+"?endpoint=echo&priority=99999999999999999999", strings.NewReader(three))
 	b.refused(422, "plan_name holds a NUL", http.MethodPost, runs, strings.NewReader(
 		"--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\",\"plan_name\":\"\\u0000\"}\r\n"+
 			"--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+three+"\r\n--x--\r\n"),

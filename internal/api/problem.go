@@ -70,6 +70,7 @@ func told(err error) (status int, found error) {
 		{as[*intake.RowError], http.StatusUnprocessableEntity},
 		{as[*intake.InputError], http.StatusUnprocessableEntity},
 		{as[*inputError], http.StatusUnprocessableEntity},
+		{planProblem, http.StatusUnprocessableEntity},
 		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
 		{as[*workqueue.ParamsError], http.StatusUnprocessableEntity},
 		{as[*workqueue.SettingError], http.StatusUnprocessableEntity},
@@ -167,7 +168,7 @@ func places(err error) []*huma.ErrorDetail {
 		}
 		return all
 	}
-	return nil
+	return planPlace(err)
 }
 
 // writeProblem answers outside of an operation.

@@ -119,6 +119,7 @@ func (s *Server) routes() http.Handler {
 	s.registerQuarantine(v1)
 	s.registerAudit(v1)
 	s.registerReport(v1)
+	s.registerPlans(v1)
 	s.registerSystem(v1)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
@@ -131,7 +132,7 @@ const everywhere = "/"
 
 // nowhere tells a wrong method from a wrong path.
 func nowhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
-	for _, method := range []string{http.MethodGet, http.MethodPost} {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 		other := r.Clone(r.Context())
 		other.Method = method
 		if _, pattern := mux.Handler(other); pattern != everywhere && pattern != "" {

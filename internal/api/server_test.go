@@ -292,7 +292,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	post(`key "1"`, "endpoint=echo", "id\n1\n1\n")
 	post("empty", "endpoint=echo", "")
 	post("line 2", "endpoint=echo", "id\n\xff\xfe\n")
-	post("chunk is 9000", "endpoint=echo&chunk=9000", three)
+	post("chunk: 9000 is not within 1 to 8192", "endpoint=echo&chunk=9000", three)
 	post("name=value", "endpoint=echo&param=year", three)
 	post(`"last"`, "endpoint=echo&name=last", three)
 	b.refused(422, "", http.MethodPost, runs+"?endpoint=echo&colour=red", strings.NewReader(three))
@@ -351,6 +351,7 @@ func TestGETsChangeNothing(t *testing.T) {
 	b.start("name=it")
 	letter := b.bury("echo", workqueue.DeadLetter{Body: []byte(`{}`)})
 	stray := b.stray(workqueue.Quarantined{Reason: "json", Body: []byte("{")})
+	b.apply(200, "steps: [{endpoint: echo}]", "name=echo")
 	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
 	var described struct {
 		Paths map[string]map[string]any `json:"paths"`
@@ -376,7 +377,7 @@ func TestGETsChangeNothing(t *testing.T) {
 			if strings.HasPrefix(path, "/quarantine") {
 				id = fmt.Sprint(stray)
 			}
-			path = strings.NewReplacer("{run}", "last", "{key}", "2", "{name}", "echo", "{id}", id).Replace(path)
+			path = strings.NewReplacer("{run}", "last", "{key}", "2", "{name}", "echo", "{id}", id, "{version}", "1").Replace(path)
 			if code, text := b.ask(http.MethodGet, api.Prefix+path, nil); code != http.StatusOK {
 				t.Errorf("GET %s: %d %s", path, code, text)
 			}

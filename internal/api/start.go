@@ -1,27 +1,20 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"maps"
-	"math"
 	"mime"
 	"mime/multipart"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -43,52 +36,28 @@ const (
 	maxIdempotencyBytes = 500
 )
 
-// RunSettings is how to run the items that come with it. Either Endpoint or Plan is set.
-type RunSettings struct {
-	Endpoint       string            `json:"endpoint,omitempty"`
-	Plan           string            `json:"plan,omitempty" doc:"a plan in YAML"`
-	PlanName       string            `json:"plan_name,omitempty" doc:"its name, when it does not give itself one"`
-	Key            string            `json:"key,omitempty" doc:"the column or field that is the item's key"`
-	Format         string            `json:"format,omitempty" doc:"csv or ndjson; recognised when absent"`
-	Name           string            `json:"name,omitempty"`
-	Params         map[string]string `json:"params,omitempty"`
-	Chunk          int               `json:"chunk,omitempty" doc:"0: what the plan says"`
-	InFlight       int               `json:"in_flight,omitempty" doc:"0: what the plan says"`
-	Priority       int               `json:"priority,omitempty"`
-	IdempotencyKey string            `json:"idempotency_key,omitempty"`
-	OnDuplicate    string            `json:"on_duplicate,omitempty" doc:"error, skip or allow"`
-	Source         string            `json:"source,omitempty" doc:"where the items come from, for people"`
-}
-
 // Started is a run that was started, or, when Existing, the one that the idempotency key had started before.
 type Started struct {
-	Run      workqueue.RunID `json:"run"`
-	Name     string          `json:"name,omitempty"`
-	Items    int64           `json:"items"`
-	Skipped  int64           `json:"skipped"`
-	Existing bool            `json:"existing"`
-	Key      string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
-	Warnings []string        `json:"warnings"`
+	Run         workqueue.RunID `json:"run"`
+	Name        string          `json:"name,omitempty"`
+	Plan        string          `json:"plan"`
+	PlanVersion int             `json:"plan_version,omitempty" doc:"of a plan on record"`
+	Items       int64           `json:"items"`
+	Skipped     int64           `json:"skipped"`
+	Existing    bool            `json:"existing"`
+	Key         string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
+	Warnings    []string        `json:"warnings"`
 }
 
 type startInput struct {
 	Actor
-	Endpoint       string   `query:"endpoint"`
-	Key            string   `query:"key"`
-	Format         string   `query:"format" enum:"csv,ndjson"`
-	Name           string   `query:"name"`
-	Param          []string `query:"param,explode" doc:"name=value; may stand more than once"`
-	Chunk          int      `query:"chunk"`
-	InFlight       int      `query:"in_flight"`
-	Priority       int      `query:"priority"`
-	IdempotencyKey string   `query:"idempotency_key"`
-	OnDuplicate    string   `query:"on_duplicate" enum:"error,skip,allow"`
-	Source         string   `query:"source"`
+	StartQuery
 }
 
 const startDescription = `The body is the items, as CSV or NDJSON, plain or compressed with gzip or zstd, and the query
 holds the settings. Or it is multipart/form-data with two parts in this order: run, the settings as JSON (also plan, a
-plan in YAML, and plan_name), and items. Either way items stream in. After an error there is no run.`
+plan in YAML, and plan_name), and items. What is run is one of endpoint, plan and plan_ref; settings that a plan may
+have too are laid over it, for this run. Either way items stream in. After an error there is no run.`
 
 func (s *Server) registerStart(api huma.API) {
 	huma.Register(api, huma.Operation{
@@ -106,6 +75,29 @@ func (s *Server) registerStart(api huma.API) {
 			s.start(w, r, in)
 		}}, nil
 	})
+	// Only described: the body is read as it comes.
+	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
+	api.OpenAPI().Paths["/runs"].Post.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{
+		"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
+		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{PartRun, PartItems},
+			Properties: map[string]*huma.Schema{PartRun: settingsSchema(api), PartItems: item}}},
+	}}
+}
+
+// settingsSchema describes RunSettings. What may be a number or a text says so.
+func settingsSchema(api huma.API) *huma.Schema {
+	registry := api.OpenAPI().Components.Schemas
+	schema := huma.SchemaFromType(registry, typeOf[RunSettings]())
+	described := schema
+	if schema.Ref != "" {
+		described = registry.SchemaFromRef(schema.Ref)
+	}
+	for _, name := range []string{"chunk", "in_flight", "chunk_bytes"} {
+		p := described.Properties[name]
+		p.Type, p.Nullable = "", false
+		p.OneOf = []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}}
+	}
+	return schema
 }
 
 func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
@@ -147,7 +139,7 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 	if err != nil {
 		return Started{}, err
 	}
-	req, err := s.request(settings, in.Actor.Name)
+	req, err := s.request(r.Context(), settings, in.Actor.Name)
 	if err != nil {
 		return Started{}, err
 	}
@@ -174,8 +166,8 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 		names[i] = req.Steps[i].Endpoint
 	}
 	return Started{
-		Run: loaded.Run, Name: req.Name, Items: loaded.Items, Skipped: loaded.Skipped, Existing: loaded.Existing,
-		Key: rows.Key(), Warnings: s.unheard(r.Context(), names),
+		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
+		Skipped: loaded.Skipped, Existing: loaded.Existing, Key: rows.Key(), Warnings: s.unheard(r.Context(), names),
 	}, nil
 }
 
@@ -183,7 +175,7 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" {
-		settings, err := in.settings()
+		settings, err := in.settings(r.URL.Query())
 		return settings, r.Body, err
 	}
 	parts := multipart.NewReader(r.Body, params["boundary"])
@@ -208,117 +200,6 @@ func namedPart(parts *multipart.Reader, name string) (io.Reader, error) {
 		return nil, &inputError{"the multipart body needs the parts run and items, in this order; " + name + " is missing"}
 	}
 	return part, nil
-}
-
-func (in *startInput) settings() (RunSettings, error) {
-	settings := RunSettings{
-		Endpoint: in.Endpoint, Key: in.Key, Format: in.Format, Name: in.Name, Chunk: in.Chunk, InFlight: in.InFlight,
-		Priority: in.Priority, IdempotencyKey: in.IdempotencyKey, OnDuplicate: in.OnDuplicate, Source: in.Source,
-		Params: map[string]string{},
-	}
-	for _, p := range in.Param {
-		name, value, ok := strings.Cut(p, "=")
-		if !ok || name == "" {
-			return settings, &inputError{fmt.Sprintf("param %q is not name=value", cut(p, maxEchoed))}
-		}
-		settings.Params[name] = value
-	}
-	return settings, nil
-}
-
-// request checks the settings and makes a load of them.
-func (s *Server) request(set RunSettings, actor string) (workqueue.LoadRequest, error) {
-	if err := set.validate(); err != nil {
-		return workqueue.LoadRequest{}, err
-	}
-	plan, err := set.plan()
-	if err != nil {
-		return workqueue.LoadRequest{}, err
-	}
-	spec, err := json.Marshal(plan)
-	if err != nil {
-		return workqueue.LoadRequest{}, fmt.Errorf("write plan %s: %w", plan.Name, err)
-	}
-	steps := make([]workqueue.StepSpec, len(plan.Steps))
-	for i, step := range plan.Steps {
-		steps[i] = workqueue.StepSpec{
-			Name: step.Name, Endpoint: step.Endpoint, Chunk: step.Chunk, InFlight: step.InFlight,
-			MaxAttempts: step.MaxAttempts, Timeout: step.Timeout, RetryBackoff: step.RetryBackoff,
-			InFlightAuto: step.InFlightAuto, ChunkAuto: step.ChunkAuto, ChunkBytes: step.ChunkBytes,
-			ChunkTime: step.ChunkTime, Rate: step.Rate, MaxBackoff: step.MaxBackoff, RetryCodes: step.RetryCodes,
-			NeverRetry: step.NeverRetry,
-		}
-	}
-	params := maps.Clone(set.Params)
-	if params == nil {
-		params = map[string]string{}
-	}
-	return workqueue.LoadRequest{
-		Name: set.Name, Plan: plan.Name, Spec: spec, Params: params, Priority: set.Priority, Steps: steps,
-		OnDuplicate: workqueue.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
-		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(),
-	}, nil
-}
-
-// plan reads the plan, or makes the one of the endpoint, and lays the settings of this run over it.
-func (set *RunSettings) plan() (*gather.Plan, error) {
-	if (set.Endpoint == "") == (set.Plan == "") {
-		return nil, &inputError{"give either an endpoint or a plan"}
-	}
-	plan, err := gather.Single(set.Endpoint), error(nil)
-	if set.Plan != "" {
-		plan, err = gather.Parse(cmp.Or(set.PlanName, "plan"), []byte(set.Plan))
-	}
-	if err != nil {
-		return nil, &inputError{err.Error()}
-	}
-	for i := range plan.Steps {
-		plan.Steps[i].Chunk = cmp.Or(set.Chunk, plan.Steps[i].Chunk)
-		if set.InFlight != 0 {
-			plan.Steps[i].InFlight, plan.Steps[i].InFlightAuto = set.InFlight, false
-		}
-	}
-	if err := plan.Validate(); err != nil {
-		return nil, &inputError{err.Error()}
-	}
-	return plan, nil
-}
-
-func (set *RunSettings) validate() error {
-	switch {
-	case set.Chunk < 0 || set.Chunk > bitfield.Size:
-		return &inputError{fmt.Sprintf("chunk is %d; it must lie between 1 and %d", set.Chunk, bitfield.Size)}
-	case set.InFlight < 0 || set.InFlight > gather.MaxInFlight:
-		return &inputError{fmt.Sprintf("in_flight is %d; it must lie between 1 and %d", set.InFlight, gather.MaxInFlight)}
-	case set.Priority < math.MinInt32 || set.Priority > math.MaxInt32:
-		return &inputError{fmt.Sprintf("priority is %d; it must lie between %d and %d", set.Priority, math.MinInt32,
-			math.MaxInt32)}
-	case set.Name == workqueue.LastRun:
-		return &inputError{`a run cannot be called "last", which always means the newest; choose another name`}
-	}
-	for _, t := range []struct {
-		field, value string
-		most         int
-	}{
-		{"name", set.Name, maxNameBytes}, {"source", set.Source, maxSourceBytes}, {"plan_name", set.PlanName, maxNameBytes},
-		{"idempotency_key", set.IdempotencyKey, maxIdempotencyBytes}, {"key", set.Key, intake.MaxKeyBytes},
-	} {
-		if err := checkText(t.field, t.value, t.most); err != nil {
-			return err
-		}
-	}
-	switch workqueue.OnDuplicate(set.OnDuplicate) {
-	case "", workqueue.DuplicateError, workqueue.DuplicateSkip, workqueue.DuplicateAllow:
-	default:
-		return &inputError{fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow",
-			cut(set.OnDuplicate, maxEchoed))}
-	}
-	switch intake.Format(set.Format) {
-	case intake.Recognise, intake.CSV, intake.NDJSON:
-		return nil
-	default:
-		return &inputError{fmt.Sprintf("format is %q; it must be csv or ndjson", cut(set.Format, maxEchoed))}
-	}
 }
 
 // wholeItems makes a break in the stream the sender's fault, and never the end of the items. Its end is the end of the

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type planCommands struct {
+	Apply  planApply  `cmd:"" help:"Put a plan on record: the next version of its name, unless nothing has changed."`
+	List   planList   `cmd:"" help:"List plans on record, or the versions of one."`
+	Show   planShow   `cmd:"" help:"A plan as it was applied."`
+	Delete planDelete `cmd:"" help:"Take a plan off the record; runs keep what they started with."`
+}
+
+type planApply struct {
+	File string `arg:"" help:"A plan in YAML or JSON; - is standard input."`
+}
+
+// Run puts a plan on record.
+func (p *planApply) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	plan, err := readPlan(p.File, term.in)
+	if err != nil {
+		return err
+	}
+	applied, err := cl.ApplyPlan(ctx, plan.name, plan.text)
+	if err != nil {
+		return plan.explain(err)
+	}
+	switch {
+	case term.json:
+		return term.document(applied)
+	case applied.Unchanged:
+		return term.printf("plan %s is unchanged: version %d, applied %s by %s\n", inert(applied.Name), applied.Version,
+			moment(applied.CreatedAt), inert(applied.CreatedBy))
+	case applied.Previous > 0:
+		return term.printf("plan %s is version %d now, after version %d; runs that are under way keep theirs\n",
+			inert(applied.Name), applied.Version, applied.Previous)
+	}
+	return term.printf("plan %s is on record, version %d; start it with: tranche run start %s --items FILE\n",
+		inert(applied.Name), applied.Version, inert(applied.Name))
+}
+
+type planList struct {
+	Name  string `arg:"" optional:"" help:"List the versions of this plan, newest first."`
+	Limit int    `default:"100" help:"How many, at most 500." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (p *planList) Validate() error { return within("--limit", &p.Limit, workqueue.MaxPlans) }
+
+// Run lists plans.
+func (p *planList) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	if p.Name != "" {
+		versions, err := cl.PlanVersions(ctx, p.Name, 0, p.Limit)
+		if err != nil {
+			return err
+		}
+		if term.json {
+			return term.document(versions)
+		}
+		return term.printf("%s", plansText(versions.Versions, versions.Next > 0, term.room()))
+	}
+	list, err := cl.Plans(ctx, "", p.Limit)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(list)
+	}
+	if len(list.Plans) == 0 {
+		return term.printf("no plans on record; put one there with: tranche plan apply FILE\n")
+	}
+	return term.printf("%s", plansText(list.Plans, list.Next != "", term.room()))
+}
+
+func plansText(plans []workqueue.PlanSummary, more bool, room int) string {
+	t := table{right: map[int]bool{1: true, 3: true}, room: room}
+	t.row("PLAN", "VERSION", "STEPS", "RUNS", "APPLIED", "BY")
+	for i := range plans {
+		p := &plans[i]
+		runs := count(p.Runs)
+		if p.Running > 0 {
+			runs += fmt.Sprintf(" (%s running)", count(p.Running))
+		}
+		t.row(inert(p.Name), strconv.Itoa(p.Version), short(stepsText(p), 40), runs, moment(p.CreatedAt), inert(p.CreatedBy))
+	}
+	text := t.String()
+	if more {
+		text += "there are more: --limit shows up to 500\n"
+	}
+	return text
+}
+
+// stepsText names the steps, and their endpoints where those are called otherwise.
+func stepsText(p *workqueue.PlanSummary) string {
+	var steps []string
+	for i, name := range p.Steps {
+		if i < len(p.Endpoints) && p.Endpoints[i] != name {
+			name += " to " + p.Endpoints[i]
+		}
+		steps = append(steps, inert(name))
+	}
+	return strings.Join(steps, ", ")
+}
+
+type planShow struct {
+	Plan string `arg:"" help:"A plan on record, NAME or NAME@VERSION."`
+}
+
+// Run prints the plan as it was applied, and with --json all about it.
+func (p *planShow) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	name, version, err := planRef(p.Plan)
+	if err != nil {
+		return err
+	}
+	plan, err := cl.Plan(ctx, name, version)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(plan)
+	}
+	term.note("plan %s@%d, applied %s by %s, used by %s runs", plan.Name, plan.Version, moment(plan.CreatedAt),
+		plan.CreatedBy, count(plan.Runs))
+	if plan.Newest != plan.Version {
+		term.note("the newest version is %d", plan.Newest)
+	}
+	return term.printf("%s\n", strings.TrimRight(inertText(plan.Source), "\n"))
+}
+
+// planRef takes NAME or NAME@VERSION apart; version 0 is the newest.
+func planRef(ref string) (name string, version int, err error) {
+	name, number, versioned := strings.Cut(ref, "@")
+	if !versioned {
+		return name, 0, nil
+	}
+	version, err = strconv.Atoi(number)
+	if err != nil || version < 1 {
+		return "", 0, &usageError{fmt.Sprintf("plan %.100q: versions count from 1, like %.64s@1", ref, name)}
+	}
+	return name, version, nil
+}
+
+type planDelete struct {
+	Name string `arg:"" help:"The plan's name; all its versions go."`
+}
+
+// Run takes a plan off the record.
+func (p *planDelete) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	gone, err := cl.DeletePlan(ctx, p.Name)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(gone)
+	}
+	return term.printf("plan %s is deleted, with its %d versions; runs keep what they started with\n", inert(gone.Name),
+		gone.Versions)
+}

@@ -1,0 +1,121 @@
+package gather
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// Set reads one setting from its text form, by the name that it has in plans. Codes come one by one; any other setting
+// can be set once. The error is a *FieldError.
+func (o *Overrides) Set(field, text string) error {
+	for _, s := range o.settings() {
+		if s.field == field {
+			if err := s.read(text); err != nil {
+				return fieldError(field, "%v; this is %.40q", err, text)
+			}
+			return nil
+		}
+	}
+	return fieldError(field, "there is no such setting; there are %v", OverrideFields())
+}
+
+// OverrideFields returns the names that Set knows.
+func OverrideFields() []string {
+	settings := new(Overrides).settings()
+	names := make([]string, len(settings))
+	for i, s := range settings {
+		names[i] = s.field
+	}
+	return names
+}
+
+// setting is one setting and how it reads a text.
+type setting struct {
+	field string
+	read  func(text string) error
+}
+
+func (o *Overrides) settings() []setting {
+	return []setting{
+		{"priority", reading(&o.Priority, wholeNumber)},
+		{"max_failed", reading(&o.MaxFailed, ParseMaxFailed)},
+		{"canary", reading(&o.Canary, wholeNumber)},
+		{"canary_auto", reading(&o.CanaryAuto, readTruth)},
+		{"chunk", reading(&o.Chunk, readText[Adaptive])},
+		{"chunk_bytes", reading(&o.ChunkBytes, readText[Bytes])},
+		{"chunk_time", reading(&o.ChunkTime, readText[Duration])},
+		{"in_flight", reading(&o.InFlight, readText[Adaptive])},
+		{"rate", reading(&o.Rate, readRate)},
+		{"max_attempts", reading(&o.MaxAttempts, wholeNumber)},
+		{"timeout", reading(&o.Timeout, readText[Duration])},
+		{"retry_backoff", reading(&o.RetryBackoff, readText[Duration])},
+		{"max_backoff", reading(&o.MaxBackoff, readText[Duration])},
+		{"retry_codes", adding(&o.RetryCodes)},
+		{"never_retry", adding(&o.NeverRetry)},
+	}
+}
+
+var (
+	errTwice  = errors.New("it is given twice")
+	errNoCode = errors.New("want an error code")
+)
+
+func reading[T any](into **T, parse func(string) (T, error)) func(string) error {
+	return func(text string) error {
+		if *into != nil {
+			return errTwice
+		}
+		value, err := parse(text)
+		if err == nil {
+			*into = &value
+		}
+		return err
+	}
+}
+
+func adding(codes *[]string) func(string) error {
+	return func(code string) error {
+		if code == "" {
+			return errNoCode
+		}
+		if slices.Contains(*codes, code) {
+			return errTwice
+		}
+		*codes = append(*codes, code)
+		return nil
+	}
+}
+
+func readText[T any, P interface {
+	*T
+	UnmarshalText([]byte) error
+}](text string) (value T, err error) {
+	err = P(&value).UnmarshalText([]byte(text))
+	return value, err
+}
+
+func readTruth(text string) (bool, error) {
+	switch text {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	}
+	return false, errNoTruth
+}
+
+// readRate takes plain decimal numbers only: 0x1p3, 1_000 and inf are numbers to Go as well.
+func readRate(text string) (float64, error) {
+	for _, c := range text {
+		if (c < '0' || c > '9') && c != '.' && c != '-' {
+			return math.NaN(), errNoRate
+		}
+	}
+	rate, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return math.NaN(), errNoRate
+	}
+	return rate, nil
+}

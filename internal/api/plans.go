@@ -1,0 +1,169 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	maxPlanBody    = 1 << 20 // a plan is smaller; this is what is read to say so
+	maxPlanVersion = math.MaxInt32
+	seePlans       = "tranche plan list"
+)
+
+// PlanPath is the plan on record that an operation is about.
+type PlanPath struct {
+	Plan string `path:"name" doc:"a plan's name"`
+}
+
+// PlanList is the answer to a list of plans.
+type PlanList struct {
+	Plans []workqueue.PlanSummary `json:"plans"`
+	Next  string                  `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
+}
+
+// PlanVersions is the answer to a list of a plan's versions.
+type PlanVersions struct {
+	Name     string                  `json:"name"`
+	Versions []workqueue.PlanSummary `json:"versions"`
+	Next     int                     `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+}
+
+const applyDescription = `The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is
+the same as the newest version changes nothing; anything else becomes the next version. Versions never change, and runs
+keep the one that they started with.`
+
+func (s *Server) registerPlans(api huma.API) {
+	register(s, api, get("list-plans", "/plans", "List plans on record by name, each in its newest version"), s.listPlans)
+	register(s, api, huma.Operation{
+		OperationID: "apply-plan", Method: http.MethodPost, Path: "/plans", Summary: "Put a plan on record",
+		Description: applyDescription, MaxBodyBytes: maxPlanBody,
+	}, s.applyPlan)
+	register(s, api, get("get-plan", "/plans/{name}", "The newest version of a plan"), s.getPlan)
+	register(s, api, huma.Operation{
+		OperationID: "delete-plan", Method: http.MethodDelete, Path: "/plans/{name}",
+		Summary:     "Take a plan off the record, in all its versions",
+		Description: "Runs keep what they started with. Applied again, the plan has the next version.",
+	}, s.deletePlan)
+	register(s, api, get("list-plan-versions", "/plans/{name}/versions", "List the versions of a plan, newest first"),
+		s.listPlanVersions)
+	register(s, api, get("get-plan-version", "/plans/{name}/versions/{version}", "One version of a plan"),
+		s.getPlanVersion)
+}
+
+type applyInput struct {
+	Actor
+	Name    string `query:"name" doc:"the plan's name, when it does not give itself one"`
+	RawBody []byte `contentType:"application/yaml"`
+}
+
+func (s *Server) applyPlan(ctx context.Context, in *applyInput) (workqueue.AppliedPlan, error) {
+	none := workqueue.AppliedPlan{}
+	err := cmp.Or(checkText("header "+ActorHeader, in.Actor.Name, maxActorBytes), checkText("name", in.Name, maxNameBytes))
+	if err != nil {
+		return none, err
+	}
+	plan, err := gather.Parse(cmp.Or(in.Name, "plan"), in.RawBody)
+	if err != nil {
+		return none, err
+	}
+	spec, err := json.Marshal(plan)
+	if err != nil {
+		return none, fmt.Errorf("write plan %s: %w", plan.Name, err)
+	}
+	return s.store.ApplyPlan(ctx, workqueue.PlanText{Name: plan.Name, Spec: spec, Source: string(in.RawBody)},
+		in.Actor.Name)
+}
+
+type listPlansInput struct {
+	After string `query:"after" doc:"only plans whose name follows this one"`
+	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
+}
+
+func (s *Server) listPlans(ctx context.Context, in *listPlansInput) (PlanList, error) {
+	plans, more, err := s.store.Plans(ctx, workqueue.PlanFilter{After: in.After, Limit: in.Limit})
+	if err != nil {
+		return PlanList{}, seen(err, seePlans)
+	}
+	list := PlanList{Plans: plans}
+	if more {
+		list.Next = plans[len(plans)-1].Name
+	}
+	return list, nil
+}
+
+func (s *Server) getPlan(ctx context.Context, in *PlanPath) (*workqueue.PlanView, error) {
+	view, err := s.store.Plan(ctx, in.Plan, 0)
+	return view, seen(err, seePlans)
+}
+
+type planVersionInput struct {
+	PlanPath
+	Version int `path:"version" minimum:"1" maximum:"2147483647"`
+}
+
+func (s *Server) getPlanVersion(ctx context.Context, in *planVersionInput) (*workqueue.PlanView, error) {
+	view, err := s.store.Plan(ctx, in.Plan, in.Version)
+	return view, seen(err, seePlans)
+}
+
+type planVersionsInput struct {
+	PlanPath
+	Before int `query:"before" minimum:"0" maximum:"2147483647" doc:"only versions before this one"`
+	Limit  int `query:"limit" minimum:"1" maximum:"500" default:"100"`
+}
+
+func (s *Server) listPlanVersions(ctx context.Context, in *planVersionsInput) (PlanVersions, error) {
+	versions, more, err := s.store.Plans(ctx, workqueue.PlanFilter{Name: in.Plan, Before: in.Before, Limit: in.Limit})
+	if err != nil {
+		return PlanVersions{}, seen(err, seePlans)
+	}
+	list := PlanVersions{Name: in.Plan, Versions: versions}
+	if more {
+		list.Next = versions[len(versions)-1].Version
+	}
+	return list, nil
+}
+
+type deletePlanInput struct {
+	PlanPath
+	Actor
+}
+
+func (s *Server) deletePlan(ctx context.Context, in *deletePlanInput) (workqueue.DeletedPlan, error) {
+	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
+		return workqueue.DeletedPlan{}, err
+	}
+	gone, err := s.store.DeletePlan(ctx, in.Plan, in.Name)
+	return gone, seen(err, seePlans)
+}
+
+// planProblem returns an error about a plan that was sent, made for the caller; nil for any other.
+func planProblem(err error) error {
+	if bad, ok := errors.AsType[*gather.ParseError](err); ok {
+		return bad
+	}
+	if bad, ok := errors.AsType[*gather.FieldError](err); ok {
+		return bad
+	}
+	return nil
+}
+
+// planPlace points into a plan that was sent.
+func planPlace(err error) []*huma.ErrorDetail {
+	bad, ok := errors.AsType[*gather.ParseError](err)
+	if !ok || bad.Line == 0 {
+		return nil
+	}
+	return []*huma.ErrorDetail{{Message: bad.Problem, Location: "plan.line", Value: bad.Line}}
+}

@@ -1,0 +1,196 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// apply puts a plan on record.
+func (b *bench) apply(status int, plan, query string) workqueue.AppliedPlan {
+	b.Helper()
+	code, text := b.ask(http.MethodPost, api.Prefix+"/plans?"+query, strings.NewReader(plan),
+		"Content-Type", "application/yaml", api.ActorHeader, "ann")
+	var out workqueue.AppliedPlan
+	if err := json.Unmarshal(text, &out); err != nil || code != status {
+		b.Fatalf("apply: %d %s", code, text)
+	}
+	return out
+}
+
+// read gets a document.
+func (b *bench) read(path string, out any) {
+	b.Helper()
+	code, text := b.ask(http.MethodGet, api.Prefix+path, nil)
+	if err := json.Unmarshal(text, out); err != nil || code != http.StatusOK {
+		b.Fatalf("GET %s: %d %s", path, code, text)
+	}
+}
+
+const yearEnd = `name: year-end
+priority: 7
+max_failed: 1.0%
+canary: 2
+steps:
+- name: make
+  endpoint: echo
+  chunk: 100 # a query each
+  rate: 1000
+  retry_codes: [BUSY]
+`
+
+func TestPlansOnRecord(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if got := b.apply(200, yearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.CreatedBy != "ann" {
+		t.Errorf("the first: %+v", got)
+	}
+	if got := b.apply(200, yearEnd, "name=other"); !got.Unchanged || got.Version != 1 {
+		t.Errorf("the same: %+v", got)
+	}
+	if got := b.apply(200, "steps: [{endpoint: echo}]", "name=by-file"); got.Name != "by-file" {
+		t.Errorf("named by the query: %+v", got)
+	}
+	if got := b.apply(200, strings.Replace(yearEnd, "100", "200", 1), ""); got.Version != 2 || got.Previous != 1 {
+		t.Errorf("another chunk: %+v", got)
+	}
+	var list api.PlanList
+	b.read("/plans?limit=1", &list)
+	if len(list.Plans) != 1 || list.Plans[0].Name != "by-file" || list.Next != "by-file" {
+		t.Errorf("the first page: %+v", list)
+	}
+	b.read("/plans?after=by-file", &list)
+	if len(list.Plans) != 1 || list.Plans[0].Name != "year-end" || list.Plans[0].Version != 2 {
+		t.Errorf("the second page: %+v", list)
+	}
+	var versions api.PlanVersions
+	b.read("/plans/year-end/versions?limit=1", &versions)
+	if len(versions.Versions) != 1 || versions.Next != 2 {
+		t.Errorf("versions: %+v", versions)
+	}
+	var plan workqueue.PlanView
+	b.read("/plans/year-end/versions/1", &plan)
+	if plan.Source != yearEnd || plan.Version != 1 || plan.Newest != 2 || !strings.Contains(string(plan.Spec), `"1%"`) {
+		t.Errorf("version 1: %+v", plan)
+	}
+	code, text := b.ask(http.MethodDelete, api.Prefix+"/plans/year-end", nil, api.ActorHeader, "bob")
+	if code != http.StatusOK || !strings.Contains(string(text), `"versions":2`) {
+		t.Errorf("delete: %d %s", code, text)
+	}
+	b.refused(404, "was deleted: not found; see tranche plan list", http.MethodGet, api.Prefix+"/plans/year-end", nil)
+	b.refused(404, "tranche plan list", http.MethodDelete, api.Prefix+"/plans/year-end", nil)
+	b.refused(405, "takes", http.MethodPut, api.Prefix+"/plans/by-file", nil)
+}
+
+func TestABadPlanIsNotPutOnRecord(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	post := func(status int, detail, plan string) problem {
+		t.Helper()
+		return b.refused(status, detail, http.MethodPost, api.Prefix+"/plans", strings.NewReader(plan),
+			"Content-Type", "application/yaml")
+	}
+	p := post(422, "plan plan:2:24: steps[0].chunk: 0 is not within 1 to 8192", "steps:\n- {endpoint: a, chunk: 0}\n")
+	if len(p.Errors) != 1 || fmt.Sprint(p.Errors[0].Value) != "2" {
+		t.Errorf("the place: %+v", p.Errors)
+	}
+	post(422, "a tab", "steps:\n\t- endpoint: a\n")
+	post(422, "name", "name: a b\nsteps: [{endpoint: a}]\n")
+	post(422, "a plan has at most 65536", strings.Repeat("#", 70_000))
+	post(413, "", strings.Repeat("#", 2<<20))
+	post(400, "", "")
+	post(422, "UTF-8", "name: \xff")
+	if n := b.count(`SELECT count(*) FROM plan`); n != 0 {
+		t.Errorf("%d plans are on record", n)
+	}
+}
+
+func (b *bench) count(sql string) (n int) {
+	b.Helper()
+	if err := b.pool.QueryRow(b.Context(), sql).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// A run keeps the version that it started with, and what is laid over it.
+func TestARunOfAPlanOnRecord(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.apply(200, yearEnd, "")
+	run := func(query string) api.Started {
+		t.Helper()
+		code, text := b.ask(http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(three))
+		var out api.Started
+		if err := json.Unmarshal(text, &out); err != nil || code != http.StatusCreated {
+			t.Fatalf("start: %d %s", code, text)
+		}
+		return out
+	}
+	first := run("plan_ref=year-end")
+	b.apply(200, strings.Replace(yearEnd, "100", "200", 1), "")
+	second := run("plan_ref=year-end@2&chunk=auto&chunk_time=2s&in_flight=9&rate=0&max_attempts=5&retry_backoff=2s" +
+		"&max_backoff=1m&retry_codes=A&retry_codes=B&never_retry=C&timeout=1m&priority=-1&max_failed=none&canary=0" +
+		"&chunk_bytes=1MiB")
+	if first.PlanVersion != 1 || second.PlanVersion != 2 || second.Plan != "year-end" {
+		t.Errorf("started %+v and %+v", first, second)
+	}
+	for id, want := range map[workqueue.RunID]string{
+		first.Run: "year-end@1 7 1% 2 false | 100 false - - 1024 true 1000 3 00:00:01 00:05:00 {BUSY} {} 00:12:00",
+		second.Run: "year-end@2 -1  0 false | 8192 true 1048576 00:00:02 9 false - 5 00:00:02 00:01:00 {A,B} {C} " +
+			"00:01:00",
+	} {
+		var got string
+		err := b.pool.QueryRow(t.Context(), `SELECT format('%s@%s %s %s %s %s | %s %s %s %s %s %s %s %s %s %s %s %s %s', r.plan,
+			r.plan_version, r.priority, r.max_failed, r.canary, r.canary_auto::text, s.chunk, s.chunk_auto::text,
+			coalesce(s.chunk_bytes::text, '-'), coalesce(s.chunk_time::text, '-'), s.in_flight, s.in_flight_auto::text,
+			coalesce(s.rate::text, '-'), s.max_attempts, s.retry_backoff, s.max_backoff, s.retry_codes, s.never_retry,
+			s.slice_timeout) FROM batchrun r JOIN run_step s ON s.run_id = r.id WHERE r.id = $1`, id).Scan(&got)
+		if err != nil || got != want {
+			t.Errorf("got  %s, %v\nwant %s", got, err, want)
+		}
+	}
+	if _, err := b.store.DeletePlan(t.Context(), "year-end", "bob"); err != nil {
+		t.Fatal(err)
+	}
+	var document api.RunDocument
+	b.read("/runs/"+second.Run.String(), &document)
+	if !strings.Contains(string(document.Spec), `"in_flight": 9`) && !strings.Contains(string(document.Spec), `"in_flight":9`) {
+		t.Errorf("the spec of the run: %s", document.Spec)
+	}
+}
+
+func TestMistakesInSettingsAreNamed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.apply(200, yearEnd, "")
+	for query, detail := range map[string]string{
+		"endpoint=echo&plan_ref=year-end":                     "one of endpoint, plan (in YAML) and plan_ref",
+		"plan_ref=year-end@x":                                 `plan_ref: "x" is no version`,
+		"plan_ref=year-end@0":                                 `plan_ref: "0" is no version`,
+		"plan_ref=year+end":                                   `plan_ref: "year end"`,
+		"plan_ref=year-end&chunk=many":                        "chunk: want a whole number like 500, or auto",
+		"plan_ref=year-end&chunk=1&chunk=2":                   "chunk: it is given twice",
+		"plan_ref=year-end&chunk_time=5s":                     "chunk_time: it goes with chunk: auto only, and the chunk is 100",
+		"plan_ref=year-end&canary=0&canary_auto=true":         "canary_auto: there is no canary",
+		"endpoint=echo&rate=-1":                               "rate: -1 is not within",
+		"endpoint=echo&max_failed=some":                       "max_failed: want a number of items like 500, a percentage",
+		"endpoint=echo&priority=3000000000":                   "priority: 3000000000",
+		"endpoint=echo&retry_codes=" + url.QueryEscape("a b"): `retry_codes: "a b"`,
+		"endpoint=echo&timeout=0s":                            "timeout: 0s is not within 1ms to 24h0m0s",
+	} {
+		b.refused(422, detail, http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(three))
+	}
+	b.refused(404, `plan "nope": not found; see tranche plan list`, http.MethodPost, api.Prefix+"/runs?plan_ref=nope",
+		strings.NewReader(three))
+	b.refused(404, "whose newest is 1", http.MethodPost, api.Prefix+"/runs?plan_ref=year-end@2", strings.NewReader(three))
+	if n := b.count(`SELECT count(*) FROM batchrun`); n != 0 {
+		t.Errorf("mistakes left %d runs", n)
+	}
+}

@@ -1,0 +1,239 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// RunSettings is how to run the items that come with it. One of Endpoint, Plan and PlanRef is set. The Overrides are
+// laid over the plan.
+type RunSettings struct {
+	Endpoint       string            `json:"endpoint,omitempty"`
+	Plan           string            `json:"plan,omitempty" doc:"a plan in YAML"`
+	PlanName       string            `json:"plan_name,omitempty" doc:"its name, when it does not give itself one"`
+	PlanRef        string            `json:"plan_ref,omitempty" doc:"a plan on record, like year-end or year-end@3"`
+	Key            string            `json:"key,omitempty" doc:"the column or field that is the item's key"`
+	Format         string            `json:"format,omitempty" doc:"csv or ndjson; recognised when absent"`
+	Name           string            `json:"name,omitempty"`
+	Params         map[string]string `json:"params,omitempty"`
+	IdempotencyKey string            `json:"idempotency_key,omitempty"`
+	OnDuplicate    string            `json:"on_duplicate,omitempty" doc:"error, skip or allow"`
+	Source         string            `json:"source,omitempty" doc:"where the items come from, for people"`
+	gather.Overrides
+}
+
+// StartQuery is RunSettings as the query of a start has them.
+type StartQuery struct {
+	Endpoint       string   `query:"endpoint"`
+	PlanRef        string   `query:"plan_ref" doc:"a plan on record, like year-end or year-end@3"`
+	Key            string   `query:"key"`
+	Format         string   `query:"format" enum:"csv,ndjson"`
+	Name           string   `query:"name"`
+	Param          []string `query:"param,explode" doc:"name=value; may stand more than once"`
+	IdempotencyKey string   `query:"idempotency_key"`
+	OnDuplicate    string   `query:"on_duplicate" enum:"error,skip,allow"`
+	Source         string   `query:"source"`
+	OverridesQuery
+}
+
+// OverridesQuery only describes gather.Overrides: they are read from the query itself, since what is not there is not
+// zero.
+type OverridesQuery struct {
+	Priority     string   `query:"priority" doc:"runs with a greater number go first" example:"10"`
+	MaxFailed    string   `query:"max_failed" doc:"failures that pause the run: more than 500, or 1%; or none" example:"1%"`
+	Canary       string   `query:"canary" doc:"items of a spread sample that goes first; 0: none" example:"100"`
+	CanaryAuto   string   `query:"canary_auto" doc:"true: a sample within max_failed releases the others" example:"true"`
+	Chunk        string   `query:"chunk" doc:"items in a request, 1 to 8192, or auto" example:"500"`
+	ChunkBytes   string   `query:"chunk_bytes" doc:"payload bytes in a request; 0: what the node allows" example:"512KiB"`
+	ChunkTime    string   `query:"chunk_time" doc:"what a request should take, with chunk=auto" example:"5s"`
+	InFlight     string   `query:"in_flight" doc:"requests out at once, 1 to 10000, or auto" example:"auto"`
+	Rate         string   `query:"rate" doc:"items a second; 0: no limit" example:"1000"`
+	MaxAttempts  string   `query:"max_attempts" doc:"how often an item that fails is tried, in all" example:"3"`
+	Timeout      string   `query:"timeout" doc:"for the reply to a request that a service has" example:"12m"`
+	RetryBackoff string   `query:"retry_backoff" doc:"before the second attempt; doubled later" example:"1s"`
+	MaxBackoff   string   `query:"max_backoff" doc:"the longest such wait" example:"5m"`
+	RetryCodes   []string `query:"retry_codes,explode" doc:"an error code that is tried again; may stand more than once"`
+	NeverRetry   []string `query:"never_retry,explode" doc:"an error code that is not; may stand more than once"`
+}
+
+// settings reads the query.
+func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
+	settings := RunSettings{
+		Endpoint: in.Endpoint, PlanRef: in.PlanRef, Key: in.Key, Format: in.Format, Name: in.Name,
+		IdempotencyKey: in.IdempotencyKey, OnDuplicate: in.OnDuplicate, Source: in.Source, Params: map[string]string{},
+	}
+	for _, p := range in.Param {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || name == "" {
+			return settings, &inputError{fmt.Sprintf("param %q is not name=value", cut(p, maxEchoed))}
+		}
+		settings.Params[name] = value
+	}
+	for _, field := range gather.OverrideFields() {
+		for _, text := range query[field] {
+			if text == "" {
+				continue // as if it were not there
+			}
+			if err := settings.Set(field, text); err != nil {
+				return settings, badSetting(err)
+			}
+		}
+	}
+	return settings, nil
+}
+
+// badSetting makes an error about a setting of a run, not of its plan, one that a caller gets.
+func badSetting(err error) error {
+	if field, ok := errors.AsType[*gather.FieldError](err); ok {
+		return &inputError{field.Field + ": " + field.Problem}
+	}
+	return err
+}
+
+// request checks the settings and makes a load of them.
+func (s *Server) request(ctx context.Context, set RunSettings, actor string) (workqueue.LoadRequest, error) {
+	if err := set.validate(); err != nil {
+		return workqueue.LoadRequest{}, err
+	}
+	plan, version, err := s.planOf(ctx, &set)
+	if err != nil {
+		return workqueue.LoadRequest{}, err
+	}
+	if plan, err = set.Over(plan); err != nil {
+		return workqueue.LoadRequest{}, badSetting(err)
+	}
+	spec, err := json.Marshal(plan)
+	if err != nil {
+		return workqueue.LoadRequest{}, fmt.Errorf("write plan %s: %w", plan.Name, err)
+	}
+	params := maps.Clone(set.Params)
+	if params == nil {
+		params = map[string]string{}
+	}
+	return workqueue.LoadRequest{
+		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params, Priority: plan.Priority,
+		MaxFailed: plan.MaxFailed, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto, Steps: stepSpecs(plan),
+		OnDuplicate: workqueue.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
+		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(),
+	}, nil
+}
+
+func stepSpecs(plan *gather.Plan) []workqueue.StepSpec {
+	steps := make([]workqueue.StepSpec, len(plan.Steps))
+	for i := range plan.Steps {
+		step := &plan.Steps[i]
+		steps[i] = workqueue.StepSpec{
+			Name: step.Name, Endpoint: step.Endpoint, Chunk: step.Chunk, InFlight: step.InFlight,
+			MaxAttempts: step.MaxAttempts, Timeout: step.Timeout, RetryBackoff: step.RetryBackoff,
+			InFlightAuto: step.InFlightAuto, ChunkAuto: step.ChunkAuto, ChunkBytes: step.ChunkBytes,
+			ChunkTime: step.ChunkTime, Rate: step.Rate, MaxBackoff: step.MaxBackoff, RetryCodes: step.RetryCodes,
+			NeverRetry: step.NeverRetry,
+		}
+	}
+	return steps
+}
+
+// planOf reads the plan, takes it from the record with its version, or makes the one of the endpoint.
+func (s *Server) planOf(ctx context.Context, set *RunSettings) (plan *gather.Plan, version int, err error) {
+	chosen := 0
+	for _, way := range []string{set.Endpoint, set.Plan, set.PlanRef} {
+		if way != "" {
+			chosen++
+		}
+	}
+	switch {
+	case chosen != 1:
+		return nil, 0, &inputError{"give either an endpoint or a plan: one of endpoint, plan (in YAML) and plan_ref"}
+	case set.Plan != "":
+		plan, err = gather.Parse(cmp.Or(set.PlanName, "plan"), []byte(set.Plan))
+		return plan, 0, err
+	case set.PlanRef != "":
+		return s.planOnRecord(ctx, set.PlanRef)
+	}
+	plan = gather.Single(set.Endpoint)
+	if err := plan.Validate(); err != nil {
+		return nil, 0, badSetting(&gather.FieldError{Field: "endpoint", Problem: problemOf(err)})
+	}
+	return plan, 0, nil
+}
+
+func problemOf(err error) string {
+	if field, ok := errors.AsType[*gather.FieldError](err); ok {
+		return field.Problem
+	}
+	return err.Error()
+}
+
+// planOnRecord returns the plan that ref names: NAME, which is the newest version, or NAME@VERSION.
+func (s *Server) planOnRecord(ctx context.Context, ref string) (*gather.Plan, int, error) {
+	name, version, err := parsePlanRef(ref)
+	if err != nil {
+		return nil, 0, err
+	}
+	view, err := s.store.Plan(ctx, name, version)
+	if err != nil {
+		return nil, 0, seen(err, seePlans)
+	}
+	plan := &gather.Plan{}
+	if err := json.Unmarshal(view.Spec, plan); err != nil {
+		return nil, 0, &inputError{fmt.Sprintf("plan %s@%d is not one that this version of tranche can run: %v; use the "+
+			"version that it was applied with, or apply it again", name, view.Version, err)}
+	}
+	return plan, view.Version, nil
+}
+
+func parsePlanRef(ref string) (name string, version int, err error) {
+	name, number, versioned := strings.Cut(ref, "@")
+	if err := gather.CheckName(name); err != nil {
+		return "", 0, &inputError{fmt.Sprintf("plan_ref: %s", problemOf(err))}
+	}
+	if !versioned {
+		return name, 0, nil
+	}
+	version, err = strconv.Atoi(number)
+	if err != nil || version < 1 || version > maxPlanVersion {
+		return "", 0, &inputError{fmt.Sprintf("plan_ref: %q is no version; versions count from 1, like %s@1",
+			cut(number, maxEchoed), name)}
+	}
+	return name, version, nil
+}
+
+func (set *RunSettings) validate() error {
+	if set.Name == workqueue.LastRun {
+		return &inputError{`a run cannot be called "last", which always means the newest; choose another name`}
+	}
+	for _, t := range []struct {
+		field, value string
+		most         int
+	}{
+		{"name", set.Name, maxNameBytes}, {"source", set.Source, maxSourceBytes}, {"plan_name", set.PlanName, maxNameBytes},
+		{"idempotency_key", set.IdempotencyKey, maxIdempotencyBytes}, {"key", set.Key, intake.MaxKeyBytes},
+	} {
+		if err := checkText(t.field, t.value, t.most); err != nil {
+			return err
+		}
+	}
+	switch workqueue.OnDuplicate(set.OnDuplicate) {
+	case "", workqueue.DuplicateError, workqueue.DuplicateSkip, workqueue.DuplicateAllow:
+	default:
+		return &inputError{fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow",
+			cut(set.OnDuplicate, maxEchoed))}
+	}
+	switch intake.Format(set.Format) {
+	case intake.Recognise, intake.CSV, intake.NDJSON:
+		return badSetting(set.Overrides.Validate())
+	default:
+		return &inputError{fmt.Sprintf("format is %q; it must be csv or ndjson", cut(set.Format, maxEchoed))}
+	}
+}
