@@ -22,11 +22,14 @@ type RunReport struct {
 	BestRate       float64            `json:"best_rate" doc:"items answered a second, in the best ten seconds"`
 	Generations    []GenerationReport `json:"generations"`
 	Requests       RequestReport      `json:"requests"`
-	Bisections     []BisectionReport  `json:"bisections" doc:"chunks that were cut to find what is wrong, by what it was"`
+	Bisections     Bisections         `json:"bisections" doc:"chunks that failed as a whole and were cut into pieces; the twenty that tell most"`
 	Services       []WorkerReport     `json:"services" doc:"the slowest ten by time for an item"`
 	Endpoints      []WorkerReport     `json:"endpoints" doc:"the slowest ten by time for an item"`
 	At             time.Time          `json:"at" doc:"the database's clock when it looked"`
 }
+
+// reportedRoots bounds the chunks of which a report tells what was wrong.
+const reportedRoots = 20
 
 // Unprocessed is how many items without an outcome are in one state.
 type Unprocessed struct {
@@ -71,11 +74,14 @@ func (r *RunReport) readWork(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	for _, read := range []func(context.Context, pgx.Tx) error{
-		r.readRequests, r.readTimes, r.readTriedAgain, r.readWorkers, r.readBisections,
+		r.readRequests, r.readTimes, r.readTriedAgain, r.readWorkers,
 	} {
 		if err := read(ctx, tx); err != nil {
 			return err
 		}
+	}
+	if r.Bisections, err = readBisections(ctx, tx, r.ID, reportedRoots); err != nil {
+		return err
 	}
 	if r.Generations, err = readGenerations(ctx, tx, r, life); err != nil {
 		return err

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -183,9 +185,20 @@ func reportRequests(r *api.ReportDocument) string {
 		fmt.Fprintf(&text, "  %s were lost with a stream, %s with a node, and issued again\n", count(q.LostToStreams),
 			count(q.LostToNodes))
 	}
-	for _, b := range r.Bisections {
-		fmt.Fprintf(&text, "  %s chunks cut into %s pieces, %s: %s items of them failed\n", count(b.Chunks), count(b.Pieces),
-			strings.ReplaceAll(inert(b.Kind), "_", " "), count(b.Failed))
+	text.WriteString(reportBisections(&r.Bisections))
+	return text.String()
+}
+
+// reportBisections tells what was found out about chunks that failed as a whole.
+func reportBisections(b *workqueue.Bisections) string {
+	if len(b.Kinds) == 0 {
+		return ""
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "  chunks that failed as a whole took %s requests more; %s items of them failed alone\n",
+		count(int64(b.Slices)), count(int64(b.Culprits)))
+	for _, kind := range slices.Sorted(maps.Keys(b.Kinds)) {
+		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(inert(string(kind)), "_", " "), count(int64(b.Kinds[kind])))
 	}
 	return text.String()
 }

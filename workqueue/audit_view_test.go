@@ -1,0 +1,74 @@
+package workqueue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func (b *bench) audit(f workqueue.AuditFilter) workqueue.AuditPage {
+	b.Helper()
+	page, err := b.store.Audit(b.Context(), f)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return page
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if page := b.audit(workqueue.AuditFilter{}); len(page.Entries) != 0 || page.Next != 0 {
+		t.Errorf("before anything was done: %+v", page)
+	}
+	first, second := b.load(request(), 1), b.load(request(), 1)
+	for _, run := range []workqueue.RunID{first, second} {
+		if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "ann\x1b[31m"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set := workqueue.EndpointSetting{Endpoint: endpoint, Concurrency: 3}
+	if err := b.store.SetEndpoint(t.Context(), set, "bob"); err != nil {
+		t.Fatal(err)
+	}
+	all := b.audit(workqueue.AuditFilter{})
+	if len(all.Entries) != 5 || all.Next != 0 || all.Entries[0].Action != "endpoint_set" ||
+		all.Entries[0].Subject != endpoint || all.Entries[0].Run != nil || all.Entries[4].Action != "start" {
+		t.Fatalf("all there is: %+v", all)
+	}
+	for name, c := range map[string]struct {
+		filter workqueue.AuditFilter
+		want   int
+	}{
+		"a run":            {workqueue.AuditFilter{Run: first}, 2},
+		"an actor":         {workqueue.AuditFilter{Actor: "bob"}, 1},
+		"an action":        {workqueue.AuditFilter{Action: "cancel"}, 2},
+		"both":             {workqueue.AuditFilter{Action: "cancel", Actor: "bob"}, 0},
+		"since":            {workqueue.AuditFilter{Since: all.Entries[1].At}, 2},
+		"in the future":    {workqueue.AuditFilter{Since: time.Now().Add(time.Hour)}, 0},
+		"an unknown run":   {workqueue.AuditFilter{Run: workqueue.NewRunID()}, 0},
+		"an odd actor":     {workqueue.AuditFilter{Actor: "a\x00\xff"}, 0},
+		"an hostile actor": {workqueue.AuditFilter{Actor: "ann\x1b[31m"}, 2},
+	} {
+		if got := b.audit(c.filter); len(got.Entries) != c.want {
+			t.Errorf("%s: %d entries; want %d", name, len(got.Entries), c.want)
+		}
+	}
+	var paged []workqueue.AuditEntry
+	for f := (workqueue.AuditFilter{Limit: 2}); ; {
+		page := b.audit(f)
+		paged = append(paged, page.Entries...)
+		if f.Before = page.Next; page.Next == 0 {
+			break
+		}
+	}
+	if len(paged) != 5 {
+		t.Errorf("in pages there are %d entries; want 5", len(paged))
+	}
+	for i := range paged {
+		if paged[i].ID != all.Entries[i].ID {
+			t.Errorf("entry %d is %d; want %d", i, paged[i].ID, all.Entries[i].ID)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package workqueue_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// outcomes makes a run of the items named and answers them: a value is a result, one that begins with ! the code of an
+// error, and an empty one no answer at all.
+func (b *bench) outcomes(items ...[2]string) workqueue.RunID {
+	b.Helper()
+	req := chunked(8192)
+	req.OnDuplicate, req.Session = workqueue.DuplicateAllow, b.session
+	var names []string
+	for _, i := range items {
+		names = append(names, i[0])
+	}
+	loaded, err := b.store.Load(b.Context(), req, keys(names...))
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := b.one(loaded.Run)
+	a := workqueue.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test", Answered: -1}
+	for o, i := range items {
+		slot := workqueue.Slot{Ordinal: workqueue.Ordinal(o), Result: []byte(i[1])}
+		switch {
+		case i[1] == "":
+			continue
+		case i[1][0] == '!':
+			slot.Result, slot.Err = nil, &workqueue.SlotError{Code: i[1][1:], Message: "m"}
+		}
+		a.Slots = append(a.Slots, slot)
+	}
+	b.record(a)
+	return loaded.Run
+}
+
+func (b *bench) compare(here, there workqueue.RunID) (all []string, counts map[workqueue.Change]int64) {
+	b.Helper()
+	c, err := b.store.Compare(b.Context(), here, there, func(d *workqueue.Difference) error {
+		line := d.Key + " " + string(d.Change)
+		for _, s := range []*workqueue.Standing{d.There, d.Here} {
+			if s == nil {
+				line += " -"
+			} else {
+				line += " " + string(s.Outcome) + s.ErrorCode
+			}
+		}
+		all = append(all, line)
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	counts = map[workqueue.Change]int64{}
+	for _, n := range c.Changes {
+		counts[n.Change] = n.Items
+		if want := min(n.Items, 5); n.Change != workqueue.ChangeNone && int64(len(n.Examples)) != want {
+			b.Errorf("%d examples of %s; want %d", len(n.Examples), n.Change, want)
+		}
+	}
+	return all, counts
+}
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	earlier := b.outcomes([2]string{"fixed", "!OLD"}, [2]string{"same", "1"}, [2]string{"other", "1"},
+		[2]string{"broke", "1"}, [2]string{"still", "!A"}, [2]string{"gone", "1"}, [2]string{"open", ""},
+		[2]string{"twin", "1"}, [2]string{"twin", "2"}, [2]string{"", "0"})
+	later := b.outcomes([2]string{"twin", "1"}, [2]string{"new", "1"}, [2]string{"open", "1"}, [2]string{"broke", "!X"},
+		[2]string{"fixed", "1"}, [2]string{"other", "2"}, [2]string{"still", "!B"}, [2]string{"same", "1"},
+		[2]string{"twin", "3"}, [2]string{"twin", "4"}, [2]string{"", "0"})
+	all, counts := b.compare(later, earlier)
+	want := []string{
+		" unchanged done done",
+		"broke newly_failing done failedX",
+		"fixed newly_fixed failedOLD done",
+		"gone only_there done -",
+		"new only_here - done",
+		"open unfinished missing done",
+		"other changed done done",
+		"same unchanged done done",
+		"still still_failing failedA failedB",
+		"twin unchanged done done",
+		"twin changed done done",
+		"twin only_here - done",
+	}
+	if !slices.Equal(all, want) {
+		t.Errorf("got\n%q; want\n%q", all, want)
+	}
+	if counts[workqueue.ChangeNone] != 3 || counts[workqueue.ChangeOnlyHere] != 2 || len(counts) != 8 {
+		t.Errorf("the counts are %v", counts)
+	}
+	if _, counts := b.compare(earlier, earlier); counts[workqueue.ChangeNone] != 7 ||
+		counts[workqueue.ChangeStillFailing] != 2 || counts[workqueue.ChangeUnfinished] != 1 {
+		t.Errorf("against itself: %v", counts)
+	}
+}
+
+// Runs of several pages, in another order, of which one was re-run.
+func TestCompareManyKeys(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const items = 10_000
+	finish := func(list []string, bad string) workqueue.RunID {
+		req := chunked(4000)
+		req.Session = b.session
+		loaded, err := b.store.Load(t.Context(), req, keys(list...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range b.claim(loaded.Run, plenty) {
+			a := whole(s)
+			for i := range a.Slots {
+				key := list[a.Slots[i].Ordinal]
+				a.Slots[i].Result = []byte(`"` + key + `"`)
+				if key == bad {
+					a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "BAD"}
+				}
+			}
+			b.record(a)
+		}
+		return loaded.Run
+	}
+	forth, back := names(items), names(items)
+	slices.Reverse(back)
+	here, there := finish(forth[5:], "C77"), finish(back, "C9999")
+	all, counts := b.compare(here, there)
+	if len(all) != items || counts[workqueue.ChangeOnlyThere] != 5 || counts[workqueue.ChangeNewlyFailing] != 1 ||
+		counts[workqueue.ChangeNewlyFixed] != 1 || counts[workqueue.ChangeNone] != items-7 {
+		t.Errorf("%d keys: %v", len(all), counts)
+	}
+	sel := workqueue.Selection{Failed: true}
+	if _, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: here, Select: sel}); err != nil {
+		t.Fatal(err)
+	}
+	b.finish(here) // with another result
+	if _, counts = b.compare(here, there); counts[workqueue.ChangeResult] != 1 || counts[workqueue.ChangeNewlyFailing] != 0 {
+		t.Errorf("after a re-run: %v", counts)
+	}
+
+	// Whoever reads the differences may stop.
+	enough := errors.New("enough")
+	n := 0
+	_, err := b.store.Compare(t.Context(), here, there, func(*workqueue.Difference) error {
+		if n++; n == 3 {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) || n != 3 {
+		t.Errorf("%d keys, then %v; want 3, then %v", n, err, enough)
+	}
+}
+
+func TestCompareBoundsItsExamples(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var list [][2]string
+	for i := range 20 {
+		list = append(list, [2]string{fmt.Sprintf("k%02d", i), "1"})
+	}
+	here, there := b.outcomes(list...), b.outcomes([2]string{"z", "1"})
+	if _, counts := b.compare(here, there); counts[workqueue.ChangeOnlyHere] != 20 {
+		t.Errorf("the counts are %v", counts)
+	}
+}
