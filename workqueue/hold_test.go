@@ -219,7 +219,7 @@ func TestPauseAndResumeAll(t *testing.T) {
 		}
 	}
 	b.threshold(second, "0")
-	b.exec(`UPDATE work_block SET ready = ready << 1, failed = B'1'::bit(8192) WHERE run_id = $1`, second) // of four
+	b.exec(`UPDATE work_block SET ready = ready << 1, failed = B'0001'::bit(8192) WHERE run_id = $1`, second) // of four
 	out, err = b.store.Resume(t.Context(), every, nil)
 	if err != nil || !slices.Equal(out.Runs, []workqueue.RunID{first, paused}) || len(out.Left) != 1 ||
 		out.Left[0].Run != second || !strings.Contains(out.Left[0].Why, "1 of 4 items failed; the limit is 0") {
