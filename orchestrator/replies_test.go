@@ -169,7 +169,8 @@ func (b *bundle) wantDrained(t *testing.T) {
 }
 
 // A service that goes wrong in every way there is, and strangers who write to its reply subject: each message is put
-// aside with its reason, the consumer goes on, and the honest reply that comes last counts.
+// aside with its reason, and the consumer goes on. The slice of which a reply could not be read comes again at once, in
+// halves; what others say about a slice changes nothing. The honest replies that come last count.
 func TestRepliesThatCannotBeTaken(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -198,8 +199,9 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 		msg.Header[header] = []string{value}
 		return msg
 	}
-	elsewhere := f.reply(s, 10, body(items...))
-	elsewhere.Subject = endpoints.ReplySubject("invoice")
+	elsewhere := f.reply(slices[1].ID, 10, body(b.items(t, slices[1].ID)...))
+	broken := f.reply(slices[1].ID, 10, "{{{ not JSON")
+	elsewhere.Subject, broken.Subject = endpoints.ReplySubject("invoice"), endpoints.ReplySubject("invoice")
 	deep := strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
 	many := strings.TrimSuffix(strings.Repeat(`{"i":1,"d":1},`, 9000), ",")
 	wrong := map[string]*nats.Msg{
@@ -215,8 +217,9 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 		"too many slots":  f.reply(s, 9000, `{"slots":[`+many+`]}`),
 		"negative":        f.reply(s, 1, `{"slots":[{"i":-1,"d":1}]}`),
 		"huge ordinal":    f.reply(s, 1, `{"slots":[{"i":99999999999999999999,"d":1}]}`),
-		"foreign ordinal": f.reply(s, -1, body(b.items(t, slices[1].ID)...)),
+		"foreign ordinal": f.reply(slices[1].ID, -1, body(b.items(t, slices[2].ID)...)),
 		"other endpoint":  elsewhere,
+		"garbage from it": broken,
 	}
 	for name, msg := range wrong {
 		msg.Header["X-Test"] = []string{name + " \xff"}
@@ -241,10 +244,10 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 		t.Errorf("%d stale replies; want the one of an unknown slice", n)
 	}
 	b.check(t)
-	for _, s := range slices {
-		items := b.items(t, s.ID)
+	for _, now := range b.sent(t, f.run, 5) { // three untouched ones and two halves
+		items := b.items(t, now.ID)
 		doubled := append(append([]int{}, items...), items...)
-		f.publish(t, f.reply(s.ID, len(doubled), body(doubled...)))
+		f.publish(t, f.reply(now.ID, len(doubled), body(doubled...)))
 	}
 	other.publish(t, other.reply(others[1].ID, 10, body(b.items(t, others[1].ID)...)))
 	for _, run := range []workqueue.RunID{f.run, other.run} {

@@ -69,35 +69,44 @@ func (b *breakerState) recentlyEnded(ctx context.Context, db tracker.Querier, en
 	return nil, fmt.Errorf("read what ended at endpoint %s: %w", endpoint, err)
 }
 
-// blameItems goes up from slices of one item through those that it was alone in. Such an item is known to be to blame
-// when it failed alone, as an attempt that counted, and the endpoint worked for others after that; or when the chunk
-// that it was cut out of holds few such items and worked without it. Parents are found by their ids, a success by the
-// index on endpoint and end, the pieces of a chunk by work_slice_block.
+// blameItems goes up from slices through what came before them. Their items are known to be to blame when
+//   - a service singled them out in a reply that brought the others of their chunk an outcome; or
+//   - it is one item, which failed alone, as an attempt that counted, and the endpoint worked for others after that; or
+//   - they are few, and the chunk that they were cut out of works without them.
+//
+// Parents are found by their ids, a success by the index on endpoint and end, pieces of a chunk by work_slice_block.
 const blameItems = `
-WITH RECURSIVE alone AS (
-    SELECT s.id AS item, s.id, s.parent, s.failures, false AS failed, NULL::timestamptz AS counted_at
-    FROM work_slice s WHERE s.id = ANY ($1) AND bit_count(s.mask) = 1
+WITH RECURSIVE up AS (
+    SELECT s.id AS item, s.id, s.parent, s.failures, bit_count(s.mask) = 1 AS alone, false AS failed,
+           NULL::timestamptz AS counted_at, false AS singled_out
+    FROM work_slice s WHERE s.id = ANY ($1)
     UNION ALL
-    SELECT a.item, p.id, p.parent, p.failures, p.error_code IS NOT NULL AND (p.state = 'recorded' OR p.error_code = 'deadline'),
-           CASE WHEN a.failures > p.failures THEN p.ended_at END
-    FROM alone a JOIN work_slice p ON p.id = a.parent WHERE bit_count(p.mask) = 1
+    SELECT u.item, p.id, p.parent, p.failures, u.alone AND bit_count(p.mask) = 1,
+           p.error_code IS NOT NULL AND (p.state = 'recorded' OR p.error_code = 'deadline'),
+           CASE WHEN u.failures > p.failures THEN p.ended_at END,
+           u.failures > p.failures AND p.state = 'recorded' AND p.error_code IS NULL
+    FROM up u JOIN work_slice p ON p.id = u.parent WHERE NOT u.singled_out
 ), history AS (
-    SELECT item, min(counted_at) AS counted_at, count(*) FILTER (WHERE failed) AS lone FROM alone GROUP BY item)
+    SELECT item, min(counted_at) FILTER (WHERE alone) AS counted_at, bool_or(singled_out) AS singled_out,
+           count(*) FILTER (WHERE failed AND alone) AS lone
+    FROM up GROUP BY item)
 SELECT s.id, h.lone,
-    EXISTS (SELECT FROM work_slice ok WHERE ok.endpoint = s.endpoint AND ok.ended_at > h.counted_at
+    h.singled_out
+    OR EXISTS (SELECT FROM work_slice ok WHERE ok.endpoint = s.endpoint AND ok.ended_at > h.counted_at
         AND ok.state = 'recorded' AND ok.error_code IS NULL)
     OR coalesce((SELECT bool_or(t.state = 'recorded' AND t.error_code IS NULL)
             AND count(*) FILTER (WHERE bit_count(t.mask) = 1 AND t.error_code IS NOT NULL
                 AND t.cause IN ('bisect', 'exhausted')) <= $2
         FROM work_slice t
-        WHERE s.root <> s.id AND t.run_id = s.run_id AND t.step = s.step AND t.block = s.block AND t.root = s.root), false)
+        WHERE bit_count(s.mask) <= $2 AND s.root <> s.id
+          AND t.run_id = s.run_id AND t.step = s.step AND t.block = s.block AND t.root = s.root), false)
 FROM history h JOIN work_slice s ON s.id = h.item`
 
-// fewCulprits is up to how many items of one chunk are taken for culprits because the rest of it worked. More of them
-// look like an outage that began while the chunk was being halved.
+// fewCulprits is how small a piece of a chunk must be, and up to how many items of the chunk may have failed alone, for
+// them to be taken for culprits because the rest worked. More look like an outage that began in the middle of it.
 const fewCulprits = 16
 
-// blames returns what is known of those among the slices that are of one item.
+// blames returns what is known of the items of slices.
 func blames(ctx context.Context, db tracker.Querier, ids []SliceID) (map[SliceID]blame, error) {
 	known := map[SliceID]blame{}
 	if len(ids) == 0 {
@@ -110,7 +119,7 @@ func blames(ctx context.Context, db tracker.Querier, ids []SliceID) (map[SliceID
 		_, err = pgx.ForEachRow(rows, []any{&id, &b.lone, &b.proven}, func() error { known[id] = b; return nil })
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the history of %d items: %w", len(ids), err)
+		return nil, fmt.Errorf("read the history of %d slices: %w", len(ids), err)
 	}
 	return known, nil
 }
@@ -126,13 +135,13 @@ func (b *breakerState) consider(ctx context.Context, db tracker.Querier, endpoin
 		}
 		newest = append(newest[:len(newest):len(newest)], before...)
 	}
-	var singles []SliceID
+	var failed []SliceID
 	for _, s := range newest {
-		if s.items == 1 && s.how != endedWell {
-			singles = append(singles, s.id)
+		if s.how != endedWell {
+			failed = append(failed, s.id)
 		}
 	}
-	known, err := blames(ctx, db, singles)
+	known, err := blames(ctx, db, failed)
 	if err != nil {
 		return outage{}, nil, err
 	}

@@ -33,7 +33,7 @@ type endedSlice struct {
 	id, parent SliceID
 	items      int
 	how        endedHow
-	proven     bool // a single item that is known to be to blame itself
+	proven     bool // its items are known to be to blame themselves
 	code       string
 	message    string
 }
@@ -54,7 +54,7 @@ func (o outage) reason() string {
 
 // judge tells an endpoint that is down from one that meets bad items. The newest slice comes first.
 //
-// What goes against an outage: a success, of whatever size. What says nothing: an item that is known to fail by itself,
+// What goes against an outage: a success, of whatever size. What says nothing: items that are known to fail by themselves,
 // and, while the endpoint is trusted since it answered a probe, a chunk of several items: large chunks that fail while
 // small ones work are no outage. Of a chunk and its pieces only the smallest failures count, and a retry counts with
 // what it retries, so that one bad item, however often it is cut out and tried, is one place.
@@ -110,16 +110,16 @@ func probePause(failed int) time.Duration {
 	return min(d, longestProbe)
 }
 
-// blame is what is known of an item that fails while its endpoint is down or seems to be.
+// blame is what is known of items that fail while their endpoint is down or seems to be.
 type blame struct {
-	proven bool // it failed alone while the endpoint worked for others
-	lone   int  // how often it has failed alone before
+	proven bool // they failed while the endpoint worked for others
+	lone   int  // how often a single item has failed alone before
 }
 
 // spared reports whether the failure of a slice is put down to an outage, rather than to its items. failedProbes counts
 // since the breaker opened.
 //
-// An item that is known to be to blame is not spared: otherwise items that always fail would keep a breaker open for
+// Items that are known to be to blame are not spared: otherwise items that always fail would keep a breaker open for
 // which nobody else could send a probe. For the same reason a probe counts in the end when there is nothing left to
 // probe with but items that have failed alone.
 func (b blame) spared(origin Cause, failedProbes int) bool {

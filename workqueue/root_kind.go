@@ -73,7 +73,7 @@ func (f *family) summary() Bisection {
 		b.Kind = KindBadEntity
 	case live:
 		b.Kind = KindUndecided
-	case down || !halved:
+	case !halved, down && b.WorkedAt >= b.FailedAt: // what failed worked later, as it was
 		b.Kind = KindServiceDown
 	}
 	return b

@@ -1,0 +1,404 @@
+package workqueue_test
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// service answers slices, or fails them.
+type service func(workqueue.Slice) workqueue.Answer
+
+var crash = workqueue.SlotError{Code: "crash", Message: "it crashed", Retry: true}
+
+// down is a service that is not there.
+func down(s workqueue.Slice) workqueue.Answer {
+	a := answer(s)
+	a.Failure = &crash
+	return a
+}
+
+// refusing asks for everything to be tried again.
+func refusing(s workqueue.Slice) workqueue.Answer {
+	return faulty(s, workqueue.SlotError{Code: "busy", Message: "later", Retry: true})
+}
+
+// poisoned fails every chunk that one of the items is in.
+func poisoned(items ...workqueue.Ordinal) service {
+	return func(s workqueue.Slice) workqueue.Answer {
+		for _, o := range ordinals(s) {
+			if slices.Contains(items, o) {
+				return down(s)
+			}
+		}
+		return whole(s)
+	}
+}
+
+// look is what a node does after a commit with failures.
+func (b *bench) look(l workqueue.Look) (last workqueue.BreakerChange) {
+	b.Helper()
+	for _, endpoint := range l.Endpoints {
+		change, err := b.store.CheckBreaker(b.Context(), endpoint)
+		if err != nil {
+			b.Fatal(err)
+		}
+		last = change
+	}
+	for _, endpoint := range l.Halved {
+		if _, err := b.store.CheckTooBig(b.Context(), endpoint); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return last
+}
+
+// hurry makes all times pass that something waits for.
+func (b *bench) hurry(run workqueue.RunID) {
+	b.Helper()
+	b.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, run)
+	b.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() WHERE probe_at IS NOT NULL`)
+}
+
+// driven is what it took to bring a run to its end.
+type driven struct{ slices, probes, rounds int }
+
+// drive has a service answer what is claimed, and sees to breakers as nodes do, until the run has ended or as many
+// rounds have passed.
+func (b *bench) drive(run workqueue.RunID, serve service, rounds int) (d driven) {
+	b.Helper()
+	for d.rounds < rounds {
+		if state, _ := b.state(run); state == "completed" {
+			return d
+		}
+		d.rounds++
+		claimed := b.claim(run, 64)
+		var answers []workqueue.Answer
+		for _, s := range claimed {
+			d.slices++
+			if s.Cause == workqueue.CauseProbe {
+				d.probes++
+			}
+			answers = append(answers, serve(s))
+		}
+		for batch := range slices.Chunk(answers, 16) {
+			b.look(b.record(batch...).Look)
+		}
+		b.hurry(run)
+	}
+	return d
+}
+
+func (b *bench) breaker() (state string, probes int) {
+	b.Helper()
+	err := b.pool.QueryRow(b.Context(), `SELECT breaker, probes FROM endpoint_pace WHERE endpoint = $1`, endpoint).
+		Scan(&state, &probes)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return state, probes
+}
+
+func TestBreakerOpensProbesAndCloses(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 80)
+	var look workqueue.Look
+	for i, s := range b.claim(run, 6) {
+		if i < 4 {
+			look = b.record(down(s)).Look
+		} else {
+			b.record(down(s), down(s))
+		}
+		change := b.look(look)
+		if open := i >= 4; change.Open != open || change.Changed != (i == 4) {
+			t.Errorf("after %d failures: %+v", i+1, change)
+		}
+	}
+	if claimed := b.claim(run, plenty); len(claimed) != 0 {
+		t.Errorf("%d slices were claimed for an endpoint that is down", len(claimed))
+	}
+	b.hurry(run)
+	for failed := 1; failed <= 2; failed++ {
+		probe := b.one(run)
+		if probe.Cause != workqueue.CauseProbe || probe.Mask.Count() != 1 {
+			t.Fatalf("probe %+v", probe)
+		}
+		if change := b.look(workqueue.Look{Endpoints: []string{endpoint}}); change.Changed || change.Probed {
+			t.Errorf("while the probe is out: %+v", change)
+		}
+		change := b.look(b.record(down(probe)).Look)
+		if _, probes := b.breaker(); !change.Probed || change.Changed || probes != failed {
+			t.Errorf("after probe %d failed: %+v, %d probes", failed, change, probes)
+		}
+		if claimed := b.claim(run, plenty); len(claimed) != 0 {
+			t.Errorf("another probe at once: %+v", claimed)
+		}
+		b.hurry(run)
+	}
+	change := b.look(b.record(whole(b.one(run))).Look)
+	if !change.Changed || change.Open {
+		t.Errorf("after an answer: %+v", change)
+	}
+	if state, _ := b.breaker(); state != "closed" {
+		t.Errorf("the breaker is %s", state)
+	}
+	b.drive(run, whole, 20)
+	b.wantTally(run, tally{done: 80})
+	n := b.number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker' AND reason <> ''`, endpoint)
+	if n != 2 {
+		t.Errorf("%d changes were noted; want one for each", n)
+	}
+	b.check()
+}
+
+// An outage costs a few items one attempt, and none of them its end, however few attempts there are, and whether the
+// service fails chunks or asks for every item to be tried again.
+func TestOutageLosesNothing(t *testing.T) {
+	t.Parallel()
+	for name, serve := range map[string]service{"chunks fail": down, "every item is to be tried again": refusing} {
+		for _, chunk := range []int{500, 50, 1} {
+			t.Run(fmt.Sprintf("%s, chunks of %d", name, chunk), func(t *testing.T) {
+				t.Parallel()
+				b := setup(t)
+				req := chunked(chunk)
+				req.Steps[0].MaxAttempts = 2
+				run := b.load(req, 20*chunk)
+				d := b.drive(run, serve, 12) // about as many probes as in a long night of half a minute
+				if state, probes := b.breaker(); state != "open" || probes < 4 {
+					t.Errorf("the breaker is %s after %d probes", state, probes)
+				}
+				most := b.number(`SELECT max(failures) FROM work_slice WHERE run_id = $1`, run)
+				items := b.number(`SELECT coalesce(sum(bit_count(remaining)), 0) FROM work_slice
+					WHERE run_id = $1 AND state = 'scheduled' AND failures > 0`, run)
+				if most > 1 || items > 16*chunk {
+					t.Errorf("%d attempts were lost, by %d items in all", most, items)
+				}
+				if n := b.tally(run).failed; n != 0 && chunk > 1 {
+					t.Errorf("%d items failed", n)
+				}
+				b.drive(run, whole, 100)
+				t.Logf("%+v", d)
+				b.check()
+			})
+		}
+	}
+}
+
+// The outage of a run of one chunk is told from one bad item by its pieces: none of them works.
+func TestOutageOfASingleChunk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(500), 500)
+	b.drive(run, down, 12)
+	if state, _ := b.breaker(); state != "open" {
+		t.Errorf("the breaker is %s", state)
+	}
+	b.drive(run, whole, 200)
+	b.wantTally(run, tally{done: 500})
+	b.check()
+}
+
+func TestPoisonIsFoundInBoundedSlices(t *testing.T) {
+	t.Parallel()
+	const chunk, items = 500, 5000
+	one := func(int) []workqueue.Ordinal { return []workqueue.Ordinal{1234} }
+	random := func(n int) func(int) []workqueue.Ordinal {
+		return func(int) []workqueue.Ordinal {
+			var all []workqueue.Ordinal
+			for _, i := range rand.Perm(items)[:n] {
+				all = append(all, workqueue.Ordinal(i))
+			}
+			return all
+		}
+	}
+	for name, choose := range map[string]func(int) []workqueue.Ordinal{
+		"one":             one,
+		"two adjacent":    func(int) []workqueue.Ordinal { return []workqueue.Ordinal{1249, 1250} },
+		"ten at random":   random(10),
+		"ten at the end":  func(int) []workqueue.Ordinal { return []workqueue.Ordinal{4990, 4991, 4992, 4993, 4994, 4995, 4996, 4997, 4998, 4999} },
+		"one every chunk": func(int) (all []workqueue.Ordinal) {
+			for i := range items / chunk {
+				all = append(all, workqueue.Ordinal(i*chunk+i*37))
+			}
+			return all
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			req := chunked(chunk)
+			run := b.load(req, items)
+			poison := choose(items)
+			d := b.drive(run, poisoned(poison...), 400)
+			b.wantTally(run, tally{done: items - len(poison), failed: len(poison)})
+			b.wantState(run, "completed", 1)
+			extra := d.slices - items/chunk
+			limit := len(poison)*(3+2*bits.Len(uint(chunk-1))) + d.probes
+			if extra > limit || d.probes > 3*len(poison) {
+				t.Errorf("poison %v: %+v, %d slices more; want at most %d", poison, d, extra, limit)
+			}
+			found, err := b.store.Bisections(t.Context(), run, 100)
+			if err != nil || found.Culprits != len(poison) || found.Kinds[workqueue.KindBadEntity] == 0 {
+				t.Errorf("%+v, %v", found.Kinds, err)
+			}
+			t.Logf("%+v", d)
+			b.check()
+		})
+	}
+}
+
+// Items that fail by themselves do not keep a run from its end, also when there is nobody else to send a probe for.
+func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
+	t.Parallel()
+	for name, good := range map[string]int{"after others": 30, "and nothing ever worked": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			const bad = 12
+			run := b.load(chunked(1), good+bad)
+			d := b.drive(run, func(s workqueue.Slice) workqueue.Answer {
+				if int(ordinals(s)[0]) >= good {
+					return down(s)
+				}
+				return whole(s)
+			}, 300)
+			b.wantTally(run, tally{done: good, failed: bad})
+			t.Logf("%+v", d)
+			b.check()
+		})
+	}
+}
+
+// Items that a service asks for to be tried again, each time, come back by themselves at the end of a run, in slices of
+// which every item is refused. That is no outage.
+func TestItemsThatAreRefusedAgainAndAgainAreNoOutage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := chunked(100)
+	run := b.load(req, 20*8192)
+	d := b.drive(run, func(s workqueue.Slice) workqueue.Answer {
+		a := whole(s)
+		for i := range a.Slots {
+			if a.Slots[i].Ordinal%50 == 0 {
+				a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "busy", Message: "later", Retry: true}
+			}
+		}
+		return a
+	}, 200)
+	b.wantState(run, "completed", 1)
+	if n := b.number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`); n != 0 || d.probes != 0 {
+		t.Errorf("%d changes of the breaker, %+v", n, d)
+	}
+	t.Logf("%+v", d)
+	b.check()
+}
+
+// Chunks that work in pieces only are too big, when there are several of them; the next ones are cut smaller.
+func TestTooBigChunksAreCutSmaller(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(400), 8000)
+	d := b.drive(run, func(s workqueue.Slice) workqueue.Answer {
+		if s.Mask.Count() > 150 {
+			return down(s)
+		}
+		return whole(s)
+	}, 200)
+	b.wantTally(run, tally{done: 8000})
+	sizes := b.number(`SELECT chunk_cap FROM endpoint_pace WHERE endpoint = $1 AND chunk_cap_until > clock_timestamp()`,
+		endpoint)
+	if sizes != 100 {
+		t.Errorf("chunks are held to %d items; want 100, the largest piece that worked", sizes)
+	}
+	if n := b.number(`SELECT count(*) FROM endpoint_change WHERE what = 'chunk_cap' AND after = '100'`); n != 1 {
+		t.Errorf("%d changes were noted", n)
+	}
+	found, err := b.store.Bisections(t.Context(), run, 3)
+	if err != nil || found.Kinds[workqueue.KindTooBig] < 3 || found.Culprits != 0 || len(found.Roots) != 3 {
+		t.Errorf("%+v, %v", found, err)
+	}
+	t.Logf("%+v %+v", d, found.Kinds)
+	b.check()
+}
+
+// A reply that cannot be read ends its slice at once, whichever message of it that was; the halves come.
+func TestUnreadableReplyIsHalvedAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(8), 8)
+	s := b.one(run)
+	b.send(s)
+	unreadable := func(s workqueue.Slice) workqueue.Answer {
+		return workqueue.Answer{Slice: s.ID, Endpoint: endpoint, Answered: -1, Unreadable: true,
+			Failure: &workqueue.SlotError{Code: "unreadable", Message: "not JSON", Retry: true}}
+	}
+	elsewhere := unreadable(s)
+	elsewhere.Endpoint = "invoice"
+	b.record(elsewhere)
+	b.wantTally(run, tally{live: 8})
+	first := answer(s, ordinals(s)[:2]...)
+	first.Answered = -1
+	b.record(unreadable(s), first)
+	b.wantTally(run, tally{live: 6, done: 2})
+	halves := b.claim(run, plenty)
+	if len(halves) != 2 || halves[0].Failures != 0 || halves[0].Cause != workqueue.CauseBisect || halves[0].Root != s.ID {
+		t.Fatalf("what follows is %+v", halves)
+	}
+	b.record(whole(halves[0]))
+	for {
+		rest := b.claim(run, plenty)
+		if len(rest) == 0 {
+			break
+		}
+		for _, s := range rest {
+			b.record(unreadable(s))
+		}
+		b.hurry(run)
+	}
+	b.record(unreadable(halves[1]))
+	b.drive(run, unreadable, 100)
+	b.wantTally(run, tally{done: 5, failed: 3})
+	item, err := b.store.Items(t.Context(), run, "C7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range item[0].Steps[0].Attempts {
+		if a.Error == nil || a.Error.Code != "unreadable" {
+			t.Errorf("an attempt does not tell its error: %+v", a)
+		}
+	}
+	b.check()
+}
+
+// What the step says of a code goes before what the service says, in slots and for chunks.
+func TestRetryPolicyOfTheStep(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := chunked(1)
+	req.Steps[0].RetryCodes, req.Steps[0].NeverRetry = []string{"soft"}, []string{"hard"}
+	req.Steps[0].RetryBackoff, req.Steps[0].MaxBackoff = time.Hour, time.Minute
+	run := b.load(req, 3)
+	codes := []workqueue.SlotError{{Code: "soft"}, {Code: "hard", Retry: true}, {Code: "other"}}
+	for i, s := range b.claim(run, plenty) {
+		b.record(faulty(s, codes[i]))
+	}
+	b.wantTally(run, tally{live: 1, failed: 2})
+	if n := b.number(`SELECT extract(epoch FROM max(not_before) - clock_timestamp())::int FROM work_slice`); n > 60 || n < 40 {
+		t.Errorf("the next try is in %d s; want no more than the longest backoff", n)
+	}
+	if n := b.number(`SELECT count(*) FROM work_error WHERE error_code = 'soft'`); n != 1 {
+		t.Errorf("%d failed attempts are noted", n)
+	}
+	b.hurry(run)
+	a := answer(b.one(run))
+	a.Failure = &workqueue.SlotError{Code: "hard", Retry: true}
+	b.record(a)
+	b.wantTally(run, tally{failed: 3})
+	b.check()
+}
