@@ -57,21 +57,17 @@ type EndedSlices struct {
 // commitLag is how old the end of a slice has to be to be looked at: the transaction that noted it may be under way.
 const commitLag = 250 * time.Millisecond
 
-// pacedEndpoints are the endpoints of running steps that leave something to the pace. Steps are few; the slices under
-// way come from the index of live ones.
+// pacedEndpoints are the endpoints of running steps that leave something to the pace. Whether there is demand is looked
+// for only until one such step has some; the slices under way come from the index of live ones.
 const pacedEndpoints = `
 WITH steps AS MATERIALIZED (
-    SELECT st.*, EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready)
-           OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step
-                        AND s.state = 'scheduled' AND s.not_before <= clock_timestamp()) AS demand
-    FROM batchrun r JOIN run_step st ON st.run_id = r.id
+    SELECT st.* FROM batchrun r JOIN run_step st ON st.run_id = r.id
     WHERE r.state = 'running' AND r.hold IS NULL),
 paced AS (
     SELECT endpoint, bool_or(in_flight_auto) AS in_flight_auto, bool_or(chunk_auto) AS chunk_auto,
            min(chunk_time) FILTER (WHERE chunk_auto) AS chunk_time,
            coalesce(max(chunk) FILTER (WHERE chunk_auto), 0) AS chunk_max,
-           coalesce(sum(in_flight) FILTER (WHERE in_flight_auto), 0) AS ceiling,
-           bool_or(demand AND (in_flight_auto OR chunk_auto)) AS demand
+           coalesce(sum(in_flight) FILTER (WHERE in_flight_auto), 0) AS ceiling
     FROM steps GROUP BY endpoint HAVING bool_or(in_flight_auto OR chunk_auto)),
 live AS (
     SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) FILTER (WHERE st.in_flight_auto) AS auto,
@@ -80,7 +76,12 @@ live AS (
     WHERE s.state IN ('claimed', 'sent') GROUP BY 1)
 SELECT p.endpoint, p.in_flight_auto, p.chunk_auto, coalesce(p.chunk_time, '0'), p.chunk_max,
        least(p.ceiling, coalesce(nullif(es.max_in_flight, 0), 10000)), coalesce(l.auto, 0), coalesce(l.others, 0),
-       p.demand, coalesce(e.in_flight, 0), coalesce(e.rate, 0), coalesce(e.chunk, 0),
+       EXISTS (SELECT 1 FROM steps st WHERE st.endpoint = p.endpoint AND (st.in_flight_auto OR st.chunk_auto)
+                 AND (EXISTS (SELECT 1 FROM work_block b
+                              WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready)
+                   OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step
+                                AND s.state = 'scheduled' AND s.not_before <= clock_timestamp()))),
+       coalesce(e.in_flight, 0), coalesce(e.rate, 0), coalesce(e.chunk, 0),
        coalesce(CASE WHEN e.chunk_cap_until > clock_timestamp() THEN e.chunk_cap END, 0),
        coalesce(e.breaker = 'open', false), coalesce(e.learned, '{}')::text::bytea
 FROM paced p LEFT JOIN live l USING (endpoint) LEFT JOIN endpoint_pace e USING (endpoint)

@@ -19,6 +19,8 @@ const (
 	manyRequests = 24
 	fewSlow      = 8
 	slow         = time.Second
+	// minSized is the least time of a measurement of requests of one size.
+	minSized = 2 * time.Second
 	// aboutSize is the least share of the wanted size that requests must have to tell about it.
 	aboutSize = 0.7
 	// manyTooBig is the share of requests of a size that must fail as too big for it to be left.
@@ -121,7 +123,7 @@ func predict(e *tally, n int) time.Duration {
 // exploreChunk tries the sizes beside the present one. It reports whether something was done.
 func (c *Controller) exploreChunk(s *Sample) bool {
 	m, e := &c.memory.Chunk, &c.epoch.sized
-	if !s.ChunkAuto || c.seen < 3 || e.window < minMeasure {
+	if !s.ChunkAuto || c.seen < 3 || e.window < minSized {
 		return false
 	}
 	if m.Trial.From > 0 && e.requests == 0 && c.epoch.answered >= manyRequests {

@@ -219,6 +219,7 @@ func (c *Controller) setChunk(n int, reason string, args ...any) bool {
 	c.note(WhatChunk, strconv.Itoa(c.set.Chunk), strconv.Itoa(n), reason, args)
 	c.set.Chunk = n
 	c.begin()
+	c.epoch.resized = true
 	return true
 }
 

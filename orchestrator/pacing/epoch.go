@@ -21,6 +21,7 @@ type epoch struct {
 	from     time.Time
 	settled  time.Time // it counts from here
 	sum      tally     // while the limit was what bounded the throughput
+	resized  bool      // it began with another chunk: requests tell by their size which of them count
 	samples  int       // since then
 	answered int       // requests of any size
 	sized    tally     // of requests of about the chunk in force, whatever bounded it
@@ -46,11 +47,13 @@ func (c *Controller) measure(t *tally, s *Sample) {
 	} else {
 		e.stalled = 0
 	}
+	if e.resized || c.now.After(e.settled) {
+		c.measureChunk(s)
+	}
 	if !c.now.After(e.settled) {
 		return
 	}
 	e.samples++
-	c.measureChunk(s)
 	if !c.limited(s) {
 		return
 	}
