@@ -1,0 +1,113 @@
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// number runs a query that returns one.
+func (b *bundle) number(t *testing.T, sql string, args ...any) (n int) {
+	t.Helper()
+	if err := b.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A service that is down for a while loses no item, and takes an attempt from few; the run goes on by itself. It may
+// fail chunks, or ask for every item to be tried again.
+func TestOutageIsWaitedOut(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(*endpoints.Chunk[account, statement]) error{
+		"chunks fail": func(*endpoints.Chunk[account, statement]) error { return errors.New("no connection to the ledger") },
+		"every item is to be tried again": func(chunk *endpoints.Chunk[account, statement]) error {
+			for _, item := range chunk.Items() {
+				item.Retry("unavailable", "no connection to the ledger")
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			const items, outage = 3000, 4 * time.Second
+			var until atomic.Int64 // the end of the outage
+			var worked atomic.Int32
+			b.serve(t, "statement", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+				if worked.Add(1) == 20 {
+					until.Store(time.Now().Add(outage).UnixNano())
+				}
+				if worked.Load() >= 20 && time.Now().UnixNano() < until.Load() {
+					return fail(chunk)
+				}
+				return echo(ctx, chunk)
+			})
+			req := request("statement")
+			req.Steps[0].Chunk, req.Steps[0].MaxAttempts = 50, 2
+			begin := time.Now()
+			id := b.start(t, req, items)
+			if done, failed := b.outcome(t, id, 1); done != items || failed != 0 {
+				t.Errorf("done %d, failed %d; want all %d done", done, failed, items)
+			}
+			lost := b.number(t, `SELECT coalesce(max(failures), 0) FROM work_slice WHERE run_id = $1`, id)
+			chunks := b.number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause IN ('failure', 'retry')`, id)
+			if lost > 1 || chunks > 20 {
+				t.Errorf("%d attempts were lost, by %d chunks", lost, chunks)
+			}
+			if took := time.Since(begin); took > outage+15*time.Second {
+				t.Errorf("the run took %s", took)
+			}
+			if n := b.number(t, `SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`); n < 2 {
+				t.Errorf("the breaker changed %d times; want it to open and to close", n)
+			}
+			b.check(t)
+		})
+	}
+}
+
+// One poison item in each of ten chunks, while everything goes through a real service: ten items fail, in few slices,
+// and nothing waits for long.
+func TestPoisonInEveryChunk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const items, chunk = 5000, 500
+	var poison []string
+	for i := range items / chunk {
+		poison = append(poison, "C"+strconv.Itoa(i*chunk+77+i))
+	}
+	b.serve(t, "statement", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
+		for _, item := range c.Items() {
+			if slices.Contains(poison, item.In.ID) {
+				return errors.New("poison")
+			}
+		}
+		return echo(ctx, c)
+	})
+	begin := time.Now()
+	id := b.start(t, request("statement"), items)
+	if done, failed := b.outcome(t, id, 1); done != items-10 || failed != 10 {
+		t.Errorf("done %d, failed %d; want 10 failed", done, failed)
+	}
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	n := b.number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1`, id)
+	probes := b.number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'probe'`, id)
+	if limit := 10 + 10*(3+2*9) + 2*probes; n > limit {
+		t.Errorf("%d slices, %d probes; want at most %d slices", n, probes, limit)
+	}
+	t.Logf("%d slices, %d probes, %s", n, probes, time.Since(begin))
+	found, err := b.store.Bisections(t.Context(), id, 100)
+	if err != nil || found.Culprits != 10 || found.Kinds[workqueue.KindBadEntity] != 10 {
+		t.Errorf("%+v, %v", found, err)
+	}
+	b.check(t)
+}
