@@ -1,0 +1,218 @@
+package workqueue_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// again asks for a re-run that must succeed.
+func (b *bench) again(req workqueue.RerunRequest) workqueue.Rerun {
+	b.Helper()
+	req.Actor = "ann"
+	out, err := b.store.Rerun(b.Context(), req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out
+}
+
+// A dry run says what the re-run after it does, and leaves no trace.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(20_000)
+	before := b.number(`SELECT count(*) FROM audit_log`) + b.number(`SELECT count(*) FROM run_event`)
+	req := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}, Chunk: 100, Canary: 50, DryRun: true}
+	dry := b.again(req)
+	b.wantState(run, "completed", 1)
+	b.wantTally(run, tally{done: 20_000 - even - odd, failed: even + odd})
+	if n := b.number(`SELECT count(*) FROM audit_log`) + b.number(`SELECT count(*) FROM run_event`); n != before {
+		t.Errorf("a dry run left %d rows behind", n-before)
+	}
+	if n := b.number(`SELECT chunk FROM run_step WHERE run_id = $1`, run); n != 500 {
+		t.Errorf("a dry run set the chunk to %d", n)
+	}
+	b.check()
+	req.DryRun = false
+	if wet := b.again(req); wet != dry {
+		t.Errorf("the dry run said %+v, and the re-run did %+v", dry, wet)
+	}
+	req = workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Codes: []string{"none"}}, DryRun: true}
+	var nothing *workqueue.NothingToRerunError
+	if _, err := b.store.Rerun(t.Context(), req); !errors.As(err, &nothing) {
+		t.Errorf("a dry run of nothing: %v", err)
+	}
+	b.check()
+}
+
+// The slices that a re-run names are the ones that claims cut.
+func TestRerunCountsSlices(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, _, _ := b.damaged(20_000)
+	out := b.again(workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}, Chunk: 300})
+	if claimed := b.claim(run, plenty); int64(len(claimed)) != out.Slices || out.Slices < 20 {
+		t.Errorf("%d slices were claimed; the re-run said %d", len(claimed), out.Slices)
+	}
+}
+
+func TestRerunByMessageGroup(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 8)
+	out := b.claim(run, plenty)
+	b.record(faulty(out[0], workqueue.SlotError{Code: "bad", Message: "account 17 is closed"}),
+		faulty(out[1], workqueue.SlotError{Code: "bad", Message: "no such branch"}))
+	groups := map[string]string{}
+	errs, err := b.store.Errors(t.Context(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range errs.Groups {
+		groups[g.Examples[0].Message] = g.ID
+	}
+	closed := workqueue.Selection{Groups: []string{groups["account 17 is closed"]}}
+	got := b.again(workqueue.RerunRequest{Run: run, Select: closed})
+	if got.Items != 4 {
+		t.Errorf("rerun %+v; want the four closed accounts", got)
+	}
+	if again := b.one(run); again.Mask != out[0].Mask {
+		t.Errorf("the re-run's slice holds %v", ordinals(again))
+	}
+	closed.Groups[0] = "00000000"
+	_, err = b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: closed})
+	if err == nil || !strings.Contains(err.Error(), "tranche run errors") {
+		t.Errorf("an unknown group: %v", err)
+	}
+	b.check()
+}
+
+// Requests that are out stay at the old endpoint, and its answers count; whatever is sent later goes to the new one.
+func TestRerunAtAnotherEndpoint(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 12)
+	out := b.claim(run, plenty)
+	b.record(faulty(out[0], workqueue.SlotError{Code: "bad", Message: "m"}),
+		faulty(out[1], workqueue.SlotError{Code: "soon", Message: "m", Retry: true}))
+	b.exec(`UPDATE work_slice SET endpoint = NULL WHERE run_id = $1`, run) // as the version before left it
+	b.again(workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true},
+		Settings: workqueue.StepChange{Endpoint: "second"}})
+	if v := b.record(whole(out[2])).Verdicts[0]; v.Taken != 4 {
+		t.Errorf("the old endpoint's answer: %+v", v)
+	}
+	later := b.claim(run, plenty)
+	if len(later) != 2 {
+		t.Fatalf("%d slices were claimed; want the re-run and the retry", len(later))
+	}
+	for _, s := range later {
+		if s.Endpoint != "second" {
+			t.Errorf("a slice of cause %s goes to %q", s.Cause, s.Endpoint)
+		}
+		a := whole(s)
+		if v := b.record(a).Verdicts[0]; v.Endpoint != "second" {
+			t.Errorf("an answer of the old endpoint to a slice of the new one: %+v", v)
+		}
+		a.Endpoint = "second"
+		b.record(a)
+	}
+	b.wantState(run, "completed", 2)
+	b.check()
+}
+
+func TestRerunOfAStep(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(600)
+	none := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true, Step: "x"}}
+	_, err := b.store.Rerun(t.Context(), none)
+	var unknown *workqueue.UnknownStepError
+	if !errors.As(err, &unknown) || !slices.Equal(unknown.Steps, []string{"only"}) {
+		t.Errorf("a step that is not there: %v", err)
+	}
+	out := b.again(workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true, Step: "only"}})
+	if out.Items != int64(even+odd) || out.Step != "only" {
+		t.Errorf("rerun %+v", out)
+	}
+	for name, req := range map[string]workqueue.RerunRequest{
+		"a canary below zero": {Canary: -1}, "auto without a canary": {CanaryAuto: true}, "a large chunk": {Chunk: 8193},
+	} {
+		req.Run, req.Select = run, workqueue.Selection{Failed: true}
+		var setting *workqueue.SettingError
+		if _, err := b.store.Rerun(t.Context(), req); !errors.As(err, &setting) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestSetRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 100)
+	out := b.set(workqueue.RunChange{Run: run, Priority: ptr(7), MaxFailed: ptr("5%"), Settings: workqueue.StepChange{
+		Chunk: ptr(10), InFlight: ptr(3), MaxAttempts: ptr(5), ChunkBytes: ptr(4096),
+		RetryBackoff: ptr(time.Second), MaxBackoff: ptr(time.Minute), Timeout: ptr(time.Hour)}})
+	if out.Before["chunk"] != "4" || out.After["chunk"] != "10" || out.Before["priority"] != 0 ||
+		out.After["max_failed"] != "5%" || len(out.After) != 9 || out.Step != "only" {
+		t.Errorf("set %+v", out)
+	}
+	if n := b.number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run); n != 5 {
+		t.Errorf("the limit is %d; want 5", n)
+	}
+	claimed := b.claim(run, plenty)
+	if len(claimed) != 3 || claimed[0].Mask.Count() != 10 {
+		t.Errorf("claimed %d slices of %d; want 3 of 10", len(claimed), claimed[0].Mask.Count())
+	}
+	if out = b.set(workqueue.RunChange{Run: run, Settings: workqueue.StepChange{Chunk: ptr(10)}}); len(out.After) != 0 {
+		t.Errorf("the same again changed %+v", out)
+	}
+	out = b.set(workqueue.RunChange{Run: run, Settings: workqueue.StepChange{ChunkAuto: true, InFlightAuto: true,
+		Rate: ptr(1000.0)}})
+	if out.After["chunk"] != "auto, at most 8192" || out.After["in_flight"] != "auto, at most 1024" ||
+		out.After["rate"] != 1000.0 {
+		t.Errorf("set to auto: %+v", out)
+	}
+	if got := b.actions(run); !slices.Equal(got, []string{"start by test", "set by ann", "set by ann"}) {
+		t.Errorf("audited: %v", got)
+	}
+	b.check()
+}
+
+func TestSetRunRefusals(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 4)
+	var setting *workqueue.SettingError
+	for name, c := range map[string]workqueue.RunChange{
+		"nothing":      {},
+		"chunk":        {Settings: workqueue.StepChange{Chunk: ptr(0)}},
+		"in flight":    {Settings: workqueue.StepChange{InFlight: ptr(10_001)}},
+		"attempts":     {Settings: workqueue.StepChange{MaxAttempts: ptr(0)}},
+		"rate":         {Settings: workqueue.StepChange{Rate: ptr(-1.0)}},
+		"timeout":      {Settings: workqueue.StepChange{Timeout: ptr(time.Duration(0))}},
+		"a threshold":  {MaxFailed: ptr("lots")},
+		"a percentage": {MaxFailed: ptr("200%")},
+	} {
+		c.Run = run
+		if _, err := b.store.SetRun(t.Context(), c); !errors.As(err, &setting) {
+			t.Errorf("%s: %v; want a SettingError", name, err)
+		}
+	}
+	change := workqueue.RunChange{Run: workqueue.NewRunID(), Priority: ptr(1)}
+	if _, err := b.store.SetRun(t.Context(), change); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("no such run: %v", err)
+	}
+	if _, err := b.store.Cancel(t.Context(), wish(run, "")); err != nil {
+		t.Fatal(err)
+	}
+	change.Run = run
+	_, err := b.store.SetRun(t.Context(), change)
+	b.wantRefused(err, "it is cancelled")
+}
