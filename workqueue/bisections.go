@@ -102,7 +102,7 @@ func readFamilies(ctx context.Context, db tracker.Querier, statement string, arg
 	}
 	var all []family
 	var f family
-	var p piece
+	var p member
 	failed := false
 	to := []any{&f.root, &f.run, &f.step, &f.block, &f.endpoint, &p.id, &p.parent, &p.items, &p.cause, &p.live, &failed,
 		&p.counts, &p.at, &p.code, &p.message, &p.created, &p.ended}

@@ -17,8 +17,8 @@ const (
 // tooBigRoots is how many chunks must work in pieces only before their size is to blame.
 const tooBigRoots = 3
 
-// piece is one slice of a chunk's family.
-type piece struct {
+// member is one slice of a chunk's family.
+type member struct {
 	id, parent SliceID
 	items      int
 	cause      Cause
@@ -39,7 +39,7 @@ type family struct {
 	step     Step
 	block    Block
 	endpoint string
-	pieces   []piece
+	pieces   []member
 }
 
 // summary is what the pieces say together.
@@ -79,7 +79,7 @@ func (f *family) summary() Bisection {
 	return b
 }
 
-func (b *Bisection) extend(p *piece) {
+func (b *Bisection) extend(p *member) {
 	if b.Began.IsZero() || p.created.Before(b.Began) {
 		b.Began = p.created
 	}
@@ -88,7 +88,7 @@ func (b *Bisection) extend(p *piece) {
 	}
 }
 
-func (b *Bisection) failure(p *piece) {
+func (b *Bisection) failure(p *member) {
 	if b.FailedAt == 0 || p.items < b.FailedAt {
 		b.FailedAt = p.items
 		b.Code, b.Message = p.code, p.message
