@@ -119,7 +119,8 @@ type planShow struct {
 	Plan string `arg:"" help:"A plan on record, NAME or NAME@VERSION."`
 }
 
-// Run prints the plan as it was applied, and with --json all about it.
+// Run prints the plan as it was applied, and with --json all about it. On a terminal the console makes it inert; into a
+// file it goes as it is.
 func (p *planShow) Run(ctx context.Context, term *console) error {
 	cl, err := term.client()
 	if err != nil {
@@ -141,7 +142,7 @@ func (p *planShow) Run(ctx context.Context, term *console) error {
 	if plan.Newest != plan.Version {
 		term.note("the newest version is %d", plan.Newest)
 	}
-	return term.printf("%s\n", strings.TrimRight(inertText(plan.Source), "\n"))
+	return term.printf("%s\n", strings.TrimRight(plan.Source, "\n"))
 }
 
 // planRef takes NAME or NAME@VERSION apart; version 0 is the newest.
