@@ -17,6 +17,8 @@ import (
 const (
 	// keepLearned is how long what was learned without anything having changed may be lost with its leader.
 	keepLearned = 30 * time.Second
+	// queueTimeout is how long JetStream may take to say how long a queue is.
+	queueTimeout = 500 * time.Millisecond
 	// pruneEvery is the time between two prunings of the changes.
 	pruneEvery = 10 * time.Minute
 )
@@ -153,6 +155,8 @@ func (p *pacer) sample(ctx context.Context, e *workqueue.PacedEndpoint, at time.
 			s.Ended[i].Done = max(0, x.Items-max(x.Retried, x.Refused))
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
+	defer cancel()
 	consumer, err := p.node.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(e.Endpoint))
 	if err != nil {
 		p.node.log.Debug("ask for the queue of an endpoint", zap.String("endpoint", e.Endpoint), zap.Error(err))

@@ -29,8 +29,10 @@ func rules() map[string]rule {
 		"endpoints/pginbox":       {own: []string{"endpoints"}, tests: kit},
 		"endpoints/oteltrace":     {own: []string{"endpoints"}, tests: kit},
 		"orchestrator": {
-			own: append([]string{"gather", "endpoints"}, store...), tests: servers,
+			own: append([]string{"orchestrator/pacing", "gather", "endpoints"}, store...), tests: servers,
 		},
+		// It decides, and knows nothing of where what it is told comes from.
+		"orchestrator/pacing": {others: []string{}},
 
 		"internal/archtest": {others: []string{}},
 		"internal/fault":    {others: []string{}},

@@ -53,7 +53,7 @@ func (m *chunkMemory) side(up bool) *hold {
 // measureChunk adds up requests of about the size in force.
 func (c *Controller) measureChunk(s *Sample) {
 	for _, e := range s.Ended {
-		if e.Code == "" && e.Requests > 0 && c.isSize(e.Items/e.Requests) {
+		if e.Code == "" && e.Requests > 0 && c.isSize(e.Items/e.Requests, s) {
 			c.epoch.sized.add(tally{requests: e.Requests, items: e.Items, timed: e.Timed, took: e.Took})
 		}
 	}
@@ -62,8 +62,14 @@ func (c *Controller) measureChunk(s *Sample) {
 	c.epoch.sized.add(tally{window: t.window, samples: 1, inHands: t.inHands, live: t.live})
 }
 
-func (c *Controller) isSize(n int) bool {
-	return float64(n) >= aboutSize*float64(c.set.Chunk) && n <= c.set.Chunk
+// size is how large requests may be at present.
+func (c *Controller) size(s *Sample) int {
+	return min(c.set.Chunk, cmp.Or(s.ChunkMax, DefaultChunkMax))
+}
+
+func (c *Controller) isSize(n int, s *Sample) bool {
+	size := c.size(s)
+	return float64(n) >= aboutSize*float64(size) && n <= size
 }
 
 // shrinkChunk leaves a size at once that services do not survive, or that takes longer than wanted.
@@ -74,7 +80,7 @@ func (c *Controller) shrinkChunk(s *Sample) bool {
 	m := &c.memory.Chunk
 	bad, good, code := 0, 0, ""
 	for _, e := range s.Ended {
-		if e.Requests == 0 || !c.isSize(e.Items/e.Requests) {
+		if e.Requests == 0 || !c.isSize(e.Items/e.Requests, s) {
 			continue
 		}
 		switch kind := KindOf(e.Code); {
@@ -85,12 +91,12 @@ func (c *Controller) shrinkChunk(s *Sample) bool {
 		}
 	}
 	good += c.epoch.sized.requests
-	if bad > 0 && float64(bad) >= manyTooBig*float64(bad+good) && c.set.Chunk > 1 {
-		m.Ceiling = c.set.Chunk
+	if bad > 0 && float64(bad) >= manyTooBig*float64(bad+good) && c.size(s) > 1 {
+		m.Ceiling = c.size(s)
 		m.TooBig.Pause = min(max(failHold, 2*m.TooBig.Pause), longestHold)
 		m.TooBig.Until = c.now.Add(m.TooBig.Pause)
 		c.endTrial()
-		return c.setChunk(rungBelow(c.set.Chunk), "%d of %d requests of this size failed (%s)", bad, bad+good, code)
+		return c.setChunk(rungBelow(c.size(s)), "%d of %d requests of this size failed (%s)", bad, bad+good, code)
 	}
 	return c.keepTime(s)
 }
@@ -98,12 +104,16 @@ func (c *Controller) shrinkChunk(s *Sample) bool {
 // keepTime takes the largest size that should stay within the wanted time, when the present one does not.
 func (c *Controller) keepTime(s *Sample) bool {
 	e, wanted := &c.epoch.sized, chunkTime(s)
-	if e.requests < 2 || e.service() <= wanted || c.set.Chunk == 1 {
+	if e.requests < 2 { // something else may keep requests small
+		all := c.lately(min(c.epoch.samples, lookBack))
+		e = &all
+	}
+	if e.requests < 2 || e.service() <= wanted || e.items < 2*e.requests {
 		return false
 	}
 	to := 1
 	for _, rung := range ladder() {
-		if rung < c.set.Chunk && predict(e, rung) <= wanted*9/10 {
+		if rung < e.items/e.requests && predict(e, rung) <= wanted*9/10 {
 			to = rung
 		}
 	}
@@ -180,7 +190,7 @@ func (c *Controller) judgeChunk(cost float64, s *Sample) bool {
 func (c *Controller) tryChunk(cost float64, s *Sample) bool {
 	m := &c.memory.Chunk
 	return m.Up.free(c.now) && c.stepChunk(rungAbove(c.set.Chunk), cost, s) ||
-		m.Down.free(c.now) && c.stepChunk(rungBelow(c.set.Chunk), cost, s)
+		m.Down.free(c.now) && c.size(s) > 1 && c.stepChunk(rungBelow(c.size(s)), cost, s)
 }
 
 // foresee returns how far up it is worth to go, after a step up that paid: two sizes tell what a request costs beside

@@ -240,7 +240,7 @@ func (c *Controller) again() {
 // step goes one step up or down, from a complete measurement.
 func (c *Controller) step(up bool, e *epoch, s *Sample) bool {
 	m := &c.memory.InFlight
-	from := c.set.InFlight
+	from := c.limit(s)
 	base := e.sum.perSecond(e.sum.done)
 	if up {
 		to := max(from+1, int(math.Round(float64(from)*m.strideUp())))
