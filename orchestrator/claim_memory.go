@@ -11,10 +11,11 @@ import (
 // maxRemembered bounds each of a claimer's memories. One that is full is emptied: what it spared is then done again.
 const maxRemembered = 1000
 
+// maxRest bounds how long a step is not asked: its rate may be changed, or it may be held and go on.
+const maxRest = 500 * time.Millisecond
+
 // restingSteps holds steps that their own rates keep waiting, with when they may have more.
 type restingSteps map[workqueue.StepRef]time.Time
-
-func newResting() restingSteps { return restingSteps{} }
 
 func (r restingSteps) rest(step workqueue.StepRef, wait time.Duration) {
 	if wait <= 0 {
@@ -23,7 +24,7 @@ func (r restingSteps) rest(step workqueue.StepRef, wait time.Duration) {
 	if len(r) >= maxRemembered {
 		clear(r)
 	}
-	r[step] = time.Now().Add(wait)
+	r[step] = time.Now().Add(min(wait, maxRest))
 }
 
 // steps returns those that rest still, and forgets the others.

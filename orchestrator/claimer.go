@@ -49,7 +49,7 @@ type claimer struct {
 }
 
 func newClaimer(n *Node, assigned chan<- assignment) *claimer {
-	return &claimer{node: n, assigned: assigned, resting: newResting(), params: paramCache{}, turns: turns{}}
+	return &claimer{node: n, assigned: assigned, resting: restingSteps{}, params: paramCache{}, turns: turns{}}
 }
 
 // run takes work until ctx ends. It looks when woken, every Poll, and when a rate lets more pass: a slice whose time to

@@ -92,7 +92,7 @@ func (c *claim) share(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("count the endpoint's other runs: %w", err)
 	}
-	if autoLive >= l.paceLimit { // none of them can use a slot
+	if autoLive >= l.paceLimit || l.learnedRateSpent() { // none of them can use a slot
 		all, auto = all-auto, 0
 	}
 	if l.budget > 0 && all > 0 {

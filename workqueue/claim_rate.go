@@ -64,6 +64,13 @@ func (c *claim) rates() {
 	c.ebb()
 }
 
+// learnedRateSpent reports whether automatic steps have to wait for what throttling taught.
+func (l *claimLoad) learnedRateSpent() bool {
+	b := bucket{rate: l.paceRate, tokens: l.tokens}
+	b.fill(l.paceAge)
+	return b.rate > 0 && !b.open()
+}
+
 func (c *claim) endpointBucket() *bucket {
 	for _, b := range c.buckets {
 		if b.bound != BoundStep {

@@ -1,6 +1,8 @@
 package workqueue
 
 import (
+	"slices"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -26,6 +28,17 @@ SET state = 'claimed', session_id = $3, deadline = clock_timestamp() + $4, endpo
     remaining = u.mask
 FROM unnest($1::uuid[], $2::bit(8192)[]) AS u (id, mask)
 WHERE s.id = u.id AND s.state = 'scheduled'`
+
+	// insertPieces makes the rest of slices that are larger than chunks are now. It reads what they have in common from
+	// the slice that they are of.
+	insertPieces = `
+INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
+                        suspect, session_id, not_before, deadline, root, endpoint)
+SELECT u.id, s.run_id, s.step, s.block, s.generation, u.mask, u.mask, u.state, s.attempt, s.failures, s.cause, s.parent,
+       s.suspect, CASE WHEN u.state = 'claimed' THEN $5::uuid END, s.not_before,
+       CASE WHEN u.state = 'claimed' THEN clock_timestamp() + $6::interval END, coalesce(s.root, s.id), $7
+FROM unnest($1::uuid[], $2::uuid[], $3::bit(8192)[], $4::text[]) AS u (id, whole, mask, state)
+JOIN work_slice s ON s.id = u.whole`
 
 	// dropMerged deletes slices whose bits another has taken over.
 	dropMerged = `DELETE FROM work_slice WHERE id = ANY($1) AND state = 'scheduled'`
@@ -67,42 +80,102 @@ func (s *Slice) mergeable() bool {
 	return !s.Suspect && (s.Cause == CauseRetry || s.Cause == CauseUnanswered)
 }
 
+// retaking is a choice among due slices under way.
+type retaking struct {
+	claim  *claim
+	taken  []Slice
+	begun  map[kin]int // where in taken a slice is that others may join
+	merged []SliceID
+	pieces []chunkPiece
+}
+
+// chunkPiece is a part of a due slice that is larger than chunks are now.
+type chunkPiece struct {
+	Slice
+	whole SliceID
+	state string
+}
+
 // again takes due slices. Retries of the same items' standing are put together up to a chunk: the first takes the bits
-// of the others, which were never sent and vanish.
+// of the others, which were never sent and vanish. Slices that are larger than chunks are now are cut, so that a size
+// that was turned down holds for what is tried again as well.
 func (c *claim) again(due []dueSlice) []Slice {
-	var taken []Slice
-	var merged []SliceID
-	begun := map[kin]int{}
+	r := retaking{claim: c, begun: map[kin]int{}}
 	for _, s := range due {
 		if !c.flowing() {
 			break
 		}
-		n := s.Mask.Count()
-		k := kin{s.Block, s.Generation, s.Attempt, s.Failures}
-		if i, ok := begun[k]; ok && s.mergeable() && taken[i].Mask.Count()+n <= c.chunkOf(s.itemBytes) {
-			taken[i].Mask = taken[i].Mask.Or(s.Mask)
-			merged = append(merged, s.ID)
-			c.spend(n)
+		if chunk := c.chunkOf(s.itemBytes); !r.join(s.Slice, chunk) && len(r.taken) < c.free {
+			r.take(s.Slice, chunk)
+		}
+	}
+	r.write()
+	return r.taken
+}
+
+// join puts a slice to one of its kin that has room for it.
+func (r *retaking) join(s Slice, chunk int) bool {
+	i, ok := r.begun[s.kin()]
+	if !ok || !s.mergeable() || r.taken[i].Mask.Count()+s.Mask.Count() > chunk {
+		return false
+	}
+	r.taken[i].Mask = r.taken[i].Mask.Or(s.Mask)
+	r.merged = append(r.merged, s.ID)
+	r.claim.spend(s.Mask.Count())
+	return true
+}
+
+// take takes a slice, or as many pieces of it as there is room for; the other pieces wait for the next claim.
+func (r *retaking) take(s Slice, chunk int) {
+	whole := s.ID
+	for i, mask := range s.Mask.Split(chunk) {
+		s.Mask = mask
+		if i > 0 {
+			s.ID = NewSliceID()
+		}
+		if i > 0 && (len(r.taken) == r.claim.free || !r.claim.flowing()) {
+			r.pieces = append(r.pieces, chunkPiece{s, whole, "scheduled"})
 			continue
 		}
-		if len(taken) == c.free {
-			continue
+		if i > 0 {
+			r.pieces = append(r.pieces, chunkPiece{s, whole, "claimed"})
+		} else if s.mergeable() && s.Mask.Count() < chunk {
+			r.begun[s.kin()] = len(r.taken)
 		}
-		if s.mergeable() {
-			begun[k] = len(taken)
+		r.taken = append(r.taken, s)
+		r.claim.spend(mask.Count())
+	}
+}
+
+func (s *Slice) kin() kin { return kin{s.Block, s.Generation, s.Attempt, s.Failures} }
+
+func (r *retaking) write() {
+	c := r.claim
+	if len(r.pieces) > 0 {
+		n := len(r.pieces)
+		made, wholes := make([]SliceID, n), make([]SliceID, n)
+		masks, states := make([]bitfield.Set, n), make([]string, n)
+		for i := range r.pieces {
+			made[i], wholes[i] = r.pieces[i].ID, r.pieces[i].whole
+			masks[i], states[i] = r.pieces[i].Mask, r.pieces[i].state
 		}
-		taken = append(taken, s.Slice)
-		c.spend(n)
+		c.queue(int64(n), insertPieces, made, wholes, pgbits.Slice(masks), states, c.Session, c.TTL, c.load.endpoint)
 	}
-	if len(taken) > 0 {
-		ids, masks := make([]SliceID, len(taken)), make([]bitfield.Set, len(taken))
-		for i := range taken {
-			ids[i], masks[i] = taken[i].ID, taken[i].Mask
+	var ids []SliceID
+	var masks []bitfield.Set
+	for i := range r.taken {
+		if !r.isPiece(r.taken[i].ID) {
+			ids, masks = append(ids, r.taken[i].ID), append(masks, r.taken[i].Mask)
 		}
-		c.queue(int64(len(taken)), takeScheduled, ids, pgbits.Slice(masks), c.Session, c.TTL, c.load.endpoint)
 	}
-	if len(merged) > 0 {
-		c.queue(int64(len(merged)), dropMerged, merged)
+	if len(ids) > 0 {
+		c.queue(int64(len(ids)), takeScheduled, ids, pgbits.Slice(masks), c.Session, c.TTL, c.load.endpoint)
 	}
-	return taken
+	if len(r.merged) > 0 {
+		c.queue(int64(len(r.merged)), dropMerged, r.merged)
+	}
+}
+
+func (r *retaking) isPiece(id SliceID) bool {
+	return slices.ContainsFunc(r.pieces, func(p chunkPiece) bool { return p.ID == id })
 }

@@ -85,3 +85,32 @@ func TestMergingKeepsToTheLimit(t *testing.T) {
 	b.wantState(run, "completed", 1)
 	b.check()
 }
+
+// A size that was turned down holds for what is tried again as well.
+func TestDueSlicesAreCutToTheChunk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(100), 100)
+	crash := &workqueue.SlotError{Code: "crash", Message: "m", Retry: true}
+	whole100 := b.one(run)
+	b.record(workqueue.Answer{Slice: whole100.ID, Endpoint: endpoint, Service: "test", Failure: crash})
+	b.exec(`UPDATE run_step SET chunk = 30`)
+	b.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
+	first := b.claim(run, 3)
+	if len(first) != 3 || b.disjoint(first) != 75 {
+		t.Errorf("%d slices: %s", len(first), b.dump(run))
+	}
+	b.check()
+	last := b.claim(run, 3)
+	if len(last) != 1 || last[0].Mask.Count() != 25 {
+		t.Errorf("then %d slices: %s", len(last), b.dump(run))
+	}
+	for _, s := range append(first, last...) {
+		if s.Attempt != first[0].Attempt || s.Failures != first[0].Failures || s.Root != whole100.ID {
+			t.Errorf("a piece is of attempt %d, %d failures, root %s", s.Attempt, s.Failures, s.Root)
+		}
+		b.record(whole(s))
+	}
+	b.wantState(run, "completed", 1)
+	b.check()
+}
