@@ -43,6 +43,7 @@ const (
 	ReasonBudget     Reason = "endpoint_budget"
 	ReasonAdaptive   Reason = "adaptive_limit"
 	ReasonPriority   Reason = "behind_priority"
+	ReasonShare      Reason = "fair_share" // other runs have work for the endpoint, and this one has its part of it
 	ReasonRate       Reason = "rate_limited"
 	ReasonNext       Reason = "next_to_claim"
 	ReasonBackoff    Reason = "backoff"

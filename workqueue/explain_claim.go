@@ -20,7 +20,7 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 		g.Reason = ReasonNoNode
 		f.noNode(g)
 	case e.open:
-		f.breakerGroup(e, g)
+		f.breakerGroup(st, e, g)
 	case st.live >= st.inFlight:
 		limited(g, ReasonStepLimit, st.live, st.inFlight, "the run's limit of requests out at once", Advice{
 			"let more be out at once", fmt.Sprintf("tranche run set %s --in-flight N", r.id)})
@@ -28,14 +28,14 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 		limited(g, ReasonBudget, e.live, e.maxInFlight, "the budget of endpoint "+e.name+" over all runs", Advice{
 			"let more be out at once", fmt.Sprintf("tranche endpoints set %s --max-in-flight N", e.name)})
 		behind(r, e, g)
-	case st.inFlightAuto && e.paced && e.live >= e.inFlight:
-		limited(g, ReasonAdaptive, e.live, e.inFlight, "the limit that nodes found for endpoint "+e.name, Advice{
+	case st.inFlightAuto && e.paced && e.liveAuto >= e.inFlight:
+		limited(g, ReasonAdaptive, e.liveAuto, e.inFlight, "the limit that nodes found for endpoint "+e.name, Advice{
 			"see how it was found", "tranche endpoints show " + e.name})
 		if e.change != "" {
 			g.Why += "; its last change: " + e.change
 		}
 		behind(r, e, g)
-	case f.rateGroup(r, st, e, g):
+	case f.rateGroup(r, st, e, g), shared(r, st, e, g):
 	default:
 		g.Reason, g.Owner, g.Who = ReasonNext, OwnerNode, f.nodesText()
 		g.Why = "nothing stands in their way"
@@ -69,8 +69,24 @@ func behind(r *runFacts, e *endpointFacts, g *MissingGroup) {
 		fmt.Sprintf("tranche run set %s --priority %d", r.id, highest)})
 }
 
+// shared explains items of a run that has its part of an endpoint's limit beside other runs, if it has.
+func shared(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
+	limit, others := e.maxInFlight, e.others(r.priority)
+	if st.inFlightAuto && e.paced && (limit == 0 || e.inFlight < limit) {
+		limit = e.inFlight
+	}
+	if limit == 0 || others == 0 || st.live < portion(limit, others) {
+		return false
+	}
+	limited(g, ReasonShare, st.live, portion(limit, others), fmt.Sprintf(
+		"the run's share of the %d that endpoint %s takes: %d other runs have work for it, too", limit, e.name, others),
+		Advice{"raise its priority", fmt.Sprintf("tranche run set %s --priority %d", r.id, r.priority+1)})
+	g.Next = "the next are claimed when one of its requests is answered, or when other runs need less"
+	return true
+}
+
 // breakerGroup explains items whose endpoint is not asked at the moment.
-func (f *facts) breakerGroup(e *endpointFacts, g *MissingGroup) {
+func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 	g.Reason, g.Owner, g.Who = ReasonBreaker, OwnerTimer, "the breaker of endpoint "+e.name
 	g.Since, g.When = e.breakerSince, e.probeAt
 	g.Why = "most requests to endpoint " + e.name + " failed, so nothing is sent to it"
@@ -85,6 +101,10 @@ func (f *facts) breakerGroup(e *endpointFacts, g *MissingGroup) {
 	if e.probeState == "claimed" || e.probeState == "sent" {
 		g.Reason, g.Owner, g.Who, g.When = ReasonProbing, OwnerService, "the services of endpoint "+e.name, nil
 		g.Next = "a probe is out; when it is answered everything goes on, when it fails another one follows"
+	} else if st.live >= st.inFlight || e.maxInFlight > 0 && e.live >= e.maxInFlight {
+		g.Owner, g.Who, g.When = OwnerService, "the services of endpoint "+e.name, nil
+		g.Next = "as many requests are out as may be; when one of them ends, answered or at its deadline, one item is sent " +
+			"as a probe"
 	} else if e.probeAt != nil && !e.probeAt.After(f.at) {
 		g.Owner, g.Who, g.When = OwnerNode, f.nodesText(), after(f.at, lookWithin)
 		g.Next = "a node sends one item as a probe with its next look for work; when it is answered everything goes on"

@@ -13,6 +13,7 @@ import (
 type endpointFacts struct {
 	name          string
 	live          int     // slices out, of all runs
+	liveAuto      int     // those of automatic steps
 	maxInFlight   int     // budget; 0: none
 	rate          float64 // budget; 0: none
 	paced         bool    // there is a row of endpoint_pace
@@ -62,9 +63,11 @@ func (f *facts) endpointNames() []string {
 // Slices that are out are few: work_slice_live finds them. endpoint_change_endpoint, backwards, has the last change.
 const explainEndpoints = `
 WITH live AS MATERIALIZED (
-    SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) AS slices
+    SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) AS slices,
+        count(*) FILTER (WHERE st.in_flight_auto) AS auto
     FROM work_slice s JOIN run_step st USING (run_id, step) WHERE s.state IN ('claimed', 'sent') GROUP BY 1)
-SELECT n.name, coalesce(live.slices, 0), coalesce(t.max_in_flight, 0), coalesce(t.rate, 0), p.endpoint IS NOT NULL,
+SELECT n.name, coalesce(live.slices, 0), coalesce(live.auto, 0), coalesce(t.max_in_flight, 0), coalesce(t.rate, 0),
+    p.endpoint IS NOT NULL,
     coalesce(p.in_flight, 0), p.rate, p.chunk, p.chunk_cap, p.chunk_cap_until, coalesce(p.tokens, 0), p.tokens_at,
     coalesce(p.breaker = 'open', false), coalesce(p.breaker_reason, ''), p.breaker_since,
     coalesce(p.probes, 0), p.probe_at,
@@ -84,9 +87,9 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*endpointFacts, error) {
 		e := &endpointFacts{}
-		return e, row.Scan(&e.name, &e.live, &e.maxInFlight, &e.rate, &e.paced, &e.inFlight, &e.learnedRate, &e.chunk,
-			&e.chunkCap, &e.chunkCapUntil, &e.tokens, &e.tokensAt, &e.open, &e.breakerReason, &e.breakerSince, &e.probes,
-			&e.probeAt, &e.probeState, &e.probeSentAt, &e.change)
+		return e, row.Scan(&e.name, &e.live, &e.liveAuto, &e.maxInFlight, &e.rate, &e.paced, &e.inFlight,
+			&e.learnedRate, &e.chunk, &e.chunkCap, &e.chunkCapUntil, &e.tokens, &e.tokensAt, &e.open, &e.breakerReason,
+			&e.breakerSince, &e.probes, &e.probeAt, &e.probeState, &e.probeSentAt, &e.change)
 	})
 	if err != nil {
 		return fmt.Errorf("read the endpoints: %w", err)
@@ -97,11 +100,15 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// The same runs that a node finds when it looks for work, counted by endpoint and priority.
+// The same runs that a node finds when it looks for work and that are not at their own limit, counted by endpoint and
+// priority.
 const explainRivals = `
 SELECT st.endpoint, r.priority, count(*), (array_agg(r.id ORDER BY r.id))[1:3]
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
-WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1) AND (
+WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1)
+    AND (SELECT count(*) FROM work_slice s
+         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < st.in_flight
+    AND (
     EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = r.id AND b.step = st.step AND b.has_ready)
     OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = r.id AND s.step = st.step AND s.state = 'scheduled'
                  AND s.not_before <= $2))
@@ -137,6 +144,17 @@ func (e *endpointFacts) ahead(priority int) (runs int64, one RunID, highest int)
 		}
 	}
 	return runs, one, highest
+}
+
+// others counts the other runs that compete with one of this priority, which is among those counted.
+func (e *endpointFacts) others(priority int) int {
+	n := -1
+	for i := range e.rivals {
+		if e.rivals[i].priority >= priority {
+			n += int(e.rivals[i].count)
+		}
+	}
+	return max(n, 0)
 }
 
 // level is what a bucket holds now: the rate fills it, up to what comes in a second.

@@ -102,22 +102,15 @@ func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *Mis
 	case s.cause == CauseBreaker:
 		g.Reason, g.Who = ReasonBreather, "the pause for an endpoint that is down"
 	case s.maxFailures > 0:
-		left := st.maxAttempts - s.maxFailures
-		g.Why += fmt.Sprintf("; they failed up to %s of the %d that they may", times(s.maxFailures), st.maxAttempts)
-		if left <= 1 {
-			g.Next = "they are claimed and sent again; what fails then as a whole is halved, and what fails alone has failed"
+		g.Why += fmt.Sprintf("; that was failure %d of at most %d", s.maxFailures, st.maxAttempts)
+		if s.maxFailures+1 >= st.maxAttempts {
+			g.Next = "they are claimed and sent for the last time: an item that fails again has failed, a request of several " +
+				"that fails as a whole is halved"
 		}
 	}
 	if s.lastDue.Sub(s.firstDue) > time.Second {
 		g.Next += fmt.Sprintf(", one after the other until %s", clock(s.lastDue))
 	}
-}
-
-func times(n int) string {
-	if n == 1 {
-		return "once"
-	}
-	return fmt.Sprintf("%d times", n)
 }
 
 // claimedGroup explains slices whose requests a node is making.

@@ -131,6 +131,8 @@ func (g *MissingGroup) headline() string {
 		return "ready, while endpoint" + at + " has as many requests as it takes well"
 	case ReasonPriority:
 		return "behind runs of higher priority at endpoint" + at
+	case ReasonShare:
+		return "ready, while the run has its share of endpoint" + at
 	case ReasonRate:
 		return "waiting for the rate limit"
 	case ReasonNext:

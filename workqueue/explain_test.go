@@ -227,6 +227,18 @@ func TestExplain(t *testing.T) {
 			want: []told{{"ready", workqueue.ReasonAdaptive, service, 6}, {"claimed", workqueue.ReasonPublishing, node, 4}},
 			says: "it got slow",
 		},
+		"share": {
+			make: func(b *bench) workqueue.RunID {
+				b.exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 4)`, endpoint)
+				run := b.load(request(), 20)
+				b.one(run)
+				b.one(run)
+				b.load(request(), 20)
+				return run
+			},
+			want: []told{{"ready", workqueue.ReasonShare, service, 12}, {"claimed", workqueue.ReasonPublishing, node, 8}},
+			says: "the run's share of the 4 that endpoint statement takes: 1 other runs",
+		},
 		"rate": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(request(), 10)

@@ -73,8 +73,8 @@ type EndpointList struct {
 
 // EndpointSettings is what an operator sets for an endpoint while its services run. What is absent stays as it is.
 type EndpointSettings struct {
-	Concurrency *int     `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: the service's own"`
-	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"requests over all runs; 0: no limit"`
+	Concurrency *int     `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: its own"`
+	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
 	Rate        *float64 `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
 	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets that chunks over some size fail as a whole"`
 }

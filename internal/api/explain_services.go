@@ -267,7 +267,7 @@ func (v *servicesSeen) working(g *workqueue.MissingGroup) {
 		g.Reason, g.Owner = workqueue.ReasonNested, workqueue.OwnerOperator
 		var names []string
 		for _, ask := range asks {
-			g.Why += fmt.Sprintf("; %s asks endpoint %s, on which nobody listens (%d requests wait there)", g.Endpoint,
+			g.Why += fmt.Sprintf("; %s asks endpoint %s, on which nobody listens (%d waiting there)", g.Endpoint,
 				ask.endpoint, ask.requests)
 			names = append(names, ask.endpoint)
 			g.Advice = append(g.Advice, startAdvice(ask.endpoint))
