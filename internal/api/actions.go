@@ -93,6 +93,9 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	}
 	err = chooseOne("failed, keys, codes and groups", set.Failed, len(set.Keys) > 0, len(set.Codes) > 0,
 		len(set.Groups) > 0)
+	if err == nil && set.Endpoint != "" {
+		err = checkEndpoint(set.Endpoint)
+	}
 	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
 		return Rerun{}, err
 	}

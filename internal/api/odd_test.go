@@ -75,9 +75,11 @@ func TestOddParametersAreRefused(t *testing.T) {
 	} {
 		b.refused(c.status, c.detail, http.MethodPost, runs+"/last/rerun", strings.NewReader(c.body))
 	}
-	for _, path := range []string{"/last/rerun", "/last/cancel"} {
-		b.refused(422, api.ActorHeader, http.MethodPost, runs+path, strings.NewReader(`{"failed":true}`),
-			api.ActorHeader, "a\xff")
+	for path, body := range map[string]string{
+		"/last/rerun": `{"failed":true}`, "/last/cancel": `{"reason":"r"}`, "/last/pause": "", "/resume": `{"all":true}`,
+		"/last/settings": `{"priority":1}`,
+	} {
+		b.refused(422, api.ActorHeader, http.MethodPost, runs+path, strings.NewReader(body), api.ActorHeader, "a\xff")
 	}
 	var n, generation int
 	err := b.pool.QueryRow(t.Context(), `SELECT count(*), max(generation) FROM batchrun`).Scan(&n, &generation)
