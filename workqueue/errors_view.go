@@ -14,7 +14,6 @@ const (
 	maxExamples    = 3    // of a group
 	maxServices    = 10   // of a group
 	maxExampleText = 1000 // characters of an example's message
-	exampleReach   = 1000 // ordinals that are looked at for the second and third example of a slice
 )
 
 // Errors is the items of a run that are failed now, in groups.
@@ -37,9 +36,10 @@ type ErrorGroup struct {
 	Services []string       `json:"services" doc:"who answered so, ten at the most"`
 	Examples []ErrorExample `json:"examples" doc:"three at the most, by ordinal"`
 
-	step          Step
-	firstSlices   []SliceID // the first slices with such items,
-	firstOrdinals []Ordinal // and the first such item of each
+	step   Step
+	slices []SliceID // the first ones with such items,
+	firsts []Ordinal // and the first
+	lasts  []Ordinal // and the last such item of each
 }
 
 // ErrorExample is one failed item.
@@ -54,7 +54,8 @@ type ErrorExample struct {
 // is quadratic. The shapes are most of the work: 1M failed items take some 6 s.
 const errorGroups = `
 WITH by_slice AS MATERIALIZED (
-    SELECT c.step, c.error_code, c.shape, c.slice_id, count(*) AS items, min(c.ordinal) AS first_ordinal
+    SELECT c.step, c.error_code, c.shape, c.slice_id, count(*) AS items, min(c.ordinal) AS first_ordinal,
+        max(c.ordinal) AS last_ordinal
     FROM (
         SELECT p.step, p.error_code, p.slice_id, p.ordinal, ` + messageShape + ` AS shape
         FROM work_part p
@@ -71,7 +72,8 @@ WITH by_slice AS MATERIALIZED (
         min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last,
         (array_agg(DISTINCT w.service) FILTER (WHERE w.service <> ''))[1:$3] AS services,
         (array_agg(g.slice_id ORDER BY g.first_ordinal))[1:$4] AS slices,
-        (array_agg(g.first_ordinal ORDER BY g.first_ordinal))[1:$4] AS ordinals,
+        (array_agg(g.first_ordinal ORDER BY g.first_ordinal))[1:$4] AS firsts,
+        (array_agg(g.last_ordinal ORDER BY g.first_ordinal))[1:$4] AS lasts,
         count(*) OVER () AS all_groups, sum(sum(g.items)) OVER ()::bigint AS all_items
     FROM by_slice g LEFT JOIN work_slice w ON w.id = g.slice_id
     GROUP BY g.step, g.error_code, g.shape
@@ -79,24 +81,33 @@ WITH by_slice AS MATERIALIZED (
     LIMIT $2
 )
 SELECT left(md5(g.step || ':' || g.error_code || ':' || g.shape), 8), g.step, s.name, g.error_code, g.shape, g.items,
-    g.first, g.last, coalesce(g.services, '{}'), g.slices, g.ordinals, g.all_groups, g.all_items
+    g.first, g.last, coalesce(g.services, '{}'), g.slices, g.firsts, g.lasts, g.all_groups, g.all_items
 FROM grouped g
 JOIN run_step s ON s.run_id = $1 AND s.step = g.step
 ORDER BY g.items DESC, g.step, g.error_code, g.shape`
 
-// The examples of each group: from the first of its items in each of its first slices on, a short walk along the primary
-// key of work_part.
+// The examples of each group, from the first slices that have some. The shapes of their parts are made once more, of each
+// once: it is linear however many groups share a slice. The parts are ranges of work_part's primary key.
 const errorExamples = `
-SELECT g.nth, q.item_key, left(coalesce(e.error_message, ''), $8)
-FROM unnest($2::int[], $3::smallint[], $4::text[], $5::uuid[], $6::int[]) AS g (nth, step, id, slice_id, first_ordinal)
-CROSS JOIN LATERAL (
-    SELECT p.ordinal, p.error_message FROM work_part p
-    WHERE p.run_id = $1 AND p.step = g.step AND p.slice_id = g.slice_id AND p.error_code IS NOT NULL
-        AND p.ordinal BETWEEN g.first_ordinal AND g.first_ordinal + $7::int AND ` + messageGroup + ` = g.id
-    ORDER BY p.ordinal LIMIT $9
-) e
-JOIN work_queue q ON q.run_id = $1 AND q.ordinal = e.ordinal
-ORDER BY g.nth, e.ordinal`
+WITH wanted AS (
+    SELECT * FROM unnest($2::int[], $3::smallint[], $4::text[], $5::uuid[], $6::int[], $7::int[])
+        AS w (nth, step, id, slice_id, first_ordinal, last_ordinal)
+), slices AS (
+    SELECT step, slice_id, min(first_ordinal) AS first, max(last_ordinal) AS last FROM wanted GROUP BY step, slice_id
+), ranked AS (
+    SELECT f.*, row_number() OVER (PARTITION BY f.slice_id, f.id ORDER BY f.ordinal) AS place
+    FROM slices s CROSS JOIN LATERAL (
+        SELECT p.slice_id, p.ordinal, p.error_message, ` + messageGroup + ` AS id FROM work_part p
+        WHERE p.run_id = $1 AND p.step = s.step AND p.ordinal BETWEEN s.first AND s.last
+            AND p.slice_id = s.slice_id AND p.error_code IS NOT NULL
+        OFFSET 0
+    ) f
+)
+SELECT w.nth, q.item_key, left(coalesce(r.error_message, ''), $8)
+FROM wanted w
+JOIN ranked r ON r.slice_id = w.slice_id AND r.id = w.id AND r.place <= $9
+JOIN work_queue q ON q.run_id = $1 AND q.ordinal = r.ordinal
+ORDER BY w.nth, r.ordinal`
 
 // Errors groups the items of a run that are failed now by step, error code and the shape of their messages. The error
 // wraps ErrNotFound when there is no such run.
@@ -123,8 +134,8 @@ func readErrors(ctx context.Context, tx pgx.Tx, id RunID) (Errors, error) {
 	}
 	var g ErrorGroup
 	var groups, listed int64
-	to := []any{&g.ID, &g.step, &g.Step, &g.Code, &g.Shape, &g.Count, &g.First, &g.Last, &g.Services, &g.firstSlices,
-		&g.firstOrdinals, &groups, &out.Items}
+	to := []any{&g.ID, &g.step, &g.Step, &g.Code, &g.Shape, &g.Count, &g.First, &g.Last, &g.Services, &g.slices,
+		&g.firsts, &g.lasts, &groups, &out.Items}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		out.Groups = append(out.Groups, g)
 		listed += g.Count
@@ -144,19 +155,19 @@ func addExamples(ctx context.Context, tx pgx.Tx, run RunID, groups []ErrorGroup)
 	var steps []Step
 	var ids []string
 	var from []SliceID
-	var ordinals []Ordinal
+	var firsts, lasts []Ordinal
 	for i := range groups {
 		g := &groups[i]
 		g.Examples = []ErrorExample{}
-		for j, slice := range g.firstSlices {
-			nth, steps, ids = append(nth, i), append(steps, g.step), append(ids, g.ID)
-			from, ordinals = append(from, slice), append(ordinals, g.firstOrdinals[j])
+		for j, slice := range g.slices {
+			nth, steps, ids, from = append(nth, i), append(steps, g.step), append(ids, g.ID), append(from, slice)
+			firsts, lasts = append(firsts, g.firsts[j]), append(lasts, g.lasts[j])
 		}
 	}
 	if len(nth) == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, errorExamples, run, nth, steps, ids, from, ordinals, exampleReach, maxExampleText,
+	rows, err := tx.Query(ctx, errorExamples, run, nth, steps, ids, from, firsts, lasts, maxExampleText,
 		maxExamples)
 	if err != nil {
 		return err
