@@ -1,0 +1,107 @@
+package orchestrator_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// crowdedService notes how many chunks it has at once, and how many items of each run it was handed.
+type crowdedService struct {
+	mu        sync.Mutex
+	now, most int
+	items     map[workqueue.RunID]int
+	first     time.Time
+}
+
+func (s *crowdedService) handle(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+	s.enter(workqueue.RunID(chunk.Meta().Run), len(chunk.Items()))
+	defer s.leave()
+	select {
+	case <-time.After(5 * time.Millisecond): // what the work takes
+	case <-ctx.Done():
+	}
+	return echo(ctx, chunk)
+}
+
+func (s *crowdedService) enter(run workqueue.RunID, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.first.IsZero() {
+		s.first = time.Now()
+	}
+	s.now++
+	s.most = max(s.most, s.now)
+	s.items[run] += n
+}
+
+func (s *crowdedService) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now--
+}
+
+func (s *crowdedService) handed(run workqueue.RunID) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.items[run]
+}
+
+// A small run that starts during a large one has its half of the endpoint's budget, which two nodes keep to.
+func TestSmallRunDoesNotWaitForALargeOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.startNode(t)
+	budget := 4
+	if _, err := b.store.ChangeEndpoint(t.Context(), workqueue.EndpointChange{Endpoint: "statement",
+		MaxInFlight: &budget}, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	s := &crowdedService{items: map[workqueue.RunID]int{}}
+	b.serve(t, "statement", s.handle, endpoints.Concurrency(16))
+	req := request("statement")
+	req.Steps[0].Chunk, req.Steps[0].InFlightAuto = 10, true
+	const large, small = 20_000, 200
+	big := b.start(t, req, large)
+	until(t, "the large run is under way", func() bool { return s.handed(big) >= 400 })
+	before := s.handed(big)
+	done, failed := b.outcome(t, b.start(t, req, small), 1)
+	meanwhile := s.handed(big) - before
+	if done != small || failed != 0 {
+		t.Errorf("%d done, %d failed of the small run", done, failed)
+	}
+	// As many as the small one, or twice that with the chunks that were out already and those at both ends.
+	if meanwhile > 4*small {
+		t.Errorf("the large run went on by %d items while the small one had %d", meanwhile, small)
+	}
+	if s.most > budget {
+		t.Errorf("the service had %d chunks at once; the budget is %d", s.most, budget)
+	}
+	if _, err := b.node.Cancel(t.Context(), workqueue.Control{Run: big, Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	b.check(t)
+}
+
+// A run with a rate is handed out at that rate by itself, without anything that wakes the nodes.
+func TestRateIsKeptByANode(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	s := &crowdedService{items: map[workqueue.RunID]int{}}
+	b.serve(t, "statement", s.handle)
+	req := request("statement")
+	req.Steps[0].Rate = 400
+	run := b.start(t, req, 1000)
+	if done, failed := b.outcome(t, run, 1); done != 1000 || failed != 0 {
+		t.Errorf("%d done, %d failed", done, failed)
+	}
+	// The first chunk, of half a second's worth, goes at once, and so the last one half a second early.
+	if took := time.Since(s.first); took < 1900*time.Millisecond || took > 20*time.Second {
+		t.Errorf("1000 items at 400 a second took %s", took)
+	}
+	b.check(t)
+}
