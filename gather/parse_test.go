@@ -3,6 +3,8 @@ package gather_test
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -309,4 +311,23 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q came back from %s as %+v, %v", text, stored, again, err)
 		}
 	})
+}
+
+// The plans of the examples are plans.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	const dir = "../examples/plans"
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) == 0 {
+		t.Fatalf("no plans in %s: %v", dir, err)
+	}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := gather.Parse(e.Name(), text); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -13,12 +13,12 @@ import (
 )
 
 // apply puts a plan on record.
-func (b *bench) apply(status int, plan, query string) workqueue.AppliedPlan {
+func (b *bench) apply(plan, query string) workqueue.AppliedPlan {
 	b.Helper()
 	code, text := b.ask(http.MethodPost, api.Prefix+"/plans?"+query, strings.NewReader(plan),
 		"Content-Type", "application/yaml", api.ActorHeader, "ann")
 	var out workqueue.AppliedPlan
-	if err := json.Unmarshal(text, &out); err != nil || code != status {
+	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
 		b.Fatalf("apply: %d %s", code, text)
 	}
 	return out
@@ -48,16 +48,16 @@ steps:
 func TestPlansOnRecord(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if got := b.apply(200, yearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.CreatedBy != "ann" {
+	if got := b.apply(yearEnd, ""); got.Name != "year-end" || got.Version != 1 || got.CreatedBy != "ann" {
 		t.Errorf("the first: %+v", got)
 	}
-	if got := b.apply(200, yearEnd, "name=other"); !got.Unchanged || got.Version != 1 {
+	if got := b.apply(yearEnd, "name=other"); !got.Unchanged || got.Version != 1 {
 		t.Errorf("the same: %+v", got)
 	}
-	if got := b.apply(200, "steps: [{endpoint: echo}]", "name=by-file"); got.Name != "by-file" {
+	if got := b.apply("steps: [{endpoint: echo}]", "name=by-file"); got.Name != "by-file" {
 		t.Errorf("named by the query: %+v", got)
 	}
-	if got := b.apply(200, strings.Replace(yearEnd, "100", "200", 1), ""); got.Version != 2 || got.Previous != 1 {
+	if got := b.apply(strings.Replace(yearEnd, "100", "200", 1), ""); got.Version != 2 || got.Previous != 1 {
 		t.Errorf("another chunk: %+v", got)
 	}
 	var list api.PlanList
@@ -123,7 +123,7 @@ func (b *bench) count(sql string) (n int) {
 func TestARunOfAPlanOnRecord(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.apply(200, yearEnd, "")
+	b.apply(yearEnd, "")
 	run := func(query string) api.Started {
 		t.Helper()
 		code, text := b.ask(http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(three))
@@ -134,7 +134,7 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 		return out
 	}
 	first := run("plan_ref=year-end")
-	b.apply(200, strings.Replace(yearEnd, "100", "200", 1), "")
+	b.apply(strings.Replace(yearEnd, "100", "200", 1), "")
 	second := run("plan_ref=year-end@2&chunk=auto&chunk_time=2s&in_flight=9&rate=0&max_attempts=5&retry_backoff=2s" +
 		"&max_backoff=1m&retry_codes=A&retry_codes=B&never_retry=C&timeout=1m&priority=-1&max_failed=none&canary=0" +
 		"&chunk_bytes=1MiB")
@@ -147,8 +147,10 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 			"00:01:00",
 	} {
 		var got string
-		err := b.pool.QueryRow(t.Context(), `SELECT format('%s@%s %s %s %s %s | %s %s %s %s %s %s %s %s %s %s %s %s %s', r.plan,
-			r.plan_version, r.priority, r.max_failed, r.canary, r.canary_auto::text, s.chunk, s.chunk_auto::text,
+		err := b.pool.QueryRow(t.Context(), `
+			SELECT format('%s@%s %s %s %s %s | %s %s %s %s %s %s %s %s %s %s %s %s %s',
+			
+				r.plan, r.plan_version, r.priority, r.max_failed, r.canary, r.canary_auto::text, s.chunk, s.chunk_auto::text,
 			coalesce(s.chunk_bytes::text, '-'), coalesce(s.chunk_time::text, '-'), s.in_flight, s.in_flight_auto::text,
 			coalesce(s.rate::text, '-'), s.max_attempts, s.retry_backoff, s.max_backoff, s.retry_codes, s.never_retry,
 			s.slice_timeout) FROM batchrun r JOIN run_step s ON s.run_id = r.id WHERE r.id = $1`, id).Scan(&got)
@@ -161,7 +163,7 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 	}
 	var document api.RunDocument
 	b.read("/runs/"+second.Run.String(), &document)
-	if !strings.Contains(string(document.Spec), `"in_flight": 9`) && !strings.Contains(string(document.Spec), `"in_flight":9`) {
+	if spec := strings.ReplaceAll(string(document.Spec), " ", ""); !strings.Contains(spec, `"in_flight":9`) {
 		t.Errorf("the spec of the run: %s", document.Spec)
 	}
 }
@@ -169,7 +171,7 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 func TestMistakesInSettingsAreNamed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.apply(200, yearEnd, "")
+	b.apply(yearEnd, "")
 	for query, detail := range map[string]string{
 		"endpoint=echo&plan_ref=year-end":                     "one of endpoint, plan (in YAML) and plan_ref",
 		"plan_ref=year-end@x":                                 `plan_ref: "x" is no version`,
@@ -177,7 +179,7 @@ func TestMistakesInSettingsAreNamed(t *testing.T) {
 		"plan_ref=year+end":                                   `plan_ref: "year end"`,
 		"plan_ref=year-end&chunk=many":                        "chunk: want a whole number like 500, or auto",
 		"plan_ref=year-end&chunk=1&chunk=2":                   "chunk: it is given twice",
-		"plan_ref=year-end&chunk_time=5s":                     "chunk_time: it goes with chunk: auto only, and the chunk is 100",
+		"plan_ref=year-end&chunk_time=5s":                     "chunk_time: it goes with chunk: auto only, and the",
 		"plan_ref=year-end&canary=0&canary_auto=true":         "canary_auto: there is no canary",
 		"endpoint=echo&rate=-1":                               "rate: -1 is not within",
 		"endpoint=echo&max_failed=some":                       "max_failed: want a number of items like 500, a percentage",

@@ -51,7 +51,7 @@ type StartQuery struct {
 // zero.
 type OverridesQuery struct {
 	Priority     string   `query:"priority" doc:"runs with a greater number go first" example:"10"`
-	MaxFailed    string   `query:"max_failed" doc:"failures that pause the run: more than 500, or 1%; or none" example:"1%"`
+	MaxFailed    string   `query:"max_failed" doc:"more failures pause the run: a number, or 1%; or none" example:"1%"`
 	Canary       string   `query:"canary" doc:"items of a spread sample that goes first; 0: none" example:"100"`
 	CanaryAuto   string   `query:"canary_auto" doc:"true: a sample within max_failed releases the others" example:"true"`
 	Chunk        string   `query:"chunk" doc:"items in a request, 1 to 8192, or auto" example:"500"`

@@ -1,0 +1,11 @@
+package main
+
+import "fmt"
+
+// within refuses a number that is given and not from 1 to most.
+func within(flag string, n *int, most int) error {
+	if n != nil && (*n < 1 || *n > most) {
+		return fmt.Errorf("%s is %d; it must lie between 1 and %d", flag, *n, most)
+	}
+	return nil
+}
