@@ -1,0 +1,118 @@
+package api_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestReports(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.start("name=first&chunk=2")
+	running := read[api.ReportDocument](b, "/runs/first/report")
+	if running.Complete || running.Digests == nil || running.Digests.Items == "" || running.Digests.Results != "" ||
+		running.Digests.Note == "" || running.Unprocessed[0] != (workqueue.Unprocessed{State: "ready", Items: 3}) {
+		t.Errorf("of a run under way: %+v", running)
+	}
+	b.finish(first.Run)
+	second := b.start("name=second")
+	b.finish(second.Run)
+	_, err := b.pool.Exec(t.Context(), `UPDATE work_part SET result = 'null' WHERE run_id = $1 AND ordinal = 2`, second.Run)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r := read[api.ReportDocument](b, "/runs/second/report?against=first")
+	if !r.Complete || r.Done != 2 || r.Failed != 1 || r.Errors.Items != 1 || r.Errors.Groups[0].Code != "=BAD" {
+		t.Errorf("the report is %+v", r)
+	}
+	if a := r.Against; a == nil || a.Against != first.Run || a.Digests.Items != r.Digests.Items ||
+		a.Digests.Results == r.Digests.Results || a.Note != "" {
+		t.Fatalf("against the first: %+v", a)
+	}
+	counts := map[workqueue.Change]int64{}
+	for _, c := range r.Against.Changes {
+		counts[c.Change] = c.Items
+	}
+	if counts[workqueue.ChangeNone] != 1 || counts[workqueue.ChangeResult] != 1 || counts[workqueue.ChangeStillFailing] != 1 {
+		t.Errorf("the changes are %v", counts)
+	}
+	if plain := read[api.ReportDocument](b, "/runs/second/report?digests=false"); plain.Digests != nil {
+		t.Errorf("digests that nobody asked for: %+v", plain.Digests)
+	}
+
+	code, text := b.ask(http.MethodGet, api.Prefix+"/runs/second/comparison?against=first&change=changed", nil)
+	var d workqueue.Difference
+	if err := json.Unmarshal(text, &d); err != nil || code != 200 || d.Key != "3" || d.Change != workqueue.ChangeResult ||
+		d.Here.Outcome != workqueue.OutcomeDone {
+		t.Errorf("the changed keys are %d %s", code, text)
+	}
+	_, text = b.ask(http.MethodGet, api.Prefix+"/runs/second/comparison?against=first", nil)
+	if lines := strings.Count(string(text), "\n"); lines != 3 {
+		t.Errorf("all keys are %s", text)
+	}
+	b.refused(422, "use one of newly_failing", http.MethodGet,
+		api.Prefix+"/runs/second/comparison?against=first&change=nope", nil)
+	b.refused(422, "validation failed", http.MethodGet, api.Prefix+"/runs/second/comparison", nil)
+	b.refused(404, "run list", http.MethodGet, api.Prefix+"/runs/second/comparison?against=third", nil)
+	b.refused(404, "run list", http.MethodGet, api.Prefix+"/runs/second/report?against=third", nil)
+	b.refused(404, "run list", http.MethodGet, api.Prefix+"/runs/third/report", nil)
+}
+
+func TestErrorGroups(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.finish(b.start("name=first").Run)
+	found := read[api.ErrorGroups](b, "/runs/first/errors")
+	if found.Items != 1 || len(found.Groups) != 1 || len(found.Groups[0].ID) != 8 || found.Groups[0].Shape != "no\tgood" {
+		t.Errorf("the groups are %+v", found)
+	}
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	began := time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)
+	first, second := b.start("name=first"), b.start("name=second")
+	for _, name := range []string{"first", "second"} {
+		b.ask(http.MethodPost, api.Prefix+"/runs/"+name+"/cancel", nil, api.ActorHeader, "ann")
+	}
+	page := read[workqueue.AuditPage](b, "/audit?limit=3")
+	if len(page.Entries) != 3 || page.Next == 0 || page.Entries[0].Action != "cancel" || page.Entries[0].Actor != "ann" ||
+		*page.Entries[0].Run != second.Run {
+		t.Errorf("the first page is %+v", page)
+	}
+	rest := read[workqueue.AuditPage](b, "/audit?before="+jsonText(t, page.Next))
+	if len(rest.Entries) != 1 || rest.Next != 0 || *rest.Entries[0].Run != first.Run || rest.Entries[0].Action != "start" {
+		t.Errorf("the second page is %+v", rest)
+	}
+	for query, want := range map[string]int{
+		"run=first": 2, "actor=ann": 2, "action=start": 2, "action=cancel&run=second": 1, "since=" + began: 4,
+		"since=2100-01-01T00:00:00Z": 0, "actor=nobody": 0,
+	} {
+		if got := read[workqueue.AuditPage](b, "/audit?"+query); len(got.Entries) != want {
+			t.Errorf("%s: %d entries; want %d", query, len(got.Entries), want)
+		}
+	}
+	b.refused(404, "run list", http.MethodGet, api.Prefix+"/audit?run=third", nil)
+	for _, query := range []string{"since=yesterday", "limit=0", "limit=501", "before=-1", "who=ann"} {
+		if code, _ := b.ask(http.MethodGet, api.Prefix+"/audit?"+query, nil); code != 422 {
+			t.Errorf("%s: %d; want 422", query, code)
+		}
+	}
+}
+
+func jsonText(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
