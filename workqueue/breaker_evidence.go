@@ -74,7 +74,9 @@ func (b *breakerState) recentlyEnded(ctx context.Context, db tracker.Querier, en
 //   - it is one item, which failed alone, as an attempt that counted, and the endpoint worked for others after that; or
 //   - they are few, and the chunk that they were cut out of works without them.
 //
-// Parents are found by their ids, a success by the index on endpoint and end, pieces of a chunk by work_slice_block.
+// Of a probe it is asked as well whether there was anything else to probe with. Parents are found by their ids, a
+// success by the index on endpoint and end, pieces of a chunk by work_slice_block, other work of the step by
+// work_block_ready and work_slice_live.
 const blameItems = `
 WITH RECURSIVE up AS (
     SELECT s.id AS item, s.id, s.parent, s.failures, bit_count(s.mask) = 1 AS alone, false AS failed,
@@ -99,7 +101,11 @@ SELECT s.id, h.lone,
                 AND t.cause IN ('bisect', 'exhausted')) <= $2
         FROM work_slice t
         WHERE bit_count(s.mask) <= $2 AND s.root <> s.id
-          AND t.run_id = s.run_id AND t.step = s.step AND t.block = s.block AND t.root = s.root), false)
+          AND t.run_id = s.run_id AND t.step = s.step AND t.block = s.block AND t.root = s.root), false),
+    s.cause = 'probe' AND (
+        EXISTS (SELECT FROM work_block b WHERE b.run_id = s.run_id AND b.step = s.step AND b.has_ready)
+        OR EXISTS (SELECT FROM work_slice o WHERE o.run_id = s.run_id AND o.step = s.step
+            AND o.state IN ('scheduled', 'claimed', 'sent') AND bit_count(o.mask) > 1))
 FROM history h JOIN work_slice s ON s.id = h.item`
 
 // fewCulprits is how small a piece of a chunk must be, and up to how many items of the chunk may have failed alone, for
@@ -116,7 +122,7 @@ func blames(ctx context.Context, db tracker.Querier, ids []SliceID) (map[SliceID
 	if err == nil {
 		var id SliceID
 		var b blame
-		_, err = pgx.ForEachRow(rows, []any{&id, &b.lone, &b.proven}, func() error { known[id] = b; return nil })
+		_, err = pgx.ForEachRow(rows, []any{&id, &b.lone, &b.proven, &b.others}, func() error { known[id] = b; return nil })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the history of %d slices: %w", len(ids), err)

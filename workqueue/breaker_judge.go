@@ -114,6 +114,7 @@ func probePause(failed int) time.Duration {
 type blame struct {
 	proven bool // they failed while the endpoint worked for others
 	lone   int  // how often a single item has failed alone before
+	others bool // of a probe: there is other work to probe with
 }
 
 // spared reports whether the failure of a slice is put down to an outage, rather than to its items. failedProbes counts
@@ -123,5 +124,6 @@ type blame struct {
 // which nobody else could send a probe. For the same reason a probe counts in the end when there is nothing left to
 // probe with but items that have failed alone.
 func (b blame) spared(origin Cause, failedProbes int) bool {
-	return !b.proven && (origin != CauseProbe || b.lone == 0 || failedProbes < patientProbes)
+	last := origin == CauseProbe && b.lone > 0 && !b.others
+	return !b.proven && (!last || failedProbes < patientProbes)
 }

@@ -111,6 +111,7 @@ func TestSpared(t *testing.T) {
 		"the first probe of an item":     {blame{}, CauseProbe, 100, true},
 		"an early probe":                 {blame{lone: 1}, CauseProbe, patientProbes - 1, true},
 		"a late probe of a lone failure": {blame{lone: 1}, CauseProbe, patientProbes, false},
+		"while there is other work":      {blame{lone: 1, others: true}, CauseProbe, 100, true},
 		"not a probe":                    {blame{lone: 1}, CauseFailure, patientProbes, true},
 	} {
 		if got := tc.blame.spared(tc.origin, tc.probes); got != tc.want {

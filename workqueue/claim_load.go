@@ -35,6 +35,7 @@ SELECT r.state = 'running' AND r.hold IS NULL, r.generation, r.priority,
        CASE WHEN p.chunk_cap_until > t.now THEN p.chunk_cap ELSE 0 END,
        coalesce(p.breaker = 'open', false), coalesce(greatest(extract(epoch FROM p.probe_at - t.now), 0), 0)::float8,
        EXISTS (SELECT 1 FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent')),
+       coalesce(p.probes, 0),
        coalesce(e.max_in_flight, 0), coalesce(e.rate, 0),
        CASE WHEN e.max_in_flight > 0 THEN
            (SELECT count(*) FROM work_slice s
@@ -80,6 +81,7 @@ type claimLoad struct {
 	down      bool
 	probeIn   float64 // seconds until the next probe
 	probing   bool    // the last one has not come back
+	probes    int     // that failed since the endpoint is down
 	paceAge   *float64
 
 	budget   int     // 0: none
@@ -121,7 +123,7 @@ func (c *claim) lock(ctx context.Context) error {
 			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto,
 			&l.live, &l.step.rate, &l.step.tokens, &stepAge,
 			&l.paced, &l.paceLimit, &l.paceRate, &l.tokens, &l.paceAge, &l.paceChunk, &l.chunkCap,
-			&l.down, &l.probeIn, &l.probing, &l.budget, &l.rate, &l.busy, &l.busyAuto, &l.now)
+			&l.down, &l.probeIn, &l.probing, &l.probes, &l.budget, &l.rate, &l.busy, &l.busyAuto, &l.now)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

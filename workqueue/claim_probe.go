@@ -61,20 +61,33 @@ func (c *claim) allowProbe() {
 	}
 }
 
-// probe takes one item: one that is ready, else one of a slice that waits for its time.
+// probe takes one item. One that is ready goes before one of a slice that waits for its time, with every second probe
+// the other way round: neither those that never failed nor those that did are to keep an endpoint down by themselves.
 func (c *claim) probe(ctx context.Context) ([]Slice, error) {
 	c.bound, c.wait = BoundEndpoint, downWait
+	first, second := c.probeReady, c.probeWaiting
+	if c.load.probes%2 == 1 {
+		first, second = second, first
+	}
+	if probe, err := first(ctx); err != nil || len(probe) > 0 {
+		return probe, err
+	}
+	return second(ctx)
+}
+
+func (c *claim) probeReady(ctx context.Context) ([]Slice, error) {
 	blocks, err := c.blocks(ctx, readyBlocks, 1)
-	if err != nil {
+	if err != nil || len(blocks) == 0 {
 		return nil, err
 	}
-	if len(blocks) > 0 {
-		b := blocks[0]
-		probe := c.newSlice(b.block, b.ready.Take(1), CauseProbe)
-		c.queue(1, cutBlock, c.Run, c.Step, b.block, pgbits.Of(probe.Mask))
-		c.insert([]Slice{probe}, CauseProbe)
-		return c.probed(probe), nil
-	}
+	b := blocks[0]
+	probe := c.newSlice(b.block, b.ready.Take(1), CauseProbe)
+	c.queue(1, cutBlock, c.Run, c.Step, b.block, pgbits.Of(probe.Mask))
+	c.insert([]Slice{probe}, CauseProbe)
+	return c.probed(probe), nil
+}
+
+func (c *claim) probeWaiting(ctx context.Context) ([]Slice, error) {
 	rows, err := c.tx.Query(ctx, anyScheduled, c.Run, c.Step)
 	if err != nil {
 		return nil, fmt.Errorf("find an item to probe with: %w", err)
