@@ -35,7 +35,7 @@ func TestRepliesSayHowLongTheServiceWorked(t *testing.T) {
 		}
 		return nil
 	}, Concurrency(1)))
-	check(t, HandleEach(svc, "each", func(ctx context.Context, in number) (square, error) {
+	check(t, HandleEach(svc, "each", func(ctx context.Context, _ number) (square, error) {
 		_ = wait(ctx, nap)
 		return square{}, nil
 	}, Concurrency(1)))

@@ -141,7 +141,9 @@ func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, e *workqueue.Pac
 }
 
 // sample is what was seen of an endpoint, with what JetStream says of its queue.
-func (p *pacer) sample(ctx context.Context, e *workqueue.PacedEndpoint, at time.Time, window time.Duration) pacing.Sample {
+func (p *pacer) sample(ctx context.Context, e *workqueue.PacedEndpoint, at time.Time,
+	window time.Duration,
+) pacing.Sample {
 	s := pacing.Sample{At: at, Window: window, Live: e.Live, Others: e.Others, Demand: e.Demand, Ceiling: e.Ceiling,
 		Paused: e.Pace.Open, InFlightAuto: e.InFlightAuto, ChunkAuto: e.ChunkAuto, ChunkTime: e.ChunkTime,
 		ChunkMax: e.ChunkMax, Ended: make([]pacing.Ended, len(e.Ended))}

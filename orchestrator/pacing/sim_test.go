@@ -282,8 +282,9 @@ func (s *simulation) run(c *Controller, until float64) []Change {
 }
 
 func (s *simulation) sample() Sample {
-	sample := Sample{At: time.Unix(0, int64(s.now*1e9)), Window: time.Second, Live: s.live, Known: true, InFlightAuto: true,
-		Demand: s.demands(), Queued: len(s.queue), ChunkAuto: s.chunkAuto, ChunkTime: s.chunkTime}
+	sample := Sample{At: time.Unix(0, int64(s.now*1e9)), Window: time.Second, Live: s.live, Known: true,
+		InFlightAuto: true,
+		Demand:       s.demands(), Queued: len(s.queue), ChunkAuto: s.chunkAuto, ChunkTime: s.chunkTime}
 	for _, in := range s.instances {
 		sample.InHands += in.busy + len(in.held)
 	}

@@ -32,8 +32,9 @@ func TestAFewTimeOutsChangeNothing(t *testing.T) {
 	at := time.Unix(1000, 0)
 	for range 60 {
 		at = at.Add(time.Second)
-		changes := c.Step(Sample{At: at, Window: time.Second, Live: 20, Known: true, InHands: 15, Demand: true, InFlightAuto: true,
-			ChunkAuto: true, Ended: []Ended{
+		changes := c.Step(Sample{At: at, Window: time.Second, Live: 20, Known: true, InHands: 15, Demand: true,
+			InFlightAuto: true,
+			ChunkAuto:    true, Ended: []Ended{
 				{Requests: 40, Items: 4000, Done: 4000, Timed: 40, Took: 12 * time.Second},
 				{Requests: 1, Items: 100, Code: "deadline"},
 			}})
@@ -78,8 +79,8 @@ func TestAPausedControllerDoesNothing(t *testing.T) {
 	at := time.Unix(1000, 0)
 	for range 30 {
 		at = at.Add(time.Second)
-		c.Step(Sample{At: at, Window: time.Second, Live: 64, Queued: 64, Known: true, InFlightAuto: true, Demand: true, Paused: true,
-			Ended: []Ended{{Requests: 64, Items: 6400, Code: "deadline"}}})
+		c.Step(Sample{At: at, Window: time.Second, Live: 64, Queued: 64, Known: true, InFlightAuto: true, Demand: true,
+			Paused: true, Ended: []Ended{{Requests: 64, Items: 6400, Code: "deadline"}}})
 	}
 	if got := c.Settings(); got.InFlight != 50 || got.Chunk != 500 {
 		t.Errorf("%+v", got)
