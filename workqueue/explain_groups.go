@@ -65,7 +65,7 @@ func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 		g.Why += "; they are held back by its canary, too"
 		return g
 	}
-	if r.canaryState == "waiting" {
+	if r.hold != "" || r.canaryState == "waiting" {
 		f.holdGroup(r, &g)
 		return g
 	}
@@ -83,13 +83,16 @@ func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 		g.Next = "when the last item of the sample has its outcome, they are released if no more of it failed than may, " +
 			"or else wait for somebody to approve"
 	}
-	g.Advice = []Advice{{"let them go now, whatever comes of the sample", "tranche run approve " + r.id.String()}}
+	g.Advice = []Advice{{"see how the sample does", "tranche run show " + r.id.String()}}
 	return g
 }
 
 // holdGroup explains items of which nothing is claimed because their run is held.
 func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
-	g.Owner, g.Since, g.When = OwnerOperator, r.heldAt, nil
+	g.Owner, g.When = OwnerOperator, nil
+	if r.heldAt != nil {
+		g.Since = r.heldAt
+	}
 	g.Who = "whoever may resume the run"
 	by := ""
 	if r.heldBy != "" && r.heldBy != Engine {
@@ -102,13 +105,17 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 	id := r.id.String()
 	g.Next = "nothing is claimed until somebody resumes the run"
 	g.Advice = []Advice{{"let it go on", "tranche run resume " + id}}
-	switch Hold(r.hold) {
+	hold := Hold(r.hold)
+	if hold == "" {
+		hold = HoldCanary // which waits, without holding anything else
+	}
+	switch hold {
 	case HoldThreshold:
 		g.Reason, g.Why = ReasonThreshold, "the run was paused because too many items failed"+detail
 		g.Advice = []Advice{
 			{"see why items failed", "tranche run errors " + id},
-			{"run what failed again", "tranche run rerun " + id + " --failed"},
-			{"go on and let more fail (N is the new limit)", "tranche run resume " + id + " --max-failed N"},
+			{"run what failed again, and resume the run then", "tranche run rerun " + id + " --failed"},
+			{"or go on and let more fail; N is the new limit", "tranche run resume " + id + " --max-failed N"},
 		}
 	case HoldCanary:
 		g.Reason, g.Who = ReasonCanary, "whoever may approve the run"

@@ -165,7 +165,7 @@ func TestExplain(t *testing.T) {
 		"sampling": {
 			make: func(b *bench) workqueue.RunID { return b.sampled(8) },
 			want: []told{{"held", workqueue.ReasonSampling, node, 6}, {"ready", workqueue.ReasonNext, node, 2}},
-			says: "approve",
+			says: "waits for somebody to approve",
 		},
 		"canary waits": {
 			make: func(b *bench) workqueue.RunID {

@@ -1,0 +1,93 @@
+package workqueue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := limited(2)
+	req.MaxFailed, req.PlanVersion = "1%", 3
+	step := &req.Steps[0]
+	step.ChunkAuto, step.ChunkBytes, step.ChunkTime, step.Rate = true, 4096, 5*time.Second, 2.5
+	step.MaxBackoff, step.RetryCodes, step.NeverRetry = time.Minute, []string{"BUSY"}, []string{"BAD"}
+	held, free := b.load(req, 10), b.load(request(), 10)
+	last := b.one(held)
+	b.pause(held)
+	states := func(want ...string) []workqueue.RunSummary {
+		t.Helper()
+		runs, err := b.store.Runs(t.Context(), workqueue.RunFilter{States: want})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runs
+	}
+	if runs := states("paused"); len(runs) != 1 || runs[0].ID != held || runs[0].State != "paused" || runs[0].Version != 3 {
+		t.Errorf("the paused runs are %+v", runs)
+	}
+	if runs := states("running"); len(runs) != 1 || runs[0].ID != free || runs[0].Hold != nil {
+		t.Errorf("the running runs are %+v", runs)
+	}
+	view, err := b.store.Run(t.Context(), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := view.Hold
+	if view.State != "paused" || hold == nil || hold.Kind != workqueue.HoldOperator || hold.By != "alice" ||
+		hold.Detail != "lunch" || time.Since(hold.Since).Abs() > time.Hour || view.MaxFailed != "1%" || view.Ended() {
+		t.Errorf("the run is %+v, held by %+v", *view, hold)
+	}
+	set := view.Steps[0].Settings
+	if set.Endpoint != endpoint || set.InFlight != 2 || set.InFlightAuto || !set.ChunkAuto || set.ChunkBytes != 4096 ||
+		set.ChunkTimeSeconds != 5 || set.Rate != 2.5 || set.MaxBackoffSeconds != 60 || set.RetryCodes[0] != "BUSY" ||
+		set.NeverRetry[0] != "BAD" || set.MaxAttempts != 3 || set.TimeoutSeconds != 60 || view.Steps[0].MaxInFlight != 2 {
+		t.Errorf("the settings are %+v", set)
+	}
+
+	// What is under way when a run is held may complete it, and then it is not paused.
+	b.exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE id = $1`, held)
+	b.exec(`UPDATE run_step SET rate = NULL WHERE run_id = $1`, held)
+	rest := b.claim(held, plenty)
+	for len(rest) > 0 {
+		b.record(whole(rest[0]))
+		rest = append(rest[1:], b.claim(held, plenty)...)
+	}
+	b.pause(held)
+	b.record(whole(last))
+	if view, err = b.store.Run(t.Context(), held); err != nil || view.State != "completed" || view.Hold != nil {
+		t.Errorf("the run is %+v, %v", view, err)
+	}
+	b.wantTold(held)
+}
+
+func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.one(b.load(request(), 10))
+	b.openBreaker()
+	b.exec(`UPDATE endpoint_pace SET chunk = 100, rate = 7, chunk_cap = 50,
+		chunk_cap_until = clock_timestamp() + interval '1 hour' WHERE endpoint = $1`, endpoint)
+	b.exec(`INSERT INTO endpoint_change (endpoint, what, before, after, reason)
+		VALUES ($1, 'chunk', '50', '100', 'it did better'), ($1, 'breaker', 'closed', 'open', 'it is down')`, endpoint)
+	paces, err := b.store.Paces(t.Context())
+	if err != nil || len(paces) != 1 {
+		t.Fatal(paces, err)
+	}
+	p := paces[0]
+	if p.Endpoint != endpoint || p.Out != 1 || *p.Chunk != 100 || *p.Rate != 7 || *p.ChunkCap != 50 ||
+		p.Breaker != workqueue.BreakerOpen || p.BreakerReason != "9 of 10 failed" || p.ProbeAt == nil {
+		t.Errorf("the pace is %+v", p)
+	}
+	past, err := b.store.PastPaces(t.Context(), endpoint, 1)
+	if err != nil || len(past) != 1 || past[0].Reason != "it is down" || past[0].After != "open" {
+		t.Errorf("the changes are %+v, %v", past, err)
+	}
+	b.exec(`UPDATE endpoint_pace SET chunk_cap_until = clock_timestamp(), breaker = 'closed'`)
+	if paces, err = b.store.Paces(t.Context()); err != nil || paces[0].ChunkCap != nil || paces[0].ProbeAt != nil {
+		t.Errorf("what is over still counts: %+v, %v", paces, err)
+	}
+}
