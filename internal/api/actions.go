@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 
@@ -109,9 +108,9 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	}
 	out := Rerun{Run: id, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
 		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),
-		Warnings: pausedWarnings(id, done.Hold, done.HoldDetail)}
+		Warnings: []string{}}
 	if view, err := s.store.Run(ctx, id); err == nil { // it runs either way; the warnings are extra
-		out.Warnings = append(out.Warnings, s.warnings(ctx, view)...)
+		out.Warnings = s.warnings(ctx, view)
 	}
 	return out, nil
 }
@@ -126,20 +125,6 @@ func (set *RerunSettings) request(run workqueue.RunID, actor string) workqueue.R
 	req.Settings.ChunkAuto, req.Settings.InFlightAuto = set.Chunk.Auto, set.InFlight.Auto
 	req.Settings.Endpoint = set.Endpoint
 	return req
-}
-
-// pausedWarnings tells whoever sets a run going that nothing goes.
-func pausedWarnings(run workqueue.RunID, hold workqueue.Hold, detail string) []string {
-	switch hold {
-	case "":
-		return []string{}
-	case workqueue.HoldCanary:
-		return []string{fmt.Sprintf("the run is paused %s; nothing of it is sent until: tranche run approve %s; to try "+
-			"these items before all others, give the re-run a canary", pausedText(hold, detail), run)}
-	default:
-		return []string{fmt.Sprintf("the run is paused %s; nothing of it is sent until: tranche run resume %s",
-			pausedText(hold, detail), run)}
-	}
 }
 
 // chooseOne refuses a selection of which not exactly one way is used.

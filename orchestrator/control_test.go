@@ -1,0 +1,139 @@
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// slowly answers every item, after a few milliseconds.
+func slowly(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+	select {
+	case <-time.After(5 * time.Millisecond):
+	case <-ctx.Done():
+	}
+	return echo(ctx, chunk)
+}
+
+// until polls a number in the database until it is what is wanted.
+func (b *bundle) until(t *testing.T, what string, want func(int) bool, sql string, args ...any) (n int) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		if err := b.pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if want(n) {
+			return n
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+	t.Fatalf("%s: it is %d in the end", what, n)
+	return n
+}
+
+// A pause holds every node within a second, what is out is recorded, and a resume sets all of them going.
+func TestPauseHoldsEveryNode(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	other := b.startNode(t)
+	b.serve(t, "statement", slowly)
+	req := request("statement")
+	req.Steps[0].Chunk, req.Steps[0].InFlight = 10, 8
+	id := b.start(t, req, 6_000)
+	const final = `SELECT sum(bit_count(done | failed)) FROM work_block WHERE run_id = $1`
+	b.until(t, "items are done", func(n int) bool { return n > 200 }, final, id)
+	paused, err := other.Pause(t.Context(), workqueue.Control{Run: id, Actor: "ann"})
+	if err != nil || paused.Slices > 8 {
+		t.Fatalf("paused %+v, %v", paused, err)
+	}
+	b.until(t, "requests are out", func(n int) bool { return n == 0 },
+		`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('claimed', 'sent')`, id)
+	b.until(t, "a second has passed", func(n int) bool { return n == 1 },
+		`SELECT (clock_timestamp() > held_at + interval '1200 ms')::int FROM batchrun WHERE id = $1`, id)
+	late := b.until(t, "late claims", func(int) bool { return true }, `SELECT count(*) FROM work_slice s
+		JOIN batchrun r ON r.id = s.run_id WHERE r.id = $1 AND s.created_at > r.held_at + interval '1 second'`, id)
+	if late > 0 {
+		t.Errorf("%d slices were claimed more than a second after the pause", late)
+	}
+	if n := b.until(t, "items", func(int) bool { return true }, final, id); n == 6_000 {
+		t.Error("the run ended before it was paused: the test shows nothing")
+	}
+	if _, err := b.node.Resume(t.Context(), workqueue.Control{Run: id, Actor: "ann"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if done, failed := b.outcome(t, id, 1); done != 6_000 || failed != 0 {
+		t.Errorf("%d done, %d failed", done, failed)
+	}
+	b.check(t)
+}
+
+// A run that fails is held by itself long before all of it has failed; mended and resumed, it completes.
+func TestThresholdHoldsByItself(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var mended atomic.Bool
+	b.serve(t, "statement", func(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		for _, item := range chunk.Items() {
+			if mended.Load() {
+				item.Reply(statement{Of: item.In.ID})
+				continue
+			}
+			item.Fail("bad", "no such account")
+		}
+		return nil
+	})
+	req := request("statement")
+	req.Steps[0].Chunk, req.Steps[0].InFlight, req.MaxFailed = 5, 2, "1%"
+	id := b.start(t, req, 20_000)
+	b.until(t, "the hold", func(n int) bool { return n == 1 },
+		`SELECT count(*) FROM batchrun WHERE id = $1 AND hold = 'threshold' AND hold_detail LIKE '%the limit is 200%'`, id)
+	wish := workqueue.Control{Run: id, Actor: "ann"}
+	var state *workqueue.StateError
+	if _, err := b.node.Resume(t.Context(), wish, nil); !errors.As(err, &state) {
+		t.Errorf("resume over the limit: %v", err)
+	}
+	b.until(t, "requests are out", func(n int) bool { return n == 0 },
+		`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('claimed', 'sent')`, id)
+	n := b.until(t, "failures", func(int) bool { return true }, `SELECT sum(bit_count(failed)) FROM work_block
+		WHERE run_id = $1`, id)
+	if n > 10_000 {
+		t.Errorf("%d of 20,000 items had failed when the run was held at 200", n)
+	}
+	t.Logf("%d items had failed", n)
+	mended.Store(true)
+	again := workqueue.RerunRequest{Run: id, Select: workqueue.Selection{Failed: true}, Actor: "ann", Chunk: 500}
+	if _, err := b.node.Rerun(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.node.Resume(t.Context(), wish, nil); err != nil {
+		t.Fatal(err)
+	}
+	if done, failed := b.outcome(t, id, 2); done != 20_000 || failed != 0 {
+		t.Errorf("%d done, %d failed", done, failed)
+	}
+	b.check(t)
+}
+
+// A sample without failures lets the others go by itself, within a moment.
+func TestCanaryGoesOnByItself(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve(t, "statement", echo)
+	req := request("statement")
+	req.Canary, req.CanaryAuto = 10, true
+	begin := time.Now()
+	id := b.start(t, req, 10_000)
+	if done, failed := b.outcome(t, id, 1); done != 10_000 || failed != 0 {
+		t.Errorf("%d done, %d failed", done, failed)
+	}
+	t.Logf("it took %s", time.Since(begin))
+	b.check(t)
+}
