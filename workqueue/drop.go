@@ -32,17 +32,18 @@ func (s *Store) Drop(ctx context.Context, sel DeadSelection, actor string) (n in
 		return 0, fmt.Errorf("drop dead letters: %w", err)
 	}
 	err = s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
-		var ids []LetterID
+		moved := letterMove{actor: actor, op: "drop", to: LetterDropped, sel: sel}
 		if len(sel.Refs) > 0 {
-			ids, err = dropNamed(ctx, tx, sel.Refs)
-			n = len(ids)
+			err = dropNamed(ctx, tx, &moved)
+			n = len(moved.ids)
 		} else {
-			err = tx.QueryRow(ctx, dropWaiting, sel.Endpoint, maxListed).Scan(&n, &ids)
+			err = tx.QueryRow(ctx, dropWaiting, sel.Endpoint, maxListed).Scan(&n, &moved.ids)
+			moved.waiting(n)
 		}
 		if err != nil || n == 0 {
 			return err
 		}
-		return auditLetters(ctx, tx, actor, "drop", sel, n, ids)
+		return moved.audit(ctx, tx)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("drop dead letters: %w", err)
@@ -50,24 +51,23 @@ func (s *Store) Drop(ctx context.Context, sel DeadSelection, actor string) (n in
 	return n, nil
 }
 
-func dropNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]LetterID, error) {
-	rows, err := lockNamed(ctx, tx, refs)
+func dropNamed(ctx context.Context, tx pgx.Tx, moved *letterMove) error {
+	rows, err := lockNamed(ctx, tx, moved.sel.Refs)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var ids []LetterID
-	for _, l := range rows {
-		switch l.State {
+	for i := range rows {
+		switch l := &rows[i]; l.State {
 		case LetterRequeued:
-			return nil, &LetterStateError{l.ID, l.State, "drop", "should it die again, drop the letter that comes then"}
+			return &LetterStateError{l.ID, l.State, "drop", "should it die again, drop the letter that comes then"}
 		case LetterDropped:
 		default:
-			ids = append(ids, l.ID)
+			moved.add(l)
 		}
 	}
-	tag, err := tx.Exec(ctx, dropLetters, ids)
-	if err == nil && tag.RowsAffected() != int64(len(ids)) {
-		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(ids), errFence)
+	tag, err := tx.Exec(ctx, dropLetters, moved.ids)
+	if err == nil && tag.RowsAffected() != int64(len(moved.ids)) {
+		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(moved.ids), errFence)
 	}
-	return ids, err
+	return err
 }

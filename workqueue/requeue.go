@@ -120,16 +120,16 @@ func (s *Store) Requeue(ctx context.Context, sel DeadSelection, actor string) (R
 	var out Requeue
 	err := s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out = Requeue{Refused: []RefusedLetter{}}
-		var ids []LetterID
+		moved := letterMove{actor: actor, op: "requeue", to: LetterRequeued, sel: sel}
 		if len(sel.Refs) > 0 {
-			ids, err = requeueNamed(ctx, tx, sel, &out)
+			err = requeueNamed(ctx, tx, &moved, &out)
 		} else {
-			ids, err = requeueAll(ctx, tx, sel, &out)
+			err = requeueAll(ctx, tx, &moved, &out)
 		}
 		if err != nil || out.Requeued == 0 {
 			return err
 		}
-		return auditLetters(ctx, tx, actor, "requeue", sel, out.Requeued, ids)
+		return moved.audit(ctx, tx)
 	})
 	if err != nil {
 		return Requeue{}, fmt.Errorf("requeue dead letters: %w", err)
@@ -137,14 +137,15 @@ func (s *Store) Requeue(ctx context.Context, sel DeadSelection, actor string) (R
 	return out, nil
 }
 
-func requeueAll(ctx context.Context, tx pgx.Tx, sel DeadSelection, out *Requeue) (moved []LetterID, err error) {
+func requeueAll(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeue) error {
 	var refused int
 	var looping, bodiless []LetterID
-	err = tx.QueryRow(ctx, requeueWaiting, sel.Endpoint, MaxRequeues, sel.Force, maxListed).
-		Scan(&out.Requeued, &refused, &moved, &looping, &bodiless)
+	err := tx.QueryRow(ctx, requeueWaiting, moved.sel.Endpoint, MaxRequeues, moved.sel.Force, maxListed).
+		Scan(&out.Requeued, &refused, &moved.ids, &looping, &bodiless)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	moved.waiting(out.Requeued)
 	for _, id := range looping {
 		out.refuse(id, loopReason())
 	}
@@ -152,7 +153,7 @@ func requeueAll(ctx context.Context, tx pgx.Tx, sel DeadSelection, out *Requeue)
 		out.refuse(id, bodilessReason())
 	}
 	out.RefusedTotal = refused
-	return moved, nil
+	return nil
 }
 
 func loopReason() string {
@@ -173,25 +174,24 @@ type deadRow struct {
 	Run      *RunID
 }
 
-func requeueNamed(ctx context.Context, tx pgx.Tx, sel DeadSelection, out *Requeue) ([]LetterID, error) {
-	rows, err := lockNamed(ctx, tx, sel.Refs)
+func requeueNamed(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeue) error {
+	rows, err := lockNamed(ctx, tx, moved.sel.Refs)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var ids []LetterID
-	for _, l := range rows {
-		if reason := l.mayRequeue(sel.Force); reason != "" {
-			out.refuse(l.ID, reason)
+	for i := range rows {
+		if reason := rows[i].mayRequeue(moved.sel.Force); reason != "" {
+			out.refuse(rows[i].ID, reason)
 			continue
 		}
-		ids = append(ids, l.ID)
+		moved.add(&rows[i])
 	}
-	tag, err := tx.Exec(ctx, requeueLetters, ids, sel.Force)
-	if err == nil && tag.RowsAffected() != int64(len(ids)) {
-		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(ids), errFence)
+	tag, err := tx.Exec(ctx, requeueLetters, moved.ids, moved.sel.Force)
+	if err == nil && tag.RowsAffected() != int64(len(moved.ids)) {
+		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(moved.ids), errFence)
 	}
-	out.Requeued = len(ids)
-	return ids, err
+	out.Requeued = len(moved.ids)
+	return err
 }
 
 // mayRequeue returns why not, or "".
@@ -230,13 +230,4 @@ func lockNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]deadRow, error)
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[deadRow])
-}
-
-// auditLetters notes an operator's action on dead letters in the transaction that carries it out.
-func auditLetters(ctx context.Context, tx pgx.Tx, actor, op string, sel DeadSelection, n int, ids []LetterID) error {
-	detail := map[string]any{"letters": n, "ids": ids[:min(len(ids), maxListed)], "force": sel.Force, "all": sel.All}
-	if sel.Endpoint != "" {
-		detail["endpoint"] = sel.Endpoint
-	}
-	return auditChange(ctx, tx, action{actor: actor, name: "dead_letter_" + op, detail: detail})
 }

@@ -87,7 +87,8 @@ func TestRequeue(t *testing.T) {
 		t.Errorf("%d audit rows; want one for each action", n)
 	}
 	if n := b.number(`SELECT count(*) FROM audit_log WHERE detail->>'letters' = '2'
-		AND jsonb_array_length(detail->'ids') = 2 AND detail->>'endpoint' = 'b'`); n != 1 {
+		AND jsonb_array_length(detail->'ids') = 2 AND detail->>'endpoint' = 'b' AND subject = 'b'
+		AND before = '{"waiting": 2}' AND after = '{"requeued": 2}'`); n != 1 {
 		t.Error("the audit row does not say what was requeued")
 	}
 }
@@ -166,7 +167,8 @@ func TestDrop(t *testing.T) {
 	if out := b.requeue(refs(ids[0]), 0); len(out.Refused) != 1 {
 		t.Errorf("a dropped letter was not refused: %+v", out)
 	}
-	if n := b.number(`SELECT count(*) FROM audit_log WHERE action = 'dead_letter_drop' AND actor = 'ann'`); n != 2 {
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE action = 'dead_letter_drop' AND actor = 'ann'
+		AND before->>'waiting' = after->>'dropped'`); n != 2 {
 		t.Errorf("%d audit rows; want one for each drop", n)
 	}
 }
