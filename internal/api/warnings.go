@@ -86,7 +86,8 @@ func (s *Server) unheard(ctx context.Context, names []string) []string {
 	for _, name := range slices.Compact(names) {
 		heard := slices.ContainsFunc(listeners, func(l endpoints.Listener) bool { return l.Endpoint == name })
 		if !heard {
-			warnings = append(warnings, "no service listens on endpoint "+name+"; the run goes on as soon as one does")
+			warnings = append(warnings, "no service listens on endpoint "+name+"; the run goes on as soon as one does: "+
+				"start it, or compare its name with those of: tranche endpoints")
 		}
 	}
 	return warnings
