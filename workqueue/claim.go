@@ -57,8 +57,8 @@ const claimPatience = `SET LOCAL lock_timeout = '200ms'`
 // sent.
 //
 // Limits are exact over all runs and nodes: claims of a step, and claims for an endpoint, take turns. They are the
-// step's limit in flight, the endpoint's budget, what nodes found to be good for the endpoint (for automatic steps), and
-// the rates of both; while other runs have work for an endpoint, a run takes no more than its share of it. At an
+// step's limit in flight, the endpoint's budget, what nodes found to be good for the endpoint (for automatic steps),
+// and the rates of both; while other runs have work for an endpoint, a run takes no more than its share of it. At an
 // endpoint that is down a claim takes one item at a time, when a probe is due.
 //
 // It returns no slices when the step is at a limit, has no work, is held or no longer running; ErrBusy when the step is
@@ -136,8 +136,8 @@ func (c *claim) take(ctx context.Context) ([]Slice, error) {
 	return taken, nil
 }
 
-// look locks what may be taken, slices before blocks as everywhere: due ones, and enough ready blocks for slices of full
-// chunks, and one more for a begun block in front.
+// look locks what may be taken, slices before blocks as everywhere: due ones, and enough ready blocks for slices of
+// full chunks, and one more for a begun block in front.
 func (c *claim) look(ctx context.Context) (due []dueSlice, blocks []readyBlock, err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(dueSlices, c.Run, c.Step, c.dueLimit()).Query(func(rows pgx.Rows) error {

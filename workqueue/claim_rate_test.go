@@ -31,8 +31,8 @@ func itemsOf(slices []workqueue.Slice) (n int) {
 	return n
 }
 
-// Over a time that is told to pass exactly the rate passes, a second's worth at once at the most, and no chunk is larger
-// than half a second's worth.
+// Over a time that is told to pass exactly the rate passes, a second's worth at once at the most, and no chunk is
+// larger than half a second's worth.
 func TestRateOfAStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -134,8 +134,8 @@ func TestRateIsExactOverSessions(t *testing.T) {
 	}
 	wg.Wait()
 	var items, took float64
-	err := b.pool.QueryRow(t.Context(), `SELECT sum(bit_count(mask)), extract(epoch FROM max(created_at) - min(created_at))
-		FROM work_slice WHERE run_id = $1`, run).Scan(&items, &took)
+	err := b.pool.QueryRow(t.Context(), `SELECT sum(bit_count(mask)),
+		extract(epoch FROM max(created_at) - min(created_at)) FROM work_slice WHERE run_id = $1`, run).Scan(&items, &took)
 	if err != nil {
 		t.Fatal(err)
 	}

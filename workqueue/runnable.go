@@ -59,7 +59,8 @@ ELSE ` + hasReady + ` OR ` + hasDue + ` END`
 	// eligible is what every row of both halves below has to be. $2 and $3 are steps, $4 and $5 endpoints to leave out.
 	eligible = `
 r.state = 'running' AND r.hold IS NULL
-AND NOT st.endpoint COLLATE "C" = ANY($4::text[]) AND NOT (st.in_flight_auto AND st.endpoint COLLATE "C" = ANY($5::text[]))
+AND NOT st.endpoint COLLATE "C" = ANY($4::text[])
+AND NOT (st.in_flight_auto AND st.endpoint COLLATE "C" = ANY($5::text[]))
 AND (r.id, st.step) NOT IN (SELECT * FROM unnest($2::uuid[], $3::smallint[])) AND ` + claimable
 
 	// runnable goes over the runs in two halves, so that a page costs a page even with thousands of runs. Those with

@@ -16,7 +16,8 @@ import (
 const insertBlocks = `
 INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held)
 SELECT $1, 0, u.n - 1, u.size, u.bytes, u.ready, u.held
-FROM unnest($2::int[], $3::bigint[], $4::bit(8192)[], $5::bit(8192)[]) WITH ORDINALITY AS u (size, bytes, ready, held, n)`
+FROM unnest($2::int[], $3::bigint[], $4::bit(8192)[], $5::bit(8192)[])
+     WITH ORDINALITY AS u (size, bytes, ready, held, n)`
 
 const sealRun = `
 UPDATE batchrun
@@ -93,8 +94,8 @@ func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits
 	return sizes, ready, held
 }
 
-// sample returns the items of a block that belong to a canary of n of so many items: every ⌈items/n⌉-th of the run, so
-// that no part of it is left out.
+// sample returns the items of a block that belong to a canary of n of so many items: every ⌈items/n⌉-th of the run,
+// so that no part of it is left out.
 func sample(b Block, size int, items int64, n int) bitfield.Set {
 	stride := (items + int64(n) - 1) / int64(n)
 	var chosen bitfield.Set
