@@ -1,6 +1,8 @@
 package misbehave
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,7 +13,6 @@ import (
 // lie runs a liar until the end of the test.
 func (w *world) lie(cfg LiarConfig) *Ledger {
 	w.Helper()
-	cfg.Endpoint = name
 	liar, err := NewLiar(testenv.Conn(w, w.ns), cfg)
 	if err != nil {
 		w.Fatal(err)
@@ -25,7 +26,8 @@ func (w *world) lie(cfg LiarConfig) *Ledger {
 func TestLiar(t *testing.T) {
 	t.Parallel()
 	const items, chunk = 1500, 100
-	for lie, tc := range map[Lie]struct {
+	w := setup(t)
+	cases := map[Lie]struct {
 		quarantined string // reason; "" for none
 		once        bool   // nothing has to be asked again
 		deadline    bool   // the items come again after their deadline
@@ -45,25 +47,32 @@ func TestLiar(t *testing.T) {
 		LieGarbage:   {quarantined: "json"},
 		LieTruncated: {quarantined: "json"},
 		LieBoth:      {quarantined: "slot"},
-	} {
+	}
+	if len(cases) != len(Lies()) {
+		t.Fatalf("%d of %d lies are tested", len(cases), len(Lies()))
+	}
+	ledgers, runs := map[Lie]*Ledger{}, map[Lie]workqueue.RunID{}
+	for lie, tc := range cases { // all at the same time, each at an endpoint of its own
+		endpoint := endpointOf(string(lie))
+		ledgers[lie] = w.lie(LiarConfig{Endpoint: endpoint, Lie: lie})
+		runs[lie] = w.start(items, plan(at(endpoint), func(r *workqueue.LoadRequest) {
+			r.Steps[0].Chunk = chunk
+			if tc.deadline {
+				r.Steps[0].Timeout = time.Second
+			}
+		}))
+	}
+	for lie, tc := range cases {
 		t.Run(string(lie), func(t *testing.T) {
-			t.Parallel()
-			w := setup(t)
-			ledger := w.lie(LiarConfig{Lie: lie})
-			run := w.start(items, plan(func(r *workqueue.LoadRequest) {
-				r.Steps[0].Chunk, r.Steps[0].Timeout = chunk, time.Minute
-				if tc.deadline {
-					r.Steps[0].Timeout = time.Second
-				}
-			}))
+			w, run := w.in(t), runs[lie]
 			failed := 0
 			if tc.either {
 				_, failed = w.completed(run)
 			}
-			w.wantSound(run, ledger, items-failed, failed)
-			w.wantFired(ledger, Fault(lie))
-			n := w.number(`SELECT count(*) FROM quarantine WHERE reason = $1`, tc.quarantined)
-			if others := w.number(`SELECT count(*) FROM quarantine`) - n; others != 0 {
+			w.wantSound(run, ledgers[lie], items-failed, failed)
+			w.wantFired(ledgers[lie], Fault(lie))
+			n := w.number(`SELECT count(*) FROM quarantine WHERE run_id = $1 AND reason = $2`, run, tc.quarantined)
+			if others := w.number(`SELECT count(*) FROM quarantine WHERE run_id = $1`, run) - n; others != 0 {
 				t.Errorf("%d messages are in quarantine for other reasons than %q", others, tc.quarantined)
 			}
 			if (n > 0) != (tc.quarantined != "") {
@@ -72,12 +81,17 @@ func TestLiar(t *testing.T) {
 			if extra := w.extra(run); (extra == 0) != tc.once {
 				t.Errorf("%d slices were made anew", extra)
 			}
-			n = w.number(`SELECT count(*) FROM work_slice WHERE error_code = 'deadline'`)
+			n = w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND error_code = 'deadline'`, run)
 			if (n > 0) != tc.deadline {
 				t.Errorf("%d slices passed their deadline", n)
 			}
 		})
 	}
+	if n := w.number(`SELECT count(*) FROM quarantine WHERE run_id IS NULL OR run_id <> ALL ($1)`,
+		slices.Collect(maps.Values(runs))); n != 0 {
+		t.Errorf("%d messages in quarantine are of no run", n)
+	}
+	w.wantInvariants()
 }
 
 // A reply that cannot be read, each time for the same items, is a chunk that fails as a whole: it is halved, and they
@@ -86,10 +100,11 @@ func TestGarbageAboutSomeItems(t *testing.T) {
 	t.Parallel()
 	const items, chunk = 1000, 250
 	w := setup(t)
-	ledger := w.lie(LiarConfig{Lie: LieGarbage, Poison: []int{333, 334}})
+	ledger := w.lie(LiarConfig{Endpoint: name, Lie: LieGarbage, Poison: []int{333, 334}})
 	begun := time.Now()
 	run := w.start(items, plan(func(r *workqueue.LoadRequest) { r.Steps[0].Chunk = chunk }))
 	w.wantSound(run, ledger, items-2, 2)
+	w.wantInvariants()
 	w.wantFired(ledger, Fault(LieGarbage))
 	extra, bound := w.extra(run), 2*perPoison(chunk, 3)
 	t.Logf("%d extra slices of %d allowed, %s", extra, bound, time.Since(begun).Round(time.Millisecond))

@@ -12,51 +12,56 @@ import (
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	const items, chunk, lasts = 10_000, 100, 4 * time.Second
-	for way, timeout := range map[Way]time.Duration{
-		WayError: time.Minute,
-		WaySlots: time.Minute,
-		WayPanic: time.Minute,
-		WayHang:  700 * time.Millisecond,
-	} {
+	w := setup(t)
+	timeouts := map[Way]time.Duration{WayError: time.Minute, WaySlots: time.Minute, WayPanic: time.Minute,
+		WayHang: 700 * time.Millisecond}
+	ledgers, runs := map[Way]*Ledger{}, map[Way]workqueue.RunID{}
+	for way, timeout := range timeouts { // all at the same time, each at an endpoint of its own
+		ledgers[way] = w.serve(Config{Endpoint: string(way), Outage: &Outage{After: 2000, For: lasts, Way: way},
+			Load: &Load{PerChunk: 40 * time.Millisecond}, Concurrency: 16})
+		runs[way] = w.start(items, plan(at(string(way)), automatic, func(r *workqueue.LoadRequest) {
+			r.Steps[0].Chunk, r.Steps[0].Timeout, r.Steps[0].RetryBackoff = chunk, timeout, 300*time.Millisecond
+		}))
+	}
+	for way := range timeouts {
 		t.Run(string(way), func(t *testing.T) {
-			t.Parallel()
-			w := setup(t)
-			ledger := w.serve(Config{Outage: &Outage{After: 2000, For: lasts, Way: way},
-				Load: &Load{PerChunk: 40 * time.Millisecond}, Concurrency: 16})
-			run := w.start(items, plan(automatic, func(r *workqueue.LoadRequest) {
-				r.Steps[0].Chunk, r.Steps[0].Timeout, r.Steps[0].RetryBackoff = chunk, timeout, 300*time.Millisecond
-			}))
+			w, ledger, run := w.in(t), ledgers[way], runs[way]
 			w.wantSound(run, ledger, items, 0)
 			w.wantFired(ledger, FaultOutage)
+			probes := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'probe'`, run)
 			t.Logf("%d chunks asked in vain, %d probes, %d extra slices; %s after its end the run was complete",
-				ledger.Fired(FaultOutage), w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe'`), w.extra(run),
-				w.sinceOutage(ledger, lasts).Round(time.Millisecond))
-			if n := w.number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND after = 'open'
-				AND reason <> ''`); n == 0 {
+				ledger.Fired(FaultOutage), probes, w.extra(run), w.afterOutage(ledger, run, lasts).Round(time.Millisecond))
+			if n := w.number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker'
+				AND after = 'open' AND reason <> ''`, string(way)); n == 0 {
 				t.Error("the breaker did not open")
 			}
-			if n := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe' AND bit_count(mask) <> 1`); n != 0 {
-				t.Errorf("%d probes are of more than one item", n)
-			}
-			if n := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe'`); n == 0 {
+			if probes == 0 {
 				t.Error("nobody probed")
 			}
-			if n := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'bisect'`); n > 16 {
+			if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'bisect'`, run); n > 16 {
 				t.Errorf("%d chunks were halved because of an outage", n)
 			}
-			if s := w.text(`SELECT breaker FROM endpoint_pace`); s != "closed" {
+			if s := w.text(`SELECT breaker FROM endpoint_pace WHERE endpoint = $1`, string(way)); s != "closed" {
 				t.Errorf("the breaker is %s in the end", s)
 			}
 		})
 	}
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe' AND bit_count(mask) <> 1`); n != 0 {
+		t.Errorf("%d probes are of more than one item", n)
+	}
+	w.wantInvariants()
 }
 
-// sinceOutage is how long ago the outage ended.
-func (w *world) sinceOutage(ledger *Ledger, lasts time.Duration) time.Duration {
+// afterOutage is how long after the end of the outage the run was complete.
+func (w *world) afterOutage(ledger *Ledger, run workqueue.RunID, lasts time.Duration) time.Duration {
 	w.Helper()
+	var finished time.Time
+	if err := w.pool.QueryRow(w.Context(), `SELECT finished_at FROM batchrun WHERE id = $1`, run).Scan(&finished); err != nil {
+		w.Fatal(err)
+	}
 	for _, e := range ledger.Entries() {
 		if e.Fault == FaultOutage {
-			return time.Since(e.At.Add(lasts))
+			return finished.Sub(e.At.Add(lasts))
 		}
 	}
 	return 0
@@ -76,6 +81,7 @@ func TestPoisonEverywhereIsNoOutage(t *testing.T) {
 	begun := time.Now()
 	run := w.start(items, plan(automatic, func(r *workqueue.LoadRequest) { r.Steps[0].Chunk = chunk }))
 	w.wantSound(run, ledger, items-len(bad), len(bad))
+	w.wantInvariants()
 	w.wantFired(ledger, FaultPoison)
 	opened := w.number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND after = 'open'`)
 	extra, bound := w.extra(run), len(bad)*perPoison(chunk, 3)

@@ -17,6 +17,7 @@ func TestMemoryKiller(t *testing.T) {
 	ledger := w.serve(Config{Memory: &Memory{Items: most, Way: WayError}, Concurrency: 4})
 	first := w.start(items, plan())
 	w.wantSound(first, ledger, items, 0)
+	w.wantInvariants()
 	w.wantFired(ledger, FaultMemory)
 	w.until("it is known what is too big", func() bool {
 		return w.number(`SELECT count(*) FROM endpoint_pace WHERE chunk_cap IS NOT NULL
@@ -47,6 +48,7 @@ func TestThrottle(t *testing.T) {
 	begun := time.Now()
 	run := w.start(items, plan(automatic, func(r *workqueue.LoadRequest) { r.Steps[0].RetryBackoff = time.Second }))
 	w.wantSound(run, ledger, items, 0)
+	w.wantInvariants()
 	took := time.Since(begun)
 	w.wantFired(ledger, FaultThrottle)
 	times := 0

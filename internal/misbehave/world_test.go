@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/bits"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -103,6 +104,23 @@ func plan(change ...func(*workqueue.LoadRequest)) workqueue.LoadRequest {
 	return req
 }
 
+// at names another endpoint.
+func at(endpoint string) func(*workqueue.LoadRequest) {
+	return func(r *workqueue.LoadRequest) { r.Steps[0].Endpoint = endpoint }
+}
+
+// endpointOf makes an endpoint's name of that of a case.
+func endpointOf(name string) string {
+	return strings.NewReplacer(" ", "-", ",", "").Replace(name)
+}
+
+// in is the same world for a subtest.
+func (w *world) in(t *testing.T) *world {
+	inner := *w
+	inner.T = t
+	return &inner
+}
+
 // automatic leaves the pace to the nodes.
 func automatic(req *workqueue.LoadRequest) {
 	req.Steps[0].InFlight, req.Steps[0].InFlightAuto = 1024, true
@@ -185,7 +203,7 @@ func (w *world) completed(run workqueue.RunID) (done, failed int) {
 }
 
 // wantSound waits for a run's end and holds it against what is known from outside: its counts, its results, the
-// ledger, and the invariants. No item was executed for a slice that did not hold it.
+// ledger. No item was executed for a slice that did not hold it.
 func (w *world) wantSound(run workqueue.RunID, ledger *Ledger, done, failed int) {
 	w.Helper()
 	if d, f := w.completed(run); d != done || f != failed {
@@ -203,6 +221,11 @@ func (w *world) wantSound(run workqueue.RunID, ledger *Ledger, done, failed int)
 		w.Errorf("%d items were executed of %d", n, done+failed)
 	}
 	w.wantAsked(ledger)
+}
+
+// wantInvariants looks at the whole database.
+func (w *world) wantInvariants() {
+	w.Helper()
 	report, err := w.store.Doctor(context.Background())
 	if err != nil {
 		w.Fatal(err)
