@@ -72,3 +72,62 @@ func TestAudit(t *testing.T) {
 		}
 	}
 }
+
+// Whatever an operator changes has a row that says what was before and what is now.
+func TestEveryActionIsAudited(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(1), 2)
+	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD"}))
+	one := workqueue.Control{Run: run, Actor: "ann"}
+	chunk, urgent := 7, 9
+	plan := workqueue.PlanText{Name: "p", Spec: []byte(`{"name":"p"}`), Source: "name: p"}
+	letters := workqueue.DeadSelection{All: true}
+	steps := []struct {
+		action string
+		do     func() error
+	}{
+		{"pause", func() error { _, err := b.store.Pause(t.Context(), one); return err }},
+		{"resume", func() error { _, err := b.store.Resume(t.Context(), one, nil); return err }},
+		{"set", func() error {
+			_, err := b.store.SetRun(t.Context(), workqueue.RunChange{Run: run, Settings: workqueue.StepChange{Chunk: &chunk},
+				Priority: &urgent, Actor: "ann"})
+			return err
+		}},
+		{"rerun", func() error {
+			_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "ann",
+				Select: workqueue.Selection{Failed: true}})
+			return err
+		}},
+		{"cancel", func() error { _, err := b.store.Cancel(t.Context(), one); return err }},
+		{"endpoint_set", func() error {
+			return b.store.SetEndpoint(t.Context(), workqueue.EndpointSetting{Endpoint: endpoint, Concurrency: 2}, "ann")
+		}},
+		{"plan_apply", func() error { _, err := b.store.ApplyPlan(t.Context(), plan, "ann"); return err }},
+		{"plan_delete", func() error { _, err := b.store.DeletePlan(t.Context(), "p", "ann"); return err }},
+		{"dead_letter_requeue", func() error {
+			b.bury(workqueue.DeadLetter{MsgID: "1", Endpoint: endpoint, Body: []byte("x")})
+			_, err := b.store.Requeue(t.Context(), letters, "ann")
+			return err
+		}},
+		{"dead_letter_drop", func() error {
+			b.bury(workqueue.DeadLetter{MsgID: "2", Endpoint: endpoint, Body: []byte("x")})
+			_, err := b.store.Drop(t.Context(), letters, "ann")
+			return err
+		}},
+	}
+	for _, s := range steps {
+		before := len(b.audit(workqueue.AuditFilter{}).Entries)
+		if err := s.do(); err != nil {
+			t.Fatalf("%s: %v", s.action, err)
+		}
+		all := b.audit(workqueue.AuditFilter{}).Entries
+		if len(all) == before {
+			t.Errorf("%s has no audit row", s.action)
+			continue
+		}
+		if e := all[0]; e.Action != s.action || e.Actor != "ann" || e.Before == nil && e.After == nil && e.Action != "rerun" {
+			t.Errorf("%s: %+v, before %s, after %s", s.action, e, e.Before, e.After)
+		}
+	}
+}
