@@ -20,7 +20,7 @@ const (
 	// atWork is the share of requests under way that services must be working on for their number to matter to them.
 	atWork = 0.85
 	// worthwhile is which part of a raise must be seen in the throughput for it to be kept.
-	worthwhile = 0.25
+	worthwhile = 0.12
 	// harmless is how much of the throughput must be left for a step down to be kept.
 	harmless = 0.98
 	// shortHold and longHold bound how long nothing is tried in a direction after it did not pay.
