@@ -89,7 +89,7 @@ func (n *Node) spread() {
 	signal(n.publish)
 }
 
-// maxRechecked bounds the runs that are looked at at once; the leader sees to any others within a second.
+// maxRechecked bounds the runs that are looked at in one go; the leader sees to any others within a second.
 const maxRechecked = 100
 
 // recheck acts on what became due while runs were held, or with their new settings.

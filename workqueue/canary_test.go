@@ -84,7 +84,6 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 
 func TestCanaryGoesOnByItself(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	bad := workqueue.SlotError{Code: "bad", Message: "m"}
 	cases := []struct {
 		name, maxFailed string
@@ -98,6 +97,8 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
 			run := b.withCanary(100, 10, true, c.maxFailed)
 			for _, s := range b.claim(run, plenty) {
 				a := whole(s)
@@ -113,9 +114,9 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 			if passed := b.held(run) == 0; passed != (c.want == workqueue.CanaryPassed) {
 				t.Errorf("items are held back: %v", !passed)
 			}
+			b.check()
 		})
 	}
-	b.check()
 }
 
 func TestRerunWithACanary(t *testing.T) {
@@ -197,12 +198,11 @@ func TestApproveRacesACancel(t *testing.T) {
 		b.finish(run)
 		b.wantCanary(run, workqueue.CanaryWaiting)
 		var wg sync.WaitGroup
-		var state *workqueue.StateError
 		wg.Go(func() {
 			_, err := b.store.Approve(t.Context(), wish(run, ""))
 			if err == nil {
 				approvals++
-			} else if !errors.As(err, &state) {
+			} else if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
 				t.Error(err)
 			}
 		})

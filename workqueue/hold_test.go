@@ -96,8 +96,7 @@ func (b *bench) events(run workqueue.RunID) []string {
 // wantRefused wants a StateError that says all of it.
 func (b *bench) wantRefused(err error, parts ...string) {
 	b.Helper()
-	var state *workqueue.StateError
-	if !errors.As(err, &state) {
+	if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
 		b.Errorf("%v; want a StateError", err)
 		return
 	}

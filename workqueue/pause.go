@@ -55,8 +55,9 @@ FROM batchrun `
 	readRun          = runHolds + `WHERE id = $1`
 	lockRun          = readRun + ` FOR NO KEY UPDATE`
 	lockRunsUnderWay = runHolds + `WHERE state IN ('loading', 'running') ORDER BY id FOR NO KEY UPDATE`
-	lockRunsHeld     = runHolds + `WHERE state IN ('loading', 'running') AND hold IS NOT NULL ORDER BY id FOR NO KEY UPDATE`
-	outOfRuns        = `
+	lockRunsHeld     = runHolds + `WHERE hold IS NOT NULL AND state IN ('loading', 'running')
+ORDER BY id FOR NO KEY UPDATE`
+	outOfRuns = `
 SELECT count(*), coalesce(sum(bit_count(remaining)), 0)::bigint FROM work_slice
 WHERE run_id = ANY ($1) AND state IN ('claimed', 'sent')`
 )
@@ -171,8 +172,8 @@ func (r *runHold) paused() string {
 }
 
 // Resume ends holds. A run that waits for its canary's approval is not resumed but approved; one of which more items
-// have failed than may is refused, since it would be held again at once. maxFailed, unless nil, sets the threshold anew;
-// see [FailedLimit]. It cannot be set for all runs.
+// have failed than may is refused, since it would be held again at once. maxFailed, unless nil, is a new threshold, of
+// one run only; see [FailedLimit].
 func (s *Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Controlled, err error) {
 	if err := c.validate(); err != nil {
 		return out, fmt.Errorf("resume: %w", err)

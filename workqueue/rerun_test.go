@@ -10,8 +10,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // again asks for a re-run that must succeed.
 func (b *bench) again(req workqueue.RerunRequest) workqueue.Rerun {
 	b.Helper()
@@ -29,7 +27,8 @@ func TestDryRun(t *testing.T) {
 	b := setup(t)
 	run, even, odd := b.damaged(20_000)
 	before := b.number(`SELECT count(*) FROM audit_log`) + b.number(`SELECT count(*) FROM run_event`)
-	req := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}, Chunk: 100, Canary: 50, DryRun: true}
+	req := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}, Chunk: 100, Canary: 50,
+		DryRun: true}
 	dry := b.again(req)
 	b.wantState(run, "completed", 1)
 	b.wantTally(run, tally{done: 20_000 - even - odd, failed: even + odd})
@@ -156,9 +155,9 @@ func TestSetRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(request(), 100)
-	out := b.set(workqueue.RunChange{Run: run, Priority: ptr(7), MaxFailed: ptr("5%"), Settings: workqueue.StepChange{
-		Chunk: ptr(10), InFlight: ptr(3), MaxAttempts: ptr(5), ChunkBytes: ptr(4096),
-		RetryBackoff: ptr(time.Second), MaxBackoff: ptr(time.Minute), Timeout: ptr(time.Hour)}})
+	out := b.set(workqueue.RunChange{Run: run, Priority: new(7), MaxFailed: new("5%"), Settings: workqueue.StepChange{
+		Chunk: new(10), InFlight: new(3), MaxAttempts: new(5), ChunkBytes: new(4096),
+		RetryBackoff: new(time.Second), MaxBackoff: new(time.Minute), Timeout: new(time.Hour)}})
 	if out.Before["chunk"] != "4" || out.After["chunk"] != "10" || out.Before["priority"] != 0 ||
 		out.After["max_failed"] != "5%" || len(out.After) != 9 || out.Step != "only" {
 		t.Errorf("set %+v", out)
@@ -170,11 +169,11 @@ func TestSetRun(t *testing.T) {
 	if len(claimed) != 3 || claimed[0].Mask.Count() != 10 {
 		t.Errorf("claimed %d slices of %d; want 3 of 10", len(claimed), claimed[0].Mask.Count())
 	}
-	if out = b.set(workqueue.RunChange{Run: run, Settings: workqueue.StepChange{Chunk: ptr(10)}}); len(out.After) != 0 {
+	if out = b.set(workqueue.RunChange{Run: run, Settings: workqueue.StepChange{Chunk: new(10)}}); len(out.After) != 0 {
 		t.Errorf("the same again changed %+v", out)
 	}
 	out = b.set(workqueue.RunChange{Run: run, Settings: workqueue.StepChange{ChunkAuto: true, InFlightAuto: true,
-		Rate: ptr(1000.0)}})
+		Rate: new(1000.0)}})
 	if out.After["chunk"] != "auto, at most 8192" || out.After["in_flight"] != "auto, at most 1024" ||
 		out.After["rate"] != 1000.0 {
 		t.Errorf("set to auto: %+v", out)
@@ -192,20 +191,20 @@ func TestSetRunRefusals(t *testing.T) {
 	var setting *workqueue.SettingError
 	for name, c := range map[string]workqueue.RunChange{
 		"nothing":      {},
-		"chunk":        {Settings: workqueue.StepChange{Chunk: ptr(0)}},
-		"in flight":    {Settings: workqueue.StepChange{InFlight: ptr(10_001)}},
-		"attempts":     {Settings: workqueue.StepChange{MaxAttempts: ptr(0)}},
-		"rate":         {Settings: workqueue.StepChange{Rate: ptr(-1.0)}},
-		"timeout":      {Settings: workqueue.StepChange{Timeout: ptr(time.Duration(0))}},
-		"a threshold":  {MaxFailed: ptr("lots")},
-		"a percentage": {MaxFailed: ptr("200%")},
+		"chunk":        {Settings: workqueue.StepChange{Chunk: new(0)}},
+		"in flight":    {Settings: workqueue.StepChange{InFlight: new(10_001)}},
+		"attempts":     {Settings: workqueue.StepChange{MaxAttempts: new(0)}},
+		"rate":         {Settings: workqueue.StepChange{Rate: new(-1.0)}},
+		"timeout":      {Settings: workqueue.StepChange{Timeout: new(time.Duration(0))}},
+		"a threshold":  {MaxFailed: new("lots")},
+		"a percentage": {MaxFailed: new("200%")},
 	} {
 		c.Run = run
 		if _, err := b.store.SetRun(t.Context(), c); !errors.As(err, &setting) {
 			t.Errorf("%s: %v; want a SettingError", name, err)
 		}
 	}
-	change := workqueue.RunChange{Run: workqueue.NewRunID(), Priority: ptr(1)}
+	change := workqueue.RunChange{Run: workqueue.NewRunID(), Priority: new(1)}
 	if _, err := b.store.SetRun(t.Context(), change); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("no such run: %v", err)
 	}

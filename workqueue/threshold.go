@@ -14,8 +14,8 @@ import (
 const percentUnit = 10_000
 
 // FailedLimit is how many of so many items may fail before their run is held. maxFailed is a number of items like
-// "500", a part of all items like "1%" or "0.25%", rounded down, or empty for no limit; then limited is false. Any other
-// text is a *SettingError.
+// "500", a part of all items like "1%" or "0.25%", rounded down, or empty for no limit; then limited is false. Any
+// other text is a *SettingError.
 func FailedLimit(maxFailed string, items int64) (limit int64, limited bool, err error) {
 	if maxFailed == "" {
 		return 0, false, nil

@@ -13,7 +13,8 @@ func TestControlOfRuns(t *testing.T) {
 	b := setup(t)
 	start := func(args ...string) {
 		t.Helper()
-		b.want(b.pipe(people, append([]string{"run", "start", "--endpoint", "echo", "--items", "-"}, args...)...), 0, "started")
+		b.want(b.pipe(people, append([]string{"run", "start", "--endpoint", "echo", "--items", "-"}, args...)...), 0,
+			"started")
 	}
 	start("--name", "it") // nobody listens yet
 	b.want(b.tranche("run", "pause", "it", "--reason", "the service is sick"), 0, "paused: nothing more is sent",
@@ -32,16 +33,19 @@ func TestControlOfRuns(t *testing.T) {
 	mended := make(chan struct{})
 	b.echo(mended)
 	b.want(b.tranche("run", "watch", "it"), 3, "1 failed")
-	b.want(b.tranche("run", "rerun", "it", "--failed", "--dry-run"), 0, "dry run", "1 items again", "1 requests over 1 blocks",
+	b.want(b.tranche("run", "rerun", "it", "--failed", "--dry-run"), 0, "dry run",
+		"1 items again", "1 requests over 1 blocks",
 		"nothing was changed")
 	file := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(file, []byte("1\r\n\n2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	close(mended)
-	b.want(b.tranche("run", "rerun", "it", "--keys", file, "--wait"), 0, "2 items again, as generation 2", "3 of 3 items done")
+	b.want(b.tranche("run", "rerun", "it", "--keys", file, "--wait"), 0, "2 items again, as generation 2",
+		"3 of 3 items done")
 	b.want(b.pipe("1\nnobody\n", "run", "rerun", "it", "--keys", "-"), 1, `"nobody"`)
-	b.want(b.tranche("run", "rerun", "it", "--key", "1", "--key", "2", "--canary", "1"), 0, "1 of them run first; 1 are held",
+	b.want(b.tranche("run", "rerun", "it", "--key", "1", "--key", "2", "--canary", "1"), 0,
+		"1 of them run first; 1 are held",
 		"tranche run approve")
 	b.want(b.tranche("run", "cancel", "--all"), 0, "1 run cancelled")
 	b.want(b.tranche("run", "cancel", "--all"), 0, "none is under way")
@@ -74,7 +78,9 @@ func TestReadKeys(t *testing.T) {
 	if parts, err = readKeys("-", strings.NewReader(wide)); err != nil || len(parts) != 2 {
 		t.Errorf("%d parts of long keys, %v", len(parts), err)
 	}
-	for text, want := range map[string]string{"": "no key", "\n\r\n": "no key", strings.Repeat("x", 1<<17): "line 1 is longer"} {
+	for text, want := range map[string]string{
+		"": "no key", "\n\r\n": "no key", strings.Repeat("x", 1<<17): "line 1 is longer",
+	} {
 		if _, err := readKeys("-", strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.10q: %v; want %q", text, err, want)
 		}

@@ -50,7 +50,7 @@ type Rerun struct {
 	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
 	Items      int64                `json:"items"`
 	Held       int64                `json:"held" doc:"of the items, those that wait for the canary"`
-	Slices     int64                `json:"slices" doc:"into which the chunk of the moment cuts them; more when payloads are large"`
+	Slices     int64                `json:"slices" doc:"by the chunk of the moment; more for large payloads"`
 	Blocks     int                  `json:"blocks"`
 	Generation workqueue.Generation `json:"generation"`
 	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`

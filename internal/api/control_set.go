@@ -25,17 +25,17 @@ func (Sizing) Schema(huma.Registry) *huma.Schema {
 // RunChanges is new settings of a run that is under way or has ended. What is left out stays.
 type RunChanges struct {
 	Step         string           `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: the first step's"`
-	Priority     *int             `json:"priority,omitempty" minimum:"-2147483648" maximum:"2147483647" doc:"runs with a greater number go first"`
-	MaxFailed    *string          `json:"max_failed,omitempty" doc:"failures that pause the run: more than 500, or 1%; or none"`
+	Priority     *int             `json:"priority,omitempty" doc:"runs with a greater number go first"`
+	MaxFailed    *string          `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
 	Chunk        *Sizing          `json:"chunk,omitempty" doc:"items in a request, 1 to 8192, or auto"`
 	ChunkBytes   *int             `json:"chunk_bytes,omitempty" doc:"wanted bytes of a request; 0: what the node allows"`
-	ChunkTime    *gather.Duration `json:"chunk_time,omitempty" doc:"what a request should take, with chunk auto" example:"5s"`
+	ChunkTime    *gather.Duration `json:"chunk_time,omitempty" doc:"what a request should take, with chunk auto"`
 	InFlight     *Sizing          `json:"in_flight,omitempty" doc:"requests out at once, 1 to 10000, or auto"`
 	Rate         *float64         `json:"rate,omitempty" doc:"items a second; 0: no limit"`
 	MaxAttempts  *int             `json:"max_attempts,omitempty" doc:"how often an item that fails is tried, in all"`
 	RetryBackoff *gather.Duration `json:"retry_backoff,omitempty" doc:"before the second attempt" example:"1s"`
 	MaxBackoff   *gather.Duration `json:"max_backoff,omitempty" doc:"the longest such wait" example:"5m"`
-	Timeout      *gather.Duration `json:"timeout,omitempty" doc:"for the reply to a request that a service has" example:"12m"`
+	Timeout      *gather.Duration `json:"timeout,omitempty" doc:"for the reply to a request that a service has"`
 	Reason       string           `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
