@@ -37,7 +37,8 @@ WHERE endpoint = $1 AND breaker = 'open'`
 	// A probe that came to nothing by our own fault, say because its node died, leaves the time of the next as it is.
 	nextProbe = `
 UPDATE endpoint_pace
-SET probe_slice = NULL, probes = $2, probe_at = CASE WHEN $2 > probes THEN clock_timestamp() + $3::interval ELSE probe_at END
+SET probe_slice = NULL, probes = $2,
+    probe_at = CASE WHEN $2 > probes THEN clock_timestamp() + $3::interval ELSE probe_at END
 WHERE endpoint = $1 AND breaker = 'open'`
 
 	// What became of a probe. Its slot tells when the slice has no error: a result, or an error for good. That a slice is
@@ -51,9 +52,9 @@ SELECT CASE WHEN s.state IN ('scheduled', 'claimed', 'sent') THEN 'under way'
 FROM work_slice s WHERE s.id = $1`
 )
 
-// CheckBreaker looks at an endpoint's breaker: it opens one whose requests fail by and large, closes one whose probe was
-// answered, and sets the time of the next probe when one failed. Any node may call it at any time. While a breaker is
-// open nothing is claimed for the endpoint but probes. Whoever learns of a change should look for work.
+// CheckBreaker looks at an endpoint's breaker: it opens one whose requests fail by and large, closes one whose probe
+// was answered, and sets the time of the next probe when one failed. Any node may call it at any time. While a breaker
+// is open nothing is claimed for the endpoint but probes. Whoever learns of a change should look for work.
 func (s *Store) CheckBreaker(ctx context.Context, endpoint string) (BreakerChange, error) {
 	out := BreakerChange{Endpoint: endpoint}
 	due, err := s.breakerDue(ctx, endpoint, &out)
@@ -80,8 +81,8 @@ func (s *Store) CheckBreaker(ctx context.Context, endpoint string) (BreakerChang
 	return out, nil
 }
 
-// breakerDue looks without a lock whether there may be something to change: most looks end here and are in the way of no
-// claim.
+// breakerDue looks without a lock whether there may be something to change: most looks end here and are in the way of
+// no claim.
 func (s *Store) breakerDue(ctx context.Context, endpoint string, out *BreakerChange) (bool, error) {
 	var b breakerState
 	if _, err := b.read(ctx, s.pool, readBreaker, endpoint); err != nil {

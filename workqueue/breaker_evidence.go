@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,7 +25,8 @@ const readBreaker = `
 SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(trusted_until > clock_timestamp(), false)
 FROM endpoint_pace WHERE endpoint = $1`
 
-func (b *breakerState) read(ctx context.Context, db tracker.Querier, statement, endpoint string) (known bool, err error) {
+func (b *breakerState) read(ctx context.Context, db tracker.Querier, statement, endpoint string,
+) (known bool, err error) {
 	rows, err := db.Query(ctx, statement, endpoint)
 	if err == nil {
 		to := []any{&b.open, &b.since, &b.probes, &b.probe, &b.trusted}
@@ -139,7 +141,7 @@ func (b *breakerState) consider(ctx context.Context, db tracker.Querier, endpoin
 		if err != nil {
 			return outage{}, nil, err
 		}
-		newest = append(newest[:len(newest):len(newest)], before...)
+		newest = slices.Concat(newest, before)
 	}
 	var failed []SliceID
 	for _, s := range newest {

@@ -54,9 +54,9 @@ func (o outage) reason() string {
 
 // judge tells an endpoint that is down from one that meets bad items. The newest slice comes first.
 //
-// What goes against an outage: a success, of whatever size. What says nothing: items that are known to fail by themselves,
-// and, while the endpoint is trusted since it answered a probe, a chunk of several items: large chunks that fail while
-// small ones work are no outage. Of a chunk and its pieces only the smallest failures count, and a retry counts with
+// What goes against an outage: a success, of whatever size. What says nothing: items that are known to fail by
+// themselves, and, while the endpoint is trusted since it answered a probe, a chunk of several items: large chunks that
+// fail while small ones work are no outage. Of a chunk and its pieces only the smallest failures count, and a retry counts with
 // what it retries, so that one bad item, however often it is cut out and tried, is one place.
 func judge(newest []endedSlice, trusted bool) (o outage) {
 	var failures []endedSlice

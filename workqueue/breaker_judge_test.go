@@ -14,7 +14,8 @@ type past struct {
 
 func (s *past) end(parent SliceID, items int, how endedHow) SliceID {
 	id := SliceID(uuid.New())
-	s.slices = append([]endedSlice{{id: id, parent: parent, items: items, how: how, code: "crash", message: "m"}}, s.slices...)
+	ended := endedSlice{id: id, parent: parent, items: items, how: how, code: "crash", message: "m"}
+	s.slices = append([]endedSlice{ended}, s.slices...)
 	return id
 }
 
@@ -31,15 +32,18 @@ func TestJudge(t *testing.T) {
 		trusted bool
 		down    bool
 	}{
-		"nothing":                   {tell: func(*past) {}},
-		"four chunks failed":        {tell: func(s *past) { s.many(4, 500, endedFailed) }},
-		"five chunks failed":        {tell: func(s *past) { s.many(5, 500, endedFailed) }, down: true},
-		"five asked to try again":   {tell: func(s *past) { s.many(5, 500, endedRefused) }, down: true},
-		"long after many successes": {tell: func(s *past) { s.many(50, 500, endedWell); s.many(8, 500, endedFailed) }, down: true},
-		"three successes of ten":    {tell: func(s *past) { s.many(3, 1, endedWell); s.many(7, 500, endedFailed) }},
-		"five of six":               {tell: func(s *past) { s.many(1, 1, endedWell); s.many(5, 500, endedFailed) }, down: true},
-		"trusted, large":            {tell: func(s *past) { s.many(10, 500, endedFailed) }, trusted: true},
-		"trusted, single":           {tell: func(s *past) { s.many(5, 1, endedFailed) }, trusted: true, down: true},
+		"nothing":                 {tell: func(*past) {}},
+		"four chunks failed":      {tell: func(s *past) { s.many(4, 500, endedFailed) }},
+		"five chunks failed":      {tell: func(s *past) { s.many(5, 500, endedFailed) }, down: true},
+		"five asked to try again": {tell: func(s *past) { s.many(5, 500, endedRefused) }, down: true},
+		"long after many successes": {tell: func(s *past) {
+			s.many(50, 500, endedWell)
+			s.many(8, 500, endedFailed)
+		}, down: true},
+		"three successes of ten": {tell: func(s *past) { s.many(3, 1, endedWell); s.many(7, 500, endedFailed) }},
+		"five of six":            {tell: func(s *past) { s.many(1, 1, endedWell); s.many(5, 500, endedFailed) }, down: true},
+		"trusted, large":         {tell: func(s *past) { s.many(10, 500, endedFailed) }, trusted: true},
+		"trusted, single":        {tell: func(s *past) { s.many(5, 1, endedFailed) }, trusted: true, down: true},
 		"trusted, asked to try again": {tell: func(s *past) { s.many(5, 500, endedRefused) }, trusted: true,
 			down: true},
 		"trusted, a success is one": {tell: func(s *past) { s.many(5, 1, endedFailed); s.many(5, 500, endedWell) },
@@ -90,8 +94,8 @@ func TestJudge(t *testing.T) {
 
 func TestProbePause(t *testing.T) {
 	t.Parallel()
-	for failed, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second,
-		6: 30 * time.Second, 1000: 30 * time.Second} {
+	for failed, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second,
+		5: 16 * time.Second, 6: 30 * time.Second, 1000: 30 * time.Second} {
 		if got := probePause(failed); got != want {
 			t.Errorf("after %d failed probes: %s; want %s", failed, got, want)
 		}

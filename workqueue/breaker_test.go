@@ -150,7 +150,8 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	}
 	b.drive(run, whole, 20)
 	b.wantTally(run, tally{done: 80})
-	n := b.number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker' AND reason <> ''`, endpoint)
+	n := b.number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker' AND reason <> ''`,
+		endpoint)
 	if n != 2 {
 		t.Errorf("%d changes were noted; want one for each", n)
 	}
@@ -218,10 +219,15 @@ func TestPoisonIsFoundInBoundedSlices(t *testing.T) {
 		}
 	}
 	for name, choose := range map[string]func(int) []workqueue.Ordinal{
-		"one":             one,
-		"two adjacent":    func(int) []workqueue.Ordinal { return []workqueue.Ordinal{1249, 1250} },
-		"ten at random":   random(10),
-		"ten at the end":  func(int) []workqueue.Ordinal { return []workqueue.Ordinal{4990, 4991, 4992, 4993, 4994, 4995, 4996, 4997, 4998, 4999} },
+		"one":           one,
+		"two adjacent":  func(int) []workqueue.Ordinal { return []workqueue.Ordinal{1249, 1250} },
+		"ten at random": random(10),
+		"ten at the end": func(int) (all []workqueue.Ordinal) {
+			for i := items - 10; i < items; i++ {
+				all = append(all, workqueue.Ordinal(i))
+			}
+			return all
+		},
 		"one every chunk": func(int) (all []workqueue.Ordinal) {
 			for i := range items / chunk {
 				all = append(all, workqueue.Ordinal(i*chunk+i*37))
@@ -389,8 +395,9 @@ func TestRetryPolicyOfTheStep(t *testing.T) {
 		b.record(faulty(s, codes[i]))
 	}
 	b.wantTally(run, tally{live: 1, failed: 2})
-	if n := b.number(`SELECT extract(epoch FROM max(not_before) - clock_timestamp())::int FROM work_slice`); n > 60 || n < 40 {
-		t.Errorf("the next try is in %d s; want no more than the longest backoff", n)
+	wait := b.number(`SELECT extract(epoch FROM max(not_before) - clock_timestamp())::int FROM work_slice`)
+	if wait > 60 || wait < 40 {
+		t.Errorf("the next try is in %d s; want no more than the longest backoff", wait)
 	}
 	if n := b.number(`SELECT count(*) FROM work_error WHERE error_code = 'soft'`); n != 1 {
 		t.Errorf("%d failed attempts are noted", n)

@@ -82,12 +82,12 @@ type successor struct {
 // succeed decides what becomes of bits without an outcome: the slices to make, or final = true when the items have used
 // up their attempts and stand alone, or when the reply itself singled them out.
 //
-// A chunk that failed as a whole is tried again whole once, if that may help and nothing in it has failed before. Then it
-// is halved until the culprits stand alone. That its pieces fail is no failure of the items in them: most did nothing.
-// An item that stands alone has the attempts that are left. One bad item in n so costs at most 2·⌈log2 n⌉ slices more
+// A chunk that failed as a whole is tried again whole once, if that may help and nothing in it has failed before. Then
+// it is halved until the culprits stand alone. That its pieces fail is no failure of the items in them: most did nothing.
+// An item that stands alone has the attempts that are left. One bad item in n so costs at most 2·⌈log2 n⌉ slices
 // beside its own attempts. A chunk that kills its services is not tried whole again, since each try costs services; it
-// is cut in four, which takes as many slices as halving twice and half the rounds. A reply that cannot be read halves at
-// once: the next would be as long.
+// is cut in four, which takes as many slices as halving twice and half the rounds. A reply that cannot be read halves
+// its chunk at once.
 //
 // It comes to an end: with each failure the slices become smaller or the items lose an attempt. Only what is not the
 // items' fault (a lost node or stream, an endpoint known to be down) changes neither.

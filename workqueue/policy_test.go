@@ -2,6 +2,7 @@ package workqueue
 
 import (
 	"math/bits"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ func TestSucceedKeepsEveryItem(t *testing.T) {
 	t.Parallel()
 	causes := []Cause{CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline, CauseSession, CauseHandBack, CausePipe,
 		CauseExhausted, CauseUnreadable, CauseBreaker}
-	origins := append(causes, CauseCut, CauseBisect, CauseProbe)
+	origins := slices.Concat(causes, []Cause{CauseCut, CauseBisect, CauseProbe})
 	rapid.Check(t, func(t *rapid.T) {
 		p := policy{maxAttempts: rapid.IntRange(1, 5).Draw(t, "max attempts"), backoff: time.Millisecond}
 		members := rapid.SliceOfNDistinct(rapid.IntRange(0, bitfield.Size-1), 1, 50, rapid.ID).Draw(t, "members")
@@ -67,7 +68,8 @@ type isolation struct {
 }
 
 // isolate has every slice fail that holds one of the poison items, until nothing is left.
-func isolate(t interface{ Fatalf(string, ...any) }, p policy, size int, poison bitfield.Set, fails service) (out isolation) {
+func isolate(t interface{ Fatalf(string, ...any) }, p policy, size int, poison bitfield.Set, fails service,
+) (out isolation) {
 	type issued struct {
 		successor
 		origin Cause

@@ -57,16 +57,7 @@ func (f *family) summary() Bisection {
 		live, down = live || p.live, down || p.cause == CauseBreaker
 		halved = halved || p.cause == CauseBisect || p.cause == CauseExhausted
 		b.extend(p)
-		switch {
-		case p.live || !p.counts:
-		case p.how == endedWell && p.code == "":
-			b.WorkedAt = max(b.WorkedAt, p.items)
-		default:
-			b.failure(p)
-			if p.items == 1 && !followed[p.id] {
-				b.culprit(p.at)
-			}
-		}
+		b.outcome(p, followed[p.id])
 	}
 	switch {
 	case b.Culprits > 0:
@@ -77,6 +68,20 @@ func (f *family) summary() Bisection {
 		b.Kind = KindServiceDown
 	}
 	return b
+}
+
+// outcome takes what became of a piece. One item that failed and was not tried again is a culprit.
+func (b *Bisection) outcome(p *member, followed bool) {
+	switch {
+	case p.live || !p.counts:
+	case p.how == endedWell && p.code == "":
+		b.WorkedAt = max(b.WorkedAt, p.items)
+	default:
+		b.failure(p)
+		if p.items == 1 && !followed {
+			b.culprit(p.at)
+		}
+	}
 }
 
 func (b *Bisection) extend(p *member) {
@@ -102,8 +107,8 @@ func (b *Bisection) culprit(at Ordinal) {
 	}
 }
 
-// tellSizes tells chunks that are too big from bad combinations: several that failed at a size at which nothing of their
-// endpoint worked. worked is that size, by endpoint, as far as it is known from elsewhere.
+// tellSizes tells chunks that are too big from bad combinations: several that failed at a size at which nothing of
+// their endpoint worked. worked is what is known from elsewhere of the largest size that did, by endpoint.
 func tellSizes(all []Bisection, worked map[string]int) {
 	for i := range all {
 		b := &all[i]

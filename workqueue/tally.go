@@ -71,8 +71,10 @@ func (t *tally) slot(set *settlement, slot *Slot, v *Verdict) {
 	}
 }
 
-// errUnanswered is the error of an item that the final message of a reply left out.
-var errUnanswered = SlotError{Code: "unanswered", Message: "the service's reply left this item out", Retry: true}
+// unanswered is the error of an item that the final message of a reply left out.
+func unanswered() SlotError {
+	return SlotError{Code: "unanswered", Message: "the service's reply left this item out", Retry: true}
+}
 
 // left is the items that no slot has come for.
 func (t *tally) left() bitfield.Set { return t.remaining.AndNot(t.retry) }
@@ -101,7 +103,7 @@ func (t *tally) failing() (f failing, fails bool) {
 		f.why = *t.failure
 		return f, true
 	case left == t.Mask:
-		f.why = errUnanswered
+		f.why = unanswered()
 		return f, true
 	}
 	return f, false
@@ -151,7 +153,7 @@ func (t *tally) close(set *settlement, spared bool) {
 	case t.failure != nil:
 		set.pass(t.heldSlice, left, t.cause(), *t.failure)
 	default:
-		set.pass(t.heldSlice, left, CauseUnanswered, errUnanswered)
+		set.pass(t.heldSlice, left, CauseUnanswered, unanswered())
 	}
 	set.end(t.heldSlice, state, t.service, why)
 }
