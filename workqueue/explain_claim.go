@@ -98,14 +98,15 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 		g.Next = fmt.Sprintf("%d probes went unanswered; another item is sent, and when it is answered everything goes on",
 			e.probes)
 	}
-	if e.probeState == "claimed" || e.probeState == "sent" {
+	switch {
+	case e.probeState == "claimed" || e.probeState == "sent":
 		g.Reason, g.Owner, g.Who, g.When = ReasonProbing, OwnerService, "the services of endpoint "+e.name, nil
 		g.Next = "a probe is out; when it is answered everything goes on, when it fails another one follows"
-	} else if st.live >= st.inFlight || e.maxInFlight > 0 && e.live >= e.maxInFlight {
+	case st.live >= st.inFlight || e.maxInFlight > 0 && e.live >= e.maxInFlight:
 		g.Owner, g.Who, g.When = OwnerService, "the services of endpoint "+e.name, nil
 		g.Next = "as many requests are out as may be; when one of them ends, answered or at its deadline, one item is sent " +
 			"as a probe"
-	} else if e.probeAt != nil && !e.probeAt.After(f.at) {
+	case e.probeAt != nil && !e.probeAt.After(f.at):
 		g.Owner, g.Who, g.When = OwnerNode, f.nodesText(), after(f.at, lookWithin)
 		g.Next = "a node sends one item as a probe with its next look for work; when it is answered everything goes on"
 	}

@@ -181,13 +181,6 @@ func manyItems(n int64) string {
 	return grouped(n) + " items"
 }
 
-func manyRequests(n int64) string {
-	if n == 1 {
-		return "1 request"
-	}
-	return grouped(n) + " requests"
-}
-
 // clock is a time in a sentence.
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 

@@ -101,84 +101,52 @@ func (e *Explanation) told() string {
 
 // headline is the reason in a few words.
 func (g *MissingGroup) headline() string {
-	at := " " + g.Endpoint
-	switch g.Reason {
-	case ReasonLoading:
-		return "still loading"
-	case ReasonClearing:
-		return "a load that failed is being taken back"
-	case ReasonOperator:
-		return "paused: waiting for somebody to resume the run"
-	case ReasonThreshold:
-		return "paused because too many items failed: waiting for an operator"
-	case ReasonCanary:
-		return "waiting for somebody to approve the canary"
-	case ReasonSampling:
-		return "held back until the canary's sample is over"
-	case ReasonNoNode:
-		return "waiting for a node: none is alive"
-	case ReasonNATSAway:
-		return "waiting for NATS, which the node cannot reach"
-	case ReasonSettingUp:
-		return "waiting for the streams to be set up"
-	case ReasonBreaker, ReasonProbing:
-		return "waiting for endpoint" + at + ", whose breaker is open"
-	case ReasonStepLimit:
-		return "ready, while as many requests are out as the run allows"
-	case ReasonBudget:
-		return "ready, while the budget of endpoint" + at + " is used up"
-	case ReasonAdaptive:
-		return "ready, while endpoint" + at + " has as many requests as it takes well"
-	case ReasonPriority:
-		return "behind runs of higher priority at endpoint" + at
-	case ReasonShare:
-		return "ready, while the run has its share of endpoint" + at
-	case ReasonRate:
-		return "waiting for the rate limit"
-	case ReasonNext:
-		return "about to be claimed"
-	case ReasonBackoff:
-		return "waiting for their next try"
-	case ReasonBreather:
-		return "waiting for endpoint" + at + ", which was down"
-	case ReasonPostponed:
-		return "not to be published at the moment"
-	case ReasonPublishing:
-		return "being published"
-	case ReasonClaimLost:
-		return "claimed by a node that is gone"
-	case ReasonStreamLost:
-		return "lost with a stream, about to be issued again"
-	case ReasonOverdue:
-		return "past their deadline"
-	case ReasonQueued:
-		return "queued for endpoint" + at
-	case ReasonNoListener:
-		return "waiting for a service: nobody listens on endpoint" + at
-	case ReasonNotTaking:
-		return "waiting for the services of endpoint" + at + ", which can take nothing"
-	case ReasonBusy:
-		return "queued behind other requests at endpoint" + at
-	case ReasonSuspended:
-		return "waiting: the consumer of endpoint" + at + " was paused by hand"
-	case ReasonNoConsumer:
-		return "waiting for the consumer of endpoint" + at + " to be made"
-	case ReasonWorking:
-		return "with the services of endpoint" + at
-	case ReasonGone:
-		return "with a service of endpoint" + at + " that is gone"
-	case ReasonNested:
-		return "with the flow" + at + ", which asks an endpoint on which nobody listens"
-	case ReasonPartly:
-		return "in requests that endpoint" + at + " has answered in part"
-	case ReasonQuarantine:
-		return "with endpoint" + at + ", a reply of which could not be taken"
-	case ReasonNeeds:
-		return "waiting for another step"
-	case ReasonCancelled:
-		return "left without an outcome when the run was cancelled"
-	default:
-		return "in no plane and in no slice: run tranche doctor"
+	if text, ok := headlines(" " + g.Endpoint)[g.Reason]; ok {
+		return text
+	}
+	return "in no plane and in no slice: run tranche doctor"
+}
+
+func headlines(at string) map[Reason]string {
+	return map[Reason]string{
+		ReasonLoading:    "still loading",
+		ReasonClearing:   "a load that failed is being taken back",
+		ReasonOperator:   "paused: waiting for somebody to resume the run",
+		ReasonThreshold:  "paused because too many items failed: waiting for an operator",
+		ReasonCanary:     "waiting for somebody to approve the canary",
+		ReasonSampling:   "held back until the canary's sample is over",
+		ReasonNoNode:     "waiting for a node: none is alive",
+		ReasonNATSAway:   "waiting for NATS, which the node cannot reach",
+		ReasonSettingUp:  "waiting for the streams to be set up",
+		ReasonBreaker:    "waiting for endpoint" + at + ", whose breaker is open",
+		ReasonProbing:    "waiting for endpoint" + at + ", whose breaker is open",
+		ReasonStepLimit:  "ready, while as many requests are out as the run allows",
+		ReasonBudget:     "ready, while the budget of endpoint" + at + " is used up",
+		ReasonAdaptive:   "ready, while endpoint" + at + " has as many requests as it takes well",
+		ReasonPriority:   "behind runs of higher priority at endpoint" + at,
+		ReasonShare:      "ready, while the run has its share of endpoint" + at,
+		ReasonRate:       "waiting for the rate limit",
+		ReasonNext:       "about to be claimed",
+		ReasonBackoff:    "waiting for their next try",
+		ReasonBreather:   "waiting for endpoint" + at + ", which was down",
+		ReasonPostponed:  "not to be published at the moment",
+		ReasonPublishing: "being published",
+		ReasonClaimLost:  "claimed by a node that is gone",
+		ReasonStreamLost: "lost with a stream, about to be issued again",
+		ReasonOverdue:    "past their deadline",
+		ReasonQueued:     "queued for endpoint" + at,
+		ReasonNoListener: "waiting for a service: nobody listens on endpoint" + at,
+		ReasonNotTaking:  "waiting for the services of endpoint" + at + ", which can take nothing",
+		ReasonBusy:       "queued behind other requests at endpoint" + at,
+		ReasonSuspended:  "waiting: the consumer of endpoint" + at + " was paused by hand",
+		ReasonNoConsumer: "waiting for the consumer of endpoint" + at + " to be made",
+		ReasonWorking:    "with the services of endpoint" + at,
+		ReasonGone:       "with a service of endpoint" + at + " that is gone",
+		ReasonNested:     "with the flow" + at + ", which asks an endpoint on which nobody listens",
+		ReasonPartly:     "in requests that endpoint" + at + " has answered in part",
+		ReasonQuarantine: "with endpoint" + at + ", a reply of which could not be taken",
+		ReasonNeeds:      "waiting for another step",
+		ReasonCancelled:  "left without an outcome when the run was cancelled",
 	}
 }
 

@@ -26,10 +26,11 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 		}
 		return runs
 	}
-	if runs := states("paused"); len(runs) != 1 || runs[0].ID != held || runs[0].State != "paused" || runs[0].Version != 3 {
+	runs := states("paused")
+	if len(runs) != 1 || runs[0].ID != held || runs[0].State != "paused" || runs[0].Version != 3 {
 		t.Errorf("the paused runs are %+v", runs)
 	}
-	if runs := states("running"); len(runs) != 1 || runs[0].ID != free || runs[0].Hold != nil {
+	if runs = states("running"); len(runs) != 1 || runs[0].ID != free || runs[0].Hold != nil {
 		t.Errorf("the running runs are %+v", runs)
 	}
 	view, err := b.store.Run(t.Context(), held)

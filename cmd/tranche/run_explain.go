@@ -167,7 +167,7 @@ func (t *prose) field(name, text string) {
 func (t *prose) paragraph(head, text string) {
 	indent := len([]rune(head))
 	line, used := head, indent
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		length := len([]rune(word))
 		if used > indent && used+1+length > t.columns {
 			t.b.WriteString(strings.TrimRight(line, " ") + "\n")

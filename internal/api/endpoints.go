@@ -193,13 +193,22 @@ func (s *Server) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 	for i := range listeners {
 		named(listeners[i].Endpoint).add(&listeners[i])
 	}
+	addPaces(byName, paces)
+	return byName, nil
+}
+
+// addPaces adds what nodes found out about endpoints. They keep that of endpoints of the past as well, which are listed
+// only while something is amiss.
+func addPaces(byName map[string]*Endpoint, paces []workqueue.PaceView) {
 	for i := range paces {
-		// Nodes keep what they found for endpoints of the past as well; those are listed only while something is amiss.
-		if e := byName[paces[i].Endpoint]; e != nil || paces[i].Breaker == workqueue.BreakerOpen {
-			named(paces[i].Endpoint).Pace = &paces[i]
+		p := &paces[i]
+		if byName[p.Endpoint] == nil && p.Breaker == workqueue.BreakerOpen {
+			byName[p.Endpoint] = &Endpoint{Name: p.Endpoint, Listeners: []Listener{}}
+		}
+		if e := byName[p.Endpoint]; e != nil {
+			e.Pace = p
 		}
 	}
-	return byName, nil
 }
 
 // add takes a listener in.

@@ -110,7 +110,7 @@ func (v *servicesSeen) away(g *workqueue.MissingGroup) {
 	if g.State == "sent" {
 		if v.alone && g.Owner != workqueue.OwnerOperator {
 			g.Why += "; " + cannot + ", so replies wait until it does, and who listens cannot be told"
-			g.Advice = append(g.Advice, natsAdvice)
+			g.Advice = append(g.Advice, natsAdvice())
 		}
 		return
 	}
@@ -123,10 +123,12 @@ func (v *servicesSeen) away(g *workqueue.MissingGroup) {
 	g.Reason, g.Owner, g.Who, g.When = workqueue.ReasonNATSAway, workqueue.OwnerNode, "this node", nil
 	g.Why = cannot + ", so nothing is sent at the moment"
 	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
-	g.Advice = []workqueue.Advice{natsAdvice}
+	g.Advice = []workqueue.Advice{natsAdvice()}
 }
 
-var natsAdvice = workqueue.Advice{Do: "see to the NATS server; nothing has to be done here then"}
+func natsAdvice() workqueue.Advice {
+	return workqueue.Advice{Do: "see to the NATS server; nothing has to be done here then"}
+}
 
 // unsent refines a group that waits for a node or for requests that are out.
 func (v *servicesSeen) unsent(g *workqueue.MissingGroup) {

@@ -138,7 +138,7 @@ func reply(_ context.Context, chunk *numbers) error {
 
 func (e *engine) get(path string, out any) {
 	e.Helper()
-	answer, err := http.Get(e.url + api.Prefix + path) //nolint:noctx // of a test
+	answer, err := http.Get(e.url + api.Prefix + path)
 	if err != nil {
 		e.Fatal(err)
 	}
