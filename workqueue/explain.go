@@ -28,8 +28,6 @@ type Reason string
 
 // Reasons. Those that need a look at NATS are given by package api.
 const (
-	ReasonLoading    Reason = "loading"
-	ReasonClearing   Reason = "clearing"   // a load that failed is being taken back
 	ReasonOperator   Reason = "paused"     // by an operator
 	ReasonThreshold  Reason = "threshold"  // too many items failed
 	ReasonCanary     Reason = "canary"     // the sample is over and somebody has to approve

@@ -109,8 +109,6 @@ func (g *MissingGroup) headline() string {
 
 func headlines(at string) map[Reason]string {
 	return map[Reason]string{
-		ReasonLoading:    "still loading",
-		ReasonClearing:   "a load that failed is being taken back",
 		ReasonOperator:   "paused: waiting for somebody to resume the run",
 		ReasonThreshold:  "paused because too many items failed: waiting for an operator",
 		ReasonCanary:     "waiting for somebody to approve the canary",
