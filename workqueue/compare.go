@@ -43,7 +43,7 @@ type Comparison struct {
 
 // ChangeCount is the items with one kind of change.
 type ChangeCount struct {
-	Change   Change       `json:"change" enum:"newly_failing,newly_fixed,changed,unchanged,still_failing,unfinished,only_here,only_there"`
+	Change   Change       `json:"change" doc:"newly_failing, newly_fixed, changed and so on"`
 	Items    int64        `json:"items"`
 	Examples []Difference `json:"examples" doc:"the first five by key; none of what is unchanged"`
 }
@@ -51,7 +51,7 @@ type ChangeCount struct {
 // Difference is one key in both runs.
 type Difference struct {
 	Key    string    `json:"key"`
-	Change Change    `json:"change" enum:"newly_failing,newly_fixed,changed,unchanged,still_failing,unfinished,only_here,only_there"`
+	Change Change    `json:"change" doc:"newly_failing, newly_fixed, changed and so on"`
 	Here   *Standing `json:"here,omitempty" doc:"absent when the run does not have the key"`
 	There  *Standing `json:"there,omitempty" doc:"in the earlier run"`
 }

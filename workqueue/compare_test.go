@@ -140,7 +140,8 @@ func TestCompareManyKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.finish(here) // with another result
-	if _, counts = b.compare(here, there); counts[workqueue.ChangeResult] != 1 || counts[workqueue.ChangeNewlyFailing] != 0 {
+	_, counts = b.compare(here, there)
+	if counts[workqueue.ChangeResult] != 1 || counts[workqueue.ChangeNewlyFailing] != 0 {
 		t.Errorf("after a re-run: %v", counts)
 	}
 

@@ -86,8 +86,8 @@ FROM grouped g
 JOIN run_step s ON s.run_id = $1 AND s.step = g.step
 ORDER BY g.items DESC, g.step, g.error_code, g.shape`
 
-// The examples of each group, from the first slices that have some. The shapes of their parts are made once more, of each
-// once: it is linear however many groups share a slice. The parts are ranges of work_part's primary key.
+// The examples of each group, from the first slices that have some. The shapes of their parts are made once more, but
+// of each part once: it is linear however many groups share a slice. The parts are ranges of work_part's primary key.
 const errorExamples = `
 WITH wanted AS (
     SELECT * FROM unnest($2::int[], $3::smallint[], $4::text[], $5::uuid[], $6::int[], $7::int[])

@@ -13,7 +13,7 @@ import (
 type RunReport struct {
 	RunSummary
 	Complete       bool               `json:"complete" doc:"every item has an outcome"`
-	Unprocessed    []Unprocessed      `json:"unprocessed" doc:"where the items without an outcome are; states without any are left out"`
+	Unprocessed    []Unprocessed      `json:"unprocessed" doc:"where the items without an outcome are"`
 	Errors         Errors             `json:"errors" doc:"the failed items in groups"`
 	LoadingSeconds float64            `json:"loading_seconds" doc:"from the first item to the seal"`
 	Seconds        float64            `json:"seconds" doc:"over all generations, without the time between them"`
@@ -22,7 +22,7 @@ type RunReport struct {
 	BestRate       float64            `json:"best_rate" doc:"items answered a second, in the best ten seconds"`
 	Generations    []GenerationReport `json:"generations"`
 	Requests       RequestReport      `json:"requests"`
-	Bisections     Bisections         `json:"bisections" doc:"chunks that failed as a whole and were cut into pieces; the twenty that tell most"`
+	Bisections     Bisections         `json:"bisections" doc:"of chunks that failed as a whole"`
 	Services       []WorkerReport     `json:"services" doc:"the slowest ten by time for an item"`
 	Endpoints      []WorkerReport     `json:"endpoints" doc:"the slowest ten by time for an item"`
 	At             time.Time          `json:"at" doc:"the database's clock when it looked"`
@@ -31,9 +31,10 @@ type RunReport struct {
 // reportedRoots bounds the chunks of which a report tells what was wrong.
 const reportedRoots = 20
 
-// Unprocessed is how many items without an outcome are in one state.
+// Unprocessed is how many items without an outcome are in one state. Held ones are behind a canary, scheduled ones wait
+// for their next try, and waiting ones for another step.
 type Unprocessed struct {
-	State string `json:"state" enum:"ready,held,in_flight,scheduled,waiting,cancelled" doc:"held: behind a canary; scheduled: for another try; waiting: for another step"`
+	State string `json:"state" enum:"ready,held,in_flight,scheduled,waiting,cancelled"`
 	Items int64  `json:"items"`
 }
 
@@ -42,8 +43,8 @@ SELECT clock_timestamp(), greatest(extract(epoch FROM coalesce(sealed_at, clock_
     sealed_at, hold IS NOT NULL
 FROM batchrun WHERE id = $1`
 
-// Report accounts for a run, as of one moment. It reads every failed part and every slice: some 6 s for 1M failed items,
-// well under 1 s for 1M that are done. The error wraps ErrNotFound when there is no such run.
+// Report accounts for a run, as of one moment. It reads every failed part and every slice: some 6 s for 1M failed
+// items, well under 1 s for 1M that are done. The error wraps ErrNotFound when there is no such run.
 func (s *Store) Report(ctx context.Context, id RunID) (RunReport, error) {
 	var r RunReport
 	err := s.snapshot(ctx, func(tx pgx.Tx) (err error) {

@@ -12,7 +12,7 @@ type RequestReport struct {
 	Count         int64         `json:"count"`
 	Items         int64         `json:"items" doc:"in all of them; an item counts as often as it was asked for"`
 	MeanItems     float64       `json:"mean_items" doc:"in one of them"`
-	P50Seconds    float64       `json:"p50_seconds" doc:"half of them took no longer; as services say it, else until the reply was recorded"`
+	P50Seconds    float64       `json:"p50_seconds" doc:"half took no longer; by services, or until recorded"`
 	P99Seconds    float64       `json:"p99_seconds"`
 	ByCause       []CauseReport `json:"by_cause" doc:"why they were sent"`
 	TriedAgain    int64         `json:"tried_again" doc:"items asked for more than once in one generation"`

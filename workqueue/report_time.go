@@ -12,11 +12,11 @@ type GenerationReport struct {
 	Generation     Generation `json:"generation"`
 	StartedAt      time.Time  `json:"started_at"`
 	EndedAt        *time.Time `json:"ended_at,omitempty" doc:"absent while it goes on"`
-	Ended          string     `json:"ended,omitempty" enum:"completed,cancelled,rerun" doc:"how; rerun: the next one began before it was complete"`
+	Ended          string     `json:"ended,omitempty" enum:"completed,cancelled,rerun" doc:"rerun: by the next one"`
 	Seconds        float64    `json:"seconds"`
 	WaitingSeconds float64    `json:"waiting_seconds" doc:"until the first request was sent"`
 	WorkingSeconds float64    `json:"working_seconds"`
-	PausedSeconds  float64    `json:"paused_seconds" doc:"held by an operator, a threshold or a canary, whatever else was going on"`
+	PausedSeconds  float64    `json:"paused_seconds" doc:"held, whatever else was going on"`
 	ClosingSeconds float64    `json:"closing_seconds" doc:"from the last answer to the end"`
 	Done           int64      `json:"done" doc:"items that got their result in it"`
 	Failed         int64      `json:"failed"`

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -143,14 +144,11 @@ func changes(names []string) ([]workqueue.Change, error) {
 }
 
 func listed(all []workqueue.Change) string {
-	text := ""
+	names := make([]string, len(all))
 	for i, c := range all {
-		if i > 0 {
-			text += ", "
-		}
-		text += string(c)
+		names[i] = string(c)
 	}
-	return text
+	return strings.Join(names, ", ")
 }
 
 // streamComparison is like export: once the first bytes are out, a failure can only be told by breaking the connection.

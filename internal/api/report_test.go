@@ -23,7 +23,8 @@ func TestReports(t *testing.T) {
 	b.finish(first.Run)
 	second := b.start("name=second")
 	b.finish(second.Run)
-	_, err := b.pool.Exec(t.Context(), `UPDATE work_part SET result = 'null' WHERE run_id = $1 AND ordinal = 2`, second.Run)
+	const change = `UPDATE work_part SET result = 'null' WHERE run_id = $1 AND ordinal = 2`
+	_, err := b.pool.Exec(t.Context(), change, second.Run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +41,8 @@ func TestReports(t *testing.T) {
 	for _, c := range r.Against.Changes {
 		counts[c.Change] = c.Items
 	}
-	if counts[workqueue.ChangeNone] != 1 || counts[workqueue.ChangeResult] != 1 || counts[workqueue.ChangeStillFailing] != 1 {
+	if counts[workqueue.ChangeNone] != 1 || counts[workqueue.ChangeResult] != 1 ||
+		counts[workqueue.ChangeStillFailing] != 1 {
 		t.Errorf("the changes are %v", counts)
 	}
 	if plain := read[api.ReportDocument](b, "/runs/second/report?digests=false"); plain.Digests != nil {
