@@ -39,7 +39,9 @@ func TestReportsByHand(t *testing.T) {
 	b.want(b.tranche("run", "rerun", "first", "--group", group, "--wait"), 0, "2 items again", "3 of 3 items done")
 	b.want(b.tranche("run", "report", "first", "--no-digests"), 0, "GENERATION", "\n2 ")
 
-	for _, args := range [][]string{{"run", "report", "first"}, {"run", "report", "second", "--against", "first"}, {"audit"}} {
+	for _, args := range [][]string{
+		{"run", "report", "first"}, {"run", "report", "second", "--against", "first"}, {"audit"},
+	} {
 		if r := b.tranche(append(args, "--json")...); r.code != 0 || !json.Valid([]byte(r.out)) {
 			t.Errorf("%v: not one JSON document: %d %s%s", args, r.code, r.out, r.err)
 		}
