@@ -63,6 +63,9 @@ ALTER TABLE audit_log
     ADD COLUMN before  jsonb,
     ADD COLUMN after   jsonb;
 
+-- What happened to one run, for its report.
+CREATE INDEX run_event_run ON run_event (run_id, at);
+
 -- What nodes work on comes last, so that it is held for no longer than it takes.
 
 -- A held run stays 'running': its slices end, and it may complete; nothing is claimed of it.
@@ -112,6 +115,7 @@ CREATE INDEX work_slice_busy ON work_slice (endpoint, run_id, step) WHERE state 
 CREATE INDEX work_slice_due ON work_slice (run_id, step, not_before) WHERE state = 'scheduled';
 
 -- +goose Down
+DROP INDEX run_event_run;
 DROP INDEX work_slice_ended, work_slice_busy, work_slice_due;
 ALTER TABLE work_slice DROP COLUMN endpoint, DROP COLUMN root, DROP COLUMN took;
 ALTER TABLE work_block DROP CONSTRAINT work_block_held, DROP COLUMN held;
