@@ -81,7 +81,8 @@ func (c *Config) validate() error {
 	case c.Poison != nil && !c.Poison.Way.known():
 		return fmt.Errorf("misbehave: Poison.Way %q is not one of the ways", c.Poison.Way)
 	case c.Memory != nil && (!c.Memory.Way.known() || c.Memory.Items < 1):
-		return fmt.Errorf("misbehave: Memory needs a Way and Items of at least 1, not %q and %d", c.Memory.Way, c.Memory.Items)
+		return fmt.Errorf("misbehave: Memory needs a Way and Items of at least 1, not %q and %d", c.Memory.Way,
+			c.Memory.Items)
 	case c.Throttle != nil && (c.Throttle.PerSecond <= 0 || c.Throttle.Burst < 0):
 		return errors.New("misbehave: Throttle needs a positive PerSecond, and no negative Burst")
 	case c.Outage != nil && (!c.Outage.Way.known() || c.Outage.For <= 0):

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -106,14 +107,9 @@ func (l *Liar) lies(q *question) bool {
 	if l.cfg.Poison == nil {
 		return q.header.Get(endpoints.HeaderAttempt) == "1"
 	}
-	for _, item := range q.items {
-		for _, ordinal := range l.cfg.Poison {
-			if item.Ordinal == ordinal {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(q.items, func(item questionItem) bool {
+		return slices.Contains(l.cfg.Poison, item.Ordinal)
+	})
 }
 
 // entry is what the ledger keeps. Headers that a node has written can be read.

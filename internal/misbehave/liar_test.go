@@ -62,8 +62,16 @@ func TestLiar(t *testing.T) {
 			}
 		}))
 	}
+	t.Cleanup(func() {
+		if n := w.number(`SELECT count(*) FROM quarantine WHERE run_id IS NULL OR run_id <> ALL ($1)`,
+			slices.Collect(maps.Values(runs))); n != 0 {
+			t.Errorf("%d messages in quarantine are of no run", n)
+		}
+		w.wantInvariants()
+	})
 	for lie, tc := range cases {
 		t.Run(string(lie), func(t *testing.T) {
+			t.Parallel()
 			w, run := w.in(t), runs[lie]
 			failed := 0
 			if tc.either {
@@ -87,11 +95,6 @@ func TestLiar(t *testing.T) {
 			}
 		})
 	}
-	if n := w.number(`SELECT count(*) FROM quarantine WHERE run_id IS NULL OR run_id <> ALL ($1)`,
-		slices.Collect(maps.Values(runs))); n != 0 {
-		t.Errorf("%d messages in quarantine are of no run", n)
-	}
-	w.wantInvariants()
 }
 
 // A reply that cannot be read, each time for the same items, is a chunk that fails as a whole: it is halved, and they

@@ -11,29 +11,39 @@ import (
 // attempts, probes find out when it is over, and no item is lost.
 func TestOutage(t *testing.T) {
 	t.Parallel()
-	const items, chunk, lasts = 10_000, 100, 4 * time.Second
+	const items, chunk = 10_000, 100
 	w := setup(t)
+	// What is never answered is noticed only at its deadline, and a second or two after the service was handed it.
+	lasts := map[Way]time.Duration{WayError: 4 * time.Second, WaySlots: 4 * time.Second, WayPanic: 4 * time.Second,
+		WayHang: 8 * time.Second}
 	timeouts := map[Way]time.Duration{WayError: time.Minute, WaySlots: time.Minute, WayPanic: time.Minute,
 		WayHang: 700 * time.Millisecond}
 	ledgers, runs := map[Way]*Ledger{}, map[Way]workqueue.RunID{}
 	for way, timeout := range timeouts { // all at the same time, each at an endpoint of its own
-		ledgers[way] = w.serve(Config{Endpoint: string(way), Outage: &Outage{After: 2000, For: lasts, Way: way},
+		ledgers[way] = w.serve(Config{Endpoint: string(way), Outage: &Outage{After: 2000, For: lasts[way], Way: way},
 			Load: &Load{PerChunk: 40 * time.Millisecond}, Concurrency: 16})
 		runs[way] = w.start(items, plan(at(string(way)), automatic, func(r *workqueue.LoadRequest) {
 			r.Steps[0].Chunk, r.Steps[0].Timeout, r.Steps[0].RetryBackoff = chunk, timeout, 300*time.Millisecond
 		}))
 	}
+	t.Cleanup(func() {
+		if n := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe' AND bit_count(mask) <> 1`); n != 0 {
+			t.Errorf("%d probes are of more than one item", n)
+		}
+		w.wantInvariants()
+	})
 	for way := range timeouts {
 		t.Run(string(way), func(t *testing.T) {
+			t.Parallel()
 			w, ledger, run := w.in(t), ledgers[way], runs[way]
 			w.wantSound(run, ledger, items, 0)
 			w.wantFired(ledger, FaultOutage)
 			probes := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'probe'`, run)
 			t.Logf("%d chunks asked in vain, %d probes, %d extra slices; %s after its end the run was complete",
-				ledger.Fired(FaultOutage), probes, w.extra(run), w.afterOutage(ledger, run, lasts).Round(time.Millisecond))
+				ledger.Fired(FaultOutage), probes, w.extra(run), w.afterOutage(ledger, run, lasts[way]).Round(time.Millisecond))
 			if n := w.number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker'
 				AND after = 'open' AND reason <> ''`, string(way)); n == 0 {
-				t.Error("the breaker did not open")
+				t.Errorf("the breaker did not open\n%s", w.situation())
 			}
 			if probes == 0 {
 				t.Error("nobody probed")
@@ -46,17 +56,14 @@ func TestOutage(t *testing.T) {
 			}
 		})
 	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe' AND bit_count(mask) <> 1`); n != 0 {
-		t.Errorf("%d probes are of more than one item", n)
-	}
-	w.wantInvariants()
 }
 
 // afterOutage is how long after the end of the outage the run was complete.
 func (w *world) afterOutage(ledger *Ledger, run workqueue.RunID, lasts time.Duration) time.Duration {
 	w.Helper()
 	var finished time.Time
-	if err := w.pool.QueryRow(w.Context(), `SELECT finished_at FROM batchrun WHERE id = $1`, run).Scan(&finished); err != nil {
+	err := w.pool.QueryRow(w.Context(), `SELECT finished_at FROM batchrun WHERE id = $1`, run).Scan(&finished)
+	if err != nil {
 		w.Fatal(err)
 	}
 	for _, e := range ledger.Entries() {
@@ -71,7 +78,7 @@ func (w *world) afterOutage(ledger *Ledger, run workqueue.RunID, lasts time.Dura
 // probe, and stays so.
 func TestPoisonEverywhereIsNoOutage(t *testing.T) {
 	t.Parallel()
-	const items, chunk = 4000, 100
+	const items, chunk = 2000, 100
 	w := setup(t)
 	var bad []int
 	for i := chunk / 2; i < items; i += chunk {
@@ -85,9 +92,10 @@ func TestPoisonEverywhereIsNoOutage(t *testing.T) {
 	w.wantFired(ledger, FaultPoison)
 	opened := w.number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND after = 'open'`)
 	extra, bound := w.extra(run), len(bad)*perPoison(chunk, 3)
+	bound += w.number(`SELECT count(*) FROM work_slice WHERE cause = 'probe'`)
 	t.Logf("%d poison items: %d extra slices of %d allowed, the breaker opened %d times, %s", len(bad), extra, bound,
 		opened, time.Since(begun).Round(time.Millisecond))
-	if extra > bound+opened {
+	if extra > bound {
 		t.Errorf("%d extra slices; want at most %d", extra, bound)
 	}
 	if opened > 1 {

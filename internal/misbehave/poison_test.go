@@ -46,8 +46,15 @@ func TestPoisonStandsAlone(t *testing.T) {
 			r.Steps[0].Chunk, r.Steps[0].MaxAttempts = chunk, cmp.Or(tc.attempts, attempts)
 		}))
 	}
+	t.Cleanup(func() {
+		w.wantInvariants()
+		if took := time.Since(begun); took > limit {
+			t.Errorf("it took %s", took)
+		}
+	})
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w, ledger, run := w.in(t), ledgers[name], runs[name]
 			tries, bad := cmp.Or(tc.attempts, attempts), len(tc.ordinals)
 			if tc.way == WaySlots { // it is the reply that says so: all items of its chunk fail, and it is not cut
@@ -71,10 +78,4 @@ func TestPoisonStandsAlone(t *testing.T) {
 			}
 		})
 	}
-	took := time.Since(begun)
-	t.Logf("all of it took %s", took.Round(time.Millisecond))
-	if took > limit {
-		t.Errorf("it took %s", took)
-	}
-	w.wantInvariants()
 }

@@ -48,9 +48,11 @@ func setup(t *testing.T) *world {
 
 func (w *world) startNode() *orchestrator.Node {
 	w.Helper()
-	node, err := orchestrator.New(w.store, testenv.Conn(w, w.ns), orchestrator.Config{Log: zaptest.NewLogger(w, zaptest.Level(zap.ErrorLevel)),
+	node, err := orchestrator.New(w.store, testenv.Conn(w, w.ns), orchestrator.Config{
+		Log:     zaptest.NewLogger(w, zaptest.Level(zap.ErrorLevel)),
 		Version: "test", Grace: 5 * time.Second, Poll: 100 * time.Millisecond,
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20},
+	})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -116,6 +118,7 @@ func endpointOf(name string) string {
 
 // in is the same world for a subtest.
 func (w *world) in(t *testing.T) *world {
+	t.Helper()
 	inner := *w
 	inner.T = t
 	return &inner

@@ -70,8 +70,8 @@ func operations() map[string]operation {
 	}
 }
 
-// A node is killed while it commits what an operator has asked for. The transaction is there as a whole, with its row in
-// the audit log, or not at all; what the next node then does follows from that.
+// A node is killed while it commits what an operator has asked for. The transaction is there as a whole, with its row
+// in the audit log, or not at all; what the next node then does follows from that.
 func killedAtCommit(t *testing.T, binary string) {
 	t.Helper()
 	for name, op := range operations() {

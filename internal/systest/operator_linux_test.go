@@ -2,6 +2,7 @@ package systest
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -234,8 +235,9 @@ func rerunsAGroup(t *testing.T, binary string) {
 	o.until("the second generation is over", func() bool {
 		return o.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed' AND generation = 2`, run) == 1
 	})
-	if again := o.ledger.Times(uuid.UUID(run), 2); len(again) != 3 || again[5] == 0 || again[1500] == 0 || again[2999] == 0 {
-		t.Errorf("run again were %v", again)
+	want := map[int]int{5: 1, 1500: 1, 2999: 1}
+	if again := o.ledger.Times(uuid.UUID(run), 2); !maps.Equal(again, want) {
+		t.Errorf("run again were %v; want %v", again, want)
 	}
 	if n := o.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 2 {
 		t.Errorf("completion was told %d times; want once a generation", n)
