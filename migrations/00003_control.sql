@@ -80,6 +80,7 @@ ALTER TABLE batchrun
     ADD COLUMN canary       integer NOT NULL DEFAULT 0 CHECK (canary >= 0),
     ADD COLUMN canary_auto  boolean NOT NULL DEFAULT false,
     ADD COLUMN canary_state text    CHECK (canary_state IN ('sampling', 'waiting', 'passed')),
+    ADD COLUMN canary_generation integer CHECK (canary_generation >= 1), -- in which its sample was begun; null: none
     ADD CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)) NOT VALID;
 
 -- in_flight is the upper bound of an automatic step, and chunk that of an automatic chunk.
@@ -124,7 +125,7 @@ ALTER TABLE run_step DROP COLUMN in_flight_auto, DROP COLUMN chunk_auto, DROP CO
     DROP COLUMN never_retry;
 ALTER TABLE batchrun DROP CONSTRAINT batchrun_hold, DROP COLUMN plan_version, DROP COLUMN hold, DROP COLUMN hold_detail,
     DROP COLUMN held_at, DROP COLUMN held_by, DROP COLUMN max_failed, DROP COLUMN failed_limit, DROP COLUMN canary,
-    DROP COLUMN canary_auto, DROP COLUMN canary_state;
+    DROP COLUMN canary_auto, DROP COLUMN canary_state, DROP COLUMN canary_generation;
 ALTER TABLE audit_log DROP COLUMN subject, DROP COLUMN before, DROP COLUMN after;
 ALTER TABLE endpoint_setting DROP COLUMN max_in_flight, DROP COLUMN rate;
 DROP TABLE endpoint_change, endpoint_pace, plan;

@@ -30,15 +30,12 @@ const (
 SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto FROM batchrun r
 WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.canary_state = 'sampling' AND ` + sampleEnded
 
-	// The sample is what was asked for since the canary began: in generation 1, or in that of the newest re-run with a
-	// canary, which audit_log_run finds.
+	// The sample is what was asked for since the canary began.
 	canarySample = `
-WITH began AS (
-    SELECT coalesce(max((a.detail->>'generation')::integer), 1) AS generation FROM audit_log a
-    WHERE a.run_id = $1 AND a.action = 'rerun' AND (a.detail->>'canary')::integer > 0
-), asked AS (
-    SELECT s.step, s.block, bit_or(s.mask) AS mask FROM work_slice s, began
-    WHERE s.run_id = $1 AND s.generation >= began.generation GROUP BY s.step, s.block)
+WITH asked AS (
+    SELECT s.step, s.block, bit_or(s.mask) AS mask FROM work_slice s
+    WHERE s.run_id = $1 AND s.generation >= (SELECT coalesce(r.canary_generation, 1) FROM batchrun r WHERE r.id = $1)
+    GROUP BY s.step, s.block)
 SELECT coalesce(sum(bit_count(a.mask)), 0)::bigint, coalesce(sum(bit_count(a.mask & b.failed)), 0)::bigint
 FROM asked a JOIN work_block b ON b.run_id = $1 AND b.step = a.step AND b.block = a.block`
 )

@@ -2,6 +2,7 @@ package workqueue_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -236,4 +237,24 @@ func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
 	if report, err = b.store.Doctor(t.Context()); err != nil || report.Found != 1 || report.Violations[0].Count != 90 {
 		t.Errorf("items that nobody holds: %+v, %v", report.Violations, err)
 	}
+}
+
+// What a sample is counted from must not lie in the audit log, which operators may clear away one day.
+func TestCanaryDoesNotNeedTheAuditLog(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(2000)
+	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true},
+		Canary: 10, CanaryAuto: true, Actor: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.exec(`DELETE FROM audit_log`)
+	for _, s := range b.claim(run, plenty) {
+		b.record(faulty(s, workqueue.SlotError{Code: "still", Message: "m"}))
+	}
+	b.wantCanary(run, workqueue.CanaryWaiting)
+	sample := even + odd - b.held(run)
+	b.wantHold(run, fmt.Sprintf("canary by tranche: its sample has ended: %d of %d items failed, more than may "+
+		"(none without --max-failed)", sample, sample))
 }

@@ -22,7 +22,7 @@ FROM unnest($2::int[], $3::bigint[], $4::bit(8192)[], $5::bit(8192)[])
 const sealRun = `
 UPDATE batchrun
 SET state = 'running', items = $2, skipped = $3, failed_limit = $4, canary_state = CASE WHEN $5 THEN 'sampling' END,
-    sealed_at = clock_timestamp(), started_at = clock_timestamp()
+    canary_generation = CASE WHEN $5 THEN generation END, sealed_at = clock_timestamp(), started_at = clock_timestamp()
 WHERE id = $1 AND state = 'loading'`
 
 // seal makes the blocks, with all of them ready or, of a run with a canary, a sample; seals the tracker batch and sets
