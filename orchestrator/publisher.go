@@ -65,7 +65,7 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 	n.stats.postponed.Add(1)
 	postponing, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := n.store.Postpone(postponing, a.session, a.ID, jitter(2*postponement)); err != nil {
+	if err := n.store.Postpone(postponing, a.session, a.ID, jitter(2*postponement), err); err != nil {
 		// It stays claimed until workqueue.DefaultClaimTTL has passed.
 		n.log.Warn("postpone", zap.Error(err))
 	}

@@ -31,7 +31,8 @@ FROM work_slice WHERE id = $1`
 	// takeProbe claims a slice of a single item as the probe.
 	takeProbe = `
 UPDATE work_slice
-SET state = 'claimed', cause = 'probe', session_id = $2, deadline = clock_timestamp() + $3, endpoint = $4
+SET state = 'claimed', cause = 'probe', session_id = $2, deadline = clock_timestamp() + $3, endpoint = $4,
+    error_code = NULL, error_message = NULL
 WHERE id = $1 AND state = 'scheduled'`
 
 	// noteProbe keeps the next probe for later, in case nobody learns what became of this one.

@@ -25,7 +25,7 @@ ORDER BY s.not_before, s.id LIMIT $3 FOR NO KEY UPDATE OF s SKIP LOCKED`
 	takeScheduled = `
 UPDATE work_slice s
 SET state = 'claimed', session_id = $3, deadline = clock_timestamp() + $4, endpoint = $5, mask = u.mask,
-    remaining = u.mask
+    remaining = u.mask, error_code = NULL, error_message = NULL
 FROM unnest($1::uuid[], $2::bit(8192)[]) AS u (id, mask)
 WHERE s.id = u.id AND s.state = 'scheduled'`
 
@@ -77,7 +77,7 @@ type kin struct {
 // mergeable reports whether the items of a slice were singled out one by one, so that nothing is learned from how they
 // were grouped.
 func (s *Slice) mergeable() bool {
-	return !s.Suspect && (s.Cause == CauseRetry || s.Cause == CauseUnanswered)
+	return !s.Suspect && (s.Cause == CauseRetry || s.Cause == CauseUnanswered || s.Cause == CauseThrottled)
 }
 
 // retaking is a choice among due slices under way.

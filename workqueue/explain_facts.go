@@ -181,7 +181,7 @@ FROM (
         s.answered, s.created_at, s.not_before, s.deadline, s.failures,
         CASE s.state WHEN 'claimed' THEN s.session_id END AS session_id,
         s.state = 'scheduled' AND s.not_before <= $4 AS due,
-        CASE WHEN s.state = 'scheduled' AND s.error_code = 'postponed' THEN coalesce(s.error_message, '') ELSE '' END
+        CASE WHEN s.state = 'scheduled' AND s.error_code = '` + codePostponed + `' THEN coalesce(s.error_message, '') ELSE '' END
             AS unsent,
         s.state = 'sent' AND s.pipe_epoch < (SELECT epoch FROM pipe WHERE name = 'pipe') AS lost,
         s.state <> 'scheduled' AND s.deadline <= $4 AS late

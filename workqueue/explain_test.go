@@ -308,12 +308,13 @@ func TestExplain(t *testing.T) {
 		"postponed": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(request(), 4)
-				if err := b.store.Postpone(b.Context(), b.session, b.one(run).ID, time.Hour); err != nil {
+				if err := b.store.Postpone(b.Context(), b.session, b.one(run).ID, time.Hour,
+					errors.New("nats: permission denied")); err != nil {
 					b.Fatal(err)
 				}
 				return run
 			},
-			want: []told{{"scheduled", workqueue.ReasonPostponed, timer, 4}}, says: "could not be published",
+			want: []told{{"scheduled", workqueue.ReasonPostponed, timer, 4}}, says: "could not be published: nats: permission denied",
 		},
 		"claimed": {
 			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.one(run); return run },

@@ -102,14 +102,15 @@ func (s *Store) UnhandedEndpoints(ctx context.Context) ([]string, error) {
 }
 
 const unhandedEndpoints = `
-SELECT DISTINCT st.endpoint FROM work_slice s JOIN run_step st USING (run_id, step)
+SELECT DISTINCT coalesce(s.endpoint, st.endpoint) FROM work_slice s JOIN run_step st USING (run_id, step)
 WHERE s.state = 'sent' AND s.handed_at IS NULL`
 
 // handedOut locks in the order of ids, as everywhere; rows that others hold are for the next sweep.
 const handedOut = `
 WITH handed AS MATERIALIZED (
     SELECT s.id, st.slice_timeout FROM work_slice s JOIN run_step st USING (run_id, step)
-    WHERE s.state = 'sent' AND s.handed_at IS NULL AND st.endpoint = $1 AND s.stream_seq <= $2 AND s.pipe_epoch = $3
+    WHERE s.state = 'sent' AND s.handed_at IS NULL AND coalesce(s.endpoint, st.endpoint) = $1
+        AND s.stream_seq <= $2 AND s.pipe_epoch = $3
     ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)
 UPDATE work_slice s SET handed_at = clock_timestamp(), deadline = clock_timestamp() + handed.slice_timeout
 FROM handed WHERE s.id = handed.id AND s.state = 'sent'`
@@ -135,7 +136,7 @@ type Overdue struct {
 }
 
 const overdue = `
-SELECT s.id, st.endpoint, coalesce(s.stream_seq, 0), coalesce(s.pipe_epoch, 0), s.handed_at IS NOT NULL
+SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.pipe_epoch, 0), s.handed_at IS NOT NULL
 FROM work_slice s JOIN run_step st USING (run_id, step)
 WHERE s.state IN ('claimed', 'sent') AND s.deadline <= clock_timestamp()
 ORDER BY s.deadline LIMIT $1`
@@ -204,10 +205,15 @@ func (s *Store) Extend(ctx context.Context, lease Lease, ids []SliceID) error {
 	})
 }
 
-// Postpone gives slices back that their node claimed and could not publish: they are claimed again, under the same id,
-// after the delay. The caller knows that no request of theirs is in the stream.
-func (s *Store) Postpone(ctx context.Context, session SessionID, id SliceID, delay time.Duration) error {
-	if _, err := s.pool.Exec(ctx, postponeSlice, id, session, delay); err != nil {
+// codePostponed marks a scheduled slice that could not be published, so that it is told from one that failed. The claim
+// of the slice takes the mark away.
+const codePostponed = "postponed"
+
+// Postpone gives a slice back that its node claimed and could not publish: it is claimed again, under the same id,
+// after the delay. Why is kept until then, for people to read. The caller knows that no request of the slice is in the
+// stream.
+func (s *Store) Postpone(ctx context.Context, session SessionID, id SliceID, delay time.Duration, why error) error {
+	if _, err := s.pool.Exec(ctx, postponeSlice, id, session, delay, codePostponed, plain(why.Error())); err != nil {
 		return fmt.Errorf("postpone slice %s: %w", id, err)
 	}
 	return nil
@@ -215,7 +221,8 @@ func (s *Store) Postpone(ctx context.Context, session SessionID, id SliceID, del
 
 const postponeSlice = `
 UPDATE work_slice
-SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = clock_timestamp() + $3
+SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = clock_timestamp() + $3,
+    error_code = $4, error_message = $5
 WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 
 // Split replaces a slice by pieces of it that stay claimed by the same session, because its request would be larger
