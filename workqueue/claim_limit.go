@@ -113,22 +113,13 @@ func (c *claim) share(ctx context.Context) error {
 // portion is one's part of a limit beside a number of others, at least 1.
 func portion(limit, others int) int { return (limit + others) / (others + 1) }
 
-// chunkSize is the step's size, within what was learned of the endpoint and what its rates allow at once.
+// chunkSize is how many items a slice may have at the moment.
 func (c *claim) chunkSize() int {
 	l := &c.load
-	n := l.chunk
-	if l.chunkAuto {
-		learned := l.paceChunk
-		if learned == 0 {
-			learned = DefaultAutoChunk
-		}
-		n = min(n, learned)
+	of := chunking{chunk: l.chunk, auto: l.chunkAuto, learned: l.paceChunk, limit: l.chunkCap}
+	of.rates = [...]float64{l.step.rate, l.rate, 0}
+	if l.auto {
+		of.rates[2] = l.paceRate
 	}
-	if l.chunkCap > 0 {
-		n = min(n, l.chunkCap)
-	}
-	for _, b := range c.buckets {
-		n = min(n, b.atOnce())
-	}
-	return max(n, 1)
+	return of.size()
 }

@@ -21,9 +21,9 @@ func (b *bench) budget(n int) {
 }
 
 // ask is a claim with what it says beside the slices.
-func (b *bench) ask(run workqueue.RunID, most int) workqueue.Claimed {
+func (b *bench) ask(run workqueue.RunID) workqueue.Claimed {
 	b.Helper()
-	claimed, err := b.store.Claim(b.Context(), b.claimRequest(run, most))
+	claimed, err := b.store.Claim(b.Context(), b.claimRequest(run, plenty))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func (b *bench) ask(run workqueue.RunID, most int) workqueue.Claimed {
 // wantClaim fails the test unless a claim brings so many slices and was kept from more by the bound.
 func (b *bench) wantClaim(run workqueue.RunID, slices int, bound workqueue.Bound) []workqueue.Slice {
 	b.Helper()
-	claimed := b.ask(run, plenty)
+	claimed := b.ask(run)
 	if len(claimed.Slices) != slices || claimed.Bound != bound {
 		b.Errorf("a claim brought %d slices, bound %q; want %d, %q", len(claimed.Slices), claimed.Bound, slices, bound)
 	}
@@ -157,7 +157,7 @@ func TestFreedSlotsGoToTheRunWithTheFewest(t *testing.T) {
 	for range 8 {
 		b.record(whole(out[0]))
 		out = out[1:]
-		if claimed := b.ask(x, plenty); len(claimed.Slices) != 0 || claimed.Bound != workqueue.BoundShare ||
+		if claimed := b.ask(x); len(claimed.Slices) != 0 || claimed.Bound != workqueue.BoundShare ||
 			claimed.Wait <= 0 {
 			t.Fatalf("a run with %d slices out got %d more, %+v", len(out), len(claimed.Slices), claimed)
 		}

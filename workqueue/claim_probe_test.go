@@ -48,7 +48,7 @@ func TestProbeIsCutFromReadyItems(t *testing.T) {
 	if steps := b.runnable(); len(steps) != 0 {
 		t.Errorf("%+v although the endpoint is down", steps)
 	}
-	if claimed := b.ask(run, plenty); len(claimed.Slices) != 0 || claimed.Wait < 50*time.Second {
+	if claimed := b.ask(run); len(claimed.Slices) != 0 || claimed.Wait < 50*time.Second {
 		t.Errorf("%d slices, wait %s", len(claimed.Slices), claimed.Wait)
 	}
 	b.probeDue()

@@ -26,9 +26,6 @@ func (b *bucket) open() bool { return b.tokens > b.kept }
 // keep leaves to each of others as much as may be taken now.
 func (b *bucket) keep(others int) { b.kept = max(b.tokens, 0) * float64(others) / float64(others+1) }
 
-// atOnce is the largest chunk that suits the rate: half a second's worth.
-func (b *bucket) atOnce() int { return int(max(1, min(b.rate/2, bitsOfBlock))) }
-
 // minRateWait keeps a fast rate from being fetched in thimbles.
 const minRateWait = 20 * time.Millisecond
 

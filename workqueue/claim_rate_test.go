@@ -37,7 +37,7 @@ func TestRateOfAStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(rated(500, 100), 8000)
-	first := b.ask(run, plenty)
+	first := b.ask(run)
 	if len(first.Slices) != 1 || first.Bound != workqueue.BoundStep || first.Wait <= 0 || first.Wait > time.Second {
 		t.Errorf("at the start %d slices, bound %q, wait %s; want one and its debt", len(first.Slices), first.Bound,
 			first.Wait)
@@ -53,9 +53,9 @@ func TestRateOfAStep(t *testing.T) {
 		}
 		total += itemsOf(claimed)
 	}
-	real := time.Since(started).Seconds() // that passed as well
-	if want := 100 * (10 + real); float64(total) < 1000-50 || float64(total) > want+51 {
-		t.Errorf("%d items in %.2f s at 100 a second", total, 10+real)
+	passed := time.Since(started).Seconds() // that passed as well
+	if want := 100 * (10 + passed); float64(total) < 1000-50 || float64(total) > want+51 {
+		t.Errorf("%d items in %.2f s at 100 a second", total, 10+passed)
 	}
 	b.later(time.Hour)
 	if n := itemsOf(b.claim(run, plenty)); n < 100 || n > 150 {
@@ -74,7 +74,7 @@ func TestRateOfAnEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	x, y := b.load(chunked(10), 4000), b.load(chunked(10), 4000)
-	if claimed := b.ask(x, plenty); len(claimed.Slices) != 1 || claimed.Bound != workqueue.BoundEndpoint {
+	if claimed := b.ask(x); len(claimed.Slices) != 1 || claimed.Bound != workqueue.BoundEndpoint {
 		t.Errorf("at the start %d slices, %q", len(claimed.Slices), claimed.Bound)
 	}
 	if n := len(b.claim(y, plenty)); n != 0 {
@@ -96,7 +96,7 @@ func TestLearnedRateHoldsForAutomaticSteps(t *testing.T) {
 	b := setup(t)
 	auto, fixed := b.load(automatic(10), 4000), b.load(chunked(10), 400)
 	b.exec(`UPDATE endpoint_pace SET rate = 10`)
-	if claimed := b.ask(auto, plenty); len(claimed.Slices) != 1 || itemsOf(claimed.Slices) != 5 ||
+	if claimed := b.ask(auto); len(claimed.Slices) != 1 || itemsOf(claimed.Slices) != 5 ||
 		claimed.Bound != workqueue.BoundAuto {
 		t.Errorf("an automatic step got %d slices of %d items, %q", len(claimed.Slices), itemsOf(claimed.Slices),
 			claimed.Bound)
