@@ -43,7 +43,7 @@ func (c *claimer) round(ctx context.Context) (round, error) {
 			}
 			err := c.ask(ctx, &r, step)
 			if errors.Is(err, workqueue.ErrSessionLost) || ctx.Err() != nil {
-				return r, nil // the heartbeat opens a new session and wakes the claimer
+				return r, nil //nolint:nilerr // the heartbeat opens a new session and wakes the claimer
 			}
 			failed = errors.Join(failed, err)
 		}

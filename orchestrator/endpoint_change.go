@@ -9,8 +9,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// ChangeEndpoint changes settings of an endpoint, leaves the others as they are and returns all of them. Its limits hold
-// at once; the concurrency is brought to its consumer, where its services see it, by the leader when that fails here.
+// ChangeEndpoint changes settings of an endpoint, leaves the others as they are and returns all of them. Limits hold at
+// once; the concurrency is brought to its consumer, where its services see it, by the leader when that fails here.
 // See [workqueue.Store.ChangeEndpoint].
 func (n *Node) ChangeEndpoint(
 	ctx context.Context, change workqueue.EndpointChange, actor string,

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // BreakerChange is what a look at a breaker came to.
@@ -41,12 +43,12 @@ SET probe_slice = NULL, probes = $2,
     probe_at = CASE WHEN $2 > probes THEN clock_timestamp() + $3::interval ELSE probe_at END
 WHERE endpoint = $1 AND breaker = 'open'`
 
-	// What became of a probe. Its slot tells when the slice has no error: a result, or an error for good. That a slice is
-	// missing means that its run is gone.
+	// What became of a probe. Its slot tells when the slice has no error: a result, or an error for good. A service that
+	// says it has too much to do has answered. That a slice is missing means that its run is gone.
 	probeOutcome = `
 SELECT CASE WHEN s.state IN ('scheduled', 'claimed', 'sent') THEN 'under way'
             WHEN s.state <> 'recorded' AND s.error_code IS DISTINCT FROM 'deadline' THEN 'lost'
-            WHEN s.error_code IS NULL OR NOT coalesce(s.error_retry, false) THEN 'answered'
+            WHEN s.error_code IS NULL OR NOT coalesce(s.error_retry, false) OR s.error_code = ANY ($2) THEN 'answered'
             ELSE 'failed' END,
        coalesce(s.error_code, ''), coalesce(s.error_message, ''), s.ended_at - coalesce(s.sent_at, s.created_at)
 FROM work_slice s WHERE s.id = $1`
@@ -67,7 +69,7 @@ func (s *Store) CheckBreaker(ctx context.Context, endpoint string) (BreakerChang
 			return err
 		}
 		var b breakerState
-		if _, err := b.read(ctx, tx, lockBreaker, endpoint); err != nil {
+		if err := b.read(ctx, tx, lockBreaker, endpoint); err != nil {
 			return err
 		}
 		if out.Open = b.open; b.open {
@@ -85,7 +87,7 @@ func (s *Store) CheckBreaker(ctx context.Context, endpoint string) (BreakerChang
 // no claim.
 func (s *Store) breakerDue(ctx context.Context, endpoint string, out *BreakerChange) (bool, error) {
 	var b breakerState
-	if _, err := b.read(ctx, s.pool, readBreaker, endpoint); err != nil {
+	if err := b.read(ctx, s.pool, readBreaker, endpoint); err != nil {
 		return false, err
 	}
 	if out.Open = b.open; b.open {
@@ -113,7 +115,7 @@ func (b *breakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 	}
 	outcome, code, message := "lost", "", ""
 	var took *time.Duration
-	rows, err := tx.Query(ctx, probeOutcome, *b.probe)
+	rows, err := tx.Query(ctx, probeOutcome, *b.probe, throttling.Codes())
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&outcome, &code, &message, &took}, func() error { return nil })
 	}

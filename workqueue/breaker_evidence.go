@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // breakerState is the part of an endpoint_pace row that breakers are about.
@@ -25,21 +26,20 @@ const readBreaker = `
 SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(trusted_until > clock_timestamp(), false)
 FROM endpoint_pace WHERE endpoint = $1`
 
-func (b *breakerState) read(ctx context.Context, db tracker.Querier, statement, endpoint string,
-) (known bool, err error) {
+func (b *breakerState) read(ctx context.Context, db tracker.Querier, statement, endpoint string) error {
 	rows, err := db.Query(ctx, statement, endpoint)
 	if err == nil {
 		to := []any{&b.open, &b.since, &b.probes, &b.probe, &b.trusted}
-		_, err = pgx.ForEachRow(rows, to, func() error { known = true; return nil })
+		_, err = pgx.ForEachRow(rows, to, func() error { return nil })
 	}
 	if err != nil {
-		return false, fmt.Errorf("read the breaker of endpoint %s: %w", endpoint, err)
+		return fmt.Errorf("read the breaker of endpoint %s: %w", endpoint, err)
 	}
-	return known, nil
+	return nil
 }
 
-// newestEnded reads the index on endpoint and end backwards. Slices that ended for a reason of ours are left out: a lost
-// node or stream, a split, a cancel. An item that the service refused for good was dealt with, although its chunk was
+// newestEnded reads the index on endpoint and end backwards. Slices that ended for a reason of ours are left out: a
+// lost node or stream, a split, a cancel. An item that the service refused for good was dealt with, although its chunk was
 // it alone. Every slot answered and yet an error of the slice: every slot asked to be tried again.
 const newestEnded = `
 SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000'), bit_count(s.mask)::int,
@@ -52,6 +52,7 @@ WHERE s.endpoint = $1 AND s.ended_at > greatest(clock_timestamp() - $2::interval
 ORDER BY s.ended_at DESC LIMIT $4`
 
 // recentlyEnded returns the slices of an endpoint that ended last, the newest first, without a verdict on their items.
+// Of those that it refused because it had too much to do it says nothing: such a service is up.
 func (b *breakerState) recentlyEnded(ctx context.Context, db tracker.Querier, endpoint string) ([]endedSlice, error) {
 	var since time.Time
 	if b.since != nil {
@@ -65,7 +66,7 @@ func (b *breakerState) recentlyEnded(ctx context.Context, db tracker.Querier, en
 			return e, err
 		})
 		if err == nil {
-			return newest, nil
+			return slices.DeleteFunc(newest, func(e endedSlice) bool { return throttling.Is(e.code) }), nil
 		}
 	}
 	return nil, fmt.Errorf("read what ended at endpoint %s: %w", endpoint, err)
@@ -169,8 +170,10 @@ type failing struct {
 }
 
 // tellsOfAnOutage reports whether the failure may come of one. A service that refuses a single item for good has dealt
-// with it.
-func (f *failing) tellsOfAnOutage() bool { return f.why.Retry || f.slice.Mask.Count() > 1 }
+// with it, and one that says it has too much to do is up.
+func (f *failing) tellsOfAnOutage() bool {
+	return !throttling.Is(f.why.Code) && (f.why.Retry || f.slice.Mask.Count() > 1)
+}
 
 // outages says which of the slices fail because their endpoint is down: their items are not to blame. It reads, without
 // a lock, what ended at their endpoints before; a transaction in which nothing fails does not call it.
@@ -183,7 +186,7 @@ func outages(ctx context.Context, tx pgx.Tx, all []failing) (map[SliceID]bool, e
 	spared := map[SliceID]bool{}
 	for endpoint, ending := range byEndpoint {
 		var b breakerState
-		if _, err := b.read(ctx, tx, readBreaker, endpoint); err != nil {
+		if err := b.read(ctx, tx, readBreaker, endpoint); err != nil {
 			return nil, err
 		}
 		o, known, err := b.consider(ctx, tx, endpoint, ending)

@@ -56,8 +56,8 @@ func (o outage) reason() string {
 //
 // What goes against an outage: a success, of whatever size. What says nothing: items that are known to fail by
 // themselves, and, while the endpoint is trusted since it answered a probe, a chunk of several items: large chunks that
-// fail while small ones work are no outage. Of a chunk and its pieces only the smallest failures count, and a retry counts with
-// what it retries, so that one bad item, however often it is cut out and tried, is one place.
+// fail while small ones work are no outage. Of a chunk and its pieces only the smallest failures count, and a retry
+// counts with what it retries, so that one bad item, however often it is cut out and tried, is one place.
 func judge(newest []endedSlice, trusted bool) (o outage) {
 	var failures []endedSlice
 	tried := map[SliceID]bool{} // failed, and its pieces or its retry did as well

@@ -46,7 +46,8 @@ ORDER BY r.id`
 const doctorSteps = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step`
 
 const doctorBlocks = `
-SELECT step, block, size, ready, done, failed, coalesce(held, B'0'::bit(8192)) FROM work_block WHERE run_id = $1 ORDER BY block, step`
+SELECT step, block, size, ready, done, failed, coalesce(held, B'0'::bit(8192)) FROM work_block WHERE run_id = $1
+ORDER BY block, step`
 
 const doctorGroups = `SELECT grp, size, pending FROM tracker_group WHERE batch_id = $1`
 

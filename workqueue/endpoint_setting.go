@@ -88,8 +88,8 @@ SELECT endpoint, 'chunk_cap', chunk_cap::text, '', 'cleared by ' || $2::text FRO
 RETURNING before`
 )
 
-// ChangeEndpoint changes settings of an endpoint, with a row in the audit log, and returns all of them. Limits hold from
-// the next claim on, on every node; nodes bring the concurrency to the services. The name need not be known: the
+// ChangeEndpoint changes settings of an endpoint, with a row in the audit log, and returns all of them. Limits hold
+// from the next claim on, on every node; nodes bring the concurrency to the services. The name need not be known: the
 // settings wait for the endpoint.
 func (s *Store) ChangeEndpoint(ctx context.Context, change EndpointChange, actor string) (EndpointSetting, error) {
 	if err := change.validate(); err != nil {

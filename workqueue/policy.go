@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // policy is what a step says about tries.
@@ -22,6 +23,11 @@ const (
 	maxBackoff = 5 * time.Minute
 	// breakerPause is how long items rest that failed because their endpoint is down. Its breaker keeps them longer.
 	breakerPause = 2 * time.Second
+	// throttledIssues is how often items are issued before it counts as a failure of theirs that the service refuses them
+	// because it is too much: nothing goes on for ever.
+	throttledIssues = 50
+	// throttledPause is the least pause after that, for steps that want none between tries.
+	throttledPause = 100 * time.Millisecond
 	// exhaustedPieces is into how many slices a chunk is cut that may have killed its services.
 	exhaustedPieces = 4
 )
@@ -41,7 +47,10 @@ func (p policy) retries(e SlotError) bool {
 
 // pause returns how long to wait before the try that follows the n-th failure: the step's backoff, doubled each time,
 // with up to a fifth taken off at random so that what failed together does not come back together.
-func (p policy) pause(n int) time.Duration {
+func (p policy) pause(n int) time.Duration { return jittered(p.longer(n)) }
+
+// longer is the step's backoff after n failures.
+func (p policy) longer(n int) time.Duration {
 	longest := p.maxBackoff
 	if longest <= 0 {
 		longest = maxBackoff
@@ -50,7 +59,21 @@ func (p policy) pause(n int) time.Duration {
 	for ; n > 1 && d < longest; n-- {
 		d *= 2
 	}
-	return jittered(min(d, longest))
+	return min(d, longest)
+}
+
+// notNow reports whether an error of items in their n-th issue means that they came at a bad time, and no more.
+func (p policy) notNow(e SlotError, n int) bool {
+	return throttling.Is(e.Code) && p.retries(e) && n < throttledIssues
+}
+
+// throttled returns how long to wait after the n-th issue was too much for the service: at least the step's backoff,
+// doubled each time like any pause, and up to as much again at random: what was refused together is to come back
+// spread out.
+func (p policy) throttled(n int) time.Duration {
+	p.backoff = max(p.backoff, throttledPause)
+	d := max(p.longer(n), throttledPause)
+	return d + time.Duration(rand.Int64N(int64(d)+1))
 }
 
 // jittered takes up to a fifth off d.
@@ -83,19 +106,23 @@ type successor struct {
 // up their attempts and stand alone, or when the reply itself singled them out.
 //
 // A chunk that failed as a whole is tried again whole once, if that may help and nothing in it has failed before. Then
-// it is halved until the culprits stand alone. That its pieces fail is no failure of the items in them: most did nothing.
-// An item that stands alone has the attempts that are left. One bad item in n so costs at most 2·⌈log2 n⌉ slices
+// it is halved until the culprits stand alone. That its pieces fail is no failure of the items in them: most did
+// nothing. An item that stands alone has the attempts that are left. One bad item in n so costs at most 2·⌈log2 n⌉ slices
 // beside its own attempts. A chunk that kills its services is not tried whole again, since each try costs services; it
 // is cut in four, which takes as many slices as halving twice and half the rounds. A reply that cannot be read halves
 // its chunk at once.
 //
 // It comes to an end: with each failure the slices become smaller or the items lose an attempt. Only what is not the
-// items' fault (a lost node or stream, an endpoint known to be down) changes neither.
+// items' fault (a lost node or stream, an endpoint known to be down, a service that has too much to do) changes neither.
 func (p policy) succeed(was ending, bits bitfield.Set) (next []successor, final bool) {
 	again := successor{bits, was.attempt + 1, was.failures, was.cause, 0}
 	if !was.cause.itemsAtFault() {
-		if was.cause == CauseBreaker {
+		switch was.cause {
+		case CauseBreaker:
 			again.delay = jittered(breakerPause)
+		case CauseThrottled:
+			again.delay = p.throttled(was.attempt)
+		default:
 		}
 		return []successor{again}, false
 	}

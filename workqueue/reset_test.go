@@ -241,7 +241,8 @@ func TestCancel(t *testing.T) {
 	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "operator"}); !errors.As(err, &state) {
 		t.Errorf("the second cancel: %v; want a StateError", err)
 	}
-	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: workqueue.NewRunID(), Actor: "operator"}); !errors.Is(err, workqueue.ErrNotFound) {
+	_, err = b.store.Cancel(t.Context(), workqueue.Control{Run: workqueue.NewRunID(), Actor: "operator"})
+	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("no such run: %v", err)
 	}
 	b.wantState(run, "cancelled", 1)
@@ -287,7 +288,8 @@ func TestCancelRaces(t *testing.T) {
 				return b.number(`SELECT count(*) FROM work_part WHERE run_id = $1`, run) >= round%20
 			})
 			var state *workqueue.StateError
-			if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"}); err != nil && !errors.As(err, &state) {
+			_, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"})
+			if err != nil && !errors.As(err, &state) {
 				t.Errorf("round %d: cancel: %v", round, err)
 			}
 		})

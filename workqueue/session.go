@@ -77,14 +77,3 @@ func (s *Store) EndSession(ctx context.Context, id SessionID) (int, error) {
 // sessionLive is a condition on a session id: it has neither ended nor expired.
 const sessionLive = `
 SELECT 1 FROM node_session WHERE id = $1 AND ended_at IS NULL AND expires_at > clock_timestamp()`
-
-func requireSession(ctx context.Context, tx pgx.Tx, id SessionID) error {
-	tag, err := tx.Exec(ctx, sessionLive, id)
-	if err != nil {
-		return fmt.Errorf("check session %s: %w", id, err)
-	}
-	if tag.RowsAffected() == 0 {
-		return fmt.Errorf("session %s: %w", id, ErrSessionLost)
-	}
-	return nil
-}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,6 +113,18 @@ func runHead(run *api.RunDocument) string {
 	if run.Source != "" {
 		t.row("source", inert(run.Source))
 	}
+	runTimes(&t, run)
+	for _, name := range slices.Sorted(maps.Keys(run.Params)) {
+		t.row("param", inert(name+"="+run.Params[name]))
+	}
+	for _, w := range run.Warnings {
+		t.row("warning", inert(w))
+	}
+	return t.String()
+}
+
+// runTimes adds when the run began, how long it took so far, and how fast it goes.
+func runTimes(t *table, run *api.RunDocument) {
 	started := moment(run.CreatedAt)
 	if run.CreatedBy != "" {
 		started += " by " + inert(run.CreatedBy)
@@ -128,13 +142,6 @@ func runHead(run *api.RunDocument) string {
 		}
 		t.row("rate", pace(run.Rate)+" items/s"+eta)
 	}
-	for name, value := range run.Params {
-		t.row("param", inert(name+"="+value))
-	}
-	for _, w := range run.Warnings {
-		t.row("warning", inert(w))
-	}
-	return t.String()
 }
 
 func runSteps(run *api.RunDocument) string {

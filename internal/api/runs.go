@@ -80,7 +80,7 @@ func (s *Server) registerRuns(api huma.API) {
 }
 
 type listInput struct {
-	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these states"`
+	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these"`
 	Before string   `query:"before" doc:"only runs older than this id"`
 	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }

@@ -377,7 +377,8 @@ func TestGETsChangeNothing(t *testing.T) {
 			if strings.HasPrefix(path, "/quarantine") {
 				id = fmt.Sprint(stray)
 			}
-			path = strings.NewReplacer("{run}", "last", "{key}", "2", "{name}", "echo", "{id}", id, "{version}", "1").Replace(path)
+			path = strings.NewReplacer("{run}", "last", "{key}", "2", "{name}", "echo", "{id}", id, "{version}", "1").
+				Replace(path)
 			if strings.HasSuffix(path, "/comparison") {
 				path += "?against=last"
 			}
