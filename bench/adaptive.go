@@ -38,9 +38,11 @@ type attempt struct {
 const (
 	sweepSettle = 700 * time.Millisecond
 	sweepWindow = 1500 * time.Millisecond
-	learnFor    = 8 * time.Second
-	autoWindow  = 4 * time.Second
-	sweepItems  = 400_000 // more than any service here answers meanwhile
+	sweepItems  = 100_000 // more than any service here answers meanwhile
+	learnFirst  = 8 * time.Second
+	learnAgain  = 2 * time.Second // the next run begins with what the first has found
+	autoWindow  = 3 * time.Second
+	autoItems   = 500_000
 	beginWithin = 30 * time.Second
 )
 
@@ -62,19 +64,19 @@ func adaptiveCases() []testCase {
 			name: "slower the more at once, best at 12",
 			service: misbehave.Config{Endpoint: "peak", Concurrency: wide, Load: &misbehave.Load{
 				PerChunk: 10 * time.Millisecond, PerItem: 250 * time.Microsecond, Best: 12}},
-			inFlight: []int{4, 8, 12, 24, 64}, chunk: 200, otherChunks: []int{50, 1000},
+			inFlight: []int{6, 12, 24, 64}, chunk: 200, otherChunks: []int{1000},
 		},
 		{
 			name: "8 workers",
 			service: misbehave.Config{Endpoint: "pool", Concurrency: wide, Load: &misbehave.Load{
 				PerChunk: 10 * time.Millisecond, PerItem: 300 * time.Microsecond, Servers: 8}},
-			inFlight: []int{4, 8, 16, 64}, chunk: 200, otherChunks: []int{50, 1000},
+			inFlight: []int{8, 64}, chunk: 200, otherChunks: []int{1000},
 		},
 		{
 			name: "refuses over 8,000 items/s",
 			service: misbehave.Config{Endpoint: "throttle", Concurrency: 16, Throttle: &misbehave.Throttle{
 				PerSecond: 8000, Burst: 2000}, Load: &misbehave.Load{PerChunk: 20 * time.Millisecond}},
-			inFlight: []int{1, 2, 8, 64}, chunk: 200, otherChunks: []int{50, 1000}, attempts: 100,
+			inFlight: []int{1, 2, 8}, chunk: 200, attempts: 100,
 		},
 	}
 }
@@ -86,8 +88,8 @@ func measureAdaptive(ctx context.Context, l *lab, rep *report) error {
 		}
 		a := adaptive{Service: c.name}
 		// The automatic runs come first: nothing is known of the endpoint then.
-		for range 2 {
-			found, err := l.measureAuto(ctx, c)
+		for _, learn := range []time.Duration{learnFirst, learnAgain} {
+			found, err := l.measureAuto(ctx, c, learn)
 			if err != nil {
 				return fmt.Errorf("%s, automatic: %w", c.name, err)
 			}
@@ -111,7 +113,7 @@ func (l *lab) sweep(ctx context.Context, c testCase, a *adaptive) error {
 		if c.attempts > 0 {
 			flags = append(flags, "--attempts", strconv.Itoa(c.attempts))
 		}
-		err := l.underWay(ctx, c.service.Endpoint, flags, func(run string) (err error) {
+		err := l.underWay(ctx, c.service.Endpoint, sweepItems, flags, func(run string) (err error) {
 			if err := rest(ctx, sweepSettle); err != nil {
 				return err
 			}
@@ -139,9 +141,10 @@ func (l *lab) sweep(ctx context.Context, c testCase, a *adaptive) error {
 }
 
 // measureAuto has the node find its way, and then measures.
-func (l *lab) measureAuto(ctx context.Context, c testCase) (found attempt, err error) {
-	err = l.underWay(ctx, c.service.Endpoint, []string{"--in-flight", "auto", "--chunk", "auto"}, func(run string) error {
-		if err := rest(ctx, learnFor/2); err != nil {
+func (l *lab) measureAuto(ctx context.Context, c testCase, learn time.Duration) (found attempt, err error) {
+	flags := []string{"--in-flight", "auto", "--chunk", "auto"}
+	err = l.underWay(ctx, c.service.Endpoint, autoItems, flags, func(run string) error {
+		if err := rest(ctx, learn); err != nil {
 			return err
 		}
 		if found.Rate, err = l.rate(ctx, run, autoWindow); err != nil {
@@ -157,8 +160,10 @@ func (l *lab) measureAuto(ctx context.Context, c testCase) (found attempt, err e
 }
 
 // underWay starts a run, calls work once its first item is done, and cancels the run.
-func (l *lab) underWay(ctx context.Context, endpoint string, flags []string, work func(run string) error) error {
-	run, err := l.begin(ctx, endpoint, sweepItems, flags...)
+func (l *lab) underWay(
+	ctx context.Context, endpoint string, n int, flags []string, work func(run string) error,
+) error {
+	run, err := l.begin(ctx, endpoint, n, flags...)
 	if err != nil {
 		return err
 	}

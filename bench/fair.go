@@ -22,7 +22,7 @@ type fairness struct {
 
 const (
 	fairSmall   = 200
-	fairRuns    = 12
+	fairRuns    = 10
 	fairPause   = 200 * time.Millisecond // between two small runs
 	fairWarm    = 3
 	smallWithin = time.Minute
@@ -36,8 +36,8 @@ func measureFairness(ctx context.Context, l *lab, rep *report) error {
 		large   int
 		service misbehave.Config
 	}{
-		{"quick (the node is the limit)", 3_000_000, misbehave.Config{Endpoint: "quick"}},
-		{"slow (4 workers, 4,000 items/s)", 1_000_000, misbehave.Config{Endpoint: "slow", Concurrency: 4,
+		{"quick (the node is the limit)", 2_500_000, misbehave.Config{Endpoint: "quick"}},
+		{"slow (4 workers, 4,000 items/s)", 300_000, misbehave.Config{Endpoint: "slow", Concurrency: 4,
 			Load: &misbehave.Load{PerItem: time.Millisecond}}},
 	} {
 		f := fairness{Service: c.name, Large: c.large, Small: fairSmall, Runs: fairRuns}
