@@ -127,8 +127,8 @@ func (n *Node) send(ctx context.Context, p *publication) error {
 	return nil
 }
 
-// cut replaces a slice whose request would be larger than max_payload. The first fitting items fit in one; a single
-// item that does not gets its error at once.
+// cut replaces a slice whose request would be larger than max_payload. The first fitting items fit in one, which is
+// published; the rest is claimed anew. A single item that does not fit gets its error at once.
 func (n *Node) cut(ctx context.Context, a assignment, fitting int, published chan<- publication) error {
 	if a.Mask.Count() == 1 {
 		return n.refuseItem(ctx, a)
@@ -140,14 +140,13 @@ func (n *Node) cut(ctx context.Context, a assignment, fitting int, published cha
 	} else {
 		masks = a.Mask.Split(fitting)
 	}
-	pieces, err := n.store.Split(ctx, a.session, a.ID, masks, workqueue.DefaultClaimTTL)
-	if err != nil {
+	first, err := n.store.Split(ctx, a.session, a.ID, masks, workqueue.DefaultClaimTTL)
+	if err != nil || first == nil {
 		return err
 	}
 	n.stats.splits.Add(1)
-	for _, piece := range pieces {
-		n.publishOrPostpone(ctx, assignment{piece, a.session, a.endpoint, a.params, time.Now()}, published)
-	}
+	n.Wake()
+	n.publishOrPostpone(ctx, assignment{*first, a.session, a.endpoint, a.params, time.Now()}, published)
 	return nil
 }
 

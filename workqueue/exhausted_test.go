@@ -49,8 +49,11 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 	}
 	late := again(true, "a deadline")
 	split, err := b.store.Split(t.Context(), b.session, late.ID, late.Mask.Split(1), time.Minute)
-	if err != nil || len(split) != 2 || !split[0].Suspect {
-		t.Errorf("split in %+v, %v; want suspects", split, err)
+	if err != nil || split == nil || !split.Suspect {
+		t.Errorf("split off %+v, %v; want a suspect", split, err)
+	}
+	if rest := b.one(run); !rest.Suspect || rest.Cause != workqueue.CauseSplit {
+		t.Errorf("the rest of the split is %+v; want a suspect", rest)
 	}
 	b.record(faulty(pieces[1], workqueue.SlotError{Code: "busy", Message: "m", Retry: true}))
 	again(false, "an answer")

@@ -272,14 +272,13 @@ func (m *machine) Split(t *rapid.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if (h.state == "claimed") != (len(made) > 0) {
-			t.Fatalf("a split of a slice that is %s made %d pieces", h.state, len(made))
+		if (h.state == "claimed") != (made != nil) {
+			t.Fatalf("a split of a slice that is %s made %+v", h.state, made)
 		}
-		if len(made) > 0 {
+		if made != nil {
 			h.state = "split"
-		}
-		for _, s := range made {
-			m.hold(s)
+			m.schedule(h, h.Mask, h.Failures)
+			m.hold(*made)
 		}
 	}
 }

@@ -225,14 +225,15 @@ SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = clock_
     error_code = $4, error_message = $5
 WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 
-// Split replaces a slice by pieces of it that stay claimed by the same session, because its request would be larger
-// than the server takes. The masks are disjoint and together the slice's. It returns the pieces, or nothing when the
+// Split replaces a slice by pieces of it, because its request would be larger than the server takes. The masks are
+// disjoint and together the slice's. The first piece stays claimed by the same session; the others can be claimed at
+// once, since only a claim knows whether there is room for another request. It returns the first piece, or nil when the
 // slice is no longer the session's.
 func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks []bitfield.Set,
 	timeout time.Duration,
-) (pieces []Slice, err error) {
+) (first *Slice, err error) {
 	err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		pieces = nil
+		first = nil
 		held, err := lockSlices(ctx, tx, slicesByID, []SliceID{id})
 		if err != nil || len(held) == 0 || held[0].state != "claimed" {
 			return err
@@ -242,13 +243,16 @@ func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks 
 			return fmt.Errorf("%d pieces do not add up to its %d items: %w", len(masks), h.remaining.Count(), errFence)
 		}
 		set := newSettlement(&copyRows{})
-		for _, mask := range masks {
-			piece := Slice{ID: NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block, Generation: h.Generation, Mask: mask,
+		for i, mask := range masks {
+			piece := madeSlice{parent: h.ID, state: "scheduled"}
+			piece.Slice = Slice{ID: NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block, Generation: h.Generation, Mask: mask,
 				Attempt: h.Attempt, Failures: h.Failures, Cause: CauseSplit, Suspect: h.Suspect, Root: h.Root,
 				Endpoint: h.Endpoint}
-			set.made = append(set.made,
-				madeSlice{Slice: piece, parent: h.ID, state: "claimed", session: session, timeout: timeout})
-			pieces = append(pieces, piece)
+			if i == 0 {
+				piece.state, piece.session, piece.timeout = "claimed", session, timeout
+				first = &piece.Slice
+			}
+			set.made = append(set.made, piece)
 		}
 		h.remaining = bitfield.Set{}
 		set.end(h, "split", "", &SlotError{Code: "split", Message: "the request would be larger than max_payload"})
@@ -257,7 +261,7 @@ func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks 
 	if err != nil {
 		return nil, fmt.Errorf("split slice %s: %w", id, err)
 	}
-	return pieces, nil
+	return first, nil
 }
 
 // partition reports whether masks are disjoint, none of them empty, and together the whole.

@@ -47,9 +47,9 @@ func TestDeadSessionsClaimsAreIssuedAgain(t *testing.T) {
 	}
 	// The dead node wakes up: its late writes touch nothing, but a reply to what it had sent counts.
 	b.send(lost[0])
-	pieces, err := b.store.Split(t.Context(), dead, lost[0].ID, lost[0].Mask.Split(1), time.Minute)
-	if err != nil || len(pieces) != 0 {
-		t.Errorf("a split of a released slice made %d pieces, %v", len(pieces), err)
+	piece, err := b.store.Split(t.Context(), dead, lost[0].ID, lost[0].Mask.Split(1), time.Minute)
+	if err != nil || piece != nil {
+		t.Errorf("a split of a released slice made %+v, %v", piece, err)
 	}
 	verdicts := b.record(whole(lost[0]), whole(lost[1]), whole(kept), whole(again)).Verdicts
 	if !verdicts[0].Stale || verdicts[1].Taken != 4 || verdicts[2].Taken != 4 || verdicts[3].Taken != 4 {
@@ -328,14 +328,18 @@ func TestSplitKeepsEveryItem(t *testing.T) {
 	b := setup(t)
 	run := b.load(chunked(10), 10)
 	s := b.one(run)
-	pieces, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
-	if err != nil || len(pieces) != 4 || b.disjoint(pieces) != 10 {
-		t.Fatalf("%d pieces, %v", len(pieces), err)
+	first, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
+	if err != nil || first == nil {
+		t.Fatalf("split off %+v, %v", first, err)
 	}
 	b.check()
 	again, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
-	if err != nil || len(again) != 0 {
-		t.Errorf("the second split made %d pieces, %v", len(again), err)
+	if err != nil || again != nil {
+		t.Errorf("the second split made %+v, %v", again, err)
+	}
+	pieces := append(b.claim(run, plenty), *first)
+	if len(pieces) != 4 || b.disjoint(pieces) != 10 {
+		t.Fatalf("%d pieces", len(pieces))
 	}
 	if v := b.record(whole(s)).Verdicts[0]; !v.Stale {
 		t.Errorf("a reply to the split slice: %+v", v)
@@ -348,6 +352,35 @@ func TestSplitKeepsEveryItem(t *testing.T) {
 		b.record(whole(p))
 	}
 	b.wantState(run, "completed", 1)
+	b.check()
+}
+
+// A request that is cut in pieces must not become more requests than an endpoint or a step may have.
+func TestSplitKeepsToTheLimits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	budget := 1
+	if _, err := b.store.ChangeEndpoint(t.Context(), workqueue.EndpointChange{Endpoint: endpoint,
+		MaxInFlight: &budget}, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	run := b.load(chunked(10), 10)
+	for s := b.one(run); ; s = b.one(run) {
+		if s.Mask.Count() > 3 {
+			first, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
+			if err != nil || first == nil {
+				t.Fatalf("split off %+v, %v", first, err)
+			}
+			s = *first
+		}
+		out := b.number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')`)
+		if more := b.claim(run, plenty); out != budget || len(more) != 0 {
+			t.Fatalf("%d requests are out and %d were claimed; the budget is %d", out, len(more), budget)
+		}
+		if len(b.record(whole(s)).Completed) > 0 {
+			break
+		}
+	}
 	b.check()
 }
 
@@ -366,9 +399,8 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 			b := setup(t)
 			run := b.load(request(), 8)
 			s := b.one(run)
-			pieces, err := b.store.Split(t.Context(), b.session, s.ID, masks, time.Minute)
-			if err == nil {
-				t.Errorf("split into %d pieces", len(pieces))
+			if _, err := b.store.Split(t.Context(), b.session, s.ID, masks, time.Minute); err == nil {
+				t.Error("it was split")
 			}
 			b.check()
 			b.wantTally(run, tally{ready: 4, live: 4})
