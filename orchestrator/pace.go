@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/orchestrator/pacing"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 const (
@@ -71,7 +72,7 @@ func newPacer(n *Node, lease workqueue.Lease) *pacer {
 func (p *pacer) round(ctx context.Context) error {
 	timed, cancel := context.WithTimeout(ctx, p.node.cfg.LeaseTTL)
 	defer cancel()
-	o, err := p.node.store.Observe(timed, p.since, pacing.ThrottlingCodes())
+	o, err := p.node.store.Observe(timed, p.since, throttling.Codes())
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // Bisection is a chunk that failed as a whole, and what came of it.
@@ -107,6 +108,7 @@ func readFamilies(ctx context.Context, db tracker.Querier, statement string, arg
 	to := []any{&f.root, &f.run, &f.step, &f.block, &f.endpoint, &p.id, &p.parent, &p.items, &p.cause, &p.live, &failed,
 		&p.counts, &p.at, &p.code, &p.message, &p.created, &p.ended}
 	_, err = pgx.ForEachRow(rows, to, func() error {
+		p.counts = p.counts && !throttling.Is(p.code)
 		p.how = endedWell
 		if failed {
 			p.how = endedFailed

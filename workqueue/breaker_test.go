@@ -25,7 +25,7 @@ func down(s workqueue.Slice) workqueue.Answer {
 
 // refusing asks for everything to be tried again.
 func refusing(s workqueue.Slice) workqueue.Answer {
-	return faulty(s, workqueue.SlotError{Code: "busy", Message: "later", Retry: true})
+	return faulty(s, workqueue.SlotError{Code: "flaky", Message: "later", Retry: true})
 }
 
 // poisoned fails every chunk that one of the items is in.
@@ -292,7 +292,7 @@ func TestItemsThatAreRefusedAgainAndAgainAreNoOutage(t *testing.T) {
 		a := whole(s)
 		for i := range a.Slots {
 			if a.Slots[i].Ordinal%50 == 0 {
-				a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "busy", Message: "later", Retry: true}
+				a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "flaky", Message: "later", Retry: true}
 			}
 		}
 		return a

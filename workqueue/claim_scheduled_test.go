@@ -10,7 +10,7 @@ import (
 func again(s workqueue.Slice, n int) workqueue.Answer {
 	a := whole(s)
 	for i := range min(n, len(a.Slots)) {
-		a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "busy", Message: "m", Retry: true}
+		a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "flaky", Message: "m", Retry: true}
 	}
 	return a
 }

@@ -96,7 +96,7 @@ func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
 	req := request()
 	req.Steps[0].RetryBackoff = time.Hour
 	run := b.load(req, 8)
-	b.record(faulty(b.one(run), workqueue.SlotError{Code: "busy", Message: "again", Retry: true}))
+	b.record(faulty(b.one(run), workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))
 	rest := b.one(run)
 	if rest.Cause != workqueue.CauseCut || len(b.claim(run, plenty)) != 0 {
 		t.Fatalf("a slice was handed out before its time: %s", b.dump(run))

@@ -55,7 +55,7 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 	if rest := b.one(run); !rest.Suspect || rest.Cause != workqueue.CauseSplit {
 		t.Errorf("the rest of the split is %+v; want a suspect", rest)
 	}
-	b.record(faulty(pieces[1], workqueue.SlotError{Code: "busy", Message: "m", Retry: true}))
+	b.record(faulty(pieces[1], workqueue.SlotError{Code: "flaky", Message: "m", Retry: true}))
 	again(false, "an answer")
 	b.record(exhausted(pieces[2]))
 	single := b.claim(run, plenty)

@@ -46,6 +46,7 @@ const (
 	ReasonNext       Reason = "next_to_claim"
 	ReasonBackoff    Reason = "backoff"
 	ReasonBreather   Reason = "breaker_pause" // failed with its endpoint: waits a few seconds
+	ReasonThrottled  Reason = "throttled"     // the service had too much to do
 	ReasonPostponed  Reason = "postponed"     // could not be published
 	ReasonPublishing Reason = "publishing"    // claimed, on its way into the stream
 	ReasonClaimLost  Reason = "claim_lost"    // by a node that is gone, or for too long

@@ -24,95 +24,6 @@ func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
 	return g
 }
 
-// causeText says why slices were made, for those whose time to be tried again comes.
-func causeText(c Cause) string {
-	switch c {
-	case CauseRetry:
-		return "the service asked for them to be tried again"
-	case CauseUnanswered:
-		return "the service's reply left them out"
-	case CauseFailure:
-		return "the service failed their request as a whole"
-	case CauseUnreadable:
-		return "the service's reply could not be read"
-	case CauseDeadline:
-		return "no reply came in time"
-	case CauseSession:
-		return "the node that had claimed them is gone"
-	case CauseHandBack:
-		return "the node that had claimed them stopped in good order"
-	case CausePipe:
-		return "a stream was lost, and their request or its reply with it"
-	case CauseBisect:
-		return "they are a half of a request that failed as a whole, to find what is wrong in it"
-	case CauseExhausted:
-		return "their request was delivered too many times without an answer, and was cut in pieces"
-	case CauseBreaker:
-		return "their request failed while the endpoint was known to be down, which does not count against them"
-	case CauseProbe:
-		return "they are a probe of an endpoint that was down"
-	case CauseSplit:
-		return "their request would have been larger than a message may be, and was cut in pieces"
-	default:
-		return "they were cut from what was ready"
-	}
-}
-
-// scheduledGroup explains slices that wait for their time, or for a node once it has come.
-func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *MissingGroup) {
-	why := causeText(s.cause)
-	since := s.firstAt
-	g.Last = &Happening{s.lastAt, why}
-	if s.before != nil {
-		g.Last = s.before
-	}
-	postponed := s.unsent != "" || s.cause == CauseCut || s.cause == CauseSplit
-	if postponed {
-		why = "their request could not be published"
-		if s.unsent != "" {
-			why += ": " + s.unsent
-		}
-	}
-	g.Since = &since
-	switch {
-	case r.hold != "":
-		f.holdGroup(r, g)
-		g.Why += "; " + why
-		return
-	case len(f.alive) == 0:
-		g.Reason, g.Why = ReasonNoNode, why
-		f.noNode(g)
-		return
-	case s.due:
-		f.claimable(r, st, g)
-		g.Why = why + "; their time has come, and " + g.Why
-		return
-	}
-	due := s.firstDue
-	g.Owner, g.When = OwnerTimer, &due
-	g.Who = "the pause before the next try"
-	g.Reason, g.Why = ReasonBackoff, why
-	g.Next = "they are claimed and sent again"
-	switch {
-	case postponed:
-		g.Reason, g.Who = ReasonPostponed, "the pause after a request that could not be published"
-		g.Next = "a node claims them and publishes again"
-		g.Advice = []Advice{{"see whether NATS is well and the endpoint may be published to", "tranche endpoints explain " +
-			g.Endpoint}}
-	case s.cause == CauseBreaker:
-		g.Reason, g.Who = ReasonBreather, "the pause for an endpoint that is down"
-	case s.maxFailures > 0:
-		g.Why += fmt.Sprintf("; that was failure %d of at most %d", s.maxFailures, st.maxAttempts)
-		if s.maxFailures+1 >= st.maxAttempts {
-			g.Next = "they are claimed and sent for the last time: an item that fails again has failed, a request of several " +
-				"that fails as a whole is halved"
-		}
-	}
-	if s.lastDue.Sub(s.firstDue) > time.Second {
-		g.Next += fmt.Sprintf(", one after the other until %s", clock(s.lastDue))
-	}
-}
-
 // claimedGroup explains slices whose requests a node is making.
 func (f *facts) claimedGroup(s *sliceFacts, g *MissingGroup) {
 	since := s.firstAt
@@ -145,6 +56,11 @@ func (f *facts) claimedGroup(s *sliceFacts, g *MissingGroup) {
 		g.Why = "it has claimed them and is publishing their requests"
 		g.Next = "the requests are in the stream in a moment; if the node is lost they are issued again"
 		g.When = s.lastDeadline
+		if node.away {
+			f.natsAway(g, []*sessionFacts{node})
+			g.Next = "it publishes them when NATS answers; what it cannot publish by its deadline is issued again"
+			g.When = s.lastDeadline
+		}
 	}
 }
 
@@ -189,7 +105,8 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	}
 	if s.refused != "" {
 		g.Reason, g.Last = ReasonQuarantine, &Happening{*s.refusedAt, "a reply could not be taken: " + s.refused}
-		g.Why += "; a reply of it could not be taken: " + s.refused
+		g.by = []cameBy{{"a reply could not be taken: " + s.refused, g.Items}}
+		g.Why = "a service has them"
 		g.Advice = []Advice{{"see what the service sent",
 			fmt.Sprintf("tranche quarantine list --run %s", s.run)}}
 	}

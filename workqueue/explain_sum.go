@@ -126,6 +126,7 @@ func headlines(at string) map[Reason]string {
 		ReasonRate:       "waiting for the rate limit",
 		ReasonNext:       "about to be claimed",
 		ReasonBackoff:    "waiting for their next try",
+		ReasonThrottled:  "waiting for endpoint" + at + ", which said it has too much to do",
 		ReasonBreather:   "waiting for endpoint" + at + ", which was down",
 		ReasonPostponed:  "not to be published at the moment",
 		ReasonPublishing: "being published",

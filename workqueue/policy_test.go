@@ -14,7 +14,7 @@ import (
 func TestSucceedKeepsEveryItem(t *testing.T) {
 	t.Parallel()
 	causes := []Cause{CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline, CauseSession, CauseHandBack, CausePipe,
-		CauseExhausted, CauseUnreadable, CauseBreaker}
+		CauseExhausted, CauseUnreadable, CauseBreaker, CauseThrottled}
 	origins := slices.Concat(causes, []Cause{CauseCut, CauseBisect, CauseProbe})
 	rapid.Check(t, func(t *rapid.T) {
 		p := policy{maxAttempts: rapid.IntRange(1, 5).Draw(t, "max attempts"), backoff: time.Millisecond}
@@ -187,5 +187,25 @@ func TestPauseGrowsAndIsBounded(t *testing.T) {
 	}
 	if got := (policy{}).pause(3); got != 0 {
 		t.Errorf("without a backoff the pause is %s", got)
+	}
+}
+
+func TestThrottledPauseGrowsAndSpreads(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		p     policy
+		issue int
+		least time.Duration
+	}{
+		{policy{backoff: time.Second}, 1, time.Second},
+		{policy{backoff: time.Second}, 4, 8 * time.Second},
+		{policy{backoff: time.Second}, 49, maxBackoff},
+		{policy{backoff: time.Second, maxBackoff: 3 * time.Second}, 9, 3 * time.Second},
+		{policy{}, 1, throttledPause},
+		{policy{maxBackoff: time.Millisecond}, 7, throttledPause},
+	} {
+		if got := tc.p.throttled(tc.issue); got < tc.least || got > 2*tc.least {
+			t.Errorf("%+v: after issue %d the pause is %s; want %s and up to as much again", tc.p, tc.issue, got, tc.least)
+		}
 	}
 }

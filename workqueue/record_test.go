@@ -156,7 +156,7 @@ func TestRecordTakesARetryOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(request(), 4)
-	a := faulty(b.one(run), workqueue.SlotError{Code: "busy", Message: "again", Retry: true})
+	a := faulty(b.one(run), workqueue.SlotError{Code: "flaky", Message: "again", Retry: true})
 	b.record(a, a)
 	b.wantTally(run, tally{live: 4})
 	if n := b.number(`SELECT count(*) FROM work_error`); n != 4 {
@@ -201,7 +201,7 @@ func TestRecordTriesRetryableSlotsUpToTheCap(t *testing.T) {
 		}
 		attempts++
 		for _, s := range claimed {
-			b.record(faulty(s, workqueue.SlotError{Code: "busy", Message: "again", Retry: true}))
+			b.record(faulty(s, workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))
 		}
 		b.check()
 	}

@@ -54,7 +54,7 @@ func (r *RunReport) readRequests(ctx context.Context, tx pgx.Tx) error {
 	for _, c := range q.ByCause {
 		q.Count += c.Requests
 		q.Items += c.Items
-		if c.Cause.itemsAtFault() || c.Cause == CauseBreaker {
+		if c.Cause.itemsAtFault() || c.Cause == CauseBreaker || c.Cause == CauseThrottled {
 			q.Retries += c.Requests
 		}
 	}

@@ -20,6 +20,7 @@ const (
 	CauseExhausted  Cause = "exhausted"  // delivered again and again and never answered: it may kill its services
 	CauseUnreadable Cause = "unreadable" // the service's reply could not be read
 	CauseBreaker    Cause = "breaker"    // failed while its endpoint was known to be down
+	CauseThrottled  Cause = "throttled"  // the service refused these items, or the chunk, because it was too much
 	CauseProbe      Cause = "probe"      // one item, sent to see whether an endpoint is up again
 )
 
@@ -40,7 +41,7 @@ func (c Cause) itemsAtFault() bool {
 // answered reports whether a service lived to answer an attempt that ended so.
 func (c Cause) answered() bool {
 	switch c {
-	case CauseRetry, CauseUnanswered, CauseFailure, CauseUnreadable:
+	case CauseRetry, CauseUnanswered, CauseFailure, CauseUnreadable, CauseThrottled:
 		return true
 	default:
 		return false

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // tally holds one slice while the answers about it are taken.
@@ -94,7 +95,7 @@ func (t *tally) failing() (f failing, fails bool) {
 	left := t.left()
 	switch {
 	case t.retry == t.Mask:
-		f.how, f.why = endedRefused, t.refusals[0].err
+		f.how, f.why = endedRefused, t.worst()
 		f.why.Message = fmt.Sprintf("every item is to be tried again, the first for: %s", f.why.Message)
 		return f, true
 	case left.Empty() || !t.complete():
@@ -107,6 +108,16 @@ func (t *tally) failing() (f failing, fails bool) {
 		return f, true
 	}
 	return f, false
+}
+
+// worst is an error of the refused slots that tells more than that it was too much, if there is one.
+func (t *tally) worst() SlotError {
+	for _, r := range t.refusals {
+		if !throttling.Is(r.err.Code) {
+			return r.err
+		}
+	}
+	return t.refusals[0].err
 }
 
 // closeAll decides what becomes of the slices once all answers at hand are taken. What their endpoints did lately is
@@ -158,25 +169,34 @@ func (t *tally) close(set *settlement, spared bool) {
 	set.end(t.heldSlice, state, t.service, why)
 }
 
-// closeRefused hands on the items that are to be tried again, or fails those that have no attempt left.
+// closeRefused hands on the items that are to be tried again, or fails those that have no attempt left. Those that came
+// at a bad time go on for themselves.
 func (t *tally) closeRefused(set *settlement, spared bool) {
-	if t.retry.Empty() {
-		return
+	var again, later bitfield.Set
+	spent := !spared && t.Failures+1 >= t.policy.maxAttempts
+	for _, r := range t.refusals {
+		notNow := t.policy.notNow(r.err, t.Attempt)
+		switch {
+		case !notNow && spent:
+			set.fail(t.heldSlice, r.bit, r.err)
+			continue
+		case notNow:
+			later.Add(r.bit)
+		default:
+			again.Add(r.bit)
+		}
+		set.attemptFailed(t.heldSlice, r.bit, r.err)
 	}
 	cause := CauseRetry
 	if spared {
 		cause = CauseBreaker
 	}
-	if !spared && t.Failures+1 >= t.policy.maxAttempts {
-		for _, r := range t.refusals {
-			set.fail(t.heldSlice, r.bit, r.err)
-		}
-		return
+	if !again.Empty() {
+		set.pass(t.heldSlice, again, cause, SlotError{Retry: true})
 	}
-	for _, r := range t.refusals {
-		set.attemptFailed(t.heldSlice, r.bit, r.err)
+	if !later.Empty() {
+		set.pass(t.heldSlice, later, CauseThrottled, SlotError{Retry: true})
 	}
-	set.pass(t.heldSlice, t.retry, cause, SlotError{Retry: true})
 }
 
 // cause is why the items fail that no slot has come for.
@@ -186,6 +206,8 @@ func (t *tally) cause() Cause {
 		return CauseUnreadable
 	case t.failure.Code == CodeDeliveries: // given up unanswered, and not failed by a service
 		return CauseExhausted
+	case t.policy.notNow(*t.failure, t.Attempt):
+		return CauseThrottled
 	default:
 		return CauseFailure
 	}

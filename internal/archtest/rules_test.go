@@ -11,7 +11,7 @@ type rule struct {
 func rules() map[string]rule {
 	servers := []string{"internal/testenv", "internal/embedded", "migrations"}
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
-	store := []string{"workqueue", "bitfield/...", "migrations", "internal/fault"}
+	store := []string{"workqueue", "workqueue/throttling", "bitfield/...", "migrations", "internal/fault"}
 	return map[string]rule{
 		"bitfield":        {others: []string{}},
 		"bitfield/pgbits": {own: []string{"bitfield"}, tests: servers, others: []string{"github.com/jackc/pgx/v5"}},
@@ -32,7 +32,8 @@ func rules() map[string]rule {
 			own: append([]string{"orchestrator/pacing", "gather", "endpoints"}, store...), tests: servers,
 		},
 		// It decides, and knows nothing of where what it is told comes from.
-		"orchestrator/pacing": {others: []string{}},
+		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
+		"workqueue/throttling": {others: []string{}},
 
 		"internal/archtest": {others: []string{}},
 		"internal/fault":    {others: []string{}},

@@ -1,6 +1,6 @@
 package pacing
 
-import "slices"
+import "github.com/tranchehq/tranche/workqueue/throttling"
 
 // Kind is what the error code of a request, or of an item in it, says about the pace.
 type Kind int
@@ -17,15 +17,9 @@ const (
 	TooBig
 )
 
-// ThrottlingCodes are the codes of kind Throttled. docs/protocol.md has them for authors of services.
-func ThrottlingCodes() []string {
-	return []string{"throttled", "throttling", "too_many_requests", "rate_limited", "rate_limit_exceeded", "429", "busy",
-		"overloaded", "quota_exceeded"}
-}
-
 // KindOf returns what a code says.
 func KindOf(code string) Kind {
-	if slices.Contains(ThrottlingCodes(), code) {
+	if throttling.Is(code) {
 		return Throttled
 	}
 	switch code {
