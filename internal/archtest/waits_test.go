@@ -19,7 +19,9 @@ import (
 
 // waiting lists the trees whose durations stand in the chapter "Every wait" of docs/design.md.
 func waiting() []string {
-	return []string{"orchestrator", "workqueue", "endpoints", "internal/api", "internal/client", "internal/embedded", "cmd"}
+	return []string{
+		"orchestrator", "workqueue", "endpoints", "internal/api", "internal/client", "internal/embedded", "cmd",
+	}
 }
 
 // notWaiting lists trees below them: kits for tests, which nobody runs in earnest.
@@ -51,7 +53,7 @@ func TestEveryWaitIsWrittenDown(t *testing.T) {
 
 func TestAMissingWaitIsFound(t *testing.T) {
 	t.Parallel()
-	const page = "## Every wait\n\n#### a\n\n| `one`, `three` | 1 s, 1 min | x |\n| `list` | … | x |\n\n#### b\n\n## Next\n"
+	const page = "## Every wait\n#### a\n| `one`, `three` | 1 s, 1 min | x |\n| `list` | … | x |\n#### b\n\n## Next\n"
 	one := wait{"a", "one", "a/a.go", "1 s"}
 	three := wait{"a", "three", "a/a.go", "1 min"}
 	list := wait{"a", "list", "a/a.go", ""}
