@@ -53,7 +53,8 @@ func TestEveryWaitIsWrittenDown(t *testing.T) {
 
 func TestAMissingWaitIsFound(t *testing.T) {
 	t.Parallel()
-	const page = "## Every wait\n#### a\n| `one`, `three` | 1 s, 1 min | x |\n| `list` | … | x |\n#### b\n\n## Next\n"
+	const page = "## Every wait\n\n#### a\n\n| `one`, `three` | 1 s, 1 min | x |\n| `list` | … | x |\n" +
+		"\n#### b\n\n## Next\n"
 	one := wait{"a", "one", "a/a.go", "1 s"}
 	three := wait{"a", "three", "a/a.go", "1 min"}
 	list := wait{"a", "list", "a/a.go", ""}
