@@ -19,17 +19,19 @@ type breakerState struct {
 	probes  int        // that failed since it opened
 	probe   *SliceID   // the last one, unless it has been judged
 	trusted bool       // it answered a probe a short while ago
+	vouched bool       // an operator said a short while ago that there is no outage
 }
 
 // readBreaker takes no lock: whoever settles slices must not wait for claims. No row means closed.
 const readBreaker = `
-SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(trusted_until > clock_timestamp(), false)
+SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(trusted_until > clock_timestamp(), false),
+       coalesce(breaker = 'closed' AND breaker_reason <> '' AND trusted_until > clock_timestamp(), false)
 FROM endpoint_pace WHERE endpoint = $1`
 
 func (b *breakerState) read(ctx context.Context, db tracker.Querier, statement, endpoint string) error {
 	rows, err := db.Query(ctx, statement, endpoint)
 	if err == nil {
-		to := []any{&b.open, &b.since, &b.probes, &b.probe, &b.trusted}
+		to := []any{&b.open, &b.since, &b.probes, &b.probe, &b.trusted, &b.vouched}
 		_, err = pgx.ForEachRow(rows, to, func() error { return nil })
 	}
 	if err != nil {
@@ -136,6 +138,9 @@ func blames(ctx context.Context, db tracker.Querier, ids []SliceID) (map[SliceID
 // consider judges an endpoint by what ended before and by what is ending, which has no row of its own yet.
 func (b *breakerState) consider(ctx context.Context, db tracker.Querier, endpoint string, ending []endedSlice,
 ) (outage, map[SliceID]blame, error) {
+	if b.vouched {
+		return outage{}, nil, nil
+	}
 	newest := ending
 	if !b.open { // an open one is down whatever ended
 		before, err := b.recentlyEnded(ctx, db, endpoint)

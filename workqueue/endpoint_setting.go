@@ -35,6 +35,7 @@ type EndpointChange struct {
 	MaxInFlight   *int
 	Rate          *float64
 	ClearChunkCap bool // forget that chunks above some size fail as a whole
+	CloseBreaker  bool // it is no outage: send again, and let nothing open the breaker for ten minutes
 }
 
 // SettingError is returned for a setting that an endpoint cannot have.
@@ -126,7 +127,14 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 		}
 		was["chunk_cap"], is["chunk_cap"] = limit, 0
 	}
-	for name := range was { // only what has changed is worth telling
+	if change.CloseBreaker {
+		breaker, until, err := closeByHand(ctx, tx, change.Endpoint, actor)
+		if err != nil {
+			return after, err
+		}
+		was["breaker"], is["breaker"], is["trusted_until"] = breaker, string(BreakerClosed), until
+	}
+	for name := range is { // only what has changed is worth telling
 		if was[name] == is[name] {
 			delete(was, name)
 			delete(is, name)

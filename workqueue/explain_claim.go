@@ -111,7 +111,9 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 		g.Next = "a node sends one item as a probe with its next look for work; when it is answered everything goes on"
 	}
 	g.Advice = []Advice{{"see what the endpoint answers", "tranche endpoints show " + e.name},
-		{"mend the service; nothing has to be done here then", ""}}
+		{"mend the service; nothing has to be done here then", ""},
+		{"or say that it is no outage, and let its requests go for ten minutes whatever fails",
+			fmt.Sprintf("tranche endpoints set %s --breaker closed", e.name)}}
 }
 
 // rateGroup explains items that wait for a rate, if one stands in their way.

@@ -18,12 +18,14 @@ type endpointsSet struct {
 	MaxInFlight *requestBudget `help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
 	Rate        *itemRate      `help:"Items a second over all runs, or none." placeholder:"N"`
 	ChunkCap    *chunkCap      `help:"0 forgets that requests over some size fail as a whole." placeholder:"0"`
+	Breaker     *breakerState  `help:"closed says that it is no outage: for 10 minutes all goes on." placeholder:"closed"`
 }
 
 // Validate is called by kong.
 func (e *endpointsSet) Validate() error {
-	if e.Concurrency == nil && e.MaxInFlight == nil && e.Rate == nil && e.ChunkCap == nil {
-		return errors.New("say what to set: --concurrency, --max-in-flight, --rate or --chunk-cap 0")
+	if e.Concurrency == nil && e.MaxInFlight == nil && e.Rate == nil && e.ChunkCap == nil &&
+		e.Breaker == nil {
+		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --chunk-cap 0 or --breaker closed")
 	}
 	return nil
 }
@@ -88,6 +90,19 @@ func (c *chunkCap) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// breakerState can only be closed: nodes open the breaker.
+type breakerState string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *breakerState) UnmarshalText(text []byte) error {
+	if string(text) != string(workqueue.BreakerClosed) {
+		return fmt.Errorf("%.100q is not closed; nodes open the breaker by themselves, and closed says that it is no outage",
+			text)
+	}
+	*b = breakerState(text)
+	return nil
+}
+
 // Run changes the settings.
 func (e *endpointsSet) Run(ctx context.Context, term *console) error {
 	cl, err := term.client()
@@ -95,7 +110,8 @@ func (e *endpointsSet) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	set, err := cl.SetEndpoint(ctx, e.Name, api.EndpointSettings{Concurrency: (*int)(e.Concurrency),
-		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), ChunkCap: (*int)(e.ChunkCap)})
+		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), ChunkCap: (*int)(e.ChunkCap),
+		Breaker: (*string)(e.Breaker)})
 	if err != nil {
 		return err
 	}
@@ -119,6 +135,9 @@ func (e *endpointsSet) told(set *workqueue.EndpointSetting) []string {
 	}
 	if e.ChunkCap != nil {
 		told = append(told, "requests may be of any size again")
+	}
+	if e.Breaker != nil {
+		told = append(told, "its breaker is closed, and stays so for 10 minutes whatever fails")
 	}
 	return told
 }

@@ -62,4 +62,8 @@ func TestLimitsOfEndpointsAreRead(t *testing.T) {
 	if limit.UnmarshalText([]byte("0")) != nil || limit.UnmarshalText([]byte("5")) == nil {
 		t.Error("--chunk-cap takes 0 and nothing else")
 	}
+	var breaker breakerState
+	if breaker.UnmarshalText([]byte("closed")) != nil || breaker.UnmarshalText([]byte("open")) == nil {
+		t.Error("--breaker takes closed and nothing else")
+	}
 }

@@ -77,6 +77,7 @@ type EndpointSettings struct {
 	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
 	Rate        *float64 `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
 	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets that chunks over some size fail as a whole"`
+	Breaker     *string  `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
 }
 
 // EndpointPath is the endpoint that an operation is about.
@@ -90,7 +91,7 @@ func (s *Server) registerEndpoints(api huma.API) {
 		s.getEndpoint)
 	register(s, api, huma.Operation{
 		OperationID: "set-endpoint", Method: http.MethodPost, Path: "/endpoints/{name}/settings",
-		Summary: "Set an endpoint's concurrency, budget or rate while its services run",
+		Summary: "Set an endpoint's concurrency, budget or rate, or close its breaker, while its services run",
 		Description: "Limits hold at once, on every node; instances take their concurrency over within seconds. The " +
 			"endpoint need not be known yet.",
 	}, s.setEndpoint)
@@ -142,12 +143,13 @@ type setEndpointInput struct {
 
 func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (workqueue.EndpointSetting, error) {
 	change := workqueue.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
-		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, ClearChunkCap: in.Body.ChunkCap != nil}
+		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, ClearChunkCap: in.Body.ChunkCap != nil,
+		CloseBreaker: in.Body.Breaker != nil}
 	if err := cmp.Or(checkEndpoint(in.Endpoint), s.mayChange(in.Name)); err != nil {
 		return workqueue.EndpointSetting{}, err
 	}
 	if in.Body == (EndpointSettings{}) {
-		return workqueue.EndpointSetting{}, &inputError{"give concurrency, max_in_flight, rate or chunk_cap"}
+		return workqueue.EndpointSetting{}, &inputError{"give concurrency, max_in_flight, rate, chunk_cap or breaker"}
 	}
 	return s.engine.ChangeEndpoint(ctx, change, in.Name)
 }
