@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/misbehave"
 )
 
@@ -38,12 +39,13 @@ type attempt struct {
 const (
 	sweepSettle = 700 * time.Millisecond
 	sweepWindow = 1500 * time.Millisecond
-	sweepItems  = 100_000 // more than any service here answers meanwhile
 	learnFirst  = 8 * time.Second
 	learnAgain  = 2 * time.Second // the next run begins with what the first has found
 	autoWindow  = 3 * time.Second
-	autoItems   = 500_000
 	beginWithin = 30 * time.Second
+	// What runs last at the least, at the best rate that there is.
+	sweepLasts = 7 * time.Second
+	autoLasts  = 18 * time.Second
 )
 
 // testCase is a service and the settings to sweep: first the requests out at a chunk, then the chunk at the best of
@@ -57,18 +59,29 @@ type testCase struct {
 	attempts    int // of an item, with fixed settings
 }
 
+// items are so many that the service is busy for a while, however well it is asked.
+func (c *testCase) items(lasts time.Duration) int {
+	rate, _ := c.service.Load.Peak(bitfield.Size, misbehavingWide)
+	if t := c.service.Throttle; t != nil {
+		rate = min(rate, t.PerSecond)
+	}
+	return int(rate * lasts.Seconds())
+}
+
+// misbehavingWide is how many chunks at once the SDK hands to the model: the model is the limit.
+const misbehavingWide = 1024
+
 func adaptiveCases() []testCase {
-	const wide = 1024 // chunks at once that the SDK hands to the model: the model is the limit
 	return []testCase{
 		{
 			name: "slower the more at once, best at 12",
-			service: misbehave.Config{Endpoint: "peak", Concurrency: wide, Load: &misbehave.Load{
+			service: misbehave.Config{Endpoint: "peak", Concurrency: misbehavingWide, Load: &misbehave.Load{
 				PerChunk: 10 * time.Millisecond, PerItem: 250 * time.Microsecond, Best: 12}},
 			inFlight: []int{6, 12, 24, 64}, chunk: 200, otherChunks: []int{1000},
 		},
 		{
 			name: "8 workers",
-			service: misbehave.Config{Endpoint: "pool", Concurrency: wide, Load: &misbehave.Load{
+			service: misbehave.Config{Endpoint: "pool", Concurrency: misbehavingWide, Load: &misbehave.Load{
 				PerChunk: 10 * time.Millisecond, PerItem: 300 * time.Microsecond, Servers: 8}},
 			inFlight: []int{8, 64}, chunk: 200, otherChunks: []int{1000},
 		},
@@ -113,7 +126,7 @@ func (l *lab) sweep(ctx context.Context, c testCase, a *adaptive) error {
 		if c.attempts > 0 {
 			flags = append(flags, "--attempts", strconv.Itoa(c.attempts))
 		}
-		err := l.underWay(ctx, c.service.Endpoint, sweepItems, flags, func(run string) (err error) {
+		err := l.underWay(ctx, c.service.Endpoint, c.items(sweepLasts), flags, func(run string) (err error) {
 			if err := rest(ctx, sweepSettle); err != nil {
 				return err
 			}
@@ -143,7 +156,7 @@ func (l *lab) sweep(ctx context.Context, c testCase, a *adaptive) error {
 // measureAuto has the node find its way, and then measures.
 func (l *lab) measureAuto(ctx context.Context, c testCase, learn time.Duration) (found attempt, err error) {
 	flags := []string{"--in-flight", "auto", "--chunk", "auto"}
-	err = l.underWay(ctx, c.service.Endpoint, autoItems, flags, func(run string) error {
+	err = l.underWay(ctx, c.service.Endpoint, c.items(autoLasts), flags, func(run string) error {
 		if err := rest(ctx, learn); err != nil {
 			return err
 		}
