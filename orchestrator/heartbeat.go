@@ -10,6 +10,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// pulse is what a node says of itself with each heartbeat.
+type pulse struct {
+	Stats
+	NATS bool `json:"nats"` // it is connected; explanations read it
+}
+
 // beat keeps the session alive. A node that finds its session gone (it was asleep, or cut off) opens a new one: the
 // claims of the old one belong to others by then, and every write about them is fenced.
 func (n *Node) beat(ctx context.Context) {
@@ -22,7 +28,7 @@ func (n *Node) beat(ctx context.Context) {
 		case <-tick.C:
 		}
 		timed, cancel := context.WithTimeout(ctx, n.cfg.Heartbeat*2)
-		err := n.store.Heartbeat(timed, n.Session(), n.cfg.SessionTTL, n.stats.snapshot())
+		err := n.store.Heartbeat(timed, n.Session(), n.cfg.SessionTTL, pulse{n.stats.snapshot(), n.nc.IsConnected()})
 		if errors.Is(err, workqueue.ErrSessionLost) {
 			n.stats.sessionsLost.Add(1)
 			n.log.Warn("the session expired; starting a new one", zap.Stringer("session", n.Session()))

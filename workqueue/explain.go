@@ -101,6 +101,8 @@ type MissingGroup struct {
 
 	run     RunID
 	session SessionID // of the node that has claimed them
+	by      []cameBy
+	until   time.Time // the last of them come, when they do not all come at When
 }
 
 // Session returns the session of the node that has claimed the items, or the zero id.
@@ -222,7 +224,7 @@ func (e *Explanation) fill(f *facts) error {
 	if told != e.Missing {
 		return fmt.Errorf("the groups have %d items and %d are missing: %w", told, e.Missing, errSums)
 	}
-	e.Last, e.Notes, e.Advice = run.last(f), run.notes(), run.advice(e)
+	e.Last, e.Notes, e.Advice = run.last(f), append(run.notes(), f.nodeNotes()...), run.advice(e)
 	if e.Unsealed = run.sealedAt == nil; e.Unsealed {
 		e.Summary = run.loading(f)
 	}

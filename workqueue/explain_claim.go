@@ -19,6 +19,8 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	case len(f.alive) == 0:
 		g.Reason = ReasonNoNode
 		f.noNode(g)
+	case f.cutOff():
+		f.natsAway(g, f.alive)
 	case e.open:
 		f.breakerGroup(st, e, g)
 	case st.live >= st.inFlight:
@@ -79,10 +81,17 @@ func shared(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool 
 		return false
 	}
 	limited(g, ReasonShare, st.live, portion(limit, others), fmt.Sprintf(
-		"the run's share of the %d that endpoint %s takes: %d other runs have work for it, too", limit, e.name, others),
+		"the run's share of the %d that endpoint %s takes: %s for it, too", limit, e.name, haveWork(others)),
 		Advice{"raise its priority", fmt.Sprintf("tranche run set %s --priority %d", r.id, r.priority+1)})
 	g.Next = "the next are claimed when one of its requests is answered, or when other runs need less"
 	return true
+}
+
+func haveWork(runs int) string {
+	if runs == 1 {
+		return "another run has work"
+	}
+	return fmt.Sprintf("%d other runs have work", runs)
 }
 
 // breakerGroup explains items whose endpoint is not asked at the moment.

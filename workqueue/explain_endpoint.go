@@ -56,6 +56,7 @@ func (s *Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExpl
 			return err
 		}
 		e.At, e.Nodes = f.at, len(f.alive)
+		e.Notes = append(e.Notes, f.nodeNotes()...)
 		for _, id := range ids {
 			e.add(f.groups(id))
 		}
@@ -100,18 +101,7 @@ func (e *EndpointExplanation) merge(g MissingGroup) {
 		h.Runs++
 		h.run = g.run
 	}
-	h.Items, h.Slices, h.Answered = h.Items+g.Items, h.Slices+g.Slices, h.Answered+g.Answered
-	h.Since, h.When = earlier(h.Since, g.Since), earlier(h.When, g.When)
-	if h.Last == nil || g.Last != nil && g.Last.At.After(h.Last.At) {
-		h.Last = g.Last
-	}
-}
-
-func earlier(a, b *time.Time) *time.Time {
-	if a == nil || b != nil && b.Before(*a) {
-		return b
-	}
-	return a
+	h.join(&g)
 }
 
 // Sum makes the summary from the groups, which whoever has added to them calls again.

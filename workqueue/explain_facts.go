@@ -163,14 +163,14 @@ type sliceFacts struct {
 	before *Happening // how the slice ended that the newest was made from
 }
 
-// What is claimed next goes where its step goes now. work_slice_live finds the slices, quarantine_run the messages that
+// Slices are put together as far as an explanation tells them apart. What is claimed next goes where its step goes now. work_slice_live finds the slices, quarantine_run the messages that
 // could not be taken.
 const explainSlices = explainPlanes + `
 SELECT s.run_id, s.step, CASE s.state WHEN 'scheduled' THEN st.endpoint ELSE coalesce(s.endpoint, st.endpoint) END,
-    s.state, s.cause,
+    s.state, CASE s.state WHEN 'scheduled' THEN s.cause ELSE '' END,
     coalesce(s.session_id, '00000000-0000-0000-0000-000000000000'),
     s.due, s.unsent, s.handed_at IS NOT NULL, s.lost, s.late, s.remaining <> s.mask, coalesce(q.reason, ''),
-    s.answered IS NOT NULL,
+    s.answered IS NOT NULL AND s.remaining <> s.mask,
     count(*), sum(bit_count(s.remaining & p.missing))::bigint,
     sum(bit_count(s.mask) - bit_count(s.remaining))::bigint,
     min(s.created_at), max(s.created_at), min(s.not_before), max(s.not_before), min(s.deadline), max(s.deadline),
@@ -184,7 +184,7 @@ FROM (
         CASE WHEN s.state = 'scheduled' AND s.error_code = '` + codePostponed + `' THEN coalesce(s.error_message, '') ELSE '' END
             AS unsent,
         s.state = 'sent' AND s.pipe_epoch < (SELECT epoch FROM pipe WHERE name = 'pipe') AS lost,
-        s.state <> 'scheduled' AND s.deadline <= $4 AS late
+        s.deadline <= $4 AND (s.state = 'claimed' OR s.state = 'sent' AND s.handed_at IS NOT NULL) AS late
     FROM work_slice s
     WHERE s.run_id = ANY ($1) AND s.state IN ('scheduled', 'claimed', 'sent')
 ) s

@@ -1,9 +1,7 @@
 package workqueue
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -39,6 +37,7 @@ func (f *facts) groups(id RunID) []MissingGroup {
 		f.explainRest(r, st, &rest)
 		add(rest)
 	}
+	all = merged(all)
 	sortGroups(all)
 	return all
 }
@@ -62,7 +61,7 @@ func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g.Since = r.startedAt
 	if r.hold != "" && r.hold != string(HoldCanary) {
 		f.holdGroup(r, &g)
-		g.Why += "; they are held back by its canary, too"
+		g.by = []cameBy{{"a canary holds them back", g.Items}}
 		return g
 	}
 	if r.hold != "" || r.canaryState == "waiting" {
@@ -70,9 +69,8 @@ func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 		return g
 	}
 	if len(f.alive) == 0 {
-		g.Why = "a canary holds them back"
+		g.Reason, g.by = ReasonNoNode, []cameBy{{"a canary holds them back", g.Items}}
 		f.noNode(&g)
-		g.Reason = ReasonNoNode
 		return g
 	}
 	g.Reason, g.Owner, g.Who = ReasonSampling, OwnerNode, f.nodesText()
@@ -151,26 +149,9 @@ func (f *facts) explainRest(r *runFacts, st *stepFacts, g *MissingGroup) {
 	}
 }
 
-// sortGroups puts what needs a person first, and then what is most.
-func sortGroups(all []MissingGroup) {
-	rank := map[Owner]int{OwnerOperator: 0, OwnerNobody: 1, OwnerTimer: 2, OwnerService: 3, OwnerNode: 4}
-	slices.SortStableFunc(all, func(a, b MissingGroup) int {
-		return cmp.Or(cmp.Compare(rank[a.Owner], rank[b.Owner]), cmp.Compare(b.Items, a.Items),
-			cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
-	})
-}
-
 func after(t time.Time, d time.Duration) *time.Time {
 	t = t.Add(d)
 	return &t
-}
-
-// because appends a reason to another one.
-func because(why string) string {
-	if why == "" {
-		return ""
-	}
-	return "; beside that, " + why
 }
 
 // manyItems is a number of items in words.

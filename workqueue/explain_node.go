@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,13 +18,15 @@ type sessionFacts struct {
 	expiresAt time.Time
 	endedAt   *time.Time
 	alive     bool
+	away      bool // it said that it cannot reach NATS
 }
 
 func (s *sessionFacts) name() string { return fmt.Sprintf("node %s (pid %d)", s.host, s.pid) }
 
 // The sessions that are alive, those asked for, and the one that was heard of last.
 const explainSessions = `
-SELECT id, host, pid, heartbeat_at, expires_at, ended_at, ended_at IS NULL AND expires_at > $2
+SELECT id, host, pid, heartbeat_at, expires_at, ended_at, ended_at IS NULL AND expires_at > $2,
+    coalesce(stats -> 'nats' = 'false', false)
 FROM node_session
 WHERE (ended_at IS NULL AND expires_at > $2) OR id = ANY ($1)
     OR id = (SELECT id FROM node_session ORDER BY heartbeat_at DESC LIMIT 1)
@@ -43,7 +46,7 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	}
 	sessions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*sessionFacts, error) {
 		s := &sessionFacts{}
-		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive)
+		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away)
 	})
 	if err != nil {
 		return fmt.Errorf("read the nodes: %w", err)
@@ -57,16 +60,60 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// nodesText names the nodes that are alive.
+// nodesText names the nodes that are alive, without those that can send nothing.
 func (f *facts) nodesText() string {
-	switch len(f.alive) {
+	able := f.able()
+	switch len(able) {
 	case 0:
 		return "no node"
 	case 1:
-		return f.alive[0].name()
+		return able[0].name()
 	default:
-		return fmt.Sprintf("any of %d nodes", len(f.alive))
+		return fmt.Sprintf("any of %d nodes", len(able))
 	}
+}
+
+// able are the nodes that are alive and reach NATS, or all that are alive when none does.
+func (f *facts) able() []*sessionFacts {
+	able := slices.DeleteFunc(slices.Clone(f.alive), func(s *sessionFacts) bool { return s.away })
+	if len(able) == 0 {
+		return f.alive
+	}
+	return able
+}
+
+// cutOff reports whether there are nodes and none of them reaches NATS.
+func (f *facts) cutOff() bool {
+	return len(f.alive) > 0 && !slices.ContainsFunc(f.alive, func(s *sessionFacts) bool { return !s.away })
+}
+
+// natsAway makes a group wait for its node, or for any, to reach NATS again.
+func (f *facts) natsAway(g *MissingGroup, nodes []*sessionFacts) {
+	g.Reason, g.Owner, g.When = ReasonNATSAway, OwnerNode, nil
+	g.Who = fmt.Sprintf("any of %d nodes", len(nodes))
+	g.Why = "no node can reach NATS, so nothing is sent at the moment"
+	if len(nodes) == 1 {
+		g.Who = nodes[0].name()
+		g.Why = g.Who + " cannot reach NATS, so it sends nothing at the moment"
+	}
+	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
+	g.Advice = []Advice{NATSAdvice()}
+}
+
+// NATSAdvice is what an operator could do while nodes cannot reach NATS.
+func NATSAdvice() Advice {
+	return Advice{Do: "see to the NATS server, and to the network between; nothing has to be done here then"}
+}
+
+// nodeNotes names the nodes that are alive and cannot reach NATS.
+func (f *facts) nodeNotes() []string {
+	var notes []string
+	for _, s := range f.alive {
+		if s.away {
+			notes = append(notes, s.name()+" cannot reach NATS: it sends nothing and records nothing until it can")
+		}
+	}
+	return notes
 }
 
 // lastSeen is the node that was heard of last, when none is alive.
@@ -109,8 +156,11 @@ func (f *facts) swept(g *MissingGroup, next string) {
 
 // noNode makes a group wait for a node to be started.
 func (f *facts) noNode(g *MissingGroup) {
+	if g.Why != "" {
+		g.by = append(g.by, cameBy{g.Why, g.Items})
+	}
 	g.Owner, g.Who, g.When = OwnerOperator, "whoever starts a node", nil
-	g.Why = "no node is alive" + because(g.Why)
+	g.Why = "no node is alive"
 	if last := f.lastSeen(); last != nil {
 		g.Why += fmt.Sprintf("; %s was heard of last, %s", last.name(), clock(last.beatAt))
 		at := last.expiresAt

@@ -1,9 +1,6 @@
 package workqueue
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // sliceGroup explains items that live slices hold.
 func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
@@ -81,7 +78,7 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 		return
 	case !s.handed:
 		g.Reason, g.Owner, g.Who = ReasonQueued, OwnerService, "the services of endpoint "+s.endpoint
-		g.Why = fmt.Sprintf("%s in the stream, and as far as is known no service has taken them", areRequests(s.slices))
+		g.Why = "as far as is known no service has taken them"
 		g.Next = "a service takes them; at the deadline a node looks whether they are still in the stream"
 		g.When = s.firstDeadline
 		if len(f.alive) == 0 {
@@ -93,11 +90,11 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	if s.lastHanded != nil {
 		g.Last = &Happening{*s.lastHanded, "a service took their request"}
 	}
-	g.Why = fmt.Sprintf("%s with a service", areRequests(s.slices))
+	g.Why = "a service has taken them"
 	g.Next, g.When = "the service answers; without a reply by the deadline they are tried again", s.firstDeadline
 	if s.partly {
 		g.Reason = ReasonPartly
-		g.Why += fmt.Sprintf(", which has answered %s of the same requests", manyItems(s.answered))
+		g.Why = fmt.Sprintf("a service has taken them and answered %s of the same requests", manyItems(s.answered))
 		if s.final {
 			g.Why += "; the last message of the reply has come and another one is missing"
 			g.Next = "the missing message comes; without it by the deadline they are tried again"
@@ -106,7 +103,6 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	if s.refused != "" {
 		g.Reason, g.Last = ReasonQuarantine, &Happening{*s.refusedAt, "a reply could not be taken: " + s.refused}
 		g.by = []cameBy{{"a reply could not be taken: " + s.refused, g.Items}}
-		g.Why = "a service has them"
 		g.Advice = []Advice{{"see what the service sent",
 			fmt.Sprintf("tranche quarantine list --run %s", s.run)}}
 	}
@@ -118,11 +114,4 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 			g.Who += ", and " + who
 		}
 	}
-}
-
-func areRequests(n int64) string {
-	if n == 1 {
-		return "1 request is"
-	}
-	return grouped(n) + " requests are"
 }

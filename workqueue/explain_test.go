@@ -237,7 +237,7 @@ func TestExplain(t *testing.T) {
 				return run
 			},
 			want: []told{{"ready", workqueue.ReasonShare, service, 12}, {"claimed", workqueue.ReasonPublishing, node, 8}},
-			says: "the run's share of the 4 that endpoint statement takes: 1 other runs",
+			says: "the run's share of the 4 that endpoint statement takes: another run has work",
 		},
 		"rate": {
 			make: func(b *bench) workqueue.RunID {
@@ -281,6 +281,28 @@ func TestExplain(t *testing.T) {
 				return run
 			},
 			want: []told{{"scheduled", workqueue.ReasonBackoff, timer, 4}}, says: "BUSY: come again",
+		},
+		"backoff for two reasons": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(slow, 7)
+				b.record(faulty(b.one(run), retryable))
+				b.record(workqueue.Answer{Slice: b.one(run).ID, Endpoint: endpoint, Service: "test", Failure: &retryable})
+				return run
+			},
+			want: []told{{"scheduled", workqueue.ReasonBackoff, timer, 7}},
+			says: "(4 items); the service failed their request as a whole; that was failure 1 of at most 3 (3 items)",
+		},
+		"no NATS": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 7)
+				b.one(run)
+				if err := b.store.Heartbeat(b.Context(), b.session, time.Minute, map[string]bool{"nats": false}); err != nil {
+					b.Fatal(err)
+				}
+				return run
+			},
+			want: []told{{"claimed", workqueue.ReasonNATSAway, node, 4}, {"ready", workqueue.ReasonNATSAway, node, 3}},
+			says: "node test (pid 1) cannot reach NATS, so it sends nothing",
 		},
 		"halves": {
 			make: func(b *bench) workqueue.RunID {
@@ -340,7 +362,7 @@ func TestExplain(t *testing.T) {
 		},
 		"with a service": {
 			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.handed(b.one(run)); return run },
-			want: []told{{"sent", workqueue.ReasonWorking, service, 4}}, says: "1 request is with a service",
+			want: []told{{"sent", workqueue.ReasonWorking, service, 4}}, says: "a service has taken them",
 		},
 		"answered in part": {
 			make: func(b *bench) workqueue.RunID {
@@ -549,8 +571,8 @@ func TestExplainAnEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	complete(t, e.Groups)
-	want := []told{{"ready", workqueue.ReasonStepLimit, workqueue.OwnerService, 22},
-		{"sent", workqueue.ReasonQueued, workqueue.OwnerService, 8}}
+	want := []told{{"sent", workqueue.ReasonQueued, workqueue.OwnerService, 8},
+		{"ready", workqueue.ReasonStepLimit, workqueue.OwnerService, 22}}
 	if got := tell(e.Groups); !slices.Equal(got, want) || e.Missing != 30 || e.Runs != 2 || e.Groups[0].Runs != 2 {
 		t.Errorf("told %+v of %+v; want %+v", got, *e, want)
 	}

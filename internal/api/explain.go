@@ -40,7 +40,7 @@ func (s *Server) explainRun(ctx context.Context, in *explainInput) (workqueue.Ex
 		return workqueue.Explanation{}, err
 	}
 	if len(e.Groups) > 0 {
-		seen := s.lookAtServices(ctx, endpointsOf(e.Groups), e.Nodes)
+		seen := s.lookAtServices(ctx, endpointsOf(e.Groups), e.Nodes, e.At)
 		seen.apply(e.Groups)
 		e.ServicesAt = &seen.at
 	}
@@ -56,7 +56,7 @@ func (s *Server) explainEndpoint(ctx context.Context, in *EndpointPath) (workque
 	if err != nil {
 		return workqueue.EndpointExplanation{}, err
 	}
-	seen := s.lookAtServices(ctx, []string{in.Endpoint}, e.Nodes)
+	seen := s.lookAtServices(ctx, []string{in.Endpoint}, e.Nodes, e.At)
 	seen.apply(e.Groups)
 	e.ServicesAt, e.Listens = &seen.at, seen.listening(in.Endpoint)
 	e.Sum()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 // servicesSeen is what services and consumers were seen to do, a moment after the snapshot of an explanation.
 type servicesSeen struct {
 	at        time.Time
+	asOf      time.Time           // of the explanation, by the database's clock
 	session   workqueue.SessionID // of this node
 	alone     bool                // no other node is alive
 	connected bool                // this node reaches NATS
@@ -35,8 +37,8 @@ type consumerSeen struct {
 }
 
 // lookAtServices asks who listens on the endpoints, and JetStream what waits for them.
-func (s *Server) lookAtServices(ctx context.Context, names []string, nodes int) *servicesSeen {
-	seen := &servicesSeen{session: s.engine.Session(), alone: nodes <= 1, connected: s.nc.IsConnected(),
+func (s *Server) lookAtServices(ctx context.Context, names []string, nodes int, asOf time.Time) *servicesSeen {
+	seen := &servicesSeen{asOf: asOf, session: s.engine.Session(), alone: nodes <= 1, connected: s.nc.IsConnected(),
 		listeners: map[string][]endpoints.Listener{}, consumers: map[string]consumerSeen{},
 		unheard: map[string][]unheardAsk{}}
 	select {
@@ -110,7 +112,7 @@ func (v *servicesSeen) away(g *workqueue.MissingGroup) {
 	if g.State == "sent" {
 		if v.alone && g.Owner != workqueue.OwnerOperator {
 			g.Why += "; " + cannot + ", so replies wait until it does, and who listens cannot be told"
-			g.Advice = append(g.Advice, natsAdvice())
+			g.Advice = append(g.Advice, workqueue.NATSAdvice())
 		}
 		return
 	}
@@ -123,11 +125,7 @@ func (v *servicesSeen) away(g *workqueue.MissingGroup) {
 	g.Reason, g.Owner, g.Who, g.When = workqueue.ReasonNATSAway, workqueue.OwnerNode, "this node", nil
 	g.Why = cannot + ", so nothing is sent at the moment"
 	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
-	g.Advice = []workqueue.Advice{natsAdvice()}
-}
-
-func natsAdvice() workqueue.Advice {
-	return workqueue.Advice{Do: "see to the NATS server; nothing has to be done here then"}
+	g.Advice = []workqueue.Advice{workqueue.NATSAdvice()}
 }
 
 // unsent refines a group that waits for a node or for requests that are out.
@@ -139,6 +137,9 @@ func (v *servicesSeen) unsent(g *workqueue.MissingGroup) {
 		g.Next = "they go on at once when it has"
 		return
 	}
+	if g.Behind() {
+		v.behind(g)
+	}
 	if g.Owner != workqueue.OwnerService || !v.nobody(g.Endpoint) {
 		return
 	}
@@ -146,6 +147,29 @@ func (v *servicesSeen) unsent(g *workqueue.MissingGroup) {
 	g.Why = "nobody listens on endpoint " + g.Endpoint + ": " + g.Why
 	g.Next = "they are sent when a service listens and answers the requests that are out"
 	g.Advice = append([]workqueue.Advice{startAdvice(g.Endpoint)}, g.Advice...)
+}
+
+// behind refines a group that waits for requests that are out: how long its own take, and that more of them would only
+// wait in the stream.
+func (v *servicesSeen) behind(g *workqueue.MissingGroup) {
+	if info := v.consumers[g.Endpoint].info; info != nil && info.NumPending > 0 && able(v.listeners[g.Endpoint]) > 0 {
+		g.Why += "; more of them would only wait in the stream, as the services have all that they can do at once"
+		g.Advice = []workqueue.Advice{moreAdvice(g.Endpoint)}
+	}
+	if rate := v.rate(g.Endpoint); rate > 0 {
+		g.Next += fmt.Sprintf("; at %s items a second, as at present, these take another %s", perSecond(rate),
+			takes(g, rate).Round(time.Second))
+	}
+}
+
+// takes is how long a group takes at a rate.
+func takes(g *workqueue.MissingGroup, rate float64) time.Duration {
+	return time.Duration(float64(g.Items) / rate * float64(time.Second))
+}
+
+func moreAdvice(endpoint string) workqueue.Advice {
+	return workqueue.Advice{Do: "start more instances, or let each do more at once",
+		Command: "tranche endpoints set " + endpoint + " --concurrency N"}
 }
 
 func whoServes(endpoint string) string { return "whoever runs the services of endpoint " + endpoint }
@@ -201,26 +225,42 @@ func (v *servicesSeen) queued(g *workqueue.MissingGroup) {
 			startAdvice(g.Endpoint)}
 	case info != nil && info.NumPending > 0:
 		g.Reason, g.Who = workqueue.ReasonBusy, v.listening(g.Endpoint)
-		g.Why = fmt.Sprintf("%d requests wait in the stream for endpoint %s", info.NumPending, g.Endpoint)
-		g.Next = "the services take them in their order" + v.estimate(g)
-		g.Advice = []workqueue.Advice{{Do: "start more instances, or let each do more at once",
-			Command: "tranche endpoints set " + g.Endpoint + " --concurrency N"}}
+		g.Why = fmt.Sprintf("%d requests wait in the stream: the services have all that they can do at once",
+			info.NumPending)
+		v.busy(g)
+		g.Advice = []workqueue.Advice{moreAdvice(g.Endpoint)}
 	default:
 		g.Who = v.listening(g.Endpoint)
 	}
 }
 
-// estimate says how long the services need for a group at their present rate.
-func (v *servicesSeen) estimate(g *workqueue.MissingGroup) string {
-	rate := 0.0
-	for i := range v.listeners[g.Endpoint] {
-		rate += v.listeners[g.Endpoint][i].Rate
-	}
+// busy says when the services will have answered a group that waits for them, at their present rate. The deadline of
+// its requests, which moves until a service has them, is no time that anybody waits for.
+func (v *servicesSeen) busy(g *workqueue.MissingGroup) {
+	rate := v.rate(g.Endpoint)
 	if rate <= 0 {
-		return "; they have answered nothing in the last minute"
+		g.Next, g.When = "the services take them in their order; they have answered nothing in the last minute", nil
+		return
 	}
-	took := time.Duration(float64(g.Items) / rate * float64(time.Second))
-	return fmt.Sprintf("; at %.3g items a second that takes about %s", rate, took.Round(time.Second))
+	done := v.asOf.Add(takes(g, rate))
+	g.Next, g.When = fmt.Sprintf("the services take them in their order, %s items a second at present; the last about",
+		perSecond(rate)), &done
+}
+
+// rate is how many items the services of an endpoint answer in a second.
+func (v *servicesSeen) rate(endpoint string) (rate float64) {
+	for i := range v.listeners[endpoint] {
+		rate += v.listeners[endpoint][i].Rate
+	}
+	return rate
+}
+
+// perSecond writes a rate.
+func perSecond(rate float64) string {
+	if rate >= 10 {
+		return strconv.FormatFloat(rate, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(rate, 'g', 2, 64)
 }
 
 // able counts the instances that can take requests.
