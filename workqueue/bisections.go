@@ -49,6 +49,7 @@ SELECT coalesce(s.root, s.id), s.run_id, s.step, s.block, coalesce(s.endpoint, '
        coalesce(s.parent, '00000000-0000-0000-0000-000000000000'), bit_count(s.mask)::int, s.cause,
        s.state IN ('scheduled', 'claimed', 'sent'),
        s.error_code IS NOT NULL AND NOT (bit_count(s.mask) = 1 AND NOT coalesce(s.error_retry, false)),
+       coalesce(s.answered, 0) >= bit_count(s.mask),
        s.state = 'recorded' OR s.state = 'expired' AND s.error_code = 'deadline',
        s.block * 8192 + CASE WHEN bit_count(s.mask) = 1 THEN position(B'1' IN s.mask) - 1 ELSE 0 END,
        coalesce(s.error_code, ''), coalesce(s.error_message, ''), s.created_at, s.ended_at
@@ -104,13 +105,16 @@ func readFamilies(ctx context.Context, db tracker.Querier, statement string, arg
 	var all []family
 	var f family
 	var p member
-	failed := false
+	failed, answered := false, false
 	to := []any{&f.root, &f.run, &f.step, &f.block, &f.endpoint, &p.id, &p.parent, &p.items, &p.cause, &p.live, &failed,
-		&p.counts, &p.at, &p.code, &p.message, &p.created, &p.ended}
+		&answered, &p.counts, &p.at, &p.code, &p.message, &p.created, &p.ended}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		p.counts = p.counts && !throttling.Is(p.code)
 		p.how = endedWell
-		if failed {
+		switch {
+		case p.code != "" && answered:
+			p.how = endedRefused
+		case failed:
 			p.how = endedFailed
 		}
 		if len(all) == 0 || all[len(all)-1].root != f.root {

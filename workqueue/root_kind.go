@@ -70,10 +70,11 @@ func (f *family) summary() Bisection {
 	return b
 }
 
-// outcome takes what became of a piece. One item that failed and was not tried again is a culprit.
+// outcome takes what became of a piece. One item that failed its chunk and was not tried again is a culprit; one that
+// got an error in its slot, also after having been tried again and again, has failed by itself, and no chunk with it.
 func (b *Bisection) outcome(p *member, followed bool) {
 	switch {
-	case p.live || !p.counts:
+	case p.live || !p.counts || p.how == endedRefused:
 	case p.how == endedWell && p.code == "":
 		b.WorkedAt = max(b.WorkedAt, p.items)
 	default:
