@@ -248,6 +248,6 @@ func (n *Node) giveSliceBack(ctx context.Context, failed workqueue.Answer) error
 		return err
 	}
 	n.wakeOthers()
-	n.announce(out.Completed)
+	n.followUp(out)
 	return nil
 }

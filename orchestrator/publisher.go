@@ -162,7 +162,7 @@ func (n *Node) refuseItem(ctx context.Context, a assignment) error {
 	if err != nil {
 		return err
 	}
-	n.announce(out.Completed)
+	n.followUp(out)
 	return nil
 }
 
