@@ -9,6 +9,9 @@
 //     clock stops when the run is completed and every result is stored; see [tranche].
 //   - river: River with one job an item and its output recorded; see [riverQueue].
 //   - latency: runs of one item, and of a few thousand, on an idle node.
+//   - adaptive: settings that the node finds, beside the best of a sweep over fixed ones; see [adaptive].
+//   - fair: small runs, alone and during a large one; see [fairness].
+//   - misbehave: services that go wrong on purpose; see [isolation], [outageCase] and [otherCase].
 //
 // Rounds are interleaved (floor, tranche, river, floor, …), so that a noisy minute of the machine hits all alike, and
 // every round starts with a fresh database and a checkpoint. Ratios are taken within a round. Tables show medians and
