@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -225,11 +226,21 @@ func (e *Explanation) fill(f *facts) error {
 		return fmt.Errorf("the groups have %d items and %d are missing: %w", told, e.Missing, errSums)
 	}
 	e.Last, e.Notes, e.Advice = run.last(f), append(run.notes(), f.nodeNotes()...), run.advice(e)
+	if run.viewState() == "paused" && !e.heldBack() {
+		e.Notes = append(e.Notes, run.heldNote())
+	}
 	if e.Unsealed = run.sealedAt == nil; e.Unsealed {
 		e.Summary = run.loading(f)
 	}
 	e.Sum()
 	return nil
+}
+
+// heldBack reports whether a group says that the run is held.
+func (e *Explanation) heldBack() bool {
+	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
+		return g.Reason == ReasonOperator || g.Reason == ReasonThreshold || g.Reason == ReasonCanary
+	})
 }
 
 // errSums is a fault of ours: an explanation that leaves items out is none.

@@ -104,7 +104,7 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 	}
 	g.Next = "one item is sent as a probe; when it is answered everything goes on"
 	if e.probes > 0 {
-		g.Next = fmt.Sprintf("%d probes went unanswered; another item is sent, and when it is answered everything goes on",
+		g.Next = fmt.Sprintf("%d probes failed; another item is sent, and when it is answered everything goes on",
 			e.probes)
 	}
 	switch {
@@ -127,7 +127,7 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 
 // rateGroup explains items that wait for a rate, if one stands in their way.
 func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
-	wait, why, advice := time.Duration(0), "", Advice{}
+	wait, slowest, why, advice := time.Duration(0), 0.0, "", Advice{}
 	consider := func(tokens float64, at *time.Time, rate float64, what string, a Advice) {
 		if rate <= 0 {
 			return
@@ -135,7 +135,7 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 		if has := level(tokens, at, rate, f.at); has <= 0 {
 			w := time.Duration(math.Ceil(-has/rate*float64(time.Second))) + time.Millisecond
 			if w > wait {
-				wait, why, advice = w, what, a
+				wait, slowest, why, advice = w, rate, what, a
 			}
 		}
 	}
@@ -158,6 +158,10 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 	}
 	g.Reason, g.Owner, g.Who, g.Why = ReasonRate, OwnerTimer, "the rate limit", why
 	g.Next, g.When = "the next are claimed when the rate allows", after(f.at, wait)
+	if all := float64(g.Items) / slowest; all >= 2 {
+		g.Next = fmt.Sprintf("at that rate all of them take %s; the next are claimed when it allows",
+			time.Duration(all)*time.Second)
+	}
 	g.Advice = []Advice{advice}
 	return true
 }

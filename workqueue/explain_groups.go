@@ -133,7 +133,7 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 func (f *facts) explainRest(r *runFacts, st *stepFacts, g *MissingGroup) {
 	switch {
 	case r.state == "cancelled":
-		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "nobody: the run was cancelled", r.finishedAt
+		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "the run was cancelled", r.finishedAt
 		g.Why, g.Next = "the run was cancelled before they were answered", "nothing: what was recorded stays"
 		g.Advice = []Advice{{"get them, to start a new run of them",
 			"tranche run export " + r.id.String() + " --state missing"}}

@@ -66,7 +66,7 @@ func (g *MissingGroup) join(h *MissingGroup) {
 const maxWays = 3
 
 // tell puts the ways in which the items of a group got where they are before its reason, and when the last of them
-// come behind what happens next.
+// come behind what happens next. It does so once.
 func (g *MissingGroup) tell() {
 	var ways []string
 	var rest int64
@@ -86,10 +86,11 @@ func (g *MissingGroup) tell() {
 	if g.Why != "" {
 		ways = append(ways, g.Why)
 	}
-	g.Why = strings.Join(ways, "; ")
+	g.Why, g.by = strings.Join(ways, "; "), nil
 	if g.When != nil && g.until.Sub(*g.When) > time.Second {
 		g.Next += ", one after the other until " + clock(g.until)
 	}
+	g.until = time.Time{}
 }
 
 func earlier(a, b *time.Time) *time.Time {

@@ -160,7 +160,7 @@ func (r *runFacts) last(f *facts) *Happening {
 	consider(r.startedAt, fmt.Sprintf("generation %d started", r.generation))
 	for i := range f.slices {
 		if s := &f.slices[i]; s.run == r.id {
-			consider(&s.lastAt, "a request was made up")
+			consider(&s.lastAt, "a request was prepared")
 			consider(s.lastSent, "a request was published")
 			consider(s.lastHanded, "a request was taken by a service")
 		}
@@ -189,6 +189,11 @@ func (r *runFacts) notes() []string {
 		notes = append(notes, fmt.Sprintf("%d dead letters of it wait for somebody; see: tranche dlq list", r.letters))
 	}
 	return notes
+}
+
+// heldNote says of a run whose missing items are all out that nothing would follow them.
+func (r *runFacts) heldNote() string {
+	return fmt.Sprintf("the run is paused, and nothing more of it is claimed; go on with: tranche run resume %s", r.id)
 }
 
 // advice is what an operator could do about a run that has come to an end.

@@ -53,11 +53,11 @@ func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *Mis
 	case len(f.alive) == 0:
 		g.Reason = ReasonNoNode
 		f.noNode(g)
+	case e.open:
+		f.breakerGroup(st, e, g)
 	case s.due:
 		f.claimable(r, st, g)
 		g.Why = "their time has come, and " + g.Why
-	case e.open:
-		f.breakerGroup(st, e, g)
 	default:
 		f.pausing(st, s, g)
 	}

@@ -51,7 +51,7 @@ func (f *facts) claimedGroup(s *sliceFacts, g *MissingGroup) {
 	default:
 		g.Reason, g.Owner, g.Who = ReasonPublishing, OwnerNode, node.name()
 		g.Why = "it has claimed them and is publishing their requests"
-		g.Next = "the requests are in the stream in a moment; if the node is lost they are issued again"
+		g.Next = "the requests are in the stream in a moment; if not, they are issued again"
 		g.When = s.lastDeadline
 		if node.away {
 			f.natsAway(g, []*sessionFacts{node})

@@ -8,8 +8,10 @@ import (
 // maxTold bounds the groups that a summary names.
 const maxTold = 3
 
-// Sum makes the summary from the groups, which whoever has added to them calls again.
+// Sum makes the summary from the groups. Whoever has added to them calls it again: groups that have become alike are put
+// together.
 func (e *Explanation) Sum() {
+	e.Groups = merged(e.Groups)
 	sortGroups(e.Groups)
 	e.Summary = e.summary()
 }

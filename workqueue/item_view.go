@@ -52,7 +52,7 @@ type Attempt struct {
 	SentAt     *time.Time `json:"sent_at,omitempty" doc:"or when it was claimed, if the reply was that fast"`
 	EndedAt    *time.Time `json:"ended_at,omitempty"`
 	Deadline   *time.Time `json:"deadline,omitempty"`
-	Outcome    string     `json:"outcome" enum:"done,failed,retried,lost,open"`
+	Outcome    string     `json:"outcome" enum:"done,failed,retried,lost,open" doc:"retried: tried again after an error"`
 	Error      *ItemError `json:"error,omitempty"`
 }
 
@@ -93,7 +93,7 @@ SELECT w.step, w.id, w.generation, w.attempt, w.cause, w.state, bit_count(w.mask
     w.ended_at, w.deadline,
     CASE WHEN p.result IS NOT NULL THEN 'done'
         WHEN p.error_code IS NOT NULL THEN 'failed'
-        WHEN e.error_code IS NOT NULL THEN 'retried'
+        WHEN e.error_code IS NOT NULL OR w.state = 'recorded' AND w.error_code IS NOT NULL THEN 'retried'
         WHEN w.state IN ('scheduled', 'claimed', 'sent') THEN 'open'
         ELSE 'lost' END,
     coalesce(p.error_code, e.error_code, CASE WHEN p.result IS NULL THEN w.error_code END),

@@ -129,12 +129,16 @@ func (t *prose) group(g *workqueue.MissingGroup) {
 }
 
 func (t *prose) advice(all []workqueue.Advice) {
-	for _, a := range all {
+	for i, a := range all {
+		head, do := "you could", inert(a.Do)
+		if i > 0 {
+			head, do = "or", strings.TrimPrefix(do, "or ")
+		}
 		if a.Command == "" {
-			t.field("you could", inert(a.Do))
+			t.field(head, do)
 			continue
 		}
-		t.field("you could", inert(a.Do)+":")
+		t.field(head, do+":")
 		t.b.WriteString(strings.Repeat(" ", fieldIndent) + inert(a.Command) + "\n") // never broken: it is to be copied
 	}
 }

@@ -228,7 +228,6 @@ func stepText(step *workqueue.ItemStep) string {
 	}
 	a := table{right: map[int]bool{0: true, 4: true}}
 	a.row("TRY", "SLICE", "WHY", "OUTCOME", "ITEMS", "SENT", "TOOK", "SERVICE")
-	var reasons strings.Builder
 	for i := range step.Attempts {
 		at := &step.Attempts[i]
 		sent, took := "-", "-"
@@ -240,9 +239,31 @@ func stepText(step *workqueue.ItemStep) string {
 		}
 		a.row(fmt.Sprint(at.Attempt), at.Slice.String()[:8], inert(at.Cause), at.Outcome, count(int64(at.Items)), sent,
 			took, short(inert(at.Service), 24))
-		if at.Error != nil && at.Outcome != "failed" {
-			fmt.Fprintf(&reasons, "  try %d: %s: %s\n", at.Attempt, inert(at.Error.Code), short(inert(at.Error.Message), 200))
-		}
 	}
-	return t.String() + "\n" + a.String() + reasons.String()
+	return t.String() + "\n" + a.String() + attemptErrors(step.Attempts)
+}
+
+// attemptErrors says why attempts failed that were not the last, those in a row with the same error in one line.
+func attemptErrors(attempts []workqueue.Attempt) string {
+	var b strings.Builder
+	for i := 0; i < len(attempts); {
+		first := &attempts[i]
+		last := first
+		for i++; i < len(attempts) && first.Error != nil && sameError(first, &attempts[i]); i++ {
+			last = &attempts[i]
+		}
+		if first.Error == nil || first.Outcome == "failed" {
+			continue
+		}
+		tries := fmt.Sprintf("try %d", first.Attempt)
+		if last != first {
+			tries = fmt.Sprintf("tries %d to %d", first.Attempt, last.Attempt)
+		}
+		fmt.Fprintf(&b, "  %s: %s: %s\n", tries, inert(first.Error.Code), short(inert(first.Error.Message), 200))
+	}
+	return b.String()
+}
+
+func sameError(a, b *workqueue.Attempt) bool {
+	return b.Error != nil && *a.Error == *b.Error && a.Generation == b.Generation && b.Outcome != "failed"
 }

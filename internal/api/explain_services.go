@@ -1,12 +1,10 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -140,6 +138,9 @@ func (v *servicesSeen) unsent(g *workqueue.MissingGroup) {
 	if g.Behind() {
 		v.behind(g)
 	}
+	if g.State == "scheduled" && g.Reason == workqueue.ReasonBackoff {
+		v.tellUnheard(g) // that may be why no reply came
+	}
 	if g.Owner != workqueue.OwnerService || !v.nobody(g.Endpoint) {
 		return
 	}
@@ -157,7 +158,7 @@ func (v *servicesSeen) behind(g *workqueue.MissingGroup) {
 		g.Advice = []workqueue.Advice{moreAdvice(g.Endpoint)}
 	}
 	if rate := v.rate(g.Endpoint); rate > 0 {
-		g.Next += fmt.Sprintf("; at %s items a second, as at present, these take another %s", perSecond(rate),
+		g.Next += fmt.Sprintf("; at %s items a second, as over the last minute, these take another %s", perSecond(rate),
 			takes(g, rate).Round(time.Second))
 	}
 }
@@ -186,137 +187,6 @@ func (v *servicesSeen) nobody(endpoint string) bool {
 	}
 	info := v.consumers[endpoint].info
 	return info == nil || info.NumWaiting == 0
-}
-
-// sent refines a group whose requests are in the stream or with a service.
-func (v *servicesSeen) sent(g *workqueue.MissingGroup) {
-	switch g.Reason {
-	case workqueue.ReasonQueued:
-		v.queued(g)
-	case workqueue.ReasonWorking, workqueue.ReasonPartly, workqueue.ReasonQuarantine:
-		v.working(g)
-	}
-}
-
-// queued refines requests that no service has taken.
-func (v *servicesSeen) queued(g *workqueue.MissingGroup) {
-	consumer, there := v.consumers[g.Endpoint], v.listeners[g.Endpoint]
-	info := consumer.info
-	switch {
-	case consumer.missing:
-		g.Reason, g.Owner, g.Who = workqueue.ReasonNoConsumer, workqueue.OwnerNode, "the node that leads"
-		g.Why = "the consumer through which services take requests is gone"
-		g.Next = "the node makes it again within seconds, and services go on"
-	case info != nil && info.Paused:
-		g.Reason, g.Owner, g.Who = workqueue.ReasonSuspended, workqueue.OwnerNode, "the node that leads"
-		g.Why = fmt.Sprintf("somebody has paused the consumer of endpoint %s in NATS, for another %s", g.Endpoint,
-			info.PauseRemaining.Round(time.Second))
-		g.Next = "the node resumes it within seconds"
-	case v.nobody(g.Endpoint):
-		g.Reason, g.Owner, g.Who, g.When = workqueue.ReasonNoListener, workqueue.OwnerOperator, whoServes(g.Endpoint), nil
-		g.Why = "nobody listens on endpoint " + g.Endpoint
-		g.Next = "the first service that listens takes them at once; until then their time does not run"
-		g.Advice = []workqueue.Advice{startAdvice(g.Endpoint)}
-	case len(there) > 0 && able(there) == 0:
-		g.Reason, g.Who = workqueue.ReasonNotTaking, v.listening(g.Endpoint)
-		g.Why = "no instance can take anything: " + reasons(there)
-		g.Next = "the first instance that can takes them"
-		g.Advice = []workqueue.Advice{{Do: "see what keeps the services", Command: "tranche endpoints show " + g.Endpoint},
-			startAdvice(g.Endpoint)}
-	case info != nil && info.NumPending > 0:
-		g.Reason, g.Who = workqueue.ReasonBusy, v.listening(g.Endpoint)
-		g.Why = fmt.Sprintf("%d requests wait in the stream: the services have all that they can do at once",
-			info.NumPending)
-		v.busy(g)
-		g.Advice = []workqueue.Advice{moreAdvice(g.Endpoint)}
-	default:
-		g.Who = v.listening(g.Endpoint)
-	}
-}
-
-// busy says when the services will have answered a group that waits for them, at their present rate. The deadline of
-// its requests, which moves until a service has them, is no time that anybody waits for.
-func (v *servicesSeen) busy(g *workqueue.MissingGroup) {
-	rate := v.rate(g.Endpoint)
-	if rate <= 0 {
-		g.Next, g.When = "the services take them in their order; they have answered nothing in the last minute", nil
-		return
-	}
-	done := v.asOf.Add(takes(g, rate))
-	g.Next, g.When = fmt.Sprintf("the services take them in their order, %s items a second at present; the last about",
-		perSecond(rate)), &done
-}
-
-// rate is how many items the services of an endpoint answer in a second.
-func (v *servicesSeen) rate(endpoint string) (rate float64) {
-	for i := range v.listeners[endpoint] {
-		rate += v.listeners[endpoint][i].Rate
-	}
-	return rate
-}
-
-// perSecond writes a rate.
-func perSecond(rate float64) string {
-	if rate >= 10 {
-		return strconv.FormatFloat(rate, 'f', 0, 64)
-	}
-	return strconv.FormatFloat(rate, 'g', 2, 64)
-}
-
-// able counts the instances that can take requests.
-func able(listeners []endpoints.Listener) (n int) {
-	for i := range listeners {
-		if state := listeners[i].State; state == endpoints.StateListening || state == "" {
-			n++
-		}
-	}
-	return n
-}
-
-// reasons says why instances cannot take requests, each reason once.
-func reasons(listeners []endpoints.Listener) string {
-	var all []string
-	for i := range listeners {
-		l := &listeners[i]
-		reason := cmp.Or(l.Reason, "it says no more")
-		if l.State == endpoints.StateDraining {
-			reason = "it is stopping"
-		}
-		if reason = string(l.State) + ", " + reason; !slices.Contains(all, reason) {
-			all = append(all, reason)
-		}
-	}
-	return strings.Join(all[:min(len(all), maxReasons)], "; ")
-}
-
-const maxReasons = 3
-
-// working refines requests that a service has taken.
-func (v *servicesSeen) working(g *workqueue.MissingGroup) {
-	if g.Owner == workqueue.OwnerOperator {
-		return // nobody is there to record what services answer
-	}
-	if v.nobody(g.Endpoint) {
-		g.Reason, g.Owner, g.Who = workqueue.ReasonGone, workqueue.OwnerOperator, whoServes(g.Endpoint)
-		g.Why += "; nobody listens on endpoint " + g.Endpoint + " any more, so the service that took them is gone"
-		g.Next = fmt.Sprintf("JetStream hands them to the next service that listens, %s after the last sign of life; "+
-			"without a reply by the deadline they are tried again", endpoints.AckWait)
-		g.Advice = append([]workqueue.Advice{startAdvice(g.Endpoint)}, g.Advice...)
-		return
-	}
-	g.Who = v.listening(g.Endpoint)
-	if asks := v.unheard[g.Endpoint]; len(asks) > 0 && g.Reason == workqueue.ReasonWorking {
-		g.Reason, g.Owner = workqueue.ReasonNested, workqueue.OwnerOperator
-		var names []string
-		for _, ask := range asks {
-			g.Why += fmt.Sprintf("; %s asks endpoint %s, on which nobody listens (%d waiting there)", g.Endpoint,
-				ask.endpoint, ask.requests)
-			names = append(names, ask.endpoint)
-			g.Advice = append(g.Advice, startAdvice(ask.endpoint))
-		}
-		g.Who = whoServes(strings.Join(names, ", "))
-		g.Next = "the flow goes on when a service answers it; without a reply by the deadline they are tried again"
-	}
 }
 
 // maxNamed bounds the instances that are named.
