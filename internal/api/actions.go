@@ -87,7 +87,6 @@ func (in *rerunInput) Resolve(ctx huma.Context) []error {
 func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	set, err := readRerun(in.body)
 	if err != nil {
-		drain(in.body)
 		return Rerun{}, err
 	}
 	err = chooseOne("failed, keys, codes and groups", set.Failed, len(set.Keys) > 0, len(set.Codes) > 0,
@@ -139,13 +138,4 @@ func chooseOne(ways string, used ...bool) error {
 		return &inputError{"choose one of " + ways}
 	}
 	return nil
-}
-
-// drain reads the rest of a body that was refused: a client that is still sending would otherwise see its connection
-// reset instead of the answer.
-func drain(body io.Reader) {
-	if timed, ok := body.(*timedBody); ok {
-		timed.within(drainTimeout)
-	}
-	_, _ = io.CopyN(io.Discard, body, maxDrained) // as much as there is
 }

@@ -6,13 +6,19 @@ import (
 	"time"
 )
 
+const (
+	maxDrained   = 1 << 30 // of a body that nobody needs
+	drainTimeout = 10 * time.Second
+)
+
 // timed bounds the silence of a caller: while a body is read, and whenever an answer is written. In between a request
 // may work as long as it needs to: a deadline that passed then would end it, or lose its answer.
-func (s *Server) timed(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request) {
+func (s *Server) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
 	control := http.NewResponseController(w)
+	body := &timedBody{body: r.Body, control: control, silence: s.config.ReadTimeout, whole: r.Body == http.NoBody}
 	timed := *r
-	timed.Body = &timedBody{body: r.Body, control: control, silence: s.config.ReadTimeout}
-	return &timedWriter{ResponseWriter: w, control: control, silence: s.config.ReadTimeout}, &timed
+	timed.Body = body
+	return &timedWriter{ResponseWriter: w, body: body, control: control, silence: s.config.ReadTimeout}, &timed
 }
 
 // deadlineStep is how seldom a deadline is moved.
@@ -25,6 +31,7 @@ type timedBody struct {
 	silence time.Duration
 	moved   time.Time
 	fixed   bool // the deadline stays where it is
+	whole   bool // all of it has been read
 }
 
 // Read implements io.Reader.
@@ -35,6 +42,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	}
 	n, err := b.body.Read(p)
 	if err == io.EOF {
+		b.whole = true
 		b.ended()
 	}
 	return n, err
@@ -57,23 +65,28 @@ func (b *timedBody) within(d time.Duration) {
 // Close implements io.Closer.
 func (b *timedBody) Close() error { return b.body.Close() }
 
-// timedWriter gives a reader more time whenever something is written.
+// timedWriter gives a reader more time whenever something is written, and answers before the body has ended when nobody
+// needs the rest of it.
 type timedWriter struct {
 	http.ResponseWriter
 
+	body    *timedBody
 	control *http.ResponseController
 	silence time.Duration
 	moved   time.Time
+	begun   bool
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (t *timedWriter) WriteHeader(status int) {
+	t.begin()
 	t.move()
 	t.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements io.Writer.
 func (t *timedWriter) Write(p []byte) (int, error) {
+	t.begin()
 	t.move()
 	return t.ResponseWriter.Write(p)
 }
@@ -83,6 +96,32 @@ func (t *timedWriter) move() {
 		t.moved = now
 		_ = t.control.SetWriteDeadline(now.Add(t.silence)) // a server without deadlines, as in tests, needs none
 	}
+}
+
+// begin comes before the first byte of an answer. Left alone, net/http would first read on for up to 256 KiB, without
+// a deadline, while the sender may be waiting for the answer.
+func (t *timedWriter) begin() {
+	if t.begun {
+		return
+	}
+	t.begun = true
+	if !t.body.whole && t.control.EnableFullDuplex() == nil {
+		t.Header().Set("Connection", "close")
+	}
+}
+
+// finish sends an answer that came before the end of the body, and reads on for a while: a client that is still sending
+// would otherwise see its connection reset instead of the answer.
+func (t *timedWriter) finish() {
+	if t.body.whole {
+		return
+	}
+	t.begin()
+	if t.control.Flush() != nil {
+		return
+	}
+	t.body.within(drainTimeout)
+	_, _ = io.CopyN(io.Discard, t.body, maxDrained) // as much as there is
 }
 
 // Unwrap is for http.ResponseController.

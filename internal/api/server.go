@@ -156,16 +156,22 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
 		defer s.active.Done()
-		w, r = s.timed(w, r)
-		if !slices.Contains(s.config.Hosts, hostOnly(r.Host)) {
-			writeProblem(w, http.StatusForbidden, "the host "+cut(r.Host, maxEchoed)+" is not one of this server's; "+
-				"use 127.0.0.1 or localhost, or name it with --allow-host")
-			return
-		}
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Header().Set("Cache-Control", "no-store")
-		protected.ServeHTTP(w, r)
+		timed, r := s.timed(w, r)
+		s.admit(timed, r, protected)
+		timed.finish() // but not after a panic, which is to end the connection
 	})
+}
+
+// admit lets a request in that names one of the server's hosts.
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, protected http.Handler) {
+	if !slices.Contains(s.config.Hosts, hostOnly(r.Host)) {
+		writeProblem(w, http.StatusForbidden, "the host "+cut(r.Host, maxEchoed)+" is not one of this server's; "+
+			"use 127.0.0.1 or localhost, or name it with --allow-host")
+		return
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	protected.ServeHTTP(w, r)
 }
 
 func hostOnly(host string) string {

@@ -9,7 +9,6 @@ import (
 	"mime/multipart"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -27,8 +26,6 @@ const (
 
 const (
 	maxSettings     = 1 << 20
-	maxDrained      = 1 << 30 // of an input that was refused
-	drainTimeout    = 10 * time.Second
 	maxDecompressed = 1 << 40
 
 	maxNameBytes        = 200
@@ -103,7 +100,7 @@ func settingsSchema(api huma.API) *huma.Schema {
 func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 	started, err := s.load(r, in)
 	if err != nil {
-		s.refuse(w, r, err)
+		sendProblem(w, s.problem(r.Context(), err))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -114,21 +111,6 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 	}
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(started) // a caller that is gone can ask by its idempotency key
-}
-
-// refuse answers at once and then reads on for a while: a client that is still sending would otherwise see its
-// connection reset instead of the answer.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	control := http.NewResponseController(w)
-	duplex := control.EnableFullDuplex() == nil
-	if body, ok := r.Body.(*timedBody); ok {
-		body.within(drainTimeout)
-	}
-	w.Header().Set("Connection", "close")
-	sendProblem(w, s.problem(r.Context(), err))
-	if duplex && control.Flush() == nil {
-		_, _ = io.CopyN(io.Discard, r.Body, maxDrained)
-	}
 }
 
 func (s *Server) load(r *http.Request, in *startInput) (Started, error) {

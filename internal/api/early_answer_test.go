@@ -1,0 +1,93 @@
+package api_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// An answer that does not need the body comes before the body has ended: its sender may be waiting for just that.
+func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start("name=it")
+	for name, c := range map[string]struct {
+		code                     int
+		method, path, kind, body string
+		header, value            string
+	}{
+		"start, unknown parameter": {code: 422, method: "POST", path: "/runs?colour=red", kind: "text/csv", body: "id\n1\n"},
+		"start, bad format":        {code: 422, method: "POST", path: "/runs?format=x", kind: "text/csv", body: "id\n1\n"},
+		"start, bad items": {code: 422, method: "POST", path: "/runs?endpoint=echo", kind: "text/csv",
+			body: "id,name\n1\n" + strings.Repeat("2,a\n", 100_000)},
+		"plan, unknown parameter": {code: 422, method: "POST", path: "/plans?colour=red", body: "steps:\n"},
+		"rerun, no object":        {code: 422, method: "POST", path: "/runs/it/rerun", kind: "application/json", body: "[1,"},
+		"nowhere":                 {code: 404, method: "POST", path: "/nowhere", body: "x"},
+		"another method":          {code: 405, method: "POST", path: "/audit", body: "x"},
+		"delete":                  {code: 404, method: "DELETE", path: "/plans/nope", body: "x"},
+		"look":                    {code: 200, method: "GET", path: "/runs", body: "x"},
+		"another origin": {code: 403, method: "POST", path: "/runs", body: "x", header: "Origin",
+			value: "https://evil.example"},
+		"another host": {code: 403, method: "POST", path: "/runs", body: "x", header: "Host", value: "evil.example"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sent, feed := io.Pipe()
+			go func() { _, _ = io.WriteString(feed, c.body) }() // and no more, but it has not ended
+			defer func() { _ = sent.Close() }()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, c.method, b.url+api.Prefix+c.path, sent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", c.kind)
+			if c.header == "Host" {
+				req.Host = c.value
+			} else if c.header != "" {
+				req.Header.Set(c.header, c.value)
+			}
+			answer, err := http.DefaultTransport.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = answer.Body.Close() }()
+			if answer.StatusCode != c.code {
+				t.Errorf("the answer is %d; want %d", answer.StatusCode, c.code)
+			}
+		})
+	}
+}
+
+// What is too large is answered, not reset, however much of it has been sent.
+func TestALargeBodyIsAnswered(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start("name=it")
+	large := `{"reason":"` + strings.Repeat("x", 20<<20) + `"}`
+	for _, path := range []string{"/runs/it/pause", "/runs/it/settings", "/endpoints/echo/settings", "/plans"} {
+		code, text := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(large), "Content-Type", "application/json")
+		if code != http.StatusRequestEntityTooLarge {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+}
+
+// A run that is there already is told before its items are sent again in full, and the connection is not reset.
+func TestAReplayDoesNotNeedTheItems(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: silence})
+	b.start("idempotency_key=k")
+	code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&idempotency_key=k",
+		strings.NewReader(three+strings.Repeat("9,nobody reads this\n", 1<<20)))
+	if code != http.StatusOK {
+		t.Errorf("a replay: %d %s", code, text)
+	}
+}
