@@ -20,16 +20,19 @@ import (
 const maxAttempts = 3 // of the machine's runs
 
 // machine drives a run on the real store and an oracle of it through the same operations: claims, sends, replies of all
-// sorts, lost nodes and streams, deadlines, re-runs and a cancel. Whatever was claimed once may be answered at any time
-// later.
+// sorts, lost nodes and streams, deadlines, holds, thresholds, canaries, breakers, new settings, re-runs, elsewhere and
+// here, and a cancel. Whatever was claimed once may be answered at any time later.
 type machine struct {
 	*bench
 	oracle
-	run   workqueue.RunID
-	limit int
-	lease workqueue.Lease
-	epoch int64
-	steps int
+	run     workqueue.RunID
+	small   bool
+	chunk   int
+	limit   int
+	budgets map[string]int // of endpoints; 0: none
+	lease   workqueue.Lease
+	epoch   int64
+	steps   int
 }
 
 func newMachine(t *rapid.T, b *bench) *machine {
@@ -38,14 +41,23 @@ func newMachine(t *rapid.T, b *bench) *machine {
 	if !small {
 		size, chunk = bitfield.Size-8+size, 500*chunk
 	}
-	m := &machine{bench: b, limit: rapid.IntRange(2, 12).Draw(t, "in flight")}
+	m := &machine{bench: b, small: small, chunk: chunk, limit: rapid.IntRange(2, 12).Draw(t, "in flight"),
+		budgets: map[string]int{}}
 	req := chunked(chunk)
 	req.Steps[0].InFlight, req.Steps[0].MaxAttempts = m.limit, maxAttempts
+	req.Canary, req.CanaryAuto = rapid.SampledFrom([]int{0, 0, 1, size/3 + 1, size}).Draw(t, "canary"), true
+	req.CanaryAuto = req.Canary > 0 && rapid.Bool().Draw(t, "goes on by itself")
+	req.MaxFailed = rapid.SampledFrom([]string{"", "0", "2", "20%"}).Draw(t, "max failed")
+	m.calm(t)
 	b.session = b.open()
 	m.run = b.load(req, size)
 	m.lease = m.leadAnew(t)
 	m.epoch = m.nextEpoch(t)
 	m.oracle = newOracle(size)
+	m.setLimit(req.MaxFailed)
+	if req.Canary > 0 && req.Canary < size {
+		m.sample(req.Canary, req.CanaryAuto)
+	}
 	return m
 }
 
@@ -70,13 +82,14 @@ func (m *machine) nextEpoch(t *rapid.T) int64 {
 
 func (m *machine) Claim(t *rapid.T) {
 	most := rapid.IntRange(1, 8).Draw(t, "most")
-	free := min(most, m.limit-m.inFlight())
+	pace := m.pace()
+	free := m.free(most, pace)
 	out, err := m.store.Claim(m.Context(), m.claimRequest(m.run, most))
 	if err != nil {
 		t.Fatal(err)
 	}
 	claimed := out.Slices
-	if len(claimed) > max(free, 0) {
+	if len(claimed) > free {
 		t.Fatalf("%d slices were claimed; %d were free", len(claimed), free)
 	}
 	if len(claimed) == 0 && free > 0 && m.claimable() {
@@ -85,6 +98,13 @@ func (m *machine) Claim(t *rapid.T) {
 	for _, s := range claimed {
 		if err := m.claimed(s); err != "" {
 			t.Fatal(err)
+		}
+		n := s.Mask.Count()
+		if pace.down && (n > 1 || s.Cause != workqueue.CauseProbe) || n > m.chunk || pace.limit > 0 && n > pace.limit {
+			t.Fatalf("claimed %d items (%s) with a chunk of %d and %+v", n, s.Cause, m.chunk, pace)
+		}
+		if s.Endpoint != m.at {
+			t.Fatalf("claimed for %s; the step's is %s", s.Endpoint, m.at)
 		}
 	}
 }
@@ -183,7 +203,7 @@ func drawAnswer(t *rapid.T, h *held) workqueue.Answer {
 	case 1:
 		a.Slots = append(a.Slots, a.Slots...)
 	case 2:
-		a.Endpoint = "elsewhere"
+		a.Endpoint = "nowhere"
 	case 3:
 		code := rapid.SampledFrom([]string{"crash", workqueue.CodeDeliveries}).Draw(t, "code")
 		a.Failure = &workqueue.SlotError{Code: code, Message: "m", Retry: rapid.Bool().Draw(t, "retry")}
@@ -288,16 +308,26 @@ func (m *machine) Rerun(t *rapid.T) {
 	if rapid.Bool().Draw(t, "by key") {
 		sel = workqueue.Selection{Keys: names(len(m.items))[:rapid.IntRange(1, len(m.items)).Draw(t, "keys")]}
 	}
-	out, err := m.store.Rerun(m.Context(), workqueue.RerunRequest{Run: m.run, Select: sel, Actor: "test"})
+	req := workqueue.RerunRequest{Run: m.run, Select: sel, Actor: "test", DryRun: rapid.IntRange(0, 4).Draw(t, "dry") == 0}
+	req.Canary = rapid.SampledFrom([]int{0, 0, 0, 1, 4}).Draw(t, "canary")
+	req.CanaryAuto = req.Canary > 0 && rapid.Bool().Draw(t, "goes on by itself")
+	req.Settings.Endpoint = rapid.SampledFrom([]string{"", "", "", endpoint, elsewhere}).Draw(t, "where")
+	out, err := m.store.Rerun(m.Context(), req)
 	var nothing *workqueue.NothingToRerunError
 	var state *workqueue.StateError
-	want := m.reset(sel)
+	again := m.final(sel)
 	switch {
-	case errors.As(err, &state) && m.cancelled, errors.As(err, &nothing) && want == 0 && !m.cancelled:
+	case errors.As(err, &state) && m.cancelled, errors.As(err, &nothing) && len(again) == 0 && !m.cancelled:
+		return
 	case err != nil:
 		t.Fatal(err)
-	case out.Items != int64(want) || int(out.Generation) != m.generation:
-		t.Fatalf("rerun %+v; want %d items in generation %d", out, want, m.generation)
+	case req.DryRun && out.Items == int64(len(again)):
+		return
+	}
+	heldBack := m.reset(again, &req)
+	if out.Items != int64(len(again)) || int(out.Generation) != m.generation || out.Held != int64(heldBack) ||
+		out.Hold != m.pausedBy {
+		t.Fatalf("rerun %+v; want %d items, %d of them held back, in generation %d", out, len(again), heldBack, m.generation)
 	}
 }
 
@@ -307,7 +337,7 @@ func (m *machine) Cancel(t *rapid.T) {
 	}
 	_, err := m.store.Cancel(m.Context(), workqueue.Control{Run: m.run, Actor: "test"})
 	var state *workqueue.StateError
-	if refused := m.cancelled || m.completed(); refused != errors.As(err, &state) || !refused && err != nil {
+	if refused := m.over(); refused != errors.As(err, &state) || !refused && err != nil {
 		t.Fatalf("cancel: %v", err)
 	}
 	if err == nil {
@@ -332,6 +362,7 @@ func (m *machine) Check(t *rapid.T) {
 	if state, generation := m.state(m.run); state != want || generation != m.generation {
 		t.Fatalf("the run is %s in generation %d; want %s in %d", state, generation, want, m.generation)
 	}
+	m.wantHolds(t)
 	if events := m.completions(m.run); !slices.Equal(events, m.finished) {
 		t.Fatalf("completion events of generations %v; want %v", events, m.finished)
 	}
@@ -359,17 +390,19 @@ func (m *machine) read(t *rapid.T) []item {
 			items[block.Ordinal(bit)] = to
 		}
 	}
-	rows, err := m.pool.Query(m.Context(), `SELECT block, ready, done, failed FROM work_block WHERE run_id = $1`, m.run)
+	rows, err := m.pool.Query(m.Context(), `SELECT block, ready, done, failed,
+		coalesce(held, B'0'::bit(8192)) FROM work_block WHERE run_id = $1`, m.run)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var block workqueue.Block
-	var ready, done, failed bitfield.Set
-	planes := []any{&block, pgbits.Into(&ready), pgbits.Into(&done), pgbits.Into(&failed)}
+	var ready, done, failed, held bitfield.Set
+	planes := []any{&block, pgbits.Into(&ready), pgbits.Into(&done), pgbits.Into(&failed), pgbits.Into(&held)}
 	_, err = pgx.ForEachRow(rows, planes, func() error {
 		put(block, ready, item{place: isReady})
 		put(block, done, item{place: isDone})
 		put(block, failed, item{place: isFailed})
+		put(block, held, item{place: isHeldBack})
 		return nil
 	})
 	if err != nil {
@@ -401,13 +434,11 @@ func (m *machine) read(t *rapid.T) []item {
 // end brings the run to its end and looks at everything once more.
 func (m *machine) end(t *rapid.T) {
 	if !m.cancelled {
+		m.letGo(t)
 		m.Die(t)
 		m.LosePipe(t)
-		m.finish(m.run)
-		for i := range m.items {
-			if m.items[i].place != isFailed {
-				m.items[i] = item{place: isDone}
-			}
+		for m.finishAll(); m.count(isHeldBack) > 0; m.finishAll() {
+			m.letSampleGo(t)
 		}
 		m.complete()
 	}

@@ -16,6 +16,7 @@ const (
 	isHeld
 	isDone
 	isFailed
+	isHeldBack // by a canary
 )
 
 // item is where an item is.
@@ -46,14 +47,29 @@ type oracle struct {
 	generation int
 	finished   []int // generations whose completion was told
 	cancelled  bool
+	at         string // the endpoint of new requests
+	holding
 }
 
-func newOracle(items int) oracle { return oracle{items: make([]item, items), generation: 1} }
+func newOracle(items int) oracle {
+	return oracle{items: make([]item, items), generation: 1, at: endpoint}
+}
 
 func (o *oracle) inFlight() int {
 	n := 0
 	for _, h := range o.all {
 		if h.live() {
+			n++
+		}
+	}
+	return n
+}
+
+// inFlightAt is what is out at an endpoint.
+func (o *oracle) inFlightAt(name string) int {
+	n := 0
+	for _, h := range o.all {
+		if h.live() && h.Endpoint == name {
 			n++
 		}
 	}
@@ -72,16 +88,17 @@ func (o *oracle) count(places ...place) int {
 
 func (o *oracle) claimable() bool { return !o.cancelled && o.count(isReady, isScheduled) > 0 }
 
+// over reports whether nothing of the run is under way.
+func (o *oracle) over() bool { return o.cancelled || o.completed() }
+
 func (o *oracle) completed() bool { return o.count(isDone, isFailed) == len(o.items) }
 
 // claimed checks a slice that a claim brought, and holds it.
 func (o *oracle) claimed(s workqueue.Slice) (wrong string) {
-	want := isScheduled
-	if s.Cause == workqueue.CauseCut {
-		want = isReady
-	}
 	for _, i := range ordinals(s) {
-		if was := o.items[i]; was.place != want || was.failures != s.Failures {
+		was := o.items[i]
+		fresh := s.Cause == workqueue.CauseCut || s.Cause == workqueue.CauseProbe
+		if was.place != isScheduled && (was.place != isReady || !fresh) || was.failures != s.Failures {
 			return fmt.Sprintf("item %d was claimed (%s, %d failures) when it was %+v", i, s.Cause, s.Failures, was)
 		}
 	}
@@ -89,7 +106,9 @@ func (o *oracle) claimed(s workqueue.Slice) (wrong string) {
 	return ""
 }
 
+// hold notes a slice that is out. One that was claimed and given back may come again under the same id.
 func (o *oracle) hold(s workqueue.Slice) {
+	o.all = slices.DeleteFunc(o.all, func(h *held) bool { return h.ID == s.ID })
 	o.all = append(o.all, &held{Slice: s, state: "claimed", remaining: s.Mask, answered: -1})
 	o.sync()
 }
@@ -150,8 +169,8 @@ func (o *oracle) takeOne(a *workqueue.Answer) (v workqueue.Verdict) {
 		return workqueue.Verdict{Stale: true}
 	}
 	h := o.all[at]
-	if a.Endpoint != endpoint {
-		return workqueue.Verdict{Endpoint: endpoint}
+	if a.Endpoint != h.Endpoint {
+		return workqueue.Verdict{Endpoint: h.Endpoint}
 	}
 	h.touched = true
 	if a.Answered >= 0 {
@@ -218,25 +237,6 @@ func (o *oracle) complete() bool {
 	}
 	o.finished = append(o.finished, o.generation)
 	return true
-}
-
-// reset is a re-run; it returns the number of items.
-func (o *oracle) reset(sel workqueue.Selection) int {
-	if o.cancelled {
-		return 0
-	}
-	n := 0
-	for i := range o.items {
-		failed, done := o.items[i].place == isFailed, o.items[i].place == isDone
-		if sel.Failed && failed || i < len(sel.Keys) && (failed || done) {
-			o.items[i] = item{place: isReady}
-			n++
-		}
-	}
-	if n > 0 {
-		o.generation++
-	}
-	return n
 }
 
 // cancel ends every slice. Items of a cancelled run that were in flight are nowhere; read shows them as ready.

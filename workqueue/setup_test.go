@@ -182,7 +182,7 @@ func ordinals(s workqueue.Slice) []workqueue.Ordinal {
 
 // answer is a final reply to a slice with results for the items given.
 func answer(s workqueue.Slice, items ...workqueue.Ordinal) workqueue.Answer {
-	a := workqueue.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test", Answered: len(items)}
+	a := workqueue.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: len(items)}
 	for _, o := range items {
 		a.Slots = append(a.Slots, workqueue.Slot{Ordinal: o, Result: fmt.Appendf(nil, `{"of":%d}`, o)})
 	}

@@ -1,0 +1,130 @@
+package workqueue_test
+
+import (
+	"slices"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// holding is what keeps an oracle's run from going on.
+type holding struct {
+	pausedBy    workqueue.Hold
+	canary      string // canary_state
+	canaryAuto  bool
+	canarySince int // generation
+	limited     bool
+	failedLimit int64
+}
+
+func (o *oracle) setLimit(maxFailed string) {
+	limit, limited, err := workqueue.FailedLimit(maxFailed, int64(len(o.items)))
+	if err != nil {
+		panic(err) // the machine gives none that is wrong
+	}
+	o.failedLimit, o.limited = limit, limited
+}
+
+// sample begins a canary: every item but each n-th is held back.
+func (o *oracle) sample(n int, auto bool) {
+	all := make([]int, len(o.items))
+	for i := range all {
+		all[i] = i
+	}
+	o.holdBack(all, n)
+	o.canary, o.canaryAuto, o.canarySince = "sampling", auto, o.generation
+}
+
+func (o *oracle) holdBack(all []int, n int) (held int) {
+	stride := (len(all) + n - 1) / n
+	for i, at := range all {
+		if i%stride != 0 {
+			o.items[at] = item{place: isHeldBack}
+			held++
+		}
+	}
+	return held
+}
+
+// judgeCanary decides on a sample of which nothing is ready or under way.
+func (o *oracle) judgeCanary() workqueue.CanaryVerdict {
+	if o.over() || o.pausedBy != "" || o.canary != "sampling" || o.count(isReady, isScheduled, isHeld) > 0 {
+		return workqueue.CanaryUndecided
+	}
+	asked := map[workqueue.Ordinal]bool{}
+	for _, h := range o.all {
+		if int(h.Generation) >= o.canarySince {
+			for _, i := range ordinals(h.Slice) {
+				asked[i] = true
+			}
+		}
+	}
+	lost := 0
+	for i := range asked {
+		if o.items[i].place == isFailed {
+			lost++
+		}
+	}
+	limit := int64(0)
+	if o.limited {
+		limit = o.failedLimit
+	}
+	if o.canaryAuto && int64(lost)*int64(len(o.items)) <= limit*int64(len(asked)) {
+		o.release()
+		return workqueue.CanaryPassed
+	}
+	o.pausedBy, o.canary = workqueue.HoldCanary, "waiting"
+	return workqueue.CanaryWaiting
+}
+
+func (o *oracle) release() (n int) {
+	for i := range o.items {
+		if o.items[i].place == isHeldBack {
+			o.items[i] = item{}
+			n++
+		}
+	}
+	o.canary, o.pausedBy = "passed", ""
+	return n
+}
+
+func (o *oracle) judgeThreshold() bool {
+	if o.over() || o.pausedBy != "" || !o.limited || int64(o.count(isFailed)) <= o.failedLimit {
+		return false
+	}
+	o.pausedBy = workqueue.HoldThreshold
+	return true
+}
+
+// final returns the items of a selection that have an outcome.
+func (o *oracle) final(sel workqueue.Selection) (all []int) {
+	for i := range o.items {
+		failed, done := o.items[i].place == isFailed, o.items[i].place == isDone
+		if sel.Failed && failed || i < len(sel.Keys) && (failed || done) {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// reset is a re-run of items; it returns how many of them are held back.
+func (o *oracle) reset(again []int, req *workqueue.RerunRequest) (heldBack int) {
+	completed, inCanary := o.completed(), slices.Contains([]string{"sampling", "waiting"}, o.canary)
+	for _, i := range again {
+		o.items[i] = item{}
+	}
+	o.generation++
+	if req.Canary > 0 {
+		heldBack = o.holdBack(again, req.Canary)
+	}
+	sampling := heldBack > 0 || req.Canary > 0 && inCanary
+	if sampling {
+		o.canary, o.canaryAuto, o.canarySince = "sampling", req.CanaryAuto, o.generation
+	}
+	if completed || o.pausedBy == workqueue.HoldCanary && sampling {
+		o.pausedBy = ""
+	}
+	if req.Settings.Endpoint != "" {
+		o.at = req.Settings.Endpoint
+	}
+	return heldBack
+}
