@@ -104,12 +104,21 @@ type exitError struct{ code int }
 func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second signal finds the default handling and ends the process at once.
-	context.AfterFunc(ctx, stop)
-	code := run(ctx, os.Args[1:], newConsole(os.Stdin, os.Stdout, os.Stderr))
-	stop()
-	os.Exit(code)
+	os.Exit(run(untilSignal(), os.Args[1:], newConsole(os.Stdin, os.Stdout, os.Stderr)))
+}
+
+// untilSignal returns a context that ends with the first signal that asks the process to end. By then a second one finds
+// the default handling, which ends the process at once: who sees the stop begin can cut it short.
+func untilSignal() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	came := make(chan os.Signal, 1)
+	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-came
+		signal.Stop(came)
+		cancel()
+	}()
+	return ctx
 }
 
 func run(ctx context.Context, args []string, term *console) int {

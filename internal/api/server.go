@@ -25,7 +25,7 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	doctorTimeout = 10 * time.Minute
-	cutTimeout    = time.Second // for requests that were broken off to notice it
+	cutTimeout    = time.Second // at least, for requests that were broken off to end
 	maxHeader     = 64 << 10
 )
 
@@ -207,7 +207,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))
 		cut()
-		err = errors.Join(server.Close(), s.awaitRequests())
+		err = errors.Join(server.Close(), s.awaitRequests(max(cutTimeout, grace/4)))
 	}
 	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
 		err = errors.Join(err, end)
@@ -215,14 +215,14 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	return err
 }
 
-// awaitRequests waits for the handlers that Close leaves behind.
-func (s *Server) awaitRequests() error {
+// awaitRequests waits for the handlers that Close leaves behind: a load takes back what it has written.
+func (s *Server) awaitRequests(patience time.Duration) error {
 	ended := make(chan struct{})
 	go func() { s.active.Wait(); close(ended) }()
 	select {
 	case <-ended:
 		return nil
-	case <-time.After(cutTimeout):
+	case <-time.After(patience):
 		return errors.New("api: a request that was broken off does not end")
 	}
 }
