@@ -17,7 +17,6 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	case r.hold != "":
 		f.holdGroup(r, g)
 	case len(f.alive) == 0:
-		g.Reason = ReasonNoNode
 		f.noNode(g)
 	case f.cutOff():
 		f.natsAway(g, f.alive)

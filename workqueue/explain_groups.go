@@ -69,7 +69,7 @@ func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
 		return g
 	}
 	if len(f.alive) == 0 {
-		g.Reason, g.by = ReasonNoNode, []cameBy{{"a canary holds them back", g.Items}}
+		g.by = []cameBy{{"a canary holds them back", g.Items}}
 		f.noNode(&g)
 		return g
 	}

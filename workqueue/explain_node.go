@@ -159,6 +159,9 @@ func (f *facts) noNode(g *MissingGroup) {
 	if g.Why != "" {
 		g.by = append(g.by, cameBy{g.Why, g.Items})
 	}
+	if g.Reason == "" {
+		g.Reason = ReasonNoNode
+	}
 	g.Owner, g.Who, g.When = OwnerOperator, "whoever starts a node", nil
 	g.Why = "no node is alive"
 	if last := f.lastSeen(); last != nil {

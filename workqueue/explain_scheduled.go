@@ -51,7 +51,6 @@ func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *Mis
 	case r.hold != "":
 		f.holdGroup(r, g)
 	case len(f.alive) == 0:
-		g.Reason = ReasonNoNode
 		f.noNode(g)
 	case e.open:
 		f.breakerGroup(st, e, g)

@@ -63,10 +63,7 @@ func (l *loader) undo(ctx context.Context, failed error) error {
 		case tries == undoTries || clearing.Err() != nil:
 			return &UnclearedError{Run: l.run, Cause: errors.Join(failed, err)}
 		}
-		select {
-		case <-clearing.Done():
-		case <-time.After(undoPause):
-		}
+		sleep(clearing, undoPause) // the next try says when there is no more time
 	}
 }
 

@@ -49,12 +49,19 @@ func (s *Store) inTxWithin(ctx context.Context, limit time.Duration,
 		if err == nil || attempt == maxTxAttempts || !retryable(err) {
 			return err
 		}
-		pause := time.Duration(rand.Int64N(int64(attempt) * int64(5*time.Millisecond)))
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, time.Duration(rand.Int64N(int64(attempt)*int64(5*time.Millisecond)))) {
 			return fmt.Errorf("retry transaction: %w", context.Cause(ctx))
-		case <-time.After(pause):
 		}
+	}
+}
+
+// sleep waits, and reports false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }
 

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -31,7 +27,7 @@ func (r *runErrors) Run(ctx context.Context, term *console) error {
 			return err
 		}
 		defer func() { _ = stream.Close() }()
-		return r.all(term, stream)
+		return printLines(term, stream, errorLine)
 	}
 	groups, err := cl.Errors(ctx, r.Ref)
 	if err != nil {
@@ -104,39 +100,10 @@ func between(first, last time.Time) string {
 	}
 }
 
-// all copies the stream, as it is for JSON, a line for each item otherwise.
-func (r *runErrors) all(term *console, stream io.Reader) error {
-	if term.json {
-		return copyStream(term.out, stream)
+// errorLine is an item that failed; others have none.
+func errorLine(item *api.ExportedItem) string {
+	if item.Error == nil {
+		return ""
 	}
-	decoder := json.NewDecoder(stream)
-	out := bufio.NewWriter(term.out)
-	for {
-		var item api.ExportedItem
-		err := decoder.Decode(&item)
-		if errors.Is(err, io.EOF) {
-			return out.Flush()
-		}
-		if err != nil {
-			return errors.Join(brokenOff(err), out.Flush())
-		}
-		if item.Error == nil {
-			continue
-		}
-		_, err = fmt.Fprintf(out, "%s\t%s\t%s\n", inert(item.Key), inert(item.Error.Code), inert(item.Error.Message))
-		if err != nil {
-			return fmt.Errorf("write to standard output: %w", err)
-		}
-	}
-}
-
-func copyStream(to io.Writer, from io.Reader) error {
-	if _, err := io.Copy(to, from); err != nil {
-		return brokenOff(err)
-	}
-	return nil
-}
-
-func brokenOff(err error) error {
-	return fmt.Errorf("the export broke off and is not whole; ask again: %w", err)
+	return fmt.Sprintf("%s\t%s\t%s", inert(item.Key), inert(item.Error.Code), inert(item.Error.Message))
 }

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -60,26 +57,10 @@ func (r *runReport) list(ctx context.Context, term *console, cl *client.Client) 
 		return err
 	}
 	defer func() { _ = stream.Close() }()
-	if term.json {
-		return copyStream(term.out, stream)
-	}
-	decoder := json.NewDecoder(stream)
-	out := bufio.NewWriter(term.out)
-	for {
-		var d workqueue.Difference
-		err := decoder.Decode(&d)
-		if errors.Is(err, io.EOF) {
-			return out.Flush()
-		}
-		if err != nil {
-			return errors.Join(brokenOff(err), out.Flush())
-		}
-		_, err = fmt.Fprintf(out, "%s\t%s\t%s\t%s\n", inert(d.Key), inert(string(d.Change)), standingText(d.There),
+	return printLines(term, stream, func(d *workqueue.Difference) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s", inert(d.Key), inert(string(d.Change)), standingText(d.There),
 			standingText(d.Here))
-		if err != nil {
-			return fmt.Errorf("write to standard output: %w", err)
-		}
-	}
+	})
 }
 
 func standingText(s *workqueue.Standing) string {
