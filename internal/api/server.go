@@ -6,7 +6,9 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -162,11 +164,17 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// admit lets a request in that names one of the server's hosts.
+// admit lets a request in that names one of the server's hosts, and a path that means itself: the mux would lead a
+// request for a run without a name on to what is done with all runs.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, protected http.Handler) {
 	if !slices.Contains(s.config.Hosts, hostOnly(r.Host)) {
 		writeProblem(w, http.StatusForbidden, "the host "+cut(r.Host, maxEchoed)+" is not one of this server's; "+
 			"use 127.0.0.1 or localhost, or name it with --allow-host")
+		return
+	}
+	if at := r.URL.EscapedPath(); strings.HasPrefix(at, Prefix+"/") && path.Clean(at) != at {
+		writeProblem(w, http.StatusNotFound, cut(at, maxEchoed)+" is no path: a part of it is empty, . or ..; "+
+			"write a name that is . or .. as %2E or %2E%2E")
 		return
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")

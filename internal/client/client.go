@@ -110,7 +110,7 @@ func (c *Client) Export(ctx context.Context, ref, format string, states []string
 // Item returns the items of one key.
 func (c *Client) Item(ctx context.Context, ref, key string) (api.KeyItems, error) {
 	var out api.KeyItems
-	err := c.call(ctx, http.MethodGet, runPath(ref, "/items/"+url.PathEscape(key)), "", nil, &out)
+	err := c.call(ctx, http.MethodGet, runPath(ref, "/items/"+segment(key)), "", nil, &out)
 	return out, err
 }
 
@@ -124,7 +124,7 @@ func (c *Client) Rerun(ctx context.Context, ref string, settings api.RerunSettin
 // Endpoint says who listens on one endpoint, and the work there is.
 func (c *Client) Endpoint(ctx context.Context, name string) (api.Endpoint, error) {
 	var out api.Endpoint
-	err := c.call(ctx, http.MethodGet, "/endpoints/"+url.PathEscape(name), "", nil, &out)
+	err := c.call(ctx, http.MethodGet, "/endpoints/"+segment(name), "", nil, &out)
 	return out, err
 }
 
@@ -133,7 +133,7 @@ func (c *Client) SetEndpoint(
 	ctx context.Context, name string, set api.EndpointSettings,
 ) (workqueue.EndpointSetting, error) {
 	var out workqueue.EndpointSetting
-	err := c.post(ctx, "/endpoints/"+url.PathEscape(name)+"/settings", set, &out)
+	err := c.post(ctx, "/endpoints/"+segment(name)+"/settings", set, &out)
 	return out, err
 }
 
@@ -158,4 +158,12 @@ func (c *Client) Info(ctx context.Context) (api.Info, error) {
 	return out, err
 }
 
-func runPath(ref, rest string) string { return "/runs/" + url.PathEscape(ref) + rest }
+func runPath(ref, rest string) string { return "/runs/" + segment(ref) + rest }
+
+// segment is a name as part of a path. One of dots only would be taken for a way up.
+func segment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}

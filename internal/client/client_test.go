@@ -167,3 +167,25 @@ func TestWrongAddresses(t *testing.T) {
 		t.Errorf("got %v; want an UnreachableError", err)
 	}
 }
+
+// What stands in a path arrives as it is, dots and slashes too.
+func TestNamesInPaths(t *testing.T) {
+	t.Parallel()
+	var asked string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.EscapedPath()
+		_, _ = io.WriteString(w, "{}")
+	}))
+	t.Cleanup(server.Close)
+	cl := dial(t, server.URL, 0)
+	for name, want := range map[string]string{
+		".": "%2E", "..": "%2E%2E", "...": "...", "a/b": "a%2Fb", "a//b": "a%2F%2Fb", "?x#y": "%3Fx%23y", "%2E": "%252E",
+	} {
+		if _, err := cl.Item(t.Context(), "last", name); err != nil || asked != api.Prefix+"/runs/last/items/"+want {
+			t.Errorf("key %q: asked for %s, %v; want %s", name, asked, err, want)
+		}
+		if _, err := cl.Plan(t.Context(), name, 0); err != nil || asked != api.Prefix+"/plans/"+want {
+			t.Errorf("plan %q: asked for %s, %v; want %s", name, asked, err, want)
+		}
+	}
+}

@@ -22,6 +22,6 @@ func (c *Client) Explain(ctx context.Context, ref, key string) (workqueue.Explan
 // ExplainEndpoint says why an endpoint does not move.
 func (c *Client) ExplainEndpoint(ctx context.Context, name string) (workqueue.EndpointExplanation, error) {
 	var out workqueue.EndpointExplanation
-	err := c.call(ctx, http.MethodGet, "/endpoints/"+url.PathEscape(name)+"/explain", "", nil, &out)
+	err := c.call(ctx, http.MethodGet, "/endpoints/"+segment(name)+"/explain", "", nil, &out)
 	return out, err
 }

@@ -26,7 +26,7 @@ func (c *Client) DeadLetters(
 // DeadLetter returns one dead letter, with all of its body or only its beginning.
 func (c *Client) DeadLetter(ctx context.Context, ref string, full bool) (api.DeadLetterDocument, error) {
 	var out api.DeadLetterDocument
-	err := c.call(ctx, http.MethodGet, "/dead-letters/"+url.PathEscape(ref)+"?full="+strconv.FormatBool(full), "", nil,
+	err := c.call(ctx, http.MethodGet, "/dead-letters/"+segment(ref)+"?full="+strconv.FormatBool(full), "", nil,
 		&out)
 	return out, err
 }

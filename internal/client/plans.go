@@ -55,4 +55,4 @@ func (c *Client) DeletePlan(ctx context.Context, name string) (workqueue.Deleted
 	return out, err
 }
 
-func planPath(name string) string { return "/plans/" + url.PathEscape(name) }
+func planPath(name string) string { return "/plans/" + segment(name) }
