@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"time"
 
@@ -16,6 +15,9 @@ const (
 	MaxEndpointConcurrency = 1024
 	// MaxEndpointInFlight bounds what may be set as an endpoint's budget of requests.
 	MaxEndpointInFlight = 10_000
+	// MinEndpointRate and MaxEndpointRate bound what may be set as an endpoint's items a second.
+	MinEndpointRate = 0.001
+	MaxEndpointRate = 10_000_000
 )
 
 // EndpointSetting is what operators set for an endpoint while its services run.
@@ -55,9 +57,9 @@ func (c *EndpointChange) validate() error {
 		return &SettingError{fmt.Sprintf("max_in_flight %d of endpoint %s: give 1 to %d requests, or 0 for no limit",
 			*n, c.Endpoint, MaxEndpointInFlight)}
 	}
-	if r := c.Rate; r != nil && (*r < 0 || math.IsNaN(*r) || math.IsInf(*r, 0)) {
-		return &SettingError{fmt.Sprintf("rate %v of endpoint %s: give a number of items a second, or 0 for no limit",
-			*r, c.Endpoint)}
+	if r := c.Rate; r != nil && *r != 0 && !(*r >= MinEndpointRate && *r <= MaxEndpointRate) { // so that NaN is refused
+		return &SettingError{fmt.Sprintf("rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit",
+			*r, c.Endpoint, MinEndpointRate, MaxEndpointRate)}
 	}
 	return nil
 }

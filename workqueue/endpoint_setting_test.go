@@ -2,6 +2,7 @@ package workqueue_test
 
 import (
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -22,6 +23,12 @@ func TestEndpointSettings(t *testing.T) {
 	for _, err := range []error{set("a", -1), set("a", workqueue.MaxEndpointConcurrency+1), set("", 1), set("\x00", 1)} {
 		if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
 			t.Errorf("got %v; want a SettingError", err)
+		}
+	}
+	for _, rate := range []float64{-1, 1e-320, 1e-4, 1e8, 1e308, math.NaN(), math.Inf(1), math.Inf(-1)} {
+		_, err := b.store.ChangeEndpoint(t.Context(), workqueue.EndpointChange{Endpoint: "a", Rate: &rate}, "ann")
+		if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
+			t.Errorf("rate %v: got %v; want a SettingError", rate, err)
 		}
 	}
 	all, err := b.store.EndpointSettings(t.Context())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
@@ -72,8 +71,9 @@ func (r *itemRate) UnmarshalText(text []byte) error {
 		return nil
 	}
 	n, err := strconv.ParseFloat(string(text), 64)
-	if err != nil || !(n > 0) || math.IsInf(n, 0) {
-		return fmt.Errorf("%.100q is not a number of items a second above 0, or none", text)
+	if err != nil || !(n >= workqueue.MinEndpointRate && n <= workqueue.MaxEndpointRate) { // so that NaN is refused
+		return fmt.Errorf("%.100q is not a number of items a second from %g to %d, or none", text,
+			workqueue.MinEndpointRate, workqueue.MaxEndpointRate)
 	}
 	*r = itemRate(n)
 	return nil

@@ -136,6 +136,9 @@ func run(ctx context.Context, args []string, term *console) int {
 	if err != nil {
 		return term.fail(&usageError{err.Error() + "; see: " + helpFor(chosen, err)})
 	}
+	if err := refuseEmpty(chosen); err != nil {
+		return term.fail(err)
+	}
 	term.url, term.timeout, term.json = cli.URL, cli.Timeout, cli.JSON
 	return term.fail(chosen.Run(term))
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -76,19 +77,23 @@ func short(s string, limit int) string {
 
 // pace writes a number a second. What is slow is not nothing.
 func pace(rate float64) string {
-	if rate < 10 {
+	switch {
+	case rate > 0 && rate < 0.1:
+		return fmt.Sprintf("%.1g", rate)
+	case rate < 10:
 		return fmt.Sprintf("%.1f", rate)
+	default:
+		return count(int64(min(rate, 1e18)))
 	}
-	return count(int64(rate))
 }
 
 // count writes a number with separators: 1,234,567.
 func count(n int64) string {
-	digits := fmt.Sprint(n)
+	digits, first := strconv.FormatInt(n, 10), 0
 	if n < 0 {
-		return "-" + count(-n)
+		first = len("-")
 	}
-	for i := len(digits) - 3; i > 0; i -= 3 {
+	for i := len(digits) - 3; i > first; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return digits

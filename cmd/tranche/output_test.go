@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -96,5 +97,24 @@ func TestRedactedLeavesOutPasswords(t *testing.T) {
 	got := redacted("nats://user:canary@one:4222,tok@two", "")
 	if got != "nats://one:4222,nats://two" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestNumbersAreWritten(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{
+		0: "0", 999: "999", 1000: "1,000", -999: "-999", -1000: "-1,000", -1234567: "-1,234,567",
+		math.MaxInt64: "9,223,372,036,854,775,807", math.MinInt64: "-9,223,372,036,854,775,808",
+	} {
+		if got := count(n); got != want {
+			t.Errorf("count(%d) = %s; want %s", n, got, want)
+		}
+	}
+	for n, want := range map[float64]string{
+		0: "0.0", 0.001: "0.001", 0.5: "0.5", 1234.5: "1,234", 1e308: "1,000,000,000,000,000,000",
+	} {
+		if got := pace(n); got != want {
+			t.Errorf("pace(%v) = %s; want %s", n, got, want)
+		}
 	}
 }

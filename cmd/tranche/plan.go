@@ -168,6 +168,10 @@ func (p *planDelete) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
+	if name, _, versioned := strings.Cut(p.Name, "@"); versioned {
+		return &usageError{fmt.Sprintf("plan %.100q: versions are not deleted one by one; %.64s takes all of them",
+			p.Name, name)}
+	}
 	gone, err := cl.DeletePlan(ctx, p.Name)
 	if err != nil {
 		return err

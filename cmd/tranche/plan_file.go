@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -46,8 +47,11 @@ func readPlan(path string, stdin io.Reader) (planFile, error) {
 		from = file
 	}
 	text, err := io.ReadAll(io.LimitReader(from, gather.MaxPlanBytes+1))
-	if err != nil {
-		return p, fmt.Errorf("read plan %s: %w", p.path, err)
+	switch {
+	case err != nil:
+		return p, &usageError{fmt.Sprintf("plan %s: %v", p.path, cmp.Or(errors.Unwrap(err), err))}
+	case len(text) == 0:
+		return p, &usageError{fmt.Sprintf("plan %s is empty; it must be YAML or JSON with the steps of a plan", p.path)}
 	}
 	p.text = string(text)
 	return p, nil

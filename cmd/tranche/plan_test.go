@@ -76,7 +76,7 @@ func TestABadPlanNamesFileAndLine(t *testing.T) {
 	b.want(b.pipe(people, "run", "start", bad, "--items", "-"), 1, want...)
 	tabbed := written(t, "tab.yaml", "steps:\n\t- endpoint: echo\n")
 	b.want(b.tranche("plan", "apply", tabbed), 1, tabbed+":2:1: a tab; YAML is indented with spaces")
-	b.want(b.pipe("", "plan", "apply", "-"), 1)
+	b.want(b.pipe("", "plan", "apply", "-"), 2, "standard input is empty")
 	b.want(b.tranche("plan", "apply", written(t, "a plan.yaml", "steps: [{endpoint: e}]\n")), 1, `"a plan": use A-Z`)
 }
 

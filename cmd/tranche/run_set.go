@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -35,6 +36,9 @@ type runSet struct {
 func (r *runSet) Validate() error {
 	if *r == (runSet{Ref: r.Ref, Step: r.Step, Reason: r.Reason}) {
 		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --max-failed and others")
+	}
+	if r.Rate != nil && (math.IsNaN(*r.Rate) || math.IsInf(*r.Rate, 0)) { // which JSON cannot say
+		return fmt.Errorf("--rate is %v; it must be items a second, or 0 for no limit", *r.Rate)
 	}
 	return cmp.Or(sizingWithin("--chunk", r.Chunk, bitfield.Size),
 		sizingWithin("--in-flight", r.InFlight, gather.MaxInFlight))

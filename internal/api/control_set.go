@@ -110,7 +110,7 @@ func (c *RunChanges) change() (workqueue.RunChange, error) {
 		set.InFlight, set.InFlightAuto = sized(c.InFlight)
 	}
 	if err := laid.Validate(); err != nil {
-		return workqueue.RunChange{}, &inputError{err.Error()}
+		return workqueue.RunChange{}, badSetting(err)
 	}
 	out := workqueue.RunChange{Step: c.Step, Settings: set, Priority: c.Priority, Reason: c.Reason}
 	var err error
@@ -122,6 +122,9 @@ func (c *RunChanges) change() (workqueue.RunChange, error) {
 func maxFailed(text *string) (*string, error) {
 	if text == nil {
 		return nil, nil //nolint:nilnil // nothing was given
+	}
+	if *text == "" { // more likely a slip than the wish to have no threshold
+		return nil, &inputError{"max_failed is empty; none takes the threshold away"}
 	}
 	limit, err := gather.ParseMaxFailed(*text)
 	if err != nil {

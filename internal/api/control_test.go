@@ -50,6 +50,13 @@ func TestControl(t *testing.T) {
 	} {
 		b.says(422, "/runs/it/settings", body)
 	}
+	b.says(422, "/runs/it/settings", `{"max_attempts":0}`, `"max_attempts: 0 is not within 1 to 100"`)
+	b.says(422, "/runs/it/settings", `{"max_failed":""}`, "max_failed is empty; none takes")
+	b.says(422, "/runs/it/settings", `{"max_failed":"101%"}`, "up to 100%")
+	b.says(422, "/endpoints/echo/settings", `{"rate":1e308}`, "0.001 to 10000000")
+	for _, path := range []string{"/runs//pause", "/runs/./pause", "/runs/it/../pause"} {
+		b.says(404, path, `{"all":true}`, "is no path")
+	}
 	b.says(400, "/runs/cancel", ``, "body is required")
 	b.says(404, "/runs/it/settings", `{"step":"other","chunk":1}`, "no step")
 	b.says(404, "/runs/nope/pause", `{}`, "nope")
