@@ -52,12 +52,12 @@ func newClaimer(n *Node, assigned chan<- assignment) *claimer {
 	return &claimer{node: n, assigned: assigned, resting: restingSteps{}, params: paramCache{}, turns: turns{}}
 }
 
-// run takes work until ctx ends. It looks when woken, every Poll, and when a rate lets more pass: a slice whose time to
-// be tried again has come wakes nobody.
+// run takes work until ctx ends. It looks when woken, every Poll, when a rate lets more pass, and when slices come due
+// that this node has scheduled; those of others wake nobody.
 func (c *claimer) run(ctx context.Context) {
 	n := c.node
 	for ctx.Err() == nil {
-		r := round{}
+		r, looked := round{}, time.Now()
 		var err error
 		if n.nc.IsConnected() { // what cannot be published is not to be claimed
 			r, err = c.round(ctx)
@@ -71,6 +71,9 @@ func (c *claimer) run(ctx context.Context) {
 		pause := jitter(n.cfg.Poll)
 		if r.wait > 0 {
 			pause = min(pause, r.wait)
+		}
+		if due := n.alarms.next(looked); due > 0 {
+			pause = max(0, min(pause, due-time.Since(looked)))
 		}
 		timer := time.NewTimer(pause)
 		select {

@@ -51,6 +51,7 @@ type Node struct {
 	collector endpoints.Incarnation // of the consumer of dead letters
 	uncleared runSet                // failed loads of which something may be left
 	watch     watchlist             // what commits gave reason to look at
+	alarms    alarms                // when slices come due that it has scheduled
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.

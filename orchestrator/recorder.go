@@ -167,6 +167,7 @@ func (n *Node) recorded(ctx context.Context, read []reading, out workqueue.Recor
 
 // followUp sees to what a recording brought beside outcomes.
 func (n *Node) followUp(out workqueue.Recorded) {
+	n.alarms.set(time.Now(), out.Due)
 	n.Wake()
 	n.announce(out.Completed)
 	n.watch.add(out.Look)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -51,6 +52,7 @@ type Recorded struct {
 	Verdicts  []Verdict // one for each answer
 	Completed []Completion
 	Look      Look
+	Due       []time.Duration // in how long slices come due that it made to be tried again after a pause
 }
 
 // maxKeptBuffer bounds the memory of a recording that the next one finds again.
@@ -95,7 +97,7 @@ func (s *Store) Record(ctx context.Context, answers []Answer) (Recorded, error) 
 			return err
 		}
 		err = set.apply(ctx, tx)
-		out.Completed, out.Look = set.finished, set.look()
+		out.Completed, out.Look, out.Due = set.finished, set.look(), set.due()
 		return err
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -322,4 +323,29 @@ func TestRecordOfManyRunsCompletesEachOnce(t *testing.T) {
 		t.Errorf("%d runs did not complete", len(runs))
 	}
 	b.check()
+}
+
+// Whoever records is told in how long there is something to claim again, and only then.
+func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := chunked(4)
+	req.Steps[0].RetryBackoff = 10 * time.Second
+	run := b.load(req, 12)
+	claimed := b.claim(run, plenty)
+	again := faulty(claimed[0], workqueue.SlotError{Code: "flaky", Retry: true})
+	for name, tc := range map[string]struct {
+		answer workqueue.Answer
+		want   int
+	}{"tried again": {again, 1}, "done": {whole(claimed[1]), 0}} {
+		due := b.record(tc.answer).Due
+		if len(due) != tc.want || tc.want > 0 && (due[0] > 10*time.Second || due[0] < 8*time.Second) {
+			t.Errorf("%s: due in %v", name, due)
+		}
+	}
+	broken := answer(claimed[2])
+	broken.Failure = &workqueue.SlotError{Code: "bad"} // halved at once
+	if due := b.record(broken).Due; len(due) != 0 {
+		t.Errorf("halves are due in %v; want at once", due)
+	}
 }

@@ -147,6 +147,16 @@ func (s *settlement) pass(h *heldSlice, bits bitfield.Set, cause Cause, e SlotEr
 	}
 }
 
+// due is in how long the slices come due that have to wait.
+func (s *settlement) due() (in []time.Duration) {
+	for i := range s.made {
+		if s.made[i].delay > 0 {
+			in = append(in, s.made[i].delay)
+		}
+	}
+	return in
+}
+
 // end closes a slice, or keeps it open with fewer bits when state is the one it is in.
 func (s *settlement) end(h *heldSlice, state, service string, why *SlotError) {
 	s.ended = append(s.ended, sliceUpdate{slice: h, state: state, service: plain(service), took: h.took, why: why})
