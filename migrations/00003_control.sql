@@ -20,7 +20,7 @@ CREATE TABLE plan (
 -- which makes limits over all runs and nodes exact. Heap-only updates need room.
 CREATE TABLE endpoint_pace (
     endpoint        text             COLLATE "C" PRIMARY KEY,
-    in_flight       integer          NOT NULL DEFAULT 64 CHECK (in_flight BETWEEN 1 AND 10000), -- of automatic steps
+    in_flight       integer          NOT NULL DEFAULT 16 CHECK (in_flight BETWEEN 1 AND 10000), -- of automatic steps
     rate            double precision CHECK (rate > 0),            -- items a second that throttling taught; null: none
     chunk           integer          CHECK (chunk BETWEEN 1 AND 8192),     -- learned, for automatic steps
     chunk_cap       integer          CHECK (chunk_cap BETWEEN 1 AND 8192), -- larger chunks fail as a whole

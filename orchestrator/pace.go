@@ -153,7 +153,7 @@ func (p *pacer) sample(ctx context.Context, e *workqueue.PacedEndpoint, at time.
 	}
 	for i, x := range e.Ended {
 		s.Ended[i] = pacing.Ended{Code: x.Code, Requests: x.Slices, Items: x.Items, Refused: x.Refused, Timed: x.Timed,
-			Took: x.Took}
+			Took: x.Took, Clocked: x.Clocked, Stay: x.Stay}
 		if x.Code == "" {
 			s.Ended[i].Done = max(0, x.Items-max(x.Retried, x.Refused))
 		}

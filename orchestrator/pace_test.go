@@ -52,7 +52,7 @@ func TestTheQueueInFrontOfASlowServiceIsKeptShort(t *testing.T) {
 	b.serve(t, "slow", napping(func(int) time.Duration { return 200 * time.Millisecond }), endpoints.Concurrency(2))
 	req := paced("slow")
 	req.Steps[0].Chunk = 20
-	run := b.start(t, req, 2000) // ten seconds of work, of which 64 requests would be more than six
+	run := b.start(t, req, 2000) // ten seconds of work, of which 16 requests are more than a second
 	if done, failed := b.outcome(t, run, 1); done != 2000 || failed != 0 {
 		t.Fatalf("done %d, failed %d", done, failed)
 	}
@@ -150,7 +150,7 @@ func TestFixedPacesAreLeftAlone(t *testing.T) {
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 10, 64
 	b.outcome(t, b.start(t, req, 300), 1)
 	inFlight, rate, chunk, changes := b.paceOf(t, "fixed")
-	if fmt.Sprint(inFlight, rate, chunk, len(changes)) != "64 0 0 0" {
+	if fmt.Sprint(inFlight, rate, chunk, len(changes)) != "16 0 0 0" {
 		t.Errorf("%d in flight, rate %.0f, chunk %d, %q", inFlight, rate, chunk, changes)
 	}
 }

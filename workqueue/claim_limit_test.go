@@ -140,7 +140,7 @@ func TestClaimMakesAMissingPace(t *testing.T) {
 	b := setup(t)
 	run := b.load(automatic(4), 400)
 	b.exec(`DELETE FROM endpoint_pace`)
-	b.wantClaim(run, 64, workqueue.BoundAuto)
+	b.wantClaim(run, 16, workqueue.BoundAuto)
 	if n := b.number(`SELECT count(*) FROM endpoint_pace WHERE endpoint = $1`, endpoint); n != 1 {
 		t.Errorf("%d paces", n)
 	}

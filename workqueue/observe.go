@@ -52,6 +52,8 @@ type EndedSlices struct {
 	Refused  int // of those, with one of the codes that the observer asked for
 	Timed    int // slices of which the service said how long it worked
 	Took     time.Duration
+	Clocked  int           // slices that were not made before they were claimed
+	Stay     time.Duration // from their claim to their end
 }
 
 // commitLag is how old the end of a slice has to be to be looked at: the transaction that noted it may be under way.
@@ -93,6 +95,7 @@ ORDER BY p.endpoint`
 const endedSlices = `
 WITH ended AS MATERIALIZED (
     SELECT s.endpoint, s.run_id, s.step, s.id, coalesce(s.error_code, '') AS code, bit_count(s.mask) AS items, s.took,
+           CASE WHEN s.cause = 'cut' THEN extract(epoch FROM s.ended_at - s.created_at) END AS stay,
            s.block * 8192 + position(B'1' IN s.mask) - 1 AS first, s.block * 8192 + 8191 AS last
     FROM work_slice s
     WHERE s.endpoint = ANY($1) AND s.ended_at > $2 AND s.ended_at <= $3
@@ -105,7 +108,8 @@ erring AS MATERIALIZED (
     FROM (SELECT DISTINCT run_id, step FROM ended) d)
 SELECT e.endpoint, e.code, count(*), sum(e.items), coalesce(sum(w.retried), 0),
        coalesce(sum(w.refused), 0) + coalesce(sum(p.refused), 0), count(e.took),
-       make_interval(secs => coalesce(sum(e.took), 0))
+       make_interval(secs => coalesce(sum(e.took), 0)), count(e.stay),
+       make_interval(secs => coalesce(sum(e.stay), 0)::float8)
 FROM ended e JOIN erring g USING (run_id, step)
 LEFT JOIN LATERAL (
     SELECT count(*) AS retried, count(*) FILTER (WHERE w.error_code = ANY($4)) AS refused FROM work_error w

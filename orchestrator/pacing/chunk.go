@@ -91,6 +91,9 @@ func (c *Controller) shrinkChunk(s *Sample) bool {
 		}
 	}
 	good += c.epoch.sized.requests
+	if KindOf(code) == TimedOut && bad < 2 {
+		bad = 0 // it may have waited behind others
+	}
 	if bad > 0 && float64(bad) >= manyTooBig*float64(bad+good) && c.size(s) > 1 {
 		m.Ceiling = c.size(s)
 		m.TooBig.Pause = min(max(failHold, 2*m.TooBig.Pause), longestHold)
@@ -111,6 +114,9 @@ func (c *Controller) keepTime(s *Sample) bool {
 	if e.requests < 2 || e.service() <= wanted || e.items < 2*e.requests {
 		return false
 	}
+	if c.fewer(s) {
+		return true
+	}
 	to := 1
 	for _, rung := range ladder() {
 		if rung < e.items/e.requests && predict(e, rung) <= wanted*9/10 {
@@ -118,8 +124,36 @@ func (c *Controller) keepTime(s *Sample) bool {
 		}
 	}
 	c.endTrial()
-	c.memory.Chunk.Up.fail(c.now, longestHold)
+	c.memory.Chunk.Up.fail(c.now, 0, longestHold)
 	return c.setChunk(to, "a request takes %s, and %s is wanted", seconds(e.service()), seconds(wanted))
+}
+
+// fewer looks first whether it is the number of requests that makes them slow: it takes back a step up that is being
+// tried, or tries half as many.
+func (c *Controller) fewer(s *Sample) bool {
+	if !s.InFlightAuto {
+		return false
+	}
+	m := &c.memory.InFlight
+	m.Started = true
+	switch e := &c.epoch; {
+	case m.Trial.From > 0 && m.Trial.Up:
+		tried := m.Trial
+		m.Trial = trial{}
+		m.Up.fail(c.now, c.now.Sub(c.epoch.from), longHold)
+		m.Stride = 0
+		return c.setInFlight(tried.From, "a request takes %s, and %s is wanted", seconds(e.sized.service()),
+			seconds(chunkTime(s)))
+	case m.Trial.From > 0:
+		return true // it is being found
+	case !m.Down.free(c.now):
+		return false
+	case !e.complete:
+		return c.limited(s)
+	default:
+		m.Plunge = true
+		return c.step(false, e, s)
+	}
 }
 
 func chunkTime(s *Sample) time.Duration { return cmp.Or(s.ChunkTime, DefaultChunkTime) }
@@ -223,7 +257,7 @@ func (c *Controller) unreached() bool {
 	tried, here := m.Trial, c.set.Chunk
 	m.Trial = trial{}
 	side := m.side(tried.Up)
-	side.fail(c.now, longestHold)
+	side.fail(c.now, sizeHold/restAfter, longestHold)
 	return c.setChunk(tried.From, "no request got to hold %d items: its bytes, or its run, allow fewer", here)
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultInFlight    = 64
+	DefaultInFlight    = 16
 	DefaultMaxInFlight = 1024
 	DefaultMaxWait     = time.Second
 	DefaultChunk       = 500
@@ -78,6 +78,8 @@ type Controller struct {
 	recent  [recentSamples]tally // the latest samples, as a ring
 	seen    int                  // samples since the beginning, or since a pause
 	epoch   epoch
+	start   beginning
+	turn    turn
 	memory  memory
 	changes []Change
 }
@@ -108,6 +110,9 @@ func New(cfg Config, set Settings, learned []byte) (*Controller, error) {
 		c.memory = memory{} // what cannot be read is learned again
 	}
 	c.set.InFlight = min(max(1, cmp.Or(set.InFlight, cfg.InFlight)), cfg.MaxInFlight)
+	if c.set.InFlight > cfg.InFlight {
+		c.memory.InFlight.Started = true // somebody has found that before
+	}
 	c.set.Chunk = min(max(1, cmp.Or(set.Chunk, cfg.Chunk)), DefaultChunkMax)
 	return c, nil
 }
@@ -161,6 +166,7 @@ func (c *Controller) Step(s Sample) []Change {
 	switch {
 	case c.shrinkChunk(&s), s.InFlightAuto && (c.backOff() || c.shorten(&s) || c.regain(&s)):
 		// What follows of it is to be seen first.
+	case c.grow(&t, &s):
 	default:
 		c.explore(&s)
 	}
@@ -180,6 +186,7 @@ func (c *Controller) forget() {
 	const unfinished = "what was tried was not finished"
 	inFlight, chunk := c.memory.InFlight.Trial, c.memory.Chunk.Trial
 	c.seen = 0
+	c.start = beginning{}
 	c.endTrial()
 	if inFlight.From > 0 {
 		c.setInFlight(inFlight.From, unfinished)
@@ -207,6 +214,7 @@ func (c *Controller) setInFlight(n int, reason string, args ...any) bool {
 	}
 	c.note(WhatInFlight, strconv.Itoa(c.set.InFlight), strconv.Itoa(n), reason, args)
 	c.set.InFlight = n
+	c.start = beginning{}
 	c.begin()
 	return true
 }
@@ -218,8 +226,8 @@ func (c *Controller) setChunk(n int, reason string, args ...any) bool {
 	}
 	c.note(WhatChunk, strconv.Itoa(c.set.Chunk), strconv.Itoa(n), reason, args)
 	c.set.Chunk = n
+	c.start = beginning{}
 	c.begin()
-	c.epoch.resized = true
 	return true
 }
 

@@ -17,6 +17,7 @@ type scene struct {
 	sweep   float64 // how long each fixed setting is tried; 0: 50 s
 	maxWait float64 // that requests may spend in the queue at the most, once settled; 0: not looked at
 	fixed   []Settings
+	begin   Settings // what it begins with; zero: nothing is known
 }
 
 func steps(chunk int) (all []Settings) {
@@ -33,6 +34,23 @@ func sizes() (all []Settings) {
 		}
 	}
 	return all
+}
+
+func both() (all []Settings) {
+	for _, n := range []int{1, 2, 3, 4, 6, 8, 12, 24, 50, 100, 150} {
+		for _, chunk := range []int{200, 1000, 2000} {
+			all = append(all, Settings{InFlight: n, Chunk: chunk})
+		}
+	}
+	return all
+}
+
+// together is services on one machine whose throughput peaks at so many requests at once, by Gunther's universal
+// scalability law.
+func together(best, request, item float64) serviceModel {
+	return serviceModel{instances: 1, concurrency: 1024,
+		took:     func(n, _, _ int) float64 { return request + item*float64(n) },
+		slowdown: func(busy int) float64 { return 1 + float64(busy*(busy-1))/(best*best) }}
 }
 
 func constant(d float64) func(int, int, int) float64 {
@@ -61,6 +79,14 @@ func scenes() []scene {
 		{name: "slower with more, quick", model: serviceModel{instances: 2, concurrency: 64,
 			took: func(_, busy, _ int) float64 { return 0.01 * (1 + math.Pow(float64(busy)/8, 2)) }}, chunk: 100,
 			settle: 120, span: 60, fixed: steps(100)[:14]},
+		{name: "one machine, best at 12", model: together(12, 0.01, 0.00025), settle: 30, span: 100, fixed: both()},
+		{name: "one machine, best at 12, from 64", model: together(12, 0.01, 0.00025), settle: 60, span: 100,
+			fixed: both(), begin: Settings{InFlight: 64}},
+		{name: "one machine, best at 3", model: together(3, 0.01, 0.0005), settle: 60, span: 100, fixed: both()},
+		{name: "one machine, best at 100", model: together(100, 0.3, 0.001), settle: 60, span: 100, fixed: both()},
+		{name: "a pool of 8 behind many hands", model: serviceModel{instances: 1, concurrency: 1024,
+			took:     func(n, _, _ int) float64 { return 0.01 + 0.0003*float64(n) },
+			slowdown: func(busy int) float64 { return max(1, float64(busy)/8) }}, settle: 30, span: 100, sweep: 60, fixed: both()},
 		{name: "one slow of three", model: serviceModel{instances: 3, concurrency: 4,
 			took: func(_, _, instance int) float64 { return []float64{0.1, 0.1, 2}[instance] }}, chunk: 100,
 			settle: 120, fixed: steps(100)},
@@ -93,10 +119,7 @@ func TestAControllerComesNearTheBestFixedSetting(t *testing.T) {
 			best, at := sweep(sc.model, sc.fixed, cmp.Or(sc.sweep, 50))
 			span := cmp.Or(sc.span, 200)
 			for seed := range uint64(3) {
-				c, err := New(Config{}, Settings{Chunk: sc.chunk}, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := controller(t, Settings{InFlight: sc.begin.InFlight, Chunk: cmp.Or(sc.chunk, sc.begin.Chunk)})
 				s := newSimulation(sc.model, c.Settings(), seed)
 				s.chunkAuto = sc.chunk == 0
 				changes := s.run(c, sc.settle+span)

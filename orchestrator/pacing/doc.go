@@ -4,9 +4,10 @@
 // A [Controller] is for one endpoint. Somebody looks at the endpoint about once a second and tells it what was seen, in
 // a [Sample]; it answers with the [Change]s that follow, each with its reason in plain words.
 //
-//   - In flight: the queue in front of the services is kept shorter than a second, so that a small run need not wait
-//     behind a large one; services that could do more get more; and services that get slower the more they have at
-//     once get less. The last two are found by trying: a step up or down is kept when it pays.
+//   - In flight: where nothing is known it begins low, and doubles as long as that brings more. The queue in front of
+//     the services is kept shorter than a second, so that a small run need not wait behind a large one; services that
+//     could do more get more; and services that get slower the more they have at once get less. The last two are found
+//     by trying: a step up or down is kept when it pays.
 //   - Rate: when services refuse work because it is too much, the rate becomes what they have just managed. Then it is
 //     raised, carefully at first.
 //   - Chunk: the size with the least time an item, of those that stay within the wanted time. A size that services do

@@ -3,8 +3,8 @@ package pacing
 import "time"
 
 const (
-	// minSettle and maxSettle bound how long after a change nothing is measured: what was asked for before it is on its
-	// way still.
+	// minSettle and maxSettle bound how long after a change nothing is measured: until what was asked for before it has
+	// ended, and half as much again.
 	minSettle = time.Second
 	maxSettle = 30 * time.Second
 	// minMeasure is the least time of a measurement, longMeasure when fewer requests have to do.
@@ -19,40 +19,41 @@ const (
 // epoch is a measurement between two changes.
 type epoch struct {
 	from     time.Time
-	settled  time.Time // it counts from here
-	sum      tally     // while the limit was what bounded the throughput
-	resized  bool      // it began with another chunk: requests tell by their size which of them count
-	samples  int       // since then
-	answered int       // requests of any size
-	sized    tally     // of requests of about the chunk in force, whatever bounded it
+	before   int   // requests that are to end before it counts
+	settled  bool  // it counts
+	sum      tally // while the limit was what bounded the throughput
+	samples  int   // since then
+	answered int   // requests of any size
+	sized    tally // of requests of about the chunk in force, whatever bounded it
 	stalled  time.Duration
 	complete bool
 }
 
 // begin starts a measurement after a change.
 func (c *Controller) begin() {
-	lately := c.lately(lookBack)
-	settle := min(max(minSettle, lately.sojourn()*3/2), maxSettle)
-	c.epoch = epoch{from: c.now, settled: c.now.Add(settle)}
+	last := c.lately(1)
+	c.epoch = epoch{from: c.now, before: (last.live + last.others) * 3 / 2}
 }
 
 // measure adds a sample to the measurement under way.
 func (c *Controller) measure(t *tally, s *Sample) {
 	e := &c.epoch
-	if e.from.IsZero() {
-		e.from, e.settled = c.now, c.now.Add(s.Window)
+	first := e.from.IsZero()
+	if first {
+		e.from = c.now
 	}
 	if t.requests == 0 && t.failed == 0 && s.Queued > 0 && s.InHands > 0 {
 		e.stalled += s.Window
 	} else {
 		e.stalled = 0
 	}
-	if e.resized || c.now.After(e.settled) {
-		c.measureChunk(s)
-	}
-	if !c.now.After(e.settled) {
+	if !e.settled { // it is from the next sample on
+		since := c.now.Sub(e.from)
+		e.before -= t.requests + t.failed
+		e.settled = first || since >= maxSettle || e.before <= 0 && since >= minSettle
 		return
 	}
+	c.measureChunk(s)
 	e.samples++
 	if !c.limited(s) {
 		return

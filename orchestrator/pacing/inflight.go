@@ -19,6 +19,11 @@ const (
 	dry = 10
 	// atWork is the share of requests under way that services must be working on for their number to matter to them.
 	atWork = 0.85
+	// easy is up to how many requests more may be tried even when services do not work on all of them: they may be on
+	// their way to services, or their replies on the way back.
+	easy = 64
+	// muchBetter is how much more throughput with fewer requests says that they were far too many.
+	muchBetter = 1.1
 	// worthwhile is which part of a raise must be seen in the throughput for it to be kept.
 	worthwhile = 0.12
 	// harmless is how much of the throughput must be left for a step down to be kept.
@@ -26,6 +31,8 @@ const (
 	// shortHold and longHold bound how long nothing is tried in a direction after it did not pay.
 	shortHold = 15 * time.Second
 	longHold  = 5 * time.Minute
+	// restAfter is how many times as long as a trial took that did not pay it is not made again.
+	restAfter = 5
 	// changedBy is how much the time that services take must change for what was tried before to be void.
 	changedBy = 0.3
 )
@@ -36,11 +43,16 @@ type inFlightMemory struct {
 	Down hold `json:"down"`
 	// Stride is by what the next step up multiplies: it grows while steps pay.
 	Stride float64 `json:"stride,omitempty"`
+	// Plunge says that the last step down brought so much that the next may be a large one.
+	Plunge bool `json:"plunge,omitempty"`
 	// Before is what the limit was before time-outs cut it; 0: they have not.
 	Before int       `json:"before,omitempty"`
 	CutAt  time.Time `json:"cut_at,omitzero"`
 	// Service is the time that services took for a request, in seconds, when a step had been judged.
 	Service float64 `json:"service,omitempty"`
+
+	// Started says that the slow start is over.
+	Started bool `json:"started,omitempty"`
 
 	Trial trial `json:"trial,omitzero"`
 }
@@ -53,9 +65,9 @@ type hold struct {
 
 func (h *hold) free(now time.Time) bool { return !now.Before(h.Until) }
 
-// fail notes that it did not pay: the next time is later.
-func (h *hold) fail(now time.Time, longest time.Duration) {
-	h.Pause = min(max(shortHold, 2*h.Pause), longest)
+// fail notes that it did not pay: the next time is later, and the later the longer it took to see that.
+func (h *hold) fail(now time.Time, took, longest time.Duration) {
+	h.Pause = min(max(shortHold, restAfter*took, 2*h.Pause), longest)
 	h.Until = now.Add(h.Pause)
 }
 
@@ -102,7 +114,7 @@ func (c *Controller) regain(s *Sample) bool {
 		m.Before = 0
 		return false
 	}
-	if !c.epoch.settled.Before(c.now) || t.timedOut > 0 || t.requests < fewRequests || !c.limited(s) ||
+	if !c.epoch.settled || t.timedOut > 0 || t.requests < fewRequests || !c.limited(s) ||
 		t.wait() > c.cfg.MaxWait/2 {
 		return false
 	}
@@ -143,31 +155,60 @@ func (c *Controller) shortenTo(s *Sample, n float64, reason string, args ...any)
 	if limit >= c.set.InFlight {
 		return false
 	}
+	c.memory.InFlight.Started = true
 	c.endTrial()
 	return c.setInFlight(limit, reason, args...)
 }
 
 // explore tries something, when a measurement is complete and there is something to try.
 func (c *Controller) explore(s *Sample) {
-	if c.memory.InFlight.Trial.From == 0 && c.exploreChunk(s) || c.memory.Chunk.Trial.From > 0 {
-		return
+	switch {
+	case c.memory.InFlight.Trial.From > 0:
+		c.exploreInFlight(s)
+	case c.memory.Chunk.Trial.From > 0 || c.turn == turnChunk && !c.slow():
+		if c.exploreChunk(s) || c.memory.Chunk.Trial.From > 0 {
+			c.turn = turnInFlight
+			return
+		}
+		c.exploreInFlight(s)
+	default:
+		if c.exploreInFlight(s) {
+			c.turn = turnChunk
+			return
+		}
+		c.exploreChunk(s)
 	}
+}
+
+// turn is what is to be tried next, if there is something to try of it.
+type turn int
+
+const (
+	turnChunk turn = iota
+	turnInFlight
+)
+
+// slow reports whether requests take so long that fewer at once come before anything else: each trial takes long.
+func (c *Controller) slow() bool { return c.epoch.sum.service() >= c.cfg.MaxWait }
+
+// exploreInFlight judges the step that is being tried, or tries one. It reports whether something was done.
+func (c *Controller) exploreInFlight(s *Sample) bool {
 	e := &c.epoch
 	if !e.complete || !s.InFlightAuto {
-		return
+		return false
 	}
 	if c.memory.InFlight.Trial.From > 0 {
 		c.judgeInFlight(e, s)
-		return
+		return true
 	}
-	c.tryInFlight(e, s)
+	return c.tryInFlight(e, s)
 }
 
 // judgeInFlight keeps a step, and goes on in its direction, or takes it back.
 func (c *Controller) judgeInFlight(e *epoch, s *Sample) {
 	m := &c.memory.InFlight
 	tried, here := m.Trial, c.set.InFlight
-	got := e.sum.perSecond(e.sum.done)
+	got, took := e.sum.perSecond(e.sum.done), c.now.Sub(e.from)
 	m.Trial = trial{}
 	m.Service = tried.Service
 	wanted := tried.Base * harmless
@@ -181,6 +222,7 @@ func (c *Controller) judgeInFlight(e *epoch, s *Sample) {
 			m.Stride = min(2, m.strideUp()*1.25)
 		} else {
 			m.Down.clear()
+			m.Plunge = got >= tried.Base*muchBetter
 		}
 		if c.now.After(m.CutAt.Add(time.Minute)) {
 			c.forgetSizes(tried.From)
@@ -191,10 +233,11 @@ func (c *Controller) judgeInFlight(e *epoch, s *Sample) {
 		return
 	}
 	if tried.Up {
-		m.Up.fail(c.now, longHold)
+		m.Up.fail(c.now, took, longHold)
 		m.Stride = 0
 	} else {
-		m.Down.fail(c.now, longHold)
+		m.Down.fail(c.now, took, longHold)
+		m.Plunge = false
 	}
 	c.setInFlight(tried.From, "%s items/s with %d, %s with %d", number(got), here, number(tried.Base), tried.From)
 }
@@ -214,7 +257,8 @@ func (m *inFlightMemory) follows(tried trial, here int, e *epoch) bool {
 }
 
 // tryInFlight begins a step up when services are all at work, or down when more at once may be what slows them.
-func (c *Controller) tryInFlight(e *epoch, s *Sample) {
+// It reports whether it did.
+func (c *Controller) tryInFlight(e *epoch, s *Sample) bool {
 	m := &c.memory.InFlight
 	service := e.sum.service().Seconds()
 	if m.Service > 0 && math.Abs(service-m.Service) > changedBy*m.Service {
@@ -222,19 +266,23 @@ func (c *Controller) tryInFlight(e *epoch, s *Sample) {
 		m.Down.clear()
 		m.Service = service
 	}
-	switch {
-	case e.sum.timedOut > 0:
-		c.again()
-	case m.Up.free(c.now) && c.step(true, e, s):
-	case m.Down.free(c.now) && c.step(false, e, s):
-	default:
+	tried := false
+	for _, up := range []bool{!c.slow(), c.slow()} { // when requests take long, whether fewer are faster comes first
+		side := m.Down
+		if up {
+			side = m.Up
+		}
+		tried = tried || e.sum.timedOut == 0 && side.free(c.now) && c.step(up, e, s)
+	}
+	if !tried {
 		c.again()
 	}
+	return tried
 }
 
 // again begins a measurement of the same settings.
 func (c *Controller) again() {
-	c.epoch = epoch{from: c.now, settled: c.now}
+	c.epoch = epoch{from: c.now, settled: true}
 }
 
 // step goes one step up or down, from a complete measurement.
@@ -245,13 +293,13 @@ func (c *Controller) step(up bool, e *epoch, s *Sample) bool {
 	if up {
 		to := max(from+1, int(math.Round(float64(from)*m.strideUp())))
 		if s.Ceiling > 0 && from >= s.Ceiling || e.sum.wait() > c.cfg.MaxWait/dry ||
-			from >= c.cfg.InFlight && !atWorkOn(e, from) ||
+			from >= easy && !atWorkOn(e, from) ||
 			!c.setInFlight(to, "services work on %s at once and more waits; %s items/s so far", number(e.sum.busy()),
 				number(base)) {
 			return false
 		}
 	} else {
-		to := min(from-1, int(math.Round(float64(from)*strideDown)))
+		to := min(from-1, int(math.Round(float64(from)*m.strideDown())))
 		if to < 1 || !atWorkOn(e, from) ||
 			!c.setInFlight(to, "a request takes %s; whether fewer at once are faster: %s items/s so far",
 				seconds(e.sum.service()), number(base)) {
@@ -267,6 +315,11 @@ func (c *Controller) step(up bool, e *epoch, s *Sample) bool {
 func atWorkOn(e *epoch, n int) bool { return e.sum.busy() >= atWork*float64(n) }
 
 // strideDown is by what a step down multiplies.
-const strideDown = 0.7
+func (m *inFlightMemory) strideDown() float64 {
+	if m.Plunge {
+		return 0.5
+	}
+	return 0.7
+}
 
 func (m *inFlightMemory) strideUp() float64 { return max(1.25, m.Stride) }

@@ -38,6 +38,9 @@ type Ended struct {
 	// Timed of the requests said how long the service worked on them: Took in all.
 	Timed int
 	Took  time.Duration
+	// Clocked of the requests were under way for a time that is known: Stay in all.
+	Clocked int
+	Stay    time.Duration
 }
 
 // tally is what a few samples have in common.
@@ -51,6 +54,8 @@ type tally struct {
 	failed          int // requests that failed as a whole, timedOut included
 	timed           int
 	took            time.Duration
+	clocked         int
+	stay            time.Duration
 	live            int // these are sums over the samples
 	queued, inHands int
 	others          int
@@ -76,6 +81,8 @@ func tallyOf(s *Sample) tally {
 		t.items += e.Items
 		t.timed += e.Timed
 		t.took += e.Took
+		t.clocked += e.Clocked
+		t.stay += e.Stay
 	}
 	return t
 }
@@ -91,6 +98,8 @@ func (t *tally) add(o tally) {
 	t.failed += o.failed
 	t.timed += o.timed
 	t.took += o.took
+	t.clocked += o.clocked
+	t.stay += o.stay
 	t.live += o.live
 	t.queued += o.queued
 	t.inHands += o.inHands
@@ -137,6 +146,9 @@ func (t *tally) service() time.Duration {
 
 // sojourn is how long a request is under way.
 func (t *tally) sojourn() time.Duration {
+	if t.clocked > 0 {
+		return t.stay / time.Duration(t.clocked)
+	}
 	if t.requests == 0 {
 		return 0
 	}

@@ -1,7 +1,6 @@
 package pacing
 
 import (
-	"container/heap"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -12,13 +11,15 @@ type simulation struct {
 	service serviceModel
 	rng     *rand.Rand
 	now     float64 // seconds
-	events  eventHeap
-	serial  int
+	events  events
 
 	set       Settings
 	instances []*instance
 	queue     []*request
+	handed    []*request // in the order of their time-outs
+	shared    sharedWork
 	live      int
+	left      int // items of the block that is being cut
 	next      int // the instance whose turn it is
 	tokens    float64
 	tokensAt  float64
@@ -50,6 +51,9 @@ type serviceModel struct {
 	instances, concurrency int
 	// took is how long an instance works on n items while all of them work on so many requests.
 	took func(n, busy, instance int) float64
+	// slowdown, when it is not nil, says how many times longer each of so many requests takes, at each moment. They
+	// share one machine then: requests that began together end together.
+	slowdown func(busy int) float64
 	// limit is how many items a second are not refused; 0: all.
 	limit float64
 	// refuse makes the whole request fail when one item is refused.
@@ -69,32 +73,10 @@ type instance struct {
 
 type request struct {
 	size      int
+	claimed   float64
 	published float64
+	overdue   float64 // when its time is up
 	ended     bool
-}
-
-type event struct {
-	at   float64
-	seq  int
-	then func()
-}
-
-type eventHeap []event
-
-func (h eventHeap) Len() int { return len(h) }
-func (h eventHeap) Less(i, j int) bool {
-	if h[i].at != h[j].at {
-		return h[i].at < h[j].at
-	}
-	return h[i].seq < h[j].seq
-}
-func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
-func (h *eventHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return last
 }
 
 const (
@@ -102,6 +84,8 @@ const (
 	simTransport = 0.004
 	// simOverhead is what a request costs a service beside its work.
 	simOverhead = 0.004
+	// simBlock is how many items a block has.
+	simBlock = 8192
 )
 
 func newSimulation(m serviceModel, set Settings, seed uint64) *simulation {
@@ -115,10 +99,7 @@ func newSimulation(m serviceModel, set Settings, seed uint64) *simulation {
 	return s
 }
 
-func (s *simulation) after(d float64, then func()) {
-	s.serial++
-	heap.Push(&s.events, event{s.now + d, s.serial, then})
-}
+func (s *simulation) after(d float64, then func()) { s.events.push(s.now+d, then) }
 
 func (s *simulation) demands() bool { return s.demand == nil || s.demand(s.now) }
 
@@ -135,7 +116,12 @@ func (s *simulation) claim() {
 			}
 			s.tokens -= float64(size)
 		}
-		r := &request{size: size}
+		if s.left == 0 {
+			s.left = simBlock
+		}
+		size = min(size, s.left) // requests do not go over the end of a block
+		s.left -= size
+		r := &request{size: size, claimed: s.now}
 		s.live++
 		s.after(simTransport, func() {
 			r.published = s.now
@@ -155,7 +141,8 @@ func (s *simulation) hand() {
 		r := s.queue[0]
 		s.queue = s.queue[1:]
 		in.held = append(in.held, r)
-		s.after(s.service.timeout, func() { s.end(r, 0, 0, "deadline") })
+		r.overdue = s.now + s.service.timeout
+		s.handed = append(s.handed, r)
 		s.work(in)
 	}
 }
@@ -185,7 +172,11 @@ func (s *simulation) perform(in *instance, r *request) {
 	for _, other := range s.instances {
 		busy += other.busy
 	}
-	took := s.service.took(r.size, busy, in.number) * (0.8 + 0.4*s.rng.Float64())
+	began := s.now
+	took := s.service.took(r.size, busy, in.number)
+	if s.service.slowdown == nil {
+		took *= 0.8 + 0.4*s.rng.Float64()
+	}
 	refused := s.refused(r.size)
 	code := ""
 	switch {
@@ -196,14 +187,20 @@ func (s *simulation) perform(in *instance, r *request) {
 	case refused > 0 && s.service.refuseWhole:
 		took, code, refused = 0.005, "throttled", r.size
 	}
-	s.after(took+simOverhead, func() {
+	done := func() {
 		in.busy--
 		if code != "deadline" {
+			took := s.now - began
 			s.after(simTransport, func() { s.end(r, refused, took, code) })
 		}
 		s.work(in)
 		s.hand()
-	})
+	}
+	if s.service.slowdown != nil && code == "" {
+		s.share(took, done)
+		return
+	}
+	s.after(took+simOverhead, done)
 }
 
 // refused is how many of n items are too much. A service saves up what it does not use for a second.
@@ -237,6 +234,8 @@ func (s *simulation) end(r *request, refused int, took float64, code string) {
 	e.Requests++
 	e.Items += r.size
 	if code == "" {
+		e.Clocked++
+		e.Stay += time.Duration((s.now - r.claimed) * 1e9)
 		e.Done += r.size - refused
 		e.Refused += refused
 		if !s.service.silent {
@@ -271,14 +270,22 @@ func (s *simulation) run(c *Controller, until float64) []Change {
 	s.after(1, second)
 	// Tokens come in time, and demand with it.
 	var poll func()
-	poll = func() { s.claim(); s.after(0.05, poll) }
+	poll = func() { s.expire(); s.claim(); s.after(0.05, poll) }
 	s.after(0, poll)
 	for len(s.events) > 0 && s.events[0].at <= until {
-		e := heap.Pop(&s.events).(event)
+		e := s.events.pop()
 		s.now = e.at
 		e.then()
 	}
 	return changes
+}
+
+// expire ends what was not answered in time.
+func (s *simulation) expire() {
+	for len(s.handed) > 0 && (s.handed[0].ended || s.handed[0].overdue <= s.now) {
+		s.end(s.handed[0], 0, 0, "deadline")
+		s.handed = s.handed[1:]
+	}
 }
 
 func (s *simulation) sample() Sample {

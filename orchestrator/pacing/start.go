@@ -1,0 +1,74 @@
+package pacing
+
+import "time"
+
+const (
+	// startPays is how much more throughput twice as many requests must bring for the start to go on, and startGain
+	// the least that lets it stay where it is whatever else they bring.
+	startPays = 1.3
+	startGain = 1.1
+	// startSlower is how much longer services work on a request when it is the number of requests that slows them.
+	startSlower = 1.4
+	// startOld is the share of what ended in a sample that may be from before the last step.
+	startOld = 0.3
+)
+
+// beginning is the slow start of an endpoint of which nothing is known: it doubles while doubling pays.
+type beginning struct {
+	from    int           // the limit before the last step; 0: there was none
+	sojourn time.Duration // of a request, before it
+	service time.Duration
+	sum     tally // since what was under way at the step has ended
+}
+
+// grow doubles the limit of an endpoint of which nothing is known, as long as that brings more throughput. By Little's
+// law the throughput is the requests under way by the time that each is, so it takes no long measurement: a few requests
+// that were begun after the step tell. It reports whether nothing else is to be tried meanwhile.
+func (c *Controller) grow(t *tally, s *Sample) bool {
+	m, b := &c.memory.InFlight, &c.start
+	if m.Started || !s.InFlightAuto {
+		return false
+	}
+	if t.refused > 0 || t.timedOut > 0 {
+		m.Started = true
+		return false
+	}
+	if !c.limited(s) {
+		*b = beginning{} // what is slow now may be something else
+		return false
+	}
+	if b.from == 0 || float64(c.epoch.before) <= startOld*float64(t.requests) {
+		b.sum.add(*t)
+	}
+	if n := c.limit(s); b.sum.requests < n || b.sum.sojourn() <= 0 {
+		return true
+	}
+	if b.from > 0 && !c.goesOn(b) {
+		m.Started = true
+		return true
+	}
+	from, sojourn := c.set.InFlight, b.sum.sojourn()
+	if s.Ceiling > 0 && from >= s.Ceiling || b.sum.waited() > wantedWait ||
+		!c.setInFlight(2*from, "nothing is known yet; requests are answered in %s, and more waits", seconds(sojourn)) {
+		m.Started = true
+		return false
+	}
+	*b = beginning{from: from, sojourn: sojourn, service: b.sum.service()}
+	return true
+}
+
+// goesOn judges the last step of the start. One that brought nothing, and made services slower or requests wait, is
+// taken back.
+func (c *Controller) goesOn(b *beginning) bool {
+	ratio := float64(c.set.InFlight) / float64(b.from)
+	gain := ratio * b.sojourn.Seconds() / b.sum.sojourn().Seconds()
+	slower := b.sum.service().Seconds() > startSlower*b.service.Seconds()
+	if gain < startGain && (slower || b.sum.waited() > wantedWait) {
+		c.setInFlight(b.from, "with %d a request takes %s, with %d it took %s", c.set.InFlight,
+			seconds(b.sum.sojourn()), b.from, seconds(b.sojourn))
+	}
+	return gain >= startPays
+}
+
+// waited is how long a request was under way without a service working on it.
+func (t *tally) waited() time.Duration { return max(0, t.sojourn()-t.service()) }
