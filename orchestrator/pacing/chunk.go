@@ -167,7 +167,7 @@ func predict(e *tally, n int) time.Duration {
 // exploreChunk tries the sizes beside the present one. It reports whether something was done.
 func (c *Controller) exploreChunk(s *Sample) bool {
 	m, e := &c.memory.Chunk, &c.epoch.sized
-	if !s.ChunkAuto || c.seen < 3 || e.window < minSized {
+	if !s.ChunkAuto || c.seen < 3 || c.set.Rate > 0 && !c.limited(s) || e.window < minSized {
 		return false
 	}
 	if m.Trial.From > 0 && e.requests == 0 && c.epoch.answered >= manyRequests {
@@ -248,7 +248,7 @@ func (c *Controller) foresee(tried trial, cost float64, s *Sample) int {
 // mayTry reports whether nothing forbids requests of n items.
 func (c *Controller) mayTry(n int, s *Sample) bool {
 	m := &c.memory.Chunk
-	return n <= cmp.Or(s.ChunkMax, DefaultChunkMax) && (m.Ceiling == 0 || n < m.Ceiling || m.TooBig.free(c.now))
+	return n <= min(cmp.Or(s.ChunkMax, DefaultChunkMax), c.evenSize()) && (m.Ceiling == 0 || n < m.Ceiling || m.TooBig.free(c.now))
 }
 
 // unreached takes a size back that requests do not get to: something else makes them smaller.

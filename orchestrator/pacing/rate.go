@@ -20,6 +20,9 @@ const (
 	enoughRaises = 16
 	// reached is the share of the rate that must be made use of for it to be what bounds the throughput.
 	reached = 0.8
+	// evenly is the part of a second whose worth of items a request may hold while there is a rate: services that count
+	// over less than a second refuse more of large ones.
+	evenly = 0.1
 	// lowerTo bounds what is left of a rate, and roomBelow what is left of one that was almost right.
 	lowerTo   = 0.5
 	roomBelow = 0.97
@@ -33,14 +36,23 @@ type rateMemory struct {
 	Raises    int           `json:"raises,omitempty"` // since the last refusal
 	RefusedAt time.Time     `json:"refused_at,omitzero"`
 	Guess     bool          `json:"guess,omitempty"` // nothing has been refused since the rate was set first
+	// Refused is the rate that was refused last. Well below it the rate is raised in large steps.
+	Refused float64 `json:"refused,omitempty"`
 }
 
 // pace learns from refusals what services can do.
 func (c *Controller) pace(t *tally, s *Sample) {
 	m := &c.memory.Rate
 	if t.refused > 0 && float64(t.refused) >= refusedShare*float64(t.refused+t.done) {
-		if c.set.Rate > 0 || c.active() > 1 { // the first window may have been idle for most of its time
+		switch {
+		case c.active() <= 1:
+			// The first window was idle for some of its time, and what had been saved up before went out in it at once.
+			c.memory.Rate.RefusedAt = c.now
+		case c.set.Rate > 0 && c.evenOut(s): // it may be the size that is refused
+			c.memory.Rate.LoweredAt = c.now
+		default:
 			c.lowerRate(t)
+			c.evenOut(s)
 		}
 		return
 	}
@@ -52,7 +64,11 @@ func (c *Controller) pace(t *tally, s *Sample) {
 		since = m.RaisedAt
 	}
 	lately := c.lately(3)
-	if c.now.Sub(since) < m.Pause || lately.perSecond(lately.done) < reached*c.set.Rate {
+	pause := m.Pause
+	if m.far(c.set.Rate) {
+		pause = min(pause, guessRaise)
+	}
+	if c.now.Sub(since) < pause || lately.perSecond(lately.done) < reached*c.set.Rate {
 		return
 	}
 	c.raiseRate(m)
@@ -70,7 +86,7 @@ func (c *Controller) lowerRate(t *tally) {
 	switch {
 	case c.set.Rate > 0:
 		rate = min(max(good, lowerTo*c.set.Rate), roomBelow*c.set.Rate)
-		m.Guess = false
+		m.Guess, m.Refused = false, c.set.Rate
 		m.Pause = min(max(firstRaise, 2*m.Pause), latestRaise)
 	case good > 0:
 		rate, m.Guess, m.Pause = good, true, guessRaise
@@ -80,6 +96,26 @@ func (c *Controller) lowerRate(t *tally) {
 	m.LoweredAt, m.RefusedAt, m.Raises = c.now, c.now, 0
 	c.setRate(max(rate, 1), "services refused %d of %d items in %s; the most they took was %s items/s", t.refused,
 		t.refused+t.done, seconds(t.window), number(good))
+}
+
+// far reports whether a rate is so low that a large raise stays below what was refused.
+func (m *rateMemory) far(rate float64) bool { return rate*farRaiseBy < m.Refused*roomBelow }
+
+// evenOut makes requests so small that they come evenly at the rate in force. It reports whether they were larger.
+func (c *Controller) evenOut(s *Sample) bool {
+	if !s.ChunkAuto || c.set.Rate == 0 || c.size(s) <= c.evenSize() {
+		return false
+	}
+	c.endTrial()
+	return c.setChunk(c.evenSize(), "services take %s items/s, and refuse less when they come evenly", number(c.set.Rate))
+}
+
+// evenSize is the largest size with which requests come evenly, at the rate in force.
+func (c *Controller) evenSize() int {
+	if c.set.Rate == 0 {
+		return DefaultChunkMax
+	}
+	return rungBelow(int(c.set.Rate*evenly) + 1)
 }
 
 // active is in how many of the latest samples something was answered.
@@ -109,7 +145,7 @@ func (c *Controller) raiseRate(m *rateMemory) {
 		return
 	}
 	by := raiseBy
-	if m.Guess || m.Raises >= manyRaises {
+	if m.Guess || m.Raises >= manyRaises || m.far(c.set.Rate) {
 		by = farRaiseBy
 	}
 	clean := c.now.Sub(m.RefusedAt)

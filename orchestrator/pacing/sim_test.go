@@ -1,6 +1,7 @@
 package pacing
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -56,7 +57,9 @@ type serviceModel struct {
 	slowdown func(busy int) float64
 	// limit is how many items a second are not refused; 0: all.
 	limit float64
-	// refuse makes the whole request fail when one item is refused.
+	// burst is how many it lets through after a pause; 0: those of a second.
+	burst float64
+	// refuseWhole makes the whole request fail when one item is refused.
 	refuseWhole bool
 	// kills is the size from which on requests are never answered; 0: none is.
 	kills int
@@ -209,7 +212,7 @@ func (s *simulation) refused(n int) int {
 	if limit == 0 {
 		return 0
 	}
-	s.allowed = min(limit, s.allowed+(s.now-s.allowedAt)*limit)
+	s.allowed = min(cmp.Or(s.service.burst, limit), s.allowed+(s.now-s.allowedAt)*limit)
 	s.allowedAt = s.now
 	taken := min(n, max(0, int(s.allowed)))
 	if s.service.refuseWhole && taken < n {
