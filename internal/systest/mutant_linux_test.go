@@ -33,23 +33,30 @@ func TestMutantsAreCaught(t *testing.T) {
 			test: "TestCancel$", says: "want them stale",
 		},
 		"claims without locks and without the condition in the update": {
-			mutants: []mutant{{"claim.go",
-				[]string{
-					"FROM run_step WHERE run_id = $1 AND step = $2 FOR NO KEY UPDATE`",
-					"ORDER BY block LIMIT $3 FOR NO KEY UPDATE`", "readyBlocksWait + ` SKIP LOCKED`",
-					" AND (ready & $4::bit(8192)) = $4::bit(8192)`",
-				},
-				[]string{
-					"FROM run_step WHERE run_id = $1 AND step = $2`", "ORDER BY block LIMIT $3`", "readyBlocksWait", "`",
-				}}},
+			mutants: []mutant{
+				{"claim_load.go",
+					[]string{
+						"FROM run_step WHERE run_id = $1 AND step = $2 FOR NO KEY UPDATE`",
+						"FROM run_step WHERE run_id = $1 AND step = $2) FOR NO KEY UPDATE`",
+					},
+					[]string{
+						"FROM run_step WHERE run_id = $1 AND step = $2`", "FROM run_step WHERE run_id = $1 AND step = $2)`",
+					}},
+				{"claim_cut.go",
+					[]string{
+						"ORDER BY block LIMIT $3 FOR NO KEY UPDATE`", "readyBlocksWait + ` SKIP LOCKED`",
+						" AND (ready & $4::bit(8192)) = $4::bit(8192)`",
+					},
+					[]string{"ORDER BY block LIMIT $3`", "readyBlocksWait", "`"}},
+			},
 			test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
 		},
 		"a cut that leaves its items ready": {
-			mutants: []mutant{{"claim.go", []string{"SET ready = ready & ~$4::bit(8192)"}, []string{"SET ready = ready"}}},
+			mutants: []mutant{{"claim_cut.go", []string{"SET ready = ready & ~$4::bit(8192)"}, []string{"SET ready = ready"}}},
 			test:    "TestClaimCutsEvenly$", says: "invariant: I1",
 		},
 		"a re-run that opens no generation": {
-			mutants: []mutant{{"reset.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
+			mutants: []mutant{{"rearm.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
 			test:    "TestRerunWhileRunning$", says: "invariant: I3",
 		},
 	} {
