@@ -51,6 +51,7 @@ type LoadRequest struct {
 	Name           string // may be empty; need not be unique
 	Plan           string
 	Spec           json.RawMessage   // the plan in full, kept as it is
+	FormerSpec     json.RawMessage   // what an earlier version kept for the same plan, to know its runs by; nil: nothing
 	Params         map[string]string // reach the service with every request; at most MaxParamBytes as JSON
 	Priority       int
 	Steps          []StepSpec
@@ -169,7 +170,7 @@ func validateParams(params map[string]string) error {
 func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 const runByIdempotencyKey = `
-SELECT id, items, skipped, sealed_at IS NULL, plan, spec = $2 AND params = $3
+SELECT id, items, skipped, sealed_at IS NULL, plan, (spec = $2 OR spec = $4) IS TRUE AND params = $3
 FROM batchrun WHERE idempotency_key = $1`
 
 func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, error) {
@@ -179,7 +180,7 @@ func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, 
 	out := Loaded{Existing: true}
 	var plan string
 	var unsealed, same bool
-	err := s.pool.QueryRow(ctx, runByIdempotencyKey, req.IdempotencyKey, req.spec(), req.params()).
+	err := s.pool.QueryRow(ctx, runByIdempotencyKey, req.IdempotencyKey, req.spec(), req.params(), req.FormerSpec).
 		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &plan, &same)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -194,6 +195,22 @@ func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, 
 			fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey), "use another key for another run"}
 	}
 	return out, nil
+}
+
+const planByIdempotencyKey = `
+SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1`
+
+// KeyedPlan returns the plan of the run that was started with an idempotency key, and its version on record; 0 when it
+// came with the run. The error wraps ErrNotFound when there is no such run.
+func (s *Store) KeyedPlan(ctx context.Context, key string) (plan string, version int, err error) {
+	err = s.pool.QueryRow(ctx, planByIdempotencyKey, key).Scan(&plan, &version)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("look up idempotency key %q: %w", key, err)
+	}
+	return plan, version, nil
 }
 
 func isUniqueViolation(err error, constraint string) bool {

@@ -196,3 +196,46 @@ func TestMistakesInSettingsAreNamed(t *testing.T) {
 		t.Errorf("mistakes left %d runs", n)
 	}
 }
+
+// A start that is repeated gives the run that is there, whatever has become of its plan, and of this program.
+func TestARepeatedStartFindsItsRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.apply(yearEnd, "")
+	start := func(code int, query string) (out api.Started) {
+		t.Helper()
+		got, text := b.ask(http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(three))
+		if err := json.Unmarshal(text, &out); err != nil || got != code {
+			t.Fatalf("start with %s: %d %s; want %d", query, got, text, code)
+		}
+		return out
+	}
+	first := start(201, "plan_ref=year-end&max_attempts=9&idempotency_key=a")
+	b.apply(strings.Replace(yearEnd, "100", "200", 1), "")
+	if again := start(200, "plan_ref=year-end&max_attempts=9&idempotency_key=a"); again.Run != first.Run ||
+		again.PlanVersion != 1 {
+		t.Errorf("of a plan with a new version: %+v; want %+v", again, first)
+	}
+	start(409, "plan_ref=year-end@2&max_attempts=9&idempotency_key=a")
+	start(409, "plan_ref=year-end&max_attempts=8&idempotency_key=a")
+
+	for key, query := range map[string]string{
+		"b": "endpoint=echo&priority=5", "c": "endpoint=echo&chunk=7&in_flight=3",
+	} {
+		run := start(201, query+"&idempotency_key="+key)
+		spec := map[string]string{ // as the first version wrote them
+			"b": `{"name":"echo","steps":[{"name":"echo","endpoint":"echo","chunk":500,"in_flight":64,"max_attempts":3,
+				"timeout":"12m0s","retry_backoff":"1s"}]}`,
+			"c": `{"name":"echo","steps":[{"name":"echo","endpoint":"echo","chunk":7,"in_flight":3,"max_attempts":3,
+				"timeout":"12m0s","retry_backoff":"1s"}]}`,
+		}[key]
+		if _, err := b.pool.Exec(t.Context(), `UPDATE batchrun SET spec = $2 WHERE id = $1`, run.Run, spec); err != nil {
+			t.Fatal(err)
+		}
+		if again := start(200, query+"&idempotency_key="+key); again.Run != run.Run {
+			t.Errorf("of an earlier version: %+v; want %+v", again, run)
+		}
+		start(409, query+"&max_attempts=9&idempotency_key="+key)
+		start(409, query+"&rate=5&idempotency_key="+key)
+	}
+}

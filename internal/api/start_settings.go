@@ -121,8 +121,9 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (wo
 	if params == nil {
 		params = map[string]string{}
 	}
+	former, _ := plan.FormerJSON() // nil when there was none
 	return workqueue.LoadRequest{
-		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params, Priority: plan.Priority,
+		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, FormerSpec: former, Params: params, Priority: plan.Priority,
 		MaxFailed: plan.MaxFailed, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto, Steps: stepSpecs(plan),
 		OnDuplicate: workqueue.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
 		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(),
@@ -159,7 +160,7 @@ func (s *Server) planOf(ctx context.Context, set *RunSettings) (plan *gather.Pla
 		plan, err = gather.Parse(cmp.Or(set.PlanName, "plan"), []byte(set.Plan))
 		return plan, 0, err
 	case set.PlanRef != "":
-		return s.planOnRecord(ctx, set.PlanRef)
+		return s.planOnRecord(ctx, set.PlanRef, set.IdempotencyKey)
 	}
 	plan = gather.Single(set.Endpoint)
 	if err := plan.Validate(); err != nil {
@@ -175,11 +176,21 @@ func problemOf(err error) string {
 	return err.Error()
 }
 
-// planOnRecord returns the plan that ref names: NAME, which is the newest version, or NAME@VERSION.
-func (s *Server) planOnRecord(ctx context.Context, ref string) (*gather.Plan, int, error) {
+// planOnRecord returns the plan that ref names: NAME@VERSION, or NAME, which is the newest version. A start that is
+// repeated with its idempotency key means the version that it had the first time.
+func (s *Server) planOnRecord(ctx context.Context, ref, key string) (*gather.Plan, int, error) {
 	name, version, err := parsePlanRef(ref)
 	if err != nil {
 		return nil, 0, err
+	}
+	if version == 0 && key != "" {
+		known, had, err := s.store.KeyedPlan(ctx, key)
+		switch {
+		case err == nil && known == name:
+			version = had
+		case err != nil && !errors.Is(err, workqueue.ErrNotFound):
+			return nil, 0, err
+		}
 	}
 	view, err := s.store.Plan(ctx, name, version)
 	if err != nil {
