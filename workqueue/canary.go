@@ -101,11 +101,23 @@ func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
 	if c.auto {
 		detail += ", more than may (" + c.allowed() + ")"
 	}
-	if err := holdRuns(ctx, tx, []*runHold{&c.runHold}, holding{HoldCanary, detail, Engine}); err != nil {
-		return "", err
+	return c.wait(ctx, tx, detail)
+}
+
+// wait holds the run, unless somebody paused it just now: then the sample is judged when it is resumed. Pauses take no
+// lock but that of the run.
+func (c *canary) wait(ctx context.Context, tx pgx.Tx, detail string) (CanaryVerdict, error) {
+	runs, err := lockHolds(ctx, tx, &Control{Run: c.id}, "")
+	if err != nil || runs[0].hold != "" {
+		return CanaryUndecided, err
 	}
-	_, err := tx.Exec(ctx, canaryWaits, c.id)
-	return CanaryWaiting, err
+	if err := holdRuns(ctx, tx, runs, holding{HoldCanary, detail, Engine}); err != nil {
+		return CanaryUndecided, err
+	}
+	if _, err := tx.Exec(ctx, canaryWaits, c.id); err != nil {
+		return CanaryUndecided, fmt.Errorf("have the canary wait: %w", err)
+	}
+	return CanaryWaiting, nil
 }
 
 const canaryWaits = `UPDATE batchrun SET canary_state = 'waiting' WHERE id = $1`

@@ -1,0 +1,362 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	stormRuns   = 6
+	stormBudget = 5
+)
+
+// storm is many nodes, operators and a leader at work on a few runs of one endpoint at once, while transactions are
+// broken off at any point, by their clients and by the server.
+type storm struct {
+	*bench
+	runs   []workqueue.RunID
+	lease  workqueue.Lease
+	over   chan struct{}
+	wg     sync.WaitGroup
+	broken atomic.Int64 // transactions that were
+	did    sync.Map     // how often something worked, by name
+}
+
+// keep does something again and again until the storm is over; what is refused or broken off does not matter.
+func (s *storm) keep(name string, seed uint64, do func(ctx context.Context, r *rand.Rand) error) {
+	r := rand.New(rand.NewPCG(seed, 0))
+	worked := new(atomic.Int64)
+	s.did.Store(name, worked)
+	s.wg.Go(func() {
+		for {
+			select {
+			case <-s.over:
+				return
+			default:
+			}
+			ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
+			if r.IntN(8) == 0 {
+				cancel()
+				ctx, cancel = context.WithTimeout(s.Context(), time.Duration(r.IntN(20_000))*time.Microsecond)
+			}
+			if err := do(ctx, r); err == nil {
+				worked.Add(1)
+			} else if ctx.Err() == nil {
+				s.judge(name, err)
+			}
+			cancel()
+			if name != "node" {
+				_ = pauseFor(s.Context(), 2*time.Millisecond)
+			}
+		}
+	})
+}
+
+// judge fails the test for what must not happen, whatever breaks.
+func (s *storm) judge(name string, err error) {
+	var state *workqueue.StateError
+	var nothing *workqueue.NothingToRerunError
+	switch {
+	case errors.As(err, &state), errors.As(err, &nothing), errors.Is(err, workqueue.ErrBusy),
+		errors.Is(err, workqueue.ErrSessionLost), isBroken(err):
+		s.broken.Add(1)
+	default:
+		s.Errorf("%s: %v", name, err)
+	}
+}
+
+func (s *storm) one(r *rand.Rand) workqueue.RunID { return s.runs[r.IntN(len(s.runs))] }
+
+// node claims, and answers most of what it has in time, some of it never.
+func (s *storm) node(ctx context.Context, r *rand.Rand, session *workqueue.SessionID, out *[]workqueue.Slice) error {
+	if *session == (workqueue.SessionID{}) || r.IntN(40) == 0 {
+		id, err := s.store.StartSession(ctx, workqueue.NodeInfo{Host: "storm"}, time.Second)
+		if err != nil {
+			return err
+		}
+		*session = id
+	}
+	if err := s.store.Heartbeat(ctx, *session, time.Second, struct{}{}); err != nil {
+		*session = workqueue.SessionID{}
+		return err
+	}
+	claimed, err := s.store.Claim(ctx, workqueue.ClaimRequest{Session: *session, Run: s.one(r), MaxSlices: 1 + r.IntN(4),
+		MaxBytes: 1 << 20, TTL: 200 * time.Millisecond})
+	*out = append(*out, claimed.Slices...)
+	if err != nil || len(*out) == 0 {
+		return err
+	}
+	r.Shuffle(len(*out), func(i, j int) { (*out)[i], (*out)[j] = (*out)[j], (*out)[i] })
+	n := min(len(*out), 3)
+	some := (*out)[:n]
+	*out = (*out)[n:]
+	return s.settle(ctx, r, *session, some)
+}
+
+func (s *storm) settle(ctx context.Context, r *rand.Rand, session workqueue.SessionID, some []workqueue.Slice) error {
+	var answers []workqueue.Answer
+	for _, slice := range some {
+		a := whole(slice)
+		switch r.IntN(12) {
+		case 0:
+			if _, err := s.store.Split(ctx, session, slice.ID, slice.Mask.Split(1), time.Second); err != nil {
+				return err
+			}
+		case 1:
+			if err := s.store.Postpone(ctx, session, slice.ID, time.Millisecond, errors.New("storm")); err != nil {
+				return err
+			}
+			continue
+		case 2:
+			a = faulty(slice, workqueue.SlotError{Code: "bad", Message: "m", Retry: r.IntN(2) == 0})
+		case 3:
+			a.Slots, a.Answered = nil, 0
+			a.Failure = &workqueue.SlotError{Code: "crash", Message: "m", Retry: true}
+		case 4:
+			continue // never answered
+		}
+		answers = append(answers, a)
+	}
+	_, err := s.store.Record(ctx, answers)
+	return err
+}
+
+func (s *storm) operators() {
+	settings := func(r *rand.Rand) workqueue.StepChange {
+		chunk, limit := 1+r.IntN(6), 1+r.IntN(8)
+		c := workqueue.StepChange{Chunk: &chunk, InFlight: &limit}
+		if r.IntN(3) == 0 {
+			c.Endpoint = []string{endpoint, elsewhere}[r.IntN(2)]
+		}
+		return c
+	}
+	about := func(r *rand.Rand) workqueue.Control {
+		if r.IntN(3) == 0 {
+			return workqueue.Control{All: true, Actor: "ann"}
+		}
+		return workqueue.Control{Run: s.one(r), Actor: "ann"}
+	}
+	s.keep("pause", 11, func(ctx context.Context, r *rand.Rand) error {
+		_, err := s.store.Pause(ctx, about(r))
+		return errors.Join(err, pauseFor(ctx, 20*time.Millisecond))
+	})
+	s.keep("resume", 12, func(ctx context.Context, r *rand.Rand) error {
+		_, err := s.store.Resume(ctx, about(r), nil)
+		return errors.Join(err, pauseFor(ctx, 5*time.Millisecond))
+	})
+	s.keep("approve", 13, func(ctx context.Context, r *rand.Rand) error {
+		_, err := s.store.Approve(ctx, about(r))
+		return err
+	})
+	s.keep("rerun", 14, func(ctx context.Context, r *rand.Rand) error {
+		req := workqueue.RerunRequest{Run: s.one(r), Select: workqueue.Selection{Failed: true}, Settings: settings(r),
+			Actor: "ann", DryRun: r.IntN(3) == 0}
+		if r.IntN(2) == 0 {
+			req.Select = workqueue.Selection{Keys: names(40)[r.IntN(20):]}
+		}
+		if r.IntN(2) == 0 {
+			req.Canary, req.CanaryAuto = 5, r.IntN(2) == 0
+		}
+		_, err := s.store.Rerun(ctx, req)
+		return err
+	})
+	s.keep("set", 15, func(ctx context.Context, r *rand.Rand) error {
+		limit := []string{"", "0", "5", "50%"}[r.IntN(4)]
+		_, err := s.store.SetRun(ctx, workqueue.RunChange{Run: s.one(r), Settings: settings(r), MaxFailed: &limit,
+			Actor: "ann"})
+		return err
+	})
+	s.keep("endpoint", 16, func(ctx context.Context, r *rand.Rand) error {
+		rate, budget := float64(r.IntN(2)*5000), stormBudget
+		_, err := s.store.ChangeEndpoint(ctx, workqueue.EndpointChange{Endpoint: endpoint, Rate: &rate,
+			MaxInFlight: &budget, ClearChunkCap: true}, "ann")
+		return err
+	})
+}
+
+func (s *storm) leader() {
+	s.keep("sweep", 21, func(ctx context.Context, _ *rand.Rand) error {
+		_, err := s.store.ReleaseDeadSessions(ctx, s.lease)
+		return err
+	})
+	s.keep("overdue", 22, func(ctx context.Context, _ *rand.Rand) error {
+		late, err := s.store.OverdueSlices(ctx, 100)
+		if err != nil {
+			return err
+		}
+		var ids []workqueue.SliceID
+		for _, o := range late {
+			ids = append(ids, o.ID)
+		}
+		_, err = s.store.Expire(ctx, s.lease, ids)
+		return err
+	})
+	s.keep("holds", 23, func(ctx context.Context, _ *rand.Rand) error {
+		due, err := s.store.DueHolds(ctx)
+		for _, d := range due {
+			_, one := s.store.CheckThreshold(ctx, d.Run)
+			_, two := s.store.CheckCanary(ctx, d.Run)
+			err = errors.Join(err, one, two)
+		}
+		return err
+	})
+	s.keep("canary", 26, func(ctx context.Context, r *rand.Rand) error {
+		_, err := s.store.CheckCanary(ctx, s.one(r))
+		return err
+	})
+	s.keep("pace", 24, func(ctx context.Context, r *rand.Rand) error {
+		return s.store.SavePace(ctx, s.lease, endpoint, workqueue.LearnedPace{InFlight: 1 + r.IntN(64),
+			Learned: []byte(`{}`)}, []workqueue.PaceChange{{What: "in_flight", Reason: "storm"}})
+	})
+	s.keep("watch", 25, func(ctx context.Context, _ *rand.Rand) error {
+		_, err := s.store.CheckBreaker(ctx, endpoint)
+		_, also := s.store.CheckTooBig(ctx, endpoint)
+		return errors.Join(err, also)
+	})
+}
+
+// nature opens and closes the breaker, kills connections, and counts what is out.
+func (s *storm) nature() {
+	s.keep("breaker", 31, func(ctx context.Context, _ *rand.Rand) error {
+		_, err := s.pool.Exec(ctx, `UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), probes = 0,
+			probe_slice = NULL, probe_at = clock_timestamp() WHERE endpoint = $1`, endpoint)
+		err = errors.Join(err, pauseFor(ctx, 30*time.Millisecond))
+		_, also := s.pool.Exec(ctx, `UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL
+			WHERE endpoint = $1`, endpoint)
+		return errors.Join(err, also, pauseFor(ctx, 100*time.Millisecond))
+	})
+	s.keep("kill", 32, func(ctx context.Context, _ *rand.Rand) error {
+		_, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'
+			ORDER BY random() LIMIT 1`)
+		return errors.Join(err, pauseFor(ctx, 200*time.Millisecond))
+	})
+	s.keep("budget", 33, func(ctx context.Context, _ *rand.Rand) error {
+		var out int
+		err := s.pool.QueryRow(ctx, `SELECT count(*) FROM work_slice WHERE endpoint = $1 AND state IN ('claimed', 'sent')`,
+			endpoint).Scan(&out)
+		if out > stormBudget {
+			s.Errorf("%d requests are out at once; the budget is %d", out, stormBudget)
+		}
+		return err
+	})
+}
+
+// end lets everything go and finishes all runs.
+func (s *storm) end() {
+	s.exec(`UPDATE node_session SET expires_at = clock_timestamp() WHERE host = 'storm'`)
+	if _, err := s.store.ReleaseDeadSessions(s.Context(), s.lease); err != nil {
+		s.Error(err)
+	}
+	s.check()
+	s.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
+	s.exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL`)
+	s.exec(`UPDATE endpoint_setting SET rate = 0, max_in_flight = 0`)
+	s.exec(`UPDATE run_step SET in_flight = 100`)
+	all := workqueue.Control{All: true, Actor: "ann"}
+	for _, run := range s.runs {
+		none := ""
+		if _, err := s.store.SetRun(s.Context(), workqueue.RunChange{Run: run, MaxFailed: &none}); err != nil {
+			s.Error(err)
+		}
+	}
+	for range 3 {
+		if _, err := s.store.Resume(s.Context(), all, nil); err != nil {
+			s.Error(err)
+		}
+		for _, run := range s.runs {
+			s.finish(run)
+			if _, err := s.store.CheckCanary(s.Context(), run); err != nil {
+				s.Error(err)
+			}
+		}
+		if _, err := s.store.Approve(s.Context(), all); err != nil {
+			s.Error(err)
+		}
+	}
+	for _, run := range s.runs {
+		if state, _ := s.state(run); state != "completed" {
+			s.Errorf("run %s is %s: %s", run, state, s.dump(run))
+		}
+	}
+	s.check()
+}
+
+// Whatever happens at once, and is broken off wherever: budgets hold at each moment, nothing is lost or done twice, and
+// all runs come to their end. TRANCHE_SOAK=20s has it last longer.
+func TestEverythingAtOnce(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	pool := testenv.Connect(t, url)
+	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{MaxConns: 24})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	s := &storm{bench: &bench{T: t, pool: pool, store: store}, over: make(chan struct{})}
+	s.session = s.open()
+	s.lease = s.lead()
+	req := request()
+	req.Steps[0].Timeout = 200 * time.Millisecond
+	req.Canary, req.CanaryAuto = 10, true
+	for range stormRuns {
+		s.runs = append(s.runs, s.load(req, 40))
+	}
+	for i := range 4 {
+		var session workqueue.SessionID
+		var out []workqueue.Slice
+		s.keep("node", uint64(i), func(ctx context.Context, r *rand.Rand) error { return s.node(ctx, r, &session, &out) })
+	}
+	s.operators()
+	s.leader()
+	s.nature()
+	lasts := 3 * time.Second
+	if d, err := time.ParseDuration(os.Getenv("TRANCHE_SOAK")); err == nil {
+		lasts = d
+	}
+	<-time.After(lasts)
+	close(s.over)
+	s.wg.Wait()
+	s.did.Range(func(name, n any) bool { t.Logf("%v: %d", name, n.(*atomic.Int64).Load()); return true })
+	t.Logf("%d were refused or broken off", s.broken.Load())
+	s.end()
+	var deadlocks int
+	err = pool.QueryRow(t.Context(), `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`).
+		Scan(&deadlocks)
+	t.Logf("%d deadlocks, %v", deadlocks, err)
+}
+
+func pauseFor(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// isBroken reports whether the server or the network ended a transaction.
+func isBroken(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code == "57P01" || pg.Code == "55P03" || pg.Code == "57014" || pg.Code == "40P01"
+	}
+	return pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, net.ErrClosed) ||
+		strings.Contains(err.Error(), "conn closed") || errors.Is(err, syscall.ECONNRESET)
+}
