@@ -55,12 +55,14 @@ SELECT coalesce(s.root, s.id), s.run_id, s.step, s.block, coalesce(s.endpoint, '
        coalesce(s.error_code, ''), coalesce(s.error_message, ''), s.created_at, s.ended_at
 FROM work_slice s `
 
-	// The slices of a run are found by work_slice_block. An item that the service itself asked to be tried again is in
-	// pieces of its own too, and is no failure of its chunk.
+	// The slices of a run are read once, by work_slice_block, and those of such families once more by their ids: how
+	// many there are is not known while the run is young, and a join might go over all of them for each. An item that
+	// the service itself asked to be tried again is in pieces of its own too, and is no failure of its chunk.
 	familiesOfRun = pieceColumns + `
-WHERE s.run_id = $1 AND s.root IN (
-    SELECT f.root FROM work_slice f
-    WHERE f.run_id = $1 AND f.cause IN ('bisect', 'exhausted', 'unreadable', 'breaker'))
+WHERE s.id = ANY (ARRAY(
+    SELECT unnest(f.ids) FROM (
+        SELECT array_agg(id) AS ids FROM work_slice WHERE run_id = $1 AND root IS NOT NULL GROUP BY root
+        HAVING bool_or(cause IN ('bisect', 'exhausted', 'unreadable', 'breaker'))) f))
 ORDER BY s.root, s.created_at, s.id`
 )
 

@@ -49,7 +49,7 @@ SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000'), bit_cou
             WHEN coalesce(s.answered, 0) < bit_count(s.mask) THEN 1 ELSE 2 END,
        coalesce(s.error_code, ''), coalesce(s.error_message, '')
 FROM work_slice s
-WHERE s.endpoint = $1 AND s.ended_at > greatest(clock_timestamp() - $2::interval, $3)
+WHERE s.endpoint = $1 AND s.ended_at > (SELECT greatest(clock_timestamp() - $2::interval, $3))
   AND (s.state = 'recorded' OR s.state = 'expired' AND s.error_code = 'deadline')
 ORDER BY s.ended_at DESC LIMIT $4`
 

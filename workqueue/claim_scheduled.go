@@ -18,7 +18,7 @@ WHERE s.run_id = $1 AND s.step = $2 AND s.state = 'scheduled'`
 
 	// dueSlices locks slices whose time has come, the longest due first; rows locked by others are left to them. The
 	// blocks are only read.
-	dueSlices = scheduled + ` AND s.not_before <= clock_timestamp()
+	dueSlices = scheduled + ` AND s.not_before <= (SELECT clock_timestamp())
 ORDER BY s.not_before, s.id LIMIT $3 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 	// takeScheduled claims slices for the endpoint that their step has now: they were never sent anywhere.

@@ -39,12 +39,13 @@ func (s *settlement) look() (l Look) {
 	return l
 }
 
-// watchedEndpoints reads, endpoint by endpoint, the newest end of the index on endpoint and end.
+// watchedEndpoints reads, endpoint by endpoint, the newest end of the index on endpoint and end. Here and elsewhere the
+// clock is read in a SELECT of its own: otherwise it would be read for every row, and an index not be of use for it.
 const watchedEndpoints = `
 SELECT p.endpoint FROM endpoint_pace p
 WHERE p.breaker = 'open' OR EXISTS (
     SELECT FROM (SELECT s.error_code FROM work_slice s
-                 WHERE s.endpoint = p.endpoint AND s.ended_at > clock_timestamp() - interval '10 s'
+                 WHERE s.endpoint = p.endpoint AND s.ended_at > (SELECT clock_timestamp() - interval '10 s')
                  ORDER BY s.ended_at DESC LIMIT 200) newest
     WHERE newest.error_code IS NOT NULL)
 ORDER BY p.endpoint`

@@ -82,7 +82,7 @@ SELECT p.endpoint, p.in_flight_auto, p.chunk_auto, coalesce(p.chunk_time, '0'), 
                  AND (EXISTS (SELECT 1 FROM work_block b
                               WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready)
                    OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step
-                                AND s.state = 'scheduled' AND s.not_before <= clock_timestamp()))),
+                                AND s.state = 'scheduled' AND s.not_before <= (SELECT clock_timestamp())))),
        coalesce(e.in_flight, 0), coalesce(e.rate, 0), coalesce(e.chunk, 0),
        coalesce(CASE WHEN e.chunk_cap_until > clock_timestamp() THEN e.chunk_cap END, 0),
        coalesce(e.breaker = 'open', false), coalesce(e.learned, '{}')::text::bytea

@@ -44,7 +44,7 @@ const (
     EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready)`
 	hasDue = `
     EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step AND s.state = 'scheduled'
-              AND s.not_before <= clock_timestamp())`
+              AND s.not_before <= (SELECT clock_timestamp()))`
 
 	// claimable is a condition on a run_step st and its endpoint_pace p, which may be missing. While the endpoint's
 	// breaker is open there is a probe to be sent at most, and any item will do for that.

@@ -22,7 +22,8 @@ const (
 	familiesOfEndpoint = `
 WITH newest AS MATERIALIZED (
     SELECT n.run_id, n.step, n.block, n.root, n.cause FROM work_slice n
-    WHERE n.endpoint = $1 AND n.ended_at > clock_timestamp() - $2::interval ORDER BY n.ended_at DESC LIMIT $3
+    WHERE n.endpoint = $1 AND n.ended_at > (SELECT clock_timestamp() - $2::interval)
+    ORDER BY n.ended_at DESC LIMIT $3
 ), halved AS MATERIALIZED (
     SELECT DISTINCT run_id, step, block, root FROM newest WHERE cause IN ('bisect', 'exhausted'))` + pieceColumns + `
 JOIN halved h ON s.run_id = h.run_id AND s.step = h.step AND s.block = h.block AND s.root = h.root
@@ -31,7 +32,8 @@ ORDER BY s.root, s.created_at, s.id`
 	workedAt = `
 SELECT coalesce(max(bit_count(n.mask)), 0)::int FROM (
     SELECT mask, state, error_code FROM work_slice
-    WHERE endpoint = $1 AND ended_at > clock_timestamp() - $2::interval ORDER BY ended_at DESC LIMIT $3) n
+    WHERE endpoint = $1 AND ended_at > (SELECT clock_timestamp() - $2::interval)
+    ORDER BY ended_at DESC LIMIT $3) n
 WHERE n.state = 'recorded' AND n.error_code IS NULL`
 
 	presentCap = `
