@@ -1,0 +1,142 @@
+package api_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// mutation is a use of an operation that changes something, and the audit row that it must leave. What begins or ends
+// with it has nothing before or after.
+type mutation struct {
+	op, path, body string // the path with what its parameters mean here
+	action         string
+	before, after  string // a part of what the row says was there, and is there now
+}
+
+// mutations are every operation that changes something, in an order in which each finds something to change.
+func mutations() []mutation {
+	return []mutation{
+		{"POST /plans", "/plans?name=p", "steps: [{endpoint: echo}]", "plan_apply", ``, `"version": 1`},
+		{"DELETE /plans/{name}", "/plans/p", "", "plan_delete", `"version": 1`, ``},
+		{"POST /runs", "/runs?endpoint=echo&name=new", three, "start", ``, `"items": 3`},
+		{"POST /runs/{run}/settings", "/runs/it/settings", `{"chunk":9}`, "set", `"chunk": "500"`, `"chunk": "9"`},
+		{"POST /runs/{run}/pause", "/runs/new/pause", `{}`, "pause", `"hold": null`, `"hold": "operator"`},
+		{"POST /runs/{run}/resume", "/runs/new/resume", `{}`, "resume", `"hold": "operator"`, `"hold": null`},
+		{"POST /runs/{run}/approve", "/runs/canary/approve", `{}`, "approve", `"waiting"`, `"passed"`},
+		{"POST /runs/approve", "/runs/approve", `{"all":true}`, "approve", `"waiting"`, `"passed"`},
+		{"POST /runs/pause", "/runs/pause", `{"all":true}`, "pause", `"hold": null`, `"hold": "operator"`},
+		{"POST /runs/resume", "/runs/resume", `{"all":true}`, "resume", `"hold": "operator"`, `"hold": null`},
+		{"POST /runs/{run}/rerun", "/runs/it/rerun", `{"keys":["2","3"],"canary":1}`, "rerun", `"generation": 1`,
+			`"generation": 2`},
+		{"POST /runs/{run}/cancel", "/runs/new/cancel", `{}`, "cancel", `"running"`, `"cancelled"`},
+		{"POST /runs/cancel", "/runs/cancel", `{"all":true}`, "cancel", `"running"`, `"cancelled"`},
+		{"POST /endpoints/{name}/settings", "/endpoints/echo/settings", `{"rate":5}`, "endpoint_set", `"rate": 0`,
+			`"rate": 5`},
+		{"POST /dead-letters/requeue", "/dead-letters/requeue", `{"endpoint":"lost"}`, "dead_letter_requeue",
+			`"waiting": 1`, `"requeued": 1`},
+		{"POST /dead-letters/drop", "/dead-letters/drop", `{"endpoint":"echo"}`, "dead_letter_drop", `"waiting": 1`,
+			`"dropped": 1`},
+	}
+}
+
+// Every operation that may change something leaves a row in the audit log: who, what, before and after. One that is
+// refused leaves none.
+func TestEveryMutationIsAudited(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.finish(b.start("name=it").Run)
+	for _, name := range []string{"canary", "another"} {
+		run := b.start("canary=1&name=" + name).Run
+		b.finish(run)
+		if verdict, err := b.store.CheckCanary(t.Context(), run); err != nil {
+			t.Fatal(verdict, err)
+		}
+	}
+	b.bury("echo", workqueue.DeadLetter{Body: []byte(`{}`)})
+	b.bury("lost", workqueue.DeadLetter{Body: []byte(`{}`)})
+	covered := map[string]bool{}
+	for _, m := range mutations() {
+		covered[m.op] = true
+		method, _, _ := strings.Cut(m.op, " ")
+		b.mutate(method, m)
+	}
+	for _, op := range b.mutatingOperations() {
+		if !covered[op] {
+			t.Errorf("%s is in no test of the audit log; add it to mutations", op)
+		}
+	}
+}
+
+func (b *bench) mutate(method string, m mutation) {
+	b.Helper()
+	kind := "application/json"
+	if m.op == "POST /plans" || m.op == "POST /runs" {
+		kind = "text/plain"
+	}
+	last := b.lastAudit()
+	if code, text := b.ask(method, api.Prefix+m.path, strings.NewReader("\x00"), "Content-Type", kind,
+		api.ActorHeader, strings.Repeat("x", 201)); code < 400 || b.lastAudit() != last {
+		b.Errorf("%s %s, made wrong on purpose: %d %s; want a refusal without an audit row", method, m.path, code, text)
+	}
+	code, text := b.ask(method, api.Prefix+m.path, strings.NewReader(m.body), "Content-Type", kind, api.ActorHeader, "ann")
+	if code >= 300 {
+		b.Errorf("%s: %d %s", m.op, code, text)
+		return
+	}
+	rows, err := b.pool.Query(b.Context(), `SELECT action, coalesce(before::text, ''), coalesce(after, detail)::text
+		FROM audit_log WHERE id > $1 AND actor = 'ann'`, last)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var action, before, after string
+	var seen []string
+	found := false
+	if _, err := pgx.ForEachRow(rows, []any{&action, &before, &after}, func() error {
+		seen = append(seen, action+": "+before+" → "+after)
+		found = found || action == m.action && strings.Contains(before, m.before) && strings.Contains(after, m.after)
+		return nil
+	}); err != nil {
+		b.Fatal(err)
+	}
+	if !found {
+		b.Errorf("%s is audited as %q; want %s: …%s… → …%s…", m.op, seen, m.action, m.before, m.after)
+	}
+}
+
+func (b *bench) lastAudit() (id int64) {
+	b.Helper()
+	if err := b.pool.QueryRow(b.Context(), `SELECT coalesce(max(id), 0) FROM audit_log`).Scan(&id); err != nil {
+		b.Fatal(err)
+	}
+	return id
+}
+
+// mutatingOperations are those of the description that are not GETs, like "POST /runs".
+func (b *bench) mutatingOperations() (all []string) {
+	b.Helper()
+	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
+	var described struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal(text, &described); err != nil {
+		b.Fatal(err)
+	}
+	for path, methods := range described.Paths {
+		for method := range methods {
+			if method != "get" {
+				all = append(all, strings.ToUpper(method)+" "+path)
+			}
+		}
+	}
+	if len(all) == 0 {
+		b.Fatal("the description has no operation that changes anything")
+	}
+	return all
+}
