@@ -54,7 +54,8 @@ func (m *chunkMemory) side(up bool) *hold {
 func (c *Controller) measureChunk(s *Sample) {
 	for _, e := range s.Ended {
 		if e.Code == "" && e.Requests > 0 && c.isSize(e.Items/e.Requests, s) {
-			c.epoch.sized.add(tally{requests: e.Requests, items: e.Items, timed: e.Timed, took: e.Took})
+			c.epoch.sized.add(tally{requests: e.Requests, items: e.Items, timed: e.Timed, took: e.Took,
+				clocked: e.Clocked, stay: e.Stay})
 		}
 	}
 	t := tallyOf(s)
@@ -193,12 +194,22 @@ func costOf(e *tally) float64 {
 	return (e.service() + overhead).Seconds() * float64(e.requests) / float64(e.items)
 }
 
+// stayOf is how long an item is under way, in seconds by the items of its request: with as many requests under way, the
+// throughput goes by it, with all that lies between service and node. 0: not known.
+func stayOf(e *tally) float64 {
+	if e.clocked == 0 {
+		return 0
+	}
+	return e.sojourn().Seconds() * float64(e.requests) / float64(e.items)
+}
+
 func (c *Controller) judgeChunk(cost float64, s *Sample) bool {
 	m := &c.memory.Chunk
 	tried, here := m.Trial, c.set.Chunk
 	m.Trial = trial{}
 	side := m.side(tried.Up)
-	if cost <= tried.Base*(1-betterBy) {
+	stay := stayOf(&c.epoch.sized)
+	if cost <= tried.Base*(1-betterBy) && (tried.Stay == 0 || stay <= tried.Stay) {
 		side.clear()
 		to := rungBelow(here)
 		if tried.Up {
@@ -217,8 +228,12 @@ func (c *Controller) judgeChunk(cost float64, s *Sample) bool {
 	}
 	side.Pause = min(max(sizeHold, 2*side.Pause), longestHold)
 	side.Until = c.now.Add(side.Pause)
-	return c.setChunk(tried.From, "an item takes %s in requests of %d, %s in requests of %d", fine(cost), here,
-		fine(tried.Base), tried.From)
+	before, what := tried.Base, "takes"
+	if cost <= before && stay > tried.Stay && tried.Stay > 0 {
+		cost, before, what = stay, tried.Stay, "is under way for"
+	}
+	return c.setChunk(tried.From, "an item %s %s in requests of %d, %s in requests of %d", what, fine(cost), here,
+		fine(before), tried.From)
 }
 
 func (c *Controller) tryChunk(cost float64, s *Sample) bool {
@@ -248,7 +263,8 @@ func (c *Controller) foresee(tried trial, cost float64, s *Sample) int {
 // mayTry reports whether nothing forbids requests of n items.
 func (c *Controller) mayTry(n int, s *Sample) bool {
 	m := &c.memory.Chunk
-	return n <= min(cmp.Or(s.ChunkMax, DefaultChunkMax), c.evenSize()) && (m.Ceiling == 0 || n < m.Ceiling || m.TooBig.free(c.now))
+	survived := m.Ceiling == 0 || n < m.Ceiling || m.TooBig.free(c.now)
+	return survived && n <= min(cmp.Or(s.ChunkMax, DefaultChunkMax), c.evenSize())
 }
 
 // unreached takes a size back that requests do not get to: something else makes them smaller.
@@ -263,7 +279,7 @@ func (c *Controller) unreached() bool {
 
 // stepChunk tries another size, when it may be tried.
 func (c *Controller) stepChunk(to int, cost float64, s *Sample) bool {
-	m, from := &c.memory.Chunk, c.set.Chunk
+	m, from, stay := &c.memory.Chunk, c.set.Chunk, stayOf(&c.epoch.sized)
 	up := to > from
 	if up && (!c.mayTry(to, s) || predict(&c.epoch.sized, to) > chunkTime(s) && to == rungAbove(from)) {
 		return false
@@ -271,7 +287,7 @@ func (c *Controller) stepChunk(to int, cost float64, s *Sample) bool {
 	if !c.setChunk(to, "an item takes %s; whether requests of %d are better", fine(cost), to) {
 		return false
 	}
-	m.Trial = trial{From: from, Up: up, Base: cost}
+	m.Trial = trial{From: from, Up: up, Base: cost, Stay: stay}
 	return true
 }
 

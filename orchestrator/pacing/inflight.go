@@ -80,6 +80,8 @@ type trial struct {
 	Base float64 `json:"base"` // what is to be bettered: items a second, or seconds an item
 	// Service is how long services took for a request before it, in seconds.
 	Service float64 `json:"service,omitempty"`
+	// Stay is for how long an item was under way before it, in seconds by the items of its request; 0: not known.
+	Stay float64 `json:"stay,omitempty"`
 }
 
 func (c *Controller) endTrial() {

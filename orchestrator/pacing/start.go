@@ -22,8 +22,8 @@ type beginning struct {
 }
 
 // grow doubles the limit of an endpoint of which nothing is known, as long as that brings more throughput. By Little's
-// law the throughput is the requests under way by the time that each is, so it takes no long measurement: a few requests
-// that were begun after the step tell. It reports whether nothing else is to be tried meanwhile.
+// law the throughput is the requests under way by the time that each is, so it takes no long measurement: as many
+// requests as are under way, begun after the step, tell. It reports whether nothing else is to be tried meanwhile.
 func (c *Controller) grow(t *tally, s *Sample) bool {
 	m, b := &c.memory.InFlight, &c.start
 	if m.Started || !s.InFlightAuto {
