@@ -12,9 +12,9 @@ const (
 	alarmReach = 30 * time.Second
 )
 
-// alarms are the times at which slices come due that this node has scheduled: without them each pause before a try would
-// be followed by a part of Poll. They are a convenience, as every node looks every Poll by itself. The zero value is
-// ready, and safe for concurrent use.
+// alarms are the times at which slices come due that this node has scheduled: without them each pause before a try
+// would be followed by a part of Poll. They are a convenience, as every node looks every Poll by itself. The zero value
+// is ready, and safe for concurrent use.
 type alarms struct {
 	mu sync.Mutex
 	at map[int64]bool // in ticks since the epoch

@@ -41,8 +41,8 @@ func (b *breakerState) read(ctx context.Context, db tracker.Querier, statement, 
 }
 
 // newestEnded reads the index on endpoint and end backwards. Slices that ended for a reason of ours are left out: a
-// lost node or stream, a split, a cancel. An item that the service refused for good was dealt with, although its chunk was
-// it alone. Every slot answered and yet an error of the slice: every slot asked to be tried again.
+// lost node or stream, a split, a cancel. An item that the service refused for good was dealt with, although its chunk
+// was it alone. Every slot answered and yet an error of the slice: every slot asked to be tried again.
 const newestEnded = `
 SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000'), bit_count(s.mask)::int,
        CASE WHEN s.error_code IS NULL OR bit_count(s.mask) = 1 AND NOT coalesce(s.error_retry, false) THEN 0

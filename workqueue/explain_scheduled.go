@@ -4,37 +4,28 @@ import "fmt"
 
 // causeText says why slices were made, for those whose time to be tried again comes.
 func causeText(c Cause) string {
-	switch c {
-	case CauseRetry:
-		return "the service asked for them to be tried again"
-	case CauseUnanswered:
-		return "the service's reply left them out"
-	case CauseFailure:
-		return "the service failed their request as a whole"
-	case CauseUnreadable:
-		return "the service's reply could not be read"
-	case CauseDeadline:
-		return "no reply came in time"
-	case CauseSession:
-		return "the node that had claimed them is gone"
-	case CauseHandBack:
-		return "the node that had claimed them stopped in good order"
-	case CausePipe:
-		return "a stream was lost, and their request or its reply with it"
-	case CauseBisect:
-		return "they are a half of a request that failed as a whole, to find what is wrong in it"
-	case CauseExhausted:
-		return "their request was delivered too many times without an answer, and was cut in pieces"
-	case CauseBreaker:
-		return "their request failed while the endpoint was known to be down, which does not count against them"
-	case CauseThrottled:
-		return "the service said it has too much to do, which does not count against them"
-	case CauseProbe:
-		return "they are a probe of an endpoint that was down"
-	case CauseSplit:
-		return "their request would have been larger than a message may be, and was cut in pieces"
-	default:
-		return "they were cut from what was ready"
+	if text, ok := causeTexts()[c]; ok {
+		return text
+	}
+	return "they were cut from what was ready"
+}
+
+func causeTexts() map[Cause]string {
+	return map[Cause]string{
+		CauseRetry:      "the service asked for them to be tried again",
+		CauseUnanswered: "the service's reply left them out",
+		CauseFailure:    "the service failed their request as a whole",
+		CauseUnreadable: "the service's reply could not be read",
+		CauseDeadline:   "no reply came in time",
+		CauseSession:    "the node that had claimed them is gone",
+		CauseHandBack:   "the node that had claimed them stopped in good order",
+		CausePipe:       "a stream was lost, and their request or its reply with it",
+		CauseBisect:     "they are a half of a request that failed as a whole, to find what is wrong in it",
+		CauseExhausted:  "their request was delivered too many times without an answer, and was cut in pieces",
+		CauseBreaker:    "their request failed while the endpoint was known to be down, which does not count against them",
+		CauseThrottled:  "the service said it has too much to do, which does not count against them",
+		CauseProbe:      "they are a probe of an endpoint that was down",
+		CauseSplit:      "their request would have been larger than a message may be, and was cut in pieces",
 	}
 }
 

@@ -107,13 +107,13 @@ type successor struct {
 //
 // A chunk that failed as a whole is tried again whole once, if that may help and nothing in it has failed before. Then
 // it is halved until the culprits stand alone. That its pieces fail is no failure of the items in them: most did
-// nothing. An item that stands alone has the attempts that are left. One bad item in n so costs at most 2·⌈log2 n⌉ slices
-// beside its own attempts. A chunk that kills its services is not tried whole again, since each try costs services; it
-// is cut in four, which takes as many slices as halving twice and half the rounds. A reply that cannot be read halves
-// its chunk at once.
+// nothing. An item that stands alone has the attempts that are left. One bad item in n so costs at most 2·⌈log2 n⌉
+// slices beside its own attempts. A chunk that kills its services is not tried whole again, since each try costs
+// services; it is cut in four, which takes as many slices as halving twice and half the rounds. A reply that cannot be
+// read halves its chunk at once.
 //
 // It comes to an end: with each failure the slices become smaller or the items lose an attempt. Only what is not the
-// items' fault (a lost node or stream, an endpoint known to be down, a service that has too much to do) changes neither.
+// items' fault (a lost node or stream, an endpoint that is down, a service that has too much to do) changes neither.
 func (p policy) succeed(was ending, bits bitfield.Set) (next []successor, final bool) {
 	again := successor{bits, was.attempt + 1, was.failures, was.cause, 0}
 	if !was.cause.itemsAtFault() {

@@ -136,7 +136,8 @@ type Overdue struct {
 }
 
 const overdue = `
-SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.pipe_epoch, 0), s.handed_at IS NOT NULL
+SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.pipe_epoch, 0),
+       s.handed_at IS NOT NULL
 FROM work_slice s JOIN run_step st USING (run_id, step)
 WHERE s.state IN ('claimed', 'sent') AND s.deadline <= clock_timestamp()
 ORDER BY s.deadline LIMIT $1`

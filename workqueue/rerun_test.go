@@ -116,6 +116,7 @@ func TestRerunAtAnotherEndpoint(t *testing.T) {
 			t.Errorf("a slice of cause %s goes to %q", s.Cause, s.Endpoint)
 		}
 		a := whole(s)
+		a.Endpoint = endpoint
 		if v := b.record(a).Verdicts[0]; v.Endpoint != "second" {
 			t.Errorf("an answer of the old endpoint to a slice of the new one: %+v", v)
 		}

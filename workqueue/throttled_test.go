@@ -143,7 +143,8 @@ func TestThrottledPiecesAreNoFailures(t *testing.T) {
 	}, 50)
 	b.wantTally(run, tally{done: 7, failed: 1})
 	found, err := b.store.Bisections(t.Context(), run, 3)
-	if err != nil || found.Kinds[workqueue.KindBadEntity] != 1 || found.Culprits != 1 || found.Roots[0].Code != crash.Code {
+	if err != nil || found.Kinds[workqueue.KindBadEntity] != 1 || found.Culprits != 1 ||
+		found.Roots[0].Code != crash.Code {
 		t.Errorf("%+v, %v", found, err)
 	}
 	b.check()
