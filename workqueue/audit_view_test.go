@@ -1,6 +1,9 @@
 package workqueue_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +77,32 @@ func TestAudit(t *testing.T) {
 }
 
 // Whatever an operator changes has a row that says what was before and what is now.
+// What a run starts with is on record, although it may be set otherwise later.
+func TestStartIsAuditedWithSettings(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := chunked(7)
+	req.MaxFailed, req.Priority, req.PlanVersion = "1%", 3, 4
+	req.Steps[0].InFlightAuto, req.Steps[0].NeverRetry = true, []string{"BAD", "WORSE"}
+	run := b.load(req, 20)
+	entry := b.audit(workqueue.AuditFilter{Run: run, Action: "start"}).Entries[0]
+	var after map[string]any
+	if err := json.Unmarshal(entry.After, &after); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]any{
+		"plan": req.Plan, "version": 4.0, "items": 20.0, "chunk": "7", "max_failed": "1%", "priority": 3.0,
+		"never_retry": "BAD, WORSE", "endpoint": endpoint, "canary": nil, "rate": nil,
+	} {
+		if fmt.Sprint(after[name]) != fmt.Sprint(want) {
+			t.Errorf("%s is %v; want %v", name, after[name], want)
+		}
+	}
+	if flight := fmt.Sprint(after["in_flight"]); !strings.HasPrefix(flight, "auto") {
+		t.Errorf("in flight is %s; want auto", flight)
+	}
+}
+
 func TestEveryActionIsAudited(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -48,11 +49,32 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if err := l.setGoing(ctx, tx); err != nil {
 		return err
 	}
-	err := audit(ctx, tx, l.req.CreatedBy, "start", l.run, map[string]any{"plan": l.req.Plan, "items": l.items})
+	err := auditChange(ctx, tx, action{actor: l.req.CreatedBy, name: "start", run: l.run, after: l.settings()})
 	if err != nil {
 		return err
 	}
 	return addEvent(ctx, tx, l.run, 1, EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
+}
+
+// settings is what the run starts with, under the names that a later set has for it; what is not limited is left out.
+func (l *loader) settings() map[string]any {
+	st := &l.req.Steps[0]
+	var d difference
+	d.add("version", 0, l.req.PlanVersion)
+	d.add("skipped", int64(0), l.skipped)
+	d.add("priority", 0, l.req.Priority)
+	d.add("max_failed", "", l.req.MaxFailed)
+	d.add("canary", 0, l.req.Canary)
+	d.add("canary_auto", false, l.req.CanaryAuto)
+	d.add("retry_codes", "", strings.Join(st.RetryCodes, ", "))
+	d.add("never_retry", "", strings.Join(st.NeverRetry, ", "))
+	d.step(&stepSettings{}, &stepSettings{
+		endpoint: st.Endpoint, chunk: st.Chunk, chunkAuto: st.ChunkAuto, chunkBytes: st.ChunkBytes,
+		chunkTime: st.ChunkTime, inFlight: st.InFlight, inFlightAuto: st.InFlightAuto, rate: st.Rate,
+		maxAttempts: st.MaxAttempts, retryBackoff: st.RetryBackoff, maxBackoff: st.MaxBackoff, timeout: st.Timeout,
+	})
+	d.after["plan"], d.after["items"] = l.req.Plan, l.items
+	return d.after
 }
 
 func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
