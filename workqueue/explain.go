@@ -243,5 +243,12 @@ func (e *Explanation) heldBack() bool {
 	})
 }
 
+// heldForFailures reports whether a group tells already how to see what failed.
+func (e *Explanation) heldForFailures() bool {
+	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
+		return g.Reason == ReasonThreshold || g.Reason == ReasonCanary
+	})
+}
+
 // errSums is a fault of ours: an explanation that leaves items out is none.
 var errSums = errors.New("an explanation does not add up")

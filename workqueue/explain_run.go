@@ -71,7 +71,8 @@ SELECT ended_at, state, coalesce(service, ''), bit_count(mask)::bigint, coalesce
     coalesce(error_message, '')
 FROM work_slice WHERE run_id = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT 1`
 
-	explainLastAction = `SELECT at, actor, action FROM audit_log WHERE run_id = $1 ORDER BY id DESC LIMIT 1`
+	explainLastAction = `
+SELECT at, actor, action, coalesce(after->>'hold', '') FROM audit_log WHERE run_id = $1 ORDER BY id DESC LIMIT 1`
 )
 
 func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []RunID) error {
@@ -116,18 +117,30 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 	if rows, err = tx.Query(ctx, explainLastAction, r.id); err != nil {
 		return fmt.Errorf("read the last action: %w", err)
 	}
-	var actor, action string
-	_, err = pgx.ForEachRow(rows, []any{&at, &actor, &action}, func() error {
-		if actor == "" {
-			actor = "somebody"
-		}
-		r.lastOrder = &Happening{at, "operator's action " + action + ", by " + actor}
+	var actor, action, hold string
+	_, err = pgx.ForEachRow(rows, []any{&at, &actor, &action, &hold}, func() error {
+		r.lastOrder = &Happening{at, actionText(actor, action, Hold(hold))}
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("read the last action: %w", err)
 	}
 	return nil
+}
+
+// actionText says who did what to a run, an operator or the run itself.
+func actionText(actor, action string, hold Hold) string {
+	switch {
+	case hold == HoldThreshold || hold == HoldCanary:
+		return "its " + string(hold) + " paused the run"
+	case actor == Engine && action == "approve":
+		return "its canary passed, and the other items were let go"
+	case actor == Engine:
+		return "tranche's own action " + action
+	case actor == "":
+		actor = "somebody"
+	}
+	return "operator's action " + action + ", by " + actor
 }
 
 // endedText says how a slice ended.
@@ -208,7 +221,7 @@ func (r *runFacts) advice(e *Explanation) []Advice {
 			{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)},
 			{"run what failed again", fmt.Sprintf("tranche run rerun %s --failed", r.id)},
 		}
-	case r.state == "running":
+	case r.state == "running" && !e.heldForFailures():
 		return []Advice{{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)}}
 	default:
 		return nil

@@ -336,7 +336,8 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{"scheduled", workqueue.ReasonPostponed, timer, 4}}, says: "could not be published: nats: permission denied",
+			want: []told{{"scheduled", workqueue.ReasonPostponed, timer, 4}},
+			says: "could not be published: nats: permission denied",
 		},
 		"claimed": {
 			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.one(run); return run },
@@ -424,6 +425,11 @@ func TestExplain(t *testing.T) {
 			e := b.wantTold(run, c.want...)
 			if text := everything(e); !strings.Contains(text, c.says) {
 				t.Errorf("%q does not stand in: %s", c.says, text)
+			}
+			for _, a := range e.Advice {
+				if strings.Count(everything(e), a.Command) > 1 {
+					t.Errorf("%q is told twice: %s", a.Command, everything(e))
+				}
 			}
 			b.sameByKey(run, e)
 		})
