@@ -77,13 +77,35 @@ func (a *auditCommand) Run(ctx context.Context, term *console) error {
 
 func auditText(entries []workqueue.AuditEntry, room int) string {
 	t := table{right: map[int]bool{0: true}, room: room}
-	t.row("NUMBER", "TIME", "WHO", "WHAT", "ON", "CHANGE")
+	head := []string{"NUMBER", "TIME", "WHO", "WHAT", "ON", "CHANGE"}
+	if narrow(room) {
+		head = head[:len(head)-1]
+	}
+	t.row(head...)
 	for i := range entries {
 		e := &entries[i]
-		t.row(strconv.FormatInt(e.ID, 10), moment(e.At), short(inert(e.Actor), 20), inert(e.Action), auditObject(e),
-			auditChange(e))
+		row := []string{strconv.FormatInt(e.ID, 10), moment(e.At), short(inert(e.Actor), 20), inert(e.Action),
+			auditObject(e), auditChange(e)}
+		t.row(row[:len(head)]...)
 	}
-	return t.String()
+	if !narrow(room) {
+		return t.String()
+	}
+	return withChanges(t.String(), entries, room)
+}
+
+// withChanges puts what changed below the line of each entry, where a column of it would have no room.
+func withChanges(text string, entries []workqueue.AuditEntry, room int) string {
+	head, rest, _ := strings.Cut(text, "\n")
+	out := prose{columns: explainWidth(room)}
+	out.WriteString(head + "\n")
+	for i := range entries {
+		var line string
+		line, rest, _ = strings.Cut(rest, "\n")
+		out.WriteString(line + "\n")
+		out.paragraph(strings.Repeat(" ", 8), auditChange(&entries[i]))
+	}
+	return out.String()
 }
 
 // auditObject is what an entry is about.
@@ -98,19 +120,29 @@ func auditObject(e *workqueue.AuditEntry) string {
 	}
 }
 
-// auditChange says what changed, as "chunk 500 → 100", and then what else there is to say.
+// auditChange says what changed, as "chunk 500 → 100", and then what else there is to say. Nothing is said twice: who
+// did it has a column of its own.
 func auditChange(e *workqueue.AuditEntry) string {
 	before, after, detail := auditFields(e.Before), auditFields(e.After), auditFields(e.Detail)
 	names := maps.Clone(before)
 	maps.Copy(names, after)
+	told := map[string]bool{inert("by " + e.Actor): true}
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if was, is := auditValue(before[name]), auditValue(after[name]); was != is {
+		was, is := auditValue(before[name]), auditValue(after[name])
+		switch {
+		case was == is || told[inert(name)+" "+is]:
+		case len(before) == 0: // it is new, as a run that starts
+			parts = append(parts, inert(name)+" "+is)
+		default:
 			parts = append(parts, inert(name)+" "+was+" → "+is)
 		}
+		told[inert(name)+" "+is] = true
 	}
+	told["reason "+auditValue(after["detail"])] = true // of a hold
 	for _, name := range slices.Sorted(maps.Keys(detail)) {
-		if value := auditValue(detail[name]); value != nothing && value != "no" && value != "0" {
+		value := auditValue(detail[name])
+		if value != nothing && value != "no" && value != "0" && !told[inert(name)+" "+value] {
 			parts = append(parts, inert(name)+" "+value)
 		}
 	}

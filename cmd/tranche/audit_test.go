@@ -19,10 +19,14 @@ func TestAuditChange(t *testing.T) {
 		{`{"auto":true}`, `{"auto":false}`, `{"codes":["A","B"]}`, `auto yes → no, codes ["A","B"]`},
 		{`{"\u001b[31m":"a"}`, `{"\u001b[31m":"\u001b[1m"}`, `"odd"`, `\x1b[31m a → \x1b[1m`},
 		{"", "", `{"long":"` + strings.Repeat("x", 500) + `"}`, "long " + strings.Repeat("x", 79) + "…"},
+		{`{"hold":null}`, `{"hold":"operator","by":"ann","detail":"lunch"}`, `{"reason":"lunch","by":"ann","hold":"operator"}`,
+			"detail none → lunch, hold none → operator"},
+		{`{"generation":1}`, `{"generation":2}`, `{"generation":2,"items":3}`, "generation 1 → 2, items 3"},
+		{"", `{"plan":"p","chunk":500,"rate":0}`, `{"plan":"p"}`, "chunk 500, plan p, rate 0"},
 		{"", "", "", ""},
 	} {
 		e := workqueue.AuditEntry{
-			Before: json.RawMessage(c.before), After: json.RawMessage(c.after), Detail: json.RawMessage(c.detail),
+			Actor: "ann", Before: json.RawMessage(c.before), After: json.RawMessage(c.after), Detail: json.RawMessage(c.detail),
 		}
 		if got := auditChange(&e); got != c.want {
 			t.Errorf("%s → %s (%s): got %q; want %q", c.before, c.after, c.detail, got, c.want)
