@@ -80,7 +80,7 @@ func reportHead(r *api.ReportDocument) string {
 	if r.Name != "" {
 		t.row("name", inert(r.Name))
 	}
-	t.row("plan", inert(r.Plan))
+	t.row("plan", planText(&r.RunSummary))
 	if r.Source != "" {
 		t.row("source", inert(r.Source))
 	}
@@ -193,10 +193,10 @@ func reportWorkers(r *api.ReportDocument, room int) string {
 		if len(list.workers) == 0 {
 			continue
 		}
-		t.row(list.title, "REQUESTS", "ITEMS", "MS/ITEM", "P99")
+		t.row(list.title, "REQUESTS", "ITEMS", "TIME/ITEM", "P99")
 		for i := range list.workers {
 			w := &list.workers[i]
-			t.row(short(inert(w.Name), 40), count(w.Requests), count(w.Items), fmt.Sprintf("%.3f", 1000*w.SecondsPerItem),
+			t.row(short(inert(w.Name), 40), count(w.Requests), count(w.Items), perItem(1000*w.SecondsPerItem),
 				exactly(w.P99Seconds))
 		}
 	}

@@ -83,11 +83,7 @@ func runHead(run *api.RunDocument) string {
 	if run.Name != "" {
 		t.row("name", inert(run.Name))
 	}
-	plan := inert(run.Plan)
-	if run.Version > 0 {
-		plan += fmt.Sprintf(", version %d", run.Version)
-	}
-	t.row("plan", plan)
+	t.row("plan", planText(&run.RunSummary))
 	state := run.State
 	if run.Hold != nil {
 		state += heldText(run.Hold, run.At)
@@ -121,6 +117,14 @@ func runHead(run *api.RunDocument) string {
 		t.row("warning", inert(w))
 	}
 	return t.String()
+}
+
+// planText is a plan with the version that the run started with.
+func planText(run *workqueue.RunSummary) string {
+	if run.Version == 0 {
+		return inert(run.Plan)
+	}
+	return fmt.Sprintf("%s, version %d", inert(run.Plan), run.Version)
 }
 
 // runTimes adds when the run began, how long it took so far, and how fast it goes.
