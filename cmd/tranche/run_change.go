@@ -20,8 +20,8 @@ type runRerun struct {
 	Code       []string         `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
 	Group      []string         `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
 	Step       string           `help:"Of this step, when there are several." placeholder:"NAME"`
-	Chunk      *gather.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N"`
-	InFlight   *gather.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N"`
+	Chunk      *gather.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
+	InFlight   *gather.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
 	Endpoint   string           `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
 	Canary     int              `help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
 	CanaryAuto bool             `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
@@ -76,7 +76,7 @@ func (r *runRerun) Run(ctx context.Context, term *console) error {
 		return term.document(again)
 	}
 	if !term.json {
-		if err := term.printf("%s", rerunText(&again)); err != nil {
+		if err := term.printf("%s", rerunText(&again, r.CanaryAuto)); err != nil {
 			return err
 		}
 	}
@@ -101,7 +101,7 @@ func (r *runRerun) settings() api.RerunSettings {
 }
 
 // rerunText says what was set going, or would be, and what comes next.
-func rerunText(again *api.Rerun) string {
+func rerunText(again *api.Rerun, canaryAuto bool) string {
 	if again.DryRun {
 		text := fmt.Sprintf("dry run: run %s would run %s items again, as generation %d: %s requests over %s blocks\n",
 			again.Run, count(again.Items), again.Generation, count(again.Slices), count(int64(again.Blocks)))
@@ -113,8 +113,12 @@ func rerunText(again *api.Rerun) string {
 	}
 	text := fmt.Sprintf("run %s runs %s items again, as generation %d\n", again.Run, count(again.Items), again.Generation)
 	if again.Held > 0 {
-		text += fmt.Sprintf("%s of them run first; %s are held back. When the first have ended: tranche run approve %s\n",
-			count(again.Items-again.Held), count(again.Held), again.Run)
+		text += fmt.Sprintf("%s of them run first; %s are held back. ", count(again.Items-again.Held), count(again.Held))
+		next := "When the first have ended:"
+		if canaryAuto {
+			next = "They follow by themselves, unless more of the first fail than --max-failed of the run allows; then:"
+		}
+		text += fmt.Sprintf("%s tranche run approve %s\n", next, again.Run)
 	}
 	return text
 }

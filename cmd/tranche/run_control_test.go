@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 func TestControlOfRuns(t *testing.T) {
@@ -47,6 +50,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "rerun", "it", "--key", "1", "--key", "2", "--canary", "1"), 0,
 		"1 of them run first; 1 are held",
 		"tranche run approve")
+	b.want(b.tranche("run", "set", "--help"), 0, "N|auto", "--threshold")
 	b.want(b.tranche("run", "cancel", "--all"), 0, "1 run cancelled")
 	b.want(b.tranche("run", "cancel", "--all"), 0, "none is under way")
 	for _, args := range [][]string{
@@ -56,6 +60,18 @@ func TestControlOfRuns(t *testing.T) {
 		{"rerun", "it", "--keys", "no-such-file"},
 	} {
 		b.want(b.tranche(append([]string{"run"}, args...)...), 2)
+	}
+}
+
+func TestRerunSaysWhoLetsTheOthersGo(t *testing.T) {
+	t.Parallel()
+	again := &api.Rerun{Run: workqueue.NewRunID(), Items: 10, Held: 8, Generation: 2}
+	if text := rerunText(again, false); !strings.Contains(text, "When the first have ended: tranche run approve") {
+		t.Errorf("with a canary that waits: %s", text)
+	}
+	text := rerunText(again, true)
+	if !strings.Contains(text, "They follow by themselves, unless more of the first fail") {
+		t.Errorf("with one that goes on by itself: %s", text)
 	}
 }
 

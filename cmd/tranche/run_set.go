@@ -18,13 +18,13 @@ import (
 type runSet struct {
 	Ref          string           `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
 	Step         string           `help:"Settings of this step, when there are several." placeholder:"NAME"`
-	Chunk        *gather.Adaptive `help:"Items in a request, 1 to 8192, or auto." placeholder:"N"`
+	Chunk        *gather.Adaptive `help:"Items in a request, 1 to 8192, or auto." placeholder:"N|auto"`
 	ChunkBytes   *gather.Bytes    `help:"Wanted size of a request, like 512KiB; 0: what the node allows." placeholder:"SIZE"`
 	ChunkTime    *gather.Duration `help:"What a request should take, with --chunk auto." placeholder:"TIME"`
-	InFlight     *gather.Adaptive `help:"Requests out at once, 1 to 10000, or auto." placeholder:"N"`
+	InFlight     *gather.Adaptive `help:"Requests out at once, 1 to 10000, or auto." placeholder:"N|auto"`
 	Rate         *float64         `help:"Items a second at the most; 0: no limit." placeholder:"N"`
 	Priority     *int             `help:"Runs with a greater number go first." placeholder:"N"`
-	MaxFailed    *string          `aliases:"threshold" help:"Failed items that pause the run: more than 500, or 1%; or none." placeholder:"N"`
+	MaxFailed    *string          `aliases:"threshold" help:"Failed items that pause the run: more than 500, or 1%; or none. Also --threshold." placeholder:"N|P%"`
 	Attempts     *int             `help:"How often an item that fails is tried, in all." placeholder:"N"`
 	Backoff      *gather.Duration `help:"Before the second attempt; doubled for each later one." placeholder:"TIME"`
 	MaxBackoff   *gather.Duration `help:"The longest such wait." placeholder:"TIME"`
