@@ -98,14 +98,16 @@ func auditText(entries []workqueue.AuditEntry, room int) string {
 func withChanges(text string, entries []workqueue.AuditEntry, room int) string {
 	head, rest, _ := strings.Cut(text, "\n")
 	out := prose{columns: explainWidth(room)}
-	out.WriteString(head + "\n")
+	out.b.WriteString(head + "\n")
 	for i := range entries {
 		var line string
 		line, rest, _ = strings.Cut(rest, "\n")
-		out.WriteString(line + "\n")
-		out.paragraph(strings.Repeat(" ", 8), auditChange(&entries[i]))
+		out.b.WriteString(line + "\n")
+		if change := auditChange(&entries[i]); change != "" {
+			out.paragraph(strings.Repeat(" ", 8), change)
+		}
 	}
-	return out.String()
+	return out.b.String()
 }
 
 // auditObject is what an entry is about.
