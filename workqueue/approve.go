@@ -88,6 +88,9 @@ func (r *runHold) mayApprove() error {
 	switch {
 	case r.state != "running":
 		return &StateError{r.id, r.state, "approve", "there is nothing to let go"}
+	case r.canary == "sampling" && r.hold != "":
+		return &StateError{r.id, "paused, and its canary has not ended", "approve",
+			"resume it first with tranche run resume " + r.id.String() + ", and approve it once the sample has ended"}
 	case r.canary == "sampling":
 		return &StateError{r.id, "still running its canary", "approve", "wait until the sample has ended"}
 	case r.canary != "waiting":

@@ -258,3 +258,15 @@ func TestCanaryDoesNotNeedTheAuditLog(t *testing.T) {
 	b.wantHold(run, fmt.Sprintf("canary by tranche: its sample has ended: %d of %d items failed, more than may "+
 		"(none without --max-failed)", sample, sample))
 }
+
+// While a run is paused its sample does not end: who wants to approve it must not be told to wait for that.
+func TestApproveARunThatIsPausedInItsCanary(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.withCanary(100, 10, false, "")
+	if _, err := b.store.Pause(t.Context(), wish(run, "")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.store.Approve(t.Context(), wish(run, ""))
+	b.wantRefused(err, "resume it first with tranche run resume")
+}
