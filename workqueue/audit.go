@@ -47,8 +47,3 @@ func auditChange(ctx context.Context, tx pgx.Tx, a action) error {
 	}
 	return nil
 }
-
-// audit notes an action about a run that has nothing before and after.
-func audit(ctx context.Context, tx pgx.Tx, actor, name string, run RunID, detail map[string]any) error {
-	return auditChange(ctx, tx, action{actor: actor, name: name, run: run, detail: detail})
-}

@@ -4,14 +4,20 @@
 // # One idea
 //
 // An item's state is a bit, work is a mask. For each step of a run, 8192 consecutive items share one work_block row
-// with three planes: ready, done and failed. A slice is one attempt at one chunk: a mask of bits in one block. An item
-// is in flight while the remaining bits of a live slice (scheduled, claimed or sent) hold it; it is waiting for another
-// step while it is in none of these. The moves:
+// with three planes: ready, done and failed, and a fourth, held, while a canary holds items back. A slice is one attempt
+// at one chunk: a mask of bits in one block. An item is in flight while the remaining bits of a live slice (scheduled,
+// claimed or sent) hold it; it is waiting for another step while it is in none of these. The moves:
 //
 //	cut      ready → slice                              [Store.Claim]
 //	record   slice → done, failed, or a new slice       [Store.Record]
 //	release  slice → a new slice, or two halves         [Store.Expire], [Store.EndSession] and the sweeps
 //	reset    done or failed → ready                     [Store.Rerun]
+//	approve  held → ready                               [Store.Approve], [Store.CheckCanary]
+//
+// What a claim may take is decided in it, under the locks of its step and its endpoint, so limits and rates are exact
+// over all nodes. A run that is held ([Store.Pause], [Store.CheckThreshold]) gives nothing to claims; an endpoint that
+// is down ([Store.CheckBreaker]) gets a probe of one item at a time. [Store.Explain] says for every item that is
+// missing what it waits for, and until when.
 //
 // # Guarantees
 //
@@ -23,9 +29,9 @@
 //
 // # Locks
 //
-// Rows are locked in one order: the leader's lease, run_step, slices by id, blocks by (run, step, block), tracker
-// groups, the tracker batch, batchrun. A transaction that is broken off as a deadlock or a serialization failure is run
-// again as a whole.
+// Rows are locked in one order: the leader's lease, run_step, endpoint_pace, slices by id, blocks by (run, step,
+// block), tracker groups, the tracker batch, batchrun. A transaction that is broken off as a deadlock or a
+// serialization failure is run again as a whole. Who records never locks endpoint_pace.
 //
 // Dead letters and the settings of endpoints have rows of their own that nothing else is locked with. What operators do
 // to them has a row in the audit log, in the same transaction.

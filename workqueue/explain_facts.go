@@ -163,8 +163,8 @@ type sliceFacts struct {
 	before *Happening // how the slice ended that the newest was made from
 }
 
-// Slices are put together as far as an explanation tells them apart. What is claimed next goes where its step goes now. work_slice_live finds the slices, quarantine_run the messages that
-// could not be taken.
+// Slices are put together as far as an explanation tells them apart. What is claimed next goes where its step goes
+// now. work_slice_live finds the slices, quarantine_run the messages that could not be taken.
 const explainSlices = explainPlanes + `
 SELECT s.run_id, s.step, CASE s.state WHEN 'scheduled' THEN st.endpoint ELSE coalesce(s.endpoint, st.endpoint) END,
     s.state, CASE s.state WHEN 'scheduled' THEN s.cause ELSE '' END,
@@ -181,8 +181,8 @@ FROM (
         s.answered, s.created_at, s.not_before, s.deadline, s.failures,
         CASE s.state WHEN 'claimed' THEN s.session_id END AS session_id,
         s.state = 'scheduled' AND s.not_before <= $4 AS due,
-        CASE WHEN s.state = 'scheduled' AND s.error_code = '` + codePostponed + `' THEN coalesce(s.error_message, '') ELSE '' END
-            AS unsent,
+        CASE WHEN s.state = 'scheduled' AND s.error_code = '` + codePostponed + `' THEN coalesce(s.error_message, '')
+            ELSE '' END AS unsent,
         s.state = 'sent' AND s.pipe_epoch < (SELECT epoch FROM pipe WHERE name = 'pipe') AS lost,
         s.deadline <= $4 AND (s.state = 'claimed' OR s.state = 'sent' AND s.handed_at IS NOT NULL) AS late
     FROM work_slice s

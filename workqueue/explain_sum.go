@@ -8,8 +8,8 @@ import (
 // maxTold bounds the groups that a summary names.
 const maxTold = 3
 
-// Sum makes the summary from the groups. Whoever has added to them calls it again: groups that have become alike are put
-// together.
+// Sum makes the summary from the groups. Whoever has added to them calls it again: groups that have become alike are
+// put together.
 func (e *Explanation) Sum() {
 	e.Groups = merged(e.Groups)
 	sortGroups(e.Groups)

@@ -1,7 +1,8 @@
 package workqueue
 
 // endpoint_pace holds what nodes know and decide about the pace of an endpoint, over all runs. Its row is there from
-// the seal of the first run that uses the endpoint; a claim makes the one of a step that was loaded before there were any.
+// the seal of the first run that uses the endpoint; a claim makes the one of a step that was loaded before there were
+// any.
 
 // DefaultAutoChunk is the size of automatic chunks before anything was learned of their endpoint.
 const DefaultAutoChunk = 500
