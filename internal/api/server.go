@@ -215,7 +215,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))
 		cut()
-		err = errors.Join(server.Close(), s.awaitRequests(max(cutTimeout, grace/4)))
+		err = errors.Join(server.Close(), s.awaitRequests(max(cutTimeout, grace/2)))
 	}
 	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
 		err = errors.Join(err, end)
