@@ -1,7 +1,7 @@
 -- +goose Up
 
--- Running nodes are not to queue up behind this: better that it fails and is tried again.
-SET LOCAL lock_timeout = '2s';
+-- Running nodes are not to queue up behind this: better that it fails and is tried again. Four tables are waited for.
+SET LOCAL lock_timeout = '500ms';
 
 -- Plans that people have put on record. A version is never changed and its number never used again; a deleted plan
 -- keeps its rows for that.
@@ -63,10 +63,9 @@ ALTER TABLE audit_log
     ADD COLUMN before  jsonb,
     ADD COLUMN after   jsonb;
 
--- What happened to one run, for its report.
-CREATE INDEX run_event_run ON run_event (run_id, at);
-
--- What nodes work on comes last, so that it is held for no longer than it takes.
+-- What nodes work on comes last, so that it is held for no longer than it takes: nothing below reads a table. It is
+-- taken in the order in which nodes take it, lest they and this wait for each other.
+LOCK TABLE run_step, work_slice, work_block, batchrun IN ACCESS EXCLUSIVE MODE;
 
 -- A held run stays 'running': its slices end, and it may complete; nothing is claimed of it.
 ALTER TABLE batchrun
@@ -108,16 +107,10 @@ ALTER TABLE work_block ALTER COLUMN held SET STORAGE PLAIN;
 ALTER TABLE work_slice
     ADD COLUMN endpoint text COLLATE "C",
     ADD COLUMN root     uuid,
-    ADD COLUMN took     double precision CHECK (took >= 0);
--- What lately became of an endpoint's slices, newest first.
-CREATE INDEX work_slice_ended ON work_slice (endpoint, ended_at) WHERE ended_at IS NOT NULL;
--- What is out at an endpoint, over all runs, and what waits for its time: claims look at both.
-CREATE INDEX work_slice_busy ON work_slice (endpoint, run_id, step) WHERE state IN ('claimed', 'sent');
-CREATE INDEX work_slice_due ON work_slice (run_id, step, not_before) WHERE state = 'scheduled';
+    ADD COLUMN took     double precision,
+    ADD CONSTRAINT work_slice_took CHECK (took >= 0) NOT VALID;
 
 -- +goose Down
-DROP INDEX run_event_run;
-DROP INDEX work_slice_ended, work_slice_busy, work_slice_due;
 ALTER TABLE work_slice DROP COLUMN endpoint, DROP COLUMN root, DROP COLUMN took;
 ALTER TABLE work_block DROP CONSTRAINT work_block_held, DROP COLUMN held;
 ALTER TABLE run_step DROP COLUMN in_flight_auto, DROP COLUMN chunk_auto, DROP COLUMN chunk_bytes, DROP COLUMN chunk_time,

@@ -2,7 +2,8 @@
 //
 // [Up] brings a database to the newest version this binary knows. Any number of processes may call it at once: they
 // take turns under a session-level advisory lock, and those who come late find nothing to do. Each file runs in a
-// transaction of its own, so that a file that fails leaves no trace. [Pending] only reads and needs no right to change
+// transaction of its own, so that a file that fails leaves no trace; those that build indexes beside the work of nodes
+// cannot, and may be run again wherever they were broken off. [Pending] only reads and needs no right to change
 // the schema. A database that is newer than the binary is left as it is.
 //
 // The advisory lock belongs to a session: the URL given to [Up] must not lead through a pooler that hands out
