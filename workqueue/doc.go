@@ -4,9 +4,9 @@
 // # One idea
 //
 // An item's state is a bit, work is a mask. For each step of a run, 8192 consecutive items share one work_block row
-// with three planes: ready, done and failed, and a fourth, held, while a canary holds items back. A slice is one attempt
-// at one chunk: a mask of bits in one block. An item is in flight while the remaining bits of a live slice (scheduled,
-// claimed or sent) hold it; it is waiting for another step while it is in none of these. The moves:
+// with three planes: ready, done and failed, and a fourth, held, while a canary holds items back. A slice is one
+// attempt at one chunk: a mask of bits in one block. An item is in flight while the remaining bits of a live slice
+// (scheduled, claimed or sent) hold it; it is waiting for another step while it is in none of these. The moves:
 //
 //	cut      ready → slice                              [Store.Claim]
 //	record   slice → done, failed, or a new slice       [Store.Record]

@@ -15,8 +15,9 @@ const (
 	MaxEndpointConcurrency = 1024
 	// MaxEndpointInFlight bounds what may be set as an endpoint's budget of requests.
 	MaxEndpointInFlight = 10_000
-	// MinEndpointRate and MaxEndpointRate bound what may be set as an endpoint's items a second.
+	// MinEndpointRate is the lowest rate that may be set for an endpoint, in items a second.
 	MinEndpointRate = 0.001
+	// MaxEndpointRate is the highest.
 	MaxEndpointRate = 10_000_000
 )
 

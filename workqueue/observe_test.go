@@ -52,7 +52,8 @@ func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	want := map[string]workqueue.EndedSlices{
-		"":          {Endpoint: endpoint, Slices: 3, Items: 12, Retried: 3, Refused: 4, Timed: 1, Took: 1500 * time.Millisecond},
+		"": {Endpoint: endpoint, Slices: 3, Items: 12, Retried: 3, Refused: 4, Timed: 1,
+			Took: 1500 * time.Millisecond},
 		"throttled": {Endpoint: endpoint, Code: "throttled", Slices: 1, Items: 4},
 	}
 	for _, got := range e.Ended {

@@ -352,8 +352,7 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 
 // isBroken reports whether the server or the network ended a transaction.
 func isBroken(err error) bool {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code == "57P01" || pg.Code == "55P03" || pg.Code == "57014" || pg.Code == "40P01"
 	}
 	return pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||

@@ -71,8 +71,9 @@ func (v *servicesSeen) busy(g *workqueue.MissingGroup) {
 		return
 	}
 	done := v.asOf.Add(takes(g, rate))
-	g.Next, g.When = fmt.Sprintf("the services take them in their order, %s items a second over the last minute; the last about",
-		perSecond(rate)), &done
+	g.Next = fmt.Sprintf("the services take them in their order, %s items a second over the last minute; the last about",
+		perSecond(rate))
+	g.When = &done
 }
 
 // rate is how many items the services of an endpoint answer in a second.
