@@ -103,6 +103,20 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 	}
 }
 
+// A canary that passes by itself was sampling before, and the run was what it let go.
+func TestACanaryThatPassesIsAudited(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.withCanary(100, 10, true, "")
+	b.finish(run)
+	b.wantCanary(run, workqueue.CanaryPassed)
+	entry := b.audit(workqueue.AuditFilter{Run: run, Action: "approve"}).Entries[0]
+	if entry.Actor != workqueue.Engine || !strings.Contains(string(entry.Before), `"sampling"`) ||
+		!strings.Contains(string(entry.After), `"passed"`) {
+		t.Errorf("%s, from %s to %s", entry.Actor, entry.Before, entry.After)
+	}
+}
+
 func TestEveryActionIsAudited(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

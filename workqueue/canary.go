@@ -81,7 +81,7 @@ type canary struct {
 }
 
 func (c *canary) read(ctx context.Context, db tracker.Querier, run RunID) (ended bool, err error) {
-	c.id = run
+	c.id, c.canary = run, "sampling"
 	err = db.QueryRow(ctx, canaryEnded, run).Scan(&c.generation, &c.items, &c.maxFailed, &c.limit, &c.auto)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
