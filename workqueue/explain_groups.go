@@ -124,6 +124,9 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 			{"let the rest go", "tranche run approve " + id},
 			{"or give the run up", "tranche run cancel " + id},
 		}
+		if r.failed == 0 {
+			g.Advice = g.Advice[1:]
+		}
 	default:
 		g.Reason, g.Why = ReasonOperator, "the run was paused"+by+detail
 	}

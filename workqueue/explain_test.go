@@ -426,6 +426,9 @@ func TestExplain(t *testing.T) {
 			if text := everything(e); !strings.Contains(text, c.says) {
 				t.Errorf("%q does not stand in: %s", c.says, text)
 			}
+			if e.Failed == 0 && strings.Contains(everything(e), "tranche run errors") {
+				t.Errorf("nothing has failed, and it tells how to see why: %s", everything(e))
+			}
 			for _, a := range e.Advice {
 				if strings.Count(everything(e), a.Command) > 1 {
 					t.Errorf("%q is told twice: %s", a.Command, everything(e))
