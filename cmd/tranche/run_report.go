@@ -236,7 +236,7 @@ func reportAgainst(r *api.ReportDocument) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "\nagainst run %s\n", a.Against)
 	if r.Digests != nil && a.Digests != nil {
-		fmt.Fprintf(&text, "  %s list of items, %s results\n", sameness(r.Digests.Items, a.Digests.Items),
+		fmt.Fprintf(&text, "  list of items: %s; results: %s\n", sameness(r.Digests.Items, a.Digests.Items),
 			sameness(r.Digests.Results, a.Digests.Results))
 	}
 	if a.Note != "" {
@@ -264,6 +264,6 @@ func sameness(here, there string) string {
 	case here == there:
 		return "the same"
 	default:
-		return "another"
+		return "different"
 	}
 }

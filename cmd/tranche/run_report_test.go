@@ -30,7 +30,7 @@ func TestReportsByHand(t *testing.T) {
 	close(mended)
 	b.want(b.pipe(evil+"4,cy\n", append(start, "second")...), 0, "4 of 4 items done")
 	b.want(b.tranche("run", "report", "second", "--against", "first"), 0, "newly fixed", `\x1b[31m2`, "only here",
-		"failed NO_SUCH → done", "another list of items", "--list")
+		"failed NO_SUCH → done", "list of items: different", "--list")
 	listed := b.tranche("run", "report", "second", "--against", "first", "--list", "newly_fixed", "--list", "only_here")
 	b.want(listed, 0, `\x1b[31m2`+"\tnewly_fixed\tfailed NO_SUCH\tdone\n", "4\tonly_here\t-\tdone\n")
 	if n := strings.Count(listed.out, "\n"); n != 3 {
