@@ -21,10 +21,12 @@ ORDER BY s.not_before, s.id LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 UPDATE work_slice SET mask = mask & ~$2::bit(8192), remaining = remaining & ~$2::bit(8192)
 WHERE id = $1 AND state = 'scheduled' AND (remaining & $2::bit(8192)) = $2::bit(8192)`
 
+	// insertProbe gives the probe the parent of the slice that it is carved from: that one was never sent, and may yet
+	// vanish into another.
 	insertProbe = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, deadline, root, endpoint)
-SELECT $2, run_id, step, block, generation, $3, $3, 'claimed', attempt, failures, 'probe', id, suspect, $4,
+SELECT $2, run_id, step, block, generation, $3, $3, 'claimed', attempt, failures, 'probe', parent, suspect, $4,
        clock_timestamp() + $5, coalesce(root, id), $6
 FROM work_slice WHERE id = $1`
 

@@ -91,6 +91,28 @@ func TestProbeIsCarvedFromAScheduledSlice(t *testing.T) {
 	b.check()
 }
 
+// What became of a probe's item before is found through its parent, which must not be a slice that vanishes when it is
+// put together with others.
+func TestProbeOutlivesTheSliceItWasCarvedFrom(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(4), 8)
+	for _, s := range b.claim(run, plenty) {
+		b.record(again(s, 2))
+	}
+	b.probeDue()
+	probe := b.wantProbe(run)
+	b.exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL`)
+	if merged := b.claim(run, plenty); len(merged) != 1 || merged[0].Mask.Count() != 3 {
+		t.Fatalf("claimed %+v: %s", merged, b.dump(run))
+	}
+	if n := b.number(`SELECT count(*) FROM work_slice s JOIN work_slice p ON p.id = s.parent AND p.state = 'recorded'
+		WHERE s.id = $1`, probe.ID); n != 1 {
+		t.Error("the probe's parent is gone")
+	}
+	b.check()
+}
+
 // The limits hold for probes too.
 func TestProbeKeepsToTheBudget(t *testing.T) {
 	t.Parallel()
