@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -62,12 +63,15 @@ type UnknownKeysError struct {
 }
 
 func (e *UnknownKeysError) Error() string {
-	shown := e.Keys[:min(len(e.Keys), 5)]
+	shown := make([]string, min(len(e.Keys), 5))
+	for i := range shown {
+		shown[i] = strconv.Quote(e.Keys[i])
+	}
 	more := ""
 	if n := len(e.Keys) - len(shown); n > 0 {
 		more = fmt.Sprintf(" and %s more", grouped(int64(n)))
 	}
-	return fmt.Sprintf("run %s has no item with key %q%s", e.Run, strings.Join(shown, `", "`), more)
+	return fmt.Sprintf("run %s has no item with key %s%s", e.Run, strings.Join(shown, ", "), more)
 }
 
 // Unwrap makes it an ErrNotFound.

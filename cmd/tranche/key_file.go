@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 )
 
 // Bounds of one request for keys. The server takes no more; the bytes leave room for what JSON adds.
@@ -36,6 +37,10 @@ func readKeys(name string, stdin io.Reader) ([][]string, error) {
 		}
 		if key == "" {
 			continue
+		}
+		if !utf8.ValidString(key) { // as JSON it would be another key
+			return nil, &usageError{fmt.Sprintf("--keys %s: line %d is not UTF-8: %q; leave it out", name, number,
+				short(key, 100))}
 		}
 		if len(part) == maxKeysOfRequest || bytes+len(key) > maxBytesOfRequest {
 			parts, part, bytes = append(parts, part), nil, 0

@@ -132,6 +132,9 @@ func run(ctx context.Context, args []string, term *console) int {
 	if err != nil {
 		return term.fail(fmt.Errorf("command line: %w", err))
 	}
+	if err := refuseBytes(args); err != nil {
+		return term.fail(err)
+	}
 	chosen, err := parser.Parse(args)
 	if err != nil {
 		return term.fail(&usageError{err.Error() + "; see: " + helpFor(chosen, err)})

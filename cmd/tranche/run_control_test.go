@@ -95,7 +95,7 @@ func TestReadKeys(t *testing.T) {
 		t.Errorf("%d parts of long keys, %v", len(parts), err)
 	}
 	for text, want := range map[string]string{
-		"": "no key", "\n\r\n": "no key", strings.Repeat("x", 1<<17): "line 1 is longer",
+		"": "no key", "\n\r\n": "no key", strings.Repeat("x", 1<<17): "line 1 is longer", "a\n\xff\n": "line 2 is not UTF-8",
 	} {
 		if _, err := readKeys("-", strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.10q: %v; want %q", text, err, want)

@@ -103,7 +103,7 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	}
 	done, err := s.engine.Rerun(ctx, set.request(id, in.Name))
 	if err != nil {
-		return Rerun{}, err
+		return Rerun{}, seen(err, "tranche run show "+id.String())
 	}
 	out := Rerun{Run: id, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
 		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),

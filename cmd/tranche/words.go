@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"reflect"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 )
@@ -22,6 +23,16 @@ func refuseEmpty(line *kong.Context) error {
 		if given != nil && isEmptyText(given.Target) {
 			return &usageError{fmt.Sprintf("%s is empty; say what is meant; see: %s --help", given.ShortSummary(),
 				line.Selected().FullPath())}
+		}
+	}
+	return nil
+}
+
+// refuseBytes refuses words that are not UTF-8: on their way to the server they would become others.
+func refuseBytes(args []string) error {
+	for _, arg := range args {
+		if !utf8.ValidString(arg) {
+			return &usageError{fmt.Sprintf("%q is not UTF-8; what is not text can come in a file only", short(arg, 100))}
 		}
 	}
 	return nil

@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// An empty word is a mistake in the command line, whatever the server would make of it. There is no server here.
-func TestEmptyWordsAreRefused(t *testing.T) {
+// An empty word, or one that is no text, is a mistake in the command line, whatever the server would make of it. There is no server here.
+func TestWordsThatSayNothingAreRefused(t *testing.T) {
 	t.Parallel()
 	b := &bench{T: t}
 	try := func(text string, args ...string) {
@@ -20,6 +20,7 @@ func TestEmptyWordsAreRefused(t *testing.T) {
 	try("<name> is empty", "endpoints", "set", "", "--rate", "5")
 	try("<plan> is empty", "plan", "show", "")
 	try("name a run, or give --all", "run", "cancel", "")
+	try("is not UTF-8; what is not text", "run", "rerun", "last", "--key", "\xff")
 	try("--rate is NaN", "run", "set", "last", "--rate", "NaN")
 	try("from 0.001 to 10000000, or none", "endpoints", "set", "e", "--rate", "1e308")
 	try("versions are not deleted one by one", "plan", "delete", "year-end@1")
