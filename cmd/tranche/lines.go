@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// printLines copies a stream of JSON documents, as it is for JSON, a line for each document otherwise. Documents without
-// a line are left out.
+// printLines copies a stream of JSON documents, as it is for JSON, a line for each document otherwise. Documents
+// without a line are left out.
 func printLines[T any](term *console, stream io.Reader, line func(*T) string) error {
 	if term.json {
 		return copyStream(term.out, stream)

@@ -107,8 +107,8 @@ func main() {
 	os.Exit(run(untilSignal(), os.Args[1:], newConsole(os.Stdin, os.Stdout, os.Stderr)))
 }
 
-// untilSignal returns a context that ends with the first signal that asks the process to end. By then a second one finds
-// the default handling, which ends the process at once: who sees the stop begin can cut it short.
+// untilSignal returns a context that ends with the first signal that asks the process to end. By then a second one
+// finds the default handling, which ends the process at once: who sees the stop begin can cut it short.
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	came := make(chan os.Signal, 1)

@@ -124,8 +124,8 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (wo
 	former, _ := plan.FormerJSON() // nil when there was none
 	return workqueue.LoadRequest{
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, FormerSpec: former, Params: params,
-		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto, Steps: stepSpecs(plan),
-		OnDuplicate: workqueue.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
+		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
+		Steps: stepSpecs(plan), OnDuplicate: workqueue.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
 		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(),
 	}, nil
 }
