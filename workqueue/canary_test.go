@@ -149,6 +149,10 @@ func TestRerunWithACanary(t *testing.T) {
 		t.Fatalf("the sample again: %+v, %v", out, err)
 	}
 	b.wantHold(run, "")
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'rerun'
+		AND before->>'hold' = 'canary' AND after->>'hold' = ''`, run); n != 1 {
+		t.Errorf("%d re-runs are known to have ended a hold", n)
+	}
 	for _, s := range b.claim(run, plenty) {
 		b.record(whole(s))
 	}

@@ -34,7 +34,9 @@ func (r *rerun) rearm(ctx context.Context) error {
 	}
 	run := runs[0]
 	before := r.out.Generation
+	hold := run.hold
 	sampling := run.rerun(r.Canary > 0, r.out.Held > 0)
+	r.diff.add("hold", string(hold), string(run.hold))
 	var canary *int
 	var auto *bool
 	if sampling {
