@@ -186,7 +186,9 @@ func (c *Controller) forget() {
 	const unfinished = "what was tried was not finished"
 	inFlight, chunk := c.memory.InFlight.Trial, c.memory.Chunk.Trial
 	c.seen = 0
-	c.start = beginning{}
+	if c.start.from > 0 {
+		c.start, c.memory.InFlight.Started = beginning{}, true
+	}
 	c.endTrial()
 	if inFlight.From > 0 {
 		c.setInFlight(inFlight.From, unfinished)

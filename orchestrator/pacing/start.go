@@ -9,6 +9,9 @@ const (
 	startGain = 1.1
 	// startSlower is how much longer services work on a request when it is the number of requests that slows them.
 	startSlower = 1.4
+	// startQuick is how soon requests must be answered for the first step to be twice as large: should services not do
+	// more at once, they are answered soon still.
+	startQuick = 125 * time.Millisecond
 	// startOld is the share of what ended in a sample that may be from before the last step.
 	startOld = 0.3
 )
@@ -34,7 +37,8 @@ func (c *Controller) grow(t *tally, s *Sample) bool {
 		return false
 	}
 	if !c.limited(s) {
-		*b = beginning{} // what is slow now may be something else
+		m.Started = s.Demand && b.from > 0 && t.requests > 0 // something else bounds the throughput
+		b.sum = tally{}
 		return false
 	}
 	if b.from == 0 || float64(c.epoch.before) <= startOld*float64(t.requests) {
@@ -48,8 +52,12 @@ func (c *Controller) grow(t *tally, s *Sample) bool {
 		return true
 	}
 	from, sojourn := c.set.InFlight, b.sum.sojourn()
+	to := 2 * from
+	if b.from == 0 && sojourn < startQuick {
+		to = 4 * from
+	}
 	if s.Ceiling > 0 && from >= s.Ceiling || b.sum.waited() > wantedWait ||
-		!c.setInFlight(2*from, "nothing is known yet; requests are answered in %s, and more waits", seconds(sojourn)) {
+		!c.setInFlight(to, "nothing is known yet; requests are answered in %s, and more waits", seconds(sojourn)) {
 		m.Started = true
 		return false
 	}
