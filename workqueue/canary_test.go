@@ -59,7 +59,7 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	}
 	b.wantCanary(run, workqueue.CanaryWaiting)
 	b.wantCanary(run, workqueue.CanaryUndecided)
-	b.wantHold(run, "canary by tranche: its sample has ended: 4 of 10 items failed")
+	b.wantHold(run, fmt.Sprintf("canary by tranche: its sample has ended: %d of 10 items failed", failed))
 	b.check()
 	_, err = b.store.Resume(t.Context(), wish(run, ""), nil)
 	b.wantRefused(err, "tranche run approve "+run.String())

@@ -24,7 +24,7 @@ func (o *oracle) setLimit(maxFailed string) {
 	o.failedLimit, o.limited = limit, limited
 }
 
-// sample begins a canary: every item but each n-th is held back.
+// sample begins a canary: all items but one of each stretch are held back.
 func (o *oracle) sample(n int, auto bool) {
 	all := make([]int, len(o.items))
 	for i := range all {
@@ -37,12 +37,23 @@ func (o *oracle) sample(n int, auto bool) {
 func (o *oracle) holdBack(all []int, n int) (held int) {
 	stride := (len(all) + n - 1) / n
 	for i, at := range all {
-		if i%stride != 0 {
+		first := i / stride * stride
+		stretch := min(stride, len(all)-first)
+		if i != first+int(scattered(first/stride)%uint64(stretch)) {
 			o.items[at] = item{place: isHeldBack}
 			held++
 		}
 	}
 	return held
+}
+
+// scattered is the finalizer of SplitMix64, written down once more.
+func scattered(n int) uint64 {
+	z := uint64(n) + 0x9e3779b97f4a7c15
+	for _, step := range []struct{ shift, times uint64 }{{30, 0xbf58476d1ce4e5b9}, {27, 0x94d049bb133111eb}, {31, 1}} {
+		z = (z ^ z>>step.shift) * step.times
+	}
+	return z
 }
 
 // judgeCanary decides on a sample of which nothing is ready or under way.

@@ -179,10 +179,10 @@ const envelope = 64
 
 // holdBack leaves a spread sample of about n items and holds back the others of total; it returns how many those are.
 func holdBack(found []*again, n int, total int64) (held int64) {
-	stride, i := (total+int64(n)-1)/int64(n), int64(0)
+	sample, i := newSpread(n, total), int64(0)
 	for _, b := range found {
 		for bit := range b.mask.All() {
-			if i%stride != 0 {
+			if !sample.has(i) {
 				b.held.Add(bit)
 				held++
 			}

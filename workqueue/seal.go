@@ -106,7 +106,7 @@ func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits
 		all := bitfield.Full(size)
 		first, rest := all, pgtype.Bits{}
 		if l.sampled() {
-			first = sample(Block(b), size, l.items, l.req.Canary)
+			first = newSpread(l.req.Canary, l.items).ofBlock(Block(b), size)
 			if back := all.AndNot(first); !back.Empty() {
 				rest = pgbits.Of(back)
 			}
@@ -114,16 +114,4 @@ func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits
 		sizes, ready, held = append(sizes, size), append(ready, first), append(held, rest)
 	}
 	return sizes, ready, held
-}
-
-// sample returns the items of a block that belong to a canary of n of so many items: every ⌈items/n⌉-th of the run,
-// so that no part of it is left out.
-func sample(b Block, size int, items int64, n int) bitfield.Set {
-	stride := (items + int64(n) - 1) / int64(n)
-	var chosen bitfield.Set
-	first := int64(b) * bitfield.Size
-	for at := (first + stride - 1) / stride * stride; at < first+int64(size); at += stride {
-		chosen.Add(int(at - first))
-	}
-	return chosen
 }

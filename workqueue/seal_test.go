@@ -6,7 +6,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// A canary takes every ⌈items/n⌉-th item of the run and holds the others back.
+// A canary takes one of each ⌈items/n⌉ items of the run, not always the same one, and holds the others back.
 func TestCanarySampleIsSpread(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -21,12 +21,18 @@ func TestCanarySampleIsSpread(t *testing.T) {
 		if n := b.disjoint(claimed); n != c.sample {
 			t.Errorf("a canary of %d of %d has %d items; want %d", c.canary, c.items, n, c.sample)
 		}
+		seen, places := map[int]bool{}, map[int]bool{}
 		for _, s := range claimed {
 			for _, o := range ordinals(s) {
-				if int(o)%c.stride != 0 {
-					t.Errorf("item %d is in a sample of each %d-th", o, c.stride)
+				if stretch := int(o) / c.stride; seen[stretch] {
+					t.Errorf("two items of stretch %d are in a sample of one of each %d", stretch, c.stride)
 				}
+				seen[int(o)/c.stride] = true
+				places[int(o)%c.stride] = true
 			}
+		}
+		if c.sample >= 100 && c.stride >= 100 && len(places) < c.sample/3 {
+			t.Errorf("the sample takes %d places of a stretch of %d: what repeats goes unseen", len(places), c.stride)
 		}
 		if n := b.number(`SELECT sum(bit_count(held)) FROM work_block WHERE run_id = $1`, run); n != c.items-c.sample {
 			t.Errorf("%d items are held back; want %d", n, c.items-c.sample)
