@@ -38,14 +38,14 @@ type attempt struct {
 // Windows of the measurement. A run goes on for longer than its window, so neither its beginning nor its end is in it.
 const (
 	sweepSettle = 700 * time.Millisecond
-	sweepWindow = 1500 * time.Millisecond
+	sweepWindow = 2 * time.Second
 	learnFirst  = 8 * time.Second
 	learnAgain  = 2 * time.Second // the next run begins with what the first has found
-	autoWindow  = 3 * time.Second
+	autoWindow  = 4 * time.Second
 	beginWithin = 30 * time.Second
 	// What runs last at the least, at the best rate that there is.
-	sweepLasts = 7 * time.Second
-	autoLasts  = 18 * time.Second
+	sweepLasts = 6 * time.Second
+	autoLasts  = autoWindow + 3*time.Second // beside what it has to learn
 )
 
 // testCase is a service and the settings to sweep: first the requests out at a chunk, then the chunk at the best of
@@ -156,7 +156,7 @@ func (l *lab) sweep(ctx context.Context, c testCase, a *adaptive) error {
 // measureAuto has the node find its way, and then measures.
 func (l *lab) measureAuto(ctx context.Context, c testCase, learn time.Duration) (found attempt, err error) {
 	flags := []string{"--in-flight", "auto", "--chunk", "auto"}
-	err = l.underWay(ctx, c.service.Endpoint, c.items(autoLasts), flags, func(run string) error {
+	err = l.underWay(ctx, c.service.Endpoint, c.items(learn+autoLasts), flags, func(run string) error {
 		if err := rest(ctx, learn); err != nil {
 			return err
 		}
