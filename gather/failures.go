@@ -9,7 +9,8 @@ import (
 // maxFailures is the largest number of failures that a plan may allow: as many as any run has items.
 const maxFailures = 1<<31 - 1
 
-var errFailures = errors.New("want a number of items like 500, a percentage of them like 1% or 0.5% up to 100%, or none")
+var errFailures = errors.New("want a number of items like 500, a percentage of them like 1% or 0.5% up to 100%, " +
+	"or none")
 
 // ParseMaxFailed reads how many items may fail before a run pauses: a number, a percentage from 0% to 100% with up to
 // three decimals, or none. It returns the one form in which plans and runs keep it: "500", "0.5%", and "" for none.

@@ -320,7 +320,8 @@ func TestMistakesAreNamed(t *testing.T) {
 	again(422, "choose one", `{"failed":true,"keys":["2"]}`)
 	again(409, "nothing to re-run", `{"failed":true}`)
 	again(404, "no item with key", `{"keys":["nobody"]}`)
-	again(404, `no item with key "a", "b\"", "c", "d", "e" and 1 more; see tranche run show`, `{"keys":["a","b\"","c","d","e","f"]}`)
+	again(404, `no item with key "a", "b\"", "c", "d", "e" and 1 more; see tranche run show`,
+		`{"keys":["a","b\"","c","d","e","f"]}`)
 }
 
 // A large input with a mistake at its start is answered, not reset.
