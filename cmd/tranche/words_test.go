@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// An empty word, or one that is no text, is a mistake in the command line, whatever the server would make of it. There is
-// no server here.
+// An empty word, or one that is no text, is a mistake in the command line, whatever the server would make of it. There
+// is no server here.
 func TestWordsThatSayNothingAreRefused(t *testing.T) {
 	t.Parallel()
 	b := &bench{T: t}
