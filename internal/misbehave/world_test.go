@@ -26,7 +26,7 @@ import (
 
 const (
 	name  = "statement"
-	limit = 30 * time.Second // for anything to happen
+	limit = time.Minute // for anything to happen
 )
 
 // world is a node, a server and a database for one test.

@@ -51,6 +51,11 @@ func (c *Controller) grow(t *tally, s *Sample) bool {
 		m.Started = true
 		return true
 	}
+	return c.double(b, s)
+}
+
+// double makes the next step of the start, unless requests wait already or there is no room for more.
+func (c *Controller) double(b *beginning, s *Sample) bool {
 	from, sojourn := c.set.InFlight, b.sum.sojourn()
 	to := 2 * from
 	if b.from == 0 && sojourn < startQuick {
@@ -58,7 +63,7 @@ func (c *Controller) grow(t *tally, s *Sample) bool {
 	}
 	if s.Ceiling > 0 && from >= s.Ceiling || b.sum.waited() > wantedWait ||
 		!c.setInFlight(to, "nothing is known yet; requests are answered in %s, and more waits", seconds(sojourn)) {
-		m.Started = true
+		c.memory.InFlight.Started = true
 		return false
 	}
 	*b = beginning{from: from, sojourn: sojourn, service: b.sum.service()}
