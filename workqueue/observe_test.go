@@ -18,7 +18,7 @@ func (b *bench) auto(n int) workqueue.RunID {
 // observe looks from the beginning, without waiting for what may not be committed yet.
 func (b *bench) observe() workqueue.Observation {
 	b.Helper()
-	b.exec(`UPDATE work_slice SET ended_at = ended_at - interval '1 s'`)
+	b.exec(`UPDATE work_slice SET ended_at = ended_at - interval '1 s', created_at = ended_at - interval '3 s'`)
 	o, err := b.store.Observe(b.Context(), time.Unix(1, 0), []string{"throttled"})
 	if err != nil {
 		b.Fatal(err)
@@ -53,8 +53,8 @@ func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
 	}
 	want := map[string]workqueue.EndedSlices{
 		"": {Endpoint: endpoint, Slices: 3, Items: 12, Retried: 3, Refused: 4, Timed: 1,
-			Took: 1500 * time.Millisecond},
-		"throttled": {Endpoint: endpoint, Code: "throttled", Slices: 1, Items: 4},
+			Took: 1500 * time.Millisecond, Clocked: 3, Stay: 6 * time.Second},
+		"throttled": {Endpoint: endpoint, Code: "throttled", Slices: 1, Items: 4, Clocked: 1, Stay: 2 * time.Second},
 	}
 	for _, got := range e.Ended {
 		if got != want[got.Code] {
