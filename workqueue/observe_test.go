@@ -18,7 +18,8 @@ func (b *bench) auto(n int) workqueue.RunID {
 // observe looks from the beginning, without waiting for what may not be committed yet.
 func (b *bench) observe() workqueue.Observation {
 	b.Helper()
-	b.exec(`UPDATE work_slice SET ended_at = ended_at - interval '1 s', created_at = ended_at - interval '3 s'`)
+	b.exec(`UPDATE work_slice SET ended_at = ended_at - interval '1 s', created_at = ended_at - interval '3 s'
+		WHERE ended_at IS NOT NULL`)
 	o, err := b.store.Observe(b.Context(), time.Unix(1, 0), []string{"throttled"})
 	if err != nil {
 		b.Fatal(err)
