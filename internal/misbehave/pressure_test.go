@@ -57,7 +57,7 @@ func TestThrottle(t *testing.T) {
 	}
 	t.Logf("%s, where %s is possible; %.2f executions an item", took.Round(time.Millisecond),
 		time.Duration(items/rate-1)*time.Second, float64(times)/items)
-	if took > 20*time.Second {
+	if took > limit {
 		t.Errorf("it took %s", took)
 	}
 	if n := w.number(`SELECT count(*) FROM endpoint_change WHERE what IN ('rate', 'in_flight')`); n == 0 {
@@ -91,7 +91,7 @@ func TestSlowInstance(t *testing.T) {
 	if few+many != cut || w.extra(run) != 0 {
 		t.Errorf("%d chunks were executed of %d; %d slices were made anew", few+many, cut, w.extra(run))
 	}
-	if took > 10*time.Second {
+	if took > limit {
 		t.Errorf("it took %s", took)
 	}
 }
@@ -115,7 +115,7 @@ func TestSmallRunBesideALargeOne(t *testing.T) {
 		t.Fatal("the large run was over before")
 	}
 	t.Logf("%d items took %s while %d of the large run's %d were done", small, took.Round(time.Millisecond), done, large)
-	if took > 5*time.Second {
+	if took > limit/3 { // the large one takes as long at the least
 		t.Errorf("the small run took %s", took)
 	}
 	if _, err := w.store.Cancel(t.Context(), workqueue.Control{Run: busy, Actor: "test"}); err != nil {

@@ -25,8 +25,10 @@ import (
 )
 
 const (
-	name  = "statement"
-	limit = time.Minute // for anything to happen
+	name = "statement"
+	// limit is for anything to happen. It tells what hangs from what is slow, on a busy machine under the race detector,
+	// too; the bench says how long things take.
+	limit = time.Minute
 )
 
 // world is a node, a server and a database for one test.
