@@ -22,14 +22,17 @@ func rules() map[string]rule {
 		"migrations": {tests: servers},
 		"workqueue":  {own: store, tests: servers},
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
-		"gather":    {own: append([]string{"endpoints"}, store...), tests: servers},
-		"endpoints": {own: []string{"bitfield"}, tests: servers},
+		"gather": {own: append([]string{"endpoints"}, store...), tests: servers},
+		// What fetches a chunk, beside endpoints: Go code of programs that embed a node may be such, so it knows no store.
+		"gather/fetch": {own: []string{"endpoints"}, tests: servers},
+		"endpoints":    {own: []string{"bitfield"}, tests: servers},
 		// What services may use beside the SDK. The SDK imports none of it.
 		"endpoints/endpointstest": {own: []string{"endpoints", "internal/embedded"}, tests: servers},
 		"endpoints/pginbox":       {own: []string{"endpoints"}, tests: kit},
 		"endpoints/oteltrace":     {own: []string{"endpoints"}, tests: kit},
 		"orchestrator": {
-			own: append([]string{"orchestrator/pacing", "gather", "endpoints"}, store...), tests: servers,
+			own:   append([]string{"orchestrator/pacing", "gather", "gather/fetch", "endpoints"}, store...),
+			tests: servers,
 		},
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
