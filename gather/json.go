@@ -23,7 +23,7 @@ type planJSON struct {
 
 type stepJSON struct {
 	Name         string   `json:"name"`
-	Endpoint     string   `json:"endpoint"`
+	Endpoint     string   `json:"endpoint,omitempty"`
 	Needs        []string `json:"needs,omitempty"`
 	Chunk        int      `json:"chunk"`
 	ChunkAuto    bool     `json:"chunk_auto,omitempty"`
@@ -38,6 +38,13 @@ type stepJSON struct {
 	MaxBackoff   Duration `json:"max_backoff,omitempty"`
 	RetryCodes   []string `json:"retry_codes,omitempty"`
 	NeverRetry   []string `json:"never_retry,omitempty"`
+	Request      string   `json:"request,omitempty"`
+	HTTP         *HTTP    `json:"http,omitempty"`
+	SQL          *SQL     `json:"sql,omitempty"`
+	Local        string   `json:"local,omitempty"`
+	Inputs       []string `json:"inputs,omitempty"`
+	Optional     bool     `json:"optional,omitempty"`
+	Barrier      bool     `json:"barrier,omitempty"`
 }
 
 // MarshalJSON writes the form in which a run keeps its plan. Every setting is written, so that a later version with
@@ -48,7 +55,8 @@ func (p Plan) MarshalJSON() ([]byte, error) {
 		s := &p.Steps[i]
 		out.Steps[i] = stepJSON{s.Name, s.Endpoint, s.Needs, s.Chunk, s.ChunkAuto, s.ChunkBytes, Duration(s.ChunkTime),
 			s.InFlight, s.InFlightAuto, s.Rate, s.MaxAttempts, Duration(s.Timeout), Duration(s.RetryBackoff),
-			Duration(s.MaxBackoff), s.RetryCodes, s.NeverRetry}
+			Duration(s.MaxBackoff), s.RetryCodes, s.NeverRetry, s.Request, s.HTTP, s.SQL, s.Local, s.Inputs, s.Optional,
+			s.Barrier}
 	}
 	return json.Marshal(out)
 }
@@ -72,7 +80,7 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 		p.Steps[i] = Step{s.Name, s.Endpoint, s.Needs, s.Chunk, s.ChunkAuto, s.ChunkBytes, time.Duration(s.ChunkTime),
 			s.InFlight, s.InFlightAuto, s.Rate, s.MaxAttempts, time.Duration(s.Timeout), time.Duration(s.RetryBackoff),
 			time.Duration(cmp.Or(s.MaxBackoff, Duration(longestBackoff(time.Duration(s.RetryBackoff))))),
-			s.RetryCodes, s.NeverRetry}
+			s.RetryCodes, s.NeverRetry, s.Request, s.HTTP, s.SQL, s.Local, s.Inputs, s.Optional, s.Barrier}
 	}
 	return nil
 }

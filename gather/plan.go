@@ -27,10 +27,10 @@ type Plan struct {
 	Steps      []Step
 }
 
-// Step is one piece of work per item: a list request to an endpoint.
+// Step is one piece of work per item. Exactly one of Endpoint, Request, HTTP, SQL and Local says how it is done.
 type Step struct {
 	Name         string        // 1 to 64 of A-Z a-z 0-9 _ -, unique in the plan
-	Endpoint     string        // the list endpoint that does the work
+	Endpoint     string        // the list endpoint that does the work, asked over JetStream
 	Needs        []string      // the steps that must be done for an item before this one starts
 	Chunk        int           // items in a request, at most; 1 to 8192
 	ChunkAuto    bool          // the size is found while running, up to Chunk
@@ -45,6 +45,14 @@ type Step struct {
 	MaxBackoff   time.Duration // the longest such wait; RetryBackoff, and 1ms, to 24h
 	RetryCodes   []string      // error codes that are tried again, although the service says no
 	NeverRetry   []string      // error codes that are not, although the service says yes
+
+	Request  string   // the list endpoint that does the work, asked over core NATS: nothing is persisted
+	HTTP     *HTTP    // an external service that does the work
+	SQL      *SQL     // a query that does the work
+	Local    string   // the function that does the work, in a program that embeds a node
+	Inputs   []string // what it sees: "item", and steps of Needs; nil: the item and all of Needs
+	Optional bool     // steps that need it go on without its part
+	Barrier  bool     // it begins when its needs have ended for all items
 }
 
 // Single returns the plan of one step that sends every item to one endpoint, with the defaults. The plan and its step
@@ -75,7 +83,7 @@ func (p *Plan) WithDefaults() *Plan {
 	for i := range out.Steps {
 		s := &out.Steps[i]
 		d := defaultStep()
-		s.Name = cmp.Or(s.Name, s.Endpoint)
+		s.Name = cmp.Or(s.Name, s.target())
 		if s.ChunkAuto {
 			s.setChunk(Adaptive{Value: s.Chunk, Auto: true})
 		}
@@ -119,6 +127,7 @@ func (p *Plan) clone() *Plan {
 	for i := range out.Steps {
 		s := &out.Steps[i]
 		s.Needs, s.RetryCodes, s.NeverRetry = slices.Clone(s.Needs), slices.Clone(s.RetryCodes), slices.Clone(s.NeverRetry)
+		s.Inputs = slices.Clone(s.Inputs)
 	}
 	return &out
 }

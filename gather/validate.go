@@ -37,10 +37,7 @@ func (p *Plan) Validate() error {
 	if p.CanaryAuto && p.Canary == 0 {
 		return fieldError("canary_auto", "there is no canary that it could be about; set canary, like canary: 100")
 	}
-	if err := checkGraph(p.Steps); err != nil {
-		return err
-	}
-	return checkRunnable(p.Steps)
+	return checkGraph(p.Steps)
 }
 
 // validateValues looks at each of the plan's own settings by itself.
@@ -53,14 +50,6 @@ func (p *Plan) validateValues() error {
 	}
 	if p.Canary < 0 || p.Canary > MaxCanary {
 		return fieldError("canary", "%d is not within 0 to %d", p.Canary, MaxCanary)
-	}
-	return nil
-}
-
-// checkRunnable is the one place that knows how far this version goes.
-func checkRunnable(steps []Step) error {
-	if len(steps) > 1 {
-		return fieldError("steps", "this version runs plans of one step, and this plan has %d", len(steps))
 	}
 	return nil
 }

@@ -31,6 +31,7 @@ const DefaultClaimTTL = 30 * time.Second
 // Claimed is what a claim brought, and why it brought no more.
 type Claimed struct {
 	Slices []Slice
+	Work   StepWork      // of the step, when slices came
 	Params []byte        // of the run, when they were asked for: a JSON object of strings; nil when it has none
 	Bound  Bound         // what kept the claim from more
 	Wait   time.Duration // in how long it is worth asking again; 0: no time brings more, but something that happens

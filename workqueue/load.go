@@ -44,6 +44,14 @@ type StepSpec struct {
 	MaxBackoff   time.Duration // the longest pause between two tries; 0: 5 minutes
 	RetryCodes   []string      // error codes that are tried again whatever the service says
 	NeverRetry   []string      // error codes that never are
+
+	Kind     Kind            // empty: KindEndpoint
+	Needs    []int           // steps that must be done for an item before, each with a smaller number
+	Inputs   []int           // of those, the ones whose parts its requests carry
+	NoItem   bool            // its requests do not carry the items' payloads
+	Optional bool            // what needs it goes on without it
+	Barrier  bool            // nothing of it begins before its needs have ended for all items
+	Config   json.RawMessage // the kind's own settings; nil: none
 }
 
 // LoadRequest describes a run to be made.
@@ -115,10 +123,15 @@ func (s *Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) 
 
 func (r *LoadRequest) validate() error {
 	switch {
-	case len(r.Steps) != 1:
-		return fmt.Errorf("load run: %d steps; this version runs plans of one step", len(r.Steps))
+	case len(r.Steps) == 0 || len(r.Steps) > maxSteps:
+		return fmt.Errorf("load run: %d steps; a run has 1 to %d", len(r.Steps), maxSteps)
 	case r.Plan == "":
 		return errors.New("load run: the plan has no name")
+	}
+	for i := range r.Steps {
+		if err := r.Steps[i].validate(i); err != nil {
+			return fmt.Errorf("load run: %w", err)
+		}
 	}
 	switch r.OnDuplicate {
 	case DuplicateError, DuplicateSkip, DuplicateAllow:

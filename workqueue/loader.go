@@ -224,9 +224,11 @@ VALUES ($1, nullif($2, ''), $3, $4, $5, 'loading', $6, $7, $8, nullif($9, ''), $
 
 const insertStep = `
 INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout, retry_backoff,
-                      in_flight_auto, chunk_auto, chunk_bytes, chunk_time, rate, max_backoff, retry_codes, never_retry)
-VALUES ($1, $2, $3, 'endpoint', $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, 0), nullif($13, interval '0'),
-        nullif($14, 0::float8), nullif($15, interval '0'), coalesce($16::text[], '{}'), coalesce($17::text[], '{}'))`
+                      in_flight_auto, chunk_auto, chunk_bytes, chunk_time, rate, max_backoff, retry_codes, never_retry,
+                      needs, inputs, input_item, optional, barrier, config)
+VALUES ($1, $2, $3, $18, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, 0), nullif($13, interval '0'),
+        nullif($14, 0::float8), nullif($15, interval '0'), coalesce($16::text[], '{}'), coalesce($17::text[], '{}'),
+        $19, $20, $21, $22, $23, $24)`
 
 func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	r := &l.req
@@ -236,7 +238,8 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	for i, st := range r.Steps {
 		batch.Queue(insertStep, l.run, i, st.Name, st.Endpoint, st.Chunk, st.InFlight, st.MaxAttempts, st.Timeout,
 			st.RetryBackoff, st.InFlightAuto, st.ChunkAuto, st.ChunkBytes, st.ChunkTime, st.Rate, st.MaxBackoff,
-			st.RetryCodes, st.NeverRetry)
+			st.RetryCodes, st.NeverRetry, st.kind(), smallints(st.Needs), smallints(st.Inputs), !st.NoItem, st.Optional,
+			st.Barrier, st.Config)
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("insert run: %w", err)

@@ -18,6 +18,7 @@ type Runnable struct {
 	Run      RunID
 	Step     Step
 	Endpoint string
+	Kind     Kind
 	Auto     bool // its limit in flight is the one that nodes find for the endpoint
 	Priority int  // of its run
 	Live     int  // its slices that are out
@@ -35,6 +36,8 @@ type Search struct {
 	Skip     []StepRef // steps to leave out
 	Shut     []string  // endpoints to leave out
 	ShutAuto []string  // endpoints whose automatic steps to leave out
+	Locals   []string  // the local functions that the claimer has; steps of others are left out
+	NoRoom   []string  // what paces steps that nodes do themselves and that the claimer has no room for
 }
 
 const (
@@ -56,11 +59,14 @@ CASE WHEN p.breaker = 'open' THEN
     EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step AND s.state = 'scheduled'))
 ELSE ` + hasReady + ` OR ` + hasDue + ` END`
 
-	// eligible is what every row of both halves below has to be. $2 and $3 are steps, $4 and $5 endpoints to leave out.
+	// eligible is what every row of both halves below has to be. $2 and $3 are steps, $4, $5
+	// and $7 endpoints to leave out, $6 the local functions there are.
 	eligible = `
 r.state = 'running' AND r.hold IS NULL
 AND NOT st.endpoint COLLATE "C" = ANY($4::text[])
 AND NOT (st.in_flight_auto AND st.endpoint COLLATE "C" = ANY($5::text[]))
+AND (st.kind <> 'local' OR st.endpoint = ANY($6::text[])) AND (NOT st.barrier OR st.barrier_passed)
+AND (st.kind = 'endpoint' OR NOT st.endpoint COLLATE "C" = ANY($7::text[]))
 AND (r.id, st.step) NOT IN (SELECT * FROM unnest($2::uuid[], $3::smallint[])) AND ` + claimable
 
 	// runnable goes over the runs in two halves, so that a page costs a page even with thousands of runs. Those with
@@ -70,18 +76,18 @@ AND (r.id, st.step) NOT IN (SELECT * FROM unnest($2::uuid[], $3::smallint[])) AN
 WITH live AS MATERIALIZED (
     SELECT run_id, step, count(*) AS n FROM work_slice WHERE state IN ('claimed', 'sent') GROUP BY run_id, step
 ), idle AS (
-    SELECT r.id, st.step, st.endpoint, st.in_flight_auto, r.priority, 0::bigint AS live
+    SELECT r.id, st.step, st.endpoint, st.kind, st.in_flight_auto, r.priority, 0::bigint AS live
     FROM batchrun r JOIN run_step st ON st.run_id = r.id
     LEFT JOIN endpoint_pace p ON p.endpoint = st.endpoint COLLATE "C"
     WHERE ` + eligible + ` AND (r.id, st.step) NOT IN (SELECT run_id, step FROM live)
     ORDER BY r.priority DESC, r.id, st.step LIMIT $1
 ), busy AS (
-    SELECT r.id, st.step, st.endpoint, st.in_flight_auto, r.priority, l.n AS live
+    SELECT r.id, st.step, st.endpoint, st.kind, st.in_flight_auto, r.priority, l.n AS live
     FROM live l JOIN run_step st USING (run_id, step) JOIN batchrun r ON r.id = l.run_id
     LEFT JOIN endpoint_pace p ON p.endpoint = st.endpoint COLLATE "C"
     WHERE l.n < st.in_flight AND ` + eligible + `
 )
-SELECT id, step, endpoint, in_flight_auto, priority, live
+SELECT id, step, endpoint, kind, in_flight_auto, priority, live
 FROM (SELECT * FROM idle UNION ALL SELECT * FROM busy) steps
 ORDER BY priority DESC, live, id, step LIMIT $1`
 )
@@ -96,7 +102,8 @@ func (s *Store) RunnableSteps(ctx context.Context, search Search) ([]Runnable, e
 	for i, ref := range search.Skip {
 		runs[i], steps[i] = ref.Run, ref.Step
 	}
-	rows, err := s.pool.Query(ctx, runnable, search.Limit, runs, steps, notNil(search.Shut), notNil(search.ShutAuto))
+	rows, err := s.pool.Query(ctx, runnable, search.Limit, runs, steps, notNil(search.Shut), notNil(search.ShutAuto),
+		paceKeys(KindLocal, search.Locals), notNil(search.NoRoom))
 	if err != nil {
 		return nil, fmt.Errorf("look for work: %w", err)
 	}

@@ -14,11 +14,14 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
+// insertBlocks makes the blocks of every step. Items of a step that needs others wait: they are in no plane.
 const insertBlocks = `
 INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held)
-SELECT $1, 0, u.n - 1, u.size, u.bytes, u.ready, u.held
-FROM unnest($2::int[], $3::bigint[], $4::bit(8192)[], $5::bit(8192)[])
-     WITH ORDINALITY AS u (size, bytes, ready, held, n)`
+SELECT $1, st.step, u.n - 1, u.size, u.bytes, CASE WHEN st.needs = '{}' THEN u.ready ELSE B'0'::bit(8192) END,
+       CASE WHEN st.needs = '{}' THEN u.held END
+FROM run_step st, unnest($2::int[], $3::bigint[], $4::bit(8192)[], $5::bit(8192)[])
+     WITH ORDINALITY AS u (size, bytes, ready, held, n)
+WHERE st.run_id = $1`
 
 const sealRun = `
 UPDATE batchrun

@@ -117,6 +117,10 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (wo
 	if err != nil {
 		return workqueue.LoadRequest{}, fmt.Errorf("write plan %s: %w", plan.Name, err)
 	}
+	steps, err := stepSpecs(plan.Ordered())
+	if err != nil {
+		return workqueue.LoadRequest{}, err
+	}
 	params := maps.Clone(set.Params)
 	if params == nil {
 		params = map[string]string{}
@@ -125,24 +129,9 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (wo
 	return workqueue.LoadRequest{
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, FormerSpec: former, Params: params,
 		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
-		Steps: stepSpecs(plan), OnDuplicate: workqueue.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
+		Steps: steps, OnDuplicate: workqueue.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
 		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(),
 	}, nil
-}
-
-func stepSpecs(plan *gather.Plan) []workqueue.StepSpec {
-	steps := make([]workqueue.StepSpec, len(plan.Steps))
-	for i := range plan.Steps {
-		step := &plan.Steps[i]
-		steps[i] = workqueue.StepSpec{
-			Name: step.Name, Endpoint: step.Endpoint, Chunk: step.Chunk, InFlight: step.InFlight,
-			MaxAttempts: step.MaxAttempts, Timeout: step.Timeout, RetryBackoff: step.RetryBackoff,
-			InFlightAuto: step.InFlightAuto, ChunkAuto: step.ChunkAuto, ChunkBytes: step.ChunkBytes,
-			ChunkTime: step.ChunkTime, Rate: step.Rate, MaxBackoff: step.MaxBackoff, RetryCodes: step.RetryCodes,
-			NeverRetry: step.NeverRetry,
-		}
-	}
-	return steps
 }
 
 // planOf reads the plan, takes it from the record with its version, or makes the one of the endpoint.
