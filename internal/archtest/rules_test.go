@@ -25,7 +25,13 @@ func rules() map[string]rule {
 		"gather": {own: append([]string{"endpoints"}, store...), tests: servers},
 		// What fetches a chunk, beside endpoints: Go code of programs that embed a node may be such, so it knows no store.
 		"gather/fetch": {own: []string{"endpoints"}, tests: servers},
-		"endpoints":    {own: []string{"bitfield"}, tests: servers},
+		// Their settings come from the plan, and what they may reach from the operator's file.
+		"gather/fetch/...": {
+			own:   []string{"gather", "gather/fetch", "endpoints", "internal/connections"},
+			tests: servers,
+		},
+		"internal/connections": {own: []string{"gather"}, tests: servers},
+		"endpoints":            {own: []string{"bitfield"}, tests: servers},
 		// What services may use beside the SDK. The SDK imports none of it.
 		"endpoints/endpointstest": {own: []string{"endpoints", "internal/embedded"}, tests: servers},
 		"endpoints/pginbox":       {own: []string{"endpoints"}, tests: kit},
@@ -75,7 +81,8 @@ func rules() map[string]rule {
 		"cmd/...": {
 			own: append([]string{
 				"cmd/...", "internal/client", "internal/demo", "internal/api/...", "internal/intake", "internal/embedded",
-				"internal/conformance", "internal/tracing", "orchestrator", "gather", "endpoints",
+				"internal/conformance", "internal/tracing", "internal/connections", "orchestrator", "gather", "gather/fetch/...",
+				"endpoints",
 			}, store...),
 			tests: servers,
 		},

@@ -1,0 +1,94 @@
+package connections
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const maxFile = 1 << 20
+
+// Connections is what plans may reach. The zero value has no sources and no secrets, and reaches public addresses only.
+type Connections struct {
+	Sources map[string]*Source
+	Secrets map[string]*Secret
+	HTTP    HTTP
+}
+
+// Load reads a file. An error is an *Error, or says why the file cannot be read.
+func Load(path string) (*Connections, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("connections: %w", err)
+	}
+	defer func() { _ = file.Close() }() // it was read
+	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("connections: read %s: %w", path, err)
+	}
+	return Parse(path, text)
+}
+
+// Parse reads the text of a file of that path, beside which the files stand that it names.
+func Parse(path string, text []byte) (*Connections, error) {
+	r := &reader{file: path, directory: filepath.Dir(path)}
+	c := &Connections{Sources: map[string]*Source{}, Secrets: map[string]*Secret{}}
+	if len(text) > maxFile {
+		return nil, r.fail(value{}, "it has more than %d bytes", maxFile)
+	}
+	root, ok, err := r.document(text)
+	if err != nil || !ok {
+		return c, err
+	}
+	err = r.mapping(root, []field{
+		{"sources", named(r, "sources", c.Sources, r.readSource)},
+		{"secrets", named(r, "secrets", c.Secrets, r.readSecret)},
+		{"http", func(v value) error { return r.readHTTP(v, &c.HTTP) }},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// names are what sources and secrets may be called.
+var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`) //nolint:gochecknoglobals // never changed
+
+// named reads a group of things with names of the operator's.
+func named[T any](r *reader, what string, into map[string]T, read func(string, value) (T, error)) func(value) error {
+	return func(v value) error {
+		return r.entries(v, what+" by their names", func(name string, v value) error {
+			if !names.MatchString(name) {
+				return r.fail(v, "want a name of up to 64 of A-Z a-z 0-9 _ -")
+			}
+			made, err := read(name, v)
+			into[name] = made
+			return err
+		})
+	}
+}
+
+// Source returns the source of a name, or an *UnknownError.
+func (c *Connections) Source(name string) (*Source, error) { return lookUp("source", name, c.Sources) }
+
+// Secret returns the secret of a name, or an *UnknownError.
+func (c *Connections) Secret(name string) (*Secret, error) { return lookUp("secret", name, c.Secrets) }
+
+func lookUp[T any](what, name string, in map[string]*T) (*T, error) {
+	if found := in[name]; found != nil {
+		return found, nil
+	}
+	return nil, &UnknownError{what, name, strings.Join(slices.Sorted(maps.Keys(in)), ", ")}
+}
+
+// ResponseLimit returns how many bytes of a response are read when a plan wants so many; 0: it does not say.
+func (h *HTTP) ResponseLimit(want int) int {
+	most := cmp.Or(h.MaxResponse, DefaultMaxResponse)
+	return min(cmp.Or(want, most), most)
+}

@@ -1,0 +1,159 @@
+package connections
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+)
+
+// What HTTP allows unless the file says otherwise.
+const (
+	DefaultMaxResponse        = 16 << 20
+	DefaultMaxHostConnections = 64
+
+	maxMaxResponse = 256 << 20
+)
+
+// HTTP says how services are spoken to. The zero value reaches public addresses only.
+type HTTP struct {
+	AllowPrivate   []Network
+	Proxy          *url.URL // nil: none, whatever the environment says
+	MaxResponse    int      // bytes of a response, whatever a plan says; 0: DefaultMaxResponse
+	MaxConnections int      // to a host, from this node; 0: DefaultMaxHostConnections
+	Hosts          map[string]*Host
+}
+
+// Host is what is particular about a host.
+type Host struct {
+	MaxConnections int // 0: that of all
+	RootCAs        *x509.CertPool
+	Certificates   []tls.Certificate // of the client
+}
+
+// Network is a range of addresses, on one port or on all.
+type Network struct {
+	Prefix netip.Prefix
+	Port   uint16 // 0: all
+}
+
+// Contains reports whether an address is in the network.
+func (n Network) Contains(at netip.AddrPort) bool {
+	return n.Prefix.Contains(at.Addr().Unmap().WithZone("")) && (n.Port == 0 || n.Port == at.Port())
+}
+
+// Host returns what is particular about the host of a URL, or nil.
+func (h *HTTP) Host(u *url.URL) *Host {
+	if host := h.Hosts[HostPort(u)]; host != nil {
+		return host
+	}
+	return h.Hosts[targetOf(u).host]
+}
+
+func (r *reader) readHTTP(v value, h *HTTP) error {
+	return r.mapping(v, []field{
+		{"allow_private", func(v value) error {
+			return r.list(v, "addresses", func(v value) error { return r.network(v, &h.AllowPrivate) })
+		}},
+		{"proxy", func(v value) error { return r.proxy(v, h) }},
+		{"max_response", r.size(&h.MaxResponse, 1<<10, maxMaxResponse)},
+		{"max_connections", r.number(&h.MaxConnections, 1, 10_000)},
+		{"hosts", func(v value) error {
+			h.Hosts = map[string]*Host{}
+			return r.entries(v, "hosts, like api.bank.example or api.bank.example:8443", func(name string, v value) error {
+				targets, ok := parseTargets(name)
+				if !ok {
+					return r.fail(v, "want a host like api.bank.example, with a port if need be")
+				}
+				host, err := r.readHost(v)
+				if u := (&url.URL{Scheme: "https", Host: name}); u.Port() == "" {
+					name = targets[0].host
+				} else {
+					name = HostPort(u)
+				}
+				h.Hosts[name] = host
+				return err
+			})
+		}},
+	})
+}
+
+func (r *reader) network(v value, into *[]Network) error {
+	var text string
+	if err := r.text(&text, "an address")(v); err != nil {
+		return err
+	}
+	n, ok := parseNetwork(text)
+	if !ok {
+		return r.fail(v, "want an address like 127.0.0.1, one with a port like 127.0.0.1:8081, or a range like 10.0.0.0/8")
+	}
+	*into = append(*into, n)
+	return nil
+}
+
+func parseNetwork(text string) (Network, bool) {
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		return Network{Prefix: prefix.Masked()}, true
+	}
+	address, err := netip.ParseAddr(text)
+	port := uint16(0)
+	if err != nil {
+		with, err := netip.ParseAddrPort(text)
+		if err != nil || with.Port() == 0 {
+			return Network{}, false
+		}
+		address, port = with.Addr(), with.Port()
+	}
+	address = address.Unmap().WithZone("")
+	return Network{netip.PrefixFrom(address, address.BitLen()), port}, true
+}
+
+func (r *reader) proxy(v value, h *HTTP) error {
+	var text string
+	if err := r.text(&text, "the URL of a proxy")(v); err != nil {
+		return err
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return r.fail(v, "want a URL like http://proxy.bank.example:3128, without a password")
+	}
+	h.Proxy = u
+	return nil
+}
+
+func (r *reader) readHost(v value) (*Host, error) {
+	h := &Host{}
+	var ca, cert, key string
+	err := r.mapping(v, []field{
+		{"ca", r.text(&ca, "a file of certificates")},
+		{"cert", r.text(&cert, "a file with the client's certificate")},
+		{"key", r.text(&key, "a file with the client's key")},
+		{"max_connections", r.number(&h.MaxConnections, 1, 10_000)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if (cert == "") != (key == "") {
+		return nil, r.fail(v, "cert and key go together")
+	}
+	if ca != "" {
+		pem, err := os.ReadFile(r.beside(ca))
+		if err != nil {
+			return nil, r.fail(v, "ca: %v", err)
+		}
+		h.RootCAs = x509.NewCertPool()
+		if !h.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, r.fail(v, "ca: there is no certificate in %s", strconv.Quote(r.beside(ca)))
+		}
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(r.beside(cert), r.beside(key))
+		if err != nil {
+			return nil, r.fail(v, "cert and key: %v", err)
+		}
+		h.Certificates = []tls.Certificate{pair}
+	}
+	return h, nil
+}

@@ -1,0 +1,114 @@
+package connections
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Secret is a text that requests may carry to some hosts.
+type Secret struct {
+	Name string
+
+	from  origin
+	hosts []target
+}
+
+// target is a host that a secret may be sent to.
+type target struct {
+	scheme string // https or http
+	host   string // in lower case
+	port   string
+}
+
+// Value returns the secret for a request to u, or an error that says why it has no business there.
+func (s *Secret) Value(u *url.URL) (string, error) {
+	if !slices.Contains(s.hosts, targetOf(u)) {
+		return "", fmt.Errorf("secret %q is not meant for %s://%s; its hosts say for which it is", s.Name, u.Scheme, u.Host)
+	}
+	return s.from.read()
+}
+
+func targetOf(u *url.URL) target {
+	t := target{scheme: strings.ToLower(u.Scheme), host: strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), port: u.Port()}
+	if t.port == "" {
+		t.port = map[string]string{"http": "80", "https": "443"}[t.scheme]
+	}
+	return t
+}
+
+// readSecret reads a secret. Without a scheme a host is asked by https; a secret in plain text on the network has to be
+// wanted, or it goes no further than this machine.
+func (r *reader) readSecret(name string, v value) (*Secret, error) {
+	s := &Secret{Name: name}
+	var hosts []string
+	at := v
+	err := r.mapping(v, append(s.from.fields(r), field{"hosts", func(v value) error {
+		at = v
+		return r.texts(&hosts, "hosts like api.bank.example")(v)
+	}}))
+	if err == nil {
+		err = s.from.check(r, v)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(hosts) == 0 {
+		return nil, r.fail(at, "say which hosts it may be sent to, like hosts: [api.bank.example]")
+	}
+	for i, host := range hosts {
+		targets, ok := parseTargets(host)
+		if !ok {
+			at.path = fmt.Sprintf("%s.hosts[%d]", v.path, i)
+			return nil, r.fail(at, "want a host like api.bank.example, with a port if need be, or one with its scheme like "+
+				"http://127.0.0.1:8081")
+		}
+		s.hosts = append(s.hosts, targets...)
+	}
+	return s, nil
+}
+
+func parseTargets(text string) (targets []target, ok bool) {
+	scheme, rest, found := strings.Cut(text, "://")
+	if !found {
+		scheme, rest = "https", text
+	}
+	u, err := url.Parse(scheme + "://" + rest)
+	bare := err == nil && u.User == nil && u.Path == "" && u.RawQuery == "" && u.Fragment == "" && u.Hostname() != ""
+	if !bare || u.Scheme != "https" && u.Scheme != "http" || strings.ContainsAny(u.Host, "*{}% ") {
+		return nil, false
+	}
+	targets = []target{targetOf(u)}
+	if address, err := netip.ParseAddr(u.Hostname()); err == nil && address.IsLoopback() && !found {
+		u.Scheme = "http"
+		targets = append(targets, targetOf(u))
+	}
+	return targets, true
+}
+
+// Redact replaces what is a secret in a text from outside, also in the forms that URLs and JSON give it.
+func (c *Connections) Redact(text string) string {
+	for _, s := range c.Secrets {
+		for _, secret := range s.from.all() {
+			mark := "[secret " + s.Name + "]"
+			text = strings.ReplaceAll(text, secret, mark)
+			quoted, _ := json.Marshal(secret) // strings can be written
+			for _, form := range []string{url.QueryEscape(secret), url.PathEscape(secret), strings.Trim(string(quoted), `"`)} {
+				if form != secret {
+					text = strings.ReplaceAll(text, form, mark)
+				}
+			}
+		}
+	}
+	return text
+}
+
+// HostPort is a host with its port, as which settings of hosts are found.
+func HostPort(u *url.URL) string {
+	t := targetOf(u)
+	return net.JoinHostPort(t.host, t.port)
+}

@@ -1,0 +1,171 @@
+package connections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// What a source allows unless the file says otherwise.
+const (
+	DefaultSourceConnections = 4
+	DefaultSourceRows        = 10_000_000
+	DefaultSourceBytes       = 4 << 30
+	DefaultSourceTime        = 5 * time.Minute
+
+	sourceConnectTimeout = 5 * time.Second
+	sourceIdleTime       = time.Minute
+	maxSourceTime        = 24 * time.Hour
+)
+
+// Source is a database that plans and uploads may query. Its limits hold for each query.
+type Source struct {
+	Name           string
+	MaxConnections int // of this node
+	MaxRows        int
+	MaxBytes       int // of what the rows contain
+	MaxTime        time.Duration
+	ThroughPooler  bool // a pooler that hands out connections by transaction stands in between
+	AllowSuperuser bool
+
+	from origin
+}
+
+var errNoDSN = errors.New("it is no connection string of PostgreSQL; want one like postgres://USER:PASSWORD@HOST/DATABASE")
+
+func (r *reader) readSource(name string, v value) (*Source, error) {
+	s := &Source{Name: name, MaxConnections: DefaultSourceConnections, MaxRows: DefaultSourceRows,
+		MaxBytes: DefaultSourceBytes, MaxTime: DefaultSourceTime}
+	at := v
+	err := r.mapping(v, []field{
+		{"dsn", func(v value) error {
+			at = v
+			if kind(v.node) == "a text" {
+				return r.fail(v, "the text itself does not belong here; say where it stands, like {env: VARIABLE} or {file: FILE}")
+			}
+			return r.mapping(v, s.from.fields(r))
+		}},
+		{"max_connections", r.number(&s.MaxConnections, 1, 1000)},
+		{"max_rows", r.number(&s.MaxRows, 1, 1_000_000_000)},
+		{"max_bytes", r.size(&s.MaxBytes, 1<<10, 1<<40)},
+		{"max_time", r.duration(&s.MaxTime, time.Millisecond, maxSourceTime)},
+		{"through_pooler", r.truth(&s.ThroughPooler)},
+		{"allow_superuser", r.truth(&s.AllowSuperuser)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if at.path == v.path {
+		return nil, r.fail(v, "it has no dsn; say where one stands, like dsn: {env: VARIABLE}")
+	}
+	if err := s.from.check(r, at); err != nil {
+		return nil, err
+	}
+	if _, err := s.config(); err != nil {
+		return nil, r.fail(at, "%v", err)
+	}
+	return s, nil
+}
+
+// config says how to connect. Sessions only read unless they say otherwise, and what uses a source says so again in each
+// transaction.
+func (s *Source) config() (*pgxpool.Config, error) {
+	dsn, err := s.from.read()
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, errNoDSN // without the cause, which quotes the text
+	}
+	cfg.MaxConns = int32(s.MaxConnections) //nolint:gosec // at most 1000
+	cfg.MinConns, cfg.MinIdleConns = 0, 0
+	cfg.MaxConnIdleTime = sourceIdleTime
+	cc := cfg.ConnConfig
+	cc.ConnectTimeout = sourceConnectTimeout
+	cc.RuntimeParams["application_name"] = "tranche source " + s.Name
+	if s.ThroughPooler {
+		cc.DefaultQueryExecMode = pgx.QueryExecModeExec
+		return cfg, nil
+	}
+	cc.RuntimeParams["default_transaction_read_only"] = "on"
+	return cfg, nil
+}
+
+// Open returns a pool on the source, whose connections are made when they are needed: no error does not mean that
+// the database is there. Whoever opens it closes it.
+func (s *Source) Open(ctx context.Context) (*pgxpool.Pool, error) {
+	cfg, err := s.config()
+	if err != nil {
+		return nil, fmt.Errorf("source %s: %w", s.Name, err)
+	}
+	cfg.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
+		fresh, err := s.config() // a password may have been changed
+		if err == nil {
+			cc.User, cc.Password = fresh.ConnConfig.User, fresh.ConnConfig.Password
+		}
+		return nil
+	}
+	cfg.AfterConnect = s.checkRole
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("source %s: %w", s.Name, err)
+	}
+	return pool, nil
+}
+
+// RoleError says that a source's role can do more than a source is for.
+type RoleError struct{ Source, Role string }
+
+func (e *RoleError) Error() string {
+	return fmt.Sprintf("source %s: its role %q is a superuser, which no transaction keeps from doing harm: use a role that "+
+		"may only read, or say allow_superuser: true", e.Source, e.Role)
+}
+
+const readRole = `SELECT current_user, current_setting('is_superuser') = 'on'`
+
+// checkRole refuses a superuser: beside what a read-only transaction forbids it may run programs and read files.
+func (s *Source) checkRole(ctx context.Context, conn *pgx.Conn) error {
+	if s.AllowSuperuser {
+		return nil
+	}
+	var role string
+	var super bool
+	if err := conn.QueryRow(ctx, readRole, pgx.QueryExecModeExec).Scan(&role, &super); err != nil {
+		return fmt.Errorf("source %s: look at its role: %w", s.Name, err)
+	}
+	if super {
+		return &RoleError{s.Name, role}
+	}
+	return nil
+}
+
+// Explain says an error of the source's database in a line that contains neither addresses nor passwords.
+func (s *Source) Explain(err error) string {
+	if role, ok := errors.AsType[*RoleError](err); ok {
+		return role.Error()
+	}
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return s.redact(fmt.Sprintf("source %s: %s (%s)", s.Name, said.Message, said.Code))
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return fmt.Sprintf("source %s: its database cannot be reached", s.Name)
+	}
+	return s.redact(fmt.Sprintf("source %s: %v", s.Name, err))
+}
+
+func (s *Source) redact(text string) string {
+	for _, dsn := range s.from.all() {
+		text = strings.ReplaceAll(text, dsn, "[dsn]")
+		if cfg, err := pgconn.ParseConfig(dsn); err == nil && cfg.Password != "" {
+			text = strings.ReplaceAll(text, cfg.Password, "[password]")
+		}
+	}
+	return text
+}
