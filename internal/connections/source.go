@@ -12,19 +12,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// What a source allows unless the file says otherwise.
 const (
+	// DefaultSourceConnections is how many connections a node makes to a source unless the file says otherwise.
 	DefaultSourceConnections = 4
-	DefaultSourceRows        = 10_000_000
-	DefaultSourceBytes       = 4 << 30
-	DefaultSourceTime        = 5 * time.Minute
 
 	sourceConnectTimeout = 5 * time.Second
 	sourceIdleTime       = time.Minute
 	maxSourceTime        = 24 * time.Hour
 )
 
-// Source is a database that plans and uploads may query. Its limits hold for each query.
+// Source is a database that plans and uploads may query. Its limits hold for each query; one that is zero was not given,
+// and whoever queries has a default.
 type Source struct {
 	Name           string
 	MaxConnections int // of this node
@@ -40,8 +38,7 @@ type Source struct {
 var errNoDSN = errors.New("it is no connection string of PostgreSQL; want one like postgres://USER:PASSWORD@HOST/DATABASE")
 
 func (r *reader) readSource(name string, v value) (*Source, error) {
-	s := &Source{Name: name, MaxConnections: DefaultSourceConnections, MaxRows: DefaultSourceRows,
-		MaxBytes: DefaultSourceBytes, MaxTime: DefaultSourceTime}
+	s := &Source{Name: name, MaxConnections: DefaultSourceConnections}
 	at := v
 	err := r.mapping(v, []field{
 		{"dsn", func(v value) error {
@@ -98,6 +95,15 @@ func (s *Source) config() (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
+// ConnConfig says how to make one connection, which counts in no pool. Whoever makes it calls CheckRole first.
+func (s *Source) ConnConfig() (*pgx.ConnConfig, error) {
+	cfg, err := s.config()
+	if err != nil {
+		return nil, fmt.Errorf("source %s: %w", s.Name, err)
+	}
+	return cfg.ConnConfig, nil
+}
+
 // Open returns a pool on the source, whose connections are made when they are needed: no error does not mean that
 // the database is there. Whoever opens it closes it.
 func (s *Source) Open(ctx context.Context) (*pgxpool.Pool, error) {
@@ -112,7 +118,7 @@ func (s *Source) Open(ctx context.Context) (*pgxpool.Pool, error) {
 		}
 		return nil
 	}
-	cfg.AfterConnect = s.checkRole
+	cfg.AfterConnect = s.CheckRole
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", s.Name, err)
@@ -130,8 +136,8 @@ func (e *RoleError) Error() string {
 
 const readRole = `SELECT current_user, current_setting('is_superuser') = 'on'`
 
-// checkRole refuses a superuser: beside what a read-only transaction forbids it may run programs and read files.
-func (s *Source) checkRole(ctx context.Context, conn *pgx.Conn) error {
+// CheckRole refuses a superuser: beside what a read-only transaction forbids it may run programs and read files.
+func (s *Source) CheckRole(ctx context.Context, conn *pgx.Conn) error {
 	if s.AllowSuperuser {
 		return nil
 	}
