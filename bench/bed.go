@@ -49,7 +49,7 @@ type finish struct {
 // checkProgram fails before the clock starts rather than minutes later.
 func checkProgram(cfg config) error {
 	if !slices.ContainsFunc(cfg.only, func(part string) bool {
-		return !slices.Contains([]string{"floor", "floor-raw", "river"}, part)
+		return !slices.Contains([]string{"floor", "floor-raw", "floor-gather", "river"}, part)
 	}) {
 		return nil
 	}
@@ -73,7 +73,7 @@ func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
 		return b, err
 	}
 	for _, endpoint := range []string{echoEndpoint, flowEndpoint} {
-		if _, err := b.complete(ctx, endpoint, items{n: bedWarmItems}); err != nil {
+		if _, err := b.complete(ctx, work{endpoint: endpoint}, items{n: bedWarmItems}); err != nil {
 			return b, fmt.Errorf("warm up the node: %w", err)
 		}
 	}

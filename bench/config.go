@@ -25,7 +25,8 @@ type config struct {
 }
 
 var parts = []string{
-	"floor", "floor-raw", "tranche", "flow", "river", "latency", "adaptive", "fair", "misbehave",
+	"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "adaptive", "fair",
+	"misbehave",
 }
 
 func (c config) wants(part string) bool { return slices.Contains(c.only, part) }

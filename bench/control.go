@@ -50,8 +50,8 @@ func inLab(ctx context.Context, cfg config, pg *cluster, work func(*lab) error) 
 }
 
 // command runs a command of tranche and returns what it says.
-func (l *lab) command(ctx context.Context, in io.Reader, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, l.program, append([]string{"--url", l.api, "--json"}, args...)...)
+func (b *bed) command(ctx context.Context, in io.Reader, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, b.program, append([]string{"--url", b.api, "--json"}, args...)...)
 	var out, said bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, &said
 	cmd.Env = plainEnv(cmd.Environ())

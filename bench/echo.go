@@ -44,6 +44,11 @@ func runEcho(natsURL string) error {
 	if err := endpoints.HandleList(svc, echoEndpoint, echo); err != nil {
 		return err
 	}
+	for _, name := range gatherEndpoints {
+		if err := endpoints.HandleList(svc, name, echo); err != nil {
+			return err
+		}
+	}
 	if err := endpoints.HandleFlow(svc, flowEndpoint, thrice()); err != nil {
 		return err
 	}

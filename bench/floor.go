@@ -89,26 +89,42 @@ type pgxItem struct {
 }
 
 func (f floor) work(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) error {
+	page, err := readFloor(ctx, conn, run, lo, hi)
+	if err != nil {
+		return err
+	}
+	for ; len(page) > 0; page = page[min(floorCommit, len(page)):] {
+		if err := copyResults(ctx, conn, run, "part", page[:min(floorCommit, len(page))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readFloor reads the items lo to hi-1.
+func readFloor(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) ([]pgxItem, error) {
 	rows, err := conn.Query(ctx, floorRead, run, lo, hi)
 	if err != nil {
-		return fmt.Errorf("read items %d to %d: %w", lo, hi-1, err)
+		return nil, fmt.Errorf("read items %d to %d: %w", lo, hi-1, err)
 	}
 	page, err := pgx.CollectRows(rows, pgx.RowToStructByPos[pgxItem])
 	if err != nil {
-		return fmt.Errorf("read items %d to %d: %w", lo, hi-1, err)
+		return nil, fmt.Errorf("read items %d to %d: %w", lo, hi-1, err)
 	}
 	if len(page) != hi-lo {
-		return fmt.Errorf("read items %d to %d: got only %d", lo, hi-1, len(page))
+		return nil, fmt.Errorf("read items %d to %d: got only %d", lo, hi-1, len(page))
 	}
-	for ; len(page) > 0; page = page[min(floorCommit, len(page)):] {
-		commit := page[:min(floorCommit, len(page))]
-		_, err := conn.CopyFrom(ctx, pgx.Identifier{"part"}, []string{"run_id", "ordinal", "result"},
-			pgx.CopyFromSlice(len(commit), func(i int) ([]any, error) {
-				return []any{run, commit[i].Ordinal, commit[i].Payload}, nil
-			}))
-		if err != nil {
-			return fmt.Errorf("copy results from %d: %w", commit[0].Ordinal, err)
-		}
+	return page, nil
+}
+
+// copyResults writes the payloads of items as their results, in one commit.
+func copyResults(ctx context.Context, conn *pgx.Conn, run uuid.UUID, table string, of []pgxItem) error {
+	_, err := conn.CopyFrom(ctx, pgx.Identifier{table}, []string{"run_id", "ordinal", "result"},
+		pgx.CopyFromSlice(len(of), func(i int) ([]any, error) {
+			return []any{run, of[i].Ordinal, of[i].Payload}, nil
+		}))
+	if err != nil {
+		return fmt.Errorf("copy results from %d into %s: %w", of[0].Ordinal, table, err)
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func (b *bed) timeRuns(
 ) (whole, last []time.Duration, err error) {
 	for range runs {
 		begun := time.Now()
-		done, err := b.complete(ctx, echoEndpoint, items{n: n})
+		done, err := b.complete(ctx, work{endpoint: echoEndpoint}, items{n: n})
 		if err != nil {
 			return nil, nil, err
 		}

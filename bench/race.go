@@ -46,6 +46,8 @@ func chooseContestants(cfg config, pg *cluster) []contestant {
 		floorRaw{pg, input},
 		newTranche(cfg, pg, input),
 		newFlow(cfg, pg, input),
+		floorGather{floor{pg, input}},
+		&gather{cfg, pg, input},
 		newRiver(pg, items{n: cfg.riverItems, random: input.random}),
 	}
 	return slices.DeleteFunc(all, func(c contestant) bool { return !cfg.wants(c.name()) })

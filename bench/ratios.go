@@ -20,6 +20,7 @@ func (g goal) String() string {
 func goals() []goal {
 	return []goal{
 		{"tranche", "floor", 1, 1}, {"tranche", "floor-raw", 1, 0}, {"tranche", "river", 1, 5}, {"flow", "tranche", 3, 0},
+		{"gather", "floor-gather", 1, 0},
 	}
 }
 

@@ -51,7 +51,7 @@ func (t *tranche) measure(ctx context.Context) (s sample, err error) {
 		return s, err
 	}
 	peaks := watchPeaks(b.node.pid(), b.storeDir())
-	done, err := b.complete(ctx, t.endpoint, t.input)
+	done, err := b.complete(ctx, work{endpoint: t.endpoint}, t.input)
 	if err != nil {
 		peaks.stop()
 		return s, err
