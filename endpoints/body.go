@@ -35,8 +35,8 @@ func (r *bodyReader) fail(reason, format string, args ...any) {
 	}
 }
 
-// envelopeDepth is how deep a value stands at the most: {"slots":[{"d":….
-const envelopeDepth = 3
+// envelopeDepth is how deep a value stands at the most: {"items":[{"p":{"accounts":{"d":….
+const envelopeDepth = 5
 
 // broken turns an error of the decoder into one of ours. The decoder gives up at a depth of its own, which is far over
 // any sensible limit.

@@ -22,9 +22,10 @@ type Chunk[In, Out any] struct {
 type Item[In, Out any] struct {
 	Ordinal int    // its place in the run, from 0
 	Key     string // the caller's id of it
-	In      In     // its payload
+	In      In     // its payload; zero when the step does not see it
 
 	chunk    *Chunk[In, Out]
+	parts    parts
 	answered bool // guarded by job.answers.mu
 }
 
@@ -35,7 +36,7 @@ func newChunk[In, Out any](j *job) *Chunk[In, Out] {
 	all := make([]Item[In, Out], len(raw))
 	for i := range raw {
 		item := &all[i]
-		item.Ordinal, item.Key, item.chunk = raw[i].ordinal, raw[i].key, c
+		item.Ordinal, item.Key, item.chunk, item.parts = raw[i].ordinal, raw[i].key, c, raw[i].parts
 		if err := decodePayload(raw[i].payload, &item.In); err != nil {
 			item.reject(payloadError(err, reflect.TypeFor[In]()))
 			continue
@@ -109,7 +110,8 @@ func (i *Item[In, Out]) Retry(code, format string, args ...any) {
 
 // Info identifies the item.
 func (i *Item[In, Out]) Info() ItemInfo {
-	return ItemInfo{Meta: i.chunk.Meta(), Ordinal: i.Ordinal, Key: i.Key, params: i.chunk.job.request.params}
+	return ItemInfo{Meta: i.chunk.Meta(), Ordinal: i.Ordinal, Key: i.Key, parts: i.parts,
+		params: i.chunk.job.request.params}
 }
 
 func (i *Item[In, Out]) answer(e *SlotError) {

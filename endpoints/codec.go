@@ -17,9 +17,12 @@ type Binary struct {
 	Data        []byte
 }
 
-// decodePayload reads a payload into input, which points to a handler's In. A panic of the type's own decoder is an
-// error: it must not cost more than the item.
+// decodePayload reads a payload into input, which points to a handler's In; nil leaves it as it is. A panic of the
+// type's own decoder is an error: it must not cost more than the item.
 func decodePayload(payload []byte, input any) (err error) {
+	if payload == nil {
+		return nil
+	}
 	defer func() {
 		if value := recover(); value != nil {
 			err = fmt.Errorf("panic: %v", value)
@@ -66,12 +69,17 @@ func appendBinary(buf *bytes.Buffer, r *Binary) error {
 		return fmt.Errorf("content type %.80q is not one", contentType)
 	}
 	buf.Grow(base64.StdEncoding.EncodedLen(len(r.Data)) + len(contentType) + len(`"t":"","b":""}`))
-	b := append(buf.AvailableBuffer(), `"t":`...)
+	buf.Write(appendEncoded(buf.AvailableBuffer(), contentType, r.Data))
+	return nil
+}
+
+// appendEncoded writes "t":"image/png","b":"…".
+func appendEncoded(b []byte, contentType string, data []byte) []byte {
+	b = append(b, `"t":`...)
 	b = appendString(b, contentType)
 	b = append(b, `,"b":"`...)
-	b = base64.StdEncoding.AppendEncode(b, r.Data)
-	buf.Write(append(b, '"'))
-	return nil
+	b = base64.StdEncoding.AppendEncode(b, data)
+	return append(b, '"')
 }
 
 // payloadError says where a payload does not fit the handler's input. It names the place and the types, never the

@@ -5,6 +5,7 @@ const (
 	CodeHandlerError   = "handler_error"       // the handler returned an error of its own; retryable for a chunk only
 	CodePanic          = "panic"               // the handler panicked
 	CodeBadPayload     = "bad_payload"         // the payload does not fit the handler's input; not retryable
+	CodeBadPart        = "bad_part"            // a part does not fit what the handler reads it as; not retryable
 	CodeBadResult      = "bad_result"          // the result cannot be written as JSON; not retryable
 	CodeResultTooLarge = "result_too_large"    // the result does not fit one message; not retryable
 	CodeBadRequest     = "bad_request"         // the request could not be read; not retryable

@@ -16,7 +16,8 @@ type request struct {
 type rawItem struct {
 	ordinal int
 	key     string
-	payload []byte
+	payload []byte // nil when the request does not carry it
+	parts   parts
 }
 
 // parseRequest reads a message from StreamWork. The error is always a *MalformedError. When only the body is at fault,
@@ -83,6 +84,7 @@ func scanParams(in *bodyReader) map[string]string {
 func (r *request) scanItems(in *bodyReader, maxItems int) {
 	var keys []byte
 	var ends []int
+	names := map[string]string{} // of parts
 	in.open('[')
 	for in.more() {
 		if len(r.items) == maxItems {
@@ -91,7 +93,7 @@ func (r *request) scanItems(in *bodyReader, maxItems int) {
 		}
 		start := in.pos()
 		var item rawItem
-		item, keys = scanItem(in, keys)
+		item, keys = scanItem(in, keys, names)
 		if in.err != nil {
 			return
 		}
@@ -109,9 +111,9 @@ func (r *request) scanItems(in *bodyReader, maxItems int) {
 	}
 }
 
-// scanItem reads {"i":17,"k":"CUST-18","d":…} and appends the key to keys.
-func scanItem(in *bodyReader, keys []byte) (item rawItem, grown []byte) {
-	var seenI, seenK, seenD bool
+// scanItem reads {"i":17,"k":"CUST-18","d":…,"p":{…}} and appends the key to keys.
+func scanItem(in *bodyReader, keys []byte, names map[string]string) (item rawItem, grown []byte) {
+	var seenI, seenK, seenD, seenP bool
 	in.open('{')
 	for in.more() {
 		switch string(in.name()) {
@@ -124,12 +126,15 @@ func scanItem(in *bodyReader, keys []byte) (item rawItem, grown []byte) {
 		case `"d"`:
 			once(in, &seenD, "d")
 			item.payload = in.value()
+		case `"p"`:
+			once(in, &seenP, "p")
+			item.parts = scanParts(in, names)
 		default:
 			in.value()
 		}
 	}
-	if in.err == nil && (!seenI || !seenK || !seenD) {
-		in.fail(ReasonSlot, `the item that ends at byte %d must have "i", "k" and "d"`, in.pos())
+	if in.err == nil && (!seenI || !seenK || !seenD && !seenP) {
+		in.fail(ReasonSlot, `the item that ends at byte %d must have "i", "k", and "d" or "p"`, in.pos())
 	}
 	return item, keys
 }

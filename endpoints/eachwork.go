@@ -81,7 +81,8 @@ func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, s
 		if n >= len(items) {
 			return
 		}
-		contexts[n] = itemContext{Context: ctx, request: w.job.request, ordinal: items[n].Ordinal, key: items[n].Key}
+		contexts[n] = itemContext{Context: ctx, request: w.job.request, ordinal: items[n].Ordinal, key: items[n].Key,
+			parts: items[n].parts}
 		w.call(&contexts[n], items[n])
 		if yielded = slots.yield(); yielded {
 			return

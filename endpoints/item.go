@@ -13,6 +13,7 @@ type ItemInfo struct {
 	Key     string
 
 	params map[string]string
+	parts  parts
 }
 
 // Param returns a parameter of the run, or "" when the run has none of that name.
@@ -49,12 +50,13 @@ type itemContext struct {
 	request         *request
 	ordinal         int
 	key             string
+	parts           parts
 }
 
 // Value answers for itemKey and passes on the rest.
 func (c *itemContext) Value(key any) any {
 	if key == (itemKey{}) {
-		return ItemInfo{Meta: c.request.Meta, Ordinal: c.ordinal, Key: c.key, params: c.request.params}
+		return ItemInfo{Meta: c.request.Meta, Ordinal: c.ordinal, Key: c.key, params: c.request.params, parts: c.parts}
 	}
 	return c.Context.Value(key)
 }

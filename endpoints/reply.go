@@ -235,7 +235,7 @@ func checkSlot(in *bodyReader, slot *Slot, seen slotFields, encoded []byte) {
 		in.fail(ReasonSlot, `the slot that ends at byte %d has no "i"`, in.pos())
 	case seen.d && !seen.b && !seen.e && !seen.t, seen.e && !seen.d && !seen.b && !seen.t:
 	case seen.b && !seen.d && !seen.e:
-		slot.Data = decodeBinary(in, slot.Ordinal, encoded)
+		slot.Data = decodeBinary(in, "slot", slot.Ordinal, encoded)
 		if !seen.t {
 			slot.ContentType = DefaultBinaryType
 		} else if !validContentType(slot.ContentType) {
@@ -246,11 +246,12 @@ func checkSlot(in *bodyReader, slot *Slot, seen slotFields, encoded []byte) {
 	}
 }
 
-func decodeBinary(in *bodyReader, ordinal int, text []byte) []byte {
+// decodeBinary reads a "b". Errors name it by what holds it, and a number.
+func decodeBinary(in *bodyReader, holder string, number int, text []byte) []byte {
 	data := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
 	n, err := base64.StdEncoding.Strict().Decode(data, text)
 	if err != nil {
-		in.fail(ReasonSlot, "slot %d: b is not standard base64 with padding", ordinal)
+		in.fail(ReasonSlot, "%s %d: b is not standard base64 with padding", holder, number)
 	}
 	return data[:n]
 }

@@ -407,6 +407,8 @@ func FuzzParseRequest(f *testing.F) {
 		`{"items":[{"i":17,"k":"CUST-18","d":{"a":1}},{"d":null,"k":"\u00e9\"","i":0}]}`,
 		`{"items":[]}`, `{"items":[{"i":1,"k":"a"}]}`, `{"items":{}}`, `{"items":[{"i":1,"k":"a","d":1}],"items":[]}`,
 		`{"items":[{"i":1,"k":"a","d":1,"d":2}]}`, `{"params":{"a":"b","c":""},"items":[{"i":1,"k":"a","d":1}]}`,
+		`{"items":[{"i":1,"k":"a","p":{"x":{"d":[1]},"y":{"t":"image/png","b":"AAE="}}},{"i":2,"k":"b","d":0,"p":{}}]}`,
+		`{"items":[{"i":1,"k":"a","p":{"x":{"d":1},"x":{"b":""}}}]}`, `{"items":[{"i":1,"k":"a","p":{"x":{"t":"a/b"}}}]}`,
 	} {
 		f.Add([]byte(seed), "")
 		f.Add(compress([]byte(seed)), "zstd")
@@ -425,11 +427,27 @@ func FuzzParseRequest(f *testing.F) {
 			t.Fatalf("accepted %q, which is not JSON", body)
 		}
 		for _, item := range r.items {
-			if item.ordinal < 0 || !isJSON(item.payload) {
+			if item.ordinal < 0 || item.payload != nil && !isJSON(item.payload) || item.payload == nil && item.parts == nil {
 				t.Fatalf("item %+v", item)
 			}
+			checkParts(t, item.parts)
 		}
 	})
+}
+
+// checkParts holds parts that were taken to their rule.
+func checkParts(t *testing.T, all parts) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, p := range all {
+		if seen[p.name] || p.ContentType == "" && !isJSON(p.Data) || p.ContentType != "" && !validContentType(p.ContentType) {
+			t.Fatalf("part %+v of %+v", p, all)
+		}
+		seen[p.name] = true
+	}
+	if len(all) > MaxParts {
+		t.Fatalf("%d parts", len(all))
+	}
 }
 
 func TestRequestBuilderRoundTrip(t *testing.T) {

@@ -17,8 +17,8 @@ const (
 	headerReserve = 512
 )
 
-// RequestBuilder builds a list request, {"params":{…},"items":[{"i":17,"k":"CUST-18","d":{…}}]}, by appending raw JSON.
-// It is not safe for concurrent use.
+// RequestBuilder builds a list request, {"params":{…},"items":[{"i":17,"k":"CUST-18","d":{…},"p":{…}}]}, by appending
+// raw JSON. It is not safe for concurrent use.
 type RequestBuilder struct {
 	endpoint string
 	meta     Meta
@@ -26,6 +26,7 @@ type RequestBuilder struct {
 	limit    int
 	body     []byte
 	items    int
+	parts    parts // of the next item
 }
 
 // NewRequestBuilder starts a request. maxPayload is what the server takes in one message, headers counted in:
@@ -39,7 +40,7 @@ func NewRequestBuilder(endpoint string, meta Meta, maxPayload int) *RequestBuild
 // Reset starts another request in the same buffer. The message of the request before must no longer be needed: its
 // publish has been acknowledged, or given up.
 func (b *RequestBuilder) Reset(endpoint string, meta Meta, maxPayload int) {
-	b.endpoint, b.meta, b.items = endpoint, meta, 0
+	b.endpoint, b.meta, b.items, b.parts = endpoint, meta, 0, b.parts[:0]
 	b.header = meta.request()
 	b.header[HeaderMsgID] = []string{meta.Slice.String()}
 	b.limit = min(maxPayload-headerSize(b.header)-headerReserve, DefaultMaxBody) - len(requestClose)
@@ -63,6 +64,27 @@ func (b *RequestBuilder) SetParams(params []byte) {
 // changes nothing, when the item does not fit: send what there is and start another request, or, when Len is 0, give
 // the item up as too large.
 func (b *RequestBuilder) Add(ordinal int, key string, payload []byte) bool {
+	if len(payload) == 0 {
+		payload = []byte("null")
+	}
+	return b.add(ordinal, key, payload, false)
+}
+
+// Part gives the next item that AddParts adds a part: what the step of a name has made of it. It has to stay as it is
+// until then.
+func (b *RequestBuilder) Part(name string, part Part) {
+	b.parts = append(b.parts, namedPart{name, part})
+}
+
+// AddParts appends an item as Add does, with the parts that Part has given it since the item before. A nil payload is
+// left out: the step does not see it. The parts are forgotten, also when the item does not fit.
+func (b *RequestBuilder) AddParts(ordinal int, key string, payload []byte) bool {
+	fits := b.add(ordinal, key, payload, true)
+	b.parts = b.parts[:0]
+	return fits
+}
+
+func (b *RequestBuilder) add(ordinal int, key string, payload []byte, parts bool) bool {
 	start := len(b.body)
 	body := b.body
 	if b.items > 0 {
@@ -72,15 +94,16 @@ func (b *RequestBuilder) Add(ordinal int, key string, payload []byte) bool {
 	body = strconv.AppendInt(body, int64(ordinal), 10)
 	body = append(body, `,"k":`...)
 	body = appendString(body, key)
-	if len(body)+len(payload) > b.limit { // before a large payload is copied
+	if len(body)+len(payload)+b.partsSize() > b.limit { // before what is large is copied
 		b.body = body[:start]
 		return false
 	}
-	body = append(body, `,"d":`...)
-	if len(payload) == 0 {
-		body = append(body, "null"...)
+	if payload != nil {
+		body = append(append(body, `,"d":`...), payload...)
 	}
-	body = append(body, payload...)
+	if parts {
+		body = b.appendParts(body)
+	}
 	body = append(body, '}')
 	if len(body) > b.limit {
 		b.body = body[:start]
@@ -89,6 +112,25 @@ func (b *RequestBuilder) Add(ordinal int, key string, payload []byte) bool {
 	b.body = body
 	b.items++
 	return true
+}
+
+func (b *RequestBuilder) appendParts(body []byte) []byte {
+	body = append(body, `,"p":{`...)
+	for n := range b.parts {
+		if n > 0 {
+			body = append(body, ',')
+		}
+		body = appendPart(body, &b.parts[n])
+	}
+	return append(body, '}')
+}
+
+// partsSize is how many bytes the next item's parts take, at least.
+func (b *RequestBuilder) partsSize() (size int) {
+	for n := range b.parts {
+		size += b.parts[n].size()
+	}
+	return size
 }
 
 // Len returns the number of items.

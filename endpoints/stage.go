@@ -47,6 +47,7 @@ func newStage[In, Out, State, Shared any](
 	w.here = make([]*flowItem, 0, len(raw))
 	for n := range raw {
 		item := s.add(n, raw[n].ordinal, raw[n].key)
+		item.core.parts = raw[n].parts
 		if err := decodePayload(raw[n].payload, &item.In); err != nil {
 			w.reject(&item.core, payloadError(err, reflect.TypeFor[In]()))
 			continue
@@ -140,7 +141,7 @@ func (s *Stage[In, Out, State, Shared]) show(items []*flowItem) {
 	for n, item := range items {
 		s.items[n] = &s.all[item.at]
 		if s.work.stage > 0 {
-			s.items[n].In = none
+			s.items[n].In, item.parts = none, nil
 		}
 	}
 }

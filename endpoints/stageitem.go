@@ -28,6 +28,7 @@ type flowItem struct {
 	at      int // in Stage.all
 	ordinal int
 	key     string
+	parts   parts // in the first stage only
 	work    *flowWork
 
 	answered bool
@@ -117,7 +118,7 @@ func (i *StageItem[In, Out, State, Shared]) Info() ItemInfo { return i.core.info
 
 func (i *flowItem) info() ItemInfo {
 	request := i.work.job.request
-	return ItemInfo{Meta: request.Meta, Ordinal: i.ordinal, Key: i.key, params: request.params}
+	return ItemInfo{Meta: request.Meta, Ordinal: i.ordinal, Key: i.key, params: request.params, parts: i.parts}
 }
 
 // fail answers with an error of the handler.

@@ -27,6 +27,7 @@ type item struct {
 	ordinal int
 	key     string
 	payload any
+	parts   map[string]any
 }
 
 // Item is an item, with any value that can be written as JSON as its payload. Its ordinal is one above that of the item
@@ -37,13 +38,29 @@ func Item(key string, payload any) Part {
 		if n := len(d.items); n > 0 {
 			next = d.items[n-1].ordinal + 1
 		}
-		d.items = append(d.items, item{next, key, payload})
+		d.items = append(d.items, item{ordinal: next, key: key, payload: payload})
 	}
 }
 
 // ItemAt is an item with an ordinal.
 func ItemAt(ordinal int, key string, payload any) Part {
-	return func(d *draft) { d.items = append(d.items, item{ordinal, key, payload}) }
+	return func(d *draft) { d.items = append(d.items, item{ordinal: ordinal, key: key, payload: payload}) }
+}
+
+// InputPart gives the item before it a part: what the step of a name has made of it. It is any value that can be
+// written as JSON, or an endpoints.Binary.
+func InputPart(name string, value any) Part {
+	return func(d *draft) {
+		if len(d.items) == 0 {
+			panic("endpointstest: InputPart stands before the first Item")
+		}
+		last := &d.items[len(d.items)-1]
+		last.parts = maps.Clone(last.parts)
+		if last.parts == nil {
+			last.parts = map[string]any{}
+		}
+		last.parts[name] = value
+	}
 }
 
 // Param sets a parameter of the run.
@@ -94,8 +111,7 @@ func (k *Kit) build(endpoint string, d draft) *Request {
 		builder.SetParams(k.encode("the parameters", d.params))
 	}
 	for _, item := range d.items {
-		payload := k.encode("the payload of item "+item.key, item.payload)
-		if !builder.Add(item.ordinal, item.key, payload) {
+		if !k.add(builder, item) {
 			k.t.Fatalf("endpointstest: item %s does not fit the request to endpoint %s: a message has %d bytes", item.key,
 				endpoint, k.nc.MaxPayload())
 		}
@@ -104,6 +120,22 @@ func (k *Kit) build(endpoint string, d draft) *Request {
 	r.msg = builder.Msg()
 	maps.Copy(r.msg.Header, d.header)
 	return r
+}
+
+func (k *Kit) add(builder *endpoints.RequestBuilder, item item) bool {
+	k.t.Helper()
+	payload := k.encode("the payload of item "+item.key, item.payload)
+	if item.parts == nil {
+		return builder.Add(item.ordinal, item.key, payload)
+	}
+	for _, name := range slices.Sorted(maps.Keys(item.parts)) {
+		if binary, ok := item.parts[name].(endpoints.Binary); ok {
+			builder.Part(name, endpoints.Part{Data: binary.Data, ContentType: binary.ContentType})
+			continue
+		}
+		builder.Part(name, endpoints.Part{Data: k.encode("part "+name+" of item "+item.key, item.parts[name])})
+	}
+	return builder.AddParts(item.ordinal, item.key, payload)
 }
 
 func (k *Kit) encode(what string, value any) []byte {
