@@ -16,21 +16,25 @@ import (
 // When the context ends, the items that are left stay without a slot.
 func Each(f func(ctx context.Context, item *Item) (Part, error)) Fetcher {
 	return Func(func(ctx context.Context, req *Request) ([]Slot, error) {
-		slots := make([]Slot, 0, len(req.Items))
+		var slots []Slot
 		for n := range req.Items {
 			if ctx.Err() != nil {
 				return slots, context.Cause(ctx)
 			}
 			item := &req.Items[n]
 			item.request = req
+			req.begin(item.Ordinal)
 			part, err := guarded(ctx, item, f)
+			slot := Slot{Ordinal: item.Ordinal, Data: part.Data, ContentType: part.ContentType}
 			switch {
 			case err == nil:
-				slots = append(slots, Slot{Ordinal: item.Ordinal, Data: part.Data, ContentType: part.ContentType})
 			case cut(ctx, err): // it was not the item that failed
 				return slots, context.Cause(ctx)
 			default:
-				slots = append(slots, Slot{Ordinal: item.Ordinal, Err: ErrorOf(err, false)})
+				slot = Slot{Ordinal: item.Ordinal, Err: ErrorOf(err, false)}
+			}
+			if !req.Emit(slot) {
+				slots = append(slots, slot)
 			}
 		}
 		return slots, nil

@@ -38,6 +38,8 @@ type Request struct {
 	Params     map[string]string
 	Items      []Item
 	Rate       float64 // items a second that the step may ask for; 0: as many as it likes
+
+	sink Sink
 }
 
 // Item is an item to be fetched.
