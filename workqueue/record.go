@@ -85,7 +85,7 @@ func (s *Store) Record(ctx context.Context, answers []Answer) (Recorded, error) 
 		if err != nil {
 			return err
 		}
-		set := newSettlement(parts)
+		set := newSettlement(parts, &s.graphs)
 		tallies := make(map[SliceID]*tally, len(held))
 		for _, h := range held {
 			tallies[h.ID] = &tally{heldSlice: h}

@@ -12,7 +12,8 @@ import (
 
 // release ends the live slices that the statement selects and hands their remaining bits on. It returns how many there
 // were.
-func release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause Cause, e SlotError) (int, error) {
+func (s *Store) release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause Cause, e SlotError,
+) (int, error) {
 	held, err := lockSlices(ctx, tx, statement, args...)
 	if err != nil || len(held) == 0 {
 		return 0, err
@@ -21,22 +22,22 @@ func release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause
 	if err != nil {
 		return 0, err
 	}
-	s := newSettlement(&copyRows{})
+	set := newSettlement(&copyRows{}, &s.graphs)
 	for _, h := range held {
 		switch {
 		case !h.live():
 			continue
 		case spared[h.ID]:
-			s.pass(h, h.remaining, CauseBreaker, e)
+			set.pass(h, h.remaining, CauseBreaker, e)
 		default:
-			s.pass(h, h.remaining, cause, e)
+			set.pass(h, h.remaining, cause, e)
 		}
-		s.end(h, "expired", "", &e)
+		set.end(h, "expired", "", &e)
 	}
-	if err := s.apply(ctx, tx); err != nil {
+	if err := set.apply(ctx, tx); err != nil {
 		return 0, fmt.Errorf("release %d slices (%s): %w", len(held), cause, err)
 	}
-	return len(s.ended), nil
+	return len(set.ended), nil
 }
 
 // sparedOf says which slices fail because their endpoint is down. What ends for a reason of ours fails nothing.
@@ -77,7 +78,7 @@ func (s *Store) sweep(ctx context.Context, lease Lease, statement string, cause 
 	for total := 0; ; {
 		n := 0
 		err := s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
-			n, err = release(ctx, tx, statement, []any{releaseBatch}, cause, e)
+			n, err = s.release(ctx, tx, statement, []any{releaseBatch}, cause, e)
 			return err
 		})
 		total += n
@@ -161,7 +162,7 @@ func (s *Store) Expire(ctx context.Context, lease Lease, ids []SliceID) (n int, 
 		return 0, nil
 	}
 	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		n, err = release(ctx, tx, slicesOverdue, []any{ids}, CauseDeadline, SlotError{Code: "deadline",
+		n, err = s.release(ctx, tx, slicesOverdue, []any{ids}, CauseDeadline, SlotError{Code: "deadline",
 			Message: "no reply came before the deadline", Retry: true})
 		return err
 	})
@@ -175,7 +176,7 @@ func (s *Store) ReleaseUnsent(ctx context.Context, lease Lease, ids []SliceID) (
 		return 0, nil
 	}
 	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		n, err = release(ctx, tx, slicesOverdue, []any{ids}, CausePipe, SlotError{Code: "unsent",
+		n, err = s.release(ctx, tx, slicesOverdue, []any{ids}, CausePipe, SlotError{Code: "unsent",
 			Message: "the request was not in the stream at the deadline"})
 		return err
 	})
@@ -243,7 +244,7 @@ func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks 
 		if !partition(h.remaining, masks) {
 			return fmt.Errorf("%d pieces do not add up to its %d items: %w", len(masks), h.remaining.Count(), errFence)
 		}
-		set := newSettlement(&copyRows{})
+		set := newSettlement(&copyRows{}, &s.graphs)
 		for i, mask := range masks {
 			piece := madeSlice{parent: h.ID, state: "scheduled"}
 			piece.Slice = Slice{ID: NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block, Generation: h.Generation, Mask: mask,

@@ -64,7 +64,7 @@ func (s *Store) EndSession(ctx context.Context, id SessionID) (int, error) {
 			return err
 		}
 		var err error
-		n, err = release(ctx, tx, slicesOfSession, []any{id}, CauseHandBack, SlotError{Code: "handback",
+		n, err = s.release(ctx, tx, slicesOfSession, []any{id}, CauseHandBack, SlotError{Code: "handback",
 			Message: "the node that had claimed the slice stopped"})
 		return err
 	})

@@ -1,14 +1,17 @@
 package workqueue
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
@@ -27,28 +30,27 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 			return fmt.Errorf("write %d failed attempts: %w", s.errors.rows, err)
 		}
 	}
-	blocks := s.sortedBlocks()
-	if err := s.applyMasks(ctx, tx, blocks); err != nil {
+	if err := s.group(ctx, tx); err != nil {
 		return err
 	}
-	return s.acknowledge(ctx, tx, blocks)
+	if err := s.applyMasks(ctx, tx); err != nil {
+		return err
+	}
+	batch := &pgx.Batch{}
+	if err := s.unlock(ctx, tx, batch); err != nil {
+		return err
+	}
+	return s.acknowledge(ctx, tx, batch)
 }
 
-func (s *settlement) sortedBlocks() []blockID {
-	blocks := make([]blockID, 0, len(s.outcomes))
-	for id := range s.outcomes {
-		blocks = append(blocks, id)
-	}
-	slices.SortFunc(blocks, func(a, b blockID) int {
-		if c := strings.Compare(string(a.run[:]), string(b.run[:])); c != 0 {
-			return c
-		}
-		if a.step != b.step {
-			return int(a.step) - int(b.step)
-		}
-		return int(a.block) - int(b.block)
-	})
-	return blocks
+// lockOrder returns the keys of blocks in the order in which their rows are locked.
+func lockOrder[V any](blocks map[blockID]V) []blockID {
+	return slices.SortedFunc(maps.Keys(blocks), blockID.compare)
+}
+
+func (id blockID) compare(other blockID) int {
+	return cmp.Or(bytes.Compare(id.run[:], other.run[:]), cmp.Compare(id.step, other.step),
+		cmp.Compare(id.block, other.block))
 }
 
 // The rows are locked already; the state and the id fence the update all the same.
@@ -92,46 +94,36 @@ WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block
   AND ((b.ready | b.done | b.failed) & (u.done | u.failed)) = B'0'::bit(8192)`
 
 // applyMasks sends the statements about slices and blocks in one round trip and checks that each touched all its rows.
-func (s *settlement) applyMasks(ctx context.Context, tx pgx.Tx, blocks []blockID) error {
+// Of runs with several steps it only locks the blocks and reads their planes: what becomes of them is for unlock.
+func (s *settlement) applyMasks(ctx context.Context, tx pgx.Tx) error {
 	batch := &pgx.Batch{}
-	expect := func(what string, want int) func(rows int64) error {
-		return func(rows int64) error {
-			if rows != int64(want) {
-				return fmt.Errorf("settle %s: %d rows of %d: %w", what, rows, want, errFence)
+	expect := func(what string, want int) func(pgconn.CommandTag) error {
+		return func(tag pgconn.CommandTag) error {
+			if tag.RowsAffected() != int64(want) {
+				return fmt.Errorf("settle %s: %d rows of %d: %w", what, tag.RowsAffected(), want, errFence)
 			}
 			return nil
 		}
 	}
-	var checks []func(int64) error
 	if len(s.ended) > 0 {
-		batch.Queue(updateSlices, s.endedArgs()...)
-		checks = append(checks, expect("slices", len(s.ended)))
+		batch.Queue(updateSlices, s.endedArgs()...).Exec(expect("slices", len(s.ended)))
 	}
 	if len(s.made) > 0 {
-		batch.Queue(insertSlices, s.madeArgs()...)
-		checks = append(checks, expect("new slices", len(s.made)))
+		batch.Queue(insertSlices, s.madeArgs()...).Exec(expect("new slices", len(s.made)))
 	}
-	if len(blocks) > 0 {
-		runs, steps, numbers, done, failed := s.blockArgs(blocks)
-		batch.Queue(lockBlocks, runs, steps, numbers)
-		batch.Queue(updateBlocks, runs, steps, numbers, done, failed)
-		checks = append(checks, nil, expect("blocks", len(blocks)))
+	if len(s.outcomes) > 0 {
+		batch.Queue(lockBlocks, columns(s.locks())...)
+	}
+	if len(s.alone) > 0 {
+		batch.Queue(updateBlocks, s.blockArgs()...).Exec(expect("blocks", len(s.alone)))
+	}
+	if len(s.joint) > 0 {
+		batch.Queue(readPlanes, columns(s.rows())...).Query(s.scanPlanes)
 	}
 	if batch.Len() == 0 {
 		return nil
 	}
-	results := tx.SendBatch(ctx, batch)
-	for _, check := range checks {
-		tag, err := results.Exec()
-		if err == nil && check != nil {
-			err = check(tag.RowsAffected())
-		}
-		if err != nil {
-			_ = results.Close() // the first error is the one to tell
-			return fmt.Errorf("settle: %w", err)
-		}
-	}
-	if err := results.Close(); err != nil {
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("settle: %w", err)
 	}
 	return nil
@@ -177,31 +169,48 @@ func (s *settlement) madeArgs() []any {
 		suspects, sessions, delays, timeouts, roots, endpoints}
 }
 
-func (s *settlement) blockArgs(blocks []blockID) (runs []RunID, steps []Step, numbers []Block, done, failed any) {
-	d, f := make([]bitfield.Set, len(blocks)), make([]bitfield.Set, len(blocks))
+// columns are blocks as statements take them: runs, steps and numbers.
+func columns(blocks []blockID) []any {
+	runs, steps, numbers := make([]RunID, len(blocks)), make([]Step, len(blocks)), make([]Block, len(blocks))
 	for i, id := range blocks {
-		runs, steps, numbers = append(runs, id.run), append(steps, id.step), append(numbers, id.block)
-		d[i], f[i] = s.outcomes[id].done, s.outcomes[id].failed
+		runs[i], steps[i], numbers[i] = id.run, id.step, id.block
 	}
-	return runs, steps, numbers, pgbits.Slice(d), pgbits.Slice(f)
+	return []any{runs, steps, numbers}
 }
 
-// acknowledge tells the tracker which items are final, run by run in the order of their ids, and completes the runs
-// whose last item that was.
-func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, blocks []blockID) error {
-	for len(blocks) > 0 {
-		run := blocks[0].run
-		var acks []tracker.Ack
-		for len(blocks) > 0 && blocks[0].run == run {
-			o := s.outcomes[blocks[0]]
-			acks = append(acks, tracker.Ack{Group: int(blocks[0].block), Mask: o.done.Or(o.failed)})
-			blocks = blocks[1:]
+func (s *settlement) blockArgs() []any {
+	done, failed := make([]bitfield.Set, len(s.alone)), make([]bitfield.Set, len(s.alone))
+	for i, id := range s.alone {
+		done[i], failed[i] = s.outcomes[id].done, s.outcomes[id].failed
+	}
+	return append(columns(s.alone), pgbits.Slice(done), pgbits.Slice(failed))
+}
+
+// acknowledge tells the tracker which items are final, run by run in the order of their ids and in one round trip with
+// what the batch holds already, and completes the runs whose last item that was.
+func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
+	var runs []RunID
+	acks := map[RunID][]tracker.Ack{}
+	for _, id := range lockOrder(s.final) {
+		if acks[id.run] == nil {
+			runs = append(runs, id.run)
 		}
-		acked, err := tracker.AckMasks(ctx, tx, uuid.UUID(run), acks)
-		if err != nil {
+		acks[id.run] = append(acks[id.run], tracker.Ack{Group: int(id.block), Mask: s.final[id]})
+	}
+	acked := make([]tracker.Acked, len(runs))
+	for i, run := range runs {
+		if err := tracker.QueueAck(batch, uuid.UUID(run), acks[run], &acked[i]); err != nil {
 			return fmt.Errorf("acknowledge items of run %s: %w", run, err)
 		}
-		if !acked.Completed {
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("acknowledge items: %w", err)
+	}
+	for i, run := range runs {
+		if !acked[i].Completed {
 			continue
 		}
 		completion, err := complete(ctx, tx, run)
@@ -213,13 +222,23 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, blocks []blockI
 	return nil
 }
 
-const completeRun = `
+const (
+	// outcomeOfRun counts the items of run $1 that have ended, from the planes of all its steps: done, and failed at a
+	// step that is not optional. One range of work_block's primary key.
+	outcomeOfRun = `
+SELECT coalesce(sum(bit_count(o.final & ~o.failed)), 0)::bigint AS done,
+       coalesce(sum(bit_count(o.final & o.failed)), 0)::bigint AS failed
+FROM (SELECT bit_and(b.done | b.failed | coalesce(b.skipped, B'0'::bit(8192))) AS final,
+             coalesce(bit_or(b.failed) FILTER (WHERE NOT st.optional), B'0'::bit(8192)) AS failed
+      FROM work_block b JOIN run_step st USING (run_id, step) WHERE b.run_id = $1 GROUP BY b.block) o`
+
+	completeRun = `
 UPDATE batchrun r
 SET state = 'completed', finished_at = clock_timestamp(), done = c.done, failed = c.failed
-FROM (SELECT coalesce(sum(bit_count(done)), 0) AS done, coalesce(sum(bit_count(failed)), 0) AS failed
-      FROM work_block WHERE run_id = $1 AND step = 0) c
+FROM (` + outcomeOfRun + `) c
 WHERE r.id = $1 AND r.state = 'running'
 RETURNING r.generation, r.done, r.failed`
+)
 
 // complete closes a generation of a run, in the transaction in which its tracker reported the last acknowledgement.
 func complete(ctx context.Context, tx pgx.Tx, run RunID) (Completion, error) {

@@ -16,6 +16,12 @@ type settlement struct {
 	made     []madeSlice
 	outcomes map[blockID]*outcome
 	finished []Completion
+
+	graphs   *graphCache
+	alone    []blockID                // blocks with outcomes of runs of one step, in order
+	joint    map[blockID]*joint       // and of runs of several, under the gate
+	final    map[blockID]bitfield.Set // items that are final now, under step 0 of their block
+	barriers []RunID                  // of which a step may have what it waited for
 }
 
 type blockID struct {
@@ -24,7 +30,13 @@ type blockID struct {
 	block Block
 }
 
-type outcome struct{ done, failed bitfield.Set }
+// outcome is what items of one block got at one step.
+type outcome struct {
+	done, failed bitfield.Set
+	bytes        int64 // of the results
+}
+
+func (o *outcome) all() bitfield.Set { return o.done.Or(o.failed) }
 
 type sliceUpdate struct {
 	slice   *heldSlice
@@ -51,8 +63,9 @@ type Completion struct {
 	Failed     int64
 }
 
-func newSettlement(parts *copyRows) *settlement {
-	s := &settlement{parts: parts, outcomes: map[blockID]*outcome{}}
+func newSettlement(parts *copyRows, graphs *graphCache) *settlement {
+	s := &settlement{parts: parts, outcomes: map[blockID]*outcome{}, graphs: graphs,
+		joint: map[blockID]*joint{}, final: map[blockID]bitfield.Set{}}
 	s.parts.reset()
 	s.errors.reset()
 	return s
@@ -80,7 +93,9 @@ func (s *settlement) done(h *heldSlice, bit int, result []byte, contentType stri
 	s.parts.null()
 	s.parts.null()
 	h.remaining.Remove(bit)
-	s.outcomeOf(h).done.Add(bit)
+	o := s.outcomeOf(h)
+	o.done.Add(bit)
+	o.bytes += int64(len(result))
 }
 
 // fail accepts an error as the item's final outcome.
