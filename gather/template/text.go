@@ -1,0 +1,126 @@
+package template
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Text is a text with variables.
+type Text struct {
+	pieces []piece
+}
+
+// piece is a literal, or a variable.
+type piece struct {
+	literal  string
+	variable *variable
+}
+
+var errBrace = errors.New("a brace without its other one; write {{ or }} for a brace itself")
+
+// ParseText reads a text with variables.
+func ParseText(text string, variables Variables) (*Text, error) {
+	t := &Text{}
+	var literal strings.Builder
+	for text != "" {
+		i := strings.IndexAny(text, "{}")
+		if i < 0 {
+			literal.WriteString(text)
+			break
+		}
+		literal.WriteString(text[:i])
+		brace, rest := text[i], text[i+1:]
+		if rest != "" && rest[0] == brace {
+			literal.WriteByte(brace)
+			text = rest[1:]
+			continue
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		if brace == '}' || !closed || strings.Contains(name, "{") {
+			return nil, errBrace
+		}
+		v, err := variables.parse(name, inText)
+		if err != nil {
+			return nil, err
+		}
+		t.literal(&literal)
+		t.pieces = append(t.pieces, piece{variable: &v})
+		text = after
+	}
+	t.literal(&literal)
+	return t, nil
+}
+
+func (t *Text) literal(b *strings.Builder) {
+	if b.Len() > 0 {
+		t.pieces = append(t.pieces, piece{literal: b.String()})
+		b.Reset()
+	}
+}
+
+// Secrets are the names of the secrets that the text contains.
+func (t *Text) Secrets() (names []string) {
+	for _, p := range t.pieces {
+		if p.variable != nil && p.variable.root == "secret" {
+			names = append(names, p.variable.of)
+		}
+	}
+	return names
+}
+
+// Expand fills in the values, which have to be texts, numbers or truths.
+func (t *Text) Expand(in *Values) (string, error) {
+	var b strings.Builder
+	for _, p := range t.pieces {
+		if p.variable == nil {
+			b.WriteString(p.literal)
+			continue
+		}
+		value, there, err := p.variable.value(in)
+		if err != nil {
+			return "", err
+		}
+		if !there {
+			return "", p.variable.fails("it has no value")
+		}
+		text, ok := scalar(value)
+		if !ok {
+			return "", p.variable.fails("it is a list or an object, which has no place within a text")
+		}
+		b.WriteString(text)
+	}
+	return b.String(), nil
+}
+
+// json returns the text as a JSON string, or the value of whatever type when it is one variable and nothing else. A part
+// that is not there is null: its step is an optional one.
+func (t *Text) json(in *Values) (json.RawMessage, error) {
+	if len(t.pieces) != 1 || t.pieces[0].variable == nil {
+		text, err := t.Expand(in)
+		if err != nil {
+			return nil, err
+		}
+		return quote(text)
+	}
+	v := t.pieces[0].variable
+	value, there, err := v.value(in)
+	switch {
+	case err != nil:
+		return nil, err
+	case there:
+		return quote(value)
+	case v.root == "parts" && in.Parts[v.of].Data == nil:
+		return json.RawMessage("null"), nil
+	}
+	return nil, v.fails("it has no value")
+}
+
+func quote(value any) (json.RawMessage, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("write a value as JSON: %w", err)
+	}
+	return text, nil
+}

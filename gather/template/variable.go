@@ -1,0 +1,122 @@
+package template
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Variables are those that a template may use.
+type Variables struct {
+	Many  bool     // the request is for a chunk: keys and items instead of those of one item
+	Item  bool     // there are payloads
+	Parts []string // there are parts of these steps
+}
+
+// variable is a name in a template, taken apart.
+type variable struct {
+	name string   // as it stands there
+	root string   // key, ordinal, item, parts, params, run, step, generation, secret, keys, items
+	of   string   // the step of a part, the name of a parameter or secret
+	path []string // in a payload or part
+}
+
+// place is where a variable stands.
+type place int
+
+const (
+	inPath  place = iota
+	inQuery       // in the query of a URL, as in ?a={key}
+	inNamed       // named and left out when it is missing, as in {?year}
+	inText
+)
+
+// parse takes a name apart, and checks that there is such a variable.
+func (v Variables) parse(name string, at place) (variable, error) {
+	root, rest, dotted := strings.Cut(name, ".")
+	out := variable{name: name, root: root}
+	switch root {
+	case "run", "step", "generation":
+		return out, v.bare(name, dotted)
+	case "key", "ordinal":
+		if !v.Many {
+			return out, v.bare(name, dotted)
+		}
+	case "keys", "items":
+		if v.Many && (root == "keys" || at == inText && v.Item) {
+			return out, v.bare(name, dotted)
+		}
+	case "params", "secret":
+		if out.of = rest; rest != "" && (root == "params" || at == inText) {
+			return out, nil
+		}
+		if rest != "" {
+			return out, fmt.Errorf("{%s}: a secret does not belong in a URL, which ends up in logs; put it in a header", name)
+		}
+	case "item":
+		if v.Item && !v.Many && (dotted || at == inText) {
+			out.path = fields(rest)
+			return out, nil
+		}
+	case "parts":
+		var path string
+		out.of, path, dotted = strings.Cut(rest, ".")
+		if slices.Contains(v.Parts, out.of) && !v.Many && (dotted || at == inText) {
+			out.path = fields(path)
+			return out, nil
+		}
+	default:
+		if at == inNamed && !dotted {
+			out.root, out.of = "params", name
+			return out, nil
+		}
+	}
+	return out, fmt.Errorf("there is no {%s} here; there are %s", name, v.known(at))
+}
+
+func (v Variables) bare(name string, dotted bool) error {
+	if dotted {
+		return fmt.Errorf("{%s}: what stands before the dot has no fields", name)
+	}
+	return nil
+}
+
+func fields(path string) []string {
+	if path == "" {
+		return nil
+	}
+	return strings.Split(path, ".")
+}
+
+// known lists the variables that may stand at a place.
+func (v Variables) known(at place) string {
+	var names []string
+	if v.Many {
+		names = append(names, "keys")
+		if at == inText && v.Item {
+			names = append(names, "items")
+		}
+	} else {
+		names = append(names, "key", "ordinal")
+		if v.Item {
+			names = append(names, "item.FIELD")
+		}
+		for _, step := range v.Parts {
+			names = append(names, "parts."+step+".FIELD")
+		}
+	}
+	names = append(names, "params.NAME")
+	if at == inText {
+		names = append(names, "secret.NAME")
+	}
+	return strings.Join(append(names, "run", "step", "generation"), ", ")
+}
+
+// decoded is a name as it stands between the braces of a URL template, without what the RFC wants escaped.
+func decoded(name string) string {
+	if plain, err := url.PathUnescape(name); err == nil {
+		return plain
+	}
+	return name
+}
