@@ -20,7 +20,8 @@ type ClaimRequest struct {
 	// LimitBytes is the largest request that can be sent, which bounds what a step wants; 0 means no bound.
 	LimitBytes int64
 	// TTL is how long the slices may stay claimed without being marked as sent; 0 means DefaultClaimTTL. It covers what
-	// a session does not: a claim whose commit its node never heard of.
+	// a session does not: a claim whose commit its node never heard of. What nodes do themselves is never sent: its
+	// slices stay claimed until they are recorded, for the time that the step allows and TTL on top.
 	TTL    time.Duration
 	Params bool // bring the run's parameters too
 }
@@ -70,7 +71,7 @@ func (s *Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	}
 	var out Claimed
 	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
-		c := &claim{ClaimRequest: req, tx: tx}
+		c := &claim{ClaimRequest: req, tx: tx, graphs: &s.graphs}
 		out, err = c.run(ctx)
 		return err
 	})
@@ -87,7 +88,9 @@ func (s *Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 type claim struct {
 	ClaimRequest
 	tx      pgx.Tx
+	graphs  *graphCache
 	load    claimLoad
+	ttl     time.Duration
 	chunk   int       // items of a slice at the most
 	free    int       // slices that may be taken
 	buckets []*bucket // of the rates that apply
@@ -106,11 +109,29 @@ func (c *claim) run(ctx context.Context) (Claimed, error) {
 		return Claimed{Bound: c.bound, Wait: c.wait}, err
 	}
 	taken, err := c.take(ctx)
+	out := Claimed{Slices: taken, Params: c.load.params, Bound: c.bound, Wait: c.wait}
 	if err == nil && len(taken) > 0 {
 		c.drain()
-		err = c.flush(ctx)
+		if err = c.flush(ctx); err == nil {
+			out.Work, err = c.work(ctx)
+		}
 	}
-	return Claimed{Slices: taken, Params: c.load.params, Bound: c.bound, Wait: c.wait}, err
+	return out, err
+}
+
+// work says what there is to do with the slices.
+func (c *claim) work(ctx context.Context) (StepWork, error) {
+	l := &c.load
+	w := StepWork{Kind: l.kind, Name: l.name, Config: l.config, NoItem: !l.item, Timeout: l.timeout, Rate: l.step.rate}
+	if l.steps == 1 {
+		c.graphs.put(c.Run, newGraph([]graphStep{{name: l.name, kind: l.kind}})) // so that no recording has to read it
+		return w, nil
+	}
+	g, err := c.graphs.of(ctx, c.tx, c.Run)
+	if err == nil {
+		w.Inputs = g.inputs(c.Step)
+	}
+	return w, err
 }
 
 func (c *claim) take(ctx context.Context) ([]Slice, error) {
@@ -141,11 +162,13 @@ func (c *claim) take(ctx context.Context) ([]Slice, error) {
 // full chunks, and one more for a begun block in front.
 func (c *claim) look(ctx context.Context) (due []dueSlice, blocks []readyBlock, err error) {
 	batch := &pgx.Batch{}
-	batch.Queue(dueSlices, c.Run, c.Step, c.dueLimit()).Query(func(rows pgx.Rows) error {
+	batch.Queue(dueSlices, c.Run, c.Step, c.load.item, c.load.inputs, c.dueLimit()).Query(func(rows pgx.Rows) error {
 		due, err = pgx.CollectRows(rows, c.scanDue)
 		return err
 	})
-	batch.Queue(readyBlocks, c.Run, c.Step, c.free*c.chunk/bitsOfBlock+2).Query(func(rows pgx.Rows) error {
+	batch.Queue(readyBlocks, c.Run, c.Step, c.load.item, c.load.inputs, c.free*c.chunk/bitsOfBlock+2).Query(func(
+		rows pgx.Rows,
+	) error {
 		blocks, err = pgx.CollectRows(rows, scanReady)
 		return err
 	})

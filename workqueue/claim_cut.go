@@ -14,9 +14,17 @@ const (
 	// readyBlocks picks blocks that nobody else holds; readyBlocksWait is for when all of them are held.
 	readyBlocks     = readyBlocksWait + ` SKIP LOCKED`
 	readyBlocksWait = `
-SELECT block, size, payload_bytes, ready FROM work_block
-WHERE run_id = $1 AND step = $2 AND has_ready
-ORDER BY block LIMIT $3 FOR NO KEY UPDATE`
+SELECT b.block, b.ready, ` + itemBytes + ` FROM work_block b
+WHERE b.run_id = $1 AND b.step = $2 AND b.has_ready
+ORDER BY b.block LIMIT $5 FOR NO KEY UPDATE OF b`
+
+	// itemBytes is how much of a request an item of block b takes in the mean: its payload, when $3 says that it is
+	// sent, and the parts of the steps $4. The blocks of those are only read.
+	itemBytes = `
+    CASE WHEN $3::boolean THEN b.payload_bytes / b.size ELSE 0 END +
+    CASE WHEN cardinality($4::smallint[]) = 0 THEN 0 ELSE coalesce((
+        SELECT sum(i.result_bytes / greatest(bit_count(i.done), 1)) FROM work_block i
+        WHERE i.run_id = b.run_id AND i.step = ANY ($4::smallint[]) AND i.block = b.block)::bigint, 0) END`
 
 	// cutBlock takes bits out of the ready plane; the condition that chose them stands again in the update.
 	cutBlock = `
@@ -34,20 +42,19 @@ const bitsOfBlock = bitfield.Size
 
 // readyBlock is a block with ready items, locked.
 type readyBlock struct {
-	block Block
-	size  int
-	bytes int64
-	ready bitfield.Set
+	block     Block
+	ready     bitfield.Set
+	itemBytes int64 // of its mean item
 }
 
 func scanReady(row pgx.CollectableRow) (readyBlock, error) {
 	var b readyBlock
-	err := row.Scan(&b.block, &b.size, &b.bytes, pgbits.Into(&b.ready))
+	err := row.Scan(&b.block, pgbits.Into(&b.ready), &b.itemBytes)
 	return b, err
 }
 
 func (c *claim) blocks(ctx context.Context, statement string, limit int) ([]readyBlock, error) {
-	rows, err := c.tx.Query(ctx, statement, c.Run, c.Step, limit)
+	rows, err := c.tx.Query(ctx, statement, c.Run, c.Step, c.load.item, c.load.inputs, limit)
 	if err != nil {
 		return nil, fmt.Errorf("lock ready blocks: %w", err)
 	}
@@ -63,7 +70,7 @@ func (c *claim) cut(blocks []readyBlock, n int) []Slice {
 	var cuts []Slice
 	for _, b := range blocks {
 		var taken bitfield.Set
-		for _, mask := range b.ready.Split(c.chunkOf(b.bytes / int64(b.size))) {
+		for _, mask := range b.ready.Split(c.chunkOf(b.itemBytes)) {
 			if len(cuts) >= n || !c.flowing() {
 				break
 			}
@@ -113,6 +120,6 @@ func (c *claim) insert(cuts []Slice, cause Cause) {
 	for i := range cuts {
 		ids[i], blocks[i], masks[i] = cuts[i].ID, cuts[i].Block, cuts[i].Mask
 	}
-	c.queue(int64(len(cuts)), insertCuts, c.Run, c.Step, c.load.generation, c.Session, c.TTL, ids, blocks,
+	c.queue(int64(len(cuts)), insertCuts, c.Run, c.Step, c.load.generation, c.Session, c.ttl, ids, blocks,
 		pgbits.Slice(masks), c.load.endpoint, string(cause))
 }

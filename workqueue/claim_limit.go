@@ -26,7 +26,7 @@ FROM (
     FROM (SELECT id FROM batchrun WHERE state = 'running' AND hold IS NULL AND priority >= $4
           ORDER BY priority DESC, id LIMIT $6) r
     JOIN run_step st ON st.run_id = r.id
-    WHERE st.endpoint = $1 AND NOT (st.run_id = $2 AND st.step = $3)
+    WHERE st.endpoint = $1 AND NOT (st.run_id = $2 AND st.step = $3) AND (NOT st.barrier OR st.barrier_passed)
       AND (st.rate IS NULL OR st.tokens_at IS NULL
            OR st.tokens + st.rate * extract(epoch FROM clock_timestamp() - st.tokens_at) > 0)
       AND (SELECT count(*) FROM work_slice s

@@ -24,8 +24,10 @@ WHERE endpoint = (SELECT endpoint COLLATE "C" FROM run_step WHERE run_id = $1 AN
 	// endpoint is counted only where a limit asks for it, in work_slice_busy; slices that an older node claimed name no
 	// endpoint.
 	loadStep = `
-SELECT r.state = 'running' AND r.hold IS NULL, r.generation, r.priority,
+SELECT r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed), r.generation, r.priority,
        CASE WHEN $3 THEN nullif(r.params, '{}')::text END,
+       st.name, st.kind, st.config::text, st.input_item, st.inputs, st.slice_timeout,
+       (SELECT count(*) FROM run_step o WHERE o.run_id = r.id),
        st.endpoint, st.chunk, st.chunk_auto, coalesce(st.chunk_bytes, 0), st.in_flight, st.in_flight_auto,
        (SELECT count(*) FROM work_slice s
         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
@@ -58,10 +60,18 @@ WHERE r.id = $1 AND st.step = $2`
 // claimLoad is what the step of a claim and its endpoint are like, read under the locks of both.
 type claimLoad struct {
 	found      bool // the run has the step
-	running    bool // and is neither over nor held
+	running    bool // and is neither over nor held, and the step waits for nothing that all of it has to have
 	generation Generation
 	priority   int
 	params     []byte
+
+	name    string
+	kind    Kind
+	config  []byte
+	item    bool   // a request carries the item's payload
+	inputs  []Step // and the parts of these
+	timeout time.Duration
+	steps   int // that the run has
 
 	endpoint   string
 	chunk      int
@@ -106,7 +116,7 @@ func (c *claim) begin(ctx context.Context) error {
 
 func (c *claim) lock(ctx context.Context) error {
 	live := false
-	c.load = claimLoad{}
+	c.load, c.ttl = claimLoad{}, c.TTL
 	l := &c.load
 	batch := &pgx.Batch{}
 	batch.Queue(claimPatience)
@@ -120,6 +130,7 @@ func (c *claim) lock(ctx context.Context) error {
 	batch.Queue(loadStep, c.Run, c.Step, c.Params).QueryRow(func(row pgx.Row) error {
 		var stepAge *float64
 		err := row.Scan(&l.running, &l.generation, &l.priority, &l.params,
+			&l.name, &l.kind, &l.config, &l.item, &l.inputs, &l.timeout, &l.steps,
 			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto,
 			&l.live, &l.step.rate, &l.step.tokens, &stepAge,
 			&l.paced, &l.paceLimit, &l.paceRate, &l.tokens, &l.paceAge, &l.paceChunk, &l.chunkCap,
@@ -129,6 +140,9 @@ func (c *claim) lock(ctx context.Context) error {
 		}
 		l.found = err == nil
 		l.step.fill(stepAge)
+		if l.kind != KindEndpoint {
+			c.ttl = c.TTL + l.timeout
+		}
 		return err
 	})
 	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {

@@ -91,7 +91,7 @@ func (c *claim) probeReady(ctx context.Context) ([]Slice, error) {
 }
 
 func (c *claim) probeWaiting(ctx context.Context) ([]Slice, error) {
-	rows, err := c.tx.Query(ctx, anyScheduled, c.Run, c.Step)
+	rows, err := c.tx.Query(ctx, anyScheduled, c.Run, c.Step, c.load.item, c.load.inputs)
 	if err != nil {
 		return nil, fmt.Errorf("find an item to probe with: %w", err)
 	}
@@ -110,12 +110,12 @@ func (c *claim) carve(from Slice) Slice {
 	probe := from
 	probe.Cause, probe.Mask = CauseProbe, from.Mask.Take(1)
 	if probe.Mask == from.Mask {
-		c.queue(1, takeProbe, from.ID, c.Session, c.TTL, c.load.endpoint)
+		c.queue(1, takeProbe, from.ID, c.Session, c.ttl, c.load.endpoint)
 		return probe
 	}
 	probe.ID = NewSliceID()
 	c.queue(1, carveSlice, from.ID, pgbits.Of(probe.Mask))
-	c.queue(1, insertProbe, from.ID, probe.ID, pgbits.Of(probe.Mask), c.Session, c.TTL, c.load.endpoint)
+	c.queue(1, insertProbe, from.ID, probe.ID, pgbits.Of(probe.Mask), c.Session, c.ttl, c.load.endpoint)
 	return probe
 }
 

@@ -12,14 +12,14 @@ import (
 const (
 	scheduled = `
 SELECT s.id, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause, s.suspect, coalesce(s.root, s.id),
-       b.payload_bytes / b.size
+       ` + itemBytes + `
 FROM work_slice s JOIN work_block b USING (run_id, step, block)
 WHERE s.run_id = $1 AND s.step = $2 AND s.state = 'scheduled'`
 
 	// dueSlices locks slices whose time has come, the longest due first; rows locked by others are left to them. The
 	// blocks are only read.
 	dueSlices = scheduled + ` AND s.not_before <= (SELECT clock_timestamp())
-ORDER BY s.not_before, s.id LIMIT $3 FOR NO KEY UPDATE OF s SKIP LOCKED`
+ORDER BY s.not_before, s.id LIMIT $5 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 	// takeScheduled claims slices for the endpoint that their step has now: they were never sent anywhere.
 	takeScheduled = `
@@ -159,7 +159,7 @@ func (r *retaking) write() {
 			made[i], wholes[i] = r.pieces[i].ID, r.pieces[i].whole
 			masks[i], states[i] = r.pieces[i].Mask, r.pieces[i].state
 		}
-		c.queue(int64(n), insertPieces, made, wholes, pgbits.Slice(masks), states, c.Session, c.TTL, c.load.endpoint)
+		c.queue(int64(n), insertPieces, made, wholes, pgbits.Slice(masks), states, c.Session, c.ttl, c.load.endpoint)
 	}
 	var ids []SliceID
 	var masks []bitfield.Set
@@ -169,7 +169,7 @@ func (r *retaking) write() {
 		}
 	}
 	if len(ids) > 0 {
-		c.queue(int64(len(ids)), takeScheduled, ids, pgbits.Slice(masks), c.Session, c.TTL, c.load.endpoint)
+		c.queue(int64(len(ids)), takeScheduled, ids, pgbits.Slice(masks), c.Session, c.ttl, c.load.endpoint)
 	}
 	if len(r.merged) > 0 {
 		c.queue(int64(len(r.merged)), dropMerged, r.merged)

@@ -239,7 +239,7 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 		batch.Queue(insertStep, l.run, i, st.Name, st.Endpoint, st.Chunk, st.InFlight, st.MaxAttempts, st.Timeout,
 			st.RetryBackoff, st.InFlightAuto, st.ChunkAuto, st.ChunkBytes, st.ChunkTime, st.Rate, st.MaxBackoff,
 			st.RetryCodes, st.NeverRetry, st.kind(), smallints(st.Needs), smallints(st.Inputs), !st.NoItem, st.Optional,
-			st.Barrier, st.Config)
+			st.Barrier && len(st.Needs) > 0, st.Config)
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("insert run: %w", err)
