@@ -22,12 +22,13 @@ func rules() map[string]rule {
 		"migrations": {tests: servers},
 		"workqueue":  {own: store, tests: servers},
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
-		"gather": {own: append([]string{"endpoints"}, store...), tests: servers},
+		"gather":          {own: append([]string{"gather/template", "endpoints"}, store...), tests: servers},
+		"gather/template": {},
 		// What fetches a chunk, beside endpoints: Go code of programs that embed a node may be such, so it knows no store.
 		"gather/fetch": {own: []string{"endpoints"}, tests: servers},
 		// Their settings come from the plan, and what they may reach from the operator's file.
 		"gather/fetch/...": {
-			own:   []string{"gather", "gather/fetch", "endpoints", "internal/connections"},
+			own:   []string{"gather", "gather/template", "gather/fetch", "endpoints", "internal/connections"},
 			tests: servers,
 		},
 		"internal/connections": {own: []string{"gather"}, tests: servers},
