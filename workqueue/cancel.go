@@ -29,9 +29,9 @@ WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent')
 RETURNING id, coalesce(stream_seq, 0), coalesce(pipe_epoch, 0)`
 
 	cancelRun = `
-UPDATE batchrun r SET state = 'cancelled', finished_at = clock_timestamp(), done = c.done, failed = c.failed
-FROM (SELECT coalesce(sum(bit_count(done)), 0) AS done, coalesce(sum(bit_count(failed)), 0) AS failed
-      FROM work_block WHERE run_id = $1 AND step = 0) c
+UPDATE batchrun r SET state = 'cancelled', finished_at = clock_timestamp(), done = c.done, failed = c.failed,
+    sealed_at = coalesce(r.sealed_at, clock_timestamp()) -- an open run is no load that was given up
+FROM (` + outcomeOfRun + `) c
 WHERE r.id = $1 AND r.state = 'running'
 RETURNING r.generation, r.items - c.done - c.failed`
 )

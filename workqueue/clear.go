@@ -9,28 +9,28 @@ import (
 )
 
 // A load that failed or died is taken back in two moves: its row changes state, which shuts out writers that are still
-// at it, and then items and row are deleted, a bounded number in each transaction. A run that was sealed is never
-// touched: each statement says so itself.
+// at it, and then items and row are deleted, a bounded number in each transaction. A run that was sealed, or opened, is
+// never touched: each statement says so itself.
 const (
 	// lockLoad waits for writers of the load and keeps new ones out.
-	lockLoad = `SELECT sealed_at IS NOT NULL FROM batchrun WHERE id = $1 FOR UPDATE`
+	lockLoad = `SELECT sealed_at IS NOT NULL OR opened FROM batchrun WHERE id = $1 FOR UPDATE`
 
 	giveUpLoad = `
 UPDATE batchrun SET state = 'cancelled', finished_at = clock_timestamp()
-WHERE id = $1 AND state = 'loading' AND sealed_at IS NULL`
+WHERE id = $1 AND state = 'loading' AND sealed_at IS NULL AND NOT opened`
 
 	deleteItems = `
 DELETE FROM work_queue
 WHERE run_id = $1 AND ordinal IN (SELECT ordinal FROM work_queue WHERE run_id = $1 ORDER BY ordinal LIMIT $2)
-  AND EXISTS (SELECT 1 FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL)`
+  AND EXISTS (SELECT 1 FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened)`
 
 	deleteLoad = `
-DELETE FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL`
+DELETE FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened`
 
 	// A load whose node is gone, or whose clearing was begun and not finished by a node that is gone.
 	abandonedLoads = `
 SELECT r.id FROM batchrun r
-WHERE r.sealed_at IS NULL AND r.state IN ('loading', 'cancelled') AND NOT EXISTS (
+WHERE r.sealed_at IS NULL AND NOT r.opened AND r.state IN ('loading', 'cancelled') AND NOT EXISTS (
     SELECT 1 FROM node_session n
     WHERE n.id = r.loader_session AND n.ended_at IS NULL AND n.expires_at > clock_timestamp())`
 )

@@ -61,6 +61,9 @@ func (e *DuplicateKeyError) Error() string {
 	if e.FirstLine > 0 && e.SecondLine > 0 {
 		return fmt.Sprintf("line %d: key %q stands on line %d already; %s", e.SecondLine, e.Key, e.FirstLine, fix)
 	}
+	if e.SecondLine > 0 {
+		return fmt.Sprintf("line %d: key %q is the key of item %d already; %s", e.SecondLine, e.Key, e.First+1, fix)
+	}
 	return fmt.Sprintf("item %d: key %q is the key of item %d already; %s", e.Second+1, e.Key, e.First+1, fix)
 }
 

@@ -19,9 +19,12 @@ const (
 	EventCompleted EventKind = "completed" // once per generation
 	EventCancelled EventKind = "cancelled"
 	EventRerun     EventKind = "rerun"
+	EventReset     EventKind = "reset"    // parts of a step were taken back
 	EventPaused    EventKind = "paused"   // the payload says why
 	EventResumed   EventKind = "resumed"  // by an operator
 	EventApproved  EventKind = "approved" // the canary: all items may go
+	EventSealed    EventKind = "sealed"   // an open run has all its items
+	EventOverdue   EventKind = "overdue"  // an open run was not sealed in time
 )
 
 // Event is one thing that happened to a run. It is stored in the transaction that made it happen and published to

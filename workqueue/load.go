@@ -183,7 +183,7 @@ func validateParams(params map[string]string) error {
 func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 const runByIdempotencyKey = `
-SELECT id, items, skipped, sealed_at IS NULL, plan, (spec = $2 OR spec = $4) IS TRUE AND params = $3
+SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened, plan, (spec = $2 OR spec = $4) IS TRUE AND params = $3
 FROM batchrun WHERE idempotency_key = $1`
 
 func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, error) {
@@ -192,9 +192,9 @@ func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, 
 	}
 	out := Loaded{Existing: true}
 	var plan string
-	var unsealed, same bool
+	var unsealed, opened, same bool
 	err := s.pool.QueryRow(ctx, runByIdempotencyKey, req.IdempotencyKey, req.spec(), req.params(), req.FormerSpec).
-		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &plan, &same)
+		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &opened, &plan, &same)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return Loaded{}, nil
@@ -203,6 +203,9 @@ func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, 
 	case unsealed: // still loading, or being taken back after a load that failed
 		return Loaded{}, &StateError{out.Run, "loading", "start again with the same idempotency key",
 			"wait until it has loaded or is gone, then ask again"}
+	case opened:
+		return Loaded{}, &StateError{out.Run, "a run that was opened",
+			fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey), "use another key for another run"}
 	case !same:
 		return Loaded{}, &StateError{out.Run, "of plan " + plan + " with other settings",
 			fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey), "use another key for another run"}
