@@ -21,6 +21,7 @@ type round struct {
 	asked    []workqueue.StepRef
 	shut     map[string]bool // endpoints that take nothing more
 	shutAuto map[string]bool // whose automatic steps take nothing more
+	noRoom   map[string]bool // what paces steps that this node cannot work on now
 }
 
 // round asks every step that has work once, a page of them at a time: the page is read anew each time, so that who has
@@ -28,7 +29,7 @@ type round struct {
 // passed over: with thousands of runs, one of them finds it out and not each. A step that cannot be claimed of does not
 // keep the others waiting.
 func (c *claimer) round(ctx context.Context) (round, error) {
-	r := round{shut: map[string]bool{}, shutAuto: map[string]bool{}}
+	r := round{shut: map[string]bool{}, shutAuto: map[string]bool{}, noRoom: map[string]bool{}}
 	r.wait = c.resting.next(time.Now())
 	var failed error
 	for ctx.Err() == nil {
@@ -38,7 +39,7 @@ func (c *claimer) round(ctx context.Context) (round, error) {
 		}
 		for i := range page {
 			step := &page[i]
-			if r.passes(step) {
+			if r.passes(step) || c.lacksRoom(&r, step) {
 				continue
 			}
 			err := c.ask(ctx, &r, step)
@@ -60,7 +61,8 @@ func (c *claimer) page(ctx context.Context, r *round) ([]workqueue.Runnable, err
 	defer cancel()
 	page, err := c.node.store.RunnableSteps(reading, workqueue.Search{
 		Limit: workqueue.RunnablePage, Skip: append(c.resting.steps(time.Now()), r.asked...),
-		Shut: names(r.shut), ShutAuto: names(r.shutAuto),
+		Shut: names(r.shut), ShutAuto: names(r.shutAuto), Locals: c.node.Locals(),
+		NoRoom: c.node.fetching.full(names(r.noRoom)),
 	})
 	if err != nil {
 		return nil, err
@@ -79,6 +81,15 @@ func names(set map[string]bool) []string {
 
 func (r *round) passes(step *workqueue.Runnable) bool {
 	return r.shut[step.Endpoint] || step.Auto && r.shutAuto[step.Endpoint]
+}
+
+// lacksRoom reports whether the step's work is the node's own, and it has no room for it.
+func (c *claimer) lacksRoom(r *round, step *workqueue.Runnable) bool {
+	if step.Kind == workqueue.KindEndpoint || c.node.fetching.room(step.Kind, step.Endpoint) > 0 {
+		return false
+	}
+	r.noRoom[step.Endpoint] = true
+	return true
 }
 
 // ask claims of one step.
@@ -113,15 +124,19 @@ func (r *round) sooner(wait time.Duration) {
 	}
 }
 
-// claim takes slices of a step and hands them to the publishers.
+// claim takes slices of a step and hands them to the publishers, or to those who fetch.
 func (c *claimer) claim(ctx context.Context, step *workqueue.Runnable) (workqueue.Claimed, error) {
 	n := c.node
 	session := n.Session()
 	params, known := c.params[step.Run]
-	claimed, err := n.store.Claim(ctx, workqueue.ClaimRequest{
+	req := workqueue.ClaimRequest{
 		Session: session, Run: step.Run, Step: step.Step, MaxSlices: n.cfg.ClaimSlices, MaxBytes: n.requestBytes(),
 		LimitBytes: n.largestRequest(), Params: !known,
-	})
+	}
+	if step.Kind != workqueue.KindEndpoint {
+		n.fetching.narrow(&req, step)
+	}
+	claimed, err := n.store.Claim(ctx, req)
 	if err != nil {
 		return claimed, err
 	}
@@ -138,8 +153,13 @@ func (c *claimer) claim(ctx context.Context, step *workqueue.Runnable) (workqueu
 	n.stats.claims.Add(1)
 	n.stats.slices.Add(int64(len(claimed.Slices)))
 	for _, s := range claimed.Slices {
+		a := assignment{s, session, s.Endpoint, params, claimed.Work, time.Now()}
+		if step.Kind != workqueue.KindEndpoint {
+			c.fetch(a)
+			continue
+		}
 		select {
-		case c.assigned <- assignment{s, session, s.Endpoint, params, time.Now()}:
+		case c.assigned <- a:
 		case <-ctx.Done(): // the session's end hands them back
 			return claimed, nil
 		}

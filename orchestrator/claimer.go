@@ -16,12 +16,13 @@ type assignment struct {
 	workqueue.Slice
 	session  workqueue.SessionID
 	endpoint string
-	params   []byte // of the run, as JSON; nil without
+	params   []byte             // of the run, as JSON; nil without
+	work     workqueue.StepWork // of the step
 	claimed  time.Time
 }
 
-// runPublishing is the way from PostgreSQL into the stream: one claimer, a few publishers, one confirmer. When ctx ends
-// the claimer stops, and the others finish what it took.
+// runPublishing is the way from PostgreSQL into the stream, or to what the node does itself: one claimer, a few
+// publishers, one confirmer, and those who fetch. When ctx ends the claimer stops, and the others finish what it took.
 func (n *Node) runPublishing(ctx, draining context.Context) {
 	assigned := make(chan assignment)
 	published := make(chan publication, maxPendingPublishes)
@@ -31,8 +32,10 @@ func (n *Node) runPublishing(ctx, draining context.Context) {
 	}
 	var confirmer sync.WaitGroup
 	confirmer.Go(func() { n.confirm(draining, published) })
-	newClaimer(n, assigned).run(ctx)
+	endFetching := n.fetching.runFetching(draining)
+	newClaimer(n, assigned, func(a assignment) { n.fetching.take(draining, a) }).run(ctx)
 	close(assigned)
+	endFetching()
 	publishers.Wait()
 	close(published)
 	confirmer.Wait()
@@ -42,14 +45,16 @@ func (n *Node) runPublishing(ctx, draining context.Context) {
 // decides nothing: limits are kept by the claims themselves.
 type claimer struct {
 	node     *Node
-	assigned chan<- assignment
+	assigned chan<- assignment // what services do
+	fetch    func(assignment)  // what the node does itself
 	resting  restingSteps
 	params   paramCache
 	turns    turns
 }
 
-func newClaimer(n *Node, assigned chan<- assignment) *claimer {
-	return &claimer{node: n, assigned: assigned, resting: restingSteps{}, params: paramCache{}, turns: turns{}}
+func newClaimer(n *Node, assigned chan<- assignment, fetch func(assignment)) *claimer {
+	return &claimer{node: n, assigned: assigned, fetch: fetch, resting: restingSteps{}, params: paramCache{},
+		turns: turns{}}
 }
 
 // run takes work until ctx ends. It looks when woken, every Poll, when a rate lets more pass, and when slices come due
@@ -57,6 +62,7 @@ func newClaimer(n *Node, assigned chan<- assignment) *claimer {
 func (c *claimer) run(ctx context.Context) {
 	n := c.node
 	for ctx.Err() == nil {
+		n.fetching.handBack(ctx)
 		r, looked := round{}, time.Now()
 		var err error
 		if n.nc.IsConnected() { // what cannot be published is not to be claimed

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -76,13 +77,7 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- publication) error {
 	request := endpoints.NewRequestBuilder(a.endpoint, n.metaOf(a), int(n.nc.MaxPayload()))
 	request.SetParams(a.params)
-	fits := true
-	reading, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	err := n.store.EachItem(reading, a.Run, a.Block, &a.Mask, func(item workqueue.Item) bool {
-		fits = request.Add(int(item.Ordinal), string(item.Key), item.Payload)
-		return fits
-	})
+	fits, err := n.addInputs(ctx, request, a)
 	if err != nil {
 		return err
 	}
@@ -101,6 +96,29 @@ func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- pu
 	}
 	published <- p // read until the publishers are done, so that what is held is released
 	return nil
+}
+
+// addInputs adds the items of a slice to its request, with the parts that the step sees, and reports whether all fit.
+func (n *Node) addInputs(ctx context.Context, request *endpoints.RequestBuilder, a assignment) (fits bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	want := workqueue.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.work.Inputs,
+		NoItem: a.work.NoItem}
+	fits = true
+	err = n.store.EachInput(ctx, want, func(item workqueue.Input) bool {
+		if len(want.Inputs) == 0 && !want.NoItem {
+			fits = request.Add(int(item.Ordinal), string(item.Key), item.Payload)
+			return fits
+		}
+		for i, part := range item.Parts {
+			if !part.Missing {
+				request.Part(want.Inputs[i].Name, endpoints.Part{Data: part.Data, ContentType: part.ContentType})
+			}
+		}
+		fits = request.AddParts(int(item.Ordinal), string(item.Key), item.Payload)
+		return fits
+	})
+	return fits, err
 }
 
 // metaOf is what the headers of a slice's request say. What may have killed its services gets few deliveries.
@@ -146,14 +164,13 @@ func (n *Node) cut(ctx context.Context, a assignment, fitting int, published cha
 	}
 	n.stats.splits.Add(1)
 	n.Wake()
-	n.publishOrPostpone(ctx, assignment{*first, a.session, a.endpoint, a.params, time.Now()}, published)
+	n.publishOrPostpone(ctx, assignment{*first, a.session, a.endpoint, a.params, a.work, time.Now()}, published)
 	return nil
 }
 
 func (n *Node) refuseItem(ctx context.Context, a assignment) error {
 	lo, _ := a.Mask.Bounds()
-	message := fmt.Sprintf("the item is larger than a message may be: max_payload of the NATS server is %d bytes; "+
-		"make the item smaller or raise max_payload", n.nc.MaxPayload())
+	message := n.tooLarge(a.work.Inputs)
 	out, err := n.store.Record(ctx, []workqueue.Answer{{
 		Slice: a.ID, Endpoint: a.endpoint, Service: "tranche", Answered: 1,
 		Slots: []workqueue.Slot{{Ordinal: a.Block.Ordinal(lo),
@@ -164,6 +181,23 @@ func (n *Node) refuseItem(ctx context.Context, a assignment) error {
 	}
 	n.followUp(out)
 	return nil
+}
+
+func (n *Node) tooLarge(inputs []workqueue.StepInput) string {
+	return fmt.Sprintf("the item%s is larger than a message may be: max_payload of the NATS server is %d bytes; "+
+		"make the item smaller or raise max_payload (16 MiB count)", withParts(inputs), n.nc.MaxPayload())
+}
+
+// withParts names the parts that make an item large.
+func withParts(inputs []workqueue.StepInput) string {
+	if len(inputs) == 0 {
+		return ""
+	}
+	names := make([]string, len(inputs))
+	for i := range inputs {
+		names[i] = inputs[i].Name
+	}
+	return " with its parts (" + strings.Join(names, ", ") + ")"
 }
 
 // confirm waits for JetStream's acknowledgements, in the order of publishing, and marks slices as sent, as many at once

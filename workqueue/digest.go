@@ -166,7 +166,7 @@ func (d *digester) readItems(ctx context.Context, first, last Ordinal) error {
 	defer rows.Close()
 	d.keys, d.ends = d.keys[:0], d.ends[:0]
 	for next := first; rows.Next(); next++ {
-		raw := rows.RawValues() // as in EachItem: the driver's memory, integers in binary form
+		raw := rows.RawValues() // as in EachInput: the driver's memory, integers in binary form
 		if at := Ordinal(binary.BigEndian.Uint32(raw[0])); at != next {
 			return fmt.Errorf("item %d is not in work_queue: %w", next, errFence)
 		}
