@@ -34,6 +34,8 @@ func (w *watchlist) add(l workqueue.Look) {
 	w.due.Endpoints = merged(w.due.Endpoints, l.Endpoints)
 	w.due.Halved = merged(w.due.Halved, l.Halved)
 	w.due.Runs = merged(w.due.Runs, l.Runs)
+	w.due.Barriers = merged(w.due.Barriers, l.Barriers)
+	w.due.Unlocked = w.due.Unlocked || l.Unlocked
 	signal(w.come)
 }
 
@@ -54,8 +56,9 @@ func (w *watchlist) take() workqueue.Look {
 	return due
 }
 
-// keepWatch looks at endpoints and runs of which this node has recorded failures: whether an endpoint is down or up
-// again, whether its chunks are too big, whether too many items of a run have failed. The leader looks at all of them
+// keepWatch looks at endpoints and runs of which this node has recorded something: whether an endpoint is down or up
+// again, whether its chunks are too big, whether too many items of a run have failed, whether a step has all that it
+// waited for. It tells other nodes of items that became ready, which they may be the ones to work on. The leader looks at all of them
 // once a second, so what is missed here is late and no more.
 func (n *Node) keepWatch(ctx context.Context) {
 	for {
@@ -81,6 +84,19 @@ func (n *Node) lookAt(ctx context.Context, due workqueue.Look) {
 			n.log.Warn("too many items failed; the run is held", zap.Stringer("run", run))
 			signal(n.publish)
 		}
+	}
+	passed := false
+	for _, run := range due.Barriers {
+		steps, err := n.store.CheckBarriers(ctx, run)
+		n.watched(ctx, err)
+		if len(steps) > 0 {
+			n.log.Info("steps begin that waited until all items had come so far", zap.Stringer("run", run),
+				zap.Any("steps", steps))
+			passed = true
+		}
+	}
+	if due.Unlocked || passed {
+		n.wakeOthers()
 	}
 	for _, endpoint := range due.Endpoints {
 		n.watched(ctx, n.lookAtBreaker(ctx, endpoint))
@@ -126,7 +142,11 @@ func (n *Node) sweepWatched(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.lookAt(ctx, workqueue.Look{Endpoints: names, Halved: names})
+	barriers, err := n.store.WaitingBarriers(ctx)
+	if err != nil {
+		return err
+	}
+	n.lookAt(ctx, workqueue.Look{Endpoints: names, Halved: names, Barriers: barriers})
 	due, err := n.store.DueHolds(ctx)
 	if err != nil {
 		return err

@@ -9,11 +9,13 @@ import (
 )
 
 const (
-	// Blocks with items that are held back, locked in order.
+	// Blocks with items that are held back, locked in order. An item that several steps hold back is one.
 	lockHeldBlocks = `
-SELECT coalesce(sum(locked.n), 0)::bigint FROM (
-    SELECT bit_count(held) AS n FROM work_block WHERE run_id = $1 AND held IS NOT NULL
-    ORDER BY step, block FOR NO KEY UPDATE) locked`
+SELECT coalesce(sum(bit_count(items.held)), 0)::bigint FROM (
+    SELECT bit_or(locked.held) AS held FROM (
+        SELECT block, held FROM work_block WHERE run_id = $1 AND held IS NOT NULL
+        ORDER BY step, block FOR NO KEY UPDATE) locked
+    GROUP BY locked.block) items`
 
 	releaseHeld = `
 UPDATE work_block SET ready = ready | held, held = NULL WHERE run_id = $1 AND held IS NOT NULL`

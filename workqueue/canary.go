@@ -21,23 +21,28 @@ const (
 )
 
 const (
-	// sampleEnded is a condition on batchrun r: nothing of it is ready or in a slice. work_block_ready and
-	// work_slice_live answer it.
-	sampleEnded = `NOT EXISTS (SELECT FROM work_block b WHERE b.run_id = r.id AND b.has_ready)
+	// sampleEnded is a condition on batchrun r: nothing of it is ready or in a slice, but for what waits at a step for all
+	// items to come so far: with a sample alone that never happens. work_block_ready and work_slice_live answer it.
+	sampleEnded = `NOT EXISTS (SELECT FROM work_block b JOIN run_step w USING (run_id, step)
+        WHERE b.run_id = r.id AND b.has_ready AND (NOT w.barrier OR w.barrier_passed))
     AND NOT EXISTS (SELECT FROM work_slice s WHERE s.run_id = r.id AND s.state IN ('scheduled', 'claimed', 'sent'))`
 
 	canaryEnded = `
 SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto FROM batchrun r
 WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.canary_state = 'sampling' AND ` + sampleEnded
 
-	// The sample is what was asked for since the canary began.
+	// The sample is the items that were asked for since the canary began, at whatever step. One is lost when a step that
+	// is not optional has failed for it.
 	canarySample = `
 WITH asked AS (
-    SELECT s.step, s.block, bit_or(s.mask) AS mask FROM work_slice s
+    SELECT s.block, bit_or(s.mask) AS mask FROM work_slice s
     WHERE s.run_id = $1 AND s.generation >= (SELECT coalesce(r.canary_generation, 1) FROM batchrun r WHERE r.id = $1)
-    GROUP BY s.step, s.block)
-SELECT coalesce(sum(bit_count(a.mask)), 0)::bigint, coalesce(sum(bit_count(a.mask & b.failed)), 0)::bigint
-FROM asked a JOIN work_block b ON b.run_id = $1 AND b.step = a.step AND b.block = a.block`
+    GROUP BY s.block
+), lost AS (
+    SELECT b.block, bit_or(b.failed) AS failed FROM work_block b JOIN run_step o USING (run_id, step)
+    WHERE b.run_id = $1 AND NOT o.optional GROUP BY b.block)
+SELECT coalesce(sum(bit_count(a.mask)), 0)::bigint, coalesce(sum(bit_count(a.mask & l.failed)), 0)::bigint
+FROM asked a LEFT JOIN lost l USING (block)`
 )
 
 // CheckCanary decides on a sample once nothing of it is ready or under way. When the run goes on by itself and no

@@ -121,6 +121,7 @@ func (s *settlement) unlock(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) er
 			s.final[gate] = final
 		}
 		for step := range now {
+			s.unlocked = s.unlocked || !now[step].ready.Empty()
 			moved.add(blockID{gate.run, Step(step), gate.block}, &j.at[step], &now[step], j.news[Step(step)])
 		}
 		if j.passes() && !slices.Contains(s.barriers, gate.run) {

@@ -14,13 +14,18 @@ type Look struct {
 	Endpoints []string // where slices failed as a whole, or a probe ended: for Store.CheckBreaker
 	Halved    []string // where pieces of failed chunks ended: for Store.CheckTooBig
 	Runs      []RunID  // of which items failed for good: for Store.CheckThreshold
+	Barriers  []RunID  // of which a step may have all that it waited for: for Store.CheckBarriers
+	Unlocked  bool     // items became ready at other steps, which other nodes may have room for
 }
 
 // Empty reports whether there is nothing to look at.
-func (l *Look) Empty() bool { return len(l.Endpoints)+len(l.Halved)+len(l.Runs) == 0 }
+func (l *Look) Empty() bool {
+	return len(l.Endpoints)+len(l.Halved)+len(l.Runs)+len(l.Barriers) == 0 && !l.Unlocked
+}
 
 // look gathers it from a settlement.
 func (s *settlement) look() (l Look) {
+	l.Barriers, l.Unlocked = s.barriers, s.unlocked
 	for _, e := range s.ended {
 		h := e.slice
 		if (e.why != nil || h.Cause == CauseProbe) && !slices.Contains(l.Endpoints, h.Endpoint) {

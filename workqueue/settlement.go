@@ -22,6 +22,7 @@ type settlement struct {
 	joint    map[blockID]*joint       // and of runs of several, under the gate
 	final    map[blockID]bitfield.Set // items that are final now, under step 0 of their block
 	barriers []RunID                  // of which a step may have what it waited for
+	unlocked bool                     // items became ready
 }
 
 type blockID struct {

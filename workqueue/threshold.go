@@ -43,10 +43,11 @@ func FailedLimit(maxFailed string, items int64) (limit int64, limited bool, err 
 }
 
 const (
-	// failedItems counts items of which some step has failed: one range of work_block's primary key.
+	// failedItems counts items that have failed at a step that is not optional: one range of work_block's primary key.
 	failedItems = `
 SELECT coalesce(sum(bit_count(planes.failed)), 0)::bigint
-FROM (SELECT bit_or(b.failed) AS failed FROM work_block b WHERE b.run_id = r.id GROUP BY b.block) planes`
+FROM (SELECT bit_or(b.failed) AS failed FROM work_block b JOIN run_step o USING (run_id, step)
+      WHERE b.run_id = r.id AND NOT o.optional GROUP BY b.block) planes`
 
 	// Looks without a lock, so that a check that finds nothing is in nobody's way.
 	overThreshold = `
