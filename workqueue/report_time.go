@@ -12,7 +12,7 @@ type GenerationReport struct {
 	Generation     Generation `json:"generation"`
 	StartedAt      time.Time  `json:"started_at"`
 	EndedAt        *time.Time `json:"ended_at,omitempty" doc:"absent while it goes on"`
-	Ended          string     `json:"ended,omitempty" enum:"completed,cancelled,rerun" doc:"rerun: by the next one"`
+	Ended          string     `json:"ended,omitempty" enum:"completed,cancelled,rerun,reset" doc:"rerun, reset: by the next one"`
 	Seconds        float64    `json:"seconds"`
 	WaitingSeconds float64    `json:"waiting_seconds" doc:"until the first request was sent"`
 	WorkingSeconds float64    `json:"working_seconds"`
@@ -147,8 +147,8 @@ func (s *history) tell(kind EventKind, g Generation, at time.Time) {
 		}
 	case EventResumed, EventApproved:
 		s.free(at)
-	case EventRerun:
-		s.end(at, "rerun")
+	case EventRerun, EventReset:
+		s.end(at, string(kind))
 		s.acts = append(s.acts, act{generation: g, span: span{from: at}})
 	case EventCompleted, EventCancelled:
 		s.free(at)

@@ -1,14 +1,12 @@
 package workqueue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/bitfield/pgbits"
 )
 
 // RerunRequest says what to run again, and how.
@@ -32,9 +30,11 @@ type Rerun struct {
 	Blocks     int
 	Slices     int64 // into which the items are cut by the chunk of the moment; more when payloads are large
 	Generation Generation
-	Step       string
-	Hold       Hold // the run is held: its items wait until it is resumed or approved
+	Step       string      // empty: several
+	Steps      []StepReset // of a run of several steps: those that run items again, and those after them
+	Hold       Hold        // the run is held: its items wait until it is resumed or approved
 	HoldDetail string
+	Requests   []Sent // of steps after, withdrawn as a whole, that may still lie in the work stream
 }
 
 // errDryRun takes back what a dry run has done.
@@ -42,16 +42,17 @@ var errDryRun = errors.New("this was a dry run")
 
 // Rerun sets final items of a run going again, under the run's next generation: bits move back to ready, the tracker is
 // armed again, and what was recorded stays as history until newer parts take its place. It touches a row for each
-// block, whatever the number of items. A run that is held stays so; one that had completed is held no more. A dry run
-// does all of it and takes it back.
+// block, whatever the number of items. A run that is held stays so; one that had completed is held no more. In a run of
+// several steps it is a [Store.Reset] of what failed, at the step that is named or at all of them. A dry run does all
+// of it and takes it back.
 func (s *Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
 	if err := req.validate(); err != nil {
 		return Rerun{}, fmt.Errorf("rerun: %w", err)
 	}
 	var out Rerun
 	err := s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		r := &rerun{RerunRequest: &req, tx: tx}
-		err := r.run(ctx)
+		r := &rerun{RerunRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, canary: req.Canary}}
+		err := r.do(ctx, &s.graphs)
 		out = r.out
 		if err == nil && req.DryRun {
 			err = errDryRun
@@ -65,8 +66,8 @@ func (s *Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
 }
 
 func (req *RerunRequest) validate() error {
-	if err := req.Select.validate(); err != nil {
-		return err
+	if err := req.Select.validate(); err != nil || req.Select.All {
+		return cmp.Or(err, errors.New("choose what failed, or keys; to run all items again, reset the step"))
 	}
 	if req.Canary < 0 {
 		return &SettingError{fmt.Sprintf("canary is %d; give a number of items, or 0 for none", req.Canary)}
@@ -86,124 +87,139 @@ func (req *RerunRequest) validate() error {
 // rerun is one under way.
 type rerun struct {
 	*RerunRequest
+	redo
 
-	tx    pgx.Tx
-	step  *stepSettings
-	diff  difference
-	found []*again
-	out   Rerun
+	diff difference
+	out  Rerun
 }
 
-// resetBlocks moves bits from done and failed back to ready, or to what a canary holds back.
-const resetBlocks = `
-UPDATE work_block b
-SET ready = b.ready | (u.mask & ~u.held), done = b.done & ~u.mask, failed = b.failed & ~u.mask,
-    held = nullif(coalesce(b.held, B'0'::bit(8192)) | u.held, B'0'::bit(8192))
-FROM unnest($3::int[], $4::bit(8192)[], $5::bit(8192)[]) AS u (block, mask, held)
-WHERE b.run_id = $1 AND b.step = $2 AND b.block = u.block AND ((b.done | b.failed) & u.mask) = u.mask`
-
-func (r *rerun) run(ctx context.Context) (err error) {
-	if r.step, err = lockStepNamed(ctx, r.tx, r.Run, r.Select.Step); err != nil {
+func (r *rerun) do(ctx context.Context, graphs *graphCache) error {
+	if err := r.begin(ctx, graphs); err != nil {
 		return err
 	}
-	r.out.Step = r.step.name
+	step, err := stepNamed(r.steps, r.run, r.Select.Step)
+	if err != nil {
+		return err
+	}
 	if err := r.mayRerun(ctx); err != nil {
 		return err
 	}
-	if err := r.step.change(ctx, r.tx, r.Run, &r.Settings, &r.diff); err != nil {
+	some := r.Select.Step == "" && !r.graph.single() // of any step, what failed there
+	r.take.done = len(r.Select.Keys) > 0 && !some
+	r.named = []Step{step.step}
+	if some {
+		r.named = everyStep(r.steps)
+	}
+	if err := r.find(ctx); err != nil {
 		return err
 	}
-	wanted, err := r.Select.find(ctx, r.tx, r.Run, r.step.step)
-	if err != nil {
+	if err := r.set(ctx, step); err != nil {
 		return err
 	}
-	if r.found, err = r.Select.final(ctx, r.tx, r.Run, r.step.step, wanted); err != nil {
+	if err := r.hold(ctx); err != nil {
 		return err
 	}
-	if len(r.found) == 0 {
-		return &NothingToRerunError{r.Run, r.Select}
-	}
-	if err := r.count(ctx); err != nil {
+	if err := r.move(ctx); err != nil {
 		return err
 	}
-	if err := r.reset(ctx); err != nil {
-		return err
+	if len(r.moved) == 0 {
+		return r.nothing(some)
 	}
-	return r.rearm(ctx)
+	r.tell()
+	return r.finish(ctx)
 }
 
-const runState = `SELECT state, generation FROM batchrun WHERE id = $1`
+func everyStep(steps []stepSettings) (all []Step) {
+	for i := range steps {
+		all = append(all, steps[i].step)
+	}
+	return all
+}
 
 func (r *rerun) mayRerun(ctx context.Context) error {
-	var state string
-	err := r.tx.QueryRow(ctx, runState, r.Run).Scan(&state, &r.out.Generation)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return fmt.Errorf("run %s: %w", r.Run, ErrNotFound)
-	case err != nil:
-		return fmt.Errorf("read run %s: %w", r.Run, err)
-	case state == "cancelled":
-		return &StateError{r.Run, state, "re-run items of", "start a new run"}
-	case state == "loading":
-		return &StateError{r.Run, state, "re-run items of", "wait until it has loaded"}
+	open, err := r.may(ctx, "re-run items of")
+	if err == nil && open && r.Canary > 0 { // its sample would never end: what is added is ready at once
+		err = &StateError{r.run, "open", "re-run items of", "seal it first, or leave the canary out"}
+	}
+	return err
+}
+
+func (r *rerun) nothing(some bool) error {
+	e := &NothingToRerunError{Run: r.run, Select: r.Select, failed: some}
+	if !r.graph.single() && !some {
+		e.Why = r.notes()
+	}
+	return e
+}
+
+// set changes the settings of the steps that have items to run again; when there are none, of the one that is named, so
+// that what is wrong with the settings is told.
+func (r *rerun) set(ctx context.Context, step *stepSettings) error {
+	steps := r.redo.named
+	if len(steps) == 0 {
+		steps = []Step{step.step}
+	}
+	if len(steps) > 1 && r.Settings.Endpoint != "" {
+		return &SettingError{fmt.Sprintf("endpoint %s: items have failed at %d steps, and each has its own; say which step",
+			r.Settings.Endpoint, len(steps))}
+	}
+	r.chunks = map[Step]int{}
+	for _, s := range steps {
+		st := &r.steps[s]
+		var d difference
+		if err := st.change(ctx, r.tx, r.run, &r.Settings, &d); err != nil {
+			return err
+		}
+		r.diff.join(&d, st.name, len(steps) > 1)
+		chunk, err := chunkOfMoment(ctx, r.tx, st)
+		if err != nil {
+			return err
+		}
+		r.chunks[s] = chunk
 	}
 	return nil
 }
 
-// count adds up what was found, and holds back what is not of the canary's sample.
-func (r *rerun) count(ctx context.Context) error {
-	for _, b := range r.found {
-		r.out.Items += int64(b.mask.Count())
+// tell sums up what was done.
+func (r *rerun) tell() {
+	r.out.Items, r.out.Blocks, r.out.Held, r.out.Slices = r.total(), len(r.moved), r.held, r.slices
+	r.out.Requests = r.requests
+	var steps []string
+	for s := range r.sums {
+		if r.sums[s].reset > 0 {
+			steps = append(steps, r.steps[s].name)
+		}
 	}
-	r.out.Blocks = len(r.found)
-	if r.Canary > 0 {
-		r.out.Held = holdBack(r.found, r.Canary, r.out.Items)
+	if len(steps) == 1 {
+		r.out.Step = steps[0]
 	}
-	chunk, err := chunkOfMoment(ctx, r.tx, r.step)
+	if !r.graph.single() {
+		r.out.Steps = r.told()
+	}
+}
+
+// finish opens the next generation, and writes down what was done.
+func (r *rerun) finish(ctx context.Context) error {
+	canary := newCanary{items: r.Canary, auto: r.CanaryAuto}
+	run, err := r.rearm(ctx, &canary, &r.diff)
 	if err != nil {
 		return err
 	}
-	for _, b := range r.found {
-		size := chunk
-		if r.step.chunkBytes > 0 {
-			size = min(size, max(1, r.step.chunkBytes/int(b.bytes/int64(b.size)+envelope)))
-		}
-		sample, held := b.mask.Count()-b.held.Count(), b.held.Count()
-		r.out.Slices += int64((sample+size-1)/size + (held+size-1)/size)
+	r.out.Generation, r.out.Hold, r.out.HoldDetail = run.generation, run.hold, run.detail
+	detail := map[string]any{"items": r.out.Items, "generation": r.out.Generation, "failed": r.Select.Failed,
+		"codes": r.Select.Codes, "groups": r.Select.Groups, "keys": len(r.Select.Keys), "step": r.out.Step}
+	if r.Reason != "" {
+		detail["reason"] = plain(r.Reason)
 	}
-	return nil
-}
-
-// envelope is what an item takes in a request beside its payload, roughly.
-const envelope = 64
-
-// holdBack leaves a spread sample of about n items and holds back the others of total; it returns how many those are.
-func holdBack(found []*again, n int, total int64) (held int64) {
-	sample, i := newSpread(n, total), int64(0)
-	for _, b := range found {
-		for bit := range b.mask.All() {
-			if !sample.has(i) {
-				b.held.Add(bit)
-				held++
-			}
-			i++
-		}
+	if canary.sampling {
+		detail["canary"], detail["held"] = r.Canary, r.out.Held
 	}
-	return held
-}
-
-func (r *rerun) reset(ctx context.Context) error {
-	blocks := make([]Block, len(r.found))
-	masks, held := make([]bitfield.Set, len(r.found)), make([]bitfield.Set, len(r.found))
-	for i, b := range r.found {
-		blocks[i], masks[i], held[i] = b.block, b.mask, b.held
-	}
-	tag, err := r.tx.Exec(ctx, resetBlocks, r.Run, r.step.step, blocks, pgbits.Slice(masks), pgbits.Slice(held))
-	if err == nil && tag.RowsAffected() != int64(len(blocks)) {
-		err = errFence
-	}
+	r.diff.add("generation", r.generation, r.out.Generation)
+	err = auditChange(ctx, r.tx, action{actor: r.Actor, name: "rerun", run: r.run, detail: detail,
+		before: r.diff.before, after: r.diff.after})
 	if err != nil {
-		return fmt.Errorf("reset %d blocks: %w", len(blocks), err)
+		return err
 	}
-	return nil
+	return addEvent(ctx, r.tx, r.run, r.out.Generation, EventRerun,
+		map[string]any{"items": r.out.Items, "held": r.out.Held})
 }

@@ -2,6 +2,7 @@ package workqueue_test
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func TestDryRun(t *testing.T) {
 	}
 	b.check()
 	req.DryRun = false
-	if wet := b.again(req); wet != dry {
+	if wet := b.again(req); !reflect.DeepEqual(wet, dry) {
 		t.Errorf("the dry run said %+v, and the re-run did %+v", dry, wet)
 	}
 	req = workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Codes: []string{"none"}}, DryRun: true}

@@ -14,18 +14,19 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 )
 
-// Selection says which items of one step of a run are meant. Exactly one of Failed, Keys, Codes and Groups is set.
+// Selection says which items of one step of a run are meant. Exactly one of All, Failed, Keys, Codes and Groups is set.
 type Selection struct {
-	Step   string   // the step's name; empty: the first
+	Step   string   // the step's name; empty: the only one, or what failed at any of them
+	All    bool     // every item; of a reset only
 	Failed bool     // all that failed
-	Keys   []string // these, whether they failed or succeeded
+	Keys   []string // these, whether they failed or succeeded; of several steps without a Step, those that failed
 	Codes  []string // those that failed with one of these codes
 	Groups []string // those that failed with a message of one of these groups: see [Store.Errors]
 }
 
 func (sel *Selection) validate() error {
 	n := 0
-	for _, set := range []bool{sel.Failed, len(sel.Keys) > 0, len(sel.Codes) > 0, len(sel.Groups) > 0} {
+	for _, set := range []bool{sel.All, sel.Failed, len(sel.Keys) > 0, len(sel.Codes) > 0, len(sel.Groups) > 0} {
 		if set {
 			n++
 		}
@@ -40,11 +41,18 @@ func (sel *Selection) validate() error {
 type NothingToRerunError struct {
 	Run    RunID
 	Select Selection
+	Why    []string // what is the matter with the items of a named step, where that is known
+	failed bool     // of several steps: only what failed was looked for
 }
 
 func (e *NothingToRerunError) Error() string {
 	what := "no item of it has failed"
 	switch {
+	case len(e.Why) > 0:
+		what = strings.Join(e.Why, ", and ")
+	case len(e.Select.Keys) > 0 && e.failed:
+		what = fmt.Sprintf("the items named have failed at none of its steps; to do them again all the same: "+
+			"tranche run reset %s --step STEP --key KEY", e.Run)
 	case len(e.Select.Keys) > 0:
 		what = "the items named are all under way still"
 	case len(e.Select.Codes) > 0:
@@ -88,12 +96,12 @@ SELECT item_key, ordinal FROM work_queue WHERE run_id = $1 AND item_key = ANY($2
     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)`
 
 	ordinalsOfCodes = `
-SELECT p.ordinal FROM work_part p
-WHERE p.run_id = $1 AND p.step = $2 AND p.error_code = ANY($3) AND ` + newestPart
+SELECT p.step, p.ordinal FROM work_part p
+WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3) AND ` + newestPart
 
 	ordinalsOfGroups = `
-SELECT p.ordinal FROM work_part p
-WHERE p.run_id = $1 AND p.step = $2 AND p.error_code IS NOT NULL AND ` + messageGroup + ` = ANY($3) AND ` + newestPart
+SELECT p.step, p.ordinal FROM work_part p
+WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL AND ` + messageGroup + ` = ANY($3) AND ` + newestPart
 )
 
 // blockMasks is items, by block.
@@ -107,33 +115,86 @@ func (m blockMasks) add(o Ordinal) {
 	m[block].Add(bit)
 }
 
-// find returns the items that keys, codes or groups name, whatever state they are in; nil for all that failed.
-func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run RunID, step Step) (blockMasks, error) {
+// find returns the items that are selected at each of some steps, as they are now: whether they can be done again is
+// decided under locks. items is how many the run has.
+func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run RunID, items int64, steps []Step,
+) (found map[Step]blockMasks, err error) {
 	switch {
 	case sel.Failed:
-		return nil, nil
+		return findFailed(ctx, tx, run, steps)
 	case len(sel.Codes) > 0:
-		return findFailed(ctx, tx, ordinalsOfCodes, run, step, sel.Codes)
+		return findErrors(ctx, tx, ordinalsOfCodes, run, steps, sel.Codes)
 	case len(sel.Groups) > 0:
-		return findFailed(ctx, tx, ordinalsOfGroups, run, step, sel.Groups)
-	default:
-		return findKeys(ctx, tx, run, sel.Keys)
+		return findErrors(ctx, tx, ordinalsOfGroups, run, steps, sel.Groups)
 	}
+	masks := everyItem(items)
+	if !sel.All {
+		if masks, err = findKeys(ctx, tx, run, sel.Keys); err != nil {
+			return nil, err
+		}
+	}
+	found = map[Step]blockMasks{}
+	for _, s := range steps {
+		found[s] = masks
+	}
+	return found, nil
 }
 
-func findFailed(ctx context.Context, tx pgx.Tx, statement string, run RunID, step Step, by []string,
-) (blockMasks, error) {
+func everyItem(items int64) blockMasks {
 	masks := blockMasks{}
-	rows, err := tx.Query(ctx, statement, run, step, by)
+	for first := int64(0); first < items; first += bitfield.Size {
+		all := bitfield.Full(int(min(bitfield.Size, items-first)))
+		masks[Block(first/bitfield.Size)] = &all
+	}
+	return masks
+}
+
+// failedPlanes reads, without a lock, where items have failed.
+const failedPlanes = `
+SELECT step, block, failed FROM work_block
+WHERE run_id = $1 AND step = ANY($2) AND failed <> B'0'::bit(8192)`
+
+func findFailed(ctx context.Context, tx pgx.Tx, run RunID, steps []Step) (map[Step]blockMasks, error) {
+	rows, err := tx.Query(ctx, failedPlanes, run, steps)
 	if err != nil {
 		return nil, fmt.Errorf("find failed items: %w", err)
 	}
+	found := map[Step]blockMasks{}
+	var step Step
+	var block Block
+	var failed bitfield.Set
+	_, err = pgx.ForEachRow(rows, []any{&step, &block, pgbits.Into(&failed)}, func() error {
+		one := failed
+		masksOf(found, step)[block] = &one
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find failed items: %w", err)
+	}
+	return found, nil
+}
+
+func masksOf(found map[Step]blockMasks, step Step) blockMasks {
+	if found[step] == nil {
+		found[step] = blockMasks{}
+	}
+	return found[step]
+}
+
+func findErrors(ctx context.Context, tx pgx.Tx, statement string, run RunID, steps []Step, by []string,
+) (map[Step]blockMasks, error) {
+	rows, err := tx.Query(ctx, statement, run, steps, by)
+	if err != nil {
+		return nil, fmt.Errorf("find failed items: %w", err)
+	}
+	found := map[Step]blockMasks{}
+	var step Step
 	var o Ordinal
-	_, err = pgx.ForEachRow(rows, []any{&o}, func() error { masks.add(o); return nil })
+	_, err = pgx.ForEachRow(rows, []any{&step, &o}, func() error { masksOf(found, step).add(o); return nil })
 	if err != nil {
 		return nil, fmt.Errorf("find failed items: %w", err)
 	}
-	return masks, nil
+	return found, nil
 }
 
 func findKeys(ctx context.Context, tx pgx.Tx, run RunID, keys []string) (blockMasks, error) {
@@ -160,59 +221,4 @@ func findKeys(ctx context.Context, tx pgx.Tx, run RunID, keys []string) (blockMa
 		return nil, unknown
 	}
 	return masks, nil
-}
-
-// Blocks with final items, locked in order; the caller narrows the bits.
-const lockFinalBlocks = `
-SELECT block, size, payload_bytes, done, failed FROM work_block
-WHERE run_id = $1 AND step = $2 AND ($3::int[] IS NULL OR block = ANY($3))
-  AND (failed <> B'0'::bit(8192) OR ($4 AND done <> B'0'::bit(8192)))
-ORDER BY block FOR NO KEY UPDATE`
-
-// again is the items of one block that are to run again.
-type again struct {
-	block Block
-	size  int
-	bytes int64        // of the block's payloads
-	mask  bitfield.Set // all of them
-	held  bitfield.Set // of those, the ones that a canary holds back
-}
-
-// final locks the blocks and returns the wanted items whose outcome is final. Only a selection by key takes items that
-// succeeded.
-func (sel *Selection) final(ctx context.Context, tx pgx.Tx, run RunID, step Step, wanted blockMasks) ([]*again, error) {
-	var blocks []Block
-	if wanted != nil {
-		blocks = []Block{}
-		for b := range wanted {
-			blocks = append(blocks, b)
-		}
-	}
-	byKey := len(sel.Keys) > 0
-	rows, err := tx.Query(ctx, lockFinalBlocks, run, step, blocks, byKey)
-	if err != nil {
-		return nil, fmt.Errorf("lock blocks: %w", err)
-	}
-	var found []*again
-	var b again
-	var done, failed bitfield.Set
-	to := []any{&b.block, &b.size, &b.bytes, pgbits.Into(&done), pgbits.Into(&failed)}
-	_, err = pgx.ForEachRow(rows, to, func() error {
-		b.mask = failed
-		if byKey {
-			b.mask = b.mask.Or(done)
-		}
-		if wanted != nil {
-			b.mask = b.mask.And(*wanted[b.block])
-		}
-		if !b.mask.Empty() {
-			one := b
-			found = append(found, &one)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("lock blocks: %w", err)
-	}
-	return found, nil
 }

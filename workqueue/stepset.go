@@ -156,14 +156,24 @@ func lockStepNamed(ctx context.Context, tx pgx.Tx, run RunID, name string) (*ste
 	if err != nil {
 		return nil, err
 	}
-	unknown := &UnknownStepError{Run: run, Name: name}
+	return stepNamed(steps, run, name)
+}
+
+// stepNamed returns the step with the name, or the first when there is no name.
+func stepNamed(steps []stepSettings, run RunID, name string) (*stepSettings, error) {
 	for i := range steps {
 		if name == "" || steps[i].name == name {
 			return &steps[i], nil
 		}
-		unknown.Steps = append(unknown.Steps, steps[i].name)
 	}
-	return nil, unknown
+	return nil, &UnknownStepError{run, name, stepNames(steps)}
+}
+
+func stepNames(steps []stepSettings) (names []string) {
+	for i := range steps {
+		names = append(names, steps[i].name)
+	}
+	return names
 }
 
 // with returns the settings after a change.
@@ -238,6 +248,17 @@ func (d *difference) add(name string, before, after any) {
 		d.before, d.after = map[string]any{}, map[string]any{}
 	}
 	d.before[name], d.after[name] = before, after
+}
+
+// join takes in what is different of one step, under its name where there are several.
+func (d *difference) join(of *difference, step string, several bool) {
+	for name, before := range of.before {
+		if several {
+			d.add(step+"."+name, before, of.after[name])
+		} else {
+			d.add(name, before, of.after[name])
+		}
+	}
 }
 
 func (d *difference) step(a, b *stepSettings) {
