@@ -16,10 +16,12 @@ const (
 	maxExampleText = 1000 // characters of an example's message
 )
 
-// Errors is the items of a run that are failed now, in groups.
+// Errors is the items of a run that are failed now, in groups. An item is counted once: with the first step that failed
+// it. What steps that are optional failed stands in groups of its own and makes no failed items.
 type Errors struct {
 	Items      int64        `json:"items" doc:"failed items, those of groups left out included"`
-	Groups     []ErrorGroup `json:"groups" doc:"the greatest first, 1000 at the most"`
+	Optional   int64        `json:"optional_items,omitempty" doc:"failures in optional steps, which are not among items"`
+	Groups     []ErrorGroup `json:"groups" doc:"the greatest first, those of optional steps last, 1000 at the most"`
 	MoreGroups int64        `json:"more_groups,omitempty" doc:"groups that were left out, the smallest"`
 	MoreItems  int64        `json:"more_items,omitempty" doc:"items of groups that were left out"`
 }
@@ -28,9 +30,11 @@ type Errors struct {
 type ErrorGroup struct {
 	ID       string         `json:"id" doc:"names the group in a re-run; the same in every run"`
 	Step     string         `json:"step"`
+	Optional bool           `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
 	Code     string         `json:"code"`
 	Shape    string         `json:"shape" doc:"the messages, with # for numbers, ids and quoted text"`
 	Count    int64          `json:"count"`
+	Also     int64          `json:"also,omitempty" doc:"more such items, counted with a step before that failed them too"`
 	First    *time.Time     `json:"first,omitempty" doc:"when the first of these items got this error"`
 	Last     *time.Time     `json:"last,omitempty"`
 	Services []string       `json:"services" doc:"who answered so, ten at the most"`
@@ -51,13 +55,19 @@ type ErrorExample struct {
 // A part counts when the item's bit is still in the failed plane and no later generation wrote another. work_part_error
 // finds the parts, the primary keys of work_block, work_part and work_slice do the rest. The newest generation is asked
 // for item by item, and only in runs that have more than one: as an anti-join, over a run that was never analyzed, it
-// is quadratic. The shapes are most of the work: 1M failed items take some 6 s.
+// is quadratic. Whether a step before failed the item, too, is asked only of steps that are not the first. The shapes
+// are most of the work: 1M failed items take some 6 s.
 const errorGroups = `
 WITH by_slice AS MATERIALIZED (
-    SELECT c.step, c.error_code, c.shape, c.slice_id, count(*) AS items, min(c.ordinal) AS first_ordinal,
-        max(c.ordinal) AS last_ordinal
+    SELECT c.step, c.error_code, c.shape, c.slice_id, count(*) FILTER (WHERE NOT c.again) AS items,
+        count(*) FILTER (WHERE c.again) AS also, min(c.ordinal) AS first_ordinal, max(c.ordinal) AS last_ordinal
     FROM (
-        SELECT p.step, p.error_code, p.slice_id, p.ordinal, ` + messageShape + ` AS shape
+        SELECT p.step, p.error_code, p.slice_id, p.ordinal, ` + messageShape + ` AS shape,
+            CASE WHEN p.step = 0 OR p.step = ANY ($6::smallint[]) THEN false
+                ELSE EXISTS (SELECT 1 FROM unnest($5::smallint[]) AS n (step)
+                    JOIN work_block e ON e.run_id = p.run_id AND e.step = n.step AND e.block = p.ordinal / 8192
+                    WHERE n.step < p.step AND get_bit(e.failed, p.ordinal % 8192) = 1)
+            END AS again
         FROM work_part p
         JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
         WHERE p.run_id = $1 AND p.error_code IS NOT NULL AND get_bit(b.failed, p.ordinal % 8192) = 1
@@ -68,23 +78,32 @@ WITH by_slice AS MATERIALIZED (
     ) c
     GROUP BY c.step, c.error_code, c.shape, c.slice_id
 ), grouped AS (
-    SELECT g.step, g.error_code, g.shape, sum(g.items)::bigint AS items,
+    SELECT g.step, g.step = ANY ($6::smallint[]) AS optional, g.error_code, g.shape, sum(g.items)::bigint AS items,
+        sum(g.also)::bigint AS also,
         min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last,
         (array_agg(DISTINCT w.service) FILTER (WHERE w.service <> ''))[1:$3] AS services,
         (array_agg(g.slice_id ORDER BY g.first_ordinal))[1:$4] AS slices,
         (array_agg(g.first_ordinal ORDER BY g.first_ordinal))[1:$4] AS firsts,
         (array_agg(g.last_ordinal ORDER BY g.first_ordinal))[1:$4] AS lasts,
-        count(*) OVER () AS all_groups, sum(sum(g.items)) OVER ()::bigint AS all_items
+        count(*) OVER () AS all_groups,
+        coalesce(sum(sum(g.items)) FILTER (WHERE NOT g.step = ANY ($6::smallint[])) OVER (), 0)::bigint AS all_items,
+        coalesce(sum(sum(g.items)) FILTER (WHERE g.step = ANY ($6::smallint[])) OVER (), 0)::bigint AS all_optional
     FROM by_slice g LEFT JOIN work_slice w ON w.id = g.slice_id
     GROUP BY g.step, g.error_code, g.shape
-    ORDER BY items DESC, g.step, g.error_code, g.shape
+    ORDER BY optional, items DESC, g.step, g.error_code, g.shape
     LIMIT $2
 )
-SELECT left(md5(g.step || ':' || g.error_code || ':' || g.shape), 8), g.step, s.name, g.error_code, g.shape, g.items,
-    g.first, g.last, coalesce(g.services, '{}'), g.slices, g.firsts, g.lasts, g.all_groups, g.all_items
+SELECT left(md5(g.step || ':' || g.error_code || ':' || g.shape), 8), g.step, s.name, g.optional, g.error_code, g.shape,
+    g.items, g.also, g.first, g.last, coalesce(g.services, '{}'), g.slices, g.firsts, g.lasts, g.all_groups, g.all_items,
+    g.all_optional
 FROM grouped g
 JOIN run_step s ON s.run_id = $1 AND s.step = g.step
-ORDER BY g.items DESC, g.step, g.error_code, g.shape`
+ORDER BY g.optional, g.items DESC, g.step, g.error_code, g.shape`
+
+// The steps whose failures are failures of items, and those that are optional.
+const errorSteps = `
+SELECT coalesce(array_agg(step) FILTER (WHERE NOT optional), '{}'), coalesce(array_agg(step) FILTER (WHERE optional), '{}')
+FROM run_step WHERE run_id = $1`
 
 // The examples of each group, from the first slices that have some. The shapes of their parts are made once more, but
 // of each part once: it is linear however many groups share a slice. The parts are ranges of work_part's primary key.
@@ -128,17 +147,23 @@ func (s *Store) Errors(ctx context.Context, id RunID) (Errors, error) {
 
 func readErrors(ctx context.Context, tx pgx.Tx, id RunID) (Errors, error) {
 	out := Errors{Groups: []ErrorGroup{}}
-	rows, err := tx.Query(ctx, errorGroups, id, MaxErrorGroups, maxServices, maxExamples)
+	var required, optional []Step
+	if err := tx.QueryRow(ctx, errorSteps, id).Scan(&required, &optional); err != nil {
+		return out, err
+	}
+	rows, err := tx.Query(ctx, errorGroups, id, MaxErrorGroups, maxServices, maxExamples, required, optional)
 	if err != nil {
 		return out, err
 	}
 	var g ErrorGroup
 	var groups, listed int64
-	to := []any{&g.ID, &g.step, &g.Step, &g.Code, &g.Shape, &g.Count, &g.First, &g.Last, &g.Services, &g.slices,
-		&g.firsts, &g.lasts, &groups, &out.Items}
+	to := []any{&g.ID, &g.step, &g.Step, &g.Optional, &g.Code, &g.Shape, &g.Count, &g.Also, &g.First, &g.Last, &g.Services, &g.slices,
+		&g.firsts, &g.lasts, &groups, &out.Items, &out.Optional}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		out.Groups = append(out.Groups, g)
-		listed += g.Count
+		if !g.Optional {
+			listed += g.Count
+		}
 		g = ErrorGroup{} // the slices in it are the group's now
 		return nil
 	})

@@ -21,6 +21,7 @@ const (
 	OwnerNode     Owner = "node"     // a node, at once or with its next look
 	OwnerTimer    Owner = "timer"    // a time that has to come
 	OwnerOperator Owner = "operator" // a person
+	OwnerStep     Owner = "step"     // another step of the run, of which other groups tell
 	OwnerNobody   Owner = "nobody"   // nothing moves any more
 )
 
@@ -65,6 +66,10 @@ const (
 	ReasonPartly     Reason = "partly_answered"
 	ReasonQuarantine Reason = "reply_quarantined"
 	ReasonNeeds      Reason = "needs_step"
+	ReasonBarrier    Reason = "barrier"  // the step begins when others have ended for all items
+	ReasonNoLocal    Reason = "no_local" // no node has the local function
+	ReasonFetching   Reason = "fetching" // a node is at it itself
+	ReasonUnplaced   Reason = "open_run" // of an open run, and their block is not full yet
 	ReasonCancelled  Reason = "cancelled"
 	ReasonStray      Reason = "inconsistent" // a fault of ours
 )
@@ -81,17 +86,19 @@ type Happening struct {
 	What string    `json:"what"`
 }
 
-// MissingGroup is items that are not answered for the same reason. Every missing item is in exactly one group.
+// MissingGroup is items without an outcome in one step, for the same reason. Every item that a step misses is in exactly
+// one group of the step; a group without a step is of all of them.
 type MissingGroup struct {
 	State    string     `json:"state" enum:"waiting,held,ready,scheduled,claimed,sent" doc:"of the items, by the bits"`
 	Reason   Reason     `json:"reason" doc:"in one word, like breaker_open or no_listener"`
 	Items    int64      `json:"items"`
+	Counted  int64      `json:"counted" doc:"of those, the ones that no group of an earlier step has: over all, they add up to unsettled"`
 	Slices   int64      `json:"slices" doc:"that hold them; 0 while they are in none"`
 	Runs     int64      `json:"runs,omitempty" doc:"in the view of an endpoint: whose items they are"`
 	Answered int64      `json:"answered,omitempty" doc:"other items of these slices that were answered already"`
 	Step     string     `json:"step,omitempty"`
 	Endpoint string     `json:"endpoint,omitempty"`
-	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nobody" doc:"whose turn it is"`
+	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,step,nobody" doc:"whose turn it is"`
 	Who      string     `json:"who" doc:"the owner by name"`
 	Why      string     `json:"why" doc:"the reason in a sentence"`
 	Since    *time.Time `json:"since,omitempty"`
@@ -104,12 +111,14 @@ type MissingGroup struct {
 	session SessionID // of the node that has claimed them
 	by      []cameBy
 	until   time.Time // the last of them come, when they do not all come at When
+	needs   stepSet   // that they wait for
 }
 
 // Session returns the session of the node that has claimed the items, or the zero id.
 func (g *MissingGroup) Session() SessionID { return g.session }
 
-// Explanation says why a run is not done. The items of its groups add up to Missing.
+// Explanation says why a run is not done. What its groups count adds up to Unsettled, the items of the groups of a step
+// to what the step misses. In a run of one step, all of these are Missing.
 type Explanation struct {
 	Run        RunID          `json:"run"`
 	Name       string         `json:"name,omitempty"`
@@ -119,7 +128,10 @@ type Explanation struct {
 	Items      int64          `json:"items"`
 	Done       int64          `json:"done"`
 	Failed     int64          `json:"failed"`
-	Missing    int64          `json:"missing"`
+	Missing    int64          `json:"missing" doc:"items that are neither done nor failed"`
+	Unsettled  int64          `json:"unsettled" doc:"items that some step has no outcome for: those missing, and failed ones that other steps are still at"`
+	Open       *OpenView      `json:"open,omitempty" doc:"the run takes items until it is sealed"`
+	Steps      []StepStanding `json:"steps,omitempty" doc:"of a run with several steps"`
 	Unsealed   bool           `json:"unsealed,omitempty" doc:"its items are not all there yet, and none is counted"`
 	Summary    string         `json:"summary" doc:"the whole in a sentence or two"`
 	Groups     []MissingGroup `json:"groups" doc:"the ones that need somebody first"`
@@ -148,7 +160,7 @@ func (s *Store) Explain(ctx context.Context, id RunID) (*Explanation, error) {
 			return err
 		}
 		e = newExplanation(&run, f)
-		e.Items, e.Done, e.Failed = run.Items, run.Done, run.Failed
+		e.Items, e.Done, e.Failed, e.Unsettled = run.Items, run.Done, run.Failed, run.Items-f.runs[id].settled
 		return e.fill(f)
 	})
 	if err != nil {
@@ -186,7 +198,7 @@ func (s *Store) ExplainKey(ctx context.Context, id RunID, key string) (*Explanat
 		}
 		e = newExplanation(&run, f)
 		e.Key, e.Of = key, items
-		e.countItems()
+		e.countItems(f.runs[id])
 		return e.fill(f)
 	})
 	if err != nil {
@@ -197,12 +209,20 @@ func (s *Store) ExplainKey(ctx context.Context, id RunID, key string) (*Explanat
 
 func newExplanation(run *RunSummary, f *facts) *Explanation {
 	return &Explanation{Run: run.ID, Name: run.Name, Plan: run.Plan, State: f.runs[run.ID].viewState(),
-		Generation: run.Generation, Groups: []MissingGroup{}, Nodes: len(f.alive), At: f.at}
+		Generation: run.Generation, Groups: []MissingGroup{}, Nodes: len(f.alive), At: f.at, Open: run.Open}
 }
 
-func (e *Explanation) countItems() {
+func (e *Explanation) countItems(r *runFacts) {
 	e.Items = int64(len(e.Of))
+	placed := r.items - r.unplaced
+	r.unplaced = 0
 	for i := range e.Of {
+		if slices.ContainsFunc(e.Of[i].Steps, func(s ItemStep) bool { return !s.settled() }) {
+			e.Unsettled++
+		}
+		if int64(e.Of[i].Ordinal) >= placed {
+			r.unplaced++
+		}
 		switch e.Of[i].State {
 		case OutcomeDone:
 			e.Done++
@@ -218,21 +238,43 @@ func (e *Explanation) fill(f *facts) error {
 	run := f.runs[e.Run]
 	e.Missing = e.Items - e.Done - e.Failed
 	e.Groups = append(e.Groups, f.groups(e.Run)...)
-	var told int64
-	for i := range e.Groups {
-		told += e.Groups[i].Items
+	if err := e.check(run); err != nil {
+		return err
 	}
-	if told != e.Missing {
-		return fmt.Errorf("the groups have %d items and %d are missing: %w", told, e.Missing, errSums)
+	if len(run.steps) > 1 {
+		e.Steps = f.standings(run)
 	}
 	e.Last, e.Notes, e.Advice = run.last(f), append(run.notes(), f.nodeNotes()...), run.advice(e)
 	if run.viewState() == "paused" && !e.heldBack() {
 		e.Notes = append(e.Notes, run.heldNote())
 	}
-	if e.Unsealed = run.sealedAt == nil; e.Unsealed {
+	if e.Unsealed = run.sealedAt == nil && e.Open == nil; e.Unsealed {
 		e.Summary = run.loading(f)
 	}
 	e.Sum()
+	return nil
+}
+
+// check holds the groups against what is missing, step by step and in the whole.
+func (e *Explanation) check(run *runFacts) error {
+	var counted, common int64
+	byStep := map[string]int64{}
+	for i := range e.Groups {
+		g := &e.Groups[i]
+		counted += g.Counted
+		byStep[g.Step] += g.Items
+		if g.Step == "" {
+			common += g.Items
+		}
+	}
+	if counted != e.Unsettled {
+		return fmt.Errorf("the groups count %d items and %d are not settled: %w", counted, e.Unsettled, errSums)
+	}
+	for _, st := range run.steps {
+		if told, missing := byStep[st.name]+common, st.missing.items+run.unplaced; told != missing {
+			return fmt.Errorf("the groups of step %s have %d items and %d are missing: %w", st.name, told, missing, errSums)
+		}
+	}
 	return nil
 }
 

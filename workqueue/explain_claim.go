@@ -18,19 +18,23 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 		f.holdGroup(r, g)
 	case len(f.alive) == 0:
 		f.noNode(g)
-	case f.cutOff():
+	case st.kind.overNATS() && f.cutOff():
 		f.natsAway(g, f.alive)
+	case st.barred:
+		f.barrierGroup(r, st, g)
+	case st.kind == KindLocal && !f.someNodeHas(st.endpoint):
+		f.noLocal(st, g)
 	case e.open:
 		f.breakerGroup(st, e, g)
 	case st.live >= st.inFlight:
 		limited(g, ReasonStepLimit, st.live, st.inFlight, "the run's limit of requests out at once", Advice{
-			"let more be out at once", fmt.Sprintf("tranche run set %s --in-flight N", r.id)})
+			"let more be out at once", fmt.Sprintf("tranche run set %s --in-flight N%s", r.id, r.forStep(st))})
 	case e.maxInFlight > 0 && e.live >= e.maxInFlight:
-		limited(g, ReasonBudget, e.live, e.maxInFlight, "the budget of endpoint "+e.name+" over all runs", Advice{
+		limited(g, ReasonBudget, e.live, e.maxInFlight, "the budget of "+targetText(e.name)+" over all runs", Advice{
 			"let more be out at once", fmt.Sprintf("tranche endpoints set %s --max-in-flight N", e.name)})
 		behind(r, e, g)
 	case st.inFlightAuto && e.paced && e.liveAuto >= e.inFlight:
-		limited(g, ReasonAdaptive, e.liveAuto, e.inFlight, "the limit that nodes found for endpoint "+e.name, Advice{
+		limited(g, ReasonAdaptive, e.liveAuto, e.inFlight, "the limit that nodes found for "+targetText(e.name), Advice{
 			"see how it was found", "tranche endpoints show " + e.name})
 		if e.change != "" {
 			g.Why += "; its last change: " + e.change
@@ -41,13 +45,18 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 		g.Reason, g.Owner, g.Who = ReasonNext, OwnerNode, f.nodesText()
 		g.Why = "nothing stands in their way"
 		g.Next, g.When = "a node claims them with its next look for work", after(f.at, lookWithin)
+		if st.kind.fetched() && e.live > 0 {
+			g.Why += fmt.Sprintf("; nodes are at %d requests to %s, and take as many at once as they have room for", e.live,
+				targetText(e.name))
+			g.Next, g.When = "a node claims them with its next look for work, when it has room for them", nil
+		}
 	}
 }
 
 // limited explains items that wait for a request to end.
 func limited(g *MissingGroup, reason Reason, live, limit int, what string, advice Advice) {
 	g.Reason, g.Owner = reason, OwnerService
-	g.Who = "the services of endpoint " + g.Endpoint
+	g.Who = servers(g.Endpoint)
 	g.Why = fmt.Sprintf("%d of %d are out, which is %s", live, limit, what)
 	g.Next = "the next are claimed as soon as one of the requests out is answered"
 	g.Advice = []Advice{advice}
@@ -80,7 +89,7 @@ func shared(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool 
 		return false
 	}
 	limited(g, ReasonShare, st.live, portion(limit, others), fmt.Sprintf(
-		"the run's share of the %d that endpoint %s takes: %s for it, too", limit, e.name, haveWork(others)),
+		"the run's share of the %d that %s takes: %s for it, too", limit, targetText(e.name), haveWork(others)),
 		Advice{"raise its priority", fmt.Sprintf("tranche run set %s --priority %d", r.id, r.priority+1)})
 	g.Next = "the next are claimed when one of its requests is answered, or when other runs need less"
 	return true
@@ -95,9 +104,9 @@ func haveWork(runs int) string {
 
 // breakerGroup explains items whose endpoint is not asked at the moment.
 func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
-	g.Reason, g.Owner, g.Who = ReasonBreaker, OwnerTimer, "the breaker of endpoint "+e.name
+	g.Reason, g.Owner, g.Who = ReasonBreaker, OwnerTimer, "the breaker of "+targetText(e.name)
 	g.Since, g.When = e.breakerSince, e.probeAt
-	g.Why = "most requests to endpoint " + e.name + " failed, so nothing is sent to it"
+	g.Why = "most requests to " + targetText(e.name) + " failed, so nothing is sent to it"
 	if e.breakerReason != "" {
 		g.Why += ": " + e.breakerReason
 	}
@@ -108,10 +117,10 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 	}
 	switch {
 	case e.probeState == "claimed" || e.probeState == "sent":
-		g.Reason, g.Owner, g.Who, g.When = ReasonProbing, OwnerService, "the services of endpoint "+e.name, nil
+		g.Reason, g.Owner, g.Who, g.When = ReasonProbing, OwnerService, servers(e.name), nil
 		g.Next = "a probe is out; when it is answered everything goes on, when it fails another one follows"
 	case st.live >= st.inFlight || e.maxInFlight > 0 && e.live >= e.maxInFlight:
-		g.Owner, g.Who, g.When = OwnerService, "the services of endpoint "+e.name, nil
+		g.Owner, g.Who, g.When = OwnerService, servers(e.name), nil
 		g.Next = "as many requests are out as may be; when one of them ends, answered or at its deadline, one item is sent " +
 			"as a probe"
 	case e.probeAt != nil && !e.probeAt.After(f.at):
@@ -141,15 +150,15 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 	if st.rate != nil {
 		consider(st.tokens, st.tokensAt, *st.rate,
 			fmt.Sprintf("the run sends at most %s items a second", perSecond(*st.rate)),
-			Advice{"let more be sent", fmt.Sprintf("tranche run set %s --rate N", r.id)})
+			Advice{"let more be sent", fmt.Sprintf("tranche run set %s --rate N%s", r.id, r.forStep(st))})
 	}
 	if e.rate > 0 {
-		consider(e.tokens, e.tokensAt, e.rate, fmt.Sprintf("endpoint %s gets at most %s items a second over all runs",
-			e.name, perSecond(e.rate)), Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
+		consider(e.tokens, e.tokensAt, e.rate, fmt.Sprintf("%s gets at most %s items a second over all runs",
+			targetText(e.name), perSecond(e.rate)), Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
 	}
 	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
 		consider(e.tokens, e.tokensAt, *e.learnedRate, fmt.Sprintf(
-			"endpoint %s said that it is asked too much, and gets %s items a second", e.name, perSecond(*e.learnedRate)),
+			"%s said that it is asked too much, and gets %s items a second", targetText(e.name), perSecond(*e.learnedRate)),
 			Advice{"see how that was found", "tranche endpoints show " + e.name})
 	}
 	if wait == 0 {

@@ -49,6 +49,7 @@ func readFacts(ctx context.Context, tx pgx.Tx, runs []RunID, masks map[Block]bit
 		func() error { return f.readRuns(ctx, tx, runs) },
 		func() error { return f.readSteps(ctx, tx, runs, blocks, bits) },
 		func() error { return f.readSlices(ctx, tx, runs, blocks, bits) },
+		func() error { return f.readWaits(ctx, tx, blocks, bits) },
 		func() error { return f.readSessions(ctx, tx) },
 		func() error { return f.readEndpoints(ctx, tx) },
 		func() error { return f.readRivals(ctx, tx) },
@@ -63,18 +64,19 @@ func readFacts(ctx context.Context, tx pgx.Tx, runs []RunID, masks map[Block]bit
 const explainNow = `
 SELECT clock_timestamp(), EXISTS (SELECT 1 FROM leader WHERE name = $1 AND expires_at > clock_timestamp())`
 
-// explainPlanes is what is missing of each block, step by step: a missing item counts at its first step without an
-// outcome, and an item that failed in one step is not missing in the others. It is a range of work_block's primary
-// key for each run.
+// explainPlanes is what is missing of each block, step by step, and of those the items that no step before misses: they
+// are counted for the run. It is a range of work_block's primary key for each run.
 const explainPlanes = `
 WITH planes AS (
-    SELECT b.run_id, b.step, b.block, b.ready, coalesce(b.held, B'0'::bit(8192)) AS held,
-        ~b.done & ~(bit_or(b.failed) OVER (PARTITION BY b.run_id, b.block))
-        & coalesce(bit_and(b.done) OVER (PARTITION BY b.run_id, b.block ORDER BY b.step
-              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), ~B'0'::bit(8192))
-        & (~B'0'::bit(8192) << (8192 - b.size)) & coalesce(u.mask, ~B'0'::bit(8192)) AS missing
+    SELECT b.run_id, b.step, b.block, b.ready, coalesce(b.held, ` + noBits + `) AS held,
+        b.done & m.asked AS done, b.failed & m.asked AS failed, coalesce(b.skipped, ` + noBits + `) & m.asked AS skipped,
+        m.asked & ~` + settledBits + ` AS missing,
+        m.asked & ~` + settledBits + ` & coalesce(bit_and(` + settledBits + `) OVER (PARTITION BY b.run_id, b.block
+            ORDER BY b.step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), ~` + noBits + `) AS counted
     FROM work_block b
     LEFT JOIN unnest($2::int[], $3::bit(8192)[]) AS u (block, mask) ON u.block = b.block
+    CROSS JOIN LATERAL (
+        SELECT (~` + noBits + ` << (8192 - b.size)) & coalesce(u.mask, ~` + noBits + `) AS asked) m
     WHERE b.run_id = ANY ($1) AND ($2::int[] IS NULL OR u.block IS NOT NULL))`
 
 // stepFacts is one step: its settings and where its missing items are.
@@ -90,9 +92,25 @@ type stepFacts struct {
 	tokensAt     *time.Time
 	maxAttempts  int
 	live         int // slices out
+	kind         Kind
+	needs        []Step
+	timeout      time.Duration
+	optional     bool
+	barred       bool  // it has a barrier, and that has not been passed
+	left         int64 // items without an outcome, those that nobody asked about included; only in runs with a barrier
 
-	missing, ready, held int64
+	missing, ready, held  share
+	done, failed, skipped int64
+	waits                 map[stepSet]share
+	leftOut               map[Step]int64
 }
+
+// share is items of a step, and how many of those are counted for the run: the ones that no step before misses.
+type share struct{ items, counted int64 }
+
+func (s share) minus(o share) share { return share{s.items - o.items, s.counted - o.counted} }
+
+func (s share) plus(o share) share { return share{s.items + o.items, s.counted + o.counted} }
 
 // work_slice_live counts the slices that are out.
 const explainSteps = explainPlanes + `
@@ -100,11 +118,19 @@ SELECT st.run_id, st.step, st.name, st.endpoint, st.in_flight, st.in_flight_auto
     st.max_attempts,
     (SELECT count(*) FROM work_slice s
      WHERE s.run_id = st.run_id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
-    coalesce(p.missing, 0), coalesce(p.ready, 0), coalesce(p.held, 0)
+    st.kind, st.needs, st.slice_timeout, st.optional, st.barrier AND NOT st.barrier_passed,
+    CASE WHEN EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = st.run_id AND n.barrier AND NOT n.barrier_passed) THEN
+        (SELECT coalesce(sum(b.size - bit_count(` + settledBits + `)), 0) FROM work_block b
+         WHERE b.run_id = st.run_id AND b.step = st.step) ELSE 0 END::bigint,
+    coalesce(p.missing, 0), coalesce(p.missing_counted, 0), coalesce(p.ready, 0), coalesce(p.ready_counted, 0),
+    coalesce(p.held, 0), coalesce(p.held_counted, 0), coalesce(p.done, 0), coalesce(p.failed, 0), coalesce(p.skipped, 0)
 FROM run_step st
 LEFT JOIN (
-    SELECT run_id, step, sum(bit_count(missing))::bigint AS missing, sum(bit_count(ready & missing))::bigint AS ready,
-        sum(bit_count(held & missing))::bigint AS held
+    SELECT run_id, step, sum(bit_count(missing))::bigint AS missing, sum(bit_count(counted))::bigint AS missing_counted,
+        sum(bit_count(ready & missing))::bigint AS ready, sum(bit_count(ready & counted))::bigint AS ready_counted,
+        sum(bit_count(held & missing))::bigint AS held, sum(bit_count(held & counted))::bigint AS held_counted,
+        sum(bit_count(done))::bigint AS done, sum(bit_count(failed))::bigint AS failed,
+        sum(bit_count(skipped))::bigint AS skipped
     FROM planes GROUP BY run_id, step
 ) p USING (run_id, step)
 WHERE st.run_id = ANY ($1)
@@ -118,7 +144,9 @@ func (f *facts) readSteps(ctx context.Context, tx pgx.Tx, runs []RunID, blocks [
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stepFacts, error) {
 		s := &stepFacts{}
 		return s, row.Scan(&s.run, &s.step, &s.name, &s.endpoint, &s.inFlight, &s.inFlightAuto, &s.rate, &s.tokens,
-			&s.tokensAt, &s.maxAttempts, &s.live, &s.missing, &s.ready, &s.held)
+			&s.tokensAt, &s.maxAttempts, &s.live, &s.kind, &s.needs, &s.timeout, &s.optional, &s.barred, &s.left,
+			&s.missing.items, &s.missing.counted, &s.ready.items, &s.ready.counted, &s.held.items, &s.held.counted, &s.done,
+			&s.failed, &s.skipped)
 	})
 	if err != nil {
 		return fmt.Errorf("read the planes: %w", err)
@@ -150,7 +178,8 @@ type sliceFacts struct {
 	refused  string // why a message of its reply could not be taken
 	final    bool   // the last message of its reply has come
 
-	slices, items, answered     int64
+	slices, answered            int64
+	held                        share
 	firstAt, lastAt             time.Time // made
 	firstDue, lastDue           time.Time
 	firstDeadline, lastDeadline *time.Time
@@ -171,7 +200,7 @@ SELECT s.run_id, s.step, CASE s.state WHEN 'scheduled' THEN st.endpoint ELSE coa
     coalesce(s.session_id, '00000000-0000-0000-0000-000000000000'),
     s.due, s.unsent, s.handed_at IS NOT NULL, s.lost, s.late, s.remaining <> s.mask, coalesce(q.reason, ''),
     s.answered IS NOT NULL AND s.remaining <> s.mask,
-    count(*), sum(bit_count(s.remaining & p.missing))::bigint,
+    count(*), sum(bit_count(s.remaining & p.missing))::bigint, sum(bit_count(s.remaining & p.counted))::bigint,
     sum(bit_count(s.mask) - bit_count(s.remaining))::bigint,
     min(s.created_at), max(s.created_at), min(s.not_before), max(s.not_before), min(s.deadline), max(s.deadline),
     min(s.sent_at), max(s.sent_at), min(s.handed_at), max(s.handed_at), max(q.at), max(s.failures),
@@ -196,7 +225,7 @@ LEFT JOIN (
 ) q ON q.slice_id = s.id
 WHERE (s.remaining & p.missing) <> B'0'::bit(8192)
 GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
-ORDER BY 1, 2, 16 DESC`
+ORDER BY 1, 2, 16 DESC, 4`
 
 func (f *facts) readSlices(ctx context.Context, tx pgx.Tx, runs []RunID, blocks []Block, masks any) error {
 	rows, err := tx.Query(ctx, explainSlices, runs, blocks, masks, f.at)
@@ -206,7 +235,7 @@ func (f *facts) readSlices(ctx context.Context, tx pgx.Tx, runs []RunID, blocks 
 	f.slices, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s sliceFacts, err error) {
 		var lost, late *bool
 		err = row.Scan(&s.run, &s.step, &s.endpoint, &s.state, &s.cause, &s.session, &s.due, &s.unsent, &s.handed,
-			&lost, &late, &s.partly, &s.refused, &s.final, &s.slices, &s.items, &s.answered, &s.firstAt, &s.lastAt,
+			&lost, &late, &s.partly, &s.refused, &s.final, &s.slices, &s.held.items, &s.held.counted, &s.answered, &s.firstAt, &s.lastAt,
 			&s.firstDue, &s.lastDue, &s.firstDeadline, &s.lastDeadline, &s.firstSent, &s.lastSent, &s.firstHanded,
 			&s.lastHanded, &s.refusedAt, &s.maxFailures, &s.newest)
 		s.lost, s.late = lost != nil && *lost, late != nil && *late

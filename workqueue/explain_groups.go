@@ -18,33 +18,39 @@ func (f *facts) groups(id RunID) []MissingGroup {
 	if r.state == "cancelled" { // whatever the planes say, nothing moves any more
 		for _, st := range r.steps {
 			rest := f.group(r, st, st.endpoint, "waiting", st.missing)
-			f.explainRest(r, st, &rest)
+			f.explainRest(r, &rest)
 			add(rest)
 		}
 		return all
 	}
-	live := map[Step]int64{}
+	live := map[Step]share{}
 	for i := range f.slices {
 		if s := &f.slices[i]; s.run == id {
-			live[s.step] += s.items
+			live[s.step] = live[s.step].plus(s.held)
 			add(f.sliceGroup(r, s))
 		}
 	}
 	for _, st := range r.steps {
 		add(f.readyGroup(r, st))
 		add(f.heldGroup(r, st))
-		rest := f.group(r, st, st.endpoint, "waiting", st.missing-st.ready-st.held-live[st.step])
-		f.explainRest(r, st, &rest)
-		add(rest)
+		rest := st.missing.minus(st.ready).minus(st.held).minus(live[st.step])
+		for needs, items := range st.waits {
+			rest = rest.minus(items)
+			add(f.needsGroup(r, st, needs, items))
+		}
+		stray := f.group(r, st, st.endpoint, "waiting", rest)
+		f.explainRest(r, &stray)
+		add(stray)
 	}
+	add(f.unplacedGroup(r))
 	all = merged(all)
 	sortGroups(all)
 	return all
 }
 
 // group begins the explanation of items of a step.
-func (f *facts) group(r *runFacts, st *stepFacts, endpoint, state string, items int64) MissingGroup {
-	return MissingGroup{run: r.id, Step: st.name, Endpoint: endpoint, State: state, Items: items}
+func (f *facts) group(r *runFacts, st *stepFacts, endpoint, state string, of share) MissingGroup {
+	return MissingGroup{run: r.id, Step: st.name, Endpoint: endpoint, State: state, Items: of.items, Counted: of.counted}
 }
 
 // readyGroup explains items that may be claimed: what keeps a node from it, if anything does.
@@ -132,18 +138,14 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 	}
 }
 
-// explainRest explains items that are in no plane and in no slice.
-func (f *facts) explainRest(r *runFacts, st *stepFacts, g *MissingGroup) {
+// explainRest explains items that are in no plane and in no slice, and wait for nothing.
+func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
 	switch {
 	case r.state == "cancelled":
 		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "the run was cancelled", r.finishedAt
 		g.Why, g.Next = "the run was cancelled before they were answered", "nothing: what was recorded stays"
 		g.Advice = []Advice{{"get them, to start a new run of them",
 			"tranche run export " + r.id.String() + " --state missing"}}
-	case len(r.steps) > 1 && r.state == "running":
-		g.Reason, g.Owner, g.Who, g.Since = ReasonNeeds, OwnerNode, f.nodesText(), r.startedAt
-		g.Why = "step " + st.name + " needs another step of them first"
-		g.Next = "they are made ready in the transaction that records what they need"
 	default:
 		g.Reason, g.Owner, g.Who, g.Since = ReasonStray, OwnerOperator, "whoever runs tranche", r.startedAt
 		g.Why = "they are in no plane and in no slice, which must not be"

@@ -12,6 +12,7 @@ import (
 type mergeKey struct {
 	step, endpoint, state, who string
 	reason                     Reason
+	needs                      stepSet
 	owner                      Owner
 }
 
@@ -28,7 +29,7 @@ func merged(all []MissingGroup) []MissingGroup {
 	at := map[mergeKey]int{}
 	for i := range all {
 		g := all[i]
-		key := mergeKey{g.Step, g.Endpoint, g.State, g.Who, g.Reason, g.Owner}
+		key := mergeKey{g.Step, g.Endpoint, g.State, g.Who, g.Reason, g.needs, g.Owner}
 		if j, ok := at[key]; ok {
 			groups[j].join(&g)
 			continue
@@ -44,7 +45,7 @@ func merged(all []MissingGroup) []MissingGroup {
 
 // join takes in another group of the same kind; what it says of itself stays.
 func (g *MissingGroup) join(h *MissingGroup) {
-	g.Items, g.Slices, g.Answered = g.Items+h.Items, g.Slices+h.Slices, g.Answered+h.Answered
+	g.Items, g.Counted, g.Slices, g.Answered = g.Items+h.Items, g.Counted+h.Counted, g.Slices+h.Slices, g.Answered+h.Answered
 	g.Since, g.When = earlier(g.Since, h.Since), earlier(g.When, h.When)
 	if g.Last == nil || h.Last != nil && h.Last.At.After(g.Last.At) {
 		g.Last = h.Last
@@ -101,7 +102,7 @@ func earlier(a, b *time.Time) *time.Time {
 }
 
 // sortGroups puts what needs a person first. Then comes what keeps the run from its end, the most items first; what
-// waits behind requests that are out comes after them, and what a node does at once is last.
+// waits behind requests that are out comes after them, then what a node does at once, and what waits for other steps.
 func sortGroups(all []MissingGroup) {
 	slices.SortStableFunc(all, func(a, b MissingGroup) int {
 		return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), cmp.Compare(b.Items, a.Items),
@@ -115,6 +116,8 @@ func (g *MissingGroup) urgency() int {
 		return 0
 	case g.Owner == OwnerNobody:
 		return 1
+	case g.Owner == OwnerStep:
+		return 5
 	case g.Owner == OwnerNode:
 		return 4
 	case g.Behind():

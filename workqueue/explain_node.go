@@ -18,7 +18,8 @@ type sessionFacts struct {
 	expiresAt time.Time
 	endedAt   *time.Time
 	alive     bool
-	away      bool // it said that it cannot reach NATS
+	away      bool      // it said that it cannot reach NATS
+	locals    *[]string // the local functions that it said it has; nil: it has not said
 }
 
 func (s *sessionFacts) name() string { return fmt.Sprintf("node %s (pid %d)", s.host, s.pid) }
@@ -26,7 +27,8 @@ func (s *sessionFacts) name() string { return fmt.Sprintf("node %s (pid %d)", s.
 // The sessions that are alive, those asked for, and the one that was heard of last.
 const explainSessions = `
 SELECT id, host, pid, heartbeat_at, expires_at, ended_at, ended_at IS NULL AND expires_at > $2,
-    coalesce(stats -> 'nats' = 'false', false)
+    coalesce(stats -> 'nats' = 'false', false),
+    CASE jsonb_typeof(stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(stats -> 'locals')) END
 FROM node_session
 WHERE (ended_at IS NULL AND expires_at > $2) OR id = ANY ($1)
     OR id = (SELECT id FROM node_session ORDER BY heartbeat_at DESC LIMIT 1)
@@ -46,7 +48,7 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	}
 	sessions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*sessionFacts, error) {
 		s := &sessionFacts{}
-		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away)
+		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away, &s.locals)
 	})
 	if err != nil {
 		return fmt.Errorf("read the nodes: %w", err)

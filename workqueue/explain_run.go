@@ -35,6 +35,11 @@ type runFacts struct {
 	lastDone            *Happening // the slice that ended last
 	lastOrder           *Happening // the last thing that an operator did
 	items, done, failed int64
+	settled             int64 // items that every step has an outcome for
+	unplaced            int64 // items of an open run whose block is not there yet
+	open                bool
+	sealBy, overdueAt   *time.Time
+	onOverdue           string
 	steps               []*stepFacts
 }
 
@@ -55,12 +60,14 @@ SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.sta
         ELSE 0 END,
     (SELECT count(*) FROM quarantine q WHERE q.run_id = r.id),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = r.id AND d.state = 'waiting'),
-    r.items, coalesce(c.done, 0)::bigint, coalesce(c.failed, 0)::bigint
+    r.items, coalesce(c.done, 0)::bigint, coalesce(c.failed, 0)::bigint, coalesce(c.settled, 0)::bigint,
+    greatest(r.items - coalesce(c.size, 0), 0)::bigint,
+    r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at, r.on_overdue
 FROM batchrun r
 LEFT JOIN LATERAL (
-    SELECT sum(bit_count(planes.done)) AS done, sum(bit_count(planes.failed)) AS failed
-    FROM (SELECT bit_and(b.done) AS done, bit_or(b.failed) AS failed
-          FROM work_block b WHERE b.run_id = r.id GROUP BY b.block) planes
+    SELECT sum(bit_count(o.settled & ~o.failed)) AS done, sum(bit_count(o.failed)) AS failed,
+        sum(bit_count(o.settled)) AS settled, sum(o.size) AS size
+    FROM (` + outcomePlanes + `) o
 ) c ON true
 WHERE r.id = ANY ($1)`
 
@@ -84,7 +91,8 @@ func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []RunID) error {
 		r := &runFacts{}
 		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.createdAt, &r.sealedAt, &r.startedAt,
 			&r.finishedAt, &r.hold, &r.holdDetail, &r.heldAt, &r.heldBy, &r.canary, &r.canaryAuto, &r.canaryState,
-			&r.failedLimit, &r.maxFailed, &r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed)
+			&r.failedLimit, &r.maxFailed, &r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed,
+			&r.settled, &r.unplaced, &r.open, &r.sealBy, &r.overdueAt, &r.onOverdue)
 	})
 	if err != nil {
 		return fmt.Errorf("read runs: %w", err)
@@ -194,6 +202,9 @@ func (r *runFacts) last(f *facts) *Happening {
 // notes are what has gone astray of the run.
 func (r *runFacts) notes() []string {
 	var notes []string
+	if r.open {
+		notes = append(notes, r.openNote())
+	}
 	if r.quarantined > 0 {
 		notes = append(notes, fmt.Sprintf("%d messages about it could not be taken; see: tranche quarantine list --run %s",
 			r.quarantined, r.id))
@@ -212,6 +223,8 @@ func (r *runFacts) heldNote() string {
 // advice is what an operator could do about a run that has come to an end.
 func (r *runFacts) advice(e *Explanation) []Advice {
 	switch {
+	case r.open:
+		return []Advice{{"say that no more items come", fmt.Sprintf("tranche run seal %s", r.id)}}
 	case e.Failed == 0:
 		return nil
 	case r.state == "completed" && e.Key != "":

@@ -5,7 +5,7 @@ import "fmt"
 // sliceGroup explains items that live slices hold.
 func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
 	st := f.steps[stepKey{s.run, s.step}]
-	g := f.group(r, st, s.endpoint, s.state, s.items)
+	g := f.group(r, st, s.endpoint, s.state, s.held)
 	g.Slices, g.session = s.slices, s.session
 	if s.partly {
 		g.Answered = s.answered
@@ -14,7 +14,7 @@ func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
 	case "scheduled":
 		f.scheduledGroup(r, st, s, &g)
 	case "claimed":
-		f.claimedGroup(s, &g)
+		f.claimedGroup(st, s, &g)
 	default:
 		f.sentGroup(s, &g)
 	}
@@ -22,10 +22,13 @@ func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
 }
 
 // claimedGroup explains slices whose requests a node is making.
-func (f *facts) claimedGroup(s *sliceFacts, g *MissingGroup) {
-	since := s.firstAt
+func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
+	since, ttl := s.firstAt, DefaultClaimTTL
+	if st.kind.fetched() {
+		ttl += st.timeout
+	}
 	if s.firstDeadline != nil {
-		if at := s.firstDeadline.Add(-DefaultClaimTTL); at.After(since) {
+		if at := s.firstDeadline.Add(-ttl); at.After(since) {
 			since = at
 		}
 	}
@@ -45,6 +48,11 @@ func (f *facts) claimedGroup(s *sliceFacts, g *MissingGroup) {
 		}
 		g.Reason, g.Why = ReasonClaimLost, name+" had claimed them and is gone"
 		f.swept(g, "they are issued again, which does not count against them")
+	case s.late && st.kind.fetched():
+		g.Reason, g.Why, g.Since = ReasonOverdue, node.name()+" had no results of them by the deadline", s.firstDeadline
+		f.swept(g, "that counts as a failure of theirs: they are tried again, halved, or failed as deadline")
+	case st.kind.fetched():
+		f.fetching(st, s, node, g)
 	case s.late:
 		g.Reason, g.Why = ReasonClaimLost, node.name()+" claimed them and did not publish them in time"
 		f.swept(g, "they are issued again, which does not count against them")
@@ -77,7 +85,7 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 		f.swept(g, "that counts as a failure of theirs: they are tried again, halved, or failed as deadline")
 		return
 	case !s.handed:
-		g.Reason, g.Owner, g.Who = ReasonQueued, OwnerService, "the services of endpoint "+s.endpoint
+		g.Reason, g.Owner, g.Who = ReasonQueued, OwnerService, servers(s.endpoint)
 		g.Why = "as far as is known no service has taken them"
 		g.Next = "a service takes them; at the deadline a node looks whether they are still in the stream"
 		g.When = s.firstDeadline
@@ -86,7 +94,7 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 		}
 		return
 	}
-	g.Reason, g.Owner, g.Who, g.Since = ReasonWorking, OwnerService, "the services of endpoint "+s.endpoint, s.firstHanded
+	g.Reason, g.Owner, g.Who, g.Since = ReasonWorking, OwnerService, servers(s.endpoint), s.firstHanded
 	if s.lastHanded != nil {
 		g.Last = &Happening{*s.lastHanded, "a service took their request"}
 	}

@@ -103,13 +103,13 @@ func (e *Explanation) told() string {
 
 // headline is the reason in a few words.
 func (g *MissingGroup) headline() string {
-	if text, ok := headlines(" " + g.Endpoint)[g.Reason]; ok {
+	if text, ok := headlines(targetText(g.Endpoint), g.Endpoint)[g.Reason]; ok {
 		return text
 	}
 	return "in no plane and in no slice: run tranche doctor"
 }
 
-func headlines(at string) map[Reason]string {
+func headlines(to, name string) map[Reason]string {
 	return map[Reason]string{
 		ReasonOperator:   "paused: waiting for somebody to resume the run",
 		ReasonThreshold:  "paused because too many items failed: waiting for an operator",
@@ -118,35 +118,39 @@ func headlines(at string) map[Reason]string {
 		ReasonNoNode:     "waiting for a node: none is alive",
 		ReasonNATSAway:   "waiting for NATS, which the node cannot reach",
 		ReasonSettingUp:  "waiting for the streams to be set up",
-		ReasonBreaker:    "waiting for endpoint" + at + ", whose breaker is open",
-		ReasonProbing:    "waiting for endpoint" + at + ", whose breaker is open",
+		ReasonBreaker:    "waiting for " + to + ", whose breaker is open",
+		ReasonProbing:    "waiting for " + to + ", whose breaker is open",
 		ReasonStepLimit:  "ready, while as many requests are out as the run allows",
-		ReasonBudget:     "ready, while the budget of endpoint" + at + " is used up",
-		ReasonAdaptive:   "ready, while endpoint" + at + " has as many requests as it takes well",
-		ReasonPriority:   "behind runs of higher priority at endpoint" + at,
-		ReasonShare:      "ready, while the run has its share of endpoint" + at,
+		ReasonBudget:     "ready, while the budget of " + to + " is used up",
+		ReasonAdaptive:   "ready, while " + to + " has as many requests as it takes well",
+		ReasonPriority:   "behind runs of higher priority at " + to,
+		ReasonShare:      "ready, while the run has its share of " + to,
 		ReasonRate:       "waiting for the rate limit",
 		ReasonNext:       "about to be claimed",
 		ReasonBackoff:    "waiting for their next try",
-		ReasonThrottled:  "waiting for endpoint" + at + ", which said it has too much to do",
-		ReasonBreather:   "waiting for endpoint" + at + ", which was down",
+		ReasonThrottled:  "waiting for " + to + ", which said it has too much to do",
+		ReasonBreather:   "waiting for " + to + ", which was down",
 		ReasonPostponed:  "not to be published at the moment",
 		ReasonPublishing: "being published",
 		ReasonClaimLost:  "claimed by a node that is gone",
 		ReasonStreamLost: "lost with a stream, about to be issued again",
 		ReasonOverdue:    "past their deadline",
-		ReasonQueued:     "queued for endpoint" + at,
-		ReasonNoListener: "waiting for a service: nobody listens on endpoint" + at,
-		ReasonNotTaking:  "waiting for the services of endpoint" + at + ", which can take nothing",
-		ReasonBusy:       "queued behind other requests at endpoint" + at,
-		ReasonSuspended:  "waiting: the consumer of endpoint" + at + " was paused by hand",
-		ReasonNoConsumer: "waiting for the consumer of endpoint" + at + " to be made",
-		ReasonWorking:    "with the services of endpoint" + at,
-		ReasonGone:       "with a service of endpoint" + at + " that is gone",
-		ReasonNested:     "with the flow" + at + ", which asks an endpoint on which nobody listens",
-		ReasonPartly:     "in requests that endpoint" + at + " has answered in part",
-		ReasonQuarantine: "with endpoint" + at + ", a reply of which could not be taken",
-		ReasonNeeds:      "waiting for another step",
+		ReasonQueued:     "queued for " + to,
+		ReasonNoListener: "waiting for a service: nobody listens on " + to,
+		ReasonNotTaking:  "waiting for the services of " + to + ", which can take nothing",
+		ReasonBusy:       "queued behind other requests at " + to,
+		ReasonSuspended:  "waiting: the consumer of " + to + " was paused by hand",
+		ReasonNoConsumer: "waiting for the consumer of " + to + " to be made",
+		ReasonWorking:    "with the services of " + to,
+		ReasonGone:       "with a service of " + to + " that is gone",
+		ReasonNested:     "with the flow " + name + ", which asks an endpoint on which nobody listens",
+		ReasonPartly:     "in requests that " + to + " has answered in part",
+		ReasonQuarantine: "with " + to + ", a reply of which could not be taken",
+		ReasonNeeds:      "waiting for other steps",
+		ReasonBarrier:    "waiting at a barrier, until other steps have ended for all items",
+		ReasonNoLocal:    "waiting for a node that has " + to,
+		ReasonFetching:   "being fetched: nodes are asking " + to,
+		ReasonUnplaced:   "waiting for more items, or for the run to be sealed",
 		ReasonCancelled:  "left without an outcome when the run was cancelled",
 	}
 }

@@ -23,14 +23,37 @@ type ItemView struct {
 type ItemStep struct {
 	Step        Step            `json:"step"`
 	Name        string          `json:"name"`
-	Endpoint    string          `json:"endpoint"`
-	State       string          `json:"state" enum:"waiting,ready,in_flight,scheduled,done,failed"`
+	Kind        Kind            `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Endpoint    string          `json:"endpoint" doc:"or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION"`
+	Optional    bool            `json:"optional,omitempty"`
+	Needs       []string        `json:"needs,omitempty" doc:"steps that come first"`
+	State       string          `json:"state" enum:"waiting,held,ready,in_flight,scheduled,done,failed,skipped" doc:"skipped: left out"`
+	WaitsFor    []string        `json:"waits_for,omitempty" doc:"steps that the item has not come to the end of, or the barrier is for"`
+	LeftOutBy   []string        `json:"left_out_by,omitempty" doc:"the steps whose failure it is left out for"`
+	Stale       bool            `json:"stale,omitempty" doc:"what it was made from is being made again; it stays if that stays the same"`
 	Generation  Generation      `json:"generation,omitempty" doc:"of the result or error"`
+	RecordedAt  *time.Time      `json:"recorded_at,omitempty" doc:"when the result or error came"`
+	Service     string          `json:"service,omitempty" doc:"who it came from"`
 	Result      json.RawMessage `json:"result,omitempty" doc:"when it is JSON"`
 	ResultBytes []byte          `json:"result_bytes,omitempty" doc:"when it is something else"`
 	ContentType string          `json:"content_type,omitempty"`
+	Size        int             `json:"size,omitempty" doc:"bytes of the result"`
+	SHA256      string          `json:"sha256,omitempty" doc:"of the result, in hexadecimal"`
 	Error       *ItemError      `json:"error,omitempty"`
+	Earlier     []EarlierPart   `json:"earlier,omitempty" doc:"what earlier generations had here, the newest first"`
 	Attempts    []Attempt       `json:"attempts" doc:"every slice that held the item, oldest first"`
+
+	needs   []Step
+	barrier bool // it has one, and it has not been passed
+}
+
+// EarlierPart is a result or an error that does not count any more.
+type EarlierPart struct {
+	Generation Generation `json:"generation"`
+	RecordedAt *time.Time `json:"recorded_at,omitempty"`
+	Size       int        `json:"size,omitempty"`
+	SHA256     string     `json:"sha256,omitempty"`
+	Error      *ItemError `json:"error,omitempty"`
 }
 
 // ItemError is why an item failed.
@@ -63,27 +86,35 @@ const MaxTwins = 100
 const itemsByKey = `
 SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND item_key = $2 ORDER BY ordinal LIMIT $3`
 
-// Point reads of primary keys, the newest part, and the live slices of the item's block by work_slice_block.
+// Point reads of primary keys, and the live slices of the item's block by work_slice_block. An item of an open run may
+// have no block yet.
 const itemSteps = `
-SELECT s.step, s.name, s.endpoint,
+SELECT s.step, s.name, s.kind, s.endpoint, s.optional, ` + needNames + `, s.needs,
+    s.barrier AND NOT s.barrier_passed,
     CASE WHEN get_bit(b.done, $3) = 1 THEN 'done'
         WHEN get_bit(b.failed, $3) = 1 THEN 'failed'
+        WHEN get_bit(b.skipped, $3) = 1 THEN 'skipped'
         WHEN get_bit(b.ready, $3) = 1 THEN 'ready'
+        WHEN get_bit(b.held, $3) = 1 THEN 'held'
         ELSE coalesce((SELECT CASE w.state WHEN 'scheduled' THEN 'scheduled' ELSE 'in_flight' END FROM work_slice w
             WHERE w.run_id = b.run_id AND w.step = b.step AND w.block = b.block
                 AND w.state IN ('scheduled', 'claimed', 'sent') AND get_bit(w.remaining, $3) = 1 LIMIT 1), 'waiting')
-    END,
-    coalesce(p.generation, 0), p.result, coalesce(p.content_type, ''), p.error_code, coalesce(p.error_message, '')
+    END
 FROM run_step s
-JOIN work_block b ON b.run_id = s.run_id AND b.step = s.step AND b.block = $2
-LEFT JOIN LATERAL (
-    SELECT generation, result, content_type, error_code, error_message FROM work_part
-    WHERE run_id = s.run_id AND step = s.step AND ordinal = $4
-        AND (get_bit(b.done, $3) = 1 OR get_bit(b.failed, $3) = 1)
-    ORDER BY generation DESC LIMIT 1
-) p ON true
+LEFT JOIN work_block b ON b.run_id = s.run_id AND b.step = s.step AND b.block = $2
 WHERE s.run_id = $1
 ORDER BY s.step`
+
+// The parts of an item, the newest of each step with all of its result. Ranges of work_part's primary key, and the
+// slices by theirs.
+const itemParts = `
+SELECT p.step, p.generation, coalesce(w.ended_at, w.sent_at), coalesce(w.service, ''),
+    CASE WHEN p.generation = max(p.generation) OVER (PARTITION BY p.step) THEN p.result END,
+    coalesce(p.content_type, ''), coalesce(octet_length(p.result), 0), coalesce(encode(sha256(p.result), 'hex'), ''),
+    p.error_code, coalesce(p.error_message, '')
+FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id
+WHERE p.run_id = $1 AND p.step = ANY ($3) AND p.ordinal = $2
+ORDER BY p.step, p.generation DESC`
 
 // work_slice_block finds the slices; work_error and work_part are read by primary key.
 const itemAttempts = `
@@ -153,7 +184,7 @@ func findItems(ctx context.Context, tx pgx.Tx, id RunID, key string) ([]ItemView
 
 func fillItem(ctx context.Context, tx pgx.Tx, id RunID, item *ItemView) error {
 	block, bit := item.Ordinal.Block()
-	rows, err := tx.Query(ctx, itemSteps, id, block, bit, item.Ordinal)
+	rows, err := tx.Query(ctx, itemSteps, id, block, bit)
 	if err != nil {
 		return err
 	}
@@ -161,9 +192,16 @@ func fillItem(ctx context.Context, tx pgx.Tx, id RunID, item *ItemView) error {
 		return err
 	}
 	item.State = overall(item.Steps)
+	relate(item.Steps)
 	numbers := make([]Step, len(item.Steps))
 	for i := range item.Steps {
 		numbers[i] = item.Steps[i].Step
+	}
+	if rows, err = tx.Query(ctx, itemParts, id, item.Ordinal, numbers); err != nil {
+		return err
+	}
+	if err := attachParts(rows, item.Steps); err != nil {
+		return err
 	}
 	if rows, err = tx.Query(ctx, itemAttempts, id, block, bit, item.Ordinal, numbers); err != nil {
 		return err
@@ -173,19 +211,8 @@ func fillItem(ctx context.Context, tx pgx.Tx, id RunID, item *ItemView) error {
 
 func scanItemStep(row pgx.CollectableRow) (ItemStep, error) {
 	step := ItemStep{Attempts: []Attempt{}}
-	var result []byte
-	var code *string
-	var message string
-	err := row.Scan(&step.Step, &step.Name, &step.Endpoint, &step.State, &step.Generation, &result, &step.ContentType,
-		&code, &message)
-	switch {
-	case code != nil:
-		step.Error = &ItemError{Code: *code, Message: message}
-	case step.ContentType == "" && json.Valid(result):
-		step.Result = result
-	default:
-		step.ResultBytes = result
-	}
+	err := row.Scan(&step.Step, &step.Name, &step.Kind, &step.Endpoint, &step.Optional, &step.Needs, &step.needs,
+		&step.barrier, &step.State)
 	return step, err
 }
 
@@ -210,19 +237,4 @@ func attachAttempts(rows pgx.Rows, steps []ItemStep) error {
 		return errors.New("a slice of a step that the run does not have")
 	})
 	return err
-}
-
-// overall is the outcome of an item over all steps.
-func overall(steps []ItemStep) Outcome {
-	outcome := OutcomeDone
-	for i := range steps {
-		switch steps[i].State {
-		case "failed":
-			return OutcomeFailed
-		case "done":
-		default:
-			outcome = OutcomeMissing
-		}
-	}
-	return outcome
 }
