@@ -3,13 +3,17 @@ package orchestrator
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
+	"runtime"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Defaults of Config.
@@ -50,6 +54,14 @@ type Config struct {
 	Publishers   int // requests built at once
 	Recorders    int // commits under way at once
 
+	// Locals are the functions for steps of kind local, by the names that plans have for them. Steps of other functions
+	// are left to other nodes.
+	Locals       map[string]fetch.Fetcher
+	LocalWorkers int // chunks that a function works on at once; 0: as many as GOMAXPROCS
+	// Fetchers make what fetches for steps of other kinds: http and sql. Steps of a kind that has none are left to other
+	// nodes.
+	Fetchers map[workqueue.Kind]Fetchers
+
 	Streams endpoints.StreamConfig
 	Limits  endpoints.Limits // of the replies read
 	Faults  *fault.Points    // nil: none
@@ -76,6 +88,8 @@ func (c Config) withDefaults() Config {
 	c.RecordBatch = cmp.Or(c.RecordBatch, DefaultRecordBatch)
 	c.Publishers = cmp.Or(c.Publishers, DefaultPublishers)
 	c.Recorders = cmp.Or(c.Recorders, DefaultRecorders)
+	c.LocalWorkers = cmp.Or(c.LocalWorkers, runtime.GOMAXPROCS(0))
+	c.Locals, c.Fetchers = maps.Clone(c.Locals), maps.Clone(c.Fetchers)
 	return c
 }
 
@@ -85,11 +99,17 @@ func (c Config) validate() error {
 		"PipeInterval": c.PipeInterval > 0, "CareInterval": c.CareInterval > 0, "PaceInterval": c.PaceInterval > 0,
 		"Poll": c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0,
 		"RequestBytes": c.RequestBytes > 0, "RecordBatch": c.RecordBatch > 0, "Publishers": c.Publishers > 0,
-		"Recorders": c.Recorders > 0,
+		"Recorders": c.Recorders > 0, "LocalWorkers": c.LocalWorkers > 0,
 	}
 	for name, ok := range positive {
 		if !ok {
 			return fmt.Errorf("orchestrator: Config.%s must be positive", name)
+		}
+	}
+	for name, local := range c.Locals {
+		if endpoints.ValidateName(name) != nil || local == nil {
+			return fmt.Errorf("orchestrator: Config.Locals has %q; a name is 1 to %d of A-Z a-z 0-9 _ -, and names a function",
+				name, endpoints.MaxNameLength)
 		}
 	}
 	if c.Heartbeat*3 > c.SessionTTL {

@@ -13,8 +13,11 @@ import (
 // pulse is what a node says of itself with each heartbeat.
 type pulse struct {
 	Stats
-	NATS bool `json:"nats"` // it is connected; explanations read it
+	NATS   bool     `json:"nats"`   // it is connected; explanations read it
+	Locals []string `json:"locals"` // its functions for steps of kind local; likewise
 }
+
+func (n *Node) pulse() pulse { return pulse{n.Stats(), n.nc.IsConnected(), n.Locals()} }
 
 // beat keeps the session alive. A node that finds its session gone (it was asleep, or cut off) opens a new one: the
 // claims of the old one belong to others by then, and every write about them is fenced.
@@ -28,10 +31,11 @@ func (n *Node) beat(ctx context.Context) {
 		case <-tick.C:
 		}
 		timed, cancel := context.WithTimeout(ctx, n.cfg.Heartbeat*2)
-		err := n.store.Heartbeat(timed, n.Session(), n.cfg.SessionTTL, pulse{n.stats.snapshot(), n.nc.IsConnected()})
+		err := n.store.Heartbeat(timed, n.Session(), n.cfg.SessionTTL, n.pulse())
 		if errors.Is(err, workqueue.ErrSessionLost) {
 			n.stats.sessionsLost.Add(1)
 			n.log.Warn("the session expired; starting a new one", zap.Stringer("session", n.Session()))
+			n.fetching.abandon(n.Session())
 			err = n.newSession(timed)
 			n.Wake()
 		}

@@ -52,6 +52,7 @@ type Node struct {
 	uncleared runSet                // failed loads of which something may be left
 	watch     watchlist             // what commits gave reason to look at
 	alarms    alarms                // when slices come due that it has scheduled
+	fetching  *fetching             // what it works on itself
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -71,6 +72,7 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), letters: make(chan struct{}, 1),
 		exhausted: make(chan exhaustion, advisoryRoom), pending: semaphore.NewWeighted(maxPendingBytes),
 	}
+	n.fetching = newFetching(n)
 	n.endpoints.known = map[string]bool{}
 	n.pipe.changed = make(chan struct{})
 	n.watch.come = make(chan struct{}, 1)

@@ -11,6 +11,8 @@ type counters struct {
 	expired, extended, released           atomic.Int64
 	sessionsLost                          atomic.Int64
 	buried, exhausted, requeued           atomic.Int64
+	fetches, fetchesFailed, oddSlots      atomic.Int64
+	hung, recordedAgain                   atomic.Int64
 }
 
 // Stats is a reading of a node's counters since its start.
@@ -35,6 +37,13 @@ type Stats struct {
 	Buried       int64 `json:"buried"`    // dead letters taken in
 	Exhausted    int64 `json:"exhausted"` // messages removed that JetStream delivers no more
 	Requeued     int64 `json:"requeued"`  // dead letters sent again
+
+	Fetches       int64 `json:"fetches"`        // chunks that the node has worked on itself
+	FetchesFailed int64 `json:"fetches_failed"` // that failed as a whole, or in what they left out
+	Fetching      int64 `json:"fetching"`       // that it works on now
+	Hung          int64 `json:"hung"`           // calls of fetchers that were given up and have not come back
+	OddSlots      int64 `json:"odd_slots"`      // of fetchers, for items that were not asked for or came twice
+	RecordedAgain int64 `json:"recorded_again"` // commits tried again, with what was fetched
 }
 
 func (c *counters) snapshot() Stats {
@@ -46,8 +55,14 @@ func (c *counters) snapshot() Stats {
 		Duplicates: c.duplicates.Load(), Quarantined: c.quarantined.Load(), Expired: c.expired.Load(),
 		Extended: c.extended.Load(), Released: c.released.Load(), SessionsLost: c.sessionsLost.Load(),
 		Buried: c.buried.Load(), Exhausted: c.exhausted.Load(), Requeued: c.requeued.Load(),
+		Fetches: c.fetches.Load(), FetchesFailed: c.fetchesFailed.Load(), Hung: c.hung.Load(),
+		OddSlots: c.oddSlots.Load(), RecordedAgain: c.recordedAgain.Load(),
 	}
 }
 
 // Stats returns the node's counters.
-func (n *Node) Stats() Stats { return n.stats.snapshot() }
+func (n *Node) Stats() Stats {
+	s := n.stats.snapshot()
+	s.Fetching = int64(n.fetching.atWork())
+	return s
+}

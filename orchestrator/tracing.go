@@ -15,6 +15,9 @@ type Tracer interface {
 	// Publishing begins a span for a slice on its way into the stream. The request carries the trace context that it
 	// returns; end is called once, with the error that kept the request from the stream, if any.
 	Publishing(ctx context.Context, s TracedSlice) (t endpoints.Trace, end func(error))
+	// Fetching begins a span for a slice that the node works on itself. The context that it returns carries the span, as
+	// t does for what is sent; end is called once, with why nothing of it will be recorded, or nil.
+	Fetching(ctx context.Context, s TracedSlice) (within context.Context, t endpoints.Trace, end func(error))
 	// Recording begins a span for one try to record a message of a reply, within the trace t that the message carries. end
 	// is called once.
 	Recording(ctx context.Context, t endpoints.Trace, r TracedReply) (end func(TracedOutcome))
@@ -74,6 +77,41 @@ func (n *Node) traceRecording(ctx context.Context, read []reading) (end func(wor
 			if end == nil {
 				continue
 			}
+			outcome := TracedOutcome{Err: err}
+			if err == nil {
+				outcome.Taken, outcome.Stale = out.Verdicts[i].Taken, out.Verdicts[i].Stale
+			}
+			end(outcome)
+		}
+	}
+}
+
+// traceFetching begins the span of a chunk that the node works on itself. What comes of it is recorded within it, and a
+// request that is sent for it carries it.
+func (f *fetching) traceFetching(ctx context.Context, c *collector) context.Context {
+	tracer := f.node.cfg.Tracer
+	if tracer == nil {
+		return ctx
+	}
+	j := c.job
+	ctx, c.trace, c.traced = tracer.Fetching(ctx, TracedSlice{Run: uuid.UUID(j.Run), Slice: uuid.UUID(j.ID),
+		Endpoint: j.endpoint, Step: int(j.Step), Attempt: j.Attempt, Generation: int(j.Generation), Items: j.Mask.Count()})
+	return ctx
+}
+
+// traceResults begins a span for each result that belongs to a trace. The function that it returns ends them.
+func (f *fetching) traceResults(ctx context.Context, batch []fetchResult) (end func(workqueue.Recorded, error)) {
+	if f.node.cfg.Tracer == nil {
+		return func(workqueue.Recorded, error) {}
+	}
+	ends := make([]func(TracedOutcome), len(batch))
+	for i := range batch {
+		a := &batch[i].answer
+		ends[i] = f.node.cfg.Tracer.Recording(ctx, batch[i].trace, TracedReply{Run: uuid.UUID(batch[i].job.Run),
+			Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint, Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
+	}
+	return func(out workqueue.Recorded, err error) {
+		for i, end := range ends {
 			outcome := TracedOutcome{Err: err}
 			if err == nil {
 				outcome.Taken, outcome.Stale = out.Verdicts[i].Taken, out.Verdicts[i].Stale

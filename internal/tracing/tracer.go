@@ -48,6 +48,19 @@ func (t *Tracer) Publishing(
 	return oteltrace.Inject(ctx), func(err error) { finish(span, err) }
 }
 
+// Fetching implements orchestrator.Tracer. Its span is the root of a trace.
+func (t *Tracer) Fetching(
+	ctx context.Context, s orchestrator.TracedSlice,
+) (within context.Context, carried endpoints.Trace, end func(error)) {
+	ctx, span := t.tracer.Start(ctx, "fetch "+s.Endpoint, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindClient))
+	if span.IsRecording() {
+		span.SetAttributes(oteltrace.KeyEndpoint.String(s.Endpoint), oteltrace.KeyRun.String(s.Run.String()),
+			oteltrace.KeySlice.String(s.Slice.String()), keyStep.Int(s.Step), oteltrace.KeyAttempt.Int(s.Attempt),
+			oteltrace.KeyGeneration.Int(s.Generation), oteltrace.KeyItems.Int(s.Items))
+	}
+	return ctx, oteltrace.Inject(ctx), func(err error) { finish(span, err) }
+}
+
 // Recording implements orchestrator.Tracer. Its span is a child of the one that the reply carries.
 func (t *Tracer) Recording(
 	ctx context.Context, carried endpoints.Trace, r orchestrator.TracedReply,

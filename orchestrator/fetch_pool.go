@@ -1,0 +1,143 @@
+package orchestrator
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// requestWorkers is how many requests over core NATS a node has out for an endpoint.
+	requestWorkers = 64
+	// fetchWorkers is how many chunks of a step of another kind it works on when the step does not say.
+	fetchWorkers = 4
+	// quickChunk is how long chunks may take for a worker to have the next one waiting.
+	quickChunk = time.Second
+	// maxHung is how many calls of one function may never have come back before no more are made.
+	maxHung = 64
+)
+
+// fetchPool bounds what a node works on at once of what has one pace: a function, a host, a source, an endpoint. All of
+// it is guarded by the mutex of its fetching.
+type fetchPool struct {
+	key     string
+	size    int           // workers
+	busy    int           // of them
+	queue   []*fetchJob   // claimed ahead
+	hung    int           // calls that were given up and have not come back
+	took    time.Duration // by chunks, lately; 0: not known
+	resting time.Time     // until when nothing is claimed
+}
+
+// pool returns the pool of a pace. Called with mu held.
+func (f *fetching) pool(kind workqueue.Kind, key string) *fetchPool {
+	pool := f.pools[key]
+	if pool == nil {
+		pool = &fetchPool{key: key, size: f.initialWorkers(kind)}
+		f.pools[key] = pool
+	}
+	return pool
+}
+
+// room is how many slices of a pace may be claimed now.
+func (f *fetching) room(kind workqueue.Kind, key string) int {
+	if rests, ok := f.node.cfg.Fetchers[kind].(resting); ok && time.Now().Before(rests.RestsUntil(key)) {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pool := f.pools[key]
+	switch {
+	case f.stopped || !f.offers(kind):
+		return 0
+	case pool == nil:
+		return f.initialWorkers(kind)
+	case pool.hung >= maxHung || time.Now().Before(pool.resting):
+		return 0
+	}
+	wanted := pool.size
+	if pool.took > 0 && pool.took < quickChunk {
+		wanted *= 2 // a worker need not wait for a claim
+	}
+	return max(0, wanted-pool.busy-len(pool.queue))
+}
+
+// narrow has a claim bring no more than there is room for, in chunks that need not fit a message.
+func (f *fetching) narrow(req *workqueue.ClaimRequest, step *workqueue.Runnable) {
+	req.MaxSlices = min(req.MaxSlices, f.room(step.Kind, step.Endpoint))
+	if step.Kind != workqueue.KindRequest {
+		req.MaxBytes, req.LimitBytes = fetchChunkBytes, fetchChunkLimit
+	}
+}
+
+// full adds the paces that have no room to a list.
+func (f *fetching) full(keys []string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, pool := range f.pools {
+		if pool.busy+len(pool.queue) >= 2*pool.size || pool.hung >= maxHung || time.Now().Before(pool.resting) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// initialWorkers is how many workers there are before a claim has said what the step wants.
+func (f *fetching) initialWorkers(kind workqueue.Kind) int {
+	switch kind {
+	case workqueue.KindLocal:
+		return f.node.cfg.LocalWorkers
+	case workqueue.KindRequest:
+		return requestWorkers
+	default:
+		return 1
+	}
+}
+
+// workersFor is how many chunks of a step are worked on at once.
+func (f *fetching) workersFor(work workqueue.StepWork) int {
+	if work.Kind == workqueue.KindLocal || work.Kind == workqueue.KindRequest {
+		return f.initialWorkers(work.Kind)
+	}
+	var settings struct {
+		Concurrency int `json:"concurrency"`
+	}
+	if json.Unmarshal(work.Config, &settings) != nil || settings.Concurrency < 1 {
+		return fetchWorkers
+	}
+	return settings.Concurrency
+}
+
+// ended notes how long a chunk took.
+func (f *fetching) ended(pool *fetchPool, took time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if pool.took == 0 {
+		pool.took = took
+	}
+	pool.took += (took - pool.took) / 8
+}
+
+// rest leaves a pace to other nodes for a while.
+func (f *fetching) rest(pool *fetchPool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pool.resting = time.Now().Add(fetcherRest)
+}
+
+// hang notes that a call was given up, or has come back after all. It returns how many of its pace are hung.
+func (f *fetching) hang(pool *fetchPool, calls int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pool.hung += calls
+	f.node.stats.hung.Add(int64(calls))
+	return pool.hung
+}
+
+// atWork counts the slices that are worked on.
+func (f *fetching) atWork() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.jobs)
+}

@@ -1,0 +1,159 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// recordAgain is the first pause of a node that cannot record what it has fetched; it doubles up to recordAgainMax.
+	recordAgain    = 100 * time.Millisecond
+	recordAgainMax = time.Second
+)
+
+// codeRefused is the error code of results that PostgreSQL refuses.
+const codeRefused = "refused"
+
+// fetchResult is a part of what came of a chunk, on its way into the database.
+type fetchResult struct {
+	job    *fetchJob
+	answer workqueue.Answer
+	size   int64 // that it holds of the node's share
+	trace  endpoints.Trace
+	ended  func(error) // of the last one: ends the span
+}
+
+// hand gives a result to the recorders, when there is room for it. What finds none before ctx ends is dropped.
+func (f *fetching) hand(ctx context.Context, r fetchResult) {
+	r.size = min(r.size, fetchResultBytes)
+	if f.held.Acquire(ctx, r.size) != nil {
+		return
+	}
+	select {
+	case f.results <- r:
+	case <-ctx.Done():
+		f.held.Release(r.size)
+	}
+}
+
+// record takes results as they come: one at once when there is one, many in a commit when they queue up.
+func (f *fetching) record(ctx context.Context) {
+	for first := range f.results {
+		batch, size := []fetchResult{first}, first.size
+	more:
+		for len(batch) < f.node.cfg.RecordBatch && size < recordBytes {
+			select {
+			case r, open := <-f.results:
+				if !open {
+					break more
+				}
+				batch, size = append(batch, r), size+r.size
+			default:
+				break more
+			}
+		}
+		f.recordBatch(ctx, batch)
+		for i := range batch {
+			f.held.Release(batch[i].size)
+			if batch[i].ended != nil {
+				batch[i].ended(nil)
+			}
+		}
+	}
+}
+
+// recordBatch commits results. While PostgreSQL is away it tries again, as long as the slices are this node's: nobody
+// else has what was fetched. When PostgreSQL refuses them, they are taken one by one, and one that it refuses for what
+// is in it fails.
+func (f *fetching) recordBatch(ctx context.Context, batch []fetchResult) {
+	n := f.node
+	for pause := recordAgain; ; pause = min(2*pause, recordAgainMax) {
+		batch = f.ours(batch)
+		if len(batch) == 0 {
+			return
+		}
+		n.cfg.Faults.Hit(fault.RecordBefore)
+		traced := f.traceResults(ctx, batch)
+		out, err := n.store.Record(ctx, answersOf(batch))
+		traced(out, err)
+		_, answered := errors.AsType[*pgconn.PgError](err)
+		switch {
+		case err == nil:
+			n.cfg.Faults.Hit(fault.RecordCommitted)
+			f.recorded(batch, out)
+			return
+		case len(batch) > 1 && (answered || workqueue.Refused(err)):
+			for i := range batch {
+				f.recordBatch(ctx, batch[i:i+1])
+			}
+			return
+		case workqueue.Refused(err):
+			if !f.refused(&batch[0], err) {
+				return
+			}
+			continue
+		}
+		n.log.Warn("cannot record what was fetched; trying again", zap.Int("chunks", len(batch)), zap.Error(err))
+		n.stats.recordedAgain.Add(1)
+		if !sleep(ctx, pause) {
+			return // the slices go back with the session
+		}
+	}
+}
+
+// ours leaves out what belongs to a session that is over.
+func (f *fetching) ours(batch []fetchResult) []fetchResult {
+	kept := make([]fetchResult, 0, len(batch))
+	for _, r := range batch {
+		if r.job.session == f.node.Session() {
+			kept = append(kept, r)
+			continue
+		}
+		f.node.stats.stale.Add(1)
+		f.node.log.Debug("dropped what was fetched for a session that is over", zap.Stringer("slice", r.job.ID))
+	}
+	return kept
+}
+
+func answersOf(batch []fetchResult) []workqueue.Answer {
+	answers := make([]workqueue.Answer, len(batch))
+	for i := range batch {
+		answers[i] = batch[i].answer
+	}
+	return answers
+}
+
+// refused turns an answer that PostgreSQL does not take into a failure of its chunk, once.
+func (f *fetching) refused(r *fetchResult, err error) bool {
+	f.node.log.Error("what was fetched cannot be stored", zap.Stringer("run", r.job.Run),
+		zap.Stringer("slice", r.job.ID), zap.String("step", r.job.work.Name), zap.Error(err))
+	if r.answer.Unreadable {
+		return false // it comes back when its time is over
+	}
+	r.answer = workqueue.Answer{Slice: r.job.ID, Endpoint: r.job.endpoint, Service: r.answer.Service, Unreadable: true,
+		Failure: &workqueue.SlotError{Code: codeRefused, Message: "the result cannot be stored: " + err.Error()}}
+	return true
+}
+
+// recorded tells of what a commit brought.
+func (f *fetching) recorded(batch []fetchResult, out workqueue.Recorded) {
+	n := f.node
+	n.stats.commits.Add(1)
+	for i, v := range out.Verdicts {
+		n.stats.slots.Add(int64(v.Taken))
+		n.stats.duplicates.Add(int64(v.Duplicates))
+		if v.Stale {
+			n.stats.stale.Add(1)
+			n.log.Debug("fetched for a slice that is over", zap.Stringer("slice", batch[i].job.ID))
+		}
+	}
+	n.followUp(out)
+}

@@ -1,0 +1,303 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather/fetch"
+)
+
+const (
+	// directBacklog bounds the bytes of replies that have come over core NATS and were not looked at.
+	directBacklog = 64 << 20
+	// stragglerPatience is how long the rest of a reply may take after its final message: messages may overtake one
+	// another, and over core NATS one may be lost.
+	stragglerPatience = 2 * time.Second
+)
+
+// Error codes of requests over core NATS.
+const (
+	codeNoListeners = "no_listeners" // no service listens for the endpoint
+	codeBadReply    = "bad_reply"    // the reply cannot be read
+	codePermission  = "permission"   // NATS does not let the node ask
+)
+
+// directCalls asks services over core NATS for steps of kind request. Nothing is persisted: what is lost is asked for
+// again, by this node or by another. Requests and replies have the form of those in the streams.
+type directCalls struct {
+	node  *Node
+	asker string
+
+	mu      sync.Mutex
+	sub     *nats.Subscription // nil until the first call
+	closed  func()
+	waiting map[string]*directCall // by the token of the subject that is answered to
+}
+
+// directCall is one request on its way.
+type directCall struct {
+	msg *nats.Msg
+
+	mu   sync.Mutex
+	come []*nats.Msg
+	news chan struct{}
+}
+
+func newDirectCalls(n *Node) *directCalls {
+	return &directCalls{node: n, asker: "node-" + nuid.Next(), waiting: map[string]*directCall{}}
+}
+
+// call returns what asks an endpoint. A chunk that does not fit one message is asked for in several, one after the
+// other.
+func (d *directCalls) call(endpoint string) fetchCall {
+	return func(ctx context.Context, req *fetch.Request, c *collector) ([]fetch.Slot, error) {
+		if err := d.open(); err != nil {
+			return nil, err
+		}
+		for next := 0; next < len(req.Items); {
+			var q *question
+			q, next = d.question(endpoint, req, next, c)
+			if q == nil {
+				continue
+			}
+			if err := d.ask(ctx, q, c); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}
+}
+
+// open subscribes to the replies, and sends again what was on its way when the connection was lost.
+func (d *directCalls) open() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sub != nil && d.sub.IsValid() {
+		return nil
+	}
+	nc := d.node.nc
+	subject := endpoints.Return{Asker: d.asker, Call: "0", Callee: "0"}.String()
+	subject = strings.TrimSuffix(subject, "0.0") + ">"
+	sub, err := nc.Subscribe(subject, d.receive)
+	if err == nil {
+		err = sub.SetPendingLimits(-1, directBacklog)
+	}
+	if err != nil {
+		return fmt.Errorf("subscribe to %s: %w", subject, err)
+	}
+	back := nc.StatusChanged(nats.CONNECTED)
+	go func() {
+		for range back {
+			d.again()
+		}
+	}()
+	d.sub, d.closed = sub, func() { nc.RemoveStatusListener(back) }
+	return nil
+}
+
+// close ends the subscription.
+func (d *directCalls) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sub == nil {
+		return
+	}
+	d.closed()
+	if err := d.sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		d.node.log.Debug("unsubscribe from replies", zap.Error(err))
+	}
+}
+
+// again publishes what is unanswered: the connection was lost, and with it perhaps the request or its reply.
+func (d *directCalls) again() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, call := range d.waiting {
+		d.node.stats.republished.Add(1)
+		if err := d.node.nc.PublishMsg(call.msg); err != nil {
+			d.node.log.Debug("ask again", zap.Error(err)) // its time ends it
+		}
+	}
+}
+
+// receive takes a message to the call that waits for it. It must not wait: all calls of the node come by here.
+func (d *directCalls) receive(msg *nats.Msg) {
+	to, err := endpoints.ParseReturn(msg.Subject)
+	if err != nil {
+		return
+	}
+	d.mu.Lock()
+	call := d.waiting[to.Call]
+	d.mu.Unlock()
+	if call == nil {
+		d.node.stats.stale.Add(1) // it is late
+		return
+	}
+	call.mu.Lock()
+	call.come = append(call.come, msg)
+	call.mu.Unlock()
+	signal(call.news)
+}
+
+func (c *directCall) take() []*nats.Msg {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	come := c.come
+	c.come = nil
+	return come
+}
+
+// question is one request and what is left unanswered of it.
+type question struct {
+	endpoint string
+	call     *directCall
+	token    string
+	slice    uuid.UUID
+	first    int // ordinal of the block's first item
+	left     bitfield.Set
+
+	slots   int // that came, of whatever items
+	final   int // that there are in all; -1 until that is known
+	failure *endpoints.SlotError
+}
+
+// question writes a request for the items from one on, as many as fit, and returns the first that is not in it. It
+// answers an item that fits no message itself; q is nil when there is no other.
+func (d *directCalls) question(endpoint string, req *fetch.Request, from int, c *collector) (q *question, next int) {
+	q = &question{endpoint: endpoint, token: nuid.Next(), slice: req.Slice, final: -1,
+		first: int(c.job.Block.Ordinal(0)), call: &directCall{news: make(chan struct{}, 1)}}
+	if from > 0 {
+		q.slice = uuid.New() // of a request that is a part of the chunk
+	}
+	meta := endpoints.Meta{Run: req.Run, Slice: q.slice, Root: req.Slice, Step: req.StepNumber, Attempt: req.Attempt,
+		Generation: req.Generation, Mode: endpoints.ModeBatch, Origin: d.node.name(),
+		ReplyTo: endpoints.Return{Asker: d.asker, Call: q.token, Callee: endpoint}}
+	b := endpoints.NewRequestBuilder(endpoint, meta, int(d.node.nc.MaxPayload()))
+	b.SetParams(c.job.params)
+	for next = from; next < len(req.Items); next++ {
+		item := &req.Items[next]
+		if d.add(b, item, c) {
+			q.left.Add(item.Ordinal - q.first)
+			continue
+		}
+		if b.Len() == 0 {
+			c.Take(fetch.Slot{Ordinal: item.Ordinal, Err: &endpoints.SlotError{
+				Code: CodeItemTooLarge, Message: d.node.tooLarge(c.job.work.Inputs)}})
+			next++
+		}
+		break
+	}
+	if b.Len() == 0 {
+		return nil, next
+	}
+	q.call.msg = b.Msg()
+	q.call.msg.Subject, q.call.msg.Reply = endpoints.DirectSubject(endpoint), meta.ReplyTo.String()
+	c.trace.SetHeader(q.call.msg.Header)
+	return q, next
+}
+
+// add adds an item with the parts that the step sees.
+func (*directCalls) add(b *endpoints.RequestBuilder, item *fetch.Item, c *collector) bool {
+	if len(c.job.work.Inputs) == 0 && item.Payload != nil {
+		return b.Add(item.Ordinal, item.Key, item.Payload)
+	}
+	for _, input := range c.job.work.Inputs {
+		if part, there := item.Parts[input.Name]; there {
+			b.Part(input.Name, endpoints.Part{Data: part.Data, ContentType: part.ContentType})
+		}
+	}
+	return b.AddParts(item.Ordinal, item.Key, item.Payload)
+}
+
+// ask publishes a request and takes its replies until nothing of them is missing, or ctx ends.
+func (d *directCalls) ask(ctx context.Context, q *question, c *collector) error {
+	d.mu.Lock()
+	d.waiting[q.token] = q.call
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.waiting, q.token)
+	}()
+	nc := d.node.nc
+	err := endpoints.During(ctx, nc, func(ctx context.Context) error {
+		if err := nc.PublishMsg(q.call.msg); err != nil {
+			return endpoints.Retry("unsent", "publish to endpoint %s: %v", q.endpoint, err)
+		}
+		d.node.stats.requests.Add(1)
+		return d.await(ctx, q, c)
+	}, q.call.msg.Subject, q.call.msg.Reply)
+	if denied, ok := errors.AsType[*endpoints.PermissionError](err); ok {
+		return endpoints.Retry(codePermission, "%v", denied)
+	}
+	return err
+}
+
+// await takes replies.
+func (d *directCalls) await(ctx context.Context, q *question, c *collector) error {
+	var patience <-chan time.Time
+	for {
+		select {
+		case <-q.call.news:
+		case <-patience:
+			return nil // what was lost is asked for again
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		for _, msg := range q.call.take() {
+			if err := d.read(q, msg, c); err != nil {
+				return err
+			}
+		}
+		switch {
+		case q.left.Empty():
+			return nil
+		case q.final >= 0 && q.slots >= q.final:
+			if q.failure != nil {
+				return q.failure
+			}
+			return nil
+		case q.final >= 0 && patience == nil:
+			patience = time.After(stragglerPatience)
+		}
+	}
+}
+
+// read takes one message of a reply.
+func (d *directCalls) read(q *question, msg *nats.Msg, c *collector) error {
+	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
+		return endpoints.Retry(codeNoListeners, "no service listens for endpoint %s; start one", q.endpoint)
+	}
+	reply, err := endpoints.ParseReply(endpoints.ReplySubject(q.endpoint), msg.Header, msg.Data, d.node.cfg.Limits)
+	switch {
+	case err != nil:
+		return endpoints.Retry(codeBadReply, "the reply of endpoint %s (service %.80q) cannot be read: %v", q.endpoint,
+			msg.Header.Get(endpoints.HeaderService), err)
+	case reply.Slice != q.slice:
+		return nil // to something else
+	}
+	d.node.stats.replies.Add(1)
+	c.answered(reply)
+	for _, slot := range reply.Slots {
+		q.slots++
+		if bit := slot.Ordinal - q.first; bit >= 0 && bit < bitfield.Size {
+			q.left.Remove(bit)
+		}
+		c.Take(fetch.Slot(slot))
+	}
+	if reply.Answered >= 0 && q.final < 0 {
+		q.final, q.failure = reply.Answered, reply.Failure
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// hangPatience is how long a call may take to come back after its context has ended. Then it is given up.
+const hangPatience = time.Second
+
+// codeDeadline is the error code of a chunk, or an item, whose time was over.
+const codeDeadline = "deadline"
+
+// fetched is what a call came back with.
+type callEnd struct {
+	slots []fetch.Slot
+	err   error
+}
+
+// run calls a fetcher for a chunk, and records what comes of it.
+func (f *fetching) run(ctx context.Context, job *fetchJob, call fetchCall, req *fetch.Request) {
+	c := newCollector(f, job)
+	ctx = f.traceFetching(ctx, c)
+	timed, stop := c.limit(ctx, job.work.Timeout)
+	defer stop()
+	f.node.stats.fetches.Add(1)
+	begun := time.Now()
+	back := make(chan callEnd, 1)
+	go func() {
+		slots, err := call(timed, req, c)
+		back <- callEnd{slots, err}
+	}()
+	end, came := waitFor(timed, back)
+	took := time.Since(begun)
+	f.ended(job.pool, took)
+	if ctx.Err() != nil {
+		c.traced(context.Cause(ctx))
+		if !came {
+			f.leak(c, back)
+		}
+		return // the slice is not ours any more, or is handed back
+	}
+	var failure *workqueue.SlotError
+	switch {
+	case !came:
+		f.leak(c, back)
+		failure = c.giveUp()
+	case timed.Err() != nil && (end.err == nil || isEnd(end.err)):
+		failure = c.late()
+	case end.err != nil:
+		failure = slotError(fetch.ErrorOf(end.err, true))
+	}
+	for i := range end.slots {
+		c.Take(end.slots[i])
+	}
+	c.finish(ctx, failure, took)
+}
+
+// isEnd reports whether an error says no more than that a context has ended.
+func isEnd(err error) bool {
+	_, own := errors.AsType[*endpoints.SlotError](err)
+	return !own && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+}
+
+// waitFor waits for a call, and a little beyond the end of its context.
+func waitFor(ctx context.Context, back <-chan callEnd) (end callEnd, came bool) {
+	select {
+	case end = <-back:
+		return end, true
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(hangPatience)
+	defer timer.Stop()
+	select {
+	case end = <-back:
+		return end, true
+	case <-timer.C:
+		return callEnd{}, false
+	}
+}
+
+// leak keeps count of a call that was given up, until it comes back after all. What it brings then is dropped.
+func (f *fetching) leak(c *collector, back <-chan callEnd) {
+	c.shut()
+	log := f.node.log.With(zap.String("step", c.job.work.Name), zap.String("of", c.job.endpoint),
+		zap.Stringer("run", c.job.Run), zap.Stringer("slice", c.job.ID))
+	n := f.hang(c.job.pool, 1)
+	log.Error("a call does not come back although its context has ended; it is given up, and goes on in the background",
+		zap.Int("hung", n), zap.Int("at_most", maxHung), zap.Int("ordinal", c.at()))
+	go func() {
+		<-back
+		f.hang(c.job.pool, -1)
+		log.Warn("a call that was given up has come back; what it brought is dropped")
+		f.node.Wake()
+	}()
+}
+
+// timeOver is the cause with which the context of a call ends whose time is over.
+type timeOver struct{ limit time.Duration }
+
+func (e timeOver) Error() string { return fmt.Sprintf("it did not end within %s", e.limit) }
+
+// Is makes it a context.DeadlineExceeded.
+func (timeOver) Is(target error) bool { return target == context.DeadlineExceeded }

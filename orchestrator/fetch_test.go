@@ -1,0 +1,189 @@
+package orchestrator_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// local is a request for a run of one step that a function of the node does.
+func local(function string) workqueue.LoadRequest {
+	req := small(workqueue.PaceKey(workqueue.KindLocal, function))
+	req.Plan, req.Steps[0].Name, req.Steps[0].Kind = function, function, workqueue.KindLocal
+	return req
+}
+
+// setupLocal is setup with a node that has functions.
+func setupLocal(t *testing.T, locals map[string]fetch.Fetcher) *bundle {
+	t.Helper()
+	ns := testenv.NATSWith(t, embedded.NATSConfig{StoreDir: t.TempDir() + "/nats"})
+	b := &bundle{pool: testenv.Pool(t), ns: ns, nc: testenv.Conn(t, ns)}
+	b.store = workqueue.New(b.pool)
+	cfg := testConfig(t)
+	cfg.Locals = locals
+	b.node = b.join(t, b.store, b.nc, cfg).Node
+	return b
+}
+
+func compose(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+	return fetch.JSON(map[string]string{"of": item.Key})
+}
+
+func TestLocalFunctionsComposeOnce(t *testing.T) {
+	t.Parallel()
+	var calls sync.Map
+	var twice atomic.Int64
+	f := fetch.Each(func(ctx context.Context, item *fetch.Item) (fetch.Part, error) {
+		if _, again := calls.LoadOrStore(item.IdempotencyKey(), true); again {
+			twice.Add(1)
+		}
+		if item.Param("year") != "2026" {
+			return fetch.Part{}, endpoints.Fail("no_year", "the parameters are missing")
+		}
+		return compose(ctx, item)
+	})
+	b := setupLocal(t, map[string]fetch.Fetcher{"compose": f})
+	cfg := testConfig(t)
+	cfg.Locals = map[string]fetch.Fetcher{"compose": f}
+	other := b.join(t, b.store, testenv.Conn(t, b.ns), cfg)
+	req := local("compose")
+	req.Params = map[string]string{"year": "2026"}
+	run := b.start(t, req, 20_000)
+	if done, failed := b.outcome(t, run, 1); done != 20_000 || failed != 0 {
+		t.Fatalf("done %d, failed %d", done, failed)
+	}
+	if n := twice.Load(); n != 0 {
+		t.Errorf("%d items were composed twice", n)
+	}
+	if a, o := b.node.Stats().Fetches, other.Stats().Fetches; a == 0 || o == 0 || a+o != 201 {
+		t.Errorf("the nodes worked on %d and %d chunks, want 201 together", a, o)
+	}
+	b.check(t)
+}
+
+// A chunk with a panic, a hang and a lie in it costs those items only.
+func TestFunctionsThatMisbehave(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	b := setupLocal(t, map[string]fetch.Fetcher{
+		"each": fetch.Each(func(ctx context.Context, item *fetch.Item) (fetch.Part, error) {
+			switch item.Key {
+			case "C7":
+				panic("out of paper")
+			case "C150":
+				<-hold // whatever becomes of ctx
+			case "C250":
+				return fetch.Part{Data: []byte("no JSON")}, nil
+			}
+			return compose(ctx, item)
+		}),
+		"liar": fetch.Func(func(_ context.Context, req *fetch.Request) ([]fetch.Slot, error) {
+			var slots []fetch.Slot
+			for _, item := range req.Items {
+				slot := fetch.Slot{Ordinal: item.Ordinal, Data: []byte("1")}
+				slots = append(slots, slot, slot, fetch.Slot{Ordinal: item.Ordinal + 10_000, Data: []byte("2")},
+					fetch.Slot{Ordinal: -3})
+				if item.Key == "C8" {
+					slots = slots[:len(slots)-4] // it leaves one out, and panics when it is alone
+				}
+				if len(req.Items) == 1 {
+					panic("alone")
+				}
+			}
+			return slots, nil
+		}),
+	})
+	req := local("each")
+	req.Steps[0].Timeout, req.Steps[0].MaxAttempts = 300*time.Millisecond, 2
+	each := b.start(t, req, 400)
+	liar := b.start(t, local("liar"), 400)
+	if done, failed := b.outcome(t, each, 1); done != 397 || failed != 3 {
+		t.Errorf("each: done %d, failed %d", done, failed)
+	}
+	if done, failed := b.outcome(t, liar, 1); done != 399 || failed != 1 {
+		t.Errorf("liar: done %d, failed %d", done, failed)
+	}
+	for key, code := range map[string]string{"C7": endpoints.CodePanic, "C150": "deadline", "C250": endpoints.CodeBadResult} {
+		if got := b.errorOf(t, each, key); !strings.HasPrefix(got, code+": ") {
+			t.Errorf("%s failed with %q, want %s", key, got, code)
+		}
+	}
+	if got := b.errorOf(t, liar, "C8"); !strings.HasPrefix(got, endpoints.CodePanic) {
+		t.Errorf("C8 failed with %q", got)
+	}
+	s := b.node.Stats()
+	if s.Hung != 2 || s.OddSlots < 1000 {
+		t.Errorf("hung %d, want one for each attempt; odd slots %d", s.Hung, s.OddSlots)
+	}
+	close(hold)
+	until(t, "the calls have come back", func() bool { return b.node.Stats().Hung == 0 })
+	b.check(t)
+}
+
+// errorOf returns why an item failed.
+func (b *bundle) errorOf(t *testing.T, run workqueue.RunID, key string) string {
+	t.Helper()
+	var text string
+	err := b.pool.QueryRow(t.Context(), `SELECT p.error_code || ': ' || p.error_message FROM work_part p
+		JOIN work_queue q USING (run_id, ordinal) WHERE run_id = $1 AND item_key = $2 AND p.error_code IS NOT NULL`,
+		run, key).Scan(&text)
+	if err != nil {
+		t.Errorf("%s: %v", key, err)
+	}
+	return text
+}
+
+// Only one of two nodes has the function: the other leaves it alone, and both do what they can.
+func TestFunctionsAreLeftToWhoHasThem(t *testing.T) {
+	t.Parallel()
+	b := setupLocal(t, map[string]fetch.Fetcher{"here": fetch.Each(compose)})
+	run := b.start(t, local("there"), 1000)
+	here := b.start(t, local("here"), 1000)
+	b.outcome(t, here, 1)
+	if s := b.node.Stats(); s.Fetches != 10 {
+		t.Errorf("the node worked on %d chunks, want 10", s.Fetches)
+	}
+	var names []string
+	until(t, "the node says what it has", func() bool {
+		err := b.pool.QueryRow(t.Context(), `SELECT array(SELECT jsonb_array_elements_text(stats->'locals'))
+			FROM node_session WHERE id = $1`, b.node.Session()).Scan(&names)
+		return err == nil && len(names) == 1 && names[0] == "here"
+	})
+	cfg := testConfig(t)
+	cfg.Locals = map[string]fetch.Fetcher{"there": fetch.Each(compose)}
+	other := b.join(t, b.store, testenv.Conn(t, b.ns), cfg)
+	b.outcome(t, run, 1)
+	if s := other.Stats(); s.Fetches != 10 {
+		t.Errorf("the other node worked on %d chunks, want 10", s.Fetches)
+	}
+	b.check(t)
+}
+
+// Results of 2 MB, in chunks that together would take far more than a node may hold.
+func TestLargeResults(t *testing.T) {
+	t.Parallel()
+	page := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
+	b := setupLocal(t, map[string]fetch.Fetcher{"pdf": fetch.Each(
+		func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+			return fetch.Part{Data: append([]byte(item.Key), page...), ContentType: "application/pdf"}, nil
+		})})
+	run := b.start(t, local("pdf"), 100)
+	b.outcome(t, run, 1)
+	var bytes int64
+	err := b.pool.QueryRow(t.Context(), `SELECT sum(octet_length(result)) FROM work_part WHERE run_id = $1
+		AND content_type = 'application/pdf'`, run).Scan(&bytes)
+	if want := int64(100*len(page) + 290); err != nil || bytes != want {
+		t.Errorf("%d bytes, want %d (%v)", bytes, want, err)
+	}
+	b.check(t)
+}

@@ -1,0 +1,242 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// fetchInputBytes bounds the items and parts of the chunks that a node works on itself.
+	fetchInputBytes = 64 << 20
+	// fetchResultBytes bounds what came of them and is not recorded yet.
+	fetchResultBytes = 64 << 20
+	// fetchReaders is how many chunks are read at once, before it is known how large they are.
+	fetchReaders = 4
+	// fetchChunkBytes is the wanted size of what a chunk has to be worked with, fetchChunkLimit the most that a step may
+	// ask for: no message has to hold it.
+	fetchChunkBytes = 4 << 20
+	fetchChunkLimit = 32 << 20
+	// fetcherRest is how long a node leaves steps alone for which it has no fetcher: another may have one.
+	fetcherRest = 5 * time.Second
+	// queuePatience is how long a slice may wait for a worker of this node.
+	queuePatience = 5 * time.Second
+	// nodesLost is how many nodes a chunk may lose before it is taken for what kills them.
+	nodesLost = 3
+)
+
+var (
+	errSessionGone = errors.New("the session of the claim is over")
+	errWaited      = errors.New("the node that had claimed the slice did not get to it")
+)
+
+// fetching is what a node does itself: the slices of steps whose work no service takes from the stream. Its slices stay
+// claimed until their outcome is recorded, so that they come back when the node's session ends.
+type fetching struct {
+	node    *Node
+	locals  map[string]fetch.Fetcher
+	calls   *directCalls
+	reading *semaphore.Weighted // chunks that are being read
+	inputs  *semaphore.Weighted // bytes
+	held    *semaphore.Weighted // bytes
+	results chan fetchResult
+
+	mu      sync.Mutex
+	pools   map[string]*fetchPool // by what paces the step
+	jobs    map[*fetchJob]struct{}
+	stopped bool
+	workers sync.WaitGroup
+}
+
+// fetchJob is a slice that a node works on.
+type fetchJob struct {
+	assignment
+	pool   *fetchPool
+	cancel context.CancelCauseFunc
+}
+
+func newFetching(n *Node) *fetching {
+	return &fetching{
+		node: n, locals: n.cfg.Locals, calls: newDirectCalls(n),
+		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),
+		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult),
+		pools: map[string]*fetchPool{}, jobs: map[*fetchJob]struct{}{},
+	}
+}
+
+// take begins to work on a slice, or lets it wait for a worker. What waits when the node stops goes back with the
+// session.
+func (f *fetching) take(ctx context.Context, a assignment) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped {
+		return
+	}
+	pool := f.pool(a.work.Kind, a.endpoint)
+	pool.size = f.workersFor(a.work)
+	job := &fetchJob{assignment: a, pool: pool}
+	if pool.busy >= pool.size {
+		pool.queue = append(pool.queue, job)
+		return
+	}
+	pool.busy++
+	f.workers.Go(func() {
+		for next := job; next != nil; next = f.next(pool) {
+			f.work(ctx, next)
+		}
+	})
+}
+
+// next returns what a worker does next, or nil when it has nothing to do and is to end.
+func (f *fetching) next(pool *fetchPool) *fetchJob {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.node.Wake() // there is room
+	if len(pool.queue) == 0 || pool.busy > pool.size {
+		pool.busy--
+		return nil
+	}
+	job := pool.queue[0]
+	pool.queue = pool.queue[1:]
+	return job
+}
+
+// handBack gives back what has waited for a worker longer than was to be expected, so that others may take it.
+func (f *fetching) handBack(ctx context.Context) {
+	f.mu.Lock()
+	var late []*fetchJob
+	for _, pool := range f.pools {
+		for len(pool.queue) > 0 && time.Since(pool.queue[0].claimed) > queuePatience {
+			late, pool.queue = append(late, pool.queue[0]), pool.queue[1:]
+			pool.took = queuePatience // no more are claimed ahead until chunks are quick again
+		}
+	}
+	f.mu.Unlock()
+	for _, job := range late {
+		err := f.node.store.Postpone(ctx, job.session, job.ID, 0, errWaited)
+		if err != nil && ctx.Err() == nil {
+			f.node.log.Warn("give a slice back that waits for a worker", zap.Stringer("slice", job.ID), zap.Error(err))
+		}
+	}
+}
+
+// stop lets nothing that waits begin.
+func (f *fetching) stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stopped = true
+	for _, pool := range f.pools {
+		pool.queue = nil
+	}
+}
+
+// abandon ends what is under way for a session that is over: the slices are somebody else's by now.
+func (f *fetching) abandon(session workqueue.SessionID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for job := range f.jobs {
+		if job.session == session {
+			job.cancel(errSessionGone)
+		}
+	}
+}
+
+// begin registers a job and returns its context.
+func (f *fetching) begin(ctx context.Context, job *fetchJob) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	job.cancel = cancel
+	f.jobs[job] = struct{}{}
+	return ctx, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.jobs, job)
+		cancel(nil)
+	}
+}
+
+// work brings a slice to its end, or gives it back for a while when it cannot be worked on here and now.
+func (f *fetching) work(ctx context.Context, job *fetchJob) {
+	n := f.node
+	ctx, end := f.begin(ctx, job)
+	defer end()
+	if ctx.Err() != nil || job.session != n.Session() {
+		return // the session's end hands it back
+	}
+	err := f.try(ctx, job)
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	n.log.Warn("cannot work on a slice; it is taken up again in a while", zap.Stringer("run", job.Run),
+		zap.Stringer("slice", job.ID), zap.String("step", job.work.Name), zap.Error(err))
+	n.stats.postponed.Add(1)
+	delay := 2 * postponement
+	if _, missing := errors.AsType[*noFetcherError](err); missing {
+		f.rest(job.pool)
+		delay = fetcherRest
+	}
+	postponing, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := n.store.Postpone(postponing, job.session, job.ID, jitter(delay), err); err != nil {
+		n.log.Warn("postpone", zap.Error(err)) // it stays claimed until the session or its time ends
+	}
+}
+
+// try works on a slice. An error means that nothing was begun.
+func (f *fetching) try(ctx context.Context, job *fetchJob) error {
+	if f.killsNodes(job) {
+		f.giveUpOn(ctx, job)
+		return nil
+	}
+	call, err := f.callOf(job)
+	if err != nil {
+		return err
+	}
+	req, size, err := f.read(ctx, job)
+	if err != nil {
+		return err
+	}
+	defer f.inputs.Release(size)
+	f.run(ctx, job, call, req)
+	return nil
+}
+
+// killsNodes reports whether a slice has been lost with its node so often that it may be the reason.
+func (*fetching) killsNodes(job *fetchJob) bool {
+	return job.Cause == workqueue.CauseSession && job.Attempt-1-job.Failures >= nodesLost
+}
+
+// giveUpOn fails a slice that may kill its nodes: it is cut in pieces, until what kills them stands alone.
+func (f *fetching) giveUpOn(ctx context.Context, job *fetchJob) {
+	c := newCollector(f, job)
+	failure := workqueue.SlotError{Code: workqueue.CodeDeliveries, Retry: true, Message: fmt.Sprintf("the last %d nodes "+
+		"that worked on the chunk were lost while they did; it may kill them", job.Attempt-1-job.Failures)}
+	f.node.log.Warn("a chunk may kill its nodes; it is cut in pieces", zap.Stringer("run", job.Run),
+		zap.Stringer("slice", job.ID), zap.String("step", job.work.Name), zap.Int("items", job.Mask.Count()))
+	c.finish(ctx, &failure, 0)
+}
+
+// runFetching records what comes of fetched slices. The function that it returns ends it: what is under way may come to
+// its end until ctx does.
+func (f *fetching) runFetching(ctx context.Context) (end func()) {
+	var recorders sync.WaitGroup
+	for range f.node.cfg.Recorders {
+		recorders.Go(func() { f.record(ctx) })
+	}
+	return func() {
+		f.stop()
+		f.workers.Wait()
+		f.calls.close()
+		close(f.results)
+		recorders.Wait()
+	}
+}

@@ -1,0 +1,95 @@
+package orchestrator
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Fetchers makes fetchers for steps of one kind. It is asked for each chunk, from several goroutines, and so keeps what
+// is costly to make.
+type Fetchers interface {
+	// Fetcher returns what fetches for a step with the given settings, which are JSON. An error means that this node
+	// cannot: the chunk is left to others for a while.
+	Fetcher(config []byte) (fetch.Fetcher, error)
+}
+
+// resting is implemented by Fetchers that are told by whom they ask to stay away for a while.
+type resting interface {
+	// RestsUntil returns until when nothing is to be claimed of a pace; the zero time: it may be now.
+	RestsUntil(paceKey string) time.Time
+}
+
+// fetchCall works on a chunk.
+type fetchCall func(ctx context.Context, req *fetch.Request, c *collector) ([]fetch.Slot, error)
+
+// noFetcherError says that this node cannot work on a step.
+type noFetcherError struct {
+	work workqueue.StepWork
+	why  error
+}
+
+func (e *noFetcherError) Error() string {
+	return fmt.Sprintf("this node cannot do the work of step %s (%s): %v", e.work.Name, e.work.Kind, e.why)
+}
+
+func (e *noFetcherError) Unwrap() error { return e.why }
+
+// offers reports whether this node works on steps of a kind at all.
+func (f *fetching) offers(kind workqueue.Kind) bool {
+	switch kind {
+	case workqueue.KindLocal:
+		return len(f.locals) > 0
+	case workqueue.KindRequest:
+		return true
+	default:
+		return f.node.cfg.Fetchers[kind] != nil
+	}
+}
+
+// callOf returns what works on the chunks of a step.
+func (f *fetching) callOf(job *fetchJob) (fetchCall, error) {
+	fetcher, err := f.fetcherOf(job)
+	switch {
+	case err != nil:
+		return nil, &noFetcherError{job.work, err}
+	case fetcher == nil:
+		return f.calls.call(job.endpoint), nil
+	}
+	return func(ctx context.Context, req *fetch.Request, c *collector) ([]fetch.Slot, error) {
+		return fetch.Guard(fetch.ReportPanics(ctx, c.panicked), fetcher, req.WithSink(c))
+	}, nil
+}
+
+// fetcherOf returns nil for a step that asks an endpoint.
+func (f *fetching) fetcherOf(job *fetchJob) (fetch.Fetcher, error) {
+	switch kind := job.work.Kind; kind {
+	case workqueue.KindRequest:
+		return nil, nil
+	case workqueue.KindLocal:
+		name := strings.TrimPrefix(job.endpoint, workqueue.PaceKey(kind, ""))
+		if local := f.locals[name]; local != nil {
+			return local, nil
+		}
+		return nil, fmt.Errorf("it has no function %s; it has %s", name, strings.Join(f.node.Locals(), ", "))
+	default:
+		fetchers := f.node.cfg.Fetchers[kind]
+		if fetchers == nil {
+			return nil, fmt.Errorf("it has no fetchers of kind %s", kind)
+		}
+		return fetchers.Fetcher(job.work.Config)
+	}
+}
+
+// Locals returns the names of the node's functions for steps of kind local, in order.
+func (n *Node) Locals() []string {
+	names := slices.AppendSeq([]string{}, maps.Keys(n.cfg.Locals)) // never nil: heartbeats carry it as a list
+	slices.Sort(names)
+	return names
+}
