@@ -74,9 +74,9 @@ func rules() map[string]rule {
 			own:   []string{},
 			tests: append([]string{"orchestrator", "endpoints", "internal/misbehave"}, append(servers, store...)...),
 		},
-		// The demo uses the product from outside: its commands, the SDK, and a service of the examples.
-		"internal/demo": {
-			own: []string{"endpoints", "examples/...", "internal/client", "internal/embedded"}, tests: servers,
+		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
+		"internal/demo/...": {
+			own: []string{"endpoints", "examples/...", "internal/client", "internal/demo/...", "internal/embedded"}, tests: servers,
 		},
 
 		"cmd/...": {
@@ -87,6 +87,12 @@ func rules() map[string]rule {
 			}, store...),
 			tests: servers,
 		},
-		"examples/...": {own: []string{"examples/...", "endpoints/...", "bitfield", "bitfield/tracker"}, tests: servers},
+		// Programs of users: services, and one that embeds a node.
+		"examples/...": {
+			own: []string{
+				"examples/...", "endpoints/...", "bitfield", "bitfield/tracker", "gather/fetch", "orchestrator", "workqueue",
+			},
+			tests: servers,
+		},
 	}
 }

@@ -1,0 +1,37 @@
+package bank
+
+import (
+	"sync"
+	"time"
+)
+
+// burst is how much of a second's allowance may be used at once.
+const burst = 0.25
+
+// limit is a token bucket.
+type limit struct {
+	mu     sync.Mutex
+	rate   float64 // a second; 0: no limit
+	tokens float64
+	last   time.Time
+}
+
+func newLimit(rate float64) *limit { return &limit{rate: rate, tokens: max(1, rate*burst)} }
+
+// allow takes a token, if there is one.
+func (l *limit) allow(now time.Time) bool {
+	if l.rate == 0 {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.last.IsZero() {
+		l.tokens = min(max(1, l.rate*burst), l.tokens+l.rate*now.Sub(l.last).Seconds())
+	}
+	l.last = now
+	if l.tokens < 1 {
+		return false
+	}
+	l.tokens--
+	return true
+}

@@ -1,0 +1,121 @@
+package yearend
+
+import (
+	"bytes"
+	"compress/zlib"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// The labels of the numbers that Read finds.
+const (
+	labelOpening = "Opening balance"
+	labelIn      = "Money in"
+	labelOut     = "Money out"
+	labelClosing = "Closing balance"
+	labelTotal   = "Total"
+)
+
+// maxPage bounds what a page may unpack to.
+const maxPage = 4 << 20
+
+// Printed is what stands on a statement: how many movements, and amounts in cents.
+type Printed struct {
+	Movements, Opening, In, Out, Closing int64
+}
+
+// Read reads the figures of a statement that [Parts.PDF] has drawn, from the text on its page.
+func Read(pdf []byte) (Printed, error) {
+	texts, err := Texts(pdf)
+	if err != nil {
+		return Printed{}, err
+	}
+	var p Printed
+	amounts := map[string]*int64{labelOpening: &p.Opening, labelIn: &p.In, labelOut: &p.Out, labelClosing: &p.Closing}
+	total := false
+	for i := 0; i+1 < len(texts); i++ {
+		if into := amounts[texts[i]]; into != nil {
+			if cents, ok := parseAmount(texts[i+1]); ok { // it is also the head of a column
+				*into = cents
+				delete(amounts, texts[i])
+			}
+		}
+		if texts[i] == labelTotal {
+			p.Movements, total = parseCount(texts[i+1])
+		}
+	}
+	if len(amounts) > 0 || !total {
+		return p, errors.New("not all the figures of a statement are on the page")
+	}
+	return p, nil
+}
+
+func parseCount(text string) (int64, bool) {
+	if text == minus { // as none is written
+		return 0, true
+	}
+	n, err := strconv.ParseInt(strings.ReplaceAll(text, ",", ""), 10, 64)
+	return n, err == nil
+}
+
+func parseAmount(text string) (int64, bool) {
+	digits, negative := strings.CutPrefix(text, minus)
+	whole, cents, ok := strings.Cut(strings.ReplaceAll(digits, ",", ""), ".")
+	if !ok || len(cents) != 2 {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(whole+cents, 10, 64)
+	if negative {
+		n = -n
+	}
+	return n, err == nil
+}
+
+// Texts is what is written on the pages of a PDF that this package has drawn, in the order of drawing.
+func Texts(pdf []byte) ([]string, error) {
+	if !bytes.HasPrefix(pdf, []byte("%PDF-")) {
+		return nil, errors.New("not a PDF")
+	}
+	var texts []string
+	for {
+		_, rest, ok := bytes.Cut(pdf, []byte(">>\nstream\n"))
+		if !ok {
+			return texts, nil
+		}
+		stream, rest, ok := bytes.Cut(rest, []byte("\nendstream"))
+		if !ok {
+			return nil, errors.New("the PDF breaks off")
+		}
+		page, err := unpack(stream)
+		if err != nil {
+			return nil, fmt.Errorf("unpack a page: %w", err)
+		}
+		texts = append(texts, shown(page)...)
+		pdf = rest
+	}
+}
+
+func unpack(stream []byte) ([]byte, error) {
+	z, err := zlib.NewReader(bytes.NewReader(stream))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(z, maxPage))
+}
+
+// shown are the operands of Tj: strings in parentheses, with a backslash before a parenthesis or a backslash.
+func shown(page []byte) (texts []string) {
+	for line := range bytes.Lines(page) {
+		end := bytes.LastIndex(line, []byte(") Tj"))
+		begin := bytes.IndexByte(line, '(')
+		if begin < 0 || end < begin {
+			continue
+		}
+		text := strings.NewReplacer(`\(`, "(", `\)`, ")", `\\`, `\`).Replace(string(line[begin+1 : end]))
+		texts = append(texts, fromLatin(text))
+	}
+	return texts
+}

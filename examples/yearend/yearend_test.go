@@ -1,0 +1,207 @@
+package yearend_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/examples/bank"
+	"github.com/tranchehq/tranche/examples/yearend"
+	"github.com/tranchehq/tranche/gather/fetch"
+)
+
+const maxPDF = 40 << 10
+
+// parts are an account's whose year goes up and down.
+func parts() *yearend.Parts {
+	p := &yearend.Parts{
+		Account: bank.Account{
+			Account: 4711, Number: "HS12 0150 0000 4711", Kind: "Current account", Opened: "2011-03-07",
+			Owner: "Zoë Østergård-Müller", Street: "Rue de l’Église (rear) 14", Place: "0150 Harbour", Opening: 123456,
+		},
+		Branch: bank.Branch{
+			Branch: 7, Name: "Northgate", Street: "Northgate Street 22", Place: "0420 Harbour",
+			Phone: "+47 22 00 04 07", Adviser: "Ingrid Solheim",
+		},
+	}
+	p.Year.Year = bank.BusinessYear
+	p.Account.Closing = p.Account.Opening
+	for i := range p.Year.Months {
+		m := bank.Month{Movements: int64(5 + i%4), In: 285000 + int64(i*i)*700, Out: 241055 + int64((i*7919)%12)*9731}
+		p.Year.Months[i] = m
+		p.Account.Closing += m.In - m.Out
+	}
+	return p
+}
+
+// extremes are accounts that strain the page.
+func extremes() map[string]*yearend.Parts {
+	quiet := parts()
+	quiet.Year.Months = [12]bank.Month{}
+	quiet.Account.Closing = quiet.Account.Opening
+	empty := &yearend.Parts{Year: bank.Year{Year: bank.BusinessYear}}
+	rich := parts()
+	rich.Account.Owner = strings.Repeat("Wilhelmina ", 6) + "von und zu Überlingen"
+	rich.Account.Opening, rich.Account.Closing = 98765432109876, 98765432109876
+	for i := range rich.Year.Months {
+		rich.Year.Months[i] = bank.Month{Movements: 123456, In: 1234567890123, Out: 1234567890123}
+	}
+	poor := parts()
+	poor.Account.Opening -= 9_000_000
+	poor.Account.Closing -= 9_000_000
+	return map[string]*yearend.Parts{"usual": parts(), "quiet": quiet, "empty": empty, "rich": rich, "poor": poor}
+}
+
+// With LOOK=DIR in the environment the pages are left in that directory, to be looked at.
+func TestPDF(t *testing.T) {
+	t.Parallel()
+	for name, p := range extremes() {
+		pdf, err := p.PDF()
+		must(t, err)
+		again, err := p.PDF()
+		must(t, err)
+		if !bytes.Equal(pdf, again) {
+			t.Errorf("%s: the same parts made other bytes", name)
+		}
+		if len(pdf) > maxPDF {
+			t.Errorf("%s: %d bytes, want at most %d", name, len(pdf), maxPDF)
+		}
+		if n := bytes.Count(pdf, []byte("/Type /Page\n")); n != 1 {
+			t.Errorf("%s: %d pages, want 1", name, n)
+		}
+		if bytes.Contains(pdf, []byte("/Subtype /Image")) {
+			t.Errorf("%s: there is an image; it is all to be vectors", name)
+		}
+		if dir := os.Getenv("LOOK"); dir != "" {
+			must(t, os.WriteFile(filepath.Join(dir, name+".pdf"), pdf, 0o600))
+		}
+		s, err := p.Statement()
+		must(t, err)
+		printed, err := yearend.Read(pdf)
+		must(t, err)
+		want := yearend.Printed{
+			Movements: s.Movements, Opening: s.Opening, In: s.In, Out: s.Out, Closing: s.Closing,
+		}
+		if printed != want {
+			t.Errorf("%s: %+v is printed, want %+v", name, printed, want)
+		}
+	}
+}
+
+func TestWhatIsPrinted(t *testing.T) {
+	t.Parallel()
+	pdf, err := parts().PDF()
+	must(t, err)
+	texts, err := yearend.Texts(pdf)
+	must(t, err)
+	for _, want := range []string{
+		"Year-end statement 2025", "Zoë Østergård-Müller", "Rue de l’Église (rear) 14", "0150 Harbour",
+		"HS12 0150 0000 4711", "Current account", "7 March 2011", "Ingrid Solheim", "Northgate branch", "+47 22 00 04 07",
+		"Money in", "January", "December", "Total", "money out", "balance (right)", "3,627.50", "–623.96", "Page 1 of 1",
+	} {
+		if !slices.Contains(texts, want) {
+			t.Errorf("%q is not on the page", want)
+		}
+	}
+	other := parts()
+	other.Account.Owner = "Somebody Else"
+	differs, err := other.PDF()
+	must(t, err)
+	if bytes.Equal(pdf, differs) {
+		t.Error("other parts made the same bytes")
+	}
+}
+
+func TestReadRefusesWhatIsNotAStatement(t *testing.T) {
+	t.Parallel()
+	pdf, err := parts().PDF()
+	must(t, err)
+	for name, data := range map[string][]byte{
+		"nothing": nil, "text": []byte("hello"), "a head": pdf[:20], "half": pdf[:len(pdf)/2],
+		"damaged": bytes.Replace(pdf, []byte("stream\nx"), []byte("stream\n?"), 1),
+	} {
+		if printed, err := yearend.Read(data); err == nil {
+			t.Errorf("%s was read as %+v", name, printed)
+		}
+	}
+}
+
+func TestAnAccountThatDoesNotBalance(t *testing.T) {
+	t.Parallel()
+	p := parts()
+	p.Account.Closing++
+	var unbalanced *yearend.UnbalancedError
+	if _, err := p.PDF(); !errors.As(err, &unbalanced) {
+		t.Errorf("got %v, want an UnbalancedError", err)
+	}
+}
+
+func item(t *testing.T, p *yearend.Parts, form string) *fetch.Item {
+	t.Helper()
+	encode := func(v any) []byte {
+		data, err := json.Marshal(v)
+		must(t, err)
+		return data
+	}
+	return &fetch.Item{
+		Ordinal: 3, Key: "4711", Payload: encode(map[string]string{"account": "4711", "form": form}),
+		Parts: map[string]fetch.Part{
+			yearend.StepAccounts: {Data: encode(p.Account)}, yearend.StepTransactions: {Data: encode(p.Year)},
+			yearend.StepBranches: {Data: encode(p.Branch)},
+		},
+	}
+}
+
+func TestCompose(t *testing.T) {
+	t.Parallel()
+	p := parts()
+	want, err := p.PDF()
+	must(t, err)
+	part, err := yearend.Compose(t.Context(), item(t, p, yearend.PDFForm))
+	if err != nil || part.ContentType != yearend.ContentType || !bytes.Equal(part.Data, want) {
+		t.Errorf("a PDF: %d bytes of %s, %v", len(part.Data), part.ContentType, err)
+	}
+	part, err = yearend.Compose(t.Context(), item(t, p, "json"))
+	must(t, err)
+	var got yearend.Statement
+	must(t, json.Unmarshal(part.Data, &got))
+	if statement, _ := p.Statement(); got != statement || part.ContentType != "" {
+		t.Errorf("JSON: %+v, want %+v", got, statement)
+	}
+
+	p.Account.Closing++
+	_, err = yearend.Compose(t.Context(), item(t, p, "json"))
+	expectCode(t, err, yearend.CodeUnbalanced)
+	partless := item(t, p, "json")
+	delete(partless.Parts, yearend.StepBranches)
+	_, err = yearend.Compose(t.Context(), partless)
+	expectCode(t, err, yearend.CodeMissingPart)
+}
+
+func expectCode(t *testing.T, err error, code string) {
+	t.Helper()
+	if slot := fetch.ErrorOf(err, false); err == nil || slot.Code != code {
+		t.Errorf("got %v, want code %s", err, code)
+	}
+}
+
+func BenchmarkPDF(b *testing.B) {
+	p := parts()
+	for b.Loop() {
+		if _, err := p.PDF(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
