@@ -25,7 +25,7 @@ type config struct {
 }
 
 var parts = []string{
-	"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "adaptive", "fair",
+	"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "adaptive", "fair",
 	"misbehave",
 }
 

@@ -13,12 +13,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// measureControl measures what the parts adaptive, fair and misbehave are about.
+// measureControl measures what the parts holes, adaptive, fair and misbehave are about.
 func measureControl(ctx context.Context, cfg config, pg *cluster, rep *report) (err error) {
 	for _, part := range []struct {
 		name    string
 		measure func(context.Context, *lab, *report) error
-	}{{"adaptive", measureAdaptive}, {"fair", measureFairness}, {"misbehave", measureMisbehaviour}} {
+	}{{"holes", measureHoles}, {"adaptive", measureAdaptive}, {"fair", measureFairness}, {"misbehave", measureMisbehaviour}} {
 		if !cfg.wants(part.name) {
 			continue
 		}
@@ -32,7 +32,8 @@ func measureControl(ctx context.Context, cfg config, pg *cluster, rep *report) (
 // lab is a node whose runs are started by the command line, as a person would, and watched in its database.
 type lab struct {
 	*bed
-	db *pgx.Conn
+	db    *pgx.Conn
+	items int // of a large run
 }
 
 func inLab(ctx context.Context, cfg config, pg *cluster, work func(*lab) error) (err error) {
@@ -41,7 +42,7 @@ func inLab(ctx context.Context, cfg config, pg *cluster, work func(*lab) error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	l := &lab{bed: b}
+	l := &lab{bed: b, items: cfg.items}
 	if l.db, err = pgx.Connect(ctx, b.database); err != nil {
 		return fmt.Errorf("connect to the node's database: %w", err)
 	}

@@ -9,6 +9,9 @@
 //     clock stops when the run is completed and every result is stored; see [tranche].
 //   - river: River with one job an item and its output recorded; see [riverQueue].
 //   - latency: runs of one item, and of a few thousand, on an idle node.
+//   - floor-gather: what the floor does, with three parts for each item; see [floorGather].
+//   - gather: Tranche with a plan of three steps, a part of each for every item; see [gather].
+//   - holes: a run that gathers and composes, and parts of it done again; see [holes].
 //   - adaptive: settings that the node finds, beside the best of a sweep over fixed ones; see [adaptive].
 //   - fair: small runs, alone and during a large one; see [fairness].
 //   - misbehave: services that go wrong on purpose; see [isolation], [outageCase] and [otherCase].

@@ -49,6 +49,9 @@ func runEcho(natsURL string) error {
 			return err
 		}
 	}
+	if err := endpoints.HandleList(svc, composeEndpoint, compose); err != nil {
+		return err
+	}
 	if err := endpoints.HandleFlow(svc, flowEndpoint, thrice()); err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ type report struct {
 	Missing []string `json:"missing,omitempty"` // ratios that there cannot be, for want of a contestant
 	Latency *latency `json:"latency,omitempty"`
 
+	Holes     []holes      `json:"holes,omitempty"`
 	Adaptive  []adaptive   `json:"adaptive,omitempty"`
 	Fair      []fairness   `json:"fair,omitempty"`
 	Isolation []isolation  `json:"isolation,omitempty"`
@@ -59,7 +60,7 @@ func (r *report) write(w io.Writer, format string) error {
 
 // tables are those that have something in them.
 func (r *report) tables() []*table {
-	all := []*table{r.rates(), r.costs(), r.comparison(), r.latencies(), r.adaptation(), r.sweeps(), r.fairnesses(),
+	all := []*table{r.rates(), r.costs(), r.comparison(), r.latencies(), r.refills(), r.adaptation(), r.sweeps(), r.fairnesses(),
 		r.isolations(), r.outages(), r.others()}
 	return slices.DeleteFunc(all, func(t *table) bool { return len(t.rows) == 0 })
 }
