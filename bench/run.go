@@ -106,7 +106,9 @@ WHERE r.id = $1 AND r.state = 'completed' AND r.done = r.items AND r.failed = 0
   AND convert_from(p.result, 'UTF8') = q.payload AND q.payload::jsonb ->> 'id' = q.item_key`
 
 // check asks the database, not the node, whether the run is right.
-func (b *bed) check(ctx context.Context, run string, n int) error { return b.checkParts(ctx, run, 1, n) }
+func (b *bed) check(ctx context.Context, run string, n int) error {
+	return b.checkParts(ctx, run, 1, n)
+}
 
 // checkParts asks whether each of n items has its parts of so many steps.
 func (b *bed) checkParts(ctx context.Context, run string, steps, n int) (err error) {
