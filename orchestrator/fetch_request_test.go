@@ -1,0 +1,144 @@
+package orchestrator_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// asked is a request for a run of one step that asks an endpoint over core NATS.
+func asked(endpoint string) workqueue.LoadRequest {
+	req := small(endpoint)
+	req.Steps[0].Kind = workqueue.KindRequest
+	return req
+}
+
+// Services answer as they do for the stream, and nothing of it passes through the stream.
+func TestRequestsGoOverCoreNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var wrong atomic.Int64
+	b.serve(t, "statement", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		if chunk.Param("year") != "2026" {
+			wrong.Add(1)
+		}
+		for n, item := range chunk.Items() {
+			switch {
+			case item.In.ID == "C7":
+				item.Fail("no_balance", "the account has no balance")
+			case item.In.ID == "C300" && chunk.Meta().Attempt == 1: // left out: it is asked for again
+			default:
+				item.Reply(statement{Of: item.In.ID + strings.Repeat(".", 3000*(n%2))})
+			}
+		}
+		return ctx.Err()
+	})
+	req := asked("statement")
+	req.Params = map[string]string{"year": "2026"}
+	run := b.start(t, req, 10_000)
+	if done, failed := b.outcome(t, run, 1); done != 9_999 || failed != 1 {
+		t.Fatalf("done %d, failed %d; want 9999 and 1", done, failed)
+	}
+	if got := b.errorOf(t, run, "C7"); got != "no_balance: the account has no balance" {
+		t.Errorf("C7 failed with %q", got)
+	}
+	if n := wrong.Load(); n > 0 {
+		t.Errorf("%d chunks came without the parameters", n)
+	}
+	js, err := jetstream.New(b.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{endpoints.StreamWork, endpoints.StreamReply} {
+		stream, err := js.Stream(t.Context(), name)
+		if err != nil || stream.CachedInfo().State.LastSeq != 0 {
+			t.Errorf("%s has been used (%v)", name, err)
+		}
+	}
+	b.check(t)
+}
+
+// Nobody listens for a while. The breaker understands, no item loses an attempt, and the run goes on when a service is
+// there.
+func TestRequestsWaitForAService(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.start(t, asked("statement"), 2_000)
+	until(t, "the breaker is open", func() bool {
+		var open bool
+		err := b.pool.QueryRow(t.Context(), `SELECT breaker = 'open' AND breaker_reason LIKE '%no service listens%'
+			FROM endpoint_pace WHERE endpoint = 'statement'`).Scan(&open)
+		return err == nil && open
+	})
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	b.wantSound(t, l, run, 2_000)
+	l.wantOnce(t, run, 2_000)
+}
+
+// Chunks and items that fit no message.
+func TestRequestsAreCutToFit(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, testenv.Pool(t), embedded.NATSConfig{MaxPayload: 64 << 10})
+	b.serve(t, "statement", echo)
+	req := asked("statement")
+	n := 0
+	loaded, err := b.node.Start(t.Context(), req, func(item *workqueue.LoadItem) error {
+		if n == 300 {
+			return io.EOF
+		}
+		item.Key, item.Line = fmt.Sprintf("C%d", n), n+1
+		pad := 100
+		switch {
+		case n == 299:
+			pad = 100 << 10
+		case n%10 == 0:
+			pad = 20 << 10
+		}
+		item.Payload = fmt.Appendf(nil, `{"id":%q,"pad":%q}`, item.Key, strings.Repeat("x", pad))
+		n++
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done, failed := b.outcome(t, loaded.Run, 1); done != 299 || failed != 1 {
+		t.Fatalf("done %d, failed %d; want 299 and 1", done, failed)
+	}
+	if got := b.errorOf(t, loaded.Run, "C299"); !strings.HasPrefix(got, "item_too_large: ") {
+		t.Errorf("the large item failed with %q", got)
+	}
+	b.check(t)
+}
+
+// What was on its way when NATS went down is asked again, and is nobody's fault.
+func TestRequestsSurviveARestartOfNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	l := newLedger(halfway)
+	b.serve(t, "statement", l.handle)
+	req := asked("statement")
+	req.Steps[0].Timeout = 10 * time.Minute
+	run := b.start(t, req, size)
+	l.await(t)
+	if err := b.ns.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "clients are back", func() bool { return b.nc.Stats().Reconnects > 0 })
+	close(l.gate)
+	b.wantSound(t, l, run, size)
+	if s := b.node.Stats(); s.Republished == 0 || s.FetchesFailed > 0 {
+		t.Errorf("nothing was asked again (%d), or chunks failed (%d)", s.Republished, s.FetchesFailed)
+	}
+}
