@@ -45,7 +45,7 @@ func (l *Ledger) Write(ctx context.Context, accounts ...int32) error {
 	mine.accounts = append(mine.accounts, accounts...)
 	if !l.going {
 		l.going = true
-		go l.write()
+		go l.write() //nolint:gosec // it writes for others, too, and outlives who began it
 	}
 	l.mu.Unlock()
 	select {

@@ -85,7 +85,7 @@ func (s sheet) bar(x, bottom, high float64, c colour) {
 	if high <= 0 {
 		return
 	}
-	s.SetFillColor(c.r, c.g, c.b)
+	s.SetFillColor(c.rgb())
 	if high < 1 {
 		s.Rect(x, bottom-high, barWide, high, "F")
 		return
@@ -102,8 +102,8 @@ func (s sheet) balance(bottom float64, scale scale, opening int64, balances [12]
 	s.SetLineJoinStyle("round")
 	s.path(points, 1.3, white) // a rim, so that it stands out from the bars
 	s.path(points, lineWide, navy)
-	s.SetDrawColor(white.r, white.g, white.b)
-	s.SetFillColor(navy.r, navy.g, navy.b)
+	s.SetDrawColor(white.rgb())
+	s.SetFillColor(navy.rgb())
 	s.SetLineWidth(0.3)
 	for _, point := range points {
 		s.Circle(point.X, point.Y, pointRadius, "FD")
@@ -111,7 +111,7 @@ func (s sheet) balance(bottom float64, scale scale, opening int64, balances [12]
 }
 
 func (s sheet) path(points []fpdf.PointType, thick float64, c colour) {
-	s.SetDrawColor(c.r, c.g, c.b)
+	s.SetDrawColor(c.rgb())
 	s.SetLineWidth(thick)
 	s.MoveTo(points[0].X, points[0].Y)
 	for _, point := range points[1:] {
@@ -128,7 +128,7 @@ func (s sheet) legend(y float64) {
 	s.box(142, y-2.2, 2.6, 2.6, coral)
 	s.text(146, y, f, "money out")
 	s.rule(164, y-0.9, 169.5, y-0.9, lineWide, navy)
-	s.SetFillColor(navy.r, navy.g, navy.b)
+	s.SetFillColor(navy.rgb())
 	s.Circle(166.75, y-0.9, pointRadius, "F")
 	s.textRight(right, y, f, "balance (right)")
 }

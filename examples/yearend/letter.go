@@ -29,16 +29,16 @@ func (s sheet) letterhead(b bank.Branch) {
 func (s sheet) mark(x, y, size float64) {
 	at := func(u, v float64) fpdf.PointType { return fpdf.PointType{X: x + u*size, Y: y + v*size} }
 	s.rounded(x, y, size, size, size*0.22, navy)
-	s.SetFillColor(white.r, white.g, white.b)
+	s.SetFillColor(white.rgb())
 	s.Polygon([]fpdf.PointType{at(0.53, 0.14), at(0.53, 0.60), at(0.84, 0.60)}, "F")
-	s.SetFillColor(sky.r, sky.g, sky.b)
+	s.SetFillColor(sky.rgb())
 	s.Polygon([]fpdf.PointType{at(0.46, 0.26), at(0.46, 0.60), at(0.21, 0.60)}, "F")
 	s.SetLineWidth(size * 0.06)
 	s.SetLineCapStyle("round")
 	for i, c := range []colour{white, teal} {
 		v := 0.71 + 0.13*float64(i)
 		from, middle, to := at(0.18, v), at(0.5, v), at(0.82, v)
-		s.SetDrawColor(c.r, c.g, c.b)
+		s.SetDrawColor(c.rgb())
 		s.Curve(from.X, from.Y, (from.X+middle.X)/2, from.Y+size*0.10, middle.X, middle.Y, "D")
 		s.Curve(middle.X, middle.Y, (middle.X+to.X)/2, middle.Y-size*0.10, to.X, to.Y, "D")
 	}
@@ -91,7 +91,7 @@ func (s sheet) tiles(st Statement) {
 	}{
 		{labelOpening, st.Opening, [3]colour{mist, grey, ink}},
 		{labelIn, st.In, [3]colour{mist, grey, teal}},
-		{labelOut, st.Out, [3]colour{mist, grey, coral.darker()}},
+		{labelOut, st.Out, [3]colour{mist, grey, rust}},
 		{labelClosing, st.Closing, [3]colour{navy, sky, white}},
 	} {
 		x := left + float64(i)*(wide+gap)
@@ -112,13 +112,13 @@ func (s sheet) fitting(text string, most, wide float64, f font) font {
 	return f
 }
 
-func (c colour) darker() colour { return colour{c.r * 4 / 5, c.g * 7 / 10, c.b * 7 / 10} }
-
 func (s sheet) footer(st Statement) {
 	s.rule(left, footerTop, right, footerTop, 0.2, line)
 	small := font{"", 7, grey}
-	s.text(left, footerTop+4.4, small, "Please check this statement and tell your branch within six weeks if anything is wrong.")
-	s.text(left, footerTop+8, small, bankName+" · Quay 1 · 0150 Harbour · made by the bank of an example; no real money is meant")
+	s.text(left, footerTop+4.4, small,
+		"Please check this statement and tell your branch within six weeks if anything is wrong.")
+	s.text(left, footerTop+8, small,
+		bankName+" · Quay 1 · 0150 Harbour · made by the bank of an example; no real money is meant")
 	s.textRight(right, footerTop+4.4, small, "Account "+st.Number)
 	s.textRight(right, footerTop+8, small, "Page 1 of 1")
 }

@@ -61,19 +61,23 @@ func newSheet(s Statement) sheet {
 // sheet draws with the few means that a statement needs. It is not safe for concurrent use.
 type sheet struct{ *fpdf.Fpdf }
 
-type colour struct{ r, g, b int }
+// colour is 0xRRGGBB.
+type colour int
+
+func (c colour) rgb() (r, g, b int) { return int(c) >> 16 & 0xFF, int(c) >> 8 & 0xFF, int(c) & 0xFF }
 
 // The bank's colours.
-var ( //nolint:gochecknoglobals // constants, but for the language
-	ink   = colour{23, 37, 53}
-	navy  = colour{18, 52, 86}
-	teal  = colour{23, 138, 128}
-	coral = colour{226, 132, 96}
-	grey  = colour{104, 118, 133}
-	line  = colour{214, 221, 229}
-	mist  = colour{243, 246, 249}
-	white = colour{255, 255, 255}
-	sky   = colour{176, 202, 226}
+const (
+	ink   colour = 0x172535
+	navy  colour = 0x123456
+	teal  colour = 0x178A80
+	coral colour = 0xE28460
+	rust  colour = 0xB45C43 // coral, to write with
+	grey  colour = 0x687685
+	line  colour = 0xD6DDE5
+	mist  colour = 0xF3F6F9
+	white colour = 0xFFFFFF
+	sky   colour = 0xB0CAE2
 )
 
 // font is a face of Helvetica, which no PDF has to bring along.
@@ -85,7 +89,7 @@ type font struct {
 
 func (s sheet) set(f font) {
 	s.SetFont("Helvetica", f.style, f.size)
-	s.SetTextColor(f.r, f.g, f.b)
+	s.SetTextColor(f.rgb())
 }
 
 // text writes from x on, on the base line y.
@@ -109,17 +113,17 @@ func (s sheet) textMiddle(x, y float64, f font, text string) {
 }
 
 func (s sheet) box(x, y, w, h float64, c colour) {
-	s.SetFillColor(c.r, c.g, c.b)
+	s.SetFillColor(c.rgb())
 	s.Rect(x, y, w, h, "F")
 }
 
 func (s sheet) rounded(x, y, w, h, radius float64, c colour) {
-	s.SetFillColor(c.r, c.g, c.b)
+	s.SetFillColor(c.rgb())
 	s.RoundedRect(x, y, w, h, radius, "1234", "F")
 }
 
 func (s sheet) rule(x1, y1, x2, y2, thick float64, c colour) {
-	s.SetDrawColor(c.r, c.g, c.b)
+	s.SetDrawColor(c.rgb())
 	s.SetLineWidth(thick)
 	s.Line(x1, y1, x2, y2)
 }

@@ -18,7 +18,9 @@ func (s sheet) table(p *Parts, st Statement, top float64) {
 	for _, c := range []struct {
 		end  float64
 		text string
-	}{{endMovements, "Movements"}, {endIn, "Money in"}, {endOut, "Money out"}, {endNet, "Change"}, {endBalance, "Balance"}} {
+	}{
+		{endMovements, "Movements"}, {endIn, labelIn}, {endOut, labelOut}, {endNet, "Change"}, {endBalance, "Balance"},
+	} {
 		s.textRight(left+c.end, top+4.1, head, c.text)
 	}
 	balances := p.balances()

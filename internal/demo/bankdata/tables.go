@@ -60,8 +60,8 @@ ANALYZE account`
 	// createBranches makes two dozen branches and says which looks after whom.
 	createBranches = `
 CREATE UNLOGGED TABLE branch AS
-SELECT id::int, name, name || ' Street ' || 2 + id * 3 AS street, to_char(100 + 17 * id, 'FM0000') || ' Harbour' AS place,
-    '+47 22 00 ' || to_char(id, 'FM00') || ' 00' AS phone
+SELECT id::int, name, name || ' Street ' || 2 + id * 3 AS street,
+    to_char(100 + 17 * id, 'FM0000') || ' Harbour' AS place, '+47 22 00 ' || to_char(id, 'FM00') || ' 00' AS phone
 FROM unnest('{Anchor,Beacon,Castle,Dockside,Eastport,Ferry,Granary,Harbour,Island,Jetty,King''s,Lighthouse,Market,
     Northgate,Old Town,Pier,Quay,River,Southgate,Tower,University,Viaduct,Westbay,Yard}'::text[])
     WITH ORDINALITY AS b (name, id);
