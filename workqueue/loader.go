@@ -244,7 +244,30 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("insert run: %w", err)
 	}
+	if len(r.Steps) > 1 || r.Steps[0].kind() != KindEndpoint {
+		return l.refuseOldNodes(ctx, tx)
+	}
 	return nil
+}
+
+// oldNodes are nodes of a version that runs plans of one step only. From now on none of them gets a session.
+const oldNodes = `
+SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
+WHERE speaks < 2 AND ended_at IS NULL AND expires_at > clock_timestamp() ORDER BY started_at LIMIT 1`
+
+// refuseOldNodes keeps a run from starting while a node is at work that would take its steps for requests and complete
+// it with the first of them.
+func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx) error {
+	var node string
+	err := tx.QueryRow(ctx, oldNodes).Scan(&node)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for older nodes: %w", err)
+	}
+	return &StateError{l.run, "of steps that node " + node + " does not know", "start",
+		"stop that node, or start this version in its place, and start the run again"}
 }
 
 // holdLoading keeps the run's row FOR SHARE, so that a sweep that clears the load away waits for this batch or makes it

@@ -14,12 +14,13 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
-// insertBlocks makes the blocks of every step. Items of a step that needs others wait: they are in no plane.
+// insertBlocks makes the blocks of every step, from number $2. Items of a step that needs others wait: they are in no
+// plane.
 const insertBlocks = `
 INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held)
-SELECT $1, st.step, u.n - 1, u.size, u.bytes, CASE WHEN st.needs = '{}' THEN u.ready ELSE B'0'::bit(8192) END,
+SELECT $1, st.step, $2 + u.n - 1, u.size, u.bytes, CASE WHEN st.needs = '{}' THEN u.ready ELSE B'0'::bit(8192) END,
        CASE WHEN st.needs = '{}' THEN u.held END
-FROM run_step st, unnest($2::int[], $3::bigint[], $4::bit(8192)[], $5::bit(8192)[])
+FROM run_step st, unnest($3::int[], $4::bigint[], $5::bit(8192)[], $6::bit(8192)[])
      WITH ORDINALITY AS u (size, bytes, ready, held, n)
 WHERE st.run_id = $1`
 
@@ -33,8 +34,8 @@ WHERE id = $1 AND state = 'loading'`
 // the run going.
 func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	sizes, ready, held := l.blocks()
-	if _, err := tx.Exec(ctx, insertBlocks, l.run, sizes, l.sizes, pgbits.Slice(ready), held); err != nil {
-		return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
+	if err := makeBlocks(ctx, tx, l.run, 0, sizes, l.sizes, ready, held); err != nil {
+		return err
 	}
 	if _, err := tx.Exec(ctx, makePaces, l.run); err != nil {
 		return fmt.Errorf("keep the paces of its endpoints: %w", err)
@@ -59,9 +60,19 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	return addEvent(ctx, tx, l.run, 1, EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
 }
 
+// makeBlocks makes consecutive blocks of a run, at every step: of so many items with so many bytes of payload, of which
+// some are ready and others held back by a canary where a step needs no other.
+func makeBlocks(ctx context.Context, tx pgx.Tx, run RunID, first Block, sizes []int, bytes []int64,
+	ready []bitfield.Set, held []pgtype.Bits,
+) error {
+	if _, err := tx.Exec(ctx, insertBlocks, run, first, sizes, bytes, pgbits.Slice(ready), held); err != nil {
+		return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
+	}
+	return nil
+}
+
 // settings is what the run starts with, under the names that a later set has for it; what is not limited is left out.
 func (l *loader) settings() map[string]any {
-	st := &l.req.Steps[0]
 	var d difference
 	d.add("version", 0, l.req.PlanVersion)
 	d.add("skipped", int64(0), l.skipped)
@@ -69,6 +80,27 @@ func (l *loader) settings() map[string]any {
 	d.add("max_failed", "", l.req.MaxFailed)
 	d.add("canary", 0, l.req.Canary)
 	d.add("canary_auto", false, l.req.CanaryAuto)
+	if len(l.req.Steps) == 1 {
+		l.req.Steps[0].settings(&d)
+	}
+	if d.after == nil {
+		d.after = map[string]any{}
+	}
+	d.after["plan"], d.after["items"] = l.req.Plan, l.items
+	if len(l.req.Steps) > 1 {
+		steps := map[string]any{}
+		for i := range l.req.Steps {
+			var of difference
+			l.req.Steps[i].settings(&of)
+			steps[l.req.Steps[i].Name] = of.after
+		}
+		d.after["steps"] = steps
+	}
+	return d.after
+}
+
+func (st *StepSpec) settings(d *difference) {
+	d.add("kind", KindEndpoint, st.kind())
 	d.add("retry_codes", "", strings.Join(st.RetryCodes, ", "))
 	d.add("never_retry", "", strings.Join(st.NeverRetry, ", "))
 	d.step(&stepSettings{}, &stepSettings{
@@ -76,8 +108,6 @@ func (l *loader) settings() map[string]any {
 		chunkTime: st.ChunkTime, inFlight: st.InFlight, inFlightAuto: st.InFlightAuto, rate: st.Rate,
 		maxAttempts: st.MaxAttempts, retryBackoff: st.RetryBackoff, maxBackoff: st.MaxBackoff, timeout: st.Timeout,
 	})
-	d.after["plan"], d.after["items"] = l.req.Plan, l.items
-	return d.after
 }
 
 func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
