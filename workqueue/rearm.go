@@ -26,8 +26,8 @@ type newCanary struct {
 	sampling bool // it does begin
 }
 
-// rearm opens the next generation: the tracker first, the run's row last, as the order of locks wants it. It returns the
-// run as it is then.
+// rearm opens the next generation: the tracker first, the run's row last, as the order of locks wants it. It returns
+// the run as it is then.
 func (r *redo) rearm(ctx context.Context, c *newCanary, d *difference) (*runHold, error) {
 	if _, err := tracker.Rearm(ctx, r.tx, uuid.UUID(r.run), r.moved); err != nil {
 		return nil, err
@@ -54,9 +54,9 @@ func (r *redo) rearm(ctx context.Context, c *newCanary, d *difference) (*runHold
 	return run, nil
 }
 
-// rearm changes what the next generation changes of a hold and a canary, and reports whether a sample begins. A run that
-// had completed is held no more. A new canary takes the place of one that waits, and of its hold; what that one held
-// back stays so until the new one has ended.
+// rearm changes what the next generation changes of a hold and a canary, and reports whether a sample begins. A run
+// that had completed is held no more. A new canary takes the place of one that waits, and of its hold; what that one
+// held back stays so until the new one has ended.
 func (r *runHold) rearm(canary, held bool) (sampling bool) {
 	inCanary := r.canary == "sampling" || r.canary == "waiting"
 	if r.state == "completed" && inCanary { // it ended with its sample

@@ -12,7 +12,7 @@ type GenerationReport struct {
 	Generation     Generation `json:"generation"`
 	StartedAt      time.Time  `json:"started_at"`
 	EndedAt        *time.Time `json:"ended_at,omitempty" doc:"absent while it goes on"`
-	Ended          string     `json:"ended,omitempty" enum:"completed,cancelled,rerun,reset" doc:"rerun, reset: by the next one"`
+	Ended          string     `json:"ended,omitempty" enum:"completed,cancelled,rerun,reset" doc:"rerun: by the next"`
 	Seconds        float64    `json:"seconds"`
 	WaitingSeconds float64    `json:"waiting_seconds" doc:"until the first request was sent"`
 	WorkingSeconds float64    `json:"working_seconds"`
@@ -40,6 +40,21 @@ FROM work_slice WHERE run_id = $1 AND ` + askedAt + ` IS NOT NULL GROUP BY gener
 const partsByGeneration = `
 SELECT generation, count(*) FILTER (WHERE error_code IS NULL), count(*) FILTER (WHERE error_code IS NOT NULL)
 FROM work_part WHERE run_id = $1 GROUP BY generation`
+
+// itemsByGeneration counts an item once for each generation: as failed when a step that is not optional failed it in
+// that generation, as done when it got a result there, which is the part of a step that no other one needs.
+const itemsByGeneration = `
+WITH steps AS MATERIALIZED (
+    SELECT s.step, s.optional, NOT EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = $1 AND s.step = ANY (n.needs)) AS last
+    FROM run_step s WHERE s.run_id = $1
+)
+SELECT generation, count(*) FILTER (WHERE done AND NOT failed), count(*) FILTER (WHERE failed)
+FROM (
+    SELECT p.generation, p.ordinal, bool_or(p.error_code IS NULL AND s.last) AS done,
+        bool_or(p.error_code IS NOT NULL AND NOT s.optional) AS failed
+    FROM work_part p JOIN steps s USING (step)
+    WHERE p.run_id = $1 GROUP BY p.generation, p.ordinal
+) items GROUP BY generation`
 
 func readGenerations(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) ([]GenerationReport, error) {
 	history, err := readHistory(ctx, tx, r, life)
@@ -81,7 +96,11 @@ func countParts(ctx context.Context, tx pgx.Tx, r *RunReport, reports []Generati
 		reports[0].Done, reports[0].Failed = r.Done, r.Failed
 		return nil
 	}
-	rows, err := tx.Query(ctx, partsByGeneration, r.ID)
+	statement := partsByGeneration
+	if r.StepCount > 1 {
+		statement = itemsByGeneration
+	}
+	rows, err := tx.Query(ctx, statement, r.ID)
 	if err != nil {
 		return err
 	}

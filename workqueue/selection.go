@@ -101,7 +101,8 @@ WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3) AND ` + newe
 
 	ordinalsOfGroups = `
 SELECT p.step, p.ordinal FROM work_part p
-WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL AND ` + messageGroup + ` = ANY($3) AND ` + newestPart
+WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL AND ` + messageGroup + ` = ANY($3)
+  AND ` + newestPart
 )
 
 // blockMasks is items, by block.

@@ -1,0 +1,412 @@
+package workqueue_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// The steps of gathering.
+const (
+	accounts workqueue.Step = iota
+	transactions
+	branches
+	statement
+	posting
+)
+
+var stepNames = []string{"accounts", "transactions", "branches", "statement", "letter"}
+
+// gathering is a run of three steps that fetch, the last of which is optional, one that sees all three parts, and one
+// that sees what that has made.
+func gathering() workqueue.LoadRequest {
+	req := workqueue.LoadRequest{Plan: "statements", CreatedBy: "test"}
+	for i, name := range stepNames {
+		st := workqueue.StepSpec{Name: name, Endpoint: name, Chunk: 4, InFlight: 100, MaxAttempts: 1,
+			Timeout: time.Minute, Optional: name == "branches"}
+		switch workqueue.Step(i) {
+		case statement:
+			st.Needs, st.Inputs = []int{0, 1, 2}, []int{0, 1, 2}
+		case posting:
+			st.Needs, st.Inputs = []int{3}, []int{3}
+		}
+		req.Steps = append(req.Steps, st)
+	}
+	return req
+}
+
+// gatherer does the work of a run, and knows how often it did what.
+type gatherer struct {
+	*bench
+	run   workqueue.RunID
+	say   map[workqueue.Step]string // what a step answers, when not its usual
+	fails map[workqueue.Step]map[workqueue.Ordinal]bool
+	did   map[workqueue.Step][]workqueue.Ordinal
+}
+
+func gather(t *testing.T, n int) *gatherer {
+	t.Helper()
+	b := setup(t)
+	g := &gatherer{bench: b, run: b.load(gathering(), n)}
+	g.fresh()
+	return g
+}
+
+// fresh forgets what was done, and has every step answer as usual.
+func (g *gatherer) fresh() {
+	g.say, g.did = map[workqueue.Step]string{}, map[workqueue.Step][]workqueue.Ordinal{}
+	g.fails = map[workqueue.Step]map[workqueue.Ordinal]bool{}
+}
+
+func (g *gatherer) fail(step workqueue.Step, items ...workqueue.Ordinal) {
+	g.fails[step] = map[workqueue.Ordinal]bool{}
+	for _, o := range items {
+		g.fails[step][o] = true
+	}
+}
+
+func (g *gatherer) take(step workqueue.Step) []workqueue.Slice {
+	g.Helper()
+	req := g.claimRequest(g.run, plenty)
+	req.Step = step
+	claimed, err := g.store.Claim(g.Context(), req)
+	if err != nil {
+		g.Fatal(err)
+	}
+	return claimed.Slices
+}
+
+func (g *gatherer) answer(step workqueue.Step, slices ...workqueue.Slice) []workqueue.Verdict {
+	g.Helper()
+	var answers []workqueue.Answer
+	for _, s := range slices {
+		a := whole(s)
+		for i := range a.Slots {
+			slot := &a.Slots[i]
+			slot.Result = fmt.Appendf(nil, `{"%s":%d,"say":%q}`, stepNames[step], slot.Ordinal, g.say[step])
+			if g.fails[step][slot.Ordinal] {
+				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "broken", Message: "m"}
+			}
+			g.did[step] = append(g.did[step], slot.Ordinal)
+		}
+		answers = append(answers, a)
+	}
+	return g.record(answers...).Verdicts
+}
+
+// work does whatever there is to do.
+func (g *gatherer) work() {
+	g.Helper()
+	for did := true; did; {
+		did = false
+		for step := range stepNames {
+			if taken := g.take(workqueue.Step(step)); len(taken) > 0 {
+				g.answer(workqueue.Step(step), taken...)
+				did = true
+			}
+		}
+	}
+}
+
+// wantDone checks which items each step has done since fresh.
+func (g *gatherer) wantDone(want map[workqueue.Step]int) {
+	g.Helper()
+	for step, name := range stepNames {
+		if n := len(g.did[workqueue.Step(step)]); n != want[workqueue.Step(step)] {
+			g.Errorf("step %s did %d items; want %d", name, n, want[workqueue.Step(step)])
+		}
+	}
+}
+
+func (g *gatherer) reset(step workqueue.Step, change func(*workqueue.ResetRequest)) workqueue.Reset {
+	g.Helper()
+	out, err := g.tryReset(step, change)
+	if err != nil {
+		g.Fatal(err)
+	}
+	g.check()
+	return out
+}
+
+func (g *gatherer) tryReset(step workqueue.Step, change func(*workqueue.ResetRequest)) (workqueue.Reset, error) {
+	req := workqueue.ResetRequest{Run: g.run, Actor: "ann", Select: workqueue.Selection{Step: stepNames[step]}}
+	change(&req)
+	return g.store.Reset(g.Context(), req)
+}
+
+func byKey(keys ...string) func(*workqueue.ResetRequest) {
+	return func(r *workqueue.ResetRequest) { r.Select.Keys = keys }
+}
+
+func all(r *workqueue.ResetRequest) { r.Select.All = true }
+
+// effect is what a reset did to a step.
+func effect(out workqueue.Reset, step workqueue.Step) workqueue.StepReset {
+	for _, st := range out.Steps {
+		if st.Step == stepNames[step] {
+			return st
+		}
+	}
+	return workqueue.StepReset{}
+}
+
+// A part that comes back as it was has nothing composed again; one that has changed only what sees it, and that only
+// as far as it changes itself. With a cascade all is done again.
+func TestResetRedoesWhatChanged(t *testing.T) {
+	t.Parallel()
+	g := gather(t, 20)
+	g.work()
+	g.wantState(g.run, "completed", 1)
+	g.fresh()
+	out := g.reset(accounts, byKey("C1", "C2", "C2"))
+	if out.Items != 2 || out.Generation != 2 || out.Blocks != 1 || effect(out, accounts).Ready != 2 ||
+		effect(out, statement).Kept != 2 || effect(out, posting).Kept != 2 || len(out.Steps) != 3 {
+		t.Errorf("reset %+v", out)
+	}
+	g.wantState(g.run, "running", 2)
+	g.work()
+	g.wantState(g.run, "completed", 2)
+	g.wantDone(map[workqueue.Step]int{accounts: 2})
+
+	g.fresh()
+	g.say[accounts] = "moved"
+	g.reset(accounts, byKey("C3"))
+	g.work()
+	g.wantDone(map[workqueue.Step]int{accounts: 1, statement: 1}) // the letter sees the same statement
+	g.fresh()
+	g.say[accounts], g.say[statement] = "moved again", "new"
+	g.reset(accounts, byKey("C3"))
+	g.work()
+	g.wantDone(map[workqueue.Step]int{accounts: 1, statement: 1, posting: 1})
+
+	g.fresh()
+	out = g.reset(accounts, func(r *workqueue.ResetRequest) { r.Select.Keys, r.Cascade = []string{"C5", "C6"}, true })
+	if effect(out, statement).Redone != 2 || effect(out, posting).Redone != 2 {
+		t.Errorf("reset with a cascade %+v", out)
+	}
+	g.work()
+	g.wantDone(map[workqueue.Step]int{accounts: 2, statement: 2, posting: 2})
+	g.wantCompletions(g.run, 1, 2, 3, 4, 5)
+	g.check()
+}
+
+// After a fix of what composes, everything is composed again and nothing fetched.
+func TestResetOfTheLastStepFetchesNothing(t *testing.T) {
+	t.Parallel()
+	g := gather(t, 9000)
+	g.exec(`UPDATE run_step SET chunk = 3000 WHERE run_id = $1`, g.run)
+	g.work()
+	g.fresh()
+	g.say[statement] = "fixed"
+	out := g.reset(statement, all)
+	if out.Items != 9000 || out.Blocks != 2 || effect(out, posting).Kept != 9000 {
+		t.Errorf("reset %+v", out)
+	}
+	g.work()
+	g.wantDone(map[workqueue.Step]int{statement: 9000, posting: 9000})
+	g.wantState(g.run, "completed", 2)
+	g.check()
+}
+
+// A part is reset while its request is out: nothing of the late reply is taken, for these items, and the new one counts.
+func TestResetOfWhatIsOut(t *testing.T) {
+	t.Parallel()
+	g := gather(t, 8)
+	for _, step := range []workqueue.Step{transactions, branches} {
+		g.answer(step, g.take(step)...)
+	}
+	out := g.take(accounts) // two slices of four
+	g.send(out...)
+	did := g.reset(accounts, byKey("C0", "C4", "C5", "C6", "C7"))
+	if e := effect(did, accounts); e.Withdrawn != 5 || e.Reset != 5 || len(did.Requests) != 1 ||
+		did.Requests[0].ID != out[1].ID || effect(did, statement).Waiting != 5 {
+		t.Errorf("reset %+v", did)
+	}
+	g.wantState(g.run, "running", 2)
+	again := g.take(accounts)
+	g.say[accounts] = "old"
+	late := g.answer(accounts, out...)
+	if late[0].Taken != 3 || late[0].Duplicates != 1 || !late[1].Stale {
+		t.Errorf("the late replies: %+v; want three items of the first taken, and none of the second", late)
+	}
+	g.check()
+	g.say[accounts] = "new"
+	g.answer(accounts, again...)
+	g.work()
+	g.wantState(g.run, "completed", 2)
+	if n := g.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND step = 0
+		AND convert_from(result, 'UTF8') LIKE '%old%' AND ordinal IN (0, 4, 5, 6, 7)`, g.run); n != 0 {
+		t.Errorf("%d parts of the late reply were taken", n)
+	}
+	if n := g.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND step = 0 AND generation = 2`, g.run); n != 5 {
+		t.Errorf("%d parts of the new generation; want 5", n)
+	}
+	g.check()
+}
+
+// What depends on a part is called back when the part is reset: it is not composed of what is about to change.
+func TestResetCallsBackWhatDependsOnIt(t *testing.T) {
+	t.Parallel()
+	g := gather(t, 8)
+	for step := accounts; step < statement; step++ {
+		g.answer(step, g.take(step)...)
+	}
+	composing := g.take(statement)
+	out := g.reset(transactions, byKey("C1"))
+	if e := effect(out, statement); e.Withdrawn != 1 || e.Waiting != 1 || effect(out, posting).Waiting != 1 {
+		t.Errorf("reset %+v", out)
+	}
+	if v := g.answer(statement, composing...); v[0].Taken != 3 || v[0].Duplicates != 1 || v[1].Taken != 4 {
+		t.Errorf("what was being composed: %+v", v)
+	}
+	if taken := g.take(statement); len(taken) != 0 {
+		t.Error("an item is composed while one of its parts is fetched")
+	}
+	g.fresh()
+	g.work()
+	g.wantDone(map[workqueue.Step]int{transactions: 1, statement: 1, posting: 8})
+	g.wantState(g.run, "completed", 2)
+	g.check()
+}
+
+// Items that were left out because a part failed come in once it is there, by a reset and by a re-run; those that another
+// step has failed for stay out, and a reset of what was left out says what to reset instead.
+func TestResetOfAFailedPart(t *testing.T) {
+	t.Parallel()
+	g := gather(t, 8)
+	g.fail(accounts, 1)
+	g.fail(transactions, 1, 2, 3)
+	g.fail(branches, 4)
+	g.work()
+	g.wantState(g.run, "completed", 1)
+	g.wantDone(map[workqueue.Step]int{accounts: 8, transactions: 8, branches: 8, statement: 5, posting: 5})
+	_, err := g.tryReset(statement, byKey("C1", "C2"))
+	var nothing *workqueue.NothingToResetError
+	if !errors.As(err, &nothing) || !strings.Contains(err.Error(), "--step transactions") ||
+		!strings.Contains(err.Error(), "--step accounts") {
+		t.Errorf("a reset of what was left out: %v", err)
+	}
+	g.fresh()
+	out := g.reset(transactions, func(r *workqueue.ResetRequest) { r.Select.Codes = []string{"broken"} })
+	if e := effect(out, statement); out.Items != 3 || e.Waiting != 2 || e.LeftOut != 1 {
+		t.Errorf("reset %+v", out)
+	}
+	g.work()
+	g.wantDone(map[workqueue.Step]int{transactions: 3, statement: 2, posting: 2})
+	g.fresh()
+	again, err := g.store.Rerun(t.Context(), workqueue.RerunRequest{Run: g.run, Actor: "ann",
+		Select: workqueue.Selection{Failed: true}})
+	if err != nil || again.Items != 2 || again.Slices != 2 || again.Step != "" || len(again.Steps) != 4 {
+		t.Errorf("re-run %+v, %v", again, err)
+	}
+	g.check()
+	g.work()
+	// The optional part of item 4 is there now: the statement that had to do without it is composed again.
+	g.wantDone(map[workqueue.Step]int{accounts: 1, branches: 1, statement: 2, posting: 1})
+	g.wantState(g.run, "completed", 3)
+	if n := g.number(`SELECT done FROM batchrun WHERE id = $1`, g.run); n != 8 {
+		t.Errorf("%d items are done of 8", n)
+	}
+	g.check()
+}
+
+func TestResetRefusals(t *testing.T) {
+	t.Parallel()
+	g := gather(t, 8)
+	var setting *workqueue.SettingError
+	var unknown *workqueue.UnknownStepError
+	var keys *workqueue.UnknownKeysError
+	var nothing *workqueue.NothingToResetError
+	var state *workqueue.StateError
+	if _, err := g.tryReset(accounts, func(r *workqueue.ResetRequest) { all(r); r.Select.Step = "" }); !errors.As(err,
+		&setting) || !strings.Contains(err.Error(), "statement") {
+		t.Errorf("no step: %v", err)
+	}
+	if _, err := g.tryReset(accounts, func(r *workqueue.ResetRequest) { all(r); r.Select.Step = "x" }); !errors.As(err,
+		&unknown) || !slices.Equal(unknown.Steps, stepNames) {
+		t.Errorf("an unknown step: %v", err)
+	}
+	if _, err := g.tryReset(accounts, byKey("C1", "X", "Y")); !errors.As(err, &keys) || len(keys.Keys) != 2 {
+		t.Errorf("unknown keys: %v", err)
+	}
+	for name, change := range map[string]func(*workqueue.ResetRequest){
+		"nothing selected": func(*workqueue.ResetRequest) {},
+		"two selections":   func(r *workqueue.ResetRequest) { all(r); r.Select.Keys = []string{"C1"} },
+		"failed":           func(r *workqueue.ResetRequest) { r.Select.Failed = true },
+	} {
+		if _, err := g.tryReset(accounts, change); err == nil {
+			t.Errorf("%s: it was reset", name)
+		}
+	}
+	for step, why := range map[workqueue.Step]string{accounts: "to be done at step accounts anyway",
+		statement: "waiting for step transactions"} {
+		if _, err := g.tryReset(step, all); !errors.As(err, &nothing) || !strings.Contains(err.Error(), why) {
+			t.Errorf("nothing is done at step %s: %v; want it to say %q", stepNames[step], err, why)
+		}
+	}
+	if _, err := g.tryReset(accounts, func(r *workqueue.ResetRequest) { r.Select.Codes = []string{"none"} }); !errors.As(
+		err, &nothing) || !strings.Contains(err.Error(), "code none") {
+		t.Errorf("nothing failed: %v", err)
+	}
+	again := workqueue.RerunRequest{Run: g.run, Select: workqueue.Selection{Keys: []string{"C1"}}}
+	if _, err := g.store.Rerun(t.Context(), again); err == nil || !strings.Contains(err.Error(), "run reset") {
+		t.Errorf("a re-run of what has not failed: %v", err)
+	}
+	if _, err := g.store.Cancel(t.Context(), wish(g.run, "")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.tryReset(accounts, all); !errors.As(err, &state) {
+		t.Errorf("a cancelled run: %v", err)
+	}
+	g.check()
+}
+
+// A dry run says what the reset after it does, and leaves no trace; a second reset finds nothing to do until something
+// was done. A run that is paused stays so.
+func TestResetTwice(t *testing.T) {
+	t.Parallel()
+	g := gather(t, 20)
+	g.work()
+	rows := func() int {
+		return g.number(`SELECT count(*) FROM audit_log`) + g.number(`SELECT count(*) FROM run_event`)
+	}
+	before := rows()
+	dry := g.reset(accounts, func(r *workqueue.ResetRequest) { all(r); r.DryRun = true })
+	if n := rows(); n != before {
+		t.Errorf("a dry run left %d rows behind", n-before)
+	}
+	g.wantState(g.run, "completed", 1)
+	wet := g.reset(accounts, all)
+	if fmt.Sprint(wet) != fmt.Sprint(dry) {
+		t.Errorf("the dry run said %+v, and the reset did %+v", dry, wet)
+	}
+	var nothing *workqueue.NothingToResetError
+	if _, err := g.tryReset(accounts, all); !errors.As(err, &nothing) {
+		t.Errorf("the second reset: %v", err)
+	}
+	if _, err := g.store.Pause(t.Context(), wish(g.run, "wait")); err != nil {
+		t.Fatal(err)
+	}
+	if out := g.reset(transactions, byKey("C7")); out.Hold != workqueue.HoldOperator || out.Generation != 3 ||
+		effect(out, statement).Kept != 1 {
+		t.Errorf("a reset of a paused run: %+v", out)
+	}
+	if _, err := g.store.Resume(t.Context(), wish(g.run, ""), nil); err != nil {
+		t.Fatal(err)
+	}
+	g.fresh()
+	g.work()
+	g.wantDone(map[workqueue.Step]int{accounts: 20, transactions: 1})
+	g.wantState(g.run, "completed", 3)
+	g.wantCompletions(g.run, 1, 3)
+	if n := g.number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'reset' AND actor = 'ann'
+		AND before->>'generation' = '1' AND after->>'generation' = '2' AND detail->>'items' = '20'`, g.run); n != 1 {
+		t.Errorf("%d audit rows of the first reset; want 1", n)
+	}
+	g.check()
+}
