@@ -51,7 +51,14 @@ func (r *reader) step(v value) (Step, error) {
 	err := r.mapping(v, v.path+".", []field{
 		{"name", r.text(&step.Name)},
 		{"endpoint", r.text(&step.Endpoint)},
+		{"request", r.text(&step.Request)},
+		{"http", r.http(&step.HTTP)},
+		{"sql", r.sql(&step.SQL)},
+		{"local", r.text(&step.Local)},
 		{"needs", r.texts(&step.Needs)},
+		{"inputs", r.inputs(&step.Inputs)},
+		{"optional", r.truth(&step.Optional)},
+		{"barrier", r.truth(&step.Barrier)},
 		{"chunk", r.adaptive(&chunk)},
 		{"chunk_auto", given(&chunkAuto, r.truth)},
 		{"chunk_bytes", r.bytes(&step.ChunkBytes)},
@@ -66,6 +73,7 @@ func (r *reader) step(v value) (Step, error) {
 		{"retry_codes", r.texts(&step.RetryCodes)},
 		{"never_retry", r.texts(&step.NeverRetry)},
 	})
+	step.Chunk = step.defaultChunk()
 	if err == nil {
 		err = r.together(v, "chunk", chunk, chunkAuto, step.setChunk)
 	}
@@ -74,12 +82,20 @@ func (r *reader) step(v value) (Step, error) {
 	}
 	set(&step.ChunkTime, chunkTime)
 	if !r.named(v, "name") {
-		step.Name = step.Endpoint
+		step.Name = step.ownName()
 	}
 	if !r.named(v, "max_backoff") {
 		step.MaxBackoff = longestBackoff(step.RetryBackoff)
 	}
 	return step, err
+}
+
+// inputs reads a list of which none is not the same as not said.
+func (r *reader) inputs(into *[]string) func(value) error {
+	return func(v value) error {
+		*into = []string{}
+		return r.texts(into)(v)
+	}
 }
 
 // given makes a reader note whether there was a value.

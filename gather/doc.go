@@ -4,7 +4,8 @@
 // endpoint, and [Plan.Validate] checks either. [Overrides] are what one run lays over its plan. The JSON form is what a
 // run keeps in the database, so its field names are stable, and a field that this version does not know is refused.
 //
-// This version runs plans of one step; the graph is checked as a whole all the same.
+// A step says how its work is done (an endpoint, a request, http, sql, local), which steps it needs, what of them it
+// sees, and whether what needs it goes on without it. Steps stand in any order; [Plan.Ordered] is the one they run in.
 //
 // Guarantees: a plan that Parse returned is valid and complete, with no default left to fill in. Errors name the field,
 // and for YAML the line, the column and the source line. Hostile YAML (deep nesting, aliases, huge input) is refused

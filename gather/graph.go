@@ -21,7 +21,7 @@ func checkGraph(steps []Step) error {
 		for n, need := range steps[i].Needs {
 			field := fmt.Sprintf("%s.needs[%d]", stepField(i), n)
 			if _, known := index[need]; !known {
-				return fieldError(field, "there is no step %q", need)
+				return fieldError(field, "there is no step %q; there are %s", need, namesOf(steps))
 			}
 			if slices.Contains(steps[i].Needs[:n], need) {
 				return fieldError(field, "%q stands twice", need)
@@ -29,10 +29,18 @@ func checkGraph(steps []Step) error {
 		}
 	}
 	if cycle := findCycle(steps, index); cycle != nil {
-		return fieldError(stepField(index[cycle[0]])+".needs", "the steps wait for each other: %s",
-			strings.Join(cycle, " → "))
+		return fieldError(stepField(index[cycle[0]])+".needs",
+			"the steps wait for each other: %s; take one of these needs out", strings.Join(cycle, " → "))
 	}
 	return nil
+}
+
+func namesOf(steps []Step) string {
+	names := make([]string, len(steps))
+	for i := range steps {
+		names[i] = steps[i].Name
+	}
+	return strings.Join(names, ", ")
 }
 
 // findCycle returns the names along one cycle of needs, the first of them again at the end, or nil.

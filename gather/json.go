@@ -42,7 +42,7 @@ type stepJSON struct {
 	HTTP         *HTTP    `json:"http,omitempty"`
 	SQL          *SQL     `json:"sql,omitempty"`
 	Local        string   `json:"local,omitempty"`
-	Inputs       []string `json:"inputs,omitempty"`
+	Inputs       []string `json:"inputs,omitzero"` // none is not the same as not said
 	Optional     bool     `json:"optional,omitempty"`
 	Barrier      bool     `json:"barrier,omitempty"`
 }

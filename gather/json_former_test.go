@@ -20,6 +20,8 @@ func TestFormerJSON(t *testing.T) {
 		"steps: [{endpoint: e, retry_codes: [A]}]":  "",
 		"steps: [{endpoint: e, max_backoff: 1m}]":   "",
 		"steps: [{endpoint: e, chunk_bytes: 1KiB}]": "",
+		"steps: [{endpoint: e, inputs: [item]}]":    "",
+		"steps: [{request: e}]":                     "",
 	} {
 		plan, err := gather.Parse("p", []byte(text))
 		if err != nil {

@@ -2,18 +2,28 @@ package gather
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Overrides are settings of one run that are laid over its plan, those of steps over every step. What is nil stays as
-// the plan has it. Fields are called as in plans, here and in JSON.
+// Overrides are settings of one run that are laid over its plan: those of steps over every step, and then those of
+// single steps. What is nil stays as the plan has it. Fields are called as in plans, here and in JSON.
 type Overrides struct {
 	Priority   *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
 	MaxFailed  *string `json:"max_failed,omitempty" doc:"failures that pause the run: more than 500, or 1%; or none"`
 	Canary     *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none"`
 	CanaryAuto *bool   `json:"canary_auto,omitempty" doc:"a sample within max_failed releases the others"`
 
+	StepOverrides // of every step
+
+	// Steps are those of single steps, by name. They come before the others.
+	Steps map[string]*StepOverrides `json:"steps,omitempty" doc:"settings of single steps, by name"`
+}
+
+// StepOverrides are settings of steps that one run has otherwise.
+type StepOverrides struct {
 	Chunk        *Adaptive `json:"chunk,omitempty" doc:"items in a request, 1 to 8192, or auto" example:"auto"`
 	ChunkBytes   *Bytes    `json:"chunk_bytes,omitempty" doc:"payload bytes in a request; 0: what the node allows"`
 	ChunkTime    *Duration `json:"chunk_time,omitempty" doc:"what a request should take, with chunk auto" example:"5s"`
@@ -32,11 +42,22 @@ type Overrides struct {
 func (o *Overrides) Validate() error {
 	plan := Single("any")
 	o.lay(plan)
-	err := plan.validateValues()
-	if err == nil {
-		err = plan.Steps[0].validateValues("")
+	if err := plan.validateValues(); err != nil {
+		return err
 	}
-	return err
+	if err := plan.Steps[0].validateValues(""); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Steps)) {
+		step := defaultStep()
+		if settings := o.Steps[name]; settings != nil {
+			settings.lay(&step)
+		}
+		if err := step.validateValues("steps." + name + "."); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Over returns the plan with the settings laid over it, or a *FieldError. The plan stays as it is.
@@ -44,17 +65,39 @@ func (o *Overrides) Over(plan *Plan) (*Plan, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	for _, name := range slices.Sorted(maps.Keys(o.Steps)) {
+		if !slices.ContainsFunc(plan.Steps, func(s Step) bool { return s.Name == name }) {
+			return nil, fieldError("steps."+name, "the plan has no such step; it has %s", namesOf(plan.Steps))
+		}
+	}
 	out := plan.clone()
 	o.lay(out)
+	if o.ChunkTime != nil && !slices.ContainsFunc(out.Steps, func(s Step) bool { return s.ChunkTime != 0 }) {
+		return nil, fieldError("chunk_time", "it goes with chunk: auto only, and no step of the plan has that")
+	}
 	err := out.Validate()
-	var field *FieldError
-	if errors.As(err, &field) && len(out.Steps) == 1 { // the only step needs no number
-		field.Field = strings.TrimPrefix(field.Field, stepField(0)+".")
+	if field, ok := errors.AsType[*FieldError](err); ok {
+		field.Field = out.byName(field.Field)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
+}
+
+// byName calls a step in the name of a field as the overrides of single steps do; the only step needs no name.
+func (p *Plan) byName(field string) string {
+	for i := range p.Steps {
+		rest, found := strings.CutPrefix(field, stepField(i)+".")
+		switch {
+		case !found:
+		case len(p.Steps) == 1:
+			return rest
+		default:
+			return "steps." + p.Steps[i].Name + "." + rest
+		}
+	}
+	return field
 }
 
 func (o *Overrides) lay(plan *Plan) {
@@ -68,11 +111,20 @@ func (o *Overrides) lay(plan *Plan) {
 	}
 	set(&plan.CanaryAuto, o.CanaryAuto)
 	for i := range plan.Steps {
-		o.layStep(&plan.Steps[i])
+		s := &plan.Steps[i]
+		o.StepOverrides.lay(s)
+		single := o.Steps[s.Name]
+		if single != nil {
+			single.lay(s)
+		}
+		if len(plan.Steps) > 1 && !s.ChunkAuto && (single == nil || single.ChunkTime == nil) {
+			s.ChunkTime = 0 // of several steps it is for those whose size is found
+		}
 	}
 }
 
-func (o *Overrides) layStep(s *Step) {
+// lay lays the settings over a step.
+func (o *StepOverrides) lay(s *Step) {
 	set((*Duration)(&s.Timeout), o.Timeout)
 	if o.Chunk != nil {
 		s.setChunk(*o.Chunk)

@@ -5,20 +5,47 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Set reads one setting from its text form, by the name that it has in plans. Codes come one by one; any other setting
 // can be set once. The error is a *FieldError.
 func (o *Overrides) Set(field, text string) error {
-	for _, s := range o.settings() {
+	return read(o.settings(), "", field, text)
+}
+
+func read(settings []setting, prefix, field, text string) error {
+	names := make([]string, len(settings))
+	for i, s := range settings {
 		if s.field == field {
 			if err := s.read(text); err != nil {
-				return fieldError(field, "%v; this is %.40q", err, text)
+				return fieldError(prefix+field, "%v; this is %.40q", err, text)
 			}
 			return nil
 		}
+		names[i] = s.field
 	}
-	return fieldError(field, "there is no such setting; there are %v", OverrideFields())
+	return fieldError(prefix+field, "there is no such setting; there are %v", names)
+}
+
+// SetStep reads one setting of a single step from its text form, STEP.SETTING=VALUE, as in compose.chunk=50. The
+// setting has the name that it has in plans; the rest is as with Set.
+func (o *Overrides) SetStep(text string) error {
+	path, value, found := strings.Cut(text, "=")
+	name, field, named := strings.Cut(path, ".")
+	if !found || !named {
+		return fieldError("set", "%.60q: want STEP.SETTING=VALUE, like compose.chunk=50", text)
+	}
+	if err := checkName("set", name, ""); err != nil {
+		return err
+	}
+	if o.Steps == nil {
+		o.Steps = map[string]*StepOverrides{}
+	}
+	if o.Steps[name] == nil {
+		o.Steps[name] = &StepOverrides{}
+	}
+	return read(o.Steps[name].settings(), "steps."+name+".", field, value)
 }
 
 // OverrideFields returns the names that Set knows.
@@ -38,11 +65,16 @@ type setting struct {
 }
 
 func (o *Overrides) settings() []setting {
-	return []setting{
+	return append([]setting{
 		{"priority", reading(&o.Priority, wholeNumber)},
 		{"max_failed", reading(&o.MaxFailed, ParseMaxFailed)},
 		{"canary", reading(&o.Canary, wholeNumber)},
 		{"canary_auto", reading(&o.CanaryAuto, readTruth)},
+	}, o.StepOverrides.settings()...)
+}
+
+func (o *StepOverrides) settings() []setting {
+	return []setting{
 		{"chunk", reading(&o.Chunk, readText[Adaptive])},
 		{"chunk_bytes", reading(&o.ChunkBytes, readText[Bytes])},
 		{"chunk_time", reading(&o.ChunkTime, readText[Duration])},

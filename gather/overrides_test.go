@@ -3,6 +3,7 @@ package gather_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -142,5 +143,69 @@ func TestSetOverrides(t *testing.T) {
 		if err := new(gather.Overrides).Set(field, text); !errors.As(err, &wrong) || wrong.Field != field {
 			t.Errorf("%s %q: %v", field, text, err)
 		}
+	}
+}
+
+// Settings of every step come first, those of single steps over them.
+func TestOverridesOfSingleSteps(t *testing.T) {
+	t.Parallel()
+	plan, err := gather.Parse("p", []byte("steps:\n- endpoint: a\n- {endpoint: b, chunk: auto}\n- local: c\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var over gather.Overrides
+	for _, text := range []string{"b.chunk=7", "c.rate=0.5", "c.retry_codes=X", "c.retry_codes=Y"} {
+		if err := over.SetStep(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(over.Set("chunk", "9"), over.Set("max_attempts", "4")); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(over)
+	if want := `{"chunk":9,"max_attempts":4,"steps":{"b":{"chunk":7},"c":{"rate":0.5,"retry_codes":["X","Y"]}}}`; err !=
+		nil || string(text) != want {
+		t.Errorf("got %s, %v", text, err)
+	}
+	out, err := over.Over(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range out.Steps {
+		got = append(got, fmt.Sprint(s.Chunk, s.ChunkAuto, s.Rate, s.MaxAttempts, s.RetryCodes))
+	}
+	if want := []string{"9 false 0 4 []", "7 false 0 4 []", "9 false 0.5 4 [X Y]"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for text, want := range map[string]string{
+		"chunk=5":         `set: "chunk=5": want STEP.SETTING=VALUE`,
+		"a.chunk":         "want STEP.SETTING=VALUE",
+		"a b.chunk=5":     `set: "a b": use`,
+		"a.colour=5":      "steps.a.colour: there is no such setting; there are [chunk chunk_bytes",
+		"a.priority=5":    "steps.a.priority: there is no such setting",
+		"a.chunk=many":    "steps.a.chunk: want a whole number like 500, or auto; this is",
+		"a.chunk=0":       "steps.a.chunk: 0 is not within 1 to 8192",
+		"d.chunk=1":       "steps.d: the plan has no such step; it has a, b, c",
+		"a.chunk_time=1s": "steps.a.chunk_time: it goes with chunk: auto only",
+	} {
+		over := gather.Overrides{}
+		err := over.SetStep(text)
+		if err == nil {
+			_, err = over.Over(plan)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	// A time for all is one for those whose size is found.
+	over = gather.Overrides{}
+	_ = over.Set("chunk_time", "2s")
+	if out, err := over.Over(plan); err != nil || out.Steps[0].ChunkTime != 0 || out.Steps[1].ChunkTime != 2e9 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	_ = over.Set("chunk", "9")
+	if _, err := over.Over(plan); err == nil || !strings.Contains(err.Error(), "no step of the plan has that") {
+		t.Error(err)
 	}
 }

@@ -114,6 +114,49 @@ func TestParseAuto(t *testing.T) {
 	}
 }
 
+const gathering = `name: statements
+steps:
+- name: statement
+  local: statement_pdf
+  needs: [accounts, transactions, branches, history]
+  inputs: [item, accounts, transactions]
+- name: branches
+  http:
+    url: "http://127.0.0.1:8081/branches/{item.branch}"
+  optional: true
+- {name: accounts, endpoint: bank_accounts}
+- {name: transactions, request: bank_transactions, needs: [accounts], inputs: [], barrier: true}
+- {name: history, sql: {source: ledger, query: "SELECT id, n FROM t WHERE id = ANY($1)"}, chunk: 7}
+`
+
+// Plans of several steps, of all kinds; what is not said depends on the kind.
+func TestParseSteps(t *testing.T) {
+	t.Parallel()
+	plan, err := gather.Parse("file", []byte(gathering))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range plan.Ordered().Steps {
+		got = append(got, fmt.Sprintf("%s %s %s %v %v %v %d %v %v", s.Name, s.Kind(), s.PaceKey(), s.Needs, s.InputParts(),
+			s.SeesItem(), s.Chunk, s.Optional, s.Barrier))
+	}
+	want := []string{
+		"branches http http:127.0.0.1:8081 [] [] true 50 true false",
+		"accounts endpoint bank_accounts [] [] true 500 false false",
+		"transactions request bank_transactions [accounts] [] false 500 false true",
+		"history sql sql:ledger [] [] true 7 false false",
+		"statement local local:statement_pdf [accounts transactions branches history] [accounts transactions] true 100 " +
+			"false false",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if _, former := plan.FormerJSON(); former {
+		t.Error("there were no plans of several steps before")
+	}
+}
+
 func TestParseFillsInDefaults(t *testing.T) {
 	t.Parallel()
 	got, err := gather.Parse("statement", []byte("steps:\n- endpoint: statement\n"))
@@ -136,7 +179,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"steps: []\n", "1:8: steps: a plan needs a step"},
 		{"name: x\n", "0:0: steps: a plan needs a step"},
 		{"stops:\n- a\n", `1:1: unknown field "stops"; there are name, priority, max_failed, canary, canary_auto, steps`},
-		{"steps:\n- x\n", `2:3: steps[0]: want fields: name, endpoint, needs`},
+		{"steps:\n- x\n", `2:3: steps[0]: want fields: name, endpoint, request, http, sql, local, needs`},
 		{"steps:\n- name: x\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
 		{"steps:\n- {}\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
 		{"steps: {a: b}\n", "1:9: steps: want a list, each entry after a dash; this is a group of fields"},
@@ -152,7 +195,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"name: a\nname: b\n", `2:1: mapping key "name" already defined`},
 		{
 			"steps:\n- endpoint: a\n  chunks: 5\n",
-			`3:3: unknown field "chunks"; there are name, endpoint, needs, chunk`,
+			`3:3: unknown field "chunks"; there are name, endpoint, request, http, sql, local, needs, inputs, optional`,
 		},
 		{"steps:\n- endpoint: a\n  chunk: 0\n", "3:10: steps[0].chunk: 0 is not within 1 to 8192"},
 		{
@@ -203,9 +246,30 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 			`2:36: steps[0].chunk: want a whole number like 500, or auto; this is the text "x"`,
 		},
 		{
-			"steps:\n- endpoint: a\n- endpoint: b\n",
-			"2:1: steps: this version runs plans of one step, and this plan has 2",
+			"steps:\n- endpoint: a\n  local: b\n",
+			"3:10: steps[0].local: endpoint stands beside it; a step has one of endpoint, request, http, sql and local",
 		},
+		{
+			"steps:\n- endpoint: a\n  needs: [b]\n- endpoint: b\n  needs: [a]\n",
+			"3:10: steps[0].needs: the steps wait for each other: a → b → a; take one of these needs out",
+		},
+		{
+			"steps:\n- endpoint: a\n- endpoint: b\n  needs: [a, c]\n",
+			`4:14: steps[1].needs[1]: there is no step "c"; there are a, b`,
+		},
+		{
+			"steps:\n- endpoint: a\n- endpoint: b\n  inputs: [item, a]\n",
+			`4:18: steps[1].inputs[1]: "a" is neither item nor one of the step's needs (it has none); add it to needs`,
+		},
+		{"steps:\n- endpoint: a\n  barrier: true\n", "3:12: steps[0].barrier: there is nothing that it could wait for"},
+		{"steps:\n- endpoint: a\n  optional: true\n", "3:13: steps[0].optional: every step is optional"},
+		{"steps:\n- endpoint: a\n  optional: maybe\n", "3:13: steps[0].optional: want true or false; this is"},
+		{"steps:\n- local: [a]\n", "2:10: steps[0].local: want text"},
+		{"steps:\n- http: x\n", "2:9: steps[0].http: want fields: url"},
+		{"steps:\n- sql: {source: a, query: SELECT $1}\n", "2:3: steps[0].name: a name is needed"},
+		{
+			"steps:\n" + strings.Repeat("- {endpoint: a}\n", 65),
+			"2:1: steps: 65 steps; at most 64 are allowed"},
 		{"steps:\n- endpoint: a\n- endpoint: a\n", `3:3: steps[1].name: "a" is also the name of steps[0]`},
 		{"max_failed: 1.5\n", "1:13: max_failed: want a number of items like 500, a percentage"},
 		{"max_failed: 200%\n", `1:13: max_failed: want a number of items like 500, a percentage of them like 1%`},
@@ -290,6 +354,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("- - - ? :\n")
 	f.Add("steps: [{a: |\n b}]")
 	f.Add(full)
+	f.Add(gathering)
 	f.Fuzz(func(t *testing.T, text string) {
 		plan, err := gather.Parse("p", []byte(text))
 		if err != nil {

@@ -9,6 +9,8 @@ import (
 // What a plan uses when it does not say. The limit of requests is found while running, up to DefaultInFlight.
 const (
 	DefaultChunk        = 500
+	DefaultChunkHTTP    = 50              // of a step that asks for one item with each request
+	DefaultChunkLocal   = 100             // of a step of local code
 	DefaultChunkTime    = 5 * time.Second // of a chunk whose size is found
 	DefaultInFlight     = 1024
 	DefaultMaxAttempts  = 3
@@ -76,27 +78,51 @@ func defaultStep() Step {
 }
 
 // WithDefaults returns a copy in which every setting that is zero has its default, and every step without a name that
-// of its endpoint. A step without InFlight finds its limit while running; one with a number keeps to it. It is for
-// plans made in Go; in YAML a zero that stands there is meant, and RetryBackoff may be one.
+// of its endpoint or function. A step without InFlight finds its limit while running; one with a number keeps to it. It
+// is for plans made in Go; in YAML a zero that stands there is meant, and RetryBackoff may be one.
 func (p *Plan) WithDefaults() *Plan {
 	out := p.clone()
 	for i := range out.Steps {
 		s := &out.Steps[i]
 		d := defaultStep()
-		s.Name = cmp.Or(s.Name, s.target())
+		s.Name = cmp.Or(s.Name, s.ownName())
+		s.HTTP.withDefaults()
+		s.SQL.withDefaults()
 		if s.ChunkAuto {
 			s.setChunk(Adaptive{Value: s.Chunk, Auto: true})
 		}
 		if s.InFlight == 0 {
 			s.setInFlight(Adaptive{Auto: true})
 		}
-		s.Chunk = cmp.Or(s.Chunk, d.Chunk)
+		s.Chunk = cmp.Or(s.Chunk, s.defaultChunk())
 		s.MaxAttempts = cmp.Or(s.MaxAttempts, d.MaxAttempts)
 		s.Timeout = cmp.Or(s.Timeout, d.Timeout)
 		s.RetryBackoff = cmp.Or(s.RetryBackoff, d.RetryBackoff)
 		s.MaxBackoff = cmp.Or(s.MaxBackoff, longestBackoff(s.RetryBackoff))
 	}
 	return out
+}
+
+// defaultChunk is the size of a chunk that nobody has set: what takes its items one by one gets fewer.
+func (s *Step) defaultChunk() int {
+	switch {
+	case s.HTTP != nil && !s.HTTP.Many:
+		return DefaultChunkHTTP
+	case s.Local != "":
+		return DefaultChunkLocal
+	default:
+		return DefaultChunk
+	}
+}
+
+// ownName is the name of a step that has none: what does the work, when that is a name.
+func (s *Step) ownName() string {
+	switch s.Kind() {
+	case KindHTTP, KindSQL:
+		return ""
+	default:
+		return s.target()
+	}
 }
 
 // setChunk makes the size of chunks a fixed one, or one to be found with a time to aim at.
@@ -127,7 +153,7 @@ func (p *Plan) clone() *Plan {
 	for i := range out.Steps {
 		s := &out.Steps[i]
 		s.Needs, s.RetryCodes, s.NeverRetry = slices.Clone(s.Needs), slices.Clone(s.RetryCodes), slices.Clone(s.NeverRetry)
-		s.Inputs = slices.Clone(s.Inputs)
+		s.Inputs, s.HTTP, s.SQL = slices.Clone(s.Inputs), s.HTTP.clone(), s.SQL.clone()
 	}
 	return &out
 }

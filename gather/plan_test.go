@@ -58,6 +58,27 @@ func step(name string, needs ...string) gather.Step {
 	return s
 }
 
+// seeing is a step with inputs.
+func seeing(s gather.Step, inputs ...string) gather.Step {
+	s.Inputs = append([]string{}, inputs...)
+	return s
+}
+
+// A plan stands in any order, and runs in one in which each step comes after its needs.
+func TestOrdered(t *testing.T) {
+	t.Parallel()
+	plan := &gather.Plan{Name: "p", Steps: []gather.Step{
+		step("d", "c", "b"), step("x"), step("c", "a"), step("b", "a"), step("a"), step("y"),
+	}}
+	var got []string
+	for _, s := range plan.Ordered().Steps {
+		got = append(got, s.Name)
+	}
+	if want := []string{"x", "a", "c", "b", "d", "y"}; !reflect.DeepEqual(got, want) || plan.Steps[0].Name != "d" {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 func TestValidateNamesTheField(t *testing.T) {
 	t.Parallel()
 	alone := func(change func(*gather.Step)) gather.Plan {
@@ -125,14 +146,35 @@ func TestValidateNamesTheField(t *testing.T) {
 		"needs itself": {graph(step("a", "a")), "steps[0].needs", "a → a"},
 		"cycle": {graph(step("z", "a"), step("a", "b"), step("b", "c"), step("c", "a")),
 			"steps[1].needs", "a → b → c → a"},
-		"two steps": {graph(step("a"), step("b", "a")), "steps", "this version runs plans of one step"},
-		"a diamond is no cycle": {graph(step("d", "b", "c"), step("b", "a"), step("c", "a"), step("a")),
-			"steps", "this version runs plans of one step, and this plan has 4"},
+		"two kinds": {alone(func(s *gather.Step) { s.Local = "f" }), "steps[0].local",
+			"endpoint stands beside it; a step has one of"},
+		"bad request":   {alone(func(s *gather.Step) { s.Endpoint, s.Request = "", "a.b" }), "steps[0].request", `"a.b"`},
+		"bad local":     {alone(func(s *gather.Step) { s.Endpoint, s.Local = "", "a b" }), "steps[0].local", `"a b": use`},
+		"only optional": {alone(func(s *gather.Step) { s.Optional = true }), "steps[0].optional", "every step is optional"},
+		"idle barrier":  {alone(func(s *gather.Step) { s.Barrier = true }), "steps[0].barrier", "name steps in needs"},
+		"input unknown": {graph(step("a"), seeing(step("b", "a"), "item", "c")), "steps[1].inputs[1]",
+			`"c" is neither item nor one of the step's needs (a)`},
+		"input without needs": {graph(seeing(step("a"), "b"), step("b")), "steps[0].inputs[0]", "(it has none)"},
+		"input twice":         {graph(step("a"), seeing(step("b", "a"), "a", "a")), "steps[1].inputs[1]", "twice"},
+		"step called item":    {graph(step("item"), step("b", "item")), "steps[0].name", "what inputs call the item itself"},
+		"http": {alone(func(s *gather.Step) { s.Endpoint, s.HTTP = "", &gather.HTTP{} }),
+			"steps[0].http.method", "is not one of"},
+		"sql": {alone(func(s *gather.Step) { s.Endpoint, s.SQL = "", &gather.SQL{} }),
+			"steps[0].sql.source", "name of a source"},
 	} {
 		err := tc.plan.Validate()
 		var field *gather.FieldError
 		if !errors.As(err, &field) || field.Field != tc.field || !strings.Contains(field.Problem, tc.says) {
 			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	for name, plan := range map[string]gather.Plan{
+		"a diamond":     graph(step("d", "b", "c"), step("b", "a"), step("c", "a"), step("a")),
+		"nothing seen":  graph(step("a"), seeing(step("b", "a"))),
+		"an item alone": *gather.Single("item"),
+	} {
+		if err := plan.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for name, change := range map[string]func(*gather.Step){

@@ -37,7 +37,32 @@ func (p *Plan) Validate() error {
 	if p.CanaryAuto && p.Canary == 0 {
 		return fieldError("canary_auto", "there is no canary that it could be about; set canary, like canary: 100")
 	}
-	return checkGraph(p.Steps)
+	return p.checkSteps()
+}
+
+// checkSteps looks at what steps are to each other.
+func (p *Plan) checkSteps() error {
+	if err := checkGraph(p.Steps); err != nil {
+		return err
+	}
+	optional := 0
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if len(p.Steps) > 1 && s.Name == InputItem {
+			return fieldError(stepField(i)+".name", "%q is what inputs call the item itself; choose another name", s.Name)
+		}
+		if err := s.checkInputs(stepField(i) + "."); err != nil {
+			return err
+		}
+		if s.Optional {
+			optional++
+		}
+	}
+	if optional == len(p.Steps) {
+		return fieldError(stepField(len(p.Steps)-1)+".optional",
+			"every step is optional, so that no item could ever fail; leave it out of one that counts")
+	}
+	return nil
 }
 
 // validateValues looks at each of the plan's own settings by itself.

@@ -1,7 +1,10 @@
 package gather
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -27,11 +30,8 @@ const (
 
 // validate checks the step, whose fields begin with prefix.
 func (s *Step) validate(prefix string) error {
-	if s.Endpoint == "" {
-		return fieldError(prefix+"endpoint", "a step needs an endpoint")
-	}
-	if err := endpoints.ValidateName(s.Endpoint); err != nil {
-		return fieldError(prefix+"endpoint", "%v", err)
+	if err := s.validateKind(prefix); err != nil {
+		return err
 	}
 	if err := checkName(prefix+"name", s.Name, ""); err != nil {
 		return err
@@ -40,6 +40,69 @@ func (s *Step) validate(prefix string) error {
 		return err
 	}
 	return s.validateTogether(prefix)
+}
+
+// validateKind checks that exactly one field says how the work is done, and what it says.
+func (s *Step) validateKind(prefix string) error {
+	var kinds []Kind
+	for _, k := range []struct {
+		kind Kind
+		set  bool
+	}{
+		{KindEndpoint, s.Endpoint != ""}, {KindRequest, s.Request != ""}, {KindHTTP, s.HTTP != nil},
+		{KindSQL, s.SQL != nil}, {KindLocal, s.Local != ""},
+	} {
+		if k.set {
+			kinds = append(kinds, k.kind)
+		}
+	}
+	switch {
+	case len(kinds) == 0:
+		return fieldError(prefix+"endpoint", "a step needs an endpoint, or one of request, http, sql and local")
+	case len(kinds) > 1:
+		return fieldError(prefix+string(kinds[1]), "%s stands beside it; a step has one of endpoint, request, http, sql "+
+			"and local: make two steps of it", kinds[0])
+	}
+	return s.validateTarget(prefix)
+}
+
+// validateTarget checks who does the work. What an HTTP or SQL step says is checked last: it is about inputs, too.
+func (s *Step) validateTarget(prefix string) error {
+	switch s.Kind() {
+	case KindLocal:
+		return checkName(prefix+"local", s.Local, "")
+	case KindHTTP:
+		return s.HTTP.validate(s, prefix+"http.")
+	case KindSQL:
+		return s.SQL.validate(s, prefix+"sql.")
+	case KindRequest:
+		if err := endpoints.ValidateName(s.Request); err != nil {
+			return fieldError(prefix+"request", "%v", err)
+		}
+	case KindEndpoint:
+		if err := endpoints.ValidateName(s.Endpoint); err != nil {
+			return fieldError(prefix+"endpoint", "%v", err)
+		}
+	}
+	return nil
+}
+
+// checkInputs checks that what the step sees is there, each once, and that a barrier has something to wait for.
+func (s *Step) checkInputs(prefix string) error {
+	for n, input := range s.Inputs {
+		field := fmt.Sprintf("%sinputs[%d]", prefix, n)
+		if input != InputItem && !slices.Contains(s.Needs, input) {
+			return fieldError(field, "%q is neither item nor one of the step's needs (%s); add it to needs, or leave it out",
+				input, cmp.Or(strings.Join(s.Needs, ", "), "it has none"))
+		}
+		if slices.Contains(s.Inputs[:n], input) {
+			return fieldError(field, "%q stands twice", input)
+		}
+	}
+	if s.Barrier && len(s.Needs) == 0 {
+		return fieldError(prefix+"barrier", "there is nothing that it could wait for; name steps in needs, or leave it out")
+	}
+	return nil
 }
 
 // validateValues looks at each setting by itself.

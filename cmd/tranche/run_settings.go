@@ -25,6 +25,8 @@ type runSettings struct {
 	RetryCode  []string `sep:"none" help:"An error code that is tried again, although the service says no; may stand more than once." placeholder:"CODE"`
 	NeverRetry []string `sep:"none" help:"An error code that is not, although the service says yes; may stand more than once." placeholder:"CODE"`
 
+	Set []string `sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; may stand more than once. The others are for every step." placeholder:"STEP.SETTING=VALUE"`
+
 	SliceTimeout *string `help:"For the reply to a request that a service has taken (12m)." placeholder:"TIME"`
 }
 
@@ -73,6 +75,11 @@ func (r *runSettings) overrides() (over gather.Overrides, err error) {
 			}
 		}
 	}
+	for _, text := range r.Set {
+		if err := over.SetStep(text); err != nil {
+			return over, r.named(err)
+		}
+	}
 	return over, r.named(over.Validate())
 }
 
@@ -81,6 +88,9 @@ func (r *runSettings) named(err error) error {
 	field, ok := errors.AsType[*gather.FieldError](err)
 	if !ok {
 		return err
+	}
+	if step, of := strings.CutPrefix(field.Field, "steps."); of {
+		return fmt.Errorf("--set %s: %s", step, field.Problem)
 	}
 	for _, f := range r.flags() {
 		if f.field == field.Field {

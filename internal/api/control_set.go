@@ -92,8 +92,9 @@ func pausedText(hold workqueue.Hold, detail string) string {
 
 // change checks the values as a plan's are checked.
 func (c *RunChanges) change() (workqueue.RunChange, error) {
-	laid := gather.Overrides{Priority: c.Priority, ChunkTime: c.ChunkTime, Rate: c.Rate,
-		MaxAttempts: c.MaxAttempts, RetryBackoff: c.RetryBackoff, MaxBackoff: c.MaxBackoff, Timeout: c.Timeout}
+	laid := gather.Overrides{Priority: c.Priority, StepOverrides: gather.StepOverrides{ChunkTime: c.ChunkTime,
+		Rate: c.Rate, MaxAttempts: c.MaxAttempts, RetryBackoff: c.RetryBackoff, MaxBackoff: c.MaxBackoff,
+		Timeout: c.Timeout}}
 	set := workqueue.StepChange{ChunkBytes: c.ChunkBytes, ChunkTime: span(c.ChunkTime), Rate: c.Rate,
 		MaxAttempts: c.MaxAttempts, RetryBackoff: span(c.RetryBackoff), MaxBackoff: span(c.MaxBackoff),
 		Timeout: span(c.Timeout)}
