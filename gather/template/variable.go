@@ -12,6 +12,7 @@ type Variables struct {
 	Many  bool     // the request is for a chunk: keys and items instead of those of one item
 	Item  bool     // there are payloads
 	Parts []string // there are parts of these steps
+	Any   bool     // what there is was checked before: payloads and parts of any step may be there
 }
 
 // variable is a name in a template, taken apart.
@@ -44,7 +45,7 @@ func (v Variables) parse(name string, at place) (variable, error) {
 			return out, v.bare(name, dotted)
 		}
 	case "keys", "items":
-		if v.Many && (root == "keys" || at == inText && v.Item) {
+		if v.Many && (root == "keys" || at == inText && (v.Item || v.Any)) {
 			return out, v.bare(name, dotted)
 		}
 	case "params", "secret":
@@ -55,14 +56,14 @@ func (v Variables) parse(name string, at place) (variable, error) {
 			return out, fmt.Errorf("{%s}: a secret does not belong in a URL, which ends up in logs; put it in a header", name)
 		}
 	case "item":
-		if v.Item && !v.Many && (dotted || at == inText) {
+		if (v.Item || v.Any) && !v.Many && (dotted || at == inText) {
 			out.path = fields(rest)
 			return out, nil
 		}
 	case "parts":
 		var path string
 		out.of, path, dotted = strings.Cut(rest, ".")
-		if slices.Contains(v.Parts, out.of) && !v.Many && (dotted || at == inText) {
+		if (slices.Contains(v.Parts, out.of) || v.Any) && !v.Many && (dotted || at == inText) {
 			out.path = fields(path)
 			return out, nil
 		}

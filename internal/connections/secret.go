@@ -1,6 +1,7 @@
 package connections
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -92,17 +93,20 @@ func parseTargets(text string) (targets []target, ok bool) {
 
 // Redact replaces what is a secret in a text from outside, also in the forms that URLs and JSON give it.
 func (c *Connections) Redact(text string) string {
+	type form struct{ text, name string }
+	var forms []form
 	for _, s := range c.Secrets {
 		for _, secret := range s.from.all() {
-			mark := "[secret " + s.Name + "]"
-			text = strings.ReplaceAll(text, secret, mark)
 			quoted, _ := json.Marshal(secret) // strings can be written
-			for _, form := range []string{url.QueryEscape(secret), url.PathEscape(secret), strings.Trim(string(quoted), `"`)} {
-				if form != secret {
-					text = strings.ReplaceAll(text, form, mark)
-				}
+			for _, f := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), strings.Trim(string(quoted), `"`)} {
+				forms = append(forms, form{f, s.Name})
 			}
 		}
+	}
+	// The longest first: nothing stays of one that begins with another.
+	slices.SortFunc(forms, func(a, b form) int { return cmp.Compare(len(b.text), len(a.text)) })
+	for _, f := range forms {
+		text = strings.ReplaceAll(text, f.text, "[secret "+f.name+"]")
 	}
 	return text
 }

@@ -1,0 +1,200 @@
+package httpfetch
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather/template"
+)
+
+// Codes of the errors. Those by which a service says that it is too much are throttling codes of package throttling:
+// they are not held against the items.
+const (
+	CodeBadStep      = "bad_step"          // the step's settings cannot be read by this version; not retryable
+	CodeNoSecret     = "no_secret"         // this node does not have it, or it is not meant for the host; not retryable
+	CodeMissingValue = "missing_value"     // a template has no value for the item; not retryable
+	CodeBadHeader    = "bad_header"        // a value would break out of its header; not retryable
+	CodeURLTooLong   = "url_too_long"      // not retryable; a chunk is halved
+	CodeAddress      = "address_refused"   // a private address that the operator has not allowed; not retryable
+	CodeRedirect     = "redirect_refused"  // not retryable
+	CodeUnreachable  = "unreachable"       // no connection, or one that broke; retryable
+	CodeTLS          = "tls_error"         // the service's certificate is not trusted; not retryable
+	CodeTimeout      = "timeout"           // no answer in time; retryable
+	CodeNotFound     = "not_found"         // 404, or no result of that key; not retryable
+	CodeGone         = "gone"              // 410; not retryable
+	CodeBadRequest   = "bad_request"       // 400, 422; not retryable
+	CodeUnauthorized = "unauthorized"      // 401; not retryable
+	CodeForbidden    = "forbidden"         // 403; not retryable
+	CodeConflict     = "conflict"          // 409; not retryable
+	CodeThrottled    = "too_many_requests" // 429, or the host has asked to be left alone; retryable
+	CodeOverloaded   = "overloaded"        // 503 with Retry-After; retryable
+	CodeUnavailable  = "unavailable"       // 502, 503, 504; retryable
+	CodeServerError  = "server_error"      // 500 and others from there; retryable
+	CodeTooLarge     = "result_too_large"  // not retryable; a chunk is halved
+	CodeBadResponse  = "bad_response"      // not what the content type or the plan says; not retryable
+)
+
+// outcome is what came of one request.
+type outcome struct {
+	slot   endpoints.SlotError // the error; without code: none
+	down   bool                // nothing came of the service: it may be down
+	answer *answer
+}
+
+func failed(code string, retry bool, format string, args ...any) outcome {
+	return outcome{slot: endpoints.SlotError{Code: code, Message: fmt.Sprintf(format, args...), Retry: retry}}
+}
+
+func (o outcome) failed() bool { return o.slot.Code != "" }
+
+// templateFailed is the outcome of a template that cannot be filled in.
+func (s *step) templateFailed(what string, err error) outcome {
+	if long, ok := errors.AsType[*template.TooLongError](err); ok {
+		return failed(CodeURLTooLong, false, "%v", long)
+	}
+	if missing, ok := errors.AsType[*template.Error](err); ok {
+		return failed(CodeMissingValue, false, "%s: %v", what, missing)
+	}
+	return failed(CodeNoSecret, false, "%s: %s", what, s.client.conns.Redact(err.Error()))
+}
+
+// sendFailed is the outcome of a request to which there is no response. The error itself is not said: it has the URL in
+// it, and whatever else.
+func (s *step) sendFailed(ctx context.Context, err error) outcome {
+	host := s.templates.URL.Shown()
+	if _, refused := errors.AsType[*addressError](err); refused {
+		return failed(CodeAddress, false, "%s: %v", host, &addressError{})
+	}
+	if redirect := refusedRedirect(err); redirect != nil {
+		return failed(CodeRedirect, false, "%s: %v", host, redirect)
+	}
+	if ctx.Err() != nil || timedOut(err) {
+		out := failed(CodeTimeout, true, "%s did not answer within %v", host, s.Timeout)
+		out.down = true
+		return out
+	}
+	if why, bad := untrusted(err); bad {
+		return failed(CodeTLS, false, "%s: %s", host, why)
+	}
+	out := failed(CodeUnreachable, true, "%s: %s", host, broken(err))
+	out.down = true
+	return out
+}
+
+func timedOut(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
+}
+
+// connecting reports whether an error is from before there was a connection.
+func connecting(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}
+
+// untrusted says what is wrong with a certificate.
+func untrusted(err error) (why string, bad bool) {
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "its certificate is signed by an authority that this node does not know; the operator's http.hosts can " +
+			"name one (ca)", true
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return "its certificate is for another host", true
+	}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
+		if invalid.Reason == x509.Expired {
+			return "its certificate has expired, or is not valid yet", true
+		}
+		return "its certificate is not valid", true
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "its certificate is not trusted", true
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "remote error" || op.Op == "local error") { // a TLS alert
+		return "it refuses this node's certificate, or how it speaks TLS", true
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return "it does not speak TLS", true
+	}
+	return "", false
+}
+
+// broken says why there is no response, in words of our own.
+func broken(err error) string {
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return "its name cannot be looked up"
+	}
+	if connecting(err) {
+		return "there is no connection to it"
+	}
+	return "the connection broke, or what came was no HTTP"
+}
+
+// statusFailed is the outcome of a response that is none of those that mean success.
+func (s *step) statusFailed(status int, header http.Header, said string) outcome {
+	code, retry := codeOf(status)
+	_, rest := retryAfter(header, time.Now())
+	if status == http.StatusServiceUnavailable && rest {
+		code = CodeOverloaded
+	}
+	out := failed(code, retry, "%s answers %d %s%s", s.templates.URL.Shown(), status, http.StatusText(status), said)
+	out.down = code == CodeUnavailable
+	return out
+}
+
+func codeOf(status int) (code string, retry bool) {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		return CodeBadRequest, false
+	case http.StatusUnauthorized:
+		return CodeUnauthorized, false
+	case http.StatusForbidden:
+		return CodeForbidden, false
+	case http.StatusNotFound:
+		return CodeNotFound, false
+	case http.StatusGone:
+		return CodeGone, false
+	case http.StatusConflict:
+		return CodeConflict, false
+	case http.StatusRequestTimeout, http.StatusTooEarly:
+		return CodeTimeout, true
+	case http.StatusTooManyRequests:
+		return CodeThrottled, true
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return CodeUnavailable, true
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return fmt.Sprintf("http_%d", status), false
+	}
+	switch {
+	case status >= 500:
+		return CodeServerError, true
+	case status >= 300 && status < 400:
+		return CodeRedirect, false
+	}
+	return fmt.Sprintf("http_%d", status), false
+}
+
+// maxSaid is how much of what a service says of an error is quoted.
+const maxSaid = 200
+
+// quoted makes what a service says of an error fit to be quoted: one line, and no secrets.
+func (s *step) quoted(body []byte) string {
+	text := s.client.conns.Redact(strings.ToValidUTF8(string(body), "\uFFFD"))
+	text = strings.Join(strings.FieldsFunc(text, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }), " ")
+	if runes := []rune(text); len(runes) > maxSaid {
+		text = string(runes[:maxSaid]) + "…"
+	}
+	if text == "" {
+		return ""
+	}
+	return ": " + text
+}
