@@ -17,7 +17,7 @@ type Change string
 const (
 	ChangeNewlyFailing Change = "newly_failing" // was done, has failed
 	ChangeNewlyFixed   Change = "newly_fixed"   // had failed, is done
-	ChangeResult       Change = "changed"       // done in both, with another result
+	ChangeResult       Change = "changed"       // done in both, with another result; of steps that no other one needs
 	ChangeNone         Change = "unchanged"     // done in both, with the same bytes as result
 	ChangeStillFailing Change = "still_failing" // failed in both, for whatever reason
 	ChangeUnfinished   Change = "unfinished"    // has no outcome yet in one of them
@@ -59,6 +59,7 @@ type Difference struct {
 // Standing is where an item stands in one run.
 type Standing struct {
 	Outcome   Outcome `json:"outcome" enum:"done,failed,missing"`
+	Step      string  `json:"step,omitempty" doc:"that failed it, in a run of several"`
 	ErrorCode string  `json:"error_code,omitempty"`
 }
 
@@ -197,14 +198,12 @@ func changeOf(here, there *keyedItem) Change {
 	}
 }
 
-const comparedRun = `
-SELECT r.state, (SELECT array_agg(s.step ORDER BY s.step) FROM run_step s WHERE s.run_id = r.id)
-FROM batchrun r WHERE r.id = $1`
+const comparedRun = `SELECT state FROM batchrun WHERE id = $1`
 
 // begin reads what is needed of a run before its keys: its planes, 2 KB for 8192 items and a step.
 func (r *keyedRun) begin(ctx context.Context) error {
 	r.pages, r.after = make(chan []keyedItem, 1), keyPlace{twin: -1}
-	err := r.store.pool.QueryRow(ctx, comparedRun, r.run).Scan(&r.state, &r.steps)
+	err := r.store.pool.QueryRow(ctx, comparedRun, r.run).Scan(&r.state)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrNotFound
 	}
@@ -213,6 +212,9 @@ func (r *keyedRun) begin(ctx context.Context) error {
 	}
 	if r.state == "loading" {
 		return &StateError{r.run, r.state, "compare", "wait until it has loaded"}
+	}
+	if r.steps, err = r.store.readOutcomeSteps(ctx, r.run); err != nil {
+		return err
 	}
 	return r.readPlanes(ctx)
 }

@@ -2,11 +2,9 @@ package workqueue
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/bitfield/pgbits"
 )
 
 // keyedRun reads the items of a run in the order of their keys, a page ahead of whoever takes them.
@@ -14,18 +12,12 @@ type keyedRun struct {
 	store  *Store
 	run    RunID
 	state  string
-	steps  []Step
-	blocks []blockPlanes // by number
-	after  keyPlace      // the last key that was read
+	steps  outcomeSteps
+	blocks []blockOutcomes // by number
+	after  keyPlace        // the last key that was read
 	pages  chan []keyedItem
 	err    error       // why no more pages come; set before pages is closed
 	page   []keyedItem // what is left of the page at hand
-}
-
-// blockPlanes is what has become of the items of a block.
-type blockPlanes struct {
-	done   bitfield.Set   // every step is done with them
-	failed []bitfield.Set // by step
 }
 
 // keyPlace is a place in the order of the keys of a run.
@@ -34,10 +26,11 @@ type keyPlace struct {
 	twin int
 }
 
-// keyedItem is one item. Its result stands for itself by its digest.
+// keyedItem is one item. Its results stand for themselves by their digests, in the order of the steps.
 type keyedItem struct {
 	key     []byte
 	outcome Outcome
+	step    string // that failed it
 	code    string
 	result  []byte
 }
@@ -46,24 +39,25 @@ func (i *keyedItem) standing() *Standing {
 	if i == nil {
 		return nil
 	}
-	return &Standing{Outcome: i.outcome, ErrorCode: i.code}
+	return &Standing{Outcome: i.outcome, Step: i.step, ErrorCode: i.code}
 }
 
-const comparedPlanes = `SELECT block, done, failed FROM work_block WHERE run_id = $1 ORDER BY block, step`
+const comparedPlanes = `
+SELECT b.block, b.step, b.size, b.done, b.failed, coalesce(b.skipped, ` + noBits + `)
+FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($2) ORDER BY b.block, b.step`
 
 func (r *keyedRun) readPlanes(ctx context.Context) error {
-	rows, err := r.store.pool.Query(ctx, comparedPlanes, r.run)
+	rows, err := r.store.pool.Query(ctx, comparedPlanes, r.run, r.steps.all)
 	if err != nil {
 		return err
 	}
 	var block Block
-	var done, failed bitfield.Set
-	_, err = pgx.ForEachRow(rows, []any{&block, pgbits.Into(&done), pgbits.Into(&failed)}, func() error {
+	var p stepPlanes
+	_, err = pgx.ForEachRow(rows, append([]any{&block}, p.into()...), func() error {
 		for int(block) >= len(r.blocks) {
-			r.blocks = append(r.blocks, blockPlanes{done: bitfield.Full(bitfield.Size)})
+			r.blocks = append(r.blocks, blockOutcomes{})
 		}
-		b := &r.blocks[block]
-		b.done, b.failed = b.done.And(done), append(b.failed, failed)
+		r.blocks[block].add(&r.steps, &p)
 		return nil
 	})
 	return err
@@ -96,12 +90,13 @@ WHERE run_id = $1 AND (item_key, twin) > ($2, $3) ORDER BY item_key, twin LIMIT 
 
 // Points of work_part's primary key, the newest generation of each. A result is too long to be sent here.
 const comparedParts = `
-SELECT w.nth - 1, coalesce(p.error_code, ''), sha256(p.result)
+SELECT w.nth - 1, coalesce(p.error_code, ''), coalesce(sha256(p.result), ''::bytea)
 FROM unnest($2::smallint[], $3::int[]) WITH ORDINALITY AS w (step, ordinal, nth)
 CROSS JOIN LATERAL (
     SELECT error_code, result FROM work_part
     WHERE run_id = $1 AND step = w.step AND ordinal = w.ordinal ORDER BY generation DESC LIMIT 1
-) p`
+) p
+ORDER BY w.nth`
 
 func (r *keyedRun) readPage(ctx context.Context) ([]keyedItem, error) {
 	rows, err := r.store.pool.Query(ctx, comparedKeys, r.run, r.after.key, r.after.twin, comparePage)
@@ -115,11 +110,13 @@ func (r *keyedRun) readPage(ctx context.Context) ([]keyedItem, error) {
 	var key []byte
 	var ordinal Ordinal
 	_, err = pgx.ForEachRow(rows, []any{&key, &r.after.twin, &ordinal}, func() error {
-		outcome, step := r.outcome(ordinal)
-		if outcome != OutcomeMissing {
+		item := keyedItem{key: key}
+		var from []Step
+		item.outcome, item.step, from = r.outcome(ordinal)
+		for _, step := range from {
 			final, steps, ordinals = append(final, len(page)), append(steps, step), append(ordinals, ordinal)
 		}
-		page = append(page, keyedItem{key: key, outcome: outcome})
+		page = append(page, item)
 		key = nil // it is the item's now
 		return nil
 	})
@@ -144,29 +141,38 @@ func (r *keyedRun) readResults(ctx context.Context, page []keyedItem, final []in
 	var result []byte
 	_, err = pgx.ForEachRow(rows, []any{&nth, &code, &result}, func() error {
 		item := &page[final[nth]]
-		item.code, item.result = code, result
-		result = nil // it is the item's now
+		switch {
+		case item.outcome == OutcomeFailed:
+			item.code = code
+		case code != "": // of an optional step
+			item.result = append(append(append(item.result, "error "...), code...), 0)
+		default:
+			item.result = append(item.result, result...)
+		}
 		return nil
 	})
 	return err
 }
 
-// outcome is where an item stands, and the step whose part says so.
-func (r *keyedRun) outcome(at Ordinal) (Outcome, Step) {
+// outcome is where an item stands, the name of the step that failed it, and the steps whose parts say more.
+func (r *keyedRun) outcome(at Ordinal) (outcome Outcome, failed string, from []Step) {
 	block, bit := at.Block()
 	if int(block) >= len(r.blocks) {
-		return OutcomeMissing, 0
+		return OutcomeMissing, "", nil
 	}
-	b := &r.blocks[block]
-	for i := range b.failed {
-		if b.failed[i].Has(bit) {
-			return OutcomeFailed, r.steps[i]
+	outcome, step := r.blocks[block].of(bit)
+	switch outcome {
+	case OutcomeFailed:
+		i := slices.Index(r.steps.all, step)
+		if len(r.steps.all) > 1 {
+			failed = r.steps.names[i]
 		}
+		return outcome, failed, r.steps.all[i : i+1]
+	case OutcomeDone:
+		return outcome, "", r.steps.results
+	default:
+		return outcome, "", nil
 	}
-	if b.done.Has(bit) {
-		return OutcomeDone, r.steps[len(r.steps)-1]
-	}
-	return OutcomeMissing, 0
 }
 
 // peek returns the item that is next, nil at the end.

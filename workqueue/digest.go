@@ -9,12 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/bitfield/pgbits"
 )
 
 // Digests tell whether two runs had the same items, and whether they came to the same results. Both are SHA-256, in
@@ -24,8 +24,10 @@ import (
 //	items    key, payload
 //	results  key, outcome, value
 //
-// The payload is the JSON that services get. The outcome is done, failed or missing; the value is the result as the
-// service sent it, the error code, or nothing.
+// The payload is the JSON that services get. The outcome is done, failed or missing; the value is the result as it came,
+// the error code of the first step that failed the item and is not optional, or nothing. Results are the parts of the
+// steps that no other step needs: of an item that is done there is a value for each of them, in the order of the steps,
+// and where an optional one of them failed it is its error code.
 type Digests struct {
 	Items   string `json:"items,omitempty" doc:"SHA-256 of the sealed list of items"`
 	Results string `json:"results,omitempty" doc:"SHA-256 of keys, outcomes and results; absent while they can change"`
@@ -33,8 +35,7 @@ type Digests struct {
 }
 
 const digestRun = `
-SELECT r.state, r.generation, r.items, (SELECT array_agg(s.step ORDER BY s.step) FROM run_step s WHERE s.run_id = r.id)
-FROM batchrun r WHERE r.id = $1`
+SELECT r.state, r.generation, r.items, r.sealed_at IS NOT NULL FROM batchrun r WHERE r.id = $1`
 
 // Digests reads all of a run, in pages of 1024 items, in constant memory: 1M items with results of 130 bytes take
 // 2 to 3 s. While a run goes on only its items have a digest: there is nothing to compare passing results with. The
@@ -52,11 +53,16 @@ func (s *Store) digests(ctx context.Context, id RunID) (Digests, error) {
 	if err := d.begin(ctx); err != nil {
 		return Digests{}, err
 	}
-	if d.state == "loading" {
-		return Digests{Note: "the run is still loading: there is no list of items yet"}, nil
+	var err error
+	if d.steps, err = s.readOutcomeSteps(ctx, id); err != nil {
+		return Digests{}, err
+	}
+	d.values = make([][]byte, len(d.steps.results))
+	if !d.sealed {
+		return Digests{Note: "the run is not sealed: there is no whole list of items yet"}, nil
 	}
 	for from := Ordinal(0); int64(from) < d.size; from = (from + bitfield.Size) {
-		if err := d.block(ctx, from); err != nil {
+		if err := d.readBlock(ctx, from); err != nil {
 			return Digests{}, err
 		}
 	}
@@ -81,6 +87,7 @@ type digestedRun struct {
 	state      string
 	generation Generation
 	size       int64
+	sealed     bool
 }
 
 // digester reads a run.
@@ -89,18 +96,18 @@ type digester struct {
 
 	store          *Store
 	run            RunID
-	steps          []Step
+	steps          outcomeSteps
 	items, results netstrings
 
-	done   bitfield.Set   // of the block, items that every step is done with
-	failed bitfield.Set   // items that some step has failed
-	byStep []bitfield.Set // items that each step has failed
-	keys   []byte         // of the page, one after the other
-	ends   []int          // where each of them ends
+	block  blockOutcomes
+	values [][]byte // of the item at hand, by result step
+	code   []byte   // its error
+	keys   []byte   // of the page, one after the other
+	ends   []int    // where each of them ends
 }
 
 func (d *digester) begin(ctx context.Context) error {
-	err := d.store.pool.QueryRow(ctx, digestRun, d.run).Scan(&d.state, &d.generation, &d.size, &d.steps)
+	err := d.store.pool.QueryRow(ctx, digestRun, d.run).Scan(&d.state, &d.generation, &d.size, &d.sealed)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrNotFound
 	}
@@ -114,8 +121,8 @@ func (d *digester) final() bool { return d.state == "completed" || d.state == "c
 // up for a moment only.
 const digestPage = 1024
 
-// block reads the items of one block, of which from is the first.
-func (d *digester) block(ctx context.Context, from Ordinal) error {
+// readBlock reads the items of one block, of which from is the first.
+func (d *digester) readBlock(ctx context.Context, from Ordinal) error {
 	if err := d.planes(ctx, from); err != nil {
 		return err
 	}
@@ -135,21 +142,21 @@ func (d *digester) block(ctx context.Context, from Ordinal) error {
 	return nil
 }
 
+const digestBlock = `
+SELECT b.step, b.size, b.done, b.failed, coalesce(b.skipped, ` + noBits + `) FROM work_block b
+WHERE b.run_id = $1 AND b.step = ANY ($2) AND b.block = $3 ORDER BY b.step`
+
 func (d *digester) planes(ctx context.Context, from Ordinal) error {
 	block, _ := from.Block()
-	rows, err := d.store.pool.Query(ctx, exportBlock, d.run, d.steps, block)
+	rows, err := d.store.pool.Query(ctx, digestBlock, d.run, d.steps.all, block)
 	if err != nil {
 		return err
 	}
-	var size int
-	var done, failed bitfield.Set
-	d.done, d.failed, d.byStep = bitfield.Full(bitfield.Size), bitfield.Set{}, d.byStep[:0]
-	_, err = pgx.ForEachRow(rows, []any{&size, pgbits.Into(&done), pgbits.Into(&failed)}, func() error {
-		d.done, d.failed, d.byStep = d.done.And(done), d.failed.Or(failed), append(d.byStep, failed)
-		return nil
-	})
-	if err == nil && len(d.byStep) != len(d.steps) {
-		err = fmt.Errorf("block %d has %d steps of %d: %w", block, len(d.byStep), len(d.steps), errFence)
+	var p stepPlanes
+	d.block = blockOutcomes{}
+	_, err = pgx.ForEachRow(rows, p.into(), func() error { d.block.add(&d.steps, &p); return nil })
+	if err == nil && d.block.steps != len(d.steps.all) {
+		err = fmt.Errorf("block %d has %d steps of %d: %w", block, d.block.steps, len(d.steps.all), errFence)
 	}
 	return err
 }
@@ -191,60 +198,67 @@ WHERE run_id = $1 AND step = ANY ($2) AND ordinal BETWEEN $3 AND $4 ORDER BY ord
 
 // readParts takes in the outcomes of the page whose keys are at hand.
 func (d *digester) readParts(ctx context.Context, first, last Ordinal) error {
-	rows, err := d.store.pool.Query(ctx, digestParts, d.run, d.steps, first, last)
+	rows, err := d.store.pool.Query(ctx, digestParts, d.run, d.steps.all, first, last)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	next := first
-	var value []byte // of the newest part of the item that is next; the rows are the driver's memory
-	for rows.Next() {
+	for rows.Next() { // the rows are the driver's memory
 		raw := rows.RawValues()
 		at, step := Ordinal(binary.BigEndian.Uint32(raw[0])), Step(binary.BigEndian.Uint16(raw[1]))
-		for next < at {
-			d.outcome(first, next, value)
-			next, value = next+1, value[:0]
+		for ; next < at; next++ {
+			d.outcome(first, next)
 		}
-		if step != d.telling(at) {
-			continue
-		}
-		value = append(append(value[:0], raw[2]...), raw[3]...) // one of them is null
+		d.take(at, step, raw[2], raw[3])
 	}
 	if err := rows.Err(); err != nil {
 		return err
 	}
 	for ; next <= last; next++ {
-		d.outcome(first, next, value)
-		value = value[:0]
+		d.outcome(first, next)
 	}
 	return nil
 }
 
-// telling is the step whose part is an item's outcome: the last for one that is done, the first that failed else.
-func (d *digester) telling(at Ordinal) Step {
+// take keeps what a part says of an item, if it says something: a later one says it in its place.
+func (d *digester) take(at Ordinal, step Step, result, code []byte) {
 	_, bit := at.Block()
-	for i := range d.byStep {
-		if d.byStep[i].Has(bit) {
-			return d.steps[i]
+	switch outcome, failed := d.block.of(bit); outcome {
+	case OutcomeFailed:
+		if step == failed {
+			d.code = append(d.code[:0], code...)
 		}
+	case OutcomeDone:
+		if i := slices.Index(d.steps.results, step); i >= 0 {
+			d.values[i] = append(append(d.values[i][:0], result...), code...) // one of them is null
+		}
+	case OutcomeMissing: // it is of an earlier generation
 	}
-	return d.steps[len(d.steps)-1]
 }
 
-func (d *digester) outcome(first, at Ordinal, value []byte) {
+// outcome takes in an item, with what was kept of it.
+func (d *digester) outcome(first, at Ordinal) {
 	i := int(at - first)
 	begin := 0
 	if i > 0 {
 		begin = d.ends[i-1]
 	}
 	_, bit := at.Block()
-	outcome := standing(&d.done, &d.failed, bit)
-	if outcome == OutcomeMissing {
-		value = nil // of an earlier generation
-	}
+	outcome, _ := d.block.of(bit)
 	d.results.add(d.keys[begin:d.ends[i]])
 	d.results.add([]byte(outcome))
-	d.results.add(value)
+	if outcome == OutcomeDone {
+		for n := range d.values {
+			d.results.add(d.values[n])
+		}
+	} else {
+		d.results.add(d.code)
+	}
+	d.code = d.code[:0]
+	for n := range d.values {
+		d.values[n] = d.values[n][:0]
+	}
 }
 
 // netstrings is a SHA-256 over texts that cannot run into each other.

@@ -10,23 +10,32 @@ import (
 
 // EndpointLoad is the work that running runs have for one endpoint, in items.
 type EndpointLoad struct {
-	Endpoint  string
+	Endpoint  string // or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION
+	Plain     bool   // it is asked in plain requests only, over core NATS
 	Runs      int
+	Waiting   int64 // for other steps, at barriers, behind canaries, or for their block
 	Ready     int64
 	InFlight  int64
 	Scheduled int64
 }
 
-// batchrun_active finds the runs; their blocks with ready items come from work_block_ready, their live slices from
-// work_slice_live.
+// batchrun_active finds the runs; their blocks come from work_block's primary key, those with ready items from
+// work_block_ready, their live slices from work_slice_live.
 const endpointLoads = `
-SELECT s.endpoint, count(DISTINCT r.id), coalesce(sum(b.ready), 0)::bigint, coalesce(sum(w.in_flight), 0)::bigint,
-    coalesce(sum(w.scheduled), 0)::bigint
+SELECT s.endpoint, bool_and(s.kind = 'request'), count(DISTINCT r.id),
+    coalesce(sum(r.items - coalesce(o.settled, 0) - coalesce(b.ready, 0) - coalesce(w.in_flight, 0)
+        - coalesce(w.scheduled, 0)), 0)::bigint,
+    coalesce(sum(b.ready), 0)::bigint, coalesce(sum(w.in_flight), 0)::bigint, coalesce(sum(w.scheduled), 0)::bigint
 FROM batchrun r
 JOIN run_step s ON s.run_id = r.id
 LEFT JOIN LATERAL (
-    SELECT sum(bit_count(ready)) AS ready FROM work_block WHERE run_id = s.run_id AND step = s.step AND has_ready
+    SELECT sum(bit_count(ready)) AS ready FROM work_block
+    WHERE run_id = s.run_id AND step = s.step AND has_ready AND (NOT s.barrier OR s.barrier_passed)
 ) b ON true
+LEFT JOIN LATERAL (
+    SELECT sum(bit_count(` + settledBits + `)) AS settled FROM work_block b
+    WHERE b.run_id = s.run_id AND b.step = s.step
+) o ON true
 LEFT JOIN LATERAL (
     SELECT sum(bit_count(remaining)) FILTER (WHERE state IN ('claimed', 'sent')) AS in_flight,
         sum(bit_count(remaining)) FILTER (WHERE state = 'scheduled') AS scheduled

@@ -106,6 +106,7 @@ const explainRivals = `
 SELECT st.endpoint, r.priority, count(*), (array_agg(r.id ORDER BY r.id))[1:3]
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
 WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1)
+    AND (NOT st.barrier OR st.barrier_passed)
     AND (SELECT count(*) FROM work_slice s
          WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < st.in_flight
     AND (

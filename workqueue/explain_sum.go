@@ -27,6 +27,12 @@ func (e *Explanation) summary() string {
 	switch {
 	case e.Unsealed:
 		return e.Summary // nothing is counted yet
+	case e.Unsettled == 0 && e.Open != nil:
+		return fmt.Sprintf("nothing is missing of %s so far%s; the run is open and takes more until it is sealed",
+			manyItems(e.Items), failed)
+	case e.Missing == 0 && e.Unsettled > 0:
+		return fmt.Sprintf("every item of %s is done or has failed, and steps are still at %s that failed in others: %s",
+			grouped(e.Items), grouped(e.Unsettled), e.told())
 	case e.Missing == 0 && e.Failed == 0:
 		return fmt.Sprintf("nothing is missing: %s done", allOf(e.Items))
 	case e.Missing == 0:
@@ -41,6 +47,8 @@ func (e *Explanation) summary() string {
 func (e *Explanation) keySummary() string {
 	if e.Missing == 0 {
 		switch {
+		case e.Unsettled > 0 && e.Items == 1:
+			return fmt.Sprintf("%q failed%s; other steps are still at it: %s", e.Key, failureOf(&e.Of[0]), e.told())
 		case e.Failed == 0:
 			return fmt.Sprintf("%q is done", e.Key)
 		case e.Done == 0 && e.Items == 1:
@@ -54,13 +62,30 @@ func (e *Explanation) keySummary() string {
 	return fmt.Sprintf("%q stands %d times and %d of them are missing: %s", e.Key, e.Items, e.Missing, e.told())
 }
 
+// failureOf says which step failed an item, if there are several, and what it was left out of.
 func failureOf(item *ItemView) string {
+	var cause *ItemStep
+	var out []string
 	for i := range item.Steps {
-		if err := item.Steps[i].Error; err != nil {
-			return ": " + err.Code + ": " + err.Message
+		s := &item.Steps[i]
+		switch {
+		case s.State == "skipped":
+			out = append(out, s.Name)
+		case cause == nil && s.Error != nil && !s.Optional:
+			cause = s
 		}
 	}
-	return ""
+	if cause == nil || cause.Error == nil {
+		return ""
+	}
+	text := ": " + cause.Error.Code + ": " + cause.Error.Message
+	if len(item.Steps) > 1 {
+		text = " in step " + cause.Name + text
+	}
+	if len(out) > 0 {
+		text += "; it is left out of " + strings.Join(out, ", ")
+	}
+	return text
 }
 
 // told names the first groups, those of the same kind as one.
@@ -70,9 +95,13 @@ func (e *Explanation) told() string {
 		text  string
 	}
 	var all []told
+	several := len(e.Steps) > 0
 	for i := range e.Groups {
 		g := &e.Groups[i]
 		text := g.headline()
+		if several && g.Step != "" {
+			text += " (step " + g.Step + ")"
+		}
 		found := false
 		for j := range all {
 			if all[j].text == text {

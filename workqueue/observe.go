@@ -79,6 +79,7 @@ live AS (
 SELECT p.endpoint, p.in_flight_auto, p.chunk_auto, coalesce(p.chunk_time, '0'), p.chunk_max,
        least(p.ceiling, coalesce(nullif(es.max_in_flight, 0), 10000)), coalesce(l.auto, 0), coalesce(l.others, 0),
        EXISTS (SELECT 1 FROM steps st WHERE st.endpoint = p.endpoint AND (st.in_flight_auto OR st.chunk_auto)
+                 AND (NOT st.barrier OR st.barrier_passed)
                  AND (EXISTS (SELECT 1 FROM work_block b
                               WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready)
                    OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step

@@ -15,7 +15,8 @@ type RunReport struct {
 	Complete       bool               `json:"complete" doc:"every item has an outcome"`
 	Unprocessed    []Unprocessed      `json:"unprocessed" doc:"where the items without an outcome are"`
 	Errors         Errors             `json:"errors" doc:"the failed items in groups"`
-	LoadingSeconds float64            `json:"loading_seconds" doc:"from the first item to the seal"`
+	Steps          []StepReport       `json:"steps"`
+	LoadingSeconds float64            `json:"loading_seconds" doc:"from the first item to the seal; how long it was open"`
 	Seconds        float64            `json:"seconds" doc:"over all generations, without the time between them"`
 	PausedSeconds  float64            `json:"paused_seconds" doc:"of those"`
 	Rate           float64            `json:"rate" doc:"items a second with a final outcome, pauses left out"`
@@ -75,7 +76,7 @@ func (r *RunReport) readWork(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	for _, read := range []func(context.Context, pgx.Tx) error{
-		r.readRequests, r.readTimes, r.readTriedAgain, r.readWorkers,
+		r.readSteps, r.readRequests, r.readTimes, r.readTriedAgain, r.readWorkers,
 	} {
 		if err := read(ctx, tx); err != nil {
 			return err
@@ -95,28 +96,33 @@ func (r *RunReport) readWork(ctx context.Context, tx pgx.Tx) error {
 // each block the planes of its steps, and its live slices by work_slice_live.
 const unprocessed = `
 WITH planes AS (
-    SELECT block, max(size) AS size, bit_and(done) | bit_or(failed) AS final, bit_or(ready) AS ready,
-        bit_or(coalesce(held, B'0'::bit(8192))) AS held
-    FROM work_block WHERE run_id = $1 GROUP BY block
+    SELECT o.block, o.settled | o.failed AS final, p.ready, p.held
+    FROM batchrun r CROSS JOIN LATERAL (` + outcomePlanes + `) o
+    CROSS JOIN LATERAL (
+        SELECT bit_or(ready) AS ready, bit_or(coalesce(held, ` + noBits + `)) AS held FROM run_step s
+        JOIN work_block b USING (run_id, step) WHERE b.run_id = r.id AND b.block = o.block
+    ) p
+    WHERE r.id = $1
 ), live AS (
     SELECT block, coalesce(bit_or(remaining) FILTER (WHERE state <> 'scheduled'), B'0'::bit(8192)) AS flying,
         coalesce(bit_or(remaining) FILTER (WHERE state = 'scheduled'), B'0'::bit(8192)) AS scheduled
     FROM work_slice WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent') GROUP BY block
 ), apart AS (
-    SELECT p.size - bit_count(p.final) AS missing, ~p.final & coalesce(l.flying, B'0'::bit(8192)) AS flying,
+    SELECT ~p.final & coalesce(l.flying, B'0'::bit(8192)) AS flying,
         ~p.final & ~coalesce(l.flying, B'0'::bit(8192)) & coalesce(l.scheduled, B'0'::bit(8192)) AS scheduled,
         ~p.final & ~coalesce(l.flying | l.scheduled, B'0'::bit(8192)) AS rest, p.ready, p.held
     FROM planes p LEFT JOIN live l USING (block)
 )
-SELECT coalesce(sum(missing), 0)::bigint, coalesce(sum(bit_count(flying)), 0)::bigint,
+SELECT coalesce(sum(bit_count(flying)), 0)::bigint,
     coalesce(sum(bit_count(scheduled)), 0)::bigint, coalesce(sum(bit_count(rest & ready)), 0)::bigint,
     coalesce(sum(bit_count(rest & ~ready & held)), 0)::bigint
 FROM apart`
 
 // readUnprocessed counts the items without an outcome. In a cancelled run nothing is to become of them in any state.
 func readUnprocessed(ctx context.Context, tx pgx.Tx, run *RunSummary) ([]Unprocessed, error) {
-	var missing, flying, scheduled, ready, held int64
-	err := tx.QueryRow(ctx, unprocessed, run.ID).Scan(&missing, &flying, &scheduled, &ready, &held)
+	var flying, scheduled, ready, held int64
+	missing := run.Missing()
+	err := tx.QueryRow(ctx, unprocessed, run.ID).Scan(&flying, &scheduled, &ready, &held)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,9 @@ func (b *bench) report(run workqueue.RunID) workqueue.RunReport {
 	}
 	groups := r.Errors.MoreItems
 	for i := range r.Errors.Groups {
-		groups += r.Errors.Groups[i].Count
+		if g := &r.Errors.Groups[i]; !g.Optional {
+			groups += g.Count
+		}
 	}
 	if sum != r.Items || groups != r.Failed {
 		b.Errorf("the counts are %d of %d items, the groups %d of %d failed", sum, r.Items, groups, r.Failed)
