@@ -228,7 +228,7 @@ func (c *collector) limit(ctx context.Context, timeout time.Duration) (timed con
 	go func() {
 		for left := timeout; left > 0 && sleep(timed, left); left = timeout + c.waited() - time.Since(begun) {
 		}
-		cancel(timeOver{timeout}) // or it has ended before
+		cancel(timeOverError{timeout}) // or it has ended before
 	}()
 	return timed, func() { cancel(nil) }
 }

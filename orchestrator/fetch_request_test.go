@@ -18,8 +18,8 @@ import (
 )
 
 // asked is a request for a run of one step that asks an endpoint over core NATS.
-func asked(endpoint string) workqueue.LoadRequest {
-	req := small(endpoint)
+func asked() workqueue.LoadRequest {
+	req := small("statement")
 	req.Steps[0].Kind = workqueue.KindRequest
 	return req
 }
@@ -44,7 +44,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 		}
 		return ctx.Err()
 	})
-	req := asked("statement")
+	req := asked()
 	req.Params = map[string]string{"year": "2026"}
 	run := b.start(t, req, 10_000)
 	if done, failed := b.outcome(t, run, 1); done != 9_999 || failed != 1 {
@@ -74,7 +74,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 func TestRequestsWaitForAService(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.start(t, asked("statement"), 2_000)
+	run := b.start(t, asked(), 2_000)
 	until(t, "the breaker is open", func() bool {
 		var open bool
 		err := b.pool.QueryRow(t.Context(), `SELECT breaker = 'open' AND breaker_reason LIKE '%no service listens%'
@@ -92,7 +92,7 @@ func TestRequestsAreCutToFit(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, testenv.Pool(t), embedded.NATSConfig{MaxPayload: 64 << 10})
 	b.serve(t, "statement", echo)
-	req := asked("statement")
+	req := asked()
 	n := 0
 	loaded, err := b.node.Start(t.Context(), req, func(item *workqueue.LoadItem) error {
 		if n == 300 {
@@ -128,7 +128,7 @@ func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	b := setup(t)
 	l := newLedger(halfway)
 	b.serve(t, "statement", l.handle)
-	req := asked("statement")
+	req := asked()
 	req.Steps[0].Timeout = 10 * time.Minute
 	run := b.start(t, req, size)
 	l.await(t)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -19,7 +20,7 @@ const hangPatience = time.Second
 // codeDeadline is the error code of a chunk, or an item, whose time was over.
 const codeDeadline = "deadline"
 
-// fetched is what a call came back with.
+// callEnd is what a call came back with.
 type callEnd struct {
 	slots []fetch.Slot
 	err   error
@@ -31,6 +32,7 @@ func (f *fetching) run(ctx context.Context, job *fetchJob, call fetchCall, req *
 	ctx = f.traceFetching(ctx, c)
 	timed, stop := c.limit(ctx, job.work.Timeout)
 	defer stop()
+	f.node.cfg.Faults.Hit(fault.FetchBefore)
 	f.node.stats.fetches.Add(1)
 	begun := time.Now()
 	back := make(chan callEnd, 1)
@@ -48,6 +50,7 @@ func (f *fetching) run(ctx context.Context, job *fetchJob, call fetchCall, req *
 		}
 		return // the slice is not ours any more, or is handed back
 	}
+	f.node.cfg.Faults.Hit(fault.FetchDone)
 	var failure *workqueue.SlotError
 	switch {
 	case !came:
@@ -103,10 +106,10 @@ func (f *fetching) leak(c *collector, back <-chan callEnd) {
 	}()
 }
 
-// timeOver is the cause with which the context of a call ends whose time is over.
-type timeOver struct{ limit time.Duration }
+// timeOverError is the cause with which the context of a call ends whose time is over.
+type timeOverError struct{ limit time.Duration }
 
-func (e timeOver) Error() string { return fmt.Sprintf("it did not end within %s", e.limit) }
+func (e timeOverError) Error() string { return fmt.Sprintf("it did not end within %s", e.limit) }
 
 // Is makes it a context.DeadlineExceeded.
-func (timeOver) Is(target error) bool { return target == context.DeadlineExceeded }
+func (timeOverError) Is(target error) bool { return target == context.DeadlineExceeded }

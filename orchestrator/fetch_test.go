@@ -113,7 +113,8 @@ func TestFunctionsThatMisbehave(t *testing.T) {
 	if done, failed := b.outcome(t, liar, 1); done != 399 || failed != 1 {
 		t.Errorf("liar: done %d, failed %d", done, failed)
 	}
-	for key, code := range map[string]string{"C7": endpoints.CodePanic, "C150": "deadline", "C250": endpoints.CodeBadResult} {
+	codes := map[string]string{"C7": endpoints.CodePanic, "C150": "deadline", "C250": endpoints.CodeBadResult}
+	for key, code := range codes {
 		if got := b.errorOf(t, each, key); !strings.HasPrefix(got, code+": ") {
 			t.Errorf("%s failed with %q, want %s", key, got, code)
 		}

@@ -3,7 +3,6 @@ package orchestrator
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -29,8 +28,6 @@ const (
 	fetcherRest = 5 * time.Second
 	// queuePatience is how long a slice may wait for a worker of this node.
 	queuePatience = 5 * time.Second
-	// nodesLost is how many nodes a chunk may lose before it is taken for what kills them.
-	nodesLost = 3
 )
 
 var (
@@ -41,13 +38,14 @@ var (
 // fetching is what a node does itself: the slices of steps whose work no service takes from the stream. Its slices stay
 // claimed until their outcome is recorded, so that they come back when the node's session ends.
 type fetching struct {
-	node    *Node
-	locals  map[string]fetch.Fetcher
-	calls   *directCalls
-	reading *semaphore.Weighted // chunks that are being read
-	inputs  *semaphore.Weighted // bytes
-	held    *semaphore.Weighted // bytes
-	results chan fetchResult
+	node     *Node
+	locals   map[string]fetch.Fetcher
+	calls    *directCalls
+	solitude *solitude
+	reading  *semaphore.Weighted // chunks that are being read
+	inputs   *semaphore.Weighted // bytes
+	held     *semaphore.Weighted // bytes
+	results  chan fetchResult
 
 	mu      sync.Mutex
 	pools   map[string]*fetchPool // by what paces the step
@@ -65,7 +63,7 @@ type fetchJob struct {
 
 func newFetching(n *Node) *fetching {
 	return &fetching{
-		node: n, locals: n.cfg.Locals, calls: newDirectCalls(n),
+		node: n, locals: n.cfg.Locals, calls: newDirectCalls(n), solitude: newSolitude(),
 		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),
 		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult),
 		pools: map[string]*fetchPool{}, jobs: map[*fetchJob]struct{}{},
@@ -121,10 +119,7 @@ func (f *fetching) handBack(ctx context.Context) {
 	}
 	f.mu.Unlock()
 	for _, job := range late {
-		err := f.node.store.Postpone(ctx, job.session, job.ID, 0, errWaited)
-		if err != nil && ctx.Err() == nil {
-			f.node.log.Warn("give a slice back that waits for a worker", zap.Stringer("slice", job.ID), zap.Error(err))
-		}
+		f.postpone(ctx, job, 0, errWaited)
 	}
 }
 
@@ -176,6 +171,10 @@ func (f *fetching) work(ctx context.Context, job *fetchJob) {
 	if err == nil || ctx.Err() != nil {
 		return
 	}
+	if errors.Is(err, errAlone) {
+		f.postpone(ctx, job, alonePause, err)
+		return
+	}
 	n.log.Warn("cannot work on a slice; it is taken up again in a while", zap.Stringer("run", job.Run),
 		zap.Stringer("slice", job.ID), zap.String("step", job.work.Name), zap.Error(err))
 	n.stats.postponed.Add(1)
@@ -184,19 +183,30 @@ func (f *fetching) work(ctx context.Context, job *fetchJob) {
 		f.rest(job.pool)
 		delay = fetcherRest
 	}
-	postponing, cancel := context.WithTimeout(ctx, readTimeout)
+	f.postpone(ctx, job, jitter(delay), err)
+}
+
+// postpone gives a slice back for a while.
+func (f *fetching) postpone(ctx context.Context, job *fetchJob, delay time.Duration, why error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := n.store.Postpone(postponing, job.session, job.ID, jitter(delay), err); err != nil {
-		n.log.Warn("postpone", zap.Error(err)) // it stays claimed until the session or its time ends
+	if err := f.node.store.Postpone(ctx, job.session, job.ID, delay, why); err != nil {
+		// It stays claimed until the session or its time ends.
+		f.node.log.Warn("postpone", zap.Stringer("slice", job.ID), zap.Error(err))
 	}
 }
 
 // try works on a slice. An error means that nothing was begun.
 func (f *fetching) try(ctx context.Context, job *fetchJob) error {
-	if f.killsNodes(job) {
+	if job.killsNodes() {
 		f.giveUpOn(ctx, job)
 		return nil
 	}
+	leave, err := f.solitude.begin(ctx, job.suspect())
+	if err != nil {
+		return err
+	}
+	defer leave()
 	call, err := f.callOf(job)
 	if err != nil {
 		return err
@@ -208,21 +218,6 @@ func (f *fetching) try(ctx context.Context, job *fetchJob) error {
 	defer f.inputs.Release(size)
 	f.run(ctx, job, call, req)
 	return nil
-}
-
-// killsNodes reports whether a slice has been lost with its node so often that it may be the reason.
-func (*fetching) killsNodes(job *fetchJob) bool {
-	return job.Cause == workqueue.CauseSession && job.Attempt-1-job.Failures >= nodesLost
-}
-
-// giveUpOn fails a slice that may kill its nodes: it is cut in pieces, until what kills them stands alone.
-func (f *fetching) giveUpOn(ctx context.Context, job *fetchJob) {
-	c := newCollector(f, job)
-	failure := workqueue.SlotError{Code: workqueue.CodeDeliveries, Retry: true, Message: fmt.Sprintf("the last %d nodes "+
-		"that worked on the chunk were lost while they did; it may kill them", job.Attempt-1-job.Failures)}
-	f.node.log.Warn("a chunk may kill its nodes; it is cut in pieces", zap.Stringer("run", job.Run),
-		zap.Stringer("slice", job.ID), zap.String("step", job.work.Name), zap.Int("items", job.Mask.Count()))
-	c.finish(ctx, &failure, 0)
 }
 
 // runFetching records what comes of fetched slices. The function that it returns ends it: what is under way may come to

@@ -72,7 +72,8 @@ func rules() map[string]rule {
 		// Whole processes: the test binary is a node or a service itself.
 		"internal/systest": {
 			own:   []string{},
-			tests: append([]string{"orchestrator", "endpoints", "internal/misbehave"}, append(servers, store...)...),
+			tests: append([]string{"orchestrator", "gather/fetch", "endpoints", "internal/misbehave"},
+				append(servers, store...)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"internal/demo/...": {

@@ -20,6 +20,8 @@ const (
 	ClaimBefore     = "claim.before"     // before the claim's transaction
 	ClaimCommitted  = "claim.committed"  // after its commit, before anything is published
 	PublishAcked    = "publish.acked"    // JetStream has the request, PostgreSQL does not know yet
+	FetchBefore     = "fetch.before"     // a chunk's inputs are read, its own node is about to work on it
+	FetchDone       = "fetch.done"       // it has, and nothing of that is recorded
 	RecordBefore    = "record.before"    // replies are read, their transaction has not begun
 	RecordCommitted = "record.committed" // after the commit, before the messages are acknowledged
 	ReplyAcked      = "reply.acked"      // after the messages are acknowledged
@@ -27,7 +29,8 @@ const (
 
 // names is every point, for the error of a wrong one.
 func names() []string {
-	return []string{ClaimBefore, ClaimCommitted, PublishAcked, RecordBefore, RecordCommitted, ReplyAcked}
+	return []string{ClaimBefore, ClaimCommitted, PublishAcked, FetchBefore, FetchDone, RecordBefore, RecordCommitted,
+		ReplyAcked}
 }
 
 // Points says what happens where.

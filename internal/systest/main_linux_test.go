@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -41,6 +42,7 @@ const (
 
 func TestMain(m *testing.M) {
 	children := map[string]func(context.Context) error{"node": runNode, "service": runService, "flow": runFlow,
+		"composer": runComposer,
 		"accounts": runCallee("accounts"), "prices": runCallee("prices")}
 	child, isChild := children[os.Getenv(roleVariable)]
 	if !isChild {
@@ -61,7 +63,9 @@ func be(child func(context.Context) error) int {
 }
 
 // runNode is the node's process: what cmd/tranche wires, with sessions that are short.
-func runNode(ctx context.Context) error {
+func runNode(ctx context.Context) error { return runNodeWith(ctx, nil) }
+
+func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
 	faults, err := fault.Parse(os.Getenv(faultsVariable))
 	if err != nil {
 		return err
@@ -82,7 +86,7 @@ func runNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults,
+	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults, Locals: locals, LocalWorkers: 4,
 		SessionTTL: sessionTTL, Heartbeat: sessionTTL / 5, LeaseTTL: time.Second, Poll: 100 * time.Millisecond,
 		Grace:   5 * time.Second,
 		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})

@@ -147,10 +147,16 @@ func (w *world) until(what string, met func() bool) {
 // load makes a run whose deadlines lie beyond the test: what comes again comes for a better reason.
 func (w *world) load() workqueue.RunID {
 	w.Helper()
+	return w.loadStep(workqueue.StepSpec{Endpoint: "statement", Chunk: chunk, MaxAttempts: 3})
+}
+
+// loadStep makes such a run whose step is of another kind, or cut otherwise.
+func (w *world) loadStep(step workqueue.StepSpec) workqueue.RunID {
+	w.Helper()
+	step.Name, step.InFlight, step.Timeout, step.RetryBackoff = "statement", 8, 10*time.Minute, 10*time.Millisecond
 	i := 0
 	loaded, err := w.store.Load(w.Context(), workqueue.LoadRequest{Plan: "statement", CreatedBy: "test",
-		Steps: []workqueue.StepSpec{{Name: "statement", Endpoint: "statement", Chunk: chunk, InFlight: 8, MaxAttempts: 3,
-			Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond}}},
+		Steps: []workqueue.StepSpec{step}},
 		func(item *workqueue.LoadItem) error {
 			if i == w.items {
 				return io.EOF

@@ -1,0 +1,173 @@
+package systest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// poisonVariable is the ordinal of an item that kills the node whose function gets it.
+const poisonVariable = "TRANCHE_SYSTEST_POISON"
+
+// runComposer is the process of a node whose function writes each execution into the ledger.
+func runComposer(ctx context.Context) error {
+	ledger, err := os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	poison, err := strconv.Atoi(os.Getenv(poisonVariable))
+	if err != nil {
+		poison = -1
+	}
+	var mu sync.Mutex
+	return runNodeWith(ctx, map[string]fetch.Fetcher{"statement": fetch.Func(
+		func(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			slots := make([]fetch.Slot, len(req.Items))
+			for n, item := range req.Items {
+				if _, err := fmt.Fprintf(ledger, "%s %d %d\n", req.Slice, item.Ordinal, req.Generation); err != nil {
+					return nil, err
+				}
+				if item.Ordinal == poison {
+					os.Exit(3)
+				}
+				data, err := json.Marshal(statement{Of: item.Key})
+				if err != nil {
+					return nil, err
+				}
+				slots[n] = fetch.Slot{Ordinal: item.Ordinal, Data: data}
+			}
+			return slots, rest(ctx)
+		})})
+}
+
+// loadKind makes a run whose work nodes do themselves.
+func (w *world) loadKind(kind workqueue.Kind) workqueue.RunID {
+	w.Helper()
+	return w.loadStep(workqueue.StepSpec{Kind: kind, Endpoint: workqueue.PaceKey(kind, "statement"), Chunk: chunk,
+		MaxAttempts: 3})
+}
+
+// A node that works itself is killed at each moment that matters. Its slices come back with its session, nobody's items
+// are to blame, and only what was not recorded is done again.
+func TestNodeThatFetchesIsKilledAnywhere(t *testing.T) {
+	t.Parallel()
+	for point, kinds := range map[string][]workqueue.Kind{
+		fault.ClaimBefore:     {workqueue.KindLocal},
+		fault.ClaimCommitted:  {workqueue.KindLocal},
+		fault.FetchBefore:     {workqueue.KindLocal, workqueue.KindRequest},
+		fault.FetchDone:       {workqueue.KindLocal, workqueue.KindRequest},
+		fault.RecordBefore:    {workqueue.KindLocal, workqueue.KindRequest},
+		fault.RecordCommitted: {workqueue.KindLocal},
+	} {
+		for _, kind := range kinds {
+			t.Run(point+" "+string(kind), func(t *testing.T) {
+				t.Parallel()
+				w := setup(t)
+				if kind == workqueue.KindRequest {
+					w.start("service")
+				}
+				run := w.loadKind(kind)
+				first := w.start("composer", faultsVariable+"="+point+"=kill@3")
+				w.wantKilled(first)
+				if !strings.Contains(first.text(), "fault fired: "+point) {
+					t.Fatal("the fault did not fire")
+				}
+				if w.done(run) == items {
+					t.Fatal("the run was complete before the fault")
+				}
+				w.start("composer")
+				extra := w.wantSound(run)
+				again := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'session'`)
+				t.Logf("%d slices came again, %d extra executions", again, extra)
+				if point != fault.ClaimBefore && point != fault.RecordCommitted && again == 0 {
+					t.Error("nothing of the dead node's came again")
+				}
+				other := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('cut', 'session') OR failures > 0`)
+				if other != 0 {
+					t.Errorf("%d slices were made for another cause", other)
+				}
+				if extra > again*chunk {
+					t.Errorf("%d extra executions for %d slices that came again", extra, again)
+				}
+			})
+		}
+	}
+}
+
+// A node sleeps in the middle of its own work until another has done it. What it writes then touches nothing.
+func TestNodeThatFetchesSleeps(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	run := w.loadKind(workqueue.KindLocal)
+	sleeper := w.start("composer")
+	w.until("the sleeper has some done", func() bool { return w.done(run) > 0 })
+	w.signal(sleeper, syscall.SIGSTOP)
+	if w.done(run) == items {
+		t.Fatal("the run was complete before it slept")
+	}
+	asleep := time.Now()
+	w.start("composer")
+	w.until("others have done it all", func() bool { return w.done(run) == items })
+	w.until("it has slept for two leases", func() bool { return time.Since(asleep) > 2*sessionTTL })
+	parts := w.number(`SELECT count(*) FROM work_part`)
+	w.signal(sleeper, syscall.SIGCONT)
+	w.until("the sleeper counts its loss", func() bool {
+		return w.number(`SELECT count(*) FROM node_session WHERE (stats->>'sessions_lost')::int > 0`) > 0
+	})
+	if n := w.number(`SELECT count(*) FROM work_part`); n != parts {
+		t.Errorf("%d parts were written by a zombie", n-parts)
+	}
+	w.wantSound(run)
+	w.signal(sleeper, syscall.SIGTERM)
+	w.await(sleeper)
+	if sleeper.err != nil {
+		t.Errorf("the sleeper ended with %v", sleeper.err)
+	}
+}
+
+// An item kills every node that works on it. It is found, and it fails; the others of its chunk do not.
+func TestItemThatKillsItsNodes(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.items = 40
+	run := w.loadStep(workqueue.StepSpec{Kind: workqueue.KindLocal, Endpoint: "local:statement", Chunk: 4, MaxAttempts: 1})
+	deaths := 0
+	for p := w.start("composer", poisonVariable+"=17"); ; {
+		w.until("the run ends, or the node does", func() bool {
+			select {
+			case <-p.ended:
+				return true
+			default:
+				return w.done(run) == w.items
+			}
+		})
+		if w.done(run) == w.items {
+			break
+		}
+		if deaths++; deaths > 12 {
+			t.Fatal("the item goes on killing nodes")
+		}
+		p = w.start("composer", poisonVariable+"=17")
+	}
+	failed := w.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code = $2 AND ordinal = 17`, run,
+		workqueue.CodeDeliveries)
+	others := w.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code IS NULL`, run)
+	if failed != 1 || others != w.items-1 {
+		t.Errorf("%d done, and the item failed %d times; want 39 and once", others, failed)
+	}
+	t.Logf("it killed %d nodes", deaths)
+}
