@@ -12,8 +12,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// gathering is a run that gathers three parts of each item, one of them optional, composes them, and archives the lot.
-func gathering() workqueue.LoadRequest {
+// gatherAndIndex is a run that gathers three parts of each item, one of them optional, composes them, and archives the lot.
+func gatherAndIndex() workqueue.LoadRequest {
 	branches := optional(need("branches"))
 	branches.Kind, branches.Endpoint = workqueue.KindHTTP, "http:branches:8081"
 	statement := need("statement", 0, 1, 2)
@@ -107,7 +107,7 @@ func wantReasons(t *testing.T, e *workqueue.Explanation, step string, want ...st
 func TestViewsOfSeveralSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(gathering(), 10)
+	run := b.load(gatherAndIndex(), 10)
 	b.exec(`UPDATE node_session SET stats = '{"nats": true, "locals": []}'`)
 	_, e := b.addUp(run)
 	wantReasons(t, e, "accounts", "10 ready next_to_claim")
@@ -185,7 +185,7 @@ func TestErrorsCountAnItemOnce(t *testing.T) {
 func TestItemOfSeveralSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(gathering(), 10)
+	run := b.load(gatherAndIndex(), 10)
 	for step := range workqueue.Step(3) {
 		b.recordStep(run, step, 1+workqueue.Ordinal(step)) // 3 without a branch, which is optional
 	}
