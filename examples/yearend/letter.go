@@ -61,7 +61,7 @@ func (s sheet) address(a bank.Account) {
 func (s sheet) particulars(p *Parts) {
 	const from, to = 128.0, 152.0
 	for i, row := range [][2]string{
-		{"Account", p.Account.Number},
+		{labelAccount, p.Account.Number},
 		{"Kind", p.Account.Kind},
 		{"Opened", day(p.Account.Opened)},
 		{"Your adviser", p.Branch.Adviser},

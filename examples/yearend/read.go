@@ -17,13 +17,15 @@ const (
 	labelOut     = "Money out"
 	labelClosing = "Closing balance"
 	labelTotal   = "Total"
+	labelAccount = "Account"
 )
 
 // maxPage bounds what a page may unpack to.
 const maxPage = 4 << 20
 
-// Printed is what stands on a statement: how many movements, and amounts in cents.
+// Printed is what stands on a statement: whose it is, how many movements, and amounts in cents.
 type Printed struct {
+	Account                              int32
 	Movements, Opening, In, Out, Closing int64
 }
 
@@ -35,7 +37,7 @@ func Read(pdf []byte) (Printed, error) {
 	}
 	var p Printed
 	amounts := map[string]*int64{labelOpening: &p.Opening, labelIn: &p.In, labelOut: &p.Out, labelClosing: &p.Closing}
-	total := false
+	var total, account bool
 	for i := 0; i+1 < len(texts); i++ {
 		if into := amounts[texts[i]]; into != nil {
 			if cents, ok := parseAmount(texts[i+1]); ok { // it is also the head of a column
@@ -43,11 +45,14 @@ func Read(pdf []byte) (Printed, error) {
 				delete(amounts, texts[i])
 			}
 		}
-		if texts[i] == labelTotal {
+		switch texts[i] {
+		case labelTotal:
 			p.Movements, total = parseCount(texts[i+1])
+		case labelAccount:
+			p.Account, account = parseAccount(texts[i+1])
 		}
 	}
-	if len(amounts) > 0 || !total {
+	if len(amounts) > 0 || !total || !account {
 		return p, errors.New("not all the figures of a statement are on the page")
 	}
 	return p, nil
@@ -59,6 +64,16 @@ func parseCount(text string) (int64, bool) {
 	}
 	n, err := strconv.ParseInt(strings.ReplaceAll(text, ",", ""), 10, 64)
 	return n, err == nil
+}
+
+// parseAccount takes the account from the end of its number: HS12 0150 0000 4711 is account 4711.
+func parseAccount(number string) (int32, bool) {
+	const digits = len("0000 0000")
+	if len(number) < digits {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(strings.ReplaceAll(number[len(number)-digits:], " ", ""), 10, 32)
+	return int32(n), err == nil
 }
 
 func parseAmount(text string) (int64, bool) {

@@ -44,7 +44,7 @@ func extremes() map[string]*yearend.Parts {
 	quiet := parts()
 	quiet.Year.Months = [12]bank.Month{}
 	quiet.Account.Closing = quiet.Account.Opening
-	empty := &yearend.Parts{Year: bank.Year{Year: bank.BusinessYear}}
+	empty := &yearend.Parts{Account: bank.Account{Number: "0000 0000"}, Year: bank.Year{Year: bank.BusinessYear}}
 	rich := parts()
 	rich.Account.Owner = strings.Repeat("Wilhelmina ", 6) + "von und zu Überlingen"
 	rich.Account.Opening, rich.Account.Closing = 98765432109876, 98765432109876
@@ -85,7 +85,7 @@ func TestPDF(t *testing.T) {
 		printed, err := yearend.Read(pdf)
 		must(t, err)
 		want := yearend.Printed{
-			Movements: s.Movements, Opening: s.Opening, In: s.In, Out: s.Out, Closing: s.Closing,
+			Account: s.Account, Movements: s.Movements, Opening: s.Opening, In: s.In, Out: s.Out, Closing: s.Closing,
 		}
 		if printed != want {
 			t.Errorf("%s: %+v is printed, want %+v", name, printed, want)
