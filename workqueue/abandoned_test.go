@@ -139,7 +139,9 @@ func TestKeyOfALoadThatIsTakenBack(t *testing.T) {
 	broken := errors.New("the upload broke")
 	gate := make(chan error)
 	failing := b.goLoad(req, gated(heavy(20), 19, gate))
-	b.until("a batch is written", func() bool { return b.number(`SELECT count(*) FROM work_queue`) > 0 })
+	b.until("the first batch is written", func() bool {
+		return b.number(`SELECT count(*) FROM work_queue WHERE ordinal = 5`) > 0
+	})
 	wantStateError := func(when string) {
 		t.Helper()
 		loaded, err := b.tryLoad(req, few(4))

@@ -107,10 +107,9 @@ func (g *graph) unlock(at []planes, news map[Step]*outcome, changed map[Step]bit
 		for _, n := range g.steps[s].inputs {
 			stale = stale.Or(altered[n])
 		}
-		stale = stale.And(touched).And(p.done.Or(p.failed))
-		p.leave(stale)
 		out := st.shut[s].And(touched).AndNot(p.skipped)
-		altered[s] = altered[s].Or(out.And(p.done))
+		altered[s] = altered[s].Or(out.And(p.done)) // who went on with the part has none now
+		p.leave(stale.And(touched).And(p.done.Or(p.failed)))
 		p.leave(out.Or(p.skipped.And(touched).AndNot(st.shut[s])))
 		p.skipped = p.skipped.Or(out)
 		p.ready = st.open[s].AndNot(was.open[s]).And(touched).AndNot(p.final())
