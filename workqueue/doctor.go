@@ -15,7 +15,7 @@ type Invariant string
 
 // The invariants that Doctor checks.
 const (
-	ItemsAddUp    Invariant = "I1"  // items = waiting + ready + in flight + done + failed
+	ItemsAddUp    Invariant = "I1"  // items = waiting + ready + in flight + done + failed + left out, at every step
 	OnePart       Invariant = "I2"  // at most one part for an item, a step and a generation
 	AuditedReset  Invariant = "I3"  // a final bit changes only by a re-run that the audit log knows
 	TruthsAgree   Invariant = "I6"  // bits = parts = tracker

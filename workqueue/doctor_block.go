@@ -22,16 +22,22 @@ ORDER BY ordinal, generation`
 
 // block checks all steps of one block of a run.
 func (d *doctor) block(ctx context.Context, r *doctorRun, steps []stepBlock, totals *runTotals) error {
-	done, failed := bitfield.Full(bitfield.Size), bitfield.Set{}
+	settled, failed := bitfield.Full(bitfield.Size), bitfield.Set{}
 	for i := range steps {
-		if err := d.stepBlock(ctx, r, &steps[i], totals); err != nil {
+		b := &steps[i]
+		if err := d.stepBlock(ctx, r, b, totals); err != nil {
 			return err
 		}
-		done, failed = done.And(steps[i].done), failed.Or(steps[i].failed)
+		settled = settled.And(b.final())
+		if int(b.step) < len(r.graph.steps) && !r.graph.steps[b.step].optional {
+			failed = failed.Or(b.failed)
+		}
 	}
-	done = done.AndNot(failed)
+	d.steady(r, steps)
+	done := settled.AndNot(failed)
 	totals.done += int64(done.Count())
-	totals.failed += int64(failed.Count())
+	lost := settled.And(failed)
+	totals.failed += int64(lost.Count())
 
 	at := place{run: &r.id, block: &steps[0].block}
 	group, ok := totals.groups[steps[0].block]
@@ -39,7 +45,7 @@ func (d *doctor) block(ctx context.Context, r *doctorRun, steps []stepBlock, tot
 		d.found(TruthsAgree, at, 1, "the tracker has no group of this size for the block")
 		return nil
 	}
-	final := done.Or(failed)
+	final := settled.And(bitfield.Full(group.size))
 	d.bits(TruthsAgree, at, group.pending.And(final), "final, and still pending in the tracker")
 	d.bits(TruthsAgree, at, bitfield.Full(group.size).AndNot(final).AndNot(group.pending),
 		"not final, and not pending in the tracker")
@@ -98,7 +104,7 @@ func (d *doctor) slices(
 	}
 	all := bitfield.Full(b.size)
 	final := b.final()
-	overlap := b.ready.And(b.done).Or(b.ready.And(b.failed)).Or(b.done.And(b.failed))
+	overlap := b.ready.And(final).Or(b.done.And(b.failed)).Or(b.skipped.And(b.done.Or(b.failed)))
 	planes := b.ready.Or(final)
 	known := planes.Or(live).Or(b.held)
 	d.bits(ItemsAddUp, at, overlap, "in two planes at once")
@@ -110,10 +116,35 @@ func (d *doctor) slices(
 		d.bits(ItemsAddUp, at, b.held, "held back, and the run has no canary under way")
 	}
 	d.bits(ItemsAddUp, at, known.AndNot(all), "past the end of the block")
-	if b.step == 0 && r.state != "cancelled" { // the first step needs no other, so nothing in it waits
-		d.bits(ItemsAddUp, at, all.AndNot(known), "lost: in no plane and in no live slice")
-	}
+	b.live = live
 	return masks, nil
+}
+
+// steady checks what the steps of a block say of each other: what is ready, held back or under way has what it needs,
+// what waits does not, and what is left out, and nothing else, needs what will never be there.
+func (d *doctor) steady(r *doctorRun, steps []stepBlock) {
+	if len(steps) != len(r.graph.steps) {
+		d.found(ItemsAddUp, place{run: &r.id, block: &steps[0].block}, int64(len(steps)-len(r.graph.steps)),
+			"the block has not a row for each step")
+		return
+	}
+	at := make([]planes, len(steps))
+	for i := range steps {
+		at[i] = steps[i].planes
+	}
+	stand := r.graph.outlook(at)
+	for i := range steps {
+		b := &steps[i]
+		where := place{run: &r.id, step: &b.step, block: &b.block}
+		all, open := bitfield.Full(b.size), stand.open[i]
+		begun := b.ready.Or(b.held).Or(b.live)
+		d.bits(ItemsAddUp, where, begun.AndNot(open), "ready, held back or under way before what it needs is there")
+		d.bits(ItemsAddUp, where, b.skipped.AndNot(stand.shut[i]), "left out, and nothing that it needs has failed")
+		d.bits(ItemsAddUp, where, stand.shut[i].And(all).AndNot(b.skipped), "not left out, and what it needs has failed")
+		if r.state != "cancelled" {
+			d.bits(ItemsAddUp, where, open.And(all).AndNot(begun.Or(b.final())), "lost: in no plane and in no live slice")
+		}
+	}
 }
 
 // partsCheck folds the parts of one block, which come in the order of ordinal and generation.

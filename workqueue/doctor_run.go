@@ -43,10 +43,9 @@ FROM batchrun r LEFT JOIN tracker_batch t ON t.id = r.id
 WHERE r.state <> 'loading'
 ORDER BY r.id`
 
-const doctorSteps = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step`
-
 const doctorBlocks = `
-SELECT step, block, size, ready, done, failed, coalesce(held, B'0'::bit(8192)) FROM work_block WHERE run_id = $1
+SELECT step, block, size, ready, done, failed, coalesce(held, B'0'::bit(8192)), coalesce(skipped, B'0'::bit(8192))
+FROM work_block WHERE run_id = $1
 ORDER BY block, step`
 
 const doctorGroups = `SELECT grp, size, pending FROM tracker_group WHERE batch_id = $1`
@@ -68,6 +67,7 @@ type doctorRun struct {
 	opened      bool
 	audited     Generation // of the last re-run in the audit log
 	completions int64
+	graph       *graph
 }
 
 // endless reports whether size is what the blocks of an open run that was not sealed hold: full ones only.
@@ -122,14 +122,13 @@ func (d *doctor) runs(ctx context.Context) ([]doctorRun, error) {
 
 // stepBlock is one row of work_block.
 type stepBlock struct {
-	step                Step
-	block               Block
-	size                int
-	ready, done, failed bitfield.Set
-	held                bitfield.Set // by a canary
-}
+	planes
 
-func (b *stepBlock) final() bitfield.Set { return b.done.Or(b.failed) }
+	step  Step
+	block Block
+	size  int
+	live  bitfield.Set // in live slices
+}
 
 // runTotals is what the blocks of a run add up to.
 type runTotals struct {
@@ -147,6 +146,11 @@ type trackerGroup struct {
 func (d *doctor) run(ctx context.Context, r *doctorRun) error {
 	d.report.Runs++
 	d.report.Items += r.items
+	var known graphCache // not the store's: what is checked is what the database says
+	var err error
+	if r.graph, err = known.of(ctx, d.tx, r.id); err != nil {
+		return err
+	}
 	blocks, err := d.blocks(ctx, r)
 	if err != nil {
 		return err
@@ -165,9 +169,7 @@ func (d *doctor) run(ctx context.Context, r *doctorRun) error {
 		}
 		start = end
 	}
-	if err := d.steps(ctx, r, totals); err != nil {
-		return err
-	}
+	d.steps(r, totals)
 	d.totals(r, totals)
 	return nil
 }
@@ -180,7 +182,7 @@ func (d *doctor) blocks(ctx context.Context, r *doctorRun) ([]stepBlock, error) 
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (stepBlock, error) {
 		var b stepBlock
 		err := row.Scan(&b.step, &b.block, &b.size, pgbits.Into(&b.ready), pgbits.Into(&b.done), pgbits.Into(&b.failed),
-			pgbits.Into(&b.held))
+			pgbits.Into(&b.held), pgbits.Into(&b.skipped))
 		return b, err
 	})
 }
@@ -200,21 +202,14 @@ func (d *doctor) groups(ctx context.Context, r *doctorRun) (map[Block]trackerGro
 	return groups, err
 }
 
-func (d *doctor) steps(ctx context.Context, r *doctorRun, totals *runTotals) error {
-	rows, err := d.tx.Query(ctx, doctorSteps, r.id)
-	if err != nil {
-		return err
-	}
-	var step Step
-	_, err = pgx.ForEachRow(rows, []any{&step}, func() error {
-		number := step
-		at := place{run: &r.id, step: &number}
+func (d *doctor) steps(r *doctorRun, totals *runTotals) {
+	for i := range r.graph.steps {
+		step := Step(i)
+		at := place{run: &r.id, step: &step}
 		if totals.sizes[step] != r.items && !r.endless(totals.sizes[step]) {
 			d.found(ItemsAddUp, at, totals.sizes[step]-r.items, "the sizes of the blocks do not add up to the run's items")
 		}
-		return nil
-	})
-	return err
+	}
 }
 
 // totals checks what is known about the run as a whole.
