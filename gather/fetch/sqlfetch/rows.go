@@ -1,0 +1,135 @@
+package sqlfetch
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/fetch"
+)
+
+// chunkBytes bounds the values of a chunk that are held at once.
+const chunkBytes = 64 << 20
+
+// found is what a query returned for an item.
+type found struct {
+	rows  int
+	data  []byte // the value; of many rows the list without its end
+	large int    // bytes of a value that was too large
+	null  bool   // bytea that is null
+}
+
+// read runs the query and maps its rows to the items.
+func (s *step) read(ctx context.Context, c *pgx.Conn, req *fetch.Request, params [][]byte) ([]fetch.Slot, error) {
+	columns, err := s.describe(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	results := make(map[string]*found, len(req.Items))
+	for i := range req.Items {
+		results[req.Items[i].Key] = &found{}
+	}
+	// The result comes as bytes, for which text and bytea are the same.
+	rows := c.PgConn().ExecParams(ctx, columns.sql, params, types(), nil, []int16{1})
+	bad := s.take(rows.NextRow, rows.Values, results)
+	if bad != nil {
+		_ = c.Close(ctx) // rather than read what is left
+		return nil, bad
+	}
+	if _, err := rows.Close(); err != nil {
+		return nil, err
+	}
+	slots := make([]fetch.Slot, len(req.Items))
+	for i := range req.Items {
+		slots[i] = s.slot(&req.Items[i], results[req.Items[i].Key], columns)
+	}
+	return slots, nil
+}
+
+// take reads the rows, as long as they are within what a chunk may have.
+func (s *step) take(next func() bool, values func() [][]byte, results map[string]*found) error {
+	maxRows := s.MaxRows
+	if s.source.MaxRows > 0 {
+		maxRows = min(maxRows, s.source.MaxRows)
+	}
+	maxBytes := min(cmp.Or(s.source.MaxBytes, chunkBytes), chunkBytes)
+	held := 0
+	for rows := 1; next(); rows++ {
+		row := values()
+		held += len(row[0]) + len(row[2])
+		switch {
+		case rows > maxRows:
+			return &queryError{CodeTooMuch, false, fmt.Sprintf("source %s: the query returns more than %d rows for the chunk; "+
+				"max_rows, and that of the source, say how many are taken", s.Source, maxRows)}
+		case held > maxBytes:
+			return &queryError{CodeTooMuch, false, fmt.Sprintf("source %s: the query returns more than %v for the chunk", s.Source,
+				gather.Bytes(maxBytes))}
+		}
+		if of := results[string(row[0])]; of != nil && row[0] != nil {
+			s.add(of, row)
+		}
+	}
+	return nil
+}
+
+// add adds a row to what was found for an item. The row's memory is the connection's.
+func (s *step) add(of *found, row [][]byte) {
+	of.rows++
+	size := 0
+	if row[1] != nil {
+		size = int(int32(binary.BigEndian.Uint32(row[1]))) //nolint:gosec // PostgreSQL's integer
+	}
+	switch {
+	case size > s.MaxBytes || len(of.data)+size > s.MaxBytes && s.Rows == gather.RowsMany:
+		of.large, of.data = max(size, len(of.data)+size), nil
+	case of.large > 0:
+	case s.Rows == gather.RowsMany:
+		of.data = append(append(of.data, separator(of.rows)), row[2]...)
+	default:
+		of.data, of.null = bytes.Clone(row[2]), row[2] == nil
+	}
+}
+
+func separator(row int) byte {
+	if row == 1 {
+		return '['
+	}
+	return ','
+}
+
+// slot is the slot of an item.
+func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
+	fails := func(code, format string, args ...any) fetch.Slot {
+		e := endpoints.SlotError{Code: code, Message: fmt.Sprintf("source %s: ", s.Source) + fmt.Sprintf(format, args...)}
+		return fetch.Slot{Ordinal: item.Ordinal, Err: fetch.Clean(&e)}
+	}
+	slot := fetch.Slot{Ordinal: item.Ordinal, Data: of.data}
+	switch {
+	case of.large > 0:
+		return fails(CodeTooLarge, "the value has %d bytes; %d are allowed (max_bytes)", of.large, s.MaxBytes)
+	case s.Rows == gather.RowsMany && of.rows == 0:
+		slot.Data = []byte("[]")
+	case s.Rows == gather.RowsMany:
+		slot.Data = append(slot.Data, ']')
+	case of.rows == 0:
+		return fails(CodeNotFound, "no row of the key")
+	case of.rows > 1:
+		return fails(CodeManyRows, "%d rows of the key, and the step wants one (rows)", of.rows)
+	case columns.bytes && of.null:
+		return fails(CodeNotFound, "the value of the key is null")
+	case columns.bytes:
+		slot.ContentType = cmp.Or(s.ContentType, endpoints.DefaultBinaryType)
+		return slot
+	}
+	if !json.Valid(slot.Data) {
+		return fails(CodeBadResult, "what it gave is no JSON")
+	}
+	return slot
+}

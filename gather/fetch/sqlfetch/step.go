@@ -1,0 +1,174 @@
+package sqlfetch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/connections"
+)
+
+// step does the chunks of steps that have the same settings.
+type step struct {
+	gather.SQL
+
+	client *Client
+	source *connections.Source
+
+	mu      sync.Mutex
+	columns *columns // once they are known
+}
+
+// Fetch implements fetch.Fetcher.
+func (s *step) Fetch(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
+	if len(req.Items) == 0 {
+		return nil, nil
+	}
+	slots, err := s.query(ctx, req)
+	switch {
+	case err == nil:
+		return slots, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	return s.failed(req, err)
+}
+
+// query asks for a chunk on a connection of the source's.
+func (s *step) query(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
+	params, err := s.params(req)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := s.client.pool(s.source)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	limit := s.limit()
+	ctx, cancel := context.WithTimeout(ctx, limit+graceTime) // the database ends it first
+	defer cancel()
+	c := conn.Conn()
+	if err := run(ctx, c, fmt.Sprintf(begin, limit.Milliseconds())); err != nil {
+		return nil, err
+	}
+	slots, err := s.read(ctx, c, req, params)
+	if ended := s.end(ctx, c); ended != nil { // the connection is not to be used again
+		_ = c.Close(ctx)
+	}
+	return slots, err
+}
+
+const (
+	// graceTime is how much longer a node waits for a query than the database is to work on it.
+	graceTime = 2 * time.Second
+	// endTime is what the end of a transaction may take.
+	endTime = 5 * time.Second
+)
+
+// begin opens a transaction in which a query can only read, and not for longer than it may. That it waits for no lock of
+// others keeps it from holding up theirs.
+const begin = `BEGIN READ ONLY; SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = '5s'; ` +
+	`SET LOCAL idle_in_transaction_session_timeout = '30s'; SET LOCAL timezone = 'UTC'; SET LOCAL bytea_output = 'hex'; ` +
+	`SET LOCAL standard_conforming_strings = on`
+
+// end leaves nothing of a query behind: not even what outlives a transaction.
+const end = `ROLLBACK; SELECT pg_advisory_unlock_all()`
+
+func (s *step) end(ctx context.Context, c *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	return run(ctx, c, end)
+}
+
+// run sends statements without parameters.
+func run(ctx context.Context, c *pgx.Conn, sql string) error {
+	_, err := c.PgConn().Exec(ctx, sql).ReadAll()
+	return err
+}
+
+// limit is how long a query may take.
+func (s *step) limit() time.Duration {
+	limit := time.Duration(s.Timeout)
+	if s.source.MaxTime > 0 {
+		limit = min(limit, s.source.MaxTime)
+	}
+	return limit
+}
+
+// params are the query's: keys, items and the run's parameters.
+func (s *step) params(req *fetch.Request) ([][]byte, error) {
+	params := make([][]byte, 3)
+	params[0] = keyArray(req.Items)
+	if s.uses("$2") {
+		items := make([]itemJSON, len(req.Items))
+		for i := range req.Items {
+			items[i] = asJSON(&req.Items[i])
+		}
+		var err error
+		if params[1], err = json.Marshal(items); err != nil {
+			return nil, &queryError{CodeBadKey, false, "an item or part of the chunk is no JSON that can be sent as $2"}
+		}
+	}
+	if s.uses("$3") {
+		run := req.Params
+		if run == nil {
+			run = map[string]string{}
+		}
+		params[2], _ = json.Marshal(run) // texts by texts
+	}
+	return params, nil
+}
+
+func (s *step) uses(parameter string) bool { return bytes.Contains([]byte(s.Query), []byte(parameter)) }
+
+// itemJSON is an item in $2.
+type itemJSON struct {
+	Key   string                     `json:"key"`
+	Item  json.RawMessage            `json:"item,omitempty"`
+	Parts map[string]json.RawMessage `json:"parts,omitempty"`
+}
+
+func asJSON(item *fetch.Item) itemJSON {
+	out := itemJSON{Key: item.Key, Item: item.Payload}
+	for name, part := range item.Parts {
+		if part.ContentType != "" {
+			continue // a query has no use for files
+		}
+		if out.Parts == nil {
+			out.Parts = map[string]json.RawMessage{}
+		}
+		out.Parts[name] = part.Data
+	}
+	return out
+}
+
+// keyArray writes the keys as PostgreSQL writes an array of whatever type.
+func keyArray(items []fetch.Item) []byte {
+	b := []byte{'{'}
+	for i := range items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '"')
+		for _, c := range []byte(items[i].Key) {
+			if c == '"' || c == '\\' {
+				b = append(b, '\\')
+			}
+			b = append(b, c)
+		}
+		b = append(b, '"')
+	}
+	return append(b, '}')
+}
