@@ -15,8 +15,10 @@ import (
 func (n *Node) ChangeEndpoint(
 	ctx context.Context, change workqueue.EndpointChange, actor string,
 ) (workqueue.EndpointSetting, error) {
-	if err := endpoints.ValidateName(change.Endpoint); err != nil {
-		return workqueue.EndpointSetting{}, err
+	if kind, _ := workqueue.TargetKind(change.Endpoint); kind == workqueue.KindEndpoint {
+		if err := endpoints.ValidateName(change.Endpoint); err != nil {
+			return workqueue.EndpointSetting{}, err
+		}
 	}
 	set, err := n.store.ChangeEndpoint(ctx, change, actor)
 	if err != nil {

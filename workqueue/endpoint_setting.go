@@ -50,6 +50,10 @@ func (c *EndpointChange) validate() error {
 	if c.Endpoint == "" || !validText(c.Endpoint) {
 		return &SettingError{fmt.Sprintf("%q is no endpoint's name", c.Endpoint)}
 	}
+	if kind, _ := TargetKind(c.Endpoint); kind != KindEndpoint && c.Concurrency != nil {
+		return &SettingError{fmt.Sprintf("%s has no instances whose concurrency could be set: give max_in_flight or rate",
+			c.Endpoint)}
+	}
 	if n := c.Concurrency; n != nil && (*n < 0 || *n > MaxEndpointConcurrency) {
 		return &SettingError{fmt.Sprintf("concurrency %d of endpoint %s: give 1 to %d, or 0 for the service's own",
 			*n, c.Endpoint, MaxEndpointConcurrency)}

@@ -28,7 +28,8 @@ func (s *sessionFacts) name() string { return fmt.Sprintf("node %s (pid %d)", s.
 const explainSessions = `
 SELECT id, host, pid, heartbeat_at, expires_at, ended_at, ended_at IS NULL AND expires_at > $2,
     coalesce(stats -> 'nats' = 'false', false),
-    CASE jsonb_typeof(stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(stats -> 'locals')) END
+    CASE jsonb_typeof(stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(stats -> 'locals'))
+        WHEN 'null' THEN '{}'::text[] END
 FROM node_session
 WHERE (ended_at IS NULL AND expires_at > $2) OR id = ANY ($1)
     OR id = (SELECT id FROM node_session ORDER BY heartbeat_at DESC LIMIT 1)

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,9 +25,12 @@ const listenWait = 300 * time.Millisecond
 // Endpoint is one endpoint with those who listen on it and the work there is for it. Rate, Items and Errors are those
 // of its listeners together.
 type Endpoint struct {
-	Name        string     `json:"name"`
-	Listeners   []Listener `json:"listeners"`
+	Name        string     `json:"name" doc:"of an endpoint, or of what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Kind        string     `json:"kind" enum:"endpoint,request,http,sql,local" doc:"request: asked in plain requests only"`
+	Listeners   []Listener `json:"listeners" doc:"instances of services; of endpoints only"`
+	Nodes       []string   `json:"nodes,omitempty" doc:"that do the work, where it is no endpoint"`
 	Runs        int        `json:"runs" doc:"running runs that use it"`
+	Waiting     int64      `json:"waiting" doc:"items that other steps come before, or that are held back"`
 	Ready       int64      `json:"ready" doc:"items that could be sent"`
 	InFlight    int64      `json:"in_flight" doc:"items asked for and not answered"`
 	Scheduled   int64      `json:"scheduled" doc:"items that wait to be tried again"`
@@ -104,7 +110,7 @@ func (s *Server) listEndpoints(ctx context.Context, _ *struct{}) (EndpointList, 
 	}
 	list := EndpointList{Endpoints: []Endpoint{}}
 	for _, e := range found {
-		if err := s.backlog(ctx, e); err != nil {
+		if err := s.doers(ctx, e); err != nil {
 			return EndpointList{}, err
 		}
 		list.Endpoints = append(list.Endpoints, *e)
@@ -114,7 +120,7 @@ func (s *Server) listEndpoints(ctx context.Context, _ *struct{}) (EndpointList, 
 }
 
 func (s *Server) getEndpoint(ctx context.Context, in *EndpointPath) (Endpoint, error) {
-	if err := checkEndpoint(in.Endpoint); err != nil {
+	if err := checkTarget(in.Endpoint); err != nil {
 		return Endpoint{}, err
 	}
 	found, err := s.endpoints(ctx)
@@ -123,13 +129,52 @@ func (s *Server) getEndpoint(ctx context.Context, in *EndpointPath) (Endpoint, e
 	}
 	e, ok := found[in.Endpoint]
 	if !ok {
-		return Endpoint{}, seen(fmt.Errorf("nobody listens on endpoint %q, and no running run uses it: %w", in.Endpoint,
-			workqueue.ErrNotFound), "tranche endpoints")
+		return s.unused(ctx, in.Endpoint)
 	}
 	if e.Changes, err = s.store.PastPaces(ctx, in.Endpoint, shownChanges); err != nil {
 		return Endpoint{}, err
 	}
-	return *e, s.backlog(ctx, e)
+	return *e, s.doers(ctx, e)
+}
+
+// unused is what no running run asks: there may be nodes for it all the same.
+func (s *Server) unused(ctx context.Context, name string) (Endpoint, error) {
+	kind, _ := workqueue.TargetKind(name)
+	if kind == workqueue.KindEndpoint {
+		return Endpoint{}, seen(fmt.Errorf("nobody listens on endpoint %q, and no running run uses it: %w", name,
+			workqueue.ErrNotFound), "tranche endpoints")
+	}
+	e := Endpoint{Name: name, Kind: string(kind), Listeners: []Listener{}}
+	err := s.doers(ctx, &e)
+	if err == nil {
+		e.Changes, err = s.store.PastPaces(ctx, name, shownChanges)
+	}
+	return e, err
+}
+
+// checkTarget checks the name of an endpoint, or of what else steps ask.
+func checkTarget(name string) error {
+	kind, target := workqueue.TargetKind(name)
+	if kind == workqueue.KindEndpoint {
+		return checkEndpoint(name)
+	}
+	if target == "" || len(target) > maxTarget || strings.ContainsFunc(target, unicode.IsControl) {
+		return &inputError{"endpoint: give " + string(kind) + ": and its name, of 1 to " + strconv.Itoa(maxTarget) +
+			" characters, as tranche endpoints lists it"}
+	}
+	return nil
+}
+
+// maxTarget is how long the name of a host, a source or a function may be.
+const maxTarget = 300
+
+// doers adds who does the work: services, with what waits for them, or nodes.
+func (s *Server) doers(ctx context.Context, e *Endpoint) (err error) {
+	if workqueue.Kind(e.Kind) == workqueue.KindEndpoint || workqueue.Kind(e.Kind) == workqueue.KindRequest {
+		return s.backlog(ctx, e)
+	}
+	e.Nodes, err = s.store.NodesFor(ctx, e.Name)
+	return err
 }
 
 // shownChanges is how many changes of its pace an endpoint is shown with.
@@ -145,7 +190,7 @@ func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (workque
 	change := workqueue.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
 		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, ClearChunkCap: in.Body.ChunkCap != nil,
 		CloseBreaker: in.Body.Breaker != nil}
-	if err := cmp.Or(checkEndpoint(in.Endpoint), s.mayChange(in.Name)); err != nil {
+	if err := cmp.Or(checkTarget(in.Endpoint), s.mayChange(in.Name)); err != nil {
 		return workqueue.EndpointSetting{}, err
 	}
 	if in.Body == (EndpointSettings{}) {
@@ -178,13 +223,16 @@ func (s *Server) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 	byName := map[string]*Endpoint{}
 	named := func(name string) *Endpoint {
 		if byName[name] == nil {
-			byName[name] = &Endpoint{Name: name, Listeners: []Listener{}}
+			byName[name] = newEndpoint(name)
 		}
 		return byName[name]
 	}
 	for _, l := range loads {
 		e := named(l.Endpoint)
-		e.Runs, e.Ready, e.InFlight, e.Scheduled = l.Runs, l.Ready, l.InFlight, l.Scheduled
+		e.Runs, e.Waiting, e.Ready, e.InFlight, e.Scheduled = l.Runs, l.Waiting, l.Ready, l.InFlight, l.Scheduled
+		if l.Plain {
+			e.Kind = string(workqueue.KindRequest)
+		}
 	}
 	for _, set := range settings {
 		if set.Concurrency > 0 || set.MaxInFlight > 0 || set.Rate > 0 {
@@ -199,13 +247,18 @@ func (s *Server) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 	return byName, nil
 }
 
+func newEndpoint(name string) *Endpoint {
+	kind, _ := workqueue.TargetKind(name)
+	return &Endpoint{Name: name, Kind: string(kind), Listeners: []Listener{}}
+}
+
 // addPaces adds what nodes found out about endpoints. They keep that of endpoints of the past as well, which are listed
 // only while something is amiss.
 func addPaces(byName map[string]*Endpoint, paces []workqueue.PaceView) {
 	for i := range paces {
 		p := &paces[i]
 		if byName[p.Endpoint] == nil && p.Breaker == workqueue.BreakerOpen {
-			byName[p.Endpoint] = &Endpoint{Name: p.Endpoint, Listeners: []Listener{}}
+			byName[p.Endpoint] = newEndpoint(p.Endpoint)
 		}
 		if e := byName[p.Endpoint]; e != nil {
 			e.Pace = p

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -39,8 +40,8 @@ func (s *Server) explainRun(ctx context.Context, in *explainInput) (workqueue.Ex
 	if err != nil {
 		return workqueue.Explanation{}, err
 	}
-	if len(e.Groups) > 0 {
-		seen := s.lookAtServices(ctx, endpointsOf(e.Groups), e.Nodes, e.At)
+	if names := endpointsOf(e.Groups); len(names) > 0 {
+		seen := s.lookAtServices(ctx, names, e.Nodes, e.At)
 		seen.apply(e.Groups)
 		e.ServicesAt = &seen.at
 	}
@@ -49,12 +50,20 @@ func (s *Server) explainRun(ctx context.Context, in *explainInput) (workqueue.Ex
 }
 
 func (s *Server) explainEndpoint(ctx context.Context, in *EndpointPath) (workqueue.EndpointExplanation, error) {
-	if err := checkEndpoint(in.Endpoint); err != nil {
+	if err := checkTarget(in.Endpoint); err != nil {
 		return workqueue.EndpointExplanation{}, err
 	}
 	e, err := s.store.ExplainEndpoint(ctx, in.Endpoint)
 	if err != nil {
 		return workqueue.EndpointExplanation{}, err
+	}
+	if kind, _ := workqueue.TargetKind(in.Endpoint); kind != workqueue.KindEndpoint {
+		nodes, err := s.store.NodesFor(ctx, in.Endpoint)
+		e.Listens = "nobody: no node that is alive does this work"
+		if len(nodes) > 0 {
+			e.Listens = "nodes do this work: " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
+		}
+		return *e, err
 	}
 	seen := s.lookAtServices(ctx, []string{in.Endpoint}, e.Nodes, e.At)
 	seen.apply(e.Groups)
@@ -63,13 +72,19 @@ func (s *Server) explainEndpoint(ctx context.Context, in *EndpointPath) (workque
 	return *e, nil
 }
 
-// endpointsOf names the endpoints of groups, each once.
+// endpointsOf names the endpoints of groups, each once, without what is none.
 func endpointsOf(groups []workqueue.MissingGroup) []string {
 	var names []string
 	for i := range groups {
-		if name := groups[i].Endpoint; name != "" && !slices.Contains(names, name) {
+		if name := groups[i].Endpoint; isEndpoint(name) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
 	return names
+}
+
+// isEndpoint reports whether services are asked under a name, and not something that nodes ask themselves.
+func isEndpoint(name string) bool {
+	kind, _ := workqueue.TargetKind(name)
+	return name != "" && kind == workqueue.KindEndpoint
 }

@@ -94,6 +94,7 @@ func (v *servicesSeen) apply(groups []workqueue.MissingGroup) {
 	for i := range groups {
 		g := &groups[i]
 		switch {
+		case !isEndpoint(g.Endpoint) || g.Owner == workqueue.OwnerStep: // services do not come into it
 		case !v.connected:
 			v.away(g)
 		case g.State == "sent":

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -46,12 +47,33 @@ func (s *Server) obstacles(ctx context.Context, run *workqueue.RunView) []string
 		return short
 	}
 	names := []string{}
+	warnings := []string{}
+	if run.Open != nil && run.Open.Overdue {
+		warnings = append(warnings, fmt.Sprintf("it is open, and should have been sealed by %s; say that no more items "+
+			"come with: tranche run seal %s", run.Open.SealBy.UTC().Format(time.RFC3339), run.ID))
+	}
 	for i := range run.Steps {
-		if st := &run.Steps[i]; st.Done+st.Failed < st.Items {
+		st := &run.Steps[i]
+		switch {
+		case st.Settled() >= st.Items:
+		case st.Kind == workqueue.KindLocal:
+			warnings = append(warnings, s.unknownLocal(ctx, st)...)
+		case isEndpoint(st.Endpoint):
 			names = append(names, st.Endpoint)
 		}
 	}
-	return s.unheard(ctx, names)
+	return append(warnings, s.unheard(ctx, names)...)
+}
+
+// unknownLocal warns of a step whose function no node has.
+func (s *Server) unknownLocal(ctx context.Context, st *workqueue.StepView) []string {
+	nodes, err := s.store.NodesFor(ctx, st.Endpoint)
+	if err != nil || len(nodes) > 0 {
+		return nil // what cannot be told is no warning
+	}
+	_, function := workqueue.TargetKind(st.Endpoint)
+	return []string{fmt.Sprintf("no node has local function %s of step %s; the run goes on as soon as one does: start the "+
+		"program that has it", function, st.Name)}
 }
 
 // heldWarning says why nothing is claimed of a run, and what lets it go on.
