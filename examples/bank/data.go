@@ -23,9 +23,9 @@ type Year struct {
 
 // Month is what came in and went out. Both are positive.
 type Month struct {
-	Movements int64 `json:"n,omitempty"`
-	In        int64 `json:"in,omitempty"`
-	Out       int64 `json:"out,omitempty"`
+	Movements int64 `json:"n,omitzero"`
+	In        int64 `json:"in,omitzero"`
+	Out       int64 `json:"out,omitzero"`
 }
 
 // Branch is the branches service's answer: which branch looks after a customer, and who there.

@@ -5,10 +5,7 @@ import (
 	"time"
 )
 
-// burst is how much of a second's allowance may be used at once.
-const burst = 0.25
-
-// limit is a token bucket.
+// limit is a token bucket that holds what is allowed in a second: so much may come at once after a rest.
 type limit struct {
 	mu     sync.Mutex
 	rate   float64 // a second; 0: no limit
@@ -16,7 +13,7 @@ type limit struct {
 	last   time.Time
 }
 
-func newLimit(rate float64) *limit { return &limit{rate: rate, tokens: max(1, rate*burst)} }
+func newLimit(rate float64) *limit { return &limit{rate: rate, tokens: max(1, rate)} }
 
 // allow takes a token, if there is one.
 func (l *limit) allow(now time.Time) bool {
@@ -26,7 +23,7 @@ func (l *limit) allow(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.last.IsZero() {
-		l.tokens = min(max(1, l.rate*burst), l.tokens+l.rate*now.Sub(l.last).Seconds())
+		l.tokens = min(max(1, l.rate), l.tokens+l.rate*now.Sub(l.last).Seconds())
 	}
 	l.last = now
 	if l.tokens < 1 {

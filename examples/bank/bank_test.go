@@ -1,0 +1,248 @@
+package bank_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/examples/bank"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// tables has an account for each thing that can be wrong.
+const tables = `
+CREATE TABLE account (id int, number text, kind text, opened date, owner text, street text, place text,
+    opening bigint, closing bigint);
+INSERT INTO account VALUES (1, 'HS1', 'Current account', '2001-02-03', 'Ada', 'Quay 1', 'Harbour', 50, 70),
+    (2, 'HS2', 'Current account', '2001-02-03', 'Bob', 'Quay 2', 'Harbour', 50, NULL);
+CREATE TABLE movement (account int, booked date, amount bigint);
+INSERT INTO movement VALUES (1, '2025-01-31', 50), (1, '2025-01-02', -10), (1, '2025-12-31', -20),
+    (2, '2025-03-03', 20), (2, '2025-03-04', NULL);
+CREATE TABLE branch (id int, name text, street text, place text, phone text);
+INSERT INTO branch VALUES (7, 'Quay', 'Quay Street 1', 'Harbour', '007');
+CREATE TABLE customer (account int, branch int, adviser text);
+INSERT INTO customer VALUES (1, 7, 'Eva'), (2, 991, 'Eva')`
+
+func database(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	db := testenv.Pool(t)
+	for _, sql := range []string{tables, bank.CreateLedger} {
+		_, err := db.Exec(t.Context(), sql)
+		must(t, err)
+	}
+	return db
+}
+
+// ledger is what stands in it, each account once for each time.
+func ledger(t *testing.T, db *pgxpool.Pool) (entries, accounts int) {
+	t.Helper()
+	must(t, db.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT account) FROM asked`).Scan(&entries, &accounts))
+	return entries, accounts
+}
+
+type serve func(context.Context, *nats.Conn, *pgxpool.Pool, *zap.Logger) error
+
+func TestEndpoints(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		endpoint string
+		serve    serve
+		want     map[string]string
+	}{
+		{bank.AccountsEndpoint, bank.ServeAccounts, map[string]string{
+			"1": `{"account":1,"number":"HS1","kind":"Current account","opened":"2001-02-03","owner":"Ada",` +
+				`"street":"Quay 1","place":"Harbour","opening":50,"closing":70}`,
+			"2": "no_balance: the account has no balance",
+			"3": "unknown_account: the bank has no such account", "seven": endpoints.CodeBadPayload,
+		}},
+		{bank.TransactionsEndpoint, bank.ServeTransactions, map[string]string{
+			"1": `{"year":2025,"months":[{"n":2,"in":50,"out":10},{},{},{},{},{},{},{},{},{},{},{"n":1,"out":20}]}`,
+			"2": "broken_movement: 1 of 2 movements without an amount",
+			"3": `{"year":2025,"months":[{},{},{},{},{},{},{},{},{},{},{},{}]}`, "seven": endpoints.CodeBadPayload,
+		}},
+	} {
+		t.Run(test.endpoint, func(t *testing.T) {
+			t.Parallel()
+			db, nc := database(t), testenv.Conn(t, testenv.NATS(t))
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- test.serve(ctx, nc, db, nil) }()
+			got := ask(t, nc, test.endpoint, []string{"3", "1", "2", "seven"})
+			cancel()
+			must(t, <-ended)
+			for key, answer := range test.want {
+				if got[key] != answer {
+					t.Errorf("account %s: got %s, want %s", key, got[key], answer)
+				}
+			}
+			if entries, accounts := ledger(t, db); entries != 3 || accounts != 3 {
+				t.Errorf("the ledger has %d entries for %d accounts, want 3", entries, accounts)
+			}
+		})
+	}
+}
+
+// ask sends a request as a node does and returns the answers by key.
+func ask(t *testing.T, nc *nats.Conn, endpoint string, keys []string) map[string]string {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	must(t, err)
+	_, err = endpoints.EnsureStreams(t.Context(), js, endpoints.StreamConfig{})
+	must(t, err)
+	must(t, endpoints.EnsureConsumer(t.Context(), js, endpoint, endpoints.ConsumerSettings{}))
+	replies, err := endpoints.EnsureRecorder(t.Context(), js)
+	must(t, err)
+	meta := endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: endpoints.ModeBatch}
+	request := endpoints.NewRequestBuilder(endpoint, meta, int(nc.MaxPayload()))
+	for i, key := range keys {
+		payload, err := json.Marshal(map[string]string{"account": key, "form": "pdf"})
+		must(t, err)
+		request.Add(i, key, payload)
+	}
+	_, err = js.PublishMsg(t.Context(), request.Msg())
+	must(t, err)
+
+	answers := map[string]string{}
+	for len(answers) < len(keys) {
+		msg, err := replies.Next(jetstream.FetchMaxWait(20 * time.Second))
+		must(t, err)
+		reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), endpoints.Limits{})
+		must(t, err)
+		for _, slot := range reply.Slots {
+			answers[keys[slot.Ordinal]] = text(slot)
+		}
+	}
+	return answers
+}
+
+func text(slot endpoints.Slot) string {
+	switch {
+	case slot.Err == nil:
+		return string(slot.Data)
+	case slot.Err.Code == endpoints.CodeBadPayload:
+		return slot.Err.Code // its words are another package's
+	default:
+		return fmt.Sprintf("%s: %s", slot.Err.Code, slot.Err.Message)
+	}
+}
+
+// branches is a service of the test's own.
+func branches(t *testing.T, config bank.BranchesConfig) (url string, db *pgxpool.Pool) {
+	t.Helper()
+	db = database(t)
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- bank.ServeBranches(ctx, listener, db, config) }()
+	t.Cleanup(func() {
+		cancel()
+		must(t, <-ended)
+	})
+	return "http://" + listener.Addr().String(), db
+}
+
+func get(t *testing.T, url, token string) (status int, retryAfter, body string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	must(t, err)
+	request.Header.Set("Authorization", "Bearer "+token)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	must(t, err)
+	text, err := io.ReadAll(response.Body)
+	must(t, err)
+	must(t, response.Body.Close())
+	return response.StatusCode, response.Header.Get("Retry-After"), string(text)
+}
+
+func TestBranches(t *testing.T) {
+	t.Parallel()
+	url, db := branches(t, bank.BranchesConfig{Token: "secret"})
+	for _, test := range []struct {
+		account, token string
+		status         int
+		body           string
+	}{
+		{"1", "secret", http.StatusOK, `{"branch":7,"name":"Quay","street":"Quay Street 1","place":"Harbour",` +
+			`"phone":"007","adviser":"Eva"}` + "\n"},
+		{"2", "secret", http.StatusNotFound, `{"code":"unknown_branch","message":"branch 991 does not exist"}` + "\n"},
+		{"3", "secret", http.StatusNotFound, `{"code":"unknown_account","message":"the bank has no such account"}` + "\n"},
+		{"x", "secret", http.StatusNotFound, `{"code":"unknown_account","message":"the bank has no such account"}` + "\n"},
+		{"1", "guess", http.StatusUnauthorized, `{"code":"unauthorized","message":"the token is missing or wrong"}` + "\n"},
+	} {
+		status, _, body := get(t, url+"/customers/"+test.account+"/branch", test.token)
+		if status != test.status || body != test.body {
+			t.Errorf("account %s: got %d %s, want %d %s", test.account, status, body, test.status, test.body)
+		}
+	}
+	if entries, _ := ledger(t, db); entries != 3 {
+		t.Errorf("the ledger has %d entries, want 3", entries)
+	}
+}
+
+func TestBranchesTurnAwayWhatIsTooMuch(t *testing.T) {
+	t.Parallel()
+	url, db := branches(t, bank.BranchesConfig{Rate: 0.001})
+	if status, _, body := get(t, url+"/customers/1/branch", ""); status != http.StatusOK {
+		t.Fatalf("the first customer: %d %s", status, body)
+	}
+	status, retryAfter, _ := get(t, url+"/customers/1/branch", "")
+	if status != http.StatusTooManyRequests || retryAfter != "1" {
+		t.Errorf("got %d, Retry-After %q; want 429 and 1", status, retryAfter)
+	}
+	if _, _, body := get(t, url+"/refused", ""); body != `{"refused":1}`+"\n" {
+		t.Errorf("it says %s", body)
+	}
+	if entries, _ := ledger(t, db); entries != 1 {
+		t.Errorf("the ledger has %d entries, want 1: whoever was turned away was not asked for", entries)
+	}
+}
+
+func TestLedgerLosesNothing(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	written := bank.NewLedger(db)
+	var group errgroup.Group
+	for worker := range int32(16) {
+		group.Go(func() error {
+			for i := range int32(20) {
+				if err := written.Write(t.Context(), worker*100+i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	must(t, group.Wait())
+	if entries, accounts := ledger(t, db); entries != 320 || accounts != 320 {
+		t.Errorf("%d entries for %d accounts, want 320", entries, accounts)
+	}
+	_, err := db.Exec(t.Context(), `DROP TABLE asked`)
+	must(t, err)
+	if err := written.Write(t.Context(), 1); err == nil {
+		t.Error("an entry that was not written is no error")
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
