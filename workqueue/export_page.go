@@ -2,6 +2,7 @@ package workqueue
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -17,7 +18,7 @@ const (
 
 // A point read of work_block's primary key for each step.
 const exportBlock = `
-SELECT size, done, failed FROM work_block WHERE run_id = $1 AND step = ANY ($2) AND block = $3 ORDER BY step`
+SELECT step, size, done, failed FROM work_block WHERE run_id = $1 AND step = ANY ($2) AND block = $3 ORDER BY step`
 
 // The newest parts in ranges of ordinals, each a walk along work_part's primary key: one range when all items are
 // wanted, a point for each when few are. LATERAL holds the planner to it, also where nothing was ever analyzed. Of the
@@ -52,11 +53,7 @@ ORDER BY q.ordinal`
 
 // exportPages reads the pages of one export. The memory of a page is used again for the next.
 type exportPages struct {
-	store  *Store
-	run    RunID
-	steps  []Step
-	names  []string
-	states []Outcome
+	*Export
 
 	page     []ExportedItem
 	ordinals []Ordinal // of the page
@@ -96,19 +93,24 @@ func (p *exportPages) choose(ctx context.Context, tx pgx.Tx, from Ordinal) (next
 	}
 	var size int
 	var done, failed bitfield.Set
-	var byStep []bitfield.Set
+	byStep := make([]bitfield.Set, len(p.steps))
 	var stepDone, stepFailed bitfield.Set
-	_, err = pgx.ForEachRow(rows, []any{&size, pgbits.Into(&stepDone), pgbits.Into(&stepFailed)}, func() error {
-		if len(byStep) == 0 {
+	var step Step
+	to := []any{&step, &size, pgbits.Into(&stepDone), pgbits.Into(&stepFailed)}
+	_, err = pgx.ForEachRow(rows, to, func() error {
+		i := slices.Index(p.steps, step)
+		if i == p.result {
 			done = stepDone
 		}
-		done, failed = done.And(stepDone), failed.Or(stepFailed)
-		byStep = append(byStep, stepFailed)
+		if !p.optional[i] {
+			byStep[i], failed = stepFailed, failed.Or(stepFailed)
+		}
 		return nil
 	})
 	if err != nil {
 		return 0, err
 	}
+	failed = failed.AndNot(done)
 	p.page, p.ordinals, p.telling, p.results = p.page[:0], p.ordinals[:0], p.telling[:0], p.results[:0]
 	p.room = exportBytes
 	chosen := p.wanted(done, failed, size).AndNot(bitfield.Full(first))
@@ -153,13 +155,13 @@ func standing(done, failed *bitfield.Set, bit int) Outcome {
 
 // tells returns the index of the step whose part is the item's outcome.
 func (p *exportPages) tells(bit int, done *bitfield.Set, failed []bitfield.Set) int {
+	if done.Has(bit) {
+		return p.result
+	}
 	for i := range failed {
 		if failed[i].Has(bit) {
 			return i
 		}
-	}
-	if done.Has(bit) {
-		return len(p.steps) - 1
 	}
 	return noStep
 }

@@ -3,6 +3,7 @@ package workqueue_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -111,35 +112,58 @@ func TestExportKnowsGenerations(t *testing.T) {
 	export("failedOLD", `done{"of":1}`, "failedNEW", "failedOLD")
 }
 
-// Of a run with more than one step, the first that failed tells, or the last when all are done.
+// Of a run with several steps the results are those of one; what has failed a step that it needs has failed.
 func TestExportOfSeveralSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(chunked(4), 4)
-	b.finish(run)
-	for _, more := range []string{
-		`INSERT INTO run_step SELECT run_id, 1, 'second', kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
-			retry_backoff FROM run_step WHERE run_id = $1`,
-		`UPDATE work_block SET done = B'1011'::bit(8192), failed = B'0100'::bit(8192) WHERE run_id = $1`,
-		`INSERT INTO work_block (run_id, step, block, size, ready, done, failed)
-			SELECT run_id, 1, 0, 4, B'0'::bit(8192), B'1000'::bit(8192), B'0010'::bit(8192) FROM work_block WHERE run_id = $1`,
-		`INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, error_code, error_message)
-			SELECT run_id, slice_id, 1, 2, 0, 'EARLY', 'no' FROM work_part WHERE run_id = $1 AND ordinal = 1`,
-		`INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, result)
-			SELECT run_id, slice_id, 0, 1, 1, 'last' FROM work_part WHERE run_id = $1 AND step = 0 AND ordinal = 0`,
-		`INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, error_code, error_message)
-			SELECT run_id, slice_id, 2, 1, 1, 'LATE', 'no' FROM work_part WHERE run_id = $1 AND step = 0 AND ordinal = 2`,
+	req := request()
+	req.Steps[0].Name = "accounts"
+	for _, s := range []workqueue.StepSpec{
+		{Name: "extra", Optional: true}, {Name: "letter", Needs: []int{0, 1}}, {Name: "notify", Needs: []int{0}},
 	} {
-		b.exec(more, run)
+		step := req.Steps[0]
+		step.Name, step.Needs, step.Optional = s.Name, s.Needs, s.Optional
+		req.Steps = append(req.Steps, step)
 	}
-	var got []string
-	err := b.store.Export(t.Context(), run, nil, func(item *workqueue.ExportedItem) error {
-		got = append(got, fmt.Sprintf("%s %s %s%s", item.State, item.Step, item.Result, item.ErrorCode))
-		return nil
-	})
-	want := []string{"done second last", "failed only EARLY", "failed second LATE", "missing  "}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %q, %v; want %q", got, err, want)
+	run := b.load(req, 5)
+	const set = `UPDATE work_block SET ready = B'0'::bit(8192), done = $3::text::bit(8192), failed = $4::text::bit(8192)
+		WHERE run_id = $1 AND step = $2`
+	for step, planes := range [][2]string{{"10101", "01000"}, {"10001", "00100"}, {"10001", "00100"}, {"1", "00001"}} {
+		b.exec(set, run, step, planes[0], planes[1])
+	}
+	b.exec(putPart, run, 2, 1, "letter", nil, nil, []int{0, 4})
+	for step, code := range []string{"EARLY", "EXTRA", "LATE", "NOTIFY"} {
+		b.exec(putPart, run, step, 1, "", nil, code, []int{[]int{1, 2, 2, 4}[step]})
+	}
+	export := func(step string, states ...workqueue.Outcome) (got []string) {
+		t.Helper()
+		e, err := b.store.NewExport(t.Context(), workqueue.ExportRequest{Run: run, Step: step, States: states})
+		if err == nil {
+			err = e.Each(t.Context(), func(item *workqueue.ExportedItem) error {
+				got = append(got, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.State, item.Step, item.Result, item.ErrorCode))
+				return nil
+			})
+		}
+		if choice := new(workqueue.StepChoiceError); errors.As(err, &choice) {
+			return append(choice.Steps, choice.Step)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	for _, c := range []struct{ got, want []string }{
+		{export("letter"), []string{"0 done letter letter0", "1 failed accounts EARLY", "2 failed letter LATE",
+			"3 missing  ", "4 done letter letter4"}},
+		{export("letter", workqueue.OutcomeDone), []string{"0 done letter letter0", "4 done letter letter4"}},
+		{export("extra", workqueue.OutcomeFailed), []string{"2 failed extra EXTRA"}},
+		{export("", workqueue.OutcomeFailed), []string{"1 failed accounts EARLY", "2 failed letter LATE",
+			"4 failed notify NOTIFY"}},
+		{export(""), []string{"letter", "notify", ""}},
+		{export("other"), []string{"accounts", "extra", "letter", "notify", "other"}},
+	} {
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("got %q, want %q", c.got, c.want)
+		}
 	}
 }
 
