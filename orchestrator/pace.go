@@ -158,6 +158,9 @@ func (p *pacer) sample(ctx context.Context, e *workqueue.PacedEndpoint, at time.
 			s.Ended[i].Done = max(0, x.Items-max(x.Retried, x.Refused))
 		}
 	}
+	if endpoints.ValidateName(e.Endpoint) != nil {
+		return s // a function, a host, a source: what is out of it is in its hands
+	}
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
 	consumer, err := p.node.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(e.Endpoint))
@@ -167,5 +170,8 @@ func (p *pacer) sample(ctx context.Context, e *workqueue.PacedEndpoint, at time.
 	}
 	info := consumer.CachedInfo()
 	s.Known, s.Queued, s.InHands = true, int(info.NumPending), info.NumAckPending
+	if s.Live > 0 && s.Queued == 0 && s.InHands == 0 {
+		s.Known = false // it was asked over core NATS: the stream knows nothing of that
+	}
 	return s
 }
