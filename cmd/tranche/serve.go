@@ -21,6 +21,7 @@ type serveCommand struct {
 	NATS        string          `name:"nats" env:"TRANCHE_NATS,NATS_URL" help:"The NATS to use instead of an embedded one." placeholder:"URL"`
 	NATSCreds   string          `name:"nats-creds" env:"TRANCHE_NATS_CREDS,NATS_CREDS" help:"Credentials file for --nats." placeholder:"FILE"`
 	NATSContext string          `name:"nats-context" env:"TRANCHE_NATS_CONTEXT,NATS_CONTEXT" help:"A context of the nats tool, instead of --nats." placeholder:"NAME"`
+	Connections string          `env:"TRANCHE_CONNECTIONS" help:"A YAML file of what plans may reach: sources, secrets, private addresses." placeholder:"FILE"`
 	DataDir     string          `env:"TRANCHE_DATA_DIR" help:"Where the private PostgreSQL and NATS keep their files." placeholder:"DIR"`
 	Listen      string          `env:"TRANCHE_LISTEN" default:"${listen}" help:"Address of the API (${default})." placeholder:"ADDR"`
 	NATSListen  string          `name:"nats-listen" env:"TRANCHE_NATS_LISTEN" default:"127.0.0.1:4222" help:"Address of the embedded NATS (${default})." placeholder:"ADDR"`
@@ -76,6 +77,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	}
 	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
 		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Tracer: tracer,
+		Fetchers: p.fetchers,
 	})
 	if err != nil {
 		return err

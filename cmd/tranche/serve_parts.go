@@ -14,8 +14,10 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
+	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -28,6 +30,9 @@ type parts struct {
 	natsURL   string
 	listener  net.Listener
 	undo      []func(context.Context) error
+
+	connections *connections.Connections
+	fetchers    map[workqueue.Kind]orchestrator.Fetchers
 }
 
 func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) (err error) {
@@ -39,6 +44,9 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 		_ = p.listener.Close() // the server has closed it, unless there was none yet
 		return nil
 	})
+	if err := s.openConnections(p); err != nil {
+		return err
+	}
 	if p.directory = s.DataDir; p.directory == "" {
 		if p.directory, err = embedded.DefaultDataDir(); err != nil {
 			return err
