@@ -82,6 +82,9 @@ func (n *Node) sweep(ctx context.Context, lease workqueue.Lease) error {
 	if err := n.sweepWatched(ctx); err != nil {
 		return err
 	}
+	if err := n.sweepUnsealed(ctx, lease); err != nil {
+		return err
+	}
 	late, err := n.sweepOverdue(ctx, lease)
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ type AddRequest struct {
 	Key    string // of the add: the same key with the same items is answered as before; empty: none
 	Digest []byte // of what was handed in, when there is a key
 	Actor  string
+	Unit   string // what LoadItem.Line counts, for errors; empty: lines
 	// Items yields the items from the first one on, until io.EOF, each time it is called: a transaction that was broken
 	// off as a deadlock is run again.
 	Items func() (next func(*LoadItem) error, err error)
@@ -111,6 +112,7 @@ func (a *adder) run(ctx context.Context, tx pgx.Tx) (err error) {
 		return &StateError{a.Run, "sealed", op, "open a new run for more items"}
 	}
 	a.l.items, a.l.req.OnDuplicate = a.open.items, a.open.onDuplicate
+	a.l.req.Unit = a.Unit
 	if err := a.put(ctx, tx); err != nil {
 		return err
 	}
@@ -235,7 +237,7 @@ func (a *adder) explain(ctx context.Context, err error) error {
 		}
 		if i, twice := places[item.Key]; twice {
 			return &DuplicateKeyError{Key: item.Key, First: Ordinal(ordinal), Second: Ordinal(dup.batch.base + i),
-				FirstLine: item.Line, SecondLine: dup.batch.rows[i].line}
+				FirstLine: item.Line, SecondLine: dup.batch.rows[i].line, Unit: a.Unit}
 		}
 	}
 	return errors.Join(err, failed)

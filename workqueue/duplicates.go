@@ -80,7 +80,7 @@ func (l *loader) explain(ctx context.Context, err error) error {
 			// Batches are written side by side, so the one that was refused may be the earlier of the two.
 			lo, hi := min(at, ordinal), max(at, ordinal)
 			return &DuplicateKeyError{Key: key, First: Ordinal(lo), Second: Ordinal(hi),
-				FirstLine: l.lineOf(dup.batch, lo), SecondLine: l.lineOf(dup.batch, hi)}
+				FirstLine: l.lineOf(dup.batch, lo), SecondLine: l.lineOf(dup.batch, hi), Unit: l.req.Unit}
 		}
 		first[key] = ordinal
 	}

@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -53,16 +54,19 @@ func (e *AmbiguousError) Error() string {
 type DuplicateKeyError struct {
 	Key                   string
 	First, Second         Ordinal
-	FirstLine, SecondLine int // 0 when the source has no lines
+	FirstLine, SecondLine int    // 0 when the source has no lines
+	Unit                  string // what they count; empty: lines
 }
 
 func (e *DuplicateKeyError) Error() string {
 	const fix = "remove one of them, or choose to skip or to allow duplicates"
-	if e.FirstLine > 0 && e.SecondLine > 0 {
+	switch unit := cmp.Or(e.Unit, "line"); {
+	case e.FirstLine > 0 && e.SecondLine > 0 && e.Unit == "":
 		return fmt.Sprintf("line %d: key %q stands on line %d already; %s", e.SecondLine, e.Key, e.FirstLine, fix)
-	}
-	if e.SecondLine > 0 {
-		return fmt.Sprintf("line %d: key %q is the key of item %d already; %s", e.SecondLine, e.Key, e.First+1, fix)
+	case e.FirstLine > 0 && e.SecondLine > 0:
+		return fmt.Sprintf("%s %d: key %q is the key of %s %d already; %s", unit, e.SecondLine, e.Key, unit, e.FirstLine, fix)
+	case e.SecondLine > 0:
+		return fmt.Sprintf("%s %d: key %q is the key of item %d already; %s", unit, e.SecondLine, e.Key, e.First+1, fix)
 	}
 	return fmt.Sprintf("item %d: key %q is the key of item %d already; %s", e.Second+1, e.Key, e.First+1, fix)
 }

@@ -65,6 +65,7 @@ type LoadRequest struct {
 	Steps          []StepSpec
 	OnDuplicate    OnDuplicate // empty: DuplicateError
 	Source         string      // where the items come from, for people
+	Unit           string      // what LoadItem.Line counts, for errors; empty: lines
 	CreatedBy      string
 	IdempotencyKey string    // empty: none
 	Session        SessionID // the node that loads; should it die, the half-made run is cleared away

@@ -58,6 +58,9 @@ type commands struct {
 
 type runCommands struct {
 	Start   runStart   `cmd:"" help:"Load items and run a plan, or a single endpoint, over them."`
+	Open    runOpen    `cmd:"" help:"Open a run that gets items later, by add, until it is sealed."`
+	Add     runAdd     `cmd:"" help:"Add items to an open run."`
+	Seal    runSeal    `cmd:"" help:"End the adding of items to an open run."`
 	List    runList    `cmd:"" help:"List runs, newest first."`
 	Show    runShow    `cmd:"" help:"Everything about a run."`
 	Watch   runWatch   `cmd:"" help:"Follow a run until it ends."`

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,14 +18,14 @@ import (
 type runStart struct {
 	Plan           string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
 	Endpoint       string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
-	Items          string            `required:"" help:"CSV or NDJSON, also gzip or zstd; - is standard input." placeholder:"FILE"`
-	Key            string            `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
-	Format         string            `enum:",csv,ndjson" default:"" help:"csv or ndjson; recognised when absent." placeholder:"FORMAT"`
+	Key            string            `aliases:"key-column" help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
+	Format         string            `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
 	Param          map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
 	Name           string            `help:"A name to find the run by." placeholder:"TEXT"`
 	IdempotencyKey string            `help:"Starting again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
 	Wait           bool              `help:"Watch until the run ends; exit 3 when items failed."`
+	itemFlags
 	runSettings
 }
 
@@ -37,6 +36,9 @@ func (r *runStart) Validate() error {
 		return errors.New("give a plan file, the name of a plan on record, or --endpoint NAME")
 	case r.Plan != "" && r.Endpoint != "":
 		return errors.New("give either a plan or --endpoint, not both")
+	}
+	if err := r.validate(r.Format); err != nil {
+		return err
 	}
 	_, err := r.overrides()
 	return err
@@ -58,18 +60,8 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	items, size, err := openItems(r.Items, term.in)
+	started, err := r.send(ctx, term, cl, settings)
 	if err != nil {
-		return err
-	}
-	defer func() { _ = items.Close() }()
-	upload := &upload{from: items, size: size, term: term, live: isTerminal(term.err)}
-	started, err := cl.Start(ctx, settings, upload)
-	upload.end()
-	if err != nil {
-		if upload.err != nil {
-			return fmt.Errorf("read --items %s: %w", r.Items, upload.err)
-		}
 		return r.explain(&plan, err)
 	}
 	for _, w := range started.Warnings {
@@ -86,14 +78,33 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 	return watch(ctx, term, cl, started.Run.String())
 }
 
+// send starts the run, with the items if they come from here.
+func (r *runStart) send(
+	ctx context.Context, term *console, cl *client.Client, settings api.RunSettings,
+) (api.Started, error) {
+	if r.file() == "" {
+		return cl.Start(ctx, settings, http.NoBody)
+	}
+	items, size, err := openItems(r.file(), term.in)
+	if err != nil {
+		return api.Started{}, err
+	}
+	defer func() { _ = items.Close() }()
+	upload := &upload{from: items, size: size, term: term, live: isTerminal(term.err)}
+	started, err := cl.Start(ctx, settings, upload)
+	upload.end()
+	if upload.err != nil {
+		return started, fmt.Errorf("read --items %s: %w", r.file(), upload.err)
+	}
+	return started, err
+}
+
 func (r *runStart) settings(plan *planFile) (api.RunSettings, error) {
 	settings := api.RunSettings{
 		Endpoint: r.Endpoint, Plan: plan.text, PlanName: plan.name, Key: r.Key, Format: r.Format, Name: r.Name,
-		Params: r.Param, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate, Source: "standard input",
+		Params: r.Param, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
 	}
-	if r.Items != "-" {
-		settings.Source = filepath.Base(r.Items)
-	}
+	r.fill(&settings)
 	if plan.path == "" {
 		settings.PlanRef = r.Plan
 	}

@@ -69,6 +69,12 @@ func told(err error) (status int, found error) {
 	}{
 		{as[*intake.RowError], http.StatusUnprocessableEntity},
 		{as[*intake.InputError], http.StatusUnprocessableEntity},
+		{as[*intake.RecordError], http.StatusUnprocessableEntity},
+		{as[*intake.QueryError], http.StatusUnprocessableEntity},
+		{as[*intake.TooLargeError], http.StatusRequestEntityTooLarge},
+		{as[*workqueue.AddTooLargeError], http.StatusRequestEntityTooLarge},
+		{as[*workqueue.AddConflictError], http.StatusConflict},
+		{as[*workqueue.ExpectError], http.StatusConflict},
 		{as[*inputError], http.StatusUnprocessableEntity},
 		{planProblem, http.StatusUnprocessableEntity},
 		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
@@ -79,6 +85,7 @@ func told(err error) (status int, found error) {
 		{as[*workqueue.LetterStateError], http.StatusConflict},
 		{as[*workqueue.StateError], http.StatusConflict},
 		{as[*workqueue.NothingToRerunError], http.StatusConflict},
+		{as[*workqueue.NothingToResetError], http.StatusConflict},
 		{as[*tooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*http.MaxBytesError], http.StatusRequestEntityTooLarge},
 	}
@@ -157,6 +164,9 @@ func fromNATS(err error) bool {
 func places(err error) []*huma.ErrorDetail {
 	if row, ok := errors.AsType[*intake.RowError](err); ok {
 		return []*huma.ErrorDetail{{Message: row.Reason, Location: "items.line", Value: row.Line}}
+	}
+	if record, ok := errors.AsType[*intake.RecordError](err); ok {
+		return []*huma.ErrorDetail{{Message: record.Reason, Location: "items." + record.Unit, Value: record.Number}}
 	}
 	if twice, ok := errors.AsType[*workqueue.DuplicateKeyError](err); ok {
 		return []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: twice.SecondLine}}

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -42,6 +43,9 @@ type Engine interface {
 	Ready() <-chan struct{} // closed once it can start runs
 	Session() workqueue.SessionID
 	Start(ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) (workqueue.Loaded, error)
+	OpenRun(ctx context.Context, req workqueue.OpenRequest) (workqueue.Opened, error)
+	Add(ctx context.Context, req workqueue.AddRequest) (workqueue.Added, error)
+	SealRun(ctx context.Context, req workqueue.SealRequest) (workqueue.Sealed, error)
 	Rerun(ctx context.Context, req workqueue.RerunRequest) (workqueue.Rerun, error)
 	SetRun(ctx context.Context, c workqueue.RunChange) (workqueue.RunChanged, error)
 	Pause(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
@@ -60,6 +64,11 @@ type Config struct {
 	Hosts   []string    // allowed in the Host header beside the loopback names, without a port
 	Version string
 	Info    map[string]string // where things are, for people
+
+	// Connections are the sources that items may be queried from; nil: none.
+	Connections *connections.Connections
+	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
+	SpoolDir string
 
 	// Trouble returns the last thing that went wrong in the node, if anything did; nil: nothing is known.
 	Trouble func() (Trouble, bool)
@@ -114,6 +123,7 @@ func (s *Server) routes() http.Handler {
 	v1 := humago.NewWithPrefix(mux, Prefix, settings)
 	s.registerRuns(v1)
 	s.registerStart(v1)
+	s.registerOpen(v1)
 	s.registerExport(v1)
 	s.registerActions(v1)
 	s.registerEndpoints(v1)

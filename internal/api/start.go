@@ -13,8 +13,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -75,7 +73,7 @@ func (s *Server) registerStart(api huma.API) {
 	// Only described: the body is read as it comes.
 	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	api.OpenAPI().Paths["/runs"].Post.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{
-		"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
+		"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item}, "application/vnd.apache.parquet": {Schema: item},
 		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{PartRun, PartItems},
 			Properties: map[string]*huma.Schema{PartRun: settingsSchema(api), PartItems: item}}},
 	}}
@@ -125,31 +123,19 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 	if err != nil {
 		return Started{}, err
 	}
-	rows, err := intake.Open(wholeItems{items, r.Body}, intake.Config{
-		Format: intake.Format(settings.Format), Key: settings.Key, MaxDecompressed: maxDecompressed,
-		MaxDepth: endpoints.DefaultMaxDepth,
-	})
+	rows, err := s.rowsOf(r, &settings, items)
 	if err != nil {
 		return Started{}, err
 	}
-	var row intake.Item
-	loaded, err := s.engine.Start(r.Context(), req, func(item *workqueue.LoadItem) error {
-		if err := rows.Next(&row); err != nil {
-			return err
-		}
-		item.Key, item.Payload, item.Line = row.Key, row.Payload, row.Line
-		return nil
-	})
+	defer func() { _ = rows.Close() }() // what was read has been read
+	req.Unit = rows.Unit()
+	loaded, err := s.engine.Start(r.Context(), req, loadItems(rows))
 	if err != nil {
 		return Started{}, err
-	}
-	names := make([]string, len(req.Steps))
-	for i := range req.Steps {
-		names[i] = req.Steps[i].Endpoint
 	}
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
-		Skipped: loaded.Skipped, Existing: loaded.Existing, Key: rows.Key(), Warnings: s.unheard(r.Context(), names),
+		Skipped: loaded.Skipped, Existing: loaded.Existing, Key: rows.Key(), Warnings: s.unheard(r.Context(), servicesOf(req.Steps)),
 	}, nil
 }
 
@@ -172,16 +158,26 @@ func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error)
 		return settings, nil, &inputError{"part run: " + cut(err.Error(), 2*maxEchoed) +
 			"; it must be one JSON object with the settings"}
 	}
-	items, err := namedPart(parts, PartItems)
-	return settings, items, err
+	items, err := parts.NextPart()
+	if errors.Is(err, io.EOF) && settings.elsewhere() {
+		return settings, nil, nil
+	}
+	if err != nil || items.FormName() != PartItems {
+		return settings, nil, missingPart(PartItems)
+	}
+	return settings, items, nil
 }
 
 func namedPart(parts *multipart.Reader, name string) (io.Reader, error) {
 	part, err := parts.NextPart()
 	if err != nil || part.FormName() != name {
-		return nil, &inputError{"the multipart body needs the parts run and items, in this order; " + name + " is missing"}
+		return nil, missingPart(name)
 	}
 	return part, nil
+}
+
+func missingPart(name string) error {
+	return &inputError{"the multipart body needs the parts run and items, in this order; " + name + " is missing"}
 }
 
 // wholeItems makes a break in the stream the sender's fault, and never the end of the items. Its end is the end of the

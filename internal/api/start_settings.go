@@ -24,12 +24,13 @@ type RunSettings struct {
 	PlanName       string            `json:"plan_name,omitempty" doc:"its name, when it does not give itself one"`
 	PlanRef        string            `json:"plan_ref,omitempty" doc:"a plan on record, like year-end or year-end@3"`
 	Key            string            `json:"key,omitempty" doc:"the column or field that is the item's key"`
-	Format         string            `json:"format,omitempty" doc:"csv or ndjson; recognised when absent"`
+	Format         string            `json:"format,omitempty" doc:"csv, ndjson or parquet; recognised when absent"`
 	Name           string            `json:"name,omitempty"`
 	Params         map[string]string `json:"params,omitempty"`
 	IdempotencyKey string            `json:"idempotency_key,omitempty"`
 	OnDuplicate    string            `json:"on_duplicate,omitempty" doc:"error, skip or allow"`
 	Source         string            `json:"source,omitempty" doc:"where the items come from, for people"`
+	ItemSource
 	gather.Overrides
 }
 
@@ -38,12 +39,13 @@ type StartQuery struct {
 	Endpoint       string   `query:"endpoint"`
 	PlanRef        string   `query:"plan_ref" doc:"a plan on record, like year-end or year-end@3"`
 	Key            string   `query:"key"`
-	Format         string   `query:"format" enum:"csv,ndjson"`
+	Format         string   `query:"format" enum:"csv,ndjson,parquet"`
 	Name           string   `query:"name"`
 	Param          []string `query:"param,explode" doc:"name=value; may stand more than once"`
 	IdempotencyKey string   `query:"idempotency_key"`
 	OnDuplicate    string   `query:"on_duplicate" enum:"error,skip,allow"`
 	Source         string   `query:"source"`
+	ItemSourceQuery
 	OverridesQuery
 }
 
@@ -65,6 +67,7 @@ type OverridesQuery struct {
 	MaxBackoff   string   `query:"max_backoff" doc:"the longest such wait" example:"5m"`
 	RetryCodes   []string `query:"retry_codes,explode" doc:"an error code that is tried again; may stand more than once"`
 	NeverRetry   []string `query:"never_retry,explode" doc:"an error code that is not; may stand more than once"`
+	Set          []string `query:"set,explode" doc:"a setting of one step, like compose.chunk=50; any number"`
 }
 
 // settings reads the query.
@@ -72,6 +75,7 @@ func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 	settings := RunSettings{
 		Endpoint: in.Endpoint, PlanRef: in.PlanRef, Key: in.Key, Format: in.Format, Name: in.Name,
 		IdempotencyKey: in.IdempotencyKey, OnDuplicate: in.OnDuplicate, Source: in.Source, Params: map[string]string{},
+		ItemSource: ItemSource(in.ItemSourceQuery),
 	}
 	for _, p := range in.Param {
 		name, value, ok := strings.Cut(p, "=")
@@ -88,6 +92,11 @@ func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 			if err := settings.Set(field, text); err != nil {
 				return settings, badSetting(err)
 			}
+		}
+	}
+	for _, text := range in.Set {
+		if err := settings.SetStep(text); err != nil {
+			return settings, badSetting(err)
 		}
 	}
 	return settings, nil
@@ -230,10 +239,13 @@ func (set *RunSettings) validate() error {
 		return &inputError{fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow",
 			cut(set.OnDuplicate, maxEchoed))}
 	}
+	if err := set.ItemSource.validate(set); err != nil {
+		return err
+	}
 	switch intake.Format(set.Format) {
-	case intake.Recognise, intake.CSV, intake.NDJSON:
+	case intake.Recognise, intake.CSV, intake.NDJSON, intake.Parquet:
 		return badSetting(set.Overrides.Validate())
 	default:
-		return &inputError{fmt.Sprintf("format is %q; it must be csv or ndjson", cut(set.Format, maxEchoed))}
+		return &inputError{fmt.Sprintf("format is %q; it must be csv, ndjson or parquet", cut(set.Format, maxEchoed))}
 	}
 }

@@ -13,6 +13,10 @@ const (
 	Recognise Format = ""       // decide by the first character: { is NDJSON, anything else is CSV
 	CSV       Format = "csv"    // RFC 4180 with a header line
 	NDJSON    Format = "ndjson" // one JSON object a line
+	Parquet   Format = "parquet"
+
+	SQL    Format = "sql"    // of a query, see OpenSQL
+	Stream Format = "stream" // of a JetStream stream, see OpenStream
 )
 
 // Limits that hold where Config leaves a zero.
@@ -51,6 +55,8 @@ type Config struct {
 	// MaxDepth limits how deep a row of NDJSON is nested, its own object included. Zero: DefaultMaxDepth, which is also
 	// what services take.
 	MaxDepth int
+	// Spool keeps Parquet files while they are read, for they have to be read from their end. Nil: Parquet is refused.
+	Spool *Spool
 }
 
 func (c Config) withDefaults() Config {
@@ -67,9 +73,9 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	switch c.Format {
-	case Recognise, CSV, NDJSON:
+	case Recognise, CSV, NDJSON, Parquet:
 	default:
-		return fmt.Errorf("intake: Format %q is not known; use csv or ndjson", c.Format)
+		return fmt.Errorf("intake: Format %q is not known; use csv, ndjson or parquet", c.Format)
 	}
 	switch c.Delimiter {
 	case 0, ',', ';', '\t', '|':

@@ -37,7 +37,7 @@ func appendCompact(dst, value []byte) []byte {
 			i++
 		case c == '"':
 			quoted = !quoted
-		case !quoted && (c == ' ' || c == '\t' || c == '\r'):
+		case !quoted && (c == ' ' || c == '\t' || c == '\r' || c == '\n'):
 			dst = append(dst, value[start:i]...)
 			start = i + 1
 		}

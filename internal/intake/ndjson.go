@@ -18,6 +18,7 @@ type ndjsonReader struct {
 	maxDepth int
 	key      string // empty until the first row decides
 	quoted   []byte // the key's name as it usually stands in JSON
+	keyless  bool   // the key is not in the object
 
 	src bytes.Buffer // the line being read, as the decoder wants it
 	dec *jsontext.Decoder
@@ -92,7 +93,7 @@ func (n *ndjsonReader) check(line []byte) (key string, err error) {
 		if err != nil {
 			return "", n.explain(err)
 		}
-		isKey := n.isKey(name)
+		isKey := !n.keyless && n.isKey(name)
 		nul := mayHoldNUL && hasEscapedNUL(name)
 		value, err := n.dec.ReadValue()
 		switch {
@@ -115,7 +116,7 @@ func (n *ndjsonReader) check(line []byte) (key string, err error) {
 	if err := n.close(); err != nil {
 		return "", err
 	}
-	if !found {
+	if !found && !n.keyless {
 		return "", n.noKey(quote(n.key), line)
 	}
 	return key, nil

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"unicode/utf8"
 )
 
 // Item is one row.
@@ -23,6 +25,8 @@ type Item struct {
 type Reader struct {
 	rows   rows
 	format Format
+	unit   string // what Item.Line counts; empty: lines
+	close  func() error
 	count  int
 	err    error // what ended the stream
 }
@@ -67,6 +71,20 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 // Format says what the input was read as.
 func (r *Reader) Format() Format { return r.format }
 
+// Unit is what Item.Line counts: row or message, or empty for lines.
+func (r *Reader) Unit() string { return r.unit }
+
+// Close gives up what the reader holds beside the input that it was given: a file of its own, a connection. It may be
+// called twice.
+func (r *Reader) Close() error {
+	if r.close == nil {
+		return nil
+	}
+	free := r.close
+	r.close = nil
+	return free()
+}
+
 // Key names the column or field that the keys come from. In NDJSON without Config.Key it is empty before the first row.
 func (r *Reader) Key() string { return r.rows.keyName() }
 
@@ -92,18 +110,34 @@ func (r *Reader) Next(item *Item) error {
 }
 
 func (r *Reader) checkKey(item *Item) error {
+	reason := ""
 	switch n := len(item.Key); {
 	case n == 0:
-		return &RowError{item.Line, r.Key(), "the key is empty; every row needs one"}
+		reason = "the key is empty; every row needs one"
 	case n > MaxKeyBytes:
-		return &RowError{item.Line, r.Key(), fmt.Sprintf(
-			"the key has %d bytes, more than %d; choose a shorter field as the key", n, MaxKeyBytes)}
+		reason = fmt.Sprintf("the key has %d bytes, more than %d; choose a shorter field as the key", n, MaxKeyBytes)
+	case r.unit != "" && !storable(item.Key):
+		reason = "the key is not text that PostgreSQL can store: it is not UTF-8, or holds a NUL"
 	default:
 		return nil
 	}
+	if r.unit != "" {
+		return &RecordError{r.unit, item.Line, r.Key(), reason}
+	}
+	return &RowError{item.Line, r.Key(), reason}
 }
 
+func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
 func noRows(format Format) error {
+	switch format {
+	case Parquet:
+		return &InputError{Reason: "the Parquet file has no rows; give at least one", Err: ErrNoRows}
+	case SQL:
+		return &InputError{Reason: "the query found no rows; a run needs at least one", Err: ErrNoRows}
+	case Stream:
+		return &InputError{Reason: "the stream has no messages to read; a run needs at least one", Err: ErrNoRows}
+	}
 	if format == CSV {
 		return &InputError{Reason: "the input has a header line but no rows; add at least one", Err: ErrNoRows}
 	}

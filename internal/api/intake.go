@@ -1,0 +1,134 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// maxQueryBytes bounds the text of a query that yields items.
+const maxQueryBytes = 64 << 10
+
+// ItemSource says where items come from that are not in the body: a query, or a stream.
+type ItemSource struct {
+	SQL       string `json:"sql,omitempty" doc:"a query whose rows are the items, instead of a body"`
+	SQLSource string `json:"sql_source,omitempty" doc:"where to ask it: a source of serve --connections"`
+
+	Stream        string `json:"stream,omitempty" doc:"a JetStream stream whose messages are the items, instead of a body"`
+	StreamSubject string `json:"stream_subject,omitempty" doc:"only messages of this subject, which may have wildcards"`
+	StreamFrom    uint64 `json:"stream_from,omitempty" doc:"only messages from this sequence on"`
+}
+
+// ItemSourceQuery is ItemSource in a query.
+type ItemSourceQuery struct {
+	SQL           string `query:"sql" doc:"a query whose rows are the items, instead of a body"`
+	SQLSource     string `query:"sql_source" doc:"where to ask it: a source of serve --connections"`
+	Stream        string `query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`
+	StreamSubject string `query:"stream_subject" doc:"only messages of this subject, which may have wildcards"`
+	StreamFrom    uint64 `query:"stream_from" doc:"only messages from this sequence on"`
+}
+
+// elsewhere reports whether the items are not in the body.
+func (f *ItemSource) elsewhere() bool { return f.SQL != "" || f.Stream != "" }
+
+func (f *ItemSource) validate(set *RunSettings) error {
+	switch {
+	case f.SQL != "" && f.Stream != "":
+		return &inputError{"give either sql or stream: the items come from one place"}
+	case (f.SQL == "") != (f.SQLSource == ""):
+		return &inputError{"sql and sql_source go together: a query, and the name of the source to ask"}
+	case f.Stream == "" && (f.StreamSubject != "" || f.StreamFrom != 0):
+		return &inputError{"stream_subject and stream_from say which messages of a stream; give stream too"}
+	case len(f.SQL) > maxQueryBytes:
+		return &inputError{fmt.Sprintf("sql has %d bytes, and at most %d are allowed; make a view of it", len(f.SQL),
+			maxQueryBytes)}
+	case f.elsewhere() && set.Format != "":
+		return &inputError{"format is about items in the body; leave it out with sql and stream"}
+	}
+	return nil
+}
+
+// rowsOf opens what the items of a start come from. The caller closes it.
+func (s *Server) rowsOf(r *http.Request, settings *RunSettings, items io.Reader) (*intake.Reader, error) {
+	if !settings.elsewhere() {
+		return intake.Open(wholeItems{items, r.Body}, s.intakeConfig(settings.Format, settings.Key))
+	}
+	if items != nil {
+		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
+			return nil, &inputError{"there are items in the body, and a query or a stream to take them from; send one of both"}
+		}
+	}
+	if settings.SQL != "" {
+		return s.openSQL(r.Context(), settings)
+	}
+	return s.openStream(r.Context(), settings)
+}
+
+func (s *Server) intakeConfig(format, key string) intake.Config {
+	return intake.Config{
+		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: endpoints.DefaultMaxDepth,
+		Spool: &intake.Spool{Dir: s.config.SpoolDir},
+	}
+}
+
+func (s *Server) openSQL(ctx context.Context, settings *RunSettings) (*intake.Reader, error) {
+	if s.config.Connections == nil {
+		return nil, &inputError{fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
+			"that says which there are", cut(settings.SQLSource, maxEchoed))}
+	}
+	source, err := s.config.Connections.Source(settings.SQLSource)
+	if err != nil {
+		return nil, &inputError{err.Error()}
+	}
+	return intake.OpenSQL(ctx, intake.SQLSource{
+		Name: source.Name, Explain: source.Explain,
+		MaxRows: source.MaxRows, MaxBytes: int64(source.MaxBytes), MaxTime: source.MaxTime,
+		Connect: func(ctx context.Context, prepare func(*pgx.ConnConfig)) (*pgx.Conn, error) {
+			config, err := source.ConnConfig()
+			if err != nil {
+				return nil, err
+			}
+			prepare(config)
+			conn, err := pgx.ConnectConfig(ctx, config)
+			if err != nil {
+				return nil, fmt.Errorf("connect to source %s: %w", source.Name, err)
+			}
+			if err := source.CheckRole(ctx, conn); err != nil {
+				return nil, errors.Join(err, conn.Close(ctx))
+			}
+			return conn, nil
+		},
+	}, settings.SQL, s.intakeConfig("", settings.Key))
+}
+
+func (s *Server) openStream(ctx context.Context, settings *RunSettings) (*intake.Reader, error) {
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		return nil, fmt.Errorf("read stream %s: %w", settings.Stream, err)
+	}
+	return intake.OpenStream(ctx, js, intake.StreamSource{
+		Name: settings.Stream, Subject: settings.StreamSubject, From: settings.StreamFrom,
+		MaxMessage: s.nc.MaxPayload(),
+	}, s.intakeConfig("", settings.Key))
+}
+
+// loadItems makes a source of items for the store of rows that were read.
+func loadItems(rows *intake.Reader) func(*workqueue.LoadItem) error {
+	var row intake.Item
+	return func(item *workqueue.LoadItem) error {
+		if err := rows.Next(&row); err != nil {
+			return err
+		}
+		item.Key, item.Payload, item.Line = row.Key, row.Payload, row.Line
+		return nil
+	}
+}

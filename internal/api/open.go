@@ -1,0 +1,271 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// maxAddBody is how much one add may bring, as it comes.
+const maxAddBody = 256 << 20
+
+// OpenSettings is RunSettings for a run that gets its items later. What is about items has no place in it.
+type OpenSettings struct {
+	RunSettings
+	SealWithin string `json:"seal_within,omitempty" doc:"it is overdue if not sealed by then; 24h when absent" example:"6h"`
+	OnOverdue  string `json:"on_overdue,omitempty" doc:"what then, beside reporting it: report (nothing), seal or cancel"`
+}
+
+// Opened is a run that takes items, or, when Existing, the one that the idempotency key had opened before.
+type Opened struct {
+	Run         workqueue.RunID `json:"run"`
+	Name        string          `json:"name,omitempty"`
+	Plan        string          `json:"plan"`
+	PlanVersion int             `json:"plan_version,omitempty" doc:"of a plan on record"`
+	SealBy      time.Time       `json:"seal_by"`
+	Existing    bool            `json:"existing"`
+	Warnings    []string        `json:"warnings"`
+}
+
+// AddedItems is what an add did, or, when Existing, what it did the first time.
+type AddedItems struct {
+	Run      workqueue.RunID `json:"run"`
+	First    int             `json:"first" doc:"the ordinal of the first item that was added; the others follow it"`
+	Items    int64           `json:"items" doc:"that were added"`
+	Skipped  int64           `json:"skipped" doc:"duplicates that were left out"`
+	Total    int64           `json:"total" doc:"items of the run"`
+	Existing bool            `json:"existing" doc:"the idempotency key was used before, for the same items"`
+	Key      string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
+}
+
+// SealSettings goes with a seal.
+type SealSettings struct {
+	Expect *int64 `json:"expect,omitempty" minimum:"0" doc:"seal only if the run has so many items"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+}
+
+// SealedRun is a run that takes no more items.
+type SealedRun struct {
+	Run       workqueue.RunID `json:"run"`
+	Items     int64           `json:"items"`
+	Skipped   int64           `json:"skipped" doc:"duplicates that were left out"`
+	Already   bool            `json:"already" doc:"it was sealed before; nothing was changed"`
+	Completed bool            `json:"completed" doc:"nothing was left to do"`
+}
+
+const openDescription = `The run is worked on while items are added: whenever 8192 of them are together, and what is left
+from the seal on. A canary is refused. Parts like max_failed=1% count from the seal on, when it is known of how many.`
+
+const addDescription = `The body is items, as those of a start are, up to 256 MiB and 1,000,000 items. They are added all
+or not at all. The same idempotency_key with the same body is answered as before; with another one it is a conflict.
+What is done with a key that the run has already was said when it was opened.`
+
+func (s *Server) registerOpen(api huma.API) {
+	register(s, api, huma.Operation{
+		OperationID: "open-run", Method: http.MethodPost, Path: "/runs/open", Summary: "Open a run that gets items later",
+		Description: openDescription,
+	}, s.openRun)
+	registry := api.OpenAPI().Components.Schemas
+	api.OpenAPI().Paths["/runs/open"].Post.RequestBody = &huma.RequestBody{Required: true,
+		Content: map[string]*huma.MediaType{"application/json": {Schema: huma.SchemaFromType(registry, typeOf[OpenSettings]())}}}
+	register(s, api, huma.Operation{
+		OperationID: "add-items", Method: http.MethodPost, Path: "/runs/{run}/items", Summary: "Add items to an open run",
+		Description: addDescription,
+	}, s.addItems)
+	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
+	api.OpenAPI().Paths["/runs/{run}/items"].Post.RequestBody = &huma.RequestBody{Required: true,
+		Content: map[string]*huma.MediaType{
+			"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item}, "application/vnd.apache.parquet": {Schema: item},
+		}}
+	register(s, api, huma.Operation{
+		OperationID: "seal-run", Method: http.MethodPost, Path: "/runs/{run}/seal",
+		Summary: "End the adding of items to an open run",
+	}, s.sealRun)
+}
+
+type openInput struct {
+	Actor
+
+	body io.Reader
+}
+
+// Resolve takes the body as it is: what is not in it is not zero.
+func (in *openInput) Resolve(ctx huma.Context) []error {
+	in.body = ctx.BodyReader()
+	return nil
+}
+
+func (s *Server) openRun(ctx context.Context, in *openInput) (Opened, error) {
+	if err := s.mayChange(in.Name); err != nil {
+		return Opened{}, err
+	}
+	set, err := readOpen(in.body)
+	if err != nil {
+		return Opened{}, err
+	}
+	open := workqueue.OpenRequest{OnOverdue: workqueue.OnOverdue(set.OnOverdue)}
+	if set.SealWithin != "" {
+		if open.SealWithin, err = time.ParseDuration(set.SealWithin); err != nil || open.SealWithin <= 0 {
+			return Opened{}, &inputError{fmt.Sprintf("seal_within is %q; want a time like 6h or 90m",
+				cut(set.SealWithin, maxEchoed))}
+		}
+	}
+	if open.LoadRequest, err = s.request(ctx, set.RunSettings, in.Name); err != nil {
+		return Opened{}, err
+	}
+	opened, err := s.engine.OpenRun(ctx, open)
+	if err != nil {
+		return Opened{}, err
+	}
+	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion, SealBy: opened.SealBy,
+		Existing: opened.Existing, Warnings: s.unheard(ctx, servicesOf(open.Steps))}, nil
+}
+
+func readOpen(body io.Reader) (OpenSettings, error) {
+	var set OpenSettings
+	text, err := io.ReadAll(io.LimitReader(body, maxSettings+1))
+	var slow net.Error
+	switch {
+	case errors.As(err, &slow) && slow.Timeout():
+		return set, &inputError{"nothing more came of the body for too long; nothing was opened, send it again"}
+	case err != nil:
+		return set, &inputError{"the body breaks off before its end; nothing was opened, send it again"}
+	case len(text) > maxSettings:
+		return set, &tooLargeError{fmt.Sprintf("the body is larger than %d MiB", maxSettings>>20)}
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&set); err != nil {
+		return set, &inputError{"the body: " + cut(err.Error(), 2*maxEchoed) + "; it must be one JSON object with the settings"}
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return set, &inputError{"more text after the JSON object of the body; send one object"}
+	}
+	if set.Key != "" || set.Format != "" || set.elsewhere() {
+		return set, &inputError{"key, format, sql and stream are about items; an open run gets them later, by adds"}
+	}
+	return set, nil
+}
+
+type addInput struct {
+	RunPath
+	Actor
+	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
+	Key            string `query:"key" doc:"the column or field that is the item's key"`
+	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+
+	body io.Reader
+}
+
+// Resolve takes the body as it comes.
+func (in *addInput) Resolve(ctx huma.Context) []error {
+	in.body = ctx.BodyReader()
+	return nil
+}
+
+// addItems keeps the body first: a transaction is not to wait for a sender, and may have to read it twice.
+func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, err error) {
+	if err := s.mayChange(in.Name); err != nil {
+		return out, err
+	}
+	if err := checkText("idempotency_key", in.IdempotencyKey, maxIdempotencyBytes); err != nil {
+		return out, err
+	}
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return out, err
+	}
+	kept, err := intake.Spool{Dir: s.config.SpoolDir, Max: maxAddBody}.Keep(wholeItems{in.body, in.body})
+	if err != nil {
+		return out, err
+	}
+	add := adding{config: s.intakeConfig(in.Format, in.Key), kept: kept}
+	defer func() { _ = errors.Join(add.close(), kept.Close()) }() // what was read has been read
+	digest := sha256.Sum256(fmt.Appendf(nil, "%x\x00%s\x00%s", kept.Digest, in.Key, in.Format))
+	if err := add.open(); err != nil {
+		return out, err
+	}
+	added, err := s.engine.Add(ctx, workqueue.AddRequest{
+		Run: id, Key: in.IdempotencyKey, Digest: digest[:], Actor: in.Name, Unit: add.rows.Unit(), Items: add.items,
+	})
+	if err != nil {
+		return out, err
+	}
+	return AddedItems{Run: id, First: int(added.First), Items: added.Items, Skipped: added.Skipped, Total: added.Total,
+		Existing: added.Existing, Key: add.rows.Key()}, nil
+}
+
+// adding reads the items of an add from the start, as often as they are asked for.
+type adding struct {
+	config intake.Config
+	kept   *intake.Spooled
+	rows   *intake.Reader
+	used   bool
+}
+
+func (a *adding) open() (err error) {
+	a.rows, err = intake.Open(a.kept.Reader(), a.config)
+	return err
+}
+
+func (a *adding) items() (func(*workqueue.LoadItem) error, error) {
+	if a.used {
+		if err := errors.Join(a.close(), a.open()); err != nil {
+			return nil, err
+		}
+	}
+	a.used = true
+	return loadItems(a.rows), nil
+}
+
+func (a *adding) close() error {
+	if a.rows == nil {
+		return nil
+	}
+	return a.rows.Close()
+}
+
+type sealInput struct {
+	RunPath
+	Actor
+	Body *SealSettings
+}
+
+func (s *Server) sealRun(ctx context.Context, in *sealInput) (SealedRun, error) {
+	if err := s.mayChange(in.Name); err != nil {
+		return SealedRun{}, err
+	}
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return SealedRun{}, err
+	}
+	req := workqueue.SealRequest{Run: id, Actor: in.Name}
+	if in.Body != nil {
+		req.Expect, req.Reason = in.Body.Expect, in.Body.Reason
+	}
+	sealed, err := s.engine.SealRun(ctx, req)
+	return SealedRun{Run: id, Items: sealed.Items, Skipped: sealed.Skipped, Already: sealed.Already,
+		Completed: sealed.Completed}, err
+}
+
+// servicesOf names the endpoints of services among what steps are paced by.
+func servicesOf(steps []workqueue.StepSpec) (names []string) {
+	for i := range steps {
+		if k := steps[i].Kind; k == "" || k == workqueue.KindEndpoint || k == workqueue.KindRequest {
+			names = append(names, steps[i].Endpoint)
+		}
+	}
+	return names
+}

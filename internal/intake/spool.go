@@ -1,0 +1,106 @@
+package intake
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+const (
+	// DefaultSpoolBytes is how much of an input that cannot be read from front to back is kept in a file meanwhile.
+	DefaultSpoolBytes = 4 << 30
+	// spoolInMemory is how much of an input is kept in memory instead.
+	spoolInMemory = 1 << 20
+)
+
+// Spool keeps inputs that have to be read more than once, or not from front to back. The zero value keeps them in the
+// system's directory for temporary files.
+type Spool struct {
+	Dir string // of its files; made when it is not there
+	Max int64  // bytes of one input; 0: DefaultSpoolBytes
+}
+
+// Spooled is an input that was kept. Its file has no name: it is gone with the process, whatever becomes of that.
+type Spooled struct {
+	Size   int64
+	Digest [sha256.Size]byte // of what came in
+
+	small []byte
+	file  *os.File
+}
+
+// TooLargeError is returned for an input that is larger than may be kept.
+type TooLargeError struct{ Max int64 }
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the input is larger than %s, which is what is kept of one at the most; send it in parts",
+		size(int(e.Max)))
+}
+
+// Keep reads r to its end. The caller closes what it returns.
+func (s Spool) Keep(r io.Reader) (*Spooled, error) {
+	most := s.Max
+	if most == 0 {
+		most = DefaultSpoolBytes
+	}
+	hash := sha256.New()
+	limited := io.TeeReader(io.LimitReader(r, most+1), hash)
+	var head bytes.Buffer
+	n, err := io.CopyN(&head, limited, spoolInMemory)
+	kept := &Spooled{Size: n}
+	switch {
+	case err == nil:
+		if kept.file, err = s.create(); err == nil {
+			kept.Size, err = io.Copy(kept.file, io.MultiReader(&head, limited))
+		}
+	case errors.Is(err, io.EOF):
+		kept.small, err = head.Bytes(), nil
+	}
+	if err == nil && kept.Size > most {
+		err = &TooLargeError{most}
+	}
+	if err != nil {
+		return nil, errors.Join(err, kept.Close())
+	}
+	hash.Sum(kept.Digest[:0])
+	return kept, nil
+}
+
+// create makes a file and takes its name away at once.
+func (s Spool) create() (*os.File, error) {
+	if s.Dir != "" {
+		if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+			return nil, fmt.Errorf("keep the input in a file: %w", err)
+		}
+	}
+	file, err := os.CreateTemp(s.Dir, "tranche-input-")
+	if err != nil {
+		return nil, fmt.Errorf("keep the input in a file: %w", err)
+	}
+	if err := os.Remove(file.Name()); err != nil {
+		return nil, errors.Join(fmt.Errorf("keep the input in a file: %w", err), file.Close())
+	}
+	return file, nil
+}
+
+// ReadAt implements io.ReaderAt.
+func (k *Spooled) ReadAt(p []byte, off int64) (int, error) {
+	if k.file != nil {
+		return k.file.ReadAt(p, off) //nolint:wrapcheck // io.EOF stays what it is
+	}
+	return bytes.NewReader(k.small).ReadAt(p, off) //nolint:wrapcheck // as above
+}
+
+// Reader reads the input from its start.
+func (k *Spooled) Reader() io.Reader { return io.NewSectionReader(k, 0, k.Size) }
+
+// Close gives up what was kept.
+func (k *Spooled) Close() error {
+	if k.file == nil {
+		return nil
+	}
+	return k.file.Close() //nolint:wrapcheck // names the file
+}

@@ -1,0 +1,297 @@
+package intake
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// Limits of a query where its source has none.
+const (
+	DefaultSQLRows  = 10_000_000
+	DefaultSQLBytes = 8 << 30
+	DefaultSQLTime  = 30 * time.Minute
+)
+
+const (
+	fetchRows = 1000
+	sqlClose  = 5 * time.Second
+	// messageRoom is what a row may take on the wire beside its values.
+	messageRoom = 1 << 20
+)
+
+// SQLSource is a database to query.
+type SQLSource struct {
+	Name     string
+	MaxRows  int           // 0: DefaultSQLRows
+	MaxBytes int64         // of payloads; 0: DefaultSQLBytes
+	MaxTime  time.Duration // 0: DefaultSQLTime
+
+	// Connect makes a connection, with what prepare makes of its settings. The reader closes it.
+	Connect func(ctx context.Context, prepare func(*pgx.ConnConfig)) (*pgx.Conn, error)
+	// Explain says an error of the database without secrets.
+	Explain func(error) string
+}
+
+// QueryError is returned for a query that fails, or brings more than it may.
+type QueryError struct {
+	Source       string
+	Line, Column int // in the query, from 1; 0 when no place is meant
+	Reason       string
+}
+
+func (e *QueryError) Error() string {
+	if e.Line > 0 {
+		return fmt.Sprintf("the query to source %s, line %d, column %d: %s", e.Source, e.Line, e.Column, e.Reason)
+	}
+	return fmt.Sprintf("the query to source %s: %s", e.Source, e.Reason)
+}
+
+// sqlReader reads the rows of a cursor.
+type sqlReader struct {
+	ctx      context.Context //nolint:containedctx // it is the query's, and ends with it
+	cancel   context.CancelFunc
+	source   SQLSource
+	query    string
+	cfg      Config
+	conn     *pgx.Conn
+	result   *pgconn.ResultReader // of the FETCH under way; nil between two
+	fetched  int                  // rows of it
+	names    []string
+	prefixes [][]byte
+	convert  []converter
+	key      int
+	row      int
+	bytes    int64
+}
+
+// The text of a query follows it. A cursor is for queries only: what would change anything is refused by its syntax.
+const declareCursor = "DECLARE tranche_items NO SCROLL CURSOR FOR "
+
+// prepareSession makes texts of values the same whatever the role's settings are, bounds the time, and has the whole of
+// the result planned for. The settings end with the transaction.
+const prepareSession = `
+SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true),
+       set_config('IntervalStyle', 'iso_8601', true), set_config('bytea_output', 'hex', true),
+       set_config('extra_float_digits', '1', true), set_config('cursor_tuple_fraction', '1', true),
+       set_config('statement_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $1, true)`
+
+// OpenSQL asks a query, in a read-only transaction, and reads its rows as items. Names of columns become fields.
+// Memory is bounded by one row. The errors are those of Next, *QueryError and those of the connection.
+func OpenSQL(ctx context.Context, source SQLSource, query string, cfg Config) (*Reader, error) {
+	cfg = cfg.withDefaults()
+	source.MaxRows = cmp.Or(source.MaxRows, DefaultSQLRows)
+	source.MaxBytes = cmp.Or(source.MaxBytes, DefaultSQLBytes)
+	source.MaxTime = cmp.Or(source.MaxTime, DefaultSQLTime)
+	q := &sqlReader{source: source, query: query, cfg: cfg}
+	if strings.TrimSpace(query) == "" || !storable(query) {
+		return nil, q.fail("it is empty, or no text; give a SELECT")
+	}
+	q.ctx, q.cancel = context.WithTimeout(ctx, source.MaxTime)
+	if err := q.open(); err != nil {
+		return nil, errors.Join(q.explain(err), q.close())
+	}
+	return &Reader{rows: q, format: SQL, unit: "row", close: q.close}, nil
+}
+
+func (q *sqlReader) keyName() string { return q.names[q.key] }
+
+func (q *sqlReader) fail(format string, args ...any) error {
+	return &QueryError{Source: q.source.Name, Reason: fmt.Sprintf(format, args...)}
+}
+
+func (q *sqlReader) open() (err error) {
+	q.conn, err = q.source.Connect(q.ctx, func(c *pgx.ConnConfig) {
+		c.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
+			front := pgproto3.NewFrontend(r, w)
+			front.SetMaxBodyLen(2*q.cfg.MaxRowBytes + messageRoom) // binary data comes as twice as many digits
+			return front
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if err := q.do("BEGIN READ ONLY"); err != nil {
+		return err
+	}
+	if err := q.do(prepareSession, fmt.Sprint(q.source.MaxTime.Milliseconds())); err != nil {
+		return err
+	}
+	if err := q.do(declareCursor + q.query); err != nil {
+		return err
+	}
+	if err := q.fetch(); err != nil {
+		return err
+	}
+	return q.header()
+}
+
+// do runs a statement by the extended protocol, which takes one at a time.
+func (q *sqlReader) do(statement string, args ...string) error {
+	values := make([][]byte, len(args))
+	for i, arg := range args {
+		values[i] = []byte(arg)
+	}
+	return q.conn.PgConn().ExecParams(q.ctx, statement, values, nil, nil, nil).Read().Err
+}
+
+func (q *sqlReader) fetch() error {
+	statement := fmt.Sprintf("FETCH FORWARD %d FROM tranche_items", fetchRows)
+	q.result, q.fetched = q.conn.PgConn().ExecParams(q.ctx, statement, nil, nil, nil, nil), 0
+	return nil
+}
+
+// header takes the names of the columns, which stand before the first row.
+func (q *sqlReader) header() error {
+	columns := q.result.FieldDescriptions()
+	if len(columns) == 0 { // there was an error, or the query has no columns
+		if _, err := q.result.Close(); err != nil {
+			return err
+		}
+		q.result = nil
+		return q.fail("it has no columns; select the key and what else is to be in the items")
+	}
+	seen := map[string]bool{}
+	for _, c := range columns {
+		if seen[c.Name] {
+			return q.fail("it has two columns called %s; rename one, with AS", quote(c.Name))
+		}
+		seen[c.Name] = true
+		q.names = append(q.names, c.Name)
+		q.convert = append(q.convert, converterOf(c.DataTypeOID))
+	}
+	q.prefixes = prefixes(q.names)
+	var err error
+	q.key, err = keyColumn(q.names, q.cfg.Key, 0)
+	if wrong, ok := errors.AsType[*RowError](err); ok {
+		return q.fail("%s", wrong.Reason)
+	}
+	return err
+}
+
+func (q *sqlReader) next(item *Item) error {
+	for {
+		if q.result == nil {
+			if err := q.fetch(); err != nil {
+				return q.explain(err)
+			}
+		}
+		if q.result.NextRow() {
+			q.fetched++
+			return q.take(item)
+		}
+		_, err := q.result.Close()
+		q.result = nil
+		if err != nil {
+			return q.explain(err)
+		}
+		if q.fetched < fetchRows {
+			return io.EOF
+		}
+	}
+}
+
+func (q *sqlReader) take(item *Item) error {
+	if q.row++; q.row > q.source.MaxRows {
+		return q.fail("it has more than %d rows, as many as this source may give; select fewer, or have max_rows raised",
+			q.source.MaxRows)
+	}
+	item.Line = q.row
+	payload := item.Payload[:0]
+	for i, value := range q.result.Values() {
+		payload = append(payload, q.prefixes[i]...)
+		if value == nil {
+			payload = append(payload, "null"...)
+		} else if payload = q.convert[i](payload, value, q.cfg.MaxDepth); payload == nil {
+			return &RecordError{"row", q.row, q.names[i], "it is not text in UTF-8 without NUL, or JSON that is nested deeper " +
+				"than services read; convert it in the query"}
+		}
+		if len(value) > q.cfg.MaxFieldBytes {
+			return &RecordError{"row", q.row, q.names[i], "larger than " + size(q.cfg.MaxFieldBytes) + "; shorten it in the query"}
+		}
+		if i != q.key {
+			continue
+		}
+		if value == nil {
+			return &RecordError{"row", q.row, q.names[i], "the key is NULL; every row needs one"}
+		}
+		item.Key = string(value)
+	}
+	item.Payload = append(payload, '}')
+	if len(item.Payload) > q.cfg.MaxRowBytes {
+		return &RecordError{"row", q.row, "", "larger than " + size(q.cfg.MaxRowBytes) + "; select fewer columns"}
+	}
+	if q.bytes += int64(len(item.Payload)); q.bytes > q.source.MaxBytes {
+		return q.fail("its rows are more than %d bytes, as much as this source may give; select less, or have max_bytes raised",
+			q.source.MaxBytes)
+	}
+	return nil
+}
+
+// explain turns an error of the database into one about the query.
+func (q *sqlReader) explain(err error) error {
+	if _, known := errors.AsType[*QueryError](err); known {
+		return err
+	}
+	said, answered := errors.AsType[*pgconn.PgError](err)
+	long, tooLong := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err)
+	switch {
+	case tooLong:
+		return &RecordError{"row", q.row + 1, "", fmt.Sprintf("it takes %d bytes, and %d are read at the most; select less",
+			long.ActualBodyLen, long.MaxExpectedBodyLen)}
+	case errors.Is(context.Cause(q.ctx), context.DeadlineExceeded), answered && said.Code == "57014":
+		return q.fail("it took longer than %s, as long as this source may take; make it faster, or have max_time raised",
+			q.source.MaxTime)
+	case q.ctx.Err() != nil:
+		return fmt.Errorf("query source %s: %w", q.source.Name, context.Cause(q.ctx))
+	case !answered:
+		return q.fail("%s", q.source.Explain(err))
+	}
+	out := &QueryError{Source: q.source.Name, Reason: strings.TrimPrefix(q.source.Explain(err), "source "+q.source.Name+": ")}
+	if at := int(said.Position) - utf8.RuneCountInString(declareCursor); at > 0 && q.conn != nil {
+		out.Line, out.Column = placeIn(q.query, at)
+	}
+	if said.Code == "42601" && out.Line == 0 {
+		out.Reason += "; it must be one SELECT"
+	}
+	return out
+}
+
+// placeIn finds the line and column of a character, counted from 1.
+func placeIn(text string, at int) (line, column int) {
+	line, column = 1, 1
+	for _, r := range text {
+		if at--; at <= 0 {
+			break
+		}
+		if column++; r == '\n' {
+			line, column = line+1, 1
+		}
+	}
+	return line, column
+}
+
+func (q *sqlReader) close() error {
+	defer q.cancel()
+	if q.conn == nil {
+		return nil
+	}
+	q.cancel() // a query under way ends
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.ctx), sqlClose)
+	defer cancel()
+	if q.result != nil {
+		_, _ = q.result.Close() // it was broken off
+		q.result = nil
+	}
+	_ = q.conn.Close(ctx) // read-only: nothing is lost with it
+	return nil
+}

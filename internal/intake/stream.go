@@ -1,0 +1,295 @@
+package intake
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// KeyHeader is the header of a message that holds the key of its item, instead of a field of it.
+const KeyHeader = "Tranche-Key"
+
+const (
+	streamWait  = 2 * time.Second  // for the next message, before a look at what became of them
+	streamQuiet = 20               // tries to count a stream's messages while none come in
+	streamAsk   = 10 * time.Second // for an answer about a stream
+	pullBytes   = 8 << 20          // of messages that are read ahead
+	maxSilences = 15
+)
+
+// StreamSource is a JetStream stream to read, up to the last message that it has at the start.
+type StreamSource struct {
+	Name       string
+	Subject    string // only messages of it; wildcards are fine; empty: all
+	From       uint64 // only messages from this sequence on; 0: all
+	MaxMessage int64  // how large messages can be
+}
+
+// streamReader reads messages and takes none of them away.
+type streamReader struct {
+	ctx    context.Context //nolint:containedctx // it is the caller's, for as long as the reader lives
+	source StreamSource
+	stream jetstream.Stream
+	lines  ndjsonReader
+	begun  time.Time // of the stream
+	start  jetstream.StreamState
+	want   int64 // messages to come, in all; -1: not known
+	got    int64
+	seen   uint64 // the last sequence that was read
+	last   bool   // nothing comes after what was read
+	pull   func() (message, error)
+	end    func()
+}
+
+// message is one of a stream.
+type message struct {
+	seq  uint64
+	key  string // of the header
+	data []byte
+	last bool // no other was there after it
+}
+
+// OpenStream reads the messages of a stream as items: each is a JSON object like a line of NDJSON, and its key stands
+// in the header Tranche-Key or in a field. Nothing is consumed. What is removed from the stream before it was read is an
+// error at the end: a run of fewer items than there were is never made.
+func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource, cfg Config) (*Reader, error) {
+	cfg = cfg.withDefaults()
+	r := &streamReader{ctx: ctx, source: source, end: func() {}}
+	r.lines = *newNDJSON(&lineReader{limit: cfg.MaxRowBytes}, cfg)
+	asking, cancel := context.WithTimeout(ctx, streamAsk)
+	defer cancel()
+	var err error
+	if r.stream, err = js.Stream(asking, source.Name); err != nil {
+		return nil, r.unknown(asking, js, err)
+	}
+	if err := r.look(asking); err != nil {
+		return nil, err
+	}
+	if r.source.From > r.start.LastSeq {
+		return nil, r.fail("its last message is %d, and it is to be read from %d on", r.start.LastSeq, r.source.From)
+	}
+	if r.stream.CachedInfo().Config.Retention == jetstream.WorkQueuePolicy {
+		r.readOneByOne()
+	} else if err := r.consume(asking); err != nil {
+		r.end()
+		return nil, err
+	}
+	return &Reader{rows: r, format: Stream, unit: "message", close: func() error { r.end(); return nil }}, nil
+}
+
+func (r *streamReader) keyName() string { return r.lines.key }
+
+func (r *streamReader) fail(format string, args ...any) error {
+	return &InputError{Reason: "stream " + quote(r.source.Name) + ": " + fmt.Sprintf(format, args...)}
+}
+
+// unknown says which streams there are.
+func (r *streamReader) unknown(ctx context.Context, js jetstream.JetStream, err error) error {
+	if !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, jetstream.ErrInvalidStreamName) {
+		return fmt.Errorf("look at stream %s: %w", r.source.Name, err)
+	}
+	var names []string
+	for name := range js.StreamNames(ctx).Name() {
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return r.fail("there is no such stream, and no other")
+	}
+	return r.fail("there is no such stream; there are %s", list(names))
+}
+
+// look takes the state of the stream as the one to read. Without filter it is then known how many messages that are.
+func (r *streamReader) look(ctx context.Context) error {
+	info, err := r.stream.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", r.source.Name, err)
+	}
+	r.begun, r.start, r.want = info.Created, info.State, -1
+	whole := r.source.From <= info.State.FirstSeq
+	switch {
+	case r.source.Subject != "" && r.source.Subject != ">":
+	case whole:
+		r.want = int64(info.State.Msgs) //nolint:gosec // far from so many
+	case info.State.NumDeleted == 0:
+		r.want = int64(info.State.LastSeq - r.source.From + 1) //nolint:gosec // as above
+	}
+	return nil
+}
+
+// consume reads with a consumer of its own that acknowledges nothing. What the consumer has before it tells how many
+// messages of the subject there are, if none comes in meanwhile.
+func (r *streamReader) consume(ctx context.Context) error {
+	config := jetstream.OrderedConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(r.source.From, 1),
+		InactiveThreshold: time.Minute,
+	}
+	if r.source.Subject != "" {
+		config.FilterSubjects = []string{r.source.Subject}
+	}
+	for try := 0; ; try++ {
+		consumer, err := r.stream.OrderedConsumer(ctx, config)
+		if err != nil {
+			return r.refused(err)
+		}
+		info := consumer.CachedInfo()
+		before, counted := r.start, r.want
+		if err := r.look(ctx); err != nil {
+			return err
+		}
+		quiet := before.LastSeq == r.start.LastSeq && before.Msgs == r.start.Msgs
+		if counted < 0 && quiet {
+			counted = int64(info.NumPending) //nolint:gosec // far from so many
+		}
+		if counted >= 0 || try == streamQuiet {
+			r.start, r.want = before, counted
+			return r.deliver(consumer)
+		}
+	}
+}
+
+func (r *streamReader) refused(err error) error {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return r.fail("it cannot be read: %s", api.Description)
+	}
+	return fmt.Errorf("read stream %s: %w", r.source.Name, err)
+}
+
+func (r *streamReader) deliver(consumer jetstream.Consumer) error {
+	ahead := max(pullBytes, int(2*r.source.MaxMessage)) // less than one message takes would stall it
+	messages, err := consumer.Messages(jetstream.PullMaxBytes(ahead))
+	if err != nil {
+		return r.refused(err)
+	}
+	r.end = messages.Stop
+	r.pull = func() (message, error) {
+		msg, err := messages.Next(jetstream.NextMaxWait(streamWait))
+		if err != nil {
+			return message{}, err
+		}
+		meta, err := msg.Metadata()
+		if err != nil {
+			return message{}, err
+		}
+		return message{meta.Sequence.Stream, msg.Headers().Get(KeyHeader), msg.Data(), meta.NumPending == 0}, nil
+	}
+	return nil
+}
+
+// readOneByOne asks for each message by its place: a work queue has no consumers but its own.
+func (r *streamReader) readOneByOne() {
+	r.pull = func() (message, error) {
+		return r.after(max(r.seen+1, r.source.From))
+	}
+}
+
+// after returns the first message at a sequence or later, or io.EOF.
+func (r *streamReader) after(seq uint64) (message, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, streamAsk)
+	defer cancel()
+	msg, err := r.stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(cmp.Or(r.source.Subject, ">")))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return message{}, io.EOF
+	}
+	if err != nil {
+		return message{}, err
+	}
+	return message{seq: msg.Sequence, key: msg.Header.Get(KeyHeader), data: msg.Data}, nil
+}
+
+func (r *streamReader) next(item *Item) error {
+	for silences := 0; ; {
+		if r.last || r.want == 0 || r.seen >= r.start.LastSeq {
+			return r.finish()
+		}
+		msg, err := r.pull()
+		switch {
+		case r.ctx.Err() != nil:
+			return fmt.Errorf("read stream %s: %w", r.source.Name, context.Cause(r.ctx))
+		case errors.Is(err, nats.ErrTimeout) && silences < maxSilences: // all that is left may have been removed
+			silences++
+			if msg, err := r.after(max(r.seen+1, r.source.From)); errors.Is(err, io.EOF) || err == nil &&
+				msg.seq > r.start.LastSeq {
+				return r.finish()
+			}
+			continue
+		case errors.Is(err, io.EOF) || err == nil && msg.seq > r.start.LastSeq:
+			return r.finish()
+		case errors.Is(err, jetstream.ErrConsumerDeleted), errors.Is(err, jetstream.ErrConsumerNotFound),
+			errors.Is(err, jetstream.ErrStreamNotFound):
+			return r.fail("it was deleted after message %d, while it was read; nothing was started", r.seen)
+		case err != nil:
+			return fmt.Errorf("read stream %s after message %d: %w", r.source.Name, r.seen, err)
+		}
+		r.seen, r.last = msg.seq, msg.last
+		r.got++
+		return r.take(item, &msg)
+	}
+}
+
+// take makes an item of a message.
+func (r *streamReader) take(item *Item, msg *message) error {
+	item.Line = int(msg.seq) //nolint:gosec // far from so many
+	r.lines.lines.number = item.Line
+	err := r.check(item, msg)
+	if row, ok := errors.AsType[*RowError](err); ok {
+		return &RecordError{"message", item.Line, row.Column, row.Reason}
+	}
+	return err
+}
+
+func (r *streamReader) check(item *Item, msg *message) error {
+	n, line := &r.lines, bytes.TrimSpace(msg.data)
+	if len(line) > n.lines.limit {
+		return n.errorAt("", "larger than %s; shorten it, or raise the limit", size(n.lines.limit))
+	}
+	if at := bytes.IndexByte(line, 0); at >= 0 {
+		return n.errorAt("", "%s", badByte(line, at))
+	}
+	if at := invalidAt(line); at >= 0 {
+		return n.errorAt("", "%s", badByte(line, at))
+	}
+	n.keyless = msg.key != ""
+	if !n.keyless && n.key == "" {
+		if err := n.chooseKey(line); err != nil {
+			return err
+		}
+	}
+	key, err := n.check(line)
+	if err != nil {
+		return err
+	}
+	item.Key = cmp.Or(msg.key, key)
+	item.Payload = appendCompact(item.Payload[:0], line)
+	return nil
+}
+
+// finish ends the reading if all has come that there was at the start.
+func (r *streamReader) finish() error {
+	ctx, cancel := context.WithTimeout(r.ctx, streamAsk)
+	defer cancel()
+	info, err := r.stream.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("look at stream %s at the end: %w", r.source.Name, err)
+	}
+	//nolint:gosec // numbers of messages are far from the largest
+	removed := int64(r.start.Msgs) + int64(info.State.LastSeq) - int64(r.start.LastSeq) - int64(info.State.Msgs)
+	const fix = "nothing was started. Read it again while nothing is removed from it"
+	switch {
+	case !info.Created.Equal(r.begun):
+		return r.fail("it was deleted and made again while it was read; %s", fix)
+	case r.want >= 0 && r.got < r.want:
+		return r.fail("%d of the %d messages that it had were removed (purged, deleted, expired or consumed) before they "+
+			"could be read; %s", r.want-r.got, r.want, fix)
+	case r.want < 0 && removed > 0:
+		return r.fail("%d messages were removed from it while it was read, and it was too busy to say whether they were to "+
+			"be read; %s", removed, fix)
+	}
+	return io.EOF
+}

@@ -1,0 +1,69 @@
+package orchestrator
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// OpenRun makes a run that takes items until it is sealed. See [workqueue.Store.OpenRun].
+func (n *Node) OpenRun(ctx context.Context, req workqueue.OpenRequest) (workqueue.Opened, error) {
+	opened, err := n.store.OpenRun(ctx, req)
+	if err == nil {
+		n.spread()
+	}
+	return opened, err
+}
+
+// Add appends items to an open run. See [workqueue.Store.Add].
+func (n *Node) Add(ctx context.Context, req workqueue.AddRequest) (workqueue.Added, error) {
+	added, err := n.store.Add(ctx, req)
+	if err == nil && !added.Existing {
+		n.spread() // blocks may have become full
+	}
+	return added, err
+}
+
+// SealRun ends the adding of items to an open run. See [workqueue.Store.SealRun].
+func (n *Node) SealRun(ctx context.Context, req workqueue.SealRequest) (workqueue.Sealed, error) {
+	sealed, err := n.store.SealRun(ctx, req)
+	if err == nil {
+		n.recheck(ctx, []workqueue.RunID{req.Run})
+		n.spread()
+	}
+	return sealed, err
+}
+
+// sweepUnsealed reports open runs that were not sealed in time, and seals or cancels those that are to end so. Leader
+// work. What fails is tried again with the next sweep.
+func (n *Node) sweepUnsealed(ctx context.Context, lease workqueue.Lease) error {
+	due, err := n.store.ReportOverdue(ctx, lease)
+	if err != nil {
+		return err
+	}
+	for i := range due {
+		if o := &due[i]; o.Reported {
+			n.log.Warn("an open run was not sealed in time", zap.Stringer("run", o.Run), zap.Time("seal_by", o.SealBy),
+				zap.Int64("items", o.Items), zap.String("on_overdue", string(o.OnOverdue)))
+			n.spread()
+		}
+		if err := n.endUnsealed(ctx, &due[i]); err != nil {
+			n.log.Warn("end a run that was not sealed in time; trying again", zap.Stringer("run", due[i].Run),
+				zap.Error(err))
+		}
+	}
+	return nil
+}
+
+func (n *Node) endUnsealed(ctx context.Context, o *workqueue.OverdueRun) (err error) {
+	const reason = "it was not sealed in time"
+	switch o.OnOverdue {
+	case workqueue.OverdueSeal:
+		_, err = n.SealRun(ctx, workqueue.SealRequest{Run: o.Run, Actor: workqueue.Engine, Reason: reason})
+	case workqueue.OverdueCancel:
+		_, err = n.Cancel(ctx, workqueue.Control{Run: o.Run, Actor: workqueue.Engine, Reason: reason})
+	}
+	return err
+}
