@@ -39,17 +39,31 @@ func endpointsText(list api.EndpointList, room int) string {
 	t.row("ENDPOINT", "READY", "BACKLOG", "RATE", "P50", "P99", "ERRORS", "LISTENERS")
 	for i := range list.Endpoints {
 		e := &list.Endpoints[i]
-		name, who := inert(e.Name), listeners(e.Listeners)
+		name, who := inert(e.Name), doers(e)
 		if e.Pace != nil && e.Pace.Breaker == workqueue.BreakerOpen {
 			who += ", breaker open"
 		}
 		if narrow(room) {
-			name, who = short(name, 20), strings.Replace(who, listeners(e.Listeners), strconv.Itoa(len(e.Listeners)), 1)
+			name, who = short(name, 20), strings.Replace(who, doers(e), strconv.Itoa(len(e.Listeners)+len(e.Nodes)), 1)
 		}
 		t.row(name, count(e.Ready), count(int64(e.Backlog)), rate(e.Rate), perItem(e.P50Millis), perItem(e.P99Millis),
 			count(e.Errors), who)
 	}
 	return t.String()
+}
+
+// doers says who does the work: instances of services, or nodes.
+func doers(e *api.Endpoint) string {
+	switch kind, _ := workqueue.TargetKind(e.Name); {
+	case kind == workqueue.KindEndpoint:
+		return listeners(e.Listeners)
+	case len(e.Nodes) == 0:
+		return "no node"
+	case len(e.Nodes) == 1:
+		return inert(e.Nodes[0])
+	default:
+		return fmt.Sprintf("%d nodes", len(e.Nodes))
+	}
 }
 
 // listeners says how many there are, of which services.
@@ -108,18 +122,28 @@ func (e *endpointsShow) Run(ctx context.Context, term *console) error {
 	if term.json {
 		return term.document(found)
 	}
-	return term.printf("%s%s", endpointHead(&found), instancesText(found.Listeners, term.room())+
+	return term.printf("%s%s%s", endpointHead(&found), instancesOf(&found, term.room()),
 		changesText(found.Changes, term.room()))
 }
 
 func endpointHead(e *api.Endpoint) string {
 	t := table{}
+	kind, _ := workqueue.TargetKind(e.Name)
 	t.row("endpoint", inert(e.Name))
 	if services := services(e.Listeners); len(services) > 0 {
 		t.row("service", strings.Join(services, ", "))
 	}
-	t.row("runs", fmt.Sprintf("%d: %s items ready, %s in flight, %s to be tried again", e.Runs, count(e.Ready),
-		count(e.InFlight), count(e.Scheduled)))
+	waiting := ""
+	if e.Waiting > 0 {
+		waiting = fmt.Sprintf(", %s wait for other steps or are held", count(e.Waiting))
+	}
+	t.row("runs", fmt.Sprintf("%d: %s items ready, %s in flight, %s to be tried again%s", e.Runs, count(e.Ready),
+		count(e.InFlight), count(e.Scheduled), waiting))
+	if kind != workqueue.KindEndpoint {
+		t.row("done by", doers(e))
+		paceRows(&t, e)
+		return t.String()
+	}
 	t.row("requests", fmt.Sprintf("%s waiting, %s taken", count(int64(e.Backlog)), count(int64(e.Processing))))
 	concurrency := "left to the services"
 	if e.Concurrency > 0 {
@@ -142,6 +166,21 @@ func services(all []api.Listener) []string {
 		}
 	}
 	return names
+}
+
+// instancesOf lists who does the work.
+func instancesOf(e *api.Endpoint, room int) string {
+	if kind, _ := workqueue.TargetKind(e.Name); kind == workqueue.KindEndpoint {
+		return instancesText(e.Listeners, room)
+	}
+	if len(e.Nodes) == 0 {
+		return "\nno node that is alive does this\n"
+	}
+	var text strings.Builder
+	for _, node := range e.Nodes {
+		text.WriteString("\n" + inert(node))
+	}
+	return text.String() + "\n"
 }
 
 func instancesText(all []api.Listener, room int) string {

@@ -64,13 +64,16 @@ func groupText(g *workqueue.ErrorGroup, room int) string {
 	line := func(format string, args ...any) {
 		text.WriteString(short(fmt.Sprintf(format, args...), room) + "\n")
 	}
-	line("%s  %s  %s  %s", g.ID, count(g.Count), short(inert(g.Code), 40), inert(g.Shape))
+	line("%s  %s  %s  %s", g.ID, count(g.Count+g.Also), short(inert(g.Code), 40), inert(g.Shape))
 	line("    %s", groupOrigin(g))
 	for _, e := range g.Examples {
 		line("    %s  %s", short(inert(e.Key), 30), inert(e.Message))
 	}
-	if more := g.Count - int64(len(g.Examples)); more > 0 {
+	if more := g.Count + g.Also - int64(len(g.Examples)); more > 0 {
 		line("    and %s more", count(more))
+	}
+	if g.Also > 0 {
+		line("    %s of them are counted with a step before that failed them, too", count(g.Also))
 	}
 	return text.String()
 }
@@ -78,6 +81,9 @@ func groupText(g *workqueue.ErrorGroup, room int) string {
 // groupOrigin says where and when a group of errors came from.
 func groupOrigin(g *workqueue.ErrorGroup) string {
 	origin := "step " + inert(g.Step)
+	if g.Optional {
+		origin += " (optional: the items went on without it)"
+	}
 	if g.First != nil && g.Last != nil {
 		origin += ", " + between(*g.First, *g.Last)
 	}

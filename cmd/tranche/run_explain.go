@@ -51,7 +51,10 @@ func explanationText(e *workqueue.Explanation, room int) string {
 		t.field("last", t.happening(e.Last))
 	}
 	for i := range e.Groups {
-		t.group(&e.Groups[i])
+		t.group(&e.Groups[i], len(e.Steps) > 0)
+	}
+	for i := range e.Steps {
+		t.leftOut(&e.Steps[i])
 	}
 	t.advice(e.Advice)
 	for _, note := range e.Notes {
@@ -70,7 +73,7 @@ func endpointExplanationText(e *workqueue.EndpointExplanation, room int) string 
 	t.field("listens", inert(e.Listens))
 	t.field("as of", moment(e.At))
 	for i := range e.Groups {
-		t.group(&e.Groups[i])
+		t.group(&e.Groups[i], false)
 	}
 	for _, note := range e.Notes {
 		t.field("note", inert(note))
@@ -95,7 +98,18 @@ type prose struct {
 // fieldIndent is where the text of a field begins.
 const fieldIndent = 12
 
-func (t *prose) group(g *workqueue.MissingGroup) {
+// leftOut says what a step leaves out.
+func (t *prose) leftOut(s *workqueue.StepStanding) {
+	var causes []string
+	for _, l := range s.LeftOut {
+		causes = append(causes, fmt.Sprintf("%s because step %s failed", count(l.Items), inert(l.Because)))
+	}
+	if len(causes) > 0 {
+		t.field("left out", fmt.Sprintf("step %s leaves out %s", inert(s.Name), strings.Join(causes, ", ")))
+	}
+}
+
+func (t *prose) group(g *workqueue.MissingGroup, several bool) {
 	head := count(g.Items) + " items"
 	if g.Items == 1 {
 		head = "1 item"
@@ -111,6 +125,9 @@ func (t *prose) group(g *workqueue.MissingGroup) {
 		head += fmt.Sprintf(" of %s runs", count(g.Runs))
 	}
 	t.b.WriteString("\n")
+	if several && g.Step != "" {
+		head = "step " + inert(g.Step) + ": " + head
+	}
 	t.paragraph("", fmt.Sprintf("%s: %s", head, strings.ReplaceAll(string(g.Reason), "_", " ")))
 	t.field("turn", string(g.Owner)+": "+inert(g.Who))
 	t.field("why", inert(g.Why))

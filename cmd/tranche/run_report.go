@@ -45,7 +45,7 @@ func (r *runReport) Run(ctx context.Context, term *console) error {
 	if term.json {
 		return term.document(report)
 	}
-	text := reportHead(&report) + reportItems(&report, term.room()) + reportTime(&report) + reportRequests(&report) +
+	text := reportHead(&report) + reportItems(&report, term.room()) + reportSteps(&report, term.room()) + reportTime(&report) + reportRequests(&report) +
 		reportWorkers(&report, term.room()) + reportDigests(&report) + reportAgainst(&report)
 	return term.printf("%s", text)
 }
@@ -67,6 +67,8 @@ func standingText(s *workqueue.Standing) string {
 	switch {
 	case s == nil:
 		return "-"
+	case s.Step != "":
+		return inert(string(s.Outcome) + " " + s.ErrorCode + " in " + s.Step)
 	case s.ErrorCode != "":
 		return inert(string(s.Outcome) + " " + s.ErrorCode)
 	default:
@@ -109,6 +111,9 @@ func reportItems(r *api.ReportDocument, room int) string {
 	listed := int64(0)
 	for i := range r.Errors.Groups[:min(len(r.Errors.Groups), maxReportGroups)] {
 		g := &r.Errors.Groups[i]
+		if g.Optional || g.Count == 0 {
+			continue
+		}
 		listed += g.Count
 		t.row("    "+g.ID, count(g.Count), short(inert(g.Code), 30)+"  "+inert(g.Shape))
 	}
@@ -125,6 +130,21 @@ func reportItems(r *api.ReportDocument, room int) string {
 	return text
 }
 
+// reportSteps accounts for each step, where there are several.
+func reportSteps(r *api.ReportDocument, room int) string {
+	if len(r.Steps) < 2 {
+		return ""
+	}
+	t := table{right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}, room: room}
+	t.row("STEP", "DONE", "FAILED", "LEFT OUT", "MISSING", "REQUESTS", "ASKED", "P50", "P99", "ASKS")
+	for i := range r.Steps {
+		s := &r.Steps[i]
+		t.row(short(inert(s.Name), 24), count(s.Done), count(s.Failed), count(s.Skipped), count(s.Missing), count(s.Requests),
+			count(s.Asked), exactly(s.P50Seconds), exactly(s.P99Seconds), targetText(s.Endpoint)+optionalText(s.Optional))
+	}
+	return "\n" + t.String()
+}
+
 func reportTime(r *api.ReportDocument) string {
 	t := table{right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}}
 	t.row("GENERATION", "WAITING", "WORKING", "PAUSED", "CLOSING", "IN ALL", "DONE", "FAILED", "ITEMS/S", "ENDED")
@@ -137,7 +157,11 @@ func reportTime(r *api.ReportDocument) string {
 		t.row(fmt.Sprint(g.Generation), exactly(g.WaitingSeconds), exactly(g.WorkingSeconds), exactly(g.PausedSeconds),
 			exactly(g.ClosingSeconds), exactly(g.Seconds), count(g.Done), count(g.Failed), pace(g.Rate), ended)
 	}
-	return fmt.Sprintf("\ntime: %s to load, then %s, %s of it paused; %s items/s, best %s\n", exactly(r.LoadingSeconds),
+	loaded := "to load"
+	if r.Open != nil {
+		loaded = "open so far"
+	}
+	return fmt.Sprintf("\ntime: %s %s, then %s, %s of it paused; %s items/s, best %s\n", exactly(r.LoadingSeconds), loaded,
 		exactly(r.Seconds), exactly(r.PausedSeconds), pace(r.Rate), pace(r.BestRate)) + t.String()
 }
 

@@ -45,7 +45,7 @@ func canaryText(canary *workqueue.CanaryView) string {
 
 // settingsText is the settings of a step in a few short lines.
 func settingsText(s *workqueue.StepSettings) []string {
-	pace := []string{"endpoint " + inert(s.Endpoint), "chunk " + upTo(s.Chunk, s.ChunkAuto)}
+	pace := []string{targetText(s.Endpoint), "chunk " + upTo(s.Chunk, s.ChunkAuto)}
 	if s.ChunkBytes > 0 {
 		pace = append(pace, count(int64(s.ChunkBytes))+" bytes a request")
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
@@ -40,18 +38,33 @@ func (r *runList) Run(ctx context.Context, term *console) error {
 	if len(list.Runs) == 0 {
 		return term.printf("no runs yet; start one with: tranche run start --endpoint NAME --items FILE\n")
 	}
-	t := table{right: map[int]bool{3: true, 4: true, 5: true}}
-	t.row("RUN", "NAME", "STATE", "ITEMS", "DONE", "FAILED", "STARTED")
+	t := table{right: map[int]bool{3: true, 4: true, 5: true, 6: true}}
+	t.row("RUN", "NAME", "STATE", "ITEMS", "DONE", "FAILED", "", "STARTED")
 	for i := range list.Runs {
 		run := &list.Runs[i]
 		name := run.Name
 		if name == "" {
 			name = "(" + run.Plan + ")"
 		}
-		t.row(shortID(run.ID.String()), short(inert(name), 20), run.State, count(run.Items), count(run.Done),
-			count(run.Failed), moment(run.CreatedAt)[5:16])
+		t.row(shortID(run.ID.String()), short(inert(name), 20), run.State+openText(run.Open), count(run.Items),
+			count(run.Done), count(run.Failed), percent(run.Progress), moment(run.CreatedAt)[5:16])
 	}
 	return term.printf("%s", t.String())
+}
+
+// percent never says 100 before the end.
+func percent(share float64) string { return fmt.Sprintf("%d%%", int(share*100)) }
+
+// openText marks a run that takes items.
+func openText(open *workqueue.OpenView) string {
+	switch {
+	case open == nil:
+		return ""
+	case open.Overdue:
+		return " (open, overdue)"
+	default:
+		return " (open)"
+	}
 }
 
 // shortID is the time in an id, to the millisecond: enough to name a run.
@@ -84,7 +97,7 @@ func runHead(run *api.RunDocument) string {
 		t.row("name", inert(run.Name))
 	}
 	t.row("plan", planText(&run.RunSummary))
-	state := run.State
+	state := run.State + openText(run.Open)
 	if run.Hold != nil {
 		state += heldText(run.Hold, run.At)
 	}
@@ -94,6 +107,15 @@ func runHead(run *api.RunDocument) string {
 	t.row("state", state)
 	t.row("items", fmt.Sprintf("%s: %s done, %s failed, %s to go", count(run.Items), count(run.Done), count(run.Failed),
 		count(run.Missing())))
+	if run.Settling > 0 {
+		t.row("", fmt.Sprintf("%s of the failed ones are still on their way through other steps", count(run.Settling)))
+	}
+	if run.Open != nil && run.Open.SealBy != nil {
+		t.row("open", "until "+moment(*run.Open.SealBy)+", then: "+run.Open.OnOverdue)
+	}
+	if len(run.Steps) > 1 {
+		t.row("progress", percent(run.Progress)+" of all parts")
+	}
 	if run.Skipped > 0 {
 		t.row("skipped", count(run.Skipped)+" duplicates at intake")
 	}
@@ -148,25 +170,6 @@ func runTimes(t *table, run *api.RunDocument) {
 	}
 }
 
-func runSteps(run *api.RunDocument) string {
-	t := table{right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true}}
-	t.row("STEP", "WAITING", "READY", "IN FLIGHT", "RETRY", "DONE", "FAILED")
-	settings := table{}
-	for i := range run.Steps {
-		s := &run.Steps[i]
-		t.row(short(inert(s.Name), 24), count(s.Waiting), count(s.Ready), count(s.InFlight), count(s.Scheduled),
-			count(s.Done), count(s.Failed))
-		for i, line := range settingsText(&s.Settings) {
-			name := ""
-			if i == 0 {
-				name = short(inert(s.Name), 24)
-			}
-			settings.row("  "+name, line)
-		}
-	}
-	return "\n" + t.String() + "\nsettings\n" + settings.String()
-}
-
 type runItem struct {
 	Ref string `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
 	Key string `arg:"" help:"The item's key."`
@@ -196,78 +199,4 @@ func (r *runItem) Run(ctx context.Context, term *console) error {
 		}
 	}
 	return nil
-}
-
-// maxShown bounds the characters of a payload or result on a terminal. --json has all of it.
-const maxShown = 2000
-
-func itemText(item *workqueue.ItemView) string {
-	t := table{}
-	t.row("key", inert(item.Key))
-	t.row("ordinal", fmt.Sprint(item.Ordinal))
-	t.row("state", string(item.State))
-	t.row("payload", short(inert(string(item.Payload)), maxShown))
-	var text strings.Builder
-	text.WriteString(t.String())
-	for i := range item.Steps {
-		text.WriteString("\n" + stepText(&item.Steps[i]))
-	}
-	return text.String()
-}
-
-func stepText(step *workqueue.ItemStep) string {
-	t := table{}
-	t.row("step", inert(step.Name)+" on endpoint "+inert(step.Endpoint))
-	t.row("state", strings.ReplaceAll(step.State, "_", " "))
-	switch {
-	case step.Error != nil:
-		t.row("error", inert(step.Error.Code)+": "+short(inert(step.Error.Message), maxShown))
-	case len(step.ResultBytes) > 0:
-		t.row("result", fmt.Sprintf("%s bytes of %s", count(int64(len(step.ResultBytes))), inert(step.ContentType)))
-	case len(step.Result) > 0:
-		t.row("result", short(inert(string(step.Result)), maxShown))
-	}
-	if len(step.Attempts) == 0 {
-		return t.String() + "no attempts yet\n"
-	}
-	a := table{right: map[int]bool{0: true, 4: true}}
-	a.row("TRY", "SLICE", "WHY", "OUTCOME", "ITEMS", "SENT", "TOOK", "SERVICE")
-	for i := range step.Attempts {
-		at := &step.Attempts[i]
-		sent, took := "-", "-"
-		if at.SentAt != nil {
-			sent = at.SentAt.Local().Format("01-02 15:04:05")
-			if at.EndedAt != nil {
-				took = span(at.EndedAt.Sub(*at.SentAt).Round(time.Millisecond))
-			}
-		}
-		a.row(fmt.Sprint(at.Attempt), at.Slice.String()[:8], inert(at.Cause), at.Outcome, count(int64(at.Items)), sent,
-			took, short(inert(at.Service), 24))
-	}
-	return t.String() + "\n" + a.String() + attemptErrors(step.Attempts)
-}
-
-// attemptErrors says why attempts failed that were not the last, those in a row with the same error in one line.
-func attemptErrors(attempts []workqueue.Attempt) string {
-	var b strings.Builder
-	for i := 0; i < len(attempts); {
-		first := &attempts[i]
-		last := first
-		for i++; i < len(attempts) && first.Error != nil && sameError(first, &attempts[i]); i++ {
-			last = &attempts[i]
-		}
-		if first.Error == nil || first.Outcome == "failed" {
-			continue
-		}
-		tries := fmt.Sprintf("try %d", first.Attempt)
-		if last != first {
-			tries = fmt.Sprintf("tries %d to %d", first.Attempt, last.Attempt)
-		}
-		fmt.Fprintf(&b, "  %s: %s: %s\n", tries, inert(first.Error.Code), short(inert(first.Error.Message), 200))
-	}
-	return b.String()
-}
-
-func sameError(a, b *workqueue.Attempt) bool {
-	return b.Error != nil && *a.Error == *b.Error && a.Generation == b.Generation && b.Outcome != "failed"
 }

@@ -161,6 +161,9 @@ func (p *progress) end() {
 }
 
 func share(run api.RunDocument) float64 {
+	if len(run.Steps) > 1 {
+		return run.Progress
+	}
 	if run.Items == 0 {
 		return 0
 	}
@@ -185,8 +188,11 @@ func plainLine(run api.RunDocument) string {
 		parts = append(parts, "ETA "+span(seconds(*run.ETASeconds)))
 	}
 	parts = append(parts, count(inFlight(run))+" in flight", count(run.Failed)+" failed")
-	if run.State != "running" {
-		parts = append(parts, run.State)
+	if len(run.Steps) > 1 {
+		parts = append(parts, stepsLine(run))
+	}
+	if run.State != "running" || run.Open != nil {
+		parts = append(parts, run.State+openText(run.Open))
 	}
 	if run.State == "paused" || run.State == "running" {
 		parts = append(parts, firstWarning(run)...)

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// runSteps is a table of the steps of a run, what they need of each other, and their settings.
+func runSteps(run *api.RunDocument) string {
+	t := table{right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}}
+	head := []string{"STEP", "WAITING", "READY", "IN FLIGHT", "RETRY", "DONE", "FAILED"}
+	several := len(run.Steps) > 1
+	if several {
+		head = append(head, "LEFT OUT", "")
+	}
+	t.row(head...)
+	settings := table{}
+	var graph table
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		cells := []string{short(inert(s.Name), 24), count(s.Waiting), count(s.Ready), count(s.InFlight), count(s.Scheduled),
+			count(s.Done), count(s.Failed)}
+		if several {
+			cells = append(cells, count(s.Skipped), percent(s.Progress))
+		}
+		t.row(cells...)
+		if several || s.Kind != workqueue.KindEndpoint {
+			graph.row("  "+short(inert(s.Name), 24), relationText(s))
+		}
+		for i, line := range settingsText(&s.Settings) {
+			name := ""
+			if i == 0 {
+				name = short(inert(s.Name), 24)
+			}
+			settings.row("  "+name, line)
+		}
+	}
+	text := "\n" + t.String()
+	if len(graph.rows) > 0 {
+		text += "\nwhat they do\n" + graph.String()
+	}
+	return text + "\nsettings\n" + settings.String()
+}
+
+// relationText says what a step asks, what it needs, and how that binds it.
+func relationText(s *workqueue.StepView) string {
+	parts := []string{targetText(s.Endpoint)}
+	if s.Kind == workqueue.KindRequest {
+		parts[0] += ", by plain requests"
+	}
+	if len(s.Needs) > 0 {
+		parts = append(parts, "needs "+inert(strings.Join(s.Needs, ", ")))
+	}
+	if sees := seenText(s); sees != "" {
+		parts = append(parts, sees)
+	}
+	switch {
+	case s.Barrier && s.BarrierPassed:
+		parts = append(parts, "barrier passed")
+	case s.Barrier:
+		parts = append(parts, "waits at its barrier until they have all")
+	}
+	if s.Optional {
+		parts = append(parts, "optional: others go on without it")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// seenText says what a step is given, where that is not the item and all that it needs.
+func seenText(s *workqueue.StepView) string {
+	if s.SeesItem && len(s.Inputs) == len(s.Needs) {
+		return ""
+	}
+	seen := s.Inputs
+	if s.SeesItem {
+		seen = append([]string{"the item"}, seen...)
+	}
+	if len(seen) == 0 {
+		return "sees keys only"
+	}
+	return "sees " + inert(strings.Join(seen, ", "))
+}
+
+// stepsLine is how far each step is, in a line.
+func stepsLine(run api.RunDocument) string {
+	parts := make([]string, len(run.Steps))
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		parts[i] = fmt.Sprintf("%s %s", short(inert(s.Name), 16), percent(s.Progress))
+	}
+	return strings.Join(parts, ", ")
+}
