@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// The steps of gathering.
+// The steps of collecting.
 const (
 	accounts workqueue.Step = iota
 	transactions
@@ -22,9 +22,9 @@ const (
 
 var stepNames = []string{"accounts", "transactions", "branches", "statement", "letter"}
 
-// gathering is a run of three steps that fetch, the last of which is optional, one that sees all three parts, and one
+// collecting is a run of three steps that fetch, the last of which is optional, one that sees all three parts, and one
 // that sees what that has made.
-func gathering() workqueue.LoadRequest {
+func collecting() workqueue.LoadRequest {
 	req := workqueue.LoadRequest{Plan: "statements", CreatedBy: "test"}
 	for i, name := range stepNames {
 		st := workqueue.StepSpec{Name: name, Endpoint: name, Chunk: 4, InFlight: 100, MaxAttempts: 1,
@@ -52,7 +52,7 @@ type gatherer struct {
 func gather(t *testing.T, n int) *gatherer {
 	t.Helper()
 	b := setup(t)
-	g := &gatherer{bench: b, run: b.load(gathering(), n)}
+	g := &gatherer{bench: b, run: b.load(collecting(), n)}
 	g.fresh()
 	return g
 }

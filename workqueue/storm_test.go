@@ -71,8 +71,9 @@ func (s *storm) keep(name string, seed uint64, do func(ctx context.Context, r *r
 func (s *storm) judge(name string, err error) {
 	var state *workqueue.StateError
 	var nothing *workqueue.NothingToRerunError
+	var none *workqueue.NothingToResetError
 	switch {
-	case errors.As(err, &state), errors.As(err, &nothing), errors.Is(err, workqueue.ErrBusy),
+	case errors.As(err, &state), errors.As(err, &nothing), errors.As(err, &none), errors.Is(err, workqueue.ErrBusy),
 		errors.Is(err, workqueue.ErrSessionLost), isBroken(err):
 		s.broken.Add(1)
 	default:

@@ -32,10 +32,12 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 
 	moreLiveOf = `SELECT EXISTS (SELECT` + liveOf + `)`
 
-	// A late answer finds the items gone from what remains of its slice, or the slice closed: they count as answered.
+	// A late answer finds the items gone from what remains of its slice, or the slice closed: they count as answered. A
+	// slice that waits for its time was sent nowhere, and will be claimed by its mask.
 	withdrawSlices = `
 UPDATE work_slice s
 SET remaining = s.remaining & ~u.mask,
+    mask = CASE WHEN s.state = 'scheduled' AND s.remaining <> u.mask THEN s.mask & ~u.mask ELSE s.mask END,
     state = CASE WHEN (s.remaining & ~u.mask) = B'0'::bit(8192) THEN 'cancelled' ELSE s.state END,
     ended_at = CASE WHEN (s.remaining & ~u.mask) = B'0'::bit(8192) THEN clock_timestamp() END,
     error_code = CASE WHEN (s.remaining & ~u.mask) = B'0'::bit(8192) THEN 'reset' ELSE s.error_code END,
