@@ -11,9 +11,9 @@
 //	secrets:
 //	  branch-token:
 //	    file: branch.token           # or env: BRANCH_TOKEN
-//	    hosts: [api.bank.example]    # https; another scheme and a port can be said: http://127.0.0.1:8081
+//	    hosts: [api.bank.example]    # https; another scheme and a port can be said: "http://127.0.0.1:8081"
 //	http:
-//	  allow_private: [127.0.0.1:8081, 10.0.0.0/8]
+//	  allow_private: ["127.0.0.1:8081", 10.0.0.0/8]
 //	  max_response: 16MiB
 //	  hosts:
 //	    api.bank.example: {ca: ca.pem, cert: client.pem, key: client.key, max_connections: 20}

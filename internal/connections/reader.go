@@ -145,7 +145,7 @@ func (r *reader) text(into *string, want string) func(value) error {
 	return func(v value) error {
 		node, ok := v.node.(*ast.StringNode)
 		if !ok || node.Value == "" {
-			return r.fail(v, "want %s; this is %s", want, kind(v.node))
+			return r.fail(v, "want %s; this is %s, unless it stands in quotes", want, kind(v.node))
 		}
 		*into = node.Value
 		return nil

@@ -1,0 +1,304 @@
+package httpfetch_test
+
+import (
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+	"github.com/tranchehq/tranche/internal/connections"
+)
+
+// However the address of this machine is written, it is not reached unless the operator allows it.
+func TestPrivateAddresses(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	service := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	t.Cleanup(service.Close)
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(service.URL, "http://"))
+	closed := client(t, httpfetch.Config{ConnectTimeout: 2 * time.Second}, "")
+	for _, host := range []string{
+		"127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "127.0.0.1.", "0.0.0.0", "[::1]", "[::]",
+		"[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::127.0.0.1]", "[64:ff9b::7f00:1]", "10.0.0.1", "192.168.1.1",
+		"169.254.169.254", "100.64.0.1", "[fd00:ec2::254]", "[fe80::1]", "224.0.0.1", "255.255.255.255", "LOCALHOST",
+	} {
+		slots, err := get(t, closed, settings("http://"+host+":"+port+"/{key}"), &fetch.Request{Items: items(1)})
+		code := codeOf(slots[100].Err)
+		// What is no address to Go is a name, which nobody has.
+		if code != "address_refused" && codeOf(err) != "unreachable!" {
+			t.Errorf("%s: %+v, %v", host, slots[100], err)
+		}
+	}
+	for allow, want := range map[string]string{
+		"127.0.0.1": "", "\"127.0.0.1:" + port + "\"": "", "127.0.0.0/8": "", "\"::/0\"": "address_refused", "\"127.0.0.1:1\"": "address_refused",
+		"10.0.0.0/8": "address_refused",
+	} {
+		c := client(t, httpfetch.Config{}, "http: {allow_private: ["+allow+"]}")
+		before := asked.Load()
+		slots, err := get(t, c, settings(service.URL+"/{key}"), &fetch.Request{Items: items(1)})
+		if err != nil || codeOf(slots[100].Err) != want || (asked.Load() > before) != (want == "") {
+			t.Errorf("allowed %s: %+v, %v", allow, slots[100].Err, err)
+		}
+	}
+	if asked.Load() != 3 {
+		t.Errorf("the service was asked %d times, want 3", asked.Load())
+	}
+}
+
+// resolver answers every question with the address of the moment.
+func resolver(t *testing.T, address *atomic.Value) *net.Resolver {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { _ = conn.Close(); <-done })
+	go func() {
+		defer close(done)
+		for buf := make([]byte, 1500); ; {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(buf[:n]) != nil {
+				continue
+			}
+			m.Response = true
+			m.Additionals = nil
+			if m.Questions[0].Type == dnsmessage.TypeA {
+				m.Answers = []dnsmessage.Resource{{
+					Header: dnsmessage.ResourceHeader{Name: m.Questions[0].Name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET},
+					Body:   &dnsmessage.AResource{A: address.Load().(netip.Addr).As4()}, //nolint:forcetypeassert // the test's
+				}}
+			}
+			if packed, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(packed, from)
+			}
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}}
+}
+
+// A name that was good and then means this machine is refused: what counts is where the connection goes.
+func TestRebinding(t *testing.T) {
+	t.Parallel()
+	var good, bad atomic.Int64
+	at := func(address string, asked *atomic.Int64) net.Listener {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			asked.Add(1)
+			w.Header().Set("Connection", "close")
+		})}
+		done := make(chan struct{})
+		go func() { defer close(done); _ = s.Serve(l) }()
+		t.Cleanup(func() { _ = s.Close(); <-done })
+		return l
+	}
+	_, port, _ := net.SplitHostPort(at("127.0.0.2:0", &good).Addr().String())
+	at("127.0.0.1:"+port, &bad)
+	var address atomic.Value
+	address.Store(netip.MustParseAddr("127.0.0.2"))
+	c := client(t, httpfetch.Config{Resolver: resolver(t, &address)}, "http: {allow_private: [127.0.0.2]}")
+	ask := func() string {
+		slots, err := get(t, c, settings("http://rebind.example:"+port+"/{key}"), &fetch.Request{Items: items(1)})
+		if err != nil {
+			t.Error(err)
+		}
+		return codeOf(slots[100].Err)
+	}
+	if got := ask(); got != "" || good.Load() != 1 {
+		t.Fatalf("before: %s, asked %d times", got, good.Load())
+	}
+	address.Store(netip.MustParseAddr("127.0.0.1"))
+	if got := ask(); got != "address_refused" || bad.Load() != 0 {
+		t.Errorf("after: %s, asked %d times", got, bad.Load())
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	type seen struct{ headers, referer, key string }
+	stolen := make(chan seen, 10)
+	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		all := fmt.Sprint(r.Header)
+		stolen <- seen{all, r.Referer(), r.Header.Get("X-Item")}
+		if back := r.URL.Query().Get("back"); back != "" {
+			http.Redirect(w, r, back, http.StatusFound)
+		}
+	}))
+	t.Cleanup(away.Close)
+	private := "http://127.0.0.3:" + strings.TrimPrefix(away.URL, "http://127.0.0.1:")
+	var b *bundle
+	b = serve(t, func(w http.ResponseWriter, r *http.Request) {
+		to := map[string]string{
+			"/here": "/landed", "/away": away.URL + "/x", "/private": private, "/loop": "/loop", "/file": "file:///etc/passwd",
+			"/gopher": "gopher://127.0.0.1/", "/user": strings.Replace(away.URL, "//", "//a:b@", 1), "/post": away.URL,
+			"/pingpong": away.URL + "/?back=" + b.server.URL + "/landed", "/echo": "http://x" + r.Header.Get("X-Token") + "/",
+		}[r.URL.Path]
+		switch {
+		case r.URL.Path == "/post":
+			w.Header().Set("Location", to)
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		case to != "":
+			w.Header().Set("Location", to)
+			w.WriteHeader(http.StatusFound)
+		default:
+			_, _ = io.WriteString(w, `"`+r.Header.Get("X-Item")+strings.Repeat("!", len(r.Header.Get("X-Token")))+`"`)
+		}
+	})
+	ask := func(path string, change ...func(*gather.HTTP)) (string, string) {
+		t.Helper()
+		h := settings(b.server.URL+path+"?k={key}", append(change, func(h *gather.HTTP) {
+			h.Headers = map[string]string{"X-Token": "{secret.token}", "Authorization": "Bearer {secret.token}", "X-Item": "{key}"}
+		})...)
+		slots, err := get(t, b.client, h, &fetch.Request{Items: items(1)})
+		if err != nil {
+			return codeOf(err), ""
+		}
+		return codeOf(slots[100].Err), string(slots[100].Data)
+	}
+	if code, data := ask("/here"); code != "" || data != `"K0`+strings.Repeat("!", len(canary))+`"` {
+		t.Errorf("within the host: %s %s", code, data)
+	}
+	if code, _ := ask("/away"); code != "" {
+		t.Errorf("to another host: %s", code)
+	}
+	if got := <-stolen; strings.Contains(got.headers, "CANARY") || got.referer != "" || got.key != "" {
+		t.Errorf("another host got %+v", got)
+	}
+	if code, data := ask("/pingpong"); code != "" || strings.Contains(data, "!") {
+		t.Errorf("there and back: %s %s", code, data)
+	}
+	<-stolen
+	post := func(h *gather.HTTP) { h.Method, h.Body = "POST", gather.JSON(`{"t":"{secret.token}"}`) }
+	none := func(h *gather.HTTP) { h.Redirects = 0 }
+	for path, change := range map[string]func(*gather.HTTP){
+		"/loop": nil, "/file": nil, "/gopher": nil, "/user": nil, "/post": post, "/here": none, "/echo": nil,
+	} {
+		if change == nil {
+			change = func(*gather.HTTP) {}
+		}
+		if code, _ := ask(path, change); code != "redirect_refused" && (path != "/echo" || code != "unreachable!") {
+			t.Errorf("%s: %s", path, code)
+		}
+	}
+	if code, _ := ask("/private"); code != "address_refused" {
+		t.Errorf("to a private address: %s", code)
+	}
+	if len(stolen) > 0 {
+		t.Errorf("another host was asked: %+v", <-stolen)
+	}
+}
+
+// A small answer that becomes a large one, and one that never ends, are cut off.
+func TestBombs(t *testing.T) {
+	t.Parallel()
+	b := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/drip" {
+			for r.Context().Err() == nil {
+				_, _ = io.WriteString(w, "x")
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-time.After(5 * time.Millisecond):
+				case <-r.Context().Done():
+				}
+			}
+			return
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		_, _ = io.CopyN(z, zeros{}, 64<<20)
+		_ = z.Close()
+	}, "  max_response: 64KiB\n")
+	for path, want := range map[string]string{"/zip": "result_too_large", "/drip": "timeout!"} {
+		h := settings(b.server.URL+path+"?k={key}", func(h *gather.HTTP) { h.Timeout = gather.Duration(200 * time.Millisecond) })
+		if path == "/zip" {
+			h.Timeout = gather.Duration(5 * time.Second)
+		}
+		slots, err := get(t, b.client, h, &fetch.Request{Items: items(1)})
+		if codeOf(slots[100].Err) != want && codeOf(err) != want {
+			t.Errorf("%s: %+v, %v", path, slots[100].Err, err)
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// A certificate of an unknown authority is refused; the operator's file names authorities, and the client's own
+// certificate, which is shown to that host only.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	var shown atomic.Int64
+	service := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		shown.Store(int64(len(r.TLS.PeerCertificates)))
+	}))
+	service.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	service.Config.ErrorLog = nil
+	service.StartTLS()
+	t.Cleanup(service.Close)
+	dir := t.TempDir()
+	pair := service.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"ca.pem":  {Type: "CERTIFICATE", Bytes: pair.Certificate[0]},
+		"key.pem": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host := strings.TrimPrefix(service.URL, "https://")
+	for text, want := range map[string]string{
+		"": "tls_error 0",
+		fmt.Sprintf(", hosts: {\"%s\": {ca: ca.pem}}", host):                                      " 0",
+		fmt.Sprintf(", hosts: {\"%s\": {ca: ca.pem, cert: ca.pem, key: key.pem}}", host):          " 1",
+		", hosts: {127.0.0.1: {ca: ca.pem, cert: ca.pem, key: key.pem}}":                          " 1",
+		", hosts: {other.example: {ca: ca.pem, cert: ca.pem, key: key.pem}}":                      "tls_error 0",
+		fmt.Sprintf(", hosts: {\"%s\": {ca: ca.pem}, \"127.0.0.1\": {max_connections: 1}}", host): " 0",
+	} {
+		conns, err := connections.Parse(filepath.Join(dir, "c.yaml"), []byte("http: {allow_private: [127.0.0.1]"+text+"}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := httpfetch.New(conns, httpfetch.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown.Store(0)
+		slots, err := get(t, c, settings(service.URL+"/{key}"), &fetch.Request{Items: items(1)})
+		if got := fmt.Sprintf("%s %d", codeOf(slots[100].Err), shown.Load()); got != want || err != nil {
+			t.Errorf("%s: got %q (%+v, %v), want %q", text, got, slots[100].Err, err, want)
+		}
+		c.Close()
+	}
+}
