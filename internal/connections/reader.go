@@ -41,7 +41,7 @@ func (r *reader) fail(v value, format string, args ...any) error {
 
 // document returns the one mapping that the text consists of, or ok = false when there is nothing in it.
 func (r *reader) document(text []byte) (root value, ok bool, err error) {
-	file, err := parser.ParseBytes(text, 0)
+	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		problem := value{}
 		if broken, ok := errors.AsType[yaml.Error](err); ok && broken.GetToken() != nil {

@@ -1,0 +1,251 @@
+package connections
+
+import (
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// canary is what must not be quoted.
+const canary = "CANARY-s3cr3t"
+
+// parse reads a file beside which there are some others.
+func parse(t *testing.T, text string) (*Connections, error) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"token": canary + "\n", "dsn": "postgres://me:" + canary + "@db.example:5433/ledger?sslmode=disable", "empty": "\n",
+		"lines": canary + "\r\nX-Evil: 1", "nodsn": "host=" + canary + " port=x", "long": strings.Repeat("x", 5000),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Parse(filepath.Join(dir, "c.yaml"), []byte(text))
+}
+
+const good = `# what plans may reach
+sources:
+  ledger:
+    dsn: {file: dsn}
+    max_connections: 3
+    max_rows: 1000
+    max_bytes: 1MiB
+    max_time: 90s
+secrets:
+  token: {file: token, hosts: [api.example, "api.example:8443", "http://127.0.0.1:8081", "127.0.0.2", "[::1]:9"]}
+http:
+  allow_private: ["127.0.0.1:8081", 10.0.0.0/8, "::1", "[fd00::1]:80"]
+  proxy: http://proxy.example:3128
+  max_response: 1MiB
+  max_connections: 7
+  hosts:
+    api.example: {max_connections: 2}
+    "api.example:8443": {max_connections: 3}
+`
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	c, err := parse(t, good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Source("ledger")
+	if err != nil || s.MaxConnections != 3 || s.MaxRows != 1000 || s.MaxBytes != 1<<20 || s.MaxTime != 90*time.Second {
+		t.Errorf("%+v, %v", s, err)
+	}
+	cfg, err := s.ConnConfig()
+	if err != nil || cfg.Host != "db.example" || cfg.Password != canary ||
+		cfg.RuntimeParams["default_transaction_read_only"] != "on" {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	for at, want := range map[string]bool{
+		"127.0.0.1:8081": true, "127.0.0.1:8082": false, "10.9.8.7:1": true, "[::ffff:10.1.1.1]:1": true, "[::1]:5": true,
+		"[fd00::1]:80": true, "[fd00::1]:81": false, "11.0.0.1:1": false, "[::1%lo]:5": true,
+	} {
+		allowed := false
+		for _, n := range c.HTTP.AllowPrivate {
+			allowed = allowed || n.Contains(netip.MustParseAddrPort(at))
+		}
+		if allowed != want {
+			t.Errorf("%s is allowed: %t", at, allowed)
+		}
+	}
+	for u, want := range map[string]int{
+		"https://API.example/x": 2, "https://api.example:8443": 3, "http://api.example:80": 2, "https://b.example": 0,
+	} {
+		parsed, _ := url.Parse(u)
+		if h := c.HTTP.Host(parsed); h == nil && want != 0 || h != nil && h.MaxConnections != want {
+			t.Errorf("%s: %+v, want %d", u, h, want)
+		}
+	}
+	if c, err := parse(t, "# nothing\n"); err != nil || len(c.Sources) != 0 {
+		t.Errorf("an empty file: %+v, %v", c, err)
+	}
+}
+
+func TestSecretsGoWhereTheyMay(t *testing.T) {
+	t.Parallel()
+	c, err := parse(t, good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Secret("token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for u, want := range map[string]bool{
+		"https://api.example/x": true, "https://API.EXAMPLE.:443/": true, "https://api.example:8443": true,
+		"http://api.example": false, "http://api.example:443": false, "https://api.example:444": false,
+		"https://sub.api.example": false, "https://api.example.evil.example": false, "http://127.0.0.1:8081": true,
+		"https://127.0.0.1:8081": false, "http://127.0.0.2": true, "https://127.0.0.2": true, "http://[::1]:9": true,
+	} {
+		parsed, _ := url.Parse(u)
+		value, err := s.Value(parsed)
+		if (err == nil) != want || want != (value == canary) || err != nil && strings.Contains(err.Error(), canary) {
+			t.Errorf("%s: %q, %v", u, value, err)
+		}
+	}
+}
+
+func TestRedact(t *testing.T) {
+	t.Setenv("F_TEST_A", `a"b&c d`)
+	t.Setenv("F_TEST_B", `a"b&c d and more`)
+	c, err := parse(t, "secrets: {a: {env: F_TEST_A, hosts: [x.example]}, b: {env: F_TEST_B, hosts: [x.example]}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		`<a"b&c d>`: "<[secret a]>", `<a"b&c d and more>`: "<[secret b]>", `a%22b%26c+d`: "[secret a]",
+		`{"x":"a\"b\u0026c d"}`: `{"x":"[secret a]"}`, `a%22b&c%20d`: "[secret a]", "nothing": "nothing",
+	} {
+		if got := c.Redact(text); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+	}
+}
+
+// A secret in a file can be changed while it is in use, and the old one is still kept out of errors.
+func TestSecretsAreReadAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first-one")
+	c, err := Parse(path, []byte("secrets: {t: {file: token, hosts: [x.example]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.Secrets["t"]
+	read := func(later time.Duration) string {
+		s.from.since = s.from.since.Add(-later)
+		text, err := s.from.read()
+		if err != nil {
+			t.Error(err)
+		}
+		return text
+	}
+	write("second-one")
+	if got := read(0); got != "first-one" {
+		t.Errorf("at once: %s", got)
+	}
+	if got := read(rereadAfter); got != "second-one" {
+		t.Errorf("later: %s", got)
+	}
+	if got := c.Redact("first-one second-one"); got != "[secret t] [secret t]" {
+		t.Errorf("redacted: %s", got)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(rereadAfter); got != "second-one" {
+		t.Errorf("without the file: %s", got)
+	}
+}
+
+// Errors name the line and the field, and nothing of what stands there.
+func TestErrors(t *testing.T) {
+	t.Setenv("F_TEST_EMPTY", "")
+	for text, want := range map[string]string{
+		"sources:\n  a:\n    dsn: postgres://me:" + canary + "@x/y":    "c.yaml:3: sources.a.dsn: the text itself does not belong here",
+		"sources:\n  a:\n    dsn: {postgres://me:" + canary + "@x: 1}": "c.yaml:3: sources.a.dsn: want fields: env, file",
+		"sources:\n  a: {}":                                                        "c.yaml:2: sources.a: it has no dsn",
+		"sources:\n  a:\n    dsn: {file: dsn, env: X}":                             "c.yaml:3: sources.a.dsn: say where it stands: either env",
+		"sources:\n  a:\n    dsn: {file: nodsn}":                                   "c.yaml:3: sources.a.dsn: it is no connection string",
+		"sources:\n  a:\n    dsn: {file: nothere}":                                 "no such file",
+		"sources:\n  a:\n    dsn: {env: F_TEST_EMPTY}":                             "the environment has no F_TEST_EMPTY",
+		"sources:\n  a:\n    dsn: {file: dsn}\n    max_rows: 0":                    "c.yaml:4: sources.a.max_rows: want a whole number within 1",
+		"sources:\n  a:\n    dsn: {file: dsn}\n    max_rows: 1e3":                  "sources.a.max_rows: want a whole number",
+		"sources:\n  a:\n    dsn: {file: dsn}\n    max_time: 5":                    "sources.a.max_time: want a duration",
+		"sources:\n  a:\n    dsn: {file: dsn}\n    max_bytes: 5":                   "sources.a.max_bytes: want a size",
+		"sources:\n  a b: {}":                                                      "c.yaml:2: sources: want sources by their names",
+		"sources:\n  a:\n    pasword: x":                                           "c.yaml:3: sources.a.pasword: there is no such field; there are dsn",
+		"secrets:\n  t: " + canary:                                                 "c.yaml:2: secrets.t: want fields: env, file, hosts; this is a text",
+		"secrets:\n  t: {file: token}":                                             "say which hosts it may be sent to",
+		"secrets:\n  t: {file: token, hosts: [\"*.x\"]}":                           "secrets.t.hosts[0]: want a host like",
+		"secrets:\n  t: {file: token, hosts: [\"http://x/path\"]}":                 "secrets.t.hosts[0]: want a host like",
+		"secrets:\n  t: {file: token, hosts: [\"ftp://x\"]}":                       "secrets.t.hosts[0]: want a host like",
+		"secrets:\n  t: {file: empty, hosts: [x]}":                                 "is empty",
+		"secrets:\n  t: {file: lines, hosts: [x]}":                                 "a control character stands in it",
+		"secrets:\n  t: {file: long, hosts: [x]}":                                  "has more than 4096 bytes",
+		"secrets:\n  t: {file: token, hosts: [x]}\n  t: {file: token, hosts: [x]}": "secrets.t: it stands twice",
+		"secrets:\n  t: &a {file: token, hosts: [x]}":                              "anchors, aliases and tags",
+		"http: {allow_private: [10.0.0.300]}":                                      "c.yaml:1: http.allow_private[0]: want an address like",
+		"http: {allow_private: 10.0.0.0/8}":                                        "http.allow_private: want a list of addresses",
+		"http: {proxy: \"http://u:" + canary + "@p\"}":                             "http.proxy: want a URL like",
+		"http:\n  hosts:\n    x.example: {ca: token}":                              "c.yaml:3: http.hosts.x.example: ca: there is no certificate",
+		"http:\n  hosts:\n    x.example: {cert: token}":                            "cert and key go together",
+		"http:\n  hosts:\n    x.example: {cert: token, key: token}":                "cert and key: ",
+		"a: [" + canary:           "this is not YAML",
+		"- 1":                     "c.yaml:1: want fields: sources, secrets, http; this is a list",
+		"http: {}\n---\nhttp: {}": "c.yaml:3: a second document",
+	} {
+		_, err := parse(t, text)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "CANARY") {
+			t.Errorf("%s\n got %v\nwant %s", text, err, want)
+		}
+	}
+	if _, err := Load(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "connections: open ") {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+// A password that was changed is used for the next connection.
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	dsn := testenv.EmptyDatabase(t)
+	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Parse(filepath.Join(dir, "c.yaml"), []byte("sources: {a: {dsn: {file: dsn}}, b: {dsn: {file: dsn}, allow_superuser: true}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"a": "is a superuser, which no transaction", "b": ""} {
+		pool, err := c.Sources[name].Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = pool.Exec(t.Context(), "CREATE TABLE x ()")
+		pool.Close()
+		said := c.Sources[name].Explain(err)
+		if want == "" {
+			want = "cannot execute CREATE TABLE in a read-only transaction (25006)"
+		}
+		if !strings.Contains(said, want) || strings.Contains(said, "127.0.0.1") {
+			t.Errorf("%s: %s", name, said)
+		}
+	}
+}
