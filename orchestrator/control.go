@@ -30,9 +30,20 @@ func (n *Node) Rerun(ctx context.Context, req workqueue.RerunRequest) (workqueue
 	}
 	rerun, err := n.store.Rerun(ctx, req)
 	if err == nil && !req.DryRun {
+		n.removeRequests(ctx, rerun.Requests)
 		n.spread()
 	}
 	return rerun, err
+}
+
+// Reset takes parts of a step back, and their requests out of the stream. See [workqueue.Store.Reset].
+func (n *Node) Reset(ctx context.Context, req workqueue.ResetRequest) (workqueue.Reset, error) {
+	reset, err := n.store.Reset(ctx, req)
+	if err == nil && !req.DryRun {
+		n.removeRequests(ctx, reset.Requests)
+		n.spread()
+	}
+	return reset, err
 }
 
 // Pause holds runs, on every node at once. See [workqueue.Store.Pause].

@@ -19,7 +19,7 @@ type runRerun struct {
 	Keys       string           `xor:"which" help:"The items of a file with a key a line; - is standard input." placeholder:"FILE"`
 	Code       []string         `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
 	Group      []string         `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
-	Step       string           `help:"Of this step, when there are several." placeholder:"NAME"`
+	Step       string           `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
 	Chunk      *gather.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
 	InFlight   *gather.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
 	Endpoint   string           `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
@@ -109,9 +109,10 @@ func rerunText(again *api.Rerun, canaryAuto bool) string {
 			text += fmt.Sprintf("%s of them first, and %s held back until the canary has passed\n",
 				count(again.Items-again.Held), count(again.Held))
 		}
-		return text + "nothing was changed\n"
+		return text + resetSteps(again.Steps) + "nothing was changed\n"
 	}
 	text := fmt.Sprintf("run %s runs %s items again, as generation %d\n", again.Run, count(again.Items), again.Generation)
+	text += resetSteps(again.Steps)
 	if again.Held > 0 {
 		text += fmt.Sprintf("%s of them run first; %s are held back. ", count(again.Items-again.Held), count(again.Held))
 		next := "When the first have ended:"
@@ -158,6 +159,7 @@ func (r *runRerun) each(ctx context.Context, cl *client.Client, parts [][]string
 			return sum, err
 		}
 		one.Items, one.Slices, one.Blocks = one.Items+sum.Items, one.Slices+sum.Slices, one.Blocks+sum.Blocks
+		one.Steps = addSteps(sum.Steps, one.Steps)
 		sum = one
 	}
 	return sum, nil

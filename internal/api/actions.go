@@ -28,7 +28,7 @@ type Actor struct {
 // RerunSettings says which items to run again, by exactly one of Failed, Keys, Codes and Groups, and how. As JSON it
 // takes 16 MiB at most.
 type RerunSettings struct {
-	Step   string   `json:"step,omitempty" maxLength:"64" doc:"of this step; absent: the first"`
+	Step   string   `json:"step,omitempty" maxLength:"64" doc:"of this step; absent: what failed at any step"`
 	Failed bool     `json:"failed,omitempty" doc:"all items that failed"`
 	Keys   []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items, failed or done"`
 	Codes  []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
@@ -46,7 +46,7 @@ type RerunSettings struct {
 // Rerun is a re-run that was set going, or would be.
 type Rerun struct {
 	Run        workqueue.RunID      `json:"run"`
-	Step       string               `json:"step"`
+	Step       string               `json:"step" doc:"empty: several"`
 	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
 	Items      int64                `json:"items"`
 	Held       int64                `json:"held" doc:"of the items, those that wait for the canary"`
@@ -55,6 +55,8 @@ type Rerun struct {
 	Generation workqueue.Generation `json:"generation"`
 	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
 	Warnings   []string             `json:"warnings"`
+
+	Steps []workqueue.StepReset `json:"steps,omitempty" doc:"of a run of several steps, what becomes of them"`
 }
 
 func (s *Server) registerActions(api huma.API) {
@@ -67,6 +69,7 @@ func (s *Server) registerActions(api huma.API) {
 	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
 		Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[RerunSettings]()),
 	}}}
+	s.registerReset(api)
 	s.registerControl(api)
 	s.registerSet(api)
 }
@@ -107,7 +110,7 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	}
 	out := Rerun{Run: id, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
 		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),
-		Warnings: []string{}}
+		Warnings: []string{}, Steps: done.Steps}
 	if view, err := s.store.Run(ctx, id); err == nil { // it runs either way; the warnings are extra
 		out.Warnings = s.warnings(ctx, view)
 	}

@@ -26,6 +26,9 @@ func mutations() []mutation {
 		{"POST /plans", "/plans?name=p", "steps: [{endpoint: echo}]", "plan_apply", ``, `"version": 1`},
 		{"DELETE /plans/{name}", "/plans/p", "", "plan_delete", `"version": 1`, ``},
 		{"POST /runs", "/runs?endpoint=echo&name=new", three, "start", ``, `"items": 3`},
+		{"POST /runs/open", "/runs/open", `{"endpoint":"echo","name":"later"}`, "open", ``, `"plan": "echo"`},
+		{"POST /runs/{run}/items", "/runs/later/items", three, "add", `"items": 0`, `"items": 3`},
+		{"POST /runs/{run}/seal", "/runs/later/seal", `{"expect":3}`, "seal", `"sealed": false`, `"sealed": true`},
 		{"POST /runs/{run}/settings", "/runs/it/settings", `{"chunk":9}`, "set", `"chunk": "500"`, `"chunk": "9"`},
 		{"POST /runs/{run}/pause", "/runs/new/pause", `{}`, "pause", `"hold": null`, `"hold": "operator"`},
 		{"POST /runs/{run}/resume", "/runs/new/resume", `{}`, "resume", `"hold": "operator"`, `"hold": null`},
@@ -35,6 +38,7 @@ func mutations() []mutation {
 		{"POST /runs/resume", "/runs/resume", `{"all":true}`, "resume", `"hold": "operator"`, `"hold": null`},
 		{"POST /runs/{run}/rerun", "/runs/it/rerun", `{"keys":["2","3"],"canary":1}`, "rerun", `"generation": 1`,
 			`"generation": 2`},
+		{"POST /runs/{run}/reset", "/runs/it/reset", `{"keys":["1"]}`, "reset", `"generation": 2`, `"generation": 3`},
 		{"POST /runs/{run}/cancel", "/runs/new/cancel", `{}`, "cancel", `"running"`, `"cancelled"`},
 		{"POST /runs/cancel", "/runs/cancel", `{"all":true}`, "cancel", `"running"`, `"cancelled"`},
 		{"POST /endpoints/{name}/settings", "/endpoints/echo/settings", `{"rate":5}`, "endpoint_set", `"rate": 0`,
@@ -77,7 +81,7 @@ func TestEveryMutationIsAudited(t *testing.T) {
 func (b *bench) mutate(method string, m mutation) {
 	b.Helper()
 	kind := "application/json"
-	if m.op == "POST /plans" || m.op == "POST /runs" {
+	if m.op == "POST /plans" || m.op == "POST /runs" || m.op == "POST /runs/{run}/items" {
 		kind = "text/plain"
 	}
 	last := b.lastAudit()

@@ -26,21 +26,36 @@ const (
 	maxReasonBytes = 2000 // 500 characters
 )
 
-// rerunReader reads RerunSettings token by token: what it costs is bounded by the limits, whatever is sent.
+// bodyReader reads a selection of items token by token: what it costs is bounded by the limits, whatever is sent.
+type bodyReader struct {
+	dec     *jsontext.Decoder
+	again   string // what is to be done in several requests when it is too much for one
+	example string // of a body
+}
+
+// readBody reads a body, member by member.
+func (r *bodyReader) readBody(body io.Reader, member func(name string) error) error {
+	limited := &io.LimitedReader{R: body, N: maxRerunBody + 1}
+	r.dec = jsontext.NewDecoder(limited)
+	err := r.object(member)
+	if limited.N <= 0 {
+		err = &tooLargeError{fmt.Sprintf("the body is larger than %d MiB; %s in several requests", maxRerunBody>>20,
+			r.again)}
+	}
+	return err
+}
+
+// rerunReader reads RerunSettings.
 type rerunReader struct {
-	dec *jsontext.Decoder
+	bodyReader
+
 	set RerunSettings
 }
 
 // readRerun reads the body of a re-run.
 func readRerun(body io.Reader) (RerunSettings, error) {
-	limited := &io.LimitedReader{R: body, N: maxRerunBody + 1}
-	r := &rerunReader{dec: jsontext.NewDecoder(limited)}
-	err := r.object()
-	if limited.N <= 0 {
-		err = &tooLargeError{fmt.Sprintf("the body is larger than %d MiB; run the items again in several requests",
-			maxRerunBody>>20)}
-	}
+	r := &rerunReader{bodyReader: bodyReader{again: "run the items again", example: `{"failed":true}`}}
+	err := r.readBody(body, r.member)
 	return r.set, err
 }
 
@@ -49,9 +64,9 @@ type tooLargeError struct{ detail string }
 
 func (e *tooLargeError) Error() string { return e.detail }
 
-func (r *rerunReader) object() error {
+func (r *bodyReader) object(member func(name string) error) error {
 	if kind := r.dec.PeekKind(); kind != '{' && kind != 0 {
-		return &inputError{`the body must be a JSON object, like {"failed":true}`}
+		return &inputError{"the body must be a JSON object, like " + r.example}
 	}
 	if _, err := r.dec.ReadToken(); err != nil {
 		return r.broken(err)
@@ -61,7 +76,7 @@ func (r *rerunReader) object() error {
 		if err != nil {
 			return r.broken(err)
 		}
-		if err := r.member(name.String()); err != nil {
+		if err := member(name.String()); err != nil {
 			return err
 		}
 	}
@@ -107,7 +122,7 @@ func (r *rerunReader) member(name string) (err error) {
 	return err
 }
 
-func (r *rerunReader) boolean(field string) (bool, error) {
+func (r *bodyReader) boolean(field string) (bool, error) {
 	switch r.dec.PeekKind() {
 	case 't', 'f':
 		token, err := r.dec.ReadToken()
@@ -118,7 +133,7 @@ func (r *rerunReader) boolean(field string) (bool, error) {
 }
 
 // sizing reads a number, or the text auto.
-func (r *rerunReader) sizing(field string, most int) (Sizing, error) {
+func (r *bodyReader) sizing(field string, most int) (Sizing, error) {
 	var size Sizing
 	if r.dec.PeekKind() != '"' {
 		n, err := r.number(field, most)
@@ -133,7 +148,7 @@ func (r *rerunReader) sizing(field string, most int) (Sizing, error) {
 	return size, err
 }
 
-func (r *rerunReader) text(field string, bytes int) (string, error) {
+func (r *bodyReader) text(field string, bytes int) (string, error) {
 	if r.dec.PeekKind() != '"' {
 		return "", r.wrong(field, "a string")
 	}
@@ -145,7 +160,7 @@ func (r *rerunReader) text(field string, bytes int) (string, error) {
 	return text, checkText(field, text, bytes)
 }
 
-func (r *rerunReader) number(field string, most int) (int, error) {
+func (r *bodyReader) number(field string, most int) (int, error) {
 	if r.dec.PeekKind() != '0' {
 		return 0, r.wrong(field, "a number")
 	}
@@ -162,7 +177,7 @@ func (r *rerunReader) number(field string, most int) (int, error) {
 	return n, nil
 }
 
-func (r *rerunReader) texts(field string, most, bytes int) ([]string, error) {
+func (r *bodyReader) texts(field string, most, bytes int) ([]string, error) {
 	if r.dec.PeekKind() != '[' {
 		return nil, r.wrong(field, "an array of strings")
 	}
@@ -176,8 +191,7 @@ func (r *rerunReader) texts(field string, most, bytes int) ([]string, error) {
 			return nil, r.broken(err)
 		}
 		if len(all) == most {
-			return nil, &inputError{fmt.Sprintf("there are more than %d %s; run the items again in several requests", most,
-				field)}
+			return nil, &inputError{fmt.Sprintf("there are more than %d %s; %s in several requests", most, field, r.again)}
 		}
 		text := token.String()
 		if err := checkText(fmt.Sprintf("%s[%d]", field, len(all)), text, bytes); err != nil {
@@ -193,7 +207,7 @@ func (r *rerunReader) texts(field string, most, bytes int) ([]string, error) {
 }
 
 // wrong is for a value of another kind; one that is no JSON at all is broken.
-func (r *rerunReader) wrong(field, wanted string) error {
+func (r *bodyReader) wrong(field, wanted string) error {
 	if r.dec.PeekKind() == 0 {
 		_, err := r.dec.ReadToken()
 		return r.broken(err)
@@ -202,7 +216,7 @@ func (r *rerunReader) wrong(field, wanted string) error {
 }
 
 // broken turns an error of the decoder into one about the body.
-func (r *rerunReader) broken(err error) error {
+func (r *bodyReader) broken(err error) error {
 	var slow net.Error
 	var syntax *jsontext.SyntacticError
 	switch {
@@ -213,7 +227,7 @@ func (r *rerunReader) broken(err error) error {
 	case errors.As(err, &syntax):
 		return &inputError{fmt.Sprintf("the body is not valid JSON at byte %d: %v", syntax.ByteOffset+1, syntax.Err)}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return &inputError{`the body breaks off before its end; it must be a JSON object, like {"failed":true}`}
+		return &inputError{"the body breaks off before its end; it must be a JSON object, like " + r.example}
 	default:
 		return fmt.Errorf("read the body: %w", err)
 	}

@@ -47,6 +47,7 @@ type Engine interface {
 	Add(ctx context.Context, req workqueue.AddRequest) (workqueue.Added, error)
 	SealRun(ctx context.Context, req workqueue.SealRequest) (workqueue.Sealed, error)
 	Rerun(ctx context.Context, req workqueue.RerunRequest) (workqueue.Rerun, error)
+	Reset(ctx context.Context, req workqueue.ResetRequest) (workqueue.Reset, error)
 	SetRun(ctx context.Context, c workqueue.RunChange) (workqueue.RunChanged, error)
 	Pause(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
 	Resume(ctx context.Context, c workqueue.Control, maxFailed *string) (workqueue.Controlled, error)

@@ -121,6 +121,13 @@ func (c *Client) Rerun(ctx context.Context, ref string, settings api.RerunSettin
 	return out, err
 }
 
+// Reset takes parts of a step back, to be made again.
+func (c *Client) Reset(ctx context.Context, ref string, settings api.ResetSettings) (api.Reset, error) {
+	var out api.Reset
+	err := c.post(ctx, runPath(ref, "/reset"), settings, &out)
+	return out, err
+}
+
 // Endpoint says who listens on one endpoint, and the work there is.
 func (c *Client) Endpoint(ctx context.Context, name string) (api.Endpoint, error) {
 	var out api.Endpoint

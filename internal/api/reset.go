@@ -1,0 +1,121 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// ResetSettings says of which items the part of a step is taken back, by exactly one of All, Keys and Codes, and how. As
+// JSON it takes 16 MiB at most.
+type ResetSettings struct {
+	Step  string   `json:"step,omitempty" maxLength:"64" doc:"the step; may be absent where there is only one"`
+	All   bool     `json:"all,omitempty" doc:"all items"`
+	Keys  []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items"`
+	Codes []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
+
+	Cascade bool   `json:"cascade,omitempty" doc:"redo the steps after in any case, not only where a part changes"`
+	DryRun  bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Reason  string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+}
+
+// Reset is a reset that was done, or would be.
+type Reset struct {
+	Run        workqueue.RunID       `json:"run"`
+	Step       string                `json:"step"`
+	DryRun     bool                  `json:"dry_run" doc:"nothing was changed"`
+	Cascade    bool                  `json:"cascade"`
+	Items      int64                 `json:"items"`
+	Blocks     int                   `json:"blocks"`
+	Generation workqueue.Generation  `json:"generation"`
+	Steps      []workqueue.StepReset `json:"steps" doc:"the one that was reset, and those after it"`
+	Notes      []string              `json:"notes" doc:"what was selected and left as it is, and why"`
+	Paused     string                `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+	Warnings   []string              `json:"warnings"`
+}
+
+func (s *Server) registerReset(api huma.API) {
+	register(s, api, huma.Operation{
+		OperationID: "reset", Method: http.MethodPost, Path: "/runs/{run}/reset",
+		Summary:     "Take the parts of a step back, to be made again",
+		Description: "The body is 16 MiB at most; more keys go in several requests.",
+	}, s.reset)
+	// Only described, as that of a re-run.
+	described := api.OpenAPI().Paths["/runs/{run}/reset"].Post
+	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
+		Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[ResetSettings]()),
+	}}}
+}
+
+func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
+	set, err := readReset(in.body)
+	if err != nil {
+		return Reset{}, err
+	}
+	err = chooseOne("all, keys and codes", set.All, len(set.Keys) > 0, len(set.Codes) > 0)
+	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
+		return Reset{}, err
+	}
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return Reset{}, err
+	}
+	done, err := s.engine.Reset(ctx, workqueue.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
+		Cascade: set.Cascade, DryRun: set.DryRun,
+		Select: workqueue.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes}})
+	if err != nil {
+		return Reset{}, seen(err, "tranche run show "+id.String())
+	}
+	out := Reset{Run: id, Step: done.Step, DryRun: set.DryRun, Cascade: set.Cascade, Items: done.Items,
+		Blocks: done.Blocks, Generation: done.Generation, Steps: done.Steps, Notes: append([]string{}, done.Notes...),
+		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}
+	if view, err := s.store.Run(ctx, id); err == nil { // it is done either way; the warnings are extra
+		out.Warnings = s.warnings(ctx, view)
+	}
+	return out, nil
+}
+
+// resetReader reads ResetSettings.
+type resetReader struct {
+	bodyReader
+
+	set ResetSettings
+}
+
+// readReset reads the body of a reset.
+func readReset(body io.Reader) (ResetSettings, error) {
+	r := &resetReader{bodyReader: bodyReader{again: "reset the items",
+		example: `{"step":"accounts","keys":["K-1"]}`}}
+	err := r.readBody(body, r.member)
+	return r.set, err
+}
+
+func (r *resetReader) member(name string) (err error) {
+	switch name {
+	case "all":
+		r.set.All, err = r.boolean(name)
+	case "cascade":
+		r.set.Cascade, err = r.boolean(name)
+	case "dry_run":
+		r.set.DryRun, err = r.boolean(name)
+	case "keys":
+		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
+	case "codes":
+		r.set.Codes, err = r.texts(name, maxRerunCodes, maxCodeBytes)
+	case "step":
+		r.set.Step, err = r.text(name, maxStepName)
+	case "reason":
+		r.set.Reason, err = r.text(name, maxReasonBytes)
+	default:
+		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, cascade, "+
+			"dry_run and reason", cut(name, maxEchoed))}
+	}
+	return err
+}
