@@ -67,7 +67,7 @@ func (s accounts) answer(ctx context.Context, chunk *endpoints.Chunk[Customer, A
 	for i, item := range items {
 		switch row := rows[i]; {
 		case row.ID == nil:
-			item.Fail(CodeUnknownAccount, "the bank has no such account")
+			item.Fail(CodeUnknownAccount, unknownAccount)
 		case row.Opening == nil || row.Closing == nil:
 			item.Fail(CodeNoBalance, "the account has no balance")
 		default:

@@ -22,6 +22,8 @@ const retryAfter = 1
 // shutdownTimeout is what requests under way are given at the end.
 const shutdownTimeout = 5 * time.Second
 
+const unknownAccount = "the bank has no such account"
+
 // BranchesConfig sets the service up.
 type BranchesConfig struct {
 	Token string  // asked for as a bearer's; empty: everybody may ask
@@ -65,36 +67,36 @@ WHERE c.account = $1`
 func (s *branches) branch(w http.ResponseWriter, r *http.Request) {
 	want := "Bearer " + s.config.Token
 	if s.config.Token != "" && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte(want)) != 1 {
-		refuse(w, http.StatusUnauthorized, "unauthorized", "the token is missing or wrong")
+		refuse(w, http.StatusUnauthorized, "the token is missing or wrong")
 		return
 	}
 	if !s.limit.allow(time.Now()) {
 		s.refused.Add(1)
 		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
-		refuse(w, http.StatusTooManyRequests, "too_many", fmt.Sprintf("at most %.0f customers a second", s.config.Rate))
+		refuse(w, http.StatusTooManyRequests, fmt.Sprintf("at most %.0f customers a second", s.config.Rate))
 		return
 	}
 	account, err := strconv.ParseInt(r.PathValue("account"), 10, 32)
 	if err != nil {
-		refuse(w, http.StatusNotFound, CodeUnknownAccount, "the bank has no such account")
+		refuse(w, http.StatusNotFound, unknownAccount)
 		return
 	}
 	b, err := s.find(r.Context(), int32(account))
-	var gap *gapError
+	var gap gapError
 	switch {
 	case errors.As(err, &gap):
-		refuse(w, http.StatusNotFound, gap.code, gap.reason)
+		refuse(w, http.StatusNotFound, string(gap))
 	case err != nil:
-		refuse(w, http.StatusServiceUnavailable, "bank", err.Error())
+		refuse(w, http.StatusServiceUnavailable, err.Error())
 	default:
 		answer(w, http.StatusOK, b)
 	}
 }
 
-// gapError is returned when the bank cannot answer.
-type gapError struct{ code, reason string }
+// gapError says what the bank does not know.
+type gapError string
 
-func (e *gapError) Error() string { return e.code + ": " + e.reason }
+func (e gapError) Error() string { return string(e) }
 
 func (s *branches) find(ctx context.Context, account int32) (Branch, error) {
 	if err := s.ledger.Write(ctx, account); err != nil {
@@ -105,11 +107,11 @@ func (s *branches) find(ctx context.Context, account int32) (Branch, error) {
 	err := s.db.QueryRow(ctx, selectBranch, account).Scan(&b.Branch, &name, &street, &place, &phone, &b.Adviser)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return b, &gapError{CodeUnknownAccount, "the bank has no such account"}
+		return b, gapError(unknownAccount)
 	case err != nil:
 		return b, fmt.Errorf("ask the bank: %w", err)
 	case name == nil:
-		return b, &gapError{CodeUnknownBranch, fmt.Sprintf("branch %d does not exist", b.Branch)}
+		return b, gapError(fmt.Sprintf("branch %d does not exist", b.Branch))
 	}
 	b.Name, b.Street, b.Place, b.Phone = *name, *street, *place, *phone
 	return b, nil
@@ -120,9 +122,8 @@ func (s *branches) refusals(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]int64{"refused": s.refused.Load()})
 }
 
-func refuse(w http.ResponseWriter, status int, code, message string) {
-	answer(w, status, map[string]string{"code": code, "message": message})
-}
+// refuse says why in words: whoever asks is a program of somebody who reads them.
+func refuse(w http.ResponseWriter, status int, reason string) { http.Error(w, reason, status) }
 
 func answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")

@@ -38,10 +38,9 @@ type Branch struct {
 	Adviser string `json:"adviser"`
 }
 
-// The codes of the errors that an account can get.
+// The codes of the errors that an account can get. Those of the HTTP service are its status codes.
 const (
 	CodeUnknownAccount = "unknown_account"
-	CodeUnknownBranch  = "unknown_branch"
 	CodeNoBalance      = "no_balance"
 	CodeBrokenMovement = "broken_movement"
 )

@@ -16,6 +16,9 @@ type Wound struct {
 	Code    string // how a service will call it
 }
 
+// codeUnknownBranch is how a node calls the status 404 of an HTTP service.
+const codeUnknownBranch = "not_found"
+
 // Damage is one account broken in each service, far from each other.
 type Damage struct{ NoBalance, UnknownBranch, BrokenMovement Wound }
 
@@ -48,7 +51,7 @@ func (b *Bank) Hurt(ctx context.Context) (*Damage, error) {
 	n := int32(b.config.Accounts)
 	d := &Damage{
 		NoBalance:     Wound{Account: n/6 + 1, Code: bank.CodeNoBalance},
-		UnknownBranch: Wound{Account: n/2 + 1, Code: bank.CodeUnknownBranch},
+		UnknownBranch: Wound{Account: n/2 + 1, Code: codeUnknownBranch},
 	}
 	err := b.with(ctx, Accounts, "take an account its balance", func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, dropBalance, d.NoBalance.Account).Scan(&d.NoBalance.Old)
