@@ -74,14 +74,15 @@ func TestResultsOutliveACrashOfPostgreSQL(t *testing.T) {
 	b := setupOn(t, testenv.Connect(t, cluster.URL()))
 	cfg := testConfig(t)
 	cfg.SessionTTL, cfg.LocalWorkers = time.Minute, 2
-	cfg.Locals = map[string]fetch.Fetcher{"slow": fetch.Each(func(ctx context.Context, item *fetch.Item) (fetch.Part, error) {
+	slow := fetch.Each(func(ctx context.Context, item *fetch.Item) (fetch.Part, error) {
 		calls.Add(1)
 		if item.Ordinal%100 == 0 {
 			begun <- struct{}{}
 			<-gate
 		}
 		return compose(ctx, item)
-	})}
+	})
+	cfg.Locals = map[string]fetch.Fetcher{"slow": slow}
 	node := b.join(t, b.store, testenv.Conn(t, b.ns), cfg)
 	run := b.start(t, local("slow"), 1000)
 	<-begun

@@ -9,11 +9,13 @@ import (
 
 const (
 	// requestWorkers is how many requests over core NATS a node has out for an endpoint.
-	requestWorkers = 64
+	requestWorkers = 32
 	// fetchWorkers is how many chunks of a step of another kind it works on when the step does not say.
 	fetchWorkers = 4
 	// quickChunk is how long chunks may take for a worker to have the next one waiting.
 	quickChunk = time.Second
+	// maxAhead is how many chunks may wait for each worker.
+	maxAhead = 4
 	// maxHung is how many calls of one function may never have come back before no more are made.
 	maxHung = 64
 )
@@ -53,14 +55,26 @@ func (f *fetching) room(kind workqueue.Kind, key string) int {
 		return 0
 	case pool == nil:
 		return f.initialWorkers(kind)
-	case pool.hung >= maxHung || time.Now().Before(pool.resting):
+	default:
+		return pool.room()
+	}
+}
+
+// room is how many slices more the pool may have. A worker of quick chunks need not wait for a claim: some are claimed
+// ahead, and several at once. Called with the mutex held.
+func (p *fetchPool) room() int {
+	if p.hung >= maxHung || time.Now().Before(p.resting) {
 		return 0
 	}
-	wanted := pool.size
-	if pool.took > 0 && pool.took < quickChunk {
-		wanted *= 2 // a worker need not wait for a claim
+	ahead := 0
+	if p.took > 0 && p.took < quickChunk {
+		ahead = p.size * int(max(1, min(maxAhead, quickChunk/4/p.took)))
 	}
-	return max(0, wanted-pool.busy-len(pool.queue))
+	room := p.size + ahead - p.busy - len(p.queue)
+	if len(p.queue) > 0 && 2*room < ahead {
+		return 0
+	}
+	return max(0, room)
 }
 
 // narrow has a claim bring no more than there is room for, in chunks that need not fit a message.
@@ -76,7 +90,7 @@ func (f *fetching) full(keys []string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for key, pool := range f.pools {
-		if pool.busy+len(pool.queue) >= 2*pool.size || pool.hung >= maxHung || time.Now().Before(pool.resting) {
+		if pool.room() == 0 {
 			keys = append(keys, key)
 		}
 	}

@@ -65,7 +65,7 @@ func newFetching(n *Node) *fetching {
 	return &fetching{
 		node: n, locals: n.cfg.Locals, calls: newDirectCalls(n), solitude: newSolitude(),
 		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),
-		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult),
+		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult, n.cfg.RecordBatch),
 		pools: map[string]*fetchPool{}, jobs: map[*fetchJob]struct{}{},
 	}
 }
@@ -97,13 +97,15 @@ func (f *fetching) take(ctx context.Context, a assignment) {
 func (f *fetching) next(pool *fetchPool) *fetchJob {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.node.Wake() // there is room
+	var job *fetchJob
 	if len(pool.queue) == 0 || pool.busy > pool.size {
 		pool.busy--
-		return nil
+	} else {
+		job, pool.queue = pool.queue[0], pool.queue[1:]
 	}
-	job := pool.queue[0]
-	pool.queue = pool.queue[1:]
+	if pool.room() > 0 {
+		f.node.Wake()
+	}
 	return job
 }
 

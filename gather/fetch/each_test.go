@@ -93,7 +93,8 @@ func TestTyped(t *testing.T) {
 		t.Fatalf("%+v, %v", slots, err)
 	}
 	var out map[string]any
-	if err := (fetch.Part{Data: slots[0].Data}).Decode(&out); err != nil || out["twice"] != 42.0 || out["key"] != "Kx2026" {
+	err = fetch.Part{Data: slots[0].Data}.Decode(&out)
+	if err != nil || out["twice"] != 42.0 || out["key"] != "Kx2026" {
 		t.Errorf("%v, %v", out, err)
 	}
 	if slots[1].Err.Code != endpoints.CodeBadPayload {
