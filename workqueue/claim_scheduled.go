@@ -10,8 +10,9 @@ import (
 )
 
 const (
+	// A reset may have taken items out of a slice: what remains is what there is to do.
 	scheduled = `
-SELECT s.id, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause, s.suspect, coalesce(s.root, s.id),
+SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, coalesce(s.root, s.id),
        ` + itemBytes + `
 FROM work_slice s JOIN work_block b USING (run_id, step, block)
 WHERE s.run_id = $1 AND s.step = $2 AND s.state = 'scheduled'`
