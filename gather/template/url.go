@@ -10,8 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/yosida95/uritemplate/v3"
+	"unicode/utf8"
 )
 
 // MaxURL is the longest URL that is asked for, in bytes.
@@ -19,16 +18,23 @@ const MaxURL = 8 << 10
 
 // URL is a template of URLs. Scheme, host and port stand in it as they are.
 type URL struct {
-	base     *url.URL // up to the first variable
-	template *uritemplate.Template
-	uses     []use
+	base   *url.URL // up to the first variable
+	pieces []urlPiece
+}
+
+// urlPiece is a literal, or an expression.
+type urlPiece struct {
+	literal string
+	operator
+	uses []use
 }
 
 // use is a variable in an expression.
 type use struct {
 	variable
-	raw string // the name as the template has it
-	at  place
+	shown   string // the name as the template has it
+	explode bool
+	at      place
 }
 
 var (
@@ -50,23 +56,14 @@ func ParseURL(text string, variables Variables) (*URL, error) {
 	if err := u.parseBase(text); err != nil {
 		return nil, err
 	}
-	if err := u.parseUses(text, variables); err != nil {
+	if err := u.parsePieces(text, variables); err != nil {
 		return nil, err
-	}
-	var err error
-	if u.template, err = uritemplate.New(hyphens(text)); err != nil {
-		return nil, fmt.Errorf("it is no template by RFC 6570: %s", strings.TrimPrefix(err.Error(), "uritemplate: "))
 	}
 	return u, nil
 }
 
 // expression is what stands between braces in a template.
 var expression = regexp.MustCompile(`\{[^{}]*\}`) //nolint:gochecknoglobals // never changed
-
-// hyphens escapes those in the names of variables: steps may have them, and the RFC has no place for them.
-func hyphens(text string) string {
-	return expression.ReplaceAllStringFunc(text, func(e string) string { return strings.ReplaceAll(e, "-", "%2D") })
-}
 
 // parseBase reads what stands before the first variable: variables can change neither whom is asked nor how.
 func (u *URL) parseBase(text string) error {
@@ -116,60 +113,97 @@ func checkHost(u *url.URL) error {
 	return errHost
 }
 
-func (u *URL) parseUses(text string, variables Variables) error {
-	query := false
-	last := 0
+// urlLiteral is what may stand between expressions.
+var urlLiteral = regexp.MustCompile("^([^\\x00-\\x20\\x7f\"<>^`{|}\\\\%]|%[0-9A-Fa-f]{2})*$") //nolint:gochecknoglobals // never changed
+
+var errLiteral = errors.New("it is no template by RFC 6570: braces go in pairs around a variable, and % before two digits " +
+	"of an escaped character")
+
+func (u *URL) parsePieces(text string, variables Variables) error {
+	query, last := false, 0
+	literal := func(text string) error {
+		if !urlLiteral.MatchString(text) {
+			return errLiteral
+		}
+		query = query || strings.Contains(text, "?")
+		u.pieces = append(u.pieces, urlPiece{literal: text})
+		return nil
+	}
 	for _, span := range expression.FindAllStringIndex(text, -1) {
-		query = query || strings.Contains(text[last:span[0]], "?")
-		last = span[1]
-		if err := u.parseExpression(text[span[0]+1:span[1]-1], variables, &query); err != nil {
+		if err := literal(text[last:span[0]]); err != nil {
 			return err
 		}
-	}
-	if rest := text[last:]; query && strings.Contains(rest, "?") && strings.Contains(text[:last], "{?") {
-		return errors.New("a ? stands after {?…}, which writes one; use & there")
-	}
-	return nil
-}
-
-func (u *URL) parseExpression(text string, variables Variables, query *bool) error {
-	if text == "" {
-		return errors.New("{} names no variable")
-	}
-	at, names := inPath, text
-	if *query {
-		at = inQuery
-	}
-	switch text[0] {
-	case '+', '#':
-		return fmt.Errorf("{%s} would put a value there as it is, which could make another URL of it; write {%s}", text, text[1:])
-	case '?':
-		if *query {
-			return fmt.Errorf("{%s} writes a second ?; write {&%s}", text, text[1:])
-		}
-		*query, at, names = true, inNamed, text[1:]
-	case '&':
-		if !*query {
-			return fmt.Errorf("{%s} has no ? before it; write {?%s}", text, text[1:])
-		}
-		at, names = inNamed, text[1:]
-	case ';':
-		at, names = inNamed, text[1:]
-	case '.', '/':
-		names = text[1:]
-	}
-	for raw := range strings.SplitSeq(names, ",") {
-		if strings.Contains(raw, ":") {
-			return fmt.Errorf("{%s}: a part of a value, by a colon, cannot be had", text)
-		}
-		name := strings.TrimSuffix(raw, "*")
-		v, err := variables.parse(decoded(name), at)
+		last = span[1]
+		piece, err := parseExpression(text[span[0]+1:span[1]-1], variables, query)
 		if err != nil {
 			return err
 		}
-		u.uses = append(u.uses, use{v, strings.ReplaceAll(name, "-", "%2D"), at})
+		query = query || piece.first == "?"
+		u.pieces = append(u.pieces, piece)
 	}
-	return nil
+	return literal(text[last:])
+}
+
+// operator is how an expression writes its values: table 1 of RFC 6570, appendix A.
+type operator struct {
+	first, separator string
+	named            bool
+	empty            string // behind the name of a value that is empty
+}
+
+func operatorOf(sign byte) (op operator, signed bool) {
+	switch sign {
+	case '.', '/':
+		return operator{first: string(sign), separator: string(sign)}, true
+	case ';':
+		return operator{first: ";", separator: ";", named: true}, true
+	case '?', '&':
+		return operator{first: string(sign), separator: "&", named: true, empty: "="}, true
+	}
+	return operator{separator: ","}, false
+}
+
+// parseExpression reads what stands between braces; query says whether a ? stands before it.
+func parseExpression(text string, variables Variables, query bool) (urlPiece, error) {
+	var piece urlPiece
+	if text == "" {
+		return piece, errors.New("{} names no variable")
+	}
+	names, signed := text, false
+	if piece.operator, signed = operatorOf(text[0]); signed {
+		names = text[1:]
+	}
+	switch {
+	case text[0] == '+' || text[0] == '#':
+		return piece, fmt.Errorf("{%s} would put a value there as it is, which could make another URL of it; write {%s}", text,
+			text[1:])
+	case text[0] == '?' && query:
+		return piece, fmt.Errorf("{%s} writes a second ?; write {&%s}", text, names)
+	case text[0] == '&' && !query:
+		return piece, fmt.Errorf("{%s} has no ? before it; write {?%s}", text, names)
+	}
+	at := inPath
+	switch {
+	case piece.named:
+		at = inNamed
+	case query:
+		at = inQuery
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		if strings.Contains(name, ":") {
+			return piece, fmt.Errorf("{%s}: a part of a value, by a colon, cannot be had", text)
+		}
+		name, explode := strings.CutSuffix(name, "*")
+		v, err := variables.parse(decoded(name), at)
+		if err != nil {
+			return piece, err
+		}
+		if !urlLiteral.MatchString(name) || strings.ContainsAny(name, "/?#&=;@:") {
+			return piece, fmt.Errorf("{%s}: %q is no name of a variable", text, name)
+		}
+		piece.uses = append(piece.uses, use{v, name, explode, at})
+	}
+	return piece, nil
 }
 
 // Host is the host of the URL, with its port when it has one, in lower case.
@@ -193,20 +227,14 @@ func (e *TooLongError) Error() string {
 
 // Expand fills in the values.
 func (u *URL) Expand(in *Values) (*url.URL, error) {
-	values := make(uritemplate.Values, len(u.uses))
-	for i := range u.uses {
-		value, there, err := u.uses[i].expanded(in)
-		if err != nil {
+	var b strings.Builder
+	for i := range u.pieces {
+		b.WriteString(u.pieces[i].literal)
+		if err := u.pieces[i].expand(&b, in); err != nil {
 			return nil, err
 		}
-		if there {
-			values[u.uses[i].raw] = value
-		}
 	}
-	text, err := u.template.Expand(values)
-	if err != nil {
-		return nil, &Error{Problem: "a value cannot be written into the URL: it is not UTF-8"}
-	}
+	text := b.String()
 	if len(text) > MaxURL {
 		return nil, &TooLongError{len(text)}
 	}
@@ -220,48 +248,103 @@ func (u *URL) Expand(in *Values) (*url.URL, error) {
 	return out, nil
 }
 
-// expanded returns a variable's value as the template takes it.
-func (u *use) expanded(in *Values) (uritemplate.Value, bool, error) {
+// expand writes the values of an expression.
+func (p *urlPiece) expand(b *strings.Builder, in *Values) error {
+	before := p.first
+	for i := range p.uses {
+		use := &p.uses[i]
+		texts, err := use.escaped(in)
+		if err != nil {
+			return err
+		}
+		if len(texts) == 0 {
+			continue
+		}
+		separator := ","
+		if use.explode {
+			separator = p.separator
+		} else if p.named {
+			texts = []string{p.name(use, strings.Join(texts, ","))}
+		}
+		if use.explode && p.named {
+			for n := range texts {
+				texts[n] = p.name(use, texts[n])
+			}
+		}
+		b.WriteString(before)
+		b.WriteString(strings.Join(texts, separator))
+		before = p.separator
+	}
+	return nil
+}
+
+func (o *operator) name(u *use, text string) string {
+	if text == "" {
+		return u.shown + o.empty
+	}
+	return u.shown + "=" + text
+}
+
+// escaped returns a variable's value, or the values of a list, as they stand in a URL. None: it is left out.
+func (u *use) escaped(in *Values) ([]string, error) {
 	value, there, err := u.value(in)
 	if err != nil {
-		return uritemplate.Value{}, false, err
+		return nil, err
 	}
 	if !there {
 		if u.at != inNamed {
 			err = u.fails("it has no value")
 		}
-		return uritemplate.Value{}, false, err
+		return nil, err
 	}
-	texts, list, ok := u.texts(value)
+	texts, ok := u.texts(value)
 	switch {
 	case !ok:
-		return uritemplate.Value{}, false, u.fails("it is an object, which has no place in a URL")
+		return nil, u.fails("it is an object, which has no place in a URL")
 	case u.at == inPath && (len(texts) == 0 || slices.Contains(texts, "")):
-		return uritemplate.Value{}, false, u.fails("it is empty, and the path would be another one")
-	case list:
-		return uritemplate.List(texts...), len(texts) > 0, nil
+		return nil, u.fails("it is empty, and the path would be another one")
 	}
-	return uritemplate.String(texts[0]), true, nil
+	out := make([]string, len(texts))
+	for i, text := range texts {
+		if !utf8.ValidString(text) {
+			return nil, u.fails("it is not UTF-8")
+		}
+		out[i] = escape(text)
+	}
+	return out, nil
 }
 
-func (u *use) texts(value any) (texts []string, list, ok bool) {
+// escape leaves what RFC 3986 calls unreserved, and writes each other byte with a %.
+func escape(text string) string {
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~", c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+func (u *use) texts(value any) (texts []string, ok bool) {
 	switch v := value.(type) {
 	case []string:
-		return v, true, true
+		return v, true
 	case []any:
 		for _, entry := range v {
 			text, ok := scalar(entry)
 			if !ok {
-				return nil, true, false
+				return nil, false
 			}
 			texts = append(texts, text)
 		}
-		return texts, true, true
+		return texts, true
 	case json.RawMessage:
-		return nil, false, false
+		return nil, false
 	}
 	text, ok := scalar(value)
-	return []string{text}, false, ok
+	return []string{text}, ok
 }
 
 // climbs reports whether a path has . or .. among its segments, to readers that take an escaped or a reversed slash for
