@@ -115,12 +115,17 @@ func (f *fetching) workersFor(work workqueue.StepWork) int {
 		return f.initialWorkers(work.Kind)
 	}
 	var settings struct {
-		Concurrency int `json:"concurrency"`
+		Concurrency int  `json:"concurrency"`
+		Many        bool `json:"many"`
 	}
-	if json.Unmarshal(work.Config, &settings) != nil || settings.Concurrency < 1 {
+	switch {
+	case json.Unmarshal(work.Config, &settings) != nil || settings.Concurrency < 1:
 		return fetchWorkers
+	case work.Kind == workqueue.KindHTTP && !settings.Many:
+		return min(2, settings.Concurrency) // each asks for several items at once; the second fills the gaps of the first
+	default:
+		return settings.Concurrency
 	}
-	return settings.Concurrency
 }
 
 // ended notes how long a chunk took.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +26,8 @@ const (
 	// stragglerPatience is how long the rest of a reply may take after its final message: messages may overtake one
 	// another, and over core NATS one may be lost.
 	stragglerPatience = 2 * time.Second
+	// resendPatience is how long services may take to come back, and to answer, when the connection was lost.
+	resendPatience = 2 * time.Second
 )
 
 // Error codes of requests over core NATS.
@@ -119,11 +123,25 @@ func (d *directCalls) close() {
 	}
 }
 
-// again publishes what is unanswered: the connection was lost, and with it perhaps the request or its reply.
+// again publishes what is unanswered some time after the connection was lost, and with it perhaps the request or its
+// reply. Most services are back by then and have answered.
 func (d *directCalls) again() {
 	d.mu.Lock()
+	lost := slices.Collect(maps.Keys(d.waiting))
+	d.mu.Unlock()
+	if len(lost) > 0 {
+		time.AfterFunc(resendPatience, func() { d.resend(lost) })
+	}
+}
+
+func (d *directCalls) resend(tokens []string) {
+	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, call := range d.waiting {
+	for _, token := range tokens {
+		call := d.waiting[token]
+		if call == nil {
+			continue
+		}
 		d.node.stats.republished.Add(1)
 		if err := d.node.nc.PublishMsg(call.msg); err != nil {
 			d.node.log.Debug("ask again", zap.Error(err)) // its time ends it
