@@ -241,16 +241,19 @@ func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks 
 			return err
 		}
 		h := held[0]
-		if !partition(h.remaining, masks) {
-			return fmt.Errorf("%d pieces do not add up to its %d items: %w", len(masks), h.remaining.Count(), errFence)
+		if !partition(h.Mask, masks) {
+			return fmt.Errorf("%d pieces do not add up to its %d items: %w", len(masks), h.Mask.Count(), errFence)
 		}
 		set := newSettlement(&copyRows{}, &s.graphs)
-		for i, mask := range masks {
+		for _, mask := range masks {
+			if mask = mask.And(h.remaining); mask.Empty() {
+				continue // withdrawn by a reset since it was claimed
+			}
 			piece := madeSlice{parent: h.ID, state: "scheduled"}
 			piece.Slice = Slice{ID: NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block, Generation: h.Generation, Mask: mask,
 				Attempt: h.Attempt, Failures: h.Failures, Cause: CauseSplit, Suspect: h.Suspect, Root: h.Root,
 				Endpoint: h.Endpoint}
-			if i == 0 {
+			if first == nil {
 				piece.state, piece.session, piece.timeout = "claimed", session, timeout
 				first = &piece.Slice
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -107,8 +108,8 @@ func (r *reset) do(ctx context.Context, graphs *graphCache) error {
 		return err
 	}
 	if r.Select.Step == "" && len(r.steps) > 1 {
-		return &SettingError{fmt.Sprintf("run %s has several steps; say which one to reset: it has %q", r.run,
-			stepNames(r.steps))}
+		return &SettingError{fmt.Sprintf("run %s has several steps; say which one to reset: it has %s", r.run,
+			strings.Join(stepNames(r.steps), ", "))}
 	}
 	r.out.Step = step.name
 	r.named = []Step{step.step}

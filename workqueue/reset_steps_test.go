@@ -249,6 +249,22 @@ func TestResetOfWhatIsOut(t *testing.T) {
 	g.check()
 }
 
+// Of a claimed slice that turns out too large, only what was not withdrawn meanwhile is sent on.
+func TestSplitOfWhatWasWithdrawn(t *testing.T) {
+	t.Parallel()
+	g := gather(t, 8)
+	claimed := g.take(accounts)[0]
+	g.reset(accounts, byKey("C0", "C1", "C2"))
+	first, err := g.store.Split(t.Context(), g.session, claimed.ID, claimed.Mask.Split(1), time.Minute)
+	if err != nil || first == nil || !slices.Equal(ordinals(*first), []workqueue.Ordinal{3}) {
+		t.Fatalf("the first piece is %+v, %v; want item 3", first, err)
+	}
+	g.check()
+	g.answer(accounts, *first)
+	g.exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE state = 'claimed'`)
+	g.check()
+}
+
 // What depends on a part is called back when the part is reset: it is not composed of what is about to change.
 func TestResetCallsBackWhatDependsOnIt(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -125,7 +126,7 @@ type UnknownStepError struct {
 }
 
 func (e *UnknownStepError) Error() string {
-	return fmt.Sprintf("run %s has no step %.80q; it has %q", e.Run, e.Name, e.Steps)
+	return fmt.Sprintf("run %s has no step %.80q; it has %s", e.Run, e.Name, strings.Join(e.Steps, ", "))
 }
 
 // Unwrap makes it an ErrNotFound.
