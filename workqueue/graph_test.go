@@ -1,6 +1,11 @@
 package workqueue_test
 
 import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,5 +143,196 @@ func TestDiamond(t *testing.T) {
 	b.wantState(run, "completed", 1)
 	b.wantCounts(run, 7, 3)
 	b.wantCompletions(run, 1)
+	b.check()
+}
+
+func TestOptionalStep(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(planned(need("logo"), optional(need("extra")), need("page", 0, 1)), 8)
+	b.recordStep(run, 1, 2, 3)
+	b.recordStep(run, 0, 3)
+	b.wantAt(run, 2, stepTally{ready: 7, skipped: 1})
+	b.recordStep(run, 2)
+	b.wantState(run, "completed", 1)
+	b.wantCounts(run, 7, 1) // item 2 went on without its extra; item 3 has failed once, for its logo
+	b.check()
+}
+
+func TestBarrier(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(planned(need("fetch"), barrier(need("sum", 0))), 10)
+	claimed := b.claimStep(run, 0, plenty).Slices
+	looks := 0
+	for i, s := range claimed {
+		steps, err := b.store.RunnableSteps(t.Context(), workqueue.Search{})
+		if err != nil || len(steps) != 0 {
+			t.Errorf("after %d chunks there is work for %+v, %v; want none: the barrier holds", i, steps, err)
+		}
+		if got := b.claimStep(run, 1, plenty); len(got.Slices) > 0 {
+			t.Fatalf("claimed %d slices behind the barrier", len(got.Slices))
+		}
+		if passed, err := b.store.CheckBarriers(t.Context(), run); err != nil || len(passed) > 0 {
+			t.Fatalf("the barrier passed %v, %v, after %d of %d chunks", passed, err, i, len(claimed))
+		}
+		looks += len(b.record(except(whole(s), 4)).Look.Barriers)
+	}
+	if looks != 1 {
+		t.Errorf("%d recordings say that the barrier may pass; want the last one", looks)
+	}
+	waiting, err := b.store.WaitingBarriers(t.Context())
+	if err != nil || len(waiting) != 1 || waiting[0] != run {
+		t.Errorf("%v wait, %v; want the run", waiting, err)
+	}
+	passed, err := b.store.CheckBarriers(t.Context(), run)
+	if err != nil || len(passed) != 1 || passed[0] != 1 {
+		t.Fatalf("the barriers of %v passed, %v; want that of step 1", passed, err)
+	}
+	if again, err := b.store.CheckBarriers(t.Context(), run); err != nil || len(again) > 0 {
+		t.Errorf("it passed again: %v, %v", again, err)
+	}
+	b.check()
+	b.recordStep(run, 1)
+	b.wantState(run, "completed", 1)
+	b.wantCounts(run, 9, 1)
+	b.check()
+}
+
+// A sample comes to its end although a step waits for all items: the rest of them is held back.
+func TestCanaryBeforeABarrier(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := planned(need("fetch"), need("more"), barrier(need("sum", 0)), need("page", 1))
+	req.Canary, req.CanaryAuto, req.MaxFailed = 4, true, "1"
+	run := b.load(req, 20)
+	for _, step := range []workqueue.Step{0, 1, 3} {
+		if n := b.recordStep(run, step); n != 4 {
+			t.Errorf("step %d did %d items; want the sample's 4", step, n)
+		}
+	}
+	if verdict, err := b.store.CheckCanary(t.Context(), run); err != nil || verdict != workqueue.CanaryPassed {
+		t.Fatalf("the canary: %q, %v", verdict, err)
+	}
+	b.check()
+	for _, step := range []workqueue.Step{0, 1, 3} {
+		b.recordStep(run, step)
+	}
+	if passed, err := b.store.CheckBarriers(t.Context(), run); err != nil || len(passed) != 1 {
+		t.Errorf("the barriers of %v passed, %v", passed, err)
+	}
+	b.recordStep(run, 2)
+	b.wantState(run, "completed", 1)
+	b.wantCounts(run, 20, 0)
+	b.check()
+}
+
+// Failures count once against a run's limit, and those of optional steps not at all.
+func TestThresholdOfSeveralSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := planned(need("a"), need("b"), optional(need("c")), need("d", 0, 1, 2))
+	req.MaxFailed = "2"
+	run := b.load(req, 10)
+	b.recordStep(run, 0, 1, 2)
+	b.recordStep(run, 1, 1, 2)
+	b.recordStep(run, 2, 3, 4, 5)
+	if held, err := b.store.CheckThreshold(t.Context(), run); held || err != nil {
+		t.Errorf("held %v, %v; 2 items have failed of the 2 that may", held, err)
+	}
+	b.recordStep(run, 3, 6)
+	b.wantState(run, "completed", 1)
+	b.wantCounts(run, 7, 3)
+	b.check()
+}
+
+func TestTwentySteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	steps := []workqueue.StepSpec{need("s0")}
+	for s := 1; s < 20; s++ {
+		steps = append(steps, need(fmt.Sprint("s", s), s-1))
+	}
+	run := b.load(planned(steps...), 24)
+	for s := range workqueue.Step(20) {
+		if n := b.recordStep(run, s, workqueue.Ordinal(s)); n != 24-int(s) {
+			t.Errorf("step %d did %d items; want %d", s, n, 24-int(s))
+		}
+	}
+	b.wantState(run, "completed", 1)
+	b.wantCounts(run, 4, 20)
+	b.check()
+}
+
+// TestRacingJoins has recorders settle three steps of the same blocks at once, and others work on what they unlock:
+// thousands of items wait for whichever of their parts comes last, and end with whichever of two steps ends last. Every
+// item is unlocked and acknowledged, and the run completes once.
+func TestRacingJoins(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const items, recorders = 4000, 6
+	steps := []workqueue.StepSpec{need("a"), need("b"), need("c"), need("join", 0, 1, 2), need("left", 3),
+		need("right", 3)}
+	for i := range steps {
+		steps[i].Chunk, steps[i].InFlight = 70, 10_000
+	}
+	run := b.load(planned(steps...), items)
+	var answers []workqueue.Answer
+	for step := range workqueue.Step(3) {
+		for _, s := range b.claimStep(run, step, plenty).Slices {
+			answers = append(answers, except(whole(s), 17, 3500))
+		}
+	}
+	rand.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
+	queue := make(chan workqueue.Answer, len(answers))
+	for _, a := range answers {
+		queue <- a
+	}
+	close(queue)
+	var all sync.WaitGroup
+	var completions atomic.Int64
+	record := func(batch ...workqueue.Answer) {
+		out, err := b.store.Record(t.Context(), batch)
+		if err != nil {
+			t.Error(err)
+		}
+		completions.Add(int64(len(out.Completed)))
+	}
+	limit := time.Now().Add(30 * time.Second) // for a run that never completes
+	for range recorders {
+		all.Go(func() {
+			for a := range queue {
+				batch := []workqueue.Answer{a}
+				for n := rand.IntN(4); n > 0; n-- {
+					if more, ok := <-queue; ok {
+						batch = append(batch, more)
+					}
+				}
+				record(batch...)
+			}
+		})
+	}
+	for step := range workqueue.Step(3) {
+		all.Go(func() {
+			req := b.claimRequest(run, 5)
+			req.Step = 3 + step
+			for completions.Load() == 0 && time.Now().Before(limit) {
+				claimed, err := b.store.Claim(t.Context(), req)
+				if err != nil && !errors.Is(err, workqueue.ErrBusy) { // recorders may hold the only block for a while
+					t.Error(err)
+				}
+				for _, s := range claimed.Slices {
+					record(whole(s))
+				}
+			}
+		})
+	}
+	all.Wait()
+	if completions.Load() != 1 {
+		t.Errorf("%d recordings completed the run; want 1", completions.Load())
+	}
+	b.wantState(run, "completed", 1)
+	b.wantCounts(run, items-2, 2)
+	b.wantAt(run, 5, stepTally{done: items - 2, skipped: 2})
 	b.check()
 }
