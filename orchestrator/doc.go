@@ -7,10 +7,17 @@
 // the slice's id; once JetStream has acknowledged it, the slice is marked as sent. From then on any node records the
 // reply: many replies in one transaction, acknowledged to JetStream after the commit.
 //
+// A slice of a step that is not of kind endpoint the node works on itself: it reads the items with the parts that the
+// step sees, calls a function, asks a service over core NATS, or has one of Config.Fetchers do it, and records what
+// comes, many chunks in a transaction. Such a slice stays claimed until then, so it comes back with the node's session.
+// What is worked on at once is bounded by pace (a function, a host, a source), and in bytes.
+//
 // # What it waits for, and until when
 //
 //   - claimed, not yet sent: the node's session, gone after SessionTTL without a heartbeat, or
 //     [workqueue.DefaultClaimTTL]; then issued again
+//   - claimed and worked on by the node itself: the step's time, counted from its begin; a call that does not come back
+//     then is given up; the node's session
 //   - sent, not handed to a service yet: a service; at its deadline it gets a new one, or is issued again if its
 //     request is gone
 //   - sent and handed out: a reply, until the deadline, counted from the hand-out

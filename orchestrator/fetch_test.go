@@ -3,6 +3,7 @@ package orchestrator_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -185,6 +187,66 @@ func TestLargeResults(t *testing.T) {
 		AND content_type = 'application/pdf'`, run).Scan(&bytes)
 	if want := int64(100*len(page) + 290); err != nil || bytes != want {
 		t.Errorf("%d bytes, want %d (%v)", bytes, want, err)
+	}
+	b.check(t)
+}
+
+// sources makes fetchers, unless they are missing.
+type sources struct {
+	missing atomic.Bool
+	rests   atomic.Int64 // questions that are answered with a rest
+	asked   atomic.Int64
+}
+
+func (s *sources) Fetcher(config []byte) (fetch.Fetcher, error) {
+	s.asked.Add(1)
+	if s.missing.Load() {
+		return nil, errors.New("there is no source ledger")
+	}
+	return fetch.Each(func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+		return fetch.JSON(map[string]string{"of": item.Key, "config": string(config)})
+	}), nil
+}
+
+func (s *sources) RestsUntil(string) time.Time {
+	if s.rests.Add(-1) >= 0 {
+		return time.Now().Add(time.Hour)
+	}
+	return time.Time{}
+}
+
+// A node that cannot do the work of a step gives it back, says why, and leaves it to one that can.
+func TestNodeThatLacksASource(t *testing.T) {
+	t.Parallel()
+	b := setupLocal(t, nil) // has no fetchers at all
+	lacks, has := &sources{}, &sources{}
+	lacks.missing.Store(true)
+	has.rests.Store(3)
+	with := func(s *sources) orchestrator.Config {
+		cfg := testConfig(t)
+		cfg.Fetchers = map[workqueue.Kind]orchestrator.Fetchers{workqueue.KindSQL: s}
+		return cfg
+	}
+	first := b.join(t, b.store, testenv.Conn(t, b.ns), with(lacks))
+	req := local("ledger")
+	req.Steps[0].Kind, req.Steps[0].Endpoint = workqueue.KindSQL, "sql:ledger"
+	req.Steps[0].Config = []byte(`{"concurrency": 2}`)
+	run := b.start(t, req, 1000)
+	until(t, "the slice is given back", func() bool {
+		var n int
+		err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE run_id = $1 AND state = 'scheduled'
+			AND error_code = 'postponed' AND error_message LIKE '%there is no source ledger'`, run).Scan(&n)
+		return err == nil && n > 0
+	})
+	b.join(t, b.store, testenv.Conn(t, b.ns), with(has))
+	if done, failed := b.outcome(t, run, 1); done != 1000 || failed != 0 {
+		t.Errorf("done %d, failed %d", done, failed)
+	}
+	if n := lacks.asked.Load(); n > 4 || first.Stats().Postponed == 0 {
+		t.Errorf("the node that lacks the source was asked %d times", n)
+	}
+	if has.rests.Load() >= 0 {
+		t.Error("the rest was not asked for")
 	}
 	b.check(t)
 }
