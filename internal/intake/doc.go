@@ -1,4 +1,4 @@
-// Package intake reads the items of a run from CSV or NDJSON, one row after the other.
+// Package intake reads the items of a run from CSV, NDJSON, Parquet, a query or a stream, one row after the other.
 //
 // # What comes out
 //
@@ -11,6 +11,13 @@
 //   - NDJSON: each line is an object and is taken as it is, numbers and escapes untouched. Blank lines are skipped. A
 //     name that stands twice in an object is refused, for readers disagree about which one counts. So is what is nested
 //     deeper than services read.
+//   - Parquet: each row, with its types: whole numbers, floats and booleans are numbers and booleans; decimals are
+//     strings with all their digits; dates and times are as in RFC 3339, with a Z when they are in UTC; UUIDs, enums and
+//     texts are strings, JSON is taken as it is, and binary data is base64. Lists are arrays, groups are objects, maps are
+//     arrays of {"key":…,"value":…}, and null is null. The file is kept while it is read, see Spool.
+//   - A query: as Parquet, see OpenSQL; numerics are decimals, and types that JSON has no form for are strings as
+//     PostgreSQL writes them.
+//   - A stream: each message is an object as a line of NDJSON is, see OpenStream.
 //
 // # What it guarantees
 //
@@ -18,7 +25,10 @@
 // MiB. That also holds for a quote that is never closed. A decompression bomb is given up at Config.MaxRatio. Whatever
 // comes out can be stored in PostgreSQL: text and keys hold no NUL, not even as an escape.
 //
-// The first error ends the stream. A *RowError names the line, the field and the remedy; an *InputError speaks of the
+// Parquet is read by code of this package, since nothing of it can be believed: libraries allocate what a file claims.
+// Here a value is decoded when it is needed, and what is held is a page of each column, within bounds.
+//
+// The first error ends the stream. A *RowError names the line (a *RecordError the row or message), the field and the remedy; an *InputError speaks of the
 // input as a whole; anything else is an error of the reader below.
 //
 // # Not its job

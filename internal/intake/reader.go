@@ -53,6 +53,11 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Spool != nil && (cfg.Format == Recognise || cfg.Format == Parquet) {
+		if start, _ := plain.Peek(len(parquetMagic)); string(start) == parquetMagic || cfg.Format == Parquet {
+			return keepParquet(plain, cfg)
+		}
+	}
 	format, err := recognise(plain, cfg.Format)
 	if err != nil {
 		return nil, err
@@ -66,6 +71,24 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 		return nil, err
 	}
 	return &Reader{rows: rows, format: format}, nil
+}
+
+const parquetMagic = "PAR1"
+
+// keepParquet keeps the whole of an input and opens it.
+func keepParquet(plain *bufio.Reader, cfg Config) (*Reader, error) {
+	if start, _ := plain.Peek(len(parquetMagic)); string(start) != parquetMagic {
+		return nil, &InputError{Reason: "the input is no Parquet file: it does not start like one"}
+	}
+	kept, err := cfg.Spool.Keep(plain)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := openParquet(kept, cfg)
+	if err != nil {
+		return nil, errors.Join(err, kept.Close())
+	}
+	return &Reader{rows: rows, format: Parquet, unit: "row", close: kept.Close}, nil
 }
 
 // Format says what the input was read as.

@@ -358,7 +358,7 @@ func TestBadInput(t *testing.T) {
 		},
 		"an unknown format": {
 			"id\n1\n", intake.Config{Format: "xml"},
-			`intake: Format "xml" is not known; use csv or ndjson`,
+			`intake: Format "xml" is not known; use csv, ndjson or parquet`,
 		},
 		"an odd delimiter": {
 			"id\n1\n", intake.Config{Delimiter: 'x'},
