@@ -59,7 +59,7 @@ func rules() map[string]rule {
 		},
 		"internal/api/...": {
 			own: append([]string{
-				"orchestrator", "gather", "endpoints", "internal/intake", "internal/api/...",
+				"orchestrator", "gather", "endpoints", "internal/intake", "internal/connections", "internal/api/...",
 			}, store...),
 			tests: servers,
 		},
