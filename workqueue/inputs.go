@@ -66,9 +66,12 @@ CROSS JOIN LATERAL (
 ORDER BY q.ordinal`
 
 // The newest part of each item, by walks along the primary key, backwards since the newest generation is the last. As
-// in exportParts only so many bytes are fetched as may be held at once; upto tells whether that was all.
+// in exportParts only so many bytes are fetched as may be held at once; upto tells whether that was all. A part of an
+// earlier generation does not count when its step is left out now: the block's plane tells, which is read once.
 const readInputs = `
-SELECT ordinal, result, coalesce(content_type, ''), upto
+SELECT ordinal, CASE WHEN get_bit(coalesce((SELECT b.skipped FROM work_block b
+                                            WHERE b.run_id = $1 AND b.step = $2 AND b.block = $6), B'0'::bit(8192)),
+                                  ordinal % 8192) = 0 THEN result END, coalesce(content_type, ''), upto
 FROM (
     SELECT p.*, sum(p.size) OVER (ORDER BY p.ordinal ROWS UNBOUNDED PRECEDING) AS upto
     FROM unnest($3::integer[], $4::integer[]) AS wanted (first, last)
@@ -124,7 +127,7 @@ func (r *inputReader) next(ctx context.Context) error {
 	first, last := r.ranges()
 	batch := &pgx.Batch{}
 	for _, input := range r.want.Inputs {
-		batch.Queue(readInputs, r.want.Run, input.Step, first, last, r.room())
+		batch.Queue(readInputs, r.want.Run, input.Step, first, last, r.room(), r.want.Block)
 	}
 	r.queueItems(batch, first, last)
 	results := r.store.pool.SendBatch(ctx, batch)

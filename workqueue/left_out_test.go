@@ -1,0 +1,70 @@
+package workqueue_test
+
+import (
+	"testing"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// seenBy returns what a request of a step carries of item 0, as "-" for a part that is missing.
+func (b *bench) seenBy(run workqueue.RunID, step workqueue.Step) (s workqueue.Slice, parts []string) {
+	b.Helper()
+	claimed := b.claimStep(run, step, 1)
+	if len(claimed.Slices) != 1 {
+		b.Fatalf("step %d has %d slices to claim; want 1: %s", step, len(claimed.Slices), b.dump(run))
+	}
+	mask := bitfield.Of(0)
+	err := b.store.EachInput(b.Context(), workqueue.InputRequest{Run: run, Mask: &mask, Inputs: claimed.Work.Inputs},
+		func(in workqueue.Input) bool {
+			for _, p := range in.Parts {
+				parts = append(parts, part(string(p.Data), !p.Missing))
+			}
+			return true
+		})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return claimed.Slices[0], parts
+}
+
+// A step that is left out this time has no part, whatever it had before; when the same part comes back, who went on
+// without it sees it again.
+func TestPartOfAStepThatIsLeftOut(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(planned(need("source"), optional(need("extra", 0)), optional(need("other")), need("page", 1, 2)), 1)
+	again := func(step string) {
+		t.Helper()
+		_, err := b.store.Reset(t.Context(), workqueue.ResetRequest{Run: run, Actor: "test",
+			Select: workqueue.Selection{Step: step, Keys: []string{"C0"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(extra string) {
+		t.Helper()
+		s, parts := b.seenBy(run, 3)
+		if len(parts) != 2 || parts[0] != extra {
+			t.Errorf("the page sees %q of the extra; want %q", parts, extra)
+		}
+		b.record(whole(s))
+		b.check()
+	}
+	for step := range workqueue.Step(3) {
+		b.recordStep(run, step)
+	}
+	want(`{"of":0}`)
+	again("source")
+	b.recordStep(run, 0, 0) // fails: the extra is left out
+	want("missing")
+	again("source")
+	b.recordStep(run, 0)
+	b.recordStep(run, 1) // the same bytes as at first
+	want(`{"of":0}`)
+	again("source")
+	b.recordStep(run, 0)
+	b.wantState(run, "completed", 4) // nothing has changed, so nothing was redone
+	b.wantCompletions(run, 1, 2, 3, 4)
+	b.check()
+}
