@@ -28,7 +28,7 @@ const (
 // a piece of JSON out of it.
 type HTTP struct {
 	URL         string            `json:"url"`
-	Method      string            `json:"method"`            // GET, POST, PUT, PATCH or DELETE; GET without a body, else POST
+	Method      string            `json:"method"`            // GET, POST, PUT, PATCH, DELETE; "": GET, or POST with Body
 	Headers     map[string]string `json:"headers,omitempty"` // by name
 	Body        JSON              `json:"body,omitempty"`
 	Accept      string            `json:"accept,omitempty"` // the one content type that is taken; "": any

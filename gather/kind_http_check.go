@@ -102,7 +102,8 @@ func (h *HTTP) validateHeaders(prefix string) error {
 		case seen[lower]:
 			return fieldError(prefix+name, "it stands twice")
 		case len(h.Headers[name]) > maxHeaderBytes:
-			return fieldError(prefix+name, "it has %d bytes; at most %d are allowed", len(h.Headers[name]), maxHeaderBytes)
+			return fieldError(prefix+name, "it has %d bytes; at most %d are allowed", len(h.Headers[name]),
+				maxHeaderBytes)
 		case !HeaderText(h.Headers[name]):
 			return fieldError(prefix+name, "line breaks and other control characters are not part of headers")
 		}

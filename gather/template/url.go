@@ -189,21 +189,26 @@ func parseExpression(text string, variables Variables, query bool) (urlPiece, er
 	case query:
 		at = inQuery
 	}
+	return piece, piece.parseUses(text, names, variables, at)
+}
+
+// parseUses reads the variables of an expression.
+func (p *urlPiece) parseUses(text, names string, variables Variables, at place) error {
 	for name := range strings.SplitSeq(names, ",") {
 		if strings.Contains(name, ":") {
-			return piece, fmt.Errorf("{%s}: a part of a value, by a colon, cannot be had", text)
+			return fmt.Errorf("{%s}: a part of a value, by a colon, cannot be had", text)
 		}
 		name, explode := strings.CutSuffix(name, "*")
 		v, err := variables.parse(decoded(name), at)
 		if err != nil {
-			return piece, err
+			return err
 		}
 		if !urlLiteral.MatchString(name) || strings.ContainsAny(name, "/?#&=;@:") {
-			return piece, fmt.Errorf("{%s}: %q is no name of a variable", text, name)
+			return fmt.Errorf("{%s}: %q is no name of a variable", text, name)
 		}
-		piece.uses = append(piece.uses, use{v, name, explode, at})
+		p.uses = append(p.uses, use{v, name, explode, at})
 	}
-	return piece, nil
+	return nil
 }
 
 // Host is the host of the URL, with its port when it has one, in lower case.

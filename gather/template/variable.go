@@ -37,43 +37,41 @@ const (
 func (v Variables) parse(name string, at place) (variable, error) {
 	root, rest, dotted := strings.Cut(name, ".")
 	out := variable{name: name, root: root}
+	known := false
 	switch root {
 	case "run", "step", "generation":
 		return out, v.bare(name, dotted)
 	case "key", "ordinal":
-		if !v.Many {
-			return out, v.bare(name, dotted)
-		}
-	case "keys", "items":
-		if v.Many && (root == "keys" || at == inText && (v.Item || v.Any)) {
-			return out, v.bare(name, dotted)
-		}
-	case "params", "secret":
-		if out.of = rest; rest != "" && (root == "params" || at == inText) {
-			return out, nil
-		}
-		if rest != "" {
+		known = !v.Many && !dotted
+	case "keys":
+		known = v.Many && !dotted
+	case "items":
+		known = v.Many && !dotted && at == inText && (v.Item || v.Any)
+	case "params":
+		out.of, known = rest, rest != ""
+	case "secret":
+		if out.of, known = rest, rest != "" && at == inText; rest != "" && !known {
 			return out, fmt.Errorf("{%s}: a secret does not belong in a URL, which ends up in logs; put it in a header", name)
 		}
 	case "item":
-		if (v.Item || v.Any) && !v.Many && (dotted || at == inText) {
-			out.path = fields(rest)
-			return out, nil
-		}
+		out.path = fields(rest)
+		known = (v.Item || v.Any) && !v.Many && (rest != "" || !dotted && at == inText)
 	case "parts":
-		var path string
-		out.of, path, dotted = strings.Cut(rest, ".")
-		if (slices.Contains(v.Parts, out.of) || v.Any) && !v.Many && (dotted || at == inText) {
-			out.path = fields(path)
-			return out, nil
-		}
+		known = v.parsePart(&out, rest, at)
 	default:
-		if at == inNamed && !dotted {
-			out.root, out.of = "params", name
-			return out, nil
-		}
+		out.root, out.of = "params", name
+		known = at == inNamed && !dotted
 	}
-	return out, fmt.Errorf("there is no {%s} here; there are %s", name, v.known(at))
+	if !known {
+		return out, fmt.Errorf("there is no {%s} here; there are %s", name, v.known(at))
+	}
+	return out, nil
+}
+
+func (v Variables) parsePart(out *variable, rest string, at place) (known bool) {
+	step, path, dotted := strings.Cut(rest, ".")
+	out.of, out.path = step, fields(path)
+	return (slices.Contains(v.Parts, step) || v.Any && step != "") && !v.Many && (dotted || at == inText)
 }
 
 func (v Variables) bare(name string, dotted bool) error {

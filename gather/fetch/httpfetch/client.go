@@ -67,8 +67,8 @@ func (c *Client) Close() { c.transports.close() }
 // zero time, or one that is over: it does not.
 func (c *Client) RestsUntil(paceKey string) time.Time { return c.rests.until(paceKey) }
 
-// Fetcher returns what does a step of these settings, the JSON of gather.HTTP. The error is an *endpoints.SlotError that
-// speaks for all items: settings that this version does not know, or secrets that this node does not have.
+// Fetcher returns what does a step of these settings, the JSON of gather.HTTP. The error is an *endpoints.SlotError
+// that speaks for all items: settings that this version does not know, or secrets that this node does not have.
 func (c *Client) Fetcher(config []byte) (fetch.Fetcher, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,7 +88,7 @@ func (c *Client) Fetcher(config []byte) (fetch.Fetcher, error) {
 
 // parse reads a step's settings.
 func (c *Client) parse(config []byte) (*step, error) {
-	s := &step{client: c, secret: map[string]bool{}}
+	s := &step{client: c}
 	if err := json.Unmarshal(config, &s.HTTP); err != nil {
 		return nil, endpoints.Fail(CodeBadStep, "the step's settings cannot be read: %v", err)
 	}
@@ -97,18 +97,19 @@ func (c *Client) parse(config []byte) (*step, error) {
 		return nil, endpoints.Fail(CodeBadStep, "%v", err)
 	}
 	s.base = s.templates.URL.Base()
-	for _, name := range s.templates.Secrets() {
-		secret, err := c.conns.Secret(name)
-		if err == nil {
-			_, err = secret.Value(s.base)
-		}
-		if err != nil {
-			return nil, endpoints.Fail(CodeNoSecret, "%s", c.conns.Redact(err.Error()))
-		}
-	}
-	for name, text := range s.templates.Headers {
-		s.secret[name] = len(text.Secrets()) > 0
+	if err := s.checkSecrets(); err != nil {
+		return nil, err
 	}
 	s.http = &http.Client{Transport: c.transports, CheckRedirect: s.checkRedirect}
 	return s, nil
+}
+
+// checkSecrets looks whether this node has the secrets of the step, and may send them.
+func (s *step) checkSecrets() error {
+	for _, name := range s.templates.Secrets() {
+		if _, err := s.secretValue(name); err != nil {
+			return endpoints.Fail(CodeNoSecret, "%s", s.client.conns.Redact(err.Error()))
+		}
+	}
+	return nil
 }

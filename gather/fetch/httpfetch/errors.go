@@ -119,7 +119,8 @@ func untrusted(err error) (why string, bad bool) {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "its certificate is not trusted", true
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "remote error" || op.Op == "local error") { // a TLS alert
+	// An alert of TLS is such an error.
+	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "remote error" || op.Op == "local error") {
 		return "it refuses this node's certificate, or how it speaks TLS", true
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
@@ -189,7 +190,8 @@ const maxSaid = 200
 // quoted makes what a service says of an error fit to be quoted: one line, and no secrets.
 func (s *step) quoted(body []byte) string {
 	text := s.client.conns.Redact(strings.ToValidUTF8(string(body), "\uFFFD"))
-	text = strings.Join(strings.FieldsFunc(text, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }), " ")
+	unfit := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }
+	text = strings.Join(strings.FieldsFunc(text, unfit), " ")
 	if runes := []rune(text); len(runes) > maxSaid {
 		text = string(runes[:maxSaid]) + "…"
 	}

@@ -42,8 +42,8 @@ func payload(item *fetch.Item) []byte {
 	return item.Payload
 }
 
-// refused is what becomes of a chunk whose one request failed. What smaller chunks, or another time, may help against is
-// the chunk's error, by which it is halved or tried again. Anything else would be the same for each of its items.
+// refused is what becomes of a chunk whose one request failed. What smaller chunks, or another time, may help against
+// is the chunk's error, by which it is halved or tried again. Anything else would be the same for each of its items.
 func (s *step) refused(req *fetch.Request, out outcome) ([]fetch.Slot, error) {
 	switch out.slot.Code {
 	case CodeThrottled, CodeOverloaded, CodeNoSecret, CodeAddress, CodeRedirect, CodeTLS, CodeUnauthorized, CodeForbidden,
@@ -69,11 +69,12 @@ func (s *step) results(body []byte) (map[string][]byte, outcome) {
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(at, &list) != nil || list == nil {
-		return nil, failed(CodeBadResponse, false, "%s answers with JSON in which %q is no list of results", host, s.Response.Items)
+		return nil, failed(CodeBadResponse, false, "%s answers with JSON in which %q is no list of results", host,
+			s.Response.Items)
 	}
 	if s.Response.Key == "" {
-		return nil, failed(CodeBadResponse, false, "%s answers with a list, and the step does not say where the key of a result "+
-			"stands (response.key)", host)
+		return nil, failed(CodeBadResponse, false, "%s answers with a list, and the step does not say where the key of a "+
+			"result stands (response.key)", host)
 	}
 	results := make(map[string][]byte, len(list))
 	for i, result := range list {

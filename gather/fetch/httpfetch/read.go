@@ -39,38 +39,41 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	body, err := readAll(r, limit)
 	switch {
 	case errors.Is(err, errTooLarge):
-		return failed(CodeTooLarge, false, "%s answers more than %v; max_bytes, and the operator's http.max_response, say how "+
-			"much is taken", host, gather.Bytes(limit))
+		return failed(CodeTooLarge, false, "%s answers more than %v; max_bytes, and the operator's http.max_response, say "+
+			"how much is taken", host, gather.Bytes(limit))
 	case err != nil && (ctx.Err() != nil || timedOut(err)):
 		return failed(CodeTimeout, true, "%s did not end its answer within %v", host, s.Timeout)
 	case err != nil:
 		return failed(CodeUnreachable, true, "%s broke off in its answer", host)
 	}
 	kind, whole, known := contentType(r.Header, body)
-	if !known {
+	switch {
+	case !known:
 		return failed(CodeBadResponse, false, "%s answers with a content type that is none", host)
-	}
-	if s.Accept != "" && kind != s.Accept {
+	case s.Accept != "" && kind != s.Accept:
 		return failed(CodeBadResponse, false, "%s answers with %.100q, and the step accepts %s", host, kind, s.Accept)
+	case isJSON(kind):
+		return s.readJSON(body)
+	case s.Many || s.Response.Value != "":
+		return failed(CodeBadResponse, false, "%s answers with %.100q, and the step wants a piece of JSON", host, kind)
 	}
-	if !isJSON(kind) {
-		if s.Many || s.Response.Value != "" {
-			return failed(CodeBadResponse, false, "%s answers with %.100q, and the step wants a piece of JSON", host, kind)
-		}
-		return outcome{answer: &answer{body, whole}}
-	}
+	return outcome{answer: &answer{body, whole}}
+}
+
+// readJSON takes the piece of an answer that the plan wants, or for a chunk all of it.
+func (s *step) readJSON(body []byte) outcome {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("null")
 	}
 	if !json.Valid(body) {
-		return failed(CodeBadResponse, false, "%s answers with what is said to be JSON and is none", host)
+		return failed(CodeBadResponse, false, "%s answers with what is said to be JSON and is none", s.templates.URL.Shown())
 	}
-	if s.Many || s.Response.Value == "" {
+	if s.Many {
 		return outcome{answer: &answer{data: body}}
 	}
 	value, found := point(body, s.Response.Value)
 	if !found {
-		return failed(CodeBadResponse, false, "%s answers with JSON that has no %s", host, s.Response.Value)
+		return failed(CodeBadResponse, false, "%s answers with JSON that has no %s", s.templates.URL.Shown(), s.Response.Value)
 	}
 	return outcome{answer: &answer{data: value}}
 }

@@ -20,7 +20,6 @@ type step struct {
 	client    *Client
 	templates *gather.Templates
 	base      *url.URL
-	secret    map[string]bool // headers that have a secret in them
 	http      *http.Client
 }
 
@@ -73,7 +72,8 @@ func (s *step) patiently(ctx context.Context, share *share, values *template.Val
 			return out, true
 		}
 		if !share.enter(ctx) {
-			return failed(CodeThrottled, true, "the step's rate leaves no time for this item in its chunk"), ctx.Err() == nil
+			out = failed(CodeThrottled, true, "the step's rate leaves no time for this item in its chunk")
+			return out, ctx.Err() == nil
 		}
 		out = s.rested(ctx, values)
 		share.leave()
@@ -119,8 +119,8 @@ func (s *step) ask(ctx context.Context, values *template.Values) outcome {
 		return s.sendFailed(ctx, err)
 	}
 	defer response.Body.Close()
-	if rest, said := retryAfter(response.Header, time.Now()); said &&
-		(response.StatusCode == http.StatusTooManyRequests || response.StatusCode == http.StatusServiceUnavailable) {
+	full := response.StatusCode == http.StatusTooManyRequests || response.StatusCode == http.StatusServiceUnavailable
+	if rest, said := retryAfter(response.Header, time.Now()); said && full {
 		s.client.rests.set(s.paceKey(), rest)
 	}
 	if response.StatusCode < 200 || response.StatusCode > 299 {
