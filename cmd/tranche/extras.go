@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -15,16 +17,16 @@ import (
 
 // extras are the commands that live on top of the others.
 type extras struct {
-	Demo        demoStory   `cmd:"" help:"Make a small bank, run a year-end over it, break it, repair it, prove it."`
-	DemoService demoService `cmd:"" hidden:"" help:"The demo's statement service; NATS_URL and PGHOST say where."`
+	Demo        demoStory   `cmd:"" help:"Make a small bank, gather and compose its year-end, break it, repair it, prove it."`
+	DemoService demoService `cmd:"" hidden:"" help:"A service of the demo's; NATS_URL and PGHOST say where."`
 }
 
 type demoStory struct {
-	Scale        int    `default:"1" help:"The bank has this many times 100,000 accounts." placeholder:"N"`
-	Transactions int    `help:"Movements of the year: 20,000 for each scale, at most 100,000, unless given." placeholder:"N"`
-	Dir          string `help:"Where statements and logs go." placeholder:"DIR"`
-	Keep         bool   `help:"Leave everything running at the end, until Ctrl-C."`
-	Color        string `enum:"auto,always,never" default:"auto" placeholder:"WHEN" help:"auto (a terminal, and no NO_COLOR), always or never."`
+	Accounts int        `default:"100000" help:"How many accounts the bank has (${default})." placeholder:"N"`
+	PDFs     demoAmount `name:"pdfs" default:"2000" help:"How many get a PDF (${default}), or all; the others get JSON." placeholder:"N"`
+	Dir      string     `help:"Where statements and logs go." placeholder:"DIR"`
+	Keep     bool       `help:"Leave everything running at the end, until Ctrl-C."`
+	Color    string     `enum:"auto,always,never" default:"auto" placeholder:"WHEN" help:"auto (a terminal, and no NO_COLOR), always or never."`
 }
 
 // Run tells the story. With --json it goes to standard error, and the outcome to standard output.
@@ -38,7 +40,7 @@ func (d *demoStory) Run(ctx context.Context, term *console) error {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	began := time.Now()
 	err := demo.Run(ctx, demo.Config{
-		Scale: d.Scale, Transactions: d.Transactions, Dir: d.Dir, Keep: d.Keep, Out: out,
+		Accounts: d.Accounts, PDFs: int(d.PDFs), Dir: d.Dir, Keep: d.Keep, Out: out,
 		Color: !term.json && d.coloured(term),
 	})
 	if err == nil && term.json {
@@ -57,10 +59,29 @@ func isTerminalOut(term *console) bool {
 	return ok
 }
 
-type demoService struct{}
+// demoAmount is a number, or all.
+type demoAmount int
+
+// UnmarshalText is called by kong.
+func (a *demoAmount) UnmarshalText(text []byte) error {
+	if string(text) == "all" {
+		*a = demo.AllPDFs
+		return nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 0 {
+		return fmt.Errorf("%q is neither a number nor all", text)
+	}
+	*a = demoAmount(n)
+	return nil
+}
+
+type demoService struct {
+	Name string `arg:"" enum:"accounts,transactions,branches,statements" help:"accounts, transactions, branches, or statements: the node that composes them."`
+}
 
 // Run serves until a signal.
-func (demoService) Run(ctx context.Context) error {
+func (s *demoService) Run(ctx context.Context, term *console) error {
 	config := zap.NewProductionConfig()
 	config.OutputPaths = []string{"stderr"}
 	log, err := config.Build()
@@ -68,5 +89,5 @@ func (demoService) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = log.Sync() }() // fails on terminals
-	return demo.RunService(ctx, demo.ServiceConfig{Log: log})
+	return demo.RunService(ctx, demo.ServiceConfig{Name: s.Name, Out: term.out, Log: log})
 }

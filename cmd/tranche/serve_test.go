@@ -218,7 +218,7 @@ func TestADemoThatNobodyReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	place := filepath.Join(dir, "bank")
-	cmd := command(t, nil, "demo", "--dir", place, "--transactions", "100")
+	cmd := command(t, nil, "demo", "--dir", place, "--accounts", "300", "--pdfs", "50")
 	var log lockedBuffer
 	cmd.Stderr = &log
 	out, err := cmd.StdoutPipe()

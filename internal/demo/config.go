@@ -9,27 +9,23 @@ import (
 )
 
 const (
-	// AccountsPerScale is pgbench's.
-	AccountsPerScale = 100_000
-	// DefaultScale makes 100,000 accounts.
-	DefaultScale = 1
-	// DefaultTransactionsPerScale is how many movements a year has, unless told otherwise.
-	DefaultTransactionsPerScale = 20_000
-	// MaxDefaultTransactions bounds that: it is the run that is to be shown, not pgbench.
-	MaxDefaultTransactions = 100_000
+	// DefaultAccounts is how many accounts the bank has, unless told otherwise.
+	DefaultAccounts = 100_000
+	// DefaultPDFs is how many of them get their statement as a PDF, unless told otherwise.
+	DefaultPDFs = 2_000
+	// AllPDFs gives every account one.
+	AllPDFs = -1
 
-	maxScale        = 200
-	minTransactions = 100
-	maxTransactions = 100_000_000
+	minAccounts = 300
+	maxAccounts = 10_000_000
 )
 
-// Config says how large a demo is and where it goes. The zero value is a good one.
+// Config says how large a demo is and where it goes. The zero value is a good one but for PDFs, of which it makes none.
 type Config struct {
-	// Scale is the size of the bank: 100,000 accounts each. 0 means DefaultScale.
-	Scale int
-	// Transactions is how many movements the year has. 0 means DefaultTransactionsPerScale for each scale, at most
-	// MaxDefaultTransactions.
-	Transactions int
+	// Accounts is the size of the bank. 0 means DefaultAccounts.
+	Accounts int
+	// PDFs is how many accounts get a PDF; the others get the same as JSON. AllPDFs means all of them.
+	PDFs int
 	// Dir is where statements and logs go. Empty means a fresh directory under the user's data directory.
 	Dir string
 	// Keep leaves everything running at the end, until the context ends.
@@ -48,18 +44,17 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Scale == 0 {
-		c.Scale = DefaultScale
+	if c.Accounts == 0 {
+		c.Accounts = DefaultAccounts
 	}
-	if c.Scale < 1 || c.Scale > maxScale {
-		return c, fmt.Errorf("--scale is %d; it must lie between 1 and %d (100,000 accounts each)", c.Scale, maxScale)
+	if c.Accounts < minAccounts || c.Accounts > maxAccounts {
+		return c, fmt.Errorf("--accounts is %d; it must lie between %d and %d", c.Accounts, minAccounts, maxAccounts)
 	}
-	if c.Transactions == 0 {
-		c.Transactions = min(DefaultTransactionsPerScale*c.Scale, MaxDefaultTransactions)
+	if c.PDFs < AllPDFs {
+		return c, fmt.Errorf("--pdfs is %d; it must be a number of accounts, or all", c.PDFs)
 	}
-	if c.Transactions < minTransactions || c.Transactions > maxTransactions {
-		return c, fmt.Errorf("--transactions is %d; it must lie between %d and %d",
-			c.Transactions, minTransactions, maxTransactions)
+	if c.PDFs == AllPDFs || c.PDFs > c.Accounts {
+		c.PDFs = c.Accounts
 	}
 	if c.Out == nil {
 		c.Out = os.Stdout

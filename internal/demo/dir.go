@@ -13,6 +13,7 @@ import (
 
 const (
 	statementsFile = "statements.ndjson"
+	pdfsDir        = "pdfs"
 	serversDir     = "servers" // what PostgreSQL and NATS keep; gone at the end
 	logsDir        = "logs"
 	lockFile       = ".lock"
@@ -85,7 +86,9 @@ func (d *workDir) file(name ...string) string {
 
 // clear removes what a demo before may have left: a killed one leaves its servers' data.
 func (d *workDir) clear() error {
-	for _, name := range []string{serversDir, logsDir, statementsFile} {
+	for _, name := range []string{
+		serversDir, logsDir, statementsFile, pdfsDir, planFile, connectionsFile, fiftyFile,
+	} {
 		if err := os.RemoveAll(d.file(name)); err != nil {
 			return fmt.Errorf("clear the directory of the demo: %w", err)
 		}

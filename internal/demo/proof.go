@@ -2,16 +2,14 @@ package demo
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/tranchehq/tranche/examples/statements"
+	"github.com/tranchehq/tranche/examples/yearend"
+	"github.com/tranchehq/tranche/internal/demo/bankdata"
 )
 
 // proof compares what was exported with what the bank has.
@@ -52,70 +50,29 @@ func (p *proof) verdict() error {
 	return nil
 }
 
-// books is what the bank says, its accounts by number.
-type books struct {
-	opening, closing []int64 // of account i+1
-	movements, sum   int64
-}
-
-const (
-	// An account without a balance has a value that no sum of ints can reach.
-	selectBalances = `
-SELECT a.aid, coalesce(a.abalance, -1::bigint << 62), coalesce(l.closing, -1::bigint << 62)
-FROM pgbench_accounts a LEFT JOIN last_year l USING (aid)`
-	selectHistory = `SELECT count(*), coalesce(sum(delta), 0) FROM pgbench_history`
-)
-
-// books reads the bank, which has n accounts: 16 bytes each.
-func (b *bank) books(ctx context.Context, n int) (*books, error) {
-	all := &books{opening: make([]int64, n), closing: make([]int64, n)}
-	err := b.with(ctx, "read the bank's books", func(conn *pgx.Conn) error {
-		if err := conn.QueryRow(ctx, selectHistory).Scan(&all.movements, &all.sum); err != nil {
-			return err
-		}
-		rows, err := conn.Query(ctx, selectBalances)
-		if err != nil {
-			return err
-		}
-		seen := 0
-		var account, closing, opening int64
-		_, err = pgx.ForEachRow(rows, []any{&account, &closing, &opening}, func() error {
-			if account < 1 || account > int64(n) {
-				return fmt.Errorf("account %d is not one of pgbench's", account)
-			}
-			seen++
-			all.closing[account-1], all.opening[account-1] = closing, opening
-			return nil
-		})
-		if err == nil && seen != n {
-			err = fmt.Errorf("%d accounts instead of %d", seen, n)
-		}
-		return err
-	})
-	return all, err
-}
-
 // exportedLine is what an export has of an item.
 type exportedLine struct {
-	Key    string                `json:"key"`
-	State  string                `json:"state"`
-	Result *statements.Statement `json:"result"`
+	Key         string             `json:"key"`
+	State       string             `json:"state"`
+	Result      *yearend.Statement `json:"result,omitempty"`
+	ResultBytes []byte             `json:"result_bytes,omitempty"`
+	ContentType string             `json:"content_type,omitempty"`
 }
 
 // prove reads the exported statements back and compares them with the bank, account by account and in total.
-func (all *books) prove(file string) (*proof, error) {
+func prove(books *bankdata.Books, pdfs int, file string) (*proof, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("read the statements back: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	t := tally{books: all, seen: make([]bool, len(all.closing))}
+	t := tally{Books: books, seen: make([]bool, len(books.Closing))}
 	lines := json.NewDecoder(bufio.NewReaderSize(f, 1<<20))
 	for n := 1; ; n++ {
 		var line exportedLine
 		err := lines.Decode(&line)
 		if errors.Is(err, io.EOF) {
-			return t.proof(file), nil
+			return t.proof(file, pdfs), nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the statements back: %s, line %d: %w", file, n, err)
@@ -126,18 +83,38 @@ func (all *books) prove(file string) (*proof, error) {
 
 // tally adds statements up.
 type tally struct {
-	*books
+	*bankdata.Books
 	seen                         []bool
 	statements, openings, closed int64 // distinct accounts with a statement; with the right opening; the right closing
-	count, total                 int64 // movements
+	pdfs                         int64
+	sums                         bankdata.Totals
 	noStatement                  string
 	wrongOpening, wrongClosing   string
 }
 
+// statement is what a line says. Of a PDF it is what is printed.
+func (l exportedLine) statement() (yearend.Statement, error) {
+	switch {
+	case l.State != "done" || l.Result == nil && l.ResultBytes == nil:
+		return yearend.Statement{}, fmt.Errorf("account %s is %s", l.Key, l.State)
+	case l.Result != nil:
+		return *l.Result, nil
+	case l.ContentType != yearend.ContentType:
+		return yearend.Statement{}, fmt.Errorf("the statement of account %s is %s", l.Key, l.ContentType)
+	}
+	p, err := yearend.Read(l.ResultBytes)
+	if err != nil {
+		return yearend.Statement{}, fmt.Errorf("the PDF of account %s: %w", l.Key, err)
+	}
+	return yearend.Statement{
+		Account: p.Account, Movements: p.Movements, Opening: p.Opening, In: p.In, Out: p.Out, Closing: p.Closing,
+	}, nil
+}
+
 func (t *tally) add(line exportedLine) {
-	s := line.Result
-	if line.State != "done" || s == nil {
-		note(&t.noStatement, "account %s is %s", line.Key, line.State)
+	s, err := line.statement()
+	if err != nil {
+		note(&t.noStatement, "%v", err)
 		return
 	}
 	i := int(s.Account) - 1
@@ -147,18 +124,22 @@ func (t *tally) add(line exportedLine) {
 	}
 	t.seen[i] = true
 	t.statements++
-	t.count += s.Movements
-	t.total += s.Sum
-	if s.Closing == t.closing[i] {
+	if line.ResultBytes != nil {
+		t.pdfs++
+	}
+	t.sums.Movements += s.Movements
+	t.sums.In += s.In
+	t.sums.Out += s.Out
+	if s.Closing == t.Closing[i] {
 		t.closed++
 	} else {
-		note(&t.wrongClosing, "account %d: %d, the bank has %d", s.Account, s.Closing, t.closing[i])
+		note(&t.wrongClosing, "account %d: %d, the bank has %d", s.Account, s.Closing, t.Closing[i])
 	}
 	switch {
-	case s.Opening+s.Sum != s.Closing:
-		note(&t.wrongOpening, "account %d: %d and %d do not make %d", s.Account, s.Opening, s.Sum, s.Closing)
-	case s.Opening != t.opening[i]:
-		note(&t.wrongOpening, "account %d: %d, the bank had %d", s.Account, s.Opening, t.opening[i])
+	case s.Opening+s.In-s.Out != s.Closing:
+		note(&t.wrongOpening, "account %d: %d + %d - %d do not make %d", s.Account, s.Opening, s.In, s.Out, s.Closing)
+	case s.Opening != t.Opening[i]:
+		note(&t.wrongOpening, "account %d: %d, the bank had %d", s.Account, s.Opening, t.Opening[i])
 	default:
 		t.openings++
 	}
@@ -171,13 +152,15 @@ func note(kept *string, format string, args ...any) {
 	}
 }
 
-func (t *tally) proof(file string) *proof {
-	accounts := int64(len(t.closing))
+func (t *tally) proof(file string, pdfs int) *proof {
+	accounts := int64(len(t.Closing))
 	return &proof{file: file, checks: []check{
 		{"statements", t.statements, accounts, "accounts", t.noStatement},
-		{"movements", t.count, t.movements, "rows in pgbench_history", ""},
-		{"sum of movements", t.total, t.sum, "sum of their delta", ""},
-		{"closing balances equal", t.closed, accounts, "in pgbench_accounts", t.wrongClosing},
-		{"opening balances equal", t.openings, accounts, "as last year closed", t.wrongOpening},
+		{"of them PDFs", t.pdfs, int64(pdfs), "asked for", ""},
+		{"movements", t.sums.Movements, t.Movements, "in the bank's books", ""},
+		{"money in, in cents", t.sums.In, t.In, "in the bank's books", ""},
+		{"money out, in cents", t.sums.Out, t.Out, "in the bank's books", ""},
+		{"openings equal", t.openings, accounts, "accounts", t.wrongOpening},
+		{"closings equal", t.closed, accounts, "accounts", t.wrongClosing},
 	}}
 }

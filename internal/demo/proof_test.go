@@ -6,63 +6,83 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/examples/bank"
+	"github.com/tranchehq/tranche/examples/yearend"
 )
 
-func keepLine(line *exportedLine) *exportedLine { return line }
-
-// TestProof shows that the proof holds for what the bank has, and fails for any difference, which it names.
+// TestProof shows that the proof holds for what the bank has, and fails for any difference, which it names. Account 3
+// has a PDF, account 30 has JSON.
 func TestProof(t *testing.T) {
 	t.Parallel()
-	b := smallBank(t)
-	books, err := b.books(t.Context(), smallAccounts)
-	must(t, err)
-	// moved is an account with movements.
-	moved := int32(b.number(t, `SELECT min(aid) FROM pgbench_history`))
-
+	// inPDF changes the parts before account 3 is drawn.
+	inPDF := func(change func(*yearend.Parts)) func(int, *yearend.Parts, *exportedLine) *exportedLine {
+		return func(account int, p *yearend.Parts, line *exportedLine) *exportedLine {
+			if account == 3 {
+				change(p)
+				return lineOf(t, p, true)
+			}
+			return line
+		}
+	}
+	inJSON := func(change func(*exportedLine) *exportedLine) func(int, *yearend.Parts, *exportedLine) *exportedLine {
+		return func(account int, _ *yearend.Parts, line *exportedLine) *exportedLine {
+			if account == 30 {
+				return change(line)
+			}
+			return line
+		}
+	}
 	for _, test := range []struct {
 		name   string
-		tamper func(*exportedLine) *exportedLine
+		tamper func(int, *yearend.Parts, *exportedLine) *exportedLine
 		want   []string // in the error; none: it holds
 	}{
-		{"nothing", keepLine, nil},
-		{"a closing balance", func(l *exportedLine) *exportedLine {
+		{"nothing", func(_ int, _ *yearend.Parts, line *exportedLine) *exportedLine { return line }, nil},
+		{"a closing balance", inJSON(func(l *exportedLine) *exportedLine {
 			l.Result.Closing++
 			l.Result.Opening++
 			return l
-		}, []string{"closing balances equal 499, but 500", "opening balances equal 499"}},
-		{"an opening balance", func(l *exportedLine) *exportedLine {
+		}), []string{"closings equal 39, but 40", "openings equal 39"}},
+		{"an opening balance", inJSON(func(l *exportedLine) *exportedLine {
 			l.Result.Opening--
 			return l
-		}, []string{"opening balances equal 499", "do not make"}},
-		{"a movement's amount", func(l *exportedLine) *exportedLine {
-			l.Result.Sum -= 7
-			l.Result.Opening += 7
+		}), []string{"openings equal 39", "do not make"}},
+		{"an amount that is printed", inPDF(func(p *yearend.Parts) {
+			p.Year.Months[3].In += 5
+			p.Account.Closing += 5
+		}), []string{"closings equal 39", "money in, in cents 28,005, but 28,000"}},
+		{"movements that are printed", inPDF(func(p *yearend.Parts) {
+			p.Year.Months[5] = bank.Month{Movements: 1, In: 9, Out: 9}
+		}), []string{"movements 81, but 80", "money out"}},
+		{"the PDF of somebody else", inPDF(func(p *yearend.Parts) { p.Account.Number = "HS10 0150 0000 0039" }),
+			[]string{"statements 39", "has the statement of account 39"}},
+		{"a damaged PDF", func(account int, _ *yearend.Parts, l *exportedLine) *exportedLine {
+			if account == 3 {
+				l.ResultBytes = l.ResultBytes[:len(l.ResultBytes)/3]
+			}
 			return l
-		}, []string{"sum of movements", "opening balances equal 499"}},
-		{"a movement", func(l *exportedLine) *exportedLine {
-			l.Result.Movements++
+		}, []string{"statements 39", "the PDF of account 3"}},
+		{"JSON instead of a PDF", func(account int, p *yearend.Parts, l *exportedLine) *exportedLine {
+			if account == 3 {
+				return lineOf(t, p, false)
+			}
 			return l
-		}, []string{"movements 401, but 400 rows"}},
-		{"a statement missing", func(*exportedLine) *exportedLine { return nil },
-			[]string{"statements 499, but 500 accounts"}},
-		{"a statement of somebody else", func(l *exportedLine) *exportedLine {
+		}, []string{"of them PDFs 4, but 5"}},
+		{"a statement missing", inJSON(func(*exportedLine) *exportedLine { return nil }),
+			[]string{"statements 39, but 40 accounts"}},
+		{"a statement of somebody else", inJSON(func(l *exportedLine) *exportedLine {
 			l.Result.Account++
 			return l
-		}, []string{"statements 499", "has the statement of account"}},
-		{"a failed item", func(l *exportedLine) *exportedLine {
+		}), []string{"statements 39", "has the statement of account"}},
+		{"a failed item", inJSON(func(l *exportedLine) *exportedLine {
 			l.State, l.Result = "failed", nil
 			return l
-		}, []string{"statements 499", "is failed"}},
+		}), []string{"statements 39", "is failed"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			file := b.export(t, func(line *exportedLine) *exportedLine {
-				if line.Result.Account != moved {
-					return line
-				}
-				return test.tamper(line)
-			})
-			proof, err := books.prove(file)
+			proof, err := prove(smallBooks(), smallPDFs, export(t, test.tamper))
 			must(t, err)
 			expectVerdict(t, proof.verdict(), test.want)
 		})
@@ -84,13 +104,13 @@ func expectVerdict(t *testing.T, err error, want []string) {
 
 func TestProofNeedsAWholeFile(t *testing.T) {
 	t.Parallel()
-	all := &books{opening: make([]int64, 1), closing: make([]int64, 1)}
+	books := smallBooks()
 	file := filepath.Join(t.TempDir(), statementsFile)
-	if _, err := all.prove(file); !errors.Is(err, os.ErrNotExist) {
+	if _, err := prove(books, 0, file); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v for a file that is not there", err)
 	}
 	must(t, os.WriteFile(file, []byte(`{"key":"1","state":"done","resu`), 0o600))
-	if _, err := all.prove(file); err == nil || !strings.Contains(err.Error(), "line 1") {
+	if _, err := prove(books, 0, file); err == nil || !strings.Contains(err.Error(), "line 1") {
 		t.Errorf("got %v for half a line, want an error that names line 1", err)
 	}
 }

@@ -7,91 +7,81 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/examples/bank"
+	"github.com/tranchehq/tranche/examples/yearend"
+	"github.com/tranchehq/tranche/internal/demo/bankdata"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// testBank is a bank in a database of the test's own.
-type testBank struct {
-	*bank
-	pool *pgxpool.Pool
-}
-
-// emptyBank is one that nobody has filled.
-func emptyBank(t *testing.T) *testBank {
-	t.Helper()
-	url := testenv.Database(t)
-	installs, err := embedded.FindInstalls(t.Context())
-	must(t, err)
-	b, err := newBank(url, installs[0].Dir)
-	must(t, err)
-	return &testBank{bank: b, pool: testenv.Connect(t, url)}
-}
-
+// A small bank: the first accounts have their statement as a PDF.
 const (
-	smallAccounts = 500
-	// smallTables are pgbench's after two years, on a scale that is quick to look at.
-	smallTables = `
-CREATE TABLE pgbench_branches AS SELECT 1 AS bid;
-CREATE TABLE pgbench_accounts AS SELECT aid, 1 AS bid, aid * 10 AS abalance FROM generate_series(1, 500) aid;
-CREATE TABLE pgbench_history AS SELECT g % 100 + 1 AS aid, g * 7 - 900 AS delta FROM generate_series(1, 400) g;
-CREATE TABLE last_year AS SELECT aid, abalance AS closing FROM pgbench_accounts;
-UPDATE pgbench_accounts a SET abalance = abalance + (SELECT sum(delta) FROM pgbench_history h WHERE h.aid = a.aid)
-WHERE aid <= 100`
+	smallAccounts = 40
+	smallPDFs     = 5
 )
 
-func smallBank(t *testing.T) *testBank {
-	t.Helper()
-	b := emptyBank(t)
-	_, err := b.pool.Exec(t.Context(), smallTables)
-	must(t, err)
-	return b
+// partsOf is what the services say of an account of the small bank.
+func partsOf(account int) *yearend.Parts {
+	p := &yearend.Parts{Account: bank.Account{
+		Account: int32(account), Number: "HS10 0150 0000 00" + string(rune('0'+account/10)) + string(rune('0'+account%10)),
+		Opening: int64(account) * 1000,
+	}}
+	p.Year.Year = bank.BusinessYear
+	p.Year.Months[3] = bank.Month{Movements: 2, In: 700, Out: int64(account)}
+	p.Account.Closing = p.Account.Opening + 700 - int64(account)
+	return p
 }
 
-// number is one number from the bank.
-func (b *testBank) number(t *testing.T, sql string, args ...any) int64 {
-	t.Helper()
-	var n int64
-	must(t, b.pool.QueryRow(t.Context(), sql, args...).Scan(&n))
-	return n
+// smallBooks are what the small bank says.
+func smallBooks() *bankdata.Books {
+	books := &bankdata.Books{}
+	for account := 1; account <= smallAccounts; account++ {
+		p := partsOf(account)
+		books.Opening = append(books.Opening, p.Account.Opening)
+		books.Closing = append(books.Closing, p.Account.Closing)
+		books.Movements += 2
+		books.In += 700
+		books.Out += int64(account)
+	}
+	return books
 }
-
-const exportLines = `
-SELECT json_build_object('key', a.aid::text, 'state', 'done', 'result', json_build_object(
-    'account', a.aid, 'branch', a.bid, 'closing', a.abalance, 'opening', a.abalance - coalesce(sum(h.delta), 0),
-    'movements', count(h.aid), 'sum', coalesce(sum(h.delta), 0)))::text
-FROM pgbench_accounts a LEFT JOIN pgbench_history h USING (aid)
-GROUP BY a.aid, a.bid, a.abalance ORDER BY a.aid`
 
 // export writes the statements that the bank should have, each after a test has had its way with it: a line that
 // becomes nil is left out.
-func (b *testBank) export(t *testing.T, tamper func(line *exportedLine) *exportedLine) string {
+func export(t *testing.T, tamper func(account int, p *yearend.Parts, line *exportedLine) *exportedLine) string {
 	t.Helper()
-	rows, err := b.pool.Query(t.Context(), exportLines)
-	must(t, err)
-	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	must(t, err)
 	name := filepath.Join(t.TempDir(), statementsFile)
 	file, err := os.Create(name)
 	must(t, err)
 	out := bufio.NewWriter(file)
 	encoder := json.NewEncoder(out)
-	for _, text := range texts {
-		var line exportedLine
-		must(t, json.Unmarshal([]byte(text), &line))
-		if kept := tamper(&line); kept != nil {
-			must(t, encoder.Encode(kept))
+	for account := 1; account <= smallAccounts; account++ {
+		line := lineOf(t, partsOf(account), account <= smallPDFs)
+		if line = tamper(account, partsOf(account), line); line != nil {
+			must(t, encoder.Encode(line))
 		}
 	}
 	must(t, out.Flush())
 	must(t, file.Close())
 	return name
 }
+
+// lineOf is an account's line of an export.
+func lineOf(t *testing.T, p *yearend.Parts, asPDF bool) *exportedLine {
+	t.Helper()
+	s, err := p.Statement()
+	must(t, err)
+	line := &exportedLine{Key: account(s), State: "done", Result: &s}
+	if asPDF {
+		line.Result, line.ContentType = nil, yearend.ContentType
+		line.ResultBytes, err = p.PDF()
+		must(t, err)
+	}
+	return line
+}
+
+func account(s yearend.Statement) string { return grouped(int64(s.Account)) }
 
 func must(t *testing.T, err error) {
 	t.Helper()

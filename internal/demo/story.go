@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -64,6 +65,19 @@ func (s *story) command(lines ...string) {
 	}
 }
 
+// file shows a file, with a margin.
+func (s *story) file(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("show a file: %w", err)
+	}
+	s.command("cat " + filepath.Base(path))
+	for line := range strings.Lines(string(text)) {
+		s.write("  " + line)
+	}
+	return nil
+}
+
 func (s *story) say(format string, args ...any) { s.write(fmt.Sprintf(format, args...) + "\n") }
 
 // fact tells what was done on the left, and how long it took and how fast it went on the right. No rate when n is 0.
@@ -84,7 +98,7 @@ func (s *story) check(c check) {
 	if !c.holds() {
 		mark, equals = s.paint(red, "NO"), "≠"
 	}
-	s.write(fmt.Sprintf("%s  %-22s %11s %s %11s  %s\n", mark, c.left, grouped(c.got), equals, grouped(c.want), c.right))
+	s.write(fmt.Sprintf("%s  %-19s %15s %s %15s  %s\n", mark, c.left, grouped(c.got), equals, grouped(c.want), c.right))
 	if c.firstWrong != "" {
 		s.write("    " + s.paint(red, c.firstWrong) + "\n")
 	}
