@@ -7,13 +7,36 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/tranchehq/tranche/internal/client"
 )
 
 type runExport struct {
 	Ref    string   `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
-	Format string   `enum:"ndjson,csv" default:"ndjson" help:"ndjson or csv." placeholder:"FORMAT"`
+	Format string   `enum:"ndjson,csv,parquet" default:"ndjson" help:"ndjson, csv or parquet." placeholder:"FORMAT"`
+	Step   string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
 	State  []string `enum:"done,failed,missing" help:"Only items in this state; may stand more than once." placeholder:"STATE"`
-	Out    string   `short:"o" help:"The file to write; standard output when absent." placeholder:"FILE"`
+	Raw    bool     `help:"Write CSV cells as they are, also those that a spreadsheet would run as formulas."`
+	Out    string   `short:"o" xor:"to" help:"The file to write; standard output when absent." placeholder:"FILE"`
+
+	Dir    string `xor:"to" help:"Write each result to a file of its own in this new directory, with an index." placeholder:"DIR"`
+	Name   string `default:"{key}.{ext}" help:"With --dir, the names of the files, with {key}, {ordinal}, {step}, {ext} and {shard} (a number for each 1000 items)." placeholder:"TEMPLATE"`
+	Index  string `enum:"ndjson,csv" default:"ndjson" help:"With --dir, the format of the index." placeholder:"FORMAT"`
+	Resume bool   `help:"With --dir, go on with an export that broke off: files that are there and right are kept."`
+}
+
+// Validate is called by kong.
+func (r *runExport) Validate() error {
+	switch {
+	case r.Dir == "" && r.Resume:
+		return errors.New("--resume goes with --dir")
+	case r.Dir != "" && (len(r.State) > 0 || r.Format != "ndjson"):
+		return errors.New("--dir writes the results of what is done; --format and --state do not go with it")
+	case r.Raw && r.Format != "csv" && r.Index != "csv":
+		return errors.New("--raw goes with --format csv, or --dir with --index csv")
+	}
+	_, err := newFileNames(r.Name)
+	return err
 }
 
 // Run exports. A file appears under its name only when it is whole.
@@ -22,10 +45,17 @@ func (r *runExport) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	if term.json && r.Format != "ndjson" {
-		return &usageError{"--json and --format csv exclude each other"}
+	if r.Dir != "" {
+		return r.files(ctx, term, cl)
 	}
-	stream, err := cl.Export(ctx, r.Ref, r.Format, r.State)
+	if term.json && r.Format != "ndjson" {
+		return &usageError{"--json and --format " + r.Format + " exclude each other"}
+	}
+	if r.Format == "parquet" && (r.Out == "" || r.Out == "-") && isTerminalOut(term) {
+		return &usageError{"Parquet is nothing to read on a terminal; give --out FILE"}
+	}
+	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportOptions{Format: r.Format, Step: r.Step, States: r.State,
+		Raw: r.Raw})
 	if err != nil {
 		return err
 	}

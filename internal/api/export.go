@@ -2,15 +2,13 @@ package api
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"reflect"
 	"strconv"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -20,9 +18,11 @@ import (
 )
 
 const (
-	formatCSV  = "csv"
-	mimeNDJSON = "application/x-ndjson"
-	mimeCSV    = "text/csv; charset=utf-8"
+	formatCSV     = "csv"
+	formatParquet = "parquet"
+	mimeNDJSON    = "application/x-ndjson"
+	mimeCSV       = "text/csv; charset=utf-8"
+	mimeParquet   = "application/vnd.apache.parquet"
 
 	exportBuffer = 64 << 10
 )
@@ -43,7 +43,9 @@ type ExportedItem struct {
 
 type exportInput struct {
 	RunPath
-	Format string   `query:"format" enum:"ndjson,csv" default:"ndjson"`
+	Format string   `query:"format" enum:"ndjson,csv,parquet" default:"ndjson"`
+	Step   string   `query:"step" doc:"whose parts are the results; absent: the only step that no other needs"`
+	Raw    bool     `query:"raw" doc:"CSV without the apostrophes that defuse formulas"`
 	State  []string `query:"state,explode" doc:"done, failed or missing; may stand more than once; absent: all"`
 }
 
@@ -55,8 +57,10 @@ type errorsInput struct {
 func (s *Server) registerExport(api huma.API) {
 	export := get("export-run", "/runs/{run}/export", "All items with their outcomes, in order")
 	export.Description = "A stream with constant memory. CSV has the columns key, state, result, error_code and " +
-		"error_message; a cell that a spreadsheet would take for a formula gets an apostrophe in front. A stream that " +
-		"does not end properly is not whole."
+		"error_message; a cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is " +
+		"set. Results that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their " +
+		"content_type; in Parquet they are bytes. Of a run with several steps the results are those of one. A stream " +
+		"that does not end properly is not whole."
 	huma.Register(api, export, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 		states, err := outcomes(in.State)
 		if err != nil {
@@ -66,10 +70,7 @@ func (s *Server) registerExport(api huma.API) {
 		if err != nil {
 			return nil, s.problem(ctx, err)
 		}
-		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			r, w := humago.Unwrap(hc)
-			s.export(w, r, id, states, in.Format)
-		}}, nil
+		return s.exportStream(ctx, workqueue.ExportRequest{Run: id, Step: in.Step, States: states}, in.Format, in.Raw)
 	})
 	failures := get("list-errors", "/runs/{run}/errors", "What failed: groups with examples, or each item")
 	failures.Responses = map[string]*huma.Response{"200": {
@@ -87,10 +88,8 @@ func (s *Server) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamR
 		return nil, s.problem(ctx, err)
 	}
 	if in.All {
-		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			r, w := humago.Unwrap(hc)
-			s.export(w, r, id, []workqueue.Outcome{workqueue.OutcomeFailed}, "ndjson")
-		}}, nil
+		failed := []workqueue.Outcome{workqueue.OutcomeFailed}
+		return s.exportStream(ctx, workqueue.ExportRequest{Run: id, States: failed}, "ndjson", false)
 	}
 	found, err := s.store.Errors(ctx, id)
 	if err != nil {
@@ -115,97 +114,57 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 	return all, nil
 }
 
+// exportStream finds the export, so that what it cannot be is told before it begins.
+func (s *Server) exportStream(
+	ctx context.Context, req workqueue.ExportRequest, format string, raw bool,
+) (*huma.StreamResponse, error) {
+	export, err := s.store.NewExport(ctx, req)
+	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
+		err = &inputError{"step: " + choice.Error()}
+	}
+	if err != nil {
+		return nil, s.problem(ctx, err)
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		s.export(w, r, export, format, raw)
+	}}, nil
+}
+
+// exportWriter writes an export in one format.
+type exportWriter interface {
+	line(item *workqueue.ExportedItem) error
+	finish() error
+}
+
 // export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
-func (s *Server) export(
-	w http.ResponseWriter, r *http.Request, id workqueue.RunID, states []workqueue.Outcome, format string,
-) {
-	w.Header().Set("Content-Type", mimeNDJSON)
-	if format == formatCSV {
-		w.Header().Set("Content-Type", mimeCSV)
-	}
+func (s *Server) export(w http.ResponseWriter, r *http.Request, export *workqueue.Export, format string, raw bool) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
-	line := ndjsonLines(buffer)
-	finish := func() error { return nil }
-	if format == formatCSV {
-		line, finish = csvLines(buffer)
+	var out exportWriter
+	switch format {
+	case formatCSV:
+		w.Header().Set("Content-Type", mimeCSV)
+		out = newCSVExport(buffer, raw)
+	case formatParquet:
+		w.Header().Set("Content-Type", mimeParquet)
+		out = newParquetExport(buffer)
+	default:
+		w.Header().Set("Content-Type", mimeNDJSON)
+		out = newNDJSONExport(buffer)
 	}
-	err := s.store.Export(r.Context(), id, states, line)
+	err := export.Each(r.Context(), out.line)
 	if err == nil {
-		err = finish()
+		err = out.finish()
 	}
 	if err == nil {
 		err = buffer.Flush()
 	}
 	if err != nil {
 		if r.Context().Err() == nil {
-			s.log.Error("export broke off", zap.Stringer("run", id), zap.Error(err))
+			s.log.Error("export broke off", zap.Error(err))
 		}
 		panic(http.ErrAbortHandler) // net/http's way to end a connection without its proper end
 	}
-}
-
-func ndjsonLines(out *bufio.Writer) func(*workqueue.ExportedItem) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
-	return func(item *workqueue.ExportedItem) error {
-		line := ExportedItem{
-			Ordinal: item.Ordinal, Key: item.Key, State: item.State, Step: item.Step, ContentType: item.ContentType,
-		}
-		switch {
-		case item.State == workqueue.OutcomeFailed:
-			line.Error = &workqueue.ItemError{Code: item.ErrorCode, Message: item.ErrorMessage}
-		case item.ContentType == "" && json.Valid(item.Result):
-			line.Result = item.Result
-		default:
-			line.ResultBytes = item.Result
-		}
-		return encoder.Encode(&line)
-	}
-}
-
-func csvLines(out *bufio.Writer) (line func(*workqueue.ExportedItem) error, finish func() error) {
-	rows := csv.NewWriter(out)
-	header := []string{"key", "state", "result", "error_code", "error_message"}
-	started := false
-	begin := func() error {
-		if started {
-			return nil
-		}
-		started = true
-		return rows.Write(header)
-	}
-	var compact bytes.Buffer
-	line = func(item *workqueue.ExportedItem) error {
-		if err := begin(); err != nil {
-			return err
-		}
-		result := string(item.Result)
-		compact.Reset()
-		if item.ContentType == "" && json.Compact(&compact, item.Result) == nil {
-			result = compact.String()
-		}
-		return rows.Write([]string{
-			defuse(item.Key), string(item.State), defuse(result), defuse(item.ErrorCode), defuse(item.ErrorMessage),
-		})
-	}
-	return line, func() error {
-		if err := begin(); err != nil {
-			return err
-		}
-		rows.Flush()
-		return rows.Error()
-	}
-}
-
-// defuse puts an apostrophe before what a spreadsheet would run as a formula, or what would cut a cell short.
-func defuse(cell string) string {
-	if cell == "" {
-		return cell
-	}
-	if strings.IndexByte("=+-@\t\r", cell[0]) >= 0 || strings.IndexByte(cell, 0) >= 0 {
-		return "'" + cell
-	}
-	return cell
 }
 
 // flushing sends what is written at once.

@@ -1,0 +1,88 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"testing"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func exportedItems() []*workqueue.ExportedItem {
+	return []*workqueue.ExportedItem{
+		{Ordinal: 0, Key: "=1+1", State: workqueue.OutcomeDone, Step: "s", Result: []byte(`{"a": 1}`)},
+		{Ordinal: 1, Key: "B", State: workqueue.OutcomeDone, Step: "s", Result: []byte{0, 1}, ContentType: "image/png"},
+		{Ordinal: 2, Key: "C", State: workqueue.OutcomeDone, Step: "s", Result: []byte("-x"), ContentType: "text/plain"},
+		{Ordinal: 3, Key: "D", State: workqueue.OutcomeFailed, Step: "r", ErrorCode: "BAD", ErrorMessage: "@no"},
+		{Ordinal: 4, Key: "E", State: workqueue.OutcomeMissing},
+	}
+}
+
+func exportAll(t *testing.T, format func(*bufio.Writer) exportWriter) []byte {
+	t.Helper()
+	var text bytes.Buffer
+	buffer := bufio.NewWriter(&text)
+	out := format(buffer)
+	for _, item := range exportedItems() {
+		if err := out.line(item); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := out.finish(); err != nil {
+		t.Fatal(err)
+	}
+	if err := buffer.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return text.Bytes()
+}
+
+// What is no text is in base64, and what a spreadsheet would run is defused unless that is switched off.
+func TestExportLines(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		format func(*bufio.Writer) exportWriter
+		want   string
+	}{
+		"csv": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, false) },
+			"key,state,result,error_code,error_message\n'=1+1,done,\"{\"\"a\"\":1}\",,\nB,done,AAE=,,\nC,done,'-x,,\n" +
+				"D,failed,,BAD,'@no\nE,missing,,,\n"},
+		"raw": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, true) },
+			"key,state,result,error_code,error_message\n=1+1,done,\"{\"\"a\"\":1}\",,\nB,done,AAE=,,\nC,done,-x,,\n" +
+				"D,failed,,BAD,@no\nE,missing,,,\n"},
+		"ndjson": {func(w *bufio.Writer) exportWriter { return newNDJSONExport(w) },
+			`{"ordinal":0,"key":"=1+1","state":"done","step":"s","result":{"a":1}}
+{"ordinal":1,"key":"B","state":"done","step":"s","result_bytes":"AAE=","content_type":"image/png"}
+{"ordinal":2,"key":"C","state":"done","step":"s","result_bytes":"LXg=","content_type":"text/plain"}
+{"ordinal":3,"key":"D","state":"failed","step":"r","error":{"code":"BAD","message":"@no"}}
+{"ordinal":4,"key":"E","state":"missing"}
+`},
+	} {
+		if got := string(exportAll(t, c.format)); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+}
+
+func TestExportToParquet(t *testing.T) {
+	t.Parallel()
+	file := exportAll(t, func(w *bufio.Writer) exportWriter { return newParquetExport(w) })
+	rows, err := parquet.Read[parquetRow](bytes.NewReader(file), int64(len(file)))
+	if err != nil || len(rows) != 5 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	if r := rows[0]; r.Key != "=1+1" || r.Result == nil || *r.Result != `{"a": 1}` || r.ResultBytes != nil || *r.Step != "s" {
+		t.Errorf("%+v", r)
+	}
+	if r := rows[1]; !bytes.Equal(r.ResultBytes, []byte{0, 1}) || r.Result != nil || *r.ContentType != "image/png" {
+		t.Errorf("%+v", r)
+	}
+	if r := rows[3]; r.State != "failed" || *r.ErrorCode != "BAD" || *r.ErrorMessage != "@no" || r.Result != nil {
+		t.Errorf("%+v", r)
+	}
+	if r := rows[4]; r.State != "missing" || r.Ordinal != 4 || r.Step != nil || r.ErrorCode != nil {
+		t.Errorf("%+v", r)
+	}
+}
