@@ -24,10 +24,10 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Settings: PKG=./workqueue TEST_FLAGS='-run TestX -v' TIMEOUT=10m TEST_P=2 FUZZTIME=10s"
-	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--scale 2'"
+	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--pdfs all'"
 
 .PHONY: demo
-demo: postgres build ## set up what is missing, then run a year-end job over a small bank
+demo: postgres build ## set up what is missing, then make the year-end statements of a small bank
 	bin/tranche demo $(DEMO_FLAGS)
 
 .PHONY: test
