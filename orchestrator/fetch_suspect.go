@@ -15,8 +15,6 @@ import (
 const (
 	// nodesLost is how many nodes may be lost with a chunk before it is taken for what kills them.
 	nodesLost = 3
-	// aloneLost is the same for a single item, which cannot be cut: it is tried alone before.
-	aloneLost = 6
 	// alonePause is how long a suspect rests while another has the node for itself.
 	alonePause = 200 * time.Millisecond
 	// alonePatience is how long a suspect waits for the other work of its node to end, and that for the suspect.
@@ -30,23 +28,42 @@ var errAlone = errors.New("the node is trying another chunk alone that may kill 
 // fault.
 func (j *fetchJob) lost() int { return j.Attempt - 1 - j.Failures }
 
-// killsNodes reports whether a slice has been lost with its node so often that it may be the reason.
-func (j *fetchJob) killsNodes() bool {
-	switch {
-	case j.Cause != workqueue.CauseSession:
-		return false
-	case j.Suspect:
-		return true // it was tried alone
-	case j.Mask.Count() == 1:
-		return j.lost() >= aloneLost
-	default:
-		return j.lost() >= nodesLost
-	}
-}
-
-// suspect reports whether a slice is to be tried alone.
+// suspect reports whether a slice is to be tried alone: it may kill its node.
 func (j *fetchJob) suspect() bool {
 	return j.Suspect || j.Cause == workqueue.CauseSession && j.lost() >= nodesLost
+}
+
+// killsNodes reports whether a suspect has killed its node: it was tried alone and lost with it, or, as long as it can
+// be cut in pieces, it was lost often enough.
+func (f *fetching) killsNodes(ctx context.Context, job *fetchJob) (bool, error) {
+	switch {
+	case job.Cause != workqueue.CauseSession || !job.suspect():
+		return false, nil
+	case !job.Suspect && job.Mask.Count() > 1:
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return f.node.store.TriedAlone(ctx, job.ID)
+}
+
+// turn waits until a slice may begin, and notes that a suspect does. leave ends it.
+func (f *fetching) turn(ctx context.Context, job *fetchJob) (leave func(), err error) {
+	leave, err = f.solitude.begin(ctx, job.suspect())
+	if err != nil || !job.suspect() {
+		return leave, err
+	}
+	marking, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	ours, err := f.node.store.BeginAlone(marking, job.session, job.ID)
+	if err == nil && !ours {
+		err = errSessionGone
+	}
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return leave, nil
 }
 
 // giveUpOn fails a slice that may kill its nodes: it is cut in pieces, until what kills them stands alone.

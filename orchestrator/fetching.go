@@ -200,15 +200,14 @@ func (f *fetching) postpone(ctx context.Context, job *fetchJob, delay time.Durat
 
 // try works on a slice. An error means that nothing was begun.
 func (f *fetching) try(ctx context.Context, job *fetchJob) error {
-	if job.killsNodes() {
-		f.giveUpOn(ctx, job)
-		return nil
-	}
-	leave, err := f.solitude.begin(ctx, job.suspect())
+	kills, err := f.killsNodes(ctx, job)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	if kills {
+		f.giveUpOn(ctx, job)
+		return nil
+	}
 	call, err := f.callOf(job)
 	if err != nil {
 		return err
@@ -218,6 +217,11 @@ func (f *fetching) try(ctx context.Context, job *fetchJob) error {
 		return err
 	}
 	defer f.inputs.Release(size)
+	leave, err := f.turn(ctx, job)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	f.run(ctx, job, call, req)
 	return nil
 }
