@@ -238,10 +238,18 @@ func (d *doctor) totals(r *doctorRun, t *runTotals) {
 	if r.state != "cancelled" && r.tracker != "open" && completed != (pending == 0) {
 		d.found(TruthsAgree, at, pending, "pending items in the tracker of a run that is "+r.state)
 	}
-	if completed && (r.done != t.done || r.failed != t.failed) {
+	if completed {
+		d.completed(r, t)
+	}
+}
+
+// completed checks what a run says of itself at its end.
+func (d *doctor) completed(r *doctorRun, t *runTotals) {
+	at := place{run: &r.id}
+	if r.done != t.done || r.failed != t.failed {
 		d.found(TruthsAgree, at, r.done-t.done+r.failed-t.failed, "the run's counts differ from its bits")
 	}
-	if completed && r.completions == 0 {
+	if r.completions == 0 {
 		d.found(OneCompletion, at, 0, "no completion event of a generation that is completed")
 	}
 }

@@ -71,8 +71,8 @@ func (g *graph) kept(at []planes, news map[Step]*outcome) map[Step]bitfield.Set 
 
 // unlock settles outcomes of one block at some of its steps: it returns the planes of all steps after them, and the
 // items that are final now and were not before. Only what became ready is set in the ready planes; held planes are
-// left out. changed says of which items the new part differs from the one before; it is looked at only where [graph.kept]
-// asks for it.
+// left out. changed says of which items the new part differs from the one before; it is looked at only where
+// [graph.kept] asks for it.
 //
 // In the order of the steps, and for the items with outcomes only:
 //

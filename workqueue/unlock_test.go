@@ -24,7 +24,7 @@ const (
 // Steps are letters; each sees all that it needs.
 func drawn(text string) *graph {
 	var steps []graphStep
-	for i := 0; i < len(text); i++ {
+	for i := range len(text) {
 		switch c := text[i]; c {
 		case ' ', '(', ')':
 		case '?':
@@ -153,7 +153,7 @@ type entity struct {
 	places []byte
 }
 
-func (e *entity) is(s Step, any ...byte) bool { return slices.Contains(any, e.places[s]) }
+func (e *entity) is(s Step, places ...byte) bool { return slices.Contains(places, e.places[s]) }
 
 func (e *entity) settled(s Step) bool {
 	for _, n := range e.g.steps[s].needs {
@@ -189,12 +189,6 @@ func (e *entity) final() bool {
 		}
 	}
 	return true
-}
-
-// record gives the item an outcome at a step where it was in flight.
-func (e *entity) record(step Step, outcome byte, changed bool) {
-	e.places[step] = outcome
-	e.follow(step+1, map[Step]bool{step: changed})
 }
 
 // follow lets an outcome have its effect on the steps from one on.
@@ -346,10 +340,10 @@ func settleSome(t *rapid.T, g *graph, bits []int, items map[int]*entity) {
 	if gotFinal != final {
 		t.Fatalf("final %v; want %v", gotFinal.Count(), final.Count())
 	}
-	compare(t, g, bits, items, before, now)
+	compare(t, bits, items, before, now)
 }
 
-func compare(t *rapid.T, g *graph, bits []int, items map[int]*entity, before outlook, now []planes) {
+func compare(t *rapid.T, bits []int, items map[int]*entity, before outlook, now []planes) {
 	for _, bit := range bits {
 		for s := range now {
 			p, want := &now[s], items[bit].places[s]
@@ -365,7 +359,6 @@ func compare(t *rapid.T, g *graph, bits []int, items map[int]*entity, before out
 			}
 		}
 	}
-	_ = g
 }
 
 func (g *graph) all() (steps []Step) {

@@ -1,0 +1,53 @@
+package workqueue_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// What the steps of a run say of each other is checked too: each case does one kind of harm, and takes it back.
+func TestDoctorComparesSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(planned(need("a"), optional(need("b")), need("c", 0, 1)), 10)
+	b.recordStep(run, 0, 2)
+	b.record(except(whole(b.claimStep(run, 1, 1).Slices[0]), 1)) // of items 0 to 3
+	b.wantAt(run, 2, stepTally{ready: 3, skipped: 1, waiting: 6})
+	b.check()
+	move := func(from, to string, bit string) string {
+		return `UPDATE work_block SET ` + from + ` = set_bit(` + from + `, ` + bit + `, 0), ` + to + ` = set_bit(` + to +
+			`, ` + bit + `, 1) WHERE run_id = $1 AND step = 2`
+	}
+	set := func(plane, bit, to string) string {
+		return `UPDATE work_block SET ` + plane + ` = set_bit(` + plane + `, ` + bit + `, ` + to + `)
+			WHERE run_id = $1 AND step = 2`
+	}
+	for _, harm := range []struct{ sql, back, what string }{
+		{set("ready", "0", "0"), set("ready", "0", "1"), "lost"},
+		{set("ready", "7", "1"), set("ready", "7", "0"), "before what it needs is there"},
+		{set("skipped", "2", "0"), set("skipped", "2", "1"), "not left out, and what it needs has failed"},
+		{set("skipped", "8", "1"), set("skipped", "8", "0"), "nothing that it needs has failed"},
+		{move("ready", "done", "0"), move("done", "ready", "0"), "done, and the newest part is not a result"},
+	} {
+		b.exec(harm.sql, run)
+		report, err := b.store.Doctor(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(report.Violations, func(v workqueue.Violation) bool {
+			return strings.Contains(v.What, harm.what) && v.Step != nil && *v.Step == 2
+		}) {
+			t.Errorf("want %q, got %v", harm.what, report.Violations)
+		}
+		b.exec(harm.back, run)
+	}
+	b.check()
+	b.recordStep(run, 1)
+	b.recordStep(run, 2)
+	b.wantState(run, "completed", 1)
+	b.wantCounts(run, 9, 1)
+	b.check()
+}
