@@ -213,7 +213,8 @@ func TestResetOfTheLastStepFetchesNothing(t *testing.T) {
 	g.check()
 }
 
-// A part is reset while its request is out: nothing of the late reply is taken, for these items, and the new one counts.
+// A part is reset while its request is out: nothing of the late reply is taken, for these items, and the new one
+// counts.
 func TestResetOfWhatIsOut(t *testing.T) {
 	t.Parallel()
 	g := gather(t, 8)
@@ -269,7 +270,7 @@ func TestSplitOfWhatWasWithdrawn(t *testing.T) {
 func TestResetCallsBackWhatDependsOnIt(t *testing.T) {
 	t.Parallel()
 	g := gather(t, 8)
-	for step := accounts; step < statement; step++ {
+	for step := range statement {
 		g.answer(step, g.take(step)...)
 	}
 	composing := g.take(statement)
@@ -290,8 +291,8 @@ func TestResetCallsBackWhatDependsOnIt(t *testing.T) {
 	g.check()
 }
 
-// Items that were left out because a part failed come in once it is there, by a reset and by a re-run; those that another
-// step has failed for stay out, and a reset of what was left out says what to reset instead.
+// Items that were left out because a part failed come in once it is there, by a reset and by a re-run; those that
+// another step has failed for stay out, and a reset of what was left out says what to reset instead.
 func TestResetOfAFailedPart(t *testing.T) {
 	t.Parallel()
 	g := gather(t, 8)

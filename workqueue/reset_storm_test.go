@@ -67,7 +67,8 @@ func (s *storm) reply(ctx context.Context, r *rand.Rand, slice workqueue.Slice, 
 // gathers is a node that does some work of any step and answers late, or never.
 func (s *storm) gathers(ctx context.Context, r *rand.Rand, out *[]workqueue.Slice) error {
 	claimed, err := s.store.Claim(ctx, workqueue.ClaimRequest{Session: s.session, Run: s.one(r),
-		Step: workqueue.Step(r.IntN(len(stepNames))), MaxSlices: 1 + r.IntN(4), MaxBytes: 1 << 20, TTL: 300 * time.Millisecond})
+		Step: workqueue.Step(r.IntN(len(stepNames))), MaxSlices: 1 + r.IntN(4), MaxBytes: 1 << 20,
+		TTL: 300 * time.Millisecond})
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ func (r *runReset) each(ctx context.Context, cl *client.Client, parts [][]string
 func addResets(a, b *api.Reset) api.Reset {
 	sum := *b
 	sum.Items, sum.Blocks = a.Items+b.Items, a.Blocks+b.Blocks
-	sum.Notes = append(a.Notes, b.Notes...)
+	sum.Notes = slices.Concat(a.Notes, b.Notes)
 	sum.Steps = addSteps(a.Steps, b.Steps)
 	return sum
 }

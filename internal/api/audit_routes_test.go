@@ -38,7 +38,7 @@ func mutations() []mutation {
 		{"POST /runs/resume", "/runs/resume", `{"all":true}`, "resume", `"hold": "operator"`, `"hold": null`},
 		{"POST /runs/{run}/rerun", "/runs/it/rerun", `{"keys":["2","3"],"canary":1}`, "rerun", `"generation": 1`,
 			`"generation": 2`},
-		{"POST /runs/{run}/reset", "/runs/it/reset", `{"keys":["1"]}`, "reset", `"generation": 2`, `"generation": 3`},
+		{"POST /runs/{run}/reset", "/runs/it/reset", `{"all":true}`, "reset", `"generation": 2`, `"generation": 3`},
 		{"POST /runs/{run}/cancel", "/runs/new/cancel", `{}`, "cancel", `"running"`, `"cancelled"`},
 		{"POST /runs/cancel", "/runs/cancel", `{"all":true}`, "cancel", `"running"`, `"cancelled"`},
 		{"POST /endpoints/{name}/settings", "/endpoints/echo/settings", `{"rate":5}`, "endpoint_set", `"rate": 0`,

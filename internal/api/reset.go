@@ -13,8 +13,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// ResetSettings says of which items the part of a step is taken back, by exactly one of All, Keys and Codes, and how. As
-// JSON it takes 16 MiB at most.
+// ResetSettings says of which items the part of a step is taken back, by exactly one of All, Keys and Codes, and how.
+// As JSON it takes 16 MiB at most.
 type ResetSettings struct {
 	Step  string   `json:"step,omitempty" maxLength:"64" doc:"the step; may be absent where there is only one"`
 	All   bool     `json:"all,omitempty" doc:"all items"`

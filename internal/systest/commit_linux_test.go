@@ -67,6 +67,15 @@ func operations() map[string]operation {
 			command: []string{"run", "rerun"}, options: []string{"--failed"}, action: "rerun",
 			applied: `SELECT count(*) FROM batchrun WHERE id = $1 AND generation = 2`,
 		},
+		"reset": {
+			prepare: func(o *office, run workqueue.RunID) {
+				o.until("the run is over", func() bool {
+					return o.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
+				})
+			},
+			command: []string{"run", "reset"}, options: []string{"--all"}, action: "reset",
+			applied: `SELECT count(*) FROM batchrun WHERE id = $1 AND generation = 2`,
+		},
 	}
 }
 
@@ -125,8 +134,8 @@ func (op *operation) killed(t *testing.T, binary string, commits bool) {
 		}
 	}
 	o.until("the last generation is over", func() bool {
-		return o.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed' AND ($2 <> 'rerun' OR
-			generation = 2)`, run, op.action) == 1
+		return o.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'
+			AND ($2 NOT IN ('rerun', 'reset') OR generation = 2)`, run, op.action) == 1
 	})
 	o.wantEnd(run, items-bad, bad, func(n int) bool { return n <= 3 })
 }
