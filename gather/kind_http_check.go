@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"mime"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -51,7 +52,7 @@ func (h *HTTP) validateValues(prefix string) error {
 	if !slices.Contains(methods, h.Method) {
 		return fieldError(prefix+"method", "%.20q is not one of %s", h.Method, strings.Join(methods, ", "))
 	}
-	if h.Body != nil && h.Method == "GET" {
+	if h.Body != nil && h.Method == http.MethodGet {
 		return fieldError(prefix+"method", "a GET has no body; use POST, or put the values into the URL")
 	}
 	for _, n := range []struct {
@@ -94,7 +95,8 @@ func (h *HTTP) validateHeaders(prefix string) error {
 		lower := strings.ToLower(name)
 		switch {
 		case !headerName(name):
-			return fieldError(strings.TrimSuffix(prefix, "."), "%.60q is no name of a header: use letters, digits and dashes", name)
+			return fieldError(strings.TrimSuffix(prefix, "."), "%.60q is no name of a header: use letters, digits and dashes",
+				name)
 		case lower == "accept":
 			return fieldError(prefix+name, "say accept: TYPE beside url in its place; other answers are refused then")
 		case slices.Contains(reservedHeaders(), lower):

@@ -35,16 +35,16 @@ const (
 //
 //	SELECT id, opened, branch FROM account WHERE id = ANY($1)
 //
-// $1 is an array of the chunk's keys, of the type that the query gives it. $2, a jsonb, is a list of the items with key,
-// item and parts; $3, a jsonb, has the run's parameters. A part is the columns of the row whose key column is the item's
-// key, as a JSON object without that column.
+// $1 is an array of the chunk's keys, of the type that the query gives it. $2, a jsonb, is a list of the items with
+// key, item and parts; $3, a jsonb, has the run's parameters. A part is the columns of the row whose key column is the
+// item's key, as a JSON object without that column.
 type SQL struct {
 	Source      string   `json:"source"`                 // the name of the database in the operator's file
 	Query       string   `json:"query"`                  // one statement: SELECT, WITH, VALUES or TABLE
 	Key         string   `json:"key,omitempty"`          // the column with the item's key; "": the first one
 	Value       string   `json:"value,omitempty"`        // the column that is the part; "": an object of all but Key
-	ContentType string   `json:"content_type,omitempty"` // of Value when that is bytea; "": application/octet-stream
-	Rows        string   `json:"rows"`                   // one: a row for an item; many: a list of them, which may be empty
+	ContentType string   `json:"content_type,omitempty"` // of a Value that is bytea; "": application/octet-stream
+	Rows        string   `json:"rows"`                   // one row for an item; or many: a list, which may be empty
 	Timeout     Duration `json:"timeout"`                // of a query; 1ms to 1h; the operator may allow less
 	MaxRows     int      `json:"max_rows"`               // of a query; likewise
 	MaxBytes    int      `json:"max_bytes"`              // of one part; 1 to 256 MiB
@@ -80,11 +80,11 @@ func (q *SQL) withDefaults() {
 
 // What is looked for in a query. Whether it only reads, the database sees to.
 var (
-	queryParameter = regexp.MustCompile(`\$[0-9]+`)                                               //nolint:gochecknoglobals // never changed
-	queryComment   = regexp.MustCompile(`(?s)--[^\n]*(\n|$)|/\*.*?\*/`)                           //nolint:gochecknoglobals // never changed
-	queryBegin     = regexp.MustCompile(`(?i)^[\s(]*(select|with|values|table)\b`)                //nolint:gochecknoglobals // never changed
-	sourceName     = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)                                  //nolint:gochecknoglobals // never changed
-	mediaType      = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]{0,62}/[a-z0-9][a-z0-9.+-]{0,126}$`) //nolint:gochecknoglobals // never changed
+	queryParameter = regexp.MustCompile(`\$[0-9]+`)
+	queryComment   = regexp.MustCompile(`(?s)--[^\n]*(\n|$)|/\*.*?\*/`)
+	queryBegin     = regexp.MustCompile(`(?i)^[\s(]*(select|with|values|table)\b`)
+	sourceName     = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+	mediaType      = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]{0,62}/[a-z0-9][a-z0-9.+-]{0,126}$`)
 )
 
 // validate checks the settings of the step, whose fields begin with prefix.
@@ -140,7 +140,7 @@ func (q *SQL) validateQuery(s *Step, field string) error {
 	case !queryBegin.MatchString(bare):
 		return fieldError(field, "it only reads, so it begins with SELECT, WITH, VALUES or TABLE")
 	case !slices.Contains(parameters, "$1"):
-		return fieldError(field, "$1 is not in it, which has the keys of the items that it is asked for: … WHERE id = ANY($1)")
+		return fieldError(field, "$1 is not in it, which has the keys of the items to ask for, as in WHERE id = ANY($1)")
 	}
 	for _, p := range parameters {
 		if !slices.Contains([]string{"$1", "$2", "$3"}, p) {

@@ -94,8 +94,8 @@ func (t *Text) Expand(in *Values) (string, error) {
 	return b.String(), nil
 }
 
-// json returns the text as a JSON string, or the value of whatever type when it is one variable and nothing else. A part
-// that is not there is null: its step is an optional one.
+// json returns the text as a JSON string, or the value of whatever type when it is one variable and nothing else. A
+// part that is not there is null: its step is an optional one.
 func (t *Text) json(in *Values) (json.RawMessage, error) {
 	if len(t.pieces) != 1 || t.pieces[0].variable == nil {
 		text, err := t.Expand(in)

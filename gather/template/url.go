@@ -39,7 +39,7 @@ type use struct {
 
 var (
 	errScheme   = errors.New("want a URL that begins with http:// or https://")
-	errFixed    = errors.New("scheme, host and port are to stand there as they are, with the / after them, before any variable")
+	errFixed    = errors.New("scheme, host and port are to stand there as they are, with a / after them, not as variables")
 	errUser     = errors.New("a user or password does not belong in a URL; put a header with a secret in its place")
 	errFragment = errors.New("a fragment, after #, is not sent; write %23 for the sign itself")
 	errPort     = errors.New("the port is not within 1 to 65535")
@@ -63,7 +63,7 @@ func ParseURL(text string, variables Variables) (*URL, error) {
 }
 
 // expression is what stands between braces in a template.
-var expression = regexp.MustCompile(`\{[^{}]*\}`) //nolint:gochecknoglobals // never changed
+var expression = regexp.MustCompile(`\{[^{}]*\}`)
 
 // parseBase reads what stands before the first variable: variables can change neither whom is asked nor how.
 func (u *URL) parseBase(text string) error {
@@ -99,7 +99,7 @@ func (u *URL) parseBase(text string) error {
 }
 
 // hostName is a name as DNS has it.
-var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?$`) //nolint:gochecknoglobals // never changed
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?$`)
 
 func checkHost(u *url.URL) error {
 	if port := u.Port(); port != "" || strings.HasSuffix(u.Host, ":") {
@@ -114,10 +114,10 @@ func checkHost(u *url.URL) error {
 }
 
 // urlLiteral is what may stand between expressions.
-var urlLiteral = regexp.MustCompile("^([^\\x00-\\x20\\x7f\"<>^`{|}\\\\%]|%[0-9A-Fa-f]{2})*$") //nolint:gochecknoglobals // never changed
+var urlLiteral = regexp.MustCompile("^([^\\x00-\\x20\\x7f\"<>^`{|}\\\\%]|%[0-9A-Fa-f]{2})*$")
 
-var errLiteral = errors.New("it is no template by RFC 6570: braces go in pairs around a variable, and % before two digits " +
-	"of an escaped character")
+var errLiteral = errors.New("it is no template by RFC 6570: braces go in pairs around a variable, and % before two " +
+	"digits of an escaped character")
 
 func (u *URL) parsePieces(text string, variables Variables) error {
 	query, last := false, 0
@@ -169,14 +169,15 @@ func parseExpression(text string, variables Variables, query bool) (urlPiece, er
 	if text == "" {
 		return piece, errors.New("{} names no variable")
 	}
-	names, signed := text, false
-	if piece.operator, signed = operatorOf(text[0]); signed {
+	names := text
+	op, signed := operatorOf(text[0])
+	if piece.operator = op; signed {
 		names = text[1:]
 	}
 	switch {
 	case text[0] == '+' || text[0] == '#':
-		return piece, fmt.Errorf("{%s} would put a value there as it is, which could make another URL of it; write {%s}", text,
-			text[1:])
+		return piece, fmt.Errorf("{%s} would put a value there as it is, which could make another URL of it; write {%s}",
+			text, text[1:])
 	case text[0] == '?' && query:
 		return piece, fmt.Errorf("{%s} writes a second ?; write {&%s}", text, names)
 	case text[0] == '&' && !query:
@@ -227,7 +228,8 @@ func (u *URL) Base() *url.URL {
 type TooLongError struct{ Bytes int }
 
 func (e *TooLongError) Error() string {
-	return fmt.Sprintf("the URL has %d bytes; at most %d are sent: put the values in the body, or ask for fewer at once", e.Bytes, MaxURL)
+	return fmt.Sprintf("the URL has %d bytes; at most %d are sent: put the values in the body, or ask for fewer at once",
+		e.Bytes, MaxURL)
 }
 
 // Expand fills in the values.

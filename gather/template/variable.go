@@ -37,27 +37,24 @@ const (
 func (v Variables) parse(name string, at place) (variable, error) {
 	root, rest, dotted := strings.Cut(name, ".")
 	out := variable{name: name, root: root}
-	known := false
+	known := v.plain(root, at)
+	switch {
+	case known && dotted:
+		return out, fmt.Errorf("{%s}: what stands before the dot has no fields", name)
+	case known:
+		return out, nil
+	case root == "secret" && rest != "" && at != inText:
+		return out, fmt.Errorf("{%s}: a secret does not belong in a URL, which ends up in logs; put it in a header", name)
+	}
 	switch root {
-	case "run", "step", "generation":
-		return out, v.bare(name, dotted)
-	case "key", "ordinal":
-		known = !v.Many && !dotted
-	case "keys":
-		known = v.Many && !dotted
-	case "items":
-		known = v.Many && !dotted && at == inText && (v.Item || v.Any)
-	case "params":
+	case "params", "secret":
 		out.of, known = rest, rest != ""
-	case "secret":
-		if out.of, known = rest, rest != "" && at == inText; rest != "" && !known {
-			return out, fmt.Errorf("{%s}: a secret does not belong in a URL, which ends up in logs; put it in a header", name)
-		}
 	case "item":
 		out.path = fields(rest)
 		known = (v.Item || v.Any) && !v.Many && (rest != "" || !dotted && at == inText)
 	case "parts":
 		known = v.parsePart(&out, rest, at)
+	case "key", "ordinal", "keys", "items": // but not here
 	default:
 		out.root, out.of = "params", name
 		known = at == inNamed && !dotted
@@ -68,17 +65,25 @@ func (v Variables) parse(name string, at place) (variable, error) {
 	return out, nil
 }
 
+// plain reports whether a name is that of a variable without fields.
+func (v Variables) plain(name string, at place) bool {
+	switch name {
+	case "run", "step", "generation":
+		return true
+	case "key", "ordinal":
+		return !v.Many
+	case "keys":
+		return v.Many
+	case "items":
+		return v.Many && at == inText && (v.Item || v.Any)
+	}
+	return false
+}
+
 func (v Variables) parsePart(out *variable, rest string, at place) (known bool) {
 	step, path, dotted := strings.Cut(rest, ".")
 	out.of, out.path = step, fields(path)
 	return (slices.Contains(v.Parts, step) || v.Any && step != "") && !v.Many && (dotted || at == inText)
-}
-
-func (v Variables) bare(name string, dotted bool) error {
-	if dotted {
-		return fmt.Errorf("{%s}: what stands before the dot has no fields", name)
-	}
-	return nil
 }
 
 func fields(path string) []string {

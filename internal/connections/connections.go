@@ -58,7 +58,7 @@ func Parse(path string, text []byte) (*Connections, error) {
 }
 
 // names are what sources and secrets may be called.
-var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`) //nolint:gochecknoglobals // never changed
+var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // named reads a group of things with names of the operator's.
 func named[T any](r *reader, what string, into map[string]T, read func(string, value) (T, error)) func(value) error {

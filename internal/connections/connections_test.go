@@ -123,10 +123,11 @@ func TestRedact(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string]string{
-		`<a"b&c d>`: "<[secret a]>", `<a"b&c d and more>`: "<[secret b]>", `a%22b%26c+d`: "[secret a]",
-		`{"x":"a\"b\u0026c d"}`: `{"x":"[secret a]"}`, `a%22b&c%20d`: "[secret a]", "nothing": "nothing",
+	for _, test := range [][2]string{
+		{`<a"b&c d>`, "<[secret a]>"}, {`<a"b&c d and more>`, "<[secret b]>"}, {`a%22b%26c+d`, "[secret a]"},
+		{`{"x":"a\"b\u0026c d"}`, `{"x":"[secret a]"}`}, {`a%22b&c%20d`, "[secret a]"}, {"nothing", "nothing"},
 	} {
+		text, want := test[0], test[1]
 		if got := c.Redact(text); got != want {
 			t.Errorf("%s: got %s, want %s", text, got, want)
 		}
@@ -177,46 +178,54 @@ func TestSecretsAreReadAgain(t *testing.T) {
 // Errors name the line and the field, and nothing of what stands there.
 func TestErrors(t *testing.T) {
 	t.Setenv("F_TEST_EMPTY", "")
-	for text, want := range map[string]string{
-		"sources:\n  a:\n    dsn: postgres://me:" + canary + "@x/y":    "c.yaml:3: sources.a.dsn: the text itself does not belong here",
-		"sources:\n  a:\n    dsn: {postgres://me:" + canary + "@x: 1}": "c.yaml:3: sources.a.dsn: want fields: env, file",
-		"sources:\n  a: {}":                                                        "c.yaml:2: sources.a: it has no dsn",
-		"sources:\n  a:\n    dsn: {file: dsn, env: X}":                             "c.yaml:3: sources.a.dsn: say where it stands: either env",
-		"sources:\n  a:\n    dsn: {file: nodsn}":                                   "c.yaml:3: sources.a.dsn: it is no connection string",
-		"sources:\n  a:\n    dsn: {file: nothere}":                                 "no such file",
-		"sources:\n  a:\n    dsn: {env: F_TEST_EMPTY}":                             "the environment has no F_TEST_EMPTY",
-		"sources:\n  a:\n    dsn: {file: dsn}\n    max_rows: 0":                    "c.yaml:4: sources.a.max_rows: want a whole number within 1",
-		"sources:\n  a:\n    dsn: {file: dsn}\n    max_rows: 1e3":                  "sources.a.max_rows: want a whole number",
-		"sources:\n  a:\n    dsn: {file: dsn}\n    max_time: 5":                    "sources.a.max_time: want a duration",
-		"sources:\n  a:\n    dsn: {file: dsn}\n    max_bytes: 5":                   "sources.a.max_bytes: want a size",
-		"sources:\n  a b: {}":                                                      "c.yaml:2: sources: want sources by their names",
-		"sources:\n  a:\n    pasword: x":                                           "c.yaml:3: sources.a.pasword: there is no such field; there are dsn",
-		"secrets:\n  t: " + canary:                                                 "c.yaml:2: secrets.t: want fields: env, file, hosts; this is a text",
-		"secrets:\n  t: {file: token}":                                             "say which hosts it may be sent to",
-		"secrets:\n  t: {file: token, hosts: [\"*.x\"]}":                           "secrets.t.hosts[0]: want a host like",
-		"secrets:\n  t: {file: token, hosts: [\"http://x/path\"]}":                 "secrets.t.hosts[0]: want a host like",
-		"secrets:\n  t: {file: token, hosts: [\"ftp://x\"]}":                       "secrets.t.hosts[0]: want a host like",
-		"secrets:\n  t: {file: empty, hosts: [x]}":                                 "is empty",
-		"secrets:\n  t: {file: lines, hosts: [x]}":                                 "a control character stands in it",
-		"secrets:\n  t: {file: long, hosts: [x]}":                                  "has more than 4096 bytes",
-		"secrets:\n  t: {file: token, hosts: [x]}\n  t: {file: token, hosts: [x]}": "secrets.t: it stands twice",
-		"secrets:\n  t: &a {file: token, hosts: [x]}":                              "anchors, aliases and tags",
-		"http: {allow_private: [10.0.0.300]}":                                      "c.yaml:1: http.allow_private[0]: want an address like",
-		"http: {allow_private: 10.0.0.0/8}":                                        "http.allow_private: want a list of addresses",
-		"http: {proxy: \"http://u:" + canary + "@p\"}":                             "http.proxy: want a URL like",
-		"http:\n  hosts:\n    x.example: {ca: token}":                              "c.yaml:3: http.hosts.x.example: ca: there is no certificate",
-		"http:\n  hosts:\n    x.example: {cert: token}":                            "cert and key go together",
-		"http:\n  hosts:\n    x.example: {cert: token, key: token}":                "cert and key: ",
-		"a: [" + canary:           "this is not YAML",
-		"- 1":                     "c.yaml:1: want fields: sources, secrets, http; this is a list",
-		"http: {}\n---\nhttp: {}": "c.yaml:3: a second document",
+	for _, test := range [][2]string{
+		{
+			"sources:\n  a:\n    dsn: postgres://me:" + canary + "@x/y",
+			"c.yaml:3: sources.a.dsn: the text itself does not belong here",
+		},
+		{"sources:\n  a:\n    dsn: {postgres://me:" + canary + "@x: 1}", "c.yaml:3: sources.a.dsn: want fields: env, file"},
+		{"sources:\n  a: {}", "c.yaml:2: sources.a: it has no dsn"},
+		{"sources:\n  a:\n    dsn: {file: dsn, env: X}", "c.yaml:3: sources.a.dsn: say where it stands: either env"},
+		{"sources:\n  a:\n    dsn: {file: nodsn}", "c.yaml:3: sources.a.dsn: it is no connection string"},
+		{"sources:\n  a:\n    dsn: {file: nothere}", "no such file"},
+		{"sources:\n  a:\n    dsn: {env: F_TEST_EMPTY}", "the environment has no F_TEST_EMPTY"},
+		{
+			"sources:\n  a:\n    dsn: {file: dsn}\n    max_rows: 0",
+			"c.yaml:4: sources.a.max_rows: want a whole number within 1",
+		},
+		{"sources:\n  a:\n    dsn: {file: dsn}\n    max_rows: 1e3", "sources.a.max_rows: want a whole number"},
+		{"sources:\n  a:\n    dsn: {file: dsn}\n    max_time: 5", "sources.a.max_time: want a duration"},
+		{"sources:\n  a:\n    dsn: {file: dsn}\n    max_bytes: 5", "sources.a.max_bytes: want a size"},
+		{"sources:\n  a b: {}", "c.yaml:2: sources: want sources by their names"},
+		{"sources:\n  a:\n    pasword: x", "c.yaml:3: sources.a.pasword: there is no such field; there are dsn"},
+		{"secrets:\n  t: " + canary, "c.yaml:2: secrets.t: want fields: env, file, hosts; this is a text"},
+		{"secrets:\n  t: {file: token}", "say which hosts it may be sent to"},
+		{"secrets:\n  t: {file: token, hosts: [\"*.x\"]}", "secrets.t.hosts[0]: want a host like"},
+		{"secrets:\n  t: {file: token, hosts: [\"http://x/path\"]}", "secrets.t.hosts[0]: want a host like"},
+		{"secrets:\n  t: {file: token, hosts: [\"ftp://x\"]}", "secrets.t.hosts[0]: want a host like"},
+		{"secrets:\n  t: {file: empty, hosts: [x]}", "is empty"},
+		{"secrets:\n  t: {file: lines, hosts: [x]}", "a control character stands in it"},
+		{"secrets:\n  t: {file: long, hosts: [x]}", "has more than 4096 bytes"},
+		{"secrets:\n  t: {file: token, hosts: [x]}\n  t: {file: token, hosts: [x]}", "secrets.t: it stands twice"},
+		{"secrets:\n  t: &a {file: token, hosts: [x]}", "anchors, aliases and tags"},
+		{"http: {allow_private: [10.0.0.300]}", "c.yaml:1: http.allow_private[0]: want an address like"},
+		{"http: {allow_private: 10.0.0.0/8}", "http.allow_private: want a list of addresses"},
+		{"http: {proxy: \"http://u:" + canary + "@p\"}", "http.proxy: want a URL like"},
+		{"http:\n  hosts:\n    x.example: {ca: token}", "c.yaml:3: http.hosts.x.example: ca: there is no certificate"},
+		{"http:\n  hosts:\n    x.example: {cert: token}", "cert and key go together"},
+		{"http:\n  hosts:\n    x.example: {cert: token, key: token}", "cert and key: "},
+		{"a: [" + canary, "this is not YAML"},
+		{"- 1", "c.yaml:1: want fields: sources, secrets, http; this is a list"},
+		{"http: {}\n---\nhttp: {}", "c.yaml:3: a second document"},
 	} {
+		text, want := test[0], test[1]
 		_, err := parse(t, text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "CANARY") {
 			t.Errorf("%s\n got %v\nwant %s", text, err, want)
 		}
 	}
-	if _, err := Load(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "connections: open ") {
+	_, err := Load(filepath.Join(t.TempDir(), "none"))
+	if err == nil || !strings.Contains(err.Error(), "connections: open ") {
 		t.Errorf("no file: %v", err)
 	}
 }
@@ -229,7 +238,8 @@ func TestOpen(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Parse(filepath.Join(dir, "c.yaml"), []byte("sources: {a: {dsn: {file: dsn}}, b: {dsn: {file: dsn}, allow_superuser: true}}"))
+	c, err := Parse(filepath.Join(dir, "c.yaml"),
+		[]byte("sources: {a: {dsn: {file: dsn}}, b: {dsn: {file: dsn}, allow_superuser: true}}"))
 	if err != nil {
 		t.Fatal(err)
 	}

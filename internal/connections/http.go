@@ -59,7 +59,7 @@ func (r *reader) readHTTP(v value, h *HTTP) error {
 		}},
 		{"proxy", func(v value) error { return r.proxy(v, h) }},
 		{"max_response", r.size(&h.MaxResponse, 1<<10, maxMaxResponse)},
-		{"max_connections", r.number(&h.MaxConnections, 1, 10_000)},
+		{"max_connections", r.number(&h.MaxConnections, 10_000)},
 		{"hosts", func(v value) error {
 			h.Hosts = map[string]*Host{}
 			return r.entries(v, "hosts, like api.bank.example or api.bank.example:8443", func(name string, v value) error {
@@ -130,7 +130,7 @@ func (r *reader) readHost(v value) (*Host, error) {
 		{"ca", r.text(&ca, "a file of certificates")},
 		{"cert", r.text(&cert, "a file with the client's certificate")},
 		{"key", r.text(&key, "a file with the client's key")},
-		{"max_connections", r.number(&h.MaxConnections, 1, 10_000)},
+		{"max_connections", r.number(&h.MaxConnections, 10_000)},
 	})
 	if err != nil {
 		return nil, err

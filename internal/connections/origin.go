@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -84,7 +85,7 @@ func (o *origin) read() (string, error) {
 func (o *origin) all() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return append(o.old[:len(o.old):len(o.old)], o.text)
+	return append(slices.Clip(o.old), o.text)
 }
 
 func (o *origin) fetch() (string, error) {

@@ -86,7 +86,7 @@ func (r *reader) mapping(v value, fields []field) error {
 }
 
 // plainName is what may be quoted of a key: what is meant as a value may stand there by mistake.
-var plainName = regexp.MustCompile(`^[A-Za-z0-9_.:\[\]-]{1,64}$`) //nolint:gochecknoglobals // never changed
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_.:\[\]-]{1,64}$`)
 
 // entries reads a group of fields, each name once.
 func (r *reader) entries(v value, want string, read func(name string, v value) error) error {
@@ -174,14 +174,14 @@ func (r *reader) truth(into *bool) func(value) error {
 	}
 }
 
-func (r *reader) number(into *int, smallest, largest int) func(value) error {
+func (r *reader) number(into *int, largest int) func(value) error {
 	return func(v value) error {
-		n, ok := gather.Bytes(0), false
-		if _, ok = v.node.(*ast.IntegerNode); ok {
-			ok = n.UnmarshalText([]byte(v.node.GetToken().Value)) == nil
+		var n gather.Bytes
+		if _, ok := v.node.(*ast.IntegerNode); ok && n.UnmarshalText([]byte(v.node.GetToken().Value)) != nil {
+			n = 0
 		}
-		if !ok || int(n) < smallest || int(n) > largest {
-			return r.fail(v, "want a whole number within %d to %d", smallest, largest)
+		if n < 1 || int(n) > largest {
+			return r.fail(v, "want a whole number within 1 to %d", largest)
 		}
 		*into = int(n)
 		return nil
@@ -191,15 +191,14 @@ func (r *reader) number(into *int, smallest, largest int) func(value) error {
 func (r *reader) size(into *int, smallest, largest int) func(value) error {
 	return func(v value) error {
 		var n gather.Bytes
-		text, err := "", error(nil)
+		var text string
 		switch node := v.node.(type) {
 		case *ast.StringNode:
 			text = node.Value
 		case *ast.IntegerNode:
 			text = node.GetToken().Value
 		}
-		err = n.UnmarshalText([]byte(text))
-		if err != nil || int(n) < smallest || int(n) > largest {
+		if err := n.UnmarshalText([]byte(text)); err != nil || int(n) < smallest || int(n) > largest {
 			return r.fail(v, "want a size like 512KiB or 16MiB, within %v to %v", gather.Bytes(smallest), gather.Bytes(largest))
 		}
 		*into = int(n)

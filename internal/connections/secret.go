@@ -35,7 +35,8 @@ func (s *Secret) Value(u *url.URL) (string, error) {
 }
 
 func targetOf(u *url.URL) target {
-	t := target{scheme: strings.ToLower(u.Scheme), host: strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), port: u.Port()}
+	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+	t := target{scheme: strings.ToLower(u.Scheme), host: host, port: u.Port()}
 	if t.port == "" {
 		t.port = map[string]string{"http": "80", "https": "443"}[t.scheme]
 	}
@@ -98,7 +99,8 @@ func (c *Connections) Redact(text string) string {
 	for _, s := range c.Secrets {
 		for _, secret := range s.from.all() {
 			quoted, _ := json.Marshal(secret) // strings can be written
-			for _, f := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), strings.Trim(string(quoted), `"`)} {
+			json := string(quoted[1 : len(quoted)-1])
+			for _, f := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), json} {
 				forms = append(forms, form{f, s.Name})
 			}
 		}

@@ -21,8 +21,8 @@ const (
 	maxSourceTime        = 24 * time.Hour
 )
 
-// Source is a database that plans and uploads may query. Its limits hold for each query; one that is zero was not given,
-// and whoever queries has a default.
+// Source is a database that plans and uploads may query. Its limits hold for each query; one that is zero was not
+// given, and whoever queries has a default.
 type Source struct {
 	Name           string
 	MaxConnections int // of this node
@@ -35,7 +35,8 @@ type Source struct {
 	from origin
 }
 
-var errNoDSN = errors.New("it is no connection string of PostgreSQL; want one like postgres://USER:PASSWORD@HOST/DATABASE")
+var errNoDSN = errors.New("it is no connection string of PostgreSQL; want one like " +
+	"postgres://USER:PASSWORD@HOST/DATABASE")
 
 func (r *reader) readSource(name string, v value) (*Source, error) {
 	s := &Source{Name: name, MaxConnections: DefaultSourceConnections}
@@ -48,8 +49,8 @@ func (r *reader) readSource(name string, v value) (*Source, error) {
 			}
 			return r.mapping(v, s.from.fields(r))
 		}},
-		{"max_connections", r.number(&s.MaxConnections, 1, 1000)},
-		{"max_rows", r.number(&s.MaxRows, 1, 1_000_000_000)},
+		{"max_connections", r.number(&s.MaxConnections, 1000)},
+		{"max_rows", r.number(&s.MaxRows, 1_000_000_000)},
 		{"max_bytes", r.size(&s.MaxBytes, 1<<10, 1<<40)},
 		{"max_time", r.duration(&s.MaxTime, time.Millisecond, maxSourceTime)},
 		{"through_pooler", r.truth(&s.ThroughPooler)},
@@ -70,8 +71,8 @@ func (r *reader) readSource(name string, v value) (*Source, error) {
 	return s, nil
 }
 
-// config says how to connect. Sessions only read unless they say otherwise, and what uses a source says so again in each
-// transaction.
+// config says how to connect. Sessions only read unless they say otherwise, and what uses a source says so again in
+// each transaction.
 func (s *Source) config() (*pgxpool.Config, error) {
 	dsn, err := s.from.read()
 	if err != nil {
@@ -81,7 +82,7 @@ func (s *Source) config() (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, errNoDSN // without the cause, which quotes the text
 	}
-	cfg.MaxConns = int32(s.MaxConnections) //nolint:gosec // at most 1000
+	cfg.MaxConns = int32(s.MaxConnections)
 	cfg.MinConns, cfg.MinIdleConns = 0, 0
 	cfg.MaxConnIdleTime = sourceIdleTime
 	cc := cfg.ConnConfig
@@ -130,8 +131,8 @@ func (s *Source) Open(ctx context.Context) (*pgxpool.Pool, error) {
 type RoleError struct{ Source, Role string }
 
 func (e *RoleError) Error() string {
-	return fmt.Sprintf("source %s: its role %q is a superuser, which no transaction keeps from doing harm: use a role that "+
-		"may only read, or say allow_superuser: true", e.Source, e.Role)
+	return fmt.Sprintf("source %s: its role %q is a superuser, which no transaction keeps from doing harm: use a role "+
+		"that may only read, or say allow_superuser: true", e.Source, e.Role)
 }
 
 const readRole = `SELECT current_user, current_setting('is_superuser') = 'on'`

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -47,8 +48,9 @@ func TestPrivateAddresses(t *testing.T) {
 			t.Errorf("%s: %+v, %v", host, slots[100], err)
 		}
 	}
+	at := strconv.Quote("127.0.0.1:" + port)
 	for allow, want := range map[string]string{
-		"127.0.0.1": "", "\"127.0.0.1:" + port + "\"": "", "127.0.0.0/8": "", "\"::/0\"": "address_refused", "\"127.0.0.1:1\"": "address_refused",
+		"127.0.0.1": "", at: "", "127.0.0.0/8": "", "\"::/0\"": "address_refused", "\"127.0.0.1:1\"": "address_refused",
 		"10.0.0.0/8": "address_refused",
 	} {
 		c := client(t, httpfetch.Config{}, "http: {allow_private: ["+allow+"]}")
@@ -174,7 +176,9 @@ func TestRedirects(t *testing.T) {
 	ask := func(path string, change ...func(*gather.HTTP)) (string, string) {
 		t.Helper()
 		h := settings(b.server.URL+path+"?k={key}", append(change, func(h *gather.HTTP) {
-			h.Headers = map[string]string{"X-Token": "{secret.token}", "Authorization": "Bearer {secret.token}", "X-Item": "{key}"}
+			h.Headers = map[string]string{
+				"X-Token": "{secret.token}", "Authorization": "Bearer {secret.token}", "X-Item": "{key}",
+			}
 		})...)
 		slots, err := get(t, b.client, h, &fetch.Request{Items: items(1)})
 		if err != nil {
@@ -236,7 +240,8 @@ func TestBombs(t *testing.T) {
 		_ = z.Close()
 	}, "  max_response: 64KiB\n")
 	for path, want := range map[string]string{"/zip": "result_too_large", "/drip": "timeout!"} {
-		h := settings(b.server.URL+path+"?k={key}", func(h *gather.HTTP) { h.Timeout = gather.Duration(200 * time.Millisecond) })
+		h := settings(b.server.URL + path + "?k={key}")
+		h.Timeout = gather.Duration(200 * time.Millisecond)
 		if path == "/zip" {
 			h.Timeout = gather.Duration(5 * time.Second)
 		}
@@ -280,11 +285,11 @@ func TestTLS(t *testing.T) {
 	host := strings.TrimPrefix(service.URL, "https://")
 	for text, want := range map[string]string{
 		"": "tls_error 0",
-		fmt.Sprintf(", hosts: {\"%s\": {ca: ca.pem}}", host):                                      " 0",
-		fmt.Sprintf(", hosts: {\"%s\": {ca: ca.pem, cert: ca.pem, key: key.pem}}", host):          " 1",
-		", hosts: {127.0.0.1: {ca: ca.pem, cert: ca.pem, key: key.pem}}":                          " 1",
-		", hosts: {other.example: {ca: ca.pem, cert: ca.pem, key: key.pem}}":                      "tls_error 0",
-		fmt.Sprintf(", hosts: {\"%s\": {ca: ca.pem}, \"127.0.0.1\": {max_connections: 1}}", host): " 0",
+		fmt.Sprintf(", hosts: {%q: {ca: ca.pem}}", host):                                      " 0",
+		fmt.Sprintf(", hosts: {%q: {ca: ca.pem, cert: ca.pem, key: key.pem}}", host):          " 1",
+		", hosts: {127.0.0.1: {ca: ca.pem, cert: ca.pem, key: key.pem}}":                      " 1",
+		", hosts: {other.example: {ca: ca.pem, cert: ca.pem, key: key.pem}}":                  "tls_error 0",
+		fmt.Sprintf(", hosts: {%q: {ca: ca.pem}, \"127.0.0.1\": {max_connections: 1}}", host): " 0",
 	} {
 		conns, err := connections.Parse(filepath.Join(dir, "c.yaml"), []byte("http: {allow_private: [127.0.0.1]"+text+"}"))
 		if err != nil {

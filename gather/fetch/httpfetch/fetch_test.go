@@ -25,13 +25,14 @@ func TestEachItem(t *testing.T) {
 	b := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		fmt.Fprintf(w, `{"path":%q,"query":%q,"body":%q,"auth":%t}`, r.URL.EscapedPath(), r.URL.RawQuery, body,
+		_, _ = fmt.Fprintf(w, `{"path":%q,"query":%q,"body":%q,"auth":%t}`, r.URL.EscapedPath(), r.URL.RawQuery, body,
 			r.Header.Get("X-Token") == "Bearer "+canary)
 	})
 	h := settings(b.server.URL+"/b/{key}{?year}&n={item.n}&s={parts.one-more.a.1}", func(h *gather.HTTP) {
 		h.Method = "POST"
 		h.Headers = map[string]string{"X-Token": "Bearer {secret.token}", "Idempotency-Key": "{run}-{key}-{generation}"}
-		h.Body = gather.JSON(`{"id":"{key}","all":"{item}","n":"{item.n}","text":"n={item.n} {{","list":[true,null,"{ordinal}"]}`)
+		h.Body = gather.JSON(`{"id":"{key}","all":"{item}","n":"{item.n}","text":"n={item.n} {{",` +
+			`"list":[true,null,"{ordinal}"]}`)
 	})
 	req := &fetch.Request{Run: uuid.New(), Step: "s", Generation: 3, Params: map[string]string{"year": "20 26"},
 		Items: []fetch.Item{{Ordinal: 7, Key: `a/b?c#d&e%"`, Payload: []byte(`{"n":1.50}`),
@@ -41,7 +42,8 @@ func TestEachItem(t *testing.T) {
 		t.Fatalf("%+v, %v", slots, err)
 	}
 	const want = `{"path":"/b/a%2Fb%3Fc%23d%26e%25%22","query":"year=20%2026&n=1.50&s=zwei%20%26%20drei",` +
-		`"body":"{\"all\":{\"n\":1.50},\"id\":\"a/b?c#d\\u0026e%\\\"\",\"list\":[true,null,7],\"n\":1.50,\"text\":\"n=1.50 {\"}",` +
+		`"body":"{\"all\":{\"n\":1.50},\"id\":\"a/b?c#d\\u0026e%\\\"\",\"list\":[true,null,7],\"n\":1.50,` +
+		`\"text\":\"n=1.50 {\"}",` +
 		`"auth":true}`
 	if got := string(slots[7].Data); got != want || slots[7].ContentType != "" {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -137,6 +139,7 @@ func TestWhatItemsGet(t *testing.T) {
 func TestHostileItems(t *testing.T) {
 	t.Parallel()
 	b := serve(t, func(http.ResponseWriter, *http.Request) {})
+	long := strings.Repeat("x", 9<<10)
 	for name, test := range map[string]struct {
 		key, payload, header, want string
 	}{
@@ -151,7 +154,7 @@ func TestHostileItems(t *testing.T) {
 		"broken":           {key: "k", payload: `{`, want: "missing_value"},
 		"line break":       {key: "k", payload: `{"n":"a\r\nX-Evil: 1"}`, header: "{item.n}", want: "bad_header"},
 		"NUL":              {key: "k", payload: `{"n":"a\u0000"}`, header: "{item.n}", want: "bad_header"},
-		"long header":      {key: "k", payload: `{"n":"` + strings.Repeat("x", 9<<10) + `"}`, header: "{item.n}", want: "url_too_long"},
+		"long header":      {key: "k", payload: `{"n":"` + long + `"}`, header: "{item.n}", want: "url_too_long"},
 		"braces":           {key: "{secret.token}", header: "{key}", want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -251,7 +254,9 @@ func TestRetryAfter(t *testing.T) {
 			w.WriteHeader(http.StatusTooManyRequests)
 		})
 	}
-	for text, want := range map[string]time.Duration{"60": time.Minute, "date": 90 * time.Second, "99999999": 5 * time.Minute} {
+	for text, want := range map[string]time.Duration{
+		"60": time.Minute, "date": 90 * time.Second, "99999999": 5 * time.Minute,
+	} {
 		b := after(text)
 		asked.Store(0)
 		h := settings(b.server.URL+"/{key}", func(h *gather.HTTP) { h.Concurrency = 1 })
@@ -317,7 +322,8 @@ func TestConcurrencyAndRate(t *testing.T) {
 		t.Errorf("%d at once, %v", most.Load(), err)
 	}
 	begun := time.Now()
-	if _, err := get(t, b.client, settings(b.server.URL+"/{key}"), &fetch.Request{Items: items(21), Rate: 100}); err != nil {
+	_, err := get(t, b.client, settings(b.server.URL+"/{key}"), &fetch.Request{Items: items(21), Rate: 100})
+	if err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(begun); took < 190*time.Millisecond {
@@ -374,7 +380,8 @@ func TestMany(t *testing.T) {
 	if err != nil || len(slots) != 5 {
 		t.Fatalf("%+v, %v", slots, err)
 	}
-	if got := query.Load(); got != `keys=K0,K1,K2,K3,K4 {"ids":["K0","K1","K2","K3","K4"],"of":[{"n":0},{"n":1},{"n":2},{"n":3},{"n":4}]}` {
+	if got := query.Load(); got != `keys=K0,K1,K2,K3,K4 {"ids":["K0","K1","K2","K3","K4"],`+
+		`"of":[{"n":0},{"n":1},{"n":2},{"n":3},{"n":4}]}` {
 		t.Errorf("asked %s", got)
 	}
 	for i, want := range []string{`{"x":1}`, "not_found", "null", "bad_response", "bad_response"} {

@@ -73,7 +73,8 @@ func (s *step) readJSON(body []byte) outcome {
 	}
 	value, found := point(body, s.Response.Value)
 	if !found {
-		return failed(CodeBadResponse, false, "%s answers with JSON that has no %s", s.templates.URL.Shown(), s.Response.Value)
+		return failed(CodeBadResponse, false, "%s answers with JSON that has no %s", s.templates.URL.Shown(),
+			s.Response.Value)
 	}
 	return outcome{answer: &answer{data: value}}
 }

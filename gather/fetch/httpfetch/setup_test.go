@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -57,7 +58,7 @@ func serve(t *testing.T, handler http.HandlerFunc, more ...string) *bundle {
 func (b *bundle) requests() []*http.Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.seen[:len(b.seen):len(b.seen)]
+	return slices.Clip(b.seen)
 }
 
 // client makes a client by a file of connections, beside which the canary stands in the file token.
@@ -81,8 +82,9 @@ func client(t *testing.T, cfg httpfetch.Config, text string) *httpfetch.Client {
 
 // settings are those of a step, with defaults.
 func settings(url string, change ...func(*gather.HTTP)) *gather.HTTP {
-	h := &gather.HTTP{URL: url, Method: "GET", Concurrency: 4, Timeout: gather.Duration(5 * time.Second), MaxBytes: 1 << 20,
-		Redirects: 3}
+	h := &gather.HTTP{
+		URL: url, Method: "GET", Concurrency: 4, Timeout: gather.Duration(5 * time.Second), MaxBytes: 1 << 20, Redirects: 3,
+	}
 	for _, f := range change {
 		f(h)
 	}

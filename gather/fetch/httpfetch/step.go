@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/template"
@@ -102,8 +101,8 @@ func (s *step) rested(ctx context.Context, values *template.Values) outcome {
 // resting says how long the host wants to be left alone, and what becomes of an item that cannot wait.
 func (s *step) resting() (out outcome, rest time.Duration) {
 	rest = time.Until(s.client.rests.until(s.paceKey()))
-	return failed(CodeThrottled, true, "%s has asked to be left alone for another %v (Retry-After)", s.templates.URL.Shown(),
-		rest.Round(time.Second)), rest
+	return failed(CodeThrottled, true, "%s has asked to be left alone for another %v (Retry-After)",
+		s.templates.URL.Shown(), rest.Round(time.Second)), rest
 }
 
 // ask makes one request.
@@ -183,5 +182,5 @@ func (o outcome) asSlot(ordinal int) fetch.Slot {
 // asError is the error of a chunk for what came of its request.
 func (o outcome) asError() error {
 	e := o.slot
-	return (*endpoints.SlotError)(fetch.Clean(&e))
+	return fetch.Clean(&e)
 }

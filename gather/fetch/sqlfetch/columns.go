@@ -34,8 +34,7 @@ func (s *step) describe(ctx context.Context, c *pgx.Conn) (*columns, error) {
 	var names []string
 	for _, f := range said.Fields {
 		if _, twice := found[f.Name]; twice {
-			return nil, &queryError{CodeBadQuery, true, fmt.Sprintf("the query returns two columns called %.63q; name them apart with AS",
-				f.Name)}
+			return nil, badQuery("the query returns two columns called %.63q; name them apart with AS", f.Name)
 		}
 		found[f.Name] = f.DataTypeOID
 		names = append(names, f.Name)
@@ -46,8 +45,7 @@ func (s *step) describe(ctx context.Context, c *pgx.Conn) (*columns, error) {
 	}
 	for _, name := range []string{key, s.Value} {
 		if _, there := found[name]; !there && (name != "" || name == key) {
-			return nil, &queryError{CodeBadQuery, true, fmt.Sprintf("the query returns no column called %.63q; it returns %.300s", name,
-				strings.Join(names, ", "))}
+			return nil, badQuery("the query returns no column called %.63q; it returns %.300s", name, strings.Join(names, ", "))
 		}
 	}
 	known, err = s.around(key, found[s.Value])
@@ -57,6 +55,10 @@ func (s *step) describe(ctx context.Context, c *pgx.Conn) (*columns, error) {
 		s.mu.Unlock()
 	}
 	return known, err
+}
+
+func badQuery(format string, args ...any) error {
+	return &queryError{CodeBadQuery, true, fmt.Sprintf(format, args...)}
 }
 
 // bare is the query without what may follow it.
@@ -75,11 +77,11 @@ func (s *step) around(key string, valueType uint32) (*columns, error) {
 	value := "(to_jsonb(tranche_row.*) - " + literal(key) + ")::text"
 	switch {
 	case made.bytes && s.Rows == "many":
-		return nil, &queryError{CodeBadQuery, true, "several rows of an item are a list in JSON, in which bytea has no place"}
+		return nil, badQuery("several rows of an item are a list in JSON, in which bytea has no place")
 	case made.bytes:
 		value = "tranche_row." + pgx.Identifier{s.Value}.Sanitize()
 	case s.ContentType != "":
-		return nil, &queryError{CodeBadQuery, true, fmt.Sprintf("content_type is about bytes, and column %.63q is not bytea", s.Value)}
+		return nil, badQuery("content_type is about bytes, and column %.63q is not bytea", s.Value)
 	case s.Value != "":
 		value = "coalesce(to_jsonb(tranche_row." + pgx.Identifier{s.Value}.Sanitize() + "), 'null')::text"
 	}

@@ -16,6 +16,7 @@ import (
 func TestRows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	const movements = "SELECT account, amount FROM movement WHERE account = ANY($1) ORDER BY amount"
 	many := func(q *gather.SQL) { q.Rows = gather.RowsMany }
 	value := func(column string) func(*gather.SQL) { return func(q *gather.SQL) { q.Value = column } }
 	for name, test := range map[string]struct {
@@ -40,22 +41,25 @@ func TestRows(t *testing.T) {
 		"a null": {settings("SELECT id, NULL::int AS x FROM account WHERE id = ANY($1)", value("x")), []string{"5"},
 			map[string]string{"5": `null`}},
 		"bytes": {settings("SELECT id, doc FROM account WHERE id = ANY($1)", value("doc"),
-			func(q *gather.SQL) { q.ContentType = "application/pdf" }), []string{"5"}, map[string]string{"5": "application/pdf %PDF-5"}},
-		"many": {settings("SELECT account, amount FROM movement WHERE account = ANY($1) ORDER BY amount", many),
+			func(q *gather.SQL) { q.ContentType = "application/pdf" }), []string{"5"},
+			map[string]string{"5": "application/pdf %PDF-5"}},
+		"many": {settings(movements, many),
 			[]string{"1", "50"}, map[string]string{"1": `[{"amount": 1},{"amount": 11},{"amount": 21}]`, "50": "[]"}},
-		"many values": {settings("SELECT account, amount FROM movement WHERE account = ANY($1) ORDER BY amount", many, value("amount")),
+		"many values": {settings(movements, many, value("amount")),
 			[]string{"2"}, map[string]string{"2": `[2,12,22]`}},
 		"one of many": {settings("SELECT account, amount FROM movement WHERE account = ANY($1)"), []string{"1"},
 			map[string]string{"1": "many_rows"}},
-		"items and parameters": {settings(`SELECT i->>'key', (i->'item'->>'n')::int AS n, i->'parts'->'accounts'->>'iban' AS iban,
-			i->'parts' ? 'logo' AS logo, $3->>'year' AS year FROM jsonb_array_elements($2) i WHERE i->>'key' = ANY($1)`,
+		"items and parameters": {settings(`SELECT i->>'key', (i->'item'->>'n')::int AS n,
+			i->'parts'->'accounts'->>'iban' AS iban, i->'parts' ? 'logo' AS logo, $3->>'year' AS year FROM jsonb_array_elements($2) i WHERE i->>'key' = ANY($1)`,
 			func(q *gather.SQL) { q.Key = "?column?" }), []string{"a", "b"}, map[string]string{
-			"a": `{"n": 0, "iban": "X0", "logo": false, "year": "2026"}`, "b": `{"n": 1, "iban": "X1", "logo": false, "year": "2026"}`}},
+			"a": `{"n": 0, "iban": "X0", "logo": false, "year": "2026"}`,
+			"b": `{"n": 1, "iban": "X1", "logo": false, "year": "2026"}`}},
 		"too large": {settings("SELECT id, repeat('x', id::int * 100) AS x FROM account WHERE id = ANY($1)",
 			func(q *gather.SQL) { q.MaxBytes = 500 }), []string{"1", "9"}, map[string]string{
 			"1": `{"x": "` + strings.Repeat("x", 100) + `"}`, "9": "result_too_large"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			got, err := get(t, b.client, test.settings, test.keys...)
 			if err != nil || !maps.Equal(got, test.want) {
 				t.Errorf("got  %v, %v\nwant %v", got, err, test.want)
@@ -68,35 +72,43 @@ func TestRows(t *testing.T) {
 func TestQueriesOnlyRead(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for query, want := range map[string]string{
-		"SELECT harm(), $1::text[]": "forbidden",
-		"SELECT id, set_config('transaction_read_only', 'off', false) FROM account WHERE id = ANY($1)":             "bad_query",
-		"SELECT id FROM account WHERE id = ANY($1) FOR UPDATE":                                                     "forbidden",
-		"WITH d AS (DELETE FROM movement RETURNING account) SELECT account FROM d WHERE account = ANY($1)":         "bad_query",
-		"SELECT id FROM account WHERE id = ANY($1); DELETE FROM movement":                                          "bad_query",
-		"SELECT id FROM account WHERE id = ANY($1)) AS a; DELETE FROM movement; SELECT * FROM (SELECT 1":           "bad_query",
-		"SELECT id FROM account WHERE id = ANY($1) /* ":                                                            "bad_query",
-		"SELECT id FROM account WHERE id = ANY($1) --":                                                             `{}`,
-		"SELECT id INTO stolen FROM account WHERE id = ANY($1)":                                                    "bad_query",
-		"SELECT pg_read_file('/etc/passwd'), $1::text[]":                                                           "forbidden",
-		"SELECT id, pg_advisory_lock(42)::text FROM account WHERE id = ANY($1)":                                    `{"pg_advisory_lock": ""}`,
-		"SELECT nothing FROM account WHERE id = ANY($1)":                                                           "bad_query",
-		"SELECT id, id FROM account WHERE id = ANY($1)":                                                            "bad_query",
-		"SELECT FROM account WHERE id = ANY($1)":                                                                   "bad_query",
-		"UPDATE account SET owner = '' WHERE id = ANY($1) RETURNING id":                                            "bad_query",
-		"SELECT id, (SELECT count(*) FROM dblink('x', 'y') AS t(a int)) AS n FROM account WHERE id = ANY($1)":      "bad_query",
-		"SELECT id FROM account WHERE id = ANY($1) UNION ALL SELECT nextval('pg_temp.s') FROM account WHERE false": "bad_query",
+	for _, test := range [][2]string{
+		{"SELECT harm(), $1::text[]", "forbidden"},
+		{"SELECT id, set_config('transaction_read_only', 'off', false) FROM account WHERE id = ANY($1)", "bad_query"},
+		{"SELECT id FROM account WHERE id = ANY($1) FOR UPDATE", "forbidden"},
+		{"WITH d AS (DELETE FROM movement RETURNING account) SELECT account FROM d WHERE account = ANY($1)", "bad_query"},
+		{"SELECT id FROM account WHERE id = ANY($1); DELETE FROM movement", "bad_query"},
+		{"SELECT id FROM account WHERE id = ANY($1)) AS a; DELETE FROM movement; SELECT * FROM (SELECT 1", "bad_query"},
+		{"SELECT id FROM account WHERE id = ANY($1) /* ", "bad_query"},
+		{"SELECT id FROM account WHERE id = ANY($1) --", `{}`},
+		{"SELECT id INTO stolen FROM account WHERE id = ANY($1)", "bad_query"},
+		{"SELECT pg_read_file('/etc/passwd'), $1::text[]", "forbidden"},
+		{"SELECT id, pg_advisory_lock(42)::text FROM account WHERE id = ANY($1)", `{"pg_advisory_lock": ""}`},
+		{"SELECT nothing FROM account WHERE id = ANY($1)", "bad_query"},
+		{"SELECT id, id FROM account WHERE id = ANY($1)", "bad_query"},
+		{"SELECT FROM account WHERE id = ANY($1)", "bad_query"},
+		{"UPDATE account SET owner = '' WHERE id = ANY($1) RETURNING id", "bad_query"},
+		{
+			"SELECT id, (SELECT count(*) FROM dblink('x', 'y') AS t(a int)) AS n FROM account WHERE id = ANY($1)",
+			"bad_query",
+		},
+		{
+			"SELECT id FROM account WHERE id = ANY($1) UNION ALL SELECT nextval('pg_temp.s') FROM account WHERE false",
+			"bad_query",
+		},
 	} {
+		query, want := test[0], test[1]
 		got, err := get(t, b.client, settings(query), "1")
 		if got["1"] != want || err != nil {
 			t.Errorf("%s: got %v, %v, want %s", query, got, err, want)
 		}
 	}
-	_, _ = get(t, b.client, settings("SELECT id, lo_create(0) AS oid FROM account WHERE id = ANY($1)"), "1") // some versions let it
+	// Some versions let it.
+	_, _ = get(t, b.client, settings("SELECT id, lo_create(0) AS oid FROM account WHERE id = ANY($1)"), "1")
 	var movements, locks, large int
 	if err := b.admin.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM movement), (SELECT count(*) FROM pg_locks
-		WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_largeobject_metadata)`).Scan(&movements, &locks, &large); err != nil ||
-		movements != 30 || locks != 0 || large != 0 {
+		WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_largeobject_metadata)`).
+		Scan(&movements, &locks, &large); err != nil || movements != 30 || locks != 0 || large != 0 {
 		t.Errorf("%d movements, %d locks and %d large objects are there, %v", movements, locks, large, err)
 	}
 }
@@ -121,7 +133,8 @@ func TestChunkErrors(t *testing.T) {
 		}
 	}
 	// The source is of use after each of them.
-	if got, err := get(t, b.client, settings("SELECT id FROM account WHERE id = ANY($1)"), "1"); err != nil || got["1"] != "{}" {
+	got, err := get(t, b.client, settings("SELECT id FROM account WHERE id = ANY($1)"), "1")
+	if err != nil || got["1"] != "{}" {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
@@ -149,7 +162,8 @@ func TestSources(t *testing.T) {
 		t.Errorf("a superuser that is allowed: %v, %v", got, err)
 	}
 	pooled := client(t, super, "    allow_superuser: true", "    through_pooler: true")
-	if got, err := get(t, pooled, settings("SELECT k, current_setting('transaction_read_only') AS x FROM unnest($1::text[]) k"), "1"); err != nil || got["1"] != `{"x": "on"}` {
+	readOnly := settings("SELECT k, current_setting('transaction_read_only') AS x FROM unnest($1::text[]) k")
+	if got, err := get(t, pooled, readOnly, "1"); err != nil || got["1"] != `{"x": "on"}` {
 		t.Errorf("through a pooler: %v, %v", got, err)
 	}
 	u, err := url.Parse(super)
@@ -160,7 +174,8 @@ func TestSources(t *testing.T) {
 	if got, err := get(t, client(t, u.String()), q, "1"); len(got) != 0 || codeOf(err) != "unreachable!" {
 		t.Errorf("nobody there: %v, %v", got, err)
 	}
-	if _, err := get(t, allowed, settings("", func(q *gather.SQL) { q.Source = "other" }), "1"); codeOf(err) != "no_source" ||
+	other := settings("", func(q *gather.SQL) { q.Source = "other" })
+	if _, err := get(t, allowed, other, "1"); codeOf(err) != "no_source" ||
 		!strings.Contains(err.Error(), "there are ledger") {
 		t.Errorf("another source: %v", err)
 	}

@@ -69,8 +69,8 @@ func (s *step) take(next func() bool, values func() [][]byte, results map[string
 			return &queryError{CodeTooMuch, false, fmt.Sprintf("source %s: the query returns more than %d rows for the chunk; "+
 				"max_rows, and that of the source, say how many are taken", s.Source, maxRows)}
 		case held > maxBytes:
-			return &queryError{CodeTooMuch, false, fmt.Sprintf("source %s: the query returns more than %v for the chunk", s.Source,
-				gather.Bytes(maxBytes))}
+			return &queryError{CodeTooMuch, false, fmt.Sprintf("source %s: the query returns more than %v for the chunk",
+				s.Source, gather.Bytes(maxBytes))}
 		}
 		if of := results[string(row[0])]; of != nil && row[0] != nil {
 			s.add(of, row)
@@ -84,7 +84,7 @@ func (s *step) add(of *found, row [][]byte) {
 	of.rows++
 	size := 0
 	if row[1] != nil {
-		size = int(int32(binary.BigEndian.Uint32(row[1]))) //nolint:gosec // PostgreSQL's integer
+		size = int(int32(binary.BigEndian.Uint32(row[1])))
 	}
 	switch {
 	case size > s.MaxBytes || len(of.data)+size > s.MaxBytes && s.Rows == gather.RowsMany:

@@ -33,12 +33,14 @@ type bundle struct {
 }
 
 const schema = `
-CREATE TABLE account (id bigint PRIMARY KEY, code text UNIQUE, owner text, opened date, balance numeric(12,2), doc bytea, more jsonb);
-INSERT INTO account SELECT g, 'K' || g, 'Owner ' || g, date '2020-01-01' + g, g * 1.10, convert_to('%PDF-' || g, 'UTF8'),
-    jsonb_build_object('n', g) FROM generate_series(0, 99) g;
+CREATE TABLE account (id bigint PRIMARY KEY, code text UNIQUE, owner text, opened date, balance numeric(12,2),
+    doc bytea, more jsonb);
+INSERT INTO account SELECT g, 'K' || g, 'Owner ' || g, date '2020-01-01' + g, g * 1.10,
+    convert_to('%PDF-' || g, 'UTF8'), jsonb_build_object('n', g) FROM generate_series(0, 99) g;
 CREATE TABLE movement (account bigint, amount numeric);
 INSERT INTO movement SELECT g % 10, g FROM generate_series(0, 29) g;
-CREATE FUNCTION harm() RETURNS text LANGUAGE plpgsql AS $$ BEGIN INSERT INTO movement VALUES (1, 1); RETURN 'x'; END $$;`
+CREATE FUNCTION harm() RETURNS text LANGUAGE plpgsql AS $$
+    BEGIN INSERT INTO movement VALUES (1, 1); RETURN 'x'; END $$;`
 
 // setup makes a source whose role may even write, so that it is not the role that keeps queries from it.
 func setup(t *testing.T, more ...string) *bundle {

@@ -77,8 +77,8 @@ const (
 	endTime = 5 * time.Second
 )
 
-// begin opens a transaction in which a query can only read, and not for longer than it may. That it waits for no lock of
-// others keeps it from holding up theirs.
+// begin opens a transaction in which a query can only read, and not for longer than it may. It waits for no lock of
+// others for long, which keeps it from holding up theirs.
 const begin = `BEGIN READ ONLY; SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = '5s'; ` +
 	`SET LOCAL idle_in_transaction_session_timeout = '30s'; SET LOCAL timezone = 'UTC'; SET LOCAL bytea_output = 'hex'; ` +
 	`SET LOCAL standard_conforming_strings = on`
