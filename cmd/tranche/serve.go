@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -25,6 +26,7 @@ type serveCommand struct {
 	DataDir     string          `env:"TRANCHE_DATA_DIR" help:"Where the private PostgreSQL and NATS keep their files." placeholder:"DIR"`
 	Listen      string          `env:"TRANCHE_LISTEN" default:"${listen}" help:"Address of the API (${default})." placeholder:"ADDR"`
 	NATSListen  string          `name:"nats-listen" env:"TRANCHE_NATS_LISTEN" default:"127.0.0.1:4222" help:"Address of the embedded NATS (${default})." placeholder:"ADDR"`
+	MaxPayload  string          `name:"nats-max-payload" env:"TRANCHE_NATS_MAX_PAYLOAD" default:"1MiB" help:"The largest message of the embedded NATS, up to 64MiB (${default}); 8MiB is advised as the most." placeholder:"SIZE"`
 	AllowHost   []string        `env:"TRANCHE_ALLOW_HOST" help:"Another name that the API may be called by." placeholder:"NAME"`
 	Grace       time.Duration   `env:"TRANCHE_GRACE" default:"20s" help:"What a stop may take (${default})." placeholder:"TIME"`
 	LogLevel    string          `env:"TRANCHE_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error (${default})." placeholder:"LEVEL"`
@@ -49,6 +51,9 @@ func (s *serveCommand) Validate() error {
 	}
 	if s.MaxConnections != 0 && s.MaxConnections < minConnections {
 		return fmt.Errorf("--max-connections is %d; it must be %d or more", s.MaxConnections, minConnections)
+	}
+	if _, err := s.maxPayload(); err != nil {
+		return err
 	}
 	if err := s.checkStreams(); err != nil {
 		return err
@@ -85,7 +90,8 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	server, err := api.New(p.store, node, p.nc, api.Config{
 		Log: log, Hosts: s.AllowHost, Version: versionText(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
-		Trouble: trouble.Last, StreamBytes: s.streamBytes(),
+		Trouble: trouble.Last, StreamBytes: s.streamBytes(), SpoolDir: filepath.Join(p.directory, "spool"),
+		Connections: p.connections,
 	})
 	if err != nil {
 		return err
