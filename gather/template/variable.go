@@ -46,23 +46,28 @@ func (v Variables) parse(name string, at place) (variable, error) {
 	case root == "secret" && rest != "" && at != inText:
 		return out, fmt.Errorf("{%s}: a secret does not belong in a URL, which ends up in logs; put it in a header", name)
 	}
-	switch root {
-	case "params", "secret":
-		out.of, known = rest, rest != ""
-	case "item":
-		out.path = fields(rest)
-		known = (v.Item || v.Any) && !v.Many && (rest != "" || !dotted && at == inText)
-	case "parts":
-		known = v.parsePart(&out, rest, at)
-	case "key", "ordinal", "keys", "items": // but not here
-	default:
-		out.root, out.of = "params", name
-		known = at == inNamed && !dotted
-	}
-	if !known {
+	if !v.fielded(&out, rest, dotted, at) {
 		return out, fmt.Errorf("there is no {%s} here; there are %s", name, v.known(at))
 	}
 	return out, nil
+}
+
+// fielded reads what stands behind the dot of a variable, and reports whether there is such a one.
+func (v Variables) fielded(out *variable, rest string, dotted bool, at place) (known bool) {
+	switch out.root {
+	case "params", "secret":
+		out.of = rest
+		return rest != ""
+	case "item":
+		out.path = fields(rest)
+		return (v.Item || v.Any) && !v.Many && (rest != "" || !dotted && at == inText)
+	case "parts":
+		return v.parsePart(out, rest, at)
+	case "key", "ordinal", "keys", "items": // but not here
+		return false
+	}
+	out.root, out.of = "params", out.name
+	return at == inNamed && !dotted
 }
 
 // plain reports whether a name is that of a variable without fields.

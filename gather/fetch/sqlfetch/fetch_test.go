@@ -50,7 +50,8 @@ func TestRows(t *testing.T) {
 		"one of many": {settings("SELECT account, amount FROM movement WHERE account = ANY($1)"), []string{"1"},
 			map[string]string{"1": "many_rows"}},
 		"items and parameters": {settings(`SELECT i->>'key', (i->'item'->>'n')::int AS n,
-			i->'parts'->'accounts'->>'iban' AS iban, i->'parts' ? 'logo' AS logo, $3->>'year' AS year FROM jsonb_array_elements($2) i WHERE i->>'key' = ANY($1)`,
+			i->'parts'->'accounts'->>'iban' AS iban, i->'parts' ? 'logo' AS logo,
+			$3->>'year' AS year FROM jsonb_array_elements($2) i WHERE i->>'key' = ANY($1)`,
 			func(q *gather.SQL) { q.Key = "?column?" }), []string{"a", "b"}, map[string]string{
 			"a": `{"n": 0, "iban": "X0", "logo": false, "year": "2026"}`,
 			"b": `{"n": 1, "iban": "X1", "logo": false, "year": "2026"}`}},
