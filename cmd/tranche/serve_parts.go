@@ -120,8 +120,13 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 		p.nc, _, err = natscontext.Connect(s.NATSContext, options...)
 	default:
 		var private *embedded.NATS
+		payload, invalid := s.maxPayload()
+		if invalid != nil {
+			return invalid
+		}
 		private, err = embedded.StartNATS(ctx, embedded.NATSConfig{
 			StoreDir: filepath.Join(p.directory, "nats"), Listen: s.NATSListen, Log: log.Named("nats-server"),
+			MaxPayload: payload,
 		})
 		if err != nil {
 			return err
