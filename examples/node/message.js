@@ -73,17 +73,28 @@ function readReplyTo(subject, endpoint) {
 function readBody(head, data) {
   try {
     const body = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(decode(head.encoding, data)));
-    const items = body.items.map(({ i, k, d }) => {
-      if (!Number.isInteger(i) || i < 0 || i > 2 ** 31 - 1 || typeof k !== 'string' || d === undefined) {
-        throw new Error(`the item with "i" ${JSON.stringify(i)} must have "i", "k" and "d"`);
+    const items = body.items.map(({ i, k, d, p }) => {
+      const carries = d !== undefined || p !== undefined;
+      if (!Number.isInteger(i) || i < 0 || i > 2 ** 31 - 1 || typeof k !== 'string' || !carries) {
+        throw new Error(`the item with "i" ${JSON.stringify(i)} must have "i", "k", and "d" or "p"`);
       }
-      return { ordinal: i, key: k, payload: d };
+      return { ordinal: i, key: k, payload: d, parts: readParts(p ?? {}) };
     });
     if (items.length < 1 || items.length > MAX_ITEMS) throw new Error(`there are ${items.length} items`);
     return { items, params: body.params ?? {} };
   } catch (err) {
     throw new Failure('bad_request', `the request cannot be read: ${err.message}`);
   }
+}
+
+// readParts returns what other steps have made of an item, by their names: { data } with any JSON, or { type, data } with
+// bytes.
+function readParts(p) {
+  return new Map(Object.entries(p).map(([name, { d, t, b }]) => {
+    if ((d === undefined) === (b === undefined)) throw new Error(`part "${name}" must have exactly one of "d" and "b"`);
+    if (b === undefined) return [name, { data: d }];
+    return [name, { type: t ?? 'application/octet-stream', data: Buffer.from(b, 'base64') }];
+  }));
 }
 
 function decode(encoding, data) {

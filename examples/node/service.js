@@ -32,12 +32,18 @@ async function obey(chunk, item, order) {
     case 'skip': return undefined;
     case 'twice': item.reply('first'); return item.reply('second');
     case 'bytes': return item.bytes(Uint8Array.from({ length: order.n }, (_, n) => n), order.type);
+    case 'part': return part(item, item.parts.get(order.name));
     case 'big': return item.reply('x'.repeat(order.n));
     case 'partial': item.reply('sent'); return chunk.flush();
     case 'slow': await pause(order.ms); return item.reply({ slept: order.ms });
     case 'fail-chunk': throw new Failure(order.code, order.message, order.retry);
     default: return item.fail('unknown_order', `"do" is ${JSON.stringify(order.do)}`);
   }
+}
+
+function part(item, found) {
+  if (found?.type) return item.bytes(found.data, found.type);
+  return item.reply(found === undefined ? null : found.data);
 }
 
 async function main() {

@@ -18,6 +18,7 @@ func orderChecks() []check {
 		{"twice", "of two answers to an item the first counts", "What a node does with a reply", needContract, checkTwice},
 		{"partial", "a part of a reply is sent as soon as the handler says so", several, needContract, checkPartial},
 		{"binary", "binary results, with and without a content type", reply, needContract, checkBinary},
+		{"parts", "the parts of other steps, and an item without a payload", "Parts", needContract, checkParts},
 		{"fail-chunk", "a failure speaks for the items without a slot", "Failure of the chunk", needContract, checkFailChunk},
 	}
 }
@@ -166,6 +167,41 @@ func (s slot) holds(n int) bool {
 		}
 	}
 	return true
+}
+
+// checkParts sends items with parts, without the one that is asked for, and with parts alone: whatever a service makes
+// of the last, it answers it.
+func checkParts(ctx context.Context, n *node) error {
+	r := orders(order{"do": "part", "name": "accounts"}, order{"do": "part", "name": "logo"},
+		order{"do": "part", "name": "none"}, order{})
+	for i, parts := range []string{
+		`{"accounts":{"d":{"n":[1,null]}},"logo":{"t":"image/png","b":"AAE="}}`,
+		`{"accounts":{"d":1},"logo":{"t":"image/png","b":"AAEC"}}`, `{}`, `{"accounts":{"d":1}}`,
+	} {
+		r.items[i].parts = json.RawMessage(parts)
+	}
+	r.items[3].payload = nil
+	r.body = fmt.Appendf(nil, `{"items":%s}`, writeItems(r.items))
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return err
+	}
+	slots := make([]slot, len(r.items))
+	for i := range slots {
+		if slots[i], err = a.slot(i); err != nil {
+			return err
+		}
+	}
+	if s := slots[0]; !sameJSON(s.D, []byte(`{"n":[1,null]}`)) {
+		return differs(`the part as the result, {"n":[1,null]}`, "%s", s)
+	}
+	if s := slots[1]; !s.holds(3) || s.T != "image/png" {
+		return differs("the part as a binary result, 3 bytes of image/png", "%s", s)
+	}
+	if s := slots[2]; !sameJSON(s.D, []byte(`null`)) {
+		return differs("the result null, since the part is not there", "%s", s)
+	}
+	return nil
 }
 
 func checkFailChunk(ctx context.Context, n *node) error {

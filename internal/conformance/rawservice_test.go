@@ -243,6 +243,11 @@ type rawItem struct {
 	I *int            `json:"i"`
 	K *string         `json:"k"`
 	D json.RawMessage `json:"d"`
+	P map[string]struct {
+		D json.RawMessage `json:"d"`
+		T string          `json:"t"`
+		B string          `json:"b"`
+	} `json:"p"`
 }
 
 // read reads the body.
@@ -265,7 +270,7 @@ func (s *rawService) read(h nats.Header, body []byte) (items []rawItem, params m
 		content.Params = nil
 	}
 	for _, item := range content.Items {
-		if item.I == nil || item.K == nil || item.D == nil {
+		if item.I == nil || item.K == nil || item.D == nil && item.P == nil {
 			return nil, nil, errors.New("an item is not whole")
 		}
 	}
@@ -357,6 +362,15 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 			if !s.has(neverFlushes) {
 				r.flush()
 			}
+		case "part":
+			switch p := item.P[in.Name]; {
+			case p.B != "":
+				r.add(fmt.Sprintf(`{"i":%d,"t":%q,"b":%q}`, ordinal, p.T, p.B))
+			default:
+				r.result(ordinal, cmp.Or(string(p.D), "null"))
+			}
+		case "":
+			r.fail(ordinal, slotError{Code: "unknown_order", Message: "there is none"})
 		case "slow":
 			rest(context.Background(), time.Duration(in.MS)*time.Millisecond)
 			r.result(ordinal, `{}`)

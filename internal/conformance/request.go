@@ -23,6 +23,7 @@ type item struct {
 	ordinal int
 	key     string
 	payload json.RawMessage
+	parts   json.RawMessage // "p"; nil without
 }
 
 func (r *request) slice() string { return r.header.Get(endpoints.HeaderSlice) }
@@ -46,7 +47,14 @@ func writeItems(items []item) []byte {
 		if n > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `{"i":%d,"k":%s,"d":%s}`, item.ordinal, quote(item.key), item.payload)
+		fmt.Fprintf(&b, `{"i":%d,"k":%s`, item.ordinal, quote(item.key))
+		if item.payload != nil {
+			fmt.Fprintf(&b, `,"d":%s`, item.payload)
+		}
+		if item.parts != nil {
+			fmt.Fprintf(&b, `,"p":%s`, item.parts)
+		}
+		b.WriteByte('}')
 	}
 	b.WriteByte(']')
 	return b.Bytes()
@@ -75,7 +83,7 @@ func (n *node) item(ordinal int) item {
 	if n.contract {
 		payload = fmt.Appendf(nil, `{"do":"echo","value":{"n":%d}}`, ordinal)
 	}
-	return item{ordinal, fmt.Sprintf("KEY-%d", ordinal), payload}
+	return item{ordinal: ordinal, key: fmt.Sprintf("KEY-%d", ordinal), payload: payload}
 }
 
 // order is a payload of the contract.
@@ -89,7 +97,7 @@ func orders(list ...order) *request {
 		if err != nil {
 			panic(err) // the orders are ours
 		}
-		items[i] = item{i, fmt.Sprintf("KEY-%d", i), payload}
+		items[i] = item{ordinal: i, key: fmt.Sprintf("KEY-%d", i), payload: payload}
 	}
 	return newRequest(items...)
 }

@@ -24,6 +24,7 @@ type instruction struct {
 	N       int             `json:"n"`
 	Type    string          `json:"type"`
 	MS      int             `json:"ms"`
+	Name    string          `json:"name"`
 }
 
 // obey is the contract in Go, by the SDK.
@@ -52,6 +53,13 @@ func obey(ctx context.Context, chunk *endpoints.Chunk[instruction, any]) error {
 		case "partial":
 			item.Reply("sent")
 			chunk.Flush()
+		case "part":
+			part, _ := item.Part(in.Name)
+			if part.ContentType != "" {
+				item.Reply(endpoints.Binary{Data: part.Data, ContentType: part.ContentType})
+			} else {
+				item.Reply(json.RawMessage(part.Data))
+			}
 		case "slow":
 			rest(ctx, time.Duration(in.MS)*time.Millisecond)
 			item.Reply(map[string]int{"slept": in.MS})
