@@ -36,6 +36,10 @@ func (r *runExport) files(ctx context.Context, term *console, cl *client.Client)
 	if err != nil {
 		return err
 	}
+	wanted, err := r.wanted(term.in)
+	if err != nil {
+		return err
+	}
 	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportOptions{Step: r.Step, States: []string{"done"}})
 	if err != nil {
 		return err
@@ -46,13 +50,14 @@ func (r *runExport) files(ctx context.Context, term *console, cl *client.Client)
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	out := &fileExport{dir: dir, names: names, made: map[string]bool{".": true}, resume: r.Resume}
+	out := &fileExport{dir: dir, names: names, made: map[string]bool{".": true}, wanted: wanted, resume: r.Resume}
 	if err := out.begin(r.Index, r.Raw); err != nil {
 		return fmt.Errorf("--dir %s: %w", r.Dir, err)
 	}
 	if err := out.all(stream); err != nil {
 		return fmt.Errorf("--dir %s: %w; go on with --resume", r.Dir, err)
 	}
+	out.tellMissing(term)
 	if term.json {
 		return term.document(map[string]any{"dir": r.Dir, "index": out.indexName(), "files": out.files, "kept": out.kept,
 			"bytes": out.bytes})
@@ -94,6 +99,7 @@ type fileExport struct {
 	dir    *os.Root
 	names  *fileNames
 	made   map[string]bool // directories
+	wanted map[string]bool // keys that have not come; nil: all are wanted
 	resume bool
 	format string // of the index
 	index  *os.File
@@ -145,6 +151,9 @@ func (e *fileExport) all(stream io.Reader) error {
 		}
 		if err != nil {
 			return brokenOff(err)
+		}
+		if !e.wants(item.Key) {
+			continue
 		}
 		if err := e.item(&item); err != nil {
 			return fmt.Errorf("item %d (%s): %w", item.Ordinal, inert(item.Key), err)

@@ -26,7 +26,11 @@ func exportTo(t *testing.T, r *runExport, from io.Reader) (*fileExport, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := &fileExport{dir: dir, names: names, made: map[string]bool{".": true}, resume: r.Resume}
+	wanted, err := r.wanted(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &fileExport{dir: dir, names: names, made: map[string]bool{".": true}, wanted: wanted, resume: r.Resume}
 	if err := out.begin(r.Index, r.Raw); err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ type runExport struct {
 	Name   string `default:"{key}.{ext}" help:"With --dir, the names of the files, with {key}, {ordinal}, {step}, {ext} and {shard} (a number for each 1000 items)." placeholder:"TEMPLATE"`
 	Index  string `enum:"ndjson,csv" default:"ndjson" help:"With --dir, the format of the index." placeholder:"FORMAT"`
 	Resume bool   `help:"With --dir, go on with an export that broke off: files that are there and right are kept."`
+	exportKeys
 }
 
 // Validate is called by kong.
@@ -30,6 +31,8 @@ func (r *runExport) Validate() error {
 	switch {
 	case r.Dir == "" && r.Resume:
 		return errors.New("--resume goes with --dir")
+	case r.Dir == "" && (len(r.Key) > 0 || r.Keys != ""):
+		return errors.New("--key and --keys go with --dir")
 	case r.Dir != "" && (len(r.State) > 0 || r.Format != "ndjson"):
 		return errors.New("--dir writes the results of what is done; --format and --state do not go with it")
 	case r.Raw && r.Format != "csv" && r.Index != "csv":

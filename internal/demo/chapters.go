@@ -182,6 +182,10 @@ func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64
 // prove exports the statements, reads the file back and compares them with the bank.
 func (d *demo) prove(ctx context.Context) error {
 	d.story.chapter("The proof: the exported statements, PDFs too, against the bank's own sums")
+	err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--dir", pdfsDir, "--name", "{key}.pdf", "--keys", fiftyFile)
+	if err != nil {
+		return err
+	}
 	if err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--out", statementsFile); err != nil {
 		return err
 	}

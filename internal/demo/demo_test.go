@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/examples/yearend"
 )
 
 const (
@@ -68,7 +70,7 @@ func testProves(t *testing.T, program string) {
 	}
 	text := string(out)
 	for _, want := range []string{
-		"1,997 of 2,000 items done, 3 failed", "no_balance", "branch 991 does not exist", "broken_movement",
+		"1,997 of 2,000 items done, 3 failed", "no_balance", "branch # does not exist", "broken_movement",
 		"2,000 of 2,000 items done, 0 failed",
 		"ok  movements asked for              50 =              50", "ok  statements composed              50 =              50",
 		"ok  of them PDFs                    100 =             100", "Everything agrees", dir,
@@ -88,7 +90,26 @@ func testProves(t *testing.T, program string) {
 	if n := bytes.Count(statements, []byte("\n")); n != demoAccounts {
 		t.Errorf("%d statements were left, want %d", n, demoAccounts)
 	}
+	expectPDFs(t, filepath.Join(dir, pdfsDir))
 	expectNothingLeft(t, text, dir)
+}
+
+// expectPDFs wants the fifty statements that were made again.
+func expectPDFs(t *testing.T, dir string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.pdf"))
+	must(t, err)
+	if len(files) != fifty {
+		t.Errorf("%d PDFs were left, want %d", len(files), fifty)
+	}
+	for _, file := range files {
+		pdf, err := os.ReadFile(file)
+		must(t, err)
+		printed, err := yearend.Read(pdf)
+		if err != nil || strconv.Itoa(int(printed.Account))+".pdf" != filepath.Base(file) {
+			t.Errorf("%s is the statement of account %d (%v)", file, printed.Account, err)
+		}
+	}
 }
 
 func testNotices(t *testing.T, program string) {
