@@ -24,10 +24,10 @@ import (
 //	items    key, payload
 //	results  key, outcome, value
 //
-// The payload is the JSON that services get. The outcome is done, failed or missing; the value is the result as it came,
-// the error code of the first step that failed the item and is not optional, or nothing. Results are the parts of the
-// steps that no other step needs: of an item that is done there is a value for each of them, in the order of the steps,
-// and where an optional one of them failed it is its error code.
+// The payload is the JSON that services get. The outcome is done, failed or missing; the value is the result as it
+// came, the error code of the first step that failed the item and is not optional, or nothing. Results are the parts
+// of the steps that no other step needs: of an item that is done there is a value for each of them, in the order of the
+// steps, and where an optional one of them failed it is its error code.
 type Digests struct {
 	Items   string `json:"items,omitempty" doc:"SHA-256 of the sealed list of items"`
 	Results string `json:"results,omitempty" doc:"SHA-256 of keys, outcomes and results; absent while they can change"`

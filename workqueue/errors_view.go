@@ -78,7 +78,8 @@ WITH by_slice AS MATERIALIZED (
     ) c
     GROUP BY c.step, c.error_code, c.shape, c.slice_id
 ), grouped AS (
-    SELECT g.step, g.step = ANY ($6::smallint[]) AS optional, g.error_code, g.shape, sum(g.items)::bigint AS items,
+    SELECT g.step, g.step = ANY ($6::smallint[]) AS optional, g.error_code, g.shape,
+        sum(g.items)::bigint AS items,
         sum(g.also)::bigint AS also,
         min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last,
         (array_agg(DISTINCT w.service) FILTER (WHERE w.service <> ''))[1:$3] AS services,
@@ -94,15 +95,16 @@ WITH by_slice AS MATERIALIZED (
     LIMIT $2
 )
 SELECT left(md5(g.step || ':' || g.error_code || ':' || g.shape), 8), g.step, s.name, g.optional, g.error_code, g.shape,
-    g.items, g.also, g.first, g.last, coalesce(g.services, '{}'), g.slices, g.firsts, g.lasts, g.all_groups, g.all_items,
-    g.all_optional
+    g.items, g.also, g.first, g.last, coalesce(g.services, '{}'), g.slices, g.firsts, g.lasts,
+    g.all_groups, g.all_items, g.all_optional
 FROM grouped g
 JOIN run_step s ON s.run_id = $1 AND s.step = g.step
 ORDER BY g.optional, g.items DESC, g.step, g.error_code, g.shape`
 
 // The steps whose failures are failures of items, and those that are optional.
 const errorSteps = `
-SELECT coalesce(array_agg(step) FILTER (WHERE NOT optional), '{}'), coalesce(array_agg(step) FILTER (WHERE optional), '{}')
+SELECT coalesce(array_agg(step) FILTER (WHERE NOT optional), '{}'),
+    coalesce(array_agg(step) FILTER (WHERE optional), '{}')
 FROM run_step WHERE run_id = $1`
 
 // The examples of each group, from the first slices that have some. The shapes of their parts are made once more, but
@@ -157,7 +159,8 @@ func readErrors(ctx context.Context, tx pgx.Tx, id RunID) (Errors, error) {
 	}
 	var g ErrorGroup
 	var groups, listed int64
-	to := []any{&g.ID, &g.step, &g.Step, &g.Optional, &g.Code, &g.Shape, &g.Count, &g.Also, &g.First, &g.Last, &g.Services, &g.slices,
+	to := []any{&g.ID, &g.step, &g.Step, &g.Optional, &g.Code, &g.Shape, &g.Count, &g.Also, &g.First,
+		&g.Last, &g.Services, &g.slices,
 		&g.firsts, &g.lasts, &groups, &out.Items, &out.Optional}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		out.Groups = append(out.Groups, g)

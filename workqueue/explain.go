@@ -86,13 +86,13 @@ type Happening struct {
 	What string    `json:"what"`
 }
 
-// MissingGroup is items without an outcome in one step, for the same reason. Every item that a step misses is in exactly
-// one group of the step; a group without a step is of all of them.
+// MissingGroup is items without an outcome in one step, for the same reason. Every item that a step misses is in
+// exactly one group of the step; a group without a step is of all of them.
 type MissingGroup struct {
 	State    string     `json:"state" enum:"waiting,held,ready,scheduled,claimed,sent" doc:"of the items, by the bits"`
 	Reason   Reason     `json:"reason" doc:"in one word, like breaker_open or no_listener"`
 	Items    int64      `json:"items"`
-	Counted  int64      `json:"counted" doc:"of those, the ones that no group of an earlier step has: over all, they add up to unsettled"`
+	Counted  int64      `json:"counted" doc:"of those, the ones in no group of a step before"`
 	Slices   int64      `json:"slices" doc:"that hold them; 0 while they are in none"`
 	Runs     int64      `json:"runs,omitempty" doc:"in the view of an endpoint: whose items they are"`
 	Answered int64      `json:"answered,omitempty" doc:"other items of these slices that were answered already"`
@@ -129,7 +129,7 @@ type Explanation struct {
 	Done       int64          `json:"done"`
 	Failed     int64          `json:"failed"`
 	Missing    int64          `json:"missing" doc:"items that are neither done nor failed"`
-	Unsettled  int64          `json:"unsettled" doc:"items that some step has no outcome for: those missing, and failed ones that other steps are still at"`
+	Unsettled  int64          `json:"unsettled" doc:"items that some step has no outcome for; the sum of counted"`
 	Open       *OpenView      `json:"open,omitempty" doc:"the run takes items until it is sealed"`
 	Steps      []StepStanding `json:"steps,omitempty" doc:"of a run with several steps"`
 	Unsealed   bool           `json:"unsealed,omitempty" doc:"its items are not all there yet, and none is counted"`

@@ -13,19 +13,10 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	if e == nil {
 		e = &endpointFacts{name: g.Endpoint}
 	}
+	if f.shut(r, st, e, g) {
+		return
+	}
 	switch {
-	case r.hold != "":
-		f.holdGroup(r, g)
-	case len(f.alive) == 0:
-		f.noNode(g)
-	case st.kind.overNATS() && f.cutOff():
-		f.natsAway(g, f.alive)
-	case st.barred:
-		f.barrierGroup(r, st, g)
-	case st.kind == KindLocal && !f.someNodeHas(st.endpoint):
-		f.noLocal(st, g)
-	case e.open:
-		f.breakerGroup(st, e, g)
 	case st.live >= st.inFlight:
 		limited(g, ReasonStepLimit, st.live, st.inFlight, "the run's limit of requests out at once", Advice{
 			"let more be out at once", fmt.Sprintf("tranche run set %s --in-flight N%s", r.id, r.forStep(st))})
@@ -53,9 +44,33 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	}
 }
 
+// shut explains items that are not claimed however little is out, if they are such.
+func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
+	switch {
+	case r.hold != "":
+		f.holdGroup(r, g)
+	case len(f.alive) == 0:
+		f.noNode(g)
+	case st.kind.overNATS() && f.cutOff():
+		f.natsAway(g, f.alive)
+	case st.barred:
+		f.barrierGroup(r, st, g)
+	case st.kind == KindLocal && !f.someNodeHas(st.endpoint):
+		f.noLocal(st, g)
+	case e.open:
+		f.breakerGroup(st, e, g)
+	default:
+		return false
+	}
+	return true
+}
+
 // limited explains items that wait for a request to end.
 func limited(g *MissingGroup, reason Reason, live, limit int, what string, advice Advice) {
 	g.Reason, g.Owner = reason, OwnerService
+	if kind, _ := TargetKind(g.Endpoint); kind == KindLocal {
+		g.Owner = OwnerNode
+	}
 	g.Who = servers(g.Endpoint)
 	g.Why = fmt.Sprintf("%d of %d are out, which is %s", live, limit, what)
 	g.Next = "the next are claimed as soon as one of the requests out is answered"
@@ -154,7 +169,8 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 	}
 	if e.rate > 0 {
 		consider(e.tokens, e.tokensAt, e.rate, fmt.Sprintf("%s gets at most %s items a second over all runs",
-			targetText(e.name), perSecond(e.rate)), Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
+			targetText(e.name), perSecond(e.rate)),
+			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
 	}
 	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
 		consider(e.tokens, e.tokensAt, *e.learnedRate, fmt.Sprintf(

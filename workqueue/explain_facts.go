@@ -69,7 +69,8 @@ SELECT clock_timestamp(), EXISTS (SELECT 1 FROM leader WHERE name = $1 AND expir
 const explainPlanes = `
 WITH planes AS (
     SELECT b.run_id, b.step, b.block, b.ready, coalesce(b.held, ` + noBits + `) AS held,
-        b.done & m.asked AS done, b.failed & m.asked AS failed, coalesce(b.skipped, ` + noBits + `) & m.asked AS skipped,
+        b.done & m.asked AS done, b.failed & m.asked AS failed,
+        coalesce(b.skipped, ` + noBits + `) & m.asked AS skipped,
         m.asked & ~` + settledBits + ` AS missing,
         m.asked & ~` + settledBits + ` & coalesce(bit_and(` + settledBits + `) OVER (PARTITION BY b.run_id, b.block
             ORDER BY b.step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), ~` + noBits + `) AS counted
@@ -235,9 +236,9 @@ func (f *facts) readSlices(ctx context.Context, tx pgx.Tx, runs []RunID, blocks 
 	f.slices, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s sliceFacts, err error) {
 		var lost, late *bool
 		err = row.Scan(&s.run, &s.step, &s.endpoint, &s.state, &s.cause, &s.session, &s.due, &s.unsent, &s.handed,
-			&lost, &late, &s.partly, &s.refused, &s.final, &s.slices, &s.held.items, &s.held.counted, &s.answered, &s.firstAt, &s.lastAt,
-			&s.firstDue, &s.lastDue, &s.firstDeadline, &s.lastDeadline, &s.firstSent, &s.lastSent, &s.firstHanded,
-			&s.lastHanded, &s.refusedAt, &s.maxFailures, &s.newest)
+			&lost, &late, &s.partly, &s.refused, &s.final, &s.slices, &s.held.items, &s.held.counted, &s.answered,
+			&s.firstAt, &s.lastAt, &s.firstDue, &s.lastDue, &s.firstDeadline, &s.lastDeadline, &s.firstSent, &s.lastSent,
+			&s.firstHanded, &s.lastHanded, &s.refusedAt, &s.maxFailures, &s.newest)
 		s.lost, s.late = lost != nil && *lost, late != nil && *late
 		return s, err
 	})

@@ -140,8 +140,8 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 
 // explainRest explains items that are in no plane and in no slice, and wait for nothing.
 func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
-	switch {
-	case r.state == "cancelled":
+	switch r.state {
+	case "cancelled":
 		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "the run was cancelled", r.finishedAt
 		g.Why, g.Next = "the run was cancelled before they were answered", "nothing: what was recorded stays"
 		g.Advice = []Advice{{"get them, to start a new run of them",

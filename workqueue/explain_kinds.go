@@ -96,8 +96,12 @@ func (f *facts) unplacedGroup(r *runFacts) MissingGroup {
 	if r.sealBy != nil {
 		g.Next += "; it should be by"
 	}
-	g.Advice = []Advice{{"say that no more items come", "tranche run seal " + r.id.String()}}
+	g.Advice = []Advice{sealAdvice(r.id)}
 	return g
+}
+
+func sealAdvice(run RunID) Advice {
+	return Advice{"say that no more items come", "tranche run seal " + run.String()}
 }
 
 // openNote says until when a run takes items.

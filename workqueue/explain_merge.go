@@ -45,7 +45,8 @@ func merged(all []MissingGroup) []MissingGroup {
 
 // join takes in another group of the same kind; what it says of itself stays.
 func (g *MissingGroup) join(h *MissingGroup) {
-	g.Items, g.Counted, g.Slices, g.Answered = g.Items+h.Items, g.Counted+h.Counted, g.Slices+h.Slices, g.Answered+h.Answered
+	g.Items, g.Counted = g.Items+h.Items, g.Counted+h.Counted
+	g.Slices, g.Answered = g.Slices+h.Slices, g.Answered+h.Answered
 	g.Since, g.When = earlier(g.Since, h.Since), earlier(g.When, h.When)
 	if g.Last == nil || h.Last != nil && h.Last.At.After(g.Last.At) {
 		g.Last = h.Last

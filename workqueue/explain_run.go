@@ -223,8 +223,10 @@ func (r *runFacts) heldNote() string {
 // advice is what an operator could do about a run that has come to an end.
 func (r *runFacts) advice(e *Explanation) []Advice {
 	switch {
+	case r.open && r.unplaced > 0: // a group says what to do
+		return nil
 	case r.open:
-		return []Advice{{"say that no more items come", fmt.Sprintf("tranche run seal %s", r.id)}}
+		return []Advice{sealAdvice(r.id)}
 	case e.Failed == 0:
 		return nil
 	case r.state == "completed" && e.Key != "":

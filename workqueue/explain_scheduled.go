@@ -64,6 +64,10 @@ func (f *facts) pausing(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 		g.Next = "a node claims them and publishes again"
 		g.Advice = []Advice{{"see whether NATS is well and the endpoint may be published to",
 			"tranche endpoints explain " + g.Endpoint}}
+		if st.kind.fetched() {
+			g.Who, g.Next = "the pause after a node could not work on them", "a node claims them and tries again"
+			g.Advice = []Advice{{"see who does this work", "tranche endpoints show " + g.Endpoint}}
+		}
 	case s.cause == CauseBreaker:
 		g.Reason, g.Who = ReasonBreather, "the pause for an endpoint that is down"
 	case s.cause == CauseThrottled:
@@ -83,6 +87,8 @@ func (s *sliceFacts) postponed() bool {
 // why says why slices are to be sent again.
 func (s *sliceFacts) why(st *stepFacts) string {
 	switch {
+	case s.unsent != "" && st.kind.fetched():
+		return "their node could not work on them: " + s.unsent
 	case s.unsent != "":
 		return "their request could not be published: " + s.unsent
 	case s.postponed():

@@ -247,8 +247,8 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 		}
 	}
 	g.Reason, g.Owner, g.Who = ReasonBarrier, OwnerStep, stepsText(names)
-	g.Why = fmt.Sprintf("step %s has a barrier: it begins when what it needs has ended for all items, and these are left: %s",
-		st.name, strings.Join(counts, ", "))
+	g.Why = fmt.Sprintf("step %s has a barrier: it begins when what it needs has ended for all items, and these are left"+
+		": %s", st.name, strings.Join(counts, ", "))
 	g.Next = "they go on when the last of those has its outcome"
 	if len(names) == 0 {
 		g.Why = "step " + st.name + " has a barrier, and what it waited for has ended"
@@ -258,8 +258,8 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 
 // before are the steps that a step needs, however far around.
 func (r *runFacts) before(st *stepFacts) (set stepSet) {
-	for i := len(r.steps) - 1; i >= 0; i-- {
-		if other := r.steps[i]; other == st || set.has(other.step) {
+	for _, other := range slices.Backward(r.steps) {
+		if other == st || set.has(other.step) {
 			set |= setOf(other.needs)
 		}
 	}

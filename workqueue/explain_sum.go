@@ -132,6 +132,9 @@ func (e *Explanation) told() string {
 
 // headline is the reason in a few words.
 func (g *MissingGroup) headline() string {
+	if kind, _ := TargetKind(g.Endpoint); kind != KindEndpoint && g.Reason == ReasonPostponed {
+		return "not to be worked on at the moment"
+	}
 	if text, ok := headlines(targetText(g.Endpoint), g.Endpoint)[g.Reason]; ok {
 		return text
 	}

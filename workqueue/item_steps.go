@@ -36,23 +36,31 @@ func relate(steps []ItemStep) {
 		s := &steps[i]
 		at[s.Step] = s
 		for _, need := range s.needs {
-			n := at[need]
-			if n == nil {
-				continue
+			if n := at[need]; n != nil {
+				s.behind(n)
 			}
-			switch {
-			case s.State == "waiting" && !n.settled():
-				s.WaitsFor = append(s.WaitsFor, n.Name)
-			case s.State == "skipped" && n.State == "failed" && !n.Optional:
-				s.LeftOutBy = addNew(s.LeftOutBy, n.Name)
-			case s.State == "skipped" && n.State == "skipped" && !n.Optional:
-				s.LeftOutBy = addNew(s.LeftOutBy, n.LeftOutBy...)
-			}
-			s.Stale = s.Stale || s.settled() && s.State != "skipped" && (!n.settled() || n.Stale)
 		}
 		if s.barrier && !s.settled() && len(s.WaitsFor) == 0 {
 			s.WaitsFor = s.Needs // of other items
 		}
+	}
+}
+
+// behind takes in where the item is in a step that is needed.
+func (s *ItemStep) behind(n *ItemStep) {
+	switch s.State {
+	case "waiting":
+		if !n.settled() {
+			s.WaitsFor = append(s.WaitsFor, n.Name)
+		}
+	case "skipped":
+		if n.State == "failed" && !n.Optional {
+			s.LeftOutBy = addNew(s.LeftOutBy, n.Name)
+		} else if n.State == "skipped" && !n.Optional {
+			s.LeftOutBy = addNew(s.LeftOutBy, n.LeftOutBy...)
+		}
+	case "done", "failed":
+		s.Stale = s.Stale || !n.settled() || n.Stale
 	}
 }
 

@@ -24,13 +24,13 @@ type ItemStep struct {
 	Step        Step            `json:"step"`
 	Name        string          `json:"name"`
 	Kind        Kind            `json:"kind" enum:"endpoint,request,http,sql,local"`
-	Endpoint    string          `json:"endpoint" doc:"or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION"`
+	Endpoint    string          `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Optional    bool            `json:"optional,omitempty"`
 	Needs       []string        `json:"needs,omitempty" doc:"steps that come first"`
-	State       string          `json:"state" enum:"waiting,held,ready,in_flight,scheduled,done,failed,skipped" doc:"skipped: left out"`
-	WaitsFor    []string        `json:"waits_for,omitempty" doc:"steps that the item has not come to the end of, or the barrier is for"`
-	LeftOutBy   []string        `json:"left_out_by,omitempty" doc:"the steps whose failure it is left out for"`
-	Stale       bool            `json:"stale,omitempty" doc:"what it was made from is being made again; it stays if that stays the same"`
+	State       string          `json:"state" enum:"waiting,held,ready,in_flight,scheduled,done,failed,skipped"`
+	WaitsFor    []string        `json:"waits_for,omitempty" doc:"steps that it has not ended in, or the barrier is for"`
+	LeftOutBy   []string        `json:"left_out_by,omitempty" doc:"when skipped: the steps that failed it"`
+	Stale       bool            `json:"stale,omitempty" doc:"what it was made from is being made again"`
 	Generation  Generation      `json:"generation,omitempty" doc:"of the result or error"`
 	RecordedAt  *time.Time      `json:"recorded_at,omitempty" doc:"when the result or error came"`
 	Service     string          `json:"service,omitempty" doc:"who it came from"`

@@ -45,7 +45,8 @@ FROM work_part WHERE run_id = $1 GROUP BY generation`
 // that generation, as done when it got a result there, which is the part of a step that no other one needs.
 const itemsByGeneration = `
 WITH steps AS MATERIALIZED (
-    SELECT s.step, s.optional, NOT EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = $1 AND s.step = ANY (n.needs)) AS last
+    SELECT s.step, s.optional,
+        NOT EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = $1 AND s.step = ANY (n.needs)) AS last
     FROM run_step s WHERE s.run_id = $1
 )
 SELECT generation, count(*) FILTER (WHERE done AND NOT failed), count(*) FILTER (WHERE failed)

@@ -26,14 +26,14 @@ type StepView struct {
 	Step             Step         `json:"step"`
 	Name             string       `json:"name"`
 	Kind             Kind         `json:"kind" enum:"endpoint,request,http,sql,local"`
-	Endpoint         string       `json:"endpoint" doc:"or what else is asked, like http:HOST, sql:SOURCE or local:FUNCTION"`
+	Endpoint         string       `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Needs            []string     `json:"needs,omitempty" doc:"steps that come first, item by item"`
 	Inputs           []string     `json:"inputs,omitempty" doc:"of those, the ones whose parts it sees"`
 	SeesItem         bool         `json:"sees_item" doc:"its requests carry the items' payloads"`
 	Optional         bool         `json:"optional,omitempty" doc:"what needs it goes on without its part"`
 	Barrier          bool         `json:"barrier,omitempty" doc:"it begins when its needs have ended for all items"`
 	BarrierPassed    bool         `json:"barrier_passed,omitempty"`
-	State            string       `json:"state" enum:"waiting,running,completed" doc:"waiting: all it has left waits for others"`
+	State            string       `json:"state" enum:"waiting,running,completed" doc:"waiting: for other steps"`
 	Progress         float64      `json:"progress" doc:"0 to 1"`
 	Rate             float64      `json:"rate" doc:"items answered a second, over the last ten seconds"`
 	Settings         StepSettings `json:"settings"`
@@ -60,8 +60,10 @@ type StepView struct {
 
 const (
 	// needNames and inputNames are SQL expressions on run_step s: the names of the steps that it needs and sees.
-	needNames  = `ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.needs) ORDER BY n.step)`
-	inputNames = `ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.inputs) ORDER BY n.step)`
+	needNames = `
+ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.needs) ORDER BY n.step)`
+	inputNames = `
+ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (s.inputs) ORDER BY n.step)`
 )
 
 // One range of work_block's primary key and one of work_slice_block for each step. remaining and mask are only taken

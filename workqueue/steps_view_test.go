@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// gatherAndIndex is a run that gathers three parts of each item, one of them optional, composes them, and archives the lot.
+// gatherAndIndex is a run that gathers three parts of each item, one of them optional, composes them, and archives all.
 func gatherAndIndex() workqueue.LoadRequest {
 	branches := optional(need("branches"))
 	branches.Kind, branches.Endpoint = workqueue.KindHTTP, "http:branches:8081"
@@ -291,12 +291,13 @@ func TestViewsOfAnOpenRun(t *testing.T) {
 		t.Fatalf("got %+v, %v", e, err)
 	}
 	last := e.Groups[0]
-	if last.Reason != workqueue.ReasonUnplaced || last.Items != 3 || last.When == nil || last.Owner != workqueue.OwnerOperator ||
-		last.Advice[0].Command != "tranche run seal "+run.String() {
+	if last.Reason != workqueue.ReasonUnplaced || last.Items != 3 || last.When == nil ||
+		last.Owner != workqueue.OwnerOperator || last.Advice[0].Command != "tranche run seal "+run.String() {
 		t.Errorf("the first group is %+v", last)
 	}
 	e, err = b.store.ExplainKey(t.Context(), run, "C7")
-	if err != nil || e.Unsettled != 1 || len(e.Groups) != 1 || len(e.Of) != 1 || e.Of[0].State != workqueue.OutcomeMissing {
+	if err != nil || e.Unsettled != 1 || len(e.Groups) != 1 || len(e.Of) != 1 ||
+		e.Of[0].State != workqueue.OutcomeMissing {
 		t.Errorf("C7 is %+v, %v", e, err)
 	}
 	b.report(run)

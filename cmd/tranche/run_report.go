@@ -45,7 +45,8 @@ func (r *runReport) Run(ctx context.Context, term *console) error {
 	if term.json {
 		return term.document(report)
 	}
-	text := reportHead(&report) + reportItems(&report, term.room()) + reportSteps(&report, term.room()) + reportTime(&report) + reportRequests(&report) +
+	text := reportHead(&report) + reportItems(&report, term.room()) + reportSteps(&report, term.room()) +
+		reportTime(&report) + reportRequests(&report) +
 		reportWorkers(&report, term.room()) + reportDigests(&report) + reportAgainst(&report)
 	return term.printf("%s", text)
 }

@@ -15,15 +15,16 @@ func TestStepsReadWell(t *testing.T) {
 	run.Items = 1000
 	run.Progress, run.State = 0.5, "running"
 	run.Steps = []workqueue.StepView{
-		{Name: "accounts", Kind: workqueue.KindRequest, Endpoint: "accounts", SeesItem: true, Items: 1000, Done: 990, Failed: 10,
-			Progress: 1},
+		{Name: "accounts", Kind: workqueue.KindRequest, Endpoint: "accounts", SeesItem: true, Items: 1000, Done: 990,
+			Failed: 10, Progress: 1},
 		{Name: "branches\x1b[31m", Kind: workqueue.KindHTTP, Endpoint: "http:branches:8081", SeesItem: true, Optional: true},
 		{Name: "statement", Kind: workqueue.KindLocal, Endpoint: "local:pdf", Needs: []string{"accounts", "branches"},
 			Inputs: []string{"accounts"}, Items: 1000, Waiting: 990, Skipped: 10, Barrier: true, Progress: 0.01},
 	}
 	text := runSteps(run)
 	for _, want := range []string{
-		"LEFT OUT", "endpoint accounts, by plain requests", "HTTP service branches:8081; optional", "needs accounts, branches",
+		"LEFT OUT", "endpoint accounts, by plain requests", "HTTP service branches:8081; optional",
+		"needs accounts, branches",
 		"sees accounts; waits at its barrier", "local function pdf", `branches\x1b[31m`, "100%",
 	} {
 		if !strings.Contains(text, want) {

@@ -25,7 +25,7 @@ const listenWait = 300 * time.Millisecond
 // Endpoint is one endpoint with those who listen on it and the work there is for it. Rate, Items and Errors are those
 // of its listeners together.
 type Endpoint struct {
-	Name        string     `json:"name" doc:"of an endpoint, or of what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Name        string     `json:"name" doc:"or what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Kind        string     `json:"kind" enum:"endpoint,request,http,sql,local" doc:"request: asked in plain requests only"`
 	Listeners   []Listener `json:"listeners" doc:"instances of services; of endpoints only"`
 	Nodes       []string   `json:"nodes,omitempty" doc:"that do the work, where it is no endpoint"`

@@ -72,8 +72,8 @@ func (s *Server) unknownLocal(ctx context.Context, st *workqueue.StepView) []str
 		return nil // what cannot be told is no warning
 	}
 	_, function := workqueue.TargetKind(st.Endpoint)
-	return []string{fmt.Sprintf("no node has local function %s of step %s; the run goes on as soon as one does: start the "+
-		"program that has it", function, st.Name)}
+	return []string{fmt.Sprintf("no node has local function %s of step %s; the run goes on as soon as one does: start "+
+		"the program that has it", function, st.Name)}
 }
 
 // heldWarning says why nothing is claimed of a run, and what lets it go on.
