@@ -103,7 +103,8 @@ func TestAnOpenRunOfSeveralSteps(t *testing.T) {
 	b.add(run, names(9000))
 	b.seal(run)
 	for step, want := range []int{9000, 0} {
-		if n := b.number(`SELECT sum(bit_count(ready)) FROM work_block WHERE run_id = $1 AND step = $2`, run, step); n != want {
+		n := b.number(`SELECT sum(bit_count(ready)) FROM work_block WHERE run_id = $1 AND step = $2`, run, step)
+		if n != want {
 			t.Errorf("%d items of step %d are ready; want %d", n, step, want)
 		}
 	}
@@ -216,9 +217,9 @@ func TestAddsAndDuplicates(t *testing.T) {
 	if n := b.number(`SELECT skipped FROM batchrun WHERE id = $1`, lax); n != 2 {
 		t.Errorf("%d duplicates are counted; want 2", n)
 	}
-	any := b.openRun(func(r *workqueue.OpenRequest) { r.OnDuplicate = workqueue.DuplicateAllow })
-	b.add(any, []string{"a", "a"})
-	if added := b.add(any, []string{"a"}); added.Total != 3 {
+	free := b.openRun(func(r *workqueue.OpenRequest) { r.OnDuplicate = workqueue.DuplicateAllow })
+	b.add(free, []string{"a", "a"})
+	if added := b.add(free, []string{"a"}); added.Total != 3 {
 		t.Errorf("duplicates that are allowed: %+v", added)
 	}
 	b.check()

@@ -174,7 +174,8 @@ func (f *itemFlags) validate(format string) error {
 	case f.later:
 		return nil
 	case given != 1:
-		return errors.New("say where the items come from, by one of --items FILE, --parquet FILE, --sql QUERY and --stream NAME")
+		return errors.New("say where the items come from, by one of --items FILE, --parquet FILE, --sql QUERY and " +
+			"--stream NAME")
 	case (f.SQL == "") != (f.Source == ""):
 		return errors.New("--sql and --source go together: a query, and the source to ask")
 	case f.Stream == "" && (f.Subject != "" || f.From != 0):

@@ -24,7 +24,7 @@ const maxAddBody = 256 << 20
 // OpenSettings is RunSettings for a run that gets its items later. What is about items has no place in it.
 type OpenSettings struct {
 	RunSettings
-	SealWithin string `json:"seal_within,omitempty" doc:"it is overdue if not sealed by then; 24h when absent" example:"6h"`
+	SealWithin string `json:"seal_within,omitempty" doc:"overdue if not sealed by then; 24h when absent" example:"6h"`
 	OnOverdue  string `json:"on_overdue,omitempty" doc:"what then, beside reporting it: report (nothing), seal or cancel"`
 }
 
@@ -65,11 +65,11 @@ type SealedRun struct {
 	Completed bool            `json:"completed" doc:"nothing was left to do"`
 }
 
-const openDescription = `The run is worked on while items are added: whenever 8192 of them are together, and what is left
-from the seal on. A canary is refused. Parts like max_failed=1% count from the seal on, when it is known of how many.`
+const openDescription = `The run is worked on while items are added: whenever 8192 of them are together,
+and what is left from the seal on. A canary is refused. Parts like max_failed=1% count from the seal on, when it is known of how many.`
 
-const addDescription = `The body is items, as those of a start are, up to 256 MiB and 1,000,000 items. They are added all
-or not at all. The same idempotency_key with the same body is answered as before; with another one it is a conflict.
+const addDescription = `The body is items, as those of a start are, up to 256 MiB and 1,000,000 items. They
+are added all or not at all. The same idempotency_key with the same body is answered as before; with another one it is a conflict.
 What is done with a key that the run has already was said when it was opened.`
 
 func (s *Server) registerOpen(api huma.API) {
@@ -77,9 +77,10 @@ func (s *Server) registerOpen(api huma.API) {
 		OperationID: "open-run", Method: http.MethodPost, Path: "/runs/open", Summary: "Open a run that gets items later",
 		Description: openDescription,
 	}, s.openRun)
-	registry := api.OpenAPI().Components.Schemas
-	api.OpenAPI().Paths["/runs/open"].Post.RequestBody = &huma.RequestBody{Required: true,
-		Content: map[string]*huma.MediaType{"application/json": {Schema: huma.SchemaFromType(registry, typeOf[OpenSettings]())}}}
+	settings := huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[OpenSettings]())
+	api.OpenAPI().Paths["/runs/open"].Post.RequestBody = &huma.RequestBody{
+		Required: true, Content: map[string]*huma.MediaType{"application/json": {Schema: settings}},
+	}
 	register(s, api, huma.Operation{
 		OperationID: "add-items", Method: http.MethodPost, Path: "/runs/{run}/items", Summary: "Add items to an open run",
 		Description: addDescription,
@@ -87,7 +88,8 @@ func (s *Server) registerOpen(api huma.API) {
 	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	api.OpenAPI().Paths["/runs/{run}/items"].Post.RequestBody = &huma.RequestBody{Required: true,
 		Content: map[string]*huma.MediaType{
-			"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item}, "application/vnd.apache.parquet": {Schema: item},
+			"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
+			"application/vnd.apache.parquet": {Schema: item},
 		}}
 	register(s, api, huma.Operation{
 		OperationID: "seal-run", Method: http.MethodPost, Path: "/runs/{run}/seal",
@@ -148,7 +150,8 @@ func readOpen(body io.Reader) (OpenSettings, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&set); err != nil {
-		return set, &inputError{"the body: " + cut(err.Error(), 2*maxEchoed) + "; it must be one JSON object with the settings"}
+		return set, &inputError{"the body: " + cut(err.Error(), 2*maxEchoed) +
+			"; it must be one JSON object with the settings"}
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return set, &inputError{"more text after the JSON object of the body; send one object"}

@@ -73,7 +73,8 @@ func (s *Server) registerStart(api huma.API) {
 	// Only described: the body is read as it comes.
 	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	api.OpenAPI().Paths["/runs"].Post.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{
-		"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item}, "application/vnd.apache.parquet": {Schema: item},
+		"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
+		"application/vnd.apache.parquet": {Schema: item},
 		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{PartRun, PartItems},
 			Properties: map[string]*huma.Schema{PartRun: settingsSchema(api), PartItems: item}}},
 	}}
@@ -135,7 +136,8 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 	}
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
-		Skipped: loaded.Skipped, Existing: loaded.Existing, Key: rows.Key(), Warnings: s.unheard(r.Context(), servicesOf(req.Steps)),
+		Skipped: loaded.Skipped, Existing: loaded.Existing, Key: rows.Key(),
+		Warnings: s.unheard(r.Context(), servicesOf(req.Steps)),
 	}, nil
 }
 

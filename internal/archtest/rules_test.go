@@ -47,7 +47,7 @@ func rules() map[string]rule {
 
 		"internal/archtest": {others: []string{}},
 		"internal/fault":    {others: []string{}},
-		"internal/intake":   {},
+		"internal/intake":   {tests: servers},
 		"internal/embedded": {tests: []string{"internal/testenv"}},
 		"internal/testenv":  {own: []string{"internal/embedded", "migrations"}},
 		// The suite plays the node, and starts services as processes: it needs no store.

@@ -12,9 +12,9 @@
 //     name that stands twice in an object is refused, for readers disagree about which one counts. So is what is nested
 //     deeper than services read.
 //   - Parquet: each row, with its types: whole numbers, floats and booleans are numbers and booleans; decimals are
-//     strings with all their digits; dates and times are as in RFC 3339, with a Z when they are in UTC; UUIDs, enums and
-//     texts are strings, JSON is taken as it is, and binary data is base64. Lists are arrays, groups are objects, maps are
-//     arrays of {"key":…,"value":…}, and null is null. The file is kept while it is read, see Spool.
+//     strings with all their digits; dates and times are as in RFC 3339, with a Z when they are in UTC; UUIDs, enums
+//     and texts are strings, JSON is taken as it is, and binary data is base64. Lists are arrays, groups are objects,
+//     maps are arrays of {"key":…,"value":…}, and null is null. The file is kept while it is read, see Spool.
 //   - A query: as Parquet, see OpenSQL; numerics are decimals, and types that JSON has no form for are strings as
 //     PostgreSQL writes them.
 //   - A stream: each message is an object as a line of NDJSON is, see OpenStream.
@@ -28,8 +28,8 @@
 // Parquet is read by code of this package, since nothing of it can be believed: libraries allocate what a file claims.
 // Here a value is decoded when it is needed, and what is held is a page of each column, within bounds.
 //
-// The first error ends the stream. A *RowError names the line (a *RecordError the row or message), the field and the remedy; an *InputError speaks of the
-// input as a whole; anything else is an error of the reader below.
+// The first error ends the stream. A *RowError names the line (a *RecordError the row or message), the field and the
+// remedy; an *InputError speaks of the input as a whole; anything else is an error of the reader below.
 //
 // # Not its job
 //

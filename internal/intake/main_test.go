@@ -3,8 +3,7 @@ package intake_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
-// The zstd decoder can start goroutines; the way it is opened, it must not.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }

@@ -116,10 +116,14 @@ func (n *ndjsonReader) check(line []byte) (key string, err error) {
 	if err := n.close(); err != nil {
 		return "", err
 	}
-	if !found && !n.keyless {
-		return "", n.noKey(quote(n.key), line)
+	return key, n.mustHaveKey(found, line)
+}
+
+func (n *ndjsonReader) mustHaveKey(found bool, line []byte) error {
+	if found || n.keyless {
+		return nil
 	}
-	return key, nil
+	return n.noKey(quote(n.key), line)
 }
 
 // open points the decoder at a line and reads its opening brace.

@@ -62,9 +62,10 @@ func openParquet(file *Spooled, cfg Config) (*parquetReader, error) {
 		return nil, badParquet("%s", wrong.Reason)
 	}
 	key := p.fields[p.key]
-	if key.leaf == nil || key.repetition == parquetRepeated || key.physical == parquetFloat || key.physical == parquetDouble {
-		return nil, badParquet("column %s cannot be the key: it must hold one text, whole number, date or UUID; name another",
-			quote(key.name))
+	inexact := key.physical == parquetFloat || key.physical == parquetDouble
+	if key.leaf == nil || key.repetition == parquetRepeated || inexact {
+		return nil, badParquet("column %s cannot be the key: it must hold one text, whole number, date or UUID; "+
+			"name another", quote(key.name))
 	}
 	return p, nil
 }
@@ -84,7 +85,8 @@ func (p *parquetReader) schema() error {
 		err = badParquet("its schema is damaged; write it again")
 	}
 	if err == nil && len(p.columns) > maxColumns {
-		err = badParquet("it has %d columns, and at most %d are read; select those that are needed", len(p.columns), maxColumns)
+		err = badParquet("it has %d columns, and at most %d are read; select those that are needed",
+			len(p.columns), maxColumns)
 	}
 	return err
 }
@@ -127,7 +129,8 @@ func (p *parquetReader) node(e *schemaElement, next *int, rep, def, depth int, t
 		made.def = def + 1
 	}
 	if e.physical >= 0 {
-		if e.children > 0 || e.physical > parquetFixed || e.physical == parquetFixed && (e.length < 1 || e.length > maxPageBytes) {
+		odd := e.physical == parquetFixed && (e.length < 1 || e.length > maxPageBytes)
+		if e.children > 0 || e.physical > parquetFixed || odd {
 			return nil, badParquet("column %s: its type is damaged; write it again", quote(top))
 		}
 		made.leaf = &column{file: p, leaf: e, name: top, maxRep: made.rep, maxDef: made.def}
@@ -173,20 +176,22 @@ func (p *parquetReader) next(item *Item) error {
 		}
 		var err error
 		before := len(payload)
-		if payload, err = p.write(append(payload, p.prefixes[i]...), f, 2); err != nil {
+		payload = append(payload, p.prefixes[i]...)
+		if payload, err = p.write(payload, f, 2); err != nil {
 			return err
 		}
 		if len(payload)-before > p.cfg.MaxFieldBytes+len(p.prefixes[i]) {
 			return p.rowError(f.name, "larger than "+size(p.cfg.MaxFieldBytes)+"; shorten it, or leave the column out")
 		}
 	}
-	item.Payload = append(payload, '}')
+	payload = append(payload, '}')
+	item.Payload = payload
 	p.left--
 	p.row++
 	item.Line = p.row
 	if p.out += int64(len(payload)); p.out > parquetRatioFrom && p.out/int64(parquetRatio*p.cfg.MaxRatio) > p.size {
-		return badParquet("it unpacks to more than %d times its size, as no list of items does; check it, and send it as CSV "+
-			"or NDJSON if it is right", parquetRatio*p.cfg.MaxRatio)
+		return badParquet("it unpacks to more than %d times its size, as no list of items does; check it, and send it "+
+			"as CSV or NDJSON if it is right", parquetRatio*p.cfg.MaxRatio)
 	}
 	return nil
 }
@@ -252,6 +257,10 @@ func (p *parquetReader) write(dst []byte, n *node, depth int) ([]byte, error) {
 	return p.content(dst, n, depth)
 }
 
+func (p *parquetReader) tooLarge(at *column) error {
+	return p.rowError(at.name, "the row is larger than "+size(p.cfg.MaxRowBytes)+"; leave columns out")
+}
+
 // content writes a node that is there.
 func (p *parquetReader) content(dst []byte, n *node, depth int) ([]byte, error) {
 	switch {
@@ -263,11 +272,11 @@ func (p *parquetReader) content(dst []byte, n *node, depth int) ([]byte, error) 
 	case n.leaf != nil:
 		out := n.append(dst, n.leaf.value, p.cfg.MaxDepth-depth)
 		if out == nil {
-			return nil, p.rowError(n.leaf.name, "it is not text in UTF-8 without NUL, or no JSON that services read; mend it, "+
-				"or write the column as binary")
+			return nil, p.rowError(n.leaf.name, "it is not text in UTF-8 without NUL, or no JSON that services read; "+
+				"mend it, or write the column as binary")
 		}
 		if len(out) > p.cfg.MaxRowBytes {
-			return nil, p.rowError(n.leaf.name, "the row is larger than "+size(p.cfg.MaxRowBytes)+"; leave columns out")
+			return nil, p.tooLarge(n.leaf)
 		}
 		return out, n.leaf.advance()
 	case (n.logical == logicalList || n.logical == logicalMap) && len(n.children) == 1 &&
@@ -313,7 +322,7 @@ func (p *parquetReader) list(dst []byte, repeated, element *node, depth int) ([]
 		case err != nil:
 			return nil, err
 		case len(dst) > p.cfg.MaxRowBytes:
-			return nil, p.rowError(repeated.first.name, "the row is larger than "+size(p.cfg.MaxRowBytes)+"; leave columns out")
+			return nil, p.tooLarge(repeated.first)
 		case repeated.first.over || repeated.first.rep != repeated.rep:
 			if !repeated.first.over && repeated.first.rep > repeated.rep {
 				return nil, repeated.first.damaged(errPage)

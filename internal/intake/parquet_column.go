@@ -36,8 +36,8 @@ type column struct {
 
 // open begins with a chunk.
 func (c *column) open(chunk *columnChunk) error {
-	if chunk.start < 4 || chunk.compressed < 0 || chunk.start > c.file.size || chunk.compressed > c.file.size-chunk.start ||
-		chunk.values < 0 {
+	inside := chunk.start >= 4 && chunk.start <= c.file.size
+	if !inside || chunk.compressed < 0 || chunk.compressed > c.file.size-chunk.start || chunk.values < 0 {
 		return badParquet("column %s claims to stand outside of the file; it is damaged, write it again", quote(c.name))
 	}
 	c.codec, c.at, c.end, c.values = chunk.codec, chunk.start, chunk.start+chunk.compressed, chunk.values
@@ -65,7 +65,7 @@ func (c *column) advance() (err error) {
 			err = c.damaged(cause)
 		}
 	}()
-	c.rep, c.def = int(c.reps.read()), int(c.defs.read()) //nolint:gosec // a few bits
+	c.rep, c.def = int(c.reps.read()), int(c.defs.read())
 	if c.rep > c.maxRep || c.def > c.maxDef {
 		panic(errPage)
 	}
@@ -76,8 +76,9 @@ func (c *column) advance() (err error) {
 }
 
 func (c *column) damaged(cause any) error {
-	if cause == error(errLongValue) {
-		return c.file.rowError(c.name, "larger than "+size(c.file.cfg.MaxFieldBytes)+"; shorten it, or leave the column out")
+	if cause == errLongValue {
+		return c.file.rowError(c.name, "larger than "+size(c.file.cfg.MaxFieldBytes)+
+			"; shorten it, or leave the column out")
 	}
 	return badParquet("column %s, near row %d: a page is damaged; write the file again", quote(c.name), c.file.row+1)
 }
@@ -168,8 +169,8 @@ func (c *column) page() (err error) {
 	case h.packed < 0 || h.unpacked < 0 || h.values < 0 || h.packed > c.end-c.at:
 		return c.damaged(errPage)
 	case h.packed > maxPageBytes || h.unpacked > maxPageBytes:
-		return badParquet("column %s, near row %d: a page of %d bytes, and at most %s are read; write it with smaller pages",
-			quote(c.name), c.file.row+1, max(h.packed, h.unpacked), size(maxPageBytes))
+		return badParquet("column %s, near row %d: a page of %d bytes, and at most %s are read; write it with smaller "+
+			"pages", quote(c.name), c.file.row+1, max(h.packed, h.unpacked), size(maxPageBytes))
 	case h.kind == indexPage:
 		c.at += h.packed
 		return nil
@@ -199,8 +200,8 @@ func (c *column) hold(old *int64, bytes int64) error {
 	c.file.held += bytes - *old
 	*old = bytes
 	if c.file.held > maxHeldBytes {
-		return badParquet("near row %d the pages of its columns take more than %s together; write it with smaller pages, or "+
-			"with fewer columns", c.file.row+1, size(maxHeldBytes))
+		return badParquet("near row %d the pages of its columns take more than %s together; write it with smaller "+
+			"pages, or with fewer columns", c.file.row+1, size(maxHeldBytes))
 	}
 	return nil
 }
@@ -302,14 +303,15 @@ func (c *column) begin(h *pageHeader, data []byte) error {
 	case encodingDeltaBytes:
 		c.decoder = newShared(data, c.file.cfg.MaxFieldBytes)
 	case encodingSplit:
-		width := map[int]int{parquetInt32: 4, parquetFloat: 4, parquetInt64: 8, parquetDouble: 8, parquetFixed: c.leaf.length}[c.leaf.physical]
+		width := map[int]int{parquetInt32: 4, parquetFloat: 4, parquetInt64: 8, parquetDouble: 8,
+			parquetFixed: c.leaf.length}[c.leaf.physical]
 		if width <= 0 {
 			panic(errPage)
 		}
 		c.decoder = &split{plain: p, width: width, count: len(data) / width}
 	default:
-		return badParquet("column %s is written in encoding %d, which is not read; write it with a usual one", quote(c.name),
-			h.encoding)
+		return badParquet("column %s is written in encoding %d, which is not read; write it with a usual one",
+			quote(c.name), h.encoding)
 	}
 	c.left = int(min(h.values, c.values))
 	return nil

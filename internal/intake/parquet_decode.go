@@ -86,7 +86,7 @@ func (h *hybrid) begin() {
 	h.at += int(groups) * int(h.width)
 }
 
-func (h *hybrid) next() value { return value{n: int64(h.read())} } //nolint:gosec // a boolean
+func (h *hybrid) next() value { return value{n: int64(h.read())} }
 
 // plain reads values as they are.
 type plain struct {
@@ -111,11 +111,11 @@ func (p *plain) next() value {
 	case parquetBoolean:
 		v := bitsAt(p.data, p.bit, 1)
 		p.bit++
-		return value{n: int64(v)} //nolint:gosec // a bit
+		return value{n: int64(v)}
 	case parquetInt32, parquetFloat:
-		return value{n: int64(int32(binary.LittleEndian.Uint32(p.take(4))))} //nolint:gosec // its bits
+		return value{n: int64(int32(binary.LittleEndian.Uint32(p.take(4))))}
 	case parquetInt64, parquetDouble:
-		return value{n: int64(binary.LittleEndian.Uint64(p.take(8)))} //nolint:gosec // its bits
+		return value{n: int64(binary.LittleEndian.Uint64(p.take(8)))}
 	case parquetInt96:
 		return value{b: p.take(12)}
 	case parquetFixed:
@@ -160,7 +160,7 @@ func newDelta(data []byte, at int) *delta {
 
 func zigzag(data []byte, at int) (int64, int) {
 	v, at := uvarint(data, at)
-	return int64(v>>1) ^ -int64(v&1), at //nolint:gosec // zigzag
+	return int64(v>>1) ^ -int64(v&1), at
 }
 
 func (d *delta) read() int64 {
@@ -177,7 +177,7 @@ func (d *delta) read() int64 {
 	}
 	d.inMini--
 	width := uint(d.widths[d.mini])
-	d.last += d.least + int64(bitsAt(d.data, d.bit, width)) //nolint:gosec // wraps as it is meant to
+	d.last += d.least + int64(bitsAt(d.data, d.bit, width))
 	d.bit += uint64(width)
 	return d.last
 }
@@ -185,12 +185,12 @@ func (d *delta) read() int64 {
 func (d *delta) nextMini() {
 	if d.widths == nil || d.mini+1 == d.minis {
 		if d.widths != nil {
-			d.at = int(d.bit / 8) //nolint:gosec // within data
+			d.at = int(d.bit / 8)
 		}
 		d.least, d.at = zigzag(d.data, d.at)
-		d.widths = d.data[d.at : d.at+int(d.minis)] //nolint:gosec // at most block
-		d.at += int(d.minis)                        //nolint:gosec // as above
-		d.mini, d.bit = 0, uint64(d.at)*8           //nolint:gosec // within data
+		d.widths = d.data[d.at : d.at+int(d.minis)]
+		d.at += int(d.minis)
+		d.mini, d.bit = 0, uint64(d.at)*8
 	} else {
 		d.mini++
 	}
@@ -215,7 +215,7 @@ func (d *delta) end() int {
 	if c.widths == nil {
 		return c.at
 	}
-	end := int(c.bit / 8) //nolint:gosec // checked below
+	end := int(c.bit / 8)
 	if end > len(c.data) || end < c.at {
 		panic(errPage)
 	}
@@ -284,4 +284,4 @@ func (s *split) next() value {
 	return one.next()
 }
 
-func widthOf(level int) uint { return uint(bits.Len(uint(level))) } //nolint:gosec // a small number
+func widthOf(level int) uint { return uint(bits.Len(uint(level))) }

@@ -160,7 +160,7 @@ func readElement(t *thriftReader) schemaElement {
 }
 
 func (e *schemaElement) readLogical(t *thriftReader) {
-	t.fields(func(logical int, kind byte) {
+	t.fields(func(logical int, _ byte) {
 		e.logical = logical
 		t.fields(func(id int, kind byte) {
 			switch {

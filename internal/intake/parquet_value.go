@@ -68,11 +68,11 @@ func (e *schemaElement) append(dst []byte, v value, depth int) []byte {
 	case parquetInt32, parquetInt64:
 		return e.appendInt(dst, v.n)
 	case parquetFloat:
-		return appendFloat(dst, float64(math.Float32frombits(uint32(v.n))), 32) //nolint:gosec // its bits
+		return appendFloat(dst, float64(math.Float32frombits(uint32(v.n))), 32)
 	case parquetDouble:
-		return appendFloat(dst, math.Float64frombits(uint64(v.n)), 64) //nolint:gosec // its bits
+		return appendFloat(dst, math.Float64frombits(uint64(v.n)), 64)
 	case parquetInt96:
-		nanos := int64(binary.LittleEndian.Uint64(v.b)) //nolint:gosec // of a day
+		nanos := int64(binary.LittleEndian.Uint64(v.b))
 		day := int64(binary.LittleEndian.Uint32(v.b[8:]))
 		const julianEpoch = 2_440_588
 		return appendTime(dst, time.Unix((day-julianEpoch)*86_400, nanos).UTC(), true)
@@ -87,7 +87,8 @@ func (e *schemaElement) appendInt(dst []byte, n int64) []byte {
 	case logicalDate:
 		return append(time.Unix(n*86_400, 0).UTC().AppendFormat(append(dst, '"'), time.DateOnly), '"')
 	case logicalTime:
-		return append(time.Unix(0, 0).UTC().Add(time.Duration(n)*unit).AppendFormat(append(dst, '"'), "15:04:05.999999999"), '"')
+		at := time.Unix(0, 0).UTC().Add(time.Duration(n) * unit)
+		return append(at.AppendFormat(append(dst, '"'), "15:04:05.999999999"), '"')
 	case logicalTimestamp:
 		switch e.unit {
 		case 1:
@@ -104,9 +105,9 @@ func (e *schemaElement) appendInt(dst []byte, n int64) []byte {
 		return strconv.AppendInt(dst, n, 10)
 	}
 	if e.physical == parquetInt32 {
-		return strconv.AppendUint(dst, uint64(uint32(n)), 10) //nolint:gosec // its bits
+		return strconv.AppendUint(dst, uint64(uint32(n)), 10)
 	}
-	return strconv.AppendUint(dst, uint64(n), 10) //nolint:gosec // its bits
+	return strconv.AppendUint(dst, uint64(n), 10)
 }
 
 func appendTime(dst []byte, t time.Time, utc bool) []byte {
@@ -153,7 +154,7 @@ func (e *schemaElement) appendBytes(dst, b []byte, depth int) []byte {
 	case e.logical == logicalDecimal && len(b) <= 1024:
 		n := new(big.Int).SetBytes(b)
 		if len(b) > 0 && b[0] >= 0x80 { // two's complement
-			n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b)))) //nolint:gosec // bounded above
+			n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b))))
 		}
 		return e.appendDecimal(dst, n)
 	case e.logical == logicalUUID && len(b) == 16:

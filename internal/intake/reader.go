@@ -133,7 +133,7 @@ func (r *Reader) Next(item *Item) error {
 }
 
 func (r *Reader) checkKey(item *Item) error {
-	reason := ""
+	var reason string
 	switch n := len(item.Key); {
 	case n == 0:
 		reason = "the key is empty; every row needs one"

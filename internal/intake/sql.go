@@ -212,11 +212,12 @@ func (q *sqlReader) take(item *Item) error {
 		if value == nil {
 			payload = append(payload, "null"...)
 		} else if payload = q.convert[i](payload, value, q.cfg.MaxDepth); payload == nil {
-			return &RecordError{"row", q.row, q.names[i], "it is not text in UTF-8 without NUL, or JSON that is nested deeper " +
-				"than services read; convert it in the query"}
+			return &RecordError{"row", q.row, q.names[i], "it is not text in UTF-8 without NUL, or JSON that is nested " +
+				"deeper than services read; convert it in the query"}
 		}
 		if len(value) > q.cfg.MaxFieldBytes {
-			return &RecordError{"row", q.row, q.names[i], "larger than " + size(q.cfg.MaxFieldBytes) + "; shorten it in the query"}
+			return &RecordError{"row", q.row, q.names[i], "larger than " + size(q.cfg.MaxFieldBytes) +
+				"; shorten it in the query"}
 		}
 		if i != q.key {
 			continue
@@ -226,13 +227,14 @@ func (q *sqlReader) take(item *Item) error {
 		}
 		item.Key = string(value)
 	}
-	item.Payload = append(payload, '}')
+	payload = append(payload, '}')
+	item.Payload = payload
 	if len(item.Payload) > q.cfg.MaxRowBytes {
 		return &RecordError{"row", q.row, "", "larger than " + size(q.cfg.MaxRowBytes) + "; select fewer columns"}
 	}
 	if q.bytes += int64(len(item.Payload)); q.bytes > q.source.MaxBytes {
-		return q.fail("its rows are more than %d bytes, as much as this source may give; select less, or have max_bytes raised",
-			q.source.MaxBytes)
+		return q.fail("its rows are more than %d bytes, as much as this source may give; select less, or have max_bytes "+
+			"raised", q.source.MaxBytes)
 	}
 	return nil
 }
@@ -256,7 +258,8 @@ func (q *sqlReader) explain(err error) error {
 	case !answered:
 		return q.fail("%s", q.source.Explain(err))
 	}
-	out := &QueryError{Source: q.source.Name, Reason: strings.TrimPrefix(q.source.Explain(err), "source "+q.source.Name+": ")}
+	out := &QueryError{Source: q.source.Name,
+		Reason: strings.TrimPrefix(q.source.Explain(err), "source "+q.source.Name+": ")}
 	if at := int(said.Position) - utf8.RuneCountInString(declareCursor); at > 0 && q.conn != nil {
 		out.Line, out.Column = placeIn(q.query, at)
 	}

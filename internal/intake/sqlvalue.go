@@ -14,8 +14,8 @@ import (
 type converter func(dst, value []byte, depth int) []byte
 
 // converterOf says how values of a type become JSON: whole numbers and floats are numbers, booleans are booleans, JSON
-// is taken as it is, binary data is base64, and times are as in RFC 3339, in UTC if they have a zone. Everything else is
-// a string as PostgreSQL writes it; so are numerics, which a JSON reader would round. Arrays of these are arrays.
+// is taken as it is, binary data is base64, and times are as in RFC 3339, in UTC if they have a zone. Everything else
+// is a string as PostgreSQL writes it; so are numerics, which a JSON reader would round. Arrays of these are arrays.
 func converterOf(oid uint32) converter {
 	switch oid {
 	case pgtype.BoolOID:

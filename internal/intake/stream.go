@@ -57,8 +57,8 @@ type message struct {
 }
 
 // OpenStream reads the messages of a stream as items: each is a JSON object like a line of NDJSON, and its key stands
-// in the header Tranche-Key or in a field. Nothing is consumed. What is removed from the stream before it was read is an
-// error at the end: a run of fewer items than there were is never made.
+// in the header Tranche-Key or in a field. Nothing is consumed. What is removed from the stream before it was read is
+// an error at the end: a run of fewer items than there were is never made.
 func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource, cfg Config) (*Reader, error) {
 	cfg = cfg.withDefaults()
 	r := &streamReader{ctx: ctx, source: source, end: func() {}}
@@ -116,9 +116,9 @@ func (r *streamReader) look(ctx context.Context) error {
 	switch {
 	case r.source.Subject != "" && r.source.Subject != ">":
 	case whole:
-		r.want = int64(info.State.Msgs) //nolint:gosec // far from so many
+		r.want = int64(info.State.Msgs)
 	case info.State.NumDeleted == 0:
-		r.want = int64(info.State.LastSeq - r.source.From + 1) //nolint:gosec // as above
+		r.want = int64(info.State.LastSeq - r.source.From + 1)
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (r *streamReader) consume(ctx context.Context) error {
 		}
 		quiet := before.LastSeq == r.start.LastSeq && before.Msgs == r.start.Msgs
 		if counted < 0 && quiet {
-			counted = int64(info.NumPending) //nolint:gosec // far from so many
+			counted = int64(info.NumPending)
 		}
 		if counted >= 0 || try == streamQuiet {
 			r.start, r.want = before, counted
@@ -212,20 +212,16 @@ func (r *streamReader) next(item *Item) error {
 		switch {
 		case r.ctx.Err() != nil:
 			return fmt.Errorf("read stream %s: %w", r.source.Name, context.Cause(r.ctx))
-		case errors.Is(err, nats.ErrTimeout) && silences < maxSilences: // all that is left may have been removed
+		case r.ended(msg, err):
+			return r.finish()
+		case errors.Is(err, nats.ErrTimeout) && silences < maxSilences:
 			silences++
-			if msg, err := r.after(max(r.seen+1, r.source.From)); errors.Is(err, io.EOF) || err == nil &&
-				msg.seq > r.start.LastSeq {
-				return r.finish()
+			if done, err := r.silent(); done || err != nil {
+				return cmp.Or(err, io.EOF)
 			}
 			continue
-		case errors.Is(err, io.EOF) || err == nil && msg.seq > r.start.LastSeq:
-			return r.finish()
-		case errors.Is(err, jetstream.ErrConsumerDeleted), errors.Is(err, jetstream.ErrConsumerNotFound),
-			errors.Is(err, jetstream.ErrStreamNotFound):
-			return r.fail("it was deleted after message %d, while it was read; nothing was started", r.seen)
 		case err != nil:
-			return fmt.Errorf("read stream %s after message %d: %w", r.source.Name, r.seen, err)
+			return r.broken(err)
 		}
 		r.seen, r.last = msg.seq, msg.last
 		r.got++
@@ -233,9 +229,36 @@ func (r *streamReader) next(item *Item) error {
 	}
 }
 
+// silent looks why nothing comes: all that is left may have been removed, or the stream itself.
+func (r *streamReader) silent() (done bool, err error) {
+	ctx, cancel := context.WithTimeout(r.ctx, streamAsk)
+	defer cancel()
+	if _, err := r.stream.Info(ctx); errors.Is(err, jetstream.ErrStreamNotFound) {
+		return false, r.broken(err)
+	}
+	if !r.ended(r.after(max(r.seen+1, r.source.From))) {
+		return false, nil
+	}
+	err = r.finish()
+	return true, err
+}
+
+// ended reports whether what a pull brought says that nothing is left of what there was at the start.
+func (r *streamReader) ended(msg message, err error) bool {
+	return errors.Is(err, io.EOF) || err == nil && msg.seq > r.start.LastSeq
+}
+
+func (r *streamReader) broken(err error) error {
+	if errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) ||
+		errors.Is(err, jetstream.ErrStreamNotFound) {
+		return r.fail("it was deleted after message %d, while it was read; nothing was started", r.seen)
+	}
+	return fmt.Errorf("read stream %s after message %d: %w", r.source.Name, r.seen, err)
+}
+
 // take makes an item of a message.
 func (r *streamReader) take(item *Item, msg *message) error {
-	item.Line = int(msg.seq) //nolint:gosec // far from so many
+	item.Line = int(msg.seq)
 	r.lines.lines.number = item.Line
 	err := r.check(item, msg)
 	if row, ok := errors.AsType[*RowError](err); ok {
@@ -278,7 +301,7 @@ func (r *streamReader) finish() error {
 	if err != nil {
 		return fmt.Errorf("look at stream %s at the end: %w", r.source.Name, err)
 	}
-	//nolint:gosec // numbers of messages are far from the largest
+
 	removed := int64(r.start.Msgs) + int64(info.State.LastSeq) - int64(r.start.LastSeq) - int64(info.State.Msgs)
 	const fix = "nothing was started. Read it again while nothing is removed from it"
 	switch {
@@ -288,8 +311,8 @@ func (r *streamReader) finish() error {
 		return r.fail("%d of the %d messages that it had were removed (purged, deleted, expired or consumed) before they "+
 			"could be read; %s", r.want-r.got, r.want, fix)
 	case r.want < 0 && removed > 0:
-		return r.fail("%d messages were removed from it while it was read, and it was too busy to say whether they were to "+
-			"be read; %s", removed, fix)
+		return r.fail("%d messages were removed from it while it was read, and it was too busy to say whether they were "+
+			"to be read; %s", removed, fix)
 	}
 	return io.EOF
 }

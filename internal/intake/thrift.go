@@ -61,7 +61,7 @@ func (t *thriftReader) varint() (v uint64) {
 
 func (t *thriftReader) int() int64 {
 	v := t.varint()
-	return int64(v>>1) ^ -int64(v&1) //nolint:gosec // zigzag
+	return int64(v>>1) ^ -int64(v&1)
 }
 
 func (t *thriftReader) bytes() []byte {
