@@ -15,7 +15,8 @@ func TestClaimOfOwnKinds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	local := need("render", 0)
-	local.Kind, local.Endpoint, local.Timeout = workqueue.KindLocal, workqueue.PaceKey(workqueue.KindLocal, "pdf"), time.Hour
+	local.Kind, local.Timeout = workqueue.KindLocal, time.Hour
+	local.Endpoint = workqueue.PaceKey(local.Kind, "pdf")
 	local.Config = []byte(`{"scale": 2}`)
 	run := b.load(planned(need("fetch"), local), 4)
 	b.recordStep(run, 0)
