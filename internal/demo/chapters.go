@@ -123,8 +123,8 @@ func (d *demo) redoFifty(ctx context.Context) error {
 	}
 	want := map[string]int64{bankdata.Transactions: fifty, bankdata.Statements: fifty}
 	err = d.redo(ctx, accounts, want, func() error {
-		return d.shell.typed(ctx, exitOK, "run", "reset", "last", "--step", yearend.StepTransactions, "--code", bank.CodeBrokenMovement,
-			"--wait")
+		return d.shell.typed(ctx, exitOK, "run", "reset", "last", "--step", yearend.StepTransactions,
+			"--code", bank.CodeBrokenMovement, "--wait")
 	})
 	if err != nil {
 		return err
@@ -182,7 +182,8 @@ func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64
 // prove exports the statements, reads the file back and compares them with the bank.
 func (d *demo) prove(ctx context.Context) error {
 	d.story.chapter("The proof: the exported statements, PDFs too, against the bank's own sums")
-	err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--dir", pdfsDir, "--name", "{key}.pdf", "--keys", fiftyFile)
+	err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--dir", pdfsDir, "--name", "{key}.pdf",
+		"--keys", fiftyFile)
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,8 @@ func testProves(t *testing.T, program string) {
 	for _, want := range []string{
 		"1,997 of 2,000 items done, 3 failed", "no_balance", "branch # does not exist", "broken_movement",
 		"2,000 of 2,000 items done, 0 failed",
-		"ok  movements asked for              50 =              50", "ok  statements composed              50 =              50",
+		"ok  movements asked for              50 =              50",
+		"ok  statements composed              50 =              50",
 		"ok  of them PDFs                    100 =             100", "Everything agrees", dir,
 	} {
 		if !strings.Contains(text, want) {

@@ -9,8 +9,8 @@
 // the bank: what is printed in the PDFs, too.
 //
 // Guarantees: anything unequal is an error, an [UnequalError] that names it. Every process it starts has ended when
-// [Run] returns, and on Linux also when it is killed. What it leaves behind is the statements, the plan and the logs, in
-// the directory that it names. Any number of demos can run at once.
+// [Run] returns, and on Linux also when it is killed. What it leaves behind is the statements, the plan and the logs,
+// in the directory that it names. Any number of demos can run at once.
 //
 // Not its job: to do anything itself that a command of the product does.
 //

@@ -16,7 +16,7 @@ const (
 	planName        = "statements"
 	planFile        = "statements.yaml"
 	connectionsFile = "connections.yaml"
-	tokenFile       = "branch.token" //nolint:gosec // the name of a file
+	tokenFile       = "branch.token"
 )
 
 // planText is the plan that the person sees. The names of steps are those that the function knows.
@@ -61,15 +61,15 @@ func place(branches string) placed {
 }
 
 // write makes a file of a text.
-func (p placed) write(path, text string) (string, error) {
+func (p placed) write(path, text string) error {
 	var out strings.Builder
 	if err := template.Must(template.New(path).Parse(text)).Execute(&out, p); err != nil {
-		return "", fmt.Errorf("make %s: %w", path, err)
+		return fmt.Errorf("make %s: %w", path, err)
 	}
 	if err := os.WriteFile(path, []byte(out.String()), 0o600); err != nil {
-		return "", fmt.Errorf("make %s: %w", path, err)
+		return fmt.Errorf("make %s: %w", path, err)
 	}
-	return out.String(), nil
+	return nil
 }
 
 // writeToken makes a token that only this demo's services know.

@@ -20,15 +20,15 @@ import (
 
 const (
 	// tokenVariable has the token that the branches service asks for.
-	tokenVariable = "BANK_BRANCH_TOKEN" //nolint:gosec // the name of a variable
+	tokenVariable = "BANK_BRANCH_TOKEN"
 	// databaseVariable has the database of the nodes, for the one that composes.
 	databaseVariable = "BANK_TRANCHE_DATABASE"
 	// branchRate is how many customers a second the branches service answers for.
 	branchRate = 4000
 )
 
-// ServiceConfig says which process of the demo to be. What it works on comes from the environment: NATS_URL and the other
-// variables that endpoints.Connect reads, and PostgreSQL's own, PGHOST and so on.
+// ServiceConfig says which process of the demo to be. What it works on comes from the environment: NATS_URL and the
+// other variables that endpoints.Connect reads, and PostgreSQL's own, PGHOST and so on.
 type ServiceConfig struct {
 	Name string    // of a database of package bankdata; statements is the node that composes
 	Out  io.Writer // is told, as JSON, once the service is there

@@ -99,10 +99,10 @@ func (d *demo) startBranches(ctx context.Context) (url string, err error) {
 
 func (d *demo) startServer(ctx context.Context) error {
 	files := place(d.branches)
-	if _, err := files.write(d.dir.file(connectionsFile), connectionsText); err != nil {
+	if err := files.write(d.dir.file(connectionsFile), connectionsText); err != nil {
 		return err
 	}
-	if _, err := files.write(d.dir.file(planFile), planText); err != nil {
+	if err := files.write(d.dir.file(planFile), planText); err != nil {
 		return err
 	}
 	began := time.Now()
