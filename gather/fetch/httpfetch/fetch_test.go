@@ -204,7 +204,8 @@ func TestServiceIsDown(t *testing.T) {
 		t.Errorf("nobody: %d slots, %v", len(slots), err)
 	}
 	slots, err = get(t, b.client, settings(b.server.URL+"/{key}"), &fetch.Request{Items: items(100)})
-	if len(slots) != 10 || codeOf(err) != "unavailable!" || asked.Load() > 20 {
+	// Up to three of those that went well may have been under way at the end.
+	if len(slots) < 7 || len(slots) > 10 || codeOf(err) != "unavailable!" || asked.Load() > 20 {
 		t.Errorf("went down: %d slots, %v, asked %d times", len(slots), err, asked.Load())
 	}
 	for _, s := range slots {
@@ -416,16 +417,16 @@ func (s *sink) Take(fetch.Slot) { s.taken.Add(1) }
 // Results are handed on while others are at work; without anybody to take them a chunk does not pile them up.
 func TestLargeResults(t *testing.T) {
 	t.Parallel()
-	large := strings.Repeat("x", 8<<20)
+	large := strings.Repeat("x", 16<<20)
 	b := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, large) })
 	h := settings(b.server.URL+"/{key}", func(h *gather.HTTP) { h.MaxBytes = 16 << 20; h.Concurrency = 1 })
 	into := &sink{}
-	slots, err := get(t, b.client, h, (&fetch.Request{Items: items(10)}).WithSink(into))
-	if err != nil || len(slots) != 0 || into.taken.Load() != 10 {
+	slots, err := get(t, b.client, h, (&fetch.Request{Items: items(2)}).WithSink(into))
+	if err != nil || len(slots) != 0 || into.taken.Load() != 2 {
 		t.Errorf("%d slots, %d taken, %v", len(slots), into.taken.Load(), err)
 	}
-	slots, err = get(t, b.client, h, &fetch.Request{Items: items(10)})
-	if codeOf(err) != endpoints.CodeHeldTooLarge || len(slots) != 9 {
+	slots, err = get(t, b.client, h, &fetch.Request{Items: items(7)})
+	if codeOf(err) != endpoints.CodeHeldTooLarge || len(slots) != 5 {
 		t.Errorf("%d slots, %v", len(slots), err)
 	}
 }
