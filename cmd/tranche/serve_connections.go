@@ -10,8 +10,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// openConnections reads what plans may reach, and makes what fetches for steps of kind http and sql. Without a file there
-// are neither sources nor secrets, and HTTP services at public addresses only.
+// openConnections reads what plans may reach, and makes what fetches for steps of kind http and sql. Without a file
+// there are neither sources nor secrets, and HTTP services at public addresses only.
 func (s *serveCommand) openConnections(p *parts) (err error) {
 	p.connections = &connections.Connections{}
 	if s.Connections != "" {
