@@ -129,6 +129,7 @@ type progress struct {
 	live  bool
 	shown time.Time
 	last  string
+	lines int // of what is on the terminal
 }
 
 func newProgress(term *console) *progress {
@@ -140,9 +141,7 @@ func (p *progress) show(run api.RunDocument) {
 		return
 	}
 	if p.live {
-		line := barLine(run, min(width(p.term.err), 100))
-		_, _ = fmt.Fprintf(p.term.err, "\r\x1b[K%s", line) // only for looks
-		p.last = line
+		p.draw(liveLines(run, min(width(p.term.err), 100)))
 		return
 	}
 	line := plainLine(run)
@@ -177,7 +176,10 @@ func inFlight(run api.RunDocument) (items int64) {
 	return items
 }
 
-func plainLine(run api.RunDocument) string {
+func plainLine(run api.RunDocument) string { return runLine(run, len(run.Steps) > 1) }
+
+// runLine is how a run is, with how far each of its steps is or without.
+func runLine(run api.RunDocument, steps bool) string {
 	parts := []string{
 		fmt.Sprintf("%3.0f%%", floorPercent(run)), fmt.Sprintf("%s/%s", count(run.Done+run.Failed), count(run.Items)),
 	}
@@ -188,7 +190,7 @@ func plainLine(run api.RunDocument) string {
 		parts = append(parts, "ETA "+span(seconds(*run.ETASeconds)))
 	}
 	parts = append(parts, count(inFlight(run))+" in flight", count(run.Failed)+" failed")
-	if len(run.Steps) > 1 {
+	if steps {
 		parts = append(parts, stepsLine(run))
 	}
 	if run.State != "running" || run.Open != nil {
@@ -218,7 +220,10 @@ func barLine(run api.RunDocument, columns int) string {
 	if room < 10 {
 		return short(text, columns-1)
 	}
-	room = min(room, 30)
-	full := int(share(run) * float64(room))
-	return strings.Repeat("█", full) + strings.Repeat("░", room-full) + "  " + text
+	return bar(share(run), min(room, 30)) + "  " + text
+}
+
+func bar(share float64, columns int) string {
+	full := int(share * float64(columns))
+	return strings.Repeat("█", full) + strings.Repeat("░", columns-full)
 }

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func severalSteps() (run api.RunDocument) {
+	run.State, run.Items, run.Progress = "running", 1000, 0.5
+	run.Steps = []workqueue.StepView{{Name: "accounts", Progress: 1}, {Name: "statement", Progress: 0.25}}
+	run.Steps[1].Done, run.Steps[1].Failed, run.Steps[1].Skipped = 240, 7, 3
+	return run
+}
+
+func TestEachStepHasABar(t *testing.T) {
+	t.Parallel()
+	lines := liveLines(severalSteps(), 80)
+	if len(lines) != 3 || !strings.Contains(lines[1], strings.Repeat("█", barRoom)+" 100%") ||
+		!strings.Contains(lines[2], "█░") || !strings.HasSuffix(lines[2], " 25%  240  7 failed  3 left out") {
+		t.Errorf("got\n%s", strings.Join(lines, "\n"))
+	}
+	for _, line := range lines {
+		if n := len([]rune(line)); n >= 80 {
+			t.Errorf("%d characters on 80 columns: %s", n, line)
+		}
+	}
+	if lines := liveLines(severalSteps(), 60); len(lines) != 1 || len([]rune(lines[0])) >= 60 {
+		t.Errorf("on a narrow terminal: %q", lines)
+	}
+}
+
+func TestBarsAreDrawnOverThoseBefore(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := &progress{term: &console{err: &out}, live: true}
+	p.draw([]string{"one", "two", "three"})
+	p.draw([]string{"ONE", "TWO", "THREE"})
+	p.end()
+	if got, want := out.String(), "\r\x1b[Kone\n\x1b[Ktwo\n\x1b[Kthree"+
+		"\x1b[2A\r\x1b[KONE\n\x1b[KTWO\n\x1b[KTHREE\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
