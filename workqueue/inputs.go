@@ -85,9 +85,9 @@ FROM (
 WHERE upto - size < $5
 ORDER BY ordinal`
 
-// EachInput calls f with the items of a mask in one block, in order and with their parts, until f returns false. What is
-// scattered is read by ordinals, so that what lies between its members costs nothing. Items are streamed; of parts up to
-// 4 MiB are held at once, or those of a single item, and 256 KiB for each input at least.
+// EachInput calls f with the items of a mask in one block, in order and with their parts, until f returns false. What
+// is scattered is read by ordinals, so that what lies between its members costs nothing. Items are streamed; of parts
+// up to 4 MiB are held at once, or those of a single item, and 256 KiB for each input at least.
 func (s *Store) EachInput(ctx context.Context, want InputRequest, f func(Input) bool) error {
 	r := &inputReader{store: s, want: want, handle: f, rest: *want.Mask}
 	for !r.stopped && !r.rest.Empty() {

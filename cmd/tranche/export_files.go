@@ -66,13 +66,13 @@ func (r *runExport) files(ctx context.Context, term *console, cl *client.Client)
 	if out.kept > 0 {
 		kept = fmt.Sprintf(", of which %s were there", count(int64(out.kept)))
 	}
-	term.note("wrote %s files with %s bytes to %s%s; %s lists them", count(int64(out.files)), count(out.bytes), r.Dir, kept,
-		out.indexName())
+	term.note("wrote %s files with %s bytes to %s%s; %s lists them", count(int64(out.files)), count(out.bytes), r.Dir,
+		kept, out.indexName())
 	return nil
 }
 
-// openDir makes the directory, which has to be new or empty unless an export goes on in it. Nothing outside of it can be
-// reached through what is returned.
+// openDir makes the directory, which has to be new or empty unless an export goes on in it. Nothing outside of it can
+// be reached through what is returned.
 func (r *runExport) openDir() (*os.Root, error) {
 	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
 		return nil, &usageError{fmt.Sprintf("--dir: %v", err)}
@@ -88,8 +88,8 @@ func (r *runExport) openDir() (*os.Root, error) {
 	defer func() { _ = listed.Close() }()
 	if some, _ := listed.Readdirnames(1); len(some) > 0 && !r.Resume {
 		_ = root.Close()
-		return nil, &usageError{fmt.Sprintf("--dir %s: there is something in it (%s); give a new directory, or --resume to "+
-			"go on with an export that broke off", r.Dir, inert(some[0]))}
+		return nil, &usageError{fmt.Sprintf("--dir %s: there is something in it (%s); give a new directory, or --resume "+
+			"to go on with an export that broke off", r.Dir, inert(some[0]))}
 	}
 	return root, nil
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-const exported = `{"ordinal":0,"key":"A","state":"done","step":"render","result_bytes":"JVBERg==","content_type":"application/pdf"}
+const exported = `{"ordinal":0,"key":"A","state":"done","result_bytes":"JVBERg==","content_type":"application/pdf"}
 {"ordinal":1,"key":"a","state":"done","step":"render","result":{"n": 1}}
 {"ordinal":2,"key":"=../b","state":"done","step":"render","result_bytes":"AAE=","content_type":"x/y"}
 `

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"mime"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -40,7 +41,6 @@ type named struct {
 
 func newFileNames(template string) (*fileNames, error) {
 	names := &fileNames{taken: map[uint64]struct{}{}}
-	telling := false
 	for rest := template; rest != ""; {
 		text, after, open := strings.Cut(rest, "{")
 		if err := checkNameText(text); err != nil {
@@ -51,17 +51,17 @@ func newFileNames(template string) (*fileNames, error) {
 			break
 		}
 		field, left, closed := strings.Cut(after, "}")
-		switch {
-		case !closed:
+		if !closed {
 			return nil, fmt.Errorf("--name %.80q: a { without its }", template)
-		case field != "key" && field != "ordinal" && field != "step" && field != "ext" && field != "shard":
-			return nil, fmt.Errorf("--name: there is no {%.40s}; there are {key}, {ordinal}, {step}, {ext}, {shard}", field)
 		}
-		telling = telling || field == "key" || field == "ordinal"
+		if !slices.Contains(nameFields(), field) {
+			return nil, fmt.Errorf("--name: there is no {%.40s}; there are {%s}", field, strings.Join(nameFields(), "}, {"))
+		}
 		names.pieces = append(names.pieces, namePiece{field: field})
 		rest = left
 	}
-	if !telling {
+	tells := func(p namePiece) bool { return p.field == "key" || p.field == "ordinal" }
+	if !slices.ContainsFunc(names.pieces, tells) {
 		return nil, fmt.Errorf("--name %.80q: it needs {key} or {ordinal}, or all files had one name", template)
 	}
 	for part := range strings.SplitSeq(template, "/") {
@@ -72,6 +72,9 @@ func newFileNames(template string) (*fileNames, error) {
 	}
 	return names, nil
 }
+
+// nameFields are what a template can put in.
+func nameFields() []string { return []string{"key", "ordinal", "step", "ext", "shard"} }
 
 // checkNameText allows what every file system takes.
 func checkNameText(text string) error {

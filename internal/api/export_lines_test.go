@@ -73,7 +73,8 @@ func TestExportToParquet(t *testing.T) {
 	if err != nil || len(rows) != 5 {
 		t.Fatalf("%d rows, %v", len(rows), err)
 	}
-	if r := rows[0]; r.Key != "=1+1" || r.Result == nil || *r.Result != `{"a": 1}` || r.ResultBytes != nil || *r.Step != "s" {
+	if r := rows[0]; r.Key != "=1+1" || r.Result == nil || *r.Result != `{"a": 1}` || r.ResultBytes != nil ||
+		*r.Step != "s" {
 		t.Errorf("%+v", r)
 	}
 	if r := rows[1]; !bytes.Equal(r.ResultBytes, []byte{0, 1}) || r.Result != nil || *r.ContentType != "image/png" {
