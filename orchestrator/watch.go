@@ -58,8 +58,8 @@ func (w *watchlist) take() workqueue.Look {
 
 // keepWatch looks at endpoints and runs of which this node has recorded something: whether an endpoint is down or up
 // again, whether its chunks are too big, whether too many items of a run have failed, whether a step has all that it
-// waited for. It tells other nodes of items that became ready, which they may be the ones to work on. The leader looks at all of them
-// once a second, so what is missed here is late and no more.
+// waited for. It tells other nodes of items that became ready, which they may be the ones to work on. The leader looks
+// at all of them once a second, so what is missed here is late and no more.
 func (n *Node) keepWatch(ctx context.Context) {
 	for {
 		select {

@@ -128,8 +128,8 @@ func (e *Export) choose(g *graph, name string) error {
 func (e *Export) Step() string { return e.step }
 
 // Each yields the items in the order of their ordinals. Memory is constant: pages of at most 1024 items and of 8 MiB
-// but for the item that fills it, each read at one moment. While yield runs, neither a connection nor a snapshot is held,
-// so a slow reader is in nobody's way. An error from yield ends the export and is wrapped.
+// but for the item that fills it, each read at one moment. While yield runs, neither a connection nor a snapshot is
+// held, so a slow reader is in nobody's way. An error from yield ends the export and is wrapped.
 func (e *Export) Each(ctx context.Context, yield func(*ExportedItem) error) error {
 	pages := exportPages{Export: e}
 	for from := Ordinal(0); int64(from) < e.items; {

@@ -184,7 +184,8 @@ func validateParams(params map[string]string) error {
 func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 const runByIdempotencyKey = `
-SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened, plan, (spec = $2 OR spec = $4) IS TRUE AND params = $3
+SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened, plan,
+	(spec = $2 OR spec = $4) IS TRUE AND params = $3
 FROM batchrun WHERE idempotency_key = $1`
 
 func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, error) {

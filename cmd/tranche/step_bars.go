@@ -29,7 +29,8 @@ func liveLines(run api.RunDocument, columns int) []string {
 	}
 	for i := range run.Steps {
 		s := &run.Steps[i]
-		line := fmt.Sprintf("  %-*s  %s %4s  %s", name, stepName(s), bar(s.Progress, barRoom), percent(s.Progress), count(s.Done))
+		line := fmt.Sprintf("  %-*s  %s %4s  %s", name, stepName(s), bar(s.Progress, barRoom), percent(s.Progress),
+			count(s.Done))
 		if s.Failed > 0 {
 			line += "  " + count(s.Failed) + " failed"
 		}

@@ -66,10 +66,12 @@ type SealedRun struct {
 }
 
 const openDescription = `The run is worked on while items are added: whenever 8192 of them are together,
-and what is left from the seal on. A canary is refused. Parts like max_failed=1% count from the seal on, when it is known of how many.`
+and what is left from the seal on. A canary is refused. Parts like max_failed=1% count from the seal on,
+when it is known of how many.`
 
 const addDescription = `The body is items, as those of a start are, up to 256 MiB and 1,000,000 items. They
-are added all or not at all. The same idempotency_key with the same body is answered as before; with another one it is a conflict.
+are added all or not at all. The same idempotency_key with the same body is answered as before; with another one
+it is a conflict.
 What is done with a key that the run has already was said when it was opened.`
 
 func (s *Server) registerOpen(api huma.API) {

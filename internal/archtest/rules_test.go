@@ -71,13 +71,16 @@ func rules() map[string]rule {
 		},
 		// Whole processes: the test binary is a node or a service itself.
 		"internal/systest": {
-			own:   []string{},
+			own: []string{},
 			tests: append([]string{"orchestrator", "gather/fetch", "endpoints", "internal/misbehave"},
 				append(servers, store...)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"internal/demo/...": {
-			own: []string{"endpoints", "examples/...", "internal/client", "internal/demo/...", "internal/embedded"}, tests: servers,
+			own: []string{
+				"endpoints", "examples/...", "internal/client", "internal/demo/...", "internal/embedded",
+			},
+			tests: servers,
 		},
 
 		"cmd/...": {

@@ -76,7 +76,7 @@ func (c *column) advance() (err error) {
 }
 
 func (c *column) damaged(cause any) error {
-	if cause == errLongValue {
+	if err, ok := cause.(error); ok && errors.Is(err, errLongValue) {
 		return c.file.rowError(c.name, "larger than "+size(c.file.cfg.MaxFieldBytes)+
 			"; shorten it, or leave the column out")
 	}
