@@ -13,7 +13,8 @@ import (
 // waiting lists the trees whose durations stand in the chapter "Every wait" of docs/design.md.
 func waiting() []string {
 	return []string{
-		"orchestrator", "workqueue", "endpoints", "internal/api", "internal/client", "internal/embedded", "cmd",
+		"orchestrator", "workqueue", "endpoints", "gather", "internal/api", "internal/client", "internal/connections",
+		"internal/embedded", "internal/intake", "cmd",
 	}
 }
 
