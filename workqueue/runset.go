@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -10,7 +11,7 @@ import (
 // RunChange is new settings of a run, as far as they are not nil.
 type RunChange struct {
 	Run       RunID
-	Step      string // whose settings Settings are; empty: the first
+	Step      string // whose settings Settings are; may be empty where there is only one
 	Settings  StepChange
 	Priority  *int
 	MaxFailed *string // see [FailedLimit]
@@ -30,7 +31,12 @@ const (
 	setPriority = `UPDATE batchrun SET priority = $2 WHERE id = $1`
 	priorityOf  = `SELECT priority FROM batchrun WHERE id = $1`
 
-	setMaxFailed = `UPDATE batchrun SET max_failed = $2, failed_limit = $3 WHERE id = $1`
+	// A part of the items of an open run is a number when it is sealed, as for limitWhileOpen.
+	setMaxFailed = `
+UPDATE batchrun
+SET max_failed = $2,
+    failed_limit = CASE WHEN opened AND sealed_at IS NULL AND $2 LIKE '%\%' THEN NULL ELSE $3::bigint END
+WHERE id = $1 RETURNING failed_limit`
 )
 
 // SetRun changes settings of a run that is under way or has ended; they count from the next claim on, and for what is
@@ -54,9 +60,17 @@ func (s *Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err er
 
 // setRun locks the steps, then slices if it must, then the run, as everyone does.
 func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err error) {
-	step, err := lockStepNamed(ctx, tx, c.Run, c.Step)
+	steps, err := lockSteps(ctx, tx, c.Run)
 	if err != nil {
 		return out, err
+	}
+	step, err := stepNamed(steps, c.Run, c.Step)
+	if err != nil {
+		return out, err
+	}
+	if c.Step == "" && len(steps) > 1 && !c.Settings.empty() {
+		return out, &SettingError{fmt.Sprintf("run %s has several steps; say which one to set: it has %s", c.Run,
+			strings.Join(stepNames(steps), ", "))}
 	}
 	d := &difference{before: map[string]any{}, after: map[string]any{}}
 	if err := step.change(ctx, tx, c.Run, &c.Settings, d); err != nil {
@@ -119,7 +133,7 @@ func (r *runHold) changeThreshold(ctx context.Context, tx pgx.Tx, maxFailed stri
 	if limited {
 		r.limit = &limit
 	}
-	if _, err := tx.Exec(ctx, setMaxFailed, r.id, r.maxFailed, r.limit); err != nil {
+	if err := tx.QueryRow(ctx, setMaxFailed, r.id, r.maxFailed, r.limit).Scan(&r.limit); err != nil {
 		return fmt.Errorf("set the threshold: %w", err)
 	}
 	return nil

@@ -82,6 +82,7 @@ func (c *StepChange) validate() error {
 type stepSettings struct {
 	step         Step
 	name         string
+	kind         Kind
 	endpoint     string
 	chunk        int
 	chunkAuto    bool
@@ -99,8 +100,8 @@ type stepSettings struct {
 const (
 	// The steps take their turn among claims, re-runs and cancels by this lock.
 	lockSettings = `
-SELECT step, name, endpoint, chunk, chunk_auto, coalesce(chunk_bytes, 0), coalesce(chunk_time, interval '0'), in_flight,
-       in_flight_auto, coalesce(rate, 0), max_attempts, retry_backoff, coalesce(max_backoff, interval '0'),
+SELECT step, name, kind, endpoint, chunk, chunk_auto, coalesce(chunk_bytes, 0), coalesce(chunk_time, interval '0'),
+       in_flight, in_flight_auto, coalesce(rate, 0), max_attempts, retry_backoff, coalesce(max_backoff, interval '0'),
        slice_timeout
 FROM run_step WHERE run_id = $1 ORDER BY step FOR NO KEY UPDATE`
 
@@ -139,7 +140,7 @@ func lockSteps(ctx context.Context, tx pgx.Tx, run RunID) ([]stepSettings, error
 		return nil, fmt.Errorf("lock the steps of run %s: %w", run, err)
 	}
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s stepSettings, err error) {
-		return s, row.Scan(&s.step, &s.name, &s.endpoint, &s.chunk, &s.chunkAuto, &s.chunkBytes, &s.chunkTime,
+		return s, row.Scan(&s.step, &s.name, &s.kind, &s.endpoint, &s.chunk, &s.chunkAuto, &s.chunkBytes, &s.chunkTime,
 			&s.inFlight, &s.inFlightAuto, &s.rate, &s.maxAttempts, &s.retryBackoff, &s.maxBackoff, &s.timeout)
 	})
 	if err != nil {
@@ -149,15 +150,6 @@ func lockSteps(ctx context.Context, tx pgx.Tx, run RunID) ([]stepSettings, error
 		return nil, fmt.Errorf("run %s: %w", run, ErrNotFound)
 	}
 	return steps, nil
-}
-
-// lockStepNamed locks all steps of a run and returns the one with the name, or the first when there is no name.
-func lockStepNamed(ctx context.Context, tx pgx.Tx, run RunID, name string) (*stepSettings, error) {
-	steps, err := lockSteps(ctx, tx, run)
-	if err != nil {
-		return nil, err
-	}
-	return stepNamed(steps, run, name)
 }
 
 // stepNamed returns the step with the name, or the first when there is no name.
@@ -215,6 +207,10 @@ func put[T any](to *T, value *T) {
 
 // change writes new settings of a locked step, and adds to before and after what differs.
 func (s *stepSettings) change(ctx context.Context, tx pgx.Tx, run RunID, c *StepChange, d *difference) error {
+	if c.Endpoint != "" && s.kind != KindEndpoint && s.kind != KindRequest {
+		return &SettingError{fmt.Sprintf("endpoint %s: step %s asks no endpoint, nodes do its work themselves (%s); leave "+
+			"the endpoint out, or start a run of a plan with another step", c.Endpoint, s.name, s.endpoint)}
+	}
 	next := s.with(c)
 	if next == *s {
 		return nil

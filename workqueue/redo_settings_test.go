@@ -1,0 +1,82 @@
+package workqueue_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Settings that a step has no use for, or that do not say which step they are for, are refused, and change nothing.
+func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := collecting()
+	req.Steps[statement].Kind = workqueue.KindLocal
+	req.Steps[statement].Endpoint = workqueue.PaceKey(workqueue.KindLocal, "render")
+	g := &gatherer{bench: b, run: b.load(req, 8)}
+	g.fresh()
+	g.fail(statement, 3)
+	g.work()
+
+	refused := func(what string, err error, want ...string) {
+		t.Helper()
+		if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
+			t.Errorf("%s: %v; want it refused", what, err)
+			return
+		}
+		for _, w := range want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %q does not say %q", what, err, w)
+			}
+		}
+	}
+	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: g.run, Actor: "test",
+		Select: workqueue.Selection{Failed: true}, Settings: workqueue.StepChange{Endpoint: "other"}})
+	refused("another endpoint for a local function", err, "endpoint other", "step statement", "local:render")
+	chunk := 2
+	_, err = b.store.SetRun(t.Context(), workqueue.RunChange{Run: g.run, Actor: "test",
+		Settings: workqueue.StepChange{Chunk: &chunk}})
+	refused("a chunk for no step", err, "several steps", "accounts, transactions")
+	b.wantState(g.run, "completed", 1)
+	priority := 3
+	_, err = b.store.SetRun(t.Context(), workqueue.RunChange{Run: g.run, Priority: &priority, Actor: "test"})
+	if err != nil {
+		t.Errorf("a priority needs no step: %v", err)
+	}
+	_, err = b.store.SetRun(t.Context(), workqueue.RunChange{Run: g.run, Step: "statement", Actor: "test",
+		Settings: workqueue.StepChange{Chunk: &chunk}})
+	if err != nil {
+		t.Error(err)
+	}
+	g.fresh()
+	_, err = b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: g.run, Actor: "test",
+		Select: workqueue.Selection{Failed: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.work()
+	b.wantState(g.run, "completed", 2)
+	b.check()
+}
+
+// A threshold that is a part of the items is a number from the seal on, also when it was set before.
+func TestPartOfTheItemsOfAnOpenRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.openRun(nil)
+	b.add(run, names(8192))
+	half := "50%"
+	_, err := b.store.SetRun(t.Context(), workqueue.RunChange{Run: run, MaxFailed: &half, Actor: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := b.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND failed_limit IS NULL`, run); n != 1 {
+		t.Error("the open run has a limit, of items that are still coming")
+	}
+	b.seal(run)
+	if n := b.number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run); n != 4096 {
+		t.Errorf("the limit is %d; want half of the items", n)
+	}
+}
