@@ -4,15 +4,22 @@
 // # One idea
 //
 // An item's state is a bit, work is a mask. For each step of a run, 8192 consecutive items share one work_block row
-// with three planes: ready, done and failed, and a fourth, held, while a canary holds items back. A slice is one
-// attempt at one chunk: a mask of bits in one block. An item is in flight while the remaining bits of a live slice
-// (scheduled, claimed or sent) hold it; it is waiting for another step while it is in none of these. The moves:
+// with three planes: ready, done and failed, and two more where they are needed: held, while a canary holds items back,
+// and skipped, for items that are left out of a step because one that it needs has failed. A slice is one attempt at
+// one chunk: a mask of bits in one block. An item is in flight while the remaining bits of a live slice (scheduled,
+// claimed or sent) hold it; it is waiting for another step while it is in none of these. The moves:
 //
 //	cut      ready → slice                              [Store.Claim]
 //	record   slice → done, failed, or a new slice       [Store.Record]
+//	unlock   waiting → ready, or skipped                at the steps after, by [Store.Record]
 //	release  slice → a new slice, or two halves         [Store.Expire], [Store.EndSession] and the sweeps
-//	reset    done or failed → ready                     [Store.Rerun]
+//	reset    done, failed or slice → ready              [Store.Reset], [Store.Rerun]; the steps after wait
 //	approve  held → ready                               [Store.Approve], [Store.CheckCanary]
+//
+// Steps are numbered so that each needs smaller numbers only. An item becomes ready at a step in the transaction that
+// records the last thing that it waits for there. A step with a barrier is passed by in claims until what it needs has
+// ended for all items ([Store.CheckBarriers]). What a step has made of an item outlives a reset of the steps before, and
+// is redone where a part that it sees has changed.
 //
 // What a claim may take is decided in it, under the locks of its step and its endpoint, so limits and rates are exact
 // over all nodes. A run that is held ([Store.Pause], [Store.CheckThreshold]) gives nothing to claims; an endpoint that
@@ -31,7 +38,8 @@
 //
 // Rows are locked in one order: the leader's lease, run_step, endpoint_pace, slices by id, blocks by (run, step,
 // block), tracker groups, the tracker batch, batchrun. A transaction that is broken off as a deadlock or a
-// serialization failure is run again as a whole. Who records never locks endpoint_pace.
+// serialization failure is run again as a whole. Who records never locks endpoint_pace. In a run of several steps the
+// row of a block at step 0 is its gate: whoever settles outcomes there, at whatever step, has it first.
 //
 // Dead letters and the settings of endpoints have rows of their own that nothing else is locked with. What operators do
 // to them has a row in the audit log, in the same transaction.
