@@ -34,13 +34,21 @@ type fetchResult struct {
 // hand gives a result to the recorders, when there is room for it. What finds none before ctx ends is dropped.
 func (f *fetching) hand(ctx context.Context, r fetchResult) {
 	r.size = min(r.size, fetchResultBytes)
-	if f.held.Acquire(ctx, r.size) != nil {
-		return
+	if f.held.Acquire(ctx, r.size) == nil {
+		select {
+		case f.results <- r:
+			return
+		case <-ctx.Done():
+			f.held.Release(r.size)
+		}
 	}
-	select {
-	case f.results <- r:
-	case <-ctx.Done():
-		f.held.Release(r.size)
+	r.over(context.Cause(ctx))
+}
+
+// over ends the span of a chunk, with its last result.
+func (r *fetchResult) over(err error) {
+	if r.ended != nil {
+		r.ended(err)
 	}
 }
 
@@ -63,9 +71,7 @@ func (f *fetching) record(ctx context.Context) {
 		f.recordBatch(ctx, batch)
 		for i := range batch {
 			f.held.Release(batch[i].size)
-			if batch[i].ended != nil {
-				batch[i].ended(nil)
-			}
+			batch[i].over(nil)
 		}
 	}
 }

@@ -107,12 +107,20 @@ func (s *solitude) begin(ctx context.Context, suspect bool) (leave func(), err e
 		s.await(ctx, func() bool { return s.others == 0 })
 		return func() { s.change(func() { s.alone = false }) }, nil
 	}
-	s.await(ctx, func() bool { return !s.alone })
-	s.change(func() { s.others++ })
+	entered := s.await(ctx, func() bool { // under the lock: no suspect comes in between
+		if !s.alone {
+			s.others++
+		}
+		return !s.alone
+	})
+	if !entered {
+		s.change(func() { s.others++ })
+	}
 	return func() { s.change(func() { s.others-- }) }, nil
 }
 
-func (s *solitude) await(ctx context.Context, met func() bool) {
+// await waits until a condition, which is looked at with mu held, is met. It returns false when that takes too long.
+func (s *solitude) await(ctx context.Context, met func() bool) bool {
 	timer := time.NewTimer(alonePatience)
 	defer timer.Stop()
 	for {
@@ -120,14 +128,14 @@ func (s *solitude) await(ctx context.Context, met func() bool) {
 		ready, changed := met(), s.changed
 		s.mu.Unlock()
 		if ready {
-			return
+			return true
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
-			return
+			return false
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }
