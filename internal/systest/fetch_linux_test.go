@@ -44,6 +44,9 @@ func runComposer(ctx context.Context) error {
 				if item.Ordinal == poison {
 					os.Exit(3)
 				}
+				if err := partsAreOf(&item, inputsOf[req.Step]); err != nil {
+					return nil, err
+				}
 				data, err := json.Marshal(statement{Of: item.Key})
 				if err != nil {
 					return nil, err
@@ -52,6 +55,20 @@ func runComposer(ctx context.Context) error {
 			}
 			return slots, rest(ctx)
 		})})
+}
+
+// partsAreOf checks that an item came with its own parts, and with all.
+func partsAreOf(item *fetch.Item, parts int) error {
+	if len(item.Parts) != parts {
+		return fmt.Errorf("%s has %d parts; want %d", item.Key, len(item.Parts), parts)
+	}
+	for name := range item.Parts {
+		var part statement
+		if _, err := item.DecodePart(name, &part); err != nil || part.Of != item.Key {
+			return fmt.Errorf("part %s of %s is of %q: %w", name, item.Key, part.Of, err)
+		}
+	}
+	return nil
 }
 
 // loadKind makes a run whose work nodes do themselves.

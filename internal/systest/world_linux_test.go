@@ -153,10 +153,18 @@ func (w *world) load() workqueue.RunID {
 // loadStep makes such a run whose step is of another kind, or cut otherwise.
 func (w *world) loadStep(step workqueue.StepSpec) workqueue.RunID {
 	w.Helper()
-	step.Name, step.InFlight, step.Timeout, step.RetryBackoff = "statement", 8, 10*time.Minute, 10*time.Millisecond
+	step.Name = "statement"
+	return w.loadSteps(step)
+}
+
+// loadSteps makes such a run of several.
+func (w *world) loadSteps(steps ...workqueue.StepSpec) workqueue.RunID {
+	w.Helper()
+	for i := range steps {
+		steps[i].InFlight, steps[i].Timeout, steps[i].RetryBackoff = 8, 10*time.Minute, 10*time.Millisecond
+	}
 	i := 0
-	loaded, err := w.store.Load(w.Context(), workqueue.LoadRequest{Plan: "statement", CreatedBy: "test",
-		Steps: []workqueue.StepSpec{step}},
+	loaded, err := w.store.Load(w.Context(), workqueue.LoadRequest{Plan: "statement", CreatedBy: "test", Steps: steps},
 		func(item *workqueue.LoadItem) error {
 			if i == w.items {
 				return io.EOF
@@ -215,21 +223,34 @@ func (w *world) executions() map[execution]int {
 	return all
 }
 
-// wantSound waits until the run is complete and holds it against the ledger (I5), its results and the doctor. It
-// returns the number of executions beyond one for each item.
-func (w *world) wantSound(run workqueue.RunID) (extra int) {
+// wantParts waits until the run is complete and holds it against its results and the doctor.
+func (w *world) wantParts(run workqueue.RunID, steps int) {
 	w.Helper()
 	w.until("the run completes", func() bool {
 		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
 	})
 	right := w.number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run)
-	if right != w.items {
-		w.Errorf("%d items of %d have the right result", right, w.items)
+	if right != steps*w.items {
+		w.Errorf("%d parts of %d are right", right, steps*w.items)
 	}
 	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
 		w.Errorf("completion was told %d times", n)
 	}
+	report, err := w.store.Doctor(context.Background())
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		w.Errorf("invariant: %v", v)
+	}
+}
+
+// wantSound waits until a run of one step is complete and holds it against the ledger (I5), its results and the doctor.
+// It returns the number of executions beyond one for each item.
+func (w *world) wantSound(run workqueue.RunID) (extra int) {
+	w.Helper()
+	w.wantParts(run, 1)
 	executed := map[int]int{}
 	for e, n := range w.executions() {
 		executed[e.ordinal] += n
@@ -241,13 +262,6 @@ func (w *world) wantSound(run workqueue.RunID) (extra int) {
 	}
 	if len(executed) != w.items {
 		w.Errorf("%d items were executed of %d", len(executed), w.items)
-	}
-	report, err := w.store.Doctor(context.Background())
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, v := range report.Violations {
-		w.Errorf("invariant: %v", v)
 	}
 	return extra - len(executed)
 }
