@@ -123,7 +123,7 @@ func (e *fileExport) begin(format string, raw bool) (err error) {
 	if raw {
 		e.cell = func(text string) string { return text }
 	}
-	e.names.take(e.indexName())
+	e.names.reserve(e.indexName())
 	// What names a whole export goes first, and comes back last.
 	if err := e.dir.Remove(e.indexName()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -209,7 +209,7 @@ func (e *fileExport) write(name string, data []byte) error {
 func (e *fileExport) list(line *indexedFile) error {
 	if e.format == "csv" {
 		return e.rows.Write([]string{e.cell(line.Key), strconv.Itoa(line.Ordinal), e.cell(line.File),
-			strconv.Itoa(line.Bytes), line.ContentType, line.SHA256})
+			strconv.Itoa(line.Bytes), e.cell(line.ContentType), line.SHA256})
 	}
 	text, err := json.Marshal(line)
 	if err == nil {

@@ -11,7 +11,7 @@ import (
 
 const exported = `{"ordinal":0,"key":"A","state":"done","result_bytes":"JVBERg==","content_type":"application/pdf"}
 {"ordinal":1,"key":"a","state":"done","step":"render","result":{"n": 1}}
-{"ordinal":2,"key":"=../b","state":"done","step":"render","result_bytes":"AAE=","content_type":"x/y"}
+{"ordinal":2,"key":"=../b","state":"done","step":"render","result_bytes":"AAE=","content_type":"+x|'/c'!y"}
 `
 
 // exportTo writes files as the command does.
@@ -90,7 +90,7 @@ func TestExportOfFiles(t *testing.T) {
 	if _, err := exportTo(t, r, strings.NewReader(exported)); err != nil {
 		t.Error(err)
 	}
-	if table := read("index.csv"); !strings.Contains(table, "\n'=../b,2,'=..%2Fb.bin,2,x/y,") {
+	if table := read("index.csv"); !strings.Contains(table, "\n'=../b,2,'=..%2Fb.bin,2,'+x|'/c'!y,") {
 		t.Errorf("%s", table)
 	}
 	left, err := os.ReadDir(dir)

@@ -25,6 +25,7 @@ const (
 // names never differ in case alone: the second one gets its ordinal.
 type fileNames struct {
 	pieces []namePiece
+	index  string              // of the index, in lower case: no directory is called so
 	taken  map[uint64]struct{} // by the hash of the name in lower case: 8 bytes each, not the names
 }
 
@@ -113,6 +114,9 @@ func (f *fileNames) of(item *named) string {
 	for i := range parts {
 		parts[i] = safeName(parts[i])
 	}
+	if len(parts) > 1 && strings.ToLower(parts[0]) == f.index {
+		parts[0] = escapeFirst(parts[0])
+	}
 	name := strings.Join(parts, "/")
 	if !f.take(name) {
 		// A ~ comes from no key, so that nothing else has this name.
@@ -121,6 +125,12 @@ func (f *fileNames) of(item *named) string {
 		f.take(name)
 	}
 	return name
+}
+
+// reserve keeps the name of the index free, of files and of directories.
+func (f *fileNames) reserve(index string) {
+	f.index = strings.ToLower(index)
+	f.take(index)
 }
 
 // take notes a name, and reports false when it, or one that differs in case alone, is taken.
@@ -150,7 +160,7 @@ func safeName(part string) string {
 		part = "%00"
 	}
 	if c := part[0]; c == '.' || c == ' ' || isDevice(part) {
-		part = fmt.Sprintf("%%%02X%s", c, part[1:])
+		part = escapeFirst(part)
 	}
 	if last := part[len(part)-1]; last == '.' || last == ' ' {
 		part = fmt.Sprintf("%s%%%02X", part[:len(part)-1], last)
@@ -165,6 +175,8 @@ func safeName(part string) string {
 	}
 	return part[:longestName-40] + "~" + hex.EncodeToString(sum[:8]) + ext
 }
+
+func escapeFirst(part string) string { return fmt.Sprintf("%%%02X%s", part[0], part[1:]) }
 
 // isDevice reports whether Windows takes a name for a device, whatever its extension.
 func isDevice(part string) bool {

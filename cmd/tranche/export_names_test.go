@@ -64,6 +64,21 @@ func TestFileNamesDoNotCollide(t *testing.T) {
 	}
 }
 
+// A directory with the name of the index would leave no place for it when all files are written.
+func TestNoDirectoryIsCalledAsTheIndex(t *testing.T) {
+	t.Parallel()
+	names, err := newFileNames("{key}/{ordinal}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names.reserve("index.csv")
+	for key, want := range map[string]string{"index.csv": "%69ndex.csv/0", "INDEX.csv": "%49NDEX.csv/0", "%69ndex.csv": "%2569ndex.csv/0"} {
+		if got := names.of(&named{key: key}); got != want {
+			t.Errorf("%s: got %q, want %q", key, got, want)
+		}
+	}
+}
+
 func FuzzFileNames(f *testing.F) {
 	for _, key := range []string{"a", "../x", "CON", "é", "a/b", strings.Repeat("%", 90), "x. "} {
 		f.Add(key)

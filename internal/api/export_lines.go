@@ -99,7 +99,8 @@ func Defuse(cell string) string {
 	if cell == "" {
 		return cell
 	}
-	if strings.IndexByte("=+-@\t\r", cell[0]) >= 0 || strings.IndexByte(cell, 0) >= 0 {
+	first, _ := utf8.DecodeRuneInString(cell)
+	if strings.ContainsRune("=+-@\t\r\n＝＋－＠", first) || strings.IndexByte(cell, 0) >= 0 {
 		return "'" + cell
 	}
 	return cell
