@@ -1,6 +1,8 @@
 package connections
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"net/url"
 	"os"
@@ -8,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/testenv"
 )
@@ -256,6 +261,35 @@ func TestOpen(t *testing.T) {
 		}
 		if !strings.Contains(said, want) || strings.Contains(said, "127.0.0.1") {
 			t.Errorf("%s: %s", name, said)
+		}
+	}
+}
+
+// A role that may become a superuser is one: a query can call set_config('role', …).
+func TestMembersOfSuperusersAreRefused(t *testing.T) {
+	t.Parallel()
+	admin, err := pgx.Connect(t.Context(), testenv.EmptyDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = admin.Close(context.Background()) }()
+	for role, want := range map[string]bool{
+		"plain": false, "member IN ROLE CURRENT_USER": true, "writer IN ROLE pg_write_server_files": true,
+	} {
+		name := "\"" + strings.Fields(role)[0] + uuid.NewString() + "\""
+		of := strings.Replace(strings.TrimPrefix(role, strings.Fields(role)[0]), "CURRENT_USER", admin.Config().User, 1)
+		if _, err := admin.Exec(t.Context(), "CREATE ROLE "+name+of); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := admin.Exec(t.Context(), "SET SESSION AUTHORIZATION "+name); err != nil {
+			t.Fatal(err)
+		}
+		err := (&Source{Name: "a"}).CheckRole(t.Context(), admin)
+		if _, refused := errors.AsType[*RoleError](err); refused != want || err != nil && !refused {
+			t.Errorf("%s: %v", role, err)
+		}
+		if _, err := admin.Exec(t.Context(), "RESET SESSION AUTHORIZATION; DROP ROLE "+name); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -131,13 +131,18 @@ func (s *Source) Open(ctx context.Context) (*pgxpool.Pool, error) {
 type RoleError struct{ Source, Role string }
 
 func (e *RoleError) Error() string {
-	return fmt.Sprintf("source %s: its role %q is a superuser, which no transaction keeps from doing harm: use a role "+
-		"that may only read, or say allow_superuser: true", e.Source, e.Role)
+	return fmt.Sprintf("source %s: its role %q is a superuser, which no transaction keeps from doing harm, or may become "+
+		"one or use the server's files: use a role that may only read, or say allow_superuser: true", e.Source, e.Role)
 }
 
-const readRole = `SELECT current_user, current_setting('is_superuser') = 'on'`
+// A query can call set_config('role', …), so what the role is a member of counts, and whoever logged in.
+const readRole = `
+SELECT session_user, EXISTS (SELECT FROM pg_catalog.pg_roles
+    WHERE (rolsuper OR rolname IN ('pg_execute_server_program', 'pg_read_server_files', 'pg_write_server_files'))
+      AND pg_catalog.pg_has_role(session_user, oid, 'MEMBER'))`
 
-// CheckRole refuses a superuser: beside what a read-only transaction forbids it may run programs and read files.
+// CheckRole refuses a superuser, and what may become one: beside what a read-only transaction forbids it may run
+// programs and read files.
 func (s *Source) CheckRole(ctx context.Context, conn *pgx.Conn) error {
 	if s.AllowSuperuser {
 		return nil
@@ -158,10 +163,14 @@ func (s *Source) Explain(err error) string {
 	if role, ok := errors.AsType[*RoleError](err); ok {
 		return role.Error()
 	}
-	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	said, answered := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case connecting && answered: // its words may hold addresses
+		return fmt.Sprintf("source %s: its database refuses the connection (%s)", s.Name, said.Code)
+	case answered:
 		return s.redact(fmt.Sprintf("source %s: %s (%s)", s.Name, said.Message, said.Code))
-	}
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+	case connecting:
 		return fmt.Sprintf("source %s: its database cannot be reached", s.Name)
 	}
 	return s.redact(fmt.Sprintf("source %s: %v", s.Name, err))

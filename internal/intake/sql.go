@@ -256,10 +256,9 @@ func (q *sqlReader) explain(err error) error {
 	case q.ctx.Err() != nil:
 		return fmt.Errorf("query source %s: %w", q.source.Name, context.Cause(q.ctx))
 	case !answered:
-		return q.fail("%s", q.source.Explain(err))
+		return q.fail("%s", q.said(err))
 	}
-	out := &QueryError{Source: q.source.Name,
-		Reason: strings.TrimPrefix(q.source.Explain(err), "source "+q.source.Name+": ")}
+	out := &QueryError{Source: q.source.Name, Reason: q.said(err)}
 	if at := int(said.Position) - utf8.RuneCountInString(declareCursor); at > 0 && q.conn != nil {
 		out.Line, out.Column = placeIn(q.query, at)
 	}
@@ -267,6 +266,11 @@ func (q *sqlReader) explain(err error) error {
 		out.Reason += "; it must be one SELECT"
 	}
 	return out
+}
+
+// said is what the source says of an error; its name stands before it anyway.
+func (q *sqlReader) said(err error) string {
+	return strings.TrimPrefix(q.source.Explain(err), "source "+q.source.Name+": ")
 }
 
 // placeIn finds the line and column of a character, counted from 1.
