@@ -65,6 +65,25 @@ func TestPrivateAddresses(t *testing.T) {
 	}
 }
 
+// A proxy makes the connection, so addresses are looked at before it is asked, with their ports.
+func TestPrivateAddressesBehindAProxy(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	t.Cleanup(proxy.Close)
+	at := strings.TrimPrefix(proxy.URL, "http://")
+	c := client(t, httpfetch.Config{}, "http: {proxy: \""+proxy.URL+"\", allow_private: [\""+at+"\", \"10.0.0.1:81\"]}")
+	for host, want := range map[string]string{"10.0.0.1:81": "", "10.0.0.1:82": "address_refused", "10.0.0.1": "address_refused"} {
+		slots, err := get(t, c, settings("http://"+host+"/{key}"), &fetch.Request{Items: items(1)})
+		if err != nil || codeOf(slots[100].Err) != want {
+			t.Errorf("%s: %+v, %v", host, slots[100].Err, err)
+		}
+	}
+	if asked.Load() != 1 {
+		t.Errorf("the proxy was asked %d times, want 1", asked.Load())
+	}
+}
+
 // resolver answers every question with the address of the moment.
 func resolver(t *testing.T, address *atomic.Value) *net.Resolver {
 	t.Helper()

@@ -257,6 +257,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 	for text, want := range map[string]time.Duration{
 		"60": time.Minute, "date": 90 * time.Second, "99999999": 5 * time.Minute,
+		"99999999999999999999": 5 * time.Minute,
 	} {
 		b := after(text)
 		asked.Store(0)

@@ -1,6 +1,7 @@
 package httpfetch
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"sync"
@@ -49,8 +50,8 @@ func retryAfter(h http.Header, now time.Time) (rest time.Duration, said bool) {
 	if text == "" {
 		return 0, false
 	}
-	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
-		return time.Duration(seconds) * time.Second, true
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(seconds) * time.Second, true // out of range it is the largest
 	}
 	at, err := http.ParseTime(text)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"sync"
 	"time"
 
@@ -79,7 +80,11 @@ func (t *transports) checkLiteral(u *url.URL) error {
 	if err != nil {
 		return nil //nolint:nilerr // a name, which the proxy looks up
 	}
-	return checkAddress(netip.AddrPortFrom(at, 0), t.client.conns.HTTP.AllowPrivate)
+	port, err := strconv.ParseUint(portOf(u), 10, 16)
+	if err != nil {
+		return &addressError{}
+	}
+	return checkAddress(netip.AddrPortFrom(at, uint16(port)), t.client.conns.HTTP.AllowPrivate)
 }
 
 func (t *transports) close() {
