@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
@@ -41,6 +42,38 @@ func TestStepsBeginWithTheFirstPart(t *testing.T) {
 	}
 	if chunks < n/100 {
 		t.Errorf("the service was asked for %d chunks; want at least %d", chunks, n/100)
+	}
+	b.check(t)
+}
+
+// Steps that do not need each other run at once: of each one request may be out, and none is answered before the other
+// service has one, too.
+func TestIndependentStepsRunAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := small("accounts")
+	req.Steps[0].InFlight = 1
+	other := req.Steps[0]
+	other.Name, other.Endpoint = "prices", "prices"
+	req.Steps = append(req.Steps, other)
+	both := map[string]chan struct{}{"accounts": make(chan struct{}), "prices": make(chan struct{})}
+	for name, mine := range both {
+		asked := sync.OnceFunc(func() { close(mine) })
+		b.serve(t, name, func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+			asked()
+			for _, begun := range both {
+				select {
+				case <-begun:
+				case <-time.After(20 * time.Second):
+					return endpoints.Fail("alone", "the other service is not asked")
+				}
+			}
+			return echo(ctx, chunk)
+		})
+	}
+	run := b.start(t, req, 300)
+	if done, failed := b.outcome(t, run, 1); done != 300 || failed != 0 {
+		t.Errorf("done %d, failed %d", done, failed)
 	}
 	b.check(t)
 }

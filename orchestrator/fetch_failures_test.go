@@ -100,7 +100,7 @@ func TestResultsOutliveACrashOfPostgreSQL(t *testing.T) {
 	b.check(t)
 }
 
-// The rate and the limit in flight of a step hold for what nodes do themselves.
+// The rate and the limit in flight of a step hold for what nodes do themselves, and so does the size of their pool.
 func TestLimitsOfLocalSteps(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
@@ -116,7 +116,7 @@ func TestLimitsOfLocalSteps(t *testing.T) {
 	})
 	b := setupLocal(t, nil)
 	cfg := testConfig(t)
-	cfg.LocalWorkers, cfg.Locals = 8, map[string]fetch.Fetcher{"limited": f}
+	cfg.LocalWorkers, cfg.Locals = 4, map[string]fetch.Fetcher{"limited": f}
 	b.join(t, b.store, testenv.Conn(t, b.ns), cfg)
 	req := local("limited")
 	req.Steps[0].InFlight, req.Steps[0].Chunk, req.Steps[0].Rate = 2, 50, 1000
@@ -125,6 +125,11 @@ func TestLimitsOfLocalSteps(t *testing.T) {
 	b.outcome(t, run, 1)
 	if took := time.Since(begun); most.Load() > 2 || took < 1500*time.Millisecond {
 		t.Errorf("%d chunks at once, want 2; it took %s, want 2 s or more", most.Load(), took)
+	}
+	req.Steps[0].InFlight, req.Steps[0].Rate = 64, 0
+	b.outcome(t, b.start(t, req, 3000), 1)
+	if n := most.Load(); n > 4 {
+		t.Errorf("%d chunks at once in a pool of 4", n)
 	}
 	b.check(t)
 }
