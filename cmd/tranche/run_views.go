@@ -166,7 +166,11 @@ func runTimes(t *table, run *api.RunDocument) {
 		if run.ETASeconds != nil {
 			eta = ", " + span(seconds(*run.ETASeconds)) + " to go"
 		}
-		t.row("rate", pace(run.Rate)+" items/s"+eta)
+		unit := " items/s"
+		if len(run.Steps) > 1 {
+			unit = perSecondOf(*run)
+		}
+		t.row("rate", pace(run.Rate)+unit+eta)
 	}
 }
 

@@ -184,7 +184,7 @@ func runLine(run api.RunDocument, steps bool) string {
 		fmt.Sprintf("%3.0f%%", floorPercent(run)), fmt.Sprintf("%s/%s", count(run.Done+run.Failed), count(run.Items)),
 	}
 	if run.Rate > 0 {
-		parts = append(parts, count(int64(run.Rate))+"/s")
+		parts = append(parts, count(int64(run.Rate))+perSecondOf(run))
 	}
 	if run.ETASeconds != nil {
 		parts = append(parts, "ETA "+span(seconds(*run.ETASeconds)))
@@ -200,6 +200,14 @@ func runLine(run api.RunDocument, steps bool) string {
 		parts = append(parts, firstWarning(run)...)
 	}
 	return strings.Join(parts, "  ")
+}
+
+// perSecondOf is the unit of a run's rate: of several steps, each item's part counts at each step.
+func perSecondOf(run api.RunDocument) string {
+	if len(run.Steps) > 1 {
+		return " parts/s"
+	}
+	return "/s"
 }
 
 // firstWarning is what a person should know first about a run that is under way; none, if there is nothing.
