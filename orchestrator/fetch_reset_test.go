@@ -1,0 +1,82 @@
+package orchestrator_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// An operator resets a step while services are at its requests and another node composes. What they answer late is
+// taken for nothing; each item is composed of what the new requests brought, and the run completes once.
+func TestResetWhileServicesAreAtIt(t *testing.T) {
+	t.Parallel()
+	const n = 500
+	var asked, again atomic.Int64
+	late, composed := make(chan struct{}), &sync.Map{}
+	compose := fetch.Typed(func(_ context.Context, _ account, item *fetch.Item) (statement, error) {
+		var part statement
+		_, err := item.DecodePart("accounts", &part)
+		composed.Store(item.Key, part.Of)
+		return part, err
+	})
+	b := setupLocal(t, nil)
+	cfg := testConfig(t)
+	cfg.Locals = map[string]fetch.Fetcher{"compose": compose}
+	other := b.join(t, b.store, testenv.Conn(t, b.ns), cfg)
+	release := sync.OnceFunc(func() { close(late) })
+	t.Cleanup(release)
+	b.serve(t, "accounts", func(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		of := "new"
+		switch {
+		case chunk.Meta().Generation > 1:
+			if again.Add(1) == 2 {
+				release() // the old answers come among the new ones
+			}
+		case asked.Add(1) == 1: // is done before the reset
+			of = "old"
+		default:
+			<-late
+			of = "late"
+		}
+		for _, item := range chunk.Items() {
+			item.Reply(statement{Of: of})
+		}
+		return nil
+	}, endpoints.Concurrency(16))
+	req, composing := small("accounts"), local("compose").Steps[0]
+	composing.Needs, composing.Inputs = []int{0}, []int{0}
+	req.Steps = append(req.Steps, composing)
+	run := b.start(t, req, n)
+	until(t, "the service has all, and some is composed", func() bool {
+		return asked.Load() == n/100 && other.Stats().Fetches > 0
+	})
+	reset, err := b.node.Reset(t.Context(), workqueue.ResetRequest{Run: run, Actor: "test",
+		Select: workqueue.Selection{Step: "accounts", All: true}})
+	if err != nil || reset.Items != n || len(reset.Requests) != n/100-1 {
+		t.Fatalf("reset %+v, %v; want %d items and the requests that are out", reset, err, n)
+	}
+	if done, failed := b.outcome(t, run, 2); done != n || failed != 0 {
+		t.Errorf("done %d, failed %d", done, failed)
+	}
+	until(t, "the late answers have come, too", func() bool {
+		return b.node.Stats().Stale+other.Stats().Stale == n/100-1
+	})
+	for key, of := range composed.Range {
+		if of != "new" {
+			t.Fatalf("%s was composed of %q at last", key, of)
+		}
+	}
+	var counting int
+	err = b.pool.QueryRow(t.Context(), `SELECT count(*) FROM work_part WHERE run_id = $1 AND generation = 2
+		AND convert_from(result, 'utf8') = '{"of":"new"}'`, run).Scan(&counting)
+	if err != nil || counting != 2*n {
+		t.Errorf("%d parts of the new generation are right; want %d (%v)", counting, 2*n, err)
+	}
+	b.check(t)
+}
