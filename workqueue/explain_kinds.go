@@ -93,7 +93,10 @@ func (f *facts) unplacedGroup(r *runFacts) MissingGroup {
 	g.Reason, g.Owner, g.Who, g.When = ReasonUnplaced, OwnerOperator, "whoever adds items to the run", r.sealBy
 	g.Why = "the run is open, and items begin when 8192 of them have come or the run is sealed"
 	g.Next = "they begin when more items fill their block, or when the run is sealed"
-	if r.sealBy != nil {
+	switch {
+	case r.overdueAt != nil:
+		g.Next, g.When = g.Next+"; it should have been by "+clock(*r.sealBy), nil
+	case r.sealBy != nil:
 		g.Next += "; it should be by"
 	}
 	g.Advice = []Advice{sealAdvice(r.id)}

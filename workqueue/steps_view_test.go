@@ -182,6 +182,20 @@ func TestErrorsCountAnItemOnce(t *testing.T) {
 	b.report(run)
 }
 
+// A cancel counts as the views do: an item has failed as soon as one step has failed it.
+func TestCancelOfSeveralSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(gatherAndIndex(), 10)
+	b.recordStep(run, 0, 1)
+	out, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "operator"})
+	view, _ := b.addUp(run)
+	if err != nil || out.Items != 9 || view.Failed != 1 || view.Missing() != out.Items {
+		t.Errorf("cancelled %+v, %v; the view has %d failed and %d missing", out, err, view.Failed, view.Missing())
+	}
+	b.check()
+}
+
 func TestItemOfSeveralSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -301,4 +315,9 @@ func TestViewsOfAnOpenRun(t *testing.T) {
 		t.Errorf("C7 is %+v, %v", e, err)
 	}
 	b.report(run)
+	b.exec(`UPDATE batchrun SET seal_by = clock_timestamp(), overdue_at = clock_timestamp() WHERE id = $1`, run)
+	if e, err = b.store.Explain(t.Context(), run); err != nil || e.Groups[0].When != nil ||
+		!strings.Contains(e.Groups[0].Next, "it should have been by") {
+		t.Errorf("overdue: %+v, %v", e.Groups[0], err)
+	}
 }
