@@ -17,7 +17,7 @@ AND NOT EXISTS (
     SELECT FROM unnest($2::smallint[], $3::smallint[]) AS u (step, need)
     JOIN work_block b ON b.run_id = st.run_id AND b.step = u.need
     WHERE u.step = st.step
-      AND bit_count(b.done | b.failed | coalesce(b.skipped, B'0'::bit(8192))) < b.size)`
+      AND bit_count(` + settledBits + `) < b.size)`
 
 	// Looks without a lock, so that a check that finds nothing is in nobody's way.
 	barriersDue = `

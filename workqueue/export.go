@@ -131,7 +131,7 @@ func (e *Export) Step() string { return e.step }
 // but for the item that fills it, each read at one moment. While yield runs, neither a connection nor a snapshot is
 // held, so a slow reader is in nobody's way. An error from yield ends the export and is wrapped.
 func (e *Export) Each(ctx context.Context, yield func(*ExportedItem) error) error {
-	pages := exportPages{Export: e}
+	pages := exportPages{Export: e, results: arena{most: exportBytes}}
 	for from := Ordinal(0); int64(from) < e.items; {
 		page, next, err := pages.read(ctx, from)
 		if err != nil {

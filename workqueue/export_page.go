@@ -58,8 +58,8 @@ type exportPages struct {
 	page     []ExportedItem
 	ordinals []Ordinal // of the page
 	telling  []int     // of each item of the page: the index of the step whose part is its outcome, or noStep
-	results  []byte    // where they are kept
-	room     int64     // bytes that the page may still take
+	results  arena
+	room     int64 // bytes that the page may still take
 }
 
 // noStep stands for the step of a missing item.
@@ -111,7 +111,8 @@ func (p *exportPages) choose(ctx context.Context, tx pgx.Tx, from Ordinal) (next
 		return 0, err
 	}
 	failed = failed.AndNot(done)
-	p.page, p.ordinals, p.telling, p.results = p.page[:0], p.ordinals[:0], p.telling[:0], p.results[:0]
+	p.page, p.ordinals, p.telling = p.page[:0], p.ordinals[:0], p.telling[:0]
+	p.results.empty()
 	p.room = exportBytes
 	chosen := p.wanted(done, failed, size).AndNot(bitfield.Full(first))
 	for bit := range chosen.All() {
@@ -203,7 +204,7 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 		item := &p.page[i]
 		item.ContentType, item.ErrorCode, item.ErrorMessage = part.ContentType, part.ErrorCode, part.ErrorMessage
 		if result != nil {
-			item.Result = p.keep(result)
+			item.Result = p.results.keep(result)
 		}
 		return nil
 	})
@@ -212,17 +213,6 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 	}
 	p.room -= upto
 	return err
-}
-
-// keep copies a result into memory of ours. When that is full another piece takes its place, and what the page has in
-// the old one stays there.
-func (p *exportPages) keep(result []byte) []byte {
-	if len(p.results)+len(result) > cap(p.results) {
-		p.results = make([]byte, 0, max(len(result), min(2*cap(p.results), exportBytes), exportBytes/64))
-	}
-	at := len(p.results)
-	p.results = append(p.results, result...)
-	return p.results[at:len(p.results):len(p.results)]
 }
 
 // cut ends the page after n items.

@@ -89,7 +89,7 @@ ORDER BY ordinal`
 // is scattered is read by ordinals, so that what lies between its members costs nothing. Items are streamed; of parts
 // up to 4 MiB are held at once, or those of a single item, and 256 KiB for each input at least.
 func (s *Store) EachInput(ctx context.Context, want InputRequest, f func(Input) bool) error {
-	r := &inputReader{store: s, want: want, handle: f, rest: *want.Mask}
+	r := &inputReader{store: s, want: want, handle: f, rest: *want.Mask, bytes: arena{most: inputBytes}}
 	for !r.stopped && !r.rest.Empty() {
 		if err := r.next(ctx); err != nil {
 			return fmt.Errorf("read items of run %s block %d: %w", want.Run, want.Block, err)
@@ -113,7 +113,7 @@ type inputReader struct {
 	now        bitfield.Set  // what is read at the moment
 	begin, end int           // its bounds; the end is moved up when the parts are too large
 	parts      [][]PartInput // of each step, by the place behind begin
-	bytes      []byte        // of the parts
+	bytes      arena         // of the parts
 	types      map[string]string
 }
 
@@ -161,7 +161,7 @@ func (r *inputReader) queueItems(batch *pgx.Batch, first, last []Ordinal) {
 }
 
 func (r *inputReader) read(results pgx.BatchResults) error {
-	r.bytes = r.bytes[:0]
+	r.bytes.empty()
 	r.parts = make([][]PartInput, len(r.want.Inputs))
 	for n := range r.want.Inputs {
 		rows, err := results.Query()
@@ -194,7 +194,7 @@ func (r *inputReader) readParts(rows pgx.Rows, n int) error {
 	_, err := pgx.ForEachRow(rows, []any{&ordinal, &result, &contentType, &upto}, func() error {
 		_, last = ordinal.Block()
 		if result != nil && r.now.Has(last) {
-			parts[last-r.begin] = PartInput{Data: r.keep(result), ContentType: r.typeOf(contentType)}
+			parts[last-r.begin] = PartInput{Data: r.bytes.keep(result), ContentType: r.typeOf(contentType)}
 		}
 		return nil
 	})
@@ -202,17 +202,6 @@ func (r *inputReader) readParts(rows pgx.Rows, n int) error {
 		r.end = min(r.end, last+1)
 	}
 	return err
-}
-
-// keep copies bytes into memory of ours. When that is full another piece takes its place, and what is in the old one
-// stays there.
-func (r *inputReader) keep(data []byte) []byte {
-	if len(r.bytes)+len(data) > cap(r.bytes) {
-		r.bytes = make([]byte, 0, max(len(data), min(2*cap(r.bytes), inputBytes), inputBytes/64))
-	}
-	at := len(r.bytes)
-	r.bytes = append(r.bytes, data...)
-	return r.bytes[at:len(r.bytes):len(r.bytes)]
 }
 
 // typeOf returns a content type, of which there are few.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -212,16 +210,7 @@ func (s *storm) wantFresh(run workqueue.RunID) {
 // was composed was composed of the parts that count, and nothing is lost, doubled or stuck.
 func TestResetsInAStorm(t *testing.T) {
 	t.Parallel()
-	url := testenv.Database(t)
-	pool := testenv.Connect(t, url)
-	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{MaxConns: 24})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
-	s := &storm{bench: &bench{T: t, pool: pool, store: store}, over: make(chan struct{})}
-	s.session = s.open()
-	s.lease = s.lead()
+	s := newStorm(t)
 	req := collecting()
 	for i := range req.Steps {
 		req.Steps[i].MaxAttempts, req.Steps[i].Timeout = 3, 300*time.Millisecond
@@ -238,21 +227,8 @@ func TestResetsInAStorm(t *testing.T) {
 	}
 	s.resets(&withdrawn)
 	s.keep("overdue", 22, s.expireOverdue)
-	s.keep("kill", 32, func(ctx context.Context, _ *rand.Rand) error {
-		_, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'
-			ORDER BY random() LIMIT 1`)
-		return errors.Join(err, pauseFor(ctx, 200*time.Millisecond))
-	})
-	lasts := 2 * time.Second
-	if d, err := time.ParseDuration(os.Getenv("TRANCHE_SOAK")); err == nil {
-		lasts = d
-	}
-	<-time.After(lasts)
-	close(s.over)
-	s.wg.Wait()
-	did := map[string]int64{}
-	s.did.Range(func(name, n any) bool { did[name.(string)] = n.(*atomic.Int64).Load(); return true })
+	s.keep("kill", 32, s.breakOff)
+	did := s.rage(2 * time.Second)
 	t.Logf("%v, %d withdrawn, %d refused or broken off", did, withdrawn.Load(), s.broken.Load())
 	for name, n := range did {
 		if n == 0 && !strings.HasPrefix(name, "kill") {
@@ -270,17 +246,4 @@ func TestResetsInAStorm(t *testing.T) {
 		s.wantFresh(run)
 	}
 	s.check()
-}
-
-func (s *storm) expireOverdue(ctx context.Context, _ *rand.Rand) error {
-	late, err := s.store.OverdueSlices(ctx, 100)
-	if err != nil {
-		return err
-	}
-	var ids []workqueue.SliceID
-	for _, o := range late {
-		ids = append(ids, o.ID)
-	}
-	_, err = s.store.Expire(ctx, s.lease, ids)
-	return err
 }

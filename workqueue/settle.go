@@ -223,14 +223,11 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 }
 
 const (
-	// outcomeOfRun counts the items of run $1 that have ended, from the planes of all its steps: done, and failed at a
-	// step that is not optional. One range of work_block's primary key.
+	// outcomeOfRun counts the items of run $1 that are done, and those that have failed.
 	outcomeOfRun = `
-SELECT coalesce(sum(bit_count(o.final & ~o.failed)), 0)::bigint AS done,
-       coalesce(sum(bit_count(o.final & o.failed)), 0)::bigint AS failed
-FROM (SELECT bit_and(b.done | b.failed | coalesce(b.skipped, B'0'::bit(8192))) AS final,
-             coalesce(bit_or(b.failed) FILTER (WHERE NOT st.optional), B'0'::bit(8192)) AS failed
-      FROM work_block b JOIN run_step st USING (run_id, step) WHERE b.run_id = $1 GROUP BY b.block) o`
+SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
+       coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed
+FROM batchrun r CROSS JOIN LATERAL (` + outcomePlanes + `) o WHERE r.id = $1`
 
 	completeRun = `
 UPDATE batchrun r

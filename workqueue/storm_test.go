@@ -37,6 +37,33 @@ type storm struct {
 	did    sync.Map     // how often something worked, by name
 }
 
+func newStorm(t *testing.T) *storm {
+	url := testenv.Database(t)
+	pool := testenv.Connect(t, url)
+	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{MaxConns: 24})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	s := &storm{bench: &bench{T: t, pool: pool, store: store}, over: make(chan struct{})}
+	s.session = s.open()
+	s.lease = s.lead()
+	return s
+}
+
+// rage lets the storm last for a while, or as long as TRANCHE_SOAK says, and returns how often what has worked.
+func (s *storm) rage(lasts time.Duration) map[string]int64 {
+	if d, err := time.ParseDuration(os.Getenv("TRANCHE_SOAK")); err == nil {
+		lasts = d
+	}
+	<-time.After(lasts)
+	close(s.over)
+	s.wg.Wait()
+	did := map[string]int64{}
+	s.did.Range(func(name, n any) bool { did[name.(string)] = n.(*atomic.Int64).Load(); return true })
+	return did
+}
+
 // keep does something again and again until the storm is over; what is refused or broken off does not matter.
 func (s *storm) keep(name string, seed uint64, do func(ctx context.Context, r *rand.Rand) error) {
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -195,18 +222,7 @@ func (s *storm) leader() {
 		_, err := s.store.ReleaseDeadSessions(ctx, s.lease)
 		return err
 	})
-	s.keep("overdue", 22, func(ctx context.Context, _ *rand.Rand) error {
-		late, err := s.store.OverdueSlices(ctx, 100)
-		if err != nil {
-			return err
-		}
-		var ids []workqueue.SliceID
-		for _, o := range late {
-			ids = append(ids, o.ID)
-		}
-		_, err = s.store.Expire(ctx, s.lease, ids)
-		return err
-	})
+	s.keep("overdue", 22, s.expireOverdue)
 	s.keep("holds", 23, func(ctx context.Context, _ *rand.Rand) error {
 		due, err := s.store.DueHolds(ctx)
 		for _, d := range due {
@@ -231,6 +247,27 @@ func (s *storm) leader() {
 	})
 }
 
+func (s *storm) expireOverdue(ctx context.Context, _ *rand.Rand) error {
+	late, err := s.store.OverdueSlices(ctx, 100)
+	if err != nil {
+		return err
+	}
+	var ids []workqueue.SliceID
+	for _, o := range late {
+		ids = append(ids, o.ID)
+	}
+	_, err = s.store.Expire(ctx, s.lease, ids)
+	return err
+}
+
+// breakOff ends a connection within a transaction.
+func (s *storm) breakOff(ctx context.Context, _ *rand.Rand) error {
+	_, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'
+		ORDER BY random() LIMIT 1`)
+	return errors.Join(err, pauseFor(ctx, 200*time.Millisecond))
+}
+
 // nature opens and closes the breaker, kills connections, and counts what is out.
 func (s *storm) nature() {
 	s.keep("breaker", 31, func(ctx context.Context, _ *rand.Rand) error {
@@ -241,12 +278,7 @@ func (s *storm) nature() {
 			WHERE endpoint = $1`, endpoint)
 		return errors.Join(err, also, pauseFor(ctx, 100*time.Millisecond))
 	})
-	s.keep("kill", 32, func(ctx context.Context, _ *rand.Rand) error {
-		_, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'
-			ORDER BY random() LIMIT 1`)
-		return errors.Join(err, pauseFor(ctx, 200*time.Millisecond))
-	})
+	s.keep("kill", 32, s.breakOff)
 	s.keep("budget", 33, func(ctx context.Context, _ *rand.Rand) error {
 		var out int
 		err := s.pool.QueryRow(ctx, `SELECT count(*) FROM work_slice WHERE endpoint = $1 AND state IN ('claimed', 'sent')`,
@@ -302,16 +334,7 @@ func (s *storm) end() {
 // all runs come to their end. TRANCHE_SOAK=20s has it last longer.
 func TestEverythingAtOnce(t *testing.T) {
 	t.Parallel()
-	url := testenv.Database(t)
-	pool := testenv.Connect(t, url)
-	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{MaxConns: 24})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
-	s := &storm{bench: &bench{T: t, pool: pool, store: store}, over: make(chan struct{})}
-	s.session = s.open()
-	s.lease = s.lead()
+	s := newStorm(t)
 	req := request()
 	req.Steps[0].Timeout = 200 * time.Millisecond
 	req.Canary, req.CanaryAuto = 10, true
@@ -326,18 +349,13 @@ func TestEverythingAtOnce(t *testing.T) {
 	s.operators()
 	s.leader()
 	s.nature()
-	lasts := 3 * time.Second
-	if d, err := time.ParseDuration(os.Getenv("TRANCHE_SOAK")); err == nil {
-		lasts = d
+	for name, n := range s.rage(3 * time.Second) {
+		t.Logf("%v: %d", name, n)
 	}
-	<-time.After(lasts)
-	close(s.over)
-	s.wg.Wait()
-	s.did.Range(func(name, n any) bool { t.Logf("%v: %d", name, n.(*atomic.Int64).Load()); return true })
 	t.Logf("%d were refused or broken off", s.broken.Load())
 	s.end()
 	var deadlocks int
-	err = pool.QueryRow(t.Context(), `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`).
+	err := s.pool.QueryRow(t.Context(), `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`).
 		Scan(&deadlocks)
 	t.Logf("%d deadlocks, %v", deadlocks, err)
 }
