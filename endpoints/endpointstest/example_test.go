@@ -47,6 +47,31 @@ func Example() {
 	// overdrawn: the balance is -300 cents
 }
 
+// A service of a step that needs others gets their parts with its items.
+func ExampleInputPart() {
+	t := begin()
+	defer t.end()
+
+	kit := endpointstest.New(t)
+	kit.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleList(svc, "line", func(_ context.Context, chunk *endpoints.Chunk[deposit, string]) error {
+			for _, item := range chunk.Items() {
+				earned, there, err := endpoints.PartOf[interest](item, "interest")
+				if err != nil {
+					return err
+				}
+				item.Reply(fmt.Sprintln(item.In.Cents, earned.Cents, there))
+			}
+			return nil
+		})
+	})
+	reply := kit.Send("line", endpointstest.Item("ACC-1", deposit{20000}),
+		endpointstest.InputPart("interest", interest{300}))
+
+	fmt.Print(endpointstest.Result[string](t, reply, "ACC-1"))
+	// Output: 20000 300 true
+}
+
 // An instance dies when it has answered a chunk and not acknowledged it. The next one answers the chunk again.
 func ExampleKit_KillBetween() {
 	t := begin()
