@@ -32,7 +32,8 @@ func TestItemsThatComeLater(t *testing.T) {
 	b.want(b.tranche("run", "seal", "later"), 0, "was sealed before")
 	b.want(b.tranche("run", "cancel", "later"), 1, "completed")
 
-	b.want(b.tranche("run", "open", "--endpoint", "echo", "--name", "late", "--seal-within", "1s", "--on-overdue", "seal"), 0)
+	b.want(b.tranche("run", "open", "--endpoint", "echo", "--name", "late", "--seal-within", "1s", "--on-overdue",
+		"seal"), 0)
 	b.want(b.tranche("run", "watch", "late"), 0, "completed") // the leader seals it
 
 	path := filepath.Join(t.TempDir(), "people.parquet")
