@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,7 +22,8 @@ import (
 )
 
 const (
-	// directBacklog bounds the bytes of replies that have come over core NATS and were not looked at.
+	// directBacklog bounds the bytes of replies that have come over core NATS and were not taken: by nats.go, which lets
+	// them go at once, and by all calls of the node, which wait for room for what they make of them.
 	directBacklog = 64 << 20
 	// stragglerPatience is how long the rest of a reply may take after its final message: messages may overtake one
 	// another, and over core NATS one may be lost.
@@ -40,8 +42,9 @@ const (
 // directCalls asks services over core NATS for steps of kind request. Nothing is persisted: what is lost is asked for
 // again, by this node or by another. Requests and replies have the form of those in the streams.
 type directCalls struct {
-	node  *Node
-	asker string
+	node    *Node
+	asker   string
+	backlog atomic.Int64 // bytes
 
 	mu      sync.Mutex
 	sub     *nats.Subscription // nil until the first call
@@ -55,6 +58,8 @@ type directCall struct {
 
 	mu   sync.Mutex
 	come []*nats.Msg
+	lost bool // a message came for which there was no room
+	over bool // nobody waits any more
 	news chan struct{}
 }
 
@@ -149,7 +154,8 @@ func (d *directCalls) resend(tokens []string) {
 	}
 }
 
-// receive takes a message to the call that waits for it. It must not wait: all calls of the node come by here.
+// receive takes a message to the call that waits for it, when there is room for it. It must not wait: all calls of the
+// node come by here.
 func (d *directCalls) receive(msg *nats.Msg) {
 	to, err := endpoints.ParseReturn(msg.Subject)
 	if err != nil {
@@ -163,17 +169,36 @@ func (d *directCalls) receive(msg *nats.Msg) {
 		return
 	}
 	call.mu.Lock()
-	call.come = append(call.come, msg)
-	call.mu.Unlock()
+	defer call.mu.Unlock()
+	size := int64(len(msg.Data))
+	switch {
+	case call.over:
+		return
+	case d.backlog.Add(size) > max(directBacklog, size):
+		d.backlog.Add(-size)
+		call.lost = true
+	default:
+		call.come = append(call.come, msg)
+	}
 	signal(call.news)
 }
 
-func (c *directCall) take() []*nats.Msg {
+func (c *directCall) take() (come []*nats.Msg, lost bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	come := c.come
+	come, c.come = c.come, nil
+	return come, c.lost
+}
+
+// end takes nothing more.
+func (d *directCalls) end(c *directCall) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	for _, msg := range c.come {
+		d.backlog.Add(-int64(len(msg.Data)))
+	}
 	c.come = nil
-	return come
 }
 
 // question is one request and what is left unanswered of it.
@@ -183,10 +208,12 @@ type question struct {
 	token    string
 	slice    uuid.UUID
 	first    int // ordinal of the block's first item
+	asked    bitfield.Set
 	left     bitfield.Set
 
-	slots   int // that came, of whatever items
-	final   int // that there are in all; -1 until that is known
+	slots   int  // that came, of whatever items, each item once
+	final   int  // that there are in all; -1 until that is known
+	whole   bool // the final message held all of them
 	failure *endpoints.SlotError
 }
 
@@ -206,7 +233,7 @@ func (d *directCalls) question(endpoint string, req *fetch.Request, from int, c 
 	for next = from; next < len(req.Items); next++ {
 		item := &req.Items[next]
 		if d.add(b, item, c) {
-			q.left.Add(item.Ordinal - q.first)
+			q.asked.Add(item.Ordinal - q.first)
 			continue
 		}
 		if b.Len() == 0 {
@@ -219,6 +246,7 @@ func (d *directCalls) question(endpoint string, req *fetch.Request, from int, c 
 	if b.Len() == 0 {
 		return nil, next
 	}
+	q.left = q.asked
 	q.call.msg = b.Msg()
 	q.call.msg.Subject, q.call.msg.Reply = endpoints.DirectSubject(endpoint), meta.ReplyTo.String()
 	c.trace.SetHeader(q.call.msg.Header)
@@ -245,8 +273,9 @@ func (d *directCalls) ask(ctx context.Context, q *question, c *collector) error 
 	d.mu.Unlock()
 	defer func() {
 		d.mu.Lock()
-		defer d.mu.Unlock()
 		delete(d.waiting, q.token)
+		d.mu.Unlock()
+		d.end(q.call)
 	}()
 	nc := d.node.nc
 	err := endpoints.During(ctx, nc, func(ctx context.Context) error {
@@ -273,15 +302,17 @@ func (d *directCalls) await(ctx context.Context, q *question, c *collector) erro
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		for _, msg := range q.call.take() {
-			if err := d.read(q, msg, c); err != nil {
-				return err
-			}
-		}
+		come, lost := q.call.take()
+		err := d.readAll(q, come, c)
 		switch {
+		case err != nil:
+			return err
 		case q.left.Empty():
 			return nil
-		case q.final >= 0 && q.slots >= q.final:
+		case lost:
+			return endpoints.Retry(endpoints.CodeOverloaded, "more replies came than the node has room for, which is %d MiB; "+
+				"have the step ask for fewer items at once", directBacklog>>20)
+		case q.final >= 0 && (q.whole || q.slots >= q.final):
 			if q.failure != nil {
 				return q.failure
 			}
@@ -290,6 +321,17 @@ func (d *directCalls) await(ctx context.Context, q *question, c *collector) erro
 			patience = time.After(stragglerPatience)
 		}
 	}
+}
+
+// readAll takes messages, and gives their room back.
+func (d *directCalls) readAll(q *question, come []*nats.Msg, c *collector) (err error) {
+	for _, msg := range come {
+		if err == nil {
+			err = d.read(q, msg, c)
+		}
+		d.backlog.Add(-int64(len(msg.Data)))
+	}
+	return err
 }
 
 // read takes one message of a reply.
@@ -308,14 +350,25 @@ func (d *directCalls) read(q *question, msg *nats.Msg, c *collector) error {
 	d.node.stats.replies.Add(1)
 	c.answered(reply)
 	for _, slot := range reply.Slots {
-		q.slots++
-		if bit := slot.Ordinal - q.first; bit >= 0 && bit < bitfield.Size {
-			q.left.Remove(bit)
-		}
+		q.count(slot.Ordinal)
 		c.Take(fetch.Slot(slot))
 	}
 	if reply.Answered >= 0 && q.final < 0 {
-		q.final, q.failure = reply.Answered, reply.Failure
+		q.final, q.failure, q.whole = reply.Answered, reply.Failure, len(reply.Slots) >= reply.Answered
 	}
 	return nil
+}
+
+// count counts a slot. A second one for an item may be of a second reply, to a request that was sent again: it does not
+// stand for one that is still to come.
+func (q *question) count(ordinal int) {
+	bit := ordinal - q.first
+	if bit < 0 || bit >= bitfield.Size || !q.asked.Has(bit) {
+		q.slots++ // nobody asked for it, and it is announced all the same
+		return
+	}
+	if q.left.Has(bit) {
+		q.slots++
+		q.left.Remove(bit)
+	}
 }
