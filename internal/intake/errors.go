@@ -53,7 +53,7 @@ func quote(name string) string {
 		return fmt.Sprintf("%q", name)
 	}
 	cut := maxQuoted
-	for !utf8.RuneStart(name[cut]) {
+	for cut > 0 && !utf8.RuneStart(name[cut]) {
 		cut--
 	}
 	return fmt.Sprintf("%q…", name[:cut])

@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -21,7 +24,9 @@ const (
 	streamQuiet = 20               // tries to count a stream's messages while none come in
 	streamAsk   = 10 * time.Second // for an answer about a stream
 	pullBytes   = 8 << 20          // of messages that are read ahead
-	maxSilences = 15
+
+	maxStreamName = 255 // bytes, as the server's
+	maxSilences   = 15
 )
 
 // StreamSource is a JetStream stream to read, up to the last message that it has at the start.
@@ -61,6 +66,9 @@ type message struct {
 // an error at the end: a run of fewer items than there were is never made.
 func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource, cfg Config) (*Reader, error) {
 	cfg = cfg.withDefaults()
+	if err := source.check(); err != nil {
+		return nil, err
+	}
 	r := &streamReader{ctx: ctx, source: source, end: func() {}}
 	r.lines = *newNDJSON(&lineReader{limit: cfg.MaxRowBytes}, cfg)
 	asking, cancel := context.WithTimeout(ctx, streamAsk)
@@ -82,6 +90,20 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 		return nil, err
 	}
 	return &Reader{rows: r, format: Stream, unit: "message", close: func() error { r.end(); return nil }}, nil
+}
+
+// check refuses names that are none before the server sees them: it closes the connection, which is the node's only one,
+// for good when a line of its protocol is too long.
+func (s *StreamSource) check() error {
+	for _, name := range []struct{ what, text string }{{"name", s.Name}, {"subject", s.Subject}} {
+		unfit := func(c rune) bool { return c == utf8.RuneError || unicode.IsSpace(c) || !unicode.IsPrint(c) }
+		gap := name.text != "" && strings.Contains("."+name.text+".", "..")
+		if gap || len(name.text) > maxStreamName || strings.ContainsFunc(name.text, unfit) {
+			return &InputError{Reason: fmt.Sprintf("stream %s: the %s %s is none: want at most %d bytes, without spaces, "+
+				"control characters and dots at its ends or in a row", quote(s.Name), name.what, quote(name.text), maxStreamName)}
+		}
+	}
+	return nil
 }
 
 func (r *streamReader) keyName() string { return r.lines.key }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -74,6 +75,30 @@ func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 				t.Errorf("after %d messages: %v; want %s", n-1, err, c.want)
 			}
 		})
+	}
+}
+
+// What cannot be a name is not sent: the server ends the connection for good over a line that is too long.
+func TestNamesThatAreNoStreams(t *testing.T) {
+	t.Parallel()
+	nc := testenv.Conn(t, testenv.NATS(t))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{strings.Repeat("x", 5000), strings.Repeat("\x80", 90), "a b", "a\r\nPING", "\x00", "\xff", ".a.", "a..b"} {
+		for _, source := range []intake.StreamSource{{Name: bad}, {Name: "S", Subject: bad}} {
+			_, err := intake.OpenStream(t.Context(), js, source, intake.Config{})
+			if _, ok := errors.AsType[*intake.InputError](err); !ok || len(err.Error()) > 400 {
+				t.Errorf("%.20q of %.20q: %T %v", source.Subject, source.Name, err, err)
+			}
+		}
+	}
+	if err := nc.FlushTimeout(5 * time.Second); err != nil {
+		t.Errorf("the connection: %v", err)
 	}
 }
 
