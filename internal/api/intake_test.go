@@ -73,8 +73,8 @@ func TestStartFromAQuery(t *testing.T) {
 	b.want(query(`
 		SELECT 7 AS key, 'Ann "A"' AS name, 12.50::numeric(9,2) AS amount, 1e300::float8 AS big, 'NaN'::float8 AS nan,
 		       true AS ok, NULL::text AS gone, '2026-01-02 03:04:05.5+01'::timestamptz AS at,
-
-		       '2026-01-02 03:04:05'::timestamp AS wall, date '2026-01-02' AS day, '\x00ff'::bytea AS raw, '{"a": [1, 2]}'::json AS doc, ARRAY[1, NULL, 3] AS list,
+		       '2026-01-02 03:04:05'::timestamp AS wall, date '2026-01-02' AS day,
+		       '\x00ff'::bytea AS raw, '{"a": [1, 2]}'::json AS doc, ARRAY[1, NULL, 3] AS list,
 		       ARRAY[['a,b', 'c"d'], ['', 'NULL']] AS grid,
 		       '9007199254740993'::int8 AS wide`), "", 201, `"items":1`, `"key":"key"`)
 	want := `7 {"key":7,"name":"Ann \"A\"","amount":"12.50","big":1e+300,"nan":"NaN","ok":true,"gone":null,` +
