@@ -143,9 +143,12 @@ func broken(err error) string {
 // statusFailed is the outcome of a response that is none of those that mean success.
 func (s *step) statusFailed(status int, header http.Header, said string) outcome {
 	code, retry := codeOf(status)
-	_, rest := retryAfter(header, time.Now())
+	wait, rest := retryAfter(header, time.Now())
 	if status == http.StatusServiceUnavailable && rest {
 		code = CodeOverloaded
+	}
+	if rest && (code == CodeOverloaded || code == CodeThrottled) {
+		said = fmt.Sprintf(" (Retry-After, taken as %v)%s", min(wait, longestRest).Round(time.Second), said)
 	}
 	out := failed(code, retry, "%s answers %d %s%s", s.templates.URL.Shown(), status, http.StatusText(status), said)
 	out.down = code == CodeUnavailable
