@@ -3,22 +3,33 @@ package orchestrator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
 
+	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// read brings what a chunk is worked with, and the bytes of it that it holds of the node's share.
+// errTaken says that a slice is no longer this node's.
+var errTaken = errors.New("the slice is somebody else's, or was taken back")
+
+// read brings what a chunk is worked with, and the bytes of it that it holds of the node's share. Chunks are cut for
+// the mean size of their block's parts; one that has far larger ones is cut once more, when they are seen.
 func (f *fetching) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64, error) {
 	if err := f.reading.Acquire(ctx, 1); err != nil {
 		return nil, 0, err
 	}
 	defer f.reading.Release(1)
 	req, size, err := f.requestOf(ctx, job)
+	for err == nil && len(req.Items) < job.Mask.Count() {
+		if err = f.cut(ctx, job, len(req.Items)); err == nil {
+			req, size, err = f.requestOf(ctx, job)
+		}
+	}
 	if err != nil {
 		return nil, 0, err
 	}
@@ -29,7 +40,27 @@ func (f *fetching) read(ctx context.Context, job *fetchJob) (*fetch.Request, int
 	return req, size, nil
 }
 
-// requestOf reads the items of a slice and the parts that its step sees.
+// cut leaves a job the first items of its slice; the others are claimed anew. What it read of them is read again, for a
+// reset may have taken some of them back.
+func (f *fetching) cut(ctx context.Context, job *fetchJob, items int) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	first := job.Mask.Take(items)
+	piece, err := f.node.store.Split(ctx, job.session, job.ID, []bitfield.Set{first, job.Mask.AndNot(first)},
+		job.work.Timeout+workqueue.DefaultClaimTTL)
+	if err != nil {
+		return err
+	}
+	if piece == nil {
+		return errTaken
+	}
+	job.Slice = *piece
+	f.node.stats.splits.Add(1)
+	f.node.Wake()
+	return nil
+}
+
+// requestOf reads the items of a slice and the parts that its step sees: the first ones, when all are too much.
 func (f *fetching) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request, int64, error) {
 	req := &fetch.Request{Run: uuid.UUID(job.Run), Slice: uuid.UUID(job.ID), Step: job.work.Name,
 		StepNumber: int(job.Step), Attempt: job.Attempt, Generation: int(job.Generation), Rate: job.work.Rate,
@@ -45,8 +76,12 @@ func (f *fetching) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request
 	want := workqueue.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Inputs: job.work.Inputs,
 		NoItem: job.work.NoItem}
 	err := f.node.store.EachInput(ctx, want, func(in workqueue.Input) bool {
+		of := sizeOf(&in)
+		if size+of > fetchChunkLimit && len(req.Items) > 0 {
+			return false
+		}
+		size += of
 		item := fetch.Item{Ordinal: int(in.Ordinal), Key: string(in.Key), Payload: slices.Clone(in.Payload)}
-		size += int64(len(item.Key) + len(item.Payload))
 		for i := range in.Parts {
 			part := &in.Parts[i]
 			if part.Missing {
@@ -56,10 +91,18 @@ func (f *fetching) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request
 				item.Parts = make(map[string]fetch.Part, len(in.Parts))
 			}
 			item.Parts[want.Inputs[i].Name] = fetch.Part{Data: slices.Clone(part.Data), ContentType: part.ContentType}
-			size += int64(len(part.Data))
 		}
 		req.Items = append(req.Items, item)
 		return true
 	})
 	return req, size, err
+}
+
+// sizeOf is how many bytes an item has with its parts.
+func sizeOf(in *workqueue.Input) int64 {
+	size := len(in.Key) + len(in.Payload)
+	for i := range in.Parts {
+		size += len(in.Parts[i].Data)
+	}
+	return int64(size)
 }

@@ -170,7 +170,7 @@ func (f *fetching) work(ctx context.Context, job *fetchJob) {
 		return // the session's end hands it back
 	}
 	err := f.try(ctx, job)
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || errors.Is(err, errTaken) {
 		return
 	}
 	if errors.Is(err, errAlone) {

@@ -23,7 +23,7 @@ type Stats struct {
 	Requests     int64 `json:"requests"`     // requests in the stream
 	Republished  int64 `json:"republished"`  // publishes tried again
 	Postponed    int64 `json:"postponed"`    // slices that could not be published, given back for a while
-	Splits       int64 `json:"splits"`       // slices cut because of max_payload
+	Splits       int64 `json:"splits"`       // slices cut because they were too much for a message, or for the node
 	Commits      int64 `json:"commits"`      // recording transactions
 	Replies      int64 `json:"replies"`      // messages recorded
 	Slots        int64 `json:"slots"`        // slots taken

@@ -260,7 +260,7 @@ func (s *Store) Split(ctx context.Context, session SessionID, id SliceID, masks 
 			set.made = append(set.made, piece)
 		}
 		h.remaining = bitfield.Set{}
-		set.end(h, "split", "", &SlotError{Code: "split", Message: "the request would be larger than max_payload"})
+		set.end(h, "split", "", &SlotError{Code: "split", Message: "its items are too much for one request"})
 		return set.apply(ctx, tx)
 	})
 	if err != nil {
