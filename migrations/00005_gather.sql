@@ -68,6 +68,17 @@ ALTER TABLE batchrun
     ADD COLUMN on_duplicate text  NOT NULL DEFAULT 'error' CHECK (on_duplicate IN ('error', 'skip', 'allow'));
 
 -- +goose Down
+
+-- Without what they need of one another, the steps of a run would all begin at once, for good or ill.
+-- +goose StatementBegin
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM batchrun r JOIN run_step s ON s.run_id = r.id
+               WHERE r.state IN ('loading', 'running') AND (s.step > 0 OR s.kind <> 'endpoint' OR r.opened)) THEN
+        RAISE EXCEPTION 'runs of several steps, or open ones, are under way: wait until they have ended, or cancel them';
+    END IF;
+END $$;
+-- +goose StatementEnd
 ALTER TABLE batchrun DROP COLUMN opened, DROP COLUMN seal_by, DROP COLUMN overdue_at, DROP COLUMN on_overdue,
     DROP COLUMN on_duplicate;
 ALTER TABLE work_block DROP CONSTRAINT work_block_skipped, DROP COLUMN skipped, DROP COLUMN result_bytes;
