@@ -23,6 +23,7 @@ func (s *serveCommand) openConnections(p *parts) (err error) {
 	if err != nil {
 		return err
 	}
+	p.restsUntil = web.RestsUntil
 	databases := sqlfetch.New(p.connections)
 	p.fetchers = map[workqueue.Kind]orchestrator.Fetchers{workqueue.KindHTTP: web, workqueue.KindSQL: databases}
 	p.undo = append(p.undo, func(context.Context) error {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
@@ -32,6 +33,7 @@ type parts struct {
 	undo      []func(context.Context) error
 
 	connections *connections.Connections
+	restsUntil  func(paceKey string) time.Time // of HTTP services that want to be left alone
 	fetchers    map[workqueue.Kind]orchestrator.Fetchers
 }
 

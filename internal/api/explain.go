@@ -45,6 +45,7 @@ func (s *Server) explainRun(ctx context.Context, in *explainInput) (workqueue.Ex
 		seen.apply(e.Groups)
 		e.ServicesAt = &seen.at
 	}
+	s.tellResting(e.Groups, e.Nodes <= 1, e.At)
 	e.Sum()
 	return *e, nil
 }
@@ -63,6 +64,8 @@ func (s *Server) explainEndpoint(ctx context.Context, in *EndpointPath) (workque
 		if len(nodes) > 0 {
 			e.Listens = "nodes do this work: " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
 		}
+		s.tellResting(e.Groups, e.Nodes <= 1, e.At)
+		e.Sum()
 		return *e, err
 	}
 	seen := s.lookAtServices(ctx, []string{in.Endpoint}, e.Nodes, e.At)

@@ -71,6 +71,9 @@ type Config struct {
 	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
 	SpoolDir string
 
+	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
+	RestsUntil func(paceKey string) time.Time
+
 	// Trouble returns the last thing that went wrong in the node, if anything did; nil: nothing is known.
 	Trouble func() (Trouble, bool)
 	// StreamBytes is what the streams take on each server that keeps them, for people. Zero: it is not known.

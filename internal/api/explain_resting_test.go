@@ -1,0 +1,33 @@
+package api
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// A service that wants to be left alone is why nothing is claimed, and until when.
+func TestExplainAServiceThatIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	until := now.Add(time.Minute)
+	s := &Server{config: Config{RestsUntil: func(key string) time.Time {
+		return map[string]time.Time{"http:a": until, "http:b": now.Add(-time.Second)}[key]
+	}}}
+	for _, alone := range []bool{true, false} {
+		groups := []workqueue.MissingGroup{
+			{Endpoint: "http:a", Reason: workqueue.ReasonNext}, {Endpoint: "http:b", Reason: workqueue.ReasonNext},
+			{Endpoint: "http:a", Reason: workqueue.ReasonWorking},
+		}
+		s.tellResting(groups, alone, now)
+		if g := groups[0]; !strings.Contains(g.Why, "leave it alone (Retry-After) until "+until.UTC().Format(time.TimeOnly)) ||
+			(g.Reason == workqueue.ReasonThrottled && g.When.Equal(until)) != alone {
+			t.Errorf("alone %v: %+v", alone, g)
+		}
+		if groups[1].Why+groups[2].Why != "" {
+			t.Errorf("alone %v: %+v", alone, groups)
+		}
+	}
+}
