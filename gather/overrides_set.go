@@ -25,7 +25,7 @@ func read(settings []setting, prefix, field, text string) error {
 		}
 		names[i] = s.field
 	}
-	return fieldError(prefix+field, "there is no such setting; there are %v", names)
+	return fieldError(prefix+field, "there is no such setting; there are %s", strings.Join(names, ", "))
 }
 
 // SetStep reads one setting of a single step from its text form, STEP.SETTING=VALUE, as in compose.chunk=50. The

@@ -182,7 +182,7 @@ func TestOverridesOfSingleSteps(t *testing.T) {
 		"chunk=5":         `set: "chunk=5": want STEP.SETTING=VALUE`,
 		"a.chunk":         "want STEP.SETTING=VALUE",
 		"a b.chunk=5":     `set: "a b": use`,
-		"a.colour=5":      "steps.a.colour: there is no such setting; there are [chunk chunk_bytes",
+		"a.colour=5":      "steps.a.colour: there is no such setting; there are chunk, chunk_bytes",
 		"a.priority=5":    "steps.a.priority: there is no such setting",
 		"a.chunk=many":    "steps.a.chunk: want a whole number like 500, or auto; this is",
 		"a.chunk=0":       "steps.a.chunk: 0 is not within 1 to 8192",

@@ -19,9 +19,9 @@ const (
 // readKeys reads a file with a key a line, as parts for one request each. Lines are taken as they are, but for the end
 // of the line; empty ones are left out.
 func readKeys(name string, stdin io.Reader) ([][]string, error) {
-	from, _, err := openItems(name, stdin)
+	from, _, err := openItems("--keys", name, stdin)
 	if err != nil {
-		return nil, &usageError{strings.Replace(err.Error(), "--items", "--keys", 1)}
+		return nil, &usageError{err.Error()}
 	}
 	defer func() { _ = from.Close() }()
 	lines := bufio.NewScanner(from)

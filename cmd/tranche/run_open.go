@@ -87,7 +87,7 @@ func (r *runAdd) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	items, size, err := openItems(r.File, term.in)
+	items, size, err := openItems("file", r.File, term.in)
 	if err != nil {
 		return err
 	}
@@ -192,6 +192,14 @@ func (f *itemFlags) file() string {
 		return f.Parquet
 	}
 	return f.Items
+}
+
+// given is the flag by which the file was given.
+func (f *itemFlags) given() string {
+	if f.Parquet != "" {
+		return "--parquet"
+	}
+	return "--items"
 }
 
 // fill says in the settings of a run where its items come from.

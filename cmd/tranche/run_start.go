@@ -85,7 +85,7 @@ func (r *runStart) send(
 	if r.file() == "" {
 		return cl.Start(ctx, settings, http.NoBody)
 	}
-	items, size, err := openItems(r.file(), term.in)
+	items, size, err := openItems(r.given(), r.file(), term.in)
 	if err != nil {
 		return api.Started{}, err
 	}
@@ -94,7 +94,7 @@ func (r *runStart) send(
 	started, err := cl.Start(ctx, settings, upload)
 	upload.end()
 	if upload.err != nil {
-		return started, fmt.Errorf("read --items %s: %w", r.file(), upload.err)
+		return started, fmt.Errorf("read %s %s: %w", r.given(), r.file(), upload.err)
 	}
 	return started, err
 }
@@ -149,18 +149,18 @@ func (r *runStart) report(term *console, s api.Started) error {
 		inert(s.Key))
 }
 
-// openItems opens the file, and tells its size when it has one.
-func openItems(name string, stdin io.Reader) (io.ReadCloser, int64, error) {
+// openItems opens the file of a flag, and tells its size when it has one.
+func openItems(flag, name string, stdin io.Reader) (io.ReadCloser, int64, error) {
 	if name == "-" {
 		return io.NopCloser(stdin), 0, nil
 	}
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, 0, &usageError{fmt.Sprintf("--items %s: %v", name, errors.Unwrap(err))}
+		return nil, 0, &usageError{fmt.Sprintf("%s %s: %v", flag, name, errors.Unwrap(err))}
 	}
 	info, err := file.Stat()
 	if err == nil && info.IsDir() {
-		err = fmt.Errorf("--items %s is a directory; name a file, or - for standard input", name)
+		err = fmt.Errorf("%s %s is a directory; name a file, or - for standard input", flag, name)
 	}
 	if err != nil {
 		return nil, 0, errors.Join(&usageError{err.Error()}, file.Close())
