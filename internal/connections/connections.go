@@ -1,6 +1,7 @@
 package connections
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -42,7 +43,7 @@ func Parse(path string, text []byte) (*Connections, error) {
 	if len(text) > maxFile {
 		return nil, r.fail(value{}, "it has more than %d bytes", maxFile)
 	}
-	root, ok, err := r.document(text)
+	root, ok, err := r.document(bytes.TrimPrefix(text, []byte("\ufeff"))) // some editors put it there
 	if err != nil || !ok {
 		return c, err
 	}
