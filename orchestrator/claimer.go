@@ -63,6 +63,7 @@ func (c *claimer) run(ctx context.Context) {
 	n := c.node
 	for ctx.Err() == nil {
 		n.fetching.handBack(ctx)
+		n.fetching.endTaken(ctx)
 		r, looked := round{}, time.Now()
 		var err error
 		if n.nc.IsConnected() { // what cannot be published is not to be claimed

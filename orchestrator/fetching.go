@@ -50,6 +50,7 @@ type fetching struct {
 	mu      sync.Mutex
 	pools   map[string]*fetchPool // by what paces the step
 	jobs    map[*fetchJob]struct{}
+	looked  time.Time // for slices that were taken back
 	stopped bool
 	workers sync.WaitGroup
 }
@@ -59,6 +60,7 @@ type fetchJob struct {
 	assignment
 	pool   *fetchPool
 	cancel context.CancelCauseFunc
+	begun  time.Time // its call; guarded by the mutex of its fetching
 }
 
 func newFetching(n *Node) *fetching {
@@ -222,6 +224,7 @@ func (f *fetching) try(ctx context.Context, job *fetchJob) error {
 		return err
 	}
 	defer leave()
+	f.called(job)
 	f.run(ctx, job, call, req)
 	return nil
 }
