@@ -43,14 +43,8 @@ func (r *runOpen) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	var plan planFile
-	if isPlanFile(r.Plan) {
-		if plan, err = readPlan(r.Plan, nil); err != nil {
-			return err
-		}
-	}
 	start := r.start()
-	settings, err := start.settings(&plan)
+	plan, settings, err := start.settings()
 	if err != nil {
 		return err
 	}

@@ -50,13 +50,7 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	var plan planFile
-	if isPlanFile(r.Plan) {
-		if plan, err = readPlan(r.Plan, nil); err != nil {
-			return err
-		}
-	}
-	settings, err := r.settings(&plan)
+	plan, settings, err := r.settings()
 	if err != nil {
 		return err
 	}
@@ -99,8 +93,14 @@ func (r *runStart) send(
 	return started, err
 }
 
-func (r *runStart) settings(plan *planFile) (api.RunSettings, error) {
-	settings := api.RunSettings{
+// settings reads the plan, when it is a file, and makes the settings of the run.
+func (r *runStart) settings() (plan planFile, settings api.RunSettings, err error) {
+	if isPlanFile(r.Plan) {
+		if plan, err = readPlan(r.Plan, nil); err != nil {
+			return plan, settings, err
+		}
+	}
+	settings = api.RunSettings{
 		Endpoint: r.Endpoint, Plan: plan.text, PlanName: plan.name, Key: r.Key, Format: r.Format, Name: r.Name,
 		Params: r.Param, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
 	}
@@ -108,9 +108,8 @@ func (r *runStart) settings(plan *planFile) (api.RunSettings, error) {
 	if plan.path == "" {
 		settings.PlanRef = r.Plan
 	}
-	var err error
 	settings.Overrides, err = r.overrides()
-	return settings, err
+	return plan, settings, err
 }
 
 // explain says what is wrong with the plan, if that is why the server refused the run.
