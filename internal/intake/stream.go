@@ -26,7 +26,10 @@ const (
 	pullBytes   = 8 << 20          // of messages that are read ahead
 
 	maxStreamName = 255 // bytes, as the server's
-	maxSilences   = 15
+	// streamResets is how often a consumer that is gone is made anew, over some seconds. It may be the stream that is
+	// gone, and without a bound the client would try for ever.
+	streamResets = 4
+	maxSilences  = 15
 )
 
 // StreamSource is a JetStream stream to read, up to the last message that it has at the start.
@@ -150,7 +153,7 @@ func (r *streamReader) look(ctx context.Context) error {
 func (r *streamReader) consume(ctx context.Context) error {
 	config := jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(r.source.From, 1),
-		InactiveThreshold: time.Minute,
+		InactiveThreshold: time.Minute, MaxResetAttempts: streamResets,
 	}
 	if r.source.Subject != "" {
 		config.FilterSubjects = []string{r.source.Subject}

@@ -44,10 +44,10 @@ func TestMutantsAreCaught(t *testing.T) {
 					}},
 				{"claim_cut.go",
 					[]string{
-						"ORDER BY block LIMIT $3 FOR NO KEY UPDATE`", "readyBlocksWait + ` SKIP LOCKED`",
+						"ORDER BY b.block LIMIT $5 FOR NO KEY UPDATE OF b`", "readyBlocksWait + ` SKIP LOCKED`",
 						" AND (ready & $4::bit(8192)) = $4::bit(8192)`",
 					},
-					[]string{"ORDER BY block LIMIT $3`", "readyBlocksWait", "`"}},
+					[]string{"ORDER BY b.block LIMIT $5`", "readyBlocksWait", "`"}},
 			},
 			test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
 		},
