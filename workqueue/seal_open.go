@@ -94,7 +94,13 @@ func (req *SealRequest) seal(ctx context.Context, tx pgx.Tx) (Sealed, error) {
 	return out, err
 }
 
+// lockThresholdOf reads the threshold as it is under the lock of the run: somebody may have set it since.
+const lockThresholdOf = `SELECT max_failed FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`
+
 func (o *openState) setSealed(ctx context.Context, tx pgx.Tx, req *SealRequest) error {
+	if err := tx.QueryRow(ctx, lockThresholdOf, o.id).Scan(&o.maxFailed); err != nil {
+		return fmt.Errorf("read the threshold: %w", err)
+	}
 	var failedLimit *int64
 	limit, limited, err := FailedLimit(o.maxFailed, o.items)
 	if err != nil {
