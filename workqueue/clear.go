@@ -23,9 +23,8 @@ WHERE id = $1 AND state = 'loading' AND sealed_at IS NULL AND NOT opened`
 	// know nothing of the run, as they do of one that was loaded a moment ago.
 	deleteItems = `
 DELETE FROM work_queue
-WHERE run_id = $1
-  AND ordinal <= COALESCE((SELECT ordinal FROM work_queue WHERE run_id = $1 ORDER BY ordinal OFFSET $2::int - 1 LIMIT 1),
-      2147483647)
+WHERE run_id = $1 AND ordinal <= COALESCE(
+    (SELECT ordinal FROM work_queue WHERE run_id = $1 ORDER BY ordinal OFFSET $2::int - 1 LIMIT 1), 2147483647)
   AND EXISTS (SELECT 1 FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened)`
 
 	deleteLoad = `

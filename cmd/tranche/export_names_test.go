@@ -72,7 +72,9 @@ func TestNoDirectoryIsCalledAsTheIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	names.reserve("index.csv")
-	for key, want := range map[string]string{"index.csv": "%69ndex.csv/0", "INDEX.csv": "%49NDEX.csv/0", "%69ndex.csv": "%2569ndex.csv/0"} {
+	for key, want := range map[string]string{
+		"index.csv": "%69ndex.csv/0", "INDEX.csv": "%49NDEX.csv/0", "%69ndex.csv": "%2569ndex.csv/0",
+	} {
 		if got := names.of(&named{key: key}); got != want {
 			t.Errorf("%s: got %q, want %q", key, got, want)
 		}

@@ -22,7 +22,8 @@ func TestExplainAServiceThatIsLeftAlone(t *testing.T) {
 			{Endpoint: "http:a", Reason: workqueue.ReasonWorking},
 		}
 		s.tellResting(groups, alone, now)
-		if g := groups[0]; !strings.Contains(g.Why, "leave it alone (Retry-After) until "+until.UTC().Format(time.TimeOnly)) ||
+		want := "leave it alone (Retry-After) until " + until.UTC().Format(time.TimeOnly)
+		if g := groups[0]; !strings.Contains(g.Why, want) ||
 			(g.Reason == workqueue.ReasonThrottled && g.When.Equal(until)) != alone {
 			t.Errorf("alone %v: %+v", alone, g)
 		}

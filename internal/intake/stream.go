@@ -95,8 +95,8 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 	return &Reader{rows: r, format: Stream, unit: "message", close: func() error { r.end(); return nil }}, nil
 }
 
-// check refuses names that are none before the server sees them: it closes the connection, which is the node's only one,
-// for good when a line of its protocol is too long.
+// check refuses names that are none before the server sees them: it closes the connection, which is the node's only
+// one, for good when a line of its protocol is too long.
 func (s *StreamSource) check() error {
 	for _, name := range []struct{ what, text string }{{"name", s.Name}, {"subject", s.Subject}} {
 		unfit := func(c rune) bool { return c == utf8.RuneError || unicode.IsSpace(c) || !unicode.IsPrint(c) }

@@ -89,7 +89,9 @@ func TestNamesThatAreNoStreams(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, bad := range []string{strings.Repeat("x", 5000), strings.Repeat("\x80", 90), "a b", "a\r\nPING", "\x00", "\xff", ".a.", "a..b"} {
+	for _, bad := range []string{
+		strings.Repeat("x", 5000), strings.Repeat("\x80", 90), "a b", "a\r\nPING", "\x00", "\xff", ".a.", "a..b",
+	} {
 		for _, source := range []intake.StreamSource{{Name: bad}, {Name: "S", Subject: bad}} {
 			_, err := intake.OpenStream(t.Context(), js, source, intake.Config{})
 			if _, ok := errors.AsType[*intake.InputError](err); !ok || len(err.Error()) > 400 {

@@ -73,7 +73,9 @@ func TestPrivateAddressesBehindAProxy(t *testing.T) {
 	t.Cleanup(proxy.Close)
 	at := strings.TrimPrefix(proxy.URL, "http://")
 	c := client(t, httpfetch.Config{}, "http: {proxy: \""+proxy.URL+"\", allow_private: [\""+at+"\", \"10.0.0.1:81\"]}")
-	for host, want := range map[string]string{"10.0.0.1:81": "", "10.0.0.1:82": "address_refused", "10.0.0.1": "address_refused"} {
+	for host, want := range map[string]string{
+		"10.0.0.1:81": "", "10.0.0.1:82": "address_refused", "10.0.0.1": "address_refused",
+	} {
 		slots, err := get(t, c, settings("http://"+host+"/{key}"), &fetch.Request{Items: items(1)})
 		if err != nil || codeOf(slots[100].Err) != want {
 			t.Errorf("%s: %+v, %v", host, slots[100].Err, err)
