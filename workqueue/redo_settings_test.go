@@ -80,3 +80,14 @@ func TestPartOfTheItemsOfAnOpenRun(t *testing.T) {
 		t.Errorf("the limit is %d; want half of the items", n)
 	}
 }
+
+// Nothing would ever let such a step begin.
+func TestBarrierThatWaitsForNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := request()
+	req.Steps[0].Barrier = true
+	if _, err := b.store.Load(t.Context(), req, keys("C0")); err == nil || !strings.Contains(err.Error(), "barrier") {
+		t.Errorf("it was loaded: %v", err)
+	}
+}

@@ -18,6 +18,9 @@ func (st *StepSpec) validate(i int) error {
 			return fmt.Errorf("step %d (%s) needs step %d twice", i, st.Name, need)
 		}
 	}
+	if st.Barrier && len(st.Needs) == 0 {
+		return fmt.Errorf("step %d (%s) has a barrier, and needs no step that it could wait for", i, st.Name)
+	}
 	for n, input := range st.Inputs {
 		if !slices.Contains(st.Needs, input) || slices.Contains(st.Inputs[:n], input) {
 			return fmt.Errorf("step %d (%s) sees the parts of step %d; want each of the steps that it needs once at the most",
