@@ -138,22 +138,7 @@ func TestNodeThatFetchesSleeps(t *testing.T) {
 	}
 	asleep := time.Now()
 	w.start("composer")
-	w.until("others have done it all", func() bool { return w.done(run) == items })
-	w.until("it has slept for two leases", func() bool { return time.Since(asleep) > 2*sessionTTL })
-	parts := w.number(`SELECT count(*) FROM work_part`)
-	w.signal(sleeper, syscall.SIGCONT)
-	w.until("the sleeper counts its loss", func() bool {
-		return w.number(`SELECT count(*) FROM node_session WHERE (stats->>'sessions_lost')::int > 0`) > 0
-	})
-	if n := w.number(`SELECT count(*) FROM work_part`); n != parts {
-		t.Errorf("%d parts were written by a zombie", n-parts)
-	}
-	w.wantSound(run)
-	w.signal(sleeper, syscall.SIGTERM)
-	w.await(sleeper)
-	if sleeper.err != nil {
-		t.Errorf("the sleeper ended with %v", sleeper.err)
-	}
+	w.wantZombie(sleeper, run, asleep.Add(2*sessionTTL))
 }
 
 // An item kills every node that works on it. It is found, and it fails; the others of its chunk do not.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // A node is killed at each moment that matters, and another comes after it.
@@ -64,21 +65,28 @@ func TestNodeSleepsForThreeLeases(t *testing.T) {
 	asleep := time.Now()
 	w.start("node")
 	w.start("service")
+	w.wantZombie(sleeper, run, asleep.Add(3*sessionTTL))
+}
+
+// wantZombie has others do the work of a node that sleeps. When it wakes up, after some time, it writes nothing, says
+// that it has lost its session, and ends as it is told.
+func (w *world) wantZombie(sleeper *process, run workqueue.RunID, wake time.Time) {
+	w.Helper()
 	w.until("others have done it all", func() bool { return w.done(run) == items })
-	w.until("it has slept for three leases", func() bool { return time.Since(asleep) > 3*sessionTTL })
+	w.until("it has slept long enough", func() bool { return time.Now().After(wake) })
 	parts := w.number(`SELECT count(*) FROM work_part`)
 	w.signal(sleeper, syscall.SIGCONT)
 	w.until("the sleeper counts its loss", func() bool {
 		return w.number(`SELECT count(*) FROM node_session WHERE (stats->>'sessions_lost')::int > 0`) > 0
 	})
 	if n := w.number(`SELECT count(*) FROM work_part`); n != parts {
-		t.Errorf("%d parts were written by a zombie", n-parts)
+		w.Errorf("%d parts were written by a zombie", n-parts)
 	}
 	w.wantSound(run)
 	w.signal(sleeper, syscall.SIGTERM)
 	w.await(sleeper)
 	if sleeper.err != nil {
-		t.Errorf("the sleeper ended with %v", sleeper.err)
+		w.Errorf("the sleeper ended with %v", sleeper.err)
 	}
 }
 
