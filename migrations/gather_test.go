@@ -29,7 +29,8 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec(`INSERT INTO batchrun (id, plan, state, spec, params, created_by) VALUES ($1, 'p', 'running', '{}', '{}', 'test')`, run)
+	exec(`INSERT INTO batchrun (id, plan, state, spec, params, created_by)
+		VALUES ($1, 'p', 'running', '{}', '{}', 'test')`, run)
 	for step, kind := range []string{"endpoint", "local"} {
 		exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, retry_backoff,
 			slice_timeout) VALUES ($1, $2, $3, $3, $3, 1, 1, 1, '1 s', '1 s')`, run, step, kind)

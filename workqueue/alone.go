@@ -9,8 +9,8 @@ import (
 )
 
 // A slice of a step whose work nodes do themselves, and which may kill its node, is tried alone. That it is begun
-// stands in handed_at, as for a request that is in a service's hands: the slice that follows it when its node is gone so
-// tells one that killed it from one that waited its turn.
+// stands in handed_at, as for a request that is in a service's hands: the slice that follows it when its node is gone
+// so tells one that killed it from one that waited its turn.
 const (
 	beginAlone = `
 UPDATE work_slice SET handed_at = clock_timestamp()

@@ -10,8 +10,8 @@ import (
 const stillClaimed = `
 SELECT id FROM work_slice WHERE id = ANY($1) AND session_id = $2 AND state = 'claimed'`
 
-// StillClaimed returns those of some slices that a session has claimed and that nobody has taken from it: by a cancel, a
-// reset of all their items, or because their time was over.
+// StillClaimed returns those of some slices that a session has claimed and that nobody has taken from it: by a cancel,
+// a reset of all their items, or because their time was over.
 func (s *Store) StillClaimed(ctx context.Context, session SessionID, ids []SliceID) ([]SliceID, error) {
 	rows, err := s.pool.Query(ctx, stillClaimed, ids, session)
 	if err != nil {

@@ -63,7 +63,7 @@ type RunView struct {
 	Params         map[string]string `json:"params"`
 	SealedAt       *time.Time        `json:"sealed_at,omitempty"`
 	Seconds        float64           `json:"seconds" doc:"how long the current generation has run, or ran"`
-	Rate           float64           `json:"rate" doc:"items answered a second, at all steps together, over the last ten seconds"`
+	Rate           float64           `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
 	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"time to the end at this rate"`
 	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
 	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`

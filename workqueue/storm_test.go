@@ -38,6 +38,7 @@ type storm struct {
 }
 
 func newStorm(t *testing.T) *storm {
+	t.Helper()
 	url := testenv.Database(t)
 	pool := testenv.Connect(t, url)
 	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{MaxConns: 24})

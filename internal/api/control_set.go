@@ -24,7 +24,7 @@ func (Sizing) Schema(huma.Registry) *huma.Schema {
 
 // RunChanges is new settings of a run that is under way or has ended. What is left out stays.
 type RunChanges struct {
-	Step         string           `json:"step,omitempty" maxLength:"64" doc:"whose settings; may be absent where there is only one"`
+	Step         string           `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: of the only one"`
 	Priority     *int             `json:"priority,omitempty" doc:"runs with a greater number go first"`
 	MaxFailed    *string          `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
 	Chunk        *Sizing          `json:"chunk,omitempty" doc:"items in a request, 1 to 8192, or auto"`
