@@ -52,28 +52,41 @@ func (r *fetchResult) over(err error) {
 	}
 }
 
-// record takes results as they come: one at once when there is one, many in a commit when they queue up.
+// record takes results as they come, until all are taken after the end: one at once when there is one, many in a commit
+// when they queue up. The channel is never closed: a call that was given up may still be about to hand something over.
 func (f *fetching) record(ctx context.Context) {
-	for first := range f.results {
-		batch, size := []fetchResult{first}, first.size
-	more:
-		for len(batch) < f.node.cfg.RecordBatch && size < recordBytes {
+	for {
+		var first fetchResult
+		select {
+		case first = <-f.results:
+		case <-f.allHanded:
 			select {
-			case r, open := <-f.results:
-				if !open {
-					break more
-				}
-				batch, size = append(batch, r), size+r.size
+			case first = <-f.results:
 			default:
-				break more
+				return
 			}
 		}
+		batch := f.queued(first)
 		f.recordBatch(ctx, batch)
 		for i := range batch {
 			f.held.Release(batch[i].size)
 			batch[i].over(nil)
 		}
 	}
+}
+
+// queued adds to a result those that wait behind it, as many as fit in a commit.
+func (f *fetching) queued(first fetchResult) []fetchResult {
+	batch, size := []fetchResult{first}, first.size
+	for len(batch) < f.node.cfg.RecordBatch && size < recordBytes {
+		select {
+		case r := <-f.results:
+			batch, size = append(batch, r), size+r.size
+		default:
+			return batch
+		}
+	}
+	return batch
 }
 
 // recordBatch commits results. While PostgreSQL is away it tries again, as long as the slices are this node's: nobody

@@ -38,14 +38,15 @@ var (
 // fetching is what a node does itself: the slices of steps whose work no service takes from the stream. Its slices stay
 // claimed until their outcome is recorded, so that they come back when the node's session ends.
 type fetching struct {
-	node     *Node
-	locals   map[string]fetch.Fetcher
-	calls    *directCalls
-	solitude *solitude
-	reading  *semaphore.Weighted // chunks that are being read
-	inputs   *semaphore.Weighted // bytes
-	held     *semaphore.Weighted // bytes
-	results  chan fetchResult
+	node      *Node
+	locals    map[string]fetch.Fetcher
+	calls     *directCalls
+	solitude  *solitude
+	reading   *semaphore.Weighted // chunks that are being read
+	inputs    *semaphore.Weighted // bytes
+	held      *semaphore.Weighted // bytes
+	results   chan fetchResult
+	allHanded chan struct{} // closed once nothing more comes but from calls that were given up
 
 	mu      sync.Mutex
 	pools   map[string]*fetchPool // by what paces the step
@@ -68,7 +69,8 @@ func newFetching(n *Node) *fetching {
 		node: n, locals: n.cfg.Locals, calls: newDirectCalls(n), solitude: newSolitude(),
 		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),
 		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult, n.cfg.RecordBatch),
-		pools: map[string]*fetchPool{}, jobs: map[*fetchJob]struct{}{},
+		allHanded: make(chan struct{}),
+		pools:     map[string]*fetchPool{}, jobs: map[*fetchJob]struct{}{},
 	}
 }
 
@@ -240,7 +242,7 @@ func (f *fetching) runFetching(ctx context.Context) (end func()) {
 		f.stop()
 		f.workers.Wait()
 		f.calls.close()
-		close(f.results)
+		close(f.allHanded)
 		recorders.Wait()
 	}
 }
