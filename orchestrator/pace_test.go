@@ -114,8 +114,10 @@ func (a *allowance) take() bool {
 	return true
 }
 
+// Not parallel: what the controller goes by is how long requests take, and the other tests of the package would be in it.
+//
+//nolint:paralleltest // see above
 func TestChunksGrowWhereRequestsCostMoreThanItems(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.serve(t, "dear", napping(func(n int) time.Duration {
 		return 100*time.Millisecond + time.Duration(n)*20*time.Microsecond

@@ -50,7 +50,7 @@ func newComposing(t *rapid.T, b *bench) *composing {
 		spec := need(fmt.Sprint("step", s), needs...)
 		spec.Chunk, spec.MaxAttempts = rapid.IntRange(1, 9).Draw(t, "chunk"), 100
 		spec.Optional = rapid.IntRange(0, 2).Draw(t, "optional") == 0
-		spec.Barrier = rapid.IntRange(0, 4).Draw(t, "barrier") == 0
+		spec.Barrier = len(spec.Needs) > 0 && rapid.IntRange(0, 4).Draw(t, "barrier") == 0
 		spec.NoItem = rapid.Bool().Draw(t, "no item")
 		g.steps, g.versions = append(g.steps, spec), append(g.versions, make([]int, g.items))
 	}

@@ -86,7 +86,7 @@ func TestNodeThatFetchesIsKilledAnywhere(t *testing.T) {
 		fault.ClaimBefore:     {workqueue.KindLocal},
 		fault.ClaimCommitted:  {workqueue.KindLocal},
 		fault.FetchBefore:     {workqueue.KindLocal, workqueue.KindRequest},
-		fault.FetchDone:       {workqueue.KindLocal, workqueue.KindRequest},
+		fault.FetchDone:       {workqueue.KindLocal},
 		fault.RecordBefore:    {workqueue.KindLocal, workqueue.KindRequest},
 		fault.RecordCommitted: {workqueue.KindLocal},
 	} {

@@ -32,7 +32,7 @@ func TestNodeThatGathersIsKilledAnywhere(t *testing.T) {
 	const gathered = 1000
 	for _, point := range []string{
 		fault.ClaimCommitted + "=kill@4", fault.PublishAcked + "=kill@3", fault.FetchDone + "=kill@12",
-		fault.RecordBefore + "=kill@3", fault.RecordCommitted + "=kill@3", fault.RecordCommitted + "=kill@6",
+		fault.RecordBefore + "=kill@3", fault.RecordCommitted + "=kill@6",
 	} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
