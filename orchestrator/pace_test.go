@@ -114,7 +114,7 @@ func (a *allowance) take() bool {
 	return true
 }
 
-// Not parallel: what the controller goes by is how long requests take, and the other tests of the package would be in it.
+// Not parallel: what the controller goes by is how long requests take, and other tests of the package would be in it.
 //
 //nolint:paralleltest // see above
 func TestChunksGrowWhereRequestsCostMoreThanItems(t *testing.T) {

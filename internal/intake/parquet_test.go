@@ -245,7 +245,7 @@ type plainRow struct {
 	Sum  float64 `parquet:"sum"`
 }
 
-// A quarter of a million rows take the memory of a page of each column, and the file that keeps them is gone afterwards.
+// Many rows take the memory of a page of each column, and the file that keeps them is gone afterwards.
 //
 //nolint:paralleltest // other tests' garbage would be counted
 func TestParquetMemoryIsFlat(t *testing.T) {
