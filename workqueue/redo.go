@@ -12,6 +12,24 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
+// errDryRun takes back what a dry run has done.
+var errDryRun = errors.New("this was a dry run")
+
+// redoOrTry runs an operator's transaction; a dry run does all of it and takes it back.
+func (s *Store) redoOrTry(ctx context.Context, dryRun bool, f func(context.Context, pgx.Tx) error) error {
+	err := s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		err := f(ctx, tx)
+		if err == nil && dryRun {
+			err = errDryRun
+		}
+		return err
+	})
+	if errors.Is(err, errDryRun) {
+		return nil
+	}
+	return err
+}
+
 // redo is the way of items back to where they are to be done again at some steps, in one transaction. A reset and a
 // re-run differ in which items they take, and in what they tell. It locks, in the order in which everybody does: all
 // steps of the run, which shuts out claims; the live slices that hold what is taken back, here or at the steps after;

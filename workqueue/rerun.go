@@ -37,9 +37,6 @@ type Rerun struct {
 	Requests   []Sent // of steps after, withdrawn as a whole, that may still lie in the work stream
 }
 
-// errDryRun takes back what a dry run has done.
-var errDryRun = errors.New("this was a dry run")
-
 // Rerun sets final items of a run going again, under the run's next generation: bits move back to ready, the tracker is
 // armed again, and what was recorded stays as history until newer parts take its place. It touches a row for each
 // block, whatever the number of items. A run that is held stays so; one that had completed is held no more. In a run of
@@ -50,16 +47,13 @@ func (s *Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
 		return Rerun{}, fmt.Errorf("rerun: %w", err)
 	}
 	var out Rerun
-	err := s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	err := s.redoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		r := &rerun{RerunRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, canary: req.Canary}}
 		err := r.do(ctx, &s.graphs)
 		out = r.out
-		if err == nil && req.DryRun {
-			err = errDryRun
-		}
 		return err
 	})
-	if err != nil && !errors.Is(err, errDryRun) {
+	if err != nil {
 		return Rerun{}, fmt.Errorf("rerun: %w", err)
 	}
 	return out, nil

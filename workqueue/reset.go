@@ -57,17 +57,14 @@ func (s *Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
 	var out Reset
-	err := s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	err := s.redoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		r := &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
 			take: taking{done: len(req.Select.Codes) == 0, live: len(req.Select.Codes) == 0}}}
 		err := r.do(ctx, &s.graphs)
 		out = r.out
-		if err == nil && req.DryRun {
-			err = errDryRun
-		}
 		return err
 	})
-	if err != nil && !errors.Is(err, errDryRun) {
+	if err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
 	return out, nil
