@@ -17,11 +17,7 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn := testenv.Connect(t, url)
-	text, err := os.ReadFile("00005_gather.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, down, _ := strings.Cut(string(text), "-- +goose Down")
+	down := wayBack(t, "00005_gather.sql")
 	run := uuid.New()
 	exec := func(sql string, args ...any) {
 		t.Helper()
@@ -41,10 +37,25 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 		t.Fatalf("it went back under a run: %v", err)
 	}
 	exec(`UPDATE batchrun SET state = 'cancelled' WHERE id = $1`, run)
+	exec(wayBack(t, "00006_access.sql"))
 	exec(down)
-	exec(`DELETE FROM tranche_migration WHERE version_id = 5`)
-	if applied, err := migrations.Up(t.Context(), url, nil); err != nil || len(applied) != 1 {
+	exec(`DELETE FROM tranche_migration WHERE version_id > 4`)
+	if applied, err := migrations.Up(t.Context(), url, nil); err != nil || len(applied) != 2 {
 		t.Fatalf("applied %v, %v", applied, err)
 	}
 	exec(`UPDATE run_step SET chunk = 2 WHERE run_id = $1`, run)
+}
+
+// wayBack returns what takes a migration back.
+func wayBack(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, down, found := strings.Cut(string(text), "-- +goose Down")
+	if !found {
+		t.Fatalf("there is no way back from %s", file)
+	}
+	return down
 }
