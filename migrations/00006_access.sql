@@ -33,6 +33,9 @@ CREATE TABLE api_request (
     key          text        COLLATE "C" NOT NULL,
     operation    text        NOT NULL,
     fingerprint  bytea       NOT NULL,
+    claim        uuid        NOT NULL,         -- fences the request that works on it
+    session_id   uuid        NOT NULL,         -- of the node that does
+    carried_out  jsonb,                        -- what was committed: action and run; null: nothing
     status       integer,                      -- null: it is under way
     content_type text        NOT NULL DEFAULT '',
     headers      jsonb       NOT NULL DEFAULT '{}',
