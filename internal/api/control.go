@@ -55,16 +55,16 @@ func (s *Server) registerControl(api huma.API) {
 		{"cancel", "Cancel a run", "Cancel every run", s.cancelled},
 	}
 	for _, a := range all {
-		register(s, api, huma.Operation{
+		register(s, api, byOperator(huma.Operation{
 			OperationID: a.action + "-run", Method: http.MethodPost, Path: "/runs/{run}/" + a.action, Summary: a.one,
-		}, func(ctx context.Context, in *controlInput) (Controlled, error) {
+		}), func(ctx context.Context, in *controlInput) (Controlled, error) {
 			return s.control(ctx, a.action, in.Run, in.Name, in.Body, a.do)
 		})
 		s.registerAll(api, a.action, a.every, a.do)
 	}
-	register(s, api, huma.Operation{
+	register(s, api, byOperator(huma.Operation{
 		OperationID: "resume-run", Method: http.MethodPost, Path: "/runs/{run}/resume", Summary: "Resume a run",
-	}, s.resume)
+	}), s.resume)
 	s.registerAll(api, "resume", "Resume every run that was paused",
 		func(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error) {
 			return s.engine.Resume(ctx, c, nil)
@@ -72,9 +72,9 @@ func (s *Server) registerControl(api huma.API) {
 }
 
 func (s *Server) registerAll(api huma.API, action, summary string, do control) {
-	register(s, api, huma.Operation{
+	register(s, api, byOperator(huma.Operation{
 		OperationID: action + "-all-runs", Method: http.MethodPost, Path: "/runs/" + action, Summary: summary,
-	}, func(ctx context.Context, in *controlAllInput) (Controlled, error) {
+	}), func(ctx context.Context, in *controlAllInput) (Controlled, error) {
 		if err := s.mayChange(in.Name); err != nil {
 			return Controlled{}, err
 		}

@@ -55,10 +55,10 @@ type setRunInput struct {
 }
 
 func (s *Server) registerSet(api huma.API) {
-	register(s, api, huma.Operation{
+	register(s, api, byOperator(huma.Operation{
 		OperationID: "set-run", Method: http.MethodPost, Path: "/runs/{run}/settings",
 		Summary: "Change settings of a run while it runs",
-	}, s.setRun)
+	}), s.setRun)
 }
 
 func (s *Server) setRun(ctx context.Context, in *setRunInput) (ChangedRun, error) {

@@ -95,12 +95,12 @@ func (s *Server) registerEndpoints(api huma.API) {
 	register(s, api, get("list-endpoints", "/endpoints", "Who listens, and the work there is"), s.listEndpoints)
 	register(s, api, get("get-endpoint", "/endpoints/{name}", "Who listens on an endpoint, and the work there is"),
 		s.getEndpoint)
-	register(s, api, huma.Operation{
+	register(s, api, byOperator(huma.Operation{
 		OperationID: "set-endpoint", Method: http.MethodPost, Path: "/endpoints/{name}/settings",
 		Summary: "Set an endpoint's concurrency, budget or rate, or close its breaker, while its services run",
 		Description: "Limits hold at once, on every node; instances take their concurrency over within seconds. The " +
 			"endpoint need not be known yet.",
-	}, s.setEndpoint)
+	}), s.setEndpoint)
 }
 
 func (s *Server) listEndpoints(ctx context.Context, _ *struct{}) (EndpointList, error) {

@@ -43,15 +43,15 @@ type Dropped struct {
 func (s *Server) registerLetters(api huma.API) {
 	register(s, api, get("list-dead-letters", "/dead-letters", "List dead letters, newest first"), s.listLetters)
 	register(s, api, get("get-dead-letter", "/dead-letters/{id}", "A dead letter with its headers and body"), s.getLetter)
-	register(s, api, huma.Operation{
+	register(s, api, byOperator(huma.Operation{
 		OperationID: "requeue-dead-letters", Method: http.MethodPost, Path: "/dead-letters/requeue",
 		Summary:     "Send dead letters to their endpoints again",
 		Description: "What is refused is listed with its reason, and the others go.",
-	}, s.requeueLetters)
-	register(s, api, huma.Operation{
+	}), s.requeueLetters)
+	register(s, api, byOperator(huma.Operation{
 		OperationID: "drop-dead-letters", Method: http.MethodPost, Path: "/dead-letters/drop",
 		Summary: "Give dead letters up, and their bodies with them",
-	}, s.dropLetters)
+	}), s.dropLetters)
 }
 
 type listLettersInput struct {

@@ -75,28 +75,28 @@ it is a conflict.
 What is done with a key that the run has already was said when it was opened.`
 
 func (s *Server) registerOpen(api huma.API) {
-	register(s, api, huma.Operation{
+	register(s, api, byOperator(huma.Operation{
 		OperationID: "open-run", Method: http.MethodPost, Path: "/runs/open", Summary: "Open a run that gets items later",
 		Description: openDescription,
-	}, s.openRun)
+	}), s.openRun)
 	settings := huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[OpenSettings]())
 	api.OpenAPI().Paths["/runs/open"].Post.RequestBody = &huma.RequestBody{
 		Required: true, Content: map[string]*huma.MediaType{"application/json": {Schema: settings}},
 	}
-	register(s, api, huma.Operation{
+	register(s, api, byOperator(huma.Operation{
 		OperationID: "add-items", Method: http.MethodPost, Path: "/runs/{run}/items", Summary: "Add items to an open run",
 		Description: addDescription,
-	}, s.addItems)
+	}), s.addItems)
 	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	api.OpenAPI().Paths["/runs/{run}/items"].Post.RequestBody = &huma.RequestBody{Required: true,
 		Content: map[string]*huma.MediaType{
 			"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
 			"application/vnd.apache.parquet": {Schema: item},
 		}}
-	register(s, api, huma.Operation{
+	register(s, api, byOperator(huma.Operation{
 		OperationID: "seal-run", Method: http.MethodPost, Path: "/runs/{run}/seal",
 		Summary: "End the adding of items to an open run",
-	}, s.sealRun)
+	}), s.sealRun)
 }
 
 type openInput struct {

@@ -45,16 +45,16 @@ keep the one that they started with.`
 
 func (s *Server) registerPlans(api huma.API) {
 	register(s, api, get("list-plans", "/plans", "List plans on record by name, each in its newest version"), s.listPlans)
-	register(s, api, huma.Operation{
+	register(s, api, byOperator(huma.Operation{
 		OperationID: "apply-plan", Method: http.MethodPost, Path: "/plans", Summary: "Put a plan on record",
 		Description: applyDescription, MaxBodyBytes: maxPlanBody,
-	}, s.applyPlan)
+	}), s.applyPlan)
 	register(s, api, get("get-plan", "/plans/{name}", "The newest version of a plan"), s.getPlan)
-	register(s, api, huma.Operation{
+	register(s, api, byAdmin(huma.Operation{
 		OperationID: "delete-plan", Method: http.MethodDelete, Path: "/plans/{name}",
 		Summary:     "Take a plan off the record, in all its versions",
 		Description: "Runs keep what they started with. Applied again, the plan has the next version.",
-	}, s.deletePlan)
+	}), s.deletePlan)
 	register(s, api, get("list-plan-versions", "/plans/{name}/versions", "List the versions of a plan, newest first"),
 		s.listPlanVersions)
 	register(s, api, get("get-plan-version", "/plans/{name}/versions/{version}", "One version of a plan"),

@@ -42,11 +42,11 @@ type Reset struct {
 }
 
 func (s *Server) registerReset(api huma.API) {
-	register(s, api, huma.Operation{
+	register(s, api, byOperator(huma.Operation{
 		OperationID: "reset", Method: http.MethodPost, Path: "/runs/{run}/reset",
 		Summary:     "Take the parts of a step back, to be made again",
 		Description: "The body is 16 MiB at most; more keys go in several requests.",
-	}, s.reset)
+	}), s.reset)
 	// Only described, as that of a re-run.
 	described := api.OpenAPI().Paths["/runs/{run}/reset"].Post
 	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {

@@ -68,8 +68,9 @@ func registerWithin[In, Out any](
 	})
 }
 
+// get is an operation that only looks: every viewer may do it.
 func get(id, path, summary string) huma.Operation {
-	return huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Summary: summary}
+	return byViewer(huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Summary: summary})
 }
 
 func (s *Server) registerRuns(api huma.API) {

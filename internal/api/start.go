@@ -55,7 +55,7 @@ plan in YAML, and plan_name), and items. What is run is one of endpoint, plan an
 have too are laid over it, for this run. Either way items stream in. After an error there is no run.`
 
 func (s *Server) registerStart(api huma.API) {
-	huma.Register(api, huma.Operation{
+	huma.Register(api, byOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
 		Description: startDescription, DefaultStatus: http.StatusCreated,
 		Responses: map[string]*huma.Response{"201": {
@@ -64,7 +64,7 @@ func (s *Server) registerStart(api huma.API) {
 				Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[Started]()),
 			}},
 		}},
-	}, func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
+	}), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(ctx huma.Context) {
 			r, w := humago.Unwrap(ctx)
 			s.start(w, r, in)

@@ -59,11 +59,13 @@ func rules() map[string]rule {
 		},
 		"internal/api/...": {
 			own: append([]string{
-				"orchestrator", "gather", "endpoints", "internal/intake", "internal/connections", "internal/api/...",
+				"orchestrator", "gather", "endpoints", "internal/access", "internal/intake", "internal/connections",
+				"internal/api/...",
 			}, store...),
 			tests: servers,
 		},
 
+		"internal/access": {own: []string{"workqueue"}, tests: servers},
 		"internal/client": {own: []string{"internal/api", "workqueue"}, tests: servers},
 		// Services to test against: what the nodes make of them is seen from outside.
 		"internal/misbehave": {
@@ -85,9 +87,9 @@ func rules() map[string]rule {
 
 		"cmd/...": {
 			own: append([]string{
-				"cmd/...", "internal/client", "internal/demo", "internal/api/...", "internal/intake", "internal/embedded",
-				"internal/conformance", "internal/tracing", "internal/connections", "orchestrator", "gather", "gather/fetch/...",
-				"endpoints",
+				"cmd/...", "internal/access", "internal/client", "internal/demo", "internal/api/...", "internal/intake",
+				"internal/embedded", "internal/conformance", "internal/tracing", "internal/connections", "orchestrator",
+				"gather", "gather/fetch/...", "endpoints",
 			}, store...),
 			tests: servers,
 		},

@@ -1,0 +1,43 @@
+package api
+
+import (
+	"maps"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/access"
+)
+
+// Members of an operation's metadata.
+const (
+	metaRole     = "role"     // an access.Role: who may. Without it nobody may
+	metaHeavy    = "heavy"    // true: few at once
+	metaUnstored = "unstored" // true: its answer holds a secret, and is kept nowhere
+)
+
+// byAnyone says that an operation is open to those who have not logged in.
+func byAnyone(op huma.Operation) huma.Operation { return noted(op, metaRole, access.None) }
+
+// byViewer says that an operation only looks.
+func byViewer(op huma.Operation) huma.Operation { return noted(op, metaRole, access.Viewer) }
+
+// byOperator says that an operation changes what operators may change.
+func byOperator(op huma.Operation) huma.Operation { return noted(op, metaRole, access.Operator) }
+
+// byAdmin says that an operation is for admins.
+func byAdmin(op huma.Operation) huma.Operation { return noted(op, metaRole, access.Admin) }
+
+// heavy says that an operation reads a whole run or more: only a few of them are done at once.
+func heavy(op huma.Operation) huma.Operation { return noted(op, metaHeavy, true) }
+
+// unstored says that the answer of an operation holds a secret.
+func unstored(op huma.Operation) huma.Operation { return noted(op, metaUnstored, true) }
+
+func noted(op huma.Operation, name string, value any) huma.Operation {
+	op.Metadata = maps.Clone(op.Metadata)
+	if op.Metadata == nil {
+		op.Metadata = map[string]any{}
+	}
+	op.Metadata[name] = value
+	return op
+}
