@@ -67,6 +67,14 @@ func (n *Node) resign(ctx context.Context, lease workqueue.Lease) {
 
 // sweep issues again what cannot come to an end by itself. What needs only PostgreSQL comes first.
 func (n *Node) sweep(ctx context.Context, lease workqueue.Lease) error {
+	// First: what they have locked would hold up everything after it.
+	mute, err := n.store.EndMuteClients(ctx)
+	if err != nil {
+		return err
+	}
+	if mute > 0 {
+		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", mute))
+	}
 	dead, err := n.store.ReleaseDeadSessions(ctx, lease)
 	if err != nil {
 		return err

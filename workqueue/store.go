@@ -19,6 +19,7 @@ type Store struct {
 	sessions *pgxpool.Pool // for heartbeats and leases, so that they need not queue for a connection
 	parts    sync.Pool     // *copyRows: buffers of past recordings, some megabytes each
 	graphs   graphCache    // of the runs that it had to do with lately
+	mute     muteWatch
 }
 
 // New returns a store on a pool whose database has been migrated. The store does not close the pool. See also [Open].

@@ -1,0 +1,88 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// mutePatience is how long a client may keep PostgreSQL waiting in the middle of a statement that holds locks.
+const mutePatience = 10 * time.Second
+
+// A process that was stopped, or cut off, in the middle of a COPY keeps its locks: PostgreSQL waits for the rest, and
+// idle_in_transaction_session_timeout does not count while a statement is under way, nor is statement_timeout looked at
+// before the client says something. Such a transaction is ended from outside.
+
+// muteClients lists the transactions of this program's own connections that have written something and wait for their
+// client in the middle of a statement, with how far they have come.
+const muteClients = `
+SELECT a.pid, a.query_start, coalesce(p.bytes_processed, 0)
+FROM pg_stat_activity a LEFT JOIN pg_stat_progress_copy p USING (pid)
+WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
+    AND a.application_name = current_setting('application_name')
+    AND a.state = 'active' AND a.wait_event_type = 'Client' AND a.backend_xid IS NOT NULL`
+
+// endMute ends one, unless it has gone on to another statement meanwhile.
+const endMute = `
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND query_start = $2 AND state = 'active'`
+
+// muteClient is a connection in one place of one statement.
+type muteClient struct {
+	pid   int32
+	since time.Time // when the statement began
+	bytes int64     // that it has got of it
+}
+
+// muteWatch remembers when connections were first seen where they are.
+type muteWatch struct {
+	mu   sync.Mutex
+	seen map[muteClient]time.Time
+}
+
+// overdue takes what is seen now, and returns those that have not moved for mutePatience.
+func (w *muteWatch) overdue(clients []muteClient, now time.Time) (stuck []muteClient) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	seen := make(map[muteClient]time.Time, len(clients))
+	for _, c := range clients {
+		first, known := w.seen[c]
+		if !known {
+			first = now
+		}
+		seen[c] = first
+		if now.Sub(first) >= mutePatience {
+			stuck = append(stuck, c)
+		}
+	}
+	w.seen = seen
+	return stuck
+}
+
+// EndMuteClients ends the transactions of processes that have stopped in the middle of a statement and hold locks: what
+// they had locked can be swept then. It tells them by looking again, so it is to be called repeatedly. It returns how
+// many it ended.
+func (s *Store) EndMuteClients(ctx context.Context) (int, error) {
+	rows, err := s.sessions.Query(ctx, muteClients)
+	if err != nil {
+		return 0, fmt.Errorf("look for clients that have gone mute: %w", err)
+	}
+	clients, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c muteClient, err error) {
+		err = row.Scan(&c.pid, &c.since, &c.bytes)
+		return c, err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("look for clients that have gone mute: %w", err)
+	}
+	ended := 0
+	for _, c := range s.mute.overdue(clients, time.Now()) {
+		tag, err := s.sessions.Exec(ctx, endMute, c.pid, c.since)
+		if err != nil {
+			return ended, fmt.Errorf("end the connection %d of a client that has gone mute: %w", c.pid, err)
+		}
+		ended += int(tag.RowsAffected())
+	}
+	return ended, nil
+}
