@@ -1,0 +1,106 @@
+// Where an item stands on the map. Ordinals run down a column of a band, then to the next column on the right, and at
+// the end of a band to the next one below, like text whose lines are a few cells high. A chunk, which is a run of
+// ordinals, so becomes a small rectangle that can be seen from afar, where a line of single cells would be a hair.
+
+// A small run has lines one cell high, as people read; in a large one the lines are higher.
+const BANDS = [
+  { upTo: 20_000, height: 1 },
+  { upTo: 4_000_000, height: 8 },
+  { upTo: Infinity, height: 16 },
+];
+
+/** MAX_CELL is the largest side of a cell that fit() chooses, in pixels. */
+export const MAX_CELL = 36;
+
+/** bandHeight is how many cells high a line of so many items is. */
+export function bandHeight(items) {
+  return BANDS.find((b) => items <= b.upTo).height;
+}
+
+export class Layout {
+  constructor(items, cols) {
+    this.items = items;
+    this.band = bandHeight(items);
+    this.cols = Math.max(1, Math.floor(cols));
+    this.perBand = this.cols * this.band; // ordinals in a line
+    this.bands = Math.max(1, Math.ceil(items / this.perBand));
+    this.rows = this.bands * this.band;
+    if (this.bands === 1) this.rows = Math.max(1, Math.min(this.band, items));
+  }
+
+  /** x of the column of an ordinal. */
+  x(ordinal) {
+    return Math.floor((ordinal % this.perBand) / this.band);
+  }
+
+  /** y of the row of an ordinal. */
+  y(ordinal) {
+    return Math.floor(ordinal / this.perBand) * this.band + (ordinal % this.band);
+  }
+
+  /** at is the ordinal of a cell, or -1 where there is no item. */
+  at(x, y) {
+    if (x < 0 || y < 0 || x >= this.cols || y >= this.rows) return -1;
+    const ordinal = this.first(x, y);
+    return ordinal < this.items ? ordinal : -1;
+  }
+
+  /** first is the ordinal that a cell would have, were there items enough. */
+  first(x, y) {
+    return Math.floor(y / this.band) * this.perBand + x * this.band + (y % this.band);
+  }
+
+  /** nearest is the ordinal of the cell that is nearest to a place on the map, or before it. */
+  nearest(x, y) {
+    const cx = Math.min(this.cols - 1, Math.max(0, Math.floor(x)));
+    const cy = Math.min(this.rows - 1, Math.max(0, Math.floor(y)));
+    return Math.max(0, Math.min(this.items - 1, this.first(cx, cy)));
+  }
+
+  /** rects covers exactly the cells of the ordinals from..to, both included, by at most nine rectangles. */
+  rects(from, to) {
+    if (to < from) return [];
+    const first = Math.floor(from / this.perBand);
+    const last = Math.floor(to / this.perBand);
+    if (first === last) return this.#inBand(first, from % this.perBand, to % this.perBand);
+    const out = this.#inBand(first, from % this.perBand, this.perBand - 1);
+    if (last - first > 1) {
+      out.push({ x: 0, y: (first + 1) * this.band, w: this.cols, h: (last - first - 1) * this.band });
+    }
+    return out.concat(this.#inBand(last, 0, to % this.perBand));
+  }
+
+  // Within a band: a column that begins in its middle, whole columns, and one that ends in its middle.
+  #inBand(band, from, to) {
+    const h = this.band;
+    const top = band * h;
+    let x0 = Math.floor(from / h);
+    let x1 = Math.floor(to / h);
+    if (x0 === x1) return [{ x: x0, y: top + (from % h), w: 1, h: to - from + 1 }];
+    const out = [];
+    if (from % h !== 0) out.push({ x: x0++, y: top + (from % h), w: 1, h: h - (from % h) });
+    const ragged = to % h !== h - 1;
+    const end = ragged ? x1 - 1 : x1;
+    if (end >= x0) out.push({ x: x0, y: top, w: end - x0 + 1, h });
+    if (ragged) out.push({ x: x1, y: top, w: 1, h: (to % h) + 1 });
+    return out;
+  }
+}
+
+/**
+ * fit chooses the layout that fills a canvas of width × height pixels best, and the side of a cell then. Cells of two
+ * pixels and more get whole ones, so that they are all alike.
+ */
+export function fit(items, width, height) {
+  const n = Math.max(1, items);
+  const band = bandHeight(n);
+  let cell = Math.min(MAX_CELL, Math.sqrt((width * height) / n));
+  for (let i = 0; i < 200; i++) {
+    if (cell >= 2) cell = Math.floor(cell);
+    const cols = Math.max(1, Math.floor(width / cell));
+    const layout = new Layout(n, n < cols * band ? Math.ceil(n / band) : cols);
+    if (layout.rows * cell <= height || cell < 0.01) return { layout, cell };
+    cell = cell > 2 ? cell - 1 : cell * 0.98;
+  }
+  return { layout: new Layout(n, Math.max(1, Math.floor(width / cell))), cell };
+}

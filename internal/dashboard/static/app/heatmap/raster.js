@@ -1,0 +1,74 @@
+// Draws the part of a map that is seen into pixels, from the level of summaries whose cells are at least a pixel. The
+// cost is that of the canvas's pixels, however many items there are.
+
+/** GRID_FROM is the side of a cell, in pixels, from which on cells stand apart. */
+export const GRID_FROM = 5;
+
+/** levelFor is the lowest level whose cells have a side of a pixel or more. Every cell of it gets a pixel, then. */
+export function levelFor(scale, levels) {
+  let level = 0;
+  for (let side = scale; side < 0.999 && level < levels; level++) side *= 2;
+  return level;
+}
+
+/**
+ * draw fills pixels (a Uint32Array of width × height) by colours (a Uint32Array of 256, for values). Where there is no
+ * item, and between cells, it is ground.
+ */
+export function draw(pixels, width, height, view, pyramid, colours, ground) {
+  const { layout, plane } = pyramid;
+  const level = levelFor(view.scale, pyramid.levels.length);
+  const side = view.scale * 2 ** level;
+  const gap = level === 0 && side >= GRID_FROM ? Math.max(1, Math.round(side / 16)) : 0;
+  const cols = level === 0 ? layout.cols : pyramid.levels[level - 1].w;
+  const rows = level === 0 ? layout.rows : pyramid.levels[level - 1].h;
+  const stride = level === 0 ? layout.band : 1; // between neighbours in a row of the source
+  const xs = columns(width, view.ox, side, gap, cols, stride);
+  const data = level === 0 ? plane.data : pyramid.levels[level - 1].data;
+  let above = -2; // the row of cells that the line of pixels before shows
+  for (let py = 0; py < height; py++) {
+    const line = py * width;
+    const y = cellAt(py, view.oy, side, gap, rows);
+    if (y < 0) pixels.fill(ground, line, line + width);
+    else if (y === above) pixels.copyWithin(line, line - width, line);
+    else {
+      const base = level === 0 ? layout.first(0, y) : y * cols;
+      const inside = inhabited(layout, level, y) * stride;
+      drawLine(pixels, line, width, xs, data, base, inside, colours, ground);
+    }
+    above = y;
+  }
+}
+
+function drawLine(pixels, line, width, xs, data, base, inside, colours, ground) {
+  for (let px = 0; px < width; px++) {
+    const x = xs[px];
+    pixels[line + px] = x >= 0 && x < inside ? colours[data[base + x]] : ground;
+  }
+}
+
+// inhabited is how many cells of a row of a level have items; they are its first ones.
+function inhabited(layout, level, y) {
+  const size = 2 ** level;
+  const left = layout.items - layout.first(0, Math.min(y * size, layout.rows - 1));
+  if (left <= 0) return 0;
+  return Math.min(Math.ceil(layout.cols / size), Math.ceil(Math.ceil(left / layout.band) / size));
+}
+
+function columns(width, offset, side, gap, cols, stride) {
+  const xs = new Int32Array(width);
+  for (let px = 0; px < width; px++) {
+    const x = cellAt(px, offset, side, gap, cols);
+    xs[px] = x < 0 ? -1 : x * stride;
+  }
+  return xs;
+}
+
+// cellAt is the cell that the middle of a pixel is in; -1 outside, and between cells.
+function cellAt(pixel, offset, side, gap, cells) {
+  const at = (pixel + 0.5 - offset) / side;
+  const cell = Math.floor(at);
+  if (cell < 0 || cell >= cells) return -1;
+  if (gap > 0 && (at - cell) * side >= side - gap) return -1;
+  return cell;
+}
