@@ -88,13 +88,14 @@ type Config struct {
 
 // Server is the API on a store, a node and a NATS connection. It closes none of them.
 type Server struct {
-	store   *workqueue.Store
-	engine  Engine
-	nc      *nats.Conn
-	log     *zap.Logger
-	config  Config
-	handler http.Handler
-	active  sync.WaitGroup // requests under way
+	store    *workqueue.Store
+	engine   Engine
+	nc       *nats.Conn
+	log      *zap.Logger
+	config   Config
+	handler  http.Handler
+	document *huma.OpenAPI
+	active   sync.WaitGroup // requests under way
 }
 
 // New returns a server; Handler and Serve make use of it.
@@ -118,7 +119,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
-	settings := huma.DefaultConfig("Tranche", s.config.Version)
+	settings := huma.DefaultConfig("Tranche", APIVersion)
 	settings.CreateHooks = nil // no $schema members in the answers
 	settings.DocsPath = ""     // its page would load scripts from elsewhere
 	settings.Transformers = append(settings.Transformers, boundProblems)
@@ -137,6 +138,7 @@ func (s *Server) routes() http.Handler {
 	s.registerReport(v1)
 	s.registerPlans(v1)
 	s.registerSystem(v1)
+	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc(everywhere, func(w http.ResponseWriter, r *http.Request) { nowhere(mux, w, r) })
