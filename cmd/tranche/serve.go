@@ -91,7 +91,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		Log: log, Hosts: s.AllowHost, Version: versionText(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: s.streamBytes(), SpoolDir: filepath.Join(p.directory, "spool"),
-		Connections: p.connections, RestsUntil: p.restsUntil,
+		Connections: p.connections, RestsUntil: p.restsUntil, DataDir: p.directory,
 	})
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -71,6 +72,9 @@ type Config struct {
 	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
 	SpoolDir string
 
+	// DataDir is where this server and its private parts keep files, of whose disk /health tells. Empty: nowhere.
+	DataDir string
+
 	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
 	RestsUntil func(paceKey string) time.Time
 
@@ -96,6 +100,7 @@ type Server struct {
 	handler  http.Handler
 	document *huma.OpenAPI
 	active   sync.WaitGroup // requests under way
+	health   *health.Watch
 }
 
 // New returns a server; Handler and Serve make use of it.
@@ -110,6 +115,9 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	config.LookTimeout = cmp.Or(config.LookTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
 	s := &Server{store: store, engine: engine, nc: nc, log: config.Log, config: config}
+	if err := s.watchHealth(); err != nil {
+		return nil, err
+	}
 	s.handler = s.routes()
 	return s, nil
 }
@@ -138,6 +146,7 @@ func (s *Server) routes() http.Handler {
 	s.registerReport(v1)
 	s.registerPlans(v1)
 	s.registerSystem(v1)
+	s.registerHealth(v1)
 	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
@@ -227,6 +236,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	}
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
+	defer s.health.Wait()
 	err := server.Shutdown(stop)
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))

@@ -57,9 +57,13 @@ func rules() map[string]rule {
 			own:   []string{"orchestrator", "endpoints", "endpoints/oteltrace"},
 			tests: append([]string{"workqueue"}, servers...),
 		},
+		// It judges what the store and NATS say; the API and streams show it.
+		"internal/health": {
+			own: append([]string{"endpoints"}, store...), tests: append([]string{"orchestrator"}, servers...),
+		},
 		"internal/api/...": {
 			own: append([]string{
-				"orchestrator", "gather", "endpoints", "internal/access", "internal/intake", "internal/connections",
+				"internal/health", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake", "internal/connections",
 				"internal/api/...",
 			}, store...),
 			tests: servers,

@@ -1,0 +1,29 @@
+package api
+
+import (
+	"context"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func (s *Server) registerHealth(api huma.API) {
+	report := get("health", "/health", "What a person must see to")
+	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
+		"severity, since when it has been so, and what helps. It answers with status 200 whatever it finds, also while " +
+		"PostgreSQL or NATS is away: that is a condition then. Programs that route requests ask /readyz instead. However " +
+		"many ask, it is looked at most every few seconds."
+	register(s, api, report, func(ctx context.Context, _ *struct{}) (*health.Report, error) { return s.health.Report(ctx) })
+	nodes := get("list-nodes", "/nodes", "The nodes, who leads, and what each holds")
+	register(s, api, nodes, func(ctx context.Context, _ *struct{}) (workqueue.Nodes, error) { return s.store.Nodes(ctx) })
+}
+
+// watchHealth makes what looks after the system's health.
+func (s *Server) watchHealth() (err error) {
+	s.health, err = health.New(health.Config{
+		Log: s.log, Store: s.store, NC: s.nc, DataDir: s.config.DataDir, Short: s.short,
+	})
+	return err
+}

@@ -1,0 +1,89 @@
+package health
+
+import (
+	"fmt"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// nodes judges who is there and who leads.
+func (f *facts) nodes() (all []Condition) {
+	alive := 0
+	for i := range f.db.Nodes {
+		n := &f.db.Nodes[i]
+		if n.Alive {
+			alive++
+		}
+		all = append(all, f.node(n)...)
+	}
+	return append(all, f.leader(alive)...)
+}
+
+func (f *facts) node(n *workqueue.NodeHealth) (all []Condition) {
+	switch {
+	case !n.Alive:
+		c := Condition{
+			Kind: NodeDead, Severity: Warning, Subject: n.Session.String(), Link: "/nodes",
+			Title: "Died: " + n.Name(),
+			Detail: fmt.Sprintf("It was heard of last %s ago, and did not stop in good order. Others have taken over what it "+
+				"held.", ago(f.at.Sub(n.BeatAt))),
+			Remedy: "Start it again: `tranche serve`; its log says why it died",
+		}
+		if n.Slices > 0 || n.Loads > 0 {
+			c.Severity = Critical
+			c.Detail = fmt.Sprintf("It was heard of last %s ago, and still holds %s with %s, and %s that it was loading. The node "+
+				"that leads takes them from it.", ago(f.at.Sub(n.BeatAt)), count(n.Slices, "request"), count(n.Items, "item"),
+				count(n.Loads, "run"))
+		}
+		all = append(all, dated(n.ExpiresAt, c))
+	case f.at.Sub(n.BeatAt) > lateAfter:
+		all = append(all, dated(n.BeatAt, Condition{
+			Kind: NodeLate, Severity: Warning, Subject: n.Session.String(), Link: "/nodes",
+			Title: "Not heard of: " + n.Name(),
+			Detail: fmt.Sprintf("It was heard of last %s ago, and holds %s with %s. It counts as dead in %s.",
+				ago(f.at.Sub(n.BeatAt)), count(n.Slices, "request"), count(n.Items, "item"), ago(n.ExpiresAt.Sub(f.at))),
+			Remedy: "See whether its machine is overloaded, or cut off from PostgreSQL",
+		}))
+	}
+	if n.Alive && n.Away && n.Host != f.host { // this one knows that better itself
+		all = append(all, unkept(Condition{
+			Kind: NATS, Severity: Critical, Subject: n.Host, Link: "/nodes",
+			Title:  "Cannot reach NATS: " + n.Name(),
+			Detail: "It sends nothing and records nothing until it can.",
+			Remedy: workqueue.NATSAdvice().Do,
+		}))
+	}
+	return all
+}
+
+func (f *facts) leader(alive int) []Condition {
+	c := Condition{
+		Kind: LeaderMissing, Severity: Critical, Subject: "leader", Title: "No node leads", Link: "/nodes",
+		Detail: fmt.Sprintf("%s alive. Without a leader, requests of dead nodes and past deadlines are not issued again.",
+			isAre(alive, "node")),
+		Remedy: "Start a node: `tranche serve`",
+	}
+	if alive > 0 {
+		c.Remedy = "See what the nodes say in their logs: one of them should take the lead within seconds"
+	}
+	switch l := f.db.Leader; {
+	case l == nil:
+		return []Condition{unkept(c)}
+	case f.at.Sub(l.ExpiresAt) > leaderGrace:
+		c.Detail = fmt.Sprintf("The lease ran out %s ago, and %s", ago(f.at.Sub(l.ExpiresAt)), c.Detail)
+		return []Condition{dated(l.ExpiresAt, c)}
+	default:
+		return nil
+	}
+}
+
+func isAre(n int, noun string) string {
+	switch n {
+	case 0:
+		return "no " + noun + " is"
+	case 1:
+		return "1 " + noun + " is"
+	default:
+		return fmt.Sprintf("%d %ss are", n, noun)
+	}
+}

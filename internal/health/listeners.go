@@ -1,0 +1,88 @@
+package health
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// listenWait is how long services have to say that they listen.
+	listenWait = 300 * time.Millisecond
+	// asksAtOnce bounds the requests to JetStream that are under way.
+	asksAtOnce = 8
+)
+
+// unheard returns what runs have work for and nobody does; known is false when nobody could be asked.
+func (w *Watch) unheard(ctx context.Context, db *workqueue.HealthFacts) (none []workqueue.WorkingEndpoint, known bool) {
+	var services []workqueue.WorkingEndpoint
+	for _, e := range db.Working {
+		switch kind, target := workqueue.TargetKind(e.Endpoint); kind {
+		case workqueue.KindEndpoint:
+			services = append(services, e)
+		case workqueue.KindLocal:
+			if !slices.ContainsFunc(db.Nodes, func(n workqueue.NodeHealth) bool { return hasLocal(n, target) }) {
+				none = append(none, e)
+			}
+		default: // every node can do it
+		}
+	}
+	if len(services) == 0 {
+		return none, true
+	}
+	if services = w.withoutPulls(ctx, services); len(services) == 0 {
+		return none, true
+	}
+	heard, err := endpoints.Discover(ctx, w.cfg.NC, listenWait)
+	if err != nil {
+		return none, false
+	}
+	for _, e := range services {
+		if !slices.ContainsFunc(heard, func(l endpoints.Listener) bool { return l.Endpoint == e.Endpoint }) {
+			none = append(none, e)
+		}
+	}
+	return none, true
+}
+
+// hasLocal reports whether a node has a function, or has not said yet what it has.
+func hasLocal(n workqueue.NodeHealth, function string) bool {
+	return n.Alive && (n.Locals == nil || slices.Contains(*n.Locals, function))
+}
+
+// withoutPulls returns the endpoints of which JetStream knows nobody that waits for requests: there nobody listens, or
+// all are busy. It spares asking the services in most cases.
+func (w *Watch) withoutPulls(ctx context.Context, all []workqueue.WorkingEndpoint) []workqueue.WorkingEndpoint {
+	js, err := jetstream.New(w.cfg.NC)
+	if err != nil {
+		return all
+	}
+	var mu sync.Mutex
+	var left []workqueue.WorkingEndpoint
+	var asks sync.WaitGroup
+	free := make(chan struct{}, asksAtOnce)
+	for _, e := range all {
+		free <- struct{}{}
+		asks.Go(func() {
+			defer func() { <-free }()
+			if e.Plain || !pulled(ctx, js, e.Endpoint) {
+				mu.Lock()
+				defer mu.Unlock()
+				left = append(left, e)
+			}
+		})
+	}
+	asks.Wait()
+	return left
+}
+
+func pulled(ctx context.Context, js jetstream.JetStream, endpoint string) bool {
+	consumer, err := js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(endpoint))
+	return err == nil && consumer.CachedInfo().NumWaiting > 0 // just fetched
+}

@@ -1,0 +1,61 @@
+package health
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// facts is all that a look has found out.
+type facts struct {
+	host   string
+	at     time.Time              // the database's clock, or ours without it
+	db     *workqueue.HealthFacts // nil: it does not answer
+	dbErr  error
+	nats   bool // connected
+	fills  []fill
+	filled bool // it is known how full the streams are
+	// unheard names what runs have work for and nobody does; asked says that this is known.
+	unheard []workqueue.WorkingEndpoint
+	asked   bool
+	disk    *diskSpace // nil: not known
+	dataDir string
+	short   []string
+	limits  Config
+}
+
+// databaseTimeout leaves time for the rest of a look.
+const databaseTimeout = 2 * time.Second
+
+// look reads all there is to know and judges it.
+func (w *Watch) look(ctx context.Context) *Report {
+	f := w.gather(ctx)
+	conditions := judge(f)
+	w.date(ctx, f, conditions)
+	return newReport(f.at, conditions)
+}
+
+func (w *Watch) gather(ctx context.Context) *facts {
+	f := &facts{host: w.cfg.Host, at: time.Now(), nats: w.cfg.NC.IsConnected(), dataDir: w.cfg.DataDir, limits: w.cfg}
+	var streams sync.WaitGroup
+	streams.Go(func() { f.fills, f.filled = w.streams(ctx) })
+	func() {
+		asking, cancel := context.WithTimeout(ctx, databaseTimeout)
+		defer cancel()
+		f.db, f.dbErr = w.cfg.Store.Health(asking, w.limits)
+	}()
+	if f.db != nil {
+		f.at = f.db.At
+		f.unheard, f.asked = w.unheard(ctx, f.db)
+	}
+	if w.cfg.DataDir != "" {
+		f.disk = spaceAt(w.cfg.DataDir)
+	}
+	if w.cfg.Short != nil {
+		f.short = w.cfg.Short()
+	}
+	streams.Wait()
+	return f
+}

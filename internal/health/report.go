@@ -1,0 +1,106 @@
+package health
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Severity says how much a condition matters.
+type Severity string
+
+// Severities.
+const (
+	Info     Severity = "info"     // good to know; somebody may have wanted it so
+	Warning  Severity = "warning"  // somebody has to see to it, and it can wait
+	Critical Severity = "critical" // work stands still, or is about to
+)
+
+func (s Severity) weight() int { return slices.Index([]Severity{Info, Warning, Critical}, s) }
+
+// Kind says what a condition is about.
+type Kind string
+
+// Kinds of conditions.
+const (
+	FailedItems   Kind = "failed_items"   // of completed runs, that nobody has run again
+	StaleSlices   Kind = "stale_slices"   // past their deadline, and no leader has seen to them
+	NoListeners   Kind = "no_listeners"   // runs have work for an endpoint or a function, and nobody does it
+	OldestWaiting Kind = "oldest_waiting" // items, or requests, that nobody has taken for long
+	DeadLetters   Kind = "dead_letters"
+	Quarantined   Kind = "quarantined"
+	BreakerOpen   Kind = "breaker_open"
+	LeaderMissing Kind = "leader_missing"
+	NodeDead      Kind = "node_dead"
+	NodeLate      Kind = "node_late"
+	StreamLimit   Kind = "stream_limit"
+	Disk          Kind = "disk"
+	RunHeld       Kind = "run_held"
+	RunOverdue    Kind = "run_overdue"
+	Database      Kind = "database"
+	Connections   Kind = "database_connections"
+	NATS          Kind = "nats"
+	Shortage      Kind = "shortage" // something was used up when the node last needed it
+	EventsWaiting Kind = "events_waiting"
+	TokenExpiring Kind = "token_expiring"
+)
+
+// Condition is something that a person should see to.
+type Condition struct {
+	Kind     Kind      `json:"kind" doc:"in one word, like failed_items or no_listeners; new ones may come"`
+	Severity Severity  `json:"severity" enum:"info,warning,critical"`
+	Subject  string    `json:"subject" doc:"of what: the id of a run, the name of an endpoint, a node, a stream, a host"`
+	Title    string    `json:"title"`
+	Detail   string    `json:"detail"`
+	Since    time.Time `json:"since"`
+	Remedy   string    `json:"remedy" doc:"what helps; commands stand between backquotes"`
+	Link     string    `json:"link,omitempty" doc:"path of the dashboard's page about it"`
+
+	unkept bool // nothing tells since when: it has to be kept
+}
+
+func (c *Condition) key() workqueue.ConditionKey {
+	return workqueue.ConditionKey{Kind: string(c.Kind), Subject: c.Subject}
+}
+
+// Counts is how many conditions there are of each severity.
+type Counts struct {
+	Info     int `json:"info"`
+	Warning  int `json:"warning"`
+	Critical int `json:"critical"`
+}
+
+// Report is the conditions as of one moment, the worst first.
+type Report struct {
+	Status     string      `json:"status" enum:"ok,warning,critical" doc:"the worst severity; conditions that inform are ok"`
+	At         time.Time   `json:"at" doc:"when this was so; a report is shared by all who ask within a few seconds"`
+	Counts     Counts      `json:"counts"`
+	Conditions []Condition `json:"conditions"`
+}
+
+func newReport(at time.Time, conditions []Condition) *Report {
+	slices.SortFunc(conditions, func(a, b Condition) int {
+		return cmp.Or(cmp.Compare(b.Severity.weight(), a.Severity.weight()), a.Since.Compare(b.Since),
+			cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Subject, b.Subject))
+	})
+	r := &Report{Status: "ok", At: at, Conditions: append([]Condition{}, conditions...)}
+	for i := range conditions {
+		switch conditions[i].Severity {
+		case Critical:
+			r.Counts.Critical++
+		case Warning:
+			r.Counts.Warning++
+		case Info:
+			r.Counts.Info++
+		}
+	}
+	switch {
+	case r.Counts.Critical > 0:
+		r.Status = string(Critical)
+	case r.Counts.Warning > 0:
+		r.Status = string(Warning)
+	}
+	return r
+}

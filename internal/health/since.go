@@ -1,0 +1,81 @@
+package health
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// seenEvery is how seldom the table is told that a condition is still there.
+	seenEvery = 30 * time.Second
+	// forgetAfter is when what another server has said of itself is forgotten.
+	forgetAfter = 24 * time.Hour
+)
+
+// date says since when the conditions have been so, and keeps it for those of which nothing else tells it: in the
+// table, and in memory while there is no database.
+func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
+	kept := map[workqueue.ConditionKey]workqueue.KeptCondition{}
+	if f.db != nil {
+		for _, k := range f.db.Kept {
+			kept[k.ConditionKey] = k
+		}
+	}
+	seen := map[workqueue.ConditionKey]time.Time{}
+	var there []workqueue.ConditionKey
+	for i := range conditions {
+		c := &conditions[i]
+		if !c.unkept {
+			continue
+		}
+		before, known := kept[c.key()]
+		switch {
+		case known:
+			c.Since = before.Since
+		case !w.seen[c.key()].IsZero():
+			c.Since = w.seen[c.key()]
+		default:
+			c.Since = f.at
+		}
+		seen[c.key()] = c.Since
+		if !known || before.SeenAt.Before(f.at.Add(-seenEvery)) {
+			there = append(there, c.key())
+		}
+	}
+	w.seen = seen
+	if f.db == nil {
+		return
+	}
+	if err := w.cfg.Store.KeepConditions(ctx, there, f.gone(seen), f.at); err != nil {
+		w.cfg.Log.Debug("keep since when something has been so", zap.Error(err))
+	}
+}
+
+// gone are the kept conditions that are no more: not those that could not be looked at, nor those of other servers.
+func (f *facts) gone(seen map[workqueue.ConditionKey]time.Time) (gone []workqueue.ConditionKey) {
+	for _, k := range f.db.Kept {
+		_, there := seen[k.ConditionKey]
+		if !there && (f.looked(k.ConditionKey) || k.SeenAt.Before(f.at.Add(-forgetAfter))) {
+			gone = append(gone, k.ConditionKey)
+		}
+	}
+	return gone
+}
+
+// looked reports whether this look would have found a condition.
+func (f *facts) looked(k workqueue.ConditionKey) bool {
+	switch Kind(k.Kind) {
+	case NoListeners:
+		return f.asked
+	case StreamLimit:
+		return f.filled
+	case NATS, Disk, Shortage:
+		return k.Subject == f.host
+	default:
+		return true
+	}
+}

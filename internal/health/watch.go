@@ -1,0 +1,143 @@
+package health
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Defaults of Config.
+const (
+	DefaultEvery    = 3 * time.Second
+	DefaultWaiting  = 10 * time.Minute
+	DefaultDiskFree = 10 << 30
+)
+
+const (
+	// patience is how long a caller waits for a look while there is an older report.
+	patience = 150 * time.Millisecond
+	// staleAfter is how old that one may be.
+	staleAfter = 15 * time.Second
+	// lookTimeout bounds a look as a whole.
+	lookTimeout = 3 * time.Second
+)
+
+// Config is what a Watch looks at.
+type Config struct {
+	Log   *zap.Logger // nil: none
+	Store *workqueue.Store
+	NC    *nats.Conn
+	// Host names this server in conditions about it. Empty: the host's name.
+	Host string
+	// DataDir is where this server keeps files; empty: nowhere.
+	DataDir string
+	// Short lists what was used up when the node last needed it; nil: nothing is known.
+	Short func() []string
+
+	Every    time.Duration // between two looks at the least; zero: DefaultEvery
+	Waiting  time.Duration // how long a run may have work and get none done; zero: DefaultWaiting
+	DiskFree uint64        // bytes below which a disk may be near full; zero: DefaultDiskFree
+}
+
+// Watch looks after the system's health for all who ask.
+type Watch struct {
+	cfg    Config
+	limits workqueue.HealthLimits
+	flying sync.WaitGroup
+
+	mu     sync.Mutex
+	last   *Report
+	lastAt time.Time
+	flight chan struct{} // closed when the look under way ends; nil: none is
+
+	seen map[workqueue.ConditionKey]time.Time // since when, of what was kept; of the look under way alone
+}
+
+// New returns a Watch, which looks when it is asked.
+func New(cfg Config) (*Watch, error) {
+	if cfg.Store == nil || cfg.NC == nil {
+		return nil, errors.New("health: Config.Store and Config.NC are needed")
+	}
+	if cfg.Log == nil {
+		cfg.Log = zap.NewNop()
+	}
+	if cfg.Host == "" {
+		cfg.Host, _ = os.Hostname() // shown to people only
+	}
+	cfg.Host = cmp.Or(cfg.Host, "this host")
+	cfg.Every = cmp.Or(cfg.Every, DefaultEvery)
+	cfg.Waiting = cmp.Or(cfg.Waiting, DefaultWaiting)
+	cfg.DiskFree = cmp.Or(cfg.DiskFree, DefaultDiskFree)
+	return &Watch{cfg: cfg, limits: workqueue.HealthLimits{
+		Waiting: cfg.Waiting, Failed: failedWindow, Strays: straysWindow, Stale: staleGrace, Dead: deadWindow,
+		Token: tokenWindow,
+	}, seen: map[workqueue.ConditionKey]time.Time{}}, nil
+}
+
+// Report returns what a look has found within the last few seconds. The first one takes as long as it takes; after
+// that, one that takes long is not waited for, and what was found before is returned. Do not change it. The error is
+// that ctx ended.
+func (w *Watch) Report(ctx context.Context) (*Report, error) {
+	older, flight := w.begin(ctx)
+	if flight == nil {
+		return older, nil
+	}
+	var late <-chan time.Time
+	if older != nil {
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-flight:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.last, nil
+	case <-late:
+		return older, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// begin returns a report that is young enough, and no flight; or the look under way, which it starts if there is none,
+// with the report before it if that will do.
+func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	age := time.Since(w.lastAt)
+	if w.last != nil && age < w.cfg.Every {
+		return w.last, nil
+	}
+	if w.flight == nil {
+		w.flight = make(chan struct{})
+		w.flying.Go(func() { w.fly(context.WithoutCancel(ctx)) })
+	}
+	if w.last != nil && age < staleAfter {
+		older = w.last
+	}
+	return older, w.flight
+}
+
+// fly looks, for everybody who waits.
+func (w *Watch) fly(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	found := w.look(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last, w.lastAt = found, time.Now()
+	close(w.flight)
+	w.flight = nil
+}
+
+// Wait returns when no look is under way, which takes seconds at the most.
+func (w *Watch) Wait() { w.flying.Wait() }
