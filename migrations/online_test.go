@@ -62,7 +62,7 @@ func TestAnIndexThatWasBrokenOffIsBuiltAnew(t *testing.T) {
 		}
 	}
 	applied, err := migrations.Up(t.Context(), url, nil)
-	if err != nil || len(applied) != 3 {
+	if err != nil || len(applied) != 4 {
 		t.Fatalf("applied %v, %v", applied, err)
 	}
 	var sound int
