@@ -37,7 +37,7 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	}
 	problem := &huma.MediaType{Schema: doc.Components.Schemas.Schema(typeOf[huma.ErrorModel](), true, "")}
 	for path, item := range doc.Paths {
-		for _, op := range operationsOf(item) {
+		for _, op := range describedOf(item) {
 			op.Path = path
 			describeOperation(op, problem)
 		}
@@ -46,7 +46,7 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	return doc
 }
 
-func operationsOf(item *huma.PathItem) (all []*huma.Operation) {
+func describedOf(item *huma.PathItem) (all []*huma.Operation) {
 	for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Delete, item.Patch} {
 		if op != nil {
 			all = append(all, op)
