@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/orchestrator"
 )
 
@@ -37,6 +38,8 @@ type serveCommand struct {
 
 	MaxConnections int  `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside two for the session (16)." placeholder:"N"`
 	ThroughPooler  bool `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction; migrate without it first."`
+
+	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
 
 	streamFlags
 }
@@ -87,10 +90,15 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	if err != nil {
 		return err
 	}
+	pages, err := dashboard.Handler(dashboard.Config{Dir: s.DashboardDir})
+	if err != nil {
+		return err
+	}
 	server, err := api.New(p.store, node, p.nc, api.Config{
 		Log: log, Hosts: s.AllowHost, Version: versionText(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: s.streamBytes(), SpoolDir: filepath.Join(p.directory, "spool"),
+		Dashboard:   pages,
 		Connections: p.connections, RestsUntil: p.restsUntil, DataDir: p.directory,
 	})
 	if err != nil {

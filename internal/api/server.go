@@ -75,6 +75,9 @@ type Config struct {
 	// DataDir is where this server and its private parts keep files, of whose disk /health tells. Empty: nowhere.
 	DataDir string
 
+	// Dashboard answers what is no route's and not below Prefix; nil: nothing does.
+	Dashboard http.Handler
+
 	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
 	RestsUntil func(paceKey string) time.Time
 
@@ -150,15 +153,28 @@ func (s *Server) routes() http.Handler {
 	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc(everywhere, func(w http.ResponseWriter, r *http.Request) { nowhere(mux, w, r) })
+	mux.HandleFunc(everywhere, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux, w, r) })
 	return s.guard(mux)
 }
 
 // everywhere is the pattern of what no other fits.
 const everywhere = "/"
 
-// nowhere tells a wrong method from a wrong path.
-func nowhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+// elsewhere leads what no route takes on to the dashboard; below Prefix there is none.
+func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	if wrongMethod(mux, w, r) {
+		return
+	}
+	if s.config.Dashboard != nil && !strings.HasPrefix(r.URL.Path, Prefix+"/") {
+		s.config.Dashboard.ServeHTTP(w, r)
+		return
+	}
+	writeProblem(w, http.StatusNotFound, "there is nothing at "+cut(r.URL.Path, maxEchoed)+"; the API is described at "+
+		Prefix+"/openapi.json")
+}
+
+// wrongMethod answers a request whose path is a route's with another method.
+func wrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) bool {
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 		other := r.Clone(r.Context())
 		other.Method = method
@@ -166,11 +182,10 @@ func nowhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", method)
 			writeProblem(w, http.StatusMethodNotAllowed, cut(r.URL.Path, maxEchoed)+" takes "+method+", not "+
 				cut(r.Method, maxEchoed))
-			return
+			return true
 		}
 	}
-	writeProblem(w, http.StatusNotFound, "there is nothing at "+cut(r.URL.Path, maxEchoed)+"; the API is described at "+
-		Prefix+"/openapi.json")
+	return false
 }
 
 // guard refuses foreign hosts and origins, and bounds how long a caller may be silent.

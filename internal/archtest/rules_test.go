@@ -61,6 +61,8 @@ func rules() map[string]rule {
 		"internal/health": {
 			own: append([]string{"endpoints"}, store...), tests: append([]string{"orchestrator"}, servers...),
 		},
+		// Files for browsers, and nothing else: what they show they ask the API for.
+		"internal/dashboard": {others: []string{}},
 		"internal/api/...": {
 			own: append([]string{
 				"internal/health", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake", "internal/connections",
@@ -92,8 +94,8 @@ func rules() map[string]rule {
 		"cmd/...": {
 			own: append([]string{
 				"cmd/...", "internal/access", "internal/client", "internal/demo", "internal/api/...", "internal/intake",
-				"internal/embedded", "internal/conformance", "internal/tracing", "internal/connections", "orchestrator",
-				"gather", "gather/fetch/...", "endpoints",
+				"internal/embedded", "internal/conformance", "internal/dashboard", "internal/tracing",
+				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "endpoints",
 			}, store...),
 			tests: servers,
 		},

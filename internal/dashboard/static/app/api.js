@@ -1,0 +1,122 @@
+// The API under /api/v1, as every page calls it. Errors are ApiError; a session that ended leads to the login page.
+import { session, refresh } from "./session.js";
+import { go, route } from "./router.js";
+
+export const BASE = "/api/v1";
+
+// ApiError is a problem document, or what stands for one when the server could not be reached (status 0).
+export class ApiError extends Error {
+  constructor(status, { title, detail, errors } = {}, retryAfter = 0) {
+    super(detail || title || "HTTP " + status);
+    this.name = "ApiError";
+    this.status = status;
+    this.title = title || "";
+    this.detail = detail || "";
+    this.errors = errors || [];
+    this.retryAfter = retryAfter; // seconds
+  }
+}
+
+// api is what pages use. Paths are relative to /api/v1.
+export const api = {
+  async get(path, { signal, etag } = {}) {
+    const answer = await call("GET", path, { signal, headers: etag ? { "If-None-Match": etag } : {} });
+    if (answer.status === 304) return undefined;
+    return parse(answer);
+  },
+  // post sends a JSON body, or a Blob, FormData or string as it is. One Idempotency-Key is kept over the retries after
+  // a lost connection: what was done once is answered, not done again.
+  async post(path, body, { key = newKey(), signal, type, headers = {} } = {}) {
+    const raw = body instanceof Blob || body instanceof FormData || typeof body === "string";
+    const all = { ...headers, ...(key ? { "Idempotency-Key": key } : {}) };
+    if (type) all["Content-Type"] = type;
+    else if (!raw) all["Content-Type"] = "application/json";
+    return parse(await persist("POST", path, {
+      body: raw ? body : JSON.stringify(body ?? {}), headers: all, signal,
+    }, key));
+  },
+  async del(path, { key = newKey(), signal } = {}) {
+    return parse(await persist("DELETE", path, { signal, headers: key ? { "Idempotency-Key": key } : {} }, key));
+  },
+  // raw is the response itself, for bytes and their headers. Statuses that are no success throw as ever, but 304.
+  raw(path, { signal, headers } = {}) {
+    return call("GET", path, { signal, headers });
+  },
+};
+
+// newKey is for one act of a person. randomUUID is there in secure contexts only: a plain http address of a LAN is none.
+export function newKey() {
+  if (crypto.randomUUID) return crypto.randomUUID();
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
+}
+
+// query writes parameters; lists repeat them, and what is empty is left out.
+export function query(params) {
+  const q = new URLSearchParams();
+  for (const [name, value] of Object.entries(params)) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== undefined && one !== null && one !== "") q.append(name, one);
+    }
+  }
+  const text = q.toString();
+  return text ? "?" + text : "";
+}
+
+// segment is a name as one part of a path.
+export const segment = (name) => encodeURIComponent(name).replace(/^\.{1,2}$/, (dots) => dots.replaceAll(".", "%2E"));
+
+async function call(method, path, { body, headers = {}, signal } = {}) {
+  let answer;
+  try {
+    answer = await fetch(BASE + path, { method, body, headers, signal, credentials: "same-origin", cache: "no-store" });
+  } catch (err) {
+    if (err.name === "AbortError") throw err;
+    throw new ApiError(0, { title: "Not reached", detail: "The server does not answer. Is it running?" });
+  }
+  if (answer.ok || answer.status === 304) return answer;
+  const error = await problem(answer);
+  if (error.status === 401) toLogin(path);
+  throw error;
+}
+
+const retries = [400, 1500]; // ms; a connection that was lost is tried again that often
+
+async function persist(method, path, options, key) {
+  for (let i = 0; ; i++) {
+    try {
+      return await call(method, path, options);
+    } catch (err) {
+      if (!(err instanceof ApiError) || err.status !== 0 || !key || i >= retries.length) throw err;
+      await new Promise((done) => setTimeout(done, retries[i]));
+    }
+  }
+}
+
+async function parse(answer) {
+  if (answer.status === 204) return null;
+  const text = await answer.text();
+  if (text === "") return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new ApiError(answer.status, { title: "Not understood", detail: "The answer is no JSON." });
+  }
+}
+
+// problem reads a problem document from an answer that is no success.
+export async function problem(answer) {
+  const retryAfter = Number(answer.headers.get("Retry-After")) || 0;
+  let body = {};
+  try {
+    body = JSON.parse(await answer.text());
+  } catch { /* not from the API: the status has to do */ }
+  return new ApiError(answer.status, { title: answer.statusText, ...body }, retryAfter);
+}
+
+// toLogin sends people to the login page and remembers where they were. The answer to a wrong token stays on the page.
+export function toLogin(path = "") {
+  if (path.startsWith("/session") || route.value.path === "/login") return;
+  session.value = { ...session.value, authenticated: false };
+  refresh();
+  go("/login?next=" + encodeURIComponent(location.pathname + location.search), { replace: true });
+}

@@ -1,0 +1,103 @@
+// How values are written. Nothing here makes HTML: what comes out is text.
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
+// num writes 1234567 as 1,234,567; fractions below 100 keep what says something.
+export function num(n) {
+  if (n === null || n === undefined || Number.isNaN(n)) return "–";
+  if (!Number.isFinite(n)) return "∞";
+  const size = Math.abs(n);
+  if (Number.isInteger(n) || size >= 100) return whole.format(n);
+  return String(Number(n.toFixed(size >= 10 ? 1 : 2)));
+}
+
+// short writes 1234567 as 1.23M, for axes and narrow places.
+export function short(n) {
+  if (n === null || n === undefined || Number.isNaN(n)) return "–";
+  const size = Math.abs(n);
+  for (const [unit, at] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+    if (size >= at) return Number((n / at).toPrecision(3)) + unit;
+  }
+  return num(n);
+}
+
+export function bytes(n) {
+  if (n === null || n === undefined) return "–";
+  for (const [unit, at] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
+    if (n >= at) return Number((n / at).toPrecision(3)) + " " + unit;
+  }
+  return n + " B";
+}
+
+// percent of a share from 0 to 1. Short of the end it never says 100 %, and after the start never 0 %.
+export function percent(share, digits = 0) {
+  if (share === null || share === undefined || Number.isNaN(share)) return "–";
+  const step = 10 ** -digits;
+  let p = share * 100;
+  if (share < 1) p = Math.min(p, 100 - step);
+  if (share > 0) p = Math.max(p, step);
+  return p.toFixed(digits) + " %";
+}
+
+// duration of seconds: 850 ms, 12.4 s, 3 min 20 s, 2 h 5 min, 3 d 4 h.
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
+  if (seconds < 0) return "0 s";
+  if (seconds < 1) return Math.round(seconds * 1000) + " ms";
+  if (seconds < 60) return Number(seconds.toFixed(seconds < 10 ? 1 : 0)) + " s";
+  const s = Math.round(seconds);
+  const two = (a, unitA, b, unitB) => a + " " + unitA + (b ? " " + b + " " + unitB : "");
+  if (s < 3600) return two(Math.floor(s / 60), "min", s % 60, "s");
+  if (s < 86400) return two(Math.floor(s / 3600), "h", Math.floor(s % 3600 / 60), "min");
+  return two(Math.floor(s / 86400), "d", Math.floor(s % 86400 / 3600), "h");
+}
+
+// ago says how long a time is past (or ahead), against now.
+export function ago(time, now = Date.now()) {
+  if (!time) return "–";
+  const s = (now - new Date(time).getTime()) / 1000;
+  const far = Math.abs(s);
+  const coarse = far < 60 ? duration(Math.floor(far))
+    : far < 3600 ? Math.floor(far / 60) + " min"
+    : far < 86400 ? Math.floor(far / 3600) + " h" : Math.floor(far / 86400) + " d";
+  if (far < 1) return "now";
+  return s >= 0 ? coarse + " ago" : "in " + coarse;
+}
+
+const two = (n) => String(n).padStart(2, "0");
+
+// clock is local time: 14:03:09, with its date when that is not today's.
+export function clock(time, { date = "auto", now = new Date() } = {}) {
+  if (!time) return "–";
+  const t = new Date(time);
+  const day = `${t.getFullYear()}-${two(t.getMonth() + 1)}-${two(t.getDate())}`;
+  const at = `${two(t.getHours())}:${two(t.getMinutes())}:${two(t.getSeconds())}`;
+  const today = t.toDateString() === now.toDateString();
+  return date === true || (date === "auto" && !today) ? day + " " + at : at;
+}
+
+// shortId is the end of an id: ids made in the same minute begin alike.
+export const shortId = (id) => (id ? String(id).slice(-8) : "–");
+
+export const plural = (n, one, many = one + "s") => num(n) + " " + (n === 1 ? one : many);
+
+// inert makes what would move, hide or turn text visible instead: control characters, line breaks, bidi marks,
+// zero-width and tag characters, and halves of surrogate pairs. What is left can be shown as text anywhere.
+export function inert(text, max = 0) {
+  if (text === null || text === undefined) return "";
+  let s = typeof text === "string" ? text : typeof text === "object" ? JSON.stringify(text) : String(text);
+  if (max > 0 && s.length > max) s = s.slice(0, max) + "…";
+  return s.replace(
+    // eslint-disable-next-line no-control-regex
+    /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]|[\ud800-\udfff]/gu,
+    visible);
+}
+
+function visible(c) {
+  const code = c.codePointAt(0);
+  if (c === "\n") return "⏎";
+  if (c === "\t") return "⇥";
+  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+  if (code === 0x7f) return "␡";
+  return "⟨U+" + code.toString(16).toUpperCase().padStart(4, "0") + "⟩";
+}

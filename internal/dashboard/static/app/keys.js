@@ -1,0 +1,92 @@
+// The keyboard: the same keys on every page, and those that a page adds.
+import { html, signal, useEffect } from "./html.js";
+import { go } from "./router.js";
+import { Dialog } from "./ui/overlays.js";
+
+export const helpShown = signal(false);
+
+const places = {
+  r: ["/runs", "Runs"], s: ["/start", "Start a run"], p: ["/plans", "Plans"], e: ["/endpoints", "Endpoints"],
+  n: ["/nodes", "Nodes"], d: ["/dead-letters", "Dead letters"], h: ["/health", "Health"], a: ["/audit", "Audit"],
+  t: ["/tokens", "Tokens"], i: ["/api", "API"],
+};
+
+const own = signal([]); // of the page: [{keys, label, fn}]
+let waitsFor = 0;       // until when a key after g counts
+
+// useKeys adds keys while a component is shown: [["p", "Pause", fn], …]. They show up in the help.
+export function useKeys(list, deps = []) {
+  useEffect(() => {
+    const mine = list.map(([key, label, fn]) => ({ key, label, fn }));
+    own.value = [...own.value, ...mine];
+    return () => { own.value = own.value.filter((k) => !mine.includes(k)); };
+  }, deps);
+}
+
+const typing = (el) => el?.closest?.("input:not([type=checkbox]):not([type=radio]),textarea,select,[contenteditable]");
+
+export function listen() {
+  addEventListener("keydown", (e) => {
+    if (e.defaultPrevented || e.ctrlKey || e.metaKey || e.altKey || document.querySelector("dialog[open]")) return;
+    if (typing(e.target)) {
+      if (e.key === "Escape") e.target.blur();
+      return;
+    }
+    if (press(e.key, e)) e.preventDefault();
+  });
+}
+
+function press(key) {
+  if (Date.now() < waitsFor) {
+    waitsFor = 0;
+    if (places[key]) {
+      go(places[key][0]);
+      return true;
+    }
+  }
+  const mine = own.value.findLast((k) => k.key === key);
+  if (mine) {
+    mine.fn();
+    return true;
+  }
+  switch (key) {
+    case "g": waitsFor = Date.now() + 1500; return true;
+    case "?": helpShown.value = true; return true;
+    case "/": return focusSearch();
+    case "j": return step(1);
+    case "k": return step(-1);
+    default: return false;
+  }
+}
+
+function focusSearch() {
+  const field = document.querySelector("[data-search]");
+  field?.focus();
+  field?.select();
+  return Boolean(field);
+}
+
+// step goes to the next or the former row of the page's tables and lists.
+function step(by) {
+  const rows = [...document.querySelectorAll("#main [data-rows] > [data-row]")];
+  if (rows.length === 0) return false;
+  const at = rows.indexOf(document.activeElement?.closest("[data-row]"));
+  const next = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + by))];
+  if (!next.hasAttribute("tabindex")) next.tabIndex = -1;
+  next.focus();
+  next.scrollIntoView({ block: "nearest" });
+  return true;
+}
+
+// Help lists them.
+export function Help() {
+  const line = (keys, label) => html`<li><span>${keys.map((k) => html`<kbd>${k}</kbd>`)}</span>${label}</li>`;
+  return html`<${Dialog} title="Keys" test="help-dialog" onClose=${() => { helpShown.value = false; }}>
+    <div class="keys">
+      <div><h3>Everywhere</h3><ul>
+        ${line(["/"], "Search")}${line(["j"], "Next row")}${line(["k"], "Former row")}${line(["Enter"], "Open the row")}
+        ${line(["Esc"], "Close, or leave a field")}${line(["?"], "This list")}</ul>
+        ${own.value.length > 0 && html`<h3>On this page</h3><ul>${own.value.map((k) => line([k.key], k.label))}</ul>`}</div>
+      <div><h3>Go to</h3><ul>${Object.entries(places).map(([k, [, label]]) => line(["g", k], label))}</ul></div>
+    </div><//>`;
+}

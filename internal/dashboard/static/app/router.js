@@ -1,0 +1,72 @@
+// Paths of the dashboard, by the history API.
+import { html, signal } from "./html.js";
+
+// pages are the modules by path; {name} is a parameter.
+export const pages = [
+  ["/", "runs"], ["/runs", "runs"], ["/runs/{run}", "run"], ["/runs/{run}/errors", "errors"],
+  ["/runs/{run}/item", "item"], ["/start", "start"], ["/plans", "plans"], ["/endpoints", "endpoints"],
+  ["/endpoint", "endpoint"], ["/nodes", "nodes"], ["/dead-letters", "letters"], ["/audit", "audit"],
+  ["/health", "health"], ["/tokens", "tokens"], ["/login", "login"], ["/api", "api"],
+];
+
+function match(path) {
+  for (const [pattern, page] of pages) {
+    const want = pattern.split("/");
+    const have = path.split("/");
+    if (want.length !== have.length) continue;
+    const params = {};
+    const fits = want.every((part, i) => {
+      if (!part.startsWith("{")) return part === have[i];
+      if (have[i] === "") return false;
+      try {
+        params[part.slice(1, -1)] = decodeURIComponent(have[i]);
+      } catch {
+        return false;
+      }
+      return true;
+    });
+    if (fits) return { page, params };
+  }
+  return { page: "", params: {} };
+}
+
+function read() {
+  const path = location.pathname;
+  return { path, ...match(path), query: Object.fromEntries(new URLSearchParams(location.search)) };
+}
+
+// route is where we are: {path, page, params, query}.
+export const route = signal(read());
+
+// go shows a path of the dashboard. keep leaves the scroll position alone, for a change of the query.
+export function go(path, { replace = false, keep = false } = {}) {
+  const before = location.pathname;
+  if (path !== location.pathname + location.search) {
+    history[replace ? "replaceState" : "pushState"](null, "", path);
+  }
+  route.value = read();
+  if (!keep && before !== location.pathname) scrollTo(0, 0);
+}
+
+// setQuery changes parameters of the query in place; empty values go.
+export function setQuery(changes, { replace = true } = {}) {
+  const q = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === undefined || value === null || value === "") q.delete(name);
+    else q.set(name, value);
+  }
+  const text = q.toString();
+  go(location.pathname + (text ? "?" + text : ""), { replace, keep: true });
+}
+
+addEventListener("popstate", () => { route.value = read(); });
+
+// Link goes without loading the page anew; with a modifier it is the browser's.
+export function Link({ to, children, ...rest }) {
+  const click = (e) => {
+    if (e.defaultPrevented || e.button !== 0 || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey) return;
+    e.preventDefault();
+    go(to);
+  };
+  return html`<a href=${to} onClick=${click} ...${rest}>${children}</a>`;
+}

@@ -1,0 +1,172 @@
+// The frame: navigation, who is logged in, the state of the connection, and the page in the middle.
+import { html, useEffect, useErrorBoundary, useState, signal } from "./html.js";
+import { route, go, Link } from "./router.js";
+import { session, refresh, can } from "./session.js";
+import { api, toLogin } from "./api.js";
+import { health, watch } from "./live.js";
+import { connection } from "./stream.js";
+import { theme, nextTheme } from "./theme.js";
+import { Page, Button, Card, ErrorBox, Icon, Skeleton, Toast, Empty, toast } from "./ui.js";
+import { Help, helpShown } from "./keys.js";
+
+// places of the navigation: [path, label, icon, key after g, pages that belong to it].
+export const places = [
+  ["/runs", "Runs", "runs", "r", ["runs", "run", "errors", "item", "start"]],
+  ["/plans", "Plans", "plans", "p", ["plans"]],
+  ["/endpoints", "Endpoints", "endpoints", "e", ["endpoints", "endpoint"]],
+  ["/nodes", "Nodes", "nodes", "n", ["nodes"]],
+  ["/dead-letters", "Dead letters", "letters", "d", ["letters"]],
+  ["/health", "Health", "health", "h", ["health"]],
+  ["/audit", "Audit", "audit", "a", ["audit"]],
+  ["/tokens", "Tokens", "tokens", "t", ["tokens"]],
+  ["/api", "API", "api", "i", ["api"]],
+];
+
+const drawer = signal(false);
+
+export function Shell() {
+  const { page, path } = route.value;
+  const { loaded, authenticated } = session.value;
+  useEffect(() => { drawer.value = false; }, [path]);
+  useEffect(() => {
+    if (loaded && !authenticated && page !== "login") toLogin();
+  }, [loaded, authenticated, page]);
+  if (page === "login") return html`<${Main} page="login"/><${Toast}/>`;
+  if (loaded && !authenticated) return null;
+  return html`<a class="skip" href="#main" onClick=${skip}>Skip to the page</a>
+    <div class=${"shell" + (drawer.value ? " drawer" : "")}>
+      <${Side}/>
+      <${Top}/>
+      ${drawer.value && html`<div class="veil" onClick=${() => { drawer.value = false; }}></div>`}
+      <${Main} page=${page}/>
+    </div>
+    ${helpShown.value && html`<${Help}/>`}
+    <${Toast}/>`;
+}
+
+function skip(e) {
+  e.preventDefault();
+  document.getElementById("main").focus();
+}
+
+function Side() {
+  const { page } = route.value;
+  useEffect(() => watch(page), [page]);
+  return html`<div class="side" id="side">
+    <${Link} to="/runs" class="brand" aria-label="Tranche"><${Logo}/>Tranche<//>
+    <nav aria-label="Main"><ul>${places.filter(([path]) => path !== "/tokens" || can("admin")).map(
+      ([path, label, icon, key, own]) => html`<li><${Link} to=${path} title=${`${label} (g ${key})`}
+        aria-current=${own.includes(page) ? "page" : undefined} data-test=${"nav-" + icon}>
+        <${Icon} name=${icon}/><span>${label}</span>${path === "/health" && html`<${HealthMark}/>`}<//></li>`)}</ul></nav>
+    <div class="side-foot">
+      <${Connection}/>
+      <${User}/>
+      <div class="side-tools">
+        <${Button} kind="ghost" small icon=${{ light: "sun", dark: "moon", auto: "auto" }[theme.value]} test="theme"
+          label=${`Theme: ${theme.value}`} title=${`Theme: ${theme.value}`} onClick=${nextTheme}/>
+        <${Button} kind="ghost" small icon="help" label="Keys" title="Keys (?)" test="help"
+          onClick=${() => { helpShown.value = true; }}/>
+      </div>
+    </div>
+  </div>`;
+}
+
+function Top() {
+  const at = places.find(([, , , , own]) => own.includes(route.value.page));
+  return html`<header class="top">
+    <${Button} kind="ghost" icon="menu" label="Menu" test="menu" aria-expanded=${String(drawer.value)} aria-controls="side"
+      onClick=${() => { drawer.value = !drawer.value; }}/>
+    <${Link} to="/runs" class="brand" aria-label="Tranche"><${Logo}/>${at ? at[1] : "Tranche"}<//>
+    <${HealthMark} link/>
+  </header>`;
+}
+
+export function Logo({ size = 22 }) {
+  return html`<svg class="logo" width=${size} height=${size} viewBox="0 0 32 32" aria-hidden="true">
+    <rect width="32" height="32" rx="7"/><path class="faint" d="M6 9.5h20M6 16h20M6 22.5h20"/>
+    <path d="M6 9.5h20M6 16h13M6 22.5h6"/></svg>`;
+}
+
+function HealthMark({ link = false }) {
+  const h = health.value;
+  if (!h || h.status === "ok" || !h.status) return null;
+  const critical = h.counts?.critical || 0, warning = h.counts?.warning || 0;
+  const tone = h.status === "critical" ? "bad" : "warn";
+  const says = `${critical} critical, ${warning} warnings`;
+  const mark = html`<span class=${"mark tone-" + tone} title=${says} data-test="health-mark">
+    <span aria-hidden="true">${critical || warning || "!"}</span><span class="sr"> (${says})</span></span>`;
+  return link ? html`<${Link} to="/health" class="mark-link">${mark}<//>` : mark;
+}
+
+function Connection() {
+  const words = { live: "Live", connecting: "Connecting", lost: "Connection lost", none: "" };
+  const state = connection.value;
+  return html`<div class=${"connection " + state} role="status" data-test="connection" data-state=${state}>
+    ${words[state] && html`<i aria-hidden="true"></i>${words[state]}`}</div>`;
+}
+
+function User() {
+  const { auth, user, role, authenticated } = session.value;
+  if (auth !== "on") return html`<div class="user" title="Whoever reaches this address may do everything">
+    <${Icon} name="user"/><span class="user-name">No login <small>loopback only</small></span></div>`;
+  const out = async () => {
+    try {
+      await api.del("/session");
+    } catch (err) {
+      toast(err, { tone: "bad" });
+      return;
+    }
+    await refresh();
+    go("/login");
+  };
+  return authenticated && html`<div class="user"><${Icon} name="user"/>
+    <span class="user-name"><bdi>${user}</bdi><small data-test="role">${role}</small></span>
+    <${Button} kind="ghost" small icon="out" label="Log out" title="Log out" test="logout" onClick=${out}/></div>`;
+}
+
+const modules = new Map(); // what was loaded, by page
+
+// Main loads the page's module and shows it. What a page throws is shown in its place; the frame stays.
+function Main({ page }) {
+  const [state, setState] = useState({ page: "", Component: null, error: null });
+  useEffect(() => {
+    if (!page) return undefined;
+    let ended = false;
+    if (!modules.has(page)) {
+      modules.set(page, import(`./pages/${page}.js`).catch((err) => {
+        modules.delete(page);
+        throw err;
+      }));
+    }
+    modules.get(page).then(
+      (m) => { if (!ended) setState({ page, Component: m.default, error: null }); },
+      (error) => { if (!ended) setState({ page, Component: null, error }); });
+    return () => { ended = true; };
+  }, [page]);
+  const { path, params, query } = route.value;
+  let inside = html`<${Skeleton} lines=${4}/>`;
+  if (!page) inside = html`<${Nowhere} path=${path}/>`;
+  else if (state.page === page && state.error) inside = html`<${NotLoaded} error=${state.error}/>`;
+  else if (state.page === page) {
+    inside = html`<${Guarded} key=${page + JSON.stringify(params)}><${state.Component} params=${params} query=${query}/><//>`;
+  }
+  return html`<main id="main" tabindex="-1" class=${"page-" + (page || "none")}>${inside}</main>`;
+}
+
+function Guarded({ children }) {
+  const [error, reset] = useErrorBoundary((err) => console.error(err));
+  if (!error) return children;
+  return html`<${Page} title="Something broke"><${ErrorBox} title="This page broke" error=${error} retry=${reset}/><//>`;
+}
+
+// A module may be missing because the server was replaced by another version since the page was loaded.
+function NotLoaded({ error }) {
+  return html`<${Page} title="Not loaded"><${ErrorBox} title="This page could not be loaded" error=${{
+    detail: `The server is away, or was replaced by another version: load the page again. (${error.message})`,
+  }} retry=${() => location.reload()}/><//>`;
+}
+
+function Nowhere({ path }) {
+  return html`<${Page} title="Nothing here"><${Card}><${Empty} icon="search" title="There is no such page">
+    <p><bdi class="code">${path}</bdi></p><p><${Link} to="/runs">To the runs<//></p><//><//><//>`;
+}

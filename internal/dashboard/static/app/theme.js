@@ -1,0 +1,34 @@
+// Light, dark, or as the system has it. The choice is this browser's.
+import { signal, effect } from "./html.js";
+
+const stored = () => {
+  try {
+    return localStorage.getItem("tranche-theme");
+  } catch {
+    return null;
+  }
+};
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+// theme is "light", "dark" or "auto"; shownTheme is which of the two is seen: what is drawn on a canvas depends on it.
+export const theme = signal(["light", "dark"].includes(stored()) ? stored() : "auto");
+export const shownTheme = signal("light");
+
+const show = () => {
+  const root = document.documentElement;
+  if (theme.value === "auto") delete root.dataset.theme;
+  else root.dataset.theme = theme.value;
+  shownTheme.value = theme.value === "auto" ? (dark.matches ? "dark" : "light") : theme.value;
+};
+
+effect(show);
+dark.addEventListener("change", show);
+
+export function nextTheme() {
+  theme.value = { auto: "light", light: "dark", dark: "auto" }[theme.value];
+  try {
+    if (theme.value === "auto") localStorage.removeItem("tranche-theme");
+    else localStorage.setItem("tranche-theme", theme.value);
+  } catch { /* then it holds until the page is left */ }
+}

@@ -1,0 +1,40 @@
+import { html, signal } from "../html.js";
+import { ago, clock, duration, inert, num, percent } from "../format.js";
+
+// now is the time of day, a second at a time, for all that says how long ago something was.
+export const now = signal(Date.now());
+setInterval(() => { if (!document.hidden) now.value = Date.now(); }, 1000);
+
+// Time shows when: mode "ago" or "clock"; the other is its title.
+export function Time({ at, mode = "ago" }) {
+  if (!at) return html`<span class="muted">–</span>`;
+  const full = clock(at, { date: true });
+  return html`<time datetime=${at} title=${mode === "ago" ? full : ago(at)}>${
+    mode === "ago" ? ago(at, now.value) : clock(at)}</time>`;
+}
+
+export function Num({ value, unit = "", class: extra = "" }) {
+  return html`<span class=${"num " + extra}>${num(value)}${unit && html`<span class="unit"> ${unit}</span>`}</span>`;
+}
+
+export function Duration({ seconds }) {
+  return html`<span class="num">${duration(seconds)}</span>`;
+}
+
+// Text is what somebody else wrote: keys, names, messages. It moves nothing on the page.
+export function Text({ children, max = 0, class: extra = "", code = false }) {
+  const shown = inert(children, max);
+  const title = max > 0 && String(children ?? "").length > max ? inert(children, 2000) : undefined;
+  return html`<bdi class=${(code ? "code " : "") + extra} title=${title}>${shown}</bdi>`;
+}
+
+// Progress is a bar of what is done and failed of total. label says of what, for those who do not see it.
+export function Progress({ done = 0, failed = 0, total = 0, share, label = "Progress", state = "" }) {
+  const all = Math.max(total, 1);
+  const whole = share ?? Math.min(1, (done + failed) / all);
+  const bad = failed > 0 ? Math.max(Math.min(1, failed / all), 0.006) : 0;
+  return html`<div class=${"progress " + state} role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax="100"
+      aria-valuenow=${Math.floor(whole * 100)} aria-valuetext=${percent(whole) + (failed ? `, ${num(failed)} failed` : "")}>
+    <i class="ok" style=${{ width: Math.max(0, whole - bad) * 100 + "%" }}></i>
+    <i class="bad" style=${{ width: bad * 100 + "%" }}></i></div>`;
+}
