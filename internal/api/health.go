@@ -9,13 +9,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// Health is what a person must see to.
+type Health health.Report
+
 func (s *Server) registerHealth(api huma.API) {
 	report := get("health", "/health", "What a person must see to")
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
 		"severity, since when it has been so, and what helps. It answers with status 200 whatever it finds, also while " +
 		"PostgreSQL or NATS is away: that is a condition then. Programs that route requests ask /readyz instead. However " +
 		"many ask, it is looked at most every few seconds."
-	register(s, api, report, func(ctx context.Context, _ *struct{}) (*health.Report, error) { return s.health.Report(ctx) })
+	register(s, api, report, func(ctx context.Context, _ *struct{}) (*Health, error) {
+		found, err := s.health.Report(ctx)
+		return (*Health)(found), err
+	})
 	nodes := get("list-nodes", "/nodes", "The nodes, who leads, and what each holds")
 	register(s, api, nodes, func(ctx context.Context, _ *struct{}) (workqueue.Nodes, error) { return s.store.Nodes(ctx) })
 }

@@ -65,8 +65,8 @@ func (c *Condition) key() workqueue.ConditionKey {
 	return workqueue.ConditionKey{Kind: string(c.Kind), Subject: c.Subject}
 }
 
-// Counts is how many conditions there are of each severity.
-type Counts struct {
+// SeverityCounts is how many conditions there are of each severity.
+type SeverityCounts struct {
 	Info     int `json:"info"`
 	Warning  int `json:"warning"`
 	Critical int `json:"critical"`
@@ -74,10 +74,10 @@ type Counts struct {
 
 // Report is the conditions as of one moment, the worst first.
 type Report struct {
-	Status     string      `json:"status" enum:"ok,warning,critical" doc:"the worst severity; conditions that inform are ok"`
-	At         time.Time   `json:"at" doc:"when this was so; a report is shared by all who ask within a few seconds"`
-	Counts     Counts      `json:"counts"`
-	Conditions []Condition `json:"conditions"`
+	Status     string         `json:"status" enum:"ok,warning,critical" doc:"the worst severity; conditions that inform are ok"`
+	At         time.Time      `json:"at" doc:"when this was so; a report is shared by all who ask within a few seconds"`
+	Counts     SeverityCounts `json:"counts"`
+	Conditions []Condition    `json:"conditions"`
 }
 
 func newReport(at time.Time, conditions []Condition) *Report {
