@@ -40,13 +40,21 @@ func (d *demoStory) Run(ctx context.Context, term *console) error {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	began := time.Now()
 	err := demo.Run(ctx, demo.Config{
-		Accounts: d.Accounts, PDFs: int(d.PDFs), Dir: d.Dir, Keep: d.Keep, Out: out,
+		Accounts: d.Accounts, PDFs: int(d.PDFs), Dir: d.Dir, Keep: d.Keep, Enter: d.person(term), Out: out,
 		Color: !term.json && d.coloured(term),
 	})
 	if err == nil && term.json {
 		err = term.document(map[string]any{"equal": true, "seconds": time.Since(began).Seconds()})
 	}
 	return err
+}
+
+// person returns what to read from when somebody sits at a terminal, who may want to look around at the end.
+func (d *demoStory) person(term *console) io.Reader {
+	if term.json || !isTerminalOut(term) || !isTerminal(os.Stdin) {
+		return nil
+	}
+	return os.Stdin
 }
 
 func (d *demoStory) coloured(term *console) bool {

@@ -30,6 +30,8 @@ type Config struct {
 	Dir string
 	// Keep leaves everything running at the end, until the context ends.
 	Keep bool
+	// Enter, when it is not nil, leaves everything running, too, until a line comes from it: a person looks.
+	Enter io.Reader
 	// Color has the demo's own lines coloured.
 	Color bool
 	// Program is the tranche program. Empty means this one.

@@ -104,23 +104,3 @@ func (d *demo) open(ctx context.Context) (err error) {
 	}
 	return nil
 }
-
-// end says what is left, and keeps everything running when that is wanted.
-func (d *demo) end(ctx context.Context) error {
-	d.story.say("\nThe whole demo took %.0f s. The statements are in", time.Since(d.began).Seconds())
-	d.story.say("  %s", d.dir.path)
-	if !d.config.Keep {
-		d.story.say("The bank and the servers are gone now; tranche demo --keep leaves them running.")
-		return nil
-	}
-	d.story.say("Everything still runs. In another terminal:")
-	d.story.command("export TRANCHE_URL=" + d.server.API)
-	d.story.command("tranche run item last " + fmt.Sprint(d.damage.NoBalance.Account))
-	d.story.say("Ctrl-C ends it all.")
-	select {
-	case <-ctx.Done():
-		return nil // as asked
-	case <-d.server.exited:
-		return d.server.failure()
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +28,7 @@ const (
 	demoPDFs     = 100
 )
 
-// TestDemo runs three whole demos at once, on the program as it is built.
+// TestDemo runs four whole demos at once, on the program as it is built.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "tranche")
@@ -38,6 +39,7 @@ func TestDemo(t *testing.T) {
 	t.Run("proves", func(t *testing.T) { t.Parallel(); testProves(t, program) })
 	t.Run("notices a false statement", func(t *testing.T) { t.Parallel(); testNotices(t, program) })
 	t.Run("stops when told", func(t *testing.T) { t.Parallel(); testStops(t, program) })
+	t.Run("lingers for a person", func(t *testing.T) { t.Parallel(); testLingers(t, program) })
 }
 
 func demoCommand(t *testing.T, program, dir string) *exec.Cmd {
@@ -176,5 +178,51 @@ func expectNothingLeft(t *testing.T, text, dir string) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, serversDir)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the servers' data is still there (%v)", err)
+	}
+}
+
+// A person at a terminal is left everything until a line is entered, and told how to break and mend an account.
+func testLingers(t *testing.T, program string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	dir := openTempDir(t)
+	keyboard, typed := io.Pipe()
+	told, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := Run(ctx, Config{Program: program, Dir: dir, Accounts: minAccounts, Out: out, Err: io.Discard, Enter: keyboard})
+		ended <- errors.Join(err, out.Close())
+	}()
+	var text strings.Builder
+	for lines := bufio.NewScanner(told); lines.Scan(); {
+		text.WriteString(lines.Text() + "\n")
+		if lines.Text() == "Enter ends it all." {
+			at := regexp.MustCompile(`pixel:\n  (http://127\.0\.0\.1:\d+)\n`).FindStringSubmatch(text.String())
+			if at == nil {
+				t.Fatalf("no dashboard is named:\n%s", text.String())
+			}
+			expectPage(t, at[1])
+			_, err := typed.Write([]byte("\n"))
+			must(t, err)
+		}
+	}
+	must(t, <-ended)
+	if !strings.Contains(text.String(), "UPDATE customer SET branch = 991 WHERE account = ") {
+		t.Errorf("it is not said how to break an account:\n%s", text.String())
+	}
+	expectNothingLeft(t, text.String(), dir)
+}
+
+// expectPage wants the dashboard's page.
+func expectPage(t *testing.T, url string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	must(t, err)
+	response, err := http.DefaultClient.Do(request)
+	must(t, err)
+	defer func() { _ = response.Body.Close() }()
+	if kind := response.Header.Get("Content-Type"); response.StatusCode != http.StatusOK || !strings.Contains(kind, "html") {
+		t.Errorf("%s answers %s, %s", url, response.Status, kind)
 	}
 }

@@ -118,6 +118,7 @@ func (d *demo) startServer(ctx context.Context) error {
 	d.server = server
 	d.shell.env = environment("TRANCHE_URL=" + server.API)
 	d.story.fact(fmt.Sprintf("pid %d, %s, %s", server.pid(), server.API, server.NATS), time.Since(began), 0)
+	d.story.say("Watch it in a browser: %s", d.story.paint(bold, server.API))
 	return nil
 }
 

@@ -19,6 +19,9 @@ type Wound struct {
 // codeUnknownBranch is how a node calls the status 404 of an HTTP service.
 const codeUnknownBranch = "not_found"
 
+// noBranch is the number of no branch.
+const noBranch = 991
+
 // Damage is one account broken in each service, far from each other.
 type Damage struct{ NoBalance, UnknownBranch, BrokenMovement Wound }
 
@@ -127,4 +130,17 @@ func repair(ctx context.Context, conn *pgx.Conn, sql string, w Wound) error {
 		err = fmt.Errorf("account %d (%s): %d rows changed, not 1", w.Account, w.Code, tag.RowsAffected())
 	}
 	return err
+}
+
+const branchOf = `SELECT branch FROM customer WHERE account = $1`
+
+// TryYourself returns two statements for the database Branches: one sends an account to a branch that does not exist,
+// the other one back.
+func (b *Bank) TryYourself(ctx context.Context, account int32) (breaks, mends string, err error) {
+	var branch int64
+	err = b.with(ctx, Branches, "look for a customer's branch", func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, branchOf, account).Scan(&branch)
+	})
+	const update = "UPDATE customer SET branch = %d WHERE account = %d"
+	return fmt.Sprintf(update, noBranch, account), fmt.Sprintf(update, branch, account), err
 }
