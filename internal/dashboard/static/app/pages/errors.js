@@ -1,0 +1,174 @@
+// What failed in a run, in groups by error code and the shape of the message, and how to run a group again.
+
+import { html, useMemo, useState } from "../html.js";
+import { Badge, Button, ButtonLink, Card, Empty, ErrorBox, Page, Search, Select, Skeleton, StateBadge, Text, Time, useLoad } from "../ui.js";
+import { Link, setQuery } from "../router.js";
+import { segment } from "../api.js";
+import { inert, num, percent, plural } from "../format.js";
+import { RerunDialog } from "../parts/rerun.js";
+import { itemPath } from "../parts/itempath.js";
+
+/** Errors is the page /runs/{run}/errors. Filters stand in its query: q, step, code, service, sort. */
+export default function Errors({ params, query }) {
+  const run = useLoad(`/runs/${segment(params.run)}`, [], { every: 5 });
+  const found = useLoad(`/runs/${segment(params.run)}/errors`, [run.data?.generation, run.data?.state], {
+    every: run.data?.state === "completed" || run.data?.state === "cancelled" ? 0 : 10, // grouping a million takes seconds
+  });
+  const [again, setAgain] = useState(null);
+  const [chosen, setChosen] = useState(new Set());
+  const error = run.error ?? found.error;
+  const name = run.data ? run.data.name || run.data.plan : params.run;
+  const reload = () => {
+    run.reload();
+    found.reload();
+  };
+  const groups = found.data?.groups ?? [];
+  const shown = useMemo(() => sorted(groups.filter((g) => fits(g, query)), query.sort), [groups, query]);
+  const selected = shown.filter((g) => chosen.has(keyOf(g)));
+  const total = found.data?.items ?? 0;
+  const actions = html`${run.data && html`<${StateBadge} state=${run.data.state} failed=${run.data.failed} />`}
+    <${Button} kind="primary" icon="repeat" role="operator" disabled=${!run.data || total === 0} test="rerun-failed" onClick=${() =>
+    setAgain({ select: { failed: true }, items: total, what: "all that failed" })}>Run all failed again<//>`;
+  return html`<${Page}
+    title=${`Errors of ${name}`}
+    heading=${html`Errors <span class="muted">of</span> <${Text} max=${60}>${name}<//>`}
+    crumbs=${[["Runs", "/runs"], [name, `/runs/${segment(params.run)}`]]}
+    subtitle=${found.data && headline(found.data, run.data)}
+    actions=${actions}
+    test="errors-page"
+  >
+    <${ErrorBox} error=${error} retry=${reload} />
+    ${!found.data && !error && html`<${Card}><${Skeleton} lines=${6} /><//>`}
+    ${found.data && groups.length === 0 && html`<${Nothing} run=${run.data} id=${params.run} />`}
+    ${groups.length > 0 &&
+    html`<${Filters} groups=${groups} query=${query} />
+      ${selected.length > 0 &&
+      html`<div class="bulk" role="region" aria-label="Chosen groups" data-test="bulk">
+        <span><strong>${plural(selected.length, "group")}</strong> of ${plural(sum(selected), "item")}</span>
+        <${Button} small kind="primary" icon="repeat" role="operator" test="rerun-chosen" onClick=${() =>
+          setAgain({ select: { groups: ids(selected) }, items: sum(selected), what: plural(selected.length, "group") + " of errors", group: selected.length === 1 ? selected[0] : null })}>Run them again<//>
+        <${Button} small kind="ghost" onClick=${() => setChosen(new Set())}>Choose none<//>
+      </div>`}
+      ${shown.length === 0
+        ? html`<${Card}><${Empty} icon="filter" title="No group fits these filters"><p><${Button} small onClick=${() => setQuery({ q: "", step: "", code: "", service: "" })}>Show all<//></p><//><//>`
+        : html`<ul class="groups" data-rows data-test="groups">
+            ${shown.map(
+              (g) => html`<${Group}
+                key=${keyOf(g)}
+                group=${g}
+                run=${run.data}
+                most=${Math.max(...groups.map(count))}
+                chosen=${chosen.has(keyOf(g))}
+                onChoose=${() => setChosen(toggled(chosen, keyOf(g)))}
+                onAgain=${() => setAgain({ select: { groups: [g.id], step: g.step }, items: count(g), what: html`${plural(count(g), "item")} with <code>${inert(g.code, 60)}</code>`, group: g })}
+              />`,
+            )}
+          </ul>`}
+      ${found.data.more_groups > 0 && html`<p class="muted">and ${num(found.data.more_groups)} more groups of ${num(found.data.more_items)} items; an export of the run lists each item.</p>`}`}
+    ${again && run.data && html`<${RerunDialog} run=${run.data} ...${again} onClose=${() => {
+      setAgain(null);
+      reload();
+    }} />`}
+  <//>`;
+}
+
+const count = (g) => g.count + (g.also ?? 0);
+const sum = (groups) => groups.reduce((n, g) => n + count(g), 0);
+const ids = (groups) => [...new Set(groups.map((g) => g.id))];
+const keyOf = (g) => `${g.step}/${g.id}`;
+
+function toggled(set, key) {
+  const next = new Set(set);
+  if (!next.delete(key)) next.add(key);
+  return next;
+}
+
+function headline(found, run) {
+  const groups = found.groups.length + (found.more_groups ?? 0);
+  if (groups === 0) return "";
+  const share = run?.items ? ` (${percent(found.items / run.items, 1)} of the run)` : "";
+  const left = found.optional ? `; ${plural(found.optional, "part")} of optional steps` : "";
+  return `${plural(found.items, "item")} failed${share}, in ${plural(groups, "group")}${left}`;
+}
+
+function fits(g, { q, step, code, service }) {
+  if (step && g.step !== step) return false;
+  if (code && g.code !== code) return false;
+  if (service && !(g.services ?? []).some((s) => nameOf(s) === service)) return false;
+  if (!q) return true;
+  const text = [g.id, g.code, g.shape, g.step, ...(g.services ?? []), ...g.examples.flatMap((e) => [e.key, e.message])];
+  return q.toLowerCase().split(/\s+/).every((word) => text.some((t) => t.toLowerCase().includes(word)));
+}
+
+// nameOf is a service without its instance: name@version.
+const nameOf = (service) => service.split(" ")[0];
+
+function sorted(groups, by) {
+  const time = (t) => (t ? Date.parse(t) : 0);
+  const orders = {
+    last: (a, b) => time(b.last) - time(a.last),
+    first: (a, b) => time(a.first) - time(b.first),
+    code: (a, b) => a.code.localeCompare(b.code),
+  };
+  return [...groups].sort(orders[by] ?? ((a, b) => count(b) - count(a)));
+}
+
+function Filters({ groups, query }) {
+  const options = (values, all) => [["", all], ...[...new Set(values)].sort().map((v) => [v, v])];
+  const select = (name, values, all) =>
+    new Set(values).size > 1 || query[name]
+      ? html`<${Select} value=${query[name] ?? ""} label=${all} options=${options(values, all)} test=${`filter-${name}`} onChange=${(v) => setQuery({ [name]: v })} />`
+      : null;
+  return html`<div class="filters" role="group" aria-label="Filters">
+    <${Search} value=${query.q} label="Search the errors" placeholder="Message, key, code…" onChange=${(q) => setQuery({ q })} />
+    ${select("step", groups.map((g) => g.step), "All steps")}
+    ${select("code", groups.map((g) => g.code), "All codes")}
+    ${select("service", groups.flatMap((g) => (g.services ?? []).map(nameOf)), "All services")}
+    <${Select} value=${query.sort ?? ""} label="Order" test="sort" onChange=${(sort) => setQuery({ sort })} options=${[["", "Most items first"], ["last", "Newest first"], ["first", "Oldest first"], ["code", "By code"]]} />
+  </div>`;
+}
+
+function Group({ group: g, run, most, chosen, onChoose, onAgain }) {
+  const id = `group-${g.id}-${g.step}`;
+  const services = [...new Set((g.services ?? []).map(nameOf))];
+  return html`<li class=${"group" + (chosen ? " chosen" : "")} data-row=${keyOf(g)} data-test="group" tabindex="-1" aria-labelledby=${id}>
+    <label class="group-check"><input type="checkbox" checked=${chosen} onChange=${onChoose} aria-label=${`Choose the group ${inert(g.code, 60)}`} /></label>
+    <div class="group-count">
+      <strong class="num">${num(count(g))}</strong>
+      <svg class="group-bar" aria-hidden="true"><rect width="100%" height="100%" rx="2" /><rect class="fill" width=${`${Math.max(2, (100 * count(g)) / most)}%`} height="100%" rx="2" /></svg>
+      <span class="muted">${run?.items ? percent(count(g) / run.items, 1) : ""}</span>
+    </div>
+    <div class="group-main">
+      <h2 class="group-head" id=${id}><code class="group-code">${inert(g.code, 80)}</code>${g.optional && html`<${Badge} tone="info" title="Its items went on without it">optional<//>`}</h2>
+      <p class="group-shape"><bdi>${inert(g.shape, 600)}</bdi></p>
+      <p class="group-origin">
+        <span>step <strong><${Text} max=${40}>${g.step}<//></strong></span>
+        ${g.first && html`<span>first <${Time} at=${g.first} /></span>`}
+        ${g.last && html`<span>last <${Time} at=${g.last} /></span>`}
+        ${services.map((s) => html`<span class="tag" key=${s}><${Text} max=${40}>${s}<//></span>`)}
+        ${g.also > 0 && html`<span>${num(g.also)} of them are counted with a step before, too</span>`}
+      </p>
+      <details class="group-examples">
+        <summary>${plural(g.examples.length, "example")}${count(g) > g.examples.length && ` of ${num(count(g))}`}</summary>
+        <ul>
+          ${g.examples.map(
+            (e) => html`<li key=${e.key}>
+              <${Link} to=${itemPath(run?.id ?? "", e.key)}><${Text} max=${60}>${e.key}<//><//>
+              <bdi class="example-text">${inert(e.message, 1000)}</bdi>
+            </li>`,
+          )}
+        </ul>
+        ${g.services?.length > 0 && html`<p class="muted group-instances">answered by <bdi>${inert(g.services.join(", "), 600)}</bdi></p>`}
+      </details>
+    </div>
+    <div class="group-actions"><${Button} small icon="repeat" role="operator" test="rerun-group" onClick=${onAgain}>Run again…<//></div>
+  </li>`;
+}
+
+function Nothing({ run, id }) {
+  const ended = run?.state === "completed";
+  return html`<${Card}><${Empty} icon="check" title="No failed items" test="no-errors">
+    <p>${ended ? "Every item of the run is done." : "Nothing has failed so far. What fails shows up here by itself."}</p>
+    <p><${ButtonLink} small to=${`/runs/${segment(id)}`}>Back to the run<//></p>
+  <//><//>`;
+}

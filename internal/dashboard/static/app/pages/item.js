@@ -1,0 +1,156 @@
+// An item of a run and its whole story: its payload, and at each step what was made of it, when, by whom, at which try.
+
+import { html, useRef, useState } from "../html.js";
+import { Button, ButtonLink, Card, Empty, ErrorBox, Page, Select, Skeleton, StateBadge, Text, useLoad, toast } from "../ui.js";
+import { go, setQuery } from "../router.js";
+import { api, segment, query as params } from "../api.js";
+import { num } from "../format.js";
+import { useKeys } from "../keys.js";
+import { at, parse } from "../parts/jsontext.js";
+import { JsonView } from "../parts/jsonview.js";
+import { Explanation } from "../parts/explain.js";
+import { ItemStep, itemStates } from "../parts/itemstep.js";
+import { RerunDialog } from "../parts/rerun.js";
+import { ResetDialog } from "../parts/reset.js";
+import { nextFailed } from "../parts/neighbours.js";
+import { itemPath } from "../parts/itempath.js";
+
+const moving = 2; // seconds between two looks while something is to come, and
+const still = 20; // while nothing is
+
+/** Item is the page /runs/{run}/item?key=…, with &ordinal=… where a key stands more than once. */
+export default function Item({ params: { run: id }, query }) {
+  const [open, setOpen] = useState(false);
+  const run = useLoad(`/runs/${segment(id)}`, [], { every: still });
+  const found = useStory(id, query.key, open ? moving : still);
+  const items = found.data?.doc.items ?? [];
+  const nth = Math.max(0, items.findIndex((i) => String(i.ordinal) === query.ordinal));
+  const item = items[nth];
+  const unsettled = Boolean(item) && item.steps.some((s) => !["done", "failed", "skipped"].includes(s.state) || s.stale);
+  if (unsettled !== open) setOpen(unsettled);
+  const why = useLoad(unsettled ? `/runs/${segment(id)}/explain${params({ item: query.key })}` : "", [unsettled], { every: 5 });
+  const [dialog, setDialog] = useState(null);
+  const name = run.data ? run.data.name || run.data.plan : id;
+  const walk = useWalk(run.data?.id ?? id, item, run.data?.items);
+  const close = () => {
+    setDialog(null);
+    found.reload();
+    run.reload();
+  };
+  if (query.key === undefined) {
+    return html`<${Page} title="Item"><${Card}><${Empty} icon="search" title="Which item?"><p>Give its key in the address: <code>/runs/RUN/item?key=KEY</code></p><//><//><//>`;
+  }
+  return html`<${Page}
+    title=${`Item ${query.key}`}
+    heading=${html`<span class="item-key"><span class="muted">Item</span> <${Text} max=${160}>${query.key}<//></span>`}
+    crumbs=${[["Runs", "/runs"], [name, `/runs/${segment(id)}`], ...(run.data?.failed > 0 ? [["Errors", `/runs/${segment(id)}/errors`]] : [])]}
+    subtitle=${item && html`ordinal ${num(item.ordinal)}${run.data && ` of ${num(run.data.items)}`}`}
+    actions=${html`<span class="pair">
+        <${Button} icon="left" label="Previous failed item" title="Previous failed item ([)" test="previous-failed" onClick=${() => walk(-1)} disabled=${!item} />
+        <${Button} icon="right" label="Next failed item" title="Next failed item (])" test="next-failed" onClick=${() => walk(1)} disabled=${!item} />
+      </span>
+      <${Button} kind="primary" icon="repeat" role="operator" disabled=${!item || !run.data} test="rerun-item" onClick=${() =>
+        setDialog({ rerun: true })}>Run again…<//>`}
+    test="item-page"
+  >
+    <${ErrorBox} error=${found.error} retry=${found.reload} />
+    ${found.error?.status === 404 && html`<${Card}><${Empty} icon="search" title="There is no such item in this run"><p><${ButtonLink} small to=${`/runs/${segment(id)}`}>To the run<//></p><//><//>`}
+    ${!item && !found.error && html`<${Card}><${Skeleton} lines=${8} /><//>`}
+    ${items.length > 1 && html`<${Twins} items=${items} nth=${nth} />`}
+    ${item &&
+    html`<div class="item-columns">
+      <div class="item-main">
+        ${item.steps.length > 1 && html`<${Path} steps=${item.steps} />`}
+        ${why.data && unsettled && why.data.groups?.length > 0 && html`<${Card} title="What it waits for" test="item-why"><${Explanation} explanation=${why.data} several=${item.steps.length > 1} /><//>`}
+        ${item.steps.map(
+          (step, i) => html`<${ItemStep}
+            key=${step.name}
+            run=${run.data?.id ?? id}
+            item=${item}
+            step=${step}
+            node=${at(found.data.tree, "items", nth, "steps", i, "result")}
+            onReset=${() => setDialog({ reset: step })}
+          />`,
+        )}
+      </div>
+      <aside class="item-side" aria-label="The item">
+        <${Card} title="Payload" test="payload"><${JsonView} node=${at(found.data.tree, "items", nth, "payload")} label="payload" /><//>
+      </aside>
+    </div>`}
+    ${dialog?.rerun && html`<${RerunDialog} run=${run.data} select=${{ keys: [query.key] }} items=${Math.max(items.length, 1)} what=${html`item <${Text} max=${60}>${query.key}<//>`} onClose=${close} />`}
+    ${dialog?.reset && html`<${ResetDialog} run=${run.data?.id ?? id} step=${dialog.reset} itemKey=${query.key} twins=${items.length} onClose=${close} />`}
+  <//>`;
+}
+
+// useStory loads the items of a key as their text, so that numbers and the order of members stay as they are. What has
+// not changed since is not sent again.
+function useStory(run, key, every) {
+  const last = useRef(null);
+  return useLoad(
+    key === undefined
+      ? ""
+      : async ({ signal }) => {
+          const path = storyPath(run, key);
+          const held = last.current?.path === path ? last.current : null;
+          const answer = await api.raw(path, { signal, headers: held?.etag ? { "If-None-Match": held.etag } : {} });
+          if (answer.status === 304) return held.story;
+          const text = await answer.text();
+          last.current = { path, etag: answer.headers.get("ETag"), story: story(text) };
+          return last.current.story;
+        },
+    [run, key],
+    { every },
+  );
+}
+
+function story(text) {
+  const doc = JSON.parse(text);
+  const tree = parse(text);
+  if (doc.items !== undefined && Array.isArray(doc.items)) return { doc, tree };
+  return { doc: { items: doc.of ?? [] }, tree: { kind: "object", members: [["items", at(tree, "of")]] } };
+}
+
+// A browser takes the dots of a path for directions, however they are written: such keys go in the query.
+const storyPath = (run, key) =>
+  key === "." || key === ".." || key === ""
+    ? `/runs/${segment(run)}/explain${params({ item: key })}`
+    : `/runs/${segment(run)}/items/${encodeURIComponent(key)}`;
+
+function useWalk(run, item, items) {
+  const busy = useRef(false);
+  const walk = async (by) => {
+    if (!item || busy.current) return;
+    busy.current = true;
+    try {
+      const to = await nextFailed(run, item.ordinal, by, items);
+      if (to) go(itemPath(run, to.key, to.ordinal), { replace: true });
+      else toast(by > 0 ? "No failed item comes after this one" : "No failed item comes before this one", { tone: "info" });
+    } catch (err) {
+      toast(err, { tone: "bad" });
+    } finally {
+      busy.current = false;
+    }
+  };
+  useKeys([["]", "Next failed item", () => walk(1)], ["[", "Previous failed item", () => walk(-1)]], [run, item?.ordinal, items]);
+  return walk;
+}
+
+function Twins({ items, nth }) {
+  return html`<div class="filters"><label class="inline">This key stands ${num(items.length)} times in the run:
+    <${Select} value=${String(items[nth].ordinal)} label="Which of them" test="twins" onChange=${(ordinal) => setQuery({ ordinal })}
+      options=${items.map((i) => [String(i.ordinal), `ordinal ${num(i.ordinal)}, ${i.state}`])} /></label></div>`;
+}
+
+// Path is the steps in a line, with where the item is in each.
+function Path({ steps }) {
+  return html`<nav class="item-path" aria-label="Steps of the item"><ol>
+    ${steps.map(
+      (s) => html`<li key=${s.name}>
+        <a href=${`#step-${s.step}`} onClick=${(e) => {
+          e.preventDefault();
+          document.getElementById(`step-${s.step}`)?.scrollIntoView({ block: "start" });
+        }}><${Text} max=${30}>${s.name}<//> <${StateBadge} state=${itemStates(s)} /></a>
+      </li>`,
+    )}
+  </ol></nav>`;
+}

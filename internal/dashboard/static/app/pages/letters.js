@@ -1,0 +1,21 @@
+// What could not be delivered or understood: dead letters to send again or to give up, and messages in quarantine.
+
+import { html } from "../html.js";
+import { Page, Tabs } from "../ui.js";
+import { setQuery } from "../router.js";
+import { DeadLetters } from "../parts/deadletters.js";
+import { Quarantine } from "../parts/quarantine.js";
+
+const tabs = [{ id: "letters", label: "Dead letters" }, { id: "quarantine", label: "Quarantine" }];
+
+/** Letters is the page /dead-letters. Its query has the tab, the filters and the letter that is open. */
+export default function Letters({ query }) {
+  const tab = query.tab === "quarantine" ? "quarantine" : "letters";
+  return html`<${Page} title="Dead letters" test="letters-page"
+    subtitle=${tab === "letters" ? "Requests that services gave up, of callers that nobody can ask again" : "Messages that could not be taken, with the reason; nothing of them counts"}>
+    <${Tabs} tabs=${tabs} value=${tab} label="What" name="letters" onChange=${(id) => setQuery({ tab: id === "letters" ? "" : id, letter: "", message: "", endpoint: "", state: "", run: "" })} />
+    <div role="tabpanel" id="letters-panel" aria-label=${tabs.find((t) => t.id === tab).label}>
+      ${tab === "letters" ? html`<${DeadLetters} query=${query} />` : html`<${Quarantine} query=${query} />`}
+    </div>
+  <//>`;
+}

@@ -1,0 +1,98 @@
+// The attempts at one part as a timeline: when each was made, sent and answered, by whom, and what came of it. Each
+// generation has a scale of its own: between two of them may be days.
+
+import { html } from "../html.js";
+import { Badge, Time } from "../ui.js";
+import { duration, inert, num, plural, shortId } from "../format.js";
+import { Long } from "./jsonview.js";
+
+// Why a slice was made, in words; as package workqueue says it.
+const causes = {
+  cut: "first request",
+  retry: "the service asked to try again",
+  unanswered: "left out of the last reply",
+  failure: "its request failed as a whole",
+  deadline: "no reply came in time",
+  session: "the node that had it is gone",
+  handback: "the node that had it stopped",
+  pipe: "a stream was lost",
+  split: "the request was too large",
+  bisect: "half of a request that failed as a whole",
+  exhausted: "delivered again and again without an answer",
+  unreadable: "the reply could not be read",
+  breaker: "failed while the endpoint was known to be down",
+  throttled: "the service had too much",
+  probe: "sent to see whether the endpoint is up again",
+};
+
+const tones = { done: "ok", failed: "bad", retried: "warn", lost: "warn", open: "busy" };
+
+/** outcomeTone is the colour of an attempt's outcome. */
+export const outcomeTone = (outcome) => tones[outcome] ?? "plain";
+
+/** Attempts shows them by generation, the newest first. now is the server's clock, as far as it is known. */
+export function Attempts({ attempts, now }) {
+  const generations = new Map();
+  for (const a of attempts) {
+    if (!generations.has(a.generation)) generations.set(a.generation, []);
+    generations.get(a.generation).push(a);
+  }
+  return [...generations.keys()]
+    .sort((a, b) => b - a)
+    .map(
+      (g) => html`<section class="attempts" key=${g} aria-label=${`attempts of generation ${g}`}>
+        ${generations.size > 1 && html`<h4 class="attempts-head">Generation ${g}</h4>`}
+        <${Chart} attempts=${generations.get(g)} now=${now} />
+      </section>`,
+    );
+}
+
+function Chart({ attempts, now }) {
+  const from = Math.min(...attempts.map((a) => Date.parse(a.created_at)));
+  const to = Math.max(...attempts.map((a) => (a.ended_at ? Date.parse(a.ended_at) : now)), from + 1);
+  return html`<ol class="attempts-list" data-test="attempts">
+    ${attempts.map((a) => html`<${Attempt} key=${a.slice} attempt=${a} from=${from} to=${to} now=${now} />`)}
+  </ol>`;
+}
+
+function Attempt({ attempt: a, from, to, now }) {
+  const made = Date.parse(a.created_at);
+  const sent = a.sent_at ? Date.parse(a.sent_at) : null;
+  const end = a.ended_at ? Date.parse(a.ended_at) : now;
+  const share = (ms) => `${(100 * Math.max(ms, 0)) / (to - from)}%`;
+  const bar = (start, stop, kind) => html`<rect class=${kind} x=${share(start - from)} width=${share(stop - start)} y="4" height="12" rx="3" />`;
+  return html`<li class="attempt" data-outcome=${a.outcome}>
+    <div class="attempt-line">
+      <span class="attempt-try">try ${a.attempt}</span>
+      <svg class="attempt-bar" role="img" aria-label=${spoken(a, made, sent, end)}>
+        <title>${spoken(a, made, sent, end)}</title>
+        <rect class="attempt-track" x="0" y="9" width="100%" height="2" rx="1" />
+        ${bar(made, sent ?? end, "attempt-queued")}
+        ${sent !== null && bar(sent, end, `attempt-work tone-${outcomeTone(a.outcome)}`)}
+      </svg>
+      <span class="attempt-took">${took(a, sent, end)}</span>
+      <${Badge} tone=${outcomeTone(a.outcome)}>${a.outcome === "open" ? a.state : a.outcome}<//>
+    </div>
+    <p class="attempt-more">
+      <${Time} at=${a.sent_at ?? a.created_at} mode="clock" />
+      <span>${causes[a.cause] ?? inert(a.cause)}</span>
+      <span>${plural(a.items, "item")} in the request</span>
+      ${a.service && html`<bdi class="attempt-service">${inert(a.service)}</bdi>`}
+      <code title=${a.slice}>${shortId(a.slice)}</code>
+      ${a.outcome === "open" && a.deadline && html`<span>deadline <${Time} at=${a.deadline} mode="clock" /></span>`}
+    </p>
+    ${a.error &&
+    html`<p class="attempt-error"><code>${inert(a.error.code)}</code> <${Long} text=${a.error.message} /></p>`}
+  </li>`;
+}
+
+function took(a, sent, end) {
+  if (sent === null) return "not sent";
+  return duration((end - sent) / 1000) + (a.ended_at ? "" : " so far");
+}
+
+function spoken(a, made, sent, end) {
+  const waited = duration(((sent ?? end) - made) / 1000);
+  if (sent === null) return `try ${num(a.attempt)}: waits to be sent, for ${waited}`;
+  return `try ${num(a.attempt)}: sent after ${waited}, ${a.ended_at ? "ended" : "out"} after ${duration((end - sent) / 1000)}: ${a.outcome}`;
+}

@@ -1,0 +1,64 @@
+// Why something does not move, as the API explains it: who has to do what, since when, and what an operator could do.
+
+import { html } from "../html.js";
+import { Badge, Copy, Time } from "../ui.js";
+import { inert, num, plural } from "../format.js";
+
+const owners = { service: "info", node: "info", timer: "warn", operator: "bad", step: "plain", nobody: "plain" };
+
+/** Explanation shows a summary and the groups of items behind it. */
+export function Explanation({ explanation: e, several = false }) {
+  return html`<div class="explain" data-test="explain">
+    <p class="explain-summary">${sentence(e.summary)}</p>
+    ${(e.groups ?? []).map((g, i) => html`<${Group} key=${i} group=${g} several=${several} />`)}
+    <${AdviceList} advice=${e.advice} />
+    ${(e.notes ?? []).map((note) => html`<p class="muted explain-note">${inert(note)}</p>`)}
+  </div>`;
+}
+
+/** sentence is a text with a capital and a full stop. */
+export function sentence(text) {
+  const said = inert(text ?? "");
+  if (!said) return "";
+  return said[0].toUpperCase() + said.slice(1) + (/[.!?]$/.test(said) ? "" : ".");
+}
+
+function Group({ group: g, several }) {
+  const where = several && g.step ? `step ${inert(g.step)}: ` : "";
+  const requests = g.slices > 0 ? ` in ${plural(g.slices, "request")}` : "";
+  return html`<section class="explain-group">
+    <h4>
+      <span>${where}${plural(g.items, "item")} ${g.state}${requests}</span>
+      <${Badge} tone=${owners[g.owner] ?? "plain"}>${g.reason.replaceAll("_", " ")}<//>
+    </h4>
+    <dl class="facts">
+      <div><dt>turn</dt><dd>${g.owner}: <bdi>${inert(g.who)}</bdi></dd></div>
+      <div><dt>why</dt><dd><bdi>${inert(g.why)}</bdi></dd></div>
+      ${g.since && html`<div><dt>since</dt><dd><${Time} at=${g.since} /></dd></div>`}
+      ${g.last && html`<div><dt>last</dt><dd><${Time} at=${g.last.at} />: <bdi>${inert(g.last.what)}</bdi></dd></div>`}
+      <div><dt>next</dt><dd><bdi>${inert(g.next)}</bdi>${g.when && html` (<${Time} at=${g.when} />)`}</dd></div>
+    </dl>
+    <${AdviceList} advice=${g.advice} />
+  </section>`;
+}
+
+/** AdviceList is what an operator could do, with the commands to copy. */
+export function AdviceList({ advice }) {
+  if (!advice?.length) return null;
+  return html`<ul class="advice">
+    ${advice.map(
+      (a, i) => html`<li key=${i}>
+        <span>${sentence(a.do).replace(/^Or /, i > 0 ? "Or " : "")}</span>
+        ${a.command && html`<${Command} text=${a.command} />`}
+      </li>`,
+    )}
+  </ul>`;
+}
+
+/** Command is a line for a terminal, with a button that copies it. */
+export function Command({ text }) {
+  return html`<span class="command"><code tabindex="0">${inert(text)}</code><${Copy} text=${text} label="Copy the command" /></span>`;
+}
+
+/** total is the sum of the items of groups, for heads. */
+export const total = (groups) => num((groups ?? []).reduce((sum, g) => sum + g.items, 0));

@@ -1,0 +1,57 @@
+// What a re-run or a reset does, while it does it.
+
+import { html, useState, useEffect } from "../html.js";
+import { api, segment } from "../api.js";
+import { stream } from "../stream.js";
+import { Button, ButtonLink, ErrorBox, Progress, StateBadge, toast } from "../ui.js";
+import { inert, num, plural } from "../format.js";
+
+/** Follow shows a run since it was started again, and lets the rest of it go when its sample waits for that. */
+export function Follow({ run: id, started, onClose }) {
+  const [run, setRun] = useState(null);
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  useEffect(() => {
+    let over = false;
+    const take = (doc) => !over && setRun(doc);
+    api.get(`/runs/${segment(id)}`).then(take, (err) => !over && setError(err));
+    const close = stream(`/runs/${segment(id)}/events`, { run: take });
+    return () => {
+      over = true;
+      close();
+    };
+  }, [id]);
+  const approve = async () => {
+    setBusy(true);
+    try {
+      await api.post(`/runs/${segment(id)}/approve`, {});
+      toast("The others follow");
+    } catch (err) {
+      setError(err);
+    } finally {
+      setBusy(false);
+    }
+  };
+  const waits = run?.canary?.state === "waiting";
+  return html`<div class="follow" data-test="follow">
+    <p>${plural(started.items, "item")} run again as generation ${started.generation}.${started.held > 0 && ` ${num(started.items - started.held)} of them go first.`}</p>
+    ${started.paused && html`<p class="warn-text">The run is paused (${inert(started.paused)}): nothing is done until it is resumed.</p>`}
+    ${run &&
+    html`<div class="follow-run" aria-live="polite">
+      <${StateBadge} state=${run.state} failed=${run.failed} />
+      <${Progress} done=${run.done} failed=${run.failed} total=${run.items} label="Progress of the run" />
+      <dl class="facts">
+        <div><dt>done</dt><dd>${num(run.done)} of ${num(run.items)}</dd></div>
+        <div><dt>failed</dt><dd>${num(run.failed)}</dd></div>
+        <div><dt>still at it</dt><dd>${num(Math.max(run.items - run.done - run.failed, run.settling ?? 0))}</dd></div>
+      </dl>
+      ${waits && html`<p>The sample has ended: ${num(run.failed)} items of the run are failed now. The others wait for you.</p>`}
+    </div>`}
+    <${ErrorBox} error=${error} />
+    <div class="dialog-buttons">
+      ${waits && html`<${Button} kind="primary" busy=${busy} onClick=${approve} role="operator" test="approve">Let the others go<//>`}
+      <${ButtonLink} to=${`/runs/${id}`}>Open the run<//>
+      <${Button} onClick=${onClose}>Close<//>
+    </div>
+  </div>`;
+}

@@ -1,0 +1,142 @@
+// What a service made of an item, shown without ever being run: bytes reach the page only as text, or behind a blob:
+// URL whose type is one of a few that cannot carry scripts. HTML and SVG are shown as their source.
+
+import { html, useState, useEffect, useMemo } from "../html.js";
+import { bytes, inert, num } from "../format.js";
+import { JsonView, TextView } from "./jsonview.js";
+
+// The types that a browser only draws. A service's own word for the type picks one of them, and is never passed on.
+const images = new Map([
+  ["image/png", [0x89, 0x50, 0x4e, 0x47]],
+  ["image/jpeg", [0xff, 0xd8, 0xff]],
+  ["image/gif", [0x47, 0x49, 0x46, 0x38]],
+  ["image/webp", [0x52, 0x49, 0x46, 0x46]],
+]);
+const pdfType = "application/pdf";
+const pdfMagic = [0x25, 0x50, 0x44, 0x46, 0x2d];
+
+/**
+ * Preview shows a result and offers it as a file. json is its text where it is JSON; base64 its bytes where it is not.
+ * href is where its exact bytes are; without, they are made from what is shown.
+ */
+export function Preview({ json, base64, contentType, name, href }) {
+  const data = useMemo(() => (base64 === undefined ? null : decode(base64)), [base64]);
+  const kind = json !== undefined ? "json" : kindOf(data, contentType);
+  return html`<div class="preview" data-test=${`preview-${kind}`}>
+    <${Shown} kind=${kind} json=${json} data=${data} contentType=${contentType} />
+    <div class="preview-foot">
+      <span class="muted">${inert(contentType || (json !== undefined ? "application/json" : "no type"))}</span>
+      <${Download} data=${data ?? json ?? ""} href=${href} name=${fileName(name, kind, contentType)} />
+    </div>
+  </div>`;
+}
+
+function Shown({ kind, json, data, contentType }) {
+  switch (kind) {
+    case "json":
+      return html`<${JsonView} text=${json ?? new TextDecoder().decode(data)} label="result" />`;
+    case "text":
+      return html`<${TextView} text=${new TextDecoder().decode(data)} label="result" />`;
+    case "image":
+      return html`<${Drawn} data=${data} type=${media(contentType)} />`;
+    case "pdf":
+      return html`<${Pdf} data=${data} />`;
+    default:
+      return html`<${Hex} data=${data} />`;
+  }
+}
+
+/** media is a content type without its parameters, in lower case. */
+export const media = (type) => (type ?? "").split(";")[0].trim().toLowerCase();
+
+function kindOf(data, contentType) {
+  const type = media(contentType);
+  if (images.has(type) && begins(data, images.get(type))) return "image";
+  if (type === pdfType && begins(data, pdfMagic)) return "pdf";
+  if (!isText(data)) return "bytes";
+  return /[/+]json$/.test(type) ? "json" : "text";
+}
+
+const begins = (data, magic) => magic.every((byte, i) => data[i] === byte);
+
+function isText(data) {
+  if (data.includes(0)) return false;
+  try {
+    new TextDecoder("utf-8", { fatal: true }).decode(data);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function decode(base64) {
+  const binary = atob(base64);
+  const data = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) data[i] = binary.charCodeAt(i);
+  return data;
+}
+
+// useBlob is a URL for bytes, as long as the component is there.
+function useBlob(data, type) {
+  const [url, setUrl] = useState(null);
+  useEffect(() => {
+    const made = URL.createObjectURL(new Blob([data], { type }));
+    setUrl(made);
+    return () => URL.revokeObjectURL(made);
+  }, [data, type]);
+  return url;
+}
+
+function Drawn({ data, type }) {
+  const url = useBlob(data, type);
+  return url && html`<img class="preview-image" src=${url} alt="The result, an image" />`;
+}
+
+// Where a browser has no viewer for PDFs, as on phones, the file is still a click away.
+function Pdf({ data }) {
+  const url = useBlob(data, pdfType);
+  if (navigator.pdfViewerEnabled === false) {
+    return html`<p class="muted">This browser shows no PDFs in a page; download the file to read it.</p>`;
+  }
+  return url && html`<iframe class="preview-pdf" src=${`${url}#toolbar=0&navpanes=0`} title="The result, a PDF"></iframe>`;
+}
+
+const hexBytes = 512;
+
+function Hex({ data }) {
+  const rows = [];
+  for (let at = 0; at < Math.min(data.length, hexBytes); at += 16) rows.push(hexRow(data.subarray(at, at + 16), at));
+  return html`<pre class="hex" tabindex="0" aria-label="the first bytes of the result">${rows.join("\n")}${data.length >
+    hexBytes && `\n… ${num(data.length - hexBytes)} more bytes`}</pre>`;
+}
+
+function hexRow(row, at) {
+  const digits = [...row].map((b) => b.toString(16).padStart(2, "0"));
+  const letters = [...row].map((b) => (b >= 32 && b < 127 ? String.fromCharCode(b) : "·"));
+  return `${at.toString(16).padStart(6, "0")}  ${digits.join(" ").padEnd(48)}  ${letters.join("")}`;
+}
+
+// The file gets a type that no browser opens by itself.
+function Download({ data, name, href }) {
+  const blob = useBlob(data, "application/octet-stream");
+  const url = href ?? blob;
+  return url && html`<a class="btn small" href=${url} download=${name} data-test="download">
+    Download <span class="muted">${bytes(data.length)}</span>
+  </a>`;
+}
+
+const endings = {
+  "application/pdf": "pdf",
+  "image/png": "png",
+  "image/jpeg": "jpg",
+  "image/gif": "gif",
+  "image/webp": "webp",
+  "text/csv": "csv",
+};
+
+// fileName takes nothing of a key that a file system or a shell could take for something else.
+function fileName(name, kind, contentType) {
+  const safe = name.replace(/[^\p{L}\p{N}_-]+/gu, "_").replace(/^_+|_+$/g, "").slice(0, 80) || "result";
+  const ending = endings[media(contentType)] ?? (kind === "json" ? "json" : kind === "text" ? "txt" : "bin");
+  return `${safe}.${ending}`;
+}

@@ -1,0 +1,43 @@
+// How endpoints are told about: rates, times for an item, shares of errors, and who listens.
+
+import { html } from "../html.js";
+import { Badge } from "../ui.js";
+import { inert, num, percent, plural } from "../format.js";
+
+/** rate is items a second. */
+export const rate = (perSecond) => (perSecond > 0 ? `${num(perSecond)}/s` : "–");
+
+/** millis is the time that an item takes. */
+export function millis(ms) {
+  if (!(ms > 0)) return "–";
+  if (ms < 1) return `${Math.max(1, Math.round(ms * 1000))} µs`;
+  if (ms < 1000) return `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
+  return `${(ms / 1000).toFixed(1)} s`;
+}
+
+/** errorShare is the share of errors of what was answered. */
+export const errorShare = ({ items, errors }) => (items > 0 ? (errors > 0 ? percent(errors / items, 2) : "0 %") : "–");
+
+/** services are those who listen, without their instances: [name, version, count]. */
+export function services(listeners) {
+  const found = new Map();
+  for (const l of listeners) {
+    const key = `${l.service} ${l.version}`;
+    found.set(key, [l.service, l.version, (found.get(key)?.[2] ?? 0) + 1]);
+  }
+  return [...found.values()];
+}
+
+/** EndpointState says in a badge whether an endpoint works. */
+export function EndpointState({ endpoint: e }) {
+  if (e.pace?.breaker === "open") return html`<${Badge} tone="bad" icon="warn" title=${inert(e.pace.breaker_reason, 400)} test="breaker">breaker open<//>`;
+  if (!isEndpoint(e)) return e.nodes?.length ? html`<${Badge} tone="ok" icon="check">${plural(e.nodes.length, "node")}<//>` : html`<${Badge}>no node<//>`;
+  const waits = e.ready + e.in_flight + e.scheduled + e.backlog > 0;
+  if (e.listeners.length === 0) return html`<${Badge} tone=${waits ? "bad" : "plain"} icon=${waits ? "warn" : undefined} test="nobody">nobody listens<//>`;
+  const idle = e.listeners.filter((l) => l.state && l.state !== "listening").length;
+  if (idle === e.listeners.length) return html`<${Badge} tone="warn" icon="pause">${inert(e.listeners[0].state, 20)}<//>`;
+  return html`<${Badge} tone="ok" icon="check">listening<//>`;
+}
+
+/** isEndpoint tells endpoints of services from what nodes do themselves. */
+export const isEndpoint = (e) => e.kind === "endpoint" || e.kind === "request";

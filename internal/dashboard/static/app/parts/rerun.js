@@ -1,0 +1,164 @@
+// The dialog that runs items again: a sample first, smaller requests, another endpoint; tried dry; then followed.
+
+import { html, useEffect, useId, useState } from "../html.js";
+import { api, segment } from "../api.js";
+import { Button, Check, Dialog, ErrorBox, Field, Text } from "../ui.js";
+import { inert, num, plural } from "../format.js";
+import { Follow } from "./follow.js";
+import { StepResets } from "./stepresets.js";
+
+const sampleFrom = 20; // items; fewer need no sample first
+
+/** sampleOf is how many of so many items to try first. */
+export const sampleOf = (items) => Math.max(5, Math.min(50, Math.ceil(items / 50)));
+
+// Codes that speak of size or time: smaller requests help against those.
+const sizeCodes = /time.?out|deadline|memory|too_(large|big|many)|exhausted|deliver|unanswered|payload/i;
+
+/**
+ * suggestion says what size of request to try for a group of errors, and why: what the API suggests, or what is known
+ * of the endpoint, or half of what failed for want of time or room. Null: nothing speaks for another size.
+ */
+export function suggestion(group, step, pace) {
+  if (group?.suggest?.chunk) return { chunk: group.suggest.chunk, why: group.suggest.why ?? "suggested by the engine" };
+  const chunk = step?.settings?.chunk_auto ? 0 : (step?.chunk ?? 0);
+  if (pace?.chunk_cap && (!chunk || pace.chunk_cap < chunk)) {
+    return { chunk: pace.chunk_cap, why: `requests of more than ${num(pace.chunk_cap)} items fail as a whole` };
+  }
+  if (chunk > 1 && sizeCodes.test(group?.code ?? "")) {
+    return { chunk: Math.max(1, Math.floor(chunk / 2)), why: `half of the ${num(chunk)} with which it failed` };
+  }
+  if (pace?.chunk && chunk && pace.chunk < chunk) {
+    return { chunk: pace.chunk, why: `requests of ${num(pace.chunk)} items do best at the endpoint` };
+  }
+  return null;
+}
+
+/**
+ * RerunDialog runs a selection of a run's items again. select is what the API takes for it ({groups}, {keys}, {failed}
+ * …), items how many they are, what their name in words; steps are names of the steps it is about.
+ */
+export function RerunDialog({ run, select, items, what, group, onClose }) {
+  const steps = run.steps.filter((s) => !group || s.name === group.step);
+  const step = steps.length === 1 ? steps[0] : null;
+  const [form, setForm] = useState({
+    canaryOn: items >= sampleFrom, canary: String(sampleOf(items)), auto: false, chunk: "", inFlight: "",
+    endpoint: "", reason: "",
+  });
+  const [known, setKnown] = useState({ endpoints: [], pace: null });
+  const [tried, setTried] = useState(null);
+  const [started, setStarted] = useState(null);
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState("");
+  const id = useId();
+  useEffect(() => {
+    api.get("/endpoints").then(
+      ({ endpoints }) => setKnown({ endpoints, pace: endpoints.find((e) => e.name === step?.endpoint)?.pace }),
+      () => {}, // they are extra: the dialog does without
+    );
+  }, []);
+  const hint = suggestion(group, step, known.pace);
+  const put = (name, value) => {
+    setForm({ ...form, [name]: value });
+    setTried(null);
+    setError(null);
+  };
+  const typed = (name) => (e) => put(name, e.currentTarget.value);
+  const send = async (dry) => {
+    setBusy(dry ? "dry" : "run");
+    setError(null);
+    try {
+      const answer = await api.post(`/runs/${segment(run.id)}/rerun`, { ...select, ...settings(form), dry_run: dry });
+      if (dry) setTried(answer);
+      else setStarted(answer);
+    } catch (err) {
+      setError(err);
+    } finally {
+      setBusy("");
+    }
+  };
+  if (started) {
+    return html`<${Dialog} title="Running again" onClose=${onClose} test="rerun-follow">
+      <${Follow} run=${run.id} started=${started} onClose=${onClose} />
+    <//>`;
+  }
+  const submit = (e) => {
+    e.preventDefault();
+    send(e.submitter?.value === "dry");
+  };
+  const footer = html`<${Button} onClick=${onClose}>Cancel<//>
+    <${Button} type="submit" form=${id} value="dry" busy=${busy === "dry"} test="dry-run">Dry run<//>
+    <${Button} kind="primary" icon="repeat" role="operator" type="submit" form=${id} value="run" busy=${busy === "run"} test="rerun-go">Run again<//>`;
+  return html`<${Dialog} title="Run items again" onClose=${onClose} footer=${footer} test="rerun-dialog">
+    <form class="rerun" id=${id} onSubmit=${submit}>
+      <p class="rerun-what"><strong>${plural(items, "item")}</strong> of <${Text} max=${60}>${run.name || run.plan}<//>: ${what}</p>
+      <fieldset class="rerun-canary">
+        <legend class="sr">A sample first</legend>
+        <${Check} checked=${form.canaryOn} onChange=${(on) => put("canaryOn", on)} test="canary">A sample first<//>
+        ${form.canaryOn &&
+        html`<div class="rerun-sub">
+          <label class="inline">of <input type="number" min="1" max=${items} required value=${form.canary} onInput=${typed("canary")} aria-label="items of the sample" data-test="canary-items" /> items; the others wait until you approve</label>
+          <${Check} checked=${form.auto} onChange=${(on) => put("auto", on)}>or they follow by themselves, when no more of the sample fail than ${run.max_failed ? html`<${Text} max=${20}>${run.max_failed}<//>` : "the run"} allows<//>
+        </div>`}
+      </fieldset>
+      <div class="rerun-grid">
+        <${Field} label="Items in a request" hint=${chunkHint(step, hint, form.chunk, put)}>
+          <input value=${form.chunk} onInput=${typed("chunk")} pattern="[1-9][0-9]{0,3}|auto" title="1 to 8192, or auto" placeholder="as before" autocomplete="off" data-test="chunk" />
+        <//>
+        <${Field} label="Requests at once" hint=${step && `now ${sizing(step.settings, "in_flight")}`}>
+          <input value=${form.inFlight} onInput=${typed("inFlight")} pattern="[1-9][0-9]{0,4}|auto" title="1 to 10000, or auto" placeholder="as before" autocomplete="off" data-test="in-flight" />
+        <//>
+        <${Field} label="Endpoint" hint=${step ? html`now <${Text} max=${40}>${step.endpoint}<//>` : "of every step that this is about"}>
+          <input value=${form.endpoint} onInput=${typed("endpoint")} list=${id + "-endpoints"} maxlength="64" placeholder="as before" autocomplete="off" data-test="endpoint" />
+        <//>
+        <${Field} label="Reason" hint="for the audit log">
+          <input value=${form.reason} onInput=${typed("reason")} maxlength="500" autocomplete="off" data-test="reason" />
+        <//>
+      </div>
+      <datalist id=${id + "-endpoints"}>${known.endpoints.filter((e) => e.listeners.length).map((e) => html`<option key=${e.name} value=${e.name}></option>`)}</datalist>
+      <${ErrorBox} error=${error} />
+      <div aria-live="polite">${tried && html`<${Tried} answer=${tried} />`}</div>
+    </form>
+  <//>`;
+}
+
+// chunkHint says how large requests are now, and offers a size that suits better.
+function chunkHint(step, hint, chosen, put) {
+  const now = step && `now ${sizing(step.settings, "chunk")}`;
+  if (!hint) return now;
+  return html`${now && `${now}; `}${inert(hint.why, 120)}${String(hint.chunk) !== chosen &&
+  html` <button type="button" class="chip" onClick=${() => put("chunk", String(hint.chunk))} data-test="suggest">Use ${num(hint.chunk)}</button>`}`;
+}
+
+// sizing writes a setting that may be left to the nodes.
+function sizing(settings, name) {
+  return settings[name + "_auto"] ? `auto, up to ${num(settings[name])}` : num(settings[name]);
+}
+
+// settings is what the form says to the API; what is empty stays as it was.
+function settings(form) {
+  const set = {};
+  if (form.canaryOn) {
+    set.canary = Number(form.canary);
+    set.canary_auto = form.auto;
+  }
+  if (form.chunk) set.chunk = size(form.chunk);
+  if (form.inFlight) set.in_flight = size(form.inFlight);
+  if (form.endpoint) set.endpoint = form.endpoint;
+  if (form.reason) set.reason = form.reason;
+  return set;
+}
+
+const size = (text) => (text === "auto" ? text : Number(text));
+
+// Tried says what a dry run found.
+function Tried({ answer: a }) {
+  return html`<div class="tried" data-test="tried">
+    <p>
+      Dry run: ${plural(a.items, "item")} would run again as generation ${a.generation}, in ${plural(a.slices, "request")}${a.held > 0 && html`;
+      ${num(a.items - a.held)} of them first, and ${num(a.held)} held back until the sample has passed`}. Nothing was changed.
+    </p>
+    <${StepResets} steps=${a.steps} />
+    ${(a.warnings ?? []).map((w) => html`<p class="warn-text" key=${w}>${inert(w)}</p>`)}
+  </div>`;
+}

@@ -1,0 +1,64 @@
+// The dialog that takes the part of a step back for an item, to be made again.
+
+import { html, useId, useState } from "../html.js";
+import { api, segment } from "../api.js";
+import { Button, Check, Dialog, ErrorBox, Field, Text } from "../ui.js";
+import { inert, plural } from "../format.js";
+import { Follow } from "./follow.js";
+import { StepResets } from "./stepresets.js";
+
+/** ResetDialog resets one key at one step of a run; twins is how many items have the key. */
+export function ResetDialog({ run, step, itemKey, twins = 1, onClose }) {
+  const [cascade, setCascade] = useState(false);
+  const [reason, setReason] = useState("");
+  const [tried, setTried] = useState(null);
+  const [done, setDone] = useState(null);
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState("");
+  const id = useId();
+  const submit = async (e) => {
+    e.preventDefault();
+    const dry = e.submitter?.value === "dry";
+    setBusy(dry ? "dry" : "reset");
+    setError(null);
+    try {
+      const body = { step: step.name, keys: [itemKey], cascade, dry_run: dry, ...(reason ? { reason } : {}) };
+      const answer = await api.post(`/runs/${segment(run)}/reset`, body);
+      if (dry) setTried(answer);
+      else setDone(answer);
+    } catch (err) {
+      setError(err);
+    } finally {
+      setBusy("");
+    }
+  };
+  if (done) {
+    return html`<${Dialog} title="Reset" onClose=${onClose} test="reset-follow">
+      <${StepResets} steps=${done.steps} />
+      <${Follow} run=${run} started=${done} onClose=${onClose} />
+    <//>`;
+  }
+  const footer = html`<${Button} onClick=${onClose}>Cancel<//>
+    <${Button} type="submit" form=${id} value="dry" busy=${busy === "dry"} test="dry-run">Dry run<//>
+    <${Button} kind="primary" icon="reload" role="operator" type="submit" form=${id} value="reset" busy=${busy === "reset"} test="reset-go">Reset<//>`;
+  return html`<${Dialog} title=${html`Reset step <${Text} max=${40}>${step.name}<//>`} onClose=${onClose} footer=${footer} test="reset-dialog">
+    <form id=${id} class="rerun" onSubmit=${submit}>
+      <p>The part of <strong><${Text} max=${60}>${itemKey}<//></strong> is taken back and made again, under the run's next generation; what was there stays as history.
+      Steps after it wait, and are done again where the part changes.${twins > 1 && html` The key stands ${twins} times: all of these items are meant.`}</p>
+      <${Check} checked=${cascade} test="cascade" onChange=${(on) => {
+        setCascade(on);
+        setTried(null);
+      }}>Redo the steps after in any case, not only where a part changes<//>
+      <${Field} label="Reason" hint="for the audit log"><input value=${reason} maxlength="500" autocomplete="off" data-test="reason" onInput=${(e) => setReason(e.currentTarget.value)} /><//>
+      <${ErrorBox} error=${error} />
+      <div aria-live="polite">
+        ${tried && html`<div class="tried" data-test="tried">
+          <p>Dry run: ${plural(tried.items, "item")} would be reset at step <${Text} max=${40}>${tried.step}<//>, as generation ${tried.generation}. Nothing was changed.</p>
+          <${StepResets} steps=${tried.steps} />
+          ${(tried.notes ?? []).map((n) => html`<p class="muted" key=${n}>${inert(n, 400)}</p>`)}
+          ${(tried.warnings ?? []).map((w) => html`<p class="warn-text" key=${w}>${inert(w, 400)}</p>`)}
+        </div>`}
+      </div>
+    </form>
+  <//>`;
+}
