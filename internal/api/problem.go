@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -88,6 +89,8 @@ func told(err error) (status int, found error) {
 		{as[*workqueue.NothingToResetError], http.StatusConflict},
 		{as[*tooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*http.MaxBytesError], http.StatusRequestEntityTooLarge},
+		{as[*tooManyError], http.StatusTooManyRequests},
+		{as[*live.OutageError], http.StatusServiceUnavailable},
 	}
 	for _, k := range kinds {
 		if found := k.find(err); found != nil {

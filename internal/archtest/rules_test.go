@@ -63,9 +63,11 @@ func rules() map[string]rule {
 		},
 		// Files for browsers, and nothing else: what they show they ask the API for.
 		"internal/dashboard": {others: []string{}},
+		// What runs are followed with; its source is an interface, of which the store is one.
+		"internal/live": {own: []string{"workqueue", "bitfield"}, tests: append([]string{"bitfield/..."}, servers...)},
 		"internal/api/...": {
 			own: append([]string{
-				"internal/health", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake", "internal/connections",
+				"internal/health", "internal/live", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake", "internal/connections",
 				"internal/api/...",
 			}, store...),
 			tests: servers,

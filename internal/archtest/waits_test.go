@@ -14,7 +14,7 @@ import (
 func waiting() []string {
 	return []string{
 		"orchestrator", "workqueue", "endpoints", "gather", "internal/api", "internal/client", "internal/connections",
-		"internal/embedded", "internal/health", "internal/intake", "cmd",
+		"internal/embedded", "internal/health", "internal/intake", "internal/live", "cmd",
 	}
 }
 

@@ -1,0 +1,122 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// maxViews bounds the steps that one stream follows.
+const maxViews = 32
+
+type runEventsInput struct {
+	RunPath
+	Planes bool     `query:"planes" doc:"with the changes of items"`
+	Step   []string `query:"step,explode" doc:"whose items; may stand more than once; absent or empty: over all steps"`
+	Last   string   `header:"Last-Event-ID" doc:"of the last event that was seen, to go on there"`
+}
+
+// asker is who a stream is counted for.
+func asker(context.Context) string { return Anonymous }
+
+func typeOfValue(v any) reflect.Type { return reflect.TypeOf(v) }
+
+// watchRuns makes what runs are followed with.
+func (s *Server) watchRuns() (err error) {
+	s.hubs, err = live.New(s.store, live.Config{
+		Log: s.log,
+		Document: func(ctx context.Context, id workqueue.RunID) ([]byte, error) {
+			run, err := s.runDocument(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			return json.Marshal(run)
+		},
+		Explain: s.detail,
+	})
+	return err
+}
+
+func (s *Server) registerEvents(api huma.API) {
+	op := get("watch-run", "/runs/{run}/events", "Follow a run")
+	op.Description = "A stream of server-sent events. It goes on after the run has ended, for it may be run again. To " +
+		"follow the items, open it with planes=true, then read the planes, then apply all changes that came since it was " +
+		"opened, in order: that leads to the truth. A comment comes at least every 15 seconds. Changes come up to four " +
+		"times a second, documents twice; for who reads slowly they are put together. Who comes back with Last-Event-ID " +
+		"gets what it has missed, or resync. It ends when its token is revoked, and when the server stops."
+	empty := &huma.Schema{Type: huma.TypeObject}
+	op.Responses = eventStream("What happens, as it does.",
+		described(api, live.EventHello, "The first event.", live.Hello{}),
+		described(api, live.EventRun, "The run, at once and whenever something changed.", RunDocument{}),
+		described(api, live.EventDelta, "What has changed, with planes=true.", live.Delta{}),
+		described(api, live.EventResync, "Read the planes again: not all that was missed is known.", empty),
+		described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}),
+		described(api, live.EventEnd, "The run has ended, and all was told. A re-run goes on with other events.", empty))
+	huma.Register(api, op, s.watchRun)
+}
+
+func (s *Server) watchRun(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
+	leave, err := s.streams.enter(asker(ctx))
+	if err != nil {
+		return nil, s.problem(ctx, err)
+	}
+	watcher, err := s.watcher(ctx, in)
+	if err != nil {
+		leave()
+		return nil, s.problem(ctx, err)
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		defer leave()
+		defer watcher.Close()
+		r, w := humago.Unwrap(hc)
+		stream(r.Context(), w, watcher)
+	}}, nil
+}
+
+func (s *Server) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.config.LookTimeout, errTooSlow)
+	defer cancel()
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return nil, err
+	}
+	var views []string
+	if in.Planes {
+		views = unique(in.Step)
+	} else if len(in.Step) > 0 {
+		return nil, &inputError{"step chooses whose items are followed, so it needs planes=true"}
+	}
+	if len(views) > maxViews {
+		return nil, &inputError{"a stream follows up to 32 steps; open several"}
+	}
+	watcher, err := s.hubs.Watch(ctx, id, views, in.Last)
+	switch {
+	case errors.Is(err, live.ErrTooMuch):
+		err = &tooManyError{err.Error()}
+	case errors.Is(err, live.ErrClosed):
+		err = &awayError{"this tranche serve is stopping; ask again soon"}
+	}
+	return watcher, seen(err, "tranche run show "+id.String())
+}
+
+// unique is the steps, each once; all of them together when none is named.
+func unique(steps []string) (all []string) {
+	met := map[string]bool{}
+	for _, s := range steps {
+		if !met[s] {
+			met[s] = true
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		all = []string{""}
+	}
+	return all
+}

@@ -1,0 +1,88 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/klauspost/compress/gzhttp"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const mimeBinary = "application/octet-stream"
+
+type planesInput struct {
+	RunPath
+	Step   string `query:"step" doc:"its name; absent: the items over all steps"`
+	Layer  string `query:"layer" enum:"state" default:"state" doc:"what the bytes say"`
+	From   int32  `query:"from" minimum:"0" maximum:"262143" doc:"the first block: ordinal 8192·from"`
+	Blocks int    `query:"blocks" minimum:"1" maximum:"128" default:"128" doc:"how many blocks"`
+}
+
+func (s *Server) registerPlanes(api huma.API) {
+	op := get("get-planes", "/runs/{run}/planes", "Items as bytes, for a picture of all of them")
+	op.Description = "One byte for each item, in the order of their ordinals, from that of the first block on; a block " +
+		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
+		"the answer may be empty.\n\n" +
+		"- state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be tried again " +
+		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and what it was made from is being made again.\n\n" +
+		"Over all steps an item has failed if it has at a step that is not optional, and is done when it has come to its " +
+		"end at all; else it shows the step that is furthest. To follow a run, open its events first, then ask for this, then apply what the " +
+		"events say."
+	header := func(text string) *huma.Param {
+		return &huma.Param{Description: text, Schema: &huma.Schema{Type: huma.TypeInteger}}
+	}
+	op.Responses = map[string]*huma.Response{
+		"200": {
+			Description: "The bytes; in gzip for who accepts it.",
+			Headers: map[string]*huma.Param{
+				"Tranche-Items":  header("how many items the run has"),
+				"Tranche-Blocks": header("how many blocks that is"),
+				"ETag":           {Description: "of the bytes", Schema: &huma.Schema{Type: huma.TypeString}},
+			},
+			Content: map[string]*huma.MediaType{mimeBinary: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
+		},
+		"304": {Description: "They are those of the ETag in If-None-Match."},
+	}
+	huma.Register(api, op, s.getPlanes)
+}
+
+func (s *Server) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamResponse, error) {
+	look, cancel := context.WithTimeoutCause(ctx, s.config.LookTimeout, errTooSlow)
+	defer cancel()
+	planes, err := s.readPlanes(look, in)
+	if err != nil {
+		return nil, s.problem(look, err)
+	}
+	sum := sha256.Sum256(planes.Bytes)
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		header := w.Header()
+		header.Set("Content-Type", mimeBinary)
+		header.Set("Cache-Control", "private, no-cache") // to be kept, and asked for each time
+		header.Set("Tranche-Items", strconv.FormatInt(planes.Items, 10))
+		header.Set("Tranche-Blocks", strconv.Itoa(planes.Blocks))
+		header.Set("ETag", `W/"`+hex.EncodeToString(sum[:12])+`"`) // weak: of the bytes, zipped or not
+		gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(planes.Bytes))
+		})).ServeHTTP(w, r)
+	}}, nil
+}
+
+func (s *Server) readPlanes(ctx context.Context, in *planesInput) (*workqueue.Planes, error) {
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return nil, err
+	}
+	planes, err := s.store.Planes(ctx, workqueue.PlanesRequest{
+		Run: id, Step: in.Step, Layer: workqueue.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
+	})
+	return planes, seen(err, "tranche run show "+id.String())
+}

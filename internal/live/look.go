@@ -1,0 +1,214 @@
+package live
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// outagePause is between two looks while the database does not answer.
+	outagePause = time.Second
+	// lookTimeout bounds one statement of a look.
+	lookTimeout = 10 * time.Second
+	// easeFactor is how much longer than it looks a hub rests, so that slow looks do not become the database's work.
+	easeFactor = 3
+	// maxSettled bounds the blocks that are told as a whole after one look.
+	maxSettled = 256
+)
+
+// look looks again and again.
+func (h *hub) look(ctx context.Context, kick chan<- struct{}) {
+	for {
+		begun := time.Now()
+		moved, err := h.lookOnce(ctx)
+		pause := max(h.hubs.config.PollInterval, easeFactor*time.Since(begun))
+		switch {
+		case ctx.Err() != nil:
+			return
+		case gone(err):
+			h.mu.Lock()
+			h.fail(err)
+			h.mu.Unlock()
+			return
+		case err != nil:
+			h.report(err)
+			pause = outagePause
+		default:
+			h.report(nil)
+			if moved {
+				poke(kick)
+			} else if h.rests() {
+				pause = max(pause, h.hubs.config.RestedInterval)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.hurry:
+		case <-time.After(pause):
+		}
+	}
+}
+
+func poke(kick chan<- struct{}) {
+	select {
+	case kick <- struct{}{}:
+	default:
+	}
+}
+
+// lookOnce finds out which blocks have changed, and what has changed in them.
+func (h *hub) lookOnce(ctx context.Context) (moved bool, err error) {
+	marks, err := h.readMarks(ctx)
+	if err != nil {
+		return false, err
+	}
+	names, blocks, fresh, changed := h.due(&marks)
+	if len(names) > 0 {
+		for part := range slices.Chunk(blocks, workqueue.MaxPlaneBlocks) {
+			if err := h.readStates(ctx, names, part); err != nil {
+				return false, err
+			}
+		}
+	}
+	return h.conclude(&marks, names, changed, fresh), nil
+}
+
+func (h *hub) readMarks(ctx context.Context) (workqueue.RunMarks, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	return h.hubs.source.Marks(ctx, h.run)
+}
+
+// due lists what is to be read: the blocks that have changed, or all of them for a view that is new.
+func (h *hub) due(marks *workqueue.RunMarks) (
+	names []string, blocks []workqueue.Block, fresh []string, changed bool,
+) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, v := range h.views {
+		if v.watchers == 0 && (!v.loaded || time.Since(v.idle) > h.hubs.config.Linger) {
+			delete(h.views, name)
+			continue
+		}
+		names = append(names, name)
+		if !v.loaded {
+			fresh = append(fresh, name)
+		}
+	}
+	now := time.Now()
+	for _, m := range marks.Blocks {
+		known, seen := h.marks[m.Block]
+		if !seen || known != m.Mark {
+			h.resting[m.Block], changed = now, true
+			if len(names) == 0 {
+				h.marks[m.Block] = m.Mark
+			}
+		} else if len(fresh) == 0 {
+			continue
+		}
+		blocks = append(blocks, m.Block)
+	}
+	return names, blocks, fresh, changed
+}
+
+func (h *hub) readStates(ctx context.Context, names []string, blocks []workqueue.Block) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	all := make([]Changes, len(names))
+	err := h.hubs.source.States(ctx, h.run, names, blocks, func(b workqueue.BlockStates) error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for i, name := range names {
+			all[i] = h.views[name].take(b.Block, b.States[i], all[i])
+		}
+		h.marks[b.Block] = b.Mark
+		return nil
+	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, name := range names { // what was taken is to be told, even if the rest could not be read
+		if len(all[i]) > 0 {
+			h.ring.add(entry{seq: h.next(), view: name, changes: all[i]})
+		}
+	}
+	return err
+}
+
+// conclude ends a look in which everything could be read.
+func (h *hub) conclude(marks *workqueue.RunMarks, names []string, changed bool, fresh []string) (moved bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	moved = changed || marks.Run != h.runMark || h.moves == 0
+	h.items, h.ended, h.runMark = marks.Items, marks.Ended, marks.Run
+	for _, name := range fresh {
+		h.views[name].loaded, h.views[name].since = true, h.seq
+	}
+	if moved {
+		h.moves++
+		h.over = 0
+	}
+	h.settle(names, marks.Ended && !changed)
+	if h.ended && !moved && h.over == 0 && len(h.resting) == 0 && h.document.moves == h.moves {
+		h.over = h.next()
+	}
+	h.tell()
+	return moved
+}
+
+// settle tells of blocks that have come to rest as a whole. What changed and changed back between two looks is nothing
+// that a look can see; but who read the planes in between has seen it.
+func (h *hub) settle(names []string, atOnce bool) {
+	var rested []workqueue.Block
+	for block, at := range h.resting {
+		if atOnce || time.Since(at) >= h.hubs.config.Settle {
+			rested = append(rested, block)
+		}
+	}
+	slices.Sort(rested)
+	if len(rested) > maxSettled {
+		rested = rested[:maxSettled]
+	}
+	all := make([]Changes, len(names))
+	for _, block := range rested {
+		delete(h.resting, block)
+		for i, name := range names {
+			all[i] = h.views[name].whole(block, all[i])
+		}
+	}
+	for i, name := range names {
+		if len(all[i]) > 0 {
+			h.ring.add(entry{seq: h.next(), view: name, changes: all[i]})
+		}
+	}
+}
+
+func (h *hub) rests() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ended && len(h.resting) == 0
+}
+
+// report tells when the database stops answering, and when it answers again.
+func (h *hub) report(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := h.outage != nil && !h.outage.OK
+	switch {
+	case err != nil && !out:
+		h.outage = &Database{Since: time.Now(), Detail: h.hubs.config.Explain(err)}
+		h.hubs.config.Log.Warn("watchers are told nothing: the database does not answer", zap.Stringer("run", h.run),
+			zap.Error(err))
+	case err == nil && out:
+		h.outage = &Database{OK: true, Since: time.Now()}
+	default:
+		return
+	}
+	h.outageAt = h.next()
+	h.tell()
+}

@@ -1,0 +1,166 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Event is one thing that a watcher is told.
+type Event struct {
+	ID   string // what to come back with; empty: as before
+	Name string
+	Data []byte // JSON
+}
+
+// The names of events.
+const (
+	EventHello    = "hello"
+	EventRun      = "run"
+	EventDelta    = "delta"
+	EventResync   = "resync"
+	EventEnd      = "end"
+	EventDatabase = "database"
+)
+
+// Hello is the first event.
+type Hello struct {
+	Epoch   string `json:"epoch" doc:"another one: what was seen before is to be read again"`
+	Resumed bool   `json:"resumed,omitempty" doc:"it goes on after Last-Event-ID; nothing has to be read again"`
+}
+
+// Delta is what has changed at one step.
+type Delta struct {
+	Step    string  `json:"step" doc:"its name; empty: over all steps"`
+	Changes Changes `json:"changes" doc:"ordinal, count, state, and again: so many items from there are now in that state"`
+}
+
+// Watcher is one who watches a run.
+type Watcher struct {
+	hub    *hub
+	views  []string
+	once   sync.Once
+	seq    uint64 // all changes up to this one were told
+	first  []Event
+	told   uint64 // the document
+	over   uint64 // the end
+	outage uint64
+}
+
+// begin has the watcher start where it was, or else from now. The hub's lock is held.
+func (w *Watcher) begin(last string) {
+	h := w.hub
+	hello := Hello{Epoch: h.epoch}
+	w.seq = h.seq
+	epoch, number, here := strings.Cut(reverseCut(last), "\x00")
+	seq, err := strconv.ParseUint(number, 10, 64)
+	if here && err == nil && epoch == h.epoch && seq <= h.seq && h.recalls(seq, w.views) {
+		w.seq, hello.Resumed = seq, true
+	}
+	w.first = append(w.first, w.event(EventHello, hello))
+	if last != "" && !hello.Resumed {
+		w.first = append(w.first, w.event(EventResync, struct{}{}))
+	}
+}
+
+// reverseCut puts a NUL in the place of the last hyphen: epochs have some themselves.
+func reverseCut(id string) string {
+	if at := strings.LastIndexByte(id, '-'); at >= 0 {
+		return id[:at] + "\x00" + id[at+1:]
+	}
+	return id
+}
+
+// recalls reports whether all changes of views after one are known. The lock is held.
+func (h *hub) recalls(seq uint64, views []string) bool {
+	for _, name := range views {
+		if seq < h.views[name].since {
+			return false
+		}
+		if _, whole := h.ring.after(seq, name); !whole {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *Watcher) event(name string, data any) Event {
+	text, _ := json.Marshal(data) // of plain structs
+	return Event{Name: name, Data: text, ID: w.hub.epoch + "-" + strconv.FormatUint(w.seq, 10)}
+}
+
+// Next waits for something to tell and returns it. An error that is not ctx's means that no more will come.
+func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
+	for {
+		events, changed, err := w.pending()
+		if len(events) > 0 || err != nil {
+			return events, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-changed:
+		}
+	}
+}
+
+// pending is what there is to tell. Only the last event has the new id: who is cut off before it gets all again.
+func (w *Watcher) pending() (events []Event, changed <-chan struct{}, err error) {
+	h := w.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil {
+		return nil, nil, h.err
+	}
+	events, w.first = w.first, nil
+	if len(events) > 0 {
+		return events, h.changed, nil
+	}
+	if h.outageAt > w.outage && (w.outage > 0 || !h.outage.OK) {
+		events = append(events, w.event(EventDatabase, h.outage))
+	}
+	w.outage = max(h.outageAt, 1)
+	events = append(events, w.deltas()...)
+	w.seq = h.seq
+	if h.document.seq > w.told {
+		w.told = h.document.seq
+		e := w.event(EventRun, nil)
+		e.Data = h.document.json
+		events = append(events, e)
+	}
+	if h.over > w.over {
+		w.over = h.over
+		events = append(events, w.event(EventEnd, struct{}{}))
+	}
+	for i := range len(events) - 1 {
+		events[i].ID = ""
+	}
+	if len(events) > 0 {
+		events[len(events)-1].ID = w.event("", nil).ID
+	}
+	return events, h.changed, nil
+}
+
+// deltas puts together what has changed since the watcher was last told. The hub's lock is held.
+func (w *Watcher) deltas() (events []Event) {
+	for _, name := range w.views {
+		all, whole := w.hub.ring.after(w.seq, name)
+		if !whole {
+			return []Event{w.event(EventResync, struct{}{})}
+		}
+		if len(all) == 0 {
+			continue
+		}
+		changes := all[0]
+		if len(all) > 1 {
+			changes = w.hub.views[name].merge(all)
+		}
+		events = append(events, w.event(EventDelta, Delta{name, changes}))
+	}
+	return events
+}
+
+// Close ends the watch. It may be called twice.
+func (w *Watcher) Close() { w.once.Do(func() { w.hub.leave(w.views) }) }

@@ -1,0 +1,131 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+)
+
+// ItemState says where an item is, in one byte: at a step, or over all steps.
+type ItemState = byte
+
+// The states of items. The numbers are part of the API.
+const (
+	ItemWaiting   ItemState = iota // for a step before, or to be loaded
+	ItemHeld                       // held back by a canary
+	ItemReady                      // may be asked for
+	ItemScheduled                  // waits to be tried again
+	ItemInFlight                   // asked for and not answered
+	ItemDone                       // has a result
+	ItemFailed                     // has an error that is final
+	ItemSkipped                    // left out: a step that it needs has failed for it
+	ItemStale                      // has a result, and what that was made from is being made again
+)
+
+// Layer is what the bytes of [Planes] say of items.
+type Layer string
+
+// The layers.
+const (
+	LayerState Layer = "state" // an ItemState
+)
+
+// MaxPlaneBlocks bounds the blocks of one PlanesRequest.
+const MaxPlaneBlocks = 128
+
+// PlanesRequest says which items to look at, and what at.
+type PlanesRequest struct {
+	Run    RunID
+	Step   string // empty: over all steps
+	Layer  Layer  // empty: LayerState
+	From   Block
+	Blocks int // at most MaxPlaneBlocks; what lies behind the last item is left out
+}
+
+// Planes is one byte for each item, in the order of the items.
+type Planes struct {
+	Items  int64 // that the run has
+	Blocks int   // likewise
+	Bytes  []byte
+}
+
+// planeItems is how many items the run has, by the primary key.
+const planeItems = `SELECT items FROM batchrun WHERE id = $1`
+
+// Planes looks at the items of some blocks, as they are at one moment. The error wraps ErrNotFound when there is no
+// such run or step.
+func (s *Store) Planes(ctx context.Context, req PlanesRequest) (*Planes, error) {
+	var out *Planes
+	err := s.snapshot(ctx, func(tx pgx.Tx) (err error) {
+		out, err = s.planes(ctx, tx, &req)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look at the items of run %s: %w", req.Run, err)
+	}
+	return out, nil
+}
+
+func (s *Store) planes(ctx context.Context, tx pgx.Tx, req *PlanesRequest) (*Planes, error) {
+	g, err := s.graphs.of(ctx, tx, req.Run)
+	if err != nil {
+		return nil, err
+	}
+	view, err := g.view(req.Step)
+	if err != nil {
+		return nil, err
+	}
+	out := &Planes{}
+	if err := tx.QueryRow(ctx, planeItems, req.Run).Scan(&out.Items); err != nil {
+		return nil, err
+	}
+	out.Blocks = int((out.Items + bitfield.Size - 1) / bitfield.Size)
+	last := min(int64(req.From)+int64(min(req.Blocks, MaxPlaneBlocks)), int64(out.Blocks))
+	if int64(req.From) >= last {
+		return out, nil
+	}
+	first := int64(req.From) * bitfield.Size
+	out.Bytes = make([]byte, min(last*bitfield.Size, out.Items)-first)
+	blocks := make([]Block, 0, last-int64(req.From))
+	for b := req.From; int64(b) < last; b++ {
+		blocks = append(blocks, b)
+	}
+	at := func(b Block) []byte { return out.Bytes[int64(b)*bitfield.Size-first:] }
+	return out, eachColumn(ctx, tx, req.Run, g, view.reads, blocks, func(c *planeColumn) error {
+		c.states(view, at(c.block))
+		return nil
+	})
+}
+
+// planeView is a step as it is looked at, or all of them.
+type planeView struct {
+	step  Step // -1: over all
+	reads []Step
+}
+
+const overAll = Step(-1)
+
+// view finds what has to be read for a step, by its name, or for all of them.
+func (g *graph) view(name string) (planeView, error) {
+	v := planeView{step: overAll}
+	for i := range g.steps {
+		if name == "" {
+			v.reads = append(v.reads, Step(i))
+		} else if g.steps[i].name == name {
+			return planeView{step: Step(i), reads: append(slices.Clone(g.before[i]), Step(i))}, nil
+		}
+	}
+	if name == "" {
+		return v, nil
+	}
+	names := make([]string, len(g.steps))
+	for i := range g.steps {
+		names[i] = g.steps[i].name
+	}
+	return v, fmt.Errorf("it has no step %q, but %s: %w", name, strings.Join(names, ", "), ErrNotFound)
+}
