@@ -24,10 +24,10 @@ type Overrides struct {
 
 // StepOverrides are settings of steps that one run has otherwise.
 type StepOverrides struct {
-	Chunk        *Adaptive `json:"chunk,omitempty" doc:"items in a request, 1 to 8192, or auto" example:"auto"`
+	Chunk        *Adaptive `json:"chunk,omitempty" doc:"items in a request, 1 to 8192, or auto"`
 	ChunkBytes   *Bytes    `json:"chunk_bytes,omitempty" doc:"payload bytes in a request; 0: what the node allows"`
 	ChunkTime    *Duration `json:"chunk_time,omitempty" doc:"what a request should take, with chunk auto" example:"5s"`
-	InFlight     *Adaptive `json:"in_flight,omitempty" doc:"requests out at once, 1 to 10000, or auto" example:"auto"`
+	InFlight     *Adaptive `json:"in_flight,omitempty" doc:"requests out at once, 1 to 10000, or auto"`
 	Rate         *float64  `json:"rate,omitempty" doc:"items a second; 0: no limit"`
 	MaxAttempts  *int      `json:"max_attempts,omitempty" doc:"how often an item that fails is tried, in all"`
 	Timeout      *Duration `json:"timeout,omitempty" doc:"for the reply to a request that a service has" example:"12m"`

@@ -67,7 +67,7 @@ func (s *Server) registerActions(api huma.API) {
 	// Only described: with a body of its own huma would hold all of it in memory, several times.
 	described := api.OpenAPI().Paths["/runs/{run}/rerun"].Post
 	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
-		Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[RerunSettings]()),
+		Schema: schemaOf[RerunSettings](api),
 	}}}
 	s.registerReset(api)
 	s.registerControl(api)

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -35,11 +34,11 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 		schemeSession: {Type: "apiKey", In: "cookie", Name: "tranche_session", Description: "The session of somebody who " +
 			"has logged in to the dashboard."},
 	}
-	problem := &huma.MediaType{Schema: doc.Components.Schemas.Schema(typeOf[huma.ErrorModel](), true, "")}
+	doc.Components.Responses = refused(doc.Components.Schemas)
 	for path, item := range doc.Paths {
 		for _, op := range describedOf(item) {
 			op.Path = path
-			describeOperation(op, problem)
+			describeOperation(op)
 		}
 	}
 	describeExamples(doc)
@@ -55,7 +54,7 @@ func describedOf(item *huma.PathItem) (all []*huma.Operation) {
 	return all
 }
 
-func describeOperation(op *huma.Operation, problem *huma.MediaType) {
+func describeOperation(op *huma.Operation) {
 	op.Tags = []string{tagOf(op)}
 	role, _ := op.Metadata[metaRole].(access.Role)
 	op.Security = []map[string][]string{{schemeBearer: {}}, {schemeSession: {}}}
@@ -67,44 +66,65 @@ func describeOperation(op *huma.Operation, problem *huma.MediaType) {
 	}
 	op.Extensions["x-tranche-role"] = string(role)
 	delete(op.Responses, "default")
-	for status, why := range refusals(op, role) {
+	for _, status := range refusals(op, role) {
 		code := strconv.Itoa(status)
 		if described := op.Responses[code]; described == nil || described.Content[problemType] != nil {
-			op.Responses[code] = &huma.Response{Description: why, Content: map[string]*huma.MediaType{problemType: problem}}
+			op.Responses[code] = &huma.Response{Ref: "#/components/responses/" + nameOf(status)}
 		}
 	}
 }
 
-// refusals are the answers that say no which an operation can give.
-func refusals(op *huma.Operation, role access.Role) map[int]string {
-	all := map[int]string{
-		http.StatusForbidden:           "The host is not one of the server's, or the page is of another origin.",
-		http.StatusInternalServerError: "Something went wrong inside; the log of the server says what.",
-		http.StatusServiceUnavailable:  "PostgreSQL or NATS cannot be reached, or is too slow; ask again.",
+// refused are the answers that say no, described once.
+func refused(registry huma.Registry) map[string]*huma.Response {
+	problem := map[string]*huma.MediaType{problemType: {
+		Schema: registry.Schema(typeOf[huma.ErrorModel](), true, ""),
+		Example: huma.ErrorModel{Status: http.StatusUnprocessableEntity, Title: "Unprocessable Entity",
+			Detail: "line 3: the key CUST-7 stands twice, first in line 2; see --on-duplicate",
+			Errors: []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: 3}}},
+	}}
+	all := map[string]*huma.Response{}
+	for status, why := range map[int]string{
+		http.StatusBadRequest:            "The body is not of the form that its type says.",
+		http.StatusUnauthorized:          "There is no token or session, or it is not valid (any more).",
+		http.StatusForbidden:             "The role may not do this, or the host or the page's origin is not allowed.",
+		http.StatusNotFound:              "There is no such thing.",
+		http.StatusRequestTimeout:        "Nothing more came of the body for too long.",
+		http.StatusConflict:              "The state of the thing does not allow it, or a name means several.",
+		http.StatusRequestEntityTooLarge: "The body is too large.",
+		http.StatusUnprocessableEntity:   "What was sent is wrong; errors says where.",
+		http.StatusTooManyRequests:       "Too many at once, or too often; Retry-After says when to ask again.",
+		http.StatusInternalServerError:   "Something went wrong inside; the log of the server says what.",
+		http.StatusServiceUnavailable:    "PostgreSQL or NATS cannot be reached, or is too slow; ask again.",
+	} {
+		all[nameOf(status)] = &huma.Response{Description: why, Content: problem}
 	}
+	return all
+}
+
+// nameOf is the name of a described answer.
+func nameOf(status int) string { return strings.ReplaceAll(http.StatusText(status), " ", "") }
+
+// refusals are the answers that say no which an operation can give.
+func refusals(op *huma.Operation, role access.Role) []int {
+	all := []int{http.StatusForbidden, http.StatusInternalServerError, http.StatusServiceUnavailable}
 	if role != access.None {
-		all[http.StatusUnauthorized] = "There is no token or session, or it is not valid (any more)."
-		all[http.StatusForbidden] += " Or the role may not do this."
+		all = append(all, http.StatusUnauthorized)
 	}
 	changes := op.Method != http.MethodGet
 	if changes || len(op.Parameters) > 0 {
-		all[http.StatusUnprocessableEntity] = "What was sent is wrong; errors says where."
+		all = append(all, http.StatusUnprocessableEntity)
 	}
 	if strings.Contains(op.Path, "{") || names(op, "run") {
-		all[http.StatusNotFound] = "There is no such thing."
+		all = append(all, http.StatusNotFound)
 	}
-	if changes || names(op, "run") {
-		all[http.StatusConflict] = "The state of the thing does not allow it, or a name means several."
-	}
-	if changes {
-		all[http.StatusRequestEntityTooLarge] = "The body is too large."
+	if changes || strings.Contains(op.Path, "{run}") || names(op, "run") {
+		all = append(all, http.StatusConflict)
 	}
 	if op.RequestBody != nil {
-		all[http.StatusBadRequest] = "The body is not of the form that its type says."
-		all[http.StatusRequestTimeout] = "Nothing more came of the body for too long."
+		all = append(all, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge)
 	}
 	if role == access.None || op.Metadata[metaHeavy] == true || changes {
-		all[http.StatusTooManyRequests] = "Too many at once, or too often; Retry-After says when to try again."
+		all = append(all, http.StatusTooManyRequests)
 	}
 	return all
 }
@@ -147,6 +167,3 @@ func tagOf(op *huma.Operation) string {
 	}
 	return "system"
 }
-
-// statuses are the codes of an operation's answers, in order.
-func statuses(op *huma.Operation) []string { return slices.Sorted(maps.Keys(op.Responses)) }

@@ -76,7 +76,7 @@ func (s *Server) registerExport(api huma.API) {
 	failures.Responses = map[string]*huma.Response{"200": {
 		Description: "Groups; with all=true the lines of an export of the failed items.",
 		Content: map[string]*huma.MediaType{"application/json": {
-			Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[ErrorGroups]()),
+			Schema: schemaOf[ErrorGroups](api),
 		}},
 	}}
 	huma.Register(api, failures, s.listErrors)

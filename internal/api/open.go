@@ -79,7 +79,7 @@ func (s *Server) registerOpen(api huma.API) {
 		OperationID: "open-run", Method: http.MethodPost, Path: "/runs/open", Summary: "Open a run that gets items later",
 		Description: openDescription,
 	}), s.openRun)
-	settings := huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[OpenSettings]())
+	settings := schemaOf[OpenSettings](api)
 	api.OpenAPI().Paths["/runs/open"].Post.RequestBody = &huma.RequestBody{
 		Required: true, Content: map[string]*huma.MediaType{"application/json": {Schema: settings}},
 	}

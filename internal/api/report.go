@@ -46,7 +46,7 @@ func (s *Server) registerReport(api huma.API) {
 	compare.Responses = map[string]*huma.Response{"200": {
 		Description: "A line of JSON for each key.",
 		Content: map[string]*huma.MediaType{mimeNDJSON: {
-			Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[workqueue.Difference]()),
+			Schema: schemaOf[workqueue.Difference](api),
 		}},
 	}}
 	huma.Register(api, compare, s.compareRuns)

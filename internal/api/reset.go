@@ -50,7 +50,7 @@ func (s *Server) registerReset(api huma.API) {
 	// Only described, as that of a re-run.
 	described := api.OpenAPI().Paths["/runs/{run}/reset"].Post
 	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
-		Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[ResetSettings]()),
+		Schema: schemaOf[ResetSettings](api),
 	}}}
 }
 

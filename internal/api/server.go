@@ -19,7 +19,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -105,8 +104,6 @@ type Server struct {
 	document *huma.OpenAPI
 	active   sync.WaitGroup // requests under way
 	health   *health.Watch
-	hubs     *live.Hubs // of the runs that are followed
-	streams  streams
 }
 
 // New returns a server; Handler and Serve make use of it.
@@ -121,7 +118,7 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	config.LookTimeout = cmp.Or(config.LookTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
 	s := &Server{store: store, engine: engine, nc: nc, log: config.Log, config: config}
-	if err := errors.Join(s.watchHealth(), s.watchRuns()); err != nil {
+	if err := s.watchHealth(); err != nil {
 		return nil, err
 	}
 	s.handler = s.routes()
@@ -140,6 +137,7 @@ func (s *Server) routes() http.Handler {
 	settings.RejectUnknownQueryParameters = true
 	settings.Servers = []*huma.Server{{URL: Prefix}}
 	v1 := humago.NewWithPrefix(mux, Prefix, settings)
+	aliases(v1.OpenAPI().Components.Schemas)
 	s.registerRuns(v1)
 	s.registerStart(v1)
 	s.registerOpen(v1)
@@ -153,8 +151,6 @@ func (s *Server) routes() http.Handler {
 	s.registerPlans(v1)
 	s.registerSystem(v1)
 	s.registerHealth(v1)
-	s.registerPlanes(v1)
-	s.registerEvents(v1)
 	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
@@ -257,7 +253,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	defer s.health.Wait()
-	s.hubs.Close() // streams go on for ever
 	err := server.Shutdown(stop)
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))

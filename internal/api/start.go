@@ -61,7 +61,7 @@ func (s *Server) registerStart(api huma.API) {
 		Responses: map[string]*huma.Response{"201": {
 			Description: "The run is under way; 200 when the idempotency key had started it before.",
 			Content: map[string]*huma.MediaType{"application/json": {
-				Schema: huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[Started]()),
+				Schema: schemaOf[Started](api),
 			}},
 		}},
 	}), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
@@ -76,24 +76,8 @@ func (s *Server) registerStart(api huma.API) {
 		"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
 		"application/vnd.apache.parquet": {Schema: item},
 		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{PartRun, PartItems},
-			Properties: map[string]*huma.Schema{PartRun: settingsSchema(api), PartItems: item}}},
+			Properties: map[string]*huma.Schema{PartRun: schemaOf[RunSettings](api), PartItems: item}}},
 	}}
-}
-
-// settingsSchema describes RunSettings. What may be a number or a text says so.
-func settingsSchema(api huma.API) *huma.Schema {
-	registry := api.OpenAPI().Components.Schemas
-	schema := huma.SchemaFromType(registry, typeOf[RunSettings]())
-	described := schema
-	if schema.Ref != "" {
-		described = registry.SchemaFromRef(schema.Ref)
-	}
-	for _, name := range []string{"chunk", "in_flight", "chunk_bytes"} {
-		p := described.Properties[name]
-		p.Type, p.Nullable = "", false
-		p.OneOf = []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}}
-	}
-	return schema
 }
 
 func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {

@@ -1,0 +1,27 @@
+package api
+
+import (
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/gather"
+)
+
+// schemaOf describes a type by its place among the components.
+func schemaOf[T any](api huma.API) *huma.Schema {
+	return api.OpenAPI().Components.Schemas.Schema(typeOf[T](), true, "")
+}
+
+// aliases are the types that the document describes as others, since in JSON they take more than text.
+func aliases(registry huma.Registry) {
+	registry.RegisterTypeAlias(typeOf[gather.Adaptive](), typeOf[Sizing]())
+	registry.RegisterTypeAlias(typeOf[gather.Bytes](), typeOf[byteSize]())
+}
+
+// byteSize tells huma of gather.Bytes.
+type byteSize struct{}
+
+// Schema tells of both forms.
+func (byteSize) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
+		Description: "a number of bytes, or a text like 512KiB", Examples: []any{65536, "512KiB"}}
+}
