@@ -34,7 +34,7 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 		schemeSession: {Type: "apiKey", In: "cookie", Name: "tranche_session", Description: "The session of somebody who " +
 			"has logged in to the dashboard."},
 	}
-	doc.Components.Responses = refused(doc.Components.Schemas)
+	doc.Components.Responses = describedRefusals(doc.Components.Schemas)
 	for path, item := range doc.Paths {
 		for _, op := range describedOf(item) {
 			op.Path = path
@@ -74,8 +74,8 @@ func describeOperation(op *huma.Operation) {
 	}
 }
 
-// refused are the answers that say no, described once.
-func refused(registry huma.Registry) map[string]*huma.Response {
+// describedRefusals are the answers that say no, described once.
+func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 	problem := map[string]*huma.MediaType{problemType: {
 		Schema: registry.Schema(typeOf[huma.ErrorModel](), true, ""),
 		Example: huma.ErrorModel{Status: http.StatusUnprocessableEntity, Title: "Unprocessable Entity",
