@@ -19,6 +19,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -104,6 +105,8 @@ type Server struct {
 	document *huma.OpenAPI
 	active   sync.WaitGroup // requests under way
 	health   *health.Watch
+	hubs     *live.Hubs // of the runs that are followed
+	streams  streams
 }
 
 // New returns a server; Handler and Serve make use of it.
@@ -118,7 +121,7 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	config.LookTimeout = cmp.Or(config.LookTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
 	s := &Server{store: store, engine: engine, nc: nc, log: config.Log, config: config}
-	if err := s.watchHealth(); err != nil {
+	if err := errors.Join(s.watchHealth(), s.watchRuns()); err != nil {
 		return nil, err
 	}
 	s.handler = s.routes()
@@ -151,6 +154,7 @@ func (s *Server) routes() http.Handler {
 	s.registerPlans(v1)
 	s.registerSystem(v1)
 	s.registerHealth(v1)
+	s.registerLive(v1)
 	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
@@ -253,6 +257,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	defer s.health.Wait()
+	s.hubs.Close() // streams go on for ever
 	err := server.Shutdown(stop)
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))

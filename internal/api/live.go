@@ -1,0 +1,9 @@
+package api
+
+import "github.com/danielgtaylor/huma/v2"
+
+// registerLive is what a page shows while a run goes on.
+func (s *Server) registerLive(api huma.API) {
+	s.registerPlanes(api)
+	s.registerEvents(api)
+}
