@@ -1,0 +1,58 @@
+// Throughput and latency of a run over time.
+import { html, useMemo } from "../html.js";
+import { Card, Empty, ErrorBox, Skeleton, useLoad } from "../ui.js";
+import { query, segment } from "../api.js";
+import { duration, short } from "../format.js";
+import { Chart } from "./chart.js";
+
+const BUCKETS = 120;
+const EVERY = 3; // seconds, while the run runs
+const LINES = 6; // steps that have lines of their own
+
+/** middles are the times of buckets, in the middle of each. */
+export function middles({ from, bucket_seconds: width, steps }) {
+  const begin = new Date(from).getTime() / 1000;
+  const n = Math.max(0, ...steps.map((s) => s.done.length));
+  return Array.from({ length: n }, (_, i) => begin + (i + 0.5) * width);
+}
+
+/** sum adds series bucket by bucket. */
+export function sum(all) {
+  const n = Math.max(0, ...all.map((v) => v.length));
+  return Array.from({ length: n }, (_, i) => all.reduce((total, v) => total + (v[i] ?? 0), 0));
+}
+
+const perSecond = (values, width) => values.map((v) => (v === null ? null : v / width));
+
+/** throughput is the lines of the first chart: each step's, or done and failed of one step. */
+export function throughput({ steps, bucket_seconds: width }) {
+  const failed = { label: "failed", colour: "--state-6", values: perSecond(sum(steps.map((s) => s.failed)), width) };
+  if (steps.length === 1) return [{ label: "done", colour: "--state-5", fill: true, values: perSecond(steps[0].done, width) }, failed];
+  const lines = steps.slice(0, LINES).map((s, i) => ({ label: s.step, colour: `--line-${i}`, values: perSecond(s.done, width) }));
+  return [...lines, failed];
+}
+
+/** latency is the lines of the second: half and 99 % of one step, or 99 % of each. */
+export function latency({ steps }) {
+  if (steps.length === 1) {
+    return [{ label: "p50", colour: "--line-0", values: steps[0].p50_ms }, { label: "p99", colour: "--line-3", values: steps[0].p99_ms }];
+  }
+  return steps.slice(0, LINES).map((s, i) => ({ label: s.step, colour: `--line-${i}`, values: s.p99_ms }));
+}
+
+const rate = (v) => (v === null || v === undefined ? "–" : `${short(v < 100 ? Math.round(v * 10) / 10 : Math.round(v))}/s`);
+const time = (v) => (v === null || v === undefined ? "–" : duration(v / 1000));
+
+export function Timeline({ run, step }) {
+  const live = run.state === "running" || run.state === "loading";
+  const { data, error, reload } = useLoad(`/runs/${segment(run.id)}/timeline${query({ step, buckets: BUCKETS })}`, [run.generation, run.state], { every: live ? EVERY : 0 });
+  const drawn = useMemo(() => data && { times: middles(data), through: throughput(data), late: latency(data), some: data.steps.some((s) => s.done.length > 0) }, [data]);
+  const several = data?.steps.length > 1;
+  return html`<${Card} label="Throughput and latency" test="timeline" class="timeline">
+    <${ErrorBox} error=${error} retry=${reload} />
+    ${!drawn && !error && html`<${Skeleton} height="320px" />`}
+    ${drawn && !drawn.some && html`<${Empty} title="Nothing has been answered yet" />`}
+    ${drawn?.some && html`<${Chart} name="Items a second" times=${drawn.times} series=${drawn.through} unit=${rate} test="throughput" />
+      <${Chart} name=${several ? "Latency of requests, p99" : "Latency of requests"} times=${drawn.times} series=${drawn.late} unit=${time} scale="log" test="latency" />`}
+  <//>`;
+}

@@ -1,0 +1,213 @@
+// The map as it is on the page: its canvases, what part is seen, what is marked. It draws once a frame at the most, and
+// only when something changed. It knows no API and no components: those tell it what to show, and hear what happens.
+import { fit } from "./layout.js";
+import { drawFrame, drawOverlay } from "./overlay.js";
+import { LAYERS, bandOf, colours, pixel, stateRank, valueRank } from "./palette.js";
+import { Pyramid } from "./pyramid.js";
+import { draw } from "./raster.js";
+import { Viewport } from "./viewport.js";
+
+const SMALL = { width: 168, height: 112 }; // of the small picture, at the most
+
+export class Surface {
+  /** canvases: {map, over, small}. on: {hover(ordinal, x, y), cursor(ordinal), select(range), view(), drawn()}. */
+  constructor(canvases, on) {
+    this.canvases = canvases;
+    this.on = on;
+    this.map = canvases.map.getContext("2d", { alpha: false });
+    this.over = canvases.over.getContext("2d");
+    this.small = canvases.small.getContext("2d", { alpha: false });
+    this.view = new Viewport();
+    this.layer = LAYERS.state;
+    this.only = new Set();
+    this.selection = null;
+    this.hover = -1;
+    this.cursor = -1;
+    this.focused = false;
+    this.ratio = 1;
+    this.frame = 0;
+    this.frames = []; // how long each of the last frames took, for whoever measures
+  }
+
+  /** show takes a plane and how it is read. */
+  show(plane, layer) {
+    if (this.plane) this.plane.onChange = () => {};
+    const other = this.plane?.items !== plane.items;
+    this.plane = plane;
+    this.layer = layer;
+    plane.onChange = (from, to) => {
+      this.pyramid?.touch(from, to);
+      this.#schedule("map");
+    };
+    if (other || !this.layout) this.#arrange();
+    else this.#summarise();
+  }
+
+  /** resized takes the size of the canvas, in pixels of the page. */
+  resized(width, height, ratio) {
+    const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
+    if (w === this.view.width && h === this.view.height && this.layout) return;
+    this.ratio = ratio;
+    for (const canvas of [this.canvases.map, this.canvases.over]) {
+      canvas.width = w;
+      canvas.height = h;
+    }
+    this.view.width = w;
+    this.view.height = h;
+    this.pixels = null;
+    if (this.plane) this.#arrange();
+  }
+
+  themed(theme) {
+    this.theme = theme;
+    this.#colour();
+  }
+
+  /** highlight lets some states or bands stand out. They also win where several items share a pixel. */
+  highlight(only) {
+    this.only = only;
+    if (this.plane && this.layout) this.#summarise();
+  }
+
+  /** select marks ordinals, both included; null marks none. */
+  select(range, tell = true) {
+    this.selection = range && [Math.min(range[0], range[1]), Math.max(range[0], range[1])];
+    this.#schedule("over");
+    if (tell) this.on.select(this.selection);
+  }
+
+  hoverAt(ordinal, x, y) {
+    if (ordinal !== this.hover) this.#schedule("over");
+    this.hover = ordinal;
+    this.on.hover(ordinal, x, y);
+  }
+
+  moveCursor(ordinal, reveal = true) {
+    if (!this.layout) return;
+    this.cursor = Math.max(0, Math.min(this.plane.items - 1, ordinal));
+    if (reveal && this.view.reveal(this.layout.x(this.cursor), this.layout.y(this.cursor))) this.moved();
+    this.#schedule("over");
+    this.on.cursor(this.cursor);
+  }
+
+  focus(focused) {
+    this.focused = focused;
+    this.#schedule("over");
+  }
+
+  /** moved says that the view has changed. */
+  moved() {
+    this.#schedule("map");
+    this.on.view();
+  }
+
+  /** ordinalAt is the item at a place of the canvas, in its pixels; with nearest always one. */
+  ordinalAt(px, py, nearest = false) {
+    if (!this.layout) return -1;
+    const { x, y } = this.view.toMap(px, py);
+    return nearest ? this.layout.nearest(x, y) : this.layout.at(Math.floor(x), Math.floor(y));
+  }
+
+  /** goTo shows an ordinal large, in the middle. */
+  goTo(ordinal) {
+    if (!this.layout) return;
+    this.view.scale = Math.min(this.view.maxScale, Math.max(this.view.scale, 14 * this.ratio));
+    this.view.centre(this.layout.x(ordinal) + 0.5, this.layout.y(ordinal) + 0.5);
+    this.moveCursor(ordinal);
+    this.moved();
+  }
+
+  /** zoomToRange shows a range as large as it gets. */
+  zoomToRange([from, to]) {
+    const rects = this.layout.rects(from, to);
+    const x = Math.min(...rects.map((r) => r.x));
+    const y = Math.min(...rects.map((r) => r.y));
+    const w = Math.max(...rects.map((r) => r.x + r.w)) - x;
+    const h = Math.max(...rects.map((r) => r.y + r.h)) - y;
+    this.view.zoomTo({ x, y, w, h });
+    this.moved();
+  }
+
+  close() {
+    cancelAnimationFrame(this.frame);
+    this.closed = true;
+    if (this.plane) this.plane.onChange = () => {};
+  }
+
+  #arrange() {
+    const { layout, cell } = fit(this.plane.items, this.view.width, this.view.height);
+    this.layout = layout;
+    this.view.resize(this.view.width, this.view.height, layout, cell, this.ratio);
+    this.#summarise();
+    this.on.view();
+  }
+
+  #summarise() {
+    const rank = this.layer.name === "state" ? stateRank(this.only)
+      : valueRank(this.only.size > 0 ? (v) => this.only.has(bandOf(this.layer, v)) : null);
+    this.pyramid = new Pyramid(this.layout, this.plane, rank);
+    this.#colour();
+  }
+
+  #colour() {
+    if (!this.theme) return;
+    this.colours = colours(this.layer, this.theme, this.only);
+    this.#schedule("map");
+  }
+
+  #schedule(what) {
+    if (what === "map") this.stale = true;
+    if (!this.frame && !this.closed) this.frame = requestAnimationFrame(() => this.#drawFrame());
+  }
+
+  #drawFrame() {
+    this.frame = 0;
+    if (!this.layout || !this.theme) return;
+    const began = performance.now();
+    if (this.stale) {
+      this.stale = false;
+      this.pyramid.flush();
+      this.#drawMap();
+      if (this.view.zoomed) this.#drawSmall();
+    }
+    drawOverlay(this.over, this.view, this.layout, this.theme, {
+      selection: this.selection, hover: this.hover, cursor: this.cursor, focused: this.focused,
+      colourOf: (ordinal) => unpixel(this.colours[this.plane.data[ordinal]]),
+    }, this.ratio);
+    this.frames.push(performance.now() - began);
+    if (this.frames.length > 600) this.frames.shift();
+    this.on.drawn();
+  }
+
+  #drawMap() {
+    const { width, height } = this.view;
+    if (!this.pixels) {
+      this.image = new ImageData(width, height);
+      this.pixels = new Uint32Array(this.image.data.buffer);
+    }
+    draw(this.pixels, width, height, this.view, this.pyramid, this.colours, pixel(this.theme.ground));
+    this.map.putImageData(this.image, 0, 0);
+  }
+
+  // All of the map in a corner, with a frame around what is seen: while it is zoomed in.
+  #drawSmall() {
+    const { small } = this.canvases;
+    const scale = Math.min(SMALL.width / this.layout.cols, SMALL.height / this.layout.rows);
+    const w = Math.max(8, Math.round(this.layout.cols * scale));
+    const h = Math.max(8, Math.round(this.layout.rows * scale));
+    if (small.width !== w || small.height !== h || !this.smallImage) {
+      small.width = w;
+      small.height = h;
+      this.smallImage = new ImageData(w, h);
+    }
+    const whole = { scale, ox: 0, oy: 0 };
+    draw(new Uint32Array(this.smallImage.data.buffer), w, h, whole, this.pyramid, this.colours,
+      pixel(this.theme.ground));
+    this.small.putImageData(this.smallImage, 0, 0);
+    drawFrame(this.small, this.view, this.theme);
+  }
+}
+
+function unpixel(p) {
+  return [p & 255, (p >> 8) & 255, (p >> 16) & 255];
+}

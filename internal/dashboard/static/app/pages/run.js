@@ -1,0 +1,109 @@
+// The page of a run: the heat-map of its items, and beside it all that says how it goes and lets one act on it.
+import { html, useCallback, useEffect, useRef, useState } from "../html.js";
+import { api, segment } from "../api.js";
+import { Card, Copy, ErrorBox, Page, Skeleton, StateBadge, Text, Time } from "../ui.js";
+import { go, setQuery } from "../router.js";
+import { shortId } from "../format.js";
+import { Timeline } from "../charts/timeline.js";
+import { HeatMap } from "../heatmap/heatmap.js";
+import { LAYERS } from "../heatmap/palette.js";
+import { RerunDialog } from "../parts/rerun.js";
+import { itemPath } from "../parts/itempath.js";
+import { Canary } from "../run/canary.js";
+import { Actions, LiveBadge, Numbers, Reason, Warnings } from "../run/head.js";
+import { useLive } from "../run/live.js";
+import { Pacing } from "../run/pacing.js";
+import { Report } from "../run/report.js";
+import { Selection } from "../run/selection.js";
+import { Slices } from "../run/slices.js";
+import { Steps } from "../run/steps.js";
+import { Why } from "../run/why.js";
+
+/** The page /runs/{run}. What is shown stands in its query: step, layer. */
+export default function RunPage({ params, query }) {
+  const [found, setFound] = useState({ run: null, error: null });
+  const load = useCallback(() => {
+    const abort = new AbortController();
+    api.get(`/runs/${segment(params.run)}`, abort).then(
+      (run) => setFound({ run, error: null }),
+      (error) => error.name !== "AbortError" && setFound((f) => ({ ...f, error })),
+    );
+    return () => abort.abort();
+  }, [params.run]);
+  useEffect(load, [load]);
+  if (found.error && !found.run) {
+    return html`<${Page} title="Run" crumbs=${[["Runs", "/runs"]]}><${ErrorBox} error=${found.error} retry=${load} /><//>`;
+  }
+  if (!found.run) return html`<${Page} title="Run" crumbs=${[["Runs", "/runs"]]}><${Skeleton} height="480px" /><//>`;
+  return html`<${Run} key=${found.run.id} first=${found.run} query=${query} />`;
+}
+
+function Run({ first, query }) {
+  const step = first.steps.some((s) => s.name === query.step) && first.steps.length > 1 ? query.step : "";
+  const layer = LAYERS[query.layer] ? query.layer : "state";
+  const { live, run: streamed, state } = useLive(first.id, step);
+  const kept = useRef(first);
+  if (streamed) kept.current = streamed; // while another step's stream opens, what was known stays
+  const run = kept.current;
+  const [range, setRange] = useState(null);
+  const [dialog, setDialog] = useState("");
+  const map = useRef(null);
+  const mapCard = useRef(null);
+
+  const setStep = (name) => setQuery({ step: name });
+  const inspect = useCallback((ordinal, item) => inspectItem(first.id, ordinal, item), [first.id]);
+  const show = (wanted, name) => {
+    if (name !== undefined && run.steps.length > 1 && name !== step && step !== "") setStep(name);
+    const to = Math.min(wanted[1], run.items - 1);
+    setRange([wanted[0], to]);
+    map.current?.surface.zoomToRange([wanted[0], to]);
+    mapCard.current?.scrollIntoView({ block: "nearest" });
+  };
+  const name = run.name || run.plan;
+  return html`<${Page} title=${name} crumbs=${[["Runs", "/runs"]]} test="run-page"
+      heading=${html`<${Text} max=${80}>${name}<//> <${StateBadge} state=${run.state} failed=${run.failed} />`}
+      subtitle=${html`<${About} run=${run} state=${state} />`}
+      actions=${html`<${Actions} run=${run} onRerun=${() => setDialog("rerun")} onReport=${() => setDialog("report")} />`}>
+    <${Reason} run=${run} />
+    <${Warnings} run=${run} />
+    <${Numbers} run=${run} />
+    <div class="run-grid">
+      <div class="run-main">
+        <${Steps} run=${run} value=${step} onChange=${setStep} />
+        <div ref=${mapCard}><${Card} class="map-card" label="Heat-map" test="map-card">
+          <${HeatMap} run=${run} live=${live} step=${step} layer=${layer} onLayer=${(name) => setQuery({ layer: name === "state" ? "" : name })}
+            onInspect=${inspect} onSelect=${setRange} onRange=${focusPanel} selection=${range} handle=${map} /><//></div>
+        <${Timeline} run=${run} step=${step} />
+        <${Slices} run=${run} step=${step} onShow=${show} />
+      </div>
+      <aside class="run-side" aria-label="About the run">
+        ${range && html`<${Selection} run=${run} step=${step} range=${range} plane=${layer === "state" ? map.current?.plane() : null}
+          onClose=${() => setRange(null)} onZoom=${() => map.current.surface.zoomToRange(range)} />`}
+        <${Canary} run=${run} />
+        <${Why} run=${run} />
+        <${Pacing} run=${run} step=${step} onStep=${setStep} />
+      </aside>
+    </div>
+    ${dialog === "rerun" && html`<${RerunDialog} run=${run} items=${run.failed} what="all that failed" select=${{ failed: true }} onClose=${() => setDialog("")} />`}
+    ${dialog === "report" && html`<${Report} run=${run} onClose=${() => setDialog("")} />`}
+  <//>`;
+}
+
+// About is the line below the name: what it runs, whose it is, and whether the page is up to date.
+function About({ run, state }) {
+  return html`<${LiveBadge} state=${state} />
+    ${run.name && html`<span>plan <${Text} max=${60}>${run.plan}<//>${run.plan_version > 0 && `@${run.plan_version}`}</span>`}
+    ${run.source && html`<span class="run-source">from <${Text} max=${60}>${run.source}<//></span>`}
+    <span>started <${Time} at=${run.started_at ?? run.created_at} />${run.created_by && html` by <${Text} max=${40}>${run.created_by}<//>`}</span>
+    <span class="run-id"><span class="code">${shortId(run.id)}</span><${Copy} text=${run.id} label="Copy the run's id" /></span>`;
+}
+
+// A click on an item leads to its page. Its key is known when the pointer rested on it; else it is asked for.
+async function inspectItem(run, ordinal, item) {
+  const known = item ?? (await api.get(`/runs/${segment(run)}/items?from=${ordinal}&to=${ordinal}`)).items?.[0];
+  if (known) go(itemPath(run, known.key, ordinal));
+}
+
+function focusPanel() {
+  document.querySelector('[data-test="inspect"]')?.focus();
+}

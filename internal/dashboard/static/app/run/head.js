@@ -1,0 +1,125 @@
+// The head of a run's page: its state with the reason, what can be done with it, and its numbers.
+import { html } from "../html.js";
+import { Badge, Button, ButtonLink, Icon, Menu, Progress, StateBadge, Text, Time, confirm, now, toast } from "../ui.js";
+import { BASE, api, segment } from "../api.js";
+import { duration, inert, num, percent, plural, short } from "../format.js";
+
+/** ended says whether a run moves no more by itself. */
+export const ended = (run) => run.state === "completed" || run.state === "cancelled";
+
+const holds = { operator: "Paused by an operator", threshold: "Paused: too many items failed", canary: "Waits until its canary is approved" };
+
+/** Reason says in a sentence why a run is in its state, where that is not plain. */
+export function Reason({ run }) {
+  const { hold, open } = run;
+  return html`
+    ${hold && html`<p class=${"run-reason " + (hold.kind === "operator" ? "calm" : "warn")} data-test="hold">
+      <${Icon} name="pause"/><span><strong>${holds[hold.kind] ?? "Held"}</strong>${hold.detail && html`: <${Text} max=${300}>${hold.detail}<//>`}
+      <span class="muted"> · since <${Time} at=${hold.since} />${hold.by && hold.by !== "tranche" && html` by <${Text} max=${60}>${hold.by}<//>`}</span></span></p>`}
+    ${open && html`<p class=${"run-reason " + (open.overdue ? "warn" : "calm")} data-test="open">
+      <${Icon} name="upload"/><span><strong>${open.overdue ? "Overdue: it should have been sealed" : "Open: it takes items until it is sealed"}</strong>${open.seal_by &&
+      html` · ${open.overdue ? "due" : "by"} <${Time} at=${open.seal_by} mode="clock" />`}<span class="muted"> · then: ${inert(open.on_overdue)}</span></span></p>`}`;
+}
+
+/** Live says whether what the page shows is of now. */
+export function LiveBadge({ state }) {
+  const [tone, text] = { live: ["ok", "Live"], connecting: ["warn", "Reconnecting…"], lost: ["bad", "Not connected"] }[state] ?? ["plain", state];
+  return html`<span class=${"live-badge live-" + state} role="status" data-test="live" data-state=${state}>
+    <${Badge} tone=${tone}><i class="live-dot"></i>${text}<//></span>`;
+}
+
+export function Actions({ run, onRerun, onReport }) {
+  const act = (name) => async () => {
+    try {
+      await api.post(`/runs/${segment(run.id)}/${name}`, {});
+      toast({ pause: "Paused: nothing more is sent", resume: "Resumed", approve: "The others follow", seal: "Sealed" }[name]);
+    } catch (err) {
+      toast(err, { tone: "bad" });
+    }
+  };
+  const over = ended(run);
+  const paused = run.state === "paused";
+  return html`
+    ${run.open && html`<${Button} icon="check" role="operator" onClick=${act("seal")} test="seal" title="Say that no more items come">Seal<//>`}
+    ${!over && !paused && html`<${Button} icon="pause" role="operator" onClick=${act("pause")} test="pause">Pause<//>`}
+    ${paused && run.hold?.kind !== "canary" && html`<${Button} kind="primary" icon="play" role="operator" onClick=${act("resume")} test="resume">Resume<//>`}
+    ${run.failed > 0 && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun} test="rerun">Run failed again<//>`}
+    ${run.failed > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn" test="errors">Errors<//>`}
+    <${Menu} label="More" items=${menu(run, over, onReport)} test="more" />`;
+}
+
+function menu(run, over, onReport) {
+  return [
+    { label: "Report", icon: "file", onClick: onReport, test: "menu-report" },
+    null,
+    ...["csv", "ndjson", "parquet"].map((format) => ({
+      label: `Export as ${format.toUpperCase()}`, icon: "download", onClick: () => download(run, { format }), test: `export-${format}`,
+    })),
+    { label: "Export what failed", icon: "download", onClick: () => download(run, { format: "csv", state: "failed" }), disabled: run.failed === 0, test: "export-failed" },
+    !over && null,
+    !over && { label: "Cancel the run…", icon: "stop", danger: true, role: "operator", onClick: () => cancel(run), test: "cancel" },
+  ];
+}
+
+// download has the browser fetch an export: it streams to a file, and nothing of it is held by the page.
+function download(run, params) {
+  const link = document.createElement("a");
+  link.href = `${BASE}/runs/${segment(run.id)}/export?${new URLSearchParams(params)}`;
+  link.download = `${(run.name || run.plan).replace(/[^\w.-]+/g, "_")}${params.state ? "-" + params.state : ""}.${params.format}`;
+  document.body.append(link);
+  link.click();
+  link.remove();
+}
+
+function cancel(run) {
+  const left = run.items - run.done - run.failed;
+  return confirm({
+    title: "Cancel this run?", danger: true, action: "Cancel the run",
+    body: html`<p>${left > 0 ? `${plural(left, "item")} will stay without an outcome` : "It ends at once"}; what is done stays done. It cannot be
+      resumed, though items can be run again.</p>`,
+    act: async () => {
+      const answer = await api.post(`/runs/${segment(run.id)}/cancel`, {});
+      toast(`Cancelled: ${plural(answer.items, "item")} without an outcome`);
+    },
+  });
+}
+
+/** Numbers are what one looks for first. */
+export function Numbers({ run }) {
+  const left = run.items - run.done - run.failed;
+  const inFlight = run.steps.reduce((n, s) => n + s.slices_in_flight, 0);
+  return html`<section class="run-numbers" aria-label="Progress" data-test="numbers">
+    <div class="run-progress">
+      <div class="run-progress-head"><strong data-test="progress">${percent(run.progress, run.progress > 0.99 && run.progress < 1 ? 2 : 1)}</strong>
+        <span class="muted">${num(run.done)} of ${num(run.items)} items done</span></div>
+      <${Progress} share=${run.progress} failed=${run.failed} total=${run.items} label="Progress of the run" state=${run.state} />
+    </div>
+    <dl class="run-facts">
+      ${fact("Failed", num(run.failed), run.items > 0 && run.failed > 0 && percent(run.failed / run.items, 2), run.failed > 0 ? "bad" : "", "failed")}
+      ${fact("Left", short(left), run.settling > 0 && `${short(run.settling)} settling`, "", "left")}
+      ${fact("Rate", html`${short(Math.round(run.rate))}<small>/s</small>`, run.steps.length > 1 && "parts of all steps", "", "rate")}
+      ${fact(ended(run) ? "Took" : "ETA", ended(run) ? duration(run.seconds) : run.eta_seconds !== undefined ? duration(run.eta_seconds) : "–",
+        !ended(run) && run.started_at && html`after <${Elapsed} run=${run} />`, "", "eta")}
+      ${fact("In flight", short(inFlight), "requests", "", "inflight")}
+      ${run.generation > 1 && fact("Generation", run.generation, "of re-runs", "", "generation")}
+    </dl>
+  </section>`;
+}
+
+function fact(name, value, more, tone, test) {
+  return html`<div class=${"fact " + tone}><dt>${name}</dt><dd data-test=${"fact-" + test}>${value}${more && html`<span class="fact-more">${more}</span>`}</dd></div>`;
+}
+
+function Elapsed({ run }) {
+  if (run.state === "running") return duration(Math.max(run.seconds, (now.value - new Date(run.started_at).getTime()) / 1000));
+  return duration(run.seconds);
+}
+
+/** Warnings are the server's, as sentences. */
+export function Warnings({ run }) {
+  // A pause is told by the head already.
+  const warnings = run.warnings.filter((w) => !(run.hold && run.state === "paused" && /paused/i.test(w)));
+  if (warnings.length === 0) return null;
+  return html`<ul class="run-warnings" role="status" data-test="warnings">${warnings.map((w) => html`<li key=${w}>
+    <${Icon} name="warn"/><${Text} max=${600}>${w[0].toUpperCase() + w.slice(1)}<//></li>`)}</ul>`;
+}

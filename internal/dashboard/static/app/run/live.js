@@ -1,0 +1,57 @@
+// What the server streams about one run: its document, and the changes of its planes.
+import { useEffect, useMemo, useState } from "../html.js";
+import { query, segment } from "../api.js";
+import { stream } from "../stream.js";
+
+const PATIENCE = 1500; // ms until the map is fetched although the stream has not opened
+
+/** Live is a stream that several parts of the page listen to. */
+export class Live {
+  constructor() {
+    this.listeners = new Map();
+    this.open = new Promise((resolve) => (this.hello = resolve));
+  }
+
+  /** on listens for "run", "delta", "resync" or "end". Returns what ends it. */
+  on(name, fn) {
+    if (!this.listeners.has(name)) this.listeners.set(name, new Set());
+    this.listeners.get(name).add(fn);
+    return () => this.listeners.get(name).delete(fn);
+  }
+
+  tell(name, data) {
+    for (const fn of this.listeners.get(name) ?? []) fn(data);
+  }
+
+  /** opened is fulfilled when changes are listened for: what is fetched from then on can be kept true. */
+  opened() {
+    return Promise.race([this.open, new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
+  }
+}
+
+/** useLive opens the stream of a run and a step (empty: over all steps). Returns {live, run, state}. */
+export function useLive(id, step) {
+  const live = useMemo(() => new Live(), [id, step]);
+  const [run, setRun] = useState(null);
+  const [state, setState] = useState("connecting");
+  useEffect(() => {
+    if (!id) return undefined;
+    let epoch = "";
+    const on = {
+      hello: (data) => {
+        live.hello();
+        if (epoch && data.epoch !== epoch) live.tell("resync", {}); // another server: it knows nothing of before
+        epoch = data.epoch;
+      },
+      run: (doc) => {
+        setRun(doc);
+        live.tell("run", doc);
+      },
+      delta: (data) => live.tell("delta", data),
+      resync: () => live.tell("resync", {}),
+      end: () => live.tell("end", {}),
+    };
+    return stream(`/runs/${segment(id)}/events${query({ step, planes: "true" })}`, on, { onState: setState });
+  }, [id, step, live]);
+  return { live, run: run?.id === id ? run : null, state };
+}

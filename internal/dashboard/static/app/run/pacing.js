@@ -1,0 +1,126 @@
+// How fast a run goes, and the knobs for it. A change acts at once, says what it was before, and can be undone.
+import { html, useEffect, useState } from "../html.js";
+import { api, segment } from "../api.js";
+import { Card, Select, toast } from "../ui.js";
+import { can, mayNot } from "../session.js";
+import { inert, num } from "../format.js";
+
+/** fields are the settings of a step, as the API has them. */
+const fields = [
+  { name: "chunk", text: "Items in a request", unit: "items", auto: true, least: 1, most: 8192, steps: [0.5, 2] },
+  { name: "in_flight", text: "Requests at once", unit: "requests", auto: true, least: 1, most: 10_000, steps: [0.5, 2] },
+  { name: "rate", text: "Rate limit", unit: "items/s", auto: false, least: 0, most: 1e9, zero: "no limit", steps: [0.5, 2] },
+];
+
+/** parse reads what was typed for a field: a number, auto or no limit. Returns {value} or {error}. */
+export function parse(field, text) {
+  const t = text.trim().toLowerCase().replace(/[,\s_]/g, "");
+  if (field.auto && t === "auto") return { value: "auto" };
+  if (field.zero && (t === "" || t === "nolimit" || t === "none")) return { value: 0 };
+  const value = Number(t);
+  const whole = field.name === "rate" || Number.isInteger(value);
+  if (t === "" || !Number.isFinite(value) || !whole || value < field.least || value > field.most) {
+    return { error: `${field.name === "rate" ? "A number" : "A whole number"} from ${num(field.least)}${field.name === "rate" ? "" : ` to ${num(field.most)}`}${field.auto ? ", or auto" : ""}` };
+  }
+  return { value };
+}
+
+/** shown is how a setting is written into its field. */
+export function shown(field, settings) {
+  if (field.auto && settings[field.name + "_auto"]) return "auto";
+  const value = settings[field.name] ?? 0;
+  return field.zero && value === 0 ? "" : String(value);
+}
+
+export function Pacing({ run, step, onStep }) {
+  const name = step || run.steps[0]?.name;
+  const of = run.steps.find((s) => s.name === name);
+  if (!of) return null;
+  const several = run.steps.length > 1;
+  return html`<${Card} title="Pace" test="pacing" class="pacing" actions=${several && html`<${Select} label="Step" value=${name} options=${run.steps.map((s) => s.name)} onChange=${onStep} test="pacing-step" />`}>
+    ${fields.map((f) => html`<${Knob} key=${name + f.name} run=${run} step=${of} field=${f} several=${several} />`)}
+    <div class="pacing-run">
+      <${Knob} key="priority" run=${run} field=${{ name: "priority", text: "Priority", unit: "", least: -1e9, most: 1e9, by: [-1, 1] }} value=${String(run.priority)} />
+      <${Knob} key="max_failed" run=${run} field=${{ name: "max_failed", text: "Pause when more fail", unit: limitUnit(run), free: true, placeholder: "none" }} value=${run.max_failed ?? ""} />
+    </div>
+  <//>`;
+}
+
+const limitUnit = (run) => (run.failed_limit !== undefined && run.max_failed?.endsWith("%") ? `= ${num(run.failed_limit)} items` : "");
+
+// Knob is one setting: typed and sent by Enter or on leaving, or halved and doubled by its buttons.
+function Knob({ run, step, field, value, several = false }) {
+  const now = value ?? shown(field, step.settings);
+  const [text, setText] = useState(now);
+  const [editing, setEditing] = useState(false);
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState("");
+  useEffect(() => { if (!editing) setText(now); }, [now, editing]);
+
+  const send = async (wanted, undo = false) => {
+    const parsed = field.free ? { value: wanted.trim() || "none" } : parse(field, wanted);
+    setError(parsed.error ?? "");
+    if (parsed.error) return;
+    setBusy(true);
+    try {
+      const body = { [field.name]: parsed.value };
+      if (step && several) body.step = step.name;
+      await api.post(`/runs/${segment(run.id)}/settings`, body);
+      say(field, step, several, now, wanted, undo ? null : () => send(now || (field.free ? "none" : "0"), true));
+    } catch (err) {
+      setError(err.detail || err.message);
+      setText(now);
+    } finally {
+      setBusy(false);
+    }
+  };
+  const commit = () => {
+    setEditing(false);
+    if (text.trim() !== now) send(text);
+  };
+  const keys = (e) => {
+    if (e.key === "Enter") {
+      e.preventDefault();
+      commit();
+    } else if (e.key === "Escape") {
+      setText(now);
+      setEditing(false);
+      setError("");
+      e.currentTarget.blur();
+    }
+  };
+  const off = !can("operator");
+  const id = `knob-${field.name}`;
+  return html`<div class=${"knob" + (error ? " wrong" : "")} data-test=${"knob-" + field.name}>
+    <label for=${id}>${field.text}</label>
+    <div class="knob-row">
+      ${nudges(field, now, step).map(([label, to, title]) => html`<button type="button" class="btn small" key=${label} disabled=${off || busy || to === null} title=${mayNot("operator") || title} aria-label=${`${field.text}: ${title}`}
+        onClick=${() => send(String(to))} data-test=${`${field.name}-${label === "½" || label === "−" ? "less" : "more"}`}>${label}</button>`)}
+      <input id=${id} value=${text} disabled=${off} aria-busy=${String(busy)} placeholder=${field.placeholder ?? field.zero ?? ""} autocomplete="off" inputmode=${field.auto || field.free ? "text" : "decimal"}
+        aria-describedby=${id + "-now"} aria-invalid=${error ? "true" : undefined} title=${mayNot("operator") || undefined}
+        onFocus=${() => setEditing(true)} onInput=${(e) => setText(e.currentTarget.value)} onBlur=${commit} onKeyDown=${keys} data-test=${"set-" + field.name} />
+      <span class="knob-unit muted" id=${id + "-now"}>${field.auto && step.settings[field.name + "_auto"] ? `up to ${num(step.settings[field.name])}` : field.unit}</span>
+      ${field.auto && html`<button type="button" class="btn small ghost knob-auto" disabled=${off || busy} aria-pressed=${String(now === "auto")} title=${mayNot("operator") || "Nodes find it"}
+        onClick=${() => send(now === "auto" ? String(step.settings[field.name]) : "auto")} data-test=${`${field.name}-auto`}>auto</button>`}
+    </div>
+    ${error && html`<p class="field-error" role="alert"><bdi>${inert(error, 300)}</bdi></p>`}
+  </div>`;
+}
+
+// nudges are the buttons beside a field: [label, value or null, title].
+function nudges(field, now, step) {
+  if (field.free) return [];
+  const number = Number(now === "auto" || now === "" ? (step?.settings[field.name] ?? 0) : now);
+  const clip = (n) => Math.min(field.most, Math.max(field.least, n));
+  if (field.by) return [["−", number - 1, "one less"], ["+", number + 1, "one more"]];
+  if (!number) return [["½", null, "half"], ["×2", null, "double"]];
+  const half = clip(field.name === "rate" ? number / 2 : Math.max(1, Math.floor(number / 2)));
+  return [["½", half, "half"], ["×2", clip(number * 2), "double"]];
+}
+
+function say(field, step, several, before, after, undo) {
+  const where = step && several ? `${step.name}: ` : "";
+  const text = (v) => (v === "" || v === "0" ? (field.zero ?? "none") : v);
+  toast(`${where}${field.text.toLowerCase()}: ${text(before)} → ${text(after)}`, undo ? { action: "Undo", onAction: undo } : {});
+}
+

@@ -1,0 +1,79 @@
+// The requests of a run that are under way: who has them, for how long, and until when.
+import { html, useEffect, useState } from "../html.js";
+import { query, segment } from "../api.js";
+import { Badge, Button, Card, Empty, ErrorBox, Skeleton, Table, Text, Time, now, useLoad } from "../ui.js";
+import { Link } from "../router.js";
+import { duration, inert, num, plural } from "../format.js";
+import { itemPath } from "../parts/itempath.js";
+import { BLOCK } from "../heatmap/store.js";
+import { ended } from "./head.js";
+
+const PAGE = 25;
+const EVERY = 3; // seconds
+
+const states = { claimed: ["info", "being sent"], sent: ["busy", "at a service"], scheduled: ["warn", "to be retried"] };
+
+export function Slices({ run, step, onShow }) {
+  const [only, setOnly] = useState("");
+  const [pages, setPages] = useState([""]);
+  useEffect(() => setPages([""]), [only, step, run.id]);
+  const after = pages.at(-1);
+  const path = `/runs/${segment(run.id)}/slices${query({ state: only ? [only] : ["claimed", "sent", "scheduled"], step, after, limit: PAGE })}`;
+  const { data, error, reload } = useLoad(path, [], { every: ended(run) ? 0 : EVERY });
+  useEffect(() => { reload(); }, [run.state]);
+  const counts = data?.counts ?? {};
+  const total = (counts.claimed ?? 0) + (counts.sent ?? 0) + (counts.scheduled ?? 0);
+  const listed = (data?.slices ?? []).filter((s) => !step || s.step === step);
+  return html`<${Card} title="Requests under way" flush test="slices" class="slices" actions=${html`<${Filter} counts=${counts} only=${only} onOnly=${setOnly} />`}>
+    <${ErrorBox} error=${error} retry=${reload} />
+    ${!data && !error && html`<${Skeleton} lines=${3} />`}
+    ${data && listed.length === 0 && html`<${Empty} title=${ended(run) ? "The run has ended" : "No request is under way"}>
+      ${!ended(run) && html`<p class="muted">${run.state === "paused" ? "The run is paused." : "Below, the page says why."}</p>`}<//>`}
+    ${listed.length > 0 && html`<${Table} caption="Requests under way" rows=${listed} rowKey=${(s) => s.id} columns=${cells(run, onShow)} test="slices-table" />`}
+    ${(pages.length > 1 || data?.next) && html`<div class="pager">
+      <${Button} small disabled=${pages.length < 2} onClick=${() => setPages(pages.slice(0, -1))}>Back<//>
+      <span class="muted">${plural(total, "request")}</span>
+      <${Button} small disabled=${!data?.next} onClick=${() => setPages([...pages, data.next])}>More<//></div>`}
+  <//>`;
+}
+
+function Filter({ counts, only, onOnly }) {
+  return html`<div class="chips" role="group" aria-label="Which requests">${Object.entries(states).map(([name, [, text]]) => html`
+    <button type="button" class="chip" key=${name} aria-pressed=${String(only === name)} onClick=${() => onOnly(only === name ? "" : name)} data-test=${"slices-" + name}>
+      ${text} <span class="num">${num(counts[name] ?? 0)}</span></button>`)}</div>`;
+}
+
+function cells(run, onShow) {
+  const several = run.steps.length > 1;
+  return [
+    { key: "items", title: "Items", render: (s) => html`<span class="slice-items"><button type="button" class="link-btn num" title="Show them on the map" onClick=${() => onShow([s.block * BLOCK, s.block * BLOCK + BLOCK - 1], s.step)}>${num(s.remaining)}</button>${
+      s.remaining < s.items && html`<span class="muted"> of ${num(s.items)}</span>`}${s.first_key !== undefined && html`<span class="muted">, from <${Link} to=${itemPath(run.id, s.first_key)}><${Text} max=${24}>${s.first_key}<//><//></span>`}</span>` },
+    several && { key: "step", title: "Step", render: (s) => html`<${Text} max=${30}>${s.step}<//>` },
+    { key: "state", title: "State", render: (s) => html`<${Badge} tone=${states[s.state]?.[0] ?? "plain"}>${states[s.state]?.[1] ?? inert(s.state)}<//>` },
+    { key: "who", title: "Held by", render: (s) => html`<${Holder} slice=${s} />` },
+    { key: "since", title: "For", align: "right", render: (s) => html`<${Since} at=${s.handed_at ?? s.sent_at ?? s.created_at} />` },
+    { key: "until", title: "Until", align: "right", render: (s) => html`<${Until} slice=${s} />` },
+    { key: "attempt", title: "Attempt", align: "right", render: (s) => html`<span class="num">${s.attempt}</span>${s.cause && s.cause !== "first" && s.cause !== "cut" &&
+      html` <span class="muted"><${Text} max=${24}>${String(s.cause).replaceAll("_", " ")}<//></span>`}` },
+  ].filter(Boolean);
+}
+
+function Holder({ slice: s }) {
+  if (s.state === "scheduled") return html`<span class="muted">nobody, until its time</span>`;
+  if (s.service) return html`<${Text} max=${40}>${s.service}<//>`;
+  if (!s.node) return html`<span class="muted">–</span>`;
+  const handed = s.handed_at || s.state === "claimed";
+  return html`<span>${!handed && html`<span class="muted">queued by </span>`}${s.handed_at && html`<span class="muted">a service, for </span>`}<${Text} max=${30}>${s.node.host}<//> <span class="muted">${s.node.pid}</span></span>`;
+}
+
+function Since({ at }) {
+  return html`<span class="num" title=${inert(at)}>${duration(Math.max(0, (now.value - new Date(at).getTime()) / 1000))}</span>`;
+}
+
+// Until is when something happens by itself: the deadline, or the next attempt.
+function Until({ slice: s }) {
+  const at = s.state === "scheduled" ? s.not_before : s.deadline;
+  if (!at) return html`<span class="muted">–</span>`;
+  const late = new Date(at).getTime() < now.value;
+  return html`<span class=${late ? "warn-text" : ""}><${Time} at=${at} /></span>`;
+}

@@ -1,0 +1,76 @@
+// The steps of a run: which need which, and how far each is. A press shows a step on the map.
+import { html } from "../html.js";
+import { Badge, Progress, Text } from "../ui.js";
+import { num, percent, plural, short } from "../format.js";
+
+/** ranks puts each step into a column after all that it needs. */
+export function ranks(steps) {
+  const rank = new Map();
+  const of = (step) => {
+    if (rank.has(step.name)) return rank.get(step.name);
+    rank.set(step.name, 0); // a circle cannot be in a plan; if it were, it would end here
+    const needs = steps.filter((s) => step.needs?.includes(s.name));
+    rank.set(step.name, needs.length === 0 ? 0 : 1 + Math.max(...needs.map(of)));
+    return rank.get(step.name);
+  };
+  steps.forEach(of);
+  return rank;
+}
+
+/** columns is the steps by rank, in the order of the plan. */
+export function columns(steps) {
+  const rank = ranks(steps);
+  const out = [];
+  for (const s of steps) (out[rank.get(s.name)] ??= []).push(s);
+  return out;
+}
+
+/** Steps draws the graph. value: the step that is shown, empty for all. */
+export function Steps({ run, value, onChange }) {
+  if (run.steps.length < 2) return html`<${Single} step=${run.steps[0]} />`;
+  const all = columns(run.steps);
+  return html`<div class="steps" role="radiogroup" aria-label="Step that the map shows" data-test="steps" onKeyDown=${(e) => keys(e, run, value, onChange)}>
+    <button type="button" role="radio" class="step-all" aria-checked=${String(value === "")} tabindex=${value === "" ? 0 : -1} onClick=${() => onChange("")} data-test="step-all">
+      <strong>All steps</strong><span class="muted">${plural(run.steps.length, "step")}</span></button>
+    <div class="step-graph">
+      ${all.map((column, i) => html`<div class="step-column" key=${i}>${column.map((s) => html`<${StepCard} key=${s.name} step=${s} steps=${run.steps} chosen=${s.name === value} onClick=${() => onChange(s.name)} />`)}</div>`)}
+    </div>
+  </div>`;
+}
+
+function keys(e, run, value, onChange) {
+  const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[e.key];
+  if (!by) return;
+  e.preventDefault();
+  const names = ["", ...run.steps.map((s) => s.name)];
+  const next = names[(names.indexOf(value) + by + names.length) % names.length];
+  onChange(next);
+  const all = [...e.currentTarget.querySelectorAll("[role=radio]")];
+  all.find((b) => (b.dataset.step ?? "") === next)?.focus();
+}
+
+function StepCard({ step: s, steps, chosen, onClick }) {
+  const last = !steps.some((o) => o.needs?.includes(s.name));
+  return html`<button type="button" role="radio" class=${"step-card" + (last ? " result" : "")} aria-checked=${String(chosen)} tabindex=${chosen ? 0 : -1}
+      data-step=${s.name} data-test=${"step-" + s.name} onClick=${onClick} title=${s.needs?.length ? `needs ${s.needs.join(", ")}` : undefined}>
+    <span class="step-head"><strong><${Text} max=${40}>${s.name}<//></strong><span class="num">${percent(s.progress)}</span></span>
+    <${Progress} done=${s.done} failed=${s.failed + s.skipped} total=${s.items} label=${`Progress of ${s.name}`} />
+    <span class="step-facts muted"><${Text} max=${34}>${target(s)}<//>${s.rate > 0 && html`<span>${short(Math.round(s.rate))}/s</span>`}${s.failed > 0 && html`<span class="bad-text">${short(s.failed)} failed</span>`}</span>
+    ${(s.optional || s.barrier || s.needs?.length > 0) && html`<span class="step-marks">
+      ${s.needs?.length > 0 && html`<span class="muted step-needs">after <${Text} max=${60}>${s.needs.join(", ")}<//></span>`}
+      ${s.optional && html`<${Badge}>optional<//>`}${s.barrier && html`<${Badge} tone=${s.barrier_passed ? "ok" : "warn"}>${s.barrier_passed ? "barrier passed" : "barrier"}<//>`}</span>`}
+  </button>`;
+}
+
+/** target is what a step asks: its endpoint where that is not its name. */
+export function target(s) {
+  return s.endpoint === s.name ? s.kind : s.endpoint;
+}
+
+// A run of one step says in a line where its items are.
+function Single({ step: s }) {
+  if (!s) return null;
+  const parts = [["ready", s.ready], ["in flight", s.in_flight], ["to be retried", s.scheduled], ["held", s.held ?? 0], ["waiting", s.waiting - (s.held ?? 0)], ["left out", s.skipped]].filter(([, n]) => n > 0);
+  return html`<p class="step-single muted" data-test="step-single">Step <${Text} class="strong" max=${60}>${s.name}<//> at <${Text} class="strong" max=${60}>${s.endpoint}<//>${
+    parts.map(([name, n]) => html` · ${num(n)} ${name}`)}</p>`;
+}

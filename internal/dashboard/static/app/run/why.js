@@ -1,0 +1,47 @@
+// Why a run is not done. The panel opens by itself when the run does not move, and keeps itself up to date then.
+import { html, useEffect, useRef, useState } from "../html.js";
+import { Badge, Card, ErrorBox, Skeleton, useLoad } from "../ui.js";
+import { segment } from "../api.js";
+import { Explanation } from "../parts/explain.js";
+import { ended } from "./head.js";
+
+const STILL = 8000; // ms without any movement
+
+/** movement is what changes when a run moves. */
+export const movement = (run) =>
+  [run.state, run.generation, run.done, run.failed, ...run.steps.flatMap((s) => [s.done, s.failed, s.skipped])].join();
+
+/** useStill says whether a run that should move has not for a while. */
+export function useStill(run) {
+  const [still, setStill] = useState(false);
+  const mark = movement(run);
+  const active = run.state === "running" || run.state === "loading";
+  useEffect(() => {
+    setStill(false);
+    if (!active) return undefined;
+    const timer = setTimeout(() => setStill(true), STILL);
+    return () => clearTimeout(timer);
+  }, [mark, active]);
+  return still;
+}
+
+export function Why({ run }) {
+  const still = useStill(run);
+  const stuck = still || run.state === "paused";
+  const [open, setOpen] = useState(false);
+  const chosen = useRef(false); // somebody opened or closed it; then it is theirs
+  useEffect(() => { if (!chosen.current) setOpen(stuck); }, [stuck]);
+  const explain = useLoad(open && !ended(run) ? `/runs/${segment(run.id)}/explain` : "", [run.state, run.hold?.kind], { every: stuck ? 5 : 15 });
+  if (ended(run)) return null;
+  const toggle = () => {
+    chosen.current = true;
+    setOpen(!open);
+  };
+  return html`<${Card} class="why" label="Why it is not done" test="why" title=${html`<button type="button" class="disclosure" aria-expanded=${String(open)} onClick=${toggle} data-test="why-toggle">
+      Why it is not done</button>`} actions=${still && html`<${Badge} tone="warn" test="still">not moving<//>`}>
+    ${open && html`<${ErrorBox} error=${explain.error} retry=${explain.reload} />
+      ${!explain.data && !explain.error && html`<${Skeleton} lines=${3} />`}
+      ${explain.data && html`<${Explanation} explanation=${explain.data} several=${run.steps.length > 1} />`}`}
+    ${!open && html`<p class="muted">Who holds what is missing, since when, and what would help.</p>`}
+  <//>`;
+}
