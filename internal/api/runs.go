@@ -78,6 +78,7 @@ func (s *Server) registerRuns(api huma.API) {
 	register(s, api, get("get-run", "/runs/{run}", "Everything about a run"), s.getRun)
 	register(s, api, get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt"), s.getItem)
 	s.registerExplain(api)
+	s.registerResult(api)
 }
 
 type listInput struct {

@@ -1,0 +1,129 @@
+package api_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// answer records a result of each item of a run, by ordinal; nil fails it.
+func (b *bench) answer(run workqueue.RunID, contentType string, result func(workqueue.Ordinal) []byte) {
+	b.Helper()
+	claimed, err := b.store.Claim(b.Context(), workqueue.ClaimRequest{Session: b.engine.session, Run: run,
+		MaxSlices: 100, MaxBytes: 1 << 20})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, s := range claimed.Slices {
+		answer := workqueue.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
+		for bit := range s.Mask.All() {
+			slot := workqueue.Slot{Ordinal: s.Block.Ordinal(bit), ContentType: contentType}
+			if slot.Result = result(slot.Ordinal); slot.Result == nil {
+				slot.ContentType, slot.Err = "", &workqueue.SlotError{Code: "E", Message: "no"}
+			}
+			answer.Slots = append(answer.Slots, slot)
+		}
+		if _, err := b.store.Record(b.Context(), []workqueue.Answer{answer}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// get asks and hands the whole answer back.
+func (b *bench) get(path string, header ...string) (*http.Response, string) {
+	b.Helper()
+	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+api.Prefix+path, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	answer, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return answer, string(text)
+}
+
+// Whatever a service has made, its bytes come as a file to be saved, in which nothing runs.
+func TestResultsAreInert(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const page = "<script>alert(1)</script>"
+	for name, c := range map[string]struct{ recorded, told, ext string }{
+		"html": {"text/html", "application/octet-stream", ".bin"},
+		"svg":  {"image/svg+xml", "application/octet-stream", ".bin"},
+		"odd":  {"text/html; charset=\"x", "application/octet-stream", ".bin"},
+		"text": {"text/plain; charset=utf-7", "text/plain; charset=utf-8", ".txt"},
+		"pdf":  {"application/pdf", "application/pdf", ".pdf"},
+		"up":   {"IMAGE/PNG", "image/png", ".png"},
+	} {
+		run := b.start("name=" + name).Run
+		b.answer(run, c.recorded, func(workqueue.Ordinal) []byte { return []byte(page) })
+		answer, text := b.get("/runs/" + name + "/items/%3D1/result")
+		h := answer.Header
+		if answer.StatusCode != 200 || text != page || h.Get("Content-Type") != c.told ||
+			h.Get("Content-Disposition") != "attachment; filename=_1"+c.ext ||
+			h.Get("Content-Security-Policy") != "default-src 'none'; sandbox" ||
+			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" ||
+			h.Get("ETag") != fmt.Sprintf(`"%x"`, sha256.Sum256([]byte(page))) {
+			t.Errorf("%s: %d %v %s", name, answer.StatusCode, h, text)
+		}
+	}
+	tag := fmt.Sprintf(`"%x"`, sha256.Sum256([]byte(page)))
+	if answer, text := b.get("/runs/html/items/2/result", "If-None-Match", tag); answer.StatusCode != 304 || text != "" {
+		t.Errorf("known already: %d %q", answer.StatusCode, text)
+	}
+	answer, text := b.get("/runs/html/items/2/result", "Range", "bytes=1-6", "If-Range", tag)
+	if answer.StatusCode != 206 || text != "script" {
+		t.Errorf("a part of it: %d %q", answer.StatusCode, text)
+	}
+}
+
+func TestResultsThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
+		strings.NewReader("id\na\na\nb\n../x\n"))
+	run, err := b.store.Resolve(t.Context(), "twins")
+	if err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	at := api.Prefix + "/runs/twins/items/"
+	b.refused(404, "step echo has no result for item", http.MethodGet, at+"b/result", nil)
+	b.answer(run, "", func(o workqueue.Ordinal) []byte {
+		if o == 2 {
+			return nil
+		}
+		return fmt.Appendf(nil, `{"o":%d}`, o)
+	})
+	b.refused(404, "step echo has no result for item", http.MethodGet, at+"b/result", nil)
+	b.refused(404, "no item has this key", http.MethodGet, at+"c/result", nil)
+	b.refused(404, "no item has this key", http.MethodGet, at+"a/result?ordinal=2", nil)
+	b.refused(422, "name one by its ordinal: 0, 1", http.MethodGet, at+"a/result", nil)
+	b.refused(422, "the run has no step", http.MethodGet, at+"a/result?step=nope", nil)
+	answer, body := b.get("/runs/twins/items/a/result?ordinal=1&step=echo")
+	if answer.StatusCode != 200 || body != `{"o":1}` || answer.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, body)
+	}
+	if answer, body := b.get("/runs/twins/items/..%2Fx/result"); answer.StatusCode != 200 || body != `{"o":3}` ||
+		answer.Header.Get("Content-Disposition") != "attachment; filename=___x.json" {
+		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, body)
+	}
+	if code, _ := b.ask(http.MethodPost, api.Prefix+"/runs/twins/reset", strings.NewReader(`{"keys":["a"]}`)); code != 200 {
+		t.Fatal(code)
+	}
+	b.refused(404, "has no result", http.MethodGet, at+"a/result?ordinal=1", nil)
+}
