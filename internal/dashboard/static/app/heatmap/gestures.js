@@ -71,7 +71,7 @@ class Gesture {
     const at = this.at(e);
     const before = this.pointers.get(e.pointerId);
     if (!before) {
-      this.surface.hoverAt(this.surface.ordinalAt(at.x, at.y), e.clientX, e.clientY);
+      this.hover(e);
       return;
     }
     if (Math.hypot(at.x - this.began.x, at.y - this.began.y) > CLICK * this.surface.ratio) this.moved = true;
@@ -85,10 +85,18 @@ class Gesture {
     const here = this.surface.ordinalAt(at.x, at.y, true);
     if (this.anchor < 0 || here < 0) return;
     this.surface.select([this.anchor, here], false);
-    this.surface.hoverAt(here, e.clientX, e.clientY);
+    this.surface.hoverAt(here, e.clientX, e.clientY, Math.abs(here - this.anchor) + 1);
+  }
+
+  // hover says what is under the pointer. A finger does not hover: it would hide what it points at.
+  hover(e) {
+    if (e.pointerType === "touch") return;
+    const at = this.at(e);
+    this.surface.hoverAt(this.surface.ordinalAt(at.x, at.y), e.clientX, e.clientY);
   }
 
   pan(dx, dy) {
+    this.surface.hoverAt(-1, 0, 0);
     this.element.classList.add("grabbing");
     if (this.surface.view.pan(dx, dy)) this.surface.moved();
   }
@@ -114,8 +122,10 @@ class Gesture {
       this.moved = true; // the finger that is left does not click
       return;
     }
-    if (this.kind === "select" && this.moved) this.surface.select(this.surface.selection);
-    else if (!this.moved && e.button === 0) this.click(at, e);
+    if (this.kind === "select" && this.moved) {
+      this.surface.select(this.surface.selection);
+      this.surface.hoverAt(-1, 0, 0);
+    } else if (!this.moved && e.button === 0) this.click(at, e);
     this.kind = "";
   }
 
@@ -140,7 +150,9 @@ class Gesture {
 
   zoom(e, factor) {
     const at = this.at(e);
-    if (this.surface.view.zoomAt(factor, at.x, at.y)) this.surface.moved();
+    if (!this.surface.view.zoomAt(factor, at.x, at.y)) return;
+    this.surface.moved();
+    this.hover(e);
   }
 
   wheel(e) {

@@ -49,7 +49,7 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
     const canvases = { map: refs.map.current, over: refs.over.current, small: refs.small.current };
     const count = counter(() => surface.current, setSeen);
     const made = new Surface(canvases, {
-      hover: (ordinal, x, y) => hover(lookup.current, ordinal, x, y, setTip),
+      hover: (...at) => hover(lookup.current, setTip, ...at),
       cursor: (ordinal) => lookup.current.want(ordinal, (item, err) => setSpoken({ ordinal, item, err })),
       select: (range) => calls.current.onSelect(range),
       view: count.soon,
@@ -157,13 +157,14 @@ function counter(surfaceOf, setSeen) {
   };
 }
 
-function hover(lookup, ordinal, x, y, setTip) {
+function hover(lookup, setTip, ordinal, x, y, selecting) {
   if (ordinal < 0) {
     lookup.want(-1);
     setTip(null);
     return;
   }
-  setTip((tip) => ({ ordinal, x, y, item: tip?.ordinal === ordinal ? tip.item : null }));
+  setTip((tip) => ({ ordinal, x, y, selecting, item: tip?.ordinal === ordinal ? tip.item : null }));
+  if (selecting) return;
   lookup.want(ordinal, (item, error) => setTip((tip) => (tip?.ordinal === ordinal ? { ...tip, item, error } : tip)));
 }
 

@@ -22,6 +22,7 @@ export function attachKeys(element, surface, on) {
   let anchor = -1;
   element.addEventListener("keydown", (e) => {
     if (e.metaKey || !surface.layout) return;
+    surface.hoverAt(-1, 0, 0);
     if (ARROWS[e.key]) anchor = arrow(e, surface, anchor);
     else if (e.ctrlKey || e.altKey || !other(e, surface, on)) return;
     e.preventDefault();

@@ -93,14 +93,26 @@ export class Layout {
  */
 export function fit(items, width, height) {
   const n = Math.max(1, items);
+  const ideal = Math.min(MAX_CELL, Math.sqrt((width * height) / n));
+  return ideal >= 2 ? fitWhole(n, width, height, Math.floor(ideal)) : fitFine(n, width, height);
+}
+
+function fitWhole(n, width, height, largest) {
   const band = bandHeight(n);
-  let cell = Math.min(MAX_CELL, Math.sqrt((width * height) / n));
-  for (let i = 0; i < 200; i++) {
-    if (cell >= 2) cell = Math.floor(cell);
+  for (let cell = largest; cell >= 2; cell--) {
     const cols = Math.max(1, Math.floor(width / cell));
-    const layout = new Layout(n, n < cols * band ? Math.ceil(n / band) : cols);
-    if (layout.rows * cell <= height || cell < 0.01) return { layout, cell };
-    cell = cell > 2 ? cell - 1 : cell * 0.98;
+    const layout = new Layout(n, Math.min(cols, Math.ceil(n / band)));
+    if (layout.rows * cell <= height) return { layout, cell };
   }
-  return { layout: new Layout(n, Math.max(1, Math.floor(width / cell))), cell };
+  return fitFine(n, width, height);
+}
+
+// As few lines as there may be, for their cells are the largest then; and the canvas is filled to its last line.
+function fitFine(n, width, height) {
+  const band = bandHeight(n);
+  for (let bands = Math.max(1, Math.floor(Math.sqrt((n * height) / width) / band) - 2); ; bands++) {
+    const cols = Math.ceil(n / (bands * band));
+    const cell = Math.min(height / (bands * band), 2);
+    if (cols * cell <= width) return { layout: new Layout(n, cols), cell };
+  }
 }

@@ -8,8 +8,8 @@ const LABELS_FROM = 40; // side of a cell, in pixels of the page, from which on 
 export function drawOverlay(ctx, view, layout, theme, marks, ratio) {
   const { width, height } = ctx.canvas;
   ctx.clearRect(0, 0, width, height);
-  if (view.scale >= LABELS_FROM * ratio) drawLabels(ctx, view, layout, theme, ratio, marks.colourOf);
   if (marks.selection) drawRange(ctx, view, layout, theme, marks.selection, ratio);
+  if (view.scale >= LABELS_FROM * ratio) drawLabels(ctx, view, layout, ratio, marks.colourOf);
   if (marks.hover >= 0) outline(ctx, view, layout, marks.hover, css(theme.text), ratio, 1.5);
   if (marks.cursor >= 0 && marks.focused) drawCursor(ctx, view, layout, theme, marks.cursor, ratio);
 }
@@ -57,7 +57,7 @@ function drawCursor(ctx, view, layout, theme, ordinal, ratio) {
   ctx.stroke();
 }
 
-function drawLabels(ctx, view, layout, theme, ratio, colourOf) {
+function drawLabels(ctx, view, layout, ratio, colourOf) {
   ctx.font = `${Math.round(10 * ratio)}px system-ui, sans-serif`;
   ctx.textBaseline = "top";
   const x0 = Math.max(0, Math.floor(-view.ox / view.scale));
@@ -68,7 +68,7 @@ function drawLabels(ctx, view, layout, theme, ratio, colourOf) {
     for (let x = x0; x <= x1; x++) {
       const ordinal = layout.at(x, y);
       if (ordinal < 0) continue;
-      ctx.fillStyle = contrast(colourOf(ordinal), theme);
+      ctx.fillStyle = contrast(colourOf(ordinal));
       ctx.fillText(String(ordinal), view.ox + x * view.scale + 4 * ratio, view.oy + y * view.scale + 4 * ratio,
         view.scale - 8 * ratio);
     }

@@ -10,7 +10,7 @@ import { Viewport } from "./viewport.js";
 const SMALL = { width: 168, height: 112 }; // of the small picture, at the most
 
 export class Surface {
-  /** canvases: {map, over, small}. on: {hover(ordinal, x, y), cursor(ordinal), select(range), view(), drawn()}. */
+  /** canvases: {map, over, small}. on: {hover(ordinal, x, y, selecting), cursor(ordinal), select(range), view(), drawn()}. */
   constructor(canvases, on) {
     this.canvases = canvases;
     this.on = on;
@@ -76,10 +76,12 @@ export class Surface {
     if (tell) this.on.select(this.selection);
   }
 
-  hoverAt(ordinal, x, y) {
+  /** hoverAt says what the pointer is on; selecting: how many items a drag has selected so far. */
+  hoverAt(ordinal, x, y, selecting = 0) {
+    if (ordinal < 0 && this.hover < 0) return;
     if (ordinal !== this.hover) this.#schedule("over");
     this.hover = ordinal;
-    this.on.hover(ordinal, x, y);
+    this.on.hover(ordinal, x, y, selecting);
   }
 
   moveCursor(ordinal, reveal = true) {

@@ -24,7 +24,7 @@ export function valueText(layer, value) {
 }
 
 /** Tip follows the pointer and stays on the page. */
-export function Tip({ ordinal, x, y, item, error, plane, layer }) {
+export function Tip({ ordinal, x, y, item, error, selecting, plane, layer }) {
   const box = useRef(null);
   useLayoutEffect(() => {
     const { offsetWidth: w, offsetHeight: h, style } = box.current;
@@ -32,6 +32,7 @@ export function Tip({ ordinal, x, y, item, error, plane, layer }) {
     const top = y + 18 + h > innerHeight - 8 ? Math.max(8, y - h - 12) : y + 18;
     style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
   });
+  if (selecting) return html`<div class="map-tip" ref=${box} aria-hidden="true"><strong>${plural(selecting, "item")}</strong></div>`;
   const value = plane?.data[ordinal];
   const state = item?.state ?? (layer.name === "state" ? stateName(value) : "");
   return html`<div class="map-tip" ref=${box} aria-hidden="true" data-test="tip">

@@ -10,7 +10,7 @@ import { LAYERS } from "../heatmap/palette.js";
 import { RerunDialog } from "../parts/rerun.js";
 import { itemPath } from "../parts/itempath.js";
 import { Canary } from "../run/canary.js";
-import { Actions, LiveBadge, Numbers, Reason, Warnings } from "../run/head.js";
+import { Actions, Away, LiveBadge, Numbers, Reason, Warnings } from "../run/head.js";
 import { useLive } from "../run/live.js";
 import { Pacing } from "../run/pacing.js";
 import { Report } from "../run/report.js";
@@ -41,7 +41,7 @@ export default function RunPage({ params, query }) {
 function Run({ first, query }) {
   const step = first.steps.some((s) => s.name === query.step) && first.steps.length > 1 ? query.step : "";
   const layer = LAYERS[query.layer] ? query.layer : "state";
-  const { live, run: streamed, state } = useLive(first.id, step);
+  const { live, run: streamed, state, database } = useLive(first.id, step);
   const kept = useRef(first);
   if (streamed) kept.current = streamed; // while another step's stream opens, what was known stays
   const run = kept.current;
@@ -64,6 +64,7 @@ function Run({ first, query }) {
       heading=${html`<${Text} max=${80}>${name}<//> <${StateBadge} state=${run.state} failed=${run.failed} />`}
       subtitle=${html`<${About} run=${run} state=${state} />`}
       actions=${html`<${Actions} run=${run} onRerun=${() => setDialog("rerun")} onReport=${() => setDialog("report")} />`}>
+    <${Away} database=${database} />
     <${Reason} run=${run} />
     <${Warnings} run=${run} />
     <${Numbers} run=${run} />

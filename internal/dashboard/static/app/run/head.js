@@ -28,6 +28,13 @@ export function LiveBadge({ state }) {
     <${Badge} tone=${tone}><i class="live-dot"></i>${text}<//></span>`;
 }
 
+/** Away says that the database does not answer, which nothing on the page can outlive. */
+export function Away({ database }) {
+  if (!database) return null;
+  return html`<p class="run-reason warn" role="alert" data-test="database"><${Icon} name="warn"/><span><strong>PostgreSQL does not answer</strong>
+    since <${Time} at=${database.since} />. What is shown may be out of date.${database.detail && html` <${Text} class="muted" max=${200}>${database.detail}<//>`}</span></p>`;
+}
+
 export function Actions({ run, onRerun, onReport }) {
   const act = (name) => async () => {
     try {
@@ -43,7 +50,7 @@ export function Actions({ run, onRerun, onReport }) {
     ${run.open && html`<${Button} icon="check" role="operator" onClick=${act("seal")} test="seal" title="Say that no more items come">Seal<//>`}
     ${!over && !paused && html`<${Button} icon="pause" role="operator" onClick=${act("pause")} test="pause">Pause<//>`}
     ${paused && run.hold?.kind !== "canary" && html`<${Button} kind="primary" icon="play" role="operator" onClick=${act("resume")} test="resume">Resume<//>`}
-    ${run.failed > 0 && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun} test="rerun">Run failed again<//>`}
+    ${run.failed > 0 && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun} test="rerun" title="Run what failed again">Re-run failed<//>`}
     ${run.failed > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn" test="errors">Errors<//>`}
     <${Menu} label="More" items=${menu(run, over, onReport)} test="more" />`;
 }

@@ -29,20 +29,23 @@ export class Live {
   }
 }
 
-/** useLive opens the stream of a run and a step (empty: over all steps). Returns {live, run, state}. */
+/** useLive opens the stream of a run and a step (empty: over all steps). Returns {live, run, state, database}. */
 export function useLive(id, step) {
   const live = useMemo(() => new Live(), [id, step]);
   const [run, setRun] = useState(null);
   const [state, setState] = useState("connecting");
+  const [database, setDatabase] = useState(null);
   useEffect(() => {
     if (!id) return undefined;
-    let epoch = "";
+    let met = false;
+    setDatabase(null);
     const on = {
-      hello: (data) => {
+      hello: ({ resumed }) => {
         live.hello();
-        if (epoch && data.epoch !== epoch) live.tell("resync", {}); // another server: it knows nothing of before
-        epoch = data.epoch;
+        if (met && !resumed) live.tell("resync", {}); // another server: it knows nothing of before
+        met = true;
       },
+      database: (data) => setDatabase(data.ok ? null : data),
       run: (doc) => {
         setRun(doc);
         live.tell("run", doc);
@@ -53,5 +56,5 @@ export function useLive(id, step) {
     };
     return stream(`/runs/${segment(id)}/events${query({ step, planes: "true" })}`, on, { onState: setState });
   }, [id, step, live]);
-  return { live, run: run?.id === id ? run : null, state };
+  return { live, run: run?.id === id ? run : null, state, database };
 }

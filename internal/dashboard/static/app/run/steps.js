@@ -1,7 +1,7 @@
 // The steps of a run: which need which, and how far each is. A press shows a step on the map.
 import { html } from "../html.js";
 import { Badge, Progress, Text } from "../ui.js";
-import { num, percent, plural, short } from "../format.js";
+import { inert, num, percent, plural, short } from "../format.js";
 
 /** ranks puts each step into a column after all that it needs. */
 export function ranks(steps) {
@@ -52,25 +52,17 @@ function keys(e, run, value, onChange) {
 function StepCard({ step: s, steps, chosen, onClick }) {
   const last = !steps.some((o) => o.needs?.includes(s.name));
   return html`<button type="button" role="radio" class=${"step-card" + (last ? " result" : "")} aria-checked=${String(chosen)} tabindex=${chosen ? 0 : -1}
-      data-step=${s.name} data-test=${"step-" + s.name} onClick=${onClick} title=${s.needs?.length ? `needs ${s.needs.join(", ")}` : undefined}>
-    <span class="step-head"><strong><${Text} max=${40}>${s.name}<//></strong><span class="num">${percent(s.progress)}</span></span>
-    <${Progress} done=${s.done} failed=${s.failed + s.skipped} total=${s.items} label=${`Progress of ${s.name}`} />
-    <span class="step-facts muted"><${Text} max=${34}>${target(s)}<//>${s.rate > 0 && html`<span>${short(Math.round(s.rate))}/s</span>`}${s.failed > 0 && html`<span class="bad-text">${short(s.failed)} failed</span>`}</span>
-    ${(s.optional || s.barrier || s.needs?.length > 0) && html`<span class="step-marks">
-      ${s.needs?.length > 0 && html`<span class="muted step-needs">after <${Text} max=${60}>${s.needs.join(", ")}<//></span>`}
-      ${s.optional && html`<${Badge}>optional<//>`}${s.barrier && html`<${Badge} tone=${s.barrier_passed ? "ok" : "warn"}>${s.barrier_passed ? "barrier passed" : "barrier"}<//>`}</span>`}
+      data-step=${s.name} data-test=${"step-" + s.name} onClick=${onClick} title=${about(s)}>
+    <span class="step-head"><strong><${Text} max=${40}>${s.name}<//></strong>
+      ${s.optional && html`<${Badge}>optional<//>`}${s.barrier && html`<${Badge} tone=${s.barrier_passed ? "ok" : "warn"}>${s.barrier_passed ? "barrier passed" : "barrier"}<//>`}
+      <span class="step-facts">${s.failed > 0 && html`<span class="bad-text">${short(s.failed)} failed</span>`}${s.rate > 0 && html`<span class="muted">${short(Math.round(s.rate))}/s</span>`}
+        <b class="num">${percent(s.progress)}</b></span></span>
+    <${Progress} done=${s.done} failed=${s.failed + s.skipped} total=${s.items} label=${`Progress of ${inert(s.name, 40)}`} />
   </button>`;
 }
 
-/** target is what a step asks: its endpoint where that is not its name. */
-export function target(s) {
-  return s.endpoint === s.name ? s.kind : s.endpoint;
-}
-
-// A run of one step says in a line where its items are.
-function Single({ step: s }) {
-  if (!s) return null;
-  const parts = [["ready", s.ready], ["in flight", s.in_flight], ["to be retried", s.scheduled], ["held", s.held ?? 0], ["waiting", s.waiting - (s.held ?? 0)], ["left out", s.skipped]].filter(([, n]) => n > 0);
-  return html`<p class="step-single muted" data-test="step-single">Step <${Text} class="strong" max=${60}>${s.name}<//> at <${Text} class="strong" max=${60}>${s.endpoint}<//>${
-    parts.map(([name, n]) => html` · ${num(n)} ${name}`)}</p>`;
+// about is what a step asks, and which steps it needs.
+function about(s) {
+  const needs = s.needs?.length ? `, after ${inert(s.needs.join(", "), 200)}` : "";
+  return `${inert(s.endpoint, 80)} (${s.kind})${needs}: ${num(s.done)} of ${num(s.items)} done`;
 }
