@@ -26,13 +26,13 @@ export default function Reference({ query }) {
     html`<div class="api-columns">
       <nav class="api-nav" aria-label="Groups of operations">
         <${Search} value=${query.q} label="Search the operations" placeholder="Path, word…" onChange=${(q) => setQuery({ q })} />
-        <ul>${shown.map((g) => html`<li key=${g.id}><a href=${`#group-${g.id}`} onClick=${(e) => jump(e, `group-${g.id}`)}>${g.name} <span class="count">${g.operations.length}</span></a></li>`)}</ul>
+        <ul>${shown.map((g) => html`<li key=${g.id}><a href=${`#group-${g.id}`} onClick=${(e) => jump(e, `group-${g.id}`)}>${capital(g.name)} <span class="count">${g.operations.length}</span></a></li>`)}</ul>
       </nav>
       <div class="api-main">
         ${doc.info?.description && !query.q && html`<${Card}><p class="op-description">${inert(doc.info.description.replaceAll("\n", " "))}</p><//>`}
         ${shown.length === 0 && html`<${Card}><${Empty} icon="search" title="No operation fits" /><//>`}
         ${shown.map((g) => html`<section key=${g.id} aria-labelledby=${`group-${g.id}`}>
-          <h2 class="api-group" id=${`group-${g.id}`}>${g.name}</h2>
+          <h2 class="api-group" id=${`group-${g.id}`}>${capital(g.name)}</h2>
           ${g.description && html`<p class="muted api-about">${inert(g.description)}</p>`}
           <div class="ops" data-rows>${g.operations.map((op) => html`<${Line} key=${op.id} doc=${doc} op=${op} open=${query.op === op.id} />`)}</div>
         </section>`)}
@@ -86,6 +86,7 @@ function grouped(doc) {
   return [...groups.values()].filter((g) => g.operations.length > 0);
 }
 
+const capital = (name) => inert(name[0].toUpperCase() + name.slice(1), 60);
 const slug = (text) => text.toLowerCase().replace(/[^a-z0-9]+/g, "-");
 
 function filtered(groups, q) {

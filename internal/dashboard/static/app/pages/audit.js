@@ -73,9 +73,9 @@ function Entry({ entry: e }) {
     <span class="audit-what"><${Badge} tone=${tones[e.action] ?? "plain"}>${inert(e.action.replaceAll("_", " "), 40)}<//></span>
     <span class="audit-on"><${Subject} entry=${e} /></span>
     <div class="audit-change">
-      <${Diff} before=${e.before} after=${e.after} limit=${open ? Infinity : shownChanges} />
-      ${extra && html`<${Diff} after=${detail} limit=${open ? Infinity : shownChanges} />`}
-      ${(count > shownChanges || Object.keys(detail).length > shownChanges || open) && html`<button type="button" class="tool" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${open ? "Less" : "All of it"}</button>`}
+      ${count > 0 && html`<${Diff} before=${e.before} after=${e.after} limit=${open ? Infinity : shownChanges} onMore=${() => setOpen(true)} />`}
+      ${extra && html`<${Diff} after=${detail} limit=${open ? Infinity : shownChanges} onMore=${() => setOpen(true)} />`}
+      ${open && html`<button type="button" class="tool" onClick=${() => setOpen(false)}>Less</button>`}
       ${open && html`<details class="audit-raw"><summary>As JSON</summary><${JsonView} text=${JSON.stringify(e)} label="entry" /></details>`}
     </div>
   </li>`;

@@ -34,13 +34,13 @@ export default function EndpointPage({ query: { name = "" } }) {
     html`<${Breaker} endpoint=${e} set=${set} />
       <${Tiles} endpoint=${e} history=${history} />
       <div class="endpoint-columns">
-        <${Controls} endpoint=${e} set=${set} audit=${past.data?.entries} />
+        <div class="column"><${Controls} endpoint=${e} set=${set} audit=${past.data?.entries} />
+          <${Changes} changes=${e.changes ?? []} /></div>
         <${Card} title="What it is at" test="endpoint-explain">
           ${why.data ? html`<${Explanation} explanation=${why.data} several />` : why.error ? html`<p class="muted">Not known: ${inert(why.error.message, 200)}</p>` : html`<${Skeleton} lines=${3} />`}
         <//>
       </div>
-      <${Instances} endpoint=${e} />
-      <${Changes} changes=${e.changes ?? []} />`}
+      <${Instances} endpoint=${e} />`}
   <//>`;
 }
 

@@ -1,10 +1,10 @@
 // An item of a run and its whole story: its payload, and at each step what was made of it, when, by whom, at which try.
 
 import { html, useRef, useState } from "../html.js";
-import { Button, ButtonLink, Card, Empty, ErrorBox, Page, Select, Skeleton, StateBadge, Text, useLoad, toast } from "../ui.js";
+import { Badge, Button, ButtonLink, Card, Empty, ErrorBox, Page, Select, Skeleton, StateBadge, Text, Time, useLoad, toast } from "../ui.js";
 import { go, setQuery } from "../router.js";
 import { api, segment, query as params } from "../api.js";
-import { num } from "../format.js";
+import { duration, num } from "../format.js";
 import { useKeys } from "../keys.js";
 import { at, parse } from "../parts/jsontext.js";
 import { JsonView } from "../parts/jsonview.js";
@@ -74,6 +74,7 @@ export default function Item({ params: { run: id }, query }) {
         )}
       </div>
       <aside class="item-side" aria-label="The item">
+        <${Glance} item=${item} />
         <${Card} title="Payload" test="payload"><${JsonView} node=${at(found.data.tree, "items", nth, "payload")} label="payload" /><//>
       </aside>
     </div>`}
@@ -141,6 +142,25 @@ function Twins({ items, nth }) {
       options=${items.map((i) => [String(i.ordinal), `ordinal ${num(i.ordinal)}, ${i.state}`])} /></label></div>`;
 }
 
+// Glance is the item in a few numbers.
+function Glance({ item }) {
+  const attempts = item.steps.flatMap((s) => s.attempts);
+  const first = attempts.map((a) => a.created_at).sort()[0];
+  const last = item.steps.map((s) => s.recorded_at).filter(Boolean).sort().at(-1);
+  const generations = Math.max(0, ...item.steps.map((s) => s.generation ?? 0), ...attempts.map((a) => a.generation));
+  const services = [...new Set(item.steps.map((s) => s.service?.split(" ")[0]).filter(Boolean))];
+  const tones = { done: "ok", failed: "bad" };
+  return html`<${Card} title="At a glance" test="glance" actions=${html`<${Badge} tone=${tones[item.state] ?? "busy"} test="item-state">${item.state}<//>`}>
+    <dl class="facts">
+      <div><dt>steps</dt><dd>${num(item.steps.filter((s) => s.state === "done").length)} of ${num(item.steps.length)} done</dd></div>
+      <div><dt>attempts</dt><dd>${num(attempts.length)}${generations > 1 && html` <span class="muted">over ${num(generations)} generations</span>`}</dd></div>
+      ${first && html`<div><dt>first asked</dt><dd><${Time} at=${first} /></dd></div>`}
+      ${last && html`<div><dt>last outcome</dt><dd><${Time} at=${last} />${first && html` <span class="muted">${duration((Date.parse(last) - Date.parse(first)) / 1000)} later</span>`}</dd></div>`}
+      ${services.length > 0 && html`<div><dt>made by</dt><dd class="tags">${services.map((s) => html`<span class="tag" key=${s}><${Text} max=${40}>${s}<//></span>`)}</dd></div>`}
+    </dl>
+  <//>`;
+}
+
 // Path is the steps in a line, with where the item is in each.
 function Path({ steps }) {
   return html`<nav class="item-path" aria-label="Steps of the item"><ol>
@@ -148,7 +168,7 @@ function Path({ steps }) {
       (s) => html`<li key=${s.name}>
         <a href=${`#step-${s.step}`} onClick=${(e) => {
           e.preventDefault();
-          document.getElementById(`step-${s.step}`)?.scrollIntoView({ block: "start" });
+          document.getElementById(`step-${s.step}`)?.closest("section").scrollIntoView({ block: "start" });
         }}><${Text} max=${30}>${s.name}<//> <${StateBadge} state=${itemStates(s)} /></a>
       </li>`,
     )}

@@ -12,9 +12,9 @@ const tabs = [{ id: "letters", label: "Dead letters" }, { id: "quarantine", labe
 export default function Letters({ query }) {
   const tab = query.tab === "quarantine" ? "quarantine" : "letters";
   return html`<${Page} title="Dead letters" test="letters-page"
-    subtitle=${tab === "letters" ? "Requests that services gave up, of callers that nobody can ask again" : "Messages that could not be taken, with the reason; nothing of them counts"}>
+    subtitle=${tab === "letters" ? "Requests that no service could deal with, and that nothing tries again by itself" : "Messages that could not be taken, with the reason; nothing of them counts"}>
     <${Tabs} tabs=${tabs} value=${tab} label="What" name="letters" onChange=${(id) => setQuery({ tab: id === "letters" ? "" : id, letter: "", message: "", endpoint: "", state: "", run: "" })} />
-    <div role="tabpanel" id="letters-panel" aria-label=${tabs.find((t) => t.id === tab).label}>
+    <div role="tabpanel" id="letters-panel" class="column" aria-label=${tabs.find((t) => t.id === tab).label}>
       ${tab === "letters" ? html`<${DeadLetters} query=${query} />` : html`<${Quarantine} query=${query} />`}
     </div>
   <//>`;

@@ -25,7 +25,8 @@ export default function Nodes() {
     html`<${Card} title="Gone" test="nodes-gone"><ul class="gone">${gone.map(
       (n) => html`<li key=${n.session}><${Badge} tone=${tones[n.state]}>${n.state}<//> <strong><${Text} max=${60}>${n.host}<//></strong> <span class="muted">pid ${n.pid}, <${Text} max=${30}>${n.version}<//></span>
         <span>${n.ended_at ? html`ended <${Time} at=${n.ended_at} />` : html`last heard of <${Time} at=${n.heartbeat_at} />`}</span>
-        ${held(n) > 0 && html`<span class="bad-text">still holds ${plural(held(n), "request")}</span>`}</li>`,
+        ${n.slices?.claimed > 0 && html`<span class="bad-text">${plural(n.slices.claimed, "request")} that it had claimed wait for the leader</span>`}
+        ${n.slices?.sent > 0 && html`<span class="muted">${plural(n.slices.sent, "request")} that it sent ${n.slices.sent === 1 ? "is" : "are"} out; any node takes the answers</span>`}</li>`,
     )}</ul><//>`}
   <//>`;
 }
@@ -52,9 +53,9 @@ function Node({ node: n, leader }) {
       ${n.leader && leader && html`<div><dt>lease</dt><dd>epoch ${num(leader.epoch)}, until <${Time} at=${leader.expires_at} mode="clock" /></dd></div>`}
     </dl>
     <dl class="tiles small">
-      <div class="tile"><dt>Claimed</dt><dd class="num">${num(n.slices?.claimed ?? 0)}</dd></div>
-      <div class="tile"><dt>Sent</dt><dd class="num">${num(n.slices?.sent ?? 0)}</dd></div>
-      <div class="tile"><dt>Items</dt><dd class="num">${num(n.items ?? 0)}</dd></div>
+      <div class="tile"><dt>Requests claimed</dt><dd class="num">${num(n.slices?.claimed ?? 0)}</dd></div>
+      <div class="tile"><dt>Requests sent</dt><dd class="num">${num(n.slices?.sent ?? 0)}</dd></div>
+      <div class="tile"><dt>Items in them</dt><dd class="num">${num(n.items ?? 0)}</dd></div>
     </dl>
     ${n.runs?.length > 0
       ? html`<h3 class="list-head">What it holds</h3><ul class="holds">${n.runs.map(

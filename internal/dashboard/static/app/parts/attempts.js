@@ -49,10 +49,18 @@ export function Attempts({ attempts, now }) {
 
 function Chart({ attempts, now }) {
   const from = Math.min(...attempts.map((a) => Date.parse(a.created_at)));
-  const to = Math.max(...attempts.map((a) => (a.ended_at ? Date.parse(a.ended_at) : now)), from + 1);
+  const to = endOf(attempts, from, now);
   return html`<ol class="attempts-list" data-test="attempts">
     ${attempts.map((a) => html`<${Attempt} key=${a.slice} attempt=${a} from=${from} to=${to} now=${now} />`)}
   </ol>`;
+}
+
+// endOf is where the scale ends. A try that waits for half an hour after tries of milliseconds would make those vanish:
+// what is open takes a quarter of the width at the most.
+function endOf(attempts, from, now) {
+  const known = Math.max(from + 1, ...attempts.map((a) => Date.parse(a.ended_at ?? a.sent_at ?? a.created_at)));
+  if (attempts.every((a) => a.ended_at)) return known;
+  return known - from < 2 ? now : Math.min(now, known + Math.max((known - from) / 3, 1));
 }
 
 function Attempt({ attempt: a, from, to, now }) {
@@ -60,7 +68,7 @@ function Attempt({ attempt: a, from, to, now }) {
   const sent = a.sent_at ? Date.parse(a.sent_at) : null;
   const end = a.ended_at ? Date.parse(a.ended_at) : now;
   const share = (ms) => `${(100 * Math.max(ms, 0)) / (to - from)}%`;
-  const bar = (start, stop, kind) => html`<rect class=${kind} x=${share(start - from)} width=${share(stop - start)} y="4" height="12" rx="3" />`;
+  const bar = (start, stop, kind) => html`<rect class=${kind} x=${share(start - from)} width=${share(Math.min(stop, to) - start)} y="4" height="12" rx="3" />`;
   return html`<li class="attempt" data-outcome=${a.outcome}>
     <div class="attempt-line">
       <span class="attempt-try">try ${a.attempt}</span>

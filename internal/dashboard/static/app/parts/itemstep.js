@@ -25,8 +25,7 @@ export function ItemStep({ run, item, step, node, onReset }) {
     class="item-step"
     actions=${html`<${Button} small icon="reload" role="operator" disabled=${!resettable} title=${resettable ? "Take this part back, to be made again" : "There is no part yet"} test="reset-part" onClick=${onReset}>Reset…<//>`}
   >
-    <div id=${`step-${step.step}`} class="anchor"></div>
-    <p class="step-target">${targetText(step)}${step.needs?.length > 0 && html`; needs ${names(step.needs)}`}</p>
+    <p class="step-target" id=${`step-${step.step}`}>${targetText(step)}${step.needs?.length > 0 && html`; needs ${names(step.needs)}`}</p>
     <${Standing} step=${step} />
     ${step.error && html`<div class="part-error" data-test="part-error">
       <code>${inert(step.error.code, 200)}</code>

@@ -63,6 +63,7 @@ function Container({ node, name, depth, all }) {
   const [opening, closing] = node.kind === "object" ? "{}" : "[]";
   if (count === 0) return html`<div class="json-row">${label(name)}<span class="json-mark">${opening}${closing}</span></div>`;
   const entries = node.members ?? node.items;
+  if (isShort(node)) return html`<${Inline} node=${node} name=${name} />`;
   return html`<div class="json-node">
     <button
       type="button"
@@ -87,6 +88,20 @@ function Container({ node, name, depth, all }) {
       </div>
       <div class="json-row json-mark">${closing}</div>`}
   </div>`;
+}
+
+const inlineItems = 40;
+const inlineText = 16;
+
+// isShort tells a list of numbers, words and the like, which takes no line for each.
+const isShort = (node) =>
+  node.kind === "array" && node.items.length <= inlineItems &&
+  node.items.every((i) => i.value !== undefined && i.value.length <= inlineText);
+
+function Inline({ node, name }) {
+  return html`<div class="json-row">${label(name)}<span class="json-mark">[</span>${node.items.map(
+    (item, i) => html`${i > 0 && html`<span class="json-mark">, </span>`}<${Scalar} node=${item} />`,
+  )}<span class="json-mark">]</span></div>`;
 }
 
 const counted = (n, kind) => `${num(n)} ${kind === "object" ? "member" : "value"}${n === 1 ? "" : "s"}`;

@@ -1,5 +1,7 @@
 // Schemas of an OpenAPI document: what they refer to, what they say of themselves, and examples of what fits.
 
+import { num } from "../format.js";
+
 /** deref follows a reference within a document. */
 export function deref(doc, schema) {
   let found = schema;
@@ -31,11 +33,11 @@ export function bounds(schema) {
   const all = [];
   if (s.enum) all.push(s.enum.map((v) => JSON.stringify(v)).join(", "));
   if (s.default !== undefined) all.push(`default ${JSON.stringify(s.default)}`);
-  if (s.minimum !== undefined && s.maximum !== undefined) all.push(`${s.minimum} to ${s.maximum}`);
-  else if (s.minimum !== undefined) all.push(`${s.minimum} or more`);
-  else if (s.maximum !== undefined) all.push(`${s.maximum} at most`);
-  if (s.maxLength !== undefined) all.push(`${s.maxLength} characters at most`);
-  if (s.maxItems !== undefined) all.push(`${s.maxItems} at most`);
+  if (s.minimum !== undefined && s.maximum !== undefined) all.push(`${num(s.minimum)} to ${num(s.maximum)}`);
+  else if (s.minimum !== undefined) all.push(`${num(s.minimum)} or more`);
+  else if (s.maximum !== undefined) all.push(`${num(s.maximum)} at most`);
+  if (s.maxLength !== undefined) all.push(`${num(s.maxLength)} characters at most`);
+  if (s.maxItems !== undefined) all.push(`${num(s.maxItems)} at most`);
   if (s.pattern) all.push(`like ${s.pattern}`);
   return all;
 }
