@@ -99,7 +99,7 @@ func (r *rerun) do(ctx context.Context, graphs *graphCache) error {
 		return err
 	}
 	some := r.Select.Step == "" && !r.graph.single() // of any step, what failed there
-	r.take.done = len(r.Select.Keys) > 0 && !some
+	r.take.done = r.Select.named() && !some
 	r.named = []Step{step.step}
 	if some {
 		r.named = everyStep(r.steps)
@@ -202,6 +202,7 @@ func (r *rerun) finish(ctx context.Context) error {
 	r.out.Generation, r.out.Hold, r.out.HoldDetail = run.generation, run.hold, run.detail
 	detail := map[string]any{"items": r.out.Items, "generation": r.out.Generation, "failed": r.Select.Failed,
 		"codes": r.Select.Codes, "groups": r.Select.Groups, "keys": len(r.Select.Keys), "step": r.out.Step}
+	r.Select.auditRanges(detail)
 	if r.Reason != "" {
 		detail["reason"] = plain(r.Reason)
 	}

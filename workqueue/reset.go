@@ -160,6 +160,7 @@ func (r *reset) finish(ctx context.Context) error {
 	r.out.Generation, r.out.Hold, r.out.HoldDetail = run.generation, run.hold, run.detail
 	detail := map[string]any{"items": r.out.Items, "generation": run.generation, "step": r.out.Step,
 		"cascade": r.Cascade, "all": r.Select.All, "keys": len(r.Select.Keys), "codes": r.Select.Codes}
+	r.Select.auditRanges(detail)
 	if r.Reason != "" {
 		detail["reason"] = plain(r.Reason)
 	}

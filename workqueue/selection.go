@@ -14,7 +14,8 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 )
 
-// Selection says which items of one step of a run are meant. Exactly one of All, Failed, Keys, Codes and Groups is set.
+// Selection says which items of one step of a run are meant. Exactly one of All, Failed, Keys, Codes, Groups and Ranges
+// is set; beside Failed, Codes and Groups, Ranges narrow them.
 type Selection struct {
 	Step   string   // the step's name; empty: the only one, or what failed at any of them
 	All    bool     // every item; of a reset only
@@ -22,6 +23,12 @@ type Selection struct {
 	Keys   []string // these, whether they failed or succeeded; of several steps without a Step, those that failed
 	Codes  []string // those that failed with one of these codes
 	Groups []string // those that failed with a message of one of these groups: see [Store.Errors]
+	Ranges []Range  // of ordinals: as Keys, when nothing else is set
+}
+
+// named reports whether items are named, whatever their outcome.
+func (sel *Selection) named() bool {
+	return len(sel.Keys) > 0 || len(sel.Ranges) > 0 && !sel.Failed && len(sel.Codes)+len(sel.Groups) == 0
 }
 
 func (sel *Selection) validate() error {
@@ -31,8 +38,9 @@ func (sel *Selection) validate() error {
 			n++
 		}
 	}
-	if n != 1 {
-		return errors.New("choose either all failed items, or keys, or error codes, or groups of messages")
+	ranged := len(sel.Ranges) > 0
+	if n > 1 || n == 0 && !ranged || ranged && (sel.All || len(sel.Keys) > 0) {
+		return errors.New("choose either all failed items, or keys, or error codes, or groups of messages, or ranges")
 	}
 	return nil
 }
@@ -50,16 +58,19 @@ func (e *NothingToRerunError) Error() string {
 	switch {
 	case len(e.Why) > 0:
 		what = strings.Join(e.Why, ", and ")
-	case len(e.Select.Keys) > 0 && e.failed:
+	case e.Select.named() && e.failed:
 		what = fmt.Sprintf("the items named have failed at none of its steps; to do them again all the same: "+
 			"tranche run reset %s --step STEP --key KEY", e.Run)
-	case len(e.Select.Keys) > 0:
+	case e.Select.named():
 		what = "the items named are all under way still"
 	case len(e.Select.Codes) > 0:
 		what = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ")
 	case len(e.Select.Groups) > 0:
 		what = fmt.Sprintf("no item of it failed with a message of group %s; see: tranche run errors %s",
 			strings.Join(e.Select.Groups, " or "), e.Run)
+	}
+	if len(e.Select.Ranges) > 0 && !e.Select.named() && len(e.Why) == 0 {
+		what += ", in these ranges"
 	}
 	return fmt.Sprintf("nothing to re-run in run %s: %s", e.Run, what)
 }
@@ -119,6 +130,30 @@ func (m blockMasks) add(o Ordinal) {
 // find returns the items that are selected at each of some steps, as they are now: whether they can be done again is
 // decided under locks. items is how many the run has.
 func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run RunID, items int64, steps []Step,
+) (found map[Step]blockMasks, err error) {
+	if len(sel.Ranges) == 0 {
+		return sel.look(ctx, tx, run, items, steps)
+	}
+	within, err := masksOfRanges(sel.Ranges, items)
+	if err != nil {
+		return nil, err
+	}
+	found = map[Step]blockMasks{}
+	if sel.named() {
+		for _, s := range steps {
+			found[s] = within
+		}
+		return found, nil
+	}
+	wider, err := sel.look(ctx, tx, run, items, steps)
+	for s, masks := range wider {
+		found[s] = masks.and(within)
+	}
+	return found, err
+}
+
+// look is find without the ranges.
+func (sel *Selection) look(ctx context.Context, tx pgx.Tx, run RunID, items int64, steps []Step,
 ) (found map[Step]blockMasks, err error) {
 	switch {
 	case sel.Failed:

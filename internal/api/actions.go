@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -25,14 +26,16 @@ type Actor struct {
 	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"who asks, for the audit log"`
 }
 
-// RerunSettings says which items to run again, by exactly one of Failed, Keys, Codes and Groups, and how. As JSON it
-// takes 16 MiB at most.
+// RerunSettings says which items to run again, by exactly one of Failed, Keys, Codes, Groups and Ranges, and how.
+// Beside Failed, Codes or Groups, Ranges narrow them. As JSON it takes 16 MiB at most.
 type RerunSettings struct {
 	Step   string   `json:"step,omitempty" maxLength:"64" doc:"of this step; absent: what failed at any step"`
 	Failed bool     `json:"failed,omitempty" doc:"all items that failed"`
 	Keys   []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items, failed or done"`
 	Codes  []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
 	Groups []string `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
+
+	Ranges OrdinalRanges `json:"ranges,omitempty"`
 
 	Chunk      Sizing `json:"chunk,omitzero" doc:"new size of slices, 1 to 8192, or auto; 0 keeps it"`
 	InFlight   Sizing `json:"in_flight,omitzero" doc:"new limit of slices, 1 to 10000, or auto; 0 keeps it"`
@@ -92,8 +95,8 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	if err != nil {
 		return Rerun{}, err
 	}
-	err = chooseOne("failed, keys, codes and groups", set.Failed, len(set.Keys) > 0, len(set.Codes) > 0,
-		len(set.Groups) > 0)
+	err = chooseItems("failed, keys, codes, groups and ranges", len(set.Ranges) > 0, len(set.Keys) > 0, set.Failed,
+		len(set.Codes) > 0, len(set.Groups) > 0)
 	if err == nil && set.Endpoint != "" {
 		err = checkEndpoint(set.Endpoint)
 	}
@@ -122,11 +125,19 @@ func (set *RerunSettings) request(run workqueue.RunID, actor string) workqueue.R
 		Run: run, Actor: actor, Reason: set.Reason, Canary: set.Canary, CanaryAuto: set.CanaryAuto, DryRun: set.DryRun,
 		Chunk: set.Chunk.Value, InFlight: set.InFlight.Value,
 		Select: workqueue.Selection{Step: set.Step, Failed: set.Failed, Keys: set.Keys, Codes: set.Codes,
-			Groups: set.Groups},
+			Groups: set.Groups, Ranges: set.Ranges.ranges()},
 	}
 	req.Settings.ChunkAuto, req.Settings.InFlightAuto = set.Chunk.Auto, set.InFlight.Auto
 	req.Settings.Endpoint = set.Endpoint
 	return req
+}
+
+// chooseItems is chooseOne for items: ranges may also stand beside the other ways, but not beside keys.
+func chooseItems(ways string, ranges, keys bool, others ...bool) error {
+	if ranges && !keys && slices.Contains(others, true) {
+		ranges = false
+	}
+	return chooseOne(ways, append(others, ranges, keys)...)
 }
 
 // chooseOne refuses a selection of which not exactly one way is used.

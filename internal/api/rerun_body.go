@@ -8,11 +8,13 @@ import (
 	"net"
 	"strconv"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Bounds of a selection of items.
@@ -43,6 +45,26 @@ func (r *bodyReader) readBody(body io.Reader, member func(name string) error) er
 			r.again)}
 	}
 	return err
+}
+
+// OrdinalRanges is ranges of ordinals, both ends included.
+type OrdinalRanges [][2]int
+
+// Schema tells huma what they look like.
+func (OrdinalRanges) Schema(huma.Registry) *huma.Schema {
+	most, two, zero := workqueue.MaxRanges, 2, 0.0
+	return &huma.Schema{Type: huma.TypeArray, MaxItems: &most, Examples: []any{[][2]int{{0, 99}}},
+		Description: "items by ordinal, both ends included; beside failed, codes or groups: only those of them",
+		Items: &huma.Schema{Type: huma.TypeArray, MinItems: &two, MaxItems: &two,
+			Items: &huma.Schema{Type: huma.TypeInteger, Minimum: &zero}}}
+}
+
+// ranges is the same as the store takes it.
+func (o OrdinalRanges) ranges() (all []workqueue.Range) {
+	for _, r := range o {
+		all = append(all, workqueue.Range{From: workqueue.Ordinal(r[0]), To: workqueue.Ordinal(r[1])})
+	}
+	return all
 }
 
 // rerunReader reads RerunSettings.
@@ -103,6 +125,8 @@ func (r *rerunReader) member(name string) (err error) {
 		r.set.Codes, err = r.texts(name, maxRerunCodes, maxCodeBytes)
 	case "groups":
 		r.set.Groups, err = r.texts(name, maxRerunCodes, maxCodeBytes)
+	case "ranges":
+		r.set.Ranges, err = r.ranges(name)
 	case "chunk":
 		r.set.Chunk, err = r.sizing(name, bitfield.Size)
 	case "in_flight":
@@ -116,7 +140,7 @@ func (r *rerunReader) member(name string) (err error) {
 	case "reason":
 		r.set.Reason, err = r.text(name, maxReasonBytes)
 	default:
-		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, step, "+
+		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, step, "+
 			"chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", cut(name, maxEchoed))}
 	}
 	return err
@@ -204,6 +228,68 @@ func (r *bodyReader) texts(field string, most, bytes int) ([]string, error) {
 	}
 	_, err := r.dec.ReadToken()
 	return all, r.broken(err)
+}
+
+// ranges reads pairs of ordinals, both included.
+func (r *bodyReader) ranges(field string) (OrdinalRanges, error) {
+	const pair = "a pair of ordinals, like [0,99]"
+	var all OrdinalRanges
+	err := r.array(field, "an array of pairs of ordinals, like [[0,99],[500,500]]", func(i int) error {
+		if i == workqueue.MaxRanges {
+			return &inputError{fmt.Sprintf("there are more than %d %s; %s in several requests", i, field, r.again)}
+		}
+		at := fmt.Sprintf("%s[%d]", field, i)
+		var ends []int
+		err := r.array(at, pair, func(i int) error {
+			n, err := r.ordinal(at)
+			if err == nil && i > 1 {
+				err = &inputError{at + " must be " + pair}
+			}
+			ends = append(ends, n)
+			return err
+		})
+		if err == nil && len(ends) != 2 {
+			err = &inputError{at + " must be " + pair}
+		}
+		if err == nil {
+			all = append(all, [2]int{ends[0], ends[1]})
+		}
+		return err
+	})
+	return all, err
+}
+
+// array reads an array, of whose elements each is read by element.
+func (r *bodyReader) array(field, wanted string, element func(i int) error) error {
+	if r.dec.PeekKind() != '[' {
+		return r.wrong(field, wanted)
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return r.broken(err)
+	}
+	for i := 0; r.dec.PeekKind() != ']' && r.dec.PeekKind() != 0; i++ {
+		if err := element(i); err != nil {
+			return err
+		}
+	}
+	_, err := r.dec.ReadToken()
+	return r.broken(err)
+}
+
+func (r *bodyReader) ordinal(field string) (int, error) {
+	if r.dec.PeekKind() != '0' {
+		return 0, r.wrong(field, "a pair of ordinals, which are whole numbers from 0")
+	}
+	token, err := r.dec.ReadToken()
+	if err != nil {
+		return 0, r.broken(err)
+	}
+	n, err := strconv.ParseInt(token.String(), 10, 32)
+	if err != nil || n < 0 {
+		return 0, &inputError{fmt.Sprintf("%s holds %s, which is no ordinal: those are whole numbers from 0", field,
+			cut(token.String(), maxEchoed))}
+	}
+	return int(n), nil
 }
 
 // wrong is for a value of another kind; one that is no JSON at all is broken.

@@ -13,13 +13,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// ResetSettings says of which items the part of a step is taken back, by exactly one of All, Keys and Codes, and how.
-// As JSON it takes 16 MiB at most.
+// ResetSettings says of which items the part of a step is taken back, by exactly one of All, Keys, Codes and
+// Ranges, and how. Beside Codes, Ranges narrow them. As JSON it takes 16 MiB at most.
 type ResetSettings struct {
 	Step  string   `json:"step,omitempty" maxLength:"64" doc:"the step; may be absent where there is only one"`
 	All   bool     `json:"all,omitempty" doc:"all items"`
 	Keys  []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items"`
 	Codes []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
+
+	Ranges OrdinalRanges `json:"ranges,omitempty"`
 
 	Cascade bool   `json:"cascade,omitempty" doc:"redo the steps after in any case, not only where a part changes"`
 	DryRun  bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
@@ -59,7 +61,7 @@ func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	if err != nil {
 		return Reset{}, err
 	}
-	err = chooseOne("all, keys and codes", set.All, len(set.Keys) > 0, len(set.Codes) > 0)
+	err = chooseItems("all, keys, codes and ranges", len(set.Ranges) > 0, len(set.Keys) > 0 || set.All, len(set.Codes) > 0)
 	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
 		return Reset{}, err
 	}
@@ -69,7 +71,8 @@ func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	}
 	done, err := s.engine.Reset(ctx, workqueue.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
 		Cascade: set.Cascade, DryRun: set.DryRun,
-		Select: workqueue.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes}})
+		Select: workqueue.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes,
+			Ranges: set.Ranges.ranges()}})
 	if err != nil {
 		return Reset{}, seen(err, "tranche run show "+id.String())
 	}
@@ -109,12 +112,14 @@ func (r *resetReader) member(name string) (err error) {
 		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
 	case "codes":
 		r.set.Codes, err = r.texts(name, maxRerunCodes, maxCodeBytes)
+	case "ranges":
+		r.set.Ranges, err = r.ranges(name)
 	case "step":
 		r.set.Step, err = r.text(name, maxStepName)
 	case "reason":
 		r.set.Reason, err = r.text(name, maxReasonBytes)
 	default:
-		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, cascade, "+
+		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, ranges, cascade, "+
 			"dry_run and reason", cut(name, maxEchoed))}
 	}
 	return err

@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -47,14 +48,17 @@ type Started struct {
 type startInput struct {
 	Actor
 	StartQuery
+	DryRun bool `query:"dry_run" doc:"store nothing, and say what would be started, or what is wrong"`
 }
 
 const startDescription = `The body is the items, as CSV or NDJSON, plain or compressed with gzip or zstd, and the query
 holds the settings. Or it is multipart/form-data with two parts in this order: run, the settings as JSON (also plan, a
 plan in YAML, and plan_name), and items. What is run is one of endpoint, plan and plan_ref; settings that a plan may
-have too are laid over it, for this run. Either way items stream in. After an error there is no run.`
+have too are laid over it, for this run. Either way items stream in. After an error there is no run. With dry_run=true
+all is read and checked the same way, and nothing is stored.`
 
 func (s *Server) registerStart(api huma.API) {
+	s.registerPreview(api)
 	huma.Register(api, byOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
 		Description: startDescription, DefaultStatus: http.StatusCreated,
@@ -63,6 +67,12 @@ func (s *Server) registerStart(api huma.API) {
 			Content: map[string]*huma.MediaType{"application/json": {
 				Schema: schemaOf[Started](api),
 			}},
+		}, "200": {
+			Description: "The run that the idempotency key had started before; or, with dry_run=true, what would be started.",
+			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{AnyOf: []*huma.Schema{
+				huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[Started]()),
+				huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[DryRun]()),
+			}}}},
 		}},
 	}), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(ctx huma.Context) {
@@ -81,6 +91,10 @@ func (s *Server) registerStart(api huma.API) {
 }
 
 func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
+	if in.DryRun {
+		s.answerDryRun(w, r, in)
+		return
+	}
 	started, err := s.load(r, in)
 	if err != nil {
 		sendProblem(w, s.problem(r.Context(), err))
@@ -97,32 +111,50 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 }
 
 func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
-	if err := s.mayChange(in.Actor.Name); err != nil {
-		return Started{}, err
-	}
-	settings, items, err := settingsOf(r, in)
+	intent, err := s.intend(r, in)
 	if err != nil {
 		return Started{}, err
 	}
-	req, err := s.request(r.Context(), settings, in.Actor.Name)
-	if err != nil {
-		return Started{}, err
-	}
-	rows, err := s.rowsOf(r, &settings, items)
-	if err != nil {
-		return Started{}, err
-	}
-	defer func() { _ = rows.Close() }() // what was read has been read
-	req.Unit = rows.Unit()
-	loaded, err := s.engine.Start(r.Context(), req, loadItems(rows))
+	defer intent.close()
+	req := &intent.req
+	loaded, err := s.engine.Start(r.Context(), *req, loadItems(intent.rows))
 	if err != nil {
 		return Started{}, err
 	}
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
-		Skipped: loaded.Skipped, Existing: loaded.Existing, Key: rows.Key(),
+		Skipped: loaded.Skipped, Existing: loaded.Existing, Key: intent.rows.Key(),
 		Warnings: s.unheard(r.Context(), servicesOf(req.Steps)),
 	}, nil
+}
+
+// intent is a start that has been checked, but for its items, which are still to be read.
+type intent struct {
+	req  workqueue.LoadRequest
+	rows *intake.Reader
+}
+
+func (i *intent) close() { _ = i.rows.Close() } // what was read has been read
+
+// intend checks a start, whether it is meant or only tried.
+func (s *Server) intend(r *http.Request, in *startInput) (*intent, error) {
+	if err := s.mayChange(in.Actor.Name); err != nil {
+		return nil, err
+	}
+	settings, items, err := settingsOf(r, in)
+	if err != nil {
+		return nil, err
+	}
+	req, err := s.request(r.Context(), settings, in.Actor.Name)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.rowsOf(r, &settings, items)
+	if err != nil {
+		return nil, err
+	}
+	req.Unit = rows.Unit()
+	return &intent{req, rows}, nil
 }
 
 // settingsOf reads the settings from where they stand, and returns the rest of the body as the items.
