@@ -178,7 +178,8 @@ func (s *serveCommand) welcome(term *console, p *parts) error {
 		})
 	}
 	t := table{}
-	t.row("  API", where)
+	t.row("  dashboard", where)
+	t.row("  API", where+api.Prefix)
 	t.row("  NATS", p.natsURL)
 	t.row("  PostgreSQL", p.database)
 	if s.Database == "" || s.NATS == "" && s.NATSContext == "" {
