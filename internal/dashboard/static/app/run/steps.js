@@ -66,3 +66,15 @@ function about(s) {
   const needs = s.needs?.length ? `, after ${inert(s.needs.join(", "), 200)}` : "";
   return `${inert(s.endpoint, 80)} (${s.kind})${needs}: ${num(s.done)} of ${num(s.items)} done`;
 }
+
+// A run of one step says in a line where its items are.
+function Single({ step: s }) {
+  if (!s) return null;
+  const held = s.held ?? 0;
+  const parts = [
+    ["ready", s.ready], ["in flight", s.in_flight], ["to be retried", s.scheduled], ["held", held],
+    ["waiting", s.waiting - held], ["left out", s.skipped],
+  ].filter(([, n]) => n > 0);
+  return html`<p class="step-single muted" data-test="step-single">Step <${Text} class="strong" max=${60}>${s.name}<//> at <${Text} class="strong" max=${60}>${s.endpoint}<//>${
+    parts.map(([name, n]) => html` · ${num(n)} ${name}`)}</p>`;
+}
