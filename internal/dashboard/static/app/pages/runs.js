@@ -1,17 +1,171 @@
-import { html } from "../html.js";
-import { Page, Card, Table, StateBadge, Progress, Time, ErrorBox, Empty, useLoad, Skeleton } from "../ui.js";
-import { Link } from "../router.js";
-import { shortId, inert } from "../format.js";
+// The list of runs: live, the newest first.
+import { html, useEffect, useMemo, useRef, useState } from "../html.js";
+import {
+  Page, Card, Table, StateBadge, Progress, Time, ErrorBox, Empty, useLoad, Skeleton, Search, Button, ButtonLink, Menu,
+  Copy, Text, Duration, Num,
+} from "../ui.js";
+import { Link, setQuery } from "../router.js";
+import { query as parameters } from "../api.js";
+import { duration, num, percent, shortId, short } from "../format.js";
+import { liveRuns } from "../live.js";
+import { session } from "../session.js";
+import { Pace } from "../runs/pace.js";
+import { actionsOf, all } from "../runs/actions.js";
 
-export default function Runs() {
-  const { data, error, reload } = useLoad("/runs", [], { every: 2 });
-  return html`<${Page} title="Runs"><${ErrorBox} error=${error} retry=${reload}/>
-    ${!data && !error && html`<${Skeleton}/>`}
-    ${data && html`<${Card} flush><${Table} rows=${data.runs} rowKey=${(r) => r.id} href=${(r) => "/runs/" + r.id}
-      empty=${html`<${Empty} title="No runs yet"/>`} columns=${[
-        { key: "name", title: "Run", render: (r) => html`<${Link} to=${"/runs/" + r.id}><bdi>${inert(r.name || shortId(r.id))}</bdi><//>` },
-        { key: "state", title: "State", render: (r) => html`<${StateBadge} state=${r.state} failed=${r.failed}/>` },
-        { key: "progress", title: "Progress", render: (r) => html`<${Progress} done=${r.done} failed=${r.failed} total=${r.items}/>` },
-        { key: "created_at", title: "Started", render: (r) => html`<${Time} at=${r.created_at}/>` },
-      ]}/><//>`}<//>`;
+const states = ["running", "paused", "loading", "completed", "cancelled"];
+const pageSize = 50;
+
+export default function Runs({ query }) {
+  const { state = "", q = "", before = "" } = query;
+  const live = liveRuns.value;
+  const filter = { state, q, before, limit: pageSize };
+  // What the stream brings is the first page without a filter. All else is asked for now and then.
+  const plain = !state && !q && !before;
+  const { data, error, loading, at, reload } = useLoad("/runs" + parameters(filter), [], { every: live ? 5 : 2 });
+  const pace = useRef(new Pace()).current;
+  const [, redraw] = useState(0);
+
+  const runs = useMemo(() => merge(data?.runs, live, plain), [data, live]);
+  useEffect(() => {
+    if (!runs) return;
+    pace.take(runs, live ? live.at : at);
+    redraw((n) => n + 1);
+  }, [runs]);
+
+  const change = (changes) => setQuery({ before: "", ...changes }, { replace: !("before" in changes) });
+  const active = (runs || []).filter((r) => ["running", "loading"].includes(r.state)).length;
+  const none = runs && runs.length === 0 && plain;
+  return html`<${Page} title="Runs" test="runs-page" actions=${html`
+      ${!none && html`<${Menu} label="All runs" test="all-runs" items=${[
+        { label: "Pause all…", icon: "pause", role: "operator", test: "pause-all", onClick: () => all("pause", active) },
+        { label: "Resume all…", icon: "play", role: "operator", test: "resume-all", onClick: () => all("resume") },
+      ]}/>`}
+      <${Start}/>`}>
+    ${!none && runs && html`<${Summary} runs=${runs} pace=${pace}/>`}
+    ${!none && html`<div class="filters">
+      <div class="segments" role="group" aria-label="State">${["", ...states].map((s) => html`<button type="button" key=${s}
+        aria-pressed=${String(state === s)} data-test=${"state-" + (s || "all")} onClick=${() => change({ state: s })}>${
+          s ? html`<i class=${"dot " + s}></i>${s[0].toUpperCase() + s.slice(1)}` : "All"}</button>`)}</div>
+      <${Search} value=${q} onChange=${(text) => change({ q: text })} label="Search runs"
+        placeholder="Name, plan, source, id, who"/>
+    </div>`}
+    <${ErrorBox} error=${error} retry=${reload}/>
+    ${!runs && !error && html`<${Card}><${Skeleton} lines=${6}/><//>`}
+    ${none && html`<${First}/>`}
+    ${runs && !none && html`<${Card} flush label="Runs"><${List} runs=${runs} pace=${pace} reset=${() =>
+      change({ state: "", q: "" })}/><//>`}
+    ${data && (before || data.next) && html`<nav class="pager" aria-label="Pages">
+      ${before && html`<${Button} small onClick=${() => change({ before: "" })} icon="left" test="newest">Newest<//>`}
+      ${data.next && html`<${Button} small test="older" busy=${loading && !data}
+        onClick=${() => change({ before: data.next })}>Older<//>`}</nav>`}
+  <//>`;
+}
+
+// merge lays what the stream says over what was fetched. The stream has all that have not ended, however old: those are
+// only added where they are newer than the page's last.
+function merge(fetched, live, plain) {
+  if (!live) return fetched;
+  const newest = new Map(live.runs.map((r) => [r.id, r]));
+  if (!fetched) return undefined;
+  const shown = fetched.map((r) => newest.get(r.id) || r);
+  if (!plain) return shown;
+  const have = new Set(shown.map((r) => r.id));
+  const last = shown.length >= pageSize ? shown[shown.length - 1].id : "";
+  return [...live.runs.filter((r) => !have.has(r.id) && r.id > last), ...shown].sort((a, b) => (a.id < b.id ? 1 : -1));
+}
+
+function Start() {
+  if (session.value.role === "viewer") {
+    return html`<${Button} kind="primary" icon="start" role="operator" test="start">Start a run<//>`;
+  }
+  return html`<${ButtonLink} to="/start" kind="primary" icon="start" test="start">Start a run<//>`;
+}
+
+function List({ runs, pace, reset }) {
+  const columns = [
+    { key: "name", title: "Run", class: "runs-name", render: (r) => html`
+      <${Link} to=${"/runs/" + r.id} data-test="run-link"><${Text} max=${90}>${r.name || r.plan}<//><//>
+      <span class="under"><${Text} max=${50}>${r.plan}${r.plan_version ? "@" + r.plan_version : ""}<//> · ${
+        shortId(r.id)}${r.generation > 1 ? html` · <span title="How often it was run">${r.generation}. time</span>` : ""}</span>` },
+    { key: "state", title: "State", class: "runs-state", render: (r) => html`<${StateBadge} state=${r.state}
+      failed=${r.failed}/><${Reason} run=${r} pace=${pace.of(r)}/>` },
+    { key: "progress", title: "Progress", class: "runs-progress", render: (r) => html`<div class="bar">
+      <${Progress} done=${r.done} failed=${r.failed} total=${r.items} share=${r.progress} state=${r.state}
+        label=${"Progress of " + (r.name || r.plan)}/>
+      <span class="under"><b>${percent(r.progress)}</b> ${num(r.done + r.failed)} of ${num(r.items)}</span></div>` },
+    { key: "failed", title: "Failed", align: "right", render: (r) => (r.failed > 0
+      ? html`<${Link} to=${`/runs/${r.id}/errors`} class="is-bad num">${num(r.failed)}<//>` : html`<span class="muted">0</span>`) },
+    { key: "rate", title: "Items/s", align: "right", hide: "narrow", render: (r) => {
+      const { rate } = pace.of(r);
+      return rate === undefined ? html`<span class="muted">–</span>` : html`<${Num} value=${Math.round(rate)}/>`;
+    } },
+    { key: "eta", title: "Time", label: "Time", align: "right", class: "nowrap", render: (r) => html`<${Took} run=${r} pace=${pace.of(r)}/>` },
+    { key: "created_at", title: "Started", align: "right", hide: "narrow", class: "nowrap", render: (r) => html`<${Time} at=${r.created_at}/>` },
+    { key: "menu", srTitle: "Actions", label: "", align: "right", class: "runs-menu", render: (r) => html`<${Menu} small kind="ghost"
+      label=${"Actions for " + (r.name || shortId(r.id))} items=${actionsOf(r)} test="runs-menu"/>` },
+  ];
+  return html`<${Table} caption="Runs, newest first" test="runs" columns=${columns} rows=${runs} rowKey=${(r) => r.id}
+    href=${(r) => "/runs/" + r.id} empty=${html`<${Empty} icon="search" title="No run fits" test="no-match">
+      <${Button} small onClick=${reset}>Show all runs<//><//>`}/>`;
+}
+
+// Reason says why a run is as it is, where the state alone does not.
+function Reason({ run, pace }) {
+  if (run.hold) {
+    const what = { operator: run.hold.by ? `by ${run.hold.by}` : "by an operator", threshold: "too many failed",
+      canary: "canary waits for approval" }[run.hold.kind] || run.hold.kind;
+    return html`<span class="under" title=${run.hold.detail}><${Text} max=${70}>${what}${
+      run.hold.kind === "operator" && run.hold.detail ? ": " + run.hold.detail : ""}<//></span>`;
+  }
+  if (run.open) return html`<span class="under">open: takes items${run.open.overdue ? ", overdue" : ""}</span>`;
+  if (run.state === "running" && pace.still > 5) {
+    return html`<span class="under is-warn">nothing moves: <${Link} to=${`/runs/${run.id}`}>see why<//></span>`;
+  }
+  if (run.state === "completed" && run.failed > 0) return html`<span class="under">with failures</span>`;
+  return null;
+}
+
+function Took({ run, pace }) {
+  if (run.finished_at) {
+    return html`<span title="It took"><${Duration} seconds=${(new Date(run.finished_at) - new Date(run.started_at || run.created_at)) / 1000}/></span>`;
+  }
+  if (pace.eta !== undefined) return html`<span title="To the end, at this rate">${duration(pace.eta)} left</span>`;
+  return html`<span class="muted">–</span>`;
+}
+
+function Summary({ runs, pace }) {
+  const count = (state) => runs.filter((r) => r.state === state).length;
+  const rate = pace.total[pace.total.length - 1] || 0;
+  const paused = count("paused");
+  const failed = runs.filter((r) => r.state !== "cancelled").reduce((n, r) => n + r.failed, 0);
+  return html`<div class="runs-tiles" data-test="summary">
+    <div class="runs-tile"><span>Running</span><b>${num(count("running") + count("loading"))}</b></div>
+    <div class="runs-tile wide"><span>Items per second</span><b>${short(Math.round(rate))}</b><${Spark} values=${pace.total}/></div>
+    <div class="runs-tile"><span>Paused</span><b class=${paused ? "is-warn" : ""}>${num(paused)}</b></div>
+    <div class="runs-tile"><span>Failed items</span><b class=${failed ? "is-bad" : ""}>${short(failed)}</b></div>
+  </div>`;
+}
+
+function Spark({ values }) {
+  if (values.length < 3) return null;
+  const max = Math.max(...values, 1);
+  const points = values.map((v, i) => `${(i / (values.length - 1) * 120).toFixed(1)},${(29 - v / max * 26).toFixed(1)}`);
+  return html`<svg class="runs-spark" viewBox="0 0 120 30" preserveAspectRatio="none" aria-hidden="true">
+    <path class="area" d=${`M0,30 L${points.join(" L")} L120,30 Z`}/><path class="line" d=${"M" + points.join(" L")}/></svg>`;
+}
+
+// First is what somebody sees who has just begun.
+function First() {
+  const at = location.origin === "http://127.0.0.1:8080" ? "" : " --url " + location.origin;
+  const lines = [
+    ["See which services listen", `tranche endpoints${at}`],
+    ["Start a run over a file", `tranche run start --endpoint NAME --items customers.csv${at}`],
+    ["Or try it all with a demo", "tranche demo"],
+  ];
+  return html`<${Card}><${Empty} icon="runs" title="No runs yet" test="no-runs">
+    <p>A run asks an endpoint, or the steps of a plan, once for each item of a file. Start one here, or from a shell:</p>
+    <div class="commands">${lines.map(([what, command]) => html`<div><span>${what}</span>
+      <code>${command}</code><${Copy} text=${command}/></div>`)}</div>
+    <${Start}/>
+  <//><//>`;
 }

@@ -23,8 +23,9 @@ export function Duration({ seconds }) {
 
 // Text is what somebody else wrote: keys, names, messages. It moves nothing on the page.
 export function Text({ children, max = 0, class: extra = "", code = false }) {
-  const shown = inert(children, max);
-  const title = max > 0 && String(children ?? "").length > max ? inert(children, 2000) : undefined;
+  const text = Array.isArray(children) ? children.filter((c) => c || c === 0).join("") : children;
+  const shown = inert(text, max);
+  const title = max > 0 && String(text ?? "").length > max ? inert(text, 2000) : undefined;
   return html`<bdi class=${(code ? "code " : "") + extra} title=${title}>${shown}</bdi>`;
 }
 

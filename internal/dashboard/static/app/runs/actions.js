@@ -1,0 +1,75 @@
+// What can be done to runs from the list.
+import { html } from "../html.js";
+import { api } from "../api.js";
+import { confirm, toast } from "../ui.js";
+import { inert, plural, shortId } from "../format.js";
+
+const nameOf = (run) => inert(run.name || run.plan + " " + shortId(run.id), 60);
+
+// did says what came of a change, where the list does not show it yet.
+async function act(run, verb, said, body) {
+  try {
+    await api.post(`/runs/${run.id}/${verb}`, body);
+    toast(`${nameOf(run)}: ${said}`);
+  } catch (err) {
+    toast(err, { tone: "bad" });
+  }
+}
+
+export const pause = (run) => act(run, "pause", "paused; what is out comes back", { reason: "paused on the dashboard" });
+
+export function resume(run) {
+  if (run.hold?.kind !== "threshold") return act(run, "resume", "goes on", {});
+  return confirm({
+    title: "Too many items failed", action: "Go on", test: "resume-dialog",
+    body: html`<p><bdi>${inert(run.hold.detail)}</bdi></p>
+      <p>It goes on with the same limit counted anew only if that is raised. Going on lifts the limit for this run.</p>`,
+    act: () => api.post(`/runs/${run.id}/resume`, { max_failed: "none" }),
+  });
+}
+
+export const approve = (run) => confirm({
+  title: "Let the other items go?", action: "Approve", test: "approve-dialog",
+  body: `The canary of ${nameOf(run)} is through. All items that were held back are sent.`,
+  act: () => api.post(`/runs/${run.id}/approve`, {}),
+});
+
+export const cancel = (run) => confirm({
+  title: `Cancel ${nameOf(run)}?`, action: "Cancel the run", danger: true, test: "cancel-dialog",
+  body: `${plural(run.items - run.done - run.failed, "item")} would stay without an outcome. A run that was cancelled ` +
+    "does not go on; its results stay.",
+  act: () => api.post(`/runs/${run.id}/cancel`, { reason: "cancelled on the dashboard" }),
+});
+
+// all pauses or resumes every run that is under way.
+export const all = (verb, count) => confirm({
+  title: verb === "pause" ? "Pause all runs?" : "Resume all runs?", test: verb + "-all-dialog",
+  action: verb === "pause" ? "Pause all" : "Resume all",
+  body: verb === "pause"
+    ? `Nothing more is sent of ${plural(count, "run")}. What services have in hand comes back and is recorded.`
+    : "Every run that somebody paused goes on. Runs that a canary or their failures stopped stay as they are.",
+  act: async () => {
+    const done = await api.post(`/runs/${verb}`, { all: true, reason: "for all runs, on the dashboard" });
+    const left = done.left?.length ? `; ${plural(done.left.length, "run")} could not` : "";
+    toast(`${plural(done.runs?.length || 0, "run")} ${verb === "pause" ? "paused" : "resumed"}${left}`,
+      { tone: left ? "warn" : "ok" });
+    return true;
+  },
+});
+
+// actionsOf are the items of a run's menu.
+export function actionsOf(run) {
+  const ended = run.state === "completed" || run.state === "cancelled";
+  const role = "operator";
+  return [
+    run.hold?.kind === "canary" && { label: "Approve", icon: "check", role, test: "approve", onClick: () => approve(run) },
+    run.state === "running" && { label: "Pause", icon: "pause", role, test: "pause", onClick: () => pause(run) },
+    run.state === "paused" && run.hold?.kind !== "canary" &&
+      { label: "Resume", icon: "play", role, test: "resume", onClick: () => resume(run) },
+    !ended && { label: "Cancel…", icon: "stop", danger: true, role, test: "cancel", onClick: () => cancel(run) },
+    ended || null,
+    { label: "Errors", icon: "warn", to: `/runs/${run.id}/errors` },
+    run.plan_version && { label: "Start again", icon: "repeat", role, to: "/start?plan=" + encodeURIComponent(run.plan) },
+    !run.plan_version && { label: "Start again", icon: "repeat", role, to: "/start?endpoint=" + encodeURIComponent(run.plan) },
+  ].filter((i) => i !== false && i !== true && i !== undefined);
+}

@@ -1,0 +1,46 @@
+// How fast runs go, worked out from what the list says of them over time: a summary has progress, but no rate.
+
+const window = 20000; // ms that a rate is taken over
+const least = 1500;   // ms before there is one
+
+// Pace remembers what was seen of each run and of all together.
+export class Pace {
+  constructor() {
+    this.seen = new Map(); // by run: [[at, parts], …], oldest first
+    this.total = [];       // items a second of all runs, newest last
+  }
+
+  // take notes a list of summaries that was true at a time.
+  take(runs, at) {
+    for (const run of runs) {
+      if (run.state !== "running") {
+        this.seen.delete(run.id);
+        continue;
+      }
+      const notes = this.seen.get(run.id) || [];
+      const parts = run.progress * run.items * run.step_count;
+      const last = notes[notes.length - 1];
+      if (last && (at <= last[0] || parts < last[1])) notes.length = 0; // it runs again, or the clock was set
+      notes.push([at, parts]);
+      while (notes.length > 2 && notes[1][0] < at - window) notes.shift();
+      this.seen.set(run.id, notes);
+    }
+    const rates = runs.map((run) => this.of(run).rate || 0);
+    this.total.push(rates.reduce((a, b) => a + b, 0));
+    if (this.total.length > 90) this.total.shift();
+  }
+
+  // of is {rate, eta, still}: items answered a second at all steps, seconds to the end at that rate, and for how many
+  // seconds nothing moved. What is not known is undefined.
+  of(run) {
+    if (run.state !== "running") return {};
+    const notes = this.seen.get(run.id);
+    if (!notes || notes.length < 2) return {};
+    const [from, before] = notes[0];
+    const [to, now] = notes[notes.length - 1];
+    if (to - from < least) return {};
+    const rate = (now - before) / ((to - from) / 1000);
+    const left = (1 - run.progress) * run.items * run.step_count;
+    return { rate, eta: rate > 0 ? left / rate : undefined, still: rate > 0 ? 0 : (to - from) / 1000 };
+  }
+}
