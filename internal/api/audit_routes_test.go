@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -19,6 +20,9 @@ type mutation struct {
 	action         string
 	before, after  string // a part of what the row says was there, and is there now
 }
+
+// secretHere stands for the secret of the token that the test has.
+const secretHere = "SECRET"
 
 // mutations are every operation that changes something, in an order in which each finds something to change.
 func mutations() []mutation {
@@ -47,11 +51,16 @@ func mutations() []mutation {
 			`"waiting": 1`, `"requeued": 1`},
 		{"POST /dead-letters/drop", "/dead-letters/drop", `{"endpoint":"echo"}`, "dead_letter_drop", `"waiting": 1`,
 			`"dropped": 1`},
+		{"POST /tokens", "/tokens", `{"name":"ci","role":"viewer","expires_in":"1h"}`, "token_create", ``,
+			`"role": "viewer"`},
+		{"POST /tokens/{id}/revoke", "/tokens/ci/revoke", "", "token_revoke", `"state": "active"`, `"state": "revoked"`},
+		{"POST /session", "/session", `{"token":"` + secretHere + `"}`, "login", ``, `"role": "admin"`},
+		{"DELETE /session", "/session", "", "logout", `"role": "admin"`, ``},
 	}
 }
 
-// Every operation that may change something leaves a row in the audit log: who, what, before and after. One that is
-// refused leaves none.
+// Every operation that may change something leaves a row in the audit log: who, what, before and after. Who it was says
+// the token, whatever the client says. One that is refused leaves none.
 func TestEveryMutationIsAudited(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -66,30 +75,37 @@ func TestEveryMutationIsAudited(t *testing.T) {
 	b.bury("echo", workqueue.DeadLetter{Body: []byte(`{}`)})
 	b.bury("lost", workqueue.DeadLetter{Body: []byte(`{}`)})
 	covered := map[string]bool{}
+	secret := b.locked().token("ann", access.Admin, 0).secret
 	for _, m := range mutations() {
 		covered[m.op] = true
 		method, _, _ := strings.Cut(m.op, " ")
-		b.mutate(method, m)
+		m.body = strings.ReplaceAll(m.body, secretHere, secret)
+		b.mutate(method, m, secret)
 	}
-	for _, op := range b.mutatingOperations() {
+	for _, op := range b.mutatingOperations("Authorization", "Bearer "+secret) {
 		if !covered[op] {
 			t.Errorf("%s is in no test of the audit log; add it to mutations", op)
 		}
 	}
 }
 
-func (b *bench) mutate(method string, m mutation) {
+func (b *bench) mutate(method string, m mutation, secret string) {
 	b.Helper()
 	kind := "application/json"
 	if m.op == "POST /plans" || m.op == "POST /runs" || m.op == "POST /runs/{run}/items" {
 		kind = "text/plain"
 	}
+	headers := []string{"Content-Type", kind, api.ActorHeader, "mallory", "Authorization", "Bearer " + secret}
+	if m.op == "DELETE /session" {
+		headers = append(b.logIn(secret).headers(), "Sec-Fetch-Site", "same-origin")
+	}
 	last := b.lastAudit()
-	if code, text := b.ask(method, api.Prefix+m.path, strings.NewReader("\x00"), "Content-Type", kind,
-		api.ActorHeader, strings.Repeat("x", 201)); code < 400 || b.lastAudit() != last {
+	wrong := m.path + map[bool]string{true: "&", false: "?"}[strings.Contains(m.path, "?")] + "wrong=1"
+	if code, text := b.ask(method, api.Prefix+wrong, strings.NewReader("\x00"), headers...); code < 400 ||
+		b.lastAudit() != last {
 		b.Errorf("%s %s, made wrong on purpose: %d %s; want a refusal without an audit row", method, m.path, code, text)
 	}
-	code, text := b.ask(method, api.Prefix+m.path, strings.NewReader(m.body), "Content-Type", kind, api.ActorHeader, "ann")
+	code, text := b.ask(method, api.Prefix+m.path, strings.NewReader(m.body), headers...)
 	if code >= 300 {
 		b.Errorf("%s: %d %s", m.op, code, text)
 		return
@@ -123,9 +139,9 @@ func (b *bench) lastAudit() (id int64) {
 }
 
 // mutatingOperations are those of the description that are not GETs, like "POST /runs".
-func (b *bench) mutatingOperations() (all []string) {
+func (b *bench) mutatingOperations(header ...string) (all []string) {
 	b.Helper()
-	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
+	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil, header...)
 	var described struct {
 		Paths map[string]map[string]any `json:"paths"`
 	}

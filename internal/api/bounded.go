@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/access"
 )
 
 // Bounds of what an answer that says no repeats of what was sent.
@@ -16,14 +18,14 @@ const (
 	maxDetails = 20   // places that are pointed at
 )
 
-// bounded cuts what a problem repeats of the request: an answer does not grow with it.
+// bounded cuts what a problem repeats of the request: an answer does not grow with it. Secrets are not repeated.
 func bounded(p *huma.ErrorModel) *huma.ErrorModel {
-	p.Detail = cut(p.Detail, maxDetail)
+	p.Detail = cut(access.Redact(p.Detail), maxDetail)
 	if more := len(p.Errors) - maxDetails; more > 0 {
 		p.Errors = append(p.Errors[:maxDetails:maxDetails], &huma.ErrorDetail{Message: fmt.Sprintf("and %d more", more)})
 	}
 	for _, e := range p.Errors {
-		e.Message, e.Location = cut(e.Message, maxDetail), cut(e.Location, 2*maxEchoed)
+		e.Message, e.Location = cut(access.Redact(e.Message), maxDetail), cut(access.Redact(e.Location), 2*maxEchoed)
 		e.Value = echo(e.Value)
 	}
 	return p
@@ -43,9 +45,12 @@ func echo(value any) any {
 	case nil, bool, int, int64, float64:
 		return v
 	case string:
-		return cut(v, maxEchoed)
+		return cut(access.Redact(v), maxEchoed)
 	}
 	text, err := json.Marshal(value)
+	if err == nil && strings.Contains(string(text), access.Prefix) {
+		return cut(access.Redact(string(text)), maxEchoed)
+	}
 	if err != nil || len(text) <= maxEchoed {
 		return value
 	}

@@ -55,7 +55,7 @@ type errorsInput struct {
 }
 
 func (s *Server) registerExport(api huma.API) {
-	export := get("export-run", "/runs/{run}/export", "All items with their outcomes, in order")
+	export := heavy(get("export-run", "/runs/{run}/export", "All items with their outcomes, in order"))
 	export.Description = "A stream with constant memory. CSV has the columns key, state, result, error_code and " +
 		"error_message; a cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is " +
 		"set. Results that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their " +

@@ -215,7 +215,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := api.Listen(t.Context(), "127.0.0.1:0")
+	listener, err := api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{})
 	if err != nil {
 		t.Fatal(err)
 	}

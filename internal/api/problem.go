@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
@@ -47,6 +48,9 @@ func seen(err error, see string) error {
 // problem turns an error into the answer that a caller gets. What is not the caller's doing is logged here and told
 // without its inner parts.
 func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
+	if revoked := access.Recheck(ctx); revoked != nil {
+		err = revoked
+	}
 	p := &huma.ErrorModel{Status: s.status(err), Detail: s.detail(err)}
 	p.Title = http.StatusText(p.Status)
 	p.Errors = places(err)
@@ -84,6 +88,8 @@ func told(err error) (status int, found error) {
 		{as[*workqueue.AmbiguousError], http.StatusConflict},
 		{as[*workqueue.AmbiguousLetterError], http.StatusConflict},
 		{as[*workqueue.LetterStateError], http.StatusConflict},
+		{as[*workqueue.AmbiguousTokenError], http.StatusConflict},
+		{as[*workqueue.RevokedTokenError], http.StatusConflict},
 		{as[*workqueue.StateError], http.StatusConflict},
 		{as[*workqueue.NothingToRerunError], http.StatusConflict},
 		{as[*workqueue.NothingToResetError], http.StatusConflict},
@@ -108,6 +114,9 @@ func as[T error](err error) error {
 }
 
 func (s *Server) status(err error) int {
+	if status, _ := accessProblem(err); status != 0 {
+		return status
+	}
 	if status, found := told(err); found != nil {
 		return status
 	}
@@ -122,6 +131,9 @@ func (s *Server) status(err error) int {
 }
 
 func (s *Server) detail(err error) string {
+	if _, detail := accessProblem(err); detail != "" {
+		return detail
+	}
 	if _, found := told(err); found != nil {
 		return found.Error()
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -68,6 +69,9 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		missing = append(missing, s.unready("the node has not set up its streams yet"))
 	}
 	missing = append(missing, s.short()...)
+	if _, known := access.From(r.Context()); len(missing) > 0 && s.config.Access != nil && !known {
+		missing = []string{"it is not ready; its log says why, and so does this page to who is logged in"}
+	}
 	if len(missing) > 0 {
 		writeProblem(w, http.StatusServiceUnavailable, strings.Join(missing, "; "))
 		return

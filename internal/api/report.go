@@ -36,11 +36,11 @@ type Against struct {
 }
 
 func (s *Server) registerReport(api huma.API) {
-	report := get("report-run", "/runs/{run}/report", "The account of a run: counts, times, requests, digests")
+	report := heavy(get("report-run", "/runs/{run}/report", "The account of a run: counts, times, requests, digests"))
 	report.Description = "Its counts add up to the number of items. Digests read every item and result; they are " +
 		"defined in docs/reports.md. With against, the run is compared with an earlier one, key by key."
 	registerWithin(s, api, report, reportTimeout, s.reportRun)
-	compare := get("compare-runs", "/runs/{run}/comparison", "Every key of two runs, and how its outcome differs")
+	compare := heavy(get("compare-runs", "/runs/{run}/comparison", "Every key of two runs, and how its outcome differs"))
 	compare.Description = "A stream in the order of the keys, in constant memory. One that does not end properly is not " +
 		"whole."
 	compare.Responses = map[string]*huma.Response{"200": {

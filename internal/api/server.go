@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/live"
@@ -76,6 +77,11 @@ type Config struct {
 	// DataDir is where this server and its private parts keep files, of whose disk /health tells. Empty: nowhere.
 	DataDir string
 
+	// Access knows who may do what; nil: everybody is an admin, under the name that they give themselves.
+	Access *access.Gate
+	// SecureCookies says that browsers come by TLS, and BehindProxy that a proxy of ours is what connects to this server.
+	SecureCookies, BehindProxy bool
+
 	// Dashboard answers what is no route's and not below Prefix; nil: nothing does.
 	Dashboard http.Handler
 
@@ -102,6 +108,8 @@ type Server struct {
 	log      *zap.Logger
 	config   Config
 	handler  http.Handler
+	mux      *routeMux
+	heavy    *access.Slots // of requests that read whole runs
 	document *huma.OpenAPI
 	active   sync.WaitGroup // requests under way
 	health   *health.Watch
@@ -124,6 +132,7 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	if err := errors.Join(s.watchHealth(), s.watchRuns()); err != nil {
 		return nil, err
 	}
+	s.heavy = heavySlots(config)
 	s.handler = s.routes()
 	return s, nil
 }
@@ -132,7 +141,7 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 func (s *Server) Handler() http.Handler { return s.handler }
 
 func (s *Server) routes() http.Handler {
-	mux := http.NewServeMux()
+	mux := newRouteMux()
 	settings := huma.DefaultConfig("Tranche", APIVersion)
 	settings.CreateHooks = nil // no $schema members in the answers
 	settings.DocsPath = ""     // its page would load scripts from elsewhere
@@ -153,13 +162,17 @@ func (s *Server) routes() http.Handler {
 	s.registerReport(v1)
 	s.registerPlans(v1)
 	s.registerSystem(v1)
+	s.registerSession(v1)
+	s.registerTokens(v1)
 	s.registerHealth(v1)
 	s.registerLive(v1)
 	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc(everywhere, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux, w, r) })
-	return s.guard(mux)
+	mux.HandleFunc(everywhere, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
+	mux.assign(s.document)
+	s.mux = mux
+	return s.guard()
 }
 
 // everywhere is the pattern of what no other fits.
@@ -193,13 +206,14 @@ func wrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) boo
 	return false
 }
 
-// guard refuses foreign hosts and origins, and bounds how long a caller may be silent.
-func (s *Server) guard(next http.Handler) http.Handler {
+// guard refuses foreign hosts and origins, and who may not do what they ask for, and bounds how long a caller may be
+// silent.
+func (s *Server) guard() http.Handler {
 	origins := http.NewCrossOriginProtection()
 	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, http.StatusForbidden, "a page of another origin may not change anything here")
 	}))
-	protected := origins.Handler(next)
+	protected := origins.Handler(http.HandlerFunc(s.authorised))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
 		defer s.active.Done()

@@ -429,17 +429,17 @@ func TestListsArePaged(t *testing.T) {
 func TestListenTakesLoopbackOnly(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"0.0.0.0:0", ":0", "192.0.2.1:0", "[::]:0", "nonsense", "example.com:80"} {
-		if l, err := api.Listen(t.Context(), address); err == nil {
+		if l, err := api.Listen(t.Context(), address, api.Exposure{}); err == nil {
 			t.Errorf("%s was opened", address)
 			_ = l.Close()
 		}
 	}
-	first, err := api.Listen(t.Context(), "127.0.0.1:0")
+	first, err := api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = first.Close() }()
-	if _, err := api.Listen(t.Context(), first.Addr().String()); err == nil || !strings.Contains(err.Error(), "--listen") {
+	if _, err := api.Listen(t.Context(), first.Addr().String(), api.Exposure{}); err == nil || !strings.Contains(err.Error(), "--listen") {
 		t.Errorf("a taken address: %v; want the flag named", err)
 	}
 }

@@ -19,7 +19,7 @@ type Info struct {
 
 func (s *Server) registerSystem(api huma.API) {
 	register(s, api, get("info", "/info", "What this server is"), s.info)
-	check := get("doctor", "/doctor", "Check the invariants over the whole database")
+	check := heavy(get("doctor", "/doctor", "Check the invariants over the whole database"))
 	registerWithin(s, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (workqueue.Report, error) {
 		return s.store.Doctor(ctx)
 	})

@@ -1,0 +1,184 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// How long what is known of a secret is trusted, and how often and how patiently it is asked for again. Together they
+// stay within RevocationTime.
+const (
+	trustTime     = 1500 * time.Millisecond
+	recheckPause  = 1500 * time.Millisecond
+	recheckTime   = 1500 * time.Millisecond // for one answer
+	uncheckedTime = 4 * time.Second         // without an answer, after which requests are ended
+	lookupTime    = 3 * time.Second
+)
+
+// maxLookups bounds how many unknown secrets are looked up at once: guesses are not to use up the connections.
+const maxLookups = 4
+
+// maxTrusted bounds the memory of what was looked up lately.
+const maxTrusted = 4096
+
+// Defaults of Config.
+const (
+	DefaultSessionLife = 12 * time.Hour
+	DefaultSessionIdle = time.Hour
+)
+
+// Store is what a gate keeps in the database.
+type Store interface {
+	TokenCredential(ctx context.Context, hash [32]byte) (workqueue.Credential, error)
+	SessionCredential(ctx context.Context, hash [32]byte, idle time.Duration) (workqueue.Credential, error)
+	StandingCredentials(ctx context.Context, hashes [][]byte, idle time.Duration) ([][]byte, error)
+	NoteUse(ctx context.Context, hashes [][]byte) error
+	BeginWebSession(ctx context.Context, n workqueue.NewWebSession) (workqueue.Credential, error)
+	EndWebSession(ctx context.Context, hash [32]byte) error
+}
+
+// Config is the settings of a Gate. A zero field means its default.
+type Config struct {
+	Log         *zap.Logger   // nil: none
+	SessionLife time.Duration // of a browser's login, whatever happens
+	SessionIdle time.Duration // without a request, and without a page that is open
+	Throttle    ThrottleConfig
+}
+
+// Gate knows who is behind a secret, and ends what those do who are not wanted any more.
+type Gate struct {
+	store    Store
+	log      *zap.Logger
+	config   Config
+	throttle *throttle
+	lookups  chan struct{} // one for each that is under way
+
+	mu      sync.Mutex
+	trusted map[[sha256.Size]byte]Principal
+	under   underWay
+}
+
+// New returns a gate. It needs no closing: it is at rest while no request is under way.
+func New(store Store, config Config) (*Gate, error) {
+	if store == nil {
+		return nil, errors.New("access: a store is needed")
+	}
+	if config.SessionLife < 0 || config.SessionIdle < 0 {
+		return nil, errors.New("access: a session's life and idle time must not be negative")
+	}
+	config.SessionLife = cmp.Or(config.SessionLife, DefaultSessionLife)
+	config.SessionIdle = cmp.Or(config.SessionIdle, DefaultSessionIdle)
+	if config.Log == nil {
+		config.Log = zap.NewNop()
+	}
+	return &Gate{
+		store: store, log: config.Log, config: config, throttle: newThrottle(config.Throttle),
+		lookups: make(chan struct{}, maxLookups), trusted: map[[sha256.Size]byte]Principal{},
+		under: underWay{by: map[[sha256.Size]byte]*watched{}},
+	}, nil
+}
+
+// Token returns who has the token with this secret. The error is a RefusedError when nobody may use it, and any other
+// when it could not be found out.
+func (g *Gate) Token(ctx context.Context, secret string) (Principal, error) {
+	if !WellFormed(secret) {
+		return Principal{}, &RefusedError{}
+	}
+	return g.who(ctx, HashOf(secret), false, g.store.TokenCredential)
+}
+
+// Session returns whose browser has this cookie. Errors are those of Token.
+func (g *Gate) Session(ctx context.Context, cookie string) (Principal, error) {
+	return g.who(ctx, HashOf(cookie), true,
+		func(ctx context.Context, hash [sha256.Size]byte) (workqueue.Credential, error) {
+			return g.store.SessionCredential(ctx, hash, g.config.SessionIdle)
+		})
+}
+
+func (g *Gate) who(
+	ctx context.Context, hash [sha256.Size]byte, session bool,
+	look func(context.Context, [sha256.Size]byte) (workqueue.Credential, error),
+) (Principal, error) {
+	if p, ok := g.remembered(hash); ok {
+		return p, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	select {
+	case g.lookups <- struct{}{}:
+		defer func() { <-g.lookups }()
+	case <-ctx.Done():
+		return Principal{}, fmt.Errorf("look a credential up: %w", ctx.Err())
+	}
+	asked := time.Now()
+	found, err := look(ctx, hash)
+	if errors.Is(err, workqueue.ErrNoCredential) {
+		return Principal{}, &RefusedError{Session: session}
+	}
+	if err != nil {
+		return Principal{}, err
+	}
+	if subtle.ConstantTimeCompare(found.Hash, hash[:]) != 1 { // an index found it; this does not rest on that
+		return Principal{}, &RefusedError{Session: session}
+	}
+	p, err := principalOf(&found, session, asked)
+	if err != nil {
+		return Principal{}, err
+	}
+	if found.Unnoted {
+		g.note(ctx, [][]byte{hash[:]})
+	}
+	g.remember(&p)
+	return p, nil
+}
+
+// note notes a use. Who may do something may do it all the same when that fails.
+func (g *Gate) note(ctx context.Context, hashes [][]byte) {
+	if err := g.store.NoteUse(ctx, hashes); err != nil && ctx.Err() == nil {
+		g.log.Warn("the use of a token was not noted", zap.Error(err))
+	}
+}
+
+func (g *Gate) remembered(hash [sha256.Size]byte) (Principal, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p, ok := g.trusted[hash]
+	if ok && time.Since(p.checked) > trustTime {
+		delete(g.trusted, hash)
+		ok = false
+	}
+	return p, ok
+}
+
+func (g *Gate) remember(p *Principal) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.trusted) >= maxTrusted {
+		for hash, old := range g.trusted {
+			if time.Since(old.checked) > trustTime {
+				delete(g.trusted, hash)
+			}
+		}
+	}
+	if len(g.trusted) < maxTrusted {
+		g.trusted[p.hash] = *p
+	}
+}
+
+// Forget has everything asked for again at once: something was revoked here.
+func (g *Gate) Forget() {
+	g.mu.Lock()
+	clear(g.trusted)
+	g.under.soon(g)
+	g.mu.Unlock()
+}

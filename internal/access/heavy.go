@@ -1,0 +1,55 @@
+package access
+
+import (
+	"fmt"
+	"sync"
+)
+
+// BusyError is returned to who has too much under way already.
+type BusyError struct {
+	All   bool // everybody together has
+	Limit int
+}
+
+func (e *BusyError) Error() string {
+	if e.All {
+		return fmt.Sprintf("%d requests that read whole runs are under way, which is as many as there may be; try again soon",
+			e.Limit)
+	}
+	return fmt.Sprintf("you have %d requests under way that read whole runs, which is as many as one may have; "+
+		"wait until one has ended", e.Limit)
+}
+
+// Slots bounds how many requests of a kind are under way: for each user, and in all.
+type Slots struct {
+	each, all int
+
+	mu    sync.Mutex
+	taken map[string]int
+	sum   int
+}
+
+// NewSlots returns slots of which each user may have some, and everybody together all.
+func NewSlots(each, all int) *Slots { return &Slots{each: each, all: all, taken: map[string]int{}} }
+
+// Take takes a slot for a user, until it is given back. It returns a BusyError when there is none.
+func (s *Slots) Take(user string) (giveBack func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.sum >= s.all:
+		return nil, &BusyError{All: true, Limit: s.all}
+	case s.taken[user] >= s.each:
+		return nil, &BusyError{Limit: s.each}
+	}
+	s.sum++
+	s.taken[user]++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sum--
+		if s.taken[user]--; s.taken[user] == 0 {
+			delete(s.taken, user)
+		}
+	}), nil
+}

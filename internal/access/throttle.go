@@ -1,0 +1,132 @@
+package access
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// ThrottleConfig bounds how often somebody tries to log in. A zero field means its default.
+type ThrottleConfig struct {
+	Burst, TotalBurst int           // tries at once, of one address and of all
+	Every, TotalEvery time.Duration // how long until there is one more
+}
+
+// Defaults of ThrottleConfig.
+const (
+	DefaultLoginBurst      = 20
+	DefaultLoginTotalBurst = 100
+	DefaultLoginEvery      = 3 * time.Second
+	DefaultLoginTotalEvery = 200 * time.Millisecond
+)
+
+// maxAddresses bounds the memory of who tried.
+const maxAddresses = 4096
+
+// ThrottledError is returned to who tries too often.
+type ThrottledError struct {
+	After time.Duration // when to try again
+	All   bool          // it is too often in all, whoever they are
+}
+
+func (e *ThrottledError) Error() string {
+	whose := "from this address"
+	if e.All {
+		whose = "in all"
+	}
+	return fmt.Sprintf("there are too many logins %s; try again in %d s", whose, e.Seconds())
+}
+
+// Seconds is when to try again, in whole seconds.
+func (e *ThrottledError) Seconds() int { return int(max(1, math.Ceil(e.After.Seconds()))) }
+
+// throttle counts tries, whether they succeed or not: a success tells who guesses as much.
+type throttle struct {
+	config ThrottleConfig
+	all    *rate.Limiter
+
+	mu  sync.Mutex
+	per map[netip.Prefix]*rate.Limiter
+}
+
+func newThrottle(c ThrottleConfig) *throttle {
+	if c.Burst <= 0 {
+		c.Burst = DefaultLoginBurst
+	}
+	if c.TotalBurst <= 0 {
+		c.TotalBurst = DefaultLoginTotalBurst
+	}
+	if c.Every <= 0 {
+		c.Every = DefaultLoginEvery
+	}
+	if c.TotalEvery <= 0 {
+		c.TotalEvery = DefaultLoginTotalEvery
+	}
+	return &throttle{config: c, all: rate.NewLimiter(rate.Every(c.TotalEvery), c.TotalBurst),
+		per: map[netip.Prefix]*rate.Limiter{}}
+}
+
+// try counts a try, or returns a ThrottledError.
+func (t *throttle) try(address netip.Addr) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if after := take(t.of(address)); after > 0 { // first: who is over it must not use up what is for all
+		return &ThrottledError{After: after}
+	}
+	if after := take(t.all); after > 0 {
+		return &ThrottledError{After: after, All: true}
+	}
+	return nil
+}
+
+// take takes one try, and returns how long to wait when there is none.
+func take(l *rate.Limiter) time.Duration {
+	r := l.Reserve()
+	after := r.Delay()
+	if after > 0 {
+		r.Cancel()
+	}
+	return after
+}
+
+// of is the limiter of an address; of a network, with IPv6, where one household has a /64.
+func (t *throttle) of(address netip.Addr) *rate.Limiter {
+	address = address.Unmap()
+	bits := address.BitLen()
+	if address.Is6() {
+		bits = 64
+	}
+	network, err := address.Prefix(bits)
+	if err != nil {
+		network = netip.Prefix{} // nobody knows where they come from: they share one
+	}
+	l := t.per[network]
+	if l == nil {
+		t.makeRoom()
+		l = rate.NewLimiter(rate.Every(t.config.Every), t.config.Burst)
+		t.per[network] = l
+	}
+	return l
+}
+
+// makeRoom forgets those that have all their tries back, and somebody else when there are none.
+func (t *throttle) makeRoom() {
+	if len(t.per) < maxAddresses {
+		return
+	}
+	for network, l := range t.per {
+		if l.Tokens() >= float64(t.config.Burst) {
+			delete(t.per, network)
+		}
+	}
+	for network := range t.per {
+		if len(t.per) < maxAddresses {
+			return
+		}
+		delete(t.per, network)
+	}
+}

@@ -1,0 +1,225 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/internal/access"
+)
+
+// How many requests that read whole runs may be under way: of one user, and of all. Each of them holds a connection.
+const (
+	maxHeavyEach = 4
+	maxHeavy     = 8
+)
+
+// heavySlots are those of a server. Where nobody says who they are, all are one.
+func heavySlots(config Config) *access.Slots {
+	if config.Access == nil {
+		return access.NewSlots(maxHeavy, maxHeavy)
+	}
+	return access.NewSlots(maxHeavyEach, maxHeavy)
+}
+
+// challenge tells a client how to say who it is.
+const challenge = `Bearer realm="tranche"`
+
+// deniedError is about what somebody may not do.
+type deniedError struct {
+	status int
+	detail string
+}
+
+func (e *deniedError) Error() string { return e.detail }
+
+// authorised lets a request in whose maker may do what it asks for. What says nowhere who may do it, nobody may.
+func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
+	route := s.mux.route(r)
+	if err := checkSite(r); err != nil {
+		s.deny(w, r, err)
+		return
+	}
+	if route.Role == "" {
+		s.deny(w, r, &deniedError{http.StatusForbidden, "nobody may do this: " + cut(r.URL.Path, maxEchoed) +
+			" does not say which role it needs, which is a mistake in this version of tranche"})
+		return
+	}
+	user := ""
+	if s.config.Access != nil && !route.anonymous {
+		who, err := s.permitted(r, route.Role)
+		if err != nil {
+			s.deny(w, r, err)
+			return
+		}
+		if who != nil {
+			ctx, done := s.config.Access.Admit(r.Context(), *who)
+			defer done()
+			r, user = madeBy(ctx, r, who), who.Name
+		} else {
+			r.Header.Del(ActorHeader)
+		}
+	}
+	if route.heavy {
+		giveBack, err := s.heavy.Take(user)
+		if err != nil {
+			s.deny(w, r, err)
+			return
+		}
+		defer giveBack()
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// madeBy makes a request one of somebody's. What the client says of itself is not believed.
+func madeBy(ctx context.Context, r *http.Request, who *access.Principal) *http.Request {
+	r = r.WithContext(ctx)
+	r.Header = r.Header.Clone()
+	r.Header.Set(ActorHeader, who.Name)
+	r.Header.Del("Authorization") // nothing behind this needs it
+	return r
+}
+
+// permitted returns who asks, when they may; nil for nobody, where nobody is needed.
+func (s *Server) permitted(r *http.Request, needed access.Role) (*access.Principal, error) {
+	who, err := s.whoAsks(r)
+	switch {
+	case err == nil:
+	case needed != access.None:
+		return nil, err
+	case refused(err):
+		return nil, nil //nolint:nilnil // what needs nobody gets nobody
+	default: // it is there for everybody, and tells them what is wrong
+		return nil, nil //nolint:nilnil // as above
+	}
+	if !who.Role.Allows(needed) {
+		return nil, &deniedError{http.StatusForbidden, "this needs the role " + string(needed) + ", and " + who.Name +
+			" has the role " + string(who.Role) + "; an admin makes tokens: tranche token create --role " + string(needed)}
+	}
+	if err := checkCookieUse(r, &who); err != nil {
+		return nil, err
+	}
+	return &who, nil
+}
+
+// whoAsks finds out who makes a request: by its token, or else by its cookie.
+func (s *Server) whoAsks(r *http.Request) (access.Principal, error) {
+	if header := r.Header.Get("Authorization"); header != "" {
+		scheme, secret, _ := strings.Cut(header, " ")
+		if !strings.EqualFold(scheme, "Bearer") {
+			return access.Principal{}, &deniedError{http.StatusUnauthorized, "the header Authorization must be Bearer and a token"}
+		}
+		return s.config.Access.Token(r.Context(), strings.TrimSpace(secret))
+	}
+	if cookie, err := r.Cookie(s.cookieName()); err == nil && cookie.Value != "" {
+		return s.config.Access.Session(r.Context(), cookie.Value)
+	}
+	return access.Principal{}, access.ErrNobody
+}
+
+// refused reports whether an error says that somebody is nobody, and not that it could not be found out.
+func refused(err error) bool {
+	_, secret := errors.AsType[*access.RefusedError](err)
+	_, denied := errors.AsType[*deniedError](err)
+	return secret || denied || errors.Is(err, access.ErrNobody)
+}
+
+// checkSite refuses what a page of another site makes a browser ask for: it could not read the answer, but it could
+// keep the server busy, and learn from how long that takes. A link to here is fine.
+func checkSite(r *http.Request) error {
+	site := r.Header.Get("Sec-Fetch-Site")
+	foreign := site == "cross-site" || site == "same-site" // the same host, but another port, may be somebody else
+	link := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+		r.Header.Get("Sec-Fetch-Dest") == "document"
+	if foreign && belowPrefix(r.URL.Path) && !link {
+		return &deniedError{http.StatusForbidden, "a page of another origin may not use this API"}
+	}
+	return nil
+}
+
+// checkCookieUse refuses a change by a cookie alone, unless the browser says that it comes from a page of ours. Those
+// of other origins have been refused by then; this is about clients that do not say where a request comes from.
+func checkCookieUse(r *http.Request, who *access.Principal) error {
+	if !who.Session || r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return nil
+	}
+	site := r.Header.Get("Sec-Fetch-Site")
+	if site == "same-origin" || site == "" && r.Header.Get("Origin") != "" {
+		return nil
+	}
+	return &deniedError{http.StatusForbidden, "a change by cookie is for the pages of this server only; " +
+		"send a token in the header Authorization: Bearer"}
+}
+
+// deny answers a request that was not let in.
+func (s *Server) deny(w http.ResponseWriter, r *http.Request, err error) {
+	p := s.problem(r.Context(), err)
+	if p.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", challenge)
+	}
+	if after := retryAfter(err); after > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(after))
+	}
+	sendProblem(w, p)
+}
+
+// busyRetry is when to try again what others keep from being done, in seconds.
+const busyRetry = 5
+
+func retryAfter(err error) int {
+	if throttled, ok := errors.AsType[*access.ThrottledError](err); ok {
+		return throttled.Seconds()
+	}
+	if _, ok := errors.AsType[*access.BusyError](err); ok {
+		return busyRetry
+	}
+	return 0
+}
+
+// accessProblem returns the status and the text of an error about who may do what; 0 for any other.
+func accessProblem(err error) (status int, detail string) {
+	if denied, ok := errors.AsType[*deniedError](err); ok {
+		return denied.status, denied.detail
+	}
+	if bad, ok := errors.AsType[*access.RefusedError](err); ok {
+		return http.StatusUnauthorized, bad.Error() + "; " + howToLogIn
+	}
+	if throttled, ok := errors.AsType[*access.ThrottledError](err); ok {
+		return http.StatusTooManyRequests, throttled.Error()
+	}
+	if busy, ok := errors.AsType[*access.BusyError](err); ok {
+		return http.StatusTooManyRequests, busy.Error()
+	}
+	if errors.Is(err, access.ErrRevoked) {
+		return http.StatusUnauthorized, "the request was broken off: " + access.ErrRevoked.Error()
+	}
+	if errors.Is(err, access.ErrUnchecked) {
+		return http.StatusServiceUnavailable, "the request was broken off: PostgreSQL does not say whether it may go on"
+	}
+	if errors.Is(err, access.ErrNobody) {
+		return http.StatusUnauthorized, "this server needs a login; " + howToLogIn
+	}
+	return 0, ""
+}
+
+const howToLogIn = "send a token in the header Authorization: Bearer (--token-file or TRANCHE_TOKEN on the command line), " +
+	"or log in at /login; an admin makes tokens: tranche token create"
+
+// callerAddress is where a request comes from. A proxy of ours says so in the last part of X-Forwarded-For; those
+// before it are whatever the caller sent.
+func (s *Server) callerAddress(r *http.Request) netip.Addr {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	if chain := r.Header.Values("X-Forwarded-For"); s.config.BehindProxy && len(chain) > 0 {
+		last := chain[len(chain)-1]
+		host = strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])
+	}
+	address, _ := netip.ParseAddr(host) // what is none shares its tries with others like it
+	return address
+}

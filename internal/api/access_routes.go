@@ -1,0 +1,93 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/access"
+)
+
+// Route is one way into the server, and who may take it.
+type Route struct {
+	Pattern string      // as http.ServeMux has it
+	Role    access.Role // empty: it does not say who may, so nobody may
+
+	heavy     bool
+	anonymous bool // it does not matter who asks: nothing is looked up
+}
+
+// routeMux is a mux that remembers its patterns.
+type routeMux struct {
+	*http.ServeMux
+
+	patterns []string
+	routes   map[string]Route
+}
+
+func newRouteMux() *routeMux { return &routeMux{ServeMux: http.NewServeMux()} }
+
+// HandleFunc adds a route.
+func (m *routeMux) HandleFunc(pattern string, handle func(http.ResponseWriter, *http.Request)) {
+	m.patterns = append(m.patterns, pattern)
+	m.ServeMux.HandleFunc(pattern, handle)
+}
+
+// plainRoutes are the routes that are no operations, and who may take them. One that does not stand here is closed.
+func plainRoutes() []Route {
+	routes := []Route{
+		{Pattern: "GET /healthz", Role: access.None, anonymous: true},
+		{Pattern: "GET /readyz", Role: access.None},
+		{Pattern: everywhere, Role: access.None, anonymous: true}, // pages; below Prefix there is nothing
+	}
+	for _, described := range []string{"openapi.json", "openapi.yaml", "openapi-3.0.json", "openapi-3.0.yaml",
+		"schemas/{schema}"} {
+		routes = append(routes, Route{Pattern: "GET " + Prefix + "/" + described, Role: access.Viewer})
+	}
+	return routes
+}
+
+// assign gives each pattern its route, once all are there.
+func (m *routeMux) assign(described *huma.OpenAPI) {
+	m.routes = map[string]Route{}
+	for _, pattern := range m.patterns {
+		m.routes[pattern] = Route{Pattern: pattern}
+	}
+	known := plainRoutes()
+	for path, item := range described.Paths {
+		for _, op := range describedOf(item) {
+			role, _ := op.Metadata[metaRole].(access.Role)
+			known = append(known, Route{
+				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: op.Metadata[metaHeavy] == true,
+			})
+		}
+	}
+	for _, r := range known {
+		if _, ok := m.routes[r.Pattern]; ok {
+			m.routes[r.Pattern] = r
+		}
+	}
+}
+
+// route returns the route that a request takes.
+func (m *routeMux) route(r *http.Request) Route {
+	_, pattern := m.Handler(r)
+	if pattern == everywhere && belowPrefix(r.URL.Path) {
+		return Route{Pattern: pattern, Role: access.Viewer} // what is there, and what is not, is nobody's business
+	}
+	return m.routes[pattern]
+}
+
+func belowPrefix(path string) bool { return path == Prefix || strings.HasPrefix(path, Prefix+"/") }
+
+// Routes lists every way into the server.
+func (s *Server) Routes() []Route {
+	routes := make([]Route, 0, len(s.mux.routes))
+	for _, r := range s.mux.routes {
+		routes = append(routes, r)
+	}
+	slices.SortFunc(routes, func(a, b Route) int { return strings.Compare(a.Pattern, b.Pattern) })
+	return routes
+}

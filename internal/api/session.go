@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/tranchehq/tranche/internal/access"
+)
+
+// Names of the cookie of a browser that has logged in. With TLS it has the prefix by which browsers take it from this
+// very host only.
+const (
+	sessionCookie       = "tranche_session"
+	secureSessionCookie = "__Host-" + sessionCookie
+)
+
+// SessionDocument says who asks.
+type SessionDocument struct {
+	Authenticated bool        `json:"authenticated"`
+	Auth          string      `json:"auth" enum:"off,on" doc:"off: the server asks nobody who they are, and everybody is an admin"`
+	OIDC          bool        `json:"oidc" doc:"there is a login by a provider of identities, at /auth/oidc/login"`
+	User          string      `json:"user" doc:"the actor in the audit log; empty for nobody"`
+	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`
+	ExpiresAt     *time.Time  `json:"expires_at,omitempty"`
+}
+
+// LogIn is a token to log in by.
+type LogIn struct {
+	Token string `json:"token" maxLength:"200" doc:"the secret of a token" format:"password"`
+}
+
+func (s *Server) registerSession(api huma.API) {
+	look := byAnyone(get("get-session", "/session", "Who asks, and whether they are logged in"))
+	register(s, api, look, s.getSession)
+	huma.Register(api, unstored(byAnyone(huma.Operation{
+		OperationID: "log-in", Method: http.MethodPost, Path: "/session", Summary: "Log a browser in, by a token",
+		Description: "Sets a cookie that only this server's pages can use. Throttled: 429 says when to try again.",
+	})), s.logIn)
+	huma.Register(api, unstored(byAnyone(huma.Operation{
+		OperationID: "log-out", Method: http.MethodDelete, Path: "/session", Summary: "Log a browser out",
+	})), s.logOut)
+}
+
+func (s *Server) getSession(ctx context.Context, _ *struct{}) (SessionDocument, error) {
+	return s.sessionOf(ctx), nil
+}
+
+func (s *Server) sessionOf(ctx context.Context) SessionDocument {
+	if s.config.Access == nil {
+		return SessionDocument{Authenticated: true, Auth: "off", User: Anonymous, Role: access.Admin}
+	}
+	who, ok := access.From(ctx)
+	if !ok {
+		return s.nobody()
+	}
+	return s.sessionFor(&who)
+}
+
+func (s *Server) nobody() SessionDocument {
+	return SessionDocument{Auth: "on", OIDC: s.hasOIDC(), Role: access.None}
+}
+
+func (s *Server) sessionFor(who *access.Principal) SessionDocument {
+	return SessionDocument{Authenticated: true, Auth: "on", OIDC: s.hasOIDC(), User: who.Name, Role: who.Role,
+		ExpiresAt: who.ExpiresAt}
+}
+
+// sessionAnswer is a session document that may come with a cookie.
+type sessionAnswer struct {
+	SetCookie []http.Cookie `header:"Set-Cookie"`
+	Body      SessionDocument
+}
+
+type logInInput struct {
+	Actor
+	Body LogIn
+
+	request *http.Request
+}
+
+// Resolve keeps the request: where it comes from counts.
+func (in *logInInput) Resolve(ctx huma.Context) []error {
+	in.request, _ = humago.Unwrap(ctx)
+	return nil
+}
+
+func (s *Server) logIn(ctx context.Context, in *logInInput) (*sessionAnswer, error) {
+	if s.config.Access == nil {
+		return nil, s.problem(ctx, errNoAuth)
+	}
+	cookie, who, err := s.config.Access.LogIn(ctx, s.callerAddress(in.request), in.Body.Token)
+	if err != nil {
+		return nil, s.loginProblem(ctx, err)
+	}
+	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie(cookie, who.ExpiresAt)}, Body: s.sessionFor(&who)}, nil
+}
+
+// loginProblem is a problem with the headers that belong to it.
+func (s *Server) loginProblem(ctx context.Context, err error) error {
+	header := http.Header{}
+	if after := retryAfter(err); after > 0 {
+		header.Set("Retry-After", strconv.Itoa(after))
+	}
+	p := s.problem(ctx, err)
+	if p.Status == http.StatusUnauthorized {
+		header.Set("WWW-Authenticate", challenge)
+	}
+	return huma.ErrorWithHeaders(p, header)
+}
+
+func (s *Server) logOut(ctx context.Context, _ *struct{ Actor }) (*sessionAnswer, error) {
+	if s.config.Access == nil {
+		return nil, s.problem(ctx, errNoAuth)
+	}
+	if who, ok := access.From(ctx); ok {
+		if err := s.config.Access.LogOut(ctx, who); err != nil {
+			return nil, s.problem(ctx, err)
+		}
+	}
+	long := time.Unix(1, 0)
+	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie("", &long)}, Body: s.nobody()}, nil
+}
+
+var errNoAuth = &deniedError{http.StatusConflict, "this server asks nobody who they are: it was started without --auth on"}
+
+func (s *Server) cookieName() string {
+	if s.config.SecureCookies {
+		return secureSessionCookie
+	}
+	return sessionCookie
+}
+
+// cookie is for this server's pages only: no script reads it, and no other site's page makes a browser send it.
+func (s *Server) cookie(value string, until *time.Time) http.Cookie {
+	c := http.Cookie{Name: s.cookieName(), Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies,
+		SameSite: http.SameSiteStrictMode}
+	if until != nil {
+		c.Expires = *until
+	}
+	return c
+}
+
+// hasOIDC reports whether there is a login by a provider of identities.
+func (s *Server) hasOIDC() bool { return false }

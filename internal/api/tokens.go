@@ -1,0 +1,135 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	seeTokens    = "tranche token list"
+	maxTokenName = 100
+	maxTokenLife = 10 * 365 * 24 * time.Hour
+)
+
+// TokenList is all tokens.
+type TokenList struct {
+	Tokens []workqueue.TokenView `json:"tokens"`
+}
+
+// TokenSettings is a token to be made.
+type TokenSettings struct {
+	Name      string      `json:"name" minLength:"1" maxLength:"100" doc:"whose it is: the actor in the audit log" example:"ci"`
+	Role      access.Role `json:"role" enum:"viewer,operator,admin"`
+	ExpiresIn string      `json:"expires_in,omitempty" doc:"how long it is good for; absent: until it is revoked" example:"720h"`
+}
+
+// CreatedToken is a new token. Its secret is in no other answer, ever.
+type CreatedToken struct {
+	workqueue.TokenView
+
+	Secret string `json:"secret" doc:"shown this once" format:"password"`
+}
+
+func (s *Server) registerTokens(api huma.API) {
+	register(s, api, byAdmin(get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")), s.listTokens)
+	register(s, api, unstored(byAdmin(huma.Operation{
+		OperationID: "create-token", Method: http.MethodPost, Path: "/tokens", Summary: "Make a token",
+		Description: "The answer holds its secret, which is kept nowhere: there is no other way to learn it.",
+	})), s.createToken)
+	register(s, api, byAdmin(huma.Operation{
+		OperationID: "revoke-token", Method: http.MethodPost, Path: "/tokens/{id}/revoke", Summary: "Revoke a token",
+		Description: "It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. " +
+			"Requests of its that are under way are broken off, streams too.",
+	}), s.revokeToken)
+}
+
+func (s *Server) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {
+	all, err := s.store.Tokens(ctx)
+	return TokenList{Tokens: all}, err
+}
+
+type createTokenInput struct {
+	Actor
+	Body TokenSettings
+}
+
+func (s *Server) createToken(ctx context.Context, in *createTokenInput) (CreatedToken, error) {
+	none := CreatedToken{}
+	life, err := in.Body.life()
+	err = cmp.Or(CheckTokenName(in.Body.Name), err, checkText("header "+ActorHeader, in.Name, maxActorBytes))
+	if err != nil {
+		return none, err
+	}
+	secret := access.NewSecret()
+	made, err := s.store.CreateToken(ctx, workqueue.NewToken{
+		Name: in.Body.Name, Role: string(in.Body.Role), Hash: access.HashOf(secret), ExpiresIn: life,
+	}, in.Name)
+	if err != nil {
+		return none, err
+	}
+	return CreatedToken{TokenView: made, Secret: secret}, nil
+}
+
+// CheckTokenName refuses names that would mislead whoever reads the audit log.
+func CheckTokenName(name string) error {
+	strange := strings.IndexFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) || r == unicode.ReplacementChar })
+	switch {
+	case name == "" || strings.TrimSpace(name) != name:
+		return &inputError{"name: a token needs a name, without spaces around it, by which the audit log tells who acted"}
+	case strange >= 0:
+		return &inputError{"name: " + strconv.Quote(cut(name, maxEchoed)) + " has a character that cannot be seen; leave it out"}
+	case len([]rune(name)) > maxTokenName:
+		return &inputError{fmt.Sprintf("name: it has more than %d characters; shorten it", maxTokenName)}
+	case strings.EqualFold(name, workqueue.Engine) || strings.EqualFold(name, Anonymous):
+		return &inputError{"name: " + name + " is what the audit log calls what nobody did, or nobody known; choose another"}
+	default:
+		return nil
+	}
+}
+
+func (t *TokenSettings) life() (time.Duration, error) {
+	if t.ExpiresIn == "" {
+		return 0, nil
+	}
+	life, err := time.ParseDuration(t.ExpiresIn)
+	if err != nil {
+		return 0, &inputError{"expires_in is " + strconv.Quote(cut(t.ExpiresIn, maxEchoed)) + "; write it like 720h or 30m"}
+	}
+	return life, CheckTokenLife(life)
+}
+
+// CheckTokenLife refuses a life that no token can have.
+func CheckTokenLife(life time.Duration) error {
+	if life < time.Second || life > maxTokenLife {
+		return &inputError{fmt.Sprintf("expires_in is %s; it must be between 1s and %s (ten years); leave it out for a token "+
+			"that is good until it is revoked", life, maxTokenLife)}
+	}
+	return nil
+}
+
+type revokeTokenInput struct {
+	Actor
+	ID string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
+}
+
+func (s *Server) revokeToken(ctx context.Context, in *revokeTokenInput) (workqueue.TokenView, error) {
+	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
+		return workqueue.TokenView{}, err
+	}
+	gone, err := s.store.RevokeToken(ctx, in.ID, in.Name)
+	if err == nil && s.config.Access != nil {
+		s.config.Access.Forget()
+	}
+	return gone, seen(err, seeTokens)
+}
