@@ -19,39 +19,45 @@ import { Slices } from "../run/slices.js";
 import { Steps } from "../run/steps.js";
 import { Why } from "../run/why.js";
 
-/** The page /runs/{run}. What is shown stands in its query: step, layer. */
+/**
+ * The page /runs/{run}. What is shown stands in its query: step, layer. Its stream is opened at once, beside the first
+ * request: the map needs it open before it can load.
+ */
 export default function RunPage({ params, query }) {
   const [found, setFound] = useState({ run: null, error: null });
   const load = useCallback(() => {
     const abort = new AbortController();
+    setFound({ run: null, error: null });
     api.get(`/runs/${segment(params.run)}`, abort).then(
       (run) => setFound({ run, error: null }),
-      (error) => error.name !== "AbortError" && setFound((f) => ({ ...f, error })),
+      (error) => error.name !== "AbortError" && setFound({ run: null, error }),
     );
     return () => abort.abort();
   }, [params.run]);
   useEffect(load, [load]);
-  if (found.error && !found.run) {
+  const { live, run: streamed, state, database } = useLive(found.error ? "" : params.run, query.step ?? "");
+  const known = useRef(null);
+  if (found.error && !streamed) {
     return html`<${Page} title="Run" crumbs=${[["Runs", "/runs"]]}><${ErrorBox} error=${found.error} retry=${load} /><//>`;
   }
-  if (!found.run) return html`<${Page} title="Run" crumbs=${[["Runs", "/runs"]]}><${Skeleton} height="480px" /><//>`;
-  return html`<${Run} key=${found.run.id} first=${found.run} query=${query} />`;
+  // While the stream of another step opens, what was known stays.
+  const run = streamed ?? (known.current?.id === found.run?.id ? known.current : null) ?? found.run;
+  known.current = run;
+  if (!run) return html`<${Page} title="Run" crumbs=${[["Runs", "/runs"]]}><${Skeleton} height="480px" /><//>`;
+  if (query.step && !run.steps.some((s) => s.name === query.step)) setQuery({ step: "" });
+  return html`<${Run} key=${run.id} run=${run} live=${live} state=${state} database=${database} query=${query} />`;
 }
 
-function Run({ first, query }) {
-  const step = first.steps.some((s) => s.name === query.step) && first.steps.length > 1 ? query.step : "";
+function Run({ run, live, state, database, query }) {
+  const step = query.step ?? "";
   const layer = LAYERS[query.layer] ? query.layer : "state";
-  const { live, run: streamed, state, database } = useLive(first.id, step);
-  const kept = useRef(first);
-  if (streamed) kept.current = streamed; // while another step's stream opens, what was known stays
-  const run = kept.current;
   const [range, setRange] = useState(null);
   const [dialog, setDialog] = useState("");
   const map = useRef(null);
   const mapCard = useRef(null);
 
   const setStep = (name) => setQuery({ step: name });
-  const inspect = useCallback((ordinal, item) => inspectItem(first.id, ordinal, item), [first.id]);
+  const inspect = useCallback((ordinal, item) => inspectItem(run.id, ordinal, item), [run.id]);
   const show = (wanted, name) => {
     if (name !== undefined && run.steps.length > 1 && name !== step && step !== "") setStep(name);
     const to = Math.min(wanted[1], run.items - 1);

@@ -29,7 +29,7 @@ export class Live {
   }
 }
 
-/** useLive opens the stream of a run and a step (empty: over all steps). Returns {live, run, state, database}. */
+/** useLive opens the stream of a run (an id, or what else names one) and a step (empty: over all steps). Returns {live, run, state, database}. */
 export function useLive(id, step) {
   const live = useMemo(() => new Live(), [id, step]);
   const [run, setRun] = useState(null);
@@ -39,6 +39,7 @@ export function useLive(id, step) {
     if (!id) return undefined;
     let met = false;
     setDatabase(null);
+    setRun((known) => (known?.of === id ? known : null));
     const on = {
       hello: ({ resumed }) => {
         live.hello();
@@ -47,7 +48,7 @@ export function useLive(id, step) {
       },
       database: (data) => setDatabase(data.ok ? null : data),
       run: (doc) => {
-        setRun(doc);
+        setRun({ of: id, doc });
         live.tell("run", doc);
       },
       delta: (data) => live.tell("delta", data),
@@ -56,5 +57,5 @@ export function useLive(id, step) {
     };
     return stream(`/runs/${segment(id)}/events${query({ step, planes: "true" })}`, on, { onState: setState });
   }, [id, step, live]);
-  return { live, run: run?.id === id ? run : null, state, database };
+  return { live, run: run?.of === id ? run.doc : null, state, database };
 }

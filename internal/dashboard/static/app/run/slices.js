@@ -19,8 +19,7 @@ export function Slices({ run, step, onShow }) {
   useEffect(() => setPages([""]), [only, step, run.id]);
   const after = pages.at(-1);
   const path = `/runs/${segment(run.id)}/slices${query({ state: only ? [only] : ["claimed", "sent", "scheduled"], step, after, limit: PAGE })}`;
-  const { data, error, reload } = useLoad(path, [], { every: ended(run) ? 0 : EVERY });
-  useEffect(() => { reload(); }, [run.state]);
+  const { data, error, reload } = useLoad(path, [run.state], { every: ended(run) ? 0 : EVERY });
   const counts = data?.counts ?? {};
   const total = (counts.claimed ?? 0) + (counts.sent ?? 0) + (counts.scheduled ?? 0);
   const listed = (data?.slices ?? []).filter((s) => !step || s.step === step);
