@@ -33,7 +33,7 @@ export function Text({ children, max = 0, class: extra = "", code = false }) {
 export function Progress({ done = 0, failed = 0, total = 0, share, label = "Progress", state = "" }) {
   const all = Math.max(total, 1);
   const whole = share ?? Math.min(1, (done + failed) / all);
-  const bad = failed > 0 ? Math.max(Math.min(1, failed / all), 0.006) : 0;
+  const bad = failed > 0 ? Math.min(Math.max(failed / all, 0.006), whole || 1) : 0;
   return html`<div class=${"progress " + state} role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax="100"
       aria-valuenow=${Math.floor(whole * 100)} aria-valuetext=${percent(whole) + (failed ? `, ${num(failed)} failed` : "")}>
     <i class="ok" style=${{ width: Math.max(0, whole - bad) * 100 + "%" }}></i>

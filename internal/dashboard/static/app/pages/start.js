@@ -1,0 +1,175 @@
+// Start a run: what to run, over which items, how carefully; try it first, then start.
+import { html, useEffect, useRef, useState } from "../html.js";
+import {
+  Page, Card, Button, Check, ErrorBox, Field, Icon, Progress, Select, Text, toast, useLoad, Empty,
+} from "../ui.js";
+import { go, Link } from "../router.js";
+import { newKey } from "../api.js";
+import { can } from "../session.js";
+import { inert, percent } from "../format.js";
+import { upload } from "../upload.js";
+import { blank, care, more, nameFrom, pacing, path, placeOf, typeOf } from "../start/settings.js";
+import { DropZone, Preview, Rows, usePreview } from "../start/items.js";
+import { Findings } from "../start/findings.js";
+
+export default function Start({ query }) {
+  const plans = useLoad("/plans");
+  const endpoints = useLoad("/endpoints");
+  const [form, setForm] = useState({
+    ...blank, what: query.endpoint !== undefined ? "endpoint" : "plan", plan: query.plan || "", endpoint: query.endpoint || "",
+  });
+  const [file, setFile] = useState(null);
+  const [work, setWork] = useState(null);   // {what: "dry" | "start", share, again}
+  const [problem, setProblem] = useState(null);
+  const [found, setFound] = useState(null);
+  const key = useRef(newKey());
+  const control = useRef(null);
+  const preview = usePreview(file, form.key);
+  useEffect(() => () => control.current?.abort(), []);
+
+  // A change makes another start of it: what was tried and the key of the last attempt are about something else.
+  const changed = () => {
+    key.current = newKey();
+    setProblem(null);
+    setFound(null);
+  };
+  const set = (changes) => {
+    setForm((f) => ({ ...f, ...changes }));
+    changed();
+  };
+  const take = (f) => {
+    setFile(f);
+    set({ key: "", ...(form.name && (!file || form.name !== nameFrom(file)) ? {} : { name: nameFrom(f) }) });
+  };
+  useEffect(() => { // the first plan, when there is one; else an endpoint
+    const list = plans.data?.plans || [];
+    if (!plans.data || form.plan || query.endpoint !== undefined) return;
+    if (list.length > 0) setForm((f) => ({ ...f, plan: list[0].name }));
+    else setForm((f) => ({ ...f, what: "endpoint" }));
+  }, [plans.data]);
+
+  const run = async (what) => {
+    control.current = new AbortController();
+    setProblem(null);
+    setWork({ what, share: 0 });
+    try {
+      const { status, body } = await upload(path(form, file, { dryRun: what === "dry", key: key.current }), file, {
+        type: typeOf(file), control: control.current.signal,
+        onProgress: (share, again) => setWork({ what, share, again: Boolean(again) }),
+      });
+      if (what === "dry") setFound(body);
+      else {
+        if (status === 200) toast("It had been started before; this is the run", { tone: "info" });
+        go("/runs/" + (body.run || body.id));
+      }
+    } catch (err) {
+      if (err.name === "AbortError") toast("Given up; nothing was started", { tone: "info" });
+      else setProblem(err);
+    } finally {
+      setWork(null);
+    }
+  };
+
+  if (!can("operator")) return html`<${Page} title="Start a run"><${Card}><${Empty} icon="key" title="Your role may only look">
+    <p>Starting a run needs the role operator.</p><//><//><//>`;
+  const at = problem ? placeOf(problem) : "";
+  const wrong = (name) => (at === name ? problem.detail.replace(/^[a-z_]+: /, "") : "");
+  const chosen = form.what === "plan" ? form.plan : form.endpoint.trim();
+  const missing = [!chosen && (form.what === "plan" ? "a plan" : "an endpoint"), !file && "a file of items"].filter(Boolean);
+  const input = ([name, label, placeholder, hint]) => html`<${Field} key=${name} label=${label} hint=${hint} error=${wrong(name)}>
+    <input value=${form[name]} placeholder=${placeholder} data-test=${name} autocomplete="off"
+      onInput=${(e) => set({ [name]: e.currentTarget.value })}/><//>`;
+
+  return html`<${Page} title="Start a run" crumbs=${[["Runs", "/runs"]]} test="start-page"><div class="start">
+    <div class="column">
+      <${Card} title="1. What to run"><div class="column">
+        <div class="segments" role="group" aria-label="What to run">${[["plan", "A plan on record"], ["endpoint", "One endpoint"]].map(
+          ([id, label]) => html`<button type="button" key=${id} aria-pressed=${String(form.what === id)} data-test=${"what-" + id}
+            onClick=${() => set({ what: id })}>${label}</button>`)}</div>
+        ${form.what === "plan" ? html`<${PlanChoice} plans=${plans} value=${form.plan} onChange=${(plan) => set({ plan })}
+          error=${wrong("plan")}/>` : html`<${EndpointChoice} endpoints=${endpoints} value=${form.endpoint}
+          onChange=${(endpoint) => set({ endpoint })} error=${wrong("endpoint")}/>`}
+      </div><//>
+      <${Card} title="2. Items"><div class="column">
+        <${DropZone} file=${file} onFile=${take} error=${at === "items"}/>
+        ${file ? html`<${Preview} preview=${preview} keyColumn=${form.key} onKey=${(k) => set({ key: k })}
+          error=${at === "items" ? problem : null}/>` : null}
+        ${found && !preview.data && found.first?.length > 0 && html`<${Rows} rows=${found.first} keyColumn=${found.key}/>`}
+      </div><//>
+      <${Card} title="3. How"><div class="column">
+        <div class="fields">
+          <${Field} label="Name" hint="to find the run by" class="wide" error=${wrong("name")}><input value=${form.name} maxlength="200" data-test="name"
+            autocomplete="off" onInput=${(e) => set({ name: e.currentTarget.value })}/><//>
+          ${pacing.map(input)}${care.map(input)}
+          <${Field} label="A key that stands twice" error=${wrong("on_duplicate")}><${Select} value=${form.on_duplicate} test="on_duplicate"
+            onChange=${(v) => set({ on_duplicate: v })} options=${[["", "is an error"], ["skip", "is left out"], ["allow", "is allowed"]]}/><//>
+        </div>
+        ${Number(form.canary) > 0 && html`<${Check} checked=${form.canary_auto} onChange=${(v) => set({ canary_auto: v })}
+          test="canary_auto">Go on by itself when no more of the sample failed than is allowed<//>`}
+        <${Params} params=${form.params} onChange=${(params) => set({ params })} error=${wrong("params")}/>
+        <details class="more" open=${more.some(([n]) => at === n) || undefined}><summary>Retries, time and priority</summary>
+          <div class="fields">${more.map(input)}</div></details>
+      </div><//>
+    </div>
+    <aside class="start-side" aria-label="Start"><${Card} title="4. Try and start"><div class="column">
+      <${Chain} plan=${form.what === "plan" && plans.data?.plans?.find((p) => p.name === form.plan.split("@")[0])}
+        endpoint=${form.what === "endpoint" && form.endpoint}/>
+      ${problem && (!at || at === "items") && at !== "items" && html`<${ErrorBox} error=${problem} test="start-error"/>`}
+      ${problem && at && html`<p class="notice warn" role="status"><${Icon} name="warn"/>Not started: see what is marked.</p>`}
+      ${found && html`<${Findings} found=${found}/>`}
+      ${work ? html`<${Working} work=${work} give=${() => control.current.abort()}/>` : html`<div class="start-buttons">
+        <${Button} icon="search" disabled=${missing.length > 0} onClick=${() => run("dry")} test="dry-run">Dry run<//>
+        <${Button} kind="primary" icon="play" disabled=${missing.length > 0} onClick=${() => run("start")} test="go">Start<//></div>`}
+      <p class="field-hint">${missing.length > 0 ? "Still needed: " + missing.join(" and ") + "." : found ? "The dry run stored nothing."
+        : "A dry run reads the whole file and checks it all; nothing is stored or sent."}</p>
+    </div><//></aside>
+  </div><//>`;
+}
+
+function Working({ work, give }) {
+  const words = work.again ? "The connection broke; it is sent again" : work.share < 1 ? `Sending the file: ${percent(work.share)}`
+    : work.what === "dry" ? "Reading and checking" : "Storing the items";
+  return html`<div class="column" role="status" data-test="working"><${Progress} share=${work.share} label="Upload" state="running"/>
+    <div class="row between"><span>${words}…</span><${Button} small onClick=${give} test="give-up">Give up<//></div></div>`;
+}
+
+function PlanChoice({ plans, value, onChange, error }) {
+  if (plans.error) return html`<${ErrorBox} error=${plans.error} retry=${plans.reload}/>`;
+  const list = plans.data?.plans || [];
+  if (plans.data && list.length === 0 && !value) {
+    return html`<p class="muted">There is no plan on record. <${Link} to="/plans">Put one on record<//>, or run one endpoint.</p>`;
+  }
+  const options = list.map((p) => [p.name, `${p.name} (version ${p.version})`]);
+  if (value && !list.some((p) => p.name === value)) options.unshift([value, value]);
+  return html`<${Field} label="Plan" error=${error}><${Select} value=${value} onChange=${onChange} options=${options} test="plan"/><//>`;
+}
+
+function EndpointChoice({ endpoints, value, onChange, error }) {
+  const heard = (endpoints.data?.endpoints || []).filter((e) => e.kind === "endpoint" && (e.listeners || []).length > 0);
+  return html`<div class="column">
+    <${Field} label="Endpoint" error=${error} hint=${heard.length > 0 ? "a service listens on those below" : "no service listens now; a run waits for one"}>
+      <input value=${value} placeholder="name" data-test="endpoint" autocomplete="off" spellcheck=${false}
+        onInput=${(e) => onChange(e.currentTarget.value)}/><//>
+    ${heard.length > 0 && html`<div class="row">${heard.slice(0, 12).map((e) => html`<button type="button" key=${e.name} class="btn small"
+      aria-pressed=${String(e.name === value)} onClick=${() => onChange(e.name)}>${inert(e.name)}</button>`)}</div>`}
+  </div>`;
+}
+
+// Chain shows the steps that an item goes through.
+function Chain({ plan, endpoint }) {
+  const steps = plan ? plan.steps : endpoint ? [endpoint] : [];
+  if (steps.length === 0) return null;
+  return html`<ol class="chain" aria-label="Steps">${steps.map((s) => html`<li key=${s}><${Text} max=${30}>${s}<//></li>`)}</ol>`;
+}
+
+function Params({ params, onChange, error }) {
+  const change = (i, at, value) => onChange(params.map((p, n) => (n === i ? p.map((v, m) => (m === at ? value : v)) : p)));
+  return html`<fieldset class="params"><legend>Parameters</legend>
+    ${params.map(([name, value], i) => html`<div class="row" key=${i}>
+      <input aria-label="Name of the parameter" placeholder="name" value=${name} onInput=${(e) => change(i, 0, e.currentTarget.value)}/>
+      <input aria-label="Value of the parameter" placeholder="value" value=${value} onInput=${(e) => change(i, 1, e.currentTarget.value)}/>
+      <${Button} kind="ghost" icon="cross" label="Remove" onClick=${() => onChange(params.filter((_, n) => n !== i))}/></div>`)}
+    ${error && html`<p class="field-error" role="alert">${inert(error)}</p>`}
+    <${Button} small icon="start" onClick=${() => onChange([...params, ["", ""]])} test="add-param">Add a parameter<//>
+  </fieldset>`;
+}
