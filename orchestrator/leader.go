@@ -93,6 +93,9 @@ func (n *Node) sweep(ctx context.Context, lease workqueue.Lease) error {
 	if err := n.sweepUnsealed(ctx, lease); err != nil {
 		return err
 	}
+	if _, err := n.store.SweepRequests(ctx); err != nil {
+		return err
+	}
 	late, err := n.sweepOverdue(ctx, lease)
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ const insertAudit = `
 INSERT INTO audit_log (actor, action, run_id, subject, detail, before, after)
 VALUES ($1, $2, nullif($3, '00000000-0000-0000-0000-000000000000'::uuid), $4, $5, $6, $7)`
 
-// auditChange notes an action in the transaction that carries it out.
+// auditChange notes an action in the transaction that carries it out, in the audit log and with the request for it.
 func auditChange(ctx context.Context, tx pgx.Tx, a action) error {
 	docs := make([][]byte, 3)
 	for i, m := range []map[string]any{a.detail, a.before, a.after} {
@@ -45,5 +45,9 @@ func auditChange(ctx context.Context, tx pgx.Tx, a action) error {
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", a.name, err)
 	}
-	return nil
+	done := CarriedOut{Action: a.name, Subject: plain(a.subject)}
+	if a.run != (RunID{}) {
+		done.Run = &a.run
+	}
+	return noteCarriedOut(ctx, tx, done)
 }

@@ -124,7 +124,7 @@ func moveHolds(ctx context.Context, tx pgx.Tx, runs []*runHold, m holdMove) erro
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("note that %d runs changed (%s): %w", len(runs), m.action, err)
 	}
-	return nil
+	return noteCarriedOut(ctx, tx, CarriedOut{Action: m.action})
 }
 
 // holdDocument is a hold as the audit log keeps it.

@@ -72,7 +72,7 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 		}
 		defer giveBack()
 	}
-	s.mux.ServeHTTP(w, r)
+	s.idempotent(s.mux, w, r, route.unstored)
 }
 
 // madeBy makes a request one of somebody's. What the client says of itself is not believed.

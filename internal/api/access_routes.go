@@ -16,6 +16,7 @@ type Route struct {
 	Role    access.Role // empty: it does not say who may, so nobody may
 
 	heavy     bool
+	unstored  bool // its answer holds a secret
 	anonymous bool // it does not matter who asks: nothing is looked up
 }
 
@@ -61,6 +62,7 @@ func (m *routeMux) assign(described *huma.OpenAPI) {
 			role, _ := op.Metadata[metaRole].(access.Role)
 			known = append(known, Route{
 				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: op.Metadata[metaHeavy] == true,
+				unstored: op.Metadata[metaUnstored] == true,
 			})
 		}
 	}

@@ -110,6 +110,7 @@ type Server struct {
 	handler  http.Handler
 	mux      *routeMux
 	heavy    *access.Slots // of requests that read whole runs
+	underWay underWay      // requests that named a key
 	document *huma.OpenAPI
 	active   sync.WaitGroup // requests under way
 	health   *health.Watch

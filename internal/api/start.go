@@ -208,7 +208,7 @@ func (w wholeItems) Read(p []byte) (int, error) {
 	var slow net.Error
 	switch {
 	case err == io.EOF:
-		if body, ok := w.body.(*timedBody); ok {
+		if body, ok := w.body.(interface{ ended() }); ok {
 			body.ended()
 		}
 	case errors.Is(err, io.ErrUnexpectedEOF):

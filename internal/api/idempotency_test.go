@@ -1,0 +1,210 @@
+package api_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// sendKeyed posts with an idempotency key.
+func (b *bench) sendKeyed(key, path string, body io.Reader, header ...string) (*http.Response, string) {
+	b.Helper()
+	req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+api.Prefix+path, body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	req.Header.Set(api.IdempotencyHeader, key)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	answer, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return answer, string(text)
+}
+
+// sent fails the test unless the answer is as it should be.
+func (b *bench) sent(status int, replayed bool, want, key, path, body string, header ...string) string {
+	b.Helper()
+	answer, text := b.sendKeyed(key, path, strings.NewReader(body), header...)
+	if answer.StatusCode != status || !strings.Contains(text, want) ||
+		(answer.Header.Get(api.ReplayedHeader) == "true") != replayed {
+		b.Errorf("%s %s: %d %v %s; want %d, replayed %t, %s", key, path, answer.StatusCode, answer.Header, text, status,
+			replayed, want)
+	}
+	return text
+}
+
+func (b *bench) counted(statement string, args ...any) (n int) {
+	b.Helper()
+	if err := b.pool.QueryRow(b.Context(), statement, args...).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", three)
+	if again := b.sent(201, true, `"items":3`, "k1", "/runs?name=n&endpoint=echo", three); again != first {
+		t.Errorf("got %s; want %s", again, first)
+	}
+	b.sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=n", three+"4,d\n")
+	b.sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=n", three[:len(three)-1])
+	b.sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=m", three)
+	b.sent(422, false, "for another request", "k1", "/runs/last/cancel", "")
+	b.sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", three, api.ActorHeader, "ann")
+	b.sent(422, false, "endpoint", "k2", "/runs?endpoint=e+cho", three) // refused: the key is still free
+	b.sent(201, false, "", "k2", "/runs?endpoint=echo", three)
+	b.sent(200, false, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", three)
+	b.sent(200, true, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", three)
+	cancel := b.sent(200, false, `"cancel"`, "k4", "/runs/last/cancel", `{"reason":"x"}`, "Content-Type", "application/json")
+	if b.sent(200, true, "", "k4", "/runs/last/cancel", `{"reason":"x"}`, "Content-Type", "application/json") != cancel {
+		t.Error("the answer to a cancel is another the second time")
+	}
+	part := func(boundary string) (string, string) {
+		body := strings.ReplaceAll("--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}"+
+			"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"; filename=\"f\"\r\n\r\nid\n1\n\r\n--x--\r\n", "--x", "--"+boundary)
+		return body, "multipart/form-data; boundary=" + boundary
+	}
+	body, kind := part("one-boundary")
+	b.sent(201, false, `"items":1`, "k5", "/runs", body, "Content-Type", kind)
+	body, kind = part("another-boundary")
+	b.sent(201, true, `"items":1`, "k5", "/runs", body, "Content-Type", kind)
+	b.sent(422, false, "for another request", "k5", "/runs", strings.Replace(body, "1\n", "2\n", 1), "Content-Type", kind)
+	for _, bad := range []string{"", "a b", strings.Repeat("x", 201), "é"} {
+		b.sent(422, false, api.IdempotencyHeader, bad, "/runs?endpoint=echo", three)
+	}
+	if n := b.counted(`SELECT count(*) FROM batchrun`); n != 4 {
+		t.Errorf("there are %d runs; want 4", n)
+	}
+}
+
+// While a request is under way, another with its key has to wait, and is told so.
+func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	body, sender := io.Pipe()
+	done := make(chan int)
+	go func() {
+		answer, _ := b.sendKeyed("k", "/runs?endpoint=echo", body)
+		done <- answer.StatusCode
+	}()
+	if _, err := sender.Write([]byte("id\n1\n")); err != nil {
+		t.Fatal(err)
+	}
+	for b.counted(`SELECT count(*) FROM api_request`) == 0 { // until it is under way; the test's deadline ends this
+		if t.Context().Err() != nil {
+			t.Fatal("the request never began")
+		}
+	}
+	answer, text := b.sendKeyed("k", "/runs?endpoint=echo", strings.NewReader("id\n1\n2\n"))
+	if answer.StatusCode != 409 || answer.Header.Get("Retry-After") == "" || !strings.Contains(text, "under way") {
+		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, text)
+	}
+	if _, err := sender.Write([]byte("2\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := sender.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code := <-done; code != 201 {
+		t.Errorf("the first got %d", code)
+	}
+	b.sent(201, true, `"items":2`, "k", "/runs?endpoint=echo", "id\n1\n2\n")
+}
+
+// A node may die at any point of a request. What it had committed is not done again, and what it had not is.
+func TestANodeThatDiesInARequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	dead := func(key, carriedOut string) { // as a node leaves it that died before it could keep the answer
+		t.Helper()
+		_, err := b.pool.Exec(t.Context(), `UPDATE api_request SET status = NULL, body = NULL, headers = '{}',
+			fingerprint = substring(fingerprint FOR 32), session_id = gen_random_uuid(),
+			carried_out = `+carriedOut+` WHERE key = $1`, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var started api.Started
+	if err := json.Unmarshal([]byte(b.sent(201, false, "", "start", "/runs?endpoint=echo", three)), &started); err != nil {
+		t.Fatal(err)
+	}
+	dead("start", "carried_out")
+	b.sent(200, true, `"run":"`+started.Run.String(), "start", "/runs?endpoint=echo", three)
+	b.sent(200, true, `"existing":true`, "start", "/runs?endpoint=echo", three)
+
+	b.sent(200, false, "", "pause", "/runs/last/pause", "")
+	dead("pause", "carried_out")
+	b.sent(409, false, "nothing is done again", "pause", "/runs/last/pause", "")
+	b.sent(200, false, "", "resume", "/runs/last/resume", "")
+	dead("resume", "carried_out")
+	b.sent(422, false, "another request", "resume", "/runs/last/pause", "")
+
+	b.sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
+	if n := b.counted(`SELECT count(*) FROM api_request WHERE key = 'set' AND carried_out->>'action' = 'set'
+		AND carried_out->>'run' = $1`, started.Run.String()); n != 1 {
+		t.Error("the change did not note that it was carried out")
+	}
+	dead("set", "NULL") // it had not come to its commit
+	b.sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
+	if n := b.counted(`SELECT count(*) FROM batchrun`); n != 1 {
+		t.Errorf("there are %d runs; want 1", n)
+	}
+}
+
+// A node that was thought dead commits nothing of a request that another has taken over.
+func TestAClaimThatIsLostChangesNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	key := workqueue.RequestKey{User: "ann", Key: "k"}
+	zombie, _, err := b.store.ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	heir, known, err := b.store.ClaimRequest(ctx, key, "op", []byte("f"), b.engine.session)
+	if err != nil || heir == nil {
+		t.Fatalf("%+v, %v", known, err)
+	}
+	if other, _, err := b.store.ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID()); other != nil || err != nil {
+		t.Errorf("a request that a live node is at was taken over: %v", err)
+	}
+	plan := workqueue.PlanText{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
+	_, err = b.store.ApplyPlan(workqueue.WithClaim(ctx, zombie), plan, "ann")
+	if n := b.counted(`SELECT (SELECT count(*) FROM plan) + (SELECT count(*) FROM audit_log)`); n != 0 ||
+		!errors.Is(err, workqueue.ErrClaimLost) {
+		t.Errorf("the zombie's plan: %v, and %d rows", err, n)
+	}
+	if _, err := b.store.ApplyPlan(workqueue.WithClaim(ctx, heir), plan, "ann"); err != nil {
+		t.Error(err)
+	}
+	if err := b.store.DropRequest(ctx, heir); err != nil || b.counted(`SELECT count(*) FROM api_request`) != 1 {
+		t.Errorf("what was carried out was forgotten: %v", err)
+	}
+	if n, err := b.store.SweepRequests(ctx); n != 0 || err != nil {
+		t.Errorf("a new request was swept: %d, %v", n, err)
+	}
+	if _, err := b.pool.Exec(ctx, `UPDATE api_request SET created_at = created_at - $1::interval`,
+		workqueue.RequestKept+time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.store.SweepRequests(ctx); n != 1 || err != nil {
+		t.Errorf("an old request was not swept: %d, %v", n, err)
+	}
+}
