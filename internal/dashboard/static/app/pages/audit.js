@@ -29,7 +29,7 @@ export default function Audit({ query }) {
   const pages = usePages(pathOf, (d) => d.entries ?? [], (e) => e.id, [], { every: 5 });
   const any = filters.some((f) => query[f]);
   return html`<${Page} title="Audit" subtitle="Every change: who made it, when, and what was there before" test="audit-page">
-    <div class="filters" role="group" aria-label="Filters">
+    <div class="filterbar" role="group" aria-label="Filters">
       <${Typed} label="Run" placeholder="Run: id, name or last" value=${query.run} onChange=${(run) => setQuery({ run })} search test="filter-run" />
       <${Typed} label="Who" placeholder="Who" value=${query.actor} onChange=${(actor) => setQuery({ actor })} test="filter-actor" />
       <${Select} label="Action" value=${query.action ?? ""} test="filter-action" onChange=${(action) => setQuery({ action })}

@@ -24,6 +24,8 @@ export default function EndpointPage({ query: { name = "" } }) {
     past.reload();
     return answer;
   };
+  const waits = why.data?.groups?.length > 0; // then its explanation is long
+  const changes = e && html`<${Changes} changes=${e.changes ?? []} />`;
   return html`<${Page} title=${name || "Endpoint"} crumbs=${[["Endpoints", "/endpoints"]]} actions=${e && html`<${EndpointState} endpoint=${e} />`}
     subtitle=${e && html`${e.kind === "endpoint" ? "" : `${e.kind}, `}${plural(e.runs, "running run")}${services(e.listeners).map(([s, v, n]) => html`, ${n > 1 && `${n}× `}<${Text} max=${40}>${s}<//> <${Text} max=${30}>${v}<//>`)}`} test="endpoint-page">
     <${ErrorBox} error=${found.error} retry=${found.reload} />
@@ -34,11 +36,10 @@ export default function EndpointPage({ query: { name = "" } }) {
     html`<${Breaker} endpoint=${e} set=${set} />
       <${Tiles} endpoint=${e} history=${history} />
       <div class="endpoint-columns">
-        <div class="column"><${Controls} endpoint=${e} set=${set} audit=${past.data?.entries} />
-          <${Changes} changes=${e.changes ?? []} /></div>
-        <${Card} title="What it is at" test="endpoint-explain">
+        <div class="column"><${Controls} endpoint=${e} set=${set} audit=${past.data?.entries} />${waits && changes}</div>
+        <div class="column"><${Card} title="What it is at" test="endpoint-explain">
           ${why.data ? html`<${Explanation} explanation=${why.data} several />` : why.error ? html`<p class="muted">Not known: ${inert(why.error.message, 200)}</p>` : html`<${Skeleton} lines=${3} />`}
-        <//>
+        <//>${!waits && changes}</div>
       </div>
       <${Instances} endpoint=${e} />`}
   <//>`;
@@ -89,11 +90,12 @@ function Instances({ endpoint: e }) {
     {
       key: "instance",
       title: "Instance",
+      class: "head",
       render: (l) => html`<div><code title=${inert(l.instance, 100)}>${inert(l.instance, 100).slice(-8)}</code> <span class="muted"><${Text} max=${40}>${l.host ?? ""}<//></span>
         ${notes(l).map((n) => html`<p class="muted note" key=${n}>${n}</p>`)}</div>`,
     },
-    { key: "service", title: "Service", render: (l) => html`<${Text} max=${40}>${l.service}<//> <span class="muted"><${Text} max=${30}>${l.version}<//></span>` },
     { key: "state", title: "State", render: (l) => html`<${Badge} tone=${{ listening: "ok", waiting: "warn", draining: "info" }[l.state] ?? "plain"}>${inert(l.state || "not said", 20)}<//>` },
+    { key: "service", title: "Service", render: (l) => html`<${Text} max=${40}>${l.service}<//> <span class="muted"><${Text} max=${30}>${l.version}<//></span>` },
     { key: "busy", title: "Busy", align: "right", render: (l) => html`<span class="num">${num(l.in_flight)}${l.concurrency > 0 && html`<span class="muted"> of ${num(l.concurrency)}</span>`}</span>` },
     { key: "rate", title: "Rate", align: "right", render: (l) => html`<span class="num">${rate(l.rate)}</span>` },
     { key: "p50", title: "p50", align: "right", hide: "narrow", render: (l) => html`<span class="num">${millis(l.p50_millis)}</span>` },
@@ -101,7 +103,7 @@ function Instances({ endpoint: e }) {
     { key: "items", title: "Items", align: "right", hide: "narrow", render: (l) => html`<span class="num">${num(l.items)}</span>` },
     { key: "errors", title: "Errors", align: "right", render: (l) => html`<span class=${"num" + (l.errors > 0 ? " bad-text" : "")}>${errorShare(l)}</span>` },
   ];
-  return html`<${Card} title="Instances" flush test="instances">
+  return html`<${Card} title="Instances" flush class="cells" test="instances">
     <${Table} caption="Instances that listen" columns=${columns} rows=${e.listeners} rowKey=${(l) => l.instance} empty=${html`<${Empty} icon="endpoints" title="Nobody listens"><p>Requests wait until a service does.</p><//>`} />
   <//>`;
 }

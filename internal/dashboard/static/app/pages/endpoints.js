@@ -17,8 +17,8 @@ export default function Endpoints({ query }) {
   const shown = all.filter((e) => fits(e, query.q)).sort(byTrouble);
   return html`<${Page} title="Endpoints" subtitle=${data && headline(all)} test="endpoints-page">
     <${ErrorBox} error=${error} retry=${reload} />
-    ${all.length > 3 && html`<div class="filters"><${Search} value=${query.q} label="Search endpoints" placeholder="Endpoint, service, version…" onChange=${(q) => setQuery({ q })} /></div>`}
-    <${Card} flush>
+    ${all.length > 3 && html`<div class="filterbar"><${Search} value=${query.q} label="Search endpoints" placeholder="Endpoint, service, version…" onChange=${(q) => setQuery({ q })} /></div>`}
+    <${Card} flush class="cells">
       ${!data && !error && html`<div class="pad"><${Skeleton} lines=${6} /></div>`}
       ${data &&
       html`<${Table}
@@ -57,6 +57,7 @@ const columns = (rates) => [
   {
     key: "name",
     title: "Endpoint",
+    class: "head",
     render: (e) => html`<div class="endpoint-name">
       <${Link} to=${endpointPath(e.name)}><${Text} max=${60}>${e.name}<//><//>
       ${e.kind !== "endpoint" && html` <${Badge}>${e.kind}<//>`}

@@ -119,7 +119,7 @@ function Filters({ groups, query }) {
     new Set(values).size > 1 || query[name]
       ? html`<${Select} value=${query[name] ?? ""} label=${all} options=${options(values, all)} test=${`filter-${name}`} onChange=${(v) => setQuery({ [name]: v })} />`
       : null;
-  return html`<div class="filters" role="group" aria-label="Filters">
+  return html`<div class="filterbar" role="group" aria-label="Filters">
     <${Search} value=${query.q} label="Search the errors" placeholder="Message, key, code…" onChange=${(q) => setQuery({ q })} />
     ${select("step", groups.map((g) => g.step), "All steps")}
     ${select("code", groups.map((g) => g.code), "All codes")}

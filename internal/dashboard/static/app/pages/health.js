@@ -62,7 +62,7 @@ function Condition({ condition: c, tone }) {
       <${Remedy} text=${c.remedy} />
       ${c.link?.startsWith("/") && !c.link.startsWith("//") && html`<${ButtonLink} small icon="right" to=${c.link} test="condition-link">Look<//>`}
     </div>
-    ${c.subject && !c.title.includes(c.subject) && html`<p class="condition-subject muted"><${Text} max=${120}>${c.subject}<//></p>`}
+    ${c.subject && ![c.title, c.remedy].some((t) => t?.includes(c.subject)) && html`<p class="condition-subject muted"><${Text} max=${120}>${c.subject}<//></p>`}
   </li>`;
 }
 

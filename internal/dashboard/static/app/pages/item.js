@@ -137,7 +137,7 @@ function useWalk(run, item, items) {
 }
 
 function Twins({ items, nth }) {
-  return html`<div class="filters"><label class="inline">This key stands ${num(items.length)} times in the run:
+  return html`<div class="filterbar"><label class="inline">This key stands ${num(items.length)} times in the run:
     <${Select} value=${String(items[nth].ordinal)} label="Which of them" test="twins" onChange=${(ordinal) => setQuery({ ordinal })}
       options=${items.map((i) => [String(i.ordinal), `ordinal ${num(i.ordinal)}, ${i.state}`])} /></label></div>`;
 }

@@ -34,7 +34,7 @@ export function DeadLetters({ query }) {
   };
   const selection = { ids: selected.map((l) => l.id) };
   return html`
-    <div class="filters" role="group" aria-label="Filters">
+    <div class="filterbar" role="group" aria-label="Filters">
       <${Typed} label="Endpoint" placeholder="Endpoint" value=${query.endpoint} search test="filter-endpoint" onChange=${(endpoint) => setQuery({ endpoint })} />
       <${Select} label="State" value=${state} options=${states} test="filter-state" onChange=${(s) => setQuery({ state: s === "waiting" ? "" : s })} />
       <span class="spacer"></span>
@@ -50,7 +50,7 @@ export function DeadLetters({ query }) {
       <${Button} small kind="ghost" onClick=${() => setChosen(new Set())}>Choose none<//>
     </div>`}
     <${ErrorBox} error=${pages.error} retry=${pages.reload} />
-    <${Card} flush>
+    <${Card} flush class="letter-list">
       ${!pages.rows && !pages.error && html`<div class="pad"><${Skeleton} lines=${6} /></div>`}
       ${pages.rows &&
       html`<${Table} caption="Dead letters" test="letters" rows=${rows} rowKey=${(l) => l.id} onOpen=${(l) => setQuery({ letter: l.id }, { replace: false })}

@@ -16,11 +16,11 @@ export function Quarantine({ query }) {
   const pages = usePages(pathOf, (d) => d.messages ?? [], (m) => m.id, [], { every: 5 });
   const open = (m) => setQuery({ message: m.id }, { replace: false });
   return html`
-    <div class="filters" role="group" aria-label="Filters">
+    <div class="filterbar" role="group" aria-label="Filters">
       <${Typed} label="Run" placeholder="Run: id, name or last" value=${query.run} search test="filter-run" onChange=${(run) => setQuery({ run })} />
     </div>
     <${ErrorBox} error=${pages.error} retry=${pages.reload} />
-    <${Card} flush>
+    <${Card} flush class="letter-list">
       ${!pages.rows && !pages.error && html`<div class="pad"><${Skeleton} lines=${6} /></div>`}
       ${pages.rows &&
       html`<${Table} caption="Messages in quarantine" test="quarantine" rows=${pages.rows} rowKey=${(m) => m.id} onOpen=${open}

@@ -127,7 +127,7 @@ function chunkHint(step, hint, chosen, put) {
   const now = step && `now ${sizing(step.settings, "chunk")}`;
   if (!hint) return now;
   return html`${now && `${now}; `}${inert(hint.why, 120)}${String(hint.chunk) !== chosen &&
-  html` <button type="button" class="chip" onClick=${() => put("chunk", String(hint.chunk))} data-test="suggest">Use ${num(hint.chunk)}</button>`}`;
+  html` <button type="button" class="suggest" onClick=${() => put("chunk", String(hint.chunk))} data-test="suggest">Use ${num(hint.chunk)}</button>`}`;
 }
 
 // sizing writes a setting that may be left to the nodes.

@@ -4,6 +4,7 @@ import { html, useRef } from "../html.js";
 import { num } from "../format.js";
 
 const kept = 60;
+const drawnFrom = 3; // values; fewer are no line
 
 /** useHistory keeps the last values by name: it takes a map of values each time stamp changes, and returns all lists. */
 export function useHistory(stamp, values) {
@@ -25,7 +26,8 @@ export function Sparkline({ values = [], label, width = 72, height = 20 }) {
   const x = (i) => width - (values.length - 1 - i) * step;
   const y = (v) => height - 1 - (most > 0 ? (v / most) * (height - 3) : 0);
   const line = values.map((v, i) => `${x(i).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
-  const area = values.length > 1 ? `${x(0).toFixed(1)},${height} ${line} ${width},${height}` : "";
+  if (values.length < drawnFrom) return html`<svg class="spark" width=${width} height=${height} aria-hidden="true"></svg>`;
+  const area = `${x(0).toFixed(1)},${height} ${line} ${width},${height}`;
   return html`<svg class="spark" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${`${label}, at the most ${num(most)}`}>
     <polygon points=${area} /><polyline points=${line} />
   </svg>`;
