@@ -41,6 +41,7 @@ type commands struct {
 	URL     string        `default:"${url}" env:"TRANCHE_URL" help:"The server to talk to." placeholder:"URL"`
 	Timeout time.Duration `env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
 	JSON    bool          `name:"json" help:"Print JSON and nothing else on standard output."`
+	tokenFlags
 
 	Serve       serveCommand       `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
 	Run         runCommands        `cmd:"" help:"Start, watch, repair and export runs."`
@@ -48,6 +49,7 @@ type commands struct {
 	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
 	DLQ         dlqCommands        `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
 	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`
+	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
 	Audit       auditCommand       `cmd:"" help:"What operators did: who, what, when, before and after."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
 	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
@@ -146,7 +148,7 @@ func run(ctx context.Context, args []string, term *console) int {
 	if err := refuseEmpty(chosen); err != nil {
 		return term.fail(err)
 	}
-	term.url, term.timeout, term.json = cli.URL, cli.Timeout, cli.JSON
+	term.url, term.timeout, term.json, term.token = cli.URL, cli.Timeout, cli.JSON, cli.tokenFlags
 	return term.fail(chosen.Run(term))
 }
 
@@ -170,6 +172,7 @@ type console struct {
 	url      string
 	timeout  time.Duration // 0: what the operations take
 	json     bool
+	token    tokenFlags
 }
 
 // newConsole returns a console whose output is inert where a person looks at it, whatever the commands print.
@@ -209,7 +212,14 @@ func (c *console) client() (*client.Client, error) {
 	if c.timeout < 0 {
 		return nil, &usageError{fmt.Sprintf("--timeout is %s; it must be positive", c.timeout)}
 	}
-	cl, err := client.New(c.url, osUser(), c.timeout)
+	secret, err := c.token.secret(c)
+	if err != nil {
+		return nil, err
+	}
+	if secret != "" {
+		warnOfPlainHTTP(c, c.url)
+	}
+	cl, err := client.New(c.url, osUser(), c.timeout, client.WithToken(secret))
 	if err != nil {
 		return nil, &usageError{"--url: " + err.Error()}
 	}

@@ -41,6 +41,7 @@ type serveCommand struct {
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
 
+	accessFlags
 	streamFlags
 }
 
@@ -94,13 +95,17 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := api.New(p.store, node, p.nc, api.Config{
+	config, err := s.guarded(api.Config{
 		Log: log, Hosts: s.AllowHost, Version: versionText(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: s.streamBytes(), SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard:   pages,
 		Connections: p.connections, RestsUntil: p.restsUntil, DataDir: p.directory,
-	})
+	}, p)
+	if err != nil {
+		return err
+	}
+	server, err := api.New(p.store, node, p.nc, config)
 	if err != nil {
 		return err
 	}
@@ -136,14 +141,14 @@ func (s *serveCommand) greet(ctx context.Context, term *console, p *parts, node 
 		case <-ctx.Done():
 			return nil
 		case <-node.Ready():
+			s.askForToken(ctx, term, p)
 			return s.welcome(term, p)
 		case <-slow.C:
 			what := "the streams and the session"
 			if !p.nc.IsConnected() {
 				what = fmt.Sprintf("NATS, which does not answer at %s (--nats)", p.natsURL)
 			}
-			term.note("waiting for %s; meanwhile the API at http://%s answers, with status 503 for what it cannot do",
-				what, p.listener.Addr())
+			term.note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
 		}
 	}
 }
@@ -171,7 +176,7 @@ func (s *serveCommand) logger() (*zap.Logger, error) {
 
 // welcome says where everything is, and what to do next.
 func (s *serveCommand) welcome(term *console, p *parts) error {
-	where := "http://" + p.listener.Addr().String()
+	where := s.at(p)
 	if term.json {
 		return term.document(map[string]string{
 			"api": where, "database": p.database, "nats": p.natsURL, "data": p.directory, "version": versionText(),

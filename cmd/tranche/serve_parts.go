@@ -39,7 +39,7 @@ type parts struct {
 
 func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) (err error) {
 	// First the address: it costs nothing and is what is taken most often.
-	if p.listener, err = api.Listen(ctx, s.Listen, api.Exposure{}); err != nil {
+	if p.listener, err = api.Listen(ctx, s.Listen, s.exposure(log)); err != nil {
 		return err
 	}
 	p.undo = append(p.undo, func(context.Context) error {

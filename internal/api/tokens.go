@@ -66,7 +66,7 @@ type createTokenInput struct {
 
 func (s *Server) createToken(ctx context.Context, in *createTokenInput) (CreatedToken, error) {
 	none := CreatedToken{}
-	life, err := in.Body.life()
+	life, err := in.Body.Life()
 	err = cmp.Or(CheckTokenName(in.Body.Name), err, checkText("header "+ActorHeader, in.Name, maxActorBytes))
 	if err != nil {
 		return none, err
@@ -98,7 +98,8 @@ func CheckTokenName(name string) error {
 	}
 }
 
-func (t *TokenSettings) life() (time.Duration, error) {
+// Life is how long the token is good for; 0: until it is revoked.
+func (t *TokenSettings) Life() (time.Duration, error) {
 	if t.ExpiresIn == "" {
 		return 0, nil
 	}

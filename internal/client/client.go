@@ -35,11 +35,18 @@ type Client struct {
 	actor   string
 	timeout time.Duration // 0: each operation's own
 	http    *http.Client
+	token   string
 }
+
+// Option is a setting of a client.
+type Option func(*Client)
+
+// WithToken makes every request one of the holder's of a token.
+func WithToken(secret string) Option { return func(c *Client) { c.token = secret } }
 
 // New returns a client of the server at base, like DefaultURL. The actor is named in the audit log. The timeout is how
 // long an answer may take to begin, and to end if it is one document; 0 is what the operations take at the most.
-func New(base, actor string, timeout time.Duration) (*Client, error) {
+func New(base, actor string, timeout time.Duration, options ...Option) (*Client, error) {
 	if timeout < 0 {
 		return nil, fmt.Errorf("the timeout is %s; it must not be negative", timeout)
 	}
@@ -51,7 +58,15 @@ func New(base, actor string, timeout time.Duration) (*Client, error) {
 		Proxy:       http.ProxyFromEnvironment,
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
 	}
-	return &Client{base: parsed, actor: actor, timeout: timeout, http: &http.Client{Transport: transport}}, nil
+	c := &Client{base: parsed, actor: actor, timeout: timeout, http: &http.Client{
+		Transport: transport,
+		// Nothing of ours redirects, and a token is for the server that it was meant for.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	for _, option := range options {
+		option(c)
+	}
+	return c, nil
 }
 
 // Start sends the items and starts a run of them.

@@ -73,6 +73,9 @@ func (c *Client) do(p *patience, method, path, kind string, body io.Reader) (io.
 	if kind != "" {
 		req.Header.Set("Content-Type", kind)
 	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	if method != http.MethodGet && c.actor != "" {
 		req.Header.Set(api.ActorHeader, c.actor)
 	}
@@ -80,7 +83,7 @@ func (c *Client) do(p *patience, method, path, kind string, body io.Reader) (io.
 	if err != nil {
 		return nil, c.unanswered(p, err)
 	}
-	if answer.StatusCode >= http.StatusBadRequest {
+	if answer.StatusCode >= http.StatusMultipleChoices {
 		defer func() { _ = answer.Body.Close() }()
 		return nil, readProblem(answer)
 	}

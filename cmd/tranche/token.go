@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type tokenCommands struct {
+	Create tokenCreate `cmd:"" help:"Make a token; its secret is shown this once."`
+	List   tokenList   `cmd:"" help:"List tokens, newest first."`
+	Revoke tokenRevoke `cmd:"" help:"Revoke a token: within 5 seconds it is of no use anywhere."`
+}
+
+// tokenPlace is where tokens are. The first one cannot be made through an API that needs one.
+type tokenPlace struct {
+	Database string `xor:"place" help:"Straight in this database, instead of through a server." placeholder:"URL"`
+	DataDir  string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
+}
+
+// tokenKeeper is the API, or a database.
+type tokenKeeper interface {
+	CreateToken(ctx context.Context, set api.TokenSettings) (api.CreatedToken, error)
+	Tokens(ctx context.Context) (api.TokenList, error)
+	RevokeToken(ctx context.Context, ref string) (workqueue.TokenView, error)
+}
+
+// open returns who keeps the tokens. The caller calls release.
+func (p *tokenPlace) open(ctx context.Context, term *console) (keeper tokenKeeper, release func() error, err error) {
+	none := func() error { return nil }
+	url, stop := p.Database, none
+	switch {
+	case p.DataDir != "":
+		if url, stop, err = privateDatabase(ctx, p.DataDir); err != nil {
+			return nil, none, err
+		}
+	case p.Database == "":
+		cl, err := term.client()
+		return cl, none, err
+	}
+	if err := migrated(ctx, url); err != nil {
+		return nil, none, errors.Join(fmt.Errorf("the database of the tokens: %w", err), stop())
+	}
+	store, closeStore, err := workqueue.Open(ctx, url, workqueue.PoolConfig{MaxConns: 1})
+	if err != nil {
+		return nil, none, errors.Join(err, stop())
+	}
+	return &storedTokens{store}, func() error { closeStore(); return stop() }, nil
+}
+
+// privateDatabase finds the private PostgreSQL of a data directory: a serve runs it, or else it is run for a moment.
+func privateDatabase(ctx context.Context, dir string) (url string, stop func() error, err error) {
+	data := filepath.Join(dir, "postgres")
+	if !embedded.Exists(data) { // a directory that was mistyped should not become one of ours
+		return "", nil, fmt.Errorf("--data-dir %s holds no database of tranche serve; start one there first, or give the one "+
+			"that serve says when it starts", dir)
+	}
+	private, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{DataDir: data, Bound: true})
+	if _, locked := errors.AsType[*embedded.LockedError](err); locked {
+		url, err := embedded.RunningURL(ctx, data)
+		return url, func() error { return nil }, err
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("start the private PostgreSQL of --data-dir %s: %w", dir, err)
+	}
+	return private.URL(), func() error { return private.Stop(context.WithoutCancel(ctx)) }, nil
+}
+
+// storedTokens is tokens without an API between.
+type storedTokens struct{ store *workqueue.Store }
+
+func (s *storedTokens) CreateToken(ctx context.Context, set api.TokenSettings) (api.CreatedToken, error) {
+	secret := access.NewSecret()
+	life, err := set.Life()
+	if err != nil {
+		return api.CreatedToken{}, err
+	}
+	made, err := s.store.CreateToken(ctx, workqueue.NewToken{
+		Name: set.Name, Role: string(set.Role), Hash: access.HashOf(secret), ExpiresIn: life,
+	}, osUser())
+	return api.CreatedToken{TokenView: made, Secret: secret}, err
+}
+
+func (s *storedTokens) Tokens(ctx context.Context) (api.TokenList, error) {
+	all, err := s.store.Tokens(ctx)
+	return api.TokenList{Tokens: all}, err
+}
+
+func (s *storedTokens) RevokeToken(ctx context.Context, ref string) (workqueue.TokenView, error) {
+	return s.store.RevokeToken(ctx, ref, osUser())
+}
+
+type tokenCreate struct {
+	Name      string        `required:"" help:"Whose it is: the actor in the audit log." placeholder:"NAME"`
+	Role      string        `required:"" enum:"viewer,operator,admin" help:"viewer looks; operator changes runs; admin also makes tokens." placeholder:"ROLE"`
+	ExpiresIn time.Duration `help:"How long it is good for, like 720h; until it is revoked, unless given." placeholder:"TIME"`
+	tokenPlace
+}
+
+// Validate is called by kong.
+func (t *tokenCreate) Validate() error {
+	if err := api.CheckTokenName(t.Name); err != nil { // it names the field
+		return err
+	}
+	if t.ExpiresIn != 0 {
+		return api.CheckTokenLife(t.ExpiresIn)
+	}
+	return nil
+}
+
+// Run makes a token. Its secret is all there is on standard output, so that a script can keep it.
+func (t *tokenCreate) Run(ctx context.Context, term *console) (err error) {
+	keeper, release, err := t.open(ctx, term)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	set := api.TokenSettings{Name: t.Name, Role: access.Role(t.Role)}
+	if t.ExpiresIn != 0 {
+		set.ExpiresIn = t.ExpiresIn.String()
+	}
+	made, err := keeper.CreateToken(ctx, set)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(made)
+	}
+	until := "is good until it is revoked"
+	if made.ExpiresAt != nil {
+		until = "is good until " + moment(*made.ExpiresAt)
+	}
+	term.note("token %s of %s, role %s, %s; this is the only time that it is shown. Log in with it at the dashboard, or "+
+		"keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID.String()[:8], made.Name, made.Role, until)
+	return term.printf("%s\n", made.Secret)
+}
+
+type tokenList struct{ tokenPlace }
+
+// Run lists tokens.
+func (t *tokenList) Run(ctx context.Context, term *console) (err error) {
+	keeper, release, err := t.open(ctx, term)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	list, err := keeper.Tokens(ctx)
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(list)
+	}
+	if len(list.Tokens) == 0 {
+		return term.printf("there is no token; make one with: tranche token create --name NAME --role ROLE\n")
+	}
+	text := table{}
+	text.row("ID", "NAME", "ROLE", "STATE", "EXPIRES", "LAST USED", "MADE", "BY")
+	for i := range list.Tokens {
+		k := &list.Tokens[i]
+		text.row(k.ID.String()[:8], inert(k.Name), k.Role, string(k.State), momentOr(k.ExpiresAt, "never"),
+			momentOr(k.LastUsedAt, "never"), moment(k.CreatedAt), inert(k.CreatedBy))
+	}
+	return term.printf("%s", text.String())
+}
+
+func momentOr(at *time.Time, otherwise string) string {
+	if at == nil {
+		return otherwise
+	}
+	return moment(*at)
+}
+
+type tokenRevoke struct {
+	Token string `arg:"" help:"An id, the beginning of one, or the name of the only such token."`
+	tokenPlace
+}
+
+// Run revokes a token.
+func (t *tokenRevoke) Run(ctx context.Context, term *console) (err error) {
+	keeper, release, err := t.open(ctx, term)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	gone, err := keeper.RevokeToken(ctx, t.Token)
+	if errors.Is(err, workqueue.ErrNotFound) {
+		return fmt.Errorf("%w; see tranche token list", err)
+	}
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.document(gone)
+	}
+	return term.printf("token %s of %s is revoked\n", gone.ID.String()[:8], inert(gone.Name))
+}
