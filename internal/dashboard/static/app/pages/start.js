@@ -41,6 +41,9 @@ export default function Start({ query }) {
     setFile(f);
     set({ key: "", ...(form.name && (!file || form.name !== nameFrom(file)) ? {} : { name: nameFrom(f) }) });
   };
+  useEffect(() => { // what is wrong comes into sight
+    if (problem) document.querySelector("#main [aria-invalid=true], #main .start-drop.wrong button")?.focus();
+  }, [problem]);
   useEffect(() => { // the first plan, when there is one; else an endpoint
     const list = plans.data?.plans || [];
     if (!plans.data || form.plan || query.endpoint !== undefined) return;
@@ -107,14 +110,14 @@ export default function Start({ query }) {
         ${Number(form.canary) > 0 && html`<${Check} checked=${form.canary_auto} onChange=${(v) => set({ canary_auto: v })}
           test="canary_auto">Go on by itself when no more of the sample failed than is allowed<//>`}
         <${Params} params=${form.params} onChange=${(params) => set({ params })} error=${wrong("params")}/>
-        <details class="more" open=${more.some(([n]) => at === n) || undefined}><summary>Retries, time and priority</summary>
+        <details class="start-more" open=${more.some(([n]) => at === n) || undefined}><summary>Retries, time and priority</summary>
           <div class="fields">${more.map(input)}</div></details>
       </div><//>
     </div>
     <aside class="start-side" aria-label="Start"><${Card} title="4. Try and start"><div class="column">
       <${Chain} plan=${form.what === "plan" && plans.data?.plans?.find((p) => p.name === form.plan.split("@")[0])}
         endpoint=${form.what === "endpoint" && form.endpoint}/>
-      ${problem && (!at || at === "items") && at !== "items" && html`<${ErrorBox} error=${problem} test="start-error"/>`}
+      ${problem && !at && html`<${ErrorBox} error=${problem} test="start-error"/>`}
       ${problem && at && html`<p class="notice warn" role="status"><${Icon} name="warn"/>Not started: see what is marked.</p>`}
       ${found && html`<${Findings} found=${found}/>`}
       ${work ? html`<${Working} work=${work} give=${() => control.current.abort()}/>` : html`<div class="start-buttons">
@@ -159,12 +162,12 @@ function EndpointChoice({ endpoints, value, onChange, error }) {
 function Chain({ plan, endpoint }) {
   const steps = plan ? plan.steps : endpoint ? [endpoint] : [];
   if (steps.length === 0) return null;
-  return html`<ol class="chain" aria-label="Steps">${steps.map((s) => html`<li key=${s}><${Text} max=${30}>${s}<//></li>`)}</ol>`;
+  return html`<ol class="start-chain" aria-label="Steps">${steps.map((s) => html`<li key=${s}><${Text} max=${30}>${s}<//></li>`)}</ol>`;
 }
 
 function Params({ params, onChange, error }) {
   const change = (i, at, value) => onChange(params.map((p, n) => (n === i ? p.map((v, m) => (m === at ? value : v)) : p)));
-  return html`<fieldset class="params"><legend>Parameters</legend>
+  return html`<fieldset class="start-params"><legend>Parameters</legend>
     ${params.map(([name, value], i) => html`<div class="row" key=${i}>
       <input aria-label="Name of the parameter" placeholder="name" value=${name} onInput=${(e) => change(i, 0, e.currentTarget.value)}/>
       <input aria-label="Value of the parameter" placeholder="value" value=${value} onInput=${(e) => change(i, 1, e.currentTarget.value)}/>

@@ -5,7 +5,7 @@ import { bytes, num, plural } from "../format.js";
 
 export function Findings({ found }) {
   return html`<div class="column" data-test="findings">
-    <dl class="facts">
+    <dl class="start-facts">
       <div><dt>Items</dt><dd>${num(found.items)}</dd></div>
       <div><dt>Payload</dt><dd>${bytes(found.bytes)}</dd></div>
       ${found.skipped > 0 && html`<div><dt>Duplicates left out</dt><dd class="is-warn">${num(found.skipped)}</dd></div>`}

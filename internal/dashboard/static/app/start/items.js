@@ -19,7 +19,7 @@ export function DropZone({ file, onFile, error }) {
     e.preventDefault();
     setOver(true);
   };
-  return html`<div class=${"drop" + (over ? " over" : "") + (error ? " wrong" : "") + (file ? " full" : "")} onDrop=${drop}
+  return html`<div class=${"start-drop" + (over ? " over" : "") + (error ? " wrong" : "") + (file ? " full" : "")} onDrop=${drop}
       onDragOver=${drag} onDragLeave=${() => setOver(false)} data-test="drop">
     <${Icon} name=${file ? "file" : "upload"} size=${20}/>
     ${file ? html`<div class="grow"><strong><${Text} max=${80}>${file.name}<//></strong>
@@ -84,7 +84,7 @@ const shownRows = 8;
 export function Rows({ rows, columns, keyColumn }) {
   const names = columns || [...new Set(rows.flatMap((r) => Object.keys(isRecord(r.payload) ? r.payload : {})))];
   if (rows.length === 0) return html`<p class="muted">There is no item in it.</p>`;
-  return html`<div class="table-box preview" tabindex="0" role="region" aria-label="First items" data-test="preview"><table>
+  return html`<div class="table-box start-preview" tabindex="0" role="region" aria-label="First items" data-test="preview"><table>
     <thead><tr><th scope="col" class="right">Line</th>${names.map((c) => html`<th scope="col" key=${c}
       class=${c === keyColumn ? "is-key" : ""}><${Text} max=${40}>${c}<//>${c === keyColumn && html`<${Icon} name="key" size=${12}/>
         <span class="sr">(key)</span>`}</th>`)}</tr></thead>

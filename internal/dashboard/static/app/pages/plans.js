@@ -1,0 +1,116 @@
+// Plans on record: their versions, their source, and putting a new version there.
+import { html, useState } from "../html.js";
+import {
+  Page, Card, Button, ButtonLink, Copy, Empty, ErrorBox, Select, Skeleton, Table, Text, Time, confirm, toast, useLoad,
+} from "../ui.js";
+import { Link, setQuery } from "../router.js";
+import { api, segment } from "../api.js";
+import { inert, num, plural } from "../format.js";
+import { can } from "../session.js";
+import { Editor, Source, template } from "../plans/source.js";
+
+export default function Plans({ query }) {
+  const { name = "", version = "", edit = "" } = query;
+  const list = useLoad("/plans");
+  const plans = list.data?.plans || [];
+  const applied = (answer) => {
+    toast(answer.unchanged ? `${answer.name} is the same as version ${answer.version}; nothing was done`
+      : `${answer.name} is version ${answer.version} now`, { tone: answer.unchanged ? "info" : "ok" });
+    list.reload();
+    setQuery({ name: answer.name, version: "", edit: "" });
+  };
+  if (edit === "new") {
+    return html`<${Page} title="New plan" crumbs=${[["Plans", "/plans"]]}><${Card} flush label="New plan">
+      <${Editor} source=${template} onApplied=${applied} onCancel=${() => setQuery({ edit: "" })}/><//><//>`;
+  }
+  if (name) {
+    return html`<${Plan} key=${name} name=${name} version=${version} editing=${edit === "1"} onApplied=${applied}
+      reload=${list.reload}/>`;
+  }
+  return html`<${Page} title="Plans" test="plans-page" actions=${html`<${Button} kind="primary" icon="start" role="operator"
+      test="new-plan" onClick=${() => setQuery({ edit: "new" }, { replace: false })}>New plan<//>`}>
+    <${ErrorBox} error=${list.error} retry=${list.reload}/>
+    ${!list.data && !list.error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
+    ${list.data && html`<${Card} flush label="Plans"><${Table} caption="Plans on record" test="plans" rows=${plans}
+      rowKey=${(p) => p.name} href=${at} columns=${columns} empty=${html`<${Nothing}/>`}/><//>`}
+  <//>`;
+}
+
+const at = (p) => "/plans?name=" + encodeURIComponent(p.name);
+
+const columns = [
+  { key: "name", title: "Plan", class: "runs-name", render: (p) => html`<${Link} to=${at(p)}><${Text} max=${80}>${p.name}<//><//>` },
+  { key: "version", title: "Version", align: "right", render: (p) => num(p.version) },
+  { key: "steps", title: "Steps", render: (p) => html`<ol class="start-chain">${p.steps.map((s) =>
+    html`<li key=${s}><${Text} max=${30}>${s}<//></li>`)}</ol>` },
+  { key: "runs", title: "Runs", align: "right", render: (p) => html`<span class="num">${num(p.runs)}${p.running > 0 &&
+    html`<span class="under is-info">${num(p.running)} running</span>`}</span>` },
+  { key: "created_by", title: "By", hide: "narrow", render: (p) => html`<${Text} max=${40}>${p.created_by}<//>` },
+  { key: "created_at", title: "Changed", align: "right", class: "nowrap", render: (p) => html`<${Time} at=${p.created_at}/>` },
+];
+
+function Nothing() {
+  const command = "tranche plan apply plan.yaml";
+  return html`<${Empty} icon="plans" title="No plans on record" test="no-plans">
+    <p>A plan says through which steps each item goes: which endpoints are asked, in which order, how many items in a request,
+      and how failures are met. Write one here, or apply a file:</p>
+    <div class="commands"><div><code>${command}</code><${Copy} text=${command}/></div></div><//>`;
+}
+
+function Plan({ name, version, editing, onApplied, reload }) {
+  const path = "/plans/" + segment(name);
+  const plan = useLoad(path + (version ? "/versions/" + version : ""));
+  const versions = useLoad(path + "/versions", [plan.data?.newest]);
+  const [older, setOlder] = useState([]);
+  const p = plan.data;
+  const all = [...(versions.data?.versions || []), ...older];
+  const next = older.length > 0 ? older[older.length - 1].next : versions.data?.next;
+  const more = async () => {
+    try {
+      const page = await api.get(`${path}/versions?before=${next}`);
+      const got = page.versions || [];
+      if (got.length > 0) got[got.length - 1] = { ...got[got.length - 1], next: page.next };
+      setOlder([...older, ...got]);
+    } catch (err) {
+      toast(err, { tone: "bad" });
+    }
+  };
+  const remove = async () => {
+    const done = await confirm({
+      title: `Delete ${inert(name, 60)}?`, action: "Delete the plan", danger: true, test: "delete-dialog",
+      body: "All its versions go. Runs keep the plan that they started with.", act: () => api.del(path),
+    });
+    if (!done) return;
+    toast(`${name} is off the record`);
+    reload();
+    setQuery({ name: "", version: "", edit: "" });
+  };
+  const newest = !p || p.version === p.newest;
+  const actions = html`
+    ${can("admin") && html`<${Button} kind="ghost" icon="trash" label="Delete the plan" title="Delete the plan" onClick=${remove} test="delete"/>`}
+    <${Button} role="operator" onClick=${() => setQuery({ edit: "1" }, { replace: false })} test="edit">New version<//>
+    ${can("operator") && html`<${ButtonLink} kind="primary" icon="play" test="start-plan"
+      to=${"/start?plan=" + encodeURIComponent(name + (newest ? "" : "@" + p.version))}>Start a run<//>`}`;
+  return html`<${Page} title=${name} crumbs=${[["Plans", "/plans"]]} test="plan-page" actions=${!editing && p && actions}
+      subtitle=${p && html`Version ${p.version}${newest ? ", the newest" : ` of ${p.newest}`} · ${html`<${Time} at=${p.created_at}/>`} by
+        <bdi>${" " + inert(p.created_by, 60)}</bdi> · ${plural(p.runs, "run")}`}>
+    <${ErrorBox} error=${plan.error} retry=${plan.reload}/>
+    ${!p && !plan.error && html`<${Card}><${Skeleton} lines=${8}/><//>`}
+    ${p && editing && html`<${Card} flush label="New version"><${Editor} name=${name} source=${p.source} onApplied=${onApplied}
+      onCancel=${() => setQuery({ edit: "" })}/><//>`}
+    ${p && !editing && html`<div class="plan">
+      <${Card} flush title="Source" actions=${html`${all.length > 1 && html`<${Select} label="Version" test="version" value=${String(p.version)}
+          onChange=${(v) => setQuery({ version: v })} options=${all.map((v) => [String(v.version), `Version ${v.version}`])}/>`}
+        <${Copy} text=${p.source} label="Copy the source"/>`}><${Source} text=${p.source}/><//>
+      <div class="column">
+        <${Card} title="Steps"><ol class="plan-steps">${p.steps.map((s, i) => html`<li key=${s}><span class="plan-number">${i + 1}</span>
+          <div class="grow"><strong><${Text} max=${60}>${s}<//></strong>${p.endpoints?.[i] && html`<span class="under">asks ${" "}<${Link} to=${"/endpoint?name=" + encodeURIComponent(p.endpoints[i])}><${Text} max=${60}>${p.endpoints[i]}<//><//></span>`}</div></li>`)}</ol><//>
+        <${Card} title="Versions" flush><${ErrorBox} error=${versions.error}/><ul class="plan-versions" data-rows>${all.map((v) => html`<li key=${v.version}
+          data-row=${v.version}><a href=${`/plans?name=${encodeURIComponent(name)}&version=${v.version}`} aria-current=${v.version === p.version ? "true" : undefined}
+            onClick=${(e) => { e.preventDefault(); setQuery({ version: String(v.version) }); }}>
+            <b>${v.version}</b><span class="grow"><${Text} max=${30}>${v.created_by}<//></span>
+            <span class="muted">${plural(v.runs, "run")}</span><${Time} at=${v.created_at}/></a></li>`)}</ul>
+          ${next && html`<div class="plan-more"><${Button} small onClick=${more}>Older versions<//></div>`}<//>
+      </div></div>`}
+  <//>`;
+}

@@ -1,0 +1,99 @@
+// API tokens: who may come in, as what, until when.
+import { html, useState } from "../html.js";
+import {
+  Page, Card, Badge, Button, Copy, Dialog, Empty, ErrorBox, Field, Icon, Select, Skeleton, Table, Text, Time, confirm, toast, useLoad,
+} from "../ui.js";
+import { api } from "../api.js";
+import { can, session } from "../session.js";
+import { clock, inert } from "../format.js";
+
+const tones = { active: "ok", expired: "plain", revoked: "bad" };
+const roles = [["viewer", "Viewer: sees everything"], ["operator", "Operator: runs, plans, endpoints, dead letters"],
+  ["admin", "Admin: also tokens, and deleting plans"]];
+const lives = [["720h", "30 days"], ["168h", "a week"], ["24h", "a day"], ["2160h", "90 days"], ["8760h", "a year"], ["", "no end"]];
+
+export default function Tokens() {
+  const may = can("admin");
+  const { data, error, reload } = useLoad(may ? "/tokens" : "", [may]);
+  const [creating, setCreating] = useState(false);
+  const off = session.value.auth !== "on";
+  if (!may) {
+    return html`<${Page} title="Tokens"><${Card}><${Empty} icon="key" title="For admins only"><p>Your role is ${session.value.role ||
+      "none"}; tokens are made and revoked by an admin.</p><//><//><//>`;
+  }
+  return html`<${Page} title="Tokens" test="tokens-page" actions=${html`<${Button} kind="primary" icon="start" test="new-token"
+      onClick=${() => setCreating(true)}>New token<//>`}>
+    ${off && html`<p class="notice"><${Icon} name="info"/><span>Nobody has to log in on this server: it listens on loopback only. Tokens
+      count from the moment that it is started with <code>--auth on</code>.</span></p>`}
+    <${ErrorBox} error=${error} retry=${reload}/>
+    ${!data && !error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
+    ${data && html`<${Card} flush label="Tokens"><${Table} caption="Tokens" test="tokens" rows=${data.tokens || []} rowKey=${(t) => t.id}
+      rowClass=${(t) => (t.state === "active" ? "" : "faded")} columns=${columns(reload)} empty=${html`<${Empty} icon="tokens"
+        title="No tokens yet" test="no-tokens"><p>A token lets a script, the command line or a person in, with a role. It is shown once,
+        when it is made.</p><//>`}/><//>`}
+    ${creating && html`<${Create} onClose=${() => { setCreating(false); reload(); }}/>`}
+  <//>`;
+}
+
+const columns = (reload) => [
+  { key: "name", title: "Name", render: (t) => html`<strong><${Text} max=${60}>${t.name}<//></strong>` },
+  { key: "role", title: "Role", render: (t) => html`<${Badge} tone=${{ admin: "warn", operator: "info" }[t.role] || "plain"}>${t.role}<//>` },
+  { key: "state", title: "State", render: (t) => html`<${Badge} tone=${tones[t.state]} title=${t.revoked_at &&
+    `${clock(t.revoked_at, { date: true })} by ${inert(t.revoked_by)}`}>${t.state}<//>` },
+  { key: "used", title: "Last used", render: (t) => (t.last_used_at ? html`<${Time} at=${t.last_used_at}/>` : html`<span class="muted">never</span>`) },
+  { key: "expires", title: "Expires", render: (t) => (t.expires_at ? html`<${Time} at=${t.expires_at}/>` : html`<span class="muted">never</span>`) },
+  { key: "created", title: "Made", hide: "narrow", render: (t) => html`<${Time} at=${t.created_at}/> <span class="muted">by <${Text} max=${30}>${t.created_by}<//></span>` },
+  { key: "revoke", srTitle: "Actions", label: "", align: "right", render: (t) => t.state === "active" && html`<${Button} small test="revoke"
+    label=${"Revoke " + inert(t.name, 60)} onClick=${() => revoke(t, reload)}>Revoke<//>` },
+];
+
+async function revoke(token, reload) {
+  const done = await confirm({
+    title: `Revoke ${inert(token.name, 60)}?`, action: "Revoke", danger: true, test: "revoke-dialog",
+    body: "Whoever uses it is shut out within seconds, pages and streams that are open too. A revoked token stays revoked.",
+    act: () => api.post(`/tokens/${token.id}/revoke`, {}),
+  });
+  if (!done) return;
+  toast(`${inert(token.name, 60)} is revoked`);
+  reload();
+}
+
+// Create makes a token and shows its secret, this once. The secret lives in this dialog only.
+function Create({ onClose }) {
+  const [form, setForm] = useState({ name: "", role: "operator", expires_in: "720h" });
+  const [made, setMade] = useState(null);
+  const [error, setError] = useState(null);
+  const set = (changes) => {
+    setForm({ ...form, ...changes });
+    setError(null);
+  };
+  const create = async (e) => {
+    e?.preventDefault();
+    try {
+      setMade(await api.post("/tokens", { name: form.name.trim(), role: form.role, ...(form.expires_in ? { expires_in: form.expires_in } : {}) },
+        { key: "" }));
+    } catch (err) {
+      setError(err);
+    }
+  };
+  if (made) {
+    return html`<${Dialog} title="Copy the token now" onClose=${onClose} test="token-made"
+        footer=${html`<${Button} kind="primary" onClick=${onClose} test="done">I have it<//>`}>
+      <p>This is the only time that it is shown. The server keeps a digest, and cannot tell it again.</p>
+      <div class="secret"><code data-test="secret">${made.secret}</code><${Copy} text=${made.secret} label="Copy the token" small=${false} test="copy-secret"/></div>
+      <p class="muted">With it: <code>TRANCHE_TOKEN=… tranche run list</code>, or <code>Authorization: Bearer …</code>, or the login of this dashboard.</p><//>`;
+  }
+  const wrong = (name) => (error && new RegExp(`\\b${name}\\b`).test((error.errors?.[0]?.location || "") + " " + (error.detail || ""))
+    ? error.errors?.[0]?.message || error.detail : "");
+  const placed = wrong("name") || wrong("expires_in");
+  return html`<${Dialog} title="New token" onClose=${onClose} test="token-dialog" footer=${html`<${Button} onClick=${onClose}>Cancel<//>
+      <${Button} kind="primary" disabled=${!form.name.trim()} onClick=${create} test="create">Make it<//>`}>
+    <form class="column" onSubmit=${create}>
+      <${Field} label="Name" hint="who or what uses it; it stands in the audit log" error=${wrong("name")}><input value=${form.name} maxlength="100" autofocus
+        autocomplete="off" data-test="token-name" onInput=${(e) => set({ name: e.currentTarget.value })}/><//>
+      <${Field} label="Role"><${Select} value=${form.role} onChange=${(role) => set({ role })} options=${roles} test="token-role"/><//>
+      <${Field} label="Good for" error=${wrong("expires_in")}><${Select} value=${form.expires_in} onChange=${(expires_in) => set({ expires_in })}
+        options=${lives} test="token-life"/><//>
+      ${!placed && html`<${ErrorBox} error=${error}/>`}
+    </form><//>`;
+}
