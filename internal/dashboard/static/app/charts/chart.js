@@ -59,7 +59,7 @@ function options(box, { series, unit }, scale) {
   const read = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: read("--muted"), grid: { stroke: read("--line"), width: 1 }, ticks: { show: false }, font: `11px ${style.fontFamily}` };
   return {
-    width: Math.max(120, box.clientWidth), height: HEIGHT, padding: [8, 4, 0, 0], legend: { show: false },
+    width: Math.max(120, box.clientWidth), height: HEIGHT, padding: [8, 18, 0, 0], legend: { show: false },
     cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
     scales: { x: { time: true }, y: scale === "log" ? { distr: 3, log: 10, range: logRange } : { range: (u, low, high) => [0, Math.max(high * 1.08, 1)] } },
     axes: [

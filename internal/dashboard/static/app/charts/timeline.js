@@ -5,7 +5,7 @@ import { query, segment } from "../api.js";
 import { duration, short } from "../format.js";
 import { Chart } from "./chart.js";
 
-const BUCKETS = 120;
+const BUCKETS = 120; // at the most; each has two seconds or more, or single requests would make it a comb
 const EVERY = 3; // seconds, while the run runs
 const LINES = 6; // steps that have lines of their own
 
@@ -40,12 +40,16 @@ export function latency({ steps }) {
   return steps.slice(0, LINES).map((s, i) => ({ label: s.step, colour: `--line-${i}`, values: s.p99_ms }));
 }
 
+// quantum keeps the request alike while a run grows older, so that the chart is not fetched anew each second.
+const quantum = (n) => (n < 30 ? 10 * Math.ceil(n / 10) : 30 * Math.ceil(n / 30));
+
 const rate = (v) => (v === null || v === undefined ? "–" : `${short(v < 100 ? Math.round(v * 10) / 10 : Math.round(v))}/s`);
 const time = (v) => (v === null || v === undefined ? "–" : duration(v / 1000));
 
 export function Timeline({ run, step }) {
   const live = run.state === "running" || run.state === "loading";
-  const { data, error, reload } = useLoad(`/runs/${segment(run.id)}/timeline${query({ step, buckets: BUCKETS })}`, [run.generation, run.state], { every: live ? EVERY : 0 });
+  const buckets = Math.max(10, Math.min(BUCKETS, Math.floor(run.seconds / 2)));
+  const { data, error, reload } = useLoad(`/runs/${segment(run.id)}/timeline${query({ step, buckets: live ? quantum(buckets) : buckets })}`, [run.generation, run.state], { every: live ? EVERY : 0 });
   const drawn = useMemo(() => data && { times: middles(data), through: throughput(data), late: latency(data), some: data.steps.some((s) => s.done.length > 0) }, [data]);
   const several = data?.steps.length > 1;
   return html`<${Card} label="Throughput and latency" test="timeline" class="timeline">

@@ -111,8 +111,8 @@ function fitWhole(n, width, height, largest) {
 function fitFine(n, width, height) {
   const band = bandHeight(n);
   for (let bands = Math.max(1, Math.floor(Math.sqrt((n * height) / width) / band) - 2); ; bands++) {
-    const cols = Math.ceil(n / (bands * band));
     const cell = Math.min(height / (bands * band), 2);
-    if (cols * cell <= width) return { layout: new Layout(n, cols), cell };
+    const cols = Math.floor(width / cell + 1e-9);
+    if (cols * bands * band >= n) return { layout: new Layout(n, cols), cell };
   }
 }

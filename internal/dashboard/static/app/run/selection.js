@@ -1,8 +1,8 @@
 // What can be done with a range of items that was selected on the map: look at them, take a part back, run them again.
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { api, query, segment } from "../api.js";
-import { Button, Card, ErrorBox, Skeleton, StateBadge, Table, Text } from "../ui.js";
-import { Link } from "../router.js";
+import { Button, Card, ErrorBox, Skeleton, StateBadge, Text } from "../ui.js";
+import { Link, go } from "../router.js";
 import { num, plural } from "../format.js";
 import { RerunDialog } from "../parts/rerun.js";
 import { itemPath } from "../parts/itempath.js";
@@ -59,15 +59,18 @@ function Items({ run, step, from, to, page, paged }) {
   if (state.error) return html`<${ErrorBox} error=${state.error} />`;
   if (!state.items) return html`<${Skeleton} lines=${3} />`;
   if (!paged) return html`<${Few} run=${run} items=${state.items} more=${to - from + 1 - state.items.length} />`;
-  return html`<${Table} caption="Selected items" rows=${state.items} rowKey=${(i) => i.ordinal} href=${(i) => itemPath(run.id, i.key, i.ordinal)} test="selection-items" columns=${[
-    { key: "key", title: "Key", render: (i) => html`<${Link} to=${itemPath(run.id, i.key, i.ordinal)}><${Text} max=${48}>${i.key}<//><//>` },
-    { key: "ordinal", title: "#", align: "right", render: (i) => html`<span class="num">${num(i.ordinal)}</span>` },
-    { key: "state", title: "State", render: (i) => html`<${StateBadge} state=${numberOf(i.state)} />` },
-    { key: "attempts", title: "Attempts", align: "right", render: (i) => html`<span class="num">${i.attempts}</span>` },
-    { key: "error", title: "Error", render: (i) => i.error && html`<span><b><${Text} max=${40}>${i.error.code}<//></b> <${Text} max=${90}>${i.error.message}<//></span>` },
-  ]} />
+  return html`<ol class="picked" data-rows data-test="selection-items">${state.items.map((i) => html`<${Picked} key=${i.ordinal} run=${run} item=${i} />`)}</ol>
   <div class="pager"><${Button} small disabled=${pages.length < 2} onClick=${() => setPages(pages.slice(0, -1))}>Back<//>
     <${Button} small disabled=${!state.next} onClick=${() => setPages([...pages, state.next])} test="items-more">More<//></div>`;
+}
+
+function Picked({ run, item: i }) {
+  const to = itemPath(run.id, i.key, i.ordinal);
+  const enter = (e) => e.key === "Enter" && e.target === e.currentTarget && go(to);
+  return html`<li data-row=${i.ordinal} tabindex="-1" onKeyDown=${enter}>
+    <span class="picked-head"><${Link} to=${to}><${Text} max=${48}>${i.key}<//><//><span class="muted num">#${num(i.ordinal)}</span></span>
+    <span class="picked-facts"><${StateBadge} state=${numberOf(i.state)} /><span class="muted">${plural(i.attempts, "attempt")}</span></span>
+    ${i.error && html`<span class="picked-error"><b><${Text} max=${40}>${i.error.code}<//></b> <${Text} max=${140}>${i.error.message}<//></span>`}</li>`;
 }
 
 // Few is the first ones in a line each.

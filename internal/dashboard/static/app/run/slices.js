@@ -8,27 +8,32 @@ import { itemPath } from "../parts/itempath.js";
 import { BLOCK } from "../heatmap/store.js";
 import { ended } from "./head.js";
 
-const PAGE = 25;
+const PAGE = 10;
 const EVERY = 3; // seconds
 
-const states = { claimed: ["info", "being sent"], sent: ["busy", "at a service"], scheduled: ["warn", "to be retried"] };
+const kinds = [["out", "Under way", ["claimed", "sent"]], ["later", "To be retried", ["scheduled"]]];
+const states = { claimed: ["plain", "being sent"], sent: ["plain", "queued"], handed: ["busy", "at a service"], scheduled: ["warn", "to be retried"] };
+
+// What was sent lies in the queue until a service takes it.
+const stateOf = (s) => states[s.state === "sent" && s.handed_at ? "handed" : s.state] ?? ["plain", inert(s.state)];
 
 export function Slices({ run, step, onShow }) {
-  const [only, setOnly] = useState("");
+  const [kind, setKind] = useState("out");
   const [pages, setPages] = useState([""]);
-  useEffect(() => setPages([""]), [only, step, run.id]);
+  useEffect(() => setPages([""]), [kind, step, run.id]);
   const after = pages.at(-1);
-  const path = `/runs/${segment(run.id)}/slices${query({ state: only ? [only] : ["claimed", "sent", "scheduled"], step, after, limit: PAGE })}`;
+  const path = `/runs/${segment(run.id)}/slices${query({ state: kinds.find(([name]) => name === kind)[2], step, after, limit: PAGE })}`;
   const { data, error, reload } = useLoad(path, [run.state], { every: ended(run) ? 0 : EVERY });
   const counts = data?.counts ?? {};
-  const total = (counts.claimed ?? 0) + (counts.sent ?? 0) + (counts.scheduled ?? 0);
+  const total = countOf(counts, kind);
   const listed = (data?.slices ?? []).filter((s) => !step || s.step === step);
-  return html`<${Card} title="Requests under way" flush test="slices" class="slices" actions=${html`<${Filter} counts=${counts} only=${only} onOnly=${setOnly} />`}>
+  return html`<${Card} title="Requests" flush test="slices" class="slices" actions=${html`<${Kinds} counts=${counts} kind=${kind} onKind=${setKind} />`}>
     <${ErrorBox} error=${error} retry=${reload} />
     ${!data && !error && html`<${Skeleton} lines=${3} />`}
-    ${data && listed.length === 0 && html`<${Empty} title=${ended(run) ? "The run has ended" : "No request is under way"}>
-      ${!ended(run) && html`<p class="muted">${run.state === "paused" ? "The run is paused." : "Below, the page says why."}</p>`}<//>`}
-    ${listed.length > 0 && html`<${Table} caption="Requests under way" rows=${listed} rowKey=${(s) => s.id} columns=${cells(run, onShow)} test="slices-table" />`}
+    ${data && listed.length === 0 && html`<${Empty} title=${kind === "later" ? "Nothing waits to be retried" : ended(run) ? "The run has ended" : "No request is under way"}>
+      ${run.state === "paused" && html`<p>The run is paused.</p>`}
+      ${kind === "out" && countOf(counts, "later") > 0 && html`<p>${plural(countOf(counts, "later"), "request")} will be made again when the time has come.</p>`}<//>`}
+    ${listed.length > 0 && html`<${Table} caption="Requests" rows=${listed} rowKey=${(s) => s.id} columns=${cells(run, onShow)} test="slices-table" />`}
     ${(pages.length > 1 || data?.next) && html`<div class="pager">
       <${Button} small disabled=${pages.length < 2} onClick=${() => setPages(pages.slice(0, -1))}>Back<//>
       <span class="muted">${plural(total, "request")}</span>
@@ -36,10 +41,12 @@ export function Slices({ run, step, onShow }) {
   <//>`;
 }
 
-function Filter({ counts, only, onOnly }) {
-  return html`<div class="chips" role="group" aria-label="Which requests">${Object.entries(states).map(([name, [, text]]) => html`
-    <button type="button" class="chip" key=${name} aria-pressed=${String(only === name)} onClick=${() => onOnly(only === name ? "" : name)} data-test=${"slices-" + name}>
-      ${text} <span class="num">${num(counts[name] ?? 0)}</span></button>`)}</div>`;
+const countOf = (counts, kind) => kinds.find(([name]) => name === kind)[2].reduce((n, state) => n + (counts[state] ?? 0), 0);
+
+function Kinds({ counts, kind, onKind }) {
+  return html`<div class="chips" role="group" aria-label="Which requests">${kinds.map(([name, text]) => html`
+    <button type="button" class="chip" key=${name} aria-pressed=${String(kind === name)} onClick=${() => onKind(name)} data-test=${"slices-" + name}>
+      ${text} <span class="num">${num(countOf(counts, name))}</span></button>`)}</div>`;
 }
 
 function cells(run, onShow) {
@@ -48,7 +55,7 @@ function cells(run, onShow) {
     { key: "items", title: "Items", render: (s) => html`<span class="slice-items"><button type="button" class="link-btn num" title="Show them on the map" onClick=${() => onShow([s.block * BLOCK, s.block * BLOCK + BLOCK - 1], s.step)}>${num(s.remaining)}</button>${
       s.remaining < s.items && html`<span class="muted"> of ${num(s.items)}</span>`}${s.first_key !== undefined && html`<span class="muted">, from <${Link} to=${itemPath(run.id, s.first_key)}><${Text} max=${24}>${s.first_key}<//><//></span>`}</span>` },
     several && { key: "step", title: "Step", render: (s) => html`<${Text} max=${30}>${s.step}<//>` },
-    { key: "state", title: "State", render: (s) => html`<${Badge} tone=${states[s.state]?.[0] ?? "plain"}>${states[s.state]?.[1] ?? inert(s.state)}<//>` },
+    { key: "state", title: "State", render: (s) => html`<${Badge} tone=${stateOf(s)[0]}>${stateOf(s)[1]}<//>` },
     { key: "who", title: "Held by", render: (s) => html`<${Holder} slice=${s} />` },
     { key: "since", title: "For", align: "right", render: (s) => html`<${Since} at=${s.handed_at ?? s.sent_at ?? s.created_at} />` },
     { key: "until", title: "Until", align: "right", render: (s) => html`<${Until} slice=${s} />` },
@@ -61,8 +68,8 @@ function Holder({ slice: s }) {
   if (s.state === "scheduled") return html`<span class="muted">nobody, until its time</span>`;
   if (s.service) return html`<${Text} max=${40}>${s.service}<//>`;
   if (!s.node) return html`<span class="muted">–</span>`;
-  const handed = s.handed_at || s.state === "claimed";
-  return html`<span>${!handed && html`<span class="muted">queued by </span>`}${s.handed_at && html`<span class="muted">a service, for </span>`}<${Text} max=${30}>${s.node.host}<//> <span class="muted">${s.node.pid}</span></span>`;
+  const words = s.state === "claimed" ? "node " : s.handed_at ? "a service, for " : "the queue, from ";
+  return html`<span><span class="muted">${words}</span><${Text} max=${30}>${s.node.host}<//> <span class="muted">${s.node.pid}</span></span>`;
 }
 
 function Since({ at }) {
@@ -74,5 +81,6 @@ function Until({ slice: s }) {
   const at = s.state === "scheduled" ? s.not_before : s.deadline;
   if (!at) return html`<span class="muted">–</span>`;
   const late = new Date(at).getTime() < now.value;
+  if (late && s.state === "scheduled") return html`<span class="muted" title="Its time has come">due</span>`;
   return html`<span class=${late ? "warn-text" : ""}><${Time} at=${at} /></span>`;
 }
