@@ -32,7 +32,10 @@ type Layer string
 
 // The layers.
 const (
-	LayerState Layer = "state" // an ItemState
+	LayerState    Layer = "state"    // an ItemState
+	LayerAttempts Layer = "attempts" // how often it was asked for since it was last ready, up to 255
+	LayerLatency  Layer = "latency"  // how long the request took that brought its outcome, 0 for none: see [TimeCode]
+	LayerAge      Layer = "age"      // how long ago it last moved: see [TimeCode]
 )
 
 // MaxPlaneBlocks bounds the blocks of one PlanesRequest.
@@ -96,6 +99,9 @@ func (s *Store) planes(ctx context.Context, tx pgx.Tx, req *PlanesRequest) (*Pla
 		blocks = append(blocks, b)
 	}
 	at := func(b Block) []byte { return out.Bytes[int64(b)*bitfield.Size-first:] }
+	if req.Layer != LayerState && req.Layer != "" {
+		return out, readTrails(ctx, tx, req, g, view, blocks, at)
+	}
 	return out, eachColumn(ctx, tx, req.Run, g, view.reads, blocks, func(c *planeColumn) error {
 		c.states(view, at(c.block))
 		return nil

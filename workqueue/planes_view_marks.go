@@ -71,7 +71,9 @@ type BlockStates struct {
 
 // States calls f with each of some blocks that is there, in their order, as they all are at one moment. An empty name
 // stands for all steps together. What f gets is only good until it returns.
-func (s *Store) States(ctx context.Context, run RunID, steps []string, blocks []Block, f func(BlockStates) error) error {
+func (s *Store) States(ctx context.Context, run RunID, steps []string, blocks []Block,
+	f func(BlockStates) error,
+) error {
 	g, err := s.graphs.of(ctx, s.pool, run)
 	if err != nil {
 		return err

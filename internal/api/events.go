@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -24,7 +25,20 @@ type runEventsInput struct {
 }
 
 // asker is who a stream is counted for.
-func asker(context.Context) string { return Anonymous }
+func asker(ctx context.Context) string {
+	if who, ok := access.From(ctx); ok {
+		return who.Name
+	}
+	return Anonymous
+}
+
+// stopping says of an error that it is about the server.
+func stopping(err error) error {
+	if errors.Is(err, live.ErrClosed) {
+		return &awayError{"this tranche serve is stopping; ask again soon"}
+	}
+	return err
+}
 
 func typeOfValue(v any) reflect.Type { return reflect.TypeOf(v) }
 
@@ -41,7 +55,14 @@ func (s *Server) watchRuns() (err error) {
 		},
 		Explain: s.detail,
 	})
+	s.topics = s.newTopics()
 	return err
+}
+
+// closeStreams ends all streams of events, which go on for ever else.
+func (s *Server) closeStreams() {
+	s.hubs.Close()
+	s.topics.Close()
 }
 
 func (s *Server) registerEvents(api huma.API) {
@@ -97,13 +118,10 @@ func (s *Server) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher
 		return nil, &inputError{"a stream follows up to 32 steps; open several"}
 	}
 	watcher, err := s.hubs.Watch(ctx, id, views, in.Last)
-	switch {
-	case errors.Is(err, live.ErrTooMuch):
+	if errors.Is(err, live.ErrTooMuch) {
 		err = &tooManyError{err.Error()}
-	case errors.Is(err, live.ErrClosed):
-		err = &awayError{"this tranche serve is stopping; ask again soon"}
 	}
-	return watcher, seen(err, "tranche run show "+id.String())
+	return watcher, seen(stopping(err), "tranche run show "+id.String())
 }
 
 // unique is the steps, each once; all of them together when none is named.

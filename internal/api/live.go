@@ -6,4 +6,8 @@ import "github.com/danielgtaylor/huma/v2"
 func (s *Server) registerLive(api huma.API) {
 	s.registerPlanes(api)
 	s.registerEvents(api)
+	s.registerTopics(api)
+	s.registerTimeline(api)
+	s.registerSlices(api)
+	s.registerItemsList(api)
 }

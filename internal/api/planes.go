@@ -21,7 +21,7 @@ const mimeBinary = "application/octet-stream"
 type planesInput struct {
 	RunPath
 	Step   string `query:"step" doc:"its name; absent: the items over all steps"`
-	Layer  string `query:"layer" enum:"state" default:"state" doc:"what the bytes say"`
+	Layer  string `query:"layer" enum:"state,attempts,latency,age" default:"state" doc:"what the bytes say"`
 	From   int32  `query:"from" minimum:"0" maximum:"262143" doc:"the first block: ordinal 8192·from"`
 	Blocks int    `query:"blocks" minimum:"1" maximum:"128" default:"128" doc:"how many blocks"`
 }
@@ -32,9 +32,14 @@ func (s *Server) registerPlanes(api huma.API) {
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
 		"the answer may be empty.\n\n" +
 		"- state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be tried again " +
-		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and what it was made from is being made again.\n\n" +
+		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and what it was made from is being made again.\n" +
+		"- attempts: how often the item was asked for since it was last ready, up to 255.\n" +
+		"- latency: of the request that brought its outcome: 0 for none, else 1+12·log2(1+milliseconds), rounded, up to " +
+		"255.\n" +
+		"- age: since the item last moved, in seconds, in the same code.\n\n" +
 		"Over all steps an item has failed if it has at a step that is not optional, and is done when it has come to its " +
-		"end at all; else it shows the step that is furthest. To follow a run, open its events first, then ask for this, then apply what the " +
+		"end at all; else it shows the step that is furthest. Attempts and latency are the highest of its steps, and the " +
+		"age is that of its latest move. To follow a run, open its events first, then ask for this, then apply what the " +
 		"events say."
 	header := func(text string) *huma.Param {
 		return &huma.Param{Description: text, Schema: &huma.Schema{Type: huma.TypeInteger}}

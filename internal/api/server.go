@@ -115,6 +115,7 @@ type Server struct {
 	active   sync.WaitGroup // requests under way
 	health   *health.Watch
 	hubs     *live.Hubs // of the runs that are followed
+	topics   *live.Topics
 	streams  streams
 }
 
@@ -272,7 +273,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	defer s.health.Wait()
-	s.hubs.Close() // streams go on for ever
+	s.closeStreams()
+	s.closeStreams()
 	err := server.Shutdown(stop)
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))

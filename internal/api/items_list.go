@@ -1,0 +1,41 @@
+package api
+
+import (
+	"context"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type itemsInput struct {
+	RunPath
+	From  int32    `query:"from" minimum:"0" doc:"the first ordinal"`
+	To    int32    `query:"to" minimum:"0" default:"2147483647" doc:"the last ordinal, included; absent: to the end"`
+	Step  string   `query:"step" doc:"its name; absent: the items over all steps"`
+	State []string `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"may stand more than once; absent: all"` //nolint:lll // a tag
+	After int32    `query:"after" minimum:"-1" default:"-1" doc:"an ordinal: only items behind it"`
+	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+func (s *Server) registerItemsList(api huma.API) {
+	op := get("list-items", "/runs/{run}/items", "Items of a range, in order")
+	op.Description = "The items from one ordinal to another, with their states as in the planes. An item's whole story is " +
+		"at /runs/{run}/items/{key}."
+	register(s, api, op, s.listItems)
+}
+
+func (s *Server) listItems(ctx context.Context, in *itemsInput) (*workqueue.ItemRows, error) {
+	if in.To < in.From {
+		return nil, &inputError{"to lies before from; both are ordinals, and both are included"}
+	}
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.store.ItemsIn(ctx, workqueue.ItemRange{
+		Run: id, From: workqueue.Ordinal(in.From), To: workqueue.Ordinal(in.To), Step: in.Step,
+		States: in.State, After: workqueue.Ordinal(in.After), Limit: in.Limit,
+	})
+	return rows, seen(err, "tranche run show "+id.String())
+}

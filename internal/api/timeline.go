@@ -1,0 +1,35 @@
+package api
+
+import (
+	"context"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type timelineInput struct {
+	RunPath
+	Step    string `query:"step" doc:"its name; absent: every step"`
+	Buckets int    `query:"buckets" minimum:"1" maximum:"1000" default:"120" doc:"into how many lengths the time is cut"`
+	All     bool   `query:"all" doc:"from the start of the run, and not only of its present generation"`
+}
+
+func (s *Server) registerTimeline(api huma.API) {
+	op := get("get-timeline", "/runs/{run}/timeline", "How a run has gone, for charts")
+	op.Description = "Items that were done and that failed, requests and how long they took, in equal lengths of time, " +
+		"from the start of the present generation until now or the end of the run. Items count where their last request " +
+		"of the generation ended."
+	register(s, api, op, s.getTimeline)
+}
+
+func (s *Server) getTimeline(ctx context.Context, in *timelineInput) (*workqueue.Timeline, error) {
+	id, err := s.store.Resolve(ctx, in.Run)
+	if err != nil {
+		return nil, err
+	}
+	timeline, err := s.store.Timeline(ctx, workqueue.TimelineRequest{
+		Run: id, Step: in.Step, Buckets: in.Buckets, All: in.All,
+	})
+	return timeline, seen(err, "tranche run show "+id.String())
+}

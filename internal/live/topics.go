@@ -1,0 +1,228 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// DefaultTopicInterval is between two looks at a topic.
+const DefaultTopicInterval = time.Second
+
+// Topic is one thing that is looked at for all who watch it.
+type Topic struct {
+	Name  string                                    // of its events
+	Look  func(ctx context.Context) ([]byte, error) // as JSON
+	Every time.Duration                             // zero: DefaultTopicInterval
+}
+
+// Topics tells watchers how things are, whenever they have changed. What nobody watches is not looked at.
+type Topics struct {
+	log     *zap.Logger
+	explain func(error) string
+
+	mu      sync.Mutex
+	changed chan struct{} // closed, and replaced, when there is something to tell
+	all     map[string]*topic
+	closed  bool
+}
+
+// topic is what is known of one.
+type topic struct {
+	Topic
+
+	json     []byte
+	seq      uint64 // how often it has changed
+	outage   *Database
+	outages  uint64 // how often that has changed
+	watchers int
+	stop     context.CancelFunc // of its loop; nil: it does not run
+	stopped  chan struct{}      // closed when it has ended
+}
+
+// NewTopics returns topics that nobody watches. explain says for people what is wrong when a look fails.
+func NewTopics(log *zap.Logger, explain func(error) string, topics ...Topic) *Topics {
+	t := &Topics{log: log, explain: explain, changed: make(chan struct{}), all: map[string]*topic{}}
+	for _, one := range topics {
+		if one.Every == 0 {
+			one.Every = DefaultTopicInterval
+		}
+		t.all[one.Name] = &topic{Topic: one}
+	}
+	return t
+}
+
+// Watch begins to watch some topics.
+func (t *Topics) Watch(names []string) (*TopicWatcher, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, ErrClosed
+	}
+	w := &TopicWatcher{topics: t, told: map[*topic]told{}}
+	for _, name := range names {
+		one := t.all[name]
+		if one == nil {
+			return nil, fmt.Errorf("live: there is no topic %q", name)
+		}
+		if _, twice := w.told[one]; !twice {
+			w.all = append(w.all, one)
+			w.told[one] = told{}
+		}
+	}
+	for _, one := range w.all {
+		one.watchers++
+		if one.stop == nil {
+			t.start(one)
+		}
+	}
+	return w, nil
+}
+
+// start runs the loop of a topic, once the one before has ended. The lock is held.
+func (t *Topics) start(one *topic) {
+	ctx, cancel := context.WithCancel(context.Background())
+	before, stopped := one.stopped, make(chan struct{})
+	one.stop, one.stopped, one.json, one.outage = cancel, stopped, nil, nil
+	go func() {
+		defer close(stopped)
+		if before != nil {
+			<-before
+		}
+		for t.look(ctx, one) {
+		}
+	}()
+}
+
+// look looks once, and waits until it is time for the next look.
+func (t *Topics) look(ctx context.Context, one *topic) bool {
+	begun := time.Now()
+	within, cancel := context.WithTimeout(ctx, lookTimeout)
+	text, err := one.Look(within)
+	cancel()
+	if ctx.Err() == nil {
+		t.tell(one, text, err)
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(max(one.Every, easeFactor*time.Since(begun))):
+		return true
+	}
+}
+
+func (t *Topics) tell(one *topic, text []byte, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := one.outage != nil && !one.outage.OK
+	switch {
+	case err != nil && out, err == nil && !out && bytes.Equal(text, one.json):
+		return
+	case err != nil:
+		t.log.Warn("watchers are told nothing: a look failed", zap.String("topic", one.Name), zap.Error(err))
+		one.outage = &Database{Since: time.Now(), Detail: t.explain(err)}
+		one.outages++
+	default:
+		if out {
+			one.outage = &Database{OK: true, Since: time.Now()}
+			one.outages++
+		}
+		one.json = text
+		one.seq++
+	}
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// Close ends all watchers, and returns when nothing is looked at any more. It may be called twice.
+func (t *Topics) Close() {
+	t.mu.Lock()
+	t.closed = true
+	var ends []chan struct{}
+	for _, one := range t.all {
+		if one.stop != nil {
+			one.stop()
+			one.stop = nil
+		}
+		if one.stopped != nil {
+			ends = append(ends, one.stopped)
+		}
+	}
+	close(t.changed)
+	t.changed = make(chan struct{})
+	t.mu.Unlock()
+	for _, ended := range ends {
+		<-ended
+	}
+}
+
+// told is how far a watcher is with a topic.
+type told struct{ seq, outages uint64 }
+
+// TopicWatcher is one who watches topics.
+type TopicWatcher struct {
+	topics *Topics
+	once   sync.Once
+	all    []*topic
+	told   map[*topic]told
+}
+
+// Next waits until a topic has changed, and returns how it is. An error that is not ctx's means that no more will come.
+func (w *TopicWatcher) Next(ctx context.Context) ([]Event, error) {
+	for {
+		events, changed, err := w.pending()
+		if len(events) > 0 || err != nil {
+			return events, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-changed:
+		}
+	}
+}
+
+func (w *TopicWatcher) pending() (events []Event, changed <-chan struct{}, err error) {
+	t := w.topics
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, nil, ErrClosed
+	}
+	for _, one := range w.all {
+		was := w.told[one]
+		if one.outage != nil && one.outages > was.outages && (was.outages > 0 || !one.outage.OK) {
+			text, err := json.Marshal(one.outage)
+			if err != nil {
+				return nil, nil, err
+			}
+			events = append(events, Event{Name: EventDatabase, Data: text})
+			was.outages = one.outages
+		}
+		if one.json != nil && one.seq > was.seq {
+			events = append(events, Event{Name: one.Name, Data: one.json})
+			was.seq = one.seq
+		}
+		w.told[one] = was
+	}
+	return events, t.changed, nil
+}
+
+// Close ends the watch. It may be called twice.
+func (w *TopicWatcher) Close() {
+	w.once.Do(func() {
+		w.topics.mu.Lock()
+		defer w.topics.mu.Unlock()
+		for _, one := range w.all {
+			if one.watchers--; one.watchers == 0 && one.stop != nil {
+				one.stop()
+				one.stop = nil
+			}
+		}
+	})
+}
