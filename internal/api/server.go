@@ -274,7 +274,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	defer cancel()
 	defer s.health.Wait()
 	s.closeStreams()
-	s.closeStreams()
 	err := server.Shutdown(stop)
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))
