@@ -50,14 +50,16 @@ WITH held AS MATERIALIZED (
     FROM work_slice WHERE state = 'claimed' AND session_id IS NOT NULL GROUP BY 1)
 SELECT n.id, n.host, n.pid, n.heartbeat_at, n.expires_at, n.expires_at > clock_timestamp(),
     coalesce(n.stats -> 'nats' = 'false', false),
-    CASE jsonb_typeof(n.stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
+    CASE jsonb_typeof(n.stats -> 'locals')
+        WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
         WHEN 'null' THEN '{}'::text[] END,
     coalesce(h.slices, 0), coalesce(h.items, 0),
     (SELECT count(*) FROM batchrun r WHERE r.state = 'loading' AND r.loader_session = n.id)
 FROM node_session n LEFT JOIN held h ON h.session_id = n.id
 WHERE n.ended_at IS NULL AND (n.expires_at > clock_timestamp() OR h.session_id IS NOT NULL
     OR n.expires_at > clock_timestamp() - $1::interval
-        AND NOT EXISTS (SELECT FROM node_session later WHERE later.host = n.host AND later.started_at > n.heartbeat_at))
+        AND NOT EXISTS (SELECT FROM node_session later WHERE later.id <> n.id AND later.host = n.host
+            AND later.started_at > n.heartbeat_at))
 ORDER BY n.started_at, n.id`
 
 	// pg_stat_database counts for every role; pg_stat_activity would not tell all of them.

@@ -38,16 +38,6 @@ type LateSeal struct {
 	Items  int64
 }
 
-// WaitingRun is a run that has items to be sent, none that are out, and has had none for long. Runs counts those whose
-// start is as long ago and that have nothing out.
-type WaitingRun struct {
-	Run      RunID
-	Name     string
-	Plan     string
-	Endpoint string
-	Since    time.Time
-}
-
 const (
 	// batchrun_failed finds them.
 	healthFailed = `
@@ -69,42 +59,10 @@ WHERE n <= $1 ORDER BY held_at, id`
 SELECT id, coalesce(name, ''), plan, seal_by, items FROM batchrun
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= clock_timestamp()
 ORDER BY seal_by, id LIMIT $1`
-
-	// Which steps have ready items says work_block_ready, which have something out or due says work_slice_live. Of the
-	// oldest candidates only, the last thing that happened is looked up: an operator's action in audit_log_run, and what
-	// became of slices in work_slice_block, from its end and no further than some thousand back: blocks are cut in order.
-	// A step whose endpoint is known to be down waits for that.
-	healthWaiting = `
-WITH live AS MATERIALIZED (
-    SELECT run_id, step, bool_or(state <> 'scheduled') AS busy,
-        bool_or(state = 'scheduled' AND not_before <= clock_timestamp()) AS due
-    FROM work_slice WHERE state IN ('scheduled', 'claimed', 'sent') GROUP BY 1, 2),
-ready AS MATERIALIZED (SELECT DISTINCT run_id, step FROM work_block WHERE has_ready),
-idle AS MATERIALIZED (
-    SELECT r.id, r.name, r.plan, st.step, st.endpoint, r.started_at
-    FROM batchrun r
-    JOIN run_step st ON st.run_id = r.id
-    LEFT JOIN live l ON l.run_id = st.run_id AND l.step = st.step
-    LEFT JOIN ready b ON b.run_id = st.run_id AND b.step = st.step
-    WHERE r.state = 'running' AND r.hold IS NULL AND r.started_at < clock_timestamp() - $1::interval
-        AND (NOT st.barrier OR st.barrier_passed) AND NOT coalesce(l.busy, false)
-        AND (b.run_id IS NOT NULL OR coalesce(l.due, false))
-        AND NOT EXISTS (SELECT FROM endpoint_pace p WHERE p.endpoint = st.endpoint AND p.breaker = 'open')
-    ORDER BY r.started_at, r.id, st.step LIMIT $2)
-SELECT id, coalesce(name, ''), plan, endpoint, since FROM (
-    SELECT i.*, greatest(i.started_at,
-        (SELECT max(a.at) FROM audit_log a WHERE a.run_id = i.id),
-        (SELECT max(greatest(w.created_at, w.ended_at)) FROM (
-            SELECT s.created_at, s.ended_at FROM work_slice s
-            WHERE s.run_id = i.id AND s.step = i.step ORDER BY s.block DESC LIMIT 2000) w)) AS since
-    FROM idle i) i
-WHERE since < clock_timestamp() - $1::interval
-ORDER BY since, id, step`
 )
 
 func (f *HealthFacts) queueRuns(b *pgx.Batch, l HealthLimits) {
 	queueRows(b, &f.Failed, healthFailed, l.Failed, maxConcerns)
 	queueRows(b, &f.Held, healthHeld, maxConcerns)
 	queueRows(b, &f.Overdue, healthOverdue, maxConcerns)
-	queueRows(b, &f.Waiting, healthWaiting, l.Waiting, maxConcerns)
 }

@@ -23,8 +23,9 @@ type KeptCondition struct {
 const (
 	// Whoever saw it first has said since when. Rows are locked in the order of the key.
 	keepConditions = `
-INSERT INTO health_condition AS h (kind, subject)
-SELECT kind, subject FROM unnest($1::text[], $2::text[]) AS f (kind, subject) ORDER BY 1, 2
+INSERT INTO health_condition AS h (kind, subject, since)
+SELECT kind, subject, since FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS f (kind, subject, since)
+ORDER BY 1, 2
 ON CONFLICT (kind, subject) DO UPDATE SET seen_at = clock_timestamp()`
 
 	// What somebody else has seen since this look began stays. The lock order is that of the keeping.
@@ -36,15 +37,20 @@ USING (SELECT h.kind, h.subject FROM health_condition h
 WHERE h.kind = gone.kind AND h.subject = gone.subject`
 )
 
-// KeepConditions notes conditions that are there, and forgets those that a look, begun at a time of the database's
-// clock, has found gone.
-func (s *Store) KeepConditions(ctx context.Context, there, gone []ConditionKey, begun time.Time) error {
+// KeepConditions notes conditions that are there, with since when they are unless that is known already; and forgets
+// those that a look, begun at a time of the database's clock, has found gone.
+func (s *Store) KeepConditions(ctx context.Context, there []KeptCondition, gone []ConditionKey, begun time.Time) error {
 	if len(there) == 0 && len(gone) == 0 {
 		return nil
 	}
+	var since []time.Time
+	var keys []ConditionKey
+	for _, c := range there {
+		keys, since = append(keys, c.ConditionKey), append(since, c.Since)
+	}
 	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		kinds, subjects := conditionColumns(there)
-		if _, err := tx.Exec(ctx, keepConditions, kinds, subjects); err != nil {
+		kinds, subjects := conditionColumns(keys)
+		if _, err := tx.Exec(ctx, keepConditions, kinds, subjects, since); err != nil {
 			return err
 		}
 		kinds, subjects = conditionColumns(gone)

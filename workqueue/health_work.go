@@ -24,14 +24,6 @@ type UntakenRequests struct {
 	Since    time.Time // the first was published
 }
 
-// WorkingEndpoint is something that steps ask, and that running runs have work for which could be done now.
-type WorkingEndpoint struct {
-	Endpoint string
-	Plain    bool // asked in plain requests only, over core NATS
-	Runs     int64
-	Out      int64 // requests
-}
-
 // OpenBreaker is an endpoint that most requests fail at.
 type OpenBreaker struct {
 	Endpoint string
@@ -56,21 +48,6 @@ FROM work_slice w JOIN run_step st USING (run_id, step)
 WHERE w.state = 'sent' AND w.handed_at IS NULL AND w.sent_at < clock_timestamp() - $1::interval
 GROUP BY 1 ORDER BY first, 1 LIMIT $2`
 
-	// batchrun_active finds the runs, work_block_ready and work_slice_live their work.
-	healthWorking = `
-WITH live AS MATERIALIZED (
-    SELECT run_id, step, count(*) FILTER (WHERE state <> 'scheduled') AS out
-    FROM work_slice WHERE state IN ('scheduled', 'claimed', 'sent') GROUP BY 1, 2),
-ready AS MATERIALIZED (SELECT DISTINCT run_id, step FROM work_block WHERE has_ready)
-SELECT st.endpoint, bool_and(st.kind = 'request'), count(DISTINCT r.id), coalesce(sum(l.out), 0)::bigint
-FROM batchrun r
-JOIN run_step st ON st.run_id = r.id
-LEFT JOIN live l ON l.run_id = st.run_id AND l.step = st.step
-LEFT JOIN ready b ON b.run_id = st.run_id AND b.step = st.step
-WHERE r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed)
-    AND (l.run_id IS NOT NULL OR b.run_id IS NOT NULL)
-GROUP BY st.endpoint ORDER BY st.endpoint`
-
 	// One row for each endpoint.
 	healthBreakers = `
 SELECT p.endpoint, p.breaker_reason, p.breaker_since,
@@ -82,6 +59,6 @@ FROM endpoint_pace p WHERE p.breaker = 'open' ORDER BY p.breaker_since, p.endpoi
 func (f *HealthFacts) queueWork(b *pgx.Batch, l HealthLimits) {
 	queueRows(b, &f.Stale, healthStale, l.Stale, maxConcerns)
 	queueRows(b, &f.Untaken, healthUntaken, l.Waiting, maxConcerns)
-	queueRows(b, &f.Working, healthWorking)
+	f.queueSteps(b, l)
 	queueRows(b, &f.Open, healthBreakers, maxConcerns)
 }

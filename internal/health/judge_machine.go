@@ -3,8 +3,6 @@ package health
 import (
 	"fmt"
 	"strings"
-
-	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Shares of a limit from which on it is near.
@@ -17,12 +15,14 @@ const (
 	diskFullPart    = 10   // of Config.DiskFree
 )
 
+const seeToNATS = "See to the NATS server, and to the network between; nothing has to be done here then"
+
 // databaseAway tells that nothing is known of what PostgreSQL keeps.
 func (f *facts) databaseAway() Condition {
 	return unkept(Condition{
 		Kind: Database, Severity: Critical, Subject: f.host, Title: "PostgreSQL does not answer",
-		Detail: fmt.Sprintf("Nothing is sent and recorded without it, and what is wrong with runs, nodes and endpoints cannot "+
-			"be told. It said to %s: %s", f.host, oneLine(f.dbErr)),
+		Detail: fmt.Sprintf("Nothing is sent and recorded without it, and what is wrong with runs, nodes and endpoints "+
+			"cannot be told. It said to %s: %s", f.host, oneLine(f.dbErr)),
 		Remedy: "See to the PostgreSQL server, and to the network between; nothing has to be done here then",
 	})
 }
@@ -43,7 +43,7 @@ func (f *facts) machine() (all []Condition) {
 		all = append(all, unkept(Condition{
 			Kind: NATS, Severity: Critical, Subject: f.host, Title: "This server cannot reach NATS", Link: "/nodes",
 			Detail: "It sends nothing and records nothing until it can, and who listens on endpoints cannot be told.",
-			Remedy: workqueue.NATSAdvice().Do,
+			Remedy: seeToNATS,
 		}))
 	}
 	for _, what := range f.short {
@@ -63,20 +63,20 @@ func (f *facts) machine() (all []Condition) {
 	return append(all, f.room()...)
 }
 
-func (l *fill) judge() (c Condition, near bool) {
-	severity, near := grade(l.share(), fillNear, fillFull)
-	used, limit := count(l.used, strings.TrimSuffix(l.what, "s")), fmt.Sprint(l.limit)
-	if l.bytes {
-		used, limit = size(l.used), size(l.limit)
+func (f *fill) judge() (c Condition, near bool) {
+	severity, near := grade(f.share(), fillNear, fillFull)
+	used, limit := count(f.used, strings.TrimSuffix(f.what, "s")), fmt.Sprint(f.limit)
+	if f.bytes {
+		used, limit = size(f.used), size(f.limit)
 	}
 	c = Condition{
-		Kind: StreamLimit, Severity: severity, Subject: l.subject + " " + l.what,
-		Title:  fmt.Sprintf("%s of the %s of %s are used", percent(l.share()), l.what, l.subject),
+		Kind: StreamLimit, Severity: severity, Subject: f.subject + " " + f.what,
+		Title:  fmt.Sprintf("%s of the %s of %s are used", percent(f.share()), f.what, f.subject),
 		Detail: fmt.Sprintf("%s of %s. When it is full, nothing more can be sent through it.", used, limit),
-		Remedy: "See whether services take what waits for them: `tranche endpoints`; or give it more, with --work-max-bytes, " +
-			"--reply-max-bytes and the others of `tranche serve`",
+		Remedy: "See whether services take what waits for them: `tranche endpoints`; or give it more, with " +
+			"--work-max-bytes, --reply-max-bytes and the others of `tranche serve`",
 	}
-	if l.subject == accountSubject {
+	if f.subject == accountSubject {
 		c.Remedy = "Give the account of Tranche more at the NATS server, or the streams less, with --work-max-bytes, " +
 			"--reply-max-bytes and the others of `tranche serve`"
 	}

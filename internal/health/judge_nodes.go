@@ -31,8 +31,8 @@ func (f *facts) node(n *workqueue.NodeHealth) (all []Condition) {
 		}
 		if n.Slices > 0 || n.Loads > 0 {
 			c.Severity = Critical
-			c.Detail = fmt.Sprintf("It was heard of last %s ago, and still holds %s with %s, and %s that it was loading. The node "+
-				"that leads takes them from it.", ago(f.at.Sub(n.BeatAt)), count(n.Slices, "request"), count(n.Items, "item"),
+			c.Detail = fmt.Sprintf("It was heard of last %s ago, and still holds %s with %s, and %s that it was loading. The "+
+				"node that leads takes them from it.", ago(f.at.Sub(n.BeatAt)), count(n.Slices, "request"), count(n.Items, "item"),
 				count(n.Loads, "run"))
 		}
 		all = append(all, dated(n.ExpiresAt, c))
@@ -50,7 +50,7 @@ func (f *facts) node(n *workqueue.NodeHealth) (all []Condition) {
 			Kind: NATS, Severity: Critical, Subject: n.Host, Link: "/nodes",
 			Title:  "Cannot reach NATS: " + n.Name(),
 			Detail: "It sends nothing and records nothing until it can.",
-			Remedy: workqueue.NATSAdvice().Do,
+			Remedy: seeToNATS,
 		}))
 	}
 	return all

@@ -40,8 +40,8 @@ func (f *facts) work() (all []Condition) {
 			Title: fmt.Sprintf("%s past the deadline: %s", count(s.Slices, "request"), runName(s.Run, s.Name, s.Plan)),
 			Detail: fmt.Sprintf("They hold %s, the first since %s ago. The node that leads should have issued them again.",
 				count(s.Items, "item"), ago(f.at.Sub(s.Deadline))),
-			Remedy: fmt.Sprintf("See who leads, and what it says in its log: /nodes; what they wait for: `tranche run explain %s`",
-				s.Run),
+			Remedy: fmt.Sprintf("See who leads, and what it says in its log: /nodes; what they wait for: "+
+				"`tranche run explain %s`", s.Run),
 		}))
 	}
 	return all

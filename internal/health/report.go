@@ -44,7 +44,7 @@ const (
 	NATS          Kind = "nats"
 	Shortage      Kind = "shortage" // something was used up when the node last needed it
 	EventsWaiting Kind = "events_waiting"
-	TokenExpiring Kind = "token_expiring"
+	TokenExpiring Kind = "token_expiring" //nolint:gosec // a word
 )
 
 // Condition is something that a person should see to.
@@ -74,7 +74,7 @@ type SeverityCounts struct {
 
 // Report is the conditions as of one moment, the worst first.
 type Report struct {
-	Status     string         `json:"status" enum:"ok,warning,critical" doc:"the worst severity; conditions that inform are ok"`
+	Status     string         `json:"status" enum:"ok,warning,critical" doc:"the worst severity; what only informs is ok"`
 	At         time.Time      `json:"at" doc:"when this was so; a report is shared by all who ask within a few seconds"`
 	Counts     SeverityCounts `json:"counts"`
 	Conditions []Condition    `json:"conditions"`

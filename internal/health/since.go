@@ -26,7 +26,7 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
 		}
 	}
 	seen := map[workqueue.ConditionKey]time.Time{}
-	var there []workqueue.ConditionKey
+	var there []workqueue.KeptCondition
 	for i := range conditions {
 		c := &conditions[i]
 		if !c.unkept {
@@ -43,7 +43,7 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
 		}
 		seen[c.key()] = c.Since
 		if !known || before.SeenAt.Before(f.at.Add(-seenEvery)) {
-			there = append(there, c.key())
+			there = append(there, workqueue.KeptCondition{ConditionKey: c.key(), Since: c.Since})
 		}
 	}
 	w.seen = seen

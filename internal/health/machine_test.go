@@ -1,0 +1,227 @@
+package health_test
+
+import (
+	"context"
+	"math"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Whatever is away, there is a report, which says so; and since when, when it is there again.
+func TestWithoutPostgreSQLAndNATS(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	store, toDatabase := w.through()
+	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
+	nc := testenv.Dial(t, "nats://"+toNATS.Addr(), nats.Timeout(time.Second))
+	watch := w.look(health.Config{Store: store, NC: nc})
+	w.goesFrom(watch, health.Database, "here")
+
+	toNATS.Cut()
+	w.appearsTo(watch, health.NATS, "here", health.Critical, "cannot reach NATS")
+	toDatabase.Cut()
+	first := w.appearsTo(watch, health.Database, "here", health.Critical, "PostgreSQL does not answer")
+	if again := w.appearsTo(watch, health.Database, "here", health.Critical); !again.Since.Equal(first.Since) {
+		t.Errorf("away since %s, then since %s", first.Since, again.Since)
+	}
+	if r := w.report(watch); r.Status != "critical" || r.Counts.Critical != 2 {
+		t.Errorf("%+v", r)
+	}
+	toDatabase.Heal()
+	toNATS.Heal()
+	w.goesFrom(watch, health.Database, "here")
+	w.goesFrom(watch, health.NATS, "here")
+}
+
+// through is a store that reaches the database through a proxy.
+func (w *world) through() (*workqueue.Store, *testenv.Proxy) {
+	w.Helper()
+	config := w.pool.Config().ConnConfig
+	target, number := config.Host, strconv.Itoa(int(config.Port))
+	if target[0] == '/' {
+		target = filepath.Join(target, ".s.PGSQL."+number)
+	} else {
+		target = net.JoinHostPort(target, number)
+	}
+	proxy := testenv.NewProxy(w.T, target)
+	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: proxy.Addr(),
+		Path: config.Database, RawQuery: "sslmode=disable"}
+	return workqueue.New(testenv.Connect(w.T, at.String())), proxy
+}
+
+func TestAStreamIsNearlyFull(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	js, err := jetstream.New(w.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: endpoints.StreamWork,
+		Subjects: []string{"tranche.work.>"}, MaxBytes: 1 << 20, MaxMsgs: 10_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := func(n int) {
+		t.Helper()
+		for range n {
+			if _, err := js.Publish(t.Context(), "tranche.work.bills", make([]byte, 50<<10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const subject = endpoints.StreamWork + " bytes"
+	fill(17)
+	w.appears(health.StreamLimit, subject, health.Warning, "of 1.0 MiB", "--work-max-bytes")
+	fill(3)
+	w.appears(health.StreamLimit, subject, health.Critical)
+	if _, there := seen(w.report(w.watch), health.StreamLimit, endpoints.StreamWork+" messages"); there {
+		t.Error("20 messages of 10000 are near the limit")
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.goes(health.StreamLimit, subject)
+}
+
+func TestTheAccountIsNearlyFull(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	guarded := testenv.NATSByConfig(t, `
+		jetstream {}
+		accounts { A { jetstream { max_streams: 2 }, users: [{user: a, password: a}] } }`)
+	nc := testenv.Dial(t, guarded.URL(), nats.UserInfo("a", "a"))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ONE", "TWO"} {
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watch := w.look(health.Config{NC: nc})
+	w.appearsTo(watch, health.StreamLimit, "the account streams", health.Critical, "2 streams of 2", "NATS server")
+	if err := js.DeleteStream(t.Context(), "ONE"); err != nil {
+		t.Fatal(err)
+	}
+	w.goesFrom(watch, health.StreamLimit, "the account streams")
+}
+
+func TestADiskWithLittleRoom(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	full := w.look(health.Config{DataDir: t.TempDir(), DiskFree: math.MaxUint64})
+	w.appearsTo(full, health.Disk, "here", health.Critical, "are free on the disk of here", "The database has")
+	// Another server does not take that back; the one that said so does.
+	w.goesFrom(w.look(health.Config{DataDir: t.TempDir(), DiskFree: 1, Host: "elsewhere"}), health.Disk, "here")
+	kept := func() (n int) {
+		t.Helper()
+		err := w.pool.QueryRow(t.Context(), `SELECT count(*) FROM health_condition WHERE kind = 'disk'`).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if kept() != 1 {
+		t.Error("a server forgot what another one said")
+	}
+	w.goesFrom(w.look(health.Config{DataDir: t.TempDir(), DiskFree: 1}), health.Disk, "here")
+	if kept() != 0 {
+		t.Error("what is over is kept")
+	}
+}
+
+func TestConnectionsAreNearlyUsedUp(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	cluster := testenv.Postgres(t) // of 100 connections, 3 for superusers
+	store := workqueue.New(testenv.Connect(t, cluster.URL()))
+	watch := w.look(health.Config{Store: store})
+	w.goesFrom(watch, health.Connections, "PostgreSQL")
+	free := occupy(t, cluster.URL(), 90)
+	w.appearsTo(watch, health.Connections, "PostgreSQL", health.Warning, "of 97 connections", "max_connections")
+	free()
+	w.goesFrom(watch, health.Connections, "PostgreSQL")
+}
+
+// occupy opens connections, and returns what closes them.
+func occupy(t *testing.T, url string, n int) (free func()) {
+	t.Helper()
+	var conns []*pgx.Conn
+	for range n {
+		conn, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+	}
+	var once sync.Once
+	free = func() {
+		once.Do(func() {
+			for _, conn := range conns {
+				_ = conn.Close(context.Background())
+			}
+		})
+	}
+	t.Cleanup(free)
+	return free
+}
+
+func TestWhatTheNodeMissedIsTold(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	short := []string{"JetStream has no room for the streams"}
+	watch := w.look(health.Config{Short: func() []string { return short }})
+	w.appearsTo(watch, health.Shortage, "here", health.Critical, "JetStream has no room")
+	watch.Wait()
+	short = nil
+	w.goesFrom(watch, health.Shortage, "here")
+}
+
+// Many who ask cause one look.
+func TestOneLookForAll(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	watch, err := health.New(health.Config{Store: w.store, NC: w.nc, Every: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watch.Wait)
+	const callers = 100
+	reports := make(chan *health.Report, callers)
+	for range callers {
+		go func() {
+			r, err := watch.Report(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			reports <- r
+		}()
+	}
+	first := <-reports
+	for range callers - 1 {
+		if r := <-reports; r != first {
+			t.Fatal("there was another look")
+		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.watch.Report(gone); err == nil {
+		t.Error("somebody who is gone was answered")
+	}
+}

@@ -1,0 +1,65 @@
+package health_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestNodesThatAreSilent(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.appears(health.LeaderMissing, "leader", health.Critical, "No node leads", "tranche serve")
+	session := w.session()
+	req := request("bills")
+	req.Session = session
+	loaded, err := w.store.Load(t.Context(), req, items(20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.store.Claim(t.Context(), workqueue.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 2,
+		MaxBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.store.Lead(t.Context(), session, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	w.goes(health.LeaderMissing, "leader")
+
+	w.exec(`UPDATE node_session SET heartbeat_at = clock_timestamp() - interval '4 seconds'`)
+	w.appears(health.NodeLate, session.String(), health.Warning, "node there (pid 7)", "2 requests with 20 items")
+	w.exec(`UPDATE node_session SET expires_at = clock_timestamp() - interval '10 seconds'`)
+	w.exec(`UPDATE leader SET expires_at = clock_timestamp() - interval '10 seconds'`)
+	w.appears(health.NodeDead, session.String(), health.Critical, "Died: node there", "2 requests with 20 items")
+	w.goes(health.NodeLate, session.String())
+	c := w.appears(health.LeaderMissing, "leader", health.Critical, "The lease ran out", "no node is alive")
+	if age := w.report(w.watch).At.Sub(c.Since); age < 10*time.Second || age > soon {
+		t.Errorf("nobody leads for %s", age)
+	}
+
+	// Another node takes over: what the dead one held is free, and that it died is still to be told.
+	w.withNode()
+	w.goes(health.LeaderMissing, "leader")
+	w.appears(health.NodeDead, session.String(), health.Warning, "Others have taken over")
+	w.session() // on the same host
+	w.goes(health.NodeDead, session.String())
+}
+
+func TestANodeThatCannotReachNATS(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	session := w.session()
+	beat := func(nats bool) {
+		t.Helper()
+		if err := w.store.Heartbeat(t.Context(), session, time.Hour, map[string]any{"nats": nats}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	beat(false)
+	w.appears(health.NATS, "there", health.Critical, "node there (pid 7)")
+	beat(true)
+	w.goes(health.NATS, "there")
+}

@@ -1,0 +1,162 @@
+package health_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestFailedItemsWantARerun(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	var well atomic.Bool
+	w.serve("bills", func(item *endpoints.Item[any, any]) {
+		if well.Load() {
+			item.Reply(map[string]any{})
+			return
+		}
+		item.Fail("no_address", "there is none")
+	})
+	run := w.start(request("bills"), 7)
+	c := w.appears(health.FailedItems, run.String(), health.Warning, "7 items failed", "tranche run rerun "+run.String())
+	if c.Link != "/runs/"+run.String()+"/errors" {
+		t.Errorf("it leads to %s", c.Link)
+	}
+	well.Store(true)
+	if _, err := w.node.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true},
+		Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	w.goes(health.FailedItems, run.String())
+	if r := w.report(w.watch); r.Status != "ok" {
+		t.Errorf("after all: %+v", r)
+	}
+}
+
+// More runs than can be listed are counted.
+func TestManyFailedRunsAreSummedUp(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(`INSERT INTO batchrun (id, plan, spec, state, items, done, failed, sealed_at, finished_at)
+		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, now(), now() FROM generate_series(1, 100)`)
+	w.exec(`INSERT INTO batchrun (id, plan, spec, state, items, done, failed, sealed_at, finished_at)
+		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, now(), now() - interval '15 days'
+		FROM generate_series(1, 5)`)
+	c := w.appears(health.FailedItems, "older runs", health.Warning)
+	if c.Title != "240 items failed in 80 more runs before those" {
+		t.Error(c.Title)
+	}
+	if r := w.report(w.watch); r.Counts.Warning != 21 {
+		t.Errorf("%+v", r.Counts)
+	}
+}
+
+func TestHeldRunsWantADecision(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Fail("no_address", "there is none") })
+	w.serve("letters", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
+
+	many := request("bills")
+	many.MaxFailed, many.Steps[0].InFlight = "5", 1
+	over := w.start(many, 100)
+	sampled := request("letters")
+	sampled.Canary = 3
+	canary := w.start(sampled, 30)
+	w.appears(health.RunHeld, over.String(), health.Warning, "too many items failed", "--max-failed")
+	w.appears(health.RunHeld, canary.String(), health.Warning, "sample", "tranche run approve "+canary.String())
+
+	if _, err := w.node.Approve(t.Context(), workqueue.Control{Run: canary, Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	more := "100%"
+	if _, err := w.node.Resume(t.Context(), workqueue.Control{Run: over, Actor: "test"}, &more); err != nil {
+		t.Fatal(err)
+	}
+	w.goes(health.RunHeld, canary.String())
+	w.goes(health.RunHeld, over.String())
+
+	idle := w.start(request("nowhere"), 1)
+	if _, err := w.node.Pause(t.Context(), workqueue.Control{Run: idle, Actor: "Ann", Reason: "lunch"}); err != nil {
+		t.Fatal(err)
+	}
+	w.appears(health.RunHeld, idle.String(), health.Info, "Paused by Ann", "lunch", "tranche run resume")
+}
+
+func TestAnOpenRunIsOverdue(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	opened, err := w.node.OpenRun(t.Context(), workqueue.OpenRequest{
+		LoadRequest: request("bills"), SealWithin: time.Second, OnOverdue: workqueue.OverdueReport,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.appears(health.RunOverdue, opened.Run.String(), health.Warning, "tranche run seal "+opened.Run.String())
+	if _, err := w.node.SealRun(t.Context(), workqueue.SealRequest{Run: opened.Run, Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	w.goes(health.RunOverdue, opened.Run.String())
+}
+
+// A run whose items nobody sends for long is told of, and not one that has just gone on.
+func TestARunThatDoesNotMove(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	session := w.session()
+	req := request("bills")
+	req.Session = session
+	loaded, err := w.store.Load(t.Context(), req, items(20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := loaded.Run
+	w.goes(health.OldestWaiting, run.String())
+	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '11 minutes' WHERE id = $1`, run)
+	w.exec(`UPDATE audit_log SET at = clock_timestamp() - interval '11 minutes' WHERE run_id = $1`, run)
+	w.appears(health.OldestWaiting, run.String(), health.Warning, "Nothing moves for 11 min", "tranche run explain")
+	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '61 minutes' WHERE id = $1`, run)
+	w.exec(`UPDATE audit_log SET at = clock_timestamp() - interval '61 minutes' WHERE run_id = $1`, run)
+	w.appears(health.OldestWaiting, run.String(), health.Critical)
+
+	// A request is out, then it has come back: something happened.
+	claimed, err := w.store.Claim(t.Context(), workqueue.ClaimRequest{Session: session, Run: run, MaxSlices: 1,
+		MaxBytes: 1 << 20})
+	if err != nil || len(claimed.Slices) != 1 {
+		t.Fatal(claimed, err)
+	}
+	w.goes(health.OldestWaiting, run.String())
+	w.exec(`UPDATE work_slice SET state = 'recorded', remaining = B'0'::bit(8192), ended_at = clock_timestamp()`)
+	w.goes(health.OldestWaiting, run.String())
+	w.exec(`UPDATE work_slice SET created_at = created_at - interval '30 minutes',
+		ended_at = ended_at - interval '30 minutes'`)
+	w.appears(health.OldestWaiting, run.String(), health.Warning)
+
+	// So did something when a person resumes it.
+	for _, act := range []func(workqueue.Control) error{
+		func(c workqueue.Control) error { _, err := w.store.Pause(t.Context(), c); return err },
+		func(c workqueue.Control) error { _, err := w.store.Resume(t.Context(), c, nil); return err },
+	} {
+		if err := act(workqueue.Control{Run: run, Actor: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		w.goes(health.OldestWaiting, run.String())
+	}
+}
+
+// session opens one that lives for long.
+func (w *world) session() workqueue.SessionID {
+	w.Helper()
+	id, err := w.store.StartSession(w.Context(), workqueue.NodeInfo{Host: "there", PID: 7, Version: "test"}, time.Hour)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return id
+}

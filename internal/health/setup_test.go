@@ -1,0 +1,223 @@
+package health_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// soon is more than anything here takes on a busy machine.
+const soon = 30 * time.Second
+
+// world is a watch over a database and a NATS server of the test's own, without a node at first.
+type world struct {
+	*testing.T
+	pool  *pgxpool.Pool
+	store *workqueue.Store
+	ns    *embedded.NATS
+	nc    *nats.Conn
+	node  *orchestrator.Node
+	watch *health.Watch
+}
+
+func setup(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, pool: testenv.Pool(t), ns: testenv.NATS(t)}
+	w.store, w.nc = workqueue.New(w.pool), testenv.Conn(t, w.ns)
+	w.watch = w.look(health.Config{})
+	return w
+}
+
+// look returns another watch, which looks whenever it is asked.
+func (w *world) look(cfg health.Config) *health.Watch {
+	w.Helper()
+	cfg.Every = time.Nanosecond
+	if cfg.Store == nil {
+		cfg.Store = w.store
+	}
+	if cfg.NC == nil {
+		cfg.NC = w.nc
+	}
+	if cfg.Host == "" {
+		cfg.Host = "here"
+	}
+	watch, err := health.New(cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(watch.Wait)
+	return watch
+}
+
+// withNode runs a node, and waits until it is ready.
+func (w *world) withNode() {
+	w.Helper()
+	node, err := orchestrator.New(w.store, w.nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
+		Streams: endpoints.StreamConfig{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.node = node
+	w.keep(node.Run)
+	select {
+	case <-node.Ready():
+	case <-time.After(soon):
+		w.Fatal("the node did not get ready")
+	}
+}
+
+// keep runs f until the end of the test, or until it is told to stop.
+func (w *world) keep(f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			w.Logf("ended: %v", err)
+		}
+	})
+	stop = func() { cancel(); running.Wait() }
+	w.Cleanup(stop)
+	return stop
+}
+
+// serve runs a service whose handler does what handle says with each item, until it is told to stop.
+func (w *world) serve(endpoint string, handle func(*endpoints.Item[any, any])) (stop func()) {
+	w.Helper()
+	svc, err := endpoints.New(testenv.Conn(w.T, w.ns), endpoints.Config{Name: "it", Version: "1.0.0", Log: zap.NewNop()})
+	if err != nil {
+		w.Fatal(err)
+	}
+	err = endpoints.HandleList(svc, endpoint, func(_ context.Context, chunk *endpoints.Chunk[any, any]) error {
+		for _, item := range chunk.Items() {
+			handle(item)
+		}
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return w.keep(svc.Run)
+}
+
+// items yields n items.
+func items(n int) func(*workqueue.LoadItem) error {
+	i := 0
+	return func(item *workqueue.LoadItem) error {
+		if i == n {
+			return io.EOF
+		}
+		item.Key, item.Payload = fmt.Sprint("C", i), []byte(`{}`)
+		i++
+		return nil
+	}
+}
+
+func request(endpoint string) workqueue.LoadRequest {
+	return workqueue.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
+		Name: endpoint, Endpoint: endpoint, Chunk: 10, InFlight: 4, MaxAttempts: 1, Timeout: time.Minute,
+		RetryBackoff: time.Millisecond,
+	}}}
+}
+
+// start begins a run of the node's.
+func (w *world) start(req workqueue.LoadRequest, n int) workqueue.RunID {
+	w.Helper()
+	loaded, err := w.node.Start(w.Context(), req, items(n))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return loaded.Run
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// seen returns the condition of a kind and subject in a report.
+func seen(r *health.Report, kind health.Kind, subject string) (health.Condition, bool) {
+	i := slices.IndexFunc(r.Conditions, func(c health.Condition) bool { return c.Kind == kind && c.Subject == subject })
+	if i < 0 {
+		return health.Condition{}, false
+	}
+	return r.Conditions[i], true
+}
+
+func (w *world) report(watch *health.Watch) *health.Report {
+	w.Helper()
+	r, err := watch.Report(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r
+}
+
+// appears waits for a condition, which must say all that one should and name the words.
+func (w *world) appears(kind health.Kind, subject string, severity health.Severity, words ...string) health.Condition {
+	w.Helper()
+	return w.appearsTo(w.watch, kind, subject, severity, words...)
+}
+
+func (w *world) appearsTo(
+	watch *health.Watch, kind health.Kind, subject string, severity health.Severity, words ...string,
+) health.Condition {
+	w.Helper()
+	var last *health.Report
+	for deadline := time.Now().Add(soon); time.Now().Before(deadline); {
+		last = w.report(watch)
+		if c, ok := seen(last, kind, subject); ok && c.Severity == severity {
+			text := c.Title + "\n" + c.Detail + "\n" + c.Remedy
+			for _, word := range words {
+				if !strings.Contains(text, word) {
+					w.Errorf("%s of %s does not say %q: %s", kind, subject, word, text)
+				}
+			}
+			if c.Title == "" || c.Detail == "" || c.Remedy == "" || c.Since.IsZero() || c.Since.After(last.At) {
+				w.Errorf("%s of %s lacks something, at %s: %+v", kind, subject, last.At, c)
+			}
+			return c
+		}
+		pause()
+	}
+	w.Fatalf("no %s of %s that is %s: %+v", kind, subject, severity, last)
+	return health.Condition{}
+}
+
+// goes waits until a condition is gone.
+func (w *world) goes(kind health.Kind, subject string) {
+	w.Helper()
+	w.goesFrom(w.watch, kind, subject)
+}
+
+func (w *world) goesFrom(watch *health.Watch, kind health.Kind, subject string) {
+	w.Helper()
+	for deadline := time.Now().Add(soon); time.Now().Before(deadline); {
+		if _, there := seen(w.report(watch), kind, subject); !there {
+			return
+		}
+		pause()
+	}
+	w.Fatalf("%s of %s does not go: %+v", kind, subject, w.report(watch))
+}
+
+// pause lets other goroutines get on between two looks.
+func pause() { <-time.After(10 * time.Millisecond) }

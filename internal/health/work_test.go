@@ -1,0 +1,160 @@
+package health_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Since when nobody listens is told alike by a server that starts later.
+func TestNobodyListens(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	w.start(request("bills"), 20)
+	first := w.appears(health.NoListeners, "bills", health.Critical, "Nobody listens on endpoint bills",
+		"tranche endpoints show bills")
+	again := w.appearsTo(w.look(health.Config{Host: "elsewhere"}), health.NoListeners, "bills", health.Critical)
+	if !again.Since.Equal(first.Since) {
+		t.Errorf("since %s, and to another server since %s", first.Since, again.Since)
+	}
+	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
+	w.goes(health.NoListeners, "bills")
+	var kept int
+	if err := w.pool.QueryRow(t.Context(), `SELECT count(*) FROM health_condition`).Scan(&kept); err != nil || kept != 0 {
+		t.Errorf("%d conditions are kept that are gone, %v", kept, err)
+	}
+
+	// A function that no node has is missed likewise, and a service that is busy is not.
+	local := request("")
+	local.Plan, local.Steps[0].Name = "p", "render"
+	local.Steps[0].Kind, local.Steps[0].Endpoint = workqueue.KindLocal, "local:render"
+	w.start(local, 1)
+	w.appears(health.NoListeners, "local:render", health.Critical, "No node has the function render")
+	busy, free := make(chan struct{}, 1), make(chan struct{})
+	w.serve("slow", func(item *endpoints.Item[any, any]) {
+		select {
+		case busy <- struct{}{}:
+		default:
+		}
+		<-free
+		item.Reply(nil)
+	})
+	t.Cleanup(func() { close(free) }) // before the service is stopped
+	w.start(request("slow"), 100)
+	<-busy
+	w.goes(health.NoListeners, "slow")
+	if _, there := seen(w.report(w.watch), health.NoListeners, "slow"); there {
+		t.Error("a busy service counts as none")
+	}
+}
+
+func TestAnEndpointThatIsDown(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	stop := w.serve("bills", func(item *endpoints.Item[any, any]) { item.Retry("down", "the ledger is away") })
+	req := request("bills")
+	req.Steps[0].MaxAttempts, req.Steps[0].Chunk, req.Steps[0].InFlight = 50, 5, 20
+	w.start(req, 500)
+	w.appears(health.BreakerOpen, "bills", health.Warning, "Most requests fail at bills", "tranche endpoints explain")
+	stop()
+	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
+	w.goes(health.BreakerOpen, "bills")
+}
+
+func TestRequestsThatNobodySeesTo(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	session := w.session()
+	req := request("bills")
+	req.Session = session
+	loaded, err := w.store.Load(t.Context(), req, items(10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed, err := w.store.Claim(t.Context(), workqueue.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 1,
+		MaxBytes: 1 << 20})
+	if err != nil || len(claimed.Slices) != 1 {
+		t.Fatal(claimed, err)
+	}
+	id := claimed.Slices[0].ID
+	if err := w.store.MarkSent(t.Context(), []workqueue.Sent{{ID: id, StreamSeq: 1, PipeEpoch: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	run := loaded.Run.String()
+	w.exec(`UPDATE work_slice SET deadline = clock_timestamp() - interval '20 seconds'`)
+	w.appears(health.StaleSlices, run, health.Warning, "1 request past the deadline", "10 items")
+	w.exec(`UPDATE work_slice SET deadline = clock_timestamp() - interval '3 minutes'`)
+	w.appears(health.StaleSlices, run, health.Critical)
+	lease, err := w.store.Lead(t.Context(), session, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.store.Extend(t.Context(), lease, []workqueue.SliceID{id}); err != nil { // as a leader's sweep does
+		t.Fatal(err)
+	}
+	w.goes(health.StaleSlices, run)
+}
+
+// Requests wait in the stream while those who listen are busy.
+func TestRequestsWaitForBusyServices(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	free := make(chan struct{})
+	release := sync.OnceFunc(func() { close(free) })
+	w.serve("slow", func(item *endpoints.Item[any, any]) { <-free; item.Reply(nil) })
+	t.Cleanup(release)
+	req := request("slow")
+	req.Steps[0].InFlight = 40
+	w.start(req, 400)
+	watch := w.look(health.Config{Waiting: time.Second})
+	w.appearsTo(watch, health.OldestWaiting, "slow", health.Warning, "Requests for slow have waited", "--concurrency")
+	release()
+	w.goesFrom(watch, health.OldestWaiting, "slow")
+}
+
+func TestWhatIsPutAside(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	for range 3 {
+		letter := workqueue.DeadLetter{MsgID: uuid.NewString(), Endpoint: "bills", Cause: "handler_error", Body: []byte("{}")}
+		if _, err := w.store.Bury(t.Context(), letter); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.store.Quarantine(t.Context(), workqueue.Quarantined{Reason: "json", Body: []byte("{")}); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`INSERT INTO api_token (id, name, role, hash, expires_at) VALUES
+		(gen_random_uuid(), 'nightly', 'operator', sha256('a'), clock_timestamp() + interval '3 days'),
+		(gen_random_uuid(), 'urgent', 'viewer', sha256('b'), clock_timestamp() + interval '3 hours'),
+		(gen_random_uuid(), 'later', 'viewer', sha256('c'), clock_timestamp() + interval '30 days'),
+		(gen_random_uuid(), 'over', 'viewer', sha256('d'), clock_timestamp() - interval '1 hour')`)
+	w.exec(`INSERT INTO run_event (id, run_id, generation, kind, payload, at)
+		VALUES (gen_random_uuid(), gen_random_uuid(), 1, 'completed', '{}', clock_timestamp() - interval '2 minutes')`)
+	w.appears(health.DeadLetters, "bills", health.Warning, "3 dead letters of bills", "tranche dlq")
+	w.appears(health.Quarantined, "json", health.Warning, "1 message", "tranche quarantine list")
+	w.appears(health.TokenExpiring, "nightly", health.Info, "expires in", "operator")
+	w.appears(health.TokenExpiring, "urgent", health.Warning)
+	w.appears(health.EventsWaiting, "events", health.Warning, "1 event")
+
+	if _, err := w.store.Drop(t.Context(), workqueue.DeadSelection{All: true}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`UPDATE quarantine SET at = clock_timestamp() - interval '25 hours'`)
+	w.exec(`UPDATE api_token SET revoked_at = clock_timestamp()`)
+	w.withNode() // it publishes events, and leads
+	w.goes(health.EventsWaiting, "events")
+	w.goes(health.LeaderMissing, "leader")
+	if r := w.report(w.watch); r.Status != "ok" || len(r.Conditions) != 0 {
+		t.Errorf("after all: %+v", r)
+	}
+}

@@ -1,0 +1,67 @@
+package workqueue_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// A run of ten million items in three steps and ten thousand other runs: what is read of it takes less than 200 ms.
+func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(`WITH big AS (
+			INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)
+			SELECT gen_random_uuid(), 'big', '{}', 'running', 10000000, clock_timestamp() - interval '1 hour', now()
+			RETURNING id),
+		steps AS (
+			INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+				retry_backoff)
+			SELECT id, n, 's' || n, 'endpoint', 'e' || n, 500, 64, 3, '1 minute', '1 second'
+			FROM big, generate_series(0, 2) n RETURNING run_id, step)
+		INSERT INTO work_block (run_id, step, block, size, ready)
+		SELECT run_id, step, block, 8192, ~B'0'::bit(8192) FROM steps, generate_series(0, 1220) block`)
+	b.exec(`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
+			ended_at, deadline)
+		SELECT gen_random_uuid(), run_id, step, block, 1, B'1'::bit(8192), B'1'::bit(8192),
+			CASE WHEN block < 60 THEN 'sent' ELSE 'recorded' END, 1, 'cut', 'e' || step,
+			CASE WHEN block >= 60 THEN clock_timestamp() END, clock_timestamp() + interval '1 minute'
+		FROM work_block, generate_series(1, 5)`)
+	b.exec(`WITH small AS (
+			INSERT INTO batchrun (id, plan, spec, state, items, done, failed, started_at, sealed_at, finished_at)
+			SELECT gen_random_uuid(), 'small', '{}', s, 10, CASE s WHEN 'completed' THEN 8 END,
+				CASE s WHEN 'completed' THEN 2 END,
+				clock_timestamp() - interval '1 hour', now(), CASE s WHEN 'completed' THEN now() END
+			FROM (SELECT CASE n % 2 WHEN 0 THEN 'running' ELSE 'completed' END AS s FROM generate_series(1, 10000) n) n
+			RETURNING id, state),
+		steps AS (
+			INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+				retry_backoff)
+			SELECT id, 0, 's', 'endpoint', 'e' || (hashtext(id::text) % 50), 500, 64, 3, '1 minute', '1 second'
+			FROM small RETURNING run_id)
+		INSERT INTO work_block (run_id, step, block, size, ready)
+		SELECT run_id, 0, 0, 10, CASE WHEN state = 'running' THEN (~B'0'::bit(8192)) << 8182 ELSE B'0'::bit(8192) END
+		FROM steps JOIN small ON id = run_id`)
+	b.exec(`ANALYZE`)
+	limits := workqueue.HealthLimits{Waiting: 10 * time.Minute, Failed: 24 * time.Hour, Strays: 24 * time.Hour,
+		Stale: time.Second, Dead: time.Hour, Token: time.Hour}
+	var took []time.Duration
+	for range 20 {
+		start := time.Now()
+		facts, err := b.store.Health(t.Context(), limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+		if len(facts.Working) < 50 || len(facts.Waiting) == 0 || len(facts.Failed) == 0 || facts.Failed[0].Runs != 5000 {
+			t.Fatalf("it says %+v", facts)
+		}
+	}
+	slices.Sort(took)
+	t.Logf("the median took %s, the slowest %s", took[len(took)/2], took[len(took)-1])
+	if p95 := took[len(took)*95/100-1]; p95 > 200*time.Millisecond {
+		t.Errorf("19 of 20 took up to %s", p95)
+	}
+}
