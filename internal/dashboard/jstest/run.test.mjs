@@ -1,0 +1,80 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { register } from "node:module";
+
+// Modules of the page import components; what is tested here are their pure functions.
+register("data:text/javascript," + encodeURIComponent(`
+  const names = ["html", "useState", "useEffect", "useMemo", "useRef", "useCallback", "useLayoutEffect", "signal", "computed", "effect"];
+  const ui = ["Badge", "Button", "ButtonLink", "Card", "Check", "Dialog", "Empty", "ErrorBox", "Field", "Icon", "Progress", "Select",
+    "Skeleton", "StateBadge", "Table", "Text", "Time", "toast", "useLoad", "now", "Menu", "confirm", "Copy", "Page"];
+  const none = (all) => all.map((n) => "export const " + n + " = () => {};").join("");
+  const source = (name) => {
+    if (/\\/html\\.js$/.test(name)) return none(names);
+    if (/\\/ui\\.js$/.test(name)) return none(ui);
+    if (/\\/api\\.js$/.test(name)) return none(["query", "segment"]) + "export const api = {}; export const BASE = '';";
+    if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot"]);
+    if (/(\\/chart\\.js|\\/explain\\.js)$/.test(name)) return none(["Chart", "Explanation"]);
+    return null;
+  };
+  export async function resolve(name, context, next) {
+    const text = source(name);
+    return text === null ? next(name, context) : { url: "data:text/javascript," + encodeURIComponent(text), shortCircuit: true };
+  }`));
+const { columns } = await import("../static/app/run/steps.js");
+const { parse, shown } = await import("../static/app/run/pacing.js");
+const { latency, middles, sum, throughput } = await import("../static/app/charts/timeline.js");
+const { movement } = await import("../static/app/run/why.js");
+const { outcome } = await import("../static/app/run/canary.js");
+
+const names = (all) => all.map((column) => column.map((s) => s.name));
+
+test("each step stands behind all that it needs", () => {
+  const steps = [
+    { name: "accounts" }, { name: "transactions" }, { name: "statement", needs: ["accounts", "transactions"] },
+    { name: "mail", needs: ["statement", "accounts"] }, { name: "branches" },
+  ];
+  assert.deepEqual(names(columns(steps)), [["accounts", "transactions", "branches"], ["statement"], ["mail"]]);
+  assert.deepEqual(names(columns([{ name: "only" }])), [["only"]]);
+});
+
+test("settings are read as people write them", () => {
+  const chunk = { name: "chunk", auto: true, least: 1, most: 8192 };
+  const rate = { name: "rate", auto: false, least: 0, most: 1e9, zero: "no limit" };
+  assert.deepEqual(parse(chunk, " 1,000 "), { value: 1000 });
+  assert.deepEqual(parse(chunk, "AUTO"), { value: "auto" });
+  for (const wrong of ["", "0", "8193", "1.5", "many", "-3", "1e99"]) assert.ok(parse(chunk, wrong).error, wrong);
+  assert.deepEqual(parse(rate, ""), { value: 0 });
+  assert.deepEqual(parse(rate, "no limit"), { value: 0 });
+  assert.deepEqual(parse(rate, "0.5"), { value: 0.5 });
+  assert.ok(parse(rate, "auto").error);
+  assert.equal(shown(chunk, { chunk: 500, chunk_auto: true }), "auto");
+  assert.equal(shown(rate, {}), "");
+  assert.equal(shown(rate, { rate: 20 }), "20");
+});
+
+test("the charts are per second, and add up", () => {
+  const timeline = {
+    from: "2026-11-22T10:00:00Z", bucket_seconds: 2,
+    steps: [{ step: "a", done: [2, 4], failed: [0, 2], p50_ms: [1, null], p99_ms: [3, null] }],
+  };
+  assert.deepEqual(middles(timeline), [Date.parse("2026-11-22T10:00:01Z") / 1000, Date.parse("2026-11-22T10:00:03Z") / 1000]);
+  const [done, failed] = throughput(timeline);
+  assert.deepEqual(done.values, [1, 2]);
+  assert.deepEqual(failed.values, [0, 1]);
+  assert.deepEqual(latency(timeline).map((s) => s.label), ["p50", "p99"]);
+  assert.deepEqual(sum([[1, 2], [3]]), [4, 2]);
+  assert.deepEqual(sum([]), []);
+});
+
+test("a run moves when any count of a step does", () => {
+  const run = { state: "running", generation: 1, done: 0, failed: 0, steps: [{ done: 1, failed: 0, skipped: 0 }] };
+  assert.notEqual(movement(run), movement({ ...run, steps: [{ done: 2, failed: 0, skipped: 0 }] }));
+  assert.equal(movement(run), movement(structuredClone(run)));
+});
+
+test("a canary's result is that of its generation", () => {
+  const run = { generation: 2, done: 900, failed: 50 };
+  assert.equal(outcome(run, undefined), null, "counts of the whole run say nothing of the sample of a re-run");
+  assert.deepEqual(outcome(run, { generations: [{ generation: 1, done: 900, failed: 100 }, { generation: 2, done: 48, failed: 2 }] }), { done: 48, failed: 2 });
+  assert.deepEqual(outcome({ generation: 1, done: 19, failed: 1 }, undefined), { done: 19, failed: 1 });
+});
