@@ -1,5 +1,5 @@
-// Package dashboard serves the pages that people look at: static files, embedded in the binary, that call the public API
-// under /api/v1 as any script does. There is no build step: what is under static is what browsers get.
+// Package dashboard serves the pages that people look at: static files, embedded in the binary, that call the public
+// API under /api/v1 as any script does. There is no build step: what is under static is what browsers get.
 //
 // The files hold no data and need no login. Everything but the document itself has the digest of all the files in its
 // path and may be kept for ever; the document is asked for again each time. The content security policy lets scripts
@@ -27,14 +27,14 @@ type Config struct {
 // Handler serves the dashboard's pages and their files, and 404 for any other path.
 func Handler(config Config) (http.Handler, error) {
 	if config.Dir == "" {
-		build := sync.OnceValues(func() (*site, error) { return newSite(embedded()) })
+		build := sync.OnceValues(func() (*site, error) { return newSite(embedded(), false) })
 		return handler{site: build}, nil
 	}
 	if stat, err := os.Stat(config.Dir); err != nil || !stat.IsDir() {
 		return nil, fmt.Errorf("the dashboard's files: %s is no directory", config.Dir)
 	}
 	files := os.DirFS(config.Dir)
-	return handler{site: func() (*site, error) { return newSite(files) }}, nil
+	return handler{site: func() (*site, error) { return newSite(files, true) }}, nil
 }
 
 type handler struct {

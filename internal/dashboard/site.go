@@ -49,8 +49,8 @@ type site struct {
 }
 
 // newSite reads all files. The digest in their paths is of all of them: modules name each other, and a browser must
-// never mix those of two versions.
-func newSite(from fs.FS) (*site, error) {
+// never mix those of two versions. Files that change under way have one path, and are asked for again.
+func newSite(from fs.FS, changing bool) (*site, error) {
 	contents, err := readAll(from)
 	if err != nil {
 		return nil, err
@@ -60,10 +60,13 @@ func newSite(from fs.FS) (*site, error) {
 		return nil, errors.New(documentIn + " is missing")
 	}
 	delete(contents, documentIn)
-	at := filesAt + digestAll(contents) + "/"
+	at, cache := filesAt+digestAll(contents)+"/", forEver
+	if changing {
+		at, cache = filesAt+"now/", askAgain
+	}
 	s := &site{files: map[string]*file{}}
 	for name, content := range contents {
-		s.files[at+name] = newFile(name, content, forEver)
+		s.files[at+name] = newFile(name, content, cache)
 	}
 	text := complete(string(document), at, contents)
 	_, rest, _ := strings.Cut(text, mapBegins)

@@ -57,9 +57,10 @@ export function ago(time, now = Date.now()) {
   if (!time) return "–";
   const s = (now - new Date(time).getTime()) / 1000;
   const far = Math.abs(s);
+  const full = s < 0 ? Math.round : Math.floor;
   const coarse = far < 60 ? duration(Math.floor(far))
-    : far < 3600 ? Math.floor(far / 60) + " min"
-    : far < 86400 ? Math.floor(far / 3600) + " h" : Math.floor(far / 86400) + " d";
+    : far < 3600 ? full(far / 60) + " min"
+    : far < 86400 ? full(far / 3600) + " h" : full(far / 86400) + " d";
   if (far < 1) return "now";
   return s >= 0 ? coarse + " ago" : "in " + coarse;
 }

@@ -77,7 +77,7 @@ function Create({ onClose }) {
     }
   };
   if (made) {
-    return html`<${Dialog} title="Copy the token now" onClose=${onClose} test="token-made"
+    return html`<${Dialog} title="Copy the token now" firm onClose=${onClose} test="token-made"
         footer=${html`<${Button} kind="primary" onClick=${onClose} test="done">I have it<//>`}>
       <p>This is the only time that it is shown. The server keeps a digest, and cannot tell it again.</p>
       <div class="secret"><code data-test="secret">${made.secret}</code><${Copy} text=${made.secret} label="Copy the token" small=${false} test="copy-secret"/></div>

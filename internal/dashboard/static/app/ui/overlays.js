@@ -6,8 +6,9 @@ import { useState } from "../html.js";
 import { inert } from "../format.js";
 
 // Dialog is modal while it is rendered. The element is the browser's: it keeps the focus inside, and gives it back.
-// onClose is called for Escape, the cross and a click beside it. footer: buttons at the end.
-export function Dialog({ title, onClose, children, footer, wide = false, test }) {
+// onClose is called for Escape, the cross and a click beside it; where firm is set, for the cross only. footer: buttons
+// at the end.
+export function Dialog({ title, onClose, children, footer, wide = false, firm = false, test }) {
   const ref = useRef(null);
   const id = useId();
   useLayoutEffect(() => {
@@ -21,9 +22,9 @@ export function Dialog({ title, onClose, children, footer, wide = false, test })
   }, []);
   const cancel = (e) => {
     e.preventDefault();
-    onClose?.();
+    if (!firm) onClose?.();
   };
-  const beside = (e) => { if (e.target === ref.current) onClose?.(); };
+  const beside = (e) => { if (e.target === ref.current && !firm) onClose?.(); };
   return html`<dialog ref=${ref} class=${wide ? "wide" : ""} aria-labelledby=${id} onCancel=${cancel}
       onPointerDown=${beside} data-test=${test}>
     <div class="dialog-box">

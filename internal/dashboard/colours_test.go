@@ -1,0 +1,163 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+)
+
+// colour is linear red, green and blue, 0 to 1.
+type colour [3]float64
+
+// themes reads the tokens that are colours: light, dark as the system has it, and dark as it was chosen.
+func themes(t *testing.T) (light, system, chosen map[string]colour) {
+	t.Helper()
+	css, err := os.ReadFile("static/style/base.css")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile(`(?s):root[^{]*\{(.*?)\}`).FindAllSubmatch(css, -1)
+	if len(blocks) < 4 {
+		t.Fatalf("found %d blocks of tokens", len(blocks))
+	}
+	read := func(block []byte) map[string]colour {
+		tokens := map[string]colour{}
+		for _, m := range regexp.MustCompile(`--([a-z0-9-]+): #([0-9a-f]{6});`).FindAllSubmatch(block, -1) {
+			var c colour
+			for i := range c {
+				v, err := strconv.ParseUint(string(m[2][2*i:2*i+2]), 16, 8)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c[i] = linear(float64(v) / 255)
+			}
+			tokens[string(m[1])] = c
+		}
+		return tokens
+	}
+	return read(blocks[1][1]), read(blocks[2][1]), read(blocks[3][1])
+}
+
+func linear(v float64) float64 {
+	if v <= 0.04045 {
+		return v / 12.92
+	}
+	return math.Pow((v+0.055)/1.055, 2.4)
+}
+
+func TestDarkIsDarkHoweverItCame(t *testing.T) {
+	t.Parallel()
+	light, system, chosen := themes(t)
+	if !maps.Equal(system, chosen) {
+		t.Error("the dark theme of the system is not the one that is chosen")
+	}
+	for name := range light {
+		if _, ok := system[name]; !ok {
+			t.Errorf("--%s has no dark value", name)
+		}
+	}
+}
+
+// WCAG 2, AA: 4.5 for text, 3 for what marks a control.
+func TestTextCanBeRead(t *testing.T) {
+	t.Parallel()
+	light, dark, _ := themes(t)
+	for theme, tokens := range map[string]map[string]colour{"light": light, "dark": dark} {
+		check := func(front, back string, least float64) {
+			t.Helper()
+			f, okFront := tokens[front]
+			b, okBack := tokens[back]
+			if !okFront || !okBack {
+				t.Errorf("%s: --%s or --%s is not there", theme, front, back)
+				return
+			}
+			if got := contrast(f, b); got < least {
+				t.Errorf("%s: --%s on --%s has %.2f, want %.1f", theme, front, back, got, least)
+			}
+		}
+		grounds := []string{"bg", "panel", "raised", "sunken", "hover", "accent-soft"}
+		for _, ground := range grounds {
+			for _, text := range []string{"text", "muted", "accent"} {
+				check(text, ground, 4.5)
+			}
+			check("control-line", ground, 3)
+			check("focus", ground, 3)
+		}
+		for _, tone := range []string{"ok", "warn", "bad", "info"} {
+			for _, ground := range []string{"bg", "panel", "raised", "sunken", "hover", tone + "-soft"} {
+				check(tone, ground, 4.5)
+			}
+			check("text", tone+"-soft", 4.5)
+		}
+		for _, fill := range []string{"accent-fill", "accent-fill-hover"} {
+			check("accent-text", fill, 4.5)
+		}
+		tokens["white"] = colour{1, 1, 1}
+		check("white", "bad-fill", 4.5)
+		check("white", "bad-fill-hover", 4.5)
+	}
+}
+
+func contrast(a, b colour) float64 {
+	bright := func(c colour) float64 { return 0.2126*c[0] + 0.7152*c[1] + 0.0722*c[2] + 0.05 }
+	x, y := bright(a), bright(b)
+	return max(x, y) / min(x, y)
+}
+
+// The nine states of items must be told apart by everybody. What the eyes of those see who lack one kind of cones is
+// simulated (Machado, Oliveira and Fernandes 2009, severity 1); the distance is that of Oklab, where 0.02 can just be
+// seen side by side.
+func TestStatesAreToldApart(t *testing.T) {
+	t.Parallel()
+	const least = 0.11
+	eyes := map[string][3]colour{
+		"all cones": {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}},
+		"no red":    {{0.152286, 1.052583, -0.204868}, {0.114503, 0.786281, 0.099216}, {-0.003882, -0.048116, 1.051998}},
+		"no green":  {{0.367322, 0.860646, -0.227968}, {0.280085, 0.672501, 0.047413}, {-0.011820, 0.042940, 0.968881}},
+		"no blue":   {{1.255528, -0.076749, -0.178779}, {-0.078411, 0.930809, 0.147602}, {0.004733, 0.691367, 0.303900}},
+	}
+	light, dark, _ := themes(t)
+	for theme, tokens := range map[string]map[string]colour{"light": light, "dark": dark} {
+		for eye, matrix := range eyes {
+			closest, pair := math.Inf(1), ""
+			for i := range 9 {
+				for j := range i {
+					d := distance(seen(matrix, tokens[fmt.Sprint("state-", i)]), seen(matrix, tokens[fmt.Sprint("state-", j)]))
+					if d < closest {
+						closest, pair = d, fmt.Sprintf("--state-%d and --state-%d", j, i)
+					}
+				}
+			}
+			if closest < least {
+				t.Errorf("%s, %s: %s are %.3f apart, want %.2f", theme, eye, pair, closest, least)
+			}
+			t.Logf("%s, %s: the closest are %s, %.3f apart", theme, eye, pair, closest)
+		}
+	}
+}
+
+func seen(matrix [3]colour, c colour) (out colour) {
+	for i, row := range matrix {
+		out[i] = min(1, max(0, row[0]*c[0]+row[1]*c[1]+row[2]*c[2]))
+	}
+	return out
+}
+
+func distance(a, b colour) float64 {
+	x, y := oklab(a), oklab(b)
+	return math.Sqrt((x[0]-y[0])*(x[0]-y[0]) + (x[1]-y[1])*(x[1]-y[1]) + (x[2]-y[2])*(x[2]-y[2]))
+}
+
+func oklab(c colour) colour {
+	l := math.Cbrt(0.4122214708*c[0] + 0.5363325363*c[1] + 0.0514459929*c[2])
+	m := math.Cbrt(0.2119034982*c[0] + 0.6806995451*c[1] + 0.1073969566*c[2])
+	s := math.Cbrt(0.0883024619*c[0] + 0.2817188376*c[1] + 0.6299787005*c[2])
+	return colour{
+		0.2104542553*l + 0.7936177850*m - 0.0040720468*s, 1.9779984951*l - 2.4285922050*m + 0.4505937099*s,
+		0.0259040371*l + 0.7827717662*m - 0.8086757660*s,
+	}
+}
