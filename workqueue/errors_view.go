@@ -19,25 +19,43 @@ const (
 // Errors is the items of a run that are failed now, in groups. An item is counted once: with the first step that failed
 // it. What steps that are optional failed stands in groups of its own and makes no failed items.
 type Errors struct {
+	At         time.Time    `json:"at" doc:"when they were grouped; a while ago where that takes long, and more fail"`
 	Items      int64        `json:"items" doc:"failed items, those of groups left out included"`
 	Optional   int64        `json:"optional_items,omitempty" doc:"failures in optional steps, which are not among items"`
 	Groups     []ErrorGroup `json:"groups" doc:"the greatest first, those of optional steps last, 1000 at the most"`
 	MoreGroups int64        `json:"more_groups,omitempty" doc:"groups that were left out, the smallest"`
 	MoreItems  int64        `json:"more_items,omitempty" doc:"items of groups that were left out"`
+	ByStep     []StepErrors `json:"by_step" nullable:"false" doc:"steps at which items are failed now, in their order"`
+}
+
+// StepErrors is how many items are failed at a step.
+type StepErrors struct {
+	Step     string `json:"step"`
+	Optional bool   `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
+	Count    int64  `json:"count" doc:"an item that failed at several steps counts at each"`
+}
+
+// ServiceErrors is how many items of a group a service failed.
+type ServiceErrors struct {
+	Service string `json:"service"`
+	Count   int64  `json:"count"`
 }
 
 // ErrorGroup is the items of a run that are failed now in one step with one code and messages of one shape.
 type ErrorGroup struct {
-	ID       string         `json:"id" doc:"names the group in a re-run; the same in every run"`
-	Step     string         `json:"step"`
-	Optional bool           `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
-	Code     string         `json:"code"`
-	Shape    string         `json:"shape" doc:"the messages, with # for numbers, ids and quoted text"`
-	Count    int64          `json:"count"`
-	Also     int64          `json:"also,omitempty" doc:"more such items, counted with a step before that failed them too"`
-	First    *time.Time     `json:"first,omitempty" doc:"when the first of these items got this error"`
-	Last     *time.Time     `json:"last,omitempty"`
-	Services []string       `json:"services" doc:"who answered so, ten at the most"`
+	ID       string     `json:"id" doc:"names the group in a re-run; the same in every run"`
+	Step     string     `json:"step"`
+	Optional bool       `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
+	Code     string     `json:"code"`
+	Shape    string     `json:"shape" doc:"the messages, with # for numbers, ids and quoted text"`
+	Count    int64      `json:"count"`
+	Also     int64      `json:"also,omitempty" doc:"more such items, counted with a step before that failed them too"`
+	First    *time.Time `json:"first,omitempty" doc:"when the first of these items got this error"`
+	Last     *time.Time `json:"last,omitempty"`
+	Services []string   `json:"services" doc:"who answered so, ten at the most"`
+
+	ByService []ServiceErrors `json:"by_service" nullable:"false" doc:"the same with counts, the greatest first"`
+
 	Examples []ErrorExample `json:"examples" doc:"three at the most, by ordinal"`
 
 	step   Step
@@ -56,13 +74,15 @@ type ErrorExample struct {
 // finds the parts, the primary keys of work_block, work_part and work_slice do the rest. The newest generation is asked
 // for item by item, and only in runs that have more than one: as an anti-join, over a run that was never analyzed, it
 // is quadratic. Whether a step before failed the item, too, is asked only of steps that are not the first. The shapes
-// are most of the work: 1M failed items take some 6 s.
+// are most of the work: they are made of each message once, and for them all digits are the same, which is why messages
+// that differ in their numbers only, and of which there are many, are the same before.
 const errorGroups = `
-WITH by_slice AS MATERIALIZED (
-    SELECT c.step, c.error_code, c.shape, c.slice_id, count(*) FILTER (WHERE NOT c.again) AS items,
+WITH by_message AS MATERIALIZED (
+    SELECT c.step, c.error_code, c.error_message, c.slice_id, count(*) FILTER (WHERE NOT c.again) AS items,
         count(*) FILTER (WHERE c.again) AS also, min(c.ordinal) AS first_ordinal, max(c.ordinal) AS last_ordinal
     FROM (
-        SELECT p.step, p.error_code, p.slice_id, p.ordinal, ` + messageShape + ` AS shape,
+        SELECT p.step, p.error_code, p.slice_id, p.ordinal,
+            translate(left(coalesce(p.error_message, ''), 1000), '123456789', '000000000') AS error_message,
             CASE WHEN p.step = 0 OR p.step = ANY ($6::smallint[]) THEN false
                 ELSE EXISTS (SELECT 1 FROM unnest($5::smallint[]) AS n (step)
                     JOIN work_block e ON e.run_id = p.run_id AND e.step = n.step AND e.block = p.ordinal / 8192
@@ -74,30 +94,44 @@ WITH by_slice AS MATERIALIZED (
             AND ((SELECT generation FROM batchrun WHERE id = $1) = 1
                 OR p.generation = (SELECT max(n.generation) FROM work_part n
                     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal))
-        OFFSET 0 -- keeps the planner from making each shape several times
     ) c
-    GROUP BY c.step, c.error_code, c.shape, c.slice_id
-), grouped AS (
-    SELECT g.step, g.step = ANY ($6::smallint[]) AS optional, g.error_code, g.shape,
-        sum(g.items)::bigint AS items,
-        sum(g.also)::bigint AS also,
-        min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last,
-        (array_agg(DISTINCT w.service) FILTER (WHERE w.service <> ''))[1:$3] AS services,
+    GROUP BY c.step, c.error_code, c.error_message, c.slice_id
+), shapes AS MATERIALIZED (
+    SELECT p.error_message, ` + messageShape + ` AS shape FROM (SELECT DISTINCT error_message FROM by_message) p
+), by_slice AS MATERIALIZED (
+    SELECT m.step, m.error_code, h.shape, m.slice_id, sum(m.items) AS items, sum(m.also) AS also,
+        min(m.first_ordinal) AS first_ordinal, max(m.last_ordinal) AS last_ordinal
+    FROM by_message m JOIN shapes h USING (error_message)
+    GROUP BY m.step, m.error_code, h.shape, m.slice_id
+), by_service AS (
+    SELECT g.step, g.error_code, g.shape, coalesce(w.service, '') AS service, sum(g.items) AS items, sum(g.also) AS also,
+        min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last
+    FROM by_slice g LEFT JOIN work_slice w ON w.id = g.slice_id
+    GROUP BY g.step, g.error_code, g.shape, coalesce(w.service, '')
+), beginnings AS (
+    SELECT g.step, g.error_code, g.shape,
         (array_agg(g.slice_id ORDER BY g.first_ordinal))[1:$4] AS slices,
         (array_agg(g.first_ordinal ORDER BY g.first_ordinal))[1:$4] AS firsts,
-        (array_agg(g.last_ordinal ORDER BY g.first_ordinal))[1:$4] AS lasts,
+        (array_agg(g.last_ordinal ORDER BY g.first_ordinal))[1:$4] AS lasts
+    FROM by_slice g GROUP BY g.step, g.error_code, g.shape
+), grouped AS (
+    SELECT g.step, g.step = ANY ($6::smallint[]) AS optional, g.error_code, g.shape,
+        sum(g.items)::bigint AS items, sum(g.also)::bigint AS also, min(g.first) AS first, max(g.last) AS last,
+        (array_agg(g.service ORDER BY g.items DESC, g.service) FILTER (WHERE g.service <> ''))[1:$3] AS services,
+        (array_agg(g.items::bigint ORDER BY g.items DESC, g.service) FILTER (WHERE g.service <> ''))[1:$3] AS counts,
         count(*) OVER () AS all_groups,
         coalesce(sum(sum(g.items)) FILTER (WHERE NOT g.step = ANY ($6::smallint[])) OVER (), 0)::bigint AS all_items,
         coalesce(sum(sum(g.items)) FILTER (WHERE g.step = ANY ($6::smallint[])) OVER (), 0)::bigint AS all_optional
-    FROM by_slice g LEFT JOIN work_slice w ON w.id = g.slice_id
+    FROM by_service g
     GROUP BY g.step, g.error_code, g.shape
     ORDER BY optional, items DESC, g.step, g.error_code, g.shape
     LIMIT $2
 )
 SELECT left(md5(g.step || ':' || g.error_code || ':' || g.shape), 8), g.step, s.name, g.optional, g.error_code, g.shape,
-    g.items, g.also, g.first, g.last, coalesce(g.services, '{}'), g.slices, g.firsts, g.lasts,
+    g.items, g.also, g.first, g.last, coalesce(g.services, '{}'), coalesce(g.counts, '{}'), t.slices, t.firsts, t.lasts,
     g.all_groups, g.all_items, g.all_optional
 FROM grouped g
+JOIN beginnings t USING (step, error_code, shape)
 JOIN run_step s ON s.run_id = $1 AND s.step = g.step
 ORDER BY g.optional, g.items DESC, g.step, g.error_code, g.shape`
 
@@ -133,12 +167,23 @@ ORDER BY w.nth, r.ordinal`
 // Errors groups the items of a run that are failed now by step, error code and the shape of their messages. The error
 // wraps ErrNotFound when there is no such run.
 func (s *Store) Errors(ctx context.Context, id RunID) (Errors, error) {
+	entry := s.errors.of(id)
+	if err := entry.lock(ctx); err != nil { // one at a time is enough
+		return Errors{}, fmt.Errorf("group the errors of run %s: %w", id, err)
+	}
+	defer entry.unlock()
 	var out Errors
 	err := s.snapshot(ctx, func(tx pgx.Tx) (err error) {
-		if _, err := readSummary(ctx, tx, id); err != nil {
+		extent, err := readExtent(ctx, tx, id)
+		if err != nil || entry.serves(&extent) {
+			out = entry.errors
 			return err
 		}
-		out, err = readErrors(ctx, tx, id)
+		began := time.Now()
+		if out, err = readErrors(ctx, tx, id); err == nil {
+			out.ByStep, out.At = extent.byStep(), extent.at
+			entry.keep(out, extent, time.Since(began))
+		}
 		return err
 	})
 	if err != nil {
@@ -148,7 +193,7 @@ func (s *Store) Errors(ctx context.Context, id RunID) (Errors, error) {
 }
 
 func readErrors(ctx context.Context, tx pgx.Tx, id RunID) (Errors, error) {
-	out := Errors{Groups: []ErrorGroup{}}
+	out := Errors{Groups: []ErrorGroup{}, ByStep: []StepErrors{}}
 	var required, optional []Step
 	if err := tx.QueryRow(ctx, errorSteps, id).Scan(&required, &optional); err != nil {
 		return out, err
@@ -159,15 +204,20 @@ func readErrors(ctx context.Context, tx pgx.Tx, id RunID) (Errors, error) {
 	}
 	var g ErrorGroup
 	var groups, listed int64
+	var counts []int64
 	to := []any{&g.ID, &g.step, &g.Step, &g.Optional, &g.Code, &g.Shape, &g.Count, &g.Also, &g.First,
-		&g.Last, &g.Services, &g.slices,
+		&g.Last, &g.Services, &counts, &g.slices,
 		&g.firsts, &g.lasts, &groups, &out.Items, &out.Optional}
 	_, err = pgx.ForEachRow(rows, to, func() error {
+		g.ByService = []ServiceErrors{}
+		for i, service := range g.Services {
+			g.ByService = append(g.ByService, ServiceErrors{service, counts[i]})
+		}
 		out.Groups = append(out.Groups, g)
 		if !g.Optional {
 			listed += g.Count
 		}
-		g = ErrorGroup{} // the slices in it are the group's now
+		g, counts = ErrorGroup{}, nil // the lists in it are the group's now
 		return nil
 	})
 	if err != nil {

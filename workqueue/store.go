@@ -20,6 +20,7 @@ type Store struct {
 	parts    sync.Pool     // *copyRows: buffers of past recordings, some megabytes each
 	graphs   graphCache    // of the runs that it had to do with lately
 	mute     muteWatch
+	errors   errorsCache // of the runs whose errors were looked at lately
 }
 
 // New returns a store on a pool whose database has been migrated. The store does not close the pool. See also [Open].
