@@ -94,11 +94,13 @@ export function inert(text, max = 0) {
     visible);
 }
 
+// Names, and not the pictures of control characters: few fonts have those.
+const names = { 0: "NUL", 7: "BEL", 8: "BS", 11: "VT", 12: "FF", 13: "CR", 27: "ESC", 127: "DEL", 0x202e: "RLO", 0x200b: "ZWSP" };
+
 function visible(c) {
   const code = c.codePointAt(0);
   if (c === "\n") return "⏎";
   if (c === "\t") return "⇥";
-  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-  if (code === 0x7f) return "␡";
+  if (code in names) return "⟨" + names[code] + "⟩";
   return "⟨U+" + code.toString(16).toUpperCase().padStart(4, "0") + "⟩";
 }

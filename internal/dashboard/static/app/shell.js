@@ -52,8 +52,8 @@ function skip(e) {
 function Side() {
   const { page } = route.value;
   useEffect(() => watch(page), [page]);
-  return html`<div class="side" id="side">
-    <${Link} to="/runs" class="brand" aria-label="Tranche"><${Logo}/>Tranche<//>
+  return html`<aside class="side" id="side" aria-label="Sidebar">
+    <${Link} to="/runs" class="brand"><${Logo}/>Tranche<//>
     <nav aria-label="Main"><ul>${places.filter(([path]) => path !== "/tokens" || can("admin")).map(
       ([path, label, icon, key, own]) => html`<li><${Link} to=${path} title=${`${label} (g ${key})`}
         aria-current=${own.includes(page) ? "page" : undefined} data-test=${"nav-" + icon}>
@@ -68,7 +68,7 @@ function Side() {
           onClick=${() => { helpShown.value = true; }}/>
       </div>
     </div>
-  </div>`;
+  </aside>`;
 }
 
 function Top() {
@@ -76,7 +76,7 @@ function Top() {
   return html`<header class="top">
     <${Button} kind="ghost" icon="menu" label="Menu" test="menu" aria-expanded=${String(drawer.value)} aria-controls="side"
       onClick=${() => { drawer.value = !drawer.value; }}/>
-    <${Link} to="/runs" class="brand" aria-label="Tranche"><${Logo}/>${at ? at[1] : "Tranche"}<//>
+    <${Link} to=${at ? at[0] : "/runs"} class="brand"><${Logo}/>${at ? at[1] : "Tranche"}<//>
     <${HealthMark} link/>
   </header>`;
 }

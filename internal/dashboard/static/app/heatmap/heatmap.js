@@ -56,6 +56,7 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
       drawn: count.soon,
     });
     surface.current = made;
+    canvases.over.surface = made; // for tests and measurements in a browser
     if (handle) handle.current = { surface: made, plane: () => made.plane };
     const inspect = (ordinal) => calls.current.onInspect(ordinal, lookup.current.known.get(ordinal)?.item);
     const find = (backwards) => findNext(made, backwards, setSpoken);

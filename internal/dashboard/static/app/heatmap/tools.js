@@ -32,7 +32,7 @@ export function Tools({ run, layer, onLayer, mode, onMode, seen, surface }) {
     <div class="segmented zooms" role="group" aria-label="Zoom">
       <button type="button" onClick=${() => zoom(1 / 1.8)} aria-label="Zoom out" title="Zoom out (−)" data-test="zoom-out"
         aria-disabled=${seen.zoomed ? undefined : "true"}>−</button>
-      <button type="button" class="zoom-now" onClick=${fit} aria-label="Show everything" title="Show everything (0)" data-test="zoom-fit">${zoomText(seen)}</button>
+      <button type="button" class="zoom-now" onClick=${fit} aria-label=${`${zoomText(seen)}: show everything`} title="Show everything (0)" data-test="zoom-fit">${zoomText(seen)}</button>
       <button type="button" onClick=${() => zoom(1.8)} aria-label="Zoom in" title="Zoom in (+)" data-test="zoom-in">+</button>
     </div>
     <${Help} />

@@ -64,7 +64,9 @@ const shownChanges = 4;
 
 function Entry({ entry: e }) {
   const [open, setOpen] = useState(false);
-  const detail = Object.fromEntries(Object.entries(e.detail ?? {}).filter(([, v]) => v !== false && v !== 0 && v !== "" && v !== null));
+  const detail = Object.fromEntries(Object.entries(e.detail ?? {}).filter(
+    ([name, v]) => v && JSON.stringify(v) !== JSON.stringify(e.after?.[name]),
+  ));
   const count = changes(e.before, e.after).length;
   const extra = Object.keys(detail).length > 0;
   return html`<li class="audit-entry" data-row=${e.id} data-test="entry" tabindex="-1">

@@ -72,7 +72,7 @@ function Tiles({ endpoint: e, history }) {
     <${Tile} name="One item, p50" value=${millis(e.p50_millis)} />
     <${Tile} name="p99, the slowest" value=${millis(e.p99_millis)} spark=${history.get("p99")} />
     <${Tile} name="Errors" value=${errorShare(e)} note=${e.items > 0 ? `${num(e.errors)} of ${num(e.items)}` : ""} tone=${e.errors > 0 ? "bad-text" : ""} />
-    <${Tile} name="Ready items" value=${num(e.ready)} note=${e.waiting + e.scheduled > 0 ? `${num(e.waiting)} wait, ${num(e.scheduled)} to be tried again` : ""} />
+    <${Tile} name="Ready items" value=${num(e.ready)} note=${[e.waiting > 0 && `${num(e.waiting)} wait`, e.scheduled > 0 && `${num(e.scheduled)} to be tried again`].filter(Boolean).join(", ")} />
     <${Tile} name="In flight" value=${num(e.in_flight)} note=${e.pace ? plural(e.pace.requests_out, "request") : ""} />
     ${isEndpoint(e) && html`<${Tile} name="Backlog" value=${num(e.backlog)} note=${`${num(e.processing)} taken`} spark=${history.get("backlog")} />`}
   </dl>`;

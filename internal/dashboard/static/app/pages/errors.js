@@ -60,7 +60,7 @@ export default function Errors({ params, query }) {
                 most=${Math.max(...groups.map(count))}
                 chosen=${chosen.has(keyOf(g))}
                 onChoose=${() => setChosen(toggled(chosen, keyOf(g)))}
-                onAgain=${() => setAgain({ select: { groups: [g.id], step: g.step }, items: count(g), what: html`${plural(count(g), "item")} with <code>${inert(g.code, 60)}</code>`, group: g })}
+                onAgain=${() => setAgain({ select: { groups: [g.id], step: g.step }, items: count(g), what: html`those with <code>${inert(g.code, 60)}</code>`, group: g })}
               />`,
             )}
           </ul>`}

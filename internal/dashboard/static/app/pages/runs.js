@@ -21,14 +21,14 @@ export default function Runs({ query }) {
   const filter = { state, q, before, limit: pageSize };
   // What the stream brings is the first page without a filter. All else is asked for now and then.
   const plain = !state && !q && !before;
-  const { data, error, loading, at, reload } = useLoad("/runs" + parameters(filter), [], { every: live ? 5 : 2 });
+  const { data, error, loading, reload } = useLoad("/runs" + parameters(filter), [], { every: live ? 5 : 2 });
   const pace = useRef(new Pace()).current;
   const [, redraw] = useState(0);
 
   const runs = useMemo(() => merge(data?.runs, live, plain), [data, live]);
   useEffect(() => {
     if (!runs) return;
-    pace.take(runs, live ? live.at : at);
+    pace.take(runs, Date.now());
     redraw((n) => n + 1);
   }, [runs]);
 

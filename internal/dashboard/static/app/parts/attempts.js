@@ -40,10 +40,10 @@ export function Attempts({ attempts, now }) {
   return [...generations.keys()]
     .sort((a, b) => b - a)
     .map(
-      (g) => html`<section class="attempts" key=${g} aria-label=${`attempts of generation ${g}`}>
+      (g) => html`<div class="attempts" key=${g} role="group" aria-label=${`attempts of generation ${g}`}>
         ${generations.size > 1 && html`<h4 class="attempts-head">Generation ${g}</h4>`}
         <${Chart} attempts=${generations.get(g)} now=${now} />
-      </section>`,
+      </div>`,
     );
 }
 

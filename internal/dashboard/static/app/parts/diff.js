@@ -34,7 +34,7 @@ function written(value) {
     case "string":
       return value;
     default:
-      return JSON.stringify(value);
+      return Array.isArray(value) && value.every((v) => typeof v !== "object") ? value.join(", ") : JSON.stringify(value);
   }
 }
 

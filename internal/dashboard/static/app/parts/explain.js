@@ -27,16 +27,16 @@ function Group({ group: g, several }) {
   const where = several && g.step ? `step ${inert(g.step)}: ` : "";
   const requests = g.slices > 0 ? ` in ${plural(g.slices, "request")}` : "";
   return html`<section class="explain-group">
-    <h4>
+    <h3>
       <span>${where}${plural(g.items, "item")} ${g.state}${requests}</span>
       <${Badge} tone=${owners[g.owner] ?? "plain"}>${g.reason.replaceAll("_", " ")}<//>
-    </h4>
+    </h3>
     <dl class="facts">
       <div><dt>turn</dt><dd>${g.owner}: <bdi>${inert(g.who)}</bdi></dd></div>
       <div><dt>why</dt><dd><bdi>${inert(g.why)}</bdi></dd></div>
       ${g.since && html`<div><dt>since</dt><dd><${Time} at=${g.since} /></dd></div>`}
       ${g.last && html`<div><dt>last</dt><dd><${Time} at=${g.last.at} />: <bdi>${inert(g.last.what)}</bdi></dd></div>`}
-      <div><dt>next</dt><dd><bdi>${inert(g.next)}</bdi>${g.when && html` (<${Time} at=${g.when} />)`}</dd></div>
+      <div><dt>next</dt><dd><bdi>${inert(g.next)}</bdi>${Date.parse(g.when) > Date.now() && html` (<${Time} at=${g.when} />)`}</dd></div>
     </dl>
     <${AdviceList} advice=${g.advice} />
   </section>`;

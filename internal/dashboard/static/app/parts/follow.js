@@ -34,7 +34,7 @@ export function Follow({ run: id, started, onClose }) {
   };
   const waits = run?.canary?.state === "waiting";
   return html`<div class="follow" data-test="follow">
-    <p>${plural(started.items, "item")} run again as generation ${started.generation}.${started.held > 0 && ` ${num(started.items - started.held)} of them go first.`}</p>
+    <p>${plural(started.items, "item")} ${started.items === 1 ? "runs" : "run"} again as generation ${started.generation}.${started.held > 0 && ` ${num(started.items - started.held)} of them go first.`}</p>
     ${started.paused && html`<p class="warn-text">The run is paused (${inert(started.paused)}): nothing is done until it is resumed.</p>`}
     ${run &&
     html`<div class="follow-run" aria-live="polite">

@@ -19,10 +19,10 @@ export function Operation({ doc, op }) {
       const found = parameters.filter((p) => p.in === place);
       return found.length > 0 && html`<${Parameters} key=${place} doc=${doc} place=${place} parameters=${found} />`;
     })}
-    ${body && html`<h4>Body${body.required ? "" : html` <span class="muted">optional</span>`}</h4><${Contents} doc=${doc} content=${body.content} />`}
-    <h4>Answers</h4>
+    ${body && html`<h3>Body${body.required ? "" : html` <span class="muted">optional</span>`}</h3><${Contents} doc=${doc} content=${body.content} />`}
+    <h3>Answers</h3>
     ${Object.entries(spec.responses ?? {}).map(([status, r]) => html`<${Answer} key=${status} doc=${doc} status=${status} response=${deref(doc, r)} />`)}
-    <h4>Try it</h4>
+    <h3>Try it</h3>
     <${Curl} doc=${doc} op=${op} body=${body} parameters=${parameters} />
   </div>`;
 }
@@ -32,7 +32,7 @@ const paragraphs = (text) => inert(text.replaceAll("\n", " "));
 const places = { path: "In the path", query: "Query", header: "Headers" };
 
 function Parameters({ doc, place, parameters }) {
-  return html`<h4>${places[place]}</h4><dl class="schema">${parameters.map(
+  return html`<h3>${places[place]}</h3><dl class="schema">${parameters.map(
     (p) => html`<${Line} key=${p.name} doc=${doc} name=${p.name} schema=${p.schema} required=${p.required} description=${p.description} />`,
   )}</dl>`;
 }

@@ -151,13 +151,15 @@ function settings(form) {
 
 const size = (text) => (text === "auto" ? text : Number(text));
 
+function said(a) {
+  const held = a.held > 0 ? `; ${num(a.items - a.held)} of them first, and ${num(a.held)} held back until the sample has passed` : "";
+  return `Dry run: ${plural(a.items, "item")} would run again as generation ${a.generation}, in ${plural(a.slices, "request")}${held}. Nothing was changed.`;
+}
+
 // Tried says what a dry run found.
 function Tried({ answer: a }) {
   return html`<div class="tried" data-test="tried">
-    <p>
-      Dry run: ${plural(a.items, "item")} would run again as generation ${a.generation}, in ${plural(a.slices, "request")}${a.held > 0 && html`;
-      ${num(a.items - a.held)} of them first, and ${num(a.held)} held back until the sample has passed`}. Nothing was changed.
-    </p>
+    <p>${said(a)}</p>
     <${StepResets} steps=${a.steps} />
     ${(a.warnings ?? []).map((w) => html`<p class="warn-text" key=${w}>${inert(w)}</p>`)}
   </div>`;

@@ -33,7 +33,7 @@ function colour(line) {
 
 // Source shows it. Long lines scroll inside.
 export function Source({ text }) {
-  return html`<div class="source" tabindex="0" role="region" aria-label="Source" data-test="source"><table><tbody>${lines(text).map((line, i) =>
+  return html`<div class="source" tabindex="0" role="region" aria-label="Text of the plan" data-test="source"><table><tbody>${lines(text).map((line, i) =>
     html`<tr key=${i}><td class="source-line" data-line=${i + 1} aria-hidden="true"></td><td><code>${colour(line)}</code></td></tr>`)}</tbody></table></div>`;
 }
 

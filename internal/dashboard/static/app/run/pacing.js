@@ -94,7 +94,7 @@ function Knob({ run, step, field, value, several = false }) {
   return html`<div class=${"knob" + (error ? " wrong" : "")} data-test=${"knob-" + field.name}>
     <label for=${id}>${field.text}</label>
     <div class="knob-row">
-      ${nudges(field, now, step).map(([label, to, title]) => html`<button type="button" class="btn small" key=${label} disabled=${off || busy || to === null} title=${mayNot("operator") || title} aria-label=${`${field.text}: ${title}`}
+      ${nudges(field, now, step).map(([label, to, title]) => html`<button type="button" class="btn small" key=${label} disabled=${off || busy || to === null} title=${mayNot("operator") || title} aria-label=${`${label} ${field.text}: ${title}`}
         onClick=${() => send(String(to))} data-test=${`${field.name}-${label === "½" || label === "−" ? "less" : "more"}`}>${label}</button>`)}
       <input id=${id} value=${text} disabled=${off} aria-busy=${String(busy)} placeholder=${field.placeholder ?? field.zero ?? ""} autocomplete="off" inputmode=${field.auto || field.free ? "text" : "decimal"}
         aria-describedby=${id + "-now"} aria-invalid=${error ? "true" : undefined} title=${mayNot("operator") || undefined}

@@ -1,6 +1,7 @@
 // How fast runs go, worked out from what the list says of them over time: a summary has progress, but no rate.
 
 const window = 20000; // ms that a rate is taken over
+const close = 400;   // ms between two notes at the least
 const least = 1500;   // ms before there is one
 
 // Pace remembers what was seen of each run and of all together.
@@ -20,7 +21,8 @@ export class Pace {
       const notes = this.seen.get(run.id) || [];
       const parts = run.progress * run.items * run.step_count;
       const last = notes[notes.length - 1];
-      if (last && (at <= last[0] || parts < last[1])) notes.length = 0; // it runs again, or the clock was set
+      if (last && (at < last[0] || parts < last[1])) notes.length = 0; // it runs again, or the clock was set
+      if (last && at - last[0] < close) continue;
       notes.push([at, parts]);
       while (notes.length > 2 && notes[1][0] < at - window) notes.shift();
       this.seen.set(run.id, notes);
