@@ -34,7 +34,7 @@ func TestErrorsAreCountedAnew(t *testing.T) {
 	errorsAre(`"items":1,`, `"by_step":[{"step":"echo","count":1}]`)
 	b.answer(run, "", func(workqueue.Ordinal) []byte { return []byte("2") })
 	errorsAre(`"items":1,`)
-	b.sent(200, false, "", "once more", "/runs/e/rerun", `{"ranges":[[0,2]]}`)
+	b.sent(200, false, "", "more", "/runs/e/rerun", `{"ranges":[[0,2]]}`)
 	errorsAre(`"items":0,`, `"groups":[]`, `"by_step":[]`)
 	b.answer(run, "", func(workqueue.Ordinal) []byte { return nil })
 	errorsAre(`"items":3,`, `"by_service":[{"service":"test","count":3}]`)
