@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -54,14 +54,14 @@ func (a *auditCommand) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	page, err := cl.Audit(ctx, client.AuditFilter{
+	page, err := cl.ListAudit(ctx, client.ListAuditParams{
 		Run: a.Of, Actor: a.Actor, Action: a.Action, Since: a.Since.Time, Before: a.Before, Limit: a.Limit,
-	})
+	}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(page)
+		return term.sent()
 	}
 	if len(page.Entries) == 0 {
 		return term.printf("nothing of this kind was done\n")
@@ -75,7 +75,7 @@ func (a *auditCommand) Run(ctx context.Context, term *console) error {
 	return nil
 }
 
-func auditText(entries []workqueue.AuditEntry, room int) string {
+func auditText(entries []client.AuditEntry, room int) string {
 	t := table{right: map[int]bool{0: true}, room: room}
 	head := []string{"NUMBER", "TIME", "WHO", "WHAT", "ON", "CHANGE"}
 	if narrow(room) {
@@ -95,7 +95,7 @@ func auditText(entries []workqueue.AuditEntry, room int) string {
 }
 
 // withChanges puts what changed below the line of each entry, where a column of it would have no room.
-func withChanges(text string, entries []workqueue.AuditEntry, room int) string {
+func withChanges(text string, entries []client.AuditEntry, room int) string {
 	head, rest, _ := strings.Cut(text, "\n")
 	out := prose{columns: explainWidth(room)}
 	out.b.WriteString(head + "\n")
@@ -111,10 +111,10 @@ func withChanges(text string, entries []workqueue.AuditEntry, room int) string {
 }
 
 // auditObject is what an entry is about.
-func auditObject(e *workqueue.AuditEntry) string {
+func auditObject(e *client.AuditEntry) string {
 	switch {
 	case e.Run != nil:
-		return shortID(e.Run.String())
+		return shortID(*e.Run)
 	case e.Subject != "":
 		return short(inert(e.Subject), 24)
 	default:
@@ -124,7 +124,7 @@ func auditObject(e *workqueue.AuditEntry) string {
 
 // auditChange says what changed, as "chunk 500 → 100", and then what else there is to say. Nothing is said twice: who
 // did it has a column of its own.
-func auditChange(e *workqueue.AuditEntry) string {
+func auditChange(e *client.AuditEntry) string {
 	before, after, detail := auditFields(e.Before), auditFields(e.After), auditFields(e.Detail)
 	names := maps.Clone(before)
 	maps.Copy(names, after)

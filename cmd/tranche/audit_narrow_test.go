@@ -6,13 +6,13 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // A narrow terminal shows what changed too.
 func TestAuditIsWholeOnANarrowTerminal(t *testing.T) {
 	t.Parallel()
-	entries := []workqueue.AuditEntry{
+	entries := []client.AuditEntry{
 		{ID: 2, Actor: "ann", Action: "set", Subject: "echo", Before: json.RawMessage(`{"max_in_flight":500}`),
 			After:  json.RawMessage(`{"max_in_flight":100}`),
 			Detail: json.RawMessage(`{"reason":"the database behind it was too slow for what we sent \u001b[31m at it"}`)},

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 func TestAuditChange(t *testing.T) {
@@ -25,7 +25,7 @@ func TestAuditChange(t *testing.T) {
 		{"", `{"plan":"p","chunk":500,"rate":0}`, `{"plan":"p"}`, "chunk 500, plan p, rate 0"},
 		{"", "", "", ""},
 	} {
-		e := workqueue.AuditEntry{
+		e := client.AuditEntry{
 			Actor: "ann", Before: json.RawMessage(c.before), After: json.RawMessage(c.after), Detail: json.RawMessage(c.detail),
 		}
 		if got := auditChange(&e); got != c.want {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -33,12 +33,14 @@ func (l *dlqList) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	page, err := cl.DeadLetters(ctx, l.Endpoint, l.State, l.After, l.Limit)
+	page, err := cl.ListDeadLetters(ctx, client.ListDeadLettersParams{
+		Endpoint: l.Endpoint, State: l.State, After: l.After, Limit: l.Limit,
+	}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(page)
+		return term.sent()
 	}
 	if len(page.Letters) == 0 {
 		return term.printf("no dead letters\n")
@@ -47,12 +49,12 @@ func (l *dlqList) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	if page.Next != nil {
-		term.note("there are more; go on with --after %s", page.Next)
+		term.note("there are more; go on with --after %s", *page.Next)
 	}
 	return nil
 }
 
-func lettersText(letters []workqueue.DeadLetter, room int) string {
+func lettersText(letters []client.DeadLetter, room int) string {
 	t := table{room: room}
 	if narrow(room) {
 		t.row("LETTER", "ENDPOINT", "CAUSE", "STATE", "DIED")
@@ -75,7 +77,7 @@ func lettersText(letters []workqueue.DeadLetter, room int) string {
 }
 
 // shortLetter is the time in an id, and its count within that: letters come in bursts.
-func shortLetter(id workqueue.LetterID) string { return id.String()[:18] }
+func shortLetter(id string) string { return id[:min(len(id), 18)] }
 
 type dlqShow struct {
 	ID   string `arg:"" name:"letter" help:"An id, or the beginning of one."`
@@ -88,20 +90,20 @@ func (l *dlqShow) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	letter, err := cl.DeadLetter(ctx, l.ID, l.Full)
+	letter, err := cl.GetDeadLetter(ctx, l.ID, client.GetDeadLetterParams{Full: l.Full}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(letter)
+		return term.sent()
 	}
 	return term.printf("%s%s%s%s", letterHead(&letter), headersText(letter.Headers),
 		contentText(&letter.Body, l.Full), whatToDo(&letter))
 }
 
-func letterHead(l *api.DeadLetterDocument) string {
+func letterHead(l *client.DeadLetterDocument) string {
 	t := table{}
-	t.row("letter", l.ID.String())
+	t.row("letter", l.ID)
 	t.row("endpoint", inert(l.Endpoint))
 	t.row("state", fmt.Sprintf("%s since %s", l.State, moment(l.ChangedAt)))
 	t.row("cause", inert(l.Cause))
@@ -113,13 +115,13 @@ func letterHead(l *api.DeadLetterDocument) string {
 	optional("message", short(l.Message, maxShown))
 	optional("mode", l.Mode)
 	if l.Run != nil {
-		t.row("run", l.Run.String())
+		t.row("run", *l.Run)
 	}
 	if l.Slice != nil {
-		t.row("slice", l.Slice.String())
+		t.row("slice", *l.Slice)
 	}
 	if l.Root != nil {
-		t.row("root slice", l.Root.String())
+		t.row("root slice", *l.Root)
 	}
 	optional("waited for by", l.Stack)
 	optional("origin", l.Origin)
@@ -135,12 +137,12 @@ func letterHead(l *api.DeadLetterDocument) string {
 	return t.String()
 }
 
-func whatToDo(l *api.DeadLetterDocument) string {
+func whatToDo(l *client.DeadLetterDocument) string {
 	id := shortLetter(l.ID)
 	switch l.State {
-	case workqueue.LetterWaiting:
+	case client.LetterStateWaiting:
 		return fmt.Sprintf("\nsend it again:  tranche dlq requeue %s\ngive it up:     tranche dlq drop %s\n", id, id)
-	case workqueue.LetterReissued:
+	case client.LetterStateReissued:
 		return "\nits items went on by themselves, in smaller requests: nothing is to be done for it\n"
 	default:
 		return ""
@@ -172,10 +174,6 @@ func (c *letterChoice) check() error {
 	}
 }
 
-func (c *letterChoice) selection() api.LetterSelection {
-	return api.LetterSelection{IDs: c.IDs, Endpoint: c.Endpoint, All: c.All}
-}
-
 type dlqRequeue struct {
 	letterChoice
 	Force bool `help:"Also those that have been requeued three times and died each time."`
@@ -190,12 +188,13 @@ func (r *dlqRequeue) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	done, err := cl.Requeue(ctx, api.RequeueSettings{LetterSelection: r.selection(), Force: r.Force})
+	done, err := cl.RequeueDeadLetters(ctx,
+		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		err = term.document(done)
+		err = term.sent()
 	} else {
 		err = term.printf("%s", requeuedText(&done))
 	}
@@ -205,7 +204,7 @@ func (r *dlqRequeue) Run(ctx context.Context, term *console) error {
 	return err
 }
 
-func requeuedText(done *workqueue.Requeue) string {
+func requeuedText(done *client.Requeue) string {
 	if done.Requeued == 0 && done.RefusedTotal == 0 {
 		return "no dead letter waits\n"
 	}
@@ -242,12 +241,13 @@ func (d *dlqDrop) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	done, err := cl.Drop(ctx, d.selection())
+	done, err := cl.DropDeadLetters(ctx,
+		client.LetterSelection{IDs: d.IDs, Endpoint: d.Endpoint, All: d.All}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(done)
+		return term.sent()
 	}
 	return term.printf("%s dropped\n", letters(done.Dropped))
 }

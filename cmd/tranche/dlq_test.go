@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -114,7 +114,7 @@ func TestEndpointsByHand(t *testing.T) {
 	b.want(b.tranche("endpoints", "set", "echo", "--concurrency", "3"), 0, "3 chunks at once")
 	b.want(b.tranche("endpoints", "show", "echo"), 0, "3 for each instance")
 	eventually(t, "the instance has taken it over", func() bool {
-		var e api.Endpoint
+		var e client.Endpoint
 		err := json.Unmarshal([]byte(b.tranche("endpoints", "show", "echo", "--json").out), &e)
 		return err == nil && len(e.Listeners) == 1 && e.Listeners[0].Concurrency == 3
 	})

@@ -12,12 +12,12 @@ func (e *endpointsExplain) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	found, err := cl.ExplainEndpoint(ctx, e.Name)
+	found, err := cl.ExplainEndpoint(ctx, e.Name, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(found)
+		return term.sent()
 	}
 	return term.printf("%s", endpointExplanationText(&found, term.room()))
 }

@@ -5,12 +5,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // paceRows adds what limits an endpoint over all runs to its head.
-func paceRows(t *table, e *api.Endpoint) {
+func paceRows(t *table, e *client.Endpoint) {
 	limits := []string{budgetText(e.MaxInFlight), rateLimitText(e.RateLimit)}
 	t.row("limits", strings.Join(limits, ", "))
 	p := e.Pace
@@ -20,7 +19,7 @@ func paceRows(t *table, e *api.Endpoint) {
 	}
 	t.row("pace", learnedText(p))
 	breaker := "closed"
-	if p.Breaker == workqueue.BreakerOpen {
+	if p.Breaker == client.BreakerStateOpen {
 		breaker = "OPEN: " + inert(p.BreakerReason)
 		if p.BreakerSince != nil {
 			breaker += ", since " + moment(*p.BreakerSince)
@@ -32,8 +31,8 @@ func paceRows(t *table, e *api.Endpoint) {
 	t.row("breaker", breaker)
 }
 
-func learnedText(p *workqueue.PaceView) string {
-	parts := []string{fmt.Sprintf("%d requests out, %d are good", p.Out, p.InFlight)}
+func learnedText(p *client.PaceView) string {
+	parts := []string{fmt.Sprintf("%d requests out, %d are good", p.RequestsOut, p.InFlight)}
 	if p.Rate != nil {
 		parts = append(parts, "takes "+rate(*p.Rate))
 	}
@@ -47,7 +46,7 @@ func learnedText(p *workqueue.PaceView) string {
 }
 
 // changesText lists the last changes of an endpoint's pace, each with its reason.
-func changesText(changes []workqueue.PastPace, room int) string {
+func changesText(changes []client.PastPace, room int) string {
 	if len(changes) == 0 {
 		return ""
 	}

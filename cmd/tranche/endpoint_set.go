@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -95,7 +95,7 @@ type breakerState string
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (b *breakerState) UnmarshalText(text []byte) error {
-	if string(text) != string(workqueue.BreakerClosed) {
+	if string(text) != string(client.BreakerStateClosed) {
 		return fmt.Errorf("%.100q is not closed; nodes open the breaker by themselves, and closed says that it is no outage",
 			text)
 	}
@@ -109,20 +109,20 @@ func (e *endpointsSet) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	set, err := cl.SetEndpoint(ctx, e.Name, api.EndpointSettings{Concurrency: (*int)(e.Concurrency),
+	set, err := cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
 		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), ChunkCap: (*int)(e.ChunkCap),
-		Breaker: (*string)(e.Breaker)})
+		Breaker: (*string)(e.Breaker)}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(set)
+		return term.sent()
 	}
 	return term.printf("endpoint %s: %s\n", inert(e.Name), strings.Join(e.told(&set), "; "))
 }
 
 // told says what holds now of what was set.
-func (e *endpointsSet) told(set *workqueue.EndpointSetting) []string {
+func (e *endpointsSet) told(set *client.EndpointSetting) []string {
 	var told []string
 	if e.Concurrency != nil {
 		told = append(told, concurrencyText(set.Concurrency)+", within seconds")

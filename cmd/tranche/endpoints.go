@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -21,17 +21,17 @@ func (endpointsList) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	list, err := cl.Endpoints(ctx)
+	list, err := cl.ListEndpoints(ctx, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(list)
+		return term.sent()
 	}
 	return term.printf("%s", endpointsText(list, term.room()))
 }
 
-func endpointsText(list api.EndpointList, room int) string {
+func endpointsText(list client.EndpointList, room int) string {
 	if len(list.Endpoints) == 0 {
 		return "no service listens and no run waits for one\n"
 	}
@@ -40,7 +40,7 @@ func endpointsText(list api.EndpointList, room int) string {
 	for i := range list.Endpoints {
 		e := &list.Endpoints[i]
 		name, who := inert(e.Name), doers(e)
-		if e.Pace != nil && e.Pace.Breaker == workqueue.BreakerOpen {
+		if e.Pace != nil && e.Pace.Breaker == client.BreakerStateOpen {
 			who += ", breaker open"
 		}
 		if narrow(room) {
@@ -53,7 +53,7 @@ func endpointsText(list api.EndpointList, room int) string {
 }
 
 // doers says who does the work: instances of services, or nodes.
-func doers(e *api.Endpoint) string {
+func doers(e *client.Endpoint) string {
 	switch kind, _ := workqueue.TargetKind(e.Name); {
 	case kind == workqueue.KindEndpoint:
 		return listeners(e.Listeners)
@@ -67,7 +67,7 @@ func doers(e *api.Endpoint) string {
 }
 
 // listeners says how many there are, of which services.
-func listeners(all []api.Listener) string {
+func listeners(all []client.Listener) string {
 	if len(all) == 0 {
 		return "none"
 	}
@@ -115,18 +115,18 @@ func (e *endpointsShow) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	found, err := cl.Endpoint(ctx, e.Name)
+	found, err := cl.GetEndpoint(ctx, e.Name, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(found)
+		return term.sent()
 	}
 	return term.printf("%s%s%s", endpointHead(&found), instancesOf(&found, term.room()),
 		changesText(found.Changes, term.room()))
 }
 
-func endpointHead(e *api.Endpoint) string {
+func endpointHead(e *client.Endpoint) string {
 	t := table{}
 	kind, _ := workqueue.TargetKind(e.Name)
 	t.row("endpoint", inert(e.Name))
@@ -158,7 +158,7 @@ func endpointHead(e *api.Endpoint) string {
 }
 
 // services are the names of those who listen.
-func services(all []api.Listener) []string {
+func services(all []client.Listener) []string {
 	var names []string
 	for i := range all {
 		if name := inert(all[i].Service); !slices.Contains(names, name) {
@@ -169,7 +169,7 @@ func services(all []api.Listener) []string {
 }
 
 // instancesOf lists who does the work.
-func instancesOf(e *api.Endpoint, room int) string {
+func instancesOf(e *client.Endpoint, room int) string {
 	if kind, _ := workqueue.TargetKind(e.Name); kind == workqueue.KindEndpoint {
 		return instancesText(e.Listeners, room)
 	}
@@ -183,7 +183,7 @@ func instancesOf(e *api.Endpoint, room int) string {
 	return text.String() + "\n"
 }
 
-func instancesText(all []api.Listener, room int) string {
+func instancesText(all []client.Listener, room int) string {
 	if len(all) == 0 {
 		return "\nnobody listens\n"
 	}
@@ -212,7 +212,7 @@ func instancesText(all []api.Listener, room int) string {
 }
 
 // instanceNotes says what stands out of an instance, in lines of their own.
-func instanceNotes(l *api.Listener) string {
+func instanceNotes(l *client.Listener) string {
 	var notes []string
 	switch {
 	case l.Reason == "":

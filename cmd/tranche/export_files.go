@@ -16,7 +16,7 @@ import (
 	"strconv"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // indexedFile is a line of the index of exported files.
@@ -40,7 +40,7 @@ func (r *runExport) files(ctx context.Context, term *console, cl *client.Client)
 	if err != nil {
 		return err
 	}
-	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportOptions{Step: r.Step, States: []string{"done"}})
+	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportRunParams{Step: r.Step, State: []string{"done"}})
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (e *fileExport) all(stream io.Reader) error {
 	defer func() { _ = e.index.Close() }()
 	decoder := json.NewDecoder(bufio.NewReaderSize(stream, 1<<20))
 	for {
-		var item api.ExportedItem
+		var item client.ExportedItem
 		err := decoder.Decode(&item)
 		if errors.Is(err, io.EOF) {
 			return e.finish()
@@ -161,7 +161,7 @@ func (e *fileExport) all(stream io.Reader) error {
 	}
 }
 
-func (e *fileExport) item(item *api.ExportedItem) error {
+func (e *fileExport) item(item *client.ExportedItem) error {
 	data := item.ResultBytes
 	if item.Result != nil {
 		data = item.Result

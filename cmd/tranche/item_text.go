@@ -5,13 +5,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
 // maxShown bounds the characters of a payload or result on a terminal. --json has all of it.
 const maxShown = 2000
 
-func itemText(item *workqueue.ItemView) string {
+func itemText(item *client.ItemView) string {
 	t := table{}
 	t.row("key", inert(item.Key))
 	t.row("ordinal", fmt.Sprint(item.Ordinal))
@@ -25,7 +26,7 @@ func itemText(item *workqueue.ItemView) string {
 	return text.String()
 }
 
-func stepText(step *workqueue.ItemStep) string {
+func stepText(step *client.ItemStep) string {
 	t := table{}
 	t.row("step", inert(step.Name)+" on "+targetText(step.Endpoint)+optionalText(step.Optional))
 	t.row("state", itemState(step))
@@ -61,14 +62,14 @@ func stepText(step *workqueue.ItemStep) string {
 				took = span(at.EndedAt.Sub(*at.SentAt).Round(time.Millisecond))
 			}
 		}
-		a.row(fmt.Sprint(at.Attempt), at.Slice.String()[:8], inert(at.Cause), at.Outcome, count(int64(at.Items)), sent,
+		a.row(fmt.Sprint(at.Attempt), at.Slice[:min(len(at.Slice), 8)], inert(at.Cause), at.Outcome, count(int64(at.Items)), sent,
 			took, short(inert(at.Service), 24))
 	}
 	return t.String() + "\n" + a.String() + attemptErrors(step.Attempts)
 }
 
 // attemptErrors says why attempts failed that were not the last, those in a row with the same error in one line.
-func attemptErrors(attempts []workqueue.Attempt) string {
+func attemptErrors(attempts []client.Attempt) string {
 	var b strings.Builder
 	for i := 0; i < len(attempts); {
 		first := &attempts[i]
@@ -88,12 +89,12 @@ func attemptErrors(attempts []workqueue.Attempt) string {
 	return b.String()
 }
 
-func sameError(a, b *workqueue.Attempt) bool {
+func sameError(a, b *client.Attempt) bool {
 	return b.Error != nil && *a.Error == *b.Error && a.Generation == b.Generation && b.Outcome != "failed"
 }
 
 // itemState says where an item is in a step, and what keeps it there.
-func itemState(step *workqueue.ItemStep) string {
+func itemState(step *client.ItemStep) string {
 	state := strings.ReplaceAll(step.State, "_", " ")
 	switch {
 	case step.State == "skipped":
@@ -127,7 +128,7 @@ func optionalText(optional bool) string {
 }
 
 // partOrigin says what a part is and where it came from.
-func partOrigin(step *workqueue.ItemStep) string {
+func partOrigin(step *client.ItemStep) string {
 	if step.Generation == 0 {
 		return ""
 	}
@@ -145,7 +146,7 @@ func partOrigin(step *workqueue.ItemStep) string {
 }
 
 // earlierText is a part that does not count any more.
-func earlierText(p *workqueue.EarlierPart) string {
+func earlierText(p *client.EarlierPart) string {
 	text := fmt.Sprintf("generation %d, ", p.Generation)
 	if p.Error != nil {
 		text += "failed with " + inert(p.Error.Code)

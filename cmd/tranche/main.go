@@ -22,7 +22,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // version is set at build time by -ldflags.
@@ -173,6 +173,7 @@ type console struct {
 	timeout  time.Duration // 0: what the operations take
 	json     bool
 	token    tokenFlags
+	answer   []byte // the last that was kept
 }
 
 // newConsole returns a console whose output is inert where a person looks at it, whatever the commands print.
@@ -196,7 +197,11 @@ func (c *console) fail(err error) int {
 		c.note("stopped")
 		return exitOther
 	}
-	_, _ = fmt.Fprintln(c.err, "tranche: "+inertText(err.Error())) // nowhere else to say it
+	text := err.Error()
+	if _, ok := errors.AsType[*client.SilentError](err); ok {
+		text += " with --timeout"
+	}
+	_, _ = fmt.Fprintln(c.err, "tranche: "+inertText(text)) // nowhere else to say it
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage
 	}
@@ -219,7 +224,8 @@ func (c *console) client() (*client.Client, error) {
 	if secret != "" {
 		warnOfPlainHTTP(c, c.url)
 	}
-	cl, err := client.New(c.url, osUser(), c.timeout, client.WithToken(secret))
+	cl, err := client.New(c.url, client.WithActor(osUser()), client.WithTimeout(c.timeout),
+		client.WithToken(secret))
 	if err != nil {
 		return nil, &usageError{"--url: " + err.Error()}
 	}

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // headersText shows the headers of a message, by name.
@@ -25,7 +25,7 @@ func headersText(headers map[string][]string) string {
 }
 
 // contentText shows the body of a message, on a screen and a half unless all of it is asked for.
-func contentText(c *api.Content, full bool) string {
+func contentText(c *client.Content, full bool) string {
 	head := fmt.Sprintf("\nbody, %s bytes", count(int64(c.Size)))
 	if c.Unpacked != "" {
 		head += " unpacked from " + inert(c.Unpacked)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // document prints one JSON document.
@@ -20,6 +23,22 @@ func (c *console) document(v any) error {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(v); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return nil
+}
+
+// keep has a request's answer kept as it was sent, for sent.
+func (c *console) keep() client.CallOption { return client.Raw(&c.answer) }
+
+// sent prints the answer that was kept last, as the server sent it: also what this program does not know.
+func (c *console) sent() error {
+	var out bytes.Buffer
+	if err := json.Indent(&out, c.answer, "", "  "); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	out.WriteByte('\n')
+	if _, err := c.out.Write(out.Bytes()); err != nil {
 		return fmt.Errorf("write to standard output: %w", err)
 	}
 	return nil

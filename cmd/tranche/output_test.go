@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 func TestInert(t *testing.T) {
@@ -67,7 +67,7 @@ func TestCountAndSpan(t *testing.T) {
 
 func TestBarFitsTheTerminal(t *testing.T) {
 	t.Parallel()
-	var run api.RunDocument
+	var run client.RunDocument
 	run.State, run.Items, run.Done, run.Failed, run.Rate = "running", 1_000_000, 999_998, 1, 123_456
 	eta := 3725.0
 	run.ETASeconds = &eta

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -30,13 +31,14 @@ func (p *planApply) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	applied, err := cl.ApplyPlan(ctx, plan.name, plan.text)
+	applied, err := cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: plan.name}, "application/yaml",
+		strings.NewReader(plan.text), term.keep())
 	if err != nil {
 		return plan.explain(err)
 	}
 	switch {
 	case term.json:
-		return term.document(applied)
+		return term.sent()
 	case applied.Unchanged:
 		return term.printf("plan %s is unchanged: version %d, applied %s by %s\n", inert(applied.Name), applied.Version,
 			moment(applied.CreatedAt), inert(applied.CreatedBy))
@@ -63,21 +65,21 @@ func (p *planList) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	if p.Name != "" {
-		versions, err := cl.PlanVersions(ctx, p.Name, 0, p.Limit)
+		versions, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Limit: p.Limit}, term.keep())
 		if err != nil {
 			return err
 		}
 		if term.json {
-			return term.document(versions)
+			return term.sent()
 		}
 		return term.printf("%s", plansText(versions.Versions, versions.Next > 0, term.room()))
 	}
-	list, err := cl.Plans(ctx, "", p.Limit)
+	list, err := cl.ListPlans(ctx, client.ListPlansParams{Limit: p.Limit}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(list)
+		return term.sent()
 	}
 	if len(list.Plans) == 0 {
 		return term.printf("no plans on record; put one there with: tranche plan apply FILE\n")
@@ -85,7 +87,7 @@ func (p *planList) Run(ctx context.Context, term *console) error {
 	return term.printf("%s", plansText(list.Plans, list.Next != "", term.room()))
 }
 
-func plansText(plans []workqueue.PlanSummary, more bool, room int) string {
+func plansText(plans []client.PlanSummary, more bool, room int) string {
 	t := table{right: map[int]bool{1: true, 3: true}, room: room}
 	t.row("PLAN", "VERSION", "STEPS", "RUNS", "APPLIED", "BY")
 	for i := range plans {
@@ -104,7 +106,7 @@ func plansText(plans []workqueue.PlanSummary, more bool, room int) string {
 }
 
 // stepsText names the steps, and their endpoints where those are called otherwise.
-func stepsText(p *workqueue.PlanSummary) string {
+func stepsText(p *client.PlanSummary) string {
 	var steps []string
 	for i, name := range p.Steps {
 		if i < len(p.Endpoints) && p.Endpoints[i] != name {
@@ -130,12 +132,12 @@ func (p *planShow) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	plan, err := cl.Plan(ctx, name, version)
+	plan, err := planOf(ctx, cl, name, version, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(plan)
+		return term.sent()
 	}
 	term.note("plan %s@%d, applied %s by %s, used by %s runs", plan.Name, plan.Version, moment(plan.CreatedAt),
 		plan.CreatedBy, count(plan.Runs))
@@ -143,6 +145,16 @@ func (p *planShow) Run(ctx context.Context, term *console) error {
 		term.note("the newest version is %d", plan.Newest)
 	}
 	return term.printf("%s\n", strings.TrimRight(plan.Source, "\n"))
+}
+
+// planOf returns one version of a plan; version 0 is the newest.
+func planOf(
+	ctx context.Context, cl *client.Client, name string, version int, keep client.CallOption,
+) (client.PlanView, error) {
+	if version == 0 {
+		return cl.GetPlan(ctx, name, keep)
+	}
+	return cl.GetPlanVersion(ctx, name, version, keep)
 }
 
 // planRef takes NAME or NAME@VERSION apart; version 0 is the newest.
@@ -172,12 +184,12 @@ func (p *planDelete) Run(ctx context.Context, term *console) error {
 		return &usageError{fmt.Sprintf("plan %.100q: versions are not deleted one by one; %.64s takes all of them",
 			p.Name, name)}
 	}
-	gone, err := cl.DeletePlan(ctx, p.Name)
+	gone, err := cl.DeletePlan(ctx, p.Name, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(gone)
+		return term.sent()
 	}
 	return term.printf("plan %s is deleted, with its %d versions; runs keep what they started with\n", inert(gone.Name),
 		gone.Versions)

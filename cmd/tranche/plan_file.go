@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // planFile is a plan as a person wrote it.

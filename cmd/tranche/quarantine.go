@@ -4,7 +4,7 @@ import (
 	"context"
 	"strconv"
 
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -23,12 +23,14 @@ func (q *quarantineList) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	page, err := cl.Quarantine(ctx, q.Of, q.After, q.Limit)
+	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams{
+		Run: q.Of, After: q.After, Limit: q.Limit,
+	}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(page)
+		return term.sent()
 	}
 	if len(page.Messages) == 0 {
 		return term.printf("nothing is in quarantine\n")
@@ -42,14 +44,14 @@ func (q *quarantineList) Run(ctx context.Context, term *console) error {
 	return nil
 }
 
-func quarantineText(messages []workqueue.QuarantinedView, room int) string {
+func quarantineText(messages []client.QuarantinedView, room int) string {
 	t := table{right: map[int]bool{0: true}, room: room}
 	t.row("NUMBER", "TIME", "REASON", "RUN", "DETAIL")
 	for i := range messages {
 		m := &messages[i]
 		run := "-"
 		if m.Run != nil {
-			run = shortID(m.Run.String())
+			run = shortID(*m.Run)
 		}
 		t.row(strconv.FormatInt(m.ID, 10), moment(m.At)[5:16], short(inert(m.Reason), 20), run, inert(m.Detail))
 	}
@@ -67,17 +69,17 @@ func (q *quarantineShow) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	m, err := cl.Quarantined(ctx, q.Number)
+	m, err := cl.GetQuarantined(ctx, q.Number, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(m)
+		return term.sent()
 	}
 	return term.printf("%s%s%s", quarantinedHead(&m), headersText(m.Headers), contentText(&m.Body, q.Full))
 }
 
-func quarantinedHead(m *api.QuarantinedDocument) string {
+func quarantinedHead(m *client.QuarantinedDocument) string {
 	t := table{}
 	t.row("number", strconv.FormatInt(m.ID, 10))
 	t.row("time", moment(m.At))
@@ -85,10 +87,10 @@ func quarantinedHead(m *api.QuarantinedDocument) string {
 	t.row("detail", short(inert(m.Detail), maxShown))
 	t.row("subject", inert(m.Subject))
 	if m.Run != nil {
-		t.row("run", m.Run.String())
+		t.row("run", *m.Run)
 	}
 	if m.Slice != nil {
-		t.row("slice", m.Slice.String())
+		t.row("slice", *m.Slice)
 	}
 	return t.String()
 }

@@ -8,8 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 type runRerun struct {
@@ -60,9 +59,9 @@ func (r *runRerun) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	var again api.Rerun
+	var again client.Rerun
 	if r.Keys == "" {
-		again, err = cl.Rerun(ctx, r.Ref, r.settings())
+		again, err = cl.Rerun(ctx, r.Ref, r.settings(), term.keep())
 	} else {
 		again, err = r.byFile(ctx, term, cl)
 	}
@@ -72,8 +71,11 @@ func (r *runRerun) Run(ctx context.Context, term *console) error {
 	for _, w := range again.Warnings {
 		term.note("warning: %s", w)
 	}
+	if term.json && !r.Wait && r.Keys == "" {
+		return term.sent()
+	}
 	if term.json && !r.Wait {
-		return term.document(again)
+		return term.document(again) // the sum of several
 	}
 	if !term.json {
 		if err := term.printf("%s", rerunText(&again, r.CanaryAuto)); err != nil {
@@ -83,25 +85,25 @@ func (r *runRerun) Run(ctx context.Context, term *console) error {
 	if !r.Wait {
 		return nil
 	}
-	return watch(ctx, term, cl, again.Run.String())
+	return watch(ctx, term, cl, again.Run)
 }
 
-func (r *runRerun) settings() api.RerunSettings {
-	set := api.RerunSettings{
+func (r *runRerun) settings() client.RerunSettings {
+	set := client.RerunSettings{
 		Failed: r.Failed, Keys: r.Key, Codes: r.Code, Groups: r.Group, Step: r.Step, Endpoint: r.Endpoint,
 		Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: r.DryRun, Reason: r.Reason,
 	}
 	if r.Chunk != nil {
-		set.Chunk.Adaptive = *r.Chunk
+		set.Chunk = client.Sizing(*r.Chunk)
 	}
 	if r.InFlight != nil {
-		set.InFlight.Adaptive = *r.InFlight
+		set.InFlight = client.Sizing(*r.InFlight)
 	}
 	return set
 }
 
 // rerunText says what was set going, or would be, and what comes next.
-func rerunText(again *api.Rerun, canaryAuto bool) string {
+func rerunText(again *client.Rerun, canaryAuto bool) string {
 	if again.DryRun {
 		text := fmt.Sprintf("dry run: run %s would run %s items again, as generation %d: %s requests over %s blocks\n",
 			again.Run, count(again.Items), again.Generation, count(again.Slices), count(int64(again.Blocks)))
@@ -126,18 +128,18 @@ func rerunText(again *api.Rerun, canaryAuto bool) string {
 
 // byFile runs the items of a key file again. A file with more keys than a request may have goes in several requests, a
 // generation each; all of them are tried before the first one changes anything.
-func (r *runRerun) byFile(ctx context.Context, term *console, cl *client.Client) (api.Rerun, error) {
+func (r *runRerun) byFile(ctx context.Context, term *console, cl *client.Client) (client.Rerun, error) {
 	parts, err := readKeys(r.Keys, term.in)
 	if err != nil {
-		return api.Rerun{}, err
+		return client.Rerun{}, err
 	}
 	if len(parts) > 1 && r.Canary > 0 {
-		return api.Rerun{}, &usageError{fmt.Sprintf("--keys %s has more than %s keys, which go in several requests, and "+
+		return client.Rerun{}, &usageError{fmt.Sprintf("--keys %s has more than %s keys, which go in several requests, and "+
 			"--canary is for one: run a smaller file first instead", r.Keys, count(maxKeysOfRequest))}
 	}
 	if len(parts) > 1 && !r.DryRun {
 		if _, err := r.each(ctx, cl, parts, true); err != nil {
-			return api.Rerun{}, err
+			return client.Rerun{}, err
 		}
 		term.note("%s has keys for %d requests; each is a generation", r.Keys, len(parts))
 	}
@@ -145,8 +147,8 @@ func (r *runRerun) byFile(ctx context.Context, term *console, cl *client.Client)
 }
 
 // each sends the parts and adds up what they did; the warnings are those of the last.
-func (r *runRerun) each(ctx context.Context, cl *client.Client, parts [][]string, dry bool) (api.Rerun, error) {
-	var sum api.Rerun
+func (r *runRerun) each(ctx context.Context, cl *client.Client, parts [][]string, dry bool) (client.Rerun, error) {
+	var sum client.Rerun
 	for i, keys := range parts {
 		set := r.settings()
 		set.Keys, set.DryRun = keys, dry

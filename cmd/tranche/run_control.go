@@ -7,8 +7,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // whichRuns is one run or all.
@@ -26,27 +25,30 @@ func (w *whichRuns) Validate() error {
 	return nil
 }
 
-func (w *whichRuns) settings() api.ControlSettings { return api.ControlSettings{Reason: w.Reason} }
+func (w *whichRuns) settings() client.ControlSettings {
+	return client.ControlSettings{Reason: w.Reason}
+}
 
 // do asks for the action and says what it did.
 func (w *whichRuns) do(ctx context.Context, term *console, action string,
-	one func(context.Context, *client.Client) (api.Controlled, error), text func(*api.Controlled) string,
+	one func(context.Context, *client.Client, client.CallOption) (client.Controlled, error),
+	text func(*client.Controlled) string,
 ) error {
 	cl, err := term.client()
 	if err != nil {
 		return err
 	}
-	var done api.Controlled
+	var done client.Controlled
 	if w.All {
-		done, err = cl.All(ctx, action, w.settings())
+		done, err = w.every(ctx, cl, action, term.keep())
 	} else {
-		done, err = one(ctx, cl)
+		done, err = one(ctx, cl, term.keep())
 	}
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(done)
+		return term.sent()
 	}
 	for _, l := range done.Left {
 		term.note("run %s was left as it is: %s", l.Run, l.Why)
@@ -54,11 +56,28 @@ func (w *whichRuns) do(ctx context.Context, term *console, action string,
 	return term.printf("%s\n", text(&done))
 }
 
+// every asks for the action on all runs.
+func (w *whichRuns) every(
+	ctx context.Context, cl *client.Client, action string, keep client.CallOption,
+) (client.Controlled, error) {
+	all := client.ControlAll{All: true, Reason: w.Reason}
+	switch action {
+	case "pause":
+		return cl.PauseAllRuns(ctx, all, keep)
+	case "resume":
+		return cl.ResumeAllRuns(ctx, all, keep)
+	case "approve":
+		return cl.ApproveAllRuns(ctx, all, keep)
+	default:
+		return cl.CancelAllRuns(ctx, all, keep)
+	}
+}
+
 // runsText names one run, or says how many: "run 0199…", "3 runs".
-func runsText(done *api.Controlled) string {
+func runsText(done *client.Controlled) string {
 	switch {
 	case done.Run != nil:
-		return "run " + done.Run.String()
+		return "run " + *done.Run
 	case len(done.Runs) == 1:
 		return "1 run"
 	default:
@@ -67,9 +86,9 @@ func runsText(done *api.Controlled) string {
 }
 
 // runRef is the argument for the command that comes next.
-func runRef(done *api.Controlled) string {
+func runRef(done *client.Controlled) string {
 	if done.Run != nil {
-		return done.Run.String()
+		return *done.Run
 	}
 	return "--all"
 }
@@ -78,12 +97,12 @@ type runPause struct{ whichRuns }
 
 // Run pauses runs.
 func (r *runPause) Run(ctx context.Context, term *console) error {
-	return r.do(ctx, term, "pause", func(ctx context.Context, cl *client.Client) (api.Controlled, error) {
-		return cl.Pause(ctx, r.Ref, r.settings())
+	return r.do(ctx, term, "pause", func(ctx context.Context, cl *client.Client, keep client.CallOption) (client.Controlled, error) {
+		return cl.PauseRun(ctx, r.Ref, r.settings(), keep)
 	}, pausedText)
 }
 
-func pausedText(done *api.Controlled) string {
+func pausedText(done *client.Controlled) string {
 	if len(done.Runs) == 0 {
 		return "no run was paused: none is under way that is not paused already"
 	}
@@ -122,9 +141,9 @@ func (r *runResume) Validate() error {
 
 // Run resumes runs.
 func (r *runResume) Run(ctx context.Context, term *console) error {
-	return r.do(ctx, term, "resume", func(ctx context.Context, cl *client.Client) (api.Controlled, error) {
-		return cl.Resume(ctx, r.Ref, api.ResumeSettings{ControlSettings: r.settings(), MaxFailed: r.MaxFailed})
-	}, func(done *api.Controlled) string {
+	return r.do(ctx, term, "resume", func(ctx context.Context, cl *client.Client, keep client.CallOption) (client.Controlled, error) {
+		return cl.ResumeRun(ctx, r.Ref, client.ResumeSettings{Reason: r.Reason, MaxFailed: r.MaxFailed}, keep)
+	}, func(done *client.Controlled) string {
 		if len(done.Runs) == 0 {
 			return "no run was resumed"
 		}
@@ -136,9 +155,9 @@ type runApprove struct{ whichRuns }
 
 // Run approves canaries.
 func (r *runApprove) Run(ctx context.Context, term *console) error {
-	return r.do(ctx, term, "approve", func(ctx context.Context, cl *client.Client) (api.Controlled, error) {
-		return cl.Approve(ctx, r.Ref, r.settings())
-	}, func(done *api.Controlled) string {
+	return r.do(ctx, term, "approve", func(ctx context.Context, cl *client.Client, keep client.CallOption) (client.Controlled, error) {
+		return cl.ApproveRun(ctx, r.Ref, r.settings(), keep)
+	}, func(done *client.Controlled) string {
 		if len(done.Runs) == 0 {
 			return "no run waits for approval"
 		}
@@ -150,9 +169,9 @@ type runCancel struct{ whichRuns }
 
 // Run cancels runs.
 func (r *runCancel) Run(ctx context.Context, term *console) error {
-	return r.do(ctx, term, "cancel", func(ctx context.Context, cl *client.Client) (api.Controlled, error) {
-		return cl.Cancel(ctx, r.Ref, r.settings())
-	}, func(done *api.Controlled) string {
+	return r.do(ctx, term, "cancel", func(ctx context.Context, cl *client.Client, keep client.CallOption) (client.Controlled, error) {
+		return cl.CancelRun(ctx, r.Ref, r.settings(), keep)
+	}, func(done *client.Controlled) string {
 		if len(done.Runs) == 0 {
 			return "no run was cancelled: none is under way"
 		}
@@ -160,7 +179,7 @@ func (r *runCancel) Run(ctx context.Context, term *console) error {
 	})
 }
 
-func theirs(done *api.Controlled) string {
+func theirs(done *client.Controlled) string {
 	if strings.HasSuffix(runsText(done), "runs") {
 		return "their"
 	}

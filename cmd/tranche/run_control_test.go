@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -65,7 +65,7 @@ func TestControlOfRuns(t *testing.T) {
 
 func TestRerunSaysWhoLetsTheOthersGo(t *testing.T) {
 	t.Parallel()
-	again := &api.Rerun{Run: workqueue.NewRunID(), Items: 10, Held: 8, Generation: 2}
+	again := &client.Rerun{Run: workqueue.NewRunID().String(), Items: 10, Held: 8, Generation: 2}
 	if text := rerunText(again, false); !strings.Contains(text, "When the first have ended: tranche run approve") {
 		t.Errorf("with a canary that waits: %s", text)
 	}

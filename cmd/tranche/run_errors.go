@@ -6,8 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 type runErrors struct {
@@ -29,17 +28,17 @@ func (r *runErrors) Run(ctx context.Context, term *console) error {
 		defer func() { _ = stream.Close() }()
 		return printLines(term, stream, errorLine)
 	}
-	groups, err := cl.Errors(ctx, r.Ref)
+	groups, err := cl.ListErrors(ctx, r.Ref, client.ListErrorsParams{}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(groups)
+		return term.sent()
 	}
 	return term.printf("%s", errorText(groups, term.columns))
 }
 
-func errorText(found api.ErrorGroups, columns int) string {
+func errorText(found client.ErrorGroups, columns int) string {
 	if len(found.Groups) == 0 {
 		return "no failed items\n"
 	}
@@ -52,14 +51,14 @@ func errorText(found api.ErrorGroups, columns int) string {
 		fmt.Fprintf(&text, "and %s more groups of %s items; --all lists each item\n", count(found.MoreGroups),
 			count(found.MoreItems))
 	}
-	run := shortID(found.Run.String())
+	run := shortID(found.Run)
 	fmt.Fprintf(&text, "\nrun a group again with:  tranche run rerun %s --group %s\n", run, found.Groups[0].ID)
 	fmt.Fprintf(&text, "run all of them again:    tranche run rerun %s --failed\n", run)
 	return text.String()
 }
 
 // groupText is a group with its examples, a line each.
-func groupText(g *workqueue.ErrorGroup, room int) string {
+func groupText(g *client.ErrorGroup, room int) string {
 	var text strings.Builder
 	line := func(format string, args ...any) {
 		text.WriteString(short(fmt.Sprintf(format, args...), room) + "\n")
@@ -79,7 +78,7 @@ func groupText(g *workqueue.ErrorGroup, room int) string {
 }
 
 // groupOrigin says where and when a group of errors came from.
-func groupOrigin(g *workqueue.ErrorGroup) string {
+func groupOrigin(g *client.ErrorGroup) string {
 	origin := "step " + inert(g.Step)
 	if g.Optional {
 		origin += " (optional: the items went on without it)"
@@ -107,7 +106,7 @@ func between(first, last time.Time) string {
 }
 
 // errorLine is an item that failed; others have none.
-func errorLine(item *api.ExportedItem) string {
+func errorLine(item *client.ExportedItem) string {
 	if item.Error == nil {
 		return ""
 	}

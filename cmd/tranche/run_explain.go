@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 type runExplain struct {
@@ -20,12 +20,12 @@ func (r *runExplain) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	e, err := cl.Explain(ctx, r.Ref, r.Item)
+	e, err := cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(e)
+		return term.sent()
 	}
 	return term.printf("%s", explanationText(&e, term.room()))
 }
@@ -34,7 +34,7 @@ func (r *runExplain) Run(ctx context.Context, term *console) error {
 const explainColumns = 96
 
 // explanationText is an explanation with the most important sentence first.
-func explanationText(e *workqueue.Explanation, room int) string {
+func explanationText(e *client.Explanation, room int) string {
 	t := prose{columns: explainWidth(room), now: e.At}
 	t.paragraph("", capital(inert(e.Summary))+".")
 	name := e.Name
@@ -67,7 +67,7 @@ func explanationText(e *workqueue.Explanation, room int) string {
 }
 
 // endpointExplanationText is the same for an endpoint.
-func endpointExplanationText(e *workqueue.EndpointExplanation, room int) string {
+func endpointExplanationText(e *client.EndpointExplanation, room int) string {
 	t := prose{columns: explainWidth(room), now: e.At}
 	t.paragraph("", capital(inert(e.Summary))+".")
 	t.field("listens", inert(e.Listens))
@@ -99,7 +99,7 @@ type prose struct {
 const fieldIndent = 12
 
 // leftOut says what a step leaves out.
-func (t *prose) leftOut(s *workqueue.StepStanding) {
+func (t *prose) leftOut(s *client.StepStanding) {
 	var causes []string
 	for _, l := range s.LeftOut {
 		causes = append(causes, fmt.Sprintf("%s because step %s failed", count(l.Items), inert(l.Because)))
@@ -109,7 +109,7 @@ func (t *prose) leftOut(s *workqueue.StepStanding) {
 	}
 }
 
-func (t *prose) group(g *workqueue.MissingGroup, several bool) {
+func (t *prose) group(g *client.MissingGroup, several bool) {
 	head := count(g.Items) + " items"
 	if g.Items == 1 {
 		head = "1 item"
@@ -145,7 +145,7 @@ func (t *prose) group(g *workqueue.MissingGroup, several bool) {
 	t.advice(g.Advice)
 }
 
-func (t *prose) advice(all []workqueue.Advice) {
+func (t *prose) advice(all []client.Advice) {
 	for i, a := range all {
 		head, do := "you could", inert(a.Do)
 		if i > 0 {
@@ -160,7 +160,7 @@ func (t *prose) advice(all []workqueue.Advice) {
 	}
 }
 
-func (t *prose) happening(h *workqueue.Happening) string { return t.ago(h.At) + ": " + inert(h.What) }
+func (t *prose) happening(h *client.Happening) string { return t.ago(h.At) + ": " + inert(h.What) }
 
 // ago writes a time that has come.
 func (t *prose) ago(at time.Time) string {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -12,14 +13,14 @@ func TestAnExplanationReadsWell(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	since, next := now.Add(-90*time.Second), now.Add(30*time.Second)
-	e := &workqueue.Explanation{Run: workqueue.NewRunID(), Plan: "year-end\x1b[31m", State: "running", Items: 1_000_000,
+	e := &client.Explanation{Run: workqueue.NewRunID().String(), Plan: "year-end\x1b[31m", State: "running", Items: 1_000_000,
 		Done: 999_588, Missing: 412, At: now, Summary: "412 of 1,000,000 items are missing: waiting for a service",
-		Last: &workqueue.Happening{At: since, What: "a request was published"},
-		Groups: []workqueue.MissingGroup{{
-			State: "sent", Reason: workqueue.ReasonNoListener, Items: 412, Slices: 2, Step: "s", Endpoint: "statement",
-			Owner: workqueue.OwnerOperator, Who: "whoever runs the services of endpoint statement",
+		Last: &client.Happening{At: since, What: "a request was published"},
+		Groups: []client.MissingGroup{{
+			State: "sent", Reason: string(workqueue.ReasonNoListener), Items: 412, Slices: 2, Step: "s", Endpoint: "statement",
+			Owner: client.OwnerOperator, Who: "whoever runs the services of endpoint statement",
 			Why: strings.Repeat("nobody listens on it ", 12), Since: &since, Next: "somebody takes them", When: &next,
-			Advice: []workqueue.Advice{{Do: "start a service", Command: "tranche  endpoints show statement"}},
+			Advice: []client.Advice{{Do: "start a service", Command: "tranche  endpoints show statement"}},
 		}},
 	}
 	for _, room := range []int{0, 60, 80, 200} {

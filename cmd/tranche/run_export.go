@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 type runExport struct {
@@ -57,7 +57,7 @@ func (r *runExport) Run(ctx context.Context, term *console) error {
 	if r.Format == "parquet" && (r.Out == "" || r.Out == "-") && isTerminalOut(term) {
 		return &usageError{"Parquet is nothing to read on a terminal; give --out FILE"}
 	}
-	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportOptions{Format: r.Format, Step: r.Step, States: r.State,
+	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportRunParams{Format: r.Format, Step: r.Step, State: r.State,
 		Raw: r.Raw})
 	if err != nil {
 		return err

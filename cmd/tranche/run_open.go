@@ -7,8 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 type runOpen struct {
@@ -49,8 +48,7 @@ func (r *runOpen) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	settings.Source = "added over time"
-	opened, err := cl.Open(ctx, api.OpenSettings{RunSettings: settings, SealWithin: r.SealWithin.String(),
-		OnOverdue: r.OnOverdue})
+	opened, err := cl.OpenRun(ctx, openSettings(&settings, r.SealWithin.String(), r.OnOverdue), term.keep())
 	if err != nil {
 		return start.explain(&plan, err)
 	}
@@ -59,7 +57,7 @@ func (r *runOpen) Run(ctx context.Context, term *console) error {
 	}
 	switch {
 	case term.json:
-		return term.document(opened)
+		return term.sent()
 	case opened.Existing:
 		return term.printf("run %s is there already, by its idempotency key\n", opened.Run)
 	}
@@ -87,8 +85,8 @@ func (r *runAdd) Run(ctx context.Context, term *console) error {
 	}
 	defer func() { _ = items.Close() }()
 	upload := &upload{from: items, size: size, term: term, live: isTerminal(term.err)}
-	added, err := cl.Add(ctx, r.Ref, client.AddOptions{IdempotencyKey: r.IdempotencyKey, Key: r.Key, Format: r.Format},
-		upload)
+	added, err := cl.Add(ctx, r.Ref, client.AddItemsParams{IdempotencyKey: r.IdempotencyKey, Key: r.Key, Format: r.Format},
+		upload, term.keep())
 	upload.end()
 	switch {
 	case err != nil && upload.err != nil:
@@ -96,7 +94,7 @@ func (r *runAdd) Run(ctx context.Context, term *console) error {
 	case err != nil:
 		return err
 	case term.json:
-		return term.document(added)
+		return term.sent()
 	}
 	text := fmt.Sprintf("%s items added to run %s", count(added.Items), added.Run)
 	if added.Existing {
@@ -129,12 +127,12 @@ func (r *runSeal) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	sealed, err := cl.Seal(ctx, r.Ref, api.SealSettings{Expect: r.Expect, Reason: r.Reason})
+	sealed, err := cl.SealRun(ctx, r.Ref, client.SealSettings{Expect: r.Expect, Reason: r.Reason}, term.keep())
 	switch {
 	case err != nil:
 		return err
 	case term.json:
-		return term.document(sealed)
+		return term.sent()
 	case sealed.Already:
 		return term.printf("run %s was sealed before, with %s items\n", sealed.Run, count(sealed.Items))
 	case sealed.Completed:
@@ -197,9 +195,8 @@ func (f *itemFlags) given() string {
 }
 
 // fill says in the settings of a run where its items come from.
-func (f *itemFlags) fill(s *api.RunSettings) {
-	s.ItemSource = api.ItemSource{SQL: f.SQL, SQLSource: f.Source, Stream: f.Stream, StreamSubject: f.Subject,
-		StreamFrom: f.From}
+func (f *itemFlags) fill(s *client.RunSettings) {
+	s.SQL, s.SQLSource, s.Stream, s.StreamSubject, s.StreamFrom = f.SQL, f.Source, f.Stream, f.Subject, f.From
 	switch file := f.file(); {
 	case f.SQL != "":
 		s.Source = "source " + f.Source

@@ -9,9 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 type runReport struct {
@@ -38,12 +36,13 @@ func (r *runReport) Run(ctx context.Context, term *console) error {
 	if len(r.List) > 0 {
 		return r.list(ctx, term, cl)
 	}
-	report, err := cl.Report(ctx, r.Ref, r.Against, r.Digests)
+	report, err := cl.ReportRun(ctx, r.Ref,
+		client.ReportRunParams{Against: r.Against, Digests: r.Digests}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(report)
+		return term.sent()
 	}
 	text := reportHead(&report) + reportItems(&report, term.room()) + reportSteps(&report, term.room()) +
 		reportTime(&report) + reportRequests(&report) +
@@ -53,18 +52,18 @@ func (r *runReport) Run(ctx context.Context, term *console) error {
 
 // list prints each key that was asked for, as it is for JSON, a line of its own otherwise.
 func (r *runReport) list(ctx context.Context, term *console, cl *client.Client) error {
-	stream, err := cl.Differences(ctx, r.Ref, r.Against, r.List)
+	stream, err := cl.CompareRuns(ctx, r.Ref, client.CompareRunsParams{Against: r.Against, Change: r.List})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = stream.Close() }()
-	return printLines(term, stream, func(d *workqueue.Difference) string {
+	return printLines(term, stream, func(d *client.Difference) string {
 		return fmt.Sprintf("%s\t%s\t%s\t%s", inert(d.Key), inert(string(d.Change)), standingText(d.There),
 			standingText(d.Here))
 	})
 }
 
-func standingText(s *workqueue.Standing) string {
+func standingText(s *client.Standing) string {
 	switch {
 	case s == nil:
 		return "-"
@@ -77,13 +76,13 @@ func standingText(s *workqueue.Standing) string {
 	}
 }
 
-func reportHead(r *api.ReportDocument) string {
+func reportHead(r *client.ReportDocument) string {
 	t := table{}
-	t.row("run", r.ID.String())
+	t.row("run", r.ID)
 	if r.Name != "" {
 		t.row("name", inert(r.Name))
 	}
-	t.row("plan", planText(&r.RunSummary))
+	t.row("plan", planText(r.Plan, r.PlanVersion))
 	if r.Source != "" {
 		t.row("source", inert(r.Source))
 	}
@@ -104,7 +103,7 @@ func reportHead(r *api.ReportDocument) string {
 const maxReportGroups = 10
 
 // reportItems counts the items so that the lines below the first add up to it.
-func reportItems(r *api.ReportDocument, room int) string {
+func reportItems(r *client.ReportDocument, room int) string {
 	t := table{right: map[int]bool{1: true}, room: room}
 	t.row("items", count(r.Items))
 	t.row("  done", count(r.Done))
@@ -119,7 +118,7 @@ func reportItems(r *api.ReportDocument, room int) string {
 		t.row("    "+g.ID, count(g.Count), short(inert(g.Code), 30)+"  "+inert(g.Shape))
 	}
 	if rest := r.Errors.Items - listed; rest > 0 {
-		t.row("    others", count(rest), "see: tranche run errors "+shortID(r.ID.String()))
+		t.row("    others", count(rest), "see: tranche run errors "+shortID(r.ID))
 	}
 	for _, u := range r.Unprocessed {
 		t.row("  "+strings.ReplaceAll(u.State, "_", " "), count(u.Items))
@@ -132,7 +131,7 @@ func reportItems(r *api.ReportDocument, room int) string {
 }
 
 // reportSteps accounts for each step, where there are several.
-func reportSteps(r *api.ReportDocument, room int) string {
+func reportSteps(r *client.ReportDocument, room int) string {
 	if len(r.Steps) < 2 {
 		return ""
 	}
@@ -146,7 +145,7 @@ func reportSteps(r *api.ReportDocument, room int) string {
 	return "\n" + t.String()
 }
 
-func reportTime(r *api.ReportDocument) string {
+func reportTime(r *client.ReportDocument) string {
 	t := table{right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}}
 	t.row("GENERATION", "WAITING", "WORKING", "PAUSED", "CLOSING", "IN ALL", "DONE", "FAILED", "ITEMS/S", "ENDED")
 	for i := range r.Generations {
@@ -175,7 +174,7 @@ func exactly(s float64) string {
 	return span(d)
 }
 
-func reportRequests(r *api.ReportDocument) string {
+func reportRequests(r *client.ReportDocument) string {
 	q := &r.Requests
 	var text strings.Builder
 	fmt.Fprintf(&text, "\nrequests: %s of %.1f items on average; half took %s or less, 99%% took %s or less\n",
@@ -196,7 +195,7 @@ func reportRequests(r *api.ReportDocument) string {
 }
 
 // reportBisections tells what was found out about chunks that failed as a whole.
-func reportBisections(b *workqueue.Bisections) string {
+func reportBisections(b *client.Bisections) string {
 	if len(b.Kinds) == 0 {
 		return ""
 	}
@@ -209,11 +208,11 @@ func reportBisections(b *workqueue.Bisections) string {
 	return text.String()
 }
 
-func reportWorkers(r *api.ReportDocument, room int) string {
+func reportWorkers(r *client.ReportDocument, room int) string {
 	t := table{right: map[int]bool{1: true, 2: true, 3: true, 4: true}, room: room}
 	for _, list := range []struct {
 		title   string
-		workers []workqueue.WorkerReport
+		workers []client.WorkerReport
 	}{{"SLOWEST SERVICES", r.Services}, {"ENDPOINTS", r.Endpoints}} {
 		if len(list.workers) == 0 {
 			continue
@@ -231,7 +230,7 @@ func reportWorkers(r *api.ReportDocument, room int) string {
 	return "\n" + t.String()
 }
 
-func reportDigests(r *api.ReportDocument) string {
+func reportDigests(r *client.ReportDocument) string {
 	if r.Digests == nil {
 		return ""
 	}
@@ -253,7 +252,7 @@ func orDash(s string) string {
 }
 
 // reportAgainst tells what differs from an earlier run.
-func reportAgainst(r *api.ReportDocument) string {
+func reportAgainst(r *client.ReportDocument) string {
 	a := r.Against
 	if a == nil {
 		return ""
@@ -276,8 +275,8 @@ func reportAgainst(r *api.ReportDocument) string {
 				short(standingText(d.Here), 30))
 		}
 	}
-	fmt.Fprintf(&text, "every key: tranche run report %s --against %s --list CHANGE\n", shortID(r.ID.String()),
-		shortID(a.Against.String()))
+	fmt.Fprintf(&text, "every key: tranche run report %s --against %s --list CHANGE\n", shortID(r.ID),
+		shortID(a.Against))
 	return text.String()
 }
 

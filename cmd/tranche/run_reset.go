@@ -7,9 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 type runReset struct {
@@ -42,9 +40,9 @@ func (r *runReset) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	var done api.Reset
+	var done client.Reset
 	if r.Keys == "" {
-		done, err = cl.Reset(ctx, r.Ref, r.settings())
+		done, err = cl.Reset(ctx, r.Ref, r.settings(), term.keep())
 	} else {
 		done, err = r.byFile(ctx, term, cl)
 	}
@@ -54,8 +52,11 @@ func (r *runReset) Run(ctx context.Context, term *console) error {
 	for _, w := range done.Warnings {
 		term.note("warning: %s", w)
 	}
+	if term.json && !r.Wait && r.Keys == "" {
+		return term.sent()
+	}
 	if term.json && !r.Wait {
-		return term.document(done)
+		return term.document(done) // the sum of several
 	}
 	if !term.json {
 		if err := term.printf("%s", resetText(&done)); err != nil {
@@ -65,24 +66,24 @@ func (r *runReset) Run(ctx context.Context, term *console) error {
 	if !r.Wait {
 		return nil
 	}
-	return watch(ctx, term, cl, done.Run.String())
+	return watch(ctx, term, cl, done.Run)
 }
 
-func (r *runReset) settings() api.ResetSettings {
-	return api.ResetSettings{Step: r.Step, All: r.All, Keys: r.Key, Codes: r.Code, Cascade: r.Cascade, DryRun: r.DryRun,
+func (r *runReset) settings() client.ResetSettings {
+	return client.ResetSettings{Step: r.Step, All: r.All, Keys: r.Key, Codes: r.Code, Cascade: r.Cascade, DryRun: r.DryRun,
 		Reason: r.Reason}
 }
 
 // byFile resets the items of a key file. A file with more keys than a request may have goes in several requests, a
 // generation each; all of them are tried before the first one changes anything.
-func (r *runReset) byFile(ctx context.Context, term *console, cl *client.Client) (api.Reset, error) {
+func (r *runReset) byFile(ctx context.Context, term *console, cl *client.Client) (client.Reset, error) {
 	parts, err := readKeys(r.Keys, term.in)
 	if err != nil {
-		return api.Reset{}, err
+		return client.Reset{}, err
 	}
 	if len(parts) > 1 && !r.DryRun {
 		if _, err := r.each(ctx, cl, parts, true); err != nil {
-			return api.Reset{}, err
+			return client.Reset{}, err
 		}
 		term.note("%s has keys for %d requests; each is a generation", r.Keys, len(parts))
 	}
@@ -90,8 +91,8 @@ func (r *runReset) byFile(ctx context.Context, term *console, cl *client.Client)
 }
 
 // each sends the parts and adds up what they did.
-func (r *runReset) each(ctx context.Context, cl *client.Client, parts [][]string, dry bool) (api.Reset, error) {
-	var sum api.Reset
+func (r *runReset) each(ctx context.Context, cl *client.Client, parts [][]string, dry bool) (client.Reset, error) {
+	var sum client.Reset
 	for i, keys := range parts {
 		set := r.settings()
 		set.Keys, set.DryRun = keys, dry
@@ -108,7 +109,7 @@ func (r *runReset) each(ctx context.Context, cl *client.Client, parts [][]string
 }
 
 // addResets is what two resets of a run did, one after the other; the warnings are those of the second.
-func addResets(a, b *api.Reset) api.Reset {
+func addResets(a, b *client.Reset) client.Reset {
 	sum := *b
 	sum.Items, sum.Blocks = a.Items+b.Items, a.Blocks+b.Blocks
 	sum.Notes = slices.Concat(a.Notes, b.Notes)
@@ -117,9 +118,9 @@ func addResets(a, b *api.Reset) api.Reset {
 }
 
 // addSteps adds up what became of the steps, by their names.
-func addSteps(a, b []workqueue.StepReset) []workqueue.StepReset {
+func addSteps(a, b []client.StepReset) []client.StepReset {
 	for _, st := range b {
-		i := slices.IndexFunc(a, func(of workqueue.StepReset) bool { return of.Step == st.Step })
+		i := slices.IndexFunc(a, func(of client.StepReset) bool { return of.Step == st.Step })
 		if i < 0 {
 			a = append(a, st)
 			continue
@@ -133,7 +134,7 @@ func addSteps(a, b []workqueue.StepReset) []workqueue.StepReset {
 }
 
 // resetText says what was taken back, or would be, and what comes next.
-func resetText(done *api.Reset) string {
+func resetText(done *client.Reset) string {
 	var b strings.Builder
 	verb := "resets"
 	if done.DryRun {
@@ -159,7 +160,7 @@ func resetText(done *api.Reset) string {
 }
 
 // resetSteps is a line for each step: what becomes of the items there.
-func resetSteps(steps []workqueue.StepReset) string {
+func resetSteps(steps []client.StepReset) string {
 	var b strings.Builder
 	width := 0
 	for i := range steps {
@@ -172,7 +173,7 @@ func resetSteps(steps []workqueue.StepReset) string {
 	return b.String()
 }
 
-func resetParts(st *workqueue.StepReset) (parts []string) {
+func resetParts(st *client.StepReset) (parts []string) {
 	say := func(n int64, what string) {
 		if n > 0 {
 			parts = append(parts, count(n)+" "+what)
@@ -194,7 +195,7 @@ func resetParts(st *workqueue.StepReset) (parts []string) {
 }
 
 // resetNext says what happens now.
-func resetNext(done *api.Reset) string {
+func resetNext(done *client.Reset) string {
 	var later []string
 	for i := range done.Steps {
 		if st := &done.Steps[i]; !st.Named && st.Redone+st.Kept+st.Waiting > 0 {

@@ -4,27 +4,26 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 func TestResetText(t *testing.T) {
 	t.Parallel()
-	done := api.Reset{Step: "transactions", Items: 50, Generation: 2, Steps: []workqueue.StepReset{
+	done := client.Reset{Step: "transactions", Items: 50, Generation: 2, Steps: []client.StepReset{
 		{Step: "transactions", Named: true, Reset: 50, Ready: 48, Withdrawn: 3},
 		{Step: "statement", Kept: 40, Waiting: 9, LeftOut: 1},
 	}, Notes: []string{"2 items are at step transactions waiting for step accounts"}}
 	for name, c := range map[string]struct {
-		change func(*api.Reset)
+		change func(*client.Reset)
 		want   []string
 	}{
-		"done": {func(*api.Reset) {}, []string{"resets 50 items at step transactions, as generation 2",
+		"done": {func(*client.Reset) {}, []string{"resets 50 items at step transactions, as generation 2",
 			"transactions  50 to be done again, 2 of them once the steps before are done, 3 withdrawn",
 			"statement     40 kept unless a part changes, 9 waiting for the parts, 1 left out still",
 			"waiting for step accounts", "then statement where a part changes", "tranche run watch"}},
-		"dry":     {func(r *api.Reset) { r.DryRun = true }, []string{"dry run:", "would reset", "nothing was changed"}},
-		"paused":  {func(r *api.Reset) { r.Paused = "by ann" }, []string{"paused (by ann)", "tranche run resume"}},
-		"cascade": {func(r *api.Reset) { r.Cascade = true }, []string{"then statement for all of them"}},
+		"dry":     {func(r *client.Reset) { r.DryRun = true }, []string{"dry run:", "would reset", "nothing was changed"}},
+		"paused":  {func(r *client.Reset) { r.Paused = "by ann" }, []string{"paused (by ann)", "tranche run resume"}},
+		"cascade": {func(r *client.Reset) { r.Cascade = true }, []string{"then statement for all of them"}},
 	} {
 		one := done
 		c.change(&one)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 type runSet struct {
@@ -50,35 +50,28 @@ func (r *runSet) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	done, err := cl.SetRun(ctx, r.Ref, r.changes())
+	done, err := cl.SetRun(ctx, r.Ref, r.changes(), term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(done)
+		return term.sent()
 	}
 	return term.printf("%s", setText(&done))
 }
 
-func (r *runSet) changes() api.RunChanges {
-	c := api.RunChanges{Step: r.Step, Priority: r.Priority, MaxFailed: r.MaxFailed, ChunkTime: r.ChunkTime, Rate: r.Rate,
-		MaxAttempts: r.Attempts, RetryBackoff: r.Backoff, MaxBackoff: r.MaxBackoff, Timeout: r.SliceTimeout,
-		Reason: r.Reason}
-	if r.Chunk != nil {
-		c.Chunk = &api.Sizing{Adaptive: *r.Chunk}
+func (r *runSet) changes() client.RunChanges {
+	return client.RunChanges{
+		Step: r.Step, Priority: r.Priority, MaxFailed: r.MaxFailed, Chunk: (*client.Sizing)(r.Chunk),
+		ChunkBytes: (*int)(r.ChunkBytes), ChunkTime: (*client.Duration)(r.ChunkTime),
+		InFlight: (*client.Sizing)(r.InFlight), Rate: r.Rate, MaxAttempts: r.Attempts,
+		RetryBackoff: (*client.Duration)(r.Backoff), MaxBackoff: (*client.Duration)(r.MaxBackoff),
+		Timeout: (*client.Duration)(r.SliceTimeout), Reason: r.Reason,
 	}
-	if r.InFlight != nil {
-		c.InFlight = &api.Sizing{Adaptive: *r.InFlight}
-	}
-	if r.ChunkBytes != nil {
-		bytes := int(*r.ChunkBytes)
-		c.ChunkBytes = &bytes
-	}
-	return c
 }
 
 // setText says what became different, and from when on.
-func setText(done *api.ChangedRun) string {
+func setText(done *client.ChangedRun) string {
 	if len(done.After) == 0 {
 		return fmt.Sprintf("run %s has these settings already; nothing was changed\n", done.Run)
 	}

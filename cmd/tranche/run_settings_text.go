@@ -5,12 +5,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // heldText says why a run is paused, behind its state.
-func heldText(hold *workqueue.HoldView, now time.Time) string {
+func heldText(hold *client.HoldView, now time.Time) string {
 	by := ""
 	if hold.By != "" {
 		by = " by " + inert(hold.By)
@@ -22,7 +21,7 @@ func heldText(hold *workqueue.HoldView, now time.Time) string {
 	return text
 }
 
-func maxFailedText(run *api.RunDocument) string {
+func maxFailedText(run *client.RunDocument) string {
 	text := inert(run.MaxFailed)
 	if run.FailedLimit != nil && strings.HasSuffix(run.MaxFailed, "%") {
 		text += fmt.Sprintf(", which is %s items", count(*run.FailedLimit))
@@ -30,7 +29,7 @@ func maxFailedText(run *api.RunDocument) string {
 	return text + "; one more pauses the run"
 }
 
-func canaryText(canary *workqueue.CanaryView) string {
+func canaryText(canary *client.CanaryView) string {
 	text := fmt.Sprintf("%s items", count(int64(canary.Items)))
 	if canary.Auto {
 		text += ", then on by itself"
@@ -44,7 +43,7 @@ func canaryText(canary *workqueue.CanaryView) string {
 }
 
 // settingsText is the settings of a step in a few short lines.
-func settingsText(s *workqueue.StepSettings) []string {
+func settingsText(s *client.StepSettings) []string {
 	pace := []string{targetText(s.Endpoint), "chunk " + upTo(s.Chunk, s.ChunkAuto)}
 	if s.ChunkBytes > 0 {
 		pace = append(pace, count(int64(s.ChunkBytes))+" bytes a request")

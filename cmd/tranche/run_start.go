@@ -11,8 +11,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 type runStart struct {
@@ -69,23 +68,23 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 			return err
 		}
 	}
-	return watch(ctx, term, cl, started.Run.String())
+	return watch(ctx, term, cl, started.Run)
 }
 
 // send starts the run, with the items if they come from here.
 func (r *runStart) send(
-	ctx context.Context, term *console, cl *client.Client, settings api.RunSettings,
-) (api.Started, error) {
+	ctx context.Context, term *console, cl *client.Client, settings client.RunSettings,
+) (client.Started, error) {
 	if r.file() == "" {
-		return cl.Start(ctx, settings, http.NoBody)
+		return cl.Start(ctx, settings, http.NoBody, term.keep())
 	}
 	items, size, err := openItems(r.given(), r.file(), term.in)
 	if err != nil {
-		return api.Started{}, err
+		return client.Started{}, err
 	}
 	defer func() { _ = items.Close() }()
 	upload := &upload{from: items, size: size, term: term, live: isTerminal(term.err)}
-	started, err := cl.Start(ctx, settings, upload)
+	started, err := cl.Start(ctx, settings, upload, term.keep())
 	upload.end()
 	if upload.err != nil {
 		return started, fmt.Errorf("read %s %s: %w", r.given(), r.file(), upload.err)
@@ -94,13 +93,13 @@ func (r *runStart) send(
 }
 
 // settings reads the plan, when it is a file, and makes the settings of the run.
-func (r *runStart) settings() (plan planFile, settings api.RunSettings, err error) {
+func (r *runStart) settings() (plan planFile, settings client.RunSettings, err error) {
 	if isPlanFile(r.Plan) {
 		if plan, err = readPlan(r.Plan, nil); err != nil {
 			return plan, settings, err
 		}
 	}
-	settings = api.RunSettings{
+	settings = client.RunSettings{
 		Endpoint: r.Endpoint, Plan: plan.text, PlanName: plan.name, Key: r.Key, Format: r.Format, Name: r.Name,
 		Params: r.Param, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
 	}
@@ -108,7 +107,8 @@ func (r *runStart) settings() (plan planFile, settings api.RunSettings, err erro
 	if plan.path == "" {
 		settings.PlanRef = r.Plan
 	}
-	settings.Overrides, err = r.overrides()
+	over, err := r.overrides()
+	layOver(&settings, &over)
 	return plan, settings, err
 }
 
@@ -129,9 +129,9 @@ func (r *runStart) explain(plan *planFile, err error) error {
 	return err
 }
 
-func (r *runStart) report(term *console, s api.Started) error {
+func (r *runStart) report(term *console, s client.Started) error {
 	if term.json {
-		return term.document(s)
+		return term.sent()
 	}
 	if s.Existing {
 		return term.printf("run %s is there already, by its idempotency key\n", s.Run)

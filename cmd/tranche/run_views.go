@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -28,12 +28,12 @@ func (r *runList) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	list, err := cl.Runs(ctx, r.Limit)
+	list, err := cl.ListRuns(ctx, client.ListRunsParams{Limit: r.Limit}, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(list)
+		return term.sent()
 	}
 	if len(list.Runs) == 0 {
 		return term.printf("no runs yet; start one with: tranche run start --endpoint NAME --items FILE\n")
@@ -46,7 +46,7 @@ func (r *runList) Run(ctx context.Context, term *console) error {
 		if name == "" {
 			name = "(" + run.Plan + ")"
 		}
-		t.row(shortID(run.ID.String()), short(inert(name), 20), run.State+openText(run.Open), count(run.Items),
+		t.row(shortID(run.ID), short(inert(name), 20), run.State+openText(run.Open), count(run.Items),
 			count(run.Done), count(run.Failed), percent(run.Progress), moment(run.CreatedAt)[5:16])
 	}
 	return term.printf("%s", t.String())
@@ -56,7 +56,7 @@ func (r *runList) Run(ctx context.Context, term *console) error {
 func percent(share float64) string { return fmt.Sprintf("%d%%", int(share*100)) }
 
 // openText marks a run that takes items.
-func openText(open *workqueue.OpenView) string {
+func openText(open *client.OpenView) string {
 	switch {
 	case open == nil:
 		return ""
@@ -80,23 +80,23 @@ func (r *runShow) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	run, err := cl.Run(ctx, r.Ref)
+	run, err := cl.GetRun(ctx, r.Ref, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(run)
+		return term.sent()
 	}
 	return term.printf("%s%s", runHead(&run), runSteps(&run))
 }
 
-func runHead(run *api.RunDocument) string {
+func runHead(run *client.RunDocument) string {
 	t := table{}
-	t.row("run", run.ID.String())
+	t.row("run", run.ID)
 	if run.Name != "" {
 		t.row("name", inert(run.Name))
 	}
-	t.row("plan", planText(&run.RunSummary))
+	t.row("plan", planText(run.Plan, run.PlanVersion))
 	state := run.State + openText(run.Open)
 	if run.Hold != nil {
 		state += heldText(run.Hold, run.At)
@@ -106,7 +106,7 @@ func runHead(run *api.RunDocument) string {
 	}
 	t.row("state", state)
 	t.row("items", fmt.Sprintf("%s: %s done, %s failed, %s to go", count(run.Items), count(run.Done), count(run.Failed),
-		count(run.Missing())))
+		count(run.Items-run.Done-run.Failed)))
 	if run.Settling > 0 {
 		t.row("", fmt.Sprintf("%s of the failed ones are still on their way through other steps", count(run.Settling)))
 	}
@@ -142,15 +142,15 @@ func runHead(run *api.RunDocument) string {
 }
 
 // planText is a plan with the version that the run started with.
-func planText(run *workqueue.RunSummary) string {
-	if run.Version == 0 {
-		return inert(run.Plan)
+func planText(name string, version int) string {
+	if version == 0 {
+		return inert(name)
 	}
-	return fmt.Sprintf("%s, version %d", inert(run.Plan), run.Version)
+	return fmt.Sprintf("%s, version %d", inert(name), version)
 }
 
 // runTimes adds when the run began, how long it took so far, and how fast it goes.
-func runTimes(t *table, run *api.RunDocument) {
+func runTimes(t *table, run *client.RunDocument) {
 	started := moment(run.CreatedAt)
 	if run.CreatedBy != "" {
 		started += " by " + inert(run.CreatedBy)
@@ -185,12 +185,12 @@ func (r *runItem) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	found, err := cl.Item(ctx, r.Ref, r.Key)
+	found, err := cl.GetItem(ctx, r.Ref, r.Key, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(found)
+		return term.sent()
 	}
 	for i := range found.Items {
 		if i > 0 {

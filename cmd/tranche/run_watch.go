@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 const (
@@ -34,13 +33,13 @@ func (r *runWatch) Run(ctx context.Context, term *console) error {
 
 // watch follows a run until it ends and then says how. Ending the watch does not end the run.
 func watch(ctx context.Context, term *console, cl *client.Client, ref string) error {
-	first, err := cl.Run(ctx, ref)
+	first, err := cl.GetRun(ctx, ref, term.keep())
 	if err != nil {
 		return err
 	}
-	id := first.ID.String()
+	id := first.ID
 	progress := newProgress(term)
-	run, err := follow(ctx, cl, id, first, progress)
+	run, err := follow(ctx, term, cl, first, progress)
 	progress.end()
 	if errors.Is(err, context.Canceled) {
 		term.note("the run goes on; look again with: tranche run watch %s", shortID(id))
@@ -53,8 +52,8 @@ func watch(ctx context.Context, term *console, cl *client.Client, ref string) er
 }
 
 func follow(
-	ctx context.Context, cl *client.Client, id string, run api.RunDocument, progress *progress,
-) (api.RunDocument, error) {
+	ctx context.Context, term *console, cl *client.Client, run client.RunDocument, progress *progress,
+) (client.RunDocument, error) {
 	pause := watchFirst
 	tick := time.NewTimer(pause)
 	defer tick.Stop()
@@ -71,7 +70,7 @@ func follow(
 			pause = min(2*pause, watchPoll)
 			tick.Reset(pause)
 		}
-		next, err := cl.Run(ctx, id)
+		next, err := cl.GetRun(ctx, run.ID, term.keep())
 		switch {
 		case err == nil:
 			run, seen = next, time.Now()
@@ -90,9 +89,9 @@ func passing(err error) bool {
 }
 
 // conclude says how the run ended, and gives the exit code.
-func conclude(term *console, run api.RunDocument) error {
+func conclude(term *console, run client.RunDocument) error {
 	if term.json {
-		if err := term.document(run); err != nil {
+		if err := term.sent(); err != nil {
 			return err
 		}
 	} else if err := term.printf("%s", conclusion(run)); err != nil {
@@ -108,7 +107,7 @@ func conclude(term *console, run api.RunDocument) error {
 	}
 }
 
-func conclusion(run api.RunDocument) string {
+func conclusion(run client.RunDocument) string {
 	text := fmt.Sprintf("%s: %s of %s items done, %s failed, in %s", run.State, count(run.Done), count(run.Items),
 		count(run.Failed), span(seconds(run.Seconds)))
 	if run.Seconds > 0 && run.Generation == 1 && run.State == "completed" {
@@ -116,7 +115,7 @@ func conclusion(run api.RunDocument) string {
 	}
 	text += "\n"
 	if run.Failed > 0 {
-		id := shortID(run.ID.String())
+		id := shortID(run.ID)
 		text += fmt.Sprintf("  why:        tranche run errors %s\n", id)
 		text += fmt.Sprintf("  run again:  tranche run rerun %s --failed --wait\n", id)
 	}
@@ -136,7 +135,7 @@ func newProgress(term *console) *progress {
 	return &progress{term: term, live: isTerminal(term.err)}
 }
 
-func (p *progress) show(run api.RunDocument) {
+func (p *progress) show(run client.RunDocument) {
 	if p.term.json && !p.live {
 		return
 	}
@@ -159,7 +158,7 @@ func (p *progress) end() {
 	}
 }
 
-func share(run api.RunDocument) float64 {
+func share(run client.RunDocument) float64 {
 	if len(run.Steps) > 1 {
 		return run.Progress
 	}
@@ -169,17 +168,17 @@ func share(run api.RunDocument) float64 {
 	return float64(run.Done+run.Failed) / float64(run.Items)
 }
 
-func inFlight(run api.RunDocument) (items int64) {
+func inFlight(run client.RunDocument) (items int64) {
 	for i := range run.Steps {
 		items += run.Steps[i].InFlight
 	}
 	return items
 }
 
-func plainLine(run api.RunDocument) string { return runLine(run, len(run.Steps) > 1) }
+func plainLine(run client.RunDocument) string { return runLine(run, len(run.Steps) > 1) }
 
 // runLine is how a run is, with how far each of its steps is or without.
-func runLine(run api.RunDocument, steps bool) string {
+func runLine(run client.RunDocument, steps bool) string {
 	parts := []string{
 		fmt.Sprintf("%3.0f%%", floorPercent(run)), fmt.Sprintf("%s/%s", count(run.Done+run.Failed), count(run.Items)),
 	}
@@ -203,7 +202,7 @@ func runLine(run api.RunDocument, steps bool) string {
 }
 
 // perSecondOf is the unit of a run's rate: of several steps, each item's part counts at each step.
-func perSecondOf(run api.RunDocument) string {
+func perSecondOf(run client.RunDocument) string {
 	if len(run.Steps) > 1 {
 		return " parts/s"
 	}
@@ -211,7 +210,7 @@ func perSecondOf(run api.RunDocument) string {
 }
 
 // firstWarning is what a person should know first about a run that is under way; none, if there is nothing.
-func firstWarning(run api.RunDocument) []string {
+func firstWarning(run client.RunDocument) []string {
 	if len(run.Warnings) == 0 {
 		return nil
 	}
@@ -219,10 +218,10 @@ func firstWarning(run api.RunDocument) []string {
 }
 
 // floorPercent never says 100 before the end.
-func floorPercent(run api.RunDocument) float64 { return float64(int(share(run) * 100)) }
+func floorPercent(run client.RunDocument) float64 { return float64(int(share(run) * 100)) }
 
 // barLine is plainLine behind a bar that takes the room that is left.
-func barLine(run api.RunDocument, columns int) string {
+func barLine(run client.RunDocument, columns int) string {
 	text := plainLine(run)
 	room := columns - len([]rune(text)) - 3
 	if room < 10 {

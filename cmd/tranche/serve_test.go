@@ -21,8 +21,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // server is a serve whose end is the test's to see.
@@ -267,7 +267,7 @@ func TestTheBarStays(t *testing.T) {
 	if out.Len() > 0 {
 		t.Errorf("a bar that was never shown became %q", out.String())
 	}
-	var run api.RunDocument
+	var run client.RunDocument
 	run.State, run.Items, run.Done = "completed", 3, 3
 	p.show(run)
 	p.end()

@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 const (
@@ -18,7 +17,7 @@ const (
 
 // liveLines is what a person sees of a run that moves: a line, and under it a bar for each step, where there are
 // several.
-func liveLines(run api.RunDocument, columns int) []string {
+func liveLines(run client.RunDocument, columns int) []string {
 	if len(run.Steps) < 2 || len(run.Steps) > maxBars || columns < minBarColumns {
 		return []string{barLine(run, columns)}
 	}
@@ -42,7 +41,7 @@ func liveLines(run api.RunDocument, columns int) []string {
 	return lines
 }
 
-func stepName(s *workqueue.StepView) string { return short(inert(s.Name), 16) }
+func stepName(s *client.StepView) string { return short(inert(s.Name), 16) }
 
 // draw puts the lines where those before them are.
 func (p *progress) draw(lines []string) {

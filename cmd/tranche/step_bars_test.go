@@ -5,13 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-func severalSteps() (run api.RunDocument) {
+func severalSteps() (run client.RunDocument) {
 	run.State, run.Items, run.Progress = "running", 1000, 0.5
-	run.Steps = []workqueue.StepView{{Name: "accounts", Progress: 1}, {Name: "statement", Progress: 0.25}}
+	run.Steps = []client.StepView{{Name: "accounts", Progress: 1}, {Name: "statement", Progress: 0.25}}
 	run.Steps[1].Done, run.Steps[1].Failed, run.Steps[1].Skipped = 240, 7, 3
 	return run
 }

@@ -4,12 +4,11 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // runSteps is a table of the steps of a run, what they need of each other, and their settings.
-func runSteps(run *api.RunDocument) string {
+func runSteps(run *client.RunDocument) string {
 	t := table{right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}}
 	head := []string{"STEP", "WAITING", "READY", "IN FLIGHT", "RETRY", "DONE", "FAILED"}
 	several := len(run.Steps) > 1
@@ -27,7 +26,7 @@ func runSteps(run *api.RunDocument) string {
 			cells = append(cells, count(s.Skipped), percent(s.Progress))
 		}
 		t.row(cells...)
-		if several || s.Kind != workqueue.KindEndpoint {
+		if several || s.Kind != client.KindEndpoint {
 			graph.row("  "+short(inert(s.Name), 24), relationText(s))
 		}
 		for i, line := range settingsText(&s.Settings) {
@@ -46,9 +45,9 @@ func runSteps(run *api.RunDocument) string {
 }
 
 // relationText says what a step asks, what it needs, and how that binds it.
-func relationText(s *workqueue.StepView) string {
+func relationText(s *client.StepView) string {
 	parts := []string{targetText(s.Endpoint)}
-	if s.Kind == workqueue.KindRequest {
+	if s.Kind == client.KindRequest {
 		parts[0] += ", by plain requests"
 	}
 	if len(s.Needs) > 0 {
@@ -70,7 +69,7 @@ func relationText(s *workqueue.StepView) string {
 }
 
 // seenText says what a step is given, where that is not the item and all that it needs.
-func seenText(s *workqueue.StepView) string {
+func seenText(s *client.StepView) string {
 	if s.SeesItem && len(s.Inputs) == len(s.Needs) {
 		return ""
 	}
@@ -85,7 +84,7 @@ func seenText(s *workqueue.StepView) string {
 }
 
 // stepsLine is how far each step is, in a line.
-func stepsLine(run api.RunDocument) string {
+func stepsLine(run client.RunDocument) string {
 	parts := make([]string, len(run.Steps))
 	for i := range run.Steps {
 		s := &run.Steps[i]

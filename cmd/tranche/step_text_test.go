@@ -5,20 +5,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 func TestStepsReadWell(t *testing.T) {
 	t.Parallel()
-	run := &api.RunDocument{}
+	run := &client.RunDocument{}
 	run.Items = 1000
 	run.Progress, run.State = 0.5, "running"
-	run.Steps = []workqueue.StepView{
-		{Name: "accounts", Kind: workqueue.KindRequest, Endpoint: "accounts", SeesItem: true, Items: 1000, Done: 990,
+	run.Steps = []client.StepView{
+		{Name: "accounts", Kind: client.KindRequest, Endpoint: "accounts", SeesItem: true, Items: 1000, Done: 990,
 			Failed: 10, Progress: 1},
-		{Name: "branches\x1b[31m", Kind: workqueue.KindHTTP, Endpoint: "http:branches:8081", SeesItem: true, Optional: true},
-		{Name: "statement", Kind: workqueue.KindLocal, Endpoint: "local:pdf", Needs: []string{"accounts", "branches"},
+		{Name: "branches\x1b[31m", Kind: client.KindHTTP, Endpoint: "http:branches:8081", SeesItem: true, Optional: true},
+		{Name: "statement", Kind: client.KindLocal, Endpoint: "local:pdf", Needs: []string{"accounts", "branches"},
 			Inputs: []string{"accounts"}, Items: 1000, Waiting: 990, Skipped: 10, Barrier: true, Progress: 0.01},
 	}
 	text := runSteps(run)
@@ -39,11 +38,11 @@ func TestStepsReadWell(t *testing.T) {
 func TestAnItemOfSeveralStepsReadsWell(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
-	text := itemText(&workqueue.ItemView{Key: "C7", State: workqueue.OutcomeFailed, Payload: []byte(`{}`),
-		Steps: []workqueue.ItemStep{
+	text := itemText(&client.ItemView{Key: "C7", State: client.OutcomeFailed, Payload: []byte(`{}`),
+		Steps: []client.ItemStep{
 			{Name: "accounts", Endpoint: "accounts", State: "failed", Generation: 2, RecordedAt: &at, Service: "bank",
-				Error:   &workqueue.ItemError{Code: "NO_SUCH", Message: "none"},
-				Earlier: []workqueue.EarlierPart{{Generation: 1, Size: 1200, SHA256: strings.Repeat("ab", 32)}}},
+				Error:   &client.ItemError{Code: "NO_SUCH", Message: "none"},
+				Earlier: []client.EarlierPart{{Generation: 1, Size: 1200, SHA256: strings.Repeat("ab", 32)}}},
 			{Name: "logo", Endpoint: "http:h", State: "done", Generation: 1, Size: 12, SHA256: strings.Repeat("cd", 32),
 				ContentType: "image/png", ResultBytes: []byte("123456789012"), Stale: true},
 			{Name: "statement", Endpoint: "local:pdf", State: "skipped", LeftOutBy: []string{"accounts"}},

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/migrations"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -21,43 +24,81 @@ func (d *doctorCommand) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	if term.json {
-		err = term.document(report)
+		err = term.sent()
 	} else {
 		err = term.printf("%s", reportText(&report))
 	}
-	if err == nil && !report.OK() {
+	if err == nil && report.Found > 0 {
 		err = &exitError{exitOther}
 	}
 	return err
 }
 
-func (d *doctorCommand) examine(ctx context.Context, term *console) (workqueue.Report, error) {
+func (d *doctorCommand) examine(ctx context.Context, term *console) (client.Report, error) {
 	if d.Database == "" {
 		cl, err := term.client()
 		if err != nil {
-			return workqueue.Report{}, err
+			return client.Report{}, err
 		}
-		return cl.Doctor(ctx)
+		return cl.Doctor(ctx, term.keep())
 	}
 	if _, err := pgxpool.ParseConfig(d.Database); err != nil {
-		return workqueue.Report{}, &usageError{"--database: " + err.Error()}
+		return client.Report{}, &usageError{"--database: " + err.Error()}
 	}
 	store, release, err := workqueue.Open(ctx, d.Database, workqueue.PoolConfig{})
 	if err != nil {
-		return workqueue.Report{}, err
+		return client.Report{}, err
 	}
 	defer release()
-	return store.Doctor(ctx)
+	found, err := store.Doctor(ctx)
+	if err != nil {
+		return client.Report{}, err
+	}
+	return asSent[client.Report](term, found)
 }
 
-func reportText(r *workqueue.Report) string {
+// asSent makes the document that a server would send of what this process found itself, and keeps it as one.
+func asSent[T any](term *console, found any) (document T, err error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(found); err != nil {
+		return document, fmt.Errorf("write what was found: %w", err)
+	}
+	term.answer = bytes.TrimSpace(text.Bytes())
+	return document, json.Unmarshal(term.answer, &document)
+}
+
+// violationText says where an invariant does not hold.
+func violationText(v *client.Violation) string {
+	place := ""
+	if v.Run != nil {
+		place += " run " + *v.Run
+	}
+	if v.Step != nil {
+		place += fmt.Sprintf(" step %d", *v.Step)
+	}
+	if v.Block != nil {
+		place += fmt.Sprintf(" block %d", *v.Block)
+	}
+	line := fmt.Sprintf("%s%s: %s (%d)", v.Invariant, place, v.What, v.Count)
+	if len(v.Ordinals) > 0 {
+		line += fmt.Sprintf(" items %v", v.Ordinals)
+		if v.Count > int64(len(v.Ordinals)) {
+			line += "…"
+		}
+	}
+	return line
+}
+
+func reportText(r *client.Report) string {
 	text := fmt.Sprintf("looked at %s runs, %s items, %s slices, %s parts in %s\n", count(int64(r.Runs)), count(r.Items),
 		count(r.Slices), count(r.Parts), span(seconds(r.Seconds)))
-	if r.OK() {
+	if r.Found == 0 {
 		return text + "I1, I2, I3, I6, I7 and I10 hold\n"
 	}
 	for _, v := range r.Violations {
-		text += inert(v.String()) + "\n"
+		text += inert(violationText(&v)) + "\n"
 	}
 	return text + fmt.Sprintf("%s violations\n", count(int64(r.Found)))
 }

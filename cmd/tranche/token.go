@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -27,9 +28,9 @@ type tokenPlace struct {
 
 // tokenKeeper is the API, or a database.
 type tokenKeeper interface {
-	CreateToken(ctx context.Context, set api.TokenSettings) (api.CreatedToken, error)
-	Tokens(ctx context.Context) (api.TokenList, error)
-	RevokeToken(ctx context.Context, ref string) (workqueue.TokenView, error)
+	CreateToken(ctx context.Context, set client.TokenSettings, o ...client.CallOption) (client.CreatedToken, error)
+	ListTokens(ctx context.Context, o ...client.CallOption) (client.TokenList, error)
+	RevokeToken(ctx context.Context, ref string, o ...client.CallOption) (client.TokenView, error)
 }
 
 // open returns who keeps the tokens. The caller calls release.
@@ -52,7 +53,7 @@ func (p *tokenPlace) open(ctx context.Context, term *console) (keeper tokenKeepe
 	if err != nil {
 		return nil, none, errors.Join(err, stop())
 	}
-	return &storedTokens{store}, func() error { closeStore(); return stop() }, nil
+	return &storedTokens{store, term}, func() error { closeStore(); return stop() }, nil
 }
 
 // privateDatabase finds the private PostgreSQL of a data directory: a serve runs it, or else it is run for a moment.
@@ -73,28 +74,45 @@ func privateDatabase(ctx context.Context, dir string) (url string, stop func() e
 	return private.URL(), func() error { return private.Stop(context.WithoutCancel(ctx)) }, nil
 }
 
-// storedTokens is tokens without an API between.
-type storedTokens struct{ store *workqueue.Store }
+// storedTokens is tokens without an API between. It answers as the API would.
+type storedTokens struct {
+	store *workqueue.Store
+	term  *console
+}
 
-func (s *storedTokens) CreateToken(ctx context.Context, set api.TokenSettings) (api.CreatedToken, error) {
+func (s *storedTokens) CreateToken(
+	ctx context.Context, set client.TokenSettings, _ ...client.CallOption,
+) (none client.CreatedToken, err error) {
 	secret := access.NewSecret()
-	life, err := set.Life()
+	life, err := (&api.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
 	if err != nil {
-		return api.CreatedToken{}, err
+		return none, err
 	}
 	made, err := s.store.CreateToken(ctx, workqueue.NewToken{
 		Name: set.Name, Role: string(set.Role), Hash: access.HashOf(secret), ExpiresIn: life,
 	}, osUser())
-	return api.CreatedToken{TokenView: made, Secret: secret}, err
+	if err != nil {
+		return none, err
+	}
+	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret})
 }
 
-func (s *storedTokens) Tokens(ctx context.Context) (api.TokenList, error) {
+func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (none client.TokenList, err error) {
 	all, err := s.store.Tokens(ctx)
-	return api.TokenList{Tokens: all}, err
+	if err != nil {
+		return none, err
+	}
+	return asSent[client.TokenList](s.term, api.TokenList{Tokens: all})
 }
 
-func (s *storedTokens) RevokeToken(ctx context.Context, ref string) (workqueue.TokenView, error) {
-	return s.store.RevokeToken(ctx, ref, osUser())
+func (s *storedTokens) RevokeToken(
+	ctx context.Context, ref string, _ ...client.CallOption,
+) (none client.TokenView, err error) {
+	gone, err := s.store.RevokeToken(ctx, ref, osUser())
+	if err != nil {
+		return none, err
+	}
+	return asSent[client.TokenView](s.term, gone)
 }
 
 type tokenCreate struct {
@@ -122,23 +140,23 @@ func (t *tokenCreate) Run(ctx context.Context, term *console) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	set := api.TokenSettings{Name: t.Name, Role: access.Role(t.Role)}
+	set := client.TokenSettings{Name: t.Name, Role: client.Role(t.Role)}
 	if t.ExpiresIn != 0 {
 		set.ExpiresIn = t.ExpiresIn.String()
 	}
-	made, err := keeper.CreateToken(ctx, set)
+	made, err := keeper.CreateToken(ctx, set, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(made)
+		return term.sent()
 	}
 	until := "is good until it is revoked"
 	if made.ExpiresAt != nil {
 		until = "is good until " + moment(*made.ExpiresAt)
 	}
 	term.note("token %s of %s, role %s, %s; this is the only time that it is shown. Log in with it at the dashboard, or "+
-		"keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID.String()[:8], made.Name, made.Role, until)
+		"keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role, until)
 	return term.printf("%s\n", made.Secret)
 }
 
@@ -151,12 +169,12 @@ func (t *tokenList) Run(ctx context.Context, term *console) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	list, err := keeper.Tokens(ctx)
+	list, err := keeper.ListTokens(ctx, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
-		return term.document(list)
+		return term.sent()
 	}
 	if len(list.Tokens) == 0 {
 		return term.printf("there is no token; make one with: tranche token create --name NAME --role ROLE\n")
@@ -165,7 +183,7 @@ func (t *tokenList) Run(ctx context.Context, term *console) (err error) {
 	text.row("ID", "NAME", "ROLE", "STATE", "EXPIRES", "LAST USED", "MADE", "BY")
 	for i := range list.Tokens {
 		k := &list.Tokens[i]
-		text.row(k.ID.String()[:8], inert(k.Name), k.Role, string(k.State), momentOr(k.ExpiresAt, "never"),
+		text.row(k.ID[:8], inert(k.Name), k.Role, string(k.State), momentOr(k.ExpiresAt, "never"),
 			momentOr(k.LastUsedAt, "never"), moment(k.CreatedAt), inert(k.CreatedBy))
 	}
 	return term.printf("%s", text.String())
@@ -190,7 +208,7 @@ func (t *tokenRevoke) Run(ctx context.Context, term *console) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	gone, err := keeper.RevokeToken(ctx, t.Token)
+	gone, err := keeper.RevokeToken(ctx, t.Token, term.keep())
 	if errors.Is(err, workqueue.ErrNotFound) {
 		return fmt.Errorf("%w; see tranche token list", err)
 	}
@@ -198,7 +216,7 @@ func (t *tokenRevoke) Run(ctx context.Context, term *console) (err error) {
 		return err
 	}
 	if term.json {
-		return term.document(gone)
+		return term.sent()
 	}
-	return term.printf("token %s of %s is revoked\n", gone.ID.String()[:8], inert(gone.Name))
+	return term.printf("token %s of %s is revoked\n", gone.ID[:8], inert(gone.Name))
 }

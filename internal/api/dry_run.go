@@ -121,5 +121,5 @@ func (s *Server) answerDryRun(w http.ResponseWriter, r *http.Request, in *startI
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(found) // a caller that is gone has lost nothing
+	_ = sendJSON(w, found) // a caller that is gone has lost nothing
 }

@@ -97,7 +97,7 @@ func (s *Server) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamR
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		hc.SetHeader("Content-Type", "application/json")
-		_ = json.NewEncoder(hc.BodyWriter()).Encode(ErrorGroups{Run: id, Errors: found})
+		_ = sendJSON(hc.BodyWriter(), ErrorGroups{Run: id, Errors: found})
 	}}, nil
 }
 

@@ -1,6 +1,9 @@
 package api
 
 import (
+	"encoding/json"
+	"io"
+
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
@@ -24,4 +27,11 @@ type byteSize struct{}
 func (byteSize) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
 		Description: "a number of bytes, or a text like 512KiB", Examples: []any{65536, "512KiB"}}
+}
+
+// sendJSON writes a document as huma does: a line, with <, > and & as they are.
+func sendJSON(w io.Writer, document any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(document)
 }

@@ -107,7 +107,7 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 		code = http.StatusOK
 	}
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(started) // a caller that is gone can ask by its idempotency key
+	_ = sendJSON(w, started) // a caller that is gone can ask by its idempotency key
 }
 
 func (s *Server) load(r *http.Request, in *startInput) (Started, error) {

@@ -41,6 +41,13 @@ func rules() map[string]rule {
 			own:   append([]string{"orchestrator/pacing", "gather", "gather/fetch", "endpoints"}, store...),
 			tests: servers,
 		},
+		// The client is for everybody's programs: it brings nothing along.
+		"orchestrator/client": {
+			own: []string{}, others: []string{}, tests: append([]string{"internal/api/...", "orchestrator", "endpoints",
+				"workqueue"}, servers...),
+		},
+		// It writes the description of the API, and the client that is generated from it.
+		"internal/clientgen": {own: []string{"internal/api", "gather"}, tests: append([]string{"orchestrator/client"}, servers...)},
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
 		"workqueue/throttling": {others: []string{}},
@@ -74,7 +81,6 @@ func rules() map[string]rule {
 		},
 
 		"internal/access": {own: []string{"workqueue"}, tests: servers},
-		"internal/client": {own: []string{"internal/api", "workqueue"}, tests: servers},
 		// Services to test against: what the nodes make of them is seen from outside.
 		"internal/misbehave": {
 			own: []string{"endpoints"}, tests: append([]string{"orchestrator", "workqueue"}, servers...),
@@ -88,14 +94,14 @@ func rules() map[string]rule {
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"internal/demo/...": {
 			own: []string{
-				"endpoints", "examples/...", "internal/client", "internal/demo/...", "internal/embedded",
+				"endpoints", "examples/...", "orchestrator/client", "internal/demo/...", "internal/embedded",
 			},
 			tests: servers,
 		},
 
 		"cmd/...": {
 			own: append([]string{
-				"cmd/...", "internal/access", "internal/client", "internal/demo", "internal/api/...", "internal/intake",
+				"cmd/...", "internal/access", "orchestrator/client", "internal/demo", "internal/api/...", "internal/intake",
 				"internal/embedded", "internal/conformance", "internal/dashboard", "internal/tracing",
 				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "endpoints",
 			}, store...),

@@ -13,8 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/client"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,7 +22,7 @@ const short = 100 * time.Millisecond
 
 func dial(t *testing.T, at string, timeout time.Duration) *client.Client {
 	t.Helper()
-	cl, err := client.New(at, "me", timeout)
+	cl, err := client.New(at, client.WithActor("me"), client.WithTimeout(timeout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,18 +66,18 @@ func TestASilentServerIsGivenUp(t *testing.T) {
 	at := mute(t)
 	cl := dial(t, at, short)
 	for name, ask := range map[string]func(context.Context) error{
-		"look":    func(ctx context.Context) error { _, err := cl.Runs(ctx, 1); return err },
-		"change":  func(ctx context.Context) error { _, err := cl.Cancel(ctx, "last", api.ControlSettings{}); return err },
+		"look":    func(ctx context.Context) error { _, err := cl.ListRuns(ctx, client.ListRunsParams{Limit: 1}); return err },
+		"change":  func(ctx context.Context) error { _, err := cl.CancelRun(ctx, "last", client.ControlSettings{}); return err },
 		"doctor":  func(ctx context.Context) error { _, err := cl.Doctor(ctx); return err },
 		"stream":  func(ctx context.Context) error { _, err := cl.FailedItems(ctx, "last"); return err },
-		"upload":  func(ctx context.Context) error { _, err := cl.Start(ctx, api.RunSettings{}, rows{}); return err },
-		"no rows": func(ctx context.Context) error { _, err := cl.Start(ctx, api.RunSettings{}, http.NoBody); return err },
+		"upload":  func(ctx context.Context) error { _, err := cl.Start(ctx, client.RunSettings{}, rows{}); return err },
+		"no rows": func(ctx context.Context) error { _, err := cl.Start(ctx, client.RunSettings{}, http.NoBody); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := ask(t.Context())
 			silent, ok := errors.AsType[*client.SilentError](err)
-			if !ok || silent.URL != at || !strings.Contains(err.Error(), "--timeout") {
+			if !ok || silent.URL != at || !strings.Contains(err.Error(), "wait longer") {
 				t.Errorf("got %v; want a SilentError of %s", err, at)
 			}
 		})
@@ -116,11 +115,11 @@ func TestWhatFlowsMayPause(t *testing.T) {
 	}))
 	defer server.Close()
 	cl := dial(t, server.URL, short)
-	started, err := cl.Start(t.Context(), api.RunSettings{}, &slowly{[]string{"id\n", "1\n", "2\n"}})
+	started, err := cl.Start(t.Context(), client.RunSettings{}, &slowly{[]string{"id\n", "1\n", "2\n"}})
 	if err != nil || started.Items != 2 {
 		t.Errorf("a slow upload: %+v, %v", started, err)
 	}
-	stream, err := cl.Export(t.Context(), "last", "ndjson", nil)
+	stream, err := cl.ExportRun(t.Context(), "last", client.ExportRunParams{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,13 +140,13 @@ func TestADocumentThatStops(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(gone)
-	_, err := dial(t, server.URL, short).Runs(t.Context(), 1)
+	_, err := dial(t, server.URL, short).ListRuns(t.Context(), client.ListRunsParams{Limit: 1})
 	if _, ok := errors.AsType[*client.SilentError](err); !ok {
 		t.Errorf("got %v; want a SilentError", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(short, cancel)
-	if _, err := dial(t, server.URL, 0).Runs(ctx, 1); !errors.Is(err, context.Canceled) {
+	if _, err := dial(t, server.URL, 0).ListRuns(ctx, client.ListRunsParams{Limit: 1}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v; want the caller's own end", err)
 	}
 }
@@ -155,11 +154,11 @@ func TestADocumentThatStops(t *testing.T) {
 func TestWrongAddresses(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"", "nonsense", "ftp://x", "http://", "http://\x00"} {
-		if _, err := client.New(at, "", 0); err == nil {
+		if _, err := client.New(at); err == nil {
 			t.Errorf("%q is taken", at)
 		}
 	}
-	if _, err := client.New(client.DefaultURL, "", -1); err == nil {
+	if _, err := client.New(client.DefaultURL, client.WithTimeout(-1)); err == nil {
 		t.Error("a negative timeout is taken")
 	}
 	_, err := dial(t, "http://127.0.0.1:1", 0).Info(t.Context())
@@ -181,10 +180,10 @@ func TestNamesInPaths(t *testing.T) {
 	for name, want := range map[string]string{
 		".": "%2E", "..": "%2E%2E", "...": "...", "a/b": "a%2Fb", "a//b": "a%2F%2Fb", "?x#y": "%3Fx%23y", "%2E": "%252E",
 	} {
-		if _, err := cl.Item(t.Context(), "last", name); err != nil || asked != api.Prefix+"/runs/last/items/"+want {
+		if _, err := cl.GetItem(t.Context(), "last", name); err != nil || asked != "/api/"+client.APIVersion+"/runs/last/items/"+want {
 			t.Errorf("key %q: asked for %s, %v; want %s", name, asked, err, want)
 		}
-		if _, err := cl.Plan(t.Context(), name, 0); err != nil || asked != api.Prefix+"/plans/"+want {
+		if _, err := cl.GetPlan(t.Context(), name); err != nil || asked != "/api/"+client.APIVersion+"/plans/"+want {
 			t.Errorf("plan %q: asked for %s, %v; want %s", name, asked, err, want)
 		}
 	}

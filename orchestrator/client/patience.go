@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -17,26 +16,18 @@ const (
 	doctorWait = 11 * time.Minute
 )
 
-func usualWait(method string) time.Duration {
-	if method == http.MethodGet {
+func usualWait(ask *request) time.Duration {
+	switch {
+	case ask.operation == "doctor" || ask.operation == "report-run":
+		return doctorWait
+	case ask.operation == "start-run" || ask.operation == "add-items":
+		return uploadWait
+	case ask.method == http.MethodGet:
 		return lookWait
+	default:
+		return changeWait
 	}
-	return changeWait
 }
-
-// SilentError is returned when somebody took the connection and then said nothing.
-type SilentError struct {
-	URL  string
-	Wait time.Duration
-}
-
-func (e *SilentError) Error() string {
-	return fmt.Sprintf("%s took the connection and has not answered for %s; see whether tranche serve is there and well "+
-		"(its log, and %s/readyz), or wait longer with --timeout", e.URL, e.Wait, e.URL)
-}
-
-// Timeout makes it an error of that kind.
-func (e *SilentError) Timeout() bool { return true }
 
 // patience ends a request when the server has been silent for too long.
 type patience struct {
@@ -48,9 +39,6 @@ type patience struct {
 }
 
 func (c *Client) patience(ctx context.Context, wait time.Duration) *patience {
-	if c.timeout > 0 {
-		wait = c.timeout
-	}
 	within, cancel := context.WithCancelCause(ctx)
 	p := &patience{ctx: within, outer: ctx, cancel: cancel, wait: wait}
 	p.timer = time.AfterFunc(wait, func() { cancel(&SilentError{URL: c.base.Redacted(), Wait: wait}) })

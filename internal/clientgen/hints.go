@@ -1,0 +1,272 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/api"
+)
+
+// object is a JSON object, or a part of the document as one.
+type object = map[string]any
+
+// hinted returns the document with what the generator should know beside it: of each member of each schema the name and
+// type that it has in the server's Go, so that a client's code reads like the server's. Types of the server's own
+// become text, or types that the client package has by hand. Nothing of this is in the document that is published.
+func hinted(doc *huma.OpenAPI) (object, error) {
+	text, err := doc.MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("write the document: %w", err)
+	}
+	var root object
+	if err := json.Unmarshal(text, &root); err != nil {
+		return nil, fmt.Errorf("read the document: %w", err)
+	}
+	h := hinter{registry: doc.Components.Schemas, schemas: at(root, "components", "schemas"), enums: object{}}
+	for name, schema := range h.schemas {
+		if err := h.schema(name, schema.(object)); err != nil {
+			return nil, err
+		}
+	}
+	for name, enum := range h.enums {
+		if _, taken := h.schemas[name]; taken {
+			return nil, fmt.Errorf("the values called %s have the name of a schema", name)
+		}
+		h.schemas[name] = enum
+	}
+	for path, item := range at(root, "paths") {
+		for method, op := range item.(object) {
+			h.operation(strings.ToUpper(method), path, op.(object))
+		}
+	}
+	return root, nil
+}
+
+func at(from object, names ...string) object {
+	for _, name := range names {
+		from, _ = from[name].(object)
+	}
+	return from
+}
+
+const commentWidth = 118
+
+type hinter struct {
+	registry huma.Registry
+	schemas  object
+	enums    object // texts of which only some are values, by the name of their type
+}
+
+// schema hints at the members of one schema.
+func (h *hinter) schema(name string, schema object) error {
+	goType := h.registry.TypeFromRef("#/components/schemas/" + name)
+	if goType == nil || goType.Kind() != reflect.Struct {
+		return fmt.Errorf("schema %s is of no struct; the client needs the names of its fields", name)
+	}
+	fields := map[string]reflect.StructField{}
+	order := map[string]int{}
+	for i, field := range reflect.VisibleFields(goType) {
+		if tag, _, _ := strings.Cut(field.Tag.Get("json"), ","); field.IsExported() && tag != "" && tag != "-" {
+			fields[tag], order[tag] = field, i
+		}
+	}
+	for member, described := range at(schema, "properties") {
+		field, ok := fields[member]
+		if !ok {
+			return fmt.Errorf("schema %s has a member %s that %s has not", name, member, goType)
+		}
+		p := described.(object)
+		text := h.goType(field.Type, p)
+		p["x-go-name"], p["x-go-type"], p["x-order"] = camel(member), text, order[member]
+		p["x-go-type-skip-optional-pointer"] = true
+		p["x-omitempty"] = strings.Contains(field.Tag.Get("json"), ",omitempty")
+		p["x-omitzero"] = strings.Contains(field.Tag.Get("json"), ",omitzero")
+		sayValues(p, text)
+	}
+	return nil
+}
+
+// goType is the type that a member has in the client.
+func (h *hinter) goType(t reflect.Type, schema object) string {
+	switch t {
+	case reflect.TypeFor[time.Time]():
+		return "time.Time"
+	case reflect.TypeFor[json.RawMessage]():
+		return "json.RawMessage"
+	case reflect.TypeFor[[]byte]():
+		return "[]byte"
+	case reflect.TypeFor[gather.Duration]():
+		return "Duration"
+	case reflect.TypeFor[gather.Adaptive](), reflect.TypeFor[api.Sizing]():
+		return "Sizing"
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return "*" + h.goType(t.Elem(), schema)
+	case reflect.Slice:
+		return "[]" + h.goType(t.Elem(), at(schema, "items"))
+	case reflect.Map:
+		return "map[" + h.goType(t.Key(), object{}) + "]" + h.goType(t.Elem(), at(schema, "additionalProperties"))
+	case reflect.Struct:
+		return huma.DefaultSchemaNamer(t, "")
+	case reflect.Interface:
+		return "any"
+	case reflect.String:
+		return h.text(t, schema)
+	case reflect.Array: // the ids, which are text outside
+		return "string"
+	default:
+		return t.Kind().String()
+	}
+}
+
+// text is the type of a text: one of its own when there is a type for its values in the server.
+func (h *hinter) text(t reflect.Type, schema object) string {
+	values, ok := schema["enum"].([]any)
+	if !ok || t.PkgPath() == "" {
+		return "string"
+	}
+	if former, ok := h.enums[t.Name()].(object); ok { // one place may allow less than another
+		for _, value := range former["enum"].([]any) {
+			if !slices.Contains(values, value) {
+				values = append(values, value)
+			}
+		}
+	}
+	names := make([]any, 0, len(values))
+	for _, value := range values {
+		names = append(names, t.Name()+camel(value.(string)))
+	}
+	h.enums[t.Name()] = object{"type": "string", "enum": values, "x-enum-varnames": names,
+		"description": "is a text; a newer server may know more values."}
+	return t.Name()
+}
+
+// sayValues keeps the values of a text in its comment, when it has no type that names them.
+func sayValues(schema object, goType string) {
+	values, ok := schema["enum"].([]any)
+	if !ok || strings.TrimLeft(goType, "*[]") != "string" {
+		return
+	}
+	said, _ := schema["description"].(string)
+	texts := make([]string, 0, len(values))
+	for _, value := range values {
+		texts = append(texts, fmt.Sprint(value))
+	}
+	schema["description"] = strings.TrimPrefix(said+"; one of "+strings.Join(texts, ", "), "; ")
+}
+
+// operation hints at parameters, and says what the method of the client takes and returns.
+func (h *hinter) operation(method, path string, op object) {
+	if parameters, ok := op["parameters"].([]any); ok {
+		op["parameters"] = slices.DeleteFunc(parameters, func(p any) bool {
+			return p.(object)["in"] == "header" // the actor is the client's, the others are options of a call
+		})
+		for _, p := range op["parameters"].([]any) {
+			hintParameter(p.(object))
+		}
+	}
+	op["x-client-comment"] = comment(method, path, op)
+	if document := typeOfContent(at(op, "requestBody", "content", "application/json")); document != "" {
+		op["x-client-body"] = document
+	} else if body := at(op, "requestBody"); body != nil {
+		body["content"] = object{"application/octet-stream": object{"schema": object{"type": "string", "format": "binary"}}}
+	}
+	for _, status := range slices.Sorted(maps.Keys(at(op, "responses"))) {
+		content := at(op, "responses", status, "content")
+		if document := typeOfContent(at(content, "application/json")); status[0] == '2' && document != "" && len(content) == 1 {
+			op["x-client-result"] = document
+		}
+		if content["text/event-stream"] != nil {
+			op["x-client-events"] = true
+		}
+	}
+	delete(op, "responses") // what they are is said
+	op["responses"] = object{"200": object{"description": "ok"}}
+}
+
+func typeOfContent(content object) string {
+	ref, _ := at(content, "schema")["$ref"].(string)
+	return ref[strings.LastIndex(ref, "/")+1:]
+}
+
+// hintParameter says which type a parameter has. What is not given is the zero value, but for numbers of which 0 is one
+// to ask for.
+func hintParameter(p object) {
+	schema := at(p, "schema")
+	text := map[string]string{"string": "string", "boolean": "bool", "number": "float64", "integer": "int64", "array": "[]string"}[fmt.Sprint(schema["type"])]
+	if list, ok := schema["type"].([]any); ok && slices.Contains(list, any("array")) {
+		text = "[]string"
+	}
+	if most, ok := schema["maximum"].(float64); ok && text == "int64" && most < 1<<31 {
+		text = "int"
+	}
+	if schema["format"] == "date-time" {
+		text = "time.Time"
+	}
+	least, bounded := schema["minimum"].(float64)
+	if usual, ok := schema["default"].(float64); ok && bounded && least <= 0 && usual != 0 {
+		text = "*" + text
+	}
+	sayValues(schema, text)
+	if said, ok := schema["description"].(string); ok {
+		p["description"] = said
+	}
+	schema["x-go-type"], schema["x-go-type-skip-optional-pointer"] = text, true
+	p["x-go-type-skip-optional-pointer"] = true
+	p["x-go-name"] = camel(p["name"].(string))
+}
+
+// comment is the doc comment of a method.
+func comment(method, path string, op object) string {
+	text := fmt.Sprintf("%s: %s.", camel(op["operationId"].(string)), strings.TrimSuffix(op["summary"].(string), "."))
+	if described, _ := op["description"].(string); described != "" {
+		text += "\n\n" + described
+	}
+	text += fmt.Sprintf("\n\nIt is %s %s, for role %s.", method, path, op["x-tranche-role"])
+	var lines strings.Builder
+	for paragraph := range strings.SplitSeq(text, "\n\n") {
+		if lines.Len() > 0 {
+			lines.WriteString("\n//\n")
+		}
+		lines.WriteString(wrapped(paragraph))
+	}
+	return lines.String()
+}
+
+// wrapped makes a paragraph lines of a comment.
+func wrapped(paragraph string) string {
+	var lines []string
+	line := "//"
+	for _, word := range strings.Fields(paragraph) {
+		if len(line)+1+len(word) > commentWidth {
+			lines, line = append(lines, line), "//"
+		}
+		line += " " + word
+	}
+	return strings.Join(append(lines, line), "\n")
+}
+
+// camel makes a Go name of one with dashes or underscores.
+func camel(name string) string {
+	var b strings.Builder
+	for word := range strings.FieldsFuncSeq(name, func(r rune) bool { return strings.ContainsRune("-_ :.", r) }) {
+		switch word {
+		case "id", "sql", "http", "url", "eta", "json", "nats", "pid", "sha256", "oidc":
+			b.WriteString(strings.ToUpper(word))
+		case "ids":
+			b.WriteString("IDs")
+		default:
+			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		}
+	}
+	return b.String()
+}

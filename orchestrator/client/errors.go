@@ -1,0 +1,85 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrNotModified is returned when what was asked for with [IfNoneMatch] is still the same.
+var ErrNotModified = errors.New("it is the same as before")
+
+// maxProblem bounds an answer that says no.
+const maxProblem = 1 << 20
+
+// Problem is what an answer that says no tells: RFC 9457.
+type Problem = ErrorModel
+
+// ProblemError is an answer that says no.
+type ProblemError struct {
+	Problem
+
+	// RetryAfter is when the server says to ask again: after a 429, or when it is busy. 0: it does not say.
+	RetryAfter time.Duration
+}
+
+// Error says what the server said, and of input that is wrong in several places where.
+func (p *ProblemError) Error() string {
+	text := p.Detail
+	if text == "" {
+		text = fmt.Sprintf("the server answered %d %s", p.Status, p.Title)
+	}
+	for i, e := range p.Errors {
+		if p.Status != http.StatusUnprocessableEntity || p.Detail != "validation failed" || i == 5 {
+			break
+		}
+		text += fmt.Sprintf("; %s: %s", e.Location, e.Message)
+	}
+	return text
+}
+
+// UnreachableError is returned when nobody answers.
+type UnreachableError struct {
+	URL string
+	Err error
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("no tranche answers at %s; start one with: tranche serve", e.URL)
+}
+
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// SilentError is returned when somebody took the connection and then said nothing.
+type SilentError struct {
+	URL  string
+	Wait time.Duration
+}
+
+func (e *SilentError) Error() string {
+	return fmt.Sprintf("%s took the connection and has not answered for %s; see whether tranche serve is there and well "+
+		"(its log, and %s/readyz), or wait longer", e.URL, e.Wait, e.URL)
+}
+
+// Timeout makes it an error of that kind.
+func (e *SilentError) Timeout() bool { return true }
+
+func readProblem(answer *http.Response) error {
+	p := &ProblemError{Problem: Problem{Status: answer.StatusCode, Title: http.StatusText(answer.StatusCode)}}
+	if s, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil && s > 0 {
+		p.RetryAfter = time.Duration(s) * time.Second
+	}
+	if !strings.HasPrefix(answer.Header.Get("Content-Type"), "application/problem+json") {
+		p.Detail = fmt.Sprintf("%s answered %s; is a tranche serve there?", answer.Request.URL.Host, answer.Status)
+		return p
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, maxProblem)).Decode(&p.Problem); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	return p
+}

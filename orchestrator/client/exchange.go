@@ -1,0 +1,133 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+)
+
+// maxAnswer bounds one document.
+const maxAnswer = 64 << 20
+
+// exchange asks for one document.
+func (c *Client) exchange(ctx context.Context, ask request, out any, options []CallOption) error {
+	o := c.called(options, usualWait(&ask))
+	p := c.patience(ctx, o.wait)
+	defer p.end()
+	answer, err := c.do(p, &ask, o)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
+	if err != nil {
+		if gone := p.err(); gone != nil {
+			return gone
+		}
+		return fmt.Errorf("read the answer of %s: %w", c.base.Redacted(), err)
+	}
+	if len(text) > maxAnswer {
+		return fmt.Errorf("the answer of %s is larger than %d MiB", c.base.Redacted(), maxAnswer>>20)
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("read the answer of %s: %w", c.base.Redacted(), err)
+	}
+	if o.raw != nil {
+		*o.raw = bytes.TrimRight(text, "\n")
+	}
+	return nil
+}
+
+// Stream is an answer that flows. Whoever gets one closes it. A read fails when the stream broke off, so what was read to
+// its end is whole.
+type Stream struct {
+	io.ReadCloser
+
+	Header http.Header
+}
+
+// stream asks for what may flow for hours: only its beginning is waited for.
+func (c *Client) stream(ctx context.Context, ask request, options []CallOption) (*Stream, error) {
+	o := c.called(options, usualWait(&ask))
+	p := c.patience(ctx, o.wait)
+	answer, err := c.do(p, &ask, o)
+	if err != nil {
+		p.end()
+		return nil, err
+	}
+	p.pause()
+	return &Stream{ReadCloser: &flowing{answer.Body, p}, Header: answer.Header}, nil
+}
+
+// do sends a request and returns an answer that does not say no.
+func (c *Client) do(p *patience, ask *request, o *call) (*http.Response, error) {
+	req, err := c.request(p, ask)
+	if err != nil {
+		return nil, err
+	}
+	for name, values := range o.sent {
+		req.Header[name] = values
+	}
+	answer, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unanswered(p, err)
+	}
+	if o.header != nil {
+		*o.header = answer.Header
+	}
+	if answer.StatusCode == http.StatusNotModified {
+		_ = answer.Body.Close()
+		return nil, ErrNotModified
+	}
+	if answer.StatusCode >= http.StatusMultipleChoices {
+		defer func() { _ = answer.Body.Close() }()
+		return nil, readProblem(answer)
+	}
+	return answer, nil
+}
+
+func (c *Client) request(p *patience, ask *request) (*http.Request, error) {
+	body, contentType := ask.body, ask.contentType
+	if ask.document != nil {
+		text, err := json.Marshal(ask.document)
+		if err != nil {
+			return nil, fmt.Errorf("write what to ask for: %w", err)
+		}
+		body, contentType = bytes.NewReader(text), "application/json"
+	}
+	if body != nil {
+		body = &sending{body, p}
+	}
+	req, err := http.NewRequestWithContext(p.ctx, ask.method, c.base.String()+prefix+ask.target(), body)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", c.base.Redacted(), err)
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	if ask.method != http.MethodGet && c.actor != "" {
+		req.Header.Set(actorHeader, c.actor)
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	return req, nil
+}
+
+func (c *Client) unanswered(p *patience, err error) error {
+	var dial *net.OpError
+	gone := p.err()
+	switch {
+	case gone != nil:
+		return gone
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return &UnreachableError{URL: c.base.Redacted(), Err: err}
+	default:
+		return fmt.Errorf("ask the server: %w", err)
+	}
+}

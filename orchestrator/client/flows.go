@@ -1,0 +1,76 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"strings"
+)
+
+// The parts of a start, in this order.
+const (
+	partRun   = "run"   // RunSettings as JSON
+	partItems = "items" // the items
+)
+
+// Start sends items, as CSV, NDJSON or Parquet, plain or compressed, and starts a run of them. They flow: nothing is
+// kept here. Settings that name a query or a stream as the source of the items go with http.NoBody.
+func (c *Client) Start(
+	ctx context.Context, settings RunSettings, items io.Reader, options ...CallOption,
+) (Started, error) {
+	var out Started
+	ask, err := startOf(settings, items)
+	if err == nil {
+		err = c.exchange(ctx, ask, &out, options)
+	}
+	return out, err
+}
+
+// startOf makes a start whose body flows.
+func startOf(settings RunSettings, items io.Reader) (request, error) {
+	var head bytes.Buffer
+	form := multipart.NewWriter(&head)
+	part, err := form.CreateFormField(partRun)
+	if err == nil {
+		err = json.NewEncoder(part).Encode(settings)
+	}
+	if err == nil {
+		_, err = form.CreateFormFile(partItems, "items")
+	}
+	if err != nil {
+		return request{}, fmt.Errorf("write the settings of the run: %w", err)
+	}
+	tail := strings.NewReader("\r\n--" + form.Boundary() + "--\r\n")
+	return request{operation: "start-run", method: http.MethodPost, path: path("/runs"),
+		contentType: form.FormDataContentType(), body: io.MultiReader(&head, items, tail)}, nil
+}
+
+// Add sends items to an open run, all of them or none.
+func (c *Client) Add(
+	ctx context.Context, run string, params AddItemsParams, items io.Reader, options ...CallOption,
+) (AddedItems, error) {
+	return c.AddItems(ctx, run, params, "application/octet-stream", items, options...)
+}
+
+// FailedItems streams each failed item of a run as a line of JSON, an [ExportedItem].
+func (c *Client) FailedItems(ctx context.Context, run string, options ...CallOption) (*Stream, error) {
+	ask := request{operation: "list-errors", method: http.MethodGet, path: path("/runs/%s/errors", run)}
+	ask.add("all", true, false)
+	return c.stream(ctx, ask, options)
+}
+
+// ExportedItem is a line of an export in NDJSON.
+type ExportedItem struct {
+	Ordinal     int32           `json:"ordinal"`
+	Key         string          `json:"key"`
+	State       Outcome         `json:"state"`
+	Step        string          `json:"step,omitempty"`
+	Result      json.RawMessage `json:"result,omitempty"`
+	ResultBytes []byte          `json:"result_bytes,omitempty"` // what is no JSON
+	ContentType string          `json:"content_type,omitempty"`
+	Error       *ItemError      `json:"error,omitempty"`
+}

@@ -1,0 +1,79 @@
+package client
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// request is what a method asks for.
+type request struct {
+	operation, method, path string
+
+	query       url.Values
+	document    any // the body, as JSON
+	contentType string
+	body        io.Reader // the body, as it is
+}
+
+// add puts a parameter into the query, unless it is its zero value. A list goes in one value, or in one each.
+func (r *request) add(name string, value any, each bool) {
+	v := reflect.ValueOf(value)
+	if v.IsZero() {
+		return
+	}
+	if r.query == nil {
+		r.query = url.Values{}
+	}
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Slice {
+		r.query.Set(name, text(v.Interface()))
+		return
+	}
+	texts := make([]string, 0, v.Len())
+	for i := range v.Len() {
+		texts = append(texts, text(v.Index(i).Interface()))
+	}
+	if each {
+		r.query[name] = texts
+	} else {
+		r.query.Set(name, strings.Join(texts, ","))
+	}
+}
+
+func text(value any) string {
+	if t, ok := value.(time.Time); ok {
+		return t.Format(time.RFC3339Nano)
+	}
+	return fmt.Sprint(value)
+}
+
+// target is the path with the query.
+func (r *request) target() string {
+	if len(r.query) == 0 {
+		return r.path
+	}
+	return r.path + "?" + r.query.Encode()
+}
+
+// path fills names into a path.
+func path(format string, names ...any) string {
+	segments := make([]any, 0, len(names))
+	for _, name := range names {
+		segments = append(segments, segment(text(name)))
+	}
+	return fmt.Sprintf(format, segments...)
+}
+
+// segment is a name as part of a path. One of dots only would be taken for a way up.
+func segment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}

@@ -1,0 +1,40 @@
+package client
+
+import (
+	"context"
+	"time"
+)
+
+// How often a run is looked at that is waited for.
+const (
+	waitFirst = 50 * time.Millisecond
+	waitMost  = 2 * time.Second // doubled until then
+)
+
+// States of a run.
+const (
+	RunLoading   = "loading"
+	RunRunning   = "running"
+	RunPaused    = "paused"
+	RunCompleted = "completed"
+	RunCancelled = "cancelled"
+)
+
+// Ended reports whether nothing more happens to a run by itself.
+func (r *RunDocument) Ended() bool { return r.State == RunCompleted || r.State == RunCancelled }
+
+// Wait looks at a run until it has ended: all its items have an outcome, or it was cancelled. A run that is paused has
+// not; whoever does not want to wait for an operator gives a context with an end.
+func (c *Client) Wait(ctx context.Context, run string, options ...CallOption) (RunDocument, error) {
+	for pause := waitFirst; ; pause = min(2*pause, waitMost) {
+		found, err := c.GetRun(ctx, run, options...)
+		if err != nil || found.Ended() {
+			return found, err
+		}
+		select {
+		case <-ctx.Done():
+			return found, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
