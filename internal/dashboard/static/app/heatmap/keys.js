@@ -20,8 +20,11 @@ const STEP = 8; // pixels of the page that the cursor moves at least: from afar 
 export function attachKeys(element, surface, on) {
   const end = new AbortController();
   let anchor = -1;
+  let leaving = 0; // until when a key after g is not ours: it leads to another page
   element.addEventListener("keydown", (e) => {
     if (e.metaKey || !surface.layout) return;
+    if (performance.now() < leaving) return;
+    leaving = e.key === "g" ? performance.now() + 1500 : 0;
     surface.hoverAt(-1, 0, 0);
     if (ARROWS[e.key]) anchor = arrow(e, surface, anchor);
     else if (e.ctrlKey || e.altKey || !other(e, surface, on)) return;

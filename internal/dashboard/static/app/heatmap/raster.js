@@ -4,20 +4,23 @@
 /** GRID_FROM is the side of a cell, in pixels, from which on cells stand apart. */
 export const GRID_FROM = 5;
 
-/** levelFor is the lowest level whose cells have a side of a pixel or more. Every cell of it gets a pixel, then. */
-export function levelFor(scale, levels) {
+/**
+ * levelFor is the lowest level whose cells have a side of a pixel or more (or of another least). Every cell of it gets a
+ * pixel, then.
+ */
+export function levelFor(scale, levels, least = 1) {
   let level = 0;
-  for (let side = scale; side < 0.999 && level < levels; level++) side *= 2;
+  for (let side = scale; side < least * 0.999 && level < levels; level++) side *= 2;
   return level;
 }
 
 /**
  * draw fills pixels (a Uint32Array of width × height) by colours (a Uint32Array of 256, for values). Where there is no
- * item, and between cells, it is ground.
+ * item, and between cells, it is ground. least is the side that a cell has at least: more makes single items stand out.
  */
-export function draw(pixels, width, height, view, pyramid, colours, ground) {
+export function draw(pixels, width, height, view, pyramid, colours, ground, least = 1) {
   const { layout, plane } = pyramid;
-  const level = levelFor(view.scale, pyramid.levels.length);
+  const level = levelFor(view.scale, pyramid.levels.length, least);
   const side = view.scale * 2 ** level;
   const gap = level === 0 && side >= GRID_FROM ? Math.max(1, Math.round(side / 16)) : 0;
   const cols = level === 0 ? layout.cols : pyramid.levels[level - 1].w;

@@ -9,6 +9,9 @@ import { Viewport } from "./viewport.js";
 
 const SMALL = { width: 168, height: 112 }; // of the small picture, at the most
 
+// The side, in pixels of the page, that what is highlighted has at least.
+const STANDS_OUT = 2;
+
 export class Surface {
   /** canvases: {map, over, small}. on: {hover(ordinal, x, y, selecting), cursor(ordinal), select(range), view(), drawn()}. */
   constructor(canvases, on) {
@@ -187,7 +190,8 @@ export class Surface {
       this.image = new ImageData(width, height);
       this.pixels = new Uint32Array(this.image.data.buffer);
     }
-    draw(this.pixels, width, height, this.view, this.pyramid, this.colours, pixel(this.theme.ground));
+    const least = this.only.size > 0 ? STANDS_OUT * this.ratio : 1;
+    draw(this.pixels, width, height, this.view, this.pyramid, this.colours, pixel(this.theme.ground), least);
     this.map.putImageData(this.image, 0, 0);
   }
 

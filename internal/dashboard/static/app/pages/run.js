@@ -2,6 +2,7 @@
 import { html, useCallback, useEffect, useRef, useState } from "../html.js";
 import { api, segment } from "../api.js";
 import { Card, Copy, ErrorBox, Page, Skeleton, StateBadge, Text, Time } from "../ui.js";
+import { useKeys } from "../keys.js";
 import { go, setQuery } from "../router.js";
 import { shortId } from "../format.js";
 import { Timeline } from "../charts/timeline.js";
@@ -13,7 +14,7 @@ import { Canary } from "../run/canary.js";
 import { Actions, Away, LiveBadge, Numbers, Reason, Warnings } from "../run/head.js";
 import { useLive } from "../run/live.js";
 import { Pacing } from "../run/pacing.js";
-import { Report } from "../run/report.js";
+import { Report, ReportCard } from "../run/report.js";
 import { Selection } from "../run/selection.js";
 import { Slices } from "../run/slices.js";
 import { Steps } from "../run/steps.js";
@@ -56,6 +57,7 @@ function Run({ run, live, state, database, query }) {
   const map = useRef(null);
   const mapCard = useRef(null);
 
+  useKeys([["m", "Heat-map", () => focusMap(map.current, mapCard.current)]]);
   const setStep = (name) => setQuery({ step: name });
   const inspect = useCallback((ordinal, item) => inspectItem(run.id, ordinal, item), [run.id]);
   const show = (wanted, name) => {
@@ -80,6 +82,7 @@ function Run({ run, live, state, database, query }) {
         <div ref=${mapCard}><${Card} class="map-card" label="Heat-map" test="map-card">
           <${HeatMap} run=${run} live=${live} step=${step} layer=${layer} onLayer=${(name) => setQuery({ layer: name === "state" ? "" : name })}
             onInspect=${inspect} onSelect=${setRange} onRange=${focusPanel} selection=${range} handle=${map} /><//></div>
+        <${Why} run=${run} />
         <${Timeline} run=${run} step=${step} />
         <${Slices} run=${run} step=${step} onShow=${show} />
       </div>
@@ -87,7 +90,7 @@ function Run({ run, live, state, database, query }) {
         ${range && html`<${Selection} run=${run} step=${step} range=${range} plane=${layer === "state" ? map.current?.plane() : null}
           onClose=${() => setRange(null)} onZoom=${() => map.current.surface.zoomToRange(range)} />`}
         <${Canary} run=${run} />
-        <${Why} run=${run} />
+        <${ReportCard} run=${run} onOpen=${() => setDialog("report")} />
         <${Pacing} run=${run} step=${step} onStep=${setStep} />
       </aside>
     </div>
@@ -109,6 +112,14 @@ function About({ run, state }) {
 async function inspectItem(run, ordinal, item) {
   const known = item ?? (await api.get(`/runs/${segment(run)}/items?from=${ordinal}&to=${ordinal}`)).items?.[0];
   if (known) go(itemPath(run, known.key, ordinal));
+}
+
+function focusMap(map, card) {
+  if (!map) return;
+  card.scrollIntoView({ block: "nearest" });
+  map.surface.canvases.over.focus();
+  map.surface.focus(true);
+  if (map.surface.cursor < 0 && map.surface.plane) map.surface.moveCursor(0, false);
 }
 
 function focusPanel() {

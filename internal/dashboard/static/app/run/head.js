@@ -97,20 +97,27 @@ export function Numbers({ run }) {
   const inFlight = run.steps.reduce((n, s) => n + s.slices_in_flight, 0);
   return html`<section class="run-numbers" aria-label="Progress" data-test="numbers">
     <div class="run-progress">
-      <div class="run-progress-head"><strong data-test="progress">${percent(run.progress, run.progress > 0.99 && run.progress < 1 ? 2 : 1)}</strong>
+      <div class="run-progress-head"><strong data-test="progress">${percent(run.progress, run.progress === 1 || run.progress === 0 ? 0 : run.progress > 0.99 ? 2 : 1)}</strong>
         <span class="muted">${num(run.done)} of ${num(run.items)} items done</span></div>
       <${Progress} share=${run.progress} failed=${run.failed} total=${run.items} label="Progress of the run" state=${run.state} />
     </div>
     <dl class="run-facts">
       ${fact("Failed", num(run.failed), run.items > 0 && run.failed > 0 && percent(run.failed / run.items, 2), run.failed > 0 ? "bad" : "", "failed")}
       ${fact("Left", short(left), run.settling > 0 && `${short(run.settling)} settling`, "", "left")}
-      ${fact("Rate", html`${short(Math.round(run.rate))}<small>/s</small>`, run.steps.length > 1 && "parts of all steps", "", "rate")}
+      ${fact("Rate", html`${short(rateOf(run))}<small>/s</small>`, ended(run) ? "on average" : run.steps.length > 1 && "parts of all steps", "", "rate")}
       ${fact(ended(run) ? "Took" : "ETA", ended(run) ? duration(run.seconds) : run.eta_seconds !== undefined ? duration(run.eta_seconds) : "–",
         !ended(run) && run.started_at && html`after <${Elapsed} run=${run} />`, "", "eta")}
-      ${fact("In flight", short(inFlight), "requests", "", "inflight")}
+      ${!ended(run) && fact("In flight", short(inFlight), "requests", "", "inflight")}
       ${run.generation > 1 && fact("Generation", run.generation, "of re-runs", "", "generation")}
     </dl>
   </section>`;
+}
+
+// rateOf is the rate of the moment, or of all the time that the run took: items then, for each is counted once.
+function rateOf(run) {
+  if (!ended(run)) return run.rate < 10 ? Math.round(run.rate * 10) / 10 : Math.round(run.rate);
+  if (run.generation > 1 || !(run.seconds > 0)) return null;
+  return Math.round((run.done + run.failed) / run.seconds);
 }
 
 function fact(name, value, more, tone, test) {

@@ -1,8 +1,9 @@
 // The report of a run: what it took, where the time went, and what was slow.
 import { html } from "../html.js";
-import { ButtonLink, Dialog, ErrorBox, Skeleton, Text, Time, useLoad } from "../ui.js";
+import { Button, ButtonLink, Card, Dialog, ErrorBox, Skeleton, Text, Time, useLoad } from "../ui.js";
 import { BASE, segment } from "../api.js";
 import { bytes, duration, inert, num, percent, plural } from "../format.js";
+import { ended } from "./head.js";
 
 export function Report({ run, onClose }) {
   const { data: r, error, reload } = useLoad(`/runs/${segment(run.id)}/report`);
@@ -24,7 +25,7 @@ export function Report({ run, onClose }) {
 
 function Summary({ run, r }) {
   const facts = [
-    ["Took", duration(r.seconds)], r.paused_seconds > 0 && ["of it paused", duration(r.paused_seconds)],
+    ["Took", duration(r.seconds)], r.paused_seconds >= 0.5 && ["of it paused", duration(r.paused_seconds)],
     r.loading_seconds > 0 && ["Loading", duration(r.loading_seconds)], ["Items a second", num(Math.round(r.rate))],
     ["in the best ten seconds", num(Math.round(r.best_rate))], ["Requests", num(r.requests.count)],
     ["items in one", num(r.requests.mean_items)], ["half took no longer than", duration(r.requests.p50_seconds)],
@@ -34,7 +35,12 @@ function Summary({ run, r }) {
   ].filter(Boolean);
   return html`<p>${r.complete ? "Every item has an outcome." : html`Not complete: ${r.unprocessed.map((u) => `${num(u.items)} ${u.state.replaceAll("_", " ")}`).join(", ")}.`}
       ${run.failed > 0 && ` ${num(run.failed)} failed (${percent(run.failed / run.items, 2)}).`}</p>
-    <dl class="facts report-facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+    <dl class="report-facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+// tiny writes times of single items, which may be far below a millisecond.
+function tiny(seconds) {
+  return seconds < 0.001 ? `${num(Number((seconds * 1e6).toPrecision(2)))} µs` : duration(seconds);
 }
 
 function grid(title, heads, rows) {
@@ -60,5 +66,25 @@ function Causes({ all }) {
 function Workers({ title, all }) {
   if (!all?.length) return null;
   return grid(title, ["Name", "Requests", "Items", "For an item", "p99 of a request"], all.map((w) => [
-    html`<${Text} max=${60}>${w.name}<//>`, num(w.requests), num(w.items), duration(w.seconds_per_item), duration(w.p99_seconds)]));
+    html`<${Text} max=${60}>${w.name}<//>`, num(w.requests), num(w.items), tiny(w.seconds_per_item), duration(w.p99_seconds)]));
+}
+
+/** ReportCard is the report of a run that has ended, in short. */
+export function ReportCard({ run, onOpen }) {
+  const over = ended(run);
+  const { data: r, error } = useLoad(over ? `/runs/${segment(run.id)}/report` : "", [run.generation, run.state]);
+  if (!over) return null;
+  const slowest = r?.services?.[0];
+  return html`<${Card} title="Report" test="report-card" actions=${html`<${Button} small onClick=${onOpen} test="report-open">All of it<//>`}>
+    <${ErrorBox} error=${error} />
+    ${!r && !error && html`<${Skeleton} lines=${4} />`}
+    ${r && html`<dl class="kv report-kv">
+      <dt>Took</dt><dd>${duration(r.seconds)}${r.paused_seconds >= 0.5 && html` <span class="muted">(${duration(r.paused_seconds)} paused)</span>`}</dd>
+      <dt>Best ten seconds</dt><dd>${num(Math.round(r.best_rate))} items/s</dd>
+      <dt>Requests</dt><dd>${num(r.requests.count)} <span class="muted">of ${num(Math.round(r.requests.mean_items))} items</span></dd>
+      <dt>Each took</dt><dd>${duration(r.requests.p50_seconds)} <span class="muted">(p99 ${duration(r.requests.p99_seconds)})</span></dd>
+      ${r.requests.tried_again > 0 && html`<dt>Tried again</dt><dd>${plural(r.requests.tried_again, "item")}</dd>`}
+      ${slowest && html`<dt>Slowest service</dt><dd><${Text} max=${28}>${slowest.name}<//> <span class="muted">${tiny(slowest.seconds_per_item)} an item</span></dd>`}
+    </dl>`}
+  <//>`;
 }

@@ -26,6 +26,7 @@ export function Slices({ run, step, onShow }) {
   const { data, error, reload } = useLoad(path, [run.state], { every: ended(run) ? 0 : EVERY });
   const counts = data?.counts ?? {};
   const total = countOf(counts, kind);
+  if (ended(run) && (!data || data.slices.length === 0) && countOf(counts, "out") + countOf(counts, "later") === 0) return null;
   const listed = (data?.slices ?? []).filter((s) => !step || s.step === step);
   return html`<${Card} title="Requests" flush test="slices" class="slices" actions=${html`<${Kinds} counts=${counts} kind=${kind} onKind=${setKind} />`}>
     <${ErrorBox} error=${error} retry=${reload} />

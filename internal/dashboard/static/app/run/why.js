@@ -37,11 +37,11 @@ export function Why({ run }) {
     chosen.current = true;
     setOpen(!open);
   };
-  return html`<${Card} class="why" label="Why it is not done" test="why" title=${html`<button type="button" class="disclosure" aria-expanded=${String(open)} onClick=${toggle} data-test="why-toggle">
-      Why it is not done</button>`} actions=${still && html`<${Badge} tone="warn" test="still">not moving<//>`}>
+  return html`<${Card} class=${"why" + (open ? "" : " closed")} label="Why it is not done" test="why" title=${html`<button type="button" class="disclosure" aria-expanded=${String(open)} onClick=${toggle} data-test="why-toggle">
+      Why it is not done</button>`} actions=${html`${still && html`<${Badge} tone="warn" test="still">not moving<//>`}
+      ${!open && html`<span class="muted why-hint">who holds what is missing, and what would help</span>`}`}>
     ${open && html`<${ErrorBox} error=${explain.error} retry=${explain.reload} />
       ${!explain.data && !explain.error && html`<${Skeleton} lines=${3} />`}
       ${explain.data && html`<${Explanation} explanation=${explain.data} several=${run.steps.length > 1} />`}`}
-    ${!open && html`<p class="muted">Who holds what is missing, since when, and what would help.</p>`}
   <//>`;
 }
