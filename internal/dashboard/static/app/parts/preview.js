@@ -136,7 +136,7 @@ const endings = {
 
 // fileName takes nothing of a key that a file system or a shell could take for something else.
 function fileName(name, kind, contentType) {
-  const safe = name.replace(/[^\p{L}\p{N}_-]+/gu, "_").replace(/^_+|_+$/g, "").slice(0, 80) || "result";
+  const safe = name.replace(/[^\p{L}\p{N}_-]+/gu, "_").replace(/^[_-]+|[_-]+$/g, "").slice(0, 80) || "result";
   const ending = endings[media(contentType)] ?? (kind === "json" ? "json" : kind === "text" ? "txt" : "bin");
   return `${safe}.${ending}`;
 }
