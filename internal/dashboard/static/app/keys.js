@@ -32,7 +32,7 @@ export function listen() {
       if (e.key === "Escape") e.target.blur();
       return;
     }
-    if (press(e.key, e)) e.preventDefault();
+    if (press(e.key)) e.preventDefault();
   });
 }
 
@@ -66,7 +66,7 @@ function focusSearch() {
   return Boolean(field);
 }
 
-// step goes to the next or the former row of the page's tables and lists.
+// step goes to the next or the previous row of the page's tables and lists.
 function step(by) {
   const rows = [...document.querySelectorAll("#main [data-rows] > [data-row]")];
   if (rows.length === 0) return false;
@@ -84,7 +84,7 @@ export function Help() {
   return html`<${Dialog} title="Keys" test="help-dialog" onClose=${() => { helpShown.value = false; }}>
     <div class="keys">
       <div><h3>Everywhere</h3><ul>
-        ${line(["/"], "Search")}${line(["j"], "Next row")}${line(["k"], "Former row")}${line(["Enter"], "Open the row")}
+        ${line(["/"], "Search")}${line(["j"], "Next row")}${line(["k"], "Previous row")}${line(["Enter"], "Open the row")}
         ${line(["Esc"], "Close, or leave a field")}${line(["?"], "This list")}</ul>
         ${own.value.length > 0 && html`<h3>On this page</h3><ul>${own.value.map((k) => line([k.key], k.label))}</ul>`}</div>
       <div><h3>Go to</h3><ul>${Object.entries(places).map(([k, [, label]]) => line(["g", k], label))}</ul></div>

@@ -17,15 +17,11 @@ export function mayNot(role) {
   return `Needs the role ${role}; you are ${session.value.role || "not logged in"}`;
 }
 
-// refresh asks the server who we are. A server without the route knows no authentication.
+// refresh asks the server who we are.
 export async function refresh() {
   try {
     const answer = await fetch("/api/v1/session", { credentials: "same-origin", cache: "no-store" });
-    if (answer.status === 404) {
-      session.value = { loaded: true, authenticated: true, auth: "off", oidc: false, user: "anonymous", role: "admin" };
-    } else if (answer.ok) {
-      session.value = { loaded: true, ...await answer.json() };
-    }
+    if (answer.ok) session.value = { loaded: true, ...await answer.json() };
   } catch { /* the server is away: what we know stays, and the bar says so */ }
   return session.value;
 }

@@ -1,5 +1,5 @@
 // The frame: navigation, who is logged in, the state of the connection, and the page in the middle.
-import { html, useEffect, useErrorBoundary, useState, signal } from "./html.js";
+import { html, useEffect, useErrorBoundary, useRef, useState, signal } from "./html.js";
 import { route, go, Link } from "./router.js";
 import { session, refresh, can } from "./session.js";
 import { api, toLogin } from "./api.js";
@@ -24,6 +24,12 @@ export const places = [
 
 const drawer = signal(false);
 
+// closeDrawer gives the focus back to the button that opened it.
+function closeDrawer() {
+  drawer.value = false;
+  document.querySelector("[data-test=menu]")?.focus();
+}
+
 export function Shell() {
   const { page, path } = route.value;
   const { loaded, authenticated } = session.value;
@@ -37,7 +43,7 @@ export function Shell() {
     <div class=${"shell" + (drawer.value ? " drawer" : "")}>
       <${Side}/>
       <${Top}/>
-      ${drawer.value && html`<div class="veil" onClick=${() => { drawer.value = false; }}></div>`}
+      ${drawer.value && html`<div class="veil" onClick=${closeDrawer}></div>`}
       <${Main} page=${page}/>
     </div>
     ${helpShown.value && html`<${Help}/>`}
@@ -51,8 +57,15 @@ function skip(e) {
 
 function Side() {
   const { page } = route.value;
+  const box = useRef(null);
   useEffect(() => watch(page), [page]);
-  return html`<aside class="side" id="side" aria-label="Sidebar">
+  useEffect(() => { if (drawer.value) box.current.querySelector("nav a")?.focus(); }, [drawer.value]);
+  const keys = (e) => {
+    if (e.key !== "Escape" || !drawer.value) return;
+    e.preventDefault();
+    closeDrawer();
+  };
+  return html`<aside class="side" id="side" aria-label="Sidebar" ref=${box} onKeyDown=${keys}>
     <${Link} to="/runs" class="brand"><${Logo}/>Tranche<//>
     <nav aria-label="Main"><ul>${places.filter(([path]) => path !== "/tokens" || can("admin")).map(
       ([path, label, icon, key, own]) => html`<li><${Link} to=${path} title=${`${label} (g ${key})`}
@@ -150,7 +163,7 @@ function Main({ page }) {
   else if (state.page === page) {
     inside = html`<${Guarded} key=${page + JSON.stringify(params)}><${state.Component} params=${params} query=${query}/><//>`;
   }
-  return html`<main id="main" tabindex="-1" class=${"page-" + (page || "none")}>${inside}</main>`;
+  return html`<main id="main" tabindex="-1" inert=${drawer.value || undefined} class=${"page-" + (page || "none")}>${inside}</main>`;
 }
 
 function Guarded({ children }) {

@@ -102,7 +102,7 @@ function List({ runs, pace, reset }) {
     { key: "eta", title: "Time", label: "Time", align: "right", class: "nowrap", render: (r) => html`<${Took} run=${r} pace=${pace.of(r)}/>` },
     { key: "created_at", title: "Started", align: "right", hide: "narrow", class: "nowrap", render: (r) => html`<${Time} at=${r.created_at}/>` },
     { key: "menu", srTitle: "Actions", label: "", align: "right", class: "runs-menu", render: (r) => html`<${Menu} small kind="ghost"
-      label=${"Actions for " + (r.name || shortId(r.id))} items=${actionsOf(r)} test="runs-menu"/>` },
+      label=${"Actions for " + (r.name || shortId(r.id))} items=${actionsOf(r)} test="run-menu"/>` },
   ];
   return html`<${Table} caption="Runs, newest first" test="runs" columns=${columns} rows=${runs} rowKey=${(r) => r.id}
     href=${(r) => "/runs/" + r.id} empty=${html`<${Empty} icon="search" title="No run fits" test="no-match">

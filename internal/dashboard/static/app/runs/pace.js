@@ -27,8 +27,9 @@ export class Pace {
       while (notes.length > 2 && notes[1][0] < at - window) notes.shift();
       this.seen.set(run.id, notes);
     }
-    const rates = runs.map((run) => this.of(run).rate || 0);
-    this.total.push(rates.reduce((a, b) => a + b, 0));
+    const rates = runs.filter((run) => run.state === "running").map((run) => this.of(run).rate);
+    if (rates.length > 0 && rates.every((rate) => rate === undefined)) return;
+    this.total.push(rates.reduce((sum, rate) => sum + (rate || 0), 0));
     if (this.total.length > 90) this.total.shift();
   }
 
