@@ -69,11 +69,18 @@ function Workers({ title, all }) {
     html`<${Text} max=${60}>${w.name}<//>`, num(w.requests), num(w.items), tiny(w.seconds_per_item), duration(w.p99_seconds)]));
 }
 
+// A report reads every request and every item with an error: of a large run it is made when somebody asks for it.
+const SMALL = 250_000;
+
 /** ReportCard is the report of a run that has ended, in short. */
 export function ReportCard({ run, onOpen }) {
-  const over = ended(run);
-  const { data: r, error } = useLoad(over ? `/runs/${segment(run.id)}/report` : "", [run.generation, run.state]);
-  if (!over) return null;
+  const shown = ended(run) && run.items * run.step_count <= SMALL;
+  const { data: r, error } = useLoad(shown ? `/runs/${segment(run.id)}/report` : "", [run.generation, run.state]);
+  if (!ended(run)) return null;
+  if (!shown) {
+    return html`<${Card} title="Report" test="report-card"><p class="muted">What it took, where the time went, and what was slow.</p>
+      <div class="card-buttons"><${Button} icon="file" onClick=${onOpen} test="report-open">Make the report<//></div><//>`;
+  }
   const slowest = r?.services?.[0];
   return html`<${Card} title="Report" test="report-card" actions=${html`<${Button} small onClick=${onOpen} test="report-open">All of it<//>`}>
     <${ErrorBox} error=${error} />
