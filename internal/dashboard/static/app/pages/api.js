@@ -5,6 +5,7 @@ import { Badge, Card, Empty, ErrorBox, Page, Search, Skeleton, useLoad } from ".
 import { setQuery } from "../router.js";
 import { inert, plural } from "../format.js";
 import { Operation } from "../parts/operation.js";
+import { onEnter } from "../parts/enter.js";
 
 const methods = ["get", "post", "put", "patch", "delete"];
 const tones = { get: "info", post: "ok", put: "warn", patch: "warn", delete: "bad" };
@@ -49,8 +50,8 @@ function jump(e, id) {
 function Line({ doc, op, open }) {
   const role = op.spec["x-role"] ?? op.spec.security?.[0]?.role?.[0];
   const toggle = () => setQuery({ op: open ? "" : op.id });
-  return html`<div class=${"op" + (open ? " open" : "")} id=${`op-${op.id}`} data-test="operation" data-op=${op.id}>
-    <button type="button" class="op-line" data-row=${op.id} aria-expanded=${String(open)} onClick=${toggle}>
+  return html`<div class=${"op" + (open ? " open" : "")} id=${`op-${op.id}`} data-test="operation" data-row=${op.id} tabindex="-1" onKeyDown=${onEnter(toggle)}>
+    <button type="button" class="op-line" aria-expanded=${String(open)} onClick=${toggle}>
       <span class=${`method tone-${tones[op.method]}`}>${op.method}</span>
       <code class="op-path">${pathText(op.path)}</code>
       <span class="op-summary">${inert(op.spec.summary ?? "", 200)}</span>

@@ -10,6 +10,7 @@ import { JsonView } from "../parts/jsonview.js";
 import { More, usePages } from "../parts/paged.js";
 import { Typed } from "../parts/typed.js";
 import { endpointPath } from "../parts/target.js";
+import { onEnter } from "../parts/enter.js";
 
 const spans = [["", "At any time"], ["1", "Last hour"], ["24", "Last day"], ["168", "Last week"], ["720", "Last 30 days"]];
 const actions = [
@@ -69,7 +70,7 @@ function Entry({ entry: e }) {
   ));
   const count = changes(e.before, e.after).length;
   const extra = Object.keys(detail).length > 0;
-  return html`<li class="audit-entry" data-row=${e.id} data-test="entry" tabindex="-1">
+  return html`<li class="audit-entry" data-row=${e.id} data-test="entry" tabindex="-1" onKeyDown=${onEnter(() => setOpen(!open))}>
     <span class="audit-time" title=${`entry ${e.id}`}><${Time} at=${e.at} mode="clock" /></span>
     <span class="audit-who">${e.actor === "tranche" ? html`<span class="muted" title="what a node did by itself">tranche</span>` : html`<button type="button" class="link" title="Only what this one did" onClick=${() => setQuery({ actor: e.actor })}><${Text} max=${40}>${e.actor}<//></button>`}</span>
     <span class="audit-what"><${Badge} tone=${tones[e.action] ?? "plain"}>${inert(e.action.replaceAll("_", " "), 40)}<//></span>

@@ -7,6 +7,7 @@ import { segment } from "../api.js";
 import { inert, num, percent, plural } from "../format.js";
 import { RerunDialog } from "../parts/rerun.js";
 import { itemPath } from "../parts/itempath.js";
+import { onEnter } from "../parts/enter.js";
 
 /** Errors is the page /runs/{run}/errors. Filters stand in its query: q, step, code, service, sort. */
 export default function Errors({ params, query }) {
@@ -128,10 +129,15 @@ function Filters({ groups, query }) {
   </div>`;
 }
 
+const unfold = (row) => {
+  const examples = row.querySelector("details");
+  examples.open = !examples.open;
+};
+
 function Group({ group: g, run, most, chosen, onChoose, onAgain }) {
   const id = `group-${g.id}-${g.step}`;
   const services = [...new Set((g.services ?? []).map(nameOf))];
-  return html`<li class=${"group" + (chosen ? " chosen" : "")} data-row=${keyOf(g)} data-test="group" tabindex="-1" aria-labelledby=${id}>
+  return html`<li class=${"group" + (chosen ? " chosen" : "")} data-row=${keyOf(g)} data-test="group" tabindex="-1" aria-labelledby=${id} onKeyDown=${onEnter(unfold)}>
     <label class="group-check"><input type="checkbox" checked=${chosen} onChange=${onChoose} aria-label=${`Choose the group ${inert(g.code, 60)}`} /></label>
     <div class="group-count">
       <strong class="num">${num(count(g))}</strong>

@@ -2,9 +2,11 @@
 
 import { html, useEffect } from "../html.js";
 import { Badge, Button, ButtonLink, Card, ErrorBox, Icon, Page, Skeleton, Text, Time, useLoad } from "../ui.js";
+import { go } from "../router.js";
 import { health } from "../live.js";
 import { inert, plural } from "../format.js";
 import { Command } from "../parts/explain.js";
+import { onEnter } from "../parts/enter.js";
 
 const words = {
   critical: ["Critical", "bad", "work stands still, or is about to"],
@@ -51,7 +53,8 @@ function Verdict({ report: r }) {
 }
 
 function Condition({ condition: c, tone }) {
-  return html`<li class=${`condition tone-${tone}`} data-row=${`${c.kind}/${c.subject}`} data-test="condition" data-kind=${c.kind} tabindex="-1">
+  const inside = c.link?.startsWith("/") && !c.link.startsWith("//");
+  return html`<li class=${`condition tone-${tone}`} data-row=${`${c.kind}/${c.subject}`} data-test="condition" data-kind=${c.kind} tabindex="-1" onKeyDown=${onEnter(() => inside && go(c.link))}>
     <div class="condition-head">
       <h3><bdi>${inert(c.title, 300)}</bdi></h3>
       <${Badge} tone=${tone}>${inert(c.kind.replaceAll("_", " "), 40)}<//>
@@ -60,7 +63,7 @@ function Condition({ condition: c, tone }) {
     ${c.detail && html`<p class="condition-detail"><bdi>${inert(c.detail, 2000)}</bdi></p>`}
     <div class="condition-foot">
       <${Remedy} text=${c.remedy} />
-      ${c.link?.startsWith("/") && !c.link.startsWith("//") && html`<${ButtonLink} small icon="right" to=${c.link} test="condition-link">Look<//>`}
+      ${inside && html`<${ButtonLink} small icon="right" to=${c.link} test="condition-link">Look<//>`}
     </div>
     ${c.subject && ![c.title, c.remedy].some((t) => t?.includes(c.subject)) && html`<p class="condition-subject muted"><${Text} max=${120}>${c.subject}<//></p>`}
   </li>`;

@@ -20,7 +20,7 @@ export default function Nodes() {
     ${data && !data.leader && here.length > 0 && html`<section class="banner warn" data-test="no-leader"><div><h2>No node leads</h2>
       <p>Until one does, nobody watches deadlines, schedules and retention. One of the nodes takes over within seconds of the end of the former lease.</p></div></section>`}
     ${data && all.length === 0 && html`<${Card}><${Empty} icon="nodes" title="No node is known" /><//>`}
-    <div class="nodes" data-rows>${here.map((n) => html`<${Node} key=${n.session} node=${n} leader=${data.leader} />`)}</div>
+    <div class="nodes">${here.map((n) => html`<${Node} key=${n.session} node=${n} leader=${data.leader} />`)}</div>
     ${gone.length > 0 &&
     html`<${Card} title="Gone" test="nodes-gone"><ul class="gone">${gone.map(
       (n) => html`<li key=${n.session}><${Badge} tone=${tones[n.state]}>${n.state}<//> <strong><${Text} max=${60}>${n.host}<//></strong> <span class="muted">pid ${n.pid}, <${Text} max=${30}>${n.version}<//></span>
@@ -45,7 +45,7 @@ function Node({ node: n, leader }) {
   const title = html`<${Text} max=${60}>${n.host}<//> <span class="muted">pid ${n.pid}</span>`;
   const badges = html`${n.leader && html`<${Badge} tone="info" icon="check" test="leader">leader<//>`} <${Badge} tone=${tones[n.state]} test="node-state">${n.state}<//>`;
   return html`<${Card} title=${title} label=${`node ${inert(n.host, 60)}`} actions=${badges} test="node" class="node">
-    <dl class="facts" data-row=${n.session}>
+    <dl class="facts">
       <div><dt>heartbeat</dt><dd class=${n.state === "late" ? "warn-text" : ""}><${Time} at=${n.heartbeat_at} />${n.state === "late" && html`; gone <${Time} at=${n.expires_at} /> without another`}</dd></div>
       <div><dt>up since</dt><dd><${Time} at=${n.started_at} /></dd></div>
       <div><dt>version</dt><dd><${Text} max=${60}>${n.version}<//></dd></div>

@@ -53,14 +53,15 @@ function kindOf(data, contentType) {
   const type = media(contentType);
   if (images.has(type) && begins(data, images.get(type))) return "image";
   if (type === pdfType && begins(data, pdfMagic)) return "pdf";
-  if (!isText(data)) return "bytes";
+  if (!isText(data, type)) return "bytes";
   return /[/+]json$/.test(type) ? "json" : "text";
 }
 
 const begins = (data, magic) => magic.every((byte, i) => data[i] === byte);
 
-function isText(data) {
-  if (data.includes(0)) return false;
+// A NUL is for bytes, unless the service says that this is text.
+function isText(data, type) {
+  if (data.includes(0) && !type.startsWith("text/")) return false;
   try {
     new TextDecoder("utf-8", { fatal: true }).decode(data);
     return true;
