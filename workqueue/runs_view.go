@@ -85,9 +85,15 @@ type CanaryView struct {
 
 // RunFilter chooses what Runs lists.
 type RunFilter struct {
-	States []string // none: every state
-	Before RunID    // only runs older than this one; zero: from the newest
-	Limit  int      // 1 to MaxRuns; 0 means DefaultRuns
+	States   []string  // none: every state
+	Words    []string  // each in the name, the plan, the source or who started it, in any case, or how the id begins
+	Plan     string    // only runs of this plan
+	Version  int       // of the plan; 0: any
+	Endpoint string    // only runs with a step that asks this
+	Since    time.Time // only runs that were made then or later; zero: all
+	Until    time.Time // only runs that were made before; zero: all
+	Before   RunID     // only runs older than this one; zero: from the newest
+	Limit    int       // 1 to MaxRuns; 0 means DefaultRuns
 }
 
 // The number of runs in one list.
@@ -112,7 +118,7 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
         ELSE coalesce(counts.parts / nullif(greatest(counts.all_parts, r.items * steps.n), 0), 0) END::float8,
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at IS NOT NULL,
     r.on_overdue
-FROM batchrun r
+FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
     SELECT sum(bit_count(o.settled & ~o.failed))::bigint AS done, sum(bit_count(o.failed))::bigint AS failed,
@@ -121,15 +127,27 @@ LEFT JOIN LATERAL (
 ) counts ON r.state <> 'completed'
 `
 
-// The primary key, backwards.
-const listRuns = runSummaries + `
-WHERE ($1::text[] IS NULL
-        OR CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END = ANY ($1))
-     AND ($2::uuid IS NULL OR r.id < $2)
-ORDER BY r.id DESC
-LIMIT $3`
+// The primary key, backwards; what is left out costs a row. Steps are asked for by their primary key. Which letters
+// beyond ASCII are the same in another case, the locale of the database says; as they were written, they are found.
+const listRuns = `
+WITH chosen AS MATERIALIZED (
+    SELECT * FROM batchrun r
+    WHERE ($1::text[] IS NULL
+            OR CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END = ANY ($1))
+        AND ($2::uuid IS NULL OR r.id < $2)
+        AND ($4 = '' OR r.plan = $4) AND ($5 = 0 OR r.plan_version = $5)
+        AND ($6::timestamptz IS NULL OR r.created_at >= $6) AND ($7::timestamptz IS NULL OR r.created_at < $7)
+        AND NOT EXISTS (SELECT 1 FROM unnest($8::text[]) AS w (word)
+            WHERE position(w.word IN concat_ws(E'\n', r.name, r.plan, r.source, r.created_by)) = 0
+                AND position(lower(w.word) IN lower(concat_ws(E'\n', r.name, r.plan, r.source, r.created_by))) = 0
+                AND NOT starts_with(r.id::text, lower(w.word)))
+        AND ($9 = '' OR EXISTS (SELECT 1 FROM run_step st WHERE st.run_id = r.id AND st.endpoint = $9))
+    ORDER BY r.id DESC
+    LIMIT $3
+)` + runSummaries + `
+ORDER BY r.id DESC`
 
-const oneRun = runSummaries + `WHERE r.id = $1`
+const oneRun = `WITH chosen AS (SELECT * FROM batchrun WHERE id = $1)` + runSummaries
 
 // The messages are counted in quarantine_run, the letters in dead_letter_run.
 const runExtras = `
@@ -145,22 +163,34 @@ FROM batchrun WHERE id = $1`
 
 // Runs lists runs, newest first.
 func (s *Store) Runs(ctx context.Context, f RunFilter) ([]RunSummary, error) {
+	runs, _, err := s.RunsPage(ctx, f)
+	return runs, err
+}
+
+// RunsPage is Runs, and says whether older ones fit as well.
+func (s *Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, more bool, err error) {
 	if f.Limit <= 0 {
 		f.Limit = DefaultRuns
 	}
-	var before *RunID
-	if f.Before != (RunID{}) {
-		before = &f.Before
+	limit := min(f.Limit, MaxRuns)
+	rows, err := s.pool.Query(ctx, listRuns, f.States, unlessZero(f.Before), limit+1, f.Plan, f.Version,
+		unlessZero(f.Since), unlessZero(f.Until), append([]string{}, f.Words...), f.Endpoint)
+	if err == nil {
+		runs, err = pgx.CollectRows(rows, scanSummary)
 	}
-	rows, err := s.pool.Query(ctx, listRuns, f.States, before, min(f.Limit, MaxRuns))
 	if err != nil {
-		return nil, fmt.Errorf("list runs: %w", err)
+		return nil, false, fmt.Errorf("list runs: %w", err)
 	}
-	runs, err := pgx.CollectRows(rows, scanSummary)
-	if err != nil {
-		return nil, fmt.Errorf("list runs: %w", err)
+	return runs[:min(len(runs), limit)], len(runs) > limit, nil
+}
+
+// unlessZero is nil for the zero value.
+func unlessZero[T comparable](value T) *T {
+	var zero T
+	if value == zero {
+		return nil
 	}
-	return runs, nil
+	return &value
 }
 
 // Run returns the state of one run. The error wraps ErrNotFound when there is no such run.

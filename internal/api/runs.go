@@ -2,7 +2,10 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -85,21 +88,63 @@ type listInput struct {
 	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these"`
 	Before string   `query:"before" doc:"only runs older than this id"`
 	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
+
+	Search   string    `query:"q" doc:"words in the name, the plan, the source or who started it, or how the id begins"`
+	Plan     string    `query:"plan" maxLength:"200" doc:"only runs of this plan, like year-end, or year-end@3"`
+	Endpoint string    `query:"endpoint" maxLength:"320" doc:"only runs with a step that asks this"`
+	Since    time.Time `query:"since" doc:"only runs that were made then or later"`
+	Until    time.Time `query:"until" doc:"only runs that were made before"`
+}
+
+// Bounds of a search.
+const (
+	maxSearch = 200 // bytes
+	maxWords  = 10
+)
+
+// filter is what is asked for.
+func (in *listInput) filter() (workqueue.RunFilter, error) {
+	filter := workqueue.RunFilter{States: in.State, Limit: in.Limit, Words: strings.Fields(in.Search), Plan: in.Plan,
+		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until}
+	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint}} {
+		if err := checkText(t.field, t.value, maxSearch+maxTarget); err != nil {
+			return filter, err
+		}
+	}
+	if len(in.Search) > maxSearch || len(filter.Words) > maxWords {
+		return filter, &inputError{fmt.Sprintf("q has %d words in %d bytes; give %d words in %d bytes at most",
+			len(filter.Words), len(in.Search), maxWords, maxSearch)}
+	}
+	if name, number, versioned := strings.Cut(in.Plan, "@"); versioned {
+		version, err := strconv.Atoi(number)
+		if err != nil || version < 1 || version > maxPlanVersion {
+			return filter, &inputError{fmt.Sprintf("plan: %q is no version; versions count from 1, like %s@1",
+				cut(number, maxEchoed), cut(name, maxEchoed))}
+		}
+		filter.Plan, filter.Version = name, version
+	}
+	if !in.Since.IsZero() && !in.Until.IsZero() && !in.Since.Before(in.Until) {
+		return filter, &inputError{"since is not before until; give the earlier time first"}
+	}
+	if in.Before != "" {
+		if err := filter.Before.UnmarshalText([]byte(in.Before)); err != nil {
+			return filter, &inputError{"before is not the id of a run; use the value of next of the page before"}
+		}
+	}
+	return filter, nil
 }
 
 func (s *Server) listRuns(ctx context.Context, in *listInput) (RunList, error) {
-	filter := workqueue.RunFilter{States: in.State, Limit: in.Limit}
-	if in.Before != "" {
-		if err := filter.Before.UnmarshalText([]byte(in.Before)); err != nil {
-			return RunList{}, &inputError{"before is not the id of a run; use the value of next of the page before"}
-		}
+	filter, err := in.filter()
+	if err != nil {
+		return RunList{}, err
 	}
-	runs, err := s.store.Runs(ctx, filter)
+	runs, more, err := s.store.RunsPage(ctx, filter)
 	if err != nil {
 		return RunList{}, err
 	}
 	list := RunList{Runs: runs}
-	if len(runs) == in.Limit {
+	if more {
 		list.Next = runs[len(runs)-1].ID.String()
 	}
 	return list, nil
