@@ -2,7 +2,7 @@
 import { html, useMemo } from "../html.js";
 import { Card, Empty, ErrorBox, Skeleton, useLoad } from "../ui.js";
 import { query, segment } from "../api.js";
-import { duration, short } from "../format.js";
+import { duration, inert, short } from "../format.js";
 import { Chart } from "./chart.js";
 
 const BUCKETS = 120; // at the most; each has two seconds or more, or single requests would make it a comb
@@ -28,7 +28,7 @@ const perSecond = (values, width) => values.map((v) => (v === null ? null : v / 
 export function throughput({ steps, bucket_seconds: width }) {
   const failed = { label: "failed", colour: "--state-6", values: perSecond(sum(steps.map((s) => s.failed)), width) };
   if (steps.length === 1) return [{ label: "done", colour: "--state-5", fill: true, values: perSecond(steps[0].done, width) }, failed];
-  const lines = steps.slice(0, LINES).map((s, i) => ({ label: s.step, colour: `--line-${i}`, values: perSecond(s.done, width) }));
+  const lines = steps.slice(0, LINES).map((s, i) => ({ label: inert(s.step, 40), colour: `--line-${i}`, values: perSecond(s.done, width) }));
   return [...lines, failed];
 }
 
@@ -37,7 +37,7 @@ export function latency({ steps }) {
   if (steps.length === 1) {
     return [{ label: "p50", colour: "--line-0", values: steps[0].p50_ms }, { label: "p99", colour: "--line-3", values: steps[0].p99_ms }];
   }
-  return steps.slice(0, LINES).map((s, i) => ({ label: s.step, colour: `--line-${i}`, values: s.p99_ms }));
+  return steps.slice(0, LINES).map((s, i) => ({ label: inert(s.step, 40), colour: `--line-${i}`, values: s.p99_ms }));
 }
 
 // quantum keeps the request alike while a run grows older, so that the chart is not fetched anew each second.

@@ -6,6 +6,7 @@ import { BLOCK, Plane } from "./store.js";
 
 const PIECE = 128;      // blocks in a request, as many as the server gives at once
 const AT_ONCE = 3;      // requests
+const AGING = 30_000;   // ms until ages are fetched again: they change by themselves
 const REFRESH = 4000;   // ms between two looks at other layers than state, which have no stream of their own
 
 export class Feed {
@@ -23,6 +24,7 @@ export class Feed {
   /** load fetches everything, or from a block on. The stream should be open by now. */
   async load(from = 0) {
     const mine = ++this.loading;
+    clearTimeout(this.aging);
     this.abort.abort();
     this.abort = new AbortController();
     this.journal ??= [];
@@ -39,6 +41,7 @@ export class Feed {
       this.journal = null;
       this.took = performance.now() - this.begun;
       if (items > 0) this.on.loaded();
+      if (this.layer === "age") this.aging = setTimeout(() => this.load(), AGING);
     } catch (err) {
       if (err.name === "AbortError" || mine !== this.loading) return;
       this.on.error(err);
@@ -66,6 +69,7 @@ export class Feed {
     this.loading++;
     this.abort.abort();
     clearTimeout(this.timer);
+    clearTimeout(this.aging);
   }
 
   async #piece(from, blocks) {

@@ -20,7 +20,7 @@ export class Pyramid {
     this.low = new Int32Array(layout.bands);
     this.high = new Int32Array(layout.bands);
     this.#clean();
-    this.touch(0, layout.items - 1);
+    if (plane.loaded > 0) this.touch(0, layout.items - 1); // else all is as it stands already
   }
 
   /** touch says that the ordinals from..to, both included, may have changed. */

@@ -45,7 +45,6 @@ export default function RunPage({ params, query }) {
   const run = streamed ?? (known.current?.id === found.run?.id ? known.current : null) ?? found.run;
   known.current = run;
   if (!run) return html`<${Page} title="Run" crumbs=${[["Runs", "/runs"]]}><${Skeleton} height="480px" /><//>`;
-  if (query.step && !run.steps.some((s) => s.name === query.step)) setQuery({ step: "" });
   return html`<${Run} key=${run.id} run=${run} live=${live} state=${state} database=${database} query=${query} />`;
 }
 
@@ -57,6 +56,8 @@ function Run({ run, live, state, database, query }) {
   const map = useRef(null);
   const mapCard = useRef(null);
 
+  const known = step === "" || run.steps.some((s) => s.name === step);
+  useEffect(() => { if (!known) setQuery({ step: "" }); }, [known]);
   useKeys([["m", "Heat-map", () => focusMap(map.current, mapCard.current)]]);
   const setStep = (name) => setQuery({ step: name });
   const inspect = useCallback((ordinal, item) => inspectItem(run.id, ordinal, item), [run.id]);

@@ -22,7 +22,7 @@ export function Slices({ run, step, onShow }) {
   const [pages, setPages] = useState([""]);
   useEffect(() => setPages([""]), [kind, step, run.id]);
   const after = pages.at(-1);
-  const path = `/runs/${segment(run.id)}/slices${query({ state: kinds.find(([name]) => name === kind)[2], step, after, limit: PAGE })}`;
+  const path = `/runs/${segment(run.id)}/slices${query({ state: kinds.find(([name]) => name === kind)[2], after, limit: step ? 5 * PAGE : PAGE })}`;
   const { data, error, reload } = useLoad(path, [run.state], { every: ended(run) ? 0 : EVERY });
   const counts = data?.counts ?? {};
   const total = countOf(counts, kind);
