@@ -26,11 +26,12 @@ export default function Runs({ query }) {
   const [, redraw] = useState(0);
 
   const runs = useMemo(() => merge(data?.runs, live, plain), [data, live]);
+  const known = live ? live.runs : runs; // for the account of all: no filter is on what the stream brings
   useEffect(() => {
-    if (!runs) return;
-    pace.take(runs, Date.now());
+    if (!known) return;
+    pace.take(known, Date.now());
     redraw((n) => n + 1);
-  }, [runs]);
+  }, [runs, live]);
 
   const change = (changes) => setQuery({ before: "", ...changes }, { replace: !("before" in changes) });
   const active = (runs || []).filter((r) => ["running", "loading"].includes(r.state)).length;
@@ -41,7 +42,7 @@ export default function Runs({ query }) {
         { label: "Resume all…", icon: "play", role: "operator", test: "resume-all", onClick: () => all("resume") },
       ]}/>`}
       <${Start}/>`}>
-    ${!none && runs && html`<${Summary} runs=${runs} pace=${pace}/>`}
+    ${!none && runs && html`<${Summary} runs=${known || runs} pace=${pace}/>`}
     ${!none && html`<div class="filters">
       <div class="segments" role="group" aria-label="State">${["", ...states].map((s) => html`<button type="button" key=${s}
         aria-pressed=${String(state === s)} data-test=${"state-" + (s || "all")} onClick=${() => change({ state: s })}>${
@@ -135,12 +136,12 @@ function Took({ run, pace }) {
 
 function Summary({ runs, pace }) {
   const count = (state) => runs.filter((r) => r.state === state).length;
-  const rate = pace.total[pace.total.length - 1] || 0;
+  const rate = pace.total[pace.total.length - 1]; // unknown at first
   const paused = count("paused");
   const failed = runs.filter((r) => r.state !== "cancelled").reduce((n, r) => n + r.failed, 0);
   return html`<div class="runs-tiles" data-test="summary">
     <div class="runs-tile"><span>Running</span><b>${num(count("running") + count("loading"))}</b></div>
-    <div class="runs-tile wide"><span>Items per second</span><b>${short(Math.round(rate))}</b><${Spark} values=${pace.total}/></div>
+    <div class="runs-tile wide"><span>Items per second</span><b>${rate === undefined ? "–" : short(Math.round(rate))}</b><${Spark} values=${pace.total}/></div>
     <div class="runs-tile"><span>Paused</span><b class=${paused ? "is-warn" : ""}>${num(paused)}</b></div>
     <div class="runs-tile"><span>Failed items</span><b class=${failed ? "is-bad" : ""}>${short(failed)}</b></div>
   </div>`;

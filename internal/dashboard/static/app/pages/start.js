@@ -53,12 +53,16 @@ export default function Start({ query }) {
 
   const run = async (what) => {
     control.current = new AbortController();
+    let sent = 0;
     setProblem(null);
     setWork({ what, share: 0 });
     try {
       const { status, body } = await upload(path(form, file, { dryRun: what === "dry", key: key.current }), file, {
         type: typeOf(file), control: control.current.signal,
-        onProgress: (share, again) => setWork({ what, share, again: Boolean(again) }),
+        onProgress: (share, again) => {
+          sent = share;
+          setWork({ what, share, again: Boolean(again) });
+        },
       });
       if (what === "dry") setFound(body);
       else {
@@ -66,7 +70,8 @@ export default function Start({ query }) {
         go("/runs/" + (body.run || body.id));
       }
     } catch (err) {
-      if (err.name === "AbortError") toast("Given up; nothing was started", { tone: "info" });
+      if (err.name === "AbortError") toast(what === "start" && sent === 1 ? "Given up; had it been stored by then, it is in the list of runs"
+        : "Given up; nothing was started", { tone: "info" });
       else setProblem(err);
     } finally {
       setWork(null);

@@ -2,7 +2,7 @@
 import { html } from "../html.js";
 import { api } from "../api.js";
 import { confirm, toast } from "../ui.js";
-import { inert, plural, shortId } from "../format.js";
+import { inert, num, plural, shortId } from "../format.js";
 
 const nameOf = (run) => inert(run.name || run.plan + " " + shortId(run.id), 60);
 
@@ -50,9 +50,9 @@ export const all = (verb, count) => confirm({
     : "Every run that somebody paused goes on. Runs that a canary or their failures stopped stay as they are.",
   act: async () => {
     const done = await api.post(`/runs/${verb}`, { all: true, reason: "for all runs, on the dashboard" });
-    const left = done.left?.length ? `; ${plural(done.left.length, "run")} could not` : "";
+    const left = done.left?.length ? `; ${num(done.left.length)} others stay as they are` : "";
     toast(`${plural(done.runs?.length || 0, "run")} ${verb === "pause" ? "paused" : "resumed"}${left}`,
-      { tone: left ? "warn" : "ok" });
+      { tone: done.runs?.length ? "ok" : "info" });
     return true;
   },
 });

@@ -39,11 +39,11 @@ export function Empty({ title, icon, children, test }) {
     <p class="empty-title">${title}</p>${children}</div>`;
 }
 
-// ErrorBox shows a problem: its detail, the places it names, and a way to try again.
+// ErrorBox shows a problem: its detail, the places it names beyond that, and a way to try again.
 export function ErrorBox({ error, title, retry, test = "error" }) {
   if (!error) return null;
   const head = title || (error.status ? `${error.title || "Error"} (${error.status})` : error.title || "Error");
-  const places = (error.errors || []).filter((e) => e.message);
+  const places = (error.errors || []).filter((e) => e.message && !(error.detail || "").includes(e.message));
   return html`<div class="errorbox" role="alert" data-test=${test}>
     <${Icon} name="warn"/>
     <div class="errorbox-text"><strong>${inert(head, 200)}</strong>
