@@ -57,26 +57,27 @@ WITH failures AS MATERIALIZED (
     SELECT step, (ordinal >> 13)::int AS block, generation,
         bit_or(set_bit(` + noBits + `, ordinal & 8191, 1)) AS items
     FROM work_part
-    WHERE run_id = $1 AND step = ANY ($2) AND error_code IS NOT NULL AND generation >= $3 AND generation < $4
+    WHERE $3::int < $4::int AND run_id = $1 AND step = ANY ($2) AND error_code IS NOT NULL AND generation >= $3
+        AND generation < $4
     GROUP BY 1, 2, 3
-), slices AS (
+), held AS (
     SELECT step, block, generation, state, ended_at, ` + askedAt + ` AS asked_at,
-        1000 * greatest(extract(epoch FROM ended_at - ` + askedAt + `), 0)::float8 AS took,
         mask & ~coalesce(bit_or(mask) OVER (PARTITION BY step, block, generation ORDER BY created_at DESC, id
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), ` + noBits + `) AS last
     FROM work_slice
     WHERE run_id = $1 AND step = ANY ($2) AND generation >= $3
+), counted AS MATERIALIZED (
+    SELECT h.step, h.ended_at, 1000 * greatest(extract(epoch FROM h.ended_at - h.asked_at), 0)::float8 AS took,
+        bit_count(h.last & CASE WHEN h.generation = $4 THEN b.done ELSE ~coalesce(f.items, ` + noBits + `) END) AS done,
+        bit_count(h.last & CASE WHEN h.generation = $4 THEN b.failed ELSE f.items END) AS failed
+    FROM held h JOIN work_block b ON b.run_id = $1 AND b.step = h.step AND b.block = h.block
+    LEFT JOIN failures f ON f.step = h.step AND f.block = h.block AND f.generation = h.generation
+    WHERE h.state IN ('recorded', 'expired') AND h.asked_at IS NOT NULL
 )
-SELECT s.step, least(greatest(floor(extract(epoch FROM s.ended_at - $5)::float8 / $6), 0), $7 - 1)::int AS bucket,
-    coalesce(sum(bit_count(CASE WHEN s.generation = $4 THEN s.last & b.done
-        ELSE s.last & ~coalesce(f.items, ` + noBits + `) END)), 0)::bigint,
-    coalesce(sum(bit_count(CASE WHEN s.generation = $4 THEN s.last & b.failed ELSE s.last & f.items END)), 0)::bigint,
-    count(*),
-    percentile_cont(0.5) WITHIN GROUP (ORDER BY s.took),
-    percentile_cont(0.99) WITHIN GROUP (ORDER BY s.took)
-FROM slices s JOIN work_block b ON b.run_id = $1 AND b.step = s.step AND b.block = s.block
-LEFT JOIN failures f ON f.step = s.step AND f.block = s.block AND f.generation = s.generation
-WHERE s.state IN ('recorded', 'expired') AND s.asked_at IS NOT NULL
+SELECT step, least(greatest(floor(extract(epoch FROM ended_at - $5)::float8 / $6), 0), $7 - 1)::int AS bucket,
+    coalesce(sum(done), 0)::bigint, coalesce(sum(failed), 0)::bigint, count(*),
+    percentile_cont(0.5) WITHIN GROUP (ORDER BY took), percentile_cont(0.99) WITHIN GROUP (ORDER BY took)
+FROM counted
 GROUP BY 1, 2`
 )
 

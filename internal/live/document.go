@@ -18,11 +18,12 @@ const (
 // keepDocument makes a document of the run at once, whenever something has changed, and now and then.
 func (h *hub) keepDocument(ctx context.Context, kick <-chan struct{}) {
 	for {
+		begun := time.Now()
 		h.makeDocument(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(documentPause):
+		case <-time.After(max(documentPause, easeFactor*time.Since(begun))):
 		}
 		select {
 		case <-ctx.Done():

@@ -57,7 +57,8 @@ type Database struct {
 
 func newHub(hubs *Hubs, run workqueue.RunID, items int64) *hub {
 	return &hub{
-		hubs: hubs, run: run, items: items, epoch: uuid.NewString(), changed: make(chan struct{}), views: map[string]*view{}, marks: map[workqueue.Block]int64{},
+		hubs: hubs, run: run, items: items, epoch: uuid.NewString(), changed: make(chan struct{}),
+		views: map[string]*view{}, marks: map[workqueue.Block]int64{},
 		resting: map[workqueue.Block]time.Time{}, hurry: make(chan struct{}, 1),
 	}
 }
@@ -116,6 +117,9 @@ func (h *hub) leave(names []string) {
 		v := h.views[name]
 		v.watchers--
 		v.idle = time.Now()
+		if v.watchers == 0 && !v.loaded {
+			delete(h.views, name)
+		}
 	}
 	h.watchers--
 	if h.watchers > 0 || h.stop == nil {
@@ -137,6 +141,18 @@ func (h *hub) remembers() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.items * int64(len(h.views))
+}
+
+// shed forgets what nobody watches, and reports whether nobody watches anything.
+func (h *hub) shed() (idle bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, v := range h.views {
+		if v.watchers == 0 {
+			delete(h.views, name)
+		}
+	}
+	return h.watchers == 0
 }
 
 func (h *hub) close() {

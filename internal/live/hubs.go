@@ -116,15 +116,31 @@ func (h *Hubs) join(run workqueue.RunID, items int64, views []string) (*hub, *Wa
 		h.hubs[run] = one
 	}
 	w := one.enter(views)
-	var remembered int64
-	for _, other := range h.hubs {
-		remembered += other.remembers()
+	if h.remembered() > h.config.MaxItems {
+		h.shed()
 	}
-	if remembered > h.config.MaxItems {
+	if h.remembered() > h.config.MaxItems {
 		w.Close()
 		return nil, nil, ErrTooMuch
 	}
 	return one, w, nil
+}
+
+// remembered is how many states of items are kept. The lock is held.
+func (h *Hubs) remembered() (items int64) {
+	for _, one := range h.hubs {
+		items += one.remembers()
+	}
+	return items
+}
+
+// shed forgets what is only kept for who might come back. The lock is held.
+func (h *Hubs) shed() {
+	for run, one := range h.hubs {
+		if one.shed() {
+			delete(h.hubs, run)
+		}
+	}
 }
 
 // forget drops a hub that nobody has watched for a while.

@@ -87,7 +87,7 @@ func (h *hub) readMarks(ctx context.Context) (workqueue.RunMarks, error) {
 
 // due lists what is to be read: the blocks that have changed, or all of them for a view that is new.
 func (h *hub) due(marks *workqueue.RunMarks) (
-	names []string, blocks []workqueue.Block, fresh []string, changed bool,
+	names []string, blocks []workqueue.Block, fresh []*view, changed bool,
 ) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,7 +98,7 @@ func (h *hub) due(marks *workqueue.RunMarks) (
 		}
 		names = append(names, name)
 		if !v.loaded {
-			fresh = append(fresh, name)
+			fresh = append(fresh, v)
 		}
 	}
 	now := time.Now()
@@ -125,7 +125,9 @@ func (h *hub) readStates(ctx context.Context, names []string, blocks []workqueue
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		for i, name := range names {
-			all[i] = h.views[name].take(b.Block, b.States[i], all[i])
+			if v := h.views[name]; v != nil {
+				all[i] = v.take(b.Block, b.States[i], all[i])
+			}
 		}
 		h.marks[b.Block] = b.Mark
 		return nil
@@ -141,13 +143,13 @@ func (h *hub) readStates(ctx context.Context, names []string, blocks []workqueue
 }
 
 // conclude ends a look in which everything could be read.
-func (h *hub) conclude(marks *workqueue.RunMarks, names []string, changed bool, fresh []string) (moved bool) {
+func (h *hub) conclude(marks *workqueue.RunMarks, names []string, changed bool, fresh []*view) (moved bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	moved = changed || marks.Run != h.runMark || h.moves == 0
 	h.items, h.ended, h.runMark = marks.Items, marks.Ended, marks.Run
-	for _, name := range fresh {
-		h.views[name].loaded, h.views[name].since = true, h.seq
+	for _, v := range fresh {
+		v.loaded, v.since = true, h.seq
 	}
 	if moved {
 		h.moves++
@@ -178,7 +180,9 @@ func (h *hub) settle(names []string, atOnce bool) {
 	for _, block := range rested {
 		delete(h.resting, block)
 		for i, name := range names {
-			all[i] = h.views[name].whole(block, all[i])
+			if v := h.views[name]; v != nil {
+				all[i] = v.whole(block, all[i])
+			}
 		}
 	}
 	for i, name := range names {

@@ -47,6 +47,9 @@ type topic struct {
 
 // NewTopics returns topics that nobody watches. explain says for people what is wrong when a look fails.
 func NewTopics(log *zap.Logger, explain func(error) string, topics ...Topic) *Topics {
+	if log == nil {
+		log = zap.NewNop()
+	}
 	t := &Topics{log: log, explain: explain, changed: make(chan struct{}), all: map[string]*topic{}}
 	for _, one := range topics {
 		if one.Every == 0 {

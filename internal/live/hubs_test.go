@@ -1,0 +1,197 @@
+package live_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// still reports how many looks come in a while in which none should.
+func (w *world) still(looks int64) int64 {
+	timer := time.NewTimer(60 * time.Millisecond)
+	defer timer.Stop()
+	<-timer.C
+	return w.source.looks.Load() - looks
+}
+
+func TestWatchersShareOneHub(t *testing.T) {
+	t.Parallel()
+	config := quick()
+	config.PollInterval, config.RestedInterval = 50*time.Millisecond, 50*time.Millisecond
+	w := setup(t, config)
+	run := w.load(20_000, 5000, "only")
+	begun := time.Now()
+	var pages []*page
+	for range 40 {
+		pages = append(pages, w.page(run, ""))
+	}
+	w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isDone })
+	for _, p := range pages {
+		p.fetch()
+		p.wantTruth()
+	}
+	looks, most := w.source.looks.Load(), int64(time.Since(begun)/config.PollInterval)+2
+	if looks > most {
+		t.Errorf("40 watchers made %d looks; one makes %d", looks, most)
+	}
+	for _, p := range pages {
+		p.close()
+		p.close()
+	}
+	w.still(0) // a look that was under way ends
+	if more := w.still(w.source.looks.Load()); more > 0 {
+		t.Errorf("%d looks although nobody watches", more)
+	}
+	again := w.page(run, "") // it comes back to a hub that remembers
+	defer again.close()
+	again.fetch()
+	again.wantTruth()
+}
+
+func TestASlowWatcherGetsChangesPutTogether(t *testing.T) {
+	t.Parallel()
+	w := setup(t, quick())
+	run := w.load(3000, 100, "only")
+	slow, quick := w.page(run, ""), w.page(run, "")
+	defer slow.close()
+	defer quick.close()
+	slow.fetch()
+	quick.fetch()
+	slow.until("it begins", func() bool { return len(slow.events) > 0 })
+	for range 30 {
+		w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isDone })
+		quick.wantTruth()
+	}
+	quick.until("the run ends", func() bool { return quick.ended })
+	before := len(slow.events)
+	slow.until("the run ends", func() bool { return slow.ended })
+	deltas := 0
+	for _, name := range slow.events[before:] {
+		if name == live.EventDelta {
+			deltas++
+		}
+	}
+	if deltas != 1 {
+		t.Errorf("the slow one got %d deltas: %v", deltas, slow.events[before:])
+	}
+	slow.wantTruth()
+}
+
+func TestAnOutageIsTold(t *testing.T) {
+	t.Parallel()
+	w := setup(t, quick())
+	run := w.load(100, 100, "only")
+	p := w.page(run, "")
+	defer p.close()
+	p.fetch()
+	w.source.away.Store(true)
+	p.until("the outage is told", func() bool { return len(p.away) == 1 })
+	if p.away[0].OK || p.away[0].Detail != "it is away" {
+		t.Errorf("told %+v", p.away[0])
+	}
+	w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isDone })
+	w.source.away.Store(false)
+	p.until("the end of the outage is told", func() bool { return len(p.away) == 2 })
+	if !p.away[1].OK {
+		t.Errorf("told %+v", p.away[1])
+	}
+	p.wantTruth()
+}
+
+func TestWatchesThatCannotBe(t *testing.T) {
+	t.Parallel()
+	config := quick()
+	config.MaxItems = 250
+	w := setup(t, config)
+	run := w.load(100, 100, "first", "second")
+	watch := func(views ...string) error {
+		watcher, err := w.hubs.Watch(t.Context(), run, views, "nonsense")
+		if err == nil {
+			watcher.Close()
+		}
+		return err
+	}
+	if err := watch("third"); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("an unknown step: %v", err)
+	}
+	if err := watch("first", "second"); err != nil {
+		t.Errorf("two steps: %v", err)
+	}
+	if err := watch("", "first", "second"); !errors.Is(err, live.ErrTooMuch) {
+		t.Errorf("more than may be remembered: %v", err)
+	}
+	w.source.away.Store(true)
+	other := w.load(10, 10, "only")
+	var out *live.OutageError
+	if err := watchNothing(w, other); err != nil {
+		t.Errorf("without planes a stream may begin in an outage: %v", err)
+	}
+	if _, err := w.hubs.Watch(t.Context(), other, []string{""}, ""); !errors.As(err, &out) {
+		t.Errorf("while the database is away: %v", err)
+	}
+	w.hubs.Close()
+	if err := watch(); !errors.Is(err, live.ErrClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestTopicsAreLookedAtWhileWatched(t *testing.T) {
+	t.Parallel()
+	looks, text := 0, make(chan string, 1)
+	now := "1"
+	topic := live.Topic{Name: "runs", Every: time.Millisecond, Look: func(context.Context) ([]byte, error) {
+		looks++ // by one goroutine, and after the end by nobody
+		select {
+		case now = <-text:
+		default:
+		}
+		if now == "" {
+			return nil, errors.New("away")
+		}
+		return []byte(now), nil
+	}}
+	topics := live.NewTopics(nil, func(error) string { return "it is away" }, topic)
+	if _, err := topics.Watch([]string{"weather"}); err == nil {
+		t.Error("a topic that is not there can be watched")
+	}
+	watcher, err := topics.Watch([]string{"runs", "runs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func(name, data string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		events, err := watcher.Next(ctx)
+		if err != nil || events[0].Name != name || data != "" && string(events[0].Data) != data {
+			t.Fatalf("got %v, %v; want %s %s", events, err, name, data)
+		}
+	}
+	next("runs", "1")
+	text <- "2"
+	next("runs", "2")
+	text <- ""
+	next(live.EventDatabase, "")
+	text <- "2"
+	next(live.EventDatabase, "")
+	topics.Close()
+	if _, err := watcher.Next(t.Context()); !errors.Is(err, live.ErrClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+	watcher.Close()
+	if looks < 4 {
+		t.Errorf("%d looks", looks)
+	}
+}
+
+func watchNothing(w *world, run workqueue.RunID) error {
+	watcher, err := w.hubs.Watch(w.Context(), run, nil, "")
+	if err == nil {
+		watcher.Close()
+	}
+	return err
+}

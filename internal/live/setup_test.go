@@ -1,0 +1,291 @@
+package live_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// world is a store, hubs on it, and a count of what the hubs ask.
+type world struct {
+	*testing.T
+	store   *workqueue.Store
+	session workqueue.SessionID
+	hubs    *live.Hubs
+	source  *counted
+}
+
+// counted is the store as a source, which may fail.
+type counted struct {
+	*workqueue.Store
+	looks, reads atomic.Int64
+	away         atomic.Bool
+}
+
+func (c *counted) Marks(ctx context.Context, run workqueue.RunID) (workqueue.RunMarks, error) {
+	if c.away.Load() {
+		return workqueue.RunMarks{}, io.ErrUnexpectedEOF
+	}
+	c.looks.Add(1)
+	return c.Store.Marks(ctx, run)
+}
+
+func (c *counted) States(ctx context.Context, run workqueue.RunID, steps []string, blocks []workqueue.Block,
+	f func(workqueue.BlockStates) error,
+) error {
+	c.reads.Add(1)
+	return c.Store.States(ctx, run, steps, blocks, f)
+}
+
+func quick() live.Config {
+	return live.Config{
+		PollInterval: 3 * time.Millisecond, RestedInterval: 3 * time.Millisecond, Settle: 20 * time.Millisecond,
+		Explain: func(error) string { return "it is away" },
+	}
+}
+
+func setup(t *testing.T, config live.Config) *world {
+	t.Helper()
+	store := workqueue.New(testenv.Pool(t))
+	w := &world{T: t, store: store, source: &counted{Store: store}}
+	var err error
+	w.session, err = store.StartSession(t.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.restart(config)
+	return w
+}
+
+// restart makes new hubs, as a server does that starts.
+func (w *world) restart(config live.Config) {
+	w.Helper()
+	config.Document = func(ctx context.Context, id workqueue.RunID) ([]byte, error) {
+		run, err := w.store.Run(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(map[string]any{"state": run.State, "done": run.Done, "failed": run.Failed})
+	}
+	hubs, err := live.New(w.source, config)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if w.hubs != nil {
+		w.hubs.Close()
+	}
+	w.hubs = hubs
+	w.Cleanup(hubs.Close)
+}
+
+// load starts a run of one step, or of two of which the second needs the first.
+func (w *world) load(items, chunk int, steps ...string) workqueue.RunID {
+	w.Helper()
+	req := workqueue.LoadRequest{Plan: "test", CreatedBy: "test", Session: w.session}
+	for i, name := range steps {
+		spec := workqueue.StepSpec{
+			Name: name, Endpoint: "e", Chunk: chunk, InFlight: 100, MaxAttempts: 2, Timeout: time.Minute,
+		}
+		if i > 0 {
+			spec.Needs = []int{i - 1}
+			spec.Inputs = spec.Needs
+		}
+		req.Steps = append(req.Steps, spec)
+	}
+	n := 0
+	loaded, err := w.store.Load(w.Context(), req, func(item *workqueue.LoadItem) error {
+		if n == items {
+			return io.EOF
+		}
+		item.Key, item.Payload, item.Line = "C"+strconv.Itoa(n), []byte(`{}`), n+1
+		n++
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return loaded.Run
+}
+
+func (w *world) claim(run workqueue.RunID, step workqueue.Step, most int) []workqueue.Slice {
+	w.Helper()
+	out, err := w.store.Claim(w.Context(), workqueue.ClaimRequest{
+		Session: w.session, Run: run, Step: step, MaxSlices: most, MaxBytes: 1 << 20,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return out.Slices
+}
+
+// answer records a reply: each item by what of says of it: a result, an error, or one to be tried again.
+func (w *world) answer(s workqueue.Slice, of func(workqueue.Ordinal) int) {
+	w.Helper()
+	a := workqueue.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: s.Mask.Count()}
+	for bit := range s.Mask.All() {
+		slot := workqueue.Slot{Ordinal: s.Block.Ordinal(bit)}
+		switch of(slot.Ordinal) {
+		case isDone:
+			slot.Result = fmt.Appendf(nil, `%d`, slot.Ordinal)
+		case isAnother:
+			slot.Result = fmt.Appendf(nil, `"%s"`, s.ID)
+		default:
+			slot.Err = &workqueue.SlotError{Code: "bad", Message: "m", Retry: of(slot.Ordinal) == isLater}
+		}
+		a.Slots = append(a.Slots, slot)
+	}
+	if _, err := w.store.Record(w.Context(), []workqueue.Answer{a}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// What becomes of an item.
+const (
+	isDone    = iota
+	isAnother // done, with a result that is never the same
+	isFailed
+	isLater
+)
+
+// planes reads where all items are.
+func (w *world) planes(run workqueue.RunID, step string) []byte {
+	w.Helper()
+	p, err := w.store.Planes(w.Context(), workqueue.PlanesRequest{Run: run, Step: step, Blocks: workqueue.MaxPlaneBlocks})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return p.Bytes
+}
+
+// page is what a browser makes of events: it opens the stream, reads the planes, and applies what has come since.
+type page struct {
+	*world
+	run     workqueue.RunID
+	step    string
+	watcher *live.Watcher
+	last    string
+	states  []byte
+	early   []live.Delta // that came before the planes were read
+	events  []string
+	resyncs int
+	ended   bool
+	away    []live.Database
+}
+
+func (w *world) page(run workqueue.RunID, step string) *page {
+	p := &page{world: w, run: run, step: step}
+	p.open()
+	return p
+}
+
+func (p *page) open() {
+	p.Helper()
+	var err error
+	if p.watcher, err = p.hubs.Watch(p.Context(), p.run, []string{p.step}, p.last); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *page) close() { p.watcher.Close() }
+
+// fetch reads the planes, some time after the stream was opened.
+func (p *page) fetch() {
+	p.Helper()
+	p.states = p.planes(p.run, p.step)
+	for _, d := range p.early {
+		p.apply(d)
+	}
+	p.early = nil
+}
+
+func (p *page) apply(d live.Delta) {
+	if p.states == nil {
+		p.early = append(p.early, d)
+		return
+	}
+	for i := 0; i < len(d.Changes); i += 3 {
+		for o := d.Changes[i]; o < d.Changes[i]+d.Changes[i+1]; o++ {
+			p.states[o] = byte(d.Changes[i+2])
+		}
+	}
+}
+
+// step takes the next events in.
+func (p *page) read(ctx context.Context) error {
+	p.Helper()
+	events, err := p.watcher.Next(ctx)
+	for _, e := range events {
+		p.take(e)
+	}
+	return err
+}
+
+func (p *page) take(e live.Event) {
+	p.Helper()
+	p.events = append(p.events, e.Name)
+	if e.ID != "" {
+		p.last = e.ID
+	}
+	switch e.Name {
+	case live.EventDelta:
+		var d live.Delta
+		if err := json.Unmarshal(e.Data, &d); err != nil || d.Step != p.step || len(d.Changes)%3 != 0 {
+			p.Fatalf("delta %s: %v", e.Data, err)
+		}
+		p.ended = false
+		p.apply(d)
+	case live.EventResync:
+		p.resyncs++
+		p.early = nil
+		if p.states != nil {
+			p.fetch()
+		}
+	case live.EventEnd:
+		p.ended = true
+	case live.EventDatabase:
+		var d live.Database
+		if err := json.Unmarshal(e.Data, &d); err != nil {
+			p.Fatal(err)
+		}
+		p.away = append(p.away, d)
+	}
+}
+
+// until reads on until something holds.
+func (p *page) until(what string, holds func() bool) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.Context(), 20*time.Second)
+	defer cancel()
+	for !holds() {
+		if err := p.read(ctx); err != nil {
+			p.Fatalf("waiting until %s: %v; events were %v", what, err, p.events[max(0, len(p.events)-20):])
+		}
+	}
+}
+
+// drain reads what there is now.
+func (p *page) drain() {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.Context(), 10*time.Millisecond)
+	defer cancel()
+	for p.read(ctx) == nil {
+	}
+}
+
+// wantTruth reads on until the page shows what the database has.
+func (p *page) wantTruth() {
+	p.Helper()
+	want := p.planes(p.run, p.step)
+	what := fmt.Sprintf("the page of step %q shows the truth", p.step)
+	p.until(what, func() bool { return slices.Equal(p.states, want) })
+}
