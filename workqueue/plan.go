@@ -15,6 +15,22 @@ type PlanText struct {
 	Name   string
 	Spec   json.RawMessage // in full, as runs keep it
 	Source string          // as people wrote it; valid UTF-8 without NUL
+	Newest int             // only if this is the newest version; 0: whatever that is
+}
+
+// PlanMovedError is returned for a plan that was to follow a version which is not the newest one.
+type PlanMovedError struct {
+	Name           string
+	Wanted, Newest int // Newest is 0 when there is none
+}
+
+func (e *PlanMovedError) Error() string {
+	if e.Newest == 0 {
+		return fmt.Sprintf("plan %s is not on record any more, and version %d was to be followed; nothing was applied", e.Name,
+			e.Wanted)
+	}
+	return fmt.Sprintf("the newest version of plan %s is %d, and version %d was to be followed; nothing was applied. Look at "+
+		"what is new, and apply it with that", e.Name, e.Newest, e.Wanted)
 }
 
 // AppliedPlan is the outcome of putting a plan on record.
@@ -80,6 +96,13 @@ func applyPlan(ctx context.Context, tx pgx.Tx, plan PlanText, actor string) (out
 	case same && !deleted:
 		out.Unchanged = true
 		return out, true, nil
+	}
+	if plan.Newest > 0 && (deleted || plan.Newest != out.Version) {
+		moved := &PlanMovedError{Name: plan.Name, Wanted: plan.Newest}
+		if !deleted {
+			moved.Newest = out.Version
+		}
+		return out, false, moved
 	}
 	change := action{actor: actor, name: "plan_apply", subject: plan.Name}
 	if !deleted {

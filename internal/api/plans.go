@@ -40,7 +40,8 @@ type PlanVersions struct {
 }
 
 const applyDescription = `The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is
-the same as the newest version changes nothing; anything else becomes the next version. Versions never change, and runs
+the same as the newest version changes nothing; anything else becomes the next version. With If-Match, the ETag of the
+plan as it was read, nothing is applied when somebody has applied another version meanwhile (412). Versions never change, and runs
 keep the one that they started with.`
 
 func (s *Server) registerPlans(api huma.API) {
@@ -49,7 +50,8 @@ func (s *Server) registerPlans(api huma.API) {
 		OperationID: "apply-plan", Method: http.MethodPost, Path: "/plans", Summary: "Put a plan on record",
 		Description: applyDescription, MaxBodyBytes: maxPlanBody,
 	}), s.applyPlan)
-	register(s, api, get("get-plan", "/plans/{name}", "The newest version of a plan"), s.getPlan)
+	registerTagged(s, api, get("get-plan", "/plans/{name}", "The newest version of a plan"), s.getPlan,
+		func(in *planInput) *Known { return &in.Known }, planTag)
 	register(s, api, byAdmin(huma.Operation{
 		OperationID: "delete-plan", Method: http.MethodDelete, Path: "/plans/{name}",
 		Summary:     "Take a plan off the record, in all its versions",
@@ -64,6 +66,7 @@ func (s *Server) registerPlans(api huma.API) {
 type applyInput struct {
 	Actor
 	Name    string `query:"name" doc:"the plan's name, when it does not give itself one"`
+	IfMatch string `header:"If-Match" doc:"the ETag of the plan: apply only if it is still the newest version"`
 	RawBody []byte `contentType:"application/yaml"`
 }
 
@@ -81,8 +84,17 @@ func (s *Server) applyPlan(ctx context.Context, in *applyInput) (workqueue.Appli
 	if err != nil {
 		return none, fmt.Errorf("write plan %s: %w", plan.Name, err)
 	}
-	return s.store.ApplyPlan(ctx, workqueue.PlanText{Name: plan.Name, Spec: spec, Source: string(in.RawBody)},
-		in.Actor.Name)
+	text := workqueue.PlanText{Name: plan.Name, Spec: spec, Source: string(in.RawBody)}
+	if in.IfMatch != "" {
+		if text.Newest, err = planTagVersion(in.IfMatch); err != nil {
+			return none, err
+		}
+	}
+	applied, err := s.store.ApplyPlan(ctx, text, in.Actor.Name)
+	if moved, ok := errors.AsType[*workqueue.PlanMovedError](err); ok {
+		err = &deniedError{http.StatusPreconditionFailed, moved.Error()}
+	}
+	return applied, err
 }
 
 type listPlansInput struct {
@@ -102,7 +114,12 @@ func (s *Server) listPlans(ctx context.Context, in *listPlansInput) (PlanList, e
 	return list, nil
 }
 
-func (s *Server) getPlan(ctx context.Context, in *PlanPath) (*workqueue.PlanView, error) {
+type planInput struct {
+	PlanPath
+	Known
+}
+
+func (s *Server) getPlan(ctx context.Context, in *planInput) (*workqueue.PlanView, error) {
 	view, err := s.store.Plan(ctx, in.Plan, 0)
 	return view, seen(err, seePlans)
 }

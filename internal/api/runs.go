@@ -78,8 +78,10 @@ func get(id, path, summary string) huma.Operation {
 
 func (s *Server) registerRuns(api huma.API) {
 	register(s, api, get("list-runs", "/runs", "List runs, newest first"), s.listRuns)
-	register(s, api, get("get-run", "/runs/{run}", "Everything about a run"), s.getRun)
-	register(s, api, get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt"), s.getItem)
+	registerTagged(s, api, get("get-run", "/runs/{run}", "Everything about a run"), s.getRun,
+		func(in *runInput) *Known { return &in.Known }, runTag)
+	registerTagged(s, api, get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt"), s.getItem,
+		func(in *itemInput) *Known { return &in.Known }, itemsTag)
 	s.registerExplain(api)
 	s.registerResult(api)
 }
@@ -150,7 +152,12 @@ func (s *Server) listRuns(ctx context.Context, in *listInput) (RunList, error) {
 	return list, nil
 }
 
-func (s *Server) getRun(ctx context.Context, in *RunPath) (RunDocument, error) {
+type runInput struct {
+	RunPath
+	Known
+}
+
+func (s *Server) getRun(ctx context.Context, in *runInput) (RunDocument, error) {
 	id, err := s.store.Resolve(ctx, in.Run)
 	if err != nil {
 		return RunDocument{}, err
@@ -168,6 +175,7 @@ func (s *Server) runDocument(ctx context.Context, id workqueue.RunID) (RunDocume
 
 type itemInput struct {
 	RunPath
+	Known
 	Key string `path:"key" doc:"the item's key"`
 }
 
