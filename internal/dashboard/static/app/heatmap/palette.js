@@ -69,7 +69,8 @@ export const LAYERS = {
   attempts: {
     name: "attempts", text: "Attempts", why: "How often each item was asked for.",
     bands: [
-      span(0, 0, "none yet"), span(1, 1, "1"), span(2, 2, "2"), span(3, 3, "3"), span(4, 5, "4–5"), span(6, 9, "6–9"),
+      span(0, 0, "none yet"), span(1, 1, "1 attempt"), span(2, 2, "2 attempts"), span(3, 3, "3"), span(4, 5, "4 to 5"),
+      span(6, 9, "6 to 9"),
       span(10, 254, "10 or more"),
     ],
   },

@@ -57,7 +57,7 @@ function Knob({ run, step, field, value, several = false }) {
   const [error, setError] = useState("");
   useEffect(() => { if (!editing) setText(now); }, [now, editing]);
 
-  const send = async (wanted, undo = false) => {
+  const send = async (wanted, before = now, undo = false) => {
     const parsed = field.free ? { value: wanted.trim() || "none" } : parse(field, wanted);
     setError(parsed.error ?? "");
     if (parsed.error) return;
@@ -66,7 +66,7 @@ function Knob({ run, step, field, value, several = false }) {
       const body = { [field.name]: parsed.value };
       if (step && several) body.step = step.name;
       await api.post(`/runs/${segment(run.id)}/settings`, body);
-      say(field, step, several, now, wanted, undo ? null : () => send(now || (field.free ? "none" : "0"), true));
+      say(field, step, several, before, wanted, undo ? null : () => send(before || (field.free ? "none" : "0"), wanted, true));
     } catch (err) {
       setError(err.detail || err.message);
       setText(now);
