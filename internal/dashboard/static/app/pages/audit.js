@@ -5,7 +5,8 @@ import { Badge, Button, Card, Empty, ErrorBox, Page, Select, Skeleton, Text, Tim
 import { Link, setQuery } from "../router.js";
 import { query as params, segment } from "../api.js";
 import { inert, shortId } from "../format.js";
-import { Diff, changes } from "../parts/diff.js";
+import { changes } from "../parts/changes.js";
+import { Diff } from "../parts/diff.js";
 import { JsonView } from "../parts/jsonview.js";
 import { More, usePages } from "../parts/paged.js";
 import { Typed } from "../parts/typed.js";

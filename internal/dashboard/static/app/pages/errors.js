@@ -42,7 +42,8 @@ export default function Errors({ params, query }) {
     ${!found.data && !error && html`<${Card}><${Skeleton} lines=${6} /><//>`}
     ${found.data && groups.length === 0 && html`<${Nothing} run=${run.data} id=${params.run} />`}
     ${groups.length > 0 &&
-    html`<${Filters} groups=${groups} query=${query} />
+    html`<${BySteps} steps=${found.data.by_step ?? []} chosen=${query.step} />
+      <${Filters} groups=${groups} query=${query} />
       ${selected.length > 0 &&
       html`<div class="bulk" role="region" aria-label="Chosen groups" data-test="bulk">
         <span><strong>${plural(selected.length, "group")}</strong> of ${plural(sum(selected), "item")}</span>
@@ -89,7 +90,7 @@ function headline(found, run) {
   if (groups === 0) return "";
   const share = run?.items ? ` (${percent(found.items / run.items, 1)} of the run)` : "";
   const left = found.optional ? `; ${plural(found.optional, "part")} of optional steps` : "";
-  return `${plural(found.items, "item")} failed${share}, in ${plural(groups, "group")}${left}`;
+  return html`${plural(found.items, "item")} failed${share}, in ${plural(groups, "group")}${left}${found.at && html`; grouped <${Time} at=${found.at} />`}`;
 }
 
 function fits(g, { q, step, code, service }) {
@@ -103,6 +104,22 @@ function fits(g, { q, step, code, service }) {
 
 // nameOf is a service without its instance: name@version.
 const nameOf = (service) => service.split(" ")[0];
+
+// byName counts the items of a group by service, without its instances, the most first.
+function byName(g) {
+  const found = new Map((g.services ?? []).map((s) => [nameOf(s), 0]));
+  for (const { service, count: n } of g.by_service ?? []) found.set(nameOf(service), (found.get(nameOf(service)) ?? 0) + n);
+  return [...found].sort((a, b) => b[1] - a[1]);
+}
+
+// BySteps is what failed at each step, of a run that has failures at several.
+function BySteps({ steps, chosen }) {
+  if (steps.length < 2) return null;
+  return html`<div class="tiles by-step" role="group" aria-label="Failed items by step">${steps.map(
+    (s) => html`<button type="button" class="tile" key=${s.step} aria-pressed=${String(s.step === chosen)} data-test="by-step" onClick=${() => setQuery({ step: s.step === chosen ? "" : s.step })}>
+      <span class="muted"><${Text} max=${40}>${s.step}<//>${s.optional && " (optional)"}</span><strong class="num">${num(s.count)}</strong></button>`,
+  )}</div>`;
+}
 
 function sorted(groups, by) {
   const time = (t) => (t ? Date.parse(t) : 0);
@@ -136,7 +153,7 @@ const unfold = (row) => {
 
 function Group({ group: g, run, most, chosen, onChoose, onAgain }) {
   const id = `group-${g.id}-${g.step}`;
-  const services = [...new Set((g.services ?? []).map(nameOf))];
+  const services = byName(g);
   return html`<li class=${"group" + (chosen ? " chosen" : "")} data-row=${keyOf(g)} data-test="group" tabindex="-1" aria-labelledby=${id} onKeyDown=${onEnter(unfold)}>
     <label class="group-check"><input type="checkbox" checked=${chosen} onChange=${onChoose} aria-label=${`Choose the group ${inert(g.code, 60)}`} /></label>
     <div class="group-count">
@@ -151,7 +168,7 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain }) {
         <span>step <strong><${Text} max=${40}>${g.step}<//></strong></span>
         ${g.first && html`<span>first <${Time} at=${g.first} /></span>`}
         ${g.last && html`<span>last <${Time} at=${g.last} /></span>`}
-        ${services.map((s) => html`<span class="tag" key=${s}><${Text} max=${40}>${s}<//></span>`)}
+        ${services.map(([s, n]) => html`<span class="tag" key=${s}><${Text} max=${40}>${s}<//>${n > 0 && html` <span class="num muted">${num(n)}</span>`}</span>`)}
         ${g.also > 0 && html`<span>${num(g.also)} of them are counted with a step before, too</span>`}
       </p>
       <details class="group-examples">

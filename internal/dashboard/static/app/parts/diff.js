@@ -2,41 +2,7 @@
 
 import { html } from "../html.js";
 import { inert, num } from "../format.js";
-
-/** changes lists the names whose values differ, nested ones as a.b.c: [{name, was, is}], undefined where there is none. */
-export function changes(before, after) {
-  const was = flat(before);
-  const is = flat(after);
-  const names = [...new Set([...was.keys(), ...is.keys()])].sort();
-  return names
-    .map((name) => ({ name, was: was.get(name), is: is.get(name) }))
-    .filter((c) => c.was !== c.is);
-}
-
-// flat is the scalar values of a document by their paths. Lists are values: their places say little.
-function flat(doc, path = "", into = new Map()) {
-  for (const [name, value] of Object.entries(doc ?? {})) {
-    const at = path ? `${path}.${name}` : name;
-    if (value && typeof value === "object" && !Array.isArray(value) && at.split(".").length < 6) flat(value, at, into);
-    else if (!nothing(value)) into.set(at, written(value));
-  }
-  return into;
-}
-
-const nothing = (v) => v === null || v === undefined || v === "" || (Array.isArray(v) && v.length === 0);
-
-function written(value) {
-  switch (typeof value) {
-    case "boolean":
-      return value ? "yes" : "no";
-    case "number":
-      return num(value);
-    case "string":
-      return value;
-    default:
-      return Array.isArray(value) && value.every((v) => typeof v !== "object") ? value.join(", ") : JSON.stringify(value);
-  }
-}
+import { changes } from "./changes.js";
 
 const short = (text, most) => inert(text.length > most ? text.slice(0, most) + "…" : text);
 

@@ -7,7 +7,6 @@ import { bytes, inert, plural } from "../format.js";
 import { Attempts } from "./attempts.js";
 import { Long } from "./jsonview.js";
 import { Preview } from "./preview.js";
-import { write } from "./jsontext.js";
 import { targetText } from "./target.js";
 
 /** itemStates is the state of an item's step as badges know it. */
@@ -35,7 +34,8 @@ export function ItemStep({ run, item, step, node, onReset }) {
     ${recorded && html`<${Origin} step=${step} />`}
     ${(node || step.result_bytes) &&
     html`<${Preview}
-      json=${node ? write(node) : undefined}
+      node=${node}
+      size=${step.size}
       base64=${step.result_bytes}
       contentType=${step.content_type}
       name=${`${item.key}-${step.name}`}

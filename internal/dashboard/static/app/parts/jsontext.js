@@ -141,6 +141,9 @@ export function at(node, ...path) {
 /** size is how many values a container holds. */
 export const size = (node) => (node.members ?? node.items ?? []).length;
 
+// Deeper than this lines are not indented any further: a thousand levels would be a megabyte of spaces.
+const deepest = 48;
+
 /** write is the text of a node, indented by two, without recursion. */
 export function write(node) {
   const out = [];
@@ -167,7 +170,7 @@ export function write(node) {
     work.push({ text: job.indent + closing + tail });
     for (let i = children.length - 1; i >= 0; i--) {
       const [name, child] = children[i];
-      work.push({ node: child, indent: job.indent + "  ", name, comma: i < children.length - 1 });
+      work.push({ node: child, indent: job.indent.length < deepest ? job.indent + "  " : job.indent, name, comma: i < children.length - 1 });
     }
   }
   return out.join("").trimEnd();

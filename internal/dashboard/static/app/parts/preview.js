@@ -4,6 +4,7 @@
 import { html, useState, useEffect, useMemo } from "../html.js";
 import { bytes, inert, num } from "../format.js";
 import { JsonView, TextView } from "./jsonview.js";
+import { write } from "./jsontext.js";
 
 // The types that a browser only draws. A service's own word for the type picks one of them, and is never passed on.
 const images = new Map([
@@ -16,25 +17,25 @@ const pdfType = "application/pdf";
 const pdfMagic = [0x25, 0x50, 0x44, 0x46, 0x2d];
 
 /**
- * Preview shows a result and offers it as a file. json is its text where it is JSON; base64 its bytes where it is not.
- * href is where its exact bytes are; without, they are made from what is shown.
+ * Preview shows a result and offers it as a file. node is the result where it is JSON; base64 its bytes where it is
+ * not. href is where its exact bytes are, size how many; without, they are made from what is shown.
  */
-export function Preview({ json, base64, contentType, name, href }) {
+export function Preview({ node, base64, contentType, name, href, size }) {
   const data = useMemo(() => (base64 === undefined ? null : decode(base64)), [base64]);
-  const kind = json !== undefined ? "json" : kindOf(data, contentType);
+  const kind = node ? "json" : kindOf(data, contentType);
   return html`<div class="preview" data-test=${`preview-${kind}`}>
-    <${Shown} kind=${kind} json=${json} data=${data} contentType=${contentType} />
+    <${Shown} kind=${kind} node=${node} data=${data} contentType=${contentType} />
     <div class="preview-foot">
-      <span class="muted">${inert(contentType || (json !== undefined ? "application/json" : "no type"))}</span>
-      <${Download} data=${data ?? json ?? ""} href=${href} name=${fileName(name, kind, contentType)} />
+      <span class="muted">${inert(contentType || (node ? "application/json" : "no type"))}</span>
+      <${Download} data=${data} node=${node} href=${href} size=${size} name=${fileName(name, kind, contentType)} />
     </div>
   </div>`;
 }
 
-function Shown({ kind, json, data, contentType }) {
+function Shown({ kind, node, data, contentType }) {
   switch (kind) {
     case "json":
-      return html`<${JsonView} text=${json ?? new TextDecoder().decode(data)} label="result" />`;
+      return html`<${JsonView} node=${node} text=${node ? undefined : new TextDecoder().decode(data)} label="result" />`;
     case "text":
       return html`<${TextView} text=${new TextDecoder().decode(data)} label="result" />`;
     case "image":
@@ -118,11 +119,12 @@ function hexRow(row, at) {
 }
 
 // The file gets a type that no browser opens by itself.
-function Download({ data, name, href }) {
-  const blob = useBlob(data, "application/octet-stream");
+function Download({ data, node, name, href, size }) {
+  const made = useMemo(() => (href ? "" : (data ?? write(node))), [href, data, node]);
+  const blob = useBlob(made, "application/octet-stream");
   const url = href ?? blob;
   return url && html`<a class="btn small" href=${url} download=${name} data-test="download">
-    Download <span class="muted">${bytes(data.length)}</span>
+    Download <span class="muted">${bytes(size ?? made.length)}</span>
   </a>`;
 }
 

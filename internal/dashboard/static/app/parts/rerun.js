@@ -6,33 +6,7 @@ import { Button, Check, Dialog, ErrorBox, Field, Text } from "../ui.js";
 import { inert, num, plural } from "../format.js";
 import { Follow } from "./follow.js";
 import { StepResets } from "./stepresets.js";
-
-const sampleFrom = 20; // items; fewer need no sample first
-
-/** sampleOf is how many of so many items to try first. */
-export const sampleOf = (items) => Math.max(5, Math.min(50, Math.ceil(items / 50)));
-
-// Codes that speak of size or time: smaller requests help against those.
-const sizeCodes = /time.?out|deadline|memory|too_(large|big|many)|exhausted|deliver|unanswered|payload/i;
-
-/**
- * suggestion says what size of request to try for a group of errors, and why: what the API suggests, or what is known
- * of the endpoint, or half of what failed for want of time or room. Null: nothing speaks for another size.
- */
-export function suggestion(group, step, pace) {
-  if (group?.suggest?.chunk) return { chunk: group.suggest.chunk, why: group.suggest.why ?? "suggested by the engine" };
-  const chunk = step?.settings?.chunk_auto ? 0 : (step?.chunk ?? 0);
-  if (pace?.chunk_cap && (!chunk || pace.chunk_cap < chunk)) {
-    return { chunk: pace.chunk_cap, why: `requests of more than ${num(pace.chunk_cap)} items fail as a whole` };
-  }
-  if (chunk > 1 && sizeCodes.test(group?.code ?? "")) {
-    return { chunk: Math.max(1, Math.floor(chunk / 2)), why: `half of the ${num(chunk)} with which it failed` };
-  }
-  if (pace?.chunk && chunk && pace.chunk < chunk) {
-    return { chunk: pace.chunk, why: `requests of ${num(pace.chunk)} items do best at the endpoint` };
-  }
-  return null;
-}
+import { sampleFrom, sampleOf, suggestion } from "./suggestion.js";
 
 /**
  * RerunDialog runs a selection of a run's items again. select is what the API takes for it ({groups}, {keys}, {failed}

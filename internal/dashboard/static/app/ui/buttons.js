@@ -46,7 +46,7 @@ export function ButtonLink({ to, kind = "", small = false, icon, children, test,
 export function Copy({ text, label = "Copy", children, small = true, test }) {
   const [done, setDone] = useState("");
   const copy = async () => {
-    setDone(await toClipboard(text) ? "Copied" : "Press Ctrl-C");
+    setDone(await toClipboard(typeof text === "function" ? text() : text) ? "Copied" : "Press Ctrl-C");
     setTimeout(() => setDone(""), 1600);
   };
   return html`<button type="button" class=${"btn ghost copy " + (small ? "small" : "") + (children ? "" : " bare")}
