@@ -1,0 +1,32 @@
+package api_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// What no route takes is the dashboard's, but for what is below the API's prefix.
+func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pages := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-cache")
+		_, _ = io.WriteString(w, "page "+r.URL.Path) // into memory
+	})
+	b.over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{Dashboard: pages})
+	for _, at := range []string{"/", "/runs", "/api", "/static/x.js", "/healthz/more"} {
+		if code, text := b.ask(http.MethodGet, at, nil); code != http.StatusOK || string(text) != "page "+at {
+			t.Errorf("%s: %d %s", at, code, text)
+		}
+	}
+	b.refused(404, "openapi", http.MethodGet, api.Prefix+"/nowhere", nil)
+	b.refused(405, "takes GET", http.MethodPost, "/healthz", strings.NewReader("x"))
+	if code, text := b.ask(http.MethodGet, "/healthz", nil); code != http.StatusOK || string(text) != "ok\n" {
+		t.Errorf("/healthz: %d %s", code, text)
+	}
+}
