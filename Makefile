@@ -62,8 +62,8 @@ fuzz: ## run every fuzz test for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: deps
-deps: ## install PostgreSQL, a C compiler (for the race detector) and Node.js where they are missing
-	@scripts/deps.sh postgres cc node
+deps: ## install PostgreSQL, a C compiler (for the race detector), Node.js and Chromium where they are missing
+	@scripts/deps.sh postgres cc node chromium
 
 # The part of deps that the binary itself needs.
 .PHONY: postgres

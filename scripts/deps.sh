@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing: deps.sh [make] [postgres] [cc] [node]
+# Installs what is missing: deps.sh [make] [postgres] [cc] [node] [chromium]
 #
 #   make      make, for a CI machine that has none
 #   postgres  the server's programs and pgbench; no cluster is created and none has to run
 #   cc        a C compiler, which Go's race detector needs
 #   node      Node.js 18 or newer and npm, for the service in examples/node and its test
+#   chromium  Chromium or Chrome, for the tests of the dashboard; one that is not in PATH is named by CHROMIUM or CHROME
 #
 # What is there already is left alone. Without apt-get it says what to install, and fails.
 set -euo pipefail
@@ -39,7 +40,9 @@ have() {
         cc) [[ -n ${CC:-} ]] || command -v gcc >/dev/null || command -v clang >/dev/null ;;
         node) command -v npm >/dev/null && node_major=$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null) &&
             [[ $node_major -ge 18 ]] ;;
-        *) echo "deps.sh: $1 is not known; use make, postgres, cc or node" >&2 && exit 2 ;;
+        chromium) [[ -n ${CHROMIUM:-}${CHROME:-} ]] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
+            command -v google-chrome >/dev/null || command -v google-chrome-stable >/dev/null || command -v chrome >/dev/null ;;
+        *) echo "deps.sh: $1 is not known; use make, postgres, cc, node or chromium" >&2 && exit 2 ;;
     esac
 }
 
@@ -85,6 +88,18 @@ Install Node.js 18 or newer with npm:
   elsewhere        https://nodejs.org/
 END
     fi
+    if [[ " $* " == *" chromium "* ]]; then
+        cat >&2 <<'END'
+Install Chromium or Chrome:
+  Debian           sudo apt-get install chromium
+  Ubuntu           sudo snap install chromium (apt-get brings only a pointer to the snap)
+  Fedora           sudo dnf install chromium
+  Alpine           sudo apk add chromium
+  macOS            brew install --cask chromium
+  elsewhere        https://www.google.com/chrome/
+It must be in PATH, as chromium or google-chrome; or name the program: CHROMIUM=FILE
+END
+    fi
     if [[ " $* " == *" make "* ]]; then
         echo "Install GNU make." >&2
     fi
@@ -120,6 +135,7 @@ for want in "${missing[@]}"; do
         postgres) packages+=(postgresql) ;;
         cc) packages+=(gcc libc6-dev) ;;
         # A Node.js from elsewhere may bring npm along and conflict with Debian's.
+        chromium) packages+=(chromium) ;;
         node) packages+=(nodejs) && { command -v npm >/dev/null || packages+=(npm); } ;;
     esac
 done

@@ -70,6 +70,13 @@ func rules() map[string]rule {
 		},
 		// Files for browsers, and nothing else: what they show they ask the API for.
 		"internal/dashboard": {others: []string{}},
+		// The dashboard in a browser, in front of a real server.
+		"internal/dashboard/browsertest": {
+			own: []string{},
+			tests: append([]string{
+				"internal/access", "internal/api", "internal/dashboard", "orchestrator", "endpoints", "workqueue",
+			}, servers...),
+		},
 		// What runs are followed with; its source is an interface, of which the store is one.
 		"internal/live": {own: []string{"workqueue", "bitfield"}, tests: append([]string{"bitfield/..."}, servers...)},
 		"internal/api/...": {

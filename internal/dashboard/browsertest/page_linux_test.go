@@ -1,0 +1,302 @@
+package browsertest_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// page is a tab in a browser context of its own. What goes wrong in it fails the test at its end.
+type page struct {
+	*testing.T
+	ctx  context.Context
+	base string
+
+	mu      sync.Mutex
+	wrong   []string
+	allowed []string
+}
+
+// open returns an empty page for a server.
+func (b *browser) open(t *testing.T, base string) *page {
+	t.Helper()
+	ctx, end := chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
+	p := &page{T: t, ctx: ctx, base: base}
+	t.Cleanup(end)
+	t.Cleanup(p.verdict)
+	if err := chromedp.Listen(ctx, p.watch); err != nil {
+		t.Fatalf("open a page: %v", err)
+	}
+	command(p, network.Enable, network.EnableParams{})
+	command(p, log.Enable, cdp.Empty{})
+	command(p, runtime.Enable, cdp.Empty{})
+	return p
+}
+
+// watch notes what a page complains of.
+func (p *page) watch(event any) {
+	switch e := event.(type) {
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeAssert || e.Type == runtime.ConsoleAPICalledTypeWarning {
+			p.note("console %s: %s", e.Type, arguments(e.Args))
+		}
+	case *runtime.EventExceptionThrown:
+		p.note("exception: %s", e.ExceptionDetails.Text+" "+describe(e.ExceptionDetails.Exception))
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.EntryLevelError || e.Entry.Source == log.EntrySourceSecurity || e.Entry.Source == log.EntrySourceViolation {
+			p.note("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL)
+		}
+	case *network.EventResponseReceived:
+		if e.Response.Status >= 400 {
+			p.note("response %d of %s", e.Response.Status, e.Response.URL)
+		}
+	case *network.EventLoadingFailed:
+		if !e.Canceled && e.ErrorText != "net::ERR_ABORTED" {
+			p.note("request failed: %s %s", e.ErrorText, e.BlockedReason)
+		}
+	}
+}
+
+func arguments(args []*runtime.RemoteObject) string {
+	var all []string
+	for _, a := range args {
+		all = append(all, describe(a))
+	}
+	return strings.Join(all, " ")
+}
+
+func describe(o *runtime.RemoteObject) string {
+	if o == nil {
+		return ""
+	}
+	return strings.TrimSpace(string(o.Value) + " " + o.Description)
+}
+
+// command sends a command of the protocol to the page.
+func command[P, R any](p *page, c cdp.Command[P, R], params P) (result R) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	result, err := chromedp.Call(ctx, c, params)
+	if err != nil {
+		p.Fatalf("%s: %v", c.Method, err)
+	}
+	return result
+}
+
+func (p *page) note(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wrong = append(p.wrong, fmt.Sprintf(format, args...))
+}
+
+// allow says what the page may complain of: any complaint with one of the texts.
+func (p *page) allow(texts ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.allowed = append(p.allowed, texts...)
+}
+
+// complaints are what was noted and is not allowed, and that is forgotten by this.
+func (p *page) complaints() (all []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, text := range p.wrong {
+		if !slices.ContainsFunc(p.allowed, func(part string) bool { return strings.Contains(text, part) }) {
+			all = append(all, text)
+		}
+	}
+	p.wrong = nil
+	return all
+}
+
+func (p *page) verdict() {
+	p.Helper()
+	for _, text := range p.complaints() {
+		p.Error("the page complains: " + text)
+	}
+}
+
+// do runs actions, all within patience.
+func (p *page) do(what string, actions ...chromedp.Action[chromedp.Void]) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		p.Fatalf("%s: %v\n%s", what, err, p.state())
+	}
+}
+
+// state describes the page for who reads why a test failed.
+func (p *page) state() string {
+	ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second)
+	defer cancel()
+	text, err := chromedp.Run(ctx,
+		chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText.slice(0, 3000)`))
+	if err != nil {
+		return err.Error()
+	}
+	return text + "\n" + strings.Join(p.complaints(), "\n")
+}
+
+// visit goes to a path and waits until the page is there.
+func (p *page) visit(path string) {
+	p.Helper()
+	p.do("visit "+path, chromedp.Navigate(p.base+path))
+	p.settled()
+}
+
+// settled waits until the page has its heading, and nothing that is still to come.
+func (p *page) settled() {
+	p.Helper()
+	p.until("the page is there", `document.querySelector("h1") !== null && document.fonts.status === "loaded" &&
+		!document.querySelector(".skeleton, [aria-busy=true]") && document.readyState === "complete"`)
+}
+
+// until waits for an expression to be true.
+func (p *page) until(what, expression string) {
+	p.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		if eval[bool](p, `Boolean(`+expression+`)`) {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.Fatalf("waited in vain: %s: %s\n%s", what, expression, p.state())
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// eval returns the value of an expression, or of what it promises.
+func eval[V any](p *page, expression string) V {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[V](expression, chromedp.EvalAwaitPromise))
+	if err != nil {
+		p.Fatalf("%.300s: %v\n%s", expression, err, p.state())
+	}
+	return value
+}
+
+// run runs a script for what it does.
+func (p *page) run(script string) {
+	p.Helper()
+	eval[bool](p, "("+script+", true)")
+}
+
+// at selects what tests know by a name.
+func at(test string) string { return `[data-test="` + test + `"]` }
+
+// has waits for an element.
+func (p *page) has(test string) {
+	p.Helper()
+	p.until(test+" is there", `document.querySelector('`+at(test)+`')?.checkVisibility()`)
+}
+
+// lacks waits until an element is gone.
+func (p *page) lacks(test string) {
+	p.Helper()
+	p.until(test+" is gone", `!document.querySelector('`+at(test)+`')?.checkVisibility()`)
+}
+
+// says waits until an element has a text in it.
+func (p *page) says(test, text string) {
+	p.Helper()
+	p.until(test+" says "+text, fmt.Sprintf(`[...document.querySelectorAll('%s')].some((e) => e.innerText.includes(%q))`,
+		at(test), text))
+}
+
+// click clicks the first visible element of that name with the mouse.
+func (p *page) click(test string) {
+	p.Helper()
+	p.has(test)
+	p.do("click "+test, chromedp.Click(chromedp.CSS(at(test)), chromedp.NodeVisible))
+}
+
+// fill types a text into a field, in place of what is there.
+func (p *page) fill(test, text string) {
+	p.Helper()
+	p.has(test)
+	p.run(`((e) => { e.focus(); e.select?.(); })(document.querySelector('` + at(test) + `'))`)
+	p.press(text)
+}
+
+// press presses keys, one after the other.
+func (p *page) press(keys ...string) {
+	p.Helper()
+	for _, key := range keys {
+		p.do("press "+key, chromedp.KeyEvent(key))
+	}
+}
+
+// refused reports whether a control is off, and why.
+func (p *page) refused(test string) (why string, off bool) {
+	p.Helper()
+	p.has(test)
+	found := eval[[]string](p, `(() => { const e = document.querySelector('`+at(test)+`');
+		return [e.title, String(e.getAttribute("aria-disabled") === "true" || e.disabled === true)]; })()`)
+	return found[0], found[1] == "true"
+}
+
+// asPhone makes the page as narrow as a phone.
+func (p *page) asPhone() {
+	p.Helper()
+	p.do("be a phone", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch))
+}
+
+// asDesktop makes the page as wide as a screen.
+func (p *page) asDesktop() {
+	p.Helper()
+	p.do("be a screen", chromedp.EmulateViewport(1440, 900))
+}
+
+// inTheme has the browser prefer one.
+func (p *page) inTheme(theme string) {
+	p.Helper()
+	command(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+	}})
+}
+
+// watchersSee checks the tests themselves: what a page does wrong is seen.
+func watchersSee(t *testing.T, b *browser) {
+	s := newStack(t, stackConfig{})
+	p := b.open(t, s.url)
+	p.visit("/runs")
+	if found := p.complaints(); len(found) > 0 {
+		t.Fatalf("before anything: %q", found)
+	}
+	for want, script := range map[string]string{
+		"console error":    `console.error("ouch")`,
+		"exception":        `setTimeout(() => { throw new Error("ouch") })`,
+		"response 404":     `fetch("/api/v1/nothing")`,
+		"request failed":   `fetch("http://127.0.0.1:1/").catch(() => {})`,
+		"inline script":    `document.body.append(Object.assign(document.createElement("script"), {textContent: "1"}))`,
+		"Content Security": `document.body.append(Object.assign(document.createElement("img"), {src: "http://127.0.0.1:1/x.png"}))`,
+	} {
+		p.run(script)
+		seen := false
+		for deadline := time.Now().Add(patience); !seen && time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
+			seen = slices.ContainsFunc(p.complaints(), func(text string) bool {
+				return strings.Contains(text, want) || strings.Contains(text, "Content Security Policy")
+			})
+		}
+		if !seen {
+			t.Errorf("%s: nobody saw it", script)
+		}
+	}
+	<-time.After(100 * time.Millisecond) // what is still on its way
+	p.complaints()
+}

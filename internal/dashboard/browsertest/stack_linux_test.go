@@ -1,0 +1,206 @@
+package browsertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/dashboard"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const grace = 2 * time.Second
+
+type stackConfig struct {
+	locked bool // whoever comes has to log in
+}
+
+// stack is a server with all that it needs: a database, NATS and a node.
+type stack struct {
+	*testing.T
+	config stackConfig
+	pool   *pgxpool.Pool
+	store  *workqueue.Store
+	ns     *embedded.NATS
+	nc     *nats.Conn
+	node   *orchestrator.Node
+	addr   string
+	url    string
+	stop   func() // the server alone
+}
+
+func newStack(t *testing.T, config stackConfig) *stack {
+	t.Helper()
+	s := &stack{T: t, config: config, pool: testenv.Pool(t), ns: testenv.NATS(t), addr: "127.0.0.1:0"}
+	s.store, s.nc = workqueue.New(s.pool), testenv.Conn(t, s.ns)
+	node, err := orchestrator.New(s.store, s.nc, orchestrator.Config{Version: "test", Host: "here", Grace: grace,
+		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.node = node
+	s.keep(node.Run)
+	select {
+	case <-node.Ready():
+	case <-time.After(patience):
+		t.Fatal("the node did not get ready")
+	}
+	s.serve()
+	return s
+}
+
+// serve starts the server, at the address where it was before.
+func (s *stack) serve() {
+	s.Helper()
+	var config net.ListenConfig
+	listener, err := config.Listen(s.Context(), "tcp", s.addr)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.addr = listener.Addr().String()
+	s.url = "http://" + s.addr
+	pages, err := dashboard.Handler(dashboard.Config{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	settings := api.Config{Version: "test", Dashboard: pages}
+	if s.config.locked {
+		if settings.Access, err = access.New(s.store, access.Config{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	server, err := api.New(s.store, s.node, s.nc, settings)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.stop = s.keep(func(ctx context.Context) error { return server.Serve(ctx, listener, grace) })
+}
+
+// keep runs f until the end of the test, or until it is told to stop.
+func (s *stack) keep(f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, http.ErrServerClosed) {
+			s.Logf("ended: %v", err)
+		}
+	})
+	stop = func() { cancel(); running.Wait() }
+	s.Cleanup(stop)
+	return stop
+}
+
+type bill struct {
+	Name string `json:"name"`
+}
+
+type statement struct {
+	For string `json:"for"`
+}
+
+// bills is a service that cannot do some items until it is told that all is well.
+type bills struct {
+	well  atomic.Bool
+	gate  chan struct{} // one for each chunk that may be done; nil: all may
+	codes func(key string) (code, message string)
+}
+
+func (s *stack) listen(endpoint string, b *bills) {
+	s.Helper()
+	svc, err := endpoints.New(testenv.Conn(s.T, s.ns), endpoints.Config{Name: "billing", Version: "1.0.0", Log: zap.NewNop()})
+	if err != nil {
+		s.Fatal(err)
+	}
+	err = endpoints.HandleList(svc, endpoint, func(ctx context.Context, chunk *endpoints.Chunk[bill, statement]) error {
+		if b.gate != nil {
+			select {
+			case <-b.gate:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		for _, item := range chunk.Items() {
+			if code, message := b.codes(item.Key); code != "" && !b.well.Load() {
+				item.Fail(code, "%s", message)
+				continue
+			}
+			item.Reply(statement{For: item.In.Name})
+		}
+		return nil
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.keep(svc.Run)
+}
+
+// load starts a run of items that are made by their number.
+func (s *stack) load(req workqueue.LoadRequest, n int, item func(i int) (key, payload string)) workqueue.RunID {
+	s.Helper()
+	i := 0
+	loaded, err := s.node.Start(s.Context(), req, func(into *workqueue.LoadItem) error {
+		if i == n {
+			return io.EOF
+		}
+		key, payload := item(i)
+		into.Key, into.Payload = key, []byte(payload)
+		i++
+		return nil
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return loaded.Run
+}
+
+// request is a run of one step.
+func request(name, endpoint string) workqueue.LoadRequest {
+	return workqueue.LoadRequest{Name: name, Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
+		Name: endpoint, Endpoint: endpoint, Chunk: 100, InFlight: 4, MaxAttempts: 1, Timeout: time.Minute,
+		RetryBackoff: time.Millisecond,
+	}}}
+}
+
+// ended waits until a run is in a state.
+func (s *stack) ended(run workqueue.RunID, state string) {
+	s.Helper()
+	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+		view, err := s.store.Run(s.Context(), run)
+		if err == nil && view.State == state {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("run %s does not get %s: %+v, %v", run, state, view, err)
+		}
+	}
+}
+
+// token makes one of a role.
+func (s *stack) token(role access.Role) (secret string) {
+	s.Helper()
+	secret = access.NewSecret()
+	_, err := s.store.CreateToken(s.Context(), workqueue.NewToken{
+		Name: fmt.Sprint("the ", role), Role: string(role), Hash: access.HashOf(secret),
+	}, "test")
+	if err != nil {
+		s.Fatal(err)
+	}
+	return secret
+}
