@@ -36,8 +36,10 @@ export function Chart({ times, series, name, unit, scale = "linear", test }) {
   useEffect(() => { plot.current?.setData(data); }, [times, ...series.map((s) => s.values)]);
 
   return html`<figure class="chart" data-test=${test}>
-    <figcaption><span class="chart-name">${name}</span><span class="chart-legend">${series.map((s) => html`<span key=${s.label}>
-      <i class="swatch line" style=${{ background: `var(${s.colour})` }}></i>${s.label} <b class="num">${unit(last(s.values))}</b></span>`)}</span></figcaption>
+    <figcaption><span class="chart-name">${name}</span><span class="chart-legend">${series.map((s) => html`<span
+        key=${s.label}>
+      <i class="swatch line" style=${{ background: `var(${s.colour})` }}></i>${s.label} <b
+          class="num">${unit(last(s.values))}</b></span>`)}</span></figcaption>
     <div class="chart-box" ref=${box} role="img" aria-label=${spoken(name, series, unit)}></div>
   </figure>`;
 }

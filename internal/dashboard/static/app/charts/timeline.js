@@ -56,7 +56,9 @@ export function Timeline({ run, step }) {
     <${ErrorBox} error=${error} retry=${reload} />
     ${!drawn && !error && html`<${Skeleton} height="320px" />`}
     ${drawn && !drawn.some && html`<${Empty} title="Nothing has been answered yet" />`}
-    ${drawn?.some && html`<${Chart} name="Items a second" times=${drawn.times} series=${drawn.through} unit=${rate} test="throughput" />
-      <${Chart} name=${several ? "Latency of requests, p99" : "Latency of requests"} times=${drawn.times} series=${drawn.late} unit=${time} scale="log" test="latency" />`}
+    ${drawn?.some && html`<${Chart} name="Items a second" times=${drawn.times} series=${drawn.through} unit=${rate}
+        test="throughput" />
+      <${Chart} name=${several ? "Latency of requests, p99" : "Latency of requests"} times=${drawn.times}
+          series=${drawn.late} unit=${time} scale="log" test="latency" />`}
   <//>`;
 }

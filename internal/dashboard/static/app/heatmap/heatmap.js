@@ -116,9 +116,11 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
     <div class=${"map-frame mode-" + mode + (seen.zoomed ? " zoomed" : "")} ref=${frame}>
       <canvas class="map-cells" ref=${refs.map} aria-hidden="true"></canvas>
       <canvas class="map-over" ref=${refs.over} tabindex="0" role="application" data-test="map"
-        aria-label=${`Heat-map of ${num(run.items)} items by ${spec.text.toLowerCase()}`} aria-describedby="map-help"></canvas>
+        aria-label=${`Heat-map of ${num(run.items)} items by ${spec.text.toLowerCase()}`}
+            aria-describedby="map-help"></canvas>
       <canvas class="map-small" ref=${refs.small} hidden=${!seen.zoomed} aria-hidden="true"
-        onPointerDown=${(e) => wander(e, surface.current)} onPointerMove=${(e) => e.buttons && wander(e, surface.current)}></canvas>
+        onPointerDown=${(e) => wander(e, surface.current)}
+            onPointerMove=${(e) => e.buttons && wander(e, surface.current)}></canvas>
       ${going && html`<p class="map-loading" role="status">Loading ${percent(seen.loaded / seen.items)}</p>`}
       ${run.items === 0 && html`<div class="map-empty"><${Empty} title="No items yet">
         <p>They appear here as they come in.</p><//></div>`}

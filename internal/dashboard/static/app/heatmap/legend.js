@@ -35,7 +35,8 @@ export function Legend({ layer, seen, only, onOnly, surface }) {
   };
   return html`<div class="legend" role="group" aria-label="Legend: press to highlight">
     ${listed.map((e) => html`<button type="button" key=${e.id} class=${"legend-item" + (e.items === 0 ? " none" : "")}
-        aria-pressed=${String(only.has(e.id))} title=${(e.why ? e.why + " " : "") + "Press to highlight; with Shift several."}
+        aria-pressed=${String(only.has(e.id))}
+            title=${(e.why ? e.why + " " : "") + "Press to highlight; with Shift several."}
         data-test=${"legend-" + e.id} onClick=${(event) => press(e.id, event)}>
       <${Swatch} entry=${e} colour=${colours?.[e.id]} /><span class="legend-text">${e.text}</span>
       <span class="legend-count">${num(e.items)}</span></button>`)}
@@ -54,10 +55,13 @@ export function CountTable({ layer, seen, onShow }) {
   const all = entries(layer, seen.counts).filter((e) => e.items > 0);
   return html`<details class="map-table" data-test="map-table"><summary>The map as a table</summary>
     <table><caption class="sr">Items by ${layer.text.toLowerCase()}</caption>
-      <thead><tr><th scope="col">${layer.text}</th><th scope="col" class="right">Items</th><th scope="col" class="right">Share</th><th scope="col"><span class="sr">Go there</span></th></tr></thead>
+      <thead><tr><th scope="col">${layer.text}</th><th scope="col" class="right">Items</th><th scope="col"
+          class="right">Share</th><th scope="col"><span class="sr">Go there</span></th></tr></thead>
       <tbody>${all.map((e) => html`<tr key=${e.id}><th scope="row">${e.text}</th>
         <td class="right">${num(e.items)}</td><td class="right">${percent(e.items / Math.max(1, seen.items), 2)}</td>
-        <td class="right"><button type="button" class="btn small ghost" onClick=${() => onShow(valuesOf(e))}>First one<span class="sr"> ${e.text}</span></button></td></tr>`)}</tbody>
+        <td class="right"><button type="button" class="btn small ghost"
+            onClick=${() => onShow(valuesOf(e))}>First one<span
+            class="sr"> ${e.text}</span></button></td></tr>`)}</tbody>
     </table></details>`;
 }
 

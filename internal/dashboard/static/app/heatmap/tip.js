@@ -32,7 +32,8 @@ export function Tip({ ordinal, x, y, item, error, selecting, plane, layer }) {
     const top = y + 18 + h > innerHeight - 8 ? Math.max(8, y - h - 12) : y + 18;
     style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
   });
-  if (selecting) return html`<div class="map-tip" ref=${box} aria-hidden="true"><strong>${plural(selecting, "item")}</strong></div>`;
+  if (selecting) return html`<div class="map-tip" ref=${box}
+      aria-hidden="true"><strong>${plural(selecting, "item")}</strong></div>`;
   const value = plane?.data[ordinal];
   const state = item?.state ?? (layer.name === "state" ? stateName(value) : "");
   return html`<div class="map-tip" ref=${box} aria-hidden="true" data-test="tip">
@@ -60,7 +61,8 @@ export function numberOf(state) {
 
 /** Spoken is the item under the cursor, read out when it rests, and shown below the map. */
 export function Spoken({ at, layer, plane }) {
-  return html`<p class="map-spoken" role="status" aria-live="polite" data-test="spoken">${at && said(at, layer, plane)}</p>`;
+  return html`<p class="map-spoken" role="status" aria-live="polite"
+      data-test="spoken">${at && said(at, layer, plane)}</p>`;
 }
 
 function said({ text, ordinal, item, err }, layer, plane) {

@@ -24,16 +24,21 @@ export function Tools({ run, layer, onLayer, mode, onMode, seen, surface }) {
     <${Find} run=${run} surface=${surface} />
     <span class="map-tools-gap"></span>
     <div class="segmented modes" role="group" aria-label="A drag">
-      <button type="button" aria-pressed=${String(mode === "select")} onClick=${() => onMode("select")} data-test="mode-select"
+      <button type="button" aria-pressed=${String(mode === "select")} onClick=${() => onMode("select")}
+          data-test="mode-select"
         title="A drag selects a range of items">Select</button>
-      <button type="button" aria-pressed=${String(mode === "move")} onClick=${() => onMode("move")} data-test="mode-move"
+      <button type="button" aria-pressed=${String(mode === "move")} onClick=${() => onMode("move")}
+          data-test="mode-move"
         title="A drag moves the map; also with the space bar or the middle button held">Move</button>
     </div>
     <div class="segmented zooms" role="group" aria-label="Zoom">
-      <button type="button" onClick=${() => zoom(1 / 1.8)} aria-label="Zoom out" title="Zoom out (−)" data-test="zoom-out"
+      <button type="button" onClick=${() => zoom(1 / 1.8)} aria-label="Zoom out" title="Zoom out (−)"
+          data-test="zoom-out"
         aria-disabled=${seen.zoomed ? undefined : "true"}>−</button>
-      <button type="button" class="zoom-now" onClick=${fit} aria-label=${`${zoomText(seen)}: show everything`} title="Show everything (0)" data-test="zoom-fit">${zoomText(seen)}</button>
-      <button type="button" onClick=${() => zoom(1.8)} aria-label="Zoom in" title="Zoom in (+)" data-test="zoom-in">+</button>
+      <button type="button" class="zoom-now" onClick=${fit} aria-label=${`${zoomText(seen)}: show everything`}
+          title="Show everything (0)" data-test="zoom-fit">${zoomText(seen)}</button>
+      <button type="button" onClick=${() => zoom(1.8)} aria-label="Zoom in" title="Zoom in (+)"
+          data-test="zoom-in">+</button>
     </div>
     <${Help} />
   </div>`;
@@ -72,7 +77,8 @@ function Find({ run, surface }) {
     surface.current.focus(true);
   };
   return html`<form class="map-find" role="search" onSubmit=${find}>
-    <input type="search" value=${text} onInput=${(e) => setText(e.currentTarget.value)} placeholder="Find a key or #number"
+    <input type="search" value=${text} onInput=${(e) => setText(e.currentTarget.value)}
+        placeholder="Find a key or #number"
       aria-label="Find an item by its key, or by # and its number" autocomplete="off" spellcheck="false" data-search
       data-test="find" />
   </form>`;
@@ -91,13 +97,15 @@ async function ordinalOf(run, key) {
 function Help() {
   const [open, setOpen] = useState(false);
   return html`<div class="map-help">
-    <${Button} kind="ghost" small icon="help" label="How to use the map" title="How to use the map" aria-expanded=${String(open)}
+    <${Button} kind="ghost" small icon="help" label="How to use the map" title="How to use the map"
+        aria-expanded=${String(open)}
       onClick=${() => setOpen(!open)} test="map-help" />
     ${open && html`<div class="map-help-box" role="note" onKeyDown=${(e) => e.key === "Escape" && setOpen(false)}>
       <p>Every item is a cell, in the order of the items: down a column, then to the right, in lines from top to bottom.
         From afar, where many share a pixel, the worst of them shows.</p>
       <dl>${[["drag", "select a range"], ["Space + drag", "move the map; also with the middle button, or two fingers"],
-        ["wheel", "zoom around the pointer"], ...HELP].map(([key, what]) => html`<div key=${key}><dt>${key}</dt><dd>${what}</dd></div>`)}</dl>
+        ["wheel", "zoom around the pointer"], ...HELP].map(([key, what]) => html`<div
+            key=${key}><dt>${key}</dt><dd>${what}</dd></div>`)}</dl>
     </div>`}
   </div>`;
 }

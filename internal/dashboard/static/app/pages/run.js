@@ -39,7 +39,8 @@ export default function RunPage({ params, query }) {
   const { live, run: streamed, state, database } = useLive(found.error ? "" : params.run, query.step ?? "");
   const known = useRef(null);
   if (found.error && !streamed) {
-    return html`<${Page} title="Run" crumbs=${[["Runs", "/runs"]]}><${ErrorBox} error=${found.error} retry=${load} /><//>`;
+    return html`<${Page} title="Run" crumbs=${[["Runs", "/runs"]]}><${ErrorBox} error=${found.error}
+        retry=${load} /><//>`;
   }
   // While the stream of another step opens, what was known stays.
   const run = streamed ?? (known.current?.id === found.run?.id ? known.current : null) ?? found.run;
@@ -72,7 +73,8 @@ function Run({ run, live, state, database, query }) {
   return html`<${Page} title=${name} crumbs=${[["Runs", "/runs"]]} test="run-page"
       heading=${html`<${Text} max=${80}>${name}<//> <${StateBadge} state=${run.state} failed=${run.failed} />`}
       subtitle=${html`<${About} run=${run} state=${state} />`}
-      actions=${html`<${Actions} run=${run} onRerun=${() => setDialog("rerun")} onReport=${() => setDialog("report")} />`}>
+      actions=${html`<${Actions} run=${run} onRerun=${() => setDialog("rerun")}
+          onReport=${() => setDialog("report")} />`}>
     <${Away} database=${database} />
     <${Reason} run=${run} />
     <${Warnings} run=${run} />
@@ -81,21 +83,25 @@ function Run({ run, live, state, database, query }) {
       <div class="run-main">
         <${Steps} run=${run} value=${step} onChange=${setStep} />
         <div ref=${mapCard}><${Card} class="map-card" label="Heat-map" test="map-card">
-          <${HeatMap} run=${run} live=${live} step=${step} layer=${layer} onLayer=${(name) => setQuery({ layer: name === "state" ? "" : name })}
-            onInspect=${inspect} onSelect=${setRange} onRange=${focusPanel} selection=${range} handle=${map} /><//></div>
+          <${HeatMap} run=${run} live=${live} step=${step} layer=${layer}
+              onLayer=${(name) => setQuery({ layer: name === "state" ? "" : name })}
+            onInspect=${inspect} onSelect=${setRange} onRange=${focusPanel} selection=${range}
+                handle=${map} /><//></div>
         <${Why} run=${run} />
         <${Timeline} run=${run} step=${step} />
         <${Slices} run=${run} step=${step} onShow=${show} />
       </div>
       <aside class="run-side" aria-label="About the run">
-        ${range && html`<${Selection} run=${run} step=${step} range=${range} plane=${layer === "state" ? map.current?.plane() : null}
+        ${range && html`<${Selection} run=${run} step=${step} range=${range}
+            plane=${layer === "state" ? map.current?.plane() : null}
           onClose=${() => setRange(null)} onZoom=${() => map.current.surface.zoomToRange(range)} />`}
         <${Canary} run=${run} />
         <${ReportCard} run=${run} onOpen=${() => setDialog("report")} />
         <${Pacing} run=${run} step=${step} onStep=${setStep} />
       </aside>
     </div>
-    ${dialog === "rerun" && html`<${RerunDialog} run=${run} items=${run.failed} what="all that failed" select=${{ failed: true }} onClose=${() => setDialog("")} />`}
+    ${dialog === "rerun" && html`<${RerunDialog} run=${run} items=${run.failed} what="all that failed"
+        select=${{ failed: true }} onClose=${() => setDialog("")} />`}
     ${dialog === "report" && html`<${Report} run=${run} onClose=${() => setDialog("")} />`}
   <//>`;
 }
@@ -103,10 +109,13 @@ function Run({ run, live, state, database, query }) {
 // About is the line below the name: what it runs, whose it is, and whether the page is up to date.
 function About({ run, state }) {
   return html`<${LiveBadge} state=${state} />
-    ${run.name && html`<span>plan <${Text} max=${60}>${run.plan}<//>${run.plan_version > 0 && `@${run.plan_version}`}</span>`}
+    ${run.name && html`<span>plan <${Text}
+        max=${60}>${run.plan}<//>${run.plan_version > 0 && `@${run.plan_version}`}</span>`}
     ${run.source && html`<span class="run-source">from <${Text} max=${60}>${run.source}<//></span>`}
-    <span>started <${Time} at=${run.started_at ?? run.created_at} />${run.created_by && html` by <${Text} max=${40}>${run.created_by}<//>`}</span>
-    <span class="run-id"><span class="code">${shortId(run.id)}</span><${Copy} text=${run.id} label="Copy the run's id" /></span>`;
+    <span>started <${Time} at=${run.started_at ?? run.created_at} />${run.created_by && html` by <${Text}
+        max=${40}>${run.created_by}<//>`}</span>
+    <span class="run-id"><span class="code">${shortId(run.id)}</span><${Copy} text=${run.id}
+        label="Copy the run's id" /></span>`;
 }
 
 // A click on an item leads to its page. Its key is known when the pointer rested on it; else it is asked for.

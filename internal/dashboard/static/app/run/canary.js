@@ -34,12 +34,16 @@ export function Canary({ run }) {
       ? html`<strong>The sample of ${plural(run.canary.items, "item")} has ended.</strong> ${num(held)} items wait for your word.`
       : html`A sample of ${plural(run.canary.items, "item")} goes first; the others ${run.canary.auto ? "follow by themselves when it goes well" : "wait until you approve"}.`}</p>
     ${found && html`<div class="canary-result">
-      <${Progress} done=${found.done} failed=${found.failed} total=${Math.max(run.canary.items, found.done + found.failed)} label="The sample" />
-      <p data-test="canary-result"><b class=${good ? "ok-text" : ""}>${num(found.done)} done</b>, <b class=${found.failed ? "bad-text" : ""}>${num(found.failed)} failed</b>
-        ${found.done + found.failed > 0 && html`<span class="muted"> (${percent(found.failed / (found.done + found.failed), 1)})</span>`}</p></div>`}
+      <${Progress} done=${found.done} failed=${found.failed}
+          total=${Math.max(run.canary.items, found.done + found.failed)} label="The sample" />
+      <p data-test="canary-result"><b class=${good ? "ok-text" : ""}>${num(found.done)} done</b>, <b
+          class=${found.failed ? "bad-text" : ""}>${num(found.failed)} failed</b>
+        ${found.done + found.failed > 0 && html`<span
+            class="muted"> (${percent(found.failed / (found.done + found.failed), 1)})</span>`}</p></div>`}
     <${ErrorBox} error=${report.error} />
     <div class="card-buttons">
-      ${waits && html`<${Button} kind="primary" icon="play" role="operator" onClick=${approve} test="approve">Let the others go<//>`}
+      ${waits && html`<${Button} kind="primary" icon="play" role="operator" onClick=${approve}
+          test="approve">Let the others go<//>`}
       ${found?.failed > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn">What failed<//>`}
     </div>
   <//>`;

@@ -14,11 +14,15 @@ export function Reason({ run }) {
   const { hold, open } = run;
   return html`
     ${hold && html`<p class=${"run-reason " + (hold.kind === "operator" ? "calm" : "warn")} data-test="hold">
-      <${Icon} name="pause"/><span><strong>${holds[hold.kind] ?? "Held"}</strong>${hold.detail && html`: <${Text} max=${300}>${hold.detail}<//>`}
-      <span class="muted"> · since <${Time} at=${hold.since} />${hold.by && hold.by !== "tranche" && html` by <${Text} max=${60}>${hold.by}<//>`}</span></span></p>`}
+      <${Icon} name="pause"/><span><strong>${holds[hold.kind] ?? "Held"}</strong>${hold.detail && html`: <${Text}
+          max=${300}>${hold.detail}<//>`}
+      <span class="muted"> · since <${Time} at=${hold.since} />${hold.by && hold.by !== "tranche" && html` by <${Text}
+          max=${60}>${hold.by}<//>`}</span></span></p>`}
     ${open && html`<p class=${"run-reason " + (open.overdue ? "warn" : "calm")} data-test="open">
-      <${Icon} name="upload"/><span><strong>${open.overdue ? "Overdue: it should have been sealed" : "Open: it takes items until it is sealed"}</strong>${open.seal_by &&
-      html` · ${open.overdue ? "due" : "by"} <${Time} at=${open.seal_by} mode="clock" />`}<span class="muted"> · then: ${inert(open.on_overdue)}</span></span></p>`}`;
+      <${Icon}
+          name="upload"/><span><strong>${open.overdue ? "Overdue: it should have been sealed" : "Open: it takes items until it is sealed"}</strong>${open.seal_by &&
+      html` · ${open.overdue ? "due" : "by"} <${Time} at=${open.seal_by} mode="clock" />`}<span
+          class="muted"> · then: ${inert(open.on_overdue)}</span></span></p>`}`;
 }
 
 /** Live says whether what the page shows is of now. */
@@ -31,8 +35,10 @@ export function LiveBadge({ state }) {
 /** Away says that the database does not answer, which nothing on the page can outlive. */
 export function Away({ database }) {
   if (!database) return null;
-  return html`<p class="run-reason warn" role="alert" data-test="database"><${Icon} name="warn"/><span><strong>PostgreSQL does not answer</strong>
-    since <${Time} at=${database.since} />. What is shown may be out of date.${database.detail && html` <${Text} class="muted" max=${200}>${database.detail}<//>`}</span></p>`;
+  return html`<p class="run-reason warn" role="alert" data-test="database"><${Icon}
+      name="warn"/><span><strong>PostgreSQL does not answer</strong>
+    since <${Time} at=${database.since} />. What is shown may be out of date.${database.detail && html` <${Text}
+        class="muted" max=${200}>${database.detail}<//>`}</span></p>`;
 }
 
 export function Actions({ run, onRerun, onReport }) {
@@ -47,11 +53,15 @@ export function Actions({ run, onRerun, onReport }) {
   const over = ended(run);
   const paused = run.state === "paused";
   return html`
-    ${run.open && html`<${Button} icon="check" role="operator" onClick=${act("seal")} test="seal" title="Say that no more items come">Seal<//>`}
+    ${run.open && html`<${Button} icon="check" role="operator" onClick=${act("seal")} test="seal"
+        title="Say that no more items come">Seal<//>`}
     ${!over && !paused && html`<${Button} icon="pause" role="operator" onClick=${act("pause")} test="pause">Pause<//>`}
-    ${paused && run.hold?.kind !== "canary" && html`<${Button} kind="primary" icon="play" role="operator" onClick=${act("resume")} test="resume">Resume<//>`}
-    ${run.failed > 0 && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun} test="rerun" title="Run what failed again">Re-run failed<//>`}
-    ${run.failed > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn" test="errors">Errors<//>`}
+    ${paused && run.hold?.kind !== "canary" && html`<${Button} kind="primary" icon="play" role="operator"
+        onClick=${act("resume")} test="resume">Resume<//>`}
+    ${run.failed > 0 && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun}
+        test="rerun" title="Run what failed again">Re-run failed<//>`}
+    ${run.failed > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn"
+        test="errors">Errors<//>`}
     <${Menu} label="More" items=${menu(run, over, onReport)} test="more" />`;
 }
 
@@ -97,9 +107,11 @@ export function Numbers({ run }) {
   const inFlight = run.steps.reduce((n, s) => n + s.slices_in_flight, 0);
   return html`<section class="run-numbers" aria-label="Progress" data-test="numbers">
     <div class="run-progress">
-      <div class="run-progress-head"><strong data-test="progress">${percent(run.progress, run.progress === 1 || run.progress === 0 ? 0 : run.progress > 0.99 ? 2 : 1)}</strong>
+      <div class="run-progress-head"><strong
+          data-test="progress">${percent(run.progress, run.progress === 1 || run.progress === 0 ? 0 : run.progress > 0.99 ? 2 : 1)}</strong>
         <span class="muted">${num(run.done)} of ${num(run.items)} items done</span></div>
-      <${Progress} share=${run.progress} failed=${run.failed} total=${run.items} label="Progress of the run" state=${run.state} />
+      <${Progress} share=${run.progress} failed=${run.failed} total=${run.items} label="Progress of the run"
+          state=${run.state} />
     </div>
     <dl class="run-facts">
       ${fact("Failed", num(run.failed), run.items > 0 && run.failed > 0 && percent(run.failed / run.items, 2), run.failed > 0 ? "bad" : "", "failed")}
@@ -121,7 +133,8 @@ function rateOf(run) {
 }
 
 function fact(name, value, more, tone, test) {
-  return html`<div class=${"fact " + tone}><dt>${name}</dt><dd data-test=${"fact-" + test}>${value}${more && html`<span class="fact-more">${more}</span>`}</dd></div>`;
+  return html`<div class=${"fact " + tone}><dt>${name}</dt><dd data-test=${"fact-" + test}>${value}${more && html`<span
+      class="fact-more">${more}</span>`}</dd></div>`;
 }
 
 function Elapsed({ run }) {

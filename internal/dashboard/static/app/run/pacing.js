@@ -37,11 +37,16 @@ export function Pacing({ run, step, onStep }) {
   const of = run.steps.find((s) => s.name === name);
   if (!of) return null;
   const several = run.steps.length > 1;
-  return html`<${Card} title="Pace" test="pacing" class="pacing" actions=${several && html`<${Select} label="Step" value=${name} options=${run.steps.map((s) => s.name)} onChange=${onStep} test="pacing-step" />`}>
+  return html`<${Card} title="Pace" test="pacing" class="pacing" actions=${several && html`<${Select} label="Step"
+      value=${name} options=${run.steps.map((s) => s.name)} onChange=${onStep} test="pacing-step" />`}>
     ${fields.map((f) => html`<${Knob} key=${name + f.name} run=${run} step=${of} field=${f} several=${several} />`)}
     <div class="pacing-run">
-      <${Knob} key="priority" run=${run} field=${{ name: "priority", text: "Priority", unit: "", least: -1e9, most: 1e9, by: [-1, 1] }} value=${String(run.priority)} />
-      <${Knob} key="max_failed" run=${run} field=${{ name: "max_failed", text: "Pause when more fail", unit: limitUnit(run), free: true, placeholder: "none" }} value=${run.max_failed ?? ""} />
+      <${Knob} key="priority" run=${run}
+          field=${{ name: "priority", text: "Priority", unit: "", least: -1e9, most: 1e9, by: [-1, 1] }}
+          value=${String(run.priority)} />
+      <${Knob} key="max_failed" run=${run}
+          field=${{ name: "max_failed", text: "Pause when more fail", unit: limitUnit(run), free: true, placeholder: "none" }}
+          value=${run.max_failed ?? ""} />
     </div>
   <//>`;
 }
@@ -74,6 +79,10 @@ function Knob({ run, step, field, value, several = false }) {
       setBusy(false);
     }
   };
+  const typed = (e) => {
+    setText(e.currentTarget.value);
+    setError("");
+  };
   const commit = () => {
     setEditing(false);
     if (text.trim() !== now) send(text);
@@ -94,14 +103,24 @@ function Knob({ run, step, field, value, several = false }) {
   return html`<div class=${"knob" + (error ? " wrong" : "")} data-test=${"knob-" + field.name}>
     <label for=${id}>${field.text}</label>
     <div class="knob-row">
-      ${nudges(field, now, step).map(([label, to, title]) => html`<button type="button" class="btn small" key=${label} disabled=${off || busy || to === null} title=${mayNot("operator") || title} aria-label=${`${label} ${field.text}: ${title}`}
-        onClick=${() => send(String(to))} data-test=${`${field.name}-${label === "½" || label === "−" ? "less" : "more"}`}>${label}</button>`)}
-      <input id=${id} value=${text} disabled=${off} aria-busy=${String(busy)} placeholder=${field.placeholder ?? field.zero ?? ""} autocomplete="off" inputmode=${field.auto || field.free ? "text" : "decimal"}
-        aria-describedby=${id + "-now"} aria-invalid=${error ? "true" : undefined} title=${mayNot("operator") || undefined}
-        onFocus=${() => setEditing(true)} onInput=${(e) => setText(e.currentTarget.value)} onBlur=${commit} onKeyDown=${keys} data-test=${"set-" + field.name} />
-      <span class="knob-unit muted" id=${id + "-now"}>${field.auto && step.settings[field.name + "_auto"] ? `up to ${num(step.settings[field.name])}` : field.unit}</span>
-      ${field.auto && html`<button type="button" class="btn small ghost knob-auto" disabled=${off || busy} aria-pressed=${String(now === "auto")} title=${mayNot("operator") || "Nodes find it"}
-        onClick=${() => send(now === "auto" ? String(step.settings[field.name]) : "auto")} data-test=${`${field.name}-auto`}>auto</button>`}
+      ${nudges(field, now, step).map(([label, to, title]) => html`<button type="button" class="btn small" key=${label}
+          disabled=${off || busy || to === null} title=${mayNot("operator") || title}
+          aria-label=${`${label} ${field.text}: ${title}`}
+        onClick=${() => send(String(to))}
+            data-test=${`${field.name}-${label === "½" || label === "−" ? "less" : "more"}`}>${label}</button>`)}
+      <input id=${id} value=${text} disabled=${off} aria-busy=${String(busy)}
+          placeholder=${field.placeholder ?? field.zero ?? ""} autocomplete="off"
+          inputmode=${field.auto || field.free ? "text" : "decimal"}
+        aria-describedby=${id + "-now"} aria-invalid=${error ? "true" : undefined}
+            title=${mayNot("operator") || undefined}
+        onFocus=${() => setEditing(true)} onInput=${typed} onBlur=${commit} onKeyDown=${keys}
+            data-test=${"set-" + field.name} />
+      <span class="knob-unit muted"
+          id=${id + "-now"}>${field.auto && step.settings[field.name + "_auto"] ? `up to ${num(step.settings[field.name])}` : field.unit}</span>
+      ${field.auto && html`<button type="button" class="btn small ghost knob-auto" disabled=${off || busy}
+          aria-pressed=${String(now === "auto")} title=${mayNot("operator") || "Nodes find it"}
+        onClick=${() => send(now === "auto" ? String(step.settings[field.name]) : "auto")}
+            data-test=${`${field.name}-auto`}>auto</button>`}
     </div>
     ${error && html`<p class="field-error" role="alert"><bdi>${inert(error, 300)}</bdi></p>`}
   </div>`;

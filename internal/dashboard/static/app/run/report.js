@@ -7,7 +7,8 @@ import { ended } from "./head.js";
 
 export function Report({ run, onClose }) {
   const { data: r, error, reload } = useLoad(`/runs/${segment(run.id)}/report`);
-  const footer = html`<a class="btn" href=${`${BASE}/runs/${segment(run.id)}/report`} target="_blank" rel="noopener">As JSON</a>`;
+  const footer = html`<a class="btn" href=${`${BASE}/runs/${segment(run.id)}/report`} target="_blank"
+      rel="noopener">As JSON</a>`;
   return html`<${Dialog} title="Report" wide onClose=${onClose} footer=${footer} test="report">
     <${ErrorBox} error=${error} retry=${reload} />
     ${!r && !error && html`<${Skeleton} lines=${6} />`}
@@ -18,7 +19,8 @@ export function Report({ run, onClose }) {
       ${r.requests.by_cause?.length > 1 && html`<${Causes} all=${r.requests.by_cause} />`}
       <${Workers} title="Slowest services" all=${r.services} />
       <${Workers} title="Slowest endpoints" all=${r.endpoints} />
-      ${r.errors.items > 0 && html`<p><${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn">${plural(r.errors.items, "failed item")}, in ${plural(r.errors.groups.length + (r.errors.more_groups ?? 0), "group")}<//></p>`}
+      ${r.errors.items > 0 && html`<p><${ButtonLink} to=${`/runs/${segment(run.id)}/errors`}
+          icon="warn">${plural(r.errors.items, "failed item")}, in ${plural(r.errors.groups.length + (r.errors.more_groups ?? 0), "group")}<//></p>`}
     </div>`}
   <//>`;
 }
@@ -35,7 +37,8 @@ function Summary({ run, r }) {
   ].filter(Boolean);
   return html`<p>${r.complete ? "Every item has an outcome." : html`Not complete: ${r.unprocessed.map((u) => `${num(u.items)} ${u.state.replaceAll("_", " ")}`).join(", ")}.`}
       ${run.failed > 0 && ` ${num(run.failed)} failed (${percent(run.failed / run.items, 2)}).`}</p>
-    <dl class="report-facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+    <dl class="report-facts">${facts.map(([name, value]) => html`<div
+        key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
 // tiny writes times of single items, which may be far below a millisecond.
@@ -45,18 +48,23 @@ function tiny(seconds) {
 
 function grid(title, heads, rows) {
   return html`<section><h3>${title}</h3><div class="table-box"><table>
-    <thead><tr>${heads.map((h, i) => html`<th scope="col" key=${h} class=${i > 0 ? "right" : ""}>${h}</th>`)}</tr></thead>
-    <tbody>${rows.map((row, n) => html`<tr key=${n}>${row.map((cell, i) => (i === 0 ? html`<th scope="row" key="0">${cell}</th>` : html`<td class="right num" key=${i}>${cell}</td>`))}</tr>`)}</tbody></table></div></section>`;
+    <thead><tr>${heads.map((h, i) => html`<th scope="col" key=${h}
+        class=${i > 0 ? "right" : ""}>${h}</th>`)}</tr></thead>
+    <tbody>${rows.map((row, n) => html`<tr key=${n}>${row.map((cell, i) => (i === 0 ? html`<th scope="row"
+        key="0">${cell}</th>` : html`<td class="right num"
+        key=${i}>${cell}</td>`))}</tr>`)}</tbody></table></div></section>`;
 }
 
 function Steps({ steps }) {
   return grid("Steps", ["Step", "Done", "Failed", "Left out", "Requests", "p50", "p99", "Results"], steps.map((s) => [
-    html`<${Text} max=${40}>${s.name}<//>`, num(s.done), num(s.failed), num(s.skipped), num(s.requests), duration(s.p50_seconds), duration(s.p99_seconds), bytes(s.result_bytes)]));
+    html`<${Text}
+        max=${40}>${s.name}<//>`, num(s.done), num(s.failed), num(s.skipped), num(s.requests), duration(s.p50_seconds), duration(s.p99_seconds), bytes(s.result_bytes)]));
 }
 
 function Generations({ all }) {
   return grid("Generations", ["Generation", "Started", "Took", "Paused", "Done", "Failed", "Items a second"], all.map((g) => [
-    g.generation, html`<${Time} at=${g.started_at} mode="clock" />`, duration(g.seconds), duration(g.paused_seconds), num(g.done), num(g.failed), num(Math.round(g.rate))]));
+    g.generation, html`<${Time} at=${g.started_at}
+        mode="clock" />`, duration(g.seconds), duration(g.paused_seconds), num(g.done), num(g.failed), num(Math.round(g.rate))]));
 }
 
 function Causes({ all }) {
@@ -66,7 +74,8 @@ function Causes({ all }) {
 function Workers({ title, all }) {
   if (!all?.length) return null;
   return grid(title, ["Name", "Requests", "Items", "For an item", "p99 of a request"], all.map((w) => [
-    html`<${Text} max=${60}>${w.name}<//>`, num(w.requests), num(w.items), tiny(w.seconds_per_item), duration(w.p99_seconds)]));
+    html`<${Text}
+        max=${60}>${w.name}<//>`, num(w.requests), num(w.items), tiny(w.seconds_per_item), duration(w.p99_seconds)]));
 }
 
 // A report reads every request and every item with an error: of a large run it is made when somebody asks for it.
@@ -78,20 +87,27 @@ export function ReportCard({ run, onOpen }) {
   const { data: r, error } = useLoad(shown ? `/runs/${segment(run.id)}/report` : "", [run.generation, run.state]);
   if (!ended(run)) return null;
   if (!shown) {
-    return html`<${Card} title="Report" test="report-card"><p class="muted">What it took, where the time went, and what was slow.</p>
-      <div class="card-buttons"><${Button} icon="file" onClick=${onOpen} test="report-open">Make the report<//></div><//>`;
+    return html`<${Card} title="Report" test="report-card"><p
+        class="muted">What it took, where the time went, and what was slow.</p>
+      <div class="card-buttons"><${Button} icon="file" onClick=${onOpen}
+          test="report-open">Make the report<//></div><//>`;
   }
   const slowest = r?.services?.[0];
-  return html`<${Card} title="Report" test="report-card" actions=${html`<${Button} small onClick=${onOpen} test="report-open">All of it<//>`}>
+  return html`<${Card} title="Report" test="report-card" actions=${html`<${Button} small onClick=${onOpen}
+      test="report-open">All of it<//>`}>
     <${ErrorBox} error=${error} />
     ${!r && !error && html`<${Skeleton} lines=${4} />`}
     ${r && html`<dl class="kv report-kv">
-      <dt>Took</dt><dd>${duration(r.seconds)}${r.paused_seconds >= 0.5 && html` <span class="muted">(${duration(r.paused_seconds)} paused)</span>`}</dd>
+      <dt>Took</dt><dd>${duration(r.seconds)}${r.paused_seconds >= 0.5 && html` <span
+          class="muted">(${duration(r.paused_seconds)} paused)</span>`}</dd>
       <dt>Best ten seconds</dt><dd>${num(Math.round(r.best_rate))} items/s</dd>
-      <dt>Requests</dt><dd>${num(r.requests.count)} <span class="muted">of ${num(Math.round(r.requests.mean_items))} items</span></dd>
-      <dt>Each took</dt><dd>${duration(r.requests.p50_seconds)} <span class="muted">(p99 ${duration(r.requests.p99_seconds)})</span></dd>
+      <dt>Requests</dt><dd>${num(r.requests.count)} <span
+          class="muted">of ${num(Math.round(r.requests.mean_items))} items</span></dd>
+      <dt>Each took</dt><dd>${duration(r.requests.p50_seconds)} <span
+          class="muted">(p99 ${duration(r.requests.p99_seconds)})</span></dd>
       ${r.requests.tried_again > 0 && html`<dt>Tried again</dt><dd>${plural(r.requests.tried_again, "item")}</dd>`}
-      ${slowest && html`<dt>Slowest service</dt><dd><${Text} max=${28}>${slowest.name}<//> <span class="muted">${tiny(slowest.seconds_per_item)} an item</span></dd>`}
+      ${slowest && html`<dt>Slowest service</dt><dd><${Text} max=${28}>${slowest.name}<//> <span
+          class="muted">${tiny(slowest.seconds_per_item)} an item</span></dd>`}
     </dl>`}
   <//>`;
 }

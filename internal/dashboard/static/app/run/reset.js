@@ -32,18 +32,24 @@ export function ResetDialog({ run, step, range, onClose }) {
   };
   const several = run.steps.length > 1;
   const footer = html`<${Button} onClick=${onClose}>Cancel<//>
-    <${Button} kind="danger" icon="reload" role="operator" disabled=${!tried || tried.items === 0} onClick=${go} test="reset-go">${tried ? `Reset ${plural(tried.items, "part")}` : "Reset"}<//>`;
+    <${Button} kind="danger" icon="reload" role="operator" disabled=${!tried || tried.items === 0} onClick=${go}
+        test="reset-go">${tried ? `Reset ${plural(tried.items, "part")}` : "Reset"}<//>`;
   return html`<${Dialog} title="Reset a part" onClose=${onClose} footer=${footer} test="reset-dialog">
     <p>The results of a step are taken back for ${plural(range[1] - range[0] + 1, "item")} (#${num(range[0])} to #${num(range[1])}), and made again. Steps after it follow where a part changes.</p>
-    ${several && html`<${Field} label="Step"><${Select} value=${chosen} options=${run.steps.map((s) => s.name)} onChange=${setChosen} test="reset-step" /><//>
-      <${Check} checked=${cascade} onChange=${setCascade} test="reset-cascade">Redo the steps after it in any case, not only where a part changes<//>`}
-    <${Field} label="Reason" hint="for the audit log"><input value=${reason} maxlength="500" onInput=${(e) => setReason(e.currentTarget.value)} autocomplete="off" data-test="reset-reason" /><//>
+    ${several && html`<${Field} label="Step"><${Select} value=${chosen} options=${run.steps.map((s) => s.name)}
+        onChange=${setChosen} test="reset-step" /><//>
+      <${Check} checked=${cascade} onChange=${setCascade}
+          test="reset-cascade">Redo the steps after it in any case, not only where a part changes<//>`}
+    <${Field} label="Reason" hint="for the audit log"><input value=${reason} maxlength="500"
+        onInput=${(e) => setReason(e.currentTarget.value)} autocomplete="off" data-test="reset-reason" /><//>
     <${ErrorBox} error=${error} />
     <div class="tried" aria-live="polite" data-test="reset-tried">
       ${!tried && !error && html`<${Skeleton} lines=${2} />`}
-      ${tried && html`<p>Tried without changing anything: ${tried.items > 0 ? html`<strong>${plural(tried.items, "part")}</strong> of <${Text} max=${40}>${tried.step}<//> would be made again, as generation ${tried.generation}.` : "there is nothing to take back."}</p>
+      ${tried && html`<p>Tried without changing anything: ${tried.items > 0 ? html`<strong>${plural(tried.items, "part")}</strong> of <${Text}
+          max=${40}>${tried.step}<//> would be made again, as generation ${tried.generation}.` : "there is nothing to take back."}</p>
         <${StepResets} steps=${tried.steps} />
-        ${[...(tried.notes ?? []), ...(tried.warnings ?? [])].map((n) => html`<p class="muted" key=${n}>${inert(n, 300)}</p>`)}`}
+        ${[...(tried.notes ?? []), ...(tried.warnings ?? [])].map((n) => html`<p class="muted"
+            key=${n}>${inert(n, 300)}</p>`)}`}
     </div>
   <//>`;
 }

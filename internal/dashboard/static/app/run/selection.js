@@ -21,20 +21,30 @@ export function Selection({ run, step, range, plane, onClose, onZoom }) {
   const [dialog, setDialog] = useState("");
   useEffect(() => setListed(false), [from, to]);
   const counts = useMemo(() => plane && count(plane, from, to), [plane, plane?.version, from, to]);
-  return html`<${Card} class="selection" test="selection" label="Selected items" title=${html`${plural(size, "item")} selected`} actions=${html`
-      <${Button} small kind="ghost" icon="search" label="Show them large" title="Show them large" onClick=${onZoom} test="selection-zoom" />
-      <${Button} small kind="ghost" icon="cross" label="Drop the selection" title="Drop the selection (Esc)" onClick=${onClose} test="selection-close" />`}>
-    <p class="muted selection-range">#${num(from)} to #${num(to)}${step && html` at step <${Text} max=${40}>${step}<//>`}</p>
-    ${counts && html`<div class="selection-counts" data-test="selection-counts">${counts.map(({ state, items }) => html`<span key=${state.value}><i class=${"swatch state-" + state.value}></i>${num(items)} ${state.text.toLowerCase()}</span>`)}</div>`}
+  return html`<${Card} class="selection" test="selection" label="Selected items"
+      title=${html`${plural(size, "item")} selected`} actions=${html`
+      <${Button} small kind="ghost" icon="search" label="Show them large" title="Show them large" onClick=${onZoom}
+          test="selection-zoom" />
+      <${Button} small kind="ghost" icon="cross" label="Drop the selection" title="Drop the selection (Esc)"
+          onClick=${onClose} test="selection-close" />`}>
+    <p class="muted selection-range">#${num(from)} to #${num(to)}${step && html` at step <${Text}
+        max=${40}>${step}<//>`}</p>
+    ${counts && html`<div class="selection-counts"
+        data-test="selection-counts">${counts.map(({ state, items }) => html`<span key=${state.value}><i
+        class=${"swatch state-" + state.value}></i>${num(items)} ${state.text.toLowerCase()}</span>`)}</div>`}
     <div class="card-buttons">
-      <${Button} icon="search" onClick=${() => setListed(!listed)} aria-expanded=${String(listed)} test="inspect">${listed ? "Hide the items" : "Inspect"}<//>
+      <${Button} icon="search" onClick=${() => setListed(!listed)} aria-expanded=${String(listed)}
+          test="inspect">${listed ? "Hide the items" : "Inspect"}<//>
       <${Button} icon="reload" role="operator" onClick=${() => setDialog("reset")} test="reset">Reset a part…<//>
       <${Button} icon="repeat" role="operator" onClick=${() => setDialog("rerun")} test="rerun-range">Run again…<//>
     </div>
-    <${Items} key=${`${from}-${to}-${step}-${listed}`} run=${run} step=${step} from=${from} to=${to} page=${listed ? PAGE : FIRST} paged=${listed} />
-    ${dialog === "rerun" && html`<${RerunDialog} run=${run} items=${size} what=${html`#${num(from)} to #${num(to)}${step && ` at step ${step}`}`}
+    <${Items} key=${`${from}-${to}-${step}-${listed}`} run=${run} step=${step} from=${from} to=${to}
+        page=${listed ? PAGE : FIRST} paged=${listed} />
+    ${dialog === "rerun" && html`<${RerunDialog} run=${run} items=${size}
+        what=${html`#${num(from)} to #${num(to)}${step && ` at step ${step}`}`}
       select=${{ ranges: [[from, to]], ...(step ? { step } : {}) }} onClose=${() => setDialog("")} />`}
-    ${dialog === "reset" && html`<${ResetDialog} run=${run} step=${step} range=${range} onClose=${() => setDialog("")} />`}
+    ${dialog === "reset" && html`<${ResetDialog} run=${run} step=${step} range=${range}
+        onClose=${() => setDialog("")} />`}
   <//>`;
 }
 
@@ -59,23 +69,32 @@ function Items({ run, step, from, to, page, paged }) {
   if (state.error) return html`<${ErrorBox} error=${state.error} />`;
   if (!state.items) return html`<${Skeleton} lines=${3} />`;
   if (!paged) return html`<${Few} run=${run} items=${state.items} more=${to - from + 1 - state.items.length} />`;
-  return html`<ol class="picked" data-rows data-test="selection-items">${state.items.map((i) => html`<${Picked} key=${i.ordinal} run=${run} item=${i} />`)}</ol>
-  <div class="pager"><${Button} small disabled=${pages.length < 2} onClick=${() => setPages(pages.slice(0, -1))}>Back<//>
-    <${Button} small disabled=${!state.next} onClick=${() => setPages([...pages, state.next])} test="items-more">More<//></div>`;
+  return html`<ol class="picked" data-rows data-test="selection-items">${state.items.map((i) => html`<${Picked}
+      key=${i.ordinal} run=${run} item=${i} />`)}</ol>
+  <div class="pager"><${Button} small disabled=${pages.length < 2}
+      onClick=${() => setPages(pages.slice(0, -1))}>Back<//>
+    <${Button} small disabled=${!state.next} onClick=${() => setPages([...pages, state.next])}
+        test="items-more">More<//></div>`;
 }
 
 function Picked({ run, item: i }) {
   const to = itemPath(run.id, i.key, i.ordinal);
   const enter = (e) => e.key === "Enter" && e.target === e.currentTarget && go(to);
   return html`<li data-row=${i.ordinal} tabindex="-1" onKeyDown=${enter}>
-    <span class="picked-head"><${Link} to=${to}><${Text} max=${48}>${i.key}<//><//><span class="muted num">#${num(i.ordinal)}</span></span>
-    <span class="picked-facts"><${StateBadge} state=${numberOf(i.state)} /><span class="muted">${plural(i.attempts, "attempt")}</span></span>
-    ${i.error && html`<span class="picked-error"><b><${Text} max=${40}>${i.error.code}<//></b> <${Text} max=${140}>${i.error.message}<//></span>`}</li>`;
+    <span class="picked-head"><${Link} to=${to}><${Text} max=${48}>${i.key}<//><//><span
+        class="muted num">#${num(i.ordinal)}</span></span>
+    <span class="picked-facts"><${StateBadge} state=${numberOf(i.state)} /><span
+        class="muted">${plural(i.attempts, "attempt")}</span></span>
+    ${i.error && html`<span class="picked-error"><b><${Text} max=${40}>${i.error.code}<//></b> <${Text}
+        max=${140}>${i.error.message}<//></span>`}</li>`;
 }
 
 // Few is the first ones in a line each.
 function Few({ run, items, more }) {
-  return html`<ul class="few" data-test="selection-few">${items.map((i) => html`<li key=${i.ordinal}><i class=${"swatch state-" + numberOf(i.state)}></i>
-    <${Link} to=${itemPath(run.id, i.key, i.ordinal)}><${Text} max=${40}>${i.key}<//><//> <span class="muted">${stateWord(i.state)}${i.attempts > 1 && `, ${i.attempts} attempts`}${i.error && html`, <${Text} max=${60}>${i.error.code}<//>`}</span></li>`)}
+  return html`<ul class="few" data-test="selection-few">${items.map((i) => html`<li key=${i.ordinal}><i
+      class=${"swatch state-" + numberOf(i.state)}></i>
+    <${Link} to=${itemPath(run.id, i.key, i.ordinal)}><${Text} max=${40}>${i.key}<//><//> <span
+        class="muted">${stateWord(i.state)}${i.attempts > 1 && `, ${i.attempts} attempts`}${i.error && html`, <${Text}
+        max=${60}>${i.error.code}<//>`}</span></li>`)}
     ${more > 0 && html`<li class="muted">and ${num(more)} more</li>`}</ul>`;
 }

@@ -28,13 +28,16 @@ export function Slices({ run, step, onShow }) {
   const total = countOf(counts, kind);
   if (ended(run) && (!data || data.slices.length === 0) && countOf(counts, "out") + countOf(counts, "later") === 0) return null;
   const listed = (data?.slices ?? []).filter((s) => !step || s.step === step);
-  return html`<${Card} title="Requests" flush test="slices" class="slices" actions=${html`<${Kinds} counts=${counts} kind=${kind} onKind=${setKind} />`}>
+  return html`<${Card} title="Requests" flush test="slices" class="slices" actions=${html`<${Kinds} counts=${counts}
+      kind=${kind} onKind=${setKind} />`}>
     <${ErrorBox} error=${error} retry=${reload} />
     ${!data && !error && html`<${Skeleton} lines=${3} />`}
-    ${data && listed.length === 0 && html`<${Empty} title=${kind === "later" ? "Nothing waits to be retried" : ended(run) ? "The run has ended" : "No request is under way"}>
+    ${data && listed.length === 0 && html`<${Empty}
+        title=${kind === "later" ? "Nothing waits to be retried" : ended(run) ? "The run has ended" : "No request is under way"}>
       ${run.state === "paused" && html`<p>The run is paused.</p>`}
       ${kind === "out" && countOf(counts, "later") > 0 && html`<p>${plural(countOf(counts, "later"), "request")} will be made again when the time has come.</p>`}<//>`}
-    ${listed.length > 0 && html`<${Table} caption="Requests" rows=${listed} rowKey=${(s) => s.id} columns=${cells(run, onShow)} test="slices-table" />`}
+    ${listed.length > 0 && html`<${Table} caption="Requests" rows=${listed} rowKey=${(s) => s.id}
+        columns=${cells(run, onShow)} test="slices-table" />`}
     ${(pages.length > 1 || data?.next) && html`<div class="pager">
       <${Button} small disabled=${pages.length < 2} onClick=${() => setPages(pages.slice(0, -1))}>Back<//>
       <span class="muted">${plural(total, "request")}</span>
@@ -46,21 +49,29 @@ const countOf = (counts, kind) => kinds.find(([name]) => name === kind)[2].reduc
 
 function Kinds({ counts, kind, onKind }) {
   return html`<div class="chips" role="group" aria-label="Which requests">${kinds.map(([name, text]) => html`
-    <button type="button" class="chip" key=${name} aria-pressed=${String(kind === name)} onClick=${() => onKind(name)} data-test=${"slices-" + name}>
+    <button type="button" class="chip" key=${name} aria-pressed=${String(kind === name)} onClick=${() => onKind(name)}
+        data-test=${"slices-" + name}>
       ${text} <span class="num">${num(countOf(counts, name))}</span></button>`)}</div>`;
 }
 
 function cells(run, onShow) {
   const several = run.steps.length > 1;
   return [
-    { key: "items", title: "Items", render: (s) => html`<span class="slice-items"><button type="button" class="link-btn num" title="Show them on the map" onClick=${() => onShow([s.block * BLOCK, s.block * BLOCK + BLOCK - 1], s.step)}>${num(s.remaining)}</button>${
-      s.remaining < s.items && html`<span class="muted"> of ${num(s.items)}</span>`}${s.first_key !== undefined && html`<span class="muted">, from <${Link} to=${itemPath(run.id, s.first_key)}><${Text} max=${24}>${s.first_key}<//><//></span>`}</span>` },
+    { key: "items", title: "Items", render: (s) => html`<span class="slice-items"><button type="button"
+        class="link-btn num" title="Show them on the map"
+        onClick=${() => onShow([s.block * BLOCK, s.block * BLOCK + BLOCK - 1], s.step)}>${num(s.remaining)}</button>${
+      s.remaining < s.items && html`<span
+          class="muted"> of ${num(s.items)}</span>`}${s.first_key !== undefined && html`<span
+          class="muted">, from <${Link} to=${itemPath(run.id, s.first_key)}><${Text}
+          max=${24}>${s.first_key}<//><//></span>`}</span>` },
     several && { key: "step", title: "Step", render: (s) => html`<${Text} max=${30}>${s.step}<//>` },
     { key: "state", title: "State", render: (s) => html`<${Badge} tone=${stateOf(s)[0]}>${stateOf(s)[1]}<//>` },
     { key: "who", title: "Held by", render: (s) => html`<${Holder} slice=${s} />` },
-    { key: "since", title: "For", align: "right", render: (s) => html`<${Since} at=${s.handed_at ?? s.sent_at ?? s.created_at} />` },
+    { key: "since", title: "For", align: "right", render: (s) => html`<${Since}
+        at=${s.handed_at ?? s.sent_at ?? s.created_at} />` },
     { key: "until", title: "Until", align: "right", render: (s) => html`<${Until} slice=${s} />` },
-    { key: "attempt", title: "Attempt", align: "right", render: (s) => html`<span class="num">${s.attempt}</span>${s.cause && s.cause !== "first" && s.cause !== "cut" &&
+    { key: "attempt", title: "Attempt", align: "right", render: (s) => html`<span
+        class="num">${s.attempt}</span>${s.cause && s.cause !== "first" && s.cause !== "cut" &&
       html` <span class="muted"><${Text} max=${24}>${String(s.cause).replaceAll("_", " ")}<//></span>`}` },
   ].filter(Boolean);
 }
@@ -70,11 +81,13 @@ function Holder({ slice: s }) {
   if (s.service) return html`<${Text} max=${40}>${s.service}<//>`;
   if (!s.node) return html`<span class="muted">–</span>`;
   const words = s.state === "claimed" ? "node " : s.handed_at ? "a service, for " : "the queue, from ";
-  return html`<span><span class="muted">${words}</span><${Text} max=${30}>${s.node.host}<//> <span class="muted">${s.node.pid}</span></span>`;
+  return html`<span><span class="muted">${words}</span><${Text} max=${30}>${s.node.host}<//> <span
+      class="muted">${s.node.pid}</span></span>`;
 }
 
 function Since({ at }) {
-  return html`<span class="num" title=${inert(at)}>${duration(Math.max(0, (now.value - new Date(at).getTime()) / 1000))}</span>`;
+  return html`<span class="num"
+      title=${inert(at)}>${duration(Math.max(0, (now.value - new Date(at).getTime()) / 1000))}</span>`;
 }
 
 // Until is when something happens by itself: the deadline, or the next attempt.

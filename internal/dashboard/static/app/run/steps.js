@@ -29,11 +29,15 @@ export function columns(steps) {
 export function Steps({ run, value, onChange }) {
   if (run.steps.length < 2) return html`<${Single} step=${run.steps[0]} />`;
   const all = columns(run.steps);
-  return html`<div class="steps" role="radiogroup" aria-label="Step that the map shows" data-test="steps" onKeyDown=${(e) => keys(e, run, value, onChange)}>
-    <button type="button" role="radio" class="step-all" aria-checked=${String(value === "")} tabindex=${value === "" ? 0 : -1} onClick=${() => onChange("")} data-test="step-all">
+  return html`<div class="steps" role="radiogroup" aria-label="Step that the map shows" data-test="steps"
+      onKeyDown=${(e) => keys(e, run, value, onChange)}>
+    <button type="button" role="radio" class="step-all" aria-checked=${String(value === "")}
+        tabindex=${value === "" ? 0 : -1} onClick=${() => onChange("")} data-test="step-all">
       <strong>All steps</strong><span class="muted">${plural(run.steps.length, "step")}</span></button>
     <div class="step-graph">
-      ${all.map((column, i) => html`<div class="step-column" key=${i}>${column.map((s) => html`<${StepCard} key=${s.name} step=${s} steps=${run.steps} chosen=${s.name === value} onClick=${() => onChange(s.name)} />`)}</div>`)}
+      ${all.map((column, i) => html`<div class="step-column" key=${i}>${column.map((s) => html`<${StepCard}
+          key=${s.name} step=${s} steps=${run.steps} chosen=${s.name === value}
+          onClick=${() => onChange(s.name)} />`)}</div>`)}
     </div>
   </div>`;
 }
@@ -51,13 +55,18 @@ function keys(e, run, value, onChange) {
 
 function StepCard({ step: s, steps, chosen, onClick }) {
   const last = !steps.some((o) => o.needs?.includes(s.name));
-  return html`<button type="button" role="radio" class=${"step-card" + (last ? " result" : "")} aria-checked=${String(chosen)} tabindex=${chosen ? 0 : -1}
+  return html`<button type="button" role="radio" class=${"step-card" + (last ? " result" : "")}
+      aria-checked=${String(chosen)} tabindex=${chosen ? 0 : -1}
       data-step=${s.name} data-test=${"step-" + s.name} onClick=${onClick} title=${about(s)}>
     <span class="step-head"><strong><${Text} max=${40}>${s.name}<//></strong>
-      ${s.optional && html`<${Badge}>optional<//>`}${s.barrier && html`<${Badge} tone=${s.barrier_passed ? "ok" : "warn"}>${s.barrier_passed ? "barrier passed" : "barrier"}<//>`}
-      <span class="step-facts">${s.failed > 0 && html`<span class="bad-text">${short(s.failed)} failed</span>`}${s.rate > 0 && html`<span class="muted">${short(Math.round(s.rate))}/s</span>`}
+      ${s.optional && html`<${Badge}>optional<//>`}${s.barrier && html`<${Badge}
+          tone=${s.barrier_passed ? "ok" : "warn"}>${s.barrier_passed ? "barrier passed" : "barrier"}<//>`}
+      <span class="step-facts">${s.failed > 0 && html`<span
+          class="bad-text">${short(s.failed)} failed</span>`}${s.rate > 0 && html`<span
+          class="muted">${short(Math.round(s.rate))}/s</span>`}
         <b class="num">${percent(s.progress)}</b></span></span>
-    <${Progress} done=${s.done} failed=${s.failed + s.skipped} total=${s.items} label=${`Progress of ${inert(s.name, 40)}`} />
+    <${Progress} done=${s.done} failed=${s.failed + s.skipped} total=${s.items}
+        label=${`Progress of ${inert(s.name, 40)}`} />
   </button>`;
 }
 
@@ -75,6 +84,7 @@ function Single({ step: s }) {
     ["ready", s.ready], ["in flight", s.in_flight], ["to be retried", s.scheduled], ["held", held],
     ["waiting", s.waiting - held], ["left out", s.skipped],
   ].filter(([, n]) => n > 0);
-  return html`<p class="step-single muted" data-test="step-single">Step <${Text} class="strong" max=${60}>${s.name}<//> at <${Text} class="strong" max=${60}>${s.endpoint}<//>${
+  return html`<p class="step-single muted" data-test="step-single">Step <${Text} class="strong"
+      max=${60}>${s.name}<//> at <${Text} class="strong" max=${60}>${s.endpoint}<//>${
     parts.map(([name, n]) => html` · ${num(n)} ${name}`)}</p>`;
 }

@@ -1,4 +1,4 @@
-// Why a run is not done. The panel opens by itself when the run does not move, and keeps itself up to date then.
+// Why a run is not done. The panel opens by itself when the run does not move, or too much failed, and keeps itself up to date then.
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Badge, Card, ErrorBox, Skeleton, useLoad } from "../ui.js";
 import { segment } from "../api.js";
@@ -27,7 +27,8 @@ export function useStill(run) {
 
 export function Why({ run }) {
   const still = useStill(run);
-  const stuck = still || run.state === "paused";
+  // What somebody paused, and a canary, are explained above already.
+  const stuck = still || run.hold?.kind === "threshold";
   const [open, setOpen] = useState(false);
   const chosen = useRef(false); // somebody opened or closed it; then it is theirs
   useEffect(() => { if (!chosen.current) setOpen(stuck); }, [stuck]);
@@ -37,7 +38,9 @@ export function Why({ run }) {
     chosen.current = true;
     setOpen(!open);
   };
-  return html`<${Card} class=${"why" + (open ? "" : " closed")} label="Why it is not done" test="why" title=${html`<button type="button" class="disclosure" aria-expanded=${String(open)} onClick=${toggle} data-test="why-toggle">
+  return html`<${Card} class=${"why" + (open ? "" : " closed")} label="Why it is not done" test="why"
+      title=${html`<button type="button" class="disclosure" aria-expanded=${String(open)} onClick=${toggle}
+      data-test="why-toggle">
       Why it is not done</button>`} actions=${html`${still && html`<${Badge} tone="warn" test="still">not moving<//>`}
       ${!open && html`<span class="muted why-hint">who holds what is missing, and what would help</span>`}`}>
     ${open && html`<${ErrorBox} error=${explain.error} retry=${explain.reload} />
