@@ -134,8 +134,8 @@ for want in "${missing[@]}"; do
         make) packages+=(make) ;;
         postgres) packages+=(postgresql) ;;
         cc) packages+=(gcc libc6-dev) ;;
-        # A Node.js from elsewhere may bring npm along and conflict with Debian's.
         chromium) packages+=(chromium) ;;
+        # A Node.js from elsewhere may bring npm along and conflict with Debian's.
         node) packages+=(nodejs) && { command -v npm >/dev/null || packages+=(npm); } ;;
     esac
 done
