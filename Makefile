@@ -57,6 +57,10 @@ vet: ## check that everything compiles, the bench module too
 fmt: ## format the code
 	tool=$$(scripts/golangci-lint.sh $(LINT_VERSION)) && $$tool fmt
 
+.PHONY: generate
+generate: ## write what follows from the API: docs/openapi.json, the table in docs/api.md, the Go client
+	$(GO) run ./internal/clientgen
+
 .PHONY: fuzz
 fuzz: ## run every fuzz test for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)

@@ -66,6 +66,9 @@ func describeOperation(op *huma.Operation) {
 	}
 	op.Extensions["x-tranche-role"] = string(role)
 	delete(op.Responses, "default")
+	if op.RequestBody != nil && op.RequestBody.Description == "" && op.RequestBody.Content["application/json"] == nil {
+		op.RequestBody.Description = "See the description of the operation; it is read as it comes."
+	}
 	for _, status := range refusals(op, role) {
 		code := strconv.Itoa(status)
 		if described := op.Responses[code]; described == nil || described.Content[problemType] != nil {
@@ -123,10 +126,16 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	if op.RequestBody != nil {
 		all = append(all, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge)
 	}
-	if role == access.None || op.Metadata[metaHeavy] == true || changes {
+	if role == access.None || op.Metadata[metaHeavy] == true || changes || flows(op) {
 		all = append(all, http.StatusTooManyRequests)
 	}
 	return all
+}
+
+// flows reports whether an operation answers with events, of whose streams only so many are open at once.
+func flows(op *huma.Operation) bool {
+	answer := op.Responses["200"]
+	return answer != nil && answer.Content["text/event-stream"] != nil
 }
 
 // names reports whether an operation has a parameter.

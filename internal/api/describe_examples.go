@@ -1,6 +1,101 @@
 package api
 
-import "github.com/danielgtaylor/huma/v2"
+import (
+	"slices"
 
-// describeExamples gives bodies examples.
-func describeExamples(*huma.OpenAPI) {}
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// Examples of items, by the type of the body.
+const (
+	exampleCSV    = "id,name,year\nCUST-1,Ann,2026\nCUST-2,Bob,2026\n"
+	exampleNDJSON = `{"id":"CUST-1","name":"Ann","year":2026}` + "\n" + `{"id":"CUST-2","name":"Bob","year":2026}` + "\n"
+	examplePlan   = "name: year-end\nchunk: 500\nsteps:\n  accounts: {endpoint: accounts}\n" +
+		"  statement: {endpoint: compose, needs: [accounts]}\n"
+	exampleParquet = "PAR1…"
+)
+
+// bodyExamples are examples of JSON bodies, by operation.
+func bodyExamples() map[string]any {
+	type fields = map[string]any
+	all := fields{"all": true, "reason": "the bank's ledger is being repaired"}
+	why := fields{"reason": "the bank's ledger is being repaired"}
+	return map[string]any{
+		"rerun":                fields{"codes": []string{"TIMEOUT"}, "canary": 100, "canary_auto": true, "chunk": 50},
+		"reset":                fields{"step": "accounts", "keys": []string{"CUST-7"}, "reason": "the account was corrected"},
+		"pause-run":            why,
+		"pause-all-runs":       all,
+		"resume-run":           fields{"max_failed": "2%"},
+		"resume-all-runs":      all,
+		"approve-run":          fields{"reason": "looked at the statements of the sample"},
+		"approve-all-runs":     all,
+		"cancel-run":           fields{"reason": "started with last year's file"},
+		"cancel-all-runs":      all,
+		"seal-run":             fields{"expect": 1000000},
+		"set-run":              fields{"step": "accounts", "chunk": "auto", "in_flight": 16, "rate": 2000, "timeout": "5m"},
+		"open-run":             fields{"plan_ref": "year-end", "name": "2026", "seal_within": "6h", "on_overdue": "report"},
+		"set-endpoint":         fields{"concurrency": 8, "max_in_flight": 64, "rate": 5000},
+		"drop-dead-letters":    fields{"ids": []string{"0198f2b1-7c31-7"}},
+		"requeue-dead-letters": fields{"endpoint": "accounts"},
+		"log-in":               fields{"token": "tr_7Zk…"},
+		"create-token":         fields{"name": "nightly", "role": "operator", "expires_in": "720h"},
+	}
+}
+
+// describeExamples gives bodies examples, and parameters that mean the same everywhere a description.
+func describeExamples(doc *huma.OpenAPI) {
+	examples := bodyExamples()
+	for _, item := range doc.Paths {
+		for _, op := range describedOf(item) {
+			for _, p := range op.Parameters {
+				describeParameter(p)
+			}
+			if op.RequestBody == nil {
+				continue
+			}
+			for kind, content := range op.RequestBody.Content {
+				content.Example = exampleOf(kind, op.OperationID, examples)
+			}
+		}
+	}
+}
+
+func exampleOf(kind, operation string, examples map[string]any) any {
+	switch kind {
+	case "text/csv", "application/octet-stream":
+		return exampleCSV
+	case mimeNDJSON:
+		return exampleNDJSON
+	case "application/yaml":
+		return examplePlan
+	case mimeParquet:
+		return exampleParquet
+	case "multipart/form-data":
+		return map[string]any{PartRun: map[string]any{"endpoint": "accounts", "name": "2026"}, PartItems: exampleCSV}
+	default:
+		return examples[operation]
+	}
+}
+
+func describeParameter(p *huma.Param) {
+	if p.Description == "" {
+		p.Description = map[string]string{
+			"limit":           "how many at the most",
+			"version":         "a version of the plan; they count from 1",
+			"id":              "its number in the list",
+			"endpoint":        "run this single endpoint instead of a plan",
+			"key":             "the column or field that is the item's key; absent: key, then id, then the first column",
+			"format":          "of the items or the export; absent: recognised, or ndjson",
+			"name":            "a name to find the run by",
+			"idempotency_key": "starting again with the same key gives the run that is there",
+			"on_duplicate":    "what to do with a key that stands twice",
+			"source":          "where the items come from, for people",
+		}[p.Name]
+	}
+	if p.Schema != nil && p.Schema.Description == "" {
+		p.Schema.Description = p.Description // generators read it there
+	}
+	if p.In == "query" && p.Example == nil && p.Schema != nil && len(p.Schema.Enum) > 0 {
+		p.Example = slices.Clone(p.Schema.Enum)[0]
+	}
+}

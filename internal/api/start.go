@@ -70,8 +70,8 @@ func (s *Server) registerStart(api huma.API) {
 		}, "200": {
 			Description: "The run that the idempotency key had started before; or, with dry_run=true, what would be started.",
 			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{AnyOf: []*huma.Schema{
-				huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[Started]()),
-				huma.SchemaFromType(api.OpenAPI().Components.Schemas, typeOf[DryRun]()),
+				schemaOf[Started](api),
+				schemaOf[DryRun](api),
 			}}}},
 		}},
 	}), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {

@@ -130,7 +130,8 @@ func (h *hinter) goType(t reflect.Type, schema object) string {
 
 // text is the type of a text: one of its own when there is a type for its values in the server.
 func (h *hinter) text(t reflect.Type, schema object) string {
-	values, ok := schema["enum"].([]any)
+	given, ok := schema["enum"].([]any)
+	values := slices.Clone(given)
 	if !ok || t.PkgPath() == "" {
 		return "string"
 	}
@@ -141,6 +142,7 @@ func (h *hinter) text(t reflect.Type, schema object) string {
 			}
 		}
 	}
+	slices.SortFunc(values, func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
 	names := make([]any, 0, len(values))
 	for _, value := range values {
 		names = append(names, t.Name()+camel(value.(string)))
@@ -180,14 +182,18 @@ func (h *hinter) operation(method, path string, op object) {
 	} else if body := at(op, "requestBody"); body != nil {
 		body["content"] = object{"application/octet-stream": object{"schema": object{"type": "string", "format": "binary"}}}
 	}
-	for _, status := range slices.Sorted(maps.Keys(at(op, "responses"))) {
-		content := at(op, "responses", status, "content")
-		if document := typeOfContent(at(content, "application/json")); status[0] == '2' && document != "" && len(content) == 1 {
-			op["x-client-result"] = document
+	results := map[string]bool{}
+	for status, answer := range at(op, "responses") {
+		content := at(answer.(object), "content")
+		if status[0] == '2' {
+			results[typeOfContent(at(content, "application/json"))] = true
 		}
 		if content["text/event-stream"] != nil {
 			op["x-client-events"] = true
 		}
+	}
+	if names := slices.Collect(maps.Keys(results)); len(names) == 1 && names[0] != "" {
+		op["x-client-result"] = names[0]
 	}
 	delete(op, "responses") // what they are is said
 	op["responses"] = object{"200": object{"description": "ok"}}

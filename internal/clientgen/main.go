@@ -22,6 +22,7 @@ const generator = "github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8
 const (
 	documentFile = "docs/openapi.json"
 	clientFile   = "orchestrator/client/client.gen.go"
+	pageFile     = "docs/api.md"
 )
 
 func main() {
@@ -37,6 +38,9 @@ func generate(root string) error {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(root, documentFile), text, 0o644); err != nil { //nolint:gosec // for everybody
+		return err
+	}
+	if err := writeTable(filepath.Join(root, pageFile)); err != nil {
 		return err
 	}
 	return generateClient(root)
@@ -82,5 +86,8 @@ func generateClient(root string) error {
 	run := exec.Command("go", "run", generator, "-config", "oapi-codegen.yaml", "-o", output, input)
 	run.Dir, run.Stderr, run.Stdout = filepath.Join(root, "internal", "clientgen"), os.Stderr, os.Stderr
 	run.Env = append(os.Environ(), "GOFLAGS=-mod=mod")
-	return run.Run()
+	if err := run.Run(); err != nil {
+		return fmt.Errorf("run %s: %w", generator, err)
+	}
+	return stamp(output, root)
 }

@@ -582,6 +582,37 @@ type Dropped struct {
 	Dropped int `json:"dropped"`
 }
 
+// DryRun defines model for DryRun.
+type DryRun struct {
+	DryRun bool   `json:"dry_run"`
+	Name   string `json:"name,omitempty"`
+	Plan   string `json:"plan"`
+
+	// PlanVersion of a plan on record
+	PlanVersion int `json:"plan_version,omitempty"`
+
+	// Existing the idempotency key has started this run; nothing was read
+	Existing *string `json:"existing,omitempty"`
+	Items    int64   `json:"items"`
+
+	// Skipped duplicates that would be left out
+	Skipped int64 `json:"skipped"`
+
+	// Bytes of the items' payloads
+	Bytes int64 `json:"bytes"`
+
+	// Held items that would wait for the canary
+	Held int64 `json:"held,omitempty"`
+
+	// Key the column or field that the keys come from
+	Key   string       `json:"key,omitempty"`
+	Steps []DryRunStep `json:"steps"`
+
+	// First the first items, ten at the most
+	First    []PreviewRow `json:"first"`
+	Warnings []string     `json:"warnings"`
+}
+
 // DryRunStep defines model for DryRunStep.
 type DryRunStep struct {
 	Name string `json:"name"`
@@ -798,6 +829,9 @@ type ErrorGroup struct {
 	// Services who answered so, ten at the most
 	Services []string `json:"services"`
 
+	// ByService the same with counts, the greatest first
+	ByService []ServiceErrors `json:"by_service"`
+
 	// Examples three at the most, by ordinal
 	Examples []ErrorExample `json:"examples"`
 }
@@ -805,6 +839,9 @@ type ErrorGroup struct {
 // ErrorGroups defines model for ErrorGroups.
 type ErrorGroups struct {
 	Run string `json:"run"`
+
+	// At when they were grouped; a while ago where that takes long, and more fail
+	At time.Time `json:"at"`
 
 	// Items failed items, those of groups left out included
 	Items int64 `json:"items"`
@@ -820,6 +857,9 @@ type ErrorGroups struct {
 
 	// MoreItems items of groups that were left out
 	MoreItems int64 `json:"more_items,omitempty"`
+
+	// ByStep steps at which items are failed now, in their order
+	ByStep []StepErrors `json:"by_step"`
 }
 
 // ErrorModel defines model for ErrorModel.
@@ -855,6 +895,9 @@ type ErrorModel struct {
 
 // Errors defines model for Errors.
 type Errors struct {
+	// At when they were grouped; a while ago where that takes long, and more fail
+	At time.Time `json:"at"`
+
 	// Items failed items, those of groups left out included
 	Items int64 `json:"items"`
 
@@ -869,6 +912,9 @@ type Errors struct {
 
 	// MoreItems items of groups that were left out
 	MoreItems int64 `json:"more_items,omitempty"`
+
+	// ByStep steps at which items are failed now, in their order
+	ByStep []StepErrors `json:"by_step"`
 }
 
 // Explanation defines model for Explanation.
@@ -2299,6 +2345,12 @@ type SealedRun struct {
 	Completed bool `json:"completed"`
 }
 
+// ServiceErrors defines model for ServiceErrors.
+type ServiceErrors struct {
+	Service string `json:"service"`
+	Count   int64  `json:"count"`
+}
+
 // SessionDocument defines model for SessionDocument.
 type SessionDocument struct {
 	Authenticated bool `json:"authenticated"`
@@ -2394,6 +2446,17 @@ type Started struct {
 	// Key the column or field that the keys came from
 	Key      string   `json:"key,omitempty"`
 	Warnings []string `json:"warnings"`
+}
+
+// StepErrors defines model for StepErrors.
+type StepErrors struct {
+	Step string `json:"step"`
+
+	// Optional the step is optional: its items went on without it
+	Optional bool `json:"optional,omitempty"`
+
+	// Count an item that failed at several steps counts at each
+	Count int64 `json:"count"`
 }
 
 // StepOverrides defines model for StepOverrides.
@@ -2815,7 +2878,9 @@ type ListAuditParams struct {
 
 	// Before the value of next of the page before
 	Before int64 `form:"before,omitempty" json:"before,omitempty"`
-	Limit  int   `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // ListDeadLettersParams defines parameters for ListDeadLetters.
@@ -2828,7 +2893,9 @@ type ListDeadLettersParams struct {
 
 	// After the value of next of the page before
 	After string `form:"after,omitempty" json:"after,omitempty"`
-	Limit int    `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // GetDeadLetterParams defines parameters for GetDeadLetter.
@@ -2859,7 +2926,9 @@ type PreviewItemsParams struct {
 type ListPlansParams struct {
 	// After only plans whose name follows this one
 	After string `form:"after,omitempty" json:"after,omitempty"`
-	Limit int    `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // ApplyPlanParams defines parameters for ApplyPlan.
@@ -2872,7 +2941,9 @@ type ApplyPlanParams struct {
 type ListPlanVersionsParams struct {
 	// Before only versions before this one
 	Before int `form:"before,omitempty" json:"before,omitempty"`
-	Limit  int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // ListQuarantinedParams defines parameters for ListQuarantined.
@@ -2882,7 +2953,9 @@ type ListQuarantinedParams struct {
 
 	// After the value of next of the page before
 	After int64 `form:"after,omitempty" json:"after,omitempty"`
-	Limit int   `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // ListRunsParams defines parameters for ListRuns.
@@ -2892,28 +2965,39 @@ type ListRunsParams struct {
 
 	// Before only runs older than this id
 	Before string `form:"before,omitempty" json:"before,omitempty"`
-	Limit  int    `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // StartRunParams defines parameters for StartRun.
 type StartRunParams struct {
+	// Endpoint run this single endpoint instead of a plan
 	Endpoint string `form:"endpoint,omitempty" json:"endpoint,omitempty"`
 
 	// PlanRef a plan on record, like year-end or year-end@3
 	PlanRef string `form:"plan_ref,omitempty" json:"plan_ref,omitempty"`
-	Key     string `form:"key,omitempty" json:"key,omitempty"`
 
-	// Format one of csv, ndjson, parquet
+	// Key the column or field that is the item's key; absent: key, then id, then the first column
+	Key string `form:"key,omitempty" json:"key,omitempty"`
+
+	// Format of the items or the export; absent: recognised, or ndjson; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
-	Name   string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Name a name to find the run by
+	Name string `form:"name,omitempty" json:"name,omitempty"`
 
 	// Param name=value; may stand more than once
-	Param          []string `form:"param,omitempty" json:"param,omitempty"`
-	IdempotencyKey string   `form:"idempotency_key,omitempty" json:"idempotency_key,omitempty"`
+	Param []string `form:"param,omitempty" json:"param,omitempty"`
 
-	// OnDuplicate one of error, skip, allow
+	// IdempotencyKey starting again with the same key gives the run that is there
+	IdempotencyKey string `form:"idempotency_key,omitempty" json:"idempotency_key,omitempty"`
+
+	// OnDuplicate what to do with a key that stands twice; one of error, skip, allow
 	OnDuplicate string `form:"on_duplicate,omitempty" json:"on_duplicate,omitempty"`
-	Source      string `form:"source,omitempty" json:"source,omitempty"`
+
+	// Source where the items come from, for people
+	Source string `form:"source,omitempty" json:"source,omitempty"`
 
 	// SQL a query whose rows are the items, instead of a body
 	SQL string `form:"sql,omitempty" json:"sql,omitempty"`
@@ -3014,7 +3098,7 @@ type ExplainRunParams struct {
 
 // ExportRunParams defines parameters for ExportRun.
 type ExportRunParams struct {
-	// Format one of ndjson, csv, parquet
+	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
 	// Step whose parts are the results; absent: the only step that no other needs
@@ -3043,7 +3127,9 @@ type ListItemsParams struct {
 
 	// After an ordinal: only items behind it
 	After *int64 `form:"after,omitempty" json:"after,omitempty"`
-	Limit int    `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // AddItemsParams defines parameters for AddItems.
@@ -3098,7 +3184,9 @@ type ListSlicesParams struct {
 
 	// After the id of a slice: only those behind it
 	After string `form:"after,omitempty" json:"after,omitempty"`
-	Limit int    `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // GetTimelineParams defines parameters for GetTimeline.
@@ -3416,8 +3504,7 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 // read and checked the same way, and nothing is stored.
 //
 // It is POST /runs, for role operator.
-func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentType string, body io.Reader, options ...CallOption) (Started, error) {
-	var out Started
+func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentType string, body io.Reader, options ...CallOption) (*Stream, error) {
 	ask := request{operation: "start-run", method: http.MethodPost, path: path("/runs")}
 	ask.add("endpoint", params.Endpoint, false)
 	ask.add("plan_ref", params.PlanRef, false)
@@ -3451,8 +3538,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("set", params.Set, true)
 	ask.add("dry_run", params.DryRun, false)
 	ask.contentType, ask.body = contentType, body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return c.stream(ctx, ask, options)
 }
 
 // ApproveAllRuns: Approve every run that waits.
@@ -3889,3 +3975,5 @@ func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOpti
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
 }
+
+// Of af0c5e16150ea1fcf3c99aea944e5367, is d9a6d7776536f4aeed51f53c140e24b003f154b448d3395b2edd06dedabf2a6b.

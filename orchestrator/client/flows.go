@@ -30,6 +30,19 @@ func (c *Client) Start(
 	return out, err
 }
 
+// DryRun reads items as Start does and says what would be started. Nothing is.
+func (c *Client) DryRun(
+	ctx context.Context, settings RunSettings, items io.Reader, options ...CallOption,
+) (DryRun, error) {
+	var out DryRun
+	ask, err := startOf(settings, items)
+	if err == nil {
+		ask.add("dry_run", true, false)
+		err = c.exchange(ctx, ask, &out, options)
+	}
+	return out, err
+}
+
 // startOf makes a start whose body flows.
 func startOf(settings RunSettings, items io.Reader) (request, error) {
 	var head bytes.Buffer

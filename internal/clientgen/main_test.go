@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+var root = filepath.Join("..", "..") //nolint:gochecknoglobals // where the repository is
+
+func read(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// What is kept is what the API makes of it now.
+func TestNothingIsStale(t *testing.T) {
+	t.Parallel()
+	text, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(text, read(t, documentFile)) {
+		t.Errorf("%s %v", documentFile, errStale)
+	}
+	page := read(t, pageFile)
+	if fresh, err := withTable(page); err != nil || !bytes.Equal(fresh, page) {
+		t.Errorf("%s %v, %v", pageFile, errStale, err)
+	}
+	if err := fresh(filepath.Join(root, clientFile), root); err != nil {
+		t.Error(err)
+	}
+}
+
+// A file that was changed by hand, or is of another document, is found.
+func TestAStaleFileIsFound(t *testing.T) {
+	t.Parallel()
+	good := read(t, clientFile)
+	for name, change := range map[string]func(string) string{
+		"by hand":   func(s string) string { return strings.Replace(s, "type RunList struct", "type RunLists struct", 1) },
+		"no stamp":  func(s string) string { return s[:strings.LastIndex(s, "\n// Of ")] },
+		"of others": func(s string) string { return s[:len(s)-100] + "0" + s[len(s)-99:] },
+	} {
+		file := filepath.Join(t.TempDir(), "client.gen.go")
+		if err := os.WriteFile(file, []byte(change(string(good))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := fresh(file, root); err == nil || !strings.Contains(err.Error(), "make generate") {
+			t.Errorf("%s: %v; want it to be found stale", name, err)
+		}
+	}
+}
+
+// Every operation has a method, and the client goes where the server listens.
+func TestEveryOperationHasAMethod(t *testing.T) {
+	t.Parallel()
+	methods := reflect.TypeFor[*client.Client]()
+	all := operations()
+	if len(all) < 50 {
+		t.Errorf("there are only %d operations", len(all))
+	}
+	for _, op := range all {
+		if _, ok := methods.MethodByName(camel(op.OperationID)); !ok {
+			t.Errorf("%s has no method; run: make generate", op.OperationID)
+		}
+	}
+	if client.DefaultURL != "http://"+api.DefaultListen {
+		t.Errorf("the client goes to %s, and the server listens on %s", client.DefaultURL, api.DefaultListen)
+	}
+	if "/api/"+client.APIVersion != api.Prefix || client.APIVersion != api.APIVersion {
+		t.Errorf("the client speaks %s, and the server %s", client.APIVersion, api.Prefix)
+	}
+}
