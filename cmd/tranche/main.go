@@ -4,8 +4,8 @@
 // doctor with --database, demo and version. It holds the wiring, the flags and what people read; what runs do is
 // decided in the packages below.
 //
-// Exit codes: 0 when all went well, and a run that was waited for has no failed item; 3 when it has; 2 for a command
-// line that cannot be understood; 1 for everything else.
+// Exit codes: 0 when all went well, and a run that was waited for has no failed item; 3 when it has, and when tranche
+// health finds something critical; 2 for a command line that cannot be understood; 1 for everything else.
 package main
 
 import (
@@ -50,6 +50,8 @@ type commands struct {
 	DLQ         dlqCommands        `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
 	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`
 	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
+	Nodes       nodesCommand       `cmd:"" help:"Nodes: who leads, and what each holds."`
+	Health      healthCommand      `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
 	Audit       auditCommand       `cmd:"" help:"What operators did: who, what, when, before and after."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
 	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
@@ -69,6 +71,8 @@ type runCommands struct {
 	Explain runExplain `cmd:"" help:"Why a run, or an item of it, is not done: whose turn it is, and what comes next."`
 	Report  runReport  `cmd:"" help:"The account of a run: counts, times, requests, digests; compared with another."`
 	Errors  runErrors  `cmd:"" help:"What failed, in groups by error code and message."`
+	Items   runItems   `cmd:"" help:"List items in their order, with where each is."`
+	Slices  runSlices  `cmd:"" help:"List requests that are under way, and who holds them."`
 	Item    runItem    `cmd:"" help:"One item: its state, result or error, and every attempt."`
 	Export  runExport  `cmd:"" help:"Write all items with their outcomes."`
 	Rerun   runRerun   `cmd:"" help:"Run items again."`
