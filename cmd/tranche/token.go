@@ -60,8 +60,8 @@ func (p *tokenPlace) open(ctx context.Context, term *console) (keeper tokenKeepe
 func privateDatabase(ctx context.Context, dir string) (url string, stop func() error, err error) {
 	data := filepath.Join(dir, "postgres")
 	if !embedded.Exists(data) { // a directory that was mistyped should not become one of ours
-		return "", nil, fmt.Errorf("--data-dir %s holds no database of tranche serve; start one there first, or give the one "+
-			"that serve says when it starts", dir)
+		return "", nil, fmt.Errorf("--data-dir %s holds no database of tranche serve; start one there first, or give "+
+			"the one that serve says when it starts", dir)
 	}
 	private, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{DataDir: data, Bound: true})
 	if _, locked := errors.AsType[*embedded.LockedError](err); locked {

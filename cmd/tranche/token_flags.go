@@ -38,8 +38,8 @@ func (f *tokenFlags) secret(term *console) (string, error) {
 		}
 	}
 	if secret != "" && !access.WellFormed(secret) {
-		return "", &usageError{fmt.Sprintf("%s is not a token: one begins with %s and has %d characters; it may have been cut "+
-			"off", from, access.Prefix, access.SecretChars)}
+		return "", &usageError{fmt.Sprintf("%s is not a token: one begins with %s and has %d characters; it may have been "+
+			"cut off", from, access.Prefix, access.SecretChars)}
 	}
 	return secret, nil
 }

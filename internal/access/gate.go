@@ -20,8 +20,8 @@ import (
 const (
 	trustTime     = 1500 * time.Millisecond
 	recheckPause  = 1500 * time.Millisecond
-	recheckTime   = 1500 * time.Millisecond // for one answer
-	uncheckedTime = 4 * time.Second         // without an answer, after which requests are ended
+	recheckTime   = time.Second     // for one answer
+	uncheckedTime = 4 * time.Second // without an answer, after which requests are ended
 	lookupTime    = 3 * time.Second
 )
 

@@ -59,8 +59,9 @@ func (u *underWay) soon(g *Gate) {
 }
 
 // recheck asks whether those whose requests are under way may go on, all of them at once, and ends the requests of the
-// others. Those of whom it was not to be learned for too long are others too.
+// others.
 func (g *Gate) recheck() {
+	g.endUnchecked()
 	hashes := g.watchedHashes()
 	if len(hashes) == 0 {
 		return
@@ -114,14 +115,23 @@ func (g *Gate) endOthers(asked, standing [][]byte, at time.Time, err error) (unn
 		case err == nil:
 			delete(g.trusted, hash)
 			g.end(hash, w, ErrRevoked)
-		case time.Since(w.checked) > uncheckedTime:
-			g.end(hash, w, ErrUnchecked)
 		}
 	}
 	if g.under.timer != nil {
 		g.under.timer.Reset(g.nextLook())
 	}
 	return unnoted
+}
+
+// endUnchecked ends the requests of those of whom it was not to be learned for too long whether they may go on.
+func (g *Gate) endUnchecked() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for hash, w := range g.under.by {
+		if time.Since(w.checked) >= uncheckedTime {
+			g.end(hash, w, ErrUnchecked)
+		}
+	}
 }
 
 // noteTime is how often the use by what goes on for long is noted.

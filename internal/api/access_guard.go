@@ -59,6 +59,10 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 		if who != nil {
 			ctx, done := s.config.Access.Admit(r.Context(), *who)
 			defer done()
+			if body, ok := r.Body.(*timedBody); ok {
+				allow := body.refuse(ctx)
+				defer allow()
+			}
 			r, user = madeBy(ctx, r, who), who.Name
 		} else {
 			r.Header.Del(ActorHeader)
@@ -111,7 +115,8 @@ func (s *Server) whoAsks(r *http.Request) (access.Principal, error) {
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, secret, _ := strings.Cut(header, " ")
 		if !strings.EqualFold(scheme, "Bearer") {
-			return access.Principal{}, &deniedError{http.StatusUnauthorized, "the header Authorization must be Bearer and a token"}
+			return access.Principal{}, &deniedError{http.StatusUnauthorized,
+				"the header Authorization must be Bearer and a token"}
 		}
 		return s.config.Access.Token(r.Context(), strings.TrimSpace(secret))
 	}
@@ -206,8 +211,8 @@ func accessProblem(err error) (status int, detail string) {
 	return 0, ""
 }
 
-const howToLogIn = "send a token in the header Authorization: Bearer (--token-file or TRANCHE_TOKEN on the command line), " +
-	"or log in at /login; an admin makes tokens: tranche token create"
+const howToLogIn = "send a token in the header Authorization: Bearer (--token-file or TRANCHE_TOKEN on the command " +
+	"line), or log in at /login; an admin makes tokens: tranche token create"
 
 // callerAddress is where a request comes from. A proxy of ours says so in the last part of X-Forwarded-For; those
 // before it are whatever the caller sent.

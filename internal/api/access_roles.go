@@ -33,6 +33,11 @@ func heavy(op huma.Operation) huma.Operation { return noted(op, metaHeavy, true)
 // unstored says that the answer of an operation holds a secret.
 func unstored(op huma.Operation) huma.Operation { return noted(op, metaUnstored, true) }
 
+func isSet(op *huma.Operation, name string) bool {
+	set, _ := op.Metadata[name].(bool)
+	return set
+}
+
 func noted(op huma.Operation, name string, value any) huma.Operation {
 	op.Metadata = maps.Clone(op.Metadata)
 	if op.Metadata == nil {

@@ -61,8 +61,8 @@ func (m *routeMux) assign(described *huma.OpenAPI) {
 		for _, op := range describedOf(item) {
 			role, _ := op.Metadata[metaRole].(access.Role)
 			known = append(known, Route{
-				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: op.Metadata[metaHeavy] == true,
-				unstored: op.Metadata[metaUnstored] == true,
+				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: isSet(op, metaHeavy),
+				unstored: isSet(op, metaUnstored),
 			})
 		}
 	}

@@ -1,9 +1,12 @@
 package api
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/access"
 )
 
 const (
@@ -32,6 +35,8 @@ type timedBody struct {
 	moved   time.Time
 	fixed   bool // the deadline stays where it is
 	whole   bool // all of it has been read
+
+	refused func() error // why nothing more is wanted of who sends it; nil: nothing keeps it from being read
 }
 
 // Read implements io.Reader.
@@ -40,12 +45,29 @@ func (b *timedBody) Read(p []byte) (int, error) {
 		b.moved = now
 		_ = b.control.SetReadDeadline(now.Add(b.silence)) // a server without deadlines, as in tests, needs none
 	}
+	if b.refused != nil { // after the deadline: whoever refuses has set one that has passed, before or after this
+		if err := b.refused(); err != nil {
+			return 0, err
+		}
+	}
 	n, err := b.body.Read(p)
 	if err == io.EOF {
 		b.whole = true
 		b.ended()
 	}
 	return n, err
+}
+
+// refuse has reads fail from the end of ctx on, as far as it is not the sender's doing, until allow is called.
+func (b *timedBody) refuse(ctx context.Context) (allow func()) {
+	b.refused = func() error { return access.Recheck(ctx) }
+	stop := context.AfterFunc(ctx, func() {
+		_ = b.control.SetReadDeadline(time.Unix(1, 0)) // ends the read that waits
+	})
+	return func() {
+		stop()
+		b.refused = nil
+	}
 }
 
 // ended says that nothing more will be read.

@@ -68,7 +68,7 @@ func (b *bench) over(engine api.Engine, nc *nats.Conn, config api.Config) {
 	}
 	web := httptest.NewServer(server.Handler())
 	b.Cleanup(web.Close)
-	b.url = web.URL
+	b.server, b.url = server, web.URL
 }
 
 // Deadlines are about what a caller sends. Work that takes longer than them succeeds.

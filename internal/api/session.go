@@ -22,7 +22,7 @@ const (
 // SessionDocument says who asks.
 type SessionDocument struct {
 	Authenticated bool        `json:"authenticated"`
-	Auth          string      `json:"auth" enum:"off,on" doc:"off: the server asks nobody who they are, and everybody is an admin"`
+	Auth          string      `json:"auth" enum:"off,on" doc:"off: nobody is asked who they are, and all are admins"`
 	OIDC          bool        `json:"oidc" doc:"there is a login by a provider of identities, at /auth/oidc/login"`
 	User          string      `json:"user" doc:"the actor in the audit log; empty for nobody"`
 	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`
@@ -126,7 +126,8 @@ func (s *Server) logOut(ctx context.Context, _ *struct{ Actor }) (*sessionAnswer
 	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie("", &long)}, Body: s.nobody()}, nil
 }
 
-var errNoAuth = &deniedError{http.StatusConflict, "this server asks nobody who they are: it was started without --auth on"}
+var errNoAuth = &deniedError{http.StatusConflict,
+	"this server asks nobody who they are: it was started without --auth on"}
 
 func (s *Server) cookieName() string {
 	if s.config.SecureCookies {
@@ -137,8 +138,10 @@ func (s *Server) cookieName() string {
 
 // cookie is for this server's pages only: no script reads it, and no other site's page makes a browser send it.
 func (s *Server) cookie(value string, until *time.Time) http.Cookie {
-	c := http.Cookie{Name: s.cookieName(), Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies,
-		SameSite: http.SameSiteStrictMode}
+	c := http.Cookie{ //nolint:gosec // it is Secure where there is TLS
+		Name: s.cookieName(), Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies,
+		SameSite: http.SameSiteStrictMode,
+	}
 	if until != nil {
 		c.Expires = *until
 	}

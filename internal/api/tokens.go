@@ -29,9 +29,9 @@ type TokenList struct {
 
 // TokenSettings is a token to be made.
 type TokenSettings struct {
-	Name      string      `json:"name" minLength:"1" maxLength:"100" doc:"whose it is: the actor in the audit log" example:"ci"`
+	Name      string      `json:"name" minLength:"1" maxLength:"100" doc:"whose it is, for the audit log" example:"ci"`
 	Role      access.Role `json:"role" enum:"viewer,operator,admin"`
-	ExpiresIn string      `json:"expires_in,omitempty" doc:"how long it is good for; absent: until it is revoked" example:"720h"`
+	ExpiresIn string      `json:"expires_in,omitempty" doc:"its life; absent: until it is revoked" example:"720h"`
 }
 
 // CreatedToken is a new token. Its secret is in no other answer, ever.
@@ -42,7 +42,8 @@ type CreatedToken struct {
 }
 
 func (s *Server) registerTokens(api huma.API) {
-	register(s, api, byAdmin(get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")), s.listTokens)
+	list := get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
+	register(s, api, byAdmin(list), s.listTokens)
 	register(s, api, unstored(byAdmin(huma.Operation{
 		OperationID: "create-token", Method: http.MethodPost, Path: "/tokens", Summary: "Make a token",
 		Description: "The answer holds its secret, which is kept nowhere: there is no other way to learn it.",
@@ -88,7 +89,7 @@ func CheckTokenName(name string) error {
 	case name == "" || strings.TrimSpace(name) != name:
 		return &inputError{"name: a token needs a name, without spaces around it, by which the audit log tells who acted"}
 	case strange >= 0:
-		return &inputError{"name: " + strconv.Quote(cut(name, maxEchoed)) + " has a character that cannot be seen; leave it out"}
+		return &inputError{"name: " + strconv.Quote(cut(name, maxEchoed)) + " has a character that nobody sees; leave it out"}
 	case len([]rune(name)) > maxTokenName:
 		return &inputError{fmt.Sprintf("name: it has more than %d characters; shorten it", maxTokenName)}
 	case strings.EqualFold(name, workqueue.Engine) || strings.EqualFold(name, Anonymous):
@@ -113,8 +114,8 @@ func (t *TokenSettings) Life() (time.Duration, error) {
 // CheckTokenLife refuses a life that no token can have.
 func CheckTokenLife(life time.Duration) error {
 	if life < time.Second || life > maxTokenLife {
-		return &inputError{fmt.Sprintf("expires_in is %s; it must be between 1s and %s (ten years); leave it out for a token "+
-			"that is good until it is revoked", life, maxTokenLife)}
+		return &inputError{fmt.Sprintf("expires_in is %s; it must be between 1s and %s (ten years); leave it out for a "+
+			"token that is good until it is revoked", life, maxTokenLife)}
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 // waiting lists the trees whose durations stand in the chapter "Every wait" of docs/design.md.
 func waiting() []string {
 	return []string{
-		"orchestrator", "workqueue", "endpoints", "gather", "internal/api", "internal/connections",
+		"orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/api", "internal/connections",
 		"internal/embedded", "internal/health", "internal/intake", "internal/live", "cmd",
 	}
 }

@@ -1,0 +1,126 @@
+package access_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func keep(t *testing.T, store *workqueue.Store, name, secret string) {
+	t.Helper()
+	token := workqueue.NewToken{Name: name, Role: "viewer", Hash: access.HashOf(secret)}
+	if _, err := store.CreateToken(t.Context(), token, "the test"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who cannot be checked any more, because PostgreSQL has gone mute, is ended too: it may have been revoked.
+func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
+	t.Parallel()
+	database := testenv.Database(t)
+	direct, err := pgconn.ParseConfig(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, address := pgconn.NetworkAddress(direct.Host, direct.Port)
+	proxy := testenv.NewProxy(t, address)
+	through := url.URL{Scheme: "postgres", User: url.UserPassword(direct.User, direct.Password), Host: proxy.Addr(),
+		Path: direct.Database, RawQuery: "sslmode=disable"}
+	store, release, err := workqueue.Open(t.Context(), through.String(), workqueue.PoolConfig{MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	t.Cleanup(proxy.Heal)
+	gate, err := access.New(store, access.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := access.NewSecret()
+	keep(t, store, "ann", secret)
+	who, err := gate.Token(t.Context(), secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, done := gate.Admit(t.Context(), who)
+	defer done()
+	proxy.Stall(testenv.Up, testenv.Down)
+	began := time.Now()
+	select {
+	case <-ctx.Done():
+	case <-time.After(access.RevocationTime):
+	}
+	if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) || time.Since(began) < 2*time.Second {
+		t.Errorf("after %s it has ended with %v", time.Since(began), err)
+	}
+	if _, err := gate.Token(t.Context(), secret); err == nil {
+		t.Error("the token is taken although nobody can say whether it is good")
+	}
+}
+
+// A gate that has ended one request watches the next, while the handler of the first is still there.
+func TestTheNextRequestIsWatchedToo(t *testing.T) {
+	t.Parallel()
+	store := workqueue.New(testenv.Pool(t))
+	gate, err := access.New(store, access.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ann", "bob"} {
+		secret := access.NewSecret()
+		keep(t, store, name, secret)
+		who, err := gate.Token(t.Context(), secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, done := gate.Admit(t.Context(), who)
+		t.Cleanup(done) // only at the end of the test
+		if p, ok := access.From(ctx); !ok || p.Name != name {
+			t.Errorf("the context is one of %q", p.Name)
+		}
+		if err := access.Recheck(ctx); err != nil {
+			t.Error(err)
+		}
+		if _, err := store.RevokeToken(t.Context(), name, "me"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(access.RevocationTime):
+		}
+		if err := access.Recheck(ctx); !errors.Is(err, access.ErrRevoked) {
+			t.Errorf("the request of %s ended with %v", name, err)
+		}
+	}
+}
+
+// A token that is revoked between being found good and the login begins no session.
+func TestARevokedTokenBeginsNoSession(t *testing.T) {
+	t.Parallel()
+	store := workqueue.New(testenv.Pool(t))
+	gate, err := access.New(store, access.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := access.NewSecret()
+	keep(t, store, "ann", secret)
+	if _, err := gate.Token(t.Context(), secret); err != nil {
+		t.Fatal(err) // it is remembered as good from now on
+	}
+	if _, err := store.RevokeToken(t.Context(), "ann", "me"); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = gate.LogIn(context.WithoutCancel(t.Context()), netip.Addr{}, secret)
+	if refused, ok := errors.AsType[*access.RefusedError](err); !ok || refused.State != workqueue.TokenRevoked {
+		t.Errorf("the login got %v", err)
+	}
+}

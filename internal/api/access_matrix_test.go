@@ -1,0 +1,281 @@
+package api_test
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// expected is the role that a route must need: stated here once more, apart from the code.
+func expected(pattern string) access.Role {
+	method, path, _ := strings.Cut(pattern, " ")
+	path = strings.TrimPrefix(path, api.Prefix)
+	switch {
+	case pattern == "/" || path == "/healthz" || path == "/readyz" || path == "/session":
+		return access.None
+	case path == "/tokens" || strings.HasPrefix(path, "/tokens/") || pattern == "DELETE "+api.Prefix+"/plans/{name}":
+		return access.Admin
+	case method == http.MethodGet:
+		return access.Viewer
+	default:
+		return access.Operator
+	}
+}
+
+// ownOrigin stands for the origin of the server, whose port changes.
+const ownOrigin = "own origin"
+
+// credential is a way to say who one is, and the role that comes of it; None where it must come to nothing.
+type credential struct {
+	headers []string
+	role    access.Role
+	reads   access.Role // what it may do when nothing is changed, if that is another role
+}
+
+// credentials are all kinds of them.
+func (b *lockedBench) credentials() map[string]credential {
+	b.Helper()
+	bearer := func(secret string) []string { return []string{"Authorization", "Bearer " + secret} }
+	kinds := map[string]credential{
+		"nobody":        {role: access.None},
+		"expired":       {headers: bearer(b.token("old", access.Admin, -1).secret), role: access.None},
+		"unknown":       {headers: bearer(access.NewSecret()), role: access.None},
+		"garbage":       {headers: bearer("tr_garbage' OR 1=1 --"), role: access.None},
+		"empty":         {headers: []string{"Authorization", "Bearer "}, role: access.None},
+		"basic":         {headers: []string{"Authorization", "Basic YWRtaW46YWRtaW4="}, role: access.None},
+		"false cookie":  {headers: []string{"Cookie", "tranche_session=" + access.NewSecret()}, role: access.None},
+		"actor's claim": {headers: []string{api.ActorHeader, "ann"}, role: access.None},
+	}
+	gone := b.token("gone", access.Admin, 0)
+	wasThere := b.logIn(gone.secret).headers()
+	if _, err := b.store.RevokeToken(b.Context(), gone.ID.String(), "the test"); err != nil {
+		b.Fatal(err)
+	}
+	kinds["revoked"] = credential{headers: bearer(gone.secret), role: access.None}
+	kinds["cookie of a revoked token"] = credential{headers: append(wasThere, "Sec-Fetch-Site", "same-origin"),
+		role: access.None}
+	for _, role := range access.Roles() {
+		secret := b.token("the "+string(role), role, time.Hour).secret
+		cookie := b.logIn(secret).headers()
+		kinds[string(role)] = credential{headers: bearer(secret), role: role}
+		kinds["cookie of "+string(role)] = credential{
+			headers: slices.Concat(cookie, []string{"Sec-Fetch-Site", "same-origin"}), role: role}
+		kinds["cookie of "+string(role)+", old browser"] = credential{
+			headers: slices.Concat(cookie, []string{"Origin", ownOrigin}), role: role}
+		kinds["cookie of "+string(role)+", no browser"] = credential{headers: cookie, role: access.None, reads: role}
+		kinds["cookie of "+string(role)+", foreign origin"] = credential{
+			headers: slices.Concat(cookie, []string{"Origin", "https://evil.example"}), role: access.None, reads: role}
+		kinds["cookie of "+string(role)+", foreign page"] = credential{
+			headers: slices.Concat(cookie, []string{"Sec-Fetch-Site", "cross-site"}), role: access.None}
+		kinds["cookie of "+string(role)+", other port"] = credential{
+			headers: slices.Concat(cookie, []string{"Sec-Fetch-Site", "same-site"}), role: access.None}
+	}
+	return kinds
+}
+
+// concrete puts something into the path of a route.
+func concrete(pattern string) (method, path string) {
+	method, path, ok := strings.Cut(pattern, " ")
+	if !ok {
+		method, path = http.MethodGet, pattern
+	}
+	path = strings.NewReplacer("{run}", "it", "{key}", "1", "{version}", "1", "{id}", "9999", "{name}", "nothing",
+		"{schema}", "Run.json").Replace(path)
+	return method, path
+}
+
+// Who may do what: every way into the server, with every kind of credential. A route that is new is in it by itself,
+// and fails it until it says which role it needs.
+func TestEveryRouteAsksForItsRole(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start("name=it")
+	routes := b.routes()
+	kinds := b.locked().credentials()
+	b.locked() // one that remembers nobody
+	allowed := 0
+	for _, route := range routes {
+		if route.Role != expected(route.Pattern) {
+			t.Errorf("%s needs the role %q; want %q", route.Pattern, route.Role, expected(route.Pattern))
+		}
+		if strings.HasSuffix(route.Pattern, "/session") {
+			continue // open to all; logging out would end the sessions of the others
+		}
+		for name, kind := range kinds {
+			allowed += b.knock(route, name, kind)
+		}
+	}
+	if len(routes) < 50 || allowed < 300 {
+		t.Errorf("%d routes let %d requests in; the matrix looks in the wrong place", len(routes), allowed)
+	}
+}
+
+// knock tries one field of the matrix, and returns 1 when it was let in.
+func (b *bench) knock(route api.Route, name string, kind credential) int {
+	b.Helper()
+	method, path := concrete(route.Pattern)
+	changes := method != http.MethodGet
+	role := kind.role
+	if !changes && kind.reads != "" {
+		role = kind.reads
+	}
+	headers := slices.Clone(kind.headers)
+	if i := slices.Index(headers, ownOrigin); i >= 0 {
+		headers[i] = b.url
+	}
+	answer := b.send(method, path, "", headers...)
+	in := answer.StatusCode != http.StatusUnauthorized && answer.StatusCode != http.StatusForbidden
+	if in != role.Allows(route.Role) {
+		b.Errorf("%s with %s: %d; want it let in: %v", route.Pattern, name, answer.StatusCode, !in)
+	}
+	challenge := answer.Header.Get("WWW-Authenticate")
+	if answer.StatusCode == http.StatusUnauthorized && !strings.HasPrefix(challenge, "Bearer") {
+		b.Errorf("%s with %s: 401 without a challenge", route.Pattern, name)
+	}
+	if answer.StatusCode >= http.StatusInternalServerError {
+		b.Errorf("%s with %s: %d", route.Pattern, name, answer.StatusCode)
+	}
+	if in {
+		return 1
+	}
+	return 0
+}
+
+// routes lists all routes of the server, and holds them against its description.
+func (b *bench) routes() []api.Route {
+	b.Helper()
+	routes := b.server.Routes()
+	patterns := map[string]bool{}
+	for _, r := range routes {
+		patterns[r.Pattern] = true
+	}
+	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
+	var described struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal(text, &described); err != nil {
+		b.Fatal(err)
+	}
+	for path, methods := range described.Paths {
+		for method := range maps.Keys(methods) {
+			if pattern := strings.ToUpper(method) + " " + api.Prefix + path; !patterns[pattern] {
+				b.Errorf("%s is described and no route", pattern)
+			}
+		}
+	}
+	return routes
+}
+
+// A refusal says what is missing, and where to get it; never more.
+func TestRefusalsSayWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	b := setup(t).locked()
+	viewer := []string{"Authorization", "Bearer " + b.token("vic", access.Viewer, 0).secret}
+	b.refused(http.StatusUnauthorized, "tranche token create", http.MethodGet, api.Prefix+"/runs", nil)
+	b.refused(http.StatusUnauthorized, "needs a login", http.MethodGet, api.Prefix+"/no-such-thing", nil)
+	b.refused(http.StatusForbidden, "needs the role operator, and vic has the role viewer", http.MethodPost,
+		api.Prefix+"/runs/pause", strings.NewReader(`{"all":true}`), viewer...)
+	b.refused(http.StatusForbidden, "needs the role admin", http.MethodGet, api.Prefix+"/tokens", nil, viewer...)
+	b.refused(http.StatusNotFound, "there is nothing at", http.MethodGet, api.Prefix+"/no-such-thing", nil, viewer...)
+	expired := []string{"Authorization", "Bearer " + b.token("old", access.Admin, -1).secret}
+	b.refused(http.StatusUnauthorized, "the token has expired", http.MethodGet, api.Prefix+"/runs", nil, expired...)
+	if code, _ := b.ask(http.MethodGet, api.Prefix+"/runs", nil, viewer...); code != http.StatusOK {
+		t.Errorf("a viewer is answered %d", code)
+	}
+}
+
+// What a page of another site may make a browser do: follow a link, and nothing else.
+func TestOtherSitesMayLinkHere(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start("name=it")
+	path := api.Prefix + "/runs/it/export"
+	for name, c := range map[string]struct {
+		site, mode, dest string
+		want             int
+	}{
+		"a link":       {"cross-site", "navigate", "document", 200},
+		"a frame":      {"cross-site", "navigate", "iframe", 403},
+		"an image":     {"cross-site", "no-cors", "image", 403},
+		"a script":     {"same-site", "cors", "empty", 403},
+		"our own page": {"same-origin", "cors", "empty", 200},
+	} {
+		code, _ := b.ask(http.MethodGet, path, nil, "Sec-Fetch-Site", c.site, "Sec-Fetch-Mode", c.mode, "Sec-Fetch-Dest",
+			c.dest)
+		if code != c.want {
+			t.Errorf("%s is answered %d; want %d", name, code, c.want)
+		}
+	}
+}
+
+// The secret of a token is in the answer that makes it, and nowhere else: not in logs, not in the database, not in what
+// repeats a request that went wrong.
+func TestSecretsStayInTheirPlace(t *testing.T) {
+	t.Parallel()
+	b := setup(t).locked()
+	admin := []string{"Authorization", "Bearer " + b.token("ann", access.Admin, 0).secret,
+		"Content-Type", "application/json", "Idempotency-Key", "again"}
+	code, text := b.ask(http.MethodPost, api.Prefix+"/tokens",
+		strings.NewReader(`{"name":"canary","role":"operator"}`), admin...)
+	var made struct {
+		workqueue.TokenView
+		Secret string `json:"secret"`
+	}
+	if err := json.Unmarshal(text, &made); err != nil || code != http.StatusOK || !access.WellFormed(made.Secret) {
+		t.Fatalf("POST /tokens: %d %s, %v", code, text, err)
+	}
+	if matched := regexp.MustCompile(`^tr_[a-z2-7]{39}$`).MatchString(made.Secret); !matched {
+		t.Error("the secret does not look like one")
+	}
+	canary := made.Secret[3:23]
+	bearer := []string{"Authorization", "Bearer " + made.Secret, "Content-Type", "application/json"}
+	cookie := b.logIn(made.Secret)
+	for _, c := range []struct{ method, path, body string }{
+		{http.MethodPost, "/session", `{"tokn":"` + made.Secret + `"}`},
+		{http.MethodPost, "/session", `{"token":["` + made.Secret + `"]}`},
+		{http.MethodPost, "/session", `"` + made.Secret + `"`},
+		{http.MethodPost, "/session", made.Secret},
+		{http.MethodPost, "/session", `{"token":"` + made.Secret[:30] + `"}`},
+		{http.MethodGet, "/runs?token=" + made.Secret, ""},
+		{http.MethodGet, "/runs?access_token=" + made.Secret, ""},
+		{http.MethodGet, "/runs/" + made.Secret, ""},
+		{http.MethodGet, "/" + made.Secret, ""},
+		{http.MethodPost, "/runs/" + made.Secret + "/pause", "{}"},
+		{http.MethodPost, "/runs?endpoint=echo&name=x", "broken\x00"},
+		{http.MethodGet, "/tokens", ""},
+		{http.MethodGet, "/audit", ""},
+		{http.MethodGet, "/session", ""},
+		{http.MethodGet, "/info", ""},
+	} {
+		for _, who := range [][]string{bearer, cookie.headers(), admin} {
+			_, text := b.ask(c.method, api.Prefix+c.path, strings.NewReader(c.body), who...)
+			if strings.Contains(string(text), canary) || strings.Contains(string(text), cookie.cookie.Value) {
+				t.Errorf("%s %s repeats a secret: %s", c.method, c.path[:min(20, len(c.path))], text)
+			}
+		}
+	}
+	for _, entry := range b.log.All() {
+		line, err := json.Marshal(entry.ContextMap())
+		if err != nil || strings.Contains(entry.Message+string(line), canary) ||
+			strings.Contains(string(line), cookie.cookie.Value) {
+			t.Errorf("a secret is in the log: %s %s, %v", entry.Message, line, err)
+		}
+	}
+	for _, table := range []string{"audit_log", "api_token", "web_session", "api_request", "batchrun"} {
+		var found int
+		if err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM `+table+` x WHERE x::text LIKE '%' || $1 || '%' OR
+			x::text LIKE '%' || encode($1::bytea, 'hex') || '%' OR x::text LIKE '%' || $2 || '%'`, canary, cookie.cookie.Value).
+			Scan(&found); err != nil || found > 0 {
+			t.Errorf("table %s has %d rows with a secret, %v", table, found, err)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package api_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+)
+
+// stream opens a stream of events, and sends how long it lasted from the moment that is sent to it.
+func (b *bench) stream(at string, header ...string) (opened bool, ended <-chan time.Time) {
+	b.Helper()
+	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, at+api.Prefix+"/runs/it/events", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	answer, err := http.DefaultTransport.RoundTrip(req) //nolint:bodyclose // it is, when the stream has ended
+	if err != nil {
+		b.Fatal(err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		_ = answer.Body.Close()
+		return false, nil
+	}
+	lines := bufio.NewReader(answer.Body)
+	if _, err := lines.ReadString('\n'); err != nil { // the first event
+		b.Fatal(err)
+	}
+	end := make(chan time.Time, 1)
+	go func() {
+		defer func() { _ = answer.Body.Close() }()
+		_, _ = io.Copy(io.Discard, lines)
+		end <- time.Now()
+	}()
+	return true, end
+}
+
+// A revoked token is of no use within five seconds: on the node that was told and on another, for new requests and for
+// streams that are open, by the token itself and by a browser that had logged in with it. So is one that expires.
+// Others go on.
+func TestARevokedTokenEndsEverywhere(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start("name=it")
+	admin := b.token("ann", access.Admin, 0)
+	ends := map[string]madeToken{"revoked": b.token("vic", access.Viewer, 0), "expiring": b.token("eve", access.Viewer, 0)}
+	stays := b.token("sue", access.Viewer, 0)
+	var nodes []string
+	for range 2 {
+		b.locked()
+		nodes = append(nodes, b.url)
+	}
+	begun := map[string]<-chan time.Time{}
+	ways := map[string][]string{"stays": {"Authorization", "Bearer " + stays.secret}}
+	for name, token := range ends {
+		ways[name] = []string{"Authorization", "Bearer " + token.secret}
+		ways[name+", browser"] = b.logIn(token.secret).headers()
+	}
+	for _, node := range nodes {
+		for name, headers := range ways {
+			opened, ended := b.stream(node, headers...)
+			if !opened {
+				t.Fatalf("%s opened no stream", name)
+			}
+			begun[name+" at "+node] = ended
+		}
+	}
+	before := time.Now()
+	code, text := b.ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, "Authorization", "Bearer "+admin.secret)
+	if code != http.StatusOK {
+		t.Fatalf("revoking: %d %s", code, text)
+	}
+	const expire = `UPDATE api_token SET expires_at = clock_timestamp() WHERE name = 'eve'`
+	if _, err := b.pool.Exec(t.Context(), expire); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.After(access.RevocationTime)
+	for name, ended := range begun {
+		if name == "stays at "+nodes[0] || name == "stays at "+nodes[1] {
+			continue
+		}
+		select {
+		case at := <-ended:
+			t.Logf("%s: its stream ended after %s", name, at.Sub(before))
+		case <-limit:
+			t.Fatalf("%s: its stream goes on after %s", name, access.RevocationTime)
+		}
+	}
+	for _, node := range nodes {
+		for name, headers := range ways {
+			if opened, _ := b.stream(node, headers...); opened != (name == "stays") {
+				t.Errorf("%s: a new stream was opened: %v", name, opened)
+			}
+		}
+		select {
+		case <-begun["stays at "+node]:
+			t.Error("the stream of another token has ended too")
+		default:
+		}
+	}
+}
+
+// A change that is under way when its token is revoked is broken off, and leaves nothing.
+func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
+	t.Parallel()
+	b := setup(t).locked()
+	token := b.token("ann", access.Operator, 0)
+	items, feed := io.Pipe()
+	defer func() { _ = feed.Close() }()
+	type answered struct {
+		code int
+		text []byte
+	}
+	answer := make(chan answered, 1)
+	var once sync.Once
+	sent := make(chan struct{})
+	go func() {
+		for i := 0; ; i++ {
+			if _, err := feed.Write([]byte(strconv.Itoa(i) + ",a\n")); err != nil {
+				return
+			}
+			once.Do(func() { close(sent) })
+			select {
+			case <-b.Context().Done():
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	go func() {
+		code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=late", items, "Content-Type",
+			"text/csv", "Authorization", "Bearer "+token.secret)
+		answer <- answered{code, text}
+	}()
+	<-sent
+	if _, err := b.store.RevokeToken(t.Context(), token.ID.String(), "the test"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case a := <-answer:
+		var p problem
+		if err := json.Unmarshal(a.text, &p); err != nil || a.code != http.StatusUnauthorized {
+			t.Errorf("the upload was answered %d %s", a.code, a.text)
+		}
+	case <-time.After(2 * access.RevocationTime):
+		t.Fatal("the upload goes on")
+	}
+	_ = feed.CloseWithError(errors.New("enough"))
+	var runs int
+	if err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM batchrun`).Scan(&runs); err != nil || runs != 0 {
+		t.Errorf("%d runs are left, %v", runs, err)
+	}
+}

@@ -1,0 +1,151 @@
+package api_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// Strangers reach a server only when they have to say who they are, and nobody on the way can read it.
+func TestListenKeepsStrangersAway(t *testing.T) {
+	t.Parallel()
+	cert, key := api.NewCertificate(t, t.TempDir(), 1)
+	guarded := map[string]api.Exposure{
+		"tls":   {Auth: true, TLSCert: cert, TLSKey: key},
+		"proxy": {Auth: true, BehindProxy: true},
+	}
+	open := map[string]struct {
+		with api.Exposure
+		says string
+	}{
+		"nothing":          {api.Exposure{}, "--auth on"},
+		"proxy, no login":  {api.Exposure{BehindProxy: true}, "--auth on"},
+		"tls, no login":    {api.Exposure{TLSCert: cert, TLSKey: key}, "--auth on"},
+		"login, no tls":    {api.Exposure{Auth: true}, "--tls-cert"},
+		"a key is missing": {api.Exposure{Auth: true, TLSCert: cert}, "--tls-key"},
+	}
+	for _, address := range []string{"0.0.0.0:0", ":0", "192.0.2.1:0", "[::]:0", "nonsense", "example.com:80"} {
+		for name, c := range open {
+			l, err := api.Listen(t.Context(), address, c.with)
+			if err == nil {
+				t.Errorf("%s was opened with %s", address, name)
+				_ = l.Close()
+			} else if address != "nonsense" && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s with %s: %v; want the remedy %s", address, name, err, c.says)
+			}
+		}
+	}
+	for name, with := range guarded {
+		l, err := api.Listen(t.Context(), "0.0.0.0:0", with)
+		if err != nil {
+			t.Errorf("all addresses with %s: %v", name, err)
+			continue
+		}
+		_ = l.Close()
+	}
+	first, err := api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Close() }()
+	_, err = api.Listen(t.Context(), first.Addr().String(), api.Exposure{})
+	if err == nil || !strings.Contains(err.Error(), "--listen") {
+		t.Errorf("a taken address: %v; want the flag named", err)
+	}
+	missing := api.Exposure{TLSCert: filepath.Join(t.TempDir(), "no.pem"), TLSKey: key}
+	_, err = api.Listen(t.Context(), "127.0.0.1:0", missing)
+	if err == nil || !strings.Contains(err.Error(), "--tls-cert") {
+		t.Errorf("a certificate that is not there: %v; want the flag named", err)
+	}
+}
+
+// By TLS, with HTTP/2 and without: uploads, answers that come before their end, exports, streams, and a stop.
+func TestServeByTLS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	gate, err := access.New(b.store, access.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := api.Config{Access: gate, SecureCookies: true}
+	server, err := api.New(b.store, b.engine, testenv.Conn(t, testenv.NATS(t)), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key := api.NewCertificate(t, t.TempDir(), 1)
+	listener, err := api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{Auth: true, TLSCert: cert, TLSKey: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stopped := make(chan error, 1)
+	go func() { stopped <- server.Serve(ctx, listener, time.Minute) }()
+	text, err := os.ReadFile(cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(text)
+	secret := b.token("ann", access.Operator, 0).secret
+	for name, major := range map[string]int{"http/1.1": 1, "h2": 2} {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}, ForceAttemptHTTP2: major == 2}
+		b.useTLS(transport, "https://"+listener.Addr().String(), name, major, secret)
+		transport.CloseIdleConnections()
+	}
+	stop()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func (b *bench) useTLS(transport *http.Transport, at, name string, major int, secret string) {
+	b.Helper()
+	ask := func(method, path, kind string, body io.Reader) (int, string) {
+		req, err := http.NewRequestWithContext(b.Context(), method, at+api.Prefix+path, body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+secret)
+		req.Header.Set("Content-Type", kind)
+		answer, err := transport.RoundTrip(req)
+		if err != nil {
+			b.Fatalf("%s by %s: %v", path, name, err)
+		}
+		defer func() { _ = answer.Body.Close() }()
+		if answer.ProtoMajor != major {
+			b.Errorf("%s by %s came by %s", path, name, answer.Proto)
+		}
+		text, err := io.ReadAll(answer.Body)
+		if err != nil {
+			b.Errorf("%s by %s: %v", path, name, err)
+		}
+		return answer.StatusCode, string(text)
+	}
+	run := "of-" + strings.NewReplacer("/", "-", ".", "-").Replace(name)
+	items := strings.NewReader(three)
+	if code, text := ask(http.MethodPost, "/runs?endpoint=echo&name="+run, "text/csv", items); code != 201 {
+		b.Errorf("a start by %s: %d %s", name, code, text)
+	}
+	endless := io.MultiReader(strings.NewReader("id,name\n1,a\n1,b\n"), strings.NewReader(strings.Repeat("2,x\n", 1<<20)))
+	if code, text := ask(http.MethodPost, "/runs?endpoint=echo", "text/csv", endless); code != 422 {
+		b.Errorf("an upload with a mistake by %s: %d %s", name, code, text)
+	}
+	if code, text := ask(http.MethodGet, "/runs/"+run+"/export", "", nil); code != 200 || strings.Count(text, "\n") != 3 {
+		b.Errorf("an export by %s: %d %s", name, code, text)
+	}
+	body := strings.NewReader(`{"token":"` + secret + `"}`)
+	if code, text := ask(http.MethodPost, "/session", "application/json", body); code != 200 {
+		b.Errorf("a login by %s: %d %s", name, code, text)
+	}
+}
