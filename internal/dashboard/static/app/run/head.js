@@ -58,7 +58,7 @@ export function Actions({ run, onRerun, onReport }) {
     ${!over && !paused && html`<${Button} icon="pause" role="operator" onClick=${act("pause")} test="pause">Pause<//>`}
     ${paused && run.hold?.kind !== "canary" && html`<${Button} kind="primary" icon="play" role="operator"
         onClick=${act("resume")} test="resume">Resume<//>`}
-    ${run.failed > 0 && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun}
+    ${run.failed > 0 && run.state !== "cancelled" && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun}
         test="rerun" title="Run what failed again">Re-run failed<//>`}
     ${run.failed > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn"
         test="errors">Errors<//>`}
@@ -92,8 +92,8 @@ function cancel(run) {
   const left = run.items - run.done - run.failed;
   return confirm({
     title: "Cancel this run?", danger: true, action: "Cancel the run",
-    body: html`<p>${left > 0 ? `${plural(left, "item")} will stay without an outcome` : "It ends at once"}; what is done stays done. It cannot be
-      resumed, though items can be run again.</p>`,
+    body: html`<p>${left > 0 ? `${plural(left, "item")} will stay without an outcome` : "It ends at once"}; what is done stays done.
+      A cancelled run can neither be resumed nor run again.</p>`,
     act: async () => {
       const answer = await api.post(`/runs/${segment(run.id)}/cancel`, {});
       toast(`Cancelled: ${plural(answer.items, "item")} without an outcome`);
@@ -115,7 +115,7 @@ export function Numbers({ run }) {
     </div>
     <dl class="run-facts">
       ${fact("Failed", num(run.failed), run.items > 0 && run.failed > 0 && percent(run.failed / run.items, 2), run.failed > 0 ? "bad" : "", "failed")}
-      ${fact("Left", short(left), run.settling > 0 && `${short(run.settling)} settling`, "", "left")}
+      ${fact(run.state === "cancelled" ? "No outcome" : "Left", short(left), run.settling > 0 && `${short(run.settling)} settling`, "", "left")}
       ${fact("Rate", html`${short(rateOf(run))}<small>/s</small>`, ended(run) ? "on average" : run.steps.length > 1 && "parts of all steps", "", "rate")}
       ${fact(ended(run) ? "Took" : "ETA", ended(run) ? duration(run.seconds) : run.eta_seconds !== undefined ? duration(run.eta_seconds) : "–",
         !ended(run) && run.started_at && html`after <${Elapsed} run=${run} />`, "", "eta")}

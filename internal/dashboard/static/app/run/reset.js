@@ -43,7 +43,7 @@ export function ResetDialog({ run, step, range, onClose }) {
     <${Field} label="Reason" hint="for the audit log"><input value=${reason} maxlength="500"
         onInput=${(e) => setReason(e.currentTarget.value)} autocomplete="off" data-test="reset-reason" /><//>
     <${ErrorBox} error=${error} />
-    <div class="tried" aria-live="polite" data-test="reset-tried">
+    <div class=${error ? "" : "tried"} aria-live="polite" data-test="reset-tried">
       ${!tried && !error && html`<${Skeleton} lines=${2} />`}
       ${tried && html`<p>Tried without changing anything: ${tried.items > 0 ? html`<strong>${plural(tried.items, "part")}</strong> of <${Text}
           max=${40}>${tried.step}<//> would be made again, as generation ${tried.generation}.` : "there is nothing to take back."}</p>

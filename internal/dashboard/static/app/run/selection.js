@@ -19,6 +19,8 @@ export function Selection({ run, step, range, plane, onClose, onZoom }) {
   const size = to - from + 1;
   const [listed, setListed] = useState(false);
   const [dialog, setDialog] = useState("");
+  const over = run.state === "cancelled";
+  const why = over ? "A cancelled run is not run again; start a new one" : undefined;
   useEffect(() => setListed(false), [from, to]);
   const counts = useMemo(() => plane && count(plane, from, to), [plane, plane?.version, from, to]);
   return html`<${Card} class="selection" test="selection" label="Selected items"
@@ -35,8 +37,8 @@ export function Selection({ run, step, range, plane, onClose, onZoom }) {
     <div class="card-buttons">
       <${Button} icon="search" onClick=${() => setListed(!listed)} aria-expanded=${String(listed)}
           test="inspect">${listed ? "Hide the items" : "Inspect"}<//>
-      <${Button} icon="reload" role="operator" onClick=${() => setDialog("reset")} test="reset">Reset a part…<//>
-      <${Button} icon="repeat" role="operator" onClick=${() => setDialog("rerun")} test="rerun-range">Run again…<//>
+      <${Button} icon="reload" role="operator" disabled=${over} title=${why} onClick=${() => setDialog("reset")} test="reset">Reset a part…<//>
+      <${Button} icon="repeat" role="operator" disabled=${over} title=${why} onClick=${() => setDialog("rerun")} test="rerun-range">Run again…<//>
     </div>
     <${Items} key=${`${from}-${to}-${step}-${listed}`} run=${run} step=${step} from=${from} to=${to}
         page=${listed ? PAGE : FIRST} paged=${listed} />
