@@ -80,12 +80,23 @@ export function stream(path, on, { onState } = {}) {
     }, unseen);
   };
 
+  // A page that is left may be kept, with its connections, for the way back to it: five such pages, and nothing can be
+  // loaded any more. It connects again when it is shown again.
+  const left = () => {
+    clearTimeout(timer);
+    source?.close();
+  };
+
   document.addEventListener("visibilitychange", seen);
+  addEventListener("pagehide", left);
+  addEventListener("pageshow", seen);
   waiting();
   connect();
   return () => {
     closed = true;
     document.removeEventListener("visibilitychange", seen);
+    removeEventListener("pagehide", left);
+    removeEventListener("pageshow", seen);
     clearTimeout(timer);
     clearTimeout(lostTimer);
     source?.close();
