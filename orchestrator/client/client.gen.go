@@ -2355,7 +2355,7 @@ type ServiceErrors struct {
 type SessionDocument struct {
 	Authenticated bool `json:"authenticated"`
 
-	// Auth off: the server asks nobody who they are, and everybody is an admin; one of off, on
+	// Auth off: nobody is asked who they are, and all are admins; one of off, on
 	Auth string `json:"auth"`
 
 	// OIDC there is a login by a provider of identities, at /auth/oidc/login
@@ -2757,13 +2757,13 @@ type TokenList struct {
 
 // TokenSettings defines model for TokenSettings.
 type TokenSettings struct {
-	// Name whose it is: the actor in the audit log
+	// Name whose it is, for the audit log
 	//
 	// Examples: ci
 	Name string `json:"name"`
 	Role Role   `json:"role"`
 
-	// ExpiresIn how long it is good for; absent: until it is revoked
+	// ExpiresIn its life; absent: until it is revoked
 	//
 	// Examples: 720h
 	ExpiresIn string `json:"expires_in,omitempty"`
@@ -2968,6 +2968,21 @@ type ListRunsParams struct {
 
 	// Limit how many at the most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Q words in the name, the plan, the source or who started it, or how the id begins
+	Q string `form:"q,omitempty" json:"q,omitempty"`
+
+	// Plan only runs of this plan, like year-end, or year-end@3
+	Plan string `form:"plan,omitempty" json:"plan,omitempty"`
+
+	// Endpoint only runs with a step that asks this
+	Endpoint string `form:"endpoint,omitempty" json:"endpoint,omitempty"`
+
+	// Since only runs that were made then or later
+	Since time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until only runs that were made before
+	Until time.Time `form:"until,omitempty" json:"until,omitempty"`
 }
 
 // StartRunParams defines parameters for StartRun.
@@ -3402,8 +3417,9 @@ func (c *Client) ListPlans(ctx context.Context, params ListPlansParams, options 
 // ApplyPlan: Put a plan on record.
 //
 // The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is the same as the newest
-// version changes nothing; anything else becomes the next version. Versions never change, and runs keep the one that
-// they started with.
+// version changes nothing; anything else becomes the next version. With If-Match, the ETag of the plan as it was
+// read, nothing is applied when somebody has applied another version meanwhile (412). Versions never change, and runs
+// keep the one that they started with.
 //
 // It is POST /plans, for role operator.
 func (c *Client) ApplyPlan(ctx context.Context, params ApplyPlanParams, contentType string, body io.Reader, options ...CallOption) (AppliedPlan, error) {
@@ -3491,6 +3507,11 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 	ask.add("state", params.State, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
+	ask.add("q", params.Q, false)
+	ask.add("plan", params.Plan, false)
+	ask.add("endpoint", params.Endpoint, false)
+	ask.add("since", params.Since, false)
+	ask.add("until", params.Until, false)
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
 }
@@ -3976,4 +3997,4 @@ func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of af0c5e16150ea1fcf3c99aea944e5367, is d9a6d7776536f4aeed51f53c140e24b003f154b448d3395b2edd06dedabf2a6b.
+// Of 4aa5437c6f098f3ca471e4460ed8efe2, is 32ca2075f111d66a128b7d168a84c13ad4633a01d85831abd8b1a197ff6ea5e6.

@@ -66,12 +66,21 @@ func TestASilentServerIsGivenUp(t *testing.T) {
 	at := mute(t)
 	cl := dial(t, at, short)
 	for name, ask := range map[string]func(context.Context) error{
-		"look":    func(ctx context.Context) error { _, err := cl.ListRuns(ctx, client.ListRunsParams{Limit: 1}); return err },
-		"change":  func(ctx context.Context) error { _, err := cl.CancelRun(ctx, "last", client.ControlSettings{}); return err },
-		"doctor":  func(ctx context.Context) error { _, err := cl.Doctor(ctx); return err },
-		"stream":  func(ctx context.Context) error { _, err := cl.FailedItems(ctx, "last"); return err },
-		"upload":  func(ctx context.Context) error { _, err := cl.Start(ctx, client.RunSettings{}, rows{}); return err },
-		"no rows": func(ctx context.Context) error { _, err := cl.Start(ctx, client.RunSettings{}, http.NoBody); return err },
+		"look": func(ctx context.Context) error {
+			_, err := cl.ListRuns(ctx, client.ListRunsParams{Limit: 1})
+			return err
+		},
+		"change": func(ctx context.Context) error {
+			_, err := cl.CancelRun(ctx, "last", client.ControlSettings{})
+			return err
+		},
+		"doctor": func(ctx context.Context) error { _, err := cl.Doctor(ctx); return err },
+		"stream": func(ctx context.Context) error { _, err := cl.FailedItems(ctx, "last"); return err },
+		"upload": func(ctx context.Context) error { _, err := cl.Start(ctx, client.RunSettings{}, rows{}); return err },
+		"no rows": func(ctx context.Context) error {
+			_, err := cl.Start(ctx, client.RunSettings{}, http.NoBody)
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

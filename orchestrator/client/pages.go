@@ -95,3 +95,30 @@ func (c *Client) AllQuarantined(
 		return list.Messages, list.Next != 0, err
 	})
 }
+
+// AllItems yields items of a run in their order.
+func (c *Client) AllItems(
+	ctx context.Context, run string, params ListItemsParams, options ...CallOption,
+) iter.Seq2[ItemRow, error] {
+	return all(func() ([]ItemRow, bool, error) {
+		list, err := c.ListItems(ctx, run, params, options...)
+		if list.Next != nil {
+			after := int64(*list.Next)
+			params.After = &after
+		}
+		return list.Items, list.Next != nil, err
+	})
+}
+
+// AllSlices yields the requests of a run that are under way.
+func (c *Client) AllSlices(
+	ctx context.Context, run string, params ListSlicesParams, options ...CallOption,
+) iter.Seq2[SliceView, error] {
+	return all(func() ([]SliceView, bool, error) {
+		list, err := c.ListSlices(ctx, run, params, options...)
+		if list.Next != nil {
+			params.After = *list.Next
+		}
+		return list.Slices, list.Next != nil, err
+	})
+}

@@ -1,0 +1,144 @@
+package client_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+// serve is a server that a test plays.
+func serve(t *testing.T, handle http.HandlerFunc) *client.Client {
+	t.Helper()
+	server := httptest.NewServer(handle)
+	t.Cleanup(server.Close)
+	cl, err := client.New(server.URL, client.WithToken("tr_secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return cl
+}
+
+// A stream that breaks off goes on after the last event that came, and gives up on what says no for good.
+func TestEventsGoOn(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	cl := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Header.Get("Last-Event-ID"))
+		switch len(asked) {
+		case 1:
+			_, _ = io.WriteString(w, ": hello\nretry: 1\nid: 7-1\nevent: run\ndata: {\"a\":\ndata: 1}\n\nid: 7-2\ndata: 2\n\ndata: half")
+		case 2:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case 3:
+			_, _ = io.WriteString(w, "event: end\r\ndata: {}\r\n\r\n")
+		default:
+			w.WriteHeader(http.StatusForbidden)
+		}
+	})
+	var got []string
+	var last error
+	for event, err := range cl.WatchRun(t.Context(), "last", client.WatchRunParams{Planes: true}) {
+		if last = err; err == nil {
+			got = append(got, fmt.Sprintf("%s %s %s", event.Name, event.ID, event.Data))
+		}
+	}
+	if want := []string{"run 7-1 {\"a\":\n1}", "message 7-2 2", "end 7-2 {}"}; !slices.Equal(got, want) {
+		t.Errorf("got %q; want %q", got, want)
+	}
+	if no, ok := errors.AsType[*client.ProblemError](last); !ok || no.Status != http.StatusForbidden {
+		t.Errorf("it ended with %v; want the 403", last)
+	}
+	if want := []string{"", "7-2", "7-2", "7-2"}; !slices.Equal(asked, want) {
+		t.Errorf("it asked from %q; want %q", asked, want)
+	}
+}
+
+func TestEventsOfNobodyEndAtOnce(t *testing.T) {
+	t.Parallel()
+	cl := dial(t, "http://127.0.0.1:1", 0)
+	seen := 0
+	for _, err := range cl.Watch(t.Context(), client.WatchParams{}) {
+		seen++
+		if _, ok := errors.AsType[*client.UnreachableError](err); !ok {
+			t.Errorf("got %v; want an UnreachableError", err)
+		}
+	}
+	if seen != 1 {
+		t.Errorf("%d errors; want one", seen)
+	}
+}
+
+func TestPagesAreReadToTheEnd(t *testing.T) {
+	t.Parallel()
+	var pages atomic.Int32
+	cl := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		pages.Add(1)
+		switch r.URL.Query().Get("before") {
+		case "":
+			_, _ = io.WriteString(w, `{"runs":[{"id":"c"},{"id":"b"}],"next":"b"}`)
+		case "b":
+			_, _ = io.WriteString(w, `{"runs":[{"id":"a"}]}`)
+		default:
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		}
+	})
+	var ids []string
+	for run, err := range cl.AllRuns(t.Context(), client.ListRunsParams{State: []string{"running", "paused"}, Limit: 2}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, run.ID)
+	}
+	if !slices.Equal(ids, []string{"c", "b", "a"}) || pages.Load() != 2 {
+		t.Errorf("%q in %d pages", ids, pages.Load())
+	}
+	for range cl.AllRuns(t.Context(), client.ListRunsParams{}) {
+		break
+	}
+	if pages.Load() != 3 {
+		t.Errorf("who has enough after one entry had %d pages read; want one", pages.Load()-2)
+	}
+}
+
+// A token goes to its server only, and what is the same is not read again.
+func TestWhatGoesWithARequest(t *testing.T) {
+	t.Parallel()
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was followed") }))
+	t.Cleanup(elsewhere.Close)
+	cl := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer tr_secret" {
+			t.Errorf("authorization is %q", r.Header.Get("Authorization"))
+		}
+		switch {
+		case r.Header.Get("If-None-Match") == `"1"`:
+			w.WriteHeader(http.StatusNotModified)
+		case r.Method == http.MethodPost && r.Header.Get("Idempotency-Key") == "k":
+			w.Header().Set("Idempotency-Replayed", "true")
+			_, _ = io.WriteString(w, `{"action":"pause","unknown":1}`+"\n")
+		default:
+			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+		}
+	})
+	if _, err := cl.GetRun(t.Context(), "last"); err == nil {
+		t.Error("a redirect is no error")
+	}
+	if _, err := cl.GetRun(t.Context(), "last", client.IfNoneMatch(`"1"`)); !errors.Is(err, client.ErrNotModified) {
+		t.Errorf("got %v; want ErrNotModified", err)
+	}
+	var raw []byte
+	var header http.Header
+	done, err := cl.PauseRun(t.Context(), "last", client.ControlSettings{}, client.IdempotencyKey("k"), client.Raw(&raw),
+		client.ResponseHeader(&header))
+	if err != nil || done.Action != "pause" || string(raw) != `{"action":"pause","unknown":1}` ||
+		header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("%+v %s %v, %v", done, raw, header, err)
+	}
+}
