@@ -147,6 +147,6 @@ export function Warnings({ run }) {
   // A pause is told by the head already.
   const warnings = run.warnings.filter((w) => !(run.hold && run.state === "paused" && /paused/i.test(w)));
   if (warnings.length === 0) return null;
-  return html`<ul class="run-warnings" role="status" data-test="warnings">${warnings.map((w) => html`<li key=${w}>
-    <${Icon} name="warn"/><${Text} max=${600}>${w[0].toUpperCase() + w.slice(1)}<//></li>`)}</ul>`;
+  return html`<div role="status"><ul class="run-warnings" data-test="warnings">${warnings.map((w) => html`<li key=${w}>
+    <${Icon} name="warn"/><${Text} max=${600}>${w[0].toUpperCase() + w.slice(1)}<//></li>`)}</ul></div>`;
 }
