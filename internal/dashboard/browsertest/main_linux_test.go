@@ -20,6 +20,7 @@ func TestDashboard(t *testing.T) {
 			"roles":                    roles,
 			"keyboard":                 keyboard,
 			"the server is restarted":  serverRestarts,
+			"pages are left":           pagesAreLeft,
 			"every page":               everyPage,
 			"a page that is disturbed": watchersSee,
 		} {

@@ -36,3 +36,18 @@ func serverRestarts(t *testing.T, b *browser) {
 		t.Errorf("the page was loaded anew: %s", marks)
 	}
 }
+
+// Pages that are left hold no connection: however many there were, the next one is loaded. On the way back they are live.
+func pagesAreLeft(t *testing.T, b *browser) {
+	s := newStack(t, stackConfig{})
+	run := s.load(request("idle", "nobody"), 10, plainItem)
+	p := b.open(t, s.url)
+	for range 4 {
+		p.visit("/runs")
+		p.visit("/runs/" + run.String())
+	}
+	p.run(`history.back()`)
+	p.until("the list", `location.pathname === "/runs"`)
+	p.settled()
+	p.until("it is live", `document.querySelector('`+at("connection")+`')?.dataset.state === "live"`)
+}
