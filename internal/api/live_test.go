@@ -25,7 +25,7 @@ type sse struct {
 	last  string
 }
 
-func (b *bench) stream(path string, header ...string) *sse {
+func (b *bench) follow(path string, header ...string) *sse {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.url+api.Prefix+path, nil)
@@ -71,7 +71,7 @@ func TestAStreamLeadsThroughARun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	started := b.start("chunk=2")
-	s := b.stream("/runs/last/events?planes=true")
+	s := b.follow("/runs/last/events?planes=true")
 	hello := s.next("hello")
 	if run := s.next("run"); !strings.Contains(run, `"state":"running"`) || !strings.Contains(run, `"warnings"`) {
 		t.Errorf("the run is %s", run)
@@ -84,13 +84,13 @@ func TestAStreamLeadsThroughARun(t *testing.T) {
 		t.Errorf("end %s", end)
 	}
 	s.close()
-	back := b.stream("/runs/last/events?planes=true", "Last-Event-ID", s.last)
+	back := b.follow("/runs/last/events?planes=true", "Last-Event-ID", s.last)
 	if again := back.next("hello"); again != strings.TrimSuffix(hello, "}")+`,"resumed":true}` {
 		t.Errorf("back at %s; before it was %s", again, hello)
 	}
-	stranger := b.stream("/runs/last/events?planes=true", "Last-Event-ID", "elsewhere-7")
+	stranger := b.follow("/runs/last/events?planes=true", "Last-Event-ID", "elsewhere-7")
 	stranger.next("resync")
-	runs := b.stream("/events?topic=runs&topic=health")
+	runs := b.follow("/events?topic=runs&topic=health")
 	if list := runs.next("runs"); !strings.Contains(list, started.Run.String()) {
 		t.Errorf("runs %s", list)
 	}
@@ -111,7 +111,7 @@ func TestStreamsThatCannotBe(t *testing.T) {
 	b.refused(422, "id of a slice", http.MethodGet, at+"slices?after=x", nil)
 	var open []*sse
 	for range 24 {
-		open = append(open, b.stream("/runs/last/events"))
+		open = append(open, b.follow("/runs/last/events"))
 	}
 	b.refused(429, "close some", http.MethodGet, at+"events", nil)
 	b.refused(429, "close some", http.MethodGet, api.Prefix+"/events?topic=runs", nil)
@@ -198,7 +198,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, listener, time.Minute) }()
 	other := &bench{T: t, pool: b.pool, store: b.store, engine: b.engine, url: "http://" + listener.Addr().String()}
-	s, topics := other.stream("/runs/last/events?planes=true"), other.stream("/events?topic=runs")
+	s, topics := other.follow("/runs/last/events?planes=true"), other.follow("/events?topic=runs")
 	s.next("run")
 	topics.next("runs")
 	<-time.After(150 * time.Millisecond) // three times the patience

@@ -102,21 +102,22 @@ type Config struct {
 
 // Server is the API on a store, a node and a NATS connection. It closes none of them.
 type Server struct {
-	store    *workqueue.Store
-	engine   Engine
-	nc       *nats.Conn
-	log      *zap.Logger
-	config   Config
-	handler  http.Handler
-	mux      *routeMux
-	heavy    *access.Slots // of requests that read whole runs
-	underWay underWay      // requests that named a key
-	document *huma.OpenAPI
-	active   sync.WaitGroup // requests under way
-	health   *health.Watch
-	hubs     *live.Hubs // of the runs that are followed
-	topics   *live.Topics
-	streams  streams
+	store     *workqueue.Store
+	engine    Engine
+	nc        *nats.Conn
+	log       *zap.Logger
+	config    Config
+	handler   http.Handler
+	mux       *routeMux
+	heavy     *access.Slots // of requests that read whole runs
+	underWay  underWay      // requests that named a key
+	document  *huma.OpenAPI
+	active    sync.WaitGroup // requests under way
+	health    *health.Watch
+	hubs      *live.Hubs // of the runs that are followed
+	topics    *live.Topics
+	streams   streams
+	timelines recent[workqueue.TimelineRequest, *workqueue.Timeline]
 }
 
 // New returns a server; Handler and Serve make use of it.

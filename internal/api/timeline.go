@@ -19,7 +19,7 @@ func (s *Server) registerTimeline(api huma.API) {
 	op := get("get-timeline", "/runs/{run}/timeline", "How a run has gone, for charts")
 	op.Description = "Items that were done and that failed, requests and how long they took, in equal lengths of time, " +
 		"from the start of the present generation until now or the end of the run. Items count where their last request " +
-		"of the generation ended."
+		"of the generation ended. It may be two seconds old."
 	register(s, api, op, s.getTimeline)
 }
 
@@ -28,8 +28,8 @@ func (s *Server) getTimeline(ctx context.Context, in *timelineInput) (*workqueue
 	if err != nil {
 		return nil, err
 	}
-	timeline, err := s.store.Timeline(ctx, workqueue.TimelineRequest{
-		Run: id, Step: in.Step, Buckets: in.Buckets, All: in.All,
-	})
+	req := workqueue.TimelineRequest{Run: id, Step: in.Step, Buckets: in.Buckets, All: in.All}
+	timeline, err := s.timelines.get(ctx, req, timelineAge,
+		func() (*workqueue.Timeline, error) { return s.store.Timeline(ctx, req) })
 	return timeline, seen(err, "tranche run show "+id.String())
 }
