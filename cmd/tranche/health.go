@@ -41,7 +41,7 @@ func healthText(h *client.Health, room int) string {
 	for i := range h.Conditions {
 		c := &h.Conditions[i]
 		t.b.WriteString("\n")
-		t.paragraph("", strings.ToUpper(string(c.Severity))+"  "+inert(c.Title))
+		t.paragraph("", strings.ToUpper(string(c.Severity))+" "+inert(c.Title))
 		t.field("of", inert(c.Subject))
 		t.field("since", t.ago(c.Since))
 		t.field("detail", inert(c.Detail))

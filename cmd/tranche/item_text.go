@@ -62,8 +62,9 @@ func stepText(step *client.ItemStep) string {
 				took = span(at.EndedAt.Sub(*at.SentAt).Round(time.Millisecond))
 			}
 		}
-		a.row(fmt.Sprint(at.Attempt), at.Slice[:min(len(at.Slice), 8)], inert(at.Cause), at.Outcome, count(int64(at.Items)), sent,
-			took, short(inert(at.Service), 24))
+		slice := at.Slice[:min(len(at.Slice), 8)]
+		a.row(fmt.Sprint(at.Attempt), slice, inert(at.Cause), at.Outcome, count(int64(at.Items)), sent, took,
+			short(inert(at.Service), 24))
 	}
 	return t.String() + "\n" + a.String() + attemptErrors(step.Attempts)
 }

@@ -97,7 +97,9 @@ type runPause struct{ whichRuns }
 
 // Run pauses runs.
 func (r *runPause) Run(ctx context.Context, term *console) error {
-	return r.do(ctx, term, "pause", func(ctx context.Context, cl *client.Client, keep client.CallOption) (client.Controlled, error) {
+	return r.do(ctx, term, "pause", func(
+		ctx context.Context, cl *client.Client, keep client.CallOption,
+	) (client.Controlled, error) {
 		return cl.PauseRun(ctx, r.Ref, r.settings(), keep)
 	}, pausedText)
 }
@@ -141,7 +143,9 @@ func (r *runResume) Validate() error {
 
 // Run resumes runs.
 func (r *runResume) Run(ctx context.Context, term *console) error {
-	return r.do(ctx, term, "resume", func(ctx context.Context, cl *client.Client, keep client.CallOption) (client.Controlled, error) {
+	return r.do(ctx, term, "resume", func(
+		ctx context.Context, cl *client.Client, keep client.CallOption,
+	) (client.Controlled, error) {
 		return cl.ResumeRun(ctx, r.Ref, client.ResumeSettings{Reason: r.Reason, MaxFailed: r.MaxFailed}, keep)
 	}, func(done *client.Controlled) string {
 		if len(done.Runs) == 0 {
@@ -155,7 +159,9 @@ type runApprove struct{ whichRuns }
 
 // Run approves canaries.
 func (r *runApprove) Run(ctx context.Context, term *console) error {
-	return r.do(ctx, term, "approve", func(ctx context.Context, cl *client.Client, keep client.CallOption) (client.Controlled, error) {
+	return r.do(ctx, term, "approve", func(
+		ctx context.Context, cl *client.Client, keep client.CallOption,
+	) (client.Controlled, error) {
 		return cl.ApproveRun(ctx, r.Ref, r.settings(), keep)
 	}, func(done *client.Controlled) string {
 		if len(done.Runs) == 0 {
@@ -169,7 +175,9 @@ type runCancel struct{ whichRuns }
 
 // Run cancels runs.
 func (r *runCancel) Run(ctx context.Context, term *console) error {
-	return r.do(ctx, term, "cancel", func(ctx context.Context, cl *client.Client, keep client.CallOption) (client.Controlled, error) {
+	return r.do(ctx, term, "cancel", func(
+		ctx context.Context, cl *client.Client, keep client.CallOption,
+	) (client.Controlled, error) {
 		return cl.CancelRun(ctx, r.Ref, r.settings(), keep)
 	}, func(done *client.Controlled) string {
 		if len(done.Runs) == 0 {

@@ -128,7 +128,7 @@ func (t *prose) group(g *client.MissingGroup, several bool) {
 	if several && g.Step != "" {
 		head = "step " + inert(g.Step) + ": " + head
 	}
-	t.paragraph("", fmt.Sprintf("%s: %s", head, strings.ReplaceAll(string(g.Reason), "_", " ")))
+	t.paragraph("", fmt.Sprintf("%s: %s", head, strings.ReplaceAll(g.Reason, "_", " ")))
 	t.field("turn", string(g.Owner)+": "+inert(g.Who))
 	t.field("why", inert(g.Why))
 	if g.Since != nil {

@@ -13,7 +13,8 @@ func TestAnExplanationReadsWell(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	since, next := now.Add(-90*time.Second), now.Add(30*time.Second)
-	e := &client.Explanation{Run: workqueue.NewRunID().String(), Plan: "year-end\x1b[31m", State: "running", Items: 1_000_000,
+	e := &client.Explanation{Run: workqueue.NewRunID().String(), Plan: "year-end\x1b[31m",
+		State: "running", Items: 1_000_000,
 		Done: 999_588, Missing: 412, At: now, Summary: "412 of 1,000,000 items are missing: waiting for a service",
 		Last: &client.Happening{At: since, What: "a request was published"},
 		Groups: []client.MissingGroup{{

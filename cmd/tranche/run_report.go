@@ -58,7 +58,7 @@ func (r *runReport) list(ctx context.Context, term *console, cl *client.Client) 
 	}
 	defer func() { _ = stream.Close() }()
 	return printLines(term, stream, func(d *client.Difference) string {
-		return fmt.Sprintf("%s\t%s\t%s\t%s", inert(d.Key), inert(string(d.Change)), standingText(d.There),
+		return fmt.Sprintf("%s\t%s\t%s\t%s", inert(d.Key), inert(d.Change), standingText(d.There),
 			standingText(d.Here))
 	})
 }
@@ -181,7 +181,7 @@ func reportRequests(r *client.ReportDocument) string {
 		count(q.Count), q.MeanItems, exactly(q.P50Seconds), exactly(q.P99Seconds))
 	t := table{right: map[int]bool{1: true, 2: true}}
 	for _, c := range q.ByCause {
-		t.row("  "+inert(string(c.Cause)), count(c.Requests), count(c.Items)+" items")
+		t.row("  "+inert(c.Cause), count(c.Requests), count(c.Items)+" items")
 	}
 	text.WriteString(t.String())
 	fmt.Fprintf(&text, "  %s items were asked for more than once, %s requests were retries\n", count(q.TriedAgain),
@@ -203,7 +203,7 @@ func reportBisections(b *client.Bisections) string {
 	fmt.Fprintf(&text, "  chunks that failed as a whole took %s requests more; %s items of them failed alone\n",
 		count(int64(b.Slices)), count(int64(b.Culprits)))
 	for _, kind := range slices.Sorted(maps.Keys(b.Kinds)) {
-		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(inert(string(kind)), "_", " "), count(int64(b.Kinds[kind])))
+		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(inert(kind), "_", " "), count(int64(b.Kinds[kind])))
 	}
 	return text.String()
 }
@@ -268,7 +268,7 @@ func reportAgainst(r *client.ReportDocument) string {
 	}
 	for i := range a.Changes {
 		c := &a.Changes[i]
-		fmt.Fprintf(&text, "  %-13s  %s\n", strings.ReplaceAll(inert(string(c.Change)), "_", " "), count(c.Items))
+		fmt.Fprintf(&text, "  %-13s  %s\n", strings.ReplaceAll(inert(c.Change), "_", " "), count(c.Items))
 		for j := range c.Examples {
 			d := &c.Examples[j]
 			fmt.Fprintf(&text, "      %s  %s → %s\n", short(inert(d.Key), 40), short(standingText(d.There), 30),

@@ -208,7 +208,9 @@ func typeOfContent(content object) string {
 // to ask for.
 func hintParameter(p object) {
 	schema := at(p, "schema")
-	text := map[string]string{"string": "string", "boolean": "bool", "number": "float64", "integer": "int64", "array": "[]string"}[fmt.Sprint(schema["type"])]
+	text := map[string]string{
+		"string": "string", "boolean": "bool", "number": "float64", "integer": "int64", "array": "[]string",
+	}[fmt.Sprint(schema["type"])]
 	if list, ok := schema["type"].([]any); ok && slices.Contains(list, any("array")) {
 		text = "[]string"
 	}
@@ -252,7 +254,7 @@ func comment(method, path string, op object) string {
 func wrapped(paragraph string) string {
 	var lines []string
 	line := "//"
-	for _, word := range strings.Fields(paragraph) {
+	for word := range strings.FieldsSeq(paragraph) {
 		if len(line)+1+len(word) > commentWidth {
 			lines, line = append(lines, line), "//"
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-var root = filepath.Join("..", "..") //nolint:gochecknoglobals // where the repository is
+const root = "../.."
 
 func read(t *testing.T, name string) []byte {
 	t.Helper()

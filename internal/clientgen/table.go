@@ -47,8 +47,8 @@ func table() string {
 	var b strings.Builder
 	all := operations()
 	for _, tag := range api.Document().Tags {
-		fmt.Fprintf(&b, "\n**%s.** %s\n\n| operation | role | Go | what |\n|---|---|---|---|\n", strings.ToUpper(tag.Name[:1])+tag.Name[1:],
-			tag.Description)
+		fmt.Fprintf(&b, "\n**%s.** %s\n\n| operation | role | Go | what |\n|---|---|---|---|\n",
+			strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description)
 		for _, op := range all {
 			if op.Tags[0] == tag.Name {
 				fmt.Fprintf(&b, "| `%s %s` | %s | `%s` | %s |\n", op.method, op.path, op.Extensions["x-tranche-role"],
@@ -65,7 +65,8 @@ func withTable(page []byte) ([]byte, error) {
 	before, rest, ok := bytes.Cut(page, []byte(tableBegin))
 	_, after, closed := bytes.Cut(rest, []byte(tableEnd))
 	if !ok || !closed {
-		return nil, fmt.Errorf("%s has no place for the table of operations: the lines %q and %q", pageFile, tableBegin, tableEnd)
+		return nil, fmt.Errorf("%s has no place for the table of operations: the lines %q and %q", pageFile, tableBegin,
+			tableEnd)
 	}
 	return slices.Concat(before, []byte(tableBegin), []byte(table()), []byte(tableEnd), after), nil
 }

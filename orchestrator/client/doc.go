@@ -7,8 +7,8 @@
 //
 // Types and a method for each operation are generated from the API's OpenAPI document, docs/openapi.json: GetRun is
 // get-run, and so on. By hand are only the things that a generator does not know: uploads and exports that flow
-// ([Client.Start], [Client.Add], [Client.FailedItems]), lists to their end ([Client.AllRuns]), events that resume where a
-// connection broke off ([Client.WatchRun]), and waiting for a run ([Client.Wait]).
+// ([Client.Start], [Client.Add], [Client.FailedItems]), lists to their end ([Client.AllRuns]), events that resume where
+// a connection broke off ([Client.WatchRun]), and waiting for a run ([Client.Wait]).
 //
 // Errors to tell apart are [ProblemError], an answer that says no; [UnreachableError], nobody there; [SilentError],
 // somebody there who does not answer; and [ErrNotModified]. Nothing but a stream of events is tried again: with an

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -80,7 +81,7 @@ type follower struct {
 
 // once follows one connection to its end.
 func (f *follower) once(ctx context.Context, take func(Event) bool) error {
-	options := append(f.options[:len(f.options):len(f.options)], LastEventID(f.last))
+	options := slices.Concat(f.options, []CallOption{LastEventID(f.last)})
 	stream, err := f.client.stream(ctx, f.ask, options)
 	if err != nil {
 		return err
@@ -152,7 +153,7 @@ func (f *follower) rest(ctx context.Context, err error) bool {
 		pause = max(pause, no.RetryAfter)
 	}
 	f.backoff = min(2*f.backoff, eventsMost)
-	pause += rand.N(pause/2 + 1) //nolint:gosec // so that not all come at once
+	pause += rand.N(pause/2 + 1) // so that not all come at once
 	select {
 	case <-ctx.Done():
 		return false

@@ -34,7 +34,8 @@ func TestEventsGoOn(t *testing.T) {
 		asked = append(asked, r.Header.Get("Last-Event-ID"))
 		switch len(asked) {
 		case 1:
-			_, _ = io.WriteString(w, ": hello\nretry: 1\nid: 7-1\nevent: run\ndata: {\"a\":\ndata: 1}\n\nid: 7-2\ndata: 2\n\ndata: half")
+			_, _ = io.WriteString(w, ": hello\nretry: 1\nid: 7-1\nevent: run\ndata: {\"a\":\ndata: 1}\n\n"+
+				"id: 7-2\ndata: 2\n\ndata: half")
 		case 2:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case 3:
@@ -100,7 +101,10 @@ func TestPagesAreReadToTheEnd(t *testing.T) {
 	if !slices.Equal(ids, []string{"c", "b", "a"}) || pages.Load() != 2 {
 		t.Errorf("%q in %d pages", ids, pages.Load())
 	}
-	for range cl.AllRuns(t.Context(), client.ListRunsParams{}) {
+	for _, err := range cl.AllRuns(t.Context(), client.ListRunsParams{}) {
+		if err != nil {
+			t.Error(err)
+		}
 		break
 	}
 	if pages.Load() != 3 {
@@ -111,7 +115,9 @@ func TestPagesAreReadToTheEnd(t *testing.T) {
 // A token goes to its server only, and what is the same is not read again.
 func TestWhatGoesWithARequest(t *testing.T) {
 	t.Parallel()
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was followed") }))
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("it was followed")
+	}))
 	t.Cleanup(elsewhere.Close)
 	cl := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer tr_secret" {

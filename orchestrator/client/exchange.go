@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 )
@@ -43,8 +44,8 @@ func (c *Client) exchange(ctx context.Context, ask request, out any, options []C
 	return nil
 }
 
-// Stream is an answer that flows. Whoever gets one closes it. A read fails when the stream broke off, so what was read to
-// its end is whole.
+// Stream is an answer that flows. Whoever gets one closes it. A read fails when the stream broke off, so what was read
+// to its end is whole.
 type Stream struct {
 	io.ReadCloser
 
@@ -55,7 +56,7 @@ type Stream struct {
 func (c *Client) stream(ctx context.Context, ask request, options []CallOption) (*Stream, error) {
 	o := c.called(options, usualWait(&ask))
 	p := c.patience(ctx, o.wait)
-	answer, err := c.do(p, &ask, o)
+	answer, err := c.do(p, &ask, o) //nolint:bodyclose // the stream closes it
 	if err != nil {
 		p.end()
 		return nil, err
@@ -70,9 +71,7 @@ func (c *Client) do(p *patience, ask *request, o *call) (*http.Response, error) 
 	if err != nil {
 		return nil, err
 	}
-	for name, values := range o.sent {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, o.sent)
 	answer, err := c.http.Do(req)
 	if err != nil {
 		return nil, c.unanswered(p, err)
