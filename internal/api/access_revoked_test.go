@@ -15,8 +15,8 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 )
 
-// stream opens a stream of events, and sends how long it lasted from the moment that is sent to it.
-func (b *bench) stream(at string, header ...string) (opened bool, ended <-chan time.Time) {
+// openStream opens a stream of events, and sends how long it lasted from the moment that is sent to it.
+func (b *bench) openStream(at string, header ...string) (opened bool, ended <-chan time.Time) {
 	b.Helper()
 	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, at+api.Prefix+"/runs/it/events", nil)
 	if err != nil {
@@ -69,7 +69,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	}
 	for _, node := range nodes {
 		for name, headers := range ways {
-			opened, ended := b.stream(node, headers...)
+			opened, ended := b.openStream(node, headers...)
 			if !opened {
 				t.Fatalf("%s opened no stream", name)
 			}
@@ -99,7 +99,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	}
 	for _, node := range nodes {
 		for name, headers := range ways {
-			if opened, _ := b.stream(node, headers...); opened != (name == "stays") {
+			if opened, _ := b.openStream(node, headers...); opened != (name == "stays") {
 				t.Errorf("%s: a new stream was opened: %v", name, opened)
 			}
 		}

@@ -8,7 +8,8 @@
 // with status 503. An export that breaks off ends the connection without its proper end, so that a client cannot take
 // it for whole.
 //
-// Not its job: to know what a caller may do. There is no authentication yet, so [Listen] takes loopback addresses only.
+// Who may do what is said by each operation, and a route that does not say is closed. Without [Config.Access] everybody
+// may do everything, and [Listen] takes loopback addresses only.
 //
 // Concurrency: a [Server] serves any number of requests at once; the nodes behind one database are all equal.
 package api
