@@ -183,7 +183,7 @@ func replay(w http.ResponseWriter, answer *workqueue.RequestAnswer) {
 // tellCarriedOut answers a request that was carried out and whose answer is lost: the node died in between. Of a start,
 // the run says all that the answer would have said.
 func (s *Server) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *workqueue.KeptRequest) {
-	what := "its effects are in: tranche audit list"
+	what := "its effects are in: tranche audit"
 	if done := known.CarriedOut; done != nil {
 		if done.Action == "start" && done.Run != nil {
 			s.answerStarted(w, r, *done.Run)
@@ -192,9 +192,9 @@ func (s *Server) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *w
 		what = "it did: " + done.Action
 		switch {
 		case done.Run != nil:
-			what += ", of run " + done.Run.String() + "; see: tranche audit list --run " + done.Run.String()
+			what += ", of run " + done.Run.String() + "; see: tranche audit --run " + done.Run.String()
 		case done.Subject != "":
-			what += ", of " + cut(done.Subject, maxEchoed) + "; see: tranche audit list"
+			what += ", of " + cut(done.Subject, maxEchoed) + "; see: tranche audit"
 		}
 	}
 	writeProblem(w, http.StatusConflict, "the request was carried out, at least in part, and its answer was not kept; "+
