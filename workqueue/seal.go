@@ -101,12 +101,11 @@ func (l *loader) settings() map[string]any {
 
 func (st *StepSpec) settings(d *difference) {
 	d.add("kind", KindEndpoint, st.kind())
-	d.add("retry_codes", "", strings.Join(st.RetryCodes, ", "))
-	d.add("never_retry", "", strings.Join(st.NeverRetry, ", "))
 	d.step(&stepSettings{}, &stepSettings{
 		endpoint: st.Endpoint, chunk: st.Chunk, chunkAuto: st.ChunkAuto, chunkBytes: st.ChunkBytes,
 		chunkTime: st.ChunkTime, inFlight: st.InFlight, inFlightAuto: st.InFlightAuto, rate: st.Rate,
 		maxAttempts: st.MaxAttempts, retryBackoff: st.RetryBackoff, maxBackoff: st.MaxBackoff, timeout: st.Timeout,
+		retryCodes: strings.Join(st.RetryCodes, codeComma), neverRetry: strings.Join(st.NeverRetry, codeComma),
 	})
 }
 

@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,7 +40,9 @@ type StepChange struct {
 	RetryBackoff *time.Duration
 	MaxBackoff   *time.Duration // 0: 5 minutes
 	Timeout      *time.Duration
-	Endpoint     string // where new requests go; empty: where they go now
+	RetryCodes   *[]string // error codes that are tried again whatever the service says
+	NeverRetry   *[]string // and those that never are
+	Endpoint     string    // where new requests go; empty: where they go now
 }
 
 func (c *StepChange) empty() bool { return *c == StepChange{} }
@@ -95,6 +98,8 @@ type stepSettings struct {
 	retryBackoff time.Duration
 	maxBackoff   time.Duration
 	timeout      time.Duration
+	retryCodes   string // with commas
+	neverRetry   string // likewise
 }
 
 const (
@@ -102,14 +107,14 @@ const (
 	lockSettings = `
 SELECT step, name, kind, endpoint, chunk, chunk_auto, coalesce(chunk_bytes, 0), coalesce(chunk_time, interval '0'),
        in_flight, in_flight_auto, coalesce(rate, 0), max_attempts, retry_backoff, coalesce(max_backoff, interval '0'),
-       slice_timeout
+       slice_timeout, array_to_string(retry_codes, ', '), array_to_string(never_retry, ', ')
 FROM run_step WHERE run_id = $1 ORDER BY step FOR NO KEY UPDATE`
 
 	writeSettings = `
 UPDATE run_step
 SET endpoint = $3, chunk = $4, chunk_auto = $5, chunk_bytes = nullif($6, 0), chunk_time = nullif($7, interval '0'),
     in_flight = $8, in_flight_auto = $9, rate = nullif($10, 0::float8), max_attempts = $11, retry_backoff = $12,
-    max_backoff = nullif($13, interval '0'), slice_timeout = $14
+    max_backoff = nullif($13, interval '0'), slice_timeout = $14, retry_codes = $15, never_retry = $16
 WHERE run_id = $1 AND step = $2`
 
 	// Where what is out was sent; what is not goes to the new endpoint.
@@ -141,7 +146,8 @@ func lockSteps(ctx context.Context, tx pgx.Tx, run RunID) ([]stepSettings, error
 	}
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s stepSettings, err error) {
 		return s, row.Scan(&s.step, &s.name, &s.kind, &s.endpoint, &s.chunk, &s.chunkAuto, &s.chunkBytes, &s.chunkTime,
-			&s.inFlight, &s.inFlightAuto, &s.rate, &s.maxAttempts, &s.retryBackoff, &s.maxBackoff, &s.timeout)
+			&s.inFlight, &s.inFlightAuto, &s.rate, &s.maxAttempts, &s.retryBackoff, &s.maxBackoff, &s.timeout, &s.retryCodes,
+			&s.neverRetry)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("lock the steps of run %s: %w", run, err)
@@ -193,10 +199,37 @@ func (s stepSettings) with(c *StepChange) stepSettings {
 	}
 	put(&s.maxBackoff, c.MaxBackoff)
 	put(&s.timeout, c.Timeout)
+	if c.RetryCodes != nil {
+		s.retryCodes = strings.Join(*c.RetryCodes, codeComma)
+	}
+	if c.NeverRetry != nil {
+		s.neverRetry = strings.Join(*c.NeverRetry, codeComma)
+	}
 	if c.Endpoint != "" {
 		s.endpoint = c.Endpoint
 	}
 	return s
+}
+
+// codeComma stands between codes, which have no commas.
+const codeComma = ", "
+
+func codes(list string) []string {
+	if list == "" {
+		return []string{}
+	}
+	return strings.Split(list, codeComma)
+}
+
+// checkCodes refuses a code that would be both tried again and not.
+func (s *stepSettings) checkCodes() error {
+	for _, code := range codes(s.neverRetry) {
+		if slices.Contains(codes(s.retryCodes), code) {
+			return &SettingError{fmt.Sprintf("code %.80q would stand in retry_codes and in never_retry of step %s; take it out "+
+				"of one of them", code, s.name)}
+		}
+	}
+	return nil
 }
 
 func put[T any](to *T, value *T) {
@@ -215,9 +248,12 @@ func (s *stepSettings) change(ctx context.Context, tx pgx.Tx, run RunID, c *Step
 	if next == *s {
 		return nil
 	}
+	if err := next.checkCodes(); err != nil {
+		return err
+	}
 	_, err := tx.Exec(ctx, writeSettings, run, s.step, next.endpoint, next.chunk, next.chunkAuto, next.chunkBytes,
 		next.chunkTime, next.inFlight, next.inFlightAuto, next.rate, next.maxAttempts, next.retryBackoff, next.maxBackoff,
-		next.timeout)
+		next.timeout, codes(next.retryCodes), codes(next.neverRetry))
 	if err != nil {
 		return fmt.Errorf("set step %s of run %s: %w", s.name, run, err)
 	}
@@ -269,6 +305,8 @@ func (d *difference) step(a, b *stepSettings) {
 	d.add("retry_backoff", a.retryBackoff.String(), b.retryBackoff.String())
 	d.add("max_backoff", a.maxBackoff.String(), b.maxBackoff.String())
 	d.add("timeout", a.timeout.String(), b.timeout.String())
+	d.add("retry_codes", a.retryCodes, b.retryCodes)
+	d.add("never_retry", a.neverRetry, b.neverRetry)
 }
 
 // size is a number, or that nodes find it, with the bound that they keep to.

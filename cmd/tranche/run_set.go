@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -28,13 +29,15 @@ type runSet struct {
 	Attempts     *int             `help:"How often an item that fails is tried, in all." placeholder:"N"`
 	Backoff      *gather.Duration `help:"Before the second attempt; doubled for each later one." placeholder:"TIME"`
 	MaxBackoff   *gather.Duration `help:"The longest such wait." placeholder:"TIME"`
+	RetryCode    []string         `sep:"none" help:"An error code that is tried again, whatever the service says; may stand more than once, and replaces those before; none: no code is." placeholder:"CODE"`
+	NeverRetry   []string         `sep:"none" help:"An error code that is not; likewise." placeholder:"CODE"`
 	SliceTimeout *gather.Duration `help:"For the reply to a request that a service has." placeholder:"TIME"`
 	Reason       string           `help:"Why, for the audit log." placeholder:"TEXT"`
 }
 
 // Validate is called by kong.
 func (r *runSet) Validate() error {
-	if *r == (runSet{Ref: r.Ref, Step: r.Step, Reason: r.Reason}) {
+	if reflect.DeepEqual(*r, runSet{Ref: r.Ref, Step: r.Step, Reason: r.Reason}) {
 		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --max-failed and others")
 	}
 	if r.Rate != nil && (math.IsNaN(*r.Rate) || math.IsInf(*r.Rate, 0)) { // which JSON cannot say
@@ -66,7 +69,7 @@ func (r *runSet) changes() client.RunChanges {
 		ChunkBytes: (*int)(r.ChunkBytes), ChunkTime: (*client.Duration)(r.ChunkTime),
 		InFlight: (*client.Sizing)(r.InFlight), Rate: r.Rate, MaxAttempts: r.Attempts,
 		RetryBackoff: (*client.Duration)(r.Backoff), MaxBackoff: (*client.Duration)(r.MaxBackoff),
-		Timeout: (*client.Duration)(r.SliceTimeout), Reason: r.Reason,
+		Timeout: (*client.Duration)(r.SliceTimeout), RetryCodes: r.RetryCode, NeverRetry: r.NeverRetry, Reason: r.Reason,
 	}
 }
 

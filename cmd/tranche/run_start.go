@@ -23,6 +23,7 @@ type runStart struct {
 	Name           string            `help:"A name to find the run by." placeholder:"TEXT"`
 	IdempotencyKey string            `help:"Starting again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
+	DryRun         bool              `help:"Start nothing; read and check everything, and say what would be started."`
 	Wait           bool              `help:"Watch until the run ends; exit 3 when items failed."`
 	itemFlags
 	runSettings
@@ -35,6 +36,9 @@ func (r *runStart) Validate() error {
 		return errors.New("give a plan file, the name of a plan on record, or --endpoint NAME")
 	case r.Plan != "" && r.Endpoint != "":
 		return errors.New("give either a plan or --endpoint, not both")
+	}
+	if r.DryRun && r.Wait {
+		return errors.New("--dry-run starts nothing that --wait could wait for; give one of both")
 	}
 	if err := r.validate(r.Format); err != nil {
 		return err
@@ -53,7 +57,10 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	started, err := r.send(ctx, term, cl, settings)
+	if r.DryRun {
+		return r.explain(&plan, r.try(ctx, term, cl, settings))
+	}
+	started, err := send(ctx, r, term, settings, cl.Start)
 	if err != nil {
 		return r.explain(&plan, err)
 	}
@@ -71,25 +78,26 @@ func (r *runStart) Run(ctx context.Context, term *console) error {
 	return watch(ctx, term, cl, started.Run)
 }
 
-// send starts the run, with the items if they come from here.
-func (r *runStart) send(
-	ctx context.Context, term *console, cl *client.Client, settings client.RunSettings,
-) (client.Started, error) {
+// send starts the run, or tries to, with the items if they come from here.
+func send[Out any](
+	ctx context.Context, r *runStart, term *console, settings client.RunSettings,
+	ask func(context.Context, client.RunSettings, io.Reader, ...client.CallOption) (Out, error),
+) (Out, error) {
 	if r.file() == "" {
-		return cl.Start(ctx, settings, http.NoBody, term.keep())
+		return ask(ctx, settings, http.NoBody, term.keep())
 	}
 	items, size, err := openItems(r.given(), r.file(), term.in)
 	if err != nil {
-		return client.Started{}, err
+		return *new(Out), err
 	}
 	defer func() { _ = items.Close() }()
 	upload := &upload{from: items, size: size, term: term, live: isTerminal(term.err)}
-	started, err := cl.Start(ctx, settings, upload, term.keep())
+	answer, err := ask(ctx, settings, upload, term.keep())
 	upload.end()
 	if upload.err != nil {
-		return started, fmt.Errorf("read %s %s: %w", r.given(), r.file(), upload.err)
+		return answer, fmt.Errorf("read %s %s: %w", r.given(), r.file(), upload.err)
 	}
-	return started, err
+	return answer, err
 }
 
 // settings reads the plan, when it is a file, and makes the settings of the run.

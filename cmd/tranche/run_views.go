@@ -11,7 +11,12 @@ import (
 )
 
 type runList struct {
-	Limit int `default:"20" help:"How many." placeholder:"N"`
+	Limit    int           `default:"20" help:"How many." placeholder:"N"`
+	Search   string        `help:"Only runs with these words in their name, plan, source or who started them, or whose id begins so." placeholder:"WORDS"`
+	State    []string      `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
+	Plan     string        `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
+	Endpoint string        `help:"Only runs with a step that asks this endpoint." placeholder:"NAME"`
+	Since    pastTime `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
 }
 
 // Validate is called by kong.
@@ -22,18 +27,28 @@ func (r *runList) Validate() error {
 	return nil
 }
 
+// filtered reports whether runs are left out.
+func (r *runList) filtered() bool {
+	return r.Search+r.Plan+r.Endpoint != "" || len(r.State) > 0 || !r.Since.IsZero()
+}
+
 // Run lists runs.
 func (r *runList) Run(ctx context.Context, term *console) error {
 	cl, err := term.client()
 	if err != nil {
 		return err
 	}
-	list, err := cl.ListRuns(ctx, client.ListRunsParams{Limit: r.Limit}, term.keep())
+	asked := client.ListRunsParams{Limit: r.Limit, Q: r.Search, State: r.State, Plan: r.Plan, Endpoint: r.Endpoint,
+		Since: r.Since.Time}
+	list, err := cl.ListRuns(ctx, asked, term.keep())
 	if err != nil {
 		return err
 	}
 	if term.json {
 		return term.sent()
+	}
+	if len(list.Runs) == 0 && r.filtered() {
+		return term.printf("no run fits; all are in: tranche run list\n")
 	}
 	if len(list.Runs) == 0 {
 		return term.printf("no runs yet; start one with: tranche run start --endpoint NAME --items FILE\n")

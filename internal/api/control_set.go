@@ -36,7 +36,23 @@ type RunChanges struct {
 	RetryBackoff *gather.Duration `json:"retry_backoff,omitempty" doc:"before the second attempt" example:"1s"`
 	MaxBackoff   *gather.Duration `json:"max_backoff,omitempty" doc:"the longest such wait" example:"5m"`
 	Timeout      *gather.Duration `json:"timeout,omitempty" doc:"for the reply to a request that a service has"`
+	RetryCodes   []string         `json:"retry_codes,omitempty" nullable:"false" doc:"codes that are tried again; [] or none: no code is"`
+	NeverRetry   []string         `json:"never_retry,omitempty" nullable:"false" doc:"codes that never are; likewise"`
 	Reason       string           `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+}
+
+// noCodes in a list of codes is no code.
+const noCodes = "none"
+
+// codes is a list of codes as the store takes it; nil when it was left out.
+func codes(given []string) *[]string {
+	if given == nil {
+		return nil
+	}
+	if len(given) == 1 && given[0] == noCodes {
+		given = []string{}
+	}
+	return &given
 }
 
 // ChangedRun is what a change of settings made different.
@@ -97,7 +113,13 @@ func (c *RunChanges) change() (workqueue.RunChange, error) {
 		Timeout: c.Timeout}}
 	set := workqueue.StepChange{ChunkBytes: c.ChunkBytes, ChunkTime: span(c.ChunkTime), Rate: c.Rate,
 		MaxAttempts: c.MaxAttempts, RetryBackoff: span(c.RetryBackoff), MaxBackoff: span(c.MaxBackoff),
-		Timeout: span(c.Timeout)}
+		Timeout: span(c.Timeout), RetryCodes: codes(c.RetryCodes), NeverRetry: codes(c.NeverRetry)}
+	if set.RetryCodes != nil {
+		laid.RetryCodes = *set.RetryCodes
+	}
+	if set.NeverRetry != nil {
+		laid.NeverRetry = *set.NeverRetry
+	}
 	if c.ChunkBytes != nil {
 		bytes := gather.Bytes(*c.ChunkBytes)
 		laid.ChunkBytes = &bytes

@@ -2068,6 +2068,12 @@ type RunChanges struct {
 	// Timeout for the reply to a request that a service has
 	Timeout *Duration `json:"timeout,omitempty"`
 
+	// RetryCodes codes that are tried again; [] or none: no code is
+	RetryCodes []string `json:"retry_codes,omitempty"`
+
+	// NeverRetry codes that never are; likewise
+	NeverRetry []string `json:"never_retry,omitempty"`
+
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
 }
@@ -3915,7 +3921,7 @@ func (c *Client) ListSlices(ctx context.Context, run string, params ListSlicesPa
 //
 // Items that were done and that failed, requests and how long they took, in equal lengths of time, from the start of
 // the present generation until now or the end of the run. Items count where their last request of the generation
-// ended.
+// ended. It may be two seconds old.
 //
 // It is GET /runs/{run}/timeline, for role viewer.
 func (c *Client) GetTimeline(ctx context.Context, run string, params GetTimelineParams, options ...CallOption) (Timeline, error) {
@@ -3997,4 +4003,4 @@ func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 4aa5437c6f098f3ca471e4460ed8efe2, is 32ca2075f111d66a128b7d168a84c13ad4633a01d85831abd8b1a197ff6ea5e6.
+// Of fca722004e13ef0d9db4572f4d97af64, is 6678b9a9403ef7446fab45eb08fbf7dec948bdfd95b4e2752441d11ea62ec927.
