@@ -111,7 +111,8 @@ func TestAgesAndTimesComeFromTheNewestSlice(t *testing.T) {
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "later", Retry: true}))
 	again := b.one(run)
 	b.record(whole(again))
-	b.exec(`UPDATE work_slice SET created_at = created_at - interval '2 h', sent_at = now() - interval '1 h' - interval '255 ms',
+	b.exec(`UPDATE work_slice SET created_at = created_at - interval '2 h',
+		sent_at = now() - interval '1 h' - interval '255 ms',
 		ended_at = now() - interval '1 h' WHERE id = $1`, again.ID)
 	b.exec(`UPDATE work_slice SET created_at = created_at - interval '3 h', sent_at = now() - interval '3 h',
 		ended_at = now() - interval '2 h' WHERE id <> $1`, again.ID)

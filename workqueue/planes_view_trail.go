@@ -28,8 +28,8 @@ WHERE run_id = $1 AND step = ANY ($2) AND block = ANY ($3)
 ORDER BY block, step, created_at, id`
 )
 
-// TimeCode is a length of time as one byte: 1+12·log2(1+n) rounded, up to 255, so that 12 more is twice as long. n is in
-// milliseconds for latencies and in seconds for ages. 0 is left for none.
+// TimeCode is a length of time as one byte: 1+12·log2(1+n) rounded, up to 255, so that 12 more is twice as long. n is
+// in milliseconds for latencies and in seconds for ages. 0 is left for none.
 func TimeCode(n float64) byte {
 	if math.IsNaN(n) || n <= 0 {
 		return 1

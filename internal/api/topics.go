@@ -35,8 +35,8 @@ type topicsInput struct {
 
 func (s *Server) registerTopics(api huma.API) {
 	op := get("watch", "/events", "Follow the list of runs, or the system's health")
-	op.Description = "A stream of server-sent events: each topic at once, and again whenever it has changed, at most once " +
-		"a second. Every event is whole, so there is nothing to resume. A comment comes at least every 15 seconds."
+	op.Description = "A stream of server-sent events: each topic at once, and again whenever it has changed, at most " +
+		"once a second. Every event is whole, so there is nothing to resume. A comment comes at least every 15 seconds."
 	op.Responses = eventStream("How things are, as they change.",
 		described(api, topicRuns, "Topic runs.", RunsTopic{}),
 		described(api, topicHealth, "Topic health; GET /health says what the conditions are.", HealthTopic{}),
@@ -90,7 +90,7 @@ func (s *Server) lookAtHealth(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := HealthTopic{Status: string(report.Status), Counts: map[string]int{"info": 0, "warning": 0, "critical": 0}}
+	out := HealthTopic{Status: report.Status, Counts: map[string]int{"info": 0, "warning": 0, "critical": 0}}
 	for i := range report.Conditions {
 		out.Counts[string(report.Conditions[i].Severity)]++
 	}
