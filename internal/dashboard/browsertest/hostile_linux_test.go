@@ -42,7 +42,7 @@ func (s *stack) hostile() villains {
 		}
 		return "", ""
 	}}
-	s.listen("statement", service)
+	s.listen(service)
 	payload, err := json.Marshal(map[string]any{"name": evil, evil: []any{evil, long, nil, 1e300}})
 	if err != nil {
 		s.Fatal(err)
@@ -56,7 +56,7 @@ func (s *stack) hostile() villains {
 		}
 		return plainItem(i)
 	})
-	s.ended(run, "completed")
+	s.ended(run)
 	s.load(request(start(long, 200), "nobody"), 50, plainItem)
 
 	for _, cause := range []string{"handler_error", "no_reply"} {
@@ -66,18 +66,21 @@ func (s *stack) hostile() villains {
 			s.Fatal(err)
 		}
 	}
-	err = s.store.Quarantine(s.Context(), workqueue.Quarantined{Reason: "json", Detail: evil, Subject: "tranche.reply." + start(evil, 30),
-		Run:     uuid.UUID(run),
+	err = s.store.Quarantine(s.Context(), workqueue.Quarantined{
+		Reason: "json", Detail: evil, Subject: "tranche.reply." + start(evil, 30), Run: uuid.UUID(run),
 		Headers: map[string][]string{"Evil": {evil}}, Body: payload})
 	if err != nil {
 		s.Fatal(err)
 	}
-	if _, err := s.store.CreateToken(s.Context(), workqueue.NewToken{Name: start(evil, 90), Role: "viewer", Hash: [32]byte{1}}, start(evil, 60)); err != nil {
+	token := workqueue.NewToken{Name: start(evil, 90), Role: "viewer", Hash: [32]byte{1}}
+	if _, err := s.store.CreateToken(s.Context(), token, start(evil, 60)); err != nil {
 		s.Fatal(err)
 	}
 	for _, sql := range []string{
-		`INSERT INTO audit_log (actor, action, subject, detail, before, after) VALUES ($1, 'pause', $1, jsonb_build_object('reason', $1::text), jsonb_build_object($1::text, $1::text), '{}')`,
-		`INSERT INTO node_session (id, host, pid, version, expires_at) VALUES (gen_random_uuid(), $1, 66, $1, clock_timestamp() - interval '1 minute')`,
+		`INSERT INTO audit_log (actor, action, subject, detail, before, after)
+			VALUES ($1, 'pause', $1, jsonb_build_object('reason', $1::text), jsonb_build_object($1::text, $1::text), '{}')`,
+		`INSERT INTO node_session (id, host, pid, version, expires_at)
+			VALUES (gen_random_uuid(), $1, 66, $1, clock_timestamp() - interval '1 minute')`,
 	} {
 		if _, err := s.pool.Exec(s.Context(), sql, fmt.Sprint(evil)); err != nil {
 			s.Fatal(err)

@@ -17,6 +17,7 @@ type polling struct {
 }
 
 func poll(t *testing.T, what string) *polling {
+	t.Helper()
 	return &polling{T: t, what: what, deadline: time.Now().Add(patience)}
 }
 
@@ -47,10 +48,10 @@ func (p *page) box(test string) box {
 		return {X: r.x, Y: r.y, W: r.width, H: r.height}; })()`)
 }
 
-// drag moves the mouse over an element with its button pressed; places are parts of its width and height.
-func (p *page) drag(test string, fromX, fromY, toX, toY float64) {
+// drag moves the mouse over the map with its button pressed; places are parts of its width and height.
+func (p *page) drag(fromX, fromY, toX, toY float64) {
 	p.Helper()
-	b := p.box(test)
+	b := p.box("map")
 	const moves = 12
 	x, y := b.at(fromX, fromY)
 	p.do("press", chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x, y),
@@ -60,13 +61,14 @@ func (p *page) drag(test string, fromX, fromY, toX, toY float64) {
 		x, y = b.at(fromX+(toX-fromX)*part, fromY+(toY-fromY)*part)
 		p.do("move", chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x, y, chromedp.ButtonLeft))
 	}
-	p.do("release", chromedp.MouseEvent(input.DispatchMouseEventTypeMouseReleased, x, y, chromedp.ButtonLeft, chromedp.ClickCount(1)))
+	p.do("release", chromedp.MouseEvent(input.DispatchMouseEventTypeMouseReleased, x, y, chromedp.ButtonLeft,
+		chromedp.ClickCount(1)))
 }
 
-// wheel turns the mouse's wheel over an element.
-func (p *page) wheel(test string, x, y, by float64) {
+// wheel turns the mouse's wheel over the map.
+func (p *page) wheel(x, y, by float64) {
 	p.Helper()
-	px, py := p.box(test).at(x, y)
+	px, py := p.box("map").at(x, y)
 	command(p, input.DispatchMouseEvent, input.DispatchMouseEventParams{
 		Type: input.DispatchMouseEventTypeMouseWheel, X: px, Y: py,
 		DeltaX: 1e-9, DeltaY: by, // a delta of 0 would be left out, and both must be there

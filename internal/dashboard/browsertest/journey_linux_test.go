@@ -23,61 +23,64 @@ func threeBad(key string) (code, message string) {
 }
 
 // A person drops a file, looks at it, tries it, starts it, sees it finish with three errors and runs those again.
-func fromAFileToItsEnd(t *testing.T, b *browser) {
-	s := newStack(t, stackConfig{})
-	service := &bills{codes: threeBad, gate: make(chan struct{}, 1000)}
-	s.listen("statement", service)
-	p := b.open(t, s.url)
-	p.visit("/runs")
-	p.click("start")
-	p.has("start-page")
-	p.click("what-endpoint")
-	p.fill("endpoint", "statement")
+func fromAFileToItsEnd(b *browser) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Parallel()
+		s := newStack(t, stackConfig{})
+		service := &bills{codes: threeBad, gate: make(chan struct{}, 1000)}
+		s.listen(service)
+		p := b.open(t, s.url)
+		p.visit("/runs")
+		p.click("start")
+		p.has("start-page")
+		p.click("what-endpoint")
+		p.fill("endpoint", "statement")
 
-	var csv strings.Builder
-	csv.WriteString("customer,name\n")
-	for i := range 100 {
-		fmt.Fprintf(&csv, "C%d,Person %d\n", i, i)
-	}
-	p.drop("drop", "customers.csv", csv.String())
-	p.says("preview", "Person 1")
-	p.fill("name", "October")
-	p.fill("chunk", "10")
+		var csv strings.Builder
+		csv.WriteString("customer,name\n")
+		for i := range 100 {
+			fmt.Fprintf(&csv, "C%d,Person %d\n", i, i)
+		}
+		p.drop("drop", "customers.csv", csv.String())
+		p.says("preview", "Person 1")
+		p.fill("name", "October")
+		p.fill("chunk", "10")
 
-	p.click("dry-run")
-	p.says("findings", "100")
-	if n := s.number(`SELECT count(*) FROM batchrun`); n != 0 {
-		t.Fatalf("a dry run stored %d runs", n)
-	}
-	p.click("go")
-	p.until("the page of the run", `/^\/runs\/[0-9a-f-]{36}$/.test(location.pathname)`)
-	p.has("run-page")
-	run := runOf(p)
+		p.click("dry-run")
+		p.says("findings", "100")
+		if n := s.number(`SELECT count(*) FROM batchrun`); n != 0 {
+			t.Fatalf("a dry run stored %d runs", n)
+		}
+		p.click("go")
+		p.until("the page of the run", `/^\/runs\/[0-9a-f-]{36}$/.test(location.pathname)`)
+		p.has("run-page")
+		run := runOf(p)
 
-	// It is followed live: as the service goes on, the page says so.
-	p.until("it runs", `document.querySelector('h1 [data-state]')?.dataset.state === "running"`)
-	for range 5 {
-		service.gate <- struct{}{}
-	}
-	p.until("half of it is done", `[...document.querySelectorAll('`+at("numbers")+`')].some((e) => /\b(49|50)\b/.test(e.innerText))`)
-	close(service.gate)
-	p.until("it is completed", `document.querySelector('h1 [data-state]')?.dataset.state === "completed"`)
-	p.until("the map shows three that failed", `/\b3\b/.test(document.querySelector('`+at("legend-6")+`, `+at("legend-failed")+`')?.innerText)`)
+		// It is followed live: as the service goes on, the page says so.
+		p.until("it runs", `document.querySelector('h1 [data-state]')?.dataset.state === "running"`)
+		for range 5 {
+			service.gate <- struct{}{}
+		}
+		p.until("half of it is done", `/\b(49|50)\b/.test(document.querySelector('`+at("numbers")+`')?.innerText)`)
+		close(service.gate)
+		p.until("it is completed", `document.querySelector('h1 [data-state]')?.dataset.state === "completed"`)
+		p.until("the map shows three that failed", `/\b3\b/.test(document.querySelector('`+at("legend-6")+`')?.innerText)`)
 
-	p.visit("/runs/" + run + "/errors")
-	p.until("two groups", `document.querySelectorAll('`+at("group")+`').length === 2`)
-	p.says("group", "no_address")
-	p.says("group", "blocked")
-	service.well.Store(true)
-	p.click("rerun-failed")
-	p.has("rerun-dialog")
-	p.click("rerun-go")
-	p.has("rerun-follow")
-	s.ended(runID(t, run), "completed")
-	p.visit("/runs/" + run + "/errors")
-	p.has("no-errors")
-	if n := s.number(`SELECT failed FROM batchrun`); n != 0 {
-		t.Errorf("%d items have failed", n)
+		p.visit("/runs/" + run + "/errors")
+		p.until("two groups", `document.querySelectorAll('`+at("group")+`').length === 2`)
+		p.says("group", "no_address")
+		p.says("group", "blocked")
+		service.well.Store(true)
+		p.click("rerun-failed")
+		p.has("rerun-dialog")
+		p.click("rerun-go")
+		p.has("rerun-follow")
+		s.ended(runID(t, run))
+		p.visit("/runs/" + run + "/errors")
+		p.has("no-errors")
+		if n := s.number(`SELECT failed FROM batchrun`); n != 0 {
+			t.Errorf("%d items have failed", n)
+		}
 	}
 }
 
@@ -124,32 +127,35 @@ func (p *page) drop(test, name, text string) {
 }
 
 // A range on the map is selected with the mouse, and its parts are made again; a part of one item on its page.
-func aPartIsMadeAgain(t *testing.T, b *browser) {
-	s := newStack(t, stackConfig{})
-	s.listen("statement", &bills{codes: threeBad})
-	run := s.load(request("again", "statement"), 500, plainItem)
-	s.ended(run, "completed")
-	p := b.open(t, s.url)
-	p.visit("/runs/" + run.String())
-	p.has("map")
-	p.until("the map is drawn", `document.querySelector('`+at("legend-done")+`, `+at("legend-5")+`')?.innerText.includes("497")`)
-	p.drag("map", 0.1, 0.5, 0.6, 0.5)
-	p.has("selection")
-	p.click("reset")
-	p.has("reset-dialog")
-	p.says("reset-tried", "would be made again")
-	p.click("reset-go")
-	p.lacks("reset-dialog")
-	s.until("parts are made again", `SELECT count(*) FROM work_part WHERE generation = 2`)
-	s.ended(run, "completed")
+func aPartIsMadeAgain(b *browser) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Parallel()
+		s := newStack(t, stackConfig{})
+		s.listen(&bills{codes: threeBad})
+		run := s.load(request("again", "statement"), 500, plainItem)
+		s.ended(run)
+		p := b.open(t, s.url)
+		p.visit("/runs/" + run.String())
+		p.has("map")
+		p.until("the map is drawn", `document.querySelector('`+at("legend-5")+`')?.innerText.includes("497")`)
+		p.drag(0.1, 0.5, 0.6, 0.5)
+		p.has("selection")
+		p.click("reset")
+		p.has("reset-dialog")
+		p.says("reset-tried", "would be made again")
+		p.click("reset-go")
+		p.lacks("reset-dialog")
+		s.until("parts are made again", `SELECT count(*) FROM work_part WHERE generation = 2`)
+		s.ended(run)
 
-	p.visit("/runs/" + run.String() + "/item?key=C3")
-	p.has("item-page")
-	p.click("reset-part")
-	p.has("reset-dialog")
-	p.click("reset-go")
-	s.until("the part is made again", `SELECT count(*) FROM work_part WHERE ordinal = 3 AND generation =
+		p.visit("/runs/" + run.String() + "/item?key=C3")
+		p.has("item-page")
+		p.click("reset-part")
+		p.has("reset-dialog")
+		p.click("reset-go")
+		s.until("the part is made again", `SELECT count(*) FROM work_part WHERE ordinal = 3 AND generation =
 		(SELECT max(generation) FROM batchrun) AND generation > 2`)
+	}
 }
 
 // until waits for a count that is not 0.

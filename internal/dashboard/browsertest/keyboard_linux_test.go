@@ -11,56 +11,60 @@ import (
 func goTo(url string) chromedp.Action[chromedp.Void] { return chromedp.Navigate(url) }
 
 // All that the mouse does, keys do: they go about, open, choose and act, and reach every control.
-func keyboard(t *testing.T, b *browser) {
-	s := newStack(t, stackConfig{})
-	s.listen("statement", &bills{codes: threeBad})
-	done := s.load(request("old", "statement"), 100, plainItem)
-	s.ended(done, "completed")
-	s.load(request("new", "nobody"), 100, plainItem)
-	p := b.open(t, s.url)
-	p.visit("/runs")
-	p.press("?")
-	p.has("help-dialog")
-	p.press(kb.Escape)
-	p.lacks("help-dialog")
-	for key, page := range map[string]string{"e": "endpoints", "n": "nodes", "h": "health", "d": "letters", "a": "audit"} {
-		p.press("g", key)
-		p.has(page + "-page")
-	}
-	p.press("g", "r")
-	p.has("runs-page")
-	p.until("both are listed", `document.querySelectorAll('#main [data-row]').length === 2`)
+func keyboard(b *browser) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Parallel()
+		s := newStack(t, stackConfig{})
+		s.listen(&bills{codes: threeBad})
+		done := s.load(request("old", "statement"), 100, plainItem)
+		s.ended(done)
+		s.load(request("new", "nobody"), 100, plainItem)
+		p := b.open(t, s.url)
+		p.visit("/runs")
+		p.press("?")
+		p.has("help-dialog")
+		p.press(kb.Escape)
+		p.lacks("help-dialog")
+		places := map[string]string{"e": "endpoints", "n": "nodes", "h": "health", "d": "letters", "a": "audit"}
+		for key, page := range places {
+			p.press("g", key)
+			p.has(page + "-page")
+		}
+		p.press("g", "r")
+		p.has("runs-page")
+		p.until("both are listed", `document.querySelectorAll('#main [data-row]').length === 2`)
 
-	// Down to the older run, into it, over its map to an item that failed, and back.
-	p.press("j", "j", kb.Enter)
-	p.until("the old run", `location.pathname === "/runs/`+done.String()+`"`)
-	p.has("map")
-	p.until("the map is drawn", `document.querySelector('`+at("legend-6")+`')?.innerText.includes("3")`)
-	p.tabTo("map")
-	p.press("n")
-	p.says("spoken", "C7")
-	p.press("n", kb.Enter)
-	p.has("item-page")
-	p.until("the item", `new URLSearchParams(location.search).get("key") === "C42"`)
+		// Down to the older run, into it, over its map to an item that failed, and back.
+		p.press("j", "j", kb.Enter)
+		p.until("the old run", `location.pathname === "/runs/`+done.String()+`"`)
+		p.has("map")
+		p.until("the map is drawn", `document.querySelector('`+at("legend-6")+`')?.innerText.includes("3")`)
+		p.tabTo("map")
+		p.press("n")
+		p.says("spoken", "C7")
+		p.press("n", kb.Enter)
+		p.has("item-page")
+		p.until("the item", `new URLSearchParams(location.search).get("key") === "C42"`)
 
-	// A re-run by keys alone.
-	p.visit("/runs/" + done.String() + "/errors")
-	p.tabTo("rerun-failed")
-	p.press(kb.Enter)
-	p.has("rerun-dialog")
-	p.press(kb.Escape)
-	p.lacks("rerun-dialog")
-	p.tabTo("rerun-failed")
-	p.press(kb.Enter)
-	p.has("rerun-dialog")
-	p.tabTo("rerun-go")
-	p.press(kb.Enter)
-	p.has("rerun-follow")
-	s.ended(done, "completed")
+		// A re-run by keys alone.
+		p.visit("/runs/" + done.String() + "/errors")
+		p.tabTo("rerun-failed")
+		p.press(kb.Enter)
+		p.has("rerun-dialog")
+		p.press(kb.Escape)
+		p.lacks("rerun-dialog")
+		p.tabTo("rerun-failed")
+		p.press(kb.Enter)
+		p.has("rerun-dialog")
+		p.tabTo("rerun-go")
+		p.press(kb.Enter)
+		p.has("rerun-follow")
+		s.ended(done)
 
-	for _, path := range []string{"/runs", "/runs/" + done.String(), "/start", "/endpoints", "/audit", "/health"} {
-		p.visit(path)
-		p.reachesAll(path)
+		for _, path := range []string{"/runs", "/runs/" + done.String(), "/start", "/endpoints", "/audit", "/health"} {
+			p.visit(path)
+			p.reachesAll(path)
+		}
 	}
 }
 
@@ -91,15 +95,18 @@ func (p *page) reachesAll(path string) {
 			window.__seen.add(e);
 			const s = getComputedStyle(e);
 			const ring = s.outlineStyle !== "none" && parseFloat(s.outlineWidth) > 0 || s.boxShadow !== "none";
-			if (!ring && !e.closest(":focus-within.field, .select, .search, label")) window.__dull.push(e.outerHTML.slice(0, 120));
+			if (!ring && !e.closest(":focus-within.field, .select, .search, label")) {
+				window.__dull.push(e.outerHTML.slice(0, 120));
+			}
 			return false;
 		})()`) {
 			break
 		}
 	}
-	missed := eval[[]string](p, `[...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")]
-		.filter((e) => e.tabIndex >= 0 && !e.disabled && e.checkVisibility({visibilityProperty: true}) && !e.closest("[inert]")
-			&& !window.__seen.has(e) && !(e.type === "radio" && !e.checked))
+	const controls = "a[href], button, input, select, textarea, summary, [tabindex='0']"
+	missed := eval[[]string](p, `[...document.querySelectorAll("`+controls+`")]
+		.filter((e) => e.tabIndex >= 0 && !e.disabled && e.checkVisibility({visibilityProperty: true})
+			&& !e.closest("[inert]") && !window.__seen.has(e) && !(e.type === "radio" && !e.checked))
 		.map((e) => e.outerHTML.slice(0, 160))`)
 	if len(missed) > 0 {
 		p.Errorf("%s: Tab does not reach %d controls:\n%s", path, len(missed), strings.Join(missed, "\n"))

@@ -9,25 +9,18 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // TestDashboard is all tests, which share a browser. What is measured comes first, while nothing else runs.
-func TestDashboard(t *testing.T) {
+func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs alone
 	t.Parallel()
 	b := startBrowser(t)
-	t.Run("a million items", func(t *testing.T) { million(t, b) })
+	t.Run("a million items", million(b))
 	t.Run("together", func(t *testing.T) {
-		for name, test := range map[string]func(*testing.T, *browser){
-			"from a file to its end":   fromAFileToItsEnd,
-			"a part is made again":     aPartIsMadeAgain,
-			"roles":                    roles,
-			"keyboard":                 keyboard,
-			"the server is restarted":  serverRestarts,
-			"pages are left":           pagesAreLeft,
-			"every page":               everyPage,
-			"a page that is disturbed": watchersSee,
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				test(t, b)
-			})
-		}
+		t.Run("every page", everyPage(b))
+		t.Run("keyboard", keyboard(b))
+		t.Run("from a file to its end", fromAFileToItsEnd(b))
+		t.Run("a part is made again", aPartIsMadeAgain(b))
+		t.Run("roles", roles(b))
+		t.Run("the server is restarted", serverRestarts(b))
+		t.Run("pages are left", pagesAreLeft(b))
+		t.Run("what goes wrong is seen", watchersSee(b))
 	})
 }

@@ -48,13 +48,14 @@ func (b *browser) open(t *testing.T, base string) *page {
 func (p *page) watch(event any) {
 	switch e := event.(type) {
 	case *runtime.EventConsoleAPICalled:
-		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeAssert || e.Type == runtime.ConsoleAPICalledTypeWarning {
+		switch e.Type {
+		case runtime.ConsoleAPICalledTypeError, runtime.ConsoleAPICalledTypeAssert, runtime.ConsoleAPICalledTypeWarning:
 			p.note("console %s: %s", e.Type, arguments(e.Args))
 		}
 	case *runtime.EventExceptionThrown:
 		p.note("exception: %s", e.ExceptionDetails.Text+" "+describe(e.ExceptionDetails.Exception))
 	case *log.EventEntryAdded:
-		if e.Entry.Level == log.EntryLevelError || e.Entry.Source == log.EntrySourceSecurity || e.Entry.Source == log.EntrySourceViolation {
+		if e.Entry.Level == log.EntryLevelError || e.Entry.Source == log.EntrySourceSecurity {
 			p.note("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL)
 		}
 	case *network.EventResponseReceived:
@@ -256,12 +257,6 @@ func (p *page) asPhone() {
 	p.do("be a phone", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch))
 }
 
-// asDesktop makes the page as wide as a screen.
-func (p *page) asDesktop() {
-	p.Helper()
-	p.do("be a screen", chromedp.EmulateViewport(1440, 900))
-}
-
 // inTheme has the browser prefer one.
 func (p *page) inTheme(theme string) {
 	p.Helper()
@@ -271,32 +266,35 @@ func (p *page) inTheme(theme string) {
 }
 
 // watchersSee checks the tests themselves: what a page does wrong is seen.
-func watchersSee(t *testing.T, b *browser) {
-	s := newStack(t, stackConfig{})
-	p := b.open(t, s.url)
-	p.visit("/runs")
-	if found := p.complaints(); len(found) > 0 {
-		t.Fatalf("before anything: %q", found)
-	}
-	for want, script := range map[string]string{
-		"console error":    `console.error("ouch")`,
-		"exception":        `setTimeout(() => { throw new Error("ouch") })`,
-		"response 404":     `fetch("/api/v1/nothing")`,
-		"request failed":   `fetch("http://127.0.0.1:1/").catch(() => {})`,
-		"inline script":    `document.body.append(Object.assign(document.createElement("script"), {textContent: "1"}))`,
-		"Content Security": `document.body.append(Object.assign(document.createElement("img"), {src: "http://127.0.0.1:1/x.png"}))`,
-	} {
-		p.run(script)
-		seen := false
-		for deadline := time.Now().Add(patience); !seen && time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
-			seen = slices.ContainsFunc(p.complaints(), func(text string) bool {
-				return strings.Contains(text, want) || strings.Contains(text, "Content Security Policy")
-			})
+func watchersSee(b *browser) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Parallel()
+		s := newStack(t, stackConfig{})
+		p := b.open(t, s.url)
+		p.visit("/runs")
+		if found := p.complaints(); len(found) > 0 {
+			t.Fatalf("before anything: %q", found)
 		}
-		if !seen {
-			t.Errorf("%s: nobody saw it", script)
+		for want, script := range map[string]string{
+			"console error":    `console.error("ouch")`,
+			"exception":        `setTimeout(() => { throw new Error("ouch") })`,
+			"response 404":     `fetch("/api/v1/nothing")`,
+			"request failed":   `fetch("http://127.0.0.1:1/").catch(() => {})`,
+			"inline script":    `document.body.append(Object.assign(document.createElement("script"), {textContent: "1"}))`,
+			"Content Security": `new Image().src = "http://127.0.0.1:1/x.png"`,
+		} {
+			p.run(script)
+			seen := false
+			for deadline := time.Now().Add(patience); !seen && time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
+				seen = slices.ContainsFunc(p.complaints(), func(text string) bool {
+					return strings.Contains(text, want) || strings.Contains(text, "Content Security Policy")
+				})
+			}
+			if !seen {
+				t.Errorf("%s: nobody saw it", script)
+			}
 		}
+		<-time.After(100 * time.Millisecond) // what is still on its way
+		p.complaints()
 	}
-	<-time.After(100 * time.Millisecond) // what is still on its way
-	p.complaints()
 }

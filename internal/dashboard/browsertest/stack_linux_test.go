@@ -122,13 +122,15 @@ type bills struct {
 	codes func(key string) (code, message string)
 }
 
-func (s *stack) listen(endpoint string, b *bills) {
+// listen runs the service of the endpoint statement.
+func (s *stack) listen(b *bills) {
 	s.Helper()
-	svc, err := endpoints.New(testenv.Conn(s.T, s.ns), endpoints.Config{Name: "billing", Version: "1.0.0", Log: zap.NewNop()})
+	nc := testenv.Conn(s.T, s.ns)
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "billing", Version: "1.0.0", Log: zap.NewNop()})
 	if err != nil {
 		s.Fatal(err)
 	}
-	err = endpoints.HandleList(svc, endpoint, func(ctx context.Context, chunk *endpoints.Chunk[bill, statement]) error {
+	err = endpoints.HandleList(svc, "statement", func(ctx context.Context, chunk *endpoints.Chunk[bill, statement]) error {
 		if b.gate != nil {
 			select {
 			case <-b.gate:
@@ -178,16 +180,16 @@ func request(name, endpoint string) workqueue.LoadRequest {
 	}}}
 }
 
-// ended waits until a run is in a state.
-func (s *stack) ended(run workqueue.RunID, state string) {
+// ended waits until a run is completed.
+func (s *stack) ended(run workqueue.RunID) {
 	s.Helper()
 	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
 		view, err := s.store.Run(s.Context(), run)
-		if err == nil && view.State == state {
+		if err == nil && view.State == "completed" {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("run %s does not get %s: %+v, %v", run, state, view, err)
+			s.Fatalf("run %s does not end: %+v, %v", run, view, err)
 		}
 	}
 }
