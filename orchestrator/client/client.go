@@ -76,9 +76,9 @@ func WithTransport(t http.RoundTripper) Option {
 }
 
 // New returns a client of the server at base, like [DefaultURL]. The URL may have a path, of a proxy that serves
-// Tranche below it.
+// Tranche below it, and may be that of the API, as serve prints it: with /api/v1 at its end.
 func New(base string, options ...Option) (*Client, error) {
-	parsed, err := url.Parse(strings.TrimSuffix(base, "/"))
+	parsed, err := url.Parse(strings.TrimSuffix(strings.TrimSuffix(base, "/"), prefix))
 	if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
 		return nil, fmt.Errorf("%q is not the URL of a server, like %s", base, DefaultURL)
 	}
