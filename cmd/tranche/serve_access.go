@@ -18,6 +18,8 @@ type accessFlags struct {
 	TLSCert     string `name:"tls-cert" env:"TRANCHE_TLS_CERT" help:"Certificate of the API, in PEM; read again when it is renewed." placeholder:"FILE"`
 	TLSKey      string `name:"tls-key" env:"TRANCHE_TLS_KEY" help:"The key of --tls-cert." placeholder:"FILE"`
 	BehindProxy bool   `env:"TRANCHE_BEHIND_PROXY" help:"A proxy of yours ends TLS in front of the API, and says in X-Forwarded-For who asks."`
+
+	oidcFlags
 }
 
 func (f *accessFlags) exposure(log *zap.Logger) api.Exposure {
@@ -28,12 +30,12 @@ func (f *accessFlags) exposure(log *zap.Logger) api.Exposure {
 func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) {
 	exposure := s.exposure(config.Log)
 	config.SecureCookies, config.BehindProxy = exposure.Encrypted(), s.BehindProxy
-	config.Hosts = append(config.Hosts, ownHosts(s.Listen)...)
-	if !exposure.Auth {
-		return config, nil
+	config.Hosts = append(append(config.Hosts, ownHosts(s.Listen)...), s.publicHosts()...)
+	var err error
+	if config.OIDC, err = s.login(exposure.Auth); err != nil || !exposure.Auth {
+		return config, err
 	}
-	gate, err := access.New(p.store, access.Config{Log: config.Log.Named("access")})
-	config.Access = gate
+	config.Access, err = access.New(p.store, access.Config{Log: config.Log.Named("access")})
 	return config, err
 }
 
@@ -56,7 +58,7 @@ func (s *serveCommand) at(p *parts) string {
 
 // askForToken tells how to make the first token, when nobody could log in yet.
 func (s *serveCommand) askForToken(ctx context.Context, term *console, p *parts) {
-	if s.Auth != "on" {
+	if s.Auth != "on" || s.OIDCIssuer != "" { // people log in elsewhere
 		return
 	}
 	found, err := p.store.HasTokens(ctx)

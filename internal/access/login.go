@@ -22,6 +22,14 @@ func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (co
 	return g.begin(ctx, workqueue.NewWebSession{Token: who.Token})
 }
 
+// Try counts a login that begins elsewhere, or returns a ThrottledError.
+func (g *Gate) Try(address netip.Addr) error { return g.throttle.try(address) }
+
+// LogInAs begins a web session for somebody whom a provider of identities vouches for.
+func (g *Gate) LogInAs(ctx context.Context, who Identity) (cookie string, p Principal, err error) {
+	return g.begin(ctx, workqueue.NewWebSession{User: who.Name, Role: string(who.Role)})
+}
+
 func (g *Gate) begin(ctx context.Context, n workqueue.NewWebSession) (cookie string, p Principal, err error) {
 	cookie = newCookie()
 	n.Hash, n.Life = HashOf(cookie), g.config.SessionLife

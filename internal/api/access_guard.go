@@ -50,6 +50,9 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	user := ""
+	if s.config.Access != nil && route.anonymous {
+		r.Header.Del(ActorHeader) // nobody was asked who they are
+	}
 	if s.config.Access != nil && !route.anonymous {
 		who, err := s.permitted(r, route.Role)
 		if err != nil {
@@ -75,6 +78,10 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer giveBack()
+	}
+	if route.Role == access.None { // it changes nothing, and who nobody knows is not told who used a key for what
+		s.mux.ServeHTTP(w, r)
+		return
 	}
 	s.idempotent(s.mux, w, r, route.unstored)
 }
@@ -192,6 +199,15 @@ func accessProblem(err error) (status int, detail string) {
 	}
 	if bad, ok := errors.AsType[*access.RefusedError](err); ok {
 		return http.StatusUnauthorized, bad.Error() + "; " + howToLogIn
+	}
+	if bad, ok := errors.AsType[*access.DeniedError](err); ok {
+		if bad.Role {
+			return http.StatusForbidden, bad.Error()
+		}
+		return http.StatusUnauthorized, bad.Error()
+	}
+	if away, ok := errors.AsType[*access.ProviderError](err); ok {
+		return http.StatusServiceUnavailable, away.Error() + "; try again soon, or log in with a token"
 	}
 	if throttled, ok := errors.AsType[*access.ThrottledError](err); ok {
 		return http.StatusTooManyRequests, throttled.Error()

@@ -41,6 +41,8 @@ func plainRoutes() []Route {
 	routes := []Route{
 		{Pattern: "GET /healthz", Role: access.None, anonymous: true},
 		{Pattern: "GET /readyz", Role: access.None},
+		{Pattern: "GET " + OIDCLogin, Role: access.None, anonymous: true},
+		{Pattern: "GET " + OIDCCallback, Role: access.None, anonymous: true},
 		{Pattern: everywhere, Role: access.None, anonymous: true}, // pages; below Prefix there is nothing
 	}
 	for _, described := range []string{"openapi.json", "openapi.yaml", "openapi-3.0.json", "openapi-3.0.yaml",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -16,7 +17,7 @@ import (
 const ActorHeader = "Tranche-Actor"
 
 // Anonymous is the actor of a change without the header.
-const Anonymous = "anonymous"
+const Anonymous = access.Anonymous
 
 // maxActorBytes bounds what the audit log is told.
 const maxActorBytes = 800 // 200 characters

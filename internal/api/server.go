@@ -79,6 +79,8 @@ type Config struct {
 
 	// Access knows who may do what; nil: everybody is an admin, under the name that they give themselves.
 	Access *access.Gate
+	// OIDC lets people log in by a provider of identities; nil: there is none. It needs Access.
+	OIDC *access.OIDC
 	// SecureCookies says that browsers come by TLS, and BehindProxy that a proxy of ours is what connects to this server.
 	SecureCookies, BehindProxy bool
 
@@ -172,6 +174,7 @@ func (s *Server) routes() http.Handler {
 	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
+	s.registerOIDC(mux)
 	mux.HandleFunc(everywhere, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
 	mux.assign(s.document)
 	s.mux = mux
@@ -229,7 +232,8 @@ func (s *Server) guard() http.Handler {
 // admit lets a request in that names one of the server's hosts, and a path that means itself: the mux would lead a
 // request for a run without a name on to what is done with all runs.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, protected http.Handler) {
-	if !slices.Contains(s.config.Hosts, hostOnly(r.Host)) {
+	named := func(host string) bool { return strings.EqualFold(host, hostOnly(r.Host)) }
+	if !slices.ContainsFunc(s.config.Hosts, named) {
 		writeProblem(w, http.StatusForbidden, "the host "+cut(r.Host, maxEchoed)+" is not one of this server's; "+
 			"use 127.0.0.1 or localhost, or name it with --allow-host")
 		return

@@ -147,6 +147,3 @@ func (s *Server) cookie(value string, until *time.Time) http.Cookie {
 	}
 	return c
 }
-
-// hasOIDC reports whether there is a login by a provider of identities.
-func (s *Server) hasOIDC() bool { return false }

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -18,7 +16,6 @@ import (
 
 const (
 	seeTokens    = "tranche token list"
-	maxTokenName = 100
 	maxTokenLife = 10 * 365 * 24 * time.Hour
 )
 
@@ -84,19 +81,10 @@ func (s *Server) createToken(ctx context.Context, in *createTokenInput) (Created
 
 // CheckTokenName refuses names that would mislead whoever reads the audit log.
 func CheckTokenName(name string) error {
-	strange := strings.IndexFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) || r == unicode.ReplacementChar })
-	switch {
-	case name == "" || strings.TrimSpace(name) != name:
-		return &inputError{"name: a token needs a name, without spaces around it, by which the audit log tells who acted"}
-	case strange >= 0:
-		return &inputError{"name: " + strconv.Quote(cut(name, maxEchoed)) + " has a character that nobody sees; leave it out"}
-	case len([]rune(name)) > maxTokenName:
-		return &inputError{fmt.Sprintf("name: it has more than %d characters; shorten it", maxTokenName)}
-	case strings.EqualFold(name, workqueue.Engine) || strings.EqualFold(name, Anonymous):
-		return &inputError{"name: " + name + " is what the audit log calls what nobody did, or nobody known; choose another"}
-	default:
-		return nil
+	if err := access.CheckName(name); err != nil {
+		return &inputError{"name: " + cut(err.Error(), 2*maxEchoed)}
 	}
+	return nil
 }
 
 // Life is how long the token is good for; 0: until it is revoked.

@@ -1,0 +1,141 @@
+package api_test
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+)
+
+// provider is a provider of identities that says of people whatever the test wants.
+type provider struct {
+	*testing.T
+	*httptest.Server
+
+	key, other *rsa.PrivateKey
+
+	mu     sync.Mutex
+	away   bool
+	codes  map[string]url.Values // what was asked for with the login that a code belongs to
+	claims map[string]any        // beside or instead of the usual ones; nil: none such
+	sign   func(header, claims map[string]any) string
+}
+
+func newProvider(t *testing.T) *provider {
+	t.Helper()
+	p := &provider{T: t, codes: map[string]url.Values{}}
+	for _, key := range []**rsa.PrivateKey{&p.key, &p.other} {
+		var err error
+		if *key, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		p.say(w, http.StatusOK, map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize",
+			"token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
+			"id_token_signing_alg_values_supported": []string{"RS256", "HS256", "none"}})
+	})
+	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, _ *http.Request) {
+		p.say(w, http.StatusOK, map[string]any{"keys": []any{map[string]any{"kty": "RSA", "kid": "one", "use": "sig",
+			"n": encoded(p.key.N.Bytes()), "e": encoded(big.NewInt(int64(p.key.E)).Bytes())}}})
+	})
+	mux.HandleFunc("POST /token", p.token)
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.mu.Lock()
+		away := p.away
+		p.mu.Unlock()
+		if away {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+func (p *provider) say(w http.ResponseWriter, code int, doc any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	if err := json.NewEncoder(w).Encode(doc); err != nil {
+		p.Error(err)
+	}
+}
+
+// agree is what happens when somebody says yes at the page that a login led to: there is a code.
+func (p *provider) agree(page string) (code, state string) {
+	p.Helper()
+	asked, err := url.Parse(page)
+	if err != nil {
+		p.Fatal(err)
+	}
+	query := asked.Query()
+	if query.Get("code_challenge_method") != "S256" || query.Get("code_challenge") == "" || query.Get("nonce") == "" ||
+		len(query.Get("state")) < 32 || query.Get("response_type") != "code" {
+		p.Errorf("the login asks for %v", query)
+	}
+	code = rand.Text()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.codes[code] = query
+	return code, query.Get("state")
+}
+
+// token exchanges a code, once, for the one who began the login.
+func (p *provider) token(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	asked := p.codes[r.FormValue("code")]
+	delete(p.codes, r.FormValue("code"))
+	verifier := sha256.Sum256([]byte(r.FormValue("code_verifier")))
+	user, secret, _ := r.BasicAuth()
+	if asked == nil || encoded(verifier[:]) != asked.Get("code_challenge") || user != "tranche" || secret != "s3cret" ||
+		r.FormValue("redirect_uri") != asked.Get("redirect_uri") {
+		p.say(w, http.StatusBadRequest, map[string]any{"error": "invalid_grant"})
+		return
+	}
+	claims := map[string]any{"iss": p.URL, "aud": "tranche", "sub": "4711", "nonce": asked.Get("nonce"),
+		"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}
+	maps.Copy(claims, p.claims)
+	sign := p.sign
+	if sign == nil {
+		sign = func(header, claims map[string]any) string { return p.signed(p.key, header, claims) }
+	}
+	p.say(w, http.StatusOK, map[string]any{"access_token": "x", "token_type": "Bearer",
+		"id_token": sign(map[string]any{"alg": "RS256", "kid": "one"}, claims)})
+}
+
+func (p *provider) signed(key *rsa.PrivateKey, header, claims map[string]any) string {
+	text := p.unsigned(header, claims)
+	sum := sha256.Sum256([]byte(text))
+	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
+	if err != nil {
+		p.Error(err)
+	}
+	return text + "." + encoded(signature)
+}
+
+func (p *provider) unsigned(header, claims map[string]any) string {
+	var parts [2]string
+	for i, part := range []any{header, claims} {
+		text, err := json.Marshal(part)
+		if err != nil {
+			p.Error(err)
+		}
+		parts[i] = encoded(text)
+	}
+	return parts[0] + "." + parts[1]
+}
+
+func encoded(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }

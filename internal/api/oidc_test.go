@@ -1,0 +1,228 @@
+package api_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+)
+
+// identified makes the bench one where people log in at a provider, and programs by token.
+func (b *bench) identified(p *provider, config access.OIDCConfig) *lockedBench {
+	b.Helper()
+	config.Issuer, config.ClientID, config.ClientSecret = p.URL, "tranche", "s3cret"
+	config.RedirectURL = "https://tranche.example.com" + api.OIDCCallback
+	login, err := access.NewOIDC(config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return b.lockedWith(api.Config{OIDC: login}, access.Config{Throttle: access.ThrottleConfig{Burst: 1000, TotalBurst: 1000}})
+}
+
+// cookieOf finds a cookie that an answer sets to something.
+func cookieOf(h *head, name string) []string {
+	for _, c := range h.Cookies() {
+		if c.Name == name && c.Value != "" {
+			return []string{"Cookie", c.Name + "=" + c.Value}
+		}
+	}
+	return nil
+}
+
+// begin leads to the provider's page, and returns where somebody who says yes there is sent back to, and the cookie.
+func (b *bench) begin(p *provider, next string) (back string, cookie []string) {
+	b.Helper()
+	page := b.send(http.MethodGet, api.OIDCLogin+"?next="+url.QueryEscape(next), "")
+	to := page.Header.Get("Location")
+	cookie = cookieOf(page, "tranche_login")
+	if page.StatusCode != http.StatusSeeOther || !strings.HasPrefix(to, p.URL+"/authorize?") || cookie == nil {
+		b.Fatalf("a login begins with %d, %s, %v", page.StatusCode, to, page.Cookies())
+	}
+	code, state := p.agree(to)
+	return api.OIDCCallback + "?" + url.Values{"code": {code}, "state": {state}}.Encode(), cookie
+}
+
+func TestLogInByAProvider(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	b := setup(t).identified(p, access.OIDCConfig{
+		RoleClaim: "realm.roles", Roles: map[string]access.Role{"staff": access.Viewer, "ops": access.Operator},
+	})
+	if doc := b.session(); doc.Authenticated || !doc.OIDC {
+		t.Errorf("before the login: %+v", doc)
+	}
+	for _, c := range []struct {
+		name   string
+		claims map[string]any
+		user   string
+		role   access.Role
+		next   string
+		then   string
+	}{
+		{"a list of groups, the greatest counts",
+			map[string]any{"email": "ann@example.com", "email_verified": true,
+				"realm": map[string]any{"roles": []string{"staff", "ops", "other"}}},
+			"ann@example.com", access.Operator, "/runs/1?step=a", "/runs/1?step=a"},
+		{"one group; an email that nobody has verified is not believed",
+			map[string]any{"email": "boss@example.com", "realm": map[string]any{"roles": "staff"}},
+			"oidc:4711", access.Viewer, "//evil.example", "/"},
+		{"a page elsewhere", map[string]any{"realm": map[string]any{"roles": "staff"}}, "oidc:4711", access.Viewer,
+			`/\evil.example`, "/"},
+	} {
+		p.claims = c.claims
+		back, cookie := b.begin(p, c.next)
+		answer := b.send(http.MethodGet, back, "", cookie...)
+		browser := cookieOf(answer, "tranche_session")
+		if answer.StatusCode != http.StatusSeeOther || browser == nil || answer.Header.Get("Location") != c.then {
+			t.Errorf("%s: %d to %q, %v", c.name, answer.StatusCode, answer.Header.Get("Location"), answer.Cookies())
+			continue
+		}
+		doc := b.session(browser...)
+		if !doc.Authenticated || doc.User != c.user || doc.Role != c.role {
+			t.Errorf("%s: the session is %+v", c.name, doc)
+		}
+		if again := b.send(http.MethodGet, back, "", cookie...); again.StatusCode != http.StatusUnauthorized ||
+			cookieOf(again, "tranche_session") != nil {
+			t.Errorf("%s: used again it is answered %d", c.name, again.StatusCode)
+		}
+		if c.role != access.Operator {
+			b.refused(http.StatusForbidden, c.user, http.MethodPost, api.Prefix+"/runs/pause", strings.NewReader(`{"all":true}`),
+				slices.Concat(browser, []string{"Sec-Fetch-Site", "same-origin"})...)
+		}
+	}
+	var logins int
+	if err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM audit_log WHERE action = 'login' AND
+		actor IN ('ann@example.com', 'oidc:4711')`).Scan(&logins); err != nil || logins != 3 {
+		t.Errorf("%d logins are audited, %v; want 3", logins, err)
+	}
+}
+
+// What a provider did not say, or said to somebody else, or said about somebody without a role, lets nobody in.
+func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	b := setup(t).identified(p, access.OIDCConfig{Roles: map[string]access.Role{"staff": access.Admin}})
+	staff := map[string]any{"groups": "staff"}
+	with := func(name string, value any) map[string]any { return map[string]any{"groups": "staff", name: value} }
+	unsigned := func(header, claims map[string]any) string {
+		header["alg"] = "none"
+		return p.unsigned(header, claims) + "."
+	}
+	for name, c := range map[string]struct {
+		claims map[string]any
+		sign   func(header, claims map[string]any) string
+		change func(back string) string
+		bare   bool // without the cookie of the browser
+		want   int
+	}{
+		"good":              {claims: staff, want: http.StatusSeeOther},
+		"another's nonce":   {claims: with("nonce", "another"), want: http.StatusUnauthorized},
+		"no nonce":          {claims: with("nonce", nil), want: http.StatusUnauthorized},
+		"another audience":  {claims: with("aud", "another"), want: http.StatusUnauthorized},
+		"another issuer":    {claims: with("iss", "https://evil.example"), want: http.StatusUnauthorized},
+		"expired":           {claims: with("exp", time.Now().Add(-time.Minute).Unix()), want: http.StatusUnauthorized},
+		"alg none":          {claims: staff, sign: unsigned, want: http.StatusUnauthorized},
+		"no role":           {claims: map[string]any{"groups": []string{"guests"}}, want: http.StatusForbidden},
+		"no groups":         {want: http.StatusForbidden},
+		"a name of ours":    {claims: with("email_verified", true), want: http.StatusUnauthorized},
+		"another browser":   {claims: staff, bare: true, want: http.StatusUnauthorized},
+		"another's state":   {claims: staff, change: swap("state"), want: http.StatusUnauthorized},
+		"a code made up":    {claims: staff, change: swap("code"), want: http.StatusUnauthorized},
+		"no at the page":    {claims: staff, change: swap("error"), want: http.StatusUnauthorized},
+		"no code, no state": {claims: staff, change: func(string) string { return api.OIDCCallback }, want: http.StatusUnauthorized},
+		"another's signature": {claims: staff, want: http.StatusUnauthorized,
+			sign: func(header, claims map[string]any) string { return p.signed(p.other, header, claims) }},
+		"the public key as a secret": {claims: staff, want: http.StatusUnauthorized,
+			sign: func(header, claims map[string]any) string {
+				header["alg"] = "HS256"
+				text := p.unsigned(header, claims)
+				mac := hmac.New(sha256.New, p.key.N.Bytes())
+				_, _ = mac.Write([]byte(text)) // a hash takes everything
+				return text + "." + encoded(mac.Sum(nil))
+			}},
+	} {
+		if name == "a name of ours" {
+			c.claims["email"] = "tranche"
+		}
+		p.claims, p.sign = c.claims, c.sign
+		back, cookie := b.begin(p, "/")
+		if c.change != nil {
+			back = c.change(back)
+		}
+		if c.bare {
+			cookie = nil
+		}
+		answer := b.send(http.MethodGet, back, "", cookie...)
+		if in := cookieOf(answer, "tranche_session") != nil; answer.StatusCode != c.want || in != (name == "good") {
+			t.Errorf("%s: %d, let in: %v; want %d", name, answer.StatusCode, in, c.want)
+		}
+	}
+	var sessions int
+	if err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM web_session`).Scan(&sessions); err != nil || sessions != 1 {
+		t.Errorf("there are %d sessions, %v; want the good one", sessions, err)
+	}
+}
+
+func swap(parameter string) func(back string) string {
+	return func(back string) string {
+		at, query, _ := strings.Cut(back, "?")
+		values, _ := url.ParseQuery(query) // it was written by url.Values
+		values.Set(parameter, "access_denied")
+		return at + "?" + values.Encode()
+	}
+}
+
+// A provider that is away keeps nobody from working who is logged in, or has a token; when it is back, so is the login.
+func TestAProviderThatIsAway(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	p.away = true
+	b := setup(t).identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
+	token := []string{"Authorization", "Bearer " + b.token("ann", access.Viewer, 0).secret}
+	b.refused(http.StatusServiceUnavailable, "provider of identities", http.MethodGet, api.OIDCLogin, nil)
+	if code, text := b.ask(http.MethodGet, api.Prefix+"/runs", nil, token...); code != http.StatusOK {
+		t.Errorf("with a token: %d %s", code, text)
+	}
+	p.mu.Lock()
+	p.away = false
+	p.mu.Unlock()
+	deadline, tick := time.After(20*time.Second), time.NewTicker(50*time.Millisecond)
+	defer tick.Stop()
+	for b.send(http.MethodGet, api.OIDCLogin, "").StatusCode != http.StatusSeeOther {
+		select {
+		case <-deadline:
+			t.Fatal("the login does not come back with the provider")
+		case <-tick.C:
+		}
+	}
+	back, cookie := b.begin(p, "/")
+	if answer := b.send(http.MethodGet, back, "", cookie...); answer.StatusCode != http.StatusSeeOther {
+		t.Errorf("the login is answered %d", answer.StatusCode)
+	}
+}
+
+func TestSettingsOfAProvider(t *testing.T) {
+	t.Parallel()
+	good := access.OIDCConfig{Issuer: "https://id.example", ClientID: "x", DefaultRole: access.Viewer}
+	if _, err := access.NewOIDC(good); err != nil {
+		t.Error(err)
+	}
+	for want, change := range map[string]func(*access.OIDCConfig){
+		"--oidc-issuer":    func(c *access.OIDCConfig) { c.Issuer = "http://id.example" },
+		"--oidc-client-id": func(c *access.OIDCConfig) { c.ClientID = "" },
+		"--oidc-roles":     func(c *access.OIDCConfig) { c.DefaultRole = "" },
+	} {
+		bad := good
+		change(&bad)
+		if _, err := access.NewOIDC(bad); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %s named", err, want)
+		}
+	}
+}
