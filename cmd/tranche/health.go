@@ -51,5 +51,9 @@ func healthText(h *client.Health, room int) string {
 }
 
 func countsText(n *client.SeverityCounts) string {
-	return fmt.Sprintf("%d critical, %d warnings, %d for information", n.Critical, n.Warning, n.Info)
+	warnings := "warnings"
+	if n.Warning == 1 {
+		warnings = "warning"
+	}
+	return fmt.Sprintf("%d critical, %d %s, %d for information", n.Critical, n.Warning, warnings, n.Info)
 }

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -60,15 +61,22 @@ func (f *facts) nobody(e workqueue.WorkingEndpoint) Condition {
 	kind, target := workqueue.TargetKind(e.Endpoint)
 	if kind == workqueue.KindLocal {
 		c.Title = "No node has the function " + target
-		c.Detail = count(e.Runs, "running run") + " has work for it."
+		c.Detail = haveWork(e.Runs)
 		c.Remedy = "Start the program that embeds a node with this function"
 	} else {
 		c.Title = "Nobody listens on endpoint " + e.Endpoint
-		c.Detail = fmt.Sprintf("%s has work for it; %s are out.", count(e.Runs, "running run"), count(e.Out, "request"))
+		c.Detail = fmt.Sprintf("%s Requests that are out: %d.", haveWork(e.Runs), e.Out)
 		c.Remedy = fmt.Sprintf("Start a service that listens on it; it is there when this names it: "+
 			"`tranche endpoints show %s`", e.Endpoint)
 	}
 	return unkept(c)
+}
+
+func haveWork(runs int64) string {
+	if runs == 1 {
+		return "1 running run has work for it."
+	}
+	return fmt.Sprintf("%d running runs have work for it.", runs)
 }
 
 func (f *facts) breaker(b *workqueue.OpenBreaker) Condition {
@@ -101,7 +109,8 @@ func (f *facts) leftovers() (all []Condition) {
 	for i := range f.db.Letters {
 		l := &f.db.Letters[i]
 		all = append(all, dated(l.Since, Condition{
-			Kind: DeadLetters, Severity: Warning, Subject: l.Endpoint, Link: "/dead-letters",
+			Kind: DeadLetters, Severity: Warning, Subject: l.Endpoint,
+			Link:   "/dead-letters?endpoint=" + url.QueryEscape(l.Endpoint),
 			Title:  fmt.Sprintf("%s of %s", count(l.Letters, "dead letter"), l.Endpoint),
 			Detail: fmt.Sprintf("No service could deal with them. The oldest came %s ago.", ago(f.at.Sub(l.Since))),
 			Remedy: fmt.Sprintf("See them: `tranche dlq list --endpoint %s`; then send them again: `tranche dlq requeue`, or "+
@@ -111,7 +120,7 @@ func (f *facts) leftovers() (all []Condition) {
 	for i := range f.db.Strays {
 		q := &f.db.Strays[i]
 		all = append(all, dated(q.First, Condition{
-			Kind: Quarantined, Severity: Warning, Subject: q.Reason,
+			Kind: Quarantined, Severity: Warning, Subject: q.Reason, Link: "/dead-letters?tab=quarantine",
 			Title: fmt.Sprintf("%s could not be taken: %s", count(q.Messages, "message"), q.Reason),
 			Detail: fmt.Sprintf("Within the last day, the last one %s ago. Their items are tried again.",
 				ago(f.at.Sub(q.Last))),

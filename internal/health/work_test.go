@@ -19,7 +19,7 @@ func TestNobodyListens(t *testing.T) {
 	w.withNode()
 	w.start(request("bills"), 20)
 	first := w.appears(health.NoListeners, "bills", health.Critical, "Nobody listens on endpoint bills",
-		"tranche endpoints show bills")
+		"1 running run has work for it.", "tranche endpoints show bills")
 	again := w.appearsTo(w.look(health.Config{Host: "elsewhere"}), health.NoListeners, "bills", health.Critical)
 	if !again.Since.Equal(first.Since) {
 		t.Errorf("since %s, and to another server since %s", first.Since, again.Since)
@@ -140,8 +140,11 @@ func TestWhatIsPutAside(t *testing.T) {
 		(gen_random_uuid(), 'over', 'viewer', sha256('d'), clock_timestamp() - interval '1 hour')`)
 	w.exec(`INSERT INTO run_event (id, run_id, generation, kind, payload, at)
 		VALUES (gen_random_uuid(), gen_random_uuid(), 1, 'completed', '{}', clock_timestamp() - interval '2 minutes')`)
-	w.appears(health.DeadLetters, "bills", health.Warning, "3 dead letters of bills", "tranche dlq")
-	w.appears(health.Quarantined, "json", health.Warning, "1 message", "tranche quarantine list")
+	letters := w.appears(health.DeadLetters, "bills", health.Warning, "3 dead letters of bills", "tranche dlq")
+	strays := w.appears(health.Quarantined, "json", health.Warning, "1 message", "tranche quarantine list")
+	if letters.Link != "/dead-letters?endpoint=bills" || strays.Link != "/dead-letters?tab=quarantine" {
+		t.Errorf("they lead to %q and %q", letters.Link, strays.Link)
+	}
 	w.appears(health.TokenExpiring, "nightly", health.Info, "expires in", "operator")
 	w.appears(health.TokenExpiring, "urgent", health.Warning)
 	w.appears(health.EventsWaiting, "events", health.Warning, "1 event")
