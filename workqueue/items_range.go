@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -123,6 +124,9 @@ func (s *Store) findInRange(ctx context.Context, tx pgx.Tx, r *ItemRange) (found
 	var wanted [ItemStale + 1]bool
 	for state, name := range stateNames() {
 		wanted[state] = len(r.States) == 0 || slices.Contains(r.States, name)
+	}
+	if r.After == math.MaxInt32 { // nothing is behind it
+		return nil, nil
 	}
 	first := max(r.From, r.After+1, 0)
 	for int64(first) <= int64(r.To) {

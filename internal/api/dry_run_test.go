@@ -2,7 +2,9 @@ package api_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -67,6 +69,17 @@ func many(n int, again string) string {
 		b.WriteString(again + ",x\n")
 	}
 	return b.String()
+}
+
+func packed(t *testing.T, text string) string {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, err := w.Write([]byte(text))
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
 }
 
 // A dry run and a start of the same request are refused with the same problem, or make the same of it.
@@ -197,6 +210,7 @@ func TestPreviews(t *testing.T) {
 	show(200, `"key_column":"name"`, "key=name", three)
 	show(422, `no column \"nope\"`, "key=nope", three)
 	show(413, "truncated=true", "", "id\n"+strings.Repeat("1234567\n", 40_000))
+	show(200, `only the first 100000 rows were looked at`, "", packed(t, "id\n"+strings.Repeat("100000\n", 100_001)))
 	part := many(40_000, "")[:256<<10]
 	show(200, fmt.Sprintf(`"read":%d`, strings.Count(part, "\n")-1), "truncated=true", part)
 	show(200, `"read":3`, "", "--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+three+"\r\n--x--\r\n",

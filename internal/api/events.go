@@ -97,7 +97,7 @@ func (s *Server) watchRun(ctx context.Context, in *runEventsInput) (*huma.Stream
 		defer leave()
 		defer watcher.Close()
 		r, w := humago.Unwrap(hc)
-		stream(r.Context(), w, watcher)
+		stream(r, w, watcher)
 	}}, nil
 }
 

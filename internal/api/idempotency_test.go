@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -206,5 +207,19 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	}
 	if n, err := b.store.SweepRequests(ctx); n != 1 || err != nil {
 		t.Errorf("an old request was not swept: %d, %v", n, err)
+	}
+}
+
+// Who has not logged in learns nothing of the keys of others, and keeps nobody from theirs.
+func TestAKeyIsNotLookedAtWithoutALogin(t *testing.T) {
+	t.Parallel()
+	b := setup(t).locked()
+	ann := []string{"Authorization", "Bearer " + b.token("ann", access.Operator, 0).secret}
+	b.sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo", three, ann...)
+	for _, path := range []string{"/", "/runs", "/healthz", "/elsewhere"} {
+		answer := b.send(http.MethodPost, path, "", api.IdempotencyHeader, "k1", api.ActorHeader, "ann")
+		if answer.StatusCode != http.StatusMethodNotAllowed && answer.StatusCode != http.StatusNotFound {
+			t.Errorf("POST %s with the key of another: %d; want 404 or 405", path, answer.StatusCode)
+		}
 	}
 }

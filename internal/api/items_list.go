@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"math"
+	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -16,6 +18,16 @@ type itemsInput struct {
 	State []string `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"may stand more than once; absent: all"` //nolint:lll // a tag
 	After int32    `query:"after" minimum:"-1" default:"-1" doc:"an ordinal: only items behind it"`
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+// Resolve refuses what is beyond all ordinals, of which only the lower bits would be left.
+func (in *itemsInput) Resolve(ctx huma.Context) []error {
+	for _, name := range []string{"from", "to", "after"} {
+		if n, err := strconv.ParseInt(ctx.Query(name), 10, 64); err == nil && n > math.MaxInt32 {
+			return []error{&huma.ErrorDetail{Message: "expected number <= 2147483647", Location: "query." + name, Value: n}}
+		}
+	}
+	return nil
 }
 
 func (s *Server) registerItemsList(api huma.API) {

@@ -108,6 +108,10 @@ func TestStreamsThatCannotBe(t *testing.T) {
 	b.refused(422, "", http.MethodGet, at+"planes?blocks=129", nil)
 	b.refused(422, "", http.MethodGet, api.Prefix+"/events?topic=weather", nil)
 	b.refused(422, "to lies before from", http.MethodGet, at+"items?from=2&to=1", nil)
+	b.refused(422, "validation failed", http.MethodGet, at+"items?from=4294967297", nil)
+	if _, text := b.ask(http.MethodGet, at+"items?after=2147483647", nil); !strings.Contains(string(text), `"items":[]`) {
+		t.Errorf("behind the last ordinal there is: %s", text)
+	}
 	b.refused(422, "id of a slice", http.MethodGet, at+"slices?after=x", nil)
 	var open []*sse
 	for range 24 {
@@ -212,6 +216,20 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	}
 	if err := <-served; err != nil || time.Since(begun) > 20*time.Second {
 		t.Errorf("the server ended with %v after %v", err, time.Since(begun))
+	}
+}
+
+// Who asks only for the head of a stream is not kept waiting, and keeps no stream.
+func TestTheHeadOfAStreamEnds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start("chunk=2")
+	for range 30 {
+		for _, path := range []string{"/runs/last/events?planes=true", "/events?topic=runs"} {
+			if head := b.send(http.MethodHead, api.Prefix+path, ""); head.StatusCode != http.StatusOK {
+				t.Fatalf("HEAD %s: %d", path, head.StatusCode)
+			}
+		}
 	}
 }
 

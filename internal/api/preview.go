@@ -23,7 +23,8 @@ const (
 	maxPreview     = 256 << 10 // bytes of a file
 	maxPreviewBody = maxPreview + 16<<10
 	maxPreviewRows = 20
-	maxColumns     = 200 // that are listed
+	maxPreviewRead = 100_000 // rows that are looked at: what was sent may be packed, and hold any number of them
+	maxColumns     = 200     // that are listed
 	parquetMagic   = "PAR1"
 )
 
@@ -167,6 +168,10 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 		}
 		if err != nil {
 			return Preview{}, err
+		}
+		if out.Read == maxPreviewRead {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("only the first %d rows were looked at", maxPreviewRead))
+			break
 		}
 		out.Read++
 		if first, twice := seen[item.Key]; !twice {

@@ -110,11 +110,12 @@ type eventSource interface {
 	Next(ctx context.Context) ([]live.Event, error)
 }
 
-// stream writes events until the caller is gone, may look no longer, or the server stops.
-func stream(ctx context.Context, w http.ResponseWriter, source eventSource) {
+// stream writes events until the caller is gone, may look no longer, or the server stops. Who asks with HEAD waits for
+// none of them.
+func stream(r *http.Request, w http.ResponseWriter, source eventSource) {
 	out, err := beginEvents(w)
-	for err == nil {
-		err = pass(ctx, out, source)
+	for err == nil && r.Method != http.MethodHead {
+		err = pass(r.Context(), out, source)
 	}
 }
 
