@@ -252,13 +252,17 @@ func (w *world) wantSound(run workqueue.RunID) (extra int) {
 	w.Helper()
 	w.wantParts(run, 1)
 	executed := map[int]int{}
+	var slices []workqueue.SliceID
+	var ordinals []int
 	for e, n := range w.executions() {
 		executed[e.ordinal] += n
 		extra += n
-		if w.number(`SELECT count(*) FROM work_slice WHERE id = $1 AND block = $2 / 8192
-			AND get_bit(mask, $2 % 8192) = 1`, e.slice, e.ordinal) != 1 {
-			w.Fatalf("item %d was executed for slice %s, which did not hold it", e.ordinal, e.slice)
-		}
+		slices, ordinals = append(slices, e.slice), append(ordinals, e.ordinal)
+	}
+	if n := w.number(`SELECT count(*) FROM unnest($1::uuid[], $2::int[]) AS e (slice, ordinal)
+		WHERE NOT EXISTS (SELECT FROM work_slice s WHERE s.id = e.slice AND s.block = e.ordinal / 8192
+			AND get_bit(s.mask, e.ordinal % 8192) = 1)`, slices, ordinals); n != 0 {
+		w.Fatalf("%d items were executed for slices that did not hold them", n)
 	}
 	if len(executed) != w.items {
 		w.Errorf("%d items were executed of %d", len(executed), w.items)
