@@ -178,7 +178,7 @@ func (s *Store) ExplainKey(ctx context.Context, id RunID, key string) (*Explanat
 		if err != nil {
 			return err
 		}
-		items, err := findItems(ctx, tx, id, key)
+		items, _, err := findItems(ctx, tx, id, key, noOrdinal)
 		if err != nil {
 			return err
 		}

@@ -75,6 +75,7 @@ type Attempt struct {
 	SentAt     *time.Time `json:"sent_at,omitempty" doc:"or when it was claimed, if the reply was that fast"`
 	EndedAt    *time.Time `json:"ended_at,omitempty"`
 	Deadline   *time.Time `json:"deadline,omitempty"`
+	NotBefore  *time.Time `json:"not_before,omitempty" doc:"of one that is scheduled: when it is sent"`
 	Outcome    string     `json:"outcome" enum:"done,failed,retried,lost,open" doc:"retried: tried again after an error"`
 	Error      *ItemError `json:"error,omitempty"`
 }
@@ -84,7 +85,8 @@ const MaxTwins = 100
 
 // work_queue_key finds the items.
 const itemsByKey = `
-SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND item_key = $2 ORDER BY ordinal LIMIT $3`
+SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND item_key = $2 AND ordinal > $4
+ORDER BY ordinal LIMIT $3`
 
 // Point reads of primary keys, and the live slices of the item's block by work_slice_block. An item of an open run may
 // have no block yet.
@@ -121,7 +123,7 @@ const itemAttempts = `
 SELECT w.step, w.id, w.generation, w.attempt, w.cause, w.state, bit_count(w.mask)::integer, coalesce(w.service, ''),
     w.created_at,
     coalesce(w.sent_at, CASE WHEN w.state = 'recorded' THEN greatest(w.created_at, w.not_before) END),
-    w.ended_at, w.deadline,
+    w.ended_at, w.deadline, CASE WHEN w.state = 'scheduled' THEN w.not_before END,
     CASE WHEN p.result IS NOT NULL THEN 'done'
         WHEN p.error_code IS NOT NULL THEN 'failed'
         WHEN e.error_code IS NOT NULL OR w.state = 'recorded' AND w.error_code IS NOT NULL THEN 'retried'
@@ -138,12 +140,22 @@ ORDER BY w.step, w.created_at, w.id`
 // Items returns the items that have the given key: one, unless the run allows a key to stand more than once. The error
 // wraps ErrNotFound when the run or the key does not exist.
 func (s *Store) Items(ctx context.Context, id RunID, key string) ([]ItemView, error) {
-	var items []ItemView
-	err := s.snapshot(ctx, func(tx pgx.Tx) (err error) {
+	items, _, err := s.ItemsAfter(ctx, id, key, noOrdinal)
+	return items, err
+}
+
+// noOrdinal comes before all.
+const noOrdinal Ordinal = -1
+
+// ItemsAfter returns those of the items of a key whose ordinals follow one, or all from the first on after -1, MaxTwins
+// at the most, and says whether others follow.
+func (s *Store) ItemsAfter(ctx context.Context, id RunID, key string, after Ordinal,
+) (items []ItemView, more bool, err error) {
+	err = s.snapshot(ctx, func(tx pgx.Tx) (err error) {
 		if _, err := readSummary(ctx, tx, id); err != nil {
 			return err
 		}
-		if items, err = findItems(ctx, tx, id, key); err != nil {
+		if items, more, err = findItems(ctx, tx, id, key, after); err != nil {
 			return err
 		}
 		for i := range items {
@@ -154,32 +166,33 @@ func (s *Store) Items(ctx context.Context, id RunID, key string) ([]ItemView, er
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("view item %q of run %s: %w", key, id, err)
+		return nil, false, fmt.Errorf("view item %q of run %s: %w", key, id, err)
 	}
-	return items, nil
+	return items, more, nil
 }
 
 var errNoKey = fmt.Errorf("no item has this key: %w", ErrNotFound)
 
-func findItems(ctx context.Context, tx pgx.Tx, id RunID, key string) ([]ItemView, error) {
+func findItems(ctx context.Context, tx pgx.Tx, id RunID, key string, after Ordinal,
+) (items []ItemView, more bool, err error) {
 	if !validText(key) {
-		return nil, errNoKey
+		return nil, false, errNoKey
 	}
-	rows, err := tx.Query(ctx, itemsByKey, id, key, MaxTwins)
+	rows, err := tx.Query(ctx, itemsByKey, id, key, MaxTwins+1, after)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	items, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (ItemView, error) {
+	items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (ItemView, error) {
 		var item ItemView
 		var payload string
 		err := row.Scan(&item.Ordinal, &item.Key, &payload)
 		item.Payload = json.RawMessage(payload)
 		return item, err
 	})
-	if err == nil && len(items) == 0 {
+	if err == nil && len(items) == 0 && after == noOrdinal {
 		err = errNoKey
 	}
-	return items, err
+	return items[:min(len(items), MaxTwins)], len(items) > MaxTwins, err
 }
 
 func fillItem(ctx context.Context, tx pgx.Tx, id RunID, item *ItemView) error {
@@ -222,7 +235,7 @@ func attachAttempts(rows pgx.Rows, steps []ItemStep) error {
 	var code *string
 	var message string
 	to := []any{&number, &a.Slice, &a.Generation, &a.Attempt, &a.Cause, &a.State, &a.Items, &a.Service, &a.CreatedAt,
-		&a.SentAt, &a.EndedAt, &a.Deadline, &a.Outcome, &code, &message}
+		&a.SentAt, &a.EndedAt, &a.Deadline, &a.NotBefore, &a.Outcome, &code, &message}
 	_, err := pgx.ForEachRow(rows, to, func() error {
 		a.Error = nil
 		if code != nil {

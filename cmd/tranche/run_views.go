@@ -200,7 +200,7 @@ func (r *runItem) Run(ctx context.Context, term *console) error {
 	if err != nil {
 		return err
 	}
-	found, err := cl.GetItem(ctx, r.Ref, r.Key, term.keep())
+	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{}, term.keep())
 	if err != nil {
 		return err
 	}

@@ -18,13 +18,13 @@ func TestDocumentsAreKnownByTheirTags(t *testing.T) {
 	for _, path := range []string{"/runs/r", "/runs/r/items/2", "/plans/year-end"} {
 		answer, _ := b.get(path)
 		tag := answer.Header.Get("ETag")
-		if answer.StatusCode != 200 || tag == "" {
+		if answer.StatusCode != http.StatusOK || tag == "" {
 			t.Fatalf("%s: %d, ETag %q", path, answer.StatusCode, tag)
 		}
-		if answer, text := b.get(path, "If-None-Match", `"x", `+tag); answer.StatusCode != 304 || text != "" {
+		if answer, text := b.get(path, "If-None-Match", `"x", `+tag); answer.StatusCode != http.StatusNotModified || text != "" {
 			t.Errorf("%s: %d %q; want 304", path, answer.StatusCode, text)
 		}
-		if answer, text := b.get(path, "If-None-Match", `"x"`); answer.StatusCode != 200 || text == "" {
+		if answer, text := b.get(path, "If-None-Match", `"x"`); answer.StatusCode != http.StatusOK || text == "" {
 			t.Errorf("%s: %d; want 200", path, answer.StatusCode)
 		}
 		if path != "/plans/year-end" {
@@ -33,7 +33,7 @@ func TestDocumentsAreKnownByTheirTags(t *testing.T) {
 				t.Fatal(code)
 			}
 		}
-		if answer, _ := b.get(path, "If-None-Match", tag); answer.StatusCode != 200 && path != "/plans/year-end" {
+		if answer, _ := b.get(path, "If-None-Match", tag); answer.StatusCode != http.StatusOK && path != "/plans/year-end" {
 			t.Errorf("%s: %d after a change; want 200", path, answer.StatusCode)
 		}
 	}

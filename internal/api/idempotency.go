@@ -135,7 +135,7 @@ func (s *Server) settleRequest(ctx context.Context, claim *workqueue.RequestClai
 	defer cancel()
 	var err error
 	if ended && kept.status() < http.StatusMultipleChoices {
-		err = s.store.AnswerRequest(ctx, claim, kept.answer(), body.print())
+		err = s.store.AnswerRequest(ctx, claim, kept.answer(), body.fingerprint())
 	} else {
 		err = s.store.DropRequest(ctx, claim)
 	}
@@ -213,11 +213,6 @@ func (s *Server) answerStarted(w http.ResponseWriter, r *http.Request, run workq
 	_ = json.NewEncoder(w).Encode(Started{Run: run, Name: view.Name, Plan: view.Plan, PlanVersion: view.Version,
 		Items: view.Items, Skipped: view.Skipped, Existing: true, Warnings: []string{}}) // as above
 }
-
-// conflictError is about a request that has to wait, or has been carried out.
-type conflictError struct{ detail string }
-
-func (e *conflictError) Error() string { return e.detail }
 
 // sortedQuery is a query in one form, whatever the order of its members.
 func sortedQuery(query url.Values) string {

@@ -86,8 +86,8 @@ func (b *printedBody) ended() {
 	}
 }
 
-// print is the fingerprint of what was read: all of the body, unless the request needed less of it.
-func (b *printedBody) print() []byte {
+// fingerprint is that of what was read: all of the body, unless the request needed less of it.
+func (b *printedBody) fingerprint() []byte {
 	out := binary.BigEndian.AppendUint64(bytes.Clone(b.head), b.read)
 	if b.whole {
 		out = append(out, 1)
@@ -98,15 +98,15 @@ func (b *printedBody) print() []byte {
 }
 
 // matches reads the body as far as another was read, and reports whether the two are the same.
-func (b *printedBody) matches(print []byte) (bool, error) {
+func (b *printedBody) matches(other []byte) (bool, error) {
 	const begin = sha256.Size
-	if !bytes.HasPrefix(print, b.head) {
+	if !bytes.HasPrefix(other, b.head) {
 		return false, nil
 	}
-	if len(print) != begin+8+1+sha256.Size { // it has no answer yet, so it is not known how it goes on
+	if len(other) != begin+8+1+sha256.Size { // it has no answer yet, so it is not known how it goes on
 		return true, nil
 	}
-	whole, most := print[begin+8] == 1, binary.BigEndian.Uint64(print[begin:])
+	whole, most := other[begin+8] == 1, binary.BigEndian.Uint64(other[begin:])
 	if !whole {
 		b.limit = most
 	}
@@ -119,7 +119,7 @@ func (b *printedBody) matches(print []byte) (bool, error) {
 		}
 	}
 	b.whole = b.whole && whole // where less was needed of the other, it does not matter how this one ends
-	return bytes.Equal(b.print(), print), nil
+	return bytes.Equal(b.fingerprint(), other), nil
 }
 
 // keptWriter holds an answer back, so that it can be kept before it is sent. One that is too large goes out at once.

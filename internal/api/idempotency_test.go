@@ -15,7 +15,7 @@ import (
 )
 
 // sendKeyed posts with an idempotency key.
-func (b *bench) sendKeyed(key, path string, body io.Reader, header ...string) (*http.Response, string) {
+func (b *bench) sendKeyed(key, path string, body io.Reader, header ...string) (gotten, string) {
 	b.Helper()
 	req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+api.Prefix+path, body)
 	if err != nil {
@@ -34,7 +34,7 @@ func (b *bench) sendKeyed(key, path string, body io.Reader, header ...string) (*
 	if err != nil {
 		b.Fatal(err)
 	}
-	return answer, string(text)
+	return gotten{answer.StatusCode, answer.Header}, string(text)
 }
 
 // sent fails the test unless the answer is as it should be.
@@ -114,7 +114,7 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 		}
 	}
 	answer, text := b.sendKeyed("k", "/runs?endpoint=echo", strings.NewReader("id\n1\n2\n"))
-	if answer.StatusCode != 409 || answer.Header.Get("Retry-After") == "" || !strings.Contains(text, "under way") {
+	if answer.StatusCode != http.StatusConflict || answer.Header.Get("Retry-After") == "" || !strings.Contains(text, "under way") {
 		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, text)
 	}
 	if _, err := sender.Write([]byte("2\n")); err != nil {

@@ -40,6 +40,8 @@ func TestRangesOfOrdinals(t *testing.T) {
 	post("rerun", 422, "no ordinal", `{"ranges":[[0,99999999999]]}`)
 	post("rerun", 422, "more than 1000 ranges", `{"ranges":[`+strings.Repeat("[0,0],", 1000)+`[0,0]]}`)
 	post("rerun", 422, "not valid JSON", `{"ranges":[[0,`+"\x00"+`]]}`)
+	post("rerun", 422, "codes[1] is empty", `{"codes":["a",""]}`)
+	post("reset", 422, "codes[0] is empty", `{"codes":[""]}`)
 	post("rerun", 200, `"items":1`, `{"ranges":[[0,0],[0,0]]}`)
 	b.finish(started.Run)
 	post("reset", 422, "choose one of", `{"ranges":[[0,0]],"all":true}`)

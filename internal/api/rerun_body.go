@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"slices"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -122,9 +123,9 @@ func (r *rerunReader) member(name string) (err error) {
 	case "keys":
 		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
 	case "codes":
-		r.set.Codes, err = r.texts(name, maxRerunCodes, maxCodeBytes)
+		r.set.Codes, err = r.codes(name)
 	case "groups":
-		r.set.Groups, err = r.texts(name, maxRerunCodes, maxCodeBytes)
+		r.set.Groups, err = r.codes(name)
 	case "ranges":
 		r.set.Ranges, err = r.ranges(name)
 	case "chunk":
@@ -290,6 +291,16 @@ func (r *bodyReader) ordinal(field string) (int, error) {
 			cut(token.String(), maxEchoed))}
 	}
 	return int(n), nil
+}
+
+// codes reads codes of errors, or ids of their groups: none of them is empty.
+func (r *bodyReader) codes(field string) ([]string, error) {
+	all, err := r.texts(field, maxRerunCodes, maxCodeBytes)
+	if at := slices.Index(all, ""); err == nil && at >= 0 {
+		err = &inputError{fmt.Sprintf("%s[%d] is empty; tranche run errors lists the codes and groups that there are", field,
+			at)}
+	}
+	return all, err
 }
 
 // wrong is for a value of another kind; one that is no JSON at all is broken.

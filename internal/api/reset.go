@@ -111,7 +111,7 @@ func (r *resetReader) member(name string) (err error) {
 	case "keys":
 		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
 	case "codes":
-		r.set.Codes, err = r.texts(name, maxRerunCodes, maxCodeBytes)
+		r.set.Codes, err = r.codes(name)
 	case "ranges":
 		r.set.Ranges, err = r.ranges(name)
 	case "step":

@@ -35,8 +35,14 @@ func (b *bench) answer(run workqueue.RunID, contentType string, result func(work
 	}
 }
 
+// gotten is an answer without its body.
+type gotten struct {
+	StatusCode int
+	Header     http.Header
+}
+
 // get asks and hands the whole answer back.
-func (b *bench) get(path string, header ...string) (*http.Response, string) {
+func (b *bench) get(path string, header ...string) (gotten, string) {
 	b.Helper()
 	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+api.Prefix+path, nil)
 	if err != nil {
@@ -54,7 +60,7 @@ func (b *bench) get(path string, header ...string) (*http.Response, string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return answer, string(text)
+	return gotten{answer.StatusCode, answer.Header}, string(text)
 }
 
 // Whatever a service has made, its bytes come as a file to be saved, in which nothing runs.
@@ -74,7 +80,7 @@ func TestResultsAreInert(t *testing.T) {
 		b.answer(run, c.recorded, func(workqueue.Ordinal) []byte { return []byte(page) })
 		answer, text := b.get("/runs/" + name + "/items/%3D1/result")
 		h := answer.Header
-		if answer.StatusCode != 200 || text != page || h.Get("Content-Type") != c.told ||
+		if answer.StatusCode != http.StatusOK || text != page || h.Get("Content-Type") != c.told ||
 			h.Get("Content-Disposition") != "attachment; filename=_1"+c.ext ||
 			h.Get("Content-Security-Policy") != "default-src 'none'; sandbox" ||
 			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" ||
@@ -83,12 +89,29 @@ func TestResultsAreInert(t *testing.T) {
 		}
 	}
 	tag := fmt.Sprintf(`"%x"`, sha256.Sum256([]byte(page)))
-	if answer, text := b.get("/runs/html/items/2/result", "If-None-Match", tag); answer.StatusCode != 304 || text != "" {
+	if answer, text := b.get("/runs/html/items/2/result", "If-None-Match", tag); answer.StatusCode != http.StatusNotModified || text != "" {
 		t.Errorf("known already: %d %q", answer.StatusCode, text)
 	}
 	answer, text := b.get("/runs/html/items/2/result", "Range", "bytes=1-6", "If-Range", tag)
-	if answer.StatusCode != 206 || text != "script" {
+	if answer.StatusCode != http.StatusPartialContent || text != "script" {
 		t.Errorf("a part of it: %d %q", answer.StatusCode, text)
+	}
+}
+
+// Items that share a key come page by page.
+func TestTwinsComeInPages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
+		strings.NewReader("id\n"+strings.Repeat("a\n", 2*workqueue.MaxTwins)))
+	if code != http.StatusCreated {
+		t.Fatalf("%s", text)
+	}
+	_, first := b.get("/runs/twins/items/a")
+	_, last := b.get("/runs/twins/items/a?after=99")
+	if !strings.Contains(first, `"next":99}`) || strings.Count(first, `"ordinal":`) != workqueue.MaxTwins ||
+		strings.Contains(last, `"next"`) || !strings.Contains(last, `"ordinal":199,`) {
+		t.Errorf("%.200s … %.200s", first, last)
 	}
 }
 
@@ -115,10 +138,10 @@ func TestResultsThatAreNotThere(t *testing.T) {
 	b.refused(422, "name one by its ordinal: 0, 1", http.MethodGet, at+"a/result", nil)
 	b.refused(422, "the run has no step", http.MethodGet, at+"a/result?step=nope", nil)
 	answer, body := b.get("/runs/twins/items/a/result?ordinal=1&step=echo")
-	if answer.StatusCode != 200 || body != `{"o":1}` || answer.Header.Get("Content-Type") != "application/json" {
+	if answer.StatusCode != http.StatusOK || body != `{"o":1}` || answer.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, body)
 	}
-	if answer, body := b.get("/runs/twins/items/..%2Fx/result"); answer.StatusCode != 200 || body != `{"o":3}` ||
+	if answer, body := b.get("/runs/twins/items/..%2Fx/result"); answer.StatusCode != http.StatusOK || body != `{"o":3}` ||
 		answer.Header.Get("Content-Disposition") != "attachment; filename=___x.json" {
 		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, body)
 	}

@@ -39,7 +39,8 @@ type ErrorGroups struct {
 // KeyItems is the items of one key: one, unless the run allows duplicates.
 type KeyItems struct {
 	Run   workqueue.RunID      `json:"run"`
-	Items []workqueue.ItemView `json:"items"`
+	Items []workqueue.ItemView `json:"items" doc:"100 at the most"`
+	Next  *workqueue.Ordinal   `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
 // answer is an answer with a JSON body.
@@ -176,7 +177,8 @@ func (s *Server) runDocument(ctx context.Context, id workqueue.RunID) (RunDocume
 type itemInput struct {
 	RunPath
 	Known
-	Key string `path:"key" doc:"the item's key"`
+	Key   string `path:"key" doc:"the item's key"`
+	After int32  `query:"after" minimum:"-1" maximum:"2147483647" default:"-1" doc:"value of next of the page before"`
 }
 
 func (s *Server) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
@@ -184,6 +186,10 @@ func (s *Server) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
 	if err != nil {
 		return KeyItems{}, err
 	}
-	items, err := s.store.Items(ctx, id, in.Key)
-	return KeyItems{Run: id, Items: items}, err
+	items, more, err := s.store.ItemsAfter(ctx, id, in.Key, workqueue.Ordinal(in.After))
+	out := KeyItems{Run: id, Items: items}
+	if more {
+		out.Next = &items[len(items)-1].Ordinal
+	}
+	return out, err
 }

@@ -179,6 +179,9 @@ type Attempt struct {
 	EndedAt  *time.Time `json:"ended_at,omitempty"`
 	Deadline *time.Time `json:"deadline,omitempty"`
 
+	// NotBefore of one that is scheduled: when it is sent
+	NotBefore *time.Time `json:"not_before,omitempty"`
+
 	// Outcome retried: tried again after an error; one of done, failed, retried, lost, open
 	Outcome string     `json:"outcome"`
 	Error   *ItemError `json:"error,omitempty"`
@@ -1158,8 +1161,13 @@ type ItemView struct {
 
 // KeyItems defines model for KeyItems.
 type KeyItems struct {
-	Run   string     `json:"run"`
+	Run string `json:"run"`
+
+	// Items 100 at the most
 	Items []ItemView `json:"items"`
+
+	// Next value of after for the next page; absent on the last
+	Next *int32 `json:"next,omitempty"`
 }
 
 // Kind is a text; a newer server may know more values.
@@ -3165,6 +3173,12 @@ type AddItemsParams struct {
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 }
 
+// GetItemParams defines parameters for GetItem.
+type GetItemParams struct {
+	// After value of next of the page before
+	After *int `form:"after,omitempty" json:"after,omitempty"`
+}
+
 // GetResultParams defines parameters for GetResult.
 type GetResultParams struct {
 	// Step whose result; absent: of the only step that no other needs
@@ -3769,9 +3783,10 @@ func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams
 // GetItem: An item, with every attempt.
 //
 // It is GET /runs/{run}/items/{key}, for role viewer.
-func (c *Client) GetItem(ctx context.Context, run string, key string, options ...CallOption) (KeyItems, error) {
+func (c *Client) GetItem(ctx context.Context, run string, key string, params GetItemParams, options ...CallOption) (KeyItems, error) {
 	var out KeyItems
 	ask := request{operation: "get-item", method: http.MethodGet, path: path("/runs/%s/items/%s", run, key)}
+	ask.add("after", params.After, false)
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
 }
@@ -4003,4 +4018,4 @@ func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of fca722004e13ef0d9db4572f4d97af64, is 6678b9a9403ef7446fab45eb08fbf7dec948bdfd95b4e2752441d11ea62ec927.
+// Of 73d58a1b551cacea9a14f232948ece5c, is ac44b5e526064cb49ff2951553f5fe964321a06d07ece28ff255a187158e4248.

@@ -189,7 +189,7 @@ func TestNamesInPaths(t *testing.T) {
 	for name, want := range map[string]string{
 		".": "%2E", "..": "%2E%2E", "...": "...", "a/b": "a%2Fb", "a//b": "a%2F%2Fb", "?x#y": "%3Fx%23y", "%2E": "%252E",
 	} {
-		_, err := cl.GetItem(t.Context(), "last", name)
+		_, err := cl.GetItem(t.Context(), "last", name, client.GetItemParams{})
 		if err != nil || asked != "/api/"+client.APIVersion+"/runs/last/items/"+want {
 			t.Errorf("key %q: asked for %s, %v; want %s", name, asked, err, want)
 		}
