@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -22,14 +23,14 @@ type made[V any] struct {
 	err   error
 }
 
+var errUnmade = errors.New("it was not made to its end")
+
 // get returns what was made no longer than age ago, or makes it. What went wrong for somebody else is tried again.
 func (r *recent[K, V]) get(ctx context.Context, key K, age time.Duration, build func() (V, error)) (V, error) {
 	for {
 		m, mine := r.find(key)
 		if mine {
-			m.value, m.err = build()
-			r.keep(key, m, age)
-			return m.value, m.err
+			return r.make(key, m, age, build)
 		}
 		select {
 		case <-m.ready:
@@ -41,6 +42,14 @@ func (r *recent[K, V]) get(ctx context.Context, key K, age time.Duration, build 
 			return none, context.Cause(ctx)
 		}
 	}
+}
+
+// make lets nobody wait for what a panic has ended.
+func (r *recent[K, V]) make(key K, m *made[V], age time.Duration, build func() (V, error)) (V, error) {
+	m.err = errUnmade
+	defer func() { r.keep(key, m, age) }()
+	m.value, m.err = build()
+	return m.value, m.err
 }
 
 func (r *recent[K, V]) find(key K) (m *made[V], mine bool) {

@@ -47,3 +47,19 @@ func TestWhatIsRecentIsMadeOnce(t *testing.T) {
 		t.Errorf("made %d times; want once that failed, and once", n)
 	}
 }
+
+func TestWhatPanickedIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	var r recent[string, int]
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_, _ = r.get(t.Context(), "a", time.Minute, func() (int, error) { panic("it broke") })
+	}()
+	if v, err := r.get(t.Context(), "a", time.Minute, func() (int, error) { return 7, nil }); v != 7 || err != nil {
+		t.Errorf("got %d, %v", v, err)
+	}
+}
