@@ -104,7 +104,7 @@ func (e *cachedErrors) keep(found Errors, of errorsExtent, took time.Duration) {
 	e.errors, e.extent, e.took, e.known = found, of, took, true
 }
 
-// A range of work_block's primary key. xmin is the transaction that wrote a row last, so that their sum grows with each.
+// A range of work_block's primary key. xmin is the transaction that wrote a row last: their sum grows with each.
 const errorsOfSteps = `
 SELECT r.generation, clock_timestamp(), s.name, s.optional, coalesce(sum(bit_count(b.failed)), 0)::bigint,
     coalesce(sum(b.xmin::text::bigint), 0)::bigint

@@ -104,7 +104,8 @@ WITH by_message AS MATERIALIZED (
     FROM by_message m JOIN shapes h USING (error_message)
     GROUP BY m.step, m.error_code, h.shape, m.slice_id
 ), by_service AS (
-    SELECT g.step, g.error_code, g.shape, coalesce(w.service, '') AS service, sum(g.items) AS items, sum(g.also) AS also,
+    SELECT g.step, g.error_code, g.shape, coalesce(w.service, '') AS service, sum(g.items) AS items,
+        sum(g.also) AS also,
         min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last
     FROM by_slice g LEFT JOIN work_slice w ON w.id = g.slice_id
     GROUP BY g.step, g.error_code, g.shape, coalesce(w.service, '')

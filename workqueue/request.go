@@ -134,7 +134,8 @@ func (s *Store) keptRequest(ctx context.Context, key RequestKey) (*KeptRequest, 
 }
 
 // AnswerRequest keeps what a request was answered.
-func (s *Store) AnswerRequest(ctx context.Context, claim *RequestClaim, answer *RequestAnswer, fingerprint []byte) error {
+func (s *Store) AnswerRequest(ctx context.Context, claim *RequestClaim, answer *RequestAnswer, fingerprint []byte,
+) error {
 	headers := answer.Headers
 	if headers == nil {
 		headers = map[string]string{}

@@ -13,7 +13,8 @@ func TestCodesOfARunAreSet(t *testing.T) {
 	b.start("name=c&retry_codes=A")
 	set := func(status int, want, body string) {
 		t.Helper()
-		b.sent(status, false, want, fmt.Sprintf("%x", sha256.Sum256([]byte(body))), "/runs/c/settings", body, "Content-Type", "application/json")
+		b.sent(status, false, want, fmt.Sprintf("%x", sha256.Sum256([]byte(body))), "/runs/c/settings", body,
+			"Content-Type", "application/json")
 	}
 	set(200, `"after":{"retry_codes":"B, C.D"}`, `{"retry_codes":["B","C.D"]}`)
 	set(200, `"before":{"retry_codes":"B, C.D"}`, `{"retry_codes":["none"]}`)

@@ -16,7 +16,7 @@ type DryRun struct {
 	Name        string           `json:"name,omitempty"`
 	Plan        string           `json:"plan"`
 	PlanVersion int              `json:"plan_version,omitempty" doc:"of a plan on record"`
-	Existing    *workqueue.RunID `json:"existing,omitempty" doc:"the idempotency key has started this run; nothing was read"`
+	Existing    *workqueue.RunID `json:"existing,omitempty" doc:"the run that the idempotency key has started"`
 	Items       int64            `json:"items"`
 	Skipped     int64            `json:"skipped" doc:"duplicates that would be left out"`
 	Bytes       int64            `json:"bytes" doc:"of the items' payloads"`
@@ -33,12 +33,12 @@ type DryRunStep struct {
 	Kind         workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
 	Endpoint     string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Needs        []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
-	Chunk        int            `json:"chunk" doc:"items in a request; of an automatic chunk, as many as it is at the moment"`
+	Chunk        int            `json:"chunk" doc:"items in a request; of an automatic chunk, now"`
 	ChunkAuto    bool           `json:"chunk_auto,omitempty" doc:"nodes find the size"`
 	InFlight     int            `json:"in_flight" doc:"requests out at once at most"`
 	InFlightAuto bool           `json:"in_flight_auto,omitempty" doc:"nodes find the limit up to in_flight"`
 	Requests     int64          `json:"requests" doc:"by this chunk; more when payloads are large"`
-	Services     int            `json:"services" doc:"instances of services that listen; of other kinds, nodes that can do it"`
+	Services     int            `json:"services" doc:"instances that listen; of other kinds, nodes that can do it"`
 }
 
 // dryRun does what load does, and stores nothing.

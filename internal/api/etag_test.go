@@ -21,7 +21,8 @@ func TestDocumentsAreKnownByTheirTags(t *testing.T) {
 		if answer.StatusCode != http.StatusOK || tag == "" {
 			t.Fatalf("%s: %d, ETag %q", path, answer.StatusCode, tag)
 		}
-		if answer, text := b.get(path, "If-None-Match", `"x", `+tag); answer.StatusCode != http.StatusNotModified || text != "" {
+		answer, text := b.get(path, "If-None-Match", `"x", `+tag)
+		if answer.StatusCode != http.StatusNotModified || text != "" {
 			t.Errorf("%s: %d %q; want 304", path, answer.StatusCode, text)
 		}
 		if answer, text := b.get(path, "If-None-Match", `"x"`); answer.StatusCode != http.StatusOK || text == "" {

@@ -157,8 +157,9 @@ func (s *Server) repeat(w http.ResponseWriter, r *http.Request, body *printedBod
 	}
 	switch {
 	case !same:
-		sendProblem(w, s.problem(r.Context(), &inputError{fmt.Sprintf("the %s was used at %s for another request (%s); use "+
-			"a new key for each request", IdempotencyHeader, known.At.UTC().Format(time.RFC3339), cut(known.Operation, maxEchoed))}))
+		writeProblem(w, http.StatusUnprocessableEntity, fmt.Sprintf("the %s was used at %s for another request (%s); use a "+
+			"new key for each request", IdempotencyHeader, known.At.UTC().Format(time.RFC3339),
+			cut(known.Operation, maxEchoed)))
 	case known.Answer != nil && known.Answer.Headers[truncatedHeader] == "":
 		replay(w, known.Answer)
 	case known.Answer == nil && known.CarriedOut == nil:
@@ -177,7 +178,7 @@ func replay(w http.ResponseWriter, answer *workqueue.RequestAnswer) {
 	}
 	w.Header().Set(ReplayedHeader, "true")
 	w.WriteHeader(answer.Status)
-	_, _ = w.Write(answer.Body) // the caller is gone when this fails
+	_, _ = w.Write(answer.Body) //nolint:gosec // what was answered once, in its type; the caller is gone when this fails
 }
 
 // tellCarriedOut answers a request that was carried out and whose answer is lost: the node died in between. Of a start,

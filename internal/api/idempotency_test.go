@@ -73,13 +73,15 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	b.sent(201, false, "", "k2", "/runs?endpoint=echo", three)
 	b.sent(200, false, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", three)
 	b.sent(200, true, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", three)
-	cancel := b.sent(200, false, `"cancel"`, "k4", "/runs/last/cancel", `{"reason":"x"}`, "Content-Type", "application/json")
+	cancel := b.sent(200, false, `"cancel"`, "k4", "/runs/last/cancel", `{"reason":"x"}`,
+		"Content-Type", "application/json")
 	if b.sent(200, true, "", "k4", "/runs/last/cancel", `{"reason":"x"}`, "Content-Type", "application/json") != cancel {
 		t.Error("the answer to a cancel is another the second time")
 	}
 	part := func(boundary string) (string, string) {
 		body := strings.ReplaceAll("--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}"+
-			"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"; filename=\"f\"\r\n\r\nid\n1\n\r\n--x--\r\n", "--x", "--"+boundary)
+			"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"; filename=\"f\"\r\n\r\nid\n1\n\r\n--x--\r\n",
+			"--x", "--"+boundary)
 		return body, "multipart/form-data; boundary=" + boundary
 	}
 	body, kind := part("one-boundary")
@@ -114,7 +116,8 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 		}
 	}
 	answer, text := b.sendKeyed("k", "/runs?endpoint=echo", strings.NewReader("id\n1\n2\n"))
-	if answer.StatusCode != http.StatusConflict || answer.Header.Get("Retry-After") == "" || !strings.Contains(text, "under way") {
+	if answer.StatusCode != http.StatusConflict || answer.Header.Get("Retry-After") == "" ||
+		!strings.Contains(text, "under way") {
 		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, text)
 	}
 	if _, err := sender.Write([]byte("2\n")); err != nil {
@@ -183,7 +186,8 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	if err != nil || heir == nil {
 		t.Fatalf("%+v, %v", known, err)
 	}
-	if other, _, err := b.store.ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID()); other != nil || err != nil {
+	other, _, err := b.store.ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
+	if other != nil || err != nil {
 		t.Errorf("a request that a live node is at was taken over: %v", err)
 	}
 	plan := workqueue.PlanText{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}

@@ -154,8 +154,7 @@ func (b *previewBody) Read(p []byte) (int, error) {
 // preview reads rows to their end, or to where they are cut.
 func preview(rows *intake.Reader, key string) (Preview, error) {
 	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []PreviewRow{}, Warnings: []string{}}
-	seen := map[string]int{}
-	twins := 0
+	twins := previewTwins{first: map[string]int{}}
 	unit := rows.Unit()
 	if unit == "" {
 		unit = "line"
@@ -174,19 +173,16 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 			break
 		}
 		out.Read++
-		if first, twice := seen[item.Key]; !twice {
-			seen[item.Key] = item.Line
-		} else if twins++; twins == 1 {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("%s %d: key %q stands on %s %d already; a start refuses that "+
-				"unless it is told to skip or to allow duplicates", unit, item.Line, cut(item.Key, maxEchoed), unit, first))
+		if twins.add(&item) && twins.items == 1 {
+			out.Warnings = append(out.Warnings, twins.warning(&item, unit))
 		}
 		if len(out.Rows) < maxPreviewRows {
 			out.Rows = append(out.Rows, PreviewRow{item.Line, item.Key, slices.Clone(item.Payload)})
 			out.Columns = addColumns(out.Columns, item.Payload)
 		}
 	}
-	if twins > 1 {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("%d rows have a key that stood before", twins))
+	if twins.items > 1 {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%d rows have a key that stood before", twins.items))
 	}
 	out.KeyColumn = rows.Key()
 	if key == "" && out.Format != intake.NDJSON && out.KeyColumn != "key" && out.KeyColumn != "id" {
@@ -194,6 +190,26 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 			"called key or id", cut(out.KeyColumn, maxEchoed)))
 	}
 	return out, nil
+}
+
+// previewTwins looks for keys that stand more than once.
+type previewTwins struct {
+	first map[string]int // where keys stand first
+	items int            // whose keys came before
+}
+
+func (t *previewTwins) add(item *intake.Item) (twice bool) {
+	if _, twice = t.first[item.Key]; twice {
+		t.items++
+	} else {
+		t.first[item.Key] = item.Line
+	}
+	return twice
+}
+
+func (t *previewTwins) warning(item *intake.Item, unit string) string {
+	return fmt.Sprintf("%s %d: key %q stands on %s %d already; a start refuses that unless it is told to skip or to allow "+
+		"duplicates", unit, item.Line, cut(item.Key, maxEchoed), unit, t.first[item.Key])
 }
 
 // addColumns adds the names of an object's members that are not there yet. The object is valid.

@@ -141,8 +141,8 @@ func (r *rerunReader) member(name string) (err error) {
 	case "reason":
 		r.set.Reason, err = r.text(name, maxReasonBytes)
 	default:
-		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, step, "+
-			"chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", cut(name, maxEchoed))}
+		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
+			"step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", cut(name, maxEchoed))}
 	}
 	return err
 }

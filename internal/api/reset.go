@@ -119,8 +119,8 @@ func (r *resetReader) member(name string) (err error) {
 	case "reason":
 		r.set.Reason, err = r.text(name, maxReasonBytes)
 	default:
-		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, ranges, cascade, "+
-			"dry_run and reason", cut(name, maxEchoed))}
+		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, ranges, "+
+			"cascade, dry_run and reason", cut(name, maxEchoed))}
 	}
 	return err
 }

@@ -103,7 +103,8 @@ func sendResult(w http.ResponseWriter, r *http.Request, key string, found *workq
 	if kind == octets && found.ContentType != "" {
 		h.Set("Tranche-Content-Type", printable(found.ContentType))
 	}
-	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": fileName(key) + extension}))
+	name := map[string]string{"filename": fileName(key) + extension}
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", name))
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("ETag", `"`+hex.EncodeToString(found.SHA256[:])+`"`)

@@ -89,10 +89,11 @@ func TestResultsAreInert(t *testing.T) {
 		}
 	}
 	tag := fmt.Sprintf(`"%x"`, sha256.Sum256([]byte(page)))
-	if answer, text := b.get("/runs/html/items/2/result", "If-None-Match", tag); answer.StatusCode != http.StatusNotModified || text != "" {
+	answer, text := b.get("/runs/html/items/2/result", "If-None-Match", tag)
+	if answer.StatusCode != http.StatusNotModified || text != "" {
 		t.Errorf("known already: %d %q", answer.StatusCode, text)
 	}
-	answer, text := b.get("/runs/html/items/2/result", "Range", "bytes=1-6", "If-Range", tag)
+	answer, text = b.get("/runs/html/items/2/result", "Range", "bytes=1-6", "If-Range", tag)
 	if answer.StatusCode != http.StatusPartialContent || text != "script" {
 		t.Errorf("a part of it: %d %q", answer.StatusCode, text)
 	}
@@ -145,8 +146,9 @@ func TestResultsThatAreNotThere(t *testing.T) {
 		answer.Header.Get("Content-Disposition") != "attachment; filename=___x.json" {
 		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, body)
 	}
-	if code, _ := b.ask(http.MethodPost, api.Prefix+"/runs/twins/reset", strings.NewReader(`{"keys":["a"]}`)); code != 200 {
-		t.Fatal(code)
+	code, text := b.ask(http.MethodPost, api.Prefix+"/runs/twins/reset", strings.NewReader(`{"keys":["a"]}`))
+	if code != http.StatusOK {
+		t.Fatalf("%s", text)
 	}
 	b.refused(404, "has no result", http.MethodGet, at+"a/result?ordinal=1", nil)
 }

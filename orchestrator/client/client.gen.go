@@ -594,7 +594,7 @@ type DryRun struct {
 	// PlanVersion of a plan on record
 	PlanVersion int `json:"plan_version,omitempty"`
 
-	// Existing the idempotency key has started this run; nothing was read
+	// Existing the run that the idempotency key has started
 	Existing *string `json:"existing,omitempty"`
 	Items    int64   `json:"items"`
 
@@ -627,7 +627,7 @@ type DryRunStep struct {
 	// Needs steps that come first, item by item
 	Needs []string `json:"needs,omitempty"`
 
-	// Chunk items in a request; of an automatic chunk, as many as it is at the moment
+	// Chunk items in a request; of an automatic chunk, now
 	Chunk int `json:"chunk"`
 
 	// ChunkAuto nodes find the size
@@ -642,7 +642,7 @@ type DryRunStep struct {
 	// Requests by this chunk; more when payloads are large
 	Requests int64 `json:"requests"`
 
-	// Services instances of services that listen; of other kinds, nodes that can do it
+	// Services instances that listen; of other kinds, nodes that can do it
 	Services int `json:"services"`
 }
 
@@ -2076,7 +2076,7 @@ type RunChanges struct {
 	// Timeout for the reply to a request that a service has
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryCodes codes that are tried again; [] or none: no code is
+	// RetryCodes codes that are tried again; none: no code
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
 	// NeverRetry codes that never are; likewise
@@ -4018,4 +4018,4 @@ func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 73d58a1b551cacea9a14f232948ece5c, is ac44b5e526064cb49ff2951553f5fe964321a06d07ece28ff255a187158e4248.
+// Of 097939ebdc7f6f9017ed30e2ed5a9e87, is 9e10d3d0277c64d99c31d83d20758405147f5a0d4a9720cdb3bb4226dd3ca643.
