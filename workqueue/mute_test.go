@@ -40,7 +40,8 @@ func TestAClientThatWentMuteInACopy(t *testing.T) {
 	}
 	rest, feed := io.Pipe()
 	copied := make(chan error, 1)
-	if _, err := stopped.Exec(t.Context(), `BEGIN; SELECT FROM work_slice WHERE id = '`+claimed.ID.String()+`' FOR UPDATE`); err != nil {
+	lock := `BEGIN; SELECT FROM work_slice WHERE id = '` + claimed.ID.String() + `' FOR UPDATE`
+	if _, err := stopped.Exec(t.Context(), lock); err != nil {
 		t.Fatal(err)
 	}
 	go func() {

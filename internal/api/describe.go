@@ -126,7 +126,7 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	if op.RequestBody != nil {
 		all = append(all, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge)
 	}
-	if role == access.None || op.Metadata[metaHeavy] == true || changes || flows(op) {
+	if role == access.None || isSet(op, metaHeavy) || changes || flows(op) {
 		all = append(all, http.StatusTooManyRequests)
 	}
 	return all

@@ -26,7 +26,7 @@ func described(t *testing.T, check func(t *testing.T, doc *huma.OpenAPI, op *hum
 				continue
 			}
 			seen++
-			t.Run(method+" "+path, func(t *testing.T) { check(t, doc, op) })
+			t.Run(method+" "+path, func(t *testing.T) { t.Parallel(); check(t, doc, op) })
 		}
 	}
 	if seen < 50 {
@@ -37,6 +37,7 @@ func described(t *testing.T, check func(t *testing.T, doc *huma.OpenAPI, op *hum
 func TestEveryOperationIsDescribed(t *testing.T) {
 	t.Parallel()
 	described(t, func(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
+		t.Helper()
 		if op.OperationID == "" || op.Summary == "" || strings.HasSuffix(op.Summary, ".") {
 			t.Errorf("the operation %q has no id, or its summary %q is none", op.OperationID, op.Summary)
 		}
@@ -69,6 +70,7 @@ func TestEveryOperationIsDescribed(t *testing.T) {
 func TestEveryRefusalIsDescribed(t *testing.T) {
 	t.Parallel()
 	described(t, func(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
+		t.Helper()
 		want := []string{"403", "500", "503"}
 		if op.Extensions["x-tranche-role"] != "none" {
 			want = append(want, "401")
@@ -110,6 +112,7 @@ func TestEveryRefusalIsDescribed(t *testing.T) {
 func TestEveryBodyHasAnExample(t *testing.T) {
 	t.Parallel()
 	described(t, func(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
+		t.Helper()
 		if op.RequestBody == nil {
 			return
 		}

@@ -5,8 +5,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// APIVersion is the version of the API: the last part of Prefix, and that of its OpenAPI document. What clients may rely
-// on changes with it and with nothing else: within a version members, operations and parameters are added only.
+// APIVersion is the version of the API: the last part of Prefix, and that of its OpenAPI document. What clients may
+// rely on changes with it and with nothing else: within a version members, operations and parameters are added only.
 const APIVersion = "v1"
 
 // Document returns the OpenAPI document that every server of this version serves. Who changes it is its owner.

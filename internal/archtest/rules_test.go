@@ -47,7 +47,9 @@ func rules() map[string]rule {
 				"workqueue"}, servers...),
 		},
 		// It writes the description of the API, and the client that is generated from it.
-		"internal/clientgen": {own: []string{"internal/api", "gather"}, tests: append([]string{"orchestrator/client"}, servers...)},
+		"internal/clientgen": {
+			own: []string{"internal/api", "gather"}, tests: append([]string{"orchestrator/client"}, servers...),
+		},
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
 		"workqueue/throttling": {others: []string{}},
@@ -81,8 +83,8 @@ func rules() map[string]rule {
 		"internal/live": {own: []string{"workqueue", "bitfield"}, tests: append([]string{"bitfield/..."}, servers...)},
 		"internal/api/...": {
 			own: append([]string{
-				"internal/health", "internal/live", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake", "internal/connections",
-				"internal/api/...",
+				"internal/health", "internal/live", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake",
+				"internal/connections", "internal/api/...",
 			}, store...),
 			tests: servers,
 		},

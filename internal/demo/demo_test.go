@@ -222,7 +222,8 @@ func expectPage(t *testing.T, url string) {
 	response, err := http.DefaultClient.Do(request)
 	must(t, err)
 	defer func() { _ = response.Body.Close() }()
-	if kind := response.Header.Get("Content-Type"); response.StatusCode != http.StatusOK || !strings.Contains(kind, "html") {
+	kind := response.Header.Get("Content-Type")
+	if response.StatusCode != http.StatusOK || !strings.Contains(kind, "html") {
 		t.Errorf("%s answers %s, %s", url, response.Status, kind)
 	}
 }

@@ -208,7 +208,9 @@ func TestTheAddressOfTheAPI(t *testing.T) {
 		_, _ = io.WriteString(w, "{}")
 	}))
 	t.Cleanup(server.Close)
-	for end, below := range map[string]string{"": "", "/": "", "/api/v1": "", "/api/v1/": "", "/t/api/v1": "/t", "/t": "/t"} {
+	for end, below := range map[string]string{
+		"": "", "/": "", "/api/v1": "", "/api/v1/": "", "/t/api/v1": "/t", "/t": "/t",
+	} {
 		_, err := dial(t, server.URL+end, 0).Info(t.Context())
 		if want := below + "/api/" + client.APIVersion + "/info"; err != nil || asked != want {
 			t.Errorf("with %q it asked for %s, %v; want %s", end, asked, err, want)
