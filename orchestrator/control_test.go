@@ -47,7 +47,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	b.serve(t, "statement", slowly)
 	req := request("statement")
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 10, 8
-	id := b.start(t, req, 6_000)
+	id := b.start(t, req, 2_000)
 	const final = `SELECT sum(bit_count(done | failed)) FROM work_block WHERE run_id = $1`
 	b.until(t, "items are done", func(n int) bool { return n > 200 }, final, id)
 	paused, err := other.Pause(t.Context(), workqueue.Control{Run: id, Actor: "ann"})
@@ -63,13 +63,13 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	if late > 0 {
 		t.Errorf("%d slices were claimed more than a second after the pause", late)
 	}
-	if n := b.until(t, "items", func(int) bool { return true }, final, id); n == 6_000 {
+	if n := b.until(t, "items", func(int) bool { return true }, final, id); n == 2_000 {
 		t.Error("the run ended before it was paused: the test shows nothing")
 	}
 	if _, err := b.node.Resume(t.Context(), workqueue.Control{Run: id, Actor: "ann"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if done, failed := b.outcome(t, id, 1); done != 6_000 || failed != 0 {
+	if done, failed := b.outcome(t, id, 1); done != 2_000 || failed != 0 {
 		t.Errorf("%d done, %d failed", done, failed)
 	}
 	b.check(t)

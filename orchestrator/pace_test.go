@@ -124,8 +124,8 @@ func TestChunksGrowWhereRequestsCostMoreThanItems(t *testing.T) {
 	}), endpoints.Concurrency(4))
 	req := paced("dear")
 	req.Steps[0].Chunk, req.Steps[0].ChunkAuto = 8192, true
-	run := b.start(t, req, 200_000)
-	if done, failed := b.outcome(t, run, 1); done != 200_000 || failed != 0 {
+	run := b.start(t, req, 100_000)
+	if done, failed := b.outcome(t, run, 1); done != 100_000 || failed != 0 {
 		t.Fatalf("done %d, failed %d", done, failed)
 	}
 	_, _, chunk, changes := b.paceOf(t, "dear")
