@@ -29,8 +29,8 @@ func (e *PlanMovedError) Error() string {
 		return fmt.Sprintf("plan %s is not on record any more, and version %d was to be followed; nothing was applied",
 			e.Name, e.Wanted)
 	}
-	return fmt.Sprintf("the newest version of plan %s is %d, and version %d was to be followed; nothing was applied. Look "+
-		"at what is new, and apply it with that", e.Name, e.Newest, e.Wanted)
+	return fmt.Sprintf("the newest version of plan %s is %d, and version %d was to be followed; nothing was applied. "+
+		"Look at what is new, and apply it with that", e.Name, e.Newest, e.Wanted)
 }
 
 // AppliedPlan is the outcome of putting a plan on record.

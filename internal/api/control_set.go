@@ -36,8 +36,8 @@ type RunChanges struct {
 	RetryBackoff *gather.Duration `json:"retry_backoff,omitempty" doc:"before the second attempt" example:"1s"`
 	MaxBackoff   *gather.Duration `json:"max_backoff,omitempty" doc:"the longest such wait" example:"5m"`
 	Timeout      *gather.Duration `json:"timeout,omitempty" doc:"for the reply to a request that a service has"`
-	RetryCodes   []string         `json:"retry_codes,omitempty" nullable:"false" doc:"codes that are tried again; none: no code"`
-	NeverRetry   []string         `json:"never_retry,omitempty" nullable:"false" doc:"codes that never are; likewise"`
+	RetryCodes   []string         `json:"retry_codes,omitempty" nullable:"false" doc:"codes that are tried again, or none"`
+	NeverRetry   []string         `json:"never_retry,omitempty" nullable:"false" doc:"codes that never are, or none"`
 	Reason       string           `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 

@@ -41,8 +41,8 @@ type PlanVersions struct {
 
 const applyDescription = `The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is
 the same as the newest version changes nothing; anything else becomes the next version. With If-Match, the ETag of the
-plan as it was read, nothing is applied when somebody has applied another version meanwhile (412). Versions never change, and runs
-keep the one that they started with.`
+plan as it was read, nothing is applied when somebody has applied another version meanwhile (412).
+Versions never change, and runs keep the one that they started with.`
 
 func (s *Server) registerPlans(api huma.API) {
 	register(s, api, get("list-plans", "/plans", "List plans on record by name, each in its newest version"), s.listPlans)

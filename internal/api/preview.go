@@ -184,12 +184,17 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 	if twins.items > 1 {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("%d rows have a key that stood before", twins.items))
 	}
-	out.KeyColumn = rows.Key()
-	if key == "" && out.Format != intake.NDJSON && out.KeyColumn != "key" && out.KeyColumn != "id" {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("the keys are taken from the first column, %q, as there is none "+
-			"called key or id", cut(out.KeyColumn, maxEchoed)))
-	}
+	out.nameKey(rows.Key(), key)
 	return out, nil
+}
+
+// nameKey says where the keys come from, and warns when that was a guess.
+func (p *Preview) nameKey(found, wanted string) {
+	p.KeyColumn = found
+	if wanted == "" && p.Format != intake.NDJSON && p.KeyColumn != "key" && p.KeyColumn != "id" {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("the keys are taken from the first column, %q, as there is none "+
+			"called key or id", cut(p.KeyColumn, maxEchoed)))
+	}
 }
 
 // previewTwins looks for keys that stand more than once.
@@ -208,8 +213,8 @@ func (t *previewTwins) add(item *intake.Item) (twice bool) {
 }
 
 func (t *previewTwins) warning(item *intake.Item, unit string) string {
-	return fmt.Sprintf("%s %d: key %q stands on %s %d already; a start refuses that unless it is told to skip or to allow "+
-		"duplicates", unit, item.Line, cut(item.Key, maxEchoed), unit, t.first[item.Key])
+	return fmt.Sprintf("%s %d: key %q stands on %s %d already; a start refuses that unless it is told to skip or to "+
+		"allow duplicates", unit, item.Line, cut(item.Key, maxEchoed), unit, t.first[item.Key])
 }
 
 // addColumns adds the names of an object's members that are not there yet. The object is valid.

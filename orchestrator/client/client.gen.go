@@ -2076,10 +2076,10 @@ type RunChanges struct {
 	// Timeout for the reply to a request that a service has
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryCodes codes that are tried again; none: no code
+	// RetryCodes codes that are tried again, or none
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry codes that never are; likewise
+	// NeverRetry codes that never are, or none
 	NeverRetry []string `json:"never_retry,omitempty"`
 
 	// Reason why, for the audit log
@@ -4018,4 +4018,4 @@ func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 097939ebdc7f6f9017ed30e2ed5a9e87, is 9e10d3d0277c64d99c31d83d20758405147f5a0d4a9720cdb3bb4226dd3ca643.
+// Of 8bf1668e44159054480bebb12cdf47b8, is 3956199bc184589d46fd119efb713a795ef7f6ef75082cec65f117a7c42ad3c0.
