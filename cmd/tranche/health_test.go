@@ -32,7 +32,7 @@ func TestHealthReadsWell(t *testing.T) {
 			{Severity: "warning", Title: "items failed", Subject: "it", Since: now, Detail: "3 of them", Remedy: "see why"},
 		}}
 	text := healthText(h, 80)
-	for _, want := range []string{"critical: 1 critical, 1 warnings", "CRITICAL nobody leads", "1m00s ago", `\x1b[31m`,
+	for _, want := range []string{"critical: 1 critical, 1 warning, ", "CRITICAL nobody leads", "1m00s ago", `\x1b[31m`,
 		"start a node", "WARNING items failed"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -313,9 +313,9 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		env  []string
 		args []string
 	}{
-		"another bind": {1, "authentication", nil, []string{"--listen", "0.0.0.0:0"}},
-		"bind by env":  {1, "authentication", []string{"TRANCHE_LISTEN=0.0.0.0:0"}, nil},
-		"bind by file": {1, "authentication", nil, []string{"--config", config("# ours\nlisten: 0.0.0.0:0\n")}},
+		"another bind": {1, "add --auth on", nil, []string{"--listen", "0.0.0.0:0"}},
+		"bind by env":  {1, "add --auth on", []string{"TRANCHE_LISTEN=0.0.0.0:0"}, nil},
+		"bind by file": {1, "add --auth on", nil, []string{"--config", config("# ours\nlisten: 0.0.0.0:0\n")}},
 		"unknown key": {
 			2, `line 2: there is no setting "lisen"`, nil, []string{"--config", config("grace: 1s\nlisen: x\n")},
 		},
