@@ -61,17 +61,17 @@ type OIDC struct {
 // NewOIDC checks the settings. It does not ask the provider for anything.
 func NewOIDC(config OIDCConfig) (*OIDC, error) {
 	issuer, err := url.Parse(config.Issuer)
-	if err != nil || issuer.Host == "" || issuer.Scheme != "https" && !(issuer.Scheme == "http" && isLocal(issuer)) {
+	if err != nil || issuer.Host == "" || issuer.Scheme != "https" && (issuer.Scheme != "http" || !isLocal(issuer)) {
 		return nil, fmt.Errorf("--oidc-issuer %q must be an https URL: whoever can change its answers can log in as anybody",
 			config.Issuer)
 	}
 	if config.ClientID == "" {
-		return nil, errors.New("--oidc-client-id is needed with --oidc-issuer: the name that the provider knows this server by")
+		return nil, errors.New("--oidc-client-id is needed with --oidc-issuer: what the provider calls this server")
 	}
 	config.DefaultRole = cmp.Or(config.DefaultRole, None)
 	if len(config.Roles) == 0 && config.DefaultRole == None {
-		return nil, errors.New("nobody could log in by --oidc-issuer: say by --oidc-roles which values of --oidc-role-claim " +
-			"have which role, like staff=viewer,ops=operator, or give --oidc-default-role")
+		return nil, errors.New("nobody could log in by --oidc-issuer: say by --oidc-roles which values of " +
+			"--oidc-role-claim have which role, like staff=viewer,ops=operator, or give --oidc-default-role")
 	}
 	config.RoleClaim = cmp.Or(config.RoleClaim, DefaultRoleClaim)
 	return &OIDC{config: config, client: &http.Client{Timeout: providerTime}, used: map[[sha256.Size]byte]time.Time{}}, nil

@@ -24,8 +24,8 @@ func (c *OIDCConfig) identityOf(subject string, claims map[string]any) (Identity
 		}
 	}
 	if role == None {
-		return Identity{}, &DeniedError{Role: true, Why: fmt.Sprintf("%s has no role here: none of the values of the claim %s "+
-			"is one of --oidc-roles; ask an admin of this server", name, c.RoleClaim)}
+		return Identity{}, &DeniedError{Role: true, Why: fmt.Sprintf("%s has no role here: none of the values of the claim "+
+			"%s is one of --oidc-roles; ask an admin of this server", name, c.RoleClaim)}
 	}
 	return Identity{Name: name, Role: role}, nil
 }

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -172,20 +171,25 @@ func TestLoggingOutEndsTheSession(t *testing.T) {
 	b.refused(http.StatusUnauthorized, "not known", http.MethodGet, api.Prefix+"/runs", nil, w.headers()...)
 }
 
-// Sessions end by themselves: when nobody has used them, and in any case after a time.
+// Sessions end by themselves: when nobody has used them, in any case after a time, and with their token, whatever became
+// of their row.
 func TestSessionsExpire(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for name, column := range map[string]string{"idle": "active_at", "old": "expires_at"} {
+	const past = `clock_timestamp() - interval '61 minutes'`
+	for name, c := range map[string]struct{ change, says string }{
+		"idle":    {`UPDATE web_session SET active_at = ` + past + ` WHERE user_name = $1`, "the session has expired"},
+		"old":     {`UPDATE web_session SET expires_at = ` + past + ` WHERE user_name = $1`, "the session has expired"},
+		"expired": {`UPDATE api_token SET expires_at = ` + past + ` WHERE name = $1`, "the session has expired"},
+		"revoked": {`UPDATE api_token SET revoked_at = ` + past + ` WHERE name = $1`, "the session was revoked"},
+	} {
 		b.locked() // it remembers nobody
 		w := b.logIn(b.token(name, access.Viewer, 0).secret)
-		long := fmt.Sprintf(`UPDATE web_session SET %s = clock_timestamp() - interval '61 minutes' WHERE user_name = $1`,
-			column)
-		if _, err := b.pool.Exec(t.Context(), long, name); err != nil {
+		if _, err := b.pool.Exec(t.Context(), c.change, name); err != nil {
 			t.Fatal(err)
 		}
 		b.locked()
-		b.refused(http.StatusUnauthorized, "the session has expired", http.MethodGet, api.Prefix+"/runs", nil, w.headers()...)
+		b.refused(http.StatusUnauthorized, c.says, http.MethodGet, api.Prefix+"/runs", nil, w.headers()...)
 	}
 }
 

@@ -109,7 +109,8 @@ func (s *Server) underWayIn(r *http.Request) (login loginUnderWay) {
 // denyOIDC logs what went wrong at the provider: the person who logs in cannot mend it.
 func (s *Server) denyOIDC(w http.ResponseWriter, r *http.Request, err error) {
 	if bad, ok := errors.AsType[*access.ProviderError](err); ok && r.Context().Err() == nil {
-		s.log.Warn("the provider of identities does not answer as it should", zap.String("error", access.Redact(bad.Err.Error())))
+		why := access.Redact(bad.Err.Error())
+		s.log.Warn("the provider of identities does not answer as it should", zap.String("error", why))
 	}
 	s.deny(w, r, err)
 }

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ type provider struct {
 	mu     sync.Mutex
 	away   bool
 	codes  map[string]url.Values // what was asked for with the login that a code belongs to
+	last   url.Values            // of the last of them
 	claims map[string]any        // beside or instead of the usual ones; nil: none such
 	sign   func(header, claims map[string]any) string
 }
@@ -89,7 +91,23 @@ func (p *provider) agree(page string) (code, state string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.codes[code] = query
+	p.last = query
 	return code, query.Get("state")
+}
+
+// anotherCode is the way back of the last login once more, with a code that has not been used.
+func (p *provider) anotherCode(back string) string {
+	p.Helper()
+	at, text, _ := strings.Cut(back, "?")
+	query, err := url.ParseQuery(text)
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	query.Set("code", rand.Text())
+	p.codes[query.Get("code")] = p.last
+	return at + "?" + query.Encode()
 }
 
 // token exchanges a code, once, for the one who began the login.

@@ -23,7 +23,8 @@ func (b *bench) identified(p *provider, config access.OIDCConfig) *lockedBench {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return b.lockedWith(api.Config{OIDC: login}, access.Config{Throttle: access.ThrottleConfig{Burst: 1000, TotalBurst: 1000}})
+	many := access.ThrottleConfig{Burst: 1000, TotalBurst: 1000}
+	return b.lockedWith(api.Config{OIDC: login}, access.Config{Throttle: many})
 }
 
 // cookieOf finds a cookie that an answer sets to something.
@@ -88,9 +89,11 @@ func TestLogInByAProvider(t *testing.T) {
 		if !doc.Authenticated || doc.User != c.user || doc.Role != c.role {
 			t.Errorf("%s: the session is %+v", c.name, doc)
 		}
-		if again := b.send(http.MethodGet, back, "", cookie...); again.StatusCode != http.StatusUnauthorized ||
-			cookieOf(again, "tranche_session") != nil {
-			t.Errorf("%s: used again it is answered %d", c.name, again.StatusCode)
+		for _, replay := range []string{back, p.anotherCode(back)} {
+			again := b.send(http.MethodGet, replay, "", cookie...)
+			if again.StatusCode != http.StatusUnauthorized || cookieOf(again, "tranche_session") != nil {
+				t.Errorf("%s: used again it is answered %d", c.name, again.StatusCode)
+			}
 		}
 		if c.role != access.Operator {
 			b.refused(http.StatusForbidden, c.user, http.MethodPost, api.Prefix+"/runs/pause", strings.NewReader(`{"all":true}`),
@@ -122,21 +125,22 @@ func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
 		bare   bool // without the cookie of the browser
 		want   int
 	}{
-		"good":              {claims: staff, want: http.StatusSeeOther},
-		"another's nonce":   {claims: with("nonce", "another"), want: http.StatusUnauthorized},
-		"no nonce":          {claims: with("nonce", nil), want: http.StatusUnauthorized},
-		"another audience":  {claims: with("aud", "another"), want: http.StatusUnauthorized},
-		"another issuer":    {claims: with("iss", "https://evil.example"), want: http.StatusUnauthorized},
-		"expired":           {claims: with("exp", time.Now().Add(-time.Minute).Unix()), want: http.StatusUnauthorized},
-		"alg none":          {claims: staff, sign: unsigned, want: http.StatusUnauthorized},
-		"no role":           {claims: map[string]any{"groups": []string{"guests"}}, want: http.StatusForbidden},
-		"no groups":         {want: http.StatusForbidden},
-		"a name of ours":    {claims: with("email_verified", true), want: http.StatusUnauthorized},
-		"another browser":   {claims: staff, bare: true, want: http.StatusUnauthorized},
-		"another's state":   {claims: staff, change: swap("state"), want: http.StatusUnauthorized},
-		"a code made up":    {claims: staff, change: swap("code"), want: http.StatusUnauthorized},
-		"no at the page":    {claims: staff, change: swap("error"), want: http.StatusUnauthorized},
-		"no code, no state": {claims: staff, change: func(string) string { return api.OIDCCallback }, want: http.StatusUnauthorized},
+		"good":             {claims: staff, want: http.StatusSeeOther},
+		"another's nonce":  {claims: with("nonce", "another"), want: http.StatusUnauthorized},
+		"no nonce":         {claims: with("nonce", nil), want: http.StatusUnauthorized},
+		"another audience": {claims: with("aud", "another"), want: http.StatusUnauthorized},
+		"another issuer":   {claims: with("iss", "https://evil.example"), want: http.StatusUnauthorized},
+		"expired":          {claims: with("exp", time.Now().Add(-time.Minute).Unix()), want: http.StatusUnauthorized},
+		"alg none":         {claims: staff, sign: unsigned, want: http.StatusUnauthorized},
+		"no role":          {claims: map[string]any{"groups": []string{"guests"}}, want: http.StatusForbidden},
+		"no groups":        {want: http.StatusForbidden},
+		"a name of ours":   {claims: with("email_verified", true), want: http.StatusUnauthorized},
+		"another browser":  {claims: staff, bare: true, want: http.StatusUnauthorized},
+		"another's state":  {claims: staff, change: swap("state"), want: http.StatusUnauthorized},
+		"a code made up":   {claims: staff, change: swap("code"), want: http.StatusUnauthorized},
+		"no at the page":   {claims: staff, change: swap("error"), want: http.StatusUnauthorized},
+		"no code, no state": {claims: staff, want: http.StatusUnauthorized,
+			change: func(string) string { return api.OIDCCallback }},
 		"another's signature": {claims: staff, want: http.StatusUnauthorized,
 			sign: func(header, claims map[string]any) string { return p.signed(p.other, header, claims) }},
 		"the public key as a secret": {claims: staff, want: http.StatusUnauthorized,
@@ -165,7 +169,8 @@ func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
 		}
 	}
 	var sessions int
-	if err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM web_session`).Scan(&sessions); err != nil || sessions != 1 {
+	err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM web_session`).Scan(&sessions)
+	if err != nil || sessions != 1 {
 		t.Errorf("there are %d sessions, %v; want the good one", sessions, err)
 	}
 }
