@@ -60,7 +60,12 @@ func (s *Store) Report(ctx context.Context, id RunID) (RunReport, error) {
 		if r.Unprocessed, err = readUnprocessed(ctx, tx, &r.RunSummary); err != nil {
 			return err
 		}
-		return r.readWork(ctx, tx)
+		if err = r.readWork(ctx, tx); err != nil {
+			return err
+		}
+		extent, err := readExtent(ctx, tx, id)
+		r.Errors.At, r.Errors.ByStep = r.At, extent.byStep()
+		return err
 	})
 	if err != nil {
 		return RunReport{}, fmt.Errorf("report on run %s: %w", id, err)
