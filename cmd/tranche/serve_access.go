@@ -31,10 +31,11 @@ func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) 
 	exposure := s.exposure(config.Log)
 	config.SecureCookies, config.BehindProxy = exposure.Encrypted(), s.BehindProxy
 	config.Hosts = append(append(config.Hosts, ownHosts(s.Listen)...), s.publicHosts()...)
-	var err error
-	if config.OIDC, err = s.login(exposure.Auth); err != nil || !exposure.Auth {
-		return config, err
+	if !exposure.Auth {
+		return config, nil
 	}
+	config.OIDC = p.oidc
+	var err error
 	config.Access, err = access.New(p.store, access.Config{Log: config.Log.Named("access")})
 	return config, err
 }

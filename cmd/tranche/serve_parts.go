@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/embedded"
@@ -32,13 +33,17 @@ type parts struct {
 	listener  net.Listener
 	undo      []func(context.Context) error
 
+	oidc        *access.OIDC // nil: people do not log in by a provider of identities
 	connections *connections.Connections
 	restsUntil  func(paceKey string) time.Time // of HTTP services that want to be left alone
 	fetchers    map[workqueue.Kind]orchestrator.Fetchers
 }
 
 func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) (err error) {
-	// First the address: it costs nothing and is what is taken most often.
+	// First what costs nothing, and is what is wrong most often.
+	if p.oidc, err = s.login(s.Auth == "on"); err != nil {
+		return err
+	}
 	if p.listener, err = api.Listen(ctx, s.Listen, s.exposure(log)); err != nil {
 		return err
 	}

@@ -117,6 +117,10 @@ func TestServeRefusesToBeOpen(t *testing.T) {
 		{[]string{"--listen", "0.0.0.0:0", "--auth", "on"}, "--tls-cert"},
 		{[]string{"--listen", "0.0.0.0:0", "--behind-proxy"}, "--auth on"},
 		{[]string{"--auth", "on", "--tls-cert", "x"}, "--tls-key"},
+		{[]string{"--oidc-issuer", "https://id.example"}, "--auth on"},
+		{[]string{"--auth", "on", "--oidc-issuer", "https://id.example"}, "--public-url"},
+		{[]string{"--auth", "on", "--oidc-issuer", "https://id.example", "--public-url", "https://t.example",
+			"--oidc-client-id", "t", "--oidc-roles", "staff=king"}, "viewer, operator and admin"},
 	} {
 		dir := filepath.Join(t.TempDir(), "d")
 		var says bytes.Buffer
