@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"go.uber.org/zap"
@@ -49,12 +50,16 @@ func ownHosts(listen string) []string {
 	return []string{host}
 }
 
-// at is where the API is found.
+// at is where the API is found from this machine.
 func (s *serveCommand) at(p *parts) string {
-	if s.TLSCert != "" {
-		return "https://" + p.listener.Addr().String()
+	address := p.listener.Addr().String()
+	if tcp, ok := p.listener.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		address = net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
 	}
-	return "http://" + p.listener.Addr().String()
+	if s.TLSCert != "" {
+		return "https://" + address
+	}
+	return "http://" + address
 }
 
 // askForToken tells how to make the first token, when nobody could log in yet.
