@@ -30,6 +30,7 @@ func (b *bench) openStream(at string, header ...string) (opened bool, ended <-ch
 		b.Fatal(err)
 	}
 	if answer.StatusCode != http.StatusOK {
+		b.Logf("%s answers %s", at, answer.Status)
 		_ = answer.Body.Close()
 		return false, nil
 	}

@@ -150,7 +150,7 @@ func (b *bench) mutatingOperations(header ...string) (all []string) {
 	}
 	for path, methods := range described.Paths {
 		for method := range methods {
-			if method != "get" {
+			if method != "get" && path != "/items/preview" { // which reads what it is sent, and keeps nothing
 				all = append(all, strings.ToUpper(method)+" "+path)
 			}
 		}
