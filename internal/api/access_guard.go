@@ -170,6 +170,9 @@ func checkCookieUse(r *http.Request, who *access.Principal) error {
 // deny answers a request that was not let in.
 func (s *Server) deny(w http.ResponseWriter, r *http.Request, err error) {
 	p := s.problem(r.Context(), err)
+	if r.ContentLength != 0 {
+		w.Header().Set("Connection", "close") // the server would wait for the rest of the body else
+	}
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", challenge)
 	}

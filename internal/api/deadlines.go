@@ -12,13 +12,16 @@ import (
 const (
 	maxDrained   = 1 << 30 // of a body that nobody needs
 	drainTimeout = 10 * time.Second
+	// revokedDrain is that for a sender whose token was revoked meanwhile.
+	revokedDrain = time.Second
 )
 
 // timed bounds the silence of a caller: while a body is read, and whenever an answer is written. In between a request
 // may work as long as it needs to: a deadline that passed then would end it, or lose its answer.
 func (s *Server) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
 	control := http.NewResponseController(w)
-	body := &timedBody{body: r.Body, control: control, silence: s.config.ReadTimeout, whole: r.Body == http.NoBody}
+	body := &timedBody{body: r.Body, control: control, silence: s.config.ReadTimeout, whole: r.Body == http.NoBody,
+		drain: drainTimeout}
 	timed := *r
 	timed.Body = body
 	return &timedWriter{ResponseWriter: w, body: body, control: control, silence: s.config.ReadTimeout}, &timed
@@ -36,7 +39,8 @@ type timedBody struct {
 	fixed   bool // the deadline stays where it is
 	whole   bool // all of it has been read
 
-	refused func() error // why nothing more is wanted of who sends it; nil: nothing keeps it from being read
+	refused func() error  // why nothing more is wanted of who sends it; nil: nothing keeps it from being read
+	drain   time.Duration // what the rest of it may take when nobody needs it
 }
 
 // Read implements io.Reader.
@@ -60,13 +64,22 @@ func (b *timedBody) Read(p []byte) (int, error) {
 
 // refuse has reads fail from the end of ctx on, as far as it is not the sender's doing, until allow is called.
 func (b *timedBody) refuse(ctx context.Context) (allow func()) {
+	if b.whole {
+		return func() {} // there is nothing to read
+	}
 	b.refused = func() error { return access.Recheck(ctx) }
+	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
 		_ = b.control.SetReadDeadline(time.Unix(1, 0)) // ends the read that waits
 	})
 	return func() {
-		stop()
 		b.refused = nil
+		if !stop() { // its deadline must not meet the next request of this connection, which may be somebody else's
+			<-ended
+			_ = b.control.SetReadDeadline(time.Time{}) // as above
+			b.drain = revokedDrain
+		}
 	}
 }
 
@@ -142,7 +155,7 @@ func (t *timedWriter) finish() {
 	if t.control.Flush() != nil {
 		return
 	}
-	t.body.within(drainTimeout)
+	t.body.within(t.body.drain)
 	_, _ = io.CopyN(io.Discard, t.body, maxDrained) // as much as there is
 }
 
