@@ -155,7 +155,7 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 		if err := json.Unmarshal(a.text, &p); err != nil || a.code != http.StatusUnauthorized {
 			t.Errorf("the upload was answered %d %s", a.code, a.text)
 		}
-	case <-time.After(access.RevocationTime + 2*time.Second): // its sender is heard out for a second, and machines are busy
+	case <-time.After(access.RevocationTime + 2*time.Second): // its sender is heard out for a second
 		t.Fatal("the upload goes on")
 	}
 	_ = feed.CloseWithError(errors.New("enough"))
