@@ -15,7 +15,7 @@ const shownFirst = 3
 func (r *runStart) try(
 	ctx context.Context, term *console, cl *client.Client, settings client.RunSettings,
 ) error {
-	found, err := send(ctx, r, term, settings, cl.TryStart)
+	found, err := send(ctx, r, term, settings, cl.DryRun)
 	if err != nil {
 		return err
 	}

@@ -177,17 +177,7 @@ type TopicWatcher struct {
 
 // Next waits until a topic has changed, and returns how it is. An error that is not ctx's means that no more will come.
 func (w *TopicWatcher) Next(ctx context.Context) ([]Event, error) {
-	for {
-		events, changed, err := w.pending()
-		if len(events) > 0 || err != nil {
-			return events, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-changed:
-		}
-	}
+	return next(ctx, w.pending)
 }
 
 func (w *TopicWatcher) pending() (events []Event, changed <-chan struct{}, err error) {

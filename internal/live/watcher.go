@@ -93,8 +93,15 @@ func (w *Watcher) event(name string, data any) Event {
 
 // Next waits for something to tell and returns it. An error that is not ctx's means that no more will come.
 func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
+	return next(ctx, w.pending)
+}
+
+// next waits until there is something pending. What changed is closed when it is worth another look.
+func next(
+	ctx context.Context, pending func() (events []Event, changed <-chan struct{}, err error),
+) ([]Event, error) {
 	for {
-		events, changed, err := w.pending()
+		events, changed, err := pending()
 		if len(events) > 0 || err != nil {
 			return events, err
 		}

@@ -43,19 +43,6 @@ func (c *Client) DryRun(
 	return out, err
 }
 
-// TryStart finds out what Start would make of the same, and stores nothing. All items are sent.
-func (c *Client) TryStart(
-	ctx context.Context, settings RunSettings, items io.Reader, options ...CallOption,
-) (DryRun, error) {
-	var out DryRun
-	ask, err := startOf(settings, items)
-	if err == nil {
-		ask.add("dry_run", true, false)
-		err = c.exchange(ctx, ask, &out, options)
-	}
-	return out, err
-}
-
 // startOf makes a start whose body flows.
 func startOf(settings RunSettings, items io.Reader) (request, error) {
 	var head bytes.Buffer
