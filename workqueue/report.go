@@ -60,7 +60,7 @@ func (s *Store) Report(ctx context.Context, id RunID) (RunReport, error) {
 		if r.Unprocessed, err = readUnprocessed(ctx, tx, &r.RunSummary); err != nil {
 			return err
 		}
-		if err = r.readWork(ctx, tx); err != nil {
+		if err := r.readWork(ctx, tx); err != nil {
 			return err
 		}
 		extent, err := readExtent(ctx, tx, id)

@@ -171,8 +171,8 @@ func TestLoggingOutEndsTheSession(t *testing.T) {
 	b.refused(http.StatusUnauthorized, "not known", http.MethodGet, api.Prefix+"/runs", nil, w.headers()...)
 }
 
-// Sessions end by themselves: when nobody has used them, in any case after a time, and with their token, whatever became
-// of their row.
+// Sessions end by themselves: when nobody has used them, in any case after a time, and with their token, whatever
+// became of their row.
 func TestSessionsExpire(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -76,7 +76,8 @@ func TestRerunOfAPausedRun(t *testing.T) {
 	b.says(200, "/runs/it/rerun", `{"keys":["3"]}`, `"generation":3`, `"paused":"by an operator"`,
 		"tranche run resume "+run.String())
 	b.says(409, "/runs/it/rerun", `{"groups":["00000000"]}`, "tranche run errors")
-	b.says(422, "/runs/it/rerun", `{"failed":true,"groups":["00000000"]}`, "choose one of failed, keys, codes, groups and ranges")
+	b.says(422, "/runs/it/rerun", `{"failed":true,"groups":["00000000"]}`,
+		"choose one of failed, keys, codes, groups and ranges")
 	b.says(422, "/runs/it/rerun", `{"failed":true,"endpoint":"no such name"}`, "endpoint")
 	b.says(422, "/runs/it/rerun", `{"failed":true,"chunk":"some"}`, "chunk must be a number or auto")
 	b.says(404, "/runs/it/rerun", `{"failed":true,"step":"x"}`, "no step")
