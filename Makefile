@@ -9,6 +9,8 @@ TEST_FLAGS  ?=
 TIMEOUT     ?= 10m
 # Packages tested at once. Several of them start servers of their own, so more than 2 need more than 2 cores.
 TEST_P      ?= 2
+# Packages that measure how long things take are tested after the others, when nothing else wants the cores.
+TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 FUZZTIME    ?= 10s
 BENCH_FLAGS ?=
 DEMO_FLAGS  ?=
@@ -32,7 +34,10 @@ demo: postgres build ## set up what is missing, then make the year-end statement
 
 .PHONY: test
 test: deps vet ## set up what is missing, then run all tests under the race detector
-	$(GO) test -race -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $(PKG)
+	@set -e; all=$$($(GO) list $(PKG)); \
+	alone=$$(echo "$$all" | grep -E '$(TEST_ALONE)' || true); others=$$(echo "$$all" | grep -vE '$(TEST_ALONE)' || true); \
+	[ -z "$$others" ] || $(GO) test -race -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
+	[ -z "$$alone" ] || $(GO) test -race -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
 	cd bench && $(GO) test ./...
 
 .PHONY: build

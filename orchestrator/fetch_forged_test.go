@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -96,6 +97,7 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	})
 	req := asked()
 	req.Steps[0].MaxAttempts, req.Steps[0].Chunk = 1, 180
+	req.Steps[0].Timeout = time.Minute // it is the room that is to run out, and not the time
 	run := b.start(t, req, 180)
 	until(t, "as many replies are held as may be", func() bool { return b.node.Stats().Replies > 30 })
 	if err := held.Rollback(t.Context()); err != nil {
