@@ -49,10 +49,8 @@ func TestAnIndexThatWasBrokenOffIsBuiltAnew(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	conn := testenv.Connect(t, url)
+	later := backTo(t, conn, 4) // they were not applied yet
 	for _, sql := range []string{
-		wayBack(t, "00006_access.sql"), // what comes after it was not applied yet
-		wayBack(t, "00005_gather.sql"),
-		`DELETE FROM tranche_migration WHERE version_id > 4`,
 		`DROP INDEX batchrun_plan`,
 		`UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'work_slice_due'::regclass`,
 		`DELETE FROM tranche_migration WHERE version_id = 4`,
@@ -62,7 +60,7 @@ func TestAnIndexThatWasBrokenOffIsBuiltAnew(t *testing.T) {
 		}
 	}
 	applied, err := migrations.Up(t.Context(), url, nil)
-	if err != nil || len(applied) != 4 {
+	if err != nil || len(applied) != later+1 {
 		t.Fatalf("applied %v, %v", applied, err)
 	}
 	var sound int
