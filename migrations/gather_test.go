@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/migrations"
@@ -49,7 +49,7 @@ func TestGoingBackFromRunsOfSeveralSteps(t *testing.T) {
 }
 
 // backTo takes back every migration after the given one, the newest first, and returns how many these were.
-func backTo(t *testing.T, conn *pgx.Conn, version int64) (later int) {
+func backTo(t *testing.T, conn *pgxpool.Pool, version int64) (later int) {
 	t.Helper()
 	files, err := filepath.Glob("*.sql")
 	if err != nil {
