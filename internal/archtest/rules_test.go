@@ -24,6 +24,8 @@ func rules() map[string]rule {
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
 		"gather":          {own: append([]string{"gather/template", "endpoints"}, store...), tests: servers},
 		"gather/template": {},
+		// YAML that people write, with the place of what is wrong in it.
+		"gather/strictyaml": {},
 		// What fetches a chunk, beside endpoints: Go code of programs that embed a node may be such, so it knows no store.
 		"gather/fetch": {own: []string{"endpoints"}, tests: servers},
 		// Their settings come from the plan, and what they may reach from the operator's file.

@@ -1,0 +1,167 @@
+package strictyaml
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// maxDepth is how deep groups and lists may be nested. The parser takes seconds for deep nesting, so depth is counted
+// on the tokens before it runs.
+const maxDepth = 8
+
+// Document is the one document of a text.
+type Document struct {
+	Root Value
+
+	kind, name string
+	lines      []string
+	places     map[string]*token.Position
+}
+
+// Open reads a text of at most limit bytes. The kind, like collector, and the name are what errors call it.
+func Open(kind, name string, text []byte, limit int) (*Document, error) {
+	d := &Document{kind: kind, name: name, places: map[string]*token.Position{}}
+	if len(text) > limit {
+		return nil, d.whole("it has %d bytes; a %s has at most %d", len(text), kind, limit)
+	}
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors put it there
+	d.lines = strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n")
+	if err := d.checkText(); err != nil {
+		return nil, err
+	}
+	root, err := d.parse(string(text))
+	if err != nil {
+		return nil, err
+	}
+	d.Root = Value{of: d, node: root, at: root.GetToken().Position}
+	return d, nil
+}
+
+// Rename has errors call the text by another name.
+func (d *Document) Rename(name string) { d.name = name }
+
+// Given reports whether a field was given, by its path, like http.url or steps[0].name.
+func (d *Document) Given(path string) bool { return d.places[path] != nil }
+
+// Fail returns an error at the place of a field or, when the field is not there, of what should hold it.
+func (d *Document) Fail(path, format string, args ...any) error {
+	problem := path + ": " + fmt.Sprintf(format, args...)
+	for at := path; at != ""; at = at[:max(strings.LastIndexAny(at, ".["), 0)] {
+		if place, known := d.places[at]; known {
+			return d.fail(place, "%s", problem)
+		}
+	}
+	return d.whole("%s", problem)
+}
+
+// checkText refuses what no YAML may contain.
+func (d *Document) checkText() error {
+	for i, line := range d.lines {
+		column := 0
+		for at, c := range line {
+			column++
+			_, size := utf8.DecodeRuneInString(line[at:])
+			if c == utf8.RuneError && size == 1 {
+				return d.fail(&token.Position{Line: i + 1, Column: column}, "this is not UTF-8")
+			}
+			if c < ' ' && c != '\t' || c == 0x7f {
+				return d.fail(&token.Position{Line: i + 1, Column: column}, "a control character (%U) is not allowed", c)
+			}
+		}
+	}
+	return nil
+}
+
+// parse returns the one node that the text consists of.
+func (d *Document) parse(text string) (ast.Node, error) {
+	tokens := lexer.Tokenize(text)
+	if err := d.checkTokens(tokens); err != nil {
+		return nil, err
+	}
+	file, err := parser.Parse(tokens, 0)
+	if err != nil {
+		return nil, d.syntax(err)
+	}
+	var root ast.Node
+	for _, doc := range file.Docs {
+		_, comment := doc.Body.(*ast.CommentGroupNode)
+		switch {
+		case doc.Body == nil || comment:
+		case root != nil:
+			return nil, d.fail(doc.Body.GetToken().Position, "a second document; there is to be one")
+		default:
+			root = doc.Body
+		}
+	}
+	if root == nil {
+		return nil, d.whole("it is empty")
+	}
+	return root, nil
+}
+
+// checkTokens refuses what such files do not need, and nesting that would keep the parser busy.
+func (d *Document) checkTokens(tokens token.Tokens) error {
+	flow, dashes, line := 0, 0, 0
+	for _, t := range tokens {
+		if t.Position.Line != line {
+			line, dashes = t.Position.Line, 0
+		}
+		switch t.Type {
+		case token.AnchorType, token.AliasType:
+			return d.fail(t.Position, "anchors and aliases are not allowed; write the value out")
+		case token.MergeKeyType:
+			return d.fail(t.Position, "merge keys are not allowed; write the fields out")
+		case token.TagType, token.DirectiveType, token.MappingKeyType:
+			return d.fail(t.Position, "%.40q is not allowed here", t.Value)
+		case token.MappingStartType, token.SequenceStartType:
+			flow++
+		case token.MappingEndType, token.SequenceEndType:
+			flow--
+		case token.SequenceEntryType:
+			dashes++
+		}
+		if flow > maxDepth || dashes > maxDepth {
+			return d.fail(t.Position, "the nesting is deeper than %d", maxDepth)
+		}
+	}
+	return nil
+}
+
+func (d *Document) whole(format string, args ...any) error {
+	return &Error{Kind: d.kind, Name: d.name, Problem: fmt.Sprintf(format, args...)}
+}
+
+func (d *Document) fail(at *token.Position, format string, args ...any) error {
+	e := &Error{Kind: d.kind, Name: d.name, Line: at.Line, Column: at.Column, Problem: fmt.Sprintf(format, args...)}
+	if at.Line >= 1 && at.Line <= len(d.lines) {
+		e.Source = d.lines[at.Line-1]
+	}
+	return e
+}
+
+// syntax turns the parser's error into one with our own source line.
+func (d *Document) syntax(err error) error {
+	var positioned yaml.Error
+	if !errors.As(err, &positioned) || positioned.GetToken() == nil {
+		return d.whole("%v", err)
+	}
+	at := positioned.GetToken().Position
+	if at.Line >= 1 && at.Line <= len(d.lines) {
+		text := d.lines[at.Line-1]
+		begin := text[:len(text)-len(strings.TrimLeft(text, " -\t"))]
+		if tab := strings.IndexByte(begin, '\t'); tab >= 0 {
+			return d.fail(&token.Position{Line: at.Line, Column: tab + 1},
+				"a tab; YAML is indented with spaces, so put spaces in its place")
+		}
+	}
+	return d.fail(at, "%s", positioned.GetMessage())
+}

@@ -1,0 +1,148 @@
+package strictyaml
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+)
+
+// Value is what stands at a field, in a list, or is the whole document.
+type Value struct {
+	of   *Document
+	node ast.Node
+	path string
+	at   *token.Position
+}
+
+// Field is one field of a group: its name, and what reads its value.
+type Field struct {
+	Name string
+	Read func(Value) error
+}
+
+// Path returns the fields that lead to the value, like http.url or steps[0].name; empty for the whole document.
+func (v Value) Path() string { return v.path }
+
+// Fail returns an error at the place of the value.
+func (v Value) Fail(format string, args ...any) error {
+	problem := fmt.Sprintf(format, args...)
+	if v.path != "" {
+		problem = v.path + ": " + problem
+	}
+	return v.of.fail(v.at, "%s", problem)
+}
+
+// Wrong returns an error that says what is wanted, and what the value is.
+func (v Value) Wrong(want string) error { return v.Fail("want %s; this is %s", want, v.kind()) }
+
+// Fields reads a group of fields, each of which may stand once.
+func (v Value) Fields(fields ...Field) error {
+	names := make([]string, len(fields))
+	byName := map[string]func(Value) error{}
+	for i, f := range fields {
+		names[i], byName[f.Name] = f.Name, f.Read
+	}
+	known := strings.Join(names, ", ")
+	return v.entries("fields: "+known, func(key *token.Token, plain bool, field Value) error {
+		read := byName[key.Value]
+		if !plain || read == nil {
+			return v.of.fail(key.Position, "unknown field %.60q; there are %s", key.Value, known)
+		}
+		return read(field)
+	})
+}
+
+// Entries reads a group whose names are the writer's.
+func (v Value) Entries(want string, read func(name string, v Value) error) error {
+	return v.entries(want, func(key *token.Token, plain bool, entry Value) error {
+		if !plain {
+			return v.of.fail(key.Position, "the name %.60q has to stand in quotes", key.Value)
+		}
+		return read(key.Value, entry)
+	})
+}
+
+func (v Value) entries(want string, read func(key *token.Token, plain bool, v Value) error) error {
+	node, ok := v.node.(ast.MapNode)
+	if !ok {
+		return v.Wrong(want)
+	}
+	prefix := ""
+	if v.path != "" {
+		prefix = v.path + "."
+	}
+	seen := map[string]bool{}
+	for entries := node.MapRange(); entries.Next(); {
+		key := entries.Key().GetToken()
+		_, plain := entries.Key().(*ast.StringNode)
+		if seen[key.Value] {
+			return v.of.fail(key.Position, "%s%.60s stands twice", prefix, key.Value)
+		}
+		seen[key.Value] = true
+		if err := read(key, plain, v.of.place(entries.Value(), prefix+key.Value, key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// List reads a list, entry by entry.
+func (v Value) List(read func(Value) error) error {
+	node, ok := v.node.(*ast.SequenceNode)
+	if !ok {
+		return v.Wrong("a list, each entry after a dash")
+	}
+	for i, entry := range node.Values {
+		if err := read(v.of.place(entry, fmt.Sprintf("%s[%d]", v.path, i), node.GetToken())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place notes where a value stands; one that is not there stands where its key does.
+func (d *Document) place(node ast.Node, path string, key *token.Token) Value {
+	at := key.Position
+	if _, null := node.(*ast.NullNode); !null && node.GetToken() != nil {
+		at = node.GetToken().Position
+	}
+	if mapping, ok := node.(ast.MapNode); ok {
+		if entries := mapping.MapRange(); entries.Next() {
+			at = entries.Key().GetToken().Position
+		}
+	}
+	d.places[path] = at
+	return Value{of: d, node: node, path: path, at: at}
+}
+
+// Plain returns the text of a value that is a text, a number or true or false, as it was written.
+func (v Value) Plain() (text string, ok bool) {
+	switch n := v.node.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return n.GetToken().Value, true
+	}
+	return "", false
+}
+
+// kind says what a node is, for those who do not speak YAML.
+func (v Value) kind() string {
+	switch n := v.node.(type) {
+	case *ast.NullNode:
+		return "nothing"
+	case *ast.StringNode:
+		return fmt.Sprintf("the text %.40q", n.Value)
+	case *ast.LiteralNode:
+		return "a block of text"
+	case *ast.BoolNode, *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		return n.GetToken().Value
+	case *ast.SequenceNode:
+		return "a list"
+	case ast.MapNode:
+		return "a group of fields"
+	}
+	return strings.ToLower(v.node.Type().String())
+}
