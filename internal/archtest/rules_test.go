@@ -11,7 +11,8 @@ type rule struct {
 func rules() map[string]rule {
 	servers := []string{"internal/testenv", "internal/embedded", "migrations"}
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
-	store := []string{"workqueue", "workqueue/throttling", "bitfield/...", "migrations", "internal/fault"}
+	store := []string{"workqueue", "workqueue/throttling", "workqueue/order", "bitfield/...", "migrations",
+		"internal/fault"}
 	return map[string]rule{
 		"bitfield":        {others: []string{}},
 		"bitfield/pgbits": {own: []string{"bitfield"}, tests: servers, others: []string{"github.com/jackc/pgx/v5"}},
@@ -55,6 +56,8 @@ func rules() map[string]rule {
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
 		"workqueue/throttling": {others: []string{}},
+		// By what items follow each other: for plans, and for whoever keeps lines.
+		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
 
 		"internal/archtest": {others: []string{}},
 		"internal/fault":    {others: []string{}},
