@@ -73,6 +73,9 @@ type LoadRequest struct {
 	MaxFailed      string    // how many failed items hold the run: "", "500" or "1%"
 	Canary         int       // items that are tried before all others; 0: none
 	CanaryAuto     bool      // go on without an operator when no more of them failed than MaxFailed allows
+
+	// sealing is the last that is done in the transaction that sets the run going; an error undoes it. See OfFire.
+	sealing func(ctx context.Context, tx pgx.Tx, run RunID) error
 }
 
 // LoadItem is one item on its way in. Next fills it; its memory may be used again by the following call.

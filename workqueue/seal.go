@@ -57,7 +57,11 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	return addEvent(ctx, tx, l.run, 1, EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
+	err = addEvent(ctx, tx, l.run, 1, EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
+	if err == nil && l.req.sealing != nil {
+		err = l.req.sealing(ctx, tx, l.run)
+	}
+	return err
 }
 
 // makeBlocks makes consecutive blocks of a run, at every step: of so many items with so many bytes of payload, of which
