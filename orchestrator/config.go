@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,6 +32,7 @@ const (
 	DefaultRecordBatch  = 16
 	DefaultPublishers   = 2
 	DefaultRecorders    = 2
+	DefaultReplyBacklog = 64 << 20
 )
 
 // Config sets a node up. A zero field means its default.
@@ -53,6 +55,7 @@ type Config struct {
 	RecordBatch  int // replies of one commit at the most
 	Publishers   int // requests built at once
 	Recorders    int // commits under way at once
+	ReplyBacklog int // bytes of replies over core NATS that are held while they wait to be taken
 
 	// Locals are the functions for steps of kind local, by the names that plans have for them. Steps of other functions
 	// are left to other nodes.
@@ -61,6 +64,9 @@ type Config struct {
 	// Fetchers make what fetches for steps of other kinds: http and sql. Steps of a kind that has none are left to other
 	// nodes.
 	Fetchers map[workqueue.Kind]Fetchers
+
+	// Duties are done by the node that leads, beside those that every node has.
+	Duties []Duty
 
 	Streams endpoints.StreamConfig
 	Limits  endpoints.Limits // of the replies read
@@ -88,7 +94,9 @@ func (c Config) withDefaults() Config {
 	c.RecordBatch = cmp.Or(c.RecordBatch, DefaultRecordBatch)
 	c.Publishers = cmp.Or(c.Publishers, DefaultPublishers)
 	c.Recorders = cmp.Or(c.Recorders, DefaultRecorders)
+	c.ReplyBacklog = cmp.Or(c.ReplyBacklog, DefaultReplyBacklog)
 	c.LocalWorkers = cmp.Or(c.LocalWorkers, runtime.GOMAXPROCS(0))
+	c.Duties = slices.Clone(c.Duties)
 	c.Locals, c.Fetchers = maps.Clone(c.Locals), maps.Clone(c.Fetchers)
 	return c
 }
@@ -100,6 +108,7 @@ func (c Config) validate() error {
 		"Poll": c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0,
 		"RequestBytes": c.RequestBytes > 0, "RecordBatch": c.RecordBatch > 0, "Publishers": c.Publishers > 0,
 		"Recorders": c.Recorders > 0, "LocalWorkers": c.LocalWorkers > 0,
+		"ReplyBacklog": c.ReplyBacklog > 0,
 	}
 	for name, ok := range positive {
 		if !ok {

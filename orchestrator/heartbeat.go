@@ -15,9 +15,11 @@ type pulse struct {
 	Stats
 	NATS   bool     `json:"nats"`   // it is connected; explanations read it
 	Locals []string `json:"locals"` // its functions for steps of kind local; likewise
+	// Duties are there while it leads; the view of the nodes reads them.
+	Duties []DutyPulse `json:"duties,omitempty"`
 }
 
-func (n *Node) pulse() pulse { return pulse{n.Stats(), n.nc.IsConnected(), n.Locals()} }
+func (n *Node) pulse() pulse { return pulse{n.Stats(), n.nc.IsConnected(), n.Locals(), n.dutyPulses()} }
 
 // beat keeps the session alive. A node that finds its session gone (it was asleep, or cut off) opens a new one: the
 // claims of the old one belong to others by then, and every write about them is fenced.

@@ -3,6 +3,7 @@ package orchestrator
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -10,103 +11,125 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// lead tries for the lease and, while it has it, sweeps. On a clean stop it resigns.
+// What goes with wakeSubject beside its first meaning. Nothing depends on either: nodes look by themselves.
+const (
+	wakeElection = "lead"  // a leader has resigned: who wants to lead tries at once
+	wakeDuty     = "duty " // and the duty's name: the leader runs it now
+)
+
+// The duties that every node has. Those of Config.Duties come beside them.
+const (
+	dutySweep = "sweep" // issues again what cannot come to an end by itself
+	dutyCare  = "care"  // looks after endpoints and their consumers
+	dutyPace  = "pace"  // decides how fast endpoints are asked
+)
+
+func (n *Node) ownDuties() []Duty {
+	return []Duty{{dutySweep, n.sweeping}, {dutyCare, n.caring()}, {dutyPace, n.pacing()}}
+}
+
+// beatOfLease is the time between two prolongings.
+func (n *Node) beatOfLease() time.Duration { return n.cfg.LeaseTTL / 4 }
+
+// term is a time in which this node leads.
+type term struct {
+	lease workqueue.Lease
+	end   context.CancelFunc
+	over  <-chan struct{}
+	// fuse ends the term when the lease has not been prolonged in time, as this node's own clock runs: it does not keep on
+	// with what it could not commit.
+	fuse *time.Timer
+}
+
+// lead tries for the lease and, while it has it, has the duties done. It does nothing else itself, so that nothing
+// keeps it from prolonging the lease. On a clean stop it resigns first of all.
 func (n *Node) lead(ctx context.Context) {
-	tick := time.NewTicker(n.cfg.LeaseTTL / 4)
-	defer tick.Stop()
-	var lease workqueue.Lease
+	var now *term
+	var duties sync.WaitGroup
+	defer duties.Wait()
 	for {
-		lease = n.leadOnce(ctx, lease)
-		held := lease
-		n.lease.Store(&held)
-		n.leading.Store(lease.Epoch != 0)
-		n.clearUncleared(ctx)
+		var pause time.Duration
+		now, pause = n.leadOnce(ctx, now, &duties)
+		next := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			n.resign(ctx, lease)
+			next.Stop()
+			n.stepDown(ctx, now)
 			return
-		case <-tick.C:
-		case <-n.sweeps:
+		case <-next.C:
+		case <-n.elections:
+			next.Stop()
 		}
 	}
 }
 
-// leadOnce prolongs the lease and sweeps. Without the lease it returns the zero Lease.
-func (n *Node) leadOnce(ctx context.Context, had workqueue.Lease) workqueue.Lease {
+// leadOnce takes or prolongs the lease. It returns the term that goes on, or nil when others lead, and when to look
+// again: at the latest when the lease of whoever leads runs out.
+func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) (*term, time.Duration) {
+	if had != nil && had.lease.Session != n.Session() {
+		n.stepDown(ctx, had) // the session had expired: its successor need not wait for the end of the lease
+		had = nil
+	}
 	timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
 	defer cancel()
+	asked := time.Now()
 	lease, err := n.store.Lead(timed, n.Session(), n.cfg.LeaseTTL)
-	switch {
-	case errors.Is(err, workqueue.ErrNotLeader):
-		return workqueue.Lease{}
-	case err != nil:
+	if held := (*workqueue.HeldError)(nil); errors.As(err, &held) {
+		n.endTerm(had)
+		return nil, min(n.beatOfLease(), held.Left+leaseSlack)
+	}
+	if err != nil {
 		if ctx.Err() == nil {
 			n.log.Warn("lead", zap.Error(err))
 		}
-		return workqueue.Lease{}
+		return had, n.beatOfLease() // the fuse knows how long for
 	}
-	if had != lease {
-		n.log.Info("this node leads", zap.Int64("epoch", lease.Epoch))
+	left := n.cfg.LeaseTTL - time.Since(asked)
+	if had != nil && had.lease == lease && had.fuse.Reset(left) {
+		return had, n.beatOfLease()
 	}
-	if err := n.sweep(timed, lease); err != nil && ctx.Err() == nil && !errors.Is(err, workqueue.ErrNotLeader) {
-		n.log.Warn("sweep", zap.Error(err))
-	}
-	return lease
+	n.endTerm(had)
+	return n.beginTerm(ctx, lease, left, duties), n.beatOfLease()
 }
 
-func (n *Node) resign(ctx context.Context, lease workqueue.Lease) {
-	if lease.Epoch == 0 {
+// leaseSlack is how long after the end of another's lease it is tried for.
+const leaseSlack = 5 * time.Millisecond
+
+// beginTerm has every duty done until the term is over.
+func (n *Node) beginTerm(ctx context.Context, lease workqueue.Lease, left time.Duration, duties *sync.WaitGroup) *term {
+	ctx, end := context.WithCancel(ctx)
+	now := &term{lease: lease, end: end, over: ctx.Done(), fuse: time.AfterFunc(left, end)}
+	n.log.Info("this node leads", zap.Int64("epoch", lease.Epoch))
+	n.lease.Store(&lease)
+	for _, d := range n.duties {
+		duties.Go(func() { n.serve(ctx, d, lease) })
+	}
+	return now
+}
+
+func (n *Node) endTerm(had *term) {
+	if had == nil {
 		return
 	}
-	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-	defer cancel()
-	if err := n.store.Resign(timed, lease); err != nil {
-		n.log.Warn("resign; the lease runs out by itself", zap.Error(err))
-	}
+	had.fuse.Stop()
+	had.end()
+	n.lease.Store(nil)
+	n.log.Info("this node does not lead any more", zap.Int64("epoch", had.lease.Epoch))
 }
 
-// sweep issues again what cannot come to an end by itself. What needs only PostgreSQL comes first.
-func (n *Node) sweep(ctx context.Context, lease workqueue.Lease) error {
-	// First: what they have locked would hold up everything after it.
-	mute, err := n.store.EndMuteClients(ctx)
-	if err != nil {
-		return err
+// stepDown ends a term and gives the lease up. Other nodes are told, so that one of them leads at once.
+func (n *Node) stepDown(ctx context.Context, had *term) {
+	if had == nil {
+		return
 	}
-	if mute > 0 {
-		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", mute))
+	n.endTerm(had)
+	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if err := n.store.Resign(timed, had.lease); err != nil {
+		n.log.Warn("resign; the lease runs out by itself", zap.Error(err))
+		return
 	}
-	dead, err := n.store.ReleaseDeadSessions(ctx, lease)
-	if err != nil {
-		return err
+	if err := n.nc.Publish(wakeSubject, []byte(wakeElection)); err != nil {
+		n.log.Debug("tell others that nobody leads", zap.Error(err))
 	}
-	lost, err := n.store.ReleaseLostPipe(ctx, lease)
-	if err != nil {
-		return err
-	}
-	cleared, err := n.store.ClearAbandonedLoads(ctx, lease)
-	if err != nil {
-		return err
-	}
-	if err := n.sweepWatched(ctx); err != nil {
-		return err
-	}
-	if err := n.sweepUnsealed(ctx, lease); err != nil {
-		return err
-	}
-	if _, err := n.store.SweepRequests(ctx); err != nil {
-		return err
-	}
-	late, err := n.sweepOverdue(ctx, lease)
-	if err != nil {
-		return err
-	}
-	signal(n.publish) // events that a dead node left behind
-	signal(n.letters) // and letters
-	n.stats.released.Add(int64(dead + lost))
-	if dead+lost+late+len(cleared) > 0 {
-		n.log.Info("swept", zap.Int("dead_session", dead), zap.Int("lost_stream", lost), zap.Int("overdue", late),
-			zap.Int("abandoned_loads", len(cleared)))
-		n.wakeOthers()
-	}
-	return nil
 }

@@ -23,27 +23,23 @@ const (
 	maxMadeConsumers = 1000
 )
 
-// takeCare does, while this node leads, what nobody waits for and what may take its time: it makes the consumers of
-// services that may not make their own, brings the limit of deliveries and the settings of endpoints to their
-// consumers, and removes messages that are delivered no more.
-func (n *Node) takeCare(ctx context.Context) {
-	tick := time.NewTicker(n.cfg.CareInterval)
-	defer tick.Stop()
+// caring is the duty for what nobody waits for and what may take its time: it makes the consumers of services that may
+// not make their own, brings the limit of deliveries and the settings of endpoints to their consumers, and removes
+// messages that are delivered no more. All of it is in JetStream, which knows of no lease: whoever does it twice, or
+// late, does what the next round would do.
+func (n *Node) caring() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	var sweep exhaustedSweep
-	for round := 0; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+	var led workqueue.Lease
+	round := 0
+	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+		if lease != led || !n.nc.IsConnected() {
+			led, sweep = lease, exhaustedSweep{}
 		}
-		if !n.leading.Load() || !n.nc.IsConnected() {
-			sweep = exhaustedSweep{}
-			continue
-		}
-		if err := n.careOnce(ctx, &sweep, round%discoverEvery == 0); err != nil && ctx.Err() == nil {
-			n.log.Warn("take care of the endpoints", zap.Error(err))
+		if !n.nc.IsConnected() {
+			return n.cfg.CareInterval, nil
 		}
 		round++
+		return n.cfg.CareInterval, n.careOnce(ctx, &sweep, round%discoverEvery == 1)
 	}
 }
 

@@ -36,13 +36,13 @@ type Node struct {
 
 	wakes      chan struct{} // look for work
 	looks      chan struct{} // look at the streams
-	sweeps     chan struct{} // sweep, if this node leads
+	elections  chan struct{} // look for the lease
 	publish    chan struct{} // events wait to be published
 	unrecorded chan struct{} // a reply could not be recorded
 	letters    chan struct{} // requeued letters wait to be sent
 	exhausted  chan exhaustion
-	leading    atomic.Bool
-	lease      atomic.Pointer[workqueue.Lease] // of the zero epoch, or nil, while this node does not lead
+	lease      atomic.Pointer[workqueue.Lease] // nil while this node does not lead
+	duties     []*duty
 
 	pipe      pipeState
 	endpoints endpointSet
@@ -68,10 +68,15 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Log, store: store, nc: nc, js: js, ready: make(chan struct{}),
-		wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), sweeps: make(chan struct{}, 1),
+		wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), elections: make(chan struct{}, 1),
 		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), letters: make(chan struct{}, 1),
 		exhausted: make(chan exhaustion, advisoryRoom), pending: semaphore.NewWeighted(maxPendingBytes),
 	}
+	duties := append(n.ownDuties(), cfg.Duties...)
+	if err := checkDuties(duties); err != nil {
+		return nil, err
+	}
+	n.duties = newDuties(duties)
 	n.fetching = newFetching(n)
 	n.endpoints.known = map[string]bool{}
 	n.pipe.changed = make(chan struct{})
@@ -130,12 +135,25 @@ func (n *Node) Run(ctx context.Context) error {
 
 // subscribe to what comes over core NATS. Nothing depends on it: all of it is looked for as well.
 func (n *Node) subscribe() ([]*nats.Subscription, error) {
-	wake, err := n.nc.Subscribe(wakeSubject, func(*nats.Msg) { n.Wake() })
+	wake, err := n.nc.Subscribe(wakeSubject, n.woken)
 	if err != nil {
 		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", wakeSubject, err)
 	}
 	advisories, err := n.hearAdvisories()
 	return append(advisories, wake), err
+}
+
+// woken is told what other nodes know, this one's own messages included.
+func (n *Node) woken(msg *nats.Msg) {
+	name, isDuty := strings.CutPrefix(string(msg.Data), wakeDuty)
+	switch {
+	case isDuty:
+		n.wakeOwnDuty(name)
+	case string(msg.Data) == wakeElection:
+		signal(n.elections)
+	default:
+		n.Wake()
+	}
 }
 
 // open gets a session and the streams, however long PostgreSQL and NATS take to be there.
@@ -180,9 +198,8 @@ func (n *Node) work(ctx context.Context) {
 	loops.Go(func() { n.publishLetters(ctx) })
 	loops.Go(func() { n.collect(ctx, draining) })
 	loops.Go(func() { n.removeExhausted(ctx) })
-	loops.Go(func() { n.takeCare(ctx) })
+	loops.Go(func() { n.keepClear(ctx) })
 	loops.Go(func() { n.keepWatch(ctx) })
-	loops.Go(func() { n.pace(ctx) })
 	loops.Wait()
 	stopBeating()
 	heart.Wait()

@@ -24,28 +24,15 @@ const (
 	pruneEvery = 10 * time.Minute
 )
 
-// pace looks at the endpoints whose pace is automatic once in PaceInterval, while this node leads, and stores what
-// follows for all nodes to claim by.
-func (n *Node) pace(ctx context.Context) {
-	tick := time.NewTicker(n.cfg.PaceInterval)
-	defer tick.Stop()
+// pacing is the duty that looks at the endpoints whose pace is automatic, once in PaceInterval, and stores what follows
+// for all nodes to claim by.
+func (n *Node) pacing() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	p := newPacer(n, workqueue.Lease{})
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+		if lease != p.lease {
+			p = newPacer(n, lease) // whoever led before this node may have decided otherwise
 		}
-		lease := n.lease.Load()
-		if lease == nil || lease.Epoch == 0 {
-			continue
-		}
-		if *lease != p.lease {
-			p = newPacer(n, *lease) // whoever led before this node may have decided otherwise
-		}
-		if err := p.round(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, workqueue.ErrNotLeader) {
-			n.log.Warn("pace endpoints", zap.Error(err))
-		}
+		return n.cfg.PaceInterval, p.round(ctx)
 	}
 }
 

@@ -174,7 +174,7 @@ func (n *Node) enter(ctx context.Context, pipe workqueue.Pipe) error {
 		return err
 	}
 	n.pipe.advance(pipe.Epoch, uint64(sent))
-	signal(n.sweeps)
+	n.wakeOwnDuty(dutySweep)
 	n.Wake()
 	return nil
 }

@@ -50,6 +50,13 @@ func (n *Node) noteUncleared(err error) {
 	}
 }
 
+// keepClear calls clearUncleared once in a beat of the lease.
+func (n *Node) keepClear(ctx context.Context) {
+	for sleep(ctx, n.beatOfLease()) {
+		n.clearUncleared(ctx)
+	}
+}
+
 // clearUncleared takes back what failed loads of this node have left, until nothing more can come of them.
 func (n *Node) clearUncleared(ctx context.Context) {
 	for run, since := range n.uncleared.all() {

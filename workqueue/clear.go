@@ -99,7 +99,7 @@ func (s *Store) ClearAbandonedLoads(ctx context.Context, lease Lease) ([]RunID, 
 	var cleared []RunID
 	for _, run := range abandoned {
 		sealed, err := s.clearLoad(ctx, run, func(ctx context.Context, f func(context.Context, pgx.Tx) error) error {
-			return s.asLeader(ctx, lease, f)
+			return s.AsLeader(ctx, lease, f)
 		})
 		if err != nil {
 			return cleared, err

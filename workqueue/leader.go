@@ -9,38 +9,69 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Lease is the right to do leader work: sweeps, and later schedules and retention. The epoch grows with every change of
-// hands; every leader transaction checks it.
+// Lease is the right to do leader work. The epoch grows with every change of hands; every leader transaction checks it.
 type Lease struct {
 	Session SessionID
 	Epoch   int64
 }
 
-const leaseName = "tranche"
+// HeldError says that another session leads, and for how long it does unless it prolongs its lease.
+type HeldError struct{ Left time.Duration }
 
-// takeLease takes the lease when it is free or expired, and prolongs it for the one who has it. The single row is its
-// own lock.
-const takeLease = `
-INSERT INTO leader AS l (name, epoch, session_id, expires_at)
-VALUES ($1, 1, $2, clock_timestamp() + $3)
-ON CONFLICT (name) DO UPDATE
-SET epoch = CASE WHEN l.session_id = excluded.session_id THEN l.epoch ELSE l.epoch + 1 END,
-    session_id = excluded.session_id,
-    expires_at = excluded.expires_at
-WHERE l.session_id = excluded.session_id OR l.expires_at <= clock_timestamp()
-RETURNING epoch`
+func (e *HeldError) Error() string { return ErrNotLeader.Error() }
 
-// Lead takes or prolongs the lease for ttl. It returns ErrNotLeader when another session has it.
+// Is makes it an [ErrNotLeader].
+func (e *HeldError) Is(target error) bool { return target == ErrNotLeader }
+
+const (
+	leaseName = "tranche"
+
+	// prolongLease waits for nobody: leader transactions hold the row FOR KEY SHARE, which an UPDATE of other columns
+	// does not touch. So one that takes long, or hangs, does not cost its node the lease.
+	prolongLease = `
+UPDATE leader SET expires_at = clock_timestamp() + $3 WHERE name = $1 AND session_id = $2 RETURNING epoch`
+
+	// takeLease locks the row FOR UPDATE: it waits for a leader transaction that has checked the lease and is about to
+	// commit, so that nothing of the old epoch is committed in the new one. The condition that chose the row stands again
+	// in the UPDATE: others may have been first.
+	takeLease = `
+WITH free AS MATERIALIZED (
+    SELECT name FROM leader WHERE name = $1 AND expires_at <= clock_timestamp() FOR UPDATE),
+taken AS (
+    UPDATE leader l SET epoch = l.epoch + 1, session_id = $2, expires_at = clock_timestamp() + $3,
+        since = clock_timestamp()
+    FROM free WHERE l.name = free.name AND l.expires_at <= clock_timestamp() RETURNING l.epoch),
+made AS (
+    INSERT INTO leader (name, epoch, session_id, expires_at)
+    SELECT $1, 1, $2, clock_timestamp() + $3 WHERE NOT EXISTS (SELECT FROM leader WHERE name = $1)
+    ON CONFLICT (name) DO NOTHING RETURNING epoch)
+SELECT epoch FROM taken UNION ALL SELECT epoch FROM made`
+
+	leaseLeft = `SELECT greatest(expires_at - clock_timestamp(), interval '0') FROM leader WHERE name = $1`
+)
+
+// Lead takes or prolongs the lease for ttl. When another session has it, it returns a [HeldError], which is an
+// [ErrNotLeader].
 func (s *Store) Lead(ctx context.Context, session SessionID, ttl time.Duration) (Lease, error) {
 	lease := Lease{Session: session}
-	err := s.sessions.QueryRow(ctx, takeLease, leaseName, session, ttl).Scan(&lease.Epoch)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Lease{}, ErrNotLeader
+	var err error
+	for _, statement := range []string{prolongLease, takeLease} {
+		err = s.sessions.QueryRow(ctx, statement, leaseName, session, ttl).Scan(&lease.Epoch)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			break
+		}
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+		return lease, nil
+	case !errors.Is(err, pgx.ErrNoRows):
 		return Lease{}, fmt.Errorf("take the leader's lease: %w", err)
 	}
-	return lease, nil
+	held := &HeldError{}
+	if err := s.sessions.QueryRow(ctx, leaseLeft, leaseName).Scan(&held.Left); err != nil {
+		return Lease{}, fmt.Errorf("take the leader's lease: %w", err)
+	}
+	return Lease{}, held
 }
 
 const dropLease = `
@@ -54,23 +85,44 @@ func (s *Store) Resign(ctx context.Context, lease Lease) error {
 	return nil
 }
 
-// holdLease locks the lease for the length of a leader transaction: FOR SHARE, so that nobody can take it over before
-// the commit, and the leader's own prolonging waits for no more than that.
-const holdLease = `
+const (
+	leaseHolds = `
 SELECT 1 FROM leader
-WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > clock_timestamp()
-FOR SHARE`
+WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > clock_timestamp()`
 
-// asLeader runs f in a transaction in which the lease is known to hold.
-func (s *Store) asLeader(ctx context.Context, lease Lease, f func(ctx context.Context, tx pgx.Tx) error) error {
+	// holdLease keeps others from taking the lease over until the commit that follows at once. See [Store.AsLeader].
+	holdLease = leaseHolds + ` FOR KEY SHARE`
+)
+
+// AsLeader runs f in a transaction that commits only if the lease still holds then: it returns [ErrNotLeader], and
+// nothing has happened, when it does not. Before f the lease is looked at, so that no work is begun in vain; after f it
+// is looked at again and locked, and nobody takes it over between that and the commit. So whatever a leader commits, it
+// commits before the next epoch begins, however long it was stopped in the middle; and while f runs, it keeps nobody
+// from taking over. f must keep its effects in the transaction, which is run again when it meets a deadlock.
+func (s *Store) AsLeader(ctx context.Context, lease Lease, f func(ctx context.Context, tx pgx.Tx) error) error {
 	return s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, holdLease, leaseName, lease.Session, lease.Epoch)
-		if err != nil {
-			return fmt.Errorf("check the leader's lease: %w", err)
+		if err := checkLease(ctx, tx, leaseHolds, lease); err != nil {
+			return err
 		}
-		if tag.RowsAffected() == 0 {
-			return ErrNotLeader
+		if err := f(ctx, tx); err != nil {
+			return err
 		}
-		return f(ctx, tx)
+		return holdLeaseIn(ctx, tx, lease)
 	})
+}
+
+// holdLeaseIn keeps others from taking the lease over until the transaction ends. It comes last in one.
+func holdLeaseIn(ctx context.Context, tx pgx.Tx, lease Lease) error {
+	return checkLease(ctx, tx, holdLease, lease)
+}
+
+func checkLease(ctx context.Context, tx pgx.Tx, statement string, lease Lease) error {
+	tag, err := tx.Exec(ctx, statement, leaseName, lease.Session, lease.Epoch)
+	if err != nil {
+		return fmt.Errorf("check the leader's lease: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return ErrNotLeader
+	}
+	return nil
 }

@@ -25,9 +25,11 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> p
     AND a.application_name = current_setting('application_name')
     AND a.state = 'active' AND a.wait_event_type = 'Client' AND a.backend_xid IS NOT NULL`
 
-// endMute ends one, unless it has gone on to another statement meanwhile.
+// endMute ends one, unless it has gone on to another statement meanwhile, or the lease has passed on.
 const endMute = `
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND query_start = $2 AND state = 'active'`
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid = $1 AND query_start = $2 AND state = 'active'
+    AND EXISTS (SELECT FROM leader WHERE name = $3 AND session_id = $4 AND epoch = $5 AND expires_at > clock_timestamp())`
 
 // muteClient is a connection in one place of one statement.
 type muteClient struct {
@@ -63,8 +65,8 @@ func (w *muteWatch) overdue(clients []muteClient, now time.Time) (stuck []muteCl
 
 // EndMuteClients ends the transactions of processes that have stopped in the middle of a statement and hold locks: what
 // they had locked can be swept then. It tells them by looking again, so it is to be called repeatedly. It returns how
-// many it ended.
-func (s *Store) EndMuteClients(ctx context.Context) (int, error) {
+// many it ended. Leader work: it looks at the lease in the statement that ends one, since an end cannot be rolled back.
+func (s *Store) EndMuteClients(ctx context.Context, lease Lease) (int, error) {
 	rows, err := s.sessions.Query(ctx, muteClients)
 	if err != nil {
 		return 0, fmt.Errorf("look for clients that have gone mute: %w", err)
@@ -78,7 +80,7 @@ func (s *Store) EndMuteClients(ctx context.Context) (int, error) {
 	}
 	ended := 0
 	for _, c := range s.mute.overdue(clients, time.Now()) {
-		tag, err := s.sessions.Exec(ctx, endMute, c.pid, c.since)
+		tag, err := s.sessions.Exec(ctx, endMute, c.pid, c.since, leaseName, lease.Session, lease.Epoch)
 		if err != nil {
 			return ended, fmt.Errorf("end the connection %d of a client that has gone mute: %w", c.pid, err)
 		}

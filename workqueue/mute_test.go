@@ -61,7 +61,7 @@ func TestAClientThatWentMuteInACopy(t *testing.T) {
 	}
 	began := time.Now()
 	b.until("its transaction is ended", func() bool {
-		n, err := store.EndMuteClients(t.Context())
+		n, err := store.EndMuteClients(t.Context(), lease)
 		if err != nil {
 			t.Fatal(err)
 		}

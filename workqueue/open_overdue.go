@@ -37,7 +37,7 @@ ORDER BY id`
 // them as they say.
 func (s *Store) ReportOverdue(ctx context.Context, lease Lease) ([]OverdueRun, error) {
 	var out []OverdueRun
-	err := s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out, err = overdueRuns(ctx, tx)
 		return err
 	})

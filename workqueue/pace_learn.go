@@ -33,7 +33,7 @@ ORDER BY u.n`
 func (s *Store) SavePace(ctx context.Context, lease Lease, endpoint string, p LearnedPace,
 	changes []PaceChange,
 ) error {
-	err := s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, upsertPace, endpoint, p.InFlight, p.Rate, p.Chunk, string(p.Learned))
 		if err != nil || len(changes) == 0 {
 			return err
@@ -65,7 +65,7 @@ WHERE c.endpoint = old.endpoint AND c.id <= old.upto`
 
 // PruneChanges forgets all but the newest changes of each endpoint, and returns how many. Leader work.
 func (s *Store) PruneChanges(ctx context.Context, lease Lease) (n int, err error) {
-	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, pruneChanges, keptChanges)
 		n = int(tag.RowsAffected())
 		return err

@@ -77,7 +77,7 @@ func (s *Store) ReleaseLostPipe(ctx context.Context, lease Lease) (int, error) {
 func (s *Store) sweep(ctx context.Context, lease Lease, statement string, cause Cause, e SlotError) (int, error) {
 	for total := 0; ; {
 		n := 0
-		err := s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+		err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
 			n, err = s.release(ctx, tx, statement, []any{releaseBatch}, cause, e)
 			return err
 		})
@@ -119,7 +119,7 @@ FROM handed WHERE s.id = handed.id AND s.state = 'sent'`
 // HandedOut notes that requests to an endpoint, up to a place in the work stream, are in the hands of services: their
 // slices have their full time from now. Leader work.
 func (s *Store) HandedOut(ctx context.Context, lease Lease, endpoint string, upTo uint64, epoch int64) error {
-	return s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	return s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, handedOut, endpoint, int64(upTo), epoch); err != nil {
 			return fmt.Errorf("note what endpoint %s was handed: %w", endpoint, err)
 		}
@@ -161,7 +161,7 @@ func (s *Store) Expire(ctx context.Context, lease Lease, ids []SliceID) (n int, 
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		n, err = s.release(ctx, tx, slicesOverdue, []any{ids}, CauseDeadline, SlotError{Code: "deadline",
 			Message: "no reply came before the deadline", Retry: true})
 		return err
@@ -175,7 +175,7 @@ func (s *Store) ReleaseUnsent(ctx context.Context, lease Lease, ids []SliceID) (
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	err = s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		n, err = s.release(ctx, tx, slicesOverdue, []any{ids}, CausePipe, SlotError{Code: "unsent",
 			Message: "the request was not in the stream at the deadline"})
 		return err
@@ -196,7 +196,7 @@ func (s *Store) Extend(ctx context.Context, lease Lease, ids []SliceID) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return s.asLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	return s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockSliceIDs, ids); err != nil {
 			return fmt.Errorf("lock %d slices: %w", len(ids), err)
 		}

@@ -156,13 +156,17 @@ func (s *Store) DropRequest(ctx context.Context, claim *RequestClaim) error {
 	return nil
 }
 
-// SweepRequests deletes requests that have been kept for long enough, some at a time.
-func (s *Store) SweepRequests(ctx context.Context) (int64, error) {
-	tag, err := s.pool.Exec(ctx, sweepRequests, RequestKept, maxSweptRequests)
+// SweepRequests deletes requests that have been kept for long enough, some at a time. Leader work.
+func (s *Store) SweepRequests(ctx context.Context, lease Lease) (n int64, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sweepRequests, RequestKept, maxSweptRequests)
+		n = tag.RowsAffected()
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("delete old requests: %w", err)
 	}
-	return tag.RowsAffected(), nil
+	return n, nil
 }
 
 type claimKey struct{}

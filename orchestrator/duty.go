@@ -1,0 +1,182 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Duty is something that only the node does that leads, again and again. Each duty has a goroutine of its own, so that
+// a slow one keeps neither the lease nor the other duties waiting, and runs at most once at a time, on all nodes
+// together as far as what it commits goes: its transactions check the lease's epoch ([workqueue.Store.AsLeader]).
+type Duty struct {
+	// Name stands in logs and views: lower case, a few words.
+	Name string
+	// Run does what there is to do. Its ctx ends when the lease is lost or the node stops. again is when it wants to run
+	// next, unless it is woken before (see [Node.WakeDuty]); 0 means at the next beat of the lease. What it returns as an
+	// error is logged and shown beside the node; that it panics is, too.
+	Run func(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error)
+}
+
+// sameError is how long a duty that fails in the same way over and over is not logged again.
+const sameError = time.Minute
+
+// duty is a Duty of this node, with what has become of it.
+type duty struct {
+	Duty
+	turn chan struct{} // has room for who runs it
+	wake chan struct{}
+
+	mu     sync.Mutex
+	state  dutyState
+	told   time.Time // when its last error was logged
+	silent string    // which that was
+}
+
+// dutyState is what became of a duty since its node began to lead.
+type dutyState struct {
+	runs, failures    int64
+	began, ended      time.Time // of its last run; ended is before began while it runs
+	took              time.Duration
+	failing           bool // its last run failed
+	lastError         string
+	lastFailed        time.Time
+}
+
+func newDuties(all []Duty) []*duty {
+	duties := make([]*duty, len(all))
+	for i, d := range all {
+		duties[i] = &duty{Duty: d, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	}
+	return duties
+}
+
+// checkDuties refuses duties that nobody could tell from one another.
+func checkDuties(duties []Duty) error {
+	seen := map[string]bool{}
+	for _, d := range duties {
+		if d.Name == "" || d.Run == nil || seen[d.Name] {
+			return fmt.Errorf("orchestrator: Config.Duties has %q; each has a name of its own and a function "+
+				"(%q, %q and %q are taken)", d.Name, dutySweep, dutyCare, dutyPace)
+		}
+		seen[d.Name] = true
+	}
+	return nil
+}
+
+// serve runs a duty until ctx ends: as often as it wants to, and when it is woken.
+func (n *Node) serve(ctx context.Context, d *duty, lease workqueue.Lease) {
+	select {
+	case d.turn <- struct{}{}: // what it did under an earlier lease has come to its end
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return
+	}
+	d.reset()
+	for {
+		again := n.perform(ctx, d, lease)
+		if again <= 0 {
+			again = n.beatOfLease()
+		}
+		next := time.NewTimer(again)
+		select {
+		case <-ctx.Done():
+			next.Stop()
+			return
+		case <-next.C:
+		case <-d.wake:
+			next.Stop()
+		}
+	}
+}
+
+// perform runs a duty once, and survives it.
+func (n *Node) perform(ctx context.Context, d *duty, lease workqueue.Lease) (again time.Duration) {
+	if ctx.Err() != nil {
+		return 0
+	}
+	d.begin()
+	err := error(nil)
+	defer func() {
+		if p := recover(); p != nil {
+			n.log.Error("a duty panicked", zap.String("duty", d.Name), zap.Any("panic", p),
+				zap.ByteString("stack", debug.Stack()))
+			again, err = 0, fmt.Errorf("panic: %v", p)
+		}
+		if errors.Is(err, workqueue.ErrNotLeader) {
+			signal(n.elections) // the lease is to be looked at
+		}
+		if ctx.Err() != nil {
+			err = nil // it was cut off
+		}
+		if d.end(err) {
+			n.log.Warn("a duty failed; trying again", zap.String("duty", d.Name), zap.Error(err))
+		}
+	}()
+	again, err = d.Run(ctx, lease)
+	return again
+}
+
+func (d *duty) reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.state = dutyState{}
+}
+
+func (d *duty) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.state.began = time.Now()
+	d.state.runs++
+}
+
+// end notes how a run ended, and reports whether its error is to be logged.
+func (d *duty) end(err error) (tell bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := &d.state
+	s.ended = time.Now()
+	s.took, s.failing = s.ended.Sub(s.began), err != nil
+	if err == nil {
+		d.silent = ""
+		return false
+	}
+	s.failures++
+	s.lastFailed, s.lastError = s.ended, readable(err)
+	if errors.Is(err, workqueue.ErrNotLeader) || d.silent == s.lastError && time.Since(d.told) < sameError {
+		return false
+	}
+	d.told, d.silent = s.ended, s.lastError
+	return true
+}
+
+// WakeDuty has the node that leads, be it this one or another, run a duty now. A lost message costs no more than what
+// the duty would have waited.
+func (n *Node) WakeDuty(name string) {
+	if n.wakeOwnDuty(name) {
+		return
+	}
+	if err := n.nc.Publish(wakeSubject, []byte(wakeDuty+name)); err != nil {
+		n.log.Debug("wake a duty of another node", zap.String("duty", name), zap.Error(err))
+	}
+}
+
+// wakeOwnDuty wakes a duty when this node leads, and reports whether it does.
+func (n *Node) wakeOwnDuty(name string) bool {
+	if lease := n.lease.Load(); lease == nil || lease.Epoch == 0 {
+		return false
+	}
+	for _, d := range n.duties {
+		if d.Name == name {
+			signal(d.wake)
+		}
+	}
+	return true
+}
