@@ -38,6 +38,8 @@ const (
 	deadPrefix   = "tranche.dead."
 	directPrefix = "tranche.direct."
 	callPrefix   = "tranche.call."
+
+	collectPrefix = "tranche.collect."
 )
 
 // directQueue is the queue group of the instances that take requests over core NATS.
@@ -110,6 +112,9 @@ func DeadSubject(endpoint string) string { return deadPrefix + endpoint }
 
 // DirectSubject is where requests for an endpoint go that nobody persists, over core NATS.
 func DirectSubject(endpoint string) string { return directPrefix + endpoint }
+
+// CollectSubject is where operations for a collector go, over core NATS. All nodes that serve listen as one queue group.
+func CollectSubject(collector string) string { return collectPrefix + collector }
 
 // EventSubject is where an event of the given kind is published.
 func EventSubject(kind string) string { return eventPrefix + kind }
