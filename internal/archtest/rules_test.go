@@ -44,6 +44,13 @@ func rules() map[string]rule {
 			own:   append([]string{"orchestrator/pacing", "gather", "gather/fetch", "endpoints"}, store...),
 			tests: servers,
 		},
+		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
+		"internal/schedules": {
+			own: append([]string{
+				"orchestrator", "orchestrator/schedule", "gather", "gather/fetch/httpfetch", "endpoints",
+			}, store...),
+			tests: append([]string{"internal/connections"}, servers...),
+		},
 		// The client is for everybody's programs: it brings nothing along.
 		"orchestrator/client": {
 			own: []string{}, others: []string{}, tests: append([]string{"internal/api/...", "orchestrator", "endpoints",
@@ -89,9 +96,9 @@ func rules() map[string]rule {
 		"internal/api/...": {
 			own: append([]string{
 				"internal/health", "internal/live", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake",
-				"internal/connections", "internal/api/...",
+				"internal/connections", "internal/api/...", "internal/schedules", "orchestrator/schedule",
 			}, store...),
-			tests: servers,
+			tests: append([]string{"gather/fetch/httpfetch"}, servers...),
 		},
 
 		"internal/access": {own: []string{"workqueue"}, tests: servers},
@@ -118,6 +125,7 @@ func rules() map[string]rule {
 				"cmd/...", "internal/access", "orchestrator/client", "internal/demo", "internal/api/...", "internal/intake",
 				"internal/embedded", "internal/conformance", "internal/dashboard", "internal/tracing",
 				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "endpoints",
+				"internal/schedules", "orchestrator/schedule",
 			}, store...),
 			tests: servers,
 		},

@@ -1,0 +1,156 @@
+package schedules
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+)
+
+// Bounds of items that come from a URL.
+const (
+	MaxURLBytes = 4 << 30 // as it comes, before anything is unpacked
+
+	urlHeader  = 30 * time.Second // until the response begins
+	urlSilence = time.Minute      // between two pieces of it
+	urlMost    = 30 * time.Minute // for all of it
+)
+
+// Web takes items from URLs.
+type Web struct{ client *http.Client }
+
+// NewWeb returns what takes items from URLs by a transport that reaches only what it should.
+func NewWeb(transport http.RoundTripper) *Web {
+	return &Web{&http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}}
+}
+
+// CheckURL returns a *SourceError for what is no URL to take items from.
+func CheckURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return nil, refused("url: %.200q is no URL; want one like https://api.bank.example/customers.ndjson", text)
+	case u.User != nil:
+		return nil, refused("url: a user or a password does not belong in a URL")
+	case u.Fragment != "":
+		return nil, refused("url: a fragment, from # on, is not sent; leave it out")
+	}
+	return u, nil
+}
+
+// Open asks for a URL and returns the response's body. It ends with an error unless it is whole. Errors are
+// *SourceError, also those of reads.
+func (w *Web) Open(ctx context.Context, text string) (io.ReadCloser, error) {
+	u, err := CheckURL(text)
+	if err != nil {
+		return nil, err
+	}
+	if w == nil {
+		return nil, refused("url: this node takes no items from URLs")
+	}
+	ctx, cancel := context.WithTimeout(ctx, urlMost)
+	b := &urlBody{ctx: ctx, cancel: cancel, host: u.Scheme + "://" + u.Host, left: MaxURLBytes}
+	b.quiet = time.AfterFunc(urlHeader, cancel)
+	if err := b.open(w.client, u); err != nil {
+		_ = b.Close() // nothing was read
+		return nil, err
+	}
+	return b, nil
+}
+
+// urlBody is the body of a response.
+type urlBody struct {
+	ctx    context.Context //nolint:containedctx // it is the request's, and ends with it
+	cancel context.CancelFunc
+	quiet  *time.Timer // ends it when nothing comes
+	host   string
+	left   int64
+	body   io.ReadCloser
+}
+
+func (b *urlBody) open(client *http.Client, u *url.URL) error {
+	r, err := http.NewRequestWithContext(b.ctx, http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return refused("url: %s: the request cannot be made", b.host)
+	}
+	r.Header.Set("Accept", "text/csv, application/x-ndjson, application/vnd.apache.parquet, */*;q=0.1")
+	r.Header.Set("Accept-Encoding", "gzip") // said by us, so that intake unpacks it, which knows bombs
+	response, err := client.Do(r)
+	if err != nil {
+		return b.failed(err)
+	}
+	b.body = response.Body
+	return b.check(response)
+}
+
+func (b *urlBody) check(r *http.Response) error {
+	switch code := r.StatusCode; {
+	case code == http.StatusOK:
+	case code >= 300 && code < 400:
+		return refused("url: %s sends elsewhere (%d), which is not followed; give the URL that it leads to", b.host, code)
+	case code >= 500, code == http.StatusNotFound, code == http.StatusRequestTimeout, code == http.StatusTooEarly,
+		code == http.StatusTooManyRequests:
+		return later("url: %s answers %d %s", b.host, code, http.StatusText(code))
+	default:
+		return refused("url: %s answers %d %s", b.host, code, http.StatusText(code))
+	}
+	if r.ContentLength > b.left {
+		return b.tooLarge()
+	}
+	if r.ContentLength < 0 && r.ProtoMajor == 1 && !slices.Contains(r.TransferEncoding, "chunked") && !r.Uncompressed {
+		return refused("url: %s does not say where its answer ends, so that nobody can tell whether all items have come; "+
+			"it must send a Content-Length, or chunks", b.host)
+	}
+	if kind := r.Header.Get("Content-Type"); strings.HasPrefix(kind, "text/html") {
+		return refused("url: %s answers with a page for people (text/html), and not with items", b.host)
+	}
+	return nil
+}
+
+// Read implements io.Reader.
+func (b *urlBody) Read(p []byte) (int, error) {
+	b.quiet.Reset(urlSilence)
+	n, err := b.body.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, b.tooLarge()
+	}
+	if err != nil && err != io.EOF {
+		err = b.failed(err)
+	}
+	return n, err
+}
+
+func (b *urlBody) tooLarge() error {
+	return refused("url: %s answers with more than %d GiB, as much as is taken; divide it over several schedules", b.host,
+		MaxURLBytes>>30)
+}
+
+// failed says why nothing, or nothing more, has come.
+func (b *urlBody) failed(err error) error {
+	why, passes := httpfetch.Explain(err)
+	switch {
+	case b.ctx.Err() != nil:
+		why, passes = "it took too long, or nothing came for too long", true
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		why, passes = "it broke off in its answer; nothing was started", true
+	}
+	return &SourceError{Problem: "url: " + b.host + ": " + why, Passes: passes}
+}
+
+// Close ends the request.
+func (b *urlBody) Close() error {
+	b.quiet.Stop()
+	b.cancel()
+	if b.body == nil {
+		return nil
+	}
+	return b.body.Close()
+}
