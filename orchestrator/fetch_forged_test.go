@@ -10,6 +10,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -77,7 +80,8 @@ func TestDoubledRepliesOverCoreNATS(t *testing.T) {
 // item is blamed.
 func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
+	b.node = b.startNodeWith(t, orchestrator.Config{ReplyBacklog: 4 << 20})
 	held, err := b.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +90,7 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	if _, err := held.Exec(t.Context(), `LOCK TABLE work_part IN SHARE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	const size = 900 << 10
+	const size = 90 << 10
 	pad := strings.Repeat("x", size)
 	b.directly(t, func(asked []int) (int, []string) {
 		var bodies []string

@@ -22,9 +22,6 @@ import (
 )
 
 const (
-	// directBacklog bounds the bytes of replies that have come over core NATS and were not taken: by nats.go, which lets
-	// them go at once, and by all calls of the node, which wait for room for what they make of them.
-	directBacklog = 64 << 20
 	// stragglerPatience is how long the rest of a reply may take after its final message: messages may overtake one
 	// another, and over core NATS one may be lost.
 	stragglerPatience = 2 * time.Second
@@ -44,7 +41,8 @@ const (
 type directCalls struct {
 	node    *Node
 	asker   string
-	backlog atomic.Int64 // bytes
+	limit   int          // of backlog, and of what nats.go holds for it: [Config.ReplyBacklog]
+	backlog atomic.Int64 // bytes of replies that have come and are not taken yet
 
 	mu      sync.Mutex
 	sub     *nats.Subscription // nil until the first call
@@ -64,7 +62,8 @@ type directCall struct {
 }
 
 func newDirectCalls(n *Node) *directCalls {
-	return &directCalls{node: n, asker: "node-" + nuid.Next(), waiting: map[string]*directCall{}}
+	return &directCalls{node: n, asker: "node-" + nuid.Next(), limit: n.cfg.ReplyBacklog,
+		waiting: map[string]*directCall{}}
 }
 
 // call returns what asks an endpoint. A chunk that does not fit one message is asked for in several, one after the
@@ -100,7 +99,7 @@ func (d *directCalls) open() error {
 	subject = strings.TrimSuffix(subject, "0.0") + ">"
 	sub, err := nc.Subscribe(subject, d.receive)
 	if err == nil {
-		err = sub.SetPendingLimits(-1, directBacklog)
+		err = sub.SetPendingLimits(-1, d.limit)
 	}
 	if err != nil {
 		return fmt.Errorf("subscribe to %s: %w", subject, err)
@@ -174,7 +173,7 @@ func (d *directCalls) receive(msg *nats.Msg) {
 	switch {
 	case call.over:
 		return
-	case d.backlog.Add(size) > max(directBacklog, size):
+	case d.backlog.Add(size) > max(int64(d.limit), size):
 		d.backlog.Add(-size)
 		call.lost = true
 	default:
@@ -311,7 +310,7 @@ func (d *directCalls) await(ctx context.Context, q *question, c *collector) erro
 			return nil
 		case lost:
 			return endpoints.Retry(endpoints.CodeOverloaded, "more replies came than the node has room for, which is %d MiB; "+
-				"have the step ask for fewer items at once", directBacklog>>20)
+				"have the step ask for fewer items at once", d.limit>>20)
 		case q.final >= 0 && (q.whole || q.slots >= q.final):
 			if q.failure != nil {
 				return q.failure

@@ -45,19 +45,31 @@ func setupOn(t *testing.T, pool *pgxpool.Pool) *bundle {
 // setupWith is setup with a database and a NATS server of the test's choice.
 func setupWith(t *testing.T, pool *pgxpool.Pool, server embedded.NATSConfig) *bundle {
 	t.Helper()
+	b := serversOnly(t, pool, server)
+	b.node = b.startNode(t)
+	return b
+}
+
+// serversOnly is setupWith without a node.
+func serversOnly(t *testing.T, pool *pgxpool.Pool, server embedded.NATSConfig) *bundle {
+	t.Helper()
 	dir := t.TempDir() + "/nats"
 	server.StoreDir = dir
 	ns := testenv.NATSWith(t, server)
-	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, dir: dir, nc: testenv.Conn(t, ns)}
-	b.node = b.startNode(t)
-	return b
+	return &bundle{pool: pool, store: workqueue.New(pool), ns: ns, dir: dir, nc: testenv.Conn(t, ns)}
 }
 
 // startNode runs a node until the end of the test.
 func (b *bundle) startNode(t *testing.T) *orchestrator.Node {
 	t.Helper()
-	cfg := orchestrator.Config{Log: zaptest.NewLogger(t), Version: "test", Grace: 5 * time.Second,
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
+	return b.startNodeWith(t, orchestrator.Config{})
+}
+
+// startNodeWith is startNode with settings of the test's choice.
+func (b *bundle) startNodeWith(t *testing.T, cfg orchestrator.Config) *orchestrator.Node {
+	t.Helper()
+	cfg.Log, cfg.Version, cfg.Grace = zaptest.NewLogger(t), "test", 5*time.Second
+	cfg.Streams = endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}
 	node, err := orchestrator.New(b.store, testenv.Conn(t, b.ns), cfg)
 	if err != nil {
 		t.Fatal(err)
