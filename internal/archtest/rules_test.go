@@ -63,6 +63,8 @@ func rules() map[string]rule {
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
 		"workqueue/throttling": {others: []string{}},
+		// When schedules are due: without I/O, and without knowing what time it is.
+		"orchestrator/schedule": {own: []string{"gather", "gather/strictyaml"}},
 		// By what items follow each other: for plans, and for whoever keeps lines.
 		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
 

@@ -1,0 +1,143 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3" //nolint:depguard // this is the guard
+)
+
+// maxCronBytes is more than any expression that says something needs.
+const maxCronBytes = 300
+
+// expression is what robfig/cron makes of an expression. It is only ever asked in UTC: in a zone it leaves out what the
+// clock does, and doubles what the clock repeats.
+type expression struct {
+	*cron.SpecSchedule
+	allHours bool // the hour begins with *
+	days     [2]string
+}
+
+var errCronFields = errors.New("want five fields: minute hour day-of-month month day-of-week, like 30 2 * * 1-5; " +
+	"or one of @hourly, @daily, @weekly, @monthly, @yearly")
+
+// parseCron reads an expression, or an interval when it is @every.
+func parseCron(text string) (*expression, time.Duration, error) {
+	text = strings.TrimSpace(text)
+	if len(text) > maxCronBytes {
+		return nil, 0, fmt.Errorf("it has %d characters; an expression has at most %d", len(text), maxCronBytes)
+	}
+	if strings.Contains(text, "TZ=") {
+		return nil, 0, errors.New("a time zone does not stand in the expression; use the field zone")
+	}
+	if every, ok := strings.CutPrefix(text, "@every"); ok {
+		interval, err := parseEvery(strings.TrimSpace(every))
+		return nil, interval, err
+	}
+	e, err := newExpression(text)
+	if err != nil {
+		return nil, 0, err
+	}
+	if e.after(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
+		return nil, 0, fmt.Errorf("%q never fires: there is no such day; put right day-of-month and month", text)
+	}
+	return e, 0, nil
+}
+
+func newExpression(text string) (*expression, error) {
+	e := &expression{allHours: text == "@hourly", days: [2]string{"*", "*"}}
+	if !strings.HasPrefix(text, "@") {
+		fields := strings.Fields(text)
+		if len(fields) == 6 {
+			return nil, errors.New("it has six fields, and seconds are not part of schedules; " + errCronFields.Error())
+		}
+		if len(fields) != 5 {
+			return nil, fmt.Errorf("it has %d fields; %w", len(fields), errCronFields)
+		}
+		if err := checkFields(fields); err != nil {
+			return nil, err
+		}
+		e.allHours = anyOf(fields[1])
+		e.days = [2]string{fields[2], fields[4]}
+	}
+	parsed, err := guarded(text)
+	if err != nil {
+		return nil, err
+	}
+	e.SpecSchedule = parsed
+	e.Location = time.UTC
+	return e, nil
+}
+
+// anyOf reports whether a field begins with *, or with ? which is the same.
+func anyOf(field string) bool { return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?") }
+
+// checkFields refuses what the parser lets through with a meaning that nobody had in mind: parts of lists that are
+// empty, and ranges that begin with *. It also explains what other programs allow.
+func checkFields(fields []string) error {
+	part := regexp.MustCompile(`^([*?]|[0-9]{1,4}(-[0-9]{1,4})?|[A-Za-z]{3}(-[A-Za-z]{3})?)(/[0-9]{1,4})?$`)
+	for i, name := range []string{"minute", "hour", "day-of-month", "month", "day-of-week"} {
+		for text := range strings.SplitSeq(fields[i], ",") {
+			switch {
+			case text == "":
+				return fmt.Errorf("%s %q has an empty part; take the comma away", name, fields[i])
+			case i == 4 && strings.ContainsRune(text, '7') && !strings.Contains(text, "/"):
+				return fmt.Errorf("%s %q: Sunday is 0 or sun, and days go up to 6", name, fields[i])
+			case !part.MatchString(text):
+				return fmt.Errorf("%s %q: want *, a number, a name like jan or mon, a range like 1-5, "+
+					"or one of these with a step like */15; L, W and # are not known", name, fields[i])
+			}
+		}
+	}
+	return nil
+}
+
+// guarded has the library parse: it panics on some texts.
+func guarded(text string) (parsed *cron.SpecSchedule, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			parsed, err = nil, fmt.Errorf("%w; this one cannot be read", errCronFields)
+		}
+	}()
+	const fields = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor
+	found, err := cron.NewParser(fields).Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w; this has a mistake: %.80s", errCronFields, err.Error())
+	}
+	parsed, ok := found.(*cron.SpecSchedule)
+	if !ok {
+		return nil, errCronFields
+	}
+	return parsed, nil
+}
+
+// after returns the first wall time after another, or the zero time. The library gives up after five years, and from
+// 2096 to 2104 there is no 29th of February.
+func (e *expression) after(wall time.Time) time.Time {
+	for range 3 {
+		if next := e.Next(wall); !next.IsZero() {
+			return next
+		}
+		wall = time.Date(wall.Year()+5, 1, 1, 0, 0, 0, 0, time.UTC).Add(-1)
+	}
+	return time.Time{}
+}
+
+// parseEvery reads an interval.
+func parseEvery(text string) (time.Duration, error) {
+	every, err := time.ParseDuration(text)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("want an interval like 15m or 12h; this is %.40q", text)
+	case every < MinEvery:
+		return 0, fmt.Errorf("%s is too often; at least %s", every, MinEvery)
+	case every > MaxEvery:
+		return 0, fmt.Errorf("%s is too seldom; at most %s", every, MaxEvery)
+	case every%time.Second != 0:
+		return 0, fmt.Errorf("want whole seconds; this is %s", every)
+	}
+	return every, nil
+}

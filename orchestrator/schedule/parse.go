@@ -1,0 +1,315 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/strictyaml"
+)
+
+// Parse reads a schedule from YAML, or from JSON, which is YAML too. The name is what errors call the input, and the
+// schedule's own unless it has a name field. Every error is a *[strictyaml.Error].
+//
+//	name: statements
+//	cron: "30 2 1 * *"          # minute hour day-of-month month day-of-week; or every: 15m
+//	zone: Europe/Berlin         # UTC when left out
+//	plan: year-end@3            # or endpoint: NAME; without a version the newest
+//	settings: {rate: 100}       # laid over the plan, as with a start
+//	run_name: "{schedule} {due.date}"
+//	params: {year: "{due.year}"}
+//	items:                      # one of file, url and sql
+//	  file: "{due.date}/customers.csv"
+//	  url: "https://crm.example.com/customers?as-of={due.date}"
+//	  sql: {source: crm, query: "SELECT id AS key, name FROM customer"}
+//	  format: csv               # and key, on_duplicate: as with a start
+//	overlap: skip               # or queue, cancel_old
+//	misfire: once               # or all (with misfire_limit: 10), none
+//	jitter: 5m
+//	window: {not_before: "22:00", done_by: "06:00"}
+//	on_late: report             # or pause, cancel
+//	start_deadline: 1h
+//	start_attempts: 5
+func Parse(name string, text []byte) (*Spec, error) {
+	doc, err := strictyaml.Open("schedule", name, text, MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	s := &Spec{
+		Name: name, Zone: DefaultZone, Overlap: OverlapSkip, Misfire: MisfireOnce, MisfireLimit: DefaultMisfireLimit,
+		OnLate: LateReport, StartAttempts: DefaultStartAttempts,
+	}
+	if err := s.read(doc.Root); err != nil {
+		return nil, err
+	}
+	if err := s.check(doc); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Locate returns the error that Parse would, at the place of a field: for what only others can know, like that there is
+// no such plan.
+func Locate(name string, text []byte, field, problem string) error {
+	doc, err := strictyaml.Open("schedule", name, text, MaxBytes)
+	if err != nil {
+		return err
+	}
+	if err := (&Spec{}).read(doc.Root); err != nil {
+		return err
+	}
+	return doc.Fail(field, "%s", problem)
+}
+
+func (s *Spec) read(v strictyaml.Value) error {
+	return v.Fields(
+		strictyaml.Field{Name: "name", Read: strictyaml.Text(&s.Name)},
+		strictyaml.Field{Name: "cron", Read: strictyaml.Text(&s.Cron)},
+		strictyaml.Field{Name: "every", Read: s.readEvery},
+		strictyaml.Field{Name: "zone", Read: strictyaml.Text(&s.Zone)},
+		strictyaml.Field{Name: "plan", Read: strictyaml.Text(&s.Plan)},
+		strictyaml.Field{Name: "endpoint", Read: strictyaml.Text(&s.Endpoint)},
+		strictyaml.Field{Name: "settings", Read: s.readSettings},
+		strictyaml.Field{Name: "run_name", Read: text(&s.RunName)},
+		strictyaml.Field{Name: "params", Read: s.readParams},
+		strictyaml.Field{Name: "items", Read: s.Items.read},
+		strictyaml.Field{Name: "overlap", Read: strictyaml.OneOf(&s.Overlap, OverlapSkip, OverlapQueue, OverlapCancelOld)},
+		strictyaml.Field{Name: "misfire", Read: strictyaml.OneOf(&s.Misfire, MisfireOnce, MisfireAll, MisfireNone)},
+		strictyaml.Field{Name: "misfire_limit", Read: strictyaml.Number(&s.MisfireLimit, 1, MaxMisfireLimit)},
+		strictyaml.Field{Name: "jitter", Read: duration(&s.Jitter, 0, MaxJitter)},
+		strictyaml.Field{Name: "window", Read: s.Window.read},
+		strictyaml.Field{Name: "on_late", Read: strictyaml.OneOf(&s.OnLate, LateReport, LatePause, LateCancel)},
+		strictyaml.Field{Name: "start_deadline", Read: duration(&s.StartDeadline, time.Minute, MaxDeadline)},
+		strictyaml.Field{Name: "start_attempts", Read: strictyaml.Number(&s.StartAttempts, 1, MaxStartAttempts)},
+	)
+}
+
+func (s *Spec) readEvery(v strictyaml.Value) error {
+	text, _ := v.Plain()
+	every, err := parseEvery(text)
+	if err != nil {
+		return v.Fail("%v", err)
+	}
+	s.Every = gather.Duration(every)
+	return nil
+}
+
+// readSettings reads what a start may lay over a plan, in the words of its flags.
+func (s *Spec) readSettings(v strictyaml.Value) error {
+	set := func(v strictyaml.Value, put func(text string) error) error {
+		text, ok := v.Plain()
+		if !ok {
+			return v.Wrong("a value")
+		}
+		err := put(text)
+		if bad, ok := errors.AsType[*gather.FieldError](err); ok {
+			return v.Fail("%s", bad.Problem)
+		}
+		return err
+	}
+	return v.Entries("settings of runs, like rate: 100", func(name string, v strictyaml.Value) error {
+		switch name {
+		case "steps":
+			return v.Entries("settings by the names of steps", func(step string, v strictyaml.Value) error {
+				return v.Entries("settings of the step", func(name string, v strictyaml.Value) error {
+					return set(v, func(text string) error { return s.Settings.SetStep(step + "." + name + "=" + text) })
+				})
+			})
+		case "retry_codes", "never_retry":
+			return v.List(func(v strictyaml.Value) error {
+				return set(v, func(text string) error { return s.Settings.Set(name, text) })
+			})
+		}
+		return set(v, func(text string) error { return s.Settings.Set(name, text) })
+	})
+}
+
+func (s *Spec) readParams(v strictyaml.Value) error {
+	s.Params = map[string]string{}
+	return v.Entries("names and values", func(name string, v strictyaml.Value) error {
+		text, ok := v.Plain()
+		if !ok {
+			return v.Wrong("a text, a number, true or false")
+		}
+		if len(text) > MaxTextBytes {
+			return v.Fail("it has %d bytes, and at most %d are allowed", len(text), MaxTextBytes)
+		}
+		s.Params[name] = text
+		if len(s.Params) > MaxParams {
+			return v.Fail("more than %d params", MaxParams)
+		}
+		return nil
+	})
+}
+
+func (i *Items) read(v strictyaml.Value) error {
+	return v.Fields(
+		strictyaml.Field{Name: "file", Read: text(&i.File)},
+		strictyaml.Field{Name: "url", Read: text(&i.URL)},
+		strictyaml.Field{Name: "sql", Read: func(v strictyaml.Value) error {
+			i.SQL = &SQL{}
+			return v.Fields(
+				strictyaml.Field{Name: "source", Read: text(&i.SQL.Source)},
+				strictyaml.Field{Name: "query", Read: strictyaml.Text(&i.SQL.Query)},
+			)
+		}},
+		strictyaml.Field{Name: "format", Read: strictyaml.OneOf(&i.Format, "csv", "ndjson", "parquet")},
+		strictyaml.Field{Name: "key", Read: text(&i.Key)},
+		strictyaml.Field{Name: "on_duplicate", Read: strictyaml.OneOf(&i.OnDuplicate, "error", "skip", "allow")},
+	)
+}
+
+func (w *Window) read(v strictyaml.Value) error {
+	at := func(into **TimeOfDay) func(strictyaml.Value) error {
+		return func(v strictyaml.Value) error {
+			text, _ := v.Plain()
+			*into = new(TimeOfDay)
+			if err := (*into).UnmarshalText([]byte(text)); err != nil {
+				return v.Fail("%v", err)
+			}
+			return nil
+		}
+	}
+	return v.Fields(
+		strictyaml.Field{Name: "not_before", Read: at(&w.NotBefore)},
+		strictyaml.Field{Name: "done_by", Read: at(&w.DoneBy)},
+	)
+}
+
+// text reads a text that is not long.
+func text(into *string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		if err := strictyaml.Text(into)(v); err != nil {
+			return err
+		}
+		if len(*into) > MaxTextBytes {
+			return v.Fail("it has %d bytes, and at most %d are allowed", len(*into), MaxTextBytes)
+		}
+		return nil
+	}
+}
+
+func duration(into *gather.Duration, least, most time.Duration) func(strictyaml.Value) error {
+	return strictyaml.Duration((*time.Duration)(into), least, most)
+}
+
+// check compiles the rule, and refuses what does not go together.
+func (s *Spec) check(doc *strictyaml.Document) error {
+	if err := gather.CheckName(s.Name); err != nil {
+		return doc.Fail("name", "%s", problemOf(err))
+	}
+	if field, err := s.compile(); err != nil {
+		return doc.Fail(field, "%v", err)
+	}
+	if (s.Plan == "") == (s.Endpoint == "") {
+		return doc.Fail("plan", "give one of plan, a plan on record, and endpoint")
+	}
+	name, _, _ := strings.Cut(s.Plan+s.Endpoint, "@")
+	if err := gather.CheckName(name); err != nil && s.Plan != "" {
+		return doc.Fail("plan", "%s", problemOf(err))
+	}
+	if err := s.Settings.Validate(); err != nil {
+		if bad, ok := errors.AsType[*gather.FieldError](err); ok {
+			return doc.Fail("settings."+bad.Field, "%s", bad.Problem)
+		}
+		return err
+	}
+	if doc.Given("misfire_limit") && s.Misfire != MisfireAll {
+		return doc.Fail("misfire_limit", "it goes with misfire: all")
+	}
+	if s.Window.NotBefore != nil && s.Window.DoneBy != nil && *s.Window.NotBefore == *s.Window.DoneBy {
+		return doc.Fail("window", "not_before and done_by are the same time, so that it is never open")
+	}
+	if doc.Given("on_late") && s.Window.DoneBy == nil {
+		return doc.Fail("on_late", "it goes with a window that has done_by")
+	}
+	return s.checkItems(doc)
+}
+
+func problemOf(err error) string {
+	if bad, ok := errors.AsType[*gather.FieldError](err); ok {
+		return bad.Problem
+	}
+	return err.Error()
+}
+
+// compile makes what due times are computed with, or says which field does not allow it.
+func (s *Spec) compile() (field string, err error) {
+	if s.clock, err = openZone(s.Zone); err != nil {
+		return "zone", err
+	}
+	switch {
+	case s.Cron != "" && s.Every != 0:
+		return "every", errors.New("give one of cron and every")
+	case s.Cron == "" && s.Every == 0:
+		return "cron", errors.New("give one of cron, like \"30 2 * * *\", and every, like 15m")
+	case s.Every != 0:
+		s.rule = interval(s.Every)
+		return "", nil
+	}
+	e, every, err := parseCron(s.Cron)
+	switch {
+	case err != nil:
+		return "cron", err
+	case every != 0:
+		s.Cron, s.Every, s.rule = "", gather.Duration(every), interval(every)
+	case e.allHours:
+		s.rule = byElapsed{*e, s.clock}
+	default:
+		s.rule = byWall{*e, s.clock}
+	}
+	return "", nil
+}
+
+// checkItems also tries the variables: whether they are known does not depend on the due time.
+func (s *Spec) checkItems(doc *strictyaml.Document) error {
+	sources := []bool{s.Items.File != "", s.Items.URL != "", s.Items.SQL != nil}
+	if len(slices.DeleteFunc(sources, func(given bool) bool { return !given })) != 1 {
+		return doc.Fail("items", "give one of file, url and sql: where the items come from")
+	}
+	if q := s.Items.SQL; q != nil {
+		switch {
+		case q.Source == "":
+			return doc.Fail("items.sql.source", "name the source of the operator's connections to ask")
+		case q.Query == "":
+			return doc.Fail("items.sql.query", "give the query whose rows are the items")
+		case len(q.Query) > MaxQueryBytes:
+			return doc.Fail("items.sql.query", "it has %d bytes, and at most %d are allowed", len(q.Query), MaxQueryBytes)
+		case s.Items.Format != "":
+			return doc.Fail("items.format", "rows have no format; leave it out with sql")
+		}
+	}
+	sample := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
+	resolved, err := s.Resolve(sample)
+	if bad, ok := errors.AsType[*VariableError](err); ok {
+		return doc.Fail(bad.Field, "%s", bad.Problem)
+	}
+	if err != nil {
+		return err
+	}
+	if text := resolved.Items.URL; text != "" {
+		if err := checkURL(s.Items.URL, text); err != nil {
+			return doc.Fail("items.url", "%v", err)
+		}
+	}
+	return nil
+}
+
+func checkURL(template, text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return errors.New("want an address like https://crm.example.com/customers?as-of={due.date}")
+	}
+	if u.User != nil {
+		return errors.New("no user or password in it: secrets stand in the operator's connections")
+	}
+	origin, _, _ := strings.Cut(strings.SplitN(template, "://", 2)[1], "/")
+	if strings.ContainsAny(origin, "{}") {
+		return fmt.Errorf("the host %.60q has a variable; it has to be written out", origin)
+	}
+	return nil
+}

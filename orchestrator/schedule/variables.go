@@ -1,0 +1,155 @@
+package schedule
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Resolved is what a run of a due time is started with.
+type Resolved struct {
+	RunName string
+	Params  map[string]string
+	Items   Items // without variables
+}
+
+// DueLayout is how a due time is written: in idempotency keys, and as {due}. In UTC, since two instants may show the
+// same time on a wall.
+const DueLayout = "2006-01-02T15:04:05Z"
+
+// IdempotencyKey is that of the run of a due time: whoever starts it, there is one.
+func IdempotencyKey(name string, due time.Time) string {
+	return "schedule/" + name + "/" + due.UTC().Format(DueLayout)
+}
+
+// Resolve fills in a due time.
+func (s *Spec) Resolve(due time.Time) (Resolved, error) {
+	in := &values{spec: s, due: due.In(s.clock.zone), params: map[string]string{}}
+	out := Resolved{Params: map[string]string{}, Items: s.Items}
+	for name, text := range s.Params { // of due times only, so that they do not wait for one another
+		value, err := in.fill("params."+name, text, plain)
+		if err != nil {
+			return Resolved{}, err
+		}
+		out.Params[name] = value
+	}
+	in.params = out.Params
+	err := in.into(&out.RunName, "run_name", s.RunName, plain)
+	if err == nil {
+		err = in.into(&out.Items.File, "items.file", s.Items.File, plain)
+	}
+	if err == nil {
+		err = in.into(&out.Items.URL, "items.url", s.Items.URL, url.PathEscape)
+	}
+	if err == nil && s.Items.SQL != nil {
+		query := *s.Items.SQL
+		in.params = nil // their values come from people, and would be SQL
+		err = in.into(&query.Query, "items.sql.query", query.Query, plain)
+		out.Items.SQL = &query
+	}
+	return out, err
+}
+
+func plain(value string) string { return value }
+
+// values are what variables stand for.
+type values struct {
+	spec   *Spec
+	due    time.Time
+	params map[string]string // nil: not allowed here
+}
+
+// VariableError is a text with a variable that there is not.
+type VariableError struct {
+	Field, Problem string
+}
+
+func (e *VariableError) Error() string { return e.Field + ": " + e.Problem }
+
+func (in *values) into(out *string, field, text string, escape func(string) string) (err error) {
+	*out, err = in.fill(field, text, escape)
+	return err
+}
+
+// fill replaces what stands in braces; {{ and }} are braces.
+func (in *values) fill(field, text string, escape func(string) string) (string, error) {
+	var out strings.Builder
+	for text != "" {
+		at := strings.IndexAny(text, "{}")
+		if at < 0 {
+			break
+		}
+		out.WriteString(text[:at])
+		rest := text[at+1:]
+		if strings.HasPrefix(rest, text[at:at+1]) {
+			out.WriteByte(text[at])
+			text = rest[1:]
+			continue
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		if text[at] == '}' || !closed {
+			return "", &VariableError{field, "a brace by itself; write {{ or }} for one that is part of the text"}
+		}
+		value, known := in.value(name)
+		if !known {
+			return "", &VariableError{field, in.unknown(name)}
+		}
+		out.WriteString(escape(value))
+		text = after
+	}
+	out.WriteString(text)
+	return out.String(), nil
+}
+
+// value returns what a variable stands for.
+func (in *values) value(name string) (value string, known bool) {
+	if param, ok := strings.CutPrefix(name, "params."); ok {
+		value, known = in.params[param]
+		return value, known
+	}
+	switch name {
+	case "schedule":
+		return in.spec.Name, true
+	case "due":
+		return in.due.UTC().Format(DueLayout), true
+	case "due.date":
+		return in.due.Format(time.DateOnly), true
+	case "due.time":
+		return in.due.Format("15:04"), true
+	case "due.year":
+		return in.due.Format("2006"), true
+	case "due.month":
+		return in.due.Format("01"), true
+	case "due.day":
+		return in.due.Format("02"), true
+	case "due.hour":
+		return in.due.Format("15"), true
+	case "due.minute":
+		return in.due.Format("04"), true
+	case "due.yesterday":
+		return in.due.AddDate(0, 0, -1).Format(time.DateOnly), true
+	case "due.week":
+		year, week := in.due.ISOWeek()
+		return fmt.Sprintf("%04d-W%02d", year, week), true
+	case "due.unix":
+		return strconv.FormatInt(in.due.Unix(), 10), true
+	}
+	return "", false
+}
+
+const variables = "schedule, due, due.date, due.time, due.year, due.month, due.day, due.hour, due.minute, due.yesterday, " +
+	"due.week, due.unix"
+
+func (in *values) unknown(name string) string {
+	known := variables
+	switch {
+	case in.params == nil:
+		known += " (params may not be part of SQL)"
+	case len(in.params) == 0:
+	default:
+		known += " and params.NAME of the schedule's params"
+	}
+	return fmt.Sprintf("there is no variable {%.60s}; there are %s; {{ and }} are braces", name, known)
+}
