@@ -102,7 +102,7 @@ func (r *Rule) Value(key string, payload []byte) (string, error) {
 		}
 	}
 	if len(r.Values) > 0 && !slices.Contains(r.Values, value) {
-		return "", &ValueError{Field: r.By, Problem: fmt.Sprintf("%.60q is none of the values that the plan lists: %s",
+		return "", &ValueError{Field: r.By, Problem: fmt.Sprintf("%.60q is none of the values that are listed: %s",
 			value, listed(r.Values))}
 	}
 	return value, nil
