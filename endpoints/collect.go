@@ -3,7 +3,6 @@ package endpoints
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 )
 
 // Operation is one operation for a collector: what an endpoint is to do, later and together with others.
@@ -31,30 +30,35 @@ type CollectReply struct {
 	Error *CollectError `json:"error,omitempty"`
 }
 
-// Codes of a CollectError. They are those of HTTP.
+// CollectCode says what is wrong, for programs.
+type CollectCode string
+
+// The codes.
 const (
-	CollectUnknown    = http.StatusNotFound // there is no such collector
-	CollectTooLarge   = http.StatusRequestEntityTooLarge // too many operations, or bytes, at once
-	CollectInvalid    = http.StatusUnprocessableEntity // the operations are wrong; the message says where
-	CollectOverloaded = http.StatusTooManyRequests // the node has too much under way
-	CollectAway       = http.StatusServiceUnavailable // the node cannot reach its database
-	CollectFailed = http.StatusInternalServerError // something went wrong inside
+	CollectUnknown     CollectCode = "no_such_collector"
+	CollectInvalid     CollectCode = "bad_operation"     // the message says which, and what is wrong with it
+	CollectTooLarge    CollectCode = "too_large"         // too many operations, or bytes, at once
+	CollectBusy        CollectCode = "too_many_requests" // the node has too much under way
+	CollectConflict    CollectCode = "conflict"          // the collector takes nothing
+	CollectUnavailable CollectCode = "unavailable"       // no node, or none that reaches its database
+	CollectInternal    CollectCode = "internal"          // the log of the node says what
 )
 
-// CollectError says why operations were not stored. None of those that were sent together was.
+// CollectError says why operations were not stored. None of those that were sent together was, unless the code is
+// CollectUnavailable or CollectInternal: then they may have been.
 type CollectError struct {
-	Collector string `json:"-"`
-	Code      int    `json:"code"`
-	Message   string `json:"message"`
+	Collector string      `json:"-"`
+	Code      CollectCode `json:"code"`
+	Message   string      `json:"message"`
 }
 
 func (e *CollectError) Error() string {
 	return fmt.Sprintf("add to collector %s: %s", e.Collector, e.Message)
 }
 
-// Retry reports whether it may pass by itself.
-func (e *CollectError) Retry() bool {
-	return e.Code == CollectOverloaded || e.Code == CollectAway || e.Code == CollectFailed
+// Temporary reports whether the same add may succeed later.
+func (e *CollectError) Temporary() bool {
+	return e.Code == CollectBusy || e.Code == CollectUnavailable || e.Code == CollectInternal
 }
 
 // UnstoredError is returned for operations of which it is not known whether they were stored: no node has answered in

@@ -108,7 +108,7 @@ func (p *Producer) send(ctx context.Context, body []byte) (Collected, error) {
 	pause := firstCollectPause
 	for {
 		done, err := p.ask(ctx, body)
-		if refused, ok := errors.AsType[*CollectError](err); err == nil || denied(err) || ok && !refused.Retry() ||
+		if refused, ok := errors.AsType[*CollectError](err); err == nil || denied(err) || ok && !refused.Temporary() ||
 			errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) {
 			return done, err
 		}
@@ -136,7 +136,7 @@ func (p *Producer) ask(ctx context.Context, body []byte) (Collected, error) {
 	}, msg.Subject)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return Collected{}, &CollectError{p.collector, CollectAway, "no node listens for " + msg.Subject}
+		return Collected{}, &CollectError{p.collector, CollectUnavailable, "no node listens for " + msg.Subject}
 	case err != nil:
 		return Collected{}, fmt.Errorf("add to collector %s: %w", p.collector, err)
 	}
