@@ -66,7 +66,16 @@ const ackSQL = lockGroupsSQL + `, moved AS (
     RETURNING bit_count(l.pending & l.mask) AS newly, g.pending = B'0'::bit(8192) AS emptied
 ), total AS MATERIALIZED (
     SELECT coalesce(sum(newly), 0)::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied FROM moved
-), batch AS MATERIALIZED (
+)` + closeSQL + `
+SELECT t.newly, l.generation, bad.grp, bad.above, bad.size, b.groups
+FROM total t
+LEFT JOIN batch l ON l.completed
+LEFT JOIN bad ON true
+LEFT JOIN tracker_batch b ON bad.grp IS NOT NULL AND b.id = $1`
+
+// closeSQL goes on from total, which says how many groups the statement emptied: it is the part of an ack that locks the
+// batch row, as described at ackSQL.
+const closeSQL = `, batch AS MATERIALIZED (
     SELECT b.open_groups - t.emptied AS open_groups, b.generation, b.state,
            b.state = 'sealed' AND b.open_groups = t.emptied AS completed
     FROM tracker_batch b, total t
@@ -80,12 +89,7 @@ const ackSQL = lockGroupsSQL + `, moved AS (
         active_at    = clock_timestamp()
     FROM batch l
     WHERE b.id = $1
-)
-SELECT t.newly, l.generation, bad.grp, bad.above, bad.size, b.groups
-FROM total t
-LEFT JOIN batch l ON l.completed
-LEFT JOIN bad ON true
-LEFT JOIN tracker_batch b ON bad.grp IS NOT NULL AND b.id = $1`
+)`
 
 // AckMasks acknowledges items, for any number of groups, in one round trip. Items that were acknowledged before are
 // left alone, so a duplicate does no harm and writes nothing. Several acks of one group count as their union.

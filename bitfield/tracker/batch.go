@@ -106,10 +106,14 @@ func Get(ctx context.Context, q Querier, id uuid.UUID) (Batch, error) {
 	var b Batch
 	err := q.QueryRow(ctx, getSQL, id).Scan(&b.ID, &b.Owner, &b.State, &b.Generation, &b.Groups, &b.OpenGroups, &b.Items,
 		&b.CreatedAt, &b.ActiveAt, &b.SealedAt, &b.CompletedAt)
+	return b, wrap("read", id, noRows(err))
+}
+
+func noRows(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = ErrNotFound
+		return ErrNotFound
 	}
-	return b, wrap("read", id, err)
+	return err
 }
 
 // checkState explains why a conditional update met no row: nil when the batch is in one of the harmless states, in

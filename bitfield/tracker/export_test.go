@@ -11,6 +11,7 @@ import (
 var Statements = map[string]string{
 	"open": openSQL, "seal": sealSQL, "cancel": cancelSQL, "get": getSQL,
 	"addGroups": addGroupsSQL, "missing": missingSQL, "ack": ackSQL, "rearm": rearmSQL,
+	"ackNew": ackNewSQL, "ackWhole": ackWholeSQL,
 }
 
 // AckWith is AckMasks with another statement: for mutants, which must be caught.

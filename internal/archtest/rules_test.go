@@ -20,6 +20,10 @@ func rules() map[string]rule {
 			own: []string{"bitfield", "bitfield/pgbits"}, tests: servers,
 			others: []string{"github.com/jackc/pgx/v5", "github.com/google/uuid"},
 		},
+		"bitfield/tracker/service": {
+			own: []string{"bitfield", "bitfield/pgbits", "bitfield/tracker"}, tests: servers,
+			others: []string{"github.com/jackc/pgx/v5", "github.com/google/uuid"},
+		},
 		"migrations": {tests: servers},
 		"workqueue":  {own: store, tests: servers},
 		// A plan's steps name endpoints; what such a name may be, the protocol says.

@@ -1,0 +1,156 @@
+package service
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield/tracker"
+)
+
+// StateExpired is the state of a batch that was idle for too long. The others are package tracker's open, sealed and
+// completed.
+const StateExpired tracker.State = "expired"
+
+// Summary is a batch without its counts.
+type Summary struct {
+	ID          uuid.UUID
+	Owner       string
+	Key         string // empty: none
+	State       tracker.State
+	Items       int64
+	Groups      int
+	OpenGroups  int // groups that have pending items
+	CreatedBy   string
+	CreatedAt   time.Time
+	ActiveAt    time.Time // the last activity, as it is noted: it may have been later, by a twentieth of the ages
+	SealedAt    *time.Time
+	CompletedAt *time.Time
+	ExpiredAt   *time.Time
+	OpenIdle    time.Duration
+	SealedIdle  time.Duration
+	Keep        time.Duration
+	Webhook     WebhookInfo
+}
+
+// WebhookInfo is where a webhook stands. State is none before there is anything to tell, then due, delivered or
+// given_up.
+type WebhookInfo struct {
+	URL       string // empty: none was asked for
+	Secret    string // the name of the secret
+	State     string
+	Attempts  int
+	NextAt    *time.Time
+	LastError string
+}
+
+// Info is a batch with its counts, all of one moment. Items = Pending + Done + Failed.
+type Info struct {
+	Summary
+	Pending int64
+	Done    int64
+	Failed  int64
+	Codes   []CodeCount // of the failed ones, the most frequent first, at most a hundred
+}
+
+// CodeCount is how many items failed with a code.
+type CodeCount struct {
+	Code  string
+	Items int64
+}
+
+const summaryColumns = `
+s.batch_id, s.owner, coalesce(s.key, ''), CASE b.state WHEN 'cancelled' THEN 'expired' ELSE b.state END,
+b.items, b.groups, b.open_groups, s.created_by, b.created_at, greatest(s.active_at, b.active_at), b.sealed_at,
+b.completed_at, s.expired_at, s.open_idle, s.sealed_idle, s.keep, coalesce(s.webhook_url, ''),
+coalesce(s.webhook_secret, ''), s.webhook_state, s.webhook_attempts,
+CASE s.webhook_state WHEN 'due' THEN s.webhook_next_at END, coalesce(s.webhook_error, '')`
+
+func (s *Summary) fields() []any {
+	return []any{
+		&s.ID, &s.Owner, &s.Key, &s.State, &s.Items, &s.Groups, &s.OpenGroups, &s.CreatedBy, &s.CreatedAt, &s.ActiveAt,
+		&s.SealedAt, &s.CompletedAt, &s.ExpiredAt, &s.OpenIdle, &s.SealedIdle, &s.Keep, &s.Webhook.URL, &s.Webhook.Secret,
+		&s.Webhook.State, &s.Webhook.Attempts, &s.Webhook.NextAt, &s.Webhook.LastError,
+	}
+}
+
+// getSQL takes no locks. It reads every group, a kilobyte each, and every failed mask: 160 MB for a billion items.
+const getSQL = `
+WITH code AS MATERIALIZED (
+    SELECT code, sum(bit_count(mask))::bigint AS items FROM tracker_failed WHERE batch_id = $1 GROUP BY code
+), top AS (
+    SELECT code, items FROM code ORDER BY items DESC, code LIMIT 100
+)
+SELECT ` + summaryColumns + `,
+    coalesce((SELECT sum(bit_count(pending)) FROM tracker_group g WHERE g.batch_id = $1), 0)::bigint,
+    coalesce((SELECT sum(items) FROM code), 0)::bigint,
+    (SELECT coalesce(array_agg(code ORDER BY items DESC, code), '{}') FROM top),
+    (SELECT coalesce(array_agg(items ORDER BY items DESC, code), '{}') FROM top)
+FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
+WHERE s.batch_id = $1 AND s.deleted_at IS NULL`
+
+// Get reads a batch and counts its items. An unknown one is a *NotFoundError.
+func Get(ctx context.Context, q tracker.Querier, batch uuid.UUID) (Info, error) {
+	var (
+		info  Info
+		codes []string
+		items []int64
+	)
+	into := append(info.fields(), &info.Pending, &info.Failed, &codes, &items)
+	if err := q.QueryRow(ctx, getSQL, batch).Scan(into...); err != nil {
+		return Info{}, notFound("read", batch, err)
+	}
+	info.Done = info.Items - info.Pending - info.Failed
+	for i, code := range codes {
+		info.Codes = append(info.Codes, CodeCount{code, items[i]})
+	}
+	return info, nil
+}
+
+// Filter chooses batches.
+type Filter struct {
+	Owner string        // empty: anyone's
+	State tracker.State // empty: any
+	After uuid.UUID     // the last one of the page before; the zero one: from the newest on
+	Limit int           // of the page, 1 to MaxPage
+}
+
+// listSQL goes down the primary key; ids of version 7 ascend with time.
+const listSQL = `SELECT ` + summaryColumns + `
+FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
+WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1)
+  AND ($2 = '' OR b.state = CASE $2 WHEN 'expired' THEN 'cancelled' ELSE $2 END)
+ORDER BY s.batch_id DESC LIMIT $3`
+
+// listOwnerSQL goes down tracker_service_owner.
+const listOwnerSQL = `SELECT ` + summaryColumns + `
+FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
+WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1) AND s.owner = $4
+  AND ($2 = '' OR b.state = CASE $2 WHEN 'expired' THEN 'cancelled' ELSE $2 END)
+ORDER BY s.batch_id DESC LIMIT $3`
+
+// List returns batches, newest first as far as their ids are of version 7.
+func List(ctx context.Context, q tracker.Querier, f Filter) ([]Summary, error) {
+	var after *uuid.UUID
+	if f.After != (uuid.UUID{}) {
+		after = &f.After
+	}
+	switch f.State {
+	case "", tracker.StateOpen, tracker.StateSealed, tracker.StateCompleted, StateExpired:
+	default:
+		return nil, &RequestError{Field: "state", Problem: "must be open, sealed, completed or expired"}
+	}
+	sql, args := listSQL, []any{after, string(f.State), page(f.Limit)}
+	if f.Owner != "" {
+		sql, args = listOwnerSQL, append(args, f.Owner)
+	}
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Summary, err error) {
+		return s, row.Scan(s.fields()...)
+	})
+}

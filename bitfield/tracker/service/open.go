@@ -1,0 +1,150 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield/tracker"
+)
+
+// batchOwner is the owner of the service's batches in package tracker, where a run's have "run".
+const batchOwner = "service"
+
+// Hook is where a webhook goes.
+type Hook struct {
+	URL    string
+	Secret string // the name of the secret that signs it; empty: unsigned
+}
+
+// OpenRequest says what to open. The zero values of ages are the defaults.
+type OpenRequest struct {
+	ID         uuid.UUID // the zero one: a new one of version 7
+	Owner      string    // whose it is; required
+	Key        string    // opening again with the same owner and key finds the same batch; empty: none
+	CreatedBy  string    // who asked
+	OpenIdle   time.Duration
+	SealedIdle time.Duration
+	Keep       time.Duration
+	Webhook    Hook // without a URL: none
+}
+
+// Opened is a batch that was opened, now or before.
+type Opened struct {
+	ID       uuid.UUID
+	Existing bool // it was opened before, by the same request
+}
+
+func (r *OpenRequest) normalise() error {
+	if r.ID == (uuid.UUID{}) {
+		r.ID = uuid.Must(uuid.NewV7())
+	}
+	if r.Webhook.URL == "" && r.Webhook.Secret != "" {
+		return &RequestError{Field: "webhook.url", Problem: "is missing, though there is a secret"}
+	}
+	return errors.Join(
+		text("owner", r.Owner, MaxText, true), text("key", r.Key, MaxText, false),
+		text("webhook.url", r.Webhook.URL, MaxURL, false), text("webhook.secret", r.Webhook.Secret, MaxText, false),
+		age("open_idle", &r.OpenIdle, DefaultOpenIdle), age("sealed_idle", &r.SealedIdle, DefaultSealedIdle),
+		age("keep", &r.Keep, DefaultKeep))
+}
+
+// insertServiceSQL waits for another open of the same key, and finds its row. reap_at is the earliest moment at which
+// either age can have passed.
+const insertServiceSQL = `
+INSERT INTO tracker_service (batch_id, owner, key, created_by, open_idle, sealed_idle, keep, webhook_url, webhook_secret,
+    reap_at)
+VALUES ($1, $2, nullif($3, ''), $4, $5, $6, $7, nullif($8, ''), nullif($9, ''),
+    clock_timestamp() + least($5::interval, $6::interval))
+ON CONFLICT (owner, key) DO NOTHING`
+
+// dropOpenedSQL takes back a batch row of this very transaction.
+const dropOpenedSQL = `DELETE FROM tracker_batch WHERE id = $1`
+
+// findOpenedSQL reads a batch by its owner's key or, when there is no key, by id. It takes no locks.
+const findOpenedSQL = `
+SELECT batch_id, owner, coalesce(key, ''), open_idle, sealed_idle, keep,
+       coalesce(webhook_url, ''), coalesce(webhook_secret, '')
+FROM tracker_service
+WHERE deleted_at IS NULL AND CASE WHEN $3 <> '' THEN owner = $2 AND key = $3 ELSE batch_id = $1 END`
+
+// Open makes an empty batch, or finds the one that the same request made before: by owner and key, or without a key by
+// id. A request that differs from the first one is a *ConflictError; an id that is taken otherwise is tracker.ErrExists.
+func Open(ctx context.Context, tx pgx.Tx, r OpenRequest) (Opened, error) {
+	asked := r.ID != (uuid.UUID{})
+	if err := r.normalise(); err != nil {
+		return Opened{}, err
+	}
+	if before, err := r.before(ctx, tx, asked); err != nil || before.Existing {
+		return before, err
+	}
+	err := tracker.Open(ctx, tx, r.ID, batchOwner)
+	if errors.Is(err, tracker.ErrExists) {
+		return r.taken(ctx, tx, asked, err)
+	}
+	if err != nil {
+		return Opened{}, err
+	}
+	tag, err := tx.Exec(ctx, insertServiceSQL, r.ID, r.Owner, r.Key, r.CreatedBy, r.OpenIdle, r.SealedIdle, r.Keep,
+		r.Webhook.URL, r.Webhook.Secret)
+	if err != nil {
+		return Opened{}, wrap("open", r.ID, err)
+	}
+	if tag.RowsAffected() == 1 {
+		return Opened{ID: r.ID}, nil
+	}
+	if _, err := tx.Exec(ctx, dropOpenedSQL, r.ID); err != nil {
+		return Opened{}, wrap("open", r.ID, err)
+	}
+	return r.taken(ctx, tx, asked, tracker.ErrExists)
+}
+
+// before looks for what the same request opened earlier.
+func (r *OpenRequest) before(ctx context.Context, tx pgx.Tx, asked bool) (Opened, error) {
+	if r.Key == "" && !asked {
+		return Opened{}, nil
+	}
+	was := OpenRequest{}
+	err := tx.QueryRow(ctx, findOpenedSQL, r.ID, r.Owner, r.Key).Scan(&was.ID, &was.Owner, &was.Key, &was.OpenIdle,
+		&was.SealedIdle, &was.Keep, &was.Webhook.URL, &was.Webhook.Secret)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Opened{}, nil
+	}
+	if err != nil {
+		return Opened{}, wrap("open", r.ID, err)
+	}
+	return Opened{ID: was.ID, Existing: true}, r.differs(was, asked)
+}
+
+// taken is for an open that met another one at the same time.
+func (r *OpenRequest) taken(ctx context.Context, tx pgx.Tx, asked bool, taken error) (Opened, error) {
+	before, err := r.before(ctx, tx, asked)
+	if err == nil && !before.Existing {
+		err = wrap("open", r.ID, taken)
+	}
+	return before, err
+}
+
+func (r *OpenRequest) differs(was OpenRequest, asked bool) error {
+	for _, f := range []struct{ field, was, is string }{
+		{"id", was.ID.String(), cmp.Or(map[bool]string{true: r.ID.String()}[asked], was.ID.String())},
+		{"owner", was.Owner, r.Owner},
+		{"key", was.Key, r.Key},
+		{"open_idle", was.OpenIdle.String(), r.OpenIdle.String()},
+		{"sealed_idle", was.SealedIdle.String(), r.SealedIdle.String()},
+		{"keep", was.Keep.String(), r.Keep.String()},
+		{"webhook.url", was.Webhook.URL, r.Webhook.URL},
+		{"webhook.secret", was.Webhook.Secret, r.Webhook.Secret},
+	} {
+		if f.was != f.is {
+			return &ConflictError{Batch: was.ID, Op: "open", Key: r.Key, Field: f.field,
+				Was: fmt.Sprintf("%q", f.was), Is: fmt.Sprintf("%q", f.is)}
+		}
+	}
+	return nil
+}

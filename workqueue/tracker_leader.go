@@ -1,0 +1,70 @@
+package workqueue
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield/tracker/service"
+)
+
+const (
+	// reapedAtOnce bounds the trackers that one transaction of the leader expires or deletes.
+	reapedAtOnce = 100
+	// purgedAtOnce bounds the rows, of about a kilobyte, that one transaction deletes.
+	purgedAtOnce = 1000
+)
+
+// ReapTrackers expires trackers that were idle for too long, and marks as deleted those that ended long ago. more tells
+// to come again at once. See [service.Reap].
+func (s *Store) ReapTrackers(ctx context.Context, lease Lease) (reaped service.Reaped, more bool, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		reaped, err = service.Reap(ctx, tx, reapedAtOnce)
+		return err
+	})
+	return reaped, reaped.Looked == reapedAtOnce, err
+}
+
+// PurgeTrackers deletes some rows of deleted trackers. more tells to come again soon. See [service.Purge].
+func (s *Store) PurgeTrackers(ctx context.Context, lease Lease) (rows int, more bool, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err = service.Purge(ctx, tx, purgedAtOnce)
+		return err
+	})
+	return rows, rows >= purgedAtOnce, err
+}
+
+// DueTrackerWebhooks returns webhooks that are to be called now, and when there are none, how long it is to the next;
+// 0: none is owed.
+func (s *Store) DueTrackerWebhooks(ctx context.Context, limit int) (due []service.Webhook, wait time.Duration, err error) {
+	due, err = service.DueWebhooks(ctx, s.pool, limit)
+	if err != nil || len(due) > 0 {
+		return due, 0, err
+	}
+	wait, owed, err := service.NextWebhook(ctx, s.pool)
+	if owed {
+		wait = max(wait, time.Millisecond)
+	}
+	return nil, wait, err
+}
+
+// TrackerWebhookDelivered notes, under the lease, that a webhook was answered.
+func (s *Store) TrackerWebhookDelivered(ctx context.Context, lease Lease, w service.Webhook) (noted bool, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		noted, err = service.WebhookDelivered(ctx, tx, w)
+		return err
+	})
+	return noted, err
+}
+
+// TrackerWebhookFailed notes, under the lease, why a webhook failed, and when it is tried again, if ever.
+func (s *Store) TrackerWebhookFailed(ctx context.Context, lease Lease, w service.Webhook, reason string,
+	pause time.Duration, giveUp bool,
+) (noted bool, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		noted, err = service.WebhookFailed(ctx, tx, w, plain(reason), pause, giveUp)
+		return err
+	})
+	return noted, err
+}
