@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -38,7 +39,7 @@ func (n *Node) publishEvents(ctx context.Context) {
 	}
 }
 
-// event is the body of a message on tranche.event.<kind>.
+// event is the body of a message on tranche.event.run.<kind>.
 type event struct {
 	ID         uuid.UUID       `json:"id"`
 	Run        workqueue.RunID `json:"run"`
@@ -56,11 +57,11 @@ func (n *Node) publishSome(ctx context.Context) (more bool, err error) {
 	var published []uuid.UUID
 	var failed error
 	for _, e := range events {
-		body, err := json.Marshal(event{e.ID, e.Run, int(e.Generation), string(e.Kind), e.At, e.Payload})
+		subject, body, err := eventMessage(e)
 		if err != nil {
 			return false, err
 		}
-		msg := &nats.Msg{Subject: endpoints.EventSubject("run." + string(e.Kind)), Data: body, Header: nats.Header{}}
+		msg := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
 		if _, failed = n.js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID.String())); failed != nil {
 			break
 		}
@@ -70,4 +71,13 @@ func (n *Node) publishSome(ctx context.Context) (more bool, err error) {
 		err = n.store.EventsPublished(ctx, published)
 	}
 	return len(events) == eventBatch, errors.Join(failed, err)
+}
+
+// eventMessage puts an event into words. What happened to a tracker is in the outbox as everybody gets it.
+func eventMessage(e workqueue.Event) (subject string, body []byte, err error) {
+	if strings.HasPrefix(string(e.Kind), "tracker.") {
+		return endpoints.EventSubject(string(e.Kind)), e.Payload, nil
+	}
+	body, err = json.Marshal(event{e.ID, e.Run, int(e.Generation), string(e.Kind), e.At, e.Payload})
+	return endpoints.EventSubject("run." + string(e.Kind)), body, err
 }
