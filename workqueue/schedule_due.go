@@ -140,25 +140,31 @@ type WaitingFire struct {
 	Version  int             // of the schedule now, which is what starts
 	Spec     json.RawMessage // likewise
 	State    FireState       // FireWaiting, FireQueued, or FireStarting: a leader has begun it and may be gone
+	Reason   string          // why it waits
 	Attempts int
 	StartAt  time.Time
 	StartBy  *time.Time
 	DoneBy   *time.Time
+	Queued   int     // fires of the schedule that are in its queue
 	UnderWay []RunID // runs that the schedule started before and that have not ended
 	Now      time.Time
 }
 
 // schedule_fire_waiting finds them; runs under way are found as in a list of schedules. Of those that begin at one
-// moment the one that was due first goes first.
+// moment the one that was due first goes first, and of a queue only its head is looked at.
 const waitingFires = `
-SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.attempts, f.start_at, f.start_by, f.done_by,
+SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.reason, f.attempts, f.start_at, f.start_by, f.done_by,
+    (SELECT count(*) FROM schedule_fire o WHERE o.schedule = f.schedule AND o.state = 'queued'),
     ARRAY(SELECT r.id FROM batchrun r JOIN schedule_fire o ON o.run_id = r.id
           WHERE r.state IN ('loading', 'running') AND o.schedule = f.schedule AND o.state = 'started' ORDER BY r.id),
     clock_timestamp()
 FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
 WHERE f.state IN ('due', 'queued', 'starting') AND f.start_at <= clock_timestamp() AND s.deleted_at IS NULL
   AND (s.state = 'active' OR f.kind = 'now' OR f.state = 'starting')
-ORDER BY f.start_at, f.due_at, f.schedule
+  AND (f.state <> 'queued' OR f.due_at = (SELECT min(o.due_at) FROM schedule_fire o
+                                          WHERE o.schedule = f.schedule AND o.state = 'queued'
+                                            AND (s.state = 'active' OR o.kind = 'now')))
+ORDER BY f.state <> 'queued', f.start_at, f.due_at, f.schedule
 LIMIT $1`
 
 // WaitingFires returns fires whose start has come, and those of which a start was begun. The caller knows which of the
@@ -169,8 +175,8 @@ func (s *Store) WaitingFires(ctx context.Context, limit int) ([]WaitingFire, err
 		return nil, fmt.Errorf("look for runs to start: %w", err)
 	}
 	fires, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f WaitingFire, err error) {
-		err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.Spec, &f.State, &f.Attempts, &f.StartAt, &f.StartBy,
-			&f.DoneBy, &f.UnderWay, &f.Now)
+		err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.Spec, &f.State, &f.Reason, &f.Attempts,
+			&f.StartAt, &f.StartBy, &f.DoneBy, &f.Queued, &f.UnderWay, &f.Now)
 		return f, err
 	})
 	if err != nil {

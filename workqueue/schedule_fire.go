@@ -180,6 +180,7 @@ type FireEnd struct {
 	Run    RunID         // of FireStarted
 	Reason string        // for people
 	Again  time.Duration // of FireWaiting and FireQueued: when to look at it again
+	DoneBy *time.Time    // when its run should have ended then; nil: as before
 }
 
 // errFireLost says that a fire is not this leader's to start any more.
@@ -190,6 +191,7 @@ const endFire = `
 UPDATE schedule_fire
 SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000000000'::uuid),
     start_at = CASE WHEN $4 IN ('due', 'queued') THEN clock_timestamp() + $8::interval ELSE start_at END,
+    done_by = coalesce($10, done_by),
     ended_at = CASE WHEN $4 IN ('due', 'queued') THEN NULL ELSE clock_timestamp() END
 WHERE schedule = $1 AND due_at = $2 AND kind = $3
   AND CASE WHEN $7 = 0 THEN state IN ('due', 'queued') ELSE state = 'starting' AND attempts = $7 AND epoch = $9 END`
@@ -209,7 +211,7 @@ func (s *Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok b
 
 func writeFireEnd(ctx context.Context, tx pgx.Tx, claim *FireClaim, end *FireEnd) (ok bool, err error) {
 	tag, err := tx.Exec(ctx, endFire, claim.Schedule, claim.Due, string(claim.Kind), string(end.State), plain(end.Reason),
-		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch)
+		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}
