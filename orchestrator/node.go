@@ -102,6 +102,9 @@ func (n *Node) Ready() <-chan struct{} { return n.ready }
 // Wake makes the node look for work now.
 func (n *Node) Wake() { signal(n.wakes) }
 
+// PublishEvents makes the node publish events now that others have stored.
+func (n *Node) PublishEvents() { signal(n.publish) }
+
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -31,6 +31,9 @@ func rules() map[string]rule {
 		"gather/template": {},
 		// YAML that people write, with the place of what is wrong in it.
 		"gather/strictyaml": {},
+		"gather/collector": {
+			own: []string{"gather/strictyaml", "workqueue", "workqueue/order", "endpoints"}, tests: servers,
+		},
 		// What fetches a chunk, beside endpoints: Go code of programs that embed a node may be such, so it knows no store.
 		"gather/fetch": {own: []string{"endpoints"}, tests: servers},
 		// Their settings come from the plan, and what they may reach from the operator's file.
@@ -44,6 +47,8 @@ func rules() map[string]rule {
 		"endpoints/endpointstest": {own: []string{"endpoints", "internal/embedded"}, tests: servers},
 		"endpoints/pginbox":       {own: []string{"endpoints"}, tests: kit},
 		"endpoints/oteltrace":     {own: []string{"endpoints"}, tests: kit},
+		// A client of the tracker service, and what goes to and fro.
+		"endpoints/fanout": {own: []string{"bitfield"}, tests: servers},
 		"orchestrator": {
 			own:   append([]string{"orchestrator/pacing", "gather", "gather/fetch", "endpoints"}, store...),
 			tests: servers,
@@ -88,6 +93,17 @@ func rules() map[string]rule {
 		"internal/health": {
 			own: append([]string{"endpoints"}, store...), tests: append([]string{"orchestrator"}, servers...),
 		},
+		// The tracker service: what the API and NATS ask, and webhooks.
+		"internal/trackers": {
+			own: append([]string{
+				"endpoints/fanout", "internal/connections", "gather/fetch/httpfetch",
+			}, store...),
+			tests: append([]string{"endpoints", "orchestrator", "internal/api"}, servers...),
+		},
+		// What collectors are given, over NATS and by the API.
+		"internal/producers": {
+			own: append([]string{"gather/collector", "workqueue/order", "endpoints"}, store...), tests: servers,
+		},
 		// Files for browsers, and nothing else: what they show they ask the API for.
 		"internal/dashboard": {others: []string{}},
 		// The dashboard in a browser, in front of a real server.
@@ -102,7 +118,8 @@ func rules() map[string]rule {
 		"internal/api/...": {
 			own: append([]string{
 				"internal/health", "internal/live", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake",
-				"internal/connections", "internal/api/...", "internal/schedules", "orchestrator/schedule",
+				"internal/connections", "gather/strictyaml", "gather/collector", "internal/producers",
+				"internal/trackers", "endpoints/fanout", "internal/api/...", "internal/schedules", "orchestrator/schedule",
 			}, store...),
 			tests: append([]string{"gather/fetch/httpfetch"}, servers...),
 		},
@@ -130,7 +147,8 @@ func rules() map[string]rule {
 			own: append([]string{
 				"cmd/...", "internal/access", "orchestrator/client", "internal/demo", "internal/api/...", "internal/intake",
 				"internal/embedded", "internal/conformance", "internal/dashboard", "internal/tracing",
-				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "endpoints",
+				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
+				"internal/producers", "internal/trackers", "endpoints",
 				"internal/schedules", "orchestrator/schedule",
 			}, store...),
 			tests: servers,

@@ -1,0 +1,206 @@
+package trackers
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/bitfield/tracker/service"
+)
+
+const (
+	// maxCommits is how many transactions of acknowledgements a node has open at once. Two of them never concern the same
+	// batch: they would only wait for each other.
+	maxCommits = 4
+	// maxMerged and maxMasks bound the calls, and the groups that they name, that share a transaction.
+	maxMerged = 2048
+	maxMasks  = 4096
+)
+
+// combiner merges acknowledgements that come at the same time into one transaction: a commit costs the same for one
+// item as for thousands. Nothing waits for company: the first call begins at once, and those that come while it is
+// under way go together next.
+type combiner struct {
+	// commit acknowledges in one transaction, all or none, and says of each what it did itself.
+	commit func(ctx context.Context, acks []service.BatchAck) ([]service.Acked, error)
+
+	mu      sync.Mutex
+	waiting []*ackCall
+	busy    map[uuid.UUID]bool // batches of transactions under way
+	commits int                // of them
+	idle    *sync.Cond         // nil, or told when commits ends
+}
+
+// ackCall is a call that waits for its acknowledgement.
+type ackCall struct {
+	ctx  context.Context //nolint:containedctx // it ends with the call, and tells whether anybody still waits
+	want *wanted
+	done chan struct{}
+
+	newly     int64
+	completed []uuid.UUID
+	err       error
+}
+
+// ack acknowledges what a call wants. When ctx ends first, it may be done all the same.
+func (c *combiner) ack(ctx context.Context, want *wanted) (newly int64, completed []uuid.UUID, err error) {
+	call := &ackCall{ctx: ctx, want: want, done: make(chan struct{})}
+	c.mu.Lock()
+	c.waiting = append(c.waiting, call)
+	c.begin()
+	c.mu.Unlock()
+	select {
+	case <-call.done:
+		return call.newly, call.completed, call.err
+	case <-ctx.Done():
+		return 0, nil, ctx.Err()
+	}
+}
+
+// begin starts as many transactions as there is reason and room for. The caller holds the lock.
+func (c *combiner) begin() {
+	for c.commits < maxCommits {
+		calls := c.take()
+		if len(calls) == 0 {
+			return
+		}
+		c.commits++
+		go c.run(calls)
+	}
+}
+
+// take chooses the calls of the next transaction: the oldest ones whose batches are in none that is under way. A call
+// that has to wait holds its place: none that came later for the same batches passes it.
+func (c *combiner) take() (calls []*ackCall) {
+	held, masks := map[uuid.UUID]bool{}, 0
+	rest := c.waiting[:0]
+	for i, call := range c.waiting {
+		groups := call.want.groups()
+		if len(calls) > 0 && (masks+groups > maxMasks || len(calls) == maxMerged) {
+			rest = append(rest, c.waiting[i:]...)
+			break
+		}
+		if c.blocked(call, held) {
+			for _, b := range call.want.batches {
+				held[b.id] = true
+			}
+			rest = append(rest, call)
+			continue
+		}
+		calls, masks = append(calls, call), masks+groups
+	}
+	clear(c.waiting[len(rest):])
+	c.waiting = rest
+	for _, call := range calls {
+		c.mark(call, true)
+	}
+	return calls
+}
+
+func (c *combiner) blocked(call *ackCall, held map[uuid.UUID]bool) bool {
+	return slices.ContainsFunc(call.want.batches, func(b *wantedBatch) bool { return c.busy[b.id] || held[b.id] })
+}
+
+func (c *combiner) mark(call *ackCall, busy bool) {
+	if c.busy == nil {
+		c.busy = map[uuid.UUID]bool{}
+	}
+	for _, b := range call.want.batches {
+		if busy {
+			c.busy[b.id] = true
+		} else {
+			delete(c.busy, b.id)
+		}
+	}
+}
+
+// run is a transaction of some calls, and tells each what became of it.
+func (c *combiner) run(calls []*ackCall) {
+	c.acknowledge(slices.Clone(calls))
+	for _, call := range calls {
+		close(call.done)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, call := range calls {
+		c.mark(call, false)
+	}
+	c.commits--
+	c.begin()
+	if c.commits == 0 && c.idle != nil {
+		c.idle.Broadcast()
+	}
+}
+
+// wait returns once no transaction is under way.
+func (c *combiner) wait() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.idle == nil {
+		c.idle = sync.NewCond(&c.mu)
+	}
+	for c.commits > 0 {
+		c.idle.Wait()
+	}
+}
+
+// acknowledge commits calls together. One that names what is not there fails by itself, and the others are tried again
+// without it: nothing was changed.
+func (c *combiner) acknowledge(calls []*ackCall) {
+	for {
+		calls = slices.DeleteFunc(calls, func(call *ackCall) bool {
+			call.err = call.ctx.Err() // nobody waits for it any more
+			return call.err != nil
+		})
+		if len(calls) == 0 {
+			return
+		}
+		var acks []service.BatchAck
+		for _, call := range calls {
+			acks = append(acks, call.want.acks()...)
+		}
+		// The context is nobody's: when one of the callers leaves, it is still the others'.
+		done, err := c.commit(context.Background(), acks)
+		bad := misfitOf(err)
+		switch {
+		case err == nil:
+			share(calls, done)
+			return
+		case bad == nil:
+			fail(calls, err)
+			return
+		}
+		left := slices.DeleteFunc(slices.Clone(calls), func(call *ackCall) bool {
+			if blamed := call.want.blame(bad); blamed != nil {
+				call.err = blamed
+			}
+			return call.err != nil
+		})
+		if len(left) == len(calls) { // nobody asked for what was refused: it would be tried for ever
+			fail(calls, err)
+			return
+		}
+		calls = left
+	}
+}
+
+func fail(calls []*ackCall, err error) {
+	for _, call := range calls {
+		call.err = err
+	}
+}
+
+// share tells each call what it did.
+func share(calls []*ackCall, done []service.Acked) {
+	for _, call := range calls {
+		for i, b := range call.want.batches {
+			call.newly += done[i].Newly
+			if done[i].Completed {
+				call.completed = append(call.completed, b.id)
+			}
+		}
+		done = done[len(call.want.batches):]
+	}
+}

@@ -1,0 +1,247 @@
+package trackers
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/fanout"
+)
+
+const (
+	// listenQueue is the queue group of the nodes: each request reaches one of them.
+	listenQueue = "tranche"
+	// maxAtWork is how many requests a node works on at once. What is beyond is refused at once, and can be sent again.
+	maxAtWork = 4096
+	// requestTimeout bounds the work for a request. Whoever waits longer for PostgreSQL than this is told so.
+	requestTimeout = 30 * time.Second
+	// drainPatience is how long the server is given to send what it took for a node that stops.
+	drainPatience = 2 * time.Second
+)
+
+// Listener answers requests of core NATS.
+type Listener struct {
+	service *Service
+	log     *zap.Logger
+	nc      *nats.Conn
+	sub     *nats.Subscription
+
+	ctx    context.Context //nolint:containedctx // that of requests under way, which Close breaks off
+	cancel context.CancelFunc
+	room   chan struct{}
+	work   sync.WaitGroup
+}
+
+// Listen takes requests from now on, until Close.
+func Listen(nc *nats.Conn, service *Service, log *zap.Logger) (*Listener, error) {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	l := &Listener{service: service, log: log, nc: nc, room: make(chan struct{}, maxAtWork)}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	var err error
+	if l.sub, err = nc.QueueSubscribe(fanout.SubjectPrefix+"*", listenQueue, l.take); err != nil {
+		l.cancel()
+		return nil, fmt.Errorf("listen for requests to the tracker service: %w", err)
+	}
+	return l, nil
+}
+
+// Close takes no more requests, and lets those end that were taken; when ctx ends first, it breaks them off.
+func (l *Listener) Close(ctx context.Context) error {
+	defer l.cancel()
+	closed := l.sub.StatusChanged(nats.SubscriptionClosed)
+	if err := l.sub.Drain(); err == nil {
+		timer := time.NewTimer(drainPatience)
+		defer timer.Stop()
+		select {
+		case <-closed:
+		case <-timer.C: // the connection is lost, and what was sent with it
+			_ = l.sub.Unsubscribe()
+		case <-ctx.Done():
+		}
+	}
+	ended := make(chan struct{})
+	go func() { l.work.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		l.cancel()
+		<-ended // each ends with its context
+		return fmt.Errorf("requests to the tracker service were broken off: %w", ctx.Err())
+	}
+}
+
+// take answers a request beside the others: one that waits for PostgreSQL holds up none.
+func (l *Listener) take(msg *nats.Msg) {
+	select {
+	case l.room <- struct{}{}:
+	default:
+		l.answer(msg, nil, &fanout.Error{Code: fanout.CodeBusy, Message: fmt.Sprintf(
+			"this node works on %d requests already; ask again", maxAtWork)})
+		return
+	}
+	l.work.Go(func() {
+		defer func() { <-l.room }()
+		ctx, cancel := context.WithTimeout(l.ctx, requestTimeout)
+		defer cancel()
+		out, err := l.serve(ctx, msg)
+		l.answer(msg, out, err)
+	})
+}
+
+func (l *Listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
+	actor, err := actorOf(msg)
+	if err != nil {
+		return nil, err
+	}
+	name := strings.TrimPrefix(msg.Subject, fanout.SubjectPrefix)
+	operation := l.service.operations()[name]
+	if operation == nil {
+		return nil, &fanout.Error{Code: fanout.CodeBadRequest, Message: fmt.Sprintf(
+			"there is no operation %q; there are open, add, ack, seal, get, groups, missing, list and delete", echo(name))}
+	}
+	return operation(ctx, msg.Data, actor)
+}
+
+// anonymous is the actor of requests that name none.
+const anonymous = "nats"
+
+func actorOf(msg *nats.Msg) (string, error) {
+	actor := msg.Header.Get(fanout.HeaderActor)
+	if actor == "" {
+		return anonymous, nil
+	}
+	return actor, checkName("header "+fanout.HeaderActor, actor)
+}
+
+// answer sends an answer. What is too large for a message is refused instead.
+func (l *Listener) answer(msg *nats.Msg, out any, err error) {
+	if msg.Reply == "" {
+		return // whoever asks does not want to know
+	}
+	body, bad := []byte(nil), refused(l.log, err)
+	if bad == nil {
+		if body, err = json.Marshal(out); err != nil {
+			bad = refused(l.log, err)
+		} else if most := l.nc.MaxPayload(); int64(len(body)) > most {
+			bad = &fanout.Error{Code: fanout.CodeTooLarge, Message: fmt.Sprintf(
+				"the answer has %d bytes, and NATS takes %d; ask for fewer at once by limit", len(body), most)}
+		}
+	}
+	if bad != nil {
+		body, _ = json.Marshal(map[string]*fanout.Error{"error": bad}) // texts can be written
+	}
+	if err := msg.Respond(body); err != nil {
+		l.log.Warn("answer a request to the tracker service", zap.String("subject", msg.Subject), zap.Error(err))
+	}
+}
+
+// operation is what a subject stands for.
+type operation func(ctx context.Context, body []byte, actor string) (any, error)
+
+func (s *Service) operations() map[string]operation {
+	return map[string]operation{
+		"open": asked(s.Open),
+		"add": asked(func(ctx context.Context, in fanout.AddRequest, _ string) (any, error) {
+			return about(in.Batch, func(id batchID) (any, error) { return s.Add(ctx, id, in.GroupSettings) })
+		}),
+		"ack": asked(func(ctx context.Context, in fanout.AckRequest, _ string) (any, error) {
+			if in.Batch == "" {
+				return s.Ack(ctx, nil, in.Acknowledgement)
+			}
+			return about(in.Batch, func(id batchID) (any, error) { return s.Ack(ctx, &id, in.Acknowledgement) })
+		}),
+		"seal": asked(func(ctx context.Context, in fanout.BatchRequest, actor string) (any, error) {
+			return about(in.Batch, func(id batchID) (any, error) { return s.Seal(ctx, id, actor) })
+		}),
+		"delete": asked(func(ctx context.Context, in fanout.BatchRequest, actor string) (any, error) {
+			return about(in.Batch, func(id batchID) (any, error) { return s.Delete(ctx, id, actor) })
+		}),
+		"get": asked(func(ctx context.Context, in fanout.GetRequest, _ string) (any, error) {
+			return about(in.Batch, func(id batchID) (any, error) { return s.Get(ctx, id, in.Missing) })
+		}),
+		"groups": asked(func(ctx context.Context, in fanout.GroupsRequest, _ string) (any, error) {
+			return about(in.Batch, func(id batchID) (any, error) { return s.Groups(ctx, id, in.After, in.Limit) })
+		}),
+		"missing": asked(func(ctx context.Context, in fanout.MissingRequest, _ string) (any, error) {
+			return about(in.Batch, func(id batchID) (any, error) { return s.Missing(ctx, id, in.After, in.Limit) })
+		}),
+		"list": asked(func(ctx context.Context, in fanout.ListRequest, _ string) (any, error) { return s.List(ctx, in) }),
+	}
+}
+
+// asked reads a request and calls what does it.
+func asked[In, Out any](do func(ctx context.Context, in In, actor string) (Out, error)) operation {
+	return func(ctx context.Context, body []byte, actor string) (any, error) {
+		var in In
+		if err := readBody(body, &in); err != nil {
+			return nil, err
+		}
+		return do(ctx, in, actor)
+	}
+}
+
+func about(batch string, do func(batchID) (any, error)) (any, error) {
+	id, err := ParseBatch(batch)
+	if bad, ok := errors.AsType[*fanout.Error](err); ok {
+		bad.Place = "batch"
+	}
+	if err != nil {
+		return nil, err
+	}
+	return do(id)
+}
+
+// readBody reads a request. A member that nobody knows is refused: it would be meant to do something.
+func readBody(body []byte, into any) error {
+	if len(bytes.TrimSpace(body)) == 0 {
+		body = []byte("{}")
+	}
+	if !utf8.Valid(body) {
+		return &fanout.Error{Code: fanout.CodeBadRequest, Message: "the request is not valid UTF-8"}
+	}
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(into)
+	if err == nil {
+		if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+			return &fanout.Error{Code: fanout.CodeBadRequest, Message: "something follows the request's JSON"}
+		}
+		return nil
+	}
+	bad := &fanout.Error{Code: fanout.CodeBadRequest}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+		bad.Place = wrong.Field
+		bad.Message = fmt.Sprintf("want %s, and there is a %s", jsonName(wrong.Type.Kind().String()), wrong.Value)
+		return bad
+	}
+	bad.Message = "the request cannot be read: " + echo(strings.TrimPrefix(err.Error(), "json: "))
+	return bad
+}
+
+// jsonName is what JSON calls a kind of Go.
+func jsonName(kind string) string {
+	switch {
+	case strings.HasPrefix(kind, "int"):
+		return "a whole number"
+	case kind == "slice":
+		return "a list"
+	case kind == "struct" || kind == "ptr":
+		return "an object"
+	case kind == "bool":
+		return "true or false"
+	}
+	return "a text"
+}

@@ -1,0 +1,168 @@
+package trackers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/bitfield/tracker/service"
+	"github.com/tranchehq/tranche/endpoints/fanout"
+)
+
+// Get returns a batch as it stands, with up to so many ranges of what is missing.
+func (s *Service) Get(ctx context.Context, batch batchID, missing int) (out fanout.BatchView, err error) {
+	if missing < 0 || missing > fanout.MaxMissing {
+		return out, outOfRange("missing", missing, fanout.MaxMissing)
+	}
+	info, err := s.store.Tracker(ctx, batch)
+	if err != nil {
+		return out, told(err)
+	}
+	out = fanout.BatchView{
+		BatchSummary: summaryOf(&info.Summary), Pending: info.Pending, Done: info.Done, Failed: info.Failed,
+	}
+	if len(info.Codes) > 0 {
+		out.Codes = map[string]int64{}
+	}
+	for _, c := range info.Codes {
+		out.Codes[c.Code] = c.Items
+	}
+	if missing > 0 {
+		page, err := s.Missing(ctx, batch, "", missing)
+		if err != nil {
+			return out, err
+		}
+		out.Missing = page.Ranges
+	}
+	return out, nil
+}
+
+func summaryOf(i *service.Summary) fanout.BatchSummary {
+	out := fanout.BatchSummary{
+		ID: i.ID.String(), Owner: i.Owner, Key: i.Key, State: string(i.State), Items: i.Items, Groups: i.Groups,
+		OpenGroups: i.OpenGroups, CreatedBy: i.CreatedBy, CreatedAt: i.CreatedAt, ActiveAt: i.ActiveAt,
+		SealedAt: i.SealedAt, CompletedAt: i.CompletedAt, ExpiredAt: i.ExpiredAt, OpenIdle: i.OpenIdle.String(),
+		SealedIdle: i.SealedIdle.String(), Keep: i.Keep.String(),
+	}
+	if hook := i.Webhook; hook.URL != "" {
+		out.Webhook = &fanout.WebhookView{URL: hook.URL, Secret: hook.Secret, State: hook.State, Attempts: hook.Attempts,
+			NextAt: hook.NextAt, Error: hook.LastError}
+	}
+	return out
+}
+
+// Groups returns the groups that follow one; nil: from the first on.
+func (s *Service) Groups(ctx context.Context, batch batchID, after *int, limit int) (out fanout.GroupPage, err error) {
+	from, limit := 0, cmp.Or(limit, fanout.DefaultLimit)
+	if after != nil {
+		from = *after + 1
+	}
+	switch {
+	case limit < 1 || limit > fanout.MaxPage:
+		return out, outOfRange("limit", limit, fanout.MaxPage)
+	case from < 0 || from > bitfield.MaxGroup+1:
+		return out, outOfRange("after", from-1, bitfield.MaxGroup)
+	}
+	groups, err := s.store.TrackerGroups(ctx, batch, from, limit+1)
+	if err != nil {
+		return out, told(err)
+	}
+	out = fanout.GroupPage{Batch: batch.String(), Groups: []fanout.GroupView{}}
+	for _, g := range groups[:min(limit, len(groups))] {
+		out.Groups = append(out.Groups, fanout.GroupView(g))
+	}
+	if len(groups) > limit {
+		out.Next = &groups[limit-1].Group
+	}
+	return out, nil
+}
+
+// Missing returns ranges of what is pending, after an item like 12:8191; nothing: from the first on.
+func (s *Service) Missing(ctx context.Context, batch batchID, after string, limit int) (out fanout.MissingPage, err error) {
+	limit = cmp.Or(limit, fanout.DefaultLimit)
+	if limit < 1 || limit > fanout.MaxMissing {
+		return out, outOfRange("limit", limit, fanout.MaxMissing)
+	}
+	from, err := readPosition(after)
+	if err != nil {
+		return out, err
+	}
+	ranges, next, err := s.store.TrackerMissing(ctx, batch, from, limit)
+	if err != nil {
+		return out, told(err)
+	}
+	out = fanout.MissingPage{Batch: batch.String(), Ranges: make([]string, len(ranges))}
+	for i, r := range ranges {
+		out.Ranges[i] = r.String()
+	}
+	if next != nil && len(ranges) > 0 {
+		last := ranges[len(ranges)-1]
+		out.Next = fmt.Sprintf("%d:%d", last.Group, last.Hi-1)
+	}
+	return out, nil
+}
+
+// readPosition returns the place behind an item.
+func readPosition(after string) (p service.Position, err error) {
+	if after == "" {
+		return p, nil
+	}
+	group, index, _ := strings.Cut(after, ":")
+	g, err1 := strconv.ParseUint(group, 10, 31)
+	i, err2 := strconv.ParseUint(index, 10, 31)
+	if err1 != nil || err2 != nil || i >= bitfield.Size {
+		return p, &fanout.Error{Code: fanout.CodeBadSetting, Place: "after", Value: echo(after), Message: fmt.Sprintf(
+			"%q is no place in a batch; use the value of next of the page before, like 12:8191", echo(after))}
+	}
+	return service.Position{Group: int(g), Index: int(i) + 1}, nil //nolint:gosec // 31 bits
+}
+
+// List returns batches, newest first.
+func (s *Service) List(ctx context.Context, which fanout.ListRequest) (out fanout.BatchPage, err error) {
+	limit := cmp.Or(which.Limit, fanout.DefaultLimit)
+	if limit < 1 || limit > fanout.MaxPage {
+		return out, outOfRange("limit", limit, fanout.MaxPage)
+	}
+	filter := service.Filter{Owner: which.Owner, Limit: limit + 1}
+	if filter.State, err = readState(which.State); err != nil {
+		return out, err
+	}
+	if err := checkName("owner", which.Owner); err != nil {
+		return out, err
+	}
+	if which.After != "" {
+		if filter.After, err = ParseBatch(which.After); err != nil {
+			return out, placed(err, "after")
+		}
+	}
+	found, err := s.store.Trackers(ctx, filter)
+	if err != nil {
+		return out, told(err)
+	}
+	out.Batches = []fanout.BatchSummary{}
+	for i := range found[:min(limit, len(found))] {
+		out.Batches = append(out.Batches, summaryOf(&found[i]))
+	}
+	if len(found) > limit {
+		out.Next = out.Batches[limit-1].ID
+	}
+	return out, nil
+}
+
+func outOfRange(place string, value, most int) error {
+	return &fanout.Error{Code: fanout.CodeBadSetting, Place: place, Value: strconv.Itoa(value), Message: fmt.Sprintf(
+		"it is %d; up to %d are allowed", value, most)}
+}
+
+func readState(text string) (tracker.State, error) {
+	switch state := tracker.State(text); state {
+	case "", tracker.StateOpen, tracker.StateSealed, tracker.StateCompleted, service.StateExpired:
+		return state, nil
+	}
+	return "", &fanout.Error{Code: fanout.CodeBadSetting, Place: "state", Value: echo(text), Message: fmt.Sprintf(
+		"%q is no state; there are open, sealed, completed and expired", echo(text))}
+}

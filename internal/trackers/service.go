@@ -1,0 +1,197 @@
+package trackers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/bitfield/tracker/service"
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/connections"
+)
+
+// batchID is a batch's id.
+type batchID = uuid.UUID
+
+// Store keeps batches; *workqueue.Store is one. Each method is a transaction.
+type Store interface {
+	OpenTracker(ctx context.Context, r service.OpenRequest, actor string) (service.Opened, error)
+	AddToTracker(ctx context.Context, batch uuid.UUID, n int64, key string) (service.Added, error)
+	AckTrackers(ctx context.Context, acks []service.BatchAck) ([]service.Acked, error)
+	SealTracker(ctx context.Context, batch uuid.UUID, actor string) (completed bool, err error)
+	DeleteTracker(ctx context.Context, batch uuid.UUID, actor string) error
+	Tracker(ctx context.Context, batch uuid.UUID) (service.Info, error)
+	TrackerGroups(ctx context.Context, batch uuid.UUID, from, limit int) ([]service.GroupState, error)
+	TrackerMissing(
+		ctx context.Context, batch uuid.UUID, from service.Position, limit int,
+	) ([]tracker.Range, *service.Position, error)
+	Trackers(ctx context.Context, f service.Filter) ([]service.Summary, error)
+}
+
+// Config is what a Service needs beside its store.
+type Config struct {
+	// Connections say where webhooks may go, and what signs them; nil: nowhere.
+	Connections *connections.Connections
+	// Ended is called after the commit that ended a batch; nil: nobody is told.
+	Ended func()
+	Log   *zap.Logger // nil: none
+}
+
+// Service is the tracker service. What it refuses is a *fanout.Error.
+type Service struct {
+	store Store
+	hooks webhookHosts
+	ended func()
+	log   *zap.Logger
+	acks  combiner
+}
+
+// New returns a service on a store.
+func New(store Store, config Config) (*Service, error) {
+	if store == nil {
+		return nil, errors.New("trackers: a store is needed")
+	}
+	s := &Service{store: store, hooks: webhookHosts{config.Connections}, ended: config.Ended, log: config.Log}
+	if s.ended == nil {
+		s.ended = func() {}
+	}
+	if s.log == nil {
+		s.log = zap.NewNop()
+	}
+	s.acks.commit = store.AckTrackers
+	return s, nil
+}
+
+// Wait returns once no acknowledgement is under way, also of callers who have gone.
+func (s *Service) Wait() { s.acks.wait() }
+
+// told makes an error one that the caller understands, if it is his.
+func told(err error) error {
+	if bad := Refused(err); bad != nil {
+		return bad
+	}
+	return err
+}
+
+// Open opens a batch, or finds the one that the same request opened before.
+func (s *Service) Open(ctx context.Context, set fanout.BatchSettings, actor string) (out fanout.BatchOpened, err error) {
+	r := service.OpenRequest{Owner: set.Owner, Key: set.Key, CreatedBy: actor}
+	if set.ID != "" {
+		if r.ID, err = ParseBatch(set.ID); err != nil {
+			return out, placed(err, "id")
+		}
+	}
+	for _, age := range []struct {
+		place, text string
+		into        *time.Duration
+	}{
+		{"open_idle", set.OpenIdle, &r.OpenIdle}, {"sealed_idle", set.SealedIdle, &r.SealedIdle}, {"keep", set.Keep, &r.Keep},
+	} {
+		if *age.into, err = readAge(age.place, age.text); err != nil {
+			return out, err
+		}
+	}
+	if err := s.hooks.check(set.Webhook); err != nil {
+		return out, err
+	}
+	if set.Webhook != nil {
+		r.Webhook = service.Hook{URL: set.Webhook.URL, Secret: set.Webhook.Secret}
+	}
+	opened, err := s.store.OpenTracker(ctx, r, actor)
+	if err != nil {
+		return out, told(err)
+	}
+	return fanout.BatchOpened{ID: opened.ID.String(), Existing: opened.Existing}, nil
+}
+
+// readAge reads how long something may last; nothing is the default.
+func readAge(place, text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	age, err := time.ParseDuration(text)
+	if err != nil || age <= 0 {
+		return 0, &fanout.Error{Code: fanout.CodeBadSetting, Place: place, Value: echo(text), Message: fmt.Sprintf(
+			"%q is no time; want one like 24h or 90m", echo(text))}
+	}
+	return age, nil
+}
+
+// placed says which member of a request an error is about.
+func placed(err error, place string) error {
+	if bad, ok := errors.AsType[*fanout.Error](err); ok {
+		bad.Place = place
+	}
+	return err
+}
+
+// Add adds items to an open batch, once for each key.
+func (s *Service) Add(ctx context.Context, batch batchID, set fanout.GroupSettings) (out fanout.GroupsAdded, err error) {
+	switch {
+	case set.Items <= 0:
+		return out, &fanout.Error{Code: fanout.CodeZeroItems, Place: "items", Message: fmt.Sprintf(
+			"it is %d; add 1 item or more, and seal the batch when there are no more", set.Items)}
+	case set.Items > fanout.MaxItems:
+		return out, &fanout.Error{Code: fanout.CodeTooManyItems, Place: "items", Message: fmt.Sprintf(
+			"it is %d; add up to %d at a time", set.Items, fanout.MaxItems)}
+	}
+	added, err := s.store.AddToTracker(ctx, batch, set.Items, set.Key)
+	if err != nil {
+		return out, told(err)
+	}
+	last := bitfield.ItemID{
+		Batch: batch, Group: added.FirstGroup + added.Groups - 1, Index: int((added.Items - 1) % bitfield.Size),
+	}
+	return fanout.GroupsAdded{
+		Batch: batch.String(), FirstGroup: added.FirstGroup, Groups: added.Groups, Items: added.Items,
+		FirstID: bitfield.ItemID{Batch: batch, Group: added.FirstGroup}.String(), LastID: last.String(),
+		Existing: added.Existing,
+	}, nil
+}
+
+// Ack acknowledges items, of one batch or, with nil, of any.
+func (s *Service) Ack(ctx context.Context, batch *batchID, asked fanout.Acknowledgement) (fanout.BatchesAcked, error) {
+	out := fanout.BatchesAcked{CompletedBatches: []string{}}
+	want, err := readWanted(batch, asked)
+	if err != nil {
+		return out, err
+	}
+	newly, completed, err := s.acks.ack(ctx, want)
+	if err != nil {
+		return out, told(err)
+	}
+	out.Newly = newly
+	for _, id := range completed {
+		out.CompletedBatches = append(out.CompletedBatches, id.String())
+	}
+	if len(completed) > 0 {
+		s.ended()
+	}
+	return out, nil
+}
+
+// Seal says that a batch gets no more items.
+func (s *Service) Seal(ctx context.Context, batch batchID, actor string) (fanout.BatchSealed, error) {
+	completed, err := s.store.SealTracker(ctx, batch, actor)
+	if err != nil {
+		return fanout.BatchSealed{}, told(err)
+	}
+	if completed {
+		s.ended()
+	}
+	return fanout.BatchSealed{Batch: batch.String(), Completed: completed}, nil
+}
+
+// Delete deletes a batch, whatever its state.
+func (s *Service) Delete(ctx context.Context, batch batchID, actor string) (fanout.BatchDeleted, error) {
+	if err := s.store.DeleteTracker(ctx, batch, actor); err != nil {
+		return fanout.BatchDeleted{}, told(err)
+	}
+	return fanout.BatchDeleted{Batch: batch.String()}, nil
+}
