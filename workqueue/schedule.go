@@ -21,22 +21,6 @@ type ScheduleText struct {
 	Source string          // as people wrote it; valid UTF-8 without NUL
 	Zone   string
 	Next   NextTime
-	Newest int // only if this is its version; 0: whatever that is
-}
-
-// ScheduleMovedError is returned for a schedule that was to follow a version that it does not have any more.
-type ScheduleMovedError struct {
-	Name        string
-	Wanted, Now int // Now is 0 when there is no such schedule
-}
-
-func (e *ScheduleMovedError) Error() string {
-	if e.Now == 0 {
-		return fmt.Sprintf("schedule %s is not on record any more, and version %d was to be followed; nothing was applied",
-			e.Name, e.Wanted)
-	}
-	return fmt.Sprintf("schedule %s has version %d, and version %d was to be followed; nothing was applied. Look at what "+
-		"is new, and apply it with that", e.Name, e.Now, e.Wanted)
 }
 
 // AppliedSchedule is the outcome of putting a schedule on record.
@@ -129,9 +113,6 @@ func applySchedule(ctx context.Context, tx pgx.Tx, text *ScheduleText, actor str
 	case err != nil:
 		return out, false, fmt.Errorf("read what there is: %w", err)
 	}
-	if err := text.follows(&was); err != nil {
-		return out, false, err
-	}
 	if was.same && !was.deleted {
 		return AppliedSchedule{Name: text.Name, Version: was.version, Unchanged: true, State: was.state,
 			NextDue: was.nextDue, ChangedBy: was.changedBy, ChangedAt: was.changedAt}, true, nil
@@ -159,17 +140,6 @@ func applySchedule(ctx context.Context, tx pgx.Tx, text *ScheduleText, actor str
 	}
 	change.after = map[string]any{"version": out.Version, "spec": text.Spec}
 	return out, true, auditChange(ctx, tx, change)
-}
-
-func (text *ScheduleText) follows(was *scheduleRow) error {
-	if text.Newest == 0 || !was.deleted && text.Newest == was.version {
-		return nil
-	}
-	moved := &ScheduleMovedError{Name: text.Name, Wanted: text.Newest}
-	if !was.deleted {
-		moved.Now = was.version
-	}
-	return moved
 }
 
 // nextDue is the first due time after now, or the one that has come and is not taken yet.

@@ -17,3 +17,8 @@ func refused(format string, args ...any) error {
 func later(format string, args ...any) error {
 	return &SourceError{Problem: fmt.Sprintf(format, args...), Passes: true}
 }
+
+// NoItemsError says that there are no items: there is nothing to run, and nothing is wrong.
+type NoItemsError struct{ Source string }
+
+func (e *NoItemsError) Error() string { return "there are no items: " + e.Source + " has none" }

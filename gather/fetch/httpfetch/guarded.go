@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 )
 
 // Transport returns what sends requests that are no step's by the same rules: to public addresses, and to those of this
@@ -28,3 +29,6 @@ func Explain(err error) (why string, passes bool) {
 	}
 	return broken(err), true
 }
+
+// CheckURL says why nothing is asked for at a URL, as far as that shows without looking up its name.
+func (c *Client) CheckURL(u *url.URL) error { return c.transports.checkLiteral(u) }
