@@ -1,0 +1,38 @@
+package collector
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/order"
+)
+
+// Key returns the key that an operation belongs to: its own, or the one that its payload has by order_by. With
+// partitions that is like 17/64, the seventeenth of 64 counted from 0: it is the same everywhere and for ever.
+//
+// The error is an *order.ValueError for a payload without a value, or with one that is not listed.
+func Key(spec *workqueue.CollectorSpec, own string, payload []byte) (string, error) {
+	by := spec.OrderBy
+	if by == nil {
+		return own, nil
+	}
+	rule := order.Rule{By: by.Field, Values: by.Values, Partitions: by.Partitions}
+	value, err := rule.Value(own, payload)
+	if err != nil {
+		return "", err
+	}
+	if by.Partitions > 0 {
+		return strconv.Itoa(order.Partition(value, by.Partitions)) + "/" + strconv.Itoa(by.Partitions), nil
+	}
+	if len(value) > workqueue.MaxOpKey {
+		return "", &order.ValueError{Field: by.Field, Problem: fmt.Sprintf("the value has %d bytes, and a key has at most %d; "+
+			"with partitions it may be longer", len(value), workqueue.MaxOpKey)}
+	}
+	return value, nil
+}
+
+// OwnKey reports whether operations have to bring a key of their own.
+func OwnKey(spec *workqueue.CollectorSpec) bool {
+	return spec.OrderBy == nil || spec.OrderBy.Field == order.Key
+}

@@ -1,0 +1,226 @@
+package collector
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/order"
+)
+
+// Limits of the YAML, and of what stands in it beside the limits of the store.
+const (
+	MaxBytes   = 64 << 10
+	MinTimeout = 10 * time.Millisecond
+
+	maxCodes       = 100
+	maxParams      = 100
+	maxParamsBytes = 16 << 10
+)
+
+// errorKind is what errors call the input.
+const errorKind = "collector"
+
+// Parse reads a collector. The name is what errors call the input, and the collector's own unless it has a name field.
+//
+//	name: notify             # 1 to 64 of A-Z a-z 0-9 _ -
+//	endpoint: notify         # required: what is asked, with a list
+//	params: {channel: mail}  # what each request carries along
+//	min_size: 100            # flush a key when so many operations wait,
+//	max_age: 10s             # or when the oldest has waited so long
+//	max_size: 500            # and never more than this at once
+//	in_flight: 16            # flushes at once
+//	rate: 50/m               # calls, over all nodes
+//	max_attempts: 5          # then an operation is parked
+//	backoff: 1s              # before the second try; doubled with each
+//	max_backoff: 5m
+//	timeout: 1m              # of a flush
+//	dedupe: 24h              # how long ids are remembered
+//	order: fifo              # or priority
+//	strict: false            # true: a failed operation holds its key up
+//	order_by: customer.id    # the key is this field of the payload
+//	partitions: 64           # whose values share so many keys; or values: [eu, us]
+//	retry_codes: [BUSY]      # tried again, although the service says no
+//	never_retry: [GONE]      # not tried again, although the service says yes
+//
+// Everything but the endpoint may be left out. What is wrong is a *strictyaml.Error.
+func Parse(name string, text []byte) (*workqueue.CollectorSpec, error) {
+	doc, err := strictyaml.Open(errorKind, name, text, MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	spec := &workqueue.CollectorSpec{Name: name, Dedupe: workqueue.DefaultDedupe}
+	var keying order.Rule
+	if err := doc.Root.Fields(fields(spec, &keying)...); err != nil {
+		return nil, err
+	}
+	if keying.Set() {
+		spec.OrderBy = &workqueue.OpKeying{Field: keying.By, Values: keying.Values, Partitions: keying.Partitions}
+	}
+	if err := check(doc, spec, &keying); err != nil {
+		return nil, err
+	}
+	whole := spec.WithDefaults()
+	return &whole, nil
+}
+
+func fields(s *workqueue.CollectorSpec, keying *order.Rule) []strictyaml.Field {
+	const longest = workqueue.MaxCollectorSpan
+	return []strictyaml.Field{
+		{Name: "name", Read: strictyaml.Text(&s.Name)},
+		{Name: "endpoint", Read: strictyaml.Text(&s.Endpoint)},
+		{Name: "params", Read: params(&s.Params)},
+		{Name: "min_size", Read: strictyaml.Number(&s.MinSize, 1, workqueue.MaxFlushSize)},
+		{Name: "max_size", Read: strictyaml.Number(&s.MaxSize, 1, workqueue.MaxFlushSize)},
+		{Name: "max_age", Read: span(&s.MaxAge, MinTimeout, longest)},
+		{Name: "in_flight", Read: strictyaml.Number(&s.InFlight, 1, workqueue.MaxFlushes)},
+		{Name: "rate", Read: rate(&s.Rate)},
+		{Name: "max_attempts", Read: strictyaml.Number(&s.MaxAttempts, 1, workqueue.MaxFlushAttempts)},
+		{Name: "backoff", Read: span(&s.Backoff, MinTimeout, longest)},
+		{Name: "max_backoff", Read: span(&s.MaxBackoff, MinTimeout, longest)},
+		{Name: "timeout", Read: span(&s.Timeout, MinTimeout, workqueue.MaxFlushTimeout)},
+		{Name: "dedupe", Read: span(&s.Dedupe, 0, longest)},
+		{Name: "order", Read: strictyaml.OneOf(&s.Order, workqueue.OrderFIFO, workqueue.OrderPriority)},
+		{Name: "strict", Read: strictyaml.Truth(&s.Strict)},
+		{Name: "order_by", Read: strictyaml.Text(&keying.By)},
+		{Name: "values", Read: strictyaml.Texts(&keying.Values)},
+		{Name: "partitions", Read: strictyaml.Number(&keying.Partitions, 1, order.MaxPartitions)},
+		{Name: "retry_codes", Read: codes(&s.RetryCodes)},
+		{Name: "never_retry", Read: codes(&s.NeverRetry)},
+	}
+}
+
+func span(into *workqueue.Span, least, most time.Duration) func(strictyaml.Value) error {
+	return strictyaml.Duration((*time.Duration)(into), least, most)
+}
+
+func rate(into *string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		text, ok := v.Plain()
+		if !ok || text == "" {
+			return v.Wrong("calls in a time, like 10/s, 50/m, 100/h or 500/d")
+		}
+		if _, err := workqueue.ParseCallRate(text); err != nil {
+			return v.Fail("want calls in a time, like 10/s, 50/m, 100/h or 500/d, at least %g and at most %d a second; "+
+				"this is %.40q", workqueue.MinCallRate, workqueue.MaxCallRate, text)
+		}
+		*into = text
+		return nil
+	}
+}
+
+// codes reads error codes, each once.
+func codes(into *[]string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		return v.List(func(v strictyaml.Value) error {
+			var code string
+			if err := strictyaml.Text(&code)(v); err != nil {
+				return err
+			}
+			switch {
+			case len(*into) == maxCodes:
+				return v.Fail("more than %d codes", maxCodes)
+			case slices.Contains(*into, code):
+				return v.Fail("%q stands twice", code)
+			case len(code) > endpoints.MaxNameLength || !isCode(code):
+				return v.Fail("%.40q is no error code; use 1 to %d of A-Z a-z 0-9 _ - .", code, endpoints.MaxNameLength)
+			}
+			*into = append(*into, code)
+			return nil
+		})
+	}
+}
+
+// isCode reports whether a text has only what names have, and dots.
+func isCode(code string) bool {
+	return endpoints.ValidateName(string(bytes.ReplaceAll([]byte(code), []byte("."), []byte("_")))) == nil
+}
+
+func params(into *map[string]string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		*into = map[string]string{}
+		err := v.Entries("names and values", func(name string, v strictyaml.Value) error {
+			text, ok := v.Plain()
+			if !ok {
+				return v.Wrong("a value: text, a number, true or false")
+			}
+			(*into)[name] = text
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if size, err := json.Marshal(*into); err != nil || len(size) > maxParamsBytes || len(*into) > maxParams {
+			return v.Fail("%d parameters of %d bytes; at most %d, of %d KiB, are allowed", len(*into), len(size), maxParams,
+				maxParamsBytes>>10)
+		}
+		return nil
+	}
+}
+
+// check looks at names, and at what fields are to each other.
+func check(doc *strictyaml.Document, s *workqueue.CollectorSpec, keying *order.Rule) error {
+	if s.Endpoint == "" {
+		return doc.Fail("endpoint", "it is missing; a collector needs the endpoint that its flushes ask")
+	}
+	if err := endpoints.ValidateName(s.Endpoint); err != nil {
+		return doc.Fail("endpoint", "%v", err)
+	}
+	if endpoints.ValidateName(s.Name) != nil {
+		return doc.Fail("name", "%.80q is no name of a collector; use 1 to %d of A-Z a-z 0-9 _ -", s.Name,
+			endpoints.MaxNameLength)
+	}
+	if err := checkKeying(doc, keying); err != nil {
+		return err
+	}
+	return checkPairs(doc, s)
+}
+
+func checkKeying(doc *strictyaml.Document, keying *order.Rule) error {
+	if !keying.Set() {
+		return nil
+	}
+	wrong, ok := errors.AsType[*order.SettingError](keying.Validate())
+	switch {
+	case !ok:
+		return nil
+	case wrong.Field == "order_by" && keying.By == "" && len(keying.Values) > 0:
+		return doc.Fail("values", "there is no order_by whose values these could be; name the field in order_by, or leave "+
+			"them out")
+	case wrong.Field == "order_by" && keying.By == "":
+		return doc.Fail("partitions", "there is no order_by whose values could be spread; name the field in order_by, or "+
+			"order_by: %s for the keys that operations bring", order.Key)
+	}
+	return doc.Fail(wrong.Field, "%s", wrong.Problem)
+}
+
+// checkPairs compares fields that were given, and those that were not by their defaults.
+func checkPairs(doc *strictyaml.Document, given *workqueue.CollectorSpec) error {
+	s := given.WithDefaults()
+	of := func(field string, value any) string {
+		if doc.Given(field) {
+			return fmt.Sprintf("%s, which is %v", field, value)
+		}
+		return fmt.Sprintf("%s, which is %v when it is not given", field, value)
+	}
+	switch {
+	case s.MinSize > s.MaxSize:
+		return doc.Fail("min_size", "%d is more than %s: a flush would never be due", s.MinSize, of("max_size", s.MaxSize))
+	case s.Backoff > s.MaxBackoff:
+		return doc.Fail("max_backoff", "%s is less than %s", s.MaxBackoff, of("backoff", s.Backoff))
+	case given.MaxBackoff != 0 && s.MaxAttempts == 1:
+		return doc.Fail("max_backoff", "with max_attempts: 1 nothing is tried again; leave it out")
+	}
+	for _, code := range s.NeverRetry {
+		if slices.Contains(s.RetryCodes, code) {
+			return doc.Fail("never_retry", "%q stands in retry_codes, too", code)
+		}
+	}
+	return nil
+}

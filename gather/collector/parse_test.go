@@ -1,0 +1,166 @@
+package collector_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/gather/collector"
+	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestParseFillsInDefaults(t *testing.T) {
+	t.Parallel()
+	got, err := collector.Parse("mail", []byte("endpoint: notify\n"))
+	want := &workqueue.CollectorSpec{
+		Name: "mail", Endpoint: "notify", MinSize: 100, MaxSize: 500, MaxAge: workqueue.Span(10 * time.Second), InFlight: 16,
+		MaxAttempts: 5, Backoff: workqueue.Span(time.Second), MaxBackoff: workqueue.Span(5 * time.Minute),
+		Timeout: workqueue.Span(time.Minute), Dedupe: workqueue.Span(24 * time.Hour), Order: "fifo",
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestParseReadsEveryField(t *testing.T) {
+	t.Parallel()
+	got, err := collector.Parse("f", []byte(`
+name: crm
+endpoint: crm-update
+params: {year: 2026, mode: "x"}
+min_size: 5
+max_size: 10
+max_age: 1m
+in_flight: 3
+rate: 50/m
+max_attempts: 7
+backoff: 2s
+max_backoff: 1h
+timeout: 90s
+dedupe: 0s
+order: priority
+strict: true
+order_by: customer.id
+partitions: 8
+retry_codes: [BUSY, net.down]
+never_retry: [GONE]
+`))
+	want := &workqueue.CollectorSpec{
+		Name: "crm", Endpoint: "crm-update", Params: map[string]string{"year": "2026", "mode": "x"}, MinSize: 5, MaxSize: 10,
+		MaxAge: workqueue.Span(time.Minute), InFlight: 3, Rate: "50/m", MaxAttempts: 7, Backoff: workqueue.Span(2 * time.Second),
+		MaxBackoff: workqueue.Span(time.Hour), Timeout: workqueue.Span(90 * time.Second), Order: "priority", Strict: true,
+		OrderBy: &workqueue.OpKeying{Field: "customer.id", Partitions: 8}, RetryCodes: []string{"BUSY", "net.down"},
+		NeverRetry: []string{"GONE"},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestParseSaysWhereItIsWrong(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                              "collector f.yaml: it is empty",
+		"name: x\n":                     "collector f.yaml: endpoint: it is missing; a collector needs the endpoint",
+		"- a\n":                         "f.yaml:1:1: want fields: name, endpoint",
+		"endpoint\n":                    "want fields",
+		"endpoint: a b\n":               `f.yaml:1:11: endpoint: endpoint name "a b": use 1 to 64`,
+		"endpoint: e\nname: a.b\n":      `f.yaml:2:7: name: "a.b" is no name of a collector`,
+		"endpoint: e\nmin: 5\n":         `f.yaml:2:1: unknown field "min"; there are name, endpoint, params`,
+		"endpoint: e\nmin_size: 0\n":    "min_size: want a whole number within 1 to 8192; this is 0",
+		"endpoint: e\nmax_size: 8193\n": "max_size: want a whole number within 1 to 8192",
+		"endpoint: e\nmin_size: 600\nmax_size: 500\n":                    "f.yaml:2:11: min_size: 600 is more than max_size, which is 500: a flush",
+		"endpoint: e\nmax_age: 10\n":                                     "max_age: want a time like 90s, 2m or 1h30m, within 10ms to 720h0m0s; this is 10",
+		"endpoint: e\nmax_age: 31d\n":                                    `max_age: want a time`,
+		"endpoint: e\nin_flight: auto\n":                                 `in_flight: want a whole number within 1 to 1024; this is the text "auto"`,
+		"endpoint: e\nrate: 50\n":                                        `f.yaml:2:7: rate: want calls in a time, like 10/s, 50/m, 100/h or 500/d`,
+		"endpoint: e\nrate: 5/w\n":                                       `this is "5/w"`,
+		"endpoint: e\nrate: 0/m\n":                                       `this is "0/m"`,
+		"endpoint: e\nrate: NaN/s\n":                                     `this is "NaN/s"`,
+		"endpoint: e\nrate: [5]\n":                                       "rate: want calls in a time, like 10/s, 50/m, 100/h or 500/d; this is a list",
+		"endpoint: e\nmax_attempts: 0\n":                                 "max_attempts: want a whole number within 1 to 1000",
+		"endpoint: e\nbackoff: 10m\n":                                    "",
+		"endpoint: e\nbackoff: 10m\nmax_backoff: 5m\n":                   "f.yaml:3:14: max_backoff: 5m0s is less than backoff, which is 10m0s",
+		"endpoint: e\nmax_backoff: 500ms\n":                              "max_backoff: 500ms is less than backoff, which is 1s when it is not given",
+		"endpoint: e\nmax_attempts: 1\nmax_backoff: 1m\n":                "max_backoff: with max_attempts: 1 nothing is tried again",
+		"endpoint: e\ntimeout: 2h\n":                                     "timeout: want a time like 90s, 2m or 1h30m, within 10ms to 1h0m0s",
+		"endpoint: e\ndedupe: -1s\n":                                     "dedupe: want a time",
+		"endpoint: e\norder: lifo\n":                                     "order: want one of fifo, priority",
+		"endpoint: e\nstrict: 1\n":                                       "strict: want true or false; this is 1",
+		"endpoint: e\norder_by: a..b\n":                                  `f.yaml:2:11: order_by: "a..b" is no field`,
+		"endpoint: e\npartitions: 4\n":                                   "f.yaml:2:13: partitions: there is no order_by whose values could be spread",
+		"endpoint: e\nvalues: [a]\n":                                     "values: there is no order_by whose values these could be",
+		"endpoint: e\norder_by: a\nvalues: [x, x]\n":                     `f.yaml:3:13: values[1]: "x" stands there twice`,
+		"endpoint: e\norder_by: a\nvalues: [1]\n":                        "values[0]: want text; put it in quotes",
+		"endpoint: e\norder_by: a\nvalues: []\n":                         "",
+		"endpoint: e\norder_by: a\npartitions: 0\n":                      "partitions: want a whole number within 1 to 65536",
+		"endpoint: e\norder_by: a\npartitions: 2\nvalues: [x]\n":         "f.yaml:3:13: partitions: it does not go with values",
+		"endpoint: e\nretry_codes: [a b]\n":                              `retry_codes[0]: "a b" is no error code`,
+		"endpoint: e\nretry_codes: [A, A]\n":                             `f.yaml:2:18: retry_codes[1]: "A" stands twice`,
+		"endpoint: e\nretry_codes: [A]\nnever_retry: [A]\n":              `f.yaml:3:14: never_retry: "A" stands in retry_codes, too`,
+		"endpoint: e\nparams: x\n":                                       "params: want names and values",
+		"endpoint: e\nparams: {a: [1]}\n":                                "params.a: want a value",
+		"endpoint: e\nparams: {a: " + strings.Repeat("x", 17000) + "}\n": "1 parameters of 17008 bytes; at most 100, of 16 KiB",
+		strings.Repeat("# x\n", 20_000):                                  "it has 80000 bytes; a collector has at most 65536",
+	} {
+		_, err := collector.Parse("f.yaml", []byte(strings.Replace(text, "endpoint: e\n", "endpoint: e\n", 1)))
+		if want == "" || strings.HasPrefix(text, "endpoint: e\n") && !strings.Contains(text, "name:") {
+			// The file's name is no collector's: give it one, below what is wrong.
+			_, err = collector.Parse("f.yaml", []byte(text+"name: c\n"))
+		}
+		bad, ok := errors.AsType[*strictyaml.Error](err)
+		if want == "" && err == nil {
+			continue
+		}
+		if !ok || !strings.Contains(bad.Error(), want) {
+			t.Errorf("%.80q gives %v; want …%s…", text, err, want)
+		}
+	}
+}
+
+func TestKey(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		keying       *workqueue.OpKeying
+		payload      string
+		want, refuse string
+	}{
+		{nil, `{}`, "own", ""},
+		{&workqueue.OpKeying{Field: "a.b"}, `{"a":{"b":7}}`, "7", ""},
+		{&workqueue.OpKeying{Field: "a"}, `{"a":null}`, "", `field "a" is null`},
+		{&workqueue.OpKeying{Field: "a", Values: []string{"x"}}, `{"a":"y"}`, "", "none of the values that are listed: x"},
+		{&workqueue.OpKeying{Field: "a", Partitions: 100}, `{"a":"customer-7"}`, "97/100", ""},
+		{&workqueue.OpKeying{Field: "key", Partitions: 100}, `{}`, "", ""},
+		{&workqueue.OpKeying{Field: "a"}, `{"a":"` + strings.Repeat("x", 600) + `"}`, "", "the value has 600 bytes"},
+	} {
+		got, err := collector.Key(&workqueue.CollectorSpec{OrderBy: tc.keying}, "own", []byte(tc.payload))
+		if (tc.refuse == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.refuse) ||
+			tc.want != "" && got != tc.want {
+			t.Errorf("%+v of %.40s: %q, %v; want %q, %q", tc.keying, tc.payload, got, err, tc.want, tc.refuse)
+		}
+	}
+}
+
+// Who changes what a collector's fields mean changes the examples, too.
+func TestExamplesAreCollectors(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../examples/collectors/*.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%d examples, %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		if spec, err := collector.Parse(file, text); err != nil || spec.Name != name {
+			t.Errorf("%s is %+v, %v", file, spec, err)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package producers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Definitions says what collectors are like. The store does.
+type Definitions interface {
+	CollectorSpecOf(ctx context.Context, name string) (spec workqueue.CollectorSpec, version int, err error)
+}
+
+// Adder adds operations in one transaction, and has them flushed in time. A node does.
+type Adder interface {
+	AddOps(ctx context.Context, name string, version int, batches [][]workqueue.Op) ([]workqueue.AddedOps, error)
+}
+
+// Producers adds operations to collectors.
+type Producers struct {
+	definitions Definitions
+	adder       Adder
+	log         *zap.Logger
+	room        room
+
+	mu    sync.Mutex
+	lanes map[string]*lane
+	specs map[string]knownSpec
+	busy  sync.WaitGroup // lanes at work
+}
+
+// New returns producers. A nil log means none.
+func New(definitions Definitions, adder Adder, log *zap.Logger) *Producers {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	return &Producers{definitions: definitions, adder: adder, log: log, lanes: map[string]*lane{},
+		specs: map[string]knownSpec{}}
+}
+
+// AddFrom reads operations, see Read, and adds them: all of them, or none. The error is one of Read or Add, an
+// *OverloadedError, or what the reader said.
+func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reader) (workqueue.AddedOps, error) {
+	b := &body{from: from, room: &p.room}
+	ops, err := Read(b)
+	if err != nil {
+		b.release()
+		return workqueue.AddedOps{}, err
+	}
+	return p.add(ctx, collector, ops, b.release)
+}
+
+// Add adds operations and returns once they are committed: all of them, or none. When ctx ends before, they may be
+// committed all the same. The error is an *OpError, or one of the Adder.
+func (p *Producers) Add(ctx context.Context, collector string, ops []workqueue.Op) (workqueue.AddedOps, error) {
+	return p.add(ctx, collector, ops, func() {})
+}
+
+// moves is how often the definition of a collector may change under an add.
+const moves = 5
+
+// add calls release once nothing is held of the operations any more.
+func (p *Producers) add(ctx context.Context, collector string, ops []workqueue.Op, release func(),
+) (workqueue.AddedOps, error) {
+	if len(ops) == 0 {
+		release()
+		_, err := p.spec(ctx, collector) // so that a name that is wrong does not pass
+		return workqueue.AddedOps{}, err
+	}
+	var err error
+	for range moves {
+		var spec knownSpec
+		if spec, err = p.spec(ctx, collector); err != nil {
+			break
+		}
+		var keyed []workqueue.Op
+		if keyed, err = withKeys(&spec.spec, ops); err != nil {
+			break
+		}
+		var done workqueue.AddedOps
+		var gone bool
+		if done, gone, err = p.await(ctx, collector, spec.version, keyed, release); gone {
+			return done, err // the lane releases
+		}
+		if moved, ok := errors.AsType[*workqueue.CollectorMovedError](err); ok {
+			p.forget(collector, moved.Wanted)
+			continue
+		}
+		release()
+		return done, err
+	}
+	release()
+	return workqueue.AddedOps{}, err
+}
+
+// await gives operations to the collector's lane. gone says that ctx has ended before they came to an end: the lane has
+// them still, and calls release in its time.
+func (p *Producers) await(ctx context.Context, collector string, version int, ops []workqueue.Op, release func(),
+) (done workqueue.AddedOps, gone bool, err error) {
+	a := &add{version: version, ops: ops, done: make(chan struct{})}
+	p.lane(collector).push(a)
+	select {
+	case <-a.done:
+		return a.out, false, a.err
+	case <-ctx.Done():
+		go func() { <-a.done; release() }()
+		return workqueue.AddedOps{}, true, fmt.Errorf("add operations to collector %s: %w", collector, context.Cause(ctx))
+	}
+}
+
+// Wait returns once nothing is being committed, or ctx has ended.
+func (p *Producers) Wait(ctx context.Context) error {
+	idle := make(chan struct{})
+	go func() { p.busy.Wait(); close(idle) }()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("producers: adds that do not end: %w", ctx.Err())
+	}
+}
