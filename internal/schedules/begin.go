@@ -1,0 +1,211 @@
+package schedules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/orchestrator/schedule"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// round is one look at the fires that wait.
+type round struct {
+	*Duty
+	lease workqueue.Lease
+	// busy are schedules of which a run is being started. The store sees runs under way once they have their items.
+	busy map[string]workqueue.FireKey
+}
+
+// begin begins to start runs whose time has come.
+func (d *Duty) begin(ctx context.Context, lease workqueue.Lease) (began bool, err error) {
+	r := round{Duty: d, lease: lease, busy: d.atWork(lease)}
+	// The map is older than the list: a start that has ended in between shows as a run under way in the list.
+	fires, err := d.store.WaitingFires(ctx, maxWaiting)
+	if err != nil {
+		return false, err
+	}
+	for i := range fires {
+		if f := &fires[i]; f.State == workqueue.FireStarting && r.busy[f.Schedule] == (workqueue.FireKey{}) {
+			r.busy[f.Schedule] = f.FireKey // of a leader that is gone: it goes before others
+		}
+	}
+	for i := range fires {
+		did, problem := r.look(ctx, &fires[i])
+		if errors.Is(problem, workqueue.ErrNotLeader) || ctx.Err() != nil {
+			return began, problem
+		}
+		began = began || did
+		err = errors.Join(err, problem)
+	}
+	return began, err
+}
+
+// atWork returns what is being started under the lease.
+func (d *Duty) atWork(lease workqueue.Lease) map[string]workqueue.FireKey {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	busy := map[string]workqueue.FireKey{}
+	for key, under := range d.loading {
+		if under == lease {
+			busy[key.Schedule] = key
+		}
+	}
+	return busy
+}
+
+// look decides about one fire, and reports whether anything came of it.
+func (r *round) look(ctx context.Context, f *workqueue.WaitingFire) (did bool, err error) {
+	if r.mine(f.FireKey) {
+		return false, nil
+	}
+	spec, err := read(f.Schedule, f.Spec)
+	if err != nil {
+		return false, err
+	}
+	if f.State != workqueue.FireStarting {
+		end, err := r.decide(ctx, f, spec)
+		switch {
+		case err != nil:
+			return false, err
+		case end != nil:
+			return r.store.EndFire(ctx, workqueue.FireClaim{FireKey: f.FireKey, Lease: r.lease}, *end)
+		case r.waits(f):
+			return false, nil
+		}
+	}
+	return r.set(ctx, f, spec)
+}
+
+// mine reports whether a goroutine of this duty is starting the run, under whatever lease.
+func (r *round) mine(key workqueue.FireKey) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	under, mine := r.loading[key]
+	return mine && under == r.lease
+}
+
+// waits reports whether a fire has to wait for another start of its schedule.
+func (r *round) waits(f *workqueue.WaitingFire) bool {
+	other, busy := r.busy[f.Schedule]
+	return busy && other != f.FireKey
+}
+
+// decide returns what becomes of a fire without a start. Nil: it is to be started, or still waits.
+func (r *round) decide(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (*workqueue.FireEnd, error) {
+	if f.StartBy != nil && f.Now.After(*f.StartBy) {
+		return &workqueue.FireEnd{State: workqueue.FireMissed,
+			Reason: "it could not be started before its start_deadline was over" + because(f.Reason)}, nil
+	}
+	if f.Kind == workqueue.FireDue {
+		if at := spec.StartAt(f.StartAt, f.Now); at.After(f.Now) {
+			end := &workqueue.FireEnd{State: workqueue.FireWaiting, Reason: "its window is shut; it waits for the next",
+				Again: at.Sub(f.Now)}
+			if by, limited := spec.DoneBy(at); limited {
+				end.DoneBy = &by
+			}
+			return end, nil
+		}
+	}
+	return r.overlap(ctx, f, spec)
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return "; " + reason
+}
+
+// overlap applies the policy for a run that would start beside others of the schedule.
+func (r *round) overlap(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (*workqueue.FireEnd, error) {
+	if len(f.UnderWay) == 0 && !r.waits(f) {
+		return nil, nil
+	}
+	switch spec.Overlap {
+	case schedule.OverlapQueue:
+		return r.queue(f), nil
+	case schedule.OverlapCancelOld:
+		return nil, r.cancelOld(ctx, f)
+	default:
+		return &workqueue.FireEnd{State: workqueue.FireSkipped, Reason: r.others(f) + " was under way"}, nil
+	}
+}
+
+// queue has a fire wait, and with it the later ones of its schedule. Nil: it is in the queue.
+func (r *round) queue(f *workqueue.WaitingFire) *workqueue.FireEnd {
+	others := r.others(f)
+	if _, busy := r.busy[f.Schedule]; !busy {
+		r.busy[f.Schedule] = workqueue.FireKey{Schedule: f.Schedule}
+	}
+	switch {
+	case f.State == workqueue.FireQueued:
+		return nil
+	case f.Queued >= maxQueued:
+		return &workqueue.FireEnd{State: workqueue.FireSkipped,
+			Reason: fmt.Sprintf("%d due times are in the queue already; %s was under way", f.Queued, others)}
+	}
+	return &workqueue.FireEnd{State: workqueue.FireQueued, Reason: "it waits until " + others + " has ended"}
+}
+
+// others names what is under way, for people.
+func (r *round) others(f *workqueue.WaitingFire) string {
+	if n := len(f.UnderWay); n > 0 {
+		if n == 1 {
+			return "run " + f.UnderWay[0].String()
+		}
+		return fmt.Sprintf("run %s, of %d runs of the schedule,", f.UnderWay[0], n)
+	}
+	if due := r.busy[f.Schedule].Due; !due.IsZero() {
+		return "the run of " + due.UTC().Format(time.RFC3339) + ", which is being started,"
+	}
+	return "an earlier run"
+}
+
+// cancelOld cancels the runs under way. One that is being started is waited for, and cancelled then.
+func (r *round) cancelOld(ctx context.Context, f *workqueue.WaitingFire) error {
+	for _, run := range f.UnderWay {
+		_, err := r.runs.Cancel(ctx, workqueue.Control{Run: run, Actor: actor(f.Schedule),
+			Reason: "overlap: cancel_old; the run of " + f.Due.UTC().Format(time.RFC3339) + " takes its place"})
+		if err != nil && !over(err) {
+			return err
+		}
+		r.log.Info("cancelled a run for the next one of its schedule", zap.String("schedule", f.Schedule),
+			zap.Stringer("run", run))
+	}
+	return nil
+}
+
+// over reports whether an error says that a run has ended, or is gone.
+func over(err error) bool {
+	_, state := errors.AsType[*workqueue.StateError](err)
+	return state || errors.Is(err, workqueue.ErrNotFound)
+}
+
+func actor(name string) string { return "schedule " + name }
+
+// set begins to start a run, whose items are loaded beside the duty.
+func (r *round) set(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (did bool, err error) {
+	if !r.handsFree() {
+		return false, nil
+	}
+	claim, ok, err := r.store.BeginFire(ctx, r.lease, f.FireKey)
+	if err != nil || !ok {
+		return false, err
+	}
+	r.busy[f.Schedule] = f.FireKey
+	r.mu.Lock()
+	r.loading[f.FireKey] = r.lease
+	r.mu.Unlock()
+	r.loads.Go(func() { r.load(ctx, claim, spec) })
+	return true, nil
+}
+
+func (d *Duty) handsFree() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.loading) < d.cfg.Starts
+}
