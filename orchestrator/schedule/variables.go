@@ -15,14 +15,8 @@ type Resolved struct {
 	Items   Items // without variables
 }
 
-// DueLayout is how a due time is written: in idempotency keys, and as {due}. In UTC, since two instants may show the
-// same time on a wall.
-const DueLayout = "2006-01-02T15:04:05Z"
-
-// IdempotencyKey is that of the run of a due time: whoever starts it, there is one.
-func IdempotencyKey(name string, due time.Time) string {
-	return "schedule/" + name + "/" + due.UTC().Format(DueLayout)
-}
+// dueLayout is how a due time is written as {due}: in UTC, since two instants may show the same time on a wall.
+const dueLayout = "2006-01-02T15:04:05Z"
 
 // Resolve fills in a due time.
 func (s *Spec) Resolve(due time.Time) (Resolved, error) {
@@ -113,7 +107,7 @@ func (in *values) value(name string) (value string, known bool) {
 	case "schedule":
 		return in.spec.Name, true
 	case "due":
-		return in.due.UTC().Format(DueLayout), true
+		return in.due.UTC().Format(dueLayout), true
 	case "due.date":
 		return in.due.Format(time.DateOnly), true
 	case "due.time":
