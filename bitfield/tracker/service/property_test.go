@@ -231,8 +231,11 @@ func (m *machine) Delete(t *rapid.T) {
 	m.in(func(ctx context.Context, tx pgx.Tx) error { _, err := service.Purge(ctx, tx, 1000); return err })
 }
 
-// Check compares all that can be asked of one batch.
+// Check compares all that can be asked of one batch, now and then: what went wrong stays wrong.
 func (m *machine) Check(t *rapid.T) {
+	if rapid.IntRange(0, 3).Draw(t, "look") != 0 {
+		return
+	}
 	b := m.pick(t)
 	got, out := m.get(b.id), b.outcomes()
 	failed := map[string]int64{}
@@ -250,7 +253,7 @@ func (m *machine) Check(t *rapid.T) {
 	}); !sorted {
 		t.Fatalf("codes %v", got.Codes)
 	}
-	limit := rapid.SampledFrom([]int{1, 2, 1000}).Draw(t, "page")
+	limit := rapid.SampledFrom([]int{2, 7, 1000}).Draw(t, "page")
 	var missing []tracker.Range
 	for from := (&service.Position{}); from != nil; {
 		page, next, err := service.Missing(m.Context(), m.pool, b.id, *from, limit)

@@ -1,0 +1,226 @@
+package service_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/bitfield/tracker/service"
+)
+
+// age makes all that happened to a batch older, and has the reaper look at it.
+func (b *bench) age(id uuid.UUID, by time.Duration) {
+	b.Helper()
+	b.exec(`UPDATE tracker_batch SET active_at = active_at - $2::interval, completed_at = completed_at - $2::interval
+		WHERE id = $1`, id, by)
+	b.exec(`UPDATE tracker_service SET active_at = active_at - $2::interval, expired_at = expired_at - $2::interval,
+		reap_at = reap_at - $2::interval WHERE batch_id = $1`, id, by)
+}
+
+const day = 24 * time.Hour
+
+func TestReapByLastActivity(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	hooked := service.OpenRequest{Owner: "test", Webhook: service.Hook{URL: "https://example.org/"}}
+	for name, tc := range map[string]struct {
+		open    service.OpenRequest
+		do      func(id uuid.UUID)
+		after   time.Duration
+		expired bool
+		deleted bool
+	}{
+		"open, young":             {after: 23 * time.Hour},
+		"open, within the slack":  {after: day + time.Minute},
+		"open, old":               {after: 26 * time.Hour, expired: true},
+		"open, old, of a minute":  {open: service.OpenRequest{Owner: "o", OpenIdle: time.Minute}, after: time.Hour, expired: true},
+		"sealed, older than open": {do: func(id uuid.UUID) { b.seal(id) }, after: 3 * day},
+		"sealed, old":             {do: func(id uuid.UUID) { b.seal(id) }, after: 8 * day, expired: true},
+		"old, with an ack since":  {do: func(id uuid.UUID) { b.age(id, 23*time.Hour); b.ack(items(id, some(0, 1))) }, after: 3 * time.Hour},
+		"old, with an add since":  {do: func(id uuid.UUID) { b.age(id, 23*time.Hour); _, _ = b.add(id, 1, "") }, after: 3 * time.Hour},
+		"old, with duplicates": {do: func(id uuid.UUID) {
+			b.ack(items(id, some(0, 1)))
+			b.age(id, 23*time.Hour)
+			b.ack(items(id, some(0, 1)))
+		}, after: 3 * time.Hour, expired: true},
+		"completed, young":         {do: func(id uuid.UUID) { b.ack(all(id)); b.seal(id) }, after: 6 * day},
+		"completed, old":           {do: func(id uuid.UUID) { b.ack(all(id)); b.seal(id) }, after: 8 * day, deleted: true},
+		"completed, webhook owed":  {open: hooked, do: func(id uuid.UUID) { b.ack(all(id)); b.seal(id) }, after: 8 * day},
+		"expired, young":           {do: func(id uuid.UUID) { b.age(id, 26*time.Hour); b.reap(100) }, after: 6 * day},
+		"expired, old":             {do: func(id uuid.UUID) { b.age(id, 26*time.Hour); b.reap(100) }, after: 8 * day, deleted: true},
+		"open, old, webhook asked": {open: hooked, after: 26 * time.Hour, expired: true},
+	} {
+		if tc.open.Owner == "" {
+			tc.open.Owner = "test"
+		}
+		id := b.openAs(tc.open, 5)
+		if tc.do != nil {
+			tc.do(id)
+		}
+		events := len(b.events(id))
+		b.age(id, tc.after)
+		// Twice: a batch that is not due is put off, and looked at again.
+		for _, want := range []bool{true, false} {
+			got := b.reap(100)
+			if slices.Contains(got.Expired, id) != (tc.expired && want) || slices.Contains(got.Deleted, id) != (tc.deleted && want) {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+		if tc.deleted {
+			b.gone(id)
+			continue
+		}
+		got := b.get(id)
+		if (got.State == service.StateExpired) != (tc.expired || got.ExpiredAt != nil) {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if !tc.expired {
+			continue
+		}
+		all := b.events(id)
+		if len(all) != events+1 || all[0].Kind != "tracker.expired" || all[0].Pending != got.Pending {
+			t.Errorf("%s: events %+v", name, all)
+		}
+		b.expired(name, id, tc.open.Webhook.URL != "")
+	}
+}
+
+// expired checks what can still be done with an expired batch.
+func (b *bench) expired(name string, id uuid.UUID, hook bool) {
+	b.Helper()
+	before := b.get(id)
+	if acked := b.ack(all(id)); acked[0] != (service.Acked{Newly: before.Pending}) {
+		b.Errorf("%s: a late ack did %+v", name, acked)
+	}
+	for op, err := range map[string]error{
+		"add":  func() error { _, err := b.add(id, 1, ""); return err }(),
+		"seal": b.try(func(ctx context.Context, tx pgx.Tx) error { _, err := service.Seal(ctx, tx, id); return err }),
+	} {
+		if err == nil {
+			b.Errorf("%s: an expired batch took a late %s", name, op)
+		}
+	}
+	if got := b.get(id); got.State != service.StateExpired || (got.Webhook.State == "due") != hook {
+		b.Errorf("%s: a late ack left %+v", name, got)
+	}
+}
+
+// TestReapWaitsForNobody leaves out a batch that somebody is sealing, and looks at it again.
+func TestReapWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.open(5)
+	b.age(id, 2*day)
+	tx := b.begin()
+	if _, err := service.Seal(t.Context(), tx, id); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.reap(10); got.Looked != 0 {
+		t.Errorf("it looked at what is held: %+v", got)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.reap(10); len(got.Expired) != 0 || b.get(id).State != tracker.StateSealed {
+		t.Errorf("it expired what was sealed just now: %+v", got)
+	}
+}
+
+// TestAcksWriteTheServiceRowSeldom has many acks write it once.
+func TestAcksWriteTheServiceRowSeldom(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.open(100)
+	version := func() (xmin string) {
+		if err := b.pool.QueryRow(t.Context(), `SELECT xmin::text FROM tracker_service WHERE batch_id = $1`, id).
+			Scan(&xmin); err != nil {
+			t.Fatal(err)
+		}
+		return xmin
+	}
+	before := version()
+	for i := range 20 {
+		b.ack(items(id, some(0, i)))
+	}
+	if version() != before {
+		t.Error("acks wrote a row that was written just now")
+	}
+	b.age(id, 80*time.Minute)
+	before = version()
+	b.ack(items(id, some(0, 50)))
+	if version() == before {
+		t.Error("an ack did not note activity after a twentieth of the age")
+	}
+	if got := b.get(id); time.Since(got.ActiveAt) > time.Minute {
+		t.Errorf("its last activity is %v ago", time.Since(got.ActiveAt))
+	}
+	// One who holds the row is not waited for.
+	b.age(id, 80*time.Minute)
+	tx := b.begin()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM tracker_service WHERE batch_id = $1 FOR UPDATE`, id); err != nil {
+		t.Fatal(err)
+	}
+	b.in(func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1ms'`); err != nil {
+			return err
+		}
+		_, err := service.Ack(ctx, tx, []service.BatchAck{items(id, some(0, 51))})
+		return err
+	})
+}
+
+func TestWebhooksThatAreOwed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.openAs(service.OpenRequest{Owner: "o", Webhook: service.Hook{URL: "https://h/x", Secret: "s"}})
+	due := func() []service.Webhook {
+		list, err := service.DueWebhooks(t.Context(), b.pool, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	if _, owed, err := service.NextWebhook(t.Context(), b.pool); owed || err != nil || len(due()) != 0 {
+		t.Errorf("a webhook is owed before the end: %v", err)
+	}
+	b.seal(id)
+	list := due()
+	if len(list) != 1 || list[0].Batch != id || list[0].URL != "https://h/x" || list[0].Secret != "s" || list[0].Attempts != 0 ||
+		b.count(`SELECT count(*) FROM run_event WHERE id = $1 AND payload = $2`, list[0].EventID, list[0].Event) != 1 {
+		t.Fatalf("due: %+v", list)
+	}
+	note := func(w service.Webhook, pause time.Duration, giveUp bool) (noted bool) {
+		b.in(func(ctx context.Context, tx pgx.Tx) (err error) {
+			noted, err = service.WebhookFailed(ctx, tx, w, "refused", pause, giveUp)
+			return err
+		})
+		return noted
+	}
+	if !note(list[0], time.Hour, false) || note(list[0], time.Hour, false) {
+		t.Error("an attempt is noted once")
+	}
+	wait, owed, err := service.NextWebhook(t.Context(), b.pool)
+	if err != nil || !owed || wait < 59*time.Minute || wait > time.Hour || len(due()) != 0 {
+		t.Errorf("the next in %v, %v, %v", wait, owed, err)
+	}
+	if got := b.get(id).Webhook; got.State != "due" || got.Attempts != 1 || got.LastError != "refused" || got.NextAt == nil {
+		t.Errorf("after a failure: %+v", got)
+	}
+	b.exec(`UPDATE tracker_service SET webhook_next_at = clock_timestamp()`)
+	list = due()
+	b.in(func(ctx context.Context, tx pgx.Tx) error {
+		noted, err := service.WebhookDelivered(ctx, tx, list[0])
+		if !noted {
+			t.Error("the delivery was not noted")
+		}
+		return err
+	})
+	if got := b.get(id).Webhook; got.State != "delivered" || got.Attempts != 2 || got.LastError != "" || note(list[0], 0, true) {
+		t.Errorf("after the delivery: %+v", got)
+	}
+}
