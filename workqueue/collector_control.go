@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -233,6 +232,3 @@ func (s *Store) DeleteCollector(ctx context.Context, name string, force bool, ac
 	}
 	return out, nil
 }
-
-// sweepPatience bounds one round of the leader's work for collectors.
-const sweepPatience = 2 * time.Second

@@ -1,0 +1,156 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// sweepRows bounds the rows of a transaction that sweeps.
+const sweepRows = 2000
+
+const (
+	// releaseFlushes frees keys whose node is gone, or has had its time. They are due as they were. Those that are being
+	// recorded at the moment are locked, and passed over. By collector_key_flushing.
+	releaseFlushes = `
+UPDATE collector_key k SET flush = NULL, session_id = NULL, flush_until = NULL
+FROM (
+    SELECT f.collector, f.numbering, f.key FROM collector_key f
+    WHERE f.flush IS NOT NULL AND (f.flush_until <= clock_timestamp() OR NOT EXISTS (
+        SELECT FROM node_session s
+        WHERE s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > clock_timestamp()))
+    ORDER BY f.collector, f.numbering, f.key LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) dead
+WHERE k.collector = dead.collector AND k.numbering = dead.numbering AND k.key = dead.key AND k.flush IS NOT NULL`
+
+	// endFlushesOf frees the keys of a session, in the order in which keys are locked.
+	endFlushesOf = `
+UPDATE collector_key k SET flush = NULL, session_id = NULL, flush_until = NULL
+FROM (
+    SELECT f.collector, f.numbering, f.key FROM collector_key f WHERE f.flush IS NOT NULL AND f.session_id = $1
+    ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE) own
+WHERE k.collector = own.collector AND k.numbering = own.numbering AND k.key = own.key AND k.session_id = $1`
+
+	// forgetOps deletes ids that were remembered long enough, by collector_seen_at. One whose operation is still there is
+	// remembered for as long again.
+	forgetOps = `
+WITH old AS MATERIALIZED (
+    SELECT s.collector, s.op_id, EXISTS (
+        SELECT FROM collector_op o WHERE o.collector = s.collector AND o.op_id = s.op_id) AS there
+    FROM collector c JOIN collector_seen s ON s.collector = c.id
+    WHERE c.id = $1 AND s.at < clock_timestamp() - c.dedupe
+    ORDER BY s.at LIMIT $2 FOR UPDATE OF s SKIP LOCKED),
+kept AS (
+    UPDATE collector_seen s SET at = clock_timestamp() FROM old
+    WHERE old.there AND s.collector = old.collector AND s.op_id = old.op_id),
+gone AS (
+    DELETE FROM collector_seen s USING old
+    WHERE NOT old.there AND s.collector = old.collector AND s.op_id = old.op_id)
+SELECT count(*) FROM old`
+
+	sweptCollectors = `
+SELECT id, name, state = 'deleting', state <> 'deleting' AND timed < timing FROM collector ORDER BY id`
+
+	// What a deleted collector leaves goes in small pieces, by the indexes that begin with the collector.
+	clearOps = `
+DELETE FROM collector_op WHERE seq IN (SELECT seq FROM collector_op WHERE collector = $1 LIMIT $2)`
+	clearSeen = `
+DELETE FROM collector_seen WHERE collector = $1
+  AND op_id IN (SELECT op_id FROM collector_seen WHERE collector = $1 ORDER BY op_id LIMIT $2)`
+	clearKeys = `
+DELETE FROM collector_key k USING (
+    SELECT numbering, key FROM collector_key WHERE collector = $1 ORDER BY numbering, key LIMIT $2 FOR UPDATE) old
+WHERE k.collector = $1 AND k.numbering = old.numbering AND k.key = old.key`
+	clearCollector = `DELETE FROM collector WHERE id = $1 AND state = 'deleting'`
+)
+
+// EndFlushes gives back what a session flushes, before it ends in good order. It returns how many keys that were.
+func (s *Store) EndFlushes(ctx context.Context, session SessionID) (int, error) {
+	tag, err := s.pool.Exec(ctx, endFlushesOf, session)
+	if err != nil {
+		return 0, fmt.Errorf("give back the flushes of session %s: %w", session, err)
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+// CollectorsSwept is what a round of leader work did for collectors.
+type CollectorsSwept struct {
+	Released  int   // keys whose flush was given up
+	Forgotten int64 // ids looked at that were remembered long enough
+	Cleared   int64 // rows of deleted collectors
+	More      bool  // there is more to do at once
+}
+
+// SweepCollectors frees keys of nodes that are gone, forgets ids, sets times that a change left to be set, and clears
+// away deleted collectors, a piece of each. Leader work.
+func (s *Store) SweepCollectors(ctx context.Context, lease Lease) (out CollectorsSwept, err error) {
+	n, err := s.sweepStep(ctx, lease, releaseFlushes, sweepRows)
+	if err != nil {
+		return out, fmt.Errorf("free keys of nodes that are gone: %w", err)
+	}
+	out.Released, out.More = int(n), n == sweepRows
+	type collector struct {
+		ID               int32
+		Name             string
+		Deleting, Untime bool
+	}
+	rows, err := s.pool.Query(ctx, sweptCollectors)
+	if err != nil {
+		return out, fmt.Errorf("read collectors: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[collector])
+	if err != nil {
+		return out, fmt.Errorf("read collectors: %w", err)
+	}
+	for _, c := range all {
+		switch {
+		case c.Deleting:
+			err = s.clearDeleted(ctx, lease, c.ID, &out)
+		case c.Untime:
+			err = s.retime(ctx, c.Name)
+		}
+		if err == nil && !c.Deleting {
+			err = s.forget(ctx, lease, c.ID, &out)
+		}
+		if err != nil {
+			return out, fmt.Errorf("sweep collector %s: %w", c.Name, err)
+		}
+	}
+	return out, nil
+}
+
+func (s *Store) sweepStep(ctx context.Context, lease Lease, statement string, args ...any) (n int64, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, statement, args...)
+		n = tag.RowsAffected()
+		return err
+	})
+	return n, err
+}
+
+func (s *Store) forget(ctx context.Context, lease Lease, id int32, out *CollectorsSwept) error {
+	var n int64
+	err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, forgetOps, id, sweepRows).Scan(&n)
+	})
+	out.Forgotten += n
+	out.More = out.More || n == sweepRows
+	return err
+}
+
+// clearDeleted deletes a piece of what a deleted collector left, and the collector itself when nothing is left.
+func (s *Store) clearDeleted(ctx context.Context, lease Lease, id int32, out *CollectorsSwept) error {
+	for _, statement := range []string{clearKeys, clearOps, clearSeen} {
+		n, err := s.sweepStep(ctx, lease, statement, id, sweepRows)
+		out.Cleared += n
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			out.More = true
+			return nil
+		}
+	}
+	_, err := s.sweepStep(ctx, lease, clearCollector, id)
+	return err
+}

@@ -1,0 +1,195 @@
+package workqueue
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue/throttling"
+)
+
+const (
+	// patientFlushes is how many flushes of a collector in a row must have come to nothing before a failure is held against
+	// a single operation although nothing shows that its endpoint works.
+	patientFlushes = 5
+	// longestRest is the longest that a collector rests because its flushes come to nothing.
+	longestRest = 30 * time.Second
+	// firstRest is the rest that doubles with each flush that comes to nothing.
+	firstRest = time.Second
+)
+
+// Codes of operations and flushes.
+const (
+	CodeUnanswered  = "unanswered"   // the reply was complete, and had no place for the operation
+	CodeNoListeners = "no_listeners" // no service listens for the endpoint
+)
+
+// outageCodes are those of flushes that reached nobody, or nobody who could begin: no operation is to blame.
+var outageCodes = []string{CodeNoListeners, "unsent", "permission", "shutdown", "not_started"}
+
+// FlushSlot is what became of one operation of a flush. The zero FlushSlot is one for which nothing came.
+type FlushSlot struct {
+	Came bool
+	Err  *SlotError // nil when it succeeded
+}
+
+// FlushEnd is how a flush ended.
+type FlushEnd struct {
+	Flush KeyFlush
+	Ops   []FlushOp
+	Slots []FlushSlot // of each of Ops
+	// Failure is what became of the operations without a slot; nil when the reply was complete.
+	Failure *SlotError
+	Probe   bool
+}
+
+// opFailure is what becomes of an operation that failed.
+type opFailure struct {
+	seq      int64
+	attempts int
+	parked   bool
+	pause    time.Duration
+	code     string
+	message  string
+}
+
+// health is what a flush says about the endpoint.
+type health int
+
+const (
+	healthUnknown health = iota
+	healthGood           // it dealt with operations
+	healthBad            // the flush came to nothing
+	healthAway           // certainly, it reached nobody
+)
+
+// flushVerdict is what becomes of a flush.
+type flushVerdict struct {
+	done      []int64
+	failed    []opFailure
+	hold      time.Duration // the key rests
+	sizeLimit int           // of the next flush of the key; 0: none
+	failures  int           // of the key in a row
+	health    health
+	why       SlotError // of bad health
+}
+
+// flushJudge decides what becomes of flushes of a collector.
+type flushJudge struct {
+	policy
+	maxSize int
+	health  int // flushes of the collector in a row that came to nothing, when these were claimed
+}
+
+func newFlushJudge(spec *CollectorSpec, health int) flushJudge {
+	return flushJudge{maxSize: spec.MaxSize, health: health, policy: policy{maxAttempts: spec.MaxAttempts,
+		backoff: time.Duration(spec.Backoff), maxBackoff: time.Duration(spec.MaxBackoff), retryCodes: spec.RetryCodes,
+		neverRetry: spec.NeverRetry}}
+}
+
+// judge decides by operation where the service answered for it, and for all of the rest together where it did not:
+//
+//   - a reply that is complete and leaves an operation out has failed it;
+//   - an outage, or a service that has too much to do, is held against nobody: the key and the collector rest;
+//   - a flush that failed as a whole is tried again with half as many, until one is alone. That one is to blame, unless
+//     nothing has worked lately. It waits for its next try on its own account, so that others of its key go on.
+func (j *flushJudge) judge(end *FlushEnd) (v flushVerdict) {
+	var left []*FlushOp
+	for i := range end.Ops {
+		op, slot := &end.Ops[i], end.Slots[i]
+		switch {
+		case slot.Came && slot.Err == nil:
+			v.done = append(v.done, op.Seq)
+		case slot.Came:
+			v.failed = append(v.failed, j.fail(op, *slot.Err, end.Flush.failures))
+		default:
+			left = append(left, op)
+		}
+	}
+	if len(v.done) > 0 {
+		v.health = healthGood
+	}
+	v.sizeLimit = j.grown(&end.Flush)
+	switch {
+	case len(left) == 0:
+	case end.Failure == nil:
+		for _, op := range left {
+			v.failed = append(v.failed, j.fail(op, SlotError{Code: CodeUnanswered,
+				Message: "the reply was complete and had no slot for the operation", Retry: true}, end.Flush.failures))
+		}
+	default:
+		j.whole(end, left, &v)
+	}
+	if len(v.done) == 0 && len(end.Ops) > 0 {
+		v.failures = end.Flush.failures + 1
+	}
+	return v
+}
+
+// grown is the limit of the next flush after one that was answered: twice as many, until it is as many as ever.
+func (j *flushJudge) grown(f *KeyFlush) int {
+	if !f.limited || f.Limit*2 >= j.maxSize {
+		return 0
+	}
+	return f.Limit * 2
+}
+
+// fail is what becomes of an operation that was failed by itself.
+func (j *flushJudge) fail(op *FlushOp, e SlotError, before int) opFailure {
+	f := opFailure{seq: op.Seq, attempts: op.Attempts + 1, code: plain(e.Code), message: plain(e.Message)}
+	switch {
+	case throttling.Is(e.Code) && j.retries(e):
+		f.attempts = op.Attempts
+		f.pause = j.throttled(before + 1)
+	case !j.retries(e), f.attempts >= j.maxAttempts:
+		f.parked = true
+	default:
+		f.pause = j.pause(f.attempts)
+	}
+	return f
+}
+
+// whole is what becomes of the operations that a failure of the flush speaks for.
+func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
+	e := *end.Failure
+	v.why = e
+	next := end.Flush.failures + 1
+	switch {
+	case slices.Contains(outageCodes, e.Code):
+		v.health, v.hold = j.worse(v, healthAway), j.pause(next)
+	case throttling.Is(e.Code) && j.retries(e):
+		v.health, v.hold = j.worse(v, healthAway), j.throttled(next)
+	case len(left) > 1:
+		v.sizeLimit = max(1, len(left)/2)
+		if j.retries(e) {
+			v.health, v.hold = j.worse(v, healthBad), j.pause(next)
+		}
+	case !j.retries(e): // alone, and for good
+		v.failed = append(v.failed, j.fail(left[0], e, next))
+	default:
+		f := j.fail(left[0], e, next)
+		if j.health > 0 && j.health < patientFlushes {
+			f.attempts, f.parked = left[0].Attempts, false
+			f.pause = j.pause(next)
+		}
+		v.failed = append(v.failed, f)
+		v.sizeLimit = 1
+		v.health = j.worse(v, healthBad)
+	}
+}
+
+// worse says how bad a flush is whose rest failed: not at all when part of it came through.
+func (*flushJudge) worse(v *flushVerdict, bad health) health {
+	if len(v.done) > 0 {
+		return v.health
+	}
+	return bad
+}
+
+// collectorRest is how long a collector rests after so many flushes in a row that came to nothing.
+func collectorRest(failures int) time.Duration {
+	d := firstRest
+	for ; failures > 1 && d < longestRest; failures-- {
+		d *= 2
+	}
+	return min(d, longestRest)
+}
