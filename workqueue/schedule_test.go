@@ -1,0 +1,309 @@
+package workqueue_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// hourly is the rule of the schedules of these tests: whole hours.
+func hourly(_ json.RawMessage, after time.Time) (next time.Time, ok bool, err error) {
+	return after.UTC().Truncate(time.Hour).Add(time.Hour), true, nil
+}
+
+func (b *bench) applySchedule(name, spec string) workqueue.AppliedSchedule {
+	b.Helper()
+	applied, err := b.store.ApplySchedule(b.Context(), workqueue.ScheduleText{
+		Name: name, Spec: json.RawMessage(spec), Source: spec, Zone: "UTC", Next: hourly,
+	}, "ann")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return applied
+}
+
+// fallDue makes a whole hour that has passed the next due time.
+func (b *bench) fallDue(name string) time.Time {
+	b.Helper()
+	due := time.Now().UTC().Truncate(time.Hour)
+	b.exec(`UPDATE schedule SET next_due = $2 WHERE name = $1`, name, due)
+	return due
+}
+
+// succeed makes another session the leader.
+func (b *bench) succeed() workqueue.Lease {
+	b.Helper()
+	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	lease, err := b.store.Lead(b.Context(), b.open(), leaseTTL)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return lease
+}
+
+func takeAt(name string, version int, due time.Time) workqueue.Taking {
+	next := due.Add(time.Hour)
+	return workqueue.Taking{Schedule: name, Version: version, Was: due, LastDue: due, Next: &next,
+		Fires: []workqueue.NewFire{{Due: due, StartAt: due, State: workqueue.FireWaiting}}}
+}
+
+// fires returns the states of a schedule's fires, the newest first.
+func (b *bench) fires(name string) (states string) {
+	b.Helper()
+	fires, _, err := b.store.Fires(b.Context(), workqueue.FireFilter{Schedule: name})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, f := range fires {
+		states += string(f.State) + " "
+	}
+	return strings.TrimSpace(states)
+}
+
+func TestSchedulesHaveVersions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.applySchedule("night", `{"cron":"0 * * * *","plan":"p"}`)
+	if first.Version != 1 || first.Previous != 0 || first.NextDue == nil || !first.NextDue.After(time.Now()) {
+		t.Errorf("applied %+v", first)
+	}
+	if again := b.applySchedule("night", `{"plan":"p","cron":"0 * * * *"}`); again.Unchanged || again.Version != 2 {
+		t.Errorf("another text is %+v", again)
+	}
+	if again := b.applySchedule("night", `{"plan":"p","cron":"0 * * * *"}`); !again.Unchanged || again.Version != 2 {
+		t.Errorf("the same is %+v", again)
+	}
+	due := b.fallDue("night")
+	if kept := b.applySchedule("night", `{"plan":"q"}`); kept.NextDue == nil || !kept.NextDue.Equal(due) {
+		t.Errorf("a due time that has come, and was not taken, became %+v", kept)
+	}
+	gone, err := b.store.DeleteSchedule(t.Context(), "night", "ann")
+	if err != nil || gone.State != "deleted" {
+		t.Errorf("deleted %+v, %v", gone, err)
+	}
+	if _, err := b.store.Schedule(t.Context(), "night"); !errors.Is(err, workqueue.ErrNotFound) ||
+		!strings.Contains(err.Error(), "was deleted") {
+		t.Errorf("a deleted one: %v", err)
+	}
+	if _, err := b.store.PauseSchedule(t.Context(), "night", "ann"); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("pause of a deleted one: %v", err)
+	}
+	if back := b.applySchedule("night", `{"plan":"q"}`); back.Version != 4 || back.Previous != 0 || back.Unchanged {
+		t.Errorf("applied after its deletion: %+v", back)
+	}
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE action LIKE 'schedule_%'`); n != 5 {
+		t.Errorf("%d rows in the audit log", n)
+	}
+	list, more, err := b.store.Schedules(t.Context(), "", 1)
+	if err != nil || more || len(list) != 1 || list[0].Plan != "q" || list[0].Version != 4 {
+		t.Errorf("the list is %+v, %v, %v", list, more, err)
+	}
+}
+
+// However many leaders think they lead, and however often one tries, a due time is taken once.
+func TestADueTimeIsTakenOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.applySchedule("night", `{}`)
+	due := b.fallDue("night")
+	old := b.lead()
+	lease := b.succeed()
+	found, err := b.store.DueSchedules(t.Context(), 10)
+	if err != nil || len(found) != 1 || !found[0].NextDue.Equal(due) {
+		t.Fatalf("due are %+v, %v", found, err)
+	}
+	var taken atomic.Int32
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			by := lease
+			if i%2 == 0 {
+				by = old
+			}
+			ok, err := b.store.TakeFires(t.Context(), by, takeAt("night", 1, due))
+			switch {
+			case by == old && !errors.Is(err, workqueue.ErrNotLeader):
+				t.Errorf("a leader that was: %v, %v", ok, err)
+			case by == lease && err != nil:
+				t.Error(err)
+			case ok:
+				taken.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if taken.Load() != 1 || b.fires("night") != "due" {
+		t.Errorf("taken %d times: %s", taken.Load(), b.fires("night"))
+	}
+	b.fallDue("night") // as if it had been set back: the fire's key keeps it from firing again
+	if ok, err := b.store.TakeFires(t.Context(), lease, takeAt("night", 1, due)); err != nil || !ok {
+		t.Errorf("taken again: %v, %v", ok, err)
+	}
+	if b.fires("night") != "due" {
+		t.Errorf("a due time that fired before: %s", b.fires("night"))
+	}
+}
+
+// A leader that has begun to start a run, and was stopped, starts none once another has taken the fire up.
+func TestTheStartOfARunIsFenced(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.applySchedule("night", `{}`)
+	due := b.fallDue("night")
+	old := b.lead()
+	if ok, err := b.store.TakeFires(t.Context(), old, takeAt("night", 1, due)); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	key := workqueue.FireKey{Schedule: "night", Due: due, Kind: workqueue.FireDue}
+	stopped, ok, err := b.store.BeginFire(t.Context(), old, key)
+	if err != nil || !ok || stopped.Attempt != 1 {
+		t.Fatalf("%+v, %v, %v", stopped, ok, err)
+	}
+	waits, err := b.store.WaitingFires(t.Context(), 10)
+	if err != nil || len(waits) != 1 || waits[0].State != workqueue.FireStarting {
+		t.Fatalf("waiting are %+v, %v", waits, err)
+	}
+	load := func(claim workqueue.FireClaim, items int) (workqueue.Loaded, error) {
+		req := request()
+		req.Session = b.session
+		req.OfFire(claim)
+		return b.store.Load(t.Context(), req, keys(names(items)...))
+	}
+	lease := b.succeed()
+	claim, ok, err := b.store.BeginFire(t.Context(), lease, key)
+	if err != nil || !ok || claim.Attempt != 2 {
+		t.Fatalf("the second leader: %+v, %v, %v", claim, ok, err)
+	}
+	if loaded, err := load(stopped, 3); err == nil {
+		t.Errorf("the leader that was has started %+v", loaded)
+	}
+	if ok, err := b.store.EndFire(t.Context(), stopped, workqueue.FireEnd{State: workqueue.FireFailed}); err == nil || ok {
+		t.Errorf("the leader that was has ended the fire: %v, %v", ok, err)
+	}
+	mine := stopped
+	mine.Lease = lease // an attempt before, of the same leader
+	if loaded, err := load(mine, 9000); err == nil {
+		t.Errorf("an attempt that was given up has started %+v", loaded)
+	}
+	if n := b.number(`SELECT count(*) FROM batchrun`); n != 0 {
+		t.Errorf("%d runs are left of starts that were fenced off", n)
+	}
+	loaded, err := load(claim, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fires, _, err := b.store.Fires(t.Context(), workqueue.FireFilter{Schedule: "night"})
+	if err != nil || len(fires) != 1 || fires[0].State != workqueue.FireStarted || *fires[0].Run != loaded.Run ||
+		fires[0].RunState != "running" {
+		t.Errorf("fires are %+v, %v", fires, err)
+	}
+	if again, err := load(claim, 3); err != nil || !again.Existing || again.Run != loaded.Run {
+		t.Errorf("the same start again: %+v, %v", again, err)
+	}
+	if _, ok, err := b.store.BeginFire(t.Context(), lease, key); err != nil || ok {
+		t.Errorf("a fire that has its run is begun again: %v, %v", ok, err)
+	}
+}
+
+func TestPauseResumeAndRunNow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	b.applySchedule("night", `{}`)
+	due := b.fallDue("night")
+	if paused, err := b.store.PauseSchedule(t.Context(), "night", "ann"); err != nil || paused.State != "paused" {
+		t.Fatal(paused, err)
+	}
+	if ok, err := b.store.TakeFires(t.Context(), lease, takeAt("night", 1, due)); err != nil || ok {
+		t.Errorf("a paused schedule was taken: %v, %v", ok, err)
+	}
+	now, err := b.store.RunScheduleNow(t.Context(), "night", "ann")
+	if err != nil || now.Kind != workqueue.FireNow || now.AskedBy != "ann" {
+		t.Fatal(now, err)
+	}
+	waits, err := b.store.WaitingFires(t.Context(), 10)
+	if err != nil || len(waits) != 1 || waits[0].Kind != workqueue.FireNow {
+		t.Fatalf("waiting are %+v, %v", waits, err)
+	}
+	claim, ok, err := b.store.BeginFire(t.Context(), lease, waits[0].FireKey)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	end := workqueue.FireEnd{State: workqueue.FireFailed, Reason: "no file"}
+	if ok, err := b.store.EndFire(t.Context(), claim, end); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	resumed, err := b.store.ResumeSchedule(t.Context(), "night", hourly, "ann")
+	if err != nil || resumed.NextDue == nil || !resumed.NextDue.After(time.Now()) {
+		t.Errorf("resumed %+v, %v: what was due meanwhile is left out", resumed, err)
+	}
+	if again, err := b.store.ResumeSchedule(t.Context(), "night", hourly, "ann"); err != nil || !again.Unchanged {
+		t.Errorf("resumed again: %+v, %v", again, err)
+	}
+	if b.fires("night") != "failed" {
+		t.Errorf("fires are %s", b.fires("night"))
+	}
+	if n := b.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.failed' AND payload->>'reason' = 'no file'`); n != 1 {
+		t.Errorf("%d events tell of the failure", n)
+	}
+	if _, err := b.store.RunScheduleNow(t.Context(), "nope", "ann"); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("of none: %v", err)
+	}
+	if wait, ok, err := b.store.NextScheduleTime(t.Context()); err != nil || !ok || wait <= 0 || wait > time.Hour {
+		t.Errorf("the next time is in %s, %v, %v", wait, ok, err)
+	}
+}
+
+// A run that has not ended in time is told of once; one that has is not.
+func TestLateRunsAreToldOfOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	start := func(name string) workqueue.FireKey {
+		b.applySchedule(name, `{}`)
+		due := b.fallDue(name)
+		take := takeAt(name, 1, due)
+		by := due.Add(time.Second)
+		take.Fires[0].DoneBy = &by
+		if ok, err := b.store.TakeFires(t.Context(), lease, take); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		key := workqueue.FireKey{Schedule: name, Due: due, Kind: workqueue.FireDue}
+		claim, ok, err := b.store.BeginFire(t.Context(), lease, key)
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		req := request()
+		req.Session = b.session
+		req.OfFire(claim)
+		if _, err := b.store.Load(t.Context(), req, keys(names(2)...)); err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	slow, quick := start("slow"), start("quick")
+	b.exec(`UPDATE batchrun SET state = 'cancelled', finished_at = (SELECT done_by FROM schedule_fire WHERE schedule = $1)
+		WHERE idempotency_key = $2`, quick.Schedule, quick.RunKey())
+	late, err := b.store.LateFires(t.Context(), lease, 10)
+	if err != nil || len(late) != 1 || late[0].Schedule != "slow" {
+		t.Fatalf("late are %+v, %v", late, err)
+	}
+	for _, want := range []bool{true, false} {
+		if ok, err := b.store.NoteLate(t.Context(), lease, slow, "reported"); err != nil || ok != want {
+			t.Errorf("noted %v, %v; want %v", ok, err, want)
+		}
+	}
+	if late, err = b.store.LateFires(t.Context(), lease, 10); err != nil || len(late) != 0 {
+		t.Errorf("still late: %+v, %v", late, err)
+	}
+	if n := b.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`); n != 1 {
+		t.Errorf("%d events", n)
+	}
+}
+
