@@ -1,0 +1,182 @@
+package schedule_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/orchestrator/schedule"
+)
+
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ window, zone, due, start, doneBy string }{
+		// Over midnight.
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T20:00:00Z", "2026-01-01T22:00:00Z", "2026-01-02T06:00:00Z"},
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T23:00:00Z", "2026-01-01T23:00:00Z", "2026-01-02T06:00:00Z"},
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-02T05:59:59Z", "2026-01-02T05:59:59Z", "2026-01-02T06:00:00Z"},
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-02T06:00:00Z", "2026-01-02T22:00:00Z", "2026-01-03T06:00:00Z"},
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T22:00:00Z", "2026-01-01T22:00:00Z", "2026-01-02T06:00:00Z"},
+		// Within a day, and halves.
+		{"{not_before: '09:00', done_by: '17:00'}", "Asia/Tokyo", "2026-01-01T12:00:00Z", "2026-01-02T00:00:00Z", "2026-01-02T08:00:00Z"},
+		{"{not_before: '22:00'}", "UTC", "2026-01-01T23:30:00Z", "2026-01-01T23:30:00Z", ""},
+		{"{not_before: '22:00'}", "UTC", "2026-01-02T00:00:00Z", "2026-01-02T22:00:00Z", ""},
+		{"{done_by: '06:00'}", "UTC", "2026-01-01T06:00:00Z", "2026-01-01T06:00:00Z", "2026-01-02T06:00:00Z"},
+		// Berlin jumps from 2 to 3 on 29 March: an end that is left out is where the clock jumps, and so is a beginning.
+		{"{not_before: '22:00', done_by: '02:30'}", "Europe/Berlin", "2026-03-28T21:30:00Z", "2026-03-28T21:30:00Z", "2026-03-29T01:00:00Z"},
+		{"{not_before: '02:30', done_by: '06:00'}", "Europe/Berlin", "2026-03-29T00:00:00Z", "2026-03-29T01:00:00Z", "2026-03-29T04:00:00Z"},
+		// It goes from 3 to 2 on 25 October: the first half past two counts, for both.
+		{"{not_before: '22:00', done_by: '02:30'}", "Europe/Berlin", "2026-10-24T21:00:00Z", "2026-10-24T21:00:00Z", "2026-10-25T00:30:00Z"},
+		{"{not_before: '02:30', done_by: '06:00'}", "Europe/Berlin", "2026-10-25T01:10:00Z", "2026-10-25T01:10:00Z", "2026-10-25T05:00:00Z"},
+		// Apia had no 30 December 2011.
+		{"{not_before: '22:00', done_by: '06:00'}", "Pacific/Apia", "2011-12-30T08:30:00Z", "2011-12-30T08:30:00Z", "2011-12-30T10:00:00Z"},
+	} {
+		s := parse(t, fmt.Sprintf("every: 5m\nzone: %s\nwindow: %s\n", c.zone, c.window))
+		start := s.Planned(instant(t, c.due))
+		if !start.Equal(instant(t, c.start)) {
+			t.Errorf("%s in %s: due at %s it starts at %s; want %s", c.window, c.zone, c.due, start, c.start)
+		}
+		by, limited := s.DoneBy(start)
+		if limited != (c.doneBy != "") || limited && !by.Equal(instant(t, c.doneBy)) {
+			t.Errorf("%s in %s: due at %s it is to be done by %s; want %s", c.window, c.zone, c.due, by, c.doneBy)
+		}
+	}
+}
+
+func TestStartAtWaitsForTheWindowThatIsOpenNow(t *testing.T) {
+	t.Parallel()
+	s := parse(t, "cron: 0 23 * * *\nwindow: {not_before: '22:00', done_by: '06:00'}\nstart_deadline: 2h\n")
+	planned := instant(t, "2026-01-01T23:00:00Z")
+	for now, want := range map[string]string{
+		"2026-01-01T20:00:00Z": "2026-01-01T23:00:00Z",
+		"2026-01-02T05:00:00Z": "2026-01-02T05:00:00Z",
+		"2026-01-02T07:00:00Z": "2026-01-02T22:00:00Z",
+	} {
+		if got := s.StartAt(planned, instant(t, now)); !got.Equal(instant(t, want)) {
+			t.Errorf("at %s it may start at %s; want %s", now, got, want)
+		}
+	}
+	if by, limited := s.StartBy(planned); !limited || !by.Equal(instant(t, "2026-01-02T01:00:00Z")) {
+		t.Errorf("it is to start by %s, %v", by, limited)
+	}
+}
+
+// TestJitter wants it the same each time, another for other due times and names, spread over all of it, and within the
+// window.
+func TestJitter(t *testing.T) {
+	t.Parallel()
+	const lines = "every: 5m\njitter: 10m\n"
+	s, other := parse(t, lines), parse(t, lines+"name: other\n")
+	begin := instant(t, "2026-01-01T00:00:00Z")
+	const n = 2000
+	buckets := [10]int{}
+	same := 0
+	for _, due := range s.NextN(begin, n) {
+		late := s.Planned(due).Sub(due)
+		if late < 0 || late >= 10*time.Minute || s.Planned(due.In(time.FixedZone("x", 3600))).Sub(due) != late {
+			t.Fatalf("due at %s it starts %s later", due, late)
+		}
+		if other.Planned(due).Sub(due) == late {
+			same++
+		}
+		buckets[late/time.Minute]++
+	}
+	for i, got := range buckets {
+		if got < n/10*7/10 || got > n/10*13/10 {
+			t.Errorf("%d of %d start in minute %d: %v", got, n, i, buckets)
+		}
+	}
+	if same > n/100 {
+		t.Errorf("of two schedules %d of %d due times have the same jitter", same, n)
+	}
+	known := s.Planned(begin).Sub(begin)
+	if want := 535_491 * time.Millisecond; known != want {
+		t.Errorf("the jitter of %s is %s and was %s: nodes of two versions would not agree", begin, known, want)
+	}
+	narrow := parse(t, "every: 5m\njitter: 3h\nwindow: {not_before: '22:00', done_by: '23:00'}\n")
+	for _, due := range narrow.NextN(begin, 300) {
+		if at := narrow.Planned(due); at.Hour() != 22 {
+			t.Fatalf("due at %s it starts at %s", due, at)
+		}
+	}
+}
+
+// times writes due times as hours and minutes.
+func times(dues []time.Time) string {
+	texts := make([]string, len(dues))
+	for i, due := range dues {
+		texts[i] = due.Format("15:04")
+	}
+	return strings.Join(texts, " ")
+}
+
+func TestDue(t *testing.T) {
+	t.Parallel()
+	const hourly = "cron: 0 * * * *\n"
+	for _, c := range []struct{ lines, last, now, fire, missed string }{
+		{hourly, "08:00:00", "09:00:00", "09:00", ""},
+		{hourly, "08:00:00", "08:59:59", "", ""},
+		{hourly, "08:00:00", "09:01:00", "09:00", ""},
+		// Down from half past eight until just before noon.
+		{hourly, "08:00:00", "11:55:00", "11:00", "09:00 10:00"},
+		{hourly + "misfire: none\n", "08:00:00", "11:55:00", "", "09:00 10:00 11:00"},
+		{hourly + "misfire: all\n", "08:00:00", "11:55:00", "09:00 10:00 11:00", ""},
+		{hourly + "misfire: all\nmisfire_limit: 2\n", "08:00:00", "11:55:00", "10:00 11:00", "09:00"},
+		// And until just after it: the newest is in time, and is the one.
+		{hourly, "08:00:00", "12:00:30", "12:00", "09:00 10:00 11:00"},
+		{hourly + "misfire: none\n", "08:00:00", "12:00:30", "12:00", "09:00 10:00 11:00"},
+		{hourly + "misfire: all\nmisfire_limit: 2\n", "08:00:00", "12:00:30", "10:00 11:00 12:00", "09:00"},
+		// What waits for its window is not missed.
+		{hourly + "misfire: none\nwindow: {not_before: '12:00', done_by: '20:00'}\n", "08:00:00", "11:55:00", "09:00 10:00 11:00", ""},
+	} {
+		s := parse(t, c.lines)
+		got := s.Due(instant(t, "2026-01-01T"+c.last+"Z"), instant(t, "2026-01-01T"+c.now+"Z"))
+		if times(got.Fire) != c.fire || times(got.Missed) != c.missed || got.More {
+			t.Errorf("%q from %s to %s fires %s and misses %s; want %s and %s", c.lines, c.last, c.now, times(got.Fire),
+				times(got.Missed), c.fire, c.missed)
+		}
+		if want, _ := s.Next(instant(t, "2026-01-01T"+c.now+"Z")); !got.Next.Equal(want) {
+			t.Errorf("%q at %s goes on at %s; want %s", c.lines, c.now, got.Next, want)
+		}
+	}
+}
+
+// TestDueAfterYears wants the newest due times, soon, however many there were.
+func TestDueAfterYears(t *testing.T) {
+	t.Parallel()
+	last, now := instant(t, "2016-01-01T00:00:00Z"), instant(t, "2026-01-01T12:30:30Z")
+	for lines, want := range map[string]struct{ fire, newest string }{
+		"every: 1m\n":                    {"12:30", "12:29"},
+		"every: 1m\nmisfire: none\n":     {"12:30", "12:29"},
+		"cron: '* * 1 1 *'\n":            {"12:30", "12:29"},
+		"every: 1000h\n":                 {"16:00", ""},
+		"cron: 0 0 29 2 *\n":             {"00:00", "00:00"},
+		"every: 1m\nmisfire: all\n":      {"12:20 12:21 12:22 12:23 12:24 12:25 12:26 12:27 12:28 12:29 12:30", "12:19"},
+		"cron: 5 4 * * *\nmisfire: none": {"", "04:05"},
+	} {
+		s := parse(t, lines)
+		begin := time.Now()
+		got := s.Due(last, now)
+		took := time.Since(begin)
+		wantMore := lines != "every: 1000h\n" && !strings.Contains(lines, "29 2")
+		if len(got.Missed) == 0 || times(got.Fire) != want.fire || got.More != wantMore || took > 5*time.Second ||
+			len(got.Missed) > schedule.MaxMissed {
+			t.Errorf("%q: after %s it fires %s, misses %d, more %v", lines, took, times(got.Fire), len(got.Missed), got.More)
+			continue
+		}
+		if newest := times(got.Missed[len(got.Missed)-1:]); want.newest != "" && newest != want.newest {
+			t.Errorf("%q: the newest that is missed is %s; want %s", lines, newest, want.newest)
+		}
+	}
+}
+
+func TestPreview(t *testing.T) {
+	t.Parallel()
+	s := parse(t, "cron: 30 2 * * *\nzone: Europe/Berlin\nwindow: {done_by: '06:00'}\n")
+	got := s.Preview(instant(t, "2026-03-28T12:00:00Z"), 2)
+	if len(got) != 2 || got[0].Local != "Sun 2026-03-29 03:00 +02:00" || !got[0].Start.Equal(got[0].Due) ||
+		!got[0].DoneBy.Equal(instant(t, "2026-03-29T04:00:00Z")) || got[1].Local != "Mon 2026-03-30 02:30 +02:00" {
+		t.Errorf("it looks like %+v", got)
+	}
+}
