@@ -53,10 +53,10 @@ func TestSucceedKeepsEveryItem(t *testing.T) {
 	})
 }
 
-// service says how a chunk ends that holds poison; it may change its mind from chunk to chunk.
-type service func() (cause Cause, hopeless bool)
+// serving says how a chunk ends that holds poison; it may change its mind from chunk to chunk.
+type serving func() (cause Cause, hopeless bool)
 
-func always(cause Cause, hopeless bool) service {
+func always(cause Cause, hopeless bool) serving {
 	return func() (Cause, bool) { return cause, hopeless }
 }
 
@@ -68,7 +68,7 @@ type isolation struct {
 }
 
 // isolate has every slice fail that holds one of the poison items, until nothing is left.
-func isolate(t interface{ Fatalf(string, ...any) }, p policy, size int, poison bitfield.Set, fails service,
+func isolate(t interface{ Fatalf(string, ...any) }, p policy, size int, poison bitfield.Set, fails serving,
 ) (out isolation) {
 	type issued struct {
 		successor
