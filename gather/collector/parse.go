@@ -16,8 +16,8 @@ import (
 
 // Limits of the YAML, and of what stands in it beside the limits of the store.
 const (
-	MaxBytes   = 64 << 10
-	MinTimeout = 10 * time.Millisecond
+	MaxBytes = 64 << 10
+	MinTime  = 10 * time.Millisecond
 
 	maxCodes       = 100
 	maxParams      = 100
@@ -78,13 +78,13 @@ func fields(s *workqueue.CollectorSpec, keying *order.Rule) []strictyaml.Field {
 		{Name: "params", Read: params(&s.Params)},
 		{Name: "min_size", Read: strictyaml.Number(&s.MinSize, 1, workqueue.MaxFlushSize)},
 		{Name: "max_size", Read: strictyaml.Number(&s.MaxSize, 1, workqueue.MaxFlushSize)},
-		{Name: "max_age", Read: span(&s.MaxAge, MinTimeout, longest)},
+		{Name: "max_age", Read: span(&s.MaxAge, MinTime, longest)},
 		{Name: "in_flight", Read: strictyaml.Number(&s.InFlight, 1, workqueue.MaxFlushes)},
 		{Name: "rate", Read: rate(&s.Rate)},
 		{Name: "max_attempts", Read: strictyaml.Number(&s.MaxAttempts, 1, workqueue.MaxFlushAttempts)},
-		{Name: "backoff", Read: span(&s.Backoff, MinTimeout, longest)},
-		{Name: "max_backoff", Read: span(&s.MaxBackoff, MinTimeout, longest)},
-		{Name: "timeout", Read: span(&s.Timeout, MinTimeout, workqueue.MaxFlushTimeout)},
+		{Name: "backoff", Read: span(&s.Backoff, MinTime, longest)},
+		{Name: "max_backoff", Read: span(&s.MaxBackoff, MinTime, longest)},
+		{Name: "timeout", Read: span(&s.Timeout, MinTime, workqueue.MaxFlushTimeout)},
 		{Name: "dedupe", Read: span(&s.Dedupe, 0, longest)},
 		{Name: "order", Read: strictyaml.OneOf(&s.Order, workqueue.OrderFIFO, workqueue.OrderPriority)},
 		{Name: "strict", Read: strictyaml.Truth(&s.Strict)},

@@ -1,0 +1,149 @@
+package producers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// listen has the producers listen, and returns a connection of somebody else.
+func (b *bench) listen() *nats.Conn {
+	b.Helper()
+	server := testenv.NATS(b.T)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	listening := testenv.Conn(b.T, server)
+	go func() { ended <- b.it.Listen(ctx, listening) }()
+	b.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			b.Error(err)
+		}
+	})
+	return testenv.Conn(b.T, server)
+}
+
+func TestProducersOverNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	nc := b.listen() // the first tries may find nobody
+	p, err := endpoints.NewProducer(nc, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var adding sync.WaitGroup
+	for i := range 50 {
+		adding.Go(func() {
+			for range 2 {
+				done, err := p.Add(t.Context(), endpoints.Operation{ID: fmt.Sprint(i), Key: "k", Payload: map[string]int{"n": i}})
+				if err != nil || done.Added+done.Duplicates != 1 {
+					t.Errorf("add %d: %+v, %v", i, done, err)
+				}
+			}
+		})
+	}
+	adding.Wait()
+	if keys := b.keys("c"); keys["k"] != 50 {
+		t.Errorf("stored: %v", keys)
+	}
+	// More than a message holds, without ids.
+	many := make([]endpoints.Operation, 300)
+	for i := range many {
+		many[i] = endpoints.Operation{Key: "big", Payload: strings.Repeat("x", 10_000)}
+	}
+	if done, err := p.Add(t.Context(), many...); err != nil || done.Added != len(many) {
+		t.Errorf("several messages: %+v, %v", done, err)
+	}
+	if done, err := p.Add(t.Context()); err != nil || done.Added != 0 {
+		t.Errorf("nothing: %+v, %v", done, err)
+	}
+	if keys := b.keys("c"); keys["big"] != len(many) {
+		t.Errorf("stored: %v", keys)
+	}
+}
+
+func TestProducersAreToldWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	nc := b.listen()
+	ok, err := endpoints.NewProducer(nc, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ok.Add(t.Context(), endpoints.Operation{Key: "k"}); err != nil {
+		t.Fatal(err) // from now on somebody listens
+	}
+	refused := func(err error, code endpoints.CollectCode, text string) {
+		t.Helper()
+		said, ok := errors.AsType[*endpoints.CollectError](err)
+		if !ok || said.Code != code || !strings.Contains(said.Error(), text) {
+			t.Errorf("got %v; want %s …%s…", err, code, text)
+		}
+	}
+	_, err = ok.Add(t.Context(), endpoints.Operation{ID: "1", Key: "k"}, endpoints.Operation{})
+	refused(err, endpoints.CollectInvalid, "operation 2: key: it is missing")
+	_, err = ok.Add(t.Context(), endpoints.Operation{Key: "k", Payload: strings.Repeat("x", 2<<20)})
+	refused(err, endpoints.CollectTooLarge, "takes at most")
+	if _, err = ok.Add(t.Context(), endpoints.Operation{Key: "k", Payload: func() {}}); err == nil {
+		t.Error("a payload that is no JSON was added")
+	}
+	other, err := endpoints.NewProducer(nc, "nothing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = other.Add(t.Context(), endpoints.Operation{Key: "k"})
+	refused(err, endpoints.CollectUnknown, "there is no such collector")
+	if _, err := endpoints.NewProducer(nc, "a.b"); err == nil {
+		t.Error("a.b is taken for the name of a collector")
+	}
+	for body, want := range map[string]string{
+		"":                        `"bad_operation","message":"there is no operation`,
+		"garbage":                 `this is not JSON`,
+		`{"ops":[{}]}`:            `operation 1 (line 1): payload: it is missing`,
+		`{"key":"k","payload":1}`: `{"added":1,"duplicates":0}`,
+	} {
+		answer, err := nc.Request(endpoints.CollectSubject("c"), []byte(body), 10*time.Second)
+		if err != nil || !strings.Contains(string(answer.Data), want) {
+			t.Errorf("%q is answered %v, %v; want …%s…", body, answer, err, want)
+		}
+	}
+	// One that is not a request is not added, and harms nobody.
+	if err := nc.Publish(endpoints.CollectSubject("c"), []byte(`{"key":"lost","payload":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	wrong := nats.NewMsg(endpoints.CollectSubject("c"))
+	wrong.Header.Set(endpoints.HeaderVersion, "2")
+	if answer, err := nc.RequestMsg(wrong, 10*time.Second); err != nil || !strings.Contains(string(answer.Data), "speaks 1") {
+		t.Errorf("another version is answered %v, %v", answer, err)
+	}
+	if keys := b.keys("c"); keys["lost"] != 0 || keys["k"] != 2 {
+		t.Errorf("stored: %v", keys)
+	}
+}
+
+// Nobody listens: the producer goes on until its time is over, and says so.
+func TestProducersWaitForANode(t *testing.T) {
+	t.Parallel()
+	nc := testenv.Conn(t, testenv.NATS(t))
+	p, err := endpoints.NewProducer(nc, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = p.Add(ctx, endpoints.Operation{Key: "k"})
+	var unstored *endpoints.UnstoredError
+	if !errors.As(err, &unstored) || !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "no node listens for tranche.collect.c") {
+		t.Errorf("got %v", err)
+	}
+}
