@@ -13,6 +13,9 @@ import { Help, helpShown } from "./keys.js";
 export const places = [
   ["/runs", "Runs", "runs", "r", ["runs", "run", "errors", "item", "start"]],
   ["/plans", "Plans", "plans", "p", ["plans"]],
+  ["/schedules", "Schedules", "clock", "s", ["schedules"]],
+  ["/collectors", "Collectors", "collectors", "c", ["collectors"]],
+  ["/trackers", "Trackers", "trackers", "k", ["trackers"]],
   ["/endpoints", "Endpoints", "endpoints", "e", ["endpoints", "endpoint"]],
   ["/nodes", "Nodes", "nodes", "n", ["nodes"]],
   ["/dead-letters", "Dead letters", "letters", "d", ["letters"]],

@@ -1,4 +1,4 @@
-// The text of a plan: shown with the numbers of its lines, and edited with errors at theirs.
+// The text of a plan, a collector or a schedule: shown with the numbers of its lines, and edited with errors at theirs.
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Button, ErrorBox, Icon, toast } from "../ui.js";
 import { api, query } from "../api.js";
@@ -32,18 +32,18 @@ function colour(line) {
 }
 
 // Source shows it. Long lines scroll inside.
-export function Source({ text }) {
-  return html`<div class="source" tabindex="0" role="region" aria-label="Text of the plan" data-test="source"><table><tbody>${lines(text).map((line, i) =>
+export function Source({ text, kind = "plan" }) {
+  return html`<div class="source" tabindex="0" role="region" aria-label=${"Text of the " + kind} data-test="source"><table><tbody>${lines(text).map((line, i) =>
     html`<tr key=${i}><td class="source-line" data-line=${i + 1} aria-hidden="true"></td><td><code>${colour(line)}</code></td></tr>`)}</tbody></table></div>`;
 }
 
-// Editor puts a new version on record. Errors stand at the line that they are about.
-export function Editor({ name = "", source, onApplied, onCancel }) {
+// Editor puts a new version on record: of a plan, or of what else kind says. Errors stand at the line that they are about.
+export function Editor({ kind = "plan", note = "Runs that are under way keep theirs.", name = "", source, onApplied, onCancel }) {
   const [text, setText] = useState(source);
   const [error, setError] = useState(null);
   const area = useRef(null);
   const gutter = useRef(null);
-  const wrong = new Map((error?.errors || []).filter((e) => e.location === "plan.line").map((e) => [Number(e.value), e.message]));
+  const wrong = new Map((error?.errors || []).filter((e) => e.location === kind + ".line").map((e) => [Number(e.value), e.message]));
   const sync = () => { gutter.current.scrollTop = area.current.scrollTop; };
   useEffect(() => area.current.focus(), []);
   useEffect(() => {
@@ -57,7 +57,7 @@ export function Editor({ name = "", source, onApplied, onCancel }) {
   const apply = async () => {
     setError(null);
     try {
-      onApplied(await api.post("/plans" + query({ name: /^name:/m.test(text) ? "" : name }), text, { type: "application/yaml" }));
+      onApplied(await api.post(`/${kind}s` + query({ name: /^name:/m.test(text) ? "" : name }), text, { type: "application/yaml" }));
     } catch (err) {
       if (!err.errors) throw err;
       setError(err);
@@ -74,14 +74,14 @@ export function Editor({ name = "", source, onApplied, onCancel }) {
     <div class="editor-text">
       <div class="editor-gutter" ref=${gutter} aria-hidden="true">${text.split("\n").map((_, i) => html`<span key=${i}
         class=${wrong.has(i + 1) ? "wrong" : ""}>${i + 1}</span>`)}</div>
-      <textarea ref=${area} class="code" aria-label="The plan in YAML" aria-invalid=${error ? "true" : undefined} aria-describedby="plan-errors"
+      <textarea ref=${area} class="code" aria-label=${`The ${kind} in YAML`} aria-invalid=${error ? "true" : undefined} aria-describedby="plan-errors"
         spellcheck=${false} autocapitalize="off" autocomplete="off" wrap="off" rows=${Math.min(32, Math.max(14, lines(text).length + 2))}
         value=${text} data-test="plan-source" onScroll=${sync} onKeyDown=${keys} onInput=${(e) => { setText(e.currentTarget.value); setError(null); }}></textarea>
     </div>
     <div id="plan-errors" aria-live="polite">${error && (wrong.size > 0 ? html`<ul class="editor-errors" data-test="plan-errors">${[...wrong].map(
       ([line, message]) => html`<li key=${line}><${Icon} name="warn"/><b>Line ${line}</b> <bdi>${inert(message)}</bdi></li>`)}</ul>`
       : html`<div class="editor-box"><${ErrorBox} error=${error} title="Not put on record" test="plan-errors"/></div>`)}</div>
-    <div class="editor-foot"><span class="muted">A plan that is the same changes nothing. Runs that are under way keep theirs.</span>
+    <div class="editor-foot"><span class="muted">A ${kind} that is the same changes nothing. ${note}</span>
       <div class="row"><${Button} onClick=${onCancel} test="cancel-edit">Cancel<//>
       <${Button} kind="primary" icon="check" role="operator" onClick=${apply} title="Ctrl-Enter" test="apply">Put on record<//></div></div>
   </div>`;

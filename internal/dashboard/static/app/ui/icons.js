@@ -4,6 +4,8 @@ import { html } from "../html.js";
 const shapes = {
   runs: "M2.5 4h11M2.5 8h7.5M2.5 12h4",
   plans: "M4 2.5h5.5L13 6v7.5H4zM9.5 2.5V6H13M6.5 9h4M6.5 11.2h4",
+  collectors: "M2.5 9.5h3l1 2h3l1-2h3v4h-11zM8 2v5.5M5.8 5.5 8 7.7l2.2-2.2",
+  trackers: "M2.5 2.5h4.5v4.5h-4.5zM9 2.5h4.5v4.5h-4.5zM2.5 9h4.5v4.5h-4.5zM9.2 11.4l1.6 1.6 2.8-3.4",
   endpoints: "M5 6.5v-4M11 6.5v-4M3.5 6.5h9V8a4.5 4.5 0 0 1-9 0zM8 12.5v2",
   nodes: "M2.5 3h11v4h-11zM2.5 9h11v4h-11zM5 5h.01M5 11h.01",
   letters: "M2.5 4h11v8.5h-11zM2.5 4.5 8 9l5.5-4.5",

@@ -1,0 +1,161 @@
+// Collectors: operations that wait to be flushed in batches, what keeps them, and those that failed.
+import { html } from "../html.js";
+import {
+  Badge, Button, Card, Copy, Empty, ErrorBox, Page, Select, Skeleton, Table, Text, Time, confirm, toast, useLoad,
+} from "../ui.js";
+import { Link, setQuery } from "../router.js";
+import { api, query as withQuery, segment } from "../api.js";
+import { inert, num, plural } from "../format.js";
+import { endpointPath } from "../parts/target.js";
+import { Editor, Source } from "../plans/source.js";
+
+const template = `# Operations wait here and go out in batches, one key at a time.
+name: my-collector
+endpoint: NAME        # of a service; see the Endpoints page
+min_size: 50          # a key is flushed when so many of its operations wait,
+max_age: 30s          # or when the oldest has waited so long
+max_size: 500
+rate: 50/m            # calls, over all keys
+`;
+
+const tones = { waiting: "info", backoff: "warn", parked: "bad" };
+const states = [["", "All operations"], ["parked", "Parked"], ["backoff", "To be tried again"], ["waiting", "Waiting"]];
+
+/** Collectors is the page /collectors; with ?name= it is about one. */
+export default function Collectors({ query }) {
+  const { name = "", edit = "" } = query;
+  const list = useLoad("/collectors", [], { every: 3 });
+  const applied = (answer) => {
+    toast(answer.unchanged ? `${answer.name} is the same as it was; nothing was done` : `${answer.name} is version ${answer.version} now`,
+      { tone: answer.unchanged ? "info" : "ok" });
+    list.reload();
+    setQuery({ name: answer.name, edit: "" });
+  };
+  if (edit === "new") {
+    return html`<${Page} title="New collector" crumbs=${[["Collectors", "/collectors"]]}><${Card} flush label="New collector"><${Editor} kind="collector"
+      note="Changes hold from the next flush on." source=${template} onApplied=${applied} onCancel=${() => setQuery({ edit: "" })}/><//><//>`;
+  }
+  if (name) return html`<${Collector} key=${name} query=${query} onApplied=${applied} reload=${list.reload}/>`;
+  return html`<${Page} title="Collectors" test="collectors-page" actions=${html`<${Button} kind="primary" icon="start" role="operator" test="new-collector"
+      onClick=${() => setQuery({ edit: "new" }, { replace: false })}>New collector<//>`}>
+    <${ErrorBox} error=${list.error} retry=${list.reload}/>
+    ${!list.data && !list.error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
+    ${list.data && html`<${Card} flush label="Collectors"><${Table} caption="Collectors" test="collectors" rows=${list.data.collectors || []}
+      rowKey=${(c) => c.name} href=${at} columns=${columns} empty=${html`<${Nothing}/>`}/><//>`}
+  <//>`;
+}
+
+const at = (c) => "/collectors?name=" + encodeURIComponent(c.name);
+
+const columns = [
+  { key: "name", title: "Collector", class: "runs-name", render: (c) => html`<${Link} to=${at(c)}><${Text} max=${60}>${c.name}<//><//>` },
+  { key: "endpoint", title: "Asks", render: (c) => html`<${Text} max=${40}>${c.spec.endpoint}<//>` },
+  { key: "state", title: "State", render: (c) => html`<${State} of=${c}/>` },
+  { key: "waiting", title: "Waiting", align: "right", render: (c) => html`<span class="num">${num(c.waiting)}</span>` },
+  { key: "backoff", title: "Trying again", align: "right", hide: "narrow", render: (c) => html`<span class="num">${num(c.backoff)}</span>` },
+  { key: "parked", title: "Parked", align: "right", render: (c) => html`<span class=${"num " + (c.parked > 0 ? "bad-text" : "")}>${num(c.parked)}</span>` },
+  { key: "oldest", title: "Oldest", align: "right", class: "nowrap", render: (c) => html`<${Time} at=${c.oldest_at}/>` },
+];
+
+function State({ of: c }) {
+  if (c.state === "paused") return html`<${Badge} tone="warn" icon="pause" test="collector-state">paused<//>`;
+  if (c.failures > 0) return html`<${Badge} tone="bad" icon="warn" test="collector-state">flushes fail<//>`;
+  return html`<${Badge} tone=${c.flushing > 0 ? "busy" : "ok"} test="collector-state">${c.flushing > 0 ? "flushing" : "active"}<//>`;
+}
+
+function Nothing() {
+  const command = "tranche collector apply collector.yaml";
+  return html`<${Empty} icon="collectors" title="No collectors" test="no-collectors">
+    <p>A collector stores small operations as they come, and hands them to a service in batches: one call for many, in order by their key.</p>
+    <div class="commands"><div><code>${command}</code><${Copy} text=${command}/></div></div><//>`;
+}
+
+function Collector({ query: { name, edit = "", state = "", after = "" }, onApplied, reload }) {
+  const path = "/collectors/" + segment(name);
+  const one = useLoad(path, [], { every: 3 });
+  const ops = useLoad(path + "/ops" + withQuery({ state, after, limit: 50 }), [], { every: 3 });
+  const c = one.data;
+  const editing = edit === "1";
+  const again = () => {
+    one.reload();
+    ops.reload();
+    reload();
+  };
+  const act = async (what, says) => {
+    try {
+      await api.post(`${path}/${what}`, {});
+      toast(says);
+      again();
+    } catch (err) {
+      toast(err, { tone: "bad" });
+    }
+  };
+  const choose = async (what, selection, title, body) => {
+    const done = await confirm({
+      title, action: what === "drop" ? "Give them up" : "Try again", danger: what === "drop", test: what + "-dialog", body,
+      act: () => api.post(`${path}/${what}`, selection),
+    });
+    if (!done) return;
+    toast(what === "drop" ? `${plural(done.dropped, "operation")} given up` : `${plural(done.requeued, "operation")} to be tried again`);
+    again();
+  };
+  const remove = async () => {
+    const done = await confirm({
+      title: `Delete ${inert(name, 60)}?`, action: "Delete the collector", danger: true, test: "delete-dialog", act: () => api.del(path),
+      body: "One that has operations is not deleted: drain it, or give them up.",
+    });
+    if (!done) return;
+    toast(`${inert(name, 60)} is deleted`);
+    reload();
+    setQuery({ name: "" });
+  };
+  const paused = c?.state === "paused";
+  const actions = c && !editing && html`<${Button} kind="ghost" icon="trash" role="operator" label="Delete the collector" title="Delete the collector" onClick=${remove} test="delete"/>
+    <${Button} role="operator" onClick=${() => setQuery({ edit: "1" }, { replace: false })} test="edit">Change<//>
+    <${Button} role="operator" icon=${paused ? "play" : "pause"} test=${paused ? "resume" : "pause"}
+      onClick=${() => (paused ? act("resume", "It goes on") : act("pause", "Nothing is flushed until it is resumed"))}>${paused ? "Resume" : "Pause"}<//>
+    <${Button} kind="primary" role="operator" icon="upload" onClick=${() => act("drain", "All that waits is flushed now")} test="drain">Drain<//>`;
+  return html`<${Page} title=${name} crumbs=${[["Collectors", "/collectors"]]} test="collector-page" actions=${actions}
+      subtitle=${c && html`<${State} of=${c}/> asks <${Link} to=${endpointPath(c.spec.endpoint)}><${Text} max=${60}>${c.spec.endpoint}<//><//>, version ${num(c.version)}`}>
+    <${ErrorBox} error=${one.error} retry=${one.reload}/>
+    ${!c && !one.error && html`<${Card}><${Skeleton} lines=${8}/><//>`}
+    ${c && editing && html`<${Card} flush label="Change"><${Editor} kind="collector" name=${name} note="Changes hold from the next flush on." source=${c.source || ""}
+      onApplied=${onApplied} onCancel=${() => setQuery({ edit: "" })}/><//>`}
+    ${c && !editing && html`<${Tiles} of=${c}/>
+      ${c.why?.length > 0 && html`<${Card} title="What keeps operations waiting" test="why"><ul class="reasons">${c.why.map((w) => html`<li key=${w.code}><${Text} max=${500}>${w.text}<//>${
+        w.until && html` <span class="muted">until <${Time} at=${w.until} mode="clock"/></span>`}</li>`)}</ul><//>`}
+      <${Ops} load=${ops} state=${state} parked=${c.parked} choose=${choose}/>
+      <${Card} flush title="Source" actions=${html`<${Copy} text=${c.source || ""} label="Copy the source"/>`}><${Source} kind="collector" text=${c.source || ""}/><//>`}
+  <//>`;
+}
+
+function Tiles({ of: c }) {
+  const tile = (title, n, note) => html`<div class="tile"><dt>${title}</dt><dd class="num">${num(n)}</dd>${note && html`<dd class="tile-note">${note}</dd>`}</div>`;
+  return html`<dl class="tiles">${tile("Waiting", c.waiting, c.oldest_at && html`oldest <${Time} at=${c.oldest_at}/>`)}
+    ${tile("Trying again", c.backoff)}${tile("Parked", c.parked)}
+    ${tile("Keys", c.keys, `${num(c.due)} due`)}${tile("Flushing", c.flushing, `of ${num(c.spec.in_flight)} at once`)}</dl>`;
+}
+
+function Ops({ load, state, parked, choose }) {
+  const rows = load.data?.ops || [];
+  const one = (op, what) => choose(what, { ids: [op.id], waiting: what === "drop" && op.state !== "parked" || undefined },
+    what === "drop" ? `Give ${inert(op.id, 60)} up?` : `Try ${inert(op.id, 60)} again?`,
+    what === "drop" ? "The operation is deleted, and not done." : "It has all its attempts again, and goes with the next flush of its key.");
+  const columns = [
+    { key: "id", title: "Operation", class: "runs-name", render: (op) => html`<${Text} max=${60} code>${op.id}<//><span class="under">key <${Text} max=${60}>${op.key}<//></span>` },
+    { key: "state", title: "State", render: (op) => html`<${Badge} tone=${tones[op.state]}>${op.state === "backoff" ? "to be tried again" : op.state}<//>${op.code &&
+      html`<span class="under"><${Text} max=${40} code>${op.code}<//> <${Text} max=${160}>${op.message}<//></span>`}` },
+    { key: "attempts", title: "Attempts", align: "right", hide: "narrow", render: (op) => html`<span class="num">${num(op.attempts)}</span>` },
+    { key: "added", title: "Added", align: "right", class: "nowrap", render: (op) => html`<${Time} at=${op.added_at}/>` },
+    { key: "do", srTitle: "Actions", label: "", align: "right", class: "nowrap", render: (op) => html`${op.state !== "waiting" && html`<${Button} small role="operator" test="requeue"
+      label=${`Try ${inert(op.id, 60)} again`} onClick=${() => one(op, "requeue")}>Try again<//> `}<${Button} small kind="ghost" icon="trash" role="operator" test="drop"
+      label=${`Give ${inert(op.id, 60)} up`} onClick=${() => one(op, "drop")}/>` },
+  ];
+  const actions = html`<${Select} label="State" value=${state} options=${states} onChange=${(v) => setQuery({ state: v, after: "" })} test="state"/>
+    ${parked > 0 && html`<${Button} small role="operator" icon="repeat" test="requeue-all" onClick=${() => choose("requeue", { all: true },
+      `Try ${plural(parked, "parked operation")} again?`, "They have all their attempts again, and go with the next flush of their keys.")}>Try all parked again<//>`}`;
+  return html`<${Card} flush title="Operations" actions=${actions}><${ErrorBox} error=${load.error} retry=${load.reload}/>
+    ${load.data && html`<${Table} caption="Operations, oldest first" test="ops" rows=${rows} rowKey=${(op) => op.number} columns=${columns}
+      empty=${html`<${Empty} title=${state ? "None in this state" : "No operation waits"}/>`}/>`}
+    ${load.data?.next > 0 && html`<div class="plan-more"><${Button} small onClick=${() => setQuery({ after: String(load.data.next) }, { replace: false })}>More<//></div>`}<//>`;
+}

@@ -1,0 +1,143 @@
+// Schedules: what starts by itself, when it does so next, and what became of the times that have come.
+import { html } from "../html.js";
+import {
+  Badge, Button, Card, Copy, Empty, ErrorBox, Page, Skeleton, Table, Text, Time, confirm, toast, useLoad,
+} from "../ui.js";
+import { Link, setQuery } from "../router.js";
+import { api, segment } from "../api.js";
+import { clock, inert, num, plural } from "../format.js";
+import { Editor, Source } from "../plans/source.js";
+
+const template = `# When a plan is run, and over what.
+name: my-schedule
+cron: "30 22 * * 1-5"     # minute hour day month weekday
+zone: Europe/Berlin
+plan: my-plan
+items:
+  file: customers.csv     # in the directory of tranche serve --schedule-files
+overlap: skip             # while the run before is under way
+misfire: once             # after a downtime
+`;
+
+const tones = {
+  due: "info", queued: "info", starting: "busy", started: "ok", skipped: "plain", missed: "warn", failed: "bad",
+};
+
+/** Schedules is the page /schedules; with ?name= it is about one. */
+export default function Schedules({ query: { name = "", edit = "" } }) {
+  const list = useLoad("/schedules", [], { every: 3 });
+  const applied = (answer) => {
+    for (const warning of answer.warnings || []) toast(warning, { tone: "warn" });
+    toast(answer.unchanged ? `${answer.name} was so before; nothing was done` : `${answer.name} is version ${answer.version} now`,
+      { tone: answer.unchanged ? "info" : "ok" });
+    list.reload();
+    setQuery({ name: answer.name, edit: "" });
+  };
+  if (edit === "new") {
+    return html`<${Page} title="New schedule" crumbs=${[["Schedules", "/schedules"]]}><${Card} flush label="New schedule"><${Editor} kind="schedule"
+      note="Runs that are under way go on." source=${template} onApplied=${applied} onCancel=${() => setQuery({ edit: "" })}/><//><//>`;
+  }
+  if (name) return html`<${Schedule} key=${name} name=${name} editing=${edit === "1"} onApplied=${applied} reload=${list.reload}/>`;
+  return html`<${Page} title="Schedules" test="schedules-page" actions=${html`<${Button} kind="primary" icon="start" role="operator" test="new-schedule"
+      onClick=${() => setQuery({ edit: "new" }, { replace: false })}>New schedule<//>`}>
+    <${ErrorBox} error=${list.error} retry=${list.reload}/>
+    ${!list.data && !list.error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
+    ${list.data && html`<${Card} flush label="Schedules"><${Table} caption="Schedules" test="schedules" rows=${list.data.schedules || []}
+      rowKey=${(s) => s.name} href=${at} columns=${columns} empty=${html`<${Nothing}/>`}/><//>`}
+  <//>`;
+}
+
+const at = (s) => "/schedules?name=" + encodeURIComponent(s.name);
+
+const columns = [
+  { key: "name", title: "Schedule", class: "runs-name", render: (s) => html`<${Link} to=${at(s)}><${Text} max=${60}>${s.name}<//><//>` },
+  { key: "when", title: "When", render: (s) => html`<code>${inert(s.when, 60)}</code> <span class="muted"><${Text} max=${40}>${s.zone}<//></span>` },
+  { key: "plan", title: "Runs", render: (s) => html`<${Text} max=${60}>${s.plan}<//>` },
+  { key: "state", title: "State", render: (s) => html`<${State} of=${s}/>` },
+  { key: "last", title: "Last", hide: "narrow", render: (s) => (s.last ? html`<${Badge} tone=${tones[s.last.state]}>${s.last.state}<//> <${Time} at=${s.last.due_at}/>` : html`<span class="muted">never</span>`) },
+  { key: "next", title: "Next", align: "right", class: "nowrap", render: (s) => html`<${Next} of=${s}/>` },
+];
+
+function State({ of: s }) {
+  if (s.state === "paused") return html`<${Badge} tone="warn" icon="pause" test="schedule-state">paused<//>`;
+  if (s.running > 0) return html`<${Badge} tone="busy" icon="play" test="schedule-state">${plural(s.running, "run")} under way<//>`;
+  return html`<${Badge} tone=${s.waiting > 0 ? "info" : "ok"} test="schedule-state">${s.waiting > 0 ? `${num(s.waiting)} waiting` : "active"}<//>`;
+}
+
+function Next({ of: s }) {
+  if (s.state === "paused") return html`<span class="muted">not before it is resumed</span>`;
+  return s.next_due ? html`<${Time} at=${s.next_due}/>` : html`<span class="muted">never again</span>`;
+}
+
+function Nothing() {
+  const command = "tranche schedule apply schedule.yaml";
+  return html`<${Empty} icon="clock" title="No schedules" test="no-schedules">
+    <p>A schedule starts a run by the clock: which plan, over which items, and what to do when the run before is not done.</p>
+    <div class="commands"><div><code>${command}</code><${Copy} text=${command}/></div></div><//>`;
+}
+
+function Schedule({ name, editing, onApplied, reload }) {
+  const path = "/schedules/" + segment(name);
+  const one = useLoad(path, [], { every: 3 });
+  const s = one.data;
+  const next = useLoad(path + "/next?count=20", [s?.version, s?.state, s?.last_due]);
+  const fires = useLoad(path + "/fires", [], { every: 3 });
+  const act = async (what, says) => {
+    try {
+      await api.post(`${path}/${what}`, {});
+      toast(says);
+      one.reload();
+      fires.reload();
+      reload();
+    } catch (err) {
+      toast(err, { tone: "bad" });
+    }
+  };
+  const remove = async () => {
+    const done = await confirm({
+      title: `Delete ${inert(name, 60)}?`, action: "Delete the schedule", danger: true, test: "delete-dialog", act: () => api.del(path),
+      body: "It starts nothing more. Runs that are under way go on, and what it did stays on record.",
+    });
+    if (!done) return;
+    toast(`${inert(name, 60)} is deleted`);
+    reload();
+    setQuery({ name: "" });
+  };
+  const paused = s?.state === "paused";
+  const actions = s && !editing && html`<${Button} kind="ghost" icon="trash" role="operator" label="Delete the schedule" title="Delete the schedule" onClick=${remove} test="delete"/>
+    <${Button} role="operator" onClick=${() => setQuery({ edit: "1" }, { replace: false })} test="edit">Change<//>
+    <${Button} role="operator" icon=${paused ? "play" : "pause"} test=${paused ? "resume" : "pause"}
+      onClick=${() => (paused ? act("resume", "It goes on") : act("pause", "It starts nothing until it is resumed"))}>${paused ? "Resume" : "Pause"}<//>
+    <${Button} kind="primary" role="operator" icon="play" onClick=${() => act("run-now", "The leader starts a run")} test="run-now">Run now<//>`;
+  return html`<${Page} title=${name} crumbs=${[["Schedules", "/schedules"]]} test="schedule-page" actions=${actions}
+      subtitle=${s && html`<${State} of=${s}/> <code>${inert(s.when, 60)}</code> in <${Text} max=${60}>${s.zone}<//>, version ${num(s.version)}`}>
+    <${ErrorBox} error=${one.error} retry=${one.reload}/>
+    ${!s && !one.error && html`<${Card}><${Skeleton} lines=${8}/><//>`}
+    ${s && editing && html`<${Card} flush label="Change"><${Editor} kind="schedule" name=${name} note="Runs that are under way go on." source=${s.source}
+      onApplied=${onApplied} onCancel=${() => setQuery({ edit: "" })}/><//>`}
+    ${s && !editing && html`<div class="plan"><div class="column"><${Fires} load=${fires}/>
+        <${Card} flush title="Source" actions=${html`<${Copy} text=${s.source} label="Copy the source"/>`}><${Source} kind="schedule" text=${s.source}/><//></div>
+      <${Times} load=${next} paused=${paused}/></div>`}
+  <//>`;
+}
+
+function Fires({ load }) {
+  return html`<${Card} flush title="What became of its times"><${ErrorBox} error=${load.error} retry=${load.reload}/>
+    ${load.data && html`<${Table} caption="Due times, newest first" test="fires" rows=${load.data.fires || []} rowKey=${(f) => f.due_at + f.kind}
+      columns=${fireColumns} empty=${html`<${Empty} title="None has come yet"/>`}/>`}<//>`;
+}
+
+const fireColumns = [
+  { key: "due", title: "Due", class: "nowrap", render: (f) => html`${clock(f.due_at, { date: true })}${f.kind === "now" && html`<span class="under">asked for by <${Text} max=${40}>${f.asked_by}<//></span>`}` },
+  { key: "state", title: "State", render: (f) => html`<${Badge} tone=${tones[f.state]}>${f.state}<//>${f.reason && html`<span class="under"><${Text} max=${200}>${f.reason}<//></span>`}` },
+  { key: "run", title: "Run", align: "right", render: (f) => (f.run && f.run_state ? html`<${Link} to=${"/runs/" + f.run}>${inert(f.run_state)}<//>` : html`<span class="muted">${f.run ? "gone" : "–"}</span>`) },
+];
+
+function Times({ load, paused }) {
+  const times = load.data?.times || [];
+  return html`<${Card} title="Next times"><${ErrorBox} error=${load.error} retry=${load.reload}/>
+    ${paused && html`<p class="muted">None of them while it is paused.</p>`}
+    ${load.data && times.length === 0 && html`<p class="muted">It is never due again.</p>`}
+    <ol class="times" data-test="times">${times.map((t) => html`<li key=${t.due}><span>${inert(t.local)}</span>${t.start !== t.due &&
+      html`<span class="under">starts ${clock(t.start, { date: true })}</span>`}${t.done_by && html`<span class="under">done by ${clock(t.done_by, { date: true })}</span>`}</li>`)}</ol><//>`;
+}
