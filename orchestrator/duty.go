@@ -42,12 +42,12 @@ type duty struct {
 
 // dutyState is what became of a duty since its node began to lead.
 type dutyState struct {
-	runs, failures    int64
-	began, ended      time.Time // of its last run; ended is before began while it runs
-	took              time.Duration
-	failing           bool // its last run failed
-	lastError         string
-	lastFailed        time.Time
+	runs, failures int64
+	began, ended   time.Time // of its last run; ended is before began while it runs
+	took           time.Duration
+	failing        bool // its last run failed
+	lastError      string
+	lastFailed     time.Time
 }
 
 func newDuties(all []Duty) []*duty {
@@ -64,7 +64,7 @@ func checkDuties(duties []Duty) error {
 	for _, d := range duties {
 		if d.Name == "" || d.Run == nil || seen[d.Name] {
 			return fmt.Errorf("orchestrator: Config.Duties has %q; each has a name of its own and a function "+
-				"(%q, %q and %q are taken)", d.Name, dutySweep, dutyCare, dutyPace)
+				"(%q, %q, %q and %q are taken)", d.Name, dutySweep, dutyCare, dutyPace, DutyRetention)
 		}
 		seen[d.Name] = true
 	}
@@ -170,7 +170,7 @@ func (n *Node) WakeDuty(name string) {
 
 // wakeOwnDuty wakes a duty when this node leads, and reports whether it does.
 func (n *Node) wakeOwnDuty(name string) bool {
-	if lease := n.lease.Load(); lease == nil || lease.Epoch == 0 {
+	if n.lease.Load() == nil {
 		return false
 	}
 	for _, d := range n.duties {

@@ -3,40 +3,28 @@ package orchestrator
 import (
 	"strings"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
-// DutyPulse is what a node that leads says of a duty with each heartbeat. Times are ages: nobody's clock is compared
-// with that of others.
-type DutyPulse struct {
-	Name      string        `json:"name"`
-	Runs      int64         `json:"runs"`
-	Failures  int64         `json:"failures"`
-	Running   time.Duration `json:"running"`   // so long already; 0: it does not run
-	Ended     time.Duration `json:"ended"`     // the last run, so long ago; -1: none has
-	Took      time.Duration `json:"took"`      // the last run
-	Failing   bool          `json:"failing"`    // the last run failed
-	LastError string        `json:"last_error"` // of the last run that failed
-	FailedAgo time.Duration `json:"failed"`     // that run, so long ago; -1: none has
-}
-
 // dutyPulses is nil while the node does not lead.
-func (n *Node) dutyPulses() []DutyPulse {
-	if lease := n.lease.Load(); lease == nil || lease.Epoch == 0 {
+func (n *Node) dutyPulses() []workqueue.DutyPulse {
+	if n.lease.Load() == nil {
 		return nil
 	}
-	out := make([]DutyPulse, 0, len(n.duties))
+	out := make([]workqueue.DutyPulse, 0, len(n.duties))
 	for _, d := range n.duties {
 		out = append(out, d.pulse())
 	}
 	return out
 }
 
-func (d *duty) pulse() DutyPulse {
+func (d *duty) pulse() workqueue.DutyPulse {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.state
-	p := DutyPulse{Name: d.Name, Runs: s.runs, Failures: s.failures, Ended: ago(s.ended), Took: s.took,
-		Failing: s.failing, LastError: s.lastError, FailedAgo: ago(s.lastFailed)}
+	p := workqueue.DutyPulse{Name: d.Name, Runs: s.runs, Failures: s.failures, Ended: ago(s.ended), Took: s.took,
+		Failing: s.failing, LastError: s.lastError, Failed: ago(s.lastFailed)}
 	if s.began.After(s.ended) {
 		p.Running = time.Since(s.began)
 	}

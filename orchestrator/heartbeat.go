@@ -16,7 +16,7 @@ type pulse struct {
 	NATS   bool     `json:"nats"`   // it is connected; explanations read it
 	Locals []string `json:"locals"` // its functions for steps of kind local; likewise
 	// Duties are there while it leads; the view of the nodes reads them.
-	Duties []DutyPulse `json:"duties,omitempty"`
+	Duties []workqueue.DutyPulse `json:"duties,omitempty"`
 }
 
 func (n *Node) pulse() pulse { return pulse{n.Stats(), n.nc.IsConnected(), n.Locals(), n.dutyPulses()} }
@@ -38,6 +38,7 @@ func (n *Node) beat(ctx context.Context) {
 			n.stats.sessionsLost.Add(1)
 			n.log.Warn("the session expired; starting a new one", zap.Stringer("session", n.Session()))
 			n.fetching.abandon(n.Session())
+			n.flushing.abandon(n.Session())
 			err = n.newSession(timed)
 			n.Wake()
 		}

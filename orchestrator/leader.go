@@ -25,7 +25,8 @@ const (
 )
 
 func (n *Node) ownDuties() []Duty {
-	return []Duty{{dutySweep, n.sweeping}, {dutyCare, n.caring()}, {dutyPace, n.pacing()}}
+	return []Duty{{dutySweep, n.sweeping}, {dutyCare, n.caring()}, {dutyPace, n.pacing()},
+		{DutyRetention, n.retaining}, {dutyCollectors, n.tendingCollectors}}
 }
 
 // beatOfLease is the time between two prolongings.

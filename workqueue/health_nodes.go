@@ -12,6 +12,7 @@ import (
 type LeaderView struct {
 	Session   SessionID `json:"session"`
 	Epoch     int64     `json:"epoch" doc:"one more with every change of hands"`
+	Since     time.Time `json:"since" doc:"when it began to lead"`
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
@@ -41,7 +42,7 @@ type DatabaseLoad struct {
 }
 
 const (
-	healthLeader = `SELECT session_id, epoch, expires_at FROM leader WHERE name = $1`
+	healthLeader = `SELECT session_id, epoch, since, expires_at FROM leader WHERE name = $1`
 
 	// Sessions are few; what they hold says work_slice_live, which runs they load batchrun_active.
 	healthNodes = `
@@ -75,7 +76,7 @@ SELECT (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint,
 func (f *HealthFacts) queueNodes(b *pgx.Batch, l HealthLimits) {
 	b.Queue(healthLeader, leaseName).QueryRow(func(row pgx.Row) error {
 		var leader LeaderView
-		err := row.Scan(&leader.Session, &leader.Epoch, &leader.ExpiresAt)
+		err := row.Scan(&leader.Session, &leader.Epoch, &leader.Since, &leader.ExpiresAt)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return nil

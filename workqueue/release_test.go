@@ -1,7 +1,6 @@
 package workqueue_test
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -278,8 +277,9 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	b.check()
 }
 
-// While leader work is under way nobody can take the lease over, so that two leaders never work at once.
-func TestLeaseIsHeldThroughItsWork(t *testing.T) {
+// A leader that stops in the middle of its work keeps nobody from taking over, and nothing of that work is committed
+// afterwards; nor does its work keep itself from prolonging the lease.
+func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	lease := b.lead()
@@ -287,40 +287,51 @@ func TestLeaseIsHeldThroughItsWork(t *testing.T) {
 	s := b.one(run)
 	b.send(s)
 	b.pass(s.ID)
-	tx, err := b.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }() // in vain after the commit
-	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM work_slice WHERE id = $1 FOR UPDATE`, s.ID); err != nil {
-		t.Fatal(err)
-	}
+	release := b.holdRows(`SELECT 1 FROM work_slice WHERE id = $1 FOR UPDATE`, s.ID)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if n, err := b.store.Expire(t.Context(), lease, ids(s)); err != nil || n != 1 {
-			t.Errorf("expired %d, %v; want 1: the lease held when the work began", n, err)
+		if n, err := b.store.Expire(t.Context(), lease, ids(s)); !errors.Is(err, workqueue.ErrNotLeader) {
+			t.Errorf("expired %d, %v; want ErrNotLeader: another leads since the work began", n, err)
 		}
 	})
-	waiting := func(n int) func() bool {
-		return func() bool {
-			return b.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-				AND wait_event_type = 'Lock'`) == n
-		}
+	b.until("the sweep waits for the slice", func() bool { return b.waiters() == 1 })
+	if again, err := b.store.Lead(t.Context(), b.session, leaseTTL); err != nil || again != lease {
+		t.Errorf("prolonged to %+v, %v; its own work is in the way", again, err)
 	}
-	b.until("the sweep waits for the slice", waiting(1))
+	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	next, err := b.store.Lead(t.Context(), b.open(), leaseTTL)
+	if err != nil || next.Epoch != lease.Epoch+1 {
+		t.Fatalf("lease %+v, %v; want the next epoch, at once", next, err)
+	}
+	release()
+	wg.Wait()
+	b.wantTally(run, tally{live: 4})
+	if n, err := b.store.Expire(t.Context(), next, ids(s)); err != nil || n != 1 {
+		t.Errorf("the new leader expired %d, %v", n, err)
+	}
+	b.check()
+}
+
+// Between its last look at the lease and its commit, nobody takes it over from a leader: whatever it commits, it commits
+// before the next epoch.
+func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	release := b.holdRows(`SELECT 1 FROM leader WHERE epoch = $1 FOR KEY SHARE`, lease.Epoch) // as the last look does
+	if again, err := b.store.Lead(t.Context(), b.session, leaseTTL); err != nil || again != lease {
+		t.Errorf("prolonged to %+v, %v", again, err)
+	}
+	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	var wg sync.WaitGroup
 	wg.Go(func() {
-		// It runs out while the sweep holds it; the taker waits for the sweep to end.
-		b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
 		if next, err := b.store.Lead(t.Context(), b.open(), leaseTTL); err != nil || next.Epoch != lease.Epoch+1 {
 			t.Errorf("lease %+v, %v", next, err)
 		}
 	})
-	b.until("the taker waits for the sweep", waiting(2))
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	b.until("the taker waits for the commit", func() bool { return b.waiters() == 1 })
+	release()
 	wg.Wait()
-	b.check()
 }
 
 func TestSplitKeepsEveryItem(t *testing.T) {

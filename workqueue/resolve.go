@@ -32,7 +32,7 @@ LIMIT $4`
 
 // Resolve finds the run that a person means by ref: LastRun, an id, the beginning of an id (MinPrefix digits or more,
 // hyphens optional) or a name. It returns an AmbiguousError with the newest matches when several runs fit, and an error
-// that wraps ErrNotFound when none does.
+// that wraps ErrNotFound when none does, a GoneError when it was deleted.
 func (s *Store) Resolve(ctx context.Context, ref string) (RunID, error) {
 	ids, err := s.matches(ctx, strings.TrimSpace(ref))
 	switch {
@@ -45,6 +45,9 @@ func (s *Store) Resolve(ctx context.Context, ref string) (RunID, error) {
 	case ref == LastRun:
 		return RunID{}, fmt.Errorf("there is no run yet: %w", ErrNotFound)
 	default:
+		if err := s.gone(ctx, strings.TrimSpace(ref)); err != nil {
+			return RunID{}, err
+		}
 		return RunID{}, fmt.Errorf("no run has the id, the beginning of an id or the name %q: %w", ref, ErrNotFound)
 	}
 }

@@ -44,6 +44,7 @@ type NodeRun struct {
 // Nodes is who is there and who leads.
 type Nodes struct {
 	Leader *LeaderView `json:"leader" doc:"null while nobody leads"`
+	Duties []DutyView  `json:"duties" doc:"what the node that leads does as such, as it said with its last heartbeat"`
 	Nodes  []NodeView  `json:"nodes" doc:"those that are there, then those that are gone, newest first, up to 50 of them"`
 	At     time.Time   `json:"at" doc:"the database's clock when it looked"`
 }
@@ -90,7 +91,7 @@ ORDER BY k.alive DESC, k.started_at DESC, k.id`
 
 // Nodes returns the nodes that are there and those that were there lately.
 func (s *Store) Nodes(ctx context.Context) (Nodes, error) {
-	out := Nodes{}
+	out := Nodes{Duties: []DutyView{}}
 	b := &pgx.Batch{}
 	b.Queue(nodeViews, maxGoneNodes, lateAfter, leaseName, maxNodeRuns).Query(func(rows pgx.Rows) (err error) {
 		out.Nodes, err = pgx.CollectRows(rows, scanNode)
@@ -106,6 +107,11 @@ func (s *Store) Nodes(ctx context.Context) (Nodes, error) {
 	b.Queue(databaseNow).QueryRow(func(row pgx.Row) error { return row.Scan(&out.At) })
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return Nodes{}, fmt.Errorf("list the nodes: %w", err)
+	}
+	for i := range out.Nodes {
+		if n := &out.Nodes[i]; n.Leader {
+			out.Duties = append(out.Duties, dutiesOf(n)...)
+		}
 	}
 	return out, nil
 }

@@ -1,0 +1,195 @@
+package workqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A finished run is deleted in two moves. The first takes its row out of batchrun and leaves one in retention_run
+// instead, in one transaction: from then on nobody finds the run, and nobody can begin anything with it. The second
+// deletes what else there is of it, in small pieces, each in a transaction that also says how far it is; whoever leads
+// goes on where the leader before has stopped. See retention_stage.go.
+
+// retentionSettle is how long after its end a run may not be deleted, whatever its limits say.
+const retentionSettle = time.Minute
+
+const (
+	// Roughly: what items, results and their rows take up in tables and indexes, and half a kilobyte a slice. Blocks have
+	// the sums; only runs that were not measured since their last generation are read.
+	measureRuns = `
+WITH unknown AS MATERIALIZED (
+    SELECT r.id, r.generation, r.items, (SELECT count(*) FROM run_step st WHERE st.run_id = r.id) AS steps
+    FROM batchrun r LEFT JOIN retention_size z ON z.run_id = r.id AND z.generation = r.generation
+    WHERE r.state IN ('completed', 'cancelled') AND z.run_id IS NULL LIMIT $1)
+INSERT INTO retention_size (run_id, generation, bytes)
+SELECT s.id, s.generation, 4096 + s.items * 150 + s.items * s.steps * 150
+    + coalesce((SELECT sum(b.result_bytes) + sum(b.payload_bytes) FILTER (WHERE b.step = 0) FROM work_block b
+                WHERE b.run_id = s.id), 0)
+    + 500 * (SELECT count(*) FROM work_slice w WHERE w.run_id = s.id)
+FROM unknown s
+ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, bytes = excluded.bytes`
+
+	dropSizes = `
+DELETE FROM retention_size z WHERE NOT EXISTS (SELECT FROM batchrun r WHERE r.id = z.run_id)`
+
+	// The oldest. What follows says again what makes a run one that may go.
+	runsPastLimits = `
+SELECT r.id FROM batchrun r
+WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened) AND r.finished_at < $1
+    AND r.finished_at < clock_timestamp() - $3::interval AND r.id <> ALL ($4::uuid[])
+ORDER BY r.finished_at, r.id LIMIT $2`
+
+	// As everybody does who begins something with a run: its steps first. Whoever holds one of them is at work on it, and
+	// it is left alone.
+	lockStepsToDelete = `
+WITH free AS MATERIALIZED (SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE SKIP LOCKED)
+SELECT count(*), (SELECT count(*) FROM run_step WHERE run_id = $1) FROM free`
+
+	// An event that was not published yet names the run.
+	takeRun = `
+WITH free AS MATERIALIZED (SELECT id FROM batchrun WHERE id = $1 FOR UPDATE SKIP LOCKED),
+taken AS (
+    DELETE FROM batchrun r USING free
+    WHERE r.id = free.id AND r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened)
+        AND r.finished_at < $2 AND r.finished_at < clock_timestamp() - $4::interval
+        AND NOT EXISTS (SELECT FROM run_event e WHERE e.run_id = r.id AND e.published_at IS NULL)
+    RETURNING r.*)
+INSERT INTO retention_run (run_id, name, plan, items, steps, generation, finished_at, why)
+SELECT t.id, coalesce(t.name, ''), t.plan, t.items, $5, t.generation, t.finished_at, $3 FROM taken t
+RETURNING name, plan, items, generation, finished_at`
+)
+
+// MeasureRuns estimates the size of finished runs that were not measured yet, up to a number of them, and returns of how
+// many. Leader work.
+func (s *Store) MeasureRuns(ctx context.Context, lease Lease, limit int) (n int64, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, dropSizes); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, measureRuns, limit)
+		n = tag.RowsAffected()
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("measure finished runs: %w", err)
+	}
+	return n, nil
+}
+
+// RunsPastLimits returns finished runs that ended before a time, the oldest first, without those that are left out.
+func (s *Store) RunsPastLimits(ctx context.Context, before time.Time, limit int, without []RunID) ([]RunID, error) {
+	if without == nil {
+		without = []RunID{}
+	}
+	runs, err := collectRunIDs(s.pool.Query(ctx, runsPastLimits, before, limit, retentionSettle, without))
+	if err != nil {
+		return nil, fmt.Errorf("look for runs that are past their limits: %w", err)
+	}
+	return runs, nil
+}
+
+// DeleteRun makes a finished run one that is being deleted: nobody finds it any more. It reports false, and has done
+// nothing, when the run is not finished, ended too late, or somebody is at work on it. Leader work; [Store.DeletePiece]
+// deletes what there is of it.
+func (s *Store) DeleteRun(ctx context.Context, lease Lease, run RunID, before time.Time, why string,
+) (deleted bool, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+		deleted, err = takeToDelete(ctx, tx, run, before, why)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("delete run %s: %w", run, err)
+	}
+	return deleted, nil
+}
+
+func takeToDelete(ctx context.Context, tx pgx.Tx, run RunID, before time.Time, why string) (bool, error) {
+	var free, steps int
+	if err := tx.QueryRow(ctx, lockStepsToDelete, run).Scan(&free, &steps); err != nil || free < steps {
+		return false, err
+	}
+	var name, plan string
+	var items int64
+	var gen Generation
+	var finished time.Time
+	err := tx.QueryRow(ctx, takeRun, run, before, why, retentionSettle, steps).Scan(&name, &plan, &items, &gen, &finished)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, auditChange(ctx, tx, action{actor: Engine, name: "delete", run: run,
+		before: map[string]any{"name": name, "plan": plan, "items": items, "generation": gen, "finished_at": finished},
+		detail: map[string]any{"why": why}})
+}
+
+// GoneRun is a run that was deleted, or is being deleted.
+type GoneRun struct {
+	Run        RunID      `json:"run"`
+	Name       string     `json:"name,omitempty"`
+	Plan       string     `json:"plan"`
+	Items      int64      `json:"items"`
+	FinishedAt time.Time  `json:"finished_at"`
+	DeletedAt  time.Time  `json:"deleted_at" doc:"from when on nobody found it"`
+	Why        string     `json:"why" doc:"the limits that it was past"`
+	Rows       int64      `json:"rows" doc:"that were deleted of it so far"`
+	GoneAt     *time.Time `json:"gone_at,omitempty" doc:"when nothing was left of it; absent while there is"`
+}
+
+const (
+	goneFields = `run_id, name, plan, items, finished_at, deleted_at, why, deleted, gone_at`
+
+	goingRuns = `
+SELECT ` + goneFields + ` FROM retention_run WHERE gone_at IS NULL ORDER BY deleted_at, run_id LIMIT $1`
+
+	goneInRange = `
+SELECT ` + goneFields + ` FROM retention_run WHERE run_id BETWEEN $1 AND $2 ORDER BY run_id DESC LIMIT 2`
+)
+
+// GoingRuns returns the runs that are being deleted, those first that were deleted first.
+func (s *Store) GoingRuns(ctx context.Context, limit int) ([]GoneRun, error) {
+	return s.goneRuns(ctx, goingRuns, limit)
+}
+
+func (s *Store) goneRuns(ctx context.Context, statement string, args ...any) ([]GoneRun, error) {
+	rows, err := s.pool.Query(ctx, statement, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read deleted runs: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[GoneRun])
+	if err != nil {
+		return nil, fmt.Errorf("read deleted runs: %w", err)
+	}
+	return found, nil
+}
+
+// GoneError is returned for a run that was deleted. It is an [ErrNotFound].
+type GoneError struct {
+	Run GoneRun
+}
+
+func (e *GoneError) Error() string {
+	return fmt.Sprintf("run %s was deleted at %s: it had ended at %s, and finished runs are kept by %s", e.Run.Run,
+		e.Run.DeletedAt.UTC().Format(time.RFC3339), e.Run.FinishedAt.UTC().Format(time.RFC3339), e.Run.Why)
+}
+
+// Is makes it an [ErrNotFound].
+func (e *GoneError) Is(target error) bool { return target == ErrNotFound }
+
+// gone returns an error that says so when a reference is the id, or its beginning, of a run that was deleted.
+func (s *Store) gone(ctx context.Context, ref string) error {
+	low, high, ok := prefixRange(ref)
+	if !ok {
+		return nil
+	}
+	found, err := s.goneRuns(ctx, goneInRange, low, high)
+	if err != nil || len(found) != 1 {
+		return err
+	}
+	return &GoneError{found[0]}
+}

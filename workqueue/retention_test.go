@@ -1,0 +1,377 @@
+package workqueue_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// inTables is what there is of a run, by table: in all that have a run_id, and in the tracker.
+func (b *bench) inTables(run workqueue.RunID) map[string]int {
+	b.Helper()
+	rows, err := b.pool.Query(b.Context(), `SELECT table_name || '.' || column_name FROM information_schema.columns
+		WHERE table_schema = 'public' AND (column_name = 'run_id' OR column_name = 'batch_id' OR
+			(table_name, column_name) IN (('batchrun', 'id'), ('tracker_batch', 'id'))) ORDER BY 1`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer rows.Close()
+	var columns []string
+	for rows.Next() {
+		var c string
+		if err := rows.Scan(&c); err != nil {
+			b.Fatal(err)
+		}
+		columns = append(columns, c)
+	}
+	if rows.Err() != nil || len(columns) < 15 {
+		b.Fatal(columns, rows.Err())
+	}
+	found := map[string]int{}
+	for _, c := range columns {
+		table, column, _ := strings.Cut(c, ".")
+		if n := b.number(`SELECT count(*) FROM `+table+` WHERE `+column+` = $1`, run); n > 0 {
+			found[table] = n
+		}
+	}
+	return found
+}
+
+// ended makes a run of n items that ended so long ago, and of which everything is known that can be.
+func (b *bench) ended(n int, ago time.Duration) workqueue.RunID {
+	b.Helper()
+	run := b.load(request(), n)
+	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD", Message: "no"}))
+	b.record(faulty(b.one(run), workqueue.SlotError{Code: "LATER", Message: "again", Retry: true}))
+	b.finish(run)
+	if _, err := b.store.Rerun(b.Context(), workqueue.RerunRequest{Run: run, Actor: "ann",
+		Select: workqueue.Selection{Failed: true}}); err != nil {
+		b.Fatal(err)
+	}
+	b.finish(run)
+	b.exec(`INSERT INTO quarantine (reason, detail, subject, run_id, body) VALUES ('r', 'd', 's', $1, 'x')`, run)
+	b.exec(`INSERT INTO dead_letter (id, msg_id, endpoint, cause, run_id) VALUES (gen_random_uuid(), $2, 'e', 'c', $1)`,
+		run, run.String())
+	b.exec(`UPDATE run_event SET published_at = clock_timestamp() WHERE run_id = $1`, run)
+	b.exec(`UPDATE batchrun SET finished_at = clock_timestamp() - $2::interval WHERE id = $1`, run, ago)
+	return run
+}
+
+func (b *bench) deleteRun(lease workqueue.Lease, run workqueue.RunID) bool {
+	b.Helper()
+	deleted, err := b.store.DeleteRun(b.Context(), lease, run, time.Now(), "age 1h")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return deleted
+}
+
+// A run is gone for everybody at once, and then in pieces, whoever leads; what is of others stays, and every invariant
+// holds all the while.
+func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	other, run := b.ended(30, time.Hour), b.ended(30, time.Hour)
+	before, had := b.inTables(other), b.inTables(run)
+	for _, table := range []string{"work_part", "work_error", "work_slice", "quarantine", "dead_letter", "run_event"} {
+		if had[table] == 0 {
+			t.Errorf("the run has nothing in %s: %v", table, had)
+		}
+	}
+	if !b.deleteRun(lease, run) {
+		t.Fatal("it was not deleted")
+	}
+	_, err := b.store.Resolve(t.Context(), run.String())
+	if gone, ok := errors.AsType[*workqueue.GoneError](err); !ok || gone.Run.Run != run ||
+		!errors.Is(err, workqueue.ErrNotFound) || !strings.Contains(err.Error(), "was deleted at") {
+		t.Errorf("a deleted run is told as %v", err)
+	}
+	if _, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "ann",
+		Select: workqueue.Selection{Failed: true}}); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("a re-run of a deleted run: %v", err)
+	}
+	b.check()
+
+	pieces := 0
+	for gone := false; !gone; pieces++ {
+		if pieces%10 == 5 { // the leader dies, another one goes on
+			b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+			late := lease
+			b.session = b.open()
+			lease = b.lead()
+			now := b.inTables(run)
+			if _, _, err := b.store.DeletePiece(t.Context(), late, run, 7); !errors.Is(err, workqueue.ErrNotLeader) {
+				t.Errorf("the old leader: %v", err)
+			}
+			if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(now) {
+				t.Errorf("the old leader deleted: %v, then %v", now, after)
+			}
+			b.check()
+		}
+		if _, gone, err = b.store.DeletePiece(t.Context(), lease, run, 7); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := b.inTables(run)
+	delete(left, "audit_log")
+	delete(left, "retention_run")
+	if len(left) > 0 || pieces < 20 {
+		t.Errorf("after %d pieces there is left: %v", pieces, left)
+	}
+	if after := b.inTables(other); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("of the other run there was %v and is %v", before, after)
+	}
+	if last := b.actions(run); last[len(last)-1] != "delete by tranche" {
+		t.Errorf("actions: %v", last)
+	}
+	b.check()
+}
+
+// What is not finished, or has only just ended, is not deleted; nor what somebody is at work on.
+func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	old := `UPDATE batchrun SET finished_at = clock_timestamp() - interval '9 days', created_at = created_at - interval '9 days'
+		WHERE id = $1 AND finished_at IS NOT NULL`
+	cases := map[string]func() workqueue.RunID{
+		"running": func() workqueue.RunID { return b.load(request(), 9) },
+		"held": func() workqueue.RunID {
+			run := b.load(request(), 9)
+			b.pauseRun(run)
+			return run
+		},
+		"open": func() workqueue.RunID { return b.openRun(func(*workqueue.OpenRequest) {}) },
+		"running again": func() workqueue.RunID {
+			run := b.ended(9, time.Hour)
+			if _, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "ann",
+				Select: workqueue.Selection{Keys: []string{"C1"}}}); err != nil {
+				t.Fatal(err)
+			}
+			b.exec(`UPDATE batchrun SET finished_at = clock_timestamp() - interval '9 days' WHERE id = $1`, run)
+			return run
+		},
+		"ended just now": func() workqueue.RunID {
+			run := b.ended(9, 0)
+			return run
+		},
+		"with an event that is not published": func() workqueue.RunID {
+			run := b.ended(9, time.Hour)
+			b.exec(`UPDATE run_event SET published_at = NULL WHERE run_id = $1`, run)
+			return run
+		},
+		"a load that was given up": func() workqueue.RunID {
+			run := b.load(request(), 9)
+			b.exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL, finished_at = clock_timestamp() - interval '1 day'
+				WHERE id = $1`, run)
+			return run
+		},
+		"at which somebody is at work": func() workqueue.RunID {
+			run := b.ended(9, time.Hour)
+			release := b.holdRows(`SELECT FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`, run)
+			t.Cleanup(release)
+			return run
+		},
+	}
+	for name, make := range cases {
+		run := make()
+		if name == "running" || name == "held" || name == "open" {
+			b.exec(old, run)
+		}
+		before := b.inTables(run)
+		if b.deleteRun(lease, run) {
+			t.Errorf("%s: it was deleted", name)
+		}
+		if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(before) {
+			t.Errorf("%s: there was %v and is %v", name, before, after)
+		}
+	}
+}
+
+// A re-run and a deletion that begin at the same time: one of them wins, and the other one has done nothing.
+func TestARerunAndADeletionAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	won := map[bool]int{}
+	for i := range 24 {
+		run := b.ended(9, time.Hour)
+		var wg sync.WaitGroup
+		var deleted bool
+		var rerun, failed error
+		delay := time.NewTimer(time.Duration(i%12) * 300 * time.Microsecond)
+		wg.Go(func() {
+			_, rerun = b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "ann",
+				Select: workqueue.Selection{Keys: []string{"C1", "C2"}}})
+		})
+		wg.Go(func() {
+			<-delay.C
+			deleted, failed = b.store.DeleteRun(t.Context(), lease, run, time.Now(), "age 1h")
+		})
+		wg.Wait()
+		won[deleted]++
+		switch {
+		case failed != nil:
+			t.Fatal(failed)
+		case deleted && !errors.Is(rerun, workqueue.ErrNotFound):
+			t.Fatalf("it was deleted, and the re-run said %v", rerun)
+		case !deleted && rerun != nil:
+			t.Fatalf("neither happened: %v", rerun)
+		case !deleted:
+			b.wantTally(run, tally{ready: 2, done: 7})
+		}
+	}
+	t.Logf("deleted %d, run again %d", won[true], won[false])
+	b.check()
+}
+
+// Limits of age, number and size, of runs and of what else there is.
+func TestRetentionLimits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	ctx := t.Context()
+	var runs []workqueue.RunID
+	for i := range 4 {
+		runs = append(runs, b.ended(9, time.Duration(10-i)*time.Hour)) // the first is the oldest
+	}
+	b.ended(9, 0)
+	due := func(limits workqueue.RetentionLimits) int64 {
+		t.Helper()
+		if _, err := b.store.SetRetention(ctx, workqueue.RetainRuns, limits, "ann"); err != nil {
+			t.Fatal(err)
+		}
+		all, err := b.store.RetentionDue(ctx)
+		if err != nil || all[0].Kind != workqueue.RetainRuns {
+			t.Fatal(all, err)
+		}
+		return all[0].Count
+	}
+	if n, err := b.store.MeasureRuns(ctx, lease, 100); n != 5 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n, err := b.store.MeasureRuns(ctx, lease, 100); n != 0 || err != nil {
+		t.Errorf("%d runs were measured twice: %v", n, err)
+	}
+	age, few, bytes := 8*time.Hour+30*time.Minute, int64(2), int64(1<<20)
+	for want, limits := range map[int64]workqueue.RetentionLimits{
+		0: {}, 2: {Age: &age}, 3: {Count: &few}, 4: {Count: &[]int64{1}[0], Age: &age},
+	} {
+		if n := due(limits); n != want {
+			t.Errorf("%s: %d runs are due; want %d", limits.String(), n, want)
+		}
+	}
+	if n := b.number(`SELECT count(*) FROM retention_size WHERE bytes BETWEEN 5000 AND 50000`); n != 5 {
+		t.Errorf("%d runs of 9 items are of some kilobytes", n)
+	}
+	// The newest large run is less than a mebibyte, both together are more.
+	b.exec(`UPDATE retention_size SET bytes = 700000 WHERE run_id = ANY($1)`, []workqueue.RunID{runs[1], runs[3]})
+	if n := due(workqueue.RetentionLimits{Bytes: &bytes}); n != 2 {
+		t.Errorf("%d runs are past the size; want the two oldest", n)
+	}
+	before, err := b.store.RetentionCutoff(ctx, &workqueue.Retention{Kind: workqueue.RetainRuns,
+		RetentionLimits: workqueue.RetentionLimits{Count: &few}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := b.store.RunsPastLimits(ctx, *before, 10, runs[:1]); err != nil || !slices.Equal(found, runs[1:3]) {
+		t.Errorf("%v, %v; want %v", found, err, runs[1:3])
+	}
+	for _, wrong := range []workqueue.RetentionLimits{{Age: new(time.Duration)}, {Count: new(int64)}, {Bytes: &few}} {
+		if _, err := b.store.SetRetention(ctx, workqueue.RetainRuns, wrong, "ann"); err == nil {
+			t.Errorf("%v was taken", wrong)
+		}
+	}
+	if _, err := b.store.SetRetention(ctx, "cats", workqueue.RetentionLimits{}, "ann"); err == nil ||
+		!strings.Contains(err.Error(), "quarantine") {
+		t.Errorf("a kind that there is none of: %v", err)
+	}
+}
+
+// What is old goes, but for what something still needs.
+func TestOldThingsAreDeleted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	ctx := t.Context()
+	ended, under := b.ended(9, time.Hour), b.load(request(), 9)
+	b.pauseRun(under)
+	for _, sql := range []string{
+		`UPDATE run_event SET at = at - interval '100 days'`,
+		`UPDATE audit_log SET at = at - interval '100 days'`,
+		`UPDATE dead_letter SET changed_at = changed_at - interval '100 days'`,
+		`INSERT INTO dead_letter (id, msg_id, endpoint, cause, state, changed_at)
+			VALUES (gen_random_uuid(), 'd', 'e', 'c', 'dropped', clock_timestamp() - interval '100 days'),
+			(gen_random_uuid(), 'n', 'e', 'c', 'dropped', clock_timestamp())`,
+		`UPDATE quarantine SET at = at - interval '100 days'`,
+		`INSERT INTO node_session (id, host, pid, version, expires_at) SELECT gen_random_uuid(), 'h', 1, 'v',
+			clock_timestamp() - interval '100 days' FROM generate_series(1, 5)`,
+	} {
+		b.exec(sql)
+	}
+	before := time.Now().Add(-50 * 24 * time.Hour)
+	want := map[workqueue.RetentionKind]int64{
+		workqueue.RetainEvents:     int64(len(b.events(ended)) - 2), // its completions stay
+		workqueue.RetainAudit:      int64(len(b.actions(ended)) - 1),
+		workqueue.RetainQuarantine: 1, workqueue.RetainDeadLetters: 1, workqueue.RetainSessions: 5,
+		workqueue.RetainFires: 0,
+	}
+	paused := b.actions(under)
+	for kind, n := range want {
+		got, err := b.store.DeleteOld(ctx, lease, kind, before, 1000)
+		if err != nil || got != n {
+			t.Errorf("%s: %d were deleted, %v; want %d", kind, got, err, n)
+		}
+	}
+	if now := b.actions(under); !slices.Equal(now, paused) {
+		t.Errorf("of a run under way %v is known; want %v", now, paused)
+	}
+	if left := b.actions(ended); !slices.Equal(left, []string{"rerun by ann"}) {
+		t.Errorf("of the finished run %v is known; want its re-run", left)
+	}
+	b.check()
+	if err := b.store.NoteDeleted(ctx, lease, workqueue.RetainAudit, 7); err != nil {
+		t.Fatal(err)
+	}
+	all, err := b.store.Retention(ctx)
+	if err != nil || len(all) != len(workqueue.RetentionKinds()) || all[2].LastDeleted != 7 || all[2].LastAt == nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// A leader whose lease has passed on deletes nothing, whatever it does.
+func TestRetentionIsFencedByTheEpoch(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.lead()
+	run := b.ended(9, time.Hour)
+	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.session = b.open()
+	b.lead()
+	ctx := t.Context()
+	for name, work := range map[string]func() error{
+		"measure": func() error { _, err := b.store.MeasureRuns(ctx, old, 9); return err },
+		"delete":  func() error { _, err := b.store.DeleteRun(ctx, old, run, time.Now(), "x"); return err },
+		"old": func() error {
+			_, err := b.store.DeleteOld(ctx, old, workqueue.RetainQuarantine, time.Now(), 9)
+			return err
+		},
+		"forget":   func() error { return b.store.ForgetGone(ctx, old) },
+		"note":     func() error { return b.store.NoteDeleted(ctx, old, workqueue.RetainRuns, 1) },
+		"requests": func() error { _, err := b.store.SweepRequests(ctx, old); return err },
+	} {
+		if err := work(); !errors.Is(err, workqueue.ErrNotLeader) {
+			t.Errorf("%s: %v; want ErrNotLeader", name, err)
+		}
+	}
+	if left := b.inTables(run); left["batchrun"] != 1 || left["quarantine"] != 1 {
+		t.Errorf("there is left %v", left)
+	}
+}
