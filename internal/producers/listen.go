@@ -33,41 +33,53 @@ const (
 	pendingBytes = 64 << 20
 )
 
-// Listen takes operations over core NATS until ctx ends and those that came before have been answered.
-func (p *Producers) Listen(ctx context.Context, nc *nats.Conn) error {
-	subject := endpoints.CollectSubject(everyCollector)
-	l := &listener{producers: p, nc: nc}
-	sub, err := nc.QueueSubscribe(subject, queue, l.receive)
-	if err == nil {
-		err = sub.SetPendingLimits(maxMessages, pendingBytes)
-	}
-	if err != nil {
-		return fmt.Errorf("subscribe to %s: %w", subject, err)
-	}
-	<-ctx.Done()
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-	defer cancel()
-	closed := sub.StatusChanged(nats.SubscriptionClosed)
-	if err := sub.Drain(); err == nil {
-		select {
-		case <-closed:
-		case <-stop.Done():
-			_ = sub.Unsubscribe() // the connection is lost, and what was sent with it
-		}
-	}
-	return l.wait(stop)
-}
-
-// listener answers messages.
-type listener struct {
+// Listener takes operations over core NATS.
+type Listener struct {
 	producers *Producers
 	nc        *nats.Conn
+	sub       *nats.Subscription
 	count     atomic.Int64
 	answering sync.WaitGroup
 }
 
+// Listen takes operations over core NATS until the listener is closed.
+func (p *Producers) Listen(nc *nats.Conn) (*Listener, error) {
+	subject := endpoints.CollectSubject(everyCollector)
+	l := &Listener{producers: p, nc: nc}
+	var err error
+	if l.sub, err = nc.QueueSubscribe(subject, queue, l.receive); err == nil {
+		err = l.sub.SetPendingLimits(maxMessages, pendingBytes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
+	}
+	return l, nil
+}
+
+// Close returns once what came before has been answered, or ctx has ended.
+func (l *Listener) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	closed := l.sub.StatusChanged(nats.SubscriptionClosed)
+	if err := l.sub.Drain(); err == nil {
+		select {
+		case <-closed:
+		case <-ctx.Done():
+			_ = l.sub.Unsubscribe() // the connection is lost, and what was sent with it
+		}
+	}
+	answered := make(chan struct{})
+	go func() { l.answering.Wait(); close(answered) }()
+	select {
+	case <-answered:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("producers: %d messages were not answered in time", l.count.Load())
+	}
+}
+
 // receive is called for each message, one at a time.
-func (l *listener) receive(msg *nats.Msg) {
+func (l *Listener) receive(msg *nats.Msg) {
 	if msg.Reply == "" {
 		l.producers.log.Warn("operations came without a subject to answer to, and were not added; send them as a request",
 			zap.String("subject", msg.Subject))
@@ -87,7 +99,7 @@ func (l *listener) receive(msg *nats.Msg) {
 	})
 }
 
-func (l *listener) add(ctx context.Context, msg *nats.Msg) (workqueue.AddedOps, error) {
+func (l *Listener) add(ctx context.Context, msg *nats.Msg) (workqueue.AddedOps, error) {
 	collector, err := endpoints.ParseCollectSubject(msg.Subject)
 	if err != nil {
 		return workqueue.AddedOps{}, &OpError{Problem: err.Error()}
@@ -100,7 +112,7 @@ func (l *listener) add(ctx context.Context, msg *nats.Msg) (workqueue.AddedOps, 
 }
 
 // answer comes after the commit.
-func (l *listener) answer(msg *nats.Msg, done workqueue.AddedOps, err error) {
+func (l *Listener) answer(msg *nats.Msg, done workqueue.AddedOps, err error) {
 	reply := endpoints.CollectReply{Collected: endpoints.Collected{Added: done.Added, Duplicates: done.Duplicates}}
 	if err != nil {
 		code, message := l.producers.told(err)
@@ -115,18 +127,6 @@ func (l *listener) answer(msg *nats.Msg, done workqueue.AddedOps, err error) {
 	if err != nil {
 		l.producers.log.Warn("whoever added operations could not be answered, and may add them again",
 			zap.String("subject", msg.Subject), zap.Error(err))
-	}
-}
-
-// wait returns once all messages that came have been answered.
-func (l *listener) wait(ctx context.Context) error {
-	answered := make(chan struct{})
-	go func() { l.answering.Wait(); close(answered) }()
-	select {
-	case <-answered:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("producers: %d messages were not answered in time", l.count.Load())
 	}
 }
 

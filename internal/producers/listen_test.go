@@ -19,13 +19,12 @@ import (
 func (b *bench) listen() *nats.Conn {
 	b.Helper()
 	server := testenv.NATS(b.T)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	listening := testenv.Conn(b.T, server)
-	go func() { ended <- b.it.Listen(ctx, listening) }()
+	listener, err := b.it.Listen(testenv.Conn(b.T, server))
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
+		if err := listener.Close(context.Background()); err != nil {
 			b.Error(err)
 		}
 	})
