@@ -31,6 +31,10 @@ func (r *reader) readPlan(root ast.Node, plan *Plan) error {
 		{"max_failed", r.failures(&plan.MaxFailed)},
 		{"canary", r.number(&plan.Canary)},
 		{"canary_auto", r.truth(&plan.CanaryAuto)},
+		{"order_by", r.text(&plan.Order.By)},
+		{"values", r.texts(&plan.Order.Values)},
+		{"partitions", r.partitions(&plan.Order.Partitions)},
+		{"on_failure", r.onFailure(&plan.OnFailure)},
 		{"steps", func(v value) error { return r.steps(v, &plan.Steps) }},
 	})
 }
@@ -88,6 +92,28 @@ func (r *reader) step(v value) (Step, error) {
 		step.MaxBackoff = longestBackoff(step.RetryBackoff)
 	}
 	return step, err
+}
+
+// partitions reads a number of which 0, when it stands there, is not the same as not said.
+func (r *reader) partitions(into *int) func(value) error {
+	return func(v value) error {
+		err := r.number(into)(v)
+		if err == nil && *into == 0 {
+			*into = -1 // for Validate to refuse
+		}
+		return err
+	}
+}
+
+// onFailure reads what is done after a failure.
+func (r *reader) onFailure(into *string) func(value) error {
+	return func(v value) error {
+		err := r.text(into)(v)
+		if canonical, wrong := ParseOnFailure(*into); err == nil && wrong == nil {
+			*into = canonical
+		}
+		return err
+	}
 }
 
 // inputs reads a list of which none is not the same as not said.

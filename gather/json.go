@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 // The JSON form. Its names are stored with every run: they may be added to, not changed. What was added after the first
@@ -18,6 +20,10 @@ type planJSON struct {
 	MaxFailed  string     `json:"max_failed,omitempty"`
 	Canary     int        `json:"canary,omitempty"`
 	CanaryAuto bool       `json:"canary_auto,omitempty"`
+	OrderBy    string     `json:"order_by,omitempty"`
+	Values     []string   `json:"values,omitempty"`
+	Partitions int        `json:"partitions,omitempty"`
+	OnFailure  string     `json:"on_failure,omitempty"`
 	Steps      []stepJSON `json:"steps"`
 }
 
@@ -50,7 +56,8 @@ type stepJSON struct {
 // MarshalJSON writes the form in which a run keeps its plan. Every setting is written, so that a later version with
 // other defaults runs the plan as it was.
 func (p Plan) MarshalJSON() ([]byte, error) {
-	out := planJSON{p.Name, p.Priority, p.MaxFailed, p.Canary, p.CanaryAuto, make([]stepJSON, len(p.Steps))}
+	out := planJSON{p.Name, p.Priority, p.MaxFailed, p.Canary, p.CanaryAuto, p.Order.By, p.Order.Values,
+		p.Order.Partitions, p.OnFailure, make([]stepJSON, len(p.Steps))}
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		out.Steps[i] = stepJSON{s.Name, s.Endpoint, s.Needs, s.Chunk, s.ChunkAuto, s.ChunkBytes, Duration(s.ChunkTime),
@@ -74,7 +81,8 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("read plan: something follows it")
 	}
-	*p = Plan{in.Name, in.Priority, in.MaxFailed, in.Canary, in.CanaryAuto, make([]Step, len(in.Steps))}
+	*p = Plan{in.Name, in.Priority, in.MaxFailed, in.Canary, in.CanaryAuto, make([]Step, len(in.Steps)),
+		order.Rule{By: in.OrderBy, Values: in.Values, Partitions: in.Partitions}, in.OnFailure}
 	for i := range in.Steps {
 		s := &in.Steps[i]
 		p.Steps[i] = Step{s.Name, s.Endpoint, s.Needs, s.Chunk, s.ChunkAuto, s.ChunkBytes, time.Duration(s.ChunkTime),

@@ -8,7 +8,7 @@ const formerInFlight = 64
 // FormerJSON returns the form in which a run of the first version kept the plan that was asked for in the same words,
 // and false when there were no words for it. A start that is repeated after an upgrade is known by it.
 func (p *Plan) FormerJSON() (spec json.RawMessage, ok bool) {
-	if p.MaxFailed != "" || p.Canary != 0 || p.CanaryAuto || len(p.Steps) > 1 {
+	if p.MaxFailed != "" || p.Canary != 0 || p.CanaryAuto || p.Order.Set() || len(p.Steps) > 1 {
 		return nil, false
 	}
 	out := p.clone()

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 // Overrides are settings of one run that are laid over its plan: those of steps over every step, and then those of
@@ -15,6 +17,10 @@ type Overrides struct {
 	MaxFailed  *string `json:"max_failed,omitempty" doc:"failures that pause the run: more than 500, or 1%; or none"`
 	Canary     *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none"`
 	CanaryAuto *bool   `json:"canary_auto,omitempty" doc:"a sample within max_failed releases the others"`
+
+	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one after the other"`
+	Partitions *int    `json:"partitions,omitempty" doc:"values share so many lines, by their hash; 0: each has its own"`
+	OnFailure  *string `json:"on_failure,omitempty" doc:"continue, or stop: what follows a failed item is not tried"`
 
 	StepOverrides // of every step
 
@@ -100,6 +106,22 @@ func (p *Plan) byName(field string) string {
 	return field
 }
 
+// layOrder puts another order in the place of the plan's. Values that the plan lists are of its own order.
+func (o *Overrides) layOrder(plan *Plan) {
+	if o.OrderBy != nil {
+		plan.Order = order.Rule{By: *o.OrderBy}
+	}
+	if o.Partitions != nil {
+		plan.Order.Partitions, plan.Order.Values = *o.Partitions, nil
+	}
+	if o.OnFailure != nil {
+		plan.OnFailure = *o.OnFailure
+		if canonical, err := ParseOnFailure(*o.OnFailure); err == nil {
+			plan.OnFailure = canonical
+		}
+	}
+}
+
 func (o *Overrides) lay(plan *Plan) {
 	set(&plan.Priority, o.Priority)
 	if o.MaxFailed != nil {
@@ -110,6 +132,7 @@ func (o *Overrides) lay(plan *Plan) {
 		plan.CanaryAuto = plan.CanaryAuto && plan.Canary != 0
 	}
 	set(&plan.CanaryAuto, o.CanaryAuto)
+	o.layOrder(plan)
 	for i := range plan.Steps {
 		s := &plan.Steps[i]
 		o.StepOverrides.lay(s)

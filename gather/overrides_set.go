@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 // Set reads one setting from its text form, by the name that it has in plans. Codes come one by one; any other setting
@@ -70,6 +72,9 @@ func (o *Overrides) settings() []setting {
 		{"max_failed", reading(&o.MaxFailed, ParseMaxFailed)},
 		{"canary", reading(&o.Canary, wholeNumber)},
 		{"canary_auto", reading(&o.CanaryAuto, readTruth)},
+		{"order_by", reading(&o.OrderBy, readOrderBy)},
+		{"partitions", reading(&o.Partitions, wholeNumber)},
+		{"on_failure", reading(&o.OnFailure, ParseOnFailure)},
 	}, o.StepOverrides.settings()...)
 }
 
@@ -126,6 +131,15 @@ func readText[T any, P interface {
 }](text string) (value T, err error) {
 	err = P(&value).UnmarshalText([]byte(text))
 	return value, err
+}
+
+var errNoField = errors.New("want the name of a field, like customer or customer.id, or key")
+
+func readOrderBy(text string) (string, error) {
+	if (&order.Rule{By: text}).Validate() != nil {
+		return "", errNoField
+	}
+	return text, nil
 }
 
 func readTruth(text string) (bool, error) {

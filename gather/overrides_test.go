@@ -115,6 +115,7 @@ func TestSetOverrides(t *testing.T) {
 	var got gather.Overrides
 	texts := map[string]string{
 		"priority": "-2", "max_failed": "1.0%", "canary": "100", "canary_auto": "true", "chunk": "auto",
+		"order_by": "customer.id", "partitions": "8", "on_failure": "stop",
 		"chunk_bytes": "512KiB", "chunk_time": "5s", "in_flight": "64", "rate": "0.5", "max_attempts": "4",
 		"timeout": "1m", "retry_backoff": "0s", "max_backoff": "2m", "retry_codes": "BUSY", "never_retry": "GONE",
 	}
@@ -125,6 +126,7 @@ func TestSetOverrides(t *testing.T) {
 	}
 	var want gather.Overrides
 	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","canary":100,"canary_auto":true,"chunk":"auto",
+		"order_by":"customer.id","partitions":8,"on_failure":"stop",
 		"chunk_bytes":524288,"chunk_time":"5s","in_flight":64,"rate":0.5,"max_attempts":4,"timeout":"1m",
 		"retry_backoff":"0s","max_backoff":"2m","retry_codes":["BUSY"],"never_retry":["GONE"]}`), &want)
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -137,7 +139,7 @@ func TestSetOverrides(t *testing.T) {
 	}
 	for field, text := range map[string]string{
 		"chunk": "many", "rate": "1_000", "canary_auto": "yes", "timeout": "5", "chunk_bytes": "1KB", "max_failed": "few",
-		"retry_codes": "", "priority": "1.5", "colour": "red",
+		"retry_codes": "", "priority": "1.5", "colour": "red", "order_by": "a..b", "partitions": "x", "on_failure": "halt",
 	} {
 		var wrong *gather.FieldError
 		if err := new(gather.Overrides).Set(field, text); !errors.As(err, &wrong) || wrong.Field != field {

@@ -28,6 +28,9 @@ const (
 //	max_failed: 1%           # or 500 (items): more failures pause the run
 //	canary: 100              # a spread sample goes first
 //	canary_auto: true        # and releases the others when it stays within max_failed
+//	order_by: customer       # items of the same value go one after the other; without a canary
+//	partitions: 64           # values share so many lines; or values: [a, b], the only ones there may be
+//	on_failure: stop         # what follows an item that failed is not tried; or continue
 //	steps:
 //	  - name: statement      # the endpoint's name when left out
 //	    endpoint: statement

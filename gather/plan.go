@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 // What a plan uses when it does not say. The limit of requests is found while running, up to DefaultInFlight.
@@ -27,6 +29,9 @@ type Plan struct {
 	Canary     int    // items of a spread sample that goes first, up to 1,000,000; 0: none
 	CanaryAuto bool   // a sample within MaxFailed releases the others; else somebody has to
 	Steps      []Step
+
+	Order     order.Rule // items of the same value are worked on one after the other; zero: all side by side
+	OnFailure string     // FailureStop, or "": what follows an item that failed is worked on all the same
 }
 
 // Step is one piece of work per item. Exactly one of Endpoint, Request, HTTP, SQL and Local says how it is done.
@@ -149,6 +154,7 @@ func longestBackoff(first time.Duration) time.Duration { return max(first, Defau
 
 func (p *Plan) clone() *Plan {
 	out := *p
+	out.Order.Values = slices.Clone(p.Order.Values)
 	out.Steps = slices.Clone(p.Steps)
 	for i := range out.Steps {
 		s := &out.Steps[i]

@@ -37,6 +37,9 @@ func (p *Plan) Validate() error {
 	if p.CanaryAuto && p.Canary == 0 {
 		return fieldError("canary_auto", "there is no canary that it could be about; set canary, like canary: 100")
 	}
+	if err := p.checkOrder(); err != nil {
+		return err
+	}
 	return p.checkSteps()
 }
 

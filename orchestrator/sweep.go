@@ -53,12 +53,16 @@ func (n *Node) sweep(ctx context.Context, lease workqueue.Lease) error {
 	if err != nil {
 		return err
 	}
+	standing, err := n.sweepLines(ctx, lease)
+	if err != nil {
+		return err
+	}
 	signal(n.publish) // events that a dead node left behind
 	signal(n.letters) // and letters
 	n.stats.released.Add(int64(dead + lost))
-	if dead+lost+late+len(cleared) > 0 {
+	if dead+lost+late+standing+len(cleared) > 0 {
 		n.log.Info("swept", zap.Int("dead_session", dead), zap.Int("lost_stream", lost), zap.Int("overdue", late),
-			zap.Int("abandoned_loads", len(cleared)))
+			zap.Int("abandoned_loads", len(cleared)), zap.Int("standing_lines", standing))
 		n.wakeOthers()
 	}
 	return nil

@@ -112,7 +112,7 @@ func (a *adder) run(ctx context.Context, tx pgx.Tx) (err error) {
 		return &StateError{a.Run, "sealed", op, "open a new run for more items"}
 	}
 	a.l.items, a.l.req.OnDuplicate = a.open.items, a.open.onDuplicate
-	a.l.req.Unit = a.Unit
+	a.l.req.Unit, a.l.req.Order = a.Unit, a.open.order
 	if err := a.put(ctx, tx); err != nil {
 		return err
 	}

@@ -124,7 +124,9 @@ func (c *claim) work(ctx context.Context) (StepWork, error) {
 	l := &c.load
 	w := StepWork{Kind: l.kind, Name: l.name, Config: l.config, NoItem: !l.item, Timeout: l.timeout, Rate: l.step.rate}
 	if l.steps == 1 {
-		c.graphs.put(c.Run, newGraph([]graphStep{{name: l.name, kind: l.kind}})) // so that no recording has to read it
+		g := newGraph([]graphStep{{name: l.name, kind: l.kind}})
+		g.lines = lines{ordered: l.stop != nil, stops: l.stop != nil && *l.stop}
+		c.graphs.put(c.Run, g) // so that no recording has to read it
 		return w, nil
 	}
 	g, err := c.graphs.of(ctx, c.tx, c.Run)

@@ -49,6 +49,7 @@ SELECT r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_
            (SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
             WHERE s.endpoint = st.endpoint COLLATE "C" AND s.state IN ('claimed', 'sent') AND o.in_flight_auto)
        ELSE 0 END,
+       (SELECT o.stop FROM run_order o WHERE o.run_id = r.id),
        t.now
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
 LEFT JOIN endpoint_pace p ON p.endpoint = st.endpoint COLLATE "C"
@@ -71,7 +72,8 @@ type claimLoad struct {
 	item    bool   // a request carries the item's payload
 	inputs  []Step // and the parts of these
 	timeout time.Duration
-	steps   int // that the run has
+	steps   int   // that the run has
+	stop    *bool // of a run whose items stand in lines: at a failure
 
 	endpoint   string
 	chunk      int
@@ -134,7 +136,7 @@ func (c *claim) lock(ctx context.Context) error {
 			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto,
 			&l.live, &l.step.rate, &l.step.tokens, &stepAge,
 			&l.paced, &l.paceLimit, &l.paceRate, &l.tokens, &l.paceAge, &l.paceChunk, &l.chunkCap,
-			&l.down, &l.probeIn, &l.probing, &l.probes, &l.budget, &l.rate, &l.busy, &l.busyAuto, &l.now)
+			&l.down, &l.probeIn, &l.probing, &l.probes, &l.budget, &l.rate, &l.busy, &l.busyAuto, &l.stop, &l.now)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

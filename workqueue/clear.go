@@ -27,8 +27,17 @@ WHERE run_id = $1 AND ordinal <= COALESCE(
     (SELECT ordinal FROM work_queue WHERE run_id = $1 ORDER BY ordinal OFFSET $2::int - 1 LIMIT 1), 2147483647)
   AND EXISTS (SELECT 1 FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened)`
 
+	// The same of the lines that items stand in.
+	deleteLanes = `
+DELETE FROM work_order
+WHERE run_id = $1 AND ordinal <= COALESCE(
+    (SELECT ordinal FROM work_order WHERE run_id = $1 ORDER BY ordinal OFFSET $2::int - 1 LIMIT 1), 2147483647)
+  AND EXISTS (SELECT 1 FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened)`
+
 	deleteLoad = `
-DELETE FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened`
+WITH gone AS (
+    DELETE FROM batchrun WHERE id = $1 AND state = 'cancelled' AND sealed_at IS NULL AND NOT opened RETURNING id)
+DELETE FROM run_step s USING gone WHERE s.run_id = gone.id`
 
 	// A load whose node is gone, or whose clearing was begun and not finished by a node that is gone.
 	abandonedLoads = `
@@ -54,12 +63,14 @@ func (s *Store) clearLoad(ctx context.Context, run RunID,
 		sealed, err = giveUp(ctx, tx, run)
 		return err
 	})
-	for rows := int64(clearRows); err == nil && !sealed && rows == clearRows; {
-		err = do(ctx, func(ctx context.Context, tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, deleteItems, run, clearRows)
-			rows = tag.RowsAffected()
-			return err
-		})
+	for _, statement := range []string{deleteItems, deleteLanes} {
+		for rows := int64(clearRows); err == nil && !sealed && rows == clearRows; {
+			err = do(ctx, func(ctx context.Context, tx pgx.Tx) error {
+				tag, err := tx.Exec(ctx, statement, run, clearRows)
+				rows = tag.RowsAffected()
+				return err
+			})
+		}
 	}
 	if err == nil && !sealed {
 		err = do(ctx, func(ctx context.Context, tx pgx.Tx) error {

@@ -39,6 +39,11 @@ func (c *copyRows) int4(v int32) {
 	c.buf = binary.BigEndian.AppendUint32(c.buf, uint32(v))
 }
 
+func (c *copyRows) int8(v int64) {
+	c.buf = binary.BigEndian.AppendUint32(c.buf, 8)
+	c.buf = binary.BigEndian.AppendUint64(c.buf, uint64(v))
+}
+
 func (c *copyRows) int2(v int16) {
 	c.buf = binary.BigEndian.AppendUint32(c.buf, 2)
 	c.buf = binary.BigEndian.AppendUint16(c.buf, uint16(v))

@@ -34,6 +34,9 @@ func (d *doctor) block(ctx context.Context, r *doctorRun, steps []stepBlock, tot
 		}
 	}
 	d.steady(r, steps)
+	if r.graph.ordered {
+		totals.active[steps[0].block] = underWay(steps, settled)
+	}
 	done := settled.AndNot(failed)
 	totals.done += int64(done.Count())
 	lost := settled.And(failed)
@@ -111,8 +114,8 @@ func (d *doctor) slices(
 	d.bits(ItemsAddUp, at, twice, "in two live slices at once")
 	d.bits(ItemsAddUp, at, live.And(b.ready), "ready, and in a live slice")
 	d.bits(ItemsAddUp, at, live.And(final), "final, and in a live slice")
-	d.bits(ItemsAddUp, at, b.held.And(planes.Or(live)), "held back by a canary, and in another plane or a live slice")
-	if r.canary != "sampling" && r.canary != "waiting" {
+	d.bits(ItemsAddUp, at, b.held.And(planes.Or(live)), "held back, and in another plane or a live slice")
+	if r.canary != "sampling" && r.canary != "waiting" && !r.graph.ordered {
 		d.bits(ItemsAddUp, at, b.held, "held back, and the run has no canary under way")
 	}
 	d.bits(ItemsAddUp, at, known.AndNot(all), "past the end of the block")

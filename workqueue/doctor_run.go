@@ -15,7 +15,7 @@ WHERE c.conrelid = 'work_part'::regclass AND c.contype = 'p' AND i.indisvalid
     AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_attribute a
         WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)) = '{generation,ordinal,run_id,step}'`
 
-// Hops from run to run in work_part's primary key instead of reading it.
+// Hops from run to run in work_part's primary key instead of reading it. What is being deleted is nobody's.
 const doctorOrphans = `
 WITH RECURSIVE runs AS (
     (SELECT run_id FROM work_part ORDER BY run_id LIMIT 1)
@@ -23,7 +23,8 @@ WITH RECURSIVE runs AS (
     SELECT (SELECT p.run_id FROM work_part p WHERE p.run_id > runs.run_id ORDER BY p.run_id LIMIT 1)
     FROM runs WHERE runs.run_id IS NOT NULL
 )
-SELECT run_id FROM runs WHERE run_id IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = runs.run_id)`
+SELECT run_id FROM runs WHERE run_id IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = runs.run_id)
+    AND NOT EXISTS (SELECT FROM retention_run g WHERE g.run_id = runs.run_id AND g.gone_at IS NULL)`
 
 const doctorEvents = `
 SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id, generation HAVING count(*) > 1`
@@ -136,6 +137,7 @@ type runTotals struct {
 	done, failed int64
 	sizes        map[Step]int64 // items
 	groups       map[Block]trackerGroup
+	active       map[Block]bitfield.Set // items that are worked on, in a run that has lines
 }
 
 type trackerGroup struct {
@@ -155,7 +157,7 @@ func (d *doctor) run(ctx context.Context, r *doctorRun) error {
 	if err != nil {
 		return err
 	}
-	totals := &runTotals{sizes: map[Step]int64{}}
+	totals := &runTotals{sizes: map[Step]int64{}, active: map[Block]bitfield.Set{}}
 	if totals.groups, err = d.groups(ctx, r); err != nil {
 		return err
 	}
@@ -171,7 +173,7 @@ func (d *doctor) run(ctx context.Context, r *doctorRun) error {
 	}
 	d.steps(r, totals)
 	d.totals(r, totals)
-	return nil
+	return d.lines(ctx, r, totals.active)
 }
 
 func (d *doctor) blocks(ctx context.Context, r *doctorRun) ([]stepBlock, error) {

@@ -69,6 +69,7 @@ const (
 	ReasonBarrier    Reason = "barrier"  // the step begins when others have ended for all items
 	ReasonNoLocal    Reason = "no_local" // no node has the local function
 	ReasonFetching   Reason = "fetching" // a node is at it itself
+	ReasonLine       Reason = "in_line"  // behind another item of the same line
 	ReasonUnplaced   Reason = "open_run" // of an open run, and their block is not full yet
 	ReasonCancelled  Reason = "cancelled"
 	ReasonStray      Reason = "inconsistent" // a fault of ours
@@ -193,6 +194,9 @@ func (s *Store) ExplainKey(ctx context.Context, id RunID, key string) (*Explanat
 			masks[block] = mask
 		}
 		f, err := readFacts(ctx, tx, []RunID{id}, masks)
+		if err == nil {
+			err = f.readAhead(ctx, tx, id, masks)
+		}
 		if err != nil {
 			return err
 		}

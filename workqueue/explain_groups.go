@@ -63,6 +63,9 @@ func (f *facts) readyGroup(r *runFacts, st *stepFacts) MissingGroup {
 
 // heldGroup explains items that a canary holds back.
 func (f *facts) heldGroup(r *runFacts, st *stepFacts) MissingGroup {
+	if r.ordered {
+		return f.lineGroup(r, st)
+	}
 	g := f.group(r, st, st.endpoint, "held", st.held)
 	g.Since = r.startedAt
 	if r.hold != "" && r.hold != string(HoldCanary) {

@@ -14,9 +14,25 @@ import (
 // graph is the steps of a run and what they need of each other. It never changes: a step needs steps with smaller
 // numbers only, so their numbers are a topological order.
 type graph struct {
-	steps  []graphStep
+	steps []graphStep
+	lines
 	after  [][]Step // of each step, those that need it, directly or through others, in order
 	before [][]Step // and those that it needs, directly or through others, in order
+}
+
+// lines says whether the items of a run are put in lines.
+type lines struct {
+	ordered bool
+	stops   bool // at a failure
+}
+
+// numbers are those of the steps.
+func (g *graph) numbers() []Step {
+	steps := make([]Step, len(g.steps))
+	for i := range steps {
+		steps[i] = Step(i)
+	}
+	return steps
 }
 
 // graphStep is one step of a graph.
@@ -106,8 +122,10 @@ func (c *graphCache) put(run RunID, g *graph) {
 	c.all[run] = g
 }
 
-// What never changes of the steps of a run: a range of run_step's primary key.
-const readGraph = `SELECT name, kind, needs, inputs, optional, barrier FROM run_step WHERE run_id = $1 ORDER BY step`
+// What never changes of the steps of a run: a range of run_step's primary key, and whether it has lines.
+const readGraph = `
+SELECT name, kind, needs, inputs, optional, barrier, o.run_id IS NOT NULL, coalesce(o.stop, false)
+FROM run_step st LEFT JOIN run_order o USING (run_id) WHERE st.run_id = $1 ORDER BY step`
 
 // of returns the graph of a run. It is read once.
 func (c *graphCache) of(ctx context.Context, db tracker.Querier, run RunID) (*graph, error) {
@@ -118,8 +136,9 @@ func (c *graphCache) of(ctx context.Context, db tracker.Querier, run RunID) (*gr
 	if err != nil {
 		return nil, fmt.Errorf("read the steps of run %s: %w", run, err)
 	}
+	var lines lines
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s graphStep, err error) {
-		return s, row.Scan(&s.name, &s.kind, &s.needs, &s.inputs, &s.optional, &s.barrier)
+		return s, row.Scan(&s.name, &s.kind, &s.needs, &s.inputs, &s.optional, &s.barrier, &lines.ordered, &lines.stops)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the steps of run %s: %w", run, err)
@@ -128,6 +147,7 @@ func (c *graphCache) of(ctx context.Context, db tracker.Querier, run RunID) (*gr
 		return nil, fmt.Errorf("run %s: %w", run, ErrNotFound)
 	}
 	g := newGraph(steps)
+	g.lines = lines
 	c.put(run, g)
 	return g, nil
 }

@@ -24,7 +24,10 @@ type itemBatch struct {
 }
 
 // itemRow is an item in the arena: the key from start to mid, the payload from mid to end.
-type itemRow struct{ start, mid, end, line int }
+type itemRow struct {
+	start, mid, end, line int
+	lane                  int64 // the line that it stands in, if the run has lines
+}
 
 func (b *itemBatch) reset(base int) {
 	b.base, b.rows, b.arena, b.skipped = base, b.rows[:0], b.arena[:0], 0
@@ -32,8 +35,8 @@ func (b *itemBatch) reset(base int) {
 
 func (b *itemBatch) full() bool { return len(b.rows) >= batchRows || len(b.arena) >= batchBytes }
 
-func (b *itemBatch) add(item *LoadItem) {
-	row := itemRow{start: len(b.arena), line: item.Line}
+func (b *itemBatch) add(item *LoadItem, lane int64) {
+	row := itemRow{start: len(b.arena), line: item.Line, lane: lane}
 	b.arena = append(b.arena, item.Key...)
 	row.mid = len(b.arena)
 	b.arena = append(b.arena, item.Payload...)
@@ -82,6 +85,9 @@ func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 			return &duplicateInBatchError{batch: b, cause: err}
 		}
 		return fmt.Errorf("write items %d to %d: %w", b.base, b.base+len(b.rows)-1, err)
+	}
+	if l.req.Order != nil {
+		return l.putLanes(ctx, tx, b)
 	}
 	return nil
 }

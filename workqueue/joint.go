@@ -35,6 +35,9 @@ func (s *settlement) group(ctx context.Context, tx pgx.Tx) error {
 		if err != nil {
 			return err
 		}
+		if g.ordered {
+			s.ordered[id.run] = g
+		}
 		if g.single() {
 			s.alone = append(s.alone, id)
 			s.final[id] = s.outcomes[id].all()
@@ -53,7 +56,10 @@ func (s *settlement) group(ctx context.Context, tx pgx.Tx) error {
 
 // locks are the rows that the settlement may change, and the gates.
 func (s *settlement) locks() []blockID {
-	rows := slices.Clone(s.alone)
+	rows := append(slices.Clone(s.alone), s.followed()...)
+	for id := range s.unheld {
+		rows = append(rows, id)
+	}
 	for gate, j := range s.joint {
 		row := func(step Step) blockID { return blockID{gate.run, step, gate.block} }
 		rows = append(rows, gate)

@@ -73,6 +73,7 @@ type LoadRequest struct {
 	MaxFailed      string    // how many failed items hold the run: "", "500" or "1%"
 	Canary         int       // items that are tried before all others; 0: none
 	CanaryAuto     bool      // go on without an operator when no more of them failed than MaxFailed allows
+	Order          *RunOrder // items of the same value go one after the other; nil: all of them side by side
 
 	// sealing is the last that is done in the transaction that sets the run going; an error undoes it. See OfFire.
 	sealing func(ctx context.Context, tx pgx.Tx, run RunID) error
@@ -136,6 +137,9 @@ func (r *LoadRequest) validate() error {
 		if err := r.Steps[i].validate(i); err != nil {
 			return fmt.Errorf("load run: %w", err)
 		}
+	}
+	if err := r.checkOrder(); err != nil {
+		return fmt.Errorf("load run: %w", err)
 	}
 	switch r.OnDuplicate {
 	case DuplicateError, DuplicateSkip, DuplicateAllow:

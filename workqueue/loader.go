@@ -94,7 +94,11 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 		if b.base+len(b.rows) >= maxItems {
 			return b, fmt.Errorf("more than %d items; split them over several runs", maxItems)
 		}
-		b.add(&item)
+		lane, err := l.lane(&item, b.base+len(b.rows))
+		if err != nil {
+			return b, err
+		}
+		b.add(&item, lane)
 	}
 	return b, nil
 }
@@ -244,29 +248,45 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("insert run: %w", err)
 	}
+	if r.Order != nil {
+		if err := l.insertOrder(ctx, tx); err != nil {
+			return err
+		}
+		return l.refuseOldNodes(ctx, tx, speaksOrder)
+	}
 	if len(r.Steps) > 1 || r.Steps[0].kind() != KindEndpoint {
-		return l.refuseOldNodes(ctx, tx)
+		return l.refuseOldNodes(ctx, tx, speaksSteps)
 	}
 	return nil
 }
 
-// oldNodes are nodes of a version that runs plans of one step only. From now on none of them gets a session.
+// What a node of a version understands, beside runs of one step.
+const (
+	speaksSteps = 2 // runs of several steps
+	speaksOrder = 3 // and runs whose items are kept in order
+)
+
+// oldNodes are nodes that do not understand something. From now on none of them gets a session.
 const oldNodes = `
 SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
-WHERE speaks < 2 AND ended_at IS NULL AND expires_at > clock_timestamp() ORDER BY started_at LIMIT 1`
+WHERE speaks < $1 AND ended_at IS NULL AND expires_at > clock_timestamp() ORDER BY started_at LIMIT 1`
 
 // refuseOldNodes keeps a run from starting while a node is at work that would take its steps for requests and complete
-// it with the first of them.
-func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx) error {
+// it with the first of them, or let nobody follow an item of a line.
+func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) error {
 	var node string
-	err := tx.QueryRow(ctx, oldNodes).Scan(&node)
+	err := tx.QueryRow(ctx, oldNodes, speaks).Scan(&node)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
 		return fmt.Errorf("look for older nodes: %w", err)
 	}
-	return &StateError{l.run, "of steps that node " + node + " does not know", "start",
+	what := "of steps that node "
+	if speaks == speaksOrder {
+		what = "one with order_by, which node "
+	}
+	return &StateError{l.run, what + node + " does not know", "start",
 		"stop that node, or start this version in its place, and start the run again"}
 }
 

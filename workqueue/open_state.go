@@ -23,6 +23,7 @@ type openState struct {
 	maxFailed   string
 	onDuplicate OnDuplicate
 	sealedAt    *time.Time
+	order       *RunOrder // nil: its items go side by side
 }
 
 const (
@@ -52,7 +53,8 @@ func holdOpen(ctx context.Context, tx pgx.Tx, run RunID, op string) (*openState,
 		return nil, &StateError{run, "one that was started with all its items", op,
 			"only a run that was opened takes items later; open one with: tranche run open"}
 	}
-	return o, nil
+	o.order, err = orderOf(ctx, tx, run)
+	return o, err
 }
 
 // cancelled is the error for a run that takes nothing more because it was given up.
@@ -101,8 +103,8 @@ func (o *openState) fill(ctx context.Context, tx pgx.Tx, from, to int64) error {
 	if err != nil {
 		return fmt.Errorf("sum up items %d to %d: %w", from, to-1, err)
 	}
-	if _, err := tx.Exec(ctx, insertOpenBlocks, o.id, sizes, bytes, first); err != nil {
-		return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
+	if err := o.makeBlocks(ctx, tx, from, to, sizes, bytes); err != nil {
+		return err
 	}
 	group, err := tracker.AddGroups(ctx, tx, uuid.UUID(o.id), sizes)
 	if _, ended := errors.AsType[*tracker.StateError](err); ended {
@@ -112,4 +114,21 @@ func (o *openState) fill(ctx context.Context, tx pgx.Tx, from, to int64) error {
 		err = fmt.Errorf("the tracker has %d groups before block %d: %w", group, first, errFence)
 	}
 	return err
+}
+
+// makeBlocks makes blocks of items that are all ready, or of which the heads of lines are.
+func (o *openState) makeBlocks(ctx context.Context, tx pgx.Tx, from, to int64, sizes []int, bytes []int64) error {
+	first := Block(from / bitfield.Size)
+	if o.order == nil {
+		if _, err := tx.Exec(ctx, insertOpenBlocks, o.id, sizes, bytes, first); err != nil {
+			return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
+		}
+		return nil
+	}
+	heads, err := headsFirst(ctx, tx, o.id, from, to)
+	if err != nil {
+		return err
+	}
+	ready, held := inLine(sizes, heads)
+	return makeBlocks(ctx, tx, o.id, first, sizes, bytes, ready, held)
 }

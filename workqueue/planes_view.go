@@ -17,7 +17,7 @@ type ItemState = byte
 // The states of items. The numbers are part of the API.
 const (
 	ItemWaiting   ItemState = iota // for a step before, or to be loaded
-	ItemHeld                       // held back by a canary
+	ItemHeld                       // held back by a canary, or in line behind another item
 	ItemReady                      // may be asked for
 	ItemScheduled                  // waits to be tried again
 	ItemInFlight                   // asked for and not answered

@@ -54,6 +54,7 @@ type redo struct {
 	blocks []Block             // of the items that are wanted
 	live   map[Block][]*liveSlice
 	chunks map[Step]int // of the moment; nil when requests are not counted
+	lanes  []*laneRow   // of the wanted items, of a run that has lines
 
 	sums     []stepSum
 	moved    []tracker.Ack // the items that were taken, by block
@@ -155,12 +156,17 @@ SELECT count(*) FROM (
     SELECT 1 FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3)
     ORDER BY step, block FOR NO KEY UPDATE) locked`
 
-// hold locks slices and blocks.
+// hold locks slices, the lines that items stand in, and blocks.
 func (r *redo) hold(ctx context.Context) error {
 	if err := r.lockLive(ctx); err != nil {
 		return err
 	}
-	if _, err := r.tx.Exec(ctx, lockRedoBlocks, r.run, r.family, r.blocks); err != nil {
+	first, err := r.lockLanes(ctx)
+	if err != nil {
+		return err
+	}
+	first = append(first, r.blocks...)
+	if _, err := r.tx.Exec(ctx, lockRedoBlocks, r.run, r.family, first); err != nil {
 		return fmt.Errorf("lock %d blocks: %w", len(r.blocks), err)
 	}
 	return nil
@@ -196,6 +202,9 @@ func (r *redo) move(ctx context.Context) error {
 			if sample != nil {
 				r.held += c.holdBack(sample, &place)
 			}
+			if r.graph.ordered {
+				c.waitInLine()
+			}
 			r.account(c)
 			w.add(c)
 			return nil
@@ -207,6 +216,9 @@ func (r *redo) move(ctx context.Context) error {
 		if err := w.send(ctx, r.tx, r.run); err != nil {
 			return err
 		}
+	}
+	if err := r.lineUp(ctx); err != nil {
+		return err
 	}
 	return r.shutBarriers(ctx)
 }

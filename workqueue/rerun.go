@@ -132,6 +132,10 @@ func everyStep(steps []stepSettings) (all []Step) {
 
 func (r *rerun) mayRerun(ctx context.Context) error {
 	open, err := r.may(ctx, "re-run items of")
+	if err == nil && r.graph.ordered && r.Canary > 0 {
+		err = &StateError{r.run, "one with order_by", "re-run a sample of items of",
+			"leave the canary out: its sample would be worked on before what stands in front of it"}
+	}
 	if err == nil && open && r.Canary > 0 { // its sample would never end: what is added is ready at once
 		err = &StateError{r.run, "open", "re-run items of", "seal it first, or leave the canary out"}
 	}

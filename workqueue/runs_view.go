@@ -68,6 +68,7 @@ type RunView struct {
 	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
 	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`
 	Canary         *CanaryView       `json:"canary,omitempty" doc:"the items that run before all others"`
+	Order          *OrderView        `json:"order,omitempty" doc:"items of the same value go one after the other"`
 	Settling       int64             `json:"settling,omitempty" doc:"failed items that other steps are still at"`
 	Steps          []StepView        `json:"steps"`
 	Quarantined    int64             `json:"quarantined" doc:"messages about the run that could not be taken"`
@@ -210,6 +211,11 @@ func (s *Store) Run(ctx context.Context, id RunID) (*RunView, error) {
 		if canary.Items > 0 || canary.State != "" {
 			view.Canary = &canary
 		}
+		order, err := orderOf(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		view.Order = order.view()
 		rows, err := tx.Query(ctx, stepViews, id, rateWindow)
 		if err != nil {
 			return err

@@ -34,6 +34,13 @@ WHERE id = $1 AND state = 'loading'`
 // the run going.
 func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	sizes, ready, held := l.blocks()
+	if l.req.Order != nil {
+		heads, err := headsFirst(ctx, tx, l.run, 0, l.items)
+		if err != nil {
+			return err
+		}
+		ready, held = inLine(sizes, heads)
+	}
 	if err := makeBlocks(ctx, tx, l.run, 0, sizes, l.sizes, ready, held); err != nil {
 		return err
 	}
@@ -64,8 +71,20 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
+// inLine has the heads of lines ready, and the other items wait.
+func inLine(sizes []int, heads []bitfield.Set) (ready []bitfield.Set, held []pgtype.Bits) {
+	for b, size := range sizes {
+		rest := pgtype.Bits{}
+		if back := bitfield.Full(size).AndNot(heads[b]); !back.Empty() {
+			rest = pgbits.Of(back)
+		}
+		ready, held = append(ready, heads[b]), append(held, rest)
+	}
+	return ready, held
+}
+
 // makeBlocks makes consecutive blocks of a run, at every step: of so many items with so many bytes of payload, of which
-// some are ready and others held back by a canary where a step needs no other.
+// some are ready and others held back, by a canary or in line, where a step needs no other.
 func makeBlocks(ctx context.Context, tx pgx.Tx, run RunID, first Block, sizes []int, bytes []int64,
 	ready []bitfield.Set, held []pgtype.Bits,
 ) error {
@@ -84,6 +103,12 @@ func (l *loader) settings() map[string]any {
 	d.add("max_failed", "", l.req.MaxFailed)
 	d.add("canary", 0, l.req.Canary)
 	d.add("canary_auto", false, l.req.CanaryAuto)
+	if o := l.req.Order; o != nil {
+		d.add("order_by", "", o.Rule.By)
+		d.add("partitions", 0, o.Rule.Partitions)
+		d.add("values", "", strings.Join(o.Rule.Values, codeComma))
+		d.add("stop", false, o.Stop)
+	}
 	if len(l.req.Steps) == 1 {
 		l.req.Steps[0].settings(&d)
 	}

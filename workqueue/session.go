@@ -18,7 +18,7 @@ type NodeInfo struct {
 
 const insertSession = `
 INSERT INTO node_session (id, host, pid, version, speaks, expires_at)
-VALUES ($1, $2, $3, $4, 2, clock_timestamp() + $5)`
+VALUES ($1, $2, $3, $4, 3, clock_timestamp() + $5)`
 
 // StartSession opens a session that lives for ttl beyond its last heartbeat.
 func (s *Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duration) (SessionID, error) {

@@ -33,6 +33,9 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 	if err := s.group(ctx, tx); err != nil {
 		return err
 	}
+	if err := s.queueUp(ctx, tx); err != nil {
+		return err
+	}
 	if err := s.applyMasks(ctx, tx); err != nil {
 		return err
 	}
@@ -40,6 +43,7 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 	if err := s.unlock(ctx, tx, batch); err != nil {
 		return err
 	}
+	s.advance(batch)
 	return s.acknowledge(ctx, tx, batch)
 }
 
@@ -113,6 +117,9 @@ func (s *settlement) applyMasks(ctx context.Context, tx pgx.Tx) error {
 	}
 	if len(s.outcomes) > 0 {
 		batch.Queue(lockBlocks, columns(s.locks())...)
+	}
+	if len(s.unheld) > 0 {
+		batch.Queue(unholdBlocks, s.unheldArgs()...).Exec(expect("items held back", len(s.unheld)))
 	}
 	if len(s.alone) > 0 {
 		batch.Queue(updateBlocks, s.blockArgs()...).Exec(expect("blocks", len(s.alone)))

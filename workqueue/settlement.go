@@ -21,6 +21,9 @@ type settlement struct {
 	alone    []blockID                // blocks with outcomes of runs of one step, in order
 	joint    map[blockID]*joint       // and of runs of several, under the gate
 	final    map[blockID]bitfield.Set // items that are final now, under step 0 of their block
+	ordered  map[RunID]*graph         // runs that have lines
+	lanes    map[RunID][]*laneRow     // lines of these whose heads may be final now
+	unheld   map[blockID]bitfield.Set // items that are held back no more, because they come to their end here
 	barriers []RunID                  // of which a step may have what it waited for
 	unlocked bool                     // items became ready
 }
@@ -66,7 +69,8 @@ type Completion struct {
 
 func newSettlement(parts *copyRows, graphs *graphCache) *settlement {
 	s := &settlement{parts: parts, outcomes: map[blockID]*outcome{}, graphs: graphs,
-		joint: map[blockID]*joint{}, final: map[blockID]bitfield.Set{}}
+		joint: map[blockID]*joint{}, final: map[blockID]bitfield.Set{}, ordered: map[RunID]*graph{},
+		lanes: map[RunID][]*laneRow{}}
 	s.parts.reset()
 	s.errors.reset()
 	return s

@@ -45,7 +45,7 @@ type StepView struct {
 	OpenBlocks       int          `json:"open_blocks"`
 	Items            int64        `json:"items"`
 	Waiting          int64        `json:"waiting" doc:"items that need another step first, or that are held"`
-	Held             int64        `json:"held,omitempty" doc:"of those, behind a canary"`
+	Held             int64        `json:"held,omitempty" doc:"of those, behind a canary, or in line behind another item"`
 	Ready            int64        `json:"ready"`
 	InFlight         int64        `json:"in_flight" doc:"items asked for and not answered"`
 	Scheduled        int64        `json:"scheduled" doc:"items that wait to be tried again"`

@@ -32,6 +32,14 @@ func stepSpecs(plan *gather.Plan) ([]workqueue.StepSpec, error) {
 	return steps, nil
 }
 
+// orderOf is the order of a plan's items as the store takes it; nil when they have none.
+func orderOf(plan *gather.Plan) *workqueue.RunOrder {
+	if !plan.Order.Set() {
+		return nil
+	}
+	return &workqueue.RunOrder{Rule: plan.Order, Stop: plan.Stops()}
+}
+
 // numbersOf are the numbers of steps in their plan.
 func numbersOf(plan *gather.Plan, names []string) []int {
 	numbers := make([]int, len(names))

@@ -1,0 +1,64 @@
+package gather
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tranchehq/tranche/workqueue/order"
+)
+
+// What becomes of the items that follow one that failed.
+const (
+	FailureStop     = "stop"     // they are ended, and not tried
+	FailureContinue = "continue" // they are worked on: the default, which plans keep as ""
+)
+
+var errOnFailure = fmt.Errorf("want %s or %s", FailureContinue, FailureStop)
+
+// ParseOnFailure reads what is done after a failure, and returns the form in which plans keep it.
+func ParseOnFailure(text string) (string, error) {
+	switch text {
+	case "", FailureContinue:
+		return "", nil
+	case FailureStop:
+		return text, nil
+	}
+	return "", errOnFailure
+}
+
+// Stops reports whether what follows an item that failed is ended.
+func (p *Plan) Stops() bool { return p.OnFailure == FailureStop }
+
+// checkOrder looks at the order of items, and at what does not go with one.
+func (p *Plan) checkOrder() error {
+	if p.OnFailure != "" && p.OnFailure != FailureStop {
+		return fieldError("on_failure", "%v; this is %.40q", errOnFailure, p.OnFailure)
+	}
+	if !p.Order.Set() {
+		if p.OnFailure != "" {
+			return fieldError("on_failure", "nothing follows an item that failed when items have no order; set order_by, like "+
+				"order_by: customer, or leave this out")
+		}
+		return nil
+	}
+	err := p.Order.Validate()
+	if wrong, ok := errors.AsType[*order.SettingError](err); ok {
+		return fieldError(wrong.Field, "%s", wrong.Problem)
+	}
+	if p.Canary > 0 {
+		return fieldError("canary", "it does not go with order_by: its sample is spread over all items, and would be worked on "+
+			"before what stands in front of it; leave one of the two out")
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		switch {
+		case s.Barrier && len(s.Needs) > 0:
+			return fieldError(stepField(i)+".barrier", "it does not go with order_by: the step waits for all items, and items "+
+				"wait until it has done those before them; leave one of the two out")
+		case s.Optional && p.Stops():
+			return fieldError(stepField(i)+".optional", "it does not go with on_failure: stop, since what comes after the step "+
+				"would go on for items that are ended; leave one of the two out")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,26 @@
+package orchestrator
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// sweepLines sees to the lines of runs whose items go one after the other: what follows an item that failed is ended
+// where the plan says so, and lines that nobody moved on are moved on. It returns how many those were.
+func (n *Node) sweepLines(ctx context.Context, lease workqueue.Lease) (standing int, err error) {
+	ended, err := n.store.EndStopped(ctx, lease)
+	if ended > 0 {
+		n.log.Info("ended items of lines that a failure has stopped", zap.Int("items", ended))
+	}
+	if err != nil {
+		return 0, err
+	}
+	standing, err = n.store.HealLines(ctx, lease)
+	if standing > 0 {
+		n.log.Warn("moved on lines of items that nobody had moved on", zap.Int("lines", standing))
+	}
+	return standing, err
+}

@@ -1,0 +1,93 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+)
+
+// OrderView is how the items of a run are put in lines.
+type OrderView struct {
+	By         string   `json:"by" doc:"the field of the payload, or key"`
+	Values     []string `json:"values,omitempty" doc:"the only values there are"`
+	Partitions int      `json:"partitions,omitempty" doc:"values share so many lines, by their hash"`
+	OnFailure  string   `json:"on_failure" enum:"continue,stop" doc:"what becomes of the items that follow a failed one"`
+}
+
+func (o *RunOrder) view() *OrderView {
+	if o == nil {
+		return nil
+	}
+	v := &OrderView{By: o.Rule.By, Values: o.Rule.Values, Partitions: o.Rule.Partitions, OnFailure: "continue"}
+	if o.Stop {
+		v.OnFailure = "stop"
+	}
+	return v
+}
+
+// aheadOf has the items that are worked on in the lines of some others. Primary keys.
+const aheadOf = `
+SELECT DISTINCT q.item_key, l.head FROM work_order o
+JOIN work_lane l ON l.run_id = o.run_id AND l.lane = o.lane
+JOIN work_queue q ON q.run_id = o.run_id AND q.ordinal = l.head
+WHERE o.run_id = $1 AND o.ordinal = ANY ($2) AND l.head <> o.ordinal
+ORDER BY l.head LIMIT 3`
+
+// readAhead finds out behind which items those stand that were asked about.
+func (f *facts) readAhead(ctx context.Context, tx pgx.Tx, run RunID, masks map[Block]bitfield.Set) error {
+	r := f.runs[run]
+	if r == nil || !r.ordered {
+		return nil
+	}
+	var items []Ordinal
+	for block, mask := range masks {
+		for bit := range mask.All() {
+			items = append(items, block.Ordinal(bit))
+		}
+	}
+	rows, err := tx.Query(ctx, aheadOf, run, items)
+	if err != nil {
+		return fmt.Errorf("read what stands in front: %w", err)
+	}
+	var key string
+	var head Ordinal
+	_, err = pgx.ForEachRow(rows, []any{&key, &head}, func() error {
+		r.ahead = append(r.ahead, key)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read what stands in front: %w", err)
+	}
+	return nil
+}
+
+// lineGroup explains items that wait for those before them in their lines.
+func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {
+	g := f.group(r, st, st.endpoint, "held", st.held)
+	g.Since = r.startedAt
+	const why = "items of the same line are worked on one after the other, and these wait for one before them"
+	switch {
+	case r.hold != "":
+		f.holdGroup(r, &g)
+		g.by = []cameBy{{why, g.Items}}
+		return g
+	case len(f.alive) == 0:
+		g.by = []cameBy{{why, g.Items}}
+		f.noNode(&g)
+		return g
+	}
+	g.Reason, g.Owner, g.Who, g.Why = ReasonLine, OwnerStep, "the items before them", why
+	g.Next = "an item is made ready in the transaction that records the last outcome of the one before it"
+	g.Advice = []Advice{{"see what the items before them wait for", "tranche run explain " + r.id.String()}}
+	if len(r.ahead) > 0 {
+		key := r.ahead[0]
+		g.Who, g.Why = fmt.Sprintf("item %.80q", key), fmt.Sprintf("it waits for item %.80q of the same line, the one that "+
+			"is worked on", key)
+		g.Advice = []Advice{{"see what that item waits for",
+			"tranche run explain " + r.id.String() + " --key " + shellQuote(key)}}
+	}
+	return g
+}

@@ -1,0 +1,165 @@
+package workqueue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+)
+
+// lockLanes locks the lines of all items that are wanted, after the slices and before the blocks, and returns the
+// blocks of those who are first in them and may not be wanted themselves.
+func (r *redo) lockLanes(ctx context.Context) ([]Block, error) {
+	if !r.graph.ordered {
+		return nil, nil
+	}
+	items := map[Ordinal]bool{}
+	for _, masks := range r.wanted {
+		for block, mask := range masks {
+			for bit := range mask.All() {
+				items[block.Ordinal(bit)] = true
+			}
+		}
+	}
+	var err error
+	if r.lanes, err = readLanes(ctx, r.tx, r.run, sorted(items)); err != nil {
+		return nil, err
+	}
+	var more []Block
+	for _, l := range r.lanes {
+		if l.low != nil {
+			block, _ := l.low.Block()
+			more = append(more, block)
+		}
+	}
+	return more, nil
+}
+
+// waitInLine has everything wait that a column would make ready: who of a line goes first is found out when all of them
+// stand there.
+func (c *column) waitInLine() {
+	for s := range c.moves {
+		m := &c.moves[s]
+		m.held, m.ready = m.held.Or(m.ready), bitfield.Set{}
+	}
+}
+
+// stillAt are those of some items that are ready or under way at some step. Blocks by their primary key, slices by
+// work_slice_block.
+const stillAt = `
+SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal)
+WHERE EXISTS (SELECT FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($3::smallint[])
+        AND b.block = u.ordinal / 8192 AND get_bit(b.ready, u.ordinal % 8192) = 1)
+    OR EXISTS (SELECT FROM work_slice s WHERE s.run_id = $1 AND s.step = ANY ($3::smallint[])
+        AND s.block = u.ordinal / 8192 AND s.state IN ('scheduled', 'claimed', 'sent')
+        AND get_bit(s.remaining, u.ordinal % 8192) = 1)`
+
+// redoneLane is what was taken back of one line.
+type redoneLane struct {
+	*laneRow
+	first Ordinal // of the items that were
+	head  bool    // the head is one of them
+}
+
+// lineUp sees to the lines of what was taken back: one with an item under way keeps it as its head, and what stands
+// before that is next; in any other the first item becomes ready.
+func (r *redo) lineUp(ctx context.Context) error {
+	if len(r.lanes) == 0 || len(r.moved) == 0 {
+		return nil
+	}
+	lanes, err := r.redone(ctx)
+	if err != nil {
+		return err
+	}
+	var moved laneMoves
+	var free []*laneRow
+	from := map[int64]Ordinal{}
+	for _, l := range lanes {
+		first := l.first
+		if l.low != nil {
+			first = min(first, *l.low)
+		}
+		switch {
+		case l.laneRow.head == nil:
+			free = append(free, l.laneRow)
+			from[l.lane] = first
+		case l.head: // at other steps it is under way
+			free = append(free, l.laneRow)
+			from[l.lane] = *l.laneRow.head
+			l.low = &first
+		case first < *l.laneRow.head:
+			moved.set(l.lane, l.laneRow.head, &first, nil)
+		}
+	}
+	err = findNext(ctx, r.tx, r.run, r.graph, free, func(l *laneRow) Ordinal { return from[l.lane] })
+	if err != nil {
+		return err
+	}
+	for _, l := range free {
+		if l.head == nil {
+			moved.follow(l)
+			continue
+		}
+		if l.next != nil && l.next.item == *l.head {
+			moved.release(l.next)
+		}
+		if *l.low >= *l.head {
+			l.low = nil
+		}
+		moved.set(l.lane, l.head, l.low, nil)
+	}
+	return moved.send(ctx, r.tx, r.run)
+}
+
+// redone sums up, line by line, what was taken back. A head that was, and is nowhere under way, is none any more.
+func (r *redo) redone(ctx context.Context) ([]*redoneLane, error) {
+	taken := map[Block]bitfield.Set{}
+	for i := range r.moved {
+		taken[Block(r.moved[i].Group)] = r.moved[i].Mask
+	}
+	var lanes []*redoneLane
+	var heads []Ordinal
+	for _, row := range r.lanes { // by lane, and by item in it
+		block, bit := row.item.Block()
+		if mask := taken[block]; !mask.Has(bit) {
+			continue
+		}
+		if len(lanes) == 0 || lanes[len(lanes)-1].lane != row.lane {
+			lanes = append(lanes, &redoneLane{laneRow: row, first: row.item})
+		}
+		if l := lanes[len(lanes)-1]; row.head != nil && *row.head == row.item {
+			l.head = true
+			heads = append(heads, row.item)
+		}
+	}
+	busy, err := r.underWay(ctx, heads)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range lanes {
+		if l.head && !slices.Contains(busy, *l.laneRow.head) {
+			l.laneRow.head, l.head = nil, false
+		}
+	}
+	return lanes, nil
+}
+
+// underWay are those of some items that are still at a step that nothing of them was taken back at.
+func (r *redo) underWay(ctx context.Context, items []Ordinal) ([]Ordinal, error) {
+	if r.graph.single() || len(items) == 0 {
+		return nil, nil
+	}
+	rows, err := r.tx.Query(ctx, stillAt, r.run, items, r.graph.numbers())
+	if err != nil {
+		return nil, fmt.Errorf("look for items that are under way: %w", err)
+	}
+	busy, err := pgx.CollectRows(rows, pgx.RowTo[Ordinal])
+	if err != nil {
+		return nil, fmt.Errorf("look for items that are under way: %w", err)
+	}
+	slices.Sort(busy)
+	return busy, nil
+}

@@ -1,0 +1,229 @@
+package workqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+)
+
+// Bounds of one transaction that ends what waits in stopped lines.
+const (
+	stoppedLanes = 500
+	stoppedItems = 5000
+)
+
+const (
+	// runWithStopped goes over the runs under way that have lines; work_lane_due.
+	runWithStopped = `
+SELECT r.id, r.generation FROM batchrun r JOIN run_order o ON o.run_id = r.id
+WHERE r.state = 'running' AND EXISTS (SELECT FROM work_lane l WHERE l.run_id = r.id AND l.due)
+ORDER BY r.id LIMIT 1`
+
+	// lockStopped locks lines in the order of lanes, and looks up who stopped them.
+	lockStopped = `
+SELECT l.lane, l.low, l.stopped_by, (SELECT q.item_key FROM work_queue q WHERE q.run_id = $1 AND q.ordinal = l.stopped_by)
+FROM work_lane l WHERE l.run_id = $1 AND l.due ORDER BY l.lane LIMIT $2 FOR NO KEY UPDATE`
+
+	// heldInLanes is nextHeld for more than one item of each line.
+	heldInLanes = `
+SELECT u.lane, n.ordinal, n.steps
+FROM unnest($2::bigint[], $3::int[]) AS u (lane, first) CROSS JOIN LATERAL (
+    SELECT o.ordinal, at.steps FROM work_order o CROSS JOIN LATERAL (
+        SELECT array_agg(b.step) AS steps FROM work_block b
+        WHERE b.run_id = $1 AND b.step = ANY ($4::smallint[]) AND b.block = o.ordinal / 8192
+            AND get_bit(b.held, o.ordinal % 8192) = 1) at
+    WHERE o.run_id = $1 AND o.lane = u.lane AND o.ordinal >= u.first AND at.steps IS NOT NULL
+    ORDER BY o.lane, o.ordinal LIMIT $5) n
+ORDER BY n.ordinal`
+
+	// unholdBlocks takes items out of the held planes of locked blocks; that they were there stands again.
+	unholdBlocks = `
+UPDATE work_block b SET held = nullif(b.held & ~u.bits, B'0'::bit(8192))
+FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[]) AS u (run_id, step, block, bits)
+WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block AND (b.held & u.bits) = u.bits`
+
+	// insertStopped makes the slices that the errors of items belong to. They were never to go anywhere.
+	insertStopped = `
+INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, root, error_code,
+                        error_message, error_retry, ended_at)
+SELECT u.id, $1, u.step, u.block, $2, u.mask, B'0'::bit(8192), 'cancelled', 1, 'cut', u.id, $3,
+       'an item of the same line failed before these', false, clock_timestamp()
+FROM unnest($4::uuid[], $5::smallint[], $6::int[], $7::bit(8192)[]) AS u (id, step, block, mask)`
+)
+
+func (s *settlement) unheldArgs() []any {
+	rows := lockOrder(s.unheld)
+	bits := make([]bitfield.Set, len(rows))
+	for i, id := range rows {
+		bits[i] = s.unheld[id]
+	}
+	return append(columns(rows), pgbits.Slice(bits))
+}
+
+// EndStopped ends the items that wait in lines which an item that failed has stopped: they fail with [CodeStopped],
+// without having been tried. It returns how many there were, also when ctx ended before the last of them: each
+// transaction takes a bounded number. Leader work.
+func (s *Store) EndStopped(ctx context.Context, lease Lease) (int, error) {
+	for total := 0; ; {
+		n, more := 0, false
+		err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+			n, more, err = s.endStopped(ctx, tx)
+			return err
+		})
+		total += n
+		if err != nil {
+			return total, fmt.Errorf("end what waits in stopped lines: %w", err)
+		}
+		if !more {
+			return total, nil
+		}
+	}
+}
+
+// stopping is one transaction of it.
+type stopping struct {
+	run        RunID
+	generation Generation
+	graph      *graph
+	lanes      []*stoppedLane
+	slices     map[blockID]*heldSlice
+	set        *settlement
+}
+
+type stoppedLane struct {
+	lane      int64
+	low, stop Ordinal
+	key       *string // of the item that stopped it
+	items     int     // that end here
+}
+
+func (s *Store) endStopped(ctx context.Context, tx pgx.Tx) (items int, more bool, err error) {
+	st := &stopping{slices: map[blockID]*heldSlice{}, set: newSettlement(&copyRows{}, &s.graphs)}
+	err = tx.QueryRow(ctx, runWithStopped).Scan(&st.run, &st.generation)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("look for stopped lines: %w", err)
+	}
+	if st.graph, err = s.graphs.of(ctx, tx, st.run); err != nil {
+		return 0, false, err
+	}
+	if err := st.lock(ctx, tx); err != nil {
+		return 0, false, err
+	}
+	if len(st.lanes) == 0 {
+		return 0, true, nil // a re-run has just taken them up again
+	}
+	if items, err = st.end(ctx, tx); err != nil {
+		return 0, false, err
+	}
+	return items, true, nil
+}
+
+func (st *stopping) lock(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, lockStopped, st.run, stoppedLanes)
+	if err != nil {
+		return fmt.Errorf("lock stopped lines: %w", err)
+	}
+	st.lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stoppedLane, error) {
+		l := &stoppedLane{}
+		return l, row.Scan(&l.lane, &l.low, &l.stop, &l.key)
+	})
+	if err != nil {
+		return fmt.Errorf("lock stopped lines: %w", err)
+	}
+	return nil
+}
+
+func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
+	each := stoppedItems/len(st.lanes) + 1
+	lanes, low := make([]int64, len(st.lanes)), make([]Ordinal, len(st.lanes))
+	byLane := map[int64]*stoppedLane{}
+	for i, l := range st.lanes {
+		lanes[i], low[i] = l.lane, l.low
+		byLane[l.lane] = l
+	}
+	rows, err := tx.Query(ctx, heldInLanes, st.run, lanes, low, st.graph.numbers(), each)
+	if err != nil {
+		return 0, fmt.Errorf("look for items of stopped lines: %w", err)
+	}
+	var lane int64
+	var item follower
+	total := 0
+	_, err = pgx.ForEachRow(rows, []any{&lane, &item.item, &item.steps}, func() error {
+		total++
+		st.fail(byLane[lane], &item)
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("look for items of stopped lines: %w", err)
+	}
+	if err := st.insert(ctx, tx); err != nil {
+		return 0, err
+	}
+	if err := st.set.apply(ctx, tx); err != nil {
+		return 0, fmt.Errorf("end %d items of stopped lines: %w", total, err)
+	}
+	var moved laneMoves
+	for _, l := range st.lanes {
+		var from *Ordinal
+		if l.items == each { // there may be more
+			from = &l.low
+		}
+		moved.set(l.lane, nil, from, &l.stop)
+	}
+	batch := &pgx.Batch{}
+	moved.queue(batch, st.run)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return 0, fmt.Errorf("note the end of stopped lines: %w", err)
+	}
+	return total, nil
+}
+
+// fail ends one item at the steps that hold it back. What comes after these is left out: no step of such a run is
+// optional.
+func (st *stopping) fail(l *stoppedLane, item *follower) {
+	l.items++
+	l.low = item.item + 1
+	block, bit := item.item.Block()
+	message := "an item of the same line failed before it"
+	if l.key != nil {
+		message = fmt.Sprintf("item %.80q of the same line failed before it", *l.key)
+	}
+	for _, step := range item.steps {
+		id := blockID{st.run, step, block}
+		h := st.slices[id]
+		if h == nil {
+			h = &heldSlice{Slice: Slice{ID: NewSliceID(), Run: st.run, Step: step, Block: block, Generation: st.generation}}
+			st.slices[id] = h
+		}
+		h.Mask.Add(bit)
+		st.set.fail(h, bit, SlotError{Code: CodeStopped, Message: message})
+	}
+}
+
+// insert makes the slices, and takes the items out of the held planes.
+func (st *stopping) insert(ctx context.Context, tx pgx.Tx) error {
+	st.set.unheld = map[blockID]bitfield.Set{}
+	var ids []SliceID
+	var steps []Step
+	var blocks []Block
+	var masks []bitfield.Set
+	for _, id := range lockOrder(st.slices) {
+		h := st.slices[id]
+		st.set.unheld[id] = h.Mask
+		ids, steps, blocks = append(ids, h.ID), append(steps, id.step), append(blocks, id.block)
+		masks = append(masks, h.Mask)
+	}
+	_, err := tx.Exec(ctx, insertStopped, st.run, st.generation, CodeStopped, ids, steps, blocks, pgbits.Slice(masks))
+	if err != nil {
+		return fmt.Errorf("insert %d slices of stopped lines: %w", len(ids), err)
+	}
+	return nil
+}

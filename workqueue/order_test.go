@@ -1,0 +1,366 @@
+package workqueue_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/order"
+)
+
+// byValue puts items in lines by the field v of their payload.
+func byValue(stop bool) *workqueue.RunOrder {
+	return &workqueue.RunOrder{Rule: order.Rule{By: "v"}, Stop: stop}
+}
+
+// valued yields items C0, C1, … with the values given.
+func valued(values ...string) func(*workqueue.LoadItem) error { return valuedFrom(0, values...) }
+
+func valuedFrom(first int, values ...string) func(*workqueue.LoadItem) error {
+	i := 0
+	return func(item *workqueue.LoadItem) error {
+		if i == len(values) {
+			return io.EOF
+		}
+		item.Key, item.Payload, item.Line = fmt.Sprint("C", first+i), fmt.Appendf(nil, `{"v":%q}`, values[i]), i+2
+		i++
+		return nil
+	}
+}
+
+// loadLines loads a run whose items have the values given.
+func (b *bench) loadLines(req workqueue.LoadRequest, values ...string) workqueue.RunID {
+	b.Helper()
+	if req.Order == nil {
+		req.Order = byValue(false)
+	}
+	req.Session = b.session
+	loaded, err := b.store.Load(b.Context(), req, valued(values...))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return loaded.Run
+}
+
+// wantClaims claims all there is of a step and wants just these items.
+func (b *bench) wantClaims(run workqueue.RunID, step workqueue.Step, want ...workqueue.Ordinal) []workqueue.Slice {
+	b.Helper()
+	claimed := b.claimStep(run, step, plenty).Slices
+	var got []workqueue.Ordinal
+	for _, s := range claimed {
+		got = append(got, ordinals(s)...)
+	}
+	slices.Sort(got)
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		b.Fatalf("claimed items %v of step %d; want %v: %s", got, step, want, b.dump(run))
+	}
+	return claimed
+}
+
+func TestItemsOfAValueGoOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadLines(request(), "a", "b", "a", "a", "c", "b")
+	first := b.wantClaims(run, 0, 0, 1, 4)
+	b.check()
+	b.wantClaims(run, 0)
+	b.record(answer(first[0], 1)) // the reply leaves the others out: they are tried again, and keep their places
+	again := b.wantClaims(run, 0, 0, 4, 5)
+	b.check()
+	for _, s := range again {
+		b.record(whole(s))
+	}
+	b.record(whole(b.wantClaims(run, 0, 2)[0]))
+	b.record(whole(b.wantClaims(run, 0, 3)[0]))
+	b.wantState(run, "completed", 1)
+	b.check()
+}
+
+func TestAFailureStopsItsLineOnly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := request()
+	req.Order = byValue(true)
+	run := b.loadLines(req, "a", "b", "a", "a", "b")
+	b.record(except(whole(b.wantClaims(run, 0, 0, 1)[0]), 0))
+	b.check()
+	second := b.wantClaims(run, 0, 4)
+	if n, err := b.store.EndStopped(t.Context(), b.lead()); n != 2 || err != nil {
+		t.Fatalf("ended %d items, %v; want 2", n, err)
+	}
+	b.check()
+	b.record(whole(second[0]))
+	b.wantState(run, "completed", 1)
+	b.wantCounts(run, 2, 3)
+	b.check()
+	n := b.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code = $2
+		AND error_message = 'item "C0" of the same line failed before it'`, run, workqueue.CodeStopped)
+	if n != 2 {
+		t.Errorf("%d items say that they were stopped; want 2", n)
+	}
+
+	b.rerun(run, workqueue.Selection{Failed: true})
+	b.check()
+	for _, want := range []workqueue.Ordinal{0, 2, 3} {
+		b.record(whole(b.wantClaims(run, 0, want)[0]))
+	}
+	b.wantState(run, "completed", 2)
+	b.wantCounts(run, 5, 0)
+	b.check()
+}
+
+// An item has come to its end when every step has, and only then the next one begins.
+func TestTheNextItemWaitsForAllSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := planned(need("left"), need("right"), need("bottom", 0, 1))
+	run := b.loadLines(req, "a", "a", "b")
+	b.recordStep(run, 0)
+	b.wantClaims(run, 0)
+	right := b.wantClaims(run, 1, 0, 2)
+	b.record(except(whole(right[0]), 0)) // 0 is left out at the bottom, and so final
+	b.wantClaims(run, 0, 1)
+	b.wantClaims(run, 1, 1)
+	bottom := b.wantClaims(run, 2, 2)
+	b.check()
+	b.record(whole(bottom[0]))
+	b.check()
+
+	// Of the step that is named, the item is done again before what stands behind it.
+	if _, err := b.store.Reset(t.Context(), workqueue.ResetRequest{Run: run, Actor: "test",
+		Select: workqueue.Selection{Step: "left", All: true}}); err != nil {
+		t.Fatal(err)
+	}
+	b.check()
+	b.wantClaims(run, 0, 1, 2) // the head of line a is under way at the other step, so it stays the head
+}
+
+func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadLines(request(), "a", "a", "a", "a")
+	b.record(whole(b.wantClaims(run, 0, 0)[0]))
+	b.record(except(whole(b.wantClaims(run, 0, 1)[0]), 1))
+	third := b.wantClaims(run, 0, 2)
+	b.rerun(run, workqueue.Selection{Keys: []string{"C0", "C1"}})
+	b.check()
+	b.wantClaims(run, 0)
+	b.record(whole(third[0]))
+	for _, want := range []workqueue.Ordinal{0, 1, 3} {
+		b.check()
+		b.record(whole(b.wantClaims(run, 0, want)[0]))
+	}
+	b.wantState(run, "completed", 2)
+
+	// All of them at once, with one under way: it is called back, and the line begins at its beginning.
+	b.rerun(run, workqueue.Selection{Ranges: []workqueue.Range{{From: 0, To: 3}}})
+	late := b.wantClaims(run, 0, 0)
+	b.record(whole(late[0]))
+	late = b.wantClaims(run, 0, 1)
+	if _, err := b.store.Reset(t.Context(), workqueue.ResetRequest{Run: run, Actor: "test",
+		Select: workqueue.Selection{All: true}}); err != nil {
+		t.Fatal(err)
+	}
+	b.check()
+	b.record(whole(late[0])) // comes too late
+	for _, want := range []workqueue.Ordinal{0, 1, 2, 3} {
+		b.record(whole(b.wantClaims(run, 0, want)[0]))
+	}
+	b.wantState(run, "completed", 4)
+	b.check()
+}
+
+func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := request()
+	req.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v", Partitions: 2}}
+	run := b.loadLines(req, "a", "b", "c", "d")
+	var want []workqueue.Ordinal
+	seen := map[int]bool{}
+	for i, v := range []string{"a", "b", "c", "d"} {
+		if p := order.Partition(v, 2); !seen[p] {
+			seen[p] = true
+			want = append(want, workqueue.Ordinal(i))
+		}
+	}
+	b.wantClaims(run, 0, want...)
+
+	req.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v", Values: []string{"a", "b"}}}
+	b.wantClaims(b.loadLines(req, "a", "b", "a"), 0, 0, 1)
+	_, err := b.tryLoad(req, valued("a", "x"))
+	wrong, ok := errors.AsType[*workqueue.ItemOrderError](err)
+	if !ok || wrong.Line != 3 || wrong.Key != "C1" || !strings.Contains(err.Error(), `line 3, key "C1": order_by v: "x" is none`) {
+		t.Errorf("a value that is not listed: %v", err)
+	}
+	if n := b.number(`SELECT count(*) FROM run_order`); n != 2 {
+		t.Errorf("%d runs have an order after one was refused; want 2", n)
+	}
+	b.check()
+}
+
+func TestWhatDoesNotGoWithAnOrderIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, change := range map[string]func(*workqueue.LoadRequest){
+		"a canary":       func(r *workqueue.LoadRequest) { r.Canary = 1 },
+		"a barrier":      func(r *workqueue.LoadRequest) { r.Steps = planned(need("a"), barrier(need("b", 0))).Steps },
+		"optional":       func(r *workqueue.LoadRequest) { r.Steps = planned(need("a"), optional(need("b", 0))).Steps },
+		"order_by":       func(r *workqueue.LoadRequest) { r.Order.Rule.By = "" },
+		"no field \"v\"": func(r *workqueue.LoadRequest) {},
+	} {
+		req := request()
+		req.Order = byValue(true)
+		change(&req)
+		if _, err := b.tryLoad(req, keys("k")); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	run := b.loadLines(request(), "a", "a")
+	b.record(except(whole(b.wantClaims(run, 0, 0)[0]), 0))
+	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "test", Canary: 1,
+		Select: workqueue.Selection{Failed: true}})
+	b.wantRefused(err, "order_by", "canary")
+}
+
+// A line that nobody moved on stands until the leader sees that nothing else is left.
+func TestALostFollowerIsFound(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadLines(request(), "a", "a", "b", "b")
+	b.record(whole(b.wantClaims(run, 0, 0, 2)[0]))
+	if n, err := b.store.HealLines(t.Context(), b.lead()); n != 0 || err != nil {
+		t.Fatalf("moved on %d lines of a run that goes on, %v", n, err)
+	}
+	// As if a node had recorded the heads that knows of no lines.
+	b.exec(`UPDATE work_block SET held = ready, ready = B'0'::bit(8192) WHERE run_id = $1`, run)
+	b.exec(`UPDATE work_lane SET head = head - 1 WHERE run_id = $1`, run)
+	report, err := b.store.Doctor(t.Context())
+	if err != nil || report.Found == 0 || report.Violations[0].Invariant != workqueue.OneOfALine {
+		t.Errorf("the doctor found %v, %v", report.Violations, err)
+	}
+	if n, err := b.store.HealLines(t.Context(), b.lead()); n != 2 || err != nil {
+		t.Fatalf("moved on %d lines, %v; want 2", n, err)
+	}
+	b.check()
+	b.record(whole(b.wantClaims(run, 0, 1, 3)[0]))
+	b.wantState(run, "completed", 1)
+	b.check()
+}
+
+// Whether items are added before or after the last one of their line is recorded, somebody sees the other.
+func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
+	t.Parallel()
+	for _, adderFirst := range []bool{true, false} {
+		t.Run(fmt.Sprint("the adder first ", adderFirst), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.openRun(func(r *workqueue.OpenRequest) {
+				r.LoadRequest = chunked(8192)
+				r.Session, r.Order = b.session, byValue(false)
+			})
+			values := make([]string, 8192)
+			for i := range values {
+				values[i] = fmt.Sprint(i)
+			}
+			b.addValued(run, 0, values...)
+			b.addValued(run, 8192, "7", "7", "x")
+			head := b.claim(run, plenty)
+			ends := make(chan error, 2)
+			add := func() {
+				_, err := b.store.SealRun(b.Context(), workqueue.SealRequest{Run: run, Actor: "ann"})
+				ends <- err
+			}
+			record := func() {
+				_, err := b.store.Record(b.Context(), []workqueue.Answer{whole(head[0])})
+				ends <- err
+			}
+			first, second := record, add
+			if adderFirst {
+				first, second = add, record
+			}
+			release := b.holdRows(`SELECT 1 FROM work_lane WHERE run_id = $1 AND head = 7 FOR UPDATE`, run)
+			go first()
+			b.until("the first waits for the line", func() bool { return b.waiters() == 1 })
+			go second()
+			b.until("the second waits for the line", func() bool { return b.waiters() == 2 })
+			release()
+			for range 2 {
+				if err := <-ends; err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.check()
+			next := b.wantClaims(run, 0, 8192, 8194)
+			b.record(whole(next[0]))
+			b.record(whole(b.wantClaims(run, 0, 8193)[0]))
+			b.wantState(run, "completed", 1)
+			b.check()
+		})
+	}
+}
+
+func (b *bench) addValued(run workqueue.RunID, first int, values ...string) {
+	b.Helper()
+	_, err := b.store.Add(b.Context(), workqueue.AddRequest{Run: run, Actor: "ann",
+		Items: func() (func(*workqueue.LoadItem) error, error) { return valuedFrom(first, values...), nil }})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func TestExplainNamesTheItemInFront(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadLines(request(), "a", "a", "a", "b")
+	e, err := b.store.Explain(t.Context(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, g := range e.Groups {
+		found = found || g.Reason == workqueue.ReasonLine && g.Items == 2 && g.State == "held"
+	}
+	if !found {
+		t.Errorf("no group of two items that stand in line: %+v", e.Groups)
+	}
+	e, err = b.store.ExplainKey(t.Context(), run, "C2")
+	if err != nil || len(e.Groups) != 1 || !strings.Contains(e.Groups[0].Why, `"C0"`) {
+		t.Errorf("why C2 waits: %+v, %v", e.Groups, err)
+	}
+	view, err := b.store.Run(t.Context(), run)
+	if err != nil || view.Order == nil || view.Order.By != "v" || view.Order.OnFailure != "continue" {
+		t.Errorf("the run shows order %+v, %v", view.Order, err)
+	}
+}
+
+// A load of several batches that fails is taken back with its lines.
+func TestALoadWithLinesIsTakenBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := request()
+	req.Order = byValue(false)
+	values := make([]string, several)
+	for i := range values {
+		values[i] = fmt.Sprint(i % 100)
+	}
+	next := valued(values...)
+	_, err := b.tryLoad(req, func(item *workqueue.LoadItem) error {
+		err := next(item)
+		if item.Key == "C35000" {
+			item.Payload = []byte(`{"v":null}`)
+		}
+		return err
+	})
+	if wrong, ok := errors.AsType[*workqueue.ItemOrderError](err); !ok || wrong.Line != 35_002 {
+		t.Fatalf("an item without a value: %v", err)
+	}
+	b.wantNothing()
+	if n := b.number(`SELECT count(*) FROM work_order`); n != 0 {
+		t.Errorf("%d rows of work_order are left", n)
+	}
+}
