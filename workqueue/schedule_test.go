@@ -306,4 +306,3 @@ func TestLateRunsAreToldOfOnce(t *testing.T) {
 		t.Errorf("%d events", n)
 	}
 }
-

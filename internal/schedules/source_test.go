@@ -1,0 +1,187 @@
+package schedules_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/schedules"
+)
+
+// wants checks that an error is a *SourceError with a text in it, and whether it passes.
+func wants(t *testing.T, what string, err error, text string, passes bool) {
+	t.Helper()
+	source, ok := errors.AsType[*schedules.SourceError](err)
+	if !ok || !strings.Contains(source.Problem, text) || source.Passes != passes {
+		t.Errorf("%s: got %v (passes %v), want %q (passes %v)", what, err, ok && source.Passes, text, passes)
+	}
+}
+
+func read(t *testing.T, from io.ReadCloser, err error) string {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	text, err := io.ReadAll(from)
+	if err = errors.Join(err, from.Close()); err != nil {
+		t.Error(err)
+	}
+	return string(text)
+}
+
+// Nothing outside of the directory is read, whichever way leads there.
+func TestFilesStayInTheirDirectory(t *testing.T) {
+	t.Parallel()
+	above := t.TempDir()
+	dir := filepath.Join(above, "files")
+	make := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	make(os.MkdirAll(filepath.Join(dir, "daily"), 0o755))
+	make(os.WriteFile(filepath.Join(dir, "daily", "a.csv"), []byte("id\n1\n"), 0o600))
+	make(os.WriteFile(filepath.Join(above, "secret"), []byte("s"), 0o600))
+	make(os.Symlink(filepath.Join(above, "secret"), filepath.Join(dir, "far")))
+	make(os.Symlink("../secret", filepath.Join(dir, "near")))
+	make(os.Symlink("..", filepath.Join(dir, "up")))
+	make(os.Symlink("daily/a.csv", filepath.Join(dir, "link.csv")))
+	make(syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	files, err := schedules.OpenFiles(dir)
+	make(err)
+	defer func() { make(files.Close()) }()
+	for _, path := range []string{"daily/a.csv", "./daily/../daily/a.csv", "link.csv"} {
+		from, err := files.Open(path)
+		if got := read(t, from, err); got != "id\n1\n" {
+			t.Errorf("%s is %q", path, got)
+		}
+	}
+	for path, want := range map[string]string{
+		"../secret": "no path below", "/etc/passwd": "no path below", "daily/../../secret": "no path below", "": "no path",
+		"far": "leads out of", "near": "leads out of", "up/secret": "leads out of",
+		"daily": "is a directory", "pipe": "a pipe", "a\x00b": "",
+	} {
+		_, err := files.Open(path)
+		wants(t, path, err, want, path == "a\x00b")
+	}
+	_, err = files.Open("daily/b.csv")
+	wants(t, "one that may come", err, "there is no file", true)
+	var none *schedules.Files
+	_, err = none.Open("daily/a.csv")
+	wants(t, "without a directory", err, "--schedule-files DIR", false)
+	if _, err := schedules.OpenFiles(filepath.Join(above, "nope")); err == nil {
+		t.Error("a directory that is not there is opened")
+	}
+}
+
+// sources answers as sources of items do, and should not.
+func sources(t *testing.T) *httptest.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/good", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" || r.Method != http.MethodGet {
+			t.Errorf("asked by %s with %v", r.Method, r.Header)
+		}
+		_, _ = io.WriteString(w, "id\n1\n")
+	})
+	mux.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/good", http.StatusFound) })
+	mux.HandleFunc("/html", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, "<p>log in")
+	})
+	mux.HandleFunc("/down", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	mux.HandleFunc("/closed", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	mux.HandleFunc("/huge", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "9999999999999")
+		_, _ = io.WriteString(w, "id\n")
+	})
+	mux.HandleFunc("/cut", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		_, _ = io.WriteString(w, "id\n1\n")
+	})
+	mux.HandleFunc("/endless", func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nid\n1\n")
+		_ = conn.Close()
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server
+}
+
+func web(t *testing.T, allow ...connections.Network) (*schedules.Web, *httpfetch.Client) {
+	client, err := httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}}, httpfetch.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return schedules.NewWeb(client.Transport()), client
+}
+
+// Items come from a URL whole or not at all, and from nowhere that the operator does not allow.
+func TestItemsFromURLs(t *testing.T) {
+	t.Parallel()
+	server := sources(t)
+	from, _ := web(t, connections.Network{Prefix: netip.MustParsePrefix("127.0.0.0/8")})
+	body, err := from.Open(t.Context(), server.URL+"/good")
+	if got := read(t, body, err); got != "id\n1\n" {
+		t.Errorf("got %q", got)
+	}
+	for path, want := range map[string]string{
+		"/away": "sends elsewhere (302)", "/html": "a page for people", "/closed": "answers 403", "/huge": "more than 4 GiB",
+		"/endless": "does not say where its answer ends",
+	} {
+		_, err := from.Open(t.Context(), server.URL+path)
+		wants(t, path, err, want, false)
+	}
+	for path, want := range map[string]string{"/down": "answers 502", "/nope": "answers 404"} {
+		_, err := from.Open(t.Context(), server.URL+path)
+		wants(t, path, err, want, true)
+	}
+	body, err = from.Open(t.Context(), server.URL+"/cut")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.ReadAll(body)
+	wants(t, "an answer that breaks off", err, "broke off", true)
+	_ = body.Close()
+	for text, want := range map[string]string{
+		"": "no URL", "file:///etc/passwd": "no URL", "http://": "no URL", "https://u:p@h.example/": "a password",
+		"https://h.example/#x": "a fragment", "http://h.example:x/": "no URL",
+	} {
+		_, err := from.Open(t.Context(), text)
+		wants(t, text, err, want, false)
+	}
+	server.Close()
+	_, err = from.Open(t.Context(), server.URL+"/good")
+	wants(t, "a server that is away", err, "no connection", true)
+}
+
+// Addresses of this machine and of private networks are for the operator to allow.
+func TestURLsOfPrivateAddressesAreRefused(t *testing.T) {
+	t.Parallel()
+	server := sources(t)
+	from, client := web(t)
+	_, err := from.Open(t.Context(), server.URL+"/good")
+	wants(t, "not allowed", err, "http.allow_private", false)
+	_, err = from.Open(t.Context(), strings.Replace(server.URL, "127.0.0.1", "localhost", 1)+"/good")
+	wants(t, "by a name", err, "http.allow_private", false)
+	u, err := schedules.CheckURL(server.URL)
+	if err != nil || client.CheckURL(u) == nil {
+		t.Errorf("before it is asked: %v, %v", u, err)
+	}
+}
