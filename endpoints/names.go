@@ -73,6 +73,8 @@ const (
 	HeaderDeliveries = "Tranche-Deliveries"
 	// HeaderRequeued says how often an operator has sent the request again.
 	HeaderRequeued = "Tranche-Requeued"
+	// HeaderCollector names the collector whose operations are asked for; only flushes have it.
+	HeaderCollector = "Tranche-Collector"
 
 	// Headers that a dead letter has beside those of its request.
 	HeaderDeadCause      = "Tranche-Dead-Cause"

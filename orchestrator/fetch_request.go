@@ -200,13 +200,20 @@ func (d *directCalls) end(c *directCall) {
 	c.come = nil
 }
 
+// replyTaker takes what replies bring. It is called by one goroutine.
+type replyTaker interface {
+	answered(reply *endpoints.Reply)
+	Take(slot fetch.Slot)
+}
+
 // question is one request and what is left unanswered of it.
 type question struct {
 	endpoint string
 	call     *directCall
 	token    string
 	slice    uuid.UUID
-	first    int // ordinal of the block's first item
+	first    int         // ordinal of the block's first item
+	places   map[int]int // instead of it, the bits of ordinals that are no block's
 	asked    bitfield.Set
 	left     bitfield.Set
 
@@ -266,7 +273,7 @@ func (*directCalls) add(b *endpoints.RequestBuilder, item *fetch.Item, c *collec
 }
 
 // ask publishes a request and takes its replies until nothing of them is missing, or ctx ends.
-func (d *directCalls) ask(ctx context.Context, q *question, c *collector) error {
+func (d *directCalls) ask(ctx context.Context, q *question, c replyTaker) error {
 	d.mu.Lock()
 	d.waiting[q.token] = q.call
 	d.mu.Unlock()
@@ -291,7 +298,7 @@ func (d *directCalls) ask(ctx context.Context, q *question, c *collector) error 
 }
 
 // await takes replies.
-func (d *directCalls) await(ctx context.Context, q *question, c *collector) error {
+func (d *directCalls) await(ctx context.Context, q *question, c replyTaker) error {
 	var patience <-chan time.Time
 	for {
 		select {
@@ -323,7 +330,7 @@ func (d *directCalls) await(ctx context.Context, q *question, c *collector) erro
 }
 
 // readAll takes messages, and gives their room back.
-func (d *directCalls) readAll(q *question, come []*nats.Msg, c *collector) (err error) {
+func (d *directCalls) readAll(q *question, come []*nats.Msg, c replyTaker) (err error) {
 	for _, msg := range come {
 		if err == nil {
 			err = d.read(q, msg, c)
@@ -334,7 +341,7 @@ func (d *directCalls) readAll(q *question, come []*nats.Msg, c *collector) (err 
 }
 
 // read takes one message of a reply.
-func (d *directCalls) read(q *question, msg *nats.Msg, c *collector) error {
+func (d *directCalls) read(q *question, msg *nats.Msg, c replyTaker) error {
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
 		return endpoints.Retry(codeNoListeners, "no service listens for endpoint %s; start one", q.endpoint)
 	}
@@ -362,6 +369,12 @@ func (d *directCalls) read(q *question, msg *nats.Msg, c *collector) error {
 // stand for one that is still to come.
 func (q *question) count(ordinal int) {
 	bit := ordinal - q.first
+	if q.places != nil {
+		place, known := q.places[ordinal]
+		if bit = place; !known {
+			bit = -1
+		}
+	}
 	if bit < 0 || bit >= bitfield.Size || !q.asked.Has(bit) {
 		q.slots++ // nobody asked for it, and it is announced all the same
 		return

@@ -53,6 +53,7 @@ type Node struct {
 	watch     watchlist             // what commits gave reason to look at
 	alarms    alarms                // when slices come due that it has scheduled
 	fetching  *fetching             // what it works on itself
+	flushing  *flushing             // what it does for collectors
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -78,6 +79,7 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 	}
 	n.duties = newDuties(duties)
 	n.fetching = newFetching(n)
+	n.flushing = newFlushing(n)
 	n.endpoints.known = map[string]bool{}
 	n.pipe.changed = make(chan struct{})
 	n.watch.come = make(chan struct{}, 1)
@@ -154,6 +156,8 @@ func (n *Node) woken(msg *nats.Msg) {
 		n.wakeOwnDuty(name)
 	case string(msg.Data) == wakeElection:
 		signal(n.elections)
+	case string(msg.Data) == wakeFlush:
+		n.flushing.wake()
 	default:
 		n.Wake()
 	}
@@ -195,6 +199,7 @@ func (n *Node) work(ctx context.Context) {
 	var loops sync.WaitGroup
 	loops.Go(func() { n.runPublishing(ctx, draining) })
 	loops.Go(func() { n.runRecording(ctx, draining) })
+	loops.Go(func() { n.runFlushing(ctx, draining) })
 	loops.Go(func() { n.watchPipe(ctx) })
 	loops.Go(func() { n.lead(ctx) })
 	loops.Go(func() { n.publishEvents(ctx) })
@@ -212,11 +217,15 @@ func (n *Node) work(ctx context.Context) {
 func (n *Node) close(ctx context.Context) error {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
+	flushes, err := n.store.EndFlushes(closing, n.Session())
+	if err != nil {
+		n.log.Warn("give back what is being flushed; it stays with the session until that expires", zap.Error(err))
+	}
 	released, err := n.store.EndSession(closing, n.Session())
 	if err != nil {
 		return fmt.Errorf("orchestrator: stop: claims stay with the session until it expires: %w", err)
 	}
-	n.log.Info("session ended", zap.Stringer("session", n.Session()), zap.Int("handed_back", released))
+	n.log.Info("session ended", zap.Stringer("session", n.Session()), zap.Int("handed_back", released+flushes))
 	n.wakeOthers()
 	return nil
 }

@@ -13,6 +13,8 @@ type counters struct {
 	buried, exhausted, requeued           atomic.Int64
 	fetches, fetchesFailed, oddSlots      atomic.Int64
 	hung, recordedAgain                   atomic.Int64
+	flushes, flushedOps, failedOps        atomic.Int64
+	staleFlushes                          atomic.Int64
 }
 
 // Stats is a reading of a node's counters since its start.
@@ -44,6 +46,11 @@ type Stats struct {
 	Hung          int64 `json:"hung"`           // calls of fetchers that were given up and have not come back
 	OddSlots      int64 `json:"odd_slots"`      // of fetchers, for items that were not asked for or came twice
 	RecordedAgain int64 `json:"recorded_again"` // commits tried again, with what was fetched
+
+	Flushes      int64 `json:"flushes"`       // requests for collectors
+	FlushedOps   int64 `json:"flushed_ops"`   // operations that succeeded
+	FailedOps    int64 `json:"failed_ops"`    // tries of operations that did not
+	StaleFlushes int64 `json:"stale_flushes"` // flushes that came back too late: they touched nothing
 }
 
 func (c *counters) snapshot() Stats {
@@ -57,6 +64,8 @@ func (c *counters) snapshot() Stats {
 		Buried: c.buried.Load(), Exhausted: c.exhausted.Load(), Requeued: c.requeued.Load(),
 		Fetches: c.fetches.Load(), FetchesFailed: c.fetchesFailed.Load(), Hung: c.hung.Load(),
 		OddSlots: c.oddSlots.Load(), RecordedAgain: c.recordedAgain.Load(),
+		Flushes: c.flushes.Load(), FlushedOps: c.flushedOps.Load(), FailedOps: c.failedOps.Load(),
+		StaleFlushes: c.staleFlushes.Load(),
 	}
 }
 

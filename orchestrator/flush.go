@@ -1,0 +1,276 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// nodeFlushes is how many keys a node flushes at once, of all collectors.
+	nodeFlushes = 128
+	// flushRest is the longest that a node leaves a collector alone that may make no call yet.
+	flushRest = time.Second
+)
+
+// wakeFlush goes with wakeSubject when keys are due that this node has no room for.
+const wakeFlush = "flush"
+
+// flushing is what a node does for collectors: it looks for keys that are due, asks their endpoint with one list
+// request for each, and records what came of it. A key stays its flush's until that is recorded, so that it comes back
+// when the node's session ends.
+type flushing struct {
+	node  *Node
+	calls *directCalls
+	wakes chan struct{}
+	ended chan flushEnded // what waits to be recorded
+
+	mu      sync.Mutex
+	busy    int // keys that are being flushed
+	flights map[*flight]struct{}
+	resting map[int32]time.Time // collectors, until when a look at them is of no use
+	alarm   time.Time           // when the next timer goes off; zero: there is none
+	working sync.WaitGroup
+}
+
+// flight is a claim whose keys are being flushed.
+type flight struct {
+	claimed workqueue.ClaimedFlushes
+	session workqueue.SessionID
+	cancel  context.CancelCauseFunc
+}
+
+// flushEnded is a flush that has ended and is not recorded.
+type flushEnded struct {
+	flight *flight
+	end    workqueue.FlushEnd
+}
+
+func newFlushing(n *Node) *flushing {
+	return &flushing{node: n, calls: newDirectCalls(n), wakes: make(chan struct{}, 1), ended: make(chan flushEnded),
+		flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
+}
+
+// runFlushing flushes until ctx ends, and brings what is under way to its end.
+func (n *Node) runFlushing(ctx, draining context.Context) {
+	f := n.flushing
+	var recorders sync.WaitGroup
+	for range n.cfg.Recorders {
+		recorders.Go(func() { f.record(draining) })
+	}
+	f.look(ctx, draining)
+	f.working.Wait()
+	close(f.ended)
+	recorders.Wait()
+	f.calls.close()
+}
+
+// look takes keys until ctx ends: when woken, when the next key is due, and every Poll.
+func (f *flushing) look(ctx, draining context.Context) {
+	n := f.node
+	for ctx.Err() == nil {
+		wait := jitter(n.cfg.Poll)
+		if n.nc.IsConnected() { // what cannot be asked for is not to be claimed
+			next, err := f.round(ctx, draining)
+			if err != nil && ctx.Err() == nil && !errors.Is(err, workqueue.ErrBusy) {
+				n.log.Warn("flush collectors", zap.Error(err))
+			}
+			wait = max(time.Millisecond, min(wait, next))
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-f.wakes:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// round claims for every collector that has keys due, each its share of the room that there is. It returns in how long
+// it is worth looking again.
+func (f *flushing) round(ctx, draining context.Context) (wait time.Duration, err error) {
+	due, err := f.node.store.DueCollectors(ctx)
+	if err != nil {
+		return flushRest, err
+	}
+	wait = flushRest
+	var failed error
+	for i, c := range due {
+		in := max(c.In, f.rest(c.ID))
+		if in > 0 {
+			wait = min(wait, in)
+			continue
+		}
+		room := f.room()
+		if room <= 0 {
+			return wait, failed // a flush that ends looks again
+		}
+		again, err := f.claim(ctx, draining, c.ID, max(1, room/(len(due)-i)))
+		wait, failed = min(wait, again), errors.Join(failed, err)
+	}
+	return wait, failed
+}
+
+// claim takes keys of a collector and begins to flush them.
+func (f *flushing) claim(ctx, draining context.Context, collector int32, most int) (again time.Duration, err error) {
+	n := f.node
+	session := n.Session()
+	claimed, err := n.store.ClaimFlushes(ctx, workqueue.FlushRequest{Session: session, Collector: collector, Max: most})
+	if err != nil {
+		return flushRest, err
+	}
+	again = flushRest
+	if claimed.Wait > 0 {
+		again = min(flushRest, claimed.Wait)
+		f.leave(collector, again)
+	}
+	if len(claimed.Flushes) == 0 {
+		return again, nil
+	}
+	if len(claimed.Flushes) == most {
+		signal(f.wakes) // there may be more
+	}
+	flying, cancel := context.WithCancelCause(draining)
+	w := &flight{claimed: claimed, session: session, cancel: cancel}
+	f.mu.Lock()
+	f.busy += len(claimed.Flushes)
+	f.flights[w] = struct{}{}
+	f.mu.Unlock()
+	f.working.Go(func() {
+		defer f.land(w)
+		f.fly(flying, w)
+	})
+	return again, nil
+}
+
+// fly flushes the keys of a claim.
+func (f *flushing) fly(ctx context.Context, w *flight) {
+	n := f.node
+	ops, err := n.store.ReadFlushes(ctx, &w.claimed, n.requestBytes())
+	if err != nil {
+		if ctx.Err() == nil {
+			n.log.Warn("read operations; their keys are given back", zap.String("collector", w.claimed.Name), zap.Error(err))
+		}
+		f.free(len(w.claimed.Flushes))
+		f.giveBack(ctx, w)
+		return
+	}
+	var flushes sync.WaitGroup
+	for i := range w.claimed.Flushes {
+		flushes.Go(func() {
+			end := workqueue.FlushEnd{Flush: w.claimed.Flushes[i], Ops: ops[i], Probe: w.claimed.Probe}
+			ok := f.flush(ctx, w, &end)
+			f.free(1)
+			if !ok {
+				return // the end of the session frees the key
+			}
+			select {
+			case f.ended <- flushEnded{w, end}:
+			case <-ctx.Done():
+			}
+		})
+	}
+	flushes.Wait()
+}
+
+// giveBack records that nothing came of flushes that were not begun.
+func (f *flushing) giveBack(ctx context.Context, w *flight) {
+	for i := range w.claimed.Flushes {
+		select {
+		case f.ended <- flushEnded{w, workqueue.FlushEnd{Flush: w.claimed.Flushes[i]}}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// land forgets a flight whose flushes have ended.
+func (f *flushing) land(w *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.flights, w)
+	w.cancel(nil)
+}
+
+// abandon ends what is under way for a session that is over: its keys are somebody else's by now.
+func (f *flushing) abandon(session workqueue.SessionID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for w := range f.flights {
+		if w.session == session {
+			w.cancel(errSessionGone)
+		}
+	}
+}
+
+func (f *flushing) room() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return nodeFlushes - f.busy
+}
+
+// free makes room for other keys.
+func (f *flushing) free(keys int) {
+	f.mu.Lock()
+	f.busy -= keys
+	f.mu.Unlock()
+	signal(f.wakes)
+}
+
+// leave does not look at a collector for a while.
+func (f *flushing) leave(collector int32, d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.resting[collector] = time.Now().Add(d)
+}
+
+// rest is for how much longer a collector is not looked at.
+func (f *flushing) rest(collector int32) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	left := time.Until(f.resting[collector])
+	if left <= 0 {
+		delete(f.resting, collector)
+	}
+	return left
+}
+
+// wake looks for keys now, at collectors that rested too: something may have changed.
+func (f *flushing) wake() {
+	f.mu.Lock()
+	clear(f.resting)
+	f.mu.Unlock()
+	signal(f.wakes)
+}
+
+// wakeIn looks for keys after a while. Only the first of several alarms is kept: a look finds when the next is due.
+func (f *flushing) wakeIn(d time.Duration) {
+	if d <= 0 {
+		signal(f.wakes)
+		return
+	}
+	if d >= f.node.cfg.Poll/2 {
+		return // some look comes before
+	}
+	at := time.Now().Add(d)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.alarm.IsZero() && !at.Before(f.alarm) {
+		return
+	}
+	f.alarm = at
+	time.AfterFunc(d, func() {
+		f.mu.Lock()
+		if f.alarm.Equal(at) {
+			f.alarm = time.Time{}
+		}
+		f.mu.Unlock()
+		signal(f.wakes)
+	})
+}

@@ -1,0 +1,140 @@
+package orchestrator
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nuid"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// ordinalBits is how much of an operation's number stands as the ordinal of its item. The rest stands as the generation
+// of the request, so that the two together, with the collector's id as the run, are the operation's for ever: services
+// can tell by them whether they have carried it out.
+const ordinalBits = 31
+
+// codeIncomplete marks a reply of which messages were lost.
+const codeIncomplete = "incomplete"
+
+// flushAnswer is what has come of a flush. It is safe for concurrent use.
+type flushAnswer struct {
+	mu    sync.Mutex
+	place map[int]int // of an operation, by its ordinal
+	end   *workqueue.FlushEnd
+	odd   int // slots that were not asked for, or came twice
+}
+
+// answered implements replyTaker.
+func (*flushAnswer) answered(*endpoints.Reply) {}
+
+// Take implements replyTaker.
+func (a *flushAnswer) Take(slot fetch.Slot) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	place, asked := a.place[slot.Ordinal]
+	if !asked || a.end.Slots[place].Came {
+		a.odd++
+		return
+	}
+	to := &a.end.Slots[place]
+	to.Came = true
+	if slot.Err != nil {
+		to.Err = slotError(fetch.Clean(slot.Err))
+	}
+}
+
+// flush asks for the operations of a key and notes what came of them in end. It returns false when nothing is to be
+// recorded: the node stops, or the key is somebody else's by now.
+func (f *flushing) flush(ctx context.Context, w *flight, end *workqueue.FlushEnd) bool {
+	n := f.node
+	if len(end.Ops) == 0 {
+		return ctx.Err() == nil
+	}
+	if w.session != n.Session() || f.calls.open() != nil {
+		return false
+	}
+	answer := &flushAnswer{place: map[int]int{}, end: end}
+	q := f.question(w, end, answer)
+	if q == nil {
+		return true // the first does not fit any message, and has its error
+	}
+	limit := time.Duration(w.claimed.Spec.Timeout)
+	timed, cancel := context.WithTimeoutCause(ctx, limit, timeOverError{limit})
+	defer cancel()
+	n.stats.flushes.Add(1)
+	err := f.calls.ask(timed, q, answer)
+	if ctx.Err() != nil {
+		return false
+	}
+	answer.mu.Lock()
+	defer answer.mu.Unlock()
+	if answer.odd > 0 {
+		n.stats.oddSlots.Add(int64(answer.odd))
+		n.log.Warn("slots that were not asked for, or came twice; they are not taken", zap.String("collector",
+			w.claimed.Name), zap.String("key", end.Flush.Key), zap.Int("slots", answer.odd))
+	}
+	end.Failure = failureOf(timed, q, err, limit)
+	return true
+}
+
+// failureOf is what became of the operations for which no slot came; nil when the reply was complete.
+func failureOf(timed context.Context, q *question, err error, limit time.Duration) *workqueue.SlotError {
+	switch {
+	case err == nil && q.final >= 0 && (q.whole || q.slots >= q.final):
+		return nil
+	case err == nil:
+		return &workqueue.SlotError{Code: codeIncomplete, Retry: true,
+			Message: "the reply is announced to have more slots than came"}
+	case timed.Err() != nil && isEnd(err):
+		return &workqueue.SlotError{Code: codeDeadline, Retry: true, Message: timeOverError{limit}.Error()}
+	default:
+		return slotError(fetch.ErrorOf(err, true))
+	}
+}
+
+// question writes the request for as many operations as fit it: what is left over is for the next flush. It returns nil
+// when the first operation fits no message.
+func (f *flushing) question(w *flight, end *workqueue.FlushEnd, answer *flushAnswer) *question {
+	n, endpoint := f.node, w.claimed.Spec.Endpoint
+	q := &question{endpoint: endpoint, token: nuid.Next(), slice: end.Flush.ID, final: -1, places: answer.place,
+		call: &directCall{news: make(chan struct{}, 1)}}
+	generation := int(end.Ops[0].Seq >> ordinalBits)
+	meta := endpoints.Meta{Run: w.claimed.Run, Slice: q.slice, Root: q.slice, Attempt: 1 + end.Ops[0].Attempts,
+		Generation: 1 + generation, Mode: endpoints.ModeBatch, Origin: n.name(),
+		ReplyTo: endpoints.Return{Asker: f.calls.asker, Call: q.token, Callee: endpoint}}
+	b := endpoints.NewRequestBuilder(endpoint, meta, int(n.nc.MaxPayload()))
+	if len(w.claimed.Spec.Params) > 0 {
+		params, err := json.Marshal(w.claimed.Spec.Params)
+		if err == nil {
+			b.SetParams(params)
+		}
+	}
+	for i := range end.Ops {
+		op := &end.Ops[i]
+		ordinal := int(op.Seq & (1<<ordinalBits - 1))
+		if int(op.Seq>>ordinalBits) != generation || !b.Add(ordinal, op.ID, op.Payload) {
+			break
+		}
+		answer.place[ordinal] = i
+		q.asked.Add(i)
+	}
+	end.Slots = make([]workqueue.FlushSlot, max(1, b.Len()))
+	if b.Len() == 0 {
+		end.Ops = end.Ops[:1]
+		end.Slots[0] = workqueue.FlushSlot{Came: true, Err: &workqueue.SlotError{Code: CodeItemTooLarge,
+			Message: n.tooLarge(nil)}}
+		return nil
+	}
+	end.Ops = end.Ops[:b.Len()]
+	q.left = q.asked
+	q.call.msg = b.Msg()
+	q.call.msg.Subject, q.call.msg.Reply = endpoints.DirectSubject(endpoint), meta.ReplyTo.String()
+	q.call.msg.Header[endpoints.HeaderCollector] = []string{w.claimed.Name}
+	return q
+}
