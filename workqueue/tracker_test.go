@@ -1,0 +1,116 @@
+package workqueue_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// TestTrackersAreAudited opens, seals and deletes a tracker: each time once, with who did it, and adds and acks not at
+// all.
+func TestTrackersAreAudited(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	request := trackers.OpenRequest{Owner: "billing", Key: "k"}
+	opened, err := b.store.OpenTracker(ctx, request, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := b.store.OpenTracker(ctx, request, "bob"); err != nil || again.ID != opened.ID || !again.Existing {
+		t.Errorf("opened again: %+v, %v", again, err)
+	}
+	if _, err := b.store.AddToTracker(ctx, opened.ID, 3, "page"); err != nil {
+		t.Error(err)
+	}
+	if done, err := b.store.SealTracker(ctx, opened.ID, "cyd"); done || err != nil {
+		t.Errorf("sealed: %v, %v", done, err)
+	}
+	acked, err := b.store.AckTrackers(ctx, []trackers.BatchAck{{Batch: opened.ID, All: true}})
+	if err != nil || acked[0] != (trackers.Acked{Newly: 3, Completed: true}) {
+		t.Errorf("acked %+v, %v", acked, err)
+	}
+	info, err := b.store.Tracker(ctx, opened.ID)
+	if err != nil || info.CreatedBy != "ann" || info.Done != 3 {
+		t.Errorf("it is %+v, %v", info, err)
+	}
+	events, err := b.store.UnpublishedEvents(ctx, 10)
+	if err != nil || len(events) != 1 || events[0].Kind != "tracker.completed" || uuid.UUID(events[0].Run) != opened.ID {
+		t.Errorf("events %+v, %v", events, err)
+	}
+	if err := b.store.DeleteTracker(ctx, opened.ID, "dan"); err != nil {
+		t.Error(err)
+	}
+	if err := b.store.DeleteTracker(ctx, opened.ID, "eve"); !errors.Is(err, tracker.ErrNotFound) {
+		t.Errorf("deleted twice: %v", err)
+	}
+	for actor, name := range map[string]string{"ann": "tracker_open", "cyd": "tracker_seal", "dan": "tracker_delete"} {
+		if n := b.number(`SELECT count(*) FROM audit_log WHERE actor = $1 AND action = $2 AND subject = $3`,
+			actor, name, opened.ID.String()); n != 1 {
+			t.Errorf("%d rows of %s by %s", n, name, actor)
+		}
+	}
+	if n := b.number(`SELECT count(*) FROM audit_log`); n != 3 {
+		t.Errorf("%d rows in the audit log, want 3", n)
+	}
+}
+
+// TestTrackersAreReapedByTheLeaderOnly reaps and purges with a lease, and with one that has passed to another session.
+func TestTrackersAreReapedByTheLeaderOnly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	opened, err := b.store.OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.store.AddToTracker(ctx, opened.ID, 2*bitfield.Size, ""); err != nil {
+		t.Fatal(err)
+	}
+	old, err := b.store.Lead(ctx, b.session, leaseTTL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.store.Resign(ctx, old); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := b.store.Lead(ctx, b.open(), leaseTTL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reap := func(by workqueue.Lease) ([]uuid.UUID, []uuid.UUID, error) {
+		b.exec(`UPDATE tracker_service SET active_at = active_at - interval '9 days', reap_at = clock_timestamp(),
+			expired_at = expired_at - interval '9 days'`)
+		b.exec(`UPDATE tracker_batch SET active_at = active_at - interval '9 days'`)
+		reaped, _, err := b.store.ReapTrackers(ctx, by)
+		return reaped.Expired, reaped.Deleted, err
+	}
+	if _, _, err := reap(old); !errors.Is(err, workqueue.ErrNotLeader) {
+		t.Errorf("by one who leads no longer: %v", err)
+	}
+	if expired, _, err := reap(lease); err != nil || !slices.Equal(expired, []uuid.UUID{opened.ID}) {
+		t.Errorf("expired %v, %v", expired, err)
+	}
+	if rows, _, err := b.store.PurgeTrackers(ctx, lease); err != nil || rows != 0 {
+		t.Errorf("%d rows of a batch that can be asked for were deleted, %v", rows, err)
+	}
+	if _, deleted, err := reap(lease); err != nil || !slices.Equal(deleted, []uuid.UUID{opened.ID}) {
+		t.Errorf("deleted %v, %v", deleted, err)
+	}
+	if _, _, err := b.store.PurgeTrackers(ctx, old); !errors.Is(err, workqueue.ErrNotLeader) {
+		t.Errorf("purged by one who leads no longer: %v", err)
+	}
+	if rows, more, err := b.store.PurgeTrackers(ctx, lease); err != nil || rows != 3 || more {
+		t.Errorf("%d rows were deleted, %v, %v", rows, more, err)
+	}
+	if n := b.number(`SELECT count(*) FROM tracker_group`); n != 0 {
+		t.Errorf("%d groups are left", n)
+	}
+}
