@@ -46,10 +46,13 @@ type commands struct {
 	Serve       serveCommand       `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
 	Run         runCommands        `cmd:"" help:"Start, watch, repair and export runs."`
 	Plan        planCommands       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
+	Schedule    scheduleCommands   `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
 	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
+	Tracker     trackerCommands    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
 	DLQ         dlqCommands        `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
 	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`
 	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
+	Retention   retentionCommands  `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
 	Nodes       nodesCommand       `cmd:"" help:"Nodes: who leads, and what each holds."`
 	Health      healthCommand      `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
 	Audit       auditCommand       `cmd:"" help:"What operators did: who, what, when, before and after."`

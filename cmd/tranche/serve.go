@@ -43,6 +43,7 @@ type serveCommand struct {
 
 	accessFlags
 	streamFlags
+	scheduleFlags
 }
 
 // minConnections keeps a node from waiting for itself: it loads, publishes and records at once.
@@ -84,9 +85,12 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := s.addDuties(p, log); err != nil {
+		return err
+	}
 	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
 		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Tracer: tracer,
-		Fetchers: p.fetchers,
+		Fetchers: p.fetchers, Duties: p.duties,
 	})
 	if err != nil {
 		return err
@@ -95,12 +99,20 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	if err != nil {
 		return err
 	}
+	service, err := s.openTrackers(p, node, log)
+	if err != nil {
+		return err
+	}
+	taking, err := s.openCollectors(p, node, log)
+	if err != nil {
+		return err
+	}
 	config, err := s.guarded(api.Config{
 		Log: log, Hosts: s.AllowHost, Version: versionText(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: s.streamBytes(), SpoolDir: filepath.Join(p.directory, "spool"),
-		Dashboard:   pages,
-		Connections: p.connections, RestsUntil: p.restsUntil, DataDir: p.directory,
+		Dashboard: pages, Trackers: service, Producers: taking,
+		Connections: p.connections, Schedules: p.schedules, RestsUntil: p.restsUntil, DataDir: p.directory, WakeDuty: node.WakeDuty,
 	}, p)
 	if err != nil {
 		return err
@@ -109,6 +121,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	if err != nil {
 		return err
 	}
+	p.scheduling.bind(node, server)
 	return s.work(ctx, term, p, node, server, end)
 }
 

@@ -23,7 +23,10 @@ func (s *serveCommand) openConnections(p *parts) (err error) {
 	if err != nil {
 		return err
 	}
-	p.restsUntil = web.RestsUntil
+	if err := s.openSchedules(p, web); err != nil {
+		return err
+	}
+	p.restsUntil, p.transport = web.RestsUntil, web.Transport()
 	databases := sqlfetch.New(p.connections)
 	p.fetchers = map[workqueue.Kind]orchestrator.Fetchers{workqueue.KindHTTP: web, workqueue.KindSQL: databases}
 	p.undo = append(p.undo, func(context.Context) error {

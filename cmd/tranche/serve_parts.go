@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"time"
@@ -35,6 +36,10 @@ type parts struct {
 
 	oidc        *access.OIDC // nil: people do not log in by a provider of identities
 	connections *connections.Connections
+	schedules   api.Schedules
+	scheduling  *scheduleEngine
+	duties      []orchestrator.Duty            // of the node that leads
+	transport   http.RoundTripper              // to hosts of others, guarded as the operator's file says
 	restsUntil  func(paceKey string) time.Time // of HTTP services that want to be left alone
 	fetchers    map[workqueue.Kind]orchestrator.Fetchers
 }
@@ -60,6 +65,9 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 		}
 	}
 	if err := s.openDatabase(ctx, p, log); err != nil {
+		return err
+	}
+	if err := startSchedules(p, log); err != nil {
 		return err
 	}
 	return s.openNATS(ctx, p, log)

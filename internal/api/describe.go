@@ -91,6 +91,7 @@ func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 		http.StatusUnauthorized:          "There is no token or session, or it is not valid (any more).",
 		http.StatusForbidden:             "The role may not do this, or the host or the page's origin is not allowed.",
 		http.StatusNotFound:              "There is no such thing.",
+		http.StatusGone:                  "The run was deleted, by the limits of what is kept.",
 		http.StatusRequestTimeout:        "Nothing more came of the body for too long.",
 		http.StatusConflict:              "The state of the thing does not allow it, or a name means several.",
 		http.StatusRequestEntityTooLarge: "The body is too large.",
@@ -119,6 +120,9 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	}
 	if strings.Contains(op.Path, "{") || names(op, "run") {
 		all = append(all, http.StatusNotFound)
+	}
+	if strings.Contains(op.Path, "{run}") || names(op, "run") {
+		all = append(all, http.StatusGone)
 	}
 	if changes || strings.Contains(op.Path, "{run}") || names(op, "run") {
 		all = append(all, http.StatusConflict)
@@ -150,6 +154,9 @@ func tags() []*huma.Tag {
 		{Name: "items", Description: "The items of a run: their stories, what failed, running them again, exports."},
 		{Name: "live", Description: "What a page shows while a run goes on: streams of events, planes, charts, requests."},
 		{Name: "plans", Description: "Plans on record, in versions."},
+		{Name: "schedules", Description: "What is started by the clock, and what became of it."},
+		{Name: "trackers", Description: "Tracker batches: when all items of a fan-out are done."},
+		{Name: "collectors", Description: "Operations that wait for each other, to be flushed together by their keys."},
 		{Name: "endpoints", Description: "Who listens, what there is to do, and the settings of both."},
 		{Name: "dead letters", Description: "Requests that no service could deal with, and messages that nobody could take."},
 		{Name: "system", Description: "Health, nodes, the audit log, the doctor, and what the server is."},
@@ -165,10 +172,11 @@ func tagOf(op *huma.Operation) string {
 		"{key}": "items", "result": "items", "planes": "live", "events": "live", "timeline": "live", "slices": "live",
 	}
 	byFirst := map[string]string{
-		"runs": "runs", "items": "items", "plans": "plans", "endpoints": "endpoints", "dead-letters": "dead letters",
-		"quarantine": "dead letters", "tokens": "access", "session": "access",
+		"runs": "runs", "items": "items", "plans": "plans", "collectors": "collectors", "schedules": "schedules", "trackers": "trackers",
+		"endpoints":    "endpoints",
+		"dead-letters": "dead letters", "quarantine": "dead letters", "tokens": "access", "session": "access",
 	}
-	if tag, ok := byLast[words[len(words)-1]]; ok && words[0] != "plans" {
+	if tag, ok := byLast[words[len(words)-1]]; ok && words[0] != "plans" && words[0] != "schedules" {
 		return tag
 	}
 	if tag, ok := byFirst[words[0]]; ok {

@@ -35,9 +35,17 @@ func bodyExamples() map[string]any {
 		"set-run":              fields{"step": "accounts", "chunk": "auto", "in_flight": 16, "rate": 2000, "timeout": "5m"},
 		"open-run":             fields{"plan_ref": "year-end", "name": "2026", "seal_within": "6h", "on_overdue": "report"},
 		"set-endpoint":         fields{"concurrency": 8, "max_in_flight": 64, "rate": 5000},
+		"open-tracker":         fields{"owner": "billing", "key": "2026-11"},
+		"add-tracker-items":    fields{"items": 20000, "key": "first"},
+		"ack-tracker-items":    fields{"ids": []string{"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58:0:17"}},
+		"ack-tracker":          fields{"ranges": []string{"0:100-199", "1-2"}, "code": "REFUSED"},
 		"drop-dead-letters":    fields{"ids": []string{"0198f2b1-7c31-7"}},
 		"requeue-dead-letters": fields{"endpoint": "accounts"},
+		"requeue-operations":   fields{"code": "TIMEOUT"},
+		"drop-operations":      fields{"ids": []string{"order-17"}},
 		"log-in":               fields{"token": "tr_7Zk…"},
+		"set-retention":        fields{"age": "90d", "max_bytes": 50 << 30},
+		"run-retention":        fields{"dry_run": true},
 		"create-token":         fields{"name": "nightly", "role": "operator", "expires_in": "720h"},
 	}
 }

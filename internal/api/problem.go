@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -15,9 +16,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/internal/producers"
+	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -54,6 +59,9 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 	p := &huma.ErrorModel{Status: s.status(err), Detail: s.detail(err)}
 	p.Title = http.StatusText(p.Status)
 	p.Errors = places(err)
+	if bad, ok := errors.AsType[*fanout.Error](err); ok {
+		p.Type, p.Errors = problemOfTracker+string(bad.Code), trackerPlace(bad)
+	}
 	switch {
 	case p.Status < http.StatusInternalServerError:
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTooSlow):
@@ -68,6 +76,9 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 // told returns the error that is made for the caller, without the names of the operations around it, and its status;
 // nil for any other.
 func told(err error) (status int, found error) {
+	if bad, ok := errors.AsType[*fanout.Error](err); ok {
+		return trackers.Status(bad.Code), bad
+	}
 	kinds := []struct {
 		find   func(error) error
 		status int
@@ -83,14 +94,22 @@ func told(err error) (status int, found error) {
 		{as[*inputError], http.StatusUnprocessableEntity},
 		{planProblem, http.StatusUnprocessableEntity},
 		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
+		{as[*workqueue.ItemOrderError], http.StatusUnprocessableEntity},
 		{as[*workqueue.ParamsError], http.StatusUnprocessableEntity},
 		{as[*workqueue.SettingError], http.StatusUnprocessableEntity},
+		{as[*strictyaml.Error], http.StatusUnprocessableEntity},
+		{as[*producers.OpError], http.StatusUnprocessableEntity},
+		{as[*producers.TooManyError], http.StatusRequestEntityTooLarge},
+		{as[*producers.OverloadedError], http.StatusTooManyRequests},
+		{as[*workqueue.NotEmptyError], http.StatusConflict},
+		{as[*workqueue.CollectorMovedError], http.StatusConflict},
 		{as[*workqueue.AmbiguousError], http.StatusConflict},
 		{as[*workqueue.AmbiguousLetterError], http.StatusConflict},
 		{as[*workqueue.LetterStateError], http.StatusConflict},
 		{as[*workqueue.AmbiguousTokenError], http.StatusConflict},
 		{as[*workqueue.RevokedTokenError], http.StatusConflict},
 		{as[*workqueue.StateError], http.StatusConflict},
+		{as[*workqueue.GoneError], http.StatusGone},
 		{as[*workqueue.NothingToRerunError], http.StatusConflict},
 		{as[*workqueue.NothingToResetError], http.StatusConflict},
 		{as[*tooLargeError], http.StatusRequestEntityTooLarge},
@@ -186,6 +205,9 @@ func places(err error) []*huma.ErrorDetail {
 	if twice, ok := errors.AsType[*workqueue.DuplicateKeyError](err); ok {
 		return []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: twice.SecondLine}}
 	}
+	if item, ok := errors.AsType[*workqueue.ItemOrderError](err); ok {
+		return []*huma.ErrorDetail{{Message: item.Problem, Location: "items.line", Value: item.Line}}
+	}
 	if ambiguous, ok := errors.AsType[*workqueue.AmbiguousError](err); ok {
 		var all []*huma.ErrorDetail
 		for _, id := range ambiguous.Matches {
@@ -193,7 +215,16 @@ func places(err error) []*huma.ErrorDetail {
 		}
 		return all
 	}
-	return planPlace(err)
+	return slices.Concat(planPlace(err), yamlPlace(err), operationPlace(err))
+}
+
+// yamlPlace points into what was sent as YAML.
+func yamlPlace(err error) []*huma.ErrorDetail {
+	bad, ok := errors.AsType[*strictyaml.Error](err)
+	if !ok || bad.Line == 0 {
+		return nil
+	}
+	return []*huma.ErrorDetail{{Message: bad.Problem, Location: bad.Kind + ".line", Value: bad.Line}}
 }
 
 // writeProblem answers outside of an operation.

@@ -21,6 +21,8 @@ import (
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/internal/producers"
+	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -57,9 +59,19 @@ type Engine interface {
 	Approve(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
 	Cancel(ctx context.Context, c workqueue.Control) (workqueue.Cancelled, error)
 	Requeue(ctx context.Context, sel workqueue.DeadSelection, actor string) (workqueue.Requeue, error)
+	CollectorEngine
 	ChangeEndpoint(
 		ctx context.Context, change workqueue.EndpointChange, actor string,
 	) (workqueue.EndpointSetting, error)
+}
+
+// CollectorEngine is what a node does for collectors: changes after which something may have to be flushed at once.
+type CollectorEngine interface {
+	producers.Adder
+	ApplyCollector(ctx context.Context, c workqueue.CollectorText, actor string) (workqueue.AppliedCollector, error)
+	ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error)
+	DrainCollector(ctx context.Context, name, actor string) (workqueue.Drained, error)
+	RequeueOps(ctx context.Context, name string, sel workqueue.OpsSelection, actor string) (int64, error)
 }
 
 // Config is what a Server needs beside its node.
@@ -69,8 +81,15 @@ type Config struct {
 	Version string
 	Info    map[string]string // where things are, for people
 
+	// Trackers is the tracker service, shared with those who ask it over NATS; nil: one of the server's own.
+	Trackers *trackers.Service
+
 	// Connections are the sources that items may be queried from; nil: none.
 	Connections *connections.Connections
+	// Schedules is where schedules take items from, beside these sources.
+	Schedules Schedules
+	// Producers take operations for collectors; nil: the server's own, which share no commits with others.
+	Producers *producers.Producers
 	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
 	SpoolDir string
 
@@ -89,6 +108,9 @@ type Config struct {
 
 	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
 	RestsUntil func(paceKey string) time.Time
+
+	// WakeDuty has the node that leads do a duty now; nil: it does it when its time comes.
+	WakeDuty func(name string)
 
 	// Trouble returns the last thing that went wrong in the node, if anything did; nil: nothing is known.
 	Trouble func() (Trouble, bool)
@@ -119,7 +141,9 @@ type Server struct {
 	hubs      *live.Hubs // of the runs that are followed
 	topics    *live.Topics
 	streams   streams
+	trackers  *trackers.Service
 	timelines recent[workqueue.TimelineRequest, *workqueue.Timeline]
+	producers *producers.Producers
 }
 
 // New returns a server; Handler and Serve make use of it.
@@ -133,9 +157,12 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	config.ReadTimeout = cmp.Or(config.ReadTimeout, DefaultReadTimeout)
 	config.LookTimeout = cmp.Or(config.LookTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
-	s := &Server{store: store, engine: engine, nc: nc, log: config.Log, config: config}
-	if err := errors.Join(s.watchHealth(), s.watchRuns()); err != nil {
+	s := &Server{store: store, engine: engine, nc: nc, log: config.Log, config: config, trackers: config.Trackers}
+	if err := errors.Join(s.watchHealth(), s.watchRuns(), s.keepTrackers()); err != nil {
 		return nil, err
+	}
+	if s.producers = config.Producers; s.producers == nil {
+		s.producers = producers.New(store, engine, config.Log)
 	}
 	s.heavy = heavySlots(config)
 	s.handler = s.routes()
@@ -164,8 +191,12 @@ func (s *Server) routes() http.Handler {
 	s.registerLetters(v1)
 	s.registerQuarantine(v1)
 	s.registerAudit(v1)
+	s.registerRetention(v1)
 	s.registerReport(v1)
 	s.registerPlans(v1)
+	s.registerCollectors(v1)
+	s.registerTrackers(v1)
+	s.registerSchedules(v1)
 	s.registerSystem(v1)
 	s.registerSession(v1)
 	s.registerTokens(v1)

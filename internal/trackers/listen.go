@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
@@ -223,12 +225,20 @@ func readBody(body []byte, into any) error {
 	}
 	bad := &fanout.Error{Code: fanout.CodeBadRequest}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-		bad.Place = wrong.Field
+		bad.Place = memberOf(wrong.Field)
 		bad.Message = fmt.Sprintf("want %s, and there is a %s", jsonName(wrong.Type.Kind().String()), wrong.Value)
 		return bad
 	}
 	bad.Message = "the request cannot be read: " + echo(strings.TrimPrefix(err.Error(), "json: "))
 	return bad
+}
+
+// memberOf is the path of a member without the Go types that it is embedded by.
+func memberOf(field string) string {
+	names := strings.Split(field, ".")
+	return strings.Join(slices.DeleteFunc(names, func(name string) bool {
+		return name != "" && unicode.IsUpper(rune(name[0]))
+	}), ".")
 }
 
 // jsonName is what JSON calls a kind of Go.

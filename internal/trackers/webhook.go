@@ -66,13 +66,13 @@ func (w webhookHosts) check(set *fanout.WebhookSettings) error {
 	u, err := url.Parse(set.URL)
 	switch {
 	case err != nil || u.Host == "" || u.Opaque != "" || u.Scheme != "https" && u.Scheme != "http":
-		return refuseWebhook("webhook.URL", set.URL, "want a URL like https://api.bank.example/done")
+		return refuseWebhook("webhook.url", set.URL, "want a URL like https://api.bank.example/done")
 	case u.User != nil:
-		return refuseWebhook("webhook.URL", u.Redacted(), "a password has no place in a URL; receivers check the signature")
+		return refuseWebhook("webhook.url", u.Redacted(), "a password has no place in a URL; receivers check the signature")
 	case u.Fragment != "":
-		return refuseWebhook("webhook.URL", set.URL, "what stands behind # is never sent")
+		return refuseWebhook("webhook.url", set.URL, "what stands behind # is never sent")
 	case set.Secret == "":
-		return refuseWebhook("webhook.Secret", "", "name a secret of the operator's file, which signs what is sent")
+		return refuseWebhook("webhook.secret", "", "name a secret of the operator's file, which signs what is sent")
 	}
 	if _, err := w.key(u, set.Secret); err != nil {
 		return refuseWebhook("webhook", set.URL, err.Error())

@@ -17,6 +17,23 @@ const (
 	BreakerStateOpen   BreakerState = "open"
 )
 
+// Defines values for FireKind.
+const (
+	FireKindDue FireKind = "due"
+	FireKindNow FireKind = "now"
+)
+
+// Defines values for FireState.
+const (
+	FireStateDue      FireState = "due"
+	FireStateFailed   FireState = "failed"
+	FireStateMissed   FireState = "missed"
+	FireStateQueued   FireState = "queued"
+	FireStateSkipped  FireState = "skipped"
+	FireStateStarted  FireState = "started"
+	FireStateStarting FireState = "starting"
+)
+
 // Defines values for Format.
 const (
 	FormatCsv     Format = "csv"
@@ -96,6 +113,20 @@ const (
 	TokenStateRevoked TokenState = "revoked"
 )
 
+// Acknowledgement defines model for Acknowledgement.
+type Acknowledgement struct {
+	// IDs batch:group:index, 100,000 at most
+	IDs []string `json:"ids,omitempty"`
+
+	// Ranges 10,000 at most
+	Ranges []string `json:"ranges,omitempty"`
+
+	// Code they have failed, and why; absent: they are done
+	//
+	// Examples: REFUSED
+	Code string `json:"code,omitempty"`
+}
+
 // AddedItems defines model for AddedItems.
 type AddedItems struct {
 	Run string `json:"run"`
@@ -117,6 +148,18 @@ type AddedItems struct {
 
 	// Key the column or field that the keys came from
 	Key string `json:"key,omitempty"`
+}
+
+// AddedOperations defines model for AddedOperations.
+type AddedOperations struct {
+	Collector string `json:"collector"`
+	Added     int    `json:"added"`
+
+	// Duplicates operations whose id was known: they were not added again
+	Duplicates int `json:"duplicates"`
+
+	// Known their ids
+	Known []string `json:"known,omitempty"`
 }
 
 // Advice defines model for Advice.
@@ -141,6 +184,21 @@ type Against struct {
 	Digests *Digests `json:"digests,omitempty"`
 }
 
+// AppliedCollector defines model for AppliedCollector.
+type AppliedCollector struct {
+	Name    string `json:"name"`
+	Version int    `json:"version"`
+
+	// Unchanged it is the same already: nothing was done
+	Unchanged bool `json:"unchanged"`
+	Created   bool `json:"created"`
+
+	// Renumbered the keys are made otherwise now: what waits goes before what comes
+	Renumbered bool      `json:"renumbered"`
+	ChangedBy  string    `json:"changed_by"`
+	ChangedAt  time.Time `json:"changed_at"`
+}
+
 // AppliedPlan defines model for AppliedPlan.
 type AppliedPlan struct {
 	Name    string `json:"name"`
@@ -153,6 +211,29 @@ type AppliedPlan struct {
 	Previous  int       `json:"previous,omitempty"`
 	CreatedBy string    `json:"created_by"`
 	CreatedAt time.Time `json:"created_at"`
+}
+
+// AppliedSchedule defines model for AppliedSchedule.
+type AppliedSchedule struct {
+	Name    string `json:"name"`
+	Version int    `json:"version"`
+
+	// Unchanged it was so before: nothing was done
+	Unchanged bool `json:"unchanged"`
+
+	// Previous the version before; absent when there was none
+	Previous int `json:"previous,omitempty"`
+
+	// State a paused schedule stays paused; one of active, paused
+	State string `json:"state"`
+
+	// NextDue absent: it is never due again
+	NextDue   *time.Time `json:"next_due,omitempty"`
+	ChangedBy string     `json:"changed_by"`
+	ChangedAt time.Time  `json:"changed_at"`
+
+	// Warnings what may not be what was meant, or is not there yet
+	Warnings []string `json:"warnings"`
 }
 
 // Attempt defines model for Attempt.
@@ -223,6 +304,151 @@ type AuditPage struct {
 
 	// Next value of before for the next page; absent on the last
 	Next int64 `json:"next,omitempty"`
+}
+
+// BatchDeleted defines model for BatchDeleted.
+type BatchDeleted struct {
+	Batch string `json:"batch"`
+}
+
+// BatchOpened defines model for BatchOpened.
+type BatchOpened struct {
+	ID string `json:"id"`
+
+	// Existing it was opened before; nothing was changed
+	Existing bool `json:"existing"`
+}
+
+// BatchPage defines model for BatchPage.
+type BatchPage struct {
+	Batches []BatchSummary `json:"batches"`
+
+	// Next value of after for the next page; absent on the last
+	Next string `json:"next,omitempty"`
+}
+
+// BatchSealed defines model for BatchSealed.
+type BatchSealed struct {
+	Batch string `json:"batch"`
+
+	// Completed this call has completed it: nothing was pending
+	Completed bool `json:"completed"`
+}
+
+// BatchSettings defines model for BatchSettings.
+type BatchSettings struct {
+	// ID a UUID of the caller's; absent: one is made
+	ID string `json:"id,omitempty"`
+
+	// Owner whose it is
+	//
+	// Examples: billing
+	Owner string `json:"owner"`
+
+	// Key opens one batch for the owner, however often
+	//
+	// Examples: 2026-11
+	Key string `json:"key,omitempty"`
+
+	// OpenIdle expires when open and idle for so long; 24h when absent
+	//
+	// Examples: 24h
+	OpenIdle string `json:"open_idle,omitempty"`
+
+	// SealedIdle expires when sealed and idle for so long; 168h when absent
+	SealedIdle string `json:"sealed_idle,omitempty"`
+
+	// Keep how long it is kept once it has ended; 168h when absent
+	Keep string `json:"keep,omitempty"`
+
+	// Webhook told when the batch has ended
+	Webhook *WebhookSettings `json:"webhook,omitempty"`
+}
+
+// BatchSummary defines model for BatchSummary.
+type BatchSummary struct {
+	ID    string `json:"id"`
+	Owner string `json:"owner"`
+	Key   string `json:"key,omitempty"`
+
+	// State one of open, sealed, completed, expired
+	State  string `json:"state"`
+	Items  int64  `json:"items"`
+	Groups int    `json:"groups"`
+
+	// OpenGroups with items that are pending
+	OpenGroups int       `json:"open_groups"`
+	CreatedBy  string    `json:"created_by"`
+	CreatedAt  time.Time `json:"created_at"`
+
+	// ActiveAt the last change; acknowledgements move it now and then
+	ActiveAt    time.Time  `json:"active_at"`
+	SealedAt    *time.Time `json:"sealed_at,omitempty"`
+	CompletedAt *time.Time `json:"completed_at,omitempty"`
+	ExpiredAt   *time.Time `json:"expired_at,omitempty"`
+
+	// OpenIdle expires when open and idle for so long
+	OpenIdle string `json:"open_idle"`
+
+	// SealedIdle expires when sealed and idle for so long
+	SealedIdle string `json:"sealed_idle"`
+
+	// Keep how long it is kept once it has ended
+	Keep    string       `json:"keep"`
+	Webhook *WebhookView `json:"webhook,omitempty"`
+}
+
+// BatchView defines model for BatchView.
+type BatchView struct {
+	ID    string `json:"id"`
+	Owner string `json:"owner"`
+	Key   string `json:"key,omitempty"`
+
+	// State one of open, sealed, completed, expired
+	State  string `json:"state"`
+	Items  int64  `json:"items"`
+	Groups int    `json:"groups"`
+
+	// OpenGroups with items that are pending
+	OpenGroups int       `json:"open_groups"`
+	CreatedBy  string    `json:"created_by"`
+	CreatedAt  time.Time `json:"created_at"`
+
+	// ActiveAt the last change; acknowledgements move it now and then
+	ActiveAt    time.Time  `json:"active_at"`
+	SealedAt    *time.Time `json:"sealed_at,omitempty"`
+	CompletedAt *time.Time `json:"completed_at,omitempty"`
+	ExpiredAt   *time.Time `json:"expired_at,omitempty"`
+
+	// OpenIdle expires when open and idle for so long
+	OpenIdle string `json:"open_idle"`
+
+	// SealedIdle expires when sealed and idle for so long
+	SealedIdle string `json:"sealed_idle"`
+
+	// Keep how long it is kept once it has ended
+	Keep    string       `json:"keep"`
+	Webhook *WebhookView `json:"webhook,omitempty"`
+
+	// Pending items that nobody has acknowledged
+	Pending int64 `json:"pending"`
+	Done    int64 `json:"done"`
+	Failed  int64 `json:"failed"`
+
+	// Codes of the failed items, the 100 most frequent
+	Codes map[string]int64 `json:"codes,omitempty"`
+
+	// Missing the first ranges of what is pending, if asked for
+	Missing []string `json:"missing,omitempty"`
+}
+
+// BatchesAcked defines model for BatchesAcked.
+type BatchesAcked struct {
+	// Newly items that were pending until now; the others had been acknowledged before
+	Newly int64 `json:"newly"`
+
+	// Completed the batches that this call, and no other, has completed
+	Completed []string `json:"completed"`
 }
 
 // Bisection defines model for Bisection.
@@ -324,6 +550,150 @@ type ChangedRun struct {
 	Paused string `json:"paused,omitempty"`
 }
 
+// CollectorList defines model for CollectorList.
+type CollectorList struct {
+	Collectors []CollectorView `json:"collectors"`
+}
+
+// CollectorReason defines model for CollectorReason.
+type CollectorReason struct {
+	Code  string     `json:"code"`
+	Text  string     `json:"text"`
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// CollectorSpec defines model for CollectorSpec.
+type CollectorSpec struct {
+	Name string `json:"name"`
+
+	// Endpoint what its flushes ask
+	Endpoint string `json:"endpoint"`
+
+	// Params parameters that each request carries
+	Params map[string]string `json:"params,omitempty"`
+
+	// MinSize a key is flushed when so many operations wait
+	MinSize int `json:"min_size"`
+
+	// MaxSize operations of a flush at the most
+	MaxSize int `json:"max_size"`
+
+	// MaxAge or when the oldest has waited so long
+	MaxAge int64 `json:"max_age"`
+
+	// InFlight flushes at once over all nodes
+	InFlight int `json:"in_flight"`
+
+	// Rate calls over all nodes, as 50/m or 10/s; empty: no limit
+	Rate string `json:"rate,omitempty"`
+
+	// MaxAttempts tries of an operation before it is parked
+	MaxAttempts int `json:"max_attempts"`
+
+	// Backoff before the second try; doubled with each
+	Backoff    int64 `json:"backoff"`
+	MaxBackoff int64 `json:"max_backoff"`
+
+	// Timeout of a flush
+	Timeout int64 `json:"timeout"`
+
+	// Dedupe how long the id of an operation is remembered; 0s: not at all
+	Dedupe int64 `json:"dedupe"`
+
+	// Order one of fifo, priority
+	Order string `json:"order"`
+
+	// Strict an operation that failed holds its key up
+	Strict bool `json:"strict,omitempty"`
+
+	// OrderBy the key is a field of the payload; null: each operation brings it
+	OrderBy *OpKeying `json:"order_by,omitempty"`
+
+	// RetryCodes error codes that are tried again whatever the service says
+	RetryCodes []string `json:"retry_codes,omitempty"`
+
+	// NeverRetry and never
+	NeverRetry []string `json:"never_retry,omitempty"`
+}
+
+// CollectorSwitched defines model for CollectorSwitched.
+type CollectorSwitched struct {
+	Name string `json:"name"`
+
+	// State one of active, paused
+	State string `json:"state"`
+
+	// Changed false: it was so before
+	Changed bool `json:"changed"`
+}
+
+// CollectorView defines model for CollectorView.
+type CollectorView struct {
+	Name    string `json:"name"`
+	Version int    `json:"version"`
+
+	// State one of active, paused
+	State string        `json:"state"`
+	Spec  CollectorSpec `json:"spec"`
+
+	// Source as it was handed in; of one collector
+	Source string `json:"source,omitempty"`
+
+	// Numbering of its keys; what waits under a lower one goes first
+	Numbering int        `json:"numbering"`
+	CreatedBy string     `json:"created_by"`
+	CreatedAt time.Time  `json:"created_at"`
+	ChangedBy string     `json:"changed_by"`
+	ChangedAt time.Time  `json:"changed_at"`
+	PausedBy  string     `json:"paused_by,omitempty"`
+	PausedAt  *time.Time `json:"paused_at,omitempty"`
+
+	// DrainAt what was added until then waits for no more operations
+	DrainAt *time.Time `json:"drain_at,omitempty"`
+
+	// Keys that have operations
+	Keys int64 `json:"keys"`
+
+	// Waiting operations that have not failed, those under way among them
+	Waiting int64 `json:"waiting"`
+
+	// Backoff operations that failed and are tried again, those under way among them
+	Backoff int64 `json:"backoff"`
+
+	// Parked operations that are not tried again unless they are requeued
+	Parked int64 `json:"parked"`
+
+	// Flushing keys that are being flushed
+	Flushing int `json:"flushing"`
+
+	// Due keys that could be flushed now, if nothing else held them up
+	Due int64 `json:"due"`
+
+	// Older operations that wait under an older numbering of the keys
+	Older int64 `json:"older"`
+
+	// OldestAt when the oldest that has not failed was added
+	OldestAt *time.Time `json:"oldest_at,omitempty"`
+
+	// NextDue when the next key is to be flushed that is not being flushed
+	NextDue *time.Time `json:"next_due,omitempty"`
+
+	// Failures flushes in a row, over all keys, that came to nothing
+	Failures       int        `json:"failures"`
+	FailedAt       *time.Time `json:"failed_at,omitempty"`
+	FailureCode    string     `json:"failure_code,omitempty"`
+	FailureMessage string     `json:"failure_message,omitempty"`
+
+	// RestUntil nothing is flushed before then, because flushes failed
+	RestUntil *time.Time `json:"rest_until,omitempty"`
+
+	// At when all this was so, by the clock of the database
+	At time.Time `json:"at"`
+
+	// Why what keeps operations waiting; of one collector
+	Why []CollectorReason `json:"why,omitempty"`
+}
+
 // Condition defines model for Condition.
 type Condition struct {
 	// Kind in one word, like failed_items or no_listeners; new ones may come
@@ -393,6 +763,23 @@ type Controlled struct {
 
 	// Slices paused: requests that are out; cancelled: requests called back
 	Slices int64 `json:"slices"`
+}
+
+// ControlledSchedule defines model for ControlledSchedule.
+type ControlledSchedule struct {
+	Name string `json:"name"`
+
+	// State one of active, paused, deleted
+	State string `json:"state"`
+
+	// Unchanged it was so before: nothing was done
+	Unchanged bool `json:"unchanged"`
+
+	// NextDue absent: it is not due again, or not before it is resumed
+	NextDue *time.Time `json:"next_due,omitempty"`
+
+	// Waiting due times that have come and whose runs are not started yet
+	Waiting int64 `json:"waiting"`
 }
 
 // CreatedToken defines model for CreatedToken.
@@ -534,6 +921,17 @@ type DeadLetterPage struct {
 	Next *string `json:"next,omitempty"`
 }
 
+// DeletedCollector defines model for DeletedCollector.
+type DeletedCollector struct {
+	Name string `json:"name"`
+
+	// Ops that waited and are lost
+	Ops int64 `json:"ops"`
+
+	// Parked that were parked and are lost
+	Parked int64 `json:"parked"`
+}
+
 // DeletedPlan defines model for DeletedPlan.
 type DeletedPlan struct {
 	Name string `json:"name"`
@@ -580,9 +978,43 @@ type Digests struct {
 	Note string `json:"note,omitempty"`
 }
 
+// Drained defines model for Drained.
+type Drained struct {
+	Keys int64 `json:"keys"`
+
+	// Ops operations that need not wait for min_size or max_age any more
+	Ops int64 `json:"ops"`
+
+	// Paused nothing is flushed until the collector is resumed
+	Paused bool `json:"paused"`
+}
+
+// DropChoice defines model for DropChoice.
+type DropChoice struct {
+	// IDs these
+	IDs []string `json:"ids,omitempty"`
+
+	// Keys those of these keys
+	Keys []string `json:"keys,omitempty"`
+
+	// Code those whose last error had this code
+	Code string `json:"code,omitempty"`
+
+	// All all
+	All bool `json:"all,omitempty"`
+
+	// Waiting also those that are not parked; else parked ones only
+	Waiting bool `json:"waiting,omitempty"`
+}
+
 // Dropped defines model for Dropped.
 type Dropped struct {
 	Dropped int `json:"dropped"`
+}
+
+// DroppedOperations defines model for DroppedOperations.
+type DroppedOperations struct {
+	Dropped int64 `json:"dropped"`
 }
 
 // DryRun defines model for DryRun.
@@ -644,6 +1076,33 @@ type DryRunStep struct {
 
 	// Services instances that listen; of other kinds, nodes that can do it
 	Services int `json:"services"`
+}
+
+// DutyView defines model for DutyView.
+type DutyView struct {
+	Name string `json:"name"`
+	Runs int64  `json:"runs"`
+
+	// Failures of those runs
+	Failures int64 `json:"failures"`
+
+	// Running seconds for which it runs; absent when it does not
+	Running float64 `json:"running,omitempty"`
+
+	// EndedAt when it ran last; absent when it has not yet
+	EndedAt *time.Time `json:"ended_at,omitempty"`
+
+	// Took seconds that its last run took
+	Took float64 `json:"took"`
+
+	// Failing its last run failed
+	Failing bool `json:"failing"`
+
+	// LastError of the last run that failed
+	LastError string `json:"last_error,omitempty"`
+
+	// FailedAt when that was
+	FailedAt *time.Time `json:"failed_at,omitempty"`
 }
 
 // EarlierPart defines model for EarlierPart.
@@ -977,6 +1436,70 @@ type Explanation struct {
 	ServicesAt *time.Time `json:"services_at,omitempty"`
 }
 
+// Fire defines model for Fire.
+type Fire struct {
+	Schedule string    `json:"schedule"`
+	DueAt    time.Time `json:"due_at"`
+	Kind     FireKind  `json:"kind"`
+
+	// Version of the schedule, when the time had come
+	Version int       `json:"version"`
+	State   FireState `json:"state"`
+
+	// Reason why it is so
+	Reason string `json:"reason,omitempty"`
+
+	// AskedBy who wanted it at once
+	AskedBy string `json:"asked_by,omitempty"`
+
+	// StartAt it is not started before: jitter, a window, or a pause between two attempts
+	StartAt time.Time `json:"start_at"`
+
+	// StartBy nor after
+	StartBy *time.Time `json:"start_by,omitempty"`
+
+	// DoneBy when its run should have ended
+	DoneBy *time.Time `json:"done_by,omitempty"`
+
+	// Late what was done when it had not
+	Late string  `json:"late,omitempty"`
+	Run  *string `json:"run,omitempty"`
+
+	// RunState absent: there is no such run, or not any more
+	RunState string     `json:"run_state,omitempty"`
+	Attempts int        `json:"attempts"`
+	BeganAt  *time.Time `json:"began_at,omitempty"`
+
+	// EndedAt when it was started, or given up
+	EndedAt *time.Time `json:"ended_at,omitempty"`
+}
+
+// FireKind is a text; a newer server may know more values.
+type FireKind string
+
+// FireList defines model for FireList.
+type FireList struct {
+	Fires []Fire `json:"fires"`
+
+	// Next value of before for the next page; absent on the last
+	Next *time.Time `json:"next,omitempty"`
+}
+
+// FireState is a text; a newer server may know more values.
+type FireState string
+
+// Firing defines model for Firing.
+type Firing struct {
+	Due time.Time `json:"due"`
+
+	// Local the due time in the zone of the schedule
+	Local string `json:"local"`
+
+	// Start with jitter and window
+	Start  time.Time  `json:"start"`
+	DoneBy *time.Time `json:"done_by,omitempty"`
+}
+
 // Format is a text; a newer server may know more values.
 type Format string
 
@@ -1008,6 +1531,75 @@ type GenerationReport struct {
 
 	// Rate items a second with a final outcome, pauses left out
 	Rate float64 `json:"rate"`
+}
+
+// GoneRun defines model for GoneRun.
+type GoneRun struct {
+	Run        string    `json:"run"`
+	Name       string    `json:"name,omitempty"`
+	Plan       string    `json:"plan"`
+	Items      int64     `json:"items"`
+	FinishedAt time.Time `json:"finished_at"`
+
+	// DeletedAt from when on nobody found it
+	DeletedAt time.Time `json:"deleted_at"`
+
+	// Why the limits that it was past
+	Why string `json:"why"`
+
+	// Rows that were deleted of it so far
+	Rows int64 `json:"rows"`
+
+	// GoneAt when nothing was left of it; absent while there is
+	GoneAt *time.Time `json:"gone_at,omitempty"`
+}
+
+// GroupPage defines model for GroupPage.
+type GroupPage struct {
+	Batch  string      `json:"batch"`
+	Groups []GroupView `json:"groups"`
+
+	// Next value of after for the next page; absent on the last
+	Next *int `json:"next,omitempty"`
+}
+
+// GroupSettings defines model for GroupSettings.
+type GroupSettings struct {
+	// Items how many, up to 1,000,000,000
+	//
+	// Examples: 20000
+	Items int64 `json:"items"`
+
+	// Key adds them once to the batch, however often
+	//
+	// Examples: first
+	Key string `json:"key,omitempty"`
+}
+
+// GroupView defines model for GroupView.
+type GroupView struct {
+	Group   int `json:"group"`
+	Size    int `json:"size"`
+	Pending int `json:"pending"`
+	Done    int `json:"done"`
+	Failed  int `json:"failed"`
+}
+
+// GroupsAdded defines model for GroupsAdded.
+type GroupsAdded struct {
+	Batch      string `json:"batch"`
+	FirstGroup int    `json:"first_group"`
+	Groups     int    `json:"groups"`
+	Items      int64  `json:"items"`
+
+	// FirstID Examples: 0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58:0:0
+	FirstID string `json:"first_id"`
+
+	// LastID Examples: 0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58:2:3615
+	LastID string `json:"last_id"`
+
+	// Existing the key was used before, for as many items
+	Existing bool `json:"existing"`
 }
 
 // Happening defines model for Happening.
@@ -1173,12 +1765,33 @@ type KeyItems struct {
 // Kind is a text; a newer server may know more values.
 type Kind string
 
+// KindDue defines model for KindDue.
+type KindDue struct {
+	Kind  string `json:"kind"`
+	Count int64  `json:"count"`
+
+	// Bytes roughly
+	Bytes int64 `json:"bytes"`
+
+	// Before what ended before it is; absent: nothing is
+	Before *time.Time `json:"before,omitempty"`
+
+	// Oldest when the oldest of them ended
+	Oldest *time.Time `json:"oldest,omitempty"`
+
+	// Newest when the newest of them ended
+	Newest *time.Time `json:"newest,omitempty"`
+}
+
 // LeaderView defines model for LeaderView.
 type LeaderView struct {
 	Session string `json:"session"`
 
 	// Epoch one more with every change of hands
-	Epoch     int64     `json:"epoch"`
+	Epoch int64 `json:"epoch"`
+
+	// Since when it began to lead
+	Since     time.Time `json:"since"`
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
@@ -1329,6 +1942,15 @@ type MissingGroup struct {
 	Advice []Advice `json:"advice,omitempty"`
 }
 
+// MissingPage defines model for MissingPage.
+type MissingPage struct {
+	Batch  string   `json:"batch"`
+	Ranges []string `json:"ranges"`
+
+	// Next value of after for the next page; absent on the last
+	Next string `json:"next,omitempty"`
+}
+
 // NodeRun defines model for NodeRun.
 type NodeRun struct {
 	ID     string `json:"id"`
@@ -1381,11 +2003,57 @@ type Nodes struct {
 	// Leader null while nobody leads
 	Leader *LeaderView `json:"leader"`
 
+	// Duties what the node that leads does as such, as it said with its last heartbeat
+	Duties []DutyView `json:"duties"`
+
 	// Nodes those that are there, then those that are gone, newest first, up to 50 of them
 	Nodes []NodeView `json:"nodes"`
 
 	// At the database's clock when it looked
 	At time.Time `json:"at"`
+}
+
+// OpKeying defines model for OpKeying.
+type OpKeying struct {
+	Field string `json:"field"`
+
+	// Values the only values that are taken
+	Values []string `json:"values,omitempty"`
+
+	// Partitions values are spread over so many keys; 0: each is a key
+	Partitions int `json:"partitions,omitempty"`
+}
+
+// OpView defines model for OpView.
+type OpView struct {
+	// Number they are numbered in the order in which they were added
+	Number int64  `json:"number"`
+	ID     string `json:"id"`
+	Key    string `json:"key"`
+
+	// Numbering of the keys when it was added
+	Numbering int `json:"numbering"`
+
+	// State one of waiting, backoff, parked
+	State string `json:"state"`
+
+	// Flushing its key is being flushed, it perhaps among others
+	Flushing bool `json:"flushing"`
+	Priority int  `json:"priority"`
+
+	// Attempts that count
+	Attempts int `json:"attempts"`
+
+	// Code of its last error
+	Code        string     `json:"code,omitempty"`
+	Message     string     `json:"message,omitempty"`
+	AddedAt     time.Time  `json:"added_at"`
+	FailedFirst *time.Time `json:"failed_first,omitempty"`
+	FailedLast  *time.Time `json:"failed_last,omitempty"`
+
+	// NotBefore of its next try
+	NotBefore *time.Time      `json:"not_before,omitempty"`
+	Payload   json.RawMessage `json:"payload"`
 }
 
 // OpenSettings defines model for OpenSettings.
@@ -1442,6 +2110,15 @@ type OpenSettings struct {
 
 	// CanaryAuto a sample within max_failed releases the others
 	CanaryAuto *bool `json:"canary_auto,omitempty"`
+
+	// OrderBy items of the same value of this field go one after the other
+	OrderBy *string `json:"order_by,omitempty"`
+
+	// Partitions values share so many lines, by their hash; 0: each has its own
+	Partitions *int `json:"partitions,omitempty"`
+
+	// OnFailure continue, or stop: what follows a failed item is not tried
+	OnFailure *string `json:"on_failure,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
 	//
@@ -1525,6 +2202,44 @@ type Opened struct {
 	SealBy      time.Time `json:"seal_by"`
 	Existing    bool      `json:"existing"`
 	Warnings    []string  `json:"warnings"`
+}
+
+// OperationChoice defines model for OperationChoice.
+type OperationChoice struct {
+	// IDs these
+	IDs []string `json:"ids,omitempty"`
+
+	// Keys those of these keys
+	Keys []string `json:"keys,omitempty"`
+
+	// Code those whose last error had this code
+	Code string `json:"code,omitempty"`
+
+	// All all
+	All bool `json:"all,omitempty"`
+}
+
+// OperationPage defines model for OperationPage.
+type OperationPage struct {
+	Ops []OpView `json:"ops"`
+
+	// Next value of after for the next page; absent on the last
+	Next int64 `json:"next,omitempty"`
+}
+
+// OrderView defines model for OrderView.
+type OrderView struct {
+	// By the field of the payload, or key
+	By string `json:"by"`
+
+	// Values the only values there are
+	Values []string `json:"values,omitempty"`
+
+	// Partitions values share so many lines, by their hash
+	Partitions int `json:"partitions,omitempty"`
+
+	// OnFailure what becomes of the items that follow a failed one; one of continue, stop
+	OnFailure string `json:"on_failure"`
 }
 
 // Outcome is a text; a newer server may know more values.
@@ -1886,6 +2601,11 @@ type RequeueSettings struct {
 	Force bool `json:"force,omitempty"`
 }
 
+// RequeuedOperations defines model for RequeuedOperations.
+type RequeuedOperations struct {
+	Requeued int64 `json:"requeued"`
+}
+
 // Rerun defines model for Rerun.
 type Rerun struct {
 	Run string `json:"run"`
@@ -2024,6 +2744,69 @@ type ResumeSettings struct {
 	MaxFailed *string `json:"max_failed,omitempty"`
 }
 
+// RetentionDue defines model for RetentionDue.
+type RetentionDue struct {
+	DryRun bool      `json:"dry_run"`
+	Kinds  []KindDue `json:"kinds"`
+}
+
+// RetentionKind defines model for RetentionKind.
+type RetentionKind struct {
+	Kind string `json:"kind"`
+
+	// Age kept for so long; absent: any time
+	//
+	// Examples: 90d
+	Age string `json:"age,omitempty"`
+
+	// MaxCount so many are kept; absent: any number
+	MaxCount int64 `json:"max_count,omitempty"`
+
+	// MaxBytes so much is kept, roughly; absent: any size
+	MaxBytes int64 `json:"max_bytes,omitempty"`
+
+	// ChangedBy absent: the limits are as they came
+	ChangedBy string    `json:"changed_by,omitempty"`
+	ChangedAt time.Time `json:"changed_at"`
+
+	// Deleted ever
+	Deleted int64 `json:"deleted"`
+
+	// LastDeleted in the last round that deleted any
+	LastDeleted int64 `json:"last_deleted"`
+
+	// LastAt when that was; absent: never
+	LastAt *time.Time `json:"last_at,omitempty"`
+}
+
+// RetentionList defines model for RetentionList.
+type RetentionList struct {
+	Kinds []RetentionKind `json:"kinds"`
+
+	// Going runs that are being deleted, up to 100
+	Going []GoneRun `json:"going"`
+}
+
+// RetentionRun defines model for RetentionRun.
+type RetentionRun struct {
+	// DryRun change nothing, and say what would go
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
+// RetentionSettings defines model for RetentionSettings.
+type RetentionSettings struct {
+	// Age kept for so long; absent: any time
+	//
+	// Examples: 90d
+	Age string `json:"age,omitempty"`
+
+	// MaxCount so many are kept; absent: any number
+	MaxCount int64 `json:"max_count,omitempty"`
+
+	// MaxBytes so much is kept, roughly; absent: any size
+	MaxBytes int64 `json:"max_bytes,omitempty"`
+}
+
 // Role is a text; a newer server may know more values.
 type Role string
 
@@ -2153,6 +2936,9 @@ type RunDocument struct {
 	// Canary the items that run before all others
 	Canary *CanaryView `json:"canary,omitempty"`
 
+	// Order items of the same value go one after the other
+	Order *OrderView `json:"order,omitempty"`
+
 	// Settling failed items that other steps are still at
 	Settling int64      `json:"settling,omitempty"`
 	Steps    []StepView `json:"steps"`
@@ -2233,6 +3019,15 @@ type RunSettings struct {
 
 	// CanaryAuto a sample within max_failed releases the others
 	CanaryAuto *bool `json:"canary_auto,omitempty"`
+
+	// OrderBy items of the same value of this field go one after the other
+	OrderBy *string `json:"order_by,omitempty"`
+
+	// Partitions values share so many lines, by their hash; 0: each has its own
+	Partitions *int `json:"partitions,omitempty"`
+
+	// OnFailure continue, or stop: what follows a failed item is not tried
+	OnFailure *string `json:"on_failure,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
 	//
@@ -2333,6 +3128,108 @@ type RunSummary struct {
 type RunsTopic struct {
 	// Runs the newest 50, and all that have not ended, up to 500; newest first
 	Runs []RunSummary `json:"runs"`
+}
+
+// ScheduleList defines model for ScheduleList.
+type ScheduleList struct {
+	Schedules []ScheduleSummary `json:"schedules"`
+
+	// Next value of after for the next page; absent on the last
+	Next string `json:"next,omitempty"`
+}
+
+// ScheduleSummary defines model for ScheduleSummary.
+type ScheduleSummary struct {
+	Name    string `json:"name"`
+	Version int    `json:"version"`
+
+	// State one of active, paused
+	State string `json:"state"`
+
+	// Zone in which its due times are meant
+	Zone string `json:"zone"`
+
+	// When its cron expression, or every so often
+	When string `json:"when"`
+
+	// Plan or the endpoint
+	Plan string `json:"plan"`
+
+	// NextDue absent: it is not due again
+	NextDue *time.Time `json:"next_due,omitempty"`
+
+	// LastDue the due time that was taken last
+	LastDue *time.Time `json:"last_due,omitempty"`
+
+	// Waiting due times that have come and whose runs are not started yet
+	Waiting int64 `json:"waiting"`
+
+	// Running runs of it under way
+	Running int64 `json:"running"`
+
+	// Last what became of the last due time
+	Last      *Fire     `json:"last,omitempty"`
+	CreatedBy string    `json:"created_by"`
+	CreatedAt time.Time `json:"created_at"`
+	ChangedBy string    `json:"changed_by"`
+	ChangedAt time.Time `json:"changed_at"`
+}
+
+// ScheduleTimes defines model for ScheduleTimes.
+type ScheduleTimes struct {
+	Name string `json:"name"`
+	Zone string `json:"zone"`
+
+	// Now the database's time, after which they follow
+	Now      time.Time `json:"now"`
+	Times    []Firing  `json:"times"`
+	Warnings []string  `json:"warnings"`
+}
+
+// ScheduleView defines model for ScheduleView.
+type ScheduleView struct {
+	Name    string `json:"name"`
+	Version int    `json:"version"`
+
+	// State one of active, paused
+	State string `json:"state"`
+
+	// Zone in which its due times are meant
+	Zone string `json:"zone"`
+
+	// When its cron expression, or every so often
+	When string `json:"when"`
+
+	// Plan or the endpoint
+	Plan string `json:"plan"`
+
+	// NextDue absent: it is not due again
+	NextDue *time.Time `json:"next_due,omitempty"`
+
+	// LastDue the due time that was taken last
+	LastDue *time.Time `json:"last_due,omitempty"`
+
+	// Waiting due times that have come and whose runs are not started yet
+	Waiting int64 `json:"waiting"`
+
+	// Running runs of it under way
+	Running int64 `json:"running"`
+
+	// Last what became of the last due time
+	Last      *Fire     `json:"last,omitempty"`
+	CreatedBy string    `json:"created_by"`
+	CreatedAt time.Time `json:"created_at"`
+	ChangedBy string    `json:"changed_by"`
+	ChangedAt time.Time `json:"changed_at"`
+
+	// Spec with every setting
+	Spec json.RawMessage `json:"spec"`
+
+	// Source as it was applied
+	Source string `json:"source"`
+
+	// Now the database's time, with which due times are compared
+	Now time.Time `json:"now"`
 }
 
 // SealSettings defines model for SealSettings.
@@ -2735,7 +3632,7 @@ type StepView struct {
 	// Waiting items that need another step first, or that are held
 	Waiting int64 `json:"waiting"`
 
-	// Held of those, behind a canary
+	// Held of those, behind a canary, or in line behind another item
 	Held  int64 `json:"held,omitempty"`
 	Ready int64 `json:"ready"`
 
@@ -2830,6 +3727,35 @@ type Violation struct {
 	What     string  `json:"what"`
 }
 
+// WebhookSettings defines model for WebhookSettings.
+type WebhookSettings struct {
+	// URL of a host that the secret is meant for
+	//
+	// Examples: https://api.bank.example/done
+	URL string `json:"url"`
+
+	// Secret name of a secret in the operator's file, which signs
+	//
+	// Examples: hooks
+	Secret string `json:"secret"`
+}
+
+// WebhookView defines model for WebhookView.
+type WebhookView struct {
+	URL string `json:"url"`
+
+	// Secret its name
+	Secret string `json:"secret"`
+
+	// State none: the batch has not ended; one of none, due, delivered, given_up
+	State    string     `json:"state"`
+	Attempts int        `json:"attempts"`
+	NextAt   *time.Time `json:"next_at,omitempty"`
+
+	// Error why the last attempt was none
+	Error string `json:"error,omitempty"`
+}
+
 // WorkerReport defines model for WorkerReport.
 type WorkerReport struct {
 	Name string `json:"name"`
@@ -2851,6 +3777,9 @@ type Conflict = ErrorModel
 
 // Forbidden defines model for Forbidden.
 type Forbidden = ErrorModel
+
+// Gone defines model for Gone.
+type Gone = ErrorModel
 
 // InternalServerError defines model for InternalServerError.
 type InternalServerError = ErrorModel
@@ -2892,6 +3821,39 @@ type ListAuditParams struct {
 
 	// Before the value of next of the page before
 	Before int64 `form:"before,omitempty" json:"before,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ApplyCollectorParams defines parameters for ApplyCollector.
+type ApplyCollectorParams struct {
+	// Name the collector's name, when it does not give itself one
+	Name string `form:"name,omitempty" json:"name,omitempty"`
+}
+
+// DeleteCollectorParams defines parameters for DeleteCollector.
+type DeleteCollectorParams struct {
+	// Force also with operations, which are lost then
+	Force bool `form:"force,omitempty" json:"force,omitempty"`
+}
+
+// ListOperationsParams defines parameters for ListOperations.
+type ListOperationsParams struct {
+	// State only those in this state; one of waiting, backoff, parked
+	State string `form:"state,omitempty" json:"state,omitempty"`
+
+	// Key only those of this key
+	Key string `form:"key,omitempty" json:"key,omitempty"`
+
+	// ID only those with this id
+	ID string `form:"id,omitempty" json:"id,omitempty"`
+
+	// Code only those whose last error had this code
+	Code string `form:"code,omitempty" json:"code,omitempty"`
+
+	// After the value of next of the page before
+	After int64 `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit how many at the most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
@@ -3054,6 +4016,15 @@ type StartRunParams struct {
 
 	// CanaryAuto true: a sample within max_failed releases the others
 	CanaryAuto string `form:"canary_auto,omitempty" json:"canary_auto,omitempty"`
+
+	// OrderBy items of the same value of this field go one after the other
+	OrderBy string `form:"order_by,omitempty" json:"order_by,omitempty"`
+
+	// Partitions values share so many lines, by their hash
+	Partitions string `form:"partitions,omitempty" json:"partitions,omitempty"`
+
+	// OnFailure continue, or stop: what follows a failed item is not tried
+	OnFailure string `form:"on_failure,omitempty" json:"on_failure,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
 	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
@@ -3236,6 +4207,87 @@ type GetTimelineParams struct {
 	All bool `form:"all,omitempty" json:"all,omitempty"`
 }
 
+// ListSchedulesParams defines parameters for ListSchedules.
+type ListSchedulesParams struct {
+	// After only schedules whose name follows this one
+	After string `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ApplyScheduleParams defines parameters for ApplySchedule.
+type ApplyScheduleParams struct {
+	// Name the schedule's name, when it does not give itself one
+	Name string `form:"name,omitempty" json:"name,omitempty"`
+}
+
+// PreviewScheduleParams defines parameters for PreviewSchedule.
+type PreviewScheduleParams struct {
+	// Name the schedule's name, when it does not give itself one
+	Name string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Count how many due times
+	Count int `form:"count,omitempty" json:"count,omitempty"`
+}
+
+// ListFiresParams defines parameters for ListFires.
+type ListFiresParams struct {
+	// State only those in this state; one of due, queued, starting, started, skipped, missed, failed
+	State string `form:"state,omitempty" json:"state,omitempty"`
+
+	// Before only due times before this one
+	Before time.Time `form:"before,omitempty" json:"before,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListScheduleTimesParams defines parameters for ListScheduleTimes.
+type ListScheduleTimesParams struct {
+	// Count how many due times
+	Count int `form:"count,omitempty" json:"count,omitempty"`
+}
+
+// ListTrackersParams defines parameters for ListTrackers.
+type ListTrackersParams struct {
+	// Owner only this one's
+	Owner string `form:"owner,omitempty" json:"owner,omitempty"`
+
+	// State only those in this state; one of open, sealed, completed, expired
+	State string `form:"state,omitempty" json:"state,omitempty"`
+
+	// After the value of next of the page before
+	After string `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// GetTrackerParams defines parameters for GetTracker.
+type GetTrackerParams struct {
+	// Missing so many ranges of what is pending, too
+	Missing int `form:"missing,omitempty" json:"missing,omitempty"`
+}
+
+// ListTrackerGroupsParams defines parameters for ListTrackerGroups.
+type ListTrackerGroupsParams struct {
+	// After only groups after this one
+	After *int `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListTrackerMissingParams defines parameters for ListTrackerMissing.
+type ListTrackerMissingParams struct {
+	// After the value of next of the page before: an item like 12:8191
+	After string `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // ListAudit: What operators did, newest first: who, what, before and after.
 //
 // It is GET /audit, for role viewer.
@@ -3248,6 +4300,149 @@ func (c *Client) ListAudit(ctx context.Context, params ListAuditParams, options 
 	ask.add("since", params.Since, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ListCollectors: List collectors by name, with what waits in each.
+//
+// It is GET /collectors, for role viewer.
+func (c *Client) ListCollectors(ctx context.Context, options ...CallOption) (CollectorList, error) {
+	var out CollectorList
+	ask := request{operation: "list-collectors", method: http.MethodGet, path: path("/collectors")}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ApplyCollector: Make or change a collector.
+//
+// The body is a collector in YAML, or in JSON. Its name field, or else the query, names it. What is the same as
+// before changes nothing. Changes hold from the next flush on. When order_by, values or partitions change, what waits
+// goes under its old keys before anything that is added from then on.
+//
+// It is POST /collectors, for role operator.
+func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams, contentType string, body io.Reader, options ...CallOption) (AppliedCollector, error) {
+	var out AppliedCollector
+	ask := request{operation: "apply-collector", method: http.MethodPost, path: path("/collectors")}
+	ask.add("name", params.Name, false)
+	ask.contentType, ask.body = contentType, body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// DeleteCollector: Delete a collector.
+//
+// One with operations is refused, unless force is set: then they are lost.
+//
+// It is DELETE /collectors/{name}, for role operator.
+func (c *Client) DeleteCollector(ctx context.Context, name string, params DeleteCollectorParams, options ...CallOption) (DeletedCollector, error) {
+	var out DeletedCollector
+	ask := request{operation: "delete-collector", method: http.MethodDelete, path: path("/collectors/%s", name)}
+	ask.add("force", params.Force, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// GetCollector: A collector: its settings, what waits in it, and what keeps that waiting.
+//
+// It is GET /collectors/{name}, for role viewer.
+func (c *Client) GetCollector(ctx context.Context, name string, options ...CallOption) (CollectorView, error) {
+	var out CollectorView
+	ask := request{operation: "get-collector", method: http.MethodGet, path: path("/collectors/%s", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// DrainCollector: Flush all that waits now, whatever min_size and max_age say.
+//
+// What failed keeps its backoff, and rates and limits hold. What is added later waits as usual.
+//
+// It is POST /collectors/{name}/drain, for role operator.
+func (c *Client) DrainCollector(ctx context.Context, name string, options ...CallOption) (Drained, error) {
+	var out Drained
+	ask := request{operation: "drain-collector", method: http.MethodPost, path: path("/collectors/%s/drain", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// DropOperations: Give operations up.
+//
+// They are deleted. Those of a flush that is under way may have been done.
+//
+// It is POST /collectors/{name}/drop, for role operator.
+func (c *Client) DropOperations(ctx context.Context, name string, body DropChoice, options ...CallOption) (DroppedOperations, error) {
+	var out DroppedOperations
+	ask := request{operation: "drop-operations", method: http.MethodPost, path: path("/collectors/%s/drop", name)}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ListOperations: List the operations of a collector, in the order in which they were added.
+//
+// It is GET /collectors/{name}/ops, for role viewer.
+func (c *Client) ListOperations(ctx context.Context, name string, params ListOperationsParams, options ...CallOption) (OperationPage, error) {
+	var out OperationPage
+	ask := request{operation: "list-operations", method: http.MethodGet, path: path("/collectors/%s/ops", name)}
+	ask.add("state", params.State, false)
+	ask.add("key", params.Key, false)
+	ask.add("id", params.ID, false)
+	ask.add("code", params.Code, false)
+	ask.add("after", params.After, false)
+	ask.add("limit", params.Limit, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// AddOperations: Add operations to a collector.
+//
+// The body is operations, one JSON object after the other, or {"ops":[…]} with a list of them:
+// {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload has to be there, and the key when
+// the collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000
+// and 32 MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a
+// duplicate and not added again: so a request whose answer was lost can be sent again. Adds are not in the audit log,
+// since there are too many.
+//
+// It is POST /collectors/{name}/ops, for role operator.
+func (c *Client) AddOperations(ctx context.Context, name string, contentType string, body io.Reader, options ...CallOption) (AddedOperations, error) {
+	var out AddedOperations
+	ask := request{operation: "add-operations", method: http.MethodPost, path: path("/collectors/%s/ops", name)}
+	ask.contentType, ask.body = contentType, body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// PauseCollector: Flush nothing more of a collector until it is resumed.
+//
+// It goes on taking operations, and flushes that are under way come to their end.
+//
+// It is POST /collectors/{name}/pause, for role operator.
+func (c *Client) PauseCollector(ctx context.Context, name string, options ...CallOption) (CollectorSwitched, error) {
+	var out CollectorSwitched
+	ask := request{operation: "pause-collector", method: http.MethodPost, path: path("/collectors/%s/pause", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// RequeueOperations: Have operations tried again that are parked, or wait for their next try.
+//
+// They have all their attempts again, and go with the next flush of their keys.
+//
+// It is POST /collectors/{name}/requeue, for role operator.
+func (c *Client) RequeueOperations(ctx context.Context, name string, body OperationChoice, options ...CallOption) (RequeuedOperations, error) {
+	var out RequeuedOperations
+	ask := request{operation: "requeue-operations", method: http.MethodPost, path: path("/collectors/%s/requeue", name)}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ResumeCollector: Go on with a paused collector.
+//
+// It is POST /collectors/{name}/resume, for role operator.
+func (c *Client) ResumeCollector(ctx context.Context, name string, options ...CallOption) (CollectorSwitched, error) {
+	var out CollectorSwitched
+	ask := request{operation: "resume-collector", method: http.MethodPost, path: path("/collectors/%s/resume", name)}
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
 }
@@ -3518,6 +4713,44 @@ func (c *Client) GetQuarantined(ctx context.Context, id int64, options ...CallOp
 	return out, err
 }
 
+// ShowRetention: For how long what is kept.
+//
+// It is GET /retention, for role viewer.
+func (c *Client) ShowRetention(ctx context.Context, options ...CallOption) (RetentionList, error) {
+	var out RetentionList
+	ask := request{operation: "show-retention", method: http.MethodGet, path: path("/retention")}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// RunRetention: Delete what is past its limits now.
+//
+// The node that leads begins at once; the answer says with what, and does not wait for it. Runs disappear from lists
+// when their turn comes, and then their rows go in small pieces.
+//
+// It is POST /retention/run, for role admin.
+func (c *Client) RunRetention(ctx context.Context, body RetentionRun, options ...CallOption) (RetentionDue, error) {
+	var out RetentionDue
+	ask := request{operation: "run-retention", method: http.MethodPost, path: path("/retention/run")}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// SetRetention: Set for how long things of a kind are kept.
+//
+// The limits take the place of those before: one that is absent is none. What is past them is deleted by the node
+// that leads, within ten minutes, in small pieces.
+//
+// It is PUT /retention/{kind}, for role admin.
+func (c *Client) SetRetention(ctx context.Context, kind string, body RetentionSettings, options ...CallOption) (RetentionKind, error) {
+	var out RetentionKind
+	ask := request{operation: "set-retention", method: http.MethodPut, path: path("/retention/%s", kind)}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // ListRuns: List runs, newest first.
 //
 // It is GET /runs, for role viewer.
@@ -3565,6 +4798,9 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("max_failed", params.MaxFailed, false)
 	ask.add("canary", params.Canary, false)
 	ask.add("canary_auto", params.CanaryAuto, false)
+	ask.add("order_by", params.OrderBy, false)
+	ask.add("partitions", params.Partitions, false)
+	ask.add("on_failure", params.OnFailure, false)
 	ask.add("chunk", params.Chunk, false)
 	ask.add("chunk_bytes", params.ChunkBytes, false)
 	ask.add("chunk_time", params.ChunkTime, false)
@@ -3949,6 +5185,131 @@ func (c *Client) GetTimeline(ctx context.Context, run string, params GetTimeline
 	return out, err
 }
 
+// ListSchedules: List schedules by name.
+//
+// It is GET /schedules, for role viewer.
+func (c *Client) ListSchedules(ctx context.Context, params ListSchedulesParams, options ...CallOption) (ScheduleList, error) {
+	var out ScheduleList
+	ask := request{operation: "list-schedules", method: http.MethodGet, path: path("/schedules")}
+	ask.add("after", params.After, false)
+	ask.add("limit", params.Limit, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ApplySchedule: Put a schedule on record, or change it.
+//
+// The body is a schedule in YAML, or in JSON. Its name field, or else the query, names it. What is the same as before
+// changes nothing. A plan that is not on record, or a source that this server does not know, is a warning: it may be
+// there when the time comes.
+//
+// It is POST /schedules, for role operator.
+func (c *Client) ApplySchedule(ctx context.Context, params ApplyScheduleParams, contentType string, body io.Reader, options ...CallOption) (AppliedSchedule, error) {
+	var out AppliedSchedule
+	ask := request{operation: "apply-schedule", method: http.MethodPost, path: path("/schedules")}
+	ask.add("name", params.Name, false)
+	ask.contentType, ask.body = contentType, body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// PreviewSchedule: Show when a schedule would be due, without putting it on record.
+//
+// The body is checked as with apply-schedule.
+//
+// It is POST /schedules/preview, for role operator.
+func (c *Client) PreviewSchedule(ctx context.Context, params PreviewScheduleParams, contentType string, body io.Reader, options ...CallOption) (ScheduleTimes, error) {
+	var out ScheduleTimes
+	ask := request{operation: "preview-schedule", method: http.MethodPost, path: path("/schedules/preview")}
+	ask.add("name", params.Name, false)
+	ask.add("count", params.Count, false)
+	ask.contentType, ask.body = contentType, body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// DeleteSchedule: Take a schedule off the record.
+//
+// Runs go on, and the list of what it did stays. Applied again, it has the next version.
+//
+// It is DELETE /schedules/{name}, for role operator.
+func (c *Client) DeleteSchedule(ctx context.Context, name string, options ...CallOption) (ControlledSchedule, error) {
+	var out ControlledSchedule
+	ask := request{operation: "delete-schedule", method: http.MethodDelete, path: path("/schedules/%s", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// GetSchedule: A schedule, whole.
+//
+// It is GET /schedules/{name}, for role viewer.
+func (c *Client) GetSchedule(ctx context.Context, name string, options ...CallOption) (ScheduleView, error) {
+	var out ScheduleView
+	ask := request{operation: "get-schedule", method: http.MethodGet, path: path("/schedules/%s", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ListFires: What became of a schedule's due times, newest first.
+//
+// It is GET /schedules/{name}/fires, for role viewer.
+func (c *Client) ListFires(ctx context.Context, name string, params ListFiresParams, options ...CallOption) (FireList, error) {
+	var out FireList
+	ask := request{operation: "list-fires", method: http.MethodGet, path: path("/schedules/%s/fires", name)}
+	ask.add("state", params.State, false)
+	ask.add("before", params.Before, false)
+	ask.add("limit", params.Limit, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ListScheduleTimes: When a schedule is due next.
+//
+// It is GET /schedules/{name}/next, for role viewer.
+func (c *Client) ListScheduleTimes(ctx context.Context, name string, params ListScheduleTimesParams, options ...CallOption) (ScheduleTimes, error) {
+	var out ScheduleTimes
+	ask := request{operation: "list-schedule-times", method: http.MethodGet, path: path("/schedules/%s/next", name)}
+	ask.add("count", params.Count, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// PauseSchedule: Let a schedule start nothing until it is resumed.
+//
+// Due times that come meanwhile are left out, and do not count as missed. Runs go on, and run-now does as it says.
+//
+// It is POST /schedules/{name}/pause, for role operator.
+func (c *Client) PauseSchedule(ctx context.Context, name string, options ...CallOption) (ControlledSchedule, error) {
+	var out ControlledSchedule
+	ask := request{operation: "pause-schedule", method: http.MethodPost, path: path("/schedules/%s/pause", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ResumeSchedule: End the pause of a schedule.
+//
+// It goes on with the first due time after now, and with what had been waiting to be started.
+//
+// It is POST /schedules/{name}/resume, for role operator.
+func (c *Client) ResumeSchedule(ctx context.Context, name string, options ...CallOption) (ControlledSchedule, error) {
+	var out ControlledSchedule
+	ask := request{operation: "resume-schedule", method: http.MethodPost, path: path("/schedules/%s/resume", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// RunScheduleNow: Have a schedule start a run at once.
+//
+// The leader starts it, beside the due times and also of a paused schedule; its overlap policy holds.
+//
+// It is POST /schedules/{name}/run-now, for role operator.
+func (c *Client) RunScheduleNow(ctx context.Context, name string, options ...CallOption) (Fire, error) {
+	var out Fire
+	ask := request{operation: "run-schedule-now", method: http.MethodPost, path: path("/schedules/%s/run-now", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // LogOut: Log a browser out.
 //
 // It is DELETE /session, for role none.
@@ -4018,4 +5379,142 @@ func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 8bf1668e44159054480bebb12cdf47b8, is 3956199bc184589d46fd119efb713a795ef7f6ef75082cec65f117a7c42ad3c0.
+// ListTrackers: List tracker batches, newest first.
+//
+// It is GET /trackers, for role viewer.
+func (c *Client) ListTrackers(ctx context.Context, params ListTrackersParams, options ...CallOption) (BatchPage, error) {
+	var out BatchPage
+	ask := request{operation: "list-trackers", method: http.MethodGet, path: path("/trackers")}
+	ask.add("owner", params.Owner, false)
+	ask.add("state", params.State, false)
+	ask.add("after", params.After, false)
+	ask.add("limit", params.Limit, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// OpenTracker: Open a tracker batch.
+//
+// A batch knows which of its items are still pending, a bit for each, and whoever acknowledges the last of them after
+// the seal, or seals when none is pending, is told that it is complete: one call, and no other. An event tells it
+// once, and a webhook if one is set. A problem's type ends with a code, like urn:tranche:tracker:no_such_group. With
+// a key, or an id, the same call may be made again: the batch is opened once.
+//
+// It is POST /trackers, for role operator.
+func (c *Client) OpenTracker(ctx context.Context, body BatchSettings, options ...CallOption) (BatchOpened, error) {
+	var out BatchOpened
+	ask := request{operation: "open-tracker", method: http.MethodPost, path: path("/trackers")}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// AckTrackerItems: Acknowledge items of any batches.
+//
+// Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it), batch:group-group and
+// batch:all, and may leave the batch out where the path names it. Items of any groups and batches go in one call, all
+// or none. What was acknowledged before stays as it was: sending again does no harm. With a code the items have
+// failed for good. Calls that come at the same time share a transaction. They are not in the audit log: there may be
+// thousands a second.
+//
+// It is POST /trackers/ack, for role operator.
+func (c *Client) AckTrackerItems(ctx context.Context, body Acknowledgement, options ...CallOption) (BatchesAcked, error) {
+	var out BatchesAcked
+	ask := request{operation: "ack-tracker-items", method: http.MethodPost, path: path("/trackers/ack")}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// DeleteTracker: Delete a batch, whatever its state.
+//
+// No event is published and no webhook sent. Its ids are those of no batch from then on.
+//
+// It is DELETE /trackers/{id}, for role operator.
+func (c *Client) DeleteTracker(ctx context.Context, id string, options ...CallOption) (BatchDeleted, error) {
+	var out BatchDeleted
+	ask := request{operation: "delete-tracker", method: http.MethodDelete, path: path("/trackers/%s", id)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// GetTracker: A tracker batch: its counts and its webhook.
+//
+// It is GET /trackers/{id}, for role viewer.
+func (c *Client) GetTracker(ctx context.Context, id string, params GetTrackerParams, options ...CallOption) (BatchView, error) {
+	var out BatchView
+	ask := request{operation: "get-tracker", method: http.MethodGet, path: path("/trackers/%s", id)}
+	ask.add("missing", params.Missing, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// AckTracker: Acknowledge items of one batch.
+//
+// Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it), batch:group-group and
+// batch:all, and may leave the batch out where the path names it. Items of any groups and batches go in one call, all
+// or none. What was acknowledged before stays as it was: sending again does no harm. With a code the items have
+// failed for good. Calls that come at the same time share a transaction. They are not in the audit log: there may be
+// thousands a second.
+//
+// It is POST /trackers/{id}/ack, for role operator.
+func (c *Client) AckTracker(ctx context.Context, id string, body Acknowledgement, options ...CallOption) (BatchesAcked, error) {
+	var out BatchesAcked
+	ask := request{operation: "ack-tracker", method: http.MethodPost, path: path("/trackers/%s/ack", id)}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ListTrackerGroups: List the groups of a batch in their order.
+//
+// It is GET /trackers/{id}/groups, for role viewer.
+func (c *Client) ListTrackerGroups(ctx context.Context, id string, params ListTrackerGroupsParams, options ...CallOption) (GroupPage, error) {
+	var out GroupPage
+	ask := request{operation: "list-tracker-groups", method: http.MethodGet, path: path("/trackers/%s/groups", id)}
+	ask.add("after", params.After, false)
+	ask.add("limit", params.Limit, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// AddTrackerItems: Add items to an open batch.
+//
+// Items are numbered within groups of 8192, all full but the last of a call, and their ids are batch:group:index. Who
+// knows first_group and items makes all of them without asking. With a key the same call may be made again: they are
+// added once. Additions are not in the audit log; the batch says how many there were.
+//
+// It is POST /trackers/{id}/groups, for role operator.
+func (c *Client) AddTrackerItems(ctx context.Context, id string, body GroupSettings, options ...CallOption) (GroupsAdded, error) {
+	var out GroupsAdded
+	ask := request{operation: "add-tracker-items", method: http.MethodPost, path: path("/trackers/%s/groups", id)}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ListTrackerMissing: List what is pending of a batch, as ranges.
+//
+// It is GET /trackers/{id}/missing, for role viewer.
+func (c *Client) ListTrackerMissing(ctx context.Context, id string, params ListTrackerMissingParams, options ...CallOption) (MissingPage, error) {
+	var out MissingPage
+	ask := request{operation: "list-tracker-missing", method: http.MethodGet, path: path("/trackers/%s/missing", id)}
+	ask.add("after", params.After, false)
+	ask.add("limit", params.Limit, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// SealTracker: Say that a batch gets no more items.
+//
+// With nothing pending the batch is complete, and this call is told so. It may be made again.
+//
+// It is POST /trackers/{id}/seal, for role operator.
+func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOption) (BatchSealed, error) {
+	var out BatchSealed
+	ask := request{operation: "seal-tracker", method: http.MethodPost, path: path("/trackers/%s/seal", id)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// Of 117fd2cce6dfc710391882189984f3d0, is 109dc82bb2267183b807b171631a3196ec32f8222451fc6652d989b17c250494.

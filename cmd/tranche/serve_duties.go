@@ -1,0 +1,22 @@
+package main
+
+import (
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/trackers"
+	"github.com/tranchehq/tranche/orchestrator"
+)
+
+// addDuties gives the node what only the one that leads does, beside what every node has by itself.
+func (s *serveCommand) addDuties(p *parts, log *zap.Logger) error {
+	hooks, err := s.webhookDuty(p, log)
+	if err != nil {
+		return err
+	}
+	reaper, err := trackers.NewReaper(p.store, log.Named("reaper"))
+	if err != nil {
+		return err
+	}
+	p.duties = append(p.duties, hooks, orchestrator.Duty{Name: "reap trackers", Run: reaper.Run})
+	return nil
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+type trackerAck struct {
+	Refs  []string `arg:"" optional:"" name:"item" help:"Ids like batch:group:index, and ranges like batch:group:low-high, batch:group-group and batch:all."`
+	Batch string   `help:"All are of this batch, and ranges may leave it out." placeholder:"ID"`
+	File  string   `help:"A file of ids and ranges, one a line; - is standard input." placeholder:"FILE"`
+	Code  string   `help:"They have failed for good, and why." placeholder:"CODE"`
+}
+
+// Validate is called by kong.
+func (a *trackerAck) Validate() error {
+	if (len(a.Refs) > 0) == (a.File != "") {
+		return errors.New("name items, or a --file of them")
+	}
+	return nil
+}
+
+const (
+	// maxAckLine bounds a line of a file: an id is shorter.
+	maxAckLine = 4 << 10
+	// ackIDs and ackRanges are how many lines go in one request.
+	ackIDs    = 50_000
+	ackRanges = 5_000
+)
+
+// Run acknowledges items. Those of a file go in pieces: what is sent again after a failure does no harm.
+func (a *trackerAck) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	lines := linesOf(strings.NewReader(strings.Join(a.Refs, "\n")))
+	if a.File != "" {
+		file, _, err := openItems("--file", a.File, term.in)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }()
+		lines = linesOf(file)
+	}
+	total := client.BatchesAcked{Completed: []string{}}
+	sent := 0
+	for more := true; more; {
+		set := client.Acknowledgement{Code: a.Code}
+		if more, err = fillAck(lines, &set); err != nil {
+			return fmt.Errorf("--file %s: %w", a.File, err)
+		}
+		if len(set.IDs)+len(set.Ranges) == 0 {
+			break
+		}
+		acked, err := a.send(ctx, term, cl, set)
+		if err != nil {
+			return a.whichLine(err, sent)
+		}
+		sent += len(set.IDs) + len(set.Ranges)
+		total.Newly += acked.Newly
+		total.Completed = append(total.Completed, acked.Completed...)
+	}
+	if sent == 0 {
+		return fmt.Errorf("--file %s names no items", a.File)
+	}
+	if term.json {
+		return term.document(total)
+	}
+	return term.printf("%s", ackedText(&total))
+}
+
+func (a *trackerAck) send(
+	ctx context.Context, term *console, cl *client.Client, set client.Acknowledgement,
+) (client.BatchesAcked, error) {
+	if a.Batch != "" {
+		return cl.AckTracker(ctx, a.Batch, set, term.keep())
+	}
+	return cl.AckTrackerItems(ctx, set, term.keep())
+}
+
+// whichLine says how far a file got.
+func (a *trackerAck) whichLine(err error, sent int) error {
+	if a.File == "" || sent == 0 {
+		return err
+	}
+	return fmt.Errorf("%s were acknowledged, and then: %w", things(int64(sent), "line"), err)
+}
+
+func linesOf(r io.Reader) *bufio.Scanner {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxAckLine)
+	return lines
+}
+
+// fillAck reads lines into a request, and reports whether there may be more.
+func fillAck(lines *bufio.Scanner, set *client.Acknowledgement) (more bool, err error) {
+	for len(set.IDs) < ackIDs && len(set.Ranges) < ackRanges {
+		if !lines.Scan() {
+			return false, lines.Err()
+		}
+		text := strings.TrimSpace(lines.Text())
+		switch {
+		case text == "":
+		case isItemID(text):
+			set.IDs = append(set.IDs, text)
+		default:
+			set.Ranges = append(set.Ranges, text)
+		}
+	}
+	return true, nil
+}
+
+// isItemID tells ids from ranges. What is neither goes as what it resembles, and the server says what is wrong with it.
+func isItemID(text string) bool {
+	_, err := bitfield.ParseItemID(text)
+	last := text[strings.LastIndex(text, ":")+1:]
+	return err == nil || strings.Count(text, ":") == 2 && !strings.Contains(last, "-")
+}
+
+func ackedText(acked *client.BatchesAcked) string {
+	text := fmt.Sprintf("%s newly acknowledged\n", things(acked.Newly, "item"))
+	for _, batch := range acked.Completed {
+		text += fmt.Sprintf("batch %s is complete by that\n", inert(batch))
+	}
+	return text
+}

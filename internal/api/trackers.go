@@ -1,0 +1,241 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/trackers"
+)
+
+// maxAckBody is what 100,000 ids and 10,000 ranges take, and some room.
+const maxAckBody = 16 << 20
+
+// problemOfTracker stands before the code in the type of a problem.
+const problemOfTracker = "urn:tranche:tracker:"
+
+// TrackerPath is the batch that an operation is about.
+type TrackerPath struct {
+	ID string `path:"id" format:"uuid" doc:"a batch's id" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
+}
+
+func (p *TrackerPath) batch() (uuid.UUID, error) { return trackers.ParseBatch(p.ID) }
+
+const trackerDescription = `A batch knows which of its items are still pending, a bit for each, and whoever
+acknowledges the last of them after the seal, or seals when none is pending, is told that it is complete: one call, and
+no other. An event tells it once, and a webhook if one is set. A problem's type ends with a code, like
+urn:tranche:tracker:no_such_group.
+With a key, or an id, the same call may be made again: the batch is opened once.`
+
+const addGroupsDescription = `Items are numbered within groups of 8192, all full but the last of a call, and their
+ids are batch:group:index. Who knows first_group and items makes all of them without asking. With a key the same call
+may be made again: they are added once. Additions are not in the audit log; the batch says how many there were.`
+
+const ackDescription = `Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it),
+batch:group-group and batch:all, and may leave the batch out where the path names it. Items of any groups and batches go
+in one call, all or none. What was acknowledged before stays as it was: sending again does no harm. With a code the items
+have failed for good. Calls that come at the same time share a transaction. They are not in the audit log: there may be
+thousands a second.`
+
+func (s *Server) registerTrackers(api huma.API) {
+	register(s, api, get("list-trackers", "/trackers", "List tracker batches, newest first"), s.listTrackers)
+	s.registerOpenTracker(api)
+	register(s, api, get("get-tracker", "/trackers/{id}", "A tracker batch: its counts and its webhook"), s.getTracker)
+	register(s, api, get("list-tracker-groups", "/trackers/{id}/groups", "List the groups of a batch in their order"),
+		s.listTrackerGroups)
+	register(s, api, get("list-tracker-missing", "/trackers/{id}/missing", "List what is pending of a batch, as ranges"),
+		s.listTrackerMissing)
+	register(s, api, byOperator(huma.Operation{
+		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
+		Summary: "Add items to an open batch", Description: addGroupsDescription,
+	}), s.addTrackerItems)
+	register(s, api, byOperator(huma.Operation{
+		OperationID: "ack-tracker-items", Method: http.MethodPost, Path: "/trackers/ack",
+		Summary: "Acknowledge items of any batches", Description: ackDescription, MaxBodyBytes: maxAckBody,
+	}), s.ackTrackerItems)
+	register(s, api, byOperator(huma.Operation{
+		OperationID: "ack-tracker", Method: http.MethodPost, Path: "/trackers/{id}/ack",
+		Summary: "Acknowledge items of one batch", Description: ackDescription, MaxBodyBytes: maxAckBody,
+	}), s.ackTracker)
+	register(s, api, byOperator(huma.Operation{
+		OperationID: "seal-tracker", Method: http.MethodPost, Path: "/trackers/{id}/seal",
+		Summary:     "Say that a batch gets no more items",
+		Description: "With nothing pending the batch is complete, and this call is told so. It may be made again.",
+	}), s.sealTracker)
+	register(s, api, byOperator(huma.Operation{
+		OperationID: "delete-tracker", Method: http.MethodDelete, Path: "/trackers/{id}",
+		Summary:     "Delete a batch, whatever its state",
+		Description: "No event is published and no webhook sent. Its ids are those of no batch from then on.",
+	}), s.deleteTracker)
+}
+
+type listTrackersInput struct {
+	Owner string `query:"owner" maxLength:"200" doc:"only this one's"`
+	State string `query:"state" enum:"open,sealed,completed,expired" doc:"only those in this state"`
+	After string `query:"after" doc:"the value of next of the page before"`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+func (s *Server) listTrackers(ctx context.Context, in *listTrackersInput) (fanout.BatchPage, error) {
+	return s.trackers.List(ctx, fanout.ListRequest{Owner: in.Owner, State: in.State, After: in.After, Limit: in.Limit})
+}
+
+type openTrackerInput struct {
+	Actor
+	Body fanout.BatchSettings
+}
+
+type openTrackerAnswer struct {
+	Status int
+	Body   fanout.BatchOpened
+}
+
+// registerOpenTracker tells a batch that is new from one that was there by the status, too.
+func (s *Server) registerOpenTracker(api huma.API) {
+	op := byOperator(huma.Operation{
+		OperationID: "open-tracker", Method: http.MethodPost, Path: "/trackers", Summary: "Open a tracker batch",
+		Description: trackerDescription, DefaultStatus: http.StatusCreated, BodyReadTimeout: -1,
+	})
+	huma.Register(api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
+		opened, err := s.openTracker(ctx, in)
+		if err != nil {
+			return nil, s.problem(ctx, err)
+		}
+		answer := &openTrackerAnswer{Status: http.StatusCreated, Body: opened}
+		if opened.Existing {
+			answer.Status = http.StatusOK
+		}
+		return answer, nil
+	})
+}
+
+// keepTrackers makes the tracker service, unless there is one already.
+func (s *Server) keepTrackers() (err error) {
+	if s.trackers == nil {
+		s.trackers, err = trackers.New(s.store, trackers.Config{Connections: s.config.Connections, Log: s.log})
+	}
+	return err
+}
+
+func (s *Server) openTracker(ctx context.Context, in *openTrackerInput) (fanout.BatchOpened, error) {
+	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
+		return fanout.BatchOpened{}, err
+	}
+	return s.trackers.Open(ctx, in.Body, in.Name)
+}
+
+type getTrackerInput struct {
+	TrackerPath
+	Missing int `query:"missing" minimum:"0" maximum:"10000" doc:"so many ranges of what is pending, too"`
+}
+
+func (s *Server) getTracker(ctx context.Context, in *getTrackerInput) (fanout.BatchView, error) {
+	id, err := in.batch()
+	if err != nil {
+		return fanout.BatchView{}, err
+	}
+	return s.trackers.Get(ctx, id, in.Missing)
+}
+
+type trackerGroupsInput struct {
+	TrackerPath
+	After int `query:"after" minimum:"-1" maximum:"2147483647" default:"-1" doc:"only groups after this one"`
+	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+func (s *Server) listTrackerGroups(ctx context.Context, in *trackerGroupsInput) (fanout.GroupPage, error) {
+	id, err := in.batch()
+	if err != nil {
+		return fanout.GroupPage{}, err
+	}
+	return s.trackers.Groups(ctx, id, &in.After, in.Limit)
+}
+
+type trackerMissingInput struct {
+	TrackerPath
+	After string `query:"after" doc:"the value of next of the page before: an item like 12:8191"`
+	Limit int    `query:"limit" minimum:"1" maximum:"10000" default:"1000"`
+}
+
+func (s *Server) listTrackerMissing(ctx context.Context, in *trackerMissingInput) (fanout.MissingPage, error) {
+	id, err := in.batch()
+	if err != nil {
+		return fanout.MissingPage{}, err
+	}
+	return s.trackers.Missing(ctx, id, in.After, in.Limit)
+}
+
+type addTrackerInput struct {
+	TrackerPath
+	Body fanout.GroupSettings
+}
+
+func (s *Server) addTrackerItems(ctx context.Context, in *addTrackerInput) (fanout.GroupsAdded, error) {
+	id, err := in.batch()
+	if err != nil {
+		return fanout.GroupsAdded{}, err
+	}
+	return s.trackers.Add(ctx, id, in.Body)
+}
+
+type ackItemsInput struct{ Body fanout.Acknowledgement }
+
+func (s *Server) ackTrackerItems(ctx context.Context, in *ackItemsInput) (fanout.BatchesAcked, error) {
+	return s.trackers.Ack(ctx, nil, in.Body)
+}
+
+type ackTrackerInput struct {
+	TrackerPath
+	Body fanout.Acknowledgement
+}
+
+func (s *Server) ackTracker(ctx context.Context, in *ackTrackerInput) (fanout.BatchesAcked, error) {
+	id, err := in.batch()
+	if err != nil {
+		return fanout.BatchesAcked{}, err
+	}
+	return s.trackers.Ack(ctx, &id, in.Body)
+}
+
+type trackerInput struct {
+	TrackerPath
+	Actor
+}
+
+func (in *trackerInput) check() (uuid.UUID, error) {
+	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
+		return uuid.UUID{}, err
+	}
+	return in.batch()
+}
+
+func (s *Server) sealTracker(ctx context.Context, in *trackerInput) (fanout.BatchSealed, error) {
+	id, err := in.check()
+	if err != nil {
+		return fanout.BatchSealed{}, err
+	}
+	return s.trackers.Seal(ctx, id, in.Name)
+}
+
+func (s *Server) deleteTracker(ctx context.Context, in *trackerInput) (fanout.BatchDeleted, error) {
+	id, err := in.check()
+	if err != nil {
+		return fanout.BatchDeleted{}, err
+	}
+	return s.trackers.Delete(ctx, id, in.Name)
+}
+
+// trackerPlace points at the text that an error of the tracker service is about.
+func trackerPlace(bad *fanout.Error) []*huma.ErrorDetail {
+	if bad.Place == "" {
+		return nil
+	}
+	detail := &huma.ErrorDetail{Message: bad.Message, Location: "body." + bad.Place}
+	if bad.Value != "" {
+		detail.Value = bad.Value
+	}
+	return []*huma.ErrorDetail{detail}
+}

@@ -1,0 +1,192 @@
+package trackers_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints/fanout"
+)
+
+// Very many callers acknowledge the same items at once, in two batches, some of them nonsense, while both are sealed.
+// Each item counts for one caller, exactly one caller is told of each end, each mistake is told to who made it, and the
+// callers share transactions.
+func TestAcksThatComeTogether(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	const items, callers = 8192 + 700, 300
+	batches := []uuid.UUID{b.open(fanout.BatchSettings{}, items), b.open(fanout.BatchSettings{}, items)}
+	var (
+		newly     atomic.Int64
+		completed sync.Map // batch → *atomic.Int64
+		wrong     atomic.Int64
+		all       sync.WaitGroup
+	)
+	told := func(ids []string) {
+		for _, id := range ids {
+			n, _ := completed.LoadOrStore(id, &atomic.Int64{})
+			n.(*atomic.Int64).Add(1) //nolint:forcetypeassert // nothing else is in it
+		}
+	}
+	for i := range callers {
+		all.Go(func() {
+			ids := shareOf(batches, i, callers, items)
+			bad := i%10 == 3
+			if bad {
+				at := len(ids) / 2
+				ids[at] = bitfield.ItemID{Batch: batches[0], Group: 1, Index: 700 + i}.String()
+			}
+			acked, err := b.service.Ack(t.Context(), nil, fanout.Acknowledgement{IDs: ids})
+			if bad {
+				place, refused := fmt.Sprintf("ids[%d]", len(ids)/2), asRefused(err)
+				if refused == nil || refused.Code != fanout.CodePastSize || refused.Place != place {
+					t.Errorf("caller %d: %v; want %s at %s", i, err, fanout.CodePastSize, place)
+				}
+				wrong.Add(1)
+				return
+			}
+			if err != nil {
+				t.Errorf("caller %d: %v", i, err)
+			}
+			newly.Add(acked.Newly)
+			told(acked.CompletedBatches)
+		})
+	}
+	for _, id := range batches {
+		all.Go(func() {
+			sealed, err := b.service.Seal(t.Context(), id, "ann")
+			if err != nil {
+				t.Error(err)
+			}
+			if sealed.Completed {
+				told([]string{sealed.Batch})
+			}
+		})
+	}
+	all.Wait()
+	if wrong.Load() != callers/10 {
+		t.Fatalf("%d callers were wrong; the test wants %d", wrong.Load(), callers/10)
+	}
+	// What the wrong ones named is their neighbours' too: everything is acknowledged.
+	if newly.Load() != 2*items {
+		t.Errorf("%d items were newly acknowledged; there are %d", newly.Load(), 2*items)
+	}
+	for _, id := range batches {
+		n, _ := completed.Load(id.String())
+		if n == nil || n.(*atomic.Int64).Load() != 1 { //nolint:forcetypeassert // as above
+			t.Errorf("batch %s: not exactly one caller was told of its end: %v", id, n)
+		}
+	}
+	if n := b.count(`SELECT count(*) FROM run_event WHERE kind = 'tracker.completed'`); n != 2 {
+		t.Errorf("there are %d events", n)
+	}
+	if commits := b.store.commits.Load(); commits >= callers {
+		t.Errorf("%d callers needed %d transactions: they shared none", callers, commits)
+	} else {
+		t.Logf("%d callers shared %d transactions", callers, commits)
+	}
+}
+
+// shareOf is what a caller acknowledges: his part of all items of both batches, and those of his two neighbours, in any
+// order. So each item is named by three callers, of whom at most one is wrong.
+func shareOf(batches []uuid.UUID, caller, callers, items int) (ids []string) {
+	for n := range items {
+		if turn := (n - caller + callers) % callers; turn < 2 || turn == callers-1 {
+			for _, batch := range batches {
+				ids = append(ids, bitfield.ItemID{Batch: batch, Group: n / 8192, Index: n % 8192}.String())
+			}
+		}
+	}
+	rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	return ids
+}
+
+func asRefused(err error) *fanout.Error {
+	bad, _ := errors.AsType[*fanout.Error](err)
+	return bad
+}
+
+// Each mistake has a code, a place and a text that helps, and changes nothing.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	id := b.open(fanout.BatchSettings{}, 8192+10)
+	other := b.open(fanout.BatchSettings{}, 5)
+	empty := b.open(fanout.BatchSettings{}, 0)
+	sealed := b.open(fanout.BatchSettings{}, 3)
+	if _, err := b.service.Seal(t.Context(), sealed, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	run := uuid.Must(uuid.NewV7())
+	if _, err := b.pool.Exec(t.Context(), `INSERT INTO tracker_batch (id, owner, state) VALUES ($1, 'run', 'open')`,
+		run); err != nil {
+		t.Fatal(err)
+	}
+	ack := func(about *uuid.UUID, ids, ranges string) error {
+		asked := fanout.Acknowledgement{IDs: strings.Fields(ids), Ranges: strings.Fields(ranges)}
+		_, err := b.service.Ack(t.Context(), about, asked)
+		return err
+	}
+	add := func(batch uuid.UUID, n int64, key string) error {
+		_, err := b.service.Add(t.Context(), batch, fanout.GroupSettings{Items: n, Key: key})
+		return err
+	}
+	open := func(set fanout.BatchSettings) error {
+		_, err := b.service.Open(t.Context(), set, "ann")
+		return err
+	}
+	if err := add(id, 7, "k"); err != nil {
+		t.Fatal(err)
+	}
+	good := id.String() + ":0:1 "
+	for _, c := range []struct {
+		name, place string
+		code        fanout.Code
+		err         error
+	}{
+		{"nothing", "", fanout.CodeNothing, ack(nil, "", "")},
+		{"garbage", "ids[1]", fanout.CodeBadID, ack(nil, good+"garbage", "")},
+		{"no index", "ids[1]", fanout.CodeBadID, ack(nil, good+id.String()+":0", "")},
+		{"another batch", "ids[1]", fanout.CodeWrongBatch, ack(&id, good+other.String()+":0:1", "")},
+		{"unknown batch", "ids[1]", fanout.CodeNoBatch, ack(nil, good+uuid.NewString()+":0:1", "")},
+		{"a run's batch", "ids[1]", fanout.CodeNoBatch, ack(nil, good+run.String()+":0:1", "")},
+		{"foreign group", "ids[2]", fanout.CodeNoGroup, ack(nil, good+good+other.String()+":1:0", "")},
+		{"no groups", "ids[0]", fanout.CodeNoGroup, ack(nil, empty.String()+":0:0", "")},
+		{"past the size", "ids[1]", fanout.CodePastSize, ack(nil, good+id.String()+":1:10", "")},
+		{"past the size by a range", "ranges[0]", fanout.CodePastSize, ack(&id, "", "1:5-10")},
+		{"groups past the end", "ranges[1]", fanout.CodeNoGroup, ack(&id, "", "0 1-3")},
+		{"range backwards", "ranges[0]", fanout.CodeBadRange, ack(&id, "", "0:9-3")},
+		{"range of nothing", "ranges[0]", fanout.CodeBadRange, ack(&id, "", "0:")},
+		{"range of no batch", "ranges[0]", fanout.CodeBadRange, ack(nil, "", "0:1-2")},
+		{"zero", "items", fanout.CodeZeroItems, add(id, 0, "")},
+		{"below zero", "items", fanout.CodeZeroItems, add(id, -1, "")},
+		{"too many", "items", fanout.CodeTooManyItems, add(id, 1e9+1, "")},
+		{"after the seal", "", fanout.CodeNotOpen, add(sealed, 1, "")},
+		{"key for something else", "items", fanout.CodeKeyConflict, add(id, 8, "k")},
+		{"to no batch", "", fanout.CodeNoBatch, add(uuid.New(), 1, "")},
+		{"to a run's batch", "", fanout.CodeNoBatch, add(run, 1, "")},
+		{"no owner", "owner", fanout.CodeBadSetting, open(fanout.BatchSettings{})},
+		{"no time", "open_idle", fanout.CodeBadSetting, open(fanout.BatchSettings{Owner: "o", OpenIdle: "soon"})},
+		{"no id", "id", fanout.CodeBadID, open(fanout.BatchSettings{Owner: "o", ID: "1"})},
+		{"a run's id", "id", fanout.CodeBatchTaken, open(fanout.BatchSettings{Owner: "o", ID: run.String()})},
+		{"another owner's id", "owner", fanout.CodeKeyConflict, open(fanout.BatchSettings{Owner: "o", ID: id.String()})},
+	} {
+		bad := asRefused(c.err)
+		if bad == nil || bad.Code != c.code || bad.Place != c.place || bad.Message == "" {
+			t.Errorf("%s: %+v (%v); want %s at %q", c.name, bad, c.err, c.code, c.place)
+		}
+	}
+	for _, batch := range []uuid.UUID{id, other, sealed} {
+		view, err := b.service.Get(t.Context(), batch, 0)
+		if err != nil || view.Pending != view.Items {
+			t.Errorf("mistakes have changed something: %+v %v", view, err)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package trackers_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/trackers"
+)
+
+// overNATS serves b over NATS by two listeners, as two nodes would, and returns a client.
+func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
+	b.Helper()
+	server := testenv.NATS(b)
+	for range 2 {
+		listener, err := trackers.Listen(testenv.Conn(b, server), b.service, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() {
+			if err := listener.Close(b.Context()); err != nil {
+				b.Log(err) // its context has ended with the test
+			}
+		})
+	}
+	nc := testenv.Conn(b, server)
+	client, err := fanout.New(nc, fanout.Config{Actor: "billing"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return client, nc
+}
+
+// The whole way of a batch over NATS: many callers acknowledge its items one by one, and one of them is told of the end.
+func TestOverNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	client, _ := b.overNATS()
+	ctx := t.Context()
+	set := fanout.BatchSettings{Owner: "billing", Key: "nov", OpenIdle: "2h"}
+	batch, err := client.Open(ctx, set)
+	if err != nil || batch.Existing {
+		t.Fatal(batch, err)
+	}
+	if again, err := client.Open(ctx, set); err != nil || again.ID != batch.ID || !again.Existing {
+		t.Error(again, err)
+	}
+	const items = 8192 + 40
+	added, err := client.Add(ctx, batch.ID, items, "first")
+	if err != nil || added.Groups != 2 || added.LastID != batch.ID+":1:39" {
+		t.Fatal(added, err)
+	}
+	if again, err := client.Add(ctx, batch.ID, items, "first"); err != nil || !again.Existing || again.FirstID != added.FirstID {
+		t.Error(again, err)
+	}
+	if sealed, err := client.Seal(ctx, batch.ID); err != nil || sealed.Completed {
+		t.Error(sealed, err)
+	}
+	ids := slices.Collect(added.IDs())
+	if len(ids) != items || ids[items-1].String() != added.LastID {
+		t.Fatalf("%d ids", len(ids))
+	}
+	bulk, err := client.Acknowledge(ctx, fanout.Acknowledgement{Ranges: []string{batch.ID + ":0"}})
+	if err != nil || bulk.Newly != 8192 {
+		t.Fatal(bulk, err)
+	}
+	if page, err := client.Missing(ctx, batch.ID, "", 10); err != nil || !slices.Equal(page.Ranges, []string{"1:0-39"}) {
+		t.Error(page, err)
+	}
+	if failed, err := client.Fail(ctx, "REFUSED", ids[8192], ids[8193]); err != nil || failed.Newly != 2 {
+		t.Error(failed, err)
+	}
+	told := ackEach(t, client, ids[8194:])
+	if told != 1 {
+		t.Errorf("%d callers were told of the end", told)
+	}
+	view, err := client.Get(ctx, batch.ID, 5)
+	if err != nil || view.State != "completed" || view.Done != items-2 || view.Failed != 2 || view.Codes["REFUSED"] != 2 ||
+		view.CreatedBy != "billing" || view.OpenIdle != "2h0m0s" || len(view.Missing) != 0 {
+		t.Errorf("%+v %v", view, err)
+	}
+	if page, err := client.List(ctx, fanout.ListRequest{Owner: "billing", State: "completed"}); err != nil ||
+		len(page.Batches) != 1 || page.Batches[0].ID != batch.ID {
+		t.Error(page, err)
+	}
+	if _, err := client.Delete(ctx, batch.ID); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.Get(ctx, batch.ID, 0); asRefused(err) == nil || asRefused(err).Code != fanout.CodeNoBatch {
+		t.Error(err)
+	}
+	if n := b.count(`SELECT count(*) FROM audit_log WHERE actor = 'billing' AND action LIKE 'tracker_%'`); n != 3 {
+		t.Errorf("%d rows in the audit log; want open, seal and delete", n)
+	}
+}
+
+// ackEach acknowledges each item twice, all at the same time, and returns how many calls were told of the end.
+func ackEach(t *testing.T, client *fanout.Client, ids []bitfield.ItemID) int64 {
+	t.Helper()
+	var told, newly atomic.Int64
+	var all sync.WaitGroup
+	for _, id := range slices.Concat(ids, ids) {
+		all.Go(func() {
+			acked, err := client.Ack(t.Context(), id)
+			if err != nil {
+				t.Error(err)
+			}
+			newly.Add(acked.Newly)
+			if acked.Completed(id.Batch) {
+				told.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if newly.Load() != int64(len(ids)) {
+		t.Errorf("%d items were newly acknowledged; want %d", newly.Load(), len(ids))
+	}
+	return told.Load()
+}
+
+// What cannot be read is refused with its place, and answered in any case.
+func TestRequestsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	client, nc := b.overNATS()
+	for _, c := range []struct{ subject, body, want string }{
+		{"open", `{`, `"code":"bad_request"`},
+		{"open", `{"owner":"o","colour":"red"}`, `unknown field \"colour\"`},
+		{"open", `{"owner":7}`, `"place":"owner"`},
+		{"open", `{"owner":"o"} {}`, "something follows"},
+		{"open", "{\"owner\":\"o\xff\"}", "not valid UTF-8"},
+		{"open", ``, `"place":"owner"`},
+		{"add", `{"batch":"x","items":1}`, `"code":"bad_id","message":"\"x\" is no id of a batch`},
+		{"add", `{"batch":"x","items":1.5}`, `"place":"items"`},
+		{"ack", `{"ids":["x"]}`, `"place":"ids[0]","value":"x"`},
+		{"groups", `{"batch":"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"}`, `"code":"no_such_batch"`},
+		{"list", `{"state":"tired"}`, `"place":"state"`},
+		{"list", `{"limit":-1}`, `"place":"limit"`},
+		{"missing", `{"batch":"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58","after":"x"}`, `"place":"after"`},
+		{"dance", `{}`, `there is no operation \"dance\"`},
+	} {
+		answer, err := nc.RequestWithContext(t.Context(), fanout.SubjectPrefix+c.subject, []byte(c.body))
+		if err != nil || !strings.Contains(string(answer.Data), c.want) {
+			t.Errorf("%s %s: %s %v; want %s", c.subject, c.body, answer.Data, err, c.want)
+		}
+	}
+	// PostgreSQL is away: that is said, and may be tried again.
+	b.pool.Close()
+	_, err := client.Open(t.Context(), fanout.BatchSettings{Owner: "o"})
+	if bad, ok := errors.AsType[*fanout.Error](err); !ok || !bad.Temporary() {
+		t.Errorf("%v; want an error that may pass", err)
+	}
+}

@@ -1,0 +1,92 @@
+package trackers_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/bitfield/tracker/service"
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/trackers"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// counted counts the transactions of acknowledgements.
+type counted struct {
+	*workqueue.Store
+
+	commits atomic.Int64
+}
+
+func (c *counted) AckTrackers(ctx context.Context, acks []service.BatchAck) ([]service.Acked, error) {
+	c.commits.Add(1)
+	return c.Store.AckTrackers(ctx, acks)
+}
+
+type bench struct {
+	*testing.T
+	pool    *pgxpool.Pool
+	store   *counted
+	service *trackers.Service
+	ended   atomic.Int64
+}
+
+func setup(t *testing.T, conns *connections.Connections) *bench {
+	t.Helper()
+	pool := testenv.Pool(t)
+	b := &bench{T: t, pool: pool, store: &counted{Store: workqueue.New(pool)}}
+	var err error
+	b.service, err = trackers.New(b.store, trackers.Config{Connections: conns, Ended: func() { b.ended.Add(1) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.service.Wait)
+	return b
+}
+
+// open opens a batch with so many items.
+func (b *bench) open(set fanout.BatchSettings, items int64) uuid.UUID {
+	b.Helper()
+	if set.Owner == "" {
+		set.Owner = "test"
+	}
+	opened, err := b.service.Open(b.Context(), set, "ann")
+	if err != nil {
+		b.Fatal(err)
+	}
+	id := uuid.MustParse(opened.ID)
+	if items > 0 {
+		if _, err := b.service.Add(b.Context(), id, fanout.GroupSettings{Items: items}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return id
+}
+
+func (b *bench) count(sql string, args ...any) (n int) {
+	b.Helper()
+	if err := b.pool.QueryRow(b.Context(), sql, args...).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// lease makes the test the leader.
+func (b *bench) lease() workqueue.Lease {
+	b.Helper()
+	session, err := b.store.StartSession(b.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Minute)
+	if err != nil {
+		b.Fatal(err)
+	}
+	lease, err := b.store.Lead(b.Context(), session, time.Minute)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return lease
+}

@@ -1,0 +1,308 @@
+package trackers_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/trackers"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const hookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+// The example of the standard's own libraries.
+func TestSignatureIsTheStandards(t *testing.T) {
+	t.Parallel()
+	timestamp, signature, err := trackers.Sign(hookSecret, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0),
+		[]byte(`{"test": 2432232314}`))
+	if err != nil || timestamp != "1614265330" || signature != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" {
+		t.Error(timestamp, signature, err)
+	}
+	for _, wrong := range []string{"", "secret", "whsec_", "whsec_c2hvcnQ=", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"} {
+		if _, _, err := trackers.Sign(wrong, "id", time.Now(), nil); err == nil {
+			t.Errorf("the secret %q signs", wrong)
+		}
+	}
+}
+
+// receiver is a host that gets webhooks.
+type receiver struct {
+	*httptest.Server
+
+	mu     sync.Mutex
+	answer []int // what it answers, one after the other; then 204
+	got    []http.Header
+	bodies []string
+	bad    []string
+}
+
+func newReceiver(t *testing.T, answer ...int) *receiver {
+	t.Helper()
+	r := &receiver{answer: answer}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.got, r.bodies = append(r.got, q.Header.Clone()), append(r.bodies, string(body))
+		if why := verify(q.Header, body); why != "" {
+			r.bad = append(r.bad, why)
+		}
+		status := http.StatusNoContent
+		if n := len(r.got) - 1; n < len(r.answer) {
+			status = r.answer[n]
+		}
+		w.Header().Set("Location", "http://127.0.0.1:1/elsewhere")
+		w.WriteHeader(status)
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+// verify is how a receiver checks a signature, written apart from how it is made.
+func verify(h http.Header, body []byte) string {
+	seconds, err := strconv.ParseInt(h.Get("webhook-timestamp"), 10, 64)
+	if err != nil || time.Since(time.Unix(seconds, 0)).Abs() > 5*time.Minute {
+		return "the timestamp is " + h.Get("webhook-timestamp")
+	}
+	key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(hookSecret, "whsec_"))
+	mac := hmac.New(sha256.New, key)
+	_, _ = fmt.Fprintf(mac, "%s.%d.%s", h.Get("webhook-id"), seconds, body)
+	if want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); h.Get("webhook-signature") != want {
+		return "the signature is " + h.Get("webhook-signature") + ", not " + want
+	}
+	return ""
+}
+
+// operator is the operator's file: the secret hooks is meant for these hosts.
+func operator(t *testing.T, private bool, hosts ...string) *connections.Connections {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "hooks.key"), []byte(hookSecret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	quoted, _ := json.Marshal(hosts)
+	text := fmt.Sprintf("secrets: {hooks: {file: hooks.key, hosts: %s}}\n", quoted)
+	if private {
+		text += "http: {allow_private: [127.0.0.1]}\n"
+	}
+	conns, err := connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conns
+}
+
+func (b *bench) webhooks(conns *connections.Connections) *trackers.Webhooks {
+	b.Helper()
+	web, err := httpfetch.New(conns, httpfetch.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(web.Close)
+	hooks, err := trackers.NewWebhooks(b.store, trackers.WebhooksConfig{
+		Connections: conns, Transport: web.Transport(), FirstRetry: time.Millisecond,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return hooks
+}
+
+// runHooks does the duty until the webhook of the batch is in a state, and returns it.
+func (b *bench) runHooks(hooks *trackers.Webhooks, lease workqueue.Lease, batch uuid.UUID, until func(*fanout.WebhookView) bool,
+) *fanout.WebhookView {
+	b.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		again, err := hooks.Run(b.Context(), lease)
+		if err != nil {
+			b.Fatal(err)
+		}
+		view, err := b.service.Get(b.Context(), batch, 0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if until(view.Webhook) {
+			return view.Webhook
+		}
+		if time.Now().After(deadline) {
+			b.Fatalf("the webhook stays: %+v", view.Webhook)
+		}
+		<-time.After(min(again, 5*time.Millisecond))
+	}
+}
+
+func delivered(w *fanout.WebhookView) bool { return w.State == "delivered" }
+
+// A receiver that fails twice, with a redirect between, gets the same event until it takes it, signed each time, under
+// one id; then no more.
+func TestWebhookUntilItIsTaken(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t, 500, 307, 429)
+	conns := operator(t, true, host.URL)
+	b := setup(t, conns)
+	hooks, lease := b.webhooks(conns), b.lease()
+	id := b.open(fanout.BatchSettings{Owner: "billing", Key: "nov", Webhook: &fanout.WebhookSettings{
+		URL: host.URL + "/done?for=us", Secret: "hooks",
+	}}, 3)
+	if _, err := b.service.Ack(t.Context(), &id, fanout.Acknowledgement{Ranges: []string{"0:2"}, Code: "REFUSED"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hooks.Run(t.Context(), lease); err != nil || len(host.got) != 0 {
+		t.Fatalf("it was told of a batch that is open: %v %v", host.got, err)
+	}
+	if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	if acked, err := b.service.Ack(t.Context(), &id, fanout.Acknowledgement{Ranges: []string{"all"}}); err != nil ||
+		len(acked.CompletedBatches) != 1 || b.ended.Load() != 1 {
+		t.Fatal(acked, err)
+	}
+	view := b.runHooks(hooks, lease, id, delivered)
+	if view.Attempts != 4 || view.Error != "" {
+		t.Errorf("%+v; want delivered at the fourth attempt", view)
+	}
+	if _, err := hooks.Run(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	host.mu.Lock()
+	defer host.mu.Unlock()
+	if len(host.bad) > 0 || len(host.got) != 4 {
+		t.Fatalf("%d attempts, bad ones: %q", len(host.got), host.bad)
+	}
+	for i := range host.got {
+		if host.bodies[i] != host.bodies[0] || host.got[i].Get("webhook-id") != host.got[0].Get("webhook-id") {
+			t.Errorf("attempt %d differs: %v %s", i+1, host.got[i], host.bodies[i])
+		}
+	}
+	checkEvent(t, b, host.bodies[0], host.got[0].Get("webhook-id"))
+}
+
+// checkEvent compares what a webhook says with the event that is published.
+func checkEvent(t *testing.T, b *bench, body, id string) {
+	t.Helper()
+	var told struct {
+		Type string
+		Data struct {
+			ID, Batch, Owner, Key string
+			Items, Done, Failed   int
+			Codes                 map[string]int
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &told); err != nil {
+		t.Fatal(err)
+	}
+	d := told.Data
+	if told.Type != "tracker.completed" || d.ID != id || d.Owner != "billing" || d.Key != "nov" || d.Items != 3 ||
+		d.Done != 2 || d.Failed != 1 || d.Codes["REFUSED"] != 1 {
+		t.Errorf("the webhook says %s", body)
+	}
+	if n := b.count(`SELECT count(*) FROM run_event WHERE id = $1 AND payload = $2::jsonb->'data'`, id, body); n != 1 {
+		t.Error("the event that is published is another one")
+	}
+}
+
+// Where the operator's file does not allow it nothing is sent: refused when the batch is opened, and when it is sent.
+func TestWebhooksThatAreRefused(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	open := operator(t, true, host.URL, "http://127.0.0.1:1")
+	b := setup(t, open)
+	for _, c := range []struct{ url, secret, place, want string }{
+		{"http://evil.example/", "hooks", "webhook", "is not meant for http://evil.example"},
+		{host.URL, "other", "webhook", `knows no secret "other"; there are hooks`},
+		{host.URL, "", "webhook.secret", "name a secret"},
+		{"ftp://127.0.0.1/", "hooks", "webhook.url", "want a URL"},
+		{"nonsense", "hooks", "webhook.url", "want a URL"},
+		{"http://me:pass@127.0.0.1/", "hooks", "webhook.url", "password has no place"},
+	} {
+		set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: c.url, Secret: c.secret}}
+		_, err := b.service.Open(t.Context(), set, "ann")
+		bad := asRefused(err)
+		if bad == nil || bad.Code != fanout.CodeWebhook || bad.Place != c.place || !strings.Contains(bad.Message, c.want) {
+			t.Errorf("%s by %q: %+v; want %q at %s", c.url, c.secret, bad, c.want, c.place)
+		}
+		if bad != nil && strings.Contains(bad.Message+bad.Value, "pass@") {
+			t.Errorf("a password is repeated: %+v", bad)
+		}
+	}
+	// The node that sends has another file: it may not reach the host, or the secret is not meant for it.
+	lease := b.lease()
+	for want, conns := range map[string]*connections.Connections{
+		"private network": operator(t, false, host.URL),
+		"is not meant":    operator(t, true, "http://127.0.0.1:1"),
+		"knows no secret": {},
+	} {
+		set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: host.URL, Secret: "hooks"}}
+		id := b.open(set, 0)
+		if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
+			t.Fatal(err)
+		}
+		view := b.runHooks(b.webhooks(conns), lease, id, func(w *fanout.WebhookView) bool { return w.Attempts > 0 })
+		if view.State != "due" || !strings.Contains(view.Error, want) || strings.Contains(view.Error, hookSecret) {
+			t.Errorf("%+v; want %q", view, want)
+		}
+		if err := b.store.DeleteTracker(t.Context(), id, "ann"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(host.got) != 0 {
+		t.Errorf("%d webhooks were sent", len(host.got))
+	}
+}
+
+// A receiver that says that it is gone is told no more, and one that has failed for a day neither.
+func TestWebhooksThatAreGivenUp(t *testing.T) {
+	t.Parallel()
+	gone, broken := newReceiver(t, 410), newReceiver(t, 500)
+	conns := operator(t, true, gone.URL, broken.URL)
+	b := setup(t, conns)
+	hooks, lease := b.webhooks(conns), b.lease()
+	for _, host := range []*receiver{gone, broken} {
+		set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: host.URL, Secret: "hooks"}}
+		id := b.open(set, 0)
+		if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.pool.Exec(t.Context(), `UPDATE tracker_service SET webhook_due_at = webhook_due_at - $2::interval
+			WHERE batch_id = $1`, id, map[bool]string{true: "0s", false: "24h"}[host == gone]); err != nil {
+			t.Fatal(err)
+		}
+		view := b.runHooks(hooks, lease, id, func(w *fanout.WebhookView) bool { return w.State != "due" })
+		if view.State != "given_up" || view.Attempts != 1 || view.Error == "" || len(host.got) != 1 {
+			t.Errorf("%+v after %d attempts", view, len(host.got))
+		}
+	}
+	// Who does not lead any more notes nothing.
+	set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: gone.URL, Secret: "hooks"}}
+	id := b.open(set, 0)
+	if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.store.Resign(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hooks.Run(t.Context(), lease); err == nil {
+		t.Error("a leader that has resigned notes a delivery")
+	}
+	if view, err := b.service.Get(t.Context(), id, 0); err != nil || view.Webhook.State != "due" || view.Webhook.Attempts != 0 {
+		t.Errorf("%+v %v", view.Webhook, err)
+	}
+}
