@@ -7,6 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // schemaOf describes a type by its place among the components.
@@ -18,6 +19,15 @@ func schemaOf[T any](api huma.API) *huma.Schema {
 func aliases(registry huma.Registry) {
 	registry.RegisterTypeAlias(typeOf[gather.Adaptive](), typeOf[Sizing]())
 	registry.RegisterTypeAlias(typeOf[gather.Bytes](), typeOf[byteSize]())
+	registry.RegisterTypeAlias(typeOf[workqueue.Span](), typeOf[spanText]())
+}
+
+// spanText tells huma of workqueue.Span.
+type spanText struct{}
+
+// Schema tells of its text.
+func (spanText) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Description: "a time like 90s or 1h30m", Examples: []any{"1m30s"}}
 }
 
 // byteSize tells huma of gather.Bytes.

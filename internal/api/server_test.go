@@ -47,6 +47,13 @@ func (e storeEngine) ChangeEndpoint(
 	return e.Store.ChangeEndpoint(ctx, change, actor)
 }
 
+func (e storeEngine) AddOps(
+	ctx context.Context, name string, version int, batches [][]workqueue.Op,
+) ([]workqueue.AddedOps, error) {
+	out, _, err := e.Store.AddOps(ctx, name, version, batches)
+	return out, err
+}
+
 func (e storeEngine) Ready() <-chan struct{} { return e.ready }
 
 func (e storeEngine) Start(
