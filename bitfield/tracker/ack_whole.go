@@ -48,6 +48,10 @@ LEFT JOIN batch l ON l.completed`
 // items need one small message. A span that goes past the groups of the batch is a *GroupError when the results are
 // read, and then the transaction must be rolled back.
 func QueueAckWhole(b *pgx.Batch, id uuid.UUID, spans []Span, into *Acked) error {
+	return queueWhole(b, ackWholeSQL, id, spans, into)
+}
+
+func queueWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, into *Acked) error {
 	if len(spans) == 0 {
 		return nil
 	}
@@ -56,7 +60,7 @@ func QueueAckWhole(b *pgx.Batch, id uuid.UUID, spans []Span, into *Acked) error 
 		return err
 	}
 	lo, hi := first[0], last[len(last)-1]
-	b.Queue(ackWholeSQL, id, first, last, lo, hi).QueryRow(func(row pgx.Row) error {
+	b.Queue(sql, id, first, last, lo, hi).QueryRow(func(row pgx.Row) error {
 		var (
 			generation *int
 			groups     int

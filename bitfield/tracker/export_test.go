@@ -22,3 +22,21 @@ func AckWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, acks []Ac
 	}
 	return m.scanAck(tx.QueryRow(ctx, sql, m.args()...))
 }
+
+// AckWholeWith is an ack of whole groups with another statement.
+func AckWholeWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, spans ...Span) (acked Acked, err error) {
+	b := &pgx.Batch{}
+	if err := queueWhole(b, sql, id, spans, &acked); err != nil {
+		return Acked{}, err
+	}
+	return acked, tx.SendBatch(ctx, b).Close()
+}
+
+// AckNew is QueueAckNew by itself.
+func AckNew(ctx context.Context, tx pgx.Tx, id uuid.UUID, acks []Ack) (acked AckedNew, err error) {
+	b := &pgx.Batch{}
+	if err := QueueAckNew(b, id, acks, &acked); err != nil {
+		return AckedNew{}, err
+	}
+	return acked, tx.SendBatch(ctx, b).Close()
+}

@@ -51,6 +51,10 @@ SELECT $1::uuid, $2::integer + $3::integer - 1, $6::integer, ~(~B'0'::bit(8192) 
 // Add appends n items, all of them pending. With a key it does so once, however often it is called, also after the seal;
 // the same key with another n is a *ConflictError. The batch must be open, or it is a *tracker.StateError.
 func Add(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key string) (Added, error) {
+	return addBehind(ctx, tx, lockBatchSQL, batch, n, key)
+}
+
+func addBehind(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n int64, key string) (Added, error) {
 	const op = "add items to"
 	if n < 1 || n > MaxAdd {
 		return Added{}, &RequestError{Field: "items", Problem: fmt.Sprintf("is %d; it must be from 1 to %d", n, int64(MaxAdd))}
@@ -63,7 +67,7 @@ func Add(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key string) (
 		groups int
 		items  int64
 	)
-	err := tx.QueryRow(ctx, lockBatchSQL, batch).Scan(&state, &groups, &items)
+	err := tx.QueryRow(ctx, lock, batch).Scan(&state, &groups, &items)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Added{}, &NotFoundError{Batch: batch}
 	}

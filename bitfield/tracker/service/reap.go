@@ -63,6 +63,10 @@ type verdict struct {
 // Reap ends at most limit batches whose time has come: open and sealed ones expire when nobody touched them for their
 // age, with an event; what ended is deleted after Keep. It is the leader's, in a transaction that holds the lease.
 func Reap(ctx context.Context, tx pgx.Tx, limit int) (Reaped, error) {
+	return reapBy(ctx, tx, reapVerdictSQL, limit)
+}
+
+func reapBy(ctx context.Context, tx pgx.Tx, judge string, limit int) (Reaped, error) {
 	rows, err := tx.Query(ctx, reapCandidatesSQL, limit)
 	if err != nil {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
@@ -71,7 +75,7 @@ func Reap(ctx context.Context, tx pgx.Tx, limit int) (Reaped, error) {
 	if err != nil || len(ids) == 0 {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
 	}
-	if rows, err = tx.Query(ctx, reapVerdictSQL, ids); err != nil {
+	if rows, err = tx.Query(ctx, judge, ids); err != nil {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
 	}
 	verdicts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[verdict])
