@@ -8,6 +8,7 @@ import (
 // layOver puts what flags say otherwise than the plan into the settings of a run.
 func layOver(s *client.RunSettings, over *gather.Overrides) {
 	s.Priority, s.MaxFailed, s.Canary, s.CanaryAuto = over.Priority, over.MaxFailed, over.Canary, over.CanaryAuto
+	s.OrderBy, s.Partitions, s.OnFailure = over.OrderBy, over.Partitions, over.OnFailure
 	every := stepOverrides(&over.StepOverrides)
 	s.Chunk, s.ChunkBytes, s.ChunkTime, s.InFlight = every.Chunk, every.ChunkBytes, every.ChunkTime, every.InFlight
 	s.Rate, s.MaxAttempts, s.Timeout = every.Rate, every.MaxAttempts, every.Timeout
@@ -37,7 +38,7 @@ func openSettings(s *client.RunSettings, sealWithin, onOverdue string) client.Op
 		Name: s.Name, Params: s.Params, IdempotencyKey: s.IdempotencyKey, OnDuplicate: s.OnDuplicate, Source: s.Source,
 		SQL: s.SQL, SQLSource: s.SQLSource, Stream: s.Stream, StreamSubject: s.StreamSubject, StreamFrom: s.StreamFrom,
 		Priority: s.Priority, MaxFailed: s.MaxFailed, Canary: s.Canary, CanaryAuto: s.CanaryAuto,
-		Chunk: s.Chunk, ChunkBytes: s.ChunkBytes, ChunkTime: s.ChunkTime, InFlight: s.InFlight, Rate: s.Rate,
+		OrderBy: s.OrderBy, Partitions: s.Partitions, OnFailure: s.OnFailure, Chunk: s.Chunk, ChunkBytes: s.ChunkBytes, ChunkTime: s.ChunkTime, InFlight: s.InFlight, Rate: s.Rate,
 		MaxAttempts: s.MaxAttempts, Timeout: s.Timeout, RetryBackoff: s.RetryBackoff, MaxBackoff: s.MaxBackoff,
 		RetryCodes: s.RetryCodes, NeverRetry: s.NeverRetry, Steps: s.Steps, SealWithin: sealWithin, OnOverdue: onOverdue,
 	}

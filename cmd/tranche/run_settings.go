@@ -14,6 +14,9 @@ type runSettings struct {
 	MaxFailed  *string  `help:"Pause when more items fail: a number, or 1%; none for no limit." placeholder:"N|P%"`
 	Canary     *string  `help:"Items of a spread sample that goes first, before the others; 0 for none." placeholder:"N"`
 	CanaryAuto *bool    `negatable:"" help:"Go on by itself when no more of the sample failed than --max-failed allows."`
+	OrderBy    *string  `help:"Items of the same value of this field of theirs go one after the other, in their order." placeholder:"FIELD"`
+	Partitions *string  `help:"With an order: values share so many lines, by their hash." placeholder:"N"`
+	OnFailure  *string  `help:"With an order: continue, or stop, and what follows a failed item is not tried." placeholder:"WHAT"`
 	Chunk      *string  `help:"Items in a request, 1 to 8192, or auto." placeholder:"N|auto"`
 	ChunkBytes *string  `help:"Payload bytes in a request, like 512KiB." placeholder:"SIZE"`
 	ChunkTime  *string  `help:"What a request should take, with --chunk auto (5s)." placeholder:"TIME"`
@@ -52,6 +55,9 @@ func (r *runSettings) flags() []flag {
 		{"--max-failed", "max_failed", one(r.MaxFailed)},
 		{"--canary", "canary", one(r.Canary)},
 		{"--canary-auto", "canary_auto", canaryAuto},
+		{"--order-by", "order_by", one(r.OrderBy)},
+		{"--partitions", "partitions", one(r.Partitions)},
+		{"--on-failure", "on_failure", one(r.OnFailure)},
 		{"--chunk", "chunk", one(r.Chunk)},
 		{"--chunk-bytes", "chunk_bytes", one(r.ChunkBytes)},
 		{"--chunk-time", "chunk_time", one(r.ChunkTime)},

@@ -140,6 +140,9 @@ func runHead(run *client.RunDocument) string {
 	if run.Canary != nil {
 		t.row("canary", canaryText(run.Canary))
 	}
+	if run.Order != nil {
+		t.row("order", orderText(run.Order))
+	}
 	if run.Priority != 0 {
 		t.row("priority", fmt.Sprint(run.Priority))
 	}

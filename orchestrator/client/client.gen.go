@@ -579,6 +579,8 @@ type CollectorSpec struct {
 	MaxSize int `json:"max_size"`
 
 	// MaxAge or when the oldest has waited so long
+	//
+	// Examples: 1m30s
 	MaxAge int64 `json:"max_age"`
 
 	// InFlight flushes at once over all nodes
@@ -591,13 +593,23 @@ type CollectorSpec struct {
 	MaxAttempts int `json:"max_attempts"`
 
 	// Backoff before the second try; doubled with each
-	Backoff    int64 `json:"backoff"`
+	//
+	// Examples: 1m30s
+	Backoff int64 `json:"backoff"`
+
+	// MaxBackoff a time like 90s or 1h30m
+	//
+	// Examples: 1m30s
 	MaxBackoff int64 `json:"max_backoff"`
 
 	// Timeout of a flush
+	//
+	// Examples: 1m30s
 	Timeout int64 `json:"timeout"`
 
 	// Dedupe how long the id of an operation is remembered; 0s: not at all
+	//
+	// Examples: 1m30s
 	Dedupe int64 `json:"dedupe"`
 
 	// Order one of fifo, priority
@@ -5517,4 +5529,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 117fd2cce6dfc710391882189984f3d0, is 109dc82bb2267183b807b171631a3196ec32f8222451fc6652d989b17c250494.
+// Of be50874d9cb4f565967d78356947c061, is 8356f5f4994e43b06d0496c3013afad5afbe490c494a5596472e6a6382fa5d4d.
