@@ -67,7 +67,7 @@ func rules() map[string]rule {
 		},
 		// It writes the description of the API, and the client that is generated from it.
 		"internal/clientgen": {
-			own: []string{"internal/api", "gather"}, tests: append([]string{"orchestrator/client"}, servers...),
+			own: []string{"internal/api", "gather", "workqueue"}, tests: append([]string{"orchestrator/client"}, servers...),
 		},
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},

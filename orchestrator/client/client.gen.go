@@ -581,7 +581,7 @@ type CollectorSpec struct {
 	// MaxAge or when the oldest has waited so long
 	//
 	// Examples: 1m30s
-	MaxAge int64 `json:"max_age"`
+	MaxAge Duration `json:"max_age"`
 
 	// InFlight flushes at once over all nodes
 	InFlight int `json:"in_flight"`
@@ -595,22 +595,22 @@ type CollectorSpec struct {
 	// Backoff before the second try; doubled with each
 	//
 	// Examples: 1m30s
-	Backoff int64 `json:"backoff"`
+	Backoff Duration `json:"backoff"`
 
 	// MaxBackoff a time like 90s or 1h30m
 	//
 	// Examples: 1m30s
-	MaxBackoff int64 `json:"max_backoff"`
+	MaxBackoff Duration `json:"max_backoff"`
 
 	// Timeout of a flush
 	//
 	// Examples: 1m30s
-	Timeout int64 `json:"timeout"`
+	Timeout Duration `json:"timeout"`
 
 	// Dedupe how long the id of an operation is remembered; 0s: not at all
 	//
 	// Examples: 1m30s
-	Dedupe int64 `json:"dedupe"`
+	Dedupe Duration `json:"dedupe"`
 
 	// Order one of fifo, priority
 	Order string `json:"order"`
@@ -5529,4 +5529,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of be50874d9cb4f565967d78356947c061, is 8356f5f4994e43b06d0496c3013afad5afbe490c494a5596472e6a6382fa5d4d.
+// Of faed32494e0d95c4e085466da8b940d5, is 34fd0b9c036c6b2debae1f9b06a30c0e63173d826513db9c0aff89d4df5a1db8.
