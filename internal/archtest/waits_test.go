@@ -14,7 +14,8 @@ import (
 func waiting() []string {
 	return []string{
 		"orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/api", "internal/connections",
-		"internal/embedded", "internal/health", "internal/intake", "internal/live", "internal/producers", "cmd",
+		"internal/embedded", "internal/health", "internal/intake", "internal/live", "internal/producers",
+		"internal/trackers", "cmd",
 	}
 }
 
