@@ -3,6 +3,7 @@ package api_test
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +24,17 @@ type mutation struct {
 
 // secretHere stands for the secret of the token that the test has.
 const secretHere = "SECRET"
+
+// batchHere is the tracker batch that the test opens.
+const batchHere = "0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"
+
+// unaudited are operations that are used thousands of times a second: a row of the audit log for each would be worth
+// nothing and cost more than they do. What they came to is in the counts of the thing that they are about.
+func unaudited() []string {
+	return []string{
+		"POST /trackers/{id}/groups", "POST /trackers/{id}/ack", "POST /trackers/ack", "POST /collectors/{name}/ops",
+	}
+}
 
 // mutations are every operation that changes something, in an order in which each finds something to change.
 func mutations() []mutation {
@@ -51,6 +63,23 @@ func mutations() []mutation {
 			`"waiting": 1`, `"requeued": 1`},
 		{"POST /dead-letters/drop", "/dead-letters/drop", `{"endpoint":"echo"}`, "dead_letter_drop", `"waiting": 1`,
 			`"dropped": 1`},
+		{"POST /schedules", "/schedules?name=s", nightly, "schedule_apply", ``, `"version": 1`},
+		{"POST /schedules/{name}/run-now", "/schedules/s/run-now", "", "schedule_run_now", ``, `"version": 1`},
+		{"POST /schedules/{name}/pause", "/schedules/s/pause", "", "schedule_pause", `"active"`, `"paused"`},
+		{"POST /schedules/{name}/resume", "/schedules/s/resume", "", "schedule_resume", `"paused"`, `"active"`},
+		{"DELETE /schedules/{name}", "/schedules/s", "", "schedule_delete", `"active"`, ``},
+		{"POST /collectors", "/collectors?name=c", "endpoint: echo\n", "collector_apply", ``, `"version": 1`},
+		{"POST /collectors/{name}/pause", "/collectors/c/pause", "", "collector_pause", `"active"`, `"paused"`},
+		{"POST /collectors/{name}/resume", "/collectors/c/resume", "", "collector_resume", `"paused"`, `"active"`},
+		{"POST /collectors/{name}/drain", "/collectors/c/drain", "", "collector_drain", ``, `"ops": 0`},
+		{"POST /collectors/{name}/requeue", "/collectors/c/requeue", `{"all":true}`, "collector_requeue", ``, `0`},
+		{"POST /collectors/{name}/drop", "/collectors/c/drop", `{"all":true,"waiting":true}`, "collector_drop", ``, `0`},
+		{"DELETE /collectors/{name}", "/collectors/c", "", "collector_delete", `"version": 1`, ``},
+		{"PUT /retention/{kind}", "/retention/runs", `{"age":"90d"}`, "retention_set", `"age": null`, `"age": "90d"`},
+		{"POST /retention/run", "/retention/run", `{}`, "retention_run", ``, ``},
+		{"POST /trackers", "/trackers", `{"id":"` + batchHere + `","owner":"o"}`, "tracker_open", ``, `"owner": "o"`},
+		{"POST /trackers/{id}/seal", "/trackers/" + batchHere + "/seal", "", "tracker_seal", ``, `"completed": true`},
+		{"DELETE /trackers/{id}", "/trackers/" + batchHere, "", "tracker_delete", ``, ``},
 		{"POST /tokens", "/tokens", `{"name":"ci","role":"viewer","expires_in":"1h"}`, "token_create", ``,
 			`"role": "viewer"`},
 		{"POST /tokens/{id}/revoke", "/tokens/ci/revoke", "", "token_revoke", `"state": "active"`, `"state": "revoked"`},
@@ -83,7 +112,7 @@ func TestEveryMutationIsAudited(t *testing.T) {
 		b.mutate(method, m, secret)
 	}
 	for _, op := range b.mutatingOperations("Authorization", "Bearer "+secret) {
-		if !covered[op] {
+		if !covered[op] && !slices.Contains(unaudited(), op) {
 			t.Errorf("%s is in no test of the audit log; add it to mutations", op)
 		}
 	}
@@ -92,7 +121,7 @@ func TestEveryMutationIsAudited(t *testing.T) {
 func (b *bench) mutate(method string, m mutation, secret string) {
 	b.Helper()
 	kind := "application/json"
-	if m.op == "POST /plans" || m.op == "POST /runs" || m.op == "POST /runs/{run}/items" {
+	if m.op == "POST /plans" || m.op == "POST /schedules" || m.op == "POST /runs" || m.op == "POST /runs/{run}/items" {
 		kind = "text/plain"
 	}
 	headers := []string{"Content-Type", kind, api.ActorHeader, "mallory", "Authorization", "Bearer " + secret}
@@ -138,6 +167,9 @@ func (b *bench) lastAudit() (id int64) {
 	return id
 }
 
+// keepsNothing tells operations that read what they are sent, and change nothing.
+func keepsNothing(path string) bool { return path == "/items/preview" || path == "/schedules/preview" }
+
 // mutatingOperations are those of the description that are not GETs, like "POST /runs".
 func (b *bench) mutatingOperations(header ...string) (all []string) {
 	b.Helper()
@@ -150,7 +182,7 @@ func (b *bench) mutatingOperations(header ...string) (all []string) {
 	}
 	for path, methods := range described.Paths {
 		for method := range methods {
-			if method != "get" && path != "/items/preview" { // which reads what it is sent, and keeps nothing
+			if method != "get" && !keepsNothing(path) {
 				all = append(all, strings.ToUpper(method)+" "+path)
 			}
 		}

@@ -82,8 +82,7 @@ func (s *Server) intakeConfig(format, key string) intake.Config {
 
 func (s *Server) openSQL(ctx context.Context, settings *RunSettings) (*intake.Reader, error) {
 	if s.config.Connections == nil {
-		return nil, &inputError{fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
-			"that says which there are", cut(settings.SQLSource, maxEchoed))}
+		return nil, unknownSource(settings.SQLSource)
 	}
 	source, err := s.config.Connections.Source(settings.SQLSource)
 	if err != nil {

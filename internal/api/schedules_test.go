@@ -1,0 +1,267 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/schedules"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const nightly = "cron: 30 2 * * *\nzone: Europe/Berlin\nplan: year-end\nparams: {year: \"{due.year}\"}\n" +
+	"items: {file: \"{due.date}/customers.csv\"}\n"
+
+func (b *bench) schedule(path, text string) (int, string) {
+	b.Helper()
+	code, body := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type", "application/yaml",
+		api.ActorHeader, "ann")
+	return code, string(body)
+}
+
+func TestTheWayOfASchedule(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	code, text := b.schedule("/schedules?name=night", nightly)
+	for _, want := range []string{`"version":1`, "plan: year-end is not on record", "start nodes with: tranche serve " +
+		"--schedule-files DIR", `"next_due":"20`} {
+		if code != 200 || !strings.Contains(text, want) {
+			t.Errorf("apply: %d %s; want %s", code, text, want)
+		}
+	}
+	if _, text = b.schedule("/schedules?name=night", nightly); !strings.Contains(text, `"unchanged":true`) {
+		t.Errorf("the same again: %s", text)
+	}
+	var times api.ScheduleTimes
+	b.read("/schedules/night/next?count=3", &times)
+	if len(times.Times) != 3 || !strings.Contains(times.Times[0].Local, " 02:30 ") || !times.Times[0].Due.After(times.Now) {
+		t.Errorf("next are %+v", times)
+	}
+	var preview api.ScheduleTimes
+	if _, text = b.schedule("/schedules/preview?count=2", nightly); json.Unmarshal([]byte(text), &preview) != nil ||
+		len(preview.Times) != 2 || !preview.Times[0].Due.Equal(times.Times[0].Due) {
+		t.Errorf("preview: %s", text)
+	}
+	b.schedule("/schedules/night/run-now", "")
+	b.schedule("/schedules/night/pause", "")
+	var list api.ScheduleList
+	b.read("/schedules", &list)
+	if len(list.Schedules) != 1 {
+		t.Fatalf("the list is %+v", list)
+	}
+	if s := list.Schedules[0]; s.State != "paused" || s.When != "30 2 * * *" || s.Plan != "year-end" || s.Waiting != 1 ||
+		s.Last == nil || s.Last.Kind != workqueue.FireNow || s.Last.AskedBy != "ann" {
+		t.Errorf("the schedule is %+v, last %+v", s, s.Last)
+	}
+	var fires api.FireList
+	b.read("/schedules/night/fires?state=due", &fires)
+	if len(fires.Fires) != 1 || fires.Fires[0].State != workqueue.FireWaiting {
+		t.Errorf("fires are %+v", fires)
+	}
+	if code, text = b.schedule("/schedules/night/resume", ""); code != 200 || !strings.Contains(text, `"active"`) {
+		t.Errorf("resume: %d %s", code, text)
+	}
+	if code, _ := b.ask(http.MethodDelete, api.Prefix+"/schedules/night", nil); code != 200 {
+		t.Errorf("delete: %d", code)
+	}
+	for _, path := range []string{"/schedules/night", "/schedules/night/next"} {
+		b.refused(404, "was deleted: not found; see tranche schedule list", http.MethodGet, api.Prefix+path, nil)
+	}
+	b.read("/schedules/night/fires", &fires)
+	if len(fires.Fires) != 1 || fires.Fires[0].State != workqueue.FireSkipped {
+		t.Errorf("what a deleted schedule did: %+v", fires)
+	}
+}
+
+// What is wrong is said with its place, and nothing is stored.
+func TestMistakesInSchedulesAreNamed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if code, text := b.ask(http.MethodPost, api.Prefix+"/plans?name=p", strings.NewReader("steps: [{endpoint: echo}]")); code != 200 {
+		t.Fatal(string(text))
+	}
+	const rest = "plan: p\nitems: {file: a.csv}\n"
+	for text, want := range map[string]string{
+		"cron: 61 2 * * *\n" + rest:                                 "schedule s:1:7: cron",
+		"cron: 0 0 30 2 *\n" + rest:                                 "never fires",
+		"every: 1s\n" + rest:                                        "too often",
+		"every: 1h\nzone: Europe/Berln\n" + rest:                    "schedule s:2:7: zone",
+		"every: 1h\ncolour: red\n" + rest:                           "schedule s:2:1: unknown field",
+		"every: 1h\nplan: p@0\nitems: {file: a.csv}\n":              "schedule s:2:7: plan: plan_ref",
+		"every: 1h\nplan: p@7\nitems: {file: a.csv}\n":              "",
+		"every: 1h\nplan: p\nitems: {file: ../a.csv}\n":             "schedule s:3:15: items.file",
+		"every: 1h\nplan: p\nitems: {file: /etc/passwd}\n":          "schedule s:3:15: items.file",
+		"every: 1h\nplan: p\nitems: {url: \"ftp://h/x\"}\n":         "items.url",
+		"every: 1h\nplan: p\nitems: {file: a.csv, url: b}\n":        "one of file, url and sql",
+		"every: 1h\nplan: p\nitems: {file: \"{due.dat}.csv\"}\n":    "there is no variable {due.dat}",
+		"every: 1h\nsettings: {steps: {no: {chunk: 1}}}\n" + rest:   "schedule s:2:12: settings: steps.no",
+		"every: 1h\nsettings: {canary: 5}\nrun_name: last\n" + rest: `cannot be called \"last\"`,
+		"- a\n": "schedule",
+	} {
+		code, answer := b.schedule("/schedules?name=s", text)
+		if want == "" {
+			if code != 200 || !strings.Contains(answer, "version 7 of plan") && !strings.Contains(answer, "p@7 is not on record") {
+				t.Errorf("%q: %d %s; want a warning", text, code, answer)
+			}
+			b.ask(http.MethodDelete, api.Prefix+"/schedules/s", nil)
+			continue
+		}
+		if code != 422 || !strings.Contains(answer, want) {
+			t.Errorf("%q: %d %s; want 422 %q", text, code, answer, want)
+		}
+	}
+	var list api.ScheduleList
+	if b.read("/schedules", &list); len(list.Schedules) != 0 {
+		t.Errorf("a mistake is on record: %+v", list)
+	}
+	for _, action := range []string{"run-now", "pause", "resume"} {
+		b.refused(404, "tranche schedule list", http.MethodPost, api.Prefix+"/schedules/nope/"+action, nil)
+	}
+	b.refused(404, "tranche schedule list", http.MethodGet, api.Prefix+"/schedules/nope/fires", nil)
+}
+
+// clockwork is a node that starts schedules, as serve puts it together.
+type clockwork struct {
+	node   atomic.Pointer[orchestrator.Node]
+	server *api.Server
+	url    string
+	stop   func()
+}
+
+func (c *clockwork) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
+	return c.server.StartFire(ctx, job)
+}
+func (c *clockwork) Permanent(err error) bool { return c.server.Permanent(err) }
+func (c *clockwork) WakeDuty(name string)     { c.node.Load().WakeDuty(name) }
+func (c *clockwork) Pause(ctx context.Context, in workqueue.Control) (workqueue.Controlled, error) {
+	return c.node.Load().Pause(ctx, in)
+}
+
+func (c *clockwork) Cancel(ctx context.Context, in workqueue.Control) (workqueue.Cancelled, error) {
+	return c.node.Load().Cancel(ctx, in)
+}
+
+func startClockwork(t *testing.T, store *workqueue.Store, ns *embedded.NATS, files *schedules.Files) *clockwork {
+	t.Helper()
+	c := &clockwork{}
+	log := zaptest.NewLogger(t)
+	duty, err := schedules.New(store, c, c, schedules.Config{Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc := testenv.Conn(t, ns)
+	node, err := orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second,
+		Duties:  []orchestrator.Duty{duty.Duty()},
+		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.node.Store(node)
+	c.server, err = api.New(store, node, nc, api.Config{Version: "test", Schedules: api.Schedules{
+		Files: files, Wake: func() { node.WakeDuty(schedules.DutyName) },
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{T: t}
+	stop := e.keep(node.Run)
+	c.stop = func() { stop(); duty.Wait() }
+	t.Cleanup(c.stop)
+	select {
+	case <-node.Ready():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the node did not get ready")
+	}
+	web := httptest.NewServer(c.server.Handler())
+	t.Cleanup(web.Close)
+	c.url = web.URL
+	return c
+}
+
+// Two nodes, of which the one that leads is stopped in the middle: each due time has one run, with its own parameters,
+// and the runs follow each other.
+func TestEachDueTimeHasOneRun(t *testing.T) {
+	t.Parallel()
+	pool, ns := testenv.Pool(t), testenv.NATS(t)
+	store := workqueue.New(pool)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(three), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	files, err := schedules.OpenFiles(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = files.Close() })
+	first := startClockwork(t, store, ns, files)
+	second := startClockwork(t, store, ns, files)
+	b := &bench{T: t, pool: pool, store: store, url: first.url}
+	e := &engine{T: t, pool: pool, store: store, ns: ns}
+	e.serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleEach(svc, "echo", func(_ context.Context, in json.RawMessage) (json.RawMessage, error) {
+			return in, nil
+		})
+	})
+
+	code, text := b.schedule("/schedules", "name: often\nevery: 1m\nendpoint: echo\nsettings: {chunk: 2}\n"+
+		"params: {at: \"{due.unix}\"}\nrun_name: \"{schedule} {due}\"\nitems: {file: customers.csv}\noverlap: queue\n"+
+		"misfire: all\nmisfire_limit: 5\n")
+	if code != 200 || !strings.Contains(text, `"warnings":[]`) {
+		t.Fatalf("apply: %d %s", code, text)
+	}
+	if _, err := pool.Exec(t.Context(), `UPDATE schedule SET next_due = next_due - interval '8 min'`); err != nil {
+		t.Fatal(err)
+	}
+	first.node.Load().WakeDuty(schedules.DutyName)
+	ended := func() (n int) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM batchrun WHERE state = 'completed'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	eventually(t, "the first run has ended", func() bool { return ended() >= 1 })
+	first.stop()
+	b.url = second.url
+	now, text := b.schedule("/schedules/often/run-now", "")
+	if now != http.StatusAccepted {
+		t.Fatalf("run now: %d %s", now, text)
+	}
+	eventually(t, "all runs have ended", func() bool { return ended() >= 6 })
+
+	var fires api.FireList
+	b.read("/schedules/often/fires?state=started", &fires)
+	runs := map[workqueue.RunID]bool{}
+	for _, f := range fires.Fires {
+		runs[*f.Run] = true
+		run, err := store.Run(t.Context(), *f.Run)
+		if err != nil || run.Items != 3 || run.Done != 3 || run.Params["at"] != fmt.Sprint(f.Due.Unix()) {
+			t.Errorf("the run of %s is %+v, %v", f.Due, run, err)
+		}
+	}
+	var all, overlapping int
+	err = pool.QueryRow(t.Context(), `SELECT count(*), (SELECT count(*) FROM batchrun a JOIN batchrun b ON a.id < b.id
+		WHERE b.sealed_at < a.finished_at AND a.sealed_at < b.finished_at) FROM batchrun`).Scan(&all, &overlapping)
+	if err != nil || all != len(runs) || len(runs) != len(fires.Fires) || overlapping != 0 {
+		t.Errorf("%d runs of %d fires, %d overlap, %v", all, len(fires.Fires), overlapping, err)
+	}
+	b.read("/schedules/often/fires?state=missed", &fires)
+	if len(fires.Fires) < 2 {
+		t.Errorf("missed are %+v", fires)
+	}
+}
