@@ -1,0 +1,257 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type collectorAdd struct {
+	Name     string  `arg:"" help:"The collector."`
+	File     string  `arg:"" optional:"" help:"Operations, a JSON object a line: {\"id\":…,\"key\":…,\"payload\":…}; - is standard input." placeholder:"FILE"`
+	Payload  *string `help:"A single operation instead of a file: its payload, as JSON." placeholder:"JSON"`
+	Key      string  `help:"The key of the single operation." placeholder:"KEY"`
+	ID       string  `name:"id" help:"Its id: added again, it is left out." placeholder:"ID"`
+	Priority int     `help:"Its priority, 0 to 9, the highest first." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (a *collectorAdd) Validate() error {
+	single := a.Payload != nil
+	switch {
+	case single && a.File != "":
+		return errors.New("give either a file or --payload")
+	case !single && a.File == "":
+		return errors.New("say what to add: a FILE, - for standard input, or --payload JSON")
+	case !single && (a.Key != "" || a.ID != "" || a.Priority != 0):
+		return errors.New("--key, --id and --priority go with --payload; in a file each operation has its own")
+	case single && !json.Valid([]byte(*a.Payload)):
+		return fmt.Errorf("--payload is %.60q, which is no JSON; put text in quotes, like --payload '\"text\"'", *a.Payload)
+	case a.Priority < 0 || a.Priority > workqueue.MaxOpPriority:
+		return fmt.Errorf("--priority is %d; it must lie between 0 and %d", a.Priority, workqueue.MaxOpPriority)
+	}
+	return nil
+}
+
+// Run adds operations.
+func (a *collectorAdd) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	ops, size, err := a.open(term)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ops.Close() }()
+	upload := &upload{from: ops, size: size, term: term, live: isTerminal(term.err)}
+	added, err := cl.AddOperations(ctx, a.Name, "application/x-ndjson", upload, term.keep())
+	upload.end()
+	switch {
+	case err != nil && upload.err != nil:
+		return fmt.Errorf("read %s: %w", a.File, upload.err)
+	case err != nil:
+		return err
+	case term.json:
+		return term.sent()
+	}
+	text := plural(int64(added.Added), "operation") + " added"
+	if added.Duplicates > 0 {
+		text += fmt.Sprintf(", %s left out: added before, by their ids", count(int64(added.Duplicates)))
+	}
+	return term.printf("%s\n", text)
+}
+
+func (a *collectorAdd) open(term *console) (io.ReadCloser, int64, error) {
+	if a.Payload == nil {
+		return openItems("file", a.File, term.in)
+	}
+	op := map[string]any{"payload": json.RawMessage(*a.Payload)}
+	if a.ID != "" {
+		op["id"] = a.ID
+	}
+	if a.Key != "" {
+		op["key"] = a.Key
+	}
+	if a.Priority != 0 {
+		op["priority"] = a.Priority
+	}
+	text, err := json.Marshal(op)
+	if err != nil {
+		return nil, 0, &usageError{fmt.Sprintf("--payload: %v", err)}
+	}
+	return io.NopCloser(strings.NewReader(string(text))), int64(len(text)), nil
+}
+
+type collectorOps struct {
+	Name  string `arg:"" help:"The collector."`
+	State string `enum:",waiting,backoff,parked" default:"" help:"Only those in this state: waiting, backoff or parked." placeholder:"STATE"`
+	Key   string `help:"Only those of this key." placeholder:"KEY"`
+	ID    string `name:"id" help:"Only those with this id, with all that is known of them." placeholder:"ID"`
+	Code  string `help:"Only those whose last error had this code." placeholder:"CODE"`
+	After int64  `help:"Only those after this one." placeholder:"NUMBER"`
+	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
+}
+
+const maxOpsShown = 500
+
+// Validate is called by kong.
+func (o *collectorOps) Validate() error { return listLimit(o.Limit, maxOpsShown) }
+
+// Run lists operations.
+func (o *collectorOps) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams{
+		State: o.State, Key: o.Key, ID: o.ID, Code: o.Code, After: o.After, Limit: o.Limit,
+	}, term.keep())
+	switch {
+	case err != nil:
+		return err
+	case term.json:
+		return term.sent()
+	case len(page.Ops) == 0:
+		return term.printf("no operations\n")
+	case o.ID != "":
+		for i := range page.Ops {
+			if err := term.printf("%s", opText(&page.Ops[i])); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := term.printf("%s", opsText(page.Ops, term.room())); err != nil {
+		return err
+	}
+	if page.Next != 0 {
+		term.note("there are more; go on with --after %d", page.Next)
+	}
+	return nil
+}
+
+func opsText(ops []client.OpView, room int) string {
+	t := table{right: map[int]bool{0: true, 4: true}, room: room}
+	t.row("NUMBER", "ID", "KEY", "STATE", "TRIES", "ADDED", "ERROR")
+	for i := range ops {
+		o := &ops[i]
+		state := o.State
+		if o.Flushing {
+			state += ", flushing"
+		}
+		problem := inert(o.Code)
+		if o.Message != "" {
+			problem += ": " + inert(o.Message)
+		}
+		t.row(strconv.FormatInt(o.Number, 10), short(inert(o.ID), 36), short(inert(o.Key), 30), state,
+			strconv.Itoa(o.Attempts), moment(o.AddedAt)[5:], short(problem, 120))
+	}
+	return t.String()
+}
+
+// opText is all about one operation.
+func opText(o *client.OpView) string {
+	t := table{}
+	t.row("operation", inert(o.ID))
+	t.row("number", strconv.FormatInt(o.Number, 10))
+	t.row("key", inert(o.Key))
+	state := o.State
+	switch {
+	case o.NotBefore != nil && o.State == workqueue.OpBackoff:
+		state += " until " + moment(*o.NotBefore)
+	case o.Flushing:
+		state += "; its key is being flushed"
+	}
+	t.row("state", state)
+	t.row("added", moment(o.AddedAt))
+	t.row("tries", strconv.Itoa(o.Attempts))
+	if o.Code != "" {
+		t.row("last error", short(inert(o.Code+": "+o.Message), maxShown))
+	}
+	if o.FailedFirst != nil && o.FailedLast != nil {
+		t.row("failed", fmt.Sprintf("first %s, last %s", moment(*o.FailedFirst), moment(*o.FailedLast)))
+	}
+	return fmt.Sprintf("%s\n%s\n", t.String(), short(inertText(string(o.Payload)), maxShown))
+}
+
+// opChoice is the operations that a command is about.
+type opChoice struct {
+	Name string   `arg:"" help:"The collector."`
+	IDs  []string `arg:"" optional:"" name:"id" help:"Ids of operations."`
+	Key  []string `help:"Those of this key; may stand more than once." placeholder:"KEY"`
+	Code string   `help:"Those whose last error had this code." placeholder:"CODE"`
+	All  bool     `help:"All of them."`
+}
+
+// check refuses a choice that is none, or two: what is meant has to be spelled out.
+func (c *opChoice) check() error {
+	narrowed := len(c.IDs) > 0 || len(c.Key) > 0 || c.Code != ""
+	switch {
+	case c.All && narrowed:
+		return errors.New("give either --all, or ids, --key or --code")
+	case !c.All && !narrowed:
+		return errors.New("say which operations: their ids, --key KEY, --code CODE or --all")
+	}
+	return nil
+}
+
+type collectorRequeue struct{ opChoice }
+
+// Validate is called by kong.
+func (r *collectorRequeue) Validate() error { return r.check() }
+
+// Run requeues operations.
+func (r *collectorRequeue) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	done, err := cl.RequeueOperations(ctx, r.Name,
+		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All}, term.keep())
+	switch {
+	case err != nil:
+		return err
+	case term.json:
+		return term.sent()
+	case done.Requeued == 0:
+		return term.printf("no such operation is parked or waits for its next try\n")
+	}
+	return term.printf("%s requeued\n", plural(done.Requeued, "operation"))
+}
+
+type collectorDrop struct {
+	opChoice
+	Waiting bool `help:"Also those that are not parked."`
+}
+
+// Validate is called by kong.
+func (d *collectorDrop) Validate() error { return d.check() }
+
+// Run drops operations.
+func (d *collectorDrop) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	done, err := cl.DropOperations(ctx, d.Name,
+		client.DropChoice{IDs: d.IDs, Keys: d.Key, Code: d.Code, All: d.All, Waiting: d.Waiting}, term.keep())
+	switch {
+	case err != nil:
+		return err
+	case term.json:
+		return term.sent()
+	case done.Dropped == 0 && !d.Waiting:
+		return term.printf("no such operation is parked; --waiting drops those that wait, too\n")
+	case done.Dropped == 0:
+		return term.printf("there is no such operation\n")
+	}
+	return term.printf("%s dropped\n", plural(done.Dropped, "operation"))
+}
