@@ -50,9 +50,45 @@ func nodesText(found *client.Nodes, room int) string {
 	}
 	text := t.String()
 	if found.Leader == nil {
-		text += "nobody leads at the moment: schedules and sweeps wait for a node that does\n"
+		return text + "nobody leads at the moment: schedules and sweeps wait for a node that does\n"
 	}
-	return text
+	return text + leaderText(found, room)
+}
+
+// leaderText is who leads and since when, and what it does as the leader.
+func leaderText(found *client.Nodes, room int) string {
+	lead := found.Leader
+	text := fmt.Sprintf("\n%s leads since %s (%s), epoch %d\n", shortID(lead.Session),
+		lead.Since.Local().Format(time.DateTime), span(max(found.At.Sub(lead.Since), 0)), lead.Epoch)
+	if len(found.Duties) == 0 {
+		return text
+	}
+	t := table{right: map[int]bool{1: true, 2: true, 4: true}, room: room}
+	t.row("DUTY", "RUNS", "FAILED", "LAST", "TOOK", "STATE")
+	for i := range found.Duties {
+		d := &found.Duties[i]
+		last := "-"
+		if d.EndedAt != nil {
+			last = span(max(found.At.Sub(*d.EndedAt), 0).Round(100*time.Millisecond)) + " ago"
+		}
+		t.row(inert(d.Name), count(d.Runs), count(d.Failures), last, span(seconds(d.Took).Round(time.Millisecond)), dutyState(found, d))
+	}
+	return text + t.String()
+}
+
+// dutyState says how a duty is doing, and what went wrong with it last.
+func dutyState(found *client.Nodes, d *client.DutyView) string {
+	state := "waiting"
+	switch {
+	case d.Running > 0:
+		state = "runs for " + span(seconds(d.Running))
+	case d.Failing:
+		state = "failing"
+	}
+	if d.LastError != "" && d.FailedAt != nil {
+		state += ": " + span(max(found.At.Sub(*d.FailedAt), 0).Round(time.Second)) + " ago: " + inert(d.LastError)
+	}
+	return state
 }
 
 // nodeRuns names the runs that a node works on.

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+type retentionCommands struct {
+	Show retentionShow `cmd:"" default:"1" help:"For how long what is kept, and what is being deleted."`
+	Set  retentionSet  `cmd:"" help:"Set the limits of a kind."`
+	Run  retentionRun  `cmd:"" help:"Delete what is past its limits now, instead of within ten minutes."`
+}
+
+type retentionShow struct{}
+
+// Run shows the limits.
+func (retentionShow) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	list, err := cl.ShowRetention(ctx, term.keep())
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.sent()
+	}
+	return term.printf("%s", retentionText(&list, term.room()))
+}
+
+func retentionText(list *client.RetentionList, room int) string {
+	t := table{right: map[int]bool{1: true, 2: true, 3: true, 4: true}, room: room}
+	t.row("KIND", "AGE", "COUNT", "BYTES", "DELETED", "LAST", "SET BY")
+	for i := range list.Kinds {
+		k := &list.Kinds[i]
+		last := "-"
+		if k.LastAt != nil {
+			last = fmt.Sprintf("%s (%s)", moment(*k.LastAt), count(k.LastDeleted))
+		}
+		t.row(k.Kind, limitText(k.Age), limitText(countOrNone(k.MaxCount)), limitText(sizeOrNone(k.MaxBytes)),
+			count(k.Deleted), last, limitText(short(inert(k.ChangedBy), 24)))
+	}
+	text := t.String() + "a kind without limits is kept for good\n"
+	if len(list.Going) == 0 {
+		return text
+	}
+	going := table{right: map[int]bool{2: true, 4: true}, room: room}
+	going.row("DELETING", "PLAN", "ITEMS", "SINCE", "ROWS", "PAST")
+	for i := range list.Going {
+		g := &list.Going[i]
+		going.row(shortID(g.Run), short(inert(g.Plan), 24), count(g.Items), moment(g.DeletedAt), count(g.Rows), inert(g.Why))
+	}
+	return text + "\n" + going.String()
+}
+
+func limitText(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+func countOrNone(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return count(n)
+}
+
+// sizeOrNone writes a size with the largest unit that divides it.
+func sizeOrNone(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	for i, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
+		if size := int64(1) << (10 * (4 - i)); n%size == 0 {
+			return strconv.FormatInt(n/size, 10) + unit
+		}
+	}
+	return count(n)
+}
+
+type retentionSet struct {
+	Kind     string  `arg:"" help:"runs, events, audit, quarantine, dead_letters, sessions or schedule_fires."`
+	Age      *string `help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
+	MaxCount *string `help:"Keep so many, the newest; or off." placeholder:"N"`
+	MaxBytes *string `help:"Keep so much, roughly, of the newest: 50GiB; or off." placeholder:"SIZE"`
+}
+
+// Validate is called by kong.
+func (r *retentionSet) Validate() error {
+	if r.Age == nil && r.MaxCount == nil && r.MaxBytes == nil {
+		return &usageError{"give --age, --max-count or --max-bytes: a limit, or off"}
+	}
+	_, _, err := r.numbers()
+	return err
+}
+
+// numbers reads what is given of the count and the bytes; off is 0.
+func (r *retentionSet) numbers() (most, bytes int64, err error) {
+	if r.MaxCount != nil && *r.MaxCount != off {
+		if most, err = strconv.ParseInt(*r.MaxCount, 10, 64); err != nil || most < 1 {
+			return 0, 0, &usageError{fmt.Sprintf("--max-count is %q; give a number of 1 or more, or off", *r.MaxCount)}
+		}
+	}
+	if r.MaxBytes != nil && *r.MaxBytes != off {
+		var size byteSize
+		if err := size.UnmarshalText([]byte(*r.MaxBytes)); err != nil {
+			return 0, 0, &usageError{"--max-bytes: " + err.Error() + "; or off"}
+		}
+		bytes = int64(size)
+	}
+	return most, bytes, nil
+}
+
+// off takes a limit away.
+const off = "off"
+
+// Run sets the limits that are given; the others stay.
+func (r *retentionSet) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	list, err := cl.ShowRetention(ctx)
+	if err != nil {
+		return err
+	}
+	var set client.RetentionSettings // of a kind that is not known here, the server says what there are
+	for _, k := range list.Kinds {
+		if k.Kind == r.Kind {
+			set = client.RetentionSettings{Age: k.Age, MaxCount: k.MaxCount, MaxBytes: k.MaxBytes}
+		}
+	}
+	if err := r.change(&set); err != nil {
+		return err
+	}
+	now, err := cl.SetRetention(ctx, r.Kind, set, term.keep())
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.sent()
+	}
+	return term.printf("%s\n", keptText(&now))
+}
+
+func (r *retentionSet) change(set *client.RetentionSettings) error {
+	most, bytes, err := r.numbers()
+	if err != nil {
+		return err
+	}
+	if r.Age != nil {
+		if set.Age = *r.Age; set.Age == off {
+			set.Age = ""
+		}
+	}
+	if r.MaxCount != nil {
+		set.MaxCount = most
+	}
+	if r.MaxBytes != nil {
+		set.MaxBytes = bytes
+	}
+	return nil
+}
+
+// keptText says what is kept of a kind.
+func keptText(k *client.RetentionKind) string {
+	var limits []string
+	if k.Age != "" {
+		limits = append(limits, "for "+k.Age)
+	}
+	if k.MaxCount != 0 {
+		limits = append(limits, "the newest "+count(k.MaxCount))
+	}
+	if k.MaxBytes != 0 {
+		limits = append(limits, "up to "+sizeOrNone(k.MaxBytes))
+	}
+	if len(limits) == 0 {
+		return k.Kind + " are kept for good"
+	}
+	return k.Kind + " are kept " + strings.Join(limits, ", ") + "; see what would go with: tranche retention run --dry-run"
+}
+
+type retentionRun struct {
+	DryRun bool `help:"Change nothing, and say what would go."`
+}
+
+// Run has what is past its limits deleted, or says what that would be.
+func (r *retentionRun) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	due, err := cl.RunRetention(ctx, client.RetentionRun{DryRun: r.DryRun}, term.keep())
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.sent()
+	}
+	if err := term.printf("%s", dueText(&due, term.room())); err != nil {
+		return err
+	}
+	if !r.DryRun {
+		term.note("the node that leads deletes them now, in small pieces; see tranche retention show")
+	}
+	return nil
+}
+
+func dueText(due *client.RetentionDue, room int) string {
+	t := table{right: map[int]bool{1: true, 2: true}, room: room}
+	t.row("KIND", "PAST", "BYTES", "ENDED BEFORE", "OLDEST", "NEWEST")
+	any := false
+	for i := range due.Kinds {
+		d := &due.Kinds[i]
+		if d.Count == 0 {
+			continue
+		}
+		any = true
+		t.row(d.Kind, count(d.Count), "~"+count(d.Bytes), when(d.Before), when(d.Oldest), when(d.Newest))
+	}
+	if !any {
+		return "nothing is past its limits\n"
+	}
+	return t.String()
+}
+
+func when(at *time.Time) string {
+	if at == nil {
+		return "-"
+	}
+	return moment(*at)
+}
