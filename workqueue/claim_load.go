@@ -44,12 +44,15 @@ SELECT r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_
             WHERE s.endpoint = st.endpoint COLLATE "C" AND s.state IN ('claimed', 'sent'))
            + (SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
               WHERE s.endpoint IS NULL AND s.state IN ('claimed', 'sent') AND o.endpoint = st.endpoint)
+           + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
+              WHERE o.endpoint = st.endpoint COLLATE "C" AND k.flush IS NOT NULL)
        ELSE 0 END,
        CASE WHEN st.in_flight_auto THEN
            (SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
             WHERE s.endpoint = st.endpoint COLLATE "C" AND s.state IN ('claimed', 'sent') AND o.in_flight_auto)
        ELSE 0 END,
        (SELECT o.stop FROM run_order o WHERE o.run_id = r.id),
+       coalesce(e.call_rate, 0), coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
        t.now
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
 LEFT JOIN endpoint_pace p ON p.endpoint = st.endpoint COLLATE "C"
@@ -98,8 +101,9 @@ type claimLoad struct {
 
 	budget   int     // 0: none
 	rate     float64 // 0: none
-	busy     int     // slices out at the endpoint, when there is a budget
+	busy     int     // slices and flushes out at the endpoint, when there is a budget
 	busyAuto int     // those of automatic steps, for one of them
+	calls    bucket  // of calls; rate 0: none
 
 	now time.Time
 }
@@ -130,18 +134,20 @@ func (c *claim) lock(ctx context.Context) error {
 		return rows.Err()
 	})
 	batch.Queue(loadStep, c.Run, c.Step, c.Params).QueryRow(func(row pgx.Row) error {
-		var stepAge *float64
+		var stepAge, callsAge *float64
 		err := row.Scan(&l.running, &l.generation, &l.priority, &l.params,
 			&l.name, &l.kind, &l.config, &l.item, &l.inputs, &l.timeout, &l.steps,
 			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto,
 			&l.live, &l.step.rate, &l.step.tokens, &stepAge,
 			&l.paced, &l.paceLimit, &l.paceRate, &l.tokens, &l.paceAge, &l.paceChunk, &l.chunkCap,
-			&l.down, &l.probeIn, &l.probing, &l.probes, &l.budget, &l.rate, &l.busy, &l.busyAuto, &l.stop, &l.now)
+			&l.down, &l.probeIn, &l.probing, &l.probes, &l.budget, &l.rate, &l.busy, &l.busyAuto, &l.stop,
+			&l.calls.rate, &l.calls.tokens, &callsAge, &l.now)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
 		l.found = err == nil
 		l.step.fill(stepAge)
+		l.calls.fillCalls(callsAge)
 		if l.kind != KindEndpoint {
 			c.ttl = c.TTL + l.timeout
 		}

@@ -1,6 +1,9 @@
 package workqueue
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // bucket is a token bucket of a rate. It holds a second's worth at the most. Who finds a token in it may take a chunk,
 // and so run it into debt: over time exactly the rate passes, and a chunk need not wait until all of it has come in.
@@ -9,6 +12,7 @@ type bucket struct {
 	tokens float64 // negative: debt
 	kept   float64 // not to be taken, for others
 	bound  Bound
+	calls  bool // its tokens are requests; those of others are items
 }
 
 // fill adds what has come in since the bucket was last written. One that never was begins with a single token: the
@@ -21,7 +25,39 @@ func (b *bucket) fill(age *float64) {
 	b.tokens = min(b.tokens+b.rate*max(*age, 0), max(b.rate, 1))
 }
 
-func (b *bucket) open() bool { return b.tokens > b.kept }
+func (b *bucket) open() bool {
+	if b.calls {
+		n, _ := b.callsFree()
+		return n > 0
+	}
+	return b.tokens > b.kept
+}
+
+// callBurst is the part of a second whose calls a rate of calls lets pass at once; it is one call at least.
+const callBurst = 0.1
+
+// fillCalls adds what has come in to a bucket of calls. A call needs a whole token: no minute has more calls than a
+// rate of so many a minute allows, and one for what the bucket holds.
+func (b *bucket) fillCalls(age *float64) {
+	b.calls = true
+	if age == nil {
+		b.tokens = 1
+		return
+	}
+	b.tokens = min(b.tokens+b.rate*max(*age, 0), max(b.rate*callBurst, 1))
+}
+
+// callsFree is how many calls may be made now, and in how long the next one may when there is none.
+func (b *bucket) callsFree() (n int, wait time.Duration) {
+	const rounding = 1e-9
+	if b.rate <= 0 {
+		return math.MaxInt32, 0
+	}
+	if b.tokens >= 1-rounding {
+		return int(b.tokens + rounding), 0
+	}
+	return 0, time.Duration((1-b.tokens)/b.rate*float64(time.Second)) + time.Millisecond
+}
 
 // keep leaves to each of others as much as may be taken now.
 func (b *bucket) keep(others int) { b.kept = max(b.tokens, 0) * float64(others) / float64(others+1) }
@@ -31,6 +67,10 @@ const minRateWait = 20 * time.Millisecond
 
 // wait is how long until the bucket is open again.
 func (b *bucket) wait() time.Duration {
+	if b.calls {
+		_, wait := b.callsFree()
+		return max(minRateWait, wait)
+	}
 	if b.tokens > 0 {
 		return minRateWait // others have first choice of what is left
 	}
@@ -58,6 +98,10 @@ func (c *claim) rates() {
 		b.fill(l.paceAge)
 		c.buckets = append(c.buckets, b)
 	}
+	if l.calls.rate > 0 {
+		l.calls.bound = BoundEndpoint
+		c.buckets = append(c.buckets, &l.calls)
+	}
 	c.ebb()
 }
 
@@ -68,9 +112,10 @@ func (l *claimLoad) learnedRateSpent() bool {
 	return b.rate > 0 && !b.open()
 }
 
+// endpointBucket is that of the endpoint's rate of items, which runs share; nil when it has none.
 func (c *claim) endpointBucket() *bucket {
 	for _, b := range c.buckets {
-		if b.bound != BoundStep {
+		if b.bound != BoundStep && !b.calls {
 			return b
 		}
 	}
@@ -87,10 +132,14 @@ func (c *claim) flowing() bool {
 	return true
 }
 
-// spend takes tokens for items.
+// spend takes tokens for a slice of so many items.
 func (c *claim) spend(items int) {
 	for _, b := range c.buckets {
-		b.tokens -= float64(items)
+		if b.calls {
+			b.tokens--
+		} else {
+			b.tokens -= float64(items)
+		}
 	}
 }
 
@@ -106,9 +155,12 @@ func (c *claim) ebb() {
 // drain writes what is left in the buckets.
 func (c *claim) drain() {
 	for _, b := range c.buckets {
-		if b.bound == BoundStep {
+		switch {
+		case b.calls:
+			c.queue(1, drainPaceCalls, c.load.endpoint, b.tokens, c.load.now)
+		case b.bound == BoundStep:
 			c.queue(1, drainStep, c.Run, c.Step, b.tokens, c.load.now)
-		} else {
+		default:
 			c.queue(1, drainPace, c.load.endpoint, b.tokens, c.load.now)
 		}
 	}

@@ -27,6 +27,7 @@ type EndpointSetting struct {
 	Concurrency int       `json:"concurrency" doc:"chunks at once in each instance; 0 leaves it to the service"`
 	MaxInFlight int       `json:"max_in_flight" doc:"requests at once over all runs and nodes; 0: no limit of its own"`
 	Rate        float64   `json:"rate" doc:"items a second over all runs and nodes; 0: no limit"`
+	CallRate    float64   `json:"call_rate" doc:"requests a second over all runs, collectors and nodes; 0: no limit"`
 	ChangedBy   string    `json:"changed_by,omitempty"`
 	ChangedAt   time.Time `json:"changed_at"`
 }
@@ -37,6 +38,7 @@ type EndpointChange struct {
 	Concurrency   *int
 	MaxInFlight   *int
 	Rate          *float64
+	CallRate      *float64
 	ClearChunkCap bool // forget that chunks above some size fail as a whole
 	CloseBreaker  bool // it is no outage: send again, and let nothing open the breaker for ten minutes
 }
@@ -66,6 +68,10 @@ func (c *EndpointChange) validate() error {
 		return &SettingError{fmt.Sprintf("rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit",
 			*r, c.Endpoint, MinEndpointRate, MaxEndpointRate)}
 	}
+	if r := c.CallRate; r != nil && *r != 0 && !(*r >= MinCallRate && *r <= MaxCallRate) {
+		return &SettingError{fmt.Sprintf("call_rate %v of endpoint %s: give %g to %d requests a second, or 0 for no limit",
+			*r, c.Endpoint, MinCallRate, MaxCallRate)}
+	}
 	return nil
 }
 
@@ -73,15 +79,15 @@ const (
 	// lockSetting makes sure of a row and holds it, so that what the audit calls before is what was there.
 	makeSetting = `INSERT INTO endpoint_setting (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
 	lockSetting = `
-SELECT endpoint, concurrency, max_in_flight, rate, changed_by, changed_at
+SELECT endpoint, concurrency, max_in_flight, rate, call_rate, changed_by, changed_at
 FROM endpoint_setting WHERE endpoint = $1 FOR NO KEY UPDATE`
 
 	updateSetting = `
 UPDATE endpoint_setting
 SET concurrency = coalesce($2, concurrency), max_in_flight = coalesce($3, max_in_flight), rate = coalesce($4, rate),
-    changed_by = $5, changed_at = clock_timestamp()
+    call_rate = coalesce($6, call_rate), changed_by = $5, changed_at = clock_timestamp()
 WHERE endpoint = $1
-RETURNING endpoint, concurrency, max_in_flight, rate, changed_by, changed_at`
+RETURNING endpoint, concurrency, max_in_flight, rate, call_rate, changed_by, changed_at`
 
 	// clearChunkCap takes the row of the pace after that of the setting; claims lock only the pace.
 	clearChunkCap = `
@@ -122,7 +128,8 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 	if err := tx.QueryRow(ctx, lockSetting, change.Endpoint).Scan(before.columns()...); err != nil {
 		return after, err
 	}
-	row := tx.QueryRow(ctx, updateSetting, change.Endpoint, change.Concurrency, change.MaxInFlight, change.Rate, actor)
+	row := tx.QueryRow(ctx, updateSetting, change.Endpoint, change.Concurrency, change.MaxInFlight, change.Rate, actor,
+		change.CallRate)
 	if err := row.Scan(after.columns()...); err != nil {
 		return after, err
 	}
@@ -164,22 +171,24 @@ func forgetChunkCap(ctx context.Context, tx pgx.Tx, endpoint, actor string) (lim
 }
 
 func (s *EndpointSetting) columns() []any {
-	return []any{&s.Endpoint, &s.Concurrency, &s.MaxInFlight, &s.Rate, &s.ChangedBy, &s.ChangedAt}
+	return []any{&s.Endpoint, &s.Concurrency, &s.MaxInFlight, &s.Rate, &s.CallRate, &s.ChangedBy, &s.ChangedAt}
 }
 
 func (s *EndpointSetting) limits() map[string]any {
-	return map[string]any{"concurrency": s.Concurrency, "max_in_flight": s.MaxInFlight, "rate": s.Rate}
+	return map[string]any{"concurrency": s.Concurrency, "max_in_flight": s.MaxInFlight, "rate": s.Rate,
+		"call_rate": s.CallRate}
 }
 
 // SetEndpoint sets all settings of an endpoint. See [Store.ChangeEndpoint].
 func (s *Store) SetEndpoint(ctx context.Context, set EndpointSetting, actor string) error {
 	_, err := s.ChangeEndpoint(ctx, EndpointChange{Endpoint: set.Endpoint, Concurrency: &set.Concurrency,
-		MaxInFlight: &set.MaxInFlight, Rate: &set.Rate}, actor)
+		MaxInFlight: &set.MaxInFlight, Rate: &set.Rate, CallRate: &set.CallRate}, actor)
 	return err
 }
 
 const endpointSettings = `
-SELECT endpoint, concurrency, max_in_flight, rate, changed_by, changed_at FROM endpoint_setting ORDER BY endpoint`
+SELECT endpoint, concurrency, max_in_flight, rate, call_rate, changed_by, changed_at
+FROM endpoint_setting ORDER BY endpoint`
 
 // EndpointSettings returns what was ever set, ordered by endpoint; one that was set back to the default has only zeros.
 func (s *Store) EndpointSettings(ctx context.Context) ([]EndpointSetting, error) {

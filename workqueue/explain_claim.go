@@ -172,6 +172,11 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 			targetText(e.name), perSecond(e.rate)),
 			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
 	}
+	if e.callRate > 0 {
+		consider(e.callTokens, e.callTokensAt, e.callRate, fmt.Sprintf("%s gets at most %s requests a second in all",
+			targetText(e.name), perSecond(e.callRate)),
+			Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --call-rate N/s", e.name)})
+	}
 	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
 		consider(e.tokens, e.tokensAt, *e.learnedRate, fmt.Sprintf(
 			"%s said that it is asked too much, and gets %s items a second", targetText(e.name), perSecond(*e.learnedRate)),

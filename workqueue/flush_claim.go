@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,12 +31,8 @@ type ClaimedFlushes struct {
 	Wait    time.Duration // in how long it is worth asking again; 0: no time brings more, but something that happens
 }
 
-const (
-	// restAfter is after how many flushes in a row that came to nothing a collector rests.
-	restAfter = 3
-	// callBurst is the part of a second whose calls a rate of calls lets pass at once; it is one call at least.
-	callBurst = 0.1
-)
+// restAfter is after how many flushes in a row that came to nothing a collector rests.
+const restAfter = 3
 
 const (
 	// lockFlushing makes claims of a collector take turns, so that its limits are exact over all nodes; lockFlushPace
@@ -232,28 +227,6 @@ func (l *flushLoad) scan(row pgx.Row) error {
 	l.paceCalls.fillCalls(paceAge)
 	l.items.fill(itemsAge)
 	return json.Unmarshal(spec, &l.spec)
-}
-
-// fillCalls adds what has come in to a bucket of calls. A call needs a whole token: no minute has more calls than a
-// rate of so many a minute allows, and one for what the bucket holds.
-func (b *bucket) fillCalls(age *float64) {
-	if age == nil {
-		b.tokens = 1
-		return
-	}
-	b.tokens = min(b.tokens+b.rate*max(*age, 0), max(b.rate*callBurst, 1))
-}
-
-// callsFree is how many calls may be made now, and in how long the next one may when there is none.
-func (b *bucket) callsFree() (n int, wait time.Duration) {
-	const rounding = 1e-9
-	if b.rate <= 0 {
-		return math.MaxInt32, 0
-	}
-	if b.tokens >= 1-rounding {
-		return int(b.tokens + rounding), 0
-	}
-	return 0, time.Duration((1-b.tokens)/b.rate*float64(time.Second)) + time.Millisecond
 }
 
 // allow finds how many keys may be taken.

@@ -45,6 +45,7 @@ type Endpoint struct {
 
 	MaxInFlight int                  `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
 	RateLimit   float64              `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
+	CallRate    float64              `json:"call_rate" doc:"requests a second in all, set by an operator; 0: none"`
 	Pace        *workqueue.PaceView  `json:"pace,omitempty" doc:"what nodes found out about it"`
 	Changes     []workqueue.PastPace `json:"changes,omitempty" doc:"of one endpoint: the last changes of its pace"`
 }
@@ -82,6 +83,7 @@ type EndpointSettings struct {
 	Concurrency *int     `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: its own"`
 	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
 	Rate        *float64 `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
+	CallRate    *float64 `json:"call_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
 	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets that chunks over some size fail as a whole"`
 	Breaker     *string  `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
 }
@@ -188,13 +190,13 @@ type setEndpointInput struct {
 
 func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (workqueue.EndpointSetting, error) {
 	change := workqueue.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
-		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, ClearChunkCap: in.Body.ChunkCap != nil,
-		CloseBreaker: in.Body.Breaker != nil}
+		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, CallRate: in.Body.CallRate,
+		ClearChunkCap: in.Body.ChunkCap != nil, CloseBreaker: in.Body.Breaker != nil}
 	if err := cmp.Or(checkTarget(in.Endpoint), s.mayChange(in.Name)); err != nil {
 		return workqueue.EndpointSetting{}, err
 	}
 	if in.Body == (EndpointSettings{}) {
-		return workqueue.EndpointSetting{}, &inputError{"give concurrency, max_in_flight, rate, chunk_cap or breaker"}
+		return workqueue.EndpointSetting{}, &inputError{"give concurrency, max_in_flight, rate, call_rate, chunk_cap or breaker"}
 	}
 	return s.engine.ChangeEndpoint(ctx, change, in.Name)
 }
@@ -235,9 +237,10 @@ func (s *Server) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 		}
 	}
 	for _, set := range settings {
-		if set.Concurrency > 0 || set.MaxInFlight > 0 || set.Rate > 0 {
+		if set.Concurrency > 0 || set.MaxInFlight > 0 || set.Rate > 0 || set.CallRate > 0 {
 			e := named(set.Endpoint)
 			e.Concurrency, e.MaxInFlight, e.RateLimit = set.Concurrency, set.MaxInFlight, set.Rate
+			e.CallRate = set.CallRate
 		}
 	}
 	for i := range listeners {
