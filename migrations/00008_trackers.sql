@@ -51,9 +51,10 @@ CREATE TABLE tracker_add (
     PRIMARY KEY (batch_id, key)
 );
 
--- Items that were acknowledged as failed, one row for each code in a group. An item is in at most one mask.
+-- Items that were acknowledged as failed, one row for each code in a group. An item is in at most one mask. There is no
+-- foreign key: it would have every failed ack lock the row of the batch.
 CREATE TABLE tracker_failed (
-    batch_id uuid      NOT NULL REFERENCES tracker_batch ON DELETE CASCADE,
+    batch_id uuid      NOT NULL,
     grp      integer   NOT NULL CHECK (grp >= 0),
     code     text      COLLATE "C" NOT NULL CHECK (code <> ''),
     mask     bit(8192) NOT NULL,

@@ -43,7 +43,7 @@ const toPurgeSQL = `
 SELECT batch_id FROM tracker_service WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 1`
 
 // These delete at most $2 rows of a batch that nobody can name any more. A late ack holds its groups, and is waited
-// for; it has no place in tracker_batch that matters to it, since the batch cannot complete.
+// for. Without groups there is no ack, so that what failed goes after them, and nothing is left behind.
 const (
 	purgeFailedSQL = `
 DELETE FROM tracker_failed f
@@ -60,7 +60,7 @@ WHERE g.batch_id = $1 AND g.grp = d.grp`
 )
 
 // Purge deletes at most limit rows of batches that Delete or Reap marked, and reports how many; 0 means that there is
-// nothing left. Groups go before the batch row, in the order in which everybody locks them.
+// nothing left. Groups go first, in the order in which everybody locks them, and the batch row last.
 func Purge(ctx context.Context, tx pgx.Tx, limit int) (rows int, err error) {
 	for rows < limit {
 		var batch uuid.UUID
@@ -71,7 +71,7 @@ func Purge(ctx context.Context, tx pgx.Tx, limit int) (rows int, err error) {
 		if err != nil {
 			return rows, wrap("purge", batch, err)
 		}
-		for _, sql := range []string{purgeFailedSQL, purgeAddsSQL, purgeGroupsSQL} {
+		for _, sql := range []string{purgeGroupsSQL, purgeFailedSQL, purgeAddsSQL} {
 			tag, err := tx.Exec(ctx, sql, batch, limit-rows)
 			if err != nil {
 				return rows, wrap("purge", batch, err)
