@@ -245,6 +245,14 @@ FROM unnest($2::bigint[], $3::int[], $4::int[], $5::int[]) AS u (lane, head, low
 WHERE l.run_id = $1 AND l.lane = u.lane`
 )
 
+// bits are the items that are released, block by block.
+func (m *laneMoves) bits() (steps []Step, blocks []Block, bits []bitfield.Set) {
+	for _, id := range lockOrder(m.released) {
+		steps, blocks, bits = append(steps, id.step), append(blocks, id.block), append(bits, m.released[id])
+	}
+	return steps, blocks, bits
+}
+
 func (m *laneMoves) queue(batch *pgx.Batch, run RunID) {
 	expect := func(what string, want int) func(pgconn.CommandTag) error {
 		return func(tag pgconn.CommandTag) error {
@@ -255,12 +263,8 @@ func (m *laneMoves) queue(batch *pgx.Batch, run RunID) {
 		}
 	}
 	if len(m.released) > 0 {
-		rows := lockOrder(m.released)
-		steps, blocks, bits := make([]Step, len(rows)), make([]Block, len(rows)), make([]bitfield.Set, len(rows))
-		for i, id := range rows {
-			steps[i], blocks[i], bits[i] = id.step, id.block, m.released[id]
-		}
-		batch.Queue(releaseFollowers, run, steps, blocks, pgbits.Slice(bits)).Exec(expect("next items", len(rows)))
+		steps, blocks, bits := m.bits()
+		batch.Queue(releaseFollowers, run, steps, blocks, pgbits.Slice(bits)).Exec(expect("next items", len(blocks)))
 	}
 	if len(m.lanes) > 0 {
 		batch.Queue(moveLanes, run, m.lanes, m.heads, m.lows, m.stop).Exec(expect("lines", len(m.lanes)))

@@ -8,10 +8,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
 )
 
 // lockLanes locks the lines of all items that are wanted, after the slices and before the blocks, and returns the
-// blocks of those who are first in them and may not be wanted themselves.
+// blocks of those who stand in front in them and may not be wanted themselves.
 func (r *redo) lockLanes(ctx context.Context) ([]Block, error) {
 	if !r.graph.ordered {
 		return nil, nil
@@ -30,9 +31,13 @@ func (r *redo) lockLanes(ctx context.Context) ([]Block, error) {
 	}
 	var more []Block
 	for _, l := range r.lanes {
-		if l.low != nil {
-			block, _ := l.low.Block()
-			more = append(more, block)
+		for _, item := range []*Ordinal{l.low, l.head} {
+			if item == nil {
+				continue
+			}
+			if block, _ := item.Block(); !slices.Contains(more, block) {
+				more = append(more, block)
+			}
 		}
 	}
 	return more, nil
@@ -57,6 +62,67 @@ WHERE EXISTS (SELECT FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($3:
         AND s.block = u.ordinal / 8192 AND s.state IN ('scheduled', 'claimed', 'sent')
         AND get_bit(s.remaining, u.ordinal % 8192) = 1)`
 
+const (
+	// notBegun are those of some items that nobody has begun with: they are ready where they need no other step, in no
+	// slice and final at no step. It returns the steps at which they are ready.
+	notBegun = `
+SELECT u.ordinal, at.steps FROM unnest($2::int[]) AS u (ordinal) CROSS JOIN LATERAL (
+    SELECT array_agg(b.step) FILTER (WHERE get_bit(b.ready, u.ordinal % 8192) = 1) AS steps,
+        bit_or(get_bit(b.done | b.failed | coalesce(b.skipped, ` + noBits + `), u.ordinal % 8192)) AS final
+    FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($3::smallint[]) AND b.block = u.ordinal / 8192) at
+WHERE at.steps IS NOT NULL AND at.final = 0 AND NOT EXISTS (
+    SELECT FROM work_slice s WHERE s.run_id = $1 AND s.step = ANY ($3::smallint[])
+        AND s.block = u.ordinal / 8192 AND s.state IN ('scheduled', 'claimed', 'sent')
+        AND get_bit(s.remaining, u.ordinal % 8192) = 1)`
+
+	// putBack has items wait again that were ready. The blocks are locked, and so are the steps: nobody claims.
+	putBack = `
+UPDATE work_block b SET ready = b.ready & ~u.bits, held = coalesce(b.held, ` + noBits + `) | u.bits
+FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, bits)
+WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND (b.ready & u.bits) = u.bits`
+)
+
+// giveWay has the heads of lines wait again that nobody has begun with, and before which something was taken back.
+func (r *redo) giveWay(ctx context.Context, lanes []*redoneLane) error {
+	byHead := map[Ordinal]*redoneLane{}
+	var heads []Ordinal
+	for _, l := range lanes {
+		if h := l.laneRow.head; h != nil && !l.head && l.first < *h {
+			byHead[*h] = l
+			heads = append(heads, *h)
+		}
+	}
+	if len(heads) == 0 {
+		return nil
+	}
+	rows, err := r.tx.Query(ctx, notBegun, r.run, heads, r.graph.numbers())
+	if err != nil {
+		return fmt.Errorf("look for heads of lines that give way: %w", err)
+	}
+	var idle laneMoves
+	var item follower
+	_, err = pgx.ForEachRow(rows, []any{&item.item, &item.steps}, func() error {
+		idle.release(&item)
+		byHead[item.item].laneRow.head = nil
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for heads of lines that give way: %w", err)
+	}
+	if len(idle.released) == 0 {
+		return nil
+	}
+	steps, blocks, bits := idle.bits()
+	tag, err := r.tx.Exec(ctx, putBack, r.run, steps, blocks, pgbits.Slice(bits))
+	if err == nil && tag.RowsAffected() != int64(len(blocks)) {
+		err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), len(blocks), errFence)
+	}
+	if err != nil {
+		return fmt.Errorf("have heads of lines give way: %w", err)
+	}
+	return nil
+}
+
 // redoneLane is what was taken back of one line.
 type redoneLane struct {
 	*laneRow
@@ -64,14 +130,17 @@ type redoneLane struct {
 	head  bool    // the head is one of them
 }
 
-// lineUp sees to the lines of what was taken back: one with an item under way keeps it as its head, and what stands
-// before that is next; in any other the first item becomes ready.
+// lineUp sees to the lines of what was taken back: one with an item that somebody has begun with keeps it as its head,
+// and what stands before that is next; in any other the first item becomes ready.
 func (r *redo) lineUp(ctx context.Context) error {
 	if len(r.lanes) == 0 || len(r.moved) == 0 {
 		return nil
 	}
 	lanes, err := r.redone(ctx)
 	if err != nil {
+		return err
+	}
+	if err := r.giveWay(ctx, lanes); err != nil {
 		return err
 	}
 	var moved laneMoves

@@ -166,7 +166,11 @@ func (r *redo) hold(ctx context.Context) error {
 		return err
 	}
 	first = append(first, r.blocks...)
-	if _, err := r.tx.Exec(ctx, lockRedoBlocks, r.run, r.family, first); err != nil {
+	steps := r.family
+	if r.graph.ordered {
+		steps = r.graph.numbers() // whose turn it is in a line changes at all of them
+	}
+	if _, err := r.tx.Exec(ctx, lockRedoBlocks, r.run, steps, first); err != nil {
 		return fmt.Errorf("lock %d blocks: %w", len(r.blocks), err)
 	}
 	return nil
