@@ -1,0 +1,264 @@
+package schedules_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/internal/schedules"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// world is a database whose clock the test sets, and what starts runs in it. Nodes' clocks are what they are: years away.
+type world struct {
+	*testing.T
+	pool  *pgxpool.Pool
+	store *workqueue.Store
+	starter
+}
+
+// starter starts runs as the API does, of three items, unless the test has something against it.
+type starter struct {
+	store  *workqueue.Store
+	before func(ctx context.Context, job schedules.Job) error // nil: nothing
+	after  func()
+	starts atomic.Int32
+}
+
+// shiftedClock is found before the database's own. What the schema has bound already, like defaults, is only shown.
+const shiftedClock = `
+CREATE SCHEMA shifted;
+CREATE TABLE shifted.clock (by interval NOT NULL);
+INSERT INTO shifted.clock VALUES ('0');
+CREATE FUNCTION shifted.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+AS 'SELECT pg_catalog.clock_timestamp() + (SELECT by FROM shifted.clock)'`
+
+func newWorld(t *testing.T, now string) *world {
+	t.Helper()
+	url := testenv.Database(t)
+	if _, err := testenv.Connect(t, url).Exec(t.Context(), shiftedClock); err != nil {
+		t.Fatal(err)
+	}
+	sign := "?"
+	if strings.Contains(url, "?") {
+		sign = "&"
+	}
+	pool := testenv.Connect(t, url+sign+"search_path=shifted,public,pg_catalog")
+	w := &world{T: t, pool: pool, store: workqueue.New(pool)}
+	w.starter.store = w.store
+	w.set(now)
+	if at, err := w.store.DatabaseTime(t.Context()); err != nil || at.Sub(instant(t, now)).Abs() > time.Minute {
+		t.Fatalf("the database's time is %s, %v: it was not set", at, err)
+	}
+	return w
+}
+
+// set puts the database's clock to a time, from which it goes on.
+func (w *world) set(now string) {
+	w.Helper()
+	w.exec(`UPDATE shifted.clock SET by = $1::timestamptz - pg_catalog.clock_timestamp()`, instant(w.T, now))
+}
+
+func instant(t *testing.T, text string) time.Time {
+	t.Helper()
+	if len(text) == len("08:00:00") { // of the tests' day
+		text = "2031-05-05T" + text + "Z"
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func next(text json.RawMessage, after time.Time) (due time.Time, ok bool, err error) {
+	spec := &schedule.Spec{}
+	if err := json.Unmarshal(text, spec); err != nil {
+		return due, false, err
+	}
+	due, ok = spec.Next(after)
+	return due, ok, nil
+}
+
+// apply puts a schedule on record, of which only the lines that matter are given.
+func (w *world) apply(name, lines string) {
+	w.Helper()
+	source := "endpoint: e\nitems: {file: f.csv}\n" + lines
+	spec, err := schedule.Parse(name, []byte(source))
+	if err != nil {
+		w.Fatal(err)
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		w.Fatal(err)
+	}
+	applied, err := w.store.ApplySchedule(w.Context(), workqueue.ScheduleText{
+		Name: name, Spec: text, Source: source, Zone: spec.Zone, Next: next,
+	}, "ann")
+	if err != nil || applied.NextDue == nil {
+		w.Fatalf("apply: %+v, %v", applied, err)
+	}
+}
+
+// leader is a node that leads, or thinks so.
+type leader struct {
+	*world
+	duty  *schedules.Duty
+	lease workqueue.Lease
+	woken atomic.Int32
+}
+
+// Pause implements schedules.Runs.
+func (l *leader) Pause(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error) {
+	return l.store.Pause(ctx, c)
+}
+
+// Cancel implements schedules.Runs.
+func (l *leader) Cancel(ctx context.Context, c workqueue.Control) (workqueue.Cancelled, error) {
+	return l.store.Cancel(ctx, c)
+}
+
+// WakeDuty implements schedules.Runs.
+func (l *leader) WakeDuty(string) { l.woken.Add(1) }
+
+// StartFire implements schedules.Starter.
+func (s *starter) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
+	s.starts.Add(1)
+	if s.before != nil {
+		if err := s.before(ctx, job); err != nil {
+			return schedules.Started{}, err
+		}
+	}
+	req := workqueue.LoadRequest{Name: job.Spec.Name, Plan: "test", CreatedBy: "test", Session: job.Claim.Lease.Session,
+		Steps: []workqueue.StepSpec{{Name: "only", Endpoint: "e", Chunk: 4, InFlight: 1, MaxAttempts: 1, Timeout: time.Minute}}}
+	req.OfFire(job.Claim)
+	left := 3
+	loaded, err := s.store.Load(ctx, req, func(item *workqueue.LoadItem) error {
+		if left--; left < 0 {
+			return io.EOF
+		}
+		item.Key, item.Payload = fmt.Sprint("C", left), []byte(`{}`)
+		return nil
+	})
+	if err == nil && s.after != nil {
+		s.after()
+	}
+	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
+}
+
+var errWrongItems = errors.New("the items are wrong")
+
+// Permanent implements schedules.Starter.
+func (*starter) Permanent(err error) bool { return errors.Is(err, errWrongItems) }
+
+// lead makes a new node the leader, whoever leads.
+func (w *world) lead() *leader {
+	w.Helper()
+	w.exec(`UPDATE leader SET expires_at = pg_catalog.clock_timestamp() - interval '100 years'`)
+	l := &leader{world: w}
+	session, err := w.store.StartSession(w.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, forEver)
+	if err == nil {
+		l.lease, err = w.store.Lead(w.Context(), session, forEver)
+	}
+	if err == nil {
+		l.duty, err = schedules.New(w.store, l, w, schedules.Config{Log: zaptest.NewLogger(w)})
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(l.duty.Wait)
+	return l
+}
+
+const forEver = 10_000 * time.Hour
+
+// settle runs the duty until nothing comes of it.
+func (l *leader) settle() (again time.Duration) {
+	l.Helper()
+	for range 50 {
+		again, err := l.duty.Run(l.Context(), l.lease)
+		if err != nil {
+			l.Fatal(err)
+		}
+		l.duty.Wait()
+		if again >= 100*time.Millisecond {
+			return again
+		}
+	}
+	l.Fatal("the duty does not come to rest")
+	return 0
+}
+
+// fires writes what became of due times, the oldest first: when, of what kind but due, state and reason.
+func (w *world) fires(name string) string {
+	w.Helper()
+	fires, _, err := w.store.Fires(w.Context(), workqueue.FireFilter{Schedule: name})
+	if err != nil {
+		w.Fatal(err)
+	}
+	texts := make([]string, len(fires))
+	for i, f := range fires {
+		text := f.Due.UTC().Format("15:04 ") + string(f.State)
+		if f.RunState != "" {
+			text += "/" + f.RunState
+		}
+		if f.Kind == workqueue.FireNow {
+			text = string(f.State) + "/now"
+		}
+		texts[len(fires)-1-i] = text
+	}
+	return strings.Join(texts, ", ")
+}
+
+func (w *world) want(name, fires string) {
+	w.Helper()
+	if got := w.fires(name); got != fires {
+		w.Fatalf("%s: %s; want %s", name, got, fires)
+	}
+}
+
+// last is the newest fire.
+func (w *world) last(name string) workqueue.Fire {
+	w.Helper()
+	fires, _, err := w.store.Fires(w.Context(), workqueue.FireFilter{Schedule: name})
+	if err != nil || len(fires) == 0 {
+		w.Fatalf("%d fires, %v", len(fires), err)
+	}
+	return fires[0]
+}
+
+func (w *world) number(sql string, args ...any) (n int) {
+	w.Helper()
+	if err := w.pool.QueryRow(w.Context(), sql, args...).Scan(&n); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) runs() int { return w.number(`SELECT count(*) FROM batchrun`) }
+
+// end ends the runs that are under way.
+func (w *world) end() {
+	w.Helper()
+	if _, err := w.store.Cancel(w.Context(), workqueue.Control{All: true, Actor: "ann"}); err != nil {
+		w.Fatal(err)
+	}
+}
