@@ -28,6 +28,10 @@ type HealthFacts struct {
 	Tokens   []EndingToken
 	Database DatabaseLoad
 	Kept     []KeptCondition
+
+	SchedulesFailed []FailedSchedule
+	SchedulesStuck  []StuckSchedule
+	SchedulesLate   []LateRun
 }
 
 // HealthLimits says from when on something counts.
@@ -53,6 +57,7 @@ func (s *Store) Health(ctx context.Context, l HealthLimits) (*HealthFacts, error
 	f.queueLeftovers(b, l)
 	f.queueNodes(b, l)
 	f.queueDatabase(b, l)
+	f.queueSchedules(b)
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("read the system's health: %w", err)
 	}

@@ -122,13 +122,21 @@ func schedulesText(list []client.ScheduleSummary, more bool, room int) string {
 		if s.Last != nil {
 			last = string(s.Last.State) + " " + moment(s.Last.DueAt)
 		}
-		t.row(inert(s.Name), s.State, inert(s.When), inert(s.Zone), inert(s.Plan), next, last, count(s.Running))
+		t.row(inert(s.Name), s.State, inert(whenText(s.When)), inert(s.Zone), inert(s.Plan), next, last, count(s.Running))
 	}
 	text := t.String()
 	if more {
 		text += "there are more: --limit shows up to 500\n"
 	}
 	return text
+}
+
+// whenText leaves out of an interval what is zero: every 1h, not every 1h0m0s.
+func whenText(when string) string {
+	if strings.HasPrefix(when, "every ") {
+		when = strings.ReplaceAll(strings.ReplaceAll(when, "m0s", "m"), "h0m", "h")
+	}
+	return when
 }
 
 type scheduleShow struct {
@@ -223,6 +231,8 @@ func (p *schedulePreview) times(ctx context.Context, cl *client.Client, term *co
 	return times, err
 }
 
+const utcLayout = "2006-01-02 15:04:05"
+
 func timesText(times *client.ScheduleTimes, room int) string {
 	t := table{room: room}
 	doneBy := false
@@ -231,7 +241,7 @@ func timesText(times *client.ScheduleTimes, room int) string {
 	}
 	head := []string{"DUE IN " + inert(times.Zone), "UTC", "STARTS"}
 	if doneBy {
-		head = append(head, "DONE BY")
+		head = append(head, "DONE BY (UTC)")
 	}
 	t.row(head...)
 	for i := range times.Times {
@@ -240,9 +250,13 @@ func timesText(times *client.ScheduleTimes, room int) string {
 		if later := f.Start.Sub(f.Due); later > 0 {
 			starts = span(later) + " later"
 		}
-		row := []string{inert(f.Local), f.Due.UTC().Format("2006-01-02 15:04:05"), starts}
+		row := []string{inert(f.Local), f.Due.UTC().Format(utcLayout), starts}
 		if doneBy {
-			row = append(row, momentOr(f.DoneBy, "-"))
+			by := "-"
+			if f.DoneBy != nil {
+				by = f.DoneBy.UTC().Format(utcLayout)
+			}
+			row = append(row, by)
 		}
 		t.row(row...)
 	}

@@ -45,7 +45,7 @@ func (f *scheduleFires) Run(ctx context.Context, term *console) error {
 		if why == "" && fire.AskedBy != "" {
 			why = "asked by " + fire.AskedBy
 		}
-		t.row(moment(fire.DueAt), string(fire.Kind), string(fire.State), shortRun(fire.Run), orDash(fire.RunState), short(inert(why), 120))
+		t.row(moment(fire.DueAt), string(fire.Kind), string(fire.State), shortRun(fire.Run), orDash(fire.RunState), short(inert(why), 200))
 	}
 	text := t.String()
 	if list.Next != nil {
@@ -58,7 +58,7 @@ func shortRun(id *string) string {
 	if id == nil {
 		return "-"
 	}
-	return inert((*id)[:min(len(*id), 8)])
+	return inert(shortID(*id))
 }
 
 type scheduleRunNow struct {
@@ -109,8 +109,8 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *console) error {
 	if fire.Reason != "" {
 		why = ": " + inert(fire.Reason)
 	}
-	return term.printf("schedule %s has it %s%s; see what becomes of it with: tranche schedule fires %s\n", inert(r.Name),
-		fire.State, why, inert(r.Name))
+	return term.printf("schedule %s has not started it yet, it is %s%s; see what becomes of it with: "+
+		"tranche schedule fires %s\n", inert(r.Name), fire.State, why, inert(r.Name))
 }
 
 // await looks until the fire has ended, or waits for something.

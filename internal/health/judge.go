@@ -31,6 +31,7 @@ func judge(f *facts) (all []Condition) {
 		all = append(all, f.work()...)
 		all = append(all, f.leftovers()...)
 		all = append(all, f.nodes()...)
+		all = append(all, f.schedules()...)
 	}
 	return append(all, f.machine()...)
 }

@@ -39,6 +39,11 @@ const (
 	Disk          Kind = "disk"
 	RunHeld       Kind = "run_held"
 	RunOverdue    Kind = "run_overdue"
+
+	ScheduleFailing Kind = "schedule_failing" // the run of its last due time could not be started
+	ScheduleOverdue Kind = "schedule_overdue" // a due time that nobody takes, or whose run is not started
+	ScheduleLate    Kind = "schedule_late"    // a run has not ended by the end of its window
+
 	Database      Kind = "database"
 	Connections   Kind = "database_connections"
 	NATS          Kind = "nats"

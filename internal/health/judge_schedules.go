@@ -1,0 +1,62 @@
+package health
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// schedules judges what was to be started by the clock.
+func (f *facts) schedules() (all []Condition) {
+	for i := range f.db.SchedulesFailed {
+		s := &f.db.SchedulesFailed[i]
+		what := map[workqueue.FireState]string{workqueue.FireMissed: "missed its time"}[s.State]
+		if what == "" {
+			what = "could not start its run"
+		}
+		all = append(all, dated(s.Since, Condition{
+			Kind: ScheduleFailing, Severity: Warning, Subject: s.Schedule, Link: "/schedules",
+			Title:  fmt.Sprintf("Schedule %s %s", s.Schedule, what),
+			Detail: fmt.Sprintf("That of %s has no run: %s", moment(s.Due), s.Reason),
+			Remedy: fmt.Sprintf("See to what it says, then start it: `tranche schedule run-now %s`; the next due time that "+
+				"goes well ends this, too", s.Schedule),
+		}))
+	}
+	for i := range f.db.SchedulesStuck {
+		all = append(all, f.stuck(&f.db.SchedulesStuck[i]))
+	}
+	for i := range f.db.SchedulesLate {
+		s := &f.db.SchedulesLate[i]
+		all = append(all, dated(s.DoneBy, Condition{
+			Kind: ScheduleLate, Severity: Warning, Subject: s.Run.String(), Link: runLink(s.Run),
+			Title: fmt.Sprintf("A run of schedule %s is late", s.Schedule),
+			Detail: fmt.Sprintf("It should have ended by %s, %s ago, and has not; what was done: %s.", moment(s.DoneBy),
+				ago(f.at.Sub(s.DoneBy)), s.Did),
+			Remedy: fmt.Sprintf("See what it waits for: `tranche run explain %s`; or cancel it: `tranche run cancel %s`", s.Run,
+				s.Run),
+		}))
+	}
+	return all
+}
+
+func (f *facts) stuck(s *workqueue.StuckSchedule) Condition {
+	c := Condition{
+		Kind: ScheduleOverdue, Severity: Critical, Subject: s.Schedule, Link: "/schedules",
+		Title:  fmt.Sprintf("Schedule %s has been due for %s", s.Schedule, ago(f.at.Sub(s.Since))),
+		Detail: fmt.Sprintf("No leader has taken the due time %s.", moment(s.Due)),
+		Remedy: "See whether a node leads, and what its duties say: `tranche nodes`",
+	}
+	if s.Taken {
+		c.Severity = Warning
+		c.Detail = fmt.Sprintf("The run of %s is not started yet.", moment(s.Due))
+		if s.Reason != "" {
+			c.Detail += " The last that was heard: " + s.Reason
+		}
+		c.Remedy = fmt.Sprintf("See to what it says; it is tried again by itself: `tranche schedule fires %s`", s.Schedule)
+	}
+	return dated(s.Since, c)
+}
+
+// moment is a time for people who may be anywhere.
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
