@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -102,10 +103,12 @@ func (c *Client) Delete(ctx context.Context, batch string) (out BatchDeleted, er
 	return out, err
 }
 
-// refusal is an answer that says no.
+// refusal is an answer that says no. It has no other member.
 type refusal struct {
 	Error *Error `json:"error"`
 }
+
+const refusalBegins = `{"error":`
 
 func (c *Client) ask(ctx context.Context, subject string, request, answer any) error {
 	body, err := json.Marshal(request)
@@ -128,12 +131,11 @@ func (c *Client) ask(ctx context.Context, subject string, request, answer any) e
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", subject, err)
 	}
-	var no refusal
-	if err := json.Unmarshal(reply.Data, &no); err != nil {
-		return fmt.Errorf("ask %s: the answer cannot be read: %w", subject, err)
-	}
-	if no.Error != nil {
-		return no.Error
+	if bytes.HasPrefix(reply.Data, []byte(refusalBegins)) {
+		var no refusal
+		if err := json.Unmarshal(reply.Data, &no); err == nil && no.Error != nil {
+			return no.Error
+		}
 	}
 	if err := json.Unmarshal(reply.Data, answer); err != nil {
 		return fmt.Errorf("ask %s: the answer cannot be read: %w", subject, err)

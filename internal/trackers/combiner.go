@@ -49,7 +49,9 @@ func (c *combiner) ack(ctx context.Context, want *wanted) (newly int64, complete
 	call := &ackCall{ctx: ctx, want: want, done: make(chan struct{})}
 	c.mu.Lock()
 	c.waiting = append(c.waiting, call)
-	c.begin()
+	if !c.blocked(call, nil) { // else whoever blocks it looks again when it ends
+		c.begin()
+	}
 	c.mu.Unlock()
 	select {
 	case <-call.done:

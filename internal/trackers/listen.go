@@ -33,10 +33,11 @@ const (
 
 // Listener answers requests of core NATS.
 type Listener struct {
-	service *Service
-	log     *zap.Logger
-	nc      *nats.Conn
-	sub     *nats.Subscription
+	operations map[string]operation // by the last part of their subjects
+
+	log *zap.Logger
+	nc  *nats.Conn
+	sub *nats.Subscription
 
 	ctx    context.Context //nolint:containedctx // that of requests under way, which Close breaks off
 	cancel context.CancelFunc
@@ -49,7 +50,7 @@ func Listen(nc *nats.Conn, service *Service, log *zap.Logger) (*Listener, error)
 	if log == nil {
 		log = zap.NewNop()
 	}
-	l := &Listener{service: service, log: log, nc: nc, room: make(chan struct{}, maxAtWork)}
+	l := &Listener{operations: service.operations(), log: log, nc: nc, room: make(chan struct{}, maxAtWork)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	var err error
 	if l.sub, err = nc.QueueSubscribe(fanout.SubjectPrefix+"*", listenQueue, l.take); err != nil {
@@ -109,7 +110,7 @@ func (l *Listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
 		return nil, err
 	}
 	name := strings.TrimPrefix(msg.Subject, fanout.SubjectPrefix)
-	operation := l.service.operations()[name]
+	operation := l.operations[name]
 	if operation == nil {
 		return nil, &fanout.Error{Code: fanout.CodeBadRequest, Message: fmt.Sprintf(
 			"there is no operation %q; there are open, add, ack, seal, get, groups, missing, list and delete", echo(name))}

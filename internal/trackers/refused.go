@@ -32,7 +32,7 @@ func Refused(err error) *fanout.Error {
 		return &fanout.Error{Code: fanout.CodeKeyConflict, Place: bad.Field, Message: bad.Error()}
 	}
 	if bad, ok := errors.AsType[*service.RequestError](err); ok {
-		return &fanout.Error{Code: codeOfField(bad), Place: bad.Field, Message: bad.Error()}
+		return wrongMember(bad)
 	}
 	if bad, ok := errors.AsType[*tracker.StateError](err); ok {
 		return wrongState(bad)
@@ -44,14 +44,15 @@ func Refused(err error) *fanout.Error {
 	return nil
 }
 
-func codeOfField(bad *service.RequestError) fanout.Code {
+func wrongMember(bad *service.RequestError) *fanout.Error {
+	e := &fanout.Error{Code: fanout.CodeBadSetting, Place: bad.Field, Message: "it " + bad.Problem}
 	switch bad.Field {
 	case "items":
-		return fanout.CodeTooManyItems
+		e.Code = fanout.CodeTooManyItems
 	case "ids":
-		return fanout.CodeTooMany
+		e.Code, e.Message = fanout.CodeTooMany, bad.Problem
 	}
-	return fanout.CodeBadSetting
+	return e
 }
 
 func wrongState(bad *tracker.StateError) *fanout.Error {

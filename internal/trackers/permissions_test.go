@@ -1,0 +1,55 @@
+package trackers_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/internal/trackers"
+)
+
+// With the configuration of docs/security.md the application may ask, the node answers it, and a service may not ask.
+func TestWithTheDocumentedPermissions(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```nats\n")
+	config, _, closed := strings.Cut(rest, "```")
+	if !closed {
+		t.Fatal("docs/security.md has no configuration")
+	}
+	for _, m := range regexp.MustCompile(`password: \$(\w+)`).FindAllStringSubmatch(config, -1) {
+		config = m[1] + ": secret\n" + config
+	}
+	server := testenv.NATSByConfig(t, config)
+	conn := func(user string) *nats.Conn {
+		return testenv.Dial(t, server.URL(), nats.UserInfo(user, "secret"), nats.CustomInboxPrefix("_INBOX_"+user))
+	}
+	listener, err := trackers.Listen(conn("node"), b.service, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close(t.Context()) })
+	for user, may := range map[string]bool{"web": true, "accounts": false} {
+		patience := map[bool]time.Duration{true: 10 * time.Second, false: 200 * time.Millisecond}[may]
+		client, err := fanout.New(conn(user), fanout.Config{Timeout: patience})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Open(t.Context(), fanout.BatchSettings{Owner: user}); (err == nil) != may {
+			t.Errorf("%s: %v", user, err)
+		}
+	}
+	if n := b.count(`SELECT count(*) FROM tracker_service`); n != 1 {
+		t.Errorf("%d batches were opened", n)
+	}
+}
