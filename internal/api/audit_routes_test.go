@@ -72,8 +72,9 @@ func mutations() []mutation {
 		{"POST /collectors/{name}/pause", "/collectors/c/pause", "", "collector_pause", `"active"`, `"paused"`},
 		{"POST /collectors/{name}/resume", "/collectors/c/resume", "", "collector_resume", `"paused"`, `"active"`},
 		{"POST /collectors/{name}/drain", "/collectors/c/drain", "", "collector_drain", ``, `"ops": 0`},
-		{"POST /collectors/{name}/requeue", "/collectors/c/requeue", `{"all":true}`, "collector_requeue", ``, `0`},
-		{"POST /collectors/{name}/drop", "/collectors/c/drop", `{"all":true,"waiting":true}`, "collector_drop", ``, `0`},
+		{"POST /collectors/{name}/requeue", "/collectors/parking/requeue", `{"ids":["a1"]}`, "collector_requeue", ``,
+			`"ops": 1`},
+		{"POST /collectors/{name}/drop", "/collectors/parking/drop", `{"keys":["b"]}`, "collector_drop", ``, `"ops": 1`},
 		{"DELETE /collectors/{name}", "/collectors/c", "", "collector_delete", `"version": 1`, ``},
 		{"PUT /retention/{kind}", "/retention/runs", `{"age":"90d"}`, "retention_set", `"age": null`, `"age": "90d"`},
 		{"POST /retention/run", "/retention/run", `{}`, "retention_run", ``, ``},
@@ -103,6 +104,7 @@ func TestEveryMutationIsAudited(t *testing.T) {
 	}
 	b.bury("echo", workqueue.DeadLetter{Body: []byte(`{}`)})
 	b.bury("lost", workqueue.DeadLetter{Body: []byte(`{}`)})
+	b.parking()
 	covered := map[string]bool{}
 	secret := b.locked().token("ann", access.Admin, 0).secret
 	for _, m := range mutations() {
@@ -121,7 +123,8 @@ func TestEveryMutationIsAudited(t *testing.T) {
 func (b *bench) mutate(method string, m mutation, secret string) {
 	b.Helper()
 	kind := "application/json"
-	if m.op == "POST /plans" || m.op == "POST /schedules" || m.op == "POST /runs" || m.op == "POST /runs/{run}/items" {
+	if slices.Contains([]string{"POST /plans", "POST /schedules", "POST /collectors", "POST /runs",
+		"POST /runs/{run}/items"}, m.op) {
 		kind = "text/plain"
 	}
 	headers := []string{"Content-Type", kind, api.ActorHeader, "mallory", "Authorization", "Bearer " + secret}

@@ -1,0 +1,197 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const collectorNotify = "name: notify # customers\nendpoint: echo\nmin_size: 3\nmax_age: 1h\n"
+
+// collect makes a collector.
+func (b *bench) collect(text string) (out workqueue.AppliedCollector) {
+	b.Helper()
+	b.post("/collectors?name=named", text, &out)
+	return out
+}
+
+// post sends a text, and reads the answer.
+func (b *bench) post(path, text string, out any) {
+	b.Helper()
+	code, answer := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type",
+		contentTypeOf(text), api.ActorHeader, "ann")
+	if err := json.Unmarshal(answer, out); err != nil || code != http.StatusOK {
+		b.Fatalf("POST %s: %d %s, %v", path, code, answer, err)
+	}
+}
+
+func contentTypeOf(text string) string {
+	if strings.HasPrefix(text, "{") {
+		return "application/json"
+	}
+	return "application/yaml"
+}
+
+// park has the operations of a key parked, as after their last try.
+func (b *bench) park(collector, key, code string) {
+	b.Helper()
+	for _, sql := range []string{
+		`UPDATE collector_op SET parked_at = clock_timestamp(), attempts = 5, error_code = $3, error_message = 'no' ||
+		chr(27) || '[2J', not_before = clock_timestamp(), failed_first = clock_timestamp(), failed_last = clock_timestamp()
+		WHERE key = $2 AND collector = (SELECT id FROM collector WHERE name = $1)`,
+		`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL
+		WHERE key = $2 AND $3 <> '' AND collector = (SELECT id FROM collector WHERE name = $1)`,
+	} {
+		if tag, err := b.pool.Exec(b.Context(), sql, collector, key, code); err != nil || tag.RowsAffected() == 0 {
+			b.Fatal(tag, err)
+		}
+	}
+}
+
+// parking makes a collector of that name with two operations that are parked, of keys a and b.
+func (b *bench) parking() {
+	b.Helper()
+	b.collect("name: parking\nendpoint: echo\n")
+	var added api.AddedOperations
+	for _, key := range []string{"a", "b"} {
+		b.post("/collectors/parking/ops", `{"id":"`+key+`1","key":"`+key+`","payload":1}`, &added)
+		b.park("parking", key, "GONE")
+	}
+}
+
+func TestTheWayOfACollector(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if got := b.collect(collectorNotify); !got.Created || got.Name != "notify" || got.Version != 1 || got.ChangedBy != "ann" {
+		t.Errorf("made: %+v", got)
+	}
+	if got := b.collect(collectorNotify); !got.Unchanged {
+		t.Errorf("the same: %+v", got)
+	}
+	if got := b.collect(strings.Replace(collectorNotify, "3", "4", 1)); got.Version != 2 || got.Renumbered || got.Created {
+		t.Errorf("another size: %+v", got)
+	}
+	var added api.AddedOperations
+	b.post("/collectors/notify/ops", `{"ops":[{"id":"1","key":"ann","payload":{"n": 1}},{"key":"bob","payload":"x"}]}`, &added)
+	if added.Added != 2 || added.Duplicates != 0 || added.Collector != "notify" {
+		t.Errorf("added %+v", added)
+	}
+	b.post("/collectors/notify/ops", `{"id":"1","key":"ann","payload":1}`+"\n"+`{"id":"2","key":"ann","payload":2}`, &added)
+	if added.Added != 1 || added.Duplicates != 1 || len(added.Known) != 1 {
+		t.Errorf("added again: %+v", added)
+	}
+	var view workqueue.CollectorView
+	b.read("/collectors/notify", &view)
+	if view.Waiting != 3 || view.Keys != 2 || view.Spec.MinSize != 4 || !strings.Contains(view.Source, "# customers") ||
+		len(view.Why) != 2 || view.Why[0].Code != "no_listeners" || view.Why[1].Code != "waiting" || view.Why[1].Until == nil {
+		t.Errorf("the collector is %+v", view)
+	}
+	var list api.CollectorList
+	b.read("/collectors", &list)
+	if len(list.Collectors) != 1 || list.Collectors[0].Waiting != 3 || list.Collectors[0].Source != "" {
+		t.Errorf("the list: %+v", list)
+	}
+	var page api.OperationPage
+	b.read("/collectors/notify/ops?limit=2", &page)
+	if len(page.Ops) != 2 || page.Next != page.Ops[1].Number || string(page.Ops[0].Payload) != `{"n":1}` {
+		t.Errorf("the first page: %+v", page)
+	}
+	var rest api.OperationPage
+	b.read(fmt.Sprintf("/collectors/notify/ops?limit=2&after=%d", page.Next), &rest)
+	if len(rest.Ops) != 1 || rest.Next != 0 || rest.Ops[0].ID != "2" {
+		t.Errorf("the last page: %+v", rest)
+	}
+}
+
+func TestParkedOperationsAreLookedAfter(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.collect(collectorNotify)
+	var added api.AddedOperations
+	for _, key := range []string{"a", "b", "c"} {
+		b.post("/collectors/notify/ops", `{"id":"`+key+`1","key":"`+key+`","payload":1}`, &added)
+	}
+	b.park("notify", "a", "GONE")
+	b.park("notify", "b", "BUSY")
+	var page api.OperationPage
+	b.read("/collectors/notify/ops?state=parked&code=BUSY", &page)
+	if len(page.Ops) != 1 || page.Ops[0].Key != "b" || page.Ops[0].Attempts != 5 {
+		t.Errorf("parked: %+v", page)
+	}
+	var requeued api.RequeuedOperations
+	b.post("/collectors/notify/requeue", `{"code":"BUSY"}`, &requeued)
+	var dropped api.DroppedOperations
+	b.post("/collectors/notify/drop", `{"ids":["c1","nothing"]}`, &dropped)
+	if requeued.Requeued != 1 || dropped.Dropped != 0 { // c1 waits
+		t.Errorf("%+v, %+v", requeued, dropped)
+	}
+	b.post("/collectors/notify/drop", `{"ids":["c1"],"waiting":true}`, &dropped)
+	if dropped.Dropped != 1 {
+		t.Errorf("dropped %+v", dropped)
+	}
+	var view workqueue.CollectorView
+	b.read("/collectors/notify", &view)
+	if view.Parked != 1 || view.Waiting+view.Backoff != 1 {
+		t.Errorf("left: %+v", view)
+	}
+	var switched api.CollectorSwitched
+	b.post("/collectors/notify/pause", "", &switched)
+	b.post("/collectors/notify/pause", "", &switched)
+	var drained workqueue.Drained
+	b.post("/collectors/notify/drain", "", &drained)
+	if switched.Changed || switched.State != "paused" || !drained.Paused || drained.Ops != 1 {
+		t.Errorf("%+v, %+v", switched, drained)
+	}
+	b.post("/collectors/notify/resume", "", &switched)
+	if !switched.Changed || switched.State != "active" {
+		t.Errorf("%+v", switched)
+	}
+	b.refused(409, "has 1 operations that wait and 1 parked ones", http.MethodDelete, api.Prefix+"/collectors/notify", nil)
+	if code, text := b.ask(http.MethodDelete, api.Prefix+"/collectors/notify?force=true", nil); code != http.StatusOK {
+		t.Errorf("delete: %d %s", code, text)
+	}
+	b.refused(404, "see tranche collector list", http.MethodGet, api.Prefix+"/collectors/notify", nil)
+}
+
+func TestCollectorsRefuseWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.collect(collectorNotify)
+	for _, tc := range []struct {
+		status             int
+		detail             string
+		method, path, body string
+	}{
+		{422, "collector named:2:11: min_size: want a whole number", "POST", "?name=named", "endpoint: e\nmin_size: 0\n"},
+		{422, "collector collector: endpoint: it is missing", "POST", "", "name: x\n"},
+		{413, "too large", "POST", "", strings.Repeat("# x\n", 1<<19)},
+		{422, "operation 2 (line 2): payload: it is missing", "POST", "/notify/ops", "{\"key\":\"a\",\"payload\":1}\n{}"},
+		{422, "operation 1: key: it is missing", "POST", "/notify/ops", `{"payload":1}`},
+		{422, "there is no operation", "POST", "/notify/ops", ""},
+		{422, "this is not JSON", "POST", "/notify/ops", "id,key\n1,2\n"},
+		{404, "see tranche collector list", "POST", "/nothing/ops", `{"key":"a","payload":1}`},
+		{404, "see tranche collector list", "POST", "/nothing/ops", `{"ops":[]}`},
+		{404, "see tranche collector list", "GET", "/nothing/ops", ""},
+		{404, "see tranche collector list", "POST", "/nothing/pause", ""},
+		{404, "see tranche collector list", "POST", "/nothing/requeue", `{"all":true}`},
+		{422, "validation failed", "GET", "/notify/ops?state=lost", ""},
+		{422, "say which operations", "POST", "/notify/requeue", `{}`},
+		{422, "all stands beside", "POST", "/notify/drop", `{"all":true,"ids":["1"]}`},
+		{422, "holds a NUL", "POST", "/notify/drop", `{"ids":["a\u0000"]}`},
+		{422, "holds a NUL", "GET", "/notify/ops?key=a%00", ""},
+		{422, "validation failed", "POST", "/notify/drop", `{"everything":true}`},
+	} {
+		b.refused(tc.status, tc.detail, tc.method, api.Prefix+"/collectors"+tc.path, strings.NewReader(tc.body),
+			"Content-Type", contentTypeOf(tc.body))
+	}
+	var view workqueue.CollectorView
+	b.read("/collectors/notify", &view)
+	if view.Waiting != 0 {
+		t.Errorf("something was added: %+v", view)
+	}
+}
