@@ -64,7 +64,7 @@ func collectorHead(c *client.CollectorView) string {
 		}
 		t.row("key", key)
 	}
-	t.row("failures", fmt.Sprintf("parked after %s; again after %s, doubled up to %s", plural(int64(p.MaxAttempts), "try"),
+	t.row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
 		p.Backoff, p.MaxBackoff))
 	t.row("ids", "remembered for "+p.Dedupe.String())
 	t.row("applied", fmt.Sprintf("%s by %s, version %d", moment(c.ChangedAt), inert(c.ChangedBy), c.Version))
