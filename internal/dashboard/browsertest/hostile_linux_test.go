@@ -1,8 +1,11 @@
 package browsertest_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 
 	"github.com/google/uuid"
@@ -87,4 +90,52 @@ func (s *stack) hostile() villains {
 		}
 	}
 	return villains{run: run, key: evil}
+}
+
+// hostileServices does the same to what other systems use: a batch of the tracker, whose id it returns, a collector
+// and a schedule. Their names are held to letters; what they carry is not.
+func (s *stack) hostileServices(secret string) (batch string) {
+	s.Helper()
+	const yaml = "application/yaml"
+	post := func(path, kind string, body any) (answer map[string]any) {
+		s.Helper()
+		text, ok := body.(string)
+		if !ok {
+			raw, err := json.Marshal(body)
+			if err != nil {
+				s.Fatal(err)
+			}
+			text = string(raw)
+		}
+		req, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+"/api/v1"+path, bytes.NewBufferString(text))
+		if err != nil {
+			s.Fatal(err)
+		}
+		req.Header.Set("Content-Type", kind)
+		req.Header.Set("Authorization", "Bearer "+secret)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer resp.Body.Close()
+		raw, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode >= 300 {
+			s.Fatalf("POST %s: %s %s %v", path, resp.Status, raw, err)
+		}
+		if err := json.Unmarshal(raw, &answer); err != nil {
+			s.Fatalf("POST %s: %s: %v", path, raw, err)
+		}
+		return answer
+	}
+	const asJSON, note = "application/json", "# <img src=x onerror=window.__ran=1> ${window.__ran=1}\n"
+	batch, _ = post("/trackers", asJSON, map[string]any{"owner": start(evil, 60), "key": start(evil, 50)})["id"].(string)
+	post("/trackers/"+batch+"/groups", asJSON, map[string]any{"items": 20_000})
+	post("/trackers/"+batch+"/ack", asJSON, map[string]any{"ranges": []string{"0:1-5", "1:7-4000"}, "code": "<b>bad</b>"})
+	post("/collectors", yaml, note+"name: hostile\nendpoint: nobody\nmin_size: 2\n")
+	post("/collectors/hostile/ops", asJSON, map[string]any{"ops": []map[string]any{
+		{"id": start(evil, 60), "key": start(evil, 50), "payload": evil},
+		{"id": strings.Repeat("W", 200), "key": start(evil, 50), "payload": 1},
+	}})
+	post("/schedules", yaml, note+"name: hostile\ncron: 0 3 * * *\nplan: nothing\nitems:\n  file: \"<b>.csv\"\n")
+	return batch
 }

@@ -23,11 +23,14 @@ func everyPage(b *browser) func(*testing.T) {
 		s := newStack(t, stackConfig{locked: true})
 		h := s.hostile()
 		secret := s.token(access.Admin)
+		batch := s.hostileServices(secret)
 		paths := map[string]string{
 			"runs": "/runs", "run": "/runs/" + h.run.String(), "errors": "/runs/" + h.run.String() + "/errors",
 			"item": "/runs/" + h.run.String() + "/item?key=" + url.QueryEscape(h.key), "start": "/start", "plans": "/plans",
 			"endpoints": "/endpoints", "endpoint": "/endpoint?name=statement", "nodes": "/nodes", "letters": "/dead-letters",
 			"audit": "/audit", "health": "/health", "tokens": "/tokens", "api": "/api",
+			"trackers": "/trackers", "tracker": "/trackers?id=" + batch, "collectors": "/collectors",
+			"collector": "/collectors?name=hostile", "schedules": "/schedules", "schedule": "/schedules?name=hostile",
 			"login": "/login?next=javascript:alert(1)",
 		}
 		for name, path := range paths {
