@@ -109,6 +109,9 @@ func (d *doctor) everything(ctx context.Context) error {
 	if err := d.database(ctx); err != nil {
 		return err
 	}
+	if err := d.trackers(ctx); err != nil {
+		return fmt.Errorf("trackers: %w", err)
+	}
 	runs, err := d.runs(ctx)
 	if err != nil {
 		return err

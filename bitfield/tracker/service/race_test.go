@@ -255,6 +255,29 @@ func TestKilledBetweenAckAndCommit(t *testing.T) {
 	}
 }
 
+// TestPurgeBehindALateAck deletes a batch while an ack of it is not committed: nothing is left behind.
+func TestPurgeBehindALateAck(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.open(9000)
+	tx := b.begin()
+	if _, err := service.Ack(t.Context(), tx, []service.BatchAck{failed("E", id, some(0, 1), some(1, 1))}); err != nil {
+		t.Fatal(err)
+	}
+	b.in(func(ctx context.Context, tx pgx.Tx) error { return service.Delete(ctx, tx, id) })
+	var rows int
+	err := b.behind(tx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		rows, err = service.Purge(ctx, tx, 100)
+		return err
+	}, tx.Commit)
+	if err != nil || rows != 5 {
+		t.Errorf("%d rows were deleted, %v: two groups, two masks and the batch", rows, err)
+	}
+	if n := b.count(`SELECT (SELECT count(*) FROM tracker_group) + (SELECT count(*) FROM tracker_failed)`); n != 0 {
+		t.Errorf("%d rows are left behind", n)
+	}
+}
+
 // TestWholeGroupsRaceMasks lets an ack of everything meet acks by masks, of several batches in one call: nobody waits
 // in a circle, and each item is acknowledged once.
 func TestWholeGroupsRaceMasks(t *testing.T) {
