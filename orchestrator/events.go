@@ -42,7 +42,7 @@ func (n *Node) publishEvents(ctx context.Context) {
 // event is the body of a message on tranche.event.run.<kind>.
 type event struct {
 	ID         uuid.UUID       `json:"id"`
-	Run        workqueue.RunID `json:"run"`
+	Run        workqueue.RunID `json:"run,omitzero"`
 	Generation int             `json:"generation"`
 	Kind       string          `json:"kind"`
 	At         time.Time       `json:"at"`
@@ -79,5 +79,8 @@ func eventMessage(e workqueue.Event) (subject string, body []byte, err error) {
 		return endpoints.EventSubject(string(e.Kind)), e.Payload, nil
 	}
 	body, err = json.Marshal(event{e.ID, e.Run, int(e.Generation), string(e.Kind), e.At, e.Payload})
+	if strings.HasPrefix(string(e.Kind), "schedule.") { // which may have no run
+		return endpoints.EventSubject(string(e.Kind)), body, err
+	}
 	return endpoints.EventSubject("run." + string(e.Kind)), body, err
 }

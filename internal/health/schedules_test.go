@@ -1,0 +1,80 @@
+package health_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Schedules that fail, that nobody serves, or whose runs are late are told of until it is over.
+func TestSchedulesInTrouble(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	session := w.session()
+	lease, err := w.store.Lead(t.Context(), session, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hourly := func(_ json.RawMessage, after time.Time) (time.Time, bool, error) {
+		return after.Add(time.Hour), true, nil
+	}
+	for _, name := range []string{"fails", "idle", "late"} {
+		_, err := w.store.ApplySchedule(t.Context(), workqueue.ScheduleText{Name: name, Spec: json.RawMessage(`{}`),
+			Source: "x", Zone: "UTC", Next: hourly}, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := func(name string) workqueue.FireClaim {
+		t.Helper()
+		fire, err := w.store.RunScheduleNow(t.Context(), name, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim, ok, err := w.store.BeginFire(t.Context(), lease, workqueue.FireKey{Schedule: name, Due: fire.Due,
+			Kind: fire.Kind})
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		return claim
+	}
+	start := func(name string) workqueue.RunID {
+		t.Helper()
+		req := request("bills")
+		req.Session = session
+		req.OfFire(begin(name))
+		loaded, err := w.store.Load(t.Context(), req, items(2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return loaded.Run
+	}
+	claim := begin("fails")
+	if ok, err := w.store.EndFire(t.Context(), claim, workqueue.FireEnd{State: workqueue.FireFailed,
+		Reason: "there is no file"}); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	w.appears(health.ScheduleFailing, "fails", health.Warning, "there is no file", "tranche schedule run-now fails")
+	start("fails")
+	w.goes(health.ScheduleFailing, "fails")
+
+	w.exec(`UPDATE schedule SET next_due = clock_timestamp() - interval '2 min' WHERE name = 'idle'`)
+	w.appears(health.ScheduleOverdue, "idle", health.Critical, "No leader has taken", "tranche nodes")
+	w.exec(`UPDATE schedule SET next_due = clock_timestamp() WHERE name = 'idle'`)
+	w.goes(health.ScheduleOverdue, "idle")
+	begin("idle")
+	w.exec(`UPDATE schedule_fire SET created_at = created_at - interval '6 min' WHERE schedule = 'idle'`)
+	w.appears(health.ScheduleOverdue, "idle", health.Warning, "not started yet", "tranche schedule fires idle")
+
+	run := start("late")
+	w.exec(`UPDATE schedule_fire SET done_by = clock_timestamp(), late_at = clock_timestamp(), late = 'reported'
+		WHERE schedule = 'late'`)
+	w.appears(health.ScheduleLate, run.String(), health.Warning, "schedule late", "tranche run explain "+run.String())
+	if _, err := w.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	w.goes(health.ScheduleLate, run.String())
+}
