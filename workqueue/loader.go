@@ -75,10 +75,14 @@ const (
 // begin runs the transaction that makes the run's row. When PostgreSQL did not say how it ended, the row may appear
 // even after it was looked for.
 func (l *loader) begin(ctx context.Context, limit time.Duration, f func(context.Context, pgx.Tx) error) error {
-	err := l.store.inTxWithin(ctx, limit, f)
+	var inside error // what ended it before it was committed: nothing of it appears then
+	err := l.store.inTxWithin(ctx, limit, func(ctx context.Context, tx pgx.Tx) error {
+		inside = f(ctx, tx)
+		return inside
+	})
 	if err != nil {
 		_, answered := errors.AsType[*pgconn.PgError](err)
-		l.unsure = !answered
+		l.unsure = !answered && inside == nil
 	}
 	return err
 }
