@@ -1,0 +1,309 @@
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// leaders is a database and a server for several nodes that compete.
+type leaders struct {
+	*testing.T
+	bundle
+}
+
+func setupLeaders(t *testing.T) *leaders {
+	t.Helper()
+	pool := testenv.Pool(t)
+	dir := t.TempDir() + "/nats"
+	ns := testenv.NATSWith(t, embedded.NATSConfig{StoreDir: dir})
+	return &leaders{T: t, bundle: bundle{pool: pool, store: workqueue.New(pool), ns: ns, dir: dir, nc: testenv.Conn(t, ns)}}
+}
+
+// node starts one that can be stopped before the end of the test.
+func (l *leaders) start(duties ...orchestrator.Duty) (node *orchestrator.Node, stop func()) {
+	l.Helper()
+	node, err := orchestrator.New(l.store, testenv.Conn(l.T, l.ns), orchestrator.Config{
+		Log: zaptest.NewLogger(l.T), Version: "test", Grace: 5 * time.Second, Duties: duties,
+		Streams: endpoints.StreamConfig{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}})
+	if err != nil {
+		l.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := node.Run(ctx); err != nil {
+			l.Errorf("node: %v", err)
+		}
+	})
+	stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	l.Cleanup(stop)
+	select {
+	case <-node.Ready():
+	case <-time.After(20 * time.Second):
+		l.Fatal("the node did not get ready")
+	}
+	return node, stop
+}
+
+// leader returns who leads, by the database.
+func (l *leaders) leader() (session workqueue.SessionID, epoch int64) {
+	l.Helper()
+	err := l.pool.QueryRow(l.Context(), `SELECT session_id, epoch FROM leader WHERE expires_at > clock_timestamp()`).
+		Scan(&session, &epoch)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		l.Fatal(err)
+	}
+	return session, epoch
+}
+
+func (l *leaders) until(what string, met func() bool) {
+	l.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !met() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			l.Fatal("waited in vain until " + what)
+		}
+	}
+}
+
+func (l *leaders) completed(run workqueue.RunID) {
+	l.Helper()
+	l.until("the run has completed and told so", func() bool {
+		var n int
+		err := l.pool.QueryRow(l.Context(), `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'
+			AND published_at IS NOT NULL`, run).Scan(&n)
+		return err == nil && n == 1
+	})
+}
+
+// noting is a duty that says under which lease it ran, through a channel with room.
+func noting(name string, ran chan<- workqueue.Lease) orchestrator.Duty {
+	return orchestrator.Duty{Name: name, Run: func(_ context.Context, lease workqueue.Lease) (time.Duration, error) {
+		select {
+		case ran <- lease:
+		default:
+		}
+		return time.Hour, nil
+	}}
+}
+
+// A leader that stops hands over at once: its duties run at another node within a second.
+func TestACleanStopHandsOverAtOnce(t *testing.T) {
+	t.Parallel()
+	l := setupLeaders(t)
+	ran := make(chan workqueue.Lease, 9)
+	_, stop := l.start(noting("note", ran))
+	first := <-ran
+	others := make(chan workqueue.Lease, 9)
+	l.start(noting("note", others))
+	l.start(noting("note", others))
+	began := time.Now()
+	stop()
+	next := <-others
+	if took := time.Since(began); took > time.Second || next.Epoch != first.Epoch+1 {
+		t.Errorf("epoch %d after %d began %s after the stop; want the next one within 1s", next.Epoch, first.Epoch, took)
+	} else {
+		t.Logf("handed over in %s", took)
+	}
+	if session, epoch := l.leader(); session != next.Session || epoch != next.Epoch {
+		t.Errorf("%s leads in epoch %d", session, epoch)
+	}
+}
+
+// A leader that is gone without a word is followed as soon as its lease has run out.
+func TestALeaderThatIsGoneIsFollowed(t *testing.T) {
+	t.Parallel()
+	l := setupLeaders(t)
+	gone, err := l.store.Lead(t.Context(), workqueue.NewSessionID(), orchestrator.DefaultLeaseTTL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	ran := make(chan workqueue.Lease, 9)
+	l.start(noting("note", ran))
+	next := <-ran
+	took := time.Since(began)
+	t.Logf("took over after %s", took)
+	if next.Epoch != gone.Epoch+1 || took >= 5*time.Second || took < orchestrator.DefaultLeaseTTL-100*time.Millisecond {
+		t.Errorf("epoch %d after %s; want %d within 5s, and not before the lease was over", next.Epoch, took, gone.Epoch+1)
+	}
+}
+
+// A duty that takes longer than a lease lives keeps neither the lease nor the others; one that panics does the others no
+// harm; and both are seen beside the node.
+func TestDutiesDoNotHinderEachOther(t *testing.T) {
+	t.Parallel()
+	l := setupLeaders(t)
+	var slow, most atomic.Int32
+	quick := make(chan workqueue.Lease, 99)
+	release := make(chan struct{})
+	node, _ := l.start(
+		orchestrator.Duty{Name: "slow", Run: func(ctx context.Context, _ workqueue.Lease) (time.Duration, error) {
+			most.Store(max(most.Load(), slow.Add(1)))
+			defer slow.Add(-1)
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return 0, nil
+		}},
+		orchestrator.Duty{Name: "panics", Run: func(context.Context, workqueue.Lease) (time.Duration, error) {
+			panic("a mistake\x00")
+		}},
+		noting("quick", quick),
+	)
+	first := <-quick
+	for range 3 { // a duty is done when it is wanted, however long it rests
+		node.WakeDuty("quick")
+		node.WakeDuty("slow")
+		if lease := <-quick; lease != first {
+			t.Fatalf("the lease was %v and is %v", first, lease)
+		}
+	}
+	views := map[string]workqueue.DutyView{}
+	l.until("the heartbeat tells of them", func() bool {
+		nodes, err := l.store.Nodes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range nodes.Duties {
+			views[d.Name] = d
+		}
+		// Longer than the lease lives.
+		return views["slow"].Running > orchestrator.DefaultLeaseTTL.Seconds()+0.2 && views["panics"].Failures > 2
+	})
+	if _, epoch := l.leader(); epoch != first.Epoch {
+		t.Errorf("the lease was lost: epoch %d after %d", epoch, first.Epoch)
+	}
+	if d := views["panics"]; !d.Failing || !strings.Contains(d.LastError, "a mistake") || d.FailedAt == nil {
+		t.Errorf("%+v", d)
+	}
+	if d := views["quick"]; d.Runs != 4 || d.Failing || d.EndedAt == nil {
+		t.Errorf("%+v", d)
+	}
+	for _, own := range []string{"sweep", "care", "pace", "retention"} {
+		if views[own].Runs == 0 {
+			t.Errorf("duty %s has not run", own)
+		}
+	}
+	close(release)
+	l.until("the slow one runs again", func() bool { return most.Load() == 1 && slow.Load() <= 1 })
+}
+
+// A leader that was stopped in the middle of a duty, and wakes up when another leads, commits nothing; the duty is told
+// that it is over, and does not run here any more.
+func TestAPausedLeaderDoesNothing(t *testing.T) {
+	t.Parallel()
+	l := setupLeaders(t)
+	if _, err := l.pool.Exec(t.Context(), `CREATE TABLE written (epoch bigint)`); err != nil {
+		t.Fatal(err)
+	}
+	inside, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	once := sync.Once{}
+	var runs atomic.Int32
+	var over atomic.Bool
+	l.start(orchestrator.Duty{Name: "write", Run: func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+		runs.Add(1)
+		context.AfterFunc(ctx, func() { over.Store(true) })
+		// A context of its own: a process that is stopped hears of nothing.
+		err := l.store.AsLeader(context.WithoutCancel(ctx), lease, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO written VALUES ($1)`, lease.Epoch)
+			once.Do(func() { close(inside) })
+			<-goOn
+			return err
+		})
+		ended <- err
+		return time.Hour, err
+	}})
+	<-inside
+	proceed := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(proceed)
+	heir := workqueue.NewSessionID() // its lease is over, and somebody else has it
+	_, err := l.pool.Exec(t.Context(), `UPDATE leader SET epoch = epoch + 1, session_id = $1,
+		expires_at = clock_timestamp() + interval '1 hour'`, heir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.until("the duty is told that it is over", over.Load)
+	proceed()
+	if err := <-ended; !errors.Is(err, workqueue.ErrNotLeader) {
+		t.Errorf("the zombie's work: %v; want ErrNotLeader", err)
+	}
+	var written int
+	if err := l.pool.QueryRow(t.Context(), `SELECT count(*) FROM written`).Scan(&written); err != nil || written != 0 {
+		t.Errorf("%d rows were written by a zombie, %v", written, err)
+	}
+	if session, epoch := l.leader(); session != heir || epoch != 2 || runs.Load() != 1 {
+		t.Errorf("%s leads in epoch %d, and the duty ran %d times", session, epoch, runs.Load())
+	}
+}
+
+// Finished runs past their limits are deleted by the leader, when somebody asks at once.
+func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve(t, "echo", echo)
+	run := b.start(t, request("echo"), 2500)
+	l := &leaders{T: t, bundle: *b}
+	l.completed(run)
+	if _, err := b.pool.Exec(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '1 hour'`); err != nil {
+		t.Fatal(err)
+	}
+	one := int64(1)
+	limits := workqueue.RetentionLimits{Bytes: &[]int64{1 << 20}[0], Count: &one}
+	if _, err := b.store.SetRetention(t.Context(), workqueue.RetainRuns, limits, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	kept := b.start(t, request("echo"), 1)
+	l.completed(kept)
+	gone := func() bool {
+		b.node.WakeDuty(orchestrator.DutyRetention)
+		var left int
+		err := b.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_part)
+			+ (SELECT count(*) FROM work_queue) + (SELECT count(*) FROM retention_run WHERE gone_at IS NULL)`).Scan(&left)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return left == 3 // what there is of the newest
+	}
+	l.until("the run is gone", gone)
+	if _, err := b.store.Resolve(t.Context(), run.String()); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("the run: %v", err)
+	}
+	report, err := b.store.Doctor(t.Context())
+	if err != nil || !report.OK() {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+func TestDutiesAreChecked(t *testing.T) {
+	t.Parallel()
+	l := setupLeaders(t)
+	noop := func(context.Context, workqueue.Lease) (time.Duration, error) { return 0, nil }
+	for _, duties := range [][]orchestrator.Duty{
+		{{Name: "", Run: noop}}, {{Name: "a"}}, {{Name: "a", Run: noop}, {Name: "a", Run: noop}}, {{Name: "sweep", Run: noop}},
+	} {
+		_, err := orchestrator.New(l.store, l.nc, orchestrator.Config{Duties: duties})
+		if err == nil || !strings.Contains(err.Error(), "Config.Duties") {
+			t.Errorf("%+v: %v", duties, err)
+		}
+	}
+}
