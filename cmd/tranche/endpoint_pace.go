@@ -11,6 +11,9 @@ import (
 // paceRows adds what limits an endpoint over all runs to its head.
 func paceRows(t *table, e *client.Endpoint) {
 	limits := []string{budgetText(e.MaxInFlight), rateLimitText(e.RateLimit)}
+	if e.CallRate > 0 {
+		limits = append(limits, callRateText(e.CallRate))
+	}
 	t.row("limits", strings.Join(limits, ", "))
 	p := e.Pace
 	if p == nil {

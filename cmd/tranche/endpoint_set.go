@@ -16,15 +16,17 @@ type endpointsSet struct {
 	Concurrency *concurrency   `help:"Chunks at once in each instance, 1 to 1024, or default." placeholder:"N"`
 	MaxInFlight *requestBudget `help:"Requests at once over all runs, 1 to 10000, or none." placeholder:"N"`
 	Rate        *itemRate      `help:"Items a second over all runs, or none." placeholder:"N"`
+	CallRate    *callRate      `help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
 	ChunkCap    *chunkCap      `help:"0 forgets that requests over some size fail as a whole." placeholder:"0"`
 	Breaker     *breakerState  `help:"closed says that it is no outage: for 10 minutes all goes on." placeholder:"closed"`
 }
 
 // Validate is called by kong.
 func (e *endpointsSet) Validate() error {
-	if e.Concurrency == nil && e.MaxInFlight == nil && e.Rate == nil && e.ChunkCap == nil &&
-		e.Breaker == nil {
-		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --chunk-cap 0 or --breaker closed")
+	if e.Concurrency == nil && e.MaxInFlight == nil && e.Rate == nil && e.CallRate == nil &&
+		e.ChunkCap == nil && e.Breaker == nil {
+		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --call-rate, --chunk-cap 0 or " +
+			"--breaker closed")
 	}
 	return nil
 }
@@ -79,6 +81,23 @@ func (r *itemRate) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// callRate is requests a second, or 0 for no limit.
+type callRate float64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (r *callRate) UnmarshalText(text []byte) error {
+	if string(text) == "none" {
+		*r = 0
+		return nil
+	}
+	n, err := workqueue.ParseCallRate(string(text))
+	if err != nil || n == 0 {
+		return fmt.Errorf("%.100q is no rate of requests like 10/s, 50/m or 100/h, nor none", text)
+	}
+	*r = callRate(n)
+	return nil
+}
+
 // chunkCap can only be cleared: nodes find it.
 type chunkCap int
 
@@ -110,7 +129,7 @@ func (e *endpointsSet) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	set, err := cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
-		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), ChunkCap: (*int)(e.ChunkCap),
+		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), CallRate: (*float64)(e.CallRate), ChunkCap: (*int)(e.ChunkCap),
 		Breaker: (*string)(e.Breaker)}, term.keep())
 	if err != nil {
 		return err
@@ -132,6 +151,9 @@ func (e *endpointsSet) told(set *client.EndpointSetting) []string {
 	}
 	if e.Rate != nil {
 		told = append(told, rateLimitText(set.Rate))
+	}
+	if e.CallRate != nil {
+		told = append(told, callRateText(set.CallRate))
 	}
 	if e.ChunkCap != nil {
 		told = append(told, "requests may be of any size again")
@@ -161,4 +183,14 @@ func rateLimitText(perSecond float64) string {
 		return "no rate limit"
 	}
 	return fmt.Sprintf("at most %s items a second over all runs", pace(perSecond))
+}
+
+func callRateText(perSecond float64) string {
+	switch {
+	case perSecond <= 0:
+		return "no limit of requests a second"
+	case perSecond < 1:
+		return fmt.Sprintf("at most %s requests a minute in all", strconv.FormatFloat(perSecond*60, 'g', 4, 64))
+	}
+	return fmt.Sprintf("at most %s requests a second in all", strconv.FormatFloat(perSecond, 'g', 4, 64))
 }

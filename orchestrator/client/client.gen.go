@@ -1185,6 +1185,9 @@ type Endpoint struct {
 	// RateLimit items a second over all runs, set by an operator; 0: none
 	RateLimit float64 `json:"rate_limit"`
 
+	// CallRate requests a second in all, set by an operator; 0: none
+	CallRate float64 `json:"call_rate"`
+
 	// Pace what nodes found out about it
 	Pace *PaceView `json:"pace,omitempty"`
 
@@ -1236,7 +1239,10 @@ type EndpointSetting struct {
 	MaxInFlight int `json:"max_in_flight"`
 
 	// Rate items a second over all runs and nodes; 0: no limit
-	Rate      float64   `json:"rate"`
+	Rate float64 `json:"rate"`
+
+	// CallRate requests a second over all runs, collectors and nodes; 0: no limit
+	CallRate  float64   `json:"call_rate"`
 	ChangedBy string    `json:"changed_by,omitempty"`
 	ChangedAt time.Time `json:"changed_at"`
 }
@@ -1251,6 +1257,9 @@ type EndpointSettings struct {
 
 	// Rate items a second over all runs; 0: no limit
 	Rate *float64 `json:"rate,omitempty"`
+
+	// CallRate requests a second in all; 0: no limit
+	CallRate *float64 `json:"call_rate,omitempty"`
 
 	// ChunkCap 0 forgets that chunks over some size fail as a whole
 	ChunkCap *int `json:"chunk_cap,omitempty"`
@@ -5529,4 +5538,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of faed32494e0d95c4e085466da8b940d5, is 34fd0b9c036c6b2debae1f9b06a30c0e63173d826513db9c0aff89d4df5a1db8.
+// Of 7f115e3990b3a047b1360e15f85ff821, is 72d3d62409ed7737483bda8bf0981d7aeafaa596767504efcf392f74b4cf14d2.
