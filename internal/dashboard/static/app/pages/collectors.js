@@ -122,8 +122,7 @@ function Collector({ query: { name, edit = "", state = "", after = "" }, onAppli
     ${c && editing && html`<${Card} flush label="Change"><${Editor} kind="collector" name=${name} note="Changes hold from the next flush on." source=${c.source || ""}
       onApplied=${onApplied} onCancel=${() => setQuery({ edit: "" })}/><//>`}
     ${c && !editing && html`<${Tiles} of=${c}/>
-      ${c.why?.length > 0 && html`<${Card} title="What keeps operations waiting" test="why"><ul class="reasons">${c.why.map((w) => html`<li key=${w.code}><${Text} max=${500}>${w.text}<//>${
-        w.until && html` <span class="muted">until <${Time} at=${w.until} mode="clock"/></span>`}</li>`)}</ul><//>`}
+      ${c.why?.length > 0 && html`<${Card} title="What keeps operations waiting" test="why"><ul class="reasons">${c.why.map((w) => html`<li key=${w.code}><${Text} max=${500}>${w.text}<//></li>`)}</ul><//>`}
       <${Ops} load=${ops} state=${state} parked=${c.parked} choose=${choose}/>
       <${Card} flush title="Source" actions=${html`<${Copy} text=${c.source || ""} label="Copy the source"/>`}><${Source} kind="collector" text=${c.source || ""}/><//>`}
   <//>`;
