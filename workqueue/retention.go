@@ -76,12 +76,10 @@ func (l *RetentionLimits) String() string {
 	return strings.Join(said, ", ")
 }
 
-const day = 24 * time.Hour
-
 // RetentionAge is an age as people write it: 90d, or 36h0m0s when it is not whole days.
 func RetentionAge(age time.Duration) string {
-	if age%day == 0 {
-		return fmt.Sprintf("%dd", age/day)
+	if hours := age / time.Hour; age%time.Hour == 0 && hours%24 == 0 {
+		return fmt.Sprintf("%dd", hours/24)
 	}
 	return age.String()
 }
