@@ -122,7 +122,6 @@ type work struct {
 	batch  uuid.UUID
 	steps  []*step
 	stale  bool // its last activity was noted long ago
-	found  bool
 	newly  int64
 	failed []failedMask
 	last   int // the ack that completed it; -1: none

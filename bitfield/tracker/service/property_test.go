@@ -97,7 +97,7 @@ func (m *machine) pick(t *rapid.T) *naive {
 	return m.batches[rapid.IntRange(0, len(m.batches)-1).Draw(t, "batch")]
 }
 
-func (m *machine) Open(t *rapid.T) {
+func (m *machine) Open(*rapid.T) {
 	if len(m.batches) < 3 {
 		m.batches = append(m.batches, &naive{id: m.open(), state: tracker.StateOpen, adds: map[string]service.Added{}})
 	}
@@ -176,9 +176,8 @@ func (m *machine) Ack(t *rapid.T) {
 		acks, of, fit = append(acks, a), append(of, b), fit && fits
 	}
 	got, err := m.tryAck(acks...)
-	var group *tracker.GroupError
 	if !fit {
-		if !errors.As(err, &group) {
+		if _, named := errors.AsType[*tracker.GroupError](err); !named {
 			t.Fatalf("what does not fit: %v", err)
 		}
 		return
@@ -223,7 +222,9 @@ func (m *machine) Delete(t *rapid.T) {
 		return
 	}
 	m.in(func(ctx context.Context, tx pgx.Tx) error { return service.Delete(ctx, tx, b.id) })
-	m.gone(b.id)
+	if _, err := service.Get(m.Context(), m.pool, b.id); !errors.Is(err, tracker.ErrNotFound) {
+		t.Fatalf("a deleted batch: %v", err)
+	}
 	m.batches = slices.DeleteFunc(m.batches, func(n *naive) bool { return n == b })
 	if got := len(m.events(b.id)); got != b.ends {
 		t.Fatalf("%d events of a deleted batch, want %d", got, b.ends)
@@ -233,7 +234,7 @@ func (m *machine) Delete(t *rapid.T) {
 
 // Check compares all that can be asked of one batch, now and then: what went wrong stays wrong.
 func (m *machine) Check(t *rapid.T) {
-	if rapid.IntRange(0, 3).Draw(t, "look") != 0 {
+	if rapid.IntRange(0, 5).Draw(t, "look") != 0 {
 		return
 	}
 	b := m.pick(t)

@@ -161,17 +161,21 @@ func (b *bench) behind(first pgx.Tx, call func(ctx context.Context, tx pgx.Tx) e
 	return <-done
 }
 
+const commits = "the first commits"
+
+// ends are how the first of two transactions ends.
+func ends() map[string]func(tx pgx.Tx) func(context.Context) error {
+	return map[string]func(tx pgx.Tx) func(context.Context) error{
+		commits:               func(tx pgx.Tx) func(context.Context) error { return tx.Commit },
+		"the first goes back": func(tx pgx.Tx) func(context.Context) error { return tx.Rollback },
+	}
+}
+
 // TestTwoProducersAddTheSame has the second producer come while the first is not committed, with the same key.
 func TestTwoProducersAddTheSame(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for name, tc := range map[string]struct {
-		end  func(tx pgx.Tx) func(context.Context) error
-		want service.Added
-	}{
-		"the first commits":   {func(tx pgx.Tx) func(context.Context) error { return tx.Commit }, service.Added{Existing: true}},
-		"the first goes back": {func(tx pgx.Tx) func(context.Context) error { return tx.Rollback }, service.Added{}},
-	} {
+	for name, end := range ends() {
 		id := b.open()
 		tx := b.begin()
 		one, err := service.Add(t.Context(), tx, id, 9000, "page 7")
@@ -182,8 +186,8 @@ func TestTwoProducersAddTheSame(t *testing.T) {
 		err = b.behind(tx, func(ctx context.Context, tx pgx.Tx) (err error) {
 			two, err = service.Add(ctx, tx, id, 9000, "page 7")
 			return err
-		}, tc.end(tx))
-		if one.Existing = tc.want.Existing; err != nil || two != one {
+		}, end(tx))
+		if one.Existing = name == commits; err != nil || two != one {
 			t.Errorf("%s: the second got %+v, %v; want %+v", name, two, err, one)
 		}
 		if got := b.get(id); got.Items != 9000 || got.Groups != 2 || got.Pending != 9000 {
@@ -196,10 +200,7 @@ func TestTwoProducersAddTheSame(t *testing.T) {
 func TestTwoOpenTheSame(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for name, end := range map[string]func(tx pgx.Tx) func(context.Context) error{
-		"the first commits":   func(tx pgx.Tx) func(context.Context) error { return tx.Commit },
-		"the first goes back": func(tx pgx.Tx) func(context.Context) error { return tx.Rollback },
-	} {
+	for name, end := range ends() {
 		r := service.OpenRequest{Owner: "o", Key: name}
 		tx := b.begin()
 		one, err := service.Open(t.Context(), tx, r)
@@ -211,7 +212,7 @@ func TestTwoOpenTheSame(t *testing.T) {
 			two, err = service.Open(ctx, tx, r)
 			return err
 		}, end(tx))
-		if committed := name == "the first commits"; err != nil || two.Existing != committed || (two.ID == one.ID) != committed {
+		if same := name == commits; err != nil || two.Existing != same || (two.ID == one.ID) != same {
 			t.Errorf("%s: %+v and %+v, %v", name, one, two, err)
 		}
 	}
@@ -292,7 +293,10 @@ func TestWholeGroupsRaceMasks(t *testing.T) {
 		{all(ids[1]), all(ids[0])},
 		{{Batch: ids[0], All: true, Code: "E1"}, items(ids[1], some(groups-1, 1))},
 		{items(ids[1], first(3, 8192), first(1, 100)), {Batch: ids[1], Whole: []tracker.Span{{First: 0, Last: 5}}}},
-		{failed("E2", ids[0], first(groups-1, 8192), first(0, 8192)), {Batch: ids[0], Whole: []tracker.Span{{First: 7, Last: 9}}}},
+		{
+			failed("E2", ids[0], first(groups-1, 8192), first(0, 8192)),
+			{Batch: ids[0], Whole: []tracker.Span{{First: 7, Last: 9}}},
+		},
 	}
 	var newly, completed atomic.Int64
 	together := errgroup.Group{}
@@ -316,7 +320,8 @@ func TestWholeGroupsRaceMasks(t *testing.T) {
 	}
 	for _, id := range ids {
 		got := b.get(id)
-		if got.Pending != 0 || got.Done+got.Failed != groups*8192 || got.State != tracker.StateCompleted || len(b.events(id)) != 1 {
+		if got.Pending != 0 || got.Done+got.Failed != groups*8192 || got.State != tracker.StateCompleted ||
+			len(b.events(id)) != 1 {
 			t.Errorf("%+v", got)
 		}
 	}

@@ -28,6 +28,10 @@ func TestReapByLastActivity(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	hooked := service.OpenRequest{Owner: "test", Webhook: service.Hook{URL: "https://example.org/"}}
+	minute := service.OpenRequest{Owner: "test", OpenIdle: time.Minute}
+	seal := func(id uuid.UUID) { b.seal(id) }
+	complete := func(id uuid.UUID) { b.ack(all(id)); b.seal(id) }
+	expire := func(id uuid.UUID) { b.age(id, 26*time.Hour); b.reap(100) }
 	for name, tc := range map[string]struct {
 		open    service.OpenRequest
 		do      func(id uuid.UUID)
@@ -38,21 +42,27 @@ func TestReapByLastActivity(t *testing.T) {
 		"open, young":             {after: 23 * time.Hour},
 		"open, within the slack":  {after: day + time.Minute},
 		"open, old":               {after: 26 * time.Hour, expired: true},
-		"open, old, of a minute":  {open: service.OpenRequest{Owner: "o", OpenIdle: time.Minute}, after: time.Hour, expired: true},
-		"sealed, older than open": {do: func(id uuid.UUID) { b.seal(id) }, after: 3 * day},
-		"sealed, old":             {do: func(id uuid.UUID) { b.seal(id) }, after: 8 * day, expired: true},
-		"old, with an ack since":  {do: func(id uuid.UUID) { b.age(id, 23*time.Hour); b.ack(items(id, some(0, 1))) }, after: 3 * time.Hour},
-		"old, with an add since":  {do: func(id uuid.UUID) { b.age(id, 23*time.Hour); _, _ = b.add(id, 1, "") }, after: 3 * time.Hour},
+		"open, old, of a minute":  {open: minute, after: time.Hour, expired: true},
+		"sealed, older than open": {do: seal, after: 3 * day},
+		"sealed, old":             {do: seal, after: 8 * day, expired: true},
+		"old, with an ack since": {do: func(id uuid.UUID) {
+			b.age(id, 23*time.Hour)
+			b.ack(items(id, some(0, 1)))
+		}, after: 3 * time.Hour},
+		"old, with an add since": {do: func(id uuid.UUID) {
+			b.age(id, 23*time.Hour)
+			_, _ = b.add(id, 1, "")
+		}, after: 3 * time.Hour},
 		"old, with duplicates": {do: func(id uuid.UUID) {
 			b.ack(items(id, some(0, 1)))
 			b.age(id, 23*time.Hour)
 			b.ack(items(id, some(0, 1)))
 		}, after: 3 * time.Hour, expired: true},
-		"completed, young":         {do: func(id uuid.UUID) { b.ack(all(id)); b.seal(id) }, after: 6 * day},
-		"completed, old":           {do: func(id uuid.UUID) { b.ack(all(id)); b.seal(id) }, after: 8 * day, deleted: true},
-		"completed, webhook owed":  {open: hooked, do: func(id uuid.UUID) { b.ack(all(id)); b.seal(id) }, after: 8 * day},
-		"expired, young":           {do: func(id uuid.UUID) { b.age(id, 26*time.Hour); b.reap(100) }, after: 6 * day},
-		"expired, old":             {do: func(id uuid.UUID) { b.age(id, 26*time.Hour); b.reap(100) }, after: 8 * day, deleted: true},
+		"completed, young":         {do: complete, after: 6 * day},
+		"completed, old":           {do: complete, after: 8 * day, deleted: true},
+		"completed, webhook owed":  {open: hooked, do: complete, after: 8 * day},
+		"expired, young":           {do: expire, after: 6 * day},
+		"expired, old":             {do: expire, after: 8 * day, deleted: true},
 		"open, old, webhook asked": {open: hooked, after: 26 * time.Hour, expired: true},
 	} {
 		if tc.open.Owner == "" {
@@ -67,7 +77,8 @@ func TestReapByLastActivity(t *testing.T) {
 		// Twice: a batch that is not due is put off, and looked at again.
 		for _, want := range []bool{true, false} {
 			got := b.reap(100)
-			if slices.Contains(got.Expired, id) != (tc.expired && want) || slices.Contains(got.Deleted, id) != (tc.deleted && want) {
+			expired, deleted := slices.Contains(got.Expired, id), slices.Contains(got.Deleted, id)
+			if expired != (tc.expired && want) || deleted != (tc.deleted && want) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
@@ -190,8 +201,8 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 	}
 	b.seal(id)
 	list := due()
-	if len(list) != 1 || list[0].Batch != id || list[0].URL != "https://h/x" || list[0].Secret != "s" || list[0].Attempts != 0 ||
-		b.count(`SELECT count(*) FROM run_event WHERE id = $1 AND payload = $2`, list[0].EventID, list[0].Event) != 1 {
+	if len(list) != 1 || list[0].Batch != id || list[0].URL != "https://h/x" || list[0].Secret != "s" ||
+		list[0].Attempts != 0 || b.count(`SELECT count(*) FROM run_event WHERE id = $1 AND payload = $2`, list[0].EventID, list[0].Event) != 1 {
 		t.Fatalf("due: %+v", list)
 	}
 	note := func(w service.Webhook, pause time.Duration, giveUp bool) (noted bool) {
@@ -208,7 +219,8 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 	if err != nil || !owed || wait < 59*time.Minute || wait > time.Hour || len(due()) != 0 {
 		t.Errorf("the next in %v, %v, %v", wait, owed, err)
 	}
-	if got := b.get(id).Webhook; got.State != "due" || got.Attempts != 1 || got.LastError != "refused" || got.NextAt == nil {
+	if got := b.get(id).Webhook; got.State != "due" || got.Attempts != 1 || got.LastError != "refused" ||
+		got.NextAt == nil {
 		t.Errorf("after a failure: %+v", got)
 	}
 	b.exec(`UPDATE tracker_service SET webhook_next_at = clock_timestamp()`)
@@ -220,7 +232,8 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 		}
 		return err
 	})
-	if got := b.get(id).Webhook; got.State != "delivered" || got.Attempts != 2 || got.LastError != "" || note(list[0], 0, true) {
+	if got := b.get(id).Webhook; got.State != "delivered" || got.Attempts != 2 || got.LastError != "" ||
+		note(list[0], 0, true) {
 		t.Errorf("after the delivery: %+v", got)
 	}
 }

@@ -155,7 +155,9 @@ func TestBatchesOfRunsAreOutOfReach(t *testing.T) {
 func TestOpenAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	asked := service.OpenRequest{Owner: "o", Key: "k", OpenIdle: time.Hour, Webhook: service.Hook{URL: "https://h", Secret: "s"}}
+	asked := service.OpenRequest{
+		Owner: "o", Key: "k", OpenIdle: time.Hour, Webhook: service.Hook{URL: "https://h", Secret: "s"},
+	}
 	open := func(change func(r *service.OpenRequest)) (opened service.Opened, err error) {
 		r := asked
 		change(&r)
@@ -185,7 +187,8 @@ func TestOpenAgain(t *testing.T) {
 	} {
 		_, err := open(change)
 		var conflict *service.ConflictError
-		if !errors.As(err, &conflict) || conflict.Field != field || conflict.Batch != id || !errors.Is(err, service.ErrConflict) {
+		if !errors.As(err, &conflict) || conflict.Field != field || conflict.Batch != id ||
+			!errors.Is(err, service.ErrConflict) {
 			t.Errorf("another %s: %v", field, err)
 		}
 	}
@@ -281,7 +284,8 @@ func TestAddAgain(t *testing.T) {
 		t.Errorf("again: %+v, %v, want %+v", again, err, one)
 	}
 	var conflict *service.ConflictError
-	if _, err := b.add(id, 9_999, "page 1"); !errors.As(err, &conflict) || conflict.Was != "10000" || conflict.Is != "9999" {
+	_, err = b.add(id, 9_999, "page 1")
+	if !errors.As(err, &conflict) || conflict.Was != "10000" || conflict.Is != "9999" {
 		t.Errorf("with another number: %v", err)
 	}
 	if got, err := b.add(other, 9_999, "page 1"); err != nil || got.Existing {
