@@ -1,6 +1,7 @@
 package systest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ const (
 	ledgerVariable   = "TRANCHE_SYSTEST_LEDGER"
 	dieVariable      = "TRANCHE_SYSTEST_DIE"      // the execution at which a service waits to be killed
 	revisionVariable = "TRANCHE_SYSTEST_REVISION" // of the flow
+	leaseVariable    = "TRANCHE_SYSTEST_LEASE"    // the life of the leader's lease
 	faultsVariable   = "TRANCHE_FAULTS"
 )
 
@@ -77,6 +79,10 @@ func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
 		return err
 	}
 	defer release()
+	lease, err := time.ParseDuration(cmp.Or(os.Getenv(leaseVariable), "1s"))
+	if err != nil {
+		return err
+	}
 	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
 	if err != nil {
 		return err
@@ -87,7 +93,7 @@ func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
 		return err
 	}
 	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults, Locals: locals, LocalWorkers: 4,
-		SessionTTL: sessionTTL, Heartbeat: sessionTTL / 5, LeaseTTL: time.Second, Poll: 100 * time.Millisecond,
+		SessionTTL: sessionTTL, Heartbeat: sessionTTL / 5, LeaseTTL: lease, Poll: 100 * time.Millisecond,
 		Grace:   5 * time.Second,
 		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
