@@ -32,6 +32,9 @@ type HealthFacts struct {
 	SchedulesFailed []FailedSchedule
 	SchedulesStuck  []StuckSchedule
 	SchedulesLate   []LateRun
+
+	CollectorsParked []ParkedOps
+	CollectorsLate   []LateCollector
 }
 
 // HealthLimits says from when on something counts.
@@ -58,6 +61,7 @@ func (s *Store) Health(ctx context.Context, l HealthLimits) (*HealthFacts, error
 	f.queueNodes(b, l)
 	f.queueDatabase(b, l)
 	f.queueSchedules(b)
+	f.queueCollectors(b, l)
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("read the system's health: %w", err)
 	}

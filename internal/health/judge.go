@@ -32,6 +32,7 @@ func judge(f *facts) (all []Condition) {
 		all = append(all, f.leftovers()...)
 		all = append(all, f.nodes()...)
 		all = append(all, f.schedules()...)
+		all = append(all, f.collectors()...)
 	}
 	return append(all, f.machine()...)
 }

@@ -44,6 +44,9 @@ const (
 	ScheduleOverdue Kind = "schedule_overdue" // a due time that nobody takes, or whose run is not started
 	ScheduleLate    Kind = "schedule_late"    // a run has not ended by the end of its window
 
+	CollectorParked Kind = "collector_parked" // operations that are not tried again
+	CollectorLate   Kind = "collector_late"   // operations that wait far longer than max_age
+
 	Database      Kind = "database"
 	Connections   Kind = "database_connections"
 	NATS          Kind = "nats"

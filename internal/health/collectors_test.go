@@ -1,0 +1,49 @@
+package health_test
+
+import (
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Operations that are parked, or that nobody flushes, are told of until it is over.
+func TestCollectorsInTrouble(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	for _, name := range []string{"parks", "late"} {
+		spec := workqueue.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
+		if _, err := w.store.ApplyCollector(t.Context(), workqueue.CollectorText{Name: name, Spec: spec}, "test"); err != nil {
+			t.Fatal(err)
+		}
+		ops := []workqueue.Op{{ID: "1", Key: "k", Payload: []byte("1")}, {ID: "2", Key: "k", Payload: []byte("2")}}
+		if _, _, err := w.store.AddOps(t.Context(), name, 0, [][]workqueue.Op{ops}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := ` WHERE collector = (SELECT id FROM collector WHERE name = $1)`
+	w.exec(`UPDATE collector_op SET parked_at = clock_timestamp() - interval '2 h'`+of, "parks")
+	w.exec(`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL`+of, "parks")
+	w.appears(health.CollectorParked, "parks", health.Warning, "2 operations are parked", "2 h ago",
+		"tranche collector requeue parks --all")
+	if n, err := w.store.DropOps(t.Context(), "parks", workqueue.OpsSelection{All: true}, "test"); err != nil || n != 2 {
+		t.Fatal(n, err)
+	}
+	w.goes(health.CollectorParked, "parks")
+
+	if _, there := seen(w.report(w.watch), health.CollectorLate, "late"); there {
+		t.Error("operations count as late that came just now")
+	}
+	w.exec(`UPDATE collector_key SET oldest_at = oldest_at - interval '20 min', due_at = due_at - interval '20 min'`+of,
+		"late")
+	w.exec(`UPDATE collector SET failures = 3, failure_code = 'no_listeners', failure_message = 'nobody' WHERE name = $1`,
+		"late")
+	w.appears(health.CollectorLate, "late", health.Warning, "min longer than they should", "no_listeners: nobody",
+		"tranche collector show late")
+	if _, err := w.store.PauseCollector(t.Context(), "late", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	w.appears(health.CollectorLate, "late", health.Info, "ann paused it", "tranche collector resume late")
+	w.exec(`UPDATE collector_key SET due_at = clock_timestamp()`+of, "late")
+	w.goes(health.CollectorLate, "late")
+}

@@ -1,0 +1,47 @@
+package health
+
+import (
+	"fmt"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const collectorsLink = "/collectors"
+
+// collectors judges what waits to be flushed, and what is not tried again.
+func (f *facts) collectors() (all []Condition) {
+	for i := range f.db.CollectorsParked {
+		c := &f.db.CollectorsParked[i]
+		all = append(all, dated(c.Since, Condition{
+			Kind: CollectorParked, Severity: Warning, Subject: c.Collector, Link: collectorsLink,
+			Title: fmt.Sprintf("%s parked: collector %s", isAre(int(c.Ops), "operation"), c.Collector),
+			Detail: fmt.Sprintf("They failed too often, the first %s ago, and are not tried again by themselves.",
+				ago(f.at.Sub(c.Since))),
+			Remedy: fmt.Sprintf("See why: `tranche collector ops %s --state parked`; then try them again: `tranche collector "+
+				"requeue %s --all`, or give them up: `tranche collector drop %s --all`", c.Collector, c.Collector, c.Collector),
+		}))
+	}
+	for i := range f.db.CollectorsLate {
+		all = append(all, f.lateCollector(&f.db.CollectorsLate[i]))
+	}
+	return all
+}
+
+func (f *facts) lateCollector(c *workqueue.LateCollector) Condition {
+	out := Condition{
+		Kind: CollectorLate, Severity: f.waits(c.Since), Subject: c.Collector, Link: collectorsLink,
+		Title: fmt.Sprintf("Operations wait %s longer than they should: collector %s", ago(f.at.Sub(c.Since)), c.Collector),
+		Detail: fmt.Sprintf("They are for endpoint %s, and have not been flushed within max_age.",
+			c.Endpoint),
+		Remedy: fmt.Sprintf("See what keeps them waiting: `tranche collector show %s`", c.Collector),
+	}
+	switch {
+	case c.State == workqueue.CollectorPaused:
+		out.Severity = Info
+		out.Detail = fmt.Sprintf("%s paused it, and it goes on taking operations.", c.PausedBy)
+		out.Remedy = fmt.Sprintf("Go on with: `tranche collector resume %s`", c.Collector)
+	case c.Code != "":
+		out.Detail += fmt.Sprintf(" The last flush failed with %s: %.200s.", c.Code, c.Message)
+	}
+	return dated(c.Since, out)
+}
