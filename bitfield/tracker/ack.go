@@ -73,8 +73,8 @@ LEFT JOIN batch l ON l.completed
 LEFT JOIN bad ON true
 LEFT JOIN tracker_batch b ON bad.grp IS NOT NULL AND b.id = $1`
 
-// closeSQL goes on from total, which says how many groups the statement emptied: it is the part of an ack that locks the
-// batch row, as described at ackSQL.
+// closeSQL goes on from total, which says how many groups the statement emptied: it is the part of an ack that locks
+// the batch row, as described at ackSQL.
 const closeSQL = `, batch AS MATERIALIZED (
     SELECT b.open_groups - t.emptied AS open_groups, b.generation, b.state,
            b.state = 'sealed' AND b.open_groups = t.emptied AS completed

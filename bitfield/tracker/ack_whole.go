@@ -19,8 +19,8 @@ type Span struct {
 // let the primary key find the rows whatever the planner thinks. It locks the groups that have pending items, in
 // ascending order; one that another transaction emptied meanwhile is left out. No mask goes over the wire.
 //
-// The UPDATE is not joined with what is locked, which for want of statistics could be done in the square of the time: it
-// runs after the lock, by the same conditions on the same rows, and writes no value that it reads.
+// The UPDATE is not joined with what is locked, which for want of statistics could be done in the square of the time.
+// It runs after the lock, by the same conditions on the same rows, and writes no value that it reads.
 const ackWholeSQL = `
 WITH span AS (
     SELECT * FROM unnest($2::integer[], $3::integer[]) AS s(first, last)

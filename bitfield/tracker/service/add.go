@@ -48,8 +48,8 @@ SELECT $1::uuid, $2::integer + i, 8192, ~B'0'::bit(8192) FROM generate_series(0,
 UNION ALL
 SELECT $1::uuid, $2::integer + $3::integer - 1, $6::integer, ~(~B'0'::bit(8192) >> $6::integer)`
 
-// Add appends n items, all of them pending. With a key it does so once, however often it is called, also after the seal;
-// the same key with another n is a *ConflictError. The batch must be open, or it is a *tracker.StateError.
+// Add appends n items, all of them pending. With a key it does so once, however often it is called, also after the
+// seal; the same key with another n is a *ConflictError. The batch must be open, or it is a *tracker.StateError.
 func Add(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key string) (Added, error) {
 	return addBehind(ctx, tx, lockBatchSQL, batch, n, key)
 }
@@ -57,7 +57,9 @@ func Add(ctx context.Context, tx pgx.Tx, batch uuid.UUID, n int64, key string) (
 func addBehind(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n int64, key string) (Added, error) {
 	const op = "add items to"
 	if n < 1 || n > MaxAdd {
-		return Added{}, &RequestError{Field: "items", Problem: fmt.Sprintf("is %d; it must be from 1 to %d", n, int64(MaxAdd))}
+		return Added{}, &RequestError{
+			Field: "items", Problem: fmt.Sprintf("is %d; it must be from 1 to %d", n, int64(MaxAdd)),
+		}
 	}
 	if err := text("key", key, MaxText, false); err != nil {
 		return Added{}, err

@@ -14,8 +14,8 @@
 // committed; every later one changes nothing. Adding with a key that was used before adds nothing and returns the same
 // groups. A batch that was not opened here, like that of a run, does not exist for this package.
 //
-// Every function works in the caller's transaction, which must be READ COMMITTED. After an error the transaction must be
-// rolled back: some of a call may have been carried out.
+// Every function works in the caller's transaction, which must be READ COMMITTED. After an error the transaction must
+// be rolled back: some of a call may have been carried out.
 //
 // # Locks
 //

@@ -55,8 +55,8 @@ ORDER BY grp LIMIT $3`
 // missingPage bounds the groups that are read at a time: a megabyte.
 const missingPage = 1024
 
-// Missing returns what is pending, from a position on, as at most limit runs in ascending order; next is where to go on,
-// or nil at the end. Between pages the batch goes on changing.
+// Missing returns what is pending, from a position on, as at most limit runs in ascending order; next is where to go
+// on, or nil at the end. Between pages the batch goes on changing.
 func Missing(ctx context.Context, q tracker.Querier, batch uuid.UUID, from Position, limit int,
 ) (missing []tracker.Range, next *Position, err error) {
 	if err := known(ctx, q, batch); err != nil {

@@ -57,8 +57,8 @@ func (r *OpenRequest) normalise() error {
 // insertServiceSQL waits for another open of the same key, and finds its row. reap_at is the earliest moment at which
 // either age can have passed.
 const insertServiceSQL = `
-INSERT INTO tracker_service (batch_id, owner, key, created_by, open_idle, sealed_idle, keep, webhook_url, webhook_secret,
-    reap_at)
+INSERT INTO tracker_service (batch_id, owner, key, created_by, open_idle, sealed_idle, keep, webhook_url,
+    webhook_secret, reap_at)
 VALUES ($1, $2, nullif($3, ''), $4, $5, $6, $7, nullif($8, ''), nullif($9, ''),
     clock_timestamp() + least($5::interval, $6::interval))
 ON CONFLICT (owner, key) DO NOTHING`
@@ -74,7 +74,8 @@ FROM tracker_service
 WHERE deleted_at IS NULL AND CASE WHEN $3 <> '' THEN owner = $2 AND key = $3 ELSE batch_id = $1 END`
 
 // Open makes an empty batch, or finds the one that the same request made before: by owner and key, or without a key by
-// id. A request that differs from the first one is a *ConflictError; an id that is taken otherwise is tracker.ErrExists.
+// id. A request that differs from the first one is a *ConflictError; an id that is taken otherwise is
+// tracker.ErrExists.
 func Open(ctx context.Context, tx pgx.Tx, r OpenRequest) (Opened, error) {
 	asked := r.ID != (uuid.UUID{})
 	if err := r.normalise(); err != nil {

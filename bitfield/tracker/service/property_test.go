@@ -246,7 +246,8 @@ func (m *machine) Check(t *rapid.T) {
 	done, left := out[""], out[pending]
 	delete(out, "")
 	delete(out, pending)
-	if got.State != b.state || got.Items != b.items() || got.Pending != left || got.Done != done || !maps.Equal(failed, out) {
+	if got.State != b.state || got.Items != b.items() || got.Pending != left || got.Done != done ||
+		!maps.Equal(failed, out) {
 		t.Fatalf("got %+v, want %s with %d pending, %d done, %v", got, b.state, left, done, out)
 	}
 	if sorted := slices.IsSortedFunc(got.Codes, func(a, b service.CodeCount) int {

@@ -130,7 +130,9 @@ func (b *bench) meet(m meeting, id uuid.UUID) (bySeal, byAck bool, err error) {
 
 // behind runs call while first is open and not committed, waits until PostgreSQL says that call waits for first, and
 // ends first then. That it waited is part of the assertion.
-func (b *bench) behind(first pgx.Tx, call func(ctx context.Context, tx pgx.Tx) error, end func(context.Context) error) error {
+func (b *bench) behind(
+	first pgx.Tx, call func(ctx context.Context, tx pgx.Tx) error, end func(context.Context) error,
+) error {
 	b.Helper()
 	second := b.begin()
 	done := make(chan error, 1)

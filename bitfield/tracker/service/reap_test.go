@@ -202,7 +202,8 @@ func TestWebhooksThatAreOwed(t *testing.T) {
 	b.seal(id)
 	list := due()
 	if len(list) != 1 || list[0].Batch != id || list[0].URL != "https://h/x" || list[0].Secret != "s" ||
-		list[0].Attempts != 0 || b.count(`SELECT count(*) FROM run_event WHERE id = $1 AND payload = $2`, list[0].EventID, list[0].Event) != 1 {
+		list[0].Attempts != 0 || b.count(`SELECT count(*) FROM run_event WHERE id = $1 AND payload = $2`,
+		list[0].EventID, list[0].Event) != 1 {
 		t.Fatalf("due: %+v", list)
 	}
 	note := func(w service.Webhook, pause time.Duration, giveUp bool) (noted bool) {
