@@ -73,8 +73,8 @@ func (o *trackerOpen) Run(ctx context.Context, term *console) error {
 	case opened.Existing:
 		return term.printf("batch %s is there already\n", inert(opened.ID))
 	}
-	return term.printf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\nthen: tranche tracker seal %[1]s\n",
-		inert(opened.ID))
+	return term.printf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\n"+
+		"then: tranche tracker seal %[1]s\n", inert(opened.ID))
 }
 
 // things counts what has a regular plural.
@@ -157,7 +157,8 @@ func (s *trackerSeal) Run(ctx context.Context, term *console) error {
 	case sealed.Completed:
 		return term.printf("batch %s sealed, and complete by that\n", inert(sealed.Batch))
 	}
-	return term.printf("batch %[1]s is sealed; see what is missing with: tranche tracker show %[1]s\n", inert(sealed.Batch))
+	return term.printf("batch %[1]s is sealed; see what is missing with: tranche tracker show %[1]s\n",
+		inert(sealed.Batch))
 }
 
 type trackerDelete struct {

@@ -6,9 +6,9 @@ import "time"
 type BatchSettings struct {
 	ID    string `json:"id,omitempty" format:"uuid" doc:"a UUID of the caller's; absent: one is made"`
 	Owner string `json:"owner" minLength:"1" maxLength:"200" doc:"whose it is" example:"billing"`
-	Key   string `json:"key,omitempty" maxLength:"200" doc:"opens one batch for the owner, however often" example:"2026-11"`
+	Key   string `json:"key,omitempty" maxLength:"200" doc:"opens one batch for the owner, once" example:"2026-11"`
 
-	OpenIdle   string `json:"open_idle,omitempty" doc:"expires when open and idle for so long; 24h when absent" example:"24h"`
+	OpenIdle   string `json:"open_idle,omitempty" doc:"expires when open and idle for so long; 24h when absent"`
 	SealedIdle string `json:"sealed_idle,omitempty" doc:"expires when sealed and idle for so long; 168h when absent"`
 	Keep       string `json:"keep,omitempty" doc:"how long it is kept once it has ended; 168h when absent"`
 
@@ -17,7 +17,7 @@ type BatchSettings struct {
 
 // WebhookSettings is who is told, by HTTP, that a batch has ended.
 type WebhookSettings struct {
-	URL    string `json:"url" maxLength:"2000" doc:"of a host that the secret is meant for" example:"https://api.bank.example/done"`
+	URL    string `json:"url" maxLength:"2000" doc:"of a host that the secret is meant for"`
 	Secret string `json:"secret" maxLength:"64" doc:"name of a secret in the operator's file, which signs" example:"hooks"`
 }
 
@@ -49,12 +49,12 @@ type GroupsAdded struct {
 type Acknowledgement struct {
 	IDs    []string `json:"ids,omitempty" nullable:"false" doc:"batch:group:index, 100,000 at most"`
 	Ranges []string `json:"ranges,omitempty" nullable:"false" doc:"10,000 at most"`
-	Code   string   `json:"code,omitempty" maxLength:"64" doc:"they have failed, and why; absent: they are done" example:"REFUSED"`
+	Code   string   `json:"code,omitempty" maxLength:"64" doc:"why they have failed; absent: they are done" example:"LATE"`
 }
 
 // BatchesAcked is what an acknowledgement did.
 type BatchesAcked struct {
-	Newly            int64    `json:"newly" doc:"items that were pending until now; the others had been acknowledged before"`
+	Newly            int64    `json:"newly" doc:"items that were pending until now; the others were not"`
 	CompletedBatches []string `json:"completed" doc:"the batches that this call, and no other, has completed"`
 }
 
@@ -97,7 +97,7 @@ type BatchView struct {
 	Done    int64            `json:"done"`
 	Failed  int64            `json:"failed"`
 	Codes   map[string]int64 `json:"codes,omitempty" nullable:"false" doc:"of the failed items, the 100 most frequent"`
-	Missing []string         `json:"missing,omitempty" nullable:"false" doc:"the first ranges of what is pending, if asked for"`
+	Missing []string         `json:"missing,omitempty" nullable:"false" doc:"ranges of what is pending, if asked for"`
 }
 
 // WebhookView is who is told of the end of a batch, and how that went.

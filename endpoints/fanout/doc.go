@@ -23,8 +23,8 @@
 //
 // # Not its job
 //
-// It keeps nothing and tries nothing again. Errors of the service are [*Error]; with [Error.Temporary] the same call may
-// be made again.
+// It keeps nothing and tries nothing again. Errors of the service are [*Error]; [Error.Temporary] says that the same
+// call may succeed later.
 //
 // A [Client] is safe for concurrent use.
 package fanout

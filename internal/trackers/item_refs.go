@@ -111,10 +111,10 @@ func number(what, text string, most int) (int, error) {
 	if err != nil && !errors.Is(err, strconv.ErrRange) || strings.HasPrefix(text, "+") {
 		return 0, badRange("%q is no %s; %s", echo(text), what, rangeForm)
 	}
-	if err != nil || n > uint64(most) { //nolint:gosec // most is not negative
+	if err != nil || n > uint64(most) {
 		return 0, badRange("%s %s is above %d", what, echo(text), most)
 	}
-	return int(n), nil //nolint:gosec // at most most
+	return int(n), nil //nolint:gosec // it is not above most
 }
 
 func badRange(format string, args ...any) *fanout.Error {

@@ -39,7 +39,7 @@ func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
 	return client, nc
 }
 
-// The whole way of a batch over NATS: many callers acknowledge its items one by one, and one of them is told of the end.
+// The whole way of a batch over NATS: many callers acknowledge its items one by one, and one is told of the end.
 func TestOverNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -58,7 +58,8 @@ func TestOverNATS(t *testing.T) {
 	if err != nil || added.Groups != 2 || added.LastID != batch.ID+":1:39" {
 		t.Fatal(added, err)
 	}
-	if again, err := client.Add(ctx, batch.ID, items, "first"); err != nil || !again.Existing || again.FirstID != added.FirstID {
+	again, err := client.Add(ctx, batch.ID, items, "first")
+	if err != nil || !again.Existing || again.FirstID != added.FirstID {
 		t.Error(again, err)
 	}
 	if sealed, err := client.Seal(ctx, batch.ID); err != nil || sealed.Completed {

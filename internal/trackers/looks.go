@@ -82,7 +82,9 @@ func (s *Service) Groups(ctx context.Context, batch batchID, after *int, limit i
 }
 
 // Missing returns ranges of what is pending, after an item like 12:8191; nothing: from the first on.
-func (s *Service) Missing(ctx context.Context, batch batchID, after string, limit int) (out fanout.MissingPage, err error) {
+func (s *Service) Missing(
+	ctx context.Context, batch batchID, after string, limit int,
+) (out fanout.MissingPage, err error) {
 	limit = cmp.Or(limit, fanout.DefaultLimit)
 	if limit < 1 || limit > fanout.MaxMissing {
 		return out, outOfRange("limit", limit, fanout.MaxMissing)
@@ -118,7 +120,7 @@ func readPosition(after string) (p service.Position, err error) {
 		return p, &fanout.Error{Code: fanout.CodeBadSetting, Place: "after", Value: echo(after), Message: fmt.Sprintf(
 			"%q is no place in a batch; use the value of next of the page before, like 12:8191", echo(after))}
 	}
-	return service.Position{Group: int(g), Index: int(i) + 1}, nil //nolint:gosec // 31 bits
+	return service.Position{Group: int(g), Index: int(i) + 1}, nil
 }
 
 // List returns batches, newest first.

@@ -76,7 +76,8 @@ func refused(log *zap.Logger, err error) *fanout.Error {
 		return &fanout.Error{Code: fanout.CodeUnavailable, Message: "PostgreSQL cannot be reached, or is too slow; ask again"}
 	}
 	log.Error("a request to the tracker service failed", zap.Error(err))
-	return &fanout.Error{Code: fanout.CodeInternal, Message: "something went wrong inside; the log of tranche serve says what"}
+	return &fanout.Error{Code: fanout.CodeInternal, Message: "something went wrong inside; the log of tranche serve " +
+		"says what"}
 }
 
 // away reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of resources

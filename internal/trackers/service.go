@@ -80,7 +80,9 @@ func told(err error) error {
 }
 
 // Open opens a batch, or finds the one that the same request opened before.
-func (s *Service) Open(ctx context.Context, set fanout.BatchSettings, actor string) (out fanout.BatchOpened, err error) {
+func (s *Service) Open(
+	ctx context.Context, set fanout.BatchSettings, actor string,
+) (out fanout.BatchOpened, err error) {
 	r := service.OpenRequest{Owner: set.Owner, Key: set.Key, CreatedBy: actor}
 	if set.ID != "" {
 		if r.ID, err = ParseBatch(set.ID); err != nil {
@@ -132,7 +134,9 @@ func placed(err error, place string) error {
 }
 
 // Add adds items to an open batch, once for each key.
-func (s *Service) Add(ctx context.Context, batch batchID, set fanout.GroupSettings) (out fanout.GroupsAdded, err error) {
+func (s *Service) Add(
+	ctx context.Context, batch batchID, set fanout.GroupSettings,
+) (out fanout.GroupsAdded, err error) {
 	switch {
 	case set.Items <= 0:
 		return out, &fanout.Error{Code: fanout.CodeZeroItems, Place: "items", Message: fmt.Sprintf(

@@ -80,7 +80,8 @@ func (b *bench) count(sql string, args ...any) (n int) {
 // lease makes the test the leader.
 func (b *bench) lease() workqueue.Lease {
 	b.Helper()
-	session, err := b.store.StartSession(b.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Minute)
+	info := workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}
+	session, err := b.store.StartSession(b.Context(), info, time.Minute)
 	if err != nil {
 		b.Fatal(err)
 	}

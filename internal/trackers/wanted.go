@@ -148,7 +148,7 @@ func (w *wanted) acks() []service.BatchAck {
 // returns nil when this call named no such thing.
 func (w *wanted) blame(bad *misfit) *fanout.Error {
 	var found *fanout.Error
-	_ = w.each(func(s *span, place, text string) error { // it was read before
+	_ = w.each(func(s *span, _, text string) error { // it was read before
 		if s.batch == bad.batch && bad.hits(s) {
 			found = bad.tell(text)
 			return found

@@ -163,7 +163,7 @@ func retryAfter(h http.Header) time.Duration {
 	if err != nil {
 		return 0
 	}
-	return time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
+	return time.Duration(seconds) * time.Second
 }
 
 // retryIn is how long to wait after so many attempts that failed: doubled each time, and up to a fifth more, so that
@@ -173,6 +173,6 @@ func (w *Webhooks) retryIn(attempts int, least time.Duration) time.Duration {
 	if doublings := attempts - 1; doublings < 10 {
 		pause = min(w.first<<doublings, longestRetry)
 	}
-	pause += rand.N(pause / 5) //nolint:gosec // not for secrets
+	pause += rand.N(pause / 5)
 	return max(pause, min(least, longestRetry))
 }

@@ -127,7 +127,8 @@ func (b *bench) webhooks(conns *connections.Connections) *trackers.Webhooks {
 }
 
 // runHooks does the duty until the webhook of the batch is in a state, and returns it.
-func (b *bench) runHooks(hooks *trackers.Webhooks, lease workqueue.Lease, batch uuid.UUID, until func(*fanout.WebhookView) bool,
+func (b *bench) runHooks(
+	hooks *trackers.Webhooks, lease workqueue.Lease, batch uuid.UUID, until func(*fanout.WebhookView) bool,
 ) *fanout.WebhookView {
 	b.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; {
@@ -162,7 +163,8 @@ func TestWebhookUntilItIsTaken(t *testing.T) {
 	id := b.open(fanout.BatchSettings{Owner: "billing", Key: "nov", Webhook: &fanout.WebhookSettings{
 		URL: host.URL + "/done?for=us", Secret: "hooks",
 	}}, 3)
-	if _, err := b.service.Ack(t.Context(), &id, fanout.Acknowledgement{Ranges: []string{"0:2"}, Code: "REFUSED"}); err != nil {
+	refused := fanout.Acknowledgement{Ranges: []string{"0:2"}, Code: "REFUSED"}
+	if _, err := b.service.Ack(t.Context(), &id, refused); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := hooks.Run(t.Context(), lease); err != nil || len(host.got) != 0 {
@@ -302,7 +304,8 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 	if _, err := hooks.Run(t.Context(), lease); err == nil {
 		t.Error("a leader that has resigned notes a delivery")
 	}
-	if view, err := b.service.Get(t.Context(), id, 0); err != nil || view.Webhook.State != "due" || view.Webhook.Attempts != 0 {
+	view, err := b.service.Get(t.Context(), id, 0)
+	if err != nil || view.Webhook.State != "due" || view.Webhook.Attempts != 0 {
 		t.Errorf("%+v %v", view.Webhook, err)
 	}
 }

@@ -121,9 +121,9 @@ type Acknowledgement struct {
 	// Ranges 10,000 at most
 	Ranges []string `json:"ranges,omitempty"`
 
-	// Code they have failed, and why; absent: they are done
+	// Code why they have failed; absent: they are done
 	//
-	// Examples: REFUSED
+	// Examples: LATE
 	Code string `json:"code,omitempty"`
 }
 
@@ -345,14 +345,12 @@ type BatchSettings struct {
 	// Examples: billing
 	Owner string `json:"owner"`
 
-	// Key opens one batch for the owner, however often
+	// Key opens one batch for the owner, once
 	//
 	// Examples: 2026-11
 	Key string `json:"key,omitempty"`
 
 	// OpenIdle expires when open and idle for so long; 24h when absent
-	//
-	// Examples: 24h
 	OpenIdle string `json:"open_idle,omitempty"`
 
 	// SealedIdle expires when sealed and idle for so long; 168h when absent
@@ -438,13 +436,13 @@ type BatchView struct {
 	// Codes of the failed items, the 100 most frequent
 	Codes map[string]int64 `json:"codes,omitempty"`
 
-	// Missing the first ranges of what is pending, if asked for
+	// Missing ranges of what is pending, if asked for
 	Missing []string `json:"missing,omitempty"`
 }
 
 // BatchesAcked defines model for BatchesAcked.
 type BatchesAcked struct {
-	// Newly items that were pending until now; the others had been acknowledged before
+	// Newly items that were pending until now; the others were not
 	Newly int64 `json:"newly"`
 
 	// Completed the batches that this call, and no other, has completed
@@ -3751,8 +3749,6 @@ type Violation struct {
 // WebhookSettings defines model for WebhookSettings.
 type WebhookSettings struct {
 	// URL of a host that the secret is meant for
-	//
-	// Examples: https://api.bank.example/done
 	URL string `json:"url"`
 
 	// Secret name of a secret in the operator's file, which signs
@@ -5538,4 +5534,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 7f115e3990b3a047b1360e15f85ff821, is 72d3d62409ed7737483bda8bf0981d7aeafaa596767504efcf392f74b4cf14d2.
+// Of 43dd5ebb10b482b6dfe267453b3ac728, is 79f47ed28469ac7c1a5e956549047b3856bc558a100254e663189e9b149ab280.
