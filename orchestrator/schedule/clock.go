@@ -44,7 +44,7 @@ func (s span) instant(wall time.Time) time.Time { return wall.Add(-s.offset) }
 func (s span) ended(t time.Time) bool { return !s.end.IsZero() && !t.Before(s.end) }
 
 // repeat is more than any clock was ever put back: the date line was moved by a day.
-const repeat = 50 * time.Hour
+const repeat = 48 * time.Hour
 
 // reached returns the latest time that the clock has shown until t, which is not the one at t after it was put back.
 func (c clock) reached(t time.Time) time.Time {
