@@ -89,6 +89,7 @@ CREATE TABLE collector_op (
     attempts        integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     added_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     not_before      timestamptz,                  -- it has failed; null: it is fresh
+    alone           boolean     NOT NULL DEFAULT false, -- its flush failed as a whole: it goes alone
     parked_at       timestamptz,
     error_code      text        NOT NULL DEFAULT '',
     error_message   text        NOT NULL DEFAULT '',

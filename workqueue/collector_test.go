@@ -111,7 +111,7 @@ func TestUnansweredAndHalfAnsweredFlushesComeAgain(t *testing.T) {
 		t.Errorf("recorded %+v; b was alone", got)
 	}
 	c.wait()
-	f = c.one("b")
+	f = c.one("b") // alone: it may be to blame
 	if got := c.recordAs(f); got.Parked != 1 { // a complete reply without it
 		t.Errorf("recorded %+v; b was left out of a complete reply, for the second time", got)
 	}

@@ -14,21 +14,21 @@ type FlushOp struct {
 	ID       string
 	Payload  []byte
 	Attempts int // that failed and count
-	Tried    bool
+	Alone    bool // it may have been what a flush failed of as a whole: no other goes with it
 }
 
 const (
 	// flushOps reads what of each key may go now, in order, up to its limit and a number of bytes; the first of a key goes
 	// whatever its size. By collector_op_queue. In a strict collector nothing passes an operation in backoff.
 	flushOps = `
-SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.not_before IS NOT NULL
+SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.alone
 FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (numbering, key, size, place)
 CROSS JOIN LATERAL (
     SELECT w.*, row_number() OVER line AS n,
            sum(octet_length(w.payload) + octet_length(w.op_id) + 64) OVER line AS bytes,
            bool_or(w.not_before > $7) OVER line AS held
     FROM (
-        SELECT q.seq, q.op_id, q.payload, q.attempts, q.not_before, q.priority FROM collector_op q
+        SELECT q.seq, q.op_id, q.payload, q.attempts, q.alone, q.not_before, q.priority FROM collector_op q
         WHERE q.collector = $1 AND q.numbering = k.numbering AND q.key = k.key AND q.parked_at IS NULL
           AND ($6 OR q.not_before IS NULL OR q.not_before <= $7)
         ORDER BY q.priority DESC, q.seq LIMIT k.size) w
@@ -70,7 +70,7 @@ func (s *Store) ReadFlushes(ctx context.Context, claimed *ClaimedFlushes, bytes 
 	if err == nil {
 		var place int
 		var op FlushOp
-		_, err = pgx.ForEachRow(rows, []any{&place, &op.Seq, &op.ID, &op.Payload, &op.Attempts, &op.Tried}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&place, &op.Seq, &op.ID, &op.Payload, &op.Attempts, &op.Alone}, func() error {
 			out[place-1] = append(out[place-1], op)
 			op.Payload = nil
 			return nil
@@ -79,7 +79,20 @@ func (s *Store) ReadFlushes(ctx context.Context, claimed *ClaimedFlushes, bytes 
 	if err != nil {
 		return nil, fmt.Errorf("read what %d flushes of collector %s take: %w", n, claimed.Name, err)
 	}
+	for i, ops := range out {
+		out[i] = ops[:together(ops)]
+	}
 	return out, nil
+}
+
+// together is how many of the first operations go in one flush.
+func together(ops []FlushOp) int {
+	for i := range ops {
+		if ops[i].Alone {
+			return max(i, 1)
+		}
+	}
+	return len(ops)
 }
 
 // DueCollector is a collector with keys to flush.

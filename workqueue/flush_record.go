@@ -33,9 +33,9 @@ ORDER BY k.numbering, k.key FOR NO KEY UPDATE OF k`
 UPDATE collector_op o
 SET attempts = f.attempts, error_code = f.code, error_message = f.message, failed_last = t.now,
     failed_first = coalesce(o.failed_first, t.now), not_before = t.now + f.pause,
-    parked_at = CASE WHEN f.parked THEN t.now END
-FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::interval[], $6::bool[])
-    AS f (seq, attempts, code, message, pause, parked)
+    parked_at = CASE WHEN f.parked THEN t.now END, alone = o.alone OR f.alone
+FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::interval[], $6::bool[], $7::bool[])
+    AS f (seq, attempts, code, message, pause, parked, alone)
 JOIN collector_op old ON old.seq = f.seq, (SELECT clock_timestamp() AS now) t
 WHERE o.seq = f.seq
 RETURNING o.seq, old.not_before IS NULL, f.parked`
@@ -176,7 +176,8 @@ func (r *flushRecording) ops(ctx context.Context, tx pgx.Tx) error {
 		batch.Queue(deleteOps, done).Query(r.seeDone)
 	}
 	if len(failed.seqs) > 0 {
-		batch.Queue(failOps, failed.seqs, failed.attempts, failed.codes, failed.messages, failed.pauses, failed.parked).
+		batch.Queue(failOps, failed.seqs, failed.attempts, failed.codes, failed.messages, failed.pauses, failed.parked,
+			failed.alone).
 			Query(r.seeFailed)
 	}
 	if batch.Len() == 0 {
@@ -196,11 +197,13 @@ type failedOps struct {
 	messages []string
 	pauses   []time.Duration
 	parked   []bool
+	alone    []bool
 }
 
 func (f *failedOps) add(o opFailure) {
 	f.seqs, f.attempts, f.codes = append(f.seqs, o.seq), append(f.attempts, int32(o.attempts)), append(f.codes, o.code)
 	f.messages, f.pauses, f.parked = append(f.messages, o.message), append(f.pauses, o.pause), append(f.parked, o.parked)
+	f.alone = append(f.alone, o.alone)
 }
 
 func (r *flushRecording) seeDone(rows pgx.Rows) error {

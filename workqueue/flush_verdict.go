@@ -9,7 +9,8 @@ import (
 
 const (
 	// patientFlushes is how many flushes of a collector in a row must have come to nothing before a failure is held against
-	// a single operation although nothing shows that its endpoint works.
+	// a single operation although nothing shows that its endpoint works. One that may be to blame goes alone from then on:
+	// it takes nobody with it, and the others show whether the endpoint works.
 	patientFlushes = 5
 	// longestRest is the longest that a collector rests because its flushes come to nothing.
 	longestRest = 30 * time.Second
@@ -47,6 +48,7 @@ type opFailure struct {
 	seq      int64
 	attempts int
 	parked   bool
+	alone    bool // its flush failed as a whole
 	pause    time.Duration
 	code     string
 	message  string
@@ -171,8 +173,11 @@ func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
 			f.attempts, f.parked = left[0].Attempts, false
 			f.pause = j.pause(next)
 		}
+		f.alone = true
 		v.failed = append(v.failed, f)
-		v.sizeLimit = 1
+		if !left[0].Alone {
+			v.sizeLimit = 1 // another may be to blame as well
+		}
 		v.health = j.worse(v, healthBad)
 	}
 }

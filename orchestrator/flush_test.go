@@ -1,0 +1,244 @@
+package orchestrator_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// gather applies a collector of the endpoint of the same name.
+func (b *bundle) gather(t *testing.T, name string, change func(*workqueue.CollectorSpec)) {
+	t.Helper()
+	spec := workqueue.CollectorSpec{Endpoint: name, MinSize: 2, MaxSize: 50, MaxAge: workqueue.Span(50 * time.Millisecond),
+		Backoff: workqueue.Span(time.Millisecond), Dedupe: workqueue.DefaultDedupe}
+	if change != nil {
+		change(&spec)
+	}
+	_, err := b.node.ApplyCollector(t.Context(), workqueue.CollectorText{Name: name, Spec: spec.WithDefaults(),
+		Source: name}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addOps adds n operations to a collector, to keys in turn, each with its number among those of its key.
+func (b *bundle) addOps(t *testing.T, collector string, from, n, keys int) {
+	t.Helper()
+	ops := make([]workqueue.Op, n)
+	for i := range ops {
+		at := from + i
+		ops[i] = workqueue.Op{ID: fmt.Sprint("op", at), Key: fmt.Sprint("k", at%keys),
+			Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, at%keys, at/keys)}
+	}
+	out, err := b.node.AddOps(t.Context(), collector, 0, [][]workqueue.Op{ops})
+	if err != nil || out[0].Added != n {
+		t.Fatalf("added %+v, %v", out, err)
+	}
+}
+
+// await waits until a query finds something true.
+func (b *bundle) await(t *testing.T, what, query string) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		var is bool
+		if err := b.pool.QueryRow(t.Context(), query).Scan(&is); err != nil {
+			t.Fatal(err)
+		}
+		if is {
+			return
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+	t.Fatalf("it did not come to pass: %s", what)
+}
+
+const noOps = `SELECT NOT EXISTS (SELECT FROM collector_op) AND NOT EXISTS (SELECT FROM collector_key)`
+
+// ledgerOfKeys holds what a service is asked against the order of the keys.
+type ledgerOfKeys struct {
+	mu     sync.Mutex
+	next   map[int]int // of a key, what comes next
+	busy   map[int]bool
+	done   int
+	tries  int
+	faults []string
+}
+
+func newLedgerOfKeys() *ledgerOfKeys { return &ledgerOfKeys{next: map[int]int{}, busy: map[int]bool{}} }
+
+func (l *ledgerOfKeys) fault(format string, args ...any) {
+	l.faults = append(l.faults, fmt.Sprintf(format, args...))
+}
+
+// begin notes that a key is at work, and end that it is not any more.
+func (l *ledgerOfKeys) begin(key int, busy bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if busy && l.busy[key] {
+		l.fault("key %d is flushed twice at once", key)
+	}
+	l.busy[key] = busy
+}
+
+// take notes that an operation is carried out.
+func (l *ledgerOfKeys) take(key, number int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if number != l.next[key] {
+		l.fault("key %d: number %d when %d was next", key, number, l.next[key])
+	}
+	l.next[key] = number + 1
+	l.done++
+}
+
+func (l *ledgerOfKeys) check(t *testing.T, done int) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.faults[:min(len(l.faults), 10)] {
+		t.Error(f)
+	}
+	if l.done != done {
+		t.Errorf("%d operations were carried out, want %d", l.done, done)
+	}
+}
+
+func opOf(t *testing.T, item *endpoints.Item[account, statement]) (key, number int) {
+	if _, err := fmt.Sscanf(item.In.ID, "%d %d", &key, &number); err != nil {
+		t.Error(err)
+	}
+	return key, number
+}
+
+// Two nodes flush the keys of a collector: each at one at a time, in order, whatever fails in between, and everything
+// exactly once, since nothing is lost.
+func TestNodesFlushKeysInOrderAndOneAtATime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.startNode(t)
+	l := newLedgerOfKeys()
+	seen := sync.Map{}
+	b.serve(t, "ordered", func(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		key, _ := opOf(t, chunk.Items()[0])
+		l.begin(key, true)
+		defer l.begin(key, false)
+		for _, item := range chunk.Items() {
+			key, number := opOf(t, item)
+			if _, again := seen.LoadOrStore(item.Key, true); !again && number%7 == 3 {
+				item.Retry("not_yet", "later")
+				return nil // what follows is left out, and comes again
+			}
+			l.take(key, number)
+			item.Reply(statement{Of: item.In.ID})
+		}
+		return nil
+	}, endpoints.Concurrency(8))
+	b.gather(t, "ordered", func(s *workqueue.CollectorSpec) { s.Strict, s.MaxSize, s.MaxAttempts = true, 10, 100 })
+	const keys, each = 8, 30
+	for i := range 6 {
+		b.addOps(t, "ordered", i*keys*each/6, keys*each/6, keys)
+	}
+	b.await(t, "everything is flushed", noOps)
+	l.check(t, keys*each)
+}
+
+// A node whose session is over in the middle of a flush: others flush the key again, and what it brings touches nothing.
+func TestAFlushOfALostNodeIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	entered, release := make(chan struct{}, 8), make(chan struct{})
+	var calls atomic.Int64
+	b.serve(t, "lost", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		if calls.Add(1) == 1 {
+			entered <- struct{}{}
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+		}
+		return echo(ctx, chunk)
+	})
+	b.gather(t, "lost", nil)
+	b.addOps(t, "lost", 0, 4, 1)
+	<-entered
+	b.startNode(t)
+	if _, err := b.pool.Exec(t.Context(), `UPDATE node_session SET expires_at = clock_timestamp() WHERE id =
+		(SELECT session_id FROM collector_key WHERE flush IS NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	b.await(t, "the key is flushed again", noOps)
+	close(release)
+	if n := calls.Load(); n != 2 {
+		t.Errorf("%d calls, want the one that was lost and another", n)
+	}
+}
+
+// A reply that ends half-way, an operation that never succeeds, and one that kills every request it is in.
+func TestBadOperationsAreFoundAndParked(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.serve(t, "bad", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		for _, item := range chunk.Items() {
+			switch item.Key {
+			case "op4":
+				item.Retry("flaky", "no")
+			case "op9":
+				select { // its reply comes when nobody waits for it any more
+				case <-time.After(300 * time.Millisecond):
+				case <-ctx.Done():
+				}
+				return nil
+			default:
+				item.Reply(statement{Of: item.In.ID})
+			}
+		}
+		return nil
+	}, endpoints.Concurrency(4))
+	b.gather(t, "bad", func(s *workqueue.CollectorSpec) {
+		s.Timeout, s.MaxAttempts, s.MaxBackoff = workqueue.Span(150*time.Millisecond), 1, workqueue.Span(20*time.Millisecond)
+	})
+	b.addOps(t, "bad", 0, 20, 2)
+	b.await(t, "all but the two bad ones succeed, and those are parked", `SELECT count(*) = 2
+		AND bool_and(parked_at IS NOT NULL AND op_id IN ('op4', 'op9')) FROM collector_op`)
+	v, err := b.store.Collector(t.Context(), "bad")
+	if err != nil || v.Parked != 2 || v.Waiting+v.Backoff != 0 {
+		t.Fatalf("the collector is %+v, %v", v, err)
+	}
+}
+
+// What is old enough goes in time, and nobody calls more often than the rate allows.
+func TestFlushesGoInTimeAndAtTheirRate(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var mu sync.Mutex
+	var came []time.Time
+	b.serve(t, "timed", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		mu.Lock()
+		came = append(came, time.Now())
+		mu.Unlock()
+		return echo(ctx, chunk)
+	})
+	b.gather(t, "timed", func(s *workqueue.CollectorSpec) { s.MinSize, s.Rate = 50, "10/s" })
+	begun := time.Now()
+	b.addOps(t, "timed", 0, 8, 8)
+	b.await(t, "everything is flushed", noOps)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(came) != 8 || came[0].Sub(begun) < 45*time.Millisecond {
+		t.Fatalf("%d calls, the first after %s; max_age is 50ms", len(came), came[0].Sub(begun))
+	}
+	for i := range came[1:] {
+		if gap := came[i+1].Sub(came[0]) - time.Duration(i+1)*100*time.Millisecond; gap < -60*time.Millisecond {
+			t.Errorf("call %d came %s too early", i+1, -gap)
+		}
+	}
+}
