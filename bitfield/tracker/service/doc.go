@@ -19,9 +19,10 @@
 //
 // # Locks
 //
-// Those of package tracker (groups in ascending order, then the batch row, batches by ascending id), and after them
-// rows of tracker_failed, and last the row of tracker_service, again by ascending id. An ack writes that row at most
-// once a second, and waits for nobody to do it: there is no hot row.
+// Those of package tracker (groups in ascending order, then the batch row, batches by ascending id), and last rows of
+// tracker_service, again by ascending id. A row of tracker_failed is written by who holds its group, and so waits for
+// nobody. An ack writes the row of tracker_service once a second at most, and skips it when somebody holds it: there is
+// no hot row.
 //
 // # Not its job
 //
