@@ -39,7 +39,7 @@ const (
 	CollectInvalid     CollectCode = "bad_operation"     // the message says which, and what is wrong with it
 	CollectTooLarge    CollectCode = "too_large"         // too many operations, or bytes, at once
 	CollectBusy        CollectCode = "too_many_requests" // the node has too much under way
-	CollectConflict    CollectCode = "conflict"          // the collector takes nothing
+	CollectConflict    CollectCode = "conflict"          // the collector was changed again and again meanwhile
 	CollectUnavailable CollectCode = "unavailable"       // no node, or none that reaches its database
 	CollectInternal    CollectCode = "internal"          // the log of the node says what
 )
@@ -58,7 +58,7 @@ func (e *CollectError) Error() string {
 
 // Temporary reports whether the same add may succeed later.
 func (e *CollectError) Temporary() bool {
-	return e.Code == CollectBusy || e.Code == CollectUnavailable || e.Code == CollectInternal
+	return e.Code == CollectBusy || e.Code == CollectConflict || e.Code == CollectUnavailable || e.Code == CollectInternal
 }
 
 // UnstoredError is returned for operations of which it is not known whether they were stored: no node has answered in

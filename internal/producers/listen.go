@@ -136,6 +136,7 @@ func (p *Producers) told(err error) (endpoints.CollectCode, string) {
 	var many *TooManyError
 	var full *OverloadedError
 	var setting *workqueue.SettingError
+	var moved *workqueue.CollectorMovedError
 	switch {
 	case errors.As(err, &op):
 		return endpoints.CollectInvalid, op.Error()
@@ -145,6 +146,8 @@ func (p *Producers) told(err error) (endpoints.CollectCode, string) {
 		return endpoints.CollectBusy, full.Error()
 	case errors.As(err, &setting):
 		return endpoints.CollectInvalid, setting.Error()
+	case errors.As(err, &moved):
+		return endpoints.CollectConflict, "the collector was changed meanwhile; add them again"
 	case errors.Is(err, workqueue.ErrNotFound):
 		return endpoints.CollectUnknown, "there is no such collector; see tranche collector list"
 	}
