@@ -121,7 +121,9 @@ func because(reason string) string {
 }
 
 // overlap applies the policy for a run that would start beside others of the schedule.
-func (r *round) overlap(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (*workqueue.FireEnd, error) {
+func (r *round) overlap(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (
+	*workqueue.FireEnd, error,
+) {
 	if len(f.UnderWay) == 0 && !r.waits(f) {
 		return nil, nil
 	}

@@ -85,8 +85,8 @@ func (d *Duty) Duty() orchestrator.Duty { return orchestrator.Duty{Name: DutyNam
 // Wait waits for loads that were under way when the lease was lost. Their context has ended by then.
 func (d *Duty) Wait() { d.loads.Wait() }
 
-// Run takes due times, begins to start runs, and looks after those that are late. It does not wait for the items of runs:
-// they are loaded beside it, until ctx ends. What it cannot do for one schedule keeps no other waiting.
+// Run takes due times, begins to start runs, and looks after those that are late. It does not wait for the items of
+// runs: they are loaded beside it, until ctx ends. What it cannot do for one schedule keeps no other waiting.
 func (d *Duty) Run(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	taken, err := d.take(ctx, lease)
 	began, err2 := d.begin(ctx, lease)

@@ -15,7 +15,8 @@ import (
 
 // load starts the run of a fire, and notes why when it cannot.
 func (d *Duty) load(ctx context.Context, claim workqueue.FireClaim, spec *schedule.Spec) {
-	log := d.log.With(zap.String("schedule", claim.Schedule), zap.Time("due", claim.Due), zap.Int("attempt", claim.Attempt))
+	log := d.log.With(zap.String("schedule", claim.Schedule), zap.Time("due", claim.Due),
+		zap.Int("attempt", claim.Attempt))
 	defer d.runs.WakeDuty(DutyName) // a run may wait for this one, or for free hands
 	defer d.drop(claim)
 	started, err := d.startSafely(ctx, Job{Claim: claim, Spec: spec})

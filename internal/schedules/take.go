@@ -36,7 +36,8 @@ func (d *Duty) takeOne(ctx context.Context, lease workqueue.Lease, due *workqueu
 	}
 	passed := spec.Due(due.NextDue.Add(-time.Nanosecond), due.Now)
 	t := workqueue.Taking{
-		Schedule: due.Name, Version: due.Version, Was: due.NextDue, LastDue: due.NextDue, Fires: firesOf(spec, &passed, due.Now),
+		Schedule: due.Name, Version: due.Version, Was: due.NextDue, LastDue: due.NextDue,
+		Fires: firesOf(spec, &passed, due.Now),
 	}
 	if len(t.Fires) > 0 {
 		t.LastDue = t.Fires[len(t.Fires)-1].Due

@@ -20,7 +20,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// world is a database whose clock the test sets, and what starts runs in it. Nodes' clocks are what they are: years away.
+// world is a database whose clock the test sets, and what starts runs in it. Nodes' clocks are years
+// away.
 type world struct {
 	*testing.T
 	pool  *pgxpool.Pool
@@ -148,7 +149,9 @@ func (s *starter) StartFire(ctx context.Context, job schedules.Job) (schedules.S
 		}
 	}
 	req := workqueue.LoadRequest{Name: job.Spec.Name, Plan: "test", CreatedBy: "test", Session: job.Claim.Lease.Session,
-		Steps: []workqueue.StepSpec{{Name: "only", Endpoint: "e", Chunk: 4, InFlight: 1, MaxAttempts: 1, Timeout: time.Minute}}}
+		Steps: []workqueue.StepSpec{{
+			Name: "only", Endpoint: "e", Chunk: 4, InFlight: 1, MaxAttempts: 1, Timeout: time.Minute,
+		}}}
 	req.OfFire(job.Claim)
 	left := 3
 	loaded, err := s.store.Load(ctx, req, func(item *workqueue.LoadItem) error {
@@ -245,9 +248,9 @@ func (w *world) last(name string) workqueue.Fire {
 	return fires[0]
 }
 
-func (w *world) number(sql string, args ...any) (n int) {
+func (w *world) number(sql string) (n int) {
 	w.Helper()
-	if err := w.pool.QueryRow(w.Context(), sql, args...).Scan(&n); err != nil {
+	if err := w.pool.QueryRow(w.Context(), sql).Scan(&n); err != nil {
 		w.Fatal(err)
 	}
 	return n

@@ -20,8 +20,8 @@ type Passed struct {
 	Next   time.Time   // the first due time after them; zero: there is none
 }
 
-// Due divides the due times after last until now. Those whose planned start is long past were missed: the misfire policy
-// says which of them are fired nevertheless.
+// Due divides the due times after last until now. Those whose planned start is long past were missed: the misfire
+// policy says which of them are fired nevertheless.
 func (s *Spec) Due(last, now time.Time) Passed {
 	var out Passed
 	out.Next, _ = s.Next(now)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Planned returns when the run of a due time is to start: then or when the window opens, and so much later as the jitter
-// of this due time is. The jitter does not lead out of the window.
+// Planned returns when the run of a due time is to start: then or when the window opens, and so much later as the
+// jitter of this due time is. The jitter does not lead out of the window.
 func (s *Spec) Planned(due time.Time) time.Time {
 	from, to := s.Window.open(s.clock, due)
 	late := s.jitter(due)

@@ -13,24 +13,35 @@ func TestWindow(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ window, zone, due, start, doneBy string }{
 		// Over midnight.
-		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T20:00:00Z", "2026-01-01T22:00:00Z", "2026-01-02T06:00:00Z"},
-		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T23:00:00Z", "2026-01-01T23:00:00Z", "2026-01-02T06:00:00Z"},
-		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-02T05:59:59Z", "2026-01-02T05:59:59Z", "2026-01-02T06:00:00Z"},
-		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-02T06:00:00Z", "2026-01-02T22:00:00Z", "2026-01-03T06:00:00Z"},
-		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T22:00:00Z", "2026-01-01T22:00:00Z", "2026-01-02T06:00:00Z"},
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T20:00:00Z",
+			"2026-01-01T22:00:00Z", "2026-01-02T06:00:00Z"},
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T23:00:00Z",
+			"2026-01-01T23:00:00Z", "2026-01-02T06:00:00Z"},
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-02T05:59:59Z",
+			"2026-01-02T05:59:59Z", "2026-01-02T06:00:00Z"},
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-02T06:00:00Z",
+			"2026-01-02T22:00:00Z", "2026-01-03T06:00:00Z"},
+		{"{not_before: '22:00', done_by: '06:00'}", "UTC", "2026-01-01T22:00:00Z",
+			"2026-01-01T22:00:00Z", "2026-01-02T06:00:00Z"},
 		// Within a day, and halves.
-		{"{not_before: '09:00', done_by: '17:00'}", "Asia/Tokyo", "2026-01-01T12:00:00Z", "2026-01-02T00:00:00Z", "2026-01-02T08:00:00Z"},
+		{"{not_before: '09:00', done_by: '17:00'}", "Asia/Tokyo", "2026-01-01T12:00:00Z",
+			"2026-01-02T00:00:00Z", "2026-01-02T08:00:00Z"},
 		{"{not_before: '22:00'}", "UTC", "2026-01-01T23:30:00Z", "2026-01-01T23:30:00Z", ""},
 		{"{not_before: '22:00'}", "UTC", "2026-01-02T00:00:00Z", "2026-01-02T22:00:00Z", ""},
 		{"{done_by: '06:00'}", "UTC", "2026-01-01T06:00:00Z", "2026-01-01T06:00:00Z", "2026-01-02T06:00:00Z"},
 		// Berlin jumps from 2 to 3 on 29 March: an end that is left out is where the clock jumps, and so is a beginning.
-		{"{not_before: '22:00', done_by: '02:30'}", "Europe/Berlin", "2026-03-28T21:30:00Z", "2026-03-28T21:30:00Z", "2026-03-29T01:00:00Z"},
-		{"{not_before: '02:30', done_by: '06:00'}", "Europe/Berlin", "2026-03-29T00:00:00Z", "2026-03-29T01:00:00Z", "2026-03-29T04:00:00Z"},
+		{"{not_before: '22:00', done_by: '02:30'}", "Europe/Berlin", "2026-03-28T21:30:00Z",
+			"2026-03-28T21:30:00Z", "2026-03-29T01:00:00Z"},
+		{"{not_before: '02:30', done_by: '06:00'}", "Europe/Berlin", "2026-03-29T00:00:00Z",
+			"2026-03-29T01:00:00Z", "2026-03-29T04:00:00Z"},
 		// It goes from 3 to 2 on 25 October: the first half past two counts, for both.
-		{"{not_before: '22:00', done_by: '02:30'}", "Europe/Berlin", "2026-10-24T21:00:00Z", "2026-10-24T21:00:00Z", "2026-10-25T00:30:00Z"},
-		{"{not_before: '02:30', done_by: '06:00'}", "Europe/Berlin", "2026-10-25T01:10:00Z", "2026-10-25T01:10:00Z", "2026-10-25T05:00:00Z"},
+		{"{not_before: '22:00', done_by: '02:30'}", "Europe/Berlin", "2026-10-24T21:00:00Z",
+			"2026-10-24T21:00:00Z", "2026-10-25T00:30:00Z"},
+		{"{not_before: '02:30', done_by: '06:00'}", "Europe/Berlin", "2026-10-25T01:10:00Z",
+			"2026-10-25T01:10:00Z", "2026-10-25T05:00:00Z"},
 		// Apia had no 30 December 2011.
-		{"{not_before: '22:00', done_by: '06:00'}", "Pacific/Apia", "2011-12-30T08:30:00Z", "2011-12-30T08:30:00Z", "2011-12-30T10:00:00Z"},
+		{"{not_before: '22:00', done_by: '06:00'}", "Pacific/Apia", "2011-12-30T08:30:00Z",
+			"2011-12-30T08:30:00Z", "2011-12-30T10:00:00Z"},
 	} {
 		s := parse(t, fmt.Sprintf("every: 5m\nzone: %s\nwindow: %s\n", c.zone, c.window))
 		start := s.Planned(instant(t, c.due))
@@ -128,7 +139,8 @@ func TestDue(t *testing.T) {
 		{hourly + "misfire: none\n", "08:00:00", "12:00:30", "12:00", "09:00 10:00 11:00"},
 		{hourly + "misfire: all\nmisfire_limit: 2\n", "08:00:00", "12:00:30", "10:00 11:00 12:00", "09:00"},
 		// What waits for its window is not missed.
-		{hourly + "misfire: none\nwindow: {not_before: '12:00', done_by: '20:00'}\n", "08:00:00", "11:55:00", "09:00 10:00 11:00", ""},
+		{hourly + "misfire: none\nwindow: {not_before: '12:00', done_by: '20:00'}\n",
+			"08:00:00", "11:55:00", "09:00 10:00 11:00", ""},
 	} {
 		s := parse(t, c.lines)
 		got := s.Due(instant(t, "2026-01-01T"+c.last+"Z"), instant(t, "2026-01-01T"+c.now+"Z"))

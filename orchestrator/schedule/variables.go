@@ -133,8 +133,8 @@ func (in *values) value(name string) (value string, known bool) {
 	return "", false
 }
 
-const variables = "schedule, due, due.date, due.time, due.year, due.month, due.day, due.hour, due.minute, due.yesterday, " +
-	"due.week, due.unix"
+const variables = "schedule, due, due.date, due.time, due.year, due.month, due.day, due.hour, due.minute, " +
+	"due.yesterday, due.week, due.unix"
 
 func (in *values) unknown(name string) string {
 	known := variables
