@@ -70,7 +70,7 @@ func (r *retention) kind(ctx context.Context, k *workqueue.Retention) error {
 	if k.None() {
 		return nil
 	}
-	if k.Kind == workqueue.RetainRuns && k.Bytes != nil {
+	if k.Kind == workqueue.RetainRuns { // also for people, who want to know what would go
 		if err := r.measure(ctx); err != nil {
 			return err
 		}

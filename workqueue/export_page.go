@@ -2,6 +2,8 @@ package workqueue
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -71,6 +73,14 @@ func (p *exportPages) read(ctx context.Context, from Ordinal) (page []ExportedIt
 	ctx, cancel := context.WithTimeout(ctx, txTimeout)
 	defer cancel()
 	err = p.store.snapshot(ctx, func(tx pgx.Tx) error {
+		// A run loses its row before anything else of it is deleted: while the row is there, the page is whole.
+		err := tx.QueryRow(ctx, exportRun, p.run).Scan(new(int64))
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("the run was deleted meanwhile: %w", ErrNotFound)
+		}
+		if err != nil {
+			return err
+		}
 		if next, err = p.choose(ctx, tx, from); err != nil || len(p.page) == 0 {
 			return err
 		}

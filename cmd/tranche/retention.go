@@ -224,12 +224,20 @@ func dueText(due *client.RetentionDue, room int) string {
 			continue
 		}
 		any = true
-		t.row(d.Kind, count(d.Count), "~"+count(d.Bytes), when(d.Before), when(d.Oldest), when(d.Newest))
+		t.row(d.Kind, count(d.Count), roughly(d.Bytes), when(d.Before), when(d.Oldest), when(d.Newest))
 	}
 	if !any {
 		return "nothing is past its limits\n"
 	}
 	return t.String()
+}
+
+// roughly writes a size that is an estimate. Runs that were not measured yet have none.
+func roughly(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return "~" + count(bytes)
 }
 
 func when(at *time.Time) string {
