@@ -164,7 +164,9 @@ func (c *opsBench) checkKeys() {
 		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NOT NULL) AS retrying,
 		             count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked
 		           FROM collector_op GROUP BY 1, 2, 3) o USING (collector, numbering, key)
-		WHERE (k.fresh, k.retrying, k.parked) IS DISTINCT FROM (o.fresh, o.retrying, o.parked)
+		WHERE (k.fresh, k.retrying, k.parked) IS DISTINCT FROM
+		        (coalesce(o.fresh, 0), coalesce(o.retrying, 0), coalesce(o.parked, 0))
+		   OR k.flush IS NULL AND k.fresh + k.retrying + k.parked = 0
 		   OR k.flush IS NULL AND (k.due_at IS NULL) <> (k.fresh + k.retrying = 0)`)
 	if wrong > 0 {
 		c.Errorf("%d keys count what is not there, or wait for nothing", wrong)

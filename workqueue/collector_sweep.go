@@ -14,22 +14,28 @@ const (
 	// releaseFlushes frees keys whose node is gone, or has had its time. They are due as they were. Those that are being
 	// recorded at the moment are locked, and passed over. By collector_key_flushing.
 	releaseFlushes = `
-UPDATE collector_key k SET flush = NULL, session_id = NULL, flush_until = NULL
-FROM (
-    SELECT f.collector, f.numbering, f.key FROM collector_key f
+WITH dead AS MATERIALIZED (
+    SELECT f.collector, f.numbering, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
     WHERE f.flush IS NOT NULL AND (f.flush_until <= clock_timestamp() OR NOT EXISTS (
         SELECT FROM node_session s
         WHERE s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > clock_timestamp()))
-    ORDER BY f.collector, f.numbering, f.key LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) dead
-WHERE k.collector = dead.collector AND k.numbering = dead.numbering AND k.key = dead.key AND k.flush IS NOT NULL`
+    ORDER BY f.collector, f.numbering, f.key LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED),` + freeKeys
 
 	// endFlushesOf frees the keys of a session, in the order in which keys are locked.
 	endFlushesOf = `
+WITH dead AS MATERIALIZED (
+    SELECT f.collector, f.numbering, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
+    WHERE f.flush IS NOT NULL AND f.session_id = $1
+    ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE),` + freeKeys
+
+	// freeKeys deletes those of which everything was dropped meanwhile.
+	freeKeys = `
+gone AS (
+    DELETE FROM collector_key k USING dead d
+    WHERE NOT d.holds AND k.collector = d.collector AND k.numbering = d.numbering AND k.key = d.key)
 UPDATE collector_key k SET flush = NULL, session_id = NULL, flush_until = NULL
-FROM (
-    SELECT f.collector, f.numbering, f.key FROM collector_key f WHERE f.flush IS NOT NULL AND f.session_id = $1
-    ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE) own
-WHERE k.collector = own.collector AND k.numbering = own.numbering AND k.key = own.key AND k.session_id = $1`
+FROM dead d
+WHERE d.holds AND k.collector = d.collector AND k.numbering = d.numbering AND k.key = d.key AND k.flush IS NOT NULL`
 
 	// forgetOps deletes ids that were remembered long enough, by collector_seen_at. One whose operation is still there is
 	// remembered for as long again.
