@@ -41,13 +41,21 @@ func (p *Plan) checkOrder() error {
 		}
 		return nil
 	}
+	if p.Order.By == "" {
+		beside := "values"
+		if p.Order.Partitions != 0 {
+			beside = "partitions"
+		}
+		return fieldError(beside, "it goes with order_by, which is missing; name the field that items are put in order by, "+
+			"like order_by: customer, or leave this out")
+	}
 	err := p.Order.Validate()
 	if wrong, ok := errors.AsType[*order.SettingError](err); ok {
 		return fieldError(wrong.Field, "%s", wrong.Problem)
 	}
 	if p.Canary > 0 {
-		return fieldError("canary", "it does not go with order_by: its sample is spread over all items, and would be worked on "+
-			"before what stands in front of it; leave one of the two out")
+		return fieldError("canary", "it does not go with order_by: its sample is spread over all items, and would be "+
+			"worked on before what stands in front of it; leave one of the two out")
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]

@@ -167,18 +167,19 @@ func TestParseFillsInDefaults(t *testing.T) {
 
 func TestParseErrorsNameThePlace(t *testing.T) {
 	t.Parallel()
+	const fields = "name, priority, max_failed, canary, canary_auto, order_by, values, partitions, on_failure, steps"
 	for _, tc := range []struct{ text, want string }{
 		{"", "0:0: it is empty"},
 		{"# only a comment\n", "0:0: it is empty"},
 		{
 			"hello",
-			`1:1: the plan: want fields: name, priority, max_failed, canary, canary_auto, order_by, values, partitions, on_failure, steps; this is the text "hello"`,
+			"1:1: the plan: want fields: " + fields + `; this is the text "hello"`,
 		},
-		{"- a\n", "1:1: the plan: want fields: name, priority, max_failed, canary, canary_auto, order_by, values, partitions, on_failure, steps; this is a list"},
+		{"- a\n", "1:1: the plan: want fields: " + fields + "; this is a list"},
 		{"steps:\n", "1:1: steps: want a list, each entry after a dash; this is nothing"},
 		{"steps: []\n", "1:8: steps: a plan needs a step"},
 		{"name: x\n", "0:0: steps: a plan needs a step"},
-		{"stops:\n- a\n", `1:1: unknown field "stops"; there are name, priority, max_failed, canary, canary_auto, order_by, values, partitions, on_failure, steps`},
+		{"stops:\n- a\n", `1:1: unknown field "stops"; there are ` + fields},
 		{"steps:\n- x\n", `2:3: steps[0]: want fields: name, endpoint, request, http, sql, local, needs`},
 		{"steps:\n- name: x\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
 		{"steps:\n- {}\n", "2:3: steps[0].endpoint: a step needs an endpoint"},

@@ -69,7 +69,9 @@ func readLanes(ctx context.Context, tx pgx.Tx, run RunID, items []Ordinal) ([]*l
 }
 
 // findNext looks up who waits first in each line, from an ordinal on.
-func findNext(ctx context.Context, tx pgx.Tx, run RunID, g *graph, lanes []*laneRow, from func(*laneRow) Ordinal) error {
+func findNext(ctx context.Context, tx pgx.Tx, run RunID, g *graph, lanes []*laneRow,
+	from func(*laneRow) Ordinal,
+) error {
 	byLane := make(map[int64]*laneRow, len(lanes))
 	ids, first := make([]int64, 0, len(lanes)), make([]Ordinal, 0, len(lanes))
 	for _, l := range lanes {

@@ -81,13 +81,12 @@ func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {
 	}
 	g.Reason, g.Owner, g.Who, g.Why = ReasonLine, OwnerStep, "the items before them", why
 	g.Next = "an item is made ready in the transaction that records the last outcome of the one before it"
-	g.Advice = []Advice{{"see what the items before them wait for", "tranche run explain " + r.id.String()}}
 	if len(r.ahead) > 0 {
 		key := r.ahead[0]
 		g.Who, g.Why = fmt.Sprintf("item %.80q", key), fmt.Sprintf("it waits for item %.80q of the same line, the one that "+
 			"is worked on", key)
 		g.Advice = []Advice{{"see what that item waits for",
-			"tranche run explain " + r.id.String() + " --key " + shellQuote(key)}}
+			"tranche run explain " + r.id.String() + " --item " + shellQuote(key)}}
 	}
 	return g
 }

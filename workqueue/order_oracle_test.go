@@ -20,12 +20,12 @@ import (
 type ledger struct {
 	values []string // by ordinal
 
-	mu    sync.Mutex
-	out   map[workqueue.Ordinal]map[workqueue.Step]workqueue.SliceID // with a service
-	begun map[string]workqueue.Ordinal                               // the last one handed out of each value, until it is final
-	turn  map[string]workqueue.Ordinal                               // between two steps when others were taken back
-	seen  int
-	wrong []string
+	// out is what is with a service. begun is the last item of each value that was handed out, and turn one that was
+	// between two steps when others were taken back.
+	out         map[workqueue.Ordinal]map[workqueue.Step]workqueue.SliceID
+	begun, turn map[string]workqueue.Ordinal
+	seen        int
+	wrong       []string
 }
 
 func newLedger(values []string) *ledger {

@@ -26,7 +26,8 @@ ORDER BY r.id LIMIT 1`
 
 	// lockStopped locks lines in the order of lanes, and looks up who stopped them.
 	lockStopped = `
-SELECT l.lane, l.low, l.stopped_by, (SELECT q.item_key FROM work_queue q WHERE q.run_id = $1 AND q.ordinal = l.stopped_by)
+SELECT l.lane, l.low, l.stopped_by,
+    (SELECT q.item_key FROM work_queue q WHERE q.run_id = $1 AND q.ordinal = l.stopped_by)
 FROM work_lane l WHERE l.run_id = $1 AND l.due ORDER BY l.lane LIMIT $2 FOR NO KEY UPDATE`
 
 	// heldInLanes is nextHeld for more than one item of each line.

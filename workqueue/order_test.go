@@ -194,7 +194,8 @@ func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
 	b.wantClaims(b.loadLines(req, "a", "b", "a"), 0, 0, 1)
 	_, err := b.tryLoad(req, valued("a", "x"))
 	wrong, ok := errors.AsType[*workqueue.ItemOrderError](err)
-	if !ok || wrong.Line != 3 || wrong.Key != "C1" || !strings.Contains(err.Error(), `line 3, key "C1": order_by v: "x" is none`) {
+	const says = `line 3, key "C1": order_by v: "x" is none`
+	if !ok || wrong.Line != 3 || wrong.Key != "C1" || !strings.Contains(err.Error(), says) {
 		t.Errorf("a value that is not listed: %v", err)
 	}
 	if n := b.number(`SELECT count(*) FROM run_order`); n != 2 {
@@ -211,7 +212,7 @@ func TestWhatDoesNotGoWithAnOrderIsRefused(t *testing.T) {
 		"a barrier":      func(r *workqueue.LoadRequest) { r.Steps = planned(need("a"), barrier(need("b", 0))).Steps },
 		"optional":       func(r *workqueue.LoadRequest) { r.Steps = planned(need("a"), optional(need("b", 0))).Steps },
 		"order_by":       func(r *workqueue.LoadRequest) { r.Order.Rule.By = "" },
-		"no field \"v\"": func(r *workqueue.LoadRequest) {},
+		"no field \"v\"": func(*workqueue.LoadRequest) {},
 	} {
 		req := request()
 		req.Order = byValue(true)

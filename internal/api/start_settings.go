@@ -56,9 +56,9 @@ type OverridesQuery struct {
 	MaxFailed    string   `query:"max_failed" doc:"more failures pause the run: a number, or 1%; or none" example:"1%"`
 	Canary       string   `query:"canary" doc:"items of a spread sample that goes first; 0: none" example:"100"`
 	CanaryAuto   string   `query:"canary_auto" doc:"true: a sample within max_failed releases the others" example:"true"`
-	OrderBy      string   `query:"order_by" doc:"items of the same value of this field go one after the other" example:"customer.id"`
+	OrderBy      string   `query:"order_by" doc:"items of the same value of this field go in order" example:"customer.id"`
 	Partitions   string   `query:"partitions" doc:"values share so many lines, by their hash" example:"64"`
-	OnFailure    string   `query:"on_failure" doc:"continue, or stop: what follows a failed item is not tried" example:"stop"`
+	OnFailure    string   `query:"on_failure" doc:"continue, or stop: what follows a failure is not tried" example:"stop"`
 	Chunk        string   `query:"chunk" doc:"items in a request, 1 to 8192, or auto" example:"500"`
 	ChunkBytes   string   `query:"chunk_bytes" doc:"payload bytes in a request; 0: what the node allows" example:"512KiB"`
 	ChunkTime    string   `query:"chunk_time" doc:"what a request should take, with chunk=auto" example:"5s"`

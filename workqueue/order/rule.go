@@ -1,5 +1,5 @@
-// Package order knows by what items are put in lines: the rule that a plan or a collector gives with order_by, the value
-// that an item has for it, and the line that a value stands in.
+// Package order knows by what items are put in lines: the rule that a plan or a collector gives with order_by, the
+// value that an item has for it, and the line that a value stands in.
 //
 // Items of one line are worked on strictly one after the other; what keeps them so is not this package's job. It has no
 // state, reads nothing but what it is given, and is safe for concurrent use.
@@ -27,7 +27,7 @@ const (
 
 // Rule says which items follow each other.
 type Rule struct {
-	By         string   `json:"by"`                   // a field of the payload, with dots between the names of a path; or Key
+	By         string   `json:"by"`                   // a field of the payload, with dots in a path; or Key
 	Values     []string `json:"values,omitempty"`     // the only values there may be; none: any
 	Partitions int      `json:"partitions,omitempty"` // values share so many lines, by their hash; 0: each has its own
 }
@@ -59,8 +59,8 @@ func (r *Rule) Validate() error {
 		return settingError("partitions", "it does not go with values: give a fixed list, or a number of lines that all "+
 			"values share")
 	case len(r.Values) > MaxValues:
-		return settingError("values", "%d values; at most %d can be listed, and with partitions any number shares fixed lines",
-			len(r.Values), MaxValues)
+		return settingError("values", "%d values; at most %d can be listed, and with partitions any number shares "+
+			"lines", len(r.Values), MaxValues)
 	}
 	for i, v := range r.Values {
 		field := fmt.Sprintf("values[%d]", i)
@@ -78,8 +78,8 @@ func (r *Rule) validateBy() error {
 	path := strings.Split(r.By, ".")
 	switch {
 	case r.By == "":
-		return settingError("order_by", "it is missing, and what goes with it is there; name the field that items are put in "+
-			"order by")
+		return settingError("order_by", "it is missing, and what goes with it is there; name the field that items are "+
+			"put in order by")
 	case len(r.By) > MaxByBytes || !utf8.ValidString(r.By) || strings.ContainsRune(r.By, 0):
 		return settingError("order_by", "%.40q is no field: its name has at most %d bytes", r.By, MaxByBytes)
 	case slices.Contains(path, ""):

@@ -1,0 +1,82 @@
+package workqueue_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// BenchmarkOrder works off runs whose items go one after the other, ten of each value, and the same items side by side:
+// by the store alone, with two who claim and record sixteen requests at a time.
+func BenchmarkOrder(b *testing.B) {
+	const items, lanes = 200_000, 20_000
+	values := make([]string, items)
+	for i := range values {
+		values[i] = fmt.Sprint("customer-", i*7919%lanes)
+	}
+	for _, ordered := range []bool{false, true} {
+		b.Run(fmt.Sprint("ordered ", ordered), func(b *testing.B) {
+			store := workqueue.New(testenv.Pool(b))
+			session, err := store.StartSession(b.Context(), workqueue.NodeInfo{Host: "bench"}, sessionTTL)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				req := chunked(500)
+				req.Session = session
+				if ordered {
+					req.Order = byValue(false)
+				}
+				begin := time.Now()
+				loaded, err := store.Load(b.Context(), req, valued(values...))
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(items/time.Since(begin).Seconds(), "loaded/s")
+				begin = time.Now()
+				workOff(b, store, session, loaded.Run)
+				b.ReportMetric(items/time.Since(begin).Seconds(), "items/s")
+			}
+		})
+	}
+}
+
+func workOff(b *testing.B, store *workqueue.Store, session workqueue.SessionID, run workqueue.RunID) {
+	b.Helper()
+	var group sync.WaitGroup
+	for range 2 {
+		group.Go(func() {
+			for {
+				claimed, err := store.Claim(b.Context(), workqueue.ClaimRequest{Session: session, Run: run, MaxSlices: 16,
+					MaxBytes: 1 << 20})
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				var answers []workqueue.Answer
+				for _, s := range claimed.Slices {
+					answers = append(answers, whole(s))
+				}
+				recorded, err := store.Record(b.Context(), answers)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if len(recorded.Completed) > 0 {
+					return
+				}
+				if len(answers) == 0 {
+					view, err := store.Runs(b.Context(), workqueue.RunFilter{Limit: 1})
+					if err != nil || view[0].State == "completed" {
+						return
+					}
+				}
+			}
+		})
+	}
+	group.Wait()
+}
