@@ -12,7 +12,9 @@ import (
 
 // OpenTracker opens a batch of the tracker service for actor. See [service.Open]. What was opened before is not audited
 // again.
-func (s *Store) OpenTracker(ctx context.Context, r service.OpenRequest, actor string) (opened service.Opened, err error) {
+func (s *Store) OpenTracker(ctx context.Context, r service.OpenRequest, actor string) (
+	opened service.Opened, err error,
+) {
 	r.CreatedBy = plain(actor)
 	err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		opened, err = service.Open(ctx, tx, r)
@@ -29,10 +31,25 @@ func auditTracker(ctx context.Context, tx pgx.Tx, actor, name string, batch uuid
 	return auditChange(ctx, tx, action{actor: actor, name: name, subject: batch.String(), after: after})
 }
 
+// lockAttempts bounds how often something about a tracker is begun again that had to wait for DefaultLockTimeout.
+const lockAttempts = 12
+
+// trackerTx is inTx for what may meet, or be, an add or an ack of a billion items: these write a row for each of
+// 122,000 groups, and hold the batch for seconds. The others come after them.
+func (s *Store) trackerTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
+	for attempt := 1; ; attempt++ {
+		err := s.inTxWithin(ctx, operatorTimeout, f)
+		if !isLockTimeout(err) || attempt == lockAttempts || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
 // AddToTracker adds n items to a tracker, once for a key. See [service.Add]. It is not audited: there are too many.
-func (s *Store) AddToTracker(ctx context.Context, batch uuid.UUID, n int64, key string) (added service.Added, err error) {
-	// A billion items are 122,000 rows.
-	err = s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
+func (s *Store) AddToTracker(ctx context.Context, batch uuid.UUID, n int64, key string) (
+	added service.Added, err error,
+) {
+	err = s.trackerTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		added, err = service.Add(ctx, tx, batch, n, key)
 		return err
 	})
@@ -42,7 +59,7 @@ func (s *Store) AddToTracker(ctx context.Context, batch uuid.UUID, n int64, key 
 // AckTrackers acknowledges items of trackers in one transaction, all or none. See [service.Ack]. It is not audited:
 // there are too many.
 func (s *Store) AckTrackers(ctx context.Context, acks []service.BatchAck) (acked []service.Acked, err error) {
-	err = s.inTxWithin(ctx, operatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.trackerTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		acked, err = service.Ack(ctx, tx, acks)
 		return err
 	})
@@ -51,7 +68,7 @@ func (s *Store) AckTrackers(ctx context.Context, acks []service.BatchAck) (acked
 
 // SealTracker seals a tracker for actor, and reports whether that completed it. See [service.Seal].
 func (s *Store) SealTracker(ctx context.Context, batch uuid.UUID, actor string) (completed bool, err error) {
-	err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.trackerTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if completed, err = service.Seal(ctx, tx, batch); err != nil {
 			return err
 		}
@@ -62,7 +79,7 @@ func (s *Store) SealTracker(ctx context.Context, batch uuid.UUID, actor string) 
 
 // DeleteTracker makes a tracker disappear, whatever its state. See [service.Delete].
 func (s *Store) DeleteTracker(ctx context.Context, batch uuid.UUID, actor string) error {
-	return s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	return s.trackerTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if err := service.Delete(ctx, tx, batch); err != nil {
 			return err
 		}

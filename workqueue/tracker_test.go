@@ -1,11 +1,13 @@
 package workqueue_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
@@ -59,6 +61,62 @@ func TestTrackersAreAudited(t *testing.T) {
 	}
 	if n := b.number(`SELECT count(*) FROM audit_log`); n != 3 {
 		t.Errorf("%d rows in the audit log, want 3", n)
+	}
+}
+
+// TestTrackersWaitForLargeOnes holds a batch for longer than a statement may wait for a lock: what meets that begins
+// again.
+func TestTrackersWaitForLargeOnes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	opened, err := b.store.OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := b.pool.Config().Copy()
+	config.ConnConfig.RuntimeParams["lock_timeout"] = "150"
+	config.ConnConfig.RuntimeParams["application_name"] = "impatient"
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	holder, err := b.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Rollback(context.Background()) }()
+	if _, err := holder.Exec(ctx, `SELECT FROM tracker_batch WHERE id = $1 FOR UPDATE`, opened.ID); err != nil {
+		t.Fatal(err)
+	}
+	sealed := make(chan error, 1)
+	go func() {
+		_, err := workqueue.New(pool).SealTracker(ctx, opened.ID, "bob")
+		sealed <- err
+	}()
+	const waiting = `SELECT coalesce(max(xact_start)::text, '') FROM pg_stat_activity
+		WHERE application_name = 'impatient' AND wait_event_type = 'Lock'`
+	attempts := map[string]bool{}
+	for len(attempts) < 2 {
+		var began string
+		if err := b.pool.QueryRow(ctx, waiting).Scan(&began); err != nil {
+			t.Fatal(err)
+		}
+		if began != "" {
+			attempts[began] = true
+		}
+		select {
+		case err := <-sealed:
+			t.Fatalf("it did not wait: %v", err)
+		default:
+		}
+	}
+	if err := holder.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-sealed; err != nil {
+		t.Error(err)
 	}
 }
 

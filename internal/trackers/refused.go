@@ -56,7 +56,7 @@ func wrongMember(bad *service.RequestError) *fanout.Error {
 }
 
 func wrongState(bad *tracker.StateError) *fanout.Error {
-	if bad.State == tracker.StateCancelled {
+	if bad.State == service.StateExpired {
 		return &fanout.Error{Code: fanout.CodeEnded, Value: bad.Batch.String(), Message: fmt.Sprintf(
 			"tracker batch %s has expired: it was idle for too long; open another", bad.Batch)}
 	}
@@ -81,10 +81,10 @@ func refused(log *zap.Logger, err error) *fanout.Error {
 }
 
 // away reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of resources
-// (53), or takes too long.
+// (53), or takes too long, also because others hold what is needed (55P03).
 func away(err error) bool {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
+		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57") || said.Code == "55P03"
 	}
 	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
 	_, cut := errors.AsType[net.Error](err)

@@ -81,7 +81,7 @@ func addBehind(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n i
 	}
 	switch {
 	case state != tracker.StateOpen:
-		return Added{}, &tracker.StateError{Batch: batch, State: state, Op: op, Want: string(tracker.StateOpen)}
+		return Added{}, shown(&tracker.StateError{Batch: batch, State: state, Op: op, Want: string(tracker.StateOpen)})
 	case items+n > MaxItems:
 		return Added{}, &RequestError{Field: "items", Problem: fmt.Sprintf(
 			"is %d, and tracker %s has %d; a tracker holds at most %d", n, batch, items, int64(MaxItems))}

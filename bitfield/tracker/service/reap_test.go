@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -112,8 +113,8 @@ func (b *bench) expired(name string, id uuid.UUID, hook bool) {
 		"add":  func() error { _, err := b.add(id, 1, ""); return err }(),
 		"seal": b.try(func(ctx context.Context, tx pgx.Tx) error { _, err := service.Seal(ctx, tx, id); return err }),
 	} {
-		if err == nil {
-			b.Errorf("%s: an expired batch took a late %s", name, op)
+		if state, ok := errors.AsType[*tracker.StateError](err); !ok || state.State != service.StateExpired {
+			b.Errorf("%s: a late %s of an expired batch: %v", name, op, err)
 		}
 	}
 	if got := b.get(id); got.State != service.StateExpired || (got.Webhook.State == "due") != hook {
