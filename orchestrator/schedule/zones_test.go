@@ -211,5 +211,14 @@ func compare(t *testing.T, c change) {
 				shown(t, got, c.zone.String()), shown(t, want, c.zone.String()))
 			return
 		}
+		// Also from any moment, as when a schedule is applied: what is due next does not depend on what was asked before.
+		for after := from; after.Before(to); after = after.Add(41 * time.Minute) {
+			rest := want[slices.IndexFunc(append(want, to.Add(1)), after.Before):]
+			if due, ok := s.Next(after); len(rest) > 0 && (!ok || !due.Equal(rest[0])) {
+				t.Errorf("%s in %s after %s: %s; want %s", text, c.zone, after.Format(time.RFC3339), due.In(c.zone),
+					rest[0].In(c.zone))
+				return
+			}
+		}
 	}
 }
