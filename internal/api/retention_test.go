@@ -1,0 +1,93 @@
+package api_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// retain asks for something about retention, and reads the answer.
+func (b *bench) retain(method, path, body string, status int, out any) string {
+	b.Helper()
+	code, text := b.ask(method, api.Prefix+path, strings.NewReader(body))
+	if code != status {
+		b.Fatalf("%s %s: %d %s; want %d", method, path, code, text, status)
+	}
+	if out != nil {
+		if err := json.Unmarshal(text, out); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return string(text)
+}
+
+// Limits are set and shown; what they would delete is told; and a run that they have deleted is told as one.
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.start("name=old").Run
+	b.finish(old)
+	if _, err := b.pool.Exec(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '3 hours'`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.pool.Exec(t.Context(), `UPDATE run_event SET published_at = at`); err != nil {
+		t.Fatal(err)
+	}
+	b.finish(b.start("name=new").Run)
+
+	var list api.RetentionList
+	b.retain(http.MethodGet, "/retention", "", 200, &list)
+	if len(list.Kinds) != len(workqueue.RetentionKinds()) || list.Kinds[0].Age != "" || list.Kinds[1].Age != "90d" {
+		t.Errorf("%+v", list.Kinds)
+	}
+	var set api.RetentionKind
+	b.retain(http.MethodPut, "/retention/runs", `{"age":"1h","max_bytes":1073741824}`, 200, &set)
+	if set.Age != "1h0m0s" || set.MaxBytes != 1<<30 || set.MaxCount != 0 || set.ChangedBy == "" {
+		t.Errorf("%+v", set)
+	}
+	for body, says := range map[string]string{
+		`{"age":"9x"}`: "90d", `{"age":"-3h"}`: "90d", `{"age":"99999d"}`: "90d", `{"age":"5m"}`: "the least is 1h",
+		`{"max_count":-1}`: "the least is 1", `{"max_bytes":7}`: "1048576", `{"agee":"9d"}`: "agee",
+	} {
+		if text := b.retain(http.MethodPut, "/retention/runs", body, 422, nil); !strings.Contains(text, says) {
+			t.Errorf("%s: %s; want %q in it", body, text, says)
+		}
+	}
+	if text := b.retain(http.MethodPut, "/retention/cats", `{}`, 404, nil); !strings.Contains(text, "quarantine") {
+		t.Errorf("a kind that there is none of: %s", text)
+	}
+	var due api.RetentionDue
+	b.retain(http.MethodPost, "/retention/run", `{"dry_run":true}`, 200, &due)
+	if due.Kinds[0].Count != 1 || !due.DryRun || due.Kinds[2].Count != 0 {
+		t.Errorf("%+v", due)
+	}
+
+	lease, err := b.store.Lead(t.Context(), b.engine.session, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if deleted, err := b.store.DeleteRun(t.Context(), lease, old, time.Now(), "age 1h"); err != nil || !deleted {
+		t.Fatal(deleted, err)
+	}
+	for method, path := range map[string]string{
+		http.MethodGet: "/runs/" + old.String(), http.MethodPost: "/runs/" + old.String() + "/rerun",
+	} {
+		text := b.retain(method, path, `{"failed":true}`, 410, nil)
+		if !strings.Contains(text, "was deleted at") || !strings.Contains(text, "age 1h") {
+			t.Errorf("%s %s: %s", method, path, text)
+		}
+	}
+	b.retain(http.MethodGet, "/retention", "", 200, &list)
+	if len(list.Going) != 1 || list.Going[0].Run != old {
+		t.Errorf("%+v", list.Going)
+	}
+	text := b.retain(http.MethodGet, "/runs", "", 200, nil)
+	if strings.Contains(text, old.String()) {
+		t.Errorf("it is in the list: %s", text)
+	}
+}
