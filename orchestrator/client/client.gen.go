@@ -4034,13 +4034,13 @@ type StartRunParams struct {
 	// CanaryAuto true: a sample within max_failed releases the others
 	CanaryAuto string `form:"canary_auto,omitempty" json:"canary_auto,omitempty"`
 
-	// OrderBy items of the same value of this field go one after the other
+	// OrderBy items of the same value of this field go in order
 	OrderBy string `form:"order_by,omitempty" json:"order_by,omitempty"`
 
 	// Partitions values share so many lines, by their hash
 	Partitions string `form:"partitions,omitempty" json:"partitions,omitempty"`
 
-	// OnFailure continue, or stop: what follows a failed item is not tried
+	// OnFailure continue, or stop: what follows a failure is not tried
 	OnFailure string `form:"on_failure,omitempty" json:"on_failure,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
@@ -5534,4 +5534,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 43dd5ebb10b482b6dfe267453b3ac728, is 79f47ed28469ac7c1a5e956549047b3856bc558a100254e663189e9b149ab280.
+// Of 7fd5589816e7d9e7e35f166b2cb9a5ff, is c2bdc147916954225653df554ade4f39c82ca7dc54379a04887945c9c278620a.
