@@ -37,7 +37,9 @@ func (s *Store) PurgeTrackers(ctx context.Context, lease Lease) (rows int, more 
 
 // DueTrackerWebhooks returns webhooks that are to be called now, and when there are none, how long it is to the next;
 // 0: none is owed.
-func (s *Store) DueTrackerWebhooks(ctx context.Context, limit int) (due []service.Webhook, wait time.Duration, err error) {
+func (s *Store) DueTrackerWebhooks(ctx context.Context, limit int) (
+	due []service.Webhook, wait time.Duration, err error,
+) {
 	due, err = service.DueWebhooks(ctx, s.pool, limit)
 	if err != nil || len(due) > 0 {
 		return due, 0, err
