@@ -126,9 +126,10 @@ func isItemID(text string) bool {
 }
 
 func ackedText(acked *client.BatchesAcked) string {
-	text := fmt.Sprintf("%s newly acknowledged\n", things(acked.Newly, "item"))
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s newly acknowledged\n", things(acked.Newly, "item"))
 	for _, batch := range acked.Completed {
-		text += fmt.Sprintf("batch %s is complete by that\n", inert(batch))
+		fmt.Fprintf(&text, "batch %s is complete by that\n", inert(batch))
 	}
-	return text
+	return text.String()
 }

@@ -172,7 +172,8 @@ func tagOf(op *huma.Operation) string {
 		"{key}": "items", "result": "items", "planes": "live", "events": "live", "timeline": "live", "slices": "live",
 	}
 	byFirst := map[string]string{
-		"runs": "runs", "items": "items", "plans": "plans", "collectors": "collectors", "schedules": "schedules", "trackers": "trackers",
+		"runs": "runs", "items": "items", "plans": "plans", "collectors": "collectors", "schedules": "schedules",
+		"trackers":     "trackers",
 		"endpoints":    "endpoints",
 		"dead-letters": "dead letters", "quarantine": "dead letters", "tokens": "access", "session": "access",
 	}

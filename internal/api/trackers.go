@@ -19,7 +19,7 @@ const problemOfTracker = "urn:tranche:tracker:"
 
 // TrackerPath is the batch that an operation is about.
 type TrackerPath struct {
-	ID string `path:"id" format:"uuid" doc:"a batch's id" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
+	ID string `path:"id" doc:"a batch's id, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
 }
 
 func (p *TrackerPath) batch() (uuid.UUID, error) { return trackers.ParseBatch(p.ID) }
@@ -37,8 +37,8 @@ may be made again: they are added once. Additions are not in the audit log; the 
 const ackDescription = `Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it),
 batch:group-group and batch:all, and may leave the batch out where the path names it. Items of any groups and batches go
 in one call, all or none. What was acknowledged before stays as it was: sending again does no harm. With a code the
-items have failed for good. Calls that come at the same time share a transaction. They are not in the audit log: there may be
-thousands a second.`
+items have failed for good. Calls that come at the same time share a transaction. They are not in the audit log: there
+may be thousands a second.`
 
 func (s *Server) registerTrackers(api huma.API) {
 	register(s, api, get("list-trackers", "/trackers", "List tracker batches, newest first"), s.listTrackers)
