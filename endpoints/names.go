@@ -115,7 +115,7 @@ func DeadSubject(endpoint string) string { return deadPrefix + endpoint }
 // DirectSubject is where requests for an endpoint go that nobody persists, over core NATS.
 func DirectSubject(endpoint string) string { return directPrefix + endpoint }
 
-// CollectSubject is where operations for a collector go, over core NATS. All nodes that serve listen as one queue group.
+// CollectSubject is where operations for a collector go, over core NATS. All nodes listen as one queue group.
 func CollectSubject(collector string) string { return collectPrefix + collector }
 
 // EventSubject is where an event of the given kind is published.

@@ -60,8 +60,8 @@ func NewProducer(nc *nats.Conn, collector string) (*Producer, error) {
 // What a try has stored whose answer was lost counts as duplicates in the next one: Added and Duplicates together are
 // what is stored.
 //
-// The operations are sent in as few messages as they fit, one after the other, each of which is stored as a whole or not
-// at all. When there is an error the counts are those of the messages before. It is a *CollectError when a node has
+// The operations are sent in as few messages as they fit, one after the other, each of which is stored as a whole or
+// not at all. When there is an error the counts are those of the messages before. It is a *CollectError when a node has
 // refused them, a *PermissionError when NATS has, or an *UnstoredError when nobody has answered.
 func (p *Producer) Add(ctx context.Context, ops ...Operation) (Collected, error) {
 	if _, limited := ctx.Deadline(); !limited {
@@ -77,8 +77,8 @@ func (p *Producer) Add(ctx context.Context, ops ...Operation) (Collected, error)
 	for first := 0; first < len(lines); {
 		body, next := p.message(lines, first)
 		if most := int(p.nc.MaxPayload()); most > 0 && len(body) > most {
-			return sum, &CollectError{p.collector, CollectTooLarge, fmt.Sprintf("operation %d has %d bytes, and the NATS server "+
-				"takes at most %d; add it over HTTP, or send what it is about by reference", first+1, len(body), most)}
+			return sum, &CollectError{p.collector, CollectTooLarge, fmt.Sprintf("operation %d has %d bytes, and the NATS "+
+				"server takes at most %d; add it over HTTP, or send what it is about by reference", first+1, len(body), most)}
 		}
 		done, err := p.send(ctx, body)
 		if err != nil {

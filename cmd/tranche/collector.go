@@ -187,7 +187,8 @@ func (d *collectorDrain) Run(ctx context.Context, term *console) error {
 	if done.Paused {
 		term.note("it is paused, so nothing goes until: tranche collector resume %s", d.Name)
 	}
-	return term.printf("%s of %s are flushed now\n", plural(done.Ops, "operation"), plural(done.Keys, "key"))
+	return term.printf("%s of %s need not wait for min_size or max_age any more; see: tranche collector show %s\n",
+		plural(done.Ops, "operation"), plural(done.Keys, "key"), inert(d.Name))
 }
 
 type collectorDelete struct {

@@ -26,8 +26,8 @@ func Key(spec *workqueue.CollectorSpec, own string, payload []byte) (string, err
 		return strconv.Itoa(order.Partition(value, by.Partitions)) + "/" + strconv.Itoa(by.Partitions), nil
 	}
 	if len(value) > workqueue.MaxOpKey {
-		return "", &order.ValueError{Field: by.Field, Problem: fmt.Sprintf("the value has %d bytes, and a key has at most %d; "+
-			"with partitions it may be longer", len(value), workqueue.MaxOpKey)}
+		return "", &order.ValueError{Field: by.Field, Problem: fmt.Sprintf("the value has %d bytes, and a key has at most "+
+			"%d; with partitions it may be longer", len(value), workqueue.MaxOpKey)}
 	}
 	return value, nil
 }

@@ -54,8 +54,8 @@ const addOperationsDescription = `The body is operations, one JSON object after 
 them: {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload has to be there, and the key when
 the collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000 and 32
 MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a duplicate
-and not added again: so a request whose answer was lost can be sent again. Adds are not in the audit log, since there are
-too many.`
+and not added again: so a request whose answer was lost can be sent again. Adds are not in the audit log, since there
+are too many.`
 
 func (s *Server) registerOperations(api huma.API) {
 	register(s, api, byOperator(huma.Operation{

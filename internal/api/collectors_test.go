@@ -67,7 +67,8 @@ func (b *bench) parking() {
 func TestTheWayOfACollector(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if got := b.collect(collectorNotify); !got.Created || got.Name != "notify" || got.Version != 1 || got.ChangedBy != "ann" {
+	got := b.collect(collectorNotify)
+	if !got.Created || got.Name != "notify" || got.Version != 1 || got.ChangedBy != "ann" {
 		t.Errorf("made: %+v", got)
 	}
 	if got := b.collect(collectorNotify); !got.Unchanged {
@@ -77,18 +78,21 @@ func TestTheWayOfACollector(t *testing.T) {
 		t.Errorf("another size: %+v", got)
 	}
 	var added api.AddedOperations
-	b.post("/collectors/notify/ops", `{"ops":[{"id":"1","key":"ann","payload":{"n": 1}},{"key":"bob","payload":"x"}]}`, &added)
+	b.post("/collectors/notify/ops",
+		`{"ops":[{"id":"1","key":"ann","payload":{"n": 1}},{"key":"bob","payload":"x"}]}`, &added)
 	if added.Added != 2 || added.Duplicates != 0 || added.Collector != "notify" {
 		t.Errorf("added %+v", added)
 	}
-	b.post("/collectors/notify/ops", `{"id":"1","key":"ann","payload":1}`+"\n"+`{"id":"2","key":"ann","payload":2}`, &added)
+	b.post("/collectors/notify/ops",
+		`{"id":"1","key":"ann","payload":1}`+"\n"+`{"id":"2","key":"ann","payload":2}`, &added)
 	if added.Added != 1 || added.Duplicates != 1 || len(added.Known) != 1 {
 		t.Errorf("added again: %+v", added)
 	}
 	var view workqueue.CollectorView
 	b.read("/collectors/notify", &view)
 	if view.Waiting != 3 || view.Keys != 2 || view.Spec.MinSize != 4 || !strings.Contains(view.Source, "# customers") ||
-		len(view.Why) != 2 || view.Why[0].Code != "no_listeners" || view.Why[1].Code != "waiting" || view.Why[1].Until == nil {
+		len(view.Why) != 2 || view.Why[0].Code != "no_listeners" || view.Why[1].Code != "waiting" ||
+		view.Why[1].Until == nil {
 		t.Errorf("the collector is %+v", view)
 	}
 	var list api.CollectorList

@@ -33,8 +33,8 @@ func TestOperationsReachTheirService(t *testing.T) {
 	service := &booking{done: map[int]int{}, bad: 13}
 	e.serve(func(s *endpoints.Service) error { return endpoints.HandleList(s, "book", service.handle) })
 
-	e.change(http.MethodPost, "/collectors?name=ledger", "endpoint: book\norder_by: account\nmin_size: 5\nmax_age: 100ms\n"+
-		"max_attempts: 2\nbackoff: 50ms\nmax_backoff: 50ms\n", nil)
+	e.change(http.MethodPost, "/collectors?name=ledger", "endpoint: book\norder_by: account\nmin_size: 5\n"+
+		"max_age: 100ms\nmax_attempts: 2\nbackoff: 50ms\nmax_backoff: 50ms\n", nil)
 	var lines strings.Builder
 	for n := range 20 {
 		fmt.Fprintf(&lines, `{"id":"op-%d","payload":{"account":"A-%d","n":%d}}`+"\n", n, n%3, n)
@@ -55,7 +55,9 @@ func TestOperationsReachTheirService(t *testing.T) {
 			t.Errorf("over NATS, %d: %+v, %v", n, done, err)
 		}
 	}
-	parked := e.untilCollected("ledger", func(c *workqueue.CollectorView) bool { return c.Waiting+c.Backoff == 0 && c.Parked == 1 })
+	parked := e.untilCollected("ledger", func(c *workqueue.CollectorView) bool {
+		return c.Waiting+c.Backoff == 0 && c.Parked == 1
+	})
 	if len(parked.Why) != 1 || parked.Why[0].Code != "parked" {
 		t.Errorf("with one operation that is parked: %+v", parked.Why)
 	}

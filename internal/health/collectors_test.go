@@ -13,7 +13,8 @@ func TestCollectorsInTrouble(t *testing.T) {
 	w := setup(t)
 	for _, name := range []string{"parks", "late"} {
 		spec := workqueue.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
-		if _, err := w.store.ApplyCollector(t.Context(), workqueue.CollectorText{Name: name, Spec: spec}, "test"); err != nil {
+		text := workqueue.CollectorText{Name: name, Spec: spec}
+		if _, err := w.store.ApplyCollector(t.Context(), text, "test"); err != nil {
 			t.Fatal(err)
 		}
 		ops := []workqueue.Op{{ID: "1", Key: "k", Payload: []byte("1")}, {ID: "2", Key: "k", Payload: []byte("2")}}

@@ -70,5 +70,6 @@ func isAway(err error) bool {
 	}
 	_, unreached := errors.AsType[*pgconn.ConnectError](err)
 	_, cut := errors.AsType[net.Error](err) // time-outs of a context are among them
-	return unreached || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed)
+	return unreached || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+		errors.Is(err, net.ErrClosed)
 }

@@ -121,7 +121,8 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	}
 	wrong := nats.NewMsg(endpoints.CollectSubject("c"))
 	wrong.Header.Set(endpoints.HeaderVersion, "2")
-	if answer, err := nc.RequestMsg(wrong, 10*time.Second); err != nil || !strings.Contains(string(answer.Data), "speaks 1") {
+	answer, err := nc.RequestMsg(wrong, 10*time.Second)
+	if err != nil || !strings.Contains(string(answer.Data), "speaks 1") {
 		t.Errorf("another version is answered %v, %v", answer, err)
 	}
 	if keys := b.keys("c"); keys["lost"] != 0 || keys["k"] != 2 {
