@@ -5534,4 +5534,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 7fd5589816e7d9e7e35f166b2cb9a5ff, is c2bdc147916954225653df554ade4f39c82ca7dc54379a04887945c9c278620a.
+// Of 1301fcf78b8259de833a51294a26f563, is c2bdc147916954225653df554ade4f39c82ca7dc54379a04887945c9c278620a.
