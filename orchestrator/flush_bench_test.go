@@ -1,0 +1,195 @@
+package orchestrator_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// benched is a node, and a service that answers at once.
+type benched struct {
+	*bundle
+	took chan time.Time // when a flush came to the service; nobody need look
+}
+
+func benchNode(b *testing.B) *benched {
+	b.Helper()
+	ns := testenv.NATSWith(b, embedded.NATSConfig{StoreDir: b.TempDir() + "/nats"})
+	pool := testenv.Pool(b)
+	nb := &benched{bundle: &bundle{pool: pool, store: workqueue.New(pool), ns: ns}, took: make(chan time.Time, 1)}
+	node, err := orchestrator.New(nb.store, testenv.Conn(b, ns), orchestrator.Config{Streams: endpoints.StreamConfig{
+		WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	nb.node = node
+	svc, err := endpoints.New(testenv.Conn(b, ns), endpoints.Config{Name: "bench", Version: "1.0.0", Log: zap.NewNop()})
+	if err == nil {
+		err = endpoints.HandleList(svc, "benched", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
+			select {
+			case nb.took <- time.Now():
+			default:
+			}
+			return echo(ctx, c)
+		}, endpoints.Concurrency(64))
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for _, f := range []func(context.Context) error{node.Run, svc.Run} {
+		running.Go(func() {
+			if err := f(ctx); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	b.Cleanup(func() { cancel(); running.Wait() })
+	<-node.Ready()
+	return nb
+}
+
+func (nb *benched) apply(b *testing.B, change func(*workqueue.CollectorSpec)) {
+	b.Helper()
+	spec := workqueue.CollectorSpec{Endpoint: "benched", MinSize: 1, MaxSize: 500, InFlight: 64,
+		Dedupe: workqueue.DefaultDedupe, Timeout: workqueue.Span(time.Minute)}
+	change(&spec)
+	_, err := nb.node.ApplyCollector(b.Context(), workqueue.CollectorText{Name: "benched", Spec: spec.WithDefaults(),
+		Source: fmt.Sprint(spec)}, "bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// fill adds n operations, 500 in a call, four calls at once.
+func (nb *benched) fill(b *testing.B, n int, key func(int) string) {
+	b.Helper()
+	const batch, callers = 500, 4
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for {
+				from := int(next.Add(batch)) - batch
+				if from >= n {
+					return
+				}
+				ops := make([]workqueue.Op, min(batch, n-from))
+				for i := range ops {
+					ops[i] = workqueue.Op{ID: fmt.Sprintf("%016x", uint64(from+i)*0x9e3779b97f4a7c15), Key: key(from + i),
+						Payload: []byte(`{"id":"CUST-1234567","what":"balance changed","cents":123456}`)}
+				}
+				if _, err := nb.node.AddOps(b.Context(), "benched", 0, [][]workqueue.Op{ops}); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (nb *benched) empty(b *testing.B) {
+	b.Helper()
+	for {
+		left := false
+		if err := nb.pool.QueryRow(b.Context(), `SELECT EXISTS (SELECT FROM collector_key WHERE due_at < now() + interval
+			'10 minutes')`).Scan(&left); err != nil {
+			b.Fatal(err)
+		}
+		if !left {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// BenchmarkCollector adds operations to a paused collector, and then has them flushed. Run it with a number, as
+// -benchtime=100000x. The keys of 1M stand beside a million others that wait.
+func BenchmarkCollector(b *testing.B) {
+	skew := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.2, 1, 9_999)
+	var mu sync.Mutex
+	for _, bench := range []struct {
+		name string
+		rows int
+		key  func(int) string
+	}{
+		{"keys=1", 0, func(int) string { return "k" }},
+		{"keys=1000", 0, func(i int) string { return fmt.Sprint("k", i%1000) }},
+		{"skewed=10000", 0, func(int) string { mu.Lock(); defer mu.Unlock(); return fmt.Sprint("k", skew.Uint64()) }},
+		{"keys=1M", 1_000_000, func(i int) string { return fmt.Sprint("m", i*7919%1_000_000) }},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			if b.N == 1 {
+				return // the first look of package testing
+			}
+			nb := benchNode(b)
+			nb.apply(b, func(s *workqueue.CollectorSpec) { s.MaxAge = workqueue.Span(time.Hour); s.MinSize = 2 })
+			if bench.rows == 0 {
+				nb.apply(b, func(s *workqueue.CollectorSpec) { s.MaxAge = 0 })
+			}
+			if _, err := nb.pool.Exec(b.Context(), `
+				WITH c AS (SELECT id FROM collector), o AS (
+				INSERT INTO collector_op (collector, numbering, key, op_id, payload)
+				SELECT c.id, 1, 'm' || n, 'first' || n, '{"id":"CUST-1234567"}' FROM c, generate_series(0, $1 - 1) n)
+				INSERT INTO collector_key (collector, numbering, key, fresh, oldest_at, due_at)
+				SELECT c.id, 1, 'm' || n, 1, now(), now() + interval '1 hour' FROM c, generate_series(0, $1 - 1) n`,
+				bench.rows); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := nb.store.PauseCollector(b.Context(), "benched", "bench"); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := nb.pool.Exec(b.Context(), `VACUUM ANALYZE collector_key, collector_op`); err != nil {
+				b.Fatal(err)
+			}
+			b.ResetTimer()
+			begun := time.Now()
+			nb.fill(b, b.N, bench.key)
+			b.ReportMetric(float64(b.N)/time.Since(begun).Seconds(), "in/s")
+			begun = time.Now()
+			if _, err := nb.node.ResumeCollector(b.Context(), "benched", "bench"); err != nil {
+				b.Fatal(err)
+			}
+			nb.empty(b)
+			out := nb.node.Stats()
+			b.ReportMetric(float64(out.FlushedOps)/time.Since(begun).Seconds(), "out/s")
+			b.ReportMetric(float64(out.Flushes)/time.Since(begun).Seconds(), "flushes/s")
+		})
+	}
+}
+
+// BenchmarkCollectorAge adds an operation at a time to an idle collector: how much later than max_age it comes to its
+// service.
+func BenchmarkCollectorAge(b *testing.B) {
+	const age = 100 * time.Millisecond
+	nb := benchNode(b)
+	nb.apply(b, func(s *workqueue.CollectorSpec) { s.MinSize, s.MaxAge = 100, workqueue.Span(age) })
+	var late []time.Duration
+	for b.Loop() {
+		begun := time.Now()
+		nb.fill(b, 1, func(int) string { return fmt.Sprint("k", len(late)) })
+		if _, err := nb.pool.Exec(b.Context(), `DELETE FROM collector_seen`); err != nil {
+			b.Fatal(err)
+		}
+		came := <-nb.took
+		late = append(late, came.Sub(begun)-age)
+	}
+	slices.Sort(late)
+	b.ReportMetric(float64(late[len(late)/2].Microseconds())/1000, "p50-late-ms")
+	b.ReportMetric(float64(late[len(late)*99/100].Microseconds())/1000, "p99-late-ms")
+}
