@@ -180,8 +180,8 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 			return run
 		},
 	}
-	for name, make := range cases {
-		run := make()
+	for name, made := range cases {
+		run := made()
 		if name == "running" || name == "held" || name == "open" {
 			b.exec(old, run)
 		}

@@ -217,16 +217,16 @@ func (r *retentionRun) Run(ctx context.Context, term *console) error {
 func dueText(due *client.RetentionDue, room int) string {
 	t := table{right: map[int]bool{1: true, 2: true}, room: room}
 	t.row("KIND", "PAST", "BYTES", "ENDED BEFORE", "OLDEST", "NEWEST")
-	any := false
+	past := false
 	for i := range due.Kinds {
 		d := &due.Kinds[i]
 		if d.Count == 0 {
 			continue
 		}
-		any = true
+		past = true
 		t.row(d.Kind, count(d.Count), roughly(d.Bytes), when(d.Before), when(d.Oldest), when(d.Newest))
 	}
-	if !any {
+	if !past {
 		return "nothing is past its limits\n"
 	}
 	return t.String()
