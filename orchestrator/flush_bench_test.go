@@ -114,7 +114,7 @@ func (nb *benched) empty(b *testing.B) {
 		if !left {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 }
 

@@ -69,7 +69,6 @@ type ledgerOfKeys struct {
 	next   map[int]int // of a key, what comes next
 	busy   map[int]bool
 	done   int
-	tries  int
 	faults []string
 }
 
@@ -113,6 +112,7 @@ func (l *ledgerOfKeys) check(t *testing.T, done int) {
 }
 
 func opOf(t *testing.T, item *endpoints.Item[account, statement]) (key, number int) {
+	t.Helper()
 	if _, err := fmt.Sscanf(item.In.ID, "%d %d", &key, &number); err != nil {
 		t.Error(err)
 	}
@@ -151,7 +151,7 @@ func TestNodesFlushKeysInOrderAndOneAtATime(t *testing.T) {
 	l.check(t, keys*each)
 }
 
-// A node whose session is over in the middle of a flush: others flush the key again, and what it brings touches nothing.
+// A node's session is over in the middle of a flush: others flush the key again, and what it brings touches nothing.
 func TestAFlushOfALostNodeIsDoneAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -84,7 +84,7 @@ type CollectorSpec struct {
 
 	Order      string    `json:"order" enum:"fifo,priority"`
 	Strict     bool      `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
-	OrderBy    *OpKeying `json:"order_by,omitempty" doc:"the key is a field of the payload; null: each operation brings it"`
+	OrderBy    *OpKeying `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
 	RetryCodes []string  `json:"retry_codes,omitempty" doc:"error codes that are tried again whatever the service says"`
 	NeverRetry []string  `json:"never_retry,omitempty" doc:"and never"`
 }
@@ -133,8 +133,8 @@ func ParseCallRate(text string) (perSecond float64, err error) {
 		return 0, wrong
 	}
 	if n /= seconds; !(n >= MinCallRate && n <= MaxCallRate) { // so that NaN is refused
-		return 0, &SettingError{fmt.Sprintf("rate is %.40q; give at least %g and at most %d calls a second", text, MinCallRate,
-			MaxCallRate)}
+		return 0, &SettingError{fmt.Sprintf("rate is %.40q; give at least %g and at most %d calls a second", text,
+			MinCallRate, MaxCallRate)}
 	}
 	return n, nil
 }
@@ -227,7 +227,7 @@ type OpView struct {
 }
 
 // OpsSelection says which operations to requeue or to drop. What is given has to hold together; with nothing given, All
-// has to be set. Requeue takes parked operations and those in backoff, and drop takes parked ones unless Waiting is set.
+// has to be set. Requeue takes parked operations and those in backoff; drop takes parked ones unless Waiting is set.
 type OpsSelection struct {
 	All     bool
 	Keys    []string

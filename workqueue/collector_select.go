@@ -44,8 +44,8 @@ again AS (
     FROM old WHERE o.seq = old.seq
     RETURNING o.numbering, o.key, o.added_at, o.priority, old.parked),
 keys AS (
-    SELECT numbering, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked, min(added_at) AS oldest,
-           max(priority) AS priority
+    SELECT numbering, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked,
+           min(added_at) AS oldest, max(priority) AS priority
     FROM again GROUP BY numbering, key)
 UPDATE collector_key k
 SET fresh = k.fresh + g.ops, parked = k.parked - g.parked, retrying = k.retrying - (g.ops - g.parked),
@@ -91,8 +91,8 @@ func (s *Store) RequeueOps(ctx context.Context, name string, sel OpsSelection, a
 		passes: []string{parkedCandidates, backoffCandidates}})
 }
 
-// DropOps deletes parked operations, or all that wait as well. It returns how many there were. One that is being flushed
-// is deleted too, and may have been carried out. Each transaction leaves a row in the audit log.
+// DropOps deletes parked operations, or all that wait as well. It returns how many there were. One that is being
+// flushed is deleted too, and may have been carried out. Each transaction leaves a row in the audit log.
 func (s *Store) DropOps(ctx context.Context, name string, sel OpsSelection, actor string) (int64, error) {
 	change := opsChange{name: name, sel: sel, actor: plain(actor), verb: "drop", drop: true,
 		passes: []string{parkedCandidates}}

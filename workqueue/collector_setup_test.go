@@ -160,7 +160,8 @@ func (c *opsBench) checkKeys() {
 	c.Helper()
 	wrong := c.number(`
 		SELECT count(*) FROM collector_key k
-		FULL JOIN (SELECT collector, numbering, key, count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NULL) AS fresh,
+		FULL JOIN (SELECT collector, numbering, key,
+		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NULL) AS fresh,
 		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NOT NULL) AS retrying,
 		             count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked
 		           FROM collector_op GROUP BY 1, 2, 3) o USING (collector, numbering, key)

@@ -111,7 +111,7 @@ func TestUnansweredAndHalfAnsweredFlushesComeAgain(t *testing.T) {
 		t.Errorf("recorded %+v; b was alone", got)
 	}
 	c.wait()
-	f = c.one("b") // alone: it may be to blame
+	f = c.one("b")                             // alone: it may be to blame
 	if got := c.recordAs(f); got.Parked != 1 { // a complete reply without it
 		t.Errorf("recorded %+v; b was left out of a complete reply, for the second time", got)
 	}
@@ -186,8 +186,8 @@ func TestAFlushOfANodeThatIsGoneTouchesNothing(t *testing.T) {
 	if got := c.record(again, nil); got.Done != 2 {
 		t.Errorf("recorded %+v", got)
 	}
-	if _, err := c.store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: dead, Collector: c.id, Max: 1}); !errors.Is(
-		err, workqueue.ErrSessionLost) {
+	_, err := c.store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: dead, Collector: c.id, Max: 1})
+	if !errors.Is(err, workqueue.ErrSessionLost) {
 		t.Errorf("a claim of a session that is over: %v", err)
 	}
 	c.add("k", "c", "d")
@@ -314,7 +314,8 @@ func TestUrgentOperationsGoFirst(t *testing.T) {
 	spec.Order, spec.InFlight = workqueue.OrderPriority, 1
 	c := collect(t, spec)
 	for key, priority := range map[string]int{"low": 1, "high": 9, "mid": 4} {
-		c.addOps(workqueue.Op{ID: key + "-a", Key: key, Priority: 0}, workqueue.Op{ID: key + "-b", Key: key, Priority: priority})
+		c.addOps(workqueue.Op{ID: key + "-a", Key: key, Priority: 0},
+			workqueue.Op{ID: key + "-b", Key: key, Priority: priority})
 	}
 	for _, key := range []string{"high", "mid", "low"} {
 		c.record(c.one(key+"-b", key+"-a"), nil)
@@ -335,7 +336,8 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 	}
 	c.add("k", "c")
 	v, err := c.store.Collector(ctx, "c")
-	if err != nil || v.State != workqueue.CollectorPaused || v.Waiting != 3 || len(v.Why) == 0 || v.Why[0].Code != "paused" {
+	if err != nil || v.State != workqueue.CollectorPaused || v.Waiting != 3 || len(v.Why) == 0 ||
+		v.Why[0].Code != "paused" {
 		t.Errorf("it is %+v, %v", v, err)
 	}
 	var full *workqueue.NotEmptyError
@@ -392,7 +394,8 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 		calls   int
 	}{{0, 1}, {0, 0}, {1, 0}, {0.25, 1}, {60, 1}, {1.25, 1}} {
 		if n := calls(step.seconds); n != step.calls {
-			t.Errorf("step %d: %d calls after %gs, want %d: one each 1.2s, and none are saved up", i, n, step.seconds, step.calls)
+			t.Errorf("step %d: %d calls after %gs, want %d: one each 1.2s, and none are saved up", i, n, step.seconds,
+				step.calls)
 		}
 	}
 	spec.Rate = ""

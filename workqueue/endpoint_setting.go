@@ -68,6 +68,10 @@ func (c *EndpointChange) validate() error {
 		return &SettingError{fmt.Sprintf("rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit",
 			*r, c.Endpoint, MinEndpointRate, MaxEndpointRate)}
 	}
+	return c.validateCalls()
+}
+
+func (c *EndpointChange) validateCalls() error {
 	if r := c.CallRate; r != nil && *r != 0 && !(*r >= MinCallRate && *r <= MaxCallRate) {
 		return &SettingError{fmt.Sprintf("call_rate %v of endpoint %s: give %g to %d requests a second, or 0 for no limit",
 			*r, c.Endpoint, MinCallRate, MaxCallRate)}

@@ -170,8 +170,8 @@ func (c *flushClaim) run(ctx context.Context) (ClaimedFlushes, error) {
 		out.Wait = c.wait
 		return out, nil
 	}
-	numbering, clear, err := c.lowest(ctx)
-	if err != nil || !clear {
+	numbering, alone, err := c.lowest(ctx)
+	if err != nil || !alone {
 		return out, err
 	}
 	if out.Flushes, err = c.take(ctx, numbering); err != nil || len(out.Flushes) == 0 {
@@ -263,9 +263,9 @@ func (c *flushClaim) allow() {
 // shut takes nothing, and asks again after a while.
 func (c *flushClaim) shut(wait time.Duration) { c.free, c.wait = 0, max(c.wait, wait) }
 
-// lowest returns the numbering whose keys are to be flushed: the oldest under which something waits. clear is false
+// lowest returns the numbering whose keys are to be flushed: the oldest under which something waits. alone is false
 // while keys of another one are being flushed, so that no value is at work under two keys.
-func (c *flushClaim) lowest(ctx context.Context) (numbering int, clear bool, err error) {
+func (c *flushClaim) lowest(ctx context.Context) (numbering int, alone bool, err error) {
 	l := &c.load
 	if l.settled == l.numbering {
 		return l.numbering, true, nil
@@ -291,7 +291,8 @@ func (c *flushClaim) lowest(ctx context.Context) (numbering int, clear bool, err
 func (c *flushClaim) take(ctx context.Context, numbering int) ([]KeyFlush, error) {
 	l := &c.load
 	hold := l.timeout + c.TTL
-	rows, err := c.tx.Query(ctx, takeKeys, c.Collector, numbering, l.now, c.free, c.Session, hold, l.maxSize, MaxOpPriority)
+	rows, err := c.tx.Query(ctx, takeKeys, c.Collector, numbering, l.now, c.free, c.Session, hold, l.maxSize,
+		MaxOpPriority)
 	if err != nil {
 		return nil, fmt.Errorf("take keys: %w", err)
 	}

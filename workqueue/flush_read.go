@@ -13,7 +13,7 @@ type FlushOp struct {
 	Seq      int64
 	ID       string
 	Payload  []byte
-	Attempts int // that failed and count
+	Attempts int  // that failed and count
 	Alone    bool // it may have been what a flush failed of as a whole: no other goes with it
 }
 
@@ -66,7 +66,8 @@ func (s *Store) ReadFlushes(ctx context.Context, claimed *ClaimedFlushes, bytes 
 	}
 	out := make([][]FlushOp, n)
 	first := &claimed.Flushes[0]
-	rows, err := s.pool.Query(ctx, flushOps, first.Collector, numberings, keys, sizes, bytes, claimed.Strict, first.Claimed)
+	rows, err := s.pool.Query(ctx, flushOps, first.Collector, numberings, keys, sizes, bytes, claimed.Strict,
+		first.Claimed)
 	if err == nil {
 		var place int
 		var op FlushOp

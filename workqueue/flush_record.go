@@ -58,7 +58,8 @@ CROSS JOIN collector c
 CROSS JOIN LATERAL (
     SELECT f.oldest_at,
         (SELECT min(o.not_before) FROM collector_op o WHERE g.retrying > 0 AND o.collector = $1
-            AND o.numbering = g.numbering AND o.key = g.key AND o.parked_at IS NULL AND o.not_before IS NOT NULL) AS retry_at,
+            AND o.numbering = g.numbering AND o.key = g.key AND o.parked_at IS NULL AND o.not_before IS NOT NULL)
+            AS retry_at,
         h.priority,
         greatest(CASE WHEN c.strict THEN h.not_before END,
             CASE WHEN g.hold > interval '0' THEN clock_timestamp() + g.hold END) AS held_until

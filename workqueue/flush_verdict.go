@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// patientFlushes is how many flushes of a collector in a row must have come to nothing before a failure is held against
-	// a single operation although nothing shows that its endpoint works. One that may be to blame goes alone from then on:
-	// it takes nobody with it, and the others show whether the endpoint works.
+	// patientFlushes is how many flushes of a collector in a row must have come to nothing before a failure is held
+	// against a single operation although nothing shows that its endpoint works. One that may be to blame goes alone from
+	// then on: it takes nobody with it, and the others show whether the endpoint works.
 	patientFlushes = 5
 	// longestRest is the longest that a collector rests because its flushes come to nothing.
 	longestRest = 30 * time.Second
@@ -25,7 +25,9 @@ const (
 )
 
 // outageCodes are those of flushes that reached nobody, or nobody who could begin: no operation is to blame.
-var outageCodes = []string{CodeNoListeners, "unsent", "permission", "shutdown", "not_started"}
+func outageCodes() []string {
+	return []string{CodeNoListeners, "unsent", "permission", "shutdown", "not_started"}
+}
 
 // FlushSlot is what became of one operation of a flush. The zero FlushSlot is one for which nothing came.
 type FlushSlot struct {
@@ -156,7 +158,7 @@ func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
 	v.why = e
 	next := end.Flush.failures + 1
 	switch {
-	case slices.Contains(outageCodes, e.Code):
+	case slices.Contains(outageCodes(), e.Code):
 		v.health, v.hold = j.worse(v, healthAway), j.pause(next)
 	case throttling.Is(e.Code) && j.retries(e):
 		v.health, v.hold = j.worse(v, healthAway), j.throttled(next)
@@ -188,13 +190,4 @@ func (*flushJudge) worse(v *flushVerdict, bad health) health {
 		return v.health
 	}
 	return bad
-}
-
-// collectorRest is how long a collector rests after so many flushes in a row that came to nothing.
-func collectorRest(failures int) time.Duration {
-	d := firstRest
-	for ; failures > 1 && d < longestRest; failures-- {
-		d *= 2
-	}
-	return min(d, longestRest)
 }
