@@ -30,7 +30,8 @@ func setupLeaders(t *testing.T) *leaders {
 	pool := testenv.Pool(t)
 	dir := t.TempDir() + "/nats"
 	ns := testenv.NATSWith(t, embedded.NATSConfig{StoreDir: dir})
-	return &leaders{T: t, bundle: bundle{pool: pool, store: workqueue.New(pool), ns: ns, dir: dir, nc: testenv.Conn(t, ns)}}
+	return &leaders{T: t, bundle: bundle{pool: pool, store: workqueue.New(pool), ns: ns, dir: dir,
+		nc: testenv.Conn(t, ns)}}
 }
 
 // node starts one that can be stopped before the end of the test.
@@ -147,8 +148,8 @@ func TestALeaderThatIsGoneIsFollowed(t *testing.T) {
 	}
 }
 
-// A duty that takes longer than a lease lives keeps neither the lease nor the others; one that panics does the others no
-// harm; and both are seen beside the node.
+// A duty that takes longer than a lease lives keeps neither the lease nor the others; one that panics does the others
+// no harm; and both are seen beside the node.
 func TestDutiesDoNotHinderEachOther(t *testing.T) {
 	t.Parallel()
 	l := setupLeaders(t)
@@ -264,7 +265,8 @@ func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 	run := b.start(t, request("echo"), 2500)
 	l := &leaders{T: t, bundle: *b}
 	l.completed(run)
-	if _, err := b.pool.Exec(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '1 hour'`); err != nil {
+	_, err := b.pool.Exec(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '1 hour'`)
+	if err != nil {
 		t.Fatal(err)
 	}
 	one := int64(1)
@@ -299,7 +301,8 @@ func TestDutiesAreChecked(t *testing.T) {
 	l := setupLeaders(t)
 	noop := func(context.Context, workqueue.Lease) (time.Duration, error) { return 0, nil }
 	for _, duties := range [][]orchestrator.Duty{
-		{{Name: "", Run: noop}}, {{Name: "a"}}, {{Name: "a", Run: noop}, {Name: "a", Run: noop}}, {{Name: "sweep", Run: noop}},
+		{{Name: "", Run: noop}}, {{Name: "a"}}, {{Name: "a", Run: noop}, {Name: "a", Run: noop}},
+		{{Name: "sweep", Run: noop}},
 	} {
 		_, err := orchestrator.New(l.store, l.nc, orchestrator.Config{Duties: duties})
 		if err == nil || !strings.Contains(err.Error(), "Config.Duties") {

@@ -145,7 +145,8 @@ func (e *UnknownKindError) Error() string {
 	for _, k := range RetentionKinds() {
 		names = append(names, string(k))
 	}
-	return fmt.Sprintf("there is no kind %.80q of what is kept for a time; there are %s", e.Kind, strings.Join(names, ", "))
+	return fmt.Sprintf("there is no kind %.80q of what is kept for a time; there are %s", e.Kind,
+		strings.Join(names, ", "))
 }
 
 // Is makes it an [ErrNotFound].

@@ -63,8 +63,8 @@ SELECT t.id, coalesce(t.name, ''), t.plan, t.items, $5, t.generation, t.finished
 RETURNING name, plan, items, generation, finished_at`
 )
 
-// MeasureRuns estimates the size of finished runs that were not measured yet, up to a number of them, and returns of how
-// many. Leader work.
+// MeasureRuns estimates the size of finished runs that were not measured yet, up to a number of them, and returns of
+// how many. Leader work.
 func (s *Store) MeasureRuns(ctx context.Context, lease Lease, limit int) (n int64, err error) {
 	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, dropSizes); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 )
 
-// What there is of a run, in the order in which it is deleted. Each statement takes a range, so that no piece reads what
-// the pieces before it have deleted: $1 is the run, $2 the step, $3 to $4 the ordinals, or blocks. All of them go by a
+// What there is of a run, in the order in which it is deleted. Each statement takes a range, so that no piece reads
+// what the pieces before it have deleted: $1 is the run, $2 the step, $3 to $4 the ordinals, or blocks. All of them go by a
 // primary key or by the index of slices by their block.
 const (
 	deleteRunParts = `
@@ -38,7 +38,7 @@ DELETE FROM work_order WHERE run_id = $1 AND $2::int = 0 AND ordinal >= $3 AND o
 DELETE FROM tracker_group WHERE batch_id = $1 AND $2::int = 0 AND grp >= $3 AND grp < $4`
 )
 
-// What is little for most runs is deleted a number of rows at a time: $2. Each goes by an index that begins with the run.
+// What is little for most runs is deleted a number of rows at a time: $2. Each goes by an index that begins with a run.
 const (
 	deleteRunQuarantine = `
 DELETE FROM quarantine WHERE id = ANY (ARRAY(SELECT id FROM quarantine WHERE run_id = $1 LIMIT $2))`
@@ -98,10 +98,11 @@ type pieceAt struct {
 	position     int64 // in items
 }
 
-// DeletePiece deletes the next piece of a run that is being deleted: what there is in one table of span items, or of one
-// block when that is more, or span rows. It returns how many rows that were, and whether the run is gone now. Leader
+// DeletePiece deletes the next piece of a run that is being deleted: what there is in one table of span items, or of
+// one block when that is more, or span rows. It returns how many rows that were, and whether the run is gone now. Leader
 // work; the piece and how far it got are one transaction.
-func (s *Store) DeletePiece(ctx context.Context, lease Lease, run RunID, span int64) (rows int64, gone bool, err error) {
+func (s *Store) DeletePiece(ctx context.Context, lease Lease, run RunID, span int64,
+) (rows int64, gone bool, err error) {
 	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		var at pieceAt
 		err := tx.QueryRow(ctx, lockGone, run).Scan(&at.items, &at.steps, &at.stage, &at.step, &at.position)

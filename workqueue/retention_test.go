@@ -139,7 +139,8 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	lease := b.lead()
-	old := `UPDATE batchrun SET finished_at = clock_timestamp() - interval '9 days', created_at = created_at - interval '9 days'
+	old := `UPDATE batchrun SET finished_at = clock_timestamp() - interval '9 days',
+		created_at = created_at - interval '9 days'
 		WHERE id = $1 AND finished_at IS NOT NULL`
 	cases := map[string]func() workqueue.RunID{
 		"running": func() workqueue.RunID { return b.load(request(), 9) },

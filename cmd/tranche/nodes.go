@@ -71,7 +71,8 @@ func leaderText(found *client.Nodes, room int) string {
 		if d.EndedAt != nil {
 			last = span(max(found.At.Sub(*d.EndedAt), 0).Round(100*time.Millisecond)) + " ago"
 		}
-		t.row(inert(d.Name), count(d.Runs), count(d.Failures), last, span(seconds(d.Took).Round(time.Millisecond)), dutyState(found, d))
+		t.row(inert(d.Name), count(d.Runs), count(d.Failures), last, span(seconds(d.Took).Round(time.Millisecond)),
+			dutyState(found, d))
 	}
 	return text + t.String()
 }

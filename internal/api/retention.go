@@ -155,7 +155,8 @@ func (r *RetentionSettings) limits() (l workqueue.RetentionLimits, err error) {
 
 // readAge reads 90d, 36h or 1d12h.
 func readAge(text string) (time.Duration, error) {
-	wrong := &inputError{"age is " + strconv.Quote(cut(text, maxEchoed)) + "; write it like 90d, 36h or 1d12h, up to 36600d"}
+	wrong := &inputError{"age is " + strconv.Quote(cut(text, maxEchoed)) +
+		"; write it like 90d, 36h or 1d12h, up to 36600d"}
 	days, rest, found := strings.Cut(text, "d")
 	var age time.Duration
 	if !found {

@@ -32,7 +32,8 @@ func TestRetention(t *testing.T) {
 	b := setup(t)
 	old := b.start("name=old").Run
 	b.finish(old)
-	if _, err := b.pool.Exec(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '3 hours'`); err != nil {
+	_, err := b.pool.Exec(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '3 hours'`)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.pool.Exec(t.Context(), `UPDATE run_event SET published_at = at`); err != nil {
