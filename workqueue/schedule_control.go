@@ -70,7 +70,9 @@ func (s *Store) PauseSchedule(ctx context.Context, name, actor string) (Controll
 }
 
 // ResumeSchedule ends a pause: the schedule goes on with its first due time after now, and with what had been waiting.
-func (s *Store) ResumeSchedule(ctx context.Context, name string, next NextTime, actor string) (ControlledSchedule, error) {
+func (s *Store) ResumeSchedule(
+	ctx context.Context, name string, next NextTime, actor string,
+) (ControlledSchedule, error) {
 	return s.setSchedule(ctx, name, ScheduleActive, next, actor)
 }
 

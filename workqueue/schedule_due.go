@@ -153,8 +153,8 @@ type WaitingFire struct {
 // schedule_fire_waiting finds them; runs under way are found as in a list of schedules. Of those that begin at one
 // moment the one that was due first goes first, and of a queue only its head is looked at.
 const waitingFires = `
-SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.reason, f.attempts, f.start_at, f.start_by, f.done_by,
-    (SELECT count(*) FROM schedule_fire o WHERE o.schedule = f.schedule AND o.state = 'queued'),
+SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.reason, f.attempts, f.start_at, f.start_by,
+    f.done_by, (SELECT count(*) FROM schedule_fire o WHERE o.schedule = f.schedule AND o.state = 'queued'),
     ARRAY(SELECT r.id FROM batchrun r JOIN schedule_fire o ON o.run_id = r.id
           WHERE r.state IN ('loading', 'running') AND o.schedule = f.schedule AND o.state = 'started' ORDER BY r.id),
     clock_timestamp()

@@ -149,7 +149,8 @@ type FireClaim struct {
 // knows what it is at work on. The run's idempotency key keeps both from starting it.
 const beginFire = `
 UPDATE schedule_fire f
-SET state = 'starting', attempts = f.attempts + 1, session_id = $4, epoch = $5, began_at = clock_timestamp(), reason = ''
+SET state = 'starting', attempts = f.attempts + 1, session_id = $4, epoch = $5, began_at = clock_timestamp(),
+    reason = ''
 FROM schedule s
 WHERE s.name = f.schedule AND f.schedule = $1 AND f.due_at = $2 AND f.kind = $3
   AND s.deleted_at IS NULL AND (s.state = 'active' OR f.kind = 'now' OR f.state = 'starting')

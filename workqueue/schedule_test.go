@@ -47,16 +47,16 @@ func (b *bench) succeed() workqueue.Lease {
 	return lease
 }
 
-func takeAt(name string, version int, due time.Time) workqueue.Taking {
+func takeAt(name string, due time.Time) workqueue.Taking {
 	next := due.Add(time.Hour)
-	return workqueue.Taking{Schedule: name, Version: version, Was: due, LastDue: due, Next: &next,
+	return workqueue.Taking{Schedule: name, Version: 1, Was: due, LastDue: due, Next: &next,
 		Fires: []workqueue.NewFire{{Due: due, StartAt: due, State: workqueue.FireWaiting}}}
 }
 
-// fires returns the states of a schedule's fires, the newest first.
-func (b *bench) fires(name string) (states string) {
+// fires returns the states of the fires of schedule night, the newest first.
+func (b *bench) fires() (states string) {
 	b.Helper()
-	fires, _, err := b.store.Fires(b.Context(), workqueue.FireFilter{Schedule: name})
+	fires, _, err := b.store.Fires(b.Context(), workqueue.FireFilter{Schedule: "night"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestADueTimeIsTakenOnce(t *testing.T) {
 			if i%2 == 0 {
 				by = old
 			}
-			ok, err := b.store.TakeFires(t.Context(), by, takeAt("night", 1, due))
+			ok, err := b.store.TakeFires(t.Context(), by, takeAt("night", due))
 			switch {
 			case by == old && !errors.Is(err, workqueue.ErrNotLeader):
 				t.Errorf("a leader that was: %v, %v", ok, err)
@@ -138,15 +138,15 @@ func TestADueTimeIsTakenOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if taken.Load() != 1 || b.fires("night") != "due" {
-		t.Errorf("taken %d times: %s", taken.Load(), b.fires("night"))
+	if taken.Load() != 1 || b.fires() != "due" {
+		t.Errorf("taken %d times: %s", taken.Load(), b.fires())
 	}
 	b.fallDue("night") // as if it had been set back: the fire's key keeps it from firing again
-	if ok, err := b.store.TakeFires(t.Context(), lease, takeAt("night", 1, due)); err != nil || !ok {
+	if ok, err := b.store.TakeFires(t.Context(), lease, takeAt("night", due)); err != nil || !ok {
 		t.Errorf("taken again: %v, %v", ok, err)
 	}
-	if b.fires("night") != "due" {
-		t.Errorf("a due time that fired before: %s", b.fires("night"))
+	if b.fires() != "due" {
+		t.Errorf("a due time that fired before: %s", b.fires())
 	}
 }
 
@@ -157,7 +157,7 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	b.applySchedule("night", `{}`)
 	due := b.fallDue("night")
 	old := b.lead()
-	if ok, err := b.store.TakeFires(t.Context(), old, takeAt("night", 1, due)); err != nil || !ok {
+	if ok, err := b.store.TakeFires(t.Context(), old, takeAt("night", due)); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	key := workqueue.FireKey{Schedule: "night", Due: due, Kind: workqueue.FireDue}
@@ -220,7 +220,7 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 	if paused, err := b.store.PauseSchedule(t.Context(), "night", "ann"); err != nil || paused.State != "paused" {
 		t.Fatal(paused, err)
 	}
-	if ok, err := b.store.TakeFires(t.Context(), lease, takeAt("night", 1, due)); err != nil || ok {
+	if ok, err := b.store.TakeFires(t.Context(), lease, takeAt("night", due)); err != nil || ok {
 		t.Errorf("a paused schedule was taken: %v, %v", ok, err)
 	}
 	now, err := b.store.RunScheduleNow(t.Context(), "night", "ann")
@@ -246,10 +246,11 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 	if again, err := b.store.ResumeSchedule(t.Context(), "night", hourly, "ann"); err != nil || !again.Unchanged {
 		t.Errorf("resumed again: %+v, %v", again, err)
 	}
-	if b.fires("night") != "failed" {
-		t.Errorf("fires are %s", b.fires("night"))
+	if b.fires() != "failed" {
+		t.Errorf("fires are %s", b.fires())
 	}
-	if n := b.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.failed' AND payload->>'reason' = 'no file'`); n != 1 {
+	const told = `SELECT count(*) FROM run_event WHERE kind = 'schedule.failed' AND payload->>'reason' = 'no file'`
+	if n := b.number(told); n != 1 {
 		t.Errorf("%d events tell of the failure", n)
 	}
 	if _, err := b.store.RunScheduleNow(t.Context(), "nope", "ann"); !errors.Is(err, workqueue.ErrNotFound) {
@@ -268,7 +269,7 @@ func TestLateRunsAreToldOfOnce(t *testing.T) {
 	start := func(name string) workqueue.FireKey {
 		b.applySchedule(name, `{}`)
 		due := b.fallDue(name)
-		take := takeAt(name, 1, due)
+		take := takeAt(name, due)
 		by := due.Add(time.Second)
 		take.Fires[0].DoneBy = &by
 		if ok, err := b.store.TakeFires(t.Context(), lease, take); err != nil || !ok {

@@ -45,7 +45,8 @@ func (f *scheduleFires) Run(ctx context.Context, term *console) error {
 		if why == "" && fire.AskedBy != "" {
 			why = "asked by " + fire.AskedBy
 		}
-		t.row(moment(fire.DueAt), string(fire.Kind), string(fire.State), shortRun(fire.Run), orDash(fire.RunState), short(inert(why), 200))
+		t.row(moment(fire.DueAt), string(fire.Kind), string(fire.State), shortRun(fire.Run), orDash(fire.RunState),
+			short(inert(why), 200))
 	}
 	text := t.String()
 	if list.Next != nil {

@@ -24,7 +24,8 @@ func TestSchedules(t *testing.T) {
 	b.want(b.tranche("schedule", "apply", file), 0, "schedule nightly is on record, version 1; due next 20",
 		"--schedule-files DIR")
 	b.want(b.tranche("schedule", "apply", file), 0, "unchanged: version 1")
-	b.want(b.pipe(strings.Replace(nightly, "30 2", "0 3", 1), "schedule", "apply", "-"), 0, "version 2 now, after version 1")
+	b.want(b.pipe(strings.Replace(nightly, "30 2", "0 3", 1), "schedule", "apply", "-"), 0,
+		"version 2 now, after version 1")
 	b.want(b.tranche("schedule", "list"), 0, "0 3 * * *", "Europe/Berlin", "year-end", "active")
 	b.want(b.tranche("schedule", "run-now", "nightly", "--wait", "0s"), 0, "it is due", "tranche schedule fires nightly")
 	b.want(b.tranche("schedule", "pause", "nightly"), 0, "nightly is paused", "1 that are due wait for it")

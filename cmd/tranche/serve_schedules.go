@@ -33,8 +33,8 @@ func (f *scheduleFlags) openSchedules(p *parts, web *httpfetch.Client) (err erro
 	return nil
 }
 
-// scheduleEngine is what the duty starts runs by. The node has the duty from the start, and the API's server comes after
-// the node.
+// scheduleEngine is what the duty starts runs by. The node has the duty from the start, and the API's server comes
+// after the node.
 type scheduleEngine struct {
 	node   atomic.Pointer[orchestrator.Node]
 	server atomic.Pointer[api.Server]

@@ -29,7 +29,8 @@ type SchedulePath struct {
 // ScheduleList is the answer to a list of schedules.
 type ScheduleList struct {
 	Schedules []workqueue.ScheduleSummary `json:"schedules" nullable:"false"`
-	Next      string                      `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
+
+	Next string `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
 // AppliedSchedule is a schedule that was put on record.
@@ -170,7 +171,9 @@ func (s *Server) previewSchedule(ctx context.Context, in *previewScheduleInput) 
 	return s.timesOf(ctx, spec, in.Count, warnings)
 }
 
-func (s *Server) timesOf(ctx context.Context, spec *schedule.Spec, count int, warnings []string) (ScheduleTimes, error) {
+func (s *Server) timesOf(
+	ctx context.Context, spec *schedule.Spec, count int, warnings []string,
+) (ScheduleTimes, error) {
 	now, err := s.store.DatabaseTime(ctx)
 	if err != nil {
 		return ScheduleTimes{}, err
@@ -222,7 +225,8 @@ func (s *Server) getSchedule(ctx context.Context, in *SchedulePath) (*workqueue.
 
 func (s *Server) listFires(ctx context.Context, in *struct {
 	SchedulePath
-	State  string    `query:"state" enum:"due,queued,starting,started,skipped,missed,failed" doc:"only those in this state"`
+	State string `query:"state" enum:"due,queued,starting,started,skipped,missed,failed" doc:"only those in this state"`
+
 	Before time.Time `query:"before" doc:"only due times before this one"`
 	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"100"`
 },

@@ -44,23 +44,23 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	t.Parallel()
 	above := t.TempDir()
 	dir := filepath.Join(above, "files")
-	make := func(err error) {
+	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	make(os.MkdirAll(filepath.Join(dir, "daily"), 0o755))
-	make(os.WriteFile(filepath.Join(dir, "daily", "a.csv"), []byte("id\n1\n"), 0o600))
-	make(os.WriteFile(filepath.Join(above, "secret"), []byte("s"), 0o600))
-	make(os.Symlink(filepath.Join(above, "secret"), filepath.Join(dir, "far")))
-	make(os.Symlink("../secret", filepath.Join(dir, "near")))
-	make(os.Symlink("..", filepath.Join(dir, "up")))
-	make(os.Symlink("daily/a.csv", filepath.Join(dir, "link.csv")))
-	make(syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	must(os.MkdirAll(filepath.Join(dir, "daily"), 0o755))
+	must(os.WriteFile(filepath.Join(dir, "daily", "a.csv"), []byte("id\n1\n"), 0o600))
+	must(os.WriteFile(filepath.Join(above, "secret"), []byte("s"), 0o600))
+	must(os.Symlink(filepath.Join(above, "secret"), filepath.Join(dir, "far")))
+	must(os.Symlink("../secret", filepath.Join(dir, "near")))
+	must(os.Symlink("..", filepath.Join(dir, "up")))
+	must(os.Symlink("daily/a.csv", filepath.Join(dir, "link.csv")))
+	must(syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
 	files, err := schedules.OpenFiles(dir)
-	make(err)
-	defer func() { make(files.Close()) }()
+	must(err)
+	defer func() { must(files.Close()) }()
 	for _, path := range []string{"daily/a.csv", "./daily/../daily/a.csv", "link.csv"} {
 		from, err := files.Open(path)
 		if got := read(t, from, err); got != "id\n1\n" {
@@ -87,6 +87,7 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 
 // sources answers as sources of items do, and should not.
 func sources(t *testing.T) *httptest.Server {
+	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/good", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" || r.Method != http.MethodGet {
@@ -94,7 +95,7 @@ func sources(t *testing.T) *httptest.Server {
 		}
 		_, _ = io.WriteString(w, "id\n1\n")
 	})
-	mux.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/good", http.StatusFound) })
+	mux.Handle("/away", http.RedirectHandler("/good", http.StatusFound))
 	mux.HandleFunc("/html", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = io.WriteString(w, "<p>log in")
@@ -124,6 +125,7 @@ func sources(t *testing.T) *httptest.Server {
 }
 
 func web(t *testing.T, allow ...connections.Network) (*schedules.Web, *httpfetch.Client) {
+	t.Helper()
 	client, err := httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}}, httpfetch.Config{})
 	if err != nil {
 		t.Fatal(err)

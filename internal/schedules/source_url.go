@@ -83,7 +83,7 @@ func (b *urlBody) open(client *http.Client, u *url.URL) error {
 	}
 	r.Header.Set("Accept", "text/csv, application/x-ndjson, application/vnd.apache.parquet, */*;q=0.1")
 	r.Header.Set("Accept-Encoding", "gzip") // said by us, so that intake unpacks it, which knows bombs
-	response, err := client.Do(r)
+	response, err := client.Do(r)           //nolint:bodyclose // Close does it
 	if err != nil {
 		return b.failed(err)
 	}
@@ -122,7 +122,7 @@ func (b *urlBody) Read(p []byte) (int, error) {
 	if b.left -= int64(n); b.left < 0 {
 		return 0, b.tooLarge()
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = b.failed(err)
 	}
 	return n, err
