@@ -616,7 +616,7 @@ type CollectorSpec struct {
 	// Strict an operation that failed holds its key up
 	Strict bool `json:"strict,omitempty"`
 
-	// OrderBy the key is a field of the payload; null: each operation brings it
+	// OrderBy the key is a field of the payload; null: operations bring it
 	OrderBy *OpKeying `json:"order_by,omitempty"`
 
 	// RetryCodes error codes that are tried again whatever the service says
@@ -5534,4 +5534,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 1301fcf78b8259de833a51294a26f563, is c2bdc147916954225653df554ade4f39c82ca7dc54379a04887945c9c278620a.
+// Of a801ff61a3ea9db9f3e7ac774871eda5, is 5896289a138789d82daf3987be09b39aabb1ba48eed63a9686bc09a1010667df.
