@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -25,6 +26,8 @@ const (
 	listenQueue = "tranche"
 	// maxAtWork is how many requests a node works on at once. What is beyond is refused at once, and can be sent again.
 	maxAtWork = 4096
+	// maxHeld bounds the bytes of these requests. What they name takes up to 25 times as much.
+	maxHeld = 16 << 20
 	// requestTimeout bounds the work for a request. Whoever waits longer for PostgreSQL than this is told so.
 	requestTimeout = 30 * time.Second
 	// drainPatience is how long the server is given to send what it took for a node that stops.
@@ -42,6 +45,7 @@ type Listener struct {
 	ctx    context.Context //nolint:containedctx // that of requests under way, which Close breaks off
 	cancel context.CancelFunc
 	room   chan struct{}
+	held   atomic.Int64 // bytes of requests at work
 	work   sync.WaitGroup
 }
 
@@ -88,20 +92,39 @@ func (l *Listener) Close(ctx context.Context) error {
 
 // take answers a request beside the others: one that waits for PostgreSQL holds up none.
 func (l *Listener) take(msg *nats.Msg) {
-	select {
-	case l.room <- struct{}{}:
-	default:
-		l.answer(msg, nil, &fanout.Error{Code: fanout.CodeBusy, Message: fmt.Sprintf(
-			"this node works on %d requests already; ask again", maxAtWork)})
+	if !l.enter(msg) {
+		l.answer(msg, nil, &fanout.Error{Code: fanout.CodeBusy,
+			Message: "this node works on as many requests as it can already; ask again"})
 		return
 	}
 	l.work.Go(func() {
-		defer func() { <-l.room }()
+		defer l.leave(msg)
 		ctx, cancel := context.WithTimeout(l.ctx, requestTimeout)
 		defer cancel()
 		out, err := l.serve(ctx, msg)
 		l.answer(msg, out, err)
 	})
+}
+
+// enter takes room for a request, if there is some. One that is alone has room, however large it is.
+func (l *Listener) enter(msg *nats.Msg) bool {
+	size := int64(len(msg.Data))
+	if held := l.held.Add(size); held > maxHeld && held > size {
+		l.held.Add(-size)
+		return false
+	}
+	select {
+	case l.room <- struct{}{}:
+		return true
+	default:
+		l.held.Add(-size)
+		return false
+	}
+}
+
+func (l *Listener) leave(msg *nats.Msg) {
+	l.held.Add(-int64(len(msg.Data)))
+	<-l.room
 }
 
 func (l *Listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {

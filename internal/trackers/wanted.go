@@ -43,7 +43,7 @@ func readWanted(about *uuid.UUID, asked fanout.Acknowledgement) (*wanted, error)
 		return nil, err
 	}
 	w := &wanted{about: about, asked: asked}
-	found := map[uuid.UUID]*wantedBatch{}
+	found, masks := map[uuid.UUID]*wantedBatch{}, 0
 	err := w.each(func(s *span, place string, text string) error {
 		if about != nil && s.batch != *about {
 			return &fanout.Error{Code: fanout.CodeWrongBatch, Place: place, Value: echo(text), Message: fmt.Sprintf(
@@ -55,7 +55,13 @@ func readWanted(about *uuid.UUID, asked fanout.Acknowledgement) (*wanted, error)
 			found[s.batch] = b
 			w.batches = append(w.batches, b)
 		}
+		masks -= len(b.masks)
 		b.add(s)
+		masks += len(b.masks)
+		if masks > service.MaxAckGroups { // before they take up the node's memory
+			return &fanout.Error{Code: fanout.CodeTooMany, Message: fmt.Sprintf(
+				"items of more than %d groups are named; make several calls", service.MaxAckGroups)}
+		}
 		if len(b.masks) > maxGroups {
 			return &fanout.Error{Code: fanout.CodeTooMany, Message: fmt.Sprintf("items of more than %d groups of a batch are "+
 				"named; make several calls, or name whole groups by ranges like 0-9999", maxGroups)}
