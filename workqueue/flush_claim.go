@@ -75,13 +75,14 @@ WHERE collector = $1 AND numbering < $2 AND (fresh > 0 OR retrying > 0) ORDER BY
 SELECT EXISTS (SELECT FROM collector_key WHERE collector = $1 AND flush IS NOT NULL AND numbering <> $2)`
 
 	// takeKeys takes the keys that are due, the most urgent first and of those the oldest, by collector_key_due. Keys
-	// that others have locked, who add or record, are for the next claim.
+	// that others have locked, who add or record, are for the next claim. $9: only keys whose flushes do not fail.
 	takeKeys = `
 WITH due AS MATERIALIZED (
     SELECT f.key FROM generate_series($8::int, 0, -1) AS l (priority)
     CROSS JOIN LATERAL (
         SELECT k.key FROM collector_key k
         WHERE k.collector = $1 AND k.numbering = $2 AND k.priority = l.priority AND k.flush IS NULL AND k.due_at <= $3
+          AND (NOT $9 OR k.failures = 0)
         ORDER BY k.due_at LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED) f
     LIMIT $4)
 UPDATE collector_key k
@@ -174,7 +175,15 @@ func (c *flushClaim) run(ctx context.Context) (ClaimedFlushes, error) {
 	if err != nil || !alone {
 		return out, err
 	}
-	if out.Flushes, err = c.take(ctx, numbering); err != nil || len(out.Flushes) == 0 {
+	// One at a time, it is the turn of a key that has not failed: keys which fail whenever they are tried are due before
+	// all others, which would wait for each of them, and for a rest after each.
+	if c.single() {
+		out.Flushes, err = c.take(ctx, numbering, true)
+	}
+	if err == nil && len(out.Flushes) == 0 {
+		out.Flushes, err = c.take(ctx, numbering, false)
+	}
+	if err != nil || len(out.Flushes) == 0 {
 		return out, err
 	}
 	out.Probe = l.down
@@ -236,7 +245,7 @@ func (c *flushClaim) allow() {
 	if l.budget > 0 {
 		c.free = min(c.free, l.budget-l.busy)
 	}
-	if l.failures >= restAfter || l.down { // one at a time
+	if c.single() {
 		c.free = min(c.free, 1-l.live)
 	}
 	switch {
@@ -260,6 +269,9 @@ func (c *flushClaim) allow() {
 	}
 }
 
+// single says that flushes go one at a time: none has come through lately.
+func (c *flushClaim) single() bool { return c.load.failures >= restAfter || c.load.down }
+
 // shut takes nothing, and asks again after a while.
 func (c *flushClaim) shut(wait time.Duration) { c.free, c.wait = 0, max(c.wait, wait) }
 
@@ -276,23 +288,23 @@ func (c *flushClaim) lowest(ctx context.Context) (numbering int, alone bool, err
 	if err != nil && !none {
 		return 0, false, fmt.Errorf("look for older keys: %w", err)
 	}
-	if none {
-		if _, err := c.tx.Exec(ctx, settleNumbering, c.Collector, l.numbering); err != nil {
-			return 0, false, fmt.Errorf("note that older keys are empty: %w", err)
-		}
-	}
 	var foreign bool
 	if err := c.tx.QueryRow(ctx, foreignFlush, c.Collector, numbering).Scan(&foreign); err != nil {
 		return 0, false, fmt.Errorf("look for flushes of other keys: %w", err)
 	}
+	if none && !foreign { // also none of which everything was dropped while it was under way
+		if _, err := c.tx.Exec(ctx, settleNumbering, c.Collector, l.numbering); err != nil {
+			return 0, false, fmt.Errorf("note that older keys are empty: %w", err)
+		}
+	}
 	return numbering, !foreign, nil
 }
 
-func (c *flushClaim) take(ctx context.Context, numbering int) ([]KeyFlush, error) {
+func (c *flushClaim) take(ctx context.Context, numbering int, unfailed bool) ([]KeyFlush, error) {
 	l := &c.load
 	hold := l.timeout + c.TTL
 	rows, err := c.tx.Query(ctx, takeKeys, c.Collector, numbering, l.now, c.free, c.Session, hold, l.maxSize,
-		MaxOpPriority)
+		MaxOpPriority, unfailed)
 	if err != nil {
 		return nil, fmt.Errorf("take keys: %w", err)
 	}
