@@ -39,9 +39,12 @@ type FireKey struct {
 	Kind     FireKind
 }
 
+// ScheduleKeys begin the idempotency keys of runs that schedules start. Nobody else's begin so.
+const ScheduleKeys = "schedule/"
+
 // RunKey is the idempotency key of the run that the fire starts.
 func (k *FireKey) RunKey() string {
-	key := "schedule/" + k.Schedule + "/" + k.Due.UTC().Format("2006-01-02T15:04:05.999999Z07:00")
+	key := ScheduleKeys + k.Schedule + "/" + k.Due.UTC().Format("2006-01-02T15:04:05.999999Z07:00")
 	if k.Kind == FireNow {
 		key += "/now"
 	}

@@ -9,6 +9,7 @@ import (
 	"mime/multipart"
 	"net"
 	"net/http"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -144,6 +145,10 @@ func (s *Server) intend(r *http.Request, in *startInput) (*intent, error) {
 	settings, items, err := settingsOf(r, in)
 	if err != nil {
 		return nil, err
+	}
+	if strings.HasPrefix(settings.IdempotencyKey, workqueue.ScheduleKeys) {
+		return nil, &inputError{"idempotency_key: keys that begin with " + workqueue.ScheduleKeys +
+			" are those of schedules; choose another one"}
 	}
 	req, err := s.request(r.Context(), settings, in.Actor.Name)
 	if err != nil {
