@@ -18,11 +18,13 @@ type round struct {
 	lease workqueue.Lease
 	// busy are schedules of which a run is being started. The store sees runs under way once they have their items.
 	busy map[string]workqueue.FireKey
+	// queued are the fires that this look has put into the queues of their schedules. The list does not know of them.
+	queued map[string]int
 }
 
 // begin begins to start runs whose time has come.
 func (d *Duty) begin(ctx context.Context, lease workqueue.Lease) (began bool, err error) {
-	r := round{Duty: d, lease: lease, busy: d.atWork(lease)}
+	r := round{Duty: d, lease: lease, busy: d.atWork(lease), queued: map[string]int{}}
 	// The map is older than the list: a start that has ended in between shows as a run under way in the list.
 	fires, err := d.store.WaitingFires(ctx, maxWaiting)
 	if err != nil {
@@ -96,9 +98,17 @@ func (r *round) waits(f *workqueue.WaitingFire) bool {
 
 // decide returns what becomes of a fire without a start. Nil: it is to be started, or still waits.
 func (r *round) decide(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (*workqueue.FireEnd, error) {
+	if end := outOfTime(f, spec); end != nil {
+		return end, nil
+	}
+	return r.overlap(ctx, f, spec)
+}
+
+// outOfTime returns what becomes of a fire that may not be started now. Nil: it may.
+func outOfTime(f *workqueue.WaitingFire, spec *schedule.Spec) *workqueue.FireEnd {
 	if f.StartBy != nil && f.Now.After(*f.StartBy) {
 		return &workqueue.FireEnd{State: workqueue.FireMissed,
-			Reason: "it could not be started before its start_deadline was over" + because(f.Reason)}, nil
+			Reason: "it could not be started before its start_deadline was over" + because(f.Reason)}
 	}
 	if f.Kind == workqueue.FireDue {
 		if at := spec.StartAt(f.StartAt, f.Now); at.After(f.Now) {
@@ -107,10 +117,10 @@ func (r *round) decide(ctx context.Context, f *workqueue.WaitingFire, spec *sche
 			if by, limited := spec.DoneBy(at); limited {
 				end.DoneBy = &by
 			}
-			return end, nil
+			return end
 		}
 	}
-	return r.overlap(ctx, f, spec)
+	return nil
 }
 
 func because(reason string) string {
@@ -146,10 +156,11 @@ func (r *round) queue(f *workqueue.WaitingFire) *workqueue.FireEnd {
 	switch {
 	case f.State == workqueue.FireQueued:
 		return nil
-	case f.Queued >= maxQueued:
+	case f.Queued+r.queued[f.Schedule] >= maxQueued:
 		return &workqueue.FireEnd{State: workqueue.FireSkipped,
-			Reason: fmt.Sprintf("%d due times are in the queue already; %s was under way", f.Queued, others)}
+			Reason: fmt.Sprintf("%d due times are in the queue already; %s was under way", maxQueued, others)}
 	}
+	r.queued[f.Schedule]++
 	return &workqueue.FireEnd{State: workqueue.FireQueued, Reason: "it waits until " + others + " has ended"}
 }
 
@@ -197,6 +208,11 @@ func (r *round) set(ctx context.Context, f *workqueue.WaitingFire, spec *schedul
 	claim, ok, err := r.store.BeginFire(ctx, r.lease, f.FireKey)
 	if err != nil || !ok {
 		return false, err
+	}
+	if f.State == workqueue.FireStarting { // of a leader that is gone: who knows for how long nobody led
+		if end := outOfTime(f, spec); end != nil {
+			return r.store.EndFire(ctx, claim, *end)
+		}
 	}
 	r.busy[f.Schedule] = f.FireKey
 	r.mu.Lock()

@@ -1,0 +1,92 @@
+package schedules_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/schedules"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// TestStartOfADeadLeaderIsOutOfTime leaves starts that a leader had begun for half an hour, until their windows and
+// deadlines are over.
+func TestStartOfADeadLeaderIsOutOfTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:59:00")
+	w.apply("deadline", hourly+"start_deadline: 30m\n")
+	w.apply("window", hourly+"window: {not_before: \"08:00\", done_by: \"09:30\"}\n")
+	w.apply("free", hourly)
+	first := w.lead()
+	w.set("09:00:00")
+	ctx, kill := context.WithCancel(t.Context())
+	w.before = func(ctx context.Context, _ schedules.Job) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for range 3 {
+		if _, err := first.duty.Run(ctx, first.lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kill()
+	first.duty.Wait()
+	w.want("window", "09:00 starting")
+	w.before = nil
+	w.set("09:45:00")
+	second := w.lead()
+	second.settle()
+	w.want("deadline", "09:00 missed")
+	w.want("window", "09:00 due")
+	w.want("free", "09:00 started/running")
+	w.end()
+	w.exec(`UPDATE schedule SET state = 'paused'`)
+	w.exec(`UPDATE schedule SET state = 'active' WHERE name = 'window'`)
+	w.set("2031-05-06T08:00:01Z")
+	second.settle()
+	if f := w.fires("window"); w.runs() != 2 {
+		t.Errorf("the window is open again, and there are %d runs: %s", w.runs(), f)
+	}
+}
+
+// TestDeletionEndsAStart deletes a schedule while a run of it is loaded, and applies it again.
+func TestDeletionEndsAStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:59:00")
+	w.apply("s", hourly)
+	l := w.lead()
+	w.set("09:00:00")
+	w.before = func(ctx context.Context, _ schedules.Job) error {
+		_, err := w.store.DeleteSchedule(ctx, "s", "ann")
+		return err
+	}
+	l.settle()
+	w.before = nil
+	w.want("s", "09:00 skipped")
+	w.apply("s", hourly)
+	l.settle()
+	w.want("s", "09:00 skipped")
+	if n := w.runs(); n != 0 {
+		t.Errorf("%d runs", n)
+	}
+}
+
+// TestAQueueIsBounded has more fires come at once than a queue takes.
+func TestAQueueIsBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:59:00")
+	w.apply("s", hourly+"overlap: queue\n")
+	w.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at)
+SELECT 's', clock_timestamp() - n * interval '1 s', 'now', 1, 'due', clock_timestamp() FROM generate_series(1, 103) n`)
+	w.lead().settle()
+	states := map[workqueue.FireState]int{}
+	fires, _, err := w.store.Fires(t.Context(), workqueue.FireFilter{Schedule: "s", Limit: workqueue.MaxFires})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fires {
+		states[f.State]++
+	}
+	if states[workqueue.FireStarted] != 1 || states[workqueue.FireQueued] != 100 || states[workqueue.FireSkipped] != 2 {
+		t.Errorf("the fires are %v", states)
+	}
+}
