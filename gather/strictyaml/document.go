@@ -112,6 +112,9 @@ func (d *Document) parse(text string) (ast.Node, error) {
 func (d *Document) checkTokens(tokens token.Tokens) error {
 	flow, dashes, line := 0, 0, 0
 	for _, t := range tokens {
+		if strings.ContainsRune(t.Value, 0) { // an escape in quotes
+			return d.fail(t.Position, "a NUL is not part of any text here; leave it out")
+		}
 		if t.Position.Line != line {
 			line, dashes = t.Position.Line, 0
 		}

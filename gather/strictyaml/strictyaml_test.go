@@ -80,6 +80,8 @@ func TestOpenSaysWhereItIsWrong(t *testing.T) {
 			"f.yaml:1:7: name: want text; put it in quotes if it looks like something else; this is 5"},
 		{"name: ''\n",
 			"want text; this is an empty one"},
+		{"name: x\nparams: {a: \"b\\0c\"}\n",
+			"f.yaml:2:13: a NUL is not part of any text here"},
 		{"name:\n",
 			"f.yaml:1:1: name: want text"},
 		{"order: lifo\n",
