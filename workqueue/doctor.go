@@ -112,6 +112,9 @@ func (d *doctor) everything(ctx context.Context) error {
 	if err := d.trackers(ctx); err != nil {
 		return fmt.Errorf("trackers: %w", err)
 	}
+	if err := d.collectors(ctx); err != nil {
+		return fmt.Errorf("collectors: %w", err)
+	}
 	runs, err := d.runs(ctx)
 	if err != nil {
 		return err

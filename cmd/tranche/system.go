@@ -95,7 +95,7 @@ func reportText(r *client.Report) string {
 	text := fmt.Sprintf("looked at %s runs, %s items, %s slices, %s parts in %s\n", count(int64(r.Runs)), count(r.Items),
 		count(r.Slices), count(r.Parts), span(seconds(r.Seconds)))
 	if r.Found == 0 {
-		return text + "I1, I2, I3, I6, I7, I10 and O1 hold\n"
+		return text + "I1, I2, I3, I6, I7, I10, O1 and C1 hold\n"
 	}
 	for _, v := range r.Violations {
 		text += inert(violationText(&v)) + "\n"
