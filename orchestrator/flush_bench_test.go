@@ -107,8 +107,13 @@ func (nb *benched) empty(b *testing.B) {
 	b.Helper()
 	for {
 		left := false
-		if err := nb.pool.QueryRow(b.Context(), `SELECT EXISTS (SELECT FROM collector_key WHERE due_at < now() + interval
-			'10 minutes')`).Scan(&left); err != nil {
+		// By the indexes, so that a look at a million keys does not slow down what is measured.
+		if err := nb.pool.QueryRow(b.Context(), `
+			SELECT EXISTS (SELECT FROM collector c JOIN collector_key k ON k.collector = c.id WHERE k.flush IS NOT NULL)
+				OR EXISTS (SELECT FROM collector c CROSS JOIN LATERAL (
+					SELECT k.due_at FROM collector_key k WHERE k.collector = c.id AND k.numbering = c.numbering
+						AND k.priority = 0 AND k.flush IS NULL AND k.due_at IS NOT NULL ORDER BY k.due_at LIMIT 1) k
+					WHERE k.due_at < now() + interval '10 minutes')`).Scan(&left); err != nil {
 			b.Fatal(err)
 		}
 		if !left {
