@@ -150,7 +150,8 @@ func (c *collectorChange) change(ctx context.Context, tx pgx.Tx, id int32, befor
 	}
 	p, was := &c.Spec, out.Version
 	err := tx.QueryRow(ctx, updateCollector, id, c.doc, c.Source, p.Endpoint, p.MinSize, p.MaxSize,
-		time.Duration(p.MaxAge), p.InFlight, c.rate, time.Duration(p.Timeout), time.Duration(p.Dedupe), p.Strict, p.levels(), c.actor, step).
+		time.Duration(p.MaxAge), p.InFlight, c.rate, time.Duration(p.Timeout), time.Duration(p.Dedupe), p.Strict,
+		p.levels(), c.actor, step).
 		Scan(&out.Version, &out.ChangedAt)
 	if err != nil {
 		return out, err

@@ -78,7 +78,8 @@ SELECT c.id, c.name, c.version, c.state, c.spec, c.source, c.numbering, c.create
 FROM collector c CROSS JOIN (SELECT clock_timestamp() AS now) t
 CROSS JOIN LATERAL (
     SELECT count(*) AS keys, coalesce(sum(k.fresh), 0)::bigint AS waiting,
-           coalesce(sum(k.retrying), 0)::bigint AS backoff, coalesce(sum(k.parked), 0)::bigint AS parked, count(k.flush) AS flushing,
+           coalesce(sum(k.retrying), 0)::bigint AS backoff, coalesce(sum(k.parked), 0)::bigint AS parked,
+           count(k.flush) AS flushing,
            count(*) FILTER (WHERE k.flush IS NULL AND k.due_at <= t.now) AS due,
            coalesce(sum(k.fresh + k.retrying) FILTER (WHERE k.numbering < c.numbering), 0)::bigint AS older,
            min(k.oldest_at) AS oldest_at, min(k.due_at) FILTER (WHERE k.flush IS NULL) AS next_due

@@ -9,8 +9,8 @@ import (
 // KeysAddUp says that the keys of collectors count the operations that are there, and that what waits will be flushed.
 const KeysAddUp Invariant = "C1"
 
-// doctorCollectors reads every operation of collectors once. A deleted collector is on its way out, key by key, and adds
-// up no more.
+// doctorCollectors reads every operation of collectors once. A deleted collector is on its way out, key by key, and
+// adds up no more.
 const doctorCollectors = `
 WITH counted AS (
     SELECT collector, numbering, key,

@@ -30,15 +30,17 @@ const (
 SELECT c.name, p.ops, p.since
 FROM collector c CROSS JOIN LATERAL (
     SELECT count(*) AS ops, min(parked_at) AS since FROM (
-        SELECT parked_at FROM collector_op o WHERE o.collector = c.id AND parked_at IS NOT NULL ORDER BY seq LIMIT $1) AS few) p
+        SELECT parked_at FROM collector_op o WHERE o.collector = c.id AND parked_at IS NOT NULL
+        ORDER BY seq LIMIT $1) AS few) p
 WHERE c.state <> 'deleting' AND p.ops > 0
 ORDER BY p.ops DESC, c.name LIMIT $2`
 
-	// collector_key_due, once for each numbering and priority that there may be. A key that is full is due since its oldest
-	// operation was added, up to max_age before it was.
+	// collector_key_due, once for each numbering and priority that there may be. A key that is full is due since its
+	// oldest operation was added, up to max_age before it was.
 	healthLateFlushes = `
 SELECT c.name, c.endpoint, c.state, c.paused_by, d.due_at + c.max_age,
-    CASE WHEN c.failures > 0 THEN c.failure_code ELSE '' END, CASE WHEN c.failures > 0 THEN c.failure_message ELSE '' END
+    CASE WHEN c.failures > 0 THEN c.failure_code ELSE '' END,
+    CASE WHEN c.failures > 0 THEN c.failure_message ELSE '' END
 FROM collector c CROSS JOIN LATERAL (
     SELECT min(first.due_at) AS due_at
     FROM generate_series(c.settled, c.numbering) AS n CROSS JOIN generate_series(0, c.levels) AS p

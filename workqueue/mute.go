@@ -29,7 +29,8 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> p
 const endMute = `
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = $1 AND query_start = $2 AND state = 'active'
-    AND EXISTS (SELECT FROM leader WHERE name = $3 AND session_id = $4 AND epoch = $5 AND expires_at > clock_timestamp())`
+    AND EXISTS (SELECT FROM leader WHERE name = $3 AND session_id = $4 AND epoch = $5
+        AND expires_at > clock_timestamp())`
 
 // muteClient is a connection in one place of one statement.
 type muteClient struct {

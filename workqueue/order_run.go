@@ -157,7 +157,7 @@ ON CONFLICT (run_id, lane) DO UPDATE SET
     due = l.stopped_by IS NOT NULL
 RETURNING head`
 
-// headsFirst returns, block by block, which items from ordinal from up to to are the heads of their lines.
+// headsFirst returns, block by block, which items from ordinal from on, and before to, are the heads of their lines.
 func headsFirst(ctx context.Context, tx pgx.Tx, run RunID, from, to int64) ([]bitfield.Set, error) {
 	rows, err := tx.Query(ctx, lineUp, run, from, to)
 	if err != nil {

@@ -312,8 +312,8 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	b.check()
 }
 
-// Between its last look at the lease and its commit, nobody takes it over from a leader: whatever it commits, it commits
-// before the next epoch.
+// Between its last look at the lease and its commit, nobody takes it over from a leader: whatever it commits, it
+// commits before the next epoch.
 func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

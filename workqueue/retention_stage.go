@@ -13,8 +13,8 @@ import (
 )
 
 // What there is of a run, in the order in which it is deleted. Each statement takes a range, so that no piece reads
-// what the pieces before it have deleted: $1 is the run, $2 the step, $3 to $4 the ordinals, or blocks. All of them go by a
-// primary key or by the index of slices by their block.
+// what the pieces before it have deleted: $1 is the run, $2 the step, $3 to $4 the ordinals, or blocks. All of them go by
+// a primary key or by the index of slices by their block.
 const (
 	deleteRunParts = `
 DELETE FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
@@ -99,8 +99,8 @@ type pieceAt struct {
 }
 
 // DeletePiece deletes the next piece of a run that is being deleted: what there is in one table of span items, or of
-// one block when that is more, or span rows. It returns how many rows that were, and whether the run is gone now. Leader
-// work; the piece and how far it got are one transaction.
+// one block when that is more, or span rows. It returns how many rows that were, and whether the run is gone now.
+// Leader work; the piece and how far it got are one transaction.
 func (s *Store) DeletePiece(ctx context.Context, lease Lease, run RunID, span int64,
 ) (rows int64, gone bool, err error) {
 	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {

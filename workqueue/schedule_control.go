@@ -40,8 +40,8 @@ UPDATE schedule SET state = $2, next_due = $3, changed_by = $4, changed_at = clo
 UPDATE schedule SET deleted_at = clock_timestamp(), changed_by = $2, changed_at = clock_timestamp(), next_due = NULL
 WHERE name = $1`
 
-	// What is being started just now, too: its run begins before, or does not begin. A leader that dies in the middle of it
-	// would leave it for the schedule that has the name next.
+	// What is being started just now, too: its run begins before, or does not begin. A leader that dies in the middle of
+	// it would leave it for the schedule that has the name next.
 	dropFires = `
 UPDATE schedule_fire SET state = 'skipped', reason = 'the schedule was deleted', ended_at = clock_timestamp()
 WHERE schedule = $1 AND state IN ('due', 'queued', 'starting')`

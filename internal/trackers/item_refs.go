@@ -114,7 +114,7 @@ func number(what, text string, most int) (int, error) {
 	if err != nil || n > uint64(most) {
 		return 0, badRange("%s %s is above %d", what, echo(text), most)
 	}
-	return int(n), nil //nolint:gosec // it is not above most
+	return int(n), nil // it is not above most
 }
 
 func badRange(format string, args ...any) *fanout.Error {

@@ -52,7 +52,7 @@ func find(d *jsontext.Decoder, path []string) (value string, err error) {
 			}
 			continue
 		}
-		value, missing = "", nil
+		missing = nil
 		if len(path) > 1 {
 			value, err = find(d, path[1:])
 		} else {
