@@ -44,7 +44,7 @@ const (
 
 func TestMain(m *testing.M) {
 	children := map[string]func(context.Context) error{"node": runNode, "service": runService, "flow": runFlow,
-		"composer": runComposer,
+		"composer": runComposer, "flushed": runFlushed,
 		"accounts": runCallee("accounts"), "prices": runCallee("prices")}
 	child, isChild := children[os.Getenv(roleVariable)]
 	if !isChild {

@@ -1,0 +1,162 @@
+package systest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// runFlushed is the process of a service that collectors flush to. It writes each operation into the ledger, with the
+// flush that brought it, and takes its time over each.
+func runFlushed(ctx context.Context) error {
+	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	ledger, err := os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "flushed", Version: "1.0.0"})
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	err = endpoints.HandleList(svc, "flushed", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
+		for _, item := range c.Items() {
+			mu.Lock()
+			_, err := fmt.Fprintf(ledger, "%s %s\n", c.Meta().Slice, item.Key)
+			mu.Unlock()
+			if err := errors.Join(err, rest(ctx)); err != nil {
+				return err
+			}
+			item.Reply(statement{Of: item.In.ID})
+		}
+		return nil
+	}, endpoints.Concurrency(16))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, ready)
+	return errors.Join(svc.Run(ctx), ledger.Close())
+}
+
+const (
+	flushedKeys  = 24
+	opsOfFlushed = 30 // each key's
+)
+
+// gatherOps makes a collector, and adds the operations of its keys in turns.
+func (w *world) gatherOps() {
+	w.Helper()
+	spec := workqueue.CollectorSpec{Name: "flushed", Endpoint: "flushed", MinSize: 3, MaxSize: 6, InFlight: 16,
+		MaxAge: workqueue.Span(50 * time.Millisecond), Dedupe: workqueue.DefaultDedupe}
+	if _, err := w.store.ApplyCollector(w.Context(), workqueue.CollectorText{Name: spec.Name, Spec: spec.WithDefaults(),
+		Source: "endpoint: flushed"}, "test"); err != nil {
+		w.Fatal(err)
+	}
+	var ops []workqueue.Op
+	for n := range opsOfFlushed {
+		for key := range flushedKeys {
+			ops = append(ops, workqueue.Op{ID: fmt.Sprint(key, "/", n), Key: fmt.Sprint("k", key),
+				Payload: json.RawMessage(`{"id":"C"}`)})
+		}
+	}
+	if _, _, err := w.store.AddOps(w.Context(), spec.Name, 0, [][]workqueue.Op{ops}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// ledgerOfOps returns how many operations were carried out again. None may be missing, and none may come before another
+// of its key that was added before it: whatever comes for the first time is the next one of its key, and in a flush each
+// follows the one before.
+func (w *world) ledgerOfOps() (again int) {
+	w.Helper()
+	text, err := os.ReadFile(w.ledger)
+	if err != nil {
+		w.Fatal(err)
+	}
+	next, last := [flushedKeys]int{}, map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		var flush string
+		var key, n int
+		if _, err := fmt.Sscanf(line, "%s %d/%d", &flush, &key, &n); err != nil {
+			w.Fatalf("ledger line %q: %v", line, err)
+		}
+		if before, begun := last[flush]; begun && n != before+1 {
+			w.Errorf("operation %d of key %d follows %d in a flush", n, key, before)
+		}
+		last[flush] = n
+		switch {
+		case n == next[key]:
+			next[key]++
+		case n < next[key]:
+			again++
+		default:
+			w.Errorf("operation %d of key %d comes before %d", n, key, next[key])
+		}
+	}
+	for key, n := range next {
+		if n != opsOfFlushed {
+			w.Errorf("%d operations of key %d were carried out; want %d", n, key, opsOfFlushed)
+		}
+	}
+	return again
+}
+
+// A node is killed while a service works on its flushes. Another one takes its keys when its session is over; nothing
+// is lost, what was asked is asked again, and nothing overtakes anything.
+func TestNodeIsKilledInMidFlush(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	service := w.start("flushed")
+	w.gatherOps()
+	first := w.start("node")
+	w.until("some operations are done", func() bool {
+		return w.number(`SELECT count(*) FROM collector_op`) < flushedKeys*opsOfFlushed
+	})
+	w.signal(service, syscall.SIGSTOP) // in the middle of what it works on
+	w.until("the node waits for the service", func() bool {
+		return w.number(`SELECT count(*) FROM collector_key
+			WHERE flushed_at < clock_timestamp() - interval '500ms' AND flush IS NOT NULL`) >= 8
+	})
+	w.signal(first, syscall.SIGKILL)
+	killed := time.Now()
+	w.wantKilled(first)
+	held := w.number(`SELECT count(*) FROM collector_key WHERE flush IS NOT NULL`)
+	if left := w.number(`SELECT count(*) FROM collector_op`); held == 0 || left == 0 {
+		t.Fatalf("the node held %d keys, and %d operations were left", held, left)
+	}
+	w.signal(service, syscall.SIGCONT)
+	w.start("node")
+	w.until("the dead node's keys are free", func() bool {
+		return w.number(`SELECT count(*) FROM collector_key
+			WHERE session_id = (SELECT id FROM node_session ORDER BY started_at LIMIT 1)`) == 0
+	})
+	freed := time.Since(killed)
+	w.until("everything is done", func() bool { return w.number(`SELECT count(*) FROM collector_key`) == 0 })
+	if freed >= 5*time.Second {
+		t.Errorf("its keys are free %s after the kill; want 5s at the most", freed)
+	}
+	again := w.ledgerOfOps()
+	if again == 0 || again > held*6 {
+		t.Errorf("%d operations were carried out again; it held %d keys, of 6 at the most", again, held)
+	}
+	if n := w.number(`SELECT count(*) FROM collector_op`); n != 0 {
+		t.Errorf("%d operations are left", n)
+	}
+	t.Logf("it held %d keys, which were free %s after the kill; %d operations were carried out again", held, freed, again)
+}
