@@ -12,6 +12,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// maxTakeovers is how often a start is taken up from a leader that is gone, beyond its attempts: one that ends its nodes
+// must come to an end itself.
+const maxTakeovers = 20
+
 // round is one look at the fires that wait.
 type round struct {
 	*Duty
@@ -212,6 +216,10 @@ func (r *round) set(ctx context.Context, f *workqueue.WaitingFire, spec *schedul
 	if f.State == workqueue.FireStarting { // of a leader that is gone: who knows for how long nobody led
 		if end := outOfTime(f, spec); end != nil {
 			return r.store.EndFire(ctx, claim, *end)
+		}
+		if claim.Attempt > spec.StartAttempts+maxTakeovers {
+			return r.store.EndFire(ctx, claim, workqueue.FireEnd{State: workqueue.FireFailed, Reason: fmt.Sprintf(
+				"the nodes that began to start it have gone in the midst of it, %d times so far", claim.Attempt-1)})
 		}
 	}
 	r.busy[f.Schedule] = f.FireKey

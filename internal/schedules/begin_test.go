@@ -90,3 +90,31 @@ SELECT 's', clock_timestamp() - n * interval '1 s', 'now', 1, 'due', clock_times
 		t.Errorf("the fires are %v", states)
 	}
 }
+
+// TestStartThatEndsItsNodes is taken up again and again, and in the end no more.
+func TestStartThatEndsItsNodes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "08:59:00")
+	w.apply("s", hourly)
+	first := w.lead()
+	w.set("09:00:00")
+	ctx, kill := context.WithCancel(t.Context())
+	w.before = func(ctx context.Context, _ schedules.Job) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for range 3 {
+		if _, err := first.duty.Run(ctx, first.lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kill()
+	first.duty.Wait()
+	w.want("s", "09:00 starting")
+	w.before = nil
+	w.exec(`UPDATE schedule_fire SET attempts = 25`) // so many leaders came after the first
+	second := w.lead()
+	second.settle()
+	w.want("s", "09:00 failed")
+	w.end()
+}
