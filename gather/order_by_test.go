@@ -12,7 +12,8 @@ import (
 
 func TestPlansWithAnOrder(t *testing.T) {
 	t.Parallel()
-	plan, err := gather.Parse("p", []byte("order_by: account.id\nvalues: [a, b]\non_failure: stop\nsteps: [{endpoint: e}]"))
+	plan, err := gather.Parse("p",
+		[]byte("order_by: account.id\nvalues: [a, b]\non_failure: stop\nsteps: [{endpoint: e}]"))
 	want := order.Rule{By: "account.id", Values: []string{"a", "b"}}
 	if err != nil || !reflect.DeepEqual(plan.Order, want) || !plan.Stops() {
 		t.Fatalf("got %+v, %v", plan, err)
@@ -41,8 +42,8 @@ func TestPlansWithAnOrder(t *testing.T) {
 		"order_by: a\ncanary: 5\n":                  "2:9: canary: it does not go with order_by",
 		"order_by: [a]\n":                           "1:11: order_by: want text",
 		"order_by: a\nsteps: [{endpoint: e}, {endpoint: f, needs: [e], barrier: true}]": "steps[1].barrier: it does not go",
-		"order_by: a\non_failure: stop\nsteps: [{endpoint: e}, {endpoint: f, optional: true}]": "steps[1].optional: it does " +
-			"not go",
+		"order_by: a\non_failure: stop\nsteps: [{endpoint: e}, {endpoint: f, optional: true}]": "steps[1].optional: it " +
+			"does not go",
 	} {
 		if !strings.Contains(text, "steps") {
 			text += "steps: [{endpoint: e}]\n"

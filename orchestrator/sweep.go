@@ -17,8 +17,8 @@ func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Durati
 	return 0, n.sweep(timed, lease)
 }
 
-// sweep issues again what cannot come to an end by itself. What needs only PostgreSQL comes first. Each write checks the
-// lease, or stands in itself for what it changes being so: see the methods.
+// sweep issues again what cannot come to an end by itself. What needs only PostgreSQL comes first. Each write checks
+// the lease, or stands in itself for what it changes being so: see the methods.
 func (n *Node) sweep(ctx context.Context, lease workqueue.Lease) error {
 	// First: what they have locked would hold up everything after it.
 	mute, err := n.store.EndMuteClients(ctx, lease)

@@ -168,19 +168,24 @@ func (r *redo) lineUp(ctx context.Context) error {
 		return err
 	}
 	for _, l := range free {
-		if l.head == nil {
-			moved.follow(l)
-			continue
-		}
-		if l.next != nil && l.next.item == *l.head {
-			moved.release(l.next)
-		}
-		if *l.low >= *l.head {
-			l.low = nil
-		}
-		moved.set(l.lane, l.head, l.low, nil)
+		moved.again(l)
 	}
 	return moved.send(ctx, r.tx, r.run)
+}
+
+// again lets a line go on whose head was taken back, if it has one.
+func (m *laneMoves) again(l *laneRow) {
+	if l.head == nil {
+		m.follow(l)
+		return
+	}
+	if l.next != nil && l.next.item == *l.head {
+		m.release(l.next)
+	}
+	if *l.low >= *l.head {
+		l.low = nil
+	}
+	m.set(l.lane, l.head, l.low, nil)
 }
 
 // redone sums up, line by line, what was taken back. A head that was, and is nowhere under way, is none any more.

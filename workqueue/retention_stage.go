@@ -13,8 +13,8 @@ import (
 )
 
 // What there is of a run, in the order in which it is deleted. Each statement takes a range, so that no piece reads
-// what the pieces before it have deleted: $1 is the run, $2 the step, $3 to $4 the ordinals, or blocks. All of them go by
-// a primary key or by the index of slices by their block.
+// what the pieces before it have deleted: $1 is the run, $2 the step, $3 to $4 the ordinals, or blocks. All of them go
+// by a primary key or by the index of slices by their block.
 const (
 	deleteRunParts = `
 DELETE FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`

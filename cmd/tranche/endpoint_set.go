@@ -129,8 +129,9 @@ func (e *endpointsSet) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	set, err := cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
-		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), CallRate: (*float64)(e.CallRate), ChunkCap: (*int)(e.ChunkCap),
-		Breaker: (*string)(e.Breaker)}, term.keep())
+		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), CallRate: (*float64)(e.CallRate),
+		ChunkCap: (*int)(e.ChunkCap),
+		Breaker:  (*string)(e.Breaker)}, term.keep())
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,8 @@ func openSettings(s *client.RunSettings, sealWithin, onOverdue string) client.Op
 		Name: s.Name, Params: s.Params, IdempotencyKey: s.IdempotencyKey, OnDuplicate: s.OnDuplicate, Source: s.Source,
 		SQL: s.SQL, SQLSource: s.SQLSource, Stream: s.Stream, StreamSubject: s.StreamSubject, StreamFrom: s.StreamFrom,
 		Priority: s.Priority, MaxFailed: s.MaxFailed, Canary: s.Canary, CanaryAuto: s.CanaryAuto,
-		OrderBy: s.OrderBy, Partitions: s.Partitions, OnFailure: s.OnFailure, Chunk: s.Chunk, ChunkBytes: s.ChunkBytes, ChunkTime: s.ChunkTime, InFlight: s.InFlight, Rate: s.Rate,
+		OrderBy: s.OrderBy, Partitions: s.Partitions, OnFailure: s.OnFailure,
+		Chunk: s.Chunk, ChunkBytes: s.ChunkBytes, ChunkTime: s.ChunkTime, InFlight: s.InFlight, Rate: s.Rate,
 		MaxAttempts: s.MaxAttempts, Timeout: s.Timeout, RetryBackoff: s.RetryBackoff, MaxBackoff: s.MaxBackoff,
 		RetryCodes: s.RetryCodes, NeverRetry: s.NeverRetry, Steps: s.Steps, SealWithin: sealWithin, OnOverdue: onOverdue,
 	}

@@ -134,6 +134,22 @@ func runHead(run *client.RunDocument) string {
 	if run.Skipped > 0 {
 		t.row("skipped", count(run.Skipped)+" duplicates at intake")
 	}
+	runRules(&t, run)
+	if run.Source != "" {
+		t.row("source", inert(run.Source))
+	}
+	runTimes(&t, run)
+	for _, name := range slices.Sorted(maps.Keys(run.Params)) {
+		t.row("param", inert(name+"="+run.Params[name]))
+	}
+	for _, w := range run.Warnings {
+		t.row("warning", inert(w))
+	}
+	return t.String()
+}
+
+// runRules writes what a run goes by beyond its plan, as far as it was given.
+func runRules(t *table, run *client.RunDocument) {
 	if run.MaxFailed != "" {
 		t.row("max failed", maxFailedText(run))
 	}
@@ -146,17 +162,6 @@ func runHead(run *client.RunDocument) string {
 	if run.Priority != 0 {
 		t.row("priority", fmt.Sprint(run.Priority))
 	}
-	if run.Source != "" {
-		t.row("source", inert(run.Source))
-	}
-	runTimes(&t, run)
-	for _, name := range slices.Sorted(maps.Keys(run.Params)) {
-		t.row("param", inert(name+"="+run.Params[name]))
-	}
-	for _, w := range run.Warnings {
-		t.row("warning", inert(w))
-	}
-	return t.String()
 }
 
 // planText is a plan with the version that the run started with.

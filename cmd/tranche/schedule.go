@@ -114,7 +114,7 @@ func schedulesText(list []client.ScheduleSummary, more bool, room int) string {
 	t.row("SCHEDULE", "STATE", "WHEN", "ZONE", "PLAN", "NEXT", "LAST", "RUNNING")
 	for i := range list {
 		s := &list[i]
-		next := momentOr(s.NextDue, "never")
+		next := momentOrNever(s.NextDue)
 		if s.State == workqueue.SchedulePaused {
 			next = "paused"
 		}

@@ -168,7 +168,7 @@ func (r *scheduleResume) Run(ctx context.Context, term *console) error {
 		if c.Unchanged {
 			text = "was not paused"
 		}
-		return text + "; due next " + momentOr(c.NextDue, "never")
+		return text + "; due next " + momentOrNever(c.NextDue)
 	})
 }
 

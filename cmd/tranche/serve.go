@@ -112,7 +112,8 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: s.streamBytes(), SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard: pages, Trackers: service, Producers: taking,
-		Connections: p.connections, Schedules: p.schedules, RestsUntil: p.restsUntil, DataDir: p.directory, WakeDuty: node.WakeDuty,
+		Connections: p.connections, Schedules: p.schedules, RestsUntil: p.restsUntil, DataDir: p.directory,
+		WakeDuty: node.WakeDuty,
 	}, p)
 	if err != nil {
 		return err

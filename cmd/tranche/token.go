@@ -183,15 +183,15 @@ func (t *tokenList) Run(ctx context.Context, term *console) (err error) {
 	text.row("ID", "NAME", "ROLE", "STATE", "EXPIRES", "LAST USED", "MADE", "BY")
 	for i := range list.Tokens {
 		k := &list.Tokens[i]
-		text.row(k.ID[:8], inert(k.Name), k.Role, string(k.State), momentOr(k.ExpiresAt, "never"),
-			momentOr(k.LastUsedAt, "never"), moment(k.CreatedAt), inert(k.CreatedBy))
+		text.row(k.ID[:8], inert(k.Name), k.Role, string(k.State), momentOrNever(k.ExpiresAt),
+			momentOrNever(k.LastUsedAt), moment(k.CreatedAt), inert(k.CreatedBy))
 	}
 	return term.printf("%s", text.String())
 }
 
-func momentOr(at *time.Time, otherwise string) string {
+func momentOrNever(at *time.Time) string {
 	if at == nil {
-		return otherwise
+		return "never"
 	}
 	return moment(*at)
 }

@@ -118,13 +118,14 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	if changes || len(op.Parameters) > 0 {
 		all = append(all, http.StatusUnprocessableEntity)
 	}
-	if strings.Contains(op.Path, "{") || names(op, "run") {
+	ofRun := strings.Contains(op.Path, "{run}") || names(op, "run")
+	if ofRun || strings.Contains(op.Path, "{") {
 		all = append(all, http.StatusNotFound)
 	}
-	if strings.Contains(op.Path, "{run}") || names(op, "run") {
+	if ofRun {
 		all = append(all, http.StatusGone)
 	}
-	if changes || strings.Contains(op.Path, "{run}") || names(op, "run") {
+	if changes || ofRun {
 		all = append(all, http.StatusConflict)
 	}
 	if op.RequestBody != nil {

@@ -182,7 +182,7 @@ func TestDryRunOfAPlan(t *testing.T) {
 	if !strings.Contains(string(text), `"existing":"`+started.Run.String()) {
 		t.Errorf("of what was started before: %s %s", detail, text)
 	}
-	code, _, text = b.asked("/runs?dry_run=true&endpoint=echo&idempotency_key=schedule/nightly/2026-11-22T22:00:00Z", three)
+	code, _, text = b.asked("/runs?dry_run=true&endpoint=echo&idempotency_key=schedule/nightly/2026-11-22", three)
 	if code/100 != 4 || !strings.Contains(string(text), "are those of schedules") {
 		t.Errorf("with the key of a schedule's run: %d %s", code, text)
 	}

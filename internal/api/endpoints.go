@@ -196,7 +196,8 @@ func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (workque
 		return workqueue.EndpointSetting{}, err
 	}
 	if in.Body == (EndpointSettings{}) {
-		return workqueue.EndpointSetting{}, &inputError{"give concurrency, max_in_flight, rate, call_rate, chunk_cap or breaker"}
+		return workqueue.EndpointSetting{}, &inputError{
+			"give concurrency, max_in_flight, rate, call_rate, chunk_cap or breaker"}
 	}
 	return s.engine.ChangeEndpoint(ctx, change, in.Name)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// maxTakeovers is how often a start is taken up from a leader that is gone, beyond its attempts: one that ends its nodes
-// must come to an end itself.
+// maxTakeovers is how often a start is taken up from a leader that is gone, beyond its attempts: one that ends its
+// nodes must come to an end itself.
 const maxTakeovers = 20
 
 // round is one look at the fires that wait.

@@ -80,9 +80,9 @@ func (w *world) gatherOps() {
 	}
 }
 
-// ledgerOfOps returns how many operations were carried out again. None may be missing, and none may come before another
-// of its key that was added before it: whatever comes for the first time is the next one of its key, and in a flush each
-// follows the one before.
+// ledgerOfOps returns how many operations were carried out again. None may be missing, and none may come before
+// another of its key that was added before it: whatever comes for the first time is the next one of its key, and in a
+// flush each follows the one before.
 func (w *world) ledgerOfOps() (again int) {
 	w.Helper()
 	text, err := os.ReadFile(w.ledger)

@@ -107,7 +107,8 @@ func (s *stack) hostileServices(secret string) (batch string) {
 			}
 			text = string(raw)
 		}
-		req, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+"/api/v1"+path, bytes.NewBufferString(text))
+		req, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+"/api/v1"+path,
+			bytes.NewBufferString(text))
 		if err != nil {
 			s.Fatal(err)
 		}
