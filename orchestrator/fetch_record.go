@@ -45,10 +45,11 @@ func (f *fetching) hand(ctx context.Context, r fetchResult) {
 	r.over(context.Cause(ctx))
 }
 
-// over ends the span of a chunk, with its last result.
+// over ends the span of a chunk, and its turn, with its last result.
 func (r *fetchResult) over(err error) {
 	if r.ended != nil {
 		r.ended(err)
+		r.job.left()
 	}
 }
 

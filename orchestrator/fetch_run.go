@@ -48,6 +48,7 @@ func (f *fetching) run(ctx context.Context, job *fetchJob, call fetchCall, req *
 		if !came {
 			f.leak(c, back)
 		}
+		job.left()
 		return // the slice is not ours any more, or is handed back
 	}
 	f.node.cfg.Faults.Hit(fault.FetchDone)

@@ -62,6 +62,15 @@ type fetchJob struct {
 	pool   *fetchPool
 	cancel context.CancelCauseFunc
 	begun  time.Time // its call; guarded by the mutex of its fetching
+	leave  func()    // lets others begin, once what came of it is recorded; nil: it had no turn
+}
+
+// left ends the turn of a job. Not before it is recorded: a suspect that begins meanwhile may end the node, and then
+// what was not recorded is taken for what did.
+func (j *fetchJob) left() {
+	if j.leave != nil {
+		j.leave()
+	}
 }
 
 func newFetching(n *Node) *fetching {
@@ -221,11 +230,9 @@ func (f *fetching) try(ctx context.Context, job *fetchJob) error {
 		return err
 	}
 	defer f.inputs.Release(size)
-	leave, err := f.turn(ctx, job)
-	if err != nil {
+	if job.leave, err = f.turn(ctx, job); err != nil {
 		return err
 	}
-	defer leave()
 	f.called(job)
 	f.run(ctx, job, call, req)
 	return nil
