@@ -363,6 +363,19 @@ func TestGETsChangeNothing(t *testing.T) {
 	letter := b.bury("echo", workqueue.DeadLetter{Body: []byte(`{}`)})
 	stray := b.stray(workqueue.Quarantined{Reason: "json", Body: []byte("{")})
 	b.apply("steps: [{endpoint: echo}]", "name=echo")
+	put := func(path, kind, body string) (made struct{ ID string }) {
+		t.Helper()
+		code, text := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), "Content-Type", kind)
+		if err := json.Unmarshal(text, &made); err != nil || code/100 != 2 {
+			t.Fatalf("POST %s: %d %s", path, code, text)
+		}
+		return made
+	}
+	put("/collectors", "application/yaml", "{name: echo, endpoint: echo}")
+	put("/collectors/echo/ops", "application/json", `{"ops":[{"key":"k","payload":1}]}`)
+	put("/schedules", "application/yaml", "{name: echo, cron: 0 3 * * *, plan: echo, items: {file: a.csv}}")
+	batch := put("/trackers", "application/json", `{"owner":"me"}`).ID
+	put("/trackers/"+batch+"/groups", "application/json", `{"items":9000}`)
 	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
 	var described struct {
 		Paths map[string]map[string]any `json:"paths"`
@@ -375,7 +388,10 @@ func TestGETsChangeNothing(t *testing.T) {
 		err := b.pool.QueryRow(t.Context(), `SELECT concat(
 			(SELECT string_agg(r::text, ';') FROM batchrun r), (SELECT string_agg(w::text, ';') FROM work_slice w),
 			(SELECT string_agg(md5(k::text), ';') FROM work_block k), (SELECT string_agg(d::text, ';') FROM dead_letter d),
-			(SELECT string_agg(q::text, ';') FROM quarantine q), (SELECT count(*) FROM audit_log))`).Scan(&state)
+			(SELECT string_agg(q::text, ';') FROM quarantine q), (SELECT count(*) FROM audit_log),
+			(SELECT string_agg(c::text, ';') FROM collector c), (SELECT string_agg(o::text, ';') FROM collector_op o),
+			(SELECT string_agg(s::text, ';') FROM schedule s), (SELECT count(*) FROM schedule_fire),
+			(SELECT string_agg(md5(g::text), ';') FROM tracker_group g), (SELECT string_agg(t::text, ';') FROM tracker_service t))`).Scan(&state)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -387,6 +403,9 @@ func TestGETsChangeNothing(t *testing.T) {
 			id := letter.String()
 			if strings.HasPrefix(path, "/quarantine") {
 				id = fmt.Sprint(stray)
+			}
+			if strings.HasPrefix(path, "/trackers") {
+				id = batch
 			}
 			path = strings.NewReplacer("{run}", "last", "{key}", "2", "{name}", "echo", "{id}", id, "{version}", "1").
 				Replace(path)

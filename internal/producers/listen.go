@@ -61,7 +61,9 @@ func (l *Listener) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	closed := l.sub.StatusChanged(nats.SubscriptionClosed)
-	if err := l.sub.Drain(); err == nil {
+	if !l.nc.IsConnected() { // then nobody says when it is drained
+		_ = l.sub.Unsubscribe()
+	} else if err := l.sub.Drain(); err == nil {
 		select {
 		case <-closed:
 		case <-ctx.Done():

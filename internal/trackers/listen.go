@@ -68,7 +68,9 @@ func Listen(nc *nats.Conn, service *Service, log *zap.Logger) (*Listener, error)
 func (l *Listener) Close(ctx context.Context) error {
 	defer l.cancel()
 	closed := l.sub.StatusChanged(nats.SubscriptionClosed)
-	if err := l.sub.Drain(); err == nil {
+	if !l.nc.IsConnected() { // then nobody says when it is drained
+		_ = l.sub.Unsubscribe()
+	} else if err := l.sub.Drain(); err == nil {
 		timer := time.NewTimer(drainPatience)
 		defer timer.Stop()
 		select {
