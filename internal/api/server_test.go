@@ -391,7 +391,8 @@ func TestGETsChangeNothing(t *testing.T) {
 			(SELECT string_agg(q::text, ';') FROM quarantine q), (SELECT count(*) FROM audit_log),
 			(SELECT string_agg(c::text, ';') FROM collector c), (SELECT string_agg(o::text, ';') FROM collector_op o),
 			(SELECT string_agg(s::text, ';') FROM schedule s), (SELECT count(*) FROM schedule_fire),
-			(SELECT string_agg(md5(g::text), ';') FROM tracker_group g), (SELECT string_agg(t::text, ';') FROM tracker_service t))`).Scan(&state)
+			(SELECT string_agg(md5(g::text), ';') FROM tracker_group g),
+			(SELECT string_agg(t::text, ';') FROM tracker_service t))`).Scan(&state)
 		if err != nil {
 			t.Fatal(err)
 		}
