@@ -11,9 +11,10 @@ TIMEOUT     ?= 10m
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.
 TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
-# Packages whose tests are about whole processes and browsers. They run first, without the race detector: what they run
-# is tested under it, too, by the tests of its own packages, and as processes it would only be slow.
-TEST_PLAIN  := /internal/(systest|demo|conformance|dashboard/browsertest)$$
+# Packages whose tests are about whole processes and browsers, or calculate for long and have no goroutines. They run
+# first, without the race detector: what they run is tested under it, too, by the tests of its own packages, and as
+# processes it would only be slow.
+TEST_PLAIN  := /internal/(systest|demo|conformance|dashboard/browsertest)$$|/orchestrator/schedule$$
 FUZZTIME    ?= 10s
 BENCH_FLAGS ?=
 DEMO_FLAGS  ?=

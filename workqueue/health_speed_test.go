@@ -9,8 +9,11 @@ import (
 )
 
 // A run of ten million items in three steps and ten thousand other runs: what is read of it takes less than 200 ms.
+//
+// Not parallel: other tests of the package would be in what it measures.
+//
+//nolint:paralleltest // see above
 func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.exec(`WITH big AS (
 			INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)
