@@ -11,10 +11,12 @@ TIMEOUT     ?= 10m
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.
 TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
-# Packages whose tests are about whole processes and browsers, or calculate for long and have no goroutines. They run
-# first, without the race detector: what they run is tested under it, too, by the tests of its own packages, and as
-# processes it would only be slow.
-TEST_PLAIN  := /internal/(systest|demo|conformance|dashboard/browsertest)$$|/orchestrator/schedule$$
+# Packages whose tests are about whole processes, or calculate for long and have no goroutines. They run first, without
+# the race detector: what they run is tested under it, too, by the tests of its own packages, and as processes it would
+# only be slow.
+TEST_PLAIN  := /internal/(systest|demo|conformance)$$|/orchestrator/schedule$$
+# The dashboard in a browser: likewise, and alone, since it measures frames.
+TEST_BROWSE := /internal/dashboard/browsertest$$
 FUZZTIME    ?= 10s
 BENCH_FLAGS ?=
 DEMO_FLAGS  ?=
@@ -39,9 +41,10 @@ demo: postgres build ## set up what is missing, then make the year-end statement
 .PHONY: test
 test: deps vet ## set up what is missing, then run all tests under the race detector
 	@set -e; all=$$($(GO) list $(PKG)); pick() { echo "$$all" | grep -E "$$1" || true; }; \
-	plain=$$(pick '$(TEST_PLAIN)'); alone=$$(pick '$(TEST_ALONE)'); \
-	others=$$(echo "$$all" | grep -vE '$(TEST_PLAIN)|$(TEST_ALONE)' || true); \
+	plain=$$(pick '$(TEST_PLAIN)'); browse=$$(pick '$(TEST_BROWSE)'); alone=$$(pick '$(TEST_ALONE)'); \
+	others=$$(echo "$$all" | grep -vE '$(TEST_PLAIN)|$(TEST_BROWSE)|$(TEST_ALONE)' || true); \
 	[ -z "$$plain" ] || $(GO) test -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$plain; \
+	[ -z "$$browse" ] || $(GO) test -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$browse; \
 	[ -z "$$others" ] || $(GO) test -race -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
 	[ -z "$$alone" ] || $(GO) test -race -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
 	cd bench && $(GO) test ./...

@@ -16,22 +16,8 @@ func TestStartOfADeadLeaderIsOutOfTime(t *testing.T) {
 	w.apply("deadline", hourly+"start_deadline: 30m\n")
 	w.apply("window", hourly+"window: {not_before: \"08:00\", done_by: \"09:30\"}\n")
 	w.apply("free", hourly)
-	first := w.lead()
-	w.set("09:00:00")
-	ctx, kill := context.WithCancel(t.Context())
-	w.before = func(ctx context.Context, _ schedules.Job) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	for range 3 {
-		if _, err := first.duty.Run(ctx, first.lease); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kill()
-	first.duty.Wait()
+	w.dieStarting()
 	w.want("window", "09:00 starting")
-	w.before = nil
 	w.set("09:45:00")
 	second := w.lead()
 	second.settle()
@@ -96,25 +82,31 @@ func TestStartThatEndsItsNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly)
-	first := w.lead()
-	w.set("09:00:00")
-	ctx, kill := context.WithCancel(t.Context())
-	w.before = func(ctx context.Context, _ schedules.Job) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	for range 3 {
-		if _, err := first.duty.Run(ctx, first.lease); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kill()
-	first.duty.Wait()
+	w.dieStarting()
 	w.want("s", "09:00 starting")
-	w.before = nil
 	w.exec(`UPDATE schedule_fire SET attempts = 25`) // so many leaders came after the first
 	second := w.lead()
 	second.settle()
 	w.want("s", "09:00 failed")
 	w.end()
+}
+
+// dieStarting has a leader begin, at nine, to start what is due, and end in the midst of it.
+func (w *world) dieStarting() {
+	w.Helper()
+	leader := w.lead()
+	w.set("09:00:00")
+	ctx, kill := context.WithCancel(w.Context())
+	w.before = func(ctx context.Context, _ schedules.Job) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for range 3 {
+		if _, err := leader.duty.Run(ctx, leader.lease); err != nil {
+			w.Fatal(err)
+		}
+	}
+	kill()
+	leader.duty.Wait()
+	w.before = nil
 }
