@@ -11,10 +11,10 @@ TIMEOUT     ?= 10m
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.
 TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
-# Packages whose tests are about whole processes, or calculate for long and have no goroutines. They run first, without
+# Packages whose tests are about whole processes and commands, or calculate for long and have no goroutines. They run first, without
 # the race detector: what they run is tested under it, too, by the tests of its own packages, and as processes it would
 # only be slow.
-TEST_PLAIN  := /internal/(systest|demo|conformance)$$|/orchestrator/schedule$$
+TEST_PLAIN  := /internal/(systest|demo|conformance)$$|/orchestrator/schedule$$|/cmd/tranche$$
 # The dashboard in a browser: likewise, and alone, since it measures frames.
 TEST_BROWSE := /internal/dashboard/browsertest$$
 FUZZTIME    ?= 10s
