@@ -289,6 +289,7 @@ func TestLateRunsAreToldOfOnce(t *testing.T) {
 		return key
 	}
 	slow, quick := start("slow"), start("quick")
+	b.exec(`UPDATE schedule_fire SET done_by = clock_timestamp() - interval '1 second'`) // they may have started sooner
 	b.exec(`UPDATE batchrun SET state = 'cancelled', finished_at = (SELECT done_by FROM schedule_fire WHERE schedule = $1)
 		WHERE idempotency_key = $2`, quick.Schedule, quick.RunKey())
 	late, err := b.store.LateFires(t.Context(), lease, 10)
