@@ -31,7 +31,7 @@ func (b *bench) applySchedule(name, spec string) workqueue.AppliedSchedule {
 // fallDue makes a whole hour that has passed the next due time.
 func (b *bench) fallDue(name string) time.Time {
 	b.Helper()
-	due := time.Now().UTC().Truncate(time.Hour)
+	due := time.Now().UTC().Truncate(time.Hour).Add(-time.Hour) // past, also in the first seconds of an hour
 	b.exec(`UPDATE schedule SET next_due = $2 WHERE name = $1`, name, due)
 	return due
 }

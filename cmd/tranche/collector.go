@@ -131,16 +131,9 @@ func (p *collectorPause) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	done, err := cl.PauseCollector(ctx, p.Name, term.keep())
-	switch {
-	case err != nil:
-		return err
-	case term.json:
-		return term.sent()
-	case !done.Changed:
-		return term.printf("collector %s was paused already\n", inert(done.Name))
-	}
-	return term.printf("collector %s is paused; go on with: tranche collector resume %s\n", inert(done.Name),
-		inert(done.Name))
+	name := inert(done.Name)
+	return switched(term, done.Changed, err, "collector "+name+" is paused; go on with: tranche collector resume "+name,
+		"collector "+name+" was paused already")
 }
 
 type collectorResume struct {
@@ -154,15 +147,21 @@ func (r *collectorResume) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	done, err := cl.ResumeCollector(ctx, r.Name, term.keep())
+	name := inert(done.Name)
+	return switched(term, done.Changed, err, "collector "+name+" goes on", "collector "+name+" was not paused")
+}
+
+// switched says what became of a pause or its end, or that it was so before.
+func switched(term *console, changed bool, err error, now, before string) error {
 	switch {
 	case err != nil:
 		return err
 	case term.json:
 		return term.sent()
-	case !done.Changed:
-		return term.printf("collector %s was not paused\n", inert(done.Name))
+	case !changed:
+		return term.printf("%s\n", before)
 	}
-	return term.printf("collector %s goes on\n", inert(done.Name))
+	return term.printf("%s\n", now)
 }
 
 type collectorDrain struct {
