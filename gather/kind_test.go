@@ -98,7 +98,7 @@ func TestBadKindsThatFetch(t *testing.T) {
 		{`http: {url: "http://h/", method: GET, body: {}}`, "steps[0].http.method: a GET has no body"},
 		{`http: {url: "http://h/", body: "{nope}"}`, "steps[0].http.body: there is no {nope} here"},
 		{`http: {url: "http://h/", body: 0x10}`, "steps[0].http.body: want what JSON can say"},
-		{`http: {url: "http://h/", body: {1: 2}}`, "steps[0].http.body: the name \"1\" is to be text"},
+		{`http: {url: "http://h/", body: {1: 2}}`, "steps[0].http.body: the name \"1\" has to stand in quotes"},
 		{`http: {url: "http://h/", headers: {"a b": x}}`, `steps[0].http.headers: "a b" is no name of a header`},
 		{
 			`http: {url: "http://h/", headers: {Host: x}}`,

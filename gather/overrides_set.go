@@ -95,8 +95,9 @@ func (o *StepOverrides) settings() []setting {
 }
 
 var (
-	errTwice  = errors.New("it is given twice")
-	errNoCode = errors.New("want an error code")
+	errTwice   = errors.New("it is given twice")
+	errNoTruth = errors.New("want true or false")
+	errNoCode  = errors.New("want an error code")
 )
 
 func reading[T any](into **T, parse func(string) (T, error)) func(string) error {

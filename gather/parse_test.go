@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
 const yearEnd = `# The year-end statements.
@@ -173,9 +174,9 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"# only a comment\n", "0:0: it is empty"},
 		{
 			"hello",
-			"1:1: the plan: want fields: " + fields + `; this is the text "hello"`,
+			"1:1: want fields: " + fields + `; this is the text "hello"`,
 		},
-		{"- a\n", "1:1: the plan: want fields: " + fields + "; this is a list"},
+		{"- a\n", "1:1: want fields: " + fields + "; this is a list"},
 		{"steps:\n", "1:1: steps: want a list, each entry after a dash; this is nothing"},
 		{"steps: []\n", "1:8: steps: a plan needs a step"},
 		{"name: x\n", "0:0: steps: a plan needs a step"},
@@ -296,13 +297,13 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		{"steps:\n-\tendpoint: a\n", "2:2: a tab; "},
 		{"\tsteps:\n", "1:1: a tab; "},
 		{"name: \"x\n", "1:7: "},
-		{"name: &a x\n", "1:7: anchors and aliases are not part of plans; write the value out"},
-		{"name: *a\n", "1:7: anchors and aliases are not part of plans"},
-		{"<<: {name: x}\n", "1:1: merge keys are not part of plans"},
-		{"name: !!str x\n", `1:7: "!!str" is not part of plans`},
-		{"? name\n: x\n", `1:1: "?" is not part of plans`},
+		{"name: &a x\n", "1:7: anchors and aliases are not allowed; write the value out"},
+		{"name: *a\n", "1:7: anchors and aliases are not allowed"},
+		{"<<: {name: x}\n", "1:1: merge keys are not allowed"},
+		{"name: !!str x\n", `1:7: "!!str" is not allowed here`},
+		{"? name\n: x\n", `1:1: "?" is not allowed here`},
 		{"%YAML 1.2\n---\nname: x\n", "1:1: "},
-		{"name: x\n---\nname: y\n", "a second document; a plan is one"},
+		{"name: x\n---\nname: y\n", "a second document; there is to be one"},
 		{"name: \xff\n", "1:7: this is not UTF-8"},
 		{"name: x\nsteps: \x1b[31m\n", "2:8: a control character (U+001B) is not allowed"},
 		{"name: x\x00\n", "1:8: a control character (U+0000) is not allowed"},
@@ -315,8 +316,8 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 	} {
 		text, want := tc.text, tc.want
 		_, err := gather.Parse("file", []byte(text))
-		var bad *gather.ParseError
-		if !errors.As(err, &bad) || bad.Plan != "file" {
+		var bad *strictyaml.Error
+		if !errors.As(err, &bad) || bad.Kind != "plan" || bad.Name != "file" {
 			t.Errorf("%.60q: got %v", text, err)
 			continue
 		}
@@ -359,7 +360,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		plan, err := gather.Parse("p", []byte(text))
 		if err != nil {
-			var bad *gather.ParseError
+			var bad *strictyaml.Error
 			if !errors.As(err, &bad) || bad.Error() == "" {
 				t.Fatalf("%q: %#v", text, err)
 			}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
@@ -69,8 +70,8 @@ func (p *planFile) explain(err error) error {
 		name = "plan"
 	}
 	_, wrong := gather.Parse(name, []byte(p.text))
-	if bad, ok := errors.AsType[*gather.ParseError](wrong); ok {
-		bad.Plan = p.path
+	if bad, ok := errors.AsType[*strictyaml.Error](wrong); ok {
+		bad.Name = p.path
 		return bad
 	}
 	return err

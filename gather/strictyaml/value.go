@@ -25,17 +25,30 @@ type Field struct {
 // Path returns the fields that lead to the value, like http.url or steps[0].name; empty for the whole document.
 func (v Value) Path() string { return v.path }
 
+// Given reports whether the group that the value is has a field of this name.
+func (v Value) Given(name string) bool { return v.of.Given(v.under(name)) }
+
+// under is the path of what stands in the value by this name.
+func (v Value) under(name string) string {
+	if v.path == "" {
+		return name
+	}
+	return v.path + "." + name
+}
+
 // Fail returns an error at the place of the value.
-func (v Value) Fail(format string, args ...any) error {
+func (v Value) Fail(format string, args ...any) error { return v.failAt(v.at, format, args...) }
+
+func (v Value) failAt(at *token.Position, format string, args ...any) error {
 	problem := fmt.Sprintf(format, args...)
 	if v.path != "" {
 		problem = v.path + ": " + problem
 	}
-	return v.of.fail(v.at, "%s", problem)
+	return v.of.fail(at, "%s", problem)
 }
 
 // Wrong returns an error that says what is wanted, and what the value is.
-func (v Value) Wrong(want string) error { return v.Fail("want %s; this is %s", want, v.kind()) }
+func (v Value) Wrong(want string) error { return v.Fail("want %s; this is %s", want, v.Kind()) }
 
 // Fields reads a group of fields, each of which may stand once.
 func (v Value) Fields(fields ...Field) error {
@@ -58,7 +71,7 @@ func (v Value) Fields(fields ...Field) error {
 func (v Value) Entries(want string, read func(name string, v Value) error) error {
 	return v.entries(want, func(key *token.Token, plain bool, entry Value) error {
 		if !plain {
-			return v.of.fail(key.Position, "the name %.60q has to stand in quotes", key.Value)
+			return v.failAt(key.Position, "the name %.60q has to stand in quotes", key.Value)
 		}
 		return read(key.Value, entry)
 	})
@@ -69,19 +82,15 @@ func (v Value) entries(want string, read func(key *token.Token, plain bool, v Va
 	if !ok {
 		return v.Wrong(want)
 	}
-	prefix := ""
-	if v.path != "" {
-		prefix = v.path + "."
-	}
 	seen := map[string]bool{}
 	for entries := node.MapRange(); entries.Next(); {
 		key := entries.Key().GetToken()
 		_, plain := entries.Key().(*ast.StringNode)
 		if seen[key.Value] {
-			return v.of.fail(key.Position, "%s%.60s stands twice", prefix, key.Value)
+			return v.of.fail(key.Position, "%s stands twice", v.under(fmt.Sprintf("%.60s", key.Value)))
 		}
 		seen[key.Value] = true
-		if err := read(key, plain, v.of.place(entries.Value(), prefix+key.Value, key)); err != nil {
+		if err := read(key, plain, v.of.place(entries.Value(), v.under(key.Value), key)); err != nil {
 			return err
 		}
 	}
@@ -128,8 +137,35 @@ func (v Value) Plain() (text string, ok bool) {
 	return "", false
 }
 
-// kind says what a node is, for those who do not speak YAML.
-func (v Value) kind() string {
+// Text returns the text of a value that is one, and stands on one line.
+func (v Value) Text() (text string, ok bool) {
+	node, ok := v.node.(*ast.StringNode)
+	if !ok {
+		return "", false
+	}
+	return node.Value, true
+}
+
+// Block returns the text of a block of several lines.
+func (v Value) Block() (text string, ok bool) {
+	node, ok := v.node.(*ast.LiteralNode)
+	if !ok {
+		return "", false
+	}
+	return node.Value.Value, true
+}
+
+// Number returns a number as it was written.
+func (v Value) Number() (digits string, ok bool) {
+	switch v.node.(type) {
+	case *ast.IntegerNode, *ast.FloatNode:
+		return v.node.GetToken().Value, true
+	}
+	return "", false
+}
+
+// Kind says what a value is, for those who do not speak YAML.
+func (v Value) Kind() string {
 	switch n := v.node.(type) {
 	case *ast.NullNode:
 		return "nothing"

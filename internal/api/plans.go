@@ -164,23 +164,3 @@ func (s *Server) deletePlan(ctx context.Context, in *deletePlanInput) (workqueue
 	gone, err := s.store.DeletePlan(ctx, in.Plan, in.Name)
 	return gone, seen(err, seePlans)
 }
-
-// planProblem returns an error about a plan that was sent, made for the caller; nil for any other.
-func planProblem(err error) error {
-	if bad, ok := errors.AsType[*gather.ParseError](err); ok {
-		return bad
-	}
-	if bad, ok := errors.AsType[*gather.FieldError](err); ok {
-		return bad
-	}
-	return nil
-}
-
-// planPlace points into a plan that was sent.
-func planPlace(err error) []*huma.ErrorDetail {
-	bad, ok := errors.AsType[*gather.ParseError](err)
-	if !ok || bad.Line == 0 {
-		return nil
-	}
-	return []*huma.ErrorDetail{{Message: bad.Problem, Location: "plan.line", Value: bad.Line}}
-}

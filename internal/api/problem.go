@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -92,7 +93,7 @@ func told(err error) (status int, found error) {
 		{as[*workqueue.AddConflictError], http.StatusConflict},
 		{as[*workqueue.ExpectError], http.StatusConflict},
 		{as[*inputError], http.StatusUnprocessableEntity},
-		{planProblem, http.StatusUnprocessableEntity},
+		{as[*gather.FieldError], http.StatusUnprocessableEntity},
 		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
 		{as[*workqueue.ItemOrderError], http.StatusUnprocessableEntity},
 		{as[*workqueue.ParamsError], http.StatusUnprocessableEntity},
@@ -215,7 +216,7 @@ func places(err error) []*huma.ErrorDetail {
 		}
 		return all
 	}
-	return slices.Concat(planPlace(err), yamlPlace(err), operationPlace(err))
+	return slices.Concat(yamlPlace(err), operationPlace(err))
 }
 
 // yamlPlace points into what was sent as YAML.

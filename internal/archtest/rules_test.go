@@ -27,7 +27,9 @@ func rules() map[string]rule {
 		"migrations": {tests: servers},
 		"workqueue":  {own: store, tests: servers},
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
-		"gather":          {own: append([]string{"gather/template", "endpoints"}, store...), tests: servers},
+		"gather": {
+			own: append([]string{"gather/template", "gather/strictyaml", "endpoints"}, store...), tests: servers,
+		},
 		"gather/template": {},
 		// YAML that people write, with the place of what is wrong in it.
 		"gather/strictyaml": {},
