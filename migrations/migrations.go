@@ -21,7 +21,7 @@ import (
 	"path"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
@@ -161,11 +161,11 @@ func newProvider(db *sql.DB) (*goose.Provider, error) {
 
 // open connects, and refuses a server that is too old before anything is tried on it.
 func open(ctx context.Context, url string) (*sql.DB, error) {
-	config, err := pgx.ParseConfig(url)
+	config, err := pgxpool.ParseConfig(url) // which keeps settings of pools from the server
 	if err != nil {
 		return nil, err // pgx leaves the password out
 	}
-	db := stdlib.OpenDB(*config)
+	db := stdlib.OpenDB(*config.ConnConfig)
 	var number int
 	var version string
 	err = db.QueryRowContext(ctx, serverVersion).Scan(&number, &version)

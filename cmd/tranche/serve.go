@@ -36,8 +36,9 @@ type serveCommand struct {
 	TraceRatio  float64         `env:"TRANCHE_TRACE_RATIO" default:"1" help:"Share of the slices that are traced, 0 to 1 (${default})." placeholder:"N"`
 	NoMigrate   bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
 
-	MaxConnections int  `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside two for the session (16)." placeholder:"N"`
-	ThroughPooler  bool `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction; migrate without it first."`
+	DatabaseWait   time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
+	MaxConnections int           `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside two for the session (16)." placeholder:"N"`
+	ThroughPooler  bool          `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction; migrate without it first."`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
 
@@ -53,6 +54,9 @@ const minConnections = 4
 func (s *serveCommand) Validate() error {
 	if s.Grace <= 0 {
 		return fmt.Errorf("--grace is %s; it must be positive", s.Grace)
+	}
+	if s.DatabaseWait < 0 {
+		return fmt.Errorf("--database-wait is %s; it must be positive, or 0s to fail at once", s.DatabaseWait)
 	}
 	if s.MaxConnections != 0 && s.MaxConnections < minConnections {
 		return fmt.Errorf("--max-connections is %d; it must be %d or more", s.MaxConnections, minConnections)
@@ -79,6 +83,10 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	p := &parts{}
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
 	if err := s.assemble(ctx, p, log); err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			term.note("stopped before it had begun")
+			return nil
+		}
 		return err
 	}
 	tracer, err := s.tracer(ctx, p, log)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/synadia-io/orbit.go/natscontext"
 	"go.uber.org/zap"
@@ -19,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -71,58 +69,6 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 		return err
 	}
 	return s.openNATS(ctx, p, log)
-}
-
-func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logger) error {
-	url := s.Database
-	if url == "" {
-		private, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
-			DataDir: filepath.Join(p.directory, "postgres"), Bound: true, Log: log.Named("postgres"),
-		})
-		if err != nil {
-			return fmt.Errorf("start a private PostgreSQL (or use one with --database): %w", err)
-		}
-		p.undo = append(p.undo, private.Stop)
-		url = private.URL()
-	}
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return fmt.Errorf("--database: %w", err)
-	}
-	p.database = fmt.Sprintf("%s:%d/%s", config.ConnConfig.Host, config.ConnConfig.Port, config.ConnConfig.Database)
-	if !s.NoMigrate && !s.ThroughPooler { // a pooler by transaction cannot hold the lock of a migration
-		if _, err := migrations.Up(ctx, url, log); err != nil {
-			return fmt.Errorf("database %s: %w", p.database, err)
-		}
-	}
-	if err := migrated(ctx, url); err != nil {
-		return fmt.Errorf("database %s: %w", p.database, err)
-	}
-	conns := s.MaxConnections
-	if conns == 0 && strings.Contains(url, "pool_max_conns") {
-		conns = int(config.MaxConns)
-	}
-	store, release, err := workqueue.Open(ctx, url, workqueue.PoolConfig{
-		MaxConns: conns, ThroughPooler: s.ThroughPooler,
-	})
-	if err != nil {
-		return fmt.Errorf("database %s: %w", p.database, err)
-	}
-	p.store = store
-	p.undo = append(p.undo, func(context.Context) error { release(); return nil })
-	return nil
-}
-
-// migrated refuses a database that lacks migrations.
-func migrated(ctx context.Context, url string) error {
-	missing, err := migrations.Pending(ctx, url)
-	if err != nil {
-		return err
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("its schema lacks %s; run: tranche migrate --database URL", strings.Join(missing, ", "))
-	}
-	return nil
 }
 
 func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) (err error) {

@@ -28,8 +28,17 @@ import (
 // server is a serve whose end is the test's to see.
 type server struct {
 	*exec.Cmd
+	out   io.Reader
 	where map[string]string
 	log   *lockedBuffer
+}
+
+// ready waits until it says where everything is.
+func (s *server) ready(t *testing.T) {
+	t.Helper()
+	if err := json.NewDecoder(s.out).Decode(&s.where); err != nil {
+		t.Fatalf("serve did not start: %v: %s", err, s.log.String())
+	}
 }
 
 // launch starts a serve on the test's database and NATS. With wait it returns when that is ready.
@@ -40,8 +49,8 @@ func launch(t *testing.T, wait bool, args ...string) *server {
 		"--json", "serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--log-level", "warn",
 	}, args...)...)
 	s.Stderr = s.log
-	out, err := s.StdoutPipe()
-	if err != nil {
+	var err error
+	if s.out, err = s.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Start(); err != nil {
@@ -49,9 +58,7 @@ func launch(t *testing.T, wait bool, args ...string) *server {
 	}
 	t.Cleanup(func() { _ = s.Process.Kill() }) // it has ended, unless the test failed
 	if wait {
-		if err := json.NewDecoder(out).Decode(&s.where); err != nil {
-			t.Fatalf("serve did not start: %v: %s", err, s.log.String())
-		}
+		s.ready(t)
 	}
 	return s
 }

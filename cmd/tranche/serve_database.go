@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/migrations"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Times of the wait for a PostgreSQL that is not there yet. How long it is waited for says --database-wait.
+const (
+	knockTimeout           = 5 * time.Second
+	knockFirst, knockPause = 100 * time.Millisecond, 2 * time.Second
+)
+
+// openDatabase opens the store, on a private PostgreSQL or the one that was named.
+func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logger) error {
+	url := s.Database
+	if url == "" {
+		private, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
+			DataDir: filepath.Join(p.directory, "postgres"), Bound: true, Log: log.Named("postgres"),
+		})
+		if err != nil {
+			return fmt.Errorf("start a private PostgreSQL (or use one with --database): %w", err)
+		}
+		p.undo = append(p.undo, private.Stop)
+		url = private.URL()
+	}
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return fmt.Errorf("--database: %w", err)
+	}
+	p.database = fmt.Sprintf("%s:%d/%s", config.ConnConfig.Host, config.ConnConfig.Port, config.ConnConfig.Database)
+	wait := databaseWait{at: p.database, patience: s.DatabaseWait, log: log}
+	err = wait.until(ctx, func(ctx context.Context) error {
+		if err := knock(ctx, config.ConnConfig); err != nil {
+			return err
+		}
+		return s.openStore(ctx, p, url, config, log)
+	})
+	if err != nil {
+		return fmt.Errorf("database %s: %w", p.database, err)
+	}
+	return nil
+}
+
+// knock looks whether PostgreSQL takes connections, and does not wait long for one that has gone mute.
+func knock(ctx context.Context, config *pgx.ConnConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, knockTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, config.Copy())
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	return conn.Close(ctx)
+}
+
+// openStore brings the schema up to date and opens the store. It may be tried again after an error.
+func (s *serveCommand) openStore(
+	ctx context.Context, p *parts, url string, config *pgxpool.Config, log *zap.Logger,
+) error {
+	if !s.NoMigrate && !s.ThroughPooler { // a pooler by transaction cannot hold the lock of a migration
+		if _, err := migrations.Up(ctx, url, log); err != nil {
+			return err
+		}
+	}
+	if err := migrated(ctx, url); err != nil {
+		return err
+	}
+	conns := s.MaxConnections
+	if conns == 0 && strings.Contains(url, "pool_max_conns") {
+		conns = int(config.MaxConns)
+	}
+	store, release, err := workqueue.Open(ctx, url, workqueue.PoolConfig{
+		MaxConns: conns, ThroughPooler: s.ThroughPooler,
+	})
+	if err != nil {
+		return err
+	}
+	p.store = store
+	p.undo = append(p.undo, func(context.Context) error { release(); return nil })
+	return nil
+}
+
+// migrated refuses a database that lacks migrations.
+func migrated(ctx context.Context, url string) error {
+	missing, err := migrations.Pending(ctx, url)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("its schema lacks %s; run: tranche migrate --database URL", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// databaseWait is the patience of a start with a PostgreSQL that is not there yet: both may come up at once, as after
+// a loss of power. What is wrong for good ends it at once.
+type databaseWait struct {
+	at       string
+	patience time.Duration
+	log      *zap.Logger
+}
+
+// until tries until it succeeds, what went wrong is wrong for good, or the patience is used up. A try that has begun is
+// not cut short.
+func (w databaseWait) until(ctx context.Context, try func(context.Context) error) error {
+	begun, said, pause := time.Now(), "", knockFirst
+	for {
+		err := try(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		why, coming := workqueue.Coming(err)
+		waited := time.Since(begun)
+		switch {
+		case err == nil && said != "":
+			w.log.Info("PostgreSQL is there", zap.String("database", w.at), zap.Duration("after", waited))
+			return nil
+		case err == nil || !coming || w.patience <= 0:
+			return err
+		case waited >= w.patience:
+			return fmt.Errorf("PostgreSQL %s, and was waited for %s (--database-wait): %w", why, span(w.patience), err)
+		}
+		if why != said {
+			w.log.Warn("PostgreSQL "+why+"; waiting for it, up to "+span(w.patience)+" in all",
+				zap.String("database", w.at), zap.Error(err))
+			said = why
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(min(pause, w.patience-waited)):
+		}
+		pause = min(2*pause, knockPause)
+	}
+}

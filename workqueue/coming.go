@@ -1,0 +1,54 @@
+package workqueue
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Coming reports whether an error says that PostgreSQL cannot be used yet, and in what words: it starts up, recovers or
+// shuts down, has no connection left, or nobody answers where it should be. That may pass by itself. What is wrong with
+// who asks, or for what (a password, the name of a database, TLS), does not.
+func Coming(err error) (why string, coming bool) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return comingByCode(pg.Code)
+	}
+	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
+		return "", false // files that it names are read then, too
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return "has no address yet (the name " + dns.Name + " is not known)", true // of a container that is not up
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return "does not answer", true
+	}
+	for _, passing := range []error{
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT,
+		syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH,
+		syscall.ENOENT,              // the socket of a server that is not up
+		io.EOF, io.ErrUnexpectedEOF, // killed as it answered; or a proxy before one that is not up
+	} {
+		if errors.Is(err, passing) {
+			return "is not there", true
+		}
+	}
+	return "", false
+}
+
+// comingByCode goes by SQLSTATE.
+func comingByCode(code string) (why string, coming bool) {
+	switch code {
+	case "57P03": // cannot_connect_now
+		return "is starting up, or recovering", true
+	case "57P01", "57P02": // admin_shutdown, crash_shutdown
+		return "is shutting down", true
+	case "53300": // too_many_connections
+		return "has no connection left", true
+	case "08000", "08001", "08003", "08006": // connections that were lost or could not be made, say poolers
+		return "is not there", true
+	}
+	return "", false
+}
