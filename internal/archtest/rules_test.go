@@ -95,16 +95,19 @@ func rules() map[string]rule {
 		"internal/health": {
 			own: append([]string{"endpoints"}, store...), tests: append([]string{"orchestrator"}, servers...),
 		},
+		// Requests of core NATS, whatever they mean.
+		"internal/responder": {tests: append([]string{"internal/embedded"}, servers...)},
 		// The tracker service: what the API and NATS ask, and webhooks.
 		"internal/trackers": {
 			own: append([]string{
-				"endpoints/fanout", "internal/connections", "gather/fetch/httpfetch",
+				"endpoints/fanout", "internal/responder", "internal/connections", "gather/fetch/httpfetch",
 			}, store...),
 			tests: append([]string{"endpoints", "orchestrator", "internal/api"}, servers...),
 		},
 		// What collectors are given, over NATS and by the API.
 		"internal/producers": {
-			own: append([]string{"gather/collector", "workqueue/order", "endpoints"}, store...), tests: servers,
+			own:   append([]string{"gather/collector", "workqueue/order", "endpoints", "internal/responder"}, store...),
+			tests: servers,
 		},
 		// Files for browsers, and nothing else: what they show they ask the API for.
 		"internal/dashboard": {others: []string{}},

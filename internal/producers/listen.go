@@ -6,14 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/responder"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -25,83 +24,33 @@ const (
 
 	// answerTimeout bounds the work for a message. Whoever sent it has asked again by then.
 	answerTimeout = 10 * time.Second
-	// drainTimeout is how long what was taken may take when a node stops.
-	drainTimeout = 5 * time.Second
 
-	// maxMessages bounds the messages that are worked on at once, pendingBytes those that wait in the client.
-	maxMessages  = 4096
-	pendingBytes = 64 << 20
+	// maxMessages and maxBytes bound the messages that are worked on at once.
+	maxMessages = 4096
+	maxBytes    = 64 << 20
 )
 
-// Listener takes operations over core NATS.
-type Listener struct {
-	producers *Producers
-	nc        *nats.Conn
-	sub       *nats.Subscription
-	count     atomic.Int64
-	answering sync.WaitGroup
-}
-
-// Listen takes operations over core NATS until the listener is closed.
-func (p *Producers) Listen(nc *nats.Conn) (*Listener, error) {
-	subject := endpoints.CollectSubject(everyCollector)
-	l := &Listener{producers: p, nc: nc}
-	var err error
-	if l.sub, err = nc.QueueSubscribe(subject, queue, l.receive); err == nil {
-		err = l.sub.SetPendingLimits(maxMessages, pendingBytes)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
-	}
-	return l, nil
-}
-
-// Close returns once what came before has been answered, or ctx has ended.
-func (l *Listener) Close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
-	defer cancel()
-	closed := l.sub.StatusChanged(nats.SubscriptionClosed)
-	if !l.nc.IsConnected() { // then nobody says when it is drained
-		_ = l.sub.Unsubscribe()
-	} else if err := l.sub.Drain(); err == nil {
-		select {
-		case <-closed:
-		case <-ctx.Done():
-			_ = l.sub.Unsubscribe() // the connection is lost, and what was sent with it
-		}
-	}
-	answered := make(chan struct{})
-	go func() { l.answering.Wait(); close(answered) }()
-	select {
-	case <-answered:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("producers: %d messages were not answered in time", l.count.Load())
-	}
-}
-
-// receive is called for each message, one at a time.
-func (l *Listener) receive(msg *nats.Msg) {
-	if msg.Reply == "" {
-		l.producers.log.Warn("operations came without a subject to answer to, and were not added; send them as a request",
-			zap.String("subject", msg.Subject))
-		return
-	}
-	if l.count.Add(1) > maxMessages {
-		l.count.Add(-1)
-		l.answer(msg, workqueue.AddedOps{}, &OverloadedError{})
-		return
-	}
-	l.answering.Go(func() {
-		defer l.count.Add(-1)
-		ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
-		defer cancel()
-		done, err := l.add(ctx, msg)
-		l.answer(msg, done, err)
+// Listen takes operations over core NATS until the responder is closed.
+func (p *Producers) Listen(nc *nats.Conn) (*responder.Responder, error) {
+	return responder.Listen(nc, responder.Config{
+		Subject: endpoints.CollectSubject(everyCollector), Queue: queue, Timeout: answerTimeout,
+		MaxRequests: maxMessages, MaxBytes: maxBytes,
+		Answer: p.receive,
+		Refuse: func(msg *nats.Msg) { p.answer(msg, workqueue.AddedOps{}, &OverloadedError{}) },
 	})
 }
 
-func (l *Listener) add(ctx context.Context, msg *nats.Msg) (workqueue.AddedOps, error) {
+func (p *Producers) receive(ctx context.Context, msg *nats.Msg) {
+	if msg.Reply == "" {
+		p.log.Warn("operations came without a subject to answer to, and were not added; send them as a request",
+			zap.String("subject", msg.Subject))
+		return
+	}
+	done, err := p.addMessage(ctx, msg)
+	p.answer(msg, done, err)
+}
+
+func (p *Producers) addMessage(ctx context.Context, msg *nats.Msg) (workqueue.AddedOps, error) {
 	collector, err := endpoints.ParseCollectSubject(msg.Subject)
 	if err != nil {
 		return workqueue.AddedOps{}, &OpError{Problem: err.Error()}
@@ -110,14 +59,14 @@ func (l *Listener) add(ctx context.Context, msg *nats.Msg) (workqueue.AddedOps, 
 		return workqueue.AddedOps{}, &OpError{Problem: fmt.Sprintf("%s is %.20q; this node speaks %s",
 			endpoints.HeaderVersion, v, endpoints.ProtocolVersion)}
 	}
-	return l.producers.AddFrom(ctx, collector, bytes.NewReader(msg.Data))
+	return p.AddFrom(ctx, collector, bytes.NewReader(msg.Data))
 }
 
 // answer comes after the commit.
-func (l *Listener) answer(msg *nats.Msg, done workqueue.AddedOps, err error) {
+func (p *Producers) answer(msg *nats.Msg, done workqueue.AddedOps, err error) {
 	reply := endpoints.CollectReply{Collected: endpoints.Collected{Added: done.Added, Duplicates: done.Duplicates}}
 	if err != nil {
-		code, message := l.producers.told(err)
+		code, message := p.told(err)
 		reply = endpoints.CollectReply{Error: &endpoints.CollectError{Code: code, Message: message}}
 	}
 	body, err := json.Marshal(reply)
@@ -127,7 +76,7 @@ func (l *Listener) answer(msg *nats.Msg, done workqueue.AddedOps, err error) {
 		}})
 	}
 	if err != nil {
-		l.producers.log.Warn("whoever added operations could not be answered, and may add them again",
+		p.log.Warn("whoever added operations could not be answered, and may add them again",
 			zap.String("subject", msg.Subject), zap.Error(err))
 	}
 }

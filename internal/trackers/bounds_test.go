@@ -2,27 +2,13 @@ package trackers_test
 
 import (
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/endpoints/fanout"
-	"github.com/tranchehq/tranche/internal/trackers"
 )
-
-// A request that is alone is taken, however large it is; beside others only what memory is there for.
-func TestRequestsUnderWayAreBoundedByTheirBytes(t *testing.T) {
-	t.Parallel()
-	const half = trackers.MaxHeld / 2
-	if got := trackers.Rooms(3*half, 1); !slices.Equal(got, []bool{true, false}) {
-		t.Errorf("a large one and a small one: %v", got)
-	}
-	if got := trackers.Rooms(half, half, 1); !slices.Equal(got, []bool{true, true, false}) {
-		t.Errorf("two halves and a small one: %v", got)
-	}
-}
 
 // A call that names a group of each of very many batches is refused before it takes up memory for all of them.
 func TestGroupsOfACallAreBoundedOverBatches(t *testing.T) {

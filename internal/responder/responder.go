@@ -1,0 +1,130 @@
+package responder
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// drainPatience is how long the server is given to send what it took for a node that stops.
+const drainPatience = 2 * time.Second
+
+// Config says what is answered, and how much of it at once.
+type Config struct {
+	Subject string // with wildcards
+	Queue   string // of the nodes: each request reaches one of them
+
+	// Answer works on a request and answers it, before its context ends.
+	Answer func(ctx context.Context, msg *nats.Msg)
+	// Timeout bounds that.
+	Timeout time.Duration
+	// Refuse answers a request that there is no room for. It is not to wait for anything.
+	Refuse func(msg *nats.Msg)
+
+	MaxRequests int   // at work
+	MaxBytes    int64 // of these; one that is alone is taken, however large it is
+}
+
+// Responder takes the requests of a subject.
+type Responder struct {
+	config Config
+	nc     *nats.Conn
+	sub    *nats.Subscription
+
+	ctx    context.Context //nolint:containedctx // that of requests under way, which Close breaks off
+	cancel context.CancelFunc
+	room   room
+	work   sync.WaitGroup
+}
+
+// Listen takes requests from now on, until Close.
+func Listen(nc *nats.Conn, config Config) (*Responder, error) {
+	r := &Responder{config: config, nc: nc, room: room{requests: int64(config.MaxRequests), bytes: config.MaxBytes}}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	var err error
+	if r.sub, err = nc.QueueSubscribe(config.Subject, config.Queue, r.take); err != nil {
+		r.cancel()
+		return nil, fmt.Errorf("listen for requests to %s: %w", config.Subject, err)
+	}
+	return r, nil
+}
+
+// take is called for each message, one at a time.
+func (r *Responder) take(msg *nats.Msg) {
+	size := int64(len(msg.Data))
+	if !r.room.enter(size) {
+		r.config.Refuse(msg)
+		return
+	}
+	r.work.Go(func() {
+		defer r.room.leave(size)
+		ctx, cancel := context.WithTimeout(r.ctx, r.config.Timeout)
+		defer cancel()
+		r.config.Answer(ctx, msg)
+	})
+}
+
+// Close takes no more requests, and lets those end that were taken; when ctx ends first, it breaks them off.
+func (r *Responder) Close(ctx context.Context) error {
+	defer r.cancel()
+	r.drain(ctx)
+	ended := make(chan struct{})
+	go func() { r.work.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		left := r.room.taken.Load()
+		r.cancel()
+		<-ended // each ends with its context
+		return fmt.Errorf("%d requests to %s were broken off: %w", left, r.config.Subject, ctx.Err())
+	}
+}
+
+// drain returns when nothing comes any more.
+func (r *Responder) drain(ctx context.Context) {
+	closed := r.sub.StatusChanged(nats.SubscriptionClosed)
+	if !r.nc.IsConnected() || r.sub.Drain() != nil { // then nobody says when it is drained
+		_ = r.sub.Unsubscribe()
+		return
+	}
+	timer := time.NewTimer(drainPatience)
+	defer timer.Stop()
+	select {
+	case <-closed:
+		return
+	case <-timer.C: // the connection is lost, and what was sent with it
+	case <-ctx.Done():
+	}
+	_ = r.sub.Unsubscribe()
+}
+
+// room is what requests at work take up.
+type room struct {
+	requests, bytes int64 // at most
+
+	taken, held atomic.Int64
+}
+
+// enter takes room for a request, if there is some.
+func (r *room) enter(size int64) bool {
+	if r.taken.Add(1) > r.requests {
+		r.taken.Add(-1)
+		return false
+	}
+	if held := r.held.Add(size); held > r.bytes && held > size {
+		r.held.Add(-size)
+		r.taken.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (r *room) leave(size int64) {
+	r.held.Add(-size)
+	r.taken.Add(-1)
+}

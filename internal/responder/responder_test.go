@@ -1,0 +1,180 @@
+package responder_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/responder"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// limit bounds what a test waits for.
+const limit = 20 * time.Second
+
+// bench is a responder whose requests end when they are let go.
+type bench struct {
+	*testing.T
+	server *embedded.NATS
+	asking *nats.Conn
+	it     *responder.Responder
+
+	began chan string   // requests at work
+	let   chan struct{} // each lets one go
+	ended atomic.Int64
+}
+
+func setup(t *testing.T, requests int, bytes int64) *bench {
+	t.Helper()
+	b := &bench{T: t, server: testenv.NATS(t), began: make(chan string, 100), let: make(chan struct{})}
+	b.asking = testenv.Conn(t, b.server)
+	nc := testenv.Conn(t, b.server)
+	var err error
+	b.it, err = responder.Listen(nc, responder.Config{
+		Subject: "ask.*", Queue: "nodes", Timeout: limit, MaxRequests: requests, MaxBytes: bytes,
+		Answer: func(ctx context.Context, msg *nats.Msg) {
+			defer b.ended.Add(1)
+			b.began <- msg.Subject
+			select {
+			case <-b.let:
+				b.respond(msg, "done")
+			case <-ctx.Done():
+				b.respond(msg, "broken off")
+			}
+		},
+		Refuse: func(msg *nats.Msg) { b.respond(msg, "refused") },
+	})
+	if err == nil {
+		err = nc.Flush() // now the server knows of it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = b.it.Close(ctx) // many tests have closed it
+	})
+	return b
+}
+
+func (b *bench) respond(msg *nats.Msg, text string) {
+	if err := msg.Respond([]byte(text)); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		b.Error(err)
+	}
+}
+
+// ask sends a request of some bytes, and returns where its answer comes.
+func (b *bench) ask(size int) <-chan string {
+	answer := make(chan string, 1)
+	go func() {
+		msg, err := b.asking.Request("ask.x", []byte(strings.Repeat("x", size)), limit)
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		answer <- string(msg.Data)
+	}()
+	return answer
+}
+
+func (b *bench) hear(answer <-chan string, want string) {
+	b.Helper()
+	select {
+	case got := <-answer:
+		if got != want {
+			b.Errorf("the answer is %q; want %q", got, want)
+		}
+	case <-time.After(limit):
+		b.Fatalf("no answer; want %q", want)
+	}
+}
+
+// working asks, and returns when the request is at work.
+func (b *bench) working(size int) <-chan string {
+	b.Helper()
+	answer := b.ask(size)
+	select {
+	case <-b.began:
+	case got := <-answer:
+		b.Fatalf("the answer is %q; it was to be worked on", got)
+	case <-time.After(limit):
+		b.Fatal("nobody works on it")
+	}
+	return answer
+}
+
+func TestRequestsAreBoundedByNumber(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 2, 1<<20)
+	one, two := b.working(1), b.working(1)
+	b.hear(b.ask(1), "refused")
+	b.let <- struct{}{}
+	b.let <- struct{}{}
+	b.hear(one, "done")
+	b.hear(two, "done")
+}
+
+// A request that is alone is taken, however large it is; beside others only what memory is there for.
+func TestRequestsAreBoundedByBytes(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 10, 1000)
+	large := b.working(3000)
+	b.hear(b.ask(1), "refused")
+	b.let <- struct{}{}
+	b.hear(large, "done")
+	half, other := b.working(500), b.working(500)
+	b.hear(b.ask(1), "refused")
+	b.let <- struct{}{}
+	b.let <- struct{}{}
+	b.hear(half, "done")
+	b.hear(other, "done")
+}
+
+func TestCloseWaitsForWhatWasTaken(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 10, 1000)
+	answer := b.working(1)
+	closed := make(chan error, 1)
+	go func() { closed <- b.it.Close(t.Context()) }()
+	b.let <- struct{}{}
+	if err := <-closed; err != nil || b.ended.Load() != 1 {
+		t.Errorf("it is closed: %v; %d requests have ended", err, b.ended.Load())
+	}
+	b.hear(answer, "done")
+}
+
+func TestCloseBreaksOffWhatTakesTooLong(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 10, 1000)
+	answer := b.working(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := b.it.Close(ctx)
+	if err == nil || !strings.Contains(err.Error(), "1 requests to ask.* were broken off") || b.ended.Load() != 1 {
+		t.Errorf("it is closed: %v; %d requests have ended", err, b.ended.Load())
+	}
+	b.hear(answer, "broken off")
+}
+
+// Without the server nobody says when everything has come.
+func TestCloseWithoutServer(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 10, 1000)
+	if err := b.server.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := b.it.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
