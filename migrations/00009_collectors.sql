@@ -40,6 +40,7 @@ CREATE TABLE collector (
     failure_code    text        NOT NULL DEFAULT '',
     failure_message text        NOT NULL DEFAULT '',
     rest_until      timestamptz,
+    good_at         timestamptz,                     -- of a flush that the service dealt with, to half a second
     created_by      text        NOT NULL DEFAULT '',
     created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     changed_by      text        NOT NULL DEFAULT '',
@@ -48,6 +49,7 @@ CREATE TABLE collector (
     paused_at       timestamptz
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX collector_name ON collector (name) WHERE state <> 'deleting';
+CREATE INDEX collector_endpoint ON collector (endpoint);
 
 -- A key is there while it has operations. What waits is either fresh, or has failed and is tried again; operations of a
 -- flush under way are still counted. due_at is collector_due of the rest.
@@ -65,6 +67,8 @@ CREATE TABLE collector_key (
     due_at      timestamptz,                      -- when it is to be flushed; null: nothing waits
     size_limit  integer     CHECK (size_limit >= 1), -- of the next flush, because one came to nothing; null: none
     failures    integer     NOT NULL DEFAULT 0,   -- flushes in a row that came to nothing
+    failed_at   timestamptz,                      -- when the last flush ended, if as in an outage: the breaker counts it
+    failed_ops  integer,                          -- how many operations it had
     flush       uuid,                             -- under way
     session_id  uuid,                             -- of the node that does it
     flushed_at  timestamptz,
@@ -76,6 +80,7 @@ CREATE TABLE collector_key (
 CREATE INDEX collector_key_due ON collector_key (collector, numbering, priority, due_at)
     WHERE flush IS NULL AND due_at IS NOT NULL;
 CREATE INDEX collector_key_flushing ON collector_key (collector) WHERE flush IS NOT NULL;
+CREATE INDEX collector_key_failed ON collector_key (collector, failed_at) WHERE failed_at IS NOT NULL;
 
 -- Operations are inserted once, and deleted when they have succeeded.
 CREATE TABLE collector_op (

@@ -34,6 +34,7 @@ const (
 	codeNoListeners = "no_listeners" // no service listens for the endpoint
 	codeBadReply    = "bad_reply"    // the reply cannot be read
 	codePermission  = "permission"   // NATS does not let the node ask
+	codeUnsent      = "unsent"       // the request could not be published
 )
 
 // directCalls asks services over core NATS for steps of kind request. Nothing is persisted: what is lost is asked for
@@ -43,6 +44,8 @@ type directCalls struct {
 	asker   string
 	limit   int          // of backlog, and of what nats.go holds for it: [Config.ReplyBacklog]
 	backlog atomic.Int64 // bytes of replies that have come and are not taken yet
+	// renew, if any, is told before requests are sent again, and returns those that may be.
+	renew func(tokens []string) (again []string)
 
 	mu      sync.Mutex
 	sub     *nats.Subscription // nil until the first call
@@ -139,6 +142,9 @@ func (d *directCalls) again() {
 }
 
 func (d *directCalls) resend(tokens []string) {
+	if d.renew != nil {
+		tokens = d.renew(tokens)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, token := range tokens {
@@ -286,7 +292,7 @@ func (d *directCalls) ask(ctx context.Context, q *question, c replyTaker) error 
 	nc := d.node.nc
 	err := endpoints.During(ctx, nc, func(ctx context.Context) error {
 		if err := nc.PublishMsg(q.call.msg); err != nil {
-			return endpoints.Retry("unsent", "publish to endpoint %s: %v", q.endpoint, err)
+			return endpoints.Retry(codeUnsent, "publish to endpoint %s: %v", q.endpoint, err)
 		}
 		d.node.stats.requests.Add(1)
 		return d.await(ctx, q, c)

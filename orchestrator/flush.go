@@ -27,8 +27,9 @@ const wakeFlush = "flush"
 type flushing struct {
 	node  *Node
 	calls *directCalls
+	sent  *sentFlushes
 	wakes chan struct{}
-	ended chan flushEnded // what waits to be recorded
+	ended chan workqueue.FlushEnd // what waits to be recorded
 
 	mu      sync.Mutex
 	busy    int // keys that are being flushed
@@ -45,15 +46,11 @@ type flight struct {
 	cancel  context.CancelCauseFunc
 }
 
-// flushEnded is a flush that has ended and is not recorded.
-type flushEnded struct {
-	flight *flight
-	end    workqueue.FlushEnd
-}
-
 func newFlushing(n *Node) *flushing {
-	return &flushing{node: n, calls: newDirectCalls(n), wakes: make(chan struct{}, 1), ended: make(chan flushEnded),
-		flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
+	f := &flushing{node: n, calls: newDirectCalls(n), sent: newSentFlushes(n), wakes: make(chan struct{}, 1),
+		ended: make(chan workqueue.FlushEnd), flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
+	f.calls.renew = f.sent.renew
+	return f
 }
 
 // runFlushing flushes until ctx ends, and brings what is under way to its end.
@@ -164,14 +161,14 @@ func (f *flushing) fly(ctx context.Context, w *flight) {
 	var flushes sync.WaitGroup
 	for i := range w.claimed.Flushes {
 		flushes.Go(func() {
-			end := workqueue.FlushEnd{Flush: w.claimed.Flushes[i], Ops: ops[i], Probe: w.claimed.Probe}
+			end := workqueue.FlushEnd{Claim: &w.claimed, Flush: w.claimed.Flushes[i], Ops: ops[i]}
 			ok := f.flush(ctx, w, &end)
 			f.free(1)
 			if !ok {
 				return // the end of the session frees the key
 			}
 			select {
-			case f.ended <- flushEnded{w, end}:
+			case f.ended <- end:
 			case <-ctx.Done():
 			}
 		})
@@ -183,7 +180,7 @@ func (f *flushing) fly(ctx context.Context, w *flight) {
 func (f *flushing) giveBack(ctx context.Context, w *flight) {
 	for i := range w.claimed.Flushes {
 		select {
-		case f.ended <- flushEnded{w, workqueue.FlushEnd{Flush: w.claimed.Flushes[i]}}:
+		case f.ended <- workqueue.FlushEnd{Claim: &w.claimed, Flush: w.claimed.Flushes[i]}:
 		case <-ctx.Done():
 			return
 		}

@@ -13,7 +13,7 @@ const recordedOps = 8192
 
 // record writes what flushes came to, many of one collector in a commit, until no more come.
 func (f *flushing) record(ctx context.Context) {
-	var next *flushEnded
+	var next *workqueue.FlushEnd
 	for {
 		if next == nil {
 			e, open := <-f.ended
@@ -22,15 +22,14 @@ func (f *flushing) record(ctx context.Context) {
 			}
 			next = &e
 		}
-		first := next
-		ends := []workqueue.FlushEnd{first.end}
+		ends := []workqueue.FlushEnd{*next}
 		ends, next = f.more(ends)
-		f.write(ctx, &first.flight.claimed, ends)
+		f.write(ctx, ends)
 	}
 }
 
 // more adds what has ended by now, up to a flush of another collector, which it returns.
-func (f *flushing) more(ends []workqueue.FlushEnd) (all []workqueue.FlushEnd, next *flushEnded) {
+func (f *flushing) more(ends []workqueue.FlushEnd) (all []workqueue.FlushEnd, next *workqueue.FlushEnd) {
 	ops := len(ends[0].Ops)
 	for len(ends) < nodeFlushes && ops < recordedOps {
 		select {
@@ -38,10 +37,10 @@ func (f *flushing) more(ends []workqueue.FlushEnd) (all []workqueue.FlushEnd, ne
 			switch {
 			case !open:
 				return ends, nil // the next look finds it closed
-			case e.end.Flush.Collector != ends[0].Flush.Collector:
+			case e.Flush.Collector != ends[0].Flush.Collector:
 				return ends, &e
 			}
-			ends, ops = append(ends, e.end), ops+len(e.end.Ops)
+			ends, ops = append(ends, e), ops+len(e.Ops)
 		default:
 			return ends, nil
 		}
@@ -51,13 +50,13 @@ func (f *flushing) more(ends []workqueue.FlushEnd) (all []workqueue.FlushEnd, ne
 
 // write records flushes, and tries again until it comes to know how that went or they are given up by everybody: only
 // then is anything asked for again.
-func (f *flushing) write(ctx context.Context, claimed *workqueue.ClaimedFlushes, ends []workqueue.FlushEnd) {
-	n := f.node
+func (f *flushing) write(ctx context.Context, ends []workqueue.FlushEnd) {
+	n, name := f.node, ends[0].Claim.Name
 	timed, cancel := context.WithTimeout(ctx, workqueue.DefaultClaimTTL)
 	defer cancel()
 	var recorded []workqueue.FlushRecorded
-	err := n.retry(timed, "record flushes of collector "+claimed.Name, func(ctx context.Context) (err error) {
-		recorded, err = n.store.RecordFlushes(ctx, claimed, ends)
+	err := n.retry(timed, "record flushes of collector "+name, func(ctx context.Context) (err error) {
+		recorded, err = n.store.RecordFlushes(ctx, ends)
 		return err
 	})
 	if err != nil {
@@ -69,8 +68,17 @@ func (f *flushing) write(ctx context.Context, claimed *workqueue.ClaimedFlushes,
 		n.stats.failedOps.Add(int64(r.Failed))
 		if r.Stale {
 			n.stats.staleFlushes.Add(1)
-			n.log.Warn("a flush came back too late; it touched nothing", zap.String("collector", claimed.Name),
+			n.log.Warn("a flush came back too late; it touched nothing", zap.String("collector", name),
 				zap.String("key", ends[i].Flush.Key), zap.Stringer("flush", ends[i].Flush.ID))
+		}
+		endpoint := ends[i].Claim.Spec.Endpoint
+		if r.Outage {
+			n.watch.add(workqueue.Look{Endpoints: []string{endpoint}})
+		}
+		if r.Closed {
+			n.log.Warn("breaker", zap.String("endpoint", endpoint), zap.Bool("open", false),
+				zap.String("reason", "a flush of collector "+name+" was answered"))
+			n.wakeOthers()
 		}
 	}
 	signal(f.wakes) // its keys are free

@@ -3,6 +3,7 @@ package orchestrator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync"
 	"time"
 
@@ -31,7 +32,11 @@ type flushAnswer struct {
 }
 
 // answered implements replyTaker.
-func (*flushAnswer) answered(*endpoints.Reply) {}
+func (a *flushAnswer) answered(*endpoints.Reply) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.end.Replied = true
+}
 
 // Take implements replyTaker.
 func (a *flushAnswer) Take(slot fetch.Slot) {
@@ -64,9 +69,13 @@ func (f *flushing) flush(ctx context.Context, w *flight, end *workqueue.FlushEnd
 	if q == nil {
 		return true // the first does not fit any message, and has its error
 	}
+	if !n.nc.IsConnected() { // it would be sent when the connection is back, and nobody may wait for it by then
+		end.Failure = &workqueue.SlotError{Code: codeUnsent, Retry: true, Message: "there is no connection to NATS"}
+		return true
+	}
 	limit := time.Duration(w.claimed.Spec.Timeout)
-	timed, cancel := context.WithTimeoutCause(ctx, limit, timeOverError{limit})
-	defer cancel()
+	timed, stop := f.sent.limit(ctx, q.token, q.slice, limit)
+	defer stop()
 	n.stats.flushes.Add(1)
 	err := f.calls.ask(timed, q, answer)
 	if ctx.Err() != nil {
@@ -80,6 +89,7 @@ func (f *flushing) flush(ctx context.Context, w *flight, end *workqueue.FlushEnd
 			w.claimed.Name), zap.String("key", end.Flush.Key), zap.Int("slots", answer.odd))
 	}
 	end.Failure = failureOf(timed, q, err, limit)
+	end.Refused = q.failure != nil && errors.Is(err, q.failure)
 	return true
 }
 

@@ -43,24 +43,42 @@ func (b *breakerState) read(ctx context.Context, db tracker.Querier, statement, 
 // newestEnded reads the index on endpoint and end backwards. Slices that ended for a reason of ours are left out: a
 // lost node or stream, a split, a cancel. An item that the service refused for good was dealt with, although its chunk
 // was it alone. Every slot answered and yet an error of the slice: every slot asked to be tried again.
+//
+// Flushes of collectors have no rows that stay. Each key whose last flush ended as in an outage is a place, by
+// collector_key_failed, unless the service has dealt with a flush of any collector since: to $5, which is how exactly
+// that is known.
 const newestEnded = `
-SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000'), bit_count(s.mask)::int,
-       CASE WHEN s.error_code IS NULL OR bit_count(s.mask) = 1 AND NOT coalesce(s.error_retry, false) THEN 0
-            WHEN coalesce(s.answered, 0) < bit_count(s.mask) THEN 1 ELSE 2 END,
-       coalesce(s.error_code, ''), coalesce(s.error_message, '')
-FROM work_slice s
-WHERE s.endpoint = $1 AND s.ended_at > (SELECT greatest(clock_timestamp() - $2::interval, $3))
-  AND (s.state = 'recorded' OR s.state = 'expired' AND s.error_code = 'deadline')
-ORDER BY s.ended_at DESC LIMIT $4`
+SELECT id, parent, items, how, code, message FROM (
+(SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000'), bit_count(s.mask)::int,
+        CASE WHEN s.error_code IS NULL OR bit_count(s.mask) = 1 AND NOT coalesce(s.error_retry, false) THEN 0
+             WHEN coalesce(s.answered, 0) < bit_count(s.mask) THEN 1 ELSE 2 END,
+        coalesce(s.error_code, ''), coalesce(s.error_message, ''), s.ended_at
+ FROM work_slice s
+ WHERE s.endpoint = $1 AND s.ended_at > (SELECT greatest(clock_timestamp() - $2::interval, $3))
+   AND (s.state = 'recorded' OR s.state = 'expired' AND s.error_code = 'deadline')
+ ORDER BY s.ended_at DESC LIMIT $4)
+UNION ALL
+(SELECT gen_random_uuid(), '00000000-0000-0000-0000-000000000000', f.failed_ops, 1, c.failure_code, c.failure_message,
+        f.failed_at
+ FROM collector c
+ CROSS JOIN LATERAL (
+    SELECT k.failed_at, k.failed_ops FROM collector_key k
+    WHERE k.collector = c.id AND k.failed_at > (
+        SELECT greatest(clock_timestamp() - $2::interval, $3, max(o.good_at) + $5::interval)
+        FROM collector o WHERE o.endpoint = $1)
+    ORDER BY k.failed_at DESC LIMIT $4) f
+ WHERE c.endpoint = $1 AND c.state <> 'deleting'
+ ORDER BY f.failed_at DESC LIMIT $4)) e (id, parent, items, how, code, message, at)
+ORDER BY at DESC`
 
-// recentlyEnded returns the slices of an endpoint that ended last, the newest first, without a verdict on their items.
-// Of those that it refused because it had too much to do it says nothing: such a service is up.
+// recentlyEnded returns the slices and flushes of an endpoint that ended last, the newest first, without a verdict on
+// their items. Of those that it refused because it had too much to do it says nothing: such a service is up.
 func (b *breakerState) recentlyEnded(ctx context.Context, db tracker.Querier, endpoint string) ([]endedSlice, error) {
 	var since time.Time
 	if b.since != nil {
 		since = *b.since
 	}
-	rows, err := db.Query(ctx, newestEnded, endpoint, breakerWindow, since, breakerRead)
+	rows, err := db.Query(ctx, newestEnded, endpoint, breakerWindow, since, breakerRead, goodFlushNote)
 	if err == nil {
 		var newest []endedSlice
 		newest, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e endedSlice, err error) {

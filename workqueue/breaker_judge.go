@@ -28,7 +28,7 @@ const (
 	endedRefused                 // the service answered every item, and asked for every item to be tried again
 )
 
-// endedSlice is a slice that has ended, as the breaker sees it.
+// endedSlice is a slice that has ended, or a flush of a collector, as the breaker sees it.
 type endedSlice struct {
 	id, parent SliceID
 	items      int

@@ -245,5 +245,5 @@ type KeyFlush struct {
 	Claimed   time.Time // by the clock of the database
 	Limit     int       // operations that it may take
 	failures  int       // flushes of the key before it that came to nothing
-	limited   bool      // Limit is less than the collector's max_size
+	shrunk    int       // what flushes that came to nothing have brought max_size down to; 0: nothing
 }

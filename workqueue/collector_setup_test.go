@@ -85,8 +85,8 @@ func (c *opsBench) claimAs(session workqueue.SessionID, most int) []*flushOf {
 	}
 	flushes := make([]*flushOf, len(claimed.Flushes))
 	for i, f := range claimed.Flushes {
-		flushes[i] = &flushOf{claimed, workqueue.FlushEnd{Flush: f, Ops: ops[i],
-			Slots: make([]workqueue.FlushSlot, len(ops[i])), Probe: claimed.Probe}}
+		flushes[i] = &flushOf{claimed, workqueue.FlushEnd{Claim: &claimed, Flush: f, Ops: ops[i],
+			Slots: make([]workqueue.FlushSlot, len(ops[i]))}}
 	}
 	return flushes
 }
@@ -120,6 +120,7 @@ func flushedIDs(flushes []*flushOf) (ids [][]string) {
 // record ends a flush: what failed names is failed with its error, the rest succeeded.
 func (c *opsBench) record(f *flushOf, failed map[string]workqueue.SlotError) workqueue.FlushRecorded {
 	c.Helper()
+	f.end.Replied = true
 	for i, op := range f.end.Ops {
 		f.end.Slots[i].Came = true
 		if e, bad := failed[op.ID]; bad {
@@ -131,7 +132,7 @@ func (c *opsBench) record(f *flushOf, failed map[string]workqueue.SlotError) wor
 
 func (c *opsBench) recordAs(f *flushOf) workqueue.FlushRecorded {
 	c.Helper()
-	out, err := c.store.RecordFlushes(c.Context(), &f.claimed, []workqueue.FlushEnd{f.end})
+	out, err := c.store.RecordFlushes(c.Context(), []workqueue.FlushEnd{f.end})
 	if err != nil {
 		c.Fatal(err)
 	}

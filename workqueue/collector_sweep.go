@@ -3,7 +3,9 @@ package workqueue
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -27,6 +29,17 @@ WITH dead AS MATERIALIZED (
     SELECT f.collector, f.numbering, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
     WHERE f.flush IS NOT NULL AND f.session_id = $1
     ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE),` + freeKeys
+
+	// prolongFlushes keeps keys for flushes, by collector_key_flushing and in the order in which keys are locked.
+	prolongFlushes = `
+WITH mine AS MATERIALIZED (
+    SELECT f.collector, f.numbering, f.key, g.hold FROM collector_key f
+    JOIN unnest($1::uuid[], $2::interval[]) AS g (flush, hold) ON f.flush = g.flush
+    WHERE f.flush IS NOT NULL
+    ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE OF f)
+UPDATE collector_key k SET flush_until = clock_timestamp() + mine.hold
+FROM mine WHERE k.collector = mine.collector AND k.numbering = mine.numbering AND k.key = mine.key
+RETURNING k.flush`
 
 	// freeKeys deletes those of which everything was dropped meanwhile.
 	freeKeys = `
@@ -77,6 +90,24 @@ func (s *Store) EndFlushes(ctx context.Context, session SessionID) (int, error) 
 		return 0, fmt.Errorf("give back the flushes of session %s: %w", session, err)
 	}
 	return int(tag.RowsAffected()), nil
+}
+
+// ProlongFlushes keeps the keys of flushes for these for as much longer, and what a node may take beyond, as if they were
+// claimed now. It returns the flushes that still have their keys.
+func (s *Store) ProlongFlushes(ctx context.Context, ids []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error) {
+	holds := make([]time.Duration, len(limits))
+	for i, limit := range limits {
+		holds[i] = limit + DefaultClaimTTL
+	}
+	rows, err := s.pool.Query(ctx, prolongFlushes, ids, holds)
+	if err != nil {
+		return nil, fmt.Errorf("keep the keys of %d flushes: %w", len(ids), err)
+	}
+	kept, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("keep the keys of %d flushes: %w", len(ids), err)
+	}
+	return kept, nil
 }
 
 // CollectorsSwept is what a round of leader work did for collectors.

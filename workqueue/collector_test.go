@@ -366,7 +366,7 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 		+ (SELECT count(*) FROM collector_op) + (SELECT count(*) FROM collector_seen)`); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
-	if out, err := c.store.RecordFlushes(ctx, &late.claimed, []workqueue.FlushEnd{late.end}); err != nil || !out[0].Stale {
+	if out, err := c.store.RecordFlushes(ctx, []workqueue.FlushEnd{late.end}); err != nil || !out[0].Stale {
 		t.Errorf("recorded %+v, %v", out, err)
 	}
 }

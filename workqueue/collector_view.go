@@ -60,6 +60,7 @@ type CollectorReason struct {
 // flushedEndpoint is what the endpoint of a collector allows at the moment.
 type flushedEndpoint struct {
 	open    bool // the breaker
+	since   *time.Time
 	reason  string
 	probeAt *time.Time
 	budget  int
@@ -72,7 +73,10 @@ const (
 	collectorColumns = `
 SELECT c.id, c.name, c.version, c.state, c.spec, c.source, c.numbering, c.created_by, c.created_at, c.changed_by,
        c.changed_at, c.paused_by, c.paused_at, c.drain_at, c.failures, c.failed_at, c.failure_code, c.failure_message,
-       CASE WHEN c.rest_until > t.now THEN c.rest_until END,
+       CASE WHEN c.rest_until > t.now AND NOT EXISTS (
+           SELECT FROM endpoint_pace p
+           WHERE p.endpoint = c.endpoint AND p.breaker = 'closed' AND p.breaker_since > c.failed_at)
+       THEN c.rest_until END,
        coalesce(greatest(0, (1 - c.tokens) / c.rate - extract(epoch FROM t.now - c.tokens_at)), 0)::float8,
        k.keys, k.waiting, k.backoff, k.parked, k.flushing, k.due, k.older, k.oldest_at, k.next_due, t.now
 FROM collector c CROSS JOIN (SELECT clock_timestamp() AS now) t
@@ -91,7 +95,8 @@ WHERE c.state <> 'deleting'`
 
 	// endpointOfFlushes reads what the claims of flushes go by.
 	endpointOfFlushes = `
-SELECT coalesce(p.breaker = 'open', false), coalesce(p.breaker_reason, ''), p.probe_at, coalesce(e.max_in_flight, 0),
+SELECT coalesce(p.breaker = 'open', false), p.breaker_since, coalesce(p.breaker_reason, ''), p.probe_at,
+       coalesce(e.max_in_flight, 0),
        (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
         WHERE o.endpoint = n.name AND k.flush IS NOT NULL)
        + (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.name AND s.state IN ('claimed', 'sent')),
@@ -136,8 +141,8 @@ func (s *Store) Collector(ctx context.Context, name string) (CollectorView, erro
 		return v, fmt.Errorf("read collector %s: %w", name, err)
 	}
 	e := &v.endpoint
-	err = s.pool.QueryRow(ctx, endpointOfFlushes, v.Spec.Endpoint).Scan(&e.open, &e.reason, &e.probeAt, &e.budget, &e.busy,
-		&e.callsIn, &e.itemsIn)
+	err = s.pool.QueryRow(ctx, endpointOfFlushes, v.Spec.Endpoint).Scan(&e.open, &e.since, &e.reason, &e.probeAt,
+		&e.budget, &e.busy, &e.callsIn, &e.itemsIn)
 	if err != nil {
 		return v, fmt.Errorf("read the endpoint of collector %s: %w", name, err)
 	}

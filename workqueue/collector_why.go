@@ -39,8 +39,12 @@ func (v *CollectorView) explain() {
 func (v *CollectorView) explainEndpoint() {
 	e := &v.endpoint
 	if e.open {
-		v.because("breaker", e.probeAt, "endpoint %s is down, and gets no more than a probe now and then: %s",
-			v.Spec.Endpoint, e.reason)
+		since := v.At
+		if e.since != nil {
+			since = *e.since
+		}
+		v.because("breaker", e.probeAt, "the breaker of endpoint %s is open since %s, and lets no more than a probe pass now "+
+			"and then: %s", v.Spec.Endpoint, stamp(since), e.reason)
 	}
 	if v.Due == 0 {
 		return

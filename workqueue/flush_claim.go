@@ -43,12 +43,14 @@ SELECT 1 FROM endpoint_pace
 WHERE endpoint = (SELECT endpoint FROM collector WHERE id = $1) FOR NO KEY UPDATE`
 
 	// loadFlushing is a statement of its own after the locks, so that it sees what they waited for. What is out at the
-	// endpoint is counted only when there is a budget.
+	// endpoint is counted only when there is a budget. A collector that rests goes on when the breaker of its endpoint has
+	// closed since.
 	loadFlushing = `
 SELECT c.name, c.run_id, c.spec, c.endpoint, c.strict, c.numbering, c.settled, c.max_size, c.in_flight, c.timeout,
        (SELECT count(*) FROM collector_key k WHERE k.collector = c.id AND k.flush IS NOT NULL),
        coalesce(c.rate, 0), c.tokens, extract(epoch FROM t.now - c.tokens_at)::float8,
-       c.failures, coalesce(greatest(extract(epoch FROM c.rest_until - t.now), 0), 0)::float8,
+       c.failures, CASE WHEN p.breaker = 'closed' AND p.breaker_since > c.failed_at THEN 0
+           ELSE coalesce(greatest(extract(epoch FROM c.rest_until - t.now), 0), 0) END::float8,
        coalesce(p.breaker = 'open', false), coalesce(greatest(extract(epoch FROM p.probe_at - t.now), 0), 0)::float8,
        EXISTS (SELECT 1 FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent')),
        coalesce(p.probes, 0), coalesce(p.tokens, 0), extract(epoch FROM t.now - p.tokens_at)::float8,
@@ -89,7 +91,7 @@ UPDATE collector_key k
 SET flush = gen_random_uuid(), session_id = $5, flushed_at = $3, flush_until = $3::timestamptz + $6::interval
 FROM due WHERE k.collector = $1 AND k.numbering = $2 AND k.key = due.key AND k.flush IS NULL
 RETURNING k.key, k.flush, least($7::int, coalesce(k.size_limit, $7)), k.fresh + k.retrying, k.failures,
-          k.size_limit IS NOT NULL`
+          coalesce(k.size_limit, 0)`
 
 	drainCalls     = `UPDATE collector SET tokens = $2, tokens_at = $3 WHERE id = $1`
 	drainPaceItems = `UPDATE endpoint_pace SET tokens = $2, tokens_at = $3 WHERE endpoint = $1`
@@ -103,7 +105,8 @@ UPDATE endpoint_pace SET probe_at = clock_timestamp() + $2::interval WHERE endpo
 // ClaimFlushes takes keys of a collector that are due, for a session: nobody else flushes them until the flush is
 // recorded, or given up for the node. Limits are exact over all nodes, as with [Store.Claim]: the collector's flushes
 // at once and rate of calls, and the endpoint's budget of requests, rates of calls and of items. At an endpoint that is
-// down, and for a collector whose flushes fail, it takes one key at a time, when it is time to try again.
+// down, and for a collector whose flushes fail, it takes one key at a time, when it is time to try again; of an endpoint
+// that is down it asks for one operation, as all probes do.
 //
 // The error wraps ErrSessionLost when the session is over, and ErrBusy when the collector or its endpoint is held by
 // something longer than a claim.
@@ -302,8 +305,11 @@ func (c *flushClaim) lowest(ctx context.Context) (numbering int, alone bool, err
 
 func (c *flushClaim) take(ctx context.Context, numbering int, unfailed bool) ([]KeyFlush, error) {
 	l := &c.load
-	hold := l.timeout + c.TTL
-	rows, err := c.tx.Query(ctx, takeKeys, c.Collector, numbering, l.now, c.free, c.Session, hold, l.maxSize,
+	hold, most := l.timeout+c.TTL, l.maxSize
+	if l.down {
+		most = 1
+	}
+	rows, err := c.tx.Query(ctx, takeKeys, c.Collector, numbering, l.now, c.free, c.Session, hold, most,
 		MaxOpPriority, unfailed)
 	if err != nil {
 		return nil, fmt.Errorf("take keys: %w", err)
@@ -311,7 +317,7 @@ func (c *flushClaim) take(ctx context.Context, numbering int, unfailed bool) ([]
 	taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (KeyFlush, error) {
 		f := KeyFlush{Collector: c.Collector, Numbering: numbering, Claimed: l.now}
 		waiting := 0
-		err := row.Scan(&f.Key, &f.ID, &f.Limit, &waiting, &f.failures, &f.limited)
+		err := row.Scan(&f.Key, &f.ID, &f.Limit, &waiting, &f.failures, &f.shrunk)
 		l.items.tokens -= float64(min(f.Limit, waiting))
 		l.calls.tokens--
 		l.paceCalls.tokens--

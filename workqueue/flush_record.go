@@ -15,6 +15,8 @@ type FlushRecorded struct {
 	Done   int
 	Failed int // of those, Parked are parked
 	Parked int
+	Outage bool // it ended as flushes do in an outage: for Store.CheckBreaker
+	Closed bool // it was a probe, and closed the breaker of its endpoint
 }
 
 const (
@@ -50,10 +52,12 @@ WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key AND k.flu
 UPDATE collector_key k
 SET flush = NULL, session_id = NULL, flush_until = NULL, fresh = g.fresh, retrying = g.retrying, parked = g.parked,
     failures = g.failures, size_limit = nullif(g.size_limit, 0), priority = coalesce(l.priority, 0),
+    failed_at = CASE WHEN g.outage > 0 THEN clock_timestamp() END, failed_ops = nullif(g.outage, 0),
     oldest_at = l.oldest_at, retry_at = l.retry_at, held_until = l.held_until,
     due_at = collector_due(g.fresh, l.oldest_at, l.retry_at, l.held_until, c.min_size, c.max_age, c.drain_at)
-FROM unnest($2::uuid[], $3::int[], $4::text[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[], $10::interval[])
-    AS g (flush, numbering, key, fresh, retrying, parked, failures, size_limit, hold)
+FROM unnest($2::uuid[], $3::int[], $4::text[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[], $10::interval[],
+        $11::int[])
+    AS g (flush, numbering, key, fresh, retrying, parked, failures, size_limit, hold, outage)
 CROSS JOIN collector c
 CROSS JOIN LATERAL (
     SELECT f.oldest_at,
@@ -75,42 +79,30 @@ CROSS JOIN LATERAL (
         WHERE q.collector = $1 AND q.numbering = g.numbering AND q.key = g.key AND q.parked_at IS NULL
         ORDER BY q.priority DESC, q.seq LIMIT 1) h ON true) l
 WHERE c.id = $1 AND k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key AND k.flush = g.flush`
-
-	// worsenCollector counts flushes that came to nothing, those that were under way together once. The row is locked
-	// after the keys, as everywhere but in claims, which wait for no key.
-	worsenCollector = `
-UPDATE collector
-SET failures = failures + 1, failed_at = clock_timestamp(), failure_code = $3, failure_message = $4,
-    rest_until = CASE WHEN $5 OR failures + 1 >= $6 THEN clock_timestamp()
-        + least($8::interval, $7::interval * power(2, least(failures + 1 - CASE WHEN $5 THEN 1 ELSE $6 END, 20))) END
-WHERE id = $1 AND (failed_at IS NULL OR failed_at <= $2)`
-
-	mendCollector = `UPDATE collector SET failures = 0, rest_until = NULL WHERE id = $1 AND failures > 0`
 )
 
 // RecordFlushes writes what became of flushes of one collector in one transaction: what succeeded leaves, what failed
 // stays with its error until its next try or is parked, and the keys are free again. What belongs to a flush that was
-// given to somebody else, or given up, touches nothing. claimed is what the claim of them said.
-func (s *Store) RecordFlushes(ctx context.Context, claimed *ClaimedFlushes, ends []FlushEnd) ([]FlushRecorded, error) {
+// given to somebody else, or given up, touches nothing. They may be of several claims: each is judged by the settings of
+// its own.
+func (s *Store) RecordFlushes(ctx context.Context, ends []FlushEnd) ([]FlushRecorded, error) {
 	if len(ends) == 0 {
 		return nil, nil
 	}
-	r := &flushRecording{claimed: claimed, ends: ends, collector: ends[0].Flush.Collector}
-	judge := newFlushJudge(&claimed.Spec, claimed.Health)
-	r.verdicts = make([]flushVerdict, len(ends))
+	r := &flushRecording{ends: ends, collector: ends[0].Flush.Collector, verdicts: make([]flushVerdict, len(ends))}
 	for i := range ends {
+		judge := newFlushJudge(ends[i].Claim)
 		r.verdicts[i] = judge.judge(&ends[i])
 	}
 	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error { return r.run(ctx, tx) })
 	if err != nil {
-		return nil, fmt.Errorf("record %d flushes of collector %s: %w", len(ends), claimed.Name, err)
+		return nil, fmt.Errorf("record %d flushes of collector %s: %w", len(ends), ends[0].Claim.Name, err)
 	}
 	return r.out, nil
 }
 
 // flushRecording is one recording transaction.
 type flushRecording struct {
-	claimed   *ClaimedFlushes
 	collector int32
 	ends      []FlushEnd
 	verdicts  []flushVerdict
@@ -253,25 +245,31 @@ type flushColumns struct {
 	fresh, retrying, parked []int32
 	failures, limits        []int32
 	holds                   []time.Duration
+	outages                 []int32 // operations of flushes that ended as in one; 0: of another
 }
 
-func (c *flushColumns) add(f *KeyFlush, left *keyLeft, v *flushVerdict) {
+func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
+	f, outageOps := &end.Flush, int32(0)
+	if v.outage {
+		outageOps = int32(len(end.Ops))
+	}
 	c.ids, c.numberings, c.keys = append(c.ids, f.ID), append(c.numberings, int32(f.Numbering)), append(c.keys, f.Key)
 	c.fresh, c.retrying, c.parked = append(c.fresh, left.fresh), append(c.retrying, left.retrying),
 		append(c.parked, left.parked)
 	c.failures, c.limits = append(c.failures, int32(v.failures)), append(c.limits, int32(v.sizeLimit))
-	c.holds = append(c.holds, v.hold)
+	c.holds, c.outages = append(c.holds, v.hold), append(c.outages, outageOps)
 }
 
 // free ends the flushes, deletes the keys of which nothing is left, and notes how the collector fares.
 func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 	var empty, rest flushColumns
 	for i, left := range r.keys {
+		r.out[i].Outage = r.verdicts[i].outage
 		to := &rest
 		if left.fresh+left.retrying+left.parked == 0 {
 			to = &empty
 		}
-		to.add(&r.ends[i].Flush, left, &r.verdicts[i])
+		to.add(&r.ends[i], left, &r.verdicts[i])
 	}
 	batch := &pgx.Batch{}
 	if len(empty.ids) > 0 {
@@ -279,7 +277,7 @@ func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 	}
 	if len(rest.ids) > 0 {
 		batch.Queue(endFlushes, r.collector, rest.ids, rest.numberings, rest.keys, rest.fresh, rest.retrying, rest.parked,
-			rest.failures, rest.limits, rest.holds)
+			rest.failures, rest.limits, rest.holds, rest.outages)
 	}
 	r.noteHealth(batch)
 	if batch.Len() == 0 {
@@ -289,57 +287,4 @@ func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 		return fmt.Errorf("free keys: %w", err)
 	}
 	return r.noteProbes(ctx, tx)
-}
-
-// noteHealth counts flushes that came to nothing, and forgets them when one came through.
-func (r *flushRecording) noteHealth(batch *pgx.Batch) {
-	worst, good := -1, false
-	for i := range r.keys {
-		switch v := &r.verdicts[i]; v.health {
-		case healthGood:
-			good = true
-		case healthBad, healthAway:
-			if worst < 0 || v.health > r.verdicts[worst].health {
-				worst = i
-			}
-		case healthUnknown:
-		}
-	}
-	switch {
-	case good && r.claimed.Health > 0:
-		batch.Queue(mendCollector, r.collector)
-	case good:
-		return
-	case worst >= 0:
-		v := &r.verdicts[worst]
-		batch.Queue(worsenCollector, r.collector, r.ends[worst].Flush.Claimed, plain(v.why.Code), plain(v.why.Message),
-			v.health == healthAway, restAfter, firstRest, longestRest)
-	}
-}
-
-// noteProbes closes the breaker of an endpoint that answered a flush which was its probe, or counts the probe.
-func (r *flushRecording) noteProbes(ctx context.Context, tx pgx.Tx) error {
-	for i := range r.keys {
-		if !r.ends[i].Probe {
-			continue
-		}
-		endpoint := r.claimed.Spec.Endpoint
-		var b breakerState
-		if _, err := tx.Exec(ctx, makePace, endpoint); err != nil {
-			return err
-		}
-		if err := b.read(ctx, tx, lockBreaker, endpoint); err != nil || !b.open {
-			return err
-		}
-		if v := &r.verdicts[i]; v.health == healthBad || v.health == healthAway {
-			_, err := tx.Exec(ctx, nextProbe, endpoint, b.probes+1, probePause(b.probes+1))
-			return err
-		}
-		if _, err := tx.Exec(ctx, closeBreaker, endpoint, breakerTrust); err != nil {
-			return err
-		}
-		return noteChange(ctx, tx, endpoint, PaceChange{"breaker", "open", "closed",
-			"a flush of collector " + r.claimed.Name + " was answered"})
-	}
-	return nil
 }

@@ -12,7 +12,7 @@ const (
 	// against a single operation although nothing shows that its endpoint works. One that may be to blame goes alone from
 	// then on: it takes nobody with it, and the others show whether the endpoint works.
 	patientFlushes = 5
-	// longestRest is the longest that a collector rests because its flushes come to nothing.
+	// longestRest is the longest that a collector, or a key, rests because nobody answers.
 	longestRest = 30 * time.Second
 	// firstRest is the rest that doubles with each flush that comes to nothing.
 	firstRest = time.Second
@@ -37,12 +37,14 @@ type FlushSlot struct {
 
 // FlushEnd is how a flush ended.
 type FlushEnd struct {
+	Claim *ClaimedFlushes // that it is of
 	Flush KeyFlush
 	Ops   []FlushOp
 	Slots []FlushSlot // of each of Ops
 	// Failure is what became of the operations without a slot; nil when the reply was complete.
 	Failure *SlotError
-	Probe   bool
+	Replied bool // the service has said something
+	Refused bool // Failure is what it has said of the flush
 }
 
 // opFailure is what becomes of an operation that failed.
@@ -75,17 +77,23 @@ type flushVerdict struct {
 	failures  int           // of the key in a row
 	health    health
 	why       SlotError // of bad health
+	dealt     bool      // the service carried something out, or refused it for good
+	again     bool      // it asked for something to be tried again
+	busy      bool      // it had too much to do
+	outage    bool      // it ended as flushes do in an outage, which counts for the endpoint's breaker
 }
 
-// flushJudge decides what becomes of flushes of a collector.
+// flushJudge decides what becomes of flushes of a claim.
 type flushJudge struct {
 	policy
 	maxSize int
 	health  int // flushes of the collector in a row that came to nothing, when these were claimed
+	probe   bool
 }
 
-func newFlushJudge(spec *CollectorSpec, health int) flushJudge {
-	return flushJudge{maxSize: spec.MaxSize, health: health, policy: policy{maxAttempts: spec.MaxAttempts,
+func newFlushJudge(c *ClaimedFlushes) flushJudge {
+	spec := &c.Spec
+	return flushJudge{maxSize: spec.MaxSize, health: c.Health, probe: c.Probe, policy: policy{maxAttempts: spec.MaxAttempts,
 		backoff: time.Duration(spec.Backoff), maxBackoff: time.Duration(spec.MaxBackoff), retryCodes: spec.RetryCodes,
 		neverRetry: spec.NeverRetry}}
 }
@@ -94,21 +102,11 @@ func newFlushJudge(spec *CollectorSpec, health int) flushJudge {
 //
 //   - a reply that is complete and leaves an operation out has failed it;
 //   - an outage, or a service that has too much to do, is held against nobody: the key and the collector rest;
-//   - a flush that failed as a whole is tried again with half as many, until one is alone. That one is to blame, unless
-//     nothing has worked lately. It waits for its next try on its own account, so that others of its key go on.
+//   - a flush that failed as a whole is tried again with half as many, until one is alone. That one is to blame when the
+//     service itself has said so; after a silence only unless nothing has worked lately. It waits for its next try on
+//     its own account, so that others of its key go on.
 func (j *flushJudge) judge(end *FlushEnd) (v flushVerdict) {
-	var left []*FlushOp
-	for i := range end.Ops {
-		op, slot := &end.Ops[i], end.Slots[i]
-		switch {
-		case slot.Came && slot.Err == nil:
-			v.done = append(v.done, op.Seq)
-		case slot.Came:
-			v.failed = append(v.failed, j.fail(op, *slot.Err, end.Flush.failures))
-		default:
-			left = append(left, op)
-		}
-	}
+	left := j.slots(end, &v)
 	if len(v.done) > 0 {
 		v.health = healthGood
 	}
@@ -116,6 +114,7 @@ func (j *flushJudge) judge(end *FlushEnd) (v flushVerdict) {
 	switch {
 	case len(left) == 0:
 	case end.Failure == nil:
+		v.again = true
 		for _, op := range left {
 			v.failed = append(v.failed, j.fail(op, SlotError{Code: CodeUnanswered,
 				Message: "the reply was complete and had no slot for the operation", Retry: true}, end.Flush.failures))
@@ -126,12 +125,36 @@ func (j *flushJudge) judge(end *FlushEnd) (v flushVerdict) {
 	if len(v.done) == 0 && len(end.Ops) > 0 {
 		v.failures = end.Flush.failures + 1
 	}
+	v.dealt = v.dealt && end.Replied
+	v.outage = v.outage && !v.dealt
 	return v
 }
 
-// grown is the limit of the next flush after one that was answered: twice as many, until it is as many as ever.
+// slots judges what the service answered for, and returns the rest.
+func (j *flushJudge) slots(end *FlushEnd, v *flushVerdict) (left []*FlushOp) {
+	for i := range end.Ops {
+		op, slot := &end.Ops[i], end.Slots[i]
+		switch {
+		case slot.Came && slot.Err == nil:
+			v.done, v.dealt = append(v.done, op.Seq), true
+		case slot.Came:
+			v.failed = append(v.failed, j.fail(op, *slot.Err, end.Flush.failures))
+			v.dealt = v.dealt || !j.retries(*slot.Err)
+			v.again = v.again || j.retries(*slot.Err) && !throttling.Is(slot.Err.Code)
+		default:
+			left = append(left, op)
+		}
+	}
+	return left
+}
+
+// grown is the limit of the next flush after one that was answered: twice as many, until it is as many as ever. A probe
+// is of one operation, which says nothing about that.
 func (j *flushJudge) grown(f *KeyFlush) int {
-	if !f.limited || f.Limit*2 >= j.maxSize {
+	if j.probe {
+		return f.shrunk
+	}
+	if f.shrunk == 0 || f.Limit*2 >= j.maxSize {
 		return 0
 	}
 	return f.Limit * 2
@@ -159,30 +182,45 @@ func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
 	next := end.Flush.failures + 1
 	switch {
 	case slices.Contains(outageCodes(), e.Code):
-		v.health, v.hold = j.worse(v, healthAway), j.pause(next)
+		v.health, v.hold, v.sizeLimit = j.worse(v, healthAway), j.rest(next), end.Flush.shrunk
+		v.outage = e.Code == CodeNoListeners // the others are about one instance or node
 	case throttling.Is(e.Code) && j.retries(e):
-		v.health, v.hold = j.worse(v, healthAway), j.throttled(next)
-	case len(left) > 1:
-		v.sizeLimit = max(1, len(left)/2)
-		if j.retries(e) {
-			v.health, v.hold = j.worse(v, healthBad), j.pause(next)
-		}
-	case !j.retries(e): // alone, and for good
+		v.health, v.hold, v.sizeLimit = j.worse(v, healthAway), j.throttled(next), end.Flush.shrunk
+		v.busy = end.Refused
+	case len(left) == 1 && !j.retries(e): // alone, and for good
 		v.failed = append(v.failed, j.fail(left[0], e, next))
+		v.dealt = v.dealt || end.Refused
+	case j.probe && j.health < patientFlushes:
+		v.health, v.hold, v.outage = j.worse(v, healthBad), j.rest(next), true
+	case len(left) > 1: // half as many are another flush, and need not wait for long
+		v.sizeLimit, v.outage = max(1, len(left)/2), true
+		if j.retries(e) {
+			v.health, v.hold = j.worse(v, healthBad), j.pause(1)
+		}
 	default:
-		f := j.fail(left[0], e, next)
-		if j.health > 0 && j.health < patientFlushes {
-			f.attempts, f.parked = left[0].Attempts, false
-			f.pause = j.pause(next)
-		}
-		f.alone = true
-		v.failed = append(v.failed, f)
-		if !left[0].Alone {
-			v.sizeLimit = 1 // another may be to blame as well
-		}
-		v.health = j.worse(v, healthBad)
+		j.lone(end, left[0], v)
 	}
 }
+
+// lone is what becomes of the only operation of a flush that failed as a whole. A service that has said so has shown
+// that it is there; when it has not, nothing may be.
+func (j *flushJudge) lone(end *FlushEnd, op *FlushOp, v *flushVerdict) {
+	next := end.Flush.failures + 1
+	f := j.fail(op, *end.Failure, next)
+	if !end.Refused && j.health > 0 && j.health < patientFlushes {
+		f.attempts, f.parked = op.Attempts, false
+		f.pause = j.pause(next)
+	}
+	f.alone = true
+	v.failed = append(v.failed, f)
+	if !op.Alone {
+		v.sizeLimit = 1 // another may be to blame as well
+	}
+	v.health, v.outage = j.worse(v, healthBad), true
+}
+
+// rest is for how long a key waits when nobody answers.
+func (j *flushJudge) rest(n int) time.Duration { return min(j.pause(n), longestRest) }
 
 // worse says how bad a flush is whose rest failed: not at all when part of it came through.
 func (*flushJudge) worse(v *flushVerdict, bad health) health {

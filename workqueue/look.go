@@ -53,6 +53,9 @@ WHERE p.breaker = 'open' OR EXISTS (
                  WHERE s.endpoint = p.endpoint AND s.ended_at > (SELECT clock_timestamp() - interval '10 s')
                  ORDER BY s.ended_at DESC LIMIT 200) newest
     WHERE newest.error_code IS NOT NULL)
+  OR EXISTS (
+    SELECT FROM collector c JOIN collector_key k ON k.collector = c.id
+    WHERE c.endpoint = p.endpoint AND k.failed_at > (SELECT clock_timestamp() - interval '10 s'))
 ORDER BY p.endpoint`
 
 // WatchedEndpoints returns the endpoints whose breakers are open, or of which requests failed a short while ago: those

@@ -1,0 +1,96 @@
+package workqueue
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// goodFlushNote is how exactly it is kept when the service last dealt with a flush: the row of a collector is not to be
+// written by every one.
+const goodFlushNote = 500 * time.Millisecond
+
+const (
+	// worsenCollector counts flushes that came to nothing, those that were under way together once. The row is locked
+	// after the keys, as everywhere but in claims, which wait for no key.
+	worsenCollector = `
+UPDATE collector
+SET failures = failures + 1, failed_at = clock_timestamp(), failure_code = $3, failure_message = $4,
+    rest_until = CASE WHEN $5 OR failures + 1 >= $6 THEN clock_timestamp()
+        + least($8::interval, $7::interval * power(2, least(failures + 1 - CASE WHEN $5 THEN 1 ELSE $6 END, 20))) END
+WHERE id = $1 AND (failed_at IS NULL OR failed_at <= $2)`
+
+	// noteGood keeps that the service deals with flushes, and forgets those that came to nothing when one came through
+	// that was begun after them. Mostly it finds that this is known.
+	noteGood = `
+UPDATE collector
+SET good_at = clock_timestamp(), failures = CASE WHEN $2 THEN 0 ELSE failures END,
+    rest_until = CASE WHEN $2 THEN NULL ELSE rest_until END
+WHERE id = $1 AND ($2 AND failures > 0 OR good_at IS NULL OR good_at <= clock_timestamp() - $3::interval)`
+)
+
+// noteHealth keeps how flushes of the collector fare.
+func (r *flushRecording) noteHealth(batch *pgx.Batch) {
+	worst, good, dealt, mended := -1, false, false, false
+	for i := range r.keys {
+		v := &r.verdicts[i]
+		dealt = dealt || v.dealt
+		switch v.health {
+		case healthGood:
+			good = true
+			mended = mended || r.ends[i].Claim.Health > 0
+		case healthBad, healthAway:
+			if worst < 0 || v.health > r.verdicts[worst].health {
+				worst = i
+			}
+		case healthUnknown:
+		}
+	}
+	if dealt {
+		batch.Queue(noteGood, r.collector, mended, goodFlushNote)
+	}
+	if worst >= 0 && !good {
+		v := &r.verdicts[worst]
+		batch.Queue(worsenCollector, r.collector, r.ends[worst].Flush.Claimed, plain(v.why.Code), plain(v.why.Message),
+			v.health == healthAway, restAfter, firstRest, longestRest)
+	}
+}
+
+// noteProbes closes the breaker of an endpoint that answered a flush which was its probe, or counts the probe. One that
+// asked nobody says nothing: the time of the next is set.
+func (r *flushRecording) noteProbes(ctx context.Context, tx pgx.Tx) error {
+	for i := range r.keys {
+		end, v := &r.ends[i], &r.verdicts[i]
+		failed := v.health == healthBad || v.health == healthAway && !v.busy || v.again && !v.dealt
+		if !end.Claim.Probe || !failed && !end.Replied {
+			continue
+		}
+		endpoint := end.Claim.Spec.Endpoint
+		var b breakerState
+		if _, err := tx.Exec(ctx, makePace, endpoint); err != nil {
+			return err
+		}
+		if err := b.read(ctx, tx, lockBreaker, endpoint); err != nil {
+			return err
+		}
+		switch {
+		case !b.open:
+			continue
+		case failed:
+			if _, err := tx.Exec(ctx, nextProbe, endpoint, b.probes+1, probePause(b.probes+1)); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := tx.Exec(ctx, closeBreaker, endpoint, breakerTrust); err != nil {
+			return err
+		}
+		r.out[i].Closed = true
+		if err := noteChange(ctx, tx, endpoint, PaceChange{"breaker", "open", "closed",
+			"a flush of collector " + end.Claim.Name + " was answered"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
