@@ -91,12 +91,17 @@ type retentionSet struct {
 	Age      *string `help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
 	MaxCount *string `help:"Keep so many, the newest; or off." placeholder:"N"`
 	MaxBytes *string `help:"Keep so much, roughly, of the newest: 50GiB; or off." placeholder:"SIZE"`
+	KeepAll  bool    `help:"Keep everything: all limits off."`
 }
 
 // Validate is called by kong.
 func (r *retentionSet) Validate() error {
-	if r.Age == nil && r.MaxCount == nil && r.MaxBytes == nil {
-		return &usageError{"give --age, --max-count or --max-bytes: a limit, or off"}
+	given := r.Age != nil || r.MaxCount != nil || r.MaxBytes != nil
+	switch {
+	case !given && !r.KeepAll:
+		return &usageError{"give --age, --max-count or --max-bytes: a limit, or off; or --keep-all"}
+	case given && r.KeepAll:
+		return &usageError{"--keep-all takes all limits away; leave it out, or --age, --max-count and --max-bytes"}
 	}
 	_, _, err := r.numbers()
 	return err
@@ -156,6 +161,9 @@ func (r *retentionSet) change(set *client.RetentionSettings) error {
 	if err != nil {
 		return err
 	}
+	if r.KeepAll {
+		*set = client.RetentionSettings{}
+	}
 	if r.Age != nil {
 		if set.Age = *r.Age; set.Age == off {
 			set.Age = ""
@@ -167,6 +175,7 @@ func (r *retentionSet) change(set *client.RetentionSettings) error {
 	if r.MaxBytes != nil {
 		set.MaxBytes = bytes
 	}
+	set.KeepAll = set.Age == "" && set.MaxCount == 0 && set.MaxBytes == 0 // all that there were are off by now
 	return nil
 }
 

@@ -22,11 +22,13 @@ const seeRetention = "tranche retention show"
 // maxGoing bounds the runs under deletion that are listed.
 const maxGoing = 100
 
-// RetentionSettings say how much of a kind is kept. What is past any of them goes, the oldest first.
+// RetentionSettings say how much of a kind is kept. What is past any of them goes, the oldest first. That there is no
+// limit must be said: nothing that was forgotten, or misread by a program, means it.
 type RetentionSettings struct {
 	Age      string `json:"age,omitempty" maxLength:"40" doc:"kept for so long; absent: any time" example:"90d"`
 	MaxCount int64  `json:"max_count,omitempty" doc:"so many are kept; absent: any number"`
 	MaxBytes int64  `json:"max_bytes,omitempty" doc:"so much is kept, roughly; absent: any size"`
+	KeepAll  bool   `json:"keep_all,omitempty" doc:"there is no limit: everything of the kind is kept"`
 }
 
 // RetentionKind is what is kept by one set of limits. With no limit at all, everything is.
@@ -69,8 +71,8 @@ type KindDue struct {
 }
 
 const (
-	setRetentionText = `The limits take the place of those before: one that is absent is none. What is past them is deleted
-by the node that leads, within ten minutes, in small pieces.`
+	setRetentionText = `The limits take the place of those before: one that is absent is none, and where all are,
+"keep_all": true must say so. What is past them is deleted by the node that leads, within ten minutes, in small pieces.`
 	runRetentionText = `The node that leads begins at once; the answer says with what, and does not wait for it. Runs
 disappear from lists when their turn comes, and then their rows go in small pieces.`
 )
@@ -103,6 +105,7 @@ func (s *Server) showRetention(ctx context.Context, _ *struct{}) (RetentionList,
 func retentionKind(r *workqueue.Retention) RetentionKind {
 	k := RetentionKind{Kind: r.Kind, ChangedBy: r.ChangedBy, ChangedAt: r.ChangedAt, Deleted: r.Deleted,
 		LastDeleted: r.LastDeleted, LastAt: r.LastAt}
+	k.KeepAll = r.None()
 	if r.Age != nil {
 		k.Age = workqueue.RetentionAge(*r.Age)
 	}
@@ -149,6 +152,13 @@ func (r *RetentionSettings) limits() (l workqueue.RetentionLimits, err error) {
 	}
 	if r.MaxBytes != 0 {
 		l.Bytes = &r.MaxBytes
+	}
+	switch {
+	case l.None() && !r.KeepAll:
+		return l, &inputError{`there is no limit, and everything would be kept for good; give age, max_count or max_bytes, ` +
+			`or "keep_all": true if that is what is meant`}
+	case r.KeepAll && !l.None():
+		return l, &inputError{"keep_all is true, and there is a limit beside it (" + l.String() + "); leave one of them out"}
 	}
 	return l, nil
 }

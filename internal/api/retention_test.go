@@ -43,23 +43,38 @@ func TestRetention(t *testing.T) {
 
 	var list api.RetentionList
 	b.retain(http.MethodGet, "/retention", "", 200, &list)
-	if len(list.Kinds) != len(workqueue.RetentionKinds()) || list.Kinds[0].Age != "" || list.Kinds[1].Age != "90d" {
+	if len(list.Kinds) != len(workqueue.RetentionKinds()) || list.Kinds[0].Age != "" || list.Kinds[1].Age != "90d" ||
+		!list.Kinds[0].KeepAll || list.Kinds[1].KeepAll {
 		t.Errorf("%+v", list.Kinds)
 	}
 	var set api.RetentionKind
 	b.retain(http.MethodPut, "/retention/runs", `{"age":"1h","max_bytes":1073741824}`, 200, &set)
-	if set.Age != "1h0m0s" || set.MaxBytes != 1<<30 || set.MaxCount != 0 || set.ChangedBy == "" {
+	if set.Age != "1h0m0s" || set.MaxBytes != 1<<30 || set.MaxCount != 0 || set.KeepAll || set.ChangedBy == "" {
 		t.Errorf("%+v", set)
 	}
 	for body, says := range map[string]string{
 		`{"age":"9x"}`: "90d", `{"age":"-3h"}`: "90d", `{"age":"99999d"}`: "90d", `{"age":"5m"}`: "the least is 1h",
 		`{"max_count":-1}`: "the least is 1", `{"max_bytes":7}`: "1048576", `{"agee":"9d"}`: "agee",
+		// Limits do not go by what somebody left out.
+		`{}`: "keep_all", `{"keep_all":false}`: "keep_all", `{"age":"","max_count":0,"max_bytes":0}`: "keep_all",
+		`{"age":null}`: "age", `{"keep_all":true,"max_count":5}`: "max_count 5",
 	} {
 		if text := b.retain(http.MethodPut, "/retention/runs", body, 422, nil); !strings.Contains(text, says) {
 			t.Errorf("%s: %s; want %q in it", body, text, says)
 		}
 	}
-	if text := b.retain(http.MethodPut, "/retention/cats", `{}`, 404, nil); !strings.Contains(text, "quarantine") {
+	b.retain(http.MethodGet, "/retention", "", 200, &list)
+	if k := list.Kinds[0]; k.Age != "1h0m0s" || k.MaxBytes != 1<<30 {
+		t.Errorf("what was refused has changed the limits: %+v", k)
+	}
+	b.retain(http.MethodPut, "/retention/sessions", `{"keep_all":true}`, 200, nil)
+	list = api.RetentionList{}
+	b.retain(http.MethodGet, "/retention", "", 200, &list)
+	if k := list.Kinds[5]; k.Kind != workqueue.RetainSessions || k.Age != "" || !k.KeepAll {
+		t.Errorf("%+v", k)
+	}
+	text := b.retain(http.MethodPut, "/retention/cats", `{"keep_all":true}`, 404, nil)
+	if !strings.Contains(text, "quarantine") {
 		t.Errorf("a kind that there is none of: %s", text)
 	}
 	var due api.RetentionDue
@@ -87,7 +102,7 @@ func TestRetention(t *testing.T) {
 	if len(list.Going) != 1 || list.Going[0].Run != old {
 		t.Errorf("%+v", list.Going)
 	}
-	text := b.retain(http.MethodGet, "/runs", "", 200, nil)
+	text = b.retain(http.MethodGet, "/runs", "", 200, nil)
 	if strings.Contains(text, old.String()) {
 		t.Errorf("it is in the list: %s", text)
 	}

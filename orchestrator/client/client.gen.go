@@ -2784,6 +2784,9 @@ type RetentionKind struct {
 	// MaxBytes so much is kept, roughly; absent: any size
 	MaxBytes int64 `json:"max_bytes,omitempty"`
 
+	// KeepAll there is no limit: everything of the kind is kept
+	KeepAll bool `json:"keep_all,omitempty"`
+
 	// ChangedBy absent: the limits are as they came
 	ChangedBy string    `json:"changed_by,omitempty"`
 	ChangedAt time.Time `json:"changed_at"`
@@ -2824,6 +2827,9 @@ type RetentionSettings struct {
 
 	// MaxBytes so much is kept, roughly; absent: any size
 	MaxBytes int64 `json:"max_bytes,omitempty"`
+
+	// KeepAll there is no limit: everything of the kind is kept
+	KeepAll bool `json:"keep_all,omitempty"`
 }
 
 // Role is a text; a newer server may know more values.
@@ -4756,8 +4762,8 @@ func (c *Client) RunRetention(ctx context.Context, body RetentionRun, options ..
 
 // SetRetention: Set for how long things of a kind are kept.
 //
-// The limits take the place of those before: one that is absent is none. What is past them is deleted by the node
-// that leads, within ten minutes, in small pieces.
+// The limits take the place of those before: one that is absent is none, and where all are, "keep_all": true must say
+// so. What is past them is deleted by the node that leads, within ten minutes, in small pieces.
 //
 // It is PUT /retention/{kind}, for role admin.
 func (c *Client) SetRetention(ctx context.Context, kind string, body RetentionSettings, options ...CallOption) (RetentionKind, error) {
@@ -5534,4 +5540,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of a801ff61a3ea9db9f3e7ac774871eda5, is 5896289a138789d82daf3987be09b39aabb1ba48eed63a9686bc09a1010667df.
+// Of 3f038eb1f004e0ba74bb7762a20d2b57, is a0a7a60fb57d8999b015a40a5e8f4515af051017ce86b0fbbe9c2dc910f3ef54.
