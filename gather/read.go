@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 func readPlan(doc *strictyaml.Document, plan *Plan) error {
@@ -15,7 +16,7 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 		{Name: "canary", Read: number(&plan.Canary)},
 		{Name: "canary_auto", Read: strictyaml.Truth(&plan.CanaryAuto)},
 		{Name: "order_by", Read: text(&plan.Order.By)},
-		{Name: "values", Read: texts(&plan.Order.Values)},
+		{Name: "values", Read: strictyaml.SomeTexts(&plan.Order.Values)},
 		{Name: "partitions", Read: partitions(&plan.Order.Partitions)},
 		{Name: "on_failure", Read: onFailure(&plan.OnFailure)},
 		{Name: "steps", Read: func(v strictyaml.Value) error {
@@ -80,7 +81,7 @@ func partitions(into *int) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		err := number(into)(v)
 		if err == nil && *into == 0 {
-			*into = -1 // for Validate to refuse
+			err = v.Fail("0; it is 1 to %d, or left out", order.MaxPartitions)
 		}
 		return err
 	}

@@ -67,11 +67,7 @@ func explainCollector(file *textFile, err error) error {
 	if !ok || refused.Status != http.StatusUnprocessableEntity {
 		return err
 	}
-	name := file.name
-	if name == "" {
-		name = "collector"
-	}
-	_, wrong := collector.Parse(name, []byte(file.text))
+	_, wrong := collector.Parse(file.name, []byte(file.text))
 	if bad, ok := errors.AsType[*strictyaml.Error](wrong); ok {
 		bad.Name = file.path
 		return bad

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -57,6 +58,8 @@ func (a *collectorAdd) Run(ctx context.Context, term *console) error {
 	switch {
 	case err != nil && upload.err != nil:
 		return fmt.Errorf("read %s: %w", a.File, upload.err)
+	case err != nil && a.Payload == nil && refusedInput(err):
+		return fmt.Errorf("%s: %w", a.File, err)
 	case err != nil:
 		return err
 	case term.json:
@@ -67,6 +70,12 @@ func (a *collectorAdd) Run(ctx context.Context, term *console) error {
 		text += fmt.Sprintf(", %s left out: added before, by their ids", count(int64(added.Duplicates)))
 	}
 	return term.printf("%s\n", text)
+}
+
+// refusedInput reports whether it is what was sent that is wrong.
+func refusedInput(err error) bool {
+	refused, ok := errors.AsType[*client.ProblemError](err)
+	return ok && refused.Status == http.StatusUnprocessableEntity
 }
 
 func (a *collectorAdd) open(term *console) (io.ReadCloser, int64, error) {

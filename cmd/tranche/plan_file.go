@@ -65,11 +65,7 @@ func (p *planFile) explain(err error) error {
 	if !ok || refused.Status != http.StatusUnprocessableEntity {
 		return err
 	}
-	name := p.name
-	if name == "" {
-		name = "plan"
-	}
-	_, wrong := gather.Parse(name, []byte(p.text))
+	_, wrong := gather.Parse(p.name, []byte(p.text))
 	if bad, ok := errors.AsType[*strictyaml.Error](wrong); ok {
 		bad.Name = p.path
 		return bad

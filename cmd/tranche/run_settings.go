@@ -15,7 +15,7 @@ type runSettings struct {
 	Canary     *string  `help:"Items of a spread sample that goes first, before the others; 0 for none." placeholder:"N"`
 	CanaryAuto *bool    `negatable:"" help:"Go on by itself when no more of the sample failed than --max-failed allows."`
 	OrderBy    *string  `help:"Items of the same value of this field of theirs go one after the other, in their order." placeholder:"FIELD"`
-	Partitions *string  `help:"With an order: values share so many lines, by their hash." placeholder:"N"`
+	Partitions *string  `help:"With an order: values share so many lines, by their hash; 0: each has its own." placeholder:"N"`
 	OnFailure  *string  `help:"With an order: continue, or stop, and what follows a failed item is not tried." placeholder:"WHAT"`
 	Chunk      *string  `help:"Items in a request, 1 to 8192, or auto." placeholder:"N|auto"`
 	ChunkBytes *string  `help:"Payload bytes in a request, like 512KiB." placeholder:"SIZE"`

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
@@ -73,12 +74,10 @@ func explainSchedule(file *textFile, err error) error {
 	if !ok || refused.Status != http.StatusUnprocessableEntity {
 		return err
 	}
-	name := file.name
-	if name == "" {
-		name = "schedule"
-	}
-	if _, wrong := schedule.Parse(name, []byte(file.text)); wrong != nil {
-		return fmt.Errorf("%s: %w", file.path, wrong)
+	_, wrong := schedule.Parse(file.name, []byte(file.text))
+	if bad, ok := errors.AsType[*strictyaml.Error](wrong); ok {
+		bad.Name = file.path
+		return bad
 	}
 	return fmt.Errorf("%s: %w", file.path, err)
 }

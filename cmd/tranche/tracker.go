@@ -22,24 +22,24 @@ type trackerCommands struct {
 }
 
 type trackerOpen struct {
-	Owner      string        `help:"Whose it is (the user's name)." placeholder:"NAME"`
-	Key        string        `help:"Opening again with the same owner and key gives the batch that is there." placeholder:"K"`
-	ID         string        `name:"id" help:"A UUID of yours, instead of a new one." placeholder:"UUID"`
-	OpenIdle   time.Duration `help:"It expires when it is open and idle for so long (24h)." placeholder:"TIME"`
-	SealedIdle time.Duration `help:"It expires when it is sealed and idle for so long (168h)." placeholder:"TIME"`
-	Keep       time.Duration `help:"How long it is kept once it has ended (168h)." placeholder:"TIME"`
-	Webhook    string        `help:"Who is told of its end, by HTTP; with --secret." placeholder:"URL"`
-	Secret     string        `help:"The secret of the operator's file that signs for --webhook." placeholder:"NAME"`
+	Owner      string         `help:"Whose it is (the user's name)." placeholder:"NAME"`
+	Key        string         `help:"Opening again with the same owner and key gives the batch that is there." placeholder:"K"`
+	ID         string         `name:"id" help:"A UUID of yours, instead of a new one." placeholder:"UUID"`
+	OpenIdle   *time.Duration `help:"It expires when it is open and idle for so long (24h)." placeholder:"TIME"`
+	SealedIdle *time.Duration `help:"It expires when it is sealed and idle for so long (168h)." placeholder:"TIME"`
+	Keep       *time.Duration `help:"How long it is kept once it has ended (168h)." placeholder:"TIME"`
+	Webhook    string         `help:"Who is told of its end, by HTTP; with --secret." placeholder:"URL"`
+	Secret     string         `help:"The secret of the operator's file that signs for --webhook." placeholder:"NAME"`
 }
 
 // Validate is called by kong.
 func (o *trackerOpen) Validate() error {
 	for _, age := range []struct {
 		flag string
-		d    time.Duration
+		d    *time.Duration
 	}{{"--open-idle", o.OpenIdle}, {"--sealed-idle", o.SealedIdle}, {"--keep", o.Keep}} {
-		if age.d < 0 {
-			return fmt.Errorf("%s is %s; it must be positive", age.flag, age.d)
+		if age.d != nil && *age.d <= 0 {
+			return fmt.Errorf("%s is %s; it must be positive", age.flag, *age.d)
 		}
 	}
 	if (o.Webhook == "") != (o.Secret == "") {
@@ -86,8 +86,8 @@ func things(n int64, thing string) string {
 }
 
 // ageText is a time as the API takes it; none is the server's default.
-func ageText(d time.Duration) string {
-	if d == 0 {
+func ageText(d *time.Duration) string {
+	if d == nil {
 		return ""
 	}
 	return d.String()
@@ -157,8 +157,8 @@ func (s *trackerSeal) Run(ctx context.Context, term *console) error {
 	case sealed.Completed:
 		return term.printf("batch %s sealed, and complete by that\n", inert(sealed.Batch))
 	}
-	return term.printf("batch %[1]s is sealed; see what is missing with: tranche tracker show %[1]s\n",
-		inert(sealed.Batch))
+	return term.printf("batch %[1]s is sealed, and not complete by that; see how it stands with: tranche tracker show "+
+		"%[1]s\n", inert(sealed.Batch))
 }
 
 type trackerDelete struct {

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -27,44 +25,37 @@ func (a *trackerAck) Validate() error {
 	return nil
 }
 
-const (
-	// maxAckLine bounds a line of a file: an id is shorter.
-	maxAckLine = 4 << 10
-	// ackIDs and ackRanges are how many lines go in one request.
-	ackIDs    = 50_000
-	ackRanges = 5_000
-)
-
 // Run acknowledges items. Those of a file go in pieces: what is sent again after a failure does no harm.
 func (a *trackerAck) Run(ctx context.Context, term *console) error {
 	cl, err := term.client()
 	if err != nil {
 		return err
 	}
-	lines := linesOf(strings.NewReader(strings.Join(a.Refs, "\n")))
+	input := &ackLines{Scanner: linesOf(strings.NewReader(strings.Join(a.Refs, "\n"))), unit: "argument"}
 	if a.File != "" {
 		file, _, err := openItems("--file", a.File, term.in)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = file.Close() }()
-		lines = linesOf(file)
+		input = &ackLines{Scanner: linesOf(file), unit: a.File + ": line"}
 	}
 	total := client.BatchesAcked{Completed: []string{}}
 	sent := 0
-	for more := true; more; {
-		set := client.Acknowledgement{Code: a.Code}
-		if more, err = fillAck(lines, &set); err != nil {
-			return fmt.Errorf("--file %s: %w", a.File, err)
-		}
-		if len(set.IDs)+len(set.Ranges) == 0 {
+	for {
+		piece, err := input.fill(a.Code)
+		if err == nil && piece.count() == 0 {
 			break
 		}
-		acked, err := a.send(ctx, term, cl, set)
-		if err != nil {
-			return a.whichLine(err, sent)
+		var acked client.BatchesAcked
+		if err == nil {
+			acked, err = a.send(ctx, term, cl, piece.set)
+			err = input.place(err, piece)
 		}
-		sent += len(set.IDs) + len(set.Ranges)
+		if err != nil {
+			return soFar(err, sent)
+		}
+		sent += piece.count()
 		total.Newly += acked.Newly
 		total.Completed = append(total.Completed, acked.Completed...)
 	}
@@ -86,36 +77,12 @@ func (a *trackerAck) send(
 	return cl.AckTrackerItems(ctx, set, term.keep())
 }
 
-// whichLine says how far a file got.
-func (a *trackerAck) whichLine(err error, sent int) error {
-	if a.File == "" || sent == 0 {
+// soFar says what had been done before an error.
+func soFar(err error, sent int) error {
+	if sent == 0 {
 		return err
 	}
 	return fmt.Errorf("%s were acknowledged, and then: %w", things(int64(sent), "line"), err)
-}
-
-func linesOf(r io.Reader) *bufio.Scanner {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxAckLine)
-	return lines
-}
-
-// fillAck reads lines into a request, and reports whether there may be more.
-func fillAck(lines *bufio.Scanner, set *client.Acknowledgement) (more bool, err error) {
-	for len(set.IDs) < ackIDs && len(set.Ranges) < ackRanges {
-		if !lines.Scan() {
-			return false, lines.Err()
-		}
-		text := strings.TrimSpace(lines.Text())
-		switch {
-		case text == "":
-		case isItemID(text):
-			set.IDs = append(set.IDs, text)
-		default:
-			set.Ranges = append(set.Ranges, text)
-		}
-	}
-	return true, nil
 }
 
 // isItemID tells ids from ranges. What is neither goes as what it resembles, and the server says what is wrong with it.

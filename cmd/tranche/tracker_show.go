@@ -58,7 +58,7 @@ func batchText(b *client.BatchView) string {
 	t.row("failed", count(b.Failed)+codesText(b.Codes))
 	t.row("opened", moment(b.CreatedAt)+" by "+inert(b.CreatedBy))
 	t.row("last active", moment(b.ActiveAt))
-	t.row("expires", expiryText(b))
+	t.row(expiryText(b))
 	if h := b.Webhook; h != nil {
 		t.row("webhook", webhookText(h))
 	}
@@ -73,14 +73,14 @@ func stateOfBatch(state string, sealed, completed, expired *time.Time) string {
 }
 
 // expiryText says when the batch is ended or deleted if nothing happens to it.
-func expiryText(b *client.BatchView) string {
+func expiryText(b *client.BatchView) (label, text string) {
 	switch b.State {
 	case "open":
-		return "when idle for " + inert(b.OpenIdle)
+		return "expires", "when idle for " + inert(b.OpenIdle)
 	case "sealed":
-		return "when idle for " + inert(b.SealedIdle)
+		return "expires", "when idle for " + inert(b.SealedIdle)
 	}
-	return "is kept for " + inert(b.Keep)
+	return "deleted", inert(b.Keep) + " after its end"
 }
 
 // codesText lists why items failed, the most frequent first.

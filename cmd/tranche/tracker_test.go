@@ -9,29 +9,42 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// A file of ids and ranges is told apart line by line; what is neither goes to the server, which says what is wrong.
-func TestFillAck(t *testing.T) {
+// A file of ids and ranges is told apart line by line; what is neither goes to the server, which says what is wrong,
+// and the command says on which line that stands.
+func TestAckLines(t *testing.T) {
 	t.Parallel()
 	const batch = "0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"
-	lines := linesOf(strings.NewReader(strings.Join([]string{
-		batch + ":0:1", "", "  " + batch + ":0:2-3 ", batch + ":4", batch + ":4-7", batch + ":all", "0:17", batch + ":0:01",
-		"garbage",
-	}, "\r\n")))
-	var set client.Acknowledgement
-	more, err := fillAck(lines, &set)
-	if more || err != nil {
-		t.Error(more, err)
+	lines := &ackLines{unit: "ids.txt: line", Scanner: linesOf(strings.NewReader(strings.Join([]string{
+		"\ufeff" + batch + ":0:1", "", "  " + batch + ":0:2-3 ", batch + ":4", batch + ":4-7", batch + ":all", "0:17",
+		batch + ":0:01", "garbage",
+	}, "\r\n")))}
+	piece, err := lines.fill("REFUSED")
+	if err != nil || piece.count() != 8 || piece.set.Code != "REFUSED" {
+		t.Errorf("%+v, %v", piece, err)
 	}
-	if want := []string{batch + ":0:1", batch + ":0:01"}; !slices.Equal(set.IDs, want) {
-		t.Errorf("ids %q; want %q", set.IDs, want)
+	if want := []string{batch + ":0:1", batch + ":0:01"}; !slices.Equal(piece.set.IDs, want) {
+		t.Errorf("ids %q; want %q", piece.set.IDs, want)
 	}
 	want := []string{batch + ":0:2-3", batch + ":4", batch + ":4-7", batch + ":all", "0:17", "garbage"}
-	if !slices.Equal(set.Ranges, want) {
-		t.Errorf("ranges %q; want %q", set.Ranges, want)
+	if !slices.Equal(piece.set.Ranges, want) {
+		t.Errorf("ranges %q; want %q", piece.set.Ranges, want)
 	}
-	long := linesOf(strings.NewReader(strings.Repeat("x", 2*maxAckLine)))
-	if _, err := fillAck(long, &set); err == nil {
-		t.Error("a line without an end is read")
+	for location, want := range map[string]string{
+		"body.ids[1]": "ids.txt: line 8: wrong", "body.ranges[5]": "ids.txt: line 9: wrong", "body.ids[2]": "the server's",
+		"body.code": "the server's",
+	} {
+		refused := &client.ProblemError{Problem: client.Problem{Detail: "the server's",
+			Errors: []*client.ErrorDetail{{Location: location, Message: "wrong"}}}}
+		if got := lines.place(refused, piece); got.Error() != want {
+			t.Errorf("%s is %q; want %q", location, got, want)
+		}
+	}
+	if rest, err := lines.fill(""); err != nil || rest.count() != 0 {
+		t.Errorf("after the end there is %+v, %v", rest, err)
+	}
+	long := &ackLines{unit: "argument", Scanner: linesOf(strings.NewReader("\n" + strings.Repeat("x", 2*maxAckLine)))}
+	if _, err := long.fill(""); err == nil || !strings.Contains(err.Error(), "argument 2: ") {
+		t.Errorf("a line without an end: %v", err)
 	}
 }
 
@@ -48,7 +61,7 @@ func TestBatchText(t *testing.T) {
 	}
 	text := batchText(b) + missingText(b)
 	for _, want := range []string{
-		`bil\x1b[2Jling`, `nov\x0a`, "20,000 in 3 groups", `10 (B\x07 8, A 2)`, "is kept for 168h0m0s",
+		`bil\x1b[2Jling`, `nov\x0a`, "20,000 in 3 groups", `10 (B\x07 8, A 2)`, "168h0m0s after its end",
 		`signed with hooks: given up; it answers 500\x0d`, "0198c5f2:0:1-4\n", "completed since",
 	} {
 		if !strings.Contains(text, want) {

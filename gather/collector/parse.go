@@ -89,7 +89,7 @@ func fields(s *workqueue.CollectorSpec, keying *order.Rule) []strictyaml.Field {
 		{Name: "order", Read: strictyaml.OneOf(&s.Order, workqueue.OrderFIFO, workqueue.OrderPriority)},
 		{Name: "strict", Read: strictyaml.Truth(&s.Strict)},
 		{Name: "order_by", Read: strictyaml.Text(&keying.By)},
-		{Name: "values", Read: strictyaml.Texts(&keying.Values)},
+		{Name: "values", Read: strictyaml.SomeTexts(&keying.Values)},
 		{Name: "partitions", Read: strictyaml.Number(&keying.Partitions, 1, order.MaxPartitions)},
 		{Name: "retry_codes", Read: codes(&s.RetryCodes)},
 		{Name: "never_retry", Read: codes(&s.NeverRetry)},
@@ -171,6 +171,9 @@ func check(doc *strictyaml.Document, s *workqueue.CollectorSpec, keying *order.R
 	}
 	if err := endpoints.ValidateName(s.Endpoint); err != nil {
 		return doc.Fail("endpoint", "%v", err)
+	}
+	if s.Name == "" {
+		return doc.Fail("name", "it is missing; give the collector a name, of A-Z a-z 0-9 _ -")
 	}
 	if endpoints.ValidateName(s.Name) != nil {
 		return doc.Fail("name", "%.80q is no name of a collector; use 1 to %d of A-Z a-z 0-9 _ -", s.Name,

@@ -120,7 +120,8 @@ func (d *Document) checkTokens(tokens token.Tokens) error {
 		}
 		switch t.Type {
 		case token.AnchorType, token.AliasType:
-			return d.fail(t.Position, "anchors and aliases are not allowed; write the value out")
+			return d.fail(t.Position, "anchors and aliases are not allowed; write the value out, and in quotes if it begins "+
+				"with * or &")
 		case token.MergeKeyType:
 			return d.fail(t.Position, "merge keys are not allowed; write the fields out")
 		case token.TagType, token.DirectiveType, token.MappingKeyType:

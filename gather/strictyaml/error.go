@@ -9,7 +9,7 @@ import (
 // Error is returned for a text that is not what it should be.
 type Error struct {
 	Kind    string // what it should be, like collector
-	Name    string // what the caller calls it
+	Name    string // what the caller calls it; may be empty
 	Line    int    // from 1; 0 when the text as a whole is at fault
 	Column  int    // from 1, in characters
 	Source  string // the line, as it stands there
@@ -18,12 +18,13 @@ type Error struct {
 
 // Error returns the place and the problem, and below them the source line with a mark.
 func (e *Error) Error() string {
+	input := strings.TrimSpace(e.Kind + " " + e.Name)
 	if e.Line == 0 {
-		return fmt.Sprintf("%s %s: %s", e.Kind, e.Name, e.Problem)
+		return fmt.Sprintf("%s: %s", input, e.Problem)
 	}
 	margin := fmt.Sprintf("%5d | ", e.Line)
 	before, shown := e.window()
-	return fmt.Sprintf("%s %s:%d:%d: %s\n%s%s\n%*s^", e.Kind, e.Name, e.Line, e.Column, e.Problem,
+	return fmt.Sprintf("%s:%d:%d: %s\n%s%s\n%*s^", input, e.Line, e.Column, e.Problem,
 		margin, shown, len(margin)+before, "")
 }
 

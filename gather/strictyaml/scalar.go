@@ -40,6 +40,17 @@ func Texts(into *[]string) func(Value) error {
 	}
 }
 
+// SomeTexts reads a list that has at least one text.
+func SomeTexts(into *[]string) func(Value) error {
+	return func(v Value) error {
+		err := Texts(into)(v)
+		if err == nil && len(*into) == 0 {
+			err = v.Fail("the list is empty; put the texts there, or leave it out")
+		}
+		return err
+	}
+}
+
 // OneOf reads one of some words.
 func OneOf[T ~string](into *T, words ...T) func(Value) error {
 	return func(v Value) error {

@@ -99,7 +99,7 @@ func (s *Server) applyCollector(ctx context.Context, in *applyCollectorInput) (w
 	if err != nil {
 		return none, err
 	}
-	spec, err := collector.Parse(cmp.Or(in.Name, "collector"), in.RawBody)
+	spec, err := collector.Parse(in.Name, in.RawBody)
 	if err != nil {
 		return none, err
 	}

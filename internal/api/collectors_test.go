@@ -172,7 +172,8 @@ func TestCollectorsRefuseWhatIsWrong(t *testing.T) {
 		method, path, body string
 	}{
 		{422, "collector named:2:11: min_size: want a whole number", "POST", "?name=named", "endpoint: e\nmin_size: 0\n"},
-		{422, "collector collector: endpoint: it is missing", "POST", "", "name: x\n"},
+		{422, "collector: endpoint: it is missing", "POST", "", "name: x\n"},
+		{422, "collector: name: it is missing", "POST", "", "endpoint: notify\n"},
 		{413, "too large", "POST", "", strings.Repeat("# x\n", 1<<19)},
 		{422, "operation 2 (line 2): payload: it is missing", "POST", "/notify/ops", "{\"key\":\"a\",\"payload\":1}\n{}"},
 		{422, "operation 1: key: it is missing", "POST", "/notify/ops", `{"payload":1}`},
@@ -192,6 +193,11 @@ func TestCollectorsRefuseWhatIsWrong(t *testing.T) {
 	} {
 		b.refused(tc.status, tc.detail, tc.method, api.Prefix+"/collectors"+tc.path, strings.NewReader(tc.body),
 			"Content-Type", contentTypeOf(tc.body))
+	}
+	for path, text := range map[string]string{
+		"/plans": "steps: [{endpoint: e}]", "/schedules": "{every: 5m, endpoint: e, items: {file: a.csv}}",
+	} { // without a name, the next one would take its place
+		b.refused(422, "name: a name is needed", http.MethodPost, api.Prefix+path, strings.NewReader(text))
 	}
 	var view workqueue.CollectorView
 	b.read("/collectors/notify", &view)

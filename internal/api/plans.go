@@ -76,7 +76,7 @@ func (s *Server) applyPlan(ctx context.Context, in *applyInput) (workqueue.Appli
 	if err != nil {
 		return none, err
 	}
-	plan, err := gather.Parse(cmp.Or(in.Name, "plan"), in.RawBody)
+	plan, err := gather.Parse(in.Name, in.RawBody)
 	if err != nil {
 		return none, err
 	}

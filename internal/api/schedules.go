@@ -128,7 +128,7 @@ func (in *scheduleTextInput) parse() (*schedule.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return schedule.Parse(cmp.Or(in.Name, "schedule"), in.RawBody)
+	return schedule.Parse(in.Name, in.RawBody)
 }
 
 func (s *Server) applySchedule(ctx context.Context, in *scheduleTextInput) (AppliedSchedule, error) {
@@ -159,7 +159,7 @@ type previewScheduleInput struct {
 }
 
 func (s *Server) previewSchedule(ctx context.Context, in *previewScheduleInput) (ScheduleTimes, error) {
-	text := &scheduleTextInput{in.Actor, in.Name, in.RawBody}
+	text := &scheduleTextInput{in.Actor, cmp.Or(in.Name, "schedule"), in.RawBody}
 	spec, err := text.parse()
 	if err != nil {
 		return ScheduleTimes{}, err

@@ -15,8 +15,8 @@ func (f *facts) collectors() (all []Condition) {
 		all = append(all, dated(c.Since, Condition{
 			Kind: CollectorParked, Severity: Warning, Subject: c.Collector, Link: collectorsLink,
 			Title: fmt.Sprintf("%s parked: collector %s", isAre(int(c.Ops), "operation"), c.Collector),
-			Detail: fmt.Sprintf("They failed too often, the first %s ago, and are not tried again by themselves.",
-				ago(f.at.Sub(c.Since))),
+			Detail: fmt.Sprintf("They failed too often, or for good, the first %s ago, and are not tried again by "+
+				"themselves.", ago(f.at.Sub(c.Since))),
 			Remedy: fmt.Sprintf("See why: `tranche collector ops %s --state parked`; then try them again: `tranche collector "+
 				"requeue %s --all`, or give them up: `tranche collector drop %s --all`", c.Collector, c.Collector, c.Collector),
 		}))

@@ -131,7 +131,7 @@ func parseEvery(text string) (time.Duration, error) {
 	every, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("want an interval like 15m or 12h; this is %.40q", text)
+		return 0, fmt.Errorf("want an interval like 15m or 12h, a day being 24h; this is %.40q", text)
 	case every < MinEvery:
 		return 0, fmt.Errorf("%s is too often; at least %s", every, MinEvery)
 	case every > MaxEvery:

@@ -87,7 +87,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		`cron: "@every -5m"`:                      "-5m0s is too often",
 		`cron: "@every 30s"`:                      "30s is too often",
 		`cron: "@every 10m0.5s"`:                  "want whole seconds",
-		`cron: "@every"`:                          "want an interval like 15m or 12h; this is \"\"",
+		`cron: "@every"`:                          "want an interval like 15m or 12h, a day being 24h; this is \"\"",
 		`every: 59s`:                              "s:1:8: every: 59s is too often",
 		`every: 10000h`:                           "too seldom; at most 8784h0m0s",
 		`every: daily`:                            "want an interval like 15m",
