@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -240,5 +242,34 @@ func TestFlushesGoInTimeAndAtTheirRate(t *testing.T) {
 		if gap := came[i+1].Sub(came[0]) - time.Duration(i+1)*100*time.Millisecond; gap < -60*time.Millisecond {
 			t.Errorf("call %d came %s too early", i+1, -gap)
 		}
+	}
+}
+
+// A flush whose request was lost with NATS is asked for again long before its time is over, and is done once.
+func TestFlushesSurviveARestartOfNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var swallowed atomic.Int64
+	mute, err := b.nc.QueueSubscribe(endpoints.DirectSubject("away"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.gather(t, "away", func(s *workqueue.CollectorSpec) { s.Timeout = workqueue.Span(10 * time.Minute) })
+	b.addOps(t, "away", 0, 6, 3)
+	until(t, "all is on its way", func() bool { return swallowed.Load() == 3 })
+	if err := mute.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ns.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var calls atomic.Int64
+	b.serve(t, "away", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+		calls.Add(1)
+		return echo(ctx, chunk)
+	})
+	b.await(t, "everything is flushed", noOps)
+	if s := b.node.Stats(); s.Republished != 3 || calls.Load() != 3 {
+		t.Errorf("%d requests were sent again, and %d came; want 3", s.Republished, calls.Load())
 	}
 }
