@@ -125,6 +125,8 @@ type leader struct {
 	duty  *schedules.Duty
 	lease workqueue.Lease
 	woken atomic.Int32
+	// cancels is called before a run is cancelled, and after it; nil: it is not.
+	cancels func(after bool)
 }
 
 // Pause implements schedules.Runs.
@@ -134,6 +136,10 @@ func (l *leader) Pause(ctx context.Context, c workqueue.Control) (workqueue.Cont
 
 // Cancel implements schedules.Runs.
 func (l *leader) Cancel(ctx context.Context, c workqueue.Control) (workqueue.Cancelled, error) {
+	if l.cancels != nil {
+		l.cancels(false)
+		defer l.cancels(true)
+	}
 	return l.store.Cancel(ctx, c)
 }
 
