@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
 )
 
@@ -78,6 +79,14 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer giveBack()
+	}
+	if route.bulk > 0 {
+		leave, err := s.bulk.enter(r, route.bulk)
+		if err != nil {
+			s.deny(w, r, err)
+			return
+		}
+		defer leave()
 	}
 	if route.Role == access.None { // it changes nothing, and who nobody knows is not told who used a key for what
 		s.mux.ServeHTTP(w, r)
@@ -190,6 +199,9 @@ func retryAfter(err error) int {
 		return throttled.Seconds()
 	}
 	if _, ok := errors.AsType[*access.BusyError](err); ok {
+		return busyRetry
+	}
+	if full, ok := errors.AsType[*fanout.Error](err); ok && full.Code == fanout.CodeBusy {
 		return busyRetry
 	}
 	return 0

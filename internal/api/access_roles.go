@@ -12,6 +12,7 @@ import (
 const (
 	metaRole     = "role"     // an access.Role: who may. Without it nobody may
 	metaHeavy    = "heavy"    // true: few at once
+	metaBulk     = "bulk"     // an int64: its body, of so many bytes, is held as a whole, and few are at once
 	metaUnstored = "unstored" // true: its answer holds a secret, and is kept nowhere
 )
 

@@ -16,8 +16,9 @@ type Route struct {
 	Role    access.Role // empty: it does not say who may, so nobody may
 
 	heavy     bool
-	unstored  bool // its answer holds a secret
-	anonymous bool // it does not matter who asks: nothing is looked up
+	bulk      int64 // bytes of a body that is held as a whole; 0: it is not
+	unstored  bool  // its answer holds a secret
+	anonymous bool  // it does not matter who asks: nothing is looked up
 }
 
 // routeMux is a mux that remembers its patterns.
@@ -62,9 +63,10 @@ func (m *routeMux) assign(described *huma.OpenAPI) {
 	for path, item := range described.Paths {
 		for _, op := range describedOf(item) {
 			role, _ := op.Metadata[metaRole].(access.Role)
+			bulk, _ := op.Metadata[metaBulk].(int64)
 			known = append(known, Route{
 				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: isSet(op, metaHeavy),
-				unstored: isSet(op, metaUnstored),
+				unstored: isSet(op, metaUnstored), bulk: bulk,
 			})
 		}
 	}

@@ -35,6 +35,7 @@ type timedBody struct {
 	body    io.ReadCloser
 	control *http.ResponseController
 	silence time.Duration
+	until   time.Time // no read waits for longer than until then; zero: as long as something arrives
 	moved   time.Time
 	fixed   bool // the deadline stays where it is
 	whole   bool // all of it has been read
@@ -47,7 +48,11 @@ type timedBody struct {
 func (b *timedBody) Read(p []byte) (int, error) {
 	if now := time.Now(); !b.fixed && now.Sub(b.moved) > min(deadlineStep, b.silence/4) {
 		b.moved = now
-		_ = b.control.SetReadDeadline(now.Add(b.silence)) // a server without deadlines, as in tests, needs none
+		deadline := now.Add(b.silence)
+		if !b.until.IsZero() && b.until.Before(deadline) {
+			deadline = b.until
+		}
+		_ = b.control.SetReadDeadline(deadline) // a server without deadlines, as in tests, needs none
 	}
 	if b.refused != nil { // after the deadline: whoever refuses has set one that has passed, before or after this
 		if err := b.refused(); err != nil {

@@ -64,7 +64,7 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 		p.Type, p.Errors = problemOfTracker+string(bad.Code), trackerPlace(bad)
 	}
 	switch {
-	case p.Status < http.StatusInternalServerError:
+	case p.Status < http.StatusInternalServerError || retryAfter(err) > 0: // that there is too much shows elsewhere
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTooSlow):
 		p.Status, p.Title = http.StatusServiceUnavailable, http.StatusText(http.StatusServiceUnavailable)
 		p.Detail = "the request was broken off"

@@ -134,7 +134,8 @@ type Server struct {
 	handler   http.Handler
 	mux       *routeMux
 	heavy     *access.Slots // of requests that read whole runs
-	underWay  underWay      // requests that named a key
+	bulk      bulkRoom
+	underWay  underWay // requests that named a key
 	document  *huma.OpenAPI
 	active    sync.WaitGroup // requests under way
 	health    *health.Watch
@@ -164,7 +165,7 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	if s.producers = config.Producers; s.producers == nil {
 		s.producers = producers.New(store, engine, config.Log)
 	}
-	s.heavy = heavySlots(config)
+	s.heavy, s.bulk = heavySlots(config), newBulkRoom()
 	s.handler = s.routes()
 	return s, nil
 }

@@ -99,9 +99,7 @@ func Status(code fanout.Code) int {
 		return http.StatusNotFound
 	case fanout.CodeBatchTaken, fanout.CodeKeyConflict, fanout.CodeNotOpen, fanout.CodeEnded:
 		return http.StatusConflict
-	case fanout.CodeBusy:
-		return http.StatusTooManyRequests
-	case fanout.CodeUnavailable:
+	case fanout.CodeBusy, fanout.CodeUnavailable: // it is the server's doing, and not one caller's
 		return http.StatusServiceUnavailable
 	case fanout.CodeInternal:
 		return http.StatusInternalServerError
