@@ -20,6 +20,8 @@ CREATE TABLE tracker_service (
     event_id         uuid,                    -- of its one event: set with it, and never again
     event            jsonb,                   -- the same, as the webhook sends it
     webhook_url      text,
+    webhook_host     text        COLLATE "C"  -- with its port if one is named: hosts are called side by side
+                                 GENERATED ALWAYS AS (lower(substring(webhook_url FROM '://([^/?#]*)'))) STORED,
     webhook_secret   text,                    -- the name of a secret of the operator's file, never the secret
     webhook_state    text        NOT NULL DEFAULT 'none'
                                  CHECK (webhook_state IN ('none', 'due', 'delivered', 'given_up')),
@@ -38,8 +40,8 @@ CREATE INDEX tracker_service_reap ON tracker_service (reap_at) WHERE deleted_at 
 CREATE INDEX tracker_service_deleted ON tracker_service (deleted_at) WHERE deleted_at IS NOT NULL;
 -- What an owner has, newest first.
 CREATE INDEX tracker_service_owner ON tracker_service (owner, batch_id);
--- Webhooks that are owed.
-CREATE INDEX tracker_service_webhooks ON tracker_service (webhook_next_at) WHERE webhook_state = 'due';
+-- Webhooks that are owed, host by host: one that is down does not stand before the others.
+CREATE INDEX tracker_service_webhooks ON tracker_service (webhook_host, webhook_next_at) WHERE webhook_state = 'due';
 
 -- Adds that carried a client's key: the same key adds nothing again.
 CREATE TABLE tracker_add (

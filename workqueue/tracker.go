@@ -22,7 +22,7 @@ func (s *Store) OpenTracker(ctx context.Context, r service.OpenRequest, actor st
 			return err
 		}
 		return auditTracker(ctx, tx, actor, "tracker_open", opened.ID,
-			map[string]any{"owner": r.Owner, "key": r.Key, "webhook": r.Webhook.URL})
+			map[string]any{"owner": r.Owner, "key": r.Key, "webhook": r.Webhook.Origin()})
 	})
 	return opened, err
 }

@@ -35,20 +35,9 @@ func (s *Store) PurgeTrackers(ctx context.Context, lease Lease) (rows int, more 
 	return rows, rows >= purgedAtOnce, err
 }
 
-// DueTrackerWebhooks returns webhooks that are to be called now, and when there are none, how long it is to the next;
-// 0: none is owed.
-func (s *Store) DueTrackerWebhooks(ctx context.Context, limit int) (
-	due []service.Webhook, wait time.Duration, err error,
-) {
-	due, err = service.DueWebhooks(ctx, s.pool, limit)
-	if err != nil || len(due) > 0 {
-		return due, 0, err
-	}
-	wait, owed, err := service.NextWebhook(ctx, s.pool)
-	if owed {
-		wait = max(wait, time.Millisecond)
-	}
-	return nil, wait, err
+// DueTrackerWebhooks returns webhooks that are to be called now and that there is room for.
+func (s *Store) DueTrackerWebhooks(ctx context.Context, room service.WebhookRoom) ([]service.Webhook, error) {
+	return service.DueWebhooks(ctx, s.pool, room)
 }
 
 // TrackerWebhookDelivered notes, under the lease, that a webhook was answered.

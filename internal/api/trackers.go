@@ -8,11 +8,16 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 
-// maxAckBody is what 100,000 ids and 10,000 ranges take, and some room.
-const maxAckBody = 16 << 20
+const (
+	// maxAckBody is what 100,000 ids and 10,000 ranges take, and some room.
+	maxAckBody = 8 << 20
+	// maxTrackerBody is that for what names no items.
+	maxTrackerBody = 64 << 10
+)
 
 // problemOfTracker stands before the code in the type of a problem.
 const problemOfTracker = "urn:tranche:tracker:"
@@ -48,18 +53,18 @@ func (s *Server) registerTrackers(api huma.API) {
 		s.listTrackerGroups)
 	register(s, api, get("list-tracker-missing", "/trackers/{id}/missing", "List what is pending of a batch, as ranges"),
 		s.listTrackerMissing)
-	register(s, api, byOperator(huma.Operation{
+	register(s, api, byOperator(bulky(huma.Operation{
 		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
 		Summary: "Add items to an open batch", Description: addGroupsDescription,
-	}), s.addTrackerItems)
-	register(s, api, byOperator(huma.Operation{
+	}, maxTrackerBody)), s.addTrackerItems)
+	register(s, api, byOperator(bulky(huma.Operation{
 		OperationID: "ack-tracker-items", Method: http.MethodPost, Path: "/trackers/ack",
-		Summary: "Acknowledge items of any batches", Description: ackDescription, MaxBodyBytes: maxAckBody,
-	}), s.ackTrackerItems)
-	register(s, api, byOperator(huma.Operation{
+		Summary: "Acknowledge items of any batches", Description: ackDescription,
+	}, maxAckBody)), s.ackTrackerItems)
+	register(s, api, byOperator(bulky(huma.Operation{
 		OperationID: "ack-tracker", Method: http.MethodPost, Path: "/trackers/{id}/ack",
-		Summary: "Acknowledge items of one batch", Description: ackDescription, MaxBodyBytes: maxAckBody,
-	}), s.ackTracker)
+		Summary: "Acknowledge items of one batch", Description: ackDescription,
+	}, maxAckBody)), s.ackTracker)
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "seal-tracker", Method: http.MethodPost, Path: "/trackers/{id}/seal",
 		Summary:     "Say that a batch gets no more items",
@@ -80,7 +85,14 @@ type listTrackersInput struct {
 }
 
 func (s *Server) listTrackers(ctx context.Context, in *listTrackersInput) (fanout.BatchPage, error) {
-	return s.trackers.List(ctx, fanout.ListRequest{Owner: in.Owner, State: in.State, After: in.After, Limit: in.Limit})
+	which := fanout.ListRequest{Owner: in.Owner, State: in.State, After: in.After, Limit: in.Limit}
+	return s.trackers.List(ctx, which, s.sight(ctx))
+}
+
+// sight is how much of webhooks the one who asks sees: viewers are not told their paths.
+func (s *Server) sight(ctx context.Context) trackers.Sight {
+	who, _ := access.From(ctx)
+	return trackers.Sight(s.config.Access == nil || who.Role.Allows(access.Operator))
 }
 
 type openTrackerInput struct {
@@ -95,10 +107,10 @@ type openTrackerAnswer struct {
 
 // registerOpenTracker tells a batch that is new from one that was there by the status, too.
 func (s *Server) registerOpenTracker(api huma.API) {
-	op := byOperator(huma.Operation{
+	op := byOperator(bulky(huma.Operation{
 		OperationID: "open-tracker", Method: http.MethodPost, Path: "/trackers", Summary: "Open a tracker batch",
 		Description: trackerDescription, DefaultStatus: http.StatusCreated, BodyReadTimeout: -1,
-	})
+	}, maxTrackerBody))
 	huma.Register(api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
 		opened, err := s.openTracker(ctx, in)
 		if err != nil {
@@ -137,7 +149,7 @@ func (s *Server) getTracker(ctx context.Context, in *getTrackerInput) (fanout.Ba
 	if err != nil {
 		return fanout.BatchView{}, err
 	}
-	return s.trackers.Get(ctx, id, in.Missing)
+	return s.trackers.Get(ctx, id, in.Missing, s.sight(ctx))
 }
 
 type trackerGroupsInput struct {

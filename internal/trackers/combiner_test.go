@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/trackers"
 )
 
 // Very many callers acknowledge the same items at once, in two batches, some of them nonsense, while both are sealed.
@@ -184,7 +185,7 @@ func TestMistakes(t *testing.T) {
 		}
 	}
 	for _, batch := range []uuid.UUID{id, other, sealed} {
-		view, err := b.service.Get(t.Context(), batch, 0)
+		view, err := b.service.Get(t.Context(), batch, 0, trackers.All)
 		if err != nil || view.Pending != view.Items {
 			t.Errorf("mistakes have changed something: %+v %v", view, err)
 		}

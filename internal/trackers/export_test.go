@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go"
 )
 
 // Span is what a range means.
@@ -26,14 +25,5 @@ func Sign(secret, id string, at time.Time, body []byte) (timestamp, signature st
 	return timestamp, signature, nil
 }
 
-// Rooms says which of requests of such sizes are taken while none of them ends.
-func Rooms(sizes ...int) (taken []bool) {
-	l := &Listener{room: make(chan struct{}, maxAtWork)}
-	for _, size := range sizes {
-		taken = append(taken, l.enter(&nats.Msg{Data: make([]byte, size)}))
-	}
-	return taken
-}
-
-// MaxHeld is maxHeld.
-const MaxHeld = maxHeld
+// WebhooksPerHost is webhooksPerHost.
+const WebhooksPerHost = webhooksPerHost

@@ -40,7 +40,7 @@ func TestRanges(t *testing.T) {
 				t.Errorf("%v %v: %+v %v; want %d", c.ids, c.ranges, acked, err, want)
 			}
 		}
-		view, err := b.service.Get(t.Context(), id, 100)
+		view, err := b.service.Get(t.Context(), id, 100, trackers.All)
 		if err != nil || view.Pending != size-c.newly || view.Done != c.newly {
 			t.Errorf("%v %v: %+v %v", c.ids, c.ranges, view, err)
 		}

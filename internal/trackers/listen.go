@@ -9,8 +9,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -19,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/responder"
 )
 
 const (
@@ -30,106 +29,37 @@ const (
 	maxHeld = 16 << 20
 	// requestTimeout bounds the work for a request. Whoever waits longer for PostgreSQL than this is told so.
 	requestTimeout = 30 * time.Second
-	// drainPatience is how long the server is given to send what it took for a node that stops.
-	drainPatience = 2 * time.Second
 )
 
-// Listener answers requests of core NATS.
-type Listener struct {
+// listener answers requests of core NATS.
+type listener struct {
 	operations map[string]operation // by the last part of their subjects
 
 	log *zap.Logger
 	nc  *nats.Conn
-	sub *nats.Subscription
-
-	ctx    context.Context //nolint:containedctx // that of requests under way, which Close breaks off
-	cancel context.CancelFunc
-	room   chan struct{}
-	held   atomic.Int64 // bytes of requests at work
-	work   sync.WaitGroup
 }
 
-// Listen takes requests from now on, until Close.
-func Listen(nc *nats.Conn, service *Service, log *zap.Logger) (*Listener, error) {
+// Listen takes requests from now on, until the responder is closed.
+func Listen(nc *nats.Conn, service *Service, log *zap.Logger) (*responder.Responder, error) {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	l := &Listener{operations: service.operations(), log: log, nc: nc, room: make(chan struct{}, maxAtWork)}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
-	var err error
-	if l.sub, err = nc.QueueSubscribe(fanout.SubjectPrefix+"*", listenQueue, l.take); err != nil {
-		l.cancel()
-		return nil, fmt.Errorf("listen for requests to the tracker service: %w", err)
-	}
-	return l, nil
-}
-
-// Close takes no more requests, and lets those end that were taken; when ctx ends first, it breaks them off.
-func (l *Listener) Close(ctx context.Context) error {
-	defer l.cancel()
-	closed := l.sub.StatusChanged(nats.SubscriptionClosed)
-	if !l.nc.IsConnected() { // then nobody says when it is drained
-		_ = l.sub.Unsubscribe()
-	} else if err := l.sub.Drain(); err == nil {
-		timer := time.NewTimer(drainPatience)
-		defer timer.Stop()
-		select {
-		case <-closed:
-		case <-timer.C: // the connection is lost, and what was sent with it
-			_ = l.sub.Unsubscribe()
-		case <-ctx.Done():
-		}
-	}
-	ended := make(chan struct{})
-	go func() { l.work.Wait(); close(ended) }()
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		l.cancel()
-		<-ended // each ends with its context
-		return fmt.Errorf("requests to the tracker service were broken off: %w", ctx.Err())
-	}
-}
-
-// take answers a request beside the others: one that waits for PostgreSQL holds up none.
-func (l *Listener) take(msg *nats.Msg) {
-	if !l.enter(msg) {
-		l.answer(msg, nil, &fanout.Error{Code: fanout.CodeBusy,
-			Message: "this node works on as many requests as it can already; ask again"})
-		return
-	}
-	l.work.Go(func() {
-		defer l.leave(msg)
-		ctx, cancel := context.WithTimeout(l.ctx, requestTimeout)
-		defer cancel()
-		out, err := l.serve(ctx, msg)
-		l.answer(msg, out, err)
+	l := &listener{operations: service.operations(), log: log, nc: nc}
+	return responder.Listen(nc, responder.Config{
+		Subject: fanout.SubjectPrefix + "*", Queue: listenQueue, Timeout: requestTimeout,
+		MaxRequests: maxAtWork, MaxBytes: maxHeld,
+		Answer: func(ctx context.Context, msg *nats.Msg) {
+			out, err := l.serve(ctx, msg)
+			l.answer(msg, out, err)
+		},
+		Refuse: func(msg *nats.Msg) {
+			l.answer(msg, nil, &fanout.Error{Code: fanout.CodeBusy,
+				Message: "this node works on as many requests as it can already; ask again"})
+		},
 	})
 }
 
-// enter takes room for a request, if there is some. One that is alone has room, however large it is.
-func (l *Listener) enter(msg *nats.Msg) bool {
-	size := int64(len(msg.Data))
-	if held := l.held.Add(size); held > maxHeld && held > size {
-		l.held.Add(-size)
-		return false
-	}
-	select {
-	case l.room <- struct{}{}:
-		return true
-	default:
-		l.held.Add(-size)
-		return false
-	}
-}
-
-func (l *Listener) leave(msg *nats.Msg) {
-	l.held.Add(-int64(len(msg.Data)))
-	<-l.room
-}
-
-func (l *Listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
+func (l *listener) serve(ctx context.Context, msg *nats.Msg) (any, error) {
 	actor, err := actorOf(msg)
 	if err != nil {
 		return nil, err
@@ -155,7 +85,7 @@ func actorOf(msg *nats.Msg) (string, error) {
 }
 
 // answer sends an answer. What is too large for a message is refused instead.
-func (l *Listener) answer(msg *nats.Msg, out any, err error) {
+func (l *listener) answer(msg *nats.Msg, out any, err error) {
 	if msg.Reply == "" {
 		return // whoever asks does not want to know
 	}
@@ -179,6 +109,7 @@ func (l *Listener) answer(msg *nats.Msg, out any, err error) {
 // operation is what a subject stands for.
 type operation func(ctx context.Context, body []byte, actor string) (any, error)
 
+// operations are what can be asked for over NATS. It does not say who asks, so of webhooks only origins are told.
 func (s *Service) operations() map[string]operation {
 	return map[string]operation{
 		"open": asked(s.Open),
@@ -198,7 +129,7 @@ func (s *Service) operations() map[string]operation {
 			return about(in.Batch, func(id batchID) (any, error) { return s.Delete(ctx, id, actor) })
 		}),
 		"get": asked(func(ctx context.Context, in fanout.GetRequest, _ string) (any, error) {
-			return about(in.Batch, func(id batchID) (any, error) { return s.Get(ctx, id, in.Missing) })
+			return about(in.Batch, func(id batchID) (any, error) { return s.Get(ctx, id, in.Missing, Origins) })
 		}),
 		"groups": asked(func(ctx context.Context, in fanout.GroupsRequest, _ string) (any, error) {
 			return about(in.Batch, func(id batchID) (any, error) { return s.Groups(ctx, id, in.After, in.Limit) })
@@ -206,7 +137,9 @@ func (s *Service) operations() map[string]operation {
 		"missing": asked(func(ctx context.Context, in fanout.MissingRequest, _ string) (any, error) {
 			return about(in.Batch, func(id batchID) (any, error) { return s.Missing(ctx, id, in.After, in.Limit) })
 		}),
-		"list": asked(func(ctx context.Context, in fanout.ListRequest, _ string) (any, error) { return s.List(ctx, in) }),
+		"list": asked(func(ctx context.Context, in fanout.ListRequest, _ string) (any, error) {
+			return s.List(ctx, in, Origins)
+		}),
 	}
 }
 

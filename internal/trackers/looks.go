@@ -13,8 +13,17 @@ import (
 	"github.com/tranchehq/tranche/endpoints/fanout"
 )
 
+// Sight is how much of webhooks somebody sees: their URLs may hold secrets, and what receivers say may repeat these.
+type Sight bool
+
+// What there is to see.
+const (
+	Origins Sight = false // the scheme and the host, and what went wrong in words of ours
+	All     Sight = true
+)
+
 // Get returns a batch as it stands, with up to so many ranges of what is missing.
-func (s *Service) Get(ctx context.Context, batch batchID, missing int) (out fanout.BatchView, err error) {
+func (s *Service) Get(ctx context.Context, batch batchID, missing int, sight Sight) (out fanout.BatchView, err error) {
 	if missing < 0 || missing > fanout.MaxMissing {
 		return out, outOfRange("missing", missing, fanout.MaxMissing)
 	}
@@ -23,7 +32,7 @@ func (s *Service) Get(ctx context.Context, batch batchID, missing int) (out fano
 		return out, told(err)
 	}
 	out = fanout.BatchView{
-		BatchSummary: summaryOf(&info.Summary), Pending: info.Pending, Done: info.Done, Failed: info.Failed,
+		BatchSummary: summaryOf(&info.Summary, sight), Pending: info.Pending, Done: info.Done, Failed: info.Failed,
 	}
 	if len(info.Codes) > 0 {
 		out.Codes = map[string]int64{}
@@ -41,7 +50,7 @@ func (s *Service) Get(ctx context.Context, batch batchID, missing int) (out fano
 	return out, nil
 }
 
-func summaryOf(i *service.Summary) fanout.BatchSummary {
+func summaryOf(i *service.Summary, sight Sight) fanout.BatchSummary {
 	out := fanout.BatchSummary{
 		ID: i.ID.String(), Owner: i.Owner, Key: i.Key, State: string(i.State), Items: i.Items, Groups: i.Groups,
 		OpenGroups: i.OpenGroups, CreatedBy: i.CreatedBy, CreatedAt: i.CreatedAt, ActiveAt: i.ActiveAt,
@@ -49,8 +58,19 @@ func summaryOf(i *service.Summary) fanout.BatchSummary {
 		SealedIdle: i.SealedIdle.String(), Keep: i.Keep.String(),
 	}
 	if hook := i.Webhook; hook.URL != "" {
-		out.Webhook = &fanout.WebhookView{URL: hook.URL, Secret: hook.Secret, State: hook.State, Attempts: hook.Attempts,
-			NextAt: hook.NextAt, Error: hook.LastError}
+		out.Webhook = webhookOf(&hook, sight)
+	}
+	return out
+}
+
+func webhookOf(hook *service.WebhookInfo, sight Sight) *fanout.WebhookView {
+	out := &fanout.WebhookView{URL: hook.URL, Secret: hook.Secret, State: hook.State, Attempts: hook.Attempts,
+		NextAt: hook.NextAt}
+	why, said, _ := strings.Cut(hook.LastError, "\n") // see joinReason
+	if out.Error = why; sight == Origins {
+		out.URL = service.Hook{URL: hook.URL}.Origin()
+	} else if said != "" {
+		out.Error += ": " + said
 	}
 	return out
 }
@@ -124,7 +144,9 @@ func readPosition(after string) (p service.Position, err error) {
 }
 
 // List returns batches, newest first.
-func (s *Service) List(ctx context.Context, which fanout.ListRequest) (out fanout.BatchPage, err error) {
+func (s *Service) List(
+	ctx context.Context, which fanout.ListRequest, sight Sight,
+) (out fanout.BatchPage, err error) {
 	limit := cmp.Or(which.Limit, fanout.DefaultLimit)
 	if limit < 1 || limit > fanout.MaxPage {
 		return out, outOfRange("limit", limit, fanout.MaxPage)
@@ -147,7 +169,7 @@ func (s *Service) List(ctx context.Context, which fanout.ListRequest) (out fanou
 	}
 	out.Batches = []fanout.BatchSummary{}
 	for i := range found[:min(limit, len(found))] {
-		out.Batches = append(out.Batches, summaryOf(&found[i]))
+		out.Batches = append(out.Batches, summaryOf(&found[i], sight))
 	}
 	if len(found) > limit {
 		out.Next = out.Batches[limit-1].ID

@@ -29,8 +29,8 @@ const (
 	longestRetry = time.Hour
 	// webhookPatience is how long one is tried before it is given up.
 	webhookPatience = 24 * time.Hour
-	// webhooksAtOnce is how many attempts are under way.
-	webhooksAtOnce = 64
+	// answerTime bounds the wait for what stands behind the status of an answer. The status has said what counts.
+	answerTime = time.Second
 )
 
 // webhookHosts says which hosts webhooks may go to, and signs what goes there.
@@ -88,7 +88,8 @@ func refuseWebhook(place, value, why string) *fanout.Error {
 type delivery struct {
 	delivered bool
 	give      bool          // up: it is of no use to try again
-	why       string        // it was not delivered
+	why       string        // it was not delivered, in words of ours: everybody may see it
+	said      string        // by the receiver, which may repeat what it was asked for
 	wait      time.Duration // at least
 }
 
@@ -102,8 +103,6 @@ func (w *Webhooks) deliver(ctx context.Context, hook *service.Webhook) delivery 
 	if err != nil {
 		return delivery{why: err.Error()} // the operator's file may be mended
 	}
-	ctx, cancel := context.WithTimeout(ctx, webhookTimeout)
-	defer cancel()
 	body, err := webhookBody(hook)
 	if err != nil {
 		return delivery{give: true, why: err.Error()}
@@ -119,51 +118,68 @@ func (w *Webhooks) deliver(ctx context.Context, hook *service.Webhook) delivery 
 
 // post sends one request and judges the answer.
 func (w *Webhooks) post(ctx context.Context, u *url.URL, header http.Header, body []byte) delivery {
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return delivery{give: true, why: "its URL cannot be read"}
 	}
 	r.Header = header
-	answer, err := w.sender.Do(r)
+	answer, err := w.transport.RoundTrip(r)
 	if err != nil {
 		why, _ := httpfetch.Explain(err) // what is refused today, the operator may allow
 		return delivery{why: u.Host + ": " + why}
 	}
 	defer func() { _ = answer.Body.Close() }() // as much was read as is of use
-	begin, _ := io.ReadAll(io.LimitReader(answer.Body, maxSaid))
-	said := fmt.Sprintf("%s answers %d %s%s", u.Host, answer.StatusCode, http.StatusText(answer.StatusCode),
-		w.quoted(begin))
+	defer time.AfterFunc(answerTime, cancel).Stop()
+	begin, _ := io.ReadAll(io.LimitReader(answer.Body, maxRead)) // to its end, when that is near: the connection serves on
+	why := strings.TrimSpace(fmt.Sprintf("%s answers %d %s", u.Host, answer.StatusCode, http.StatusText(answer.StatusCode)))
 	switch status := answer.StatusCode; {
 	case status >= 200 && status < 300:
 		return delivery{delivered: true}
 	case status == http.StatusGone: // by the standard: it wants no more
-		return delivery{give: true, why: said}
+		return delivery{give: true, why: why, said: w.quoted(begin)}
 	case status >= 300 && status < 400:
-		return delivery{why: said + "; redirects are not followed"}
+		return delivery{why: why + "; redirects are not followed", said: w.quoted(begin)}
 	}
-	return delivery{why: said, wait: retryAfter(answer.Header)}
+	return delivery{why: why, said: w.quoted(begin), wait: w.retryAfter(answer.Header)}
 }
 
-// maxSaid is how many bytes of what a receiver says of an error are quoted.
-const maxSaid = 200
+const (
+	// maxRead is how many bytes are read of an answer.
+	maxRead = 4 << 10
+	// maxSaid is how many characters of what a receiver says of an error are quoted.
+	maxSaid = 200
+)
 
 // quoted makes what a receiver says fit to be quoted: one line, and no secrets.
 func (w *Webhooks) quoted(body []byte) string {
 	text := w.hosts.conns.Redact(strings.ToValidUTF8(string(body), "\uFFFD"))
 	unfit := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }
-	if text = strings.Join(strings.FieldsFunc(text, unfit), " "); text == "" {
-		return ""
-	}
-	return ": " + text
+	said := []rune(strings.Join(strings.FieldsFunc(text, unfit), " "))
+	return string(said[:min(len(said), maxSaid)])
 }
 
-// retryAfter is how many seconds a receiver wants to be left alone.
-func retryAfter(h http.Header) time.Duration {
-	seconds, err := strconv.ParseUint(h.Get("Retry-After"), 10, 31)
+// joinReason makes one text of why a webhook was not delivered, in words of ours, and what its receiver said, which
+// stands behind the first line break. There is none in either.
+func joinReason(why, said string) string {
+	if said == "" {
+		return why
+	}
+	return why + "\n" + said
+}
+
+// retryAfter is how long a receiver wants to be left alone: it says so in seconds, or until when.
+func (w *Webhooks) retryAfter(h http.Header) time.Duration {
+	text := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	at, err := http.ParseTime(text)
 	if err != nil {
 		return 0
 	}
-	return time.Duration(seconds) * time.Second
+	return max(at.Sub(w.now()), 0)
 }
 
 // retryIn is how long to wait after so many attempts that failed: doubled each time, and up to a fifth more, so that

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,7 +20,7 @@ const webhookLook = time.Second
 
 // WebhookStore knows which webhooks are owed; *workqueue.Store is one.
 type WebhookStore interface {
-	DueTrackerWebhooks(ctx context.Context, limit int) (due []service.Webhook, wait time.Duration, err error)
+	DueTrackerWebhooks(ctx context.Context, room service.WebhookRoom) ([]service.Webhook, error)
 	TrackerWebhookDelivered(ctx context.Context, lease workqueue.Lease, w service.Webhook) (noted bool, err error)
 	TrackerWebhookFailed(
 		ctx context.Context, lease workqueue.Lease, w service.Webhook, reason string, pause time.Duration, giveUp bool,
@@ -39,16 +38,19 @@ type WebhooksConfig struct {
 	Now func() time.Time
 	// FirstRetry is the pause after a first attempt that failed; 0: 5 s.
 	FirstRetry time.Duration
+	// Timeout bounds an attempt; 0: 15 s.
+	Timeout time.Duration
 }
 
 // Webhooks tell of the ends of batches. Their Run is a duty of the leader's.
 type Webhooks struct {
-	store  WebhookStore
-	hosts  webhookHosts
-	sender *http.Client
-	log    *zap.Logger
-	now    func() time.Time
-	first  time.Duration
+	store     WebhookStore
+	hosts     webhookHosts
+	transport http.RoundTripper // without a client: redirects are not followed, wherever they lead
+	log       *zap.Logger
+	now       func() time.Time
+	first     time.Duration
+	timeout   time.Duration
 }
 
 // NewWebhooks returns what delivers webhooks.
@@ -57,10 +59,8 @@ func NewWebhooks(store WebhookStore, config WebhooksConfig) (*Webhooks, error) {
 		return nil, errors.New("trackers: webhooks need a store and a transport")
 	}
 	w := &Webhooks{
-		store: store, hosts: webhookHosts{config.Connections}, log: config.Log, now: config.Now, first: config.FirstRetry,
-		sender: &http.Client{Transport: config.Transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse
-		}},
+		store: store, hosts: webhookHosts{config.Connections}, transport: config.Transport, log: config.Log,
+		now: config.Now, first: config.FirstRetry, timeout: config.Timeout,
 	}
 	if w.hosts.conns == nil {
 		w.hosts.conns = &connections.Connections{}
@@ -74,33 +74,41 @@ func NewWebhooks(store WebhookStore, config WebhooksConfig) (*Webhooks, error) {
 	if w.first <= 0 {
 		w.first = firstRetry
 	}
+	if w.timeout <= 0 {
+		w.timeout = webhookTimeout
+	}
 	return w, nil
 }
 
-// Run delivers what is due. What comes of an attempt is noted under the lease: a leader that is none any more notes
-// nothing, and its successor tries again, under the same id.
+// Run delivers what is due, until nothing is. What comes of an attempt is noted under the lease: a leader that is none
+// any more notes nothing, and its successor tries again, under the same id. Attempts are independent of each other: a
+// receiver that keeps one waiting delays no other, but those to its own host beyond webhooksPerHost. Run returns when
+// all of them have ended, after an error too.
 func (w *Webhooks) Run(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
+	under := newUnderWay()
 	for {
-		due, wait, err := w.store.DueTrackerWebhooks(ctx, webhooksAtOnce)
-		if err != nil {
-			return 0, fmt.Errorf("look for webhooks: %w", err)
+		if err == nil { // else what is under way is seen to its end
+			err = w.begin(ctx, lease, under)
 		}
-		if len(due) == 0 {
-			if wait <= 0 {
-				wait = webhookLook
-			}
-			return min(wait, webhookLook), nil
+		if len(under.hooks) == 0 {
+			return webhookLook, err
 		}
-		errs := make([]error, len(due))
-		var all sync.WaitGroup
-		for i := range due {
-			all.Go(func() { errs[i] = w.tell(ctx, lease, &due[i]) })
-		}
-		all.Wait()
-		if err := errors.Join(errs...); err != nil {
-			return 0, err
+		if bad := under.await(); err == nil {
+			err = bad
 		}
 	}
+}
+
+// begin starts an attempt at everything that is due and that there is room for.
+func (w *Webhooks) begin(ctx context.Context, lease workqueue.Lease, under *underWay) error {
+	due, err := w.store.DueTrackerWebhooks(ctx, under.room())
+	if err != nil {
+		return fmt.Errorf("look for webhooks: %w", err)
+	}
+	for i := range due {
+		under.start(&due[i], func() error { return w.tell(ctx, lease, &due[i]) })
+	}
+	return nil
 }
 
 // tell makes one attempt at a webhook and notes what came of it.
@@ -118,7 +126,8 @@ func (w *Webhooks) tell(ctx context.Context, lease workqueue.Lease, hook *servic
 		return err
 	}
 	give := came.give || hook.Owed >= webhookPatience
-	noted, err := w.store.TrackerWebhookFailed(ctx, lease, *hook, came.why, w.retryIn(hook.Attempts+1, came.wait), give)
+	pause := w.retryIn(hook.Attempts+1, came.wait)
+	noted, err := w.store.TrackerWebhookFailed(ctx, lease, *hook, joinReason(came.why, came.said), pause, give)
 	if noted && give {
 		log.Warn("a webhook is given up", zap.String("why", came.why))
 	}

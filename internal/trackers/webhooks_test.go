@@ -110,16 +110,20 @@ func operator(t *testing.T, private bool, hosts ...string) *connections.Connecti
 	return conns
 }
 
-func (b *bench) webhooks(conns *connections.Connections) *trackers.Webhooks {
+func (b *bench) webhooks(
+	conns *connections.Connections, change ...func(*trackers.WebhooksConfig),
+) *trackers.Webhooks {
 	b.Helper()
 	web, err := httpfetch.New(conns, httpfetch.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(web.Close)
-	hooks, err := trackers.NewWebhooks(b.store, trackers.WebhooksConfig{
-		Connections: conns, Transport: web.Transport(), FirstRetry: time.Millisecond,
-	})
+	config := trackers.WebhooksConfig{Connections: conns, Transport: web.Transport(), FirstRetry: time.Millisecond}
+	for _, f := range change {
+		f(&config)
+	}
+	hooks, err := trackers.NewWebhooks(b.store, config)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -136,7 +140,7 @@ func (b *bench) runHooks(
 		if err != nil {
 			b.Fatal(err)
 		}
-		view, err := b.service.Get(b.Context(), batch, 0)
+		view, err := b.service.Get(b.Context(), batch, 0, trackers.All)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -304,7 +308,7 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 	if _, err := hooks.Run(t.Context(), lease); err == nil {
 		t.Error("a leader that has resigned notes a delivery")
 	}
-	view, err := b.service.Get(t.Context(), id, 0)
+	view, err := b.service.Get(t.Context(), id, 0, trackers.All)
 	if err != nil || view.Webhook.State != "due" || view.Webhook.Attempts != 0 {
 		t.Errorf("%+v %v", view.Webhook, err)
 	}

@@ -16,7 +16,7 @@ var Statements = map[string]string{
 	"missing": missingSQL, "markDeleted": markDeletedSQL, "toPurge": toPurgeSQL, "purgeFailed": purgeFailedSQL,
 	"purgeAdds": purgeAddsSQL, "purgeGroups": purgeGroupsSQL, "reapCandidates": reapCandidatesSQL,
 	"reapVerdict": reapVerdictSQL, "deferReap": deferReapSQL, "dueWebhooks": dueWebhooksSQL,
-	"nextWebhook": nextWebhookSQL, "webhookDelivered": webhookDeliveredSQL, "webhookFailed": webhookFailedSQL,
+	"webhookDelivered": webhookDeliveredSQL, "webhookFailed": webhookFailedSQL,
 }
 
 // AddWith, ReapWith and EndWith are the operations with another statement in the place of one of theirs: for mutants,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,6 +21,23 @@ const batchOwner = "service"
 type Hook struct {
 	URL    string
 	Secret string // the name of the secret that signs it; empty: unsigned
+}
+
+// Origin is the scheme and the host of the URL: what everybody may see. Behind them there may be a secret.
+func (h Hook) Origin() string {
+	u, err := url.Parse(h.URL)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// shown is the origin, and a sign that there is more.
+func (h Hook) shown() string {
+	if origin := h.Origin(); origin != h.URL {
+		return origin + "/…"
+	}
+	return h.URL
 }
 
 // OpenRequest says what to open. The zero values of ages are the defaults.
@@ -143,6 +161,9 @@ func (r *OpenRequest) differs(was OpenRequest, asked bool) error {
 		{"webhook.secret", was.Webhook.Secret, r.Webhook.Secret},
 	} {
 		if f.was != f.is {
+			if f.field == "webhook.url" {
+				f.was, f.is = was.Webhook.shown(), r.Webhook.shown()
+			}
 			return &ConflictError{Batch: was.ID, Op: "open", Key: r.Key, Field: f.field,
 				Was: fmt.Sprintf("%q", f.was), Is: fmt.Sprintf("%q", f.is)}
 		}

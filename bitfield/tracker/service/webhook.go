@@ -17,39 +17,59 @@ type Webhook struct {
 	EventID  uuid.UUID       // of the event, also in the outbox
 	Event    json.RawMessage // as it is published
 	URL      string
+	Host     string        // of the URL, with its port if one is named
 	Secret   string        // the name of a secret; empty: unsigned
 	Attempts int           // that failed; with the batch, the fence of what is noted about the call
 	Owed     time.Duration // for how long, by the database's clock
 }
 
-// dueWebhooksSQL takes no locks; it reads tracker_service_webhooks.
-const dueWebhooksSQL = `
-SELECT batch_id, event_id, event, webhook_url, coalesce(webhook_secret, ''), webhook_attempts,
-       clock_timestamp() - webhook_due_at
-FROM tracker_service
-WHERE webhook_state = 'due' AND webhook_next_at <= clock_timestamp()
-ORDER BY webhook_next_at LIMIT $1`
+// WebhookRoom is how many calls may be under way, and which of them are.
+type WebhookRoom struct {
+	UnderWay        []Webhook // they are not handed out again
+	AtOnce, PerHost int
+}
 
-// DueWebhooks returns calls that are to be made now, the longest due first.
-func DueWebhooks(ctx context.Context, q tracker.Querier, limit int) ([]Webhook, error) {
-	rows, err := q.Query(ctx, dueWebhooksSQL, page(limit))
+// dueWebhooksSQL takes no locks. It goes from host to host by tracker_service_webhooks, and reads no more of each than
+// there is room for: ten thousand calls to a host that is down cost those to others nothing. Who has the fewest under
+// way comes first. statement_timestamp is no older than the statement, and, other than clock_timestamp, ends the look
+// at a host where what is not due begins.
+const dueWebhooksSQL = `
+WITH RECURSIVE host AS (
+    (SELECT webhook_host AS name FROM tracker_service WHERE webhook_state = 'due' ORDER BY webhook_host LIMIT 1)
+    UNION ALL
+    SELECT (SELECT s.webhook_host FROM tracker_service s
+            WHERE s.webhook_state = 'due' AND s.webhook_host > host.name ORDER BY s.webhook_host LIMIT 1)
+    FROM host WHERE host.name IS NOT NULL
+), called AS (
+    SELECT h.name, (SELECT count(*) FROM unnest($2::text[]) AS u (host) WHERE u.host = h.name) AS calls
+    FROM host h WHERE h.name IS NOT NULL
+)
+SELECT d.batch_id, d.event_id, d.event, d.webhook_url, d.webhook_host, coalesce(d.webhook_secret, ''),
+       d.webhook_attempts, clock_timestamp() - d.webhook_due_at
+FROM called c CROSS JOIN LATERAL (
+    SELECT s.*, c.calls + row_number() OVER (ORDER BY s.webhook_next_at) AS place
+    FROM tracker_service s
+    WHERE s.webhook_state = 'due' AND s.webhook_host = c.name AND s.webhook_next_at <= statement_timestamp()
+      AND s.batch_id <> ALL ($1::uuid[])
+    ORDER BY s.webhook_next_at LIMIT greatest($3 - c.calls, 0)
+) d
+ORDER BY d.place, d.webhook_next_at LIMIT $4`
+
+// DueWebhooks returns calls that are to be made now and that there is room for: of each host the longest due first.
+func DueWebhooks(ctx context.Context, q tracker.Querier, room WebhookRoom) ([]Webhook, error) {
+	free := room.AtOnce - len(room.UnderWay)
+	if free <= 0 {
+		return nil, nil
+	}
+	batches, hosts := make([]uuid.UUID, len(room.UnderWay)), make([]string, len(room.UnderWay))
+	for i := range room.UnderWay {
+		batches[i], hosts[i] = room.UnderWay[i].Batch, room.UnderWay[i].Host
+	}
+	rows, err := q.Query(ctx, dueWebhooksSQL, batches, hosts, room.PerHost, free)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Webhook])
-}
-
-// nextWebhookSQL reads the same index.
-const nextWebhookSQL = `
-SELECT min(webhook_next_at) - clock_timestamp() FROM tracker_service WHERE webhook_state = 'due'`
-
-// NextWebhook returns how long it is until a call is due, 0 at least; ok is false when none is owed.
-func NextWebhook(ctx context.Context, q tracker.Querier) (wait time.Duration, ok bool, err error) {
-	var left *time.Duration
-	if err := q.QueryRow(ctx, nextWebhookSQL).Scan(&left); err != nil || left == nil {
-		return 0, false, err
-	}
-	return max(*left, 0), true, nil
 }
 
 const webhookDeliveredSQL = `

@@ -1,0 +1,126 @@
+package trackers_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/trackers"
+)
+
+// hanging is a host that takes requests and answers none before it is let go.
+type hanging struct {
+	*httptest.Server
+
+	mu    sync.Mutex
+	asked map[string]int // how often, by webhook-id
+	goOn  chan struct{}
+}
+
+func newHanging(t *testing.T) *hanging {
+	t.Helper()
+	h := &hanging{asked: map[string]int{}, goOn: make(chan struct{})}
+	h.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		h.mu.Lock()
+		h.asked[q.Header.Get("webhook-id")]++
+		h.mu.Unlock()
+		select {
+		case <-h.goOn:
+		case <-q.Context().Done():
+		}
+	}))
+	t.Cleanup(h.Close)
+	return h
+}
+
+// requests is how many it had, and of how many webhooks.
+func (h *hanging) requests() (all, different int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, n := range h.asked {
+		all += n
+	}
+	return all, len(h.asked)
+}
+
+// due opens batches whose webhooks are due at once.
+func (b *bench) due(url string, n int) (ids []uuid.UUID) {
+	b.Helper()
+	for range n {
+		id := b.open(fanout.BatchSettings{Webhook: &fanout.WebhookSettings{URL: url, Secret: "hooks"}}, 0)
+		if _, err := b.service.Seal(b.Context(), id, "ann"); err != nil {
+			b.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func (b *bench) until(what string, holds func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.Fatalf("it does not come to this: %s", what)
+		}
+	}
+}
+
+func (b *bench) delivered() int {
+	return b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'delivered'`)
+}
+
+// A host that hangs has its own webhooks wait, those of others go out, also those that become due meanwhile. None is
+// handed out twice. When the duty ends what hangs is cut off, and stays due.
+func TestAHostThatHangsDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	hung, live := newHanging(t), newReceiver(t)
+	conns := operator(t, true, hung.URL, live.URL)
+	b := setup(t, conns)
+	hooks, lease := b.webhooks(conns), b.lease()
+	const most = trackers.WebhooksPerHost
+	b.due(hung.URL, most+4)
+	b.due(live.URL, 3)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := hooks.Run(ctx, lease); done <- err }()
+	b.until("all that may be under way at the host that hangs are", func() bool {
+		all, _ := hung.requests()
+		return all == most
+	})
+	b.until("those of the other host are delivered", func() bool { return b.delivered() == 3 })
+	b.due(live.URL, 2)
+	b.until("those that came later are delivered", func() bool { return b.delivered() == 5 })
+	if all, different := hung.requests(); all != most || different != most {
+		t.Errorf("the host that hangs has %d requests of %d webhooks, want %d of as many", all, different, most)
+	}
+	select {
+	case err := <-done:
+		t.Errorf("the duty ended, though attempts are under way: %v", err)
+	default:
+	}
+	stop()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the duty ended with %v", err)
+	}
+	if n := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due' AND webhook_attempts = 0`); n != most+4 {
+		t.Errorf("%d of the %d that hung are as they were", n, most+4)
+	}
+	close(hung.goOn)
+	hooks = b.webhooks(conns)
+	b.until("all are delivered by whoever leads then", func() bool {
+		if _, err := hooks.Run(t.Context(), lease); err != nil {
+			t.Fatal(err)
+		}
+		return b.delivered() == most+4+5
+	})
+	if len(live.bad) > 0 || len(live.got) != 5 {
+		t.Errorf("the other host had %d requests, bad ones: %q", len(live.got), live.bad)
+	}
+}

@@ -1,0 +1,174 @@
+package trackers_test
+
+import (
+	"bufio"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/trackers"
+)
+
+// rawHost is a host that reads a request and does what it wants to the connection.
+func rawHost(t *testing.T, answer func(c *net.TCPConn)) string {
+	t.Helper()
+	return rawListener(t, func(c *net.TCPConn) {
+		if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.Copy(io.Discard, r.Body)
+			answer(c)
+		}
+	})
+}
+
+// rawListener takes connections one after the other.
+func rawListener(t *testing.T, serve func(c *net.TCPConn)) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			serve(c.(*net.TCPConn))
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = listener.Close(); <-ended })
+	return "http://" + listener.Addr().String()
+}
+
+func says(text string) func(*net.TCPConn) {
+	return func(c *net.TCPConn) { _, _ = io.WriteString(c, text) }
+}
+
+// hangs writes a text and waits until the other end has had enough.
+func hangs(text string) func(*net.TCPConn) {
+	return func(c *net.TCPConn) {
+		says(text)(c)
+		_, _ = io.Copy(io.Discard, c)
+	}
+}
+
+// endless writes a text again and again behind another, until nobody takes it any more.
+func endless(first, text string) func(*net.TCPConn) {
+	return func(c *net.TCPConn) {
+		for _, err := io.WriteString(c, first); err == nil; {
+			_, err = io.WriteString(c, text)
+		}
+	}
+}
+
+const okBegin = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+
+// oddReceivers go wrong, each in a way of its own. Without want what they answer is a delivery.
+func oddReceivers(t *testing.T) map[string]struct{ url, want string } {
+	t.Helper()
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	line := "X-A: " + strings.Repeat("x", 1<<12) + "\r\n"
+	return map[string]struct{ url, want string }{
+		"breaks off":    {rawHost(t, says(okBegin+"three")), ""},
+		"slow body":     {rawHost(t, hangs(okBegin)), ""},
+		"endless body":  {rawHost(t, endless("HTTP/1.1 200 OK\r\n\r\n", line)), ""},
+		"broken chunks": {rawHost(t, says("HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")), ""},
+
+		"no HTTP":      {rawHost(t, says("220 smtp.bank.example ready\r\n")), "what came was no HTTP"},
+		"closes":       {rawHost(t, says("")), "the connection broke"},
+		"resets":       {rawHost(t, func(c *net.TCPConn) { _ = c.SetLinger(0) }), "the connection broke"},
+		"endless head": {rawHost(t, endless("HTTP/1.1 200 OK\r\n", line)), "the connection broke"},
+		"only interim": {rawHost(t, endless("", "HTTP/1.1 103 Early Hints\r\n"+line+"\r\n")), "the connection broke"},
+		"who is it":    {secure.URL, "signed by an authority that this node does not know"},
+		"no TLS":       {strings.Replace(rawListener(t, hangs(okBegin)), "http:", "https:", 1), "does not speak TLS"},
+		"to nowhere": {rawHost(t, says("HTTP/1.1 302 Found\r\nLocation: http://%zz/\r\nContent-Length: 0\r\n\r\n")),
+			"answers 302 Found; redirects are not followed"},
+		"to loopback": {rawHost(t, says("HTTP/1.1 308 X\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")),
+			"answers 308 Permanent Redirect; redirects are not followed"},
+	}
+}
+
+// Receivers that go wrong cost an attempt at the most, and the reason is told. A status says what counts, whatever
+// stands behind it. An attempt after which nothing more comes has its end in time.
+func TestReceiversThatGoWrong(t *testing.T) {
+	t.Parallel()
+	receivers := oddReceivers(t)
+	slow := rawHost(t, hangs("HTTP/1.1 200 OK\r\nX-A: "))
+	hosts := []string{slow}
+	for _, r := range receivers {
+		hosts = append(hosts, r.url)
+	}
+	conns := operator(t, true, hosts...)
+	b := setup(t, conns)
+	lease := b.lease()
+	run := func(c *trackers.WebhooksConfig) { c.FirstRetry = time.Hour }
+	ids := map[string]uuid.UUID{}
+	for name, r := range receivers {
+		ids[name] = b.due(r.url, 1)[0]
+	}
+	if _, err := b.webhooks(conns, run).Run(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range receivers {
+		got := b.webhook(ids[name], trackers.All)
+		if got.Attempts != 1 || (got.State == "delivered") != (r.want == "") || !strings.Contains(got.Error, r.want) {
+			t.Errorf("%s: %+v; want %q", name, got, r.want)
+		}
+	}
+	id := b.due(slow, 1)[0]
+	soon := func(c *trackers.WebhooksConfig) { c.Timeout = 100 * time.Millisecond }
+	if _, err := b.webhooks(conns, run, soon).Run(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.webhook(id, trackers.All); got.Attempts != 1 || !strings.Contains(got.Error, "did not answer in time") {
+		t.Errorf("a head that does not end: %+v", got)
+	}
+}
+
+// What a receiver says is quoted to operators, without secrets, and to viewers not at all: it may repeat what it was
+// asked for. These see of the URL whose it is.
+func TestWhatIsToldOfReceivers(t *testing.T) {
+	t.Parallel()
+	const path = "/hooks/T0PSECRET?key=K3Y"
+	said := strings.Repeat("x", 150) + hookSecret + "\n no " + path + strings.Repeat("y", 1000)
+	host := rawHost(t, says("HTTP/1.1 404 Not Found\r\n\r\n"+said))
+	conns := operator(t, true, host)
+	b := setup(t, conns)
+	id := b.due(host+path, 1)[0]
+	hooks := b.webhooks(conns, func(c *trackers.WebhooksConfig) { c.FirstRetry = time.Hour })
+	if _, err := hooks.Run(t.Context(), b.lease()); err != nil {
+		t.Fatal(err)
+	}
+	const status = "answers 404 Not Found"
+	all, some := b.webhook(id, trackers.All), b.webhook(id, trackers.Origins)
+	if all.URL != host+path || !strings.Contains(all.Error, status+": xxx") || !strings.Contains(all.Error, "no /hooks") ||
+		strings.Contains(all.Error, hookSecret[:12]) || len(all.Error) > 300 {
+		t.Errorf("operators are told %+v", all)
+	}
+	if some.URL != host || !strings.HasSuffix(some.Error, status) {
+		t.Errorf("viewers are told %+v", some)
+	}
+}
+
+func (b *bench) webhook(id uuid.UUID, sight trackers.Sight) *fanout.WebhookView {
+	b.Helper()
+	view, err := b.service.Get(b.Context(), id, 0, sight)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return view.Webhook
+}
