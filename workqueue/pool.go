@@ -73,6 +73,10 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 	if c.ThroughPooler {
 		// It asks PostgreSQL for the types of parameters once: without them, maps and ids cannot be written.
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	} else {
+		// Statements look at a few rows of tables that may be large, which the planner takes for many: it would compile
+		// them for seconds, each time, to have them done in a millisecond. A pooler need not know the setting.
+		setUnlessGiven(params, "jit", "off")
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {

@@ -1,7 +1,10 @@
 package workqueue_test
 
 import (
+	"context"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -43,4 +46,29 @@ func TestStoreThroughAPooler(t *testing.T) {
 	b.finish(run)
 	b.wantState(run, "completed", 2)
 	b.check()
+}
+
+// A server of somebody's own compiles statements; that would cost seconds at each look for work.
+func TestStoreHasNothingCompiled(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	b := &bench{T: t, pool: testenv.Connect(t, url)}
+	b.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$`)
+	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	b.store = store
+	b.session = b.open()
+	var own, usual string
+	err = store.AsLeader(t.Context(), b.lead(), func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SHOW jit`).Scan(&own)
+	})
+	if err != nil || own != "off" {
+		t.Errorf("jit is %q, %v; want off", own, err)
+	}
+	if err := testenv.Connect(t, url).QueryRow(t.Context(), `SHOW jit`).Scan(&usual); err != nil || usual != "on" {
+		t.Errorf("jit of the database is %q, %v; the test shows nothing", usual, err)
+	}
 }
