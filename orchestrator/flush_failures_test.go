@@ -1,0 +1,42 @@
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// A service whose handler fails is there: nothing else need come through for its word to count.
+func TestAFailureOfTheHandlerCountsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var calls atomic.Int64
+	b.serve(t, "broken", func(context.Context, *endpoints.Chunk[account, statement]) error {
+		calls.Add(1)
+		return errors.New("no such table")
+	})
+	b.gather(t, "broken", func(s *workqueue.CollectorSpec) { s.MinSize, s.MaxAttempts = 1, 3 })
+	b.addOps(t, "broken", 0, 1, 1)
+	b.await(t, "it is parked", `SELECT count(*) = 1 FROM collector_op WHERE parked_at IS NOT NULL AND attempts = 3`)
+	if n := calls.Load(); n != 3 {
+		t.Errorf("%d calls for 3 attempts", n)
+	}
+}
+
+// Flushes that find nobody open the breaker of their endpoint, and the one that is its probe closes it.
+func TestFlushesTellOfAnOutageAndOfItsEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const keys = 6
+	b.gather(t, "gone", nil)
+	b.addOps(t, "gone", 0, 2*keys, keys)
+	b.await(t, "the breaker is open", `SELECT breaker = 'open' FROM endpoint_pace WHERE endpoint = 'gone'`)
+	b.serve(t, "gone", echo)
+	b.await(t, "everything is flushed", noOps)
+	b.await(t, "the breaker was closed by a flush", `SELECT EXISTS (SELECT FROM endpoint_change
+		WHERE endpoint = 'gone' AND after = 'closed' AND reason = 'a flush of collector gone was answered')`)
+}
