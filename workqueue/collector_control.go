@@ -177,8 +177,8 @@ type NotEmptyError struct {
 }
 
 func (e *NotEmptyError) Error() string {
-	return fmt.Sprintf("collector %s has %d operations that wait and %d parked ones; drain it and requeue or drop what "+
-		"is parked, or delete it with force and lose them", e.Name, e.Ops, e.Parked)
+	return fmt.Sprintf("collector %s has operations: %d wait, %d parked; drain it and requeue or drop what is parked, or "+
+		"delete it with force (--force) and lose them", e.Name, e.Ops, e.Parked)
 }
 
 const (

@@ -42,13 +42,13 @@ func collectorHead(c *client.CollectorView) string {
 	}
 	t.row("state", state)
 	t.row("endpoint", inert(p.Endpoint))
-	t.row("flushed", fmt.Sprintf("a key with %d operations, or after %s; at most %d at once", p.MinSize, p.MaxAge,
-		p.MaxSize))
+	t.row("flushed", fmt.Sprintf("a key with %d operations, or after %s; at most %d at once", p.MinSize,
+		shortTime(p.MaxAge.String()), p.MaxSize))
 	limits := fmt.Sprintf("%d flushes at once", p.InFlight)
 	if p.Rate != "" {
 		limits += ", " + inert(p.Rate) + " calls"
 	}
-	t.row("limits", limits+", each within "+p.Timeout.String())
+	t.row("limits", limits+", each within "+shortTime(p.Timeout.String()))
 	order := p.Order
 	if p.Strict {
 		order += ", strict: a failed operation holds its key up"
@@ -65,8 +65,8 @@ func collectorHead(c *client.CollectorView) string {
 		t.row("key", key)
 	}
 	t.row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
-		p.Backoff, p.MaxBackoff))
-	t.row("ids", "remembered for "+p.Dedupe.String())
+		shortTime(p.Backoff.String()), shortTime(p.MaxBackoff.String())))
+	t.row("ids", "remembered for "+shortTime(p.Dedupe.String()))
 	t.row("applied", fmt.Sprintf("%s by %s, version %d", moment(c.ChangedAt), inert(c.ChangedBy), c.Version))
 	return t.String()
 }

@@ -134,6 +134,17 @@ func span(d time.Duration) string {
 	}
 }
 
+// shortTime leaves out of a setting what is zero: 1h, not 1h0m0s.
+func shortTime(setting string) string {
+	if minutes, ok := strings.CutSuffix(setting, "m0s"); ok {
+		setting = minutes + "m"
+	}
+	if hours, ok := strings.CutSuffix(setting, "h0m"); ok {
+		setting = hours + "h"
+	}
+	return setting
+}
+
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // moment writes a time as the reader's clock shows it.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -186,7 +187,7 @@ func keptText(k *client.RetentionKind) string {
 		limits = append(limits, "for "+k.Age)
 	}
 	if k.MaxCount != 0 {
-		limits = append(limits, "the newest "+count(k.MaxCount))
+		limits = append(limits, "no more than the newest "+count(k.MaxCount))
 	}
 	if k.MaxBytes != 0 {
 		limits = append(limits, "up to "+sizeOrNone(k.MaxBytes))
@@ -217,7 +218,8 @@ func (r *retentionRun) Run(ctx context.Context, term *console) error {
 	if err := term.printf("%s", dueText(&due, term.room())); err != nil {
 		return err
 	}
-	if !r.DryRun {
+	past := slices.ContainsFunc(due.Kinds, func(d client.KindDue) bool { return d.Count > 0 })
+	if past && !r.DryRun {
 		term.note("the node that leads deletes them now, in small pieces; see tranche retention show")
 	}
 	return nil

@@ -133,7 +133,7 @@ func schedulesText(list []client.ScheduleSummary, more bool, room int) string {
 // whenText leaves out of an interval what is zero: every 1h, not every 1h0m0s.
 func whenText(when string) string {
 	if strings.HasPrefix(when, "every ") {
-		when = strings.ReplaceAll(strings.ReplaceAll(when, "m0s", "m"), "h0m", "h")
+		when = shortTime(when)
 	}
 	return when
 }

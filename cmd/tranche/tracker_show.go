@@ -76,11 +76,11 @@ func stateOfBatch(state string, sealed, completed, expired *time.Time) string {
 func expiryText(b *client.BatchView) (label, text string) {
 	switch b.State {
 	case "open":
-		return "expires", "when idle for " + inert(b.OpenIdle)
+		return "expires", "when idle for " + shortTime(inert(b.OpenIdle))
 	case "sealed":
-		return "expires", "when idle for " + inert(b.SealedIdle)
+		return "expires", "when idle for " + shortTime(inert(b.SealedIdle))
 	}
-	return "deleted", inert(b.Keep) + " after its end"
+	return "deleted", shortTime(inert(b.Keep)) + " after its end"
 }
 
 // codesText lists why items failed, the most frequent first.

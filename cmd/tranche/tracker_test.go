@@ -61,7 +61,7 @@ func TestBatchText(t *testing.T) {
 	}
 	text := batchText(b) + missingText(b)
 	for _, want := range []string{
-		`bil\x1b[2Jling`, `nov\x0a`, "20,000 in 3 groups", `10 (B\x07 8, A 2)`, "168h0m0s after its end",
+		`bil\x1b[2Jling`, `nov\x0a`, "20,000 in 3 groups", `10 (B\x07 8, A 2)`, "168h after its end",
 		`signed with hooks: given up; it answers 500\x0d`, "0198c5f2:0:1-4\n", "completed since",
 	} {
 		if !strings.Contains(text, want) {

@@ -155,7 +155,7 @@ func TestParkedOperationsAreLookedAfter(t *testing.T) {
 	if !switched.Changed || switched.State != "active" {
 		t.Errorf("%+v", switched)
 	}
-	b.refused(409, "has 1 operations that wait and 1 parked ones", http.MethodDelete, api.Prefix+"/collectors/notify", nil)
+	b.refused(409, "has operations: 1 wait, 1 parked", http.MethodDelete, api.Prefix+"/collectors/notify", nil)
 	if code, text := b.ask(http.MethodDelete, api.Prefix+"/collectors/notify?force=true", nil); code != http.StatusOK {
 		t.Errorf("delete: %d %s", code, text)
 	}
