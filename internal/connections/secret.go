@@ -29,7 +29,8 @@ type target struct {
 // Value returns the secret for a request to u, or an error that says why it has no business there.
 func (s *Secret) Value(u *url.URL) (string, error) {
 	if !slices.Contains(s.hosts, targetOf(u)) {
-		return "", fmt.Errorf("secret %q is not meant for %s://%s; its hosts say for which it is", s.Name, u.Scheme, u.Host)
+		return "", fmt.Errorf("secret %q is not meant for %s://%s: that is none of its hosts in the connections file",
+			s.Name, u.Scheme, u.Host)
 	}
 	return s.from.read()
 }
