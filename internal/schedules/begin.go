@@ -165,7 +165,7 @@ func (r *round) queue(f *workqueue.WaitingFire) *workqueue.FireEnd {
 			Reason: fmt.Sprintf("%d due times are in the queue already; %s was under way", maxQueued, others)}
 	}
 	r.queued[f.Schedule]++
-	return &workqueue.FireEnd{State: workqueue.FireQueued, Reason: "it waits until " + others + " has ended"}
+	return &workqueue.FireEnd{State: workqueue.FireQueued, Reason: "it waits in the queue; " + others + " was under way"}
 }
 
 // others names what is under way, for people.
