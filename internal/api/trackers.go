@@ -1,8 +1,10 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
+	"reflect"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
@@ -59,11 +61,11 @@ func (s *Server) registerTrackers(api huma.API) {
 	}, maxTrackerBody)), s.addTrackerItems)
 	register(s, api, byOperator(bulky(huma.Operation{
 		OperationID: "ack-tracker-items", Method: http.MethodPost, Path: "/trackers/ack",
-		Summary: "Acknowledge items of any batches", Description: ackDescription,
+		Summary: "Acknowledge items of any batches", Description: ackDescription, SkipValidateBody: true,
 	}, maxAckBody)), s.ackTrackerItems)
 	register(s, api, byOperator(bulky(huma.Operation{
 		OperationID: "ack-tracker", Method: http.MethodPost, Path: "/trackers/{id}/ack",
-		Summary: "Acknowledge items of one batch", Description: ackDescription,
+		Summary: "Acknowledge items of one batch", Description: ackDescription, SkipValidateBody: true,
 	}, maxAckBody)), s.ackTracker)
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "seal-tracker", Method: http.MethodPost, Path: "/trackers/{id}/seal",
@@ -193,23 +195,44 @@ func (s *Server) addTrackerItems(ctx context.Context, in *addTrackerInput) (fano
 	return s.trackers.Add(ctx, id, in.Body)
 }
 
-type ackItemsInput struct{ Body fanout.Acknowledgement }
+// ackBody is what an ack names. Of a body in which four million things are wrong huma would tell each, which takes more
+// than a gigabyte, so it is read by the service itself, which tells the first.
+type ackBody struct {
+	asked fanout.Acknowledgement
+	bad   error
+}
+
+// UnmarshalJSON implements json.Unmarshaler. What is wrong is told by the operation, with its code.
+func (a *ackBody) UnmarshalJSON(body []byte) error {
+	a.bad = trackers.ReadBody(body, &a.asked)
+	return nil
+}
+
+// Schema implements huma.SchemaProvider.
+func (*ackBody) Schema(r huma.Registry) *huma.Schema {
+	return r.Schema(reflect.TypeFor[fanout.Acknowledgement](), true, "")
+}
+
+type ackItemsInput struct{ Body ackBody }
 
 func (s *Server) ackTrackerItems(ctx context.Context, in *ackItemsInput) (fanout.BatchesAcked, error) {
-	return s.trackers.Ack(ctx, nil, in.Body)
+	if in.Body.bad != nil {
+		return fanout.BatchesAcked{}, in.Body.bad
+	}
+	return s.trackers.Ack(ctx, nil, in.Body.asked)
 }
 
 type ackTrackerInput struct {
 	TrackerPath
-	Body fanout.Acknowledgement
+	Body ackBody
 }
 
 func (s *Server) ackTracker(ctx context.Context, in *ackTrackerInput) (fanout.BatchesAcked, error) {
 	id, err := in.batch()
-	if err != nil {
+	if err = cmp.Or(err, in.Body.bad); err != nil {
 		return fanout.BatchesAcked{}, err
 	}
-	return s.trackers.Ack(ctx, &id, in.Body)
+	return s.trackers.Ack(ctx, &id, in.Body.asked)
 }
 
 type trackerInput struct {

@@ -147,7 +147,7 @@ func (s *Service) operations() map[string]operation {
 func asked[In, Out any](do func(ctx context.Context, in In, actor string) (Out, error)) operation {
 	return func(ctx context.Context, body []byte, actor string) (any, error) {
 		var in In
-		if err := readBody(body, &in); err != nil {
+		if err := ReadBody(body, &in); err != nil {
 			return nil, err
 		}
 		return do(ctx, in, actor)
@@ -165,8 +165,9 @@ func about(batch string, do func(batchID) (any, error)) (any, error) {
 	return do(id)
 }
 
-// readBody reads a request. A member that nobody knows is refused: it would be meant to do something.
-func readBody(body []byte, into any) error {
+// ReadBody reads a request, with memory for what it says and for one mistake, however many there are. A member that
+// nobody knows is refused: it would be meant to do something. The error is a *fanout.Error.
+func ReadBody(body []byte, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")
 	}
