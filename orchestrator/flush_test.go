@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 // gather applies a collector of the endpoint of the same name.
@@ -337,10 +337,9 @@ func (b *bundle) addKeyed(t *testing.T, name string, value, number int) {
 			return
 		}
 		op := workqueue.Op{ID: fmt.Sprint(value, "/", number),
-			Payload: fmt.Appendf(nil, `{"id":"%d %d","owner":"v%d"}`, value, number, value)}
-		if op.Key, err = collector.Key(&spec, "", op.Payload); err == nil {
-			_, err = b.node.AddOps(t.Context(), name, version, [][]workqueue.Op{{op}})
-		}
+			Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, value, number)}
+		op.Key = fmt.Sprint(order.Partition(fmt.Sprint("v", value), spec.OrderBy.Partitions))
+		_, err = b.node.AddOps(t.Context(), name, version, [][]workqueue.Op{{op}})
 		if _, moved := errors.AsType[*workqueue.CollectorMovedError](err); moved {
 			continue
 		}
