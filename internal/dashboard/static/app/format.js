@@ -52,6 +52,14 @@ export function duration(seconds) {
   return two(Math.floor(s / 86400), "d", Math.floor(s % 86400 / 3600), "h");
 }
 
+// setting writes a duration as the API has it, 24h0m0s, like any other; what is none stays as it is.
+export function setting(text) {
+  const parts = /^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$/.exec(text ?? "");
+  if (!parts || !text) return inert(text);
+  const [h, m, s] = parts.slice(1).map((part) => Number(part ?? 0));
+  return duration(h * 3600 + m * 60 + s);
+}
+
 // ago says how long a time is past (or ahead), against now.
 export function ago(time, now = Date.now()) {
   if (!time) return "–";

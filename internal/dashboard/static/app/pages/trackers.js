@@ -5,7 +5,7 @@ import {
 } from "../ui.js";
 import { Link, setQuery } from "../router.js";
 import { api, query as withQuery, segment } from "../api.js";
-import { inert, num, plural, shortId } from "../format.js";
+import { inert, num, plural, setting, shortId } from "../format.js";
 
 const tones = { open: "info", sealed: "busy", completed: "ok", expired: "bad" };
 const states = [["", "All states"], ["open", "Open"], ["sealed", "Sealed"], ["completed", "Completed"], ["expired", "Expired"]];
@@ -109,8 +109,8 @@ function Facts({ batch: b }) {
     ${b.sealed_at && html`<div><dt>sealed</dt><dd><${Time} at=${b.sealed_at}/></dd></div>`}
     ${b.completed_at && html`<div><dt>completed</dt><dd><${Time} at=${b.completed_at}/></dd></div>`}
     ${b.expired_at && html`<div><dt>expired</dt><dd><${Time} at=${b.expired_at}/></dd></div>`}
-    <div><dt>expires</dt><dd>open and idle for ${inert(b.open_idle)}, sealed and idle for ${inert(b.sealed_idle)}</dd></div>
-    <div><dt>kept</dt><dd>${inert(b.keep)} after its end</dd></div>
+    <div><dt>expires</dt><dd>open and idle for ${setting(b.open_idle)}, sealed and idle for ${setting(b.sealed_idle)}</dd></div>
+    <div><dt>kept</dt><dd>${setting(b.keep)} after its end</dd></div>
     ${hook && html`<div><dt>webhook</dt><dd><${Text} max=${200}>${hook.url}<//> <span class="muted">${hook.state === "none" ? "waits for the end" : inert(hook.state.replace("_", " "))}${
       hook.attempts > 0 && `, ${plural(hook.attempts, "attempt")}`}${hook.error && `: ${inert(hook.error, 300)}`}</span></dd></div>`}
   </dl><//>`;
