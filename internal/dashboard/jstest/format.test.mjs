@@ -1,6 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
-
+import test from "node:test";
 import { setting } from "../static/app/format.js";
 
 test("settings are written like other durations", () => {
