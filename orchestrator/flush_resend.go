@@ -13,8 +13,8 @@ import (
 )
 
 // sentFlushes are those whose requests are out, by the tokens of their calls. A request may be sent again, after the
-// connection was lost; its service may then begin only now. So that no other flush of the key begins beside it, its time
-// begins again, and the key is kept for as long, before it is sent.
+// connection was lost; its service may then begin only now. So that no other flush of the key begins beside it, its
+// time begins again, and the key is kept for as long, before it is sent.
 type sentFlushes struct {
 	store *workqueue.Store
 	log   *zap.Logger

@@ -34,7 +34,8 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	if err != nil || len(claimed.Flushes) != 3 {
 		t.Fatalf("claimed %+v, %v", claimed.Flushes, err)
 	}
-	if _, err := pool.Exec(t.Context(), `UPDATE collector_key SET flush_until = clock_timestamp() + interval '1 min'`); err != nil {
+	_, err = pool.Exec(t.Context(), `UPDATE collector_key SET flush_until = clock_timestamp() + interval '1 min'`)
+	if err != nil {
 		t.Fatal(err)
 	}
 	s := newSentFlushes(&Node{store: store, log: zaptest.NewLogger(t)})
@@ -51,7 +52,8 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	}
 	_, stop := s.limit(t.Context(), "answered", claimed.Flushes[2].ID, time.Hour)
 	stop()
-	if again := s.renew([]string{"live", "over", "lost", "answered", "of somebody else"}); !slices.Equal(again, []string{"live"}) {
+	again := s.renew([]string{"live", "over", "lost", "answered", "of somebody else"})
+	if !slices.Equal(again, []string{"live"}) {
 		t.Errorf("%v are sent again", again)
 	}
 	var until []string

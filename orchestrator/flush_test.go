@@ -276,8 +276,8 @@ func TestFlushesSurviveARestartOfNATS(t *testing.T) {
 	}
 }
 
-// Producers go on adding while the number of partitions changes: each value is still worked in its order, one flush at a
-// time, though its operations belong to several keys by then.
+// Producers go on adding while the number of partitions changes: each value is still worked in its order, one flush at
+// a time, though its operations belong to several keys by then.
 func TestPartitionsChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -289,9 +289,13 @@ func TestPartitionsChangeUnderLoad(t *testing.T) {
 			if value, _ := opOf(t, item); !at[value] {
 				at[value] = true
 				l.begin(value, true)
-				defer l.begin(value, false)
 			}
 		}
+		defer func() {
+			for value := range at {
+				l.begin(value, false)
+			}
+		}()
 		for _, item := range chunk.Items() {
 			value, number := opOf(t, item)
 			l.take(value, number)

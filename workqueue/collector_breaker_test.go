@@ -36,8 +36,8 @@ func (c *opsBench) isOpen() bool {
 	return change.Open
 }
 
-// Flushes that fail open the breaker of their endpoint: runs know of it, and the next flush is a probe of one operation.
-// When it is answered, nobody rests any longer.
+// Flushes that fail open the breaker of their endpoint: runs know of it, and the next flush is a probe of one
+// operation. When it is answered, nobody rests any longer.
 func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
@@ -80,13 +80,14 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 // The breaker is closed by a flush that is its probe when the service has dealt with it.
 func TestAFlushIsAProbe(t *testing.T) {
 	t.Parallel()
+	type failing = map[string]workqueue.SlotError
 	for name, tc := range map[string]struct {
 		end    func(*opsBench, *flushOf)
 		closed bool
 	}{
 		"done":      {func(c *opsBench, f *flushOf) { c.record(f, nil) }, true},
-		"refused":   {func(c *opsBench, f *flushOf) { c.record(f, map[string]workqueue.SlotError{"a0": refused("bad")}) }, true},
-		"not now":   {func(c *opsBench, f *flushOf) { c.record(f, map[string]workqueue.SlotError{"a0": retried("db")}) }, false},
+		"refused":   {func(c *opsBench, f *flushOf) { c.record(f, failing{"a0": refused("bad")}) }, true},
+		"not now":   {func(c *opsBench, f *flushOf) { c.record(f, failing{"a0": retried("db")}) }, false},
 		"not asked": {func(c *opsBench, f *flushOf) { f.end.Ops, f.end.Slots = nil, nil; c.recordAs(f) }, false},
 		"crashed": {func(c *opsBench, f *flushOf) {
 			f.end.Replied, f.end.Refused = true, true
@@ -221,7 +222,7 @@ func TestFlushesAreProlonged(t *testing.T) {
 	if swept, err := c.store.SweepCollectors(t.Context(), c.lead()); err != nil || swept.Released != 0 {
 		t.Errorf("%+v, %v", swept, err)
 	}
-	if n := c.number(`SELECT count(*) FROM collector_key WHERE flush_until > clock_timestamp() + interval '60 s'`); n != 1 {
+	if c.number(`SELECT count(*) FROM collector_key WHERE flush_until > clock_timestamp() + interval '60 s'`) != 1 {
 		t.Error("it is not kept for as long as a flush takes, and longer")
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Nodes look late, always: by a fifth of the time between calls here, and once by much more. Calls come to what the rate allows all the
-// same, and no minute has more than one call beyond it.
+// Nodes look late, always: by a fifth of the time between calls here, and once by much more. Calls come to what the
+// rate allows all the same, and no minute has more than one call beyond it.
 func TestLateLooksDoNotCostCalls(t *testing.T) {
 	t.Parallel()
 	const calls, late, idle = 25, 1200 * time.Millisecond, 2 * time.Minute
@@ -26,7 +26,8 @@ func TestLateLooksDoNotCostCalls(t *testing.T) {
 	begun := time.Now()
 	var at []time.Duration
 	for len(at) < calls {
-		claimed, err := c.store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: c.session, Collector: c.id, Max: 10})
+		claimed, err := c.store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: c.session, Collector: c.id,
+			Max: 10})
 		if err != nil {
 			t.Fatal(err)
 		}

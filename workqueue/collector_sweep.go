@@ -92,8 +92,8 @@ func (s *Store) EndFlushes(ctx context.Context, session SessionID) (int, error) 
 	return int(tag.RowsAffected()), nil
 }
 
-// ProlongFlushes keeps the keys of flushes for these for as much longer, and what a node may take beyond, as if they were
-// claimed now. It returns the flushes that still have their keys.
+// ProlongFlushes keeps the keys of flushes for these for as much longer, and what a node may take beyond, as if they
+// were claimed now. It returns the flushes that still have their keys.
 func (s *Store) ProlongFlushes(ctx context.Context, ids []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error) {
 	holds := make([]time.Duration, len(limits))
 	for i, limit := range limits {

@@ -43,8 +43,8 @@ func (v *CollectorView) explainEndpoint() {
 		if e.since != nil {
 			since = *e.since
 		}
-		v.because("breaker", e.probeAt, "the breaker of endpoint %s is open since %s, and lets no more than a probe pass now "+
-			"and then: %s", v.Spec.Endpoint, stamp(since), e.reason)
+		v.because("breaker", e.probeAt, "the breaker of endpoint %s is open since %s, and lets no more than a probe pass "+
+			"now and then: %s", v.Spec.Endpoint, stamp(since), e.reason)
 	}
 	if v.Due == 0 {
 		return

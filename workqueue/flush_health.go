@@ -61,36 +61,41 @@ func (r *flushRecording) noteHealth(batch *pgx.Batch) {
 // asked nobody says nothing: the time of the next is set.
 func (r *flushRecording) noteProbes(ctx context.Context, tx pgx.Tx) error {
 	for i := range r.keys {
-		end, v := &r.ends[i], &r.verdicts[i]
-		failed := v.health == healthBad || v.health == healthAway && !v.busy || v.again && !v.dealt
-		if !end.Claim.Probe || !failed && !end.Replied {
+		failed := r.verdicts[i].failedProbe()
+		if !r.ends[i].Claim.Probe || !failed && !r.ends[i].Replied {
 			continue
 		}
-		endpoint := end.Claim.Spec.Endpoint
-		var b breakerState
-		if _, err := tx.Exec(ctx, makePace, endpoint); err != nil {
-			return err
-		}
-		if err := b.read(ctx, tx, lockBreaker, endpoint); err != nil {
-			return err
-		}
-		switch {
-		case !b.open:
-			continue
-		case failed:
-			if _, err := tx.Exec(ctx, nextProbe, endpoint, b.probes+1, probePause(b.probes+1)); err != nil {
-				return err
-			}
-			continue
-		}
-		if _, err := tx.Exec(ctx, closeBreaker, endpoint, breakerTrust); err != nil {
-			return err
-		}
-		r.out[i].Closed = true
-		if err := noteChange(ctx, tx, endpoint, PaceChange{"breaker", "open", "closed",
-			"a flush of collector " + end.Claim.Name + " was answered"}); err != nil {
+		if err := r.noteProbe(ctx, tx, i, failed); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// failedProbe says of a probe that it failed: the service was not there, or asked for it to be tried again. One that
+// has too much to do is up.
+func (v *flushVerdict) failedProbe() bool {
+	return v.health == healthBad || v.health == healthAway && !v.busy || v.again && !v.dealt
+}
+
+func (r *flushRecording) noteProbe(ctx context.Context, tx pgx.Tx, i int, failed bool) error {
+	c := r.ends[i].Claim
+	endpoint := c.Spec.Endpoint
+	var b breakerState
+	if _, err := tx.Exec(ctx, makePace, endpoint); err != nil {
+		return err
+	}
+	if err := b.read(ctx, tx, lockBreaker, endpoint); err != nil || !b.open {
+		return err
+	}
+	if failed {
+		_, err := tx.Exec(ctx, nextProbe, endpoint, b.probes+1, probePause(b.probes+1))
+		return err
+	}
+	if _, err := tx.Exec(ctx, closeBreaker, endpoint, breakerTrust); err != nil {
+		return err
+	}
+	r.out[i].Closed = true
+	return noteChange(ctx, tx, endpoint, PaceChange{"breaker", "open", "closed",
+		"a flush of collector " + c.Name + " was answered"})
 }

@@ -83,8 +83,8 @@ WHERE c.id = $1 AND k.collector = $1 AND k.numbering = g.numbering AND k.key = g
 
 // RecordFlushes writes what became of flushes of one collector in one transaction: what succeeded leaves, what failed
 // stays with its error until its next try or is parked, and the keys are free again. What belongs to a flush that was
-// given to somebody else, or given up, touches nothing. They may be of several claims: each is judged by the settings of
-// its own.
+// given to somebody else, or given up, touches nothing. They may be of several claims: each is judged by the settings
+// of its own.
 func (s *Store) RecordFlushes(ctx context.Context, ends []FlushEnd) ([]FlushRecorded, error) {
 	if len(ends) == 0 {
 		return nil, nil

@@ -93,18 +93,18 @@ type flushJudge struct {
 
 func newFlushJudge(c *ClaimedFlushes) flushJudge {
 	spec := &c.Spec
-	return flushJudge{maxSize: spec.MaxSize, health: c.Health, probe: c.Probe, policy: policy{maxAttempts: spec.MaxAttempts,
-		backoff: time.Duration(spec.Backoff), maxBackoff: time.Duration(spec.MaxBackoff), retryCodes: spec.RetryCodes,
-		neverRetry: spec.NeverRetry}}
+	return flushJudge{maxSize: spec.MaxSize, health: c.Health, probe: c.Probe, policy: policy{
+		maxAttempts: spec.MaxAttempts, backoff: time.Duration(spec.Backoff), maxBackoff: time.Duration(spec.MaxBackoff),
+		retryCodes: spec.RetryCodes, neverRetry: spec.NeverRetry}}
 }
 
 // judge decides by operation where the service answered for it, and for all of the rest together where it did not:
 //
 //   - a reply that is complete and leaves an operation out has failed it;
 //   - an outage, or a service that has too much to do, is held against nobody: the key and the collector rest;
-//   - a flush that failed as a whole is tried again with half as many, until one is alone. That one is to blame when the
-//     service itself has said so; after a silence only unless nothing has worked lately. It waits for its next try on
-//     its own account, so that others of its key go on.
+//   - a flush that failed as a whole is tried again with half as many, until one is alone. That one is to blame when
+//     the service itself has said so; after a silence only unless nothing has worked lately. It waits for its next try
+//     on its own account, so that others of its key go on.
 func (j *flushJudge) judge(end *FlushEnd) (v flushVerdict) {
 	left := j.slots(end, &v)
 	if len(v.done) > 0 {
