@@ -228,8 +228,8 @@ type ackTrackerInput struct {
 }
 
 func (s *Server) ackTracker(ctx context.Context, in *ackTrackerInput) (fanout.BatchesAcked, error) {
-	id, err := in.batch()
-	if err = cmp.Or(err, in.Body.bad); err != nil {
+	id, bad := in.batch()
+	if err := cmp.Or(bad, in.Body.bad); err != nil {
 		return fanout.BatchesAcked{}, err
 	}
 	return s.trackers.Ack(ctx, &id, in.Body.asked)

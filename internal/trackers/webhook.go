@@ -133,8 +133,9 @@ func (w *Webhooks) post(ctx context.Context, u *url.URL, header http.Header, bod
 	defer func() { _ = answer.Body.Close() }() // as much was read as is of use
 	defer time.AfterFunc(answerTime, cancel).Stop()
 	begin, _ := io.ReadAll(io.LimitReader(answer.Body, maxRead)) // to its end, when that is near: the connection serves on
-	why := strings.TrimSpace(fmt.Sprintf("%s answers %d %s", u.Host, answer.StatusCode, http.StatusText(answer.StatusCode)))
-	switch status := answer.StatusCode; {
+	status := answer.StatusCode
+	why := strings.TrimSpace(fmt.Sprintf("%s answers %d %s", u.Host, status, http.StatusText(status)))
+	switch {
 	case status >= 200 && status < 300:
 		return delivery{delivered: true}
 	case status == http.StatusGone: // by the standard: it wants no more

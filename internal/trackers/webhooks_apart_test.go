@@ -109,8 +109,9 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("the duty ended with %v", err)
 	}
-	if n := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due' AND webhook_attempts = 0`); n != most+4 {
-		t.Errorf("%d of the %d that hung are as they were", n, most+4)
+	left := b.count(`SELECT count(*) FROM tracker_service WHERE webhook_state = 'due' AND webhook_attempts = 0`)
+	if left != most+4 {
+		t.Errorf("%d of the %d that hung are as they were", left, most+4)
 	}
 	close(hung.goOn)
 	hooks = b.webhooks(conns)

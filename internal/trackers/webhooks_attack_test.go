@@ -3,7 +3,6 @@ package trackers_test
 import (
 	"bufio"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/trackers"
@@ -78,7 +78,7 @@ const okBegin = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
 func oddReceivers(t *testing.T) map[string]struct{ url, want string } {
 	t.Helper()
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
-	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.Config.ErrorLog = zap.NewStdLog(zap.NewNop())
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	line := "X-A: " + strings.Repeat("x", 1<<12) + "\r\n"

@@ -13,14 +13,16 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i, url := range []string{
-		"https://one/1", "https://one/2", "HTTPS://One?3", "https://one:8443/4", "http://two#5", "https://two/6", "https://six/7",
+		"https://one/1", "https://one/2", "HTTPS://One?3", "https://one:8443/4", "http://two#5", "https://two/6",
+		"https://six/7",
 	} {
 		id := b.openAs(service.OpenRequest{Owner: "o", Webhook: service.Hook{URL: url, Secret: "s"}})
 		b.seal(id)
-		b.exec(`UPDATE tracker_service SET webhook_next_at = webhook_next_at - ($2 || ' minutes')::interval WHERE batch_id = $1`,
-			id, fmt.Sprint(60-i))
+		b.exec(`UPDATE tracker_service SET webhook_next_at = webhook_next_at - ($2 || ' minutes')::interval
+			WHERE batch_id = $1`, id, fmt.Sprint(60-i))
 	}
-	b.exec(`UPDATE tracker_service SET webhook_next_at = clock_timestamp() + interval '1 hour' WHERE webhook_url = 'https://six/7'`)
+	b.exec(`UPDATE tracker_service SET webhook_next_at = clock_timestamp() + interval '1 hour'
+		WHERE webhook_url = 'https://six/7'`)
 	room := func(perHost, atOnce int, underWay ...service.Webhook) []service.Webhook {
 		t.Helper()
 		due, err := service.DueWebhooks(t.Context(), b.pool, service.WebhookRoom{
@@ -42,13 +44,15 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 		}
 	}
 	all := room(10, 10)
-	same("all", all, "https://one/1", "https://one:8443/4", "http://two#5", "https://one/2", "https://two/6", "HTTPS://One?3")
+	same("all", all, "https://one/1", "https://one:8443/4", "http://two#5", "https://one/2", "https://two/6",
+		"HTTPS://One?3")
 	if len(all) == 6 && (all[5].Host != "one" || all[1].Host != "one:8443" || all[2].Host != "two") {
 		t.Errorf("hosts: %+v", all)
 	}
 	same("one of each", room(1, 10), "https://one/1", "https://one:8443/4", "http://two#5")
 	same("two at once", room(10, 2), "https://one/1", "https://one:8443/4")
-	same("the first is under way", room(2, 10, all[0]), "https://one:8443/4", "http://two#5", "https://one/2", "https://two/6")
+	same("the first is under way", room(2, 10, all[0]), "https://one:8443/4", "http://two#5", "https://one/2",
+		"https://two/6")
 	same("a host is full", room(1, 10, all[0]), "https://one:8443/4", "http://two#5")
 	same("all is full", room(10, 1, all[0]))
 }
