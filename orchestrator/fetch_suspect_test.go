@@ -14,8 +14,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// A suspect has its node for itself until it is recorded. Were the next one to begin before, and end the node, the first
-// would be begun and not recorded: it would be taken for what ended it.
+// A suspect has its node for itself until it is recorded. Were the next one to begin before, and end the node, the
+// first would be begun and not recorded: it would be taken for what ended it.
 func TestASuspectBeginsOnceTheOneBeforeIsRecorded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -87,7 +87,8 @@ func (b *bundle) suspects(t *testing.T, function string, n int) workqueue.RunID 
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed, err := b.store.Claim(ctx, workqueue.ClaimRequest{Session: session, Run: run, MaxSlices: n, MaxBytes: 1 << 20})
+	wanted := workqueue.ClaimRequest{Session: session, Run: run, MaxSlices: n, MaxBytes: 1 << 20}
+	claimed, err := b.store.Claim(ctx, wanted)
 	if err != nil || len(claimed.Slices) != n {
 		t.Fatalf("claimed %d slices, %v", len(claimed.Slices), err)
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Coming reports whether an error says that PostgreSQL cannot be used yet, and in what words: it starts up, recovers or
-// shuts down, has no connection left, or nobody answers where it should be. That may pass by itself. What is wrong with
-// who asks, or for what (a password, the name of a database, TLS), does not.
+// Coming reports whether an error says that PostgreSQL cannot be used yet, and in what words: it starts up, recovers
+// or shuts down, has no connection left, or nobody answers where it should be. That may pass by itself. What is wrong
+// with who asks, or for what (a password, the name of a database, TLS), does not.
 func Coming(err error) (why string, coming bool) {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return comingByCode(pg.Code)

@@ -55,7 +55,7 @@ func (l *RetentionLimits) validate() error {
 	case l.Count != nil && *l.Count < 1:
 		return &SettingError{fmt.Sprintf("max_count is %d; the least is 1, and without it none counts", *l.Count)}
 	case l.Bytes != nil && *l.Bytes < MinRetentionBytes:
-		return &SettingError{fmt.Sprintf("max_bytes is %d; the least is %d, and without it none counts", *l.Bytes,
+		return &SettingError{fmt.Sprintf("max_bytes is %d; the least is %d (1 MiB), and without it none counts", *l.Bytes,
 			MinRetentionBytes)}
 	}
 	return nil

@@ -10,18 +10,19 @@ import (
 // Limits that are not named stay, and only who says so keeps everything.
 func TestLimitsThatAreSet(t *testing.T) {
 	t.Parallel()
+	type settings = client.RetentionSettings
 	word := func(text string) *string { return &text }
-	was := client.RetentionSettings{Age: "90d", MaxCount: 7}
+	was := settings{Age: "90d", MaxCount: 7}
 	for name, c := range map[string]struct {
 		given retentionSet
-		want  client.RetentionSettings
+		want  settings
 		wrong string // part of the error
 	}{
 		"none":           {retentionSet{}, was, "--keep-all"},
-		"one":            {retentionSet{MaxBytes: word("1GiB")}, client.RetentionSettings{Age: "90d", MaxCount: 7, MaxBytes: 1 << 30}, ""},
-		"one off":        {retentionSet{Age: word("off")}, client.RetentionSettings{MaxCount: 7}, ""},
-		"all off":        {retentionSet{Age: word("off"), MaxCount: word("off")}, client.RetentionSettings{KeepAll: true}, ""},
-		"keep all":       {retentionSet{KeepAll: true}, client.RetentionSettings{KeepAll: true}, ""},
+		"one":            {retentionSet{MaxBytes: word("1GiB")}, settings{Age: "90d", MaxCount: 7, MaxBytes: 1 << 30}, ""},
+		"one off":        {retentionSet{Age: word("off")}, settings{MaxCount: 7}, ""},
+		"all off":        {retentionSet{Age: word("off"), MaxCount: word("off")}, settings{KeepAll: true}, ""},
+		"keep all":       {retentionSet{KeepAll: true}, settings{KeepAll: true}, ""},
 		"keep all but":   {retentionSet{KeepAll: true, Age: word("3d")}, was, "leave it out"},
 		"no number":      {retentionSet{MaxCount: word("few")}, was, "--max-count"},
 		"less than none": {retentionSet{MaxCount: word("-1")}, was, "--max-count"},
@@ -30,7 +31,8 @@ func TestLimitsThatAreSet(t *testing.T) {
 		if err == nil {
 			err = c.given.change(&set)
 		}
-		if c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) || c.wrong == "" && err != nil || set != c.want {
+		right := err == nil && c.wrong == "" || err != nil && c.wrong != "" && strings.Contains(err.Error(), c.wrong)
+		if !right || set != c.want {
 			t.Errorf("%s: %+v, %v; want %+v, %q", name, set, err, c.want, c.wrong)
 		}
 	}

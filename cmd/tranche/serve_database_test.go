@@ -39,8 +39,9 @@ func TestServeDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	const nowhere = "postgres://u:p@127.0.0.1:1/x?sslmode=disable"
 	s := launch(t, false, "--database", nowhere, "--database-wait", "200ms")
-	if err := s.Wait(); err == nil || s.ProcessState.ExitCode() != exitOther ||
-		!strings.Contains(s.log.String(), "127.0.0.1:1/x: PostgreSQL is not there, and was waited for 0.2s (--database-wait)") {
+	const says = "127.0.0.1:1/x: PostgreSQL is not there, and was waited for 0.2s (--database-wait)"
+	err := s.Wait()
+	if err == nil || s.ProcessState.ExitCode() != exitOther || !strings.Contains(s.log.String(), says) {
 		t.Errorf("it ended with %v: %s", err, s.log.String())
 	}
 	s = launch(t, false, "--database", nowhere)
@@ -50,8 +51,8 @@ func TestServeDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
-// scripted is a PostgreSQL that answers each connection with the next SQLSTATE; hangUp closes it without one. When there
-// are no more it takes connections, unless it is stubborn: then the last is its answer for ever.
+// scripted is a PostgreSQL that answers each connection with the next SQLSTATE; hangUp closes it without one. When
+// there are no more it takes connections, unless it is stubborn: then the last is its answer for ever.
 type scripted struct {
 	net.Listener
 	stubborn bool

@@ -13,7 +13,8 @@ import (
 // claim has a node claim work of the run that was started last.
 func (w *world) claim(name string) workqueue.Slice {
 	w.Helper()
-	session, err := w.store.StartSession(w.Context(), workqueue.NodeInfo{Host: "at work", PID: 1, Version: "test"}, forEver)
+	node := workqueue.NodeInfo{Host: "at work", PID: 1, Version: "test"}
+	session, err := w.store.StartSession(w.Context(), node, forEver)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -40,8 +41,8 @@ func (w *world) answer(s *workqueue.Slice) (taken int, stale bool) {
 	return out.Verdicts[0].Taken, out.Verdicts[0].Stale
 }
 
-// TestLeaderDiesAsItCancels has a run at work when the next due time of its schedule comes, and kills the leader at each
-// point between the end of the old run and the begin of the new one.
+// TestLeaderDiesAsItCancels has a run at work when the next due time of its schedule comes, and kills the leader at
+// each point between the end of the old run and the begin of the new one.
 func TestLeaderDiesAsItCancels(t *testing.T) {
 	t.Parallel()
 	died := errors.New("it died")
@@ -100,8 +101,8 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 	}
 }
 
-// TestLateRunsWithOthersBehindThem has a run last beyond later due times and the end of its window. What waits behind it
-// is started when the window opens again, in its order, each once.
+// TestLateRunsWithOthersBehindThem has a run last beyond later due times and the end of its window. What waits behind
+// it is started when the window opens again, in its order, each once.
 func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:30:00")
