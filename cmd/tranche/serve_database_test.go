@@ -107,9 +107,13 @@ func (s *scripted) times() int {
 }
 
 func (s *scripted) answer(conn net.Conn) {
-	code := s.next()
 	backend := pgproto3.NewBackend(conn, conn)
-	if _, err := backend.ReceiveStartupMessage(); err != nil || code == hangUp {
+	first, err := backend.ReceiveStartupMessage()
+	if _, ok := first.(*pgproto3.StartupMessage); err != nil || !ok { // pgx cancels what was hung up, beside
+		return
+	}
+	code := s.next()
+	if code == hangUp {
 		return
 	}
 	if code != "" {
