@@ -33,10 +33,11 @@ type follower struct {
 
 const (
 	// lockLanes locks the lines that items stand in, in the order of lanes as everywhere: after slices and before blocks.
-	// Primary keys of work_order and work_lane.
+	// Primary keys of work_order and work_lane. SELECT around an array, here and below, hides how long it is: of a run
+	// that was loaded a moment ago the planner knows nothing, and for thousands of items it would go over all there are.
 	lockLanes = `
 SELECT o.ordinal, o.lane, l.head, l.low, l.stopped_by FROM work_order o JOIN work_lane l USING (run_id, lane)
-WHERE o.run_id = $1 AND o.ordinal = ANY ($2)
+WHERE o.run_id = $1 AND o.ordinal = ANY ((SELECT $2::int[])::int[])
 ORDER BY o.lane, o.ordinal FOR NO KEY UPDATE OF l`
 
 	// nextHeld finds the first item of each line $2, from ordinal $3 on, that is held back. It is a statement of its own
@@ -44,7 +45,7 @@ ORDER BY o.lane, o.ordinal FOR NO KEY UPDATE OF l`
 	// or out of them, so that they can be read without a lock. work_order_lane, and the blocks' primary key.
 	nextHeld = `
 SELECT u.lane, n.ordinal, n.steps
-FROM unnest($2::bigint[], $3::int[]) AS u (lane, first) CROSS JOIN LATERAL (
+FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[])) AS u (lane, first) CROSS JOIN LATERAL (
     SELECT o.ordinal, at.steps FROM work_order o CROSS JOIN LATERAL (
         SELECT array_agg(b.step) AS steps FROM work_block b
         WHERE b.run_id = $1 AND b.step = ANY ($4::smallint[]) AND b.block = o.ordinal / 8192
@@ -243,7 +244,8 @@ WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND (b.held & u.bi
 	// moveLanes writes where locked lines stand.
 	moveLanes = `
 UPDATE work_lane l SET head = u.head, low = u.low, stopped_by = u.stop, due = u.stop IS NOT NULL AND u.low IS NOT NULL
-FROM unnest($2::bigint[], $3::int[], $4::int[], $5::int[]) AS u (lane, head, low, stop)
+FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[]), (SELECT $4::int[]), (SELECT $5::int[]))
+     AS u (lane, head, low, stop)
 WHERE l.run_id = $1 AND l.lane = u.lane`
 )
 

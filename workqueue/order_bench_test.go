@@ -1,6 +1,7 @@
 package workqueue_test
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -53,6 +54,9 @@ func workOff(b *testing.B, store *workqueue.Store, session workqueue.SessionID, 
 			for {
 				claimed, err := store.Claim(b.Context(), workqueue.ClaimRequest{Session: session, Run: run, MaxSlices: 16,
 					MaxBytes: 1 << 20})
+				if errors.Is(err, workqueue.ErrBusy) {
+					continue
+				}
 				if err != nil {
 					b.Error(err)
 					return
