@@ -184,7 +184,10 @@ type FireEnd struct {
 	Run    RunID         // of FireStarted
 	Reason string        // for people
 	Again  time.Duration // of FireWaiting and FireQueued: when to look at it again
-	DoneBy *time.Time    // when its run should have ended then; nil: as before
+	// StartAt is that, to the instant: of fires that wait for the same one, the one that was due first goes first. Nil:
+	// Again counts, from now.
+	StartAt *time.Time
+	DoneBy  *time.Time // when its run should have ended then; nil: as before
 }
 
 // errFireLost says that a fire is not this leader's to start any more.
@@ -194,7 +197,8 @@ var errFireLost = errors.New("another leader has taken up the start of this run"
 const endFire = `
 UPDATE schedule_fire
 SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000000000'::uuid),
-    start_at = CASE WHEN $4 IN ('due', 'queued') THEN clock_timestamp() + $8::interval ELSE start_at END,
+    start_at = CASE WHEN $4 IN ('due', 'queued') THEN coalesce($11, clock_timestamp() + $8::interval)
+                    ELSE start_at END,
     done_by = coalesce($10, done_by),
     ended_at = CASE WHEN $4 IN ('due', 'queued') THEN NULL ELSE clock_timestamp() END
 WHERE schedule = $1 AND due_at = $2 AND kind = $3
@@ -215,7 +219,7 @@ func (s *Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok b
 
 func writeFireEnd(ctx context.Context, tx pgx.Tx, claim *FireClaim, end *FireEnd) (ok bool, err error) {
 	tag, err := tx.Exec(ctx, endFire, claim.Schedule, claim.Due, string(claim.Kind), string(end.State), plain(end.Reason),
-		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy)
+		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy, end.StartAt)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}

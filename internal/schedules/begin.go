@@ -117,7 +117,7 @@ func outOfTime(f *workqueue.WaitingFire, spec *schedule.Spec) *workqueue.FireEnd
 	if f.Kind == workqueue.FireDue {
 		if at := spec.StartAt(f.StartAt, f.Now); at.After(f.Now) {
 			end := &workqueue.FireEnd{State: workqueue.FireWaiting, Reason: "its window is shut; it waits for the next",
-				Again: at.Sub(f.Now)}
+				StartAt: &at}
 			if by, limited := spec.DoneBy(at); limited {
 				end.DoneBy = &by
 			}
