@@ -37,8 +37,8 @@ func (b *bucket) open() bool {
 const callBurst = 0.1
 
 // callsLate is the part of a call that the bucket holds beyond that. Whoever takes a call is late by some milliseconds,
-// or by hundreds where much goes on; without it that time would be lost with each, and a rate of 50 a minute come to 44.
-// It is less than a call, so that no time has one call more for it.
+// or by hundreds where much goes on; without it that time would be lost with each, and a rate of 50 a minute come to
+// 44. It is less than a call, so that no time has one call more for it.
 const callsLate = 0.9
 
 // fillCalls adds what has come in to a bucket of calls. A call needs a whole token: no minute has more calls than a
