@@ -57,7 +57,7 @@ func (s *Server) registerTrackers(api huma.API) {
 		s.listTrackerMissing)
 	register(s, api, byOperator(bulky(huma.Operation{
 		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
-		Summary: "Add items to an open batch", Description: addGroupsDescription,
+		Summary: "Add items to an open batch", Description: addGroupsDescription, SkipValidateBody: true,
 	}, maxTrackerBody)), s.addTrackerItems)
 	register(s, api, byOperator(bulky(huma.Operation{
 		OperationID: "ack-tracker-items", Method: http.MethodPost, Path: "/trackers/ack",
@@ -184,36 +184,38 @@ func (s *Server) listTrackerMissing(ctx context.Context, in *trackerMissingInput
 
 type addTrackerInput struct {
 	TrackerPath
-	Body fanout.GroupSettings
+	Body ownBody[fanout.GroupSettings]
 }
 
 func (s *Server) addTrackerItems(ctx context.Context, in *addTrackerInput) (fanout.GroupsAdded, error) {
-	id, err := in.batch()
-	if err != nil {
+	id, bad := in.batch()
+	if err := cmp.Or(bad, in.Body.bad); err != nil {
 		return fanout.GroupsAdded{}, err
 	}
-	return s.trackers.Add(ctx, id, in.Body)
+	return s.trackers.Add(ctx, id, in.Body.asked)
 }
 
-// ackBody is what an ack names. Of a body in which four million things are wrong huma would tell each, which takes more
-// than a gigabyte, so it is read by the service itself, which tells the first.
-type ackBody struct {
-	asked fanout.Acknowledgement
+// ownBody is a body that the service reads itself, strictly, as over NATS, and tells the first mistake of. Of a body in
+// which four million things are wrong huma would tell each, which takes more than a gigabyte.
+type ownBody[T any] struct {
+	asked T
 	bad   error
 }
 
 // UnmarshalJSON implements json.Unmarshaler. What is wrong is told by the operation, with its code.
-func (a *ackBody) UnmarshalJSON(body []byte) error {
-	a.bad = trackers.ReadBody(body, &a.asked)
+func (o *ownBody[T]) UnmarshalJSON(body []byte) error {
+	o.bad = trackers.ReadBody(body, &o.asked)
 	return nil
 }
 
 // Schema implements huma.SchemaProvider.
-func (*ackBody) Schema(r huma.Registry) *huma.Schema {
-	return r.Schema(reflect.TypeFor[fanout.Acknowledgement](), true, "")
+func (*ownBody[T]) Schema(r huma.Registry) *huma.Schema {
+	return r.Schema(reflect.TypeFor[T](), true, "")
 }
 
-type ackItemsInput struct{ Body ackBody }
+type ackItemsInput struct {
+	Body ownBody[fanout.Acknowledgement]
+}
 
 func (s *Server) ackTrackerItems(ctx context.Context, in *ackItemsInput) (fanout.BatchesAcked, error) {
 	if in.Body.bad != nil {
@@ -224,7 +226,7 @@ func (s *Server) ackTrackerItems(ctx context.Context, in *ackItemsInput) (fanout
 
 type ackTrackerInput struct {
 	TrackerPath
-	Body ackBody
+	Body ownBody[fanout.Acknowledgement]
 }
 
 func (s *Server) ackTracker(ctx context.Context, in *ackTrackerInput) (fanout.BatchesAcked, error) {
@@ -269,6 +271,10 @@ func trackerPlace(bad *fanout.Error) []*huma.ErrorDetail {
 		return nil
 	}
 	detail := &huma.ErrorDetail{Message: bad.Message, Location: "body." + bad.Place}
+	switch bad.Place {
+	case "after", "limit", "missing", "state": // no body has such members
+		detail.Location = "query." + bad.Place
+	}
 	if bad.Value != "" {
 		detail.Value = bad.Value
 	}

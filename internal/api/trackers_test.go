@@ -132,6 +132,7 @@ func TestTrackerProblems(t *testing.T) {
 		{at + "/ack", `{"ids":["` + id + `:0:3"]}`, 422, "index_past_size", "body.ids[0]", id + ":0:3"},
 		{"/ack", `{"ranges":["` + unknown + `:all"]}`, 404, "no_such_batch", "body.ranges[0]", unknown + ":all"},
 		{at + "/groups", `{"items":0}`, 422, "zero_items", "body.items", ""},
+		{at + "/groups", `{"items":1e30}`, 422, "bad_request", "body.items", ""},
 		{"/" + unknown + "/groups", `{"items":1}`, 404, "no_such_batch", "", ""},
 		{"", `{"owner":"o","webhook":{"url":"https://evil.example/","secret":"s"}}`, 422, "webhook_refused", "body.webhook",
 			"https://evil.example/"},
@@ -152,6 +153,10 @@ func TestTrackerProblems(t *testing.T) {
 	}
 	b.tracked(http.MethodPost, at+"/seal", "", http.StatusOK, nil)
 	b.tracked(http.MethodPost, at+"/groups", `{"items":1}`, http.StatusConflict, nil)
+	_, text := b.ask(http.MethodGet, api.Prefix+"/trackers"+at+"/missing?after=x", nil)
+	if !strings.Contains(string(text), `"location":"query.after"`) {
+		t.Errorf("a place that is none is told as %s", text)
+	}
 	for _, path := range []string{"/x", at + "/missing?after=x", "?after=x", "?state=tired", at + "/groups?limit=0"} {
 		b.tracked(http.MethodGet, path, "", http.StatusUnprocessableEntity, nil)
 	}
