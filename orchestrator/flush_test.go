@@ -49,7 +49,7 @@ func (b *bundle) addOps(t *testing.T, collector string, from, n, keys int) {
 // await waits until a query finds something true.
 func (b *bundle) await(t *testing.T, what, query string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); {
 		var is bool
 		if err := b.pool.QueryRow(t.Context(), query).Scan(&is); err != nil {
 			t.Fatal(err)

@@ -40,7 +40,7 @@ func (s *Store) holdingCollector(ctx context.Context, name string,
 		var c heldCollector
 		err := tx.QueryRow(ctx, lockCollector, name).Scan(&c.id, &c.state, &c.version)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("collector %q: %w", name, ErrNotFound)
+			return ErrNotFound
 		}
 		if err != nil {
 			return err
@@ -210,7 +210,7 @@ func (s *Store) DeleteCollector(ctx context.Context, name string, force bool, ac
 		var c heldCollector
 		err := tx.QueryRow(ctx, lockCollector, name).Scan(&c.id, &c.state, &c.version)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("collector %q: %w", name, ErrNotFound)
+			return ErrNotFound
 		}
 		if err != nil {
 			return err

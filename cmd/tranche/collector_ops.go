@@ -228,6 +228,9 @@ func (r *collectorRequeue) Run(ctx context.Context, term *console) error {
 	switch {
 	case err != nil:
 		return err
+	case len(r.IDs) > 0 && done.Requeued == 0:
+		return errors.New("no operation with such an id is parked or waits for its next try; see: tranche collector ops " +
+			inert(r.Name))
 	case term.json:
 		return term.sent()
 	case done.Requeued == 0:
@@ -255,6 +258,9 @@ func (d *collectorDrop) Run(ctx context.Context, term *console) error {
 	switch {
 	case err != nil:
 		return err
+	case len(d.IDs) > 0 && done.Dropped == 0:
+		return errors.New("no operation with such an id " + map[bool]string{true: "is parked, or waits",
+			false: "is parked; --waiting drops those that wait, too"}[d.Waiting])
 	case term.json:
 		return term.sent()
 	case done.Dropped == 0 && !d.Waiting:

@@ -26,6 +26,7 @@ func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
 	}
 	b.refused(404, "openapi", http.MethodGet, api.Prefix+"/nowhere", nil)
 	b.refused(405, "takes GET", http.MethodPost, "/healthz", strings.NewReader("x"))
+	b.refused(405, "takes GET and DELETE, not PUT", http.MethodPut, api.Prefix+"/trackers/x", strings.NewReader("{}"))
 	if code, text := b.ask(http.MethodGet, "/healthz", nil); code != http.StatusOK || string(text) != "ok\n" {
 		t.Errorf("/healthz: %d %s", code, text)
 	}

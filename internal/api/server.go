@@ -231,17 +231,23 @@ func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Re
 
 // wrongMethod answers a request whose path is a route's with another method.
 func wrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) bool {
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+	var takes []string
+	for _, method := range []string{
+		http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+	} {
 		other := r.Clone(r.Context())
 		other.Method = method
 		if _, pattern := mux.Handler(other); pattern != everywhere && pattern != "" {
-			w.Header().Set("Allow", method)
-			writeProblem(w, http.StatusMethodNotAllowed, cut(r.URL.Path, maxEchoed)+" takes "+method+", not "+
-				cut(r.Method, maxEchoed))
-			return true
+			takes = append(takes, method)
 		}
 	}
-	return false
+	if len(takes) == 0 {
+		return false
+	}
+	w.Header().Set("Allow", strings.Join(takes, ", "))
+	writeProblem(w, http.StatusMethodNotAllowed, cut(r.URL.Path, maxEchoed)+" takes "+strings.Join(takes, " and ")+
+		", not "+cut(r.Method, maxEchoed))
+	return true
 }
 
 // guard refuses foreign hosts and origins, and who may not do what they ask for, and bounds how long a caller may be

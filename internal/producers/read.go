@@ -1,6 +1,7 @@
 package producers
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,10 @@ const MaxOps = 100_000
 // or a list of them in {"ops":[…]}. Only the payload has to be there. The error is an *OpError for what stands there, a
 // *TooManyError, or what the reader said.
 func Read(from io.Reader) ([]workqueue.Op, error) {
+	from, err := withoutMark(from)
+	if err != nil {
+		return nil, err
+	}
 	r := &opReader{lines: &lineCounter{from: from}}
 	r.dec = jsontext.NewDecoder(r.lines)
 	for {
@@ -44,6 +49,20 @@ func Read(from io.Reader) ([]workqueue.Op, error) {
 			return nil, r.wrong("", "want an object like %s; this is %s", example, kindName(kind))
 		}
 	}
+}
+
+// withoutMark leaves out what some editors put in front of a file.
+func withoutMark(from io.Reader) (io.Reader, error) {
+	const mark = "\ufeff"
+	begin := make([]byte, len(mark))
+	n, err := io.ReadFull(from, begin)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, err
+	}
+	if string(begin[:n]) == mark {
+		return from, nil
+	}
+	return io.MultiReader(bytes.NewReader(begin[:n]), from), nil
 }
 
 const example = `{"id":"order-17","key":"CUST-7","payload":{"amount":12}}`

@@ -15,6 +15,7 @@ func TestReadTakesLinesAndLists(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		`{"id":"1","key":"a","priority":3,"payload":{"x": [1, 2.50]}}` + "\n" + `{"payload":null}` + "\r\n\n",
+		"\ufeff" + `{"id":"1","key":"a","priority":3,"payload":{"x":[1,2.50]}} {"payload":null}`,
 		`{"ops":[{"id":"1","key":"a","priority":3,"payload":{"x":[1,2.50]}},{"payload":null}]}`,
 		` { "ops" : [ {"payload":{"x":[1,2.50]},"priority":3,"key":"a","id":"1"} ] } {"payload" : null }`,
 	} {
