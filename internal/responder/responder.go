@@ -22,7 +22,7 @@ type Config struct {
 	Answer func(ctx context.Context, msg *nats.Msg)
 	// Timeout bounds that.
 	Timeout time.Duration
-	// Refuse answers a request that there is no room for. It is not to wait for anything.
+	// Refuse answers a request that there is no room for, or that comes after the end. It is not to wait for anything.
 	Refuse func(msg *nats.Msg)
 
 	MaxRequests int   // at work
@@ -38,6 +38,9 @@ type Responder struct {
 	ctx    context.Context //nolint:containedctx // that of requests under way, which Close breaks off
 	cancel context.CancelFunc
 	room   room
+
+	mu     sync.Mutex
+	closed bool // nothing more is taken; guards that work grows
 	work   sync.WaitGroup
 }
 
@@ -55,10 +58,17 @@ func Listen(nc *nats.Conn, config Config) (*Responder, error) {
 
 // take is called for each message, one at a time.
 func (r *Responder) take(msg *nats.Msg) {
-	size := int64(len(msg.Data))
-	if !r.room.enter(size) {
+	if !r.begin(msg) {
 		r.config.Refuse(msg)
-		return
+	}
+}
+
+func (r *Responder) begin(msg *nats.Msg) bool {
+	size := int64(len(msg.Data))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || !r.room.enter(size) {
+		return false
 	}
 	r.work.Go(func() {
 		defer r.room.leave(size)
@@ -66,12 +76,16 @@ func (r *Responder) take(msg *nats.Msg) {
 		defer cancel()
 		r.config.Answer(ctx, msg)
 	})
+	return true
 }
 
 // Close takes no more requests, and lets those end that were taken; when ctx ends first, it breaks them off.
 func (r *Responder) Close(ctx context.Context) error {
 	defer r.cancel()
 	r.drain(ctx)
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
 	ended := make(chan struct{})
 	go func() { r.work.Wait(); close(ended) }()
 	select {
