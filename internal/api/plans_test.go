@@ -96,7 +96,7 @@ func TestABadPlanIsNotPutOnRecord(t *testing.T) {
 		return b.refused(status, detail, http.MethodPost, api.Prefix+"/plans", strings.NewReader(plan),
 			"Content-Type", "application/yaml")
 	}
-	p := post(422, "plan plan:2:24: steps[0].chunk: 0 is not within 1 to 8192", "steps:\n- {endpoint: a, chunk: 0}\n")
+	p := post(422, "plan:2:24: steps[0].chunk: 0 is not within 1 to 8192", "steps:\n- {endpoint: a, chunk: 0}\n")
 	if len(p.Errors) != 1 || fmt.Sprint(p.Errors[0].Value) != "2" {
 		t.Errorf("the place: %+v", p.Errors)
 	}

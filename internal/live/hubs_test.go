@@ -102,6 +102,21 @@ func TestAnOutageIsTold(t *testing.T) {
 	p.wantTruth()
 }
 
+// An outage is told even if it is the first thing of all that there is to tell.
+func TestAnOutageAtTheBeginningIsTold(t *testing.T) {
+	t.Parallel()
+	config := quick()
+	config.Settle = time.Hour
+	w := setup(t, config)
+	w.noDocument.Store(true)
+	p := w.page(w.load(100, 100, "only"), "")
+	defer p.close()
+	p.until("it begins", func() bool { return len(p.events) > 0 })
+	p.drain()
+	w.source.away.Store(true)
+	p.until("the outage is told", func() bool { return len(p.away) == 1 })
+}
+
 func TestWatchesThatCannotBe(t *testing.T) {
 	t.Parallel()
 	config := quick()

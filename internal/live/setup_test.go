@@ -23,6 +23,8 @@ type world struct {
 	session workqueue.SessionID
 	hubs    *live.Hubs
 	source  *counted
+
+	noDocument atomic.Bool
 }
 
 // counted is the store as a source, which may fail.
@@ -71,6 +73,9 @@ func setup(t *testing.T, config live.Config) *world {
 func (w *world) restart(config live.Config) {
 	w.Helper()
 	config.Document = func(ctx context.Context, id workqueue.RunID) ([]byte, error) {
+		if w.noDocument.Load() {
+			return nil, io.ErrUnexpectedEOF
+		}
 		run, err := w.store.Run(ctx, id)
 		if err != nil {
 			return nil, err

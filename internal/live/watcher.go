@@ -47,6 +47,7 @@ type Watcher struct {
 	told   uint64 // the document
 	over   uint64 // the end
 	outage uint64
+	met    bool // it was told how things are with the database, or that was nothing to tell of
 }
 
 // begin has the watcher start where it was, or else from now. The hub's lock is held.
@@ -125,10 +126,10 @@ func (w *Watcher) pending() (events []Event, changed <-chan struct{}, err error)
 	if len(events) > 0 {
 		return events, h.changed, nil
 	}
-	if h.outageAt > w.outage && (w.outage > 0 || !h.outage.OK) {
+	if h.outageAt > w.outage && (w.met || !h.outage.OK) {
 		events = append(events, w.event(EventDatabase, h.outage))
 	}
-	w.outage = max(h.outageAt, 1)
+	w.outage, w.met = h.outageAt, true
 	events = append(events, w.deltas()...)
 	w.seq = h.seq
 	if h.document.seq > w.told {

@@ -34,7 +34,11 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 	conn := func(user string) *nats.Conn {
 		return testenv.Dial(t, server.URL(), nats.UserInfo(user, "secret"), nats.CustomInboxPrefix("_INBOX_"+user))
 	}
-	listener, err := trackers.Listen(conn("node"), b.service, nil)
+	node := conn("node")
+	listener, err := trackers.Listen(node, b.service, nil)
+	if err == nil {
+		err = node.Flush() // now the server knows of it
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
