@@ -2,12 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/orchestrator"
 )
+
+// answersPatience is how long a stop waits for the answers to operations that came before it. Others need time, too.
+const answersPatience = 5 * time.Second
 
 // openCollectors takes operations for collectors over NATS. Those that were taken have their answers before the
 // connections are closed.
@@ -18,10 +23,9 @@ func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.
 		return nil, err
 	}
 	p.undo = append(p.undo, func(ctx context.Context) error {
-		if err := listener.Close(ctx); err != nil {
-			return err
-		}
-		return taking.Wait(ctx)
+		timed, cancel := context.WithTimeout(ctx, answersPatience)
+		defer cancel()
+		return errors.Join(listener.Close(timed), taking.Wait(ctx))
 	})
 	return taking, nil
 }

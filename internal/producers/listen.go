@@ -36,14 +36,26 @@ func (p *Producers) Listen(nc *nats.Conn) (*responder.Responder, error) {
 		Subject: endpoints.CollectSubject(everyCollector), Queue: queue, Timeout: answerTimeout,
 		MaxRequests: maxMessages, MaxBytes: maxBytes,
 		Answer: p.receive,
-		Refuse: func(msg *nats.Msg) { p.answer(msg, workqueue.AddedOps{}, &OverloadedError{}) },
+		Refuse: func(msg *nats.Msg) {
+			if p.wantsAnswer(msg) {
+				p.answer(msg, workqueue.AddedOps{}, &OverloadedError{})
+			}
+		},
 	})
 }
 
+// wantsAnswer is false for what is no request: nobody would know that it was added, or add it again.
+func (p *Producers) wantsAnswer(msg *nats.Msg) bool {
+	if msg.Reply != "" {
+		return true
+	}
+	p.log.Warn("operations came without a subject to answer to, and were not added; send them as a request",
+		zap.String("subject", msg.Subject))
+	return false
+}
+
 func (p *Producers) receive(ctx context.Context, msg *nats.Msg) {
-	if msg.Reply == "" {
-		p.log.Warn("operations came without a subject to answer to, and were not added; send them as a request",
-			zap.String("subject", msg.Subject))
+	if !p.wantsAnswer(msg) {
 		return
 	}
 	done, err := p.addMessage(ctx, msg)
