@@ -69,6 +69,8 @@ CREATE TABLE collector_key (
     failures    integer     NOT NULL DEFAULT 0,   -- flushes in a row that came to nothing
     failed_at   timestamptz,                      -- when the last flush ended, if as in an outage: the breaker counts it
     failed_ops  integer,                          -- how many operations it had
+    failed_code text,                             -- and what it failed with
+    failed_message text,
     flush       uuid,                             -- under way
     session_id  uuid,                             -- of the node that does it
     flushed_at  timestamptz,

@@ -44,8 +44,8 @@ type directCalls struct {
 	asker   string
 	limit   int          // of backlog, and of what nats.go holds for it: [Config.ReplyBacklog]
 	backlog atomic.Int64 // bytes of replies that have come and are not taken yet
-	// renew, if any, is told before requests are sent again, and returns those that may be.
-	renew func(tokens []string) (again []string)
+	// renew, if any, is told before requests are sent again, and returns those that may be, now or perhaps later.
+	renew func(tokens []string) (again, later []string)
 
 	mu      sync.Mutex
 	sub     *nats.Subscription // nil until the first call
@@ -143,7 +143,10 @@ func (d *directCalls) again() {
 
 func (d *directCalls) resend(tokens []string) {
 	if d.renew != nil {
-		tokens = d.renew(tokens)
+		var later []string
+		if tokens, later = d.renew(tokens); len(later) > 0 {
+			time.AfterFunc(resendPatience, func() { d.resend(later) })
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

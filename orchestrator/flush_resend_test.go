@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -13,7 +15,8 @@ import (
 )
 
 // A request is sent again only while its flush is waited for and has its key, and both are so for as long again: else
-// the service might begin with it beside the next flush of the key.
+// the service might begin with it beside the next flush of the key. That has an end, it is not sent twice at once, and
+// when the database does not say whose its key is, it is asked again.
 func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)
@@ -52,22 +55,73 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	}
 	_, stop := s.limit(t.Context(), "answered", claimed.Flushes[2].ID, time.Hour)
 	stop()
-	again := s.renew([]string{"live", "over", "lost", "answered", "of somebody else"})
-	if !slices.Equal(again, []string{"live"}) {
+	s.store = workqueue.New(closedPool(t, pool)) // a database that is away
+	tokens := []string{"live", "over", "lost", "answered", "of somebody else"}
+	again, later := s.renew(tokens)
+	if slices.Sort(later); len(again) != 0 || !slices.Equal(later, []string{"live", "lost", "over"}) {
+		t.Errorf("%v are sent again although nobody knows whose their keys are, and %v later", again, later)
+	}
+	s.store = store
+	if again := renewed(s, later); !slices.Equal(again, []string{"live"}) {
 		t.Errorf("%v are sent again", again)
 	}
-	var until []string
+	until := keysKept(t, pool)
+	if !slices.Contains(until, claimed.Flushes[0].Key) || slices.Contains(until, claimed.Flushes[2].Key) {
+		t.Errorf("kept for longer: %v", until)
+	}
+	if again := renewed(s, []string{"lost"}); len(again) != 0 {
+		t.Errorf("%v are sent again", again)
+	}
+	s.all["live"].tried = time.Now().Add(time.Minute)
+	if again, later := s.renew([]string{"live"}); len(again)+len(later) != 0 {
+		t.Errorf("%v are sent again at once, %v later", again, later)
+	}
+	s.all["live"].last = time.Now().Add(10 * time.Minute)
+	if again := renewed(s, []string{"live"}); !slices.Equal(again, []string{"live"}) {
+		t.Errorf("%v are sent again", again)
+	}
+	if until := keysKept(t, pool); len(until) != 0 {
+		t.Errorf("%v are kept for more than twice the time of a flush", until)
+	}
+	s.all["live"].last = time.Now()
+	if again := renewed(s, []string{"live"}); len(again) != 0 {
+		t.Errorf("%v are sent again, and their time is over", again)
+	}
+}
+
+// renewed renews, however long the database takes for it.
+func renewed(s *sentFlushes, tokens []string) (again []string) {
+	for len(tokens) > 0 {
+		for _, f := range s.all {
+			f.tried = time.Time{}
+		}
+		again, tokens = s.renew(tokens)
+	}
+	return again
+}
+
+// keysKept are those that are kept for the time of a flush.
+func keysKept(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
 	rows, err := pool.Query(t.Context(), `SELECT key FROM collector_key
 		WHERE flush_until > clock_timestamp() + interval '59 min' ORDER BY key`)
-	for err == nil && rows.Next() {
-		var key string
-		err = rows.Scan(&key)
-		until = append(until, key)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err != nil || !slices.Contains(until, claimed.Flushes[0].Key) || slices.Contains(until, claimed.Flushes[2].Key) {
-		t.Errorf("kept for longer: %v, %v", until, err)
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
 	}
-	if again := s.renew([]string{"lost"}); len(again) != 0 {
-		t.Errorf("%v are sent again", again)
+	return keys
+}
+
+// closedPool is a pool of the same database that gives no connections.
+func closedPool(t *testing.T, like *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.NewWithConfig(t.Context(), like.Config())
+	if err != nil {
+		t.Fatal(err)
 	}
+	pool.Close()
+	return pool
 }

@@ -45,30 +45,33 @@ func (b *breakerState) read(ctx context.Context, db tracker.Querier, statement, 
 // was it alone. Every slot answered and yet an error of the slice: every slot asked to be tried again.
 //
 // Flushes of collectors have no rows that stay. Each key whose last flush ended as in an outage is a place, by
-// collector_key_failed, unless the service has dealt with a flush of any collector since: to $5, which is how exactly
-// that is known.
+// collector_key_failed, unless the service has dealt with a flush of any collector, or with a slice, since then or within
+// $5 before: to that, it is known when it dealt with a flush.
 const newestEnded = `
+WITH slices AS MATERIALIZED (
+    SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000') AS parent, bit_count(s.mask)::int AS items,
+           CASE WHEN s.error_code IS NULL OR bit_count(s.mask) = 1 AND NOT coalesce(s.error_retry, false) THEN 0
+                WHEN coalesce(s.answered, 0) < bit_count(s.mask) THEN 1 ELSE 2 END AS how,
+           coalesce(s.error_code, '') AS code, coalesce(s.error_message, '') AS message, s.ended_at AS at
+    FROM work_slice s
+    WHERE s.endpoint = $1 AND s.ended_at > (SELECT greatest(clock_timestamp() - $2::interval, $3))
+      AND (s.state = 'recorded' OR s.state = 'expired' AND s.error_code = 'deadline')
+    ORDER BY s.ended_at DESC LIMIT $4)
 SELECT id, parent, items, how, code, message FROM (
-(SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000'), bit_count(s.mask)::int,
-        CASE WHEN s.error_code IS NULL OR bit_count(s.mask) = 1 AND NOT coalesce(s.error_retry, false) THEN 0
-             WHEN coalesce(s.answered, 0) < bit_count(s.mask) THEN 1 ELSE 2 END,
-        coalesce(s.error_code, ''), coalesce(s.error_message, ''), s.ended_at
- FROM work_slice s
- WHERE s.endpoint = $1 AND s.ended_at > (SELECT greatest(clock_timestamp() - $2::interval, $3))
-   AND (s.state = 'recorded' OR s.state = 'expired' AND s.error_code = 'deadline')
- ORDER BY s.ended_at DESC LIMIT $4)
+SELECT id, parent, items, how, code, message, at FROM slices
 UNION ALL
-(SELECT gen_random_uuid(), '00000000-0000-0000-0000-000000000000', f.failed_ops, 1, c.failure_code, c.failure_message,
-        f.failed_at
+(SELECT gen_random_uuid(), '00000000-0000-0000-0000-000000000000', f.failed_ops, 1, coalesce(f.failed_code, ''),
+        coalesce(f.failed_message, ''), f.failed_at
  FROM collector c
  CROSS JOIN LATERAL (
-    SELECT k.failed_at, k.failed_ops FROM collector_key k
+    SELECT k.failed_at, k.failed_ops, k.failed_code, k.failed_message FROM collector_key k
     WHERE k.collector = c.id AND k.failed_at > (
-        SELECT greatest(clock_timestamp() - $2::interval, $3, max(o.good_at) + $5::interval)
+        SELECT greatest(clock_timestamp() - $2::interval, $3, max(o.good_at) + $5::interval,
+            (SELECT max(at) FROM slices WHERE how = 0) + $5::interval)
         FROM collector o WHERE o.endpoint = $1)
     ORDER BY k.failed_at DESC LIMIT $4) f
  WHERE c.endpoint = $1 AND c.state <> 'deleting'
- ORDER BY f.failed_at DESC LIMIT $4)) e (id, parent, items, how, code, message, at)
+ ORDER BY f.failed_at DESC LIMIT $4)) e
 ORDER BY at DESC`
 
 // recentlyEnded returns the slices and flushes of an endpoint that ended last, the newest first, without a verdict on

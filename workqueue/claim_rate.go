@@ -38,11 +38,12 @@ const callBurst = 0.1
 
 // callsLate is the part of a call that the bucket holds beyond that. Whoever takes a call is late by some milliseconds,
 // or by hundreds where much goes on; without it that time would be lost with each, and a rate of 50 a minute come to
-// 44. It is less than a call, so that no time has one call more for it.
+// 44. It is less than a call, so that a time in which whole calls come in has none more for it. But after a pause two
+// calls may come close together, a tenth of the time between calls apart.
 const callsLate = 0.9
 
 // fillCalls adds what has come in to a bucket of calls. A call needs a whole token: no minute has more calls than a
-// rate of so many a minute allows, and one for what the bucket holds.
+// rate of so many a minute allows and what the bucket holds, which is one, or what passes at once of a fast rate.
 func (b *bucket) fillCalls(age *float64) {
 	b.calls = true
 	if age == nil {

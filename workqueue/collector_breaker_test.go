@@ -11,8 +11,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// failKeys adds two operations to each of n keys, has them flushed and the flushes fail.
+// failKeys adds two operations to each of n keys, has them flushed and the flushes fail without a word of the service.
 func (c *opsBench) failKeys(n int, e workqueue.SlotError) {
+	c.Helper()
+	for _, f := range c.flushKeys(n) {
+		c.fail(f, e)
+	}
+}
+
+// flushKeys adds two operations to each of n keys, and claims them.
+func (c *opsBench) flushKeys(n int) []*flushOf {
 	c.Helper()
 	for i := range n {
 		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i), fmt.Sprint("b", i))
@@ -21,9 +29,14 @@ func (c *opsBench) failKeys(n int, e workqueue.SlotError) {
 	if len(flushes) != n {
 		c.Fatalf("claimed %d flushes of %d", len(flushes), n)
 	}
-	for _, f := range flushes {
-		c.fail(f, e)
-	}
+	return flushes
+}
+
+// complain has the service say of a flush that it failed as a whole.
+func (c *opsBench) complain(f *flushOf, e workqueue.SlotError) {
+	c.Helper()
+	f.end.Replied, f.end.Refused = true, true
+	c.fail(f, e)
 }
 
 func (c *opsBench) isOpen() bool {
@@ -37,7 +50,7 @@ func (c *opsBench) isOpen() bool {
 }
 
 // Flushes that fail open the breaker of their endpoint: runs know of it, and the next flush is a probe of one
-// operation. When it is answered, nobody rests any longer.
+// operation. A collector that rests goes on as soon as the breaker is closed.
 func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
@@ -45,6 +58,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	if !c.isOpen() {
 		t.Fatal("six keys found nobody, and the breaker is closed")
 	}
+	c.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() + interval '1 hour'`)
 	run := c.load(chunked(1), 4)
 	if slices := c.claim(run, 4); len(slices) != 0 {
 		t.Errorf("a run claimed %d slices before the first probe is due", len(slices))
@@ -77,22 +91,25 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	}
 }
 
-// The breaker is closed by a flush that is its probe when the service has dealt with it.
+// The breaker is closed by a flush that is its probe when the service has dealt with it. When its handler fails, that
+// says nothing.
 func TestAFlushIsAProbe(t *testing.T) {
 	t.Parallel()
 	type failing = map[string]workqueue.SlotError
 	for name, tc := range map[string]struct {
 		end    func(*opsBench, *flushOf)
 		closed bool
+		failed int
 	}{
-		"done":      {func(c *opsBench, f *flushOf) { c.record(f, nil) }, true},
-		"refused":   {func(c *opsBench, f *flushOf) { c.record(f, failing{"a0": refused("bad")}) }, true},
-		"not now":   {func(c *opsBench, f *flushOf) { c.record(f, failing{"a0": retried("db")}) }, false},
-		"not asked": {func(c *opsBench, f *flushOf) { f.end.Ops, f.end.Slots = nil, nil; c.recordAs(f) }, false},
-		"crashed": {func(c *opsBench, f *flushOf) {
-			f.end.Replied, f.end.Refused = true, true
-			c.fail(f, retried("crash"))
-		}, false},
+		"done":      {func(c *opsBench, f *flushOf) { c.record(f, nil) }, true, 0},
+		"refused":   {func(c *opsBench, f *flushOf) { c.record(f, failing{"a0": refused("bad")}) }, true, 0},
+		"not now":   {func(c *opsBench, f *flushOf) { c.record(f, failing{"a0": retried("db")}) }, false, 1},
+		"not asked": {func(c *opsBench, f *flushOf) { f.end.Ops, f.end.Slots = nil, nil; c.recordAs(f) }, false, 0},
+		"crashed":   {func(c *opsBench, f *flushOf) { c.complain(f, retried("crash")) }, false, 0},
+		"for good":  {func(c *opsBench, f *flushOf) { c.complain(f, refused("bad")) }, true, 0},
+		"too much":  {func(c *opsBench, f *flushOf) { c.complain(f, retried("throttled")) }, true, 0},
+		"it drains": {func(c *opsBench, f *flushOf) { c.complain(f, retried("shutdown")) }, false, 1},
+		"silent":    {func(c *opsBench, f *flushOf) { c.fail(f, retried("deadline")) }, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,31 +118,179 @@ func TestAFlushIsAProbe(t *testing.T) {
 				probe_at = clock_timestamp()`)
 			c.add("k", "a0", "b0")
 			tc.end(c, c.one("a0"))
-			if state, _ := c.breaker(); (state == "closed") != tc.closed {
-				t.Errorf("the breaker is %s", state)
+			if state, failed := c.breaker(); (state == "closed") != tc.closed || failed != tc.failed {
+				t.Errorf("the breaker is %s after %d failed probes, want %d", state, failed, tc.failed)
 			}
 		})
 	}
 }
 
-// What is no outage leaves the breaker closed: failures of few keys, or before a flush that came through, also one of
-// another collector, and what a service says of itself or of a load that is too much.
+// What a run probes with while a flush that is a probe fails is judged all the same.
+func TestAFlushThatFailsLeavesTheProbeOfARun(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	c.exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), breaker_reason = 'x',
+		probe_at = clock_timestamp()`)
+	c.add("k", "a0", "b0")
+	f := c.one("a0")
+	run := c.load(chunked(1), 4)
+	c.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp()`) // the flush takes longer than the pause
+	probe := c.bench.one(run)
+	c.fail(f, retried("deadline"))
+	if state, failed := c.breaker(); state != "open" || failed != 1 {
+		t.Fatalf("the breaker is %s after %d failed probes", state, failed)
+	}
+	if change := c.look(c.bench.record(whole(probe)).Look); change.Open || !change.Changed {
+		t.Errorf("a run's probe was answered, and the breaker is %+v", change)
+	}
+}
+
+// What is no outage leaves the breaker closed: failures of few keys, or before something came through, be it a flush of
+// another collector or a slice of a run, and what a service says of itself, of its operations, or of a load that is too
+// much.
 func TestFlushesThatAreNoOutage(t *testing.T) {
 	t.Parallel()
-	for name, fail := range map[string]func(*opsBench){
-		"four keys":  func(c *opsBench) { c.failKeys(4, retried("crash")) },
-		"throttled":  func(c *opsBench) { c.failKeys(6, retried("throttled")) },
-		"it drains":  func(c *opsBench) { c.failKeys(6, retried("shutdown")) },
-		"one key":    func(c *opsBench) { c.failOneKey(6) },
-		"one worked": func(c *opsBench) { c.failKeys(6, retried("crash")); c.otherWorks() },
+	for name, tc := range map[string]struct {
+		fail func(*opsBench)
+		open bool
+	}{
+		"five keys":       {func(c *opsBench) { c.failKeys(5, retried("deadline")) }, true},
+		"four keys":       {func(c *opsBench) { c.failKeys(4, retried("crash")) }, false},
+		"throttled":       {func(c *opsBench) { c.failKeys(6, retried("throttled")) }, false},
+		"it drains":       {func(c *opsBench) { c.failKeys(6, retried("shutdown")) }, false},
+		"one key":         {func(c *opsBench) { c.failOneKey(6) }, false},
+		"one worked":      {func(c *opsBench) { c.failKeys(6, retried("crash")); c.otherWorks() }, false},
+		"a run works":     {func(c *opsBench) { c.failKeys(6, retried("crash")); c.runWorks() }, false},
+		"a run worked":    {func(c *opsBench) { c.runWorks(); c.failAfter(100 * time.Millisecond) }, false},
+		"long before":     {func(c *opsBench) { c.runWorks(); c.failAfter(time.Second) }, true},
+		"bad operations":  {func(c *opsBench) { c.complainOfKeys(6, 1) }, false},
+		"... found alone": {func(c *opsBench) { c.complainOfKeys(6, 4) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := collect(t, gatherOps())
-			if fail(c); c.isOpen() {
-				t.Error("the breaker is open")
+			if tc.fail(c); c.isOpen() != tc.open {
+				t.Errorf("the breaker is open: %v, want %v", !tc.open, tc.open)
 			}
 		})
+	}
+}
+
+// runWorks has a slice of a run come through.
+func (c *opsBench) runWorks() {
+	c.Helper()
+	c.bench.record(whole(c.bench.one(c.load(chunked(1), 1))))
+}
+
+// failAfter has six keys fail, some time after a slice of a run ended.
+func (c *opsBench) failAfter(d time.Duration) {
+	c.Helper()
+	c.failKeys(6, retried("deadline"))
+	c.exec(`UPDATE collector_key SET failed_at = (SELECT max(ended_at) FROM work_slice) + $1::interval`, d)
+}
+
+// complainOfKeys has the service fail all flushes of n keys, the first of each so many times.
+func (c *opsBench) complainOfKeys(n, times int) {
+	c.Helper()
+	flushes := c.flushKeys(n)
+	for range times - 1 {
+		for _, f := range flushes {
+			c.complain(f, retried("crash"))
+		}
+		c.wait()
+		c.exec(`UPDATE collector SET failures = 0`) // so that they go side by side
+		flushes = c.claimAll()
+	}
+	for _, f := range flushes {
+		c.complain(f, retried("crash"))
+	}
+}
+
+// Each key brings its own failure: neither what another's flush met, nor that the code is one that is not tried again,
+// hides it.
+func TestTheBreakerNamesWhatKeysFailedOf(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		first, rest string
+		never       []string
+	}{
+		"one was too much":  {first: "throttled", rest: workqueue.CodeNoListeners},
+		"not tried again":   {first: "deadline", rest: "deadline", never: []string{"deadline"}},
+		"another had ended": {first: "shutdown", rest: "incomplete"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			spec := gatherOps()
+			spec.NeverRetry = tc.never
+			c := collect(t, spec)
+			for i, f := range c.flushKeys(6) {
+				if code := tc.rest; i == 0 {
+					c.fail(f, retried(tc.first))
+				} else {
+					c.fail(f, retried(code))
+				}
+			}
+			if !c.isOpen() {
+				t.Fatal("five keys failed, and the breaker is closed")
+			}
+			if c.number(`SELECT count(*) FROM endpoint_pace WHERE position($1 in breaker_reason) > 0`,
+				"the last one with "+tc.rest+": not now") != 1 {
+				t.Errorf("the reason does not name %s", tc.rest)
+			}
+		})
+	}
+}
+
+// A collector's failures are forgotten by what was begun after them, and those of flushes that ended together count as
+// of the latest.
+func TestFailuresAreForgottenByWhatBeganLater(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	failures := func(want int, when string) {
+		t.Helper()
+		if n := c.number(`SELECT failures FROM collector`); n != want {
+			t.Errorf("%d failures %s, want %d", n, when, want)
+		}
+	}
+	later := func() { c.exec(`UPDATE collector_key SET due_at = due_at + interval '1 hour' WHERE flush IS NULL`) }
+	early := c.flushKeys(6)
+	c.add("x", "x1", "x2")
+	c.fail(c.one("x1", "x2"), retried("crash"))
+	later()
+	c.add("y", "y1", "y2")
+	late := c.one("y1", "y2")
+	failures(1, "of which others began later")
+	ends := make([]workqueue.FlushEnd, 0, len(early))
+	for _, f := range append(early[1:], late) {
+		e := retried("crash")
+		f.end.Failure = &e
+		ends = append(ends, f.end)
+	}
+	if _, err := c.store.RecordFlushes(t.Context(), ends); err != nil {
+		t.Fatal(err)
+	}
+	failures(2, "when one of several began after the first")
+	c.record(early[0], nil)
+	failures(2, "after a success that began before them")
+	later()
+	c.add("z", "z1", "z2")
+	c.record(c.one("z1", "z2"), nil)
+	failures(0, "after a success that began later")
+}
+
+// A flush of which nobody was asked leaves its key as it was.
+func TestAFlushThatAsksNobodyChangesNothing(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	c.add("k", "a", "b")
+	c.fail(c.one("a", "b"), retried("crash"))
+	c.wait()
+	f := c.one("a")
+	f.end.Ops, f.end.Slots = nil, nil
+	c.recordAs(f)
+	if c.number(`SELECT count(*) FROM collector_key WHERE size_limit = 1 AND failures = 1 AND failed_at IS NOT NULL
+		AND failed_ops = 2 AND failed_code = 'crash' AND failed_message = 'not now' AND flush IS NULL`) != 1 {
+		t.Error("the key is not as it was")
 	}
 }
 

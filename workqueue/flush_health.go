@@ -22,47 +22,69 @@ SET failures = failures + 1, failed_at = clock_timestamp(), failure_code = $3, f
 WHERE id = $1 AND (failed_at IS NULL OR failed_at <= $2)`
 
 	// noteGood keeps that the service deals with flushes, and forgets those that came to nothing when one came through
-	// that was begun after them. Mostly it finds that this is known.
+	// that was begun after them, at $2. Mostly it finds that this is known.
 	noteGood = `
 UPDATE collector
-SET good_at = clock_timestamp(), failures = CASE WHEN $2 THEN 0 ELSE failures END,
-    rest_until = CASE WHEN $2 THEN NULL ELSE rest_until END
-WHERE id = $1 AND ($2 AND failures > 0 OR good_at IS NULL OR good_at <= clock_timestamp() - $3::interval)`
+SET good_at = clock_timestamp(), failures = CASE WHEN $2::timestamptz > failed_at THEN 0 ELSE failures END,
+    rest_until = CASE WHEN $2 > failed_at THEN NULL ELSE rest_until END
+WHERE id = $1
+  AND (failures > 0 AND $2 > failed_at OR good_at IS NULL OR good_at <= clock_timestamp() - $3::interval)`
+
+	// failProbe counts a flush that was a probe and failed. It leaves alone what runs probe with at the same time, which
+	// is still to be judged.
+	failProbe = `
+UPDATE endpoint_pace SET probes = $2, probe_at = clock_timestamp() + $3::interval
+WHERE endpoint = $1 AND breaker = 'open'`
 )
 
 // noteHealth keeps how flushes of the collector fare.
 func (r *flushRecording) noteHealth(batch *pgx.Batch) {
-	worst, good, dealt, mended := -1, false, false, false
+	worst, dealt := -1, false
+	var through *time.Time // when the last flush that came through was begun
 	for i := range r.keys {
-		v := &r.verdicts[i]
+		v, begun := &r.verdicts[i], r.ends[i].Flush.Claimed
 		dealt = dealt || v.dealt
 		switch v.health {
 		case healthGood:
-			good = true
-			mended = mended || r.ends[i].Claim.Health > 0
+			if through == nil || begun.After(*through) {
+				through = &begun
+			}
 		case healthBad, healthAway:
-			if worst < 0 || v.health > r.verdicts[worst].health {
+			if worst < 0 || r.worse(i, worst) {
 				worst = i
 			}
 		case healthUnknown:
 		}
 	}
 	if dealt {
-		batch.Queue(noteGood, r.collector, mended, goodFlushNote)
+		batch.Queue(noteGood, r.collector, through, goodFlushNote)
 	}
-	if worst >= 0 && !good {
+	if worst >= 0 && through == nil {
 		v := &r.verdicts[worst]
 		batch.Queue(worsenCollector, r.collector, r.ends[worst].Flush.Claimed, plain(v.why.Code), plain(v.why.Message),
 			v.health == healthAway, restAfter, firstRest, longestRest)
 	}
 }
 
+// worse reports whether a flush says worse of the endpoint than another, or the same of a later time.
+func (r *flushRecording) worse(i, than int) bool {
+	if a, b := r.verdicts[i].health, r.verdicts[than].health; a != b {
+		return a > b
+	}
+	return r.ends[i].Flush.Claimed.After(r.ends[than].Flush.Claimed)
+}
+
 // noteProbes closes the breaker of an endpoint that answered a flush which was its probe, or counts the probe. One that
 // asked nobody says nothing: the time of the next is set.
+//
+// Nor does one whose handler failed. The service is there, so that the pause need not grow; but it may be able to do
+// nothing, for which runs may have opened the breaker. The collector itself rests longer and longer, and leaves the
+// next probes to others.
 func (r *flushRecording) noteProbes(ctx context.Context, tx pgx.Tx) error {
 	for i := range r.keys {
-		failed := r.verdicts[i].failedProbe()
-		if !r.ends[i].Claim.Probe || !failed && !r.ends[i].Replied {
+		v := &r.verdicts[i]
+		failed := v.failedProbe()
+		if !r.ends[i].Claim.Probe || !failed && (!r.ends[i].Replied || v.complains()) {
 			continue
 		}
 		if err := r.noteProbe(ctx, tx, i, failed); err != nil {
@@ -75,8 +97,18 @@ func (r *flushRecording) noteProbes(ctx context.Context, tx pgx.Tx) error {
 // failedProbe says of a probe that it failed: the service was not there, or asked for it to be tried again. One that
 // has too much to do is up.
 func (v *flushVerdict) failedProbe() bool {
-	return v.health == healthBad || v.health == healthAway && !v.busy || v.again && !v.dealt
+	switch v.health {
+	case healthBad:
+		return !v.told
+	case healthAway:
+		return !v.busy
+	case healthUnknown, healthGood:
+	}
+	return v.again && !v.dealt
 }
+
+// complains says that the service is there, and has failed all of the flush in a way that may pass.
+func (v *flushVerdict) complains() bool { return v.told && v.health == healthBad }
 
 func (r *flushRecording) noteProbe(ctx context.Context, tx pgx.Tx, i int, failed bool) error {
 	c := r.ends[i].Claim
@@ -89,7 +121,7 @@ func (r *flushRecording) noteProbe(ctx context.Context, tx pgx.Tx, i int, failed
 		return err
 	}
 	if failed {
-		_, err := tx.Exec(ctx, nextProbe, endpoint, b.probes+1, probePause(b.probes+1))
+		_, err := tx.Exec(ctx, failProbe, endpoint, b.probes+1, probePause(b.probes+1))
 		return err
 	}
 	if _, err := tx.Exec(ctx, closeBreaker, endpoint, breakerTrust); err != nil {

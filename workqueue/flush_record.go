@@ -52,12 +52,15 @@ WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key AND k.flu
 UPDATE collector_key k
 SET flush = NULL, session_id = NULL, flush_until = NULL, fresh = g.fresh, retrying = g.retrying, parked = g.parked,
     failures = g.failures, size_limit = nullif(g.size_limit, 0), priority = coalesce(l.priority, 0),
-    failed_at = CASE WHEN g.outage > 0 THEN clock_timestamp() END, failed_ops = nullif(g.outage, 0),
+    failed_at = CASE WHEN g.outage > 0 THEN clock_timestamp() WHEN g.outage < 0 THEN k.failed_at END,
+    failed_ops = CASE WHEN g.outage > 0 THEN g.outage WHEN g.outage < 0 THEN k.failed_ops END,
+    failed_code = CASE WHEN g.outage > 0 THEN g.code WHEN g.outage < 0 THEN k.failed_code END,
+    failed_message = CASE WHEN g.outage > 0 THEN left(g.message, 200) WHEN g.outage < 0 THEN k.failed_message END,
     oldest_at = l.oldest_at, retry_at = l.retry_at, held_until = l.held_until,
     due_at = collector_due(g.fresh, l.oldest_at, l.retry_at, l.held_until, c.min_size, c.max_age, c.drain_at)
 FROM unnest($2::uuid[], $3::int[], $4::text[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[], $10::interval[],
-        $11::int[])
-    AS g (flush, numbering, key, fresh, retrying, parked, failures, size_limit, hold, outage)
+        $11::int[], $12::text[], $13::text[])
+    AS g (flush, numbering, key, fresh, retrying, parked, failures, size_limit, hold, outage, code, message)
 CROSS JOIN collector c
 CROSS JOIN LATERAL (
     SELECT f.oldest_at,
@@ -245,19 +248,24 @@ type flushColumns struct {
 	fresh, retrying, parked []int32
 	failures, limits        []int32
 	holds                   []time.Duration
-	outages                 []int32 // operations of flushes that ended as in one; 0: of another
+	outages                 []int32 // operations of flushes that ended as in one; 0: of another; < 0: nobody was asked
+	codes, messages         []string
 }
 
 func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
 	f, outageOps := &end.Flush, int32(0)
-	if v.outage {
+	switch {
+	case v.outage:
 		outageOps = int32(len(end.Ops))
+	case v.unasked:
+		outageOps = -1
 	}
 	c.ids, c.numberings, c.keys = append(c.ids, f.ID), append(c.numberings, int32(f.Numbering)), append(c.keys, f.Key)
 	c.fresh, c.retrying, c.parked = append(c.fresh, left.fresh), append(c.retrying, left.retrying),
 		append(c.parked, left.parked)
 	c.failures, c.limits = append(c.failures, int32(v.failures)), append(c.limits, int32(v.sizeLimit))
 	c.holds, c.outages = append(c.holds, v.hold), append(c.outages, outageOps)
+	c.codes, c.messages = append(c.codes, plain(v.why.Code)), append(c.messages, plain(v.why.Message))
 }
 
 // free ends the flushes, deletes the keys of which nothing is left, and notes how the collector fares.
@@ -277,7 +285,7 @@ func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 	}
 	if len(rest.ids) > 0 {
 		batch.Queue(endFlushes, r.collector, rest.ids, rest.numberings, rest.keys, rest.fresh, rest.retrying, rest.parked,
-			rest.failures, rest.limits, rest.holds, rest.outages)
+			rest.failures, rest.limits, rest.holds, rest.outages, rest.codes, rest.messages)
 	}
 	r.noteHealth(batch)
 	if batch.Len() == 0 {

@@ -80,6 +80,8 @@ type flushVerdict struct {
 	dealt     bool      // the service carried something out, or refused it for good
 	again     bool      // it asked for something to be tried again
 	busy      bool      // it had too much to do
+	told      bool      // it has said itself that the flush failed as a whole
+	unasked   bool      // there was nothing to ask for, or it could not be read
 	outage    bool      // it ended as flushes do in an outage, which counts for the endpoint's breaker
 }
 
@@ -105,7 +107,12 @@ func newFlushJudge(c *ClaimedFlushes) flushJudge {
 //   - a flush that failed as a whole is tried again with half as many, until one is alone. That one is to blame when
 //     the service itself has said so; after a silence only unless nothing has worked lately. It waits for its next try
 //     on its own account, so that others of its key go on.
+//
+// Of which nobody was asked says nothing: the key is as it was.
 func (j *flushJudge) judge(end *FlushEnd) (v flushVerdict) {
+	if len(end.Ops) == 0 {
+		return flushVerdict{unasked: true, sizeLimit: end.Flush.shrunk, failures: end.Flush.failures}
+	}
 	left := j.slots(end, &v)
 	if len(v.done) > 0 {
 		v.health = healthGood
@@ -122,7 +129,7 @@ func (j *flushJudge) judge(end *FlushEnd) (v flushVerdict) {
 	default:
 		j.whole(end, left, &v)
 	}
-	if len(v.done) == 0 && len(end.Ops) > 0 {
+	if len(v.done) == 0 {
 		v.failures = end.Flush.failures + 1
 	}
 	v.dealt = v.dealt && end.Replied
@@ -175,10 +182,13 @@ func (j *flushJudge) fail(op *FlushOp, e SlotError, before int) opFailure {
 	return f
 }
 
-// whole is what becomes of the operations that a failure of the flush speaks for.
+// whole is what becomes of the operations that a failure of the flush speaks for. A failure that the service has told
+// of itself shows that it is there, so it is no sign of an outage: a key asks for the same operations again and again,
+// and five keys with a bad one each would close the endpoint to everybody. Chunks of runs that fail so do count: they
+// are of different items, and are judged with what came of their pieces.
 func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
 	e := *end.Failure
-	v.why = e
+	v.why, v.told = e, end.Refused
 	next := end.Flush.failures + 1
 	switch {
 	case slices.Contains(outageCodes(), e.Code):
@@ -191,9 +201,9 @@ func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
 		v.failed = append(v.failed, j.fail(left[0], e, next))
 		v.dealt = v.dealt || end.Refused
 	case j.probe && j.health < patientFlushes:
-		v.health, v.hold, v.outage = j.worse(v, healthBad), j.rest(next), true
+		v.health, v.hold, v.outage = j.worse(v, healthBad), j.rest(next), !end.Refused
 	case len(left) > 1: // half as many are another flush, and need not wait for long
-		v.sizeLimit, v.outage = max(1, len(left)/2), true
+		v.sizeLimit, v.outage = max(1, len(left)/2), !end.Refused
 		if j.retries(e) {
 			v.health, v.hold = j.worse(v, healthBad), j.pause(1)
 		}
@@ -216,7 +226,7 @@ func (j *flushJudge) lone(end *FlushEnd, op *FlushOp, v *flushVerdict) {
 	if !op.Alone {
 		v.sizeLimit = 1 // another may be to blame as well
 	}
-	v.health, v.outage = j.worse(v, healthBad), true
+	v.health, v.outage = j.worse(v, healthBad), !end.Refused
 }
 
 // rest is for how long a key waits when nobody answers.
