@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -39,6 +40,12 @@ const (
 	lockRetries      = 300
 
 	minServerVersion = 140000
+
+	// connectTimeout is how long an address may take to make a connection, unless the URL says so.
+	connectTimeout = 5 * time.Second
+	// lookTimeout bounds a look at what the database has: a server that has gone mute would hold it for ever. What is
+	// applied may take as long as it needs.
+	lookTimeout = 30 * time.Second
 )
 
 //go:embed *.sql
@@ -103,6 +110,8 @@ func Pending(ctx context.Context, url string) (names []string, err error) {
 }
 
 func pending(ctx context.Context, db *sql.DB) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
 	provider, err := newProvider(db)
 	if err != nil {
 		return nil, fmt.Errorf("look for pending migrations: %w", err)
@@ -165,17 +174,31 @@ func open(ctx context.Context, url string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err // pgx leaves the password out
 	}
-	db := stdlib.OpenDB(*config.ConnConfig)
-	var number int
-	var version string
-	err = db.QueryRowContext(ctx, serverVersion).Scan(&number, &version)
-	if err == nil && number < minServerVersion {
-		err = &ServerTooOldError{Version: version}
+	if config.ConnConfig.ConnectTimeout <= 0 {
+		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
-	if err != nil {
+	db := stdlib.OpenDB(*config.ConnConfig)
+	if err := checkVersion(ctx, db); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
+}
+
+func checkVersion(ctx context.Context, db *sql.DB) (err error) {
+	conn, err := db.Conn(ctx) // each address has a time of its own, so that there may be any number of them
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }() // back to db, which uses it again
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	var number int
+	var version string
+	err = conn.QueryRowContext(ctx, serverVersion).Scan(&number, &version)
+	if err == nil && number < minServerVersion {
+		err = &ServerTooOldError{Version: version}
+	}
+	return err
 }
 
 const serverVersion = `SELECT current_setting('server_version_num')::integer, current_setting('server_version')`

@@ -16,6 +16,7 @@ const (
 	DefaultLockTimeout       = 10 * time.Second
 	DefaultIdleInTransaction = 10 * time.Second
 	connectTimeout           = 5 * time.Second
+	firstAnswer              = 30 * time.Second
 	sessionConns             = 2
 )
 
@@ -82,11 +83,18 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 	if err != nil {
 		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
-	if err := pool.Ping(ctx); err != nil {
+	if err := pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return ping(ctx, conn) }); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	return pool, nil
+}
+
+// ping is how [Open] sees that PostgreSQL answers: one that took a connection and has gone mute must not hold it up.
+func ping(ctx context.Context, conn *pgxpool.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, firstAnswer)
+	defer cancel()
+	return conn.Ping(ctx)
 }
 
 // setUnlessGiven leaves alone what the URL says.

@@ -40,9 +40,9 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 		return fmt.Errorf("--database: %w", err)
 	}
 	p.database = fmt.Sprintf("%s:%d/%s", config.ConnConfig.Host, config.ConnConfig.Port, config.ConnConfig.Database)
-	wait := databaseWait{at: p.database, patience: s.DatabaseWait, log: log}
+	wait := databaseWait{at: p.database, patience: s.DatabaseWait, knocking: knockTimeout, log: log}
 	err = wait.until(ctx, func(ctx context.Context) error {
-		if err := knock(ctx, config.ConnConfig); err != nil {
+		if err := wait.knock(ctx, config.ConnConfig); err != nil {
 			return err
 		}
 		return s.openStore(ctx, p, url, config, log)
@@ -51,17 +51,6 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 		return fmt.Errorf("database %s: %w", p.database, err)
 	}
 	return nil
-}
-
-// knock looks whether PostgreSQL takes connections, and does not wait long for one that has gone mute.
-func knock(ctx context.Context, config *pgx.ConnConfig) error {
-	ctx, cancel := context.WithTimeout(ctx, knockTimeout)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, config.Copy())
-	if err != nil {
-		return fmt.Errorf("connect to PostgreSQL: %w", err)
-	}
-	return conn.Close(ctx)
 }
 
 // openStore brings the schema up to date and opens the store. It may be tried again after an error.
@@ -108,11 +97,34 @@ func migrated(ctx context.Context, url string) error {
 type databaseWait struct {
 	at       string
 	patience time.Duration
+	knocking time.Duration // how long an address, or who knows them, may take to answer
 	log      *zap.Logger
 }
 
+// knock looks whether PostgreSQL takes connections, and does not wait long for one that has gone mute. Each of the
+// addresses has a time of its own: one that never answers must not keep the next from being tried.
+func (w databaseWait) knock(ctx context.Context, config *pgx.ConnConfig) error {
+	config = config.Copy()
+	if config.ConnectTimeout <= 0 || config.ConnectTimeout > w.knocking {
+		config.ConnectTimeout = w.knocking
+	}
+	lookUp := config.LookupFunc // pgx bounds what comes after it
+	config.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
+		ctx, cancel := context.WithTimeout(ctx, w.knocking)
+		defer cancel()
+		return lookUp(ctx, host)
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.knocking)
+	defer cancel()
+	return conn.Close(ctx)
+}
+
 // until tries until it succeeds, what went wrong is wrong for good, or the patience is used up. A try that has begun is
-// not cut short.
+// not cut short: a migration may take as long as it needs. All else of a try bounds itself.
 func (w databaseWait) until(ctx context.Context, try func(context.Context) error) error {
 	begun, said, pause := time.Now(), "", knockFirst
 	for {

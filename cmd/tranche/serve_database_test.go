@@ -135,8 +135,8 @@ func (s *scripted) wait(t *testing.T, patience time.Duration) (logged []observer
 	if err != nil {
 		t.Fatal(err)
 	}
-	wait := databaseWait{at: "here", patience: patience, log: zap.New(core)}
-	err = wait.until(t.Context(), func(ctx context.Context) error { return knock(ctx, config) })
+	wait := databaseWait{at: "here", patience: patience, knocking: time.Hour, log: zap.New(core)}
+	err = wait.until(t.Context(), func(ctx context.Context) error { return wait.knock(ctx, config) })
 	return logs.All(), err
 }
 
@@ -171,6 +171,30 @@ func TestWhatAStartWaitsFor(t *testing.T) {
 		if _, err := s.wait(t, time.Hour); err == nil || s.times() != 2 || !strings.Contains(err.Error(), code) {
 			t.Errorf("%s: asked %d times, %v", code, s.times(), err)
 		}
+	}
+}
+
+// One of several hosts that takes a connection and stays mute does not keep the next from being tried.
+func TestEachHostHasATimeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	mute, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = mute.Close() })
+	live := script(t, false)
+	config, err := pgx.ParseConfig("postgres://u:p@" + mute.Addr().String() + "," + live.Addr().String() +
+		"/x?sslmode=disable&connect_timeout=3600")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := (databaseWait{knocking: 200 * time.Millisecond}).knock(ctx, config); live.times() == 0 {
+		t.Errorf("the second host was not asked: %v", err) // it may be too slow itself
+	}
+	if config.ConnectTimeout != time.Hour {
+		t.Error("the settings of others were changed")
 	}
 }
 
