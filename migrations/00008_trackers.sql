@@ -20,8 +20,11 @@ CREATE TABLE tracker_service (
     event_id         uuid,                    -- of its one event: set with it, and never again
     event            jsonb,                   -- the same, as the webhook sends it
     webhook_url      text,
-    webhook_host     text        COLLATE "C"  -- with its port if one is named: hosts are called side by side
-                                 GENERATED ALWAYS AS (lower(substring(webhook_url FROM '://([^/?#]*)'))) STORED,
+    webhook_host     text        COLLATE "C"  -- hosts are called side by side: h, H, h. and h:443 are one and the same
+                                 GENERATED ALWAYS AS (regexp_replace(regexp_replace(
+                                     lower(substring(webhook_url FROM '://([^/?#]*)')),
+                                     CASE WHEN webhook_url ~* '^https:' THEN ':(443)?$' ELSE ':(80)?$' END, ''),
+                                     '\.(:[0-9]+)?$', '\1')) STORED,
     webhook_secret   text,                    -- the name of a secret of the operator's file, never the secret
     webhook_state    text        NOT NULL DEFAULT 'none'
                                  CHECK (webhook_state IN ('none', 'due', 'delivered', 'given_up')),

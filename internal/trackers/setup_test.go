@@ -77,15 +77,15 @@ func (b *bench) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// lease makes the test the leader.
+// lease makes the test the leader, until it ends: it is never prolonged.
 func (b *bench) lease() workqueue.Lease {
 	b.Helper()
 	info := workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}
-	session, err := b.store.StartSession(b.Context(), info, time.Minute)
+	session, err := b.store.StartSession(b.Context(), info, time.Hour)
 	if err != nil {
 		b.Fatal(err)
 	}
-	lease, err := b.store.Lead(b.Context(), session, time.Minute)
+	lease, err := b.store.Lead(b.Context(), session, time.Hour)
 	if err != nil {
 		b.Fatal(err)
 	}

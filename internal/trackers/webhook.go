@@ -58,6 +58,9 @@ func (w webhookHosts) key(u *url.URL, secret string) ([]byte, error) {
 
 var errNoConnections = errors.New("this node has no secrets (serve --connections FILE)")
 
+// unreadSecret is what everybody is told of a secret that is not there. The error may name what is the operator's.
+const unreadSecret = "this node has no secret to sign it with"
+
 // check refuses a webhook that could not be sent.
 func (w webhookHosts) check(set *fanout.WebhookSettings) error {
 	if set == nil {
@@ -101,7 +104,7 @@ func (w *Webhooks) deliver(ctx context.Context, hook *service.Webhook) delivery 
 	}
 	key, err := w.hosts.key(u, hook.Secret)
 	if err != nil {
-		return delivery{why: err.Error()} // the operator's file may be mended
+		return delivery{why: unreadSecret, said: w.quoted([]byte(err.Error()))} // the operator's file may be mended
 	}
 	body, err := webhookBody(hook)
 	if err != nil {

@@ -82,10 +82,10 @@ func NewWebhooks(store WebhookStore, config WebhooksConfig) (*Webhooks, error) {
 
 // Run delivers what is due, until nothing is. What comes of an attempt is noted under the lease: a leader that is none
 // any more notes nothing, and its successor tries again, under the same id. Attempts are independent of each other: a
-// receiver that keeps one waiting delays no other, but those to its own host beyond webhooksPerHost. Run returns when
-// all of them have ended, after an error too.
+// receiver that keeps one waiting delays no other, but those to its own host beyond webhooksPerHost, unless there are
+// more than webhooksKept such hosts. Run returns when all of them have ended, after an error too.
 func (w *Webhooks) Run(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
-	under := newUnderWay()
+	under := newUnderWay(w.log)
 	for {
 		if err == nil { // else what is under way is seen to its end
 			err = w.begin(ctx, lease, under)

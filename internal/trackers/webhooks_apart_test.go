@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -83,7 +84,8 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	hung, live := newHanging(t), newReceiver(t)
 	conns := operator(t, true, hung.URL, live.URL)
 	b := setup(t, conns)
-	hooks, lease := b.webhooks(conns), b.lease()
+	lease := b.lease()
+	hooks := b.webhooks(conns, func(c *trackers.WebhooksConfig) { c.Timeout = time.Hour }) // what hangs goes on to
 	const most = trackers.WebhooksPerHost
 	b.due(hung.URL, most+4)
 	b.due(live.URL, 3)
@@ -123,5 +125,30 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	})
 	if len(live.bad) > 0 || len(live.got) != 5 {
 		t.Errorf("the other host had %d requests, bad ones: %q", len(live.got), live.bad)
+	}
+}
+
+// broken is a transport with a mistake in it.
+type broken struct{ http.RoundTripper }
+
+func (broken) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistake") }
+
+// A panic in an attempt is an error of the duty, as the node shows it, and no end of the process. The webhook stays due.
+func TestAPanicOfAnAttemptIsAnErrorOfTheDuty(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	conns := operator(t, true, host.URL)
+	b := setup(t, conns)
+	lease := b.lease()
+	id := b.due(host.URL, 1)[0]
+	bad := b.webhooks(conns, func(c *trackers.WebhooksConfig) { c.Transport = broken{} })
+	if _, err := bad.Run(t.Context(), lease); err == nil || !strings.Contains(err.Error(), "panic: a mistake") {
+		t.Errorf("the duty ended with %v", err)
+	}
+	if got := b.webhook(id, trackers.All); got.State != "due" || got.Attempts != 0 {
+		t.Errorf("after the panic: %+v", got)
+	}
+	if got := b.runHooks(b.webhooks(conns), lease, id, delivered); got.Attempts != 1 {
+		t.Errorf("later: %+v", got)
 	}
 }

@@ -115,7 +115,7 @@ func TestReceiversThatGoWrong(t *testing.T) {
 	conns := operator(t, true, hosts...)
 	b := setup(t, conns)
 	lease := b.lease()
-	run := func(c *trackers.WebhooksConfig) { c.FirstRetry = time.Hour }
+	run := func(c *trackers.WebhooksConfig) { c.FirstRetry, c.Timeout = time.Hour, time.Hour }
 	ids := map[string]uuid.UUID{}
 	for name, r := range receivers {
 		ids[name] = b.due(r.url, 1)[0]

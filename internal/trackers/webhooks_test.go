@@ -114,7 +114,7 @@ func (b *bench) webhooks(
 	conns *connections.Connections, change ...func(*trackers.WebhooksConfig),
 ) *trackers.Webhooks {
 	b.Helper()
-	web, err := httpfetch.New(conns, httpfetch.Config{})
+	web, err := httpfetch.New(conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -264,6 +264,10 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 		view := b.runHooks(b.webhooks(conns), lease, id, func(w *fanout.WebhookView) bool { return w.Attempts > 0 })
 		if view.State != "due" || !strings.Contains(view.Error, want) || strings.Contains(view.Error, hookSecret) {
 			t.Errorf("%+v; want %q", view, want)
+		}
+		ours := b.webhook(id, trackers.Origins).Error
+		if want != "private network" && ours != "this node has no secret to sign it with" {
+			t.Errorf("viewers are told what is the operator's: %q", ours)
 		}
 		if err := b.store.DeleteTracker(t.Context(), id, "ann"); err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ type Webhook struct {
 	EventID  uuid.UUID       // of the event, also in the outbox
 	Event    json.RawMessage // as it is published
 	URL      string
-	Host     string        // of the URL, with its port if one is named
+	Host     string        // of the URL in lower case, with its port unless that is the usual one
 	Secret   string        // the name of a secret; empty: unsigned
 	Attempts int           // that failed; with the batch, the fence of what is noted about the call
 	Owed     time.Duration // for how long, by the database's clock
@@ -27,11 +27,14 @@ type Webhook struct {
 type WebhookRoom struct {
 	UnderWay        []Webhook // they are not handed out again
 	AtOnce, PerHost int
+	// Kept of AtOnce is for hosts with none under way: those that hang, however many calls they are owed, take the room
+	// of others only by being many.
+	Kept int
 }
 
 // dueWebhooksSQL takes no locks. It goes from host to host by tracker_service_webhooks, and reads no more of each than
 // there is room for: ten thousand calls to a host that is down cost those to others nothing. Who has the fewest under
-// way comes first. statement_timestamp is no older than the statement, and, other than clock_timestamp, ends the look
+// way comes first, and all but the first call to a host leave some room free. statement_timestamp is no older than the statement, and, other than clock_timestamp, ends the look
 // at a host where what is not due begins.
 const dueWebhooksSQL = `
 WITH RECURSIVE host AS (
@@ -46,14 +49,18 @@ WITH RECURSIVE host AS (
 )
 SELECT d.batch_id, d.event_id, d.event, d.webhook_url, d.webhook_host, coalesce(d.webhook_secret, ''),
        d.webhook_attempts, clock_timestamp() - d.webhook_due_at
-FROM called c CROSS JOIN LATERAL (
-    SELECT s.*, c.calls + row_number() OVER (ORDER BY s.webhook_next_at) AS place
-    FROM tracker_service s
-    WHERE s.webhook_state = 'due' AND s.webhook_host = c.name AND s.webhook_next_at <= statement_timestamp()
-      AND s.batch_id <> ALL ($1::uuid[])
-    ORDER BY s.webhook_next_at LIMIT greatest($3 - c.calls, 0)
+FROM (
+    SELECT of_host.*, row_number() OVER (ORDER BY of_host.place, of_host.webhook_next_at) AS taken
+    FROM called c CROSS JOIN LATERAL (
+        SELECT s.*, c.calls + row_number() OVER (ORDER BY s.webhook_next_at) AS place
+        FROM tracker_service s
+        WHERE s.webhook_state = 'due' AND s.webhook_host = c.name AND s.webhook_next_at <= statement_timestamp()
+          AND s.batch_id <> ALL ($1::uuid[])
+        ORDER BY s.webhook_next_at LIMIT greatest($3 - c.calls, 0)
+    ) of_host
 ) d
-ORDER BY d.place, d.webhook_next_at LIMIT $4`
+WHERE d.place = 1 OR d.taken <= $5
+ORDER BY d.taken LIMIT $4`
 
 // DueWebhooks returns calls that are to be made now and that there is room for: of each host the longest due first.
 func DueWebhooks(ctx context.Context, q tracker.Querier, room WebhookRoom) ([]Webhook, error) {
@@ -65,7 +72,7 @@ func DueWebhooks(ctx context.Context, q tracker.Querier, room WebhookRoom) ([]We
 	for i := range room.UnderWay {
 		batches[i], hosts[i] = room.UnderWay[i].Batch, room.UnderWay[i].Host
 	}
-	rows, err := q.Query(ctx, dueWebhooksSQL, batches, hosts, room.PerHost, free)
+	rows, err := q.Query(ctx, dueWebhooksSQL, batches, hosts, room.PerHost, free, free-room.Kept)
 	if err != nil {
 		return nil, err
 	}

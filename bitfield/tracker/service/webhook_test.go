@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/tranchehq/tranche/bitfield/tracker/service"
@@ -55,4 +56,60 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 		"https://two/6")
 	same("a host is full", room(1, 10, all[0]), "https://one:8443/4", "http://two#5")
 	same("all is full", room(10, 1, all[0]))
+}
+
+// Some room is only for hosts with none under way: others, however many calls they are owed, leave it free.
+func TestRoomIsKeptForHostsWithNoneUnderWay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, url := range []string{"https://one/1", "https://one/2", "https://one/3", "https://one/4", "https://two/1"} {
+		b.seal(b.openAs(service.OpenRequest{Owner: "o", Webhook: service.Hook{URL: url, Secret: "s"}}))
+	}
+	room := func(atOnce, kept int, underWay ...service.Webhook) (hosts []string, due []service.Webhook) {
+		t.Helper()
+		due, err := service.DueWebhooks(t.Context(), b.pool, service.WebhookRoom{
+			AtOnce: atOnce, PerHost: 10, Kept: kept, UnderWay: underWay,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range due {
+			hosts = append(hosts, due[i].Host)
+		}
+		slices.Sort(hosts)
+		return hosts, due
+	}
+	if got, _ := room(5, 0); len(got) != 5 {
+		t.Errorf("with none kept: %v", got)
+	}
+	got, due := room(5, 2)
+	if fmt.Sprint(got) != "[one one two]" {
+		t.Errorf("with two kept of five: %v", got)
+	}
+	due = slices.DeleteFunc(due, func(w service.Webhook) bool { return w.Host == "two" })
+	if got, _ := room(4, 2, due...); fmt.Sprint(got) != "[two]" {
+		t.Errorf("with two of one under way, and as many kept: %v", got)
+	}
+	if got, _ := room(1, 1); len(got) != 1 {
+		t.Errorf("with all kept: %v", got)
+	}
+}
+
+// A host is the same however its usual port, its dot and its letters are written.
+func TestHostsOfWebhooks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for url, host := range map[string]string{
+		"https://h/x": "h", "https://h:443/x:443": "h", "HTTPS://H.:443?a": "h", "https://h.": "h", "https://h:": "h",
+		"http://h:80#x": "h", "http://h.": "h", "http://h:443/": "h:443", "https://h:80": "h:80",
+		"https://h.:8443/": "h:8443", "https://a.h:1443": "a.h:1443", "https://[::1]:443": "[::1]", "https://[::443]": "[::443]",
+		"https://10.0.0.1:443": "10.0.0.1",
+	} {
+		id := b.openAs(service.OpenRequest{Owner: "o", Webhook: service.Hook{URL: url, Secret: "s"}})
+		var got string
+		const sql = `SELECT webhook_host FROM tracker_service WHERE batch_id = $1`
+		if err := b.pool.QueryRow(t.Context(), sql, id).Scan(&got); err != nil || got != host {
+			t.Errorf("%s: %q, %v; want %q", url, got, err, host)
+		}
+	}
 }
