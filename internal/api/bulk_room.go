@@ -1,7 +1,9 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"time"
 
@@ -12,11 +14,14 @@ import (
 )
 
 const (
-	// maxBulk bounds the bytes of bulky requests that are under way. What they name takes up to 25 times as much.
+	// maxBulk bounds the bytes of bulky requests that are under way. They are copied once, and what they name takes up to
+	// 25 times as much.
 	maxBulk = 16 << 20
-	// bulkPatience is how long a request waits for room before it is refused.
+	// bulkStep is how many bytes wait for room at once.
+	bulkStep = 32 << 10
+	// bulkPatience is how long they wait before the request is refused.
 	bulkPatience = 2 * time.Second
-	// bulkTime is how long the body of one that has room may take to come: others may be waiting for the room.
+	// bulkTime is how long a body may take to come: others may be waiting for the room.
 	bulkTime = time.Minute
 )
 
@@ -27,26 +32,74 @@ func bulky(op huma.Operation, most int64) huma.Operation {
 	return noted(op, metaBulk, most)
 }
 
-// bulkRoom is the room for bulky requests. Who came first has it first, so that a large one is not passed by for ever.
-type bulkRoom struct{ bytes *semaphore.Weighted }
+// bulkRoom is the room for the bodies of bulky requests. They take it as they come: what a request says of its length
+// takes none. Who came first has it first, by steps, so that nobody waits for a large body to have all of its room.
+type bulkRoom struct {
+	bytes *semaphore.Weighted
+	time  time.Duration
+}
 
-func newBulkRoom() bulkRoom { return bulkRoom{semaphore.NewWeighted(maxBulk)} }
+func newBulkRoom() bulkRoom { return bulkRoom{semaphore.NewWeighted(maxBulk), bulkTime} }
 
-// enter waits for room for a request whose body may have so many bytes. One that does not say how many it has needs
-// room for all of them.
+// enter reads the body of a request, of up to so many bytes, as there is room for it, and puts what it read in the
+// place of the body. What is wrong with that is found by whoever reads it there, as it would be without a room.
 func (b bulkRoom) enter(r *http.Request, most int64) (leave func(), err error) {
-	size := r.ContentLength
-	if size < 0 || size > most {
-		size = most
+	if body, ok := r.Body.(*timedBody); ok {
+		body.until = time.Now().Add(b.time)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), bulkPatience)
+	held := &heldBody{room: b.bytes}
+	end, err := held.fill(r.Context(), r.Body, int(most))
+	if err != nil {
+		held.leave()
+		return nil, err
+	}
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(&held.bytes, end), r.Body}
+	return held.leave, nil
+}
+
+// heldBody is what has come of a body. It has room for as many bytes.
+type heldBody struct {
+	room  *semaphore.Weighted
+	bytes bytes.Buffer
+	had   int64
+}
+
+// fill takes up to so many bytes. What follows them is left to read: the rest, or how it ended. The error is that
+// there is no room.
+func (h *heldBody) fill(ctx context.Context, from io.Reader, most int) (end io.Reader, err error) {
+	step := make([]byte, bulkStep)
+	for h.bytes.Len() < most {
+		n, read := from.Read(step[:min(len(step), most-h.bytes.Len())])
+		if err := h.take(ctx, n); err != nil {
+			return nil, err
+		}
+		h.bytes.Write(step[:n])
+		if read != nil {
+			return ended{read}, nil
+		}
+	}
+	return from, nil
+}
+
+// take waits for room for so many bytes more.
+func (h *heldBody) take(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, bulkPatience)
 	defer cancel()
-	if b.bytes.Acquire(ctx, size) != nil {
-		return nil, &fanout.Error{Code: fanout.CodeBusy,
+	if h.room.Acquire(ctx, int64(n)) != nil {
+		return &fanout.Error{Code: fanout.CodeBusy,
 			Message: "this server holds as many requests of this kind as it has memory for; send it again a little later"}
 	}
-	if body, ok := r.Body.(*timedBody); ok {
-		body.until = time.Now().Add(bulkTime)
-	}
-	return func() { b.bytes.Release(size) }, nil
+	h.had += int64(n)
+	return nil
 }
+
+func (h *heldBody) leave() { h.room.Release(h.had) }
+
+// ended is a reader at its end, or where it broke.
+type ended struct{ err error }
+
+// Read implements io.Reader.
+func (e ended) Read([]byte) (int, error) { return 0, e.err }

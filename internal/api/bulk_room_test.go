@@ -12,8 +12,8 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 )
 
-// stalled begins a request of so many bytes, and sends no more of it than its head.
-func (b *bench) stalled(path, size string) net.Conn {
+// stalled begins a request with a body, and sends no more of that than the begin.
+func (b *bench) stalled(path, size, begin string) net.Conn {
 	b.Helper()
 	host := strings.TrimPrefix(b.url, "http://")
 	c, err := net.Dial("tcp", host)
@@ -22,17 +22,18 @@ func (b *bench) stalled(path, size string) net.Conn {
 	}
 	b.Cleanup(func() { _ = c.Close() })
 	if _, err := io.WriteString(c, "POST "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+
-		"\r\nContent-Type: application/json\r\n"+size+"\r\n\r\n"); err != nil {
+		"\r\nContent-Type: application/json\r\n"+size+"\r\n\r\n"+begin); err != nil {
 		b.Fatal(err)
 	}
 	return c
 }
 
-// Bodies that are held as a whole are held together up to a bound. Who comes on top waits a while and is told to come
-// again, and finds room once others have gone.
+// Bodies that are held as a whole are held together up to a bound. What they say of their length takes no room, what has
+// come of them does. Who comes on top waits a while and is told to come again, and finds room once others have gone.
 func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	b.server.LetStall(time.Hour)
 	var opened fanout.BatchOpened
 	b.tracked(http.MethodPost, "", `{"owner":"o"}`, http.StatusCreated, &opened)
 	b.tracked(http.MethodPost, "/"+opened.ID+"/groups", `{"items":9}`, http.StatusOK, nil)
@@ -40,11 +41,15 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 		return b.send(http.MethodPost, api.Prefix+"/trackers/"+opened.ID+"/ack", `{"ranges":["0:0"]}`,
 			"Content-Type", "application/json")
 	}
-	first := b.stalled("/trackers/ack", "Content-Length: 8388608")
+	const most, length = 8 << 20, "Content-Length: 8388608"
+	for range 3 { // of which two would be as much as there is room for
+		b.stalled("/trackers/ack", length, "")
+	}
+	first := b.stalled("/trackers/ack", length, strings.Repeat(" ", most-1))
 	if got := ack(); got.StatusCode != http.StatusOK {
 		t.Fatalf("beside a large request a small one is answered %d", got.StatusCode)
 	}
-	b.stalled("/trackers/"+opened.ID+"/ack", "Transfer-Encoding: chunked") // it may become as large as any
+	b.stalled("/trackers/"+opened.ID+"/ack", "Transfer-Encoding: chunked", "7fffff\r\n"+strings.Repeat(" ", most-1))
 	var full *head
 	for deadline := time.Now().Add(20 * time.Second); full == nil || full.StatusCode == http.StatusOK; full = ack() {
 		if time.Now().After(deadline) {
@@ -67,6 +72,18 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	for deadline := time.Now().Add(20 * time.Second); ack().StatusCode != http.StatusOK; {
 		if time.Now().After(deadline) {
 			t.Fatal("there is no room when others have gone")
+		}
+	}
+}
+
+// A body that is too large, or that breaks off, is answered as any other is.
+func TestBulkyBodiesThatAreWrong(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for size, want := range map[int]int{8<<20 + 1: http.StatusRequestEntityTooLarge, 100: http.StatusUnprocessableEntity} {
+		code, text := b.ask(http.MethodPost, api.Prefix+"/trackers/ack", strings.NewReader(`{`+strings.Repeat(" ", size)))
+		if code != want {
+			t.Errorf("%d bytes: %d %s; want %d", size, code, text, want)
 		}
 	}
 }

@@ -98,7 +98,8 @@ func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 		http.StatusUnprocessableEntity:   "What was sent is wrong; errors says where.",
 		http.StatusTooManyRequests:       "Too many at once, or too often; Retry-After says when to ask again.",
 		http.StatusInternalServerError:   "Something went wrong inside; the log of the server says what.",
-		http.StatusServiceUnavailable:    "PostgreSQL or NATS cannot be reached, or is too slow; ask again.",
+		http.StatusServiceUnavailable: "PostgreSQL or NATS cannot be reached, or is too slow, or there is no room for the " +
+			"request; ask again, after Retry-After if that is there.",
 	} {
 		all[nameOf(status)] = &huma.Response{Description: why, Content: problem}
 	}

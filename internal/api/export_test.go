@@ -1,0 +1,6 @@
+package api
+
+import "time"
+
+// LetStall has bodies go on for so long that stand still.
+func (s *Server) LetStall(d time.Duration) { s.config.ReadTimeout, s.bulk.time = d, d }
