@@ -5540,4 +5540,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 3f038eb1f004e0ba74bb7762a20d2b57, is a0a7a60fb57d8999b015a40a5e8f4515af051017ce86b0fbbe9c2dc910f3ef54.
+// Of 616e23f2d003da183502de32308b78eb, is a0a7a60fb57d8999b015a40a5e8f4515af051017ce86b0fbbe9c2dc910f3ef54.
