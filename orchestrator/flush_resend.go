@@ -87,8 +87,7 @@ func (s *sentFlushes) due(tokens []string) map[string]renewal {
 }
 
 // renew gives flushes their time again and returns the tokens of those that may be sent once more: the others are given
-// up. Of those of which it cannot be learned whether their keys are still theirs it returns the tokens as well: they may
-// be asked about again, as long as they are waited for.
+// up. While nobody says whose their keys are, it returns those to ask about again: as long as they are waited for.
 func (s *sentFlushes) renew(tokens []string) (again, later []string) {
 	due := s.due(tokens)
 	if len(due) == 0 {

@@ -45,8 +45,8 @@ func (b *breakerState) read(ctx context.Context, db tracker.Querier, statement, 
 // was it alone. Every slot answered and yet an error of the slice: every slot asked to be tried again.
 //
 // Flushes of collectors have no rows that stay. Each key whose last flush ended as in an outage is a place, by
-// collector_key_failed, unless the service has dealt with a flush of any collector, or with a slice, since then or within
-// $5 before: to that, it is known when it dealt with a flush.
+// collector_key_failed, unless the service has dealt with a flush of any collector, or with a slice, since then or
+// within $5 before: to that, it is known when it dealt with a flush.
 const newestEnded = `
 WITH slices AS MATERIALIZED (
     SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000') AS parent, bit_count(s.mask)::int AS items,
