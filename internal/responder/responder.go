@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// drainPatience is how long the server is given to send what it took for a node that stops.
-const drainPatience = 2 * time.Second
+// serverPatience is how long the server is given to take a subscription, and to send what it took for a node that stops.
+const serverPatience = 2 * time.Second
 
 // Config says what is answered, and how much of it at once.
 type Config struct {
@@ -44,7 +44,7 @@ type Responder struct {
 	work   sync.WaitGroup
 }
 
-// Listen takes requests from now on, until Close.
+// Listen takes requests from now on, until Close. While there is no connection it takes them from when there is one.
 func Listen(nc *nats.Conn, config Config) (*Responder, error) {
 	r := &Responder{config: config, nc: nc, room: room{requests: int64(config.MaxRequests), bytes: config.MaxBytes}}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -52,6 +52,9 @@ func Listen(nc *nats.Conn, config Config) (*Responder, error) {
 	if r.sub, err = nc.QueueSubscribe(config.Subject, config.Queue, r.take); err != nil {
 		r.cancel()
 		return nil, fmt.Errorf("listen for requests to %s: %w", config.Subject, err)
+	}
+	if nc.IsConnected() {
+		_ = nc.FlushTimeout(serverPatience) // else the server knows of it later
 	}
 	return r, nil
 }
@@ -106,7 +109,7 @@ func (r *Responder) drain(ctx context.Context) {
 		_ = r.sub.Unsubscribe()
 		return
 	}
-	timer := time.NewTimer(drainPatience)
+	timer := time.NewTimer(serverPatience)
 	defer timer.Stop()
 	select {
 	case <-closed:

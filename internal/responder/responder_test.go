@@ -34,9 +34,8 @@ func setup(t *testing.T, requests int, bytes int64) *bench {
 	t.Helper()
 	b := &bench{T: t, server: testenv.NATS(t), began: make(chan string, 100), let: make(chan struct{})}
 	b.asking = testenv.Conn(t, b.server)
-	nc := testenv.Conn(t, b.server)
 	var err error
-	b.it, err = responder.Listen(nc, responder.Config{
+	b.it, err = responder.Listen(testenv.Conn(t, b.server), responder.Config{
 		Subject: "ask.*", Queue: "nodes", Timeout: limit, MaxRequests: requests, MaxBytes: bytes,
 		Answer: func(ctx context.Context, msg *nats.Msg) {
 			defer b.ended.Add(1)
@@ -50,9 +49,6 @@ func setup(t *testing.T, requests int, bytes int64) *bench {
 		},
 		Refuse: func(msg *nats.Msg) { b.respond(msg, "refused") },
 	})
-	if err == nil {
-		err = nc.Flush() // now the server knows of it
-	}
 	if err != nil {
 		t.Fatal(err)
 	}

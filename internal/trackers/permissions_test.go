@@ -34,11 +34,7 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 	conn := func(user string) *nats.Conn {
 		return testenv.Dial(t, server.URL(), nats.UserInfo(user, "secret"), nats.CustomInboxPrefix("_INBOX_"+user))
 	}
-	node := conn("node")
-	listener, err := trackers.Listen(node, b.service, nil)
-	if err == nil {
-		err = node.Flush() // now the server knows of it
-	}
+	listener, err := trackers.Listen(conn("node"), b.service, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
