@@ -11,8 +11,8 @@ import (
 )
 
 // Coming reports whether an error says that PostgreSQL cannot be used yet, and in what words: it starts up, recovers
-// or shuts down, has no connection left, takes no writes, or nobody answers where it should be. That may pass by itself.
-// What is wrong with who asks, or for what (a password, the name of a database, TLS), does not.
+// or shuts down, has no connection left, takes no writes, or nobody answers where it should be. That may pass by
+// itself. What is wrong with who asks, or for what (a password, the name of a database, TLS), does not.
 func Coming(err error) (why string, coming bool) {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		if pg.Code == "08P01" {

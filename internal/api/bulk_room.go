@@ -78,7 +78,7 @@ func (h *heldBody) fill(ctx context.Context, from io.Reader, most int) (end io.R
 		}
 		h.bytes.Write(step[:n])
 		if read != nil {
-			return ended{read}, nil
+			return ended{read}, nil //nolint:nilerr // whoever reads on finds it
 		}
 	}
 	return from, nil

@@ -28,8 +28,9 @@ func (b *bench) stalled(path, size, begin string) net.Conn {
 	return c
 }
 
-// Bodies that are held as a whole are held together up to a bound. What they say of their length takes no room, what has
-// come of them does. Who comes on top waits a while and is told to come again, and finds room once others have gone.
+// Bodies that are held as a whole are held together up to a bound. What they say of their length takes no room, what
+// has come of them does. Who comes on top waits a while and is told to come again, and finds room once others have
+// gone.
 func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -133,7 +133,8 @@ type broken struct{ http.RoundTripper }
 
 func (broken) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistake") }
 
-// A panic in an attempt is an error of the duty, as the node shows it, and no end of the process. The webhook stays due.
+// A panic in an attempt is an error of the duty, which the node shows, and no end of the process. The webhook stays
+// due.
 func TestAPanicOfAnAttemptIsAnErrorOfTheDuty(t *testing.T) {
 	t.Parallel()
 	host := newReceiver(t)

@@ -34,8 +34,8 @@ type WebhookRoom struct {
 
 // dueWebhooksSQL takes no locks. It goes from host to host by tracker_service_webhooks, and reads no more of each than
 // there is room for: ten thousand calls to a host that is down cost those to others nothing. Who has the fewest under
-// way comes first, and all but the first call to a host leave some room free. statement_timestamp is no older than the statement, and, other than clock_timestamp, ends the look
-// at a host where what is not due begins.
+// way comes first, and all but the first call to a host leave some room free. statement_timestamp is no older than the
+// statement, and, other than clock_timestamp, ends the look at a host where what is not due begins.
 const dueWebhooksSQL = `
 WITH RECURSIVE host AS (
     (SELECT webhook_host AS name FROM tracker_service WHERE webhook_state = 'due' ORDER BY webhook_host LIMIT 1)

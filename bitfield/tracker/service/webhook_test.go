@@ -102,8 +102,8 @@ func TestHostsOfWebhooks(t *testing.T) {
 	for url, host := range map[string]string{
 		"https://h/x": "h", "https://h:443/x:443": "h", "HTTPS://H.:443?a": "h", "https://h.": "h", "https://h:": "h",
 		"http://h:80#x": "h", "http://h.": "h", "http://h:443/": "h:443", "https://h:80": "h:80",
-		"https://h.:8443/": "h:8443", "https://a.h:1443": "a.h:1443", "https://[::1]:443": "[::1]", "https://[::443]": "[::443]",
-		"https://10.0.0.1:443": "10.0.0.1",
+		"https://h.:8443/": "h:8443", "https://a.h:1443": "a.h:1443", "https://10.0.0.1:443": "10.0.0.1",
+		"https://[::1]:443": "[::1]", "https://[::443]": "[::443]",
 	} {
 		id := b.openAs(service.OpenRequest{Owner: "o", Webhook: service.Hook{URL: url, Secret: "s"}})
 		var got string
