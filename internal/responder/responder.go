@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// serverPatience is how long the server is given to take a subscription, and to send what it took for a node that stops.
+// serverPatience is how long the server is given to take a subscription, and to send what it took for a stopping node.
 const serverPatience = 2 * time.Second
 
 // Config says what is answered, and how much of it at once.
