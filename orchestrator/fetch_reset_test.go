@@ -54,7 +54,8 @@ func TestResetWhileServicesAreAtIt(t *testing.T) {
 	req.Steps = append(req.Steps, composing)
 	run := b.start(t, req, n)
 	until(t, "the service has all, and some is composed", func() bool {
-		return asked.Load() == n/100 && other.Stats().Fetches > 0
+		recorded := b.number(t, `SELECT count(*) FROM work_part WHERE run_id = $1 AND step = 1`, run)
+		return asked.Load() == n/100 && recorded == 100
 	})
 	reset, err := b.node.Reset(t.Context(), workqueue.ResetRequest{Run: run, Actor: "test",
 		Select: workqueue.Selection{Step: "accounts", All: true}})

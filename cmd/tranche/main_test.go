@@ -329,7 +329,7 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		"grace":          {2, "--grace", nil, []string{"--grace", "0s"}},
 		"no such database": {
 			1, "127.0.0.1:1", nil,
-			[]string{"--listen", "127.0.0.1:0", "--database", "postgres://u:canary@127.0.0.1:1/x"},
+			[]string{"--listen", "127.0.0.1:0", "--database-wait", "0s", "--database", "postgres://u:canary@127.0.0.1:1/x"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
