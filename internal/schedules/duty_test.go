@@ -130,6 +130,15 @@ func TestLeadersRace(t *testing.T) {
 	}
 }
 
+func dieBeforeTheLoad(w *world, _ *leader, kill func()) {
+	w.before = func(ctx context.Context, _ schedules.Job) error {
+		kill()
+		return ctx.Err()
+	}
+}
+
+func dieAfterTheLoad(w *world, _ *leader, kill func()) { w.after = kill }
+
 // TestLeaderDies kills the leader at each point at which a due time is half done.
 func TestLeaderDies(t *testing.T) {
 	t.Parallel()
@@ -141,13 +150,8 @@ func TestLeaderDies(t *testing.T) {
 			}
 			w.want("s", "09:00 due")
 		},
-		"before the load": func(w *world, _ *leader, kill func()) {
-			w.before = func(ctx context.Context, _ schedules.Job) error {
-				kill()
-				return ctx.Err()
-			}
-		},
-		"after the load, before it knew": func(w *world, _ *leader, kill func()) { w.after = kill },
+		"before the load":                dieBeforeTheLoad,
+		"after the load, before it knew": dieAfterTheLoad,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

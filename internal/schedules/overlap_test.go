@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -57,13 +56,8 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 				}
 			}
 		},
-		"before the load": func(w *world, _ *leader, kill func()) {
-			w.before = func(ctx context.Context, _ schedules.Job) error {
-				kill()
-				return ctx.Err()
-			}
-		},
-		"after the load, before it knew": func(w *world, _ *leader, kill func()) { w.after = kill },
+		"before the load":                dieBeforeTheLoad,
+		"after the load, before it knew": dieAfterTheLoad,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -21,19 +19,11 @@ import (
 // runFlushed is the process of a service that collectors flush to. It writes each operation into the ledger, with the
 // flush that brought it, and takes its time over each.
 func runFlushed(ctx context.Context) error {
-	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
+	svc, ledger, closeAll, err := openService("flushed")
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	ledger, err := os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "flushed", Version: "1.0.0"})
-	if err != nil {
-		return err
-	}
+	defer closeAll()
 	var mu sync.Mutex
 	err = endpoints.HandleList(svc, "flushed", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
 		for _, item := range c.Items() {

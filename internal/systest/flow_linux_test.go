@@ -82,19 +82,11 @@ func rest(ctx context.Context) error {
 // runFlow is the process of a service whose endpoint asks two others, joins what they say, and asks once more. It
 // writes into the ledger which items it answers.
 func runFlow(ctx context.Context) error {
-	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
+	svc, ledger, closeAll, err := openService("flow")
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	ledger, err := os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "flow", Version: "1.0.0"})
-	if err != nil {
-		return err
-	}
+	defer closeAll()
 	revision := endpoints.Revision(os.Getenv(revisionVariable))
 	if err := endpoints.HandleFlow(svc, "statement", stages(ledger), revision); err != nil {
 		return err

@@ -117,25 +117,34 @@ type statement struct {
 	Of string `json:"of"`
 }
 
+// openService connects a service's process, and opens the ledger that it writes into.
+func openService(name string) (svc *endpoints.Service, ledger *os.File, closeAll func(), err error) {
+	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ledger, err = os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		svc, err = endpoints.New(nc, endpoints.Config{Name: name, Version: "1.0.0"})
+	}
+	if err != nil {
+		nc.Close()
+		return nil, nil, nil, err
+	}
+	return svc, ledger, nc.Close, nil
+}
+
 // runService is the service's process. It writes each execution into the ledger before it answers, and may come to a
 // stand in the middle of a chunk.
 func runService(ctx context.Context) error {
-	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
+	svc, ledger, closeAll, err := openService("systest")
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	ledger, err := os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
+	defer closeAll()
 	die, _ := strconv.Atoi(os.Getenv(dieVariable)) // empty: never
 	var mu sync.Mutex
 	executed := 0
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "systest", Version: "1.0.0"})
-	if err != nil {
-		return err
-	}
 	err = endpoints.HandleList(svc, "statement", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
 		mu.Lock()
 		defer mu.Unlock()
