@@ -16,14 +16,18 @@ const mutePatience = 10 * time.Second
 // idle_in_transaction_session_timeout does not count while a statement is under way, nor is statement_timeout looked at
 // before the client says something. Such a transaction is ended from outside.
 
-// muteClients lists the transactions of this program's own connections that have written something and wait for their
-// client in the middle of a statement, with how far they have come.
+// muteClients lists the transactions that wait for their client in the middle of a statement and have locked rows that
+// others wait for, with how far they have come. Only the user that nodes connect as may end them. It does not go by the
+// name of the connection: a URL may give each node its own.
 const muteClients = `
 SELECT a.pid, a.query_start, coalesce(p.bytes_processed, 0)
 FROM pg_stat_activity a LEFT JOIN pg_stat_progress_copy p USING (pid)
 WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
-    AND a.application_name = current_setting('application_name')
-    AND a.state = 'active' AND a.wait_event_type = 'Client' AND a.backend_xid IS NOT NULL`
+    AND a.state = 'active' AND a.wait_event_type = 'Client' AND a.backend_xid IS NOT NULL
+    AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype = 'relation'
+        AND l.database = a.datid AND l.mode <> 'AccessShareLock' AND l.relation IN ('batchrun'::regclass,
+            'run_step'::regclass, 'work_block'::regclass, 'work_slice'::regclass, 'work_lane'::regclass,
+            'collector'::regclass, 'collector_key'::regclass, 'tracker_service'::regclass))`
 
 // endMute ends one, unless it has gone on to another statement meanwhile, or the lease has passed on.
 const endMute = `

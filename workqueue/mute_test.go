@@ -1,7 +1,9 @@
 package workqueue_test
 
 import (
+	"context"
 	"io"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,27 +33,11 @@ func TestAClientThatWentMuteInACopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.RuntimeParams["application_name"] = "tranche"
+	config.RuntimeParams["application_name"] = "node-7" // as its URL may say
 	config.RuntimeParams["idle_in_transaction_session_timeout"] = "100"
 	config.RuntimeParams["statement_timeout"] = "500"
-	stopped, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rest, feed := io.Pipe()
-	copied := make(chan error, 1)
-	lock := `BEGIN; SELECT FROM work_slice WHERE id = '` + claimed.ID.String() + `' FOR UPDATE`
-	if _, err := stopped.Exec(t.Context(), lock); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_, err := stopped.PgConn().CopyFrom(t.Context(), rest, `COPY work_error FROM STDIN`)
-		copied <- err
-	}()
-	t.Cleanup(func() {
-		_ = feed.Close()
-		_ = stopped.Close(t.Context())
-	})
+	copied := stopInCopy(t, config, `SELECT FROM work_slice WHERE id = '`+claimed.ID.String()+`' FOR UPDATE`, "work_error")
+	others := stopInCopy(t, config, `CREATE TABLE letters (text text)`, "letters")
 
 	b.expire(b.session)
 	b.session = b.open()
@@ -76,4 +62,35 @@ func TestAClientThatWentMuteInACopy(t *testing.T) {
 	if n, err := store.ReleaseDeadSessions(t.Context(), lease); err != nil || n != 1 {
 		t.Errorf("released %d, %v; want its slice", n, err)
 	}
+	select {
+	case err := <-others:
+		t.Errorf("a COPY that nobody waits for was ended: %v", err)
+	default:
+	}
+}
+
+// stopInCopy begins a transaction on a connection of its own and a COPY in it whose client says nothing any more. The
+// channel gets how that ends.
+func stopInCopy(t *testing.T, config *pgx.ConnConfig, before, table string) <-chan error {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest, feed := io.Pipe()
+	copied := make(chan error, 1)
+	if _, err := conn.Exec(t.Context(), `BEGIN; `+before); err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		_, err := conn.PgConn().CopyFrom(context.Background(), rest, `COPY `+table+` FROM STDIN`)
+		copied <- err
+	})
+	t.Cleanup(func() {
+		_ = feed.Close()
+		running.Wait()
+		_ = conn.Close(context.Background())
+	})
+	return copied
 }
