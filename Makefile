@@ -17,6 +17,8 @@ TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 TEST_PLAIN  := /internal/(systest|demo|conformance)$$|/orchestrator/schedule$$|/cmd/tranche$$
 # The dashboard in a browser: likewise, and alone, since it measures frames.
 TEST_BROWSE := /internal/dashboard/browsertest$$
+# Packages whose tests wait much and take long: they begin first, while the others are compiled.
+TEST_LONG   := /orchestrator$$|/workqueue$$
 FUZZTIME    ?= 10s
 BENCH_FLAGS ?=
 DEMO_FLAGS  ?=
@@ -38,16 +40,18 @@ help: ## list the targets
 demo: postgres build ## set up what is missing, then make the year-end statements of a small bank
 	bin/tranche demo $(DEMO_FLAGS)
 
+# What vet has looked at is not vetted once more by each of the tests.
 .PHONY: test
-test: deps vet ## set up what is missing, then run all tests under the race detector
+test: deps vet ## set up what is missing, then run all tests
 	@set -e; all=$$($(GO) list $(PKG)); pick() { echo "$$all" | grep -E "$$1" || true; }; \
 	plain=$$(pick '$(TEST_PLAIN)'); browse=$$(pick '$(TEST_BROWSE)'); alone=$$(pick '$(TEST_ALONE)'); \
 	others=$$(echo "$$all" | grep -vE '$(TEST_PLAIN)|$(TEST_BROWSE)|$(TEST_ALONE)' || true); \
-	[ -z "$$plain" ] || $(GO) test -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$plain; \
-	[ -z "$$browse" ] || $(GO) test -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$browse; \
-	[ -z "$$others" ] || $(GO) test -race -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
-	[ -z "$$alone" ] || $(GO) test -race -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
-	cd bench && $(GO) test ./...
+	others="$$(echo "$$others" | grep -E '$(TEST_LONG)' || true) $$(echo "$$others" | grep -vE '$(TEST_LONG)' || true)"; \
+	[ -z "$$plain" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$plain; \
+	[ -z "$$browse" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$browse; \
+	[ -z "$${others# }" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
+	[ -z "$$alone" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
+	cd bench && $(GO) test -vet=off ./...
 
 .PHONY: build
 build: ## build bin/tranche

@@ -68,6 +68,7 @@ func (s *sharedServer) start(ctx context.Context) (err error) {
 var reckless = map[string]string{
 	"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "10s",
 	"max_connections": "400", "shared_buffers": "64MB", "wal_level": "minimal", "max_wal_senders": "0",
+	"jit": "off", // as nodes have it: it compiles for longer than what it compiles runs
 }
 
 // clusterDir is short, because the path of a socket may not be long.
