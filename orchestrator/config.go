@@ -65,7 +65,8 @@ type Config struct {
 	// nodes.
 	Fetchers map[workqueue.Kind]Fetchers
 
-	// Duties are done by the node that leads, beside those that every node has.
+	// Duties are done by the node that leads, beside those that every node has. A node that has fewer than another one
+	// leaves it to that one to lead.
 	Duties []Duty
 
 	Streams endpoints.StreamConfig

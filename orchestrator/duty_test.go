@@ -106,6 +106,33 @@ func noting(name string, ran chan<- workqueue.Lease) orchestrator.Duty {
 	}}
 }
 
+// A node that lacks duties which others have leaves it to them to lead, and leads where there is no other: so a program
+// that has a node in it does not keep schedules from being looked after.
+func TestANodeThatLacksDutiesLeavesLeadingToOthers(t *testing.T) {
+	t.Parallel()
+	l := setupLeaders(t)
+	lesser, _ := l.start()
+	leads := func(node *orchestrator.Node) func() bool {
+		return func() bool { session, _ := l.leader(); return session == node.Session() }
+	}
+	l.until("the only node leads", leads(lesser))
+	ran := make(chan workqueue.Lease, 9)
+	full, stop := l.start(noting("note", ran))
+	if lease := <-ran; lease.Session != full.Session() || lease.Epoch != 2 {
+		t.Errorf("the duty ran at %s in epoch %d; want %s, in epoch 2", lease.Session, lease.Epoch, full.Session())
+	}
+	other, stopOther := l.start(noting("note", ran))
+	stop()
+	if lease := <-ran; lease.Session != other.Session() || lease.Epoch != 3 {
+		t.Errorf("then it ran at %s in epoch %d; want %s, in epoch 3", lease.Session, lease.Epoch, other.Session())
+	}
+	stopOther()
+	l.until("the node that lacks the duty leads again", leads(lesser))
+	if _, epoch := l.leader(); epoch != 4 {
+		t.Errorf("in epoch %d; want 4", epoch)
+	}
+}
+
 // A leader that stops hands over at once: its duties run at another node within a second.
 func TestACleanStopHandsOverAtOnce(t *testing.T) {
 	t.Parallel()

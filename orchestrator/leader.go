@@ -76,8 +76,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 	asked := time.Now()
 	lease, err := n.store.Lead(timed, n.Session(), n.cfg.LeaseTTL)
 	if held := (*workqueue.HeldError)(nil); errors.As(err, &held) {
-		n.endTerm(had)
-		return nil, min(n.beatOfLease(), held.Left+leaseSlack)
+		return nil, n.leaveTo(ctx, had, held)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -91,6 +90,17 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 	}
 	n.endTerm(had)
 	return n.beginTerm(ctx, lease, left, duties), n.beatOfLease()
+}
+
+// leaveTo lets another node lead, and returns when to look again. For one that has more duties than this one, this one
+// resigns.
+func (n *Node) leaveTo(ctx context.Context, had *term, held *workqueue.HeldError) time.Duration {
+	if !held.Outranked {
+		n.endTerm(had)
+		return min(n.beatOfLease(), held.Left+leaseSlack)
+	}
+	n.stepDown(ctx, had)
+	return n.beatOfLease()
 }
 
 // leaseSlack is how long after the end of another's lease it is tried for.

@@ -172,7 +172,7 @@ func (n *Node) open(ctx context.Context) error {
 }
 
 func (n *Node) newSession(ctx context.Context) error {
-	info := workqueue.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
+	info := workqueue.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version, Duties: len(n.duties)}
 	id, err := n.store.StartSession(ctx, info, n.cfg.SessionTTL)
 	if err != nil {
 		return err

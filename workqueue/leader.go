@@ -15,8 +15,12 @@ type Lease struct {
 	Epoch   int64
 }
 
-// HeldError says that another session leads, and for how long it does unless it prolongs its lease.
-type HeldError struct{ Left time.Duration }
+// HeldError says that another session leads, and for how long it does unless it prolongs its lease; or that another is
+// to lead, since it has more duties.
+type HeldError struct {
+	Left      time.Duration
+	Outranked bool
+}
 
 func (e *HeldError) Error() string { return ErrNotLeader.Error() }
 
@@ -26,17 +30,24 @@ func (e *HeldError) Is(target error) bool { return target == ErrNotLeader }
 const (
 	leaseName = "tranche"
 
+	// outranked is true while a node is there that would do more as the leader than $2 does. A program that has a node in
+	// it may lack what tranche serve sees to.
+	outranked = `EXISTS (SELECT FROM node_session n
+    WHERE n.ended_at IS NULL AND n.expires_at > clock_timestamp()
+        AND n.duties > (SELECT duties FROM node_session WHERE id = $2))`
+
 	// prolongLease waits for nobody: leader transactions hold the row FOR KEY SHARE, which an UPDATE of other columns
 	// does not touch. So one that takes long, or hangs, does not cost its node the lease.
 	prolongLease = `
-UPDATE leader SET expires_at = clock_timestamp() + $3 WHERE name = $1 AND session_id = $2 RETURNING epoch`
+UPDATE leader SET expires_at = clock_timestamp() + $3
+WHERE name = $1 AND session_id = $2 AND NOT ` + outranked + ` RETURNING epoch`
 
 	// takeLease locks the row FOR UPDATE: it waits for a leader transaction that has checked the lease and is about to
 	// commit, so that nothing of the old epoch is committed in the new one. The condition that chose the row stands again
 	// in the UPDATE: others may have been first.
 	takeLease = `
 WITH free AS MATERIALIZED (
-    SELECT name FROM leader WHERE name = $1 AND expires_at <= clock_timestamp() FOR UPDATE),
+    SELECT name FROM leader WHERE name = $1 AND expires_at <= clock_timestamp() AND NOT ` + outranked + ` FOR UPDATE),
 taken AS (
     UPDATE leader l SET epoch = l.epoch + 1, session_id = $2, expires_at = clock_timestamp() + $3,
         since = clock_timestamp()
@@ -44,14 +55,16 @@ taken AS (
 made AS (
     INSERT INTO leader (name, epoch, session_id, expires_at)
     SELECT $1, 1, $2, clock_timestamp() + $3 WHERE NOT EXISTS (SELECT FROM leader WHERE name = $1)
+        AND NOT ` + outranked + `
     ON CONFLICT (name) DO NOTHING RETURNING epoch)
 SELECT epoch FROM taken UNION ALL SELECT epoch FROM made`
 
-	leaseLeft = `SELECT greatest(expires_at - clock_timestamp(), interval '0') FROM leader WHERE name = $1`
+	leaseLeft = `
+SELECT greatest(max(expires_at) - clock_timestamp(), interval '0'), ` + outranked + ` FROM leader WHERE name = $1`
 )
 
-// Lead takes or prolongs the lease for ttl. When another session has it, it returns a [HeldError], which is an
-// [ErrNotLeader].
+// Lead takes or prolongs the lease for ttl. When another session has it, or is to have it, it returns a [HeldError],
+// which is an [ErrNotLeader]. A session that leads and is outranked resigns then.
 func (s *Store) Lead(ctx context.Context, session SessionID, ttl time.Duration) (Lease, error) {
 	lease := Lease{Session: session}
 	var err error
@@ -68,7 +81,7 @@ func (s *Store) Lead(ctx context.Context, session SessionID, ttl time.Duration) 
 		return Lease{}, fmt.Errorf("take the leader's lease: %w", err)
 	}
 	held := &HeldError{}
-	if err := s.sessions.QueryRow(ctx, leaseLeft, leaseName).Scan(&held.Left); err != nil {
+	if err := s.sessions.QueryRow(ctx, leaseLeft, leaseName, session).Scan(&held.Left, &held.Outranked); err != nil {
 		return Lease{}, fmt.Errorf("take the leader's lease: %w", err)
 	}
 	return Lease{}, held
