@@ -3,14 +3,15 @@ package api
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/producers"
 )
 
 // How many requests that read whole runs may be under way: of one user, and of all. Each of them holds a connection.
@@ -182,12 +183,7 @@ func (s *Server) deny(w http.ResponseWriter, r *http.Request, err error) {
 	if r.ContentLength != 0 {
 		w.Header().Set("Connection", "close") // the server would wait for the rest of the body else
 	}
-	if p.Status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", challenge)
-	}
-	if after := retryAfter(err); after > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(after))
-	}
+	maps.Copy(w.Header(), problemHeaders(p, err))
 	sendProblem(w, p)
 }
 
@@ -202,6 +198,9 @@ func retryAfter(err error) int {
 		return busyRetry
 	}
 	if full, ok := errors.AsType[*fanout.Error](err); ok && full.Code == fanout.CodeBusy {
+		return busyRetry
+	}
+	if as[*producers.OverloadedError](err) != nil || as[*tooManyError](err) != nil {
 		return busyRetry
 	}
 	return 0

@@ -41,11 +41,11 @@ func registerTagged[In, Out any](
 		defer cancel()
 		out, err := handle(ctx, in)
 		if err != nil {
-			return nil, s.problem(ctx, err)
+			return nil, s.failure(ctx, err)
 		}
 		answer := &taggedAnswer[Out]{Status: http.StatusOK, Body: out}
 		if answer.ETag, err = tag(&out); err != nil {
-			return nil, s.problem(ctx, err)
+			return nil, s.failure(ctx, err)
 		}
 		if matches(known(in).known(), answer.ETag) {
 			answer.Status = http.StatusNotModified

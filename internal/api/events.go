@@ -86,12 +86,12 @@ func (s *Server) registerEvents(api huma.API) {
 func (s *Server) watchRun(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
 	leave, err := s.streams.enter(asker(ctx))
 	if err != nil {
-		return nil, s.problem(ctx, err)
+		return nil, s.failure(ctx, err)
 	}
 	watcher, err := s.watcher(ctx, in)
 	if err != nil {
 		leave()
-		return nil, s.problem(ctx, err)
+		return nil, s.failure(ctx, err)
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		defer leave()

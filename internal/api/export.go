@@ -64,11 +64,11 @@ func (s *Server) registerExport(api huma.API) {
 	huma.Register(api, export, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 		states, err := outcomes(in.State)
 		if err != nil {
-			return nil, s.problem(ctx, err)
+			return nil, s.failure(ctx, err)
 		}
 		id, err := s.store.Resolve(ctx, in.Run)
 		if err != nil {
-			return nil, s.problem(ctx, err)
+			return nil, s.failure(ctx, err)
 		}
 		return s.exportStream(ctx, workqueue.ExportRequest{Run: id, Step: in.Step, States: states}, in.Format, in.Raw)
 	})
@@ -85,7 +85,7 @@ func (s *Server) registerExport(api huma.API) {
 func (s *Server) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamResponse, error) {
 	id, err := s.store.Resolve(ctx, in.Run)
 	if err != nil {
-		return nil, s.problem(ctx, err)
+		return nil, s.failure(ctx, err)
 	}
 	if in.All {
 		failed := []workqueue.Outcome{workqueue.OutcomeFailed}
@@ -93,7 +93,7 @@ func (s *Server) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamR
 	}
 	found, err := s.store.Errors(ctx, id)
 	if err != nil {
-		return nil, s.problem(ctx, err)
+		return nil, s.failure(ctx, err)
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		hc.SetHeader("Content-Type", "application/json")
@@ -123,7 +123,7 @@ func (s *Server) exportStream(
 		err = &inputError{"step: " + choice.Error()}
 	}
 	if err != nil {
-		return nil, s.problem(ctx, err)
+		return nil, s.failure(ctx, err)
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)

@@ -64,7 +64,7 @@ func (s *Server) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamRe
 	defer cancel()
 	planes, err := s.readPlanes(look, in)
 	if err != nil {
-		return nil, s.problem(look, err)
+		return nil, s.failure(look, err)
 	}
 	sum := sha256.Sum256(planes.Bytes)
 	return &huma.StreamResponse{Body: func(hc huma.Context) {

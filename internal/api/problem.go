@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -72,6 +73,23 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 		s.log.Error("request failed", zap.Error(err))
 	}
 	return bounded(p)
+}
+
+// failure is what an operation returns for an error: its problem, with the headers that belong to it.
+func (s *Server) failure(ctx context.Context, err error) error {
+	p := s.problem(ctx, err)
+	return huma.ErrorWithHeaders(p, problemHeaders(p, err))
+}
+
+func problemHeaders(p *huma.ErrorModel, err error) http.Header {
+	header := http.Header{}
+	if after := retryAfter(err); after > 0 {
+		header.Set("Retry-After", strconv.Itoa(after))
+	}
+	if p.Status == http.StatusUnauthorized {
+		header.Set("WWW-Authenticate", challenge)
+	}
+	return header
 }
 
 // told returns the error that is made for the caller, without the names of the operations around it, and its status;

@@ -111,15 +111,15 @@ type compareInput struct {
 func (s *Server) compareRuns(ctx context.Context, in *compareInput) (*huma.StreamResponse, error) {
 	wanted, err := changes(in.Change)
 	if err != nil {
-		return nil, s.problem(ctx, err)
+		return nil, s.failure(ctx, err)
 	}
 	here, err := s.store.Resolve(ctx, in.Run)
 	if err != nil {
-		return nil, s.problem(ctx, err)
+		return nil, s.failure(ctx, err)
 	}
 	there, err := s.store.Resolve(ctx, in.Against)
 	if err != nil {
-		return nil, s.problem(ctx, err)
+		return nil, s.failure(ctx, err)
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)

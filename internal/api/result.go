@@ -43,7 +43,7 @@ func (s *Server) registerResult(api huma.API) {
 		defer cancel()
 		found, err := s.result(ctx, in)
 		if err != nil {
-			return nil, s.problem(ctx, err)
+			return nil, s.failure(ctx, err)
 		}
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			r, w := humago.Unwrap(hc)

@@ -66,7 +66,7 @@ func registerWithin[In, Out any](
 		}
 		out, err := handle(ctx, in)
 		if err != nil {
-			return nil, s.problem(ctx, err)
+			return nil, s.failure(ctx, err)
 		}
 		return &answer[Out]{Body: out}, nil
 	})

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -91,35 +90,22 @@ func (in *logInInput) Resolve(ctx huma.Context) []error {
 
 func (s *Server) logIn(ctx context.Context, in *logInInput) (*sessionAnswer, error) {
 	if s.config.Access == nil {
-		return nil, s.problem(ctx, errNoAuth)
+		return nil, s.failure(ctx, errNoAuth)
 	}
 	cookie, who, err := s.config.Access.LogIn(ctx, s.callerAddress(in.request), in.Body.Token)
 	if err != nil {
-		return nil, s.loginProblem(ctx, err)
+		return nil, s.failure(ctx, err)
 	}
 	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie(cookie, who.ExpiresAt)}, Body: s.sessionFor(&who)}, nil
 }
 
-// loginProblem is a problem with the headers that belong to it.
-func (s *Server) loginProblem(ctx context.Context, err error) error {
-	header := http.Header{}
-	if after := retryAfter(err); after > 0 {
-		header.Set("Retry-After", strconv.Itoa(after))
-	}
-	p := s.problem(ctx, err)
-	if p.Status == http.StatusUnauthorized {
-		header.Set("WWW-Authenticate", challenge)
-	}
-	return huma.ErrorWithHeaders(p, header)
-}
-
 func (s *Server) logOut(ctx context.Context, _ *struct{ Actor }) (*sessionAnswer, error) {
 	if s.config.Access == nil {
-		return nil, s.problem(ctx, errNoAuth)
+		return nil, s.failure(ctx, errNoAuth)
 	}
 	if who, ok := access.From(ctx); ok {
 		if err := s.config.Access.LogOut(ctx, who); err != nil {
-			return nil, s.problem(ctx, err)
+			return nil, s.failure(ctx, err)
 		}
 	}
 	long := time.Unix(1, 0)

@@ -52,12 +52,12 @@ func (s *Server) newTopics() *live.Topics {
 func (s *Server) watchTopics(ctx context.Context, in *topicsInput) (*huma.StreamResponse, error) {
 	leave, err := s.streams.enter(asker(ctx))
 	if err != nil {
-		return nil, s.problem(ctx, err)
+		return nil, s.failure(ctx, err)
 	}
 	watcher, err := s.topics.Watch(in.Topic)
 	if err != nil {
 		leave()
-		return nil, s.problem(ctx, stopping(err))
+		return nil, s.failure(ctx, stopping(err))
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		defer leave()

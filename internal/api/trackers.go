@@ -116,7 +116,7 @@ func (s *Server) registerOpenTracker(api huma.API) {
 	huma.Register(api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
 		opened, err := s.openTracker(ctx, in)
 		if err != nil {
-			return nil, s.problem(ctx, err)
+			return nil, s.failure(ctx, err)
 		}
 		answer := &openTrackerAnswer{Status: http.StatusCreated, Body: opened}
 		if opened.Existing {
