@@ -11,14 +11,14 @@ TIMEOUT     ?= 10m
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.
 TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
-# Packages whose tests are about whole processes and commands, or calculate for long and have no goroutines. They run first, without
-# the race detector: what they run is tested under it, too, by the tests of its own packages, and as processes it would
-# only be slow.
-TEST_PLAIN  := /internal/(systest|demo|conformance)$$|/orchestrator/schedule$$|/cmd/tranche$$
+# Packages whose tests are about whole processes and commands, or calculate for long and have no goroutines. They run
+# first, without the race detector: what they run is tested under it, too, by the tests of its own packages, and as
+# processes it would only be slow.
+TEST_PLAIN  := /internal/(systest|demo|conformance|intake|archtest|clientgen)$$|/orchestrator/schedule$$|/cmd/tranche$$
 # The dashboard in a browser: likewise, and alone, since it measures frames.
 TEST_BROWSE := /internal/dashboard/browsertest$$
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
-TEST_LONG   := /orchestrator$$|/workqueue$$
+TEST_LONG   := /internal/systest$$|/orchestrator$$|/workqueue$$
 FUZZTIME    ?= 10s
 BENCH_FLAGS ?=
 DEMO_FLAGS  ?=
@@ -44,12 +44,12 @@ demo: postgres build ## set up what is missing, then make the year-end statement
 .PHONY: test
 test: deps vet ## set up what is missing, then run all tests
 	@set -e; all=$$($(GO) list $(PKG)); pick() { echo "$$all" | grep -E "$$1" || true; }; \
+	all=$$(pick '$(TEST_LONG)'; echo "$$all" | grep -vE '$(TEST_LONG)' || true); \
 	plain=$$(pick '$(TEST_PLAIN)'); browse=$$(pick '$(TEST_BROWSE)'); alone=$$(pick '$(TEST_ALONE)'); \
 	others=$$(echo "$$all" | grep -vE '$(TEST_PLAIN)|$(TEST_BROWSE)|$(TEST_ALONE)' || true); \
-	others="$$(echo "$$others" | grep -E '$(TEST_LONG)' || true) $$(echo "$$others" | grep -vE '$(TEST_LONG)' || true)"; \
 	[ -z "$$plain" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$plain; \
 	[ -z "$$browse" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$browse; \
-	[ -z "$${others# }" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
+	[ -z "$$others" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
 	[ -z "$$alone" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
 	cd bench && $(GO) test -vet=off ./...
 

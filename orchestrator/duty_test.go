@@ -34,11 +34,20 @@ func setupLeaders(t *testing.T) *leaders {
 		nc: testenv.Conn(t, ns)}}
 }
 
-// node starts one that can be stopped before the end of the test.
+// start starts a node that can be stopped before the end of the test.
 func (l *leaders) start(duties ...orchestrator.Duty) (node *orchestrator.Node, stop func()) {
 	l.Helper()
+	return l.startLooking(0, duties...)
+}
+
+// patience is a lease of which nobody sees the end: who takes it over, or comes early for that of another, was told to.
+const patience = time.Hour
+
+// startLooking is start of a node whose lease lives for ttl, and which looks at it by itself each quarter of that.
+func (l *leaders) startLooking(ttl time.Duration, duties ...orchestrator.Duty) (node *orchestrator.Node, stop func()) {
+	l.Helper()
 	node, err := orchestrator.New(l.store, testenv.Conn(l.T, l.ns), orchestrator.Config{
-		Log: zaptest.NewLogger(l.T), Version: "test", Grace: 5 * time.Second, Duties: duties,
+		Log: zaptest.NewLogger(l.T), Version: "test", Grace: 5 * time.Second, Duties: duties, LeaseTTL: ttl,
 		Streams: endpoints.StreamConfig{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		l.Fatal(err)
@@ -133,23 +142,22 @@ func TestANodeThatLacksDutiesLeavesLeadingToOthers(t *testing.T) {
 	}
 }
 
-// A leader that stops hands over at once: its duties run at another node within a second.
+// A leader that stops hands over at once: the others are told, and look at a lease that has lost nothing of its time.
 func TestACleanStopHandsOverAtOnce(t *testing.T) {
 	t.Parallel()
 	l := setupLeaders(t)
 	ran := make(chan workqueue.Lease, 9)
-	_, stop := l.start(noting("note", ran))
+	_, stop := l.startLooking(patience, noting("note", ran))
 	first := <-ran
 	others := make(chan workqueue.Lease, 9)
-	l.start(noting("note", others))
-	l.start(noting("note", others))
+	l.startLooking(patience, noting("note", others))
+	l.startLooking(patience, noting("note", others))
 	began := time.Now()
 	stop()
 	next := <-others
-	if took := time.Since(began); took > time.Second || next.Epoch != first.Epoch+1 {
-		t.Errorf("epoch %d after %d began %s after the stop; want the next one within 1s", next.Epoch, first.Epoch, took)
-	} else {
-		t.Logf("handed over in %s", took)
+	t.Logf("handed over in %s", time.Since(began))
+	if next.Epoch != first.Epoch+1 {
+		t.Errorf("epoch %d after %d; want the next one", next.Epoch, first.Epoch)
 	}
 	if session, epoch := l.leader(); session != next.Session || epoch != next.Epoch {
 		t.Errorf("%s leads in epoch %d", session, epoch)
@@ -160,18 +168,18 @@ func TestACleanStopHandsOverAtOnce(t *testing.T) {
 func TestALeaderThatIsGoneIsFollowed(t *testing.T) {
 	t.Parallel()
 	l := setupLeaders(t)
+	began := time.Now()
 	gone, err := l.store.Lead(t.Context(), workqueue.NewSessionID(), orchestrator.DefaultLeaseTTL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
 	ran := make(chan workqueue.Lease, 9)
-	l.start(noting("note", ran))
+	l.startLooking(patience, noting("note", ran)) // by itself it would look a quarter of an hour later
 	next := <-ran
 	took := time.Since(began)
 	t.Logf("took over after %s", took)
-	if next.Epoch != gone.Epoch+1 || took >= 5*time.Second || took < orchestrator.DefaultLeaseTTL-100*time.Millisecond {
-		t.Errorf("epoch %d after %s; want %d within 5s, and not before the lease was over", next.Epoch, took, gone.Epoch+1)
+	if next.Epoch != gone.Epoch+1 || took < orchestrator.DefaultLeaseTTL {
+		t.Errorf("epoch %d after %s; want %d, and not before the lease was over", next.Epoch, took, gone.Epoch+1)
 	}
 }
 

@@ -18,8 +18,7 @@ import (
 func TestAClientThatWentMuteInACopy(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	store, release, err := workqueue.Open(t.Context(), url,
-		workqueue.PoolConfig{IdleInTransaction: 100 * time.Millisecond})
+	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,8 +33,8 @@ func TestAClientThatWentMuteInACopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.RuntimeParams["application_name"] = "node-7" // as its URL may say
-	config.RuntimeParams["idle_in_transaction_session_timeout"] = "100"
-	config.RuntimeParams["statement_timeout"] = "500"
+	config.RuntimeParams["idle_in_transaction_session_timeout"] = "5000"
+	config.RuntimeParams["statement_timeout"] = "5000"
 	copied := stopInCopy(t, config, `SELECT FROM work_slice WHERE id = '`+claimed.ID.String()+`' FOR UPDATE`, "work_error")
 	others := stopInCopy(t, config, `CREATE TABLE letters (text text)`, "letters")
 

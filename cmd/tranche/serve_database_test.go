@@ -190,8 +190,11 @@ func TestEachHostHasATimeOfItsOwn(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := (databaseWait{knocking: 200 * time.Millisecond}).knock(ctx, config); live.times() == 0 {
-		t.Errorf("the second host was not asked: %v", err) // it may be too slow itself
+	for live.times() == 0 { // the second host may be too slow itself
+		err := (databaseWait{knocking: 200 * time.Millisecond}).knock(ctx, config)
+		if ctx.Err() != nil {
+			t.Fatalf("the second host was not asked: %v", err)
+		}
 	}
 	if config.ConnectTimeout != time.Hour {
 		t.Error("the settings of others were changed")

@@ -33,6 +33,7 @@ const (
 	dieVariable      = "TRANCHE_SYSTEST_DIE"      // the execution at which a service waits to be killed
 	revisionVariable = "TRANCHE_SYSTEST_REVISION" // of the flow
 	leaseVariable    = "TRANCHE_SYSTEST_LEASE"    // the life of the leader's lease
+	sessionVariable  = "TRANCHE_SYSTEST_SESSION"  // the life of a session, if it is not sessionTTL
 	faultsVariable   = "TRANCHE_FAULTS"
 )
 
@@ -83,6 +84,10 @@ func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
 	if err != nil {
 		return err
 	}
+	session, err := time.ParseDuration(cmp.Or(os.Getenv(sessionVariable), sessionTTL.String()))
+	if err != nil {
+		return err
+	}
 	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
 	if err != nil {
 		return err
@@ -93,7 +98,7 @@ func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
 		return err
 	}
 	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults, Locals: locals, LocalWorkers: 4,
-		SessionTTL: sessionTTL, Heartbeat: sessionTTL / 5, LeaseTTL: lease, Poll: 100 * time.Millisecond,
+		SessionTTL: session, Heartbeat: session / 5, LeaseTTL: lease, Poll: 100 * time.Millisecond,
 		Grace:   5 * time.Second,
 		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {

@@ -56,6 +56,13 @@ type process struct {
 	said bytes.Buffer
 }
 
+// session is that of a node that is ready.
+func (p *process) session() string {
+	_, said, _ := strings.Cut(p.text(), ready+" ")
+	id, _, _ := strings.Cut(said, "\n")
+	return id
+}
+
 // Write takes what the child says.
 func (p *process) Write(b []byte) (int, error) {
 	p.mu.Lock()

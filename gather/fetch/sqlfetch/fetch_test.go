@@ -122,14 +122,14 @@ func TestChunkErrors(t *testing.T) {
 		"SELECT id FROM account WHERE id = ANY($1)":                                                 "bad_key",
 		"SELECT g % 2, g AS n FROM generate_series(1, 60) g WHERE $1::text[] IS NOT NULL":           "chunk_too_large",
 		"SELECT g % 2, repeat('x', 500) FROM generate_series(1, 20) g WHERE $1::text[] IS NOT NULL": "chunk_too_large",
-		"SELECT 1 AS id, pg_sleep(5)::text FROM generate_series(1, 1) WHERE $1::text[] IS NOT NULL": "timeout!",
+		"SELECT 1 AS id, pg_sleep(120)::text FROM generate_series(1, 1) WHERE $1::text[] IS NOT NULL": "timeout!",
 	} {
 		begun := time.Now()
 		got, err := get(t, b.client, settings(query), "1", "no number")
 		if codeOf(err) != want || len(got) != 0 {
 			t.Errorf("%s: got %v, %v, want %s", query, got, err, want)
 		}
-		if took := time.Since(begun); took > 3*time.Second {
+		if took := time.Since(begun); took > 30*time.Second {
 			t.Errorf("%s took %v", query, took)
 		}
 	}
