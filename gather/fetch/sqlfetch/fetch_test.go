@@ -119,9 +119,9 @@ func TestChunkErrors(t *testing.T) {
 	t.Parallel()
 	b := setup(t, "    max_rows: 50", "    max_time: 300ms", "    max_bytes: 4KiB")
 	for query, want := range map[string]string{
-		"SELECT id FROM account WHERE id = ANY($1)":                                                 "bad_key",
-		"SELECT g % 2, g AS n FROM generate_series(1, 60) g WHERE $1::text[] IS NOT NULL":           "chunk_too_large",
-		"SELECT g % 2, repeat('x', 500) FROM generate_series(1, 20) g WHERE $1::text[] IS NOT NULL": "chunk_too_large",
+		"SELECT id FROM account WHERE id = ANY($1)":                                                   "bad_key",
+		"SELECT g % 2, g AS n FROM generate_series(1, 60) g WHERE $1::text[] IS NOT NULL":             "chunk_too_large",
+		"SELECT g % 2, repeat('x', 500) FROM generate_series(1, 20) g WHERE $1::text[] IS NOT NULL":   "chunk_too_large",
 		"SELECT 1 AS id, pg_sleep(120)::text FROM generate_series(1, 1) WHERE $1::text[] IS NOT NULL": "timeout!",
 	} {
 		begun := time.Now()
