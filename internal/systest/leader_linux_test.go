@@ -22,8 +22,8 @@ func (w *world) takeover(before int) time.Duration {
 	return time.Since(began)
 }
 
-// leadingNodes are nodes of which one leads. They have the times that nodes have unless told otherwise, so that who leads
-// does not change because a machine is busy for a moment.
+// leadingNodes are nodes of which one leads. They have the times that nodes have unless told otherwise: who leads does
+// not change because a machine is busy for a moment.
 type leadingNodes struct {
 	*world
 	leads *process
