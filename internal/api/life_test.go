@@ -263,13 +263,18 @@ func (b *bench) runs() (n int) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
+	within(t, 20*time.Second, what, holds)
+}
+
+func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	over := time.After(limit)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(20 * time.Second)
 	for !holds() {
 		select {
 		case <-tick.C:
-		case <-limit:
+		case <-over:
 			t.Fatalf("never: %s", what)
 		}
 	}
