@@ -32,7 +32,7 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 	if w.runs() != 1 || l.woken.Load() == 0 {
 		t.Errorf("%d runs, woken %d times", w.runs(), l.woken.Load())
 	}
-	w.set("09:59:58")
+	w.stop("09:59:58")
 	if again := l.settle(); again > 2*time.Second {
 		t.Errorf("two seconds before the next one it looks again in %s", again)
 	}

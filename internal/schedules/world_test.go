@@ -40,10 +40,10 @@ type starter struct {
 // shiftedClock is found before the database's own. What the schema has bound already, like defaults, is only shown.
 const shiftedClock = `
 CREATE SCHEMA shifted;
-CREATE TABLE shifted.clock (by interval NOT NULL);
+CREATE TABLE shifted.clock (by interval NOT NULL, stopped timestamptz);
 INSERT INTO shifted.clock VALUES ('0');
 CREATE FUNCTION shifted.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
-AS 'SELECT pg_catalog.clock_timestamp() + (SELECT by FROM shifted.clock)'`
+AS 'SELECT coalesce(stopped, pg_catalog.clock_timestamp() + by) FROM shifted.clock'`
 
 func newWorld(t *testing.T, now string) *world {
 	t.Helper()
@@ -68,7 +68,14 @@ func newWorld(t *testing.T, now string) *world {
 // set puts the database's clock to a time, from which it goes on.
 func (w *world) set(now string) {
 	w.Helper()
-	w.exec(`UPDATE shifted.clock SET by = $1::timestamptz - pg_catalog.clock_timestamp()`, instant(w.T, now))
+	w.exec(`UPDATE shifted.clock SET by = $1::timestamptz - pg_catalog.clock_timestamp(), stopped = NULL`,
+		instant(w.T, now))
+}
+
+// stop has the database's clock stand at a time until it is set anew.
+func (w *world) stop(now string) {
+	w.Helper()
+	w.exec(`UPDATE shifted.clock SET stopped = $1`, instant(w.T, now))
 }
 
 func instant(t *testing.T, text string) time.Time {
