@@ -2,7 +2,11 @@ package schedule_test
 
 import (
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -69,8 +73,32 @@ func TestVariables(t *testing.T) {
 	}
 	r, err := s.Resolve(instant(t, "2025-12-31T15:30:00Z"))
 	if err != nil || r.RunName != "{2025-12-31} 2026-W01 00:30 1767195000 daily" ||
-		r.Items.URL != "http://h/a%2Fb%3F00/2025-12-31T15:30:00Z" {
+		r.Items.URL != "http://h/a%2Fb%3F00/2025-12-31T15%3A30%3A00Z" {
 		t.Errorf("it resolves to %+v, %v", r, err)
+	}
+}
+
+// TestVariablesOfURLsArriveWhole has values that mean something in a URL: its server reads them as they are.
+func TestVariablesOfURLsArriveWhole(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{"R&D", "a=b", "1 + 1", "ann@bank.example", "50%", "x;y", "#1", "../up", "Zürich", ""} {
+		s, err := schedule.Parse("daily", []byte(`{every: 1h, endpoint: e, params: {x: `+strconv.Quote(value)+`},
+  items: {url: "http://h/{params.x}/items?branch={params.x}&at={due}"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Resolve(instant(t, "2026-01-01T00:00:00Z"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, err := url.Parse(r.Items.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := url.Values{"branch": {value}, "at": {"2026-01-01T00:00:00Z"}}
+		if u.Path != "/"+value+"/items" || !maps.EqualFunc(u.Query(), want, slices.Equal) || u.Fragment != "" {
+			t.Errorf("%q became %s: path %q, query %v", value, r.Items.URL, u.Path, u.Query())
+		}
 	}
 }
 

@@ -35,7 +35,7 @@ func (s *Spec) Resolve(due time.Time) (Resolved, error) {
 		err = in.into(&out.Items.File, "items.file", s.Items.File, plain)
 	}
 	if err == nil {
-		err = in.into(&out.Items.URL, "items.url", s.Items.URL, url.PathEscape)
+		err = in.into(&out.Items.URL, "items.url", s.Items.URL, escaped)
 	}
 	if err == nil && s.Items.SQL != nil {
 		query := *s.Items.SQL
@@ -47,6 +47,10 @@ func (s *Spec) Resolve(due time.Time) (Resolved, error) {
 }
 
 func plain(value string) string { return value }
+
+// escaped makes a value part of a URL's path or of its query: it ends neither, and begins no other parameter. A plus
+// would be a space in a query only.
+func escaped(value string) string { return strings.ReplaceAll(url.QueryEscape(value), "+", "%20") }
 
 // values are what variables stand for.
 type values struct {
