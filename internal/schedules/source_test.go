@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
@@ -171,6 +172,46 @@ func TestItemsFromURLs(t *testing.T) {
 	server.Close()
 	_, err = from.Open(t.Context(), server.URL+"/good")
 	wants(t, "a server that is away", err, "no connection", true)
+}
+
+// A server that takes too long is named with the bound that it went beyond, and what to do.
+func TestSlowURLsSayWhatTookTooLong(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/begins" {
+			_, _ = io.WriteString(w, "id\n1\n")
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Error(err)
+			}
+		}
+		select {
+		case <-over:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(over) })
+	patient, _ := web(t, connections.Network{Prefix: netip.MustParsePrefix("127.0.0.0/8")})
+	const soon = 100 * time.Millisecond
+	for name, test := range map[string]struct {
+		from       *schedules.Web
+		path, want string
+	}{
+		"no answer":     {patient.Hurry(soon, 0, 0), "/never", "its answer did not begin within 100ms"},
+		"no more of it": {patient.Hurry(0, soon, 0), "/begins", "nothing came for 100ms"},
+		"all of it":     {patient.Hurry(0, 0, soon), "/begins", "it took more than 100ms; divide it over several schedules"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			body, err := test.from.Open(t.Context(), server.URL+test.path)
+			if err == nil {
+				_, err = io.ReadAll(body)
+				_ = body.Close()
+			}
+			wants(t, name, err, test.want, true)
+		})
+	}
 }
 
 // Addresses of this machine and of private networks are for the operator to allow.

@@ -3,6 +3,7 @@ package schedules
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -23,13 +24,17 @@ const (
 )
 
 // Web takes items from URLs.
-type Web struct{ client *http.Client }
+type Web struct {
+	client                *http.Client
+	header, silence, most time.Duration // as the constants have them, but in tests
+}
 
 // NewWeb returns what takes items from URLs by a transport that reaches only what it should.
 func NewWeb(transport http.RoundTripper) *Web {
-	return &Web{&http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
-	}}}
+	}}
+	return &Web{client, urlHeader, urlSilence, urlMost}
 }
 
 // CheckURL returns a *SourceError for what is no URL to take items from.
@@ -56,9 +61,13 @@ func (w *Web) Open(ctx context.Context, text string) (io.ReadCloser, error) {
 	if w == nil {
 		return nil, refused("url: this node takes no items from URLs")
 	}
-	ctx, cancel := context.WithTimeout(ctx, urlMost)
-	b := &urlBody{ctx: ctx, cancel: cancel, host: u.Scheme + "://" + u.Host, left: MaxURLBytes}
-	b.quiet = time.AfterFunc(urlHeader, cancel)
+	ctx, release := context.WithTimeoutCause(ctx, w.most, tooSlow(fmt.Sprintf("it took more than %s; divide it over "+
+		"several schedules, or put it into a file", spell(w.most))))
+	ctx, cancel := context.WithCancelCause(ctx)
+	b := &urlBody{ctx: ctx, cancel: cancel, release: release, host: u.Scheme + "://" + u.Host, left: MaxURLBytes,
+		silence: w.silence}
+	begins := b.patience(w.header, "its answer did not begin within %s")
+	defer begins.Stop()
 	if err := b.open(w.client, u); err != nil {
 		_ = b.Close() // nothing was read
 		return nil, err
@@ -66,14 +75,33 @@ func (w *Web) Open(ctx context.Context, text string) (io.ReadCloser, error) {
 	return b, nil
 }
 
+// tooSlow says what has ended a request.
+type tooSlow string
+
+func (e tooSlow) Error() string { return string(e) }
+
+// spell writes a time without seconds that are none.
+func spell(d time.Duration) string {
+	if minutes, whole := strings.CutSuffix(d.String(), "m0s"); whole {
+		return minutes + "m"
+	}
+	return d.String()
+}
+
 // urlBody is the body of a response.
 type urlBody struct {
-	ctx    context.Context //nolint:containedctx // it is the request's, and ends with it
-	cancel context.CancelFunc
-	quiet  *time.Timer // ends it when nothing comes
-	host   string
-	left   int64
-	body   io.ReadCloser
+	ctx     context.Context //nolint:containedctx // it is the request's, and ends with it
+	cancel  context.CancelCauseFunc
+	release context.CancelFunc
+	silence time.Duration
+	host    string
+	left    int64
+	body    io.ReadCloser
+}
+
+// patience ends the request after a while, and says why, unless it is stopped before.
+func (b *urlBody) patience(limit time.Duration, why string) *time.Timer {
+	return time.AfterFunc(limit, func() { b.cancel(tooSlow(fmt.Sprintf(why, spell(limit)))) })
 }
 
 func (b *urlBody) open(client *http.Client, u *url.URL) error {
@@ -115,9 +143,10 @@ func (b *urlBody) check(r *http.Response) error {
 	return nil
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. The time that its caller takes between two reads is not the server's.
 func (b *urlBody) Read(p []byte) (int, error) {
-	b.quiet.Reset(urlSilence)
+	quiet := b.patience(b.silence, "nothing came for %s")
+	defer quiet.Stop()
 	n, err := b.body.Read(p)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, b.tooLarge()
@@ -136,9 +165,12 @@ func (b *urlBody) tooLarge() error {
 // failed says why nothing, or nothing more, has come.
 func (b *urlBody) failed(err error) error {
 	why, passes := httpfetch.Explain(err)
+	slow, late := errors.AsType[tooSlow](context.Cause(b.ctx))
 	switch {
+	case late:
+		why, passes = slow.Error(), true
 	case b.ctx.Err() != nil:
-		why, passes = "it took too long, or nothing came for too long", true
+		why, passes = "it was given up", true
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		why, passes = "it broke off in its answer; nothing was started", true
 	}
@@ -147,8 +179,8 @@ func (b *urlBody) failed(err error) error {
 
 // Close ends the request.
 func (b *urlBody) Close() error {
-	b.quiet.Stop()
-	b.cancel()
+	b.cancel(nil)
+	b.release()
 	if b.body == nil {
 		return nil
 	}
