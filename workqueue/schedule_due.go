@@ -29,6 +29,8 @@ ORDER BY next_due, name LIMIT $1`
 
 // DueSchedules returns schedules whose next due time has come, those that have waited longest first.
 func (s *Store) DueSchedules(ctx context.Context, limit int) ([]DueSchedule, error) {
+	ctx, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, dueSchedules, limit)
 	if err != nil {
 		return nil, fmt.Errorf("look for due schedules: %w", err)
@@ -170,6 +172,8 @@ LIMIT $1`
 // WaitingFires returns fires whose start has come, and those of which a start was begun. The caller knows which of the
 // latter it is at work on itself.
 func (s *Store) WaitingFires(ctx context.Context, limit int) ([]WaitingFire, error) {
+	ctx, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, waitingFires, limit)
 	if err != nil {
 		return nil, fmt.Errorf("look for runs to start: %w", err)
@@ -195,6 +199,8 @@ SELECT extract(epoch FROM least(
 // NextScheduleTime returns how long it is, by the database's time, until a schedule wants something; 0: it does now.
 // ok is false when none will.
 func (s *Store) NextScheduleTime(ctx context.Context) (wait time.Duration, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
 	var seconds *float64
 	err = s.pool.QueryRow(ctx, nextScheduleTime).Scan(&seconds)
 	if err != nil || seconds == nil {

@@ -1,0 +1,53 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// A database that says nothing has the leader's looks at schedules end, whoever asks: a duty that hangs would start
+// nothing, and its node would go on leading.
+func TestLooksAtSchedulesEndWhenPostgresIsMute(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	tx, err := b.pool.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), `LOCK TABLE schedule, schedule_fire IN ACCESS EXCLUSIVE MODE`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // without a deadline, as a duty's is
+	defer cancel()
+	looks := map[string]func() error{
+		"due":     func() error { _, err := b.store.DueSchedules(ctx, 1); return err },
+		"waiting": func() error { _, err := b.store.WaitingFires(ctx, 1); return err },
+		"next":    func() error { _, _, err := b.store.NextScheduleTime(ctx); return err },
+	}
+	ends := map[string]chan error{}
+	for name, look := range looks {
+		ends[name] = make(chan error, 1)
+		end := ends[name]
+		go func() { end <- look() }()
+	}
+	limit := time.After(time.Minute)
+	for name, end := range ends {
+		select {
+		case err := <-end:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s ended with %v", name, err)
+			}
+		case <-limit:
+			t.Errorf("%s does not end", name)
+			cancel()
+			<-end
+		}
+	}
+}
