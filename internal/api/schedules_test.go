@@ -225,7 +225,8 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	if code != 200 || !strings.Contains(text, `"warnings":[]`) {
 		t.Fatalf("apply: %d %s", code, text)
 	}
-	const past = `UPDATE schedule SET next_due = next_due - 8 * interval '720 h'` // and none comes in the midst of the test
+	// None comes in the midst of the test.
+	const past = `UPDATE schedule SET next_due = next_due - 8 * interval '720 h'`
 	if _, err := pool.Exec(t.Context(), past); err != nil {
 		t.Fatal(err)
 	}

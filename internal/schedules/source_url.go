@@ -61,7 +61,7 @@ func (w *Web) Open(ctx context.Context, text string) (io.ReadCloser, error) {
 	if w == nil {
 		return nil, refused("url: this node takes no items from URLs")
 	}
-	ctx, release := context.WithTimeoutCause(ctx, w.most, tooSlow(fmt.Sprintf("it took more than %s; divide it over "+
+	ctx, release := context.WithTimeoutCause(ctx, w.most, slowError(fmt.Sprintf("it took more than %s; divide it over "+
 		"several schedules, or put it into a file", spell(w.most))))
 	ctx, cancel := context.WithCancelCause(ctx)
 	b := &urlBody{ctx: ctx, cancel: cancel, release: release, host: u.Scheme + "://" + u.Host, left: MaxURLBytes,
@@ -75,10 +75,10 @@ func (w *Web) Open(ctx context.Context, text string) (io.ReadCloser, error) {
 	return b, nil
 }
 
-// tooSlow says what has ended a request.
-type tooSlow string
+// slowError says what has ended a request.
+type slowError string
 
-func (e tooSlow) Error() string { return string(e) }
+func (e slowError) Error() string { return string(e) }
 
 // spell writes a time without seconds that are none.
 func spell(d time.Duration) string {
@@ -101,7 +101,7 @@ type urlBody struct {
 
 // patience ends the request after a while, and says why, unless it is stopped before.
 func (b *urlBody) patience(limit time.Duration, why string) *time.Timer {
-	return time.AfterFunc(limit, func() { b.cancel(tooSlow(fmt.Sprintf(why, spell(limit)))) })
+	return time.AfterFunc(limit, func() { b.cancel(slowError(fmt.Sprintf(why, spell(limit)))) })
 }
 
 func (b *urlBody) open(client *http.Client, u *url.URL) error {
@@ -165,7 +165,7 @@ func (b *urlBody) tooLarge() error {
 // failed says why nothing, or nothing more, has come.
 func (b *urlBody) failed(err error) error {
 	why, passes := httpfetch.Explain(err)
-	slow, late := errors.AsType[tooSlow](context.Cause(b.ctx))
+	slow, late := errors.AsType[slowError](context.Cause(b.ctx))
 	switch {
 	case late:
 		why, passes = slow.Error(), true
