@@ -19,8 +19,9 @@ type FailedSchedule struct {
 type StuckSchedule struct {
 	Schedule string
 	Due      time.Time
-	Taken    bool   // it waits to be started
-	Reason   string // why, as far as the leader has said
+	Taken    bool       // it waits to be started
+	Reason   string     // why, as far as the leader has said
+	Loading  *time.Time // nil: its items are not being loaded
 	Since    time.Time
 }
 
@@ -50,14 +51,15 @@ ORDER BY f.ended_at DESC, s.name LIMIT $1`
 
 	// schedule_due and schedule_fire_waiting. What is queued waits for a run, about which others tell.
 	healthScheduleStuck = `
-SELECT name, next_due, false, '', next_due FROM schedule
+SELECT name, next_due, false, '', NULL::timestamptz, next_due FROM schedule
 WHERE state = 'active' AND deleted_at IS NULL AND next_due < clock_timestamp() - $1::interval
 UNION ALL
-SELECT f.schedule, f.due_at, true, f.reason, greatest(f.created_at, f.due_at)
+SELECT f.schedule, f.due_at, true, f.reason, CASE f.state WHEN 'starting' THEN f.began_at END,
+    greatest(f.created_at, f.due_at)
 FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
 WHERE f.state IN ('due', 'starting') AND s.state = 'active'
   AND CASE WHEN f.attempts > 0 THEN f.created_at ELSE f.start_at END < clock_timestamp() - $2::interval
-ORDER BY 5, 1 LIMIT $3`
+ORDER BY 6, 1 LIMIT $3`
 
 	// batchrun_active and schedule_fire_run.
 	healthScheduleLate = `

@@ -71,8 +71,13 @@ type Fire struct {
 	EndedAt  *time.Time `json:"ended_at,omitempty" doc:"when it was started, or given up"`
 }
 
+// A pause is no fire's state: it is said of those that it keeps waiting, as long as it lasts.
 const fireColumns = `schedule_fire.schedule, schedule_fire.due_at, schedule_fire.kind, schedule_fire.version,
-    schedule_fire.state, schedule_fire.reason, schedule_fire.asked_by, schedule_fire.start_at, schedule_fire.start_by,
+    schedule_fire.state,
+    CASE WHEN schedule_fire.state IN ('due', 'queued') AND schedule_fire.kind = 'due'
+              AND EXISTS (SELECT FROM schedule p WHERE p.name = schedule_fire.schedule AND p.state = 'paused')
+         THEN concat_ws('; ', 'the schedule is paused', nullif(schedule_fire.reason, ''))
+         ELSE schedule_fire.reason END, schedule_fire.asked_by, schedule_fire.start_at, schedule_fire.start_by,
     schedule_fire.done_by, schedule_fire.late, schedule_fire.run_id,
     coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_fire.run_id), ''),
     schedule_fire.attempts, schedule_fire.began_at, schedule_fire.ended_at`
@@ -227,6 +232,38 @@ func writeFireEnd(ctx context.Context, tx pgx.Tx, claim *FireClaim, end *FireEnd
 		return true, addScheduleEvent(ctx, tx, EventKind("schedule."+string(end.State)), &claim.FireKey, end.Run, end.Reason)
 	}
 	return true, nil
+}
+
+// FireNote is why a fire waits.
+type FireNote struct {
+	FireKey
+	Was, Reason string
+}
+
+// Nothing but the reason changes, and only of a fire that waits for the reason that was read.
+const noteFires = `
+UPDATE schedule_fire f SET reason = n.reason
+FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[]) AS n(schedule, due, kind, was, reason)
+WHERE f.schedule = n.schedule AND f.due_at = n.due AND f.kind = n.kind AND f.state IN ('due', 'queued')
+  AND f.reason = n.was`
+
+// NoteFires writes why fires wait that nobody has begun to start. Leader work.
+func (s *Store) NoteFires(ctx context.Context, lease Lease, notes []FireNote) error {
+	var names, kinds, was, reasons []string
+	var due []time.Time
+	for i := range notes {
+		n := &notes[i]
+		names, due, kinds = append(names, n.Schedule), append(due, n.Due), append(kinds, string(n.Kind))
+		was, reasons = append(was, n.Was), append(reasons, plain(n.Reason))
+	}
+	err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, noteFires, names, due, kinds, was, reasons)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note why runs of schedules wait: %w", err)
+	}
+	return nil
 }
 
 // OfFire makes a load one that belongs to a fire: the run begins in the transaction that notes it as started, under the

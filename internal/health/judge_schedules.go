@@ -50,7 +50,10 @@ func (f *facts) stuck(s *workqueue.StuckSchedule) Condition {
 	if s.Taken {
 		c.Severity = Warning
 		c.Detail = fmt.Sprintf("The run of %s is not started yet.", moment(s.Due))
-		if s.Reason != "" {
+		switch {
+		case s.Loading != nil:
+			c.Detail += fmt.Sprintf(" Its items are being loaded, for %s.", ago(f.at.Sub(*s.Loading)))
+		case s.Reason != "":
 			c.Detail += " The last that was heard: " + s.Reason
 		}
 		c.Remedy = fmt.Sprintf("See to what it says; it is tried again by itself: `tranche schedule fires %s`", s.Schedule)

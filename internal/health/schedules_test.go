@@ -67,7 +67,8 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.goes(health.ScheduleOverdue, "idle")
 	begin("idle")
 	w.exec(`UPDATE schedule_fire SET created_at = created_at - interval '6 min' WHERE schedule = 'idle'`)
-	w.appears(health.ScheduleOverdue, "idle", health.Warning, "not started yet", "tranche schedule fires idle")
+	w.appears(health.ScheduleOverdue, "idle", health.Warning, "not started yet. Its items are being loaded, for ",
+		"tranche schedule fires idle")
 
 	run := start("late")
 	w.exec(`UPDATE schedule_fire SET done_by = clock_timestamp(), late_at = clock_timestamp(), late = 'reported'

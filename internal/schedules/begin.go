@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,6 +25,9 @@ type round struct {
 	busy map[string]workqueue.FireKey
 	// queued are the fires that this look has put into the queues of their schedules. The list does not know of them.
 	queued map[string]int
+	// crowded are the fires that would be started if there were free hands, in the order of their turns.
+	crowded []*workqueue.WaitingFire
+	notes   []workqueue.FireNote
 }
 
 // begin begins to start runs whose time has come.
@@ -47,7 +51,7 @@ func (d *Duty) begin(ctx context.Context, lease workqueue.Lease) (began bool, er
 		began = began || did
 		err = errors.Join(err, problem)
 	}
-	return began, err
+	return began, errors.Join(err, r.tell(ctx, fires))
 }
 
 // atWork returns what is being started under the lease.
@@ -55,8 +59,8 @@ func (d *Duty) atWork(lease workqueue.Lease) map[string]workqueue.FireKey {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	busy := map[string]workqueue.FireKey{}
-	for key, under := range d.loading {
-		if under == lease {
+	for key, load := range d.loading {
+		if load.lease == lease {
 			busy[key.Schedule] = key
 		}
 	}
@@ -80,6 +84,7 @@ func (r *round) look(ctx context.Context, f *workqueue.WaitingFire) (did bool, e
 		case end != nil:
 			return r.store.EndFire(ctx, workqueue.FireClaim{FireKey: f.FireKey, Lease: r.lease}, *end)
 		case r.waits(f):
+			r.behindAStart(f)
 			return false, nil
 		}
 	}
@@ -90,8 +95,8 @@ func (r *round) look(ctx context.Context, f *workqueue.WaitingFire) (did bool, e
 func (r *round) mine(key workqueue.FireKey) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	under, mine := r.loading[key]
-	return mine && under == r.lease
+	load, mine := r.loading[key]
+	return mine && load.lease == r.lease
 }
 
 // waits reports whether a fire has to wait for another start of its schedule.
@@ -157,15 +162,19 @@ func (r *round) queue(f *workqueue.WaitingFire) *workqueue.FireEnd {
 	if _, busy := r.busy[f.Schedule]; !busy {
 		r.busy[f.Schedule] = workqueue.FireKey{Schedule: f.Schedule}
 	}
+	reason := "it waits in the queue; " + others + " was under way"
 	switch {
 	case f.State == workqueue.FireQueued:
+		if strings.HasPrefix(f.Reason, turnBegins) { // its turn had nearly come
+			r.note(f, reason)
+		}
 		return nil
 	case f.Queued+r.queued[f.Schedule] >= maxQueued:
 		return &workqueue.FireEnd{State: workqueue.FireSkipped,
 			Reason: fmt.Sprintf("%d due times are in the queue already; %s was under way", maxQueued, others)}
 	}
 	r.queued[f.Schedule]++
-	return &workqueue.FireEnd{State: workqueue.FireQueued, Reason: "it waits in the queue; " + others + " was under way"}
+	return &workqueue.FireEnd{State: workqueue.FireQueued, Reason: reason}
 }
 
 // others names what is under way, for people.
@@ -206,7 +215,8 @@ func actor(name string) string { return "schedule " + name }
 
 // set begins to start a run, whose items are loaded beside the duty.
 func (r *round) set(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (did bool, err error) {
-	if !r.handsFree() {
+	if !r.handsFree(f.Now) {
+		r.crowded = append(r.crowded, f)
 		return false, nil
 	}
 	claim, ok, err := r.store.BeginFire(ctx, r.lease, f.FireKey)
@@ -224,14 +234,8 @@ func (r *round) set(ctx context.Context, f *workqueue.WaitingFire, spec *schedul
 	}
 	r.busy[f.Schedule] = f.FireKey
 	r.mu.Lock()
-	r.loading[f.FireKey] = r.lease
+	r.loading[f.FireKey] = loading{r.lease, f.Now}
 	r.mu.Unlock()
 	r.loads.Go(func() { r.load(ctx, claim, spec) })
 	return true, nil
-}
-
-func (d *Duty) handsFree() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.loading) < d.cfg.Starts
 }

@@ -20,7 +20,11 @@ const DutyName = "schedules"
 
 // How the duty goes about it.
 const (
-	DefaultStarts = 4 // runs whose items are loaded at once
+	DefaultStarts = 4 // runs whose items are loaded at once, but for those that take long
+	slowStarts    = 4 // so many times as many with those
+
+	slowLoad  = time.Minute      // from then on a load takes long, and its place is another's
+	tellPause = 10 * time.Second // between two times at which fires are noted to wait for their turn
 
 	startBackoff    = 5 * time.Second // after the first attempt that failed; doubled later
 	maxStartBackoff = 5 * time.Minute
@@ -45,7 +49,7 @@ type Runs interface {
 // Config sets a Duty up. A zero field means its default.
 type Config struct {
 	Log    *zap.Logger // nil: none
-	Starts int         // runs whose items are loaded at once
+	Starts int         // runs whose items are loaded at once; those that take long make room for others
 }
 
 // Duty starts the runs of schedules while its node leads.
@@ -57,8 +61,15 @@ type Duty struct {
 	log   *zap.Logger
 
 	mu      sync.Mutex
-	loading map[workqueue.FireKey]workqueue.Lease // by goroutines of this duty
+	loading map[workqueue.FireKey]loading // by goroutines of this duty
+	told    time.Time                     // when fires were last noted to wait for their turn
 	loads   sync.WaitGroup
+}
+
+// loading is a run whose items are being loaded.
+type loading struct {
+	lease workqueue.Lease
+	since time.Time // the database's time
 }
 
 // New returns the duty of a node.
@@ -76,7 +87,7 @@ func New(store *workqueue.Store, runs Runs, start Starter, cfg Config) (*Duty, e
 		cfg.Log = zap.NewNop()
 	}
 	return &Duty{store: store, runs: runs, start: start, cfg: cfg, log: cfg.Log,
-		loading: map[workqueue.FireKey]workqueue.Lease{}}, nil
+		loading: map[workqueue.FireKey]loading{}}, nil
 }
 
 // Duty returns it as the node takes it.

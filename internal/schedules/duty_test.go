@@ -291,6 +291,10 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 	w.want("skip", "09:00 starting, 10:00 skipped")
 	w.want("queue", "09:00 starting, 10:00 queued")
 	w.want("cancel", "09:00 starting, 10:00 due")
+	if f := w.last("cancel"); f.Reason != "the run of 2031-05-05T09:00:00Z is being started; it is cancelled for "+
+		"this one when it has its items" {
+		t.Errorf("it waits as %+v", f)
+	}
 	close(loaded)
 	l.duty.Wait()
 	l.settle()

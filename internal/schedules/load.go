@@ -40,7 +40,7 @@ func (d *Duty) load(ctx context.Context, claim workqueue.FireClaim, spec *schedu
 func (d *Duty) drop(claim workqueue.FireClaim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.loading[claim.FireKey] == claim.Lease {
+	if d.loading[claim.FireKey].lease == claim.Lease {
 		delete(d.loading, claim.FireKey)
 	}
 }
@@ -62,7 +62,7 @@ func (d *Duty) afterFailure(claim *workqueue.FireClaim, spec *schedule.Spec, err
 		return workqueue.FireEnd{State: workqueue.FireWaiting, Again: loadingPause,
 			Reason: "what a leader before had loaded of the run is being cleared away"}
 	}
-	reason := fmt.Sprintf("attempt %d of %d: %v", claim.Attempt, spec.StartAttempts, err)
+	reason := fmt.Sprintf(attemptBegins+"%d of %d: %v", claim.Attempt, spec.StartAttempts, err)
 	_, empty := errors.AsType[*NoItemsError](err)
 	switch {
 	case empty:
