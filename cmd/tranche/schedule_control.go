@@ -38,21 +38,36 @@ func (f *scheduleFires) Run(ctx context.Context, term *console) error {
 	t.row("DUE", "KIND", "STATE", "RUN", "RUN IS", "WHY")
 	for i := range list.Fires {
 		fire := &list.Fires[i]
-		why := fire.Reason
-		if fire.Late != "" {
-			why = "late: " + fire.Late
-		}
-		if why == "" && fire.AskedBy != "" {
-			why = "asked by " + fire.AskedBy
-		}
 		t.row(moment(fire.DueAt), string(fire.Kind), string(fire.State), shortRun(fire.Run), orDash(fire.RunState),
-			short(inert(why), 200))
+			short(inert(whyFire(fire, time.Now())), 200))
 	}
 	text := t.String()
 	if list.Next != nil {
 		text += "there are more: --limit shows up to 500\n"
 	}
 	return term.printf("%s", text)
+}
+
+// whyFire says why a fire is as it is, and when it goes on if that is known.
+func whyFire(fire *client.Fire, now time.Time) string {
+	state, why := workqueue.FireState(fire.State), fire.Reason
+	switch {
+	case fire.Late != "":
+		return "late: " + fire.Late
+	case state == workqueue.FireStarting && why == "" && fire.BeganAt != nil:
+		why = "being loaded since " + moment(*fire.BeganAt)
+		if fire.Attempts > 1 {
+			why += fmt.Sprintf(", attempt %d", fire.Attempts)
+		}
+	case state == workqueue.FireWaiting && why == "" && fire.StartAt.After(fire.DueAt):
+		why = "starts " + moment(fire.StartAt) + " (window or jitter)"
+	case state == workqueue.FireWaiting && why != "" && fire.StartAt.After(now):
+		why += "; not before " + moment(fire.StartAt)
+	}
+	if why == "" && fire.AskedBy != "" {
+		why = "asked by " + fire.AskedBy
+	}
+	return why
 }
 
 func shortRun(id *string) string {
@@ -93,10 +108,14 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *console) error {
 			return err
 		}
 	}
+	state := workqueue.FireState(fire.State)
 	if term.json {
-		return term.document(fire)
+		if err = term.document(fire); err == nil && (state == workqueue.FireFailed || state == workqueue.FireMissed) {
+			err = &exitError{exitOther}
+		}
+		return err
 	}
-	switch workqueue.FireState(fire.State) {
+	switch state {
 	case workqueue.FireStarted:
 		return term.printf("schedule %s has started a run; follow it with: tranche run watch %s\n", inert(r.Name),
 			shortRun(fire.Run))
