@@ -127,9 +127,21 @@ function Fires({ load }) {
       columns=${fireColumns} empty=${html`<${Empty} title="None has come yet"/>`}/>`}<//>`;
 }
 
+/** Why says why a fire is as it is, and when it goes on if that is known. */
+function Why({ of: f }) {
+  const start = new Date(f.start_at);
+  const waits = f.state === "due" && start > new Date(f.due_at);
+  const parts = [];
+  if (f.reason) parts.push(html`<${Text} max=${200}>${f.reason}<//>`);
+  else if (f.state === "starting" && f.began_at) parts.push(html`being loaded since ${clock(f.began_at, { date: true })}${f.attempts > 1 && `, attempt ${num(f.attempts)}`}`);
+  else if (waits) parts.push(html`starts ${clock(f.start_at, { date: true })} (window or jitter)`);
+  if (f.reason && waits && start > Date.now()) parts.push(html`not before ${clock(f.start_at, { date: true })}`);
+  return parts.map((part) => html`<span class="under">${part}</span>`);
+}
+
 const fireColumns = [
   { key: "due", title: "Due", class: "nowrap", render: (f) => html`${clock(f.due_at, { date: true })}${f.kind === "now" && html`<span class="under">asked for by <${Text} max=${40}>${f.asked_by}<//></span>`}` },
-  { key: "state", title: "State", render: (f) => html`<${Badge} tone=${tones[f.state]}>${f.state}<//>${f.reason && html`<span class="under"><${Text} max=${200}>${f.reason}<//></span>`}` },
+  { key: "state", title: "State", render: (f) => html`<${Badge} tone=${tones[f.state]}>${f.state}<//><${Why} of=${f}/>` },
   { key: "run", title: "Run", align: "right", render: (f) => (f.run && f.run_state ? html`<${Link} to=${"/runs/" + f.run}>${inert(f.run_state)}<//>` : html`<span class="muted">${f.run ? "gone" : "–"}</span>`) },
 ];
 
