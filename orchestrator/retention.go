@@ -24,7 +24,8 @@ const (
 	retentionBatch = 100
 )
 
-// Pieces are of so many rows, or items, by how long they take.
+// Pieces are of so many rows, or items, by how long they take. They become smaller than leastSpan only when PostgreSQL
+// does not get a piece done in time at all: rows may be of any size.
 const (
 	leastSpan = 100
 	firstSpan = 2000
@@ -45,36 +46,53 @@ type retention struct {
 	span  int64
 }
 
+// round does without what cannot be done: one run, or one kind, never keeps the others.
 func (r *retention) round(ctx context.Context) error {
-	if err := r.finishRuns(ctx); err != nil {
-		return err
+	failed := r.finishRuns(ctx)
+	if over(ctx, failed) {
+		return failed
 	}
 	all, err := r.node.store.Retention(ctx)
 	if err != nil {
-		return err
+		return errors.Join(failed, err)
 	}
-	var failed error
 	for i := range all {
-		if err := r.kind(ctx, &all[i]); err != nil {
-			if ctx.Err() != nil || errors.Is(err, workqueue.ErrNotLeader) {
-				return err
-			}
-			failed = errors.Join(failed, err) // the others can do without it
+		err := r.kind(ctx, &all[i])
+		if over(ctx, err) {
+			return err
 		}
+		failed = errors.Join(failed, err)
 	}
 	return errors.Join(failed, r.node.store.ForgetGone(ctx, r.lease))
 }
 
-// kind deletes what is past the limits of one kind.
+// over reports whether a round that met err has come to its end, since the node does not lead any more, or stops.
+func over(ctx context.Context, err error) bool {
+	return err != nil && (ctx.Err() != nil || errors.Is(err, workqueue.ErrNotLeader))
+}
+
+// kind deletes what is past the limits of one kind, and measures finished runs. By size only those can go that were
+// measured; with other limits only people want to know how large runs are, those that are left.
 func (r *retention) kind(ctx context.Context, k *workqueue.Retention) error {
 	if k.None() {
 		return nil
 	}
-	if k.Kind == workqueue.RetainRuns { // also for people, who want to know what would go
-		if err := r.measure(ctx); err != nil {
-			return err
-		}
+	if k.Kind != workqueue.RetainRuns {
+		return r.past(ctx, k)
 	}
+	first, then := r.past, r.measure
+	if k.Bytes != nil {
+		first, then = then, first
+	}
+	failed := first(ctx, k)
+	if over(ctx, failed) {
+		return failed
+	}
+	return errors.Join(failed, then(ctx, k))
+}
+
+// past deletes what is past the limits of one kind.
+func (r *retention) past(ctx context.Context, k *workqueue.Retention) error {
 	before, err := r.node.store.RetentionCutoff(ctx, k)
 	if err != nil || before == nil {
 		return err
@@ -93,50 +111,70 @@ func (r *retention) kind(ctx context.Context, k *workqueue.Retention) error {
 	return err
 }
 
-func (r *retention) measure(ctx context.Context) error {
+// measure finds out how large finished runs are. Fewer at a time when that takes too long; a run for which it does so
+// even alone is guessed.
+func (r *retention) measure(ctx context.Context, _ *workqueue.Retention) error {
+	batch := retentionBatch
 	for {
-		n, err := r.node.store.MeasureRuns(ctx, r.lease, retentionBatch)
-		if err != nil || n < retentionBatch {
+		n, err := r.node.store.MeasureRuns(ctx, r.lease, batch)
+		switch {
+		case err == nil && n < int64(batch):
+			return nil
+		case err == nil:
+		case ctx.Err() != nil || !workqueue.TookTooLong(err):
 			return err
+		case batch > 1:
+			batch = max(batch/4, 1)
+		default:
+			if err := r.node.store.GuessRun(ctx, r.lease); err != nil {
+				return err
+			}
 		}
 	}
 }
 
 // runs deletes runs that ended before a time, one after the other.
-func (r *retention) runs(ctx context.Context, before time.Time, why string) (n int64, err error) {
+func (r *retention) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
 	var left []workqueue.RunID // somebody was at work on them
 	for {
 		due, err := r.node.store.RunsPastLimits(ctx, before, retentionBatch, left)
 		if err != nil || len(due) == 0 {
-			return n, err
+			return n, errors.Join(failed, err)
 		}
 		for _, run := range due {
 			deleted, err := r.node.store.DeleteRun(ctx, r.lease, run, before, why)
 			if err != nil {
-				return n, err
+				return n, errors.Join(failed, err)
 			}
 			if !deleted {
 				left = append(left, run)
 				continue
 			}
 			n++
-			if err := r.finishRuns(ctx); err != nil {
+			if err := r.finishRun(ctx, run); over(ctx, err) {
 				return n, err
+			} else if err != nil {
+				failed = errors.Join(failed, err) // the next round tries it again
 			}
 		}
 	}
 }
 
 // finishRuns deletes all there is of the runs that are being deleted.
-func (r *retention) finishRuns(ctx context.Context) error {
+func (r *retention) finishRuns(ctx context.Context) (failed error) {
+	var left []workqueue.RunID // for the next round
 	for {
-		going, err := r.node.store.GoingRuns(ctx, retentionBatch)
+		going, err := r.node.store.GoingRuns(ctx, retentionBatch, left...)
 		if err != nil || len(going) == 0 {
-			return err
+			return errors.Join(failed, err)
 		}
 		for i := range going {
-			if err := r.finishRun(ctx, going[i].Run); err != nil {
+			err := r.finishRun(ctx, going[i].Run)
+			if over(ctx, err) {
 				return err
+			}
+			if err != nil {
+				left, failed = append(left, going[i].Run), errors.Join(failed, err)
 			}
 		}
 	}
@@ -145,8 +183,8 @@ func (r *retention) finishRuns(ctx context.Context) error {
 func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
 	for {
 		var gone bool
-		err := r.piece(ctx, func() (err error) {
-			_, gone, err = r.node.store.DeletePiece(ctx, r.lease, run, r.span)
+		err := r.piece(ctx, func(span int64) (err error) {
+			_, gone, err = r.node.store.DeletePiece(ctx, r.lease, run, span)
 			return err
 		})
 		if err != nil || gone {
@@ -158,33 +196,43 @@ func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
 // old deletes things of a kind that ended before a time.
 func (r *retention) old(ctx context.Context, kind workqueue.RetentionKind, before time.Time) (total int64, err error) {
 	for {
-		span, n := r.span, int64(0)
-		err := r.piece(ctx, func() (err error) {
+		var n, most int64
+		err := r.piece(ctx, func(span int64) (err error) {
+			most = span
 			n, err = r.node.store.DeleteOld(ctx, r.lease, kind, before, int(span))
 			return err
 		})
 		total += n
-		if err != nil || n < span {
+		if err != nil || n < most {
 			return total, err
 		}
 	}
 }
 
-// piece does one piece, rests, and finds out how large the next one may be.
-func (r *retention) piece(ctx context.Context, do func() error) error {
-	began := time.Now()
-	if err := do(); err != nil {
-		return err
+// piece does one piece, rests, and finds out how large the next one may be. One that was not done in time is tried
+// again with less: it has had no effect.
+func (r *retention) piece(ctx context.Context, do func(span int64) error) error {
+	for {
+		began := time.Now()
+		err := do(r.span)
+		took := time.Since(began)
+		switch {
+		case err != nil && (ctx.Err() != nil || !workqueue.TookTooLong(err) || r.span == 1):
+			return err
+		case err != nil:
+			r.node.log.Warn("a piece of a deletion was not done in time; trying a smaller one", zap.Int64("span", r.span),
+				zap.Error(err))
+			r.span = max(r.span/4, 1)
+		case took > retentionMost:
+			r.span = min(r.span, max(r.span/2, leastSpan))
+		case took < retentionMost/4:
+			r.span = min(r.span*2, mostSpan)
+		}
+		if !sleep(ctx, max(took, retentionPause)) {
+			return context.Cause(ctx)
+		}
+		if err == nil {
+			return nil
+		}
 	}
-	took := time.Since(began)
-	switch {
-	case took > retentionMost:
-		r.span = max(r.span/2, leastSpan)
-	case took < retentionMost/4:
-		r.span = min(r.span*2, mostSpan)
-	}
-	if !sleep(ctx, max(took, retentionPause)) {
-		return context.Cause(ctx)
-	}
-	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // RetentionKind is what is deleted by one set of limits.
@@ -199,4 +200,13 @@ func (s *Store) AskRetention(ctx context.Context, actor string) error {
 		return fmt.Errorf("delete what is past its limits: %w", err)
 	}
 	return nil
+}
+
+// TookTooLong reports whether PostgreSQL did not get something done in the time that it had, so that less of it may
+// succeed: the transaction's time was over, or a limit of the database's or the role's. Waiting for a lock is none.
+func TookTooLong(err error) bool {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code == "57014" || pg.Code == "25P04" // statement_timeout, transaction_timeout
+	}
+	return errors.Is(err, context.DeadlineExceeded)
 }

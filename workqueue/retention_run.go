@@ -18,20 +18,31 @@ import (
 const retentionSettle = time.Minute
 
 const (
-	// Roughly: what items, results and their rows take up in tables and indexes, and half a kilobyte a slice. Blocks have
-	// the sums; only runs that were not measured since their last generation are read.
-	measureRuns = `
+	// Only runs that were not measured since their last generation are read, and always the same first.
+	unmeasuredRuns = `
 WITH unknown AS MATERIALIZED (
     SELECT r.id, r.generation, r.items, (SELECT count(*) FROM run_step st WHERE st.run_id = r.id) AS steps
     FROM batchrun r LEFT JOIN retention_size z ON z.run_id = r.id AND z.generation = r.generation
-    WHERE r.state IN ('completed', 'cancelled') AND z.run_id IS NULL LIMIT $1)
-INSERT INTO retention_size (run_id, generation, bytes)
+    WHERE r.state IN ('completed', 'cancelled') AND z.run_id IS NULL ORDER BY r.id LIMIT $1)
+INSERT INTO retention_size (run_id, generation, bytes)`
+
+	writeSizes = `
+ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, bytes = excluded.bytes`
+
+	// Roughly: what items, results and their rows take up in tables and indexes, and half a kilobyte a slice. Blocks have
+	// the sums.
+	measureRuns = unmeasuredRuns + `
 SELECT s.id, s.generation, 4096 + s.items * 150 + s.items * s.steps * 150
     + coalesce((SELECT sum(b.result_bytes) + sum(b.payload_bytes) FILTER (WHERE b.step = 0) FROM work_block b
                 WHERE b.run_id = s.id), 0)
     + 500 * (SELECT count(*) FROM work_slice w WHERE w.run_id = s.id)
-FROM unknown s
-ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, bytes = excluded.bytes`
+FROM unknown s` + writeSizes
+
+	// Rows and indexes as above, or as much an item as the runs have that were measured, if that is more.
+	guessRun = unmeasuredRuns + `
+SELECT s.id, s.generation, 4096 + s.items * greatest(150 + s.steps * 150, coalesce((
+    SELECT sum(z.bytes) / nullif(sum(r.items), 0) FROM retention_size z JOIN batchrun r ON r.id = z.run_id), 0))::bigint
+FROM unknown s` + writeSizes
 
 	dropSizes = `
 DELETE FROM retention_size z WHERE NOT EXISTS (SELECT FROM batchrun r WHERE r.id = z.run_id)`
@@ -64,7 +75,8 @@ RETURNING name, plan, items, generation, finished_at`
 )
 
 // MeasureRuns estimates the size of finished runs that were not measured yet, up to a number of them, and returns of
-// how many. Leader work.
+// how many. It reads all blocks and slices of theirs, which may take longer than a transaction has: see [TookTooLong]
+// and [Store.GuessRun]. Leader work.
 func (s *Store) MeasureRuns(ctx context.Context, lease Lease, limit int) (n int64, err error) {
 	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, dropSizes); err != nil {
@@ -78,6 +90,19 @@ func (s *Store) MeasureRuns(ctx context.Context, lease Lease, limit int) (n int6
 		return 0, fmt.Errorf("measure finished runs: %w", err)
 	}
 	return n, nil
+}
+
+// GuessRun gives the first run that [Store.MeasureRuns] would measure a size without reading any of its rows. It counts
+// like one that was measured. Leader work.
+func (s *Store) GuessRun(ctx context.Context, lease Lease) error {
+	err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, guessRun, 1)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("guess the size of a finished run: %w", err)
+	}
+	return nil
 }
 
 // RunsPastLimits returns finished runs that ended before a time, the oldest first, without those that are left out.
@@ -145,15 +170,20 @@ const (
 	goneFields = `run_id, name, plan, items, finished_at, deleted_at, why, deleted, gone_at`
 
 	goingRuns = `
-SELECT ` + goneFields + ` FROM retention_run WHERE gone_at IS NULL ORDER BY deleted_at, run_id LIMIT $1`
+SELECT ` + goneFields + ` FROM retention_run WHERE gone_at IS NULL AND run_id <> ALL ($2::uuid[])
+ORDER BY deleted_at, run_id LIMIT $1`
 
 	goneInRange = `
 SELECT ` + goneFields + ` FROM retention_run WHERE run_id BETWEEN $1 AND $2 ORDER BY run_id DESC LIMIT 2`
 )
 
-// GoingRuns returns the runs that are being deleted, those first that were deleted first.
-func (s *Store) GoingRuns(ctx context.Context, limit int) ([]GoneRun, error) {
-	return s.goneRuns(ctx, goingRuns, limit)
+// GoingRuns returns the runs that are being deleted, those first that were deleted first, without those that are left
+// out.
+func (s *Store) GoingRuns(ctx context.Context, limit int, without ...RunID) ([]GoneRun, error) {
+	if without == nil {
+		without = []RunID{}
+	}
+	return s.goneRuns(ctx, goingRuns, limit, without)
 }
 
 func (s *Store) goneRuns(ctx context.Context, statement string, args ...any) ([]GoneRun, error) {
