@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// reapedAtOnce bounds the trackers that one transaction of the leader expires or deletes.
+	// reapedAtOnce bounds the trackers that one transaction of the leader ends or deletes; of large ones it takes fewer.
 	reapedAtOnce = 100
 	// purgedAtOnce bounds the rows, of about a kilobyte, that one transaction deletes.
 	purgedAtOnce = 1000
@@ -23,7 +23,7 @@ func (s *Store) ReapTrackers(ctx context.Context, lease Lease) (reaped service.R
 		reaped, err = service.Reap(ctx, tx, reapedAtOnce)
 		return err
 	})
-	return reaped, reaped.Looked == reapedAtOnce, err
+	return reaped, reaped.More, err
 }
 
 // PurgeTrackers deletes some rows of deleted trackers. more tells to come again soon. See [service.Purge].

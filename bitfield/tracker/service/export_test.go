@@ -26,7 +26,12 @@ func AddWith(ctx context.Context, tx pgx.Tx, lock string, batch uuid.UUID, n int
 }
 
 func ReapWith(ctx context.Context, tx pgx.Tx, judge string, limit int) (Reaped, error) {
-	return reapBy(ctx, tx, judge, limit)
+	return reapBy(ctx, tx, judge, limit, reapGroups)
+}
+
+// ReapFew is Reap with another bound of groups.
+func ReapFew(ctx context.Context, tx pgx.Tx, limit, groups int) (Reaped, error) {
+	return reapBy(ctx, tx, reapVerdictSQL, limit, groups)
 }
 
 func EndWith(ctx context.Context, tx pgx.Tx, sql string, batch uuid.UUID) error {

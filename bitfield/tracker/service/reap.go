@@ -10,21 +10,40 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 )
 
+// reapGroups bounds the groups, of a kilobyte, in which one Reap counts what is pending of the batches that expire; one
+// batch may have more. So it comes to its end in time, from a cold disk too.
+const reapGroups = 20_000
+
 // Reaped says what a Reap did.
 type Reaped struct {
-	Looked  int         // batches that were looked at; as many as the limit: there may be more
+	Looked  int         // batches that were looked at
+	More    bool        // there may be others
 	Expired []uuid.UUID // they were idle for too long
 	Deleted []uuid.UUID // they ended long ago
 }
 
 // reapCandidatesSQL locks the batch rows of those whose time may have come. It leaves out what somebody is completing
-// or sealing, and so waits for nobody.
+// or sealing, and so waits for nobody. Of those it locked it returns the first, and those behind it as long as all of
+// them together have no more groups to count than $2.
 const reapCandidatesSQL = `
-SELECT s.batch_id
-FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
-WHERE s.reap_at <= clock_timestamp() AND s.deleted_at IS NULL
-ORDER BY s.reap_at LIMIT $1
-FOR NO KEY UPDATE OF b SKIP LOCKED`
+SELECT batch_id, locked
+FROM (
+    SELECT batch_id, reap_at, sum(groups) OVER (ORDER BY reap_at, batch_id) AS total,
+        row_number() OVER (ORDER BY reap_at, batch_id) AS place, count(*) OVER () AS locked
+    FROM (
+        SELECT s.batch_id, s.reap_at, CASE WHEN b.state IN ('open', 'sealed') THEN b.groups ELSE 0 END AS groups
+        FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
+        WHERE s.reap_at <= clock_timestamp() AND s.deleted_at IS NULL
+        ORDER BY s.reap_at LIMIT $1
+        FOR NO KEY UPDATE OF b SKIP LOCKED
+    ) due
+) ordered
+WHERE place = 1 OR total <= $2`
+
+type candidate struct {
+	Batch  uuid.UUID
+	Locked int // with all others
+}
 
 // reapVerdictSQL runs after the lock, and so sees the batches as they will stay. An ack notes activity up to a
 // twentieth of the ages late, which is added here: a batch may live a little too long, and never ends too early. A
@@ -61,19 +80,24 @@ type verdict struct {
 }
 
 // Reap ends at most limit batches whose time has come: open and sealed ones expire when nobody touched them for their
-// age, with an event; what ended is deleted after Keep. It is the leader's, in a transaction that holds the lease.
+// age, with an event; what ended is deleted after Keep. Of large batches it ends fewer. It is the leader's, in a
+// transaction that holds the lease.
 func Reap(ctx context.Context, tx pgx.Tx, limit int) (Reaped, error) {
-	return reapBy(ctx, tx, reapVerdictSQL, limit)
+	return reapBy(ctx, tx, reapVerdictSQL, limit, reapGroups)
 }
 
-func reapBy(ctx context.Context, tx pgx.Tx, judge string, limit int) (Reaped, error) {
-	rows, err := tx.Query(ctx, reapCandidatesSQL, limit)
+func reapBy(ctx context.Context, tx pgx.Tx, judge string, limit, groups int) (Reaped, error) {
+	rows, err := tx.Query(ctx, reapCandidatesSQL, limit, groups)
 	if err != nil {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
 	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil || len(ids) == 0 {
+	due, err := pgx.CollectRows(rows, pgx.RowToStructByPos[candidate])
+	if err != nil || len(due) == 0 {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
+	}
+	ids := make([]uuid.UUID, len(due))
+	for i := range due {
+		ids[i] = due[i].Batch
 	}
 	if rows, err = tx.Query(ctx, judge, ids); err != nil {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
@@ -82,7 +106,9 @@ func reapBy(ctx context.Context, tx pgx.Tx, judge string, limit int) (Reaped, er
 	if err != nil {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
 	}
-	return carryOut(ctx, tx, verdicts)
+	done, err := carryOut(ctx, tx, verdicts)
+	done.More = due[0].Locked == limit || due[0].Locked > len(due)
+	return done, err
 }
 
 func carryOut(ctx context.Context, tx pgx.Tx, verdicts []verdict) (Reaped, error) {

@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -140,6 +141,45 @@ func TestReapWaitsForNobody(t *testing.T) {
 	}
 	if got := b.reap(10); len(got.Expired) != 0 || b.get(id).State != tracker.StateSealed {
 		t.Errorf("it expired what was sealed just now: %+v", got)
+	}
+}
+
+// TestReapOfLargeBatches ends as many at a time as have few groups together, and each of them in the end.
+func TestReapOfLargeBatches(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const group = 8192
+	var ids []uuid.UUID
+	for _, groups := range []int64{9, 2, 2, 1, 9, 0} { // the first is the oldest
+		id := b.open()
+		if groups > 0 {
+			_, _ = b.add(id, groups*group, "")
+		}
+		b.age(id, 30*day-time.Duration(len(ids))*time.Hour)
+		ids = append(ids, id)
+	}
+	for i, want := range []service.Reaped{
+		{Looked: 1, More: true, Expired: ids[:1]}, // more than 4, and alone
+		{Looked: 2, More: true, Expired: ids[1:3]},
+		{Looked: 1, More: true, Expired: ids[3:4]},
+		{Looked: 1, More: true, Expired: ids[4:5]},
+		{Looked: 1, Expired: ids[5:]},
+		{},
+	} {
+		var got service.Reaped
+		b.in(func(ctx context.Context, tx pgx.Tx) (err error) {
+			got, err = service.ReapFew(ctx, tx, 100, 4)
+			return err
+		})
+		slices.SortFunc(want.Expired, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+		if got.Looked != want.Looked || got.More != want.More || !slices.Equal(got.Expired, want.Expired) {
+			t.Errorf("%d: %+v; want %+v", i, got, want)
+		}
+	}
+	for _, id := range ids {
+		if events := b.events(id); len(events) != 1 || events[0].Pending != b.get(id).Pending {
+			t.Errorf("%s: events %+v", id, events)
+		}
 	}
 }
 
