@@ -119,6 +119,8 @@ WHERE kind = $1 RETURNING ` + retentionFields
 
 // Retention returns the limits of every kind.
 func (s *Store) Retention(ctx context.Context) ([]Retention, error) {
+	ctx, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, allRetention)
 	if err != nil {
 		return nil, fmt.Errorf("read what is kept: %w", err)

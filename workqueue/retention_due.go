@@ -122,6 +122,10 @@ func (k RetentionKind) statements() retained {
 	}[k]
 }
 
+// retentionReadTimeout bounds a look for what is past the limits of a kind, which may read all there is of it. A
+// connection that has gone mute is given up after it.
+const retentionReadTimeout = 5 * time.Minute
+
 // RetentionDue is what of a kind is past its limits.
 type RetentionDue struct {
 	Kind           RetentionKind
@@ -136,6 +140,8 @@ func (s *Store) RetentionCutoff(ctx context.Context, r *Retention) (*time.Time, 
 	if r.None() {
 		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, retentionReadTimeout)
+	defer cancel()
 	var before *time.Time
 	err := s.pool.QueryRow(ctx, r.Kind.statements().cutoff, r.Age, r.Count, r.Bytes).Scan(&before)
 	if err != nil {
@@ -164,6 +170,8 @@ func (s *Store) retentionDue(ctx context.Context, r *Retention) (due RetentionDu
 	if due.Before, err = s.RetentionCutoff(ctx, r); err != nil || due.Before == nil {
 		return due, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, retentionReadTimeout)
+	defer cancel()
 	err = s.pool.QueryRow(ctx, r.Kind.statements().due, due.Before).
 		Scan(&due.Count, &due.Bytes, &due.Oldest, &due.Newest)
 	if err != nil {

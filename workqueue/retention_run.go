@@ -110,6 +110,8 @@ func (s *Store) RunsPastLimits(ctx context.Context, before time.Time, limit int,
 	if without == nil {
 		without = []RunID{}
 	}
+	ctx, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
 	runs, err := collectRunIDs(s.pool.Query(ctx, runsPastLimits, before, limit, retentionSettle, without))
 	if err != nil {
 		return nil, fmt.Errorf("look for runs that are past their limits: %w", err)
@@ -187,6 +189,8 @@ func (s *Store) GoingRuns(ctx context.Context, limit int, without ...RunID) ([]G
 }
 
 func (s *Store) goneRuns(ctx context.Context, statement string, args ...any) ([]GoneRun, error) {
+	ctx, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, statement, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read deleted runs: %w", err)

@@ -1,14 +1,21 @@
 package workqueue_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -366,6 +373,7 @@ func TestRetentionIsFencedByTheEpoch(t *testing.T) {
 	ctx := t.Context()
 	for name, work := range map[string]func() error{
 		"measure": func() error { _, err := b.store.MeasureRuns(ctx, old, 9); return err },
+		"guess":   func() error { return b.store.GuessRun(ctx, old) },
 		"delete":  func() error { _, err := b.store.DeleteRun(ctx, old, run, time.Now(), "x"); return err },
 		"old": func() error {
 			_, err := b.store.DeleteOld(ctx, old, workqueue.RetainQuarantine, time.Now(), 9)
@@ -381,5 +389,98 @@ func TestRetentionIsFencedByTheEpoch(t *testing.T) {
 	}
 	if left := b.inTables(run); left["batchrun"] != 1 || left["quarantine"] != 1 {
 		t.Errorf("there is left %v", left)
+	}
+}
+
+// endless notes what is asked of PostgreSQL without a limit of time.
+type endless struct {
+	asked atomic.Int64
+	said  atomic.Pointer[string]
+}
+
+func (e *endless) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	e.asked.Add(1)
+	if _, limited := ctx.Deadline(); !limited {
+		e.said.Store(&data.SQL)
+	}
+	return ctx
+}
+
+func (e *endless) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// What the leader's duties read ends, also when PostgreSQL's host has vanished and nothing says so.
+func TestReadsOfDutiesAreLimited(t *testing.T) {
+	t.Parallel()
+	config, err := pgxpool.ParseConfig(testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := &endless{}
+	config.ConnConfig.Tracer = seen
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	store, ctx := workqueue.New(pool), t.Context()
+	age := time.Hour
+	runs := &workqueue.Retention{Kind: workqueue.RetainRuns, RetentionLimits: workqueue.RetentionLimits{Age: &age}}
+	for name, read := range map[string]func() error{
+		"limits":   func() error { _, err := store.Retention(ctx); return err },
+		"cutoff":   func() error { _, err := store.RetentionCutoff(ctx, runs); return err },
+		"runs":     func() error { _, err := store.RunsPastLimits(ctx, time.Now(), 9, nil); return err },
+		"going":    func() error { _, err := store.GoingRuns(ctx, 9); return err },
+		"due":      func() error { _, err := store.RetentionDue(ctx); return err },
+		"webhooks": func() error { _, err := store.DueTrackerWebhooks(ctx, trackers.WebhookRoom{AtOnce: 1}); return err },
+	} {
+		asked := seen.asked.Load()
+		if err := read(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if seen.asked.Load() == asked {
+			t.Errorf("%s: nothing was asked", name)
+		}
+		if sql := seen.said.Swap(nil); sql != nil {
+			t.Errorf("%s: may last for ever: %s", name, *sql)
+		}
+	}
+}
+
+// What was not done in time may be tried with less, whoever's limit it was; what fails in other ways may not.
+func TestTookTooLong(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Pool(t)
+	asked := func(ctx context.Context, limit, sql string) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SET LOCAL `+limit); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, sql)
+			return err
+		})
+	}
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	held, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(t.Context()) }()
+	if _, err := held.Exec(t.Context(), `LOCK TABLE retention`); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"our time":        {asked(short, `statement_timeout = 0`, `SELECT pg_sleep(600)`), true},
+		"PostgreSQL's":    {asked(t.Context(), `statement_timeout = '1ms'`, `SELECT pg_sleep(600)`), true},
+		"a lock":          {asked(t.Context(), `lock_timeout = '1ms'`, `SELECT FROM retention`), false},
+		"wrong":           {asked(t.Context(), `lock_timeout = '1s'`, `SELECT 1 / 0`), false},
+		"another's lease": {workqueue.ErrNotLeader, false},
+	} {
+		if got := workqueue.TookTooLong(tc.err); got != tc.want || tc.err == nil {
+			t.Errorf("%s: %v is %t", name, tc.err, got)
+		}
 	}
 }

@@ -37,6 +37,8 @@ func (s *Store) PurgeTrackers(ctx context.Context, lease Lease) (rows int, more 
 
 // DueTrackerWebhooks returns webhooks that are to be called now and that there is room for.
 func (s *Store) DueTrackerWebhooks(ctx context.Context, room service.WebhookRoom) ([]service.Webhook, error) {
+	ctx, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
 	return service.DueWebhooks(ctx, s.pool, room)
 }
 
