@@ -27,8 +27,10 @@ const (
 	// makes it longer up to there.
 	firstRetry   = 5 * time.Second
 	longestRetry = time.Hour
-	// webhookPatience is how long one is tried before it is given up.
+	// webhookPatience is how long one is tried before it is given up, and webhookAttempts how often at the least: when
+	// nobody could send it, because Tranche was down, no time of its receiver's has passed.
 	webhookPatience = 24 * time.Hour
+	webhookAttempts = 12
 	// answerTime bounds the wait for what stands behind the status of an answer. The status has said what counts.
 	answerTime = time.Second
 )

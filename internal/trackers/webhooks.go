@@ -125,7 +125,7 @@ func (w *Webhooks) tell(ctx context.Context, lease workqueue.Lease, hook *servic
 		}
 		return err
 	}
-	give := came.give || hook.Owed >= webhookPatience
+	give := came.give || hook.Owed >= webhookPatience && hook.Attempts+1 >= webhookAttempts
 	pause := w.retryIn(hook.Attempts+1, came.wait)
 	noted, err := w.store.TrackerWebhookFailed(ctx, lease, *hook, joinReason(came.why, came.said), pause, give)
 	if noted && give {

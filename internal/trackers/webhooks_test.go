@@ -278,7 +278,35 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 	}
 }
 
-// A receiver that says that it is gone is told no more, and one that has failed for a day neither.
+// age has a webhook be owed for longer, after attempts that failed.
+func (b *bench) age(id uuid.UUID, by time.Duration, attempts int) {
+	b.Helper()
+	if _, err := b.pool.Exec(b.Context(), `UPDATE tracker_service
+		SET webhook_due_at = webhook_due_at - $2::interval, webhook_attempts = $3 WHERE batch_id = $1`,
+		id, by, attempts); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// A webhook that nobody could send for more than a day is tried as often as others.
+func TestWebhooksAfterADowntime(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t, 503, 200)
+	conns := operator(t, true, host.URL)
+	b := setup(t, conns)
+	set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: host.URL, Secret: "hooks"}}
+	id := b.open(set, 0)
+	if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	b.age(id, 25*time.Hour, 0)
+	view := b.runHooks(b.webhooks(conns), b.lease(), id, func(w *fanout.WebhookView) bool { return w.State != "due" })
+	if view.State != "delivered" || view.Attempts != 2 || len(host.got) != 2 {
+		t.Errorf("%+v after %d attempts", view, len(host.got))
+	}
+}
+
+// A receiver that says that it is gone is told no more, and one that has failed for a day, twelve times, neither.
 func TestWebhooksThatAreGivenUp(t *testing.T) {
 	t.Parallel()
 	gone, broken := newReceiver(t, 410), newReceiver(t, 500)
@@ -291,12 +319,13 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 		if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.pool.Exec(t.Context(), `UPDATE tracker_service SET webhook_due_at = webhook_due_at - $2::interval
-			WHERE batch_id = $1`, id, map[bool]string{true: "0s", false: "24h"}[host == gone]); err != nil {
-			t.Fatal(err)
+		before := 0
+		if host == broken {
+			before = 11
+			b.age(id, 24*time.Hour, before)
 		}
 		view := b.runHooks(hooks, lease, id, func(w *fanout.WebhookView) bool { return w.State != "due" })
-		if view.State != "given_up" || view.Attempts != 1 || view.Error == "" || len(host.got) != 1 {
+		if view.State != "given_up" || view.Attempts != before+1 || view.Error == "" || len(host.got) != 1 {
 			t.Errorf("%+v after %d attempts", view, len(host.got))
 		}
 	}
