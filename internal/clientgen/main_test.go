@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -58,6 +59,29 @@ func TestAStaleFileIsFound(t *testing.T) {
 		if err := fresh(file, root); err == nil || !strings.Contains(err.Error(), "make generate") {
 			t.Errorf("%s: %v; want it to be found stale", name, err)
 		}
+	}
+}
+
+// The page has every operation of the document, whatever its method.
+func TestThePageHasEveryOperation(t *testing.T) {
+	t.Parallel()
+	var document struct {
+		Paths map[string]map[string]json.RawMessage `json:"paths"`
+	}
+	if err := json.Unmarshal(read(t, documentFile), &document); err != nil {
+		t.Fatal(err)
+	}
+	page, count := string(read(t, pageFile)), 0
+	for path, methods := range document.Paths {
+		for method := range methods {
+			count++
+			if op := "| `" + strings.ToUpper(method) + " " + path + "` |"; !strings.Contains(page, op) {
+				t.Errorf("%s has no row %s", pageFile, op)
+			}
+		}
+	}
+	if all := operations(); len(all) != count || count < 50 {
+		t.Errorf("there are %d operations, and %d in %s", len(all), count, documentFile)
 	}
 }
 

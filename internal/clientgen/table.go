@@ -29,7 +29,9 @@ func operations() []operation {
 	var all []operation
 	for path, item := range api.Document().Paths {
 		for method, op := range map[string]*huma.Operation{
-			http.MethodGet: item.Get, http.MethodPost: item.Post, http.MethodDelete: item.Delete,
+			http.MethodGet: item.Get, http.MethodPut: item.Put, http.MethodPost: item.Post, http.MethodDelete: item.Delete,
+			http.MethodPatch: item.Patch, http.MethodHead: item.Head, http.MethodOptions: item.Options,
+			http.MethodTrace: item.Trace,
 		} {
 			if op != nil {
 				all = append(all, operation{method, path, op})
