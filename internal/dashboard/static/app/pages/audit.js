@@ -15,12 +15,18 @@ import { onEnter } from "../parts/enter.js";
 
 const spans = [["", "At any time"], ["1", "Last hour"], ["24", "Last day"], ["168", "Last week"], ["720", "Last 30 days"]];
 const actions = [
-  "start", "open", "add", "seal", "rerun", "reset", "set", "pause", "resume", "approve", "cancel", "endpoint_set",
-  "plan_apply", "plan_delete", "dead_letter_requeue", "dead_letter_drop", "token_create", "token_revoke",
+  "start", "open", "add", "seal", "rerun", "reset", "set", "pause", "resume", "approve", "cancel", "delete",
+  "endpoint_set", "plan_apply", "plan_delete", "schedule_apply", "schedule_pause", "schedule_resume",
+  "schedule_run_now", "schedule_delete", "collector_apply", "collector_pause", "collector_resume", "collector_drain",
+  "collector_requeue", "collector_drop", "collector_delete", "tracker_open", "tracker_seal", "tracker_delete",
+  "retention_set", "retention_run", "dead_letter_requeue", "dead_letter_drop", "token_create", "token_revoke",
+  "login", "logout",
 ];
 const tones = {
-  cancel: "bad", dead_letter_drop: "bad", plan_delete: "bad", token_revoke: "bad", pause: "warn", reset: "warn",
-  rerun: "info", start: "ok", resume: "ok", approve: "ok",
+  cancel: "bad", delete: "bad", dead_letter_drop: "bad", plan_delete: "bad", schedule_delete: "bad", collector_drop: "bad",
+  collector_delete: "bad", tracker_delete: "bad", token_revoke: "bad", pause: "warn", schedule_pause: "warn",
+  collector_pause: "warn", reset: "warn", rerun: "info", start: "ok", resume: "ok", schedule_resume: "ok",
+  collector_resume: "ok", approve: "ok",
 };
 const filters = ["run", "actor", "action", "since"];
 
