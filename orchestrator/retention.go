@@ -22,6 +22,8 @@ const (
 	retentionMost  = 100 * time.Millisecond
 	// retentionBatch bounds the runs that are looked for, or measured, at once.
 	retentionBatch = 100
+	// retentionTold bounds the runs of a round whose errors are told.
+	retentionTold = 5
 )
 
 // Pieces are of so many rows, or items, by how long they take. They become smaller than leastSpan only when PostgreSQL
@@ -44,6 +46,7 @@ type retention struct {
 	node  *Node
 	lease workqueue.Lease
 	span  int64
+	stuck int // runs that could not be deleted
 }
 
 // round does without what cannot be done: one run, or one kind, never keeps the others.
@@ -154,7 +157,7 @@ func (r *retention) runs(ctx context.Context, before time.Time, why string) (n i
 			if err := r.finishRun(ctx, run); over(ctx, err) {
 				return n, err
 			} else if err != nil {
-				failed = errors.Join(failed, err) // the next round tries it again
+				failed = r.withStuck(failed, err) // the next round tries it again
 			}
 		}
 	}
@@ -174,10 +177,18 @@ func (r *retention) finishRuns(ctx context.Context) (failed error) {
 				return err
 			}
 			if err != nil {
-				left, failed = append(left, going[i].Run), errors.Join(failed, err)
+				left, failed = append(left, going[i].Run), r.withStuck(failed, err)
 			}
 		}
 	}
+}
+
+// withStuck adds why a run could not be deleted. What keeps one may keep thousands, and a few say enough.
+func (r *retention) withStuck(failed, err error) error {
+	if r.stuck++; r.stuck > retentionTold {
+		return failed
+	}
+	return errors.Join(failed, err)
 }
 
 func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
