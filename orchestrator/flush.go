@@ -11,12 +11,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-const (
-	// nodeFlushes is how many keys a node flushes at once, of all collectors.
-	nodeFlushes = 128
-	// flushRest is the longest that a node leaves a collector alone that may make no call yet.
-	flushRest = time.Second
-)
+// flushRest is the longest that a node leaves a collector alone that may make no call yet.
+const flushRest = time.Second
 
 // wakeFlush goes with wakeSubject when keys are due that this node has no room for.
 const wakeFlush = "flush"
@@ -32,7 +28,7 @@ type flushing struct {
 	ended chan workqueue.FlushEnd // what waits to be recorded
 
 	mu      sync.Mutex
-	busy    int // keys that are being flushed
+	busy    map[int32]int // keys that are being flushed, by their collectors
 	flights map[*flight]struct{}
 	resting map[int32]time.Time // collectors, until when a look at them is of no use
 	alarm   time.Time           // when the next timer goes off; zero: there is none
@@ -41,14 +37,16 @@ type flushing struct {
 
 // flight is a claim whose keys are being flushed.
 type flight struct {
-	claimed workqueue.ClaimedFlushes
-	session workqueue.SessionID
-	cancel  context.CancelCauseFunc
+	collector int32
+	claimed   workqueue.ClaimedFlushes
+	session   workqueue.SessionID
+	cancel    context.CancelCauseFunc
 }
 
 func newFlushing(n *Node) *flushing {
 	f := &flushing{node: n, calls: newDirectCalls(n), sent: newSentFlushes(n), wakes: make(chan struct{}, 1),
-		ended: make(chan workqueue.FlushEnd), flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
+		ended: make(chan workqueue.FlushEnd), busy: map[int32]int{}, flights: map[*flight]struct{}{},
+		resting: map[int32]time.Time{}}
 	f.calls.renew = f.sent.renew
 	return f
 }
@@ -89,8 +87,8 @@ func (f *flushing) look(ctx, draining context.Context) {
 	}
 }
 
-// round claims for every collector that has keys due, each its share of the room that there is. It returns in how long
-// it is worth looking again.
+// round claims for every collector that has keys due, each its share of the room that there is for it: the longest due
+// does not take what is kept for the others. It returns in how long it is worth looking again.
 func (f *flushing) round(ctx, draining context.Context) (wait time.Duration, err error) {
 	due, err := f.node.store.DueCollectors(ctx)
 	if err != nil {
@@ -104,9 +102,9 @@ func (f *flushing) round(ctx, draining context.Context) (wait time.Duration, err
 			wait = min(wait, in)
 			continue
 		}
-		room := f.room()
+		room := f.room(c.ID)
 		if room <= 0 {
-			return wait, failed // a flush that ends looks again
+			continue // a flush that ends looks again
 		}
 		again, err := f.claim(ctx, draining, c.ID, max(1, room/(len(due)-i)))
 		wait, failed = min(wait, again), errors.Join(failed, err)
@@ -134,9 +132,9 @@ func (f *flushing) claim(ctx, draining context.Context, collector int32, most in
 		signal(f.wakes) // there may be more
 	}
 	flying, cancel := context.WithCancelCause(draining)
-	w := &flight{claimed: claimed, session: session, cancel: cancel}
+	w := &flight{collector: collector, claimed: claimed, session: session, cancel: cancel}
 	f.mu.Lock()
-	f.busy += len(claimed.Flushes)
+	f.busy[collector] += len(claimed.Flushes)
 	f.flights[w] = struct{}{}
 	f.mu.Unlock()
 	f.working.Go(func() {
@@ -154,7 +152,7 @@ func (f *flushing) fly(ctx context.Context, w *flight) {
 		if ctx.Err() == nil {
 			n.log.Warn("read operations; their keys are given back", zap.String("collector", w.claimed.Name), zap.Error(err))
 		}
-		f.free(len(w.claimed.Flushes))
+		f.free(w, len(w.claimed.Flushes))
 		f.giveBack(ctx, w)
 		return
 	}
@@ -163,7 +161,7 @@ func (f *flushing) fly(ctx context.Context, w *flight) {
 		flushes.Go(func() {
 			end := workqueue.FlushEnd{Claim: &w.claimed, Flush: w.claimed.Flushes[i], Ops: ops[i]}
 			ok := f.flush(ctx, w, &end)
-			f.free(1)
+			f.free(w, 1)
 			if !ok {
 				return // the end of the session frees the key
 			}
@@ -206,16 +204,23 @@ func (f *flushing) abandon(session workqueue.SessionID) {
 	}
 }
 
-func (f *flushing) room() int {
+// room is how many keys of a collector may be taken.
+func (f *flushing) room(collector int32) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return nodeFlushes - f.busy
+	all := 0
+	for _, keys := range f.busy {
+		all += keys
+	}
+	return workqueue.FlushRoom(all, f.busy[collector])
 }
 
 // free makes room for other keys.
-func (f *flushing) free(keys int) {
+func (f *flushing) free(w *flight, keys int) {
 	f.mu.Lock()
-	f.busy -= keys
+	if f.busy[w.collector] -= keys; f.busy[w.collector] == 0 {
+		delete(f.busy, w.collector)
+	}
 	f.mu.Unlock()
 	signal(f.wakes)
 }

@@ -31,7 +31,7 @@ func (f *flushing) record(ctx context.Context) {
 // more adds what has ended by now, up to a flush of another collector, which it returns.
 func (f *flushing) more(ends []workqueue.FlushEnd) (all []workqueue.FlushEnd, next *workqueue.FlushEnd) {
 	ops := len(ends[0].Ops)
-	for len(ends) < nodeFlushes && ops < recordedOps {
+	for len(ends) < workqueue.NodeFlushes && ops < recordedOps {
 		select {
 		case e, open := <-f.ended:
 			switch {
