@@ -45,9 +45,12 @@ type CollectorView struct {
 	At  time.Time         `json:"at" doc:"when all this was so, by the clock of the database"`
 	Why []CollectorReason `json:"why,omitempty" doc:"what keeps operations waiting; of one collector"`
 
-	id       int32
-	callsIn  float64 // seconds until the rate of the collector lets the next call pass
-	endpoint flushedEndpoint
+	id         int32
+	callsIn    float64 // seconds until the rate of the collector lets the next call pass
+	flushedAt  *time.Time
+	flushUntil *time.Time
+	endpoint   flushedEndpoint
+	nodes      []nodeFlushing // read when keys are due
 }
 
 // CollectorReason is something that keeps operations waiting.
@@ -78,12 +81,14 @@ SELECT c.id, c.name, c.version, c.state, c.spec, c.source, c.numbering, c.create
            WHERE p.endpoint = c.endpoint AND p.breaker = 'closed' AND p.breaker_since > c.failed_at)
        THEN c.rest_until END,
        coalesce(greatest(0, (1 - c.tokens) / c.rate - extract(epoch FROM t.now - c.tokens_at)), 0)::float8,
-       k.keys, k.waiting, k.backoff, k.parked, k.flushing, k.due, k.older, k.oldest_at, k.next_due, t.now
+       k.keys, k.waiting, k.backoff, k.parked, k.flushing, k.flushed_at, k.flush_until, k.due, k.older, k.oldest_at,
+       k.next_due, t.now
 FROM collector c CROSS JOIN (SELECT clock_timestamp() AS now) t
 CROSS JOIN LATERAL (
     SELECT count(*) AS keys, coalesce(sum(k.fresh), 0)::bigint AS waiting,
            coalesce(sum(k.retrying), 0)::bigint AS backoff, coalesce(sum(k.parked), 0)::bigint AS parked,
-           count(k.flush) AS flushing,
+           count(k.flush) AS flushing, min(k.flushed_at) FILTER (WHERE k.flush IS NOT NULL) AS flushed_at,
+           min(k.flush_until) AS flush_until,
            count(*) FILTER (WHERE k.flush IS NULL AND k.due_at <= t.now) AS due,
            coalesce(sum(k.fresh + k.retrying) FILTER (WHERE k.numbering < c.numbering), 0)::bigint AS older,
            min(k.oldest_at) AS oldest_at, min(k.due_at) FILTER (WHERE k.flush IS NULL) AS next_due
@@ -146,6 +151,11 @@ func (s *Store) Collector(ctx context.Context, name string) (CollectorView, erro
 	if err != nil {
 		return v, fmt.Errorf("read the endpoint of collector %s: %w", name, err)
 	}
+	if v.Due > 0 {
+		if v.nodes, err = s.nodesFlushing(ctx); err != nil {
+			return v, fmt.Errorf("read who flushes beside collector %s: %w", name, err)
+		}
+	}
 	v.explain()
 	return v, nil
 }
@@ -154,8 +164,8 @@ func scanCollector(row pgx.CollectableRow) (v CollectorView, err error) {
 	var spec []byte
 	err = row.Scan(&v.id, &v.Name, &v.Version, &v.State, &spec, &v.Source, &v.Numbering, &v.CreatedBy, &v.CreatedAt,
 		&v.ChangedBy, &v.ChangedAt, &v.PausedBy, &v.PausedAt, &v.DrainAt, &v.Failures, &v.FailedAt, &v.FailureCode,
-		&v.FailureMessage, &v.RestUntil, &v.callsIn, &v.Keys, &v.Waiting, &v.Backoff, &v.Parked, &v.Flushing, &v.Due,
-		&v.Older, &v.OldestAt, &v.NextDue, &v.At)
+		&v.FailureMessage, &v.RestUntil, &v.callsIn, &v.Keys, &v.Waiting, &v.Backoff, &v.Parked, &v.Flushing,
+		&v.flushedAt, &v.flushUntil, &v.Due, &v.Older, &v.OldestAt, &v.NextDue, &v.At)
 	if err == nil {
 		err = json.Unmarshal(spec, &v.Spec)
 	}

@@ -24,15 +24,43 @@ func (v *CollectorView) explain() {
 	if wait := v.after(v.callsIn); v.Due > 0 && wait != nil {
 		v.because("rate", wait, "the collector may make %s calls; the next is due at %s", v.Spec.Rate, stamp(*wait))
 	}
-	if v.Due > 0 && v.Flushing >= v.Spec.InFlight {
-		v.because("in_flight", nil, "%d keys are being flushed, which is as many as may be", v.Flushing)
-	}
+	v.explainFlushing()
 	if v.Older > 0 {
 		v.because("numbering", nil, "%d operations were added before the keys were made otherwise: they go first", v.Older)
 	}
 	if v.Due == 0 && v.NextDue != nil {
 		v.because("waiting", v.NextDue, "no key has %d operations, an old enough one or one that is due for its next try; "+
 			"the first key is due at %s", v.Spec.MinSize, stamp(*v.NextDue))
+	}
+}
+
+// explainFlushing says what waits for flushes that are under way: keys for which there is no room, and what else waits
+// for the same keys.
+func (v *CollectorView) explainFlushing() {
+	if v.Due > 0 && v.Flushing > 0 {
+		v.explainTurns()
+	}
+	if nodes, most := crowded(v.nodes, v.Name); nodes > 0 {
+		v.because("nodes_busy", nil, "the places for flushes are taken on all nodes that run, which are %d; collector %s has "+
+			"the most of them, %d: see why it takes so long, or start another node", nodes, most.Collector, most.Keys)
+	}
+	if v.Flushing > 0 && v.flushedAt != nil && v.flushUntil != nil {
+		v.because("flushing", v.flushUntil, "keys that are being flushed: %d, the first since %s; what waits for these keys "+
+			"goes after that, and what is not answered is asked again by %s", v.Flushing, stamp(*v.flushedAt),
+			stamp(*v.flushUntil))
+	}
+}
+
+// explainTurns says why no other key is flushed beside those that are.
+func (v *CollectorView) explainTurns() {
+	switch {
+	case v.Flushing >= v.Spec.InFlight:
+		v.because("in_flight", nil, "%d keys are being flushed, which is as many as may be", v.Flushing)
+	case v.endpoint.open:
+		v.because("one_at_a_time", nil, "keys are flushed one at a time while the breaker is open, and one is under way")
+	case v.Failures >= restAfter:
+		v.because("one_at_a_time", nil, "the last %d flushes came to nothing: keys are flushed one at a time until a flush "+
+			"comes through, and one is under way", v.Failures)
 	}
 }
 

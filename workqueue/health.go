@@ -35,6 +35,7 @@ type HealthFacts struct {
 
 	CollectorsParked []ParkedOps
 	CollectorsLate   []LateCollector
+	FlushesHung      []HungFlush
 }
 
 // HealthLimits says from when on something counts.

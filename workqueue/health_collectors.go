@@ -24,6 +24,21 @@ type LateCollector struct {
 	Message   string
 }
 
+// HungFlush is a collector with a flush that is under way for too long.
+type HungFlush struct {
+	Collector string
+	Endpoint  string
+	Key       string
+	Since     time.Time     // when it was begun
+	Timeout   time.Duration // what it may take
+	Code      string        // of the last flush that came to nothing, when no other has come after it
+	Message   string
+}
+
+// hungAfter is how much longer than its time-out a flush may be under way before it is told of: its key is free
+// [DefaultClaimTTL] after that, unless its request was sent again.
+const hungAfter = time.Minute
+
 const (
 	// Collectors are few; collector_op_parked.
 	healthParked = `
@@ -50,9 +65,23 @@ FROM collector c CROSS JOIN LATERAL (
         ORDER BY due_at LIMIT 1) first) d
 WHERE c.state <> 'deleting' AND d.due_at < clock_timestamp() - c.max_age - $1::interval
 ORDER BY 5, 1 LIMIT $2`
+
+	// collector_key_flushing. A flush may take as long as its time-out says; but where one has come to nothing already,
+	// the next need not last for an hour before somebody is told.
+	healthHungFlushes = `
+SELECT c.name, c.endpoint, k.key, k.flushed_at, c.timeout,
+    CASE WHEN c.failures > 0 THEN c.failure_code ELSE '' END,
+    CASE WHEN c.failures > 0 THEN c.failure_message ELSE '' END
+FROM collector c CROSS JOIN LATERAL (
+    SELECT key, flushed_at FROM collector_key f
+    WHERE f.collector = c.id AND f.flush IS NOT NULL ORDER BY flushed_at LIMIT 1) k
+WHERE c.state <> 'deleting' AND (k.flushed_at < clock_timestamp() - c.timeout - $1::interval
+    OR c.failures > 0 AND k.flushed_at < clock_timestamp() - $2::interval)
+ORDER BY 4, 1 LIMIT $3`
 )
 
 func (f *HealthFacts) queueCollectors(b *pgx.Batch, l HealthLimits) {
 	queueRows(b, &f.CollectorsParked, healthParked, MaxCounted, maxConcerns)
 	queueRows(b, &f.CollectorsLate, healthLateFlushes, l.Waiting, maxConcerns)
+	queueRows(b, &f.FlushesHung, healthHungFlushes, hungAfter, l.Waiting, maxConcerns)
 }

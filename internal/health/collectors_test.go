@@ -2,6 +2,7 @@ package health_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
@@ -47,4 +48,39 @@ func TestCollectorsInTrouble(t *testing.T) {
 	w.appears(health.CollectorLate, "late", health.Info, "ann paused it", "tranche collector resume late")
 	w.exec(`UPDATE collector_key SET due_at = clock_timestamp()`+of, "late")
 	w.goes(health.CollectorLate, "late")
+}
+
+// A flush that is under way for longer than it may, or for long after one that came to nothing, is told of.
+func TestFlushesThatHang(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	spec := workqueue.CollectorSpec{Endpoint: "bills", MinSize: 1, Timeout: workqueue.Span(time.Hour)}.WithDefaults()
+	if _, err := w.store.ApplyCollector(t.Context(), workqueue.CollectorText{Name: "c", Spec: spec}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	ops := []workqueue.Op{{ID: "1", Key: "k7", Payload: []byte("1")}}
+	if _, _, err := w.store.AddOps(t.Context(), "c", 0, [][]workqueue.Op{ops}); err != nil {
+		t.Fatal(err)
+	}
+	session, err := w.store.StartSession(t.Context(), workqueue.NodeInfo{Host: "h"}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed, err := w.store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: session, Collector: 1, Max: 1})
+	if err != nil || len(claimed.Flushes) != 1 {
+		t.Fatalf("claimed %+v, %v", claimed, err)
+	}
+	w.exec(`UPDATE collector_key SET flushed_at = clock_timestamp() - interval '20 min'`)
+	if _, there := seen(w.report(w.watch), health.CollectorHangs, "c"); there {
+		t.Error("a flush counts as hung that has its time yet")
+	}
+	w.exec(`UPDATE collector SET failures = 1, failure_code = 'deadline', failure_message = 'its time is over'`)
+	w.appears(health.CollectorHangs, "c", health.Warning, "under way for 20 min", "key k7", "may take 1 h",
+		"deadline: its time is over", "tranche endpoints show bills")
+	w.exec(`UPDATE collector SET failures = 0`)
+	w.goes(health.CollectorHangs, "c")
+	w.exec(`UPDATE collector_key SET flushed_at = clock_timestamp() - interval '65 min'`)
+	w.appears(health.CollectorHangs, "c", health.Critical, "under way for 1 h")
+	w.exec(`UPDATE collector_key SET flush = NULL, session_id = NULL, flush_until = NULL`)
+	w.goes(health.CollectorHangs, "c")
 }

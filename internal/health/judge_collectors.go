@@ -24,6 +24,9 @@ func (f *facts) collectors() (all []Condition) {
 	for i := range f.db.CollectorsLate {
 		all = append(all, f.lateCollector(&f.db.CollectorsLate[i]))
 	}
+	for i := range f.db.FlushesHung {
+		all = append(all, f.hungFlush(&f.db.FlushesHung[i]))
+	}
 	return all
 }
 
@@ -44,4 +47,19 @@ func (f *facts) lateCollector(c *workqueue.LateCollector) Condition {
 		out.Detail += fmt.Sprintf(" The last flush failed with %s: %.200s.", c.Code, c.Message)
 	}
 	return dated(c.Since, out)
+}
+
+func (f *facts) hungFlush(h *workqueue.HungFlush) Condition {
+	out := Condition{
+		Kind: CollectorHangs, Severity: f.waits(h.Since), Subject: h.Collector, Link: collectorsLink,
+		Title: fmt.Sprintf("A flush is under way for %s: collector %s", ago(f.at.Sub(h.Since)), h.Collector),
+		Detail: fmt.Sprintf("It is of key %.100s, for endpoint %s, and may take %s. What waits for its key goes after it.",
+			h.Key, h.Endpoint, ago(h.Timeout)),
+		Remedy: fmt.Sprintf("See whether the service still works on it: `tranche endpoints show %s`; restart it if not, and "+
+			"give the collector a shorter timeout: `tranche collector show %s`", h.Endpoint, h.Collector),
+	}
+	if h.Code != "" {
+		out.Detail += fmt.Sprintf(" The last flush failed with %s: %.200s.", h.Code, h.Message)
+	}
+	return dated(h.Since, out)
 }

@@ -46,6 +46,7 @@ const (
 
 	CollectorParked Kind = "collector_parked" // operations that are not tried again
 	CollectorLate   Kind = "collector_late"   // operations that wait far longer than max_age
+	CollectorHangs  Kind = "collector_hangs"  // a flush that is under way for far too long
 
 	Database      Kind = "database"
 	Connections   Kind = "database_connections"
