@@ -41,8 +41,8 @@ func (v *CollectorView) explainFlushing() {
 		v.explainTurns()
 	}
 	if nodes, most := crowded(v.nodes, v.Name); nodes > 0 {
-		v.because("nodes_busy", nil, "the places for flushes are taken on all nodes that run, which are %d; collector %s has "+
-			"the most of them, %d: see why it takes so long, or start another node", nodes, most.Collector, most.Keys)
+		v.because("nodes_busy", nil, "the places for flushes are taken on all nodes that run, which are %d; collector %s "+
+			"has the most of them, %d: see why it takes so long, or start another node", nodes, most.Collector, most.Keys)
 	}
 	if v.Flushing > 0 && v.flushedAt != nil && v.flushUntil != nil {
 		v.because("flushing", v.flushUntil, "keys that are being flushed: %d, the first since %s; what waits for these keys "+
