@@ -29,6 +29,7 @@ type flushing struct {
 
 	mu      sync.Mutex
 	busy    map[int32]int // keys that are being flushed, by their collectors
+	slow    map[int32]int // collectors whose operations were not read in time, with how many keys are tried at once
 	flights map[*flight]struct{}
 	resting map[int32]time.Time // collectors, until when a look at them is of no use
 	alarm   time.Time           // when the next timer goes off; zero: there is none
@@ -40,13 +41,14 @@ type flight struct {
 	collector int32
 	claimed   workqueue.ClaimedFlushes
 	session   workqueue.SessionID
+	hold      *hold
 	cancel    context.CancelCauseFunc
 }
 
 func newFlushing(n *Node) *flushing {
 	f := &flushing{node: n, calls: newDirectCalls(n), sent: newSentFlushes(n), wakes: make(chan struct{}, 1),
-		ended: make(chan workqueue.FlushEnd), busy: map[int32]int{}, flights: map[*flight]struct{}{},
-		resting: map[int32]time.Time{}}
+		ended: make(chan workqueue.FlushEnd), busy: map[int32]int{}, slow: map[int32]int{},
+		flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
 	f.calls.renew = f.sent.renew
 	return f
 }
@@ -90,7 +92,7 @@ func (f *flushing) look(ctx, draining context.Context) {
 // round claims for every collector that has keys due, each its share of the room that there is for it: the longest due
 // does not take what is kept for the others. It returns in how long it is worth looking again.
 func (f *flushing) round(ctx, draining context.Context) (wait time.Duration, err error) {
-	due, err := f.node.store.DueCollectors(ctx)
+	due, err := f.due(ctx)
 	if err != nil {
 		return flushRest, err
 	}
@@ -112,10 +114,16 @@ func (f *flushing) round(ctx, draining context.Context) (wait time.Duration, err
 	return wait, failed
 }
 
+func (f *flushing) due(ctx context.Context) ([]workqueue.DueCollector, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return f.node.store.DueCollectors(ctx)
+}
+
 // claim takes keys of a collector and begins to flush them.
 func (f *flushing) claim(ctx, draining context.Context, collector int32, most int) (again time.Duration, err error) {
 	n := f.node
-	session := n.Session()
+	session, begun := n.Session(), time.Now()
 	claimed, err := n.store.ClaimFlushes(ctx, workqueue.FlushRequest{Session: session, Collector: collector, Max: most})
 	if err != nil {
 		return flushRest, err
@@ -132,7 +140,8 @@ func (f *flushing) claim(ctx, draining context.Context, collector int32, most in
 		signal(f.wakes) // there may be more
 	}
 	flying, cancel := context.WithCancelCause(draining)
-	w := &flight{collector: collector, claimed: claimed, session: session, cancel: cancel}
+	w := &flight{collector: collector, claimed: claimed, session: session, hold: newHold(begun, n.cfg.SessionTTL),
+		cancel: cancel}
 	f.mu.Lock()
 	f.busy[collector] += len(claimed.Flushes)
 	f.flights[w] = struct{}{}
@@ -147,7 +156,7 @@ func (f *flushing) claim(ctx, draining context.Context, collector int32, most in
 // fly flushes the keys of a claim.
 func (f *flushing) fly(ctx context.Context, w *flight) {
 	n := f.node
-	ops, err := n.store.ReadFlushes(ctx, &w.claimed, n.requestBytes())
+	ops, err := f.read(ctx, w)
 	if err != nil {
 		if ctx.Err() == nil {
 			n.log.Warn("read operations; their keys are given back", zap.String("collector", w.claimed.Name), zap.Error(err))
@@ -172,6 +181,31 @@ func (f *flushing) fly(ctx context.Context, w *flight) {
 		})
 	}
 	flushes.Wait()
+}
+
+func (f *flushing) read(ctx context.Context, w *flight) ([][]workqueue.FlushOp, error) {
+	reading, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	ops, err := f.node.store.ReadFlushes(reading, &w.claimed, f.node.requestBytes())
+	if late := ctx.Err() == nil && reading.Err() != nil; late || err == nil {
+		f.pace(w, late)
+	}
+	return ops, err
+}
+
+// pace has a collector whose operations were not read in time go with fewer keys at once, down to one, until reads
+// come to their end again: else the same keys would be tried for ever.
+func (f *flushing) pace(w *flight, late bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch most, slow := f.slow[w.collector]; {
+	case late:
+		f.slow[w.collector] = max(1, len(w.claimed.Flushes)/2)
+	case slow && 2*most < workqueue.NodeFlushes:
+		f.slow[w.collector] = 2 * most
+	case slow:
+		delete(f.slow, w.collector)
+	}
 }
 
 // giveBack records that nothing came of flushes that were not begun.
@@ -212,7 +246,11 @@ func (f *flushing) room(collector int32) int {
 	for _, keys := range f.busy {
 		all += keys
 	}
-	return workqueue.FlushRoom(all, f.busy[collector])
+	room := workqueue.FlushRoom(all, f.busy[collector])
+	if most, slow := f.slow[collector]; slow {
+		return min(room, most-f.busy[collector])
+	}
+	return room
 }
 
 // free makes room for other keys.

@@ -73,6 +73,15 @@ func (f *flushing) flush(ctx context.Context, w *flight, end *workqueue.FlushEnd
 		end.Failure = &workqueue.SlotError{Code: codeUnsent, Retry: true, Message: "there is no connection to NATS"}
 		return true
 	}
+	if has, err := w.hold.has(ctx, n.store, w, q.slice); !has {
+		if err == nil || ctx.Err() != nil {
+			return false
+		}
+		n.log.Warn("whose a key is cannot be told; it is given back", zap.String("collector", w.claimed.Name),
+			zap.String("key", end.Flush.Key), zap.Error(err))
+		end.Ops, end.Slots = nil, nil // nothing came of it
+		return true
+	}
 	limit := time.Duration(w.claimed.Spec.Timeout)
 	timed, stop := f.sent.limit(ctx, q.token, q.slice, limit)
 	defer stop()

@@ -30,11 +30,13 @@ WITH dead AS MATERIALIZED (
     WHERE f.flush IS NOT NULL AND f.session_id = $1
     ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE),` + freeKeys
 
-	// prolongFlushes keeps keys for flushes, by collector_key_flushing and in the order in which keys are locked.
+	// prolongFlushes keeps keys for flushes, by collector_key_flushing and in the order in which keys are locked. Those of
+	// a session that is over are somebody else's at any moment, and are not kept.
 	prolongFlushes = `
 WITH mine AS MATERIALIZED (
     SELECT f.collector, f.numbering, f.key, g.hold FROM collector_key f
     JOIN unnest($1::uuid[], $2::interval[]) AS g (flush, hold) ON f.flush = g.flush
+    JOIN node_session s ON s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > clock_timestamp()
     WHERE f.flush IS NOT NULL
     ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE OF f)
 UPDATE collector_key k SET flush_until = clock_timestamp() + mine.hold
@@ -126,16 +128,7 @@ func (s *Store) SweepCollectors(ctx context.Context, lease Lease) (out Collector
 		return out, fmt.Errorf("free keys of nodes that are gone: %w", err)
 	}
 	out.Released, out.More = int(n), n == sweepRows
-	type collector struct {
-		ID               int32
-		Name             string
-		Deleting, Untime bool
-	}
-	rows, err := s.pool.Query(ctx, sweptCollectors)
-	if err != nil {
-		return out, fmt.Errorf("read collectors: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[collector])
+	all, err := s.sweptCollectors(ctx)
 	if err != nil {
 		return out, fmt.Errorf("read collectors: %w", err)
 	}
@@ -154,6 +147,23 @@ func (s *Store) SweepCollectors(ctx context.Context, lease Lease) (out Collector
 		}
 	}
 	return out, nil
+}
+
+// sweptCollector is one that may have something to be swept.
+type sweptCollector struct {
+	ID               int32
+	Name             string
+	Deleting, Untime bool
+}
+
+func (s *Store) sweptCollectors(ctx context.Context) ([]sweptCollector, error) {
+	ctx, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
+	rows, err := s.pool.Query(ctx, sweptCollectors)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[sweptCollector])
 }
 
 func (s *Store) sweepStep(ctx context.Context, lease Lease, statement string, args ...any) (n int64, err error) {
