@@ -103,18 +103,23 @@ func (p *Producer) message(lines [][]byte, first int) (body []byte, next int) {
 	return body, next
 }
 
-// send asks nodes until one has stored a message, or refused it for good.
+// send asks nodes until one has stored a message, or refused it for good. When its time is over it tells why the last
+// try failed that came to its end: the time may be over in the middle of one, which says nothing.
 func (p *Producer) send(ctx context.Context, body []byte) (Collected, error) {
 	pause := firstCollectPause
+	var reason error
 	for {
 		done, err := p.ask(ctx, body)
 		if refused, ok := errors.AsType[*CollectError](err); err == nil || denied(err) || ok && !refused.Temporary() ||
 			errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) {
 			return done, err
 		}
+		if reason == nil || ctx.Err() == nil {
+			reason = err
+		}
 		select {
 		case <-ctx.Done():
-			return Collected{}, &UnstoredError{p.collector, errors.Join(context.Cause(ctx), err)}
+			return Collected{}, &UnstoredError{p.collector, errors.Join(context.Cause(ctx), reason)}
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, longestCollectPause)

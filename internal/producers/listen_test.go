@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,12 +139,44 @@ func TestProducersWaitForANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err = p.Add(ctx, endpoints.Operation{Key: "k"})
 	var unstored *endpoints.UnstoredError
 	if !errors.As(err, &unstored) || !errors.Is(err, context.DeadlineExceeded) ||
 		!strings.Contains(err.Error(), "no node listens for tranche.collect.c") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The time of an add is over in the middle of a try: what is told is why the try before it failed.
+func TestProducersAreToldTheLastReason(t *testing.T) {
+	t.Parallel()
+	server := testenv.NATS(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var tries atomic.Int64
+	node, err := testenv.Conn(t, server).Subscribe(endpoints.CollectSubject("c"), func(msg *nats.Msg) {
+		if tries.Add(1) > 1 {
+			cancel() // in the middle of the second
+			return
+		}
+		if err := msg.Respond([]byte(`{"error":{"code":"unavailable","message":"PostgreSQL is away"}}`)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := endpoints.NewProducer(testenv.Conn(t, server), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Add(ctx, endpoints.Operation{Key: "k"})
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "PostgreSQL is away") {
+		t.Errorf("got %v", err)
+	}
+	if err := node.Unsubscribe(); err != nil {
+		t.Error(err)
 	}
 }
