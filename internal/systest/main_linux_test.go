@@ -33,7 +33,8 @@ const (
 	dieVariable      = "TRANCHE_SYSTEST_DIE"      // the execution at which a service waits to be killed
 	revisionVariable = "TRANCHE_SYSTEST_REVISION" // of the flow
 	leaseVariable    = "TRANCHE_SYSTEST_LEASE"    // the life of the leader's lease
-	sessionVariable  = "TRANCHE_SYSTEST_SESSION"  // the life of a session, if it is not sessionTTL
+	sessionVariable  = "TRANCHE_SYSTEST_SESSION"  // the life of a node's session, unless it is sessionTTL
+	stopVariable     = "TRANCHE_SYSTEST_STOP"     // the execution at which a service stands still until it is woken
 	faultsVariable   = "TRANCHE_FAULTS"
 )
 
@@ -65,7 +66,7 @@ func be(child func(context.Context) error) int {
 	return 0
 }
 
-// runNode is the node's process: what cmd/tranche wires, with sessions that are short.
+// runNode is the node's process: what cmd/tranche wires, with sessions that are short unless the test says otherwise.
 func runNode(ctx context.Context) error { return runNodeWith(ctx, nil) }
 
 func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
