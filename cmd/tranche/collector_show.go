@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -66,8 +68,17 @@ func collectorHead(c *client.CollectorView) string {
 	}
 	t.row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
 		shortTime(p.Backoff.String()), shortTime(p.MaxBackoff.String())))
+	if len(p.RetryCodes) > 0 {
+		t.row("tried again", inert(strings.Join(p.RetryCodes, ", "))+", whatever the service says")
+	}
+	if len(p.NeverRetry) > 0 {
+		t.row("not tried again", inert(strings.Join(p.NeverRetry, ", "))+", whatever the service says")
+	}
 	t.row("ids", "remembered for "+shortTime(p.Dedupe.String()))
 	t.row("applied", fmt.Sprintf("%s by %s, version %d", moment(c.ChangedAt), inert(c.ChangedBy), c.Version))
+	for _, name := range slices.Sorted(maps.Keys(p.Params)) {
+		t.row("param", inert(name+"="+p.Params[name]))
+	}
 	return t.String()
 }
 
