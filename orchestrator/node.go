@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,7 +74,7 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), letters: make(chan struct{}, 1),
 		exhausted: make(chan exhaustion, advisoryRoom), pending: semaphore.NewWeighted(maxPendingBytes),
 	}
-	duties := append(n.ownDuties(), cfg.Duties...)
+	duties := slices.Concat(n.ownDuties(), []Duty{{dutyClear, n.clearing}}, cfg.Duties)
 	if err := checkDuties(duties); err != nil {
 		return nil, err
 	}

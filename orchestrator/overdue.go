@@ -3,6 +3,7 @@ package orchestrator
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
@@ -23,63 +24,73 @@ const (
 // whose service did not answer in time counts as a failed attempt, and its request is taken out of the stream so that
 // nobody works on it in vain. What cannot be told now, because JetStream does not answer, is left to the next sweep.
 func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
-	if err := n.noteHandedOut(ctx, lease); err != nil {
-		return 0, err
-	}
 	overdue, err := n.store.OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {
 		return 0, err
 	}
-	s := n.sortOverdue(ctx, overdue)
+	asking, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL/2) // the rest is for what is known without JetStream
+	s := n.sortOverdue(asking, overdue)
+	cancel()
 	n.stats.extended.Add(int64(len(s.waiting)))
-	if err := n.store.Extend(ctx, lease, s.waiting); err != nil {
-		return 0, err
-	}
-	reissued, err := n.store.ReleaseUnsent(ctx, lease, s.gone)
-	if err != nil {
-		return 0, err
-	}
-	late, err := n.store.Expire(ctx, lease, s.expired)
-	if err != nil {
-		return reissued, err
-	}
+	extended := n.store.Extend(ctx, lease, s.waiting)
+	reissued, unsent := n.store.ReleaseUnsent(ctx, lease, s.gone)
+	late, expired := n.store.Expire(ctx, lease, s.expired)
 	n.stats.expired.Add(int64(late))
-	n.removeRequests(ctx, s.requests)
-	return reissued + late, nil
+	if expired == nil {
+		n.removeRequests(ctx, s.requests)
+	}
+	return reissued + late, errors.Join(extended, unsent, expired)
 }
 
-// noteHandedOut asks JetStream how far the services of each endpoint with waiting requests have come.
-func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
+// lookupPatience bounds the wait for what JetStream says of one endpoint.
+const lookupPatience = time.Second
+
+// noteHandedOut asks JetStream how far the services of each endpoint with waiting requests have come. When the time
+// does not do for all of them, it is others that are asked the next time.
+func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) (failed error) {
 	names, err := n.store.UnhandedEndpoints(ctx)
 	if err != nil {
 		return err
 	}
-	epoch, _ := n.pipe.now()
+	shuffle(names)
 	for _, name := range names {
-		consumer, err := n.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(name))
-		if errors.Is(err, jetstream.ErrConsumerNotFound) {
-			n.endpoints.forget(name) // somebody deleted it; whoever publishes next makes it anew
-			_, err = n.ensureEndpoint(ctx, name)
+		if ctx.Err() != nil {
+			break
 		}
-		if err != nil {
-			n.log.Debug("ask how far an endpoint is", zap.String("endpoint", name), zap.Error(err))
-			continue
-		}
-		if consumer == nil {
-			continue
-		}
-		if err := endpoints.MendConsumer(ctx, n.js, consumer); err != nil {
-			n.log.Warn("a consumer is not as it should be", zap.String("endpoint", name), zap.Error(err))
-		}
-		upTo := consumer.CachedInfo().Delivered.Stream
+		upTo, epoch := n.handedOut(ctx, name)
 		if upTo == 0 {
 			continue
 		}
-		if err := n.store.HandedOut(ctx, lease, name, upTo, epoch); err != nil {
+		err := n.store.HandedOut(ctx, lease, name, upTo, epoch)
+		if errors.Is(err, workqueue.ErrNotLeader) {
 			return err
 		}
+		failed = errors.Join(failed, err)
 	}
-	return nil
+	return failed
+}
+
+// handedOut asks how far the services of an endpoint have come in the work stream, and in which epoch of it: up to 0
+// when that is not known.
+func (n *Node) handedOut(ctx context.Context, name string) (upTo uint64, epoch int64) {
+	epoch, _ = n.pipe.now()
+	timed, cancel := context.WithTimeout(ctx, lookupPatience)
+	consumer, err := n.js.Consumer(timed, endpoints.StreamWork, endpoints.ConsumerName(name))
+	cancel()
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		n.endpoints.forget(name) // somebody deleted it; whoever publishes next makes it anew
+		_, err = n.ensureEndpoint(ctx, name)
+	}
+	if err != nil {
+		n.log.Debug("ask how far an endpoint is", zap.String("endpoint", name), zap.Error(err))
+	}
+	if err != nil || consumer == nil {
+		return 0, epoch
+	}
+	if err := endpoints.MendConsumer(ctx, n.js, consumer); err != nil {
+		n.log.Warn("a consumer is not as it should be", zap.String("endpoint", name), zap.Error(err))
+	}
+	return consumer.CachedInfo().Delivered.Stream, epoch
 }
 
 // sorted says what becomes of overdue slices.

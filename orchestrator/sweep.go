@@ -2,6 +2,7 @@ package orchestrator
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -9,61 +10,61 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// sweeping is the duty that sweeps, at every beat of the lease. What it does not get done within the life of a lease is
-// left to the next one.
-func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
-	timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
-	defer cancel()
-	return 0, n.sweep(timed, lease)
-}
+// swept counts what a sweep found to do.
+type swept struct{ mute, dead, lost, standing, late int }
 
-// sweep issues again what cannot come to an end by itself. What needs only PostgreSQL comes first. Each write checks
-// the lease, or stands in itself for what it changes being so: see the methods.
-func (n *Node) sweep(ctx context.Context, lease workqueue.Lease) error {
-	// First: what they have locked would hold up everything after it.
-	mute, err := n.store.EndMuteClients(ctx, lease)
-	if err != nil {
-		return err
-	}
-	if mute > 0 {
-		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", mute))
-	}
-	dead, err := n.store.ReleaseDeadSessions(ctx, lease)
-	if err != nil {
-		return err
-	}
-	lost, err := n.store.ReleaseLostPipe(ctx, lease)
-	if err != nil {
-		return err
-	}
-	cleared, err := n.store.ClearAbandonedLoads(ctx, lease)
-	if err != nil {
-		return err
-	}
-	if err := n.sweepWatched(ctx); err != nil {
-		return err
-	}
-	if err := n.sweepUnsealed(ctx, lease); err != nil {
-		return err
-	}
-	if _, err := n.store.SweepRequests(ctx, lease); err != nil {
-		return err
-	}
-	late, err := n.sweepOverdue(ctx, lease)
-	if err != nil {
-		return err
-	}
-	standing, err := n.sweepLines(ctx, lease)
-	if err != nil {
-		return err
-	}
+// sweeping is the duty that sweeps, at every beat of the lease.
+func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+	var s swept
+	err := n.sweep(ctx, lease, &s)
 	signal(n.publish) // events that a dead node left behind
 	signal(n.letters) // and letters
-	n.stats.released.Add(int64(dead + lost))
-	if dead+lost+late+standing+len(cleared) > 0 {
-		n.log.Info("swept", zap.Int("dead_session", dead), zap.Int("lost_stream", lost), zap.Int("overdue", late),
-			zap.Int("abandoned_loads", len(cleared)), zap.Int("standing_lines", standing))
+	n.stats.released.Add(int64(s.dead + s.lost))
+	if s.mute > 0 {
+		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", s.mute))
+	}
+	if s.dead+s.lost+s.late+s.standing > 0 {
+		n.log.Info("swept", zap.Int("dead_session", s.dead), zap.Int("lost_stream", s.lost), zap.Int("overdue", s.late),
+			zap.Int("standing_lines", s.standing))
 		n.wakeOthers()
 	}
-	return nil
+	return 0, err
+}
+
+// sweep issues again what cannot come to an end by itself. Each part has a time of its own, the life of a lease, and
+// one that fails or takes all of it keeps no other from its turn; what it did not get done is left to the next sweep.
+// Each write checks the lease, or stands in itself for what it changes being so: see the methods.
+func (n *Node) sweep(ctx context.Context, lease workqueue.Lease, s *swept) error {
+	count := func(into *int, part func(context.Context, workqueue.Lease) (int, error)) func(context.Context) error {
+		return func(ctx context.Context) (err error) {
+			*into, err = part(ctx, lease)
+			return err
+		}
+	}
+	var failed error
+	for _, part := range []func(context.Context) error{
+		count(&s.mute, n.store.EndMuteClients), // first: what they have locked would hold up everything after it
+		count(&s.dead, n.store.ReleaseDeadSessions),
+		count(&s.lost, n.store.ReleaseLostPipe),
+		count(&s.standing, n.sweepLines),
+		n.sweepHolds,
+		n.sweepWatched,
+		func(ctx context.Context) error { return n.sweepUnsealed(ctx, lease) },
+		func(ctx context.Context) error {
+			_, err := n.store.SweepRequests(ctx, lease)
+			return err
+		},
+		// What asks NATS comes last: when that is mute, it takes all of its time.
+		func(ctx context.Context) error { return n.noteHandedOut(ctx, lease) },
+		count(&s.late, n.sweepOverdue),
+	} {
+		timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
+		err := part(timed)
+		cancel()
+		failed = errors.Join(failed, err)
+		if ctx.Err() != nil || errors.Is(err, workqueue.ErrNotLeader) {
+			break
+		}
+	}
+	return failed
 }

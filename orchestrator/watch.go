@@ -2,6 +2,8 @@ package orchestrator
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -135,8 +137,8 @@ func (n *Node) lookAtSize(ctx context.Context, endpoint string) error {
 	return err
 }
 
-// sweepWatched looks at everything that any node may have missed, and at samples that have ended. Leader work, although
-// each of its looks may be anybody's.
+// sweepWatched looks at everything that any node may have missed. Leader work, although each of its looks may be
+// anybody's. When the time does not do for all endpoints, it is others that are looked at the next time.
 func (n *Node) sweepWatched(ctx context.Context) error {
 	names, err := n.store.WatchedEndpoints(ctx)
 	if err != nil {
@@ -146,11 +148,23 @@ func (n *Node) sweepWatched(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	shuffle(names)
 	n.lookAt(ctx, workqueue.Look{Endpoints: names, Halved: names, Barriers: barriers})
+	return nil
+}
+
+// shuffle puts names in an order of chance.
+func shuffle(names []string) {
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+}
+
+// sweepHolds looks at samples that have ended, and at runs of which too many items have failed. Leader work, likewise.
+func (n *Node) sweepHolds(ctx context.Context) error {
 	due, err := n.store.DueHolds(ctx)
 	if err != nil {
 		return err
 	}
+	var failed error
 	for _, d := range due {
 		if d.Threshold {
 			_, err = n.store.CheckThreshold(ctx, d.Run)
@@ -158,12 +172,10 @@ func (n *Node) sweepWatched(ctx context.Context) error {
 		if d.Canary && err == nil {
 			_, err = n.store.CheckCanary(ctx, d.Run)
 		}
-		if err != nil {
-			return err
-		}
+		failed, err = errors.Join(failed, err), nil
 	}
 	if len(due) > 0 {
 		n.spread()
 	}
-	return nil
+	return failed
 }
