@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -26,12 +27,13 @@ const reconnectWait = 250 * time.Millisecond
 //	NATS_INBOX_PREFIX          where answers come in, for users that may not read all of _INBOX
 //	NATS_CONTEXT               a context of the nats tool, used when NATS_URL is not set
 //
-// It does not fail when no server is there: it goes on trying, for ever, as it does after a loss. An error means that
-// something in the environment cannot be used. Pass LogTo to hear of losses and denied permissions; without it nats.go
-// writes errors to standard error.
+// It does not fail when no server is there, or one that refuses this user: it goes on trying, for ever, as it does
+// after a loss. An error means that something in the environment cannot be used. Pass LogTo to hear of losses,
+// refusals and denied permissions; without it nats.go writes errors to standard error.
 func Connect(opts ...nats.Option) (*nats.Conn, error) {
 	all := append([]nats.Option{
 		nats.Name(filepath.Base(os.Args[0])), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort(), // a server that starts may refuse users for a while, and takes them then
 		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/2, reconnectWait),
 	}, fromEnvironment()...)
 	all = append(all, opts...)
@@ -88,7 +90,16 @@ func nkey(file string) nats.Option {
 // LogTo has a connection tell log what happens to it, denied permissions among that.
 func LogTo(log *zap.Logger) nats.Option {
 	return func(o *nats.Options) error {
+		refused := &refusals{log: log}
+		o.ReconnectErrCB = func(nc *nats.Conn, err error) { // the only one to hear of it before there was a connection
+			if !nc.IsClosed() {
+				refused.tell(err)
+			}
+		}
 		o.AsyncErrorCB = func(nc *nats.Conn, _ *nats.Subscription, err error) {
+			if refused.tell(err) {
+				return
+			}
 			if errors.Is(err, nats.ErrPermissionViolation) {
 				level := zap.ErrorLevel
 				if _, _, ours := readViolation(err.Error(), nc.Opts.InboxPrefix); ours {
@@ -105,8 +116,43 @@ func LogTo(log *zap.Logger) nats.Option {
 			}
 		}
 		o.ReconnectedCB = func(nc *nats.Conn) {
+			refused.forget()
 			log.Info("connected to NATS again", zap.String("server", nc.ConnectedUrlRedacted()))
 		}
 		return nil
 	}
+}
+
+// sameRefusal is how long a server that refuses a user over and over is not logged again.
+const sameRefusal = time.Minute
+
+// refusals logs that a server does not take this user, as it says at each try to connect.
+type refusals struct {
+	log *zap.Logger
+
+	mu   sync.Mutex
+	told time.Time
+}
+
+// tell reports whether err is a refusal. Then it has been logged, or was a short while ago.
+func (r *refusals) tell(err error) bool {
+	refusal := errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
+		errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAccountAuthExpired)
+	if !refusal {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.told) >= sameRefusal {
+		r.told = time.Now()
+		r.log.Error("NATS refuses this user; trying again until it does not", zap.Error(err))
+	}
+	return true
+}
+
+// forget has the next refusal logged again.
+func (r *refusals) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = time.Time{}
 }

@@ -1,9 +1,11 @@
 package endpoints
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -61,4 +63,63 @@ func TestLogToTellsOfDeniedPermissions(t *testing.T) {
 	defer nc.Close()
 	check(t, nc.Publish("secret", nil))
 	eventually(t, "the denial is logged", func() bool { return logged.FilterMessageSnippet("denies").Len() == 1 })
+}
+
+// A server that starts may refuse users for a while: the service that says who they are is not up yet.
+func TestConnectGoesOnWhenItIsRefused(t *testing.T) {
+	b := setup(t)
+	b.stop()
+	b.opts.Username, b.opts.Password = "u", "p"
+	b.start()
+	t.Setenv("NATS_URL", "nats://"+b.server.Addr().String())
+	t.Setenv("NATS_USER", "u")
+	t.Setenv("NATS_PASSWORD", "p")
+	var refused atomic.Int64
+	core, logged := observer.New(zap.DebugLevel)
+	nc, err := Connect(LogTo(zap.New(core)), func(o *nats.Options) error {
+		tell := o.AsyncErrorCB
+		o.AsyncErrorCB = func(nc *nats.Conn, sub *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrAuthorization) {
+				refused.Add(1)
+			}
+			tell(nc, sub, err)
+		}
+		return nil
+	})
+	check(t, err)
+	defer nc.Close()
+	eventually(t, "it is connected", nc.IsConnected)
+	b.stop()
+	b.opts.Password = "another"
+	b.start()
+	eventually(t, "it has been refused again and again, or has given up", func() bool {
+		return refused.Load() >= 3 || nc.IsClosed()
+	})
+	if nc.IsClosed() {
+		t.Fatalf("the connection is closed for good: %v", nc.LastError())
+	}
+	b.stop()
+	b.opts.Password = "p"
+	b.start()
+	eventually(t, "it is connected again", nc.IsConnected)
+	if n := logged.FilterMessageSnippet("refuses this user").Len(); n != 1 {
+		t.Errorf("%d refusals were logged; want the first only", n)
+	}
+}
+
+// Who is refused from the start hears why.
+func TestLogToTellsOfARefusalAtTheFirstTry(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stop()
+	b.opts.Username, b.opts.Password = "u", "p"
+	b.start()
+	core, logged := observer.New(zap.DebugLevel)
+	nc, err := nats.Connect(b.server.ClientURL(), nats.UserInfo("u", "wrong"), nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort(), LogTo(zap.New(core)))
+	check(t, err)
+	defer nc.Close()
+	eventually(t, "the refusal is logged", func() bool {
+		return logged.FilterMessageSnippet("refuses this user").Len() == 1
+	})
 }

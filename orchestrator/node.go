@@ -116,8 +116,15 @@ func signal(c chan struct{}) {
 }
 
 // Run works until ctx ends, then stops in good order within the configured grace: no new claims, requests at hand are
-// published, replies at hand are recorded, and what is left is handed back. It returns nil after such a stop.
+// published, replies at hand are recorded, and what is left is handed back. It returns nil after such a stop. When the
+// connection to NATS is closed it stops likewise, and returns [ErrConnectionClosed].
 func (n *Node) Run(ctx context.Context) error {
+	connected, end := n.whileConnected(ctx)
+	err := n.run(connected)
+	return errors.Join(end(), err)
+}
+
+func (n *Node) run(ctx context.Context) error {
 	watching, unwatch := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { endpoints.PermissionsOf(n.nc).Run(watching, n.log) })

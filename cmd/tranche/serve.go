@@ -169,6 +169,9 @@ func (s *serveCommand) greet(ctx context.Context, term *console, p *parts, node 
 			what := "the streams and the session"
 			if !p.nc.IsConnected() {
 				what = fmt.Sprintf("NATS, which does not answer at %s (--nats)", p.natsURL)
+				if err := p.nc.LastError(); err != nil {
+					what += ": " + err.Error()
+				}
 			}
 			term.note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
 		}

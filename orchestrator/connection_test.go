@@ -1,0 +1,44 @@
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+)
+
+// A node whose connection was closed for good would keep the lease and do nothing.
+func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
+	t.Parallel()
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
+	nc := testenv.Conn(t, b.ns)
+	node, err := orchestrator.New(b.store, nc, testConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- node.Run(ctx) }()
+	<-node.Ready()
+	nc.Close()
+	if err := <-ended; !errors.Is(err, orchestrator.ErrConnectionClosed) || ctx.Err() != nil {
+		t.Errorf("it ended with %v; want ErrConnectionClosed", err)
+	}
+	var open int
+	err = b.pool.QueryRow(t.Context(), `SELECT count(*) FROM node_session WHERE ended_at IS NULL`).Scan(&open)
+	if err != nil || open != 0 {
+		t.Errorf("%d sessions are open, %v", open, err)
+	}
+	again, err := orchestrator.New(b.store, nc, testConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Run(ctx); !errors.Is(err, orchestrator.ErrConnectionClosed) {
+		t.Errorf("one on a closed connection ended with %v; want ErrConnectionClosed", err)
+	}
+}
