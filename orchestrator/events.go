@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,20 +23,22 @@ const eventBatch = 100
 // publishEvents publishes what happened to runs, whenever told to, until ctx ends. An event is published under its id,
 // so that two nodes that publish the same one store it once.
 func (n *Node) publishEvents(ctx context.Context) {
+	var silent string
+	var told time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-n.publish:
 		}
-		timed, cancel := context.WithTimeout(ctx, publishTimeout)
-		more, err := n.publishSome(timed)
-		cancel()
-		if err != nil && ctx.Err() == nil {
-			n.log.Warn("publish events; the leader will see to it again", zap.Error(err))
+		err := n.publishWaiting(ctx)
+		if err == nil {
+			silent = ""
+			continue
 		}
-		if more && err == nil {
-			signal(n.publish)
+		if text := err.Error(); ctx.Err() == nil && (text != silent || time.Since(told) >= sameError) {
+			n.log.Warn("publish events; the leader will see to it again", zap.Error(err))
+			silent, told = text, time.Now()
 		}
 	}
 }
@@ -49,32 +53,95 @@ type event struct {
 	Detail     json.RawMessage `json:"detail"`
 }
 
-func (n *Node) publishSome(ctx context.Context) (more bool, err error) {
-	events, err := n.store.UnpublishedEvents(ctx, eventBatch)
+// eventPass goes once over the events that wait, oldest first. What NATS does not take keeps no others: neither those
+// of other kinds when it refuses one, nor those behind an event that is too large.
+type eventPass struct {
+	node    *Node
+	at      workqueue.EventPlace // up to where it has come
+	refused []workqueue.EventKind
+	failed  error
+}
+
+func (n *Node) publishWaiting(ctx context.Context) error {
+	p := &eventPass{node: n}
+	for {
+		more, err := p.some(ctx)
+		if err != nil || !more {
+			return errors.Join(p.failed, err)
+		}
+	}
+}
+
+// some publishes the next few. An error ends the pass: it speaks of NATS, or of PostgreSQL.
+func (p *eventPass) some(ctx context.Context) (more bool, err error) {
+	timed, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	events, err := p.node.store.UnpublishedEvents(timed, p.at, p.refused, eventBatch)
 	if err != nil || len(events) == 0 {
 		return false, err
 	}
 	var published []uuid.UUID
 	var failed error
-	for _, e := range events {
-		subject, body, err := eventMessage(e)
-		if err != nil {
-			return false, err
+	for i := range events {
+		e := &events[i]
+		if slices.Contains(p.refused, e.Kind) {
+			continue
 		}
-		msg := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
-		if _, failed = n.js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID.String())); failed != nil {
+		if failed = p.node.publishEvent(timed, e); failed == nil {
+			published = append(published, e.ID)
+		} else if !p.passOver(e, failed) {
 			break
+		} else {
+			failed = nil
 		}
-		published = append(published, e.ID)
 	}
+	last := &events[len(events)-1]
+	p.at = workqueue.EventPlace{At: last.At, ID: last.ID}
 	if len(published) > 0 {
-		err = n.store.EventsPublished(ctx, published)
+		marking, cancel := context.WithTimeout(ctx, publishTimeout) // the other one may have run out
+		defer cancel()
+		err = p.node.store.EventsPublished(marking, published)
 	}
 	return len(events) == eventBatch, errors.Join(failed, err)
 }
 
+// tooLargeForStream is JetStream's code for a message above the stream's own limit.
+const tooLargeForStream jetstream.ErrorCode = 10054
+
+// passOver reports whether an error is about this event, or those of its kind, and notes it then. What came without an
+// answer says nothing of either.
+func (p *eventPass) passOver(e *workqueue.Event, err error) bool {
+	answer, answered := errors.AsType[*jetstream.APIError](err)
+	_, unwritable := errors.AsType[*json.MarshalerError](err)
+	alone := unwritable || errors.Is(err, nats.ErrMaxPayload) || answered && answer.ErrorCode == tooLargeForStream
+	refused := answered || errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, jetstream.ErrNoStreamResponse)
+	switch {
+	case alone:
+	case refused:
+		p.refused = append(p.refused, e.Kind)
+	default:
+		return false
+	}
+	if p.failed == nil { // one of them will do: there may be as many as there are events
+		p.failed = fmt.Errorf("event %s, %s: %w", e.ID, e.Kind, err)
+	}
+	return true
+}
+
+func (n *Node) publishEvent(ctx context.Context, e *workqueue.Event) error {
+	subject, body, err := eventMessage(e)
+	if err != nil {
+		return err
+	}
+	msg := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
+	return endpoints.During(ctx, n.nc, func(ctx context.Context) error {
+		_, err := n.js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID.String()))
+		return err
+	}, subject)
+}
+
 // eventMessage puts an event into words. What happened to a tracker is in the outbox as everybody gets it.
-func eventMessage(e workqueue.Event) (subject string, body []byte, err error) {
+func eventMessage(e *workqueue.Event) (subject string, body []byte, err error) {
 	if strings.HasPrefix(string(e.Kind), "tracker.") {
 		return endpoints.EventSubject(string(e.Kind)), e.Payload, nil
 	}

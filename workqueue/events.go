@@ -52,13 +52,25 @@ func addEvent(ctx context.Context, tx pgx.Tx, run RunID, gen Generation, kind Ev
 	return nil
 }
 
+// unpublishedEvents goes by run_event_unpublished.
 const unpublishedEvents = `
 SELECT id, run_id, generation, kind, payload, at
-FROM run_event WHERE published_at IS NULL ORDER BY at, id LIMIT $1`
+FROM run_event WHERE published_at IS NULL AND (at, id) > ($1, $2) AND kind <> ALL ($3) ORDER BY at, id LIMIT $4`
 
-// UnpublishedEvents returns events that no one has marked as published, oldest first.
-func (s *Store) UnpublishedEvents(ctx context.Context, limit int) ([]Event, error) {
-	rows, err := s.pool.Query(ctx, unpublishedEvents, limit)
+// EventPlace is where an event stands among all. The zero place is before all of them.
+type EventPlace struct {
+	At time.Time
+	ID uuid.UUID
+}
+
+// UnpublishedEvents returns events behind a place, but for some kinds, that no one has marked as published, oldest
+// first.
+func (s *Store) UnpublishedEvents(ctx context.Context, after EventPlace, but []EventKind, limit int) ([]Event, error) {
+	without := make([]string, 0, len(but)) // never NULL, which nothing differs from
+	for _, kind := range but {
+		without = append(without, string(kind))
+	}
+	rows, err := s.pool.Query(ctx, unpublishedEvents, after.At, after.ID, without, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read unpublished events: %w", err)
 	}

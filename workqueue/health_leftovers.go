@@ -25,6 +25,7 @@ type StrayCount struct {
 type EventsWaiting struct {
 	Events int64
 	Since  *time.Time
+	Kinds  []string // which those are
 }
 
 // EndingToken is an API token that is about to expire.
@@ -55,7 +56,8 @@ GROUP BY reason ORDER BY 2 DESC, 1 LIMIT $3`
 
 	// run_event_unpublished.
 	healthEvents = `
-SELECT count(*), min(at) FROM run_event WHERE published_at IS NULL AND at < clock_timestamp() - $1::interval`
+SELECT count(*), min(at), coalesce(array_agg(DISTINCT kind ORDER BY kind), '{}')
+FROM run_event WHERE published_at IS NULL AND at < clock_timestamp() - $1::interval`
 
 	// Tokens are few.
 	healthTokens = `
@@ -68,7 +70,7 @@ func (f *HealthFacts) queueLeftovers(b *pgx.Batch, l HealthLimits) {
 	queueRows(b, &f.Letters, healthLetters, MaxCounted, maxConcerns)
 	queueRows(b, &f.Strays, healthStrays, MaxCounted, l.Strays, maxConcerns)
 	b.Queue(healthEvents, eventPatience).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&f.Events.Events, &f.Events.Since)
+		return row.Scan(&f.Events.Events, &f.Events.Since, &f.Events.Kinds)
 	})
 	queueRows(b, &f.Tokens, healthTokens, l.Token, maxConcerns)
 }

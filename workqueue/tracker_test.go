@@ -43,7 +43,7 @@ func TestTrackersAreAudited(t *testing.T) {
 	if err != nil || info.CreatedBy != "ann" || info.Done != 3 {
 		t.Errorf("it is %+v, %v", info, err)
 	}
-	events, err := b.store.UnpublishedEvents(ctx, 10)
+	events, err := b.store.UnpublishedEvents(ctx, workqueue.EventPlace{}, nil, 10)
 	if err != nil || len(events) != 1 || events[0].Kind != "tracker.completed" || uuid.UUID(events[0].Run) != opened.ID {
 		t.Errorf("events %+v, %v", events, err)
 	}

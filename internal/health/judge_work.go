@@ -127,14 +127,7 @@ func (f *facts) leftovers() (all []Condition) {
 			Remedy: "See what services sent: `tranche quarantine list`. This is over a day after the last one",
 		}))
 	}
-	if e := f.db.Events; e.Events > 0 && e.Since != nil {
-		all = append(all, dated(*e.Since, Condition{
-			Kind: EventsWaiting, Severity: Warning, Subject: "events", Link: "/nodes",
-			Title:  count(e.Events, "event") + " of runs could not be published",
-			Detail: fmt.Sprintf("The oldest is %s old. Who waits for them does not know yet.", ago(f.at.Sub(*e.Since))),
-			Remedy: "See to NATS and to the nodes; they are published as soon as it answers",
-		}))
-	}
+	all = append(all, f.events()...)
 	for _, t := range f.db.Tokens {
 		left := t.ExpiresAt.Sub(f.at)
 		severity := Info

@@ -147,7 +147,7 @@ func TestWhatIsPutAside(t *testing.T) {
 	}
 	w.appears(health.TokenExpiring, "nightly", health.Info, "expires in", "operator")
 	w.appears(health.TokenExpiring, "urgent", health.Warning)
-	w.appears(health.EventsWaiting, "events", health.Warning, "1 event")
+	w.appears(health.EventsWaiting, "events", health.Warning, "1 event", "completed")
 
 	if _, err := w.store.Drop(t.Context(), workqueue.DeadSelection{All: true}, "test"); err != nil {
 		t.Fatal(err)

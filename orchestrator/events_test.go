@@ -1,0 +1,59 @@
+package orchestrator_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// allButSchedules is a server whose only user may publish everything but the events of schedules.
+const allButSchedules = `
+jetstream {}
+authorization { users: [ { user: node, password: p, permissions: { publish: { deny: ["tranche.event.schedule.>"] } } } ] }`
+
+// addEvents stores events, older than all before, whose payload has so many bytes beside its braces.
+func (b *bundle) addEvents(t *testing.T, kind string, n, size int) {
+	t.Helper()
+	b.exec(t, `INSERT INTO run_event (id, run_id, generation, kind, payload, at)
+		SELECT gen_random_uuid(), gen_random_uuid(), 1, $1, jsonb_build_object('x', repeat('y', $3)),
+			(SELECT coalesce(min(at), clock_timestamp()) - interval '1 s' FROM run_event)
+		FROM generate_series(1, $2)`, kind, n, size)
+}
+
+func (b *bundle) waiting(t *testing.T, kind string) (n int) {
+	t.Helper()
+	err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM run_event WHERE kind = $1 AND published_at IS NULL`, kind).
+		Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// NATS takes no events of one kind, and others are larger than a message may be. However many these are, and although
+// they are the older ones, those of other kinds are published; once the permission is granted, these are as well.
+func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
+	t.Parallel()
+	b := &bundle{pool: testenv.Pool(t)}
+	b.store = workqueue.New(b.pool)
+	const refused, large = 250, 3
+	b.addEvents(t, "completed", 120, 0)
+	b.addEvents(t, "paused", large, 2<<20)
+	b.addEvents(t, "schedule.missed", refused, 0)
+	server := testenv.NATSByConfig(t, allButSchedules)
+	b.node = b.join(t, b.store, server.Conn(t, "node", "p", "_INBOX"), testConfig(t)).Node
+	b.node.PublishEvents()
+	until(t, "the events that may be published are", func() bool { return b.waiting(t, "completed") == 0 })
+	if n, m := b.waiting(t, "schedule.missed"), b.waiting(t, "paused"); n != refused || m != large {
+		t.Errorf("%d refused and %d large events wait; want %d and %d", n, m, refused, large)
+	}
+	b.addEvents(t, "completed", 1, 0) // older than the others
+	until(t, "one more is published", func() bool { return b.waiting(t, "completed") == 0 })
+	server.Reload(t, strings.Replace(allButSchedules, "schedule.>", "nothing.>", 1))
+	until(t, "the permission is noticed", func() bool { return b.waiting(t, "schedule.missed") == 0 })
+	if n := b.waiting(t, "paused"); n != large {
+		t.Errorf("%d large events wait; want %d", n, large)
+	}
+}
