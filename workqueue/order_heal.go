@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -13,23 +14,24 @@ import (
 const healedLanes = 1000
 
 const (
-	// runAtRest looks for a run in which items wait in line and nothing moves that they could wait for: nothing is ready,
+	// runAtRest looks, behind a run, for one in which items wait in line and nothing moves that they could wait for: nothing is ready,
 	// nothing is in a slice, and nothing waits for its end in a line that was stopped. work_block_ready, work_slice_live
 	// and work_lane_due tell of most runs that they are not it.
 	runAtRest = `
 SELECT r.id FROM batchrun r JOIN run_order o ON o.run_id = r.id
-WHERE r.state = 'running'
+WHERE r.id > $1 AND r.state = 'running'
   AND NOT EXISTS (SELECT FROM work_block b WHERE b.run_id = r.id AND b.has_ready)
   AND NOT EXISTS (SELECT FROM work_slice s WHERE s.run_id = r.id AND s.state IN ('scheduled', 'claimed', 'sent'))
   AND NOT EXISTS (SELECT FROM work_lane l WHERE l.run_id = r.id AND l.due)
   AND EXISTS (SELECT FROM work_block b WHERE b.run_id = r.id AND b.held IS NOT NULL)
 ORDER BY r.id LIMIT 1`
 
-	// waitingInLanes is one item of each line in which some wait.
+	// waitingInLanes is one item of each line in which some wait, from behind a line on.
 	waitingInLanes = `
-SELECT min(o.ordinal) FROM work_order o JOIN work_block b ON b.run_id = o.run_id AND b.block = o.ordinal / 8192
-WHERE o.run_id = $1 AND get_bit(b.held, o.ordinal % 8192) = 1
-GROUP BY o.lane LIMIT $2`
+SELECT o.lane, min(o.ordinal)
+FROM work_order o JOIN work_block b ON b.run_id = o.run_id AND b.block = o.ordinal / 8192
+WHERE o.run_id = $1 AND o.lane > $2 AND get_bit(b.held, o.ordinal % 8192) = 1
+GROUP BY o.lane ORDER BY o.lane LIMIT $3`
 
 	// pendingOf are those of some items that the tracker waits for.
 	pendingOf = `
@@ -39,53 +41,70 @@ SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal) JOIN tracker_group g
 
 // HealLines moves on lines that nobody has moved on: their heads are final, or they have none, and items wait in them
 // all the same. Recording a head and making the next item ready are one transaction, so it should find none; what would
-// be lost otherwise, though, is a run that never ends. It returns how many lines it moved on. Leader work.
+// be lost otherwise, though, is a run that never ends. It returns how many lines it moved on. A run at rest for other
+// reasons, or whose lines cannot be moved on, keeps no other from it. Leader work.
 func (s *Store) HealLines(ctx context.Context, lease Lease) (int, error) {
-	for total := 0; ; {
-		n := 0
-		err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
-			n, err = s.healLines(ctx, tx)
+	var at lanePlace
+	return s.overRuns(ctx, "move on lines that stand", func(after RunID) (p progress, err error) {
+		var next lanePlace
+		err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+			next = at // the transaction may be run again
+			p, err = s.healLines(ctx, tx, after, &next)
 			return err
 		})
-		total += n
-		if err != nil {
-			return total, fmt.Errorf("move on lines that stand: %w", err)
-		}
-		if n == 0 {
-			return total, nil
-		}
-	}
+		at = next
+		return p, err
+	})
 }
 
-func (s *Store) healLines(ctx context.Context, tx pgx.Tx) (int, error) {
-	var run RunID
-	err := tx.QueryRow(ctx, runAtRest).Scan(&run)
+// lanePlace is how far the lines of a run have been looked at.
+type lanePlace struct {
+	run  RunID
+	lane int64
+}
+
+// healLines looks at the next few lines of a run. There is more to look at as long as it moved none on: a run in which
+// something moves again is not at rest.
+func (s *Store) healLines(ctx context.Context, tx pgx.Tx, after RunID, at *lanePlace) (p progress, err error) {
+	err = tx.QueryRow(ctx, runAtRest, after).Scan(&p.run)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil
+		return p, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("look for runs whose lines stand: %w", err)
+		return p, fmt.Errorf("look for runs whose lines stand: %w", err)
 	}
-	g, err := s.graphs.of(ctx, tx, run)
+	if at.run != p.run {
+		*at = lanePlace{p.run, math.MinInt64}
+	}
+	g, err := s.graphs.of(ctx, tx, p.run)
 	if err != nil {
-		return 0, err
+		return p, err
 	}
-	rows, err := tx.Query(ctx, waitingInLanes, run, healedLanes)
+	items, err := at.waiting(ctx, tx)
 	if err != nil {
-		return 0, fmt.Errorf("look for lines that stand: %w", err)
+		return p, fmt.Errorf("look for lines that stand: %w", err)
 	}
-	items, err := pgx.CollectRows(rows, pgx.RowTo[Ordinal])
+	lanes, err := readLanes(ctx, tx, p.run, items)
 	if err != nil {
-		return 0, fmt.Errorf("look for lines that stand: %w", err)
+		return p, err
 	}
-	lanes, err := readLanes(ctx, tx, run, items)
+	if lanes, err = headless(ctx, tx, p.run, lanes); err != nil {
+		return p, err
+	}
+	p.done, p.more = len(lanes), len(lanes) == 0 && len(items) == healedLanes
+	return p, followIn(ctx, tx, p.run, g, lanes)
+}
+
+// waiting returns an item of each of the next lines in which some wait, and goes behind them.
+func (at *lanePlace) waiting(ctx context.Context, tx pgx.Tx) ([]Ordinal, error) {
+	rows, err := tx.Query(ctx, waitingInLanes, at.run, at.lane, healedLanes)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if lanes, err = headless(ctx, tx, run, lanes); err != nil {
-		return 0, err
-	}
-	return len(lanes), followIn(ctx, tx, run, g, lanes)
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (item Ordinal, err error) {
+		err = row.Scan(&at.lane, &item)
+		return item, err
+	})
 }
 
 // headless are the lines, under their locks, of which no item is worked on, and should be.

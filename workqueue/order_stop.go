@@ -18,10 +18,10 @@ const (
 )
 
 const (
-	// runWithStopped goes over the runs under way that have lines; work_lane_due.
+	// runWithStopped goes over the runs under way that have lines, behind one of them; work_lane_due.
 	runWithStopped = `
 SELECT r.id, r.generation FROM batchrun r JOIN run_order o ON o.run_id = r.id
-WHERE r.state = 'running' AND EXISTS (SELECT FROM work_lane l WHERE l.run_id = r.id AND l.due)
+WHERE r.id > $1 AND r.state = 'running' AND EXISTS (SELECT FROM work_lane l WHERE l.run_id = r.id AND l.due)
 ORDER BY r.id LIMIT 1`
 
 	// lockStopped locks lines in the order of lanes, and looks up who stopped them.
@@ -68,20 +68,41 @@ func (s *settlement) unheldArgs() []any {
 
 // EndStopped ends the items that wait in lines which an item that failed has stopped: they fail with [CodeStopped],
 // without having been tried. It returns how many there were, also when ctx ended before the last of them: each
-// transaction takes a bounded number. Leader work.
+// transaction takes a bounded number. A run whose lines cannot be ended keeps no other from it. Leader work.
 func (s *Store) EndStopped(ctx context.Context, lease Lease) (int, error) {
-	for total := 0; ; {
-		n, more := 0, false
-		err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
-			n, more, err = s.endStopped(ctx, tx)
+	return s.overRuns(ctx, "end what waits in stopped lines", func(after RunID) (p progress, err error) {
+		err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+			p, err = s.endStopped(ctx, tx, after)
 			return err
 		})
-		total += n
+		return p, err
+	})
+}
+
+// progress says what one transaction did for the first run behind another one.
+type progress struct {
+	run  RunID // zero: there is none; set also when something failed for it
+	done int
+	more bool // there may be more to do for it
+}
+
+// overRuns calls do for one run after the other, for each as long as there is more to do and nothing fails. It returns
+// how much was done, and all errors.
+func (s *Store) overRuns(ctx context.Context, what string, do func(after RunID) (progress, error),
+) (total int, failed error) {
+	var after RunID
+	for {
+		p, err := do(after)
 		if err != nil {
-			return total, fmt.Errorf("end what waits in stopped lines: %w", err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", what, err))
+		} else {
+			total += p.done
 		}
-		if !more {
-			return total, nil
+		if p.run == (RunID{}) || ctx.Err() != nil || errors.Is(err, ErrNotLeader) {
+			return total, failed
+		}
+		if err != nil || !p.more {
+			after = p.run
 		}
 	}
 }
@@ -103,28 +124,25 @@ type stoppedLane struct {
 	items     int     // that end here
 }
 
-func (s *Store) endStopped(ctx context.Context, tx pgx.Tx) (items int, more bool, err error) {
+func (s *Store) endStopped(ctx context.Context, tx pgx.Tx, after RunID) (p progress, err error) {
 	st := &stopping{slices: map[blockID]*heldSlice{}, set: newSettlement(&copyRows{}, &s.graphs)}
-	err = tx.QueryRow(ctx, runWithStopped).Scan(&st.run, &st.generation)
+	err = tx.QueryRow(ctx, runWithStopped, after).Scan(&st.run, &st.generation)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, false, nil
+		return p, nil
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("look for stopped lines: %w", err)
+		return p, fmt.Errorf("look for stopped lines: %w", err)
 	}
+	p.run = st.run
 	if st.graph, err = s.graphs.of(ctx, tx, st.run); err != nil {
-		return 0, false, err
+		return p, err
 	}
-	if err := st.lock(ctx, tx); err != nil {
-		return 0, false, err
+	if err := st.lock(ctx, tx); err != nil || len(st.lanes) == 0 { // none: a re-run has just taken them up again
+		return p, err
 	}
-	if len(st.lanes) == 0 {
-		return 0, true, nil // a re-run has just taken them up again
-	}
-	if items, err = st.end(ctx, tx); err != nil {
-		return 0, false, err
-	}
-	return items, true, nil
+	p.more = true
+	p.done, err = st.end(ctx, tx)
+	return p, err
 }
 
 func (st *stopping) lock(ctx context.Context, tx pgx.Tx) error {

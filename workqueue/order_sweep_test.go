@@ -1,0 +1,70 @@
+package workqueue_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// The leader ends what waits in stopped lines of every run, although it cannot for one.
+func TestARunWhoseStoppedLinesCannotBeEndedKeepsNoOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	stopped := func() workqueue.RunID {
+		req := request()
+		req.Order = byValue(true)
+		run := b.loadLines(req, "a", "a", "a")
+		b.record(except(whole(b.wantClaims(run, 0, 0)[0]), 0))
+		return run
+	}
+	first, second := stopped(), stopped()
+	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$`)
+	b.exec(fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON work_slice FOR EACH ROW WHEN (NEW.run_id = '%s')
+		EXECUTE FUNCTION refuse()`, first))
+	n, err := b.store.EndStopped(t.Context(), b.lead())
+	if n != 2 || err == nil || !strings.Contains(err.Error(), "not this one") {
+		t.Errorf("ended %d items, %v; want those 2 of the second run, and the error of the first", n, err)
+	}
+	b.wantState(second, "completed", 1)
+	b.exec(`DROP TRIGGER refuse ON work_slice`)
+	if n, err := b.store.EndStopped(t.Context(), b.lead()); n != 2 || err != nil {
+		t.Errorf("then ended %d items, %v; want 2", n, err)
+	}
+	b.wantState(first, "completed", 1)
+	b.check()
+}
+
+// stand takes the heads of a run's lines away from where they can be claimed: it is at rest, and its lines have heads.
+func (b *bench) stand(run workqueue.RunID) {
+	b.Helper()
+	b.exec(`UPDATE work_block SET ready = B'0'::bit(8192) WHERE run_id = $1`, run)
+}
+
+// A run at rest whose lines need no help keeps neither the runs after it nor, however many lines it has, those of its
+// lines that do need it.
+func TestLinesThatStandAreFoundBehindOthersThatDoNot(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stand(b.loadLines(request(), "a", "a"))
+
+	const lines = 2500
+	var values []string
+	for i := range lines {
+		values = append(values, fmt.Sprint(i), fmt.Sprint(i))
+	}
+	many := b.loadLines(request(), values...)
+	b.stand(many)
+	b.exec(`UPDATE work_lane SET head = NULL WHERE run_id = $1
+		AND lane IN (SELECT lane FROM work_lane WHERE run_id = $1 ORDER BY lane DESC LIMIT 3)`, many)
+
+	last := b.loadLines(request(), "a", "a")
+	b.stand(last)
+	b.exec(`UPDATE work_lane SET head = NULL WHERE run_id = $1`, last)
+
+	if n, err := b.store.HealLines(t.Context(), b.lead()); n != 4 || err != nil {
+		t.Fatalf("moved on %d lines, %v; want 3 and 1", n, err)
+	}
+	b.wantClaims(last, 0, 1)
+}
