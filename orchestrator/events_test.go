@@ -11,7 +11,9 @@ import (
 // allButSchedules is a server whose only user may publish everything but the events of schedules.
 const allButSchedules = `
 jetstream {}
-authorization { users: [ { user: node, password: p, permissions: { publish: { deny: ["tranche.event.schedule.>"] } } } ] }`
+authorization {
+    users: [ { user: node, password: p, permissions: { publish: { deny: ["tranche.event.schedule.>"] } } } ]
+}`
 
 // addEvents stores events, older than all before, whose payload has so many bytes beside its braces.
 func (b *bundle) addEvents(t *testing.T, kind string, n, size int) {

@@ -14,9 +14,9 @@ import (
 const healedLanes = 1000
 
 const (
-	// runAtRest looks, behind a run, for one in which items wait in line and nothing moves that they could wait for: nothing is ready,
-	// nothing is in a slice, and nothing waits for its end in a line that was stopped. work_block_ready, work_slice_live
-	// and work_lane_due tell of most runs that they are not it.
+	// runAtRest looks, behind a run, for one in which items wait in line and nothing moves that they could wait for:
+	// nothing is ready, nothing is in a slice, and nothing waits for its end in a line that was stopped.
+	// work_block_ready, work_slice_live and work_lane_due tell of most runs that they are not it.
 	runAtRest = `
 SELECT r.id FROM batchrun r JOIN run_order o ON o.run_id = r.id
 WHERE r.id > $1 AND r.state = 'running'
