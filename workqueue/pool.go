@@ -17,6 +17,7 @@ const (
 	DefaultIdleInTransaction = 10 * time.Second
 	connectTimeout           = 5 * time.Second
 	firstAnswer              = 30 * time.Second
+	idleAnswer               = 5 * time.Second
 	sessionConns             = 2
 )
 
@@ -67,6 +68,11 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 	}
 	cfg.MaxConns = conns
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
+	// A connection that has been idle is asked whether it is there still. When the host of PostgreSQL is gone nobody
+	// answers, nor refuses, and the kernel tries on for a quarter of an hour.
+	if cfg.PingTimeout <= 0 {
+		cfg.PingTimeout = idleAnswer
+	}
 	params := cfg.ConnConfig.RuntimeParams
 	setUnlessGiven(params, "application_name", "tranche")
 	setUnlessGiven(params, "lock_timeout", milliseconds(lock))

@@ -2,7 +2,12 @@ package workqueue_test
 
 import (
 	"context"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -71,4 +76,45 @@ func TestStoreHasNothingCompiled(t *testing.T) {
 	if err := testenv.Connect(t, url).QueryRow(t.Context(), `SHOW jit`).Scan(&usual); err != nil || usual != "on" {
 		t.Errorf("jit of the database is %q, %v; the test shows nothing", usual, err)
 	}
+}
+
+// addressOf returns where a server listens: host:port, or the path of a socket.
+func addressOf(config *pgx.ConnConfig) string {
+	number := strconv.Itoa(int(config.Port))
+	if config.Host[0] == '/' {
+		return filepath.Join(config.Host, ".s.PGSQL."+number)
+	}
+	return net.JoinHostPort(config.Host, number)
+}
+
+// The host of PostgreSQL is gone without a word, and a standby is there. A read that has no time of its own must find
+// out by itself that its idle connection leads nowhere.
+func TestAnIdleConnectionThatHasGoneMuteIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.pool.Config().ConnConfig
+	first, standby := testenv.NewProxy(t, addressOf(config)), testenv.NewProxy(t, addressOf(config))
+	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
+		Host: first.Addr() + "," + standby.Addr(), Path: config.Database, RawQuery: "sslmode=disable"}
+	store, release, err := workqueue.Open(t.Context(), at.String(), workqueue.PoolConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	used := time.Now()
+	first.Stall()
+	if first.Connections() == 0 || standby.Connections() != 0 {
+		t.Fatalf("%d connections lead to the first, %d to the standby", first.Connections(), standby.Connections())
+	}
+	b.until("the pool takes its connection for idle", func() bool { return time.Since(used) > 2*time.Second })
+	ctx, cancel := context.WithCancel(t.Context()) // without a deadline, which would end the question, too
+	given := time.AfterFunc(time.Minute, cancel)
+	defer given.Stop()
+	if _, err := store.UnpublishedEvents(ctx, workqueue.EventPlace{}, nil, 1); err != nil {
+		t.Errorf("it was not given up: %v", err)
+	}
+	if standby.Connections() == 0 {
+		t.Error("no connection leads to the standby")
+	}
+	first.Heal()
 }
