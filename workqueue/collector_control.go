@@ -149,7 +149,9 @@ func (s *Store) retime(ctx context.Context, name string) error {
 	var timing, numbering int
 	var due bool
 	var key string
-	err := s.pool.QueryRow(ctx, timingOf, name).Scan(&id, &timing, &due)
+	timed, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
+	err := s.pool.QueryRow(timed, timingOf, name).Scan(&id, &timing, &due)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && !due {
 		return nil
 	}
