@@ -221,8 +221,9 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 		return nil
 	}, endpoints.Concurrency(4))
 	b.gather(t, "bad", func(s *workqueue.CollectorSpec) {
-		// An innocent operation that a slow machine keeps waiting has more tries.
-		s.Timeout, s.MaxAttempts, s.MaxBackoff = workqueue.Span(time.Second), 3, workqueue.Span(20*time.Millisecond)
+		// An innocent operation that a slow machine keeps waiting has more tries; others come through between two of them.
+		s.Timeout, s.MaxAttempts = workqueue.Span(time.Second), 3
+		s.Backoff, s.MaxBackoff = workqueue.Span(200*time.Millisecond), workqueue.Span(200*time.Millisecond)
 	})
 	b.addOps(t, "bad", 0, 20, 2)
 	// Others come through meanwhile: else what is not answered might be an outage, for which nobody is to blame.
