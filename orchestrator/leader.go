@@ -25,7 +25,7 @@ const (
 )
 
 func (n *Node) ownDuties() []Duty {
-	return []Duty{{dutySweep, n.sweeping}, {dutyCare, n.caring()}, {dutyPace, n.pacing()},
+	return []Duty{{dutySweep, n.sweeping}, {dutyClear, n.clearing}, {dutyCare, n.caring()}, {dutyPace, n.pacing()},
 		{DutyRetention, n.retaining}, {dutyCollectors, n.tendingCollectors}}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,7 +73,7 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), letters: make(chan struct{}, 1),
 		exhausted: make(chan exhaustion, advisoryRoom), pending: semaphore.NewWeighted(maxPendingBytes),
 	}
-	duties := slices.Concat(n.ownDuties(), []Duty{{dutyClear, n.clearing}}, cfg.Duties)
+	duties := append(n.ownDuties(), cfg.Duties...)
 	if err := checkDuties(duties); err != nil {
 		return nil, err
 	}
