@@ -52,8 +52,8 @@ CREATE TABLE retention_size (
 -- When the present leader began.
 ALTER TABLE leader ADD COLUMN since timestamptz NOT NULL DEFAULT clock_timestamp();
 
--- How many duties a node would do as the leader: one that has more than others leads before them.
-ALTER TABLE node_session ADD COLUMN duties integer NOT NULL DEFAULT 0;
+-- Who leads before others: the nodes of tranche serve. A session has it while its node can lead.
+ALTER TABLE node_session ADD COLUMN precedence integer NOT NULL DEFAULT 0;
 
 -- What is deleted in bulk is to be vacuumed before a fifth of a large table is dead.
 ALTER TABLE work_part SET (autovacuum_vacuum_scale_factor = 0.05);
@@ -83,6 +83,6 @@ ALTER TABLE run_event RESET (autovacuum_vacuum_scale_factor);
 ALTER TABLE work_error RESET (autovacuum_vacuum_scale_factor);
 ALTER TABLE work_queue RESET (autovacuum_vacuum_scale_factor);
 ALTER TABLE work_part RESET (autovacuum_vacuum_scale_factor);
-ALTER TABLE node_session DROP COLUMN duties;
+ALTER TABLE node_session DROP COLUMN precedence;
 ALTER TABLE leader DROP COLUMN since;
 DROP TABLE retention_size, retention_run, retention;

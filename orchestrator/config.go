@@ -65,9 +65,11 @@ type Config struct {
 	// nodes.
 	Fetchers map[workqueue.Kind]Fetchers
 
-	// Duties are done by the node that leads, beside those that every node has. A node that has fewer than another one
-	// leaves it to that one to lead.
+	// Duties are done by the node that leads, beside those that every node has.
 	Duties []Duty
+	// Precedence is that of this node in leading: it leaves it to nodes that have a higher one. The nodes of tranche serve
+	// have 1, since a leader without their duties would start no schedule.
+	Precedence int
 
 	Streams endpoints.StreamConfig
 	Limits  endpoints.Limits // of the replies read

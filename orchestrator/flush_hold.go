@@ -18,10 +18,12 @@ import (
 type hold struct {
 	trust time.Duration // for how long after a look nobody else can have the keys
 
-	mu   sync.Mutex
-	last time.Time // when the last look was begun
-	kept []uuid.UUID
-	all  bool // nothing is known but the claim, which has all
+	mu     sync.Mutex
+	last   time.Time // when the last look that had an answer was begun
+	kept   []uuid.UUID
+	all    bool      // nothing is known but the claim, which has all
+	failed time.Time // when the last look ended that had none
+	err    error     // of that
 }
 
 // newHold is that of a claim which was begun at a time. A session lives on for most of its time after a claim, and keys
@@ -32,13 +34,18 @@ func newHold(begun time.Time, session time.Duration) *hold {
 
 // has reports whether a flush still has its key. The error is one of the look.
 func (h *hold) has(ctx context.Context, store *workqueue.Store, w *flight, id uuid.UUID) (bool, error) {
+	came := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.failed.After(came) {
+		return false, h.err // PostgreSQL is slow: the flushes of a claim do not ask it one after the other
+	}
 	if now := time.Now(); now.Sub(h.last) >= h.trust {
 		timed, cancel := context.WithTimeout(ctx, h.trust)
 		defer cancel()
 		kept, err := store.ProlongFlushes(timed, flushIDs(w), timeouts(w))
 		if err != nil {
+			h.failed, h.err = time.Now(), err
 			return false, err
 		}
 		h.last, h.kept, h.all = now, kept, false

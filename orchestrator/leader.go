@@ -20,12 +20,13 @@ const (
 // The duties that every node has. Those of Config.Duties come beside them.
 const (
 	dutySweep = "sweep" // issues again what cannot come to an end by itself
+	dutyMute  = "mute"  // ends transactions of processes that have stopped in the middle of them
 	dutyCare  = "care"  // looks after endpoints and their consumers
 	dutyPace  = "pace"  // decides how fast endpoints are asked
 )
 
 func (n *Node) ownDuties() []Duty {
-	return []Duty{{dutySweep, n.sweeping}, {dutyClear, n.clearing}, {dutyCare, n.caring()}, {dutyPace, n.pacing()},
+	return []Duty{{dutySweep, n.sweeping}, {dutyMute, n.endingMute}, {dutyClear, n.clearing}, {dutyCare, n.caring()}, {dutyPace, n.pacing()},
 		{DutyRetention, n.retaining}, {dutyCollectors, n.tendingCollectors}}
 }
 
@@ -55,6 +56,7 @@ func (n *Node) lead(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			next.Stop()
+			n.withdraw(ctx)
 			n.stepDown(ctx, now)
 			return
 		case <-next.C:
@@ -74,7 +76,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 	timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
 	defer cancel()
 	asked := time.Now()
-	lease, err := n.store.Lead(timed, n.Session(), n.cfg.LeaseTTL)
+	lease, err := n.stand(timed)
 	if held := (*workqueue.HeldError)(nil); errors.As(err, &held) {
 		return nil, n.leaveTo(ctx, had, held)
 	}
@@ -92,8 +94,31 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 	return n.beginTerm(ctx, lease, left, duties), n.beatOfLease()
 }
 
-// leaveTo lets another node lead, and returns when to look again. For one that has more duties than this one, this one
-// resigns.
+// stand has the node's session compete for the lease, with its precedence.
+func (n *Node) stand(ctx context.Context) (workqueue.Lease, error) {
+	session := n.Session()
+	if n.cfg.Precedence != 0 && n.stands != session {
+		if err := n.store.SetPrecedence(ctx, session, n.cfg.Precedence); err != nil {
+			return workqueue.Lease{}, err
+		}
+		n.stands = session
+	}
+	return n.store.Lead(ctx, session, n.cfg.LeaseTTL)
+}
+
+// withdraw is for a node that stops: it lives on until what it has under way has ended, and others are to lead.
+func (n *Node) withdraw(ctx context.Context) {
+	if n.cfg.Precedence == 0 {
+		return
+	}
+	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if err := n.store.SetPrecedence(timed, n.Session(), 0); err != nil {
+		n.log.Warn("let other nodes lead; they do when this one's session has ended", zap.Error(err))
+	}
+}
+
+// leaveTo lets another node lead, and returns when to look again. For one that has precedence, this one resigns.
 func (n *Node) leaveTo(ctx context.Context, had *term, held *workqueue.HeldError) time.Duration {
 	if !held.Outranked {
 		n.endTerm(had)

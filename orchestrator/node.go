@@ -43,6 +43,7 @@ type Node struct {
 	exhausted  chan exhaustion
 	lease      atomic.Pointer[workqueue.Lease] // nil while this node does not lead
 	duties     []*duty
+	stands     workqueue.SessionID // which has said its precedence; lead's alone
 
 	pipe      pipeState
 	endpoints endpointSet
@@ -179,7 +180,7 @@ func (n *Node) open(ctx context.Context) error {
 }
 
 func (n *Node) newSession(ctx context.Context) error {
-	info := workqueue.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version, Duties: len(n.duties)}
+	info := workqueue.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
 	id, err := n.store.StartSession(ctx, info, n.cfg.SessionTTL)
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 )
 
 // swept counts what a sweep found to do.
-type swept struct{ mute, dead, lost, standing, late int }
+type swept struct{ dead, lost, standing, late int }
 
 // sweeping is the duty that sweeps, at every beat of the lease.
 func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
@@ -20,13 +20,22 @@ func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Durati
 	signal(n.publish) // events that a dead node left behind
 	signal(n.letters) // and letters
 	n.stats.released.Add(int64(s.dead + s.lost))
-	if s.mute > 0 {
-		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", s.mute))
-	}
 	if s.dead+s.lost+s.late+s.standing > 0 {
 		n.log.Info("swept", zap.Int("dead_session", s.dead), zap.Int("lost_stream", s.lost), zap.Int("overdue", s.late),
 			zap.Int("standing_lines", s.standing))
 		n.wakeOthers()
+	}
+	return 0, err
+}
+
+// endingMute is the duty that ends the transactions of processes which have stopped in the middle of them, at every beat
+// of the lease. What they have locked holds up parts of a sweep, and so would hold up their end.
+func (n *Node) endingMute(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+	timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
+	defer cancel()
+	mute, err := n.store.EndMuteClients(timed, lease)
+	if mute > 0 {
+		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", mute))
 	}
 	return 0, err
 }
@@ -43,7 +52,6 @@ func (n *Node) sweep(ctx context.Context, lease workqueue.Lease, s *swept) error
 	}
 	var failed error
 	for _, part := range []func(context.Context) error{
-		count(&s.mute, n.store.EndMuteClients), // first: what they have locked would hold up everything after it
 		count(&s.dead, n.store.ReleaseDeadSessions),
 		count(&s.lost, n.store.ReleaseLostPipe),
 		count(&s.standing, n.sweepLines),

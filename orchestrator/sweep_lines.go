@@ -2,6 +2,7 @@ package orchestrator
 
 import (
 	"context"
+	"errors"
 
 	"go.uber.org/zap"
 
@@ -15,12 +16,12 @@ func (n *Node) sweepLines(ctx context.Context, lease workqueue.Lease) (standing 
 	if ended > 0 {
 		n.log.Info("ended items of lines that a failure has stopped", zap.Int("items", ended))
 	}
-	if err != nil {
+	if errors.Is(err, workqueue.ErrNotLeader) {
 		return 0, err
 	}
-	standing, err = n.store.HealLines(ctx, lease)
+	standing, failed := n.store.HealLines(ctx, lease)
 	if standing > 0 {
 		n.log.Warn("moved on lines of items that nobody had moved on", zap.Int("lines", standing))
 	}
-	return standing, err
+	return standing, errors.Join(err, failed)
 }

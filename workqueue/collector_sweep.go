@@ -2,6 +2,7 @@ package workqueue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -132,6 +133,7 @@ func (s *Store) SweepCollectors(ctx context.Context, lease Lease) (out Collector
 	if err != nil {
 		return out, fmt.Errorf("read collectors: %w", err)
 	}
+	var failed error
 	for _, c := range all {
 		switch {
 		case c.Deleting:
@@ -142,11 +144,14 @@ func (s *Store) SweepCollectors(ctx context.Context, lease Lease) (out Collector
 		if err == nil && !c.Deleting {
 			err = s.forget(ctx, lease, c.ID, &out)
 		}
-		if err != nil {
+		if errors.Is(err, ErrNotLeader) || ctx.Err() != nil {
 			return out, fmt.Errorf("sweep collector %s: %w", c.Name, err)
 		}
+		if err != nil { // the others can do without it
+			failed = errors.Join(failed, fmt.Errorf("sweep collector %s: %w", c.Name, err))
+		}
 	}
-	return out, nil
+	return out, failed
 }
 
 // sweptCollector is one that may have something to be swept.

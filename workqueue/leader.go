@@ -16,7 +16,7 @@ type Lease struct {
 }
 
 // HeldError says that another session leads, and for how long it does unless it prolongs its lease; or that another is
-// to lead, since it has more duties.
+// to lead, since it has precedence.
 type HeldError struct {
 	Left      time.Duration
 	Outranked bool
@@ -30,11 +30,10 @@ func (e *HeldError) Is(target error) bool { return target == ErrNotLeader }
 const (
 	leaseName = "tranche"
 
-	// outranked is true while a node is there that would do more as the leader than $2 does. A program that has a node in
-	// it may lack what tranche serve sees to.
+	// outranked is true while a node that has precedence over $2 can lead.
 	outranked = `EXISTS (SELECT FROM node_session n
     WHERE n.ended_at IS NULL AND n.expires_at > clock_timestamp()
-        AND n.duties > (SELECT duties FROM node_session WHERE id = $2))`
+        AND n.precedence > (SELECT precedence FROM node_session WHERE id = $2))`
 
 	// prolongLease waits for nobody: leader transactions hold the row FOR KEY SHARE, which an UPDATE of other columns
 	// does not touch. So one that takes long, or hangs, does not cost its node the lease.
@@ -85,6 +84,17 @@ func (s *Store) Lead(ctx context.Context, session SessionID, ttl time.Duration) 
 		return Lease{}, fmt.Errorf("take the leader's lease: %w", err)
 	}
 	return Lease{}, held
+}
+
+const setPrecedence = `UPDATE node_session SET precedence = $2 WHERE id = $1`
+
+// SetPrecedence says that a session leads before those that have a lower precedence, which is 0 at first. Who cannot
+// lead any more takes it back: else nobody would.
+func (s *Store) SetPrecedence(ctx context.Context, session SessionID, precedence int) error {
+	if _, err := s.sessions.Exec(ctx, setPrecedence, session, precedence); err != nil {
+		return fmt.Errorf("set the precedence of session %s: %w", session, err)
+	}
+	return nil
 }
 
 const dropLease = `

@@ -14,18 +14,16 @@ type NodeInfo struct {
 	Host    string
 	PID     int
 	Version string
-	Duties  int // that it would do as the leader
 }
 
 const insertSession = `
-INSERT INTO node_session (id, host, pid, version, speaks, expires_at, duties)
-VALUES ($1, $2, $3, $4, 3, clock_timestamp() + $5, $6)`
+INSERT INTO node_session (id, host, pid, version, speaks, expires_at)
+VALUES ($1, $2, $3, $4, 3, clock_timestamp() + $5)`
 
 // StartSession opens a session that lives for ttl beyond its last heartbeat.
 func (s *Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duration) (SessionID, error) {
 	id := NewSessionID()
-	if _, err := s.sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl,
-		node.Duties); err != nil {
+	if _, err := s.sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl); err != nil {
 		return SessionID{}, fmt.Errorf("start session: %w", err)
 	}
 	return id, nil

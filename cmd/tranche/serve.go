@@ -98,7 +98,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	}
 	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
 		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Tracer: tracer,
-		Fetchers: p.fetchers, Duties: p.duties,
+		Fetchers: p.fetchers, Duties: p.duties, Precedence: 1,
 	})
 	if err != nil {
 		return err

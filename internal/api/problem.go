@@ -83,11 +83,10 @@ func (s *Server) failure(ctx context.Context, err error) error {
 
 func problemHeaders(p *huma.ErrorModel, err error) http.Header {
 	header := http.Header{}
-	if after := retryAfter(err); after > 0 {
-		header.Set("Retry-After", strconv.Itoa(after))
-	}
-	if p.Status == http.StatusUnauthorized {
+	if p.Status == http.StatusUnauthorized { // whatever else is wrong
 		header.Set("WWW-Authenticate", challenge)
+	} else if after := retryAfter(err); after > 0 {
+		header.Set("Retry-After", strconv.Itoa(after))
 	}
 	return header
 }
