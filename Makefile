@@ -6,7 +6,7 @@ LINT_VERSION := v2.15.0
 GO          ?= go
 PKG         ?= ./...
 TEST_FLAGS  ?=
-TIMEOUT     ?= 10m
+TIMEOUT     ?= 15m
 # Packages tested at once. Several of them start servers of their own, so more than 2 need more than 2 cores.
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.
@@ -33,7 +33,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -buildvcs=false
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  Settings: PKG=./workqueue TEST_FLAGS='-run TestX -v' TIMEOUT=10m TEST_P=2 FUZZTIME=10s"
+	@echo "  Settings: PKG=./workqueue TEST_FLAGS='-run TestX -v' TIMEOUT=15m TEST_P=2 FUZZTIME=10s"
 	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--pdfs all'"
 
 .PHONY: demo
