@@ -74,9 +74,9 @@ func (n *Node) publishWaiting(ctx context.Context) error {
 
 // some publishes the next few. An error ends the pass: it speaks of NATS, or of PostgreSQL.
 func (p *eventPass) some(ctx context.Context) (more bool, err error) {
-	timed, cancel := context.WithTimeout(ctx, publishTimeout)
+	reading, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	events, err := p.node.store.UnpublishedEvents(timed, p.at, p.refused, eventBatch)
+	events, err := p.node.store.UnpublishedEvents(reading, p.at, p.refused, eventBatch)
 	if err != nil || len(events) == 0 {
 		return false, err
 	}
@@ -87,7 +87,7 @@ func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 		if slices.Contains(p.refused, e.Kind) {
 			continue
 		}
-		if failed = p.node.publishEvent(timed, e); failed == nil {
+		if failed = p.node.publishEvent(ctx, e); failed == nil {
 			published = append(published, e.ID)
 		} else if !p.passOver(e, failed) {
 			break
@@ -98,7 +98,7 @@ func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 	last := &events[len(events)-1]
 	p.at = workqueue.EventPlace{At: last.At, ID: last.ID}
 	if len(published) > 0 {
-		marking, cancel := context.WithTimeout(ctx, publishTimeout) // the other one may have run out
+		marking, cancel := context.WithTimeout(ctx, publishTimeout)
 		defer cancel()
 		err = p.node.store.EventsPublished(marking, published)
 	}
@@ -129,6 +129,8 @@ func (p *eventPass) passOver(e *workqueue.Event, err error) bool {
 }
 
 func (n *Node) publishEvent(ctx context.Context, e *workqueue.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout) // each: a slow NATS takes one after the other
+	defer cancel()
 	subject, body, err := eventMessage(e)
 	if err != nil {
 		return err
