@@ -66,7 +66,7 @@ func (r *retention) round(ctx context.Context) error {
 		}
 		failed = errors.Join(failed, err)
 	}
-	return errors.Join(failed, r.node.store.ForgetGone(ctx, r.lease))
+	return errors.Join(failed, r.node.store.DropSizes(ctx, r.lease), r.node.store.ForgetGone(ctx, r.lease))
 }
 
 // over reports whether a round that met err has come to its end, since the node does not lead any more, or stops.
@@ -114,31 +114,48 @@ func (r *retention) past(ctx context.Context, k *workqueue.Retention) error {
 	return err
 }
 
-// measure finds out how large finished runs are. Fewer at a time when that takes too long; a run for which it does so
-// even alone is guessed.
+// measure finds out how large finished runs are. Fewer at a time when that takes too long, and more again when it does
+// not; a run for which it does so even alone is guessed. Between two it rests for as long as the last one took.
 func (r *retention) measure(ctx context.Context, _ *workqueue.Retention) error {
 	batch := retentionBatch
 	for {
-		n, err := r.node.store.MeasureRuns(ctx, r.lease, batch)
+		began := time.Now()
+		runs, err := r.node.store.MeasureRuns(ctx, r.lease, batch)
+		took := time.Since(began)
 		switch {
-		case err == nil && n < int64(batch):
+		case err == nil && len(runs) < batch:
 			return nil
 		case err == nil:
-		case ctx.Err() != nil || !workqueue.TookTooLong(err):
+			batch = min(batch*2, retentionBatch)
+		case ctx.Err() != nil || !workqueue.TookTooLong(err) || len(runs) == 0:
 			return err
-		case batch > 1:
-			batch = max(batch/4, 1)
+		case len(runs) > 1:
+			batch = max(len(runs)/4, 1)
 		default:
-			if err := r.node.store.GuessRun(ctx, r.lease); err != nil {
+			if err := r.guess(ctx, runs[0], err); err != nil {
 				return err
 			}
+			batch = 2 // as after a success with one
+		}
+		if !sleep(ctx, max(took, retentionPause)) {
+			return context.Cause(ctx)
 		}
 	}
 }
 
+// guess gives a run a size that could not be measured.
+func (r *retention) guess(ctx context.Context, run workqueue.RunID, why error) error {
+	bytes, err := r.node.store.GuessRun(ctx, r.lease, run)
+	if err == nil && bytes > 0 {
+		r.node.log.Warn("a finished run could not be measured in time; its size is guessed, without its values",
+			zap.Stringer("run", run), zap.Int64("bytes", bytes), zap.Error(why))
+	}
+	return err
+}
+
 // runs deletes runs that ended before a time, one after the other.
 func (r *retention) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
-	var left []workqueue.RunID // somebody was at work on them
+	var left []workqueue.RunID // somebody was at work on them, or they could not be deleted
 	for {
 		due, err := r.node.store.RunsPastLimits(ctx, before, retentionBatch, left)
 		if err != nil || len(due) == 0 {
@@ -146,8 +163,11 @@ func (r *retention) runs(ctx context.Context, before time.Time, why string) (n i
 		}
 		for _, run := range due {
 			deleted, err := r.node.store.DeleteRun(ctx, r.lease, run, before, why)
+			if over(ctx, err) {
+				return n, err
+			}
 			if err != nil {
-				return n, errors.Join(failed, err)
+				failed = r.withStuck(failed, err)
 			}
 			if !deleted {
 				left = append(left, run)
@@ -234,10 +254,8 @@ func (r *retention) piece(ctx context.Context, do func(span int64) error) error 
 			r.node.log.Warn("a piece of a deletion was not done in time; trying a smaller one", zap.Int64("span", r.span),
 				zap.Error(err))
 			r.span = max(r.span/4, 1)
-		case took > retentionMost:
-			r.span = min(r.span, max(r.span/2, leastSpan))
-		case took < retentionMost/4:
-			r.span = min(r.span*2, mostSpan)
+		default:
+			r.span = nextSpan(r.span, took)
 		}
 		if !sleep(ctx, max(took, retentionPause)) {
 			return context.Cause(ctx)
@@ -246,4 +264,16 @@ func (r *retention) piece(ctx context.Context, do func(span int64) error) error 
 			return nil
 		}
 	}
+}
+
+// nextSpan is how large the next piece may be after one that was done. What time-outs have made smaller than leastSpan
+// grows as soon as pieces do not take too long.
+func nextSpan(span int64, took time.Duration) int64 {
+	switch {
+	case took > retentionMost:
+		return min(span, max(span/2, leastSpan))
+	case took < retentionMost/4 || took < retentionMost && span < leastSpan:
+		return min(span*2, mostSpan)
+	}
+	return span
 }

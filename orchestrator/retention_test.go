@@ -95,14 +95,15 @@ func TestADeletionThatTakesTooLongGoesOnInSmallerPieces(t *testing.T) {
 	r.untilRetained("old messages are gone", 0, `SELECT count(*) FROM quarantine`)
 }
 
-// What is left of one run cannot be deleted, and what is of all others is.
+// Of one run nothing can be deleted, and what is left of another one cannot either; what is of all others is.
 func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
 	t.Parallel()
 	r := setupRetaining(t)
-	stuck, run, later := r.ended(9), r.ended(9), r.ended(9)
+	whole, stuck, run, later := r.ended(9), r.ended(9), r.ended(9), r.ended(9)
 	r.exec(`INSERT INTO quarantine (reason, detail, subject, body, at)
 		VALUES ('r', 'd', 's', 'x', clock_timestamp() - interval '1 year')`)
 	r.refuse("rows", `BEFORE DELETE ON work_queue FOR EACH ROW`, `OLD.run_id = '`+stuck.String()+`'`, "P0001")
+	r.refuse("run", `BEFORE DELETE ON batchrun FOR EACH ROW`, `OLD.id = '`+whole.String()+`'`, "P0001")
 	two := int64(2)
 	r.limit(workqueue.RetentionLimits{Count: &two})
 	r.untilRetained("the first run is being deleted", 1,
@@ -122,9 +123,12 @@ func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
 	if r.number(goneRun, stuck) != 0 {
 		t.Error("the run that cannot be deleted is gone")
 	}
+	if _, err := r.store.Resolve(t.Context(), whole.String()); err != nil {
+		t.Errorf("the run of which nothing can be deleted: %v", err)
+	}
 }
 
-// Runs that take too long to measure are measured one by one, or guessed, and those that cannot be measured at all keep
+// Runs that take too long to measure are measured fewer at a time, or guessed, and those that cannot be measured at all keep
 // no run from being deleted by its age or number.
 func TestRunsThatCannotBeMeasured(t *testing.T) {
 	t.Parallel()
@@ -140,8 +144,11 @@ func TestRunsThatCannotBeMeasured(t *testing.T) {
 	large := int64(1 << 30)
 	r.limit(workqueue.RetentionLimits{Bytes: &large})
 	r.untilRetained("all runs have a size", 5, `SELECT count(*) FROM retention_size`)
-	if n := r.number(`SELECT bytes FROM retention_size WHERE run_id = $1`, huge); n < 1000 || n > 100_000 {
+	if n := r.number(`SELECT bytes FROM retention_size WHERE run_id = $1`, huge); n != 4096+9*(150+150) {
 		t.Errorf("a run of 9 items is guessed to have %d bytes", n)
+	}
+	if n := r.number(`SELECT max(n) FROM (SELECT count(*) AS n FROM retention_size GROUP BY xmin::text) s`); n != 2 {
+		t.Errorf("after those that took too long up to %d runs were measured at once; want 2", n)
 	}
 	r.exec(`DROP TRIGGER refuse_sizes ON retention_size`)
 	r.exec(`DELETE FROM retention_size`)

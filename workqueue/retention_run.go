@@ -18,12 +18,16 @@ import (
 const retentionSettle = time.Minute
 
 const (
-	// Only runs that were not measured since their last generation are read, and always the same first.
+	// Only runs that were not measured since their last generation, and always the same first.
 	unmeasuredRuns = `
+SELECT r.id FROM batchrun r LEFT JOIN retention_size z ON z.run_id = r.id AND z.generation = r.generation
+WHERE r.state IN ('completed', 'cancelled') AND z.run_id IS NULL ORDER BY r.id LIMIT $1`
+
+	// One that runs again meanwhile is left out.
+	runsToSize = `
 WITH unknown AS MATERIALIZED (
     SELECT r.id, r.generation, r.items, (SELECT count(*) FROM run_step st WHERE st.run_id = r.id) AS steps
-    FROM batchrun r LEFT JOIN retention_size z ON z.run_id = r.id AND z.generation = r.generation
-    WHERE r.state IN ('completed', 'cancelled') AND z.run_id IS NULL ORDER BY r.id LIMIT $1)
+    FROM batchrun r WHERE r.id = ANY ($1) AND r.state IN ('completed', 'cancelled') ORDER BY r.id)
 INSERT INTO retention_size (run_id, generation, bytes)`
 
 	writeSizes = `
@@ -31,18 +35,17 @@ ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, bytes = exc
 
 	// Roughly: what items, results and their rows take up in tables and indexes, and half a kilobyte a slice. Blocks have
 	// the sums.
-	measureRuns = unmeasuredRuns + `
+	measureRuns = runsToSize + `
 SELECT s.id, s.generation, 4096 + s.items * 150 + s.items * s.steps * 150
     + coalesce((SELECT sum(b.result_bytes) + sum(b.payload_bytes) FILTER (WHERE b.step = 0) FROM work_block b
                 WHERE b.run_id = s.id), 0)
     + 500 * (SELECT count(*) FROM work_slice w WHERE w.run_id = s.id)
 FROM unknown s` + writeSizes
 
-	// Rows and indexes as above, or as much an item as the runs have that were measured, if that is more.
-	guessRun = unmeasuredRuns + `
-SELECT s.id, s.generation, 4096 + s.items * greatest(150 + s.steps * 150, coalesce((
-    SELECT sum(z.bytes) / nullif(sum(r.items), 0) FROM retention_size z JOIN batchrun r ON r.id = z.run_id), 0))::bigint
-FROM unknown s` + writeSizes
+	// Rows and indexes as above, and nothing for what is in them: a guess that is too large deletes runs too early.
+	guessRun = runsToSize + `
+SELECT s.id, s.generation, 4096 + s.items * (150 + s.steps * 150) FROM unknown s` + writeSizes + `
+RETURNING bytes`
 
 	dropSizes = `
 DELETE FROM retention_size z WHERE NOT EXISTS (SELECT FROM batchrun r WHERE r.id = z.run_id)`
@@ -74,33 +77,47 @@ SELECT t.id, coalesce(t.name, ''), t.plan, t.items, $5, t.generation, t.finished
 RETURNING name, plan, items, generation, finished_at`
 )
 
-// MeasureRuns estimates the size of finished runs that were not measured yet, up to a number of them, and returns of
-// how many. It reads all blocks and slices of theirs, which may take longer than a transaction has: see [TookTooLong]
-// and [Store.GuessRun]. Leader work.
-func (s *Store) MeasureRuns(ctx context.Context, lease Lease, limit int) (n int64, err error) {
-	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, dropSizes); err != nil {
+// MeasureRuns estimates the size of finished runs that were not measured yet, up to a number of them, and returns which
+// it took, also when it fails. It reads all blocks and slices of theirs, which may take longer than a transaction has:
+// see [TookTooLong] and [Store.GuessRun]. Leader work.
+func (s *Store) MeasureRuns(ctx context.Context, lease Lease, limit int) (took []RunID, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if took, err = collectRunIDs(tx.Query(ctx, unmeasuredRuns, limit)); err != nil || len(took) == 0 {
 			return err
 		}
-		tag, err := tx.Exec(ctx, measureRuns, limit)
-		n = tag.RowsAffected()
+		_, err = tx.Exec(ctx, measureRuns, took)
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("measure finished runs: %w", err)
+		return took, fmt.Errorf("measure finished runs: %w", err)
 	}
-	return n, nil
+	return took, nil
 }
 
-// GuessRun gives the first run that [Store.MeasureRuns] would measure a size without reading any of its rows. It counts
-// like one that was measured. Leader work.
-func (s *Store) GuessRun(ctx context.Context, lease Lease) error {
-	err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, guessRun, 1)
+// GuessRun gives a finished run a size without reading any of its rows, and returns it: 0, and nothing has happened,
+// when the run is not finished any more. It counts like one that was measured. Leader work.
+func (s *Store) GuessRun(ctx context.Context, lease Lease, run RunID) (bytes int64, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, guessRun, []RunID{run}).Scan(&bytes)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("guess the size of a finished run: %w", err)
+		return 0, fmt.Errorf("guess the size of run %s: %w", run, err)
+	}
+	return bytes, nil
+}
+
+// DropSizes forgets the sizes of runs that were deleted. Leader work.
+func (s *Store) DropSizes(ctx context.Context, lease Lease) error {
+	err := s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, dropSizes)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("forget the sizes of deleted runs: %w", err)
 	}
 	return nil
 }

@@ -269,11 +269,11 @@ func TestRetentionLimits(t *testing.T) {
 		}
 		return all[0].Count
 	}
-	if n, err := b.store.MeasureRuns(ctx, lease, 100); n != 5 || err != nil {
+	if n, err := b.store.MeasureRuns(ctx, lease, 100); len(n) != 5 || err != nil {
 		t.Fatal(n, err)
 	}
-	if n, err := b.store.MeasureRuns(ctx, lease, 100); n != 0 || err != nil {
-		t.Errorf("%d runs were measured twice: %v", n, err)
+	if n, err := b.store.MeasureRuns(ctx, lease, 100); len(n) != 0 || err != nil {
+		t.Errorf("%d runs were measured twice: %v", len(n), err)
 	}
 	age, few, bytes := 8*time.Hour+30*time.Minute, int64(2), int64(1<<20)
 	for want, limits := range map[int64]workqueue.RetentionLimits{
@@ -307,6 +307,50 @@ func TestRetentionLimits(t *testing.T) {
 	if _, err := b.store.SetRetention(ctx, "cats", workqueue.RetentionLimits{}, "ann"); err == nil ||
 		!strings.Contains(err.Error(), "quarantine") {
 		t.Errorf("a kind that there is none of: %v", err)
+	}
+}
+
+// The run that could not be measured is guessed, and no other, by its own items and steps alone; sizes of deleted runs
+// are not in the way of measuring.
+func TestTheSizeOfARunIsGuessed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	ctx := t.Context()
+	deleted, first, huge := b.ended(9, time.Hour), b.ended(9, time.Hour), b.ended(9, time.Hour)
+	if took, err := b.store.MeasureRuns(ctx, lease, 1); err != nil || !slices.Equal(took, []workqueue.RunID{deleted}) {
+		t.Fatal(took, err)
+	}
+	b.exec(`UPDATE retention_size SET bytes = 1 << 30`)
+	sizes := `SELECT count(*) FROM retention_size WHERE run_id = $1`
+	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'the test breaks it off'; END $$`)
+	b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON retention_size FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	if took, err := b.store.MeasureRuns(ctx, lease, 1); err == nil || !slices.Equal(took, []workqueue.RunID{first}) {
+		t.Errorf("measuring %v failed with %v; want %s", took, err, first)
+	}
+	b.exec(`DROP TRIGGER refuse ON retention_size`)
+	bytes, err := b.store.GuessRun(ctx, lease, huge)
+	if want := int64(4096 + 9*(150+150)); err != nil || bytes != want {
+		t.Errorf("it is guessed to have %d bytes, %v; want %d", bytes, err, want)
+	}
+	if b.number(sizes, huge) != 1 || b.number(sizes, first) != 0 {
+		t.Error("another run was guessed")
+	}
+	under := b.load(request(), 9)
+	if bytes, err := b.store.GuessRun(ctx, lease, under); err != nil || bytes != 0 || b.number(sizes, under) != 0 {
+		t.Errorf("a run under way is guessed to have %d bytes, %v", bytes, err)
+	}
+
+	if !b.deleteRun(lease, deleted) {
+		t.Fatal("it was not deleted")
+	}
+	b.exec(`CREATE TRIGGER refuse BEFORE DELETE ON retention_size FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	if took, err := b.store.MeasureRuns(ctx, lease, 9); err != nil || !slices.Equal(took, []workqueue.RunID{first}) {
+		t.Errorf("%v were measured, %v; want %s", took, err, first)
+	}
+	b.exec(`DROP TRIGGER refuse ON retention_size`)
+	if err := b.store.DropSizes(ctx, lease); err != nil || b.number(sizes, deleted) != 0 || b.number(sizes, first) != 1 {
+		t.Errorf("the size of a deleted run, and no other, was to go: %v", err)
 	}
 }
 
@@ -373,7 +417,8 @@ func TestRetentionIsFencedByTheEpoch(t *testing.T) {
 	ctx := t.Context()
 	for name, work := range map[string]func() error{
 		"measure": func() error { _, err := b.store.MeasureRuns(ctx, old, 9); return err },
-		"guess":   func() error { return b.store.GuessRun(ctx, old) },
+		"guess":   func() error { _, err := b.store.GuessRun(ctx, old, run); return err },
+		"sizes":   func() error { return b.store.DropSizes(ctx, old) },
 		"delete":  func() error { _, err := b.store.DeleteRun(ctx, old, run, time.Now(), "x"); return err },
 		"old": func() error {
 			_, err := b.store.DeleteOld(ctx, old, workqueue.RetainQuarantine, time.Now(), 9)
