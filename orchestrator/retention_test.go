@@ -128,8 +128,8 @@ func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
 	}
 }
 
-// Runs that take too long to measure are measured fewer at a time, or guessed, and those that cannot be measured at all keep
-// no run from being deleted by its age or number.
+// Runs that take too long to measure are measured fewer at a time, or guessed, and those that cannot be measured at all
+// keep no run from being deleted by its age or number.
 func TestRunsThatCannotBeMeasured(t *testing.T) {
 	t.Parallel()
 	r := setupRetaining(t)

@@ -323,7 +323,8 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 	}
 	b.exec(`UPDATE retention_size SET bytes = 1 << 30`)
 	sizes := `SELECT count(*) FROM retention_size WHERE run_id = $1`
-	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'the test breaks it off'; END $$`)
+	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN RAISE 'the test breaks it off'; END $$`)
 	b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON retention_size FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	if took, err := b.store.MeasureRuns(ctx, lease, 1); err == nil || !slices.Equal(took, []workqueue.RunID{first}) {
 		t.Errorf("measuring %v failed with %v; want %s", took, err, first)
@@ -349,7 +350,8 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 		t.Errorf("%v were measured, %v; want %s", took, err, first)
 	}
 	b.exec(`DROP TRIGGER refuse ON retention_size`)
-	if err := b.store.DropSizes(ctx, lease); err != nil || b.number(sizes, deleted) != 0 || b.number(sizes, first) != 1 {
+	err = b.store.DropSizes(ctx, lease)
+	if err != nil || b.number(sizes, deleted) != 0 || b.number(sizes, first) != 1 {
 		t.Errorf("the size of a deleted run, and no other, was to go: %v", err)
 	}
 }
