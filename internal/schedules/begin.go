@@ -215,7 +215,8 @@ func actor(name string) string { return "schedule " + name }
 
 // set begins to start a run, whose items are loaded beside the duty.
 func (r *round) set(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (did bool, err error) {
-	if !r.handsFree(f.Now) {
+	// Hands that come free in the midst of a look are for the next one: nobody overtakes those who found none.
+	if len(r.crowded) > 0 || !r.handsFree(f.Now) {
 		r.crowded = append(r.crowded, f)
 		return false, nil
 	}
