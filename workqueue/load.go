@@ -199,6 +199,8 @@ func (s *Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, 
 	if req.IdempotencyKey == "" {
 		return Loaded{}, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, txTimeout) // a leader that starts runs has no time limit
+	defer cancel()
 	out := Loaded{Existing: true}
 	var plan string
 	var unsealed, opened, same bool
@@ -228,6 +230,8 @@ SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1`
 // KeyedPlan returns the plan of the run that was started with an idempotency key, and its version on record; 0 when it
 // came with the run. The error wraps ErrNotFound when there is no such run.
 func (s *Store) KeyedPlan(ctx context.Context, key string) (plan string, version int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
 	err = s.pool.QueryRow(ctx, planByIdempotencyKey, key).Scan(&plan, &version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrNotFound

@@ -120,6 +120,8 @@ func (s *Store) Plan(ctx context.Context, name string, version int) (*PlanView, 
 	if !validText(name) {
 		return nil, fmt.Errorf("plan %q: %w", name, ErrNotFound)
 	}
+	ctx, cancel := context.WithTimeout(ctx, txTimeout)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, onePlan, name, version)
 	if err != nil {
 		return nil, fmt.Errorf("read plan %s: %w", name, err)

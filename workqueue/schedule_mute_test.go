@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// A database that says nothing has the leader's looks at schedules end, whoever asks: a duty that hangs would start
-// nothing, and its node would go on leading.
+// A database that says nothing has the leader's looks at schedules end, and those at what their runs start with, whoever
+// asks: a duty that hangs would start nothing, and its node would go on leading.
 func TestLooksAtSchedulesEndWhenPostgresIsMute(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	tx, err := b.pool.Begin(t.Context())
 	if err == nil {
-		_, err = tx.Exec(t.Context(), `LOCK TABLE schedule, schedule_fire IN ACCESS EXCLUSIVE MODE`)
+		_, err = tx.Exec(t.Context(), `LOCK TABLE schedule, schedule_fire, plan, batchrun IN ACCESS EXCLUSIVE MODE`)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -26,10 +26,15 @@ func TestLooksAtSchedulesEndWhenPostgresIsMute(t *testing.T) {
 	}()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // without a deadline, as a duty's is
 	defer cancel()
+	keyed := request()
+	keyed.IdempotencyKey = "k"
 	looks := map[string]func() error{
 		"due":     func() error { _, err := b.store.DueSchedules(ctx, 1); return err },
 		"waiting": func() error { _, err := b.store.WaitingFires(ctx, 1); return err },
 		"next":    func() error { _, _, err := b.store.NextScheduleTime(ctx); return err },
+		"plan":    func() error { _, err := b.store.Plan(ctx, "p", 0); return err },
+		"keyed":   func() error { _, _, err := b.store.KeyedPlan(ctx, "k"); return err },
+		"load":    func() error { _, err := b.store.Load(ctx, keyed, nil); return err },
 	}
 	ends := map[string]chan error{}
 	for name, look := range looks {
