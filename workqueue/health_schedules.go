@@ -49,7 +49,8 @@ FROM schedule s CROSS JOIN LATERAL (
 WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')
 ORDER BY f.ended_at DESC, s.name LIMIT $1`
 
-	// schedule_due and schedule_fire_waiting. What is queued waits for a run, about which others tell.
+	// schedule_due and schedule_fire_waiting. What is queued waits for a run, about which others tell. A first attempt may
+	// begin long after the due time: when a window opens, or when it is its turn.
 	healthScheduleStuck = `
 SELECT name, next_due, false, '', NULL::timestamptz, next_due FROM schedule
 WHERE state = 'active' AND deleted_at IS NULL AND next_due < clock_timestamp() - $1::interval
@@ -58,7 +59,8 @@ SELECT f.schedule, f.due_at, true, f.reason, CASE f.state WHEN 'starting' THEN f
     greatest(f.created_at, f.due_at)
 FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
 WHERE f.state IN ('due', 'starting') AND s.state = 'active'
-  AND CASE WHEN f.attempts > 0 THEN f.created_at ELSE f.start_at END < clock_timestamp() - $2::interval
+  AND CASE WHEN f.state = 'starting' AND f.attempts = 1 THEN f.began_at
+           WHEN f.attempts > 0 THEN f.created_at ELSE f.start_at END < clock_timestamp() - $2::interval
 ORDER BY 6, 1 LIMIT $3`
 
 	// batchrun_active and schedule_fire_run.

@@ -66,9 +66,16 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.exec(`UPDATE schedule SET next_due = clock_timestamp() WHERE name = 'idle'`)
 	w.goes(health.ScheduleOverdue, "idle")
 	begin("idle")
-	w.exec(`UPDATE schedule_fire SET created_at = created_at - interval '6 min' WHERE schedule = 'idle'`)
-	w.appears(health.ScheduleOverdue, "idle", health.Warning, "not started yet. Its items are being loaded, for ",
-		"tranche schedule fires idle")
+	const loading, fires = "not started yet. Its items are being loaded, for ", "tranche schedule fires idle"
+	w.exec(`UPDATE schedule_fire SET created_at = created_at - interval '8 h', due_at = due_at - interval '8 h'
+		WHERE schedule = 'idle'`)
+	w.goes(health.ScheduleOverdue, "idle") // it waited for its window, which has opened just now
+	w.exec(`UPDATE schedule_fire SET attempts = 2 WHERE schedule = 'idle'`)
+	w.appears(health.ScheduleOverdue, "idle", health.Warning, loading, fires)
+	w.exec(`UPDATE schedule_fire SET attempts = 1 WHERE schedule = 'idle'`)
+	w.goes(health.ScheduleOverdue, "idle")
+	w.exec(`UPDATE schedule_fire SET began_at = began_at - interval '6 min' WHERE schedule = 'idle'`)
+	w.appears(health.ScheduleOverdue, "idle", health.Warning, loading, fires)
 
 	run := start("late")
 	w.exec(`UPDATE schedule_fire SET done_by = clock_timestamp(), late_at = clock_timestamp(), late = 'reported'
