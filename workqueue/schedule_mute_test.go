@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A database that says nothing has the leader's looks at schedules end, and those at what their runs start with, whoever
-// asks: a duty that hangs would start nothing, and its node would go on leading.
+// A database that says nothing has the leader's looks at schedules end, and those at what their runs start with: a duty
+// that hangs would start nothing, and its node would go on leading.
 func TestLooksAtSchedulesEndWhenPostgresIsMute(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
