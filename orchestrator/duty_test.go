@@ -120,8 +120,8 @@ func noting(name string, ran chan<- workqueue.Lease) orchestrator.Duty {
 	}}
 }
 
-// A node leaves it to those that have precedence to lead, and leads where there is none: so a program that has a node in
-// it does not keep schedules from being looked after. One that stops does not keep others from leading, however long what
+// A node leaves it to those that have precedence to lead, and leads where there is none: so a program that has a node
+// in it does not keep schedules from being looked after. One that stops keeps no others from leading, however long what
 // it has under way takes to end.
 func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 	t.Parallel()

@@ -15,23 +15,7 @@ import (
 func TestKeysAreLookedAtAgainAfterAWhile(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)
-	store := workqueue.New(pool)
-	spec := workqueue.CollectorSpec{Endpoint: "e", MinSize: 1, MaxSize: 1, Timeout: workqueue.Span(time.Hour)}
-	if _, err := store.ApplyCollector(t.Context(), workqueue.CollectorText{Name: "c", Spec: spec.WithDefaults(),
-		Source: "c"}, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := store.AddOps(t.Context(), "c", 0, [][]workqueue.Op{{{Key: "a"}, {Key: "b"}}}); err != nil {
-		t.Fatal(err)
-	}
-	session, err := store.StartSession(t.Context(), workqueue.NodeInfo{Host: "h"}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	claimed, err := store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: session, Collector: 1, Max: 10})
-	if err != nil || len(claimed.Flushes) != 2 {
-		t.Fatalf("claimed %+v, %v", claimed.Flushes, err)
-	}
+	store, claimed := claimedKeys(t, pool, "a", "b")
 	if _, err := pool.Exec(t.Context(), `UPDATE collector_key SET flush_until = clock_timestamp(),
 		flush = CASE key WHEN 'b' THEN gen_random_uuid() ELSE flush END`); err != nil {
 		t.Fatal(err)

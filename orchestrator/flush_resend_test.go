@@ -20,24 +20,8 @@ import (
 func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)
-	store := workqueue.New(pool)
-	spec := workqueue.CollectorSpec{Endpoint: "e", MinSize: 1, MaxSize: 1, Timeout: workqueue.Span(time.Hour)}
-	if _, err := store.ApplyCollector(t.Context(), workqueue.CollectorText{Name: "c", Spec: spec.WithDefaults(),
-		Source: "c"}, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := store.AddOps(t.Context(), "c", 0, [][]workqueue.Op{{{Key: "a"}, {Key: "b"}, {Key: "c"}}}); err != nil {
-		t.Fatal(err)
-	}
-	session, err := store.StartSession(t.Context(), workqueue.NodeInfo{Host: "h"}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	claimed, err := store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: session, Collector: 1, Max: 10})
-	if err != nil || len(claimed.Flushes) != 3 {
-		t.Fatalf("claimed %+v, %v", claimed.Flushes, err)
-	}
-	_, err = pool.Exec(t.Context(), `UPDATE collector_key SET flush_until = clock_timestamp() + interval '1 min'`)
+	store, claimed := claimedKeys(t, pool, "a", "b", "c")
+	_, err := pool.Exec(t.Context(), `UPDATE collector_key SET flush_until = clock_timestamp() + interval '1 min'`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +72,33 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	if again := renewed(s, []string{"live"}); len(again) != 0 {
 		t.Errorf("%v are sent again, and their time is over", again)
 	}
+}
+
+// claimedKeys has a session claim the keys of a collector, of which each has one operation.
+func claimedKeys(t *testing.T, pool *pgxpool.Pool, keys ...string) (*workqueue.Store, workqueue.ClaimedFlushes) {
+	t.Helper()
+	store := workqueue.New(pool)
+	spec := workqueue.CollectorSpec{Endpoint: "e", MinSize: 1, MaxSize: 1, Timeout: workqueue.Span(time.Hour)}
+	if _, err := store.ApplyCollector(t.Context(), workqueue.CollectorText{Name: "c", Spec: spec.WithDefaults(),
+		Source: "c"}, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	ops := make([]workqueue.Op, len(keys))
+	for i, key := range keys {
+		ops[i].Key = key
+	}
+	if _, _, err := store.AddOps(t.Context(), "c", 0, [][]workqueue.Op{ops}); err != nil {
+		t.Fatal(err)
+	}
+	session, err := store.StartSession(t.Context(), workqueue.NodeInfo{Host: "h"}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed, err := store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: session, Collector: 1, Max: 10})
+	if err != nil || len(claimed.Flushes) != len(keys) {
+		t.Fatalf("claimed %+v, %v", claimed.Flushes, err)
+	}
+	return store, claimed
 }
 
 // renewed renews, however long the database takes for it.

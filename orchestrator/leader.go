@@ -26,8 +26,8 @@ const (
 )
 
 func (n *Node) ownDuties() []Duty {
-	return []Duty{{dutySweep, n.sweeping}, {dutyMute, n.endingMute}, {dutyClear, n.clearing}, {dutyCare, n.caring()}, {dutyPace, n.pacing()},
-		{DutyRetention, n.retaining}, {dutyCollectors, n.tendingCollectors}}
+	return []Duty{{dutySweep, n.sweeping}, {dutyMute, n.endingMute}, {dutyClear, n.clearing},
+		{dutyCare, n.caring()}, {dutyPace, n.pacing()}, {DutyRetention, n.retaining}, {dutyCollectors, n.tendingCollectors}}
 }
 
 // beatOfLease is the time between two prolongings.

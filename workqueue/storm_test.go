@@ -52,8 +52,8 @@ func newStorm(t *testing.T) *storm {
 	return s
 }
 
-// rage lets the storm last for a while, or as long as TRANCHE_SOAK says, and returns how often what has worked. On a busy
-// machine it goes on until all has worked that is to.
+// rage lets the storm last for a while, or as long as TRANCHE_SOAK says, and returns how often what has worked. On a
+// busy machine it goes on until all has worked that is to.
 func (s *storm) rage(lasts time.Duration) map[string]int64 {
 	if d, err := time.ParseDuration(os.Getenv("TRANCHE_SOAK")); err == nil {
 		lasts = d
