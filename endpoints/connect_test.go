@@ -14,7 +14,9 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-func TestConnectHonoursTheEnvironment(t *testing.T) { // t.Setenv forbids t.Parallel
+// setupByEnvironment is setup with a server that wants a password, which the environment says, as it does the address.
+func setupByEnvironment(t *testing.T) *bundle {
+	t.Helper()
 	b := setup(t)
 	b.stop()
 	b.opts.Username, b.opts.Password = "u", "p"
@@ -22,6 +24,11 @@ func TestConnectHonoursTheEnvironment(t *testing.T) { // t.Setenv forbids t.Para
 	t.Setenv("NATS_URL", "nats://"+b.server.Addr().String())
 	t.Setenv("NATS_USER", "u")
 	t.Setenv("NATS_PASSWORD", "p")
+	return b
+}
+
+func TestConnectHonoursTheEnvironment(t *testing.T) { // t.Setenv forbids t.Parallel
+	setupByEnvironment(t)
 	nc, err := Connect()
 	check(t, err)
 	defer nc.Close()
@@ -67,13 +74,7 @@ func TestLogToTellsOfDeniedPermissions(t *testing.T) {
 
 // A server that starts may refuse users for a while: the service that says who they are is not up yet.
 func TestConnectGoesOnWhenItIsRefused(t *testing.T) {
-	b := setup(t)
-	b.stop()
-	b.opts.Username, b.opts.Password = "u", "p"
-	b.start()
-	t.Setenv("NATS_URL", "nats://"+b.server.Addr().String())
-	t.Setenv("NATS_USER", "u")
-	t.Setenv("NATS_PASSWORD", "p")
+	b := setupByEnvironment(t)
 	var refused atomic.Int64
 	core, logged := observer.New(zap.DebugLevel)
 	nc, err := Connect(LogTo(zap.New(core)), func(o *nats.Options) error {
