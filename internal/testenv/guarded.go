@@ -58,7 +58,7 @@ func (g *GuardedNATS) options(t testing.TB, config string) *server.Options {
 		t.Fatalf("test environment: the NATS configuration: %v", err)
 	}
 	opts.Host, opts.Port, opts.StoreDir = "127.0.0.1", g.port, filepath.Join(g.dir, "store")
-	opts.NoSigs, opts.NoLog = true, true
+	opts.NoSigs, opts.NoLog, opts.AuthTimeout = true, true, stopTimeout.Seconds()
 	return opts
 }
 

@@ -51,7 +51,7 @@ func Dial(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 	t.Helper()
 	options = append([]nats.Option{
 		nats.Name(t.Name()), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond),
-		nats.ReconnectJitter(0, 0),
+		nats.ReconnectJitter(0, 0), nats.Timeout(stopTimeout),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // else it prints them
 	}, options...)
 	nc, err := nats.Connect(url, options...)
