@@ -47,6 +47,7 @@ const (
 type outcome struct {
 	slot   endpoints.SlotError // the error; without code: none
 	down   bool                // nothing came of the service: it may be down
+	later  bool                // the host has asked for a rest, which may be over by now
 	answer *answer
 }
 

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -186,12 +186,7 @@ func TestHostileItems(t *testing.T) {
 // Chunks that get nothing from a service fail as a whole, and do not knock for each item.
 func TestServiceIsDown(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := "http://" + listener.Addr().String()
-	_ = listener.Close()
+	const nobody = "http://127.0.0.1:1"
 	var asked atomic.Int64
 	b := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		n := asked.Add(1)
@@ -273,32 +268,40 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// A short rest is waited for, and costs no item anything.
+// A short rest is waited for, and costs no item anything; nor does one that is over before the answer is.
 func TestShortRest(t *testing.T) {
 	t.Parallel()
-	var asked atomic.Int64
-	b := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		if asked.Add(1) == 3 {
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-	})
-	slots, err := get(t, b.client, settings(b.server.URL+"/{key}", func(h *gather.HTTP) { h.Concurrency = 1 }),
-		&fetch.Request{Items: items(5)})
-	for _, s := range slots {
-		if s.Err != nil {
-			t.Errorf("%+v", s.Err)
-		}
-	}
-	if err != nil || len(slots) != 5 || asked.Load() != 6 {
-		t.Errorf("%d slots, %v, asked %d times", len(slots), err, asked.Load())
+	for name, answering := range map[string]time.Duration{"waited for": 0, "over": 1200 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int64
+			b := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				if asked.Add(1) == 3 {
+					w.Header().Set("Retry-After", "1")
+					w.WriteHeader(http.StatusServiceUnavailable)
+					_ = http.NewResponseController(w).Flush()
+					<-time.After(answering)
+				}
+			})
+			h := settings(b.server.URL+"/{key}", func(h *gather.HTTP) { h.Concurrency = 1 })
+			slots, err := get(t, b.client, h, &fetch.Request{Items: items(5)})
+			for _, s := range slots {
+				if s.Err != nil {
+					t.Errorf("%+v", s.Err)
+				}
+			}
+			if err != nil || len(slots) != 5 || asked.Load() != 6 {
+				t.Errorf("%d slots, %v, asked %d times", len(slots), err, asked.Load())
+			}
+		})
 	}
 }
 
 func TestConcurrencyAndRate(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
-	release := make(chan struct{})
+	released := make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
 	b := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		n := now.Add(1)
 		defer now.Add(-1)
@@ -306,9 +309,9 @@ func TestConcurrencyAndRate(t *testing.T) {
 		}
 		if r.URL.Path == "/wait" {
 			if n == 3 {
-				close(release)
+				release()
 			}
-			<-release
+			<-released
 		}
 	})
 	run := uuid.New()

@@ -78,7 +78,7 @@ func (s *step) patiently(ctx context.Context, share *share, values *template.Val
 		share.leave()
 		_, rest := s.resting()
 		throttled := out.slot.Code == CodeThrottled || out.slot.Code == CodeOverloaded
-		if !throttled || rest <= 0 || rest > shortRest || tries == maxPauses {
+		if !throttled || rest <= 0 && !out.later || rest > shortRest || tries == maxPauses {
 			return out, true
 		}
 		if !pause(ctx, rest) {
@@ -93,6 +93,7 @@ const maxPauses = 3
 // rested asks unless the host wants to be left alone.
 func (s *step) rested(ctx context.Context, values *template.Values) outcome {
 	if out, resting := s.resting(); resting > 0 {
+		out.later = true
 		return out
 	}
 	return s.ask(ctx, values)
@@ -119,12 +120,15 @@ func (s *step) ask(ctx context.Context, values *template.Values) outcome {
 	}
 	defer response.Body.Close()
 	full := response.StatusCode == http.StatusTooManyRequests || response.StatusCode == http.StatusServiceUnavailable
-	if rest, said := retryAfter(response.Header, time.Now()); said && full {
+	rest, later := retryAfter(response.Header, time.Now())
+	if later = later && full; later {
 		s.client.rests.set(s.paceKey(), rest)
 	}
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		said, _ := readAll(response, maxErrorBody) // it is only quoted
-		return s.statusFailed(response.StatusCode, response.Header, s.quoted(said))
+		out := s.statusFailed(response.StatusCode, response.Header, s.quoted(said))
+		out.later = later && rest > 0
+		return out
 	}
 	return s.read(ctx, response)
 }
