@@ -83,7 +83,7 @@ func client(t *testing.T, cfg httpfetch.Config, text string) *httpfetch.Client {
 // settings are those of a step, with defaults.
 func settings(url string, change ...func(*gather.HTTP)) *gather.HTTP {
 	h := &gather.HTTP{
-		URL: url, Method: "GET", Concurrency: 4, Timeout: gather.Duration(5 * time.Second), MaxBytes: 1 << 20, Redirects: 3,
+		URL: url, Method: "GET", Concurrency: 4, Timeout: gather.Duration(20 * time.Second), MaxBytes: 1 << 20, Redirects: 3,
 	}
 	for _, f := range change {
 		f(h)
