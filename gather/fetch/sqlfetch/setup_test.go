@@ -91,7 +91,7 @@ func client(t *testing.T, dsn string, more ...string) *sqlfetch.Client {
 }
 
 func settings(query string, change ...func(*gather.SQL)) *gather.SQL {
-	q := &gather.SQL{Source: "ledger", Query: query, Rows: gather.RowsOne, Timeout: gather.Duration(5 * time.Second),
+	q := &gather.SQL{Source: "ledger", Query: query, Rows: gather.RowsOne, Timeout: gather.Duration(20 * time.Second),
 		MaxRows: 1000, MaxBytes: 1 << 20}
 	for _, f := range change {
 		f(q)
