@@ -1,6 +1,8 @@
 package endpointstest
 
 import (
+	"context"
+
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
@@ -10,13 +12,15 @@ import (
 // ends the test when none comes. Services write dead letters for requests of endpoints.ModeSingle only.
 func (k *Kit) DeadLetter() endpoints.DeadLetter {
 	k.t.Helper()
-	ctx, cancel := k.wait()
+	ctx, cancel := k.own()
 	defer cancel()
 	collector, err := endpoints.EnsureCollector(ctx, k.js)
 	if err != nil {
 		k.t.Fatalf("endpointstest: %v", err)
 	}
-	msg, err := collector.Next(jetstream.FetchContext(ctx))
+	waiting, stop := context.WithTimeout(ctx, k.patience)
+	defer stop()
+	msg, err := collector.Next(jetstream.FetchContext(waiting))
 	if err != nil {
 		k.t.Fatalf("endpointstest: in %s there was no dead letter: %v", k.patience, err)
 	}

@@ -34,7 +34,7 @@ func newInbox(k *Kit) *inbox {
 	k.t.Helper()
 	b := &inbox{kit: k, open: map[answer]*Reply{}, expected: map[answer]int{}, complete: map[uuid.UUID][]*Reply{},
 		arrived: make(chan struct{})}
-	ctx, cancel := k.wait()
+	ctx, cancel := k.own()
 	defer cancel()
 	consumer, err := endpoints.EnsureRecorder(ctx, k.js)
 	if err != nil {

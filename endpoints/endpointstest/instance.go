@@ -45,7 +45,8 @@ func (k *Kit) Serve(register func(*endpoints.Service) error, configure ...func(*
 	}
 	i := &Instance{kit: k, config: config, register: register, ended: make(chan struct{}), held: map[string]delivery{}}
 	nc, err := nats.Connect("nats://endpointstest", nats.SetCustomDialer(dialer{i}), nats.NoReconnect(),
-		nats.Name(config.Name), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+		nats.Name(config.Name), nats.Timeout(k.ownPatience()),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		k.t.Fatalf("endpointstest: connect the service to NATS: %v", err)
 	}

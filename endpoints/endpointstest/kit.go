@@ -29,7 +29,8 @@ type settings struct {
 	maxPayload int32
 }
 
-// Patience is how long a call waits for what must happen. Default 20 s.
+// Patience is how long a call waits for what must happen. Default 20 s. It does not hurry the kit itself: starting the
+// server or sending a request may take DefaultPatience whatever is set.
 func Patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
 
 // MaxPayload is the server's max_payload in bytes, at most 8 MiB. Default 1 MiB. A small one has replies come in
@@ -87,7 +88,7 @@ func (k *Kit) start(s settings) {
 		ns.Shutdown()
 		ns.WaitForShutdown()
 	})
-	if !ns.ReadyForConnections(k.patience) || !ns.JetStreamEnabled() {
+	if !ns.ReadyForConnections(k.ownPatience()) || !ns.JetStreamEnabled() {
 		k.t.Fatal("endpointstest: the NATS server did not start, or without JetStream")
 	}
 	k.server = ns
@@ -95,7 +96,7 @@ func (k *Kit) start(s settings) {
 
 func (k *Kit) streams() {
 	k.t.Helper()
-	ctx, cancel := k.wait()
+	ctx, cancel := k.own()
 	defer cancel()
 	if _, err := endpoints.EnsureStreams(ctx, k.js, endpoints.StreamConfig{Memory: true}); err != nil {
 		k.t.Fatalf("endpointstest: %v", err)
@@ -105,7 +106,7 @@ func (k *Kit) streams() {
 // Conn returns a connection to the server, for callers such as endpoints.Call. It is closed when the test ends.
 func (k *Kit) Conn() *nats.Conn {
 	k.t.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(k.server), nats.Name(k.t.Name()))
+	nc, err := nats.Connect("", nats.InProcessServer(k.server), nats.Name(k.t.Name()), nats.Timeout(k.ownPatience()))
 	if err != nil {
 		k.t.Fatalf("endpointstest: connect to NATS: %v", err)
 	}
@@ -113,9 +114,12 @@ func (k *Kit) Conn() *nats.Conn {
 	return nc
 }
 
-// wait returns a context for one thing that must happen.
-func (k *Kit) wait() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(k.ctx, k.patience)
+// ownPatience is how long something may take that the kit does itself.
+func (k *Kit) ownPatience() time.Duration { return max(k.patience, DefaultPatience) }
+
+// own returns a context for one thing that the kit does itself.
+func (k *Kit) own() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(k.ctx, k.ownPatience())
 }
 
 // Log returns what the services have logged so far, from level info on, a line an entry.

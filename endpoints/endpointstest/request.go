@@ -202,7 +202,7 @@ func (k *Kit) PostReissue(r *Request, keys ...string) *Pending {
 
 func (k *Kit) post(r *Request) *Pending {
 	k.t.Helper()
-	ctx, cancel := k.wait()
+	ctx, cancel := k.own()
 	defer cancel()
 	if _, err := k.js.PublishMsg(ctx, r.msg); err != nil {
 		k.t.Fatalf("endpointstest: send a request to endpoint %s: %v", r.Endpoint, err)
@@ -230,7 +230,7 @@ func (p *Pending) Wait() *Reply {
 func (k *Kit) explain(r *Request) string {
 	text := fmt.Sprintf("endpointstest: in %s no reply of endpoint %s to a request with %d items",
 		k.patience, r.Endpoint, len(r.Keys))
-	ctx, cancel := k.wait()
+	ctx, cancel := k.own()
 	defer cancel()
 	consumer, err := k.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(r.Endpoint))
 	if err != nil {

@@ -40,7 +40,11 @@ func of(t *testing.T, f func(*verdict)) (text string) {
 	return v.text
 }
 
-const shortly = 200 * time.Millisecond
+// shortly is the patience of a test that waits in vain, and shortlyServed of one that gets one answer before.
+const (
+	shortly       = 200 * time.Millisecond
+	shortlyServed = 6 * time.Second
+)
 
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
@@ -52,7 +56,7 @@ func TestVerdicts(t *testing.T) {
 			endpointstest.New(v, endpointstest.Patience(shortly)).Send("books", endpointstest.Item("A", 1))
 		}, []string{"no reply of endpoint books to a request with 1 items", "no instance has served the endpoint"}},
 		"stopped": {func(v *verdict) {
-			kit := endpointstest.New(v, endpointstest.Patience(10*shortly))
+			kit := endpointstest.New(v, endpointstest.Patience(shortlyServed))
 			instance := kit.Serve(serveBooks)
 			kit.Send("books", endpointstest.Item("A", account{1}))
 			instance.Stop()
@@ -60,13 +64,17 @@ func TestVerdicts(t *testing.T) {
 		}, []string{"1 requests wait to be fetched", "no instance serves the endpoint now"}},
 		"hangs": {func(v *verdict) {
 			kit := endpointstest.New(v, endpointstest.Patience(10*shortly))
+			begun := make(chan struct{})
 			kit.Serve(func(svc *endpoints.Service) error {
 				return endpoints.HandleList(svc, "hangs", func(ctx context.Context, _ *endpoints.Chunk[int, int]) error {
+					close(begun)
 					<-ctx.Done()
 					return nil
 				})
 			})
-			kit.Send("hangs", endpointstest.Item("A", 1))
+			pending := kit.Post("hangs", endpointstest.Item("A", 1))
+			<-begun
+			pending.Wait()
 		}, []string{"1 are at work"}},
 		"nobody to kill": {func(v *verdict) {
 			endpointstest.New(v, endpointstest.Patience(shortly)).KillBetween("books", 1).Wait()
