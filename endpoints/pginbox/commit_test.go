@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,8 +33,8 @@ func (w commitWatch) TraceQueryStart(
 
 func (commitWatch) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// through returns a pool on the bundle's database that goes through a proxy.
-func (b *bundle) through(watch func(*testenv.Proxy)) *pgxpool.Pool {
+// through returns a pool on the bundle's database that goes through a proxy, which watch gets before each commit.
+func (b *bundle) through(watch func(*testenv.Proxy)) (*pgxpool.Pool, *testenv.Proxy) {
 	b.t.Helper()
 	config := b.pool.Config()
 	host, port := config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port))
@@ -51,26 +53,29 @@ func (b *bundle) through(watch func(*testenv.Proxy)) *pgxpool.Pool {
 	pool, err := pgxpool.NewWithConfig(b.t.Context(), config)
 	check(b.t, err)
 	b.t.Cleanup(pool.Close)
-	return pool
+	return pool, proxy
 }
 
 // TestCommitOfUnknownOutcome has PostgreSQL commit, and the service never hear of it.
 func TestCommitOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	lost, healed := false, make(chan struct{})
-	pool := b.through(func(proxy *testenv.Proxy) {
-		if lost {
+	var lost atomic.Bool
+	var healing sync.WaitGroup
+	t.Cleanup(healing.Wait)
+	pool, _ := b.through(func(proxy *testenv.Proxy) {
+		if lost.Swap(true) {
 			return
 		}
-		lost = true
 		proxy.Stall(testenv.Down)
-		go func() {
-			b.await("the commit is there", func() bool { return b.written() == 3 })
+		healing.Go(func() {
+			b.await("the commit is there", func() bool {
+				n, err := b.tryCount(countEffects)
+				return err == nil && n == 3
+			})
 			proxy.Cut()
 			proxy.Heal()
-			close(healed)
-		}()
+		})
 	})
 	inbox, err := pginbox.New(pool, pginbox.Config{})
 	check(t, err)
@@ -80,7 +85,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 	if reply.Failure == nil || reply.Failure.Code != pginbox.CodeInbox || !reply.Failure.Retry || len(reply.Slots) > 0 {
 		t.Fatalf("got %+v", reply)
 	}
-	<-healed
+	healing.Wait()
 	again := b.kit.Reissue(reply.Request)
 	if len(again.Slots) != 3 || again.Failure != nil || b.written() != 3 {
 		t.Errorf("again: %+v; %d effects", again, b.written())
@@ -91,9 +96,8 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 func TestDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var proxy *testenv.Proxy
-	pool := b.through(func(p *testenv.Proxy) { proxy = p })
-	check(t, pgx.BeginFunc(t.Context(), pool, func(pgx.Tx) error { return nil })) // tells the proxy
+	pool, proxy := b.through(func(*testenv.Proxy) {})
+	check(t, pool.Ping(t.Context())) // so that there is a connection to lose
 	inbox, err := pginbox.New(pool, pginbox.Config{})
 	check(t, err)
 	b.inbox = inbox

@@ -202,7 +202,7 @@ func TestFailuresLeaveNothing(t *testing.T) {
 		for _, end := range ends {
 			timeout := time.Minute
 			if end.name == "late" {
-				timeout = 200 * time.Millisecond
+				timeout = 3 * time.Second
 			}
 			err := endpoints.HandleList(svc, end.name, func(ctx context.Context, c *chunk) error {
 				if err := book(ctx, c); err != nil || fine.Load() {

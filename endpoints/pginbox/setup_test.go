@@ -46,13 +46,22 @@ func (b *bundle) exec(sql string) {
 }
 
 // count returns what a query counts.
-func (b *bundle) count(sql string, args ...any) (n int) {
+func (b *bundle) count(sql string, args ...any) int {
 	b.t.Helper()
-	check(b.t, b.pool.QueryRow(b.t.Context(), sql, args...).Scan(&n))
+	n, err := b.tryCount(sql, args...)
+	check(b.t, err)
 	return n
 }
 
-func (b *bundle) written() int { return b.count(`SELECT count(*) FROM effects`) }
+// tryCount is count for other goroutines than the test's.
+func (b *bundle) tryCount(sql string, args ...any) (n int, err error) {
+	err = b.pool.QueryRow(b.t.Context(), sql, args...).Scan(&n)
+	return n, err
+}
+
+const countEffects = `SELECT count(*) FROM effects`
+
+func (b *bundle) written() int { return b.count(countEffects) }
 
 func (b *bundle) remembered() int { return b.count(`SELECT count(*) FROM tranche_inbox`) }
 
