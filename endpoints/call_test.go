@@ -212,7 +212,7 @@ func TestCallWithoutListeners(t *testing.T) {
 	if !errors.As(err, &nobody) || nobody.Endpoint != "nobody" || time.Since(begun) > patience/2 {
 		t.Errorf("%v after %s", err, time.Since(begun))
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, 4*time.Second)
 	defer cancel()
 	results, err := CallList[number, square](ctx, b.nc, "nobody", callItems(2))
 	var unanswered *UnansweredError
@@ -274,7 +274,7 @@ func TestCallWithAFullStream(t *testing.T) {
 	config := StreamConfig{WorkMaxBytes: 1}.withDefaults().work()
 	_, err := b.js.UpdateStream(b.ctx, config)
 	check(t, err)
-	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, 4*time.Second)
 	defer cancel()
 	_, err = Call[number, square](ctx, b.nc, "square", "k", number{1})
 	var refused *RequestError

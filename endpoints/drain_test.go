@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -39,7 +38,7 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 	names := []string{"one", "two", "three"}
 	const rounds, each = 6, 150
 	for _, name := range names {
-		b.shortWait(name, time.Second) // so that what was not acknowledged comes back in this test
+		b.shortWait(name, outlastsStalls) // so that what was not acknowledged comes back in this test
 	}
 	done := &finished{by: map[uuid.UUID]int{}}
 	instance := func() (stop func() error) {
@@ -52,9 +51,14 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 	var asking sync.WaitGroup
 	asking.Go(func() {
 		for n := range rounds * each {
-			b.ask(names[n%len(names)], numbers(3))
+			_, msg := b.request(names[n%len(names)], numbers(3))
+			if _, err := b.js.PublishMsg(b.ctx, msg); err != nil {
+				t.Error(err)
+				return
+			}
 		}
 	})
+	t.Cleanup(asking.Wait)
 	for round := 1; round <= rounds; round++ {
 		stop := instance()
 		eventually(t, "it is at work", func() bool { return done.len() >= round*each/2 })

@@ -83,6 +83,7 @@ func ExampleHandleFlow() {
 		must(err)
 		reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), endpoints.Limits{})
 		must(err)
+		must(msg.Ack())
 		slots += len(reply.Slots)
 		for _, slot := range reply.Slots {
 			if slot.Err != nil {

@@ -67,6 +67,7 @@ func Example() {
 	must(err)
 	reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), endpoints.Limits{})
 	must(err)
+	must(msg.Ack())
 	for _, slot := range reply.Slots {
 		if slot.Err != nil {
 			fmt.Println(slot.Ordinal, "failed:", slot.Err)

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -138,12 +139,15 @@ func TestItemsThatOutliveTheirStage(t *testing.T) {
 				toDouble.Asked(item)
 				item.Next()
 				s.Flush()
+				runtime.Gosched()
 			}
 			item.Reply(square{-1})
 			item.Fail("late", "late")
 		})
 	}
 	answered := make(chan struct{})
+	end := sync.OnceFunc(func() { close(answered) })
+	t.Cleanup(func() { end(); late.Wait() })
 	stages := []func(context.Context, *numberStage) error{
 		func(_ context.Context, s *numberStage) error {
 			for _, item := range s.Items() {
@@ -170,7 +174,7 @@ func TestItemsThatOutliveTheirStage(t *testing.T) {
 	check(t, HandleFlow(svc, "flow", stages))
 	b.run(svc)
 	w := b.reply("flow", numbers(5))
-	close(answered)
+	end()
 	late.Wait()
 	for i := range 5 {
 		if want := fmt.Sprintf(`{"square":%d}`, 2*i); string(w.slots[i].Data) != want {

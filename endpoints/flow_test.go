@@ -184,10 +184,12 @@ func TestFlowsAskFlowsThreeDeep(t *testing.T) {
 			}
 		}
 	}
+	b.nothingLeft()
+	mu.Lock()
+	defer mu.Unlock()
 	if !keys["/0/7/1/c:1,b:1,a:1"] || len(keys) != 20 {
 		t.Errorf("idempotency keys: %v", keys)
 	}
-	b.nothingLeft()
 }
 
 func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {

@@ -27,8 +27,9 @@ func TestAStageThatOutlastsItsTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
+	b.listening("double") // what the flow asks lives as long as its time
 	svc := b.service()
-	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(50*time.Millisecond)))
+	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(3*time.Second)))
 	b.run(svc)
 	w := b.reply("flow", numbers(3))
 	if w.answered != 1 || w.slots[0].Err != nil || w.failure == nil || w.failure.Code != CodeTimeout || !w.failure.Retry {
@@ -43,7 +44,7 @@ func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(time.Second)))
+	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(5*time.Second)))
 	b.run(svc)
 	b.ask("flow", numbers(3))
 	eventually(t, "the chunk is suspended", func() bool { return b.left(StreamFlow) > 0 && b.left(StreamWork) == 1 })

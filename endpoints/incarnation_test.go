@@ -150,6 +150,7 @@ func TestFetchCountsWhatItHasTaken(t *testing.T) {
 		b.ask("list", numbers(1))
 	}
 	e := svc.endpoints[0]
+	e.work.heartbeat = outlastsStalls
 	consumer, err := b.js.Consumer(b.ctx, StreamWork, "list")
 	check(t, err)
 	span := scope{stopping: make(chan struct{}), working: b.ctx, sending: b.ctx}

@@ -21,11 +21,12 @@ func TestStatusNamesWhatIsDenied(t *testing.T) {
 	eventually(t, "the status says what is denied", func() bool {
 		return strings.Contains(svc.Stats()[0].Reason, want)
 	})
-	found, err := Discover(b.ctx, b.nc, time.Second)
-	check(t, err)
-	if len(found) != 1 || !strings.Contains(found[0].Reason, want) {
-		t.Errorf("discovered %+v", found)
-	}
+	eventually(t, "it is discovered with its reason", func() bool {
+		found, err := Discover(b.ctx, b.nc, 100*time.Millisecond)
+		check(t, err)
+		return len(found) == 1 && strings.Contains(found[0].Reason, want)
+	})
+	eventually(t, "the log names it", func() bool { return b.names("tranche.reply.work") }) // it stays until then
 	server.Reload(t, guarded(publish, subscribe))
 	b.collect(1)
 	eventually(t, "the reason is gone", func() bool { return svc.Stats()[0].Reason == "" })

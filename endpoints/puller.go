@@ -44,6 +44,8 @@ type puller struct {
 	bound    bool         // has been, once
 	life     life
 	watchdog *watchdog
+	// heartbeat is how often the server says that a pull is open.
+	heartbeat time.Duration
 	// settings is told what operators have set, whenever the consumer was asked for. It may be nil.
 	settings func(ConsumerSettings)
 	failures int // pulls that failed in a row, without a message
@@ -52,7 +54,7 @@ type puller struct {
 // newPuller returns a puller of the endpoint's consumer on a stream.
 func (s *Service) newPuller(stream, endpoint string, room *room, log *zap.Logger) *puller {
 	p := &puller{nc: s.nc, js: s.outbox.js, stream: stream, endpoint: endpoint, log: log, room: room,
-		watchdog: newWatchdog()}
+		watchdog: newWatchdog(), heartbeat: pullHeartbeat}
 	p.consumer.Ask = p.consumerMade
 	p.life.set(StateWaiting, "not started")
 	return p
@@ -147,14 +149,14 @@ func (p *puller) fetch(
 	defer keep()
 	// A limit below the size of one message would stall the pull without a word.
 	bytes = max(bytes, int(p.nc.MaxPayload())+pullOverhead)
-	batch, err := consumer.Fetch(n, jetstream.FetchContext(pull), jetstream.FetchHeartbeat(pullHeartbeat),
+	batch, err := consumer.Fetch(n, jetstream.FetchContext(pull), jetstream.FetchHeartbeat(p.heartbeat),
 		jetstream.FetchMaxBytes(bytes))
 	if err != nil {
 		return err
 	}
 	p.watchdog.opened()
 	defer p.watchdog.closed()
-	well := time.NewTimer(3 * pullHeartbeat) // a dead one has ended by then
+	well := time.NewTimer(3 * p.heartbeat) // a dead one has ended by then
 	defer well.Stop()
 	stalled := false
 	for messages := batch.Messages(); ; {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +20,9 @@ import (
 
 // patience bounds every wait of the tests.
 const patience = 20 * time.Second
+
+// outlastsStalls is for times that a test must not see the end of, on a machine that stands still for seconds.
+const outlastsStalls = 10 * time.Second
 
 // bundle is a NATS server with the streams, and a node's side of the protocol.
 type bundle struct {
@@ -82,7 +87,8 @@ func (b *bundle) wipe() {
 
 func (b *bundle) connect() *nats.Conn {
 	b.t.Helper()
-	nc, err := nats.Connect(b.server.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	nc, err := nats.Connect(b.server.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+		nats.Timeout(patience))
 	check(b.t, err)
 	b.t.Cleanup(nc.Close)
 	return nc
@@ -153,6 +159,14 @@ func newMeta() Meta {
 // ask publishes a request.
 func (b *bundle) ask(endpoint string, items []payload) Meta {
 	b.t.Helper()
+	meta, msg := b.request(endpoint, items)
+	b.publish(msg)
+	return meta
+}
+
+// request returns a request, and what its headers say.
+func (b *bundle) request(endpoint string, items []payload) (Meta, *nats.Msg) {
+	b.t.Helper()
 	meta := newMeta()
 	builder := NewRequestBuilder(endpoint, meta, int(b.nc.MaxPayload()))
 	for _, item := range items {
@@ -160,8 +174,7 @@ func (b *bundle) ask(endpoint string, items []payload) Meta {
 			b.t.Fatalf("item %d does not fit", item.ordinal)
 		}
 	}
-	b.publish(builder.Msg())
-	return meta
+	return meta, builder.Msg()
 }
 
 func (b *bundle) publish(msg *nats.Msg) {
@@ -255,6 +268,26 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("in %s it never came true that %s", patience, what)
 		}
 	}
+}
+
+// stopwatch starts, and returns how long the process has run since. What it was made to stand still does not count.
+func stopwatch(t *testing.T) (ran func() time.Duration) {
+	t.Helper()
+	const step = 20 * time.Millisecond
+	var sum atomic.Int64
+	var ticking sync.WaitGroup
+	ticking.Go(func() {
+		tick := time.NewTicker(step)
+		defer tick.Stop()
+		for last := time.Now(); t.Context().Err() == nil; {
+			<-tick.C
+			now := time.Now()
+			sum.Add(int64(min(now.Sub(last), 2*step)))
+			last = now
+		}
+	})
+	t.Cleanup(ticking.Wait) // the context has ended by then
+	return func() time.Duration { return time.Duration(sum.Load()) }
 }
 
 // await receives from c, within patience.

@@ -171,18 +171,26 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 	}
 }
 
+// TestCallIsAnsweredWhenNoFurtherTryFits has a call be tried that was delivered so often that it would rest for longer
+// than its caller waits.
 func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	check(t, EnsureConsumer(b.ctx, b.js, "work", ConsumerSettings{}))
+	ctx, cancel := context.WithTimeout(b.ctx, longestRetry/2)
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() {
+		_, err := Call[number, square](ctx, b.nc, "work", "k", number{1})
+		answer <- err
+	}()
+	b.handBack("work", 5)
 	svc := b.service()
 	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
 		return square{}, Retry("locked", "row 7")
 	}))
 	b.run(svc)
-	b.listening("work")
-	ctx, cancel := context.WithTimeout(b.ctx, 2*time.Second)
-	defer cancel()
-	_, err := Call[number, square](ctx, b.nc, "work", "k", number{1})
+	err := await(t, "answer", answer)
 	var slot *SlotError
 	if !errors.As(err, &slot) || slot.Code != "locked" {
 		t.Errorf("%v", err)
@@ -273,7 +281,7 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 	consumer, err := b.js.Consumer(b.ctx, StreamWork, "deadly")
 	check(t, err)
 	config := consumer.CachedInfo().Config
-	config.AckWait = 200 * time.Millisecond
+	config.AckWait = 2 * time.Second
 	_, err = b.js.UpdateConsumer(b.ctx, StreamWork, config)
 	check(t, err)
 	const deliveries = 2

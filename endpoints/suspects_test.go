@@ -144,7 +144,7 @@ func (b *bundle) mark(endpoint string, slice uuid.UUID) int {
 func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.shortWait("killer", 100*time.Millisecond)
+	b.shortWait("killer", time.Second)
 	meta := b.ask("killer", numbers(2))
 	consumer, err := b.js.Consumer(b.ctx, StreamWork, "killer")
 	check(t, err)

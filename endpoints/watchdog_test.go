@@ -42,6 +42,7 @@ func TestWatchdogGivesALostPullUp(t *testing.T) {
 	check(t, HandleEach(svc, "square", squares))
 	const patience = 500 * time.Millisecond
 	svc.endpoints[0].work.watchdog.patience = patience
+	svc.endpoints[0].work.heartbeat = outlastsStalls
 	b.run(svc)
 	open := func() bool {
 		w := svc.endpoints[0].work.watchdog
@@ -107,17 +108,17 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 	config.MaxRequestBatch = 1
 	_, err := b.js.CreateConsumer(b.ctx, StreamWork, config)
 	check(t, err)
-	var asked int
-	sub, err := b.nc.SubscribeSync(consumerAPI("MSG.NEXT", StreamWork, "square"))
-	check(t, err)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
 	b.run(svc)
 	b.listed("it says so", func(l Listener) bool {
 		return l.State == StateWaiting && strings.HasPrefix(l.Reason, "the server ends every pull of consumer square: ")
 	})
+	asks, err := b.nc.SubscribeSync(consumerAPI("MSG.NEXT", StreamWork, "square"))
+	check(t, err)
+	asked := 0
 	for since := time.Now(); time.Since(since) < 2*time.Second; asked++ {
-		_, err := sub.NextMsg(3 * longestBind)
+		_, err := asks.NextMsg(patience)
 		check(t, err)
 	}
 	if asked > 40 {

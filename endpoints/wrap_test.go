@@ -35,12 +35,12 @@ func pass(ctx context.Context, _ *Work, next func(context.Context) error) error 
 func TestWrappersNest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var order []string
+	calls := make(chan string, 8)
 	named := func(name string) Wrapper {
 		return func(ctx context.Context, _ *Work, next func(context.Context) error) error {
-			order = append(order, name)
+			calls <- name
 			err := next(ctx)
-			order = append(order, name+" ends")
+			calls <- name + " ends"
 			return err
 		}
 	}
@@ -49,6 +49,10 @@ func TestWrappersNest(t *testing.T) {
 	b.run(svc)
 	if got := b.reply("double", numbers(3)); len(got.slots) != 3 || got.failure != nil {
 		t.Fatalf("got %+v", got)
+	}
+	var order []string
+	for range cap(calls) {
+		order = append(order, await(t, "call", calls))
 	}
 	if want := "1 2 3 4 4 ends 3 ends 2 ends 1 ends"; strings.Join(order, " ") != want {
 		t.Errorf("called in order %v, want %s", order, want)
@@ -59,15 +63,18 @@ func TestWrapperSeesTheWork(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	var seen *Work
-	var before, after []ItemInfo
+	type sight struct {
+		work          *Work
+		before, after []ItemInfo
+	}
+	sights := make(chan sight, 1)
 	check(t, HandleList(svc, "some", func(_ context.Context, chunk *wrapChunk) error {
 		chunk.Items()[0].Reply(numberOut{})
 		return nil
 	}, Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
-		seen, before = w, w.Items()
+		before := w.Items()
 		err := next(ctx)
-		after = w.Items()
+		sights <- sight{w, before, w.Items()}
 		return err
 	})))
 	b.run(svc)
@@ -75,14 +82,16 @@ func TestWrapperSeesTheWork(t *testing.T) {
 	if len(got.slots) != 2 || got.slots[7].Err == nil {
 		t.Fatalf("got %+v", got)
 	}
+	saw := await(t, "sight", sights)
+	seen, before := saw.work, saw.before
 	ordinals := func(infos []ItemInfo) (list []int) {
 		for _, info := range infos {
 			list = append(list, info.Ordinal)
 		}
 		return list
 	}
-	if !slices.Equal(ordinals(before), []int{0, 1, 2}) || !slices.Equal(ordinals(after), []int{1, 2}) {
-		t.Errorf("items %v before, %v after", ordinals(before), ordinals(after))
+	if !slices.Equal(ordinals(before), []int{0, 1, 2}) || !slices.Equal(ordinals(saw.after), []int{1, 2}) {
+		t.Errorf("items %v before, %v after", ordinals(before), ordinals(saw.after))
 	}
 	if before[0].Key != "KEY-0" || before[0].Run != seen.Meta().Run || seen.Endpoint() != "some" || seen.Stage() != 0 {
 		t.Errorf("the work is %s/%d of %v, its item %+v", seen.Endpoint(), seen.Stage(), seen.Meta(), before[0])
@@ -175,20 +184,20 @@ func TestHold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	released := make(chan struct{})
-	var answers []Slot
+	held, released := make(chan []Slot, 1), make(chan struct{})
 	hold := func(ctx context.Context, w *Work, next func(context.Context) error) error {
 		w.Hold()
 		if err := next(ctx); err != nil {
 			return err
 		}
-		var err error
-		if answers, err = w.Answers(); err != nil {
+		answers, err := w.Answers()
+		if err != nil {
 			return err
 		}
 		for i := range answers { // they may not outlive the wrapper
 			answers[i].Data = bytes.Clone(answers[i].Data)
 		}
+		held <- answers
 		<-released
 		return nil
 	}
@@ -221,6 +230,7 @@ func TestHold(t *testing.T) {
 	if len(got.slots) != 101 || got.answered != 101 || got.failure != nil {
 		t.Errorf("got %d slots of %d, failure %v", len(got.slots), got.answered, got.failure)
 	}
+	answers := await(t, "answers", held)
 	if len(answers) != 100 {
 		t.Fatalf("the wrapper saw %d answers", len(answers))
 	}
@@ -308,10 +318,11 @@ func TestWrapperSeesHowTheHandlerEnds(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	plain := errors.New("plain")
-	saw := map[string]error{}
-	watch := func(ctx context.Context, w *Work, next func(context.Context) error) error {
-		saw[w.Endpoint()] = next(ctx)
-		return saw[w.Endpoint()]
+	ends := make(chan error, 1)
+	watch := func(ctx context.Context, _ *Work, next func(context.Context) error) error {
+		err := next(ctx)
+		ends <- err
+		return err
 	}
 	check(t, HandleList(svc, "plain", func(context.Context, *wrapChunk) error { return plain }, Wrap(watch)))
 	check(t, HandleList(svc, "panics", func(context.Context, *wrapChunk) error { panic("no") }, Wrap(watch)))
@@ -332,7 +343,7 @@ func TestWrapperSeesHowTheHandlerEnds(t *testing.T) {
 			t.Errorf("%s: got %+v", endpoint, got)
 		}
 		var slot *SlotError
-		if err := saw[endpoint]; endpoint == "plain" && err != plain || //nolint:errorlint // the very same
+		if err := await(t, "end", ends); endpoint == "plain" && err != plain || //nolint:errorlint // the very same
 			endpoint != "plain" && (!errors.As(err, &slot) || slot.Code != code) {
 			t.Errorf("%s: the wrapper saw %v", endpoint, err)
 		}
