@@ -18,14 +18,14 @@ const (
 	longestBind = 400 * time.Millisecond
 	// shortestBeat bounds the signs of life of a consumer with a tiny, or no, AckWait.
 	shortestBeat = 10 * time.Millisecond
-	// repeatLog is how often a wait that goes on is mentioned again.
+	// repeatLog is how often a wait that goes on, for the same reason, is mentioned again.
 	repeatLog = 30 * time.Second
 )
 
 // bind returns the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
 // It creates the consumer when it may. Its error is ctx's, or says that the connection is closed for good.
 func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
-	var told time.Time
+	told := map[string]time.Time{} // when the log last had a reason
 	for pause := firstBind; ctx.Err() == nil; pause = min(2*pause, longestBind) {
 		asked := time.Now()
 		consumer, err := p.tryBind(ctx)
@@ -33,7 +33,7 @@ func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
 			p.consumer.Learn(asked, consumer.CachedInfo().Created)
 			p.beat.Reset(min(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat), lookEvery))
 			p.see(consumer.CachedInfo())
-			if !p.bound || !told.IsZero() { // binding again and again is not news
+			if !p.bound || len(told) > 0 { // binding again and again is not news
 				p.log.Info("listening")
 			}
 			if p.bound {
@@ -51,8 +51,8 @@ func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
 		if ctx.Err() == nil {
 			reason := p.explain(err)
 			p.life.set(StateWaiting, reason)
-			if time.Since(told) >= repeatLog {
-				told = time.Now()
+			if time.Since(told[reason]) >= repeatLog {
+				told[reason] = time.Now()
 				p.log.Warn(reason, zap.Error(err))
 			}
 		}

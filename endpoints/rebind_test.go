@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// soon is how long a service may take to be back after the streams are. The second of the promise, and a little for a
-// busy machine under the race detector.
+// soon is how long a service may take, by a stopwatch, to be back after the streams are. The second of the promise, and
+// a little for a busy machine under the race detector.
 const soon = 3 * time.Second
 
 // underLoad has a service answer while a node goes on asking. It returns once the service is at work.
@@ -30,10 +30,9 @@ func underLoad(b *bundle) (answered *atomic.Int64) {
 	go func() {
 		defer close(done)
 		for wait(ctx, 2*time.Millisecond) == nil {
-			builder := NewRequestBuilder("square", newMeta(), 1<<20)
-			builder.Add(1, "k", []byte(`{"n":1}`))
+			_, msg := b.request("square", numbers(1))
 			attempt, stop := context.WithTimeout(ctx, 200*time.Millisecond)
-			_, _ = b.js.PublishMsg(attempt, builder.Msg()) // the stream may be gone: that is what is tested
+			_, _ = b.js.PublishMsg(attempt, msg) // the stream may be gone: that is what is tested
 			stop()
 		}
 	}()
@@ -44,9 +43,9 @@ func underLoad(b *bundle) (answered *atomic.Int64) {
 // resumes fails unless requests are answered again soon, counting from now.
 func resumes(b *bundle, answered *atomic.Int64) {
 	b.t.Helper()
-	before, start := answered.Load(), time.Now()
+	before, ran := answered.Load(), stopwatch(b.t)
 	eventually(b.t, "requests are answered again", func() bool { return answered.Load() > before+20 })
-	if took := time.Since(start); took > soon {
+	if took := ran(); took > soon {
 		b.t.Errorf("it took %s", took)
 	}
 	meta := b.ask("square", numbers(3))
@@ -95,6 +94,22 @@ func TestServiceWaitsForTheStream(t *testing.T) {
 	if w := b.reply("square", numbers(2)); w.answered != 2 {
 		t.Errorf("answered %d", w.answered)
 	}
+}
+
+// TestEachReasonForAWaitIsLogged has another thing be missing than at first.
+func TestEachReasonForAWaitIsLogged(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	check(t, b.js.DeleteStream(b.ctx, StreamWork))
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	b.run(svc)
+	says := func(text string) func() bool {
+		return func() bool { return b.logged.FilterMessageSnippet(text).Len() > 0 }
+	}
+	eventually(t, "the stream is waited for", says("waiting for a Tranche node to create stream"))
+	b.stop()
+	eventually(t, "the server is waited for", says("waiting for a NATS server"))
 }
 
 func TestReplyOutlivesItsStream(t *testing.T) {
