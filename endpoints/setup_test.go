@@ -193,7 +193,8 @@ type whole struct {
 	took     time.Duration
 }
 
-// collect reads messages until n slices have a final one and all slots that it speaks of.
+// collect reads messages until n slices have a final one and all slots that it speaks of. It waits for each message
+// within patience.
 func (b *bundle) collect(n int) map[uuid.UUID]*whole {
 	b.t.Helper()
 	recorder, err := EnsureRecorder(b.ctx, b.js)
@@ -216,6 +217,7 @@ func (b *bundle) collect(n int) map[uuid.UUID]*whole {
 		check(b.t, err)
 		for msg := range batch.Messages() {
 			b.take(found, msg)
+			deadline = time.Now().Add(patience)
 		}
 	}
 	return found
