@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -20,9 +21,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const short = 100 * time.Millisecond
 
-func dial(t *testing.T, at string, timeout time.Duration) *client.Client {
+func dial(t *testing.T, at string, timeout time.Duration, options ...client.Option) *client.Client {
 	t.Helper()
-	cl, err := client.New(at, client.WithActor("me"), client.WithTimeout(timeout))
+	options = append(options, client.WithActor("me"), client.WithTimeout(timeout))
+	cl, err := client.New(at, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,36 +108,66 @@ func (s *slowly) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// pauses takes an upload whole, and answers other requests with a stream that is silent for long after each line.
+func pauses(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPost {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, `{"items":2}`)
+		return
+	}
+	control := http.NewResponseController(w)
+	for range 2 {
+		_, _ = io.WriteString(w, "{}\n")
+		_ = control.Flush()
+		<-time.After(2 * short)
+	}
+}
+
 // What flows is not given up: neither items from a slow source, nor a stream that pauses.
 func TestWhatFlowsMayPause(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			_, _ = io.Copy(io.Discard, r.Body)
-			_, _ = io.WriteString(w, `{"items":2}`)
-			return
+	synctest.Test(t, func(t *testing.T) {
+		cl := dial(t, client.DefaultURL, short, client.WithTransport(piped(t, pauses)))
+		started, err := cl.Start(t.Context(), client.RunSettings{}, &slowly{[]string{"id\n", "1\n", "2\n"}})
+		if err != nil || started.Items != 2 {
+			t.Errorf("a slow upload: %+v, %v", started, err)
 		}
-		control := http.NewResponseController(w)
-		for range 2 {
-			_, _ = io.WriteString(w, "{}\n")
-			_ = control.Flush()
-			<-time.After(2 * short)
+		stream, err := cl.ExportRun(t.Context(), "last", client.ExportRunParams{})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}))
-	defer server.Close()
-	cl := dial(t, server.URL, short)
-	started, err := cl.Start(t.Context(), client.RunSettings{}, &slowly{[]string{"id\n", "1\n", "2\n"}})
-	if err != nil || started.Items != 2 {
-		t.Errorf("a slow upload: %+v, %v", started, err)
-	}
-	stream, err := cl.ExportRun(t.Context(), "last", client.ExportRunParams{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(stream)
-	if err = errors.Join(err, stream.Close()); err != nil || string(text) != "{}\n{}\n" {
-		t.Errorf("a slow stream: %q, %v", text, err)
-	}
+		text, err := io.ReadAll(stream)
+		if err = errors.Join(err, stream.Close()); err != nil || string(text) != "{}\n{}\n" {
+			t.Errorf("a slow stream: %q, %v", text, err)
+		}
+	})
+}
+
+// late answers after more than the server may be silent, whatever the client says.
+type late struct{ closed bool }
+
+func (l *late) RoundTrip(*http.Request) (*http.Response, error) {
+	<-time.After(2 * short)
+	return &http.Response{StatusCode: http.StatusOK, Body: l}, nil
+}
+
+func (l *late) Read([]byte) (int, error) { return 0, io.EOF }
+
+func (l *late) Close() error {
+	l.closed = true
+	return nil
+}
+
+// The time of a stream may be over at the very moment in which it begins.
+func TestAStreamThatBeginsTooLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		answer := &late{}
+		_, err := dial(t, client.DefaultURL, short, client.WithTransport(answer)).FailedItems(t.Context(), "last")
+		if _, ok := errors.AsType[*client.SilentError](err); !ok || !answer.closed {
+			t.Errorf("got %v, closed %t; want a SilentError and the answer closed", err, answer.closed)
+		}
+	})
 }
 
 // A document that stops in the middle is given up too, and the caller's own end stays the caller's.

@@ -56,12 +56,17 @@ type Stream struct {
 func (c *Client) stream(ctx context.Context, ask request, options []CallOption) (*Stream, error) {
 	o := c.called(options, usualWait(&ask))
 	p := c.patience(ctx, o.wait)
-	answer, err := c.do(p, &ask, o) //nolint:bodyclose // the stream closes it
+	answer, err := c.do(p, &ask, o)
 	if err != nil {
 		p.end()
 		return nil, err
 	}
 	p.pause()
+	if gone := p.err(); gone != nil { // while the beginning was on its way
+		_ = answer.Body.Close()
+		p.end()
+		return nil, gone
+	}
 	return &Stream{ReadCloser: &flowing{answer.Body, p}, Header: answer.Header}, nil
 }
 
