@@ -108,10 +108,11 @@ func (b *bundle) forge(t *testing.T, chunk, n int) (*forger, []workqueue.Slice) 
 	return f, b.sent(t, f.run, n/chunk)
 }
 
-// reasons counts the quarantine by reason.
+// reasons counts the messages in quarantine by reason. One that was not acknowledged in time lies there twice.
 func (b *bundle) reasons(t *testing.T) map[string]int {
 	t.Helper()
-	rows, err := b.pool.Query(t.Context(), `SELECT reason, count(*) FROM quarantine GROUP BY reason`)
+	rows, err := b.pool.Query(t.Context(), `SELECT reason, count(DISTINCT (subject, headers, body)) FROM quarantine
+		GROUP BY reason`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,6 +167,17 @@ func (b *bundle) wantDrained(t *testing.T) {
 		stream, err := js.Stream(t.Context(), endpoints.StreamReply)
 		return err == nil && stream.CachedInfo().State.Msgs == 0
 	})
+}
+
+// again returns how many deliveries of replies were not the first one.
+func (b *bundle) again(t *testing.T) int64 {
+	t.Helper()
+	recorder, err := b.js(t).Consumer(t.Context(), endpoints.StreamReply, endpoints.RecorderConsumer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delivered := recorder.CachedInfo().Delivered
+	return int64(delivered.Consumer) - int64(delivered.Stream)
 }
 
 // A service that goes wrong in every way there is, and strangers who write to its reply subject: each message is put
@@ -240,8 +252,8 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 	if r := b.reasons(t); r["foreign_ordinal"] != 1 || r["wrong_endpoint"] != 1 {
 		t.Errorf("reasons %v", r)
 	}
-	if n := b.node.Stats().Stale; n != 1 {
-		t.Errorf("%d stale replies; want the one of an unknown slice", n)
+	if n, again := b.node.Stats().Stale, b.again(t); n < 1 || n > 1+again {
+		t.Errorf("%d stale replies, %d came again; want the one of an unknown slice", n, again)
 	}
 	b.check(t)
 	for _, now := range b.sent(t, f.run, 5) { // three untouched ones and two halves
@@ -257,6 +269,7 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 	}
 	b.wantRight(t, f.run, 40)
 	b.wantRight(t, other.run, 20)
+	until(t, "the doubled slots are counted", func() bool { return b.node.Stats().Duplicates >= 40 })
 	if n := b.node.Stats().Duplicates; n != 40 {
 		t.Errorf("%d doubled slots; want 40", n)
 	}
@@ -282,8 +295,10 @@ func TestRepliesThatAreShortOrLate(t *testing.T) {
 		return err == nil && open == 0
 	})
 	again := b.sent(t, f.run, 2)
+	b.wantDrained(t) // the short reply does not come again
+	before := b.node.Stats().Stale
 	f.publish(t, f.reply(late, 10, body(b.items(t, late)...)))
-	until(t, "the late reply is seen", func() bool { return b.node.Stats().Stale == 1 })
+	until(t, "the late reply is seen", func() bool { return b.node.Stats().Stale > before })
 	answered := 0
 	for _, s := range again {
 		items := b.items(t, s.ID)
@@ -318,7 +333,7 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	source := items(count)
 	n := 0
 	req := patient()
-	req.Steps[0].Timeout = 20 * time.Second
+	req.Steps[0].Timeout = 40 * time.Second // more than it takes when a delivery is lost, or two
 	loaded, err := b.node.Start(t.Context(), req, func(item *workqueue.LoadItem) error {
 		err := source(item)
 		size := limit / 3
@@ -348,9 +363,11 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	if err != nil || right != count-1 {
 		t.Errorf("%d results are right, %v", right, err)
 	}
+	mu.Lock()
 	if most > 2 {
 		t.Errorf("a request held %d items of a third of max_payload", most)
 	}
+	mu.Unlock()
 	if b.node.Stats().Splits == 0 {
 		t.Error("no slice was cut: the requests were not too large")
 	}
