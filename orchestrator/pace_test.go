@@ -60,7 +60,9 @@ func TestTheQueueInFrontOfASlowServiceIsKeptShort(t *testing.T) {
 	if inFlight > 20 || rate != 0 {
 		t.Errorf("%d in flight, rate %.0f: %s", inFlight, rate, strings.Join(changes, "; "))
 	}
-	if len(changes) == 0 || !strings.Contains(changes[0], "in the queue") {
+	// On a machine that stood still the queue is cut for another good reason.
+	if len(changes) == 0 ||
+		!strings.Contains(changes[0], "in the queue") && !strings.Contains(changes[0], "no request was answered") {
 		t.Errorf("changes %q", changes)
 	}
 	b.check(t)
