@@ -102,8 +102,11 @@ func TestRequeueSurvivesACrash(t *testing.T) {
 		t.Errorf("the request is %s", msg.Data())
 	}
 	stream, err := b.js(t).Stream(t.Context(), endpoints.StreamWork)
-	if err != nil || stream.CachedInfo().State.LastSeq != 1 {
-		t.Errorf("%d requests were sent, %v; want one", stream.CachedInfo().State.LastSeq, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.LastSeq; n != 1 {
+		t.Errorf("%d requests were sent; want one", n)
 	}
 }
 
