@@ -69,7 +69,7 @@ func (r *retaining) number(sql string, args ...any) (n int64) {
 // untilRetained wakes the duty until a count is so large.
 func (r *retaining) untilRetained(what string, want int64, sql string, args ...any) {
 	r.Helper()
-	r.until(what, func() bool {
+	until(r.T, what, func() bool {
 		r.node.WakeDuty(orchestrator.DutyRetention)
 		return r.number(sql, args...) == want
 	})
@@ -114,7 +114,7 @@ func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
 		r.untilRetained("another run is gone", 1, goneRun, run)
 	}
 	r.untilRetained("old messages are gone", 0, `SELECT count(*) FROM quarantine`)
-	r.until("the node says what went wrong", func() bool {
+	until(r.T, "the node says what went wrong", func() bool {
 		nodes, err := r.store.Nodes(r.Context())
 		return err == nil && slices.ContainsFunc(nodes.Duties, func(d workqueue.DutyView) bool {
 			return d.Name == orchestrator.DutyRetention && d.Failing && strings.Contains(d.LastError, "the test breaks it off")

@@ -16,7 +16,7 @@ import (
 func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 	t.Parallel()
 	g := setupGuarded(t, documented(t))
-	g.ready(t)
+	wantReady(t, g.node)
 	web := g.conn(t, "web")
 	var slot *endpoints.SlotError
 	_, err := endpoints.Call[string, statement](t.Context(), web, "accounts", "C1", "no account",

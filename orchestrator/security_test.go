@@ -161,20 +161,10 @@ func (g *guarded) violated() []error {
 	return found
 }
 
-// ready waits until the node has its streams.
-func (g *guarded) ready(t *testing.T) {
-	t.Helper()
-	select {
-	case <-g.node.Ready():
-	case <-time.After(20 * time.Second):
-		t.Fatalf("the node did not get ready: %v", g.logged.All())
-	}
-}
-
 func TestDocumentedPermissionsAreEnough(t *testing.T) {
 	t.Parallel()
 	g := setupGuarded(t, documented(t))
-	g.ready(t)
+	wantReady(t, g.node)
 	for _, endpoint := range []string{"statement", "accounts"} {
 		if done, failed := g.outcome(t, g.start(t, request(endpoint), 1200), 1); done != 1200 || failed != 0 {
 			t.Errorf("%s: %d done, %d failed", endpoint, done, failed)
@@ -239,7 +229,7 @@ func TestEachMissingPermissionIsNamed(t *testing.T) {
 			told := g.told(t, test.user, test.subject)
 			t.Logf("told after %s: %s", time.Since(begun).Round(time.Millisecond), told)
 			g.server.Reload(t, config)
-			g.ready(t)
+			wantReady(t, g.node)
 			if done, _ := g.outcome(t, run, 1); done != 20 {
 				t.Errorf("%d of 20 items are done", done)
 			}
@@ -265,7 +255,7 @@ func TestCallsWithoutPermissionFailAtOnce(t *testing.T) {
 		t.Run(fmt.Sprintf("%s of %d options", test.subject, len(test.opts)), func(t *testing.T) {
 			t.Parallel()
 			g := setupGuarded(t, without(t, config, "web", test.subject))
-			g.ready(t)
+			wantReady(t, g.node)
 			nc := g.conn(t, "web")
 			call := func() error {
 				_, err := endpoints.Call[account, statement](t.Context(), nc, "accounts", "C1", account{ID: "C1"}, test.opts...)
@@ -337,7 +327,7 @@ func (g *guarded) told(t *testing.T, user, subject string) string {
 func TestForbiddenActsAreRefused(t *testing.T) {
 	t.Parallel()
 	g := setupGuarded(t, documented(t))
-	g.ready(t)
+	wantReady(t, g.node)
 	const publish, subscribe = "publish", "subscribe"
 	for _, act := range []struct{ user, what, subject, why string }{
 		{"accounts", publish, "tranche.reply.statement", "reply for another endpoint"},

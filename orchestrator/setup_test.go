@@ -75,12 +75,18 @@ func (b *bundle) startNodeWith(t *testing.T, cfg orchestrator.Config) *orchestra
 		t.Fatal(err)
 	}
 	run(t, "node", node.Run)
+	wantReady(t, node)
+	return node
+}
+
+// wantReady waits until a node has its streams.
+func wantReady(t *testing.T, node *orchestrator.Node) {
+	t.Helper()
 	select {
 	case <-node.Ready():
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("the node did not get ready")
 	}
-	return node
 }
 
 // run keeps f going until the end of the test, and checks that it stops without an error.
