@@ -3,6 +3,7 @@ package orchestrator_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,9 +23,9 @@ func TestStepsBeginWithTheFirstPart(t *testing.T) {
 			begun()
 			return compose(ctx, item)
 		})})
-	chunks := 0 // one at a time
+	var chunks atomic.Int64
 	b.serve(t, "accounts", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
-		if chunks++; chunks > 1 {
+		if chunks.Add(1) > 1 {
 			select {
 			case <-composed:
 			case <-ctx.Done():
@@ -40,8 +41,8 @@ func TestStepsBeginWithTheFirstPart(t *testing.T) {
 	if done, failed := b.outcome(t, run, 1); done != n || failed != 0 {
 		t.Errorf("done %d, failed %d", done, failed)
 	}
-	if chunks < n/100 {
-		t.Errorf("the service was asked for %d chunks; want at least %d", chunks, n/100)
+	if asked := chunks.Load(); asked < n/100 {
+		t.Errorf("the service was asked for %d chunks; want at least %d", asked, n/100)
 	}
 	b.check(t)
 }
