@@ -52,6 +52,7 @@ func (l *leaders) startLooking(ttl time.Duration, duties ...orchestrator.Duty) (
 func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node, stop func()) {
 	l.Helper()
 	config.Log, config.Version, config.Grace = zaptest.NewLogger(l.T), "test", 5*time.Second
+	config.SessionTTL = sessionLife
 	config.Streams = endpoints.StreamConfig{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}
 	node, err := orchestrator.New(l.store, testenv.Conn(l.T, l.ns), config)
 	if err != nil {

@@ -41,9 +41,13 @@ func patient() workqueue.LoadRequest {
 	return req
 }
 
+// sessionLife is longer than a busy machine keeps a heartbeat waiting: what a node had claimed is done again when its
+// session expires.
+const sessionLife = time.Minute
+
 func testConfig(t *testing.T) orchestrator.Config {
 	t.Helper()
-	return orchestrator.Config{Log: zaptest.NewLogger(t), Version: "test", Grace: 5 * time.Second,
+	return orchestrator.Config{Log: zaptest.NewLogger(t), Version: "test", Grace: 5 * time.Second, SessionTTL: sessionLife,
 		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
 }
 

@@ -73,7 +73,7 @@ func TestResultsOutliveACrashOfPostgreSQL(t *testing.T) {
 	var calls atomic.Int64
 	b := setupOn(t, testenv.Connect(t, cluster.URL()))
 	cfg := testConfig(t)
-	cfg.SessionTTL, cfg.LocalWorkers = time.Minute, 2
+	cfg.LocalWorkers = 2
 	slow := fetch.Each(func(ctx context.Context, item *fetch.Item) (fetch.Part, error) {
 		calls.Add(1)
 		if item.Ordinal%100 == 0 {

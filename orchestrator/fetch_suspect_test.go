@@ -24,7 +24,7 @@ func TestASuspectBeginsOnceTheOneBeforeIsRecorded(t *testing.T) {
 	first, goOn, second := make(chan uuid.UUID, 1), make(chan struct{}), make(chan bool, 1)
 	compose := fetch.Each(compose)
 	cfg := testConfig(t)
-	cfg.SessionTTL, cfg.LocalWorkers = time.Minute, 4
+	cfg.LocalWorkers = 4
 	cfg.Locals = map[string]fetch.Fetcher{"suspected": fetch.Func(
 		func(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
 			if calls.Add(1) == 1 {

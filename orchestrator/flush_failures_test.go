@@ -13,7 +13,7 @@ import (
 // A service whose handler fails is there: nothing else need come through for its word to count.
 func TestAFailureOfTheHandlerCountsAtOnce(t *testing.T) {
 	t.Parallel()
-	b, _ := setupPatient(t)
+	b := setup(t)
 	var calls atomic.Int64
 	b.serve(t, "broken", func(context.Context, *endpoints.Chunk[account, statement]) error {
 		calls.Add(1)

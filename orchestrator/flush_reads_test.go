@@ -63,7 +63,7 @@ func (b *bundle) blocked(t *testing.T, part string) (over func() bool) {
 // collectors begins again, on another connection.
 func TestReadsForFlushesComeToAnEnd(t *testing.T) {
 	t.Parallel()
-	b, _ := setupPatient(t)
+	b := setup(t)
 	b.serve(t, "slow", echo)
 	locked := b.claimLocked(t, "slow")
 	reads := b.blocked(t, `unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k`)

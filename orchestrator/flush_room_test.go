@@ -13,7 +13,7 @@ import (
 // those with many keys, too.
 func TestAMuteServiceLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
-	b, _ := setupPatient(t)
+	b := setup(t)
 	release := make(chan struct{})
 	b.serve(t, "mute", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
 		select {

@@ -12,9 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
@@ -32,16 +29,6 @@ func (b *bundle) gather(t *testing.T, name string, change func(*workqueue.Collec
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// setupPatient is setup with a node whose session does not end for a minute without a heartbeat, as it may on a machine
-// that is busy: what is flushed then would be flushed again. start runs another such node.
-func setupPatient(t *testing.T) (b *bundle, start func()) {
-	t.Helper()
-	b = serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
-	patient := orchestrator.Config{SessionTTL: time.Minute}
-	b.node = b.startNodeWith(t, patient)
-	return b, func() { b.startNodeWith(t, patient) }
 }
 
 // addOps adds n operations to a collector, to keys in turn, each with its number among those of its key.
@@ -140,8 +127,8 @@ func opOf(t *testing.T, item *endpoints.Item[account, statement]) (key, number i
 // exactly once, since nothing is lost.
 func TestNodesFlushKeysInOrderAndOneAtATime(t *testing.T) {
 	t.Parallel()
-	b, another := setupPatient(t)
-	another()
+	b := setup(t)
+	b.startNode(t)
 	l := newLedgerOfKeys()
 	seen := sync.Map{}
 	b.serve(t, "ordered", func(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
@@ -281,7 +268,7 @@ func TestFlushesGoInTimeAndAtTheirRate(t *testing.T) {
 // key beside it.
 func TestFlushesSurviveARestartOfNATS(t *testing.T) {
 	t.Parallel()
-	b, _ := setupPatient(t)
+	b := setup(t)
 	var swallowed atomic.Int64
 	mute, err := b.nc.QueueSubscribe(endpoints.DirectSubject("away"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
 	if err != nil {
@@ -314,8 +301,8 @@ func TestFlushesSurviveARestartOfNATS(t *testing.T) {
 // a time, though its operations belong to several keys by then.
 func TestPartitionsChangeUnderLoad(t *testing.T) {
 	t.Parallel()
-	b, another := setupPatient(t)
-	another()
+	b := setup(t)
+	b.startNode(t)
 	l := newLedgerOfKeys()
 	b.serve(t, "spread", func(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
 		at := map[int]bool{}

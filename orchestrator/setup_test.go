@@ -1,6 +1,7 @@
 package orchestrator_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,7 @@ func (b *bundle) startNode(t *testing.T) *orchestrator.Node {
 func (b *bundle) startNodeWith(t *testing.T, cfg orchestrator.Config) *orchestrator.Node {
 	t.Helper()
 	cfg.Log, cfg.Version, cfg.Grace = zaptest.NewLogger(t), "test", 5*time.Second
+	cfg.SessionTTL = cmp.Or(cfg.SessionTTL, sessionLife)
 	cfg.Streams = endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}
 	node, err := orchestrator.New(b.store, testenv.Conn(t, b.ns), cfg)
 	if err != nil {
