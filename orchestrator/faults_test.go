@@ -54,7 +54,8 @@ func testConfig(t *testing.T) orchestrator.Config {
 // member is a node that a test may stop, with its own way to the database and to NATS.
 type member struct {
 	*orchestrator.Node
-	stop func() error
+	leave func() // tells it to stop
+	stop  func() error
 }
 
 // join runs another node.
@@ -68,7 +69,7 @@ func (b *bundle) join(t *testing.T, store *workqueue.Store, nc *nats.Conn, cfg o
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx) }()
 	var stopped bool
-	m := &member{Node: node, stop: func() error {
+	m := &member{Node: node, leave: cancel, stop: func() error {
 		if stopped {
 			return nil
 		}
