@@ -226,6 +226,7 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	}
 	cluster.Kill(t)
 	close(l.gate) // replies arrive while there is no database
+	b.pool.Reset()
 	cluster.Start(t)
 	until(t, "the pool is back", func() bool { return b.pool.QueryRow(t.Context(), started).Scan(&after) == nil })
 	if !after.After(before) {

@@ -91,6 +91,7 @@ func TestResultsOutliveACrashOfPostgreSQL(t *testing.T) {
 	close(gate)
 	until(t, "the node cannot record", func() bool { return node.Stats().RecordedAgain > 0 })
 	cluster.Start(t)
+	b.pool.Reset()
 	if done, failed := b.outcome(t, run, 1); done != 1000 || failed != 0 {
 		t.Errorf("done %d, failed %d", done, failed)
 	}
