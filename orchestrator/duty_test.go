@@ -69,7 +69,7 @@ func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node
 	l.Cleanup(stop)
 	select {
 	case <-node.Ready():
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		l.Fatal("the node did not get ready")
 	}
 	return node, stop
@@ -88,7 +88,7 @@ func (l *leaders) leader() (session workqueue.SessionID, epoch int64) {
 
 func (l *leaders) until(what string, met func() bool) {
 	l.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(60 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !met() {
@@ -133,16 +133,21 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 	lesser, _ := l.start()
 	l.until("the only node leads", leads(lesser))
 
-	began, end := make(chan struct{}), make(chan struct{})
+	began, end := make(chan struct{}, 1), make(chan struct{})
 	first, stopFirst := l.startWith(orchestrator.Config{Precedence: 1, Duties: []orchestrator.Duty{{Name: "long",
 		Run: func(context.Context, workqueue.Lease) (time.Duration, error) {
-			began <- struct{}{}
+			select {
+			case began <- struct{}{}:
+			default: // it has begun before
+			}
 			<-end
 			return time.Hour, nil
 		}}}})
+	goOn := sync.OnceFunc(func() { close(end) })
+	t.Cleanup(goOn)
 	select {
 	case <-began:
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("the node with precedence did not lead")
 	}
 	stopped := make(chan struct{})
@@ -154,7 +159,7 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 	if err != nil || !alive {
 		t.Errorf("the first one is gone already (%v): the test shows nothing", err)
 	}
-	close(end)
+	goOn()
 	<-stopped
 
 	second, _ := l.startWith(orchestrator.Config{Precedence: 1})
@@ -210,10 +215,11 @@ func TestALeaderThatIsGoneIsFollowed(t *testing.T) {
 func TestDutiesDoNotHinderEachOther(t *testing.T) {
 	t.Parallel()
 	l := setupLeaders(t)
+	const ttl = 6 * time.Second
 	var slow, most atomic.Int32
 	quick := make(chan workqueue.Lease, 99)
 	release := make(chan struct{})
-	node, _ := l.start(
+	node, _ := l.startLooking(ttl,
 		orchestrator.Duty{Name: "slow", Run: func(ctx context.Context, _ workqueue.Lease) (time.Duration, error) {
 			most.Store(max(most.Load(), slow.Add(1)))
 			defer slow.Add(-1)
@@ -246,7 +252,7 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 			views[d.Name] = d
 		}
 		// Longer than the lease lives.
-		return views["slow"].Running > orchestrator.DefaultLeaseTTL.Seconds()+0.2 && views["panics"].Failures > 2
+		return views["slow"].Running > ttl.Seconds()+0.2 && views["panics"].Failures > 2
 	})
 	if _, epoch := l.leader(); epoch != first.Epoch {
 		t.Errorf("the lease was lost: epoch %d after %d", epoch, first.Epoch)

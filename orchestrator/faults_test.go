@@ -80,7 +80,7 @@ func (b *bundle) join(t *testing.T, store *workqueue.Store, nc *nats.Conn, cfg o
 	t.Cleanup(func() { _ = m.stop() })
 	select {
 	case <-node.Ready():
-	case <-time.After(30 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("the node did not get ready")
 	}
 	return m
@@ -225,8 +225,8 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	}
 	cluster.Kill(t)
 	close(l.gate) // replies arrive while there is no database
-	b.pool.Reset()
 	cluster.Start(t)
+	b.pool.Reset()
 	until(t, "the pool is back", func() bool { return b.pool.QueryRow(t.Context(), started).Scan(&after) == nil })
 	if !after.After(before) {
 		t.Fatal("PostgreSQL was not restarted")
