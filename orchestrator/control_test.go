@@ -11,15 +11,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// slowly answers every item, after a few milliseconds.
-func slowly(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
-	select {
-	case <-time.After(5 * time.Millisecond):
-	case <-ctx.Done():
-	}
-	return echo(ctx, chunk)
-}
-
 // until polls a number in the database until it is what is wanted.
 func (b *bundle) until(t *testing.T, what string, want func(int) bool, sql string, args ...any) (n int) {
 	t.Helper()
@@ -44,16 +35,19 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	other := b.startNode(t)
-	b.serve(t, "statement", slowly)
+	l := newLedger(200)
+	b.serve(t, "statement", l.handle)
 	req := request("statement")
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 10, 8
 	id := b.start(t, req, 2_000)
 	const final = `SELECT sum(bit_count(done | failed)) FROM work_block WHERE run_id = $1`
-	b.until(t, "items are done", func(n int) bool { return n > 200 }, final, id)
+	l.await(t)
+	b.sent(t, id, 8) // as many as may be out, and no service answers
 	paused, err := other.Pause(t.Context(), workqueue.Control{Run: id, Actor: "ann"})
-	if err != nil || paused.Slices > 8 {
-		t.Fatalf("paused %+v, %v", paused, err)
+	if err != nil || paused.Slices != 8 {
+		t.Fatalf("paused %+v, %v; want 8 slices out", paused, err)
 	}
+	close(l.gate)
 	b.until(t, "requests are out", func(n int) bool { return n == 0 },
 		`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('claimed', 'sent')`, id)
 	b.until(t, "a second has passed", func(n int) bool { return n == 1 },
