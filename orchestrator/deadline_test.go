@@ -18,7 +18,7 @@ import (
 func TestDeadlineCountsFromTheHandOut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const work, timeout, chunks, chunk = 400 * time.Millisecond, 2 * time.Second, 20, 10
+	const work, timeout, chunks, chunk = 400 * time.Millisecond, 5 * time.Second, 30, 10
 	l := newLedger(0)
 	svc, err := endpoints.New(testenv.Conn(t, b.ns), endpoints.Config{Name: "slow", Version: "1.0.0",
 		Log: zaptest.NewLogger(t)})
@@ -61,7 +61,7 @@ func TestRequestsOutliveTheirConsumer(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := request("statement")
-	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, time.Second
+	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 4*time.Second
 	id := b.start(t, req, 20)
 	b.sent(t, id, 2)
 	if err := js.DeleteConsumer(t.Context(), endpoints.StreamWork, endpoints.ConsumerName("statement")); err != nil {
