@@ -35,10 +35,14 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	noticed, err := b.nc.SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES." + stream + "." + name)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var first, delivered uint64
 	var others []jetstream.Msg
 	for delivered < endpoints.MaxDeliver {
-		msg, err := consumer.Next(jetstream.FetchMaxWait(time.Second))
+		msg, err := consumer.Next(jetstream.FetchMaxWait(20 * time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,8 +63,15 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 		}
 	}
 	// The server notices when it is to deliver the message once more.
-	if msg, err := consumer.Next(jetstream.FetchMaxWait(100 * time.Millisecond)); err == nil {
-		others = append(others, msg)
+	until(t, "the server delivers it no more", func() bool {
+		if msg, err := consumer.Next(jetstream.FetchMaxWait(100 * time.Millisecond)); err == nil {
+			others = append(others, msg)
+		}
+		_, err := noticed.NextMsg(100 * time.Millisecond)
+		return err == nil
+	})
+	if err := noticed.Unsubscribe(); err != nil {
+		t.Fatal(err)
 	}
 	for _, msg := range others {
 		if err := msg.Nak(); err != nil {
@@ -93,11 +104,19 @@ func (b *bundle) buried(t *testing.T, n int) []workqueue.DeadLetter {
 // drained waits until a stream is empty.
 func (b *bundle) drained(t *testing.T, stream string) {
 	t.Helper()
+	b.holding(t, stream, 0)
+}
+
+// holding waits until there are so many messages in a stream.
+func (b *bundle) holding(t *testing.T, stream string, n uint64) (s jetstream.Stream) {
+	t.Helper()
 	js := b.js(t)
-	until(t, stream+" is empty", func() bool {
-		s, err := js.Stream(t.Context(), stream)
-		return err == nil && s.CachedInfo().State.Msgs == 0
+	until(t, fmt.Sprintf("%s holds %d messages", stream, n), func() (met bool) {
+		var err error
+		s, err = js.Stream(t.Context(), stream)
+		return err == nil && s.CachedInfo().State.Msgs == n
 	})
+	return s
 }
 
 // A request that kills whoever takes it is removed and recorded once, although two nodes run, and its items go on in
@@ -119,13 +138,7 @@ func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
 		!strings.HasPrefix(letter.Origin, "node test ") {
 		t.Errorf("the letter is %+v", letter)
 	}
-	stream, err := b.js(t).Stream(t.Context(), endpoints.StreamWork)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := stream.CachedInfo().State.Msgs; n != 4 {
-		t.Errorf("%d requests are in the stream; want the four pieces", n)
-	}
+	stream := b.holding(t, endpoints.StreamWork, 4) // the pieces alone
 	msg, err := stream.GetLastMsgForSubject(t.Context(), endpoints.WorkSubject("statement"))
 	want := strconv.Itoa(endpoints.SuspectDeliveries)
 	if err != nil || msg.Header.Get(endpoints.HeaderDeliveries) != want {
@@ -161,6 +174,7 @@ func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 	b.serve(t, "statement", l.handle)
 	b.buried(t, 1)
 	b.wantSound(t, l, run, 12)
+	until(t, "it is removed", func() bool { return b.node.Stats().Exhausted > 0 })
 	if n := b.node.Stats(); n.Expired != 0 || n.Exhausted != 1 {
 		t.Errorf("%d slices had to wait for their deadline, %d messages were removed; want 0 and 1", n.Expired, n.Exhausted)
 	}
