@@ -2,6 +2,7 @@ package orchestrator_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -139,11 +140,15 @@ func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	if err := mute.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
+	l := newLedger(0)
+	b.serve(t, "statement", l.handle)
+	until(t, "a service listens", func() bool { // which drops what does not say who asks
+		_, err := b.nc.Request(endpoints.DirectSubject("statement"), nil, 2*time.Second)
+		return errors.Is(err, nats.ErrTimeout)
+	})
 	if err := b.ns.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l := newLedger(0)
-	b.serve(t, "statement", l.handle)
 	b.wantSound(t, l, run, 1000)
 	if s := b.node.Stats(); s.Republished != 10 || s.FetchesFailed > 0 {
 		t.Errorf("%d requests were sent again, want 10; %d chunks failed", s.Republished, s.FetchesFailed)
