@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -81,7 +80,9 @@ func TestDoubledRepliesOverCoreNATS(t *testing.T) {
 func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	t.Parallel()
 	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
-	b.node = b.startNodeWith(t, orchestrator.Config{ReplyBacklog: 4 << 20})
+	cfg, nc := testConfig(t), testenv.Conn(t, b.ns)
+	cfg.ReplyBacklog, cfg.RecordBatch = 4<<20, 1
+	b.node = b.join(t, b.store, nc, cfg).Node
 	held, err := b.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +91,7 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	if _, err := held.Exec(t.Context(), `LOCK TABLE work_part IN SHARE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	const size = 90 << 10
+	const items, size = 180, 90 << 10
 	pad := strings.Repeat("x", size)
 	b.directly(t, func(asked []int) (int, []string) {
 		var bodies []string
@@ -100,14 +101,17 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 		return len(asked), bodies
 	})
 	req := asked()
-	req.Steps[0].MaxAttempts, req.Steps[0].Chunk = 1, 180
+	req.Steps[0].MaxAttempts, req.Steps[0].Chunk = 1, items
 	req.Steps[0].Timeout = time.Minute // it is the room that is to run out, and not the time
-	run := b.start(t, req, 180)
-	until(t, "as many replies are held as may be", func() bool { return b.node.Stats().Replies > 30 })
+	run := b.start(t, req, items)
+	// The recorders and what waits for them hold about 4 MiB, the backlog as much again; the node is sent 16.
+	until(t, "as many replies are held as may be, and the others have come", func() bool {
+		return b.node.Stats().Replies > 40 && nc.Stats().InBytes > items*size
+	})
 	if err := held.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if done, failed := b.outcome(t, run, 1); done != 180 || failed != 0 {
+	if done, failed := b.outcome(t, run, 1); done != items || failed != 0 {
 		t.Errorf("done %d, failed %d: %s", done, failed, b.dump(t, run))
 	}
 	var overloaded int
