@@ -55,7 +55,8 @@ func TestResetWhileServicesAreAtIt(t *testing.T) {
 	run := b.start(t, req, n)
 	until(t, "the service has all, and some is composed", func() bool {
 		recorded := b.number(t, `SELECT count(*) FROM work_part WHERE run_id = $1 AND step = 1`, run)
-		return asked.Load() == n/100 && recorded == 100
+		sent := b.number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND step = 0 AND state = 'sent'`, run)
+		return asked.Load() == n/100 && recorded == 100 && sent == n/100-1
 	})
 	reset, err := b.node.Reset(t.Context(), workqueue.ResetRequest{Run: run, Actor: "test",
 		Select: workqueue.Selection{Step: "accounts", All: true}})
