@@ -64,11 +64,16 @@ func TestOutageIsWaitedOut(t *testing.T) {
 			if lost > 1 || chunks > 20 {
 				t.Errorf("%d attempts were lost, by %d chunks", lost, chunks)
 			}
-			if took := time.Since(begin); took > outage+15*time.Second {
+			if took := time.Since(begin); took > outage+40*time.Second {
 				t.Errorf("the run took %s", took)
 			}
 			if n := b.number(t, `SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`); n < 2 {
 				t.Errorf("the breaker changed %d times; want it to open and to close", n)
+			}
+			rest := b.number(t, `SELECT coalesce(extract(epoch FROM max(r.finished_at) - max(c.at)), 0)::int
+				FROM batchrun r, endpoint_change c WHERE r.id = $1 AND c.what = 'breaker' AND c.after = 'closed'`, id)
+			if rest > 15 {
+				t.Errorf("the run went on for %d s once the breaker had closed", rest)
 			}
 			b.check(t)
 		})
