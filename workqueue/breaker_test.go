@@ -109,6 +109,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	b := setup(t)
 	run := b.load(request(), 80)
 	var look workqueue.Look
+	since := time.Now()
 	for i, s := range b.claim(run, 6) {
 		if i < 4 {
 			look = b.record(down(s)).Look
@@ -120,6 +121,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 			t.Errorf("after %d failures: %+v", i+1, change)
 		}
 	}
+	b.stretch("endpoint_pace", "probe_at", since, time.Second)
 	if claimed := b.claim(run, plenty); len(claimed) != 0 {
 		t.Errorf("%d slices were claimed for an endpoint that is down", len(claimed))
 	}
@@ -132,7 +134,9 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 		if change := b.look(workqueue.Look{Endpoints: []string{endpoint}}); change.Changed || change.Probed {
 			t.Errorf("while the probe is out: %+v", change)
 		}
+		since = time.Now()
 		change := b.look(b.record(down(probe)).Look)
+		b.stretch("endpoint_pace", "probe_at", since, time.Duration(failed)*time.Second) // the pause doubles
 		if _, probes := b.breaker(); !change.Probed || change.Changed || probes != failed {
 			t.Errorf("after probe %d failed: %+v, %d probes", failed, change, probes)
 		}

@@ -27,8 +27,8 @@ func (b *bench) wantProbe(run workqueue.RunID) workqueue.Slice {
 	if probe.Mask.Count() != 1 || probe.Cause != workqueue.CauseProbe || probe.Endpoint != endpoint {
 		b.Errorf("the probe has %d items, %+v", probe.Mask.Count(), probe.Cause)
 	}
-	if n := b.number(`SELECT count(*) FROM endpoint_pace WHERE probe_slice = $1 AND probe_at > clock_timestamp()`,
-		probe.ID); n != 1 {
+	if n := b.number(`SELECT count(*) FROM endpoint_pace
+		WHERE probe_slice = $1 AND probe_at >= changed_at + interval '900 ms'`, probe.ID); n != 1 {
 		b.Error("the endpoint does not know the probe")
 	}
 	if steps := b.runnable(); len(steps) != 0 {

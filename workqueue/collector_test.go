@@ -133,9 +133,11 @@ func TestAnOutageIsHeldAgainstNoOperation(t *testing.T) {
 	if len(flushes) != 4 {
 		t.Fatalf("claimed %d flushes", len(flushes))
 	}
+	since := time.Now()
 	for _, f := range flushes {
 		c.fail(f, retried(workqueue.CodeNoListeners))
 	}
+	c.stretch("collector", "rest_until", since, time.Second)
 	v, err := c.store.Collector(t.Context(), "c")
 	if err != nil || v.Failures != 1 || v.RestUntil == nil || len(v.Why) == 0 || v.Why[0].Code != "failing" {
 		t.Fatalf("the collector is %+v, %v; it rests, and flushes that were under way together count once", v, err)
@@ -374,7 +376,7 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()
-	spec.Rate, spec.MinSize = "50/m", 1
+	spec.Rate, spec.MinSize = "50/h", 1
 	c := collect(t, spec)
 	for i := range 10 {
 		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i))
@@ -392,9 +394,9 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 	for i, step := range []struct {
 		seconds float64
 		calls   int
-	}{{0, 1}, {0, 0}, {1, 0}, {0.25, 1}, {60, 1}, {1.25, 1}} {
+	}{{0, 1}, {0, 0}, {60, 0}, {15, 1}, {3600, 1}, {75, 1}} {
 		if n := calls(step.seconds); n != step.calls {
-			t.Errorf("step %d: %d calls after %gs, want %d: one each 1.2s, and none are saved up", i, n, step.seconds,
+			t.Errorf("step %d: %d calls after %gs, want %d: one each 72s, and none are saved up", i, n, step.seconds,
 				step.calls)
 		}
 	}
@@ -407,7 +409,7 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rate, budget := 1.0, 2
+	rate, budget := 0.01, 2
 	set(workqueue.EndpointChange{CallRate: &rate})
 	if n := calls(0); n != 1 {
 		t.Errorf("%d calls by the endpoint's rate of calls", n)

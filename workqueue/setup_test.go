@@ -61,6 +61,17 @@ func (b *bench) pass(ids ...workqueue.SliceID) {
 	b.exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE id = ANY($1)`, ids)
 }
 
+// stretch fails the test unless one row waits for a time in a column that is at least so long after since. It puts that
+// time off by an hour, so that it does not pass by itself.
+func (b *bench) stretch(table, column string, since time.Time, least time.Duration) {
+	b.Helper()
+	n := b.number(fmt.Sprintf(`WITH put AS (UPDATE %s SET %[2]s = %[2]s + interval '1 hour' WHERE %[2]s >= $1
+		RETURNING 1) SELECT count(*) FROM put`, table, column), since.Add(least))
+	if n != 1 {
+		b.Errorf("%s is %s after what set it, or more, in %d rows of %s; want 1", column, least, n, table)
+	}
+}
+
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()
 	if _, err := b.pool.Exec(b.Context(), sql, args...); err != nil {

@@ -2,6 +2,7 @@ package workqueue_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -28,12 +29,14 @@ func TestThrottlingCostsNoAttempt(t *testing.T) {
 		if s.Attempt != n || s.Failures != 0 || s.Mask.Count() != 8 {
 			t.Fatalf("issue %d of the chunk: %+v", n, s)
 		}
+		since := time.Now()
 		if n%2 == 0 {
 			b.record(throttled(s))
 		} else {
 			b.record(faulty(s, tooMuch))
 		}
 		if n == 4 {
+			b.stretch("work_slice", "not_before", since, 800*time.Millisecond)
 			b.wantExplained(run, workqueue.ReasonThrottled)
 		}
 		b.hurry(run)
