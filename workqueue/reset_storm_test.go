@@ -218,7 +218,8 @@ func TestResetsInAStorm(t *testing.T) {
 	for range 2 {
 		s.runs = append(s.runs, s.load(req, 40))
 	}
-	var withdrawn atomic.Int64
+	var withdrawn atomic.Int64 // out of slices
+	s.did.Store("withdrawal", &withdrawn)
 	for i := range 4 {
 		var out []workqueue.Slice
 		s.keep(fmt.Sprintf("node %d", i), uint64(i), func(ctx context.Context, r *rand.Rand) error {
@@ -229,14 +230,11 @@ func TestResetsInAStorm(t *testing.T) {
 	s.keep("overdue", 22, s.expireOverdue)
 	s.keep("kill", 32, s.breakOff)
 	did := s.rage(2 * time.Second)
-	t.Logf("%v, %d withdrawn, %d refused or broken off", did, withdrawn.Load(), s.broken.Load())
+	t.Logf("%v, %d refused or broken off", did, s.broken.Load())
 	for name, n := range did {
 		if n == 0 && !strings.HasPrefix(name, "kill") {
 			t.Errorf("%s never worked", name)
 		}
-	}
-	if withdrawn.Load() == 0 {
-		t.Error("no reset took anything out of a slice")
 	}
 	s.settleAll()
 	for _, run := range s.runs {

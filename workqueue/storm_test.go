@@ -29,31 +29,51 @@ const (
 // broken off at any point, by their clients and by the server.
 type storm struct {
 	*bench
-	runs   []workqueue.RunID
-	lease  workqueue.Lease
-	over   chan struct{}
-	wg     sync.WaitGroup
-	broken atomic.Int64 // transactions that were
-	did    sync.Map     // how often something worked, by name
+	url     string
+	release func() // of the store
+	runs    []workqueue.RunID
+	lease   workqueue.Lease
+	over    chan struct{}
+	wg      sync.WaitGroup
+	broken  atomic.Int64 // transactions that were
+	did     sync.Map     // how often something worked, by name
 }
 
 func newStorm(t *testing.T) *storm {
 	t.Helper()
 	url := testenv.Database(t)
-	pool := testenv.Connect(t, url)
-	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{MaxConns: 24})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(release)
-	s := &storm{bench: &bench{T: t, pool: pool, store: store}, over: make(chan struct{})}
+	s := &storm{bench: &bench{T: t, pool: testenv.Connect(t, url)}, url: url, over: make(chan struct{})}
+	s.connect()
 	s.session = s.open()
 	s.lease = s.lead()
 	return s
 }
 
+func (s *storm) connect() {
+	s.Helper()
+	store, release, err := workqueue.Open(s.Context(), s.url, workqueue.PoolConfig{MaxConns: 24})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(release)
+	s.store, s.release = store, release
+}
+
+// reconnect leaves behind the connections that were killed after their last commit, and waits for what PostgreSQL still
+// does for clients that have given up.
+func (s *storm) reconnect() {
+	s.Helper()
+	s.release()
+	s.pool.Reset()
+	s.until("the connections of the storm are gone", func() bool {
+		return s.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND backend_type = 'client backend' AND pid <> pg_backend_pid()`) == 0
+	})
+	s.connect()
+}
+
 // rage lets the storm last for a while, or as long as TRANCHE_SOAK says, and returns how often what has worked. On a
-// busy machine it goes on until all has worked that is to.
+// busy machine it goes on until all has worked that is to. The store is another one then.
 func (s *storm) rage(lasts time.Duration) map[string]int64 {
 	if d, err := time.ParseDuration(os.Getenv("TRANCHE_SOAK")); err == nil {
 		lasts = d
@@ -64,6 +84,7 @@ func (s *storm) rage(lasts time.Duration) map[string]int64 {
 	}
 	close(s.over)
 	s.wg.Wait()
+	s.reconnect()
 	did := map[string]int64{}
 	s.did.Range(func(name, n any) bool { did[name.(string)] = n.(*atomic.Int64).Load(); return true })
 	return did
