@@ -166,7 +166,10 @@ type pace struct {
 	limit         int  // of items, by a cap; 0: none
 }
 
+// pace has a probe that is not due wait until Break has its time come.
 func (m *machine) pace() (p pace) {
+	m.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() + interval '1 hour'
+		WHERE endpoint = $1 AND breaker = 'open' AND probe_at > clock_timestamp()`, m.at)
 	err := m.pool.QueryRow(m.Context(), `
 		SELECT p.breaker = 'open', p.breaker = 'open' AND (p.probe_at > clock_timestamp() OR EXISTS (
 		           SELECT FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent'))),
