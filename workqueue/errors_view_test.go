@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -76,8 +77,12 @@ func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	began := time.Now()
 	if found = b.errors(run); len(found.Groups) != 0 {
 		t.Errorf("during the re-run: %+v; want none", found)
+	}
+	if time.Since(began) >= time.Second {
+		b.store = workqueue.New(b.pool) // the other may give them for a while, as they took long to find
 	}
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "NEW", Message: "again"}))
 	if found = b.errors(run); len(found.Groups) != 1 || found.Groups[0].Count != 9 || found.Groups[0].Code != "NEW" {
