@@ -50,19 +50,23 @@ func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 	b.exec(`ANALYZE`)
 	limits := workqueue.HealthLimits{Waiting: 10 * time.Minute, Failed: 24 * time.Hour, Strays: 24 * time.Hour,
 		Stale: time.Second, Dead: time.Hour, Token: time.Hour}
-	var p95 time.Duration
-	for try := 0; try < 10 && (try == 0 || p95 > 200*time.Millisecond); try++ { // other tests may have been in the way
-		p95 = slowestOf20(t, b, limits)
+	var p95, limit time.Duration
+	for try := 0; try < 10 && (try == 0 || p95 > limit); try++ { // other tests may have been in the way
+		p95, limit = slowestOf20(t, b, limits)
 	}
-	if p95 > 200*time.Millisecond {
-		t.Errorf("19 of 20 took up to %s, ten times", p95)
+	if p95 > limit {
+		t.Errorf("19 of 20 took up to %s, ten times; want %s", p95, limit)
 	}
 }
 
-// slowestOf20 asks twenty times, and returns what nineteen of them took at the most.
-func slowestOf20(t *testing.T, b *bench, limits workqueue.HealthLimits) time.Duration {
+// yardstick takes PostgreSQL less than 30 ms on a machine on which Health is to take no more than 200 ms.
+const yardstick = `SELECT count(*) FROM generate_series(1, 100000) n WHERE sqrt(n) > 1`
+
+// slowestOf20 asks twenty times, and returns what nineteen of them took at the most, and what they may have taken: 200
+// ms, or as much more as the machine is slower at the same time.
+func slowestOf20(t *testing.T, b *bench, limits workqueue.HealthLimits) (p95, limit time.Duration) {
 	t.Helper()
-	var took []time.Duration
+	var took, measured []time.Duration
 	for range 20 {
 		start := time.Now()
 		facts, err := b.store.Health(t.Context(), limits)
@@ -73,8 +77,13 @@ func slowestOf20(t *testing.T, b *bench, limits workqueue.HealthLimits) time.Dur
 		if len(facts.Working) < 50 || len(facts.Waiting) == 0 || len(facts.Failed) == 0 || facts.Failed[0].Runs != 5000 {
 			t.Fatalf("it says %+v", facts)
 		}
+		start = time.Now()
+		b.exec(yardstick)
+		measured = append(measured, time.Since(start))
 	}
 	slices.Sort(took)
-	t.Logf("the median took %s, the slowest %s", took[len(took)/2], took[len(took)-1])
-	return took[len(took)*95/100-1]
+	slices.Sort(measured)
+	median := measured[len(measured)/2]
+	t.Logf("the median took %s, the slowest %s; the yardstick's took %s", took[len(took)/2], took[len(took)-1], median)
+	return took[len(took)*95/100-1], max(200*time.Millisecond, 6*median)
 }
