@@ -54,7 +54,9 @@ func (c *opsBench) isOpen() bool {
 func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
+	since := time.Now()
 	c.failKeys(6, retried(workqueue.CodeNoListeners))
+	c.stretch("collector", "rest_until", since, time.Second)
 	if !c.isOpen() {
 		t.Fatal("six keys found nobody, and the breaker is closed")
 	}
