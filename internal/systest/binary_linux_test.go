@@ -120,15 +120,43 @@ type reply struct {
 // command runs a command of tranche to its end.
 func (o *office) command(s *server, stdin string, args ...string) reply {
 	o.Helper()
+	r, err := o.try(s, stdin, args...)
+	if err != nil {
+		o.Fatal(err)
+	}
+	return r
+}
+
+// try is command for any goroutine. Its error means that the command could not be run at all.
+func (o *office) try(s *server, stdin string, args ...string) (reply, error) {
 	cmd := exec.Command(o.binary, append([]string{"--url", s.url}, args...)...)
 	var out, said bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = strings.NewReader(stdin), &out, &said, plainEnv()
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		o.Fatal(err)
+		return reply{}, err
 	}
-	return reply{cmd.ProcessState.ExitCode(), out.String(), said.String()}
+	return reply{cmd.ProcessState.ExitCode(), out.String(), said.String()}, nil
+}
+
+// begun starts a command. The returned function waits for its end.
+func (o *office) begun(s *server, args ...string) (said func() reply) {
+	var r reply
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r, err = o.try(s, "", args...)
+	}()
+	return func() reply {
+		o.Helper()
+		<-ended
+		if err != nil {
+			o.Fatal(err)
+		}
+		return r
+	}
 }
 
 // must runs a command that has to succeed.

@@ -42,7 +42,7 @@ type operation struct {
 func operations() map[string]operation {
 	return map[string]operation{
 		"pause": {
-			flags:   []string{"--chunk", "50", "--in-flight", "2"},
+			flags:   []string{"--chunk", "10", "--in-flight", "1"}, // some ten seconds to the end, to pause it in
 			prepare: func(o *office, run workqueue.RunID) { o.until("some is done", func() bool { return o.done(run) > 0 }) },
 			command: []string{"run", "pause"}, action: "pause",
 			applied: `SELECT count(*) FROM batchrun WHERE id = $1 AND hold = 'operator'`,
@@ -103,11 +103,10 @@ func (op *operation) killed(t *testing.T, binary string, commits bool) {
 	run := o.begin(first, items, op.flags...)
 	op.prepare(o, run)
 	free := o.stall()
-	said := make(chan reply, 1)
-	go func() { said <- o.command(first, "", append(append(op.command, run.String()), op.options...)...) }()
+	said := o.begun(first, append(append(op.command, run.String()), op.options...)...)
 	o.until("the node commits", func() bool { return o.number(stalled) == 1 })
 	o.kill(first)
-	if r := <-said; r.code == 0 {
+	if r := said(); r.code == 0 {
 		t.Errorf("the command succeeded although its server died:\n%s", r.out)
 	}
 	if !commits {

@@ -21,7 +21,8 @@ import (
 // poisonVariable is the ordinal of an item that kills the node whose function gets it.
 const poisonVariable = "TRANCHE_SYSTEST_POISON"
 
-// runComposer is the process of a node whose function writes each execution into the ledger.
+// runComposer is the process of a node whose function writes each execution into the ledger. At the execution that
+// stopVariable names, if it does, it stops itself as runFlushed does.
 func runComposer(ctx context.Context) error {
 	ledger, err := os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -31,6 +32,7 @@ func runComposer(ctx context.Context) error {
 	if err != nil {
 		poison = -1
 	}
+	stop, _ := strconv.Atoi(os.Getenv(stopVariable)) // empty: never
 	var mu sync.Mutex
 	return runNodeWith(ctx, map[string]fetch.Fetcher{"statement": fetch.Func(
 		func(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
@@ -43,6 +45,11 @@ func runComposer(ctx context.Context) error {
 				}
 				if item.Ordinal == poison {
 					os.Exit(3)
+				}
+				if stop--; stop == 0 {
+					if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+						return nil, err
+					}
 				}
 				if err := partsAreOf(&item, inputsOf[req.Step]); err != nil {
 					return nil, err
@@ -106,7 +113,7 @@ func TestNodeThatFetchesIsKilledAnywhere(t *testing.T) {
 				if w.done(run) == items {
 					t.Fatal("the run was complete before the fault")
 				}
-				w.start("composer")
+				w.start("composer", sessionVariable+"=1m")
 				extra := w.wantSound(run)
 				again := w.number(`SELECT count(*) FROM work_slice WHERE cause = 'session'`)
 				t.Logf("%d slices came again, %d extra executions", again, extra)
@@ -129,14 +136,13 @@ func TestNodeThatFetchesIsKilledAnywhere(t *testing.T) {
 func TestNodeThatFetchesSleeps(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
+	sleeper := w.start("composer", stopVariable+"=1050")
 	run := w.loadKind(workqueue.KindLocal)
-	sleeper := w.start("composer")
-	w.until("the sleeper has some done", func() bool { return w.done(run) > 0 })
-	w.signal(sleeper, syscall.SIGSTOP)
-	if w.done(run) == items {
-		t.Fatal("the run was complete before it slept")
-	}
+	w.until("the sleeper stands still", func() bool { return w.stopped(sleeper) })
 	asleep := time.Now()
+	if done := w.done(run); done == 0 || done == items {
+		t.Fatalf("%d items of %d were done when it fell asleep", done, items)
+	}
 	w.start("composer")
 	w.wantZombie(sleeper, run, asleep.Add(2*sessionTTL))
 }
@@ -148,7 +154,12 @@ func TestItemThatKillsItsNodes(t *testing.T) {
 	w.items = 40
 	run := w.loadStep(workqueue.StepSpec{Kind: workqueue.KindLocal, Endpoint: "local:statement", Chunk: 4, MaxAttempts: 1})
 	deaths := 0
-	for p := w.start("composer", poisonVariable+"=17"); ; {
+	// Nodes that live must not lose their sessions: what comes again for that has been delivered as well.
+	start := func() *process {
+		w.Helper()
+		return w.start("composer", poisonVariable+"=17", sessionVariable+"=5s")
+	}
+	for p := start(); ; {
 		w.until("the run ends, or the node does", func() bool {
 			select {
 			case <-p.ended:
@@ -163,7 +174,7 @@ func TestItemThatKillsItsNodes(t *testing.T) {
 		if deaths++; deaths > 12 {
 			t.Fatal("the item goes on killing nodes")
 		}
-		p = w.start("composer", poisonVariable+"=17")
+		p = start()
 	}
 	failed := w.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code = $2 AND ordinal = 17`, run,
 		workqueue.CodeDeliveries)

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 type (
@@ -158,7 +159,7 @@ func TestFlowWhoseServicesAreKilled(t *testing.T) {
 	w.items = 20_000
 	run := w.load()
 	running := w.startFlow()
-	w.start("node")
+	w.start("node", sessionVariable+"=1m")
 	random := rand.New(rand.NewPCG(1, 2))
 	roles := []string{"flow", "accounts", "flow", "prices"}
 	for n := range 8 {
@@ -194,19 +195,15 @@ func TestFlowWhoseStreamsAreLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
+			w.items = 10_000
+			js, err := jetstream.New(testenv.Conn(t, w.ns))
+			if err != nil {
+				t.Fatal(err)
+			}
 			run := w.load()
 			w.startFlow()
 			w.start("node")
-			w.until("some is done", func() bool { return w.done(run) >= w.items/4 })
-			nc, err := nats.Connect(w.ns.URL())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nc.Close()
-			js, err := jetstream.New(nc)
-			if err != nil {
-				t.Fatal(err)
-			}
+			w.until("some is done", func() bool { return w.done(run) >= w.items/10 })
 			for _, stream := range streams {
 				if err := js.DeleteStream(t.Context(), stream); err != nil {
 					t.Fatal(err)
@@ -230,7 +227,7 @@ func TestFlowWhoseServicesAreToldToEnd(t *testing.T) {
 	w.items = 20_000
 	run := w.load()
 	running := w.startFlow()
-	w.start("node")
+	w.start("node", sessionVariable+"=1m")
 	for n, role := range []string{"flow", "accounts", "prices"} {
 		done := w.done(run)
 		w.until("more is done", func() bool { return w.done(run) >= min(done+w.items/10, w.items) })

@@ -49,7 +49,7 @@ func TestNodeThatGathersIsKilledAnywhere(t *testing.T) {
 			if w.done(run) == 4*w.items {
 				t.Fatal("the run was complete before the fault")
 			}
-			w.start("composer")
+			w.start("composer", sessionVariable+"=1m")
 			w.wantParts(run, 4)
 			if n := w.number(`SELECT count(*) FROM work_part WHERE run_id = $1`, run); n != 4*w.items {
 				t.Errorf("%d parts; want one of each item and step", n)

@@ -33,9 +33,11 @@ const (
 	dieVariable      = "TRANCHE_SYSTEST_DIE"      // the execution at which a service waits to be killed
 	revisionVariable = "TRANCHE_SYSTEST_REVISION" // of the flow
 	leaseVariable    = "TRANCHE_SYSTEST_LEASE"    // the life of the leader's lease
-	sessionVariable  = "TRANCHE_SYSTEST_SESSION"  // the life of a node's session, unless it is sessionTTL
-	stopVariable     = "TRANCHE_SYSTEST_STOP"     // the execution at which a service stands still until it is woken
-	faultsVariable   = "TRANCHE_FAULTS"
+	// sessionVariable is the life of a node's session, unless it is sessionTTL. Long ones are for nodes that are not to
+	// lose theirs, however slow the machine is.
+	sessionVariable = "TRANCHE_SYSTEST_SESSION"
+	stopVariable    = "TRANCHE_SYSTEST_STOP" // the execution at which a service stands still until it is woken
+	faultsVariable  = "TRANCHE_FAULTS"
 )
 
 const (
@@ -171,6 +173,34 @@ func runService(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stderr, ready)
+	go func() {
+		if err := listens(ctx, "statement"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return
+		}
+		fmt.Fprintln(os.Stderr, ready)
+	}()
 	return errors.Join(svc.Run(ctx), ledger.Close())
+}
+
+// listens returns once somebody takes direct requests for an endpoint. Those that it makes itself are not what the
+// handler understands, so that none gets there.
+func listens(ctx context.Context, endpoint string) error {
+	nc, err := nats.Connect(os.Getenv(natsVariable))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	for {
+		_, err := endpoints.Call[string, endpoints.None](ctx, nc, endpoint, "nobody", "nothing", endpoints.Direct())
+		if _, refused := errors.AsType[*endpoints.SlotError](err); refused {
+			return nil
+		}
+		if _, nobody := errors.AsType[*endpoints.NoListenersError](err); !nobody {
+			return fmt.Errorf("an item that nobody understands: %w", err)
+		}
+		if err := rest(ctx); err != nil {
+			return err
+		}
+	}
 }

@@ -64,7 +64,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			t.Parallel()
 			overlay := writeOverlay(t, tc.mutants)
 			// A mutant need not be vetted, and nobody debugs it: to link it without symbols takes half the time.
-			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=60s", "-vet=off", "-ldflags=-s -w",
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=5m", "-vet=off", "-ldflags=-s -w",
 				"-overlay="+overlay, "-run", "^"+tc.test, "./workqueue")
 			cmd.Dir = filepath.Join("..", "..")
 			cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")

@@ -95,7 +95,7 @@ func TestNodeIsToldToEnd(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	run := w.load()
-	leaving := w.start("node")
+	leaving := w.start("node", sessionVariable+"=1m")
 	w.until("it has work out", func() bool {
 		return w.number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')`) == 8
 	})
@@ -112,7 +112,7 @@ func TestNodeIsToldToEnd(t *testing.T) {
 		t.Errorf("%d sessions are open", n)
 	}
 	w.start("service")
-	w.start("node")
+	w.start("node", sessionVariable+"=1m")
 	if extra := w.wantSound(run); extra != 0 {
 		t.Errorf("%d items were executed twice", extra)
 	}
@@ -126,7 +126,7 @@ func TestServiceIsKilledInMidChunk(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	run := w.load()
-	w.start("node")
+	w.start("node", sessionVariable+"=1m")
 	dying := w.start("service", dieVariable+"=1050")
 	w.until("the chunks before it are recorded", func() bool { return w.done(run) == 1000 })
 	w.until("it stands in mid-chunk", func() bool { return strings.Contains(dying.text(), halfway) })

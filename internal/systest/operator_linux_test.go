@@ -81,7 +81,7 @@ func pausesTheWorld(t *testing.T, binary string) {
 	t.Helper()
 	o := newOffice(t, binary, slow())
 	one, other := o.serve(), o.serve()
-	flags := []string{"--chunk", "50", "--in-flight", "4"}
+	flags := []string{"--chunk", "20", "--in-flight", "4"}
 	runs := []workqueue.RunID{o.begin(one, 2000, flags...), o.begin(other, 2000, flags...)}
 	o.until("both are under way", func() bool { return o.done(runs[0]) > 0 && o.done(runs[1]) > 0 })
 	o.must(one, "run", "pause", "--all", "--reason", "the database is being moved")
@@ -126,7 +126,6 @@ func isToldOfTheThreshold(t *testing.T, binary string) {
 		ordinals = append(ordinals, i*items/bad)
 	}
 	cfg := slow()
-	cfg.Load.PerChunk = 20 * time.Millisecond
 	cfg.Poison = &misbehave.Poison{Ordinals: ordinals, Way: misbehave.WayItem}
 	o := newOffice(t, binary, cfg)
 	s := o.serve()
