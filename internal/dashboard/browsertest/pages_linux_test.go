@@ -42,6 +42,7 @@ func everyPage(b *browser) func(*testing.T) {
 				}
 				p.inTheme("light")
 				p.visit(path)
+				p.whole(name)
 				p.harmless(name)
 				p.fits("a screen", 1440)
 				p.accessible("light")
@@ -52,11 +53,20 @@ func everyPage(b *browser) func(*testing.T) {
 				p.accessible("dark")
 				p.asPhone()
 				p.visit(path)
+				p.whole(name)
 				p.fits("a phone", 390)
 				p.harmless(name)
 				p.accessible("dark, on a phone")
 			})
 		}
+	}
+}
+
+// whole waits for what a page shows some seconds after the rest.
+func (p *page) whole(name string) {
+	p.Helper()
+	if name == "runs" {
+		p.until("it says which run stands still", `document.body.innerText.includes("see why")`)
 	}
 }
 
