@@ -15,12 +15,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// What a map of a million items may take.
+// What a map of a million items may take, on a machine that is not too slow for it.
 const (
 	firstPaintWithin = time.Second
 	frameWithin      = 50 * time.Millisecond
 	memoryWithin     = 200 << 20
 	tries            = 3 // the machine may be busy with something else meanwhile
+	leastFrames      = 30
+
+	// On a slow machine they may take so many times as long as a loop, and as the frames of an empty page.
+	firstPaintInLoops = 10
+	framesInEmptyOnes = 3
 )
 
 // million opens the map of a million items, moves it and zooms into it while items change, and measures.
@@ -28,49 +33,17 @@ func million(b *browser) func(*testing.T) {
 	return func(t *testing.T) {
 		s := newStack(t, stackConfig{})
 		run := s.synthetic(1_000_000)
+		within := b.frameLimit(s)
 		p := b.open(t, s.url)
-		painted := func() time.Duration {
-			p.visit("/runs/" + run.String())
-			ms := eval[float64](p, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? 1e9`)
-			return time.Duration(ms * float64(time.Millisecond))
-		}
-		paint := painted()
-		for n := 1; paint > firstPaintWithin && n < tries; n++ {
-			paint = min(paint, painted())
-		}
-		if paint > firstPaintWithin {
-			t.Errorf("the first paint took %s", paint)
-		}
+		paint := p.firstPaint("/runs/" + run.String())
 		p.until("the whole map is drawn", `document.querySelector('`+at("legend-5")+`')?.
 			innerText.replace(/\D/g, "") > 500000 &&
 		!document.querySelector(".map-loading")`)
 		loaded := eval[float64](p, `performance.now()`)
 
 		stop := s.keep(func(ctx context.Context) error { return s.flicker(ctx, run) })
-		var worst time.Duration
-		for n := range tries {
-			worst = p.frames(func() {
-				p.click("mode-select")
-				for _, in := range []float64{-300, -300, -300, 300, -400, -400, 500, 500} {
-					p.wheel(0.4, 0.6, in)
-				}
-				p.click("zoom-in")
-				p.click("mode-move")
-				p.drag(0.8, 0.6, 0.2, 0.3)
-				p.drag(0.2, 0.3, 0.7, 0.7)
-				p.click("zoom-fit")
-				p.click("mode-select")
-				p.drag(0.1, 0.2, 0.6, 0.8)
-			})
-			if worst <= frameWithin {
-				break
-			}
-			t.Logf("try %d: 95 of 100 frames took up to %s", n+1, worst)
-		}
+		worst := p.smooth(within)
 		stop()
-		if worst > frameWithin {
-			t.Errorf("95 of 100 frames took up to %s", worst)
-		}
 		p.has("selection")
 		memory := p.memory()
 		if memory > memoryWithin {
@@ -79,6 +52,86 @@ func million(b *browser) func(*testing.T) {
 		t.Logf("first paint %s, whole map %.0f ms, 95 of 100 frames within %s, memory %d MiB", paint.Round(time.Millisecond),
 			loaded, worst.Round(time.Millisecond), memory>>20)
 	}
+}
+
+// firstPaint opens a page and returns how long its first paint took, which must not be too long.
+func (p *page) firstPaint(path string) (took time.Duration) {
+	p.Helper()
+	for range tries {
+		p.visit(path)
+		took = eval[millis](p, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? 1e9`).duration()
+		within := max(firstPaintWithin, firstPaintInLoops*p.loop())
+		if took <= within {
+			return took
+		}
+		p.Logf("the first paint took %s; %s would do", took, within)
+	}
+	p.Errorf("the first paint took %s", took)
+	return took
+}
+
+// millis is a time as scripts have it.
+type millis float64
+
+func (ms millis) duration() time.Duration {
+	return time.Duration(float64(ms) * float64(time.Millisecond))
+}
+
+// loop returns how long the page's machine takes for a piece of work that is always the same.
+func (p *page) loop() time.Duration {
+	p.Helper()
+	return eval[millis](p, `(() => {
+		const times = [1, 2, 3].map(() => {
+			const from = performance.now();
+			let x = 0;
+			for (let i = 0; i < 1e7; i++) x = (x * 31 + i) % 1000003;
+			return performance.now() - from + x / 1e9;
+		});
+		return Math.min(...times); })()`).duration()
+}
+
+// frameLimit returns how long frames may take, by what an empty page achieves on which the same is done.
+func (b *browser) frameLimit(s *stack) time.Duration {
+	s.Helper()
+	p := b.open(s.T, s.url)
+	p.do("go to an empty page", goTo("about:blank"))
+	p.run(`document.body.innerHTML = ["mode-select", "mode-move", "zoom-in", "zoom-fit"].map((name) =>
+		"<button data-test=" + name + ">" + name + "</button>").join("") + "<div data-test=map style='height: 500px'></div>"`)
+	took, _ := p.frames(func() {
+		for range tries {
+			p.gestures()
+		}
+	})
+	return max(frameWithin, framesInEmptyOnes*took)
+}
+
+// smooth moves the map and returns how long 95 of 100 frames took at the most, which must not be too long.
+func (p *page) smooth(within time.Duration) (took time.Duration) {
+	p.Helper()
+	for range tries {
+		var enough bool
+		if took, enough = p.frames(p.gestures); enough && took <= within {
+			return took
+		}
+	}
+	p.Errorf("in none of %d tries were there %d frames of which 95 of 100 took %s at most", tries, leastFrames, within)
+	return took
+}
+
+// gestures moves the map, zooms into it and selects a part of it.
+func (p *page) gestures() {
+	p.Helper()
+	p.click("mode-select")
+	for _, in := range []float64{-300, -300, -300, 300, -400, -400, 500, 500} {
+		p.wheel(0.4, 0.6, in)
+	}
+	p.click("zoom-in")
+	p.click("mode-move")
+	p.drag(0.8, 0.6, 0.2, 0.3)
+	p.drag(0.2, 0.3, 0.7, 0.7)
+	p.click("zoom-fit")
+	p.click("mode-select")
+	p.drag(0.1, 0.2, 0.6, 0.8)
 }
 
 // synthetic makes a paused run of so many items, half of them done, without doing the work. The first and the last
@@ -136,22 +189,23 @@ func (s *stack) flicker(ctx context.Context, run workqueue.RunID) error {
 	}
 }
 
-// frames returns how long 95 of 100 frames took at the most, while something is done.
-func (p *page) frames(during func()) time.Duration {
+// frames returns how long 95 of 100 frames took at the most, while something is done, and whether there were enough.
+func (p *page) frames(during func()) (took time.Duration, enough bool) {
 	p.Helper()
 	p.run(`(() => { const took = window.__frames = []; let last = 0;
 		const next = (at) => { if (last) took.push(at - last); last = at; window.__timer = requestAnimationFrame(next); };
 		window.__timer = requestAnimationFrame(next); })()`)
 	during()
-	took := eval[[]float64](p, `(cancelAnimationFrame(window.__timer), window.__frames)`)
-	if len(took) < 30 {
-		p.Fatalf("only %d frames", len(took))
+	all := eval[[]millis](p, `(cancelAnimationFrame(window.__timer), window.__frames)`)
+	if len(all) < leastFrames {
+		p.Logf("only %d frames", len(all))
+		return 0, false
 	}
-	slices.Sort(took)
-	at := took[int(math.Ceil(float64(len(took))*0.95))-1]
+	slices.Sort(all)
+	at := all[int(math.Ceil(float64(len(all))*0.95))-1]
 	p.Logf("%d frames: median %.0f ms, 95 of 100 within %.0f ms, the slowest %.0f ms",
-		len(took), took[len(took)/2], at, took[len(took)-1])
-	return time.Duration(at * float64(time.Millisecond))
+		len(all), all[len(all)/2], at, all[len(all)-1])
+	return at.duration(), true
 }
 
 // memory returns what the page holds: its heap, what its elements take, and its buffers.

@@ -22,7 +22,8 @@ func serverRestarts(b *browser) func(*testing.T) {
 		p.until("a part is done", `/\b(29|30)\b/.test(document.querySelector('`+at("legend-5")+`')?.innerText)`)
 
 		// What fails meanwhile is what cannot be reached, and nothing else.
-		p.allow("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
+		p.allow("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE",
+			"response 503", "status of 503")
 		s.stop()
 		p.until("it says so", `document.querySelector('`+at("live")+`')?.dataset.state !== "live"`)
 		close(service.gate)
