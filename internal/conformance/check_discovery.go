@@ -99,7 +99,7 @@ func (n *node) discover(ctx context.Context, verb micro.Verb, ok func([]byte) bo
 		return fmt.Errorf("discover: %w", err)
 	}
 	got := "no answer"
-	for end := time.Now().Add(time.Second); time.Now().Before(end) && ctx.Err() == nil; {
+	for end := time.Now().Add(n.patience()); time.Now().Before(end) && ctx.Err() == nil; {
 		msg, err := answers.NextMsg(time.Until(end))
 		if errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders) {
 			break

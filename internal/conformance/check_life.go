@@ -32,7 +32,44 @@ func lifeChecks() []check {
 // slowly returns a request that takes so long.
 func slowly(d time.Duration) *request { return orders(order{"do": "slow", "ms": d.Milliseconds()}) }
 
-func checkInProgress(ctx context.Context, n *node) error {
+// checkInProgress tries again when a service may have been unable to send anything, as the whole machine stood still.
+func checkInProgress(ctx context.Context, n *node) (err error) {
+	for range 3 {
+		longest := standstill()
+		err = n.signsOfLife(ctx)
+		if longest() <= n.ackWait/4 || err == nil {
+			break
+		}
+	}
+	return err
+}
+
+// standstill measures how long this process, and with it most likely the machine, stands still at the longest, until
+// the returned function is called.
+func standstill() (longest func() time.Duration) {
+	ended, found := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		var most time.Duration
+		for last := time.Now(); ; {
+			most, last = max(most, time.Since(last)), time.Now()
+			select {
+			case <-ticker.C:
+			case <-ended:
+				found <- max(most, time.Since(last))
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(ended)
+		return <-found
+	}
+}
+
+// signsOfLife has the service work on a request for so long that it must say so.
+func (n *node) signsOfLife(ctx context.Context) error {
 	r := slowly(n.ackWait * 3 / 4)
 	if err := n.ask(ctx, r); err != nil {
 		return err
@@ -195,12 +232,16 @@ func (n *node) onlyNew(ctx context.Context, mark int) error {
 }
 
 // begun waits for the first part of a reply, which the request asks for: on a busy machine a request may be delivered
-// for long before it is begun. A service that keeps the part back, which another check finds, is given the time.
+// for long before it is begun. A service that keeps the part back, as another check has found, has a moment for that.
 func (n *node) begun(ctx context.Context, r *request) error {
 	if err := n.delivered(ctx, r); err != nil {
 		return err
 	}
-	first, cancel := context.WithTimeout(ctx, grace)
+	within := patience
+	if n.retains {
+		within = grace
+	}
+	first, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	_ = n.journal.until(first, func() bool { return len(n.journal.of(r.slice())) > 0 })
 	return nil

@@ -124,6 +124,7 @@ func checkPartial(ctx context.Context, n *node) error {
 		return err
 	}
 	if len(a.messages) < 3 {
+		n.retains = true
 		return differs(`3 messages: two of "partial" and the final one`, "%s", a)
 	}
 	return oneFinal(a)

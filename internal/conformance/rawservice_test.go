@@ -108,7 +108,7 @@ func (s *rawService) fetch(ctx context.Context, consumer jetstream.Consumer) err
 	if err != nil {
 		return err
 	}
-	batch, err := consumer.Fetch(8, jetstream.FetchMaxWait(time.Second), jetstream.FetchHeartbeat(200*time.Millisecond))
+	batch, err := consumer.Fetch(8, jetstream.FetchMaxWait(10*time.Second), jetstream.FetchHeartbeat(4*time.Second))
 	if err != nil {
 		return err
 	}

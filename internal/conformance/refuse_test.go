@@ -87,5 +87,11 @@ func TestRunRefusesAServerInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reading.Stop()
+	if err := poll(t.Context(), patience, func() (bool, error) {
+		info, err := recorder.Info(t.Context())
+		return err == nil && info.NumWaiting > 0, err
+	}, "the recorder asked for replies", "it was not"); err != nil {
+		t.Fatal(err)
+	}
 	refused("a node reads the replies")
 }
