@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/internal/intake"
@@ -35,7 +36,7 @@ func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 		"FILTERED": {func(s jetstream.Stream) error { return s.DeleteMsg(t.Context(), messages-1) }, "FILTERED.1",
 			"1 of the 500 messages"},
 		"GONE":  {func(jetstream.Stream) error { return js.DeleteStream(t.Context(), "GONE") }, "", "deleted"},
-		"GROWS": {func(jetstream.Stream) error { return publish(t, js, "GROWS", 10) }, "", ""},
+		"GROWS": {func(jetstream.Stream) error { return publish(t, nc, "GROWS", 10) }, "", ""},
 		"OTHER": {func(s jetstream.Stream) error { return s.DeleteMsg(t.Context(), messages) }, "OTHER.1", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +44,7 @@ func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 			s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"},
 				Storage: jetstream.MemoryStorage})
 			if err == nil {
-				err = publish(t, js, name, messages)
+				err = publish(t, nc, name, messages)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -104,8 +105,13 @@ func TestNamesThatAreNoStreams(t *testing.T) {
 	}
 }
 
-func publish(t *testing.T, js jetstream.JetStream, stream string, n int) error {
+// publish has a JetStream of its own: what others publish is not to hold it up.
+func publish(t *testing.T, nc *nats.Conn, stream string, n int) error {
 	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
 	fill := strings.Repeat("x", 20_000)
 	for i := range n {
 		_, err := js.PublishAsync(fmt.Sprintf("%s.%d", stream, (i+1)%2), fmt.Appendf(nil, `{"id":%d,"x":%q}`, i, fill))
