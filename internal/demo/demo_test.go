@@ -22,7 +22,7 @@ import (
 
 const (
 	// patience bounds each whole demo.
-	patience = 3 * time.Minute
+	patience = 6 * time.Minute
 	// A demo of this size is quick, and has everything.
 	demoAccounts = 2_000
 	demoPDFs     = 100
