@@ -107,9 +107,9 @@ func TestEndpointsByHand(t *testing.T) {
 	b := setup(t)
 	b.echo(nil)
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--wait"), 3, "1 failed")
-	b.want(b.tranche("endpoints"), 0, "ENDPOINT", "BACKLOG", "RATE", "P99", "1: echo 1.0.0")
-	b.want(b.tranche("endpoints", "list"), 0, "1: echo 1.0.0")
-	b.want(b.tranche("endpoints", "show", "echo"), 0, "left to the services", "3 items, 1 of them with an error", "1.0.0",
+	b.wantSoon([]string{"endpoints"}, "ENDPOINT", "BACKLOG", "RATE", "P99", "1: echo 1.0.0")
+	b.wantSoon([]string{"endpoints", "list"}, "1: echo 1.0.0")
+	b.wantSoon([]string{"endpoints", "show", "echo"}, "left to the services", "3 items, 1 of them with an error", "1.0.0",
 		"listening")
 	b.want(b.tranche("endpoints", "set", "echo", "--concurrency", "3"), 0, "3 chunks at once")
 	b.want(b.tranche("endpoints", "show", "echo"), 0, "3 for each instance")

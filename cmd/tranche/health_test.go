@@ -11,7 +11,7 @@ import (
 func TestWhatPeopleMustDoByHand(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.want(b.tranche("nodes"), 0, "NODE", "live", "leader")
+	b.wantSoon([]string{"nodes"}, "NODE", "live", "leader")
 	b.want(b.tranche("nodes", "--json"), 0, `"nodes": [`)
 	b.want(b.tranche("health", "--json"), 0, `"conditions": `)
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "it"), 0, "started")

@@ -90,8 +90,7 @@ func TestANodeThatIsKilledWhileItAdds(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM batchrun FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan result, 1)
-	go func() { ended <- b.tranche(add...) }()
+	ended := b.begun(add...)
 	eventually(t, "the add has written its items", func() bool {
 		return number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock' AND query LIKE '%UPDATE batchrun SET items%'`) == 1
@@ -100,7 +99,7 @@ func TestANodeThatIsKilledWhileItAdds(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = s.Wait() // killed
-	b.want(<-ended, 1)
+	b.want(ended(), 1)
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -98,7 +98,7 @@ func endlessUpload(t *testing.T, where string) {
 // An upload that never ends holds a stop up for its share of the grace, and is over before the session is.
 func TestAStopEndsUploadsFirst(t *testing.T) {
 	t.Parallel()
-	const grace = 8 * time.Second // a busy machine needs time to take 40,000 rows back
+	const grace = 20 * time.Second // a busy machine needs time to take 40,000 rows back
 	database := testenv.Database(t)
 	s := launch(t, true, "--database", database, "--nats", testenv.NATS(t).URL(), "--grace", grace.String(),
 		"--max-connections", "5")
@@ -129,10 +129,24 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 	}
 }
 
-// A PostgreSQL that has gone mute does not hold a stop up beyond its grace.
+// A PostgreSQL that has gone mute does not hold a stop up beyond its grace. A machine that is busy for a moment has
+// three tries.
 func TestAStopIsBounded(t *testing.T) {
 	t.Parallel()
 	const grace = time.Second
+	var took time.Duration
+	for range 3 {
+		if took = stopOfTheMute(t, grace); took <= grace+slack {
+			return
+		}
+		t.Logf("the stop took %s", took)
+	}
+	t.Errorf("the stop took %s; want %s", took, grace)
+}
+
+// stopOfTheMute returns how long a serve whose PostgreSQL has gone mute takes to stop. It says what it left.
+func stopOfTheMute(t *testing.T, grace time.Duration) time.Duration {
+	t.Helper()
 	direct, err := pgconn.ParseConfig(testenv.Database(t))
 	if err != nil {
 		t.Fatal(err)
@@ -144,18 +158,17 @@ func TestAStopIsBounded(t *testing.T) {
 	s := launch(t, true, "--database", through.String(), "--nats", testenv.NATS(t).URL(), "--grace", grace.String())
 	proxy.Stall(testenv.Up, testenv.Down)
 	took, err := s.end(t)
-	if err == nil || took > grace+slack {
-		t.Errorf("the stop took %s, %v; want %s and an error: %s", took, err, grace, s.log.String())
+	if text := s.log.String(); err == nil || !strings.Contains(text, "--grace") {
+		t.Errorf("it ended with %v and does not say what was left: %s", err, text)
 	}
-	if text := s.log.String(); !strings.Contains(text, "--grace") {
-		t.Errorf("it does not say what was left: %s", text)
-	}
+	return took
 }
 
 // Without NATS a serve says so, and its API is there to say it too.
 func TestServeWithoutNATS(t *testing.T) {
 	t.Parallel()
-	s := launch(t, false, "--database", testenv.Database(t), "--nats", "nats://127.0.0.1:1", "--grace", "1s")
+	const grace = 10 * time.Second
+	s := launch(t, false, "--database", testenv.Database(t), "--nats", "nats://127.0.0.1:1", "--grace", grace.String())
 	const before, after = "waiting for NATS, which does not answer at nats://127.0.0.1:1", " answers, with status 503"
 	eventually(t, "serve says what it waits for", func() bool { return strings.Contains(s.log.String(), before) })
 	_, rest, _ := strings.Cut(s.log.String(), "the API at ")
@@ -180,7 +193,7 @@ func TestServeWithoutNATS(t *testing.T) {
 			t.Errorf("%s: %d %s, %v; want %d", path, answer.StatusCode, text, err, want)
 		}
 	}
-	if took, err := s.end(t); err != nil || took > time.Second+slack {
+	if took, err := s.end(t); err != nil || took > grace+slack {
 		t.Errorf("the stop took %s, %v: %s", took, err, s.log.String())
 	}
 }

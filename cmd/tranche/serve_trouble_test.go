@@ -54,7 +54,7 @@ func TestServeNamesASmallJetStream(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	s := launch(t, false, "--database", testenv.Database(t), "--nats", small.URL(), "--grace", "1s")
+	s := launch(t, false, "--database", testenv.Database(t), "--nats", small.URL())
 	where := s.waitingAPI(t)
 	eventually(t, "the reason is named", func() bool {
 		code, text := readyz(t, where)
@@ -79,7 +79,7 @@ func TestServeNamesAFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := launch(t, false, "--database", database, "--nats", testenv.NATS(t).URL(), "--grace", "1s")
+	s := launch(t, false, "--database", database, "--nats", testenv.NATS(t).URL())
 	where := s.waitingAPI(t)
 	eventually(t, "the reason is named", func() bool {
 		code, text := readyz(t, where)
