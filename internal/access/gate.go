@@ -16,12 +16,13 @@ import (
 )
 
 // How long what is known of a secret is trusted, and how often and how patiently it is asked for again. Together they
-// stay within RevocationTime.
+// stay within RevocationTime: the last question is out when uncheckedTime is over, and has recheckTime for its answer.
 const (
 	trustTime     = 1500 * time.Millisecond
 	recheckPause  = 1500 * time.Millisecond
-	recheckTime   = time.Second     // for one answer
-	uncheckedTime = 4 * time.Second // without an answer, after which requests are ended
+	recheckTime   = time.Second            // for one answer
+	retryPause    = 500 * time.Millisecond // after one that did not come
+	uncheckedTime = 4 * time.Second        // without an answer, after which requests are ended
 	lookupTime    = 3 * time.Second
 )
 

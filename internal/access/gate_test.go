@@ -55,10 +55,7 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	defer done()
 	proxy.Stall(testenv.Up, testenv.Down)
 	began := time.Now()
-	select {
-	case <-ctx.Done():
-	case <-time.After(access.RevocationTime):
-	}
+	testenv.Receive(ctx.Done(), testenv.Awake(t, access.RevocationTime))
 	if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) || time.Since(began) < 2*time.Second {
 		t.Errorf("after %s it has ended with %v", time.Since(began), err)
 	}
@@ -93,10 +90,7 @@ func TestTheNextRequestIsWatchedToo(t *testing.T) {
 		if _, err := store.RevokeToken(t.Context(), name, "me"); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(access.RevocationTime):
-		}
+		testenv.Receive(ctx.Done(), testenv.Awake(t, access.RevocationTime))
 		if err := access.Recheck(ctx); !errors.Is(err, access.ErrRevoked) {
 			t.Errorf("the request of %s ended with %v", name, err)
 		}

@@ -59,42 +59,56 @@ func (u *underWay) soon(g *Gate) {
 }
 
 // recheck asks whether those whose requests are under way may go on, all of them at once, and ends the requests of the
-// others.
+// others. An answer that does not come ends nothing that there is still time to ask for again.
 func (g *Gate) recheck() {
-	g.endUnchecked()
-	hashes := g.watchedHashes()
+	hashes, until := g.watchedHashes()
 	if len(hashes) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), recheckTime)
+	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
 	asked := time.Now()
 	standing, err := g.store.StandingCredentials(ctx, hashes, g.config.SessionIdle)
 	if err != nil {
 		g.log.Warn("whether tokens are still good cannot be found out", zap.Error(err))
+		g.endUnchecked(until)
+		return
 	}
-	unnoted := g.endOthers(hashes, standing, asked, err)
-	if err == nil && len(unnoted) > 0 { // a page that is open is a use
+	unnoted := g.endOthers(hashes, standing, asked)
+	if len(unnoted) > 0 { // a page that is open is a use
 		ctx, cancel := context.WithTimeout(context.Background(), recheckTime)
 		defer cancel()
 		g.note(ctx, unnoted)
 	}
 }
 
-func (g *Gate) watchedHashes() (hashes [][]byte) {
+// watchedHashes returns of whom is to be asked, and until when the answer is worth waiting for: none of them goes on
+// for longer than RevocationTime after they were last found good. For whom that is over already, as after a halt of
+// this process, the requests end.
+func (g *Gate) watchedHashes() (hashes [][]byte, until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.under.by) == 0 {
+	now := time.Now()
+	until = now.Add(recheckTime)
+	for hash, w := range g.under.by {
+		last := w.checked.Add(RevocationTime)
+		if !last.After(now) {
+			g.end(hash, w, ErrUnchecked)
+			continue
+		}
+		hashes = append(hashes, hash[:])
+		if last.Before(until) {
+			until = last
+		}
+	}
+	if len(hashes) == 0 {
 		g.under.timer = nil // the next that is admitted sets one
 	}
-	for hash := range g.under.by {
-		hashes = append(hashes, hash[:])
-	}
-	return hashes
+	return hashes, until
 }
 
 // endOthers applies what was learned, sets the next look, and returns those whose use is to be noted.
-func (g *Gate) endOthers(asked, standing [][]byte, at time.Time, err error) (unnoted [][]byte) {
+func (g *Gate) endOthers(asked, standing [][]byte, at time.Time) (unnoted [][]byte) {
 	good := map[[sha256.Size]byte]bool{}
 	for _, hash := range standing {
 		good[[sha256.Size]byte(hash)] = true
@@ -106,46 +120,51 @@ func (g *Gate) endOthers(asked, standing [][]byte, at time.Time, err error) (unn
 		w := g.under.by[hash]
 		switch {
 		case w == nil:
-		case err == nil && good[hash]:
+		case good[hash]:
 			w.checked = at
 			if time.Since(w.noted) > noteTime {
 				w.noted = time.Now()
 				unnoted = append(unnoted, h)
 			}
-		case err == nil:
+		default:
 			delete(g.trusted, hash)
 			g.end(hash, w, ErrRevoked)
 		}
 	}
-	if g.under.timer != nil {
-		g.under.timer.Reset(g.nextLook())
-	}
+	g.lookIn(recheckPause)
 	return unnoted
 }
 
-// endUnchecked ends the requests of those of whom it was not to be learned for too long whether they may go on.
-func (g *Gate) endUnchecked() {
+// endUnchecked ends the requests of those of whom it was not to be learned for too long whether they may go on, and
+// sets the next look. The answer was waited for until then: if it is later now, this process has stood still, and looks
+// again.
+func (g *Gate) endUnchecked(until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if now := time.Now(); now.Before(until) {
+		until = now
+	}
 	for hash, w := range g.under.by {
-		if time.Since(w.checked) >= uncheckedTime {
+		if until.Sub(w.checked) >= uncheckedTime {
 			g.end(hash, w, ErrUnchecked)
 		}
 	}
+	g.lookIn(retryPause)
 }
 
 // noteTime is how often the use by what goes on for long is noted.
 const noteTime = time.Minute
 
-// nextLook is when to ask again: in time to end what could not be checked.
-func (g *Gate) nextLook() time.Duration {
-	pause := recheckPause
-	for _, w := range g.under.by {
-		if left := uncheckedTime - time.Since(w.checked); left > 0 {
-			pause = min(pause, left+time.Millisecond)
-		}
+// lookIn sets when to ask again: after a pause, but in time for an answer before what could not be checked has to end.
+// The lock is held.
+func (g *Gate) lookIn(pause time.Duration) {
+	if g.under.timer == nil {
+		return
 	}
-	return pause
+	for _, w := range g.under.by {
+		pause = min(pause, uncheckedTime-time.Since(w.checked))
+	}
+	g.under.timer.Reset(pause)
 }
 
 func (g *Gate) end(hash [sha256.Size]byte, w *watched, cause error) {

@@ -1,0 +1,122 @@
+package access_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// strained is a store that knows every token, and says by and by whether they still stand.
+type strained struct {
+	access.Store // nothing else is asked of it
+
+	answer func(ctx context.Context) error // nil: they do
+}
+
+func (*strained) TokenCredential(_ context.Context, hash [32]byte) (workqueue.Credential, error) {
+	return workqueue.Credential{Hash: hash[:], User: "ann", Role: "viewer", State: workqueue.TokenActive}, nil
+}
+
+func (s *strained) StandingCredentials(ctx context.Context, hashes [][]byte, _ time.Duration) ([][]byte, error) {
+	return hashes, s.answer(ctx)
+}
+
+// mute answers nothing.
+func mute(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// halted has the whole process stand still for a while, and then finds the answer too late.
+func halted(d time.Duration) func(context.Context) error {
+	return func(context.Context) error {
+		time.Sleep(d) //nolint:forbidigo // the bubble's own time
+		return context.DeadlineExceeded
+	}
+}
+
+// admit begins a request, by somebody who was found good some time ago.
+func admit(t *testing.T, ago time.Duration, answer func(context.Context) error) context.Context {
+	t.Helper()
+	gate, err := access.New(&strained{answer: answer}, access.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := gate.Token(t.Context(), access.NewSecret())
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(ago) //nolint:forbidigo // the bubble's own time
+	ctx, done := gate.Admit(t.Context(), who)
+	t.Cleanup(func() {
+		done()
+		time.Sleep(access.RevocationTime) //nolint:forbidigo // the bubble's own time: no question is left
+	})
+	return ctx
+}
+
+// Whatever goes wrong with the answers, and however long it took to admit a request, it goes on for no longer than it
+// may.
+func TestNobodyGoesOnUncheckedForTooLong(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(context.Context) error{
+		"mute":    mute,
+		"refuses": func(context.Context) error { return errors.New("it is away") },
+	} {
+		for ago := time.Duration(0); ago <= 3*time.Second; ago += 50 * time.Millisecond {
+			synctest.Test(t, func(t *testing.T) {
+				begun := time.Now()
+				ctx := admit(t, ago, answer)
+				<-ctx.Done()
+				took := time.Since(begun)
+				if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) {
+					t.Errorf("%s, admitted after %s: it ended with %v", name, ago, err)
+				}
+				if took > access.RevocationTime || took < access.RevocationTime-time.Second {
+					t.Errorf("%s, admitted after %s: it ended %s after it was found good", name, ago, took)
+				}
+			})
+		}
+	}
+}
+
+// A request goes on when the next answer is good, after one that did not come, or came while the process stood still.
+func TestOneAnswerThatDoesNotComeEndsNothing(t *testing.T) {
+	t.Parallel()
+	for name, once := range map[string]func(context.Context) error{
+		"mute": mute, "halted": halted(2500 * time.Millisecond),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			asked := 0
+			ctx := admit(t, 0, func(ctx context.Context) error {
+				if asked++; asked%2 == 1 {
+					return once(ctx)
+				}
+				return nil
+			})
+			time.Sleep(50 * time.Second) //nolint:forbidigo // the bubble's own time
+			synctest.Wait()
+			if err := access.Recheck(ctx); err != nil || asked < 10 {
+				t.Errorf("%s: %v after %d questions", name, err, asked)
+			}
+		})
+	}
+}
+
+// After a halt that is too long nobody is asked any more.
+func TestALongHaltEndsRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		ctx := admit(t, 0, halted(10*time.Second))
+		<-ctx.Done()
+		if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) || time.Since(begun) > 12*time.Second {
+			t.Errorf("after %s it has ended with %v", time.Since(begun), err)
+		}
+	})
+}
