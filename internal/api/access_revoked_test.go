@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 // openStream opens a stream of events, and sends how long it lasted from the moment that is sent to it.
@@ -86,17 +87,16 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	if _, err := b.pool.Exec(t.Context(), expire); err != nil {
 		t.Fatal(err)
 	}
-	limit := time.After(access.RevocationTime)
+	limit := testenv.Awake(t, access.RevocationTime)
 	for name, ended := range begun {
 		if name == "stays at "+nodes[0] || name == "stays at "+nodes[1] {
 			continue
 		}
-		select {
-		case at := <-ended:
-			t.Logf("%s: its stream ended after %s", name, at.Sub(before))
-		case <-limit:
+		at, ok := testenv.Receive(ended, limit)
+		if !ok {
 			t.Fatalf("%s: its stream goes on after %s", name, access.RevocationTime)
 		}
+		t.Logf("%s: its stream ended after %s", name, at.Sub(before))
 	}
 	for _, node := range nodes {
 		for name, headers := range ways {
@@ -122,6 +122,7 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 	type answered struct {
 		code int
 		text []byte
+		err  error
 	}
 	answer := make(chan answered, 1)
 	go func() {
@@ -138,9 +139,9 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 		}
 	}()
 	go func() {
-		code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=late", items, "Content-Type",
+		code, text, err := b.tryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=late", items, "Content-Type",
 			"text/csv", "Authorization", "Bearer "+token.secret)
-		answer <- answered{code, text}
+		answer <- answered{code, text, err}
 	}()
 	eventually(t, "the token is used", func() (used bool) {
 		const look = `SELECT last_used_at IS NOT NULL FROM api_token WHERE id = $1`
@@ -149,14 +150,14 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 	if _, err := b.store.RevokeToken(t.Context(), token.ID.String(), "the test"); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case a := <-answer:
-		var p problem
-		if err := json.Unmarshal(a.text, &p); err != nil || a.code != http.StatusUnauthorized {
-			t.Errorf("the upload was answered %d %s", a.code, a.text)
-		}
-	case <-time.After(access.RevocationTime + 2*time.Second): // its sender is heard out for a second
+	limit := testenv.Awake(t, access.RevocationTime+2*time.Second) // its sender is heard out for a second
+	a, ok := testenv.Receive(answer, limit)
+	if !ok {
 		t.Fatal("the upload goes on")
+	}
+	var p problem
+	if err := json.Unmarshal(a.text, &p); err != nil || a.code != http.StatusUnauthorized {
+		t.Errorf("the upload was answered %d %s, %v", a.code, a.text, a.err)
 	}
 	_ = feed.CloseWithError(errors.New("enough"))
 	var runs int

@@ -102,9 +102,19 @@ type problem struct {
 // ask sends a request and reads the answer, which must be a problem when it says no.
 func (b *bench) ask(method, path string, body io.Reader, header ...string) (int, []byte) {
 	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), method, b.url+path, body)
+	code, text, err := b.tryAsk(method, path, body, header...)
 	if err != nil {
 		b.Fatal(err)
+	}
+	return code, text
+}
+
+// tryAsk does that in a goroutine that is not the test's.
+func (b *bench) tryAsk(method, path string, body io.Reader, header ...string) (int, []byte, error) {
+	b.Helper()
+	req, err := http.NewRequestWithContext(b.Context(), method, b.url+path, body)
+	if err != nil {
+		return 0, nil, err
 	}
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
@@ -114,12 +124,12 @@ func (b *bench) ask(method, path string, body io.Reader, header ...string) (int,
 	}
 	answer, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
-		b.Fatal(err)
+		return 0, nil, err
 	}
 	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil {
-		b.Fatal(err)
+		return answer.StatusCode, text, err
 	}
 	var p problem
 	if answer.StatusCode >= 400 {
@@ -129,7 +139,7 @@ func (b *bench) ask(method, path string, body io.Reader, header ...string) (int,
 			b.Errorf("%s %s: %d is not a whole problem: %s %s", method, path, answer.StatusCode, kind, text)
 		}
 	}
-	return answer.StatusCode, text
+	return answer.StatusCode, text, nil
 }
 
 func (b *bench) refused(status int, detail, method, path string, body io.Reader, header ...string) problem {

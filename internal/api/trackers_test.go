@@ -94,10 +94,10 @@ func (b *bench) ackTwice(batch string) {
 	for i := range 14 {
 		all.Go(func() {
 			var acked fanout.BatchesAcked
-			code, text := b.ask(http.MethodPost, api.Prefix+"/trackers/ack",
+			code, text, err := b.tryAsk(http.MethodPost, api.Prefix+"/trackers/ack",
 				strings.NewReader(fmt.Sprintf(`{"ids":["%s:1:%d"]}`, batch, 1+i/2)), "Content-Type", "application/json")
-			if err := json.Unmarshal(text, &acked); err != nil || code != http.StatusOK {
-				b.Errorf("%d %s", code, text)
+			if err != nil || code != http.StatusOK || json.Unmarshal(text, &acked) != nil {
+				b.Errorf("%d %s, %v", code, text, err)
 			}
 			newly.Add(acked.Newly)
 			told.Add(int64(len(acked.CompletedBatches)))
