@@ -138,6 +138,7 @@ type Server struct {
 	underWay  underWay // requests that named a key
 	document  *huma.OpenAPI
 	active    sync.WaitGroup // requests under way
+	cut       time.Duration  // cutTimeout
 	health    *health.Watch
 	hubs      *live.Hubs // of the runs that are followed
 	topics    *live.Topics
@@ -158,7 +159,9 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	config.ReadTimeout = cmp.Or(config.ReadTimeout, DefaultReadTimeout)
 	config.LookTimeout = cmp.Or(config.LookTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
-	s := &Server{store: store, engine: engine, nc: nc, log: config.Log, config: config, trackers: config.Trackers}
+	s := &Server{
+		store: store, engine: engine, nc: nc, log: config.Log, config: config, trackers: config.Trackers, cut: cutTimeout,
+	}
 	if err := errors.Join(s.watchHealth(), s.watchRuns(), s.keepTrackers()); err != nil {
 		return nil, err
 	}
@@ -321,7 +324,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))
 		cut()
-		err = errors.Join(server.Close(), s.awaitRequests(max(cutTimeout, grace/2)))
+		err = errors.Join(server.Close(), s.awaitRequests(max(s.cut, grace/2)))
 	}
 	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
 		err = errors.Join(err, end)
