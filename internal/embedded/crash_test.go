@@ -125,27 +125,44 @@ func TestPostgresClearsAStalePidFile(t *testing.T) {
 	}
 }
 
-func TestPostgresRedoesAHalfMadeCluster(t *testing.T) {
-	t.Parallel()
-	dir := dataDir(t)
+// halfMade returns a data directory in which initdb was broken off. The cluster may be whole before its process is
+// killed: then another one is begun.
+func halfMade(t *testing.T) layout {
+	t.Helper()
+	for range 5 {
+		l := newLayout(dataDir(t))
+		breakOff(t, l)
+		if _, err := os.Stat(l.cluster); err != nil {
+			return l
+		}
+		start(t, PostgresConfig{DataDir: l.dir}) // clears what was left running
+	}
+	t.Fatal("the cluster was whole each time: nothing was tested")
+	return layout{}
+}
+
+// breakOff kills a process while it makes a cluster.
+func breakOff(t *testing.T, l layout) {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"="+dir)
+	cmd.Env = append(os.Environ(), childVariable+"="+l.dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	l := newLayout(dir)
-	eventually(t, 30*time.Second, "initdb at work", func() bool {
-		found, err := filepath.Glob(filepath.Join(l.drafts, "PG_VERSION"))
+	eventually(t, 30*time.Second, "initdb at work", func() bool { // or done already
+		found, err := filepath.Glob(filepath.Join(l.dir, "cluster*", "PG_VERSION"))
 		return err == nil && len(found) == 1
 	})
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	if _, err := os.Stat(l.cluster); err == nil {
-		t.Fatal("the cluster was whole already: nothing was tested")
-	}
-	pg := start(t, PostgresConfig{DataDir: dir})
+}
+
+func TestPostgresRedoesAHalfMadeCluster(t *testing.T) {
+	t.Parallel()
+	l := halfMade(t)
+	pg := start(t, PostgresConfig{DataDir: l.dir})
 	query(t, pg.URL(), `SELECT 'up'`)
 	// The initdb of the killed process goes on for a moment; a later start clears what it wrote.
 	stop(t, pg)
