@@ -135,6 +135,9 @@ func (b *bench) knock(route api.Route, name string, kind credential) int {
 		headers[i] = b.url
 	}
 	answer := b.send(method, path, "", headers...)
+	if answer.StatusCode == http.StatusServiceUnavailable { // a lookup was given up, on a machine that halted
+		answer = b.send(method, path, "", headers...)
+	}
 	in := answer.StatusCode != http.StatusUnauthorized && answer.StatusCode != http.StatusForbidden
 	if in != role.Allows(route.Role) {
 		b.Errorf("%s with %s: %d; want it let in: %v", route.Pattern, name, answer.StatusCode, !in)

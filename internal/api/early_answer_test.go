@@ -44,7 +44,7 @@ func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 			sent, feed := io.Pipe()
 			go func() { _, _ = io.WriteString(feed, c.body) }() // and no more, but it has not ended
 			defer func() { _ = sent.Close() }()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			req, err := http.NewRequestWithContext(ctx, c.method, b.url+api.Prefix+c.path, sent)
 			if err != nil {

@@ -102,10 +102,13 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	body, sender := io.Pipe()
-	done := make(chan int)
+	done := make(chan int, 1)
 	go func() {
-		answer, _ := b.sendKeyed("k", "/runs?endpoint=echo", body)
-		done <- answer.StatusCode
+		code, _, err := b.tryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo", body, api.IdempotencyHeader, "k")
+		if err != nil {
+			t.Error(err)
+		}
+		done <- code
 	}()
 	if _, err := sender.Write([]byte("id\n1\n")); err != nil {
 		t.Fatal(err)

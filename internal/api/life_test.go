@@ -22,7 +22,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-const silence = 150 * time.Millisecond
+const (
+	silence  = 150 * time.Millisecond // of which a sender's end comes
+	patience = time.Second            // with callers that are not silent, but may be as slow as the machine
+)
 
 // slowEngine takes several times as long as a caller may be silent, and fails when its context ends.
 type slowEngine struct{ storeEngine }
@@ -31,7 +34,7 @@ func (slowEngine) work(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return errors.New("the context of the work ended")
-	case <-time.After(4 * silence):
+	case <-time.After(3 * patience):
 		return nil
 	}
 }
@@ -76,7 +79,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start("name=it")
-	b.over(slowEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: silence})
+	b.over(slowEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: patience})
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + three + "\r\n--x--\r\n"
 	for name, c := range map[string]struct{ path, kind, body string }{

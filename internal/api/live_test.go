@@ -204,7 +204,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	b := setup(t)
 	b.start("chunk=2")
 	server, err := api.New(b.store, b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
-		Version: "test", ReadTimeout: 50 * time.Millisecond,
+		Version: "test", ReadTimeout: patience,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	s, topics := other.follow("/runs/last/events?planes=true"), other.follow("/events?topic=runs")
 	s.next("run")
 	topics.next("runs")
-	<-time.After(150 * time.Millisecond) // three times the patience
+	<-time.After(3 * patience)
 	run := b.start("name=second&chunk=2").Run
 	if text := topics.next("runs"); !strings.Contains(text, run.String()) {
 		t.Errorf("runs %s", text)

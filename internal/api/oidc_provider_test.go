@@ -54,10 +54,7 @@ func newProvider(t *testing.T) *provider {
 	})
 	mux.HandleFunc("POST /token", p.token)
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.mu.Lock()
-		away := p.away
-		p.mu.Unlock()
-		if away {
+		if p.isAway() {
 			w.WriteHeader(http.StatusBadGateway)
 			return
 		}
@@ -65,6 +62,25 @@ func newProvider(t *testing.T) *provider {
 	}))
 	t.Cleanup(p.Close)
 	return p
+}
+
+// saysOf has it say something of people from now on, and sign it in a way; nil: the usual.
+func (p *provider) saysOf(claims map[string]any, sign func(header, claims map[string]any) string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.claims, p.sign = claims, sign
+}
+
+func (p *provider) goAway(away bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.away = away
+}
+
+func (p *provider) isAway() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.away
 }
 
 func (p *provider) say(w http.ResponseWriter, code int, doc any) {

@@ -77,7 +77,7 @@ func TestLogInByAProvider(t *testing.T) {
 		{"a page elsewhere", map[string]any{"realm": map[string]any{"roles": "staff"}}, "oidc:4711", access.Viewer,
 			`/\evil.example`, "/"},
 	} {
-		p.claims = c.claims
+		p.saysOf(c.claims, nil)
 		back, cookie := b.begin(p, c.next)
 		answer := b.send(http.MethodGet, back, "", cookie...)
 		browser := cookieOf(answer, "tranche_session")
@@ -155,7 +155,7 @@ func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
 		if name == "a name of ours" {
 			c.claims["email"] = "tranche"
 		}
-		p.claims, p.sign = c.claims, c.sign
+		p.saysOf(c.claims, c.sign)
 		back, cookie := b.begin(p, "/")
 		if c.change != nil {
 			back = c.change(back)
@@ -188,16 +188,14 @@ func swap(parameter string) func(back string) string {
 func TestAProviderThatIsAway(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t)
-	p.away = true
+	p.goAway(true)
 	b := setup(t).identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
 	token := []string{"Authorization", "Bearer " + b.token("ann", access.Viewer, 0).secret}
 	b.refused(http.StatusServiceUnavailable, "provider of identities", http.MethodGet, api.OIDCLogin, nil)
 	if code, text := b.ask(http.MethodGet, api.Prefix+"/runs", nil, token...); code != http.StatusOK {
 		t.Errorf("with a token: %d %s", code, text)
 	}
-	p.mu.Lock()
-	p.away = false
-	p.mu.Unlock()
+	p.goAway(false)
 	deadline, tick := time.After(20*time.Second), time.NewTicker(50*time.Millisecond)
 	defer tick.Stop()
 	for b.send(http.MethodGet, api.OIDCLogin, "").StatusCode != http.StatusSeeOther {
