@@ -78,6 +78,23 @@ func TestNoClockButTheDatabases(t *testing.T) {
 	}
 }
 
+// meeting holds loads, each for a while, until the same one has been begun twice.
+func meeting() func(context.Context, schedules.Job) error {
+	var begun sync.Map
+	met := make(chan struct{})
+	meet := sync.OnceFunc(func() { close(met) })
+	return func(_ context.Context, job schedules.Job) error {
+		if _, again := begun.LoadOrStore(job.Claim.FireKey, true); again {
+			meet()
+		}
+		select {
+		case <-met:
+		case <-time.After(2 * time.Second):
+		}
+		return nil
+	}
+}
+
 // TestLeadersRace has two duties that both believe in the lease, which cannot be, and a third whose lease is over. They
 // look at the same due times at once, again and again.
 func TestLeadersRace(t *testing.T) {
@@ -97,6 +114,7 @@ func TestLeadersRace(t *testing.T) {
 	t.Cleanup(b.duty.Wait)
 	w.set("08:12:00")
 	w.exec(`UPDATE schedule SET spec = jsonb_set(spec, '{overlap}', '"queue"')`) // so that each has its turn
+	w.before = meeting()
 	refused := 0
 	for i := 0; w.number(`SELECT count(*) FROM schedule_fire WHERE state = 'started'`) < dues+others; i++ {
 		if i > 300 {
@@ -413,7 +431,7 @@ func TestStartsThatFail(t *testing.T) {
 		}
 		return errors.New("the file is not there yet")
 	}
-	w.set("09:00:00")
+	w.stop("09:00:00") // until all has been tried once
 	l.settle()
 	w.want("wrong", "09:00 failed")
 	w.want("empty", "09:00 skipped")
@@ -422,9 +440,9 @@ func TestStartsThatFail(t *testing.T) {
 	if f := w.last("later"); f.Reason != "attempt 1 of 3: the file is not there yet" || f.Attempts != 1 {
 		t.Errorf("it waits as %+v", f)
 	}
-	w.set("09:00:30") // 5 s later, and 10 s
+	w.stop("09:00:30") // 5 s later, and 10 s
 	l.settle()
-	w.set("09:00:59")
+	w.stop("09:00:59")
 	l.settle()
 	w.want("later", "09:00 failed")
 	if f := w.last("later"); f.Reason != "attempt 3 of 3: the file is not there yet" || f.Attempts != 3 {
