@@ -133,8 +133,12 @@ func TestNATSThroughAProxy(t *testing.T) {
 	ns := testenv.NATS(t)
 	p := testenv.NewProxy(t, ns.URL()[len("nats://"):])
 	nc := testenv.Dial(t, "nats://"+p.Addr())
-	sub, err := testenv.Conn(t, ns).SubscribeSync("x")
+	direct := testenv.Conn(t, ns)
+	sub, err := direct.SubscribeSync("x")
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := direct.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	p.Cut()

@@ -49,9 +49,19 @@ func run(m *testing.M, ignore []goleak.Option) int {
 	if code != 0 {
 		return code // a test that failed may well have left something running
 	}
-	if err := goleak.Find(ignore...); err != nil {
+	if err := leaks(ignore); err != nil {
 		fmt.Fprintln(os.Stderr, "testenv: goroutines left running:", err)
 		return 1
 	}
 	return 0
+}
+
+// leaks names the goroutines that are left running, and do not end soon.
+func leaks(ignore []goleak.Option) (err error) {
+	for limit := time.Now().Add(stopTimeout); time.Now().Before(limit); {
+		if err = goleak.Find(ignore...); err == nil {
+			return nil
+		}
+	}
+	return err
 }
