@@ -76,6 +76,16 @@ func (r *receiver) spans() map[string]*otlp.Span {
 	return found
 }
 
+// first is the path and the header of the first export, and the process that it is of.
+func (r *receiver) first() (path string, header http.Header, process map[string]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.took) == 0 {
+		return "", nil, nil
+	}
+	return r.paths[0], r.header, about(r.took[0].GetResource().GetAttributes())
+}
+
 func about(list []*common.KeyValue) map[string]string {
 	found := map[string]string{}
 	for _, kv := range list {
@@ -140,12 +150,12 @@ func TestSpansReachAnOTLPReceiver(t *testing.T) {
 	if carried.IsZero() || !strings.HasSuffix(carried.Parent, "-01") {
 		t.Errorf("the request carries %+v", carried)
 	}
-	if r.paths[0] != "/v1/traces" {
-		t.Errorf("path %s", r.paths[0])
+	path, _, process := r.first()
+	if path != "/v1/traces" {
+		t.Errorf("path %s", path)
 	}
-	if got := about(r.took[0].GetResource().GetAttributes()); got["service.name"] != "tranche" ||
-		got["service.version"] != "1.2.3" {
-		t.Errorf("the process is %v", got)
+	if process["service.name"] != "tranche" || process["service.version"] != "1.2.3" {
+		t.Errorf("the process is %v", process)
 	}
 }
 
@@ -155,8 +165,8 @@ func TestPathIsKept(t *testing.T) {
 	tr := start(t, tracing.Config{Endpoint: r.URL + "/otlp/spans", Ratio: 1})
 	use(tr)
 	stop(t, tr)
-	if r.paths[0] != "/otlp/spans" {
-		t.Errorf("path %s", r.paths[0])
+	if path, _, _ := r.first(); path != "/otlp/spans" {
+		t.Errorf("path %s", path)
 	}
 }
 
@@ -179,10 +189,11 @@ func TestEnvironmentSaysWhere(t *testing.T) { // t.Setenv forbids t.Parallel
 	tr := start(t, tracing.Config{Endpoint: tracing.FromEnvironment, Ratio: 1})
 	use(tr)
 	stop(t, tr)
-	if len(r.spans()) != 2 || r.header.Get("Authorization") != "secret" {
-		t.Errorf("got %v with %v", r.spans(), r.header)
+	_, header, process := r.first()
+	if len(r.spans()) != 2 || header.Get("Authorization") != "secret" {
+		t.Errorf("got %v with %v", r.spans(), header)
 	}
-	if got := about(r.took[0].GetResource().GetAttributes())["service.name"]; got != "bank" {
+	if got := process["service.name"]; got != "bank" {
 		t.Errorf("the process is %q", got)
 	}
 }

@@ -149,8 +149,10 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"dance", `{}`, `there is no operation \"dance\"`},
 	} {
 		answer, err := nc.RequestWithContext(t.Context(), fanout.SubjectPrefix+c.subject, []byte(c.body))
-		if err != nil || !strings.Contains(string(answer.Data), c.want) {
-			t.Errorf("%s %s: %s %v; want %s", c.subject, c.body, answer.Data, err, c.want)
+		if err != nil {
+			t.Errorf("%s %s: %v; want %s", c.subject, c.body, err, c.want)
+		} else if !strings.Contains(string(answer.Data), c.want) {
+			t.Errorf("%s %s: %s; want %s", c.subject, c.body, answer.Data, c.want)
 		}
 	}
 	// PostgreSQL is away: that is said, and may be tried again.

@@ -123,9 +123,7 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 		}
 		return b.delivered() == most+4+5
 	})
-	if len(live.bad) > 0 || len(live.got) != 5 {
-		t.Errorf("the other host had %d requests, bad ones: %q", len(live.got), live.bad)
-	}
+	live.wantTaken(t, 5)
 }
 
 // broken is a transport with a mistake in it.

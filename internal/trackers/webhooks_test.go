@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -74,6 +75,21 @@ func newReceiver(t *testing.T, answer ...int) *receiver {
 	}))
 	t.Cleanup(r.Close)
 	return r
+}
+
+// taken is how many webhooks it got, and what was wrong with some.
+func (r *receiver) taken() (all int, bad []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.got), slices.Clone(r.bad)
+}
+
+// wantTaken fails the test unless it got so many, all of them good.
+func (r *receiver) wantTaken(t *testing.T, want int) {
+	t.Helper()
+	if all, bad := r.taken(); all != want || len(bad) > 0 {
+		t.Errorf("it got %d webhooks, want %d; bad ones: %q", all, want, bad)
+	}
 }
 
 // verify is how a receiver checks a signature, written apart from how it is made.
@@ -171,9 +187,10 @@ func TestWebhookUntilItIsTaken(t *testing.T) {
 	if _, err := b.service.Ack(t.Context(), &id, refused); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := hooks.Run(t.Context(), lease); err != nil || len(host.got) != 0 {
-		t.Fatalf("it was told of a batch that is open: %v %v", host.got, err)
+	if _, err := hooks.Run(t.Context(), lease); err != nil {
+		t.Fatal(err)
 	}
+	host.wantTaken(t, 0) // the batch is open
 	if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
 		t.Fatal(err)
 	}
@@ -273,9 +290,7 @@ func TestWebhooksThatAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(host.got) != 0 {
-		t.Errorf("%d webhooks were sent", len(host.got))
-	}
+	host.wantTaken(t, 0)
 }
 
 // age has a webhook be owed for longer, after attempts that failed.
@@ -301,9 +316,10 @@ func TestWebhooksAfterADowntime(t *testing.T) {
 	}
 	b.age(id, 25*time.Hour, 0)
 	view := b.runHooks(b.webhooks(conns), b.lease(), id, func(w *fanout.WebhookView) bool { return w.State != "due" })
-	if view.State != "delivered" || view.Attempts != 2 || len(host.got) != 2 {
-		t.Errorf("%+v after %d attempts", view, len(host.got))
+	if view.State != "delivered" || view.Attempts != 2 {
+		t.Errorf("%+v; want delivered at the second attempt", view)
 	}
+	host.wantTaken(t, 2)
 }
 
 // A receiver that says that it is gone is told no more, and one that has failed for a day, twelve times, neither.
@@ -325,9 +341,10 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 			b.age(id, 24*time.Hour, before)
 		}
 		view := b.runHooks(hooks, lease, id, func(w *fanout.WebhookView) bool { return w.State != "due" })
-		if view.State != "given_up" || view.Attempts != before+1 || view.Error == "" || len(host.got) != 1 {
-			t.Errorf("%+v after %d attempts", view, len(host.got))
+		if view.State != "given_up" || view.Attempts != before+1 || view.Error == "" {
+			t.Errorf("%+v; want given up after %d attempts", view, before+1)
 		}
+		host.wantTaken(t, 1)
 	}
 	// Who does not lead any more notes nothing.
 	set := fanout.BatchSettings{Owner: "o", Webhook: &fanout.WebhookSettings{URL: gone.URL, Secret: "hooks"}}
