@@ -219,5 +219,17 @@ func (w *world) goesFrom(watch *health.Watch, kind health.Kind, subject string) 
 	w.Fatalf("%s of %s does not go: %+v", kind, subject, w.report(watch))
 }
 
+// calms waits until there is no condition left.
+func (w *world) calms() {
+	w.Helper()
+	var last *health.Report
+	for deadline := time.Now().Add(soon); time.Now().Before(deadline); pause() {
+		if last = w.report(w.watch); last.Status == "ok" && len(last.Conditions) == 0 {
+			return
+		}
+	}
+	w.Fatalf("after all: %+v", last)
+}
+
 // pause lets other goroutines get on between two looks.
 func pause() { <-time.After(10 * time.Millisecond) }

@@ -157,7 +157,5 @@ func TestWhatIsPutAside(t *testing.T) {
 	w.withNode() // it publishes events, and leads
 	w.goes(health.EventsWaiting, "events")
 	w.goes(health.LeaderMissing, "leader")
-	if r := w.report(w.watch); r.Status != "ok" || len(r.Conditions) != 0 {
-		t.Errorf("after all: %+v", r)
-	}
+	w.calms()
 }

@@ -139,7 +139,7 @@ func TestProducersWaitForANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	_, err = p.Add(ctx, endpoints.Operation{Key: "k"})
 	var unstored *endpoints.UnstoredError
