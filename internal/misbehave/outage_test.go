@@ -15,9 +15,9 @@ func TestOutage(t *testing.T) {
 	w := setup(t)
 	// What is never answered is noticed only at its deadline, and a second or two after the service was handed it.
 	lasts := map[Way]time.Duration{WayError: 4 * time.Second, WaySlots: 4 * time.Second, WayPanic: 4 * time.Second,
-		WayHang: 8 * time.Second}
+		WayHang: 14 * time.Second}
 	timeouts := map[Way]time.Duration{WayError: time.Minute, WaySlots: time.Minute, WayPanic: time.Minute,
-		WayHang: 700 * time.Millisecond}
+		WayHang: 3 * time.Second}
 	ledgers, runs := map[Way]*Ledger{}, map[Way]workqueue.RunID{}
 	for way, timeout := range timeouts { // all at the same time, each at an endpoint of its own
 		ledgers[way] = w.serve(Config{Endpoint: string(way), Outage: &Outage{After: 2000, For: lasts[way], Way: way},
