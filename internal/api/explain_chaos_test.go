@@ -82,7 +82,7 @@ func TestExplanationsAddUpUnderChaos(t *testing.T) {
 	}
 	reasons := map[workqueue.Reason]int{}
 	asked := 0
-	for deadline := time.Now().Add(60 * time.Second); ; asked++ {
+	for deadline := time.Now().Add(3 * time.Minute); ; asked++ {
 		found, err := e.store.Explain(t.Context(), run)
 		if err != nil {
 			t.Fatal(err)

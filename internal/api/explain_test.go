@@ -51,7 +51,7 @@ func setupEngine(t *testing.T) *engine {
 	e.keep(node.Run)
 	select {
 	case <-node.Ready():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the node did not get ready")
 	}
 	server, err := api.New(e.store, node, nc, api.Config{Version: "test"})
