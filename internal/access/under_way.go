@@ -21,6 +21,13 @@ type watched struct {
 	noted   time.Time
 }
 
+// found notes that they might go on when it was asked at a time.
+func (w *watched) found(asked time.Time) {
+	if asked.After(w.checked) {
+		w.checked = asked
+	}
+}
+
 // Admit returns the context of a request of p's: it says so, and ends when p may not go on. The caller calls done when
 // the request has ended.
 func (g *Gate) Admit(ctx context.Context, p Principal) (admitted context.Context, done func()) {
@@ -32,9 +39,13 @@ func (g *Gate) Admit(ctx context.Context, p Principal) (admitted context.Context
 		w = &watched{ends: map[*context.CancelCauseFunc]struct{}{}, checked: p.checked, noted: time.Now()}
 		g.under.by[p.hash] = w
 	}
+	w.found(p.checked)
 	w.ends[&cancel] = struct{}{}
 	if g.under.timer == nil {
 		g.under.timer = time.AfterFunc(recheckPause, g.recheck)
+	}
+	if time.Since(w.checked) > uncheckedTime-recheckPause { // the next look may be too late
+		g.under.soon(g)
 	}
 	return admitted, func() {
 		cancel(nil)
@@ -121,7 +132,7 @@ func (g *Gate) endOthers(asked, standing [][]byte, at time.Time) (unnoted [][]by
 		switch {
 		case w == nil:
 		case good[hash]:
-			w.checked = at
+			w.found(at)
 			if time.Since(w.noted) > noteTime {
 				w.noted = time.Now()
 				unnoted = append(unnoted, h)

@@ -68,7 +68,7 @@ func TestNobodyGoesOnUncheckedForTooLong(t *testing.T) {
 		"mute":    mute,
 		"refuses": func(context.Context) error { return errors.New("it is away") },
 	} {
-		for ago := time.Duration(0); ago <= 3*time.Second; ago += 50 * time.Millisecond {
+		for ago := time.Duration(0); ago < access.RevocationTime; ago += 50 * time.Millisecond {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
 				ctx := admit(t, ago, answer)
@@ -82,6 +82,21 @@ func TestNobodyGoesOnUncheckedForTooLong(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Who is admitted late is asked for in time.
+func TestALateRequestGoesOn(t *testing.T) {
+	t.Parallel()
+	for ago := time.Duration(0); ago < access.RevocationTime; ago += 50 * time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := admit(t, ago, func(context.Context) error { return nil })
+			time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble's own time
+			synctest.Wait()
+			if err := access.Recheck(ctx); err != nil {
+				t.Errorf("admitted after %s: it ended with %v", ago, err)
+			}
+		})
 	}
 }
 
