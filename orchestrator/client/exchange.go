@@ -61,7 +61,7 @@ func (c *Client) stream(ctx context.Context, ask request, options []CallOption) 
 		p.end()
 		return nil, err
 	}
-	p.pause()
+	p.flow()
 	if gone := p.err(); gone != nil { // while the beginning was on its way
 		_ = answer.Body.Close()
 		p.end()

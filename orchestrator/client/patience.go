@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -36,19 +37,42 @@ type patience struct {
 	cancel context.CancelCauseFunc
 	wait   time.Duration
 	timer  *time.Timer
+
+	mu    sync.Mutex
+	flows bool // the answer flows: the clock stands for good
 }
 
 func (c *Client) patience(ctx context.Context, wait time.Duration) *patience {
 	within, cancel := context.WithCancelCause(ctx)
 	p := &patience{ctx: within, outer: ctx, cancel: cancel, wait: wait}
-	p.timer = time.AfterFunc(wait, func() { cancel(&SilentError{URL: c.base.Redacted(), Wait: wait}) })
+	p.timer = time.AfterFunc(wait, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.flows {
+			cancel(&SilentError{URL: c.base.Redacted(), Wait: wait})
+		}
+	})
 	return p
 }
 
 // pause stops the clock, and again starts it anew.
 func (p *patience) pause() { p.timer.Stop() }
 
-func (p *patience) again() { p.timer.Reset(p.wait) }
+func (p *patience) again() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.flows {
+		p.timer.Reset(p.wait)
+	}
+}
+
+// flow stops the clock for good, unless the time is over.
+func (p *patience) flow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flows = true
+	p.timer.Stop()
+}
 
 // end gives the request up, if it has not ended.
 func (p *patience) end() {
