@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,7 +97,9 @@ func (p *puller) explain(err error) string {
 	case denied(err):
 		return fmt.Sprintf("cannot listen yet: %v", err)
 	case !nc.IsConnected():
-		return fmt.Sprintf("waiting for a NATS server at %v", nc.Servers())
+		servers := nc.Servers()
+		slices.Sort(servers) // they take turns at being the first
+		return fmt.Sprintf("waiting for a NATS server at %v", servers)
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fmt.Sprintf("waiting for a Tranche node to create stream %s", p.stream)
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
