@@ -18,7 +18,7 @@ func (k *Kit) DeadLetter() endpoints.DeadLetter {
 	if err != nil {
 		k.t.Fatalf("endpointstest: %v", err)
 	}
-	waiting, stop := context.WithTimeout(ctx, k.patience)
+	waiting, stop := context.WithTimeout(k.ctx, k.patience)
 	defer stop()
 	msg, err := collector.Next(jetstream.FetchContext(waiting))
 	if err != nil {
@@ -28,7 +28,9 @@ func (k *Kit) DeadLetter() endpoints.DeadLetter {
 	if err != nil {
 		k.t.Fatalf("endpointstest: a dead letter on %s cannot be read: %v", msg.Subject(), err)
 	}
-	if err := msg.DoubleAck(ctx); err != nil {
+	acking, acked := k.own()
+	defer acked()
+	if err := msg.DoubleAck(acking); err != nil {
 		k.t.Fatalf("endpointstest: take a dead letter off its stream: %v", err)
 	}
 	return letter

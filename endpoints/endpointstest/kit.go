@@ -30,7 +30,7 @@ type settings struct {
 }
 
 // Patience is how long a call waits for what must happen. Default 20 s. It does not hurry the kit itself: starting the
-// server or sending a request may take DefaultPatience whatever is set.
+// server or sending a request may take DefaultPatience even when less is set.
 func Patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
 
 // MaxPayload is the server's max_payload in bytes, at most 8 MiB. Default 1 MiB. A small one has replies come in
