@@ -40,6 +40,9 @@ func checkInProgress(ctx context.Context, n *node) (err error) {
 		if longest() <= n.ackWait/4 || err == nil {
 			break
 		}
+		if end, ok := ctx.Deadline(); ok && time.Until(end) < n.ackWait+patience {
+			break
+		}
 	}
 	return err
 }
@@ -247,12 +250,27 @@ func (n *node) begun(ctx context.Context, r *request) error {
 	return nil
 }
 
-func checkDrain(ctx context.Context, n *node) error {
-	r := orders(order{"do": "partial"}, order{"do": "slow", "ms": 700})
-	if err := n.ask(ctx, r); err != nil {
-		return err
+// underWay returns a request that the service is at. If one was answered all at once, the next shows a moment of it.
+func (n *node) underWay(ctx context.Context) (r *request, err error) {
+	for range 2 {
+		r = orders(order{"do": "partial"}, order{"do": "slow", "ms": 700})
+		if err := n.ask(ctx, r); err != nil {
+			return nil, err
+		}
+		if err := n.begun(ctx, r); err != nil {
+			return nil, err
+		}
+		if n.now(r).final() < 0 {
+			break
+		}
+		n.retains = true
 	}
-	if err := n.begun(ctx, r); err != nil {
+	return r, nil
+}
+
+func checkDrain(ctx context.Context, n *node) error {
+	r, err := n.underWay(ctx)
+	if err != nil {
 		return err
 	}
 	n.stopped = true
