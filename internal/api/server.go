@@ -138,7 +138,7 @@ type Server struct {
 	underWay  underWay // requests that named a key
 	document  *huma.OpenAPI
 	active    sync.WaitGroup // requests under way
-	cut       time.Duration  // cutTimeout
+	cut       time.Duration  // at least, for requests that were broken off to end
 	health    *health.Watch
 	hubs      *live.Hubs // of the runs that are followed
 	topics    *live.Topics

@@ -11,7 +11,7 @@ const (
 )
 
 // Awake returns a channel that is closed when this process has run for so long. A while in which it stood still, and
-// what it waits for with it, counts as no more than 100 ms.
+// what it waits for with it, counts as no more than 100 ms. After the end of the test it is not closed any more.
 func Awake(t testing.TB, limit time.Duration) <-chan struct{} {
 	t.Helper()
 	over := make(chan struct{})

@@ -120,14 +120,14 @@ func (s *step) ask(ctx context.Context, values *template.Values) outcome {
 	}
 	defer response.Body.Close()
 	full := response.StatusCode == http.StatusTooManyRequests || response.StatusCode == http.StatusServiceUnavailable
-	rest, later := retryAfter(response.Header, time.Now())
-	if later = later && full; later {
+	rest, asked := retryAfter(response.Header, time.Now())
+	if full && asked {
 		s.client.rests.set(s.paceKey(), rest)
 	}
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		said, _ := readAll(response, maxErrorBody) // it is only quoted
 		out := s.statusFailed(response.StatusCode, response.Header, s.quoted(said))
-		out.later = later && rest > 0
+		out.later = full && asked && rest > 0
 		return out
 	}
 	return s.read(ctx, response)
