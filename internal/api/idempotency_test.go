@@ -3,6 +3,7 @@ package api_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -102,22 +103,16 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	body, sender := io.Pipe()
-	done := make(chan int, 1)
+	t.Cleanup(func() { _ = sender.Close() })
+	done := make(chan string, 1)
 	go func() {
 		code, _, err := b.tryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo", body, api.IdempotencyHeader, "k")
-		if err != nil {
-			t.Error(err)
-		}
-		done <- code
+		done <- fmt.Sprint(code, err)
 	}()
 	if _, err := sender.Write([]byte("id\n1\n")); err != nil {
 		t.Fatal(err)
 	}
-	for b.counted(`SELECT count(*) FROM api_request`) == 0 { // until it is under way; the test's deadline ends this
-		if t.Context().Err() != nil {
-			t.Fatal("the request never began")
-		}
-	}
+	eventually(t, "the request is under way", func() bool { return b.counted(`SELECT count(*) FROM api_request`) > 0 })
 	answer, text := b.sendKeyed("k", "/runs?endpoint=echo", strings.NewReader("id\n1\n2\n"))
 	if answer.StatusCode != http.StatusConflict || answer.Header.Get("Retry-After") == "" ||
 		!strings.Contains(text, "under way") {
@@ -129,8 +124,8 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	if err := sender.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if code := <-done; code != 201 {
-		t.Errorf("the first got %d", code)
+	if got := <-done; got != fmt.Sprint(201, error(nil)) {
+		t.Errorf("the first got %s", got)
 	}
 	b.sent(201, true, `"items":2`, "k", "/runs?endpoint=echo", "id\n1\n2\n")
 }

@@ -78,6 +78,9 @@ func (s *sse) lead(want []byte) {
 			s.Fatalf("delta %s: %v", text, err)
 		}
 		for change := range slices.Chunk(delta.Changes, 3) {
+			if int(change[0]+change[1]) > len(states) {
+				s.Fatalf("delta %s goes beyond %d items", text, len(states))
+			}
 			for o := change[0]; o < change[0]+change[1]; o++ {
 				states[o] = byte(change[2])
 			}
