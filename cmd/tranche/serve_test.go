@@ -167,7 +167,7 @@ func stopOfTheMute(t *testing.T, grace time.Duration) time.Duration {
 // Without NATS a serve says so, and its API is there to say it too.
 func TestServeWithoutNATS(t *testing.T) {
 	t.Parallel()
-	const grace = 10 * time.Second
+	const grace = 20 * time.Second
 	s := launch(t, false, "--database", testenv.Database(t), "--nats", "nats://127.0.0.1:1", "--grace", grace.String())
 	const before, after = "waiting for NATS, which does not answer at nats://127.0.0.1:1", " answers, with status 503"
 	eventually(t, "serve says what it waits for", func() bool { return strings.Contains(s.log.String(), before) })
@@ -193,7 +193,7 @@ func TestServeWithoutNATS(t *testing.T) {
 			t.Errorf("%s: %d %s, %v; want %d", path, answer.StatusCode, text, err, want)
 		}
 	}
-	if took, err := s.end(t); err != nil || took > grace+slack {
+	if took, err := s.end(t); err != nil || took > grace/2 {
 		t.Errorf("the stop took %s, %v: %s", took, err, s.log.String())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -40,6 +41,9 @@ func readyz(t *testing.T, where string) (int, string) {
 	return answer.StatusCode, string(text)
 }
 
+// soon is how long a serve that waits for something takes to end at the most: less than half of its grace.
+const soon = 10 * time.Second
+
 // A JetStream that is too small for the streams is named, with what they need.
 func TestServeNamesASmallJetStream(t *testing.T) {
 	t.Parallel()
@@ -61,8 +65,8 @@ func TestServeNamesASmallJetStream(t *testing.T) {
 		return code == 503 && strings.Contains(text, "JetStream has no room for the streams") &&
 			strings.Contains(text, "GiB") && strings.Contains(text, "--work-max-bytes")
 	})
-	if _, err := s.end(t); err != nil {
-		t.Errorf("serve ended with %v: %s", err, s.log.String())
+	if took, err := s.end(t); err != nil || took > soon {
+		t.Errorf("serve took %s to end, %v: %s", took, err, s.log.String())
 	}
 }
 
@@ -91,7 +95,7 @@ func TestServeNamesAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it goes on by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
-	if _, err := s.end(t); err != nil {
-		t.Errorf("serve ended with %v: %s", err, s.log.String())
+	if took, err := s.end(t); err != nil || took > soon {
+		t.Errorf("serve took %s to end, %v: %s", took, err, s.log.String())
 	}
 }

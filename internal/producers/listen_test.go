@@ -140,7 +140,7 @@ func TestProducersWaitForANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	_, err = p.Add(ctx, endpoints.Operation{Key: "k"})
 	var unstored *endpoints.UnstoredError

@@ -42,7 +42,7 @@ type operation struct {
 func operations() map[string]operation {
 	return map[string]operation{
 		"pause": {
-			flags:   []string{"--chunk", "10", "--in-flight", "1"}, // some ten seconds to the end, to pause it in
+			flags:   []string{"--chunk", "20", "--in-flight", "1"}, // some five seconds to the end, to pause it in
 			prepare: func(o *office, run workqueue.RunID) { o.until("some is done", func() bool { return o.done(run) > 0 }) },
 			command: []string{"run", "pause"}, action: "pause",
 			applied: `SELECT count(*) FROM batchrun WHERE id = $1 AND hold = 'operator'`,
