@@ -79,11 +79,12 @@ func rules() map[string]rule {
 		// By what items follow each other: for plans, and for whoever keeps lines.
 		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
 
-		"internal/archtest": {others: []string{}},
-		"internal/fault":    {others: []string{}},
-		"internal/intake":   {tests: servers},
-		"internal/embedded": {tests: []string{"internal/testenv"}},
-		"internal/testenv":  {own: []string{"internal/embedded", "migrations"}},
+		"internal/archtest":     {others: []string{}},
+		"internal/fault":        {others: []string{}},
+		"internal/intake":       {tests: servers},
+		"internal/embedded":     {tests: []string{"internal/testenv", "internal/testenv/leak"}},
+		"internal/testenv":      {own: []string{"internal/embedded", "internal/testenv/leak", "migrations"}},
+		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
 		"internal/conformance": {own: []string{"endpoints", "internal/embedded"}, tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.

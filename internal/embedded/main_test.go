@@ -12,9 +12,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/tranchehq/tranche/internal/testenv/leak"
 )
 
 // childVariable makes this binary, started again by a test, a process that runs the cluster in the directory named and
@@ -25,17 +26,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(child(dir))
 	}
-	goleak.VerifyTestMain(patient{m})
-}
-
-// patient lets goroutines end that are about to.
-type patient struct{ *testing.M }
-
-func (m patient) Run() int {
-	code := m.M.Run()
-	for limit := time.Now().Add(20 * time.Second); code == 0 && goleak.Find() != nil && time.Now().Before(limit); {
-	}
-	return code
+	os.Exit(leak.Check(m.Run()))
 }
 
 func child(dir string) int {

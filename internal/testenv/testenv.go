@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/tranchehq/tranche/internal/testenv/leak"
 )
 
 const (
@@ -46,22 +48,5 @@ func run(m *testing.M, ignore []goleak.Option) int {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		code = max(code, 1)
 	}
-	if code != 0 {
-		return code // a test that failed may well have left something running
-	}
-	if err := leaks(ignore); err != nil {
-		fmt.Fprintln(os.Stderr, "testenv: goroutines left running:", err)
-		return 1
-	}
-	return 0
-}
-
-// leaks names the goroutines that are left running, and do not end soon.
-func leaks(ignore []goleak.Option) (err error) {
-	for limit := time.Now().Add(stopTimeout); time.Now().Before(limit); {
-		if err = goleak.Find(ignore...); err == nil {
-			return nil
-		}
-	}
-	return err
+	return leak.Check(code, ignore...)
 }

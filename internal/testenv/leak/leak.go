@@ -1,0 +1,32 @@
+// Package leak finds goroutines that a package's tests left running. It is apart from testenv for the tests of what
+// that imports.
+package leak
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+const patience = 20 * time.Second
+
+// Check returns the exit code of tests that ended with a code: it is 1 if all passed, but goroutines are left running
+// that do not end soon. A test that failed may well have left something running.
+func Check(code int, ignore ...goleak.Option) int {
+	if code != 0 {
+		return code
+	}
+	limit := time.Now().Add(patience)
+	for {
+		err := goleak.Find(ignore...) // it waits a little itself
+		if err == nil {
+			return 0
+		}
+		if time.Now().After(limit) {
+			fmt.Fprintln(os.Stderr, "goroutines left running:", err)
+			return 1
+		}
+	}
+}
