@@ -55,7 +55,7 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	defer done()
 	proxy.Stall(testenv.Up, testenv.Down)
 	began := time.Now()
-	testenv.Receive(ctx.Done(), testenv.Awake(t, access.RevocationTime))
+	testenv.ReceiveBefore(ctx.Done(), testenv.NewWatch(t).After(access.RevocationTime))
 	if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) || time.Since(began) < 2*time.Second {
 		t.Errorf("after %s it has ended with %v", time.Since(began), err)
 	}
@@ -90,7 +90,7 @@ func TestTheNextRequestIsWatchedToo(t *testing.T) {
 		if _, err := store.RevokeToken(t.Context(), name, "me"); err != nil {
 			t.Fatal(err)
 		}
-		testenv.Receive(ctx.Done(), testenv.Awake(t, access.RevocationTime))
+		testenv.ReceiveBefore(ctx.Done(), testenv.NewWatch(t).After(access.RevocationTime))
 		if err := access.Recheck(ctx); !errors.Is(err, access.ErrRevoked) {
 			t.Errorf("the request of %s ended with %v", name, err)
 		}

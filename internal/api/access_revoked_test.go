@@ -87,12 +87,12 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	if _, err := b.pool.Exec(t.Context(), expire); err != nil {
 		t.Fatal(err)
 	}
-	limit := testenv.Awake(t, access.RevocationTime)
+	limit := testenv.NewWatch(t).After(access.RevocationTime)
 	for name, ended := range begun {
 		if name == "stays at "+nodes[0] || name == "stays at "+nodes[1] {
 			continue
 		}
-		at, ok := testenv.Receive(ended, limit)
+		at, ok := testenv.ReceiveBefore(ended, limit)
 		if !ok {
 			t.Fatalf("%s: its stream goes on after %s", name, access.RevocationTime)
 		}
@@ -150,8 +150,8 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 	if _, err := b.store.RevokeToken(t.Context(), token.ID.String(), "the test"); err != nil {
 		t.Fatal(err)
 	}
-	limit := testenv.Awake(t, access.RevocationTime+2*time.Second) // its sender is heard out for a second
-	a, ok := testenv.Receive(answer, limit)
+	limit := testenv.NewWatch(t).After(access.RevocationTime + 2*time.Second) // its sender is heard out for a second
+	a, ok := testenv.ReceiveBefore(answer, limit)
 	if !ok {
 		t.Fatal("the upload goes on")
 	}
