@@ -164,21 +164,9 @@ func runProgram(t *testing.T, env []string, stdin string, args ...string) result
 
 // begun starts a command. The returned function waits for its end.
 func (b *bench) begun(args ...string) (ended func() result) {
-	var r result
-	var err error
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		r, err = tryProgram(b.T, []string{"TRANCHE_URL=" + b.url}, "", args...)
-	}()
-	return func() result {
-		b.Helper()
-		<-over
-		if err != nil {
-			b.Fatal(err)
-		}
-		return r
-	}
+	return testenv.Begin(b, func() (result, error) {
+		return tryProgram(b.T, []string{"TRANCHE_URL=" + b.url}, "", args...)
+	})
 }
 
 // tryProgram is runProgram for any goroutine. Its error means that the program could not be run at all.

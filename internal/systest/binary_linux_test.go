@@ -142,21 +142,7 @@ func (o *office) try(s *server, stdin string, args ...string) (reply, error) {
 
 // begun starts a command. The returned function waits for its end.
 func (o *office) begun(s *server, args ...string) (said func() reply) {
-	var r reply
-	var err error
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		r, err = o.try(s, "", args...)
-	}()
-	return func() reply {
-		o.Helper()
-		<-ended
-		if err != nil {
-			o.Fatal(err)
-		}
-		return r
-	}
+	return testenv.Begin(o, func() (reply, error) { return o.try(s, "", args...) })
 }
 
 // must runs a command that has to succeed.
