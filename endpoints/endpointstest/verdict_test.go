@@ -73,7 +73,11 @@ func TestVerdicts(t *testing.T) {
 				})
 			})
 			pending := kit.Post("hangs", endpointstest.Item("A", 1))
-			<-begun
+			select {
+			case <-begun:
+			case <-time.After(endpointstest.DefaultPatience):
+				v.Fatal("the handler was never called")
+			}
 			pending.Wait()
 		}, []string{"1 are at work"}},
 		"nobody to kill": {func(v *verdict) {
