@@ -148,7 +148,10 @@ func TestWrapperAnswersAll(t *testing.T) {
 	svc := b.service()
 	answer := func(ctx context.Context, w *Work, next func(context.Context) error) error {
 		for _, item := range w.Items() {
-			check(t, w.Answer(Slot{Ordinal: item.Ordinal, Err: &SlotError{Code: "known", Message: "by heart"}}))
+			slot := Slot{Ordinal: item.Ordinal, Err: &SlotError{Code: "known", Message: "by heart"}}
+			if err := w.Answer(slot); err != nil {
+				return err
+			}
 		}
 		return next(ctx)
 	}
@@ -260,9 +263,13 @@ func TestHoldDrops(t *testing.T) {
 	check(t, HandleList(svc, "panics", double, with(func() error { panic("no") })))
 	check(t, HandleList(svc, "inner", double, FlushBytes(1),
 		Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
-			check(t, w.Answer(Slot{Ordinal: 0, Data: []byte(`0`)}))
+			if err := w.Answer(Slot{Ordinal: 0, Data: []byte(`0`)}); err != nil {
+				return err
+			}
 			w.Hold()
-			check(t, w.Answer(Slot{Ordinal: 1, Data: []byte(`1`)}))
+			if err := w.Answer(Slot{Ordinal: 1, Data: []byte(`1`)}); err != nil {
+				return err
+			}
 			if err := next(ctx); err == nil {
 				return errors.New("the inner wrapper did not fail")
 			}
