@@ -92,7 +92,7 @@ func setupGuarded(t *testing.T, publish, subscribe []string) (*bundle, *testenv.
 	t.Helper()
 	server := testenv.NATSByConfig(t, guarded(publish, subscribe))
 	b := &bundle{t: t, nc: server.Conn(t, "all", "p", "_INBOX_all")}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), allPatience)
 	t.Cleanup(cancel)
 	b.ctx = ctx
 	core, logged := observer.New(zap.DebugLevel)
@@ -132,10 +132,10 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 			check(t, HandleEach(svc, "work", func(_ context.Context, in map[string]int) (int, error) { return in["n"], nil }))
 			b.run(svc)
 			meta := b.ask("work", numbers(3))
-			ran := stopwatch(t)
+			w := testenv.NewWatch(t)
 			grant := strings.TrimSuffix(missing, ".tranche.work.work") // the message names all that is created
 			eventually(t, "the log names the subject", func() bool { return b.names(grant) })
-			if took := ran(); took > 5*time.Second {
+			if took := w.Ran(); took > 5*time.Second {
 				t.Errorf("it took %s to tell", took)
 			}
 			server.Reload(t, guarded(publish, subscribe))
@@ -168,13 +168,13 @@ func TestDeniedPublishFailsAtOnce(t *testing.T) {
 	nc := server.Conn(t, "svc", "p", "_INBOX_svc")
 	js, err := jetstream.New(nc)
 	check(t, err)
-	ran := stopwatch(t)
+	w := testenv.NewWatch(t)
 	err = newOutbox(nc, js).publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
 	var denied *PermissionError
 	if !errors.As(err, &denied) || *denied != (PermissionError{Op: OpPublish, Subject: "tranche.reply.x"}) {
 		t.Errorf("got %v", err)
 	}
-	if took := ran(); !errors.Is(err, nats.ErrPermissionViolation) || took > ackTimeout {
+	if took := w.Ran(); !errors.Is(err, nats.ErrPermissionViolation) || took > ackTimeout {
 		t.Errorf("after %s: %v", took, err)
 	}
 }

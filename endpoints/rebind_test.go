@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
-// soon is how long a service may take, by a stopwatch, to be back after the streams are. The second of the promise, and
+// soon is how long a service may take, by a watch, to be back after the streams are. The second of the promise, and
 // a little for a busy machine under the race detector.
 const soon = 3 * time.Second
 
@@ -43,9 +45,9 @@ func underLoad(b *bundle) (answered *atomic.Int64) {
 // resumes fails unless requests are answered again soon, counting from now.
 func resumes(b *bundle, answered *atomic.Int64) {
 	b.t.Helper()
-	before, ran := answered.Load(), stopwatch(b.t)
+	before, w := answered.Load(), testenv.NewWatch(b.t)
 	eventually(b.t, "requests are answered again", func() bool { return answered.Load() > before+20 })
-	if took := ran(); took > soon {
+	if took := w.Ran(); took > soon {
 		b.t.Errorf("it took %s", took)
 	}
 	meta := b.ask("square", numbers(3))

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +18,9 @@ import (
 
 // patience bounds every wait of the tests.
 const patience = 20 * time.Second
+
+// allPatience bounds them together. Without a deadline JetStream would give each call 5 s.
+const allPatience = 9 * patience
 
 // outlastsStalls is for times that a test must not see the end of, on a machine that stands still for seconds.
 const outlastsStalls = 10 * time.Second
@@ -39,7 +40,7 @@ type bundle struct {
 // setup starts a server of its own. Options may change its configuration.
 func setup(t *testing.T, change ...func(*server.Options)) *bundle {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), allPatience)
 	t.Cleanup(cancel)
 	core, logged := observer.New(zap.DebugLevel)
 	b := &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, opts: &server.Options{
@@ -193,8 +194,8 @@ type whole struct {
 	took     time.Duration
 }
 
-// collect reads messages until n slices have a final one and all slots that it speaks of. It waits for each message
-// within patience.
+// collect reads messages until n slices have a final one and all slots that it speaks of. It waits for each thing that
+// is new, which what is repeated is not, within patience.
 func (b *bundle) collect(n int) map[uuid.UUID]*whole {
 	b.t.Helper()
 	recorder, err := EnsureRecorder(b.ctx, b.js)
@@ -208,8 +209,18 @@ func (b *bundle) collect(n int) map[uuid.UUID]*whole {
 		}
 		return count
 	}
+	known := func() (count int) {
+		for _, w := range found {
+			count += 1 + len(w.slots)
+			if w.answered >= 0 {
+				count++
+			}
+		}
+		return count
+	}
 	deadline := time.Now().Add(patience)
 	for complete() < n {
+		before := known()
 		if time.Now().After(deadline) {
 			b.t.Fatalf("%d of %d replies came; logged: %v", complete(), n, b.logged.All())
 		}
@@ -217,6 +228,8 @@ func (b *bundle) collect(n int) map[uuid.UUID]*whole {
 		check(b.t, err)
 		for msg := range batch.Messages() {
 			b.take(found, msg)
+		}
+		if known() > before {
 			deadline = time.Now().Add(patience)
 		}
 	}
@@ -270,26 +283,6 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("in %s it never came true that %s", patience, what)
 		}
 	}
-}
-
-// stopwatch starts, and returns how long the process has run since. What it was made to stand still does not count.
-func stopwatch(t *testing.T) (ran func() time.Duration) {
-	t.Helper()
-	const step = 20 * time.Millisecond
-	var sum atomic.Int64
-	var ticking sync.WaitGroup
-	ticking.Go(func() {
-		tick := time.NewTicker(step)
-		defer tick.Stop()
-		for last := time.Now(); t.Context().Err() == nil; {
-			<-tick.C
-			now := time.Now()
-			sum.Add(int64(min(now.Sub(last), 2*step)))
-			last = now
-		}
-	})
-	t.Cleanup(ticking.Wait) // the context has ended by then
-	return func() time.Duration { return time.Duration(sum.Load()) }
 }
 
 // await receives from c, within patience.
