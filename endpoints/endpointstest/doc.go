@@ -21,9 +21,9 @@
 // # Guarantees
 //
 // Nothing here waits for a time to pass: each call returns as soon as what it is about has happened, and ends the test
-// with a message that says what is missing when that takes longer than Patience, or DefaultPatience for what the kit does
-// itself. The messages are real: requests and replies go through JetStream and the codecs of package endpoints. When the
-// test ends, instances are stopped, and one that ended with an error, or does not end, fails the test.
+// with a message that says what is missing when that takes longer than Patience, or DefaultPatience for what the kit
+// does itself. The messages are real: requests and replies go through JetStream and the codecs of package endpoints.
+// When the test ends, instances are stopped, and one that ended with an error, or does not end, fails the test.
 //
 // # Not its job
 //
