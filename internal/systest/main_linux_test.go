@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -44,6 +46,8 @@ const (
 	sessionTTL = 1500 * time.Millisecond
 	ready      = "child is ready"
 	halfway    = "service stands in the middle of slice"
+
+	testsAtOnce = 3 // at least: they wait more than they work
 )
 
 func TestMain(m *testing.M) {
@@ -52,6 +56,9 @@ func TestMain(m *testing.M) {
 		"accounts": runCallee("accounts"), "prices": runCallee("prices")}
 	child, isChild := children[os.Getenv(roleVariable)]
 	if !isChild {
+		if runtime.GOMAXPROCS(0) < testsAtOnce {
+			_ = flag.Set("test.parallel", strconv.Itoa(testsAtOnce)) // unless -parallel says otherwise
+		}
 		testenv.Main(m)
 	}
 	os.Exit(be(child))
