@@ -82,13 +82,20 @@ func TestServiceSurvivesTheLossOfItsStreams(t *testing.T) {
 	}
 }
 
-func TestServiceWaitsForTheStream(t *testing.T) {
-	t.Parallel()
+// setupWithoutStream runs a service that has no stream to take requests from.
+func setupWithoutStream(t *testing.T) *bundle {
+	t.Helper()
 	b := setup(t)
 	check(t, b.js.DeleteStream(b.ctx, StreamWork))
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
 	b.run(svc)
+	return b
+}
+
+func TestServiceWaitsForTheStream(t *testing.T) {
+	t.Parallel()
+	b := setupWithoutStream(t)
 	eventually(t, "the wait is logged", func() bool {
 		return b.logged.FilterMessage("waiting for a Tranche node to create stream "+StreamWork).Len() == 1
 	})
@@ -101,11 +108,7 @@ func TestServiceWaitsForTheStream(t *testing.T) {
 // TestEachReasonForAWaitIsLogged has another thing be missing than at first.
 func TestEachReasonForAWaitIsLogged(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	check(t, b.js.DeleteStream(b.ctx, StreamWork))
-	svc := b.service()
-	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b := setupWithoutStream(t)
 	says := func(text string) func() bool {
 		return func() bool { return b.logged.FilterMessageSnippet(text).Len() > 0 }
 	}
