@@ -14,24 +14,25 @@ import (
 func TestNodeIsKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	for point, reissues := range map[string]bool{
-		fault.ClaimBefore:     false,
-		fault.ClaimCommitted:  true,  // what it had claimed comes back with its session
-		fault.PublishAcked:    false, // JetStream has it: its reply may be there before the session is swept
-		fault.RecordBefore:    false, // what it had sent stays so; JetStream delivers the replies again
-		fault.RecordCommitted: false,
-		fault.ReplyAcked:      false,
+		fault.ClaimBefore + "=kill@3":     false,
+		fault.ClaimCommitted + "=kill@3":  true,  // what it had claimed comes back with its session
+		fault.PublishAcked + "=kill":      false, // JetStream has it: its reply may be there before the session is swept
+		fault.RecordBefore + "=kill@3":    false, // what it had sent stays so; JetStream delivers the replies again
+		fault.RecordCommitted + "=kill@3": false,
+		fault.ReplyAcked + "=kill@3":      false,
 	} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
+			w.items = 10_000 // chunks for more than three transactions, however many each of them takes
 			w.start("service")
 			run := w.load()
-			first := w.start("node", faultsVariable+"="+point+"=kill@3")
+			first := w.start("node", faultsVariable+"="+point)
 			w.wantKilled(first)
-			if !strings.Contains(first.text(), "fault fired: "+point) {
+			if name, _, _ := strings.Cut(point, "="); !strings.Contains(first.text(), "fault fired: "+name) {
 				t.Fatal("the fault did not fire")
 			}
-			if w.done(run) == items {
+			if w.done(run) == w.items {
 				t.Fatal("the run was complete before the fault")
 			}
 			w.start("node")
