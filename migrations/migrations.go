@@ -1,13 +1,15 @@
 // Package migrations holds the database schema of Tranche as numbered SQL files, and applies them.
 //
 // [Up] brings a database to the newest version this binary knows. Any number of processes may call it at once: they
-// take turns under a session-level advisory lock, and those who come late find nothing to do. Each file runs in a
+// take turns under an advisory lock, and those who come late find nothing to do. Each file runs in a
 // transaction of its own, so that a file that fails leaves no trace; those that build indexes beside the work of nodes
-// cannot, and may be run again wherever they were broken off. [Pending] only reads and needs no right to change
-// the schema. A database that is newer than the binary is left as it is.
+// cannot, and may be run again wherever they were broken off. [Pending] and [Ready] only read and need no right to
+// change the schema. A database that is newer than the binary is left as it is.
 //
-// The advisory lock belongs to a session: the URL given to [Up] must not lead through a pooler that hands out
-// connections per transaction.
+// [Grant] lets another role than the owner serve, one that can change neither the schema nor the audit log.
+//
+// A URL may lead through a pooler that hands out connections per transaction: nothing that is done here belongs to a
+// session. The lock belongs to a transaction, which takes a second connection for as long as something is applied.
 //
 // A released file is never edited; a change is a new file. The package keeps no state.
 package migrations
@@ -22,11 +24,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
-	"github.com/pressly/goose/v3/lock"
 	"go.uber.org/zap"
 )
 
@@ -36,8 +38,10 @@ const (
 	// lockID is the key of the advisory lock: the bytes of "tranche".
 	lockID = 0x7472616e636865
 
-	lockRetrySeconds = 1
-	lockRetries      = 300
+	// lockPause is how long a process that finds another one at it waits before it looks again, and lockPatience for how
+	// long it does.
+	lockPause    = time.Second
+	lockPatience = 5 * time.Minute
 
 	minServerVersion = 140000
 
@@ -78,11 +82,18 @@ func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err
 	if err != nil || len(missing) == 0 {
 		return nil, err
 	}
+	if err := mayMigrate(ctx, db, missing); err != nil {
+		return nil, err
+	}
 	provider, err := newProvider(db)
 	if err != nil {
 		return nil, fmt.Errorf("migrate: %w", err)
 	}
-	results, err := provider.Up(ctx)
+	var results []*goose.MigrationResult
+	err = alone(ctx, db, func() (err error) {
+		results, err = provider.Up(ctx)
+		return err
+	})
 	if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 		results = partial.Applied
 		err = fmt.Errorf("apply %s: %w", path.Base(partial.Failed.Source.Path), partial.Err)
@@ -129,13 +140,19 @@ func pending(ctx context.Context, db *sql.DB) ([]string, error) {
 	return names, nil
 }
 
-const tableExists = `SELECT to_regclass($1) IS NOT NULL`
+const tableExists = `
+SELECT to_regclass($1) IS NOT NULL, coalesce(has_table_privilege(to_regclass($1), 'SELECT'), false), current_user`
 
 // versions returns the versions the database has. The provider's own look at them would create the table.
 func versions(ctx context.Context, db *sql.DB) ([]int64, error) {
-	var exists bool
-	if err := db.QueryRowContext(ctx, tableExists, versionTable).Scan(&exists); err != nil || !exists {
+	var exists, readable bool
+	var role string
+	err := db.QueryRowContext(ctx, tableExists, versionTable).Scan(&exists, &readable, &role)
+	if err != nil || !exists {
 		return nil, err
+	}
+	if !readable {
+		return nil, &NotReadyError{Role: role, Rights: []string{"select " + versionTable}}
 	}
 	store, err := database.NewStore(database.DialectPostgres, versionTable)
 	if err != nil {
@@ -155,16 +172,8 @@ func versions(ctx context.Context, db *sql.DB) ([]int64, error) {
 }
 
 func newProvider(db *sql.DB) (*goose.Provider, error) {
-	locker, err := lock.NewPostgresSessionLocker(
-		lock.WithLockID(lockID),
-		lock.WithLockTimeout(lockRetrySeconds, lockRetries),
-		lock.WithUnlockTimeout(lockRetrySeconds, 5))
-	if err != nil {
-		return nil, err
-	}
 	return goose.NewProvider(goose.DialectPostgres, db, files,
 		goose.WithTableName(versionTable),
-		goose.WithSessionLocker(locker),
 		goose.WithDisableGlobalRegistry(true))
 }
 
@@ -177,6 +186,9 @@ func open(ctx context.Context, url string) (*sql.DB, error) {
 	if config.ConnConfig.ConnectTimeout <= 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
+	// It leaves nothing behind: no prepared statement on a connection that a pooler hands to somebody else next, and no
+	// portal, whose snapshot would stay in the transaction of [alone].
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	db := stdlib.OpenDB(*config.ConnConfig)
 	if err := checkVersion(ctx, db); err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -202,3 +214,46 @@ func checkVersion(ctx context.Context, db *sql.DB) (err error) {
 }
 
 const serverVersion = `SELECT current_setting('server_version_num')::integer, current_setting('server_version')`
+
+const (
+	// lockSettings keeps PostgreSQL from ending a transaction that only holds the lock, however long what is applied
+	// takes.
+	lockSettings = `SET LOCAL idle_in_transaction_session_timeout = 0`
+	// tryLock does not wait: a statement that did would be one that an index, as it is built beside the work of others,
+	// waits for.
+	tryLock = `SELECT pg_try_advisory_xact_lock($1)`
+)
+
+// alone runs f while it holds the advisory lock, in a transaction that does nothing else: f's own connections may be of
+// a pooler that gives them to others between two statements.
+func alone(ctx context.Context, db *sql.DB, f func() error) (err error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if over := tx.Rollback(); !errors.Is(over, sql.ErrTxDone) { // ctx ended it
+			err = errors.Join(err, over)
+		}
+	}()
+	if _, err := tx.ExecContext(ctx, lockSettings); err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeoutCause(ctx, lockPatience,
+		fmt.Errorf("another process has been migrating this database for %s", lockPatience))
+	defer cancel()
+	for locked := false; !locked; {
+		if err := tx.QueryRowContext(waiting, tryLock, int64(lockID)).Scan(&locked); err != nil {
+			return err
+		}
+		if locked {
+			break
+		}
+		select {
+		case <-waiting.Done():
+			return context.Cause(waiting)
+		case <-time.After(lockPause):
+		}
+	}
+	return f()
+}

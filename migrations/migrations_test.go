@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -125,6 +126,36 @@ func TestADatabaseNewerThanTheBinaryIsLeftAlone(t *testing.T) {
 	}
 	applied, err := migrations.Up(t.Context(), url, nil)
 	if err != nil || len(applied) != 0 {
+		t.Errorf("applied %v, %v", applied, err)
+	}
+}
+
+// Each migration can be taken back, down to nothing, and applied again.
+func TestAllTheWayBackAndUpAgain(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	conn := testenv.Connect(t, url)
+	files, err := filepath.Glob("*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range slices.Backward(files) {
+		down := strings.ReplaceAll(wayBack(t, file), "CONCURRENTLY", "") // several statements are one transaction
+		if _, err := conn.Exec(t.Context(), down); err != nil {
+			t.Fatalf("take %s back: %v", file, err)
+		}
+	}
+	var left int
+	err = conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace
+		AND relkind IN ('r', 'v') AND relname <> 'tranche_migration')
+		+ (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)`).Scan(&left)
+	if err != nil || left != 0 {
+		t.Errorf("%d tables, views and functions are left, %v", left, err)
+	}
+	if _, err := conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > 0`); err != nil {
+		t.Fatal(err)
+	}
+	if applied, err := migrations.Up(t.Context(), url, nil); err != nil || len(applied) != len(files) {
 		t.Errorf("applied %v, %v", applied, err)
 	}
 }

@@ -1,0 +1,110 @@
+-- +goose Up
+
+-- Running nodes are not to queue up behind this: better that it fails and is tried again.
+SET LOCAL lock_timeout = '500ms';
+
+-- What of the audit log may ever go, with how large it is, roughly. Explanations read what was done to runs under way;
+-- the newest re-run of a run is the evidence for its generation, for which doctor looks. What says that rows went stays
+-- for a year, whatever the limits are.
+CREATE VIEW audit_expendable AS
+SELECT a.id, a.at, coalesce(pg_column_size(a.detail), 0) + coalesce(pg_column_size(a.before), 0)
+    + coalesce(pg_column_size(a.after), 0) + 150 AS size
+FROM audit_log a
+WHERE (a.action <> 'audit_expire' OR a.at < clock_timestamp() - interval '1 year')
+    AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = a.run_id AND (r.state IN ('loading', 'running')
+        OR a.action IN ('rerun', 'reset') AND a.detail ->> 'generation' = r.generation::text));
+
+-- Up to where the limits let the audit log be deleted, as audit_expire found it last, for which limits. Nobody else
+-- writes here.
+CREATE TABLE audit_expiry (
+    id        boolean     PRIMARY KEY DEFAULT true CHECK (id),
+    until     timestamptz NOT NULL, -- what it was asked for
+    cutoff    timestamptz NOT NULL, -- what it may
+    age       interval,
+    max_count bigint,
+    max_bytes bigint
+);
+
+-- Functions with the rights of the owner name everything by its schema, so that no search_path leads them elsewhere.
+-- +goose StatementBegin
+DO $migration$
+BEGIN
+    EXECUTE format($outer$
+        -- audit_expire deletes up to a number of rows of the audit log that are older than until, but none that the
+        -- limits of retention keep, nor one of the last hour, and notes that it did. The limits are looked at once for
+        -- an until: by count or size that means to read the whole log.
+        CREATE FUNCTION audit_expire(until timestamptz, most integer) RETURNS bigint
+        LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+        $body$
+        DECLARE
+            keep %1$I.retention;
+            cut  timestamptz;
+            gone record;
+        BEGIN
+            SELECT * INTO STRICT keep FROM %1$I.retention WHERE kind = 'audit';
+            IF keep.age IS NULL AND keep.max_count IS NULL AND keep.max_bytes IS NULL THEN
+                RAISE insufficient_privilege USING MESSAGE = 'the audit log is kept for good',
+                    HINT = 'tranche retention set audit';
+            END IF;
+            SELECT e.cutoff INTO cut FROM %1$I.audit_expiry e WHERE e.until = audit_expire.until
+                AND (e.age, e.max_count, e.max_bytes) IS NOT DISTINCT FROM (keep.age, keep.max_count, keep.max_bytes);
+            IF cut IS NULL THEN
+                WITH ranked AS (
+                    SELECT x.at, row_number() OVER newest AS n, sum(x.size) OVER newest AS bytes
+                    FROM %1$I.audit_expendable x WHERE keep.max_count IS NOT NULL OR keep.max_bytes IS NOT NULL
+                    WINDOW newest AS (ORDER BY x.at DESC, x.id DESC))
+                SELECT least(until, clock_timestamp() - interval '1 hour', coalesce(greatest(
+                    clock_timestamp() - keep.age,
+                    (SELECT r.at FROM ranked r WHERE r.n = keep.max_count),
+                    (SELECT coalesce(min(r.at) FILTER (WHERE r.bytes <= keep.max_bytes), max(r.at)) FROM ranked r
+                        WHERE keep.max_bytes IS NOT NULL)), '-infinity'))
+                INTO cut;
+                INSERT INTO %1$I.audit_expiry (until, cutoff, age, max_count, max_bytes)
+                VALUES (audit_expire.until, cut, keep.age, keep.max_count, keep.max_bytes)
+                ON CONFLICT (id) DO UPDATE SET until = excluded.until, cutoff = excluded.cutoff, age = excluded.age,
+                    max_count = excluded.max_count, max_bytes = excluded.max_bytes;
+            END IF;
+            PERFORM set_config('tranche.audit_expire', 'on', true);
+            WITH d AS (DELETE FROM %1$I.audit_log a WHERE a.id = ANY (ARRAY(
+                SELECT x.id FROM %1$I.audit_expendable x WHERE x.at < cut LIMIT most)) RETURNING a.at)
+            SELECT count(*) AS n, min(d.at) AS oldest, max(d.at) AS newest INTO gone FROM d;
+            PERFORM set_config('tranche.audit_expire', '', true);
+            IF gone.n > 0 THEN
+                INSERT INTO %1$I.audit_log (actor, action, subject, detail)
+                VALUES ('tranche', 'audit_expire', 'audit', jsonb_build_object('rows', gone.n, 'oldest', gone.oldest,
+                    'newest', gone.newest, 'role', session_user, 'age', keep.age, 'max_count', keep.max_count,
+                    'max_bytes', keep.max_bytes, 'limits_by', keep.changed_by));
+            END IF;
+            RETURN gone.n;
+        END
+        $body$
+        $outer$, current_schema());
+    REVOKE ALL ON FUNCTION audit_expire(timestamptz, integer) FROM PUBLIC;
+END
+$migration$;
+-- +goose StatementEnd
+
+-- What was written stays as it was written, also for a role with more rights than it should have, and for the owner,
+-- unless that takes this trigger away.
+-- +goose StatementBegin
+CREATE FUNCTION audit_guard() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+$body$
+BEGIN
+    IF current_setting('tranche.audit_expire', true) = 'on' AND TG_OP = 'DELETE' AND current_user =
+        (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) THEN
+        RETURN NULL;
+    END IF;
+    RAISE insufficient_privilege USING MESSAGE = format('%s of the audit log is refused: what it says stays', TG_OP),
+        HINT = 'Old rows go by: tranche retention set audit --age AGE';
+END
+$body$;
+-- +goose StatementEnd
+
+CREATE TRIGGER audit_guard BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log
+FOR EACH STATEMENT EXECUTE FUNCTION audit_guard();
+
+-- +goose Down
+DROP TRIGGER audit_guard ON audit_log;
+DROP FUNCTION audit_guard(), audit_expire(timestamptz, integer);
+DROP TABLE audit_expiry;
+DROP VIEW audit_expendable;

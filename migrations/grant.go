@@ -1,0 +1,191 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// RoleError is returned for a role that cannot be one that only serves.
+type RoleError struct {
+	Role string
+	Why  []string // with the remedy
+}
+
+func (e *RoleError) Error() string {
+	return fmt.Sprintf("role %s is granted nothing: %s", e.Role, strings.Join(e.Why, "; "))
+}
+
+// Grant gives a role what serving needs in the database at url, and no more: it reads and writes our tables, cannot
+// change the schema, and of the audit log can only read and write new rows. It may be run again, and has to be after
+// migrations that brought tables. The URL is that of their owner. A role that could change the audit log or the schema
+// all the same is refused with a [RoleError].
+func Grant(ctx context.Context, url, role string) (err error) {
+	db, err := open(ctx, url)
+	if err != nil {
+		return fmt.Errorf("grant to role %s: %w", role, err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	missing, err := pending(ctx, db)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("grant to role %s: the schema lacks %s", role, strings.Join(missing, ", "))
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("grant to role %s: %w", role, err)
+	}
+	if err := grant(ctx, tx, role); err != nil {
+		if _, refused := errors.AsType[*RoleError](err); !refused {
+			err = fmt.Errorf("grant to role %s: %w", role, err)
+		}
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+// written is the columns of the audit log that are the writer's: its number and its time are the database's.
+const written = `actor, action, run_id, subject, detail, before, after`
+
+// owned are the tables that serving reads only; the audit log and what is kept about its end.
+var owned = []string{versionTable, "audit_log", "audit_expiry"}
+
+func grant(ctx context.Context, tx *sql.Tx, role string) error {
+	var known, super bool
+	if err := tx.QueryRowContext(ctx, roleKnown, role).Scan(&known, &super); err != nil {
+		return err
+	}
+	switch {
+	case !known:
+		return &RoleError{role, []string{"there is none; make it: CREATE ROLE " + quoted(role) + " LOGIN PASSWORD '…'"}}
+	case super:
+		return &RoleError{role, []string{"it is a superuser, whom nothing binds"}}
+	}
+	var schema string
+	if err := tx.QueryRowContext(ctx, ourSchema).Scan(&schema); err != nil {
+		return err
+	}
+	tables, err := tables()
+	if err != nil {
+		return err
+	}
+	serve := slices.DeleteFunc(tables, func(t string) bool { return slices.Contains(owned, t) })
+	to, from := " TO "+quoted(role), " FROM "+quoted(role)
+	for _, statement := range []string{
+		"GRANT USAGE ON SCHEMA " + quoted(schema) + to,
+		"REVOKE ALL ON " + within(schema, owned) + from,
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON " + within(schema, serve) + to,
+		"GRANT SELECT ON " + within(schema, append([]string{"audit_expendable"}, owned...)) + to,
+		"GRANT INSERT (" + written + ") ON " + within(schema, []string{"audit_log"}) + to,
+		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,
+	} {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return unbound(ctx, tx, role)
+}
+
+func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+func within(schema string, names []string) string {
+	var all []string
+	for _, name := range names {
+		all = append(all, pgx.Identifier{schema, name}.Sanitize())
+	}
+	return strings.Join(all, ", ")
+}
+
+const (
+	roleKnown = `
+SELECT count(*) > 0, coalesce(bool_or(rolsuper), false) FROM pg_roles WHERE rolname = $1`
+
+	ourSchema = `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = 'audit_log'::regclass`
+
+	// rolesAbove lists by which ways a role may still change the audit log, the schema, or the server below them. A role
+	// that it may become counts as its own.
+	rolesAbove = `
+WITH t AS (
+    SELECT c.oid, c.relowner, n.oid AS schema, n.nspname, n.nspowner
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'audit_log'::regclass)
+SELECT w.why FROM t, pg_roles r, LATERAL (VALUES
+    (pg_has_role(r.oid, t.relowner, 'MEMBER'), 'it is, or may become, ' || pg_get_userbyid(t.relowner)
+        || ', which owns the tables; serve as another role'),
+    (pg_has_role(r.oid, t.nspowner, 'MEMBER'), 'it is, or may become, ' || pg_get_userbyid(t.nspowner)
+        || ', which owns the schema; serve as another role'),
+    (has_schema_privilege(r.oid, t.schema, 'CREATE'),
+        format('it may make tables; take that away: REVOKE CREATE ON SCHEMA %I FROM PUBLIC, %I', t.nspname, r.rolname)),
+    (has_any_column_privilege(r.oid, t.oid, 'UPDATE') OR has_table_privilege(r.oid, t.oid, 'DELETE, TRUNCATE, TRIGGER'),
+        format('it may change audit_log by what PUBLIC or another role was granted; take that away: REVOKE ALL ON %s FROM '
+        || 'PUBLIC, or that role', t.oid::regclass)),
+    (r.rolcreaterole AND current_setting('server_version_num')::integer < 160000,
+        format('it may make itself a member of the owner; take that away: ALTER ROLE %I NOCREATEROLE', r.rolname))
+    ) w (so, why)
+WHERE r.rolname = $1 AND w.so
+UNION ALL
+SELECT 'it is a member of ' || p.rolname || ', which is above all tables' FROM pg_roles p
+WHERE p.rolname IN ('pg_write_all_data', 'pg_write_server_files', 'pg_execute_server_program')
+    AND pg_has_role($1, p.oid, 'MEMBER')`
+)
+
+// unbound refuses a role that what it was granted does not bind.
+func unbound(ctx context.Context, tx *sql.Tx, role string) error {
+	why, err := texts(ctx, tx, rolesAbove, role)
+	if err == nil && len(why) > 0 {
+		err = &RoleError{role, why}
+	}
+	return err
+}
+
+type queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func texts(ctx context.Context, db queryer, query string, args ...any) (all []string, err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			return nil, err
+		}
+		all = append(all, text)
+	}
+	return all, rows.Err()
+}
+
+var made = regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`)
+
+// tables returns the tables that the schema has, by name: a database may hold others beside them.
+func tables() ([]string, error) {
+	entries, err := files.ReadDir(".")
+	if err != nil {
+		return nil, err
+	}
+	all := []string{versionTable}
+	for _, entry := range entries {
+		text, err := files.ReadFile(entry.Name())
+		if err != nil {
+			return nil, err
+		}
+		up, _, _ := strings.Cut(string(text), "-- +goose Down")
+		for _, m := range made.FindAllStringSubmatch(up, -1) {
+			all = append(all, m[1])
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,131 @@
+package migrations_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/migrations"
+)
+
+// A role that serves may read and write all that there is, but for what is the owner's. What a new migration makes is
+// not forgotten: the tables are found in their text, and compared with those of the database here.
+func TestGrantIsForAllTables(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	admin := testenv.Connect(t, url)
+	role, asRole := testenv.Role(t, url, "")
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	exec(`CREATE TABLE somebody_elses ()`)
+	exec(`GRANT ALL ON audit_log TO ` + role) // of a time before there were two roles
+	var lacks *migrations.NotReadyError
+	if err := migrations.Ready(t.Context(), asRole); !errors.As(err, &lacks) || lacks.Role != role ||
+		!strings.Contains(err.Error(), "tranche migrate --database URL --grant "+role) {
+		t.Errorf("before the grant: %v", err)
+	}
+	for range 2 {
+		if err := migrations.Grant(t.Context(), url, role); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := migrations.Ready(t.Context(), asRole); err != nil {
+		t.Error(err)
+	}
+	rows := map[string]string{}
+	var table, rights string
+	found, err := admin.Query(t.Context(), `SELECT tablename::text, coalesce(string_agg(p, ' ' ORDER BY p)
+			FILTER (WHERE has_table_privilege($1, tablename::text, p)), '')
+		FROM pg_tables, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) p
+		WHERE schemaname = 'public' GROUP BY tablename`, role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for found.Next() {
+		if err := found.Scan(&table, &rights); err != nil {
+			t.Fatal(err)
+		}
+		rows[table] = rights
+	}
+	special := map[string]string{"somebody_elses": "", "audit_log": "SELECT", "audit_expiry": "SELECT",
+		"tranche_migration": "SELECT"}
+	for table, is := range rows {
+		want, ok := special[table]
+		if !ok {
+			want = "DELETE INSERT SELECT UPDATE"
+		}
+		if is != want {
+			t.Errorf("%s: %q; want %q", table, is, want)
+		}
+	}
+	if len(rows) < 40 {
+		t.Errorf("only %d tables: the search no longer knows them", len(rows))
+	}
+}
+
+// A role that could change the audit log all the same is granted nothing, and told why.
+func TestGrantRefusesARoleThatNothingBinds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ attributes, sql, says string }{
+		"none":                 {"", "", "CREATE ROLE"},
+		"superuser":            {"SUPERUSER", "", "superuser"},
+		"owner":                {"", "ALTER TABLE audit_log OWNER TO ROLE", "owns the tables"},
+		"owner of the schema":  {"", "ALTER SCHEMA public OWNER TO ROLE", "owns the schema"},
+		"may make tables":      {"", "GRANT CREATE ON SCHEMA public TO ROLE", "REVOKE CREATE ON SCHEMA public"},
+		"by PUBLIC":            {"", "GRANT DELETE ON audit_log TO PUBLIC", "PUBLIC"},
+		"a column by PUBLIC":   {"", "GRANT UPDATE (actor) ON audit_log TO PUBLIC", "PUBLIC"},
+		"writes all":           {"", "GRANT pg_write_all_data TO ROLE", "pg_write_all_data"},
+		"runs programs":        {"NOINHERIT", "GRANT pg_execute_server_program TO ROLE", "pg_execute_server_program"},
+		"nothing, and may not": {"", "GRANT SELECT ON audit_log TO ROLE", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			admin := testenv.Connect(t, url)
+			role, asRole := testenv.Role(t, url, c.attributes)
+			t.Cleanup(func() { _, _ = admin.Exec(t.Context(), `ALTER TABLE audit_log OWNER TO CURRENT_USER`) })
+			for _, sql := range []string{`REVOKE CREATE ON SCHEMA public FROM PUBLIC`, strings.ReplaceAll(c.sql, "ROLE", role)} {
+				if _, err := admin.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if name == "none" {
+				role = "tranche_nobody"
+			}
+			err := migrations.Grant(t.Context(), url, role)
+			var refused *migrations.RoleError
+			switch {
+			case c.says == "" && err != nil:
+				t.Error(err)
+			case c.says != "" && (!errors.As(err, &refused) || !strings.Contains(err.Error(), c.says)):
+				t.Errorf("got %v, want it to say %s", err, c.says)
+			case c.says != "" && name != "none" && name != "superuser":
+				if err := migrations.Ready(t.Context(), asRole); err == nil {
+					t.Error("it was granted something all the same")
+				}
+			}
+		})
+	}
+}
+
+// Who cannot apply what is missing is told who can, and nothing was tried.
+func TestUpByARoleThatMayNot(t *testing.T) {
+	t.Parallel()
+	url := testenv.EmptyDatabase(t)
+	if _, err := testenv.Connect(t, url).Exec(t.Context(), `REVOKE CREATE ON SCHEMA public FROM PUBLIC`); err != nil {
+		t.Fatal(err)
+	}
+	role, asRole := testenv.Role(t, url, "")
+	applied, err := migrations.Up(t.Context(), asRole, nil)
+	var refused *migrations.NotReadyError
+	if !errors.As(err, &refused) || refused.Role != role || !slices.Contains(refused.Missing, foundation) || applied != nil {
+		t.Errorf("applied %v, %v", applied, err)
+	}
+}

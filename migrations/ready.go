@@ -1,0 +1,102 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Ready reports whether a node can work on the database at url as the role that it names: migrations that are missing,
+// or rights, are a [NotReadyError]. It changes nothing and takes no lock.
+func Ready(ctx context.Context, url string) (err error) {
+	db, err := open(ctx, url)
+	if err != nil {
+		return fmt.Errorf("look at the schema: %w", err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	missing, err := pending(ctx, db)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return &NotReadyError{Missing: missing}
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	tables, err := tables()
+	if err != nil {
+		return err
+	}
+	e := &NotReadyError{}
+	if e.Rights, err = texts(ctx, db, rightsMissing, strings.Join(tables, ","), strings.Join(owned, ",")); err != nil {
+		return fmt.Errorf("look at the rights on the schema: %w", err)
+	}
+	if len(e.Rights) == 0 {
+		return nil
+	}
+	if err := db.QueryRowContext(ctx, `SELECT current_user`).Scan(&e.Role); err != nil {
+		return fmt.Errorf("look at the rights on the schema: %w", err)
+	}
+	return e
+}
+
+// rightsMissing lists what the present role may not do: $1 are our tables, $2 those of them that it reads only.
+const rightsMissing = `
+SELECT lower(p) || ' ' || name FROM unnest(string_to_array($1, ',')) name,
+    unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p
+WHERE (p = 'SELECT' OR name <> ALL (string_to_array($2, ','))) AND NOT has_table_privilege(name, p)
+UNION ALL SELECT 'insert audit_log' WHERE NOT has_column_privilege('audit_log', 'actor', 'INSERT')
+UNION ALL SELECT 'execute audit_expire'
+WHERE NOT has_function_privilege('audit_expire(timestamptz, integer)', 'EXECUTE')`
+
+// NotReadyError says what a database lacks for a node.
+type NotReadyError struct {
+	Missing []string // migrations, by file
+	Role    string   // who lacks rights
+	Rights  []string // like "insert work_queue"
+	Owner   string   // whose the schema is, when that is another role, which alone may change it; else empty
+}
+
+func (e *NotReadyError) Error() string {
+	grantee := e.Role
+	if grantee == "" {
+		grantee = "ROLE"
+	}
+	switch {
+	case len(e.Missing) == 0:
+		return fmt.Sprintf("role %s may not %s, among what serving needs; run, as the owner of the schema: "+
+			"tranche migrate --database URL --grant %s", e.Role, e.Rights[0], grantee)
+	case e.Role != "":
+		owner := "the owner of the schema"
+		if e.Owner != "" {
+			owner = e.Owner
+		}
+		return fmt.Sprintf("its schema lacks %s, and role %s may not change it; run, as %s: "+
+			"tranche migrate --database URL --grant %s", strings.Join(e.Missing, ", "), e.Role, owner, grantee)
+	}
+	return fmt.Sprintf("its schema lacks %s; run: tranche migrate --database URL", strings.Join(e.Missing, ", "))
+}
+
+// mayMigrate refuses a role that cannot apply what is missing before it tries: what it would be told is which statement
+// of which file was denied.
+func mayMigrate(ctx context.Context, db *sql.DB, missing []string) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	e := &NotReadyError{Missing: missing}
+	var may bool
+	if err := db.QueryRowContext(ctx, whoMigrates, versionTable).Scan(&e.Role, &e.Owner, &may); err != nil {
+		return fmt.Errorf("look whose the schema is: %w", err)
+	}
+	if !may {
+		return e
+	}
+	return nil
+}
+
+// whoMigrates tells by the table of versions; where there is none yet it is whoever may make tables.
+const whoMigrates = `
+SELECT current_user, coalesce((SELECT pg_get_userbyid(c.relowner)::text FROM pg_class c WHERE c.oid = to_regclass($1)), ''),
+    coalesce((SELECT pg_has_role(c.relowner, 'USAGE') AND has_schema_privilege(c.relnamespace, 'CREATE')
+        FROM pg_class c WHERE c.oid = to_regclass($1)), has_schema_privilege(current_schema(), 'CREATE'), false)`
