@@ -1,0 +1,269 @@
+package pull
+
+import (
+	"encoding/json"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+const patience = 20 * time.Second
+
+// played is a server of pulls that a test plays, under a prefix of its own.
+type played struct {
+	t      *testing.T
+	nc     *nats.Conn
+	puller *Puller
+	asked  chan *nats.Msg
+
+	mu    sync.Mutex
+	late  amount
+	most  amount
+	taken int
+}
+
+func play(t *testing.T) *played {
+	t.Helper()
+	ns := testenv.NATS(t)
+	p := &played{t: t, nc: testenv.Conn(t, ns), asked: make(chan *nats.Msg, 16)}
+	_, err := p.nc.ChanSubscribe("played.CONSUMER.MSG.NEXT.S.C", p.asked)
+	must(t, err)
+	must(t, p.nc.Flush())
+	js, err := jetstream.NewWithAPIPrefix(testenv.Conn(t, ns), "played")
+	must(t, err)
+	p.puller = New(Config{JS: js, Stream: "S", Consumer: "C", Take: p.take, Late: p.owe})
+	t.Cleanup(p.puller.Close)
+	return p
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *played) take(jetstream.Msg, time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken++
+}
+
+func (p *played) owe(messages, bytes int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.late.messages += messages
+	p.late.bytes += bytes
+	p.most.messages = max(p.most.messages, p.late.messages)
+}
+
+func (p *played) state() (taken int, late amount) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken, p.late
+}
+
+// open has the puller ask for messages, and returns the pull and where it wants them.
+func (p *played) open(messages int) (*Pull, string) {
+	p.t.Helper()
+	one, err := p.puller.Open(time.Now(), messages, 2<<20)
+	must(p.t, err)
+	select {
+	case msg := <-p.asked:
+		var r request
+		must(p.t, json.Unmarshal(msg.Data, &r))
+		if r.Batch != messages || r.MaxBytes != 2<<20 {
+			p.t.Errorf("it asked for %+v", r)
+		}
+		return one, msg.Reply
+	case <-time.After(patience):
+		p.t.Fatal("it did not ask")
+		return nil, ""
+	}
+}
+
+// send sends messages of a stream, but for the reply subject, which the server lets nobody else use.
+func (p *played) send(inbox string, messages int) {
+	p.t.Helper()
+	for range messages {
+		must(p.t, p.nc.PublishRequest(inbox, "ack", []byte("work")))
+	}
+	must(p.t, p.nc.Flush())
+}
+
+func (p *played) status(inbox, code, description string, left int) {
+	p.t.Helper()
+	msg := nats.NewMsg(inbox)
+	msg.Header = nats.Header{"Status": {code}, "Description": {description}}
+	if left >= 0 {
+		msg.Header.Set("Nats-Pending-Messages", strconv.Itoa(left))
+		msg.Header.Set("Nats-Pending-Bytes", strconv.Itoa(1<<20))
+	}
+	must(p.t, p.nc.PublishMsg(msg))
+	must(p.t, p.nc.Flush())
+}
+
+func (p *played) eventually(what string, ok func() bool) {
+	p.t.Helper()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for deadline := time.Now().Add(patience); !ok(); <-poll.C {
+		if time.Now().After(deadline) {
+			p.t.Fatalf("it never came true that %s", what)
+		}
+	}
+}
+
+func (p *played) over(one *Pull) error {
+	p.t.Helper()
+	select {
+	case <-one.Over():
+		return one.Err()
+	case <-time.After(patience):
+		p.t.Fatal("the pull did not end")
+		return nil
+	}
+}
+
+// listening counts the subscriptions that live.
+func (p *played) listening() int {
+	p.puller.mu.Lock()
+	defer p.puller.mu.Unlock()
+	return len(p.puller.pulls)
+}
+
+func TestLateMessagesAreTakenAndCounted(t *testing.T) {
+	t.Parallel()
+	p := play(t)
+	one, inbox := p.open(8)
+	p.send(inbox, 1)
+	p.status(inbox, "409", "Message Size Exceeds MaxBytes", 3)
+	must(t, p.over(one))
+	if taken, late := p.state(); taken != 1 || late.messages != 4 || late.bytes <= 0 {
+		t.Errorf("taken %d, late %+v; want 1 and 4 messages", taken, late)
+	}
+	p.send(inbox, 3)
+	p.eventually("three came late", func() bool { taken, late := p.state(); return taken == 4 && late.messages == 1 })
+	if p.listening() != 1 {
+		t.Error("it does not listen any more, and one is still to come")
+	}
+	p.send(inbox, 1)
+	p.eventually("all is there", func() bool { taken, late := p.state(); return taken == 5 && late == amount{} })
+	p.eventually("it is closed", func() bool { return p.listening() == 0 })
+}
+
+// TestWhatNeverComesDoesNotCountForEver has a leader promise what it never sends.
+func TestWhatNeverComesDoesNotCountForEver(t *testing.T) {
+	t.Parallel()
+	p := play(t)
+	one, inbox := p.open(2)
+	began := time.Now()
+	p.status(inbox, "409", "Batch Completed", 0)
+	must(t, p.over(one))
+	p.eventually("nothing counts", func() bool { _, late := p.state(); return late == amount{} })
+	if took := time.Since(began); took < latePatience || p.most.messages != 2 {
+		t.Errorf("%d messages counted for %s", p.most.messages, took)
+	}
+	p.send(inbox, 2) // the leader was only slow
+	p.eventually("what came all the same is taken", func() bool { taken, _ := p.state(); return taken == 2 })
+	p.eventually("it is closed", func() bool { return p.listening() == 0 })
+}
+
+func TestEndsOfPulls(t *testing.T) {
+	t.Parallel()
+	p := play(t)
+	for _, tc := range []struct {
+		name string
+		end  func(one *Pull, inbox string)
+		err  error
+		left int // subscriptions
+	}{
+		{"whole", func(_ *Pull, inbox string) { p.send(inbox, 2) }, nil, 0},
+		{"time", func(_ *Pull, inbox string) { p.status(inbox, "408", "Request Timeout", 2) }, nil, 0},
+		{"deleted", func(_ *Pull, inbox string) { p.status(inbox, "409", "Consumer Deleted", -1) },
+			&Error{"409", "Consumer Deleted"}, 1},
+		{"no responders", func(_ *Pull, inbox string) { p.status(inbox, "503", "", -1) }, nats.ErrNoResponders, 1},
+		{"given up", func(one *Pull, _ string) { one.Abandon() }, errAbandoned, 1},
+		{"silence", func(*Pull, string) {}, ErrSilent, 1},
+	} {
+		one, inbox := p.open(2)
+		tc.end(one, inbox)
+		err := p.over(one)
+		if !errors.Is(err, tc.err) && (err == nil || tc.err == nil || err.Error() != tc.err.Error()) {
+			t.Errorf("%s: error %v, want %v", tc.name, err, tc.err)
+		}
+		p.eventually(tc.name+": at the most one lingers", func() bool { return p.listening() == tc.left })
+		if _, late := p.state(); late != (amount{}) {
+			t.Errorf("%s: %+v count as late", tc.name, late)
+		}
+	}
+}
+
+// TestCloseTakesWhatIsOnItsWay closes while a promise is open.
+func TestCloseTakesWhatIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	p := play(t)
+	one, inbox := p.open(5)
+	p.status(inbox, "409", "Batch Completed", 0)
+	must(t, p.over(one))
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		p.puller.Close()
+	}()
+	p.send(inbox, 5)
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Fatal("it does not close")
+	}
+	if taken, late := p.state(); taken != 5 || late != (amount{}) {
+		t.Errorf("taken %d, late %+v", taken, late)
+	}
+}
+
+func TestSettleWaitsForWhatComes(t *testing.T) {
+	t.Parallel()
+	p := play(t)
+	one, inbox := p.open(2)
+	done := make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(done)
+		one.Settle()
+	}()
+	p.send(inbox, 1)
+	<-done
+	if took := time.Since(began); took < Settling {
+		t.Errorf("it settled in %s", took)
+	}
+	if taken, _ := p.state(); taken != 1 {
+		t.Errorf("taken %d", taken)
+	}
+}
+
+func TestSubject(t *testing.T) {
+	t.Parallel()
+	nc := testenv.Conn(t, testenv.NATS(t))
+	plain, err := jetstream.New(nc)
+	must(t, err)
+	domain, err := jetstream.NewWithDomain(nc, "hub")
+	must(t, err)
+	dotted, err := jetstream.NewWithAPIPrefix(nc, "JS.tranche.API.")
+	must(t, err)
+	for want, js := range map[string]jetstream.JetStream{
+		"$JS.API.CONSUMER.MSG.NEXT.S.C": plain, "$JS.hub.API.CONSUMER.MSG.NEXT.S.C": domain,
+		"JS.tranche.API.CONSUMER.MSG.NEXT.S.C": dotted,
+	} {
+		if got := Subject(js, "S", "C"); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package pull
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Source is a consumer to read, and how much of it to read ahead.
+type Source struct {
+	JS               jetstream.JetStream
+	Stream, Consumer string
+	Made             time.Time // when the consumer was made
+	Messages, Bytes  int       // at the most; of bytes at least twice what a message may have
+	// Small tells which messages wait for no others: the owner gets them beside those, one after the other too. It may
+	// be nil.
+	Small func(jetstream.Msg) bool
+}
+
+// Read gives each message of a consumer to the owner, one after the other (see [Source.Small]), until ctx ends. Then it asks for no more, has
+// the owner see to all that it still gets, and returns nil. It returns an error, in the same manner, when the consumer
+// has to be looked up again.
+func Read(ctx context.Context, source Source, each func(jetstream.Msg)) error {
+	r := &reader{source: source, changed: make(chan struct{}, 1), all: newLane(), small: newLane()}
+	puller := New(Config{JS: source.JS, Stream: source.Stream, Consumer: source.Consumer, Take: r.take, Late: r.owe})
+	var giving sync.WaitGroup
+	for _, l := range []*lane{r.all, r.small} {
+		giving.Go(func() { r.give(l, each) })
+	}
+	err := r.pull(ctx, puller)
+	puller.Close()
+	r.end()
+	giving.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// reader knows what has come and what is on its way.
+type reader struct {
+	source  Source
+	changed chan struct{} // there may be room
+
+	mu         sync.Mutex
+	all, small *lane
+	held       amount // in the lanes and with the owner
+	late       amount
+	ended      bool
+}
+
+// lane has what is given to the owner one after the other.
+type lane struct {
+	queue []jetstream.Msg
+	came  chan struct{} // there may be a message
+}
+
+func newLane() *lane { return &lane{came: make(chan struct{}, 1)} }
+
+func (r *reader) take(msg jetstream.Msg, _ time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	to := r.all
+	if r.source.Small != nil && r.source.Small(msg) {
+		to = r.small
+	}
+	to.queue = append(to.queue, msg)
+	r.held.messages++
+	r.held.bytes += len(msg.Data())
+	poke(to.came)
+}
+
+func (r *reader) owe(messages, bytes int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.late.messages += messages
+	r.late.bytes += bytes
+	poke(r.changed)
+}
+
+func (r *reader) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	poke(r.all.came)
+	poke(r.small.came)
+}
+
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// give gives the owner what comes in a lane until it is the end.
+func (r *reader) give(from *lane, each func(jetstream.Msg)) {
+	for {
+		r.mu.Lock()
+		queue, ended := from.queue, r.ended
+		from.queue = nil
+		r.mu.Unlock()
+		for i, msg := range queue {
+			each(msg)
+			queue[i] = nil // it may be large
+			r.release(len(msg.Data()))
+		}
+		if len(queue) == 0 {
+			if ended {
+				return
+			}
+			<-from.came
+		}
+	}
+}
+
+func (r *reader) release(bytes int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held.messages--
+	r.held.bytes -= bytes
+	poke(r.changed)
+}
+
+// room returns what may be asked for: nothing as long as more than half is on its way or waits.
+func (r *reader) room() (messages, bytes int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	messages = r.source.Messages - r.held.messages - r.late.messages
+	bytes = r.source.Bytes - r.held.bytes - r.late.bytes
+	if 2*messages < r.source.Messages || 2*bytes < r.source.Bytes {
+		return 0, 0
+	}
+	return messages, bytes
+}
+
+// pull asks for messages until ctx ends or the server ends a pull for another reason than time or size.
+func (r *reader) pull(ctx context.Context, puller *Puller) error {
+	reconnected := puller.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer puller.nc.RemoveStatusListener(reconnected)
+	for {
+		messages, bytes := r.room()
+		if messages == 0 {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-r.changed:
+			}
+			continue
+		}
+		open, err := puller.Open(r.source.Made, messages, bytes)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-open.Over():
+			err = open.Err()
+		case <-ctx.Done():
+			open.Settle()
+			return nil
+		case <-reconnected: // the pull was lost with the connection
+			open.Abandon()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
