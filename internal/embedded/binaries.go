@@ -3,6 +3,7 @@ package embedded
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,6 +38,10 @@ func FindInstalls(ctx context.Context) ([]Install, error) {
 			found = append(found, in)
 		}
 	}
+	if dir := os.Getenv(BinariesVariable); len(found) == 0 && dir != "" {
+		return nil, fmt.Errorf("%s is %s, where no PostgreSQL of version %d or newer runs: %w", BinariesVariable, dir,
+			minMajor, ErrNoBinaries)
+	}
 	if len(found) == 0 {
 		return nil, ErrNoBinaries
 	}
@@ -44,8 +49,14 @@ func FindInstalls(ctx context.Context) ([]Install, error) {
 	return found, nil
 }
 
+// BinariesVariable names the one directory of PostgreSQL's programs to use, instead of looking for some.
+const BinariesVariable = "TRANCHE_POSTGRES_BIN"
+
 // candidates lists the places where packages put the server, then the directories of PATH, each behind its links.
 func candidates() []string {
+	if dir := os.Getenv(BinariesVariable); dir != "" {
+		return []string{dir}
+	}
 	var dirs []string
 	for _, pattern := range []string{
 		"/usr/lib/postgresql/*/bin", // Debian, Ubuntu

@@ -19,7 +19,7 @@ func NodeService(t testing.TB, from string) string {
 	}
 	dir := t.TempDir()
 	for _, name := range []string{
-		".npmrc", "package.json", "package-lock.json", "message.js", "tranche.js", "service.js",
+		".npmrc", "package.json", "package-lock.json", "message.js", "pull.js", "tranche.js", "service.js",
 	} {
 		content, err := os.ReadFile(filepath.Join(from, name))
 		if err != nil {

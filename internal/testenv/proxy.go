@@ -6,19 +6,22 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Proxy forwards TCP connections to a target and breaks them on demand. It is safe for concurrent use.
 type Proxy struct {
-	target   string
 	listener net.Listener
 	ctx      context.Context // ends with the proxy; a dial obeys it
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 
 	mu      sync.Mutex
+	target  string
 	refuse  bool
 	stalled [2]bool
+	delay   time.Duration
+	long    bool          // connections of now on can be delayed
 	changed chan struct{} // closed and replaced whenever a fault comes or goes
 	conns   map[net.Conn]struct{}
 }
@@ -42,7 +45,7 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Proxy{
-		target: target, listener: listener, ctx: ctx, cancel: cancel,
+		listener: listener, ctx: ctx, cancel: cancel, target: target,
 		changed: make(chan struct{}), conns: make(map[net.Conn]struct{}),
 	}
 	p.running.Go(p.accept)
@@ -72,9 +75,21 @@ func (p *Proxy) Stall(ways ...Direction) {
 	})
 }
 
+// Delay has everything arrive so much later, in each direction, until it is set anew: a network that is long, not narrow.
+// It is for connections that are made after its first call.
+func (p *Proxy) Delay(by time.Duration) {
+	p.set(func() { p.delay, p.long = by, true })
+}
+
 // Heal ends every fault.
 func (p *Proxy) Heal() {
 	p.set(func() { p.refuse, p.stalled = false, [2]bool{} })
+}
+
+// Turn leads all connections from now on to another target, and drops those that there are.
+func (p *Proxy) Turn(target string) {
+	p.set(func() { p.target = target })
+	p.drop()
 }
 
 // Connections returns how many clients are connected, so that a test can tell that its fault had something to hit.
@@ -119,12 +134,15 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
+	p.mu.Lock()
+	to := p.target
+	p.mu.Unlock()
 	network := "tcp"
-	if len(p.target) > 0 && p.target[0] == '/' {
+	if len(to) > 0 && to[0] == '/' {
 		network = "unix"
 	}
 	var dialer net.Dialer
-	target, err := dialer.DialContext(p.ctx, network, p.target)
+	target, err := dialer.DialContext(p.ctx, network, to)
 	if err != nil {
 		return
 	}
@@ -165,6 +183,12 @@ func (p *Proxy) leave(conns ...net.Conn) {
 }
 
 func (p *Proxy) copy(way Direction, from io.Reader, to io.Writer) {
+	p.mu.Lock()
+	long := p.long
+	p.mu.Unlock()
+	if long {
+		from = p.late(from)
+	}
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
@@ -180,6 +204,61 @@ func (p *Proxy) copy(way Direction, from io.Reader, to io.Writer) {
 			return
 		}
 	}
+}
+
+// late returns a reader of the same that is behind by the delay, however much is on its way.
+func (p *Proxy) late(from io.Reader) io.Reader {
+	onTheWay := make(chan arrival, 1024)
+	p.running.Go(func() {
+		defer close(onTheWay)
+		for {
+			buf := make([]byte, 32<<10)
+			n, err := from.Read(buf)
+			p.mu.Lock()
+			due := time.Now().Add(p.delay)
+			p.mu.Unlock()
+			select {
+			case onTheWay <- arrival{buf[:n], due}:
+			case <-p.ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	return &lateReader{onTheWay: onTheWay, closed: p.ctx.Done()}
+}
+
+// arrival is what comes out at the other end, and when.
+type arrival struct {
+	data []byte
+	due  time.Time
+}
+
+type lateReader struct {
+	onTheWay <-chan arrival
+	closed   <-chan struct{}
+	rest     []byte
+}
+
+// Read waits until what is on its way is due.
+func (r *lateReader) Read(p []byte) (int, error) {
+	if len(r.rest) == 0 {
+		next, open := <-r.onTheWay
+		if !open {
+			return 0, io.EOF
+		}
+		select {
+		case <-time.After(time.Until(next.due)):
+		case <-r.closed:
+			return 0, io.EOF
+		}
+		r.rest = next.data
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
 }
 
 // pass waits while the direction is stalled and reports false once connections are refused.

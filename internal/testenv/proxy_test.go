@@ -154,3 +154,29 @@ func TestNATSThroughAProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// What is delayed comes later by the delay, both ways, and what is sent together arrives together.
+func TestProxyDelays(t *testing.T) {
+	t.Parallel()
+	proxy := testenv.NewProxy(t, echoServer(t))
+	const each, bytes = 50 * time.Millisecond, 20
+	proxy.Delay(0)
+	conn := open(t, proxy.Addr())
+	proxy.Delay(each)
+	began := time.Now()
+	for i := range byte(bytes) {
+		send(t, conn, i)
+	}
+	for i := range byte(bytes) {
+		if got, err := receive(conn, time.Minute); err != nil || got != i {
+			t.Fatalf("byte %d came as %d, %v", i, got, err)
+		}
+	}
+	if took := time.Since(began); took < 2*each || took >= bytes*each {
+		t.Errorf("it took %s; want 2 times %s and not %d times", took, each, bytes)
+	}
+	proxy.Cut()
+	if _, err := receive(conn, time.Minute); err == nil {
+		t.Error("a connection that was cut lives on")
+	}
+}

@@ -28,6 +28,7 @@ type sharedServer struct {
 	admin    *pgxpool.Pool
 	base     string // a URL of the server, of any database
 	template string
+	serving  string // the role that serves in clones of the template, and its password
 }
 
 // open starts the server and makes the template, once.
@@ -52,6 +53,9 @@ func (s *sharedServer) start(ctx context.Context) (err error) {
 	if s.admin, err = pgxpool.New(ctx, s.base); err != nil {
 		return fmt.Errorf("connect to the test server: %w", err)
 	}
+	if err := s.checkVersion(ctx); err != nil {
+		return err
+	}
 	s.template = "tranche_template_" + suffix()
 	if err := s.create(ctx, s.template, emptyTemplate); err != nil {
 		return err
@@ -60,7 +64,24 @@ func (s *sharedServer) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = migrations.Up(ctx, url, nil)
+	if _, err := migrations.Up(ctx, url, nil); err != nil {
+		return err
+	}
+	s.serving = "tranche_serving_" + suffix()
+	if _, err := s.admin.Exec(ctx, "CREATE ROLE "+s.serving+" LOGIN PASSWORD '"+s.serving+"'"); err != nil {
+		return fmt.Errorf("create role %s: %w", s.serving, err)
+	}
+	return grantServing(ctx, url, s.serving)
+}
+
+// checkVersion refuses a server that is not of the version that was asked for: a test would show nothing of that.
+func (s *sharedServer) checkVersion(ctx context.Context) error {
+	want := os.Getenv(versionVariable)
+	var is string
+	err := s.admin.QueryRow(ctx, `SELECT (current_setting('server_version_num')::integer / 10000)::text`).Scan(&is)
+	if err == nil && want != "" && want != is {
+		err = fmt.Errorf("%s is %s, and the server is of version %s; run: make test PG=%s", versionVariable, want, is, want)
+	}
 	return err
 }
 
@@ -107,12 +128,20 @@ func (s *sharedServer) drop(ctx context.Context, name string) error {
 	return err
 }
 
+func (s *sharedServer) dropRole(ctx context.Context) error {
+	if s.serving == "" {
+		return nil
+	}
+	_, err := s.admin.Exec(ctx, "DROP ROLE "+s.serving)
+	return err
+}
+
 // stop undoes open, as far as that got.
 func (s *sharedServer) stop(ctx context.Context) error {
 	var err error
 	if s.admin != nil {
 		if s.cluster == nil {
-			err = s.drop(ctx, s.template)
+			err = errors.Join(s.drop(ctx, s.template), s.dropRole(ctx))
 		}
 		s.admin.Close()
 	}

@@ -1,0 +1,100 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// NATSCluster is three NATS servers in this process that keep each other's streams: for tests of what is different
+// there, not for anything that should last.
+type NATSCluster struct{ servers []*server.Server }
+
+// StartNATSCluster returns when streams with three replicas can be made. The servers listen on free ports of the
+// loopback and store what they have below dir.
+func StartNATSCluster(ctx context.Context, dir string) (*NATSCluster, error) {
+	ports, err := routePorts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var routes []*url.URL
+	for _, port := range ports {
+		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
+	}
+	c := &NATSCluster{}
+	for i, port := range ports {
+		name := fmt.Sprintf("%s-%d", serverName, i)
+		s, err := server.NewServer(&server.Options{
+			ServerName: name, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true,
+			StoreDir: filepath.Join(dir, name), Routes: routes,
+			Cluster: server.ClusterOpts{Name: serverName, Host: "127.0.0.1", Port: port},
+		})
+		if err != nil {
+			c.Stop()
+			return nil, fmt.Errorf("set up NATS server %s: %w", name, err)
+		}
+		s.Start()
+		c.servers = append(c.servers, s)
+	}
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for !c.together() {
+		select {
+		case <-ctx.Done():
+			c.Stop()
+			return nil, fmt.Errorf("wait for NATS servers to become a cluster: %w", ctx.Err())
+		case <-poll.C:
+		}
+	}
+	return c, nil
+}
+
+// routePorts returns free ports. The servers have to know one another's before they start.
+func routePorts(ctx context.Context) (ports []int, err error) {
+	for range 3 {
+		l, listenErr := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		if listenErr != nil {
+			return nil, fmt.Errorf("find a port for NATS: %w", errors.Join(listenErr, err))
+		}
+		defer func() { err = errors.Join(err, l.Close()) }() // each is held until all are known
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// together reports whether the servers have a leader whom all of them follow.
+func (c *NATSCluster) together() bool {
+	leaders := 0
+	for _, s := range c.servers {
+		if !s.JetStreamIsCurrent() {
+			return false
+		}
+		if s.JetStreamIsLeader() {
+			leaders++
+		}
+	}
+	return leaders == 1
+}
+
+// URLs returns where clients find the servers.
+func (c *NATSCluster) URLs() []string {
+	var urls []string
+	for _, s := range c.servers {
+		urls = append(urls, s.ClientURL())
+	}
+	return urls
+}
+
+// Stop ends the servers.
+func (c *NATSCluster) Stop() {
+	for _, s := range c.servers {
+		s.Shutdown()
+		s.WaitForShutdown()
+	}
+}

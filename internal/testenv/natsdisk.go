@@ -1,0 +1,155 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/embedded"
+)
+
+// natsDiskVariable makes the test binary a NATS server with its store in the directory that it names.
+const natsDiskVariable = "TRANCHE_TESTENV_NATS_DISK"
+
+// DiskNATS is a NATS server with JetStream in a process of its own, whose disk a test may fill.
+type DiskNATS struct {
+	cmd  *exec.Cmd
+	port int
+
+	mu   sync.Mutex
+	said bytes.Buffer
+}
+
+// Said reports whether the server has logged a text.
+func (d *DiskNATS) Said(text string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Contains(d.said.String(), text)
+}
+
+// Write takes what the server logs.
+func (d *DiskNATS) Write(b []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.said.Write(b)
+}
+
+// NATSOnDisk starts such a server, which lives until the test ends: nats-server, or the private one of package embedded.
+// The test binary itself is the server, so that the package's TestMain has to be that of [Main].
+func NATSOnDisk(t testing.TB, private bool) *DiskNATS {
+	t.Helper()
+	d := &DiskNATS{port: freePort(t)}
+	d.cmd = exec.Command(os.Args[0], "-test.run=^$")
+	d.cmd.Env = append(os.Environ(), natsDiskVariable+"="+t.TempDir(), natsDiskVariable+"_PORT="+strconv.Itoa(d.port))
+	if private {
+		d.cmd.Env = append(d.cmd.Env, natsDiskVariable+"_PRIVATE=1")
+	}
+	d.cmd.Stdout, d.cmd.Stderr = d, d
+	if err := d.cmd.Start(); err != nil {
+		t.Fatalf("test environment: start a NATS server: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = d.cmd.Process.Kill() // nobody needs its store any more
+		_ = d.cmd.Wait()
+		if t.Failed() {
+			t.Logf("the NATS server said:\n%.8000s", d.said.String())
+		}
+	})
+	deadline := time.Now().Add(stopTimeout)
+	for {
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", d.port))
+		if err == nil {
+			_ = conn.Close() // it was only knocked at
+			return d
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("test environment: the NATS server does not listen: %v", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// URL returns the address for clients.
+func (d *DiskNATS) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", d.port) }
+
+// FillDisk makes every write of the server fail from now on, and FreeDisk ends that. See [FillDisk].
+func (d *DiskNATS) FillDisk(t testing.TB) { FillDisk(t, d.cmd.Process.Pid) }
+
+// FreeDisk ends FillDisk.
+func (d *DiskNATS) FreeDisk(t testing.TB) { FreeDisk(t, d.cmd.Process.Pid) }
+
+// FillDisk makes every write of a process to a file fail from now on, as on a full disk: with the process's limit of
+// the size of files (RLIMIT_FSIZE), for which nobody has to be root or to mount anything. The error is EFBIG and not
+// ENOSPC; whoever goes by that has to be tested otherwise.
+func FillDisk(t testing.TB, pid int) {
+	t.Helper()
+	limitFiles(t, pid, "0:unlimited")
+}
+
+// FreeDisk ends FillDisk.
+func FreeDisk(t testing.TB, pid int) {
+	t.Helper()
+	limitFiles(t, pid, "unlimited:unlimited")
+}
+
+func limitFiles(t testing.TB, pid int, limit string) {
+	t.Helper()
+	out, err := exec.Command("prlimit", "--pid", strconv.Itoa(pid), "--fsize="+limit).CombinedOutput()
+	if err != nil {
+		t.Fatalf("test environment: a full disk is made with prlimit: %v: %s\nOn Debian: apt-get install util-linux", err, out)
+	}
+}
+
+// beNATSOnDisk is the main function of the server.
+func beNATSOnDisk(dir string) error {
+	signal.Ignore(syscall.SIGXFSZ) // a write beyond the limit is to be an error
+	port, err := strconv.Atoi(os.Getenv(natsDiskVariable + "_PORT"))
+	if err != nil {
+		return err
+	}
+	if os.Getenv(natsDiskVariable+"_PRIVATE") != "" {
+		log, err := zap.NewProduction()
+		if err != nil {
+			return err
+		}
+		_, err = embedded.StartNATS(context.Background(), embedded.NATSConfig{StoreDir: filepath.Join(dir, "nats"), Log: log,
+			Listen: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))})
+		if err != nil {
+			return err
+		}
+		select {} // until it is killed
+	}
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir})
+	if err != nil {
+		return err
+	}
+	s.ConfigureLogger()
+	s.Start()
+	s.WaitForShutdown()
+	return nil
+}
+
+// freePort returns a port that was free a moment ago.
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("test environment: %v", err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}

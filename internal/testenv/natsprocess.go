@@ -1,0 +1,131 @@
+package testenv
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// natsProcess is one process of a cluster.
+type natsProcess struct {
+	name, dir, config      string
+	client, route, monitor int // its ports
+
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when the process has ended; nil before the first start
+	// paused and isolated are what a test has done to it.
+	paused, isolated bool
+}
+
+func (s *natsProcess) log() string { return filepath.Join(s.dir, "log") }
+
+// start runs the test binary as the server. It dies with us.
+func (s *natsProcess) start(t testing.TB) {
+	t.Helper()
+	if s.runs() {
+		t.Fatalf("test environment: NATS server %s runs already", s.name)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), natsServerVariable+"="+s.config)
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	dieWithParent(cmd.SysProcAttr)
+	begun, ended := make(chan error), make(chan struct{})
+	go func() {
+		// Linux sends the parent's death signal when the thread that started the child ends, so it must not.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		begun <- err
+		if err == nil {
+			_ = cmd.Wait() // most are killed
+			close(ended)
+		}
+	}()
+	if err := <-begun; err != nil {
+		t.Fatalf("test environment: start NATS server %s: %v", s.name, err)
+	}
+	s.cmd, s.ended, s.paused = cmd, ended, false
+	await(t, "NATS server "+s.name+" listens", func() bool {
+		if !s.runs() {
+			t.Fatalf("test environment: NATS server %s has ended:\n%s", s.name, s.said())
+		}
+		conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", s.client), time.Second)
+		if err != nil {
+			return false
+		}
+		_ = conn.Close() // it was only knocked at
+		return true
+	})
+}
+
+// runs reports whether the process is there, asleep or not.
+func (s *natsProcess) runs() bool {
+	if s.ended == nil {
+		return false
+	}
+	select {
+	case <-s.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// answers reports whether the process is there and awake.
+func (s *natsProcess) answers() bool { return s.runs() && !s.paused }
+
+func (s *natsProcess) signal(t testing.TB, sig syscall.Signal) {
+	t.Helper()
+	if !s.runs() {
+		t.Fatalf("test environment: NATS server %s does not run; it was to get %v", s.name, sig)
+	}
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		t.Fatalf("test environment: NATS server %s: %v", s.name, err)
+	}
+}
+
+// end is for the end of the test: nobody needs its store any more.
+func (s *natsProcess) end(t testing.TB) {
+	if s.runs() {
+		_ = s.cmd.Process.Kill() // it may have ended in between
+		<-s.ended
+	}
+	if t.Failed() && s.ended != nil {
+		t.Logf("NATS server %s said:\n%s", s.name, s.said())
+	}
+}
+
+// said is the end of the server's log.
+func (s *natsProcess) said() string {
+	const most = 8 << 10
+	text, err := os.ReadFile(s.log())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-most):])
+}
+
+// quietPort returns a port that is free, and that the kernel gives to nobody who asks for any: a server that is down for
+// a while finds it free again.
+func quietPort(t testing.TB) int {
+	t.Helper()
+	const first, last = 12000, 32000 // below what Linux gives out
+	for range 100 {
+		port := first + rand.IntN(last-first)
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		_ = listener.Close() // it was to see that nobody has it
+		return port
+	}
+	t.Fatal("test environment: no port is free")
+	return 0
+}

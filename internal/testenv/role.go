@@ -1,0 +1,64 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/migrations"
+)
+
+// Serving returns the URL of a database that [Database] made, as the role that serves: one that `tranche migrate
+// --grant` was told of, which owns nothing. What works with it works for people who have two roles.
+func Serving(t testing.TB, database string) string {
+	t.Helper()
+	return as(t, database, shared.serving)
+}
+
+// Role makes a role that may log in, and returns its name and the URL of the database as that role. Attributes are like
+// "CREATEROLE"; the database has to be of [Database] or [EmptyDatabase]. It goes with what it owns when the test ends.
+func Role(t testing.TB, database, attributes string) (name, at string) {
+	t.Helper()
+	name = "tranche_role_" + suffix()
+	admin, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatalf("test environment: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx := context.Background()
+		_, dropped := admin.Exec(ctx, "DROP OWNED BY "+name+" CASCADE")
+		_, gone := admin.Exec(ctx, "DROP ROLE "+name)
+		if err := errors.Join(dropped, gone, admin.Close(ctx)); err != nil {
+			t.Errorf("drop role %s: %v", name, err)
+		}
+	})
+	if _, err := admin.Exec(t.Context(), "CREATE ROLE "+name+" LOGIN PASSWORD '"+name+"' "+attributes); err != nil {
+		t.Fatalf("create role %s: %v", name, err)
+	}
+	return name, as(t, database, name)
+}
+
+// as returns the URL for another role, whose password is its name.
+func as(t testing.TB, database, role string) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatalf("test environment: %v", err)
+	}
+	u.User = url.UserPassword(role, role)
+	return u.String()
+}
+
+// grantServing lets a role serve in a database. That of PostgreSQL 14 lets everybody make tables in it.
+func grantServing(ctx context.Context, database, role string) (err error) {
+	admin, err := pgx.Connect(ctx, database)
+	if err != nil {
+		return fmt.Errorf("let %s serve: %w", role, err)
+	}
+	_, err = admin.Exec(ctx, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	return errors.Join(err, admin.Close(ctx), migrations.Grant(ctx, database, role))
+}
