@@ -69,7 +69,7 @@ func (c *mishapConn) Write(p []byte) (int, error) {
 		}
 	}
 	c.marked = c.marked || bytes.Contains(p, []byte(m.mark))
-	if m.conn != nil || !c.marked || !bytes.Contains(p, []byte("commit\x00")) {
+	if m.conn != nil || !c.marked || !commits(p) {
 		return c.Conn.Write(p)
 	}
 	m.conn = c
@@ -82,6 +82,12 @@ func (c *mishapConn) Write(p []byte) (int, error) {
 		return c.Conn.Write(p)
 	}
 	return len(p), nil
+}
+
+// commits tells a flush that has a COMMIT done, alone or behind other statements, from one that asks what it is like.
+func commits(p []byte) bool {
+	execute := []byte("E\x00\x00\x00\x09\x00")
+	return bytes.Contains(p, []byte("commit\x00")) && (p[0] == 'Q' || bytes.Contains(p, execute))
 }
 
 // arrive lets a late commit through, and returns once PostgreSQL has committed.

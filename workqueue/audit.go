@@ -41,7 +41,7 @@ func auditChange(ctx context.Context, tx pgx.Tx, a action) error {
 	if docs[0] == nil {
 		docs[0] = []byte("{}")
 	}
-	_, err := tx.Exec(ctx, insertAudit, plain(a.actor), a.name, a.run, plain(a.subject), docs[0], docs[1], docs[2])
+	err := later(ctx, tx, insertAudit, plain(a.actor), a.name, a.run, plain(a.subject), docs[0], docs[1], docs[2])
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", a.name, err)
 	}

@@ -76,7 +76,7 @@ func (g *graph) barrierNeeds() (steps, needs []Step) {
 	return steps, needs
 }
 
-// The runs under way, by batchrun_active.
+// By run_step_barrier.
 const waitingBarriers = `
 SELECT r.id FROM batchrun r
 WHERE r.state = 'running' AND EXISTS (

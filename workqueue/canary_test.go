@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -253,7 +254,7 @@ func TestCanaryDoesNotNeedTheAuditLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.exec(`DELETE FROM audit_log`)
+	testenv.Rewrite(t, b.pool, `DELETE FROM audit_log`)
 	for _, s := range b.claim(run, plenty) {
 		b.record(faulty(s, workqueue.SlotError{Code: "still", Message: "m"}))
 	}

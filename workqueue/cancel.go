@@ -28,6 +28,10 @@ SET state = 'cancelled', ended_at = clock_timestamp(), error_code = 'cancelled',
 WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent')
 RETURNING id, coalesce(stream_seq, 0), coalesce(pipe_epoch, 0)`
 
+	// forgetBlocks takes what is ready out of the index in which nodes look for work. The blocks are locked in order
+	// before, after the slices.
+	forgetBlocks = `UPDATE work_block SET endpoint = NULL WHERE run_id = $1 AND endpoint IS NOT NULL AND has_ready`
+
 	cancelRun = `
 UPDATE batchrun r SET state = 'cancelled', finished_at = clock_timestamp(), done = c.done, failed = c.failed,
     sealed_at = coalesce(r.sealed_at, clock_timestamp()) -- an open run is no load that was given up
@@ -102,6 +106,12 @@ func (s *Store) cancel(ctx context.Context, run RunID, c *Control) (items int64,
 		requests, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Sent])
 		if err != nil {
 			return fmt.Errorf("end slices: %w", err)
+		}
+		if _, err := tx.Exec(ctx, lockPlaced, run); err != nil {
+			return fmt.Errorf("lock blocks: %w", err)
+		}
+		if _, err := tx.Exec(ctx, forgetBlocks, run); err != nil {
+			return fmt.Errorf("forget what is ready: %w", err)
 		}
 		if err := tracker.Cancel(ctx, tx, uuid.UUID(run)); err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ClaimRequest says what a node would take.
+// ClaimRequest says what a node would take of a step.
 type ClaimRequest struct {
 	Session   SessionID
 	Run       RunID
@@ -29,7 +29,7 @@ type ClaimRequest struct {
 // DefaultClaimTTL is how long a slice may stay claimed.
 const DefaultClaimTTL = 30 * time.Second
 
-// Claimed is what a claim brought, and why it brought no more.
+// Claimed is what a claim brought of a step, and why it brought no more.
 type Claimed struct {
 	Slices []Slice
 	Work   StepWork      // of the step, when slices came
@@ -48,6 +48,8 @@ const (
 	BoundShare    Bound = "share"    // other runs have work for the endpoint, and this one has its share
 	BoundAuto     Bound = "auto"     // the limit that nodes found for the endpoint's automatic steps
 	BoundEndpoint Bound = "endpoint" // the endpoint's budget or rate, or it is down
+	BoundBusy     Bound = "busy"     // somebody else holds the step, its endpoint or all that it has ready at the moment
+	BoundEnough   Bound = "enough"   // the claim has all that it was to take, of other steps
 )
 
 // claimPatience bounds the wait for another claim of the step or of the endpoint. A re-run or a cancel may hold a step
@@ -66,57 +68,119 @@ const claimPatience = `SET LOCAL lock_timeout = '200ms'`
 // It returns no slices when the step is at a limit, has no work, is held or no longer running; ErrBusy when the step is
 // held by something longer than a claim, and ErrSessionLost when the session is over.
 func (s *Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
-	if req.TTL <= 0 {
-		req.TTL = DefaultClaimTTL
+	out, err := s.claim(ctx, []ClaimRequest{req}, req.MaxSlices)
+	if isLockTimeout(err) {
+		err = ErrBusy
 	}
-	var out Claimed
-	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
-		c := &claim{ClaimRequest: req, tx: tx, graphs: &s.graphs}
-		out, err = c.run(ctx)
-		return err
-	})
-	switch {
-	case isLockTimeout(err):
-		return Claimed{}, fmt.Errorf("claim of run %s step %d: %w", req.Run, req.Step, ErrBusy)
-	case err != nil:
+	if err != nil {
 		return Claimed{}, fmt.Errorf("claim of run %s step %d: %w", req.Run, req.Step, err)
+	}
+	return out[0], nil
+}
+
+// ClaimAll is [Store.Claim] for several steps of different runs, at whatever endpoints, in one transaction that costs
+// little more than that of one step: as if they had been claimed of one after the other, in their order, for the same
+// session, and no more than most slices of all. It waits for nobody: what somebody else holds is passed by (BoundBusy).
+func (s *Store) ClaimAll(ctx context.Context, reqs []ClaimRequest, most int) ([]Claimed, error) {
+	if len(reqs) == 1 {
+		reqs[0].MaxSlices = min(reqs[0].MaxSlices, most)
+		one, err := s.Claim(ctx, reqs[0])
+		return []Claimed{one}, err
+	}
+	out, err := s.claim(ctx, reqs, most)
+	if err != nil {
+		return nil, fmt.Errorf("claim of %d steps: %w", len(reqs), err)
 	}
 	return out, nil
 }
 
-// claim is one claim transaction under way.
-type claim struct {
-	ClaimRequest
+func (s *Store) claim(ctx context.Context, reqs []ClaimRequest, most int) (out []Claimed, err error) {
+	err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		c := &claims{session: reqs[0].Session, left: most, tx: tx, graphs: &s.graphs}
+		for _, req := range reqs {
+			if req.TTL <= 0 {
+				req.TTL = DefaultClaimTTL
+			}
+			c.steps = append(c.steps, &claim{ClaimRequest: req, claims: c})
+		}
+		out, err = c.run(ctx)
+		return err
+	})
+	return out, err
+}
+
+// claims is one claim transaction under way.
+type claims struct {
+	session SessionID
+	left    int // slices that it may still take
 	tx      pgx.Tx
 	graphs  *graphCache
+	steps   []*claim // in the order of their turn
+	paces   map[string]*paceLoad
+	cuts    cutting
+	write   pgx.Batch // what the claim changes
+	rows    []int64   // how many rows each statement of write is to touch; -1: any
+}
+
+// claim is what a claim transaction takes of one step.
+type claim struct {
+	ClaimRequest
+	*claims
 	load    claimLoad
+	due     []dueSlice
+	ready   []readyBlock
 	ttl     time.Duration
 	chunk   int       // items of a slice at the most
 	free    int       // slices that may be taken
 	buckets []*bucket // of the rates that apply
 	bound   Bound
 	wait    time.Duration
-	write   pgx.Batch // what the claim changes
-	rows    []int64   // how many rows each statement of write is to touch; -1: any
 }
 
-// run decides under the locks what may be taken, looks what there is, and writes what it takes.
-func (c *claim) run(ctx context.Context) (Claimed, error) {
+// run locks, reads and looks what there is; decides step by step what may be taken, each seeing what those before it
+// took; and writes what it takes.
+func (c *claims) run(ctx context.Context) ([]Claimed, error) {
 	if err := c.begin(ctx); err != nil {
-		return Claimed{}, err
+		return nil, err
 	}
-	if err := c.allow(ctx); err != nil || c.free <= 0 {
-		return Claimed{Bound: c.bound, Wait: c.wait}, err
+	out := make([]Claimed, len(c.steps))
+	for i, step := range c.steps {
+		taken, err := step.run(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c.left -= len(taken)
+		out[i] = Claimed{Slices: taken, Params: step.load.params, Bound: step.bound, Wait: step.wait}
 	}
-	taken, err := c.take(ctx)
-	out := Claimed{Slices: taken, Params: c.load.params, Bound: c.bound, Wait: c.wait}
-	if err == nil && len(taken) > 0 {
-		c.drain()
-		if err = c.flush(ctx); err == nil {
-			out.Work, err = c.work(ctx)
+	c.cuts.write(c)
+	if c.write.Len() == 0 {
+		return out, nil
+	}
+	if err := c.flush(ctx); err != nil {
+		return nil, err
+	}
+	for i, step := range c.steps {
+		if len(out[i].Slices) == 0 {
+			continue
+		}
+		var err error
+		if out[i].Work, err = step.work(ctx); err != nil {
+			return nil, err
 		}
 	}
-	return out, err
+	return out, nil
+}
+
+func (c *claim) run(ctx context.Context) ([]Slice, error) {
+	if c.allow(); c.free <= 0 {
+		return nil, nil
+	}
+	taken, err := c.take(ctx)
+	if err == nil && len(taken) > 0 {
+		c.drain()
+		c.load.pace.took(c, len(taken))
+	}
+	return taken, err
 }
 
 // work says what there is to do with the slices.
@@ -136,58 +200,40 @@ func (c *claim) work(ctx context.Context) (StepWork, error) {
 	return w, err
 }
 
-func (c *claim) take(ctx context.Context) ([]Slice, error) {
-	if c.load.down {
+func (c *claim) take(ctx context.Context) (taken []Slice, err error) {
+	if c.load.pace.down {
 		return c.probe(ctx)
 	}
-	due, blocks, err := c.look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	again := c.again(due)
-	if n := c.free - len(again); n > 0 && c.flowing() && len(blocks) == 0 {
+	again := c.again(c.due)
+	if n := c.free - len(again); n > 0 && c.flowing() && len(c.ready) == 0 {
 		// All ready blocks may be held by recorders, who will be gone in a moment: no claim comes back empty while work
 		// is ready.
-		if blocks, err = c.blocks(ctx, readyBlocksWait, 1); err != nil {
+		if c.ready, err = c.awaitReady(ctx); err != nil {
 			return nil, err
 		}
 	}
-	taken := slices.Concat(again, c.cut(blocks, c.free-len(again)))
-	if len(taken) < c.free {
+	taken = slices.Concat(again, c.cut(c.ready, c.free-len(again)))
+	switch {
+	case len(taken) == 0 && c.load.works && !c.alone():
+		c.shut(BoundBusy, 0)
+	case len(taken) < c.free:
 		c.bound = BoundNone // there was no more, unless a rate ended it
 	}
 	c.ebb()
 	return taken, nil
 }
 
-// look locks what may be taken, slices before blocks as everywhere: due ones, and enough ready blocks for slices of
-// full chunks, and one more for a begun block in front.
-func (c *claim) look(ctx context.Context) (due []dueSlice, blocks []readyBlock, err error) {
-	batch := &pgx.Batch{}
-	batch.Queue(dueSlices, c.Run, c.Step, c.load.item, c.load.inputs, c.dueLimit()).Query(func(rows pgx.Rows) error {
-		due, err = pgx.CollectRows(rows, c.scanDue)
-		return err
-	})
-	batch.Queue(readyBlocks, c.Run, c.Step, c.load.item, c.load.inputs, c.free*c.chunk/bitsOfBlock+2).Query(func(
-		rows pgx.Rows,
-	) error {
-		blocks, err = pgx.CollectRows(rows, scanReady)
-		return err
-	})
-	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {
-		return nil, nil, fmt.Errorf("look for slices: %w", err)
-	}
-	return due, blocks, nil
-}
+// alone reports whether the claim is of one step, and so may wait for others.
+func (c *claims) alone() bool { return len(c.steps) == 1 }
 
 // queue adds a statement to what the claim writes.
-func (c *claim) queue(rows int64, sql string, args ...any) {
+func (c *claims) queue(rows int64, sql string, args ...any) {
 	c.write.Queue(sql, args...)
 	c.rows = append(c.rows, rows)
 }
 
 // flush writes in one round trip and checks that each statement touched the rows it was meant for.
-func (c *claim) flush(ctx context.Context) error {
+func (c *claims) flush(ctx context.Context) error {
 	results := c.tx.SendBatch(ctx, &c.write)
 	for i, want := range c.rows {
 		tag, err := results.Exec()

@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,31 +12,49 @@ import (
 )
 
 const (
-	// readyBlocks picks blocks that nobody else holds; readyBlocksWait is for when all of them are held.
-	readyBlocks     = readyBlocksWait + ` SKIP LOCKED`
-	readyBlocksWait = `
-SELECT b.block, b.ready, ` + itemBytes + ` FROM work_block b
+	// readyBlocks picks blocks that nobody else holds: enough of each step for $3 slices of full chunks, and one more for
+	// a begun block in front. $4 is what an automatic chunk is before anything was learned.
+	readyBlocks = `
+SELECT u.n, b.block, b.ready, b.item_bytes
+FROM unnest($1::uuid[], $2::smallint[], $3::int[]) WITH ORDINALITY AS u (run_id, step, most, n)
+JOIN run_step st ON st.run_id = u.run_id AND st.step = u.step
+LEFT JOIN endpoint_pace p ON p.endpoint = st.endpoint COLLATE "C"
+CROSS JOIN LATERAL (
+    SELECT b.block, b.ready, ` + itemBytes + ` AS item_bytes FROM work_block b
+    WHERE b.run_id = u.run_id AND b.step = u.step AND b.has_ready
+    ORDER BY b.block
+    LIMIT u.most * (CASE WHEN st.chunk_auto THEN least(st.chunk, coalesce(p.chunk, $4)) ELSE st.chunk END) / 8192 + 2
+    FOR NO KEY UPDATE OF b SKIP LOCKED) b
+ORDER BY u.n, b.block`
+
+	// firstReady picks one block, and firstReadyWait waits for it when it is held.
+	firstReady     = firstReadyWait + ` SKIP LOCKED`
+	firstReadyWait = `
+SELECT b.block, b.ready, ` + itemBytes + ` FROM work_block b JOIN run_step st USING (run_id, step)
 WHERE b.run_id = $1 AND b.step = $2 AND b.has_ready
-ORDER BY b.block LIMIT $5 FOR NO KEY UPDATE OF b`
+ORDER BY b.block LIMIT 1 FOR NO KEY UPDATE OF b`
 
-	// itemBytes is how much of a request an item of block b takes in the mean: its payload, when $3 says that it is
-	// sent, and the parts of the steps $4. The blocks of those are only read.
+	// itemBytes is how much of a request an item of block b of step st takes in the mean: its payload, when that is sent,
+	// and the parts of other steps. The blocks of those are only read.
 	itemBytes = `
-    CASE WHEN $3::boolean THEN b.payload_bytes / b.size ELSE 0 END +
-    CASE WHEN cardinality($4::smallint[]) = 0 THEN 0 ELSE coalesce((
+    CASE WHEN st.input_item THEN b.payload_bytes / b.size ELSE 0 END +
+    CASE WHEN cardinality(st.inputs) = 0 THEN 0 ELSE coalesce((
         SELECT sum(i.result_bytes / greatest(bit_count(i.done), 1)) FROM work_block i
-        WHERE i.run_id = b.run_id AND i.step = ANY ($4::smallint[]) AND i.block = b.block)::bigint, 0) END`
+        WHERE i.run_id = b.run_id AND i.step = ANY (st.inputs) AND i.block = b.block)::bigint, 0) END`
 
-	// cutBlock takes bits out of the ready plane; the condition that chose them stands again in the update.
-	cutBlock = `
-UPDATE work_block SET ready = ready & ~$4::bit(8192)
-WHERE run_id = $1 AND step = $2 AND block = $3 AND (ready & $4::bit(8192)) = $4::bit(8192)`
+	// cutBlocks takes bits out of ready planes; the condition that chose them stands again in the update.
+	cutBlocks = `
+UPDATE work_block b SET ready = b.ready & ~u.bits
+FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[]) AS u (run_id, step, block, bits)
+WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block AND (b.ready & u.bits) = u.bits`
 
 	insertCuts = `
 INSERT INTO work_slice
     (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, session_id, deadline, root, endpoint)
-SELECT u.id, $1, $2, u.block, $3, u.mask, u.mask, 'claimed', 1, $10, $4, clock_timestamp() + $5, u.id, $9
-FROM unnest($6::uuid[], $7::int[], $8::bit(8192)[]) AS u (id, block, mask)`
+SELECT u.id, u.run_id, u.step, u.block, u.generation, u.mask, u.mask, 'claimed', 1, u.cause, $1,
+       clock_timestamp() + u.ttl, u.id, u.endpoint
+FROM unnest($2::uuid[], $3::uuid[], $4::smallint[], $5::int[], $6::int[], $7::bit(8192)[], $8::text[], $9::interval[],
+            $10::text[]) AS u (id, run_id, step, block, generation, mask, cause, ttl, endpoint)`
 )
 
 const bitsOfBlock = bitfield.Size
@@ -47,18 +66,34 @@ type readyBlock struct {
 	itemBytes int64 // of its mean item
 }
 
-func scanReady(row pgx.CollectableRow) (readyBlock, error) {
-	var b readyBlock
-	err := row.Scan(&b.block, pgbits.Into(&b.ready), &b.itemBytes)
-	return b, err
+func (c *claims) scanReady(rows pgx.Rows) error {
+	for rows.Next() {
+		var n int
+		var b readyBlock
+		if err := rows.Scan(&n, &b.block, pgbits.Into(&b.ready), &b.itemBytes); err != nil {
+			return err
+		}
+		c.steps[n-1].ready = append(c.steps[n-1].ready, b)
+	}
+	return rows.Err()
 }
 
-func (c *claim) blocks(ctx context.Context, statement string, limit int) ([]readyBlock, error) {
-	rows, err := c.tx.Query(ctx, statement, c.Run, c.Step, c.load.item, c.load.inputs, limit)
+// awaitReady waits for a block that somebody else holds, if the claim may.
+func (c *claim) awaitReady(ctx context.Context) ([]readyBlock, error) {
+	if !c.alone() {
+		return nil, nil
+	}
+	return c.firstReady(ctx, firstReadyWait)
+}
+
+func (c *claim) firstReady(ctx context.Context, statement string) ([]readyBlock, error) {
+	rows, err := c.tx.Query(ctx, statement, c.Run, c.Step)
 	if err != nil {
 		return nil, fmt.Errorf("lock ready blocks: %w", err)
 	}
-	found, err := pgx.CollectRows(rows, scanReady)
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b readyBlock, err error) {
+		return b, row.Scan(&b.block, pgbits.Into(&b.ready), &b.itemBytes)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("lock ready blocks: %w", err)
 	}
@@ -81,9 +116,9 @@ func (c *claim) cut(blocks []readyBlock, n int) []Slice {
 		if taken.Empty() {
 			break
 		}
-		c.queue(1, cutBlock, c.Run, c.Step, b.block, pgbits.Of(taken))
+		c.cuts.take(blockID{c.Run, c.Step, b.block}, taken)
 	}
-	c.insert(cuts, CauseCut)
+	c.cuts.add(cuts, c.ttl)
 	return cuts
 }
 
@@ -111,15 +146,37 @@ func (c *claim) wantedBytes() int64 {
 	}
 }
 
-func (c *claim) insert(cuts []Slice, cause Cause) {
-	if len(cuts) == 0 {
+// cutting is what a claim transaction cuts out of blocks, written in two statements whatever the number of runs.
+type cutting struct {
+	blocks []blockID
+	bits   []bitfield.Set
+	slices []Slice
+	ttls   []time.Duration
+}
+
+func (w *cutting) take(block blockID, bits bitfield.Set) {
+	w.blocks, w.bits = append(w.blocks, block), append(w.bits, bits)
+}
+
+func (w *cutting) add(cuts []Slice, ttl time.Duration) {
+	for i := range cuts {
+		w.slices, w.ttls = append(w.slices, cuts[i]), append(w.ttls, ttl)
+	}
+}
+
+func (w *cutting) write(c *claims) {
+	if len(w.slices) == 0 {
 		return
 	}
-	ids, blocks := make([]SliceID, len(cuts)), make([]Block, len(cuts))
-	masks := make([]bitfield.Set, len(cuts))
-	for i := range cuts {
-		ids[i], blocks[i], masks[i] = cuts[i].ID, cuts[i].Block, cuts[i].Mask
+	c.queue(int64(len(w.blocks)), cutBlocks, append(columns(w.blocks), pgbits.Slice(w.bits))...)
+	n := len(w.slices)
+	ids, cut, masks := make([]SliceID, n), make([]blockID, n), make([]bitfield.Set, n)
+	generations, causes, endpoints := make([]Generation, n), make([]string, n), make([]string, n)
+	for i := range w.slices {
+		s := &w.slices[i]
+		ids[i], cut[i], masks[i] = s.ID, blockID{s.Run, s.Step, s.Block}, s.Mask
+		generations[i], causes[i], endpoints[i] = s.Generation, string(s.Cause), s.Endpoint
 	}
-	c.queue(int64(len(cuts)), insertCuts, c.Run, c.Step, c.load.generation, c.Session, c.ttl, ids, blocks,
-		pgbits.Slice(masks), c.load.endpoint, string(cause))
+	c.queue(int64(n), insertCuts, append(append([]any{c.session, ids}, columns(cut)...), generations, pgbits.Slice(masks),
+		causes, w.ttls, endpoints)...)
 }

@@ -26,7 +26,7 @@ func TestClaimOfOwnKinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(found)
+		return len(found.Steps)
 	}
 	if find(workqueue.Search{}) != 0 || find(workqueue.Search{Locals: []string{"other"}}) != 0 {
 		t.Error("a node without the function finds the step")

@@ -1,65 +1,115 @@
 package workqueue
 
 import (
-	"context"
-	"fmt"
+	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 const (
 	// rivalsCounted bounds how many other runs a claim looks for: with so many, the share is small enough.
 	rivalsCounted = 64
-	// rivalsSeen bounds the runs that it looks at.
-	rivalsSeen = 1000
 	// shareWait is in how long a run that has its share asks again: others may have taken theirs without needing more.
 	shareWait = 50 * time.Millisecond
 )
 
-// rivals counts the other steps that could use a slot of the endpoint now: of running runs as urgent or more, with
-// something to claim, and neither at their own limit nor at their rate; and of automatic ones, what is out of them all.
-const rivals = `
-SELECT count(*), count(*) FILTER (WHERE in_flight_auto),
-       (SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
-        WHERE s.endpoint = $1 COLLATE "C" AND s.state IN ('claimed', 'sent') AND o.in_flight_auto)
-FROM (
-    SELECT st.in_flight_auto
-    FROM (SELECT id FROM batchrun WHERE state = 'running' AND hold IS NULL AND priority >= $4
-          ORDER BY priority DESC, id LIMIT $6) r
-    JOIN run_step st ON st.run_id = r.id
-    WHERE st.endpoint = $1 AND NOT (st.run_id = $2 AND st.step = $3) AND (NOT st.barrier OR st.barrier_passed)
-      AND (st.rate IS NULL OR st.tokens_at IS NULL
-           OR st.tokens + st.rate * extract(epoch FROM clock_timestamp() - st.tokens_at) > 0)
-      AND (SELECT count(*) FROM work_slice s
-           WHERE s.run_id = st.run_id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < st.in_flight
-      AND (` + hasReady + ` OR ` + hasDue + `)
-    LIMIT $5) rival`
+// rivals are the steps that could use a slot of an endpoint now, those of the steps $1, $2 included: of running runs,
+// with something to claim, and neither at their own limit nor at their rate. It is asked only where there is something to
+// share: a limit that nodes found, a budget, a rate. By the indexes work_block_turn and work_slice_waiting, $3 of each.
+const (
+	contender = `
+SELECT r.id, st.step, r.priority, st.in_flight_auto FROM batchrun r JOIN run_step st ON st.run_id = r.id
+WHERE r.id = t.run_id AND st.step = t.step AND ` + unheld + `
+  AND (st.rate IS NULL OR st.tokens_at IS NULL
+       OR st.tokens + st.rate * extract(epoch FROM clock_timestamp() - st.tokens_at) > 0)
+  AND (SELECT count(*) FROM work_slice s
+       WHERE s.run_id = st.run_id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < st.in_flight`
+
+	rivals = `
+SELECT e.endpoint, c.* FROM (
+    SELECT n.endpoint, false AS down FROM (` + endpointsOfSteps + `) n LEFT JOIN endpoint_setting s USING (endpoint)
+    LEFT JOIN endpoint_pace p USING (endpoint)
+    WHERE (n.auto OR s.max_in_flight > 0 OR s.rate > 0) AND p.breaker IS DISTINCT FROM 'open') e
+CROSS JOIN LATERAL (
+    (SELECT rival.* FROM ` + readyAuto + ` t CROSS JOIN LATERAL (` + contender + `) rival LIMIT $3)
+    UNION
+    (SELECT rival.* FROM ` + readyFixed + ` t CROSS JOIN LATERAL (` + contender + `) rival LIMIT $3)
+    UNION
+    (SELECT rival.* FROM ` + dueAt + ` t CROSS JOIN LATERAL (` + contender + `) rival LIMIT $3)) c`
+)
+
+// contending is a step that could use a slot.
+type contending struct {
+	StepRef
+	priority int
+	auto     bool
+}
+
+func (c *claims) scanRivals(rows pgx.Rows) error {
+	var r contending
+	var endpoint string
+	_, err := pgx.ForEachRow(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto}, func() error {
+		if pace := c.paces[endpoint]; pace != nil {
+			pace.rivals = append(pace.rivals, r)
+		}
+		return nil
+	})
+	return err
+}
+
+// against counts the steps that a step shares with: the others that are as urgent or more, and of those the automatic
+// ones.
+func (p *paceLoad) against(ref StepRef, priority int) (all, auto int) {
+	for i := range p.rivals {
+		r := &p.rivals[i]
+		if r.StepRef == ref || r.priority < priority || all == rivalsCounted {
+			continue
+		}
+		all++
+		if r.auto {
+			auto++
+		}
+	}
+	return all, auto
+}
+
+func (p *paceLoad) withdraw(ref StepRef) {
+	p.rivals = slices.DeleteFunc(p.rivals, func(r contending) bool { return r.StepRef == ref })
+}
 
 // allow finds how many slices the claim may take, of how many items, and what kept it from more.
-func (c *claim) allow(ctx context.Context) error {
+func (c *claim) allow() {
 	l := &c.load
-	if !l.found || !l.running {
+	switch {
+	case c.left <= 0:
+		c.shut(BoundEnough, 0)
+		return
+	case !l.found || !l.running && l.held:
 		c.shut(BoundStep, 0)
-		return nil
+		return
+	case !l.held:
+		c.shut(BoundBusy, 0)
+		return
 	}
+	p := l.pace
 	c.free = c.MaxSlices
+	c.limit(c.left, BoundEnough)
 	c.limit(l.inFlight-l.live, BoundStep)
-	if l.budget > 0 {
-		c.limit(l.budget-l.busy, BoundEndpoint)
+	if p.budget > 0 {
+		c.limit(p.budget-p.busy, BoundEndpoint)
 	}
 	if l.auto {
-		c.limit(l.paceLimit-l.busyAuto, BoundAuto)
+		c.limit(p.limit-p.busyAuto, BoundAuto)
 	}
-	if l.down {
+	if p.down {
 		c.allowProbe()
 	}
 	c.rates()
-	if c.free > 0 && !l.down && c.contended() {
-		if err := c.share(ctx); err != nil {
-			return err
-		}
+	if c.free > 0 && !p.down && c.contended() {
+		c.share()
 	}
 	c.chunk = c.chunkSize()
-	return nil
 }
 
 // limit takes no more than n slices.
@@ -75,8 +125,8 @@ func (c *claim) shut(bound Bound, wait time.Duration) { c.free, c.bound, c.wait 
 // contended reports whether what the claim may take could be wanted by others: it would use up more than half of what
 // the endpoint allows, or the endpoint has a rate.
 func (c *claim) contended() bool {
-	l := &c.load
-	return l.budget > 0 && 2*(l.busy+c.free) > l.budget || l.auto && 2*(l.busyAuto+c.free) > l.paceLimit ||
+	p := c.load.pace
+	return p.budget > 0 && 2*(p.busy+c.free) > p.budget || c.load.auto && 2*(p.busyAuto+c.free) > p.limit ||
 		c.endpointBucket() != nil
 }
 
@@ -84,22 +134,17 @@ func (c *claim) contended() bool {
 // rounded up. What others do not use is not kept for them: a run with nothing to claim, or at its own limit, is no
 // rival. One that has more than its share gets nothing until the others have theirs, so what becomes free goes to those
 // who have the least.
-func (c *claim) share(ctx context.Context) error {
-	l := &c.load
-	var all, auto, autoLive int
-	err := c.tx.QueryRow(ctx, rivals, l.endpoint, c.Run, c.Step, l.priority, rivalsCounted, rivalsSeen).
-		Scan(&all, &auto, &autoLive)
-	if err != nil {
-		return fmt.Errorf("count the endpoint's other runs: %w", err)
-	}
-	if autoLive >= l.paceLimit || l.learnedRateSpent() { // none of them can use a slot
+func (c *claim) share() {
+	l, p := &c.load, c.load.pace
+	all, auto := p.against(StepRef{c.Run, c.Step}, l.priority)
+	if p.busyAuto >= p.limit || p.learnedRateSpent() { // none of them can use a slot
 		all, auto = all-auto, 0
 	}
-	if l.budget > 0 && all > 0 {
-		c.limit(portion(l.budget, all)-l.live, BoundShare)
+	if p.budget > 0 && all > 0 {
+		c.limit(portion(p.budget, all)-l.live, BoundShare)
 	}
 	if l.auto && auto > 0 {
-		c.limit(portion(l.paceLimit, auto)-l.live, BoundShare)
+		c.limit(portion(p.limit, auto)-l.live, BoundShare)
 	}
 	if b := c.endpointBucket(); b != nil && all > 0 {
 		b.keep(all)
@@ -107,7 +152,6 @@ func (c *claim) share(ctx context.Context) error {
 	if c.bound == BoundShare {
 		c.wait = shareWait
 	}
-	return nil
 }
 
 // portion is one's part of a limit beside a number of others, at least 1.
@@ -116,10 +160,11 @@ func portion(limit, others int) int { return (limit + others) / (others + 1) }
 // chunkSize is how many items a slice may have at the moment.
 func (c *claim) chunkSize() int {
 	l := &c.load
-	of := chunking{chunk: l.chunk, auto: l.chunkAuto, learned: l.paceChunk, limit: l.chunkCap}
-	of.rates = [...]float64{l.step.rate, l.rate, 0}
+	p := l.pace
+	of := chunking{chunk: l.chunk, auto: l.chunkAuto, learned: p.chunk, limit: p.chunkCap}
+	of.rates = [...]float64{l.step.rate, p.rate, 0}
 	if l.auto {
-		of.rates[2] = l.paceRate
+		of.rates[2] = p.learned
 	}
 	return of.size()
 }

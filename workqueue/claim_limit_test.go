@@ -184,11 +184,11 @@ func (b *bench) live(run workqueue.RunID) int {
 
 func (b *bench) runnable() []workqueue.Runnable {
 	b.Helper()
-	steps, err := b.store.RunnableSteps(b.Context(), workqueue.Search{})
+	found, err := b.store.RunnableSteps(b.Context(), workqueue.Search{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return steps
+	return found.Steps
 }
 
 // Slots are not kept for runs that cannot use them.

@@ -2,7 +2,6 @@ package workqueue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,58 +10,72 @@ import (
 
 const (
 	// lockStep makes claims of one step take turns, so that its limits are exact over all nodes. It also shuts out a
-	// cancel and a re-run, which take the same lock.
+	// cancel and a re-run, which take the same lock. A claim of one step waits for it; one of several takes what it gets.
 	lockStep = `
-SELECT 1 FROM run_step WHERE run_id = $1 AND step = $2 FOR NO KEY UPDATE`
+SELECT st.run_id, st.step FROM run_step st JOIN unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) USING (run_id, step)
+ORDER BY st.run_id, st.step FOR NO KEY UPDATE OF st`
+	lockFreeSteps = lockStep + ` SKIP LOCKED`
 
-	// lockPace makes claims for one endpoint take turns, for the limits over all runs. Always after the step.
+	// lockPace makes claims for one endpoint take turns, for the limits over all runs. Always after the steps.
 	lockPace = `
-SELECT 1 FROM endpoint_pace
-WHERE endpoint = (SELECT endpoint COLLATE "C" FROM run_step WHERE run_id = $1 AND step = $2) FOR NO KEY UPDATE`
+SELECT p.endpoint FROM endpoint_pace p
+WHERE p.endpoint IN (SELECT st.endpoint COLLATE "C"
+    FROM run_step st JOIN unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) USING (run_id, step))
+ORDER BY p.endpoint FOR NO KEY UPDATE OF p`
+	lockFreePaces = lockPace + ` SKIP LOCKED`
 
-	// loadStep is a statement of its own after the locks, so that it sees what they waited for. What is out at the
-	// endpoint is counted only where a limit asks for it, in work_slice_busy; slices that an older node claimed name no
-	// endpoint.
-	loadStep = `
-SELECT r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed), r.generation, r.priority,
-       CASE WHEN $3 THEN nullif(r.params, '{}')::text END,
+	// loadSteps is a statement of its own after the locks, so that it sees what they waited for. So are the next.
+	loadSteps = `
+SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed), r.generation, r.priority,
+       CASE WHEN u.params THEN nullif(r.params, '{}')::text END,
        st.name, st.kind, st.config::text, st.input_item, st.inputs, st.slice_timeout,
        (SELECT count(*) FROM run_step o WHERE o.run_id = r.id),
        st.endpoint, st.chunk, st.chunk_auto, coalesce(st.chunk_bytes, 0), st.in_flight, st.in_flight_auto,
        (SELECT count(*) FROM work_slice s
         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
        coalesce(st.rate, 0), st.tokens, extract(epoch FROM t.now - st.tokens_at)::float8,
-       p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.tokens, 0),
+       (SELECT o.stop FROM run_order o WHERE o.run_id = r.id), ` + hasReady + ` OR ` + hasDue + `, t.now
+FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) WITH ORDINALITY AS u (run_id, step, params, n)
+JOIN batchrun r ON r.id = u.run_id JOIN run_step st ON st.run_id = r.id AND st.step = u.step
+CROSS JOIN (SELECT clock_timestamp() AS now) t`
+
+	// endpointsOfSteps are those of the steps $1, $2, and whether one of them leaves its limit in flight to the pace.
+	endpointsOfSteps = `
+    SELECT st.endpoint COLLATE "C" AS endpoint, bool_or(st.in_flight_auto) AS auto
+    FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) JOIN run_step st USING (run_id, step)
+    GROUP BY st.endpoint COLLATE "C"`
+
+	// loadPaces counts what is out at an endpoint only where a limit asks for it, in work_slice_busy; slices that an older
+	// node claimed name no endpoint.
+	loadPaces = `
+SELECT n.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.tokens, 0),
        extract(epoch FROM t.now - p.tokens_at)::float8, coalesce(p.chunk, 0),
        CASE WHEN p.chunk_cap_until > t.now THEN p.chunk_cap ELSE 0 END,
        coalesce(p.breaker = 'open', false), coalesce(greatest(extract(epoch FROM p.probe_at - t.now), 0), 0)::float8,
-       EXISTS (SELECT 1 FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent')),
+       (SELECT count(*) FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent')) > 0,
        coalesce(p.probes, 0),
        coalesce(e.max_in_flight, 0), coalesce(e.rate, 0),
        CASE WHEN e.max_in_flight > 0 THEN
-           (SELECT count(*) FROM work_slice s
-            WHERE s.endpoint = st.endpoint COLLATE "C" AND s.state IN ('claimed', 'sent'))
+           (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND s.state IN ('claimed', 'sent'))
            + (SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
-              WHERE s.endpoint IS NULL AND s.state IN ('claimed', 'sent') AND o.endpoint = st.endpoint)
+              WHERE s.endpoint IS NULL AND s.state IN ('claimed', 'sent') AND o.endpoint = n.endpoint)
            + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
-              WHERE o.endpoint = st.endpoint COLLATE "C" AND k.flush IS NOT NULL)
+              WHERE o.endpoint = n.endpoint AND k.flush IS NOT NULL)
        ELSE 0 END,
-       CASE WHEN st.in_flight_auto THEN
+       CASE WHEN n.auto OR e.max_in_flight > 0 OR e.rate > 0 THEN
            (SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
-            WHERE s.endpoint = st.endpoint COLLATE "C" AND s.state IN ('claimed', 'sent') AND o.in_flight_auto)
+            WHERE s.endpoint = n.endpoint AND s.state IN ('claimed', 'sent') AND o.in_flight_auto)
        ELSE 0 END,
-       (SELECT o.stop FROM run_order o WHERE o.run_id = r.id),
        coalesce(e.call_rate, 0), coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
        t.now
-FROM batchrun r JOIN run_step st ON st.run_id = r.id
-LEFT JOIN endpoint_pace p ON p.endpoint = st.endpoint COLLATE "C"
-LEFT JOIN endpoint_setting e ON e.endpoint = st.endpoint COLLATE "C"
-CROSS JOIN (SELECT clock_timestamp() AS now) t
-WHERE r.id = $1 AND st.step = $2`
+FROM (` + endpointsOfSteps + `) n
+LEFT JOIN endpoint_pace p ON p.endpoint = n.endpoint LEFT JOIN endpoint_setting e ON e.endpoint = n.endpoint
+CROSS JOIN (SELECT clock_timestamp() AS now) t`
 )
 
-// claimLoad is what the step of a claim and its endpoint are like, read under the locks of both.
+// claimLoad is what the step of a claim is like, read under the locks of the step and its endpoint.
 type claimLoad struct {
+	held       bool // the step and its endpoint are locked
 	found      bool // the run has the step
 	running    bool // and is neither over nor held, and the step waits for nothing that all of it has to have
 	generation Generation
@@ -86,78 +99,164 @@ type claimLoad struct {
 	auto       bool
 	live       int // slices of the step that are out
 	step       bucket
+	works      bool // something is ready, or due
+	now        time.Time
 
-	paced     bool // the endpoint has a row
-	paceLimit int  // what nodes found to be good for it
-	paceRate  float64
-	tokens    float64
-	paceChunk int
-	chunkCap  int // 0: none
-	down      bool
-	probeIn   float64 // seconds until the next probe
-	probing   bool    // the last one has not come back
-	probes    int     // that failed since the endpoint is down
-	paceAge   *float64
+	pace *paceLoad
+}
+
+// paceLoad is what an endpoint is like: as it was read, and then with what the claim has taken of its steps.
+type paceLoad struct {
+	held     bool // its row is locked
+	paced    bool // it has a row
+	limit    int  // what nodes found to be good for it
+	learned  float64
+	tokens   float64 // of the rates
+	age      *float64
+	chunk    int
+	chunkCap int // 0: none
+	down     bool
+	probeIn  float64 // seconds until the next probe
+	probing  bool    // the last one has not come back
+	probes   int     // that failed since the endpoint is down
 
 	budget   int     // 0: none
 	rate     float64 // 0: none
 	busy     int     // slices and flushes out at the endpoint, when there is a budget
-	busyAuto int     // those of automatic steps, for one of them
+	busyAuto int     // those of automatic steps, where it matters
 	calls    bucket  // of calls; rate 0: none
+	now      time.Time
 
-	now time.Time
+	rivals []contending // steps that could use a slot
 }
 
-// begin locks the step and its endpoint and reads what they are like.
-func (c *claim) begin(ctx context.Context) error {
+// begin locks the steps and their endpoints, reads what they are like, and locks what there is to take.
+func (c *claims) begin(ctx context.Context) error {
 	for made := false; ; made = true {
-		if err := c.lock(ctx); err != nil || !c.load.found || c.load.paced || made {
+		if err := c.lock(ctx); err != nil || made || !c.lacksPace() {
 			return err
 		}
-		if _, err := c.tx.Exec(ctx, makeStepPace, c.Run, c.Step); err != nil {
-			return fmt.Errorf("keep the endpoint's pace: %w", err)
+		for _, step := range c.steps {
+			if _, err := c.tx.Exec(ctx, makeStepPace, step.Run, step.Step); err != nil {
+				return fmt.Errorf("keep the endpoint's pace: %w", err)
+			}
 		}
 	}
 }
 
-func (c *claim) lock(ctx context.Context) error {
-	live := false
-	c.load, c.ttl = claimLoad{}, c.TTL
-	l := &c.load
+func (c *claims) lacksPace() bool {
+	for _, pace := range c.paces {
+		if !pace.paced {
+			return true
+		}
+	}
+	return false
+}
+
+// lock does all of it in one round trip.
+func (c *claims) lock(ctx context.Context) error {
+	runs, steps := make([]RunID, len(c.steps)), make([]Step, len(c.steps))
+	params, dues, most := make([]bool, len(c.steps)), make([]int, len(c.steps)), make([]int, len(c.steps))
+	for i, step := range c.steps {
+		step.load = claimLoad{pace: &paceLoad{}}
+		step.due, step.ready, step.ttl = nil, nil, step.TTL
+		runs[i], steps[i], params[i], most[i] = step.Run, step.Step, step.Params, step.MaxSlices
+		dues[i] = dueLimit(step.MaxSlices)
+	}
+	ofSteps, ofPaces := lockFreeSteps, lockFreePaces
+	if c.alone() {
+		ofSteps, ofPaces = lockStep, lockPace
+	}
+	c.paces = map[string]*paceLoad{}
+	live, locked, lockedPaces := false, map[StepRef]bool{}, map[string]bool{}
 	batch := &pgx.Batch{}
 	batch.Queue(claimPatience)
-	batch.Queue(lockStep, c.Run, c.Step)
-	batch.Queue(lockPace, c.Run, c.Step)
-	batch.Queue(sessionLive, c.Session).Query(func(rows pgx.Rows) error {
+	batch.Queue(planOnce)
+	batch.Queue(ofSteps, runs, steps).Query(func(rows pgx.Rows) error {
+		var ref StepRef
+		_, err := pgx.ForEachRow(rows, []any{&ref.Run, &ref.Step}, func() error { locked[ref] = true; return nil })
+		return err
+	})
+	batch.Queue(ofPaces, runs, steps).Query(func(rows pgx.Rows) error {
+		var endpoint string
+		_, err := pgx.ForEachRow(rows, []any{&endpoint}, func() error { lockedPaces[endpoint] = true; return nil })
+		return err
+	})
+	batch.Queue(sessionLive, c.session).Query(func(rows pgx.Rows) error {
 		live = rows.Next()
 		rows.Close()
 		return rows.Err()
 	})
-	batch.Queue(loadStep, c.Run, c.Step, c.Params).QueryRow(func(row pgx.Row) error {
-		var stepAge, callsAge *float64
-		err := row.Scan(&l.running, &l.generation, &l.priority, &l.params,
-			&l.name, &l.kind, &l.config, &l.item, &l.inputs, &l.timeout, &l.steps,
-			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto,
-			&l.live, &l.step.rate, &l.step.tokens, &stepAge,
-			&l.paced, &l.paceLimit, &l.paceRate, &l.tokens, &l.paceAge, &l.paceChunk, &l.chunkCap,
-			&l.down, &l.probeIn, &l.probing, &l.probes, &l.budget, &l.rate, &l.busy, &l.busyAuto, &l.stop,
-			&l.calls.rate, &l.calls.tokens, &callsAge, &l.now)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		l.found = err == nil
-		l.step.fill(stepAge)
-		l.calls.fillCalls(callsAge)
-		if l.kind != KindEndpoint {
-			c.ttl = c.TTL + l.timeout
-		}
-		return err
-	})
+	batch.Queue(loadSteps, runs, steps, params).Query(c.scanSteps)
+	batch.Queue(loadPaces, runs, steps).Query(c.scanPaces)
+	batch.Queue(rivals, runs, steps, rivalsCounted+1).Query(c.scanRivals)
+	batch.Queue(dueSlices, runs, steps, dues).Query(c.scanDue)
+	batch.Queue(readyBlocks, runs, steps, most, DefaultAutoChunk).Query(c.scanReady)
 	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
 	if !live {
-		return fmt.Errorf("session %s: %w", c.Session, ErrSessionLost)
+		return fmt.Errorf("session %s: %w", c.session, ErrSessionLost)
+	}
+	for _, step := range c.steps {
+		l := &step.load
+		if pace := c.paces[l.endpoint]; pace != nil {
+			l.pace = pace
+		}
+		l.pace.held = lockedPaces[l.endpoint]
+		l.held = l.pace.held && locked[StepRef{step.Run, step.Step}]
 	}
 	return nil
+}
+
+func (c *claims) scanSteps(rows pgx.Rows) error {
+	for rows.Next() {
+		var n int
+		var l claimLoad
+		var age *float64
+		err := rows.Scan(&n, &l.running, &l.generation, &l.priority, &l.params,
+			&l.name, &l.kind, &l.config, &l.item, &l.inputs, &l.timeout, &l.steps,
+			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto,
+			&l.live, &l.step.rate, &l.step.tokens, &age, &l.stop, &l.works, &l.now)
+		if err != nil {
+			return err
+		}
+		l.found, l.pace = true, &paceLoad{}
+		l.step.fill(age)
+		step := c.steps[n-1]
+		step.load = l
+		if l.kind != KindEndpoint {
+			step.ttl = step.TTL + l.timeout
+		}
+	}
+	return rows.Err()
+}
+
+func (c *claims) scanPaces(rows pgx.Rows) error {
+	for rows.Next() {
+		p := &paceLoad{}
+		var endpoint string
+		var callsAge *float64
+		err := rows.Scan(&endpoint, &p.paced, &p.limit, &p.learned, &p.tokens, &p.age, &p.chunk, &p.chunkCap,
+			&p.down, &p.probeIn, &p.probing, &p.probes, &p.budget, &p.rate, &p.busy, &p.busyAuto,
+			&p.calls.rate, &p.calls.tokens, &callsAge, &p.now)
+		if err != nil {
+			return err
+		}
+		p.calls.fillCalls(callsAge)
+		c.paces[endpoint] = p
+	}
+	return rows.Err()
+}
+
+// took counts what a step takes, for those after it.
+func (p *paceLoad) took(c *claim, slices int) {
+	l := &c.load
+	p.busy += slices
+	if l.auto {
+		p.busyAuto += slices
+	}
+	if l.works = c.bound != BoundNone; !l.works || l.live+slices >= l.inFlight || !l.step.spare() {
+		p.withdraw(StepRef{c.Run, c.Step})
+	}
 }

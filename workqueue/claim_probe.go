@@ -13,8 +13,10 @@ import (
 const (
 	// anyScheduled finds something to probe with when nothing is ready. It need not be due: while the endpoint is down
 	// an attempt is not held against the item.
-	anyScheduled = scheduled + `
-ORDER BY s.not_before, s.id LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED`
+	anyScheduled = `
+SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, s.root, s.item_bytes
+FROM (SELECT $1::uuid AS run_id, $2::smallint AS step) u
+CROSS JOIN LATERAL (` + scheduled + ` ORDER BY s.not_before, s.id LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED) s`
 
 	// carveSlice takes a bit out of a slice that waits for its time.
 	carveSlice = `
@@ -53,7 +55,7 @@ const (
 
 // allowProbe lets one slice of one item pass when a probe is due, and nothing else.
 func (c *claim) allowProbe() {
-	l := &c.load
+	l := c.load.pace
 	switch {
 	case l.probing:
 		c.shut(BoundEndpoint, downWait)
@@ -69,7 +71,7 @@ func (c *claim) allowProbe() {
 func (c *claim) probe(ctx context.Context) ([]Slice, error) {
 	c.bound, c.wait = BoundEndpoint, downWait
 	first, second := c.probeReady, c.probeWaiting
-	if c.load.probes%2 == 1 {
+	if c.load.pace.probes%2 == 1 {
 		first, second = second, first
 	}
 	if probe, err := first(ctx); err != nil || len(probe) > 0 {
@@ -79,23 +81,26 @@ func (c *claim) probe(ctx context.Context) ([]Slice, error) {
 }
 
 func (c *claim) probeReady(ctx context.Context) ([]Slice, error) {
-	blocks, err := c.blocks(ctx, readyBlocks, 1)
+	blocks, err := c.firstReady(ctx, firstReady)
 	if err != nil || len(blocks) == 0 {
 		return nil, err
 	}
 	b := blocks[0]
 	probe := c.newSlice(b.block, b.ready.Take(1), CauseProbe)
-	c.queue(1, cutBlock, c.Run, c.Step, b.block, pgbits.Of(probe.Mask))
-	c.insert([]Slice{probe}, CauseProbe)
+	c.cuts.take(blockID{c.Run, c.Step, b.block}, probe.Mask)
+	c.cuts.add([]Slice{probe}, c.ttl)
 	return c.probed(probe), nil
 }
 
 func (c *claim) probeWaiting(ctx context.Context) ([]Slice, error) {
-	rows, err := c.tx.Query(ctx, anyScheduled, c.Run, c.Step, c.load.item, c.load.inputs)
+	rows, err := c.tx.Query(ctx, anyScheduled, c.Run, c.Step)
 	if err != nil {
 		return nil, fmt.Errorf("find an item to probe with: %w", err)
 	}
-	waiting, err := pgx.CollectRows(rows, c.scanDue)
+	waiting, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t dueSlice, err error) {
+		err = row.Scan(t.into()...)
+		return c.owned(t), err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("find an item to probe with: %w", err)
 	}
@@ -121,6 +126,7 @@ func (c *claim) carve(from Slice) Slice {
 
 func (c *claim) probed(probe Slice) []Slice {
 	c.spend(1)
+	c.load.pace.probing = true
 	c.queue(1, noteProbe, c.load.endpoint, probe.ID, leastProbePause)
 	return []Slice{probe}
 }

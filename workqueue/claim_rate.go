@@ -65,6 +65,9 @@ func (b *bucket) callsFree() (n int, wait time.Duration) {
 	return 0, time.Duration((1-b.tokens)/b.rate*float64(time.Second)) + time.Millisecond
 }
 
+// spare reports whether there is no rate, or something in the bucket.
+func (b *bucket) spare() bool { return b.rate <= 0 || b.tokens > 0 }
+
 // keep leaves to each of others as much as may be taken now.
 func (b *bucket) keep(others int) { b.kept = max(b.tokens, 0) * float64(others) / float64(others+1) }
 
@@ -96,25 +99,26 @@ func (c *claim) rates() {
 		l.step.bound = BoundStep
 		c.buckets = append(c.buckets, &l.step)
 	}
-	b := &bucket{rate: l.rate, tokens: l.tokens, bound: BoundEndpoint}
-	if l.auto && l.paceRate > 0 && (b.rate == 0 || l.paceRate < b.rate) {
-		b.rate, b.bound = l.paceRate, BoundAuto
+	p := l.pace
+	b := &bucket{rate: p.rate, tokens: p.tokens, bound: BoundEndpoint}
+	if l.auto && p.learned > 0 && (b.rate == 0 || p.learned < b.rate) {
+		b.rate, b.bound = p.learned, BoundAuto
 	}
 	if b.rate > 0 {
-		b.fill(l.paceAge)
+		b.fill(p.age)
 		c.buckets = append(c.buckets, b)
 	}
-	if l.calls.rate > 0 {
-		l.calls.bound = BoundEndpoint
-		c.buckets = append(c.buckets, &l.calls)
+	if p.calls.rate > 0 {
+		p.calls.bound = BoundEndpoint
+		c.buckets = append(c.buckets, &p.calls)
 	}
 	c.ebb()
 }
 
 // learnedRateSpent reports whether automatic steps have to wait for what throttling taught.
-func (l *claimLoad) learnedRateSpent() bool {
-	b := bucket{rate: l.paceRate, tokens: l.tokens}
-	b.fill(l.paceAge)
+func (p *paceLoad) learnedRateSpent() bool {
+	b := bucket{rate: p.learned, tokens: p.tokens}
+	b.fill(p.age)
 	return b.rate > 0 && !b.open()
 }
 
@@ -158,16 +162,18 @@ func (c *claim) ebb() {
 	}
 }
 
-// drain writes what is left in the buckets.
+// drain writes what is left in the buckets, and notes it for the steps after this one.
 func (c *claim) drain() {
+	p := c.load.pace
 	for _, b := range c.buckets {
 		switch {
 		case b.calls:
-			c.queue(1, drainPaceCalls, c.load.endpoint, b.tokens, c.load.now)
+			c.queue(1, drainPaceCalls, c.load.endpoint, b.tokens, p.now)
 		case b.bound == BoundStep:
 			c.queue(1, drainStep, c.Run, c.Step, b.tokens, c.load.now)
 		default:
-			c.queue(1, drainPace, c.load.endpoint, b.tokens, c.load.now)
+			p.tokens, p.age = b.tokens, new(float64)
+			c.queue(1, drainPace, c.load.endpoint, b.tokens, p.now)
 		}
 	}
 }

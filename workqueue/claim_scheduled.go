@@ -10,17 +10,21 @@ import (
 )
 
 const (
-	// A reset may have taken items out of a slice: what remains is what there is to do.
+	// A reset may have taken items out of a slice: what remains is what there is to do. Of a step u.
 	scheduled = `
-SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, coalesce(s.root, s.id),
-       ` + itemBytes + `
-FROM work_slice s JOIN work_block b USING (run_id, step, block)
-WHERE s.run_id = $1 AND s.step = $2 AND s.state = 'scheduled'`
+SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, coalesce(s.root, s.id) AS root,
+       ` + itemBytes + ` AS item_bytes, s.not_before
+FROM work_slice s JOIN work_block b USING (run_id, step, block) JOIN run_step st USING (run_id, step)
+WHERE s.run_id = u.run_id AND s.step = u.step AND s.state = 'scheduled'`
 
-	// dueSlices locks slices whose time has come, the longest due first; rows locked by others are left to them. The
-	// blocks are only read.
-	dueSlices = scheduled + ` AND s.not_before <= (SELECT clock_timestamp())
-ORDER BY s.not_before, s.id LIMIT $5 FOR NO KEY UPDATE OF s SKIP LOCKED`
+	// dueSlices locks slices whose time has come, of each step the longest due first, up to $3 of each; rows locked by
+	// others are left to them. The blocks are only read.
+	dueSlices = `
+SELECT u.n, s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, s.root, s.item_bytes
+FROM unnest($1::uuid[], $2::smallint[], $3::int[]) WITH ORDINALITY AS u (run_id, step, most, n)
+CROSS JOIN LATERAL (` + scheduled + ` AND s.not_before <= (SELECT clock_timestamp())
+    ORDER BY s.not_before, s.id LIMIT u.most FOR NO KEY UPDATE OF s SKIP LOCKED) s
+ORDER BY u.n, s.not_before, s.id`
 
 	// takeScheduled claims slices for the endpoint that their step has now: they were never sent anywhere.
 	takeScheduled = `
@@ -52,7 +56,7 @@ const (
 	mergeMost = 512
 )
 
-func (c *claim) dueLimit() int { return max(c.free, min(mergeRoom*c.free, mergeMost)) }
+func dueLimit(free int) int { return max(free, min(mergeRoom*free, mergeMost)) }
 
 // dueSlice is a scheduled slice, locked.
 type dueSlice struct {
@@ -60,11 +64,27 @@ type dueSlice struct {
 	itemBytes int64 // of its block's mean item
 }
 
-func (c *claim) scanDue(row pgx.CollectableRow) (dueSlice, error) {
-	t := dueSlice{Slice: Slice{Run: c.Run, Step: c.Step, Endpoint: c.load.endpoint}}
-	err := row.Scan(&t.ID, &t.Block, &t.Generation, pgbits.Into(&t.Mask), &t.Attempt, &t.Failures, &t.Cause,
-		&t.Suspect, &t.Root, &t.itemBytes)
-	return t, err
+func (t *dueSlice) into() []any {
+	return []any{&t.ID, &t.Block, &t.Generation, pgbits.Into(&t.Mask), &t.Attempt, &t.Failures, &t.Cause, &t.Suspect,
+		&t.Root, &t.itemBytes}
+}
+
+func (c *claims) scanDue(rows pgx.Rows) error {
+	for rows.Next() {
+		var n int
+		var t dueSlice
+		if err := rows.Scan(append([]any{&n}, t.into()...)...); err != nil {
+			return err
+		}
+		step := c.steps[n-1]
+		step.due = append(step.due, step.owned(t))
+	}
+	return rows.Err()
+}
+
+func (c *claim) owned(t dueSlice) dueSlice {
+	t.Run, t.Step, t.Endpoint = c.Run, c.Step, c.load.endpoint
+	return t
 }
 
 // kin is what slices have in common that may become one.

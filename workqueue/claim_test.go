@@ -102,8 +102,8 @@ func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
 		t.Fatalf("a slice was handed out before its time: %s", b.dump(run))
 	}
 	b.record(whole(rest))
-	if steps, err := b.store.RunnableSteps(t.Context(), workqueue.Search{}); err != nil || len(steps) != 0 {
-		t.Errorf("runnable %v, %v although nothing is due", steps, err)
+	if found, err := b.store.RunnableSteps(t.Context(), workqueue.Search{}); err != nil || len(found.Steps) != 0 {
+		t.Errorf("runnable %v, %v although nothing is due", found.Steps, err)
 	}
 	b.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
 	retry := b.one(run)

@@ -61,9 +61,31 @@ func (c *copyRows) bytes(v []byte) {
 
 func (c *copyRows) null() { c.buf = append(c.buf, 0xff, 0xff, 0xff, 0xff) }
 
+// columns are the rows as arrays, a column each, for a statement that takes them apart with unnest. They are made of
+// the rows' memory.
+func (c *copyRows) columns(n int) (columns [][][]byte) {
+	columns = make([][][]byte, n)
+	for rest := c.buf[len(copyHeader):]; len(rest) > 0; {
+		rest = rest[2:] // how many fields follow
+		for i := range columns {
+			size := int32(binary.BigEndian.Uint32(rest))
+			rest = rest[4:]
+			var field []byte // nil: NULL
+			if size >= 0 {
+				field, rest = rest[:size:size], rest[size:]
+			}
+			columns[i] = append(columns[i], field)
+		}
+	}
+	return columns
+}
+
 // send runs the COPY in the transaction. statement must be a COPY … FROM STDIN (FORMAT binary).
 func (c *copyRows) send(ctx context.Context, tx pgx.Tx, statement string) error {
 	c.buf = append(c.buf, 0xff, 0xff)
+	if err := flush(ctx, tx); err != nil {
+		return err
+	}
 	tag, err := tx.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(c.buf), statement)
 	if err != nil {
 		c.buf = nil // the driver may be reading it still, on its way out of a broken connection: it is not to be used again

@@ -25,6 +25,10 @@ const (
 	EventApproved  EventKind = "approved" // the canary: all items may go
 	EventSealed    EventKind = "sealed"   // an open run has all its items
 	EventOverdue   EventKind = "overdue"  // an open run was not sealed in time
+	EventRewound   EventKind = "rewound"  // the database went back in time: what it had confirmed of the run is lost
+
+	// EventGap is of no run: the database went back in time, or another server took it over.
+	EventGap EventKind = "database.gap"
 )
 
 // Event is one thing that happened to a run. It is stored in the transaction that made it happen and published to
@@ -39,17 +43,40 @@ type Event struct {
 }
 
 const insertEvent = `
-INSERT INTO run_event (id, run_id, generation, kind, payload) VALUES ($1, $2, $3, $4, $5)`
+INSERT INTO run_event (id, run_id, generation, kind, payload, at)
+VALUES ($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))`
 
 func addEvent(ctx context.Context, tx pgx.Tx, run RunID, gen Generation, kind EventKind, payload map[string]any) error {
+	_, err := addEventAt(ctx, tx, run, gen, kind, time.Time{}, payload)
+	return err
+}
+
+// addEventAt adds an event of a time that PostgreSQL has told, and returns it. The zero time is that of the insert.
+func addEventAt(ctx context.Context, tx pgx.Tx, run RunID, gen Generation, kind EventKind, at time.Time,
+	payload map[string]any,
+) (Event, error) {
 	doc, err := json.Marshal(payload)
+	e := Event{ID: eventID(run, gen, kind), Run: run, Generation: gen, Kind: kind, Payload: doc, At: at}
+	told := &e.At
+	if at.IsZero() {
+		told = nil
+	}
+	if err == nil {
+		err = later(ctx, tx, insertEvent, e.ID, run, gen, string(kind), doc, told)
+	}
 	if err != nil {
-		return fmt.Errorf("event %s of run %s: %w", kind, run, err)
+		return e, fmt.Errorf("event %s of run %s: %w", kind, run, err)
 	}
-	if _, err := tx.Exec(ctx, insertEvent, uuid.Must(uuid.NewV7()), run, gen, string(kind), doc); err != nil {
-		return fmt.Errorf("event %s of run %s: %w", kind, run, err)
+	return e, nil
+}
+
+// eventID returns the id of an event. That of a completion follows from its run and generation: a database that went
+// back in time completes what it had completed before, and who hears of it again hears the same.
+func eventID(run RunID, gen Generation, kind EventKind) uuid.UUID {
+	if kind != EventCompleted {
+		return uuid.Must(uuid.NewV7())
 	}
-	return nil
+	return uuid.NewSHA1(uuid.UUID(run), fmt.Appendf(nil, "%d.%s", gen, kind))
 }
 
 // unpublishedEvents goes by run_event_unpublished.

@@ -21,6 +21,7 @@ const (
 	OwnerNode     Owner = "node"     // a node, at once or with its next look
 	OwnerTimer    Owner = "timer"    // a time that has to come
 	OwnerOperator Owner = "operator" // a person
+	OwnerNATS     Owner = "nats"     // the NATS servers, which have to find a quorum
 	OwnerStep     Owner = "step"     // another step of the run, of which other groups tell
 	OwnerNobody   Owner = "nobody"   // nothing moves any more
 )
@@ -36,6 +37,8 @@ const (
 	ReasonSampling   Reason = "sampling"   // held back while the sample runs
 	ReasonNoNode     Reason = "no_node"    // no node is alive
 	ReasonNATSAway   Reason = "nats_away"  // the node cannot reach NATS
+	ReasonUnwritable Reason = "disk_full"  // JetStream's store cannot be written, for that or another reason
+	ReasonNATSMute   Reason = "nats_mute"  // it can, and the streams do not answer: no quorum, or no leader
 	ReasonSettingUp  Reason = "setting_up" // the node has no streams yet
 	ReasonBreaker    Reason = "breaker_open"
 	ReasonProbing    Reason = "probing" // the breaker is open and a probe is out
@@ -99,7 +102,7 @@ type MissingGroup struct {
 	Answered int64      `json:"answered,omitempty" doc:"other items of these slices that were answered already"`
 	Step     string     `json:"step,omitempty"`
 	Endpoint string     `json:"endpoint,omitempty"`
-	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,step,nobody" doc:"whose turn it is"`
+	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"whose turn it is"`
 	Who      string     `json:"who" doc:"the owner by name"`
 	Why      string     `json:"why" doc:"the reason in a sentence"`
 	Since    *time.Time `json:"since,omitempty"`

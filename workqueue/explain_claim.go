@@ -53,6 +53,7 @@ func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGro
 		f.noNode(g)
 	case st.kind.overNATS() && f.cutOff():
 		f.natsAway(g, f.alive)
+	case f.unwritable(st.kind, g):
 	case st.barred:
 		f.barrierGroup(r, st, g)
 	case st.kind == KindLocal && !f.someNodeHas(st.endpoint):

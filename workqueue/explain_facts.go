@@ -22,6 +22,7 @@ type facts struct {
 	sessions  map[SessionID]*sessionFacts
 	alive     []*sessionFacts
 	led       bool // some node has the lease
+	faults    []StreamFault
 }
 
 type stepKey struct {
@@ -53,6 +54,7 @@ func readFacts(ctx context.Context, tx pgx.Tx, runs []RunID, masks map[Block]bit
 		func() error { return f.readSessions(ctx, tx) },
 		func() error { return f.readEndpoints(ctx, tx) },
 		func() error { return f.readRivals(ctx, tx) },
+		func() error { return f.readStreamFaults(ctx, tx) },
 	} {
 		if err := read(); err != nil {
 			return nil, err

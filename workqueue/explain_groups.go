@@ -58,6 +58,7 @@ func (f *facts) readyGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g := f.group(r, st, st.endpoint, "ready", st.ready)
 	g.Since = r.startedAt
 	f.claimable(r, st, &g)
+	f.withoutQuorum(st, &g)
 	return g
 }
 

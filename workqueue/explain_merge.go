@@ -113,7 +113,7 @@ func sortGroups(all []MissingGroup) {
 
 func (g *MissingGroup) urgency() int {
 	switch {
-	case g.Owner == OwnerOperator:
+	case g.Owner == OwnerOperator, g.Owner == OwnerNATS:
 		return 0
 	case g.Owner == OwnerNobody:
 		return 1

@@ -19,6 +19,7 @@ type sessionFacts struct {
 	endedAt   *time.Time
 	alive     bool
 	away      bool      // it said that it cannot reach NATS
+	mute      Mute      // it said that it does, and that the streams do not answer
 	locals    *[]string // the local functions that it said it has; nil: it has not said
 }
 
@@ -27,7 +28,7 @@ func (s *sessionFacts) name() string { return fmt.Sprintf("node %s (pid %d)", s.
 // The sessions that are alive, those asked for, and the one that was heard of last.
 const explainSessions = `
 SELECT id, host, pid, heartbeat_at, expires_at, ended_at, ended_at IS NULL AND expires_at > $2,
-    coalesce(stats -> 'nats' = 'false', false),
+    coalesce(stats -> 'nats' = 'false', false), ` + muteSince + `, ` + muteWhy + `,
     CASE jsonb_typeof(stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(stats -> 'locals'))
         WHEN 'null' THEN '{}'::text[] END
 FROM node_session
@@ -49,7 +50,8 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	}
 	sessions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*sessionFacts, error) {
 		s := &sessionFacts{}
-		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away, &s.locals)
+		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away,
+			&s.mute.Since, &s.mute.Why, &s.locals)
 	})
 	if err != nil {
 		return fmt.Errorf("read the nodes: %w", err)
@@ -144,7 +146,7 @@ func (f *facts) leaderText() string {
 const (
 	// sweepWithin is how long leader work may take to come round, lookWithin a look for work.
 	sweepWithin = time.Second
-	lookWithin  = 500 * time.Millisecond
+	lookWithin  = 2 * time.Second // of a node that had nothing to do for a while
 )
 
 // swept makes a group wait for the leader's sweep, or for a node when there is none.

@@ -17,9 +17,11 @@ func causeTexts() map[Cause]string {
 		CauseFailure:    "the service failed their request as a whole",
 		CauseUnreadable: "the service's reply could not be read",
 		CauseDeadline:   "no reply came in time",
+		CauseSilence:    "no reply came in time, which does not count against them: nothing says that they are to blame",
 		CauseSession:    "the node that had claimed them is gone",
 		CauseHandBack:   "the node that had claimed them stopped in good order",
 		CausePipe:       "a stream was lost, and their request or its reply with it",
+		CauseLost:       "their request was acknowledged, and the stream has lost the reply",
 		CauseBisect:     "they are a half of a request that failed as a whole, to find what is wrong in it",
 		CauseExhausted:  "their request was delivered too many times without an answer, and was cut in pieces",
 		CauseBreaker:    "their request failed while the endpoint was known to be down, which does not count against them",
@@ -43,6 +45,7 @@ func (f *facts) scheduledGroup(r *runFacts, st *stepFacts, s *sliceFacts, g *Mis
 		f.holdGroup(r, g)
 	case len(f.alive) == 0:
 		f.noNode(g)
+	case f.unwritable(st.kind, g):
 	case e.open:
 		f.breakerGroup(st, e, g)
 	case s.due:
@@ -93,7 +96,7 @@ func (s *sliceFacts) why(st *stepFacts) string {
 		return "their request could not be published: " + s.unsent
 	case s.postponed():
 		return "their request could not be published"
-	case s.maxFailures > 0 && s.cause != CauseBreaker && s.cause != CauseThrottled:
+	case s.maxFailures > 0 && s.cause != CauseBreaker && s.cause != CauseThrottled && s.cause != CauseSilence:
 		return fmt.Sprintf("%s; that was failure %d of at most %d", causeText(s.cause), s.maxFailures, st.maxAttempts)
 	default:
 		return causeText(s.cause)

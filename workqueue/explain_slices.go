@@ -18,6 +18,7 @@ func (f *facts) sliceGroup(r *runFacts, s *sliceFacts) MissingGroup {
 	default:
 		f.sentGroup(s, &g)
 	}
+	f.withoutQuorum(st, &g)
 	return g
 }
 
@@ -56,6 +57,7 @@ func (f *facts) claimedGroup(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 	case s.late:
 		g.Reason, g.Why = ReasonClaimLost, node.name()+" claimed them and did not publish them in time"
 		f.swept(g, "they are issued again, which does not count against them")
+	case f.unwritable(st.kind, g):
 	default:
 		g.Reason, g.Owner, g.Who = ReasonPublishing, OwnerNode, node.name()
 		g.Why = "it has claimed them and is publishing their requests"
@@ -79,6 +81,8 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 	case s.lost:
 		g.Reason, g.Why = ReasonStreamLost, "the streams that carried their requests, or the replies, are gone"
 		f.swept(g, "they are issued again at once, which does not count against them")
+		return
+	case len(f.alive) > 0 && f.unwritable(KindEndpoint, g):
 		return
 	case s.late && s.handed:
 		g.Reason, g.Why, g.Since = ReasonOverdue, "no reply came before the deadline", s.firstDeadline

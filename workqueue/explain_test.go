@@ -304,6 +304,20 @@ func TestExplain(t *testing.T) {
 			want: []told{{"claimed", workqueue.ReasonNATSAway, node, 4}, {"ready", workqueue.ReasonNATSAway, node, 3}},
 			says: "node test (pid 1) cannot reach NATS, so it sends nothing",
 		},
+		"no quorum": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(request(), 7)
+				b.one(run)
+				if err := b.store.Heartbeat(b.Context(), b.session, time.Minute,
+					map[string]any{"nats": true, "mute": map[string]any{"seconds": 60, "why": "stream X: no answer"}}); err != nil {
+					b.Fatal(err)
+				}
+				return run
+			},
+			want: []told{{"claimed", workqueue.ReasonNATSMute, workqueue.OwnerNATS, 4},
+				{"ready", workqueue.ReasonNATSMute, workqueue.OwnerNATS, 3}},
+			says: "JetStream does not answer (stream X: no answer)",
+		},
 		"halves": {
 			make: func(b *bench) workqueue.RunID {
 				req := request()

@@ -166,9 +166,9 @@ func TestBarrier(t *testing.T) {
 	claimed := b.claimStep(run, 0, plenty).Slices
 	looks := 0
 	for i, s := range claimed {
-		steps, err := b.store.RunnableSteps(t.Context(), workqueue.Search{})
-		if err != nil || len(steps) != 0 {
-			t.Errorf("after %d chunks there is work for %+v, %v; want none: the barrier holds", i, steps, err)
+		found, err := b.store.RunnableSteps(t.Context(), workqueue.Search{})
+		if err != nil || len(found.Steps) != 0 {
+			t.Errorf("after %d chunks there is work for %+v, %v; want none: the barrier holds", i, found.Steps, err)
 		}
 		if got := b.claimStep(run, 1, plenty); len(got.Slices) > 0 {
 			t.Fatalf("claimed %d slices behind the barrier", len(got.Slices))

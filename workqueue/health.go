@@ -28,6 +28,7 @@ type HealthFacts struct {
 	Tokens   []EndingToken
 	Database DatabaseLoad
 	Kept     []KeptCondition
+	Streams  *StreamTrouble // nil: they are as they are set, or no node has been at it
 
 	SchedulesFailed []FailedSchedule
 	SchedulesStuck  []StuckSchedule
@@ -36,6 +37,9 @@ type HealthFacts struct {
 	CollectorsParked []ParkedOps
 	CollectorsLate   []LateCollector
 	FlushesHung      []HungFlush
+
+	Gaps   []NotedGap
+	Faults []StreamFault
 }
 
 // HealthLimits says from when on something counts.
@@ -61,8 +65,11 @@ func (s *Store) Health(ctx context.Context, l HealthLimits) (*HealthFacts, error
 	f.queueLeftovers(b, l)
 	f.queueNodes(b, l)
 	f.queueDatabase(b, l)
+	f.queueStreams(b)
 	f.queueSchedules(b)
 	f.queueCollectors(b, l)
+	queueRows(b, &f.Gaps, healthGaps, maxConcerns, GapTold, moveTold)
+	queueRows(b, &f.Faults, streamFaults)
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("read the system's health: %w", err)
 	}

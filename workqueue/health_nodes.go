@@ -24,7 +24,9 @@ type NodeHealth struct {
 	BeatAt    time.Time
 	ExpiresAt time.Time
 	Alive     bool
-	Away      bool      // it said that it cannot reach NATS
+	Away      bool       // it said that it cannot reach NATS
+	MuteSince *time.Time // it said that it does, and that the streams do not answer; nil: they do
+	MuteWhy   string
 	Locals    *[]string // the local functions that it said it has; nil: it has not said
 	Slices    int64     // claimed and not sent
 	Items     int64     // in them
@@ -50,7 +52,7 @@ WITH held AS MATERIALIZED (
     SELECT session_id, count(*) AS slices, sum(bit_count(remaining))::bigint AS items
     FROM work_slice WHERE state = 'claimed' AND session_id IS NOT NULL GROUP BY 1)
 SELECT n.id, n.host, n.pid, n.heartbeat_at, n.expires_at, n.expires_at > clock_timestamp(),
-    coalesce(n.stats -> 'nats' = 'false', false),
+    coalesce(n.stats -> 'nats' = 'false', false), ` + muteSince + `, ` + muteWhy + `,
     CASE jsonb_typeof(n.stats -> 'locals')
         WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
         WHEN 'null' THEN '{}'::text[] END,

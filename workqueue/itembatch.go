@@ -55,7 +55,18 @@ func (b *itemBatch) keys() []string {
 	return keys
 }
 
-const copyItems = `COPY work_queue (run_id, ordinal, twin, item_key, payload) FROM STDIN (FORMAT binary)`
+const (
+	copyItems = `COPY work_queue (run_id, ordinal, twin, item_key, payload) FROM STDIN (FORMAT binary)`
+
+	// insertItems is for a few: it need not travel alone, as a COPY does.
+	insertItems = `
+INSERT INTO work_queue (run_id, ordinal, twin, item_key, payload)
+SELECT $1, u.ordinal, u.twin, u.key, u.payload
+FROM unnest($2::int[], $3::int[], $4::text[], $5::text[]) AS u (ordinal, twin, key, payload)`
+)
+
+// few reports whether rows of so many bytes are so few that the round trips of a COPY would be most of what they cost.
+func few(rows, bytes int) bool { return rows <= 256 && bytes <= 256<<10 }
 
 // put writes a batch into work_queue. With DuplicateSkip it first drops the items whose keys are known, and gives the
 // others the ordinals that follow what is written.
@@ -66,6 +77,41 @@ func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 		}
 		b.base = int(l.items)
 	}
+	if l.whole && few(len(b.rows), len(b.arena)) {
+		if err := l.insert(ctx, tx, b); err != nil {
+			return err
+		}
+	} else if err := l.copy(ctx, tx, b); err != nil {
+		return err
+	}
+	if l.req.Order != nil {
+		return l.putLanes(ctx, tx, b)
+	}
+	return nil
+}
+
+// insert leaves a few items to the next statement; see [itemBatch.refused] for what becomes of duplicates.
+func (l *loader) insert(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
+	ordinals, twins := make([]int32, len(b.rows)), make([]int32, len(b.rows))
+	keys, payloads := b.keys(), make([]string, len(b.rows))
+	for i, row := range b.rows {
+		ordinals[i], payloads[i] = int32(b.base+i), string(b.payload(row))
+		if l.req.OnDuplicate == DuplicateAllow {
+			twins[i] = ordinals[i]
+		}
+	}
+	return later(ctx, tx, insertItems, l.run, ordinals, twins, keys, payloads)
+}
+
+// refused says of an error that it was the key index which refused the batch, if it was.
+func (b *itemBatch) refused(err error) error {
+	if isUniqueViolation(err, "work_queue_key") {
+		return &duplicateInBatchError{batch: b, cause: err}
+	}
+	return err
+}
+
+func (l *loader) copy(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	b.copy.reset()
 	for i, row := range b.rows {
 		ordinal := int32(b.base + i)
@@ -81,13 +127,7 @@ func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 		b.copy.bytes(b.payload(row))
 	}
 	if err := b.copy.send(ctx, tx, copyItems); err != nil {
-		if isUniqueViolation(err, "work_queue_key") {
-			return &duplicateInBatchError{batch: b, cause: err}
-		}
-		return fmt.Errorf("write items %d to %d: %w", b.base, b.base+len(b.rows)-1, err)
-	}
-	if l.req.Order != nil {
-		return l.putLanes(ctx, tx, b)
+		return b.refused(fmt.Errorf("write items %d to %d: %w", b.base, b.base+len(b.rows)-1, err))
 	}
 	return nil
 }

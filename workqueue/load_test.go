@@ -316,8 +316,8 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	count := 0
 	loaded, err := b.tryLoad(chunked(500), func(item *workqueue.LoadItem) error {
 		if count++; count%several == 0 {
-			if steps, err := b.store.RunnableSteps(t.Context(), workqueue.Search{}); err != nil || len(steps) > 0 {
-				t.Errorf("before the seal %v, %v can be claimed of", steps, err)
+			if found, err := b.store.RunnableSteps(t.Context(), workqueue.Search{}); err != nil || len(found.Steps) > 0 {
+				t.Errorf("before the seal %v, %v can be claimed of", found.Steps, err)
 			}
 			b.check()
 		}
@@ -326,9 +326,9 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps, err := b.store.RunnableSteps(t.Context(), workqueue.Search{})
-	if err != nil || len(steps) != 1 || steps[0].Run != loaded.Run {
-		t.Errorf("after the seal %v, %v", steps, err)
+	found, err := b.store.RunnableSteps(t.Context(), workqueue.Search{})
+	if err != nil || len(found.Steps) != 1 || found.Steps[0].Run != loaded.Run {
+		t.Errorf("after the seal %v, %v", found.Steps, err)
 	}
 	b.wantTally(loaded.Run, tally{ready: 2 * several})
 	last := b.number(`SELECT ordinal FROM work_queue WHERE run_id = $1 AND item_key = $2`, loaded.Run,

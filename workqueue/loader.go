@@ -25,6 +25,7 @@ type loader struct {
 	skipped int64
 	sizes   []int64 // payload bytes of each block
 	unsure  bool    // whether the run's row was committed
+	whole   bool    // all of it is one transaction
 }
 
 func (l *loader) load(ctx context.Context) (Loaded, error) {
@@ -109,7 +110,8 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 
 // loadAtOnce makes a small run in one transaction.
 func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
-	return l.begin(ctx, loadTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	l.whole = true
+	return b.refused(l.begin(ctx, loadTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		l.items, l.skipped, l.sizes = 0, 0, nil
 		if err := l.insertRun(ctx, tx); err != nil {
 			return err
@@ -119,7 +121,7 @@ func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 		}
 		l.account(b)
 		return l.seal(ctx, tx)
-	})
+	}))
 }
 
 // loadInParts makes a large run: the row first, then batches in transactions of their own over a few connections, then
@@ -249,7 +251,7 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 			st.RetryCodes, st.NeverRetry, st.kind(), smallints(st.Needs), smallints(st.Inputs), !st.NoItem, st.Optional,
 			st.Barrier && len(st.Needs) > 0, st.Config)
 	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+	if err := leave(ctx, tx, batch); err != nil {
 		return fmt.Errorf("insert run: %w", err)
 	}
 	if r.Order != nil {

@@ -134,7 +134,7 @@ func (m *machine) Send(t *rapid.T) {
 		}
 	}
 	m.sync()
-	if err := m.store.MarkSent(m.Context(), sent); err != nil {
+	if _, err := m.store.MarkSent(m.Context(), sent); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -62,34 +62,37 @@ const commitLag = 250 * time.Millisecond
 // pacedEndpoints are the endpoints of running steps that leave something to the pace. Whether there is demand is looked
 // for only until one such step has some; the slices under way come from the index of live ones.
 const pacedEndpoints = `
-WITH steps AS MATERIALIZED (
-    SELECT st.* FROM batchrun r JOIN run_step st ON st.run_id = r.id
-    WHERE r.state = 'running' AND r.hold IS NULL),
-paced AS (
-    SELECT endpoint, bool_or(in_flight_auto) AS in_flight_auto, bool_or(chunk_auto) AS chunk_auto,
+WITH paced AS (
+    SELECT endpoint COLLATE "C" AS endpoint, false AS down, bool_or(in_flight_auto) AS in_flight_auto,
+           bool_or(chunk_auto) AS chunk_auto,
            min(chunk_time) FILTER (WHERE chunk_auto) AS chunk_time,
            coalesce(max(chunk) FILTER (WHERE chunk_auto), 0) AS chunk_max,
            coalesce(sum(in_flight) FILTER (WHERE in_flight_auto), 0) AS ceiling
-    FROM steps GROUP BY endpoint HAVING bool_or(in_flight_auto OR chunk_auto)),
+    FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE r.state = 'running' AND r.hold IS NULL
+    GROUP BY endpoint COLLATE "C" HAVING bool_or(in_flight_auto OR chunk_auto)),
 live AS (
     SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) FILTER (WHERE st.in_flight_auto) AS auto,
            count(*) FILTER (WHERE NOT st.in_flight_auto) AS others
     FROM work_slice s JOIN run_step st ON st.run_id = s.run_id AND st.step = s.step
     WHERE s.state IN ('claimed', 'sent') GROUP BY 1)
-SELECT p.endpoint, p.in_flight_auto, p.chunk_auto, coalesce(p.chunk_time, '0'), p.chunk_max,
-       least(p.ceiling, coalesce(nullif(es.max_in_flight, 0), 10000)), coalesce(l.auto, 0), coalesce(l.others, 0),
-       EXISTS (SELECT 1 FROM steps st WHERE st.endpoint = p.endpoint AND (st.in_flight_auto OR st.chunk_auto)
-                 AND (NOT st.barrier OR st.barrier_passed)
-                 AND (EXISTS (SELECT 1 FROM work_block b
-                              WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready)
-                   OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step
-                                AND s.state = 'scheduled' AND s.not_before <= (SELECT clock_timestamp())))),
-       coalesce(e.in_flight, 0), coalesce(e.rate, 0), coalesce(e.chunk, 0),
-       coalesce(CASE WHEN e.chunk_cap_until > clock_timestamp() THEN e.chunk_cap END, 0),
-       coalesce(e.breaker = 'open', false), coalesce(e.learned, '{}')::text::bytea
-FROM paced p LEFT JOIN live l USING (endpoint) LEFT JOIN endpoint_pace e USING (endpoint)
+SELECT e.endpoint, e.in_flight_auto, e.chunk_auto, coalesce(e.chunk_time, '0'), e.chunk_max,
+       least(e.ceiling, coalesce(nullif(es.max_in_flight, 0), 10000)), coalesce(l.auto, 0), coalesce(l.others, 0),
+       coalesce((SELECT true FROM ` + readyAuto + ` t ` + pacedStep + `), false)
+           OR coalesce((SELECT true FROM ` + readyFixed + ` t ` + pacedStep + `), false)
+           OR coalesce((SELECT true FROM ` + dueAt + ` t ` + pacedStep + `), false),
+       coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.chunk, 0),
+       coalesce(CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap END, 0),
+       coalesce(p.breaker = 'open', false), coalesce(p.learned, '{}')::text::bytea
+FROM paced e LEFT JOIN live l USING (endpoint) LEFT JOIN endpoint_pace p USING (endpoint)
 LEFT JOIN endpoint_setting es USING (endpoint)
-ORDER BY p.endpoint`
+ORDER BY e.endpoint`
+
+// pacedStep is what follows of a step t that leaves something to the pace and may be claimed of: looked up one by one,
+// until there is one.
+const pacedStep = `
+           WHERE coalesce((SELECT ` + unheld + ` AND (st.in_flight_auto OR st.chunk_auto)
+               FROM batchrun r JOIN run_step st ON st.run_id = r.id
+               WHERE r.id = t.run_id AND st.step = t.step), false) LIMIT 1`
 
 // endedSlices groups what ended in a window, by the index of ended slices. Error slots are looked for only of steps
 // that have had any, and only among the ordinals of the slice. Sizes are grouped by fifths of a power of e.

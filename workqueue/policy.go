@@ -23,9 +23,9 @@ const (
 	maxBackoff = 5 * time.Minute
 	// breakerPause is how long items rest that failed because their endpoint is down. Its breaker keeps them longer.
 	breakerPause = 2 * time.Second
-	// throttledIssues is how often items are issued before it counts as a failure of theirs that the service refuses them
-	// because it is too much: nothing goes on for ever.
-	throttledIssues = 50
+	// countedIssues is how often items are issued before it counts as a failure of theirs that the service refuses them
+	// because it is too much, or that their replies are lost: nothing goes on for ever.
+	countedIssues = 50
 	// throttledPause is the least pause after that, for steps that want none between tries.
 	throttledPause = 100 * time.Millisecond
 	// exhaustedPieces is into how many slices a chunk is cut that may have killed its services.
@@ -64,7 +64,7 @@ func (p policy) longer(n int) time.Duration {
 
 // notNow reports whether an error of items in their n-th issue means that they came at a bad time, and no more.
 func (p policy) notNow(e SlotError, n int) bool {
-	return throttling.Is(e.Code) && p.retries(e) && n < throttledIssues
+	return throttling.Is(e.Code) && p.retries(e) && n < countedIssues
 }
 
 // throttled returns how long to wait after the n-th issue was too much for the service: at least the step's backoff,
@@ -113,20 +113,24 @@ type successor struct {
 // read halves its chunk at once.
 //
 // It comes to an end: with each failure the slices become smaller or the items lose an attempt. Only what is not the
-// items' fault (a lost node or stream, an endpoint that is down, a service that has too much to do) changes neither.
+// items' fault (a lost node or stream, an endpoint that is down, a service that has too much to do) changes neither. Of
+// silences without evidence only the first of a chunk and those of a lone item change nothing, and [Store.Blamed] ends
+// them.
 func (p policy) succeed(was ending, bits bitfield.Set) (next []successor, final bool) {
 	again := successor{bits, was.attempt + 1, was.failures, was.cause, 0}
-	if !was.cause.itemsAtFault() {
+	n := bits.Count()
+	if !was.cause.itemsAtFault() && (was.cause != CauseSilence || n == 1 || p.wholeAgain(was)) {
 		switch was.cause {
 		case CauseBreaker:
 			again.delay = jittered(breakerPause)
 		case CauseThrottled:
 			again.delay = p.throttled(was.attempt)
+		case CauseSilence:
+			again.delay = p.pause(was.failures + 1)
 		default:
 		}
 		return []successor{again}, false
 	}
-	n := bits.Count()
 	singled := n == 1 || was.cause == CauseRetry || was.cause == CauseUnanswered
 	if singled && (was.hopeless || was.failures+1 >= p.maxAttempts) {
 		return nil, true
@@ -148,6 +152,7 @@ func (p policy) succeed(was ending, bits bitfield.Set) (next []successor, final 
 
 // wholeAgain reports whether a chunk of several items that failed as a whole may be tried whole once more.
 func (p policy) wholeAgain(was ending) bool {
-	tried := was.failures > 0 || was.origin == CauseBisect
-	return !tried && !was.hopeless && p.maxAttempts > 1 && (was.cause == CauseFailure || was.cause == CauseDeadline)
+	tried := was.failures > 0 || was.origin == CauseBisect || was.origin == CauseSilence
+	may := was.cause == CauseFailure || was.cause == CauseDeadline || was.cause == CauseSilence
+	return !tried && !was.hopeless && p.maxAttempts > 1 && may
 }

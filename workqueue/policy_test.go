@@ -14,7 +14,7 @@ import (
 func TestSucceedKeepsEveryItem(t *testing.T) {
 	t.Parallel()
 	causes := []Cause{CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline, CauseSession, CauseHandBack, CausePipe,
-		CauseExhausted, CauseUnreadable, CauseBreaker, CauseThrottled}
+		CauseExhausted, CauseUnreadable, CauseBreaker, CauseThrottled, CauseSilence}
 	origins := slices.Concat(causes, []Cause{CauseCut, CauseBisect, CauseProbe})
 	rapid.Check(t, func(t *rapid.T) {
 		p := policy{maxAttempts: rapid.IntRange(1, 5).Draw(t, "max attempts"), backoff: time.Millisecond}
@@ -156,6 +156,39 @@ func TestBisectIsolatesManyPoisonItems(t *testing.T) {
 			t.Fatalf("%+v of %d items, %d of them poison; want at most %d slices", out, size, n, limit)
 		}
 	})
+}
+
+// A silence without evidence costs nobody an attempt: a chunk is tried whole once and then halved, and what stands alone
+// is issued again.
+func TestSilenceCostsNobodyAnAttempt(t *testing.T) {
+	t.Parallel()
+	for _, attempts := range []int{1, 3} {
+		p := policy{maxAttempts: attempts}
+		queue := []successor{{mask: bitfield.Full(500), attempt: 1, cause: CauseCut}}
+		whole, alone := 0, 0
+		for len(queue) > 0 {
+			s := queue[0]
+			queue = queue[1:]
+			n := s.mask.Count()
+			if n == 500 {
+				whole++
+			}
+			next, final := p.succeed(ending{s.attempt, s.failures, s.cause, CauseSilence, false}, s.mask)
+			if final || s.failures != 0 {
+				t.Fatalf("%d attempts: %+v lost one", attempts, s)
+			}
+			if n == 1 {
+				if alone++; len(next) != 1 || next[0].mask != s.mask {
+					t.Fatalf("%d attempts: %+v follows a lone item", attempts, next)
+				}
+				continue
+			}
+			queue = append(queue, next...)
+		}
+		if alone != 500 || whole > 2 || attempts > 1 && whole != 2 {
+			t.Errorf("%d attempts: %d stood alone, the whole was tried %d times", attempts, alone, whole)
+		}
+	}
 }
 
 func TestPolicyGoesBeforeWhatTheServiceSays(t *testing.T) {

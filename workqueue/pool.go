@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -26,13 +27,19 @@ type PoolConfig struct {
 	MaxConns          int
 	LockTimeout       time.Duration // a statement that waits longer for a lock fails, and its transaction with it
 	IdleInTransaction time.Duration // PostgreSQL ends a transaction whose client has gone silent
-	// ThroughPooler makes the store fit for a pooler that hands out connections per transaction: no prepared statements.
+	// ThroughPooler makes the store fit for a pooler that hands out connections per transaction: no prepared statements,
+	// and no settings but those of a transaction. A pooler that makes itself known, as PgBouncer does, needs no word.
 	ThroughPooler bool
 }
 
 // Open returns a store on the database at url, with connections of its own for sessions and leases, so that heartbeats
 // go on while everything else waits for a connection. release closes all of them.
 func Open(ctx context.Context, url string, cfg PoolConfig) (store *Store, release func(), err error) {
+	if !cfg.ThroughPooler {
+		if cfg.ThroughPooler, err = pooled(ctx, url); err != nil {
+			return nil, nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+		}
+	}
 	pool, err := cfg.connect(ctx, url, cfg.maxConns())
 	if err != nil {
 		return nil, nil, err
@@ -44,6 +51,9 @@ func Open(ctx context.Context, url string, cfg PoolConfig) (store *Store, releas
 	}
 	store = New(pool)
 	store.sessions = sessions
+	if cfg.ThroughPooler {
+		store.settings = cfg.transactionSettings(url)
+	}
 	return store, func() { sessions.Close(); pool.Close() }, nil
 }
 
@@ -59,13 +69,6 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
-	lock, idle := c.LockTimeout, c.IdleInTransaction
-	if lock <= 0 {
-		lock = DefaultLockTimeout
-	}
-	if idle <= 0 {
-		idle = DefaultIdleInTransaction
-	}
 	cfg.MaxConns = conns
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
 	// A connection that has been idle is asked whether it is there still. When the host of PostgreSQL is gone nobody
@@ -73,17 +76,17 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 	if cfg.PingTimeout <= 0 {
 		cfg.PingTimeout = idleAnswer
 	}
+	cfg.ConnConfig.OnPgError = keepAfter
 	params := cfg.ConnConfig.RuntimeParams
 	setUnlessGiven(params, "application_name", "tranche")
-	setUnlessGiven(params, "lock_timeout", milliseconds(lock))
-	setUnlessGiven(params, "idle_in_transaction_session_timeout", milliseconds(idle))
 	if c.ThroughPooler {
+		forTransactions(params)
 		// It asks PostgreSQL for the types of parameters once: without them, maps and ids cannot be written.
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	} else {
-		// Statements look at a few rows of tables that may be large, which the planner takes for many: it would compile
-		// them for seconds, each time, to have them done in a millisecond. A pooler need not know the setting.
-		setUnlessGiven(params, "jit", "off")
+		for name, value := range c.settings() {
+			setUnlessGiven(params, name, value)
+		}
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
@@ -91,9 +94,36 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 	}
 	if err := pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return ping(ctx, conn) }); err != nil {
 		pool.Close()
-		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", PoolerRemedy(err))
 	}
 	return pool, nil
+}
+
+// readOnly is the error code of a write to a server that takes none.
+const readOnly = "25006"
+
+// keepAfter reports whether a connection is of use after an error. One to a server that has become a standby is not:
+// the next one may lead to its successor.
+func keepAfter(_ *pgconn.PgConn, e *pgconn.PgError) bool {
+	return e.Code != readOnly && e.SeverityUnlocalized != "FATAL" // as pgconn has it
+}
+
+// settings are what statements run by.
+func (c PoolConfig) settings() map[string]string {
+	lock, idle := c.LockTimeout, c.IdleInTransaction
+	if lock <= 0 {
+		lock = DefaultLockTimeout
+	}
+	if idle <= 0 {
+		idle = DefaultIdleInTransaction
+	}
+	return map[string]string{
+		"lock_timeout":                        milliseconds(lock),
+		"idle_in_transaction_session_timeout": milliseconds(idle),
+		// Statements look at a few rows of tables that may be large, which the planner takes for many: it would compile
+		// them for seconds, each time, to have them done in a millisecond.
+		"jit": "off",
+	}
 }
 
 // ping is how [Open] sees that PostgreSQL answers: one that took a connection and has gone mute must not hold it up.

@@ -88,40 +88,62 @@ func (s *Store) sweep(ctx context.Context, lease Lease, statement string, cause 
 	}
 }
 
-// UnhandedEndpoints returns the endpoints with requests that are in the stream and, as far as is known, in the hands of
-// no service yet.
-func (s *Store) UnhandedEndpoints(ctx context.Context) ([]string, error) {
-	rows, err := s.pool.Query(ctx, unhandedEndpoints)
-	if err != nil {
-		return nil, fmt.Errorf("look for requests that wait: %w", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("look for requests that wait: %w", err)
-	}
-	return names, nil
+// Unhanded are requests to an endpoint that are in the stream and, as far as is known, in the hands of no service yet.
+type Unhanded struct {
+	Endpoint string
+	Epoch    int64 // of the stream
+	First    int64 // place of the first of them in it
 }
 
-const unhandedEndpoints = `
-SELECT DISTINCT coalesce(s.endpoint, st.endpoint) FROM work_slice s JOIN run_step st USING (run_id, step)
-WHERE s.state = 'sent' AND s.handed_at IS NULL`
+const unhanded = `
+SELECT coalesce(s.endpoint, st.endpoint), s.pipe_epoch, min(s.stream_seq)
+FROM work_slice s JOIN run_step st USING (run_id, step)
+WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq IS NOT NULL AND s.pipe_epoch IS NOT NULL
+GROUP BY 1, 2`
+
+// Unhanded returns the requests that wait for services.
+func (s *Store) Unhanded(ctx context.Context) ([]Unhanded, error) {
+	rows, err := s.pool.Query(ctx, unhanded)
+	if err != nil {
+		return nil, fmt.Errorf("look for requests that wait: %w", err)
+	}
+	waiting, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Unhanded])
+	if err != nil {
+		return nil, fmt.Errorf("look for requests that wait: %w", err)
+	}
+	return waiting, nil
+}
 
 // handedOut locks in the order of ids, as everywhere; rows that others hold are for the next sweep.
 const handedOut = `
 WITH handed AS MATERIALIZED (
-    SELECT s.id, st.slice_timeout FROM work_slice s JOIN run_step st USING (run_id, step)
-    WHERE s.state = 'sent' AND s.handed_at IS NULL AND coalesce(s.endpoint, st.endpoint) = $1
-        AND s.stream_seq <= $2 AND s.pipe_epoch = $3
+    SELECT s.id, st.slice_timeout
+    FROM work_slice s JOIN run_step st USING (run_id, step)
+    JOIN unnest($1::text[], $2::bigint[]) AS u (endpoint, up_to) ON u.endpoint = coalesce(s.endpoint, st.endpoint)
+    WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq <= u.up_to AND s.pipe_epoch = $3
     ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)
 UPDATE work_slice s SET handed_at = clock_timestamp(), deadline = clock_timestamp() + handed.slice_timeout
 FROM handed WHERE s.id = handed.id AND s.state = 'sent'`
 
-// HandedOut notes that requests to an endpoint, up to a place in the work stream, are in the hands of services: their
-// slices have their full time from now. Leader work.
-func (s *Store) HandedOut(ctx context.Context, lease Lease, endpoint string, upTo uint64, epoch int64) error {
+// Handed says how far the services of an endpoint have come in the work stream.
+type Handed struct {
+	Endpoint string
+	UpTo     int64
+}
+
+// HandedOut notes that requests, up to places in the work stream, are in the hands of services: their slices have their
+// full time from now. Leader work.
+func (s *Store) HandedOut(ctx context.Context, lease Lease, at []Handed, epoch int64) error {
+	if len(at) == 0 {
+		return nil
+	}
+	names, places := make([]string, len(at)), make([]int64, len(at))
+	for i, h := range at {
+		names[i], places[i] = h.Endpoint, h.UpTo
+	}
 	return s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, handedOut, endpoint, int64(upTo), epoch); err != nil {
-			return fmt.Errorf("note what endpoint %s was handed: %w", endpoint, err)
+		if _, err := tx.Exec(ctx, handedOut, names, places, epoch); err != nil {
+			return fmt.Errorf("note what %d endpoints were handed: %w", len(at), err)
 		}
 		return nil
 	})
@@ -134,18 +156,27 @@ type Overdue struct {
 	StreamSeq int64 // place of its request in the work stream; 0 when it was never marked as sent
 	PipeEpoch int64
 	Handed    bool // a service was handed the request
+	// HandedFor is for how long at the most: a leader notices it a little later, up to noticedWithin.
+	HandedFor time.Duration
+	Spent     bool // its items were issued so often that whatever becomes of it now counts
 }
+
+// noticedWithin is how long after a service was handed a request the leader sees it, at the most: it looks every second,
+// unless NATS is away or another leader takes over.
+const noticedWithin = 10 * time.Second
 
 const overdue = `
 SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.pipe_epoch, 0),
-       s.handed_at IS NOT NULL
+       s.handed_at IS NOT NULL,
+       CASE WHEN s.handed_at IS NULL THEN interval '0'
+            ELSE least(clock_timestamp() - s.handed_at + $3, clock_timestamp() - s.created_at) END, s.attempt >= $2
 FROM work_slice s JOIN run_step st USING (run_id, step)
 WHERE s.state IN ('claimed', 'sent') AND s.deadline <= clock_timestamp()
 ORDER BY s.deadline LIMIT $1`
 
 // OverdueSlices returns live slices whose deadline has passed, the longest overdue first.
 func (s *Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) {
-	rows, err := s.pool.Query(ctx, overdue, limit)
+	rows, err := s.pool.Query(ctx, overdue, limit, countedIssues, noticedWithin)
 	if err != nil {
 		return nil, fmt.Errorf("read overdue slices: %w", err)
 	}
@@ -154,33 +185,6 @@ func (s *Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error)
 		return nil, fmt.Errorf("read overdue slices: %w", err)
 	}
 	return found, nil
-}
-
-// Expire ends overdue slices and hands their bits on, as a failure of the items. Leader work.
-func (s *Store) Expire(ctx context.Context, lease Lease, ids []SliceID) (n int, err error) {
-	if len(ids) == 0 {
-		return 0, nil
-	}
-	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		n, err = s.release(ctx, tx, slicesOverdue, []any{ids}, CauseDeadline, SlotError{Code: "deadline",
-			Message: "no reply came before the deadline", Retry: true})
-		return err
-	})
-	return n, err
-}
-
-// ReleaseUnsent issues overdue slices again whose requests are not in the stream and in nobody's hands: their items are
-// not to blame. Leader work.
-func (s *Store) ReleaseUnsent(ctx context.Context, lease Lease, ids []SliceID) (n int, err error) {
-	if len(ids) == 0 {
-		return 0, nil
-	}
-	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		n, err = s.release(ctx, tx, slicesOverdue, []any{ids}, CausePipe, SlotError{Code: "unsent",
-			Message: "the request was not in the stream at the deadline"})
-		return err
-	})
-	return n, err
 }
 
 const extendSlices = `
@@ -215,17 +219,37 @@ const codePostponed = "postponed"
 // after the delay. Why is kept until then, for people to read. The caller knows that no request of the slice is in the
 // stream.
 func (s *Store) Postpone(ctx context.Context, session SessionID, id SliceID, delay time.Duration, why error) error {
-	if _, err := s.pool.Exec(ctx, postponeSlice, id, session, delay, codePostponed, plain(why.Error())); err != nil {
+	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		batch := &pgx.Batch{}
+		batch.Queue(lockSliceIDs, []SliceID{id})
+		batch.Queue(postponeSlice, id, session, delay, codePostponed, plain(why.Error()))
+		return tx.SendBatch(ctx, batch).Close()
+	})
+	if err != nil {
 		return fmt.Errorf("postpone slice %s: %w", id, err)
 	}
 	return nil
 }
 
+// The slice is locked in a statement before: so the endpoint is the one that its step has by then, see insertSlices.
 const postponeSlice = `
-UPDATE work_slice
+UPDATE work_slice s
 SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = clock_timestamp() + $3,
-    error_code = $4, error_message = $5
-WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
+    error_code = $4, error_message = $5, endpoint = (
+        SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step)
+WHERE s.id = $1 AND s.session_id = $2 AND s.state = 'claimed'`
+
+// GiveUpClaim ends the time of a slice that its node claimed and of which nobody knows whether it was published: the
+// leader's next sweep issues it again, under a new id.
+func (s *Store) GiveUpClaim(ctx context.Context, session SessionID, id SliceID) error {
+	if _, err := s.pool.Exec(ctx, giveUpClaim, id, session); err != nil {
+		return fmt.Errorf("give up the claim of slice %s: %w", id, err)
+	}
+	return nil
+}
+
+const giveUpClaim = `
+UPDATE work_slice SET deadline = clock_timestamp() WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 
 // Split replaces a slice by pieces of it, because its request would be larger than the server takes. The masks are
 // disjoint and together the slice's. The first piece stays claimed by the same session; the others can be claimed at

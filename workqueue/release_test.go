@@ -106,7 +106,7 @@ func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
 		if s.Cause != workqueue.CausePipe || s.Failures != 0 {
 			t.Errorf("issued again as %+v", s)
 		}
-		if err := b.store.MarkSent(t.Context(), []workqueue.Sent{{ID: s.ID, StreamSeq: 1, PipeEpoch: 2}}); err != nil {
+		if _, err := b.store.MarkSent(t.Context(), []workqueue.Sent{{ID: s.ID, StreamSeq: 1, PipeEpoch: 2}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -38,7 +38,7 @@ WHERE run_id = $1 AND ` + askedAt + ` IS NOT NULL
 GROUP BY cause ORDER BY count(*) DESC, cause`
 
 const lostSlices = `
-SELECT count(*) FILTER (WHERE error_code IN ('pipe', 'unsent')),
+SELECT count(*) FILTER (WHERE error_code IN ('pipe', 'unsent', 'lost')),
     count(*) FILTER (WHERE error_code IN ('session', 'handback'))
 FROM work_slice WHERE run_id = $1 AND state = 'expired'`
 
@@ -54,7 +54,7 @@ func (r *RunReport) readRequests(ctx context.Context, tx pgx.Tx) error {
 	for _, c := range q.ByCause {
 		q.Count += c.Requests
 		q.Items += c.Items
-		if c.Cause.itemsAtFault() || c.Cause == CauseBreaker || c.Cause == CauseThrottled {
+		if c.Cause.itemsAtFault() || c.Cause == CauseBreaker || c.Cause == CauseThrottled || c.Cause == CauseSilence {
 			q.Retries += c.Requests
 		}
 	}

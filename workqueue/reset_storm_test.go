@@ -94,7 +94,7 @@ func (s *storm) gathers(ctx context.Context, r *rand.Rand, out *[]workqueue.Slic
 }
 
 func (s *storm) markSent(ctx context.Context, slice workqueue.Slice) {
-	_ = s.store.MarkSent(ctx, []workqueue.Sent{{ID: slice.ID, StreamSeq: 1, PipeEpoch: 1}}) // else it is claimed still
+	_, _ = s.store.MarkSent(ctx, []workqueue.Sent{{ID: slice.ID, StreamSeq: 1, PipeEpoch: 1}}) // else it is claimed still
 }
 
 // resets takes back parts of any step, and runs again what failed.

@@ -24,15 +24,9 @@ const (
     WHERE e.published_at IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r
         WHERE r.id = e.run_id AND (r.state IN ('loading', 'running') OR e.kind = 'completed'))`
 
-	// Explanations read what was done to runs under way; the newest re-run of a run is the evidence for its generation,
-	// for which doctor looks.
+	// The rules stand in the schema, for audit_expire, which alone may delete.
 	oldAudit = `
-    SELECT a.ctid, a.id::text AS id, a.at,
-        coalesce(pg_column_size(a.detail), 0) + coalesce(pg_column_size(a.before), 0)
-            + coalesce(pg_column_size(a.after), 0) + 150 AS size
-    FROM audit_log a
-    WHERE NOT EXISTS (SELECT FROM batchrun r WHERE r.id = a.run_id AND (r.state IN ('loading', 'running')
-        OR a.action IN ('rerun', 'reset') AND a.detail ->> 'generation' = r.generation::text))`
+    SELECT id::text AS id, at, size FROM audit_expendable`
 
 	oldQuarantine = `
     SELECT q.ctid, q.id::text AS id, q.at, pg_column_size(q.body) + pg_column_size(q.detail) + 250 AS size
@@ -80,9 +74,10 @@ SELECT greatest(clock_timestamp() - $1::interval, (SELECT at FROM ranked WHERE n
 )
 
 const (
-	cutoffRuns       = cutoffHead + finishedRuns + cutoffTail
-	cutoffEvents     = cutoffHead + oldEvents + cutoffTail
-	cutoffAudit      = cutoffHead + oldAudit + cutoffTail
+	cutoffRuns   = cutoffHead + finishedRuns + cutoffTail
+	cutoffEvents = cutoffHead + oldEvents + cutoffTail
+	cutoffAudit  = `SELECT CASE WHEN old.at IS NOT NULL THEN least(old.at, clock_timestamp() - interval '1 hour') END
+FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
 	cutoffQuarantine = cutoffHead + oldQuarantine + cutoffTail
 	cutoffLetters    = cutoffHead + oldLetters + cutoffTail
 	cutoffSessions   = cutoffHead + oldSessions + cutoffTail
@@ -97,7 +92,7 @@ const (
 	dueFires      = dueHead + oldFires + dueTail
 
 	deleteEvents     = `DELETE FROM run_event` + deleteMiddle + oldEvents + deleteTail
-	deleteAudit      = `DELETE FROM audit_log` + deleteMiddle + oldAudit + deleteTail
+	deleteAudit      = `SELECT audit_expire($1, $2)` // says how many; the log is not ours to delete from
 	deleteQuarantine = `DELETE FROM quarantine` + deleteMiddle + oldQuarantine + deleteTail
 	deleteLetters    = `DELETE FROM dead_letter` + deleteMiddle + oldLetters + deleteTail
 	deleteSessions   = `DELETE FROM node_session` + deleteMiddle + oldSessions + deleteTail
@@ -201,6 +196,9 @@ func (s *Store) DeleteOld(ctx context.Context, lease Lease, kind RetentionKind, 
 		return 0, errors.New("runs are deleted by stages")
 	}
 	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if kind == RetainAudit {
+			return tx.QueryRow(ctx, statement, before, limit).Scan(&n)
+		}
 		tag, err := tx.Exec(ctx, statement, before, limit)
 		n = tag.RowsAffected()
 		return err

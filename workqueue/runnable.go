@@ -17,6 +17,7 @@ type StepRef struct {
 type Runnable struct {
 	Run      RunID
 	Step     Step
+	Place    string // the endpoint at which it was found
 	Endpoint string
 	Kind     Kind
 	Auto     bool // its limit in flight is the one that nodes find for the endpoint
@@ -27,12 +28,16 @@ type Runnable struct {
 // Ref returns the step's name.
 func (r *Runnable) Ref() StepRef { return StepRef{r.Run, r.Step} }
 
-// RunnablePage is how many steps a look for work brings, unless it says otherwise.
-const RunnablePage = 64
+// Bounds of a look for work, unless it says otherwise.
+const (
+	// RunnablePlaces is how many endpoints it brings steps of.
+	RunnablePlaces = 32
+	// leastSteps is how many steps of each, mostSteps of few endpoints together.
+	leastSteps, mostSteps = 8, 64
+)
 
 // Search narrows a look for work. The zero Search is for all there is, a page of it.
 type Search struct {
-	Limit    int       // steps at the most; 0 means RunnablePage
 	Skip     []StepRef // steps to leave out
 	Shut     []string  // endpoints to leave out
 	ShutAuto []string  // endpoints whose automatic steps to leave out
@@ -42,76 +47,204 @@ type Search struct {
 
 const (
 	// hasReady and hasDue are conditions on a run_step st: there is something to claim of it. Both are a look into a
-	// partial index.
+	// partial index, and written so that no plan gathers all there is instead.
 	hasReady = `
-    EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready)`
+    coalesce((SELECT true FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready
+              LIMIT 1), false)`
 	hasDue = `
-    EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step AND s.state = 'scheduled'
-              AND s.not_before <= (SELECT clock_timestamp()))`
+    coalesce((SELECT true FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step AND s.state = 'scheduled'
+              AND s.not_before <= (SELECT clock_timestamp()) LIMIT 1), false)`
 
-	// claimable is a condition on a run_step st and its endpoint_pace p, which may be missing. While the endpoint's
-	// breaker is open there is a probe to be sent at most, and any item will do for that.
-	claimable = `
-CASE WHEN p.breaker = 'open' THEN
-    p.probe_at <= clock_timestamp()
-    AND NOT EXISTS (SELECT 1 FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent'))
-    AND (` + hasReady + ` OR
-    EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step AND s.state = 'scheduled'))
-ELSE ` + hasReady + ` OR ` + hasDue + ` END`
+	// readyAuto are the steps that have something ready at an endpoint e, those that leave their limit in flight to the pace
+	// or, with readyFixed, those that do not; the most urgent first, then the oldest: one after the other by the index
+	// work_block_turn, only as many as are asked for, however many blocks each has.
+	readyAuto  = readyHead + `b.auto` + readyNext + `b.auto` + readyTail
+	readyFixed = readyHead + `NOT b.auto` + readyNext + `NOT b.auto` + readyTail
+	readyHead  = `(
+    WITH RECURSIVE turn AS (
+        (SELECT b.turn, b.run_id, b.step FROM work_block b WHERE b.has_ready AND b.endpoint = e.endpoint AND `
+	readyNext = `
+         ORDER BY b.turn, b.run_id, b.step LIMIT 1)
+        UNION ALL
+        SELECT n.turn, n.run_id, n.step FROM turn t CROSS JOIN LATERAL (
+            SELECT b.turn, b.run_id, b.step FROM work_block b WHERE b.has_ready AND b.endpoint = e.endpoint
+              AND (b.turn, b.run_id, b.step) > (t.turn, t.run_id, t.step) AND `
+	readyTail = `
+            ORDER BY b.turn, b.run_id, b.step LIMIT 1) n)
+    SELECT run_id, step FROM turn)`
 
-	// eligible is what every row of both halves below has to be. $2 and $3 are steps, $4, $5
-	// and $7 endpoints to leave out, $6 the local functions there are.
-	eligible = `
-r.state = 'running' AND r.hold IS NULL
-AND NOT st.endpoint COLLATE "C" = ANY($4::text[])
-AND NOT (st.in_flight_auto AND st.endpoint COLLATE "C" = ANY($5::text[]))
-AND (st.kind <> 'local' OR st.endpoint = ANY($6::text[])) AND (NOT st.barrier OR st.barrier_passed)
+	// dueAt are the steps of which something is due at an endpoint e, by the index work_slice_waiting; while the endpoint
+	// is down whatever waits there will do for a probe.
+	dueAt = `(
+    SELECT DISTINCT s.run_id, s.step FROM work_slice s
+    WHERE s.state = 'scheduled' AND s.endpoint = e.endpoint
+      AND (e.down OR s.not_before <= (SELECT clock_timestamp())))`
+
+	// outAt are the steps that have slices out at an endpoint e.
+	outAt = `(
+    SELECT DISTINCT s.run_id, s.step FROM work_slice s
+    WHERE s.endpoint = e.endpoint AND s.state IN ('claimed', 'sent'))`
+
+	// unheld is a condition on a batchrun r and its run_step st: nothing but limits keeps nodes from its work.
+	unheld = `
+r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed)`
+
+	// eligible is what every step has to be. $3 and $4 are steps, $2, $5 and $7 endpoints to leave out, $6 the local
+	// functions there are.
+	eligible = unheld + `
+AND NOT st.endpoint COLLATE "C" = ANY($2::text[])
+AND NOT (st.in_flight_auto AND (e.full OR st.endpoint COLLATE "C" = ANY($5::text[])))
+AND (st.kind <> 'local' OR st.endpoint = ANY($6::text[]))
 AND (st.kind = 'endpoint' OR NOT st.endpoint COLLATE "C" = ANY($7::text[]))
-AND (r.id, st.step) NOT IN (SELECT * FROM unnest($2::uuid[], $3::smallint[])) AND ` + claimable
+AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
 
-	// runnable goes over the runs in two halves, so that a page costs a page even with thousands of runs. Those with
-	// slices out are as many as there are slices at the most. Those without come in the order of batchrun_active, and
-	// the first page of them is enough: what comes after has no fewer slices and is younger.
+	// placesOfWork are the endpoints at which something is ready or waits, found one after the other by their names, without
+	// those that take nothing more: whose budgets are used up, or that are down with no probe to be sent. full are those
+	// that take no more of automatic steps. What is out is counted in full only where so much is out at all.
+	placesOfWork = `
+ready AS (
+    (SELECT b.endpoint FROM work_block b WHERE b.has_ready AND b.endpoint IS NOT NULL ORDER BY b.endpoint LIMIT 1)
+    UNION ALL
+    SELECT n.endpoint FROM ready e CROSS JOIN LATERAL (
+        SELECT b.endpoint FROM work_block b WHERE b.has_ready AND b.endpoint > e.endpoint
+        ORDER BY b.endpoint LIMIT 1) n
+), waiting AS (
+    (SELECT s.endpoint FROM work_slice s WHERE s.state = 'scheduled' AND s.endpoint IS NOT NULL
+     ORDER BY s.endpoint LIMIT 1)
+    UNION ALL
+    SELECT n.endpoint FROM waiting e CROSS JOIN LATERAL (
+        SELECT s.endpoint FROM work_slice s WHERE s.state = 'scheduled' AND s.endpoint > e.endpoint
+        ORDER BY s.endpoint LIMIT 1) n
+), all_places AS MATERIALIZED (
+    SELECT n.endpoint, n.waits, coalesce(p.breaker = 'open', false) AS down,
+           coalesce(l.n >= p.in_flight AND (
+               SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
+               WHERE s.endpoint = n.endpoint AND s.state IN ('claimed', 'sent') AND o.in_flight_auto) >= p.in_flight,
+               false) AS full
+    FROM (SELECT endpoint, bool_or(waits) AS waits
+          FROM (SELECT endpoint, false AS waits FROM ready UNION ALL SELECT endpoint, true FROM waiting) o
+          GROUP BY endpoint) n
+    LEFT JOIN endpoint_pace p USING (endpoint) LEFT JOIN endpoint_setting t USING (endpoint)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS n FROM work_slice s
+        WHERE s.endpoint = n.endpoint AND s.state IN ('claimed', 'sent')) l
+    WHERE NOT n.endpoint = ANY($2::text[]) AND NOT (coalesce(t.max_in_flight, 0) > 0 AND l.n >= t.max_in_flight)
+      AND (p.breaker IS DISTINCT FROM 'open' OR p.probe_at <= clock_timestamp()
+           AND (SELECT count(*) FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent')) = 0)
+), places AS MATERIALIZED (
+    SELECT e.endpoint, e.down, e.full, coalesce((
+        SELECT min(b.turn) FROM (VALUES (true), (false)) a (auto) CROSS JOIN LATERAL (
+            SELECT b.turn FROM work_block b WHERE b.has_ready AND b.endpoint = e.endpoint AND b.auto = a.auto
+            ORDER BY b.turn LIMIT 1) b), 0) AS turn
+    FROM all_places e
+    WHERE NOT e.full OR e.waits OR coalesce((
+        SELECT true FROM work_block b WHERE b.has_ready AND b.endpoint = e.endpoint AND NOT b.auto LIMIT 1), false)
+)`
+
+	// idleStep is what follows of a step t that has nothing out at the endpoint.
+	idleStep = `
+         JOIN batchrun r ON r.id = t.run_id JOIN run_step st ON st.run_id = t.run_id AND st.step = t.step
+         WHERE ` + eligible + ` AND NOT EXISTS (
+            SELECT 1 FROM work_slice s WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step
+              AND s.state IN ('claimed', 'sent'))`
+
+	// runnable looks at a few of these endpoints, those with the most urgent work and else as chance has it, for a few
+	// steps each: of those with nothing out the first in turn, of those with something out, which are no more than that,
+	// all, and all of which something is due. $1 is how many endpoints, $8 how many steps of
+	// each at the least, $9 of all when they are few. An endpoint without
+	// any is a row without a step.
 	runnable = `
-WITH live AS MATERIALIZED (
-    SELECT run_id, step, count(*) AS n FROM work_slice WHERE state IN ('claimed', 'sent') GROUP BY run_id, step
-), idle AS (
-    SELECT r.id, st.step, st.endpoint, st.kind, st.in_flight_auto, r.priority, 0::bigint AS live
-    FROM batchrun r JOIN run_step st ON st.run_id = r.id
-    LEFT JOIN endpoint_pace p ON p.endpoint = st.endpoint COLLATE "C"
-    WHERE ` + eligible + ` AND (r.id, st.step) NOT IN (SELECT run_id, step FROM live)
-    ORDER BY r.priority DESC, r.id, st.step LIMIT $1
-), busy AS (
-    SELECT r.id, st.step, st.endpoint, st.kind, st.in_flight_auto, r.priority, l.n AS live
-    FROM live l JOIN run_step st USING (run_id, step) JOIN batchrun r ON r.id = l.run_id
-    LEFT JOIN endpoint_pace p ON p.endpoint = st.endpoint COLLATE "C"
-    WHERE l.n < st.in_flight AND ` + eligible + `
-)
-SELECT id, step, endpoint, kind, in_flight_auto, priority, live
-FROM (SELECT * FROM idle UNION ALL SELECT * FROM busy) steps
-ORDER BY priority DESC, live, id, step LIMIT $1`
+WITH RECURSIVE ` + placesOfWork + `, chosen AS MATERIALIZED (
+    SELECT e.* FROM places e ORDER BY e.turn, random() LIMIT $1
+), each AS (
+    SELECT greatest($8::int, $9::int / count(*)) AS n FROM chosen WHERE true HAVING count(*) > 0)
+SELECT e.endpoint, c.id, c.step, c.endpoint, c.kind, c.in_flight_auto, c.priority, c.live
+FROM chosen e LEFT JOIN LATERAL (
+    SELECT r.id, st.step, st.endpoint, st.kind, st.in_flight_auto, r.priority, l.live
+    FROM (
+        (SELECT t.run_id, t.step FROM ` + readyAuto + ` t ` + idleStep + ` AND NOT e.full LIMIT (SELECT n FROM each))
+        UNION
+        (SELECT t.run_id, t.step FROM ` + readyFixed + ` t ` + idleStep + ` LIMIT (SELECT n FROM each))
+        UNION
+        SELECT run_id, step FROM ` + dueAt + ` due
+        UNION
+        SELECT run_id, step FROM ` + outAt + ` st WHERE ` + hasReady + `) t
+    JOIN batchrun r ON r.id = t.run_id JOIN run_step st ON st.run_id = t.run_id AND st.step = t.step
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS live FROM work_slice s
+        WHERE s.run_id = t.run_id AND s.step = t.step AND s.state IN ('claimed', 'sent')) l
+    WHERE ` + eligible + ` AND l.live < st.in_flight
+    ORDER BY r.priority DESC, l.live, r.id, st.step LIMIT (SELECT n FROM each)) c ON true
+ORDER BY c.priority DESC NULLS LAST, c.live, c.id, c.step`
 )
 
-// RunnableSteps returns steps that have work to claim now: of the most urgent runs first, among them those with the
-// fewest slices out, then the oldest. Runs that are held and endpoints that are down are left out.
-func (s *Store) RunnableSteps(ctx context.Context, search Search) ([]Runnable, error) {
-	if search.Limit <= 0 {
-		search.Limit = RunnablePage
-	}
+// Found is what a look for work brought.
+type Found struct {
+	// Steps have work to claim now: of the most urgent runs first, among them those with the fewest slices out, then the
+	// oldest.
+	Steps []Runnable
+	// Without are endpoints at which there is something, and nothing to be claimed.
+	Without []string
+	More    bool // there may be other endpoints with work
+}
+
+// RunnableSteps returns steps that have work to claim now, a few of each endpoint that has any. Runs that are held are
+// left out, and endpoints that are down or have all that they may. It costs what the endpoints cost that have work, and
+// not what the runs do.
+func (s *Store) RunnableSteps(ctx context.Context, search Search) (found Found, err error) {
 	runs, steps := make([]RunID, len(search.Skip)), make([]Step, len(search.Skip))
 	for i, ref := range search.Skip {
 		runs[i], steps[i] = ref.Run, ref.Step
 	}
-	rows, err := s.pool.Query(ctx, runnable, search.Limit, runs, steps, notNil(search.Shut), notNil(search.ShutAuto),
-		paceKeys(KindLocal, search.Locals), notNil(search.NoRoom))
-	if err != nil {
-		return nil, fmt.Errorf("look for work: %w", err)
+	seen := map[string]bool{}
+	batch := &pgx.Batch{}
+	batch.Queue(planOnce)
+	batch.Queue(runnable, RunnablePlaces, notNil(search.Shut), runs, steps, notNil(search.ShutAuto),
+		paceKeys(KindLocal, search.Locals), notNil(search.NoRoom), leastSteps, mostSteps).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			place, err := found.add(rows)
+			if err != nil {
+				return err
+			}
+			seen[place] = true
+		}
+		return rows.Err()
+	})
+	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
+		return Found{}, fmt.Errorf("look for work: %w", err)
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Runnable])
-	if err != nil {
-		return nil, fmt.Errorf("look for work: %w", err)
-	}
+	found.More = len(seen) == RunnablePlaces
 	return found, nil
+}
+
+// planOnce holds for the transaction, which a batch is too: these statements are planned once, since planning takes longer
+// than they do, and so that they go from row to row by indexes, whatever the sizes of the tables were at that time: they
+// end when they have found enough.
+const planOnce = `
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
+       set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true)`
+
+// add takes in a row: a step, or an endpoint without one.
+func (f *Found) add(row pgx.CollectableRow) (place string, err error) {
+	var r struct {
+		run      *RunID
+		step     *Step
+		endpoint *string
+		kind     *Kind
+		auto     *bool
+		priority *int
+		live     *int
+	}
+	err = row.Scan(&place, &r.run, &r.step, &r.endpoint, &r.kind, &r.auto, &r.priority, &r.live)
+	switch {
+	case err != nil:
+	case r.run == nil:
+		f.Without = append(f.Without, place)
+	default:
+		f.Steps = append(f.Steps, Runnable{*r.run, *r.step, place, *r.endpoint, *r.kind, *r.auto, *r.priority, *r.live})
+	}
+	return place, err
 }
 
 // notNil keeps an empty list from being NULL, which no comparison is true with.

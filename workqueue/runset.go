@@ -28,6 +28,8 @@ type RunChanged struct {
 }
 
 const (
+	// setTurn goes with setPriority, before the run is locked.
+	setTurn     = `UPDATE work_block SET turn = $2 WHERE run_id = $1 AND endpoint IS NOT NULL`
 	setPriority = `UPDATE batchrun SET priority = $2 WHERE id = $1`
 	priorityOf  = `SELECT priority FROM batchrun WHERE id = $1`
 
@@ -58,7 +60,7 @@ func (s *Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err er
 	return out, nil
 }
 
-// setRun locks the steps, then slices if it must, then the run, as everyone does.
+// setRun locks the steps, then slices and blocks if it must, then the run, as everyone does.
 func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err error) {
 	steps, err := lockSteps(ctx, tx, c.Run)
 	if err != nil {
@@ -75,6 +77,11 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 	d := &difference{before: map[string]any{}, after: map[string]any{}}
 	if err := step.change(ctx, tx, c.Run, &c.Settings, d); err != nil {
 		return out, err
+	}
+	if c.Priority != nil {
+		if err := moveUp(ctx, tx, c.Run, *c.Priority); err != nil {
+			return out, err
+		}
 	}
 	runs, err := lockHolds(ctx, tx, &Control{Run: c.Run}, "")
 	if err != nil {
@@ -93,6 +100,17 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 	}
 	return out, auditChange(ctx, tx, action{actor: c.Actor, name: "set", run: c.Run, before: d.before, after: d.after,
 		detail: map[string]any{"step": step.name, "reason": plain(c.Reason)}})
+}
+
+// moveUp gives what is ready, or will be, its new place among that of other runs.
+func moveUp(ctx context.Context, tx pgx.Tx, run RunID, priority int) error {
+	if _, err := tx.Exec(ctx, lockPlaced, run); err != nil {
+		return fmt.Errorf("lock the blocks of run %s: %w", run, err)
+	}
+	if _, err := tx.Exec(ctx, setTurn, run, -priority); err != nil {
+		return fmt.Errorf("set the priority: %w", err)
+	}
+	return nil
 }
 
 func (r *runHold) maySet() error {

@@ -17,10 +17,10 @@ import (
 // insertBlocks makes the blocks of every step, from number $2. Items of a step that needs others wait: they are in no
 // plane.
 const insertBlocks = `
-INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held)
+INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held, endpoint, turn, auto)
 SELECT $1, st.step, $2 + u.n - 1, u.size, u.bytes, CASE WHEN st.needs = '{}' THEN u.ready ELSE B'0'::bit(8192) END,
-       CASE WHEN st.needs = '{}' THEN u.held END
-FROM run_step st, unnest($3::int[], $4::bigint[], $5::bit(8192)[], $6::bit(8192)[])
+       CASE WHEN st.needs = '{}' THEN u.held END, st.endpoint, -r.priority, st.in_flight_auto
+FROM run_step st JOIN batchrun r ON r.id = st.run_id, unnest($3::int[], $4::bigint[], $5::bit(8192)[], $6::bit(8192)[])
      WITH ORDINALITY AS u (size, bytes, ready, held, n)
 WHERE st.run_id = $1`
 
@@ -44,18 +44,13 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if err := makeBlocks(ctx, tx, l.run, 0, sizes, l.sizes, ready, held); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, makePaces, l.run); err != nil {
-		return fmt.Errorf("keep the paces of its endpoints: %w", err)
-	}
-	id := uuid.UUID(l.run)
-	if err := tracker.Open(ctx, tx, id, "run"); err != nil {
+	batch := &pgx.Batch{}
+	batch.Queue(makePaces, l.run)
+	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
 		return err
 	}
-	if _, err := tracker.AddGroups(ctx, tx, id, sizes); err != nil {
-		return err
-	}
-	if _, err := tracker.Seal(ctx, tx, id); err != nil {
-		return err
+	if err := leave(ctx, tx, batch); err != nil {
+		return fmt.Errorf("seal run %s: %w", l.run, err)
 	}
 	if err := l.setGoing(ctx, tx); err != nil {
 		return err
@@ -88,7 +83,7 @@ func inLine(sizes []int, heads []bitfield.Set) (ready []bitfield.Set, held []pgt
 func makeBlocks(ctx context.Context, tx pgx.Tx, run RunID, first Block, sizes []int, bytes []int64,
 	ready []bitfield.Set, held []pgtype.Bits,
 ) error {
-	if _, err := tx.Exec(ctx, insertBlocks, run, first, sizes, bytes, pgbits.Slice(ready), held); err != nil {
+	if err := later(ctx, tx, insertBlocks, run, first, sizes, bytes, pgbits.Slice(ready), held); err != nil {
 		return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
 	}
 	return nil
@@ -147,7 +142,11 @@ func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
 	if limited {
 		failedLimit = &limit
 	}
-	tag, err := tx.Exec(ctx, sealRun, l.run, l.items, l.skipped, failedLimit, l.sampled())
+	args := []any{l.run, l.items, l.skipped, failedLimit, l.sampled()}
+	if l.whole { // nobody else has seen the row
+		return later(ctx, tx, sealRun, args...)
+	}
+	tag, err := tx.Exec(ctx, sealRun, args...)
 	if err != nil {
 		return fmt.Errorf("seal run %s: %w", l.run, err)
 	}

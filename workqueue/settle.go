@@ -20,10 +20,8 @@ import (
 
 // apply writes the settlement. The slices in it are locked already; what remains is locked in the documented order.
 func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
-	if s.parts.rows > 0 {
-		if err := s.parts.send(ctx, tx, copyParts); err != nil {
-			return fmt.Errorf("write %d parts: %w", s.parts.rows, err)
-		}
+	if err := s.writeParts(ctx, tx); err != nil {
+		return fmt.Errorf("write %d parts: %w", s.parts.rows, err)
 	}
 	if s.errors.rows > 0 {
 		if err := s.errors.send(ctx, tx, copyErrors); err != nil {
@@ -36,12 +34,16 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 	if err := s.queueUp(ctx, tx); err != nil {
 		return err
 	}
-	if err := s.applyMasks(ctx, tx); err != nil {
-		return err
-	}
 	batch := &pgx.Batch{}
-	if err := s.unlock(ctx, tx, batch); err != nil {
-		return err
+	s.queueMasks(batch)
+	if len(s.joint) > 0 { // what the outcomes unlock follows from the planes that this reads
+		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+			return fmt.Errorf("settle: %w", err)
+		}
+		batch = &pgx.Batch{}
+		if err := s.unlock(ctx, tx, batch); err != nil {
+			return err
+		}
 	}
 	s.advance(batch)
 	return s.acknowledge(ctx, tx, batch)
@@ -69,11 +71,15 @@ FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::
      AS u (id, remaining, state, service, answered, code, message, retry, took)
 WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`
 
+// What waits for its time waits at the endpoint that its step has now, where it is looked for: whoever changes that locks
+// the slices that this one's transaction holds, and moves those after it.
 const insertSlices = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, not_before, deadline, root, endpoint)
 SELECT u.id, u.run_id, u.step, u.block, u.generation, u.mask, u.mask, u.state, u.attempt, u.failures, u.cause,
-       u.parent, u.suspect, u.session_id, clock_timestamp() + u.delay, clock_timestamp() + u.timeout, u.root, u.endpoint
+       u.parent, u.suspect, u.session_id, clock_timestamp() + u.delay, clock_timestamp() + u.timeout, u.root,
+       CASE WHEN u.state = 'scheduled' THEN (
+           SELECT st.endpoint FROM run_step st WHERE st.run_id = u.run_id AND st.step = u.step) ELSE u.endpoint END
 FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::int[], $5::int[], $6::bit(8192)[], $7::text[], $8::int[],
             $9::int[], $10::text[], $11::uuid[], $12::bool[], $13::uuid[], $14::interval[], $15::interval[],
             $16::uuid[], $17::text[])
@@ -97,10 +103,9 @@ FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192
 WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block
   AND ((b.ready | b.done | b.failed) & (u.done | u.failed)) = B'0'::bit(8192)`
 
-// applyMasks sends the statements about slices and blocks in one round trip and checks that each touched all its rows.
-// Of runs with several steps it only locks the blocks and reads their planes: what becomes of them is for unlock.
-func (s *settlement) applyMasks(ctx context.Context, tx pgx.Tx) error {
-	batch := &pgx.Batch{}
+// queueMasks queues the statements about slices and blocks, each of which must touch all its rows. Of runs with several
+// steps it only locks the blocks and reads their planes: what becomes of them is for unlock.
+func (s *settlement) queueMasks(batch *pgx.Batch) {
 	expect := func(what string, want int) func(pgconn.CommandTag) error {
 		return func(tag pgconn.CommandTag) error {
 			if tag.RowsAffected() != int64(want) {
@@ -127,13 +132,6 @@ func (s *settlement) applyMasks(ctx context.Context, tx pgx.Tx) error {
 	if len(s.joint) > 0 {
 		batch.Queue(readPlanes, columns(s.rows())...).Query(s.scanPlanes)
 	}
-	if batch.Len() == 0 {
-		return nil
-	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("settle: %w", err)
-	}
-	return nil
 }
 
 func (s *settlement) endedArgs() []any {
@@ -214,7 +212,7 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 		return nil
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("acknowledge items: %w", err)
+		return fmt.Errorf("settle and acknowledge items: %w", err)
 	}
 	for i, run := range runs {
 		if !acked[i].Completed {
@@ -241,14 +239,18 @@ UPDATE batchrun r
 SET state = 'completed', finished_at = clock_timestamp(), done = c.done, failed = c.failed
 FROM (` + outcomeOfRun + `) c
 WHERE r.id = $1 AND r.state = 'running'
-RETURNING r.generation, r.done, r.failed`
+RETURNING r.generation, r.done, r.failed, r.finished_at`
 )
 
 // complete closes a generation of a run, in the transaction in which its tracker reported the last acknowledgement.
 func complete(ctx context.Context, tx pgx.Tx, run RunID) (Completion, error) {
 	c := Completion{Run: run}
-	if err := tx.QueryRow(ctx, completeRun, run).Scan(&c.Generation, &c.Done, &c.Failed); err != nil {
+	var at time.Time
+	if err := tx.QueryRow(ctx, completeRun, run).Scan(&c.Generation, &c.Done, &c.Failed, &at); err != nil {
 		return c, fmt.Errorf("complete run %s: %w", run, err)
 	}
-	return c, addEvent(ctx, tx, run, c.Generation, EventCompleted, map[string]any{"done": c.Done, "failed": c.Failed})
+	var err error
+	c.Event, err = addEventAt(ctx, tx, run, c.Generation, EventCompleted, at,
+		map[string]any{"done": c.Done, "failed": c.Failed})
+	return c, err
 }

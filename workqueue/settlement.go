@@ -1,7 +1,11 @@
 package workqueue
 
 import (
+	"context"
+	"encoding/binary"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
 )
@@ -65,6 +69,7 @@ type Completion struct {
 	Generation Generation
 	Done       int64
 	Failed     int64
+	Event      Event // that tells of it, as it is in the outbox
 }
 
 func newSettlement(parts *copyRows, graphs *graphCache) *settlement {
@@ -118,6 +123,49 @@ func (s *settlement) fail(h *heldSlice, bit int, e SlotError) {
 const copyParts = `COPY work_part
 (run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message)
 FROM STDIN (FORMAT binary)`
+
+// insertParts is copyParts for a few: it need not travel alone.
+const insertParts = `
+INSERT INTO work_part
+    (run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::bytea[], $7::text[], $8::text[],
+                     $9::text[])`
+
+// writeParts leaves a few parts to the next statement, and writes many at once.
+func (s *settlement) writeParts(ctx context.Context, tx pgx.Tx) error {
+	switch n := s.parts.rows; {
+	case n == 0:
+		return nil
+	case few(int(n), len(s.parts.buf)):
+		return later(ctx, tx, insertParts, s.partArgs()...)
+	}
+	return s.parts.send(ctx, tx, copyParts)
+}
+
+func (s *settlement) partArgs() []any {
+	rows := s.parts.columns(9)
+	n := len(rows[0])
+	runs, slices := make([]RunID, n), make([]SliceID, n)
+	ordinals, gens, steps := make([]int32, n), make([]int32, n), make([]int16, n)
+	for i := range n {
+		runs[i], slices[i] = RunID(rows[0][i]), SliceID(rows[1][i])
+		ordinals[i], gens[i] = int32(binary.BigEndian.Uint32(rows[2][i])), int32(binary.BigEndian.Uint32(rows[3][i]))
+		steps[i] = int16(binary.BigEndian.Uint16(rows[4][i]))
+	}
+	return []any{runs, slices, ordinals, gens, steps, rows[5], texts(rows[6]), texts(rows[7]), texts(rows[8])}
+}
+
+// texts are texts that may be NULL.
+func texts(fields [][]byte) []*string {
+	list := make([]*string, len(fields))
+	for i, field := range fields {
+		if field != nil {
+			text := string(field)
+			list[i] = &text
+		}
+	}
+	return list
+}
 
 func (s *settlement) part(h *heldSlice, bit int) {
 	s.parts.row(9)

@@ -23,7 +23,8 @@ const (
 	plenty     = 1000 // slices of a claim that takes all there are
 )
 
-// bench is a store on a database of its own, and a session that claims.
+// bench is a store on a database of its own, as the role that serves, and a session that claims. The pool is of the
+// superuser, who may look at everything and change it.
 type bench struct {
 	*testing.T
 	pool    *pgxpool.Pool
@@ -33,8 +34,8 @@ type bench struct {
 
 func setup(t *testing.T) *bench {
 	t.Helper()
-	pool := testenv.Pool(t)
-	b := &bench{T: t, pool: pool, store: workqueue.New(pool)}
+	url := testenv.Database(t)
+	b := &bench{T: t, pool: testenv.Connect(t, url), store: workqueue.New(testenv.Connect(t, testenv.Serving(t, url)))}
 	b.session = b.open()
 	return b
 }
@@ -177,7 +178,7 @@ func (b *bench) send(claimed ...workqueue.Slice) {
 	for i, s := range claimed {
 		sent = append(sent, workqueue.Sent{ID: s.ID, StreamSeq: int64(i + 1), PipeEpoch: 1})
 	}
-	if err := b.store.MarkSent(b.Context(), sent); err != nil {
+	if _, err := b.store.MarkSent(b.Context(), sent); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -11,10 +11,12 @@ const (
 	CauseRetry      Cause = "retry"      // the service asked for these items to be tried again
 	CauseUnanswered Cause = "unanswered" // the final reply left these items out
 	CauseFailure    Cause = "failure"    // the service failed the chunk as a whole
-	CauseDeadline   Cause = "deadline"   // no reply came in time
+	CauseDeadline   Cause = "deadline"   // no reply came in time, although the services answered others
+	CauseSilence    Cause = "silence"    // no reply came in time, and nothing says that it was because of the items
 	CauseSession    Cause = "session"    // the node that had claimed it is gone
 	CauseHandBack   Cause = "handback"   // the node that had claimed it stopped in good order
 	CausePipe       Cause = "pipe"       // a stream was lost or recreated, and the request or its reply with it
+	CauseLost       Cause = "lost"       // the request was acknowledged, and no reply to it is there
 	CauseSplit      Cause = "split"      // the request would have been larger than the server takes
 	CauseBisect     Cause = "bisect"     // half of a chunk that failed as a whole
 	CauseExhausted  Cause = "exhausted"  // delivered again and again and never answered: it may kill its services

@@ -9,6 +9,9 @@ import (
 // snapshot runs f in a read-only transaction that sees the database as it stood at one moment: what f reads with
 // several statements adds up. Keep f short; while it runs, PostgreSQL cannot clean up behind anybody.
 func (s *Store) snapshot(ctx context.Context, f func(tx pgx.Tx) error) error {
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	return pgx.BeginTxFunc(ctx, s.pool, options, f)
+	begin := "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+	if s.settings != "" {
+		begin += "; " + s.settings
+	}
+	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{BeginQuery: begin}, f)
 }

@@ -122,6 +122,14 @@ WHERE run_id = $1 AND step = $2`
 UPDATE work_slice SET endpoint = CASE WHEN state = 'scheduled' THEN $4 ELSE coalesce(endpoint, $3) END
 WHERE run_id = $1 AND step = $2 AND state IN ('scheduled', 'claimed', 'sent')
   AND (state = 'scheduled' OR endpoint IS NULL)`
+
+	// placeBlocks has ready items looked for where they are to go now. The blocks are locked in order before.
+	placeBlocks = `
+UPDATE work_block SET endpoint = $3, auto = $4 WHERE run_id = $1 AND step = $2 AND endpoint IS NOT NULL`
+	lockPlaced = `
+SELECT count(*) FROM (
+    SELECT 1 FROM work_block WHERE run_id = $1 AND endpoint IS NOT NULL
+    ORDER BY step, block FOR NO KEY UPDATE) locked`
 )
 
 // UnknownStepError names a step that a run does not have.
@@ -257,6 +265,16 @@ func (s *stepSettings) change(ctx context.Context, tx pgx.Tx, run RunID, c *Step
 	if err != nil {
 		return fmt.Errorf("set step %s of run %s: %w", s.name, run, err)
 	}
+	if err := s.move(ctx, tx, run, &next); err != nil {
+		return err
+	}
+	d.step(s, &next)
+	*s = next
+	return nil
+}
+
+// move has the step's work found where it is to be done now, and by which limit.
+func (s *stepSettings) move(ctx context.Context, tx pgx.Tx, run RunID, next *stepSettings) error {
 	if next.endpoint != s.endpoint {
 		if _, err := lockSlices(ctx, tx, slicesOfRun, run); err != nil {
 			return err
@@ -265,8 +283,15 @@ func (s *stepSettings) change(ctx context.Context, tx pgx.Tx, run RunID, c *Step
 			return fmt.Errorf("note where the slices of run %s were sent: %w", run, err)
 		}
 	}
-	d.step(s, &next)
-	*s = next
+	if next.endpoint == s.endpoint && next.inFlightAuto == s.inFlightAuto {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, lockPlaced, run); err != nil {
+		return fmt.Errorf("lock the blocks of run %s: %w", run, err)
+	}
+	if _, err := tx.Exec(ctx, placeBlocks, run, s.step, next.endpoint, next.inFlightAuto); err != nil {
+		return fmt.Errorf("move the ready items of run %s: %w", run, err)
+	}
 	return nil
 }
 

@@ -129,7 +129,7 @@ func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
 	for _, s := range append(claimed, workqueue.Slice{ID: workqueue.NewSliceID()}) {
 		marks = append(marks, workqueue.Sent{ID: s.ID, StreamSeq: 99, PipeEpoch: 7})
 	}
-	if err := b.store.MarkSent(t.Context(), marks); err != nil {
+	if _, err := b.store.MarkSent(t.Context(), marks); err != nil {
 		t.Fatal(err)
 	}
 	if after := row(); after != before {

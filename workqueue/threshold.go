@@ -104,7 +104,7 @@ type DueHold struct {
 	Canary    bool // the sample has ended
 }
 
-// The runs under way, by batchrun_active.
+// The runs under way that have a limit or a sample, by batchrun_limited.
 const dueHolds = `
 SELECT due.id, due.threshold, due.canary FROM (
     SELECT r.id, coalesce(r.failed_limit < (` + failedItems + `), false) AS threshold,

@@ -1,0 +1,117 @@
+package workqueue_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func (b *bench) readMark() workqueue.Mark {
+	b.Helper()
+	m, err := b.store.ReadMark(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return m
+}
+
+func (b *bench) raise(known workqueue.Mark) workqueue.Mark {
+	b.Helper()
+	m, err := b.store.RaiseMark(b.Context(), known)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return m
+}
+
+// A count that lies behind what is remembered is not raised, and the gap is passed once, by whoever comes first.
+func TestGapIsPassedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for range 5 {
+		b.raise(b.readMark())
+	}
+	known := b.readMark()
+	if known.Beat != 5 || known.Timeline == 0 || known.Moved {
+		t.Fatalf("the mark is %+v; want it raised five times, on a timeline", known)
+	}
+	run := b.load(chunked(1), 3)
+	out := b.claim(run, 2)
+	b.send(out[0])
+	b.record(faulty(out[1], workqueue.SlotError{Code: "flaky", Retry: true})) // waits for its time
+	b.exec(`INSERT INTO pipe (name, epoch, work_created, reply_created) VALUES ('pipe', 3, now(), now())`)
+	known.Epoch = 7
+	waiting := b.number(`SELECT count(*) FROM work_slice WHERE state = 'scheduled'`)
+	var before uuid.UUID
+	if err := b.pool.QueryRow(t.Context(), `SELECT id FROM work_slice WHERE state = 'scheduled'`).Scan(&before); err != nil {
+		t.Fatal(err, waiting)
+	}
+	b.exec(`UPDATE database_mark SET beat = 2`)
+	if back := b.raise(known); !back.Behind(known) || back.Beat != 2 {
+		t.Errorf("a mark that lies behind was raised: %+v", back)
+	}
+	var passing sync.WaitGroup
+	gaps := make(chan *workqueue.Gap, 4)
+	for range cap(gaps) {
+		passing.Go(func() {
+			gap, err := b.store.PassGap(t.Context(), known)
+			if err != nil {
+				t.Error(err)
+			}
+			if gap != nil {
+				gaps <- gap
+			}
+		})
+	}
+	passing.Wait()
+	if len(gaps) != 1 {
+		t.Fatalf("%d of four passed the gap", len(gaps))
+	}
+	if gap := <-gaps; !gap.Lost || gap.Runs != 1 {
+		t.Errorf("the gap is %+v", gap)
+	}
+	if now := b.readMark(); now.Beat != 6 || now.Epoch != 8 || now.Behind(known) {
+		t.Errorf("after the gap the mark is %+v", now)
+	}
+	if n := b.number(`SELECT count(*) FROM work_slice WHERE id = $1`, before); n != 0 {
+		t.Error("a slice that waits for its time has its old id")
+	}
+	if n := b.number(`SELECT count(*) FROM node_session WHERE ended_at IS NULL AND expires_at > clock_timestamp()`); n != 0 {
+		t.Errorf("%d sessions of another time live on", n)
+	}
+	if n := b.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound'`, run); n != 1 {
+		t.Errorf("the run's history tells of it %d times", n)
+	}
+	b.check()
+}
+
+// A mark of another database says nothing of this one; a timeline that has changed says that another server took over.
+func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	here := b.raise(b.readMark())
+	other := workqueue.Mark{Lineage: uuid.New(), Beat: 1000, Epoch: 9}
+	if here.Behind(other) || here.Later(other) != here {
+		t.Error("a mark of another database counts")
+	}
+	if gap, err := b.store.PassGap(t.Context(), other); gap != nil || err != nil {
+		t.Errorf("a gap %+v, %v by a mark of another database", gap, err)
+	}
+	b.exec(`UPDATE database_mark SET timeline = timeline + 1`)
+	if m := b.raise(here); !m.Moved || m.Beat != here.Beat {
+		t.Errorf("another server took over, and the mark is %+v", m)
+	}
+	gap, err := b.store.PassGap(t.Context(), here)
+	if err != nil || gap == nil || gap.Lost {
+		t.Errorf("the gap is %+v, %v; want one in which nothing is known to be lost", gap, err)
+	}
+	if n := b.number(`SELECT count(*) FROM run_event WHERE kind = 'database.gap' AND NOT (payload->>'lost')::bool`); n != 1 {
+		t.Errorf("%d events tell of it", n)
+	}
+	if m := b.readMark(); m.Moved {
+		t.Errorf("after it the mark is %+v", m)
+	}
+}
