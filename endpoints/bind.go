@@ -23,9 +23,9 @@ const (
 	repeatLog = 30 * time.Second
 )
 
-// bind returns the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
+// bind finds the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
 // It creates the consumer when it may. Its error is ctx's, or says that the connection is closed for good.
-func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
+func (p *puller) bind(ctx context.Context) error {
 	told := map[string]time.Time{} // when the log last had a reason
 	for pause := firstBind; ctx.Err() == nil; pause = min(2*pause, longestBind) {
 		asked := time.Now()
@@ -44,10 +44,10 @@ func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
 			if p.failures < failuresToRest {
 				p.life.set(StateListening, "")
 			}
-			return consumer, nil
+			return nil
 		}
 		if errors.Is(err, nats.ErrConnectionClosed) {
-			return nil, fmt.Errorf("serve endpoint %s: %w", p.endpoint, err)
+			return fmt.Errorf("serve endpoint %s: %w", p.endpoint, err)
 		}
 		if ctx.Err() == nil {
 			reason := p.explain(err)
@@ -61,7 +61,7 @@ func (p *puller) bind(ctx context.Context) (jetstream.Consumer, error) {
 			break
 		}
 	}
-	return nil, ctx.Err()
+	return ctx.Err()
 }
 
 // tryBind looks the consumer up rather than creating or updating it, so that a service needs no right to.
@@ -81,8 +81,10 @@ func (p *puller) tryBind(ctx context.Context) (jetstream.Consumer, error) {
 // look asks for the consumer.
 func (p *puller) look(ctx context.Context) (consumer jetstream.Consumer, err error) {
 	err = During(ctx, p.nc, func(ctx context.Context) error {
-		consumer, err = p.js.Consumer(ctx, p.stream, ConsumerName(p.endpoint))
-		return err
+		if consumer, err = p.js.Consumer(ctx, p.stream, ConsumerName(p.endpoint)); err != nil {
+			return err
+		}
+		return leads(consumer.CachedInfo().Cluster)
 	}, consumerAPI("INFO", p.stream, p.endpoint))
 	return consumer, err
 }

@@ -271,7 +271,7 @@ func TestCallWithoutAStream(t *testing.T) {
 func TestCallWithAFullStream(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	config := StreamConfig{WorkMaxBytes: 1}.withDefaults().work()
+	config := StreamConfig{WorkMaxBytes: 1}.WithDefaults().work()
 	_, err := b.js.UpdateStream(b.ctx, config)
 	check(t, err)
 	ctx, cancel := context.WithTimeout(b.ctx, 4*time.Second)

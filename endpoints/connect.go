@@ -14,8 +14,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// reconnectWait is short so that a service is back within a second of its server.
-const reconnectWait = 250 * time.Millisecond
+const (
+	// reconnectWait is short so that a service is back within a second of its server.
+	reconnectWait = 250 * time.Millisecond
+	// pingInterval is how often a connection asks its server for a sign of life. One that leaves pingsOut of them
+	// unanswered stands still, or is out of reach: another server of the cluster is tried. nats.go's own is two minutes.
+	pingInterval = 2 * time.Second
+	pingsOut     = 2
+)
 
 // Connect connects to NATS as the environment says, and then as opts say:
 //
@@ -34,6 +40,7 @@ func Connect(opts ...nats.Option) (*nats.Conn, error) {
 	all := append([]nats.Option{
 		nats.Name(filepath.Base(os.Args[0])), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
 		nats.IgnoreAuthErrorAbort(), // a server that starts may refuse users for a while, and takes them then
+		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsOut),
 		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/2, reconnectWait),
 	}, fromEnvironment()...)
 	all = append(all, opts...)

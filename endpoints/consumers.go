@@ -146,8 +146,7 @@ func ensureDurable(
 
 // MendConsumer brings a consumer of ours back that somebody has paused or pointed at other subjects. It does nothing to
 // one that is as it should be.
-func MendConsumer(ctx context.Context, js jetstream.JetStream, consumer jetstream.Consumer) error {
-	info := consumer.CachedInfo()
+func MendConsumer(ctx context.Context, js jetstream.JetStream, info *jetstream.ConsumerInfo) error {
 	subject := subjectOf(info)
 	if info.Config.FilterSubject != subject || len(info.Config.FilterSubjects) > 0 {
 		config := info.Config

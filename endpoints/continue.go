@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/pull"
 )
 
 const (
@@ -228,7 +230,7 @@ func (c *continuation) run(replies []stageReply) (done bool, err error) {
 	total := j.answers.close()
 	switch {
 	case !begun, total == c.from.Answered && failure != nil && failure.Code == CodeShutdown && c.from.Failure == nil:
-		c.origin.handBack(2 * settle) // nothing was done: another instance can have it
+		c.origin.handBack(2 * pull.Settling) // nothing was done: another instance can have it
 		return false, nil
 	case total >= c.from.Total:
 		failure = nil // there is nothing left for it to speak for

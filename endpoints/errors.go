@@ -58,6 +58,11 @@ func (e *StreamConflictError) Error() string {
 		e.Stream, e.Setting, e.Have, e.Want)
 }
 
+// StreamLossError is returned for a change of a stream that would lose what it holds. Nothing has been changed.
+type StreamLossError struct{ Stream, Detail string }
+
+func (e *StreamLossError) Error() string { return e.Detail }
+
 // NoListenersError is returned by a direct call when no instance of a service listens for the endpoint.
 type NoListenersError struct{ Endpoint string }
 

@@ -66,6 +66,9 @@ func (p *puller) consumerMade(ctx context.Context) (time.Time, error) {
 		return time.Time{}, err
 	}
 	p.see(consumer.CachedInfo())
+	if err := leads(consumer.CachedInfo().Cluster); err != nil { // it says when it was made all the same
+		PermissionsOf(p.nc).elsewhere.note(p.nc, nil, err)
+	}
 	return consumer.CachedInfo().Created, nil
 }
 

@@ -151,14 +151,14 @@ func TestFetchCountsWhatItHasTaken(t *testing.T) {
 	}
 	e := svc.endpoints[0]
 	e.work.heartbeat = outlastsStalls
-	consumer, err := b.js.Consumer(b.ctx, StreamWork, "list")
-	check(t, err)
 	span := scope{stopping: make(chan struct{}), working: b.ctx, sending: b.ctx}
 	var jobs sync.WaitGroup
-	check(t, e.work.fetch(b.ctx, span, consumer, &jobs, nil))
+	pulls := e.work.pulls(span, &jobs)
+	check(t, e.work.fetch(b.ctx, pulls, nil))
 	if want, _ := e.work.room.want(); want != 0 {
 		t.Errorf("%d more are wanted right after %d were taken", want, chunks)
 	}
 	g.let()
+	pulls.Close()
 	jobs.Wait()
 }

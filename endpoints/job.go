@@ -8,6 +8,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/pull"
 )
 
 const (
@@ -123,7 +125,7 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 	switch {
 	case !begun, total == 0 && failure != nil && failure.Code == CodeShutdown:
 		// Nothing was done: another instance can have it, as soon as this one's open pull is gone.
-		if j.origin.handBack(2 * settle) {
+		if j.origin.handBack(2 * pull.Settling) {
 			return false
 		}
 		failure = newSlotError(CodeShutdown, errShutdown.Error(), true)

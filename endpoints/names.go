@@ -25,6 +25,9 @@ const (
 	CollectorConsumer = "collector"
 )
 
+// DatabaseMark is where nodes keep, in StreamFlow, how far their database has come. No endpoint has such a name.
+const DatabaseMark = flowPrefix + "$database.mark"
+
 // MaxNameLength is the longest name of an endpoint.
 const MaxNameLength = 64
 

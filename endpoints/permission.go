@@ -20,13 +20,16 @@ const denialLife = time.Minute
 const maxDenials = 256
 
 // Permissions knows what NATS denies the user of a connection. The server says so to nobody in particular: the
-// operation that was denied would only time out. It is safe for concurrent use.
+// operation that was denied would only time out. Since every question to JetStream passes by here, it also sees when none
+// is answered, and takes the connection elsewhere. It is safe for concurrent use.
 type Permissions struct {
 	nc *nats.Conn
 
 	mu      sync.Mutex
 	denied  map[string]denial // by operation and subject to grant
 	waiting map[*watcher]bool
+
+	elsewhere elsewhere
 }
 
 // denial is what was denied and not granted since.
@@ -132,6 +135,7 @@ func (p *Permissions) during(ctx context.Context, f func(context.Context) error,
 	end := p.await(w, subjects)
 	defer end()
 	err := f(ctx)
+	p.elsewhere.note(p.nc, subjects, err)
 	if denied, ok := errors.AsType[*PermissionError](context.Cause(ctx)); ok {
 		return denied
 	}

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -9,20 +10,20 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/pull"
 )
 
 const (
-	pullOverhead  = 4 << 10 // subjects and the acknowledgement subject, which count as bytes of a pull
-	pullHeartbeat = 400 * time.Millisecond
-	// settle is how long an open pull is left alone when the service stops. Ending it at once would lose what the
-	// server is just sending: it would rest unseen until its AckWait is over.
-	settle = 100 * time.Millisecond
 	// lookEvery is how often the consumer is asked for at the least: for signs of life, settings and the watchdog.
 	lookEvery = AckWait / 3
 	// failuresToRest is how many pulls fail in a row before there is a pause, failuresToTell before the log says so.
 	failuresToRest = 2
 	failuresToTell = 10
 )
+
+// errReconnected ends a pull that was lost with the connection.
+var errReconnected = errors.New("the connection was lost")
 
 // puller fetches messages from one durable consumer, within its room, and has each dealt with in a goroutine. An
 // endpoint has one for its requests; a flow has another for the replies to what it has asked.
@@ -54,7 +55,7 @@ type puller struct {
 // newPuller returns a puller of the endpoint's consumer on a stream.
 func (s *Service) newPuller(stream, endpoint string, room *room, log *zap.Logger) *puller {
 	p := &puller{nc: s.nc, js: s.outbox.js, stream: stream, endpoint: endpoint, log: log, room: room,
-		watchdog: newWatchdog(), heartbeat: pullHeartbeat}
+		watchdog: newWatchdog(), heartbeat: pull.Heartbeat}
 	p.consumer.Ask = p.consumerMade
 	p.life.set(StateWaiting, "not started")
 	return p
@@ -67,31 +68,41 @@ func (p *puller) run(ctx context.Context, scope scope) error {
 	ended := make(chan struct{})
 	var ticker, jobs sync.WaitGroup
 	ticker.Go(func() { p.tick(ended) })
-	err := p.fetchAll(ctx, scope, &jobs)
+	pulls := p.pulls(scope, &jobs)
+	err := p.fetchAll(ctx, pulls)
+	pulls.Close()
 	jobs.Wait()
 	close(ended)
 	ticker.Wait()
 	return err
 }
 
+// pulls returns what pulls messages and has each dealt with as it comes, in a goroutine of jobs.
+func (p *puller) pulls(scope scope, jobs *sync.WaitGroup) *pull.Puller {
+	return pull.New(pull.Config{
+		JS: p.js, Stream: p.stream, Consumer: ConsumerName(p.endpoint), Heartbeat: p.heartbeat, Late: p.room.owe,
+		Take: func(msg jetstream.Msg, made time.Time) { p.take(scope, jobs, msg, made) },
+	})
+}
+
 // fetchAll binds to the consumer, fetches, and binds again whenever fetching fails. It returns nil when ctx ends.
-func (p *puller) fetchAll(ctx context.Context, scope scope, jobs *sync.WaitGroup) error {
+func (p *puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 	reconnected := p.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer p.nc.RemoveStatusListener(reconnected)
 	draining := context.AfterFunc(ctx, func() { p.life.set(StateDraining, "") })
 	defer draining()
 	for {
-		consumer, err := p.bind(ctx)
+		err := p.bind(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		next := consumerAPI("MSG.NEXT", p.stream, p.endpoint)
+		next := pull.Subject(p.js, p.stream, ConsumerName(p.endpoint))
 		for err == nil && ctx.Err() == nil {
 			err = During(ctx, p.nc, func(ctx context.Context) error {
-				return p.fetch(ctx, scope, consumer, jobs, reconnected)
+				return p.fetch(ctx, pulls, reconnected)
 			}, next)
 		}
 		if denied(err) {
@@ -126,11 +137,9 @@ func (p *puller) recovered() {
 	}
 }
 
-// fetch asks for as many messages as there is room for and has each dealt with as it comes. It returns when the
-// server has ended the pull, and with an error when it did so for any reason but time or size.
-func (p *puller) fetch(
-	ctx context.Context, scope scope, consumer jetstream.Consumer, jobs *sync.WaitGroup, reconnected <-chan nats.Status,
-) error {
+// fetch asks for as many messages as there is room for. It returns when the server has ended the pull, and with an error
+// when it did so for any reason but time or size.
+func (p *puller) fetch(ctx context.Context, pulls *pull.Puller, reconnected <-chan nats.Status) error {
 	n, bytes, err := p.room.wait(ctx)
 	if err != nil {
 		return nil // ctx has ended; the caller sees it
@@ -140,49 +149,48 @@ func (p *puller) fetch(
 	if made.IsZero() {
 		return errNoConsumer
 	}
-	pull, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	keep := context.AfterFunc(ctx, func() {
-		_ = wait(pull, settle) // ends sooner with the pull
-		cancel()
-	})
-	defer keep()
-	// A limit below the size of one message would stall the pull without a word.
-	bytes = max(bytes, int(p.nc.MaxPayload())+pullOverhead)
-	batch, err := consumer.Fetch(n, jetstream.FetchContext(pull), jetstream.FetchHeartbeat(p.heartbeat),
-		jetstream.FetchMaxBytes(bytes))
+	before := p.watchdog.came.Load()
+	open, err := pulls.Open(made, n, bytes)
 	if err != nil {
 		return err
 	}
+	defer open.Abandon()
 	p.watchdog.opened()
 	defer p.watchdog.closed()
+	settled, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() {
+		open.Settle()
+		end()
+	})()
 	well := time.NewTimer(3 * p.heartbeat) // a dead one has ended by then
 	defer well.Stop()
-	stalled := false
-	for messages := batch.Messages(); ; {
+	for {
 		select {
-		case msg, more := <-messages:
-			switch {
-			case !more && stalled:
-				return errStalled
-			case !more:
-				return batch.Error()
+		case <-open.Over():
+			if p.watchdog.came.Load() > before {
+				p.recovered()
 			}
-			p.watchdog.came.Add(1)
-			p.recovered()
-			// Held here and not by the job, so that the next fetch counts it.
-			if id, isNew := p.hold(delivery{msg, made, sizeOf(msg)}); isNew {
-				jobs.Go(func() { p.handle(scope, id, msg) })
-			}
+			return open.Err()
+		case <-settled.Done():
+			return ctx.Err()
 		case <-reconnected:
-			cancel() // the pull was lost with the connection; what has arrived is still in messages
+			return errReconnected
 		case <-well.C:
 			p.recovered()
 		case <-p.watchdog.stalled:
 			p.log.Warn("messages wait at the server, and none is sent to an open pull; binding again")
-			stalled = true
-			cancel()
+			return errStalled
 		}
+	}
+}
+
+// take takes a message that has come, for a pull that was opened when the consumer was made at made.
+func (p *puller) take(scope scope, jobs *sync.WaitGroup, msg jetstream.Msg, made time.Time) {
+	p.watchdog.came.Add(1)
+	// Held here and not by the job, so that the next fetch counts it.
+	if id, isNew := p.hold(delivery{msg, made, sizeOf(msg)}); isNew {
+		jobs.Go(func() { p.handle(scope, id, msg) })
 	}
 }
 

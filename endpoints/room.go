@@ -42,7 +42,7 @@ func sizeOf(msg jetstream.Msg) int {
 	return size
 }
 
-// room knows the requests that an endpoint holds and how many more it should fetch.
+// room knows the requests that an endpoint holds, and those on their way, and how many more it should fetch.
 type room struct {
 	slots  *slots
 	byItem bool // a slot is for an item, not for a chunk
@@ -51,8 +51,9 @@ type room struct {
 	mu    sync.Mutex
 	held  map[requestID]delivery
 	bytes int
-	items float64       // of a chunk, on average
-	took  time.Duration // by a chunk, on average
+	late  struct{ messages, bytes int } // on their way, of pulls that are over
+	items float64                       // of a chunk, on average
+	took  time.Duration                 // by a chunk, on average
 }
 
 func newRoom(slots *slots, byItem bool) *room {
@@ -120,17 +121,27 @@ func (r *room) want() (n, bytes int) {
 			busy = int(math.Ceil(float64(r.slots.len()) / r.items))
 		}
 	}
-	n, bytes = busy-len(r.held), aheadBytes
+	here := len(r.held) + r.late.messages
+	n, bytes = busy-here, aheadBytes
 	if r.took >= quick {
 		return n, bytes
 	}
 	if n < 0 { // what is ahead already, if all are alike
-		bytes -= r.bytes / len(r.held) * -n
+		bytes -= (r.bytes + r.late.bytes) / here * -n
 	}
 	if bytes > 0 {
 		n += busy
 	}
 	return n, bytes
+}
+
+// owe notes by how much has grown, or shrunk, what is still to come of pulls that are over.
+func (r *room) owe(messages, bytes int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.late.messages += messages
+	r.late.bytes += bytes
+	r.look()
 }
 
 // wait returns how many messages to fetch, at least 1, as soon as there is room, and how many bytes.

@@ -31,6 +31,7 @@ type bundle struct {
 	ctx    context.Context
 	server *server.Server
 	opts   *server.Options
+	url    string
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	log    *zap.Logger
@@ -42,10 +43,10 @@ func setup(t *testing.T, change ...func(*server.Options)) *bundle {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), allPatience)
 	t.Cleanup(cancel)
-	core, logged := observer.New(zap.DebugLevel)
-	b := &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, opts: &server.Options{
+	b := newBundle(t, ctx)
+	b.opts = &server.Options{
 		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
-	}}
+	}
 	for _, f := range change {
 		f(b.opts)
 	}
@@ -59,6 +60,13 @@ func setup(t *testing.T, change ...func(*server.Options)) *bundle {
 	return b
 }
 
+// newBundle returns a bundle without a server.
+func newBundle(t *testing.T, ctx context.Context) *bundle {
+	t.Helper()
+	core, logged := observer.New(zap.DebugLevel)
+	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged}
+}
+
 // start starts the server, on the port that it had before if it had one.
 func (b *bundle) start() {
 	b.t.Helper()
@@ -68,7 +76,7 @@ func (b *bundle) start() {
 	if !s.ReadyForConnections(patience) || !s.JetStreamEnabled() {
 		b.t.Fatal("the server does not start")
 	}
-	b.server = s
+	b.server, b.url = s, s.ClientURL()
 	b.opts = b.opts.Clone()
 	b.opts.Port = s.Addr().(*net.TCPAddr).Port
 }
@@ -88,7 +96,7 @@ func (b *bundle) wipe() {
 
 func (b *bundle) connect() *nats.Conn {
 	b.t.Helper()
-	nc, err := nats.Connect(b.server.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+	nc, err := nats.Connect(b.url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
 		nats.Timeout(patience))
 	check(b.t, err)
 	b.t.Cleanup(nc.Close)
@@ -97,10 +105,15 @@ func (b *bundle) connect() *nats.Conn {
 
 func (b *bundle) streams() {
 	b.t.Helper()
+	b.streamsWith(StreamConfig{})
+}
+
+func (b *bundle) streamsWith(config StreamConfig) {
+	b.t.Helper()
 	eventually(b.t, "the streams are there", func() bool {
 		ctx, cancel := context.WithTimeout(b.ctx, time.Second) // a request may be lost while a server starts
 		defer cancel()
-		_, err := EnsureStreams(ctx, b.js, StreamConfig{})
+		_, err := EnsureStreams(ctx, b.js, config)
 		return err == nil
 	})
 }

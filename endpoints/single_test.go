@@ -247,7 +247,7 @@ func TestBatchRequestsAreNotBuried(t *testing.T) {
 func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	config := StreamConfig{DeadMaxBytes: 1}.withDefaults().dead()
+	config := StreamConfig{DeadMaxBytes: 1}.WithDefaults().dead()
 	_, err := b.js.UpdateStream(b.ctx, config)
 	check(t, err)
 	svc := b.service()

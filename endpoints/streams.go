@@ -31,6 +31,8 @@ const duplicateWindow = 2 * time.Minute
 // StreamConfig sizes the streams. A zero field means its default.
 type StreamConfig struct {
 	Replicas int // 1, 3 or 5
+	// MoreReplicas leaves a stream the copies that it has beyond Replicas.
+	MoreReplicas bool
 	// Bytes on disk. At a full work or reply stream publishers wait; of events the oldest go.
 	WorkMaxBytes, ReplyMaxBytes, EventMaxBytes int64
 	EventMaxAge                                time.Duration
@@ -41,7 +43,8 @@ type StreamConfig struct {
 	Memory bool
 }
 
-func (c StreamConfig) withDefaults() StreamConfig {
+// WithDefaults fills in what is zero.
+func (c StreamConfig) WithDefaults() StreamConfig {
 	c.Replicas = cmp.Or(c.Replicas, DefaultReplicas)
 	c.WorkMaxBytes = cmp.Or(c.WorkMaxBytes, DefaultWorkMaxBytes)
 	c.ReplyMaxBytes = cmp.Or(c.ReplyMaxBytes, DefaultReplyMaxBytes)
@@ -59,24 +62,49 @@ type StreamStates struct {
 	WorkCreated, ReplyCreated, StageCreated, FlowCreated time.Time
 }
 
-// EnsureStreams creates the streams, or brings existing ones to cfg. It may be called by many nodes at once. A
-// stream with another retention or storage is a *StreamConflictError.
+// all are the streams as cfg wants them.
+func (c StreamConfig) all() []jetstream.StreamConfig {
+	c = c.WithDefaults()
+	return []jetstream.StreamConfig{c.work(), c.reply(), c.stage(), c.flow(), c.event(), c.dead()}
+}
+
+// Bytes is what the streams take on each server that keeps them, once they are full.
+func (c StreamConfig) Bytes() (all int64) {
+	for _, stream := range c.all() {
+		all += stream.MaxBytes
+	}
+	return all
+}
+
+// EnsureStreams creates the streams, or brings existing ones to cfg. A stream with another retention or storage is a
+// *StreamConflictError. Nodes only create them, by [CreateStreams]: the one that leads does the rest.
 func EnsureStreams(ctx context.Context, js jetstream.JetStream, cfg StreamConfig) (StreamStates, error) {
-	cfg = cfg.withDefaults()
+	states, err := CreateStreams(ctx, js, cfg)
+	if err != nil {
+		return StreamStates{}, err
+	}
+	streams, err := ReadStreams(ctx, js, cfg)
+	for i := range streams {
+		if err == nil {
+			err = streams[i].Update(ctx, js)
+		}
+	}
+	return states, err
+}
+
+// CreateStreams creates the streams that are missing and leaves the others as they are. It may be called by many nodes
+// at once. A stream with another retention or storage is a *StreamConflictError.
+func CreateStreams(ctx context.Context, js jetstream.JetStream, cfg StreamConfig) (StreamStates, error) {
 	var states StreamStates
-	for _, want := range []struct {
-		stream  jetstream.StreamConfig
-		created *time.Time
-	}{
-		{cfg.work(), &states.WorkCreated}, {cfg.reply(), &states.ReplyCreated}, {cfg.stage(), &states.StageCreated},
-		{cfg.flow(), &states.FlowCreated}, {cfg.event(), nil}, {cfg.dead(), nil},
-	} {
-		created, err := ensureStream(ctx, js, want.stream)
+	created := map[string]*time.Time{StreamWork: &states.WorkCreated, StreamReply: &states.ReplyCreated,
+		StreamStage: &states.StageCreated, StreamFlow: &states.FlowCreated}
+	for _, want := range cfg.all() {
+		at, err := createStream(ctx, js, want)
 		if err != nil {
 			return StreamStates{}, err
 		}
-		if want.created != nil {
-			*want.created = created
+		if to := created[want.Name]; to != nil {
+			*to = at
 		}
 	}
 	return states, nil
@@ -141,8 +169,8 @@ func (c StreamConfig) stream(name, subject string, retention jetstream.Retention
 	}
 }
 
-// ensureStream returns the time of the stream's making. Whoever loses a race to create it goes on to update.
-func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (time.Time, error) {
+// createStream returns the time of the stream's making. Whoever loses a race to create it takes it as it is.
+func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (time.Time, error) {
 	stream, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		stream, err = js.CreateStream(ctx, want)
@@ -151,17 +179,14 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 		}
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("ensure stream %s: %w", want.Name, err)
+		return time.Time{}, fmt.Errorf("make stream %s: %w", want.Name, err)
 	}
 	have := stream.CachedInfo()
 	if err := sameKind(have.Config, want); err != nil {
-		return time.Time{}, err
+		return have.Created, err
 	}
-	if upToDate(have.Config, want) {
-		return have.Created, nil
-	}
-	if _, err := js.UpdateStream(ctx, want); err != nil {
-		return time.Time{}, fmt.Errorf("update stream %s: %w", want.Name, err)
+	if err := leads(have.Cluster); err != nil {
+		return time.Time{}, fmt.Errorf("look at stream %s: %w", want.Name, err)
 	}
 	return have.Created, nil
 }
@@ -177,18 +202,4 @@ func sameKind(have, want jetstream.StreamConfig) error {
 		return &StreamConflictError{want.Name, "sealed", "true", "false"}
 	}
 	return nil
-}
-
-func upToDate(have, want jetstream.StreamConfig) bool {
-	return len(have.Subjects) == 1 && have.Subjects[0] == want.Subjects[0] && have.Replicas == want.Replicas &&
-		have.MaxBytes == want.MaxBytes && have.MaxAge == want.MaxAge && have.Discard == want.Discard &&
-		have.Duplicates == want.Duplicates && have.AllowMsgTTL == want.AllowMsgTTL &&
-		have.AllowDirect == want.AllowDirect && have.AllowRollup == want.AllowRollup &&
-		max(have.MaxMsgsPerSubject, 0) == max(want.MaxMsgsPerSubject, 0) && unlimited(have)
-}
-
-// unlimited reports whether a stream has none of the limits and tricks that ours do without.
-func unlimited(have jetstream.StreamConfig) bool {
-	return have.MaxMsgs <= 0 && have.MaxMsgSize <= 0 && !have.DiscardNewPerSubject &&
-		!have.NoAck && have.SubjectTransform == nil && have.RePublish == nil && have.MaxConsumers <= 0
 }

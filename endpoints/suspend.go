@@ -135,6 +135,7 @@ func (w *flowWork) send(ctx context.Context, body []byte, questions []question) 
 	TraceOfHeader(w.job.answers.header).SetHeader(header)
 	header[headerFlowAnswered] = []string{strconv.Itoa(w.job.answers.total)}
 	header[headerFlowTotal] = []string{strconv.Itoa(w.total)}
+	header[headerFlowAsks] = []string{asks(questions)}
 	w.job.answers.setBegun(header)
 	f.step("before state")
 	if err := f.writeState(ctx, id, header, body); err != nil {

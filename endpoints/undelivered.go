@@ -42,6 +42,15 @@ func FlowSubject(endpoint string, flow uuid.UUID, part int) string {
 	return flowPrefix + endpoint + "." + flow.String() + "." + strconv.Itoa(part)
 }
 
+// FlowStates is where the state of a chunk that a node asks for may lie, stage by stage, while it is suspended.
+func FlowStates(endpoint string, slice uuid.UUID) []string {
+	at := make([]string, maxStages)
+	for stage := range at {
+		at[stage] = FlowSubject(endpoint, uuid.UUID(newFlowID(Meta{Slice: slice}, endpoint, stage)), 0)
+	}
+	return at
+}
+
 // FlowStateSubject is where the first part of the state of the chunk lies that waits for the answer to a request of its
 // flow. The headers of the message there say who asked for the chunk, and are those of its request. The number of the
 // request that waits stands in the last bits of its slice, which are 0 in the id of the flow.

@@ -8,28 +8,32 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/internal/pull"
 )
 
-// deaf has the server lose all pulls of an endpoint, while somebody goes on to send their heartbeats. The returned
-// function ends it; pulls that were lost by then stay lost.
-func (b *bundle) deaf(endpoint string) (end func()) {
+// deaf has the server lose all pulls of an endpoint, while somebody goes on to send their heartbeats; lost gets a value
+// for each. The returned function ends it; pulls that were lost by then stay lost.
+func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 	b.t.Helper()
+	losses := make(chan struct{}, 16)
 	ctx, cancel := context.WithCancel(b.ctx)
 	b.t.Cleanup(cancel)
-	_, err := b.nc.Subscribe("lost.pulls", func(pull *nats.Msg) {
-		beat := &nats.Msg{Subject: pull.Reply, Header: nats.Header{"Status": {"100"}, "Description": {"Idle Heartbeat"}}}
+	_, err := b.nc.Subscribe("lost.pulls", func(msg *nats.Msg) {
+		beat := &nats.Msg{Subject: msg.Reply, Header: nats.Header{"Status": {"100"}, "Description": {"Idle Heartbeat"}}}
 		go func() {
-			for wait(ctx, pullHeartbeat/2) == nil {
+			for wait(ctx, pull.Heartbeat/2) == nil {
 				_ = b.nc.PublishMsg(beat)
 			}
 		}()
+		losses <- struct{}{}
 	})
 	check(b.t, err)
 	check(b.t, b.nc.Flush())
 	next := consumerAPI("MSG.NEXT", StreamWork, endpoint)
 	account := b.server.GlobalAccount()
 	check(b.t, account.AddMapping(next, "lost.pulls"))
-	return func() { account.RemoveMapping(next) }
+	return losses, func() { account.RemoveMapping(next) }
 }
 
 // TestWatchdogGivesALostPullUp has the server lose a pull whose heartbeats go on.
@@ -37,7 +41,7 @@ func TestWatchdogGivesALostPullUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.shortWait("square", 300*time.Millisecond) // so that the service asks for the consumer often
-	end := b.deaf("square")
+	lost, end := b.deaf("square")
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
 	const patience = 500 * time.Millisecond
@@ -50,7 +54,8 @@ func TestWatchdogGivesALostPullUp(t *testing.T) {
 		defer w.mu.Unlock()
 		return w.open
 	}
-	eventually(t, "a pull is open", open)
+	await(t, "pull that is lost", lost)
+	eventually(t, "it counts as open", open)
 	end()
 	asked := time.Now()
 	if w := b.reply("square", numbers(3)); w.answered != 3 {
