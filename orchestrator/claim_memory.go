@@ -14,34 +14,35 @@ const maxRemembered = 1000
 // maxRest bounds how long a step is not asked: its rate may be changed, or it may be held and go on.
 const maxRest = 500 * time.Millisecond
 
-// restingSteps holds steps that their own rates keep waiting, with when they may have more.
-type restingSteps map[workqueue.StepRef]time.Time
+// rests holds what a rate keeps waiting, with when it may have more: steps that wait for their own rates, endpoints
+// that wait for theirs.
+type rests[K comparable] map[K]time.Time
 
-func (r restingSteps) rest(step workqueue.StepRef, wait time.Duration) {
+func (r rests[K]) rest(who K, wait time.Duration) {
 	if wait <= 0 {
 		return
 	}
 	if len(r) >= maxRemembered {
 		clear(r)
 	}
-	r[step] = time.Now().Add(min(wait, maxRest))
+	r[who] = time.Now().Add(min(wait, maxRest))
 }
 
-// steps returns those that rest still, and forgets the others.
-func (r restingSteps) steps(now time.Time) []workqueue.StepRef {
-	var all []workqueue.StepRef
-	for step, until := range r {
+// all returns those that rest still, and forgets the others.
+func (r rests[K]) all(now time.Time) []K {
+	var all []K
+	for who, until := range r {
 		if !until.After(now) {
-			delete(r, step)
+			delete(r, who)
 			continue
 		}
-		all = append(all, step)
+		all = append(all, who)
 	}
 	return all
 }
 
 // next returns how long until the first of them may have more, or 0 when none rests.
-func (r restingSteps) next(now time.Time) (wait time.Duration) {
+func (r rests[K]) next(now time.Time) (wait time.Duration) {
 	for _, until := range r {
 		if left := until.Sub(now); left > 0 && (wait == 0 || left < wait) {
 			wait = left

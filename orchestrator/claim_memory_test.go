@@ -12,21 +12,21 @@ func ref(step int) workqueue.StepRef { return workqueue.StepRef{Step: workqueue.
 // A step that its rate keeps waiting is left out until then, and never for so long that a change would be missed.
 func TestRestingSteps(t *testing.T) {
 	t.Parallel()
-	r := restingSteps{}
+	r := rests[workqueue.StepRef]{}
 	r.rest(ref(1), 0)
 	r.rest(ref(2), 100*time.Millisecond)
 	r.rest(ref(3), time.Hour)
 	now := time.Now()
-	if all := r.steps(now); len(all) != 2 {
+	if all := r.all(now); len(all) != 2 {
 		t.Errorf("%v rest", all)
 	}
 	if wait := r.next(now); wait <= 0 || wait > 100*time.Millisecond {
 		t.Errorf("the first may go on in %s", wait)
 	}
-	if all := r.steps(now.Add(maxRest / 2)); len(all) != 1 || all[0] != ref(3) {
+	if all := r.all(now.Add(maxRest / 2)); len(all) != 1 || all[0] != ref(3) {
 		t.Errorf("later %v rest", all)
 	}
-	if all := r.steps(now.Add(maxRest + time.Second)); len(all) != 0 || len(r) != 0 || r.next(now) != 0 {
+	if all := r.all(now.Add(maxRest + time.Second)); len(all) != 0 || len(r) != 0 || r.next(now) != 0 {
 		t.Errorf("in the end %v rest", all)
 	}
 	for i := range 3 * maxRemembered {
@@ -58,19 +58,10 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A round passes by the steps of an endpoint that takes nothing more, and keeps the shortest wait.
-func TestRoundPassesByWhatIsShut(t *testing.T) {
+// A round waits as long as the first that it may ask again.
+func TestRoundWaitsForTheFirst(t *testing.T) {
 	t.Parallel()
-	r := round{shut: map[string]bool{"a": true}, shutAuto: map[string]bool{"b": true}}
-	for _, c := range []struct {
-		endpoint string
-		auto     bool
-		want     bool
-	}{{"a", false, true}, {"a", true, true}, {"b", false, false}, {"b", true, true}, {"c", true, false}} {
-		if got := r.passes(&workqueue.Runnable{Endpoint: c.endpoint, Auto: c.auto}); got != c.want {
-			t.Errorf("a step of %s, automatic %v, is passed by: %v", c.endpoint, c.auto, got)
-		}
-	}
+	r := round{}
 	for _, wait := range []time.Duration{0, 3, 2, 5, 0} {
 		r.sooner(wait)
 	}

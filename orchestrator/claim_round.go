@@ -14,61 +14,62 @@ import (
 // busyWait is in how long a step is looked at again that somebody else held.
 const busyWait = 50 * time.Millisecond
 
-// round is once round the steps that have work.
+// claimRoom is how many claims' worth of slices one transaction may take when it takes them of many steps.
+const claimRoom = 2
+
+// round is once round the endpoints that have work.
 type round struct {
-	taken    int           // slices
-	wait     time.Duration // until the first step that a rate or the like kept waiting may have more; 0: none did
-	asked    []workqueue.StepRef
-	shut     map[string]bool // endpoints that take nothing more
-	shutAuto map[string]bool // whose automatic steps take nothing more
-	noRoom   map[string]bool // what paces steps that this node cannot work on now
+	taken  int             // slices
+	wait   time.Duration   // until the first step that a rate or the like kept waiting may have more; 0: none did
+	shut   map[string]bool // endpoints that rest, or that were asked
+	noRoom map[string]bool // what paces steps that this node cannot work on now
 }
 
-// round asks every step that has work once, a page of them at a time: the page is read anew each time, so that who has
-// the fewest slices out, or came just now, is asked first. Steps of an endpoint that turned out to be at its limit are
-// passed over: with thousands of runs, one of them finds it out and not each. A step that cannot be claimed of does not
-// keep the others waiting.
+// round looks for steps that have work, a few of each endpoint, and claims of all of them at once, until something was
+// taken or no endpoint is left at which something can be. So a claim costs what it hands out: with thousands of runs, who
+// is at an endpoint's limit is found out once and not by each, and what cannot be claimed of keeps no other waiting.
 func (c *claimer) round(ctx context.Context) (round, error) {
-	r := round{shut: map[string]bool{}, shutAuto: map[string]bool{}, noRoom: map[string]bool{}}
-	r.wait = c.resting.next(time.Now())
+	now := time.Now()
+	r := round{shut: map[string]bool{}, noRoom: map[string]bool{}}
+	r.sooner(c.resting.next(now))
+	for _, endpoint := range c.shut.all(now) {
+		r.shut[endpoint] = true
+	}
+	r.sooner(c.shut.next(now))
+	r.sooner(c.shutAuto.next(now))
 	var failed error
 	for ctx.Err() == nil {
 		page, err := c.page(ctx, &r)
 		if err != nil {
 			return r, errors.Join(failed, err)
 		}
-		for i := range page {
-			step := &page[i]
-			if r.passes(step) || c.lacksRoom(&r, step) {
-				continue
-			}
-			err := c.ask(ctx, &r, step)
+		for _, place := range page.Without {
+			r.shut[place] = true
+		}
+		for _, steps := range c.bundles(&r, page.Steps) {
+			err := c.ask(ctx, &r, steps)
 			if errors.Is(err, workqueue.ErrSessionLost) || ctx.Err() != nil {
 				return r, nil //nolint:nilerr // the heartbeat opens a new session and wakes the claimer
 			}
 			failed = errors.Join(failed, err)
 		}
-		if len(page) < workqueue.RunnablePage {
+		if r.taken > 0 || !page.More {
 			break
 		}
 	}
 	return r, failed
 }
 
-// page reads the next steps, without those that were asked or rest.
-func (c *claimer) page(ctx context.Context, r *round) ([]workqueue.Runnable, error) {
+// page reads the next steps, without those that rest.
+func (c *claimer) page(ctx context.Context, r *round) (workqueue.Found, error) {
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	page, err := c.node.store.RunnableSteps(reading, workqueue.Search{
-		Limit: workqueue.RunnablePage, Skip: append(c.resting.steps(time.Now()), r.asked...),
-		Shut: names(r.shut), ShutAuto: names(r.shutAuto), Locals: c.node.Locals(),
+		Skip: c.resting.all(time.Now()), Shut: names(r.shut), ShutAuto: c.shutAuto.all(time.Now()), Locals: c.node.Locals(),
 		NoRoom: c.node.fetching.full(names(r.noRoom)),
 	})
-	if err != nil {
-		return nil, err
-	}
-	c.turns.order(page)
-	return page, nil
+	c.turns.order(page.Steps)
+	return page, err
 }
 
 func names(set map[string]bool) []string {
@@ -79,8 +80,24 @@ func names(set map[string]bool) []string {
 	return list
 }
 
-func (r *round) passes(step *workqueue.Runnable) bool {
-	return r.shut[step.Endpoint] || step.Auto && r.shutAuto[step.Endpoint]
+// bundles puts together what is claimed at once: all steps that services do, and each of those that the node does itself,
+// of which it claims no more than it has room for.
+func (c *claimer) bundles(r *round, page []workqueue.Runnable) (all [][]workqueue.Runnable) {
+	var together []workqueue.Runnable
+	for i := range page {
+		if page[i].Kind == workqueue.KindEndpoint {
+			together = append(together, page[i])
+		}
+	}
+	if len(together) > 0 {
+		all = append(all, together)
+	}
+	for i := range page {
+		if page[i].Kind != workqueue.KindEndpoint {
+			all = append(all, page[i:i+1])
+		}
+	}
+	return all
 }
 
 // lacksRoom reports whether the step's work is the node's own, and it has no room for it.
@@ -92,30 +109,46 @@ func (c *claimer) lacksRoom(r *round, step *workqueue.Runnable) bool {
 	return true
 }
 
-// ask claims of one step.
-func (c *claimer) ask(ctx context.Context, r *round, step *workqueue.Runnable) error {
+// ask claims of some steps. An endpoint of which it brings nothing is not asked again in this round.
+func (c *claimer) ask(ctx context.Context, r *round, steps []workqueue.Runnable) error {
+	if c.lacksRoom(r, &steps[0]) {
+		r.shut[steps[0].Place] = true
+		return nil
+	}
 	c.node.cfg.Faults.Hit(fault.ClaimBefore)
-	r.asked = append(r.asked, step.Ref())
-	claimed, err := c.claim(ctx, step)
-	r.taken += len(claimed.Slices)
-	switch {
-	case errors.Is(err, workqueue.ErrBusy):
+	claimed, err := c.claim(ctx, steps)
+	if errors.Is(err, workqueue.ErrBusy) {
 		c.node.log.Debug("claim", zap.Error(err)) // its turn comes with the next round
 		r.sooner(busyWait)
+		r.shut[steps[0].Place] = true
 		return nil
-	case err != nil:
+	}
+	for i := range steps {
+		r.shut[steps[i].Place] = true // when something was taken, this round is over
+	}
+	if err != nil {
 		return err
 	}
+	for i := range claimed {
+		c.note(r, &steps[i], &claimed[i])
+	}
+	return nil
+}
+
+// note remembers what a claim said of a step.
+func (c *claimer) note(r *round, step *workqueue.Runnable, claimed *workqueue.Claimed) {
+	r.taken += len(claimed.Slices)
 	r.sooner(claimed.Wait)
 	switch claimed.Bound {
 	case workqueue.BoundEndpoint:
-		r.shut[step.Endpoint] = true
+		c.shut.rest(step.Endpoint, claimed.Wait)
 	case workqueue.BoundAuto:
-		r.shutAuto[step.Endpoint] = true
+		c.shutAuto.rest(step.Endpoint, claimed.Wait)
 	case workqueue.BoundStep:
 		c.resting.rest(step.Ref(), claimed.Wait)
+	case workqueue.BoundBusy:
+		r.sooner(busyWait)
 	}
-	return nil
 }
 
 func (r *round) sooner(wait time.Duration) {
@@ -124,45 +157,77 @@ func (r *round) sooner(wait time.Duration) {
 	}
 }
 
-// claim takes slices of a step and hands them to the publishers, or to those who fetch.
-func (c *claimer) claim(ctx context.Context, step *workqueue.Runnable) (workqueue.Claimed, error) {
+// claim takes slices of steps and hands them to the publishers, or to those who fetch.
+func (c *claimer) claim(ctx context.Context, steps []workqueue.Runnable) ([]workqueue.Claimed, error) {
 	n := c.node
 	session := n.Session()
-	params, known := c.params[step.Run]
-	req := workqueue.ClaimRequest{
-		Session: session, Run: step.Run, Step: step.Step, MaxSlices: n.cfg.ClaimSlices, MaxBytes: n.requestBytes(),
-		LimitBytes: n.largestRequest(), Params: !known,
+	reqs := make([]workqueue.ClaimRequest, len(steps))
+	for i := range steps {
+		step := &steps[i]
+		_, known := c.params[step.Run]
+		reqs[i] = workqueue.ClaimRequest{
+			Session: session, Run: step.Run, Step: step.Step, MaxSlices: n.cfg.ClaimSlices, MaxBytes: n.requestBytes(),
+			LimitBytes: n.largestRequest(), Params: !known,
+		}
+		if step.Kind != workqueue.KindEndpoint {
+			n.fetching.narrow(&reqs[i], step)
+		}
 	}
-	if step.Kind != workqueue.KindEndpoint {
-		n.fetching.narrow(&req, step)
-	}
-	claimed, err := n.store.Claim(ctx, req)
+	asked := time.Now()
+	claimed, err := n.store.ClaimAll(ctx, reqs, claimRoom*n.cfg.ClaimSlices)
 	if err != nil {
-		return claimed, err
+		return nil, err
 	}
-	if len(claimed.Slices) == 0 {
+	taken := 0
+	for i := range claimed {
+		taken += len(claimed[i].Slices)
+	}
+	if taken == 0 {
 		n.stats.emptyClaims.Add(1)
 		return claimed, nil
 	}
-	if !known {
-		params = claimed.Params
-		c.params.put(step.Run, params)
-	}
-	c.turns.took(step.Ref())
 	n.cfg.Faults.Hit(fault.ClaimCommitted)
 	n.stats.claims.Add(1)
-	n.stats.slices.Add(int64(len(claimed.Slices)))
+	n.stats.slices.Add(int64(taken))
+	for i := range claimed {
+		if !c.hand(ctx, handing{session, asked, reqs[i].Params}, &steps[i], &claimed[i]) {
+			break // the session's end hands them back
+		}
+	}
+	return claimed, nil
+}
+
+// handing is what the slices of a claim have in common.
+type handing struct {
+	session workqueue.SessionID
+	asked   time.Time // when the claim began
+	params  bool      // it brought the run's parameters
+}
+
+// hand gives what was claimed of a step to those who see to it, and reports whether all of it was.
+func (c *claimer) hand(ctx context.Context, h handing, step *workqueue.Runnable, claimed *workqueue.Claimed) bool {
+	if len(claimed.Slices) == 0 {
+		return true
+	}
+	if h.params {
+		c.params.put(step.Run, claimed.Params)
+	}
+	params := claimed.Params
+	if !h.params {
+		params = c.params[step.Run]
+	}
+	c.turns.took(step.Ref())
 	for _, s := range claimed.Slices {
-		a := assignment{s, session, s.Endpoint, params, claimed.Work, time.Now()}
+		a := assignment{s, h.session, s.Endpoint, params, claimed.Work, h.asked}
 		if step.Kind != workqueue.KindEndpoint {
 			c.fetch(a)
 			continue
 		}
 		select {
-		case c.assigned <- a:
-		case <-ctx.Done(): // the session's end hands them back
-			return claimed, nil
+		case c.assigned.of(a.Mask.Count() <= smallItems) <- a:
+		case <-ctx.Done():
+			return false
 		}
 	}
-	return claimed, nil
+	return true
 }

@@ -21,20 +21,22 @@ type assignment struct {
 	claimed  time.Time
 }
 
+// smallItems is of how many items a request is published beside the large ones, and before them.
+const smallItems = 256
+
 // runPublishing is the way from PostgreSQL into the stream, or to what the node does itself: one claimer, a few
 // publishers, one confirmer, and those who fetch. When ctx ends the claimer stops, and the others finish what it took.
 func (n *Node) runPublishing(ctx, draining context.Context) {
-	assigned := make(chan assignment)
+	assigned := newLanes[assignment](n.cfg.ClaimSlices)
 	published := make(chan publication, maxPendingPublishes)
-	var publishers sync.WaitGroup
-	for range n.cfg.Publishers {
-		publishers.Go(func() { n.publishAssigned(draining, assigned, published) })
-	}
+	publishers := assigned.work(n.cfg.Publishers, func(lane <-chan assignment) {
+		n.publishAssigned(draining, lane, published)
+	})
 	var confirmer sync.WaitGroup
 	confirmer.Go(func() { n.confirm(draining, published) })
 	endFetching := n.fetching.runFetching(draining)
 	newClaimer(n, assigned, func(a assignment) { n.fetching.take(draining, a) }).run(ctx)
-	close(assigned)
+	assigned.close()
 	endFetching()
 	publishers.Wait()
 	close(published)
@@ -45,22 +47,29 @@ func (n *Node) runPublishing(ctx, draining context.Context) {
 // decides nothing: limits are kept by the claims themselves.
 type claimer struct {
 	node     *Node
-	assigned chan<- assignment // what services do
+	assigned lanes[assignment] // what services do
 	fetch    func(assignment)  // what the node does itself
-	resting  restingSteps
+	resting  rests[workqueue.StepRef]
+	shut     rests[string] // endpoints
+	shutAuto rests[string] // endpoints, for their automatic steps
 	params   paramCache
 	turns    turns
 }
 
-func newClaimer(n *Node, assigned chan<- assignment, fetch func(assignment)) *claimer {
-	return &claimer{node: n, assigned: assigned, fetch: fetch, resting: restingSteps{}, params: paramCache{},
+func newClaimer(n *Node, assigned lanes[assignment], fetch func(assignment)) *claimer {
+	return &claimer{node: n, assigned: assigned, fetch: fetch, resting: rests[workqueue.StepRef]{},
+		shut: rests[string]{}, shutAuto: rests[string]{}, params: paramCache{},
 		turns: turns{}}
 }
+
+// idlePolls is how many times as long as Poll a node pauses that finds nothing to do, and that nobody wakes.
+const idlePolls = 4
 
 // run takes work until ctx ends. It looks when woken, every Poll, when a rate lets more pass, and when slices come due
 // that this node has scheduled; those of others wake nobody.
 func (c *claimer) run(ctx context.Context) {
 	n := c.node
+	poll := n.cfg.Poll
 	for ctx.Err() == nil {
 		n.fetching.handBack(ctx)
 		n.fetching.endTaken(ctx)
@@ -73,9 +82,11 @@ func (c *claimer) run(ctx context.Context) {
 			n.log.Warn("claim", zap.Error(err))
 		}
 		if r.taken > 0 && err == nil {
+			poll = n.cfg.Poll
 			continue
 		}
-		pause := jitter(n.cfg.Poll)
+		idle := jitter(poll)
+		pause := idle
 		if r.wait > 0 {
 			pause = min(pause, r.wait)
 		}
@@ -86,7 +97,11 @@ func (c *claimer) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-n.wakes:
+			poll = n.cfg.Poll
 		case <-timer.C:
+			if pause == idle && err == nil && n.nc.IsConnected() {
+				poll = min(2*poll, idlePolls*n.cfg.Poll)
+			}
 		}
 		timer.Stop()
 	}

@@ -2,14 +2,13 @@ package orchestrator
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/pull"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -31,38 +30,42 @@ func (n *Node) collect(ctx, draining context.Context) {
 	}
 }
 
-// collectBound binds to the collector and takes dead letters in until ctx ends or the binding is lost.
+// collectBound binds to the collector and takes dead letters in until ctx ends or the binding is lost. What was fetched
+// ahead is taken in, too, unless PostgreSQL cannot be reached.
 func (n *Node) collectBound(ctx, draining context.Context) error {
-	consumer, made, err := n.bind(ctx, &n.collector, endpoints.EnsureCollector)
+	_, made, err := n.bind(ctx, &n.collector, endpoints.EnsureCollector)
 	if err != nil {
 		return err
 	}
-	letters, err := consumer.Messages(jetstream.PullMaxMessages(collectAhead), jetstream.PullExpiry(pullExpiry))
-	if err != nil {
-		return fmt.Errorf("read dead letters: %w", err)
-	}
-	defer letters.Stop()
-	stop := context.AfterFunc(ctx, letters.Drain) // what was fetched ahead is taken in
-	defer stop()
-	for {
-		msg, err := letters.Next()
-		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
-			return nil
+	bound, unbind := context.WithCancel(ctx)
+	defer unbind()
+	var failed error
+	err = pull.Read(bound, pull.Source{
+		JS: n.js, Stream: endpoints.StreamDead, Consumer: endpoints.CollectorConsumer, Made: made,
+		Messages: collectAhead, Bytes: max(recordBytes, 2*int(n.nc.MaxPayload())),
+	}, func(msg jetstream.Msg) {
+		if failed == nil {
+			failed = n.collectOne(draining, msg, made)
 		}
-		if err != nil {
-			return fmt.Errorf("read dead letters: %w", err)
-		}
-		if err := n.collectOne(draining, msg, made); err != nil {
+		if failed != nil {
 			n.giveBackLetter(msg, made)
-			_ = n.retry(ctx, "reach PostgreSQL to keep dead letters", n.store.Ping) // fails only when ctx has ended
-			return err
+			unbind()
 		}
+	})
+	if failed != nil {
+		_ = n.retry(ctx, "reach PostgreSQL to keep dead letters", n.store.Ping) // fails only when ctx has ended
+		return failed
 	}
+	return err
 }
 
 // collectOne buries a letter and acknowledges it. A letter that PostgreSQL refuses for what is in it is kept without
 // its contents, so that it does not come again for ever.
 func (n *Node) collectOne(ctx context.Context, msg jetstream.Msg, made time.Time) error {
+	if endpoints.IsProbe(msg.Subject()) {
+		n.settleOf(&n.collector, fetched{msg, made}, jetstream.Msg.Ack)
+		return nil
+	}
 	timed, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	letter := collected(msg)

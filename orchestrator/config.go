@@ -47,7 +47,7 @@ type Config struct {
 	PipeInterval time.Duration // between two looks at the streams
 	CareInterval time.Duration // between two looks at the endpoints and their consumers, by the node that leads
 	PaceInterval time.Duration // between two looks at the pace of endpoints, by the node that leads
-	Poll         time.Duration // between two looks for work when nothing wakes the node
+	Poll         time.Duration // between two looks for work when nothing wakes the node, at the least
 	Grace        time.Duration // what a stop may take
 
 	ClaimSlices  int // slices of one claim
@@ -71,10 +71,16 @@ type Config struct {
 	// have 1, since a leader without their duties would start no schedule.
 	Precedence int
 
+	// Streams are what the streams are to be like when nothing is set yet in the database, where it is kept for all nodes
+	// from then on. See [workqueue.Store.ChangeStreams].
 	Streams endpoints.StreamConfig
-	Limits  endpoints.Limits // of the replies read
-	Faults  *fault.Points    // nil: none
-	Tracer  Tracer           // nil: none
+	// Waits is told why the node has not begun, each time that it has asked in vain for a session, NATS or the streams.
+	// What it returns ends [Node.Run]. nil: the log is told, and the node goes on asking.
+	Waits func(what string, err error) error
+
+	Limits endpoints.Limits // of the replies read
+	Faults *fault.Points    // nil: none
+	Tracer Tracer           // nil: none
 }
 
 func (c Config) withDefaults() Config {
@@ -117,6 +123,10 @@ func (c Config) validate() error {
 		if !ok {
 			return fmt.Errorf("orchestrator: Config.%s must be positive", name)
 		}
+	}
+	first := c.firstStreams()
+	if err := first.Validate(); err != nil {
+		return fmt.Errorf("orchestrator: Config.Streams: %w", err)
 	}
 	for name, local := range c.Locals {
 		if endpoints.ValidateName(name) != nil || local == nil {

@@ -2,6 +2,8 @@ package orchestrator_test
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -105,4 +107,105 @@ func TestItemsBehindForeignSlotsComeAgainAtOnce(t *testing.T) {
 	}
 	b.wantRight(t, f.run, 10)
 	b.check(t)
+}
+
+// A single item hangs its service, among good ones: it fails by its deadline, in a bounded time, and costs no more
+// requests than an item that fails in another way.
+func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const chunk, chunks, attempts, timeout = 8, 4, 2, time.Second
+	l := newLedger(0)
+	b.serve(t, "statement", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
+		for _, item := range c.Items() {
+			if item.In.ID == "C13" {
+				<-ctx.Done() // beyond the deadline of the slice
+				return ctx.Err()
+			}
+		}
+		return l.handle(ctx, c)
+	}, endpoints.Concurrency(64))
+	req := request("statement")
+	req.Steps[0].Chunk, req.Steps[0].MaxAttempts, req.Steps[0].Timeout = chunk, attempts, timeout
+	begun := time.Now()
+	id := b.start(t, req, chunks*chunk)
+	if done, failed := b.outcome(t, id, 1); done != chunks*chunk-1 || failed != 1 {
+		t.Errorf("done %d, failed %d; want one failed: %s", done, failed, b.dump(t, id))
+	}
+	t.Logf("it took %s", time.Since(begun))
+	var code string
+	err := b.pool.QueryRow(t.Context(), `SELECT string_agg(error_code, ' ') FROM work_part
+		WHERE run_id = $1 AND error_code IS NOT NULL`, id).Scan(&code)
+	if err != nil || code != "deadline" {
+		t.Errorf("it failed with %q, %v", code, err)
+	}
+	if n := b.number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause <> 'cut'`, id); n > 2*3+attempts {
+		t.Errorf("%d extra slices; want at most %d: %s", n, 2*3+attempts, b.story(t, id))
+	}
+	b.check(t)
+}
+
+// Requests are acknowledged and the replies are lost, three times for each item: nobody loses the only attempt there is,
+// and what is lost comes again at its deadline.
+func TestLostRepliesCostNoAttempt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const n, losses = 20, 3
+	req := request("statement")
+	req.Steps[0].Chunk, req.Steps[0].MaxAttempts, req.Steps[0].Timeout = 1, 1, time.Second
+	js, err := jetstream.New(b.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &forger{js: js, run: b.start(t, req, n)}
+	until(t, "the endpoint has its consumer", func() bool {
+		_, err := js.Consumer(t.Context(), endpoints.StreamWork, endpoints.ConsumerName("statement"))
+		return err == nil
+	})
+	consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, endpoints.ConsumerName("statement"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer messages.Stop()
+	for came := map[int]int{}; len(came) < n || slices.Min(slices.Collect(maps.Values(came))) <= losses; {
+		msg, err := messages.Next(jetstream.NextMaxWait(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id workqueue.SliceID
+		if err := id.UnmarshalText([]byte(msg.Headers().Get(endpoints.HeaderSlice))); err != nil {
+			t.Fatal(err)
+		}
+		item := b.items(t, id)[0]
+		if came[item]++; came[item] > losses {
+			f.publish(t, f.reply(id, 1, body(item)))
+		}
+		if err := msg.DoubleAck(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if done, failed := b.outcome(t, f.run, 1); done != n || failed != 0 {
+		t.Errorf("done %d, failed %d: %s", done, failed, b.dump(t, f.run))
+	}
+	if lost := b.number(t, `SELECT count(*) FROM work_slice WHERE error_code = 'lost'`); lost != n*losses {
+		t.Errorf("%d replies were lost; want %d", lost, n*losses)
+	}
+	b.wantRight(t, f.run, n)
+	b.check(t)
+}
+
+// story tells what was asked of a run's services that was not answered, in the order of the requests.
+func (b *bundle) story(t *testing.T, run workqueue.RunID) (text string) {
+	t.Helper()
+	err := b.pool.QueryRow(t.Context(), `SELECT string_agg(format('%s of %s: %s, %s failures, sent %s, handed %s, ended %s',
+			cause, bit_count(mask), error_code, failures, sent_at::time, handed_at::time, ended_at::time), E'\n' ORDER BY created_at)
+		FROM work_slice WHERE run_id = $1`, run).Scan(&text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }

@@ -64,8 +64,8 @@ func checkDuties(duties []Duty) error {
 	for _, d := range duties {
 		if d.Name == "" || d.Run == nil || seen[d.Name] {
 			return fmt.Errorf("orchestrator: Config.Duties has %q; each has a name of its own and a function "+
-				"(%q, %q, %q, %q, %q, %q and %q are taken)", d.Name, dutySweep, dutyMute, dutyClear, dutyCare, dutyPace,
-				DutyRetention, dutyCollectors)
+				"(%q, %q, %q, %q, %q, %q, %q, %q, %q and %q are taken)", d.Name, dutySweep, dutyMute, dutyClear, dutyCare,
+				DutyStreams, dutyWritable, dutyLost, dutyPace, DutyRetention, dutyCollectors)
 		}
 		seen[d.Name] = true
 	}

@@ -31,7 +31,7 @@ func (n *Node) publishEvents(ctx context.Context) {
 			return
 		case <-n.publish:
 		}
-		err := n.publishWaiting(ctx)
+		err := errors.Join(n.markFresh(ctx), n.publishWaiting(ctx))
 		if err == nil {
 			silent = ""
 			continue
@@ -84,7 +84,7 @@ func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 	var failed error
 	for i := range events {
 		e := &events[i]
-		if slices.Contains(p.refused, e.Kind) {
+		if slices.Contains(p.refused, e.Kind) || p.node.fresh.passes(e.ID) {
 			continue
 		}
 		if failed = p.node.publishEvent(ctx, e); failed == nil {
@@ -97,12 +97,20 @@ func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 	}
 	last := &events[len(events)-1]
 	p.at = workqueue.EventPlace{At: last.At, ID: last.ID}
-	if len(published) > 0 {
-		marking, cancel := context.WithTimeout(ctx, publishTimeout)
-		defer cancel()
-		err = p.node.store.EventsPublished(marking, published)
+	return len(events) == eventBatch, errors.Join(failed, p.node.markPublished(ctx, published))
+}
+
+func (n *Node) markFresh(ctx context.Context) error {
+	return n.fresh.mark(func(ids []uuid.UUID) error { return n.markPublished(ctx, ids) })
+}
+
+func (n *Node) markPublished(ctx context.Context, published []uuid.UUID) error {
+	if len(published) == 0 {
+		return nil
 	}
-	return len(events) == eventBatch, errors.Join(failed, err)
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	return n.store.EventsPublished(ctx, published)
 }
 
 // tooLargeForStream is JetStream's code for a message above the stream's own limit.
@@ -136,10 +144,14 @@ func (n *Node) publishEvent(ctx context.Context, e *workqueue.Event) error {
 		return err
 	}
 	msg := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
-	return endpoints.During(ctx, n.nc, func(ctx context.Context) error {
+	err = endpoints.During(ctx, n.nc, func(ctx context.Context) error {
 		_, err := n.js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID.String()))
 		return err
 	}, subject)
+	if errors.Is(err, context.DeadlineExceeded) {
+		n.suspect(endpoints.StreamEvent)
+	}
+	return err
 }
 
 // eventMessage puts an event into words. What happened to a tracker is in the outbox as everybody gets it.
@@ -148,7 +160,7 @@ func eventMessage(e *workqueue.Event) (subject string, body []byte, err error) {
 		return endpoints.EventSubject(string(e.Kind)), e.Payload, nil
 	}
 	body, err = json.Marshal(event{e.ID, e.Run, int(e.Generation), string(e.Kind), e.At, e.Payload})
-	if strings.HasPrefix(string(e.Kind), "schedule.") { // which may have no run
+	if strings.Contains(string(e.Kind), ".") { // of a schedule, or the database: there may be no run
 		return endpoints.EventSubject(string(e.Kind)), body, err
 	}
 	return endpoints.EventSubject("run." + string(e.Kind)), body, err

@@ -3,7 +3,15 @@ package orchestrator_test
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -58,4 +66,94 @@ func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
 	if n := b.waiting(t, "paused"); n != large {
 		t.Errorf("%d large events wait; want %d", n, large)
 	}
+}
+
+// listen hears the events of runs, as whoever listens over core NATS does: also what JetStream knows already.
+func listen(t *testing.T, nc *nats.Conn) *nats.Subscription {
+	t.Helper()
+	told, err := nc.SubscribeSync(endpoints.EventSubject("run.>"))
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return told
+}
+
+// wantTold checks that the next event is of that kind, with the id that the database knows it by.
+func (b *bundle) wantTold(t *testing.T, told *nats.Subscription, kind string, run workqueue.RunID) {
+	t.Helper()
+	msg, err := told.NextMsg(time.Minute)
+	if err != nil {
+		t.Fatalf("event %s: %v", kind, err)
+	}
+	id := msg.Header.Get(nats.MsgIdHdr)
+	n := b.number(t, `SELECT count(*) FROM run_event WHERE id::text = $1 AND kind = $2 AND run_id = $3`, id, kind, run)
+	if msg.Subject != endpoints.EventSubject("run."+kind) || n != 1 {
+		t.Errorf("%s is told under id %s; want the event %s of the database", msg.Subject, id, kind)
+	}
+}
+
+// older gives each completion an event beside it which is older, in the same commit.
+const older = `
+CREATE FUNCTION older() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    INSERT INTO run_event (id, run_id, generation, kind, payload, at)
+    VALUES (gen_random_uuid(), NEW.run_id, NEW.generation, 'paused', '{}', NEW.at - interval '1 s');
+    RETURN NULL;
+END $$;
+CREATE TRIGGER older AFTER INSERT ON run_event FOR EACH ROW WHEN (NEW.kind = 'completed') EXECUTE FUNCTION older()`
+
+// A completion is published without a look at the outbox, so it overtakes what waits there. That is told after it, and
+// neither of them twice.
+func TestACompletionOvertakesOlderEvents(t *testing.T) {
+	t.Parallel()
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
+	b.exec(t, older)
+	b.addEvents(t, "schedule.missed", 1, 0)
+	cfg := testConfig(t)
+	cfg.LeaseTTL = time.Hour // the outbox is read once by itself
+	b.node = b.join(t, b.store, testenv.Conn(t, b.ns), cfg).Node
+	until(t, "the outbox was read", func() bool { return b.waiting(t, "schedule.missed") == 0 })
+	told := listen(t, b.nc)
+	run := b.start(t, request("statement"), 10)
+	b.wantTold(t, told, "started", run)
+	until(t, "the outbox was read again", func() bool { return b.waiting(t, "started") == 0 })
+	b.serve(t, "statement", echo)
+	b.wantTold(t, told, "completed", run)
+	b.wantTold(t, told, "paused", run)
+	until(t, "both are marked", func() bool { return b.waiting(t, "completed") == 0 && b.waiting(t, "paused") == 0 })
+	b.node.PublishEvents() // nothing waits
+	b.addEvents(t, "rerun", 1, 0)
+	b.node.PublishEvents()
+	msg, err := told.NextMsg(time.Minute)
+	if err != nil || msg.Subject != endpoints.EventSubject("run.rerun") {
+		t.Errorf("%+v is told once more, %v", msg, err)
+	}
+}
+
+// NATS refuses the event that was just committed. It waits in the outbox, and is told from there once it may be.
+func TestARefusedCompletionIsLeftToTheOutbox(t *testing.T) {
+	t.Parallel()
+	b := &bundle{pool: testenv.Pool(t)}
+	b.store = workqueue.New(b.pool)
+	noCompletions := strings.Replace(allButSchedules, "schedule.>", "run.completed", 1)
+	server := testenv.NATSByConfig(t, noCompletions)
+	b.nc = server.Conn(t, "node", "p", "_INBOX")
+	core, logs := observer.New(zapcore.WarnLevel)
+	cfg := testConfig(t)
+	cfg.Log = zap.New(core)
+	b.node = b.join(t, b.store, server.Conn(t, "node", "p", "_INBOX"), cfg).Node
+	told := listen(t, b.nc)
+	serveOn(t, server.Conn(t, "node", "p", "_INBOX"), "statement", echo)
+	run := b.start(t, request("statement"), 10)
+	b.wantTold(t, told, "started", run)
+	until(t, "the refusal is met", func() bool { return logs.FilterMessageSnippet("publish events").Len() > 0 })
+	if n := b.waiting(t, "completed"); n != 1 {
+		t.Errorf("%d completions wait; want one", n)
+	}
+	server.Reload(t, strings.Replace(noCompletions, "run.completed", "nothing.>", 1))
+	b.wantTold(t, told, "completed", run)
+	until(t, "it is marked", func() bool { return b.waiting(t, "completed") == 0 })
 }

@@ -92,7 +92,7 @@ type consumersOf struct {
 // pending then, and do not look like left ones.
 func (n *Node) look(ctx context.Context, name, subjects string, consumerOf func(subject string) string,
 ) (consumersOf, error) {
-	of := consumersOf{name: name, held: map[string]uint64{}, consumers: map[string]*jetstream.ConsumerInfo{}}
+	of := consumersOf{name: name, held: map[string]uint64{}}
 	stream, err := n.js.Stream(ctx, name)
 	if err != nil {
 		return of, fmt.Errorf("look at stream %s: %w", name, err)
@@ -105,15 +105,23 @@ func (n *Node) look(ctx context.Context, name, subjects string, consumerOf func(
 	for subject, count := range info.State.Subjects {
 		of.held[consumerOf(subject)] += count
 	}
+	of.consumers, err = consumers(ctx, stream, consumerOf)
+	return of, err
+}
+
+// consumers reads the consumers of ours that a stream has, by their names. With an error it returns what it has read.
+func consumers(ctx context.Context, stream jetstream.Stream, consumerOf func(subject string) string,
+) (map[string]*jetstream.ConsumerInfo, error) {
+	of := map[string]*jetstream.ConsumerInfo{}
 	list := stream.ListConsumers(ctx)
 	for info := range list.Info() {
 		if info.Config.Durable == info.Name && endpoints.ValidateName(info.Name) == nil &&
 			consumerOf(info.Config.FilterSubject) == info.Name {
-			of.consumers[info.Name] = info
+			of[info.Name] = info
 		}
 	}
 	if err := list.Err(); err != nil {
-		return of, fmt.Errorf("list the consumers of stream %s: %w", name, err)
+		return of, fmt.Errorf("list the consumers of stream %s: %w", stream.CachedInfo().Config.Name, err)
 	}
 	return of, nil
 }

@@ -23,11 +23,16 @@ const (
 	dutyMute  = "mute"  // ends transactions of processes that have stopped in the middle of them
 	dutyCare  = "care"  // looks after endpoints and their consumers
 	dutyPace  = "pace"  // decides how fast endpoints are asked
+	// dutyWritable sees to it that the streams take messages.
+	dutyWritable = "writable"
+	dutyLost     = "lost" // issues again what was lost in a stream that looks whole
 )
 
 func (n *Node) ownDuties() []Duty {
 	return []Duty{{dutySweep, n.sweeping}, {dutyMute, n.endingMute}, {dutyClear, n.clearing},
-		{dutyCare, n.caring()}, {dutyPace, n.pacing()}, {DutyRetention, n.retaining}, {dutyCollectors, n.tendingCollectors}}
+		{dutyCare, n.caring()}, {DutyStreams, n.tendingStreams()}, {dutyWritable, n.tryingStreams()},
+		{dutyLost, n.findingLost()}, {dutyPace, n.pacing()}, {DutyRetention, n.retaining},
+		{dutyCollectors, n.tendingCollectors}}
 }
 
 // beatOfLease is the time between two prolongings.

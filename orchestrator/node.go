@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,11 @@ type Node struct {
 	stands     workqueue.SessionID // which has said its precedence; lead's alone
 
 	pipe      pipeState
+	mark      workqueue.Mark // the furthest that the database is known to have come; watchDatabase's
+	single    single         // of the server
+	differing sync.Once      // what the program says of the streams has been compared
+	suspects  suspects
+	mute      muteness
 	endpoints endpointSet
 	pending   *semaphore.Weighted   // bytes of requests that JetStream has not acknowledged
 	recorder  endpoints.Incarnation // of the reply consumer
@@ -53,6 +59,7 @@ type Node struct {
 	uncleared runSet                // failed loads of which something may be left
 	watch     watchlist             // what commits gave reason to look at
 	alarms    alarms                // when slices come due that it has scheduled
+	fresh     *freshEvents          // that it has just committed
 	fetching  *fetching             // what it works on itself
 	flushing  *flushing             // what it does for collectors
 }
@@ -63,7 +70,7 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(publishTimeout),
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(ackTimeout),
 		jetstream.WithPublishAsyncMaxPending(maxPendingPublishes))
 	if err != nil {
 		return nil, fmt.Errorf("orchestrator: %w", err)
@@ -84,6 +91,7 @@ func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
 	n.endpoints.known = map[string]bool{}
 	n.pipe.changed = make(chan struct{})
 	n.watch.come = make(chan struct{}, 1)
+	n.fresh = newFreshEvents()
 	n.recorder.Ask = n.whenMade(endpoints.StreamReply, endpoints.RecorderConsumer)
 	n.collector.Ask = n.whenMade(endpoints.StreamDead, endpoints.CollectorConsumer)
 	return n, nil
@@ -171,13 +179,48 @@ func (n *Node) woken(msg *nats.Msg) {
 	}
 }
 
-// open gets a session and the streams, however long PostgreSQL and NATS take to be there.
+// open gets a session, NATS and the streams, however long they take to be there, unless Config.Waits says otherwise.
 func (n *Node) open(ctx context.Context) error {
-	if err := n.retry(ctx, "start a session", n.newSession); err != nil {
+	if err := n.insist(ctx, "start a session", n.newSession, n.waits); err != nil {
 		return err
 	}
-	return n.retry(ctx, "set up the streams", n.lookAtPipe)
+	if err := n.awaitNATS(ctx); err != nil {
+		return err
+	}
+	if err := n.insist(ctx, "set up the streams", n.lookAtPipe, n.waits); err != nil {
+		return err
+	}
+	return n.insist(ctx, "recall how far the database had come", n.recallMark, n.waits)
 }
+
+// waits tells whoever wants to know what the node waits for.
+func (n *Node) waits(what string, err error, pause time.Duration) error {
+	if n.cfg.Waits == nil {
+		return n.warn(what, err, pause)
+	}
+	return n.cfg.Waits(what, err)
+}
+
+// awaitNATS returns once the connection to NATS is there.
+func (n *Node) awaitNATS(ctx context.Context) error {
+	connected := n.nc.StatusChanged(nats.CONNECTED)
+	defer n.nc.RemoveStatusListener(connected)
+	for !n.nc.IsConnected() {
+		if err := n.waits("reach NATS", cmp.Or(n.nc.LastError(), errNoNATS), natsPause); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("reach NATS: %w", context.Cause(ctx))
+		case <-connected:
+		case <-time.After(natsPause):
+		}
+	}
+	return nil
+}
+
+// natsPause is how often a node that begins says that there is no NATS.
+const natsPause = time.Second
 
 func (n *Node) newSession(ctx context.Context) error {
 	info := workqueue.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
@@ -209,8 +252,10 @@ func (n *Node) work(ctx context.Context) {
 	loops.Go(func() { n.runRecording(ctx, draining) })
 	loops.Go(func() { n.runFlushing(ctx, draining) })
 	loops.Go(func() { n.watchPipe(ctx) })
+	loops.Go(func() { n.watchDatabase(ctx) })
 	loops.Go(func() { n.lead(ctx) })
 	loops.Go(func() { n.publishEvents(ctx) })
+	loops.Go(func() { n.publishFresh(ctx) })
 	loops.Go(func() { n.publishLetters(ctx) })
 	loops.Go(func() { n.collect(ctx, draining) })
 	loops.Go(func() { n.removeExhausted(ctx) })
@@ -259,13 +304,30 @@ func (n *Node) wakeOthers() {
 
 // retry calls f until it succeeds or ctx ends, with growing pauses.
 func (n *Node) retry(ctx context.Context, what string, f func(context.Context) error) error {
+	return n.insist(ctx, what, f, n.warn)
+}
+
+// warn tells of something that is tried again.
+func (n *Node) warn(what string, err error, pause time.Duration) error {
+	n.log.Warn("cannot "+what+"; trying again", zap.Error(err), zap.Duration("in", pause))
+	return nil
+}
+
+// insist is retry, which ends with what tell returns when that is told of an error.
+func (n *Node) insist(ctx context.Context, what string, f func(context.Context) error,
+	tell func(what string, err error, pause time.Duration) error,
+) error {
 	pause := 100 * time.Millisecond
 	for {
 		err := f(ctx)
 		if err == nil {
 			return nil
 		}
-		n.log.Warn("cannot "+what+"; trying again", zap.Error(err), zap.Duration("in", pause))
+		if ctx.Err() == nil {
+			if end := tell(what, err, pause); end != nil {
+				return end
+			}
+		}
 		if !sleep(ctx, pause) {
 			return fmt.Errorf("%s: %w", what, errors.Join(context.Cause(ctx), err))
 		}

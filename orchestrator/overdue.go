@@ -3,9 +3,7 @@ package orchestrator
 import (
 	"context"
 	"errors"
-	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
@@ -15,14 +13,18 @@ import (
 const (
 	// overdueBatch bounds the slices that one sweep deals with.
 	overdueBatch = 500
-	// lookups bounds the requests that one sweep looks for in the stream, one by one.
-	lookups = 20
+	// lookups bounds how often one sweep asks JetStream for requests, one by one; a large one counts once more for each
+	// lookupBytes. The rest is left to the next.
+	lookups     = 200
+	lookupBytes = 64 << 10
 )
 
 // sweepOverdue deals with slices past their deadline. The time of a slice counts from when its request was handed to a
-// service: one that still lies in the stream waits for its endpoint, not for its items, and gets a new deadline. One
-// whose service did not answer in time counts as a failed attempt, and its request is taken out of the stream so that
-// nobody works on it in vain. What cannot be told now, because JetStream does not answer, is left to the next sweep.
+// service: one that still lies in the stream waits for its endpoint, not for its items, and gets a new deadline. Of one
+// that was acknowledged the reply was lost. One that a service keeps without an answer counts as a failed attempt, if
+// there is reason to blame its items ([workqueue.Store.Blamed]); its request is taken out of the stream so that nobody
+// works on it in vain. While JetStream is mute its time is over all the same, at no cost. What else cannot be told now is
+// left to the next sweep.
 func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
 	overdue, err := n.store.OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {
@@ -34,91 +36,108 @@ func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, er
 	n.stats.extended.Add(int64(len(s.waiting)))
 	extended := n.store.Extend(ctx, lease, s.waiting)
 	reissued, unsent := n.store.ReleaseUnsent(ctx, lease, s.gone)
-	late, expired := n.store.Expire(ctx, lease, s.expired)
-	n.stats.expired.Add(int64(late))
-	if expired == nil {
+	answered, lost := n.store.ReleaseAcknowledged(ctx, lease, s.lost)
+	late, expired := n.expire(ctx, lease, &s)
+	return reissued + answered + late, errors.Join(extended, unsent, lost, expired)
+}
+
+// expire ends slices whose services kept silent.
+func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
+	blamed, err := n.store.Blamed(ctx, s.silent, s.doubted)
+	if err != nil {
+		return 0, err
+	}
+	at := s.spent
+	var excused []workqueue.SliceID
+	for _, id := range s.silent {
+		if blamed[id] {
+			at = append(at, id)
+		} else {
+			excused = append(excused, id)
+		}
+	}
+	late, failed := n.store.Expire(ctx, lease, at)
+	passed, again := n.store.Excuse(ctx, lease, excused)
+	n.stats.expired.Add(int64(late + passed))
+	if failed == nil && again == nil {
 		n.removeRequests(ctx, s.requests)
 	}
-	return reissued + late, errors.Join(extended, unsent, expired)
+	return late + passed, errors.Join(failed, again)
 }
 
-// lookupPatience bounds the wait for what JetStream says of one endpoint.
-const lookupPatience = time.Second
-
-// noteHandedOut asks JetStream how far the services of each endpoint with waiting requests have come. When the time
-// does not do for all of them, it is others that are asked the next time.
-func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) (failed error) {
-	names, err := n.store.UnhandedEndpoints(ctx)
-	if err != nil {
+// noteHandedOut asks JetStream how far the services of each endpoint with waiting requests have come.
+func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
+	waiting, err := n.store.Unhanded(ctx)
+	if err != nil || len(waiting) == 0 {
 		return err
 	}
-	shuffle(names)
-	for _, name := range names {
-		if ctx.Err() != nil {
-			break
-		}
-		upTo, epoch := n.handedOut(ctx, name)
-		if upTo == 0 {
+	names := make([]string, len(waiting))
+	for i, w := range waiting {
+		names[i] = w.Endpoint
+	}
+	epoch, _ := n.pipe.now()
+	queues := n.queuesOf(ctx, names)
+	var failed error
+	var at []workqueue.Handed
+	for _, w := range waiting {
+		queue, known := queues[w.Endpoint]
+		if !known {
 			continue
 		}
-		err := n.store.HandedOut(ctx, lease, name, upTo, epoch)
-		if errors.Is(err, workqueue.ErrNotLeader) {
-			return err
+		if queue == nil {
+			n.endpoints.forget(w.Endpoint) // somebody deleted it; whoever publishes next makes it anew
+			_, err := n.ensureEndpoint(ctx, w.Endpoint)
+			failed = errors.Join(failed, err)
+			continue
 		}
-		failed = errors.Join(failed, err)
+		if err := endpoints.MendConsumer(ctx, n.js, queue); err != nil {
+			n.log.Warn("a consumer is not as it should be", zap.String("endpoint", w.Endpoint), zap.Error(err))
+		}
+		if w.Epoch == epoch && queue.Delivered.Stream >= uint64(w.First) {
+			at = append(at, workqueue.Handed{Endpoint: w.Endpoint, UpTo: int64(queue.Delivered.Stream)})
+		}
 	}
-	return failed
-}
-
-// handedOut asks how far the services of an endpoint have come in the work stream, and in which epoch of it: up to 0
-// when that is not known.
-func (n *Node) handedOut(ctx context.Context, name string) (upTo uint64, epoch int64) {
-	epoch, _ = n.pipe.now()
-	timed, cancel := context.WithTimeout(ctx, lookupPatience)
-	consumer, err := n.js.Consumer(timed, endpoints.StreamWork, endpoints.ConsumerName(name))
-	cancel()
-	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		n.endpoints.forget(name) // somebody deleted it; whoever publishes next makes it anew
-		_, err = n.ensureEndpoint(ctx, name)
-	}
-	if err != nil {
-		n.log.Debug("ask how far an endpoint is", zap.String("endpoint", name), zap.Error(err))
-	}
-	if err != nil || consumer == nil {
-		return 0, epoch
-	}
-	if err := endpoints.MendConsumer(ctx, n.js, consumer); err != nil {
-		n.log.Warn("a consumer is not as it should be", zap.String("endpoint", name), zap.Error(err))
-	}
-	return consumer.CachedInfo().Delivered.Stream, epoch
+	return errors.Join(failed, n.store.HandedOut(ctx, lease, at, epoch))
 }
 
 // sorted says what becomes of overdue slices.
 type sorted struct {
 	gone     []workqueue.SliceID // never in the stream, or taken out of it by somebody: issued again
 	waiting  []workqueue.SliceID // in the stream, in nobody's hands
-	expired  []workqueue.SliceID
-	requests []workqueue.Sent // of the expired ones
+	lost     []workqueue.SliceID // acknowledged by a service: its reply was lost
+	spent    []workqueue.SliceID // likewise, and too often
+	silent   []workqueue.SliceID // in a service's hands
+	doubted  map[workqueue.SliceID]bool
+	requests []workqueue.Sent // of the silent ones
 }
 
 func (n *Node) sortOverdue(ctx context.Context, overdue []workqueue.Overdue) sorted {
-	var s sorted
-	look := n.lookForRequests(ctx)
+	s := sorted{doubted: map[workqueue.SliceID]bool{}}
+	looking := n.lookForRequests(ctx)
+	well := n.pipe.wellFor(n.nc.Stats().Reconnects)
 	for _, o := range overdue {
-		switch {
-		case o.StreamSeq == 0:
+		if o.StreamSeq == 0 {
 			s.gone = append(s.gone, o.ID)
-		case o.Handed:
-			s.expired = append(s.expired, o.ID)
+			continue
+		}
+		switch found := looking.request(ctx, o); {
+		case found == unknown && o.Handed && looking.stream == nil:
+			// Whatever became of it, its time is over; and nobody is to blame while JetStream is mute.
+			s.silent = append(s.silent, o.ID)
+			s.doubted[o.ID] = true
+		case found == unknown:
+		case !o.Handed && found == there:
+			s.waiting = append(s.waiting, o.ID)
+		case !o.Handed:
+			s.gone = append(s.gone, o.ID)
+		case found == there:
+			s.silent = append(s.silent, o.ID)
+			s.doubted[o.ID] = well <= o.HandedFor
 			s.requests = append(s.requests, workqueue.Sent{ID: o.ID, StreamSeq: o.StreamSeq, PipeEpoch: o.PipeEpoch})
+		case o.Spent:
+			s.spent = append(s.spent, o.ID)
 		default:
-			switch look(o) {
-			case there:
-				s.waiting = append(s.waiting, o.ID)
-			case gone:
-				s.gone = append(s.gone, o.ID)
-			case unknown:
-			}
+			s.lost = append(s.lost, o.ID)
 		}
 	}
 	return s

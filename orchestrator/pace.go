@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
@@ -64,6 +65,7 @@ func (p *pacer) round(ctx context.Context) error {
 		return err
 	}
 	p.since = o.Until
+	queues := p.node.queues(timed, o.Endpoints)
 	var failed error
 	seen := make(map[string]*pacedEndpoint, len(o.Endpoints))
 	for i := range o.Endpoints {
@@ -71,7 +73,7 @@ func (p *pacer) round(ctx context.Context) error {
 		paced, err := p.paced(e)
 		if err == nil {
 			seen[e.Endpoint] = paced
-			err = p.step(timed, paced, e, o.Until, o.Until.Sub(o.Since))
+			err = p.step(timed, paced, sampleOf(e, queues[e.Endpoint], o.Until, o.Until.Sub(o.Since)), e)
 		}
 		failed = errors.Join(failed, err)
 	}
@@ -98,12 +100,10 @@ func (p *pacer) paced(e *workqueue.PacedEndpoint) (*pacedEndpoint, error) {
 	return &pacedEndpoint{controller: controller, saved: time.Now(), learned: controller.Learned()}, nil
 }
 
-// step hands a controller what was seen, and stores what it decides.
-func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, e *workqueue.PacedEndpoint, at time.Time,
-	window time.Duration,
-) error {
+// step hands a controller what was seen of an endpoint, and stores what it decides.
+func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen pacing.Sample, e *workqueue.PacedEndpoint) error {
 	before := paced.controller.Settings()
-	changes := paced.controller.Step(p.sample(ctx, e, at, window))
+	changes := paced.controller.Step(seen)
 	learned := paced.controller.Learned()
 	if len(changes) == 0 && (bytes.Equal(learned, paced.learned) || time.Since(paced.saved) < keepLearned) {
 		return nil
@@ -128,10 +128,8 @@ func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, e *workqueue.Pac
 	return nil
 }
 
-// sample is what was seen of an endpoint, with what JetStream says of its queue.
-func (p *pacer) sample(ctx context.Context, e *workqueue.PacedEndpoint, at time.Time,
-	window time.Duration,
-) pacing.Sample {
+// sampleOf is what was seen of an endpoint, with what JetStream says of its queue, if it says anything.
+func sampleOf(e *workqueue.PacedEndpoint, queue *jetstream.ConsumerInfo, at time.Time, window time.Duration) pacing.Sample {
 	s := pacing.Sample{At: at, Window: window, Live: e.Live, Others: e.Others, Demand: e.Demand, Ceiling: e.Ceiling,
 		Paused: e.Pace.Open, InFlightAuto: e.InFlightAuto, ChunkAuto: e.ChunkAuto, ChunkTime: e.ChunkTime,
 		ChunkMax: e.ChunkMax, Ended: make([]pacing.Ended, len(e.Ended))}
@@ -145,20 +143,61 @@ func (p *pacer) sample(ctx context.Context, e *workqueue.PacedEndpoint, at time.
 			s.Ended[i].Done = max(0, x.Items-max(x.Retried, x.Refused))
 		}
 	}
-	if endpoints.ValidateName(e.Endpoint) != nil {
-		return s // a function, a host, a source: what is out of it is in its hands
-	}
-	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
-	defer cancel()
-	consumer, err := p.node.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(e.Endpoint))
-	if err != nil {
-		p.node.log.Debug("ask for the queue of an endpoint", zap.String("endpoint", e.Endpoint), zap.Error(err))
-		return s
-	}
-	info := consumer.CachedInfo()
-	s.Known, s.Queued, s.InHands = true, int(info.NumPending), info.NumAckPending
-	if s.Live > 0 && s.Queued == 0 && s.InHands == 0 {
-		s.Known = false // it was asked over core NATS: the stream knows nothing of that
+	// What the stream knows nothing of was asked over core NATS.
+	if queue != nil && (e.Live == 0 || queue.NumPending > 0 || queue.NumAckPending > 0) {
+		s.Known, s.Queued, s.InHands = true, int(queue.NumPending), queue.NumAckPending
 	}
 	return s
+}
+
+// queues asks JetStream for the queues of the endpoints at which something is out.
+func (n *Node) queues(ctx context.Context, of []workqueue.PacedEndpoint) map[string]*jetstream.ConsumerInfo {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL/2)
+	defer cancel()
+	var ask []string
+	for i := range of {
+		// What is out of a function, a host or a source is in its hands.
+		if name := of[i].Endpoint; of[i].Live+of[i].Others > 0 && endpoints.ValidateName(name) == nil {
+			ask = append(ask, name)
+		}
+	}
+	return n.queuesOf(ctx, ask)
+}
+
+// fewQueues is how many queues are asked for one by one. More than that are read together.
+const fewQueues = 8
+
+// queuesOf asks JetStream for the consumers of endpoints. Those that are missing are nil in it, those of which nothing is
+// known in time are not in it. A cluster in which one consumer is mute brings no list: then each is asked for by itself.
+func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstream.ConsumerInfo {
+	of := map[string]*jetstream.ConsumerInfo{}
+	if len(names) > fewQueues {
+		timed, cancel := context.WithTimeout(ctx, queueTimeout)
+		stream, err := n.js.Stream(timed, endpoints.StreamWork)
+		if err == nil {
+			of, err = consumers(timed, stream, workConsumer)
+		}
+		cancel()
+		if err != nil {
+			n.log.Debug("ask for the queues of endpoints; asking for each", zap.Int("endpoints", len(names)), zap.Error(err))
+		}
+	}
+	shuffle(names) // when the time does not do for all of them, it is others that are asked the next time
+	for _, name := range names {
+		if of[name] != nil || ctx.Err() != nil {
+			continue
+		}
+		timed, cancel := context.WithTimeout(ctx, queueTimeout)
+		consumer, err := n.js.Consumer(timed, endpoints.StreamWork, endpoints.ConsumerName(name))
+		cancel()
+		switch {
+		case err == nil:
+			of[name] = consumer.CachedInfo()
+		case errors.Is(err, jetstream.ErrConsumerNotFound):
+			of[name] = nil
+		default:
+			n.log.Debug("ask for the queue of an endpoint", zap.String("endpoint", name), zap.Error(err))
+		}
+	}
+	return of
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -29,12 +28,45 @@ type pipeState struct {
 	epoch   int64
 	lastSeq sequences     // highest sequences seen within the epoch
 	changed chan struct{} // closed when the epoch grows: readers bind again
+
+	wellSince  time.Time // since when each look has succeeded, over one connection; zero: the last one did not
+	reconnects uint64    // of the connection, at the last look
+}
+
+// looked notes whether a look succeeded, and how often the connection had been made anew by then.
+func (p *pipeState) looked(well bool, reconnects uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !well:
+		p.wellSince = time.Time{}
+	case p.wellSince.IsZero() || reconnects != p.reconnects:
+		p.wellSince = time.Now()
+	}
+	p.reconnects = reconnects
+}
+
+// wellFor returns for how long JetStream has been there, as far as this node knows.
+func (p *pipeState) wellFor(reconnects uint64) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wellSince.IsZero() || reconnects != p.reconnects {
+		return 0
+	}
+	return time.Since(p.wellSince)
 }
 
 func (p *pipeState) now() (epoch int64, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.epoch, p.changed
+}
+
+// sequences returns the streams' last sequences, as of the last look at them.
+func (p *pipeState) sequences() sequences {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lastSeq
 }
 
 // advance takes over a later epoch, in which a request is known to have had the place lastSent in the work stream.
@@ -114,7 +146,11 @@ func (n *Node) watchPipe(ctx context.Context) {
 		case <-tick.C:
 		case <-n.looks:
 		}
+		if !n.nc.IsConnected() {
+			continue // whose end has been told
+		}
 		err := n.lookAtPipe(ctx)
+		n.pipe.looked(err == nil, n.nc.Stats().Reconnects)
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("look at the streams", zap.Error(err))
 		}
@@ -134,7 +170,7 @@ func (n *Node) lookAtPipe(ctx context.Context) error {
 }
 
 func (n *Node) lookAtStreams(ctx context.Context) error {
-	states, err := endpoints.EnsureStreams(ctx, n.js, n.cfg.Streams)
+	states, err := n.createStreams(ctx)
 	if conflict, ok := errors.AsType[*endpoints.StreamConflictError](err); ok {
 		return n.replaceStream(ctx, conflict)
 	}
@@ -156,7 +192,7 @@ func (n *Node) lookAtStreams(ctx context.Context) error {
 		endpoints.StreamReply: endpoints.RecorderConsumer, endpoints.StreamDead: endpoints.CollectorConsumer,
 	} {
 		if consumer, err := n.js.Consumer(ctx, stream, name); err == nil {
-			if err := endpoints.MendConsumer(ctx, n.js, consumer); err != nil {
+			if err := endpoints.MendConsumer(ctx, n.js, consumer.CachedInfo()); err != nil {
 				return err
 			}
 		}
@@ -204,8 +240,7 @@ func (n *Node) lookForRewind(ctx context.Context, pipe workqueue.Pipe) error {
 // look makes it anew. Nothing is lost: PostgreSQL knows what was in it. Streams with what PostgreSQL does not know, the
 // events and the dead letters, are left alone.
 func (n *Node) replaceStream(ctx context.Context, conflict *endpoints.StreamConflictError) error {
-	carries := pipeStreams()
-	if !slices.Contains(carries[:], conflict.Stream) {
+	if Keeps(conflict.Stream) {
 		return conflict
 	}
 	n.log.Warn("replacing a stream", zap.Error(conflict))

@@ -19,7 +19,10 @@ import (
 )
 
 const (
-	publishTimeout      = 5 * time.Second  // for JetStream's acknowledgement of one message
+	publishTimeout = 5 * time.Second // for JetStream's acknowledgement of a message that is sent alone
+	// ackTimeout is for that of a request. It is short because to publish it again under the same id is harmless, and a
+	// request that was lost with the leader of its stream is not to be waited for.
+	ackTimeout          = 2 * time.Second
 	publishStall        = 10 * time.Second // for room among the pending ones
 	maxPendingPublishes = 64
 	// maxPendingBytes is a quarter of what a stream takes in before it refuses more.
@@ -45,10 +48,15 @@ type publication struct {
 	weight    int64 // of maxPendingBytes, held until the acknowledgement
 }
 
-// publishAssigned publishes what is claimed. Once cut off it does nothing: what is left goes back with the session.
+// publishAssigned publishes what is claimed. What has waited for so long that it may soon be issued again is given up.
+// Once cut off it does nothing: what is left goes back with the session.
 func (n *Node) publishAssigned(ctx context.Context, assigned <-chan assignment, published chan<- publication) {
 	for a := range assigned {
-		if ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil:
+		case time.Since(a.claimed) > workqueue.DefaultClaimTTL/2:
+			n.giveUpClaim(ctx, a)
+		default:
 			n.publishOrPostpone(ctx, a, published)
 		}
 	}
@@ -201,41 +209,84 @@ func withParts(inputs []workqueue.StepInput) string {
 }
 
 // confirm waits for JetStream's acknowledgements, in the order of publishing, and marks slices as sent, as many at once
-// as are at hand.
+// as are at hand. Those whose replies are being recorded are looked at again with the next ones, or a little later.
 func (n *Node) confirm(ctx context.Context, published <-chan publication) {
-	for p := range published {
-		batch := n.confirmOne(ctx, nil, p)
-	more:
-		for len(batch) < maxPendingPublishes {
-			select {
-			case next, open := <-published:
-				if !open {
-					break more
-				}
-				batch = n.confirmOne(ctx, batch, next)
-			default:
-				break more
+	var left []workqueue.Sent
+	for {
+		first, open := nextPublication(published, len(left) > 0)
+		if !open {
+			if published = nil; len(left) == 0 {
+				return
 			}
+			continue // until nothing is left over
 		}
+		batch := n.confirmMore(ctx, left, first, published)
+		left = nil
 		if len(batch) == 0 {
 			continue
 		}
 		n.cfg.Faults.Hit(fault.PublishAcked)
-		n.stats.requests.Add(int64(len(batch)))
-		if err := n.store.MarkSent(ctx, batch); err != nil && ctx.Err() == nil {
+		var err error
+		if left, err = n.store.MarkSent(ctx, batch); err != nil {
 			// They stay claimed. A reply is taken all the same; without one they are issued again at their deadline.
-			n.log.Warn("mark slices as sent", zap.Int("slices", len(batch)), zap.Error(err))
+			if left = nil; ctx.Err() == nil {
+				n.log.Warn("mark slices as sent", zap.Int("slices", len(batch)), zap.Error(err))
+			}
 		}
 	}
 }
 
+// markAgain is in how long a slice is marked as sent that was held when it was to be.
+const markAgain = 20 * time.Millisecond
+
+// nextPublication waits for the next one, or, when something is left over, for a little while: then there is none.
+func nextPublication(published <-chan publication, leftover bool) (first *publication, open bool) {
+	var later <-chan time.Time
+	if leftover {
+		timer := time.NewTimer(markAgain)
+		defer timer.Stop()
+		later = timer.C
+	}
+	select {
+	case p, open := <-published:
+		return &p, open
+	case <-later: // the only way on once there are no more
+		return nil, true
+	}
+}
+
+// confirmMore adds to a batch the first publication, if there is one, and what else is at hand.
+func (n *Node) confirmMore(ctx context.Context, batch []workqueue.Sent, first *publication,
+	published <-chan publication,
+) []workqueue.Sent {
+	if first == nil {
+		return batch
+	}
+	before := len(batch)
+	batch = n.confirmOne(ctx, batch, *first)
+more:
+	for len(batch) < before+maxPendingPublishes {
+		select {
+		case next, open := <-published:
+			if !open {
+				break more
+			}
+			batch = n.confirmOne(ctx, batch, next)
+		default:
+			break more
+		}
+	}
+	n.stats.requests.Add(int64(len(batch) - before))
+	return batch
+}
+
 // confirmOne adds a publication to the batch once it is acknowledged. One whose outcome is unknown is published again
-// under the same id, which the stream takes only once. When that does not help either, the slice is left: it is issued
-// again under a new id when it has been claimed for too long.
+// under the same id, which the stream takes only once. When that does not help either, the slice is given up: it is
+// issued again under a new id, since this one may be in the stream.
 func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publication) []workqueue.Sent {
 	defer n.pending.Release(p.weight)
-	for {
-		ack, err := await(ctx, p.future)
+	for level := zap.WarnLevel; ; level = zap.DebugLevel { // that it goes on is not news
+		ack, err := n.await(ctx, &p)
 		if err == nil {
 			p.published(nil)
 			return append(batch, workqueue.Sent{ID: p.ID, StreamSeq: int64(ack.Sequence), PipeEpoch: p.epoch})
@@ -245,27 +296,64 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 			return batch
 		}
 		err = endpoints.PermissionsOf(n.nc).Explain(err, p.msg.Subject)
-		n.log.Warn("publish; trying again", zap.Stringer("run", p.Run), zap.Stringer("slice", p.ID), zap.Error(err))
+		n.log.Log(level, "publish; trying again", zap.Stringer("run", p.Run), zap.Stringer("slice", p.ID), zap.Error(err))
 		n.stats.republished.Add(1)
 		n.Look()
+		pause := republishPause
+		switch {
+		case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
+			n.suspect(endpoints.StreamWork)
+			pause = 0 // it has waited, and so have those behind it
+		case errors.Is(err, errStreamsChanged):
+			pause = 0
+		}
 		for again := errors.New("not sent"); again != nil; {
-			if !sleep(ctx, republishPause) || time.Since(p.claimed) > workqueue.DefaultClaimTTL/2 {
+			if !sleep(ctx, pause) || time.Since(p.claimed) > workqueue.DefaultClaimTTL/2 {
 				p.published(err)
+				n.giveUpClaim(ctx, p.assignment)
 				return batch
 			}
-			again = n.send(ctx, &p)
+			again, pause = n.send(ctx, &p), republishPause
 		}
+	}
+}
+
+// giveUpClaim has the leader issue a slice again at once. Until JetStream takes requests again, each so comes to be tried
+// anew, and none waits for the end of its claim when it does.
+func (n *Node) giveUpClaim(ctx context.Context, a assignment) {
+	if ctx.Err() != nil {
+		return // what is left goes back with the session
+	}
+	giving, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := n.store.GiveUpClaim(giving, a.session, a.ID); err != nil {
+		// It stays claimed until workqueue.DefaultClaimTTL has passed.
+		n.log.Warn("give up a claim", zap.Stringer("slice", a.ID), zap.Error(err))
 	}
 }
 
 const republishPause = 200 * time.Millisecond
 
-func await(ctx context.Context, future jetstream.PubAckFuture) (*jetstream.PubAck, error) {
+// errStreamsChanged ends the wait for an acknowledgement by a stream that may be gone.
+var errStreamsChanged = errors.New("a new epoch of the streams has begun")
+
+func (n *Node) await(ctx context.Context, p *publication) (*jetstream.PubAck, error) {
+	epoch, changed := n.pipe.now()
+	if epoch > p.epoch {
+		select {
+		case ack := <-p.future.Ok():
+			return ack, nil
+		default:
+			return nil, errStreamsChanged
+		}
+	}
 	select {
-	case ack := <-future.Ok():
+	case ack := <-p.future.Ok():
 		return ack, nil
-	case err := <-future.Err():
+	case err := <-p.future.Err():
 		return nil, err
+	case <-changed:
+		return nil, errStreamsChanged
 	case <-ctx.Done():
 		return nil, errors.Join(context.Cause(ctx), errors.New("no acknowledgement yet"))
 	}

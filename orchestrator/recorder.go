@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,20 +19,24 @@ import (
 const (
 	// recordBytes bounds the replies of one commit, and what is fetched ahead.
 	recordBytes = 8 << 20
+	// smallBytes is the largest reply that is recorded beside the large ones, and before them.
+	smallBytes = 16 << 10
 	// nakDelay is how long a reply that could not be recorded rests before any node may try again.
 	nakDelay = time.Second
 )
 
 // runRecording reads replies and records them until ctx ends, and then records what has been read.
 func (n *Node) runRecording(ctx, draining context.Context) {
-	replies := make(chan fetched, n.cfg.RecordBatch)
-	var recorders sync.WaitGroup
-	for range n.cfg.Recorders {
-		recorders.Go(func() { n.record(draining, replies) })
-	}
+	replies := newLanes[fetched](n.cfg.RecordBatch)
+	recorders := replies.work(n.cfg.Recorders, func(lane <-chan fetched) { n.record(draining, lane) })
 	n.feed(ctx, replies)
-	close(replies)
+	replies.close()
 	recorders.Wait()
+}
+
+// isSmall reports whether a reply takes no time to record. A compressed one may hold anything.
+func isSmall(reply jetstream.Msg) bool {
+	return len(reply.Data()) <= smallBytes && reply.Headers().Get(endpoints.HeaderEncoding) == ""
 }
 
 // record takes replies as they come: one at once when there is one, many in a commit when they queue up.
@@ -69,6 +72,10 @@ func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 	var unread []unreadable
 	size := 0
 	for _, msg := range batch {
+		if endpoints.IsProbe(msg.Subject()) {
+			n.settle(msg, jetstream.Msg.Ack)
+			continue
+		}
 		reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), n.cfg.Limits)
 		if err != nil {
 			unread = append(unread, asUnreadable(msg, err))
@@ -194,7 +201,7 @@ func (n *Node) announce(completed []workqueue.Completion) {
 	for _, c := range completed {
 		n.log.Info("run completed", zap.Stringer("run", c.Run), zap.Int32("generation", int32(c.Generation)),
 			zap.Int64("done", c.Done), zap.Int64("failed", c.Failed))
-		signal(n.publish)
+		n.fresh.add(c.Event)
 	}
 }
 

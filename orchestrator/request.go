@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
@@ -24,35 +25,97 @@ const (
 // removeTimeout bounds the removal of requests.
 const removeTimeout = 2 * time.Second
 
-// lookForRequests returns a function that tells whether a request lies in the work stream, from where a purge would
-// have left the stream's beginning, and for the first few by looking for the message itself.
-func (n *Node) lookForRequests(ctx context.Context) func(workqueue.Overdue) presence {
+// requestLook tells of requests whether they lie in the work stream. It is for one goroutine.
+type requestLook struct {
+	node   *Node
+	stream jetstream.Stream
+	first  uint64 // a purge would have left the stream's beginning behind a request
+	looked int
+	flows  map[string]presence // whether an endpoint is one
+}
+
+// lookForRequests returns a look for the requests of slices.
+func (n *Node) lookForRequests(ctx context.Context) *requestLook {
 	stream, err := n.js.Stream(ctx, endpoints.StreamWork)
 	if err != nil {
 		n.log.Debug("look for requests", zap.Error(err))
-		return func(workqueue.Overdue) presence { return unknown }
+		return &requestLook{}
 	}
-	first := stream.CachedInfo().State.FirstSeq
-	looked := 0
-	return func(o workqueue.Overdue) presence {
-		if uint64(o.StreamSeq) < first {
-			return gone
-		}
-		looked++
-		if looked > lookups {
+	return &requestLook{node: n, stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]presence{}}
+}
+
+// request returns where a request is. Whoever may have it counts it as there when it is suspended between two stages of
+// a flow. Past the bounds of a look, what nobody was handed is taken to be there still, and gets more time.
+func (l *requestLook) request(ctx context.Context, o workqueue.Overdue) presence {
+	if l.stream == nil {
+		return unknown
+	}
+	found := gone
+	if uint64(o.StreamSeq) >= l.first {
+		if l.looked >= lookups && !o.Handed {
 			return there
 		}
-		msg, err := stream.GetMsg(ctx, uint64(o.StreamSeq))
-		switch {
-		case errors.Is(err, jetstream.ErrMsgNotFound):
-			return gone
-		case err != nil:
+		found = l.message(ctx, o)
+	}
+	if found != gone || !o.Handed {
+		return found
+	}
+	return l.suspended(ctx, o)
+}
+
+func (l *requestLook) message(ctx context.Context, o workqueue.Overdue) presence {
+	if l.looked++; l.looked > lookups {
+		return unknown
+	}
+	msg, err := l.stream.GetMsg(ctx, uint64(o.StreamSeq))
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return gone
+	case err != nil:
+		return unknown
+	case msg.Header.Get(endpoints.HeaderMsgID) != o.ID.String():
+		return gone
+	}
+	l.looked += len(msg.Data) / lookupBytes
+	return there
+}
+
+// suspended looks for the state of a chunk of a flow, whose request is acknowledged when the state is stored.
+func (l *requestLook) suspended(ctx context.Context, o workqueue.Overdue) presence {
+	isFlow, known := l.flows[o.Endpoint]
+	if !known {
+		_, err := l.node.js.Consumer(ctx, endpoints.StreamStage, endpoints.ConsumerName(o.Endpoint))
+		isFlow = whether(err, jetstream.ErrConsumerNotFound)
+		l.flows[o.Endpoint] = isFlow
+	}
+	if isFlow != there {
+		return isFlow
+	}
+	states, err := l.node.js.Stream(ctx, endpoints.StreamFlow)
+	if err != nil {
+		return unknown
+	}
+	for _, subject := range endpoints.FlowStates(o.Endpoint, uuid.UUID(o.ID)) {
+		if l.looked++; l.looked > lookups {
 			return unknown
-		case msg.Header.Get(endpoints.HeaderMsgID) != o.ID.String():
-			return gone
-		default:
-			return there
 		}
+		_, err := states.GetLastMsgForSubject(ctx, subject)
+		if found := whether(err, jetstream.ErrMsgNotFound); found != gone {
+			return found
+		}
+	}
+	return gone
+}
+
+// whether reads an answer of JetStream's to a question for something that may not be there.
+func whether(err, missing error) presence {
+	switch {
+	case err == nil:
+		return there
+	case errors.Is(err, missing):
+		return gone
+	default:
+		return unknown
 	}
 }
 

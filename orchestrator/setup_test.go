@@ -120,8 +120,15 @@ func (b *bundle) serve(t *testing.T, endpoint string,
 	handle func(context.Context, *endpoints.Chunk[account, statement]) error, options ...endpoints.Option,
 ) {
 	t.Helper()
-	svc, err := endpoints.New(testenv.Conn(t, b.ns), endpoints.Config{Name: "test", Version: "1.0.0",
-		Log: zaptest.NewLogger(t)})
+	serveOn(t, testenv.Conn(t, b.ns), endpoint, handle, options...)
+}
+
+// serveOn is serve over a connection of the test's choice.
+func serveOn(t *testing.T, nc *nats.Conn, endpoint string,
+	handle func(context.Context, *endpoints.Chunk[account, statement]) error, options ...endpoints.Option,
+) {
+	t.Helper()
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "test", Version: "1.0.0", Log: zaptest.NewLogger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

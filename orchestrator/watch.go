@@ -153,9 +153,9 @@ func (n *Node) sweepWatched(ctx context.Context) error {
 	return nil
 }
 
-// shuffle puts names in an order of chance.
-func shuffle(names []string) {
-	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+// shuffle puts things in an order of chance.
+func shuffle[T any](things []T) {
+	rand.Shuffle(len(things), func(i, j int) { things[i], things[j] = things[j], things[i] })
 }
 
 // sweepHolds looks at samples that have ended, and at runs of which too many items have failed. Leader work, likewise.

@@ -74,6 +74,7 @@ const (
 
 // Defines values for Owner.
 const (
+	OwnerNATS     Owner = "nats"
 	OwnerNobody   Owner = "nobody"
 	OwnerNode     Owner = "node"
 	OwnerOperator Owner = "operator"
@@ -3676,6 +3677,107 @@ type StepView struct {
 	SlicesEnded     int64 `json:"slices_ended"`
 }
 
+// StreamChanges defines model for StreamChanges.
+type StreamChanges struct {
+	// Replicas copies of each stream; 0: auto, three in a cluster, else one
+	Replicas *int `json:"replicas,omitempty"`
+
+	// WorkBytes room for requests; 0: the default
+	WorkBytes *int64 `json:"work_bytes,omitempty"`
+
+	// ReplyBytes room for replies; 0: the default
+	ReplyBytes *int64 `json:"reply_bytes,omitempty"`
+
+	// StageBytes room for replies on their way into flows; 0: the default
+	StageBytes *int64 `json:"stage_bytes,omitempty"`
+
+	// FlowBytes room for the state of flows that wait; 0: the default
+	FlowBytes *int64 `json:"flow_bytes,omitempty"`
+
+	// EventBytes room for events; 0: the default
+	EventBytes *int64 `json:"event_bytes,omitempty"`
+
+	// DeadBytes room for dead letters not taken in yet; 0: the default
+	DeadBytes *int64 `json:"dead_bytes,omitempty"`
+
+	// EventAge for how long events stay; 0s: the default
+	//
+	// Examples: 168h
+	EventAge *Duration `json:"event_age,omitempty"`
+}
+
+// StreamTrouble defines model for StreamTrouble.
+type StreamTrouble struct {
+	Error   string     `json:"error"`
+	Since   time.Time  `json:"since"`
+	Tries   int        `json:"tries"`
+	NextTry *time.Time `json:"next_try,omitempty"`
+}
+
+// StreamView defines model for StreamView.
+type StreamView struct {
+	Name string `json:"name"`
+
+	// Missing there is none; nodes make it
+	Missing  bool  `json:"missing,omitempty"`
+	Replicas int   `json:"replicas"`
+	MaxBytes int64 `json:"max_bytes"`
+
+	// Bytes that it holds
+	Bytes    uint64 `json:"bytes"`
+	Messages uint64 `json:"messages"`
+
+	// Leader the server that leads it
+	Leader string `json:"leader,omitempty"`
+
+	// Behind servers whose copy is not there, or lags
+	Behind []string `json:"behind"`
+
+	// Differs in what it is not as it is set
+	Differs []string `json:"differs"`
+
+	// Why why it is not
+	Why     string     `json:"why,omitempty"`
+	Created *time.Time `json:"created,omitempty"`
+}
+
+// Streams defines model for Streams.
+type Streams struct {
+	// Auto nobody has said how many replicas: three in a cluster, else one
+	Auto bool `json:"auto"`
+
+	// Replicas wanted; with auto, what that comes to; 0: not known without NATS
+	Replicas   int      `json:"replicas"`
+	WorkBytes  int64    `json:"work_bytes"`
+	ReplyBytes int64    `json:"reply_bytes"`
+	StageBytes int64    `json:"stage_bytes"`
+	FlowBytes  int64    `json:"flow_bytes"`
+	EventBytes int64    `json:"event_bytes"`
+	DeadBytes  int64    `json:"dead_bytes"`
+	EventAge   Duration `json:"event_age"`
+
+	// Bytes of all streams together, on each server that keeps them
+	Bytes     int64     `json:"bytes"`
+	ChangedBy string    `json:"changed_by"`
+	ChangedAt time.Time `json:"changed_at"`
+
+	// Applied the node that leads has made the streams so
+	Applied   bool       `json:"applied"`
+	AppliedAt *time.Time `json:"applied_at,omitempty"`
+
+	// Trouble why it could not; it goes on trying
+	Trouble *StreamTrouble `json:"trouble,omitempty"`
+
+	// Cluster of the NATS that this server is connected to; absent: it is alone
+	Cluster string `json:"cluster,omitempty"`
+
+	// Unknown why it is not known what the streams have; absent: it is
+	Unknown string `json:"unknown,omitempty"`
+
+	// Streams as they are; empty: see unknown
+	Streams []StreamView `json:"streams"`
+}
+
 // Timeline defines model for Timeline.
 type Timeline struct {
 	From time.Time `json:"from"`
@@ -5366,6 +5468,30 @@ func (c *Client) LogIn(ctx context.Context, body LogIn, options ...CallOption) (
 	return out, err
 }
 
+// ShowStreams: What is set for the JetStream streams, and what they have.
+//
+// It is GET /streams, for role viewer.
+func (c *Client) ShowStreams(ctx context.Context, options ...CallOption) (Streams, error) {
+	var out Streams
+	ask := request{operation: "show-streams", method: http.MethodGet, path: path("/streams")}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// SetStreams: Set replicas and room of the JetStream streams, for all nodes.
+//
+// The node that leads brings them to JetStream within seconds. What JetStream refuses stays wanted, is told by
+// show-streams and health, and is tried again. What would delete messages is refused at once.
+//
+// It is POST /streams/settings, for role admin.
+func (c *Client) SetStreams(ctx context.Context, body StreamChanges, options ...CallOption) (Streams, error) {
+	var out Streams
+	ask := request{operation: "set-streams", method: http.MethodPost, path: path("/streams/settings")}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // ListTokens: List tokens, newest first, without their secrets.
 //
 // It is GET /tokens, for role admin.
@@ -5540,4 +5666,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 616e23f2d003da183502de32308b78eb, is a0a7a60fb57d8999b015a40a5e8f4515af051017ce86b0fbbe9c2dc910f3ef54.
+// Of 3c1ff44e3e8691d56e5f73690781acb9, is e0a7f08bd765c076ff610d14cf25a24479edf1d7402562057b7f9ba8565b46c8.

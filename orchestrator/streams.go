@@ -1,0 +1,215 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// DutyStreams brings what is set for the streams to JetStream. All nodes create streams that are missing, since none
+// can work without; only who leads changes one.
+const DutyStreams = "streams"
+
+// What JetStream has refused is tried again after a pause that doubles.
+const (
+	refusedFirst = 5 * time.Second
+	refusedPause = 5 * time.Minute
+)
+
+// errNoNATS is for what would be decided by a server, while there is none.
+var errNoNATS = errors.New("NATS is not connected")
+
+// single is the name of the cluster of whose JetStream it is known that it is none: a server may bear a name of a
+// cluster and keep its streams alone.
+type single struct{ name atomic.Pointer[string] }
+
+// firstStreams are the settings that the node's program gives the streams, if it is the first of all.
+func (c *Config) firstStreams() workqueue.StreamValues { return streamValues(&c.Streams) }
+
+func streamValues(s *endpoints.StreamConfig) workqueue.StreamValues {
+	return workqueue.StreamValues{Replicas: s.Replicas, WorkBytes: s.WorkMaxBytes, ReplyBytes: s.ReplyMaxBytes,
+		StageBytes: s.StageMaxBytes, FlowBytes: s.FlowMaxBytes, EventBytes: s.EventMaxBytes, DeadBytes: s.DeadMaxBytes,
+		EventAge: s.EventMaxAge}
+}
+
+// StreamConfig is what settings of the streams come to, with all defaults but that of the replicas.
+func StreamConfig(v *workqueue.StreamValues) endpoints.StreamConfig {
+	cfg := endpoints.StreamConfig{WorkMaxBytes: v.WorkBytes, ReplyMaxBytes: v.ReplyBytes, StageMaxBytes: v.StageBytes,
+		FlowMaxBytes: v.FlowBytes, EventMaxBytes: v.EventBytes, DeadMaxBytes: v.DeadBytes, EventMaxAge: v.EventAge,
+	}.WithDefaults()
+	cfg.Replicas = v.Replicas
+	return cfg
+}
+
+// streamConfig is what they come to on the server that the node is connected to.
+func (n *Node) streamConfig(v *workqueue.StreamValues) (endpoints.StreamConfig, error) {
+	cfg := StreamConfig(v)
+	cfg.Memory = n.cfg.Streams.Memory
+	if v.Replicas != 0 {
+		return cfg, nil
+	}
+	// It goes by the server that is there when it is needed, and never takes a copy away.
+	cfg.Replicas, cfg.MoreReplicas = endpoints.UsualReplicas(n.nc), true
+	if name := n.single.name.Load(); name != nil && *name == n.nc.ConnectedClusterName() {
+		cfg.Replicas = endpoints.DefaultReplicas
+	}
+	if !n.nc.IsConnected() {
+		return cfg, errNoNATS
+	}
+	return cfg, nil
+}
+
+// createStreams creates those that are missing. While JetStream refuses what is wanted, it is done as it was before.
+func (n *Node) createStreams(ctx context.Context) (endpoints.StreamStates, error) {
+	set, err := n.store.StreamSettings(ctx, n.cfg.firstStreams())
+	if err != nil {
+		return endpoints.StreamStates{}, err
+	}
+	n.differing.Do(func() { n.tellDiffering(&set) })
+	states, err := n.createAs(ctx, &set.StreamValues)
+	if set.Applied != nil && *set.Applied != set.StreamValues && refused(err) {
+		return n.createAs(ctx, set.Applied)
+	}
+	return states, err
+}
+
+func (n *Node) createAs(ctx context.Context, v *workqueue.StreamValues) (endpoints.StreamStates, error) {
+	cfg, err := n.streamConfig(v)
+	if err != nil {
+		return endpoints.StreamStates{}, err
+	}
+	asked := time.Now()
+	states, err := endpoints.CreateStreams(ctx, n.js, cfg)
+	n.mute.note(asked, err)
+	if v.Replicas == 0 && cfg.Replicas > endpoints.DefaultReplicas && endpoints.NotClustered(err) {
+		name := n.nc.ConnectedClusterName()
+		n.single.name.Store(&name)
+		n.Look()
+	}
+	return states, err
+}
+
+// tellDiffering says that what the program gives the streams is not what they get.
+func (n *Node) tellDiffering(set *workqueue.StreamSettings) {
+	filled := StreamConfig(&set.StreamValues)
+	first, are := n.cfg.firstStreams(), streamValues(&filled)
+	if differs := first.Against(&are); len(differs) > 0 {
+		n.log.Warn("the streams are not as this node was told: their settings are kept in the database, for all nodes, and "+
+			"those of a node count only when there are none yet; change them with: tranche streams set",
+			zap.Strings("differing", differs))
+	}
+}
+
+// refusal is what JetStream did not take of some settings, and when they are tried again.
+type refusal struct {
+	revision int64
+	until    time.Time
+	pause    time.Duration
+}
+
+// tendingStreams is the duty that makes the streams as they are set. What it does in JetStream, which knows of no lease,
+// is what the next leader would do; what became of it is noted under the lease.
+func (n *Node) tendingStreams() func(context.Context, workqueue.Lease) (time.Duration, error) {
+	var led workqueue.Lease
+	var last refusal
+	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+		if lease != led {
+			led, last = lease, refusal{}
+		}
+		if !n.nc.IsConnected() {
+			return n.cfg.CareInterval, nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, careTimeout)
+		defer cancel()
+		set, err := n.store.StreamSettings(ctx, n.cfg.firstStreams())
+		if err != nil || last.revision == set.Revision && time.Now().Before(last.until) {
+			return n.cfg.CareInterval, err
+		}
+		err = n.updateStreams(ctx, &set)
+		switch {
+		case refused(err):
+			if last.revision != set.Revision {
+				last = refusal{revision: set.Revision, pause: refusedFirst}
+				n.log.Error("the streams cannot be made as they are set; see: tranche streams", zap.Error(err))
+			}
+			last.until = time.Now().Add(last.pause)
+			pause := last.pause
+			last.pause = min(2*last.pause, refusedPause)
+			return n.cfg.CareInterval, n.store.StreamsRefused(ctx, lease, &set, err.Error(), pause)
+		case err != nil:
+			return n.cfg.CareInterval, err
+		}
+		last = refusal{}
+		if set.AppliedRevision == set.Revision && set.Trouble == "" {
+			return n.cfg.CareInterval, nil
+		}
+		return n.cfg.CareInterval, n.store.StreamsApplied(ctx, lease, &set)
+	}
+}
+
+// updateStreams makes the streams that there are as they are set. One that cannot be made so keeps no other from it.
+func (n *Node) updateStreams(ctx context.Context, set *workqueue.StreamSettings) error {
+	cfg, err := n.streamConfig(&set.StreamValues)
+	if err != nil {
+		return err
+	}
+	streams, err := endpoints.ReadStreams(ctx, n.js, cfg)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for i := range streams {
+		s := &streams[i]
+		differs := s.Differs()
+		if s.Have == nil { // it is made within half a second
+			return fmt.Errorf("stream %s: %w", s.Want.Name, jetstream.ErrStreamNotFound)
+		}
+		if len(differs) == 0 {
+			continue
+		}
+		if err := s.Update(ctx, n.js); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		n.log.Info("stream set", zap.String("stream", s.Want.Name), zap.Strings("was", differs))
+	}
+	return joint(failed)
+}
+
+// joint is one error for several streams, of which the most have failed alike: a refusal before all others.
+func joint(failed []error) error {
+	if len(failed) == 0 {
+		return nil
+	}
+	first := failed[max(slices.IndexFunc(failed, refused), 0)]
+	if more := len(failed) - 1; more > 0 {
+		return fmt.Errorf("%w (and %d more streams)", first, more)
+	}
+	return first
+}
+
+// refused reports whether it is certain that streams cannot be as they are set, as long as nothing else changes.
+func refused(err error) bool {
+	if conflict, ok := errors.AsType[*endpoints.StreamConflictError](err); ok {
+		return Keeps(conflict.Stream)
+	}
+	if _, ok := errors.AsType[*endpoints.StreamLossError](err); ok {
+		return true
+	}
+	return endpoints.StreamRefused(err)
+}
+
+// Keeps reports whether a stream has what nothing else has. The others are replaced when they cannot serve.
+func Keeps(stream string) bool {
+	carries := pipeStreams()
+	return !slices.Contains(carries[:], stream)
+}

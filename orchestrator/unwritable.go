@@ -1,0 +1,298 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// probeTimeout is how long JetStream may take to acknowledge a probe, or to make a stream for a moment. One that is
+	// only slow is not taken for broken: see streamCare.
+	probeTimeout = 3 * time.Second
+	// probeQuiet is how long a stream may take nothing, while requests are under way, until it is tried; probeIdle is the
+	// same while none are.
+	probeQuiet = 5 * time.Second
+	probeIdle  = time.Minute
+	// probePause is the time between two looks at what is to be tried.
+	probePause = time.Second
+	// replicatedPatience is how long a replicated stream has to take nothing until it is replaced: a server whose disk is
+	// full leaves the stream to the others.
+	replicatedPatience = 30 * time.Second
+	// eventsLately is how far back events are published again when their stream had to be replaced.
+	eventsLately = 10 * time.Minute
+)
+
+// ourStreams are all of them; of the last two PostgreSQL does not know what is in them.
+func ourStreams() []string {
+	carry := pipeStreams()
+	return append(carry[:], endpoints.StreamDead, endpoints.StreamEvent)
+}
+
+// suspects are the streams that did not acknowledge what this node published.
+type suspects struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+func (s *suspects) add(stream string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.names == nil {
+		s.names = map[string]bool{}
+	}
+	s.names[stream] = true
+}
+
+func (s *suspects) take() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.names
+	s.names = nil
+	return taken
+}
+
+// suspect has the leader try a stream that did not acknowledge a message.
+func (n *Node) suspect(stream string) {
+	n.suspects.add(stream)
+	n.WakeDuty(dutyWritable)
+}
+
+// tryingStreams is the duty that tries streams of which nothing was heard, and replaces those that are broken.
+func (n *Node) tryingStreams() func(context.Context, workqueue.Lease) (time.Duration, error) {
+	c := &streamCare{node: n}
+	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+		if !n.nc.IsConnected() {
+			return probePause, nil
+		}
+		if lease != c.lease {
+			*c = streamCare{node: n, lease: lease, heard: map[string]time.Time{}, last: map[string]uint64{}}
+		}
+		return probePause, c.round(ctx)
+	}
+}
+
+// streamCare finds streams that take no messages although their server answers, which is what nats-server leaves of a
+// file store that could not be written once. A stream is replaced when three things are so: it has not acknowledged a
+// probe; then JetStream has taken a message into a stream made for that moment, so that neither the disk nor the server
+// nor a cluster without quorum is what it waits for; and then it has not acknowledged another probe. A server that is
+// slow, stopped or away fails the second.
+//
+// It is for one goroutine.
+type streamCare struct {
+	node   *Node
+	lease  workqueue.Lease
+	heard  map[string]time.Time // when each was last seen to take a message
+	last   map[string]uint64    // sequences
+	faults map[string]time.Time // those that take none, and since when; nil: not read yet
+}
+
+func (c *streamCare) round(ctx context.Context) error {
+	if c.faults == nil {
+		known, err := c.node.store.StreamFaults(ctx)
+		if err != nil {
+			return err
+		}
+		c.faults = map[string]time.Time{}
+		for _, f := range known {
+			c.faults[f.Stream] = time.Now() // by this clock; it is counted anew
+		}
+	}
+	due, err := c.due(ctx)
+	if err != nil || len(due) == 0 {
+		return err
+	}
+	proven := len(c.faults) > 0
+	if proven {
+		if err := c.room(ctx); err != nil {
+			return c.noRoom(ctx, err)
+		}
+	}
+	return c.try(ctx, due, proven)
+}
+
+// due returns the streams to try: all of them when one takes nothing, those that did not acknowledge what this node
+// published, and those that took nothing for a while.
+func (c *streamCare) due(ctx context.Context) (due []string, err error) {
+	suspected := c.node.suspects.take()
+	if len(c.faults) > 0 {
+		return ourStreams(), nil
+	}
+	waiting, err := c.node.store.RequestsWait(ctx, probeQuiet)
+	if err != nil {
+		return nil, err
+	}
+	moved, carry := c.node.pipe.sequences(), pipeStreams()
+	for i, name := range carry {
+		if moved[i] != c.last[name] {
+			c.last[name], c.heard[name] = moved[i], time.Now()
+		}
+	}
+	for _, name := range ourStreams() {
+		if c.heard[name].IsZero() {
+			c.heard[name] = time.Now()
+		}
+		silent := time.Since(c.heard[name])
+		carries := waiting && slices.Contains(carry[:], name)
+		// What is published to the events, all their readers see: they are tried on suspicion only.
+		if suspected[name] || carries && silent >= probeQuiet || silent >= probeIdle && name != endpoints.StreamEvent {
+			due = append(due, name)
+		}
+	}
+	return due, nil
+}
+
+// room finds out whether JetStream takes a message at all, as it keeps the first stream that takes none.
+func (c *streamCare) room(ctx context.Context) error {
+	like := jetstream.StreamConfig{Storage: jetstream.FileStorage, Replicas: 1}
+	for _, name := range slices.Sorted(maps.Keys(c.faults)) {
+		if stream, err := c.node.js.Stream(ctx, name); err == nil {
+			like = stream.CachedInfo().Config
+			break
+		}
+	}
+	return endpoints.TryScratch(ctx, c.node.nc, c.node.js, like, probeTimeout)
+}
+
+// noRoom tells everybody what keeps JetStream from taking messages, when that is its store.
+func (c *streamCare) noRoom(ctx context.Context, why error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	failed := fmt.Errorf("JetStream takes no messages: %w", why)
+	for name := range c.faults {
+		if errors.Is(why, endpoints.ErrNotStored) {
+			failed = errors.Join(failed, c.node.store.NoteStreamFault(ctx, c.lease, name, readable(why)))
+		} else { // it is not there: whatever was the matter with the stream is seen again when it is
+			failed = errors.Join(failed, c.clear(ctx, name))
+		}
+	}
+	return failed
+}
+
+// try probes streams, at the same time, and acts on what that says.
+func (c *streamCare) try(ctx context.Context, due []string, room bool) error {
+	answers, failed := make([]bool, len(due)), make([]error, len(due))
+	made := make([]time.Time, len(due))
+	var probes sync.WaitGroup
+	for i, name := range due {
+		probes.Go(func() {
+			stream, err := c.node.js.Stream(ctx, name)
+			if err != nil {
+				failed[i] = fmt.Errorf("look at stream %s: %w", name, err)
+				return
+			}
+			made[i] = stream.CachedInfo().Created
+			answers[i], failed[i] = endpoints.ProbeStream(ctx, c.node.nc, c.node.js, name, probeTimeout)
+		})
+	}
+	probes.Wait()
+	for i, name := range due {
+		switch {
+		case answers[i]:
+			c.heard[name] = time.Now()
+			failed[i] = errors.Join(failed[i], c.clear(ctx, name))
+			c.node.log.Debug("a stream takes messages", zap.String("stream", name))
+		case failed[i] != nil: // it is not there, or this node may not publish to it
+		default:
+			failed[i] = c.mute(ctx, name, room, made[i])
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (c *streamCare) clear(ctx context.Context, name string) error {
+	if _, is := c.faults[name]; !is {
+		return nil
+	}
+	if err := c.node.store.ClearStreamFault(ctx, c.lease, name); err != nil {
+		return err
+	}
+	delete(c.faults, name)
+	return nil
+}
+
+// mute acts on a stream that has not acknowledged a probe: it is noted, and the next round looks whether there is room;
+// when that has found some, it is replaced, and so are others that do not acknowledge a probe then, all in one epoch.
+func (c *streamCare) mute(ctx context.Context, name string, room bool, made time.Time) error {
+	stream, err := c.node.js.Stream(ctx, name)
+	if err != nil {
+		return fmt.Errorf("stream %s took no message, and nothing is heard of it: %w", name, err)
+	}
+	if !stream.CachedInfo().Created.Equal(made) {
+		return nil // the probe may have gone to the one before
+	}
+	if _, known := c.faults[name]; !known {
+		c.node.log.Warn("a stream takes no messages, although its server answers", zap.String("stream", name))
+		c.faults[name] = time.Now()
+		if err := c.node.store.NoteStreamFault(ctx, c.lease, name, ""); err != nil {
+			return err
+		}
+	}
+	if !room {
+		signal(c.wakeUp())
+		return nil
+	}
+	if stream.CachedInfo().Config.Replicas > 1 && time.Since(c.faults[name]) < replicatedPatience {
+		return nil
+	}
+	return c.replace(ctx, name)
+}
+
+// wakeUp has the next round come at once.
+func (c *streamCare) wakeUp() chan struct{} {
+	for _, d := range c.node.duties {
+		if d.Name == dutyWritable {
+			return d.wake
+		}
+	}
+	return nil
+}
+
+// replace deletes a broken stream, so that nodes make it anew. What carries slices is issued again then, since the
+// stream's new time of making begins an epoch. Before that, letters are taken in, and events that were told lately are
+// noted as not told: whoever dies in between, or cannot write that down, leaves a stream that is still to be replaced.
+func (c *streamCare) replace(ctx context.Context, name string) error {
+	switch name {
+	case endpoints.StreamDead:
+		if left, err := c.node.lettersLeft(ctx); err != nil || left {
+			return err
+		}
+	case endpoints.StreamEvent:
+		if err := c.node.store.PublishAgain(ctx, c.lease, eventsLately); err != nil {
+			return err
+		}
+	}
+	c.node.log.Warn("replacing a stream that could not be written once and takes nothing since", zap.String("stream", name))
+	if err := c.node.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("replace stream %s: %w", name, err)
+	}
+	c.node.Look()
+	if name != endpoints.StreamEvent {
+		return nil
+	}
+	// The stream knew the ids of what it had, and may have taken them for told in between.
+	err := c.node.store.PublishAgain(ctx, c.lease, eventsLately)
+	signal(c.node.publish)
+	return err
+}
+
+// lettersLeft reports whether dead letters lie in their stream that no node has taken in yet.
+func (n *Node) lettersLeft(ctx context.Context) (bool, error) {
+	consumer, err := n.js.Consumer(ctx, endpoints.StreamDead, endpoints.CollectorConsumer)
+	if err != nil {
+		return true, fmt.Errorf("look for dead letters: %w", err)
+	}
+	info := consumer.CachedInfo()
+	return info.NumPending > 0 || info.NumAckPending > 0, nil
+}

@@ -1,0 +1,52 @@
+package orchestrator
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// A stream of several copies is given time, since a server that cannot write leaves it to the others; a single one is
+// replaced as soon as its fault is proven.
+func TestAReplicatedStreamIsReplacedLater(t *testing.T) {
+	t.Parallel()
+	nc := testenv.Dial(t, testenv.NATSCluster(t).URLs()[0])
+	n, err := New(workqueue.New(testenv.Pool(t)), nc, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		replicas int
+		since    time.Duration
+		replaced bool
+	}{
+		{1, 0, true},
+		{3, 0, false},
+		{3, replicatedPatience - 10*time.Second, false},
+		{3, replicatedPatience, true},
+	} {
+		t.Run(fmt.Sprintf("%d copies for %s", tc.replicas, tc.since), func(t *testing.T) {
+			stream, err := n.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: endpoints.StreamWork,
+				Subjects: []string{endpoints.WorkSubject(">")}, Replicas: tc.replicas})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = n.js.DeleteStream(t.Context(), endpoints.StreamWork) }() // it may be gone
+			c := streamCare{node: n, faults: map[string]time.Time{endpoints.StreamWork: time.Now().Add(-tc.since)}}
+			if err := c.mute(t.Context(), endpoints.StreamWork, true, stream.CachedInfo().Created); err != nil {
+				t.Fatal(err)
+			}
+			_, err = n.js.Stream(t.Context(), endpoints.StreamWork)
+			if replaced := errors.Is(err, jetstream.ErrStreamNotFound); replaced != tc.replaced {
+				t.Errorf("it is replaced: %t, %v; want %t", replaced, err, tc.replaced)
+			}
+		})
+	}
+}
