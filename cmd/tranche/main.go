@@ -54,6 +54,7 @@ type commands struct {
 	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`
 	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
 	Retention   retentionCommands  `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
+	Streams     streamCommands     `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
 	Nodes       nodesCommand       `cmd:"" help:"Nodes: who leads, and what each holds."`
 	Health      healthCommand      `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
 	Audit       auditCommand       `cmd:"" help:"What operators did: who, what, when, before and after."`

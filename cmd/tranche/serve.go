@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // serveCommand is all the settings of serve: flags, the TRANCHE_ environment and the config file fill it.
@@ -38,7 +40,7 @@ type serveCommand struct {
 
 	DatabaseWait   time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
 	MaxConnections int           `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside two for the session (16)." placeholder:"N"`
-	ThroughPooler  bool          `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction; migrate without it first."`
+	ThroughPooler  bool          `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction that does not make itself known as one; PgBouncer does."`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
 
@@ -82,6 +84,10 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	end := newEnding(ctx, s.Grace)
 	p := &parts{}
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
+	p.wait = &startWait{now: time.Now, trouble: trouble, nc: func() *nats.Conn { return p.nc },
+		store: func() *workqueue.Store { return p.store }, say: func(what string) {
+			term.note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
+		}}
 	if err := s.assemble(ctx, p, log); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			term.note("stopped before it had begun")
@@ -97,7 +103,8 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		return err
 	}
 	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
-		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Tracer: tracer,
+		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.waits,
+		Tracer:   tracer,
 		Fetchers: p.fetchers, Duties: p.duties, Precedence: 1,
 	})
 	if err != nil {
@@ -118,10 +125,10 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	config, err := s.guarded(api.Config{
 		Log: log, Hosts: s.AllowHost, Version: versionText(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
-		Trouble: trouble.Last, StreamBytes: s.streamBytes(), SpoolDir: filepath.Join(p.directory, "spool"),
+		Trouble: trouble.Last, StreamBytes: p.wait.needs, SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard: pages, Trackers: service, Producers: taking,
 		Connections: p.connections, Schedules: p.schedules, RestsUntil: p.restsUntil, DataDir: p.directory,
-		WakeDuty: node.WakeDuty,
+		StoresStreams: p.private, WakeDuty: node.WakeDuty,
 	}, p)
 	if err != nil {
 		return err
@@ -133,9 +140,6 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	p.scheduling.bind(node, server)
 	return s.work(ctx, term, p, node, server, end)
 }
-
-// slowStart is when a person is told what a start waits for.
-const slowStart = 2 * time.Second
 
 // work runs the node and the API. The API is there from the start, and says what is missing. At the end it stops first:
 // an upload is over before the session that it depends on.
@@ -156,25 +160,12 @@ func (s *serveCommand) work(
 
 // greet says where everything is, once it is there.
 func (s *serveCommand) greet(ctx context.Context, term *console, p *parts, node *orchestrator.Node) error {
-	slow := time.NewTimer(slowStart)
-	defer slow.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-node.Ready():
-			s.askForToken(ctx, term, p)
-			return s.welcome(term, p)
-		case <-slow.C:
-			what := "the streams and the session"
-			if !p.nc.IsConnected() {
-				what = fmt.Sprintf("NATS, which does not answer at %s (--nats)", p.natsURL)
-				if err := p.nc.LastError(); err != nil {
-					what += ": " + err.Error()
-				}
-			}
-			term.note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
-		}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-node.Ready():
+		s.askForToken(ctx, term, p)
+		return s.welcome(term, p)
 	}
 }
 

@@ -35,6 +35,9 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 		p.undo = append(p.undo, private.Stop)
 		url = private.URL()
 	}
+	if err := checkScheme("--database", strings.Split(url, ",")[0], "postgres", "postgresql"); err != nil {
+		return err
+	}
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return fmt.Errorf("--database: %w", err)
@@ -43,12 +46,12 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 	wait := databaseWait{at: p.database, patience: s.DatabaseWait, knocking: knockTimeout, log: log}
 	err = wait.until(ctx, func(ctx context.Context) error {
 		if err := wait.knock(ctx, config.ConnConfig); err != nil {
-			return err
+			return workqueue.PoolerRemedy(err)
 		}
-		return s.openStore(ctx, p, url, config, log)
+		return workqueue.PoolerRemedy(s.openStore(ctx, p, url, config, log))
 	})
 	if err != nil {
-		return fmt.Errorf("database %s: %w", p.database, err)
+		return fmt.Errorf("database %s: %w", p.database, databaseRemedy(err))
 	}
 	return nil
 }
@@ -57,12 +60,12 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 func (s *serveCommand) openStore(
 	ctx context.Context, p *parts, url string, config *pgxpool.Config, log *zap.Logger,
 ) error {
-	if !s.NoMigrate && !s.ThroughPooler { // a pooler by transaction cannot hold the lock of a migration
+	if !s.NoMigrate {
 		if _, err := migrations.Up(ctx, url, log); err != nil {
 			return err
 		}
 	}
-	if err := migrated(ctx, url); err != nil {
+	if err := migrations.Ready(ctx, url); err != nil {
 		return err
 	}
 	conns := s.MaxConnections
@@ -77,18 +80,6 @@ func (s *serveCommand) openStore(
 	}
 	p.store = store
 	p.undo = append(p.undo, func(context.Context) error { release(); return nil })
-	return nil
-}
-
-// migrated refuses a database that lacks migrations.
-func migrated(ctx context.Context, url string) error {
-	missing, err := migrations.Pending(ctx, url)
-	if err != nil {
-		return err
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("its schema lacks %s; run: tranche migrate --database URL", strings.Join(missing, ", "))
-	}
 	return nil
 }
 

@@ -29,7 +29,9 @@ type parts struct {
 	store     *workqueue.Store
 	nc        *nats.Conn
 	natsURL   string
+	private   bool // the NATS server is its own
 	listener  net.Listener
+	wait      *startWait
 	undo      []func(context.Context) error
 
 	oidc        *access.OIDC // nil: people do not log in by a provider of identities
@@ -72,7 +74,10 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 }
 
 func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) (err error) {
-	options := []nats.Option{nats.Name("tranche serve"), endpoints.LogTo(log.Named("nats"))}
+	if err := checkScheme("--nats", s.NATS, "nats", "tls", "ws", "wss"); err != nil {
+		return err
+	}
+	options := []nats.Option{nats.Name("tranche serve"), endpoints.LogTo(log.Named("nats")), p.wait.hear()}
 	switch {
 	case s.NATS != "":
 		p.nc, err = endpoints.Connect(append(options, at(s.NATS), s.credentials())...)
@@ -95,7 +100,7 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 		}
 		p.undo = append(p.undo, private.Stop)
 		p.nc, err = endpoints.Connect(append(options, at(private.URL()))...)
-		p.natsURL = private.URL()
+		p.natsURL, p.private = private.URL(), true
 	}
 	if err != nil {
 		return fmt.Errorf("--nats: %w", err)
@@ -104,6 +109,7 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 	if p.natsURL == "" {
 		p.natsURL = redacted(s.NATS, s.NATSContext)
 	}
+	p.wait.at = p.natsURL
 	return nil
 }
 

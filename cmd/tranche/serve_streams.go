@@ -1,29 +1,28 @@
 package main
 
 import (
-	"cmp"
-	"fmt"
-	"slices"
+	"context"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
-// streamFlags size the streams. All nodes set the same streams up, again and again: they must agree.
+// streamFlags are what the streams are like from the first start of all on. After that tranche streams set changes it.
 type streamFlags struct {
-	StreamReplicas int      `env:"TRANCHE_STREAM_REPLICAS" help:"Copies of each stream: 1, 3 or 5 (1). Give all nodes the same." placeholder:"N"`
-	WorkMaxBytes   byteSize `env:"TRANCHE_WORK_MAX_BYTES" help:"Room for requests (1GiB). Give all nodes the same." placeholder:"SIZE"`
-	ReplyMaxBytes  byteSize `env:"TRANCHE_REPLY_MAX_BYTES" help:"Room for replies (2GiB). Give all nodes the same." placeholder:"SIZE"`
-	EventMaxBytes  byteSize `env:"TRANCHE_EVENT_MAX_BYTES" help:"Room for events (128MiB). Give all nodes the same." placeholder:"SIZE"`
-	StageMaxBytes  byteSize `env:"TRANCHE_STAGE_MAX_BYTES" help:"Room for replies on their way back into flows (512MiB). Give all nodes the same." placeholder:"SIZE"`
-	FlowMaxBytes   byteSize `env:"TRANCHE_FLOW_MAX_BYTES" help:"Room for the state of flows that wait (512MiB). Give all nodes the same." placeholder:"SIZE"`
-	DeadMaxBytes   byteSize `env:"TRANCHE_DEAD_MAX_BYTES" help:"Room for dead letters that no node has taken in (64MiB). Give all nodes the same." placeholder:"SIZE"`
+	StreamReplicas int      `env:"TRANCHE_STREAM_REPLICAS" help:"First start: copies of each stream, 1, 3 or 5 (3 in a cluster, else 1)." placeholder:"N"`
+	WorkMaxBytes   byteSize `env:"TRANCHE_WORK_MAX_BYTES" help:"First start: room for requests (1GiB). Later: tranche streams set." placeholder:"SIZE"`
+	ReplyMaxBytes  byteSize `env:"TRANCHE_REPLY_MAX_BYTES" help:"First start: room for replies (2GiB)." placeholder:"SIZE"`
+	EventMaxBytes  byteSize `env:"TRANCHE_EVENT_MAX_BYTES" help:"First start: room for events (128MiB)." placeholder:"SIZE"`
+	StageMaxBytes  byteSize `env:"TRANCHE_STAGE_MAX_BYTES" help:"First start: room for replies on their way back into flows (512MiB)." placeholder:"SIZE"`
+	FlowMaxBytes   byteSize `env:"TRANCHE_FLOW_MAX_BYTES" help:"First start: room for the state of flows that wait (512MiB)." placeholder:"SIZE"`
+	DeadMaxBytes   byteSize `env:"TRANCHE_DEAD_MAX_BYTES" help:"First start: room for dead letters that no node has taken in (64MiB)." placeholder:"SIZE"`
 }
 
 func (s *streamFlags) checkStreams() error {
-	if !slices.Contains([]int{0, 1, 3, 5}, s.StreamReplicas) {
-		return fmt.Errorf("--stream-replicas is %d; it must be 1, 3 or 5", s.StreamReplicas)
-	}
-	return nil
+	return (&workqueue.StreamValues{Replicas: s.StreamReplicas, WorkBytes: int64(s.WorkMaxBytes),
+		ReplyBytes: int64(s.ReplyMaxBytes), EventBytes: int64(s.EventMaxBytes), StageBytes: int64(s.StageMaxBytes),
+		FlowBytes: int64(s.FlowMaxBytes), DeadBytes: int64(s.DeadMaxBytes)}).Validate()
 }
 
 func (s *streamFlags) streams() endpoints.StreamConfig {
@@ -34,15 +33,16 @@ func (s *streamFlags) streams() endpoints.StreamConfig {
 	}
 }
 
-// streamBytes is what the streams take on each server that keeps them, once they are full.
-func (s *streamFlags) streamBytes() int64 {
-	var all byteSize
-	for _, room := range []struct{ set, usual byteSize }{
-		{s.WorkMaxBytes, endpoints.DefaultWorkMaxBytes}, {s.ReplyMaxBytes, endpoints.DefaultReplyMaxBytes},
-		{s.EventMaxBytes, endpoints.DefaultEventMaxBytes}, {s.StageMaxBytes, endpoints.DefaultStageMaxBytes},
-		{s.FlowMaxBytes, endpoints.DefaultFlowMaxBytes}, {s.DeadMaxBytes, endpoints.DefaultDeadMaxBytes},
-	} {
-		all += cmp.Or(room.set, room.usual)
-	}
-	return int64(all)
+// set is what is set for the streams; the zero value, which is as they come, when that cannot be read.
+func (w *startWait) set() workqueue.StreamSettings {
+	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
+	defer cancel()
+	set, _ := w.store().StreamsSet(ctx) // zero
+	return set
+}
+
+// needs is what the streams take on each server that keeps them, once they are full.
+func (w *startWait) needs() int64 {
+	set := w.set()
+	return orchestrator.StreamConfig(&set.StreamValues).Bytes()
 }

@@ -21,6 +21,13 @@ func (t *troubles) watch() zap.Option {
 	return zap.WrapCore(func(to zapcore.Core) zapcore.Core { return zapcore.NewTee(to, &troubleCore{of: t}) })
 }
 
+// note remembers one.
+func (t *troubles) note(what string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = api.Trouble{What: what, Err: err, At: time.Now()}
+}
+
 // Last is the last trouble, if there was one.
 func (t *troubles) Last() (api.Trouble, bool) {
 	t.mu.Lock()
@@ -52,9 +59,7 @@ func (c *troubleCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 		if !ok || fields[i].Type != zapcore.ErrorType {
 			continue
 		}
-		c.of.mu.Lock()
-		c.of.last = api.Trouble{What: entry.Message, Err: err, At: time.Now()}
-		c.of.mu.Unlock()
+		c.of.note(entry.Message, err)
 	}
 	return nil
 }

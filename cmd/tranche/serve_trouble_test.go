@@ -1,15 +1,12 @@
 package main
 
 import (
-	"context"
 	"io"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -43,32 +40,6 @@ func readyz(t *testing.T, where string) (int, string) {
 
 // soon is how long a serve that waits for something takes to end at the most: less than half of its grace.
 const soon = 10 * time.Second
-
-// A JetStream that is too small for the streams is named, with what they need.
-func TestServeNamesASmallJetStream(t *testing.T) {
-	t.Parallel()
-	small, err := embedded.StartNATS(t.Context(), embedded.NATSConfig{
-		StoreDir: filepath.Join(t.TempDir(), "nats"), Listen: "127.0.0.1:0", MaxStore: 64 << 20,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := small.Stop(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	}()
-	s := launch(t, false, "--database", testenv.Database(t), "--nats", small.URL())
-	where := s.waitingAPI(t)
-	eventually(t, "the reason is named", func() bool {
-		code, text := readyz(t, where)
-		return code == 503 && strings.Contains(text, "JetStream has no room for the streams") &&
-			strings.Contains(text, "GiB") && strings.Contains(text, "--work-max-bytes")
-	})
-	if took, err := s.end(t); err != nil || took > soon {
-		t.Errorf("serve took %s to end, %v: %s", took, err, s.log.String())
-	}
-}
 
 // A PostgreSQL whose disk is full is named, and once there is room serve goes on by itself.
 func TestServeNamesAFullDisk(t *testing.T) {

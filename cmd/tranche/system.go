@@ -8,13 +8,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
 type doctorCommand struct {
-	Database string `help:"Check this database directly instead of asking a server." placeholder:"URL"`
+	Database      string `help:"Check this database directly instead of asking a server." placeholder:"URL"`
+	ThroughPooler bool   `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
 }
 
 // Run checks the invariants.
@@ -45,7 +45,7 @@ func (d *doctorCommand) examine(ctx context.Context, term *console) (client.Repo
 	if _, err := pgxpool.ParseConfig(d.Database); err != nil {
 		return client.Report{}, &usageError{"--database: " + err.Error()}
 	}
-	store, release, err := workqueue.Open(ctx, d.Database, workqueue.PoolConfig{})
+	store, release, err := workqueue.Open(ctx, d.Database, workqueue.PoolConfig{ThroughPooler: d.ThroughPooler})
 	if err != nil {
 		return client.Report{}, err
 	}
@@ -101,38 +101,4 @@ func reportText(r *client.Report) string {
 		text += inert(violationText(&v)) + "\n"
 	}
 	return text + fmt.Sprintf("%s violations\n", count(int64(r.Found)))
-}
-
-type migrateCommand struct {
-	Database string `required:"" env:"TRANCHE_DATABASE" help:"The database to bring up to date." placeholder:"URL"`
-	DryRun   bool   `help:"Say what would be applied."`
-}
-
-// Run applies migrations.
-func (m *migrateCommand) Run(ctx context.Context, term *console) error {
-	apply := func() ([]string, error) { return migrations.Up(ctx, m.Database, nil) }
-	verb := "applied"
-	if m.DryRun {
-		apply = func() ([]string, error) { return migrations.Pending(ctx, m.Database) }
-		verb = "would apply"
-	}
-	files, err := apply()
-	if err != nil {
-		return err
-	}
-	if term.json {
-		if files == nil {
-			files = []string{}
-		}
-		return term.document(map[string]any{"files": files, "dry_run": m.DryRun})
-	}
-	if len(files) == 0 {
-		return term.printf("the database is up to date\n")
-	}
-	for _, file := range files {
-		if err := term.printf("%s %s\n", verb, file); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -22,8 +23,9 @@ type tokenCommands struct {
 
 // tokenPlace is where tokens are. The first one cannot be made through an API that needs one.
 type tokenPlace struct {
-	Database string `xor:"place" help:"Straight in this database, instead of through a server." placeholder:"URL"`
-	DataDir  string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
+	Database      string `xor:"place" help:"Straight in this database, instead of through a server." placeholder:"URL"`
+	DataDir       string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
+	ThroughPooler bool   `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
 }
 
 // tokenKeeper is the API, or a database.
@@ -46,10 +48,10 @@ func (p *tokenPlace) open(ctx context.Context, term *console) (keeper tokenKeepe
 		cl, err := term.client()
 		return cl, none, err
 	}
-	if err := migrated(ctx, url); err != nil {
+	if err := migrations.Ready(ctx, url); err != nil {
 		return nil, none, errors.Join(fmt.Errorf("the database of the tokens: %w", err), stop())
 	}
-	store, closeStore, err := workqueue.Open(ctx, url, workqueue.PoolConfig{MaxConns: 1})
+	store, closeStore, err := workqueue.Open(ctx, url, workqueue.PoolConfig{MaxConns: 1, ThroughPooler: p.ThroughPooler})
 	if err != nil {
 		return nil, none, errors.Join(err, stop())
 	}

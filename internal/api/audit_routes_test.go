@@ -78,6 +78,8 @@ func mutations() []mutation {
 		{"DELETE /collectors/{name}", "/collectors/c", "", "collector_delete", `"version": 1`, ``},
 		{"PUT /retention/{kind}", "/retention/runs", `{"age":"90d"}`, "retention_set", `"age": null`, `"age": "90d"`},
 		{"POST /retention/run", "/retention/run", `{}`, "retention_run", ``, ``},
+		{"POST /streams/settings", "/streams/settings", `{"replicas":1}`, "streams_set", `"replicas": "auto"`,
+			`"replicas": 1`},
 		{"POST /trackers", "/trackers", `{"id":"` + batchHere + `","owner":"o"}`, "tracker_open", ``, `"owner": "o"`},
 		{"POST /trackers/{id}/seal", "/trackers/" + batchHere + "/seal", "", "tracker_seal", ``, `"completed": true`},
 		{"DELETE /trackers/{id}", "/trackers/" + batchHere, "", "tracker_delete", ``, ``},
@@ -105,6 +107,9 @@ func TestEveryMutationIsAudited(t *testing.T) {
 	b.bury("echo", workqueue.DeadLetter{Body: []byte(`{}`)})
 	b.bury("lost", workqueue.DeadLetter{Body: []byte(`{}`)})
 	b.parking()
+	if _, err := b.store.StreamSettings(t.Context(), workqueue.StreamValues{}); err != nil {
+		t.Fatal(err)
+	}
 	covered := map[string]bool{}
 	secret := b.locked().token("ann", access.Admin, 0).secret
 	for _, m := range mutations() {

@@ -45,6 +45,7 @@ func bodyExamples() map[string]any {
 		"drop-operations":      fields{"ids": []string{"order-17"}},
 		"log-in":               fields{"token": "tr_7Zk…"},
 		"set-retention":        fields{"age": "90d", "max_bytes": 50 << 30},
+		"set-streams":          fields{"replicas": 3, "work_bytes": 2 << 30},
 		"run-retention":        fields{"dry_run": true},
 		"create-token":         fields{"name": "nightly", "role": "operator", "expires_in": "720h"},
 	}

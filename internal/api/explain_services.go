@@ -95,6 +95,7 @@ func (v *servicesSeen) apply(groups []workqueue.MissingGroup) {
 		g := &groups[i]
 		switch {
 		case !isEndpoint(g.Endpoint) || g.Owner == workqueue.OwnerStep: // services do not come into it
+		case g.Owner == workqueue.OwnerNATS: // who listens can be told for certain when it is there again
 		case !v.connected:
 			v.away(g)
 		case g.State == "sent":

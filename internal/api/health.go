@@ -29,7 +29,8 @@ func (s *Server) registerHealth(api huma.API) {
 // watchHealth makes what looks after the system's health.
 func (s *Server) watchHealth() (err error) {
 	s.health, err = health.New(health.Config{
-		Log: s.log, Store: s.store, NC: s.nc, DataDir: s.config.DataDir, Short: s.short,
+		Log: s.log, Store: s.store, NC: s.nc, DataDir: s.config.DataDir,
+		StoresStreams: s.config.StoresStreams, Short: s.short,
 	})
 	return err
 }

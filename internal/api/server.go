@@ -95,6 +95,8 @@ type Config struct {
 
 	// DataDir is where this server and its private parts keep files, of whose disk /health tells. Empty: nowhere.
 	DataDir string
+	// StoresStreams says that the private NATS server keeps its streams there.
+	StoresStreams bool
 
 	// Access knows who may do what; nil: everybody is an admin, under the name that they give themselves.
 	Access *access.Gate
@@ -114,8 +116,8 @@ type Config struct {
 
 	// Trouble returns the last thing that went wrong in the node, if anything did; nil: nothing is known.
 	Trouble func() (Trouble, bool)
-	// StreamBytes is what the streams take on each server that keeps them, for people. Zero: it is not known.
-	StreamBytes int64
+	// StreamBytes returns what the streams take on each server that keeps them, for people; nil: it is not known.
+	StreamBytes func() int64
 
 	// ReadTimeout is how long a caller may go without sending, or taking, a byte. What is done between is not bounded by
 	// it. Zero: DefaultReadTimeout.
@@ -196,6 +198,7 @@ func (s *Server) routes() http.Handler {
 	s.registerQuarantine(v1)
 	s.registerAudit(v1)
 	s.registerRetention(v1)
+	s.registerStreamSettings(v1)
 	s.registerReport(v1)
 	s.registerPlans(v1)
 	s.registerCollectors(v1)

@@ -44,18 +44,17 @@ func (s *Server) shortage(err error) string {
 		switch said.ErrorCode {
 		case natsNoStorage, natsNoResources, natsStorageIsOver:
 			return "JetStream has no room for the streams (" + cut(said.Description, maxEchoed) + ")" + s.need() +
-				"; free space on the disk of NATS, raise its max_file_store, or give the streams less with --work-max-bytes, " +
-				"--reply-max-bytes and the others"
+				"; free space on the disk of NATS, raise its max_file_store, or give the streams less with `tranche streams set`"
 		}
 	}
 	return ""
 }
 
 func (s *Server) need() string {
-	if s.config.StreamBytes == 0 {
+	if s.config.StreamBytes == nil {
 		return ""
 	}
-	size := float64(s.config.StreamBytes) / (1 << 30)
+	size := float64(s.config.StreamBytes()) / (1 << 30)
 	return fmt.Sprintf(": together they need %.1f GiB on each server that keeps them", size)
 }
 

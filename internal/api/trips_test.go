@@ -1,0 +1,258 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// maxTrips is how many round trips to the database a run of ten items may take, one after the other, from its POST to
+	// its completion event.
+	maxTrips = 15
+	// tripTime is so long that what else a run takes, also on a slow machine, is little beside it.
+	tripTime  = 80 * time.Millisecond
+	tripWarm  = 40 // runs before anything is measured: statements are prepared on each connection once
+	tripTries = 5  // of which the fastest counts: others may have met a poll or a heartbeat
+)
+
+// far is a whole server, with a node, whose database is a long way off, and a service.
+type far struct {
+	*bench
+	proxy     *testenv.Proxy
+	asked     *asked
+	completed chan *nats.Msg
+	node      *orchestrator.Node
+	nc        *nats.Conn
+	forget    func() // what the server knows of who asks
+}
+
+func setupFar(t *testing.T) *far {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &far{asked: &asked{}, completed: make(chan *nats.Msg, 1), forget: func() {}}
+	target := net.JoinHostPort(config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port)))
+	if filepath.IsAbs(config.ConnConfig.Host) {
+		target = filepath.Join(config.ConnConfig.Host, fmt.Sprintf(".s.PGSQL.%d", config.ConnConfig.Port))
+	}
+	f.proxy = testenv.NewProxy(t, target)
+	f.proxy.Delay(0)
+	config.ConnConfig.Tracer, config.MaxConns = f.asked, workqueue.DefaultMaxConns
+	config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", f.proxy.Addr())
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	f.bench = &bench{T: t, pool: pool, store: workqueue.New(pool)}
+	ns := testenv.NATS(t)
+	node, err := orchestrator.New(f.store, testenv.Conn(t, ns), orchestrator.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc := testenv.Conn(t, ns)
+	service, err := endpoints.New(nc, endpoints.Config{Name: "echo", Version: "1.0.0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type chunk = endpoints.Chunk[json.RawMessage, json.RawMessage]
+	if err := endpoints.HandleList(service, "echo", func(_ context.Context, c *chunk) error {
+		for _, item := range c.Items() {
+			item.Reply(item.In)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f.during(node.Run)
+	select {
+	case <-node.Ready():
+	case <-time.After(time.Minute):
+		t.Fatal("the node does not get ready")
+	}
+	f.during(service.Run)
+	if _, err := nc.Subscribe(endpoints.EventSubject("run.completed"), func(m *nats.Msg) { f.completed <- m }); err != nil {
+		t.Fatal(err)
+	}
+	f.node, f.nc = node, nc
+	f.over(node, nc, api.Config{})
+	return f
+}
+
+// during runs something for as long as the test.
+func (f *far) during(run func(context.Context) error) {
+	ctx, stop := context.WithCancel(context.WithoutCancel(f.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { _ = run(ctx) }) // that it was stopped
+	f.Cleanup(func() { stop(); running.Wait() })
+}
+
+// run starts a run of ten items and waits for its completion event. It returns how long that took.
+func (f *far) run(header ...string) time.Duration {
+	f.Helper()
+	items := "id\n" + strings.Join(strings.Split("abcdefghij", ""), "\n")
+	f.forget()
+	f.asked.clear()
+	began := time.Now()
+	code, text := f.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&key=id", strings.NewReader(items), header...)
+	if code != http.StatusCreated {
+		f.Fatalf("start: %d %s", code, text)
+	}
+	select {
+	case m := <-f.completed:
+		took := time.Since(began)
+		var started api.Started
+		if err := json.Unmarshal(text, &started); err != nil || !strings.Contains(string(m.Data), started.Run.String()) {
+			f.Fatalf("the event %s is not of run %s", m.Data, text)
+		}
+		return took
+	case <-f.Context().Done():
+	case <-time.After(time.Minute):
+		f.Fatal("the run does not complete")
+	}
+	return 0
+}
+
+// fastest is how long the fastest of some runs took, and what was asked of the database meanwhile.
+func (f *far) fastest(header ...string) (best time.Duration, asked string) {
+	f.Helper()
+	for range tripTries {
+		took := f.run(header...)
+		if said := f.asked.String(); best == 0 || took < best {
+			best, asked = took, said
+		}
+	}
+	return best, asked
+}
+
+// trips is how many round trips a run takes, once it is warm, one after the other: by how much longer it takes when each
+// is longer. The log has what was asked of the database, and when.
+func (f *far) trips(header ...string) float64 {
+	f.Helper()
+	f.proxy.Delay(0)
+	for range tripWarm {
+		f.run(header...)
+	}
+	near, _ := f.fastest(header...)
+	f.proxy.Delay(tripTime / 2)
+	for range 2 { // on the connections that are needed now
+		f.run(header...)
+	}
+	away, asked := f.fastest(header...)
+	n := float64(away-near) / float64(tripTime)
+	f.Logf("%.1f round trips: %s with the database beside it, %s with one of %s\n%s", n, near, away, tripTime, asked)
+	return n
+}
+
+// A run of ten items takes few round trips, one after the other, whoever asks for it.
+func TestARunTakesFewRoundTrips(t *testing.T) {
+	t.Parallel()
+	f := setupFar(t)
+	if n := f.trips(); n > maxTrips {
+		t.Errorf("a run of ten items takes %.1f round trips from its POST to its completion event; %d are allowed", n,
+			maxTrips)
+	}
+	gate, err := access.New(f.store, access.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.over(f.node, f.nc, api.Config{Access: gate})
+	f.forget = gate.Forget // nobody has asked for a while
+	secret := f.token("ann", access.Operator, 0).secret
+	if n := f.trips("Authorization", "Bearer "+secret); n > maxTrips+1 {
+		t.Errorf("with a token it takes %.1f; one more is allowed, to look the token up", n)
+	}
+}
+
+// asked is what is asked of the database, and when.
+type asked struct {
+	mu    sync.Mutex
+	since time.Time
+	all   []*question
+}
+
+type question struct {
+	conn       uint32
+	begin, end time.Duration
+	what       []string
+}
+
+type questionKey struct{}
+
+func (a *asked) clear() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.since, a.all = time.Now(), nil
+}
+
+func (a *asked) begin(ctx context.Context, conn *pgx.Conn, sql ...string) context.Context {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	q := &question{conn: conn.PgConn().PID(), begin: time.Since(a.since)}
+	for _, s := range sql {
+		s = strings.Join(strings.Fields(s), " ")
+		q.what = append(q.what, s[:min(len(s), 40)])
+	}
+	a.all = append(a.all, q)
+	return context.WithValue(ctx, questionKey{}, q)
+}
+
+func (a *asked) end(ctx context.Context) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if q, ok := ctx.Value(questionKey{}).(*question); ok {
+		q.end = time.Since(a.since)
+	}
+}
+
+// TraceQueryStart and the others are how pgx tells.
+func (a *asked) TraceQueryStart(ctx context.Context, c *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	return a.begin(ctx, c, d.SQL)
+}
+func (a *asked) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) { a.end(ctx) }
+
+func (a *asked) TraceBatchStart(ctx context.Context, c *pgx.Conn, d pgx.TraceBatchStartData) context.Context {
+	var sql []string
+	for _, q := range d.Batch.QueuedQueries {
+		sql = append(sql, q.SQL)
+	}
+	return a.begin(ctx, c, sql...)
+}
+func (a *asked) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData)     {}
+func (a *asked) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchEndData) { a.end(ctx) }
+
+// String lists it in order.
+func (a *asked) String() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var b strings.Builder
+	for _, q := range a.all {
+		fmt.Fprintf(&b, "%5d to %5d ms, connection %d: %s\n", q.begin.Milliseconds(), q.end.Milliseconds(), q.conn,
+			strings.Join(q.what, " | "))
+	}
+	return b.String()
+}
