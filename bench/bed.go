@@ -34,7 +34,8 @@ type bed struct {
 	api      string
 	node     *child
 	service  *child
-	others   []*child // services that misbehave
+	others   []*child // further services, and nodes
+	nodes    []*child // of these, the nodes
 	nc       *nats.Conn
 	finished chan finish
 }

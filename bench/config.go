@@ -6,34 +6,40 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 // config is what the flags say.
 type config struct {
-	items      int
-	riverItems int
-	singles    int
-	rounds     int
-	only       []string
-	database   string
-	binary     string
-	keys       string
-	dir        string
-	format     string
-	write      string
+	items       int
+	riverItems  int
+	singles     int
+	rounds      int
+	manyRuns    int
+	manyLarge   int
+	manyWaiting int
+	nodes       []int
+	only        []string
+	database    string
+	binary      string
+	keys        string
+	dir         string
+	format      string
+	write       string
 }
 
 var parts = []string{
 	"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "adaptive", "fair",
 	"misbehave",
+	"many",
 }
 
 func (c config) wants(part string) bool { return slices.Contains(c.only, part) }
 
 func parseFlags(args []string, stderr io.Writer) (config, error) {
 	var c config
-	var only string
+	var only, nodes string
 	var asJSON, asMarkdown bool
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(stderr)
@@ -41,6 +47,10 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	f.IntVar(&c.riverItems, "river-items", 50_000, "jobs of one round of River")
 	f.IntVar(&c.singles, "singles", 200, "runs of one item that the latency part starts")
 	f.IntVar(&c.rounds, "rounds", 3, "how often each contestant is measured")
+	f.IntVar(&c.manyRuns, "many-runs", 10_000, "runs of 10 items of the part many")
+	f.IntVar(&c.manyLarge, "many-large", 5_000_000, "items of the run beside them")
+	f.IntVar(&c.manyWaiting, "many-waiting", 10_000, "runs that then wait for endpoints that nobody serves")
+	f.StringVar(&nodes, "many-nodes", "1,2,4", "with how many nodes the part many is measured")
 	f.StringVar(&only, "only", strings.Join(parts, ","), "which parts to run")
 	f.StringVar(&c.database, "database", "", "URL of a cluster to use instead of a private one; databases named "+
 		"tranche_bench_* are made in it and dropped")
@@ -61,6 +71,13 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 		return c, errors.New("give -json or -markdown, not both")
 	}
 	c.only = strings.Split(only, ",")
+	for _, n := range strings.Split(nodes, ",") {
+		count, err := strconv.Atoi(n)
+		if err != nil || count < 1 {
+			return c, fmt.Errorf("-many-nodes is %q; give numbers such as 1,2,4", nodes)
+		}
+		c.nodes = append(c.nodes, count)
+	}
 	c.format = chooseFormat(asJSON, asMarkdown)
 	return c, c.validate()
 }
@@ -85,6 +102,8 @@ func (c config) validate() error {
 	switch {
 	case c.items < 1 || c.riverItems < 1 || c.rounds < 1 || c.singles < 1:
 		return errors.New("-items, -river-items, -rounds and -singles must be at least 1")
+	case c.manyRuns < 1 || c.manyLarge < 1 || c.manyWaiting < 0:
+		return errors.New("-many-runs and -many-large must be at least 1, -many-waiting 0")
 	case c.write != "" && len(c.only) != len(parts):
 		return errors.New("-write is for a run of all parts; leave out -only")
 	case c.keys != "ordered" && c.keys != "random":

@@ -14,6 +14,8 @@
 //   - holes: a run that gathers and composes, and parts of it done again; see [holes].
 //   - adaptive: settings that the node finds, beside the best of a sweep over fixed ones; see [adaptive].
 //   - fair: small runs, alone and during a large one; see [fairness].
+//   - many: thousands of small runs over two hundred endpoints beside a large one, with one node and with several; and
+//     what an idle node takes while as many wait; see [many].
 //   - misbehave: services that go wrong on purpose; see [isolation], [outageCase] and [otherCase].
 //
 // Rounds are interleaved (floor, tranche, river, floor, …), so that a noisy minute of the machine hits all alike, and

@@ -17,6 +17,9 @@ func main() {
 	if isMisbehaving(os.Args) {
 		exit(runMisbehaving(os.Args[2], os.Args[3], os.Args[4]))
 	}
+	if isMany(os.Args) {
+		exit(runMany(os.Args[2], os.Args[3]))
+	}
 	cfg, err := parseFlags(os.Args[1:], os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(0)
@@ -75,6 +78,11 @@ func run(ctx context.Context, cfg config) (err error) {
 	}
 	if err := measureControl(ctx, cfg, pg, &rep); err != nil {
 		return err
+	}
+	if cfg.wants("many") {
+		if err := measureMany(ctx, cfg, pg, &rep); err != nil {
+			return fmt.Errorf("many: %w", err)
+		}
 	}
 	if target != nil {
 		if err := target.fill(&rep); err != nil {

@@ -32,6 +32,7 @@ type report struct {
 	Isolation []isolation  `json:"isolation,omitempty"`
 	Outages   []outageCase `json:"outages,omitempty"`
 	Others    []otherCase  `json:"misbehaviour,omitempty"`
+	Many      []many       `json:"many,omitempty"`
 }
 
 func (r *report) write(w io.Writer, format string) error {
@@ -61,7 +62,7 @@ func (r *report) write(w io.Writer, format string) error {
 // tables are those that have something in them.
 func (r *report) tables() []*table {
 	all := []*table{r.rates(), r.costs(), r.comparison(), r.latencies(), r.refills(), r.adaptation(), r.sweeps(), r.fairnesses(),
-		r.isolations(), r.outages(), r.others()}
+		r.isolations(), r.outages(), r.others(), r.manies()}
 	return slices.DeleteFunc(all, func(t *table) bool { return len(t.rows) == 0 })
 }
 

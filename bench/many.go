@@ -1,0 +1,353 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+// many is what thousands of small runs and a large one take beside each other, on so many nodes that share a machine.
+type many struct {
+	Nodes    int                `json:"nodes"`
+	Alone    float64            `json:"large_alone"`     // items/s of the large run alone
+	Beside   float64            `json:"large_beside"`    // median of its seconds beside the small ones
+	Least    float64            `json:"large_least"`     // its worst second, over two seconds each
+	Runs     int                `json:"small_runs"`      // of manySmall items each
+	Rate     float64            `json:"small_runs_rate"` // runs/s, from the first POST to the last event
+	Times    percentiles        `json:"small_times"`     // from the POST to the event
+	CPU      map[string]float64 `json:"cpu_seconds"`     // while they ran, large run included
+	Idle     float64            `json:"idle_cores"`      // nodes and PostgreSQL, before there is anything
+	Waiting  float64            `json:"waiting_cores"`   // with so many runs waiting whose endpoints nobody serves
+	Unserved int                `json:"waiting_runs"`
+}
+
+const (
+	manySmall     = 10
+	manyEndpoints = 200
+	manyClients   = 64
+	manyAlone     = 6 * time.Second // the large run is measured alone
+	manyLook      = 10 * time.Second
+	manySettle    = 5 * time.Second
+	manyWithin    = 10 * time.Minute
+	manyTick      = time.Second
+	unserved      = "unserved"
+)
+
+// measureMany measures many small runs beside a large one, with one node and with several.
+func measureMany(ctx context.Context, cfg config, pg *cluster, rep *report) error {
+	for _, nodes := range cfg.nodes {
+		err := inLab(ctx, cfg, pg, func(l *lab) error {
+			m := &many{Nodes: nodes, Runs: cfg.manyRuns, Unserved: cfg.manyWaiting}
+			if err := l.measureMany(ctx, cfg, m); err != nil {
+				return err
+			}
+			rep.Many = append(rep.Many, *m)
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("%d nodes: %w", nodes, err)
+		}
+	}
+	return nil
+}
+
+func (l *lab) measureMany(ctx context.Context, cfg config, m *many) (err error) {
+	for range m.Nodes - 1 {
+		if err := l.another(ctx); err != nil {
+			return err
+		}
+	}
+	if l.service, err = l.serve("the large run's service", echoArgument, l.nc.ConnectedUrl()); err != nil {
+		return err
+	}
+	small, err := l.serve("the small runs' service", manyArgument, l.nc.ConnectedUrl(), strconv.Itoa(manyEndpoints))
+	if err != nil {
+		return err
+	}
+	l.others = append(l.others, small)
+	events, err := l.watchCompletions()
+	if err != nil {
+		return err
+	}
+	for i := range manyEndpoints { // warm: each endpoint once
+		if _, err := l.small(ctx, events, manyEndpoint(i)); err != nil {
+			return fmt.Errorf("warm up: %w", err)
+		}
+	}
+	if m.Idle, err = l.cores(ctx, m.Nodes); err != nil {
+		return err
+	}
+	if err := l.besideLarge(ctx, cfg, events, m); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "many      %d nodes: large %.0f items/s alone, %.0f beside (least %.0f, %.0f%%); %.0f runs/s, p50 %s, "+
+		"p99 %s; cpu %v\n", m.Nodes, m.Alone, m.Beside, m.Least, 100*m.Least/m.Alone, m.Rate,
+		m.Times.P50.Round(time.Millisecond), m.Times.P99.Round(time.Millisecond), m.CPU)
+	if m.Nodes > 1 || m.Unserved == 0 {
+		m.Unserved = 0
+		return nil
+	}
+	err = l.post(ctx, m.Unserved, func(ctx context.Context, i int) error {
+		_, err := l.start(ctx, work{endpoint: fmt.Sprintf("%s-%03d", unserved, i%manyEndpoints)}, items{n: manySmall})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if m.Waiting, err = l.cores(ctx, m.Nodes); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "many      idle %.2f%% of a core; with %d runs waiting %.2f%%\n", 100*m.Idle, m.Unserved, 100*m.Waiting)
+	return nil
+}
+
+// besideLarge starts the large run, measures it alone, and then the small runs beside it.
+func (l *lab) besideLarge(ctx context.Context, cfg config, events *completions, m *many) error {
+	large, err := l.start(ctx, work{endpoint: echoEndpoint}, items{n: cfg.manyLarge})
+	if err != nil {
+		return err
+	}
+	if err := l.until(ctx, beginWithin, "the large run has begun", hasBegun, large.Run); err != nil {
+		return err
+	}
+	if err := rest(ctx, manyTick); err != nil {
+		return err
+	}
+	if m.Alone, err = l.rate(ctx, large.Run, manyAlone); err != nil {
+		return err
+	}
+	before, begun := l.cpu(), time.Now()
+	sampling, stop := context.WithCancel(ctx)
+	defer stop()
+	sampled := l.sampleRate(sampling, large.Run)
+	var mu sync.Mutex
+	var times []time.Duration
+	var last time.Time
+	err = l.post(ctx, m.Runs, func(ctx context.Context, i int) error {
+		took, err := l.small(ctx, events, manyEndpoint(i%manyEndpoints))
+		mu.Lock()
+		defer mu.Unlock()
+		times, last = append(times, took), time.Now()
+		return err
+	})
+	m.CPU = l.cpu()
+	for name, was := range before {
+		m.CPU[name] -= was
+	}
+	stop()
+	rates := <-sampled
+	if err != nil {
+		return err
+	}
+	done, err := l.number(ctx, countDone, large.Run)
+	if err != nil {
+		return err
+	}
+	if done >= float64(cfg.manyLarge) {
+		return fmt.Errorf("the large run of %d items was over before the small ones; give -many-large", cfg.manyLarge)
+	}
+	if len(rates) == 0 {
+		return errors.New("the small runs were over before a second had passed; give more of -many-runs")
+	}
+	m.Rate, m.Times = float64(m.Runs)/last.Sub(begun).Seconds(), percentilesOf(times)
+	s := spreadOf(rates)
+	m.Beside, m.Least = s.median, s.low
+	return l.cancel(ctx, large.Run)
+}
+
+// sampleRate looks every second how fast a run is until ctx ends, and then returns the rates.
+func (l *lab) sampleRate(ctx context.Context, run string) <-chan []float64 {
+	sampled := make(chan []float64, 1)
+	go func() {
+		var rates []float64
+		for {
+			rate, err := l.rate(ctx, run, manyTick)
+			if err != nil || ctx.Err() != nil {
+				sampled <- rates
+				return
+			}
+			rates = append(rates, rate)
+		}
+	}()
+	return sampled
+}
+
+// post does n things by a bounded number of clients, and returns the first error.
+func (l *lab) post(ctx context.Context, n int, one func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, manyWithin, errors.New("the small runs take too long"))
+	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	next := make(chan int)
+	var clients sync.WaitGroup
+	for range manyClients {
+		clients.Go(func() {
+			for i := range next {
+				if err := one(ctx, i); err != nil {
+					fail(err)
+				}
+			}
+		})
+	}
+	for i := 0; i < n && ctx.Err() == nil; i++ {
+		select {
+		case next <- i:
+		case <-ctx.Done():
+		}
+	}
+	close(next)
+	clients.Wait()
+	return context.Cause(ctx)
+}
+
+// small takes a small run from its POST to its completion event.
+func (l *lab) small(ctx context.Context, events *completions, endpoint string) (time.Duration, error) {
+	begun := time.Now()
+	run, err := l.start(ctx, work{endpoint: endpoint}, items{n: manySmall})
+	if err != nil {
+		return 0, err
+	}
+	at, err := events.wait(ctx, run.Run)
+	return at.Sub(begun), err
+}
+
+// completions are the events that have come and those that somebody waits for.
+type completions struct {
+	mu   sync.Mutex
+	came map[string]chan time.Time
+}
+
+func (l *lab) watchCompletions() (*completions, error) {
+	c := &completions{came: map[string]chan time.Time{}}
+	_, err := l.nc.Subscribe(endpoints.EventSubject("run.completed"), func(m *nats.Msg) {
+		now := time.Now()
+		var event struct {
+			Run string `json:"run"`
+		}
+		if json.Unmarshal(m.Data, &event) == nil {
+			select {
+			case c.of(event.Run) <- now:
+			default: // it was told again
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to completions: %w", err)
+	}
+	return c, l.nc.Flush()
+}
+
+func (c *completions) of(run string) chan time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.came[run] == nil {
+		c.came[run] = make(chan time.Time, 1)
+	}
+	return c.came[run]
+}
+
+func (c *completions) wait(ctx context.Context, run string) (at time.Time, err error) {
+	select {
+	case at = <-c.of(run):
+	case <-ctx.Done():
+		return at, fmt.Errorf("wait for run %s: %w", run, context.Cause(ctx))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.came, run)
+	return at, nil
+}
+
+// serve starts this program as a service.
+func (b *bed) serve(name string, args ...string) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	return startChild(name, nil, self, args...)
+}
+
+// another starts a further node on the database and the NATS server of the first.
+func (b *bed) another(ctx context.Context) error {
+	dir, err := os.MkdirTemp(b.pg.dir, "node-")
+	if err != nil {
+		return fmt.Errorf("make a directory for a node: %w", err)
+	}
+	out := &firstDocument{ready: make(chan struct{})}
+	node, err := startChild("another tranche serve", out, b.program, "serve", "--json", "--database", b.database,
+		"--nats", b.nc.ConnectedUrl(), "--data-dir", dir, "--listen", "127.0.0.1:0", "--log-level", "warn")
+	if err != nil {
+		return err
+	}
+	b.others, b.nodes = append(b.others, node), append(b.nodes, node)
+	timed, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	select {
+	case <-out.ready:
+		return nil
+	case <-node.exited:
+		return node.ended()
+	case <-timed.Done():
+		return fmt.Errorf("wait for a node to be ready: %w; it said:\n%s", timed.Err(), node.said.String())
+	}
+}
+
+// cpu is what nodes, PostgreSQL, services and this program have used so far, in seconds.
+func (l *lab) cpu() map[string]float64 {
+	used := map[string]float64{"nodes": processCPU(l.node.pid()), "bench": processCPU(os.Getpid())}
+	for _, node := range l.nodes {
+		used["nodes"] += processCPU(node.pid())
+	}
+	for _, c := range append(slices.Clone(l.others), l.service) {
+		if !slices.Contains(l.nodes, c) {
+			used["services"] += processCPU(c.pid())
+		}
+	}
+	if l.pg.master != 0 {
+		used["postgres"] = treeCPU(l.pg.master)
+	}
+	return used
+}
+
+// cores is how many cores the nodes and PostgreSQL use while nobody asks anything of them, in the mean of the nodes.
+func (l *lab) cores(ctx context.Context, nodes int) (float64, error) {
+	if err := rest(ctx, manySettle); err != nil {
+		return 0, err
+	}
+	before, begun := l.cpu(), time.Now()
+	if err := rest(ctx, manyLook); err != nil {
+		return 0, err
+	}
+	after := l.cpu()
+	used := after["nodes"] - before["nodes"] + after["postgres"] - before["postgres"]
+	return used / time.Since(begun).Seconds() / float64(nodes), nil
+}
+
+func (r *report) manies() *table {
+	t := &table{heading: []string{
+		"nodes", "small runs/s", "p50, p99 ms", "large run, items/s: alone", "beside: median, least", "CPU s",
+		"idle, of a core", "with runs that wait",
+	}}
+	for _, m := range r.Many {
+		waiting := "–"
+		if m.Unserved > 0 {
+			waiting = fmt.Sprintf("%.1f%% (%s runs)", 100*m.Waiting, thousands(float64(m.Unserved)))
+		}
+		t.add(fmt.Sprint(m.Nodes), fmt.Sprintf("%.0f", m.Rate),
+			fmt.Sprintf("%d, %d", m.Times.P50.Milliseconds(), m.Times.P99.Milliseconds()), thousands(m.Alone),
+			thousands(m.Beside)+", "+thousands(m.Least),
+			fmt.Sprintf("nodes %.1f, postgres %.1f", m.CPU["nodes"], m.CPU["postgres"]),
+			fmt.Sprintf("%.1f%%", 100*m.Idle), waiting)
+	}
+	return t
+}
