@@ -36,23 +36,21 @@ func TestMutantsAreCaught(t *testing.T) {
 			mutants: []mutant{
 				{"claim_load.go",
 					[]string{
-						"FROM run_step WHERE run_id = $1 AND step = $2 FOR NO KEY UPDATE`",
-						"FROM run_step WHERE run_id = $1 AND step = $2) FOR NO KEY UPDATE`",
+						" FOR NO KEY UPDATE OF st`", "lockStep + ` SKIP LOCKED`",
+						" FOR NO KEY UPDATE OF p`", "lockPace + ` SKIP LOCKED`",
 					},
-					[]string{
-						"FROM run_step WHERE run_id = $1 AND step = $2`", "FROM run_step WHERE run_id = $1 AND step = $2)`",
-					}},
+					[]string{"`", "lockStep", "`", "lockPace"}},
 				{"claim_cut.go",
 					[]string{
-						"ORDER BY b.block LIMIT $5 FOR NO KEY UPDATE OF b`", "readyBlocksWait + ` SKIP LOCKED`",
-						" AND (ready & $4::bit(8192)) = $4::bit(8192)`",
+						" FOR NO KEY UPDATE OF b SKIP LOCKED) b", " FOR NO KEY UPDATE OF b`", "firstReadyWait + ` SKIP LOCKED`",
+						" AND (b.ready & u.bits) = u.bits`",
 					},
-					[]string{"ORDER BY b.block LIMIT $5`", "readyBlocksWait", "`"}},
+					[]string{") b", "`", "firstReadyWait", "`"}},
 			},
 			test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
 		},
 		"a cut that leaves its items ready": {
-			mutants: []mutant{{"claim_cut.go", []string{"SET ready = ready & ~$4::bit(8192)"}, []string{"SET ready = ready"}}},
+			mutants: []mutant{{"claim_cut.go", []string{"SET ready = b.ready & ~u.bits"}, []string{"SET ready = b.ready"}}},
 			test:    "TestClaimCutsEvenly$", says: "invariant: I1",
 		},
 		"a re-run that opens no generation": {

@@ -1,0 +1,280 @@
+package natscluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	faultItems = 60_000
+	faultRate  = 500 // items a second, while faults come
+
+	// recovery is what may go by between the election of leaders and the next outcome.
+	recovery = 5 * time.Second
+	// inTransit is what may go by besides when a server stands still: what it was just handing to its clients is lost with
+	// no connection, so that JetStream waits for its acknowledgement, counted anew from the election. That may be all that
+	// was out.
+	inTransit = endpoints.AckWait
+	// calm is for how long items must flow again before the next fault comes.
+	calm = 2 * time.Second
+
+	pauseOfOne = 20 * time.Second
+	pauseOfTwo = 15 * time.Second
+	partition  = 15 * time.Second
+)
+
+// ordeal is a world with a run of each kind under way, to which faults come.
+type ordeal struct {
+	*world
+	runs map[string]workqueue.RunID
+	seen map[string]*progress
+}
+
+// newOrdeal begins a run for each endpoint and waits until both flow.
+func newOrdeal(w *world) *ordeal {
+	w.Helper()
+	o := &ordeal{world: w, runs: map[string]workqueue.RunID{}, seen: map[string]*progress{}}
+	for _, endpoint := range kinds() {
+		o.runs[endpoint] = w.start(endpoint, faultItems, faultRate)
+		o.seen[endpoint] = watch(w.T, w.pool, o.runs[endpoint])
+	}
+	o.flows(time.Now())
+	return o
+}
+
+// flows waits until every run has got on for a while since a moment.
+func (o *ordeal) flows(since time.Time) {
+	o.Helper()
+	enough := int(calm / (sampleEvery * 4)) // chunks come ten times a second
+	for endpoint, p := range o.seen {
+		o.until(endpoint+" flows", func() bool { return p.count(since) >= enough })
+	}
+}
+
+// judge waits until items flow again, and holds the standstill since the fault's end, or since leaders were elected,
+// against what is allowed.
+func (o *ordeal) judge(what string, struck, over time.Time) {
+	o.Helper()
+	o.judgeBy(what, struck, over, recovery)
+}
+
+func (o *ordeal) judgeBy(what string, struck, over time.Time, allowed time.Duration) {
+	o.Helper()
+	o.flows(over)
+	for endpoint, p := range o.seen {
+		end, took := p.stood(over)
+		late := end.Sub(over)
+		o.Logf("%s: %s: leaders after %.1f s, outcomes %.1f s later; stood still for %.1f s", what, endpoint,
+			over.Sub(struck).Seconds(), late.Seconds(), took.Seconds())
+		if late > allowed {
+			o.Errorf("%s: %s stood still for %v after leaders were elected; want at most %v", what, endpoint, late, allowed)
+		}
+	}
+}
+
+// finish lifts the pace and waits for the end of both runs.
+func (o *ordeal) finish() {
+	o.Helper()
+	for endpoint, run := range o.runs {
+		if o.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1 {
+			o.Errorf("the run of %s was over before the last fault had healed", endpoint)
+		}
+		o.must("run", "set", run.String(), "--rate", "0", "--chunk", "500")
+	}
+	for endpoint, run := range o.runs {
+		extra := o.wantSound(run, endpoint, faultItems)
+		o.Logf("%s: complete and right; %d items were executed again", endpoint, extra)
+	}
+	o.wantDoctor()
+}
+
+// rest lets a fault last for so long.
+func (o *ordeal) rest(d time.Duration) {
+	o.Helper()
+	select {
+	case <-time.After(d):
+	case <-o.Context().Done():
+	}
+}
+
+// faults come to a world, in turn.
+func faults(t *testing.T, cluster *testenv.NATSProcesses, binary, script string) {
+	t.Helper()
+	w := newWorld(t, cluster, binary, script, 3)
+	for _, fault := range []struct {
+		name string
+		do   func(*ordeal)
+	}{
+		{"each leader is killed", (*ordeal).killLeaders},
+		{"one server stands still", (*ordeal).pauseOne},
+		{"two servers stand still", (*ordeal).pauseTwo},
+		{"all are restarted", (*ordeal).restartAll},
+		{"one after the other is restarted", (*ordeal).restartInTurn},
+		{"one is cut off", (*ordeal).isolateOne},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			inner := &world{T: t, cluster: w.cluster, binary: w.binary, url: w.url, pool: w.pool, store: w.store, nc: w.nc,
+				api: w.api, ledger: w.ledger}
+			t.Cleanup(func() { cluster.Restore(t) }) // for the next one
+			o := newOrdeal(inner)
+			fault.do(o)
+			cluster.AwaitCurrent(t)
+			o.finish()
+		})
+	}
+}
+
+// killLeaders kills the leader of each stream and of the cluster. What a server leads beside is counted as killed, too.
+func (o *ordeal) killLeaders() {
+	c := o.cluster
+	targets := map[string]func() string{"the cluster": c.MetaLeader}
+	order := []string{endpoints.StreamWork, endpoints.StreamReply, "the cluster", endpoints.StreamEvent,
+		endpoints.StreamDead, endpoints.StreamStage, endpoints.StreamFlow}
+	for _, name := range order {
+		if targets[name] == nil {
+			targets[name] = func() string { return c.StreamLeader(name) }
+		}
+	}
+	killed := map[string]bool{}
+	for _, name := range order {
+		if killed[name] {
+			continue
+		}
+		leader := testenv.AwaitLeader(o, "", targets[name])
+		var led []string
+		for _, other := range order {
+			if targets[other]() == leader {
+				led = append(led, other)
+				killed[other] = true
+			}
+		}
+		struck := time.Now()
+		c.Kill(o, leader)
+		over := c.AwaitElected(o)
+		for _, other := range led {
+			if now := targets[other](); now == leader || now == "" {
+				o.Errorf("%s is led by %q after its leader %s was killed", other, now, leader)
+			}
+		}
+		o.judge(fmt.Sprintf("kill -9 of the leader of %s", strings.Join(led, ", ")), struck, over)
+		c.Start(o, leader)
+		c.AwaitCurrent(o)
+	}
+}
+
+func (o *ordeal) pauseOne() {
+	c := o.cluster
+	leader := testenv.AwaitLeader(o, "", func() string { return c.StreamLeader(endpoints.StreamWork) })
+	struck := time.Now()
+	c.Pause(o, leader)
+	over := c.AwaitElected(o)
+	o.judgeBy("one server stopped", struck, over, recovery+inTransit)
+	o.rest(time.Until(struck.Add(pauseOfOne)))
+	o.judgeBy("one server still stopped", struck, over, recovery+inTransit)
+	resumed := time.Now()
+	c.Resume(o, leader)
+	o.judge("one server resumed", resumed, c.AwaitElected(o))
+}
+
+func (o *ordeal) pauseTwo() {
+	c := o.cluster
+	names := c.Names()
+	leader := testenv.AwaitLeader(o, "", func() string { return c.StreamLeader(endpoints.StreamWork) })
+	pair := []string{leader, names[(slices.Index(names, leader)+1)%len(names)]}
+	struck := time.Now()
+	c.Pause(o, pair...)
+	o.wantNATSNamed()
+	o.rest(time.Until(struck.Add(pauseOfTwo)))
+	resumed := time.Now()
+	c.Resume(o, pair...)
+	o.judge("two servers resumed", resumed, c.AwaitElected(o))
+	for endpoint, p := range o.seen {
+		if _, took := p.stood(struck); took < pauseOfTwo/2 {
+			o.Errorf("%s stood still for %v without a quorum: the fault did not fire", endpoint, took)
+		}
+	}
+}
+
+// wantNATSNamed waits until the system says of every missing item that it is NATS's turn, and that to those who ask for
+// its health.
+func (o *ordeal) wantNATSNamed() {
+	o.Helper()
+	for endpoint, run := range o.runs {
+		o.until("NATS is named by run explain for "+endpoint, func() bool {
+			var said workqueue.Explanation
+			code, out := o.command("--json", "run", "explain", run.String())
+			if code != 0 || json.Unmarshal([]byte(out), &said) != nil || len(said.Groups) == 0 {
+				return false
+			}
+			for _, g := range said.Groups {
+				if g.Owner != workqueue.OwnerNATS || g.Since == nil || len(g.Advice) == 0 {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	said := ""
+	o.Cleanup(func() {
+		if o.Failed() {
+			o.Logf("health said:\n%s", said)
+		}
+	})
+	o.until("NATS is named by health", func() bool {
+		code, out := o.command("health")
+		said = out
+		return code == 3 && strings.Contains(out, "JetStream does not answer") && !strings.Contains(out, "listens")
+	})
+}
+
+func (o *ordeal) restartAll() {
+	c := o.cluster
+	struck := time.Now()
+	c.Kill(o, c.Names()...)
+	c.Start(o, c.Names()...)
+	o.judge("all restarted", struck, c.AwaitElected(o))
+}
+
+func (o *ordeal) restartInTurn() {
+	c := o.cluster
+	for _, name := range c.Names() {
+		struck := time.Now()
+		c.LameDuck(o, name)
+		ended := time.Now()
+		c.Start(o, name)
+		c.AwaitCurrent(o)
+		for endpoint, p := range o.seen {
+			if end, took := p.stood(struck); took > 0 {
+				o.Logf("ldm of %s: %s stood still for %.1f s, up to %.1f s after the server had ended", name, endpoint,
+					took.Seconds(), end.Sub(ended).Seconds())
+			}
+		}
+		o.judge("restarted "+name+" by ldm", struck, time.Now())
+	}
+}
+
+// isolateOne cuts each server off from the others in turn, and none from its clients: whichever of them were there have
+// to find the others.
+func (o *ordeal) isolateOne() {
+	c := o.cluster
+	for _, name := range c.Names() {
+		struck := time.Now()
+		c.Isolate(o, name)
+		over := c.AwaitElected(o)
+		o.judge(name+" cut off", struck, over)
+		o.rest(time.Until(struck.Add(partition)))
+		o.judge(name+" still cut off", struck, over)
+		healed := time.Now()
+		c.Heal()
+		o.judge(name+" back", healed, c.AwaitElected(o))
+		c.AwaitCurrent(o)
+	}
+}

@@ -1,0 +1,90 @@
+package natscluster
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// sampleEvery is how often progress is looked at.
+	sampleEvery = 50 * time.Millisecond
+	// lull is the longest time between two outcomes that is no standstill: runs are watched while they are limited to a
+	// pace at which chunks come several times as often.
+	lull = time.Second
+)
+
+// progress is how many items of a run have had an outcome, over time.
+type progress struct {
+	mu   sync.Mutex
+	came []time.Time // when there were more of them
+}
+
+const countDone = `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`
+
+// watch has the progress of a run sampled until the test ends.
+func watch(t *testing.T, pool *pgxpool.Pool, run workqueue.RunID) *progress {
+	t.Helper()
+	p := &progress{came: []time.Time{time.Now()}}
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		tick := time.NewTicker(sampleEvery)
+		defer tick.Stop()
+		for last := 0; ; {
+			select {
+			case <-t.Context().Done():
+				return
+			case <-tick.C:
+			}
+			var n int
+			if err := pool.QueryRow(context.Background(), countDone, run).Scan(&n); err != nil {
+				t.Errorf("watch a run: %v", err)
+				return
+			}
+			if n > last {
+				last = n
+				p.note()
+			}
+		}
+	})
+	t.Cleanup(watching.Wait) // the context has ended by then
+	return p
+}
+
+func (p *progress) note() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.came = append(p.came, time.Now())
+}
+
+// count returns how often there was progress since a moment.
+func (p *progress) count(since time.Time) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, at := range p.came {
+		if at.After(since) {
+			n++
+		}
+	}
+	return n
+}
+
+// stood returns the end of the last standstill that had begun, or was going on, after a moment, and how long it was: the
+// moment itself and 0 when there was none.
+func (p *progress) stood(since time.Time) (end time.Time, took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	end = since
+	came := append(p.came[:len(p.came):len(p.came)], time.Now())
+	for i := 1; i < len(came); i++ {
+		if gap := came[i].Sub(came[i-1]); came[i].After(since) && gap > lull {
+			end, took = came[i], gap
+		}
+	}
+	return end, took
+}

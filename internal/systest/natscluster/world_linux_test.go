@@ -1,0 +1,377 @@
+package natscluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	limit = 2 * time.Minute // for anything to happen
+
+	// The endpoints: of a service of the Go SDK, and of examples/node.
+	statement = "statement"
+	interest  = "node-interest"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// world is a cluster, a database, nodes on them, and services.
+type world struct {
+	*testing.T
+	cluster *testenv.NATSProcesses
+	binary  string
+	script  string // the service in Node.js
+	url     string
+	pool    *pgxpool.Pool
+	store   *workqueue.Store
+	nc      *nats.Conn
+	serve   []*process
+	api     string // of one of the nodes
+	ledger  *ledger
+}
+
+// ledger knows how often a service of the Go SDK was asked for each item.
+type ledger struct {
+	mu       sync.Mutex
+	executed map[workqueue.RunID]map[int]int
+}
+
+// newWorld has two nodes and two services of each kind on a cluster, with streams of so many replicas.
+func newWorld(t *testing.T, cluster *testenv.NATSProcesses, binary, script string, replicas int) *world {
+	t.Helper()
+	w := &world{T: t, cluster: cluster, binary: binary, script: script, url: testenv.Database(t),
+		nc: testenv.Dial(t, cluster.URL()), ledger: &ledger{executed: map[workqueue.RunID]map[int]int{}}}
+	w.pool = testenv.Connect(t, w.url)
+	w.store = workqueue.New(w.pool)
+	w.clear()
+	for range 2 {
+		w.startNode(replicas)
+	}
+	t.Setenv("NATS_URL", cluster.URL())
+	for range 2 {
+		w.startService()
+		w.startNodeJS()
+	}
+	w.until("services listen", func() bool {
+		listeners, err := endpoints.Discover(t.Context(), w.nc, 300*time.Millisecond)
+		return err == nil && len(of(listeners, statement)) == 2 && len(of(listeners, interest)) == 2
+	})
+	return w
+}
+
+func of(all []endpoints.Listener, endpoint string) (found []endpoints.Listener) {
+	for _, l := range all {
+		if l.Endpoint == endpoint {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// clear removes the streams of the world before.
+func (w *world) clear() {
+	w.Helper()
+	js := w.js()
+	names := js.StreamNames(w.Context())
+	for name := range names.Name() {
+		if err := js.DeleteStream(w.Context(), name); err != nil {
+			w.Fatal(err)
+		}
+	}
+	if err := names.Err(); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) js() jetstream.JetStream {
+	w.Helper()
+	js, err := jetstream.New(w.nc)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return js
+}
+
+// process is a child.
+type process struct {
+	name  string
+	cmd   *exec.Cmd
+	ended chan struct{}
+
+	mu   sync.Mutex
+	said bytes.Buffer
+}
+
+// Write takes what the child says.
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said.Write(b)
+}
+
+func (p *process) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said.String()
+}
+
+// run starts a child that is told to end at the end of the test, and killed when it does not. What it prints goes to
+// out, or to what it says.
+func (w *world) run(name string, cmd *exec.Cmd) (*process, io.Reader) {
+	w.Helper()
+	p := &process{name: name, cmd: cmd, ended: make(chan struct{})}
+	cmd.Stderr = p
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		patience := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+		_, _ = io.Copy(p, out)
+		_ = cmd.Wait() // it may have been killed
+		patience.Stop()
+		if w.Failed() {
+			w.Logf("%s said:\n%.20000s", name, p.text())
+		}
+	})
+	return p, out
+}
+
+// startNode starts a tranche serve.
+func (w *world) startNode(replicas int) {
+	w.Helper()
+	cmd := exec.Command(w.binary, "--json", "serve", "--database", w.url, "--nats", w.cluster.URL(),
+		"--listen", "127.0.0.1:0", "--data-dir", w.TempDir(), "--stream-replicas", fmt.Sprint(replicas),
+		"--work-max-bytes", "256MiB", "--reply-max-bytes", "256MiB", "--stage-max-bytes", "64MiB", "--flow-max-bytes", "64MiB",
+		"--event-max-bytes", "64MiB", "--dead-max-bytes", "64MiB")
+	cmd.Env = plainEnv()
+	p, out := w.run("serve", cmd)
+	where := map[string]string{}
+	if err := json.NewDecoder(out).Decode(&where); err != nil {
+		w.Fatalf("serve did not start: %v", err)
+	}
+	w.serve, w.api = append(w.serve, p), where["api"]
+}
+
+// plainEnv leaves out the settings that a person may have made.
+func plainEnv() (env []string) {
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "TRANCHE_") && !strings.HasPrefix(v, "NATS_") {
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+// startNodeJS starts the service of examples/node.
+func (w *world) startNodeJS() {
+	w.Helper()
+	cmd := exec.Command("node", w.script)
+	cmd.Env = append(plainEnv(), "NATS_URL="+w.cluster.URL())
+	_, _ = w.run("node-interest", cmd)
+}
+
+type account struct {
+	ID string `json:"id"`
+}
+
+type answer struct {
+	Of string `json:"of"`
+}
+
+// startService runs a service of the Go SDK, set up as its documentation says, that notes what it is asked for.
+func (w *world) startService() {
+	w.Helper()
+	nc, err := endpoints.Connect(endpoints.LogTo(zap.NewNop()))
+	if err != nil {
+		w.Fatal(err)
+	}
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "statement", Version: "1.0.0"})
+	if err != nil {
+		w.Fatal(err)
+	}
+	err = endpoints.HandleList(svc, statement, func(_ context.Context, c *endpoints.Chunk[account, answer]) error {
+		w.ledger.note(c)
+		for _, item := range c.Items() {
+			item.Reply(answer{Of: item.In.ID})
+		}
+		return nil
+	}, endpoints.Concurrency(4))
+	if err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := svc.Run(ctx); err != nil {
+			w.Errorf("the service ended with %v", err)
+		}
+	})
+	w.Cleanup(func() {
+		cancel()
+		running.Wait()
+		nc.Close()
+	})
+}
+
+// note writes an execution of a chunk down.
+func (l *ledger) note(c *endpoints.Chunk[account, answer]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	run := workqueue.RunID(c.Meta().Run)
+	if l.executed[run] == nil {
+		l.executed[run] = map[int]int{}
+	}
+	for _, item := range c.Items() {
+		l.executed[run][item.Ordinal]++
+	}
+}
+
+// start begins a run of one step whose deadlines lie beyond the test, at a rate, or as fast as it goes at 0.
+func (w *world) start(endpoint string, items int, rate int) workqueue.RunID {
+	w.Helper()
+	var csv bytes.Buffer
+	csv.WriteString("id,balance\n")
+	for i := range items {
+		fmt.Fprintf(&csv, "C%d,%d\n", i, 2*i)
+	}
+	file := filepath.Join(w.TempDir(), "items.csv")
+	if err := os.WriteFile(file, csv.Bytes(), 0o600); err != nil {
+		w.Fatal(err)
+	}
+	args := []string{"--json", "run", "start", "--endpoint", endpoint, "--items", file}
+	if rate > 0 {
+		args = append(args, "--chunk", "50", "--rate", fmt.Sprint(rate))
+	}
+	code, out := w.command(args...)
+	var started struct {
+		Run workqueue.RunID `json:"run"`
+	}
+	if err := json.Unmarshal([]byte(out), &started); err != nil || code != 0 {
+		w.Fatalf("start: exit code %d: %v\n%s", code, err, out)
+	}
+	return started.Run
+}
+
+// until polls for a condition, with a deadline.
+func (w *world) until(what string, met func() bool) {
+	w.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !met() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.Fatal("waited in vain until " + what)
+		}
+	}
+}
+
+// number runs a query that returns one.
+func (w *world) number(sql string, args ...any) (n int) {
+	w.Helper()
+	if err := w.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+// command runs a command of tranche, and returns its exit code and what it printed.
+func (w *world) command(args ...string) (code int, out string) {
+	w.Helper()
+	cmd := exec.Command(w.binary, append([]string{"--url", w.api}, args...)...)
+	cmd.Env = plainEnv()
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, w.Output()
+	_ = cmd.Run() // its code says it
+	return cmd.ProcessState.ExitCode(), said.String()
+}
+
+// must runs a command that has to succeed.
+func (w *world) must(args ...string) {
+	w.Helper()
+	if code, out := w.command(args...); code != 0 {
+		w.Fatalf("tranche %s: exit code %d\n%s", strings.Join(args, " "), code, out)
+	}
+}
+
+const (
+	rightStatements = `SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`
+	rightInterest = `SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+WHERE run_id = $1 AND (convert_from(p.result, 'utf8')::json->>'amount')::numeric = q.ordinal * 0.03`
+)
+
+// wantSound waits until a run is complete, and holds it against the ledger and its results. It returns how many
+// executions there were beyond one for each item, of a run of the Go service.
+func (w *world) wantSound(run workqueue.RunID, endpoint string, items int) (extra int) {
+	w.Helper()
+	w.until("the run completes", func() bool {
+		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed' AND done = $2`, run, items) == 1
+	})
+	if _, err := w.pool.Exec(context.Background(), "ANALYZE work_part, work_queue"); err != nil {
+		w.Fatal(err)
+	}
+	right := rightStatements
+	if endpoint == interest {
+		right = rightInterest
+	}
+	if n := w.number(right, run); n != items {
+		w.Errorf("%d results of %d are right", n, items)
+	}
+	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
+		w.Errorf("completion was told %d times", n)
+	}
+	if endpoint == interest {
+		return 0
+	}
+	w.ledger.mu.Lock()
+	defer w.ledger.mu.Unlock()
+	if n := len(w.ledger.executed[run]); n != items {
+		w.Errorf("%d items were executed of %d", n, items)
+	}
+	for _, n := range w.ledger.executed[run] {
+		extra += n - 1
+	}
+	return extra
+}
+
+// wantDoctor has the doctor look at the database.
+func (w *world) wantDoctor() {
+	w.Helper()
+	report, err := w.store.Doctor(context.Background())
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		w.Errorf("invariant: %v", v)
+	}
+}
+
+// kinds are the endpoints, one of each kind of service.
+func kinds() []string { return []string{statement, interest} }

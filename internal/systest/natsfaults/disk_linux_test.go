@@ -1,0 +1,113 @@
+package natsfaults
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// tooLate is how long after there is room again a run may take, beside what it has to do.
+const tooLate = 30 * time.Second
+
+// JetStream's disk is full in the middle of a run. The server keeps the write error for good: the run goes on because
+// its streams are replaced.
+func TestTheDiskIsFull(t *testing.T) {
+	t.Parallel()
+	for name, private := range map[string]bool{"nats-server": false, "the private server": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns := testenv.NATSOnDisk(t, private)
+			w := setup(t, ns.URL())
+			w.node()
+			w.node()
+			w.service("statement", slow(50*time.Millisecond))
+			const items = 20_000
+			run := w.start("statement", items, 100, 16)
+			w.until("the run is under way", func() bool { return w.done(run) >= 1_000 })
+			ns.FillDisk(t)
+			w.until("the server could not write", func() bool { return ns.Said("write error") })
+			done := w.done(run)
+			w.until("the node that leads finds no room", func() bool {
+				return w.number(`SELECT count(*) FROM stream_fault WHERE detail <> ''`) > 0
+			})
+			w.wantDisk(run)
+			ns.FreeDisk(t)
+			room := time.Now()
+			w.until("it goes on", func() bool { return w.done(run) > done+1_000 })
+			if took := time.Since(room); took > tooLate {
+				t.Errorf("it went on %s after there was room", took)
+			}
+			w.wantSound(run, items)
+			w.until("every stream takes messages", func() bool { return w.number(`SELECT count(*) FROM stream_fault`) == 0 })
+			w.wantUnblamed(run)
+			t.Logf("complete %s after there was room: %v", time.Since(room), w.causes(run))
+		})
+	}
+}
+
+// The disk was full for a moment only. Nobody would know, but that nothing is stored since.
+func TestTheDiskWasFullForAMoment(t *testing.T) {
+	t.Parallel()
+	ns := testenv.NATSOnDisk(t, false)
+	w := setup(t, ns.URL())
+	w.node()
+	w.service("statement", slow(50*time.Millisecond))
+	const items = 20_000
+	run := w.start("statement", items, 100, 16)
+	w.until("the run is under way", func() bool { return w.done(run) >= 1_000 })
+	ns.FillDisk(t)
+	w.until("the server could not write requests", func() bool { return ns.Said("[TRANCHE_WORK] Critical write error") })
+	ns.FreeDisk(t)
+	room := time.Now()
+	w.wantSound(run, items)
+	w.wantUnblamed(run)
+	if n := w.number(`SELECT epoch FROM pipe`); n < 2 {
+		t.Error("no stream was replaced")
+	}
+	t.Logf("complete %s after there was room: %v", time.Since(room), w.causes(run))
+}
+
+// wantUnblamed checks that no item lost an attempt.
+func (w *world) wantUnblamed(run workqueue.RunID) {
+	w.Helper()
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND failures > 0`, run); n != 0 {
+		w.Errorf("it cost attempts in %d slices: %v", n, w.causes(run))
+	}
+}
+
+// wantDisk checks that whoever asks is told of the disk, and of no service.
+func (w *world) wantDisk(run workqueue.RunID) {
+	w.Helper()
+	e, err := w.store.Explain(w.Context(), run)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if len(e.Groups) == 0 {
+		w.Error("nothing is missing")
+	}
+	for _, g := range e.Groups {
+		if g.Reason != workqueue.ReasonUnwritable || g.Owner != workqueue.OwnerOperator || !strings.Contains(g.Why, "disk") ||
+			g.Who != "whoever runs the NATS server" {
+			w.Errorf("%d items are explained by %s, whose turn it is is %s: %s", g.Items, g.Reason, g.Who, g.Why)
+		}
+	}
+	watch, err := health.New(health.Config{Store: w.store, NC: w.dial(), Host: "here"})
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer watch.Wait()
+	report, err := watch.Report(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	if !slices.ContainsFunc(report.Conditions, func(c health.Condition) bool {
+		return c.Kind == health.Disk && c.Severity == health.Critical && strings.Contains(c.Detail, "full disk")
+	}) {
+		w.Errorf("health says nothing of JetStream's disk: %+v", report.Conditions)
+	}
+}

@@ -1,0 +1,113 @@
+package pooler
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+const (
+	nodes  = 3
+	starts = 10 // of each
+)
+
+// Nodes start, migrate, work and end behind a pooler, of which nobody has told them. It knows none of the parameters
+// that a connection of ours would like to have.
+func TestNodesBehindAPooler(t *testing.T) {
+	binary := program(t)
+	for _, mode := range []string{"transaction", "session"} {
+		t.Run(mode, func(t *testing.T) {
+			direct, ns := testenv.EmptyDatabase(t), testenv.NATS(t)
+			through := pgbouncer(t, direct, "pool_mode = "+mode+"\ndefault_pool_size = 60")
+			if got := handsOn(t, through); got != (mode == "transaction") {
+				t.Fatalf("a connection that is free is given to others: %t; the pooler is not one by %s", got, mode)
+			}
+			service(t, ns.URL())
+			for round := range starts {
+				all := startAll(t, binary, through, ns.URL())
+				if round%5 == 0 {
+					wantRun(t, binary, all[round%nodes])
+				}
+				for _, n := range all {
+					n.end(t)
+				}
+			}
+			if out := must(t, binary, "", "doctor", "--database", through); !strings.Contains(out, "hold") {
+				t.Errorf("doctor: %s", out)
+			}
+			must(t, binary, "", "token", "create", "--name", "ann", "--role", "viewer", "--database", through)
+			if out := must(t, binary, "", "migrate", "--database", through); !strings.Contains(out, "up to date") {
+				t.Errorf("migrate: %s", out)
+			}
+			wantNoLock(t, direct)
+		})
+	}
+}
+
+// startAll starts the nodes at once; the first ones race for the migrations.
+func startAll(t *testing.T, binary, database, nats string) []*node {
+	t.Helper()
+	all := make([]*node, nodes)
+	var starting sync.WaitGroup
+	for i := range all {
+		starting.Go(func() { all[i] = start(t, binary, database, nats) })
+	}
+	starting.Wait()
+	for _, n := range all {
+		if n == nil || n.url == "" {
+			t.Fatalf("a node did not start: %s", n.log)
+		}
+	}
+	return all
+}
+
+// handsOn reports whether two clients get the same connection of the server one after the other.
+func handsOn(t *testing.T, database string) bool {
+	t.Helper()
+	var pids [2]int
+	for i := range pids {
+		conn, err := pgx.Connect(t.Context(), database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(t.Context()) }() // after both were asked
+		err = conn.QueryRow(t.Context(), `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pids[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pids[0] == pids[1]
+}
+
+// wantNoLock fails the test when a connection of the server keeps what a session of a client has locked or prepared.
+func wantNoLock(t *testing.T, database string) {
+	t.Helper()
+	var n int
+	err := testenv.Connect(t, database).QueryRow(t.Context(), `SELECT count(*) FROM pg_locks l JOIN pg_database d
+		ON d.oid = l.database WHERE l.locktype = 'advisory' AND d.datname = current_database()`).Scan(&n)
+	if err != nil || n != 0 {
+		t.Errorf("%d advisory locks are left, %v", n, err)
+	}
+}
+
+// A pooler that cannot carry what we need, or refuses what the URL asks for, ends the start, with the remedy.
+func TestAPoolerThatIsNotSetUpForUs(t *testing.T) {
+	binary := program(t)
+	direct, ns := testenv.Database(t), testenv.NATS(t)
+	for name, c := range map[string]struct{ settings, parameters, says string }{
+		"by statement": {"pool_mode = statement", "", "set pool_mode to transaction or session"},
+		"a parameter": {"pool_mode = transaction", "&work_mem=64MB",
+			"ignore_startup_parameters = lock_timeout,idle_in_transaction_session_timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := start(t, binary, pgbouncer(t, direct, c.settings)+c.parameters, ns.URL())
+			if n.url != "" || n.err == nil || !strings.Contains(n.log.String(), c.says) {
+				t.Errorf("it ended with %v: %s", n.err, n.log)
+			}
+		})
+	}
+}

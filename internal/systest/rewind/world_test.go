@@ -1,0 +1,272 @@
+package rewind
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const (
+	items   = 1200
+	chunk   = 10
+	timeout = 12 * time.Minute // of a step: nothing here is to wait for it
+	limit   = 90 * time.Second // for anything to happen
+	pause   = 60 * time.Millisecond
+)
+
+// world is nodes and a service on a database that is about to go back in time.
+type world struct {
+	*testing.T
+	url   string
+	ns    *embedded.NATS
+	nodes []func()
+	node  *orchestrator.Node
+	plans bool // the nodes start what schedules want
+
+	mu       sync.Mutex
+	executed map[string]int // items by key: what the service did, outside the system
+}
+
+func setup(t *testing.T, url string) *world {
+	t.Helper()
+	w := &world{T: t, url: url, ns: testenv.NATS(t), executed: map[string]int{}}
+	w.serve()
+	return w
+}
+
+type account struct {
+	ID string `json:"id"`
+}
+
+type statement struct {
+	Of string `json:"of"`
+}
+
+func (w *world) serve() {
+	w.Helper()
+	svc, err := endpoints.New(testenv.Conn(w, w.ns), endpoints.Config{Name: "test", Version: "1.0.0"})
+	if err != nil {
+		w.Fatal(err)
+	}
+	handle := func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, item := range c.Items() {
+			w.executed[item.In.ID]++
+			item.Reply(statement{Of: item.In.ID})
+		}
+		return nil
+	}
+	if err := endpoints.HandleList(svc, "statement", handle, endpoints.Concurrency(2)); err != nil {
+		w.Fatal(err)
+	}
+	w.keep("service", svc.Run)
+}
+
+// keep has f going until the end of the test, or until it is stopped.
+func (w *world) keep(what string, f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			w.Logf("%s: %v", what, err) // that a node without its database cannot hand back is no fault
+		}
+	})
+	stop = func() {
+		cancel()
+		running.Wait()
+	}
+	w.Cleanup(stop)
+	return stop
+}
+
+// start runs a node.
+func (w *world) start() {
+	w.Helper()
+	store, release, err := workqueue.Open(w.Context(), w.url, workqueue.PoolConfig{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(release)
+	cfg := orchestrator.Config{Version: "test", Log: zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel)), Grace: time.Second,
+		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
+	plans := &planner{world: w, store: store}
+	if w.plans {
+		cfg.Duties = append(cfg.Duties, plans.duty())
+	}
+	node, err := orchestrator.New(store, testenv.Conn(w, w.ns), cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	plans.Node = node
+	w.node = node
+	w.nodes = append(w.nodes, w.keep("node", node.Run))
+	select {
+	case <-node.Ready():
+	case <-time.After(limit):
+		w.Fatal("the node did not get ready")
+	}
+}
+
+// stopNodes ends all of them.
+func (w *world) stopNodes() {
+	var all sync.WaitGroup
+	for _, stop := range w.nodes {
+		all.Go(stop)
+	}
+	all.Wait()
+	w.nodes = nil
+}
+
+func (w *world) run(name string, n int) workqueue.RunID {
+	w.Helper()
+	loaded, err := w.node.Start(w.Context(), request(name), keyed(name, 0, n))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return loaded.Run
+}
+
+func request(name string) workqueue.LoadRequest {
+	return workqueue.LoadRequest{Plan: name, CreatedBy: "test", Steps: []workqueue.StepSpec{{Name: "statement",
+		Endpoint: "statement", Chunk: chunk, InFlight: 8, MaxAttempts: 1, Timeout: timeout}}}
+}
+
+// keyed yields the items of a name with the numbers first to end-1.
+func keyed(name string, first, end int) func(*workqueue.LoadItem) error {
+	return func(item *workqueue.LoadItem) error {
+		if first == end {
+			return io.EOF
+		}
+		item.Key = fmt.Sprintf("%s-%d", name, first)
+		item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
+		first++
+		return nil
+	}
+}
+
+// number asks the database at url, over a connection of its own.
+func (w *world) number(url, sql string, args ...any) (n int) {
+	w.Helper()
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	if err := conn.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		w.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+const (
+	doneOf   = `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`
+	beatNow  = `SELECT beat FROM database_mark`
+	madeRuns = `SELECT count(*) FROM batchrun WHERE id = $1`
+)
+
+// until polls for a condition, with a deadline.
+func (w *world) until(what string, met func() bool) {
+	w.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !met() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.Fatal("waited in vain until " + what)
+		}
+	}
+}
+
+// wantSound waits for a run's end and holds it against the service's ledger, its results and the doctor.
+func (w *world) wantSound(url, name string, run workqueue.RunID, n int) {
+	w.Helper()
+	begun := time.Now()
+	const ended = `SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed' AND done = items`
+	w.until("run "+name+" completes", func() bool { return w.number(url, ended, run) == 1 })
+	w.Logf("%s completed %s after the database was back", name, time.Since(begun).Round(time.Millisecond))
+	right := w.number(url, `SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run)
+	if right != n {
+		w.Errorf("%s: %d parts of %d are right", name, right, n)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range n {
+		if w.executed[fmt.Sprintf("%s-%d", name, i)] == 0 {
+			w.Errorf("item %d of %s was never executed", i, name)
+		}
+	}
+}
+
+func (w *world) wantInvariants(url string) {
+	w.Helper()
+	report, err := workqueue.New(testenv.Connect(w, url)).Doctor(context.Background())
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		w.Errorf("invariant: %v", v)
+	}
+}
+
+// completions returns the ids under which the completion of a run, or of a tracker's batch, was told.
+func (w *world) completions(kind string, of fmt.Stringer) (ids map[string]int) {
+	w.Helper()
+	ids = map[string]int{}
+	js, err := jetstream.New(testenv.Conn(w, w.ns))
+	if err != nil {
+		w.Fatal(err)
+	}
+	consumer, err := js.OrderedConsumer(w.Context(), endpoints.StreamEvent, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{endpoints.EventSubject(kind + ".completed")}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for {
+		msg, err := consumer.Next(jetstream.FetchMaxWait(2 * time.Second))
+		if errors.Is(err, nats.ErrTimeout) {
+			return ids
+		}
+		if err != nil {
+			w.Fatal(err)
+		}
+		var event struct {
+			ID    string `json:"id"`
+			Run   string `json:"run"`
+			Batch string `json:"batch"`
+		}
+		if err := json.Unmarshal(msg.Data(), &event); err != nil {
+			w.Fatal(err)
+		}
+		if event.Run+event.Batch == of.String() {
+			ids[event.ID]++
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package streams_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const soon = 2 * time.Minute
+
+// cluster is three servers, of which not all need be up.
+type cluster struct {
+	*testing.T
+
+	routes []*url.URL
+	ports  []int
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{T: t}
+	for range 3 {
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, ok := l.Addr().(*net.TCPAddr)
+		if !ok {
+			t.Fatal(l.Addr())
+		}
+		c.ports = append(c.ports, at.Port)
+		c.routes = append(c.routes, &url.URL{Scheme: "nats-route", Host: l.Addr().String()})
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// start starts one of the servers, which keeps running until the test ends.
+func (c *cluster) start(i int) *server.Server {
+	c.Helper()
+	ns, err := server.NewServer(&server.Options{
+		ServerName: fmt.Sprintf("s%d", i), Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true,
+		StoreDir: c.TempDir(), Routes: slices.Delete(slices.Clone(c.routes), i, i+1),
+		Cluster: server.ClusterOpts{Name: "three", Host: "127.0.0.1", Port: c.ports[i]},
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	ns.Start()
+	c.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
+	if !ns.ReadyForConnections(soon) {
+		c.Fatal("a server does not start")
+	}
+	return ns
+}
+
+// A node that starts while two of three servers are up waits for the third, and does not settle for one copy.
+func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	first := c.start(0)
+	c.start(1)
+	nc, err := nats.Connect(first.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	store := workqueue.New(testenv.Pool(t))
+	var mu sync.Mutex
+	waited := 0
+	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: zaptest.NewLogger(t), Waits: func(_ string, err error) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if endpoints.TooFewServers(err) {
+			waited++
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep(t, node.Run)
+	eventually(t, "it waits for the third server", func() bool { mu.Lock(); defer mu.Unlock(); return waited > 3 })
+	select {
+	case <-node.Ready():
+		t.Fatal("the node is ready with two servers")
+	default:
+	}
+	c.start(2)
+	select {
+	case <-node.Ready():
+	case <-time.After(soon):
+		t.Fatal("the node does not get ready with three servers")
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replicas := func(want int) bool {
+		all, err := endpoints.ReadStreams(t.Context(), js, endpoints.StreamConfig{})
+		if err != nil || len(all) != 6 {
+			return false
+		}
+		for _, s := range all {
+			if s.Have == nil || s.Have.Config.Replicas != want {
+				return false
+			}
+		}
+		return true
+	}
+	eventually(t, "each stream has three copies", func() bool { return replicas(3) })
+	for _, want := range []int{1, 3} {
+		if _, err := store.ChangeStreams(t.Context(), workqueue.StreamChange{Replicas: &want}, "ann"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, fmt.Sprintf("each stream has %d", want), func() bool { return replicas(want) })
+	}
+}
+
+// keep runs f until the end of the test.
+func keep(t *testing.T, f func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("the node: %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(soon); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
