@@ -11,15 +11,29 @@ TIMEOUT     ?= 15m
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.
 TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
-# Packages whose tests are about whole processes and commands, or calculate for long and have no goroutines. They run
-# first, without the race detector: what they run is tested under it, too, by the tests of its own packages, and as
-# processes it would only be slow.
-TEST_PLAIN  := /internal/(systest|demo|conformance|intake|archtest|clientgen)$$|/orchestrator/schedule$$|/cmd/tranche$$
-# The dashboard in a browser: likewise, and alone, since it measures frames.
-TEST_BROWSE := /internal/dashboard/browsertest$$
+# Packages whose tests are about commands, or calculate for long and have no goroutines. They run first, without the
+# race detector: what they run is tested under it, too, by the tests of its own packages, and it would only be slow.
+TEST_PLAIN  := /internal/(conformance|intake|archtest|clientgen)$$|/orchestrator/schedule$$|/cmd/tranche$$
+# What is slow by nature, and is `make proof`: whole processes killed, clusters, other databases, a browser whose frames
+# are measured, the demo. Without the race detector, one package after the other.
+PROOF       := /internal/(systest|demo)(/|$$)|/internal/dashboard/browsertest$$
+PROOF_PKG   ?= ./...
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
-TEST_LONG   := /internal/systest$$|/orchestrator$$|/workqueue$$
+TEST_LONG   := /orchestrator$$|/workqueue$$
 FUZZTIME    ?= 10s
+# The version of PostgreSQL to test on, 14 to 18; empty: the newest that is installed.
+PG          ?=
+ifneq ($(PG),)
+export PG
+export TRANCHE_POSTGRES_BIN = $(shell scripts/postgres.sh $(PG))
+endif
+# What `make matrix` runs on each of them, quickly: every migration up and down, all of package migrations; every
+# statement prepared; runs from their loading to their end, with failures, a re-run, a reset, without prepared
+# statements, and their deletion, as the role that serves; the audit log's guard; bits and the tracker in SQL.
+MATRIX      ?= 14 15 16 17 18
+MATRIX_RUN  := ^Test(EveryStatementIsPrepared|StoreThroughAPooler|OldThings|ADeletedRunIsGone|TheAuditLog|RerunOfFailedItems|ResetRedoes|LoadShowsNothing)
+# What calculates for long, to compare with an oracle, finds nothing about a version.
+MATRIX_SKIP := Machine|Oracle|Random|Deadlock|Mutants|UnknownBatch|OutOfReach
 BENCH_FLAGS ?=
 DEMO_FLAGS  ?=
 
@@ -33,8 +47,8 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -buildvcs=false
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  Settings: PKG=./workqueue TEST_FLAGS='-run TestX -v' TIMEOUT=15m TEST_P=2 FUZZTIME=10s"
-	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--pdfs all'"
+	@echo "  Settings: PKG=./workqueue PROOF_PKG=./internal/systest/… TEST_FLAGS='-run TestX -v' TIMEOUT=15m TEST_P=2 FUZZTIME=10s"
+	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--pdfs all' PG=18 MATRIX='14 18'"
 
 .PHONY: demo
 demo: postgres build ## set up what is missing, then make the year-end statements of a small bank
@@ -42,16 +56,28 @@ demo: postgres build ## set up what is missing, then make the year-end statement
 
 # What vet has looked at is not vetted once more by each of the tests.
 .PHONY: test
-test: deps vet ## set up what is missing, then run all tests
-	@set -e; all=$$($(GO) list $(PKG)); pick() { echo "$$all" | grep -E "$$1" || true; }; \
+test: deps vet ## set up what is missing, then run the tests for people
+	@set -e; all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)'); pick() { echo "$$all" | grep -E "$$1" || true; }; \
 	all=$$(pick '$(TEST_LONG)'; echo "$$all" | grep -vE '$(TEST_LONG)' || true); \
-	plain=$$(pick '$(TEST_PLAIN)'); browse=$$(pick '$(TEST_BROWSE)'); alone=$$(pick '$(TEST_ALONE)'); \
-	others=$$(echo "$$all" | grep -vE '$(TEST_PLAIN)|$(TEST_BROWSE)|$(TEST_ALONE)' || true); \
+	plain=$$(pick '$(TEST_PLAIN)'); alone=$$(pick '$(TEST_ALONE)'); \
+	others=$$(echo "$$all" | grep -vE '$(TEST_PLAIN)|$(TEST_ALONE)' || true); \
 	[ -z "$$plain" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$plain; \
-	[ -z "$$browse" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$browse; \
 	[ -z "$$others" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
 	[ -z "$$alone" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
 	cd bench && $(GO) test -vet=off ./...
+
+.PHONY: proof
+proof: deps pgbouncer ## set up what is missing, then run the tests that are slow by nature: processes, clusters, browsers
+	$(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$($(GO) list $(PROOF_PKG) | grep -E '$(PROOF)')
+
+.PHONY: matrix
+matrix: ## run store, migrations and bitfield on PostgreSQL 14, 15, 16, 17 and 18, a part of the store's tests on each
+	@set -e; for v in $(MATRIX); do bin=$$(scripts/postgres.sh $$v); echo "PostgreSQL $$v"; \
+	export PG=$$v TRANCHE_POSTGRES_BIN=$$bin; \
+	$(GO) test -count=1 -vet=off -timeout $(TIMEOUT) -p $(TEST_P) -skip '$(MATRIX_SKIP)' $(TEST_FLAGS) \
+	./migrations ./bitfield ./bitfield/pgbits ./bitfield/tracker; \
+	$(GO) test -count=1 -vet=off -timeout $(TIMEOUT) -run '$(MATRIX_RUN)' -skip '$(MATRIX_SKIP)' \
+	$(TEST_FLAGS) ./workqueue; done
 
 .PHONY: build
 build: ## build bin/tranche
@@ -86,6 +112,11 @@ fuzz: ## run every fuzz test for FUZZTIME
 .PHONY: deps
 deps: ## install PostgreSQL, a C compiler (for the race detector), Node.js and Chromium where they are missing
 	@scripts/deps.sh postgres cc node chromium
+
+# What only the proofs need.
+.PHONY: pgbouncer
+pgbouncer:
+	@scripts/deps.sh pgbouncer
 
 # The part of deps that the binary itself needs.
 .PHONY: postgres

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing: deps.sh [make] [postgres] [cc] [node] [chromium]
+# Installs what is missing: deps.sh [make] [postgres] [cc] [node] [chromium] [pgbouncer]
 #
 #   make      make, for a CI machine that has none
 #   postgres  the server's programs and pgbench; no cluster is created and none has to run
 #   cc        a C compiler, which Go's race detector needs
 #   node      Node.js 18 or newer and npm, for the service in examples/node and its test
+#   pgbouncer PgBouncer, for the tests of internal/systest/pooler; it need not run
 #   chromium  Chromium or Chrome, for the tests of the dashboard; one that is not in PATH is named by CHROMIUM or CHROME
 #
 # What is there already is left alone. Without apt-get it says what to install, and fails.
@@ -42,7 +43,8 @@ have() {
             [[ $node_major -ge 18 ]] ;;
         chromium) [[ -n ${CHROMIUM:-}${CHROME:-} ]] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
             command -v google-chrome >/dev/null || command -v google-chrome-stable >/dev/null || command -v chrome >/dev/null ;;
-        *) echo "deps.sh: $1 is not known; use make, postgres, cc, node or chromium" >&2 && exit 2 ;;
+        pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
+        *) echo "deps.sh: $1 is not known; use make, postgres, cc, node, chromium or pgbouncer" >&2 && exit 2 ;;
     esac
 }
 
@@ -100,6 +102,15 @@ Install Chromium or Chrome:
 It must be in PATH, as chromium or google-chrome; or name the program: CHROMIUM=FILE
 END
     fi
+    if [[ " $* " == *" pgbouncer "* ]]; then
+        cat >&2 <<'END'
+Install PgBouncer; it need not run:
+  Debian, Ubuntu   sudo apt-get install pgbouncer
+  Fedora           sudo dnf install pgbouncer
+  Alpine           sudo apk add pgbouncer
+  macOS            brew install pgbouncer
+END
+    fi
     if [[ " $* " == *" make "* ]]; then
         echo "Install GNU make." >&2
     fi
@@ -135,6 +146,7 @@ for want in "${missing[@]}"; do
         postgres) packages+=(postgresql) ;;
         cc) packages+=(gcc libc6-dev) ;;
         chromium) packages+=(chromium) ;;
+        pgbouncer) packages+=(pgbouncer) ;;
         # A Node.js from elsewhere may bring npm along and conflict with Debian's.
         node) packages+=(nodejs) && { command -v npm >/dev/null || packages+=(npm); } ;;
     esac

@@ -40,21 +40,51 @@ SELECT first FROM batch`
 // work as done.
 func AddGroups(ctx context.Context, tx pgx.Tx, id uuid.UUID, sizes []int) (first int, err error) {
 	const op = "add groups to"
-	if len(sizes) == 0 {
-		return 0, wrap(op, id, ErrNothing)
-	}
-	list := make([]int32, len(sizes))
-	for i, size := range sizes {
-		if size < 1 || size > bitfield.Size {
-			return 0, &SizeError{Batch: id, At: i, Size: size}
-		}
-		list[i] = int32(size) // checked above
+	list, err := checkSizes(op, id, sizes)
+	if err != nil {
+		return 0, err
 	}
 	err = tx.QueryRow(ctx, addGroupsSQL, id, list).Scan(&first)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return first, wrap(op, id, err)
 	}
 	return 0, checkState(ctx, tx, op, id, "open")
+}
+
+func checkSizes(op string, id uuid.UUID, sizes []int) ([]int32, error) {
+	if len(sizes) == 0 {
+		return nil, wrap(op, id, ErrNothing)
+	}
+	list := make([]int32, len(sizes))
+	for i, size := range sizes {
+		if size < 1 || size > bitfield.Size {
+			return nil, &SizeError{Batch: id, At: i, Size: size}
+		}
+		list[i] = int32(size) // checked above
+	}
+	return list, nil
+}
+
+// openSealedSQL makes a batch with all its groups. Nobody else knows of it, so there is nothing to wait for.
+const openSealedSQL = `
+WITH batch AS (
+    INSERT INTO tracker_batch (id, owner, state, groups, open_groups, items, sealed_at)
+    SELECT $1, $2, 'sealed', cardinality($3::integer[]), cardinality($3::integer[]), sum(size), clock_timestamp()
+    FROM unnest($3::integer[]) AS s(size)
+    RETURNING id
+)
+INSERT INTO tracker_group (batch_id, grp, size, pending)
+SELECT batch.id, s.place - 1, s.size, ~(~B'0'::bit(8192) >> s.size)
+FROM batch, unnest($3::integer[]) WITH ORDINALITY AS s(size, place)`
+
+// QueueSealed is [Open], [AddGroups] and [Seal] in one statement of a caller's pgx.Batch, for a batch of which all is
+// known from the start. An id that is taken is an error of PostgreSQL's.
+func QueueSealed(b *pgx.Batch, id uuid.UUID, owner string, sizes []int) error {
+	list, err := checkSizes("open", id, sizes)
+	if err == nil {
+		b.Queue(openSealedSQL, id, owner, list)
+	}
+	return err
 }
 
 // missingSQL takes no locks. Its left join tells a batch with nothing pending (one row of NULLs) from no batch (none).

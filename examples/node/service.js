@@ -51,7 +51,7 @@ async function main() {
   for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => stop.abort());
   const nc = await connect({
     servers: (process.env.NATS_URL ?? 'nats://127.0.0.1:4222').split(','), waitOnFirstConnect: true,
-    maxReconnectAttempts: -1, reconnectTimeWait: 250,
+    maxReconnectAttempts: -1, reconnectTimeWait: 250, pingInterval: 2_000, maxPingOut: 2,
   });
   const service = new Service(nc, { name: 'node-interest', version: '1.0.0' });
   service.list('node-interest', interest, { concurrency: 4 });

@@ -9,20 +9,22 @@
 //   });
 //   await service.run(signal); // until the AbortSignal is aborted and all that was begun is answered
 
-const { AckPolicy, JSONCodec, createInbox, nanos } = require('nats');
+const { AckPolicy, JSONCodec, connect, nanos } = require('nats');
 const { setMaxListeners } = require('node:events');
 const { hostname } = require('node:os');
 const { randomUUID } = require('node:crypto');
 const { setTimeout: pause } = require('node:timers/promises');
 const { Failure, Foreign, Reply, readBody, readHead } = require('./message');
+const { Pull } = require('./pull');
 
 const STREAM = 'TRANCHE_WORK';
 const PULL_BYTES = 8 * 1024 * 1024;
-const PULL_TIME = 5_000; // ms, as are all times here
-const HEARTBEAT = 500;
-const SETTLE = 100; // an open pull ends so long after the service was told to stop: it may be delivering just now
+const SETTLE = 100; // ms; an open pull ends so long after the service was told to stop: it may be delivering just now
 const KNOWN_FOR = 100;
 const REPLY_PATIENCE = 30_000;
+const MUTE = 4_000; // JetStream says nothing for so long: it is asked at the other servers of the cluster
+const ROUND = 2_000; // so long between two rounds of asking them
+const STALE = 4e9; // ns; a leader that has not heard of the others for so long is none
 const FULL = 10054; // what JetStream says of a message that is too large for a stream: trying again is no use
 
 class Service {
@@ -40,7 +42,7 @@ class Service {
 
   async run(stopping) {
     this.js = this.nc.jetstream();
-    this.jsm = await this.nc.jetstreamManager({ checkAPI: false });
+    this.jsm = await this.nc.jetstreamManager({ checkAPI: false, timeout: 2_000 });
     const listed = await this.announce();
     const late = new AbortController();
     setMaxListeners(0, stopping, late.signal); // one for each chunk at work
@@ -62,6 +64,27 @@ class Service {
       listed.addEndpoint(name, { subject: `tranche.status.${name}`, handler });
     }
     return listed;
+  }
+
+  // elsewhere takes the connection to another server if JetStream answers a question there: the one at hand may be cut
+  // off from its cluster. While nobody answers it stays: in an election everybody is mute.
+  async elsewhere(question) {
+    if (Date.now() - (this.looked ?? 0) < ROUND) return false; // another endpoint has looked
+    this.looked = Date.now();
+    const { options } = this.nc;
+    const urls = [options.servers ?? [], this.nc.info?.connect_urls ?? []].flat(); // there is no info while it reconnects
+    const known = urls.map((url) => url.replace(/^.*(\/\/|@)/, ''));
+    try {
+      for (const server of new Set(known.filter((url) => url !== this.nc.getServer()))) {
+        if (await answersAt(options, server, question)) {
+          await this.nc.reconnect();
+          return true;
+        }
+      }
+    } catch (err) {
+      this.log(`looking for another server: ${err.message}`);
+    }
+    return false;
   }
 
   // publish returns when the message has arrived. It tries again under the same Nats-Msg-Id, for a while.
@@ -89,6 +112,7 @@ class Endpoint {
   constructor(service, name, handler, concurrency) {
     Object.assign(this, { service, name, handler, concurrency, own: concurrency });
     this.held = new Map(); // delivered and not yet dealt with: by stream sequence and time, the last delivery
+    this.pulls = new Set(); // open, or with something still to come
     this.running = 0;
     this.changed = new Event();
     this.stats = { chunks: 0, processed: 0, errors: 0, nanoseconds: 0 };
@@ -97,17 +121,26 @@ class Endpoint {
 
   async run(stopping, late) {
     aborted(stopping).then(() => this.changed.tell());
+    let asked;
     while (!stopping.aborted) {
       try {
+        asked ??= Date.now();
         const info = await this.bind();
+        if (!leads(info.cluster)) throw new Stale('the leader has not heard of the other servers');
+        asked = undefined;
         this.beat(info.config.ack_wait / 1e6 / 3);
         while (!stopping.aborted) await this.pull(stopping, late);
       } catch (err) {
         this.service.log(`${this.name}: waiting for ${STREAM}: ${err.message}`);
+        if (asked && (err instanceof Stale || Date.now() - asked > MUTE)) {
+          if (await this.service.elsewhere(`$JS.API.CONSUMER.INFO.${STREAM}.${this.name}`)) asked = undefined;
+        }
         await pause(250);
       }
     }
-    while (this.held.size > 0) await this.changed.wait();
+    const owes = () => [...this.pulls].some(({ owed }) => owed.messages > 0);
+    while (this.held.size > 0 || owes()) await this.changed.wait();
+    for (const pull of this.pulls) pull.close();
     clearInterval(this.beating);
   }
 
@@ -125,41 +158,40 @@ class Endpoint {
     });
   }
 
-  // pull asks for as many requests as there is room for (rule 1). It throws when the consumer has to be found again.
+  // pull asks for as many requests as there is room for (rule 1), and returns when the server has ended the pull, whose
+  // requests may come after that. It throws when the consumer has to be found again.
   async pull(stopping, late) {
-    while (this.held.size >= 2 * this.concurrency && !stopping.aborted) await this.changed.wait();
+    while (this.room().batch < 1 && !stopping.aborted) await this.changed.wait();
     const { nc } = this.service;
     const made = await this.made(); // before the pull: what it delivers is of this consumer, or an earlier one
     if (!made) throw new Error(`consumer ${this.name} is not there`);
-    const batch = 2 * this.concurrency - this.held.size;
+    const { batch, bytes } = this.room();
     if (batch < 1 || stopping.aborted) return;
-    const bytes = [...this.held.values()].reduce((sum, { msg }) => sum + msg.data.length, 0);
-    const inbox = createInbox(nc.options?.inboxPrefix);
-    const sub = nc.subscribe(inbox);
-    const silence = setTimeout(() => sub.unsubscribe(), 3 * HEARTBEAT); // the server, or the consumer, is gone
-    const stop = () => setTimeout(() => sub.unsubscribe(), SETTLE);
+    const pull = new Pull(nc, `$JS.API.CONSUMER.MSG.NEXT.${STREAM}.${this.name}`, {
+      batch, bytes: Math.max(bytes, nc.info.max_payload + 4096),
+    }, {
+      take: (msg) => this.take(msg, made, stopping, late),
+      changed: () => this.changed.tell(),
+    });
+    this.pulls.add(pull);
+    pull.closed.then(() => this.pulls.delete(pull));
+    const stop = () => setTimeout(() => pull.end(), SETTLE);
     stopping.addEventListener('abort', stop);
     try {
-      nc.publish(`$JS.API.CONSUMER.MSG.NEXT.${STREAM}.${this.name}`, JSON.stringify({
-        batch, max_bytes: Math.max(PULL_BYTES - bytes, nc.info.max_payload + 4096),
-        expires: nanos(PULL_TIME), idle_heartbeat: nanos(HEARTBEAT),
-      }), { reply: inbox });
-      let received = 0;
-      for await (const msg of sub) {
-        silence.refresh();
-        if (msg.subject !== inbox) {
-          this.take(msg, made, stopping, late);
-          if (++received === batch) return;
-        } else if (pullEnded(msg.headers)) {
-          return;
-        }
-      }
-      if (!stopping.aborted) throw new Error('the server fell silent');
+      await pull.over;
     } finally {
-      clearTimeout(silence);
       stopping.removeEventListener('abort', stop);
-      sub.unsubscribe();
     }
+  }
+
+  // room returns what may be asked for: what is held counts, and what is still to come of pulls that are over.
+  room() {
+    const owed = [...this.pulls].map((pull) => pull.owed);
+    return {
+      batch: owed.reduce((n, { messages }) => n - messages, 2 * this.concurrency - this.held.size),
+      bytes: [...[...this.held.values()].map(({ msg }) => msg.data.length), ...owed.map(({ bytes }) => bytes)]
+        .reduce((n, bytes) => n - bytes, PULL_BYTES),
+    };
   }
 
   // take notes a delivery. A request that is held already was delivered again: the later delivery is the one to
@@ -255,7 +287,7 @@ class Endpoint {
     if (Date.now() - this.known.at >= KNOWN_FOR) {
       const made = this.service.jsm.consumers.info(STREAM, this.name).then((info) => {
         this.obey(info.config.metadata?.['tranche-concurrency']);
-        return info.created;
+        return leads(info.cluster) ? info.created : undefined;
       }, () => undefined);
       this.known = { at: Date.now(), made };
     }
@@ -326,11 +358,27 @@ class Event {
   }
 }
 
-// pullEnded reads a status of the server: whether the pull is over. It throws when the consumer may be gone.
-function pullEnded({ code, description }) {
-  if (code === 100) return false; // a heartbeat
-  if (code === 408 || /batch completed|exceeds maxbytes/i.test(description)) return true;
-  throw new Error(`${code} ${description}`);
+// answersAt reports whether JetStream answers a question at another server, by a leader who has a quorum.
+async function answersAt(options, servers, question) {
+  let there;
+  try {
+    there = await connect({ ...options, servers, reconnect: false, waitOnFirstConnect: false, timeout: 1_000 });
+    const { data } = await there.request(question, undefined, { timeout: 1_000 });
+    const { error, cluster } = JSONCodec().decode(data);
+    return error?.code !== 503 && leads(cluster);
+  } catch {
+    return false;
+  } finally {
+    await there?.close();
+  }
+}
+
+class Stale extends Error {}
+
+// leads reports whether who leads a consumer has heard of enough of the others.
+function leads(cluster) {
+  const others = cluster?.replicas ?? [];
+  return 2 * (1 + others.filter(({ offline, active }) => !offline && active < STALE).length) > others.length + 1;
 }
 
 const nak = (delay) => `-NAK {"delay":${nanos(delay)}}`;

@@ -44,7 +44,9 @@ func rules() map[string]rule {
 			tests: servers,
 		},
 		"internal/connections": {own: []string{"gather"}, tests: servers},
-		"endpoints":            {own: []string{"bitfield"}, tests: servers},
+		"endpoints":            {own: []string{"bitfield", "internal/pull"}, tests: servers},
+		// Messages of a consumer, whatever they mean.
+		"internal/pull": {own: []string{}, tests: servers},
 		// What services may use beside the SDK. The SDK imports none of it.
 		"endpoints/endpointstest": {own: []string{"endpoints", "internal/embedded"}, tests: servers},
 		"endpoints/pginbox":       {own: []string{"endpoints"}, tests: kit},
@@ -52,7 +54,8 @@ func rules() map[string]rule {
 		// A client of the tracker service, and what goes to and fro.
 		"endpoints/fanout": {own: []string{"bitfield"}, tests: servers},
 		"orchestrator": {
-			own:   append([]string{"orchestrator/pacing", "gather", "gather/fetch", "endpoints"}, store...),
+			own: append([]string{"orchestrator/pacing", "gather", "gather/fetch", "endpoints", "internal/pull"},
+				store...),
 			tests: servers,
 		},
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
@@ -136,10 +139,10 @@ func rules() map[string]rule {
 			own: []string{"endpoints"}, tests: append([]string{"orchestrator", "workqueue"}, servers...),
 		},
 		// Whole processes: the test binary is a node or a service itself.
-		"internal/systest": {
+		"internal/systest/...": {
 			own: []string{},
-			tests: append([]string{"orchestrator", "gather/fetch", "endpoints", "internal/misbehave"},
-				append(servers, store...)...),
+			tests: append([]string{"orchestrator", "orchestrator/schedule", "gather/fetch", "endpoints", "internal/health",
+				"internal/misbehave", "internal/schedules"}, append(servers, store...)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"internal/demo/...": {

@@ -15,7 +15,7 @@ func waiting() []string {
 	return []string{
 		"orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/api", "internal/connections",
 		"internal/embedded", "internal/health", "internal/intake", "internal/live", "internal/producers",
-		"internal/schedules", "internal/trackers", "internal/responder", "migrations", "cmd",
+		"internal/pull", "internal/schedules", "internal/trackers", "internal/responder", "migrations", "cmd",
 	}
 }
 

@@ -51,6 +51,7 @@ const (
 	trustsSequences   flaw = "goes by sequences alone"
 	tookInWords       flaw = "says in words how long it took"
 	endsAtOnce        flaw = "ends in the middle of work"
+	leavesAtTheEnd    flaw = "does not listen after the end of a pull"
 )
 
 func TestAServiceWithoutTheSDKPasses(t *testing.T) {
@@ -101,6 +102,7 @@ func TestFlawsAreFound(t *testing.T) {
 		trustsSequences:   {"made-anew"},
 		tookInWords:       {"took"},
 		endsAtOnce:        {"drain"},
+		leavesAtTheEnd:    {"late"},
 	}
 	for f, report := range reports(t, meant) {
 		t.Run(string(f), func(t *testing.T) {

@@ -9,7 +9,8 @@
 // payloads say what is to become of them; [Run] asks an endpoint whether it is one. What a check needs and does not
 // find leaves it out, with the reason, and is no failure.
 //
-// Without a URL the suite has a NATS server of its own and starts the service itself. With one it uses that server, and
+// Without a URL the suite has a NATS server of its own and starts the service itself, and for one check once more, on
+// three servers. With one it uses that server, and
 // refuses to when a node reads replies there or the endpoint has work to do: the checks change limits of the reply
 // stream, and remove what they made.
 //

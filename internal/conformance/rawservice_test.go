@@ -108,7 +108,11 @@ func (s *rawService) fetch(ctx context.Context, consumer jetstream.Consumer) err
 	if err != nil {
 		return err
 	}
-	batch, err := consumer.Fetch(8, jetstream.FetchMaxWait(10*time.Second), jetstream.FetchHeartbeat(4*time.Second))
+	how := []jetstream.FetchOpt{jetstream.FetchMaxWait(10 * time.Second), jetstream.FetchHeartbeat(4 * time.Second)}
+	if s.has(leavesAtTheEnd) { // which Fetch does, when it is bounded in bytes
+		how = append(how, jetstream.FetchMaxBytes(8<<20))
+	}
+	batch, err := consumer.Fetch(8, how...)
 	if err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ func needing(what need) []string {
 func fast() []string {
 	slow := []string{
 		"zstd-bomb", "big", "stored-first", "in-progress", "delivered-twice", "consumer", "streams-anew", "made-anew",
-		"drain",
+		"drain", "late",
 	}
 	return slices.DeleteFunc(Names(), func(name string) bool { return slices.Contains(slow, name) })
 }

@@ -16,10 +16,14 @@ const maxDeliver = 20
 
 // makeStreams makes the streams and the consumer of the endpoint, on a server of the suite's own.
 func (n *node) makeStreams(ctx context.Context) error {
-	if _, err := endpoints.EnsureStreams(ctx, n.js, endpoints.StreamConfig{Memory: true}); err != nil {
+	return n.makeStreamsWith(ctx, endpoints.StreamConfig{Memory: true}, ownAckWait)
+}
+
+func (n *node) makeStreamsWith(ctx context.Context, config endpoints.StreamConfig, ackWait time.Duration) error {
+	if _, err := endpoints.EnsureStreams(ctx, n.js, config); err != nil {
 		return err
 	}
-	_, err := n.js.CreateOrUpdateConsumer(ctx, endpoints.StreamWork, n.consumerConfig(ownAckWait))
+	_, err := n.js.CreateOrUpdateConsumer(ctx, endpoints.StreamWork, n.consumerConfig(ackWait))
 	if err != nil {
 		return fmt.Errorf("make the consumer of %s: %w", n.config.Endpoint, err)
 	}

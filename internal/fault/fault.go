@@ -25,12 +25,13 @@ const (
 	RecordBefore    = "record.before"    // replies are read, their transaction has not begun
 	RecordCommitted = "record.committed" // after the commit, before the messages are acknowledged
 	ReplyAcked      = "reply.acked"      // after the messages are acknowledged
+	EventPublished  = "event.published"  // JetStream has the event of a completion, PostgreSQL does not know yet
 )
 
 // names is every point, for the error of a wrong one.
 func names() []string {
 	return []string{ClaimBefore, ClaimCommitted, PublishAcked, FetchBefore, FetchDone, RecordBefore, RecordCommitted,
-		ReplyAcked}
+		ReplyAcked, EventPublished}
 }
 
 // Points says what happens where.

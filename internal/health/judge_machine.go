@@ -1,6 +1,7 @@
 package health
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -11,8 +12,6 @@ const (
 	fillFull        = 0.95
 	connectionsNear = 0.90
 	connectionsFull = 0.97
-	diskNear        = 0.10 // of it is free
-	diskFullPart    = 10   // of Config.DiskFree
 )
 
 const seeToNATS = "See to the NATS server, and to the network between; nothing has to be done here then"
@@ -59,8 +58,10 @@ func (f *facts) machine() (all []Condition) {
 	}
 	if f.db != nil {
 		all = append(all, f.connections()...)
+		all = append(all, f.gaps()...)
+		all = append(all, f.streamSettings()...)
 	}
-	return append(all, f.room()...)
+	return append(append(all, f.store()...), f.room()...)
 }
 
 func (f *fill) judge() (c Condition, near bool) {
@@ -74,13 +75,28 @@ func (f *fill) judge() (c Condition, near bool) {
 		Title:  fmt.Sprintf("%s of the %s of %s are used", percent(f.share()), f.what, f.subject),
 		Detail: fmt.Sprintf("%s of %s. When it is full, nothing more can be sent through it.", used, limit),
 		Remedy: "See whether services take what waits for them: `tranche endpoints`; or give it more, with " +
-			"--work-max-bytes, --reply-max-bytes and the others of `tranche serve`",
+			"`tranche streams set`",
 	}
 	if f.subject == accountSubject {
-		c.Remedy = "Give the account of Tranche more at the NATS server, or the streams less, with --work-max-bytes, " +
-			"--reply-max-bytes and the others of `tranche serve`"
+		c.Remedy = "Give the account of Tranche more at the NATS server, or the streams less, with " +
+			"`tranche streams set`"
 	}
 	return unkept(c), near
+}
+
+// streamSettings judges what the node that leads could not bring to JetStream.
+func (f *facts) streamSettings() []Condition {
+	t := f.db.Streams
+	if t == nil {
+		return nil
+	}
+	return []Condition{dated(t.Since, Condition{
+		Kind: StreamSettings, Severity: Warning, Subject: "streams",
+		Title: "The streams are not as they are set",
+		Detail: fmt.Sprintf("%s (tried %s, and tried again). They go on as they are.", oneLine(errors.New(t.Trouble)),
+			count(t.Tries, "time")),
+		Remedy: "See `tranche streams`; mend what it says, or set what there can be with `tranche streams set`",
+	})}
 }
 
 // grade compares what is used with a limit.
@@ -106,29 +122,4 @@ func (f *facts) connections() []Condition {
 		Detail: "Without a free one, nodes that start and programs beside them are refused.",
 		Remedy: "Raise its max_connections, or lower --max-connections of the nodes",
 	})}
-}
-
-func (f *facts) room() []Condition {
-	d := f.disk
-	if d == nil || d.free >= f.limits.DiskFree {
-		return nil
-	}
-	severity := Warning
-	switch {
-	case d.free < f.limits.DiskFree/diskFullPart:
-		severity = Critical
-	case d.share() >= diskNear:
-		return nil
-	}
-	c := Condition{
-		Kind: Disk, Severity: severity, Subject: f.host,
-		Title: fmt.Sprintf("%s are free on the disk of %s", size(d.free), f.host),
-		Detail: fmt.Sprintf("That is %s of the disk that %s is on. When it is full, nothing can be recorded.",
-			percent(d.share()), f.dataDir),
-		Remedy: "Make room there; work goes on by itself",
-	}
-	if f.db != nil {
-		c.Detail += fmt.Sprintf(" The database has %s.", size(uint64(max(f.db.Database.Bytes, 0))))
-	}
-	return []Condition{unkept(c)}
 }

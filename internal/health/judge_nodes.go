@@ -16,7 +16,7 @@ func (f *facts) nodes() (all []Condition) {
 		}
 		all = append(all, f.node(n)...)
 	}
-	return append(all, f.leader(alive)...)
+	return append(append(all, f.leader(alive)...), f.quorum()...)
 }
 
 func (f *facts) node(n *workqueue.NodeHealth) (all []Condition) {

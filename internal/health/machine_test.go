@@ -86,7 +86,7 @@ func TestAStreamIsNearlyFull(t *testing.T) {
 	}
 	const subject = endpoints.StreamWork + " bytes"
 	fill(17)
-	w.appears(health.StreamLimit, subject, health.Warning, "of 1.0 MiB", "--work-max-bytes")
+	w.appears(health.StreamLimit, subject, health.Warning, "of 1.0 MiB", "tranche streams set")
 	fill(3)
 	w.appears(health.StreamLimit, subject, health.Critical)
 	if _, there := seen(w.report(w.watch), health.StreamLimit, endpoints.StreamWork+" messages"); there {

@@ -48,6 +48,35 @@ func TestNodesThatAreSilent(t *testing.T) {
 	w.goes(health.NodeDead, session.String())
 }
 
+// A JetStream without a quorum is one condition, not one of each node, and nobody is said not to listen.
+func TestJetStreamWithoutAQuorum(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	one, other := w.session(), w.session()
+	beat := func(session workqueue.SessionID, mute any) {
+		t.Helper()
+		if err := w.store.Heartbeat(t.Context(), session, time.Hour, map[string]any{"nats": true, "mute": mute}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.store.Load(t.Context(), request("bills"), items(20)); err != nil {
+		t.Fatal(err)
+	}
+	w.appears(health.NoListeners, "bills", health.Critical)
+	mute := map[string]any{"seconds": 60, "why": "stream TRANCHE_WORK: no answer"}
+	beat(one, mute)
+	w.appears(health.NoListeners, "bills", health.Critical) // the other one says nothing of it
+	beat(other, mute)
+	c := w.appears(health.NATS, "JetStream", health.Critical, "JetStream does not answer", "TRANCHE_WORK: no answer",
+		"half of the NATS servers")
+	if age := w.report(w.watch).At.Sub(c.Since); age < time.Minute || age > time.Minute+soon {
+		t.Errorf("it does not answer for %s", age)
+	}
+	w.goes(health.NoListeners, "bills")
+	beat(other, nil)
+	w.goes(health.NATS, "JetStream")
+}
+
 func TestANodeThatCannotReachNATS(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

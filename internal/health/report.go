@@ -37,8 +37,10 @@ const (
 	NodeLate      Kind = "node_late"
 	StreamLimit   Kind = "stream_limit"
 	Disk          Kind = "disk"
-	RunHeld       Kind = "run_held"
-	RunOverdue    Kind = "run_overdue"
+	// StreamSettings is that the streams are not as they are set.
+	StreamSettings Kind = "stream_settings"
+	RunHeld        Kind = "run_held"
+	RunOverdue     Kind = "run_overdue"
 
 	ScheduleFailing Kind = "schedule_failing" // the run of its last due time could not be started
 	ScheduleOverdue Kind = "schedule_overdue" // a due time that nobody takes, or whose run is not started
@@ -49,6 +51,7 @@ const (
 	CollectorHangs  Kind = "collector_hangs"  // a flush that is under way for far too long
 
 	Database      Kind = "database"
+	DatabaseGap   Kind = "database_gap" // it went back in time, or another server took it over
 	Connections   Kind = "database_connections"
 	NATS          Kind = "nats"
 	Shortage      Kind = "shortage" // something was used up when the node last needed it

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -120,10 +121,10 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	run := loaded.Run
 	w.goes(health.OldestWaiting, run.String())
 	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '11 minutes' WHERE id = $1`, run)
-	w.exec(`UPDATE audit_log SET at = clock_timestamp() - interval '11 minutes' WHERE run_id = $1`, run)
+	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '11 minutes' WHERE run_id = $1`, run)
 	w.appears(health.OldestWaiting, run.String(), health.Warning, "Nothing moves for 11 min", "tranche run explain")
 	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '61 minutes' WHERE id = $1`, run)
-	w.exec(`UPDATE audit_log SET at = clock_timestamp() - interval '61 minutes' WHERE run_id = $1`, run)
+	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '61 minutes' WHERE run_id = $1`, run)
 	w.appears(health.OldestWaiting, run.String(), health.Critical)
 
 	// A request is out, then it has come back: something happened.

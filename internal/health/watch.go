@@ -39,6 +39,8 @@ type Config struct {
 	Host string
 	// DataDir is where this server keeps files; empty: nowhere.
 	DataDir string
+	// StoresStreams says that JetStream keeps its streams there, too.
+	StoresStreams bool
 	// Short lists what was used up when the node last needed it; nil: nothing is known.
 	Short func() []string
 

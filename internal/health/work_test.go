@@ -85,7 +85,7 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 		t.Fatal(claimed, err)
 	}
 	id := claimed.Slices[0].ID
-	if err := w.store.MarkSent(t.Context(), []workqueue.Sent{{ID: id, StreamSeq: 1, PipeEpoch: 1}}); err != nil {
+	if _, err := w.store.MarkSent(t.Context(), []workqueue.Sent{{ID: id, StreamSeq: 1, PipeEpoch: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	run := loaded.Run.String()

@@ -18,6 +18,9 @@ const (
 // endSQL notes the end of a batch whose row the transaction has locked. As a statement of its own it sees everything
 // that was committed before that lock was had, so it counts right; event_id makes it happen once. The payload is the
 // event as everybody gets it, and names at most a hundred codes, the most frequent ones.
+//
+// The id of the event follows from the batch: a database that went back in time ends again what it had ended before, and
+// who hears of it again hears the same. One that is opened under an id that was another one's before is another batch.
 const endSQL = `
 WITH code AS MATERIALIZED (
     SELECT code, sum(bit_count(mask)) AS items FROM tracker_failed WHERE batch_id = $1 GROUP BY code
@@ -26,29 +29,31 @@ WITH code AS MATERIALIZED (
     FROM (SELECT code, items FROM code ORDER BY items DESC, code LIMIT 100) c
 ), total AS (
     SELECT b.items, coalesce((SELECT sum(items) FROM code), 0) AS failed,
-           CASE $3::text WHEN 'tracker.completed' THEN 0 ELSE coalesce((
-               SELECT sum(bit_count(g.pending)) FROM tracker_group g WHERE g.batch_id = $1), 0) END AS pending
+           CASE $2::text WHEN 'tracker.completed' THEN 0 ELSE coalesce((
+               SELECT sum(bit_count(g.pending)) FROM tracker_group g WHERE g.batch_id = $1), 0) END AS pending,
+           encode(substr(sha256(convert_to(concat_ws(' ', b.id, extract(epoch FROM b.created_at), $2::text), 'UTF8')),
+               1, 16), 'hex')::uuid AS event_id
     FROM tracker_batch b WHERE b.id = $1
 ), ended AS (
     UPDATE tracker_service s
-    SET event_id        = $2,
-        event           = jsonb_build_object('id', $2::uuid, 'kind', $3::text, 'at', clock_timestamp(),
+    SET event_id        = t.event_id,
+        event           = jsonb_build_object('id', t.event_id, 'kind', $2::text, 'at', clock_timestamp(),
                               'batch', s.batch_id, 'owner', s.owner, 'key', s.key, 'items', t.items,
                               'done', t.items - t.failed - t.pending, 'failed', t.failed, 'pending', t.pending,
                               'codes', top.codes),
-        active_at       = CASE $3::text WHEN 'tracker.completed' THEN clock_timestamp() ELSE s.active_at END,
-        expired_at      = CASE $3::text WHEN 'tracker.expired' THEN clock_timestamp() END,
+        active_at       = CASE $2::text WHEN 'tracker.completed' THEN clock_timestamp() ELSE s.active_at END,
+        expired_at      = CASE $2::text WHEN 'tracker.expired' THEN clock_timestamp() END,
         reap_at         = clock_timestamp() + s.keep,
         webhook_state   = CASE WHEN s.webhook_url IS NULL THEN 'none' ELSE 'due' END,
         webhook_due_at  = clock_timestamp(),
         webhook_next_at = clock_timestamp()
     FROM total t, top
     WHERE s.batch_id = $1 AND s.event_id IS NULL AND s.deleted_at IS NULL
-    RETURNING s.event
+    RETURNING s.event_id, s.event
 )
-INSERT INTO run_event (id, run_id, generation, kind, payload) SELECT $2, $1, 1, $3, event FROM ended`
+INSERT INTO run_event (id, run_id, generation, kind, payload) SELECT event_id, $1, 1, $2, event FROM ended`
 
 // queueEnd adds the event of a batch that ended in this transaction, and what follows from it.
 func queueEnd(b *pgx.Batch, batch uuid.UUID, kind EventKind) {
-	b.Queue(endSQL, batch, uuid.Must(uuid.NewV7()), string(kind))
+	b.Queue(endSQL, batch, string(kind))
 }

@@ -35,6 +35,6 @@ func ReapFew(ctx context.Context, tx pgx.Tx, limit, groups int) (Reaped, error) 
 }
 
 func EndWith(ctx context.Context, tx pgx.Tx, sql string, batch uuid.UUID) error {
-	_, err := tx.Exec(ctx, sql, batch, uuid.Must(uuid.NewV7()), string(EventCompleted))
+	_, err := tx.Exec(ctx, sql, batch, string(EventCompleted))
 	return err
 }

@@ -81,8 +81,8 @@ func (b *bench) sameKeyOnce(lock string) bool {
 func (b *bench) endsOnce(end string) bool {
 	id := b.open()
 	b.seal(id)
-	b.in(func(ctx context.Context, tx pgx.Tx) error { return service.EndWith(ctx, tx, end, id) })
-	return len(b.events(id)) == 1
+	err := b.try(func(ctx context.Context, tx pgx.Tx) error { return service.EndWith(ctx, tx, end, id) })
+	return err == nil && len(b.events(id)) == 1
 }
 
 func (b *bench) endsNotWhenDeleted(end string) bool {

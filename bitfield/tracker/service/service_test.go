@@ -83,6 +83,10 @@ func TestOneBatchFromOpenToDeleted(t *testing.T) {
 		(SELECT count(*) FROM tracker_add) + (SELECT count(*) FROM tracker_batch)`); n != 1 || again == id {
 		t.Errorf("%d rows are left; the one of the new batch was to be", n)
 	}
+	b.openAs(service.OpenRequest{ID: id, Owner: "billing"}) // another batch, whose end is another event
+	if completed := b.seal(id); !completed || len(b.events(id)) != 2 {
+		t.Errorf("completed %t, with the events %+v", completed, b.events(id))
+	}
 }
 
 // gone checks that nobody can tell a deleted batch from one that never was.

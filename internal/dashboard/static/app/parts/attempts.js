@@ -13,6 +13,7 @@ const causes = {
   unanswered: "left out of the last reply",
   failure: "its request failed as a whole",
   deadline: "no reply came in time",
+  silence: "no reply came in time, by nobody's fault as far as is known",
   session: "the node that had it is gone",
   handback: "the node that had it stopped",
   pipe: "a stream was lost",

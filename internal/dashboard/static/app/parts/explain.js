@@ -4,7 +4,7 @@ import { html } from "../html.js";
 import { Badge, Copy, Time } from "../ui.js";
 import { inert, num, plural } from "../format.js";
 
-const owners = { service: "info", node: "info", timer: "warn", operator: "bad", step: "plain", nobody: "plain" };
+const owners = { service: "info", node: "info", timer: "warn", operator: "bad", nats: "bad", step: "plain", nobody: "plain" };
 
 /** Explanation shows a summary and the groups of items behind it. */
 export function Explanation({ explanation: e, several = false }) {

@@ -1,0 +1,33 @@
+package health
+
+import (
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// quorum tells of streams that do not answer any node that reaches NATS.
+func (f *facts) quorum() []Condition {
+	mute := f.muted()
+	if mute == nil {
+		return nil
+	}
+	return []Condition{dated(*mute.MuteSince, Condition{
+		Kind: NATS, Severity: Critical, Subject: "JetStream", Title: "JetStream does not answer", Link: "/nodes",
+		Detail: "Nothing is sent and recorded until it does. " + workqueue.MuteText(mute.MuteWhy) + ".",
+		Remedy: "See that more than half of the NATS servers run and reach each other; nothing has to be done here then",
+	})}
+}
+
+// muted returns the node that the streams have not answered for longest, or nil when they answer some node.
+func (f *facts) muted() (first *workqueue.NodeHealth) {
+	for i := range f.db.Nodes {
+		n := &f.db.Nodes[i]
+		switch {
+		case !n.Alive || n.Away:
+		case n.MuteSince == nil:
+			return nil
+		case first == nil || n.MuteSince.Before(*first.MuteSince):
+			first = n
+		}
+	}
+	return first
+}
