@@ -75,7 +75,8 @@ func (c *claimer) run(ctx context.Context) {
 		n.fetching.endTaken(ctx)
 		r, looked := round{}, time.Now()
 		var err error
-		if n.nc.IsConnected() { // what cannot be published is not to be claimed
+		reachable := n.reachable(ctx)
+		if reachable { // what cannot be published is not to be claimed
 			r, err = c.round(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -99,7 +100,7 @@ func (c *claimer) run(ctx context.Context) {
 		case <-n.wakes:
 			poll = n.cfg.Poll
 		case <-timer.C:
-			if pause == idle && err == nil && n.nc.IsConnected() {
+			if pause == idle && err == nil && reachable {
 				poll = min(2*poll, idlePolls*n.cfg.Poll)
 			}
 		}

@@ -52,6 +52,7 @@ type Node struct {
 	differing sync.Once      // what the program says of the streams has been compared
 	suspects  suspects
 	mute      muteness
+	reach     reach
 	endpoints endpointSet
 	pending   *semaphore.Weighted   // bytes of requests that JetStream has not acknowledged
 	recorder  endpoints.Incarnation // of the reply consumer

@@ -71,6 +71,9 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 	}
 	n.log.Warn("cannot publish; the slice is taken up again in a while", zap.Stringer("run", a.Run),
 		zap.Stringer("slice", a.ID), zap.String("endpoint", a.endpoint), zap.Error(err))
+	if endpoints.Unanswered(err) {
+		n.reach.doubt()
+	}
 	n.stats.postponed.Add(1)
 	postponing, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -303,6 +306,7 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 		switch {
 		case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
 			n.suspect(endpoints.StreamWork)
+			n.reach.doubt()
 			pause = 0 // it has waited, and so have those behind it
 		case errors.Is(err, errStreamsChanged):
 			pause = 0

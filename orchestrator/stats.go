@@ -6,6 +6,7 @@ import "sync/atomic"
 type counters struct {
 	claims, emptyClaims, slices, requests atomic.Int64
 	republished, postponed, splits        atomic.Int64
+	unreachable                           atomic.Int64
 	commits, replies, slots               atomic.Int64
 	stale, duplicates, quarantined        atomic.Int64
 	expired, extended, released           atomic.Int64
@@ -25,6 +26,7 @@ type Stats struct {
 	Requests     int64 `json:"requests"`     // requests in the stream
 	Republished  int64 `json:"republished"`  // publishes tried again
 	Postponed    int64 `json:"postponed"`    // slices that could not be published, given back for a while
+	Unreachable  int64 `json:"unreachable"`  // times nothing was claimed, since the NATS server gave no sign of life
 	Splits       int64 `json:"splits"`       // slices cut because they were too much for a message, or for the node
 	Commits      int64 `json:"commits"`      // recording transactions
 	Replies      int64 `json:"replies"`      // messages recorded
@@ -57,7 +59,7 @@ func (c *counters) snapshot() Stats {
 	return Stats{
 		Claims: c.claims.Load(), EmptyClaims: c.emptyClaims.Load(), Slices: c.slices.Load(),
 		Requests: c.requests.Load(), Republished: c.republished.Load(),
-		Postponed: c.postponed.Load(), Splits: c.splits.Load(),
+		Postponed: c.postponed.Load(), Unreachable: c.unreachable.Load(), Splits: c.splits.Load(),
 		Commits: c.commits.Load(), Replies: c.replies.Load(), Slots: c.slots.Load(), Stale: c.stale.Load(),
 		Duplicates: c.duplicates.Load(), Quarantined: c.quarantined.Load(), Expired: c.expired.Load(),
 		Extended: c.extended.Load(), Released: c.released.Load(), SessionsLost: c.sessionsLost.Load(),

@@ -1,0 +1,39 @@
+package orchestrator
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// reachWait is how long a server that has left a publication unanswered has for its sign of life, before more is claimed.
+const reachWait = time.Second
+
+// reach is whether the NATS server is known to hear this node. A connection that stalls counts as connected until
+// nats.go's own pings are missed, minutes with its usual settings; what is claimed meanwhile would fail here, again and
+// again, instead of being published by a node that can.
+type reach struct{ doubted atomic.Bool }
+
+// doubt takes that a publication was not answered.
+func (r *reach) doubt() { r.doubted.Store(true) }
+
+// reachable reports whether the node may claim what it is to publish.
+func (n *Node) reachable(ctx context.Context) bool {
+	if !n.nc.IsConnected() {
+		return false
+	}
+	if !n.reach.doubted.Load() {
+		return true
+	}
+	asking, cancel := context.WithTimeout(ctx, reachWait)
+	defer cancel()
+	if err := n.nc.FlushWithContext(asking); err != nil {
+		n.stats.unreachable.Add(1)
+		n.log.Debug("the NATS server gives no sign of life; nothing is claimed", zap.Error(err))
+		return false
+	}
+	n.reach.doubted.Store(false)
+	return true
+}
