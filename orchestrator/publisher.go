@@ -215,13 +215,11 @@ func withParts(inputs []workqueue.StepInput) string {
 // as are at hand. Those whose replies are being recorded are looked at again with the next ones, or a little later.
 func (n *Node) confirm(ctx context.Context, published <-chan publication) {
 	var left []workqueue.Sent
-	for {
+	for published != nil || len(left) > 0 {
 		first, open := nextPublication(published, len(left) > 0)
 		if !open {
-			if published = nil; len(left) == 0 {
-				return
-			}
-			continue // until nothing is left over
+			published = nil
+			continue
 		}
 		batch := n.confirmMore(ctx, left, first, published)
 		left = nil

@@ -1,8 +1,10 @@
 package orchestrator_test
 
 import (
+	"context"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -42,5 +44,51 @@ func TestAStalledNodeClaimsNothing(t *testing.T) {
 	b.wantSound(t, l, run, size)
 	if err := stalled.stop(); err != nil {
 		t.Errorf("stop: %v", err)
+	}
+}
+
+// A node that stops marks what others held as sent once they let go of it, and ends.
+func TestStopMarksWhatWasHeld(t *testing.T) {
+	t.Parallel()
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
+	at, err := url.Parse(b.ns.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	toNATS := testenv.NewProxy(t, at.Host)
+	leaving := b.join(t, b.store, testenv.Dial(t, "nats://"+toNATS.Addr()), testConfig(t))
+	b.node = leaving.Node
+	toNATS.Stall()
+	b.start(t, patient(), 100)
+	hold, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hold.Rollback(context.WithoutCancel(t.Context())) }() // when the test ends early
+	until(t, "its slice is claimed, and held", func() bool {
+		held, err := hold.Exec(t.Context(), `SELECT FROM work_slice WHERE state = 'claimed' FOR UPDATE`)
+		return err == nil && held.RowsAffected() == 1
+	})
+	toNATS.Heal()
+	until(t, "the request is in the stream", func() bool { return leaving.Stats().Requests == 1 })
+	leaving.leave()
+	time.Sleep(300 * time.Millisecond) // the way to the marking closes; when it has not yet, the test shows less
+	if err := hold.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- leaving.stop() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the node does not stop")
+	}
+	var sent int
+	if err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE state = 'sent'`).Scan(&sent); err != nil ||
+		sent != 1 {
+		t.Errorf("%d slices are marked as sent (%v)", sent, err)
 	}
 }
