@@ -21,7 +21,21 @@ const (
 	// unanswered stands still, or is out of reach: another server of the cluster is tried. nats.go's own is two minutes.
 	pingInterval = 2 * time.Second
 	pingsOut     = 2
+	// writeTimeout is how long a server may leave what is written to it unread. nats.go holds the lock of the connection
+	// meanwhile, so that nothing else of it moves: neither its pings nor the question whether it is connected.
+	writeTimeout = 3 * time.Second
 )
+
+// Options is how a connection lives on that is to last: it is tried for ever, and left when its server stands still.
+func Options() []nats.Option {
+	return []nats.Option{
+		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort(), // a server that starts may refuse users for a while, and takes them then
+		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsOut),
+		nats.FlusherTimeout(writeTimeout), nats.ReconnectOnFlusherError(),
+		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/2, reconnectWait),
+	}
+}
 
 // Connect connects to NATS as the environment says, and then as opts say:
 //
@@ -37,12 +51,7 @@ const (
 // after a loss. An error means that something in the environment cannot be used. Pass LogTo to hear of losses,
 // refusals and denied permissions; without it nats.go writes errors to standard error.
 func Connect(opts ...nats.Option) (*nats.Conn, error) {
-	all := append([]nats.Option{
-		nats.Name(filepath.Base(os.Args[0])), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
-		nats.IgnoreAuthErrorAbort(), // a server that starts may refuse users for a while, and takes them then
-		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsOut),
-		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/2, reconnectWait),
-	}, fromEnvironment()...)
+	all := append(append(Options(), nats.Name(filepath.Base(os.Args[0]))), fromEnvironment()...)
 	all = append(all, opts...)
 	if name := os.Getenv("NATS_CONTEXT"); name != "" && os.Getenv("NATS_URL") == "" {
 		nc, _, err := natscontext.Connect(name, all...)

@@ -35,9 +35,9 @@ var errElsewhere = errors.New("JetStream does not answer over this connection, a
 // errStale is the answer of a leader that has lost the others.
 var errStale = errors.New("the leader has not heard of the other servers for seconds")
 
-// elsewhere takes a connection to another server when JetStream is mute over it and answers there. The connection itself
-// would stay: its server answers its pings. While nobody leads it leaves things as they are, lest it go from the servers
-// that are about to elect a leader to the one that is cut off.
+// elsewhere takes a connection to another server when JetStream is mute over it and answers there. The connection
+// itself would stay: its server answers its pings. While nobody leads it leaves things as they are, lest it go from the
+// servers that are about to elect a leader to the one that is cut off.
 type elsewhere struct {
 	mu       sync.Mutex
 	since    time.Time // the first question without an answer since the last answer
@@ -85,19 +85,27 @@ func (e *elsewhere) look(nc *nats.Conn, question string) {
 			found = answersAt(nc, server, question)
 		}
 	}
+	if !e.looked(found && nc.IsConnected()) {
+		return
+	}
+	if tell := nc.ErrorHandler(); tell != nil {
+		tell(nc, nil, errElsewhere)
+	}
+	_ = nc.ForceReconnect() // to the next one; it fails only when the connection is closed
+}
+
+// looked notes the end of a round, and reports whether to go elsewhere.
+func (e *elsewhere) looked(found bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.looking = false
 	e.pause = min(2*max(e.pause, firstElsewhere/2), longestElsewhere)
 	e.next = time.Now().Add(e.pause)
-	if !found || e.since.IsZero() || !nc.IsConnected() {
-		return
+	if !found || e.since.IsZero() {
+		return false
 	}
 	e.since, e.pause = time.Time{}, firstElsewhere
-	if tell := nc.ErrorHandler(); tell != nil {
-		tell(nc, nil, errElsewhere)
-	}
-	_ = nc.ForceReconnect() // to the next one; it fails only when the connection is closed
+	return true
 }
 
 // answersAt reports whether JetStream answers a question at another server, by a leader who has a quorum.
@@ -162,8 +170,7 @@ func leads(c *jetstream.ClusterInfo) error {
 
 // Unanswered tells the errors of a JetStream that is not there, or has no quorum, from the answers of one that is.
 func Unanswered(err error) bool {
-	var refused *jetstream.APIError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return refused.Code == statusUnavailable
 	}
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||

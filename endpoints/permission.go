@@ -20,8 +20,8 @@ const denialLife = time.Minute
 const maxDenials = 256
 
 // Permissions knows what NATS denies the user of a connection. The server says so to nobody in particular: the
-// operation that was denied would only time out. Since every question to JetStream passes by here, it also sees when none
-// is answered, and takes the connection elsewhere. It is safe for concurrent use.
+// operation that was denied would only time out. Since every question to JetStream passes by here, it also sees when
+// none is answered, and takes the connection elsewhere. It is safe for concurrent use.
 type Permissions struct {
 	nc *nats.Conn
 

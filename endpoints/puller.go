@@ -137,8 +137,8 @@ func (p *puller) recovered() {
 	}
 }
 
-// fetch asks for as many messages as there is room for. It returns when the server has ended the pull, and with an error
-// when it did so for any reason but time or size.
+// fetch asks for as many messages as there is room for. It returns when the server has ended the pull, and with an
+// error when it did so for any reason but time or size.
 func (p *puller) fetch(ctx context.Context, pulls *pull.Puller, reconnected <-chan nats.Status) error {
 	n, bytes, err := p.room.wait(ctx)
 	if err != nil {
@@ -159,10 +159,11 @@ func (p *puller) fetch(ctx context.Context, pulls *pull.Puller, reconnected <-ch
 	defer p.watchdog.closed()
 	settled, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	defer context.AfterFunc(ctx, func() {
+	forget := context.AfterFunc(ctx, func() {
 		open.Settle()
 		end()
-	})()
+	})
+	defer forget()
 	well := time.NewTimer(3 * p.heartbeat) // a dead one has ended by then
 	defer well.Stop()
 	for {

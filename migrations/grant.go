@@ -57,8 +57,8 @@ func Grant(ctx context.Context, url, role string) (err error) {
 // written is the columns of the audit log that are the writer's: its number and its time are the database's.
 const written = `actor, action, run_id, subject, detail, before, after`
 
-// owned are the tables that serving reads only; the audit log and what is kept about its end.
-var owned = []string{versionTable, "audit_log", "audit_expiry"}
+// owned returns the tables that serving reads only; the audit log and what is kept about its end.
+func owned() []string { return []string{versionTable, "audit_log", "audit_expiry"} }
 
 func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	var known, super bool
@@ -79,13 +79,13 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	if err != nil {
 		return err
 	}
-	serve := slices.DeleteFunc(tables, func(t string) bool { return slices.Contains(owned, t) })
+	serve := slices.DeleteFunc(tables, func(t string) bool { return slices.Contains(owned(), t) })
 	to, from := " TO "+quoted(role), " FROM "+quoted(role)
 	for _, statement := range []string{
 		"GRANT USAGE ON SCHEMA " + quoted(schema) + to,
-		"REVOKE ALL ON " + within(schema, owned) + from,
+		"REVOKE ALL ON " + within(schema, owned()) + from,
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON " + within(schema, serve) + to,
-		"GRANT SELECT ON " + within(schema, append([]string{"audit_expendable"}, owned...)) + to,
+		"GRANT SELECT ON " + within(schema, append([]string{"audit_expendable"}, owned()...)) + to,
 		"GRANT INSERT (" + written + ") ON " + within(schema, []string{"audit_log"}) + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,
 	} {

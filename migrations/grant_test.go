@@ -125,7 +125,8 @@ func TestUpByARoleThatMayNot(t *testing.T) {
 	role, asRole := testenv.Role(t, url, "")
 	applied, err := migrations.Up(t.Context(), asRole, nil)
 	var refused *migrations.NotReadyError
-	if !errors.As(err, &refused) || refused.Role != role || !slices.Contains(refused.Missing, foundation) || applied != nil {
+	if !errors.As(err, &refused) || refused.Role != role || !slices.Contains(refused.Missing, foundation) ||
+		applied != nil {
 		t.Errorf("applied %v, %v", applied, err)
 	}
 }

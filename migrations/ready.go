@@ -30,7 +30,7 @@ func Ready(ctx context.Context, url string) (err error) {
 		return err
 	}
 	e := &NotReadyError{}
-	if e.Rights, err = texts(ctx, db, rightsMissing, strings.Join(tables, ","), strings.Join(owned, ",")); err != nil {
+	if e.Rights, err = texts(ctx, db, rightsMissing, strings.Join(tables, ","), strings.Join(owned(), ",")); err != nil {
 		return fmt.Errorf("look at the rights on the schema: %w", err)
 	}
 	if len(e.Rights) == 0 {

@@ -26,8 +26,9 @@ type round struct {
 }
 
 // round looks for steps that have work, a few of each endpoint, and claims of all of them at once, until something was
-// taken or no endpoint is left at which something can be. So a claim costs what it hands out: with thousands of runs, who
-// is at an endpoint's limit is found out once and not by each, and what cannot be claimed of keeps no other waiting.
+// taken or no endpoint is left at which something can be. So a claim costs what it hands out: with thousands of runs,
+// who is at an endpoint's limit is found out once and not by each, and what cannot be claimed of keeps no other
+// waiting.
 func (c *claimer) round(ctx context.Context) (round, error) {
 	now := time.Now()
 	r := round{shut: map[string]bool{}, noRoom: map[string]bool{}}
@@ -46,7 +47,7 @@ func (c *claimer) round(ctx context.Context) (round, error) {
 		for _, place := range page.Without {
 			r.shut[place] = true
 		}
-		for _, steps := range c.bundles(&r, page.Steps) {
+		for _, steps := range bundles(page.Steps) {
 			err := c.ask(ctx, &r, steps)
 			if errors.Is(err, workqueue.ErrSessionLost) || ctx.Err() != nil {
 				return r, nil //nolint:nilerr // the heartbeat opens a new session and wakes the claimer
@@ -80,9 +81,9 @@ func names(set map[string]bool) []string {
 	return list
 }
 
-// bundles puts together what is claimed at once: all steps that services do, and each of those that the node does itself,
-// of which it claims no more than it has room for.
-func (c *claimer) bundles(r *round, page []workqueue.Runnable) (all [][]workqueue.Runnable) {
+// bundles puts together what is claimed at once: all steps that services do, and each of those that the node does
+// itself, of which it claims no more than it has room for.
+func bundles(page []workqueue.Runnable) (all [][]workqueue.Runnable) {
 	var together []workqueue.Runnable
 	for i := range page {
 		if page[i].Kind == workqueue.KindEndpoint {

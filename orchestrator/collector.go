@@ -33,7 +33,7 @@ func (n *Node) collect(ctx, draining context.Context) {
 // collectBound binds to the collector and takes dead letters in until ctx ends or the binding is lost. What was fetched
 // ahead is taken in, too, unless PostgreSQL cannot be reached.
 func (n *Node) collectBound(ctx, draining context.Context) error {
-	_, made, err := n.bind(ctx, &n.collector, endpoints.EnsureCollector)
+	made, err := n.bind(ctx, &n.collector, endpoints.EnsureCollector)
 	if err != nil {
 		return err
 	}

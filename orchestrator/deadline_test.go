@@ -114,7 +114,7 @@ func TestItemsBehindForeignSlotsComeAgainAtOnce(t *testing.T) {
 func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const chunk, chunks, attempts, timeout = 8, 4, 2, time.Second
+	const chunk, chunks, attempts, timeout = 8, 4, 2, 3 * time.Second
 	l := newLedger(0)
 	b.serve(t, "statement", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
 		for _, item := range c.Items() {
@@ -145,8 +145,8 @@ func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
 	b.check(t)
 }
 
-// Requests are acknowledged and the replies are lost, three times for each item: nobody loses the only attempt there is,
-// and what is lost comes again at its deadline.
+// Requests are acknowledged and the replies are lost, three times for each item: nobody loses the only attempt there
+// is, and what is lost comes again at its deadline.
 func TestLostRepliesCostNoAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

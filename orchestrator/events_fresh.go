@@ -17,12 +17,12 @@ const maxFresh = 1000
 // freshAtOnce is how many of them wait for NATS at a time.
 const freshAtOnce = 16
 
-// freshEvents are completions that this node has just committed. It knows what they say, and publishes them at once: who
-// waits for one need not wait until the outbox was read. The outbox stays the truth. What is lost here, with the node or
-// because NATS did not take it, is found there, and has the same id.
+// freshEvents are completions that this node has just committed. It knows what they say, and publishes them at once:
+// who waits for one need not wait until the outbox was read. The outbox stays the truth. What is lost here, with the
+// node or because NATS did not take it, is found there, and has the same id.
 //
-// Who listens over core NATS gets what is published twice twice. So what is in here the outbox's reader passes over, and
-// what it had published before it came is not published again.
+// Who listens over core NATS gets what is published twice twice. So what is in here the outbox's reader passes over,
+// and what it had published before it came is not published again.
 type freshEvents struct {
 	mu        sync.Mutex
 	events    []workqueue.Event

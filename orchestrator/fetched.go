@@ -16,23 +16,23 @@ type fetched struct {
 	made time.Time // when the consumer that delivered it was made
 }
 
-// bind creates or finds a consumer of nodes, and learns when it was made.
+// bind creates or finds a consumer of nodes, and returns when it was made.
 func (n *Node) bind(
 	ctx context.Context, known *endpoints.Incarnation,
 	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error),
-) (consumer jetstream.Consumer, made time.Time, err error) {
+) (made time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	asked := time.Now()
-	if consumer, err = ensure(ctx, n.js); err != nil {
-		return nil, time.Time{}, err
+	if _, err := ensure(ctx, n.js); err != nil {
+		return time.Time{}, err
 	}
 	// Asked for, not taken from the answer above: after a restart the server gives another time there.
 	if made, err = known.Ask(ctx); err != nil {
-		return nil, time.Time{}, err
+		return time.Time{}, err
 	}
 	known.Learn(asked, made)
-	return consumer, made, nil
+	return made, nil
 }
 
 // whenMade returns a question to the server: when was the consumer made?

@@ -2,8 +2,8 @@ package orchestrator
 
 import "sync"
 
-// lanes are two queues, with workers of their own: what is small does not stand in line behind what is large, so that a run
-// of a few items goes by one of millions.
+// lanes are two queues, with workers of their own: what is small does not stand in line behind what is large, so that a
+// run of a few items goes by one of millions.
 type lanes[T any] struct{ small, large chan T }
 
 func newLanes[T any](room int) lanes[T] { return lanes[T]{make(chan T, room), make(chan T, room)} }

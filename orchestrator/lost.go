@@ -35,15 +35,18 @@ const (
 //
 //  1. A service acknowledges a request only after the last message of its reply was acknowledged by the reply stream (or,
 //     when it is a flow, after the state of the suspended chunk was acknowledged by the flow stream).
+//
 //  2. A node acknowledges a reply only after the commit that records it, or that puts it aside.
+//
 //  3. So when a request is not in the work stream, its reply was stored at a place that is not behind the last sequence
 //     of the reply stream that is read after that (or it is suspended, see suspensions). When later the recorders'
+//
 //     consumer has nothing left up to there, neither to deliver nor to be acknowledged, and the slice is then, under its
 //     lock, still not answered in full and nothing of it was put aside, no reply to it is anywhere.
 //
-// A reply in the hands of a recorder on any node is one that is not acknowledged. A request that is delivered again is in
-// the work stream. What is published to a stream that was made anew has another epoch, and is none of this. A reply that
-// comes all the same, after a purge, finds its slice ended: it is stale and changes nothing.
+// A reply in the hands of a recorder on any node is one that is not acknowledged. A request that is delivered again is
+// in the work stream. What is published to a stream that was made anew has another epoch, and is none of this. A reply
+// that comes all the same, after a purge, finds its slice ended: it is stale and changes nothing.
 //
 // Between the two looks time passes: marks remember the first. It is for one goroutine.
 type lostSweep struct {
@@ -114,8 +117,8 @@ func (s *lostSweep) forget(unanswered []workqueue.Unanswered) {
 	s.marks = still
 }
 
-// lookForRequests marks the slices whose requests are not in the work stream any more, and reports whether any is. One that lies before the stream's
-// beginning is known to be gone; others are looked for, some in each round.
+// lookForRequests marks the slices whose requests are not in the work stream any more, and reports whether any is. One
+// that lies before the stream's beginning is known to be gone; others are looked for, some in each round.
 func (s *lostSweep) lookForRequests(ctx context.Context, unanswered []workqueue.Unanswered) (gone bool, err error) {
 	stream, err := s.node.js.Stream(ctx, endpoints.StreamWork)
 	if err != nil {
@@ -165,8 +168,8 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u workqueue.Unanswe
 	return msg.Header.Get(endpoints.HeaderMsgID) == u.ID.String(), nil
 }
 
-// lost returns the marked slices of which nothing is left. What is read here is read after the requests were found gone;
-// where the reply stream ends, after it was found that a chunk is not suspended.
+// lost returns the marked slices of which nothing is left. What is read here is read after the requests were found
+// gone; where the reply stream ends, after it was found that a chunk is not suspended.
 func (s *lostSweep) lost(ctx context.Context, unanswered []workqueue.Unanswered) (lost []workqueue.SliceID, err error) {
 	recorder, err := s.node.js.Consumer(ctx, endpoints.StreamReply, endpoints.RecorderConsumer)
 	if err != nil {

@@ -18,13 +18,13 @@ const stuckLaps = 3
 // stuck for good when the question or the answer was lost.
 //
 // A question or an answer is always a message: what brought the chunk to its present stage, in the stage stream (or the
-// work stream), is acknowledged after its questions were stored in the work stream; a question is acknowledged after its
-// answer was stored in the stage stream; an answer is acknowledged after it was parked, or after the stage has ended,
-// which takes the state away. So each message of the chunk makes a step forward, or ends, when it is acknowledged. A lap
-// is over when the consumers of the flow and of all whom it has asked have acknowledged what was there at its beginning:
-// what brought it, then questions, then answers. A chunk whose state is the same one after three laps has no message
-// left. An endpoint that was asked may be a flow itself, whose chunks lie suspended in between: laps begin only while it
-// has none.
+// work stream), is acknowledged after its questions were stored in the work stream; a question is acknowledged after
+// its answer was stored in the stage stream; an answer is acknowledged after it was parked, or after the stage has
+// ended, which takes the state away. So each message of the chunk makes a step forward, or ends, when it is
+// acknowledged. A lap is over when the consumers of the flow and of all whom it has asked have acknowledged what was
+// there at its beginning: what brought it, then questions, then answers. A chunk whose state is the same one after
+// three laps has no message left. An endpoint that was asked may be a flow itself, whose chunks lie suspended in
+// between: laps begin only while it has none.
 type suspension struct {
 	state    string // subject
 	sequence uint64

@@ -129,7 +129,9 @@ func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen pacing.Samp
 }
 
 // sampleOf is what was seen of an endpoint, with what JetStream says of its queue, if it says anything.
-func sampleOf(e *workqueue.PacedEndpoint, queue *jetstream.ConsumerInfo, at time.Time, window time.Duration) pacing.Sample {
+func sampleOf(
+	e *workqueue.PacedEndpoint, queue *jetstream.ConsumerInfo, at time.Time, window time.Duration,
+) pacing.Sample {
 	s := pacing.Sample{At: at, Window: window, Live: e.Live, Others: e.Others, Demand: e.Demand, Ceiling: e.Ceiling,
 		Paused: e.Pace.Open, InFlightAuto: e.InFlightAuto, ChunkAuto: e.ChunkAuto, ChunkTime: e.ChunkTime,
 		ChunkMax: e.ChunkMax, Ended: make([]pacing.Ended, len(e.Ended))}
@@ -167,8 +169,9 @@ func (n *Node) queues(ctx context.Context, of []workqueue.PacedEndpoint) map[str
 // fewQueues is how many queues are asked for one by one. More than that are read together.
 const fewQueues = 8
 
-// queuesOf asks JetStream for the consumers of endpoints. Those that are missing are nil in it, those of which nothing is
-// known in time are not in it. A cluster in which one consumer is mute brings no list: then each is asked for by itself.
+// queuesOf asks JetStream for the consumers of endpoints. Those that are missing are nil in it, those of which nothing
+// is known in time are not in it. A cluster in which one consumer is mute brings no list: then each is asked for by
+// itself.
 func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstream.ConsumerInfo {
 	of := map[string]*jetstream.ConsumerInfo{}
 	if len(names) > fewQueues {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
@@ -96,33 +98,51 @@ func (p *pipeState) rewound(seqs sequences) bool {
 
 // endpointSet is the endpoints whose consumers are known to exist in the present epoch.
 type endpointSet struct {
+	making singleflight.Group
+
 	mu    sync.Mutex
 	epoch int64
 	known map[string]bool
 }
 
-// ensureEndpoint sees to it that the endpoint's durable consumer exists, and returns the epoch in which it does.
+func (s *endpointSet) has(epoch int64, endpoint string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return epoch == s.epoch && s.known[endpoint]
+}
+
+func (s *endpointSet) add(epoch int64, endpoint string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if epoch > s.epoch {
+		s.epoch, s.known = epoch, map[string]bool{}
+	}
+	if epoch == s.epoch {
+		s.known[endpoint] = true
+	}
+}
+
+// ensureEndpoint sees to it that the endpoint's durable consumer exists, and returns the epoch in which it does. One that
+// cannot be made keeps no other endpoint waiting.
 func (n *Node) ensureEndpoint(ctx context.Context, endpoint string) (int64, error) {
 	epoch, _ := n.pipe.now()
-	n.endpoints.mu.Lock()
-	defer n.endpoints.mu.Unlock()
-	if n.endpoints.epoch != epoch {
-		n.endpoints.epoch, n.endpoints.known = epoch, map[string]bool{}
-	}
-	if n.endpoints.known[endpoint] {
+	if n.endpoints.has(epoch, endpoint) {
 		return epoch, nil
 	}
-	timed, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	settings, err := n.settings(timed, endpoint)
-	if err != nil {
-		return epoch, err
-	}
-	if err := endpoints.EnsureConsumer(timed, n.js, endpoint, settings); err != nil {
-		return epoch, err
-	}
-	n.endpoints.known[endpoint] = true
-	return epoch, nil
+	_, err, _ := n.endpoints.making.Do(endpoint+" "+strconv.FormatInt(epoch, 10), func() (any, error) {
+		timed, cancel := context.WithTimeout(ctx, publishTimeout)
+		defer cancel()
+		settings, err := n.settings(timed, endpoint)
+		if err != nil {
+			return nil, err
+		}
+		if err := endpoints.EnsureConsumer(timed, n.js, endpoint, settings); err != nil {
+			return nil, err
+		}
+		n.endpoints.add(epoch, endpoint)
+		return nil, nil
+	})
+	return epoch, err
 }
 
 // forget makes the next publication to an endpoint ensure its consumer again.

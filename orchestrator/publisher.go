@@ -315,13 +315,16 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 				n.giveUpClaim(ctx, p.assignment)
 				return batch
 			}
-			again, pause = n.send(ctx, &p), republishPause
+			if again, pause = n.send(ctx, &p), republishPause; errors.Is(again, nats.ErrConnectionClosed) {
+				p.published(again)
+				return batch // the node ends, and what is left goes back with its session
+			}
 		}
 	}
 }
 
-// giveUpClaim has the leader issue a slice again at once. Until JetStream takes requests again, each so comes to be tried
-// anew, and none waits for the end of its claim when it does.
+// giveUpClaim has the leader issue a slice again at once. Until JetStream takes requests again, each so comes to be
+// tried anew, and none waits for the end of its claim when it does.
 func (n *Node) giveUpClaim(ctx context.Context, a assignment) {
 	if ctx.Err() != nil {
 		return // what is left goes back with the session

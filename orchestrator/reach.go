@@ -8,7 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// reachWait is how long a server that has left a publication unanswered has for its sign of life, before more is claimed.
+// reachWait is how long a server that has left a publication unanswered has for its sign of life, before more is
+// claimed.
 const reachWait = time.Second
 
 // reach is whether the NATS server is known to hear this node. A connection that stalls counts as connected until

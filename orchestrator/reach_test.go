@@ -2,16 +2,22 @@ package orchestrator_test
 
 import (
 	"context"
+	"fmt"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
-// A node whose connection to NATS stands and carries nothing claims nothing more, once it has noticed: what it gives back
-// is there for the nodes that can publish it. It goes on when the server is heard again.
+// A node whose connection to NATS stands and carries nothing claims nothing more, once it has noticed: what it gives
+// back is there for the nodes that can publish it. It goes on when the server is heard again.
 func TestAStalledNodeClaimsNothing(t *testing.T) {
 	t.Parallel()
 	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
@@ -87,8 +93,64 @@ func TestStopMarksWhatWasHeld(t *testing.T) {
 		t.Fatal("the node does not stop")
 	}
 	var sent int
-	if err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE state = 'sent'`).Scan(&sent); err != nil ||
-		sent != 1 {
+	err = b.pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE state = 'sent'`).Scan(&sent)
+	if err != nil || sent != 1 {
 		t.Errorf("%d slices are marked as sent (%v)", sent, err)
+	}
+}
+
+// A server that reads nothing of what is written to it keeps the node from nothing else: its session lives on.
+func TestAServerThatReadsNothing(t *testing.T) {
+	t.Parallel()
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
+	at, err := url.Parse(b.ns.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	toNATS := testenv.NewProxy(t, at.Host)
+	cfg := testConfig(t)
+	cfg.SessionTTL = 20 * time.Second
+	options := append(endpoints.Options(), nats.Timeout(nats.DefaultTimeout))
+	stalled := b.join(t, b.store, testenv.Dial(t, "nats://"+toNATS.Addr(), options...), cfg)
+	b.node = stalled.Node
+	l := newLedger(size)
+	close(l.gate)
+	b.serve(t, "statement", l.handle)
+	b.outcome(t, b.start(t, patient(), 10), 1) // it knows the endpoint now
+	toNATS.Stall()
+	req := patient()
+	req.Steps[0].Chunk, req.Steps[0].InFlight = 1, 60
+	const large = 60 // items of 512 KiB: more than the system takes in between
+	loaded, err := b.node.Start(t.Context(), req, largeItems(large, 512<<10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := stalled.Session()
+	var lives bool
+	until(t, "its session would have ended", func() bool {
+		var over bool
+		err := b.pool.QueryRow(t.Context(), `SELECT started_at + interval '50 seconds' < clock_timestamp(),
+			expires_at > clock_timestamp() FROM node_session WHERE id = $1`, session).Scan(&over, &lives)
+		return err == nil && over
+	})
+	if !lives {
+		t.Error("its session has ended")
+	}
+	toNATS.Heal()
+	if done, failed := b.outcome(t, loaded.Run, 1); done != large || failed != 0 {
+		t.Errorf("done %d, failed %d", done, failed)
+	}
+	if err := stalled.stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+// largeItems are items with a payload of so many bytes each.
+func largeItems(n, bytes int) func(*workqueue.LoadItem) error {
+	padding, next := strings.Repeat("x", bytes), items(n)
+	return func(item *workqueue.LoadItem) error {
+		err := next(item)
+		item.Payload = fmt.Appendf(nil, `{"id":%q,"padding":%q}`, item.Key, padding)
+		return err
 	}
 }

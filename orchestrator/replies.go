@@ -47,7 +47,7 @@ func (n *Node) feed(ctx context.Context, replies lanes[fetched]) {
 // ahead is then left to another node, which may have it at once.
 func (n *Node) readReplies(ctx context.Context, replies lanes[fetched]) error {
 	_, changed := n.pipe.now()
-	_, made, err := n.bind(ctx, &n.recorder, endpoints.EnsureRecorder)
+	made, err := n.bind(ctx, &n.recorder, endpoints.EnsureRecorder)
 	if err != nil {
 		return err
 	}

@@ -116,8 +116,8 @@ type refusal struct {
 	pause    time.Duration
 }
 
-// tendingStreams is the duty that makes the streams as they are set. What it does in JetStream, which knows of no lease,
-// is what the next leader would do; what became of it is noted under the lease.
+// tendingStreams is the duty that makes the streams as they are set. What it does in JetStream, which knows of no
+// lease, is what the next leader would do; what became of it is noted under the lease.
 func (n *Node) tendingStreams() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	var led workqueue.Lease
 	var last refusal

@@ -167,7 +167,7 @@ func (c *streamCare) room(ctx context.Context) error {
 // noRoom tells everybody what keeps JetStream from taking messages, when that is its store.
 func (c *streamCare) noRoom(ctx context.Context, why error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // then the reason may be that
 	}
 	failed := fmt.Errorf("JetStream takes no messages: %w", why)
 	for name := range c.faults {
@@ -273,7 +273,8 @@ func (c *streamCare) replace(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	c.node.log.Warn("replacing a stream that could not be written once and takes nothing since", zap.String("stream", name))
+	c.node.log.Warn("replacing a stream that could not be written once and takes nothing since",
+		zap.String("stream", name))
 	if err := c.node.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("replace stream %s: %w", name, err)
 	}

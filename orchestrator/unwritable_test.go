@@ -33,10 +33,16 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) {
 		{3, replicatedPatience, true},
 	} {
 		t.Run(fmt.Sprintf("%d copies for %s", tc.replicas, tc.since), func(t *testing.T) {
-			stream, err := n.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: endpoints.StreamWork,
-				Subjects: []string{endpoints.WorkSubject(">")}, Replicas: tc.replicas})
-			if err != nil {
-				t.Fatal(err)
+			var stream jetstream.Stream
+			for deadline := time.Now().Add(time.Minute); ; { // the last one of its name may not be gone everywhere
+				stream, err = n.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: endpoints.StreamWork,
+					Subjects: []string{endpoints.WorkSubject(">")}, Replicas: tc.replicas})
+				if err == nil {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal(err)
+				}
 			}
 			defer func() { _ = n.js.DeleteStream(t.Context(), endpoints.StreamWork) }() // it may be gone
 			c := streamCare{node: n, faults: map[string]time.Time{endpoints.StreamWork: time.Now().Add(-tc.since)}}

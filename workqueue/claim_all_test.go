@@ -46,8 +46,8 @@ func taken(claimed []workqueue.Claimed) (all []workqueue.Slice) {
 	return all
 }
 
-// One transaction takes of many runs, as if each had been claimed of by itself: no run more than its share, all together
-// no more than the endpoint may have, or the claim was to take.
+// One transaction takes of many runs, as if each had been claimed of by itself: no run more than its share, all
+// together no more than the endpoint may have, or the claim was to take.
 func TestClaimAllTakesAsOneByOne(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

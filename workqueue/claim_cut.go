@@ -57,8 +57,6 @@ FROM unnest($2::uuid[], $3::uuid[], $4::smallint[], $5::int[], $6::int[], $7::bi
             $10::text[]) AS u (id, run_id, step, block, generation, mask, cause, ttl, endpoint)`
 )
 
-const bitsOfBlock = bitfield.Size
-
 // readyBlock is a block with ready items, locked.
 type readyBlock struct {
 	block     Block

@@ -15,8 +15,9 @@ const (
 )
 
 // rivals are the steps that could use a slot of an endpoint now, those of the steps $1, $2 included: of running runs,
-// with something to claim, and neither at their own limit nor at their rate. It is asked only where there is something to
-// share: a limit that nodes found, a budget, a rate. By the indexes work_block_turn and work_slice_waiting, $3 of each.
+// with something to claim, and neither at their own limit nor at their rate. It is asked only where there is something
+// to share: a limit that nodes found, a budget, a rate. By the indexes work_block_turn and work_slice_waiting, $3 of
+// each.
 const (
 	contender = `
 SELECT r.id, st.step, r.priority, st.in_flight_auto FROM batchrun r JOIN run_step st ON st.run_id = r.id

@@ -12,7 +12,8 @@ const (
 	// lockStep makes claims of one step take turns, so that its limits are exact over all nodes. It also shuts out a
 	// cancel and a re-run, which take the same lock. A claim of one step waits for it; one of several takes what it gets.
 	lockStep = `
-SELECT st.run_id, st.step FROM run_step st JOIN unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) USING (run_id, step)
+SELECT st.run_id, st.step FROM run_step st
+JOIN unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) USING (run_id, step)
 ORDER BY st.run_id, st.step FOR NO KEY UPDATE OF st`
 	lockFreeSteps = lockStep + ` SKIP LOCKED`
 

@@ -12,7 +12,8 @@ import (
 const (
 	// A reset may have taken items out of a slice: what remains is what there is to do. Of a step u.
 	scheduled = `
-SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, coalesce(s.root, s.id) AS root,
+SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect,
+       coalesce(s.root, s.id) AS root,
        ` + itemBytes + ` AS item_bytes, s.not_before
 FROM work_slice s JOIN work_block b USING (run_id, step, block) JOIN run_step st USING (run_id, step)
 WHERE s.run_id = u.run_id AND s.step = u.step AND s.state = 'scheduled'`

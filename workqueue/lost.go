@@ -19,8 +19,8 @@ type Unanswered struct {
 	StreamSeq int64 // place of its request in the work stream
 }
 
-// mayBeLost is true of slices that were sent in an epoch and may be found lost: no message of their reply was put aside,
-// for then there is a reply, and they did not come to this maxLosses times in a row.
+// mayBeLost is true of slices that were sent in an epoch and may be found lost: no message of their reply was put
+// aside, for then there is a reply, and they did not come to this maxLosses times in a row.
 const mayBeLost = `s.state = 'sent' AND s.pipe_epoch = $2
     AND NOT EXISTS (SELECT FROM quarantine q WHERE q.run_id = s.run_id AND q.slice_id = s.id)
     AND (s.cause <> '` + string(CauseLost) + `' OR (

@@ -46,7 +46,8 @@ func TestGapIsPassedOnce(t *testing.T) {
 	known.Epoch = 7
 	waiting := b.number(`SELECT count(*) FROM work_slice WHERE state = 'scheduled'`)
 	var before uuid.UUID
-	if err := b.pool.QueryRow(t.Context(), `SELECT id FROM work_slice WHERE state = 'scheduled'`).Scan(&before); err != nil {
+	err := b.pool.QueryRow(t.Context(), `SELECT id FROM work_slice WHERE state = 'scheduled'`).Scan(&before)
+	if err != nil {
 		t.Fatal(err, waiting)
 	}
 	b.exec(`UPDATE database_mark SET beat = 2`)
@@ -79,7 +80,8 @@ func TestGapIsPassedOnce(t *testing.T) {
 	if n := b.number(`SELECT count(*) FROM work_slice WHERE id = $1`, before); n != 0 {
 		t.Error("a slice that waits for its time has its old id")
 	}
-	if n := b.number(`SELECT count(*) FROM node_session WHERE ended_at IS NULL AND expires_at > clock_timestamp()`); n != 0 {
+	const live = `SELECT count(*) FROM node_session WHERE ended_at IS NULL AND expires_at > clock_timestamp()`
+	if n := b.number(live); n != 0 {
 		t.Errorf("%d sessions of another time live on", n)
 	}
 	if n := b.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound'`, run); n != 1 {
@@ -108,7 +110,8 @@ func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
 	if err != nil || gap == nil || gap.Lost {
 		t.Errorf("the gap is %+v, %v; want one in which nothing is known to be lost", gap, err)
 	}
-	if n := b.number(`SELECT count(*) FROM run_event WHERE kind = 'database.gap' AND NOT (payload->>'lost')::bool`); n != 1 {
+	const harmless = `SELECT count(*) FROM run_event WHERE kind = 'database.gap' AND NOT (payload->>'lost')::bool`
+	if n := b.number(harmless); n != 1 {
 		t.Errorf("%d events tell of it", n)
 	}
 	if m := b.readMark(); m.Moved {

@@ -158,8 +158,8 @@ func TestBisectIsolatesManyPoisonItems(t *testing.T) {
 	})
 }
 
-// A silence without evidence costs nobody an attempt: a chunk is tried whole once and then halved, and what stands alone
-// is issued again.
+// A silence without evidence costs nobody an attempt: a chunk is tried whole once and then halved, and what stands
+// alone is issued again.
 func TestSilenceCostsNobodyAnAttempt(t *testing.T) {
 	t.Parallel()
 	for _, attempts := range []int{1, 3} {

@@ -54,8 +54,8 @@ func forTransactions(params map[string]string) map[string]string {
 	return taken
 }
 
-// transactionSettings returns the statement that follows the BEGIN of each transaction, in the same flush. Whoever gets a pooler's
-// connection next would have the settings of a session. What the URL says goes before our own.
+// transactionSettings returns the statement that follows the BEGIN of each transaction, in the same flush. Whoever gets
+// a pooler's connection next would have the settings of a session. What the URL says goes before our own.
 func (c PoolConfig) transactionSettings(url string) string {
 	all := c.settings()
 	if cfg, err := pgxpool.ParseConfig(url); err == nil { // as it was when the pool was made of it

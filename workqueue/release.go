@@ -161,8 +161,8 @@ type Overdue struct {
 	Spent     bool // its items were issued so often that whatever becomes of it now counts
 }
 
-// noticedWithin is how long after a service was handed a request the leader sees it, at the most: it looks every second,
-// unless NATS is away or another leader takes over.
+// noticedWithin is how long after a service was handed a request the leader sees it, at the most: it looks every
+// second, unless NATS is away or another leader takes over.
 const noticedWithin = 10 * time.Second
 
 const overdue = `

@@ -55,9 +55,9 @@ const (
     coalesce((SELECT true FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step AND s.state = 'scheduled'
               AND s.not_before <= (SELECT clock_timestamp()) LIMIT 1), false)`
 
-	// readyAuto are the steps that have something ready at an endpoint e, those that leave their limit in flight to the pace
-	// or, with readyFixed, those that do not; the most urgent first, then the oldest: one after the other by the index
-	// work_block_turn, only as many as are asked for, however many blocks each has.
+	// readyAuto are the steps that have something ready at an endpoint e, those that leave their limit in flight to the
+	// pace or, with readyFixed, those that do not; the most urgent first, then the oldest: one after the other by the
+	// index work_block_turn, only as many as are asked for, however many blocks each has.
 	readyAuto  = readyHead + `b.auto` + readyNext + `b.auto` + readyTail
 	readyFixed = readyHead + `NOT b.auto` + readyNext + `NOT b.auto` + readyTail
 	readyHead  = `(
@@ -98,9 +98,9 @@ AND (st.kind <> 'local' OR st.endpoint = ANY($6::text[]))
 AND (st.kind = 'endpoint' OR NOT st.endpoint COLLATE "C" = ANY($7::text[]))
 AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
 
-	// placesOfWork are the endpoints at which something is ready or waits, found one after the other by their names, without
-	// those that take nothing more: whose budgets are used up, or that are down with no probe to be sent. full are those
-	// that take no more of automatic steps. What is out is counted in full only where so much is out at all.
+	// placesOfWork are the endpoints at which something is ready or waits, found one after the other by their names,
+	// without those that take nothing more: whose budgets are used up, or that are down with no probe to be sent. full are
+	// those that take no more of automatic steps. What is out is counted in full only where so much is out at all.
 	placesOfWork = `
 ready AS (
     (SELECT b.endpoint FROM work_block b WHERE b.has_ready AND b.endpoint IS NOT NULL ORDER BY b.endpoint LIMIT 1)
@@ -217,9 +217,9 @@ func (s *Store) RunnableSteps(ctx context.Context, search Search) (found Found, 
 	return found, nil
 }
 
-// planOnce holds for the transaction, which a batch is too: these statements are planned once, since planning takes longer
-// than they do, and so that they go from row to row by indexes, whatever the sizes of the tables were at that time: they
-// end when they have found enough.
+// planOnce holds for the transaction, which a batch is too: these statements are planned once, since planning takes
+// longer than they do, and so that they go from row to row by indexes, whatever the sizes of the tables were at that
+// time: they end when they have found enough.
 const planOnce = `
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
        set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true),

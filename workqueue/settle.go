@@ -71,8 +71,8 @@ FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::
      AS u (id, remaining, state, service, answered, code, message, retry, took)
 WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`
 
-// What waits for its time waits at the endpoint that its step has now, where it is looked for: whoever changes that locks
-// the slices that this one's transaction holds, and moves those after it.
+// What waits for its time waits at the endpoint that its step has now, where it is looked for: whoever changes that
+// locks the slices that this one's transaction holds, and moves those after it.
 const insertSlices = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
                         suspect, session_id, not_before, deadline, root, endpoint)

@@ -82,8 +82,8 @@ func (s *Store) ReleaseUnsent(ctx context.Context, lease Lease, ids []SliceID) (
 		Message: "the request was not in the stream at the deadline"})
 }
 
-// ReleaseAcknowledged issues overdue slices again that a service had taken, and acknowledged: its answer was lost on the way,
-// and the items are not to blame. Leader work.
+// ReleaseAcknowledged issues overdue slices again that a service had taken, and acknowledged: its answer was lost on
+// the way, and the items are not to blame. Leader work.
 func (s *Store) ReleaseAcknowledged(ctx context.Context, lease Lease, ids []SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, CausePipe, SlotError{Code: "lost",
 		Message: "a service acknowledged the request, but no reply came before the deadline"})

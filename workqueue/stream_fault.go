@@ -12,8 +12,8 @@ import (
 type StreamFault struct {
 	Stream string
 	Since  time.Time
-	// Detail is what the server said when it was to take a message into a stream made for that: why there is no room. Empty
-	// when it took it, so that the stream itself is broken and about to be replaced.
+	// Detail is what the server said when it was to take a message into a stream made for that: why there is no room.
+	// Empty when it took it, so that the stream itself is broken and about to be replaced.
 	Detail string
 }
 

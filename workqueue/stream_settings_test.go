@@ -18,7 +18,8 @@ func TestStreamSettings(t *testing.T) {
 	if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
 		t.Errorf("a change before there is anything: %v", err)
 	}
-	if set, err := b.store.StreamSettings(t.Context(), first); err != nil || set.StreamValues != first || set.Revision != 1 {
+	set, err := b.store.StreamSettings(t.Context(), first)
+	if err != nil || set.StreamValues != first || set.Revision != 1 {
 		t.Fatal(set, err)
 	}
 	if set, err := b.store.StreamSettings(t.Context(), workqueue.StreamValues{Replicas: 5}); err != nil ||
@@ -26,7 +27,7 @@ func TestStreamSettings(t *testing.T) {
 		t.Errorf("the second changed it: %+v, %v", set, err)
 	}
 	lease := b.lead()
-	set, err := b.store.StreamsSet(t.Context())
+	set, err = b.store.StreamsSet(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -170,7 +170,7 @@ func TestTransactionWaitsWhereItsUserDoes(t *testing.T) {
 // Whatever of a transaction fails, and whoever sees it, nothing of it is there, and its connection serves the next one.
 func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, s *Store, of *talk) {
+	inModes(t, func(t *testing.T, s *Store, _ *talk) {
 		broken := errors.New("broken")
 		for name, f := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 			"before it began": func(context.Context, pgx.Tx) error { return broken },
@@ -223,7 +223,7 @@ func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 func TestTransactionIsDoneAgain(t *testing.T) {
 	t.Parallel()
 	const fail = `DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END $$`
-	inModes(t, func(t *testing.T, s *Store, of *talk) {
+	inModes(t, func(t *testing.T, s *Store, _ *talk) {
 		tries := 0
 		err := s.inTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 			if tries++; tries < 3 {
@@ -241,7 +241,7 @@ func TestTransactionIsDoneAgain(t *testing.T) {
 // One that was cut off leaves nothing, and the next has a connection.
 func TestTransactionThatIsCutOff(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, s *Store, of *talk) {
+	inModes(t, func(t *testing.T, s *Store, _ *talk) {
 		for name, f := range map[string]func(ctx context.Context, tx pgx.Tx, cut func()) error{
 			"between statements": func(ctx context.Context, tx pgx.Tx, cut func()) error {
 				_, err := tx.Exec(ctx, insertNote, 1)

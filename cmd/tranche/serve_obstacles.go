@@ -95,7 +95,8 @@ func (w *startWait) byJetStream(err error) (o obstacle, ok bool) {
 			"; add \"jetstream: enabled\" to the account in the server's configuration, or use a user of another account " +
 			"(--nats, --nats-creds)"}
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, nats.ErrNoResponders):
-		o = obstacle{kind: "jetstream", end: "JetStream is not enabled at " + here + "; start it as nats-server -js, or add " +
+		o = obstacle{kind: "jetstream", end: "JetStream is not enabled at " + here + "; start it as nats-server -js, or " +
+			"add " +
 			"\"jetstream {}\" to its configuration"}
 	case endpoints.NotClustered(err):
 		o = obstacle{kind: "replicas", first: true, end: fmt.Sprintf("%s is a single server and keeps one copy of a stream, "+

@@ -82,8 +82,7 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 	case s.NATS != "":
 		p.nc, err = endpoints.Connect(append(options, at(s.NATS), s.credentials())...)
 	case s.NATSContext != "":
-		options = append(options, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
-			nats.IgnoreAuthErrorAbort(), s.credentials())
+		options = append(append(endpoints.Options(), options...), s.credentials())
 		p.nc, _, err = natscontext.Connect(s.NATSContext, options...)
 	default:
 		var private *embedded.NATS

@@ -176,7 +176,8 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 		last := func() (api.Trouble, bool) {
 			return api.Trouble{What: "it went wrong", Err: err, At: time.Now().Add(-ago)}, true
 		}
-		b.over(engine, testenv.Conn(t, testenv.NATS(t)), api.Config{StreamBytes: func() int64 { return 5 << 30 }, Trouble: last})
+		b.over(engine, testenv.Conn(t, testenv.NATS(t)),
+			api.Config{StreamBytes: func() int64 { return 5 << 30 }, Trouble: last})
 	}
 	warnings := func() string { return strings.Join(read[api.RunDocument](b, "/runs/it").Warnings, "; ") }
 	with(b.engine, full, 0)

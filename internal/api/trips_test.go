@@ -95,7 +95,8 @@ func setupFar(t *testing.T) *far {
 		t.Fatal("the node does not get ready")
 	}
 	f.during(service.Run)
-	if _, err := nc.Subscribe(endpoints.EventSubject("run.completed"), func(m *nats.Msg) { f.completed <- m }); err != nil {
+	_, err = nc.Subscribe(endpoints.EventSubject("run.completed"), func(m *nats.Msg) { f.completed <- m })
+	if err != nil {
 		t.Fatal(err)
 	}
 	f.node, f.nc = node, nc
@@ -149,8 +150,8 @@ func (f *far) fastest(header ...string) (best time.Duration, asked string) {
 	return best, asked
 }
 
-// trips is how many round trips a run takes, once it is warm, one after the other: by how much longer it takes when each
-// is longer. The log has what was asked of the database, and when.
+// trips is how many round trips a run takes, once it is warm, one after the other: by how much longer it takes when
+// each is longer. The log has what was asked of the database, and when.
 func (f *far) trips(header ...string) float64 {
 	f.Helper()
 	f.proxy.Delay(0)

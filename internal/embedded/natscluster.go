@@ -2,8 +2,8 @@ package embedded
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -19,12 +19,14 @@ type NATSCluster struct{ servers []*server.Server }
 // StartNATSCluster returns when streams with three replicas can be made. The servers listen on free ports of the
 // loopback and store what they have below dir.
 func StartNATSCluster(ctx context.Context, dir string) (*NATSCluster, error) {
-	ports, err := routePorts(ctx)
-	if err != nil {
-		return nil, err
-	}
+	var ports []int
 	var routes []*url.URL
-	for _, port := range ports {
+	for range 3 {
+		port, err := QuietPort(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, port)
 		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 	}
 	c := &NATSCluster{}
@@ -55,17 +57,18 @@ func StartNATSCluster(ctx context.Context, dir string) (*NATSCluster, error) {
 	return c, nil
 }
 
-// routePorts returns free ports. The servers have to know one another's before they start.
-func routePorts(ctx context.Context) (ports []int, err error) {
-	for range 3 {
-		l, listenErr := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-		if listenErr != nil {
-			return nil, fmt.Errorf("find a port for NATS: %w", errors.Join(listenErr, err))
+// QuietPort returns a port of the loopback that is free, and that the kernel gives to nobody who asks for any: servers
+// have to know one another's before they start, and one that is down for a while has to find it free again.
+func QuietPort(ctx context.Context) (port int, err error) {
+	const first, last = 12000, 32000 // below what Linux gives out
+	for range 100 {
+		port = first + rand.IntN(last-first)
+		var listener net.Listener
+		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return port, listener.Close()
 		}
-		defer func() { err = errors.Join(err, l.Close()) }() // each is held until all are known
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
-	return ports, nil
+	return 0, fmt.Errorf("find a free port for NATS: %w", err)
 }
 
 // together reports whether the servers have a leader whom all of them follow.

@@ -121,10 +121,12 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	run := loaded.Run
 	w.goes(health.OldestWaiting, run.String())
 	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '11 minutes' WHERE id = $1`, run)
-	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '11 minutes' WHERE run_id = $1`, run)
+	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '11 minutes'
+		WHERE run_id = $1`, run)
 	w.appears(health.OldestWaiting, run.String(), health.Warning, "Nothing moves for 11 min", "tranche run explain")
 	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '61 minutes' WHERE id = $1`, run)
-	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '61 minutes' WHERE run_id = $1`, run)
+	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '61 minutes'
+		WHERE run_id = $1`, run)
 	w.appears(health.OldestWaiting, run.String(), health.Critical)
 
 	// A request is out, then it has come back: something happened.

@@ -128,8 +128,8 @@ func (p *Pull) hear() {
 	p.silent = 0
 }
 
-// listened looks, once for each heartbeat, whether one came, and ends the pull after a few that did not. It counts looks
-// and not time: a process that stood still has not listened, either.
+// listened looks, once for each heartbeat, whether one came, and ends the pull after a few that did not. It counts
+// looks and not time: a process that stood still has not listened, either.
 func (p *Pull) listened() {
 	p.mu.Lock()
 	p.silent++
@@ -204,7 +204,7 @@ func (p *Pull) end(err error, status *status) {
 func (p *Pull) becomeLate(bytes int) {
 	p.owe(amount{p.asked.messages - p.left - p.came.messages, max(bytes, 0)})
 	p.become(late)
-	p.patience = time.AfterFunc(latePatience, func() {
+	p.patience = time.AfterFunc(p.puller.config.Patience, func() {
 		p.mu.Lock()
 		then := func() {}
 		if p.state == late {

@@ -142,6 +142,7 @@ func (p *played) listening() int {
 func TestLateMessagesAreTakenAndCounted(t *testing.T) {
 	t.Parallel()
 	p := play(t)
+	p.puller.config.Patience = time.Hour
 	one, inbox := p.open(8)
 	p.send(inbox, 1)
 	p.status(inbox, "409", "Message Size Exceeds MaxBytes", 3)
@@ -210,6 +211,7 @@ func TestEndsOfPulls(t *testing.T) {
 func TestCloseTakesWhatIsOnItsWay(t *testing.T) {
 	t.Parallel()
 	p := play(t)
+	p.puller.config.Patience = time.Hour
 	one, inbox := p.open(5)
 	p.status(inbox, "409", "Batch Completed", 0)
 	must(t, p.over(one))
@@ -233,19 +235,12 @@ func TestSettleWaitsForWhatComes(t *testing.T) {
 	t.Parallel()
 	p := play(t)
 	one, inbox := p.open(2)
-	done := make(chan struct{})
-	began := time.Now()
-	go func() {
-		defer close(done)
-		one.Settle()
-	}()
 	p.send(inbox, 1)
-	<-done
+	p.eventually("it is taken", func() bool { taken, _ := p.state(); return taken == 1 })
+	began := time.Now()
+	one.Settle()
 	if took := time.Since(began); took < Settling {
 		t.Errorf("it settled in %s", took)
-	}
-	if taken, _ := p.state(); taken != 1 {
-		t.Errorf("taken %d", taken)
 	}
 }
 

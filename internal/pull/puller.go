@@ -22,8 +22,8 @@ const (
 	// expiry is how long the server keeps a pull open that nothing comes for. It is short for the sake of clusters: what a
 	// server that stands still had asked for on behalf of its clients, who have gone elsewhere, takes messages until then.
 	expiry = 5 * time.Second
-	// latePatience is how long messages that the server has promised count against the owner's room. A leader that was
-	// replaced in between never sends them.
+	// latePatience is Patience, if the owner does not say otherwise. A leader that was replaced in between never sends
+	// what it has promised.
 	latePatience = 2 * time.Second
 	// lingering is how long a pull is listened to that may still bring something. The server has ended it by then.
 	lingering = 30 * time.Second
@@ -42,6 +42,8 @@ type Config struct {
 	Consumer string
 	// Heartbeat is how long the server may at least be silent about an open pull. Default Heartbeat.
 	Heartbeat time.Duration
+	// Patience is how long messages that the server has promised count against the owner's room. Default latePatience.
+	Patience time.Duration
 	// Take is given each message, with what Open was given. It must not wait: heartbeats come the same way. It may be
 	// called by several goroutines.
 	Take func(msg jetstream.Msg, made time.Time)
@@ -69,6 +71,9 @@ func New(config Config) *Puller {
 	if config.Heartbeat == 0 {
 		config.Heartbeat = Heartbeat
 	}
+	if config.Patience == 0 {
+		config.Patience = latePatience
+	}
 	return &Puller{config: config, nc: config.JS.Conn(), pulls: map[*Pull]bool{},
 		next: Subject(config.JS, config.Stream, config.Consumer)}
 }
@@ -92,8 +97,8 @@ type request struct {
 	Heartbeat time.Duration `json:"idle_heartbeat"`
 }
 
-// Open asks for up to so many messages, which together have up to so many bytes, or max_payload if that is more. made is
-// when the consumer was made, as of before the call.
+// Open asks for up to so many messages, which together have up to so many bytes, or max_payload if that is more. made
+// is when the consumer was made, as of before the call.
 func (p *Puller) Open(made time.Time, messages, bytes int) (*Pull, error) {
 	bytes = max(bytes, int(p.nc.MaxPayload())+Overhead)
 	beat := min(p.config.Heartbeat, expiry/2) // the server takes no slower one

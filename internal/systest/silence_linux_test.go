@@ -14,8 +14,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Infrastructure alone fails no item: with one attempt, item by item, while replies are purged again and again, nodes are
-// killed and NATS is restarted.
+// Infrastructure alone fails no item: with one attempt, item by item, while replies are purged again and again, nodes
+// are killed and NATS is restarted.
 func TestInfrastructureAloneFailsNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -39,7 +39,7 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 		}
 	})
 	run := w.loadSteps(workqueue.StepSpec{Name: "statement", Endpoint: "statement", Chunk: 1, MaxAttempts: 1})
-	w.short(run, 2*time.Second)
+	w.short(run, 5*time.Second)
 	const lost = `SELECT count(*) FROM work_slice WHERE error_code IN ('lost', 'deadline')`
 	w.until("replies were lost", func() bool { return w.number(lost) > 3 || w.done(run) == w.items })
 	w.signal(victim, syscall.SIGKILL)
@@ -67,7 +67,8 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 // short gives the requests of a run less time.
 func (w *world) short(run workqueue.RunID, timeout time.Duration) {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), `UPDATE run_step SET slice_timeout = $2 WHERE run_id = $1`, run, timeout); err != nil {
+	const shorten = `UPDATE run_step SET slice_timeout = $2 WHERE run_id = $1`
+	if _, err := w.pool.Exec(w.Context(), shorten, run, timeout); err != nil {
 		w.Fatal(err)
 	}
 }

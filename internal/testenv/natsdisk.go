@@ -48,8 +48,8 @@ func (d *DiskNATS) Write(b []byte) (int, error) {
 	return d.said.Write(b)
 }
 
-// NATSOnDisk starts such a server, which lives until the test ends: nats-server, or the private one of package embedded.
-// The test binary itself is the server, so that the package's TestMain has to be that of [Main].
+// NATSOnDisk starts such a server, which lives until the test ends: nats-server, or the private one of package
+// embedded. The test binary itself is the server, so that the package's TestMain has to be that of [Main].
 func NATSOnDisk(t testing.TB, private bool) *DiskNATS {
 	t.Helper()
 	d := &DiskNATS{port: freePort(t)}
@@ -87,10 +87,16 @@ func NATSOnDisk(t testing.TB, private bool) *DiskNATS {
 func (d *DiskNATS) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", d.port) }
 
 // FillDisk makes every write of the server fail from now on, and FreeDisk ends that. See [FillDisk].
-func (d *DiskNATS) FillDisk(t testing.TB) { FillDisk(t, d.cmd.Process.Pid) }
+func (d *DiskNATS) FillDisk(t testing.TB) {
+	t.Helper()
+	FillDisk(t, d.cmd.Process.Pid)
+}
 
 // FreeDisk ends FillDisk.
-func (d *DiskNATS) FreeDisk(t testing.TB) { FreeDisk(t, d.cmd.Process.Pid) }
+func (d *DiskNATS) FreeDisk(t testing.TB) {
+	t.Helper()
+	FreeDisk(t, d.cmd.Process.Pid)
+}
 
 // FillDisk makes every write of a process to a file fail from now on, as on a full disk: with the process's limit of
 // the size of files (RLIMIT_FSIZE), for which nobody has to be root or to mount anything. The error is EFBIG and not
@@ -110,7 +116,8 @@ func limitFiles(t testing.TB, pid int, limit string) {
 	t.Helper()
 	out, err := exec.Command("prlimit", "--pid", strconv.Itoa(pid), "--fsize="+limit).CombinedOutput()
 	if err != nil {
-		t.Fatalf("test environment: a full disk is made with prlimit: %v: %s\nOn Debian: apt-get install util-linux", err, out)
+		t.Fatalf("test environment: a full disk is made with prlimit: %v: %s\nOn Debian: apt-get install util-linux",
+			err, out)
 	}
 }
 

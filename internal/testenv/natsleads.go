@@ -127,8 +127,8 @@ func AwaitLeader(t testing.TB, other string, leads func() string) string {
 // as if they still led.
 const steady = 2 * time.Second
 
-// AwaitElected waits until the servers that are awake know who leads the cluster and each stream and consumer, and it is
-// one of them. It returns since when that has been so.
+// AwaitElected waits until the servers that are awake know who leads the cluster and each stream and consumer, and it
+// is one of them. It returns since when that has been so.
 func (c *NATSProcesses) AwaitElected(t testing.TB) (since time.Time) {
 	t.Helper()
 	await(t, "everything has a leader", func() bool {

@@ -2,7 +2,6 @@ package testenv
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -11,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 // natsProcess is one process of a cluster.
@@ -93,6 +94,7 @@ func (s *natsProcess) signal(t testing.TB, sig syscall.Signal) {
 
 // end is for the end of the test: nobody needs its store any more.
 func (s *natsProcess) end(t testing.TB) {
+	t.Helper()
 	if s.runs() {
 		_ = s.cmd.Process.Kill() // it may have ended in between
 		<-s.ended
@@ -112,20 +114,11 @@ func (s *natsProcess) said() string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// quietPort returns a port that is free, and that the kernel gives to nobody who asks for any: a server that is down for
-// a while finds it free again.
 func quietPort(t testing.TB) int {
 	t.Helper()
-	const first, last = 12000, 32000 // below what Linux gives out
-	for range 100 {
-		port := first + rand.IntN(last-first)
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		_ = listener.Close() // it was to see that nobody has it
-		return port
+	port, err := embedded.QuietPort(t.Context())
+	if err != nil {
+		t.Fatalf("test environment: %v", err)
 	}
-	t.Fatal("test environment: no port is free")
-	return 0
+	return port
 }

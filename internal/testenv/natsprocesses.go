@@ -25,16 +25,16 @@ const (
 )
 
 // NATSProcesses is three nats-server processes with JetStream, each with a store of its own, that a test may kill, stop
-// for a while, end in lame duck mode and cut off from one another. Servers keep their addresses over restarts. It is not
-// safe for concurrent use.
+// for a while, end in lame duck mode and cut off from one another. Servers keep their addresses over restarts. It is
+// not safe for concurrent use.
 type NATSProcesses struct {
 	servers [clusterSize]*natsProcess
 	// ways are what the servers reach each other by: ways[a][b] is taken by a to b.
 	ways [clusterSize][clusterSize]*Proxy
 }
 
-// StartNATSProcesses starts a cluster and waits until it has elected its leader. The test binary itself is the server, so
-// that the package's TestMain has to be that of [Main].
+// StartNATSProcesses starts a cluster and waits until it has elected its leader. The test binary itself is the server,
+// so that the package's TestMain has to be that of [Main].
 func StartNATSProcesses(t testing.TB) *NATSProcesses {
 	t.Helper()
 	c := &NATSProcesses{}

@@ -92,11 +92,11 @@ func (c *Cluster) start(t testing.TB) {
 // copyTo makes a copy of the running cluster, which belongs to the user that it runs as.
 func (c *Cluster) copyTo(t testing.TB, dir string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil { //nolint:gosec // to pass through, not to read
+	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil { // to pass through, not to read
 		fatal(t, err)
 	}
 	program := filepath.Join(c.server.BinDir(), "pg_basebackup")
-	copying := exec.Command(program, "--dbname="+c.server.URLFor("postgres"), "--pgdata="+dir, //nolint:gosec // ours
+	copying := exec.Command(program, "--dbname="+c.server.URLFor("postgres"), "--pgdata="+dir,
 		"--wal-method=stream", "--checkpoint=fast", "--no-sync")
 	var said bytes.Buffer
 	copying.Stdout, copying.Stderr = &said, &said

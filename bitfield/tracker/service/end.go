@@ -19,8 +19,9 @@ const (
 // that was committed before that lock was had, so it counts right; event_id makes it happen once. The payload is the
 // event as everybody gets it, and names at most a hundred codes, the most frequent ones.
 //
-// The id of the event follows from the batch: a database that went back in time ends again what it had ended before, and
-// who hears of it again hears the same. One that is opened under an id that was another one's before is another batch.
+// The id of the event follows from the batch: a database that went back in time ends again what it had ended before,
+// and who hears of it again hears the same. One that is opened under an id that was another one's before is another
+// batch.
 const endSQL = `
 WITH code AS MATERIALIZED (
     SELECT code, sum(bit_count(mask)) AS items FROM tracker_failed WHERE batch_id = $1 GROUP BY code

@@ -2,6 +2,7 @@ package natscluster
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +18,8 @@ const (
 	// lull is the longest time between two outcomes that is no standstill: runs are watched while they are limited to a
 	// pace at which chunks come several times as often.
 	lull = time.Second
+	// hiccup is the longest that a busy machine stands still by itself.
+	hiccup = 3 * time.Second
 )
 
 // progress is how many items of a run have had an outcome, over time.
@@ -74,17 +77,33 @@ func (p *progress) count(since time.Time) (n int) {
 	return n
 }
 
-// stood returns the end of the last standstill that had begun, or was going on, after a moment, and how long it was: the
-// moment itself and 0 when there was none.
+// stood returns the end of the last standstill that had begun, or was going on, after a moment, and how long it was:
+// the moment itself and 0 when there was none. What begins long after it counts when it is longer than a hiccup of the
+// machine.
 func (p *progress) stood(since time.Time) (end time.Time, took time.Duration) {
+	end = since
+	p.gaps(since, func(began, ended time.Time) {
+		if began.Before(since.Add(recovery)) || ended.Sub(began) > hiccup {
+			end, took = ended, ended.Sub(began)
+		}
+	})
+	return end, took
+}
+
+// longest returns how long the longest of those standstills was.
+func (p *progress) longest(since time.Time) (took time.Duration) {
+	p.gaps(since, func(began, ended time.Time) { took = max(took, ended.Sub(began)) })
+	return took
+}
+
+// gaps tells of each standstill that ended after a moment, or goes on.
+func (p *progress) gaps(since time.Time, tell func(began, ended time.Time)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	end = since
-	came := append(p.came[:len(p.came):len(p.came)], time.Now())
+	came := slices.Concat(p.came, []time.Time{time.Now()})
 	for i := 1; i < len(came); i++ {
-		if gap := came[i].Sub(came[i-1]); came[i].After(since) && gap > lull {
-			end, took = came[i], gap
+		if came[i].After(since) && came[i].Sub(came[i-1]) > lull {
+			tell(came[i-1], came[i])
 		}
 	}
-	return end, took
 }

@@ -166,7 +166,8 @@ func (w *world) startNode(replicas int) {
 	w.Helper()
 	cmd := exec.Command(w.binary, "--json", "serve", "--database", w.url, "--nats", w.cluster.URL(),
 		"--listen", "127.0.0.1:0", "--data-dir", w.TempDir(), "--stream-replicas", fmt.Sprint(replicas),
-		"--work-max-bytes", "256MiB", "--reply-max-bytes", "256MiB", "--stage-max-bytes", "64MiB", "--flow-max-bytes", "64MiB",
+		"--work-max-bytes", "256MiB", "--reply-max-bytes", "256MiB", "--stage-max-bytes", "64MiB",
+		"--flow-max-bytes", "64MiB",
 		"--event-max-bytes", "64MiB", "--dead-max-bytes", "64MiB")
 	cmd.Env = plainEnv()
 	p, out := w.run("serve", cmd)

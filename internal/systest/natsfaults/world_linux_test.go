@@ -228,7 +228,8 @@ func (w *world) wantSound(run workqueue.RunID, items int) {
 // causes counts the slices of a run by why they were made.
 func (w *world) causes(run workqueue.RunID) map[string]int {
 	w.Helper()
-	rows, err := w.pool.Query(context.Background(), `SELECT cause, count(*) FROM work_slice WHERE run_id = $1 GROUP BY 1`, run)
+	rows, err := w.pool.Query(context.Background(),
+		`SELECT cause, count(*) FROM work_slice WHERE run_id = $1 GROUP BY 1`, run)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func pgbouncer(t *testing.T, database, settings string) string {
 	text := fmt.Sprintf("[databases]\n%s = host=%s port=%d user=%s %s\n[pgbouncer]\nunix_socket_dir = %s\n"+
 		"listen_port = %d\nauth_type = any\nmax_client_conn = 400\ndefault_pool_size = 20\n%s\n",
 		to.Database, to.Host, to.Port, to.User, password, dir, port, settings)
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil { //nolint:gosec // another user reads it
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil { // another user reads it
 		t.Fatal(err)
 	}
 	var said bytes.Buffer

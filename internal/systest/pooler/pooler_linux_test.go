@@ -1,6 +1,7 @@
 package pooler
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"testing"
@@ -74,7 +75,7 @@ func handsOn(t *testing.T, database string) bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = conn.Close(t.Context()) }() // after both were asked
+		t.Cleanup(func() { _ = conn.Close(context.Background()) }) // after both were asked
 		err = conn.QueryRow(t.Context(), `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pids[i])
 		if err != nil {
 			t.Fatal(err)

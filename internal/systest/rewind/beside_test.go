@@ -164,8 +164,8 @@ func (c *caller) begin() {
 	c.due = applied.NextDue.Add(-time.Hour)
 }
 
-// An open run, a tracker, a collector and a schedule, on a database of which a standby lacks the last. Each says what it
-// has, so that who was confirmed more does that again, under the same keys; and then it ends as it had ended before.
+// An open run, a tracker, a collector and a schedule, on a database of which a standby lacks the last. Each says what
+// it has, so that who was confirmed more does that again, under the same keys; and then it ends as it had ended before.
 func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 	primary := testenv.Postgres(t)
 	standby, replication := primary.Standby(t, false)

@@ -31,8 +31,8 @@ func (w *world) untilPoint() (b before) {
 	return b
 }
 
-// beyondPoint has the nodes go on: a third more of the long run is recorded, the short one completes and is told of, and
-// a run is made of which nobody will know.
+// beyondPoint has the nodes go on: a third more of the long run is recorded, the short one completes and is told of,
+// and a run is made of which nobody will know.
 func (w *world) beyondPoint(b *before) (vanished workqueue.RunID) {
 	w.Helper()
 	vanished = w.run("vanished", chunk)
@@ -101,11 +101,13 @@ func TestStandbyThatLagsTakesOver(t *testing.T) {
 			}
 			w := setup(t, url)
 			b := w.untilPoint()
+			w.mu.Lock() // the service waits, so that there is enough left to be done after it
 			w.until("the standby has some of it", func() bool {
 				return w.number(standby.URL(), madeRuns, b.short) == 1 && w.number(standby.URL(), beatNow) > 0
 			})
 			replication.Cut()
 			b.done, b.beat = w.number(standby.URL(), doneOf, b.long), w.number(standby.URL(), beatNow)
+			w.mu.Unlock()
 			vanished := w.beyondPoint(&b)
 			primary.Kill(t)
 			if tc.restarted {

@@ -112,7 +112,8 @@ func (w *world) start() {
 		w.Fatal(err)
 	}
 	w.Cleanup(release)
-	cfg := orchestrator.Config{Version: "test", Log: zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel)), Grace: time.Second,
+	cfg := orchestrator.Config{Version: "test", Grace: time.Second,
+		Log:     zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel)),
 		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
 	plans := &planner{world: w, store: store}
 	if w.plans {
@@ -249,8 +250,8 @@ func (w *world) completions(kind string, of fmt.Stringer) (ids map[string]int) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	for {
-		msg, err := consumer.Next(jetstream.FetchMaxWait(2 * time.Second))
+	for patience := time.Minute; ; {
+		msg, err := consumer.Next(jetstream.FetchMaxWait(patience))
 		if errors.Is(err, nats.ErrTimeout) {
 			return ids
 		}
@@ -267,6 +268,7 @@ func (w *world) completions(kind string, of fmt.Stringer) (ids map[string]int) {
 		}
 		if event.Run+event.Batch == of.String() {
 			ids[event.ID]++
+			patience = 2 * time.Second // for another one
 		}
 	}
 }

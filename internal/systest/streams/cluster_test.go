@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -38,19 +38,12 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{T: t}
 	for range 3 {
-		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		port, err := embedded.QuietPort(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		at, ok := l.Addr().(*net.TCPAddr)
-		if !ok {
-			t.Fatal(l.Addr())
-		}
-		c.ports = append(c.ports, at.Port)
-		c.routes = append(c.routes, &url.URL{Scheme: "nats-route", Host: l.Addr().String()})
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		c.ports = append(c.ports, port)
+		c.routes = append(c.routes, &url.URL{Scheme: "nats-route", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 	}
 	return c
 }
