@@ -109,7 +109,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	}
 	toNATS := testenv.NewProxy(t, at.Host)
 	cfg := testConfig(t)
-	cfg.SessionTTL = 20 * time.Second
+	cfg.SessionTTL = 12 * time.Second
 	options := append(endpoints.Options(), nats.Timeout(nats.DefaultTimeout))
 	stalled := b.join(t, b.store, testenv.Dial(t, "nats://"+toNATS.Addr(), options...), cfg)
 	b.node = stalled.Node
@@ -129,7 +129,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	var lives bool
 	until(t, "its session would have ended", func() bool {
 		var over bool
-		err := b.pool.QueryRow(t.Context(), `SELECT started_at + interval '50 seconds' < clock_timestamp(),
+		err := b.pool.QueryRow(t.Context(), `SELECT started_at + interval '30 seconds' < clock_timestamp(),
 			expires_at > clock_timestamp() FROM node_session WHERE id = $1`, session).Scan(&over, &lives)
 		return err == nil && over
 	})
