@@ -127,8 +127,8 @@ SELECT w.why FROM t, pg_roles r, LATERAL (VALUES
     (has_schema_privilege(r.oid, t.schema, 'CREATE'),
         format('it may make tables; take that away: REVOKE CREATE ON SCHEMA %I FROM PUBLIC, %I', t.nspname, r.rolname)),
     (has_any_column_privilege(r.oid, t.oid, 'UPDATE') OR has_table_privilege(r.oid, t.oid, 'DELETE, TRUNCATE, TRIGGER'),
-        format('it may change audit_log by what PUBLIC or another role was granted; take that away: REVOKE ALL ON %s FROM '
-        || 'PUBLIC, or that role', t.oid::regclass)),
+        format('it may change audit_log by what PUBLIC or another role was granted; take that away: REVOKE ALL ON %s '
+        || 'FROM PUBLIC, or that role', t.oid::regclass)),
     (r.rolcreaterole AND current_setting('server_version_num')::integer < 160000,
         format('it may make itself a member of the owner; take that away: ALTER ROLE %I NOCREATEROLE', r.rolname))
     ) w (so, why)

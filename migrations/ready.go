@@ -97,6 +97,7 @@ func mayMigrate(ctx context.Context, db *sql.DB, missing []string) error {
 
 // whoMigrates tells by the table of versions; where there is none yet it is whoever may make tables.
 const whoMigrates = `
-SELECT current_user, coalesce((SELECT pg_get_userbyid(c.relowner)::text FROM pg_class c WHERE c.oid = to_regclass($1)), ''),
+SELECT current_user,
+    coalesce((SELECT pg_get_userbyid(c.relowner)::text FROM pg_class c WHERE c.oid = to_regclass($1)), ''),
     coalesce((SELECT pg_has_role(c.relowner, 'USAGE') AND has_schema_privilege(c.relnamespace, 'CREATE')
         FROM pg_class c WHERE c.oid = to_regclass($1)), has_schema_privilege(current_schema(), 'CREATE'), false)`

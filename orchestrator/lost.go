@@ -33,16 +33,13 @@ const (
 //
 // Nothing else is taken for lost, and that rests on the order of things, not on times:
 //
-//  1. A service acknowledges a request only after the last message of its reply was acknowledged by the reply stream (or,
-//     when it is a flow, after the state of the suspended chunk was acknowledged by the flow stream).
-//
+//  1. A service acknowledges a request only after the last message of its reply was acknowledged by the reply stream
+//     (or, when it is a flow, after the state of the suspended chunk was acknowledged by the flow stream).
 //  2. A node acknowledges a reply only after the commit that records it, or that puts it aside.
-//
-//  3. So when a request is not in the work stream, its reply was stored at a place that is not behind the last sequence
-//     of the reply stream that is read after that (or it is suspended, see suspensions). When later the recorders'
-//
-//     consumer has nothing left up to there, neither to deliver nor to be acknowledged, and the slice is then, under its
-//     lock, still not answered in full and nothing of it was put aside, no reply to it is anywhere.
+//  3. So when a request is not in the work stream, its reply was stored at a place that is not behind the last
+//     sequence of the reply stream that is read after that (or it is suspended, see suspensions). When later the
+//     recorders' consumer has nothing left up to there, neither to deliver nor to be acknowledged, and the slice is
+//     then, under its lock, still not answered in full and nothing of it was put aside, no reply to it is anywhere.
 //
 // A reply in the hands of a recorder on any node is one that is not acknowledged. A request that is delivered again is
 // in the work stream. What is published to a stream that was made anew has another epoch, and is none of this. A reply

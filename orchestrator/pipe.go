@@ -122,8 +122,8 @@ func (s *endpointSet) add(epoch int64, endpoint string) {
 	}
 }
 
-// ensureEndpoint sees to it that the endpoint's durable consumer exists, and returns the epoch in which it does. One that
-// cannot be made keeps no other endpoint waiting.
+// ensureEndpoint sees to it that the endpoint's durable consumer exists, and returns the epoch in which it does. One
+// that cannot be made keeps no other endpoint waiting.
 func (n *Node) ensureEndpoint(ctx context.Context, endpoint string) (int64, error) {
 	epoch, _ := n.pipe.now()
 	if n.endpoints.has(epoch, endpoint) {

@@ -78,7 +78,7 @@ func TestStopMarksWhatWasHeld(t *testing.T) {
 	toNATS.Heal()
 	until(t, "the request is in the stream", func() bool { return leaving.Stats().Requests == 1 })
 	leaving.leave()
-	time.Sleep(300 * time.Millisecond) // the way to the marking closes; when it has not yet, the test shows less
+	<-time.After(300 * time.Millisecond) // the way to the marking closes; when it has not yet, the test shows less
 	if err := hold.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

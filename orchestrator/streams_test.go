@@ -98,11 +98,11 @@ func (b *streamBench) stream(name string) *jetstream.StreamInfo {
 	return stream.CachedInfo()
 }
 
-// looked waits until the nodes have looked at the streams so often once more.
-func (b *streamBench) looked(times int64) {
+// looked waits until the nodes have looked at the streams a hundred times more.
+func (b *streamBench) looked() {
 	b.Helper()
 	from := b.lookups.Load()
-	b.eventually("the nodes look at the streams", func() bool { return b.lookups.Load() >= from+times })
+	b.eventually("the nodes look at the streams", func() bool { return b.lookups.Load() >= from+100 })
 }
 
 // Nodes whose programs want other streams leave them as they are set. A change is made once, by one of them.
@@ -112,7 +112,7 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 	first := b.join(endpoints.StreamConfig{WorkMaxBytes: 64 << 20, EventMaxBytes: 8 << 20})
 	second := b.join(endpoints.StreamConfig{WorkMaxBytes: 32 << 20, ReplyMaxBytes: endpoints.DefaultReplyMaxBytes})
 	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
-	b.looked(100)
+	b.looked()
 	if made, updated := b.made.Load(), b.updated.Load(); made != 6 || updated != 0 {
 		t.Errorf("%d streams were made, and %d updated; want 6 and none", made, updated)
 	}
@@ -127,12 +127,13 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 	room := int64(48 << 20)
 	b.change(workqueue.StreamChange{WorkBytes: &room})
 	b.eventually("the change is brought about", func() bool { return b.set().AppliedRevision == 2 })
-	b.looked(100)
+	b.looked()
 	if n, got := b.updated.Load(), b.stream(endpoints.StreamWork).Config.MaxBytes; n != 1 || got != room {
 		t.Errorf("%d updates, and room for %d; want one, and %d", n, got, room)
 	}
 	if _, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: endpoints.StreamDead,
-		Subjects: b.stream(endpoints.StreamDead).Config.Subjects, Retention: jetstream.WorkQueuePolicy, MaxMsgs: 3}); err != nil {
+		Subjects: b.stream(endpoints.StreamDead).Config.Subjects, Retention: jetstream.WorkQueuePolicy,
+		MaxMsgs: 3}); err != nil {
 		t.Fatal(err)
 	}
 	b.eventually("what somebody set by hand is undone", func() bool {
@@ -159,7 +160,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	three := 3
 	b.change(workqueue.StreamChange{Replicas: &three})
 	b.eventually("the refusal is noted", func() bool { return b.set().Trouble != "" })
-	b.looked(100)
+	b.looked()
 	set := b.set()
 	if !strings.Contains(set.Trouble, "replicas > 1") || set.Replicas != 3 || set.NextTry == nil ||
 		set.AppliedRevision != 1 {
@@ -200,7 +201,7 @@ func TestASettingThatWouldLoseEvents(t *testing.T) {
 	b.eventually("the refusal is noted", func() bool {
 		return strings.Contains(b.set().Trouble, "the oldest would be deleted")
 	})
-	b.looked(100)
+	b.looked()
 	if info := b.stream(endpoints.StreamEvent); info.State.Msgs < 4 || info.Config.MaxBytes != 8<<20 {
 		t.Errorf("the stream holds %d messages in %d bytes", info.State.Msgs, info.Config.MaxBytes)
 	}

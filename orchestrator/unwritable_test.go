@@ -15,7 +15,7 @@ import (
 
 // A stream of several copies is given time, since a server that cannot write leaves it to the others; a single one is
 // replaced as soon as its fault is proven.
-func TestAReplicatedStreamIsReplacedLater(t *testing.T) {
+func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // its cases share a stream
 	t.Parallel()
 	nc := testenv.Dial(t, testenv.NATSCluster(t).URLs()[0])
 	n, err := New(workqueue.New(testenv.Pool(t)), nc, Config{})

@@ -55,6 +55,6 @@ func MuteText(why string) string {
 
 // QuorumAdvice is what an operator could do while JetStream has no quorum.
 func QuorumAdvice() Advice {
-	return Advice{Do: "see that more than half of the NATS servers run and reach each other; nothing has to be done here " +
-		"then"}
+	return Advice{Do: "see that more than half of the NATS servers run and reach each other; nothing has to be " +
+		"done here then"}
 }

@@ -120,15 +120,7 @@ func (p policy) succeed(was ending, bits bitfield.Set) (next []successor, final 
 	again := successor{bits, was.attempt + 1, was.failures, was.cause, 0}
 	n := bits.Count()
 	if !was.cause.itemsAtFault() && (was.cause != CauseSilence || n == 1 || p.wholeAgain(was)) {
-		switch was.cause {
-		case CauseBreaker:
-			again.delay = jittered(breakerPause)
-		case CauseThrottled:
-			again.delay = p.throttled(was.attempt)
-		case CauseSilence:
-			again.delay = p.pause(was.failures + 1)
-		default:
-		}
+		again.delay = p.unblamed(was)
 		return []successor{again}, false
 	}
 	singled := n == 1 || was.cause == CauseRetry || was.cause == CauseUnanswered
@@ -148,6 +140,20 @@ func (p policy) succeed(was ending, bits bitfield.Set) (next []successor, final 
 		next = append(next, successor{piece, was.attempt + 1, was.failures, cause, 0})
 	}
 	return next, false
+}
+
+// unblamed is how long items rest that changed neither their chunk nor their attempts.
+func (p policy) unblamed(was ending) time.Duration {
+	switch was.cause {
+	case CauseBreaker:
+		return jittered(breakerPause)
+	case CauseThrottled:
+		return p.throttled(was.attempt)
+	case CauseSilence:
+		return p.pause(was.failures + 1)
+	default:
+		return 0
+	}
 }
 
 // wholeAgain reports whether a chunk of several items that failed as a whole may be tried whole once more.

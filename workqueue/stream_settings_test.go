@@ -47,7 +47,8 @@ func TestStreamSettings(t *testing.T) {
 		now.Applied == nil || *now.Applied != first || now.AppliedRevision != 1 {
 		t.Errorf("%+v, %v", now, err)
 	}
-	if n := b.number(`SELECT count(*) FROM audit_log WHERE actor = 'ann' AND before = '{"replicas": "auto", "event_age": "0s"}'
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE actor = 'ann'
+		AND before = '{"replicas": "auto", "event_age": "0s"}'
 		AND after = '{"replicas": 3, "event_age": "48h0m0s"}'`); n != 1 {
 		t.Error("the audit log does not have the old and the new values")
 	}

@@ -89,6 +89,7 @@ func wantNotes(t *testing.T, s *Store, want int) {
 func TestTransactionWaitsWhereItsUserDoes(t *testing.T) {
 	t.Parallel()
 	inModes(t, func(t *testing.T, s *Store, of *talk) {
+		t.Helper()
 		ways := map[string]struct {
 			trips int64
 			do    func(ctx context.Context, tx pgx.Tx, n int) error
@@ -171,6 +172,7 @@ func TestTransactionWaitsWhereItsUserDoes(t *testing.T) {
 func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	inModes(t, func(t *testing.T, s *Store, _ *talk) {
+		t.Helper()
 		broken := errors.New("broken")
 		for name, f := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 			"before it began": func(context.Context, pgx.Tx) error { return broken },
@@ -183,7 +185,7 @@ func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 				return err
 			},
 			"in a statement that cannot be": func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Query(ctx, `SELECT FROM nowhere`)
+				_, err := tx.Query(ctx, `SELECT FROM nowhere`) //nolint:gocritic,sqlclosecheck // there are no rows
 				return err
 			},
 			"in an argument": func(ctx context.Context, tx pgx.Tx) error {
@@ -224,6 +226,7 @@ func TestTransactionIsDoneAgain(t *testing.T) {
 	t.Parallel()
 	const fail = `DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END $$`
 	inModes(t, func(t *testing.T, s *Store, _ *talk) {
+		t.Helper()
 		tries := 0
 		err := s.inTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 			if tries++; tries < 3 {
@@ -242,6 +245,7 @@ func TestTransactionIsDoneAgain(t *testing.T) {
 func TestTransactionThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	inModes(t, func(t *testing.T, s *Store, _ *talk) {
+		t.Helper()
 		for name, f := range map[string]func(ctx context.Context, tx pgx.Tx, cut func()) error{
 			"between statements": func(ctx context.Context, tx pgx.Tx, cut func()) error {
 				_, err := tx.Exec(ctx, insertNote, 1)

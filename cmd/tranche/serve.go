@@ -84,10 +84,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	end := newEnding(ctx, s.Grace)
 	p := &parts{}
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
-	p.wait = &startWait{now: time.Now, trouble: trouble, nc: func() *nats.Conn { return p.nc },
-		store: func() *workqueue.Store { return p.store }, say: func(what string) {
-			term.note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
-		}}
+	p.wait = s.startWait(term, p, trouble)
 	if err := s.assemble(ctx, p, log); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			term.note("stopped before it had begun")
@@ -103,8 +100,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		return err
 	}
 	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
-		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.waits,
-		Tracer:   tracer,
+		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.waits, Tracer: tracer,
 		Fetchers: p.fetchers, Duties: p.duties, Precedence: 1,
 	})
 	if err != nil {
@@ -139,6 +135,13 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	}
 	p.scheduling.bind(node, server)
 	return s.work(ctx, term, p, node, server, end)
+}
+
+func (s *serveCommand) startWait(term *console, p *parts, trouble *troubles) *startWait {
+	return &startWait{now: time.Now, trouble: trouble, nc: func() *nats.Conn { return p.nc },
+		store: func() *workqueue.Store { return p.store }, say: func(what string) {
+			term.note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
+		}}
 }
 
 // work runs the node and the API. The API is there from the start, and says what is missing. At the end it stops first:

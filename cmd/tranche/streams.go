@@ -143,8 +143,8 @@ func streamsWanted(s *client.Streams) string {
 		}
 	}
 	size := sizeOrNone
-	return fmt.Sprintf("set: replicas %s; room for requests %s, replies %s, stages %s, flows %s, events %s (for %s), dead "+
-		"letters %s; %s in all on each server that keeps them", replicas, size(s.WorkBytes), size(s.ReplyBytes),
+	return fmt.Sprintf("set: replicas %s; room for requests %s, replies %s, stages %s, flows %s, events %s (for %s), "+
+		"dead letters %s; %s in all on each server that keeps them", replicas, size(s.WorkBytes), size(s.ReplyBytes),
 		size(s.StageBytes), size(s.FlowBytes), size(s.EventBytes), shortTime(s.EventAge.String()), size(s.DeadBytes),
 		gibibytes(s.Bytes))
 }

@@ -16,13 +16,13 @@ import (
 
 // StreamChanges is new settings of the streams. What is left out stays.
 type StreamChanges struct {
-	Replicas   *int             `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"`
+	Replicas   *int             `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"` //nolint:lll // a tag
 	WorkBytes  *int64           `json:"work_bytes,omitempty" minimum:"0" doc:"room for requests; 0: the default"`
 	ReplyBytes *int64           `json:"reply_bytes,omitempty" minimum:"0" doc:"room for replies; 0: the default"`
-	StageBytes *int64           `json:"stage_bytes,omitempty" minimum:"0" doc:"room for replies on their way into flows; 0: the default"`
-	FlowBytes  *int64           `json:"flow_bytes,omitempty" minimum:"0" doc:"room for the state of flows that wait; 0: the default"`
+	StageBytes *int64           `json:"stage_bytes,omitempty" minimum:"0" doc:"room for replies on their way into flows; 0: the default"` //nolint:lll // a tag
+	FlowBytes  *int64           `json:"flow_bytes,omitempty" minimum:"0" doc:"room for the state of flows that wait; 0: the default"`     //nolint:lll // a tag
 	EventBytes *int64           `json:"event_bytes,omitempty" minimum:"0" doc:"room for events; 0: the default"`
-	DeadBytes  *int64           `json:"dead_bytes,omitempty" minimum:"0" doc:"room for dead letters not taken in yet; 0: the default"`
+	DeadBytes  *int64           `json:"dead_bytes,omitempty" minimum:"0" doc:"room for dead letters not taken in yet; 0: the default"` //nolint:lll // a tag
 	EventAge   *gather.Duration `json:"event_age,omitempty" doc:"for how long events stay; 0s: the default" example:"168h"`
 }
 
@@ -170,7 +170,8 @@ func (s *Server) streamsAre(ctx context.Context, set workqueue.StreamSettings) (
 }
 
 func streamView(s *endpoints.StreamState, set *workqueue.StreamSettings) StreamView {
-	v := StreamView{Name: s.Want.Name, Missing: s.Have == nil, Behind: []string{}, Differs: append([]string{}, s.Differs()...)}
+	v := StreamView{Name: s.Want.Name, Missing: s.Have == nil, Behind: []string{},
+		Differs: append([]string{}, s.Differs()...)}
 	if s.Have == nil {
 		return v
 	}

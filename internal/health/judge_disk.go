@@ -28,8 +28,8 @@ func (f *facts) store() []Condition {
 	c := Condition{
 		Kind: Disk, Severity: Critical, Subject: storeSubject, Title: "JetStream's store cannot be written",
 		Detail: workqueue.StoreText(f.db.Faults) + ".",
-		Remedy: "Make room on the disk of the NATS server; the streams are replaced within seconds then, and what was under " +
-			"way is issued again",
+		Remedy: "Make room on the disk of the NATS server; the streams are replaced within seconds then, and what was " +
+			"under way is issued again",
 	}
 	if first.Detail == "" {
 		c.Remedy = "The node that leads replaces the streams; when this stays, see what it logs"

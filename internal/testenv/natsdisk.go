@@ -79,7 +79,7 @@ func NATSOnDisk(t testing.TB, private bool) *DiskNATS {
 		if time.Now().After(deadline) {
 			t.Fatalf("test environment: the NATS server does not listen: %v", err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 }
 

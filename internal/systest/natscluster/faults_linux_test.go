@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	faultItems = 150_000
+	faultItems = 120_000
 	faultRate  = 500 // items a second, while faults come
 
 	// recovery is what may go by between the election of leaders and the next outcome.

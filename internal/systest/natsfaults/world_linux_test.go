@@ -93,12 +93,12 @@ type statement struct {
 	Of string `json:"of"`
 }
 
-// service runs a service of one endpoint until it is stopped, or the test ends.
+// service runs a service of one endpoint until the test ends.
 func (w *world) service(endpoint string, handle func(context.Context, *endpoints.Chunk[account, statement]) error,
 	options ...endpoints.Option,
-) (stop func()) {
+) {
 	w.Helper()
-	return w.serve(func(svc *endpoints.Service) error { return endpoints.HandleList(svc, endpoint, handle, options...) })
+	w.serve(func(svc *endpoints.Service) error { return endpoints.HandleList(svc, endpoint, handle, options...) })
 }
 
 // flow runs a service whose endpoint asks another one for each of its items.

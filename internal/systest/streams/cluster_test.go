@@ -81,14 +81,16 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 	store := workqueue.New(testenv.Pool(t))
 	var mu sync.Mutex
 	waited := 0
-	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: zaptest.NewLogger(t), Waits: func(_ string, err error) error {
+	cfg := orchestrator.Config{Log: zaptest.NewLogger(t)}
+	cfg.Waits = func(_ string, err error) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if endpoints.TooFewServers(err) {
 			waited++
 		}
 		return nil
-	}})
+	}
+	node, err := orchestrator.New(store, nc, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
