@@ -42,6 +42,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	id := b.start(t, req, 2_000)
 	const final = `SELECT sum(bit_count(done | failed)) FROM work_block WHERE run_id = $1`
 	l.await(t)
+	b.until(t, "items recorded before the gate", func(n int) bool { return n == 190 }, final, id)
 	b.sent(t, id, 8) // as many as may be out, and no service answers
 	paused, err := other.Pause(t.Context(), workqueue.Control{Run: id, Actor: "ann"})
 	if err != nil || paused.Slices != 8 {
