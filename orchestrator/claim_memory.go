@@ -78,3 +78,58 @@ func (t turns) order(page []workqueue.Runnable) {
 			t[a.Ref()].Compare(t[b.Ref()]))
 	})
 }
+
+// elsewhereWait is for how long a step may be the first at an endpoint of another node before this one takes part: that
+// node is gone, or has more than it can take.
+const elsewhereWait = 250 * time.Millisecond
+
+// elsewhereBusy is how many times as long there may be work without a gap, one step after the other, until it does too.
+const elsewhereBusy = 4
+
+// elsewhere remembers since when there has been work at an endpoint of another node, and since when a step has been the
+// first there.
+type elsewhere map[string]firstThere
+
+type firstThere struct {
+	step        workqueue.StepRef
+	since, busy time.Time
+}
+
+// seen takes in what a look found that left out some endpoints, and forgets all else.
+func (e elsewhere) seen(now time.Time, found map[string]workqueue.StepRef, leftOut map[string]bool) {
+	for endpoint := range e {
+		if _, still := found[endpoint]; !still && !leftOut[endpoint] {
+			delete(e, endpoint)
+		}
+	}
+	for endpoint, step := range found {
+		was, known := e[endpoint]
+		switch {
+		case !known:
+			e[endpoint] = firstThere{step, now, now}
+		case was.step != step:
+			e[endpoint] = firstThere{step, now, was.busy}
+		}
+	}
+}
+
+// late returns the endpoints at which this node takes part.
+func (e elsewhere) late(now time.Time) []string {
+	var late []string
+	for endpoint, first := range e {
+		if now.Sub(first.since) >= elsewhereWait || now.Sub(first.busy) >= elsewhereBusy*elsewhereWait {
+			late = append(late, endpoint)
+		}
+	}
+	return late
+}
+
+// next returns how long until it takes part at the first of the others, or 0 when there is none.
+func (e elsewhere) next(now time.Time) (wait time.Duration) {
+	for _, first := range e {
+		if left := first.since.Add(elsewhereWait).Sub(now); left > 0 && (wait == 0 || left < wait) {
+			wait = left
+		}
+	}
+	return wait
+}

@@ -67,8 +67,13 @@ func (c *claimer) page(ctx context.Context, r *round) (workqueue.Found, error) {
 	defer cancel()
 	page, err := c.node.store.RunnableSteps(reading, workqueue.Search{
 		Skip: c.resting.all(time.Now()), Shut: names(r.shut), ShutAuto: c.shutAuto.all(time.Now()), Locals: c.node.Locals(),
-		NoRoom: c.node.fetching.full(names(r.noRoom)),
+		NoRoom: c.node.fetching.full(names(r.noRoom)), Own: c.node.Session(), Late: c.elsewhere.late(time.Now()),
 	})
+	if err == nil {
+		c.elsewhere.seen(time.Now(), page.Elsewhere, r.shut)
+		c.node.elsewhere.Store(len(c.elsewhere) > 0)
+		r.sooner(c.elsewhere.next(time.Now()))
+	}
 	c.turns.order(page.Steps)
 	return page, err
 }

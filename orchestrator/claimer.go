@@ -46,21 +46,26 @@ func (n *Node) runPublishing(ctx, draining context.Context) {
 // claimer takes work for its node. It is used by one goroutine. What it remembers of past claims spares others and
 // decides nothing: limits are kept by the claims themselves.
 type claimer struct {
-	node     *Node
-	assigned lanes[assignment] // what services do
-	fetch    func(assignment)  // what the node does itself
-	resting  rests[workqueue.StepRef]
-	shut     rests[string] // endpoints
-	shutAuto rests[string] // endpoints, for their automatic steps
-	params   paramCache
-	turns    turns
+	node      *Node
+	assigned  lanes[assignment] // what services do
+	fetch     func(assignment)  // what the node does itself
+	resting   rests[workqueue.StepRef]
+	shut      rests[string] // endpoints
+	shutAuto  rests[string] // endpoints, for their automatic steps
+	params    paramCache
+	turns     turns
+	elsewhere elsewhere
 }
 
 func newClaimer(n *Node, assigned lanes[assignment], fetch func(assignment)) *claimer {
 	return &claimer{node: n, assigned: assigned, fetch: fetch, resting: rests[workqueue.StepRef]{},
 		shut: rests[string]{}, shutAuto: rests[string]{}, params: paramCache{},
-		turns: turns{}}
+		turns: turns{}, elsewhere: elsewhere{}}
 }
+
+// elsewherePause is the least time between two looks of a node that find nothing to do but work of others: whoever
+// makes some wakes all nodes.
+const elsewherePause = 25 * time.Millisecond
 
 // idlePolls is how many times as long as Poll a node pauses that finds nothing to do, and that nobody wakes.
 const idlePolls = 4
@@ -86,14 +91,11 @@ func (c *claimer) run(ctx context.Context) {
 			poll = n.cfg.Poll
 			continue
 		}
+		if len(c.elsewhere) > 0 && !sleep(ctx, elsewherePause) {
+			return
+		}
 		idle := jitter(poll)
-		pause := idle
-		if r.wait > 0 {
-			pause = min(pause, r.wait)
-		}
-		if due := n.alarms.next(looked); due > 0 {
-			pause = max(0, min(pause, due-time.Since(looked)))
-		}
+		pause := c.pause(idle, looked, r)
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -106,6 +108,18 @@ func (c *claimer) run(ctx context.Context) {
 		}
 		timer.Stop()
 	}
+}
+
+// pause is how long a node that waits for idle rests after a look, unless something comes due before.
+func (c *claimer) pause(idle time.Duration, looked time.Time, r round) time.Duration {
+	pause := idle
+	if r.wait > 0 {
+		pause = min(pause, r.wait)
+	}
+	if due := c.node.alarms.next(looked); due > 0 {
+		pause = max(0, min(pause, due-time.Since(looked)))
+	}
+	return pause
 }
 
 // jitter spreads nodes that poll: between half of d and d.

@@ -93,8 +93,8 @@ func (f *freshEvents) mark(mark func([]uuid.UUID) error) error {
 	return err
 }
 
-// publishFresh publishes what this node has just committed, until ctx ends. [Node.publishEvents] marks it, and tries
-// again what NATS did not take.
+// publishFresh publishes what this node has just committed, until ctx ends. [Node.publishEvents] marks it; what NATS
+// did not take the leader finds in the outbox.
 func (n *Node) publishFresh(ctx context.Context) {
 	for {
 		select {

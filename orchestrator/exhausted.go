@@ -207,7 +207,7 @@ func (n *Node) flowState(ctx context.Context, endpoint string, answer endpoints.
 		return nil, fmt.Errorf("read the state of flow %s: %w", answer.Slice, err)
 	}
 	if msg.Header.Get(endpoints.HeaderSlice) == "" {
-		return nil, nil // rolled up: it is about to go
+		return nil, nil // it has ended, and is about to go
 	}
 	return msg.Header, nil
 }

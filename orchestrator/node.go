@@ -23,6 +23,9 @@ import (
 // wakeSubject is published on core NATS when there is work to look for. Nothing depends on it: nodes poll as well.
 const wakeSubject = "tranche.wake"
 
+// wakeFreed tells that an endpoint may take more of what it had already.
+const wakeFreed = "freed"
+
 // Node claims, publishes and records until it is stopped.
 type Node struct {
 	cfg   Config
@@ -36,6 +39,9 @@ type Node struct {
 	stats   counters
 
 	wakes      chan struct{} // look for work
+	stirred    atomic.Bool   // there may be other work than there was; for the pacer
+	elsewhere  atomic.Bool   // there is work at endpoints of other nodes
+	freeing    atomic.Bool   // they will be told of room there
 	looks      chan struct{} // look at the streams
 	elections  chan struct{} // look for the lease
 	publish    chan struct{} // events wait to be published
@@ -49,6 +55,7 @@ type Node struct {
 	pipe      pipeState
 	mark      workqueue.Mark // the furthest that the database is known to have come; watchDatabase's
 	single    single         // of the server
+	unmoved   time.Time      // when no service had moved at many endpoints; noteHandedOut's
 	differing sync.Once      // what the program says of the streams has been compared
 	suspects  suspects
 	mute      muteness
@@ -175,7 +182,10 @@ func (n *Node) woken(msg *nats.Msg) {
 		signal(n.elections)
 	case string(msg.Data) == wakeFlush:
 		n.flushing.wake()
+	case string(msg.Data) == wakeFreed:
+		n.Wake()
 	default:
+		n.stirred.Store(true)
 		n.Wake()
 	}
 }
@@ -346,4 +356,17 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// wakeFreed makes the node look for work, and when there is some at endpoints of others, which may take more now, those
+// too.
+func (n *Node) wakeFreed() {
+	n.Wake()
+	if !n.elsewhere.Load() || n.freeing.Swap(true) {
+		return
+	}
+	time.AfterFunc(elsewherePause, func() { // once for all that comes until then
+		n.freeing.Store(false)
+		_ = n.nc.Publish(wakeSubject, []byte(wakeFreed)) // what is lost costs the others a poll
+	})
 }

@@ -3,6 +3,7 @@ package orchestrator
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -65,8 +66,15 @@ func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (in
 	return late + passed, errors.Join(failed, again)
 }
 
+// handedAgain is when JetStream is asked again about many endpoints of which none had moved. With the time between two
+// sweeps it is well within what [workqueue.Overdue] tells of HandedFor.
+const handedAgain = 3 * time.Second
+
 // noteHandedOut asks JetStream how far the services of each endpoint with waiting requests have come.
 func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
+	if time.Since(n.unmoved) < handedAgain {
+		return nil
+	}
 	waiting, err := n.store.Unhanded(ctx)
 	if err != nil || len(waiting) == 0 {
 		return err
@@ -96,6 +104,9 @@ func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 		if w.Epoch == epoch && queue.Delivered.Stream >= uint64(w.First) {
 			at = append(at, workqueue.Handed{Endpoint: w.Endpoint, UpTo: int64(queue.Delivered.Stream)})
 		}
+	}
+	if len(at) == 0 && failed == nil && len(names) > fewQueues {
+		n.unmoved = time.Now()
 	}
 	return errors.Join(failed, n.store.HandedOut(ctx, lease, at, epoch))
 }

@@ -44,6 +44,7 @@ type pacer struct {
 	since  time.Time // what ended before it has been looked at
 	of     map[string]*pacedEndpoint
 	pruned time.Time
+	still  time.Time // when it looked last, if nothing had ended then
 }
 
 type pacedEndpoint struct {
@@ -60,6 +61,9 @@ func newPacer(n *Node, lease workqueue.Lease) *pacer {
 func (p *pacer) round(ctx context.Context) error {
 	timed, cancel := context.WithTimeout(ctx, p.node.cfg.LeaseTTL)
 	defer cancel()
+	if rests, err := p.rests(timed); err != nil || rests {
+		return err
+	}
 	o, err := p.node.store.Observe(timed, p.since, throttling.Codes())
 	if err != nil {
 		return err
@@ -67,9 +71,13 @@ func (p *pacer) round(ctx context.Context) error {
 	p.since = o.Until
 	queues := p.node.queues(timed, o.Endpoints)
 	var failed error
+	p.still = time.Now()
 	seen := make(map[string]*pacedEndpoint, len(o.Endpoints))
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
+		if len(e.Ended) > 0 {
+			p.still = time.Time{}
+		}
 		paced, err := p.paced(e)
 		if err == nil {
 			seen[e.Endpoint] = paced
@@ -84,6 +92,23 @@ func (p *pacer) round(ctx context.Context) error {
 		failed = errors.Join(failed, err)
 	}
 	return failed
+}
+
+// stillFor is for how long a pacer leaves it at asking whether anything has ended at its endpoints, since nothing had.
+const stillFor = 5 * time.Second
+
+// rests reports whether there is nothing to learn at many endpoints: a look costs what all their waiting runs cost.
+func (p *pacer) rests(ctx context.Context) (bool, error) {
+	stirred := p.node.stirred.Swap(false)
+	if stirred || len(p.of) <= fewQueues || time.Since(p.still) >= stillFor {
+		return false, nil
+	}
+	names := make([]string, 0, len(p.of))
+	for name := range p.of {
+		names = append(names, name)
+	}
+	ended, err := p.node.store.EndedSince(ctx, names, p.since)
+	return !ended, err
 }
 
 // paced returns the controller of an endpoint, with what somebody else may have stored meanwhile.

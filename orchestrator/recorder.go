@@ -21,6 +21,9 @@ const (
 	recordBytes = 8 << 20
 	// smallBytes is the largest reply that is recorded beside the large ones, and before them.
 	smallBytes = 16 << 10
+	// quickCommit is what a commit takes of a PostgreSQL that has time, gatherTime for how long replies gather at the most
+	// when it has not.
+	quickCommit, gatherTime = 5 * time.Millisecond, 20 * time.Millisecond
 	// nakDelay is how long a reply that could not be recorded rests before any node may try again.
 	nakDelay = time.Second
 )
@@ -55,7 +58,12 @@ func (n *Node) record(ctx context.Context, replies <-chan fetched) {
 				break more
 			}
 		}
+		begun := time.Now()
 		n.recordBatch(ctx, batch)
+		full := len(batch) == n.cfg.RecordBatch || size >= recordBytes
+		if slow := time.Since(begun) - quickCommit; slow > 0 && !full {
+			sleep(ctx, min(slow, gatherTime)) // the more there is to do, the more of it goes into a commit
+		}
 	}
 }
 
@@ -175,7 +183,7 @@ func (n *Node) recorded(ctx context.Context, read []reading, out workqueue.Recor
 // followUp sees to what a recording brought beside outcomes.
 func (n *Node) followUp(out workqueue.Recorded) {
 	n.alarms.set(time.Now(), out.Due)
-	n.Wake()
+	n.wakeFreed()
 	n.announce(out.Completed)
 	n.watch.add(out.Look)
 }

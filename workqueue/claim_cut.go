@@ -17,8 +17,8 @@ const (
 	readyBlocks = `
 SELECT u.n, b.block, b.ready, b.item_bytes
 FROM unnest($1::uuid[], $2::smallint[], $3::int[]) WITH ORDINALITY AS u (run_id, step, most, n)
-JOIN run_step st ON st.run_id = u.run_id AND st.step = u.step
-LEFT JOIN endpoint_pace p ON p.endpoint = st.endpoint COLLATE "C"
+CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
+LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = st.endpoint COLLATE "C" OFFSET 0) p ON true
 CROSS JOIN LATERAL (
     SELECT b.block, b.ready, ` + itemBytes + ` AS item_bytes FROM work_block b
     WHERE b.run_id = u.run_id AND b.step = u.step AND b.has_ready

@@ -20,17 +20,18 @@ const (
 // each.
 const (
 	contender = `
-SELECT r.id, st.step, r.priority, st.in_flight_auto FROM batchrun r JOIN run_step st ON st.run_id = r.id
-WHERE r.id = t.run_id AND st.step = t.step AND ` + unheld + `
+SELECT r.id, st.step, r.priority, st.in_flight_auto FROM ` + runAndStep + `
+WHERE ` + unheld + `
   AND (st.rate IS NULL OR st.tokens_at IS NULL
        OR st.tokens + st.rate * extract(epoch FROM clock_timestamp() - st.tokens_at) > 0)
   AND (SELECT count(*) FROM work_slice s
-       WHERE s.run_id = st.run_id AND s.step = st.step AND s.state IN ('claimed', 'sent')) < st.in_flight`
+       WHERE s.endpoint = e.endpoint AND s.run_id = st.run_id AND s.step = st.step AND ` + outThere + `) < st.in_flight`
 
 	rivals = `
 SELECT e.endpoint, c.* FROM (
-    SELECT n.endpoint, false AS down FROM (` + endpointsOfSteps + `) n LEFT JOIN endpoint_setting s USING (endpoint)
-    LEFT JOIN endpoint_pace p USING (endpoint)
+    SELECT n.endpoint, false AS down FROM (` + endpointsOfSteps + `) n
+    LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) s ON true
+    LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
     WHERE (n.auto OR s.max_in_flight > 0 OR s.rate > 0) AND p.breaker IS DISTINCT FROM 'open') e
 CROSS JOIN LATERAL (
     (SELECT rival.* FROM ` + readyAuto + ` t CROSS JOIN LATERAL (` + contender + `) rival LIMIT $3)

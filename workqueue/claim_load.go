@@ -9,21 +9,20 @@ import (
 )
 
 const (
-	// lockStep makes claims of one step take turns, so that its limits are exact over all nodes. It also shuts out a
+	// stepsToLock makes claims of one step take turns, so that its limits are exact over all nodes. It also shuts out a
 	// cancel and a re-run, which take the same lock. A claim of one step waits for it; one of several takes what it gets.
-	lockStep = `
-SELECT st.run_id, st.step FROM run_step st
-JOIN unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) USING (run_id, step)
-ORDER BY st.run_id, st.step FOR NO KEY UPDATE OF st`
-	lockFreeSteps = lockStep + ` SKIP LOCKED`
+	stepsToLock = `
+SELECT st.run_id, st.step FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) CROSS JOIN LATERAL (
+    SELECT run_id, step FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step FOR NO KEY UPDATE`
+	lockStep      = stepsToLock + `) st`
+	lockFreeSteps = stepsToLock + ` SKIP LOCKED) st`
 
-	// lockPace makes claims for one endpoint take turns, for the limits over all runs. Always after the steps.
-	lockPace = `
-SELECT p.endpoint FROM endpoint_pace p
-WHERE p.endpoint IN (SELECT st.endpoint COLLATE "C"
-    FROM run_step st JOIN unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) USING (run_id, step))
-ORDER BY p.endpoint FOR NO KEY UPDATE OF p`
-	lockFreePaces = lockPace + ` SKIP LOCKED`
+	// pacesToLock makes claims for one endpoint take turns, for the limits over all runs. Always after the steps.
+	pacesToLock = `
+SELECT p.endpoint FROM (` + endpointsOfSteps + ` OFFSET 0) n CROSS JOIN LATERAL (
+    SELECT endpoint FROM endpoint_pace o WHERE o.endpoint = n.endpoint FOR NO KEY UPDATE`
+	lockPace      = pacesToLock + `) p`
+	lockFreePaces = pacesToLock + ` SKIP LOCKED) p`
 
 	// loadSteps is a statement of its own after the locks, so that it sees what they waited for. So are the next.
 	loadSteps = `
@@ -37,13 +36,15 @@ SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.bar
        coalesce(st.rate, 0), st.tokens, extract(epoch FROM t.now - st.tokens_at)::float8,
        (SELECT o.stop FROM run_order o WHERE o.run_id = r.id), ` + hasReady + ` OR ` + hasDue + `, t.now
 FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) WITH ORDINALITY AS u (run_id, step, params, n)
-JOIN batchrun r ON r.id = u.run_id JOIN run_step st ON st.run_id = r.id AND st.step = u.step
+CROSS JOIN LATERAL (SELECT * FROM batchrun o WHERE o.id = u.run_id OFFSET 0) r
+CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
 CROSS JOIN (SELECT clock_timestamp() AS now) t`
 
 	// endpointsOfSteps are those of the steps $1, $2, and whether one of them leaves its limit in flight to the pace.
 	endpointsOfSteps = `
     SELECT st.endpoint COLLATE "C" AS endpoint, bool_or(st.in_flight_auto) AS auto
-    FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) JOIN run_step st USING (run_id, step)
+    FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, step)
+    CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
     GROUP BY st.endpoint COLLATE "C"`
 
 	// loadPaces counts what is out at an endpoint only where a limit asks for it, in work_slice_busy; slices that an older
@@ -53,24 +54,25 @@ SELECT n.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.
        extract(epoch FROM t.now - p.tokens_at)::float8, coalesce(p.chunk, 0),
        CASE WHEN p.chunk_cap_until > t.now THEN p.chunk_cap ELSE 0 END,
        coalesce(p.breaker = 'open', false), coalesce(greatest(extract(epoch FROM p.probe_at - t.now), 0), 0)::float8,
-       (SELECT count(*) FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent')) > 0,
+       coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice), false),
        coalesce(p.probes, 0),
        coalesce(e.max_in_flight, 0), coalesce(e.rate, 0),
        CASE WHEN e.max_in_flight > 0 THEN
-           (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND s.state IN ('claimed', 'sent'))
-           + (SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
-              WHERE s.endpoint IS NULL AND s.state IN ('claimed', 'sent') AND o.endpoint = n.endpoint)
+           (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + outThere + `)
+           + (SELECT count(*) FROM work_slice s WHERE s.endpoint IS NULL AND ` + outThere + ` AND n.endpoint = (
+                  SELECT o.endpoint FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
            + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
               WHERE o.endpoint = n.endpoint AND k.flush IS NOT NULL)
        ELSE 0 END,
        CASE WHEN n.auto OR e.max_in_flight > 0 OR e.rate > 0 THEN
-           (SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
-            WHERE s.endpoint = n.endpoint AND s.state IN ('claimed', 'sent') AND o.in_flight_auto)
+           (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + outThere + ` AND (
+               SELECT o.in_flight_auto FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
        ELSE 0 END,
        coalesce(e.call_rate, 0), coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
        t.now
 FROM (` + endpointsOfSteps + `) n
-LEFT JOIN endpoint_pace p ON p.endpoint = n.endpoint LEFT JOIN endpoint_setting e ON e.endpoint = n.endpoint
+LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
+LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) e ON true
 CROSS JOIN (SELECT clock_timestamp() AS now) t`
 )
 

@@ -104,7 +104,7 @@ SELECT coalesce(p.breaker = 'open', false), p.breaker_since, coalesce(p.breaker_
        coalesce(e.max_in_flight, 0),
        (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
         WHERE o.endpoint = n.name AND k.flush IS NOT NULL)
-       + (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.name AND s.state IN ('claimed', 'sent')),
+       + (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.name AND ` + outThere + `),
        coalesce(greatest(0, (1 - p.call_tokens) / nullif(e.call_rate, 0)
            - extract(epoch FROM clock_timestamp() - p.call_tokens_at)), 0)::float8,
        coalesce(greatest(0, -p.tokens / nullif(e.rate, 0) - extract(epoch FROM clock_timestamp() - p.tokens_at)),

@@ -79,10 +79,14 @@ func eventID(run RunID, gen Generation, kind EventKind) uuid.UUID {
 	return uuid.NewSHA1(uuid.UUID(run), fmt.Appendf(nil, "%d.%s", gen, kind))
 }
 
-// unpublishedEvents goes by run_event_unpublished.
+// unpublishedEvents goes by run_event_unpublished. A completion is left to the node that committed it for a while.
 const unpublishedEvents = `
 SELECT id, run_id, generation, kind, payload, at
-FROM run_event WHERE published_at IS NULL AND (at, id) > ($1, $2) AND kind <> ALL ($3) ORDER BY at, id LIMIT $4`
+FROM run_event WHERE published_at IS NULL AND (at, id) > ($1, $2) AND kind <> ALL ($3)
+  AND (kind <> 'completed' OR at < clock_timestamp() - $5::interval) ORDER BY at, id LIMIT $4`
+
+// ownCompletion is for how long a completion is left to the node that committed it, which publishes it at once.
+const ownCompletion = time.Second
 
 // EventPlace is where an event stands among all. The zero place is before all of them.
 type EventPlace struct {
@@ -91,13 +95,13 @@ type EventPlace struct {
 }
 
 // UnpublishedEvents returns events behind a place, but for some kinds, that no one has marked as published, oldest
-// first.
+// first. It leaves out completions of the last second, which the nodes publish that committed them.
 func (s *Store) UnpublishedEvents(ctx context.Context, after EventPlace, but []EventKind, limit int) ([]Event, error) {
 	without := make([]string, 0, len(but)) // never NULL, which nothing differs from
 	for _, kind := range but {
 		without = append(without, string(kind))
 	}
-	rows, err := s.pool.Query(ctx, unpublishedEvents, after.At, after.ID, without, limit)
+	rows, err := s.pool.Query(ctx, unpublishedEvents, after.At, after.ID, without, limit, ownCompletion)
 	if err != nil {
 		return nil, fmt.Errorf("read unpublished events: %w", err)
 	}

@@ -57,7 +57,7 @@ SELECT c.name, c.run_id, c.spec, c.endpoint, c.strict, c.numbering, c.settled, c
        coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
        coalesce(e.max_in_flight, 0), coalesce(e.rate, 0), coalesce(e.call_rate, 0),
        CASE WHEN e.max_in_flight > 0 THEN
-           (SELECT count(*) FROM work_slice s WHERE s.endpoint = c.endpoint AND s.state IN ('claimed', 'sent'))
+           (SELECT count(*) FROM work_slice s WHERE s.endpoint = c.endpoint AND ` + outThere + `)
            + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
               WHERE o.endpoint = c.endpoint AND k.flush IS NOT NULL)
        ELSE 0 END,

@@ -16,14 +16,16 @@ const healedLanes = 1000
 const (
 	// runAtRest looks, behind a run, for one in which items wait in line and nothing moves that they could wait for:
 	// nothing is ready, nothing is in a slice, and nothing waits for its end in a line that was stopped.
-	// work_block_ready, work_slice_live and work_lane_due tell of most runs that they are not it.
+	// work_block_ready, work_slice_live and work_lane_due tell of most runs that they are not it, each looked up by
+	// itself: no plan compares all runs with all slices.
 	runAtRest = `
 SELECT r.id FROM batchrun r JOIN run_order o ON o.run_id = r.id
 WHERE r.id > $1 AND r.state = 'running'
-  AND NOT EXISTS (SELECT FROM work_block b WHERE b.run_id = r.id AND b.has_ready)
-  AND NOT EXISTS (SELECT FROM work_slice s WHERE s.run_id = r.id AND s.state IN ('scheduled', 'claimed', 'sent'))
-  AND NOT EXISTS (SELECT FROM work_lane l WHERE l.run_id = r.id AND l.due)
-  AND EXISTS (SELECT FROM work_block b WHERE b.run_id = r.id AND b.held IS NOT NULL)
+  AND (SELECT true FROM work_block b WHERE b.run_id = r.id AND b.has_ready LIMIT 1) IS NULL
+  AND (SELECT true FROM work_slice s WHERE s.run_id = r.id AND s.state IN ('scheduled', 'claimed', 'sent')
+       LIMIT 1) IS NULL
+  AND (SELECT true FROM work_lane l WHERE l.run_id = r.id AND l.due LIMIT 1) IS NULL
+  AND (SELECT true FROM work_block b WHERE b.run_id = r.id AND b.held IS NOT NULL LIMIT 1)
 ORDER BY r.id LIMIT 1`
 
 	// waitingInLanes is one item of each line in which some wait, from behind a line on.

@@ -34,6 +34,8 @@ const (
 	RunnablePlaces = 32
 	// leastSteps is how many steps of each, mostSteps of few endpoints together.
 	leastSteps, mostSteps = 8, 64
+	// mostElsewhere is how many endpoints of other nodes it names.
+	mostElsewhere = 256
 )
 
 // Search narrows a look for work. The zero Search is for all there is, a page of it.
@@ -43,7 +45,25 @@ type Search struct {
 	ShutAuto []string  // endpoints whose automatic steps to leave out
 	Locals   []string  // the local functions that the claimer has; steps of others are left out
 	NoRoom   []string  // what paces steps that nodes do themselves and that the claimer has no room for
+	// Own narrows it to the endpoints that fall to this node: each falls to one of the nodes that are alive, so that they
+	// do not all look at the same and stand in each other's way. Late are endpoints to look at whoever they fall to. The
+	// zero Own is for all endpoints.
+	Own  SessionID
+	Late []string
 }
+
+// What follows is planned once ([planOnce]), maybe when hardly anything is there. So each statement leaves the planner
+// no choice that would be slow later: these conditions are, word for word, those of the indexes work_block_turn,
+// work_slice_waiting and work_slice_busy, and no other index has them; and runs and steps are looked up one by one.
+const (
+	readyThere = `(b.has_ready AND b.endpoint IS NOT NULL) IS TRUE`
+	waitsThere = `(s.state = 'scheduled') IS TRUE`
+	outThere   = `(s.state IN ('claimed', 'sent')) IS TRUE`
+
+	// runAndStep are the run r and the step st of a t.
+	runAndStep = `LATERAL (SELECT * FROM batchrun o WHERE o.id = t.run_id OFFSET 0) r
+         CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = t.run_id AND o.step = t.step OFFSET 0) st`
+)
 
 const (
 	// hasReady and hasDue are conditions on a run_step st: there is something to claim of it. Both are a look into a
@@ -62,12 +82,12 @@ const (
 	readyFixed = readyHead + `NOT b.auto` + readyNext + `NOT b.auto` + readyTail
 	readyHead  = `(
     WITH RECURSIVE turn AS (
-        (SELECT b.turn, b.run_id, b.step FROM work_block b WHERE b.has_ready AND b.endpoint = e.endpoint AND `
+        (SELECT b.turn, b.run_id, b.step FROM work_block b WHERE ` + readyThere + ` AND b.endpoint = e.endpoint AND `
 	readyNext = `
          ORDER BY b.turn, b.run_id, b.step LIMIT 1)
         UNION ALL
         SELECT n.turn, n.run_id, n.step FROM turn t CROSS JOIN LATERAL (
-            SELECT b.turn, b.run_id, b.step FROM work_block b WHERE b.has_ready AND b.endpoint = e.endpoint
+            SELECT b.turn, b.run_id, b.step FROM work_block b WHERE ` + readyThere + ` AND b.endpoint = e.endpoint
               AND (b.turn, b.run_id, b.step) > (t.turn, t.run_id, t.step) AND `
 	readyTail = `
             ORDER BY b.turn, b.run_id, b.step LIMIT 1) n)
@@ -76,14 +96,17 @@ const (
 	// dueAt are the steps of which something is due at an endpoint e, by the index work_slice_waiting; while the endpoint
 	// is down whatever waits there will do for a probe.
 	dueAt = `(
-    SELECT DISTINCT s.run_id, s.step FROM work_slice s
-    WHERE s.state = 'scheduled' AND s.endpoint = e.endpoint
-      AND (e.down OR s.not_before <= (SELECT clock_timestamp())))`
+    SELECT run_id, step FROM (
+        SELECT s.run_id, s.step FROM work_slice s
+        WHERE ` + waitsThere + ` AND s.endpoint = e.endpoint
+          AND (e.down OR s.not_before <= (SELECT clock_timestamp()))
+        ORDER BY s.not_before, s.run_id, s.step OFFSET 0) s
+    GROUP BY run_id, step)`
 
 	// outAt are the steps that have slices out at an endpoint e.
 	outAt = `(
     SELECT DISTINCT s.run_id, s.step FROM work_slice s
-    WHERE s.endpoint = e.endpoint AND s.state IN ('claimed', 'sent'))`
+    WHERE s.endpoint = e.endpoint AND ` + outThere + `)`
 
 	// unheld is a condition on a batchrun r and its run_step st: nothing but limits keeps nodes from its work.
 	unheld = `
@@ -98,55 +121,82 @@ AND (st.kind <> 'local' OR st.endpoint = ANY($6::text[]))
 AND (st.kind = 'endpoint' OR NOT st.endpoint COLLATE "C" = ANY($7::text[]))
 AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
 
-	// placesOfWork are the endpoints at which something is ready or waits, found one after the other by their names,
+	// placesOfWork are the endpoints at which something is ready or waits, found one after the other by their names, those
+	// of other nodes only when $11 names them or the node would have to do the work itself,
 	// without those that take nothing more: whose budgets are used up, or that are down with no probe to be sent. full are
 	// those that take no more of automatic steps. What is out is counted in full only where so much is out at all.
 	placesOfWork = `
-ready AS (
-    (SELECT b.endpoint FROM work_block b WHERE b.has_ready AND b.endpoint IS NOT NULL ORDER BY b.endpoint LIMIT 1)
+alive AS MATERIALIZED (
+    SELECT id FROM node_session WHERE $10::uuid IS NOT NULL AND ended_at IS NULL AND expires_at > clock_timestamp()
+      AND (id = $10 OR NOT coalesce(stats -> 'nats' = 'false', false))
+), ready AS (
+    (SELECT b.endpoint FROM work_block b WHERE ` + readyThere + ` AND b.endpoint IS NOT NULL
+     ORDER BY b.endpoint LIMIT 1)
     UNION ALL
     SELECT n.endpoint FROM ready e CROSS JOIN LATERAL (
-        SELECT b.endpoint FROM work_block b WHERE b.has_ready AND b.endpoint > e.endpoint
+        SELECT b.endpoint FROM work_block b WHERE ` + readyThere + ` AND b.endpoint > e.endpoint
         ORDER BY b.endpoint LIMIT 1) n
 ), waiting AS (
-    (SELECT s.endpoint FROM work_slice s WHERE s.state = 'scheduled' AND s.endpoint IS NOT NULL
+    (SELECT s.endpoint FROM work_slice s WHERE ` + waitsThere + ` AND s.endpoint IS NOT NULL
      ORDER BY s.endpoint LIMIT 1)
     UNION ALL
     SELECT n.endpoint FROM waiting e CROSS JOIN LATERAL (
-        SELECT s.endpoint FROM work_slice s WHERE s.state = 'scheduled' AND s.endpoint > e.endpoint
+        SELECT s.endpoint FROM work_slice s WHERE ` + waitsThere + ` AND s.endpoint > e.endpoint
         ORDER BY s.endpoint LIMIT 1) n
-), all_places AS MATERIALIZED (
-    SELECT n.endpoint, n.waits, coalesce(p.breaker = 'open', false) AS down,
-           coalesce(l.n >= p.in_flight AND (
-               SELECT count(*) FROM work_slice s JOIN run_step o USING (run_id, step)
-               WHERE s.endpoint = n.endpoint AND s.state IN ('claimed', 'sent') AND o.in_flight_auto) >= p.in_flight,
-               false) AS full
+), named AS MATERIALIZED (
+    SELECT n.endpoint, n.waits,
+           (SELECT a.id FROM alive a ORDER BY hashtextextended(n.endpoint || a.id, 0) DESC LIMIT 1)
+               IS NOT DISTINCT FROM $10 AS own
     FROM (SELECT endpoint, bool_or(waits) AS waits
           FROM (SELECT endpoint, false AS waits FROM ready UNION ALL SELECT endpoint, true FROM waiting) o
           GROUP BY endpoint) n
-    LEFT JOIN endpoint_pace p USING (endpoint) LEFT JOIN endpoint_setting t USING (endpoint)
+    WHERE NOT n.endpoint = ANY($2::text[])
+), others AS MATERIALIZED (
+    SELECT n.endpoint, n.waits, f.run_id, f.step,
+           (SELECT st.kind FROM run_step st WHERE st.run_id = f.run_id AND st.step = f.step) AS kind
+    FROM named n CROSS JOIN LATERAL (
+        (SELECT b.run_id, b.step FROM work_block b WHERE ` + readyThere + ` AND b.endpoint = n.endpoint
+         ORDER BY b.auto, b.turn, b.run_id, b.step LIMIT 1)
+        UNION ALL
+        (SELECT s.run_id, s.step FROM work_slice s WHERE ` + waitsThere + ` AND s.endpoint = n.endpoint
+         ORDER BY s.not_before, s.run_id, s.step LIMIT 1) LIMIT 1) f
+    WHERE NOT n.own
+), all_places AS MATERIALIZED (
+    SELECT n.endpoint, n.waits, coalesce(p.breaker = 'open', false) AS down,
+           coalesce(l.n >= p.in_flight AND (
+               SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + outThere + `
+                 AND (SELECT o.in_flight_auto FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
+                 >= p.in_flight,
+               false) AS full
+    FROM (SELECT endpoint, waits FROM named WHERE own
+          UNION ALL
+          SELECT endpoint, waits FROM others WHERE kind <> 'endpoint' OR endpoint = ANY($11::text[])) n
+    LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
+    LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) t ON true
     CROSS JOIN LATERAL (
         SELECT count(*) AS n FROM work_slice s
-        WHERE s.endpoint = n.endpoint AND s.state IN ('claimed', 'sent')) l
-    WHERE NOT n.endpoint = ANY($2::text[]) AND NOT (coalesce(t.max_in_flight, 0) > 0 AND l.n >= t.max_in_flight)
+        WHERE s.endpoint = n.endpoint AND ` + outThere + `) l
+    WHERE NOT (coalesce(t.max_in_flight, 0) > 0 AND l.n >= t.max_in_flight)
       AND (p.breaker IS DISTINCT FROM 'open' OR p.probe_at <= clock_timestamp()
-           AND (SELECT count(*) FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent')) = 0)
+           AND NOT coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice),
+                            false))
 ), places AS MATERIALIZED (
     SELECT e.endpoint, e.down, e.full, coalesce((
         SELECT min(b.turn) FROM (VALUES (true), (false)) a (auto) CROSS JOIN LATERAL (
-            SELECT b.turn FROM work_block b WHERE b.has_ready AND b.endpoint = e.endpoint AND b.auto = a.auto
+            SELECT b.turn FROM work_block b WHERE ` + readyThere + ` AND b.endpoint = e.endpoint AND b.auto = a.auto
             ORDER BY b.turn LIMIT 1) b), 0) AS turn
     FROM all_places e
     WHERE NOT e.full OR e.waits OR coalesce((
-        SELECT true FROM work_block b WHERE b.has_ready AND b.endpoint = e.endpoint AND NOT b.auto LIMIT 1), false)
+        SELECT true FROM work_block b WHERE ` + readyThere + ` AND b.endpoint = e.endpoint AND NOT b.auto
+        ORDER BY b.turn LIMIT 1), false)
 )`
 
 	// idleStep is what follows of a step t that has nothing out at the endpoint.
 	idleStep = `
-         JOIN batchrun r ON r.id = t.run_id JOIN run_step st ON st.run_id = t.run_id AND st.step = t.step
-         WHERE ` + eligible + ` AND NOT EXISTS (
-            SELECT 1 FROM work_slice s WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step
-              AND s.state IN ('claimed', 'sent'))`
+         CROSS JOIN ` + runAndStep + `
+         WHERE ` + eligible + ` AND (
+            SELECT true FROM work_slice s WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step
+              AND ` + outThere + ` LIMIT 1) IS NULL`
 
 	// runnable looks at a few of these endpoints, those with the most urgent work and else as chance has it, for a few
 	// steps each: of those with nothing out the first in turn, of those with something out, which are no more than that,
@@ -158,7 +208,7 @@ WITH RECURSIVE ` + placesOfWork + `, chosen AS MATERIALIZED (
     SELECT e.* FROM places e ORDER BY e.turn, random() LIMIT $1
 ), each AS (
     SELECT greatest($8::int, $9::int / count(*)) AS n FROM chosen WHERE true HAVING count(*) > 0)
-SELECT e.endpoint, c.id, c.step, c.endpoint, c.kind, c.in_flight_auto, c.priority, c.live
+SELECT e.endpoint, c.id, c.step, c.endpoint, c.kind, c.in_flight_auto, c.priority, c.live, false AS elsewhere
 FROM chosen e LEFT JOIN LATERAL (
     SELECT r.id, st.step, st.endpoint, st.kind, st.in_flight_auto, r.priority, l.live
     FROM (
@@ -169,13 +219,15 @@ FROM chosen e LEFT JOIN LATERAL (
         SELECT run_id, step FROM ` + dueAt + ` due
         UNION
         SELECT run_id, step FROM ` + outAt + ` st WHERE ` + hasReady + `) t
-    JOIN batchrun r ON r.id = t.run_id JOIN run_step st ON st.run_id = t.run_id AND st.step = t.step
+    CROSS JOIN ` + runAndStep + `
     CROSS JOIN LATERAL (
         SELECT count(*) AS live FROM work_slice s
-        WHERE s.run_id = t.run_id AND s.step = t.step AND s.state IN ('claimed', 'sent')) l
+        WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step AND ` + outThere + `) l
     WHERE ` + eligible + ` AND l.live < st.in_flight
     ORDER BY r.priority DESC, l.live, r.id, st.step LIMIT (SELECT n FROM each)) c ON true
-ORDER BY c.priority DESC NULLS LAST, c.live, c.id, c.step`
+UNION ALL
+(SELECT endpoint, run_id, step, NULL, kind, NULL, NULL, NULL, true FROM others WHERE kind = 'endpoint' LIMIT $12)
+ORDER BY 9, 7 DESC NULLS LAST, 8, 2, 3`
 )
 
 // Found is what a look for work brought.
@@ -186,6 +238,8 @@ type Found struct {
 	// Without are endpoints at which there is something, and nothing to be claimed.
 	Without []string
 	More    bool // there may be other endpoints with work
+	// Elsewhere are endpoints of others at which something is ready or waits, with the step that is the first there.
+	Elsewhere map[string]StepRef
 }
 
 // RunnableSteps returns steps that have work to claim now, a few of each endpoint that has any. Runs that are held are
@@ -197,16 +251,23 @@ func (s *Store) RunnableSteps(ctx context.Context, search Search) (found Found, 
 		runs[i], steps[i] = ref.Run, ref.Step
 	}
 	seen := map[string]bool{}
+	var own *SessionID
+	if search.Own != (SessionID{}) {
+		own = &search.Own
+	}
 	batch := &pgx.Batch{}
 	batch.Queue(planOnce)
 	batch.Queue(runnable, RunnablePlaces, notNil(search.Shut), runs, steps, notNil(search.ShutAuto),
-		paceKeys(KindLocal, search.Locals), notNil(search.NoRoom), leastSteps, mostSteps).Query(func(rows pgx.Rows) error {
+		paceKeys(KindLocal, search.Locals), notNil(search.NoRoom), leastSteps, mostSteps, own, notNil(search.Late),
+		mostElsewhere).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			place, err := found.add(rows)
+			place, own, err := found.add(rows)
 			if err != nil {
 				return err
 			}
-			seen[place] = true
+			if own {
+				seen[place] = true
+			}
 		}
 		return rows.Err()
 	})
@@ -223,28 +284,34 @@ func (s *Store) RunnableSteps(ctx context.Context, search Search) (found Found, 
 const planOnce = `
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
        set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true)`
+       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
 
-// add takes in a row: a step, or an endpoint without one.
-func (f *Found) add(row pgx.CollectableRow) (place string, err error) {
+// add takes in a row: a step, an endpoint without one, or one of another node.
+func (f *Found) add(row pgx.CollectableRow) (place string, own bool, err error) {
 	var r struct {
-		run      *RunID
-		step     *Step
-		endpoint *string
-		kind     *Kind
-		auto     *bool
-		priority *int
-		live     *int
+		run       *RunID
+		step      *Step
+		endpoint  *string
+		kind      *Kind
+		auto      *bool
+		priority  *int
+		live      *int
+		elsewhere bool
 	}
-	err = row.Scan(&place, &r.run, &r.step, &r.endpoint, &r.kind, &r.auto, &r.priority, &r.live)
+	err = row.Scan(&place, &r.run, &r.step, &r.endpoint, &r.kind, &r.auto, &r.priority, &r.live, &r.elsewhere)
 	switch {
 	case err != nil:
+	case r.elsewhere:
+		if f.Elsewhere == nil {
+			f.Elsewhere = map[string]StepRef{}
+		}
+		f.Elsewhere[place] = StepRef{*r.run, *r.step}
 	case r.run == nil:
 		f.Without = append(f.Without, place)
 	default:
 		f.Steps = append(f.Steps, Runnable{*r.run, *r.step, place, *r.endpoint, *r.kind, *r.auto, *r.priority, *r.live})
 	}
-	return place, err
+	return place, !r.elsewhere, err
 }
 
 // notNil keeps an empty list from being NULL, which no comparison is true with.
