@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/datadir"
 )
 
 const (
@@ -128,7 +129,11 @@ func (b *bed) startNode(ctx context.Context, program string) (err error) {
 		return fmt.Errorf("understand what tranche serve says: %w", err)
 	}
 	b.api = w.API
-	if b.nc, err = nats.Connect(w.NATS); err != nil {
+	login, err := os.ReadFile(filepath.Join(b.dir, datadir.NATSURLName)) // with the password of the private server
+	if err != nil {
+		return fmt.Errorf("read where the node's NATS is: %w", err)
+	}
+	if b.nc, err = nats.Connect(strings.TrimSpace(string(login))); err != nil {
 		return fmt.Errorf("connect to the node's NATS at %s: %w", w.NATS, err)
 	}
 	return nil

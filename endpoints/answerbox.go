@@ -68,7 +68,7 @@ func (b *answerBox) receive(msg *nats.Msg) {
 		b.end(&NoListenersError{Endpoint: b.endpoint})
 		return
 	}
-	reply, err := parseReplyOf(b.endpoint, msg.Header, msg.Data, Limits{})
+	reply, err := receiveReply(b.endpoint, msg.Header, msg.Data, Limits{})
 	if err != nil {
 		b.end(&BadReplyError{Endpoint: b.endpoint, Service: oneLine(cut(msg.Header.Get(HeaderService), maxServiceName)),
 			Err: err})

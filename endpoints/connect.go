@@ -39,13 +39,17 @@ func Options() []nats.Option {
 
 // Connect connects to NATS as the environment says, and then as opts say:
 //
-//	NATS_URL                   servers, comma-separated; default nats://127.0.0.1:4222
+//	NATS_URL                   servers, comma-separated; default that of `tranche serve`, or nats://127.0.0.1:4222
 //	NATS_CREDS                 a credentials file
 //	NATS_NKEY                  a file with an nkey seed
 //	NATS_USER, NATS_PASSWORD   a user
 //	NATS_CA, NATS_CERT, NATS_KEY   files for TLS
 //	NATS_INBOX_PREFIX          where answers come in, for users that may not read all of _INBOX
 //	NATS_CONTEXT               a context of the nats tool, used when NATS_URL is not set
+//	TRANCHE_DATA_DIR           where `tranche serve` keeps its data, if not in its usual place
+//
+// The NATS server that `tranche serve` runs itself takes a password that it has made, and that only its user can read:
+// who says nothing of a user, and connects to that server as the same user, is let in by it.
 //
 // It does not fail when no server is there, or one that refuses this user: it goes on trying, for ever, as it does
 // after a loss. An error means that something in the environment cannot be used. Pass LogTo to hear of losses,
@@ -60,8 +64,8 @@ func Connect(opts ...nats.Option) (*nats.Conn, error) {
 		}
 		return nc, nil
 	}
-	url := cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL)
-	nc, err := nats.Connect(url, all...)
+	url := cmp.Or(os.Getenv("NATS_URL"), defaultURL())
+	nc, err := nats.Connect(url, append(all, localLogin)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS (NATS_URL and the other NATS_ variables): %w", err)
 	}

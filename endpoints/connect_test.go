@@ -124,3 +124,39 @@ func TestLogToTellsOfARefusalAtTheFirstTry(t *testing.T) {
 		return logged.FilterMessageSnippet("refuses this user").Len() == 1
 	})
 }
+
+// The server that serve runs is found in its data directory, with the password for it, which no other server is told.
+func TestConnectToTheLocalServer(t *testing.T) {
+	b := setup(t)
+	b.stop()
+	b.opts.Username, b.opts.Password = "tranche", "secret"
+	b.start()
+	at, dir := b.server.Addr().String(), t.TempDir()
+	t.Setenv("TRANCHE_DATA_DIR", dir)
+	t.Setenv("NATS_URL", "nats://"+at)
+	early, err := Connect(nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	check(t, err)
+	defer early.Close()
+	if early.IsConnected() {
+		t.Error("let in without a password")
+	}
+	check(t, os.WriteFile(filepath.Join(dir, "nats-url"), []byte("nats://tranche:secret@"+at+"\n"), 0o600))
+	eventually(t, "it is let in once there is a file", early.IsConnected)
+	for _, url := range []string{"", "nats://" + at, at} {
+		t.Setenv("NATS_URL", url)
+		nc, err := Connect()
+		check(t, err)
+		eventually(t, "it is connected", nc.IsConnected)
+		nc.Close()
+	}
+	for _, url := range []string{"127.0.0.1:1", "nats://10.0.0.1:4222", "nats://u:p@" + at, at + "," + at} {
+		o := nats.Options{Url: url}
+		check(t, localLogin(&o))
+		if o.UserInfo == nil {
+			continue
+		}
+		if user, password := o.UserInfo(); user != "" || password != "" {
+			t.Errorf("%s is told the password", url)
+		}
+	}
+}

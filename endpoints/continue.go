@@ -87,7 +87,7 @@ func (c *continuation) read() error {
 	if !ok || to.Asker != c.flow.server.name {
 		return malformed(ReasonSubject, "subject %.200q leads to no stage of this flow", c.msg.Subject)
 	}
-	reply, err := parseReplyOf(to.Callee, c.msg.Header, c.msg.Data, c.flow.server.service.limits)
+	reply, err := receiveReply(to.Callee, c.msg.Header, c.msg.Data, c.flow.server.service.limits)
 	if err != nil {
 		return err
 	}

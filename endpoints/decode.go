@@ -26,6 +26,9 @@ type rawItem struct {
 func parseRequest(h nats.Header, body []byte, limits Limits) (*request, error) {
 	limits = limits.withDefaults()
 	meta, err := parseMeta(h)
+	if relayed := notRelayed(h); relayed != nil {
+		err = relayed
+	}
 	if bad, ok := errors.AsType[*MalformedError](err); ok && bad.Reason == ReasonStack {
 		return &request{Meta: meta, params: map[string]string{}}, about(meta, err)
 	}

@@ -217,6 +217,6 @@ func (s *flowStore) replace(ctx context.Context, subject string, sequence uint64
 func (s *flowStore) remove(id flowID, parts ...string) {
 	for _, part := range parts {
 		_ = s.nc.PublishMsg(&nats.Msg{Subject: s.subject(id, part), Header: nats.Header{
-			jetstream.MsgRollup: {jetstream.MsgRollupSubject}, HeaderTTL: {doneTTL}, headerFlowDone: {"1"}}})
+			HeaderTTL: {doneTTL}, headerFlowDone: {"1"}}})
 	}
 }

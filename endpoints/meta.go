@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Mode says how a request wants to be handled.
@@ -78,6 +79,16 @@ func (m Meta) reply() nats.Header {
 		HeaderGeneration: {strconv.Itoa(m.Generation)},
 		HeaderMode:       {string(mode)},
 	}
+}
+
+// notRelayed refuses what a stream has given out: it says which one in a header. Those who take part in Tranche publish
+// themselves; this was published by a server, on behalf of somebody who may not.
+func notRelayed(h nats.Header) error {
+	if streams, given := h[jetstream.StreamHeader]; given { // the server adds its own behind what the message had
+		return malformed(ReasonHeader, "%s is %.80q: the message comes from a stream and not from who it says",
+			jetstream.StreamHeader, streams)
+	}
+	return nil
 }
 
 // parseMeta reads the headers. On an error it still returns what could be read of the ids.

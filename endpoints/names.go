@@ -45,6 +45,13 @@ const (
 	collectPrefix = "tranche.collect."
 )
 
+// JetStream's API, and what the nodes' is called in the accounts of others: docs/security.md. A mapping of the account
+// leads there whoever asks for the former.
+const (
+	apiPrefix      = "$JS.API."
+	NodesAPIPrefix = "JS.tranche.API."
+)
+
 // directQueue is the queue group of the instances that take requests over core NATS.
 const directQueue = "tranche"
 

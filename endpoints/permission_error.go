@@ -58,6 +58,9 @@ func readViolation(text, inboxPrefix string) (found *PermissionError, subject st
 		return nil, "", false //nolint:nilerr // it is no violation as servers write it
 	}
 	subject, _ = strconv.Unquote(prefix)
+	if rest, nodes := strings.CutPrefix(subject, NodesAPIPrefix); nodes {
+		subject = apiPrefix + rest // what was asked
+	}
 	if inboxPrefix == "" {
 		inboxPrefix = nats.InboxPrefix
 	}
@@ -108,9 +111,9 @@ func grantFor(subject string) string {
 func grantForAck(tokens []string) string {
 	switch {
 	case len(tokens) > 4 && strings.HasPrefix(tokens[2], streamPrefix):
-		return "$JS.ACK." + tokens[2] + "." + tokens[3] + ".>"
+		return "$JS.ACK." + tokens[2] + "." + tokens[3] + ".*.*.*.*.*"
 	case len(tokens) > 6 && strings.HasPrefix(tokens[4], streamPrefix):
-		return "$JS.ACK.*.*." + tokens[4] + "." + tokens[5] + ".>"
+		return "$JS.ACK.*.*." + tokens[4] + "." + tokens[5] + ".*.*.*.*.>"
 	default:
 		return ""
 	}

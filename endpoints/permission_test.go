@@ -32,8 +32,9 @@ func TestReadViolation(t *testing.T) {
 			"$JS.API.CONSUMER.CREATE.TRANCHE_WORK.x.>"},
 		{pub + `"$JS.API.DIRECT.GET.TRANCHE_FLOW.tranche.flow.x.5b0c.0"`, OpPublish,
 			"$JS.API.DIRECT.GET.TRANCHE_FLOW.tranche.flow.x.>"},
-		{pub + `"$JS.ACK.TRANCHE_WORK.x.1.2.3.4.5"`, OpPublish, "$JS.ACK.TRANCHE_WORK.x.>"},
-		{pub + `"$JS.ACK._.hash.TRANCHE_WORK.x.1.2.3.4.5"`, OpPublish, "$JS.ACK.*.*.TRANCHE_WORK.x.>"},
+		{pub + `"JS.tranche.API.CONSUMER.INFO.TRANCHE_WORK.x"`, OpPublish, "$JS.API.CONSUMER.INFO.TRANCHE_WORK.x"},
+		{pub + `"$JS.ACK.TRANCHE_WORK.x.1.2.3.4.5"`, OpPublish, "$JS.ACK.TRANCHE_WORK.x.*.*.*.*.*"},
+		{pub + `"$JS.ACK._.hash.TRANCHE_WORK.x.1.2.3.4.5"`, OpPublish, "$JS.ACK.*.*.TRANCHE_WORK.x.*.*.*.*.>"},
 		{sub + `"_INBOX.abc.*"`, OpSubscribe, "_INBOX.>"},
 		{sub + `"$SRV.PING"`, OpSubscribe, "$SRV.>"},
 		{sub + `"tranche.direct.x" using queue "tranche"`, OpSubscribe, "tranche.direct.x"},
@@ -80,7 +81,7 @@ func plainService(endpoint string) (publish, subscribe []string) {
 	return []string{
 			"$JS.API.CONSUMER.INFO.TRANCHE_WORK." + endpoint, "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK." + endpoint,
 			"$JS.API.CONSUMER.CREATE.TRANCHE_WORK." + endpoint + ".tranche.work." + endpoint,
-			"$JS.ACK.TRANCHE_WORK." + endpoint + ".>", "$JS.ACK.*.*.TRANCHE_WORK." + endpoint + ".>",
+			"$JS.ACK.TRANCHE_WORK." + endpoint + ".*.*.*.*.*", "$JS.ACK.*.*.TRANCHE_WORK." + endpoint + ".*.*.*.*.>",
 			"tranche.reply." + endpoint, "_INBOX_all.>",
 		}, []string{
 			"_INBOX_svc.>", "$SRV.>", "tranche.status." + endpoint, DirectSubject(endpoint),
@@ -120,7 +121,7 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 	publish, subscribe := plainService("work")
 	for _, missing := range []string{
 		"$JS.API.CONSUMER.INFO.TRANCHE_WORK.work", "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.work",
-		"$JS.ACK.TRANCHE_WORK.work.>", "tranche.reply.work", "_INBOX_svc.>", "$SRV.>", "tranche.status.work",
+		"$JS.ACK.TRANCHE_WORK.work.*.*.*.*.*", "tranche.reply.work", "_INBOX_svc.>", "$SRV.>", "tranche.status.work",
 		"tranche.direct.work",
 		"$JS.API.CONSUMER.CREATE.TRANCHE_WORK.work.tranche.work.work",
 	} {

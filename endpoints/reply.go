@@ -52,6 +52,15 @@ func ParseReply(subject string, h nats.Header, body []byte, limits Limits) (*Rep
 		meta, _ := parseMeta(h) // for the ids, as far as they can be read
 		return nil, about(meta, err)
 	}
+	return receiveReply(endpoint, h, body, limits)
+}
+
+// receiveReply is parseReplyOf for a message that has just come.
+func receiveReply(endpoint string, h nats.Header, body []byte, limits Limits) (*Reply, error) {
+	if err := notRelayed(h); err != nil {
+		meta, _ := parseMeta(h) // for the ids, as far as they can be read
+		return nil, about(meta, err)
+	}
 	return parseReplyOf(endpoint, h, body, limits)
 }
 

@@ -86,6 +86,7 @@ func TestParseReplyRefuses(t *testing.T) {
 	}{
 		"no version":         {reason: ReasonVersion, body: good, headers: []string{HeaderVersion, ""}},
 		"later version":      {reason: ReasonVersion, body: good, headers: []string{HeaderVersion, "2"}},
+		"from a stream":      {reason: ReasonHeader, body: good, headers: []string{"Nats-Stream", "TRANCHE_FLOW"}},
 		"no slice":           {reason: ReasonHeader, body: good, headers: []string{HeaderSlice, ""}},
 		"short run":          {reason: ReasonHeader, body: good, headers: []string{HeaderRun, "123"}},
 		"odd step":           {reason: ReasonHeader, body: good, headers: []string{HeaderStep, "-1"}},

@@ -134,12 +134,13 @@ func (c StreamConfig) stage() jetstream.StreamConfig {
 }
 
 // flow keeps one message a subject. A service reads it by its subject, which permissions can be given for, and removes
-// it by a roll-up with a short time to live, which needs no right but to publish.
+// it by an empty one with a short time to live, which needs no right but to publish. Roll-ups are not allowed: by one
+// of them, whoever may publish to any subject would remove what is on all others.
 func (c StreamConfig) flow() jetstream.StreamConfig {
 	s := c.stream(StreamFlow, flowPrefix+">", jetstream.LimitsPolicy, c.FlowMaxBytes)
 	s.Discard = jetstream.DiscardNew
 	s.MaxMsgsPerSubject = 1
-	s.AllowDirect, s.AllowRollup, s.AllowMsgTTL = true, true, true
+	s.AllowDirect, s.AllowMsgTTL = true, true
 	s.MaxAge = flowMaxAge
 	return s
 }

@@ -205,6 +205,9 @@ func (s *serveCommand) welcome(term *console, p *parts) error {
 	t.row("  dashboard", where)
 	t.row("  API", where+api.Prefix)
 	t.row("  NATS", p.natsURL)
+	if p.private {
+		t.row("", "for services of other users, or not in Go: set NATS_URL to what is in "+p.natsFile())
+	}
 	t.row("  PostgreSQL", p.database)
 	if s.Database == "" || s.NATS == "" && s.NATSContext == "" {
 		t.row("  data", p.directory)

@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/datadir"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -60,7 +61,7 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 		return err
 	}
 	if p.directory = s.DataDir; p.directory == "" {
-		if p.directory, err = embedded.DefaultDataDir(); err != nil {
+		if p.directory, err = datadir.Default(); err != nil {
 			return err
 		}
 	}
@@ -92,13 +93,13 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 		}
 		private, err = embedded.StartNATS(ctx, embedded.NATSConfig{
 			StoreDir: filepath.Join(p.directory, "nats"), Listen: s.NATSListen, Log: log.Named("nats-server"),
-			MaxPayload: payload,
+			MaxPayload: payload, URLFile: p.natsFile(),
 		})
 		if err != nil {
 			return err
 		}
 		p.undo = append(p.undo, private.Stop)
-		p.nc, err = endpoints.Connect(append(options, at(private.URL()))...)
+		p.nc, err = endpoints.Connect(append(options, at(private.URL()), private.Login())...)
 		p.natsURL, p.private = private.URL(), true
 	}
 	if err != nil {
@@ -111,6 +112,9 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 	p.wait.at = p.natsURL
 	return nil
 }
+
+// natsFile is where services find the address of the server that is this one's own, and the password.
+func (p *parts) natsFile() string { return filepath.Join(p.directory, datadir.NATSURLName) }
 
 // at points a connection at servers, whatever the environment says.
 func at(urls string) nats.Option {

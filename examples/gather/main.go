@@ -2,7 +2,7 @@
 // a tranche serve, on the same database and NATS:
 //
 //	tranche serve --database URL &
-//	TRANCHE_DATABASE=URL NATS_URL=nats://127.0.0.1:4222 go run ./examples/gather
+//	TRANCHE_DATABASE=URL go run ./examples/gather
 //
 // A step of a plan that says "local: statement_pdf" is then done here. examples/plans/statements.yaml is such a plan.
 package main
@@ -21,7 +21,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	nc, err := endpoints.Connect() // NATS_URL, NATS_CREDS, … or 127.0.0.1:4222
+	nc, err := endpoints.Connect() // NATS_URL, NATS_CREDS, … or the server of tranche serve
 	if err != nil {
 		log.Fatal(err)
 	}

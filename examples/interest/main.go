@@ -33,7 +33,7 @@ func yearEnd(_ context.Context, chunk *endpoints.Chunk[account, interest]) error
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	nc, err := endpoints.Connect() // NATS_URL, NATS_CREDS, … or 127.0.0.1:4222
+	nc, err := endpoints.Connect() // NATS_URL, NATS_CREDS, … or the server of tranche serve
 	if err != nil {
 		log.Fatal(err)
 	}

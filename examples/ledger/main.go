@@ -35,7 +35,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nc, err := endpoints.Connect() // NATS_URL, NATS_CREDS, … or 127.0.0.1:4222
+	nc, err := endpoints.Connect() // NATS_URL, NATS_CREDS, … or the server of tranche serve
 	if err != nil {
 		return err
 	}

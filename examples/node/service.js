@@ -1,9 +1,11 @@
 'use strict';
 
 // Serves two endpoints until SIGTERM or Ctrl-C: node-interest, a year's interest of accounts that come in chunks, and
-// the one that `tranche conformance` asks for. NATS_URL and CONFORMANCE_ENDPOINT may be set.
+// the one that `tranche conformance` asks for. NATS_URL, NATS_CREDS or NATS_NKEY, and CONFORMANCE_ENDPOINT may be set.
 
-const { connect } = require('nats');
+const { readFileSync } = require('node:fs');
+
+const { connect, credsAuthenticator, nkeyAuthenticator } = require('nats');
 const { setTimeout: pause } = require('node:timers/promises');
 const { Failure, Service } = require('./tranche');
 
@@ -46,11 +48,21 @@ function part(item, found) {
   return item.reply(found === undefined ? null : found.data);
 }
 
+// Who this is: by a file of credentials, by one with a seed, or by what stands before the @ of the first address.
+function identity(server) {
+  const { NATS_CREDS: creds, NATS_NKEY: seed } = process.env;
+  if (creds) return { authenticator: credsAuthenticator(readFileSync(creds)) };
+  if (seed) return { authenticator: nkeyAuthenticator(Buffer.from(readFileSync(seed, 'utf8').trim())) };
+  const { username, password } = new URL(server.includes('://') ? server : `nats://${server}`);
+  return username ? { user: decodeURIComponent(username), pass: decodeURIComponent(password) } : {};
+}
+
 async function main() {
   const stop = new AbortController();
   for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => stop.abort());
+  const servers = (process.env.NATS_URL ?? 'nats://127.0.0.1:4222').split(',');
   const nc = await connect({
-    servers: (process.env.NATS_URL ?? 'nats://127.0.0.1:4222').split(','), waitOnFirstConnect: true,
+    ...identity(servers[0]), servers: servers.map((server) => server.replace(/\/\/.*@/, '//')), waitOnFirstConnect: true,
     maxReconnectAttempts: -1, reconnectTimeWait: 250, pingInterval: 2_000, maxPingOut: 2,
   });
   const service = new Service(nc, { name: 'node-interest', version: '1.0.0' });

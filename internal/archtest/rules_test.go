@@ -44,7 +44,9 @@ func rules() map[string]rule {
 			tests: servers,
 		},
 		"internal/connections": {own: []string{"gather"}, tests: servers},
-		"endpoints":            {own: []string{"bitfield", "internal/pull"}, tests: servers},
+		"endpoints":            {own: []string{"bitfield", "internal/pull", "internal/datadir"}, tests: servers},
+		// Where servers of this machine are found.
+		"internal/datadir": {others: []string{}},
 		// Messages of a consumer, whatever they mean.
 		"internal/pull": {own: []string{}, tests: servers},
 		// What services may use beside the SDK. The SDK imports none of it.
@@ -56,7 +58,7 @@ func rules() map[string]rule {
 		"orchestrator": {
 			own: append([]string{"orchestrator/pacing", "gather", "gather/fetch", "endpoints", "internal/pull"},
 				store...),
-			tests: servers,
+			tests: append([]string{"internal/access/natsaccess"}, servers...),
 		},
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
 		"internal/schedules": {
@@ -106,7 +108,7 @@ func rules() map[string]rule {
 			own: append([]string{
 				"endpoints/fanout", "internal/responder", "internal/connections", "gather/fetch/httpfetch",
 			}, store...),
-			tests: append([]string{"endpoints", "orchestrator", "internal/api"}, servers...),
+			tests: append([]string{"endpoints", "orchestrator", "internal/api", "internal/access/natsaccess"}, servers...),
 		},
 		// What collectors are given, over NATS and by the API.
 		"internal/producers": {
@@ -134,6 +136,8 @@ func rules() map[string]rule {
 		},
 
 		"internal/access": {own: []string{"workqueue"}, tests: servers},
+		// Who may say what on NATS, as data.
+		"internal/access/natsaccess": {own: []string{"endpoints"}, tests: servers},
 		// Services to test against: what the nodes make of them is seen from outside.
 		"internal/misbehave": {
 			own: []string{"endpoints"}, tests: append([]string{"orchestrator", "workqueue"}, servers...),
@@ -147,15 +151,15 @@ func rules() map[string]rule {
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"internal/demo/...": {
 			own: []string{
-				"endpoints", "examples/...", "orchestrator/client", "internal/demo/...", "internal/embedded",
+				"endpoints", "examples/...", "orchestrator/client", "internal/demo/...", "internal/datadir", "internal/embedded",
 			},
 			tests: servers,
 		},
 
 		"cmd/...": {
 			own: append([]string{
-				"cmd/...", "internal/access", "orchestrator/client", "internal/demo", "internal/api/...", "internal/intake",
-				"internal/embedded", "internal/conformance", "internal/dashboard", "internal/tracing",
+				"cmd/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...", "internal/intake",
+				"internal/embedded", "internal/datadir", "internal/conformance", "internal/dashboard", "internal/tracing",
 				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
 				"internal/producers", "internal/trackers", "endpoints",
 				"internal/schedules", "orchestrator/schedule",

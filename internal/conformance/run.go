@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -76,16 +78,29 @@ func startServer(ctx context.Context) (url string, stop func(), err error) {
 	}, nil
 }
 
+// shown is the addresses of servers without passwords.
+func shown(servers string) string {
+	all := strings.Split(servers, ",")
+	for i, server := range all {
+		at, err := url.Parse(strings.TrimSpace(server))
+		if err != nil {
+			return "the given address"
+		}
+		all[i] = at.Redacted()
+	}
+	return strings.Join(all, ",")
+}
+
 // connect connects and listens. The returned function ends both.
-func (n *node) connect(ctx context.Context, url string) (disconnect func(), err error) {
-	nc, err := nats.Connect(url, nats.Name("tranche conformance"))
+func (n *node) connect(ctx context.Context, servers string) (disconnect func(), err error) {
+	nc, err := nats.Connect(servers, nats.Name("tranche conformance"))
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: %w", url, err)
+		return nil, fmt.Errorf("connect to NATS at %s: %w", shown(servers), err)
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		nc.Close()
-		return nil, fmt.Errorf("use JetStream at %s: %w", url, err)
+		return nil, fmt.Errorf("use JetStream at %s: %w", shown(servers), err)
 	}
 	n.nc, n.js = nc, js
 	came := make(chan *nats.Msg, 1<<14)
@@ -107,7 +122,7 @@ func (n *node) connect(ctx context.Context, url string) (disconnect func(), err 
 func (n *node) prepare(ctx context.Context, url string) error {
 	if !n.private {
 		if err := n.checkUnused(ctx); err != nil {
-			return fmt.Errorf("conformance at %s: %w", url, err)
+			return fmt.Errorf("conformance at %s: %w", shown(url), err)
 		}
 	} else {
 		if err := n.makeStreams(ctx); err != nil {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/datadir"
 )
 
 const (
@@ -29,7 +29,7 @@ type workDir struct {
 func openDir(path string, now time.Time) (*workDir, error) {
 	fresh := path == ""
 	if fresh {
-		parent, err := embedded.DefaultDataDir()
+		parent, err := datadir.Default()
 		if err != nil {
 			return nil, err
 		}

@@ -124,7 +124,7 @@ func (d *demo) startServer(ctx context.Context) error {
 
 func (d *demo) startEndpoint(ctx context.Context, database, endpoint, how string) error {
 	began := time.Now()
-	cmd, err := d.service(ctx, database, "NATS_URL="+d.server.NATS)
+	cmd, err := d.service(ctx, database, "NATS_URL="+d.server.NATS, "TRANCHE_DATA_DIR="+d.dir.file(serversDir))
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,8 @@ func (d *demo) startEndpoint(ctx context.Context, database, endpoint, how string
 
 func (d *demo) startComposer(ctx context.Context) error {
 	began := time.Now()
-	cmd, err := d.service(ctx, bankdata.Statements, "NATS_URL="+d.server.NATS, databaseVariable+"="+d.server.Database)
+	cmd, err := d.service(ctx, bankdata.Statements, "NATS_URL="+d.server.NATS,
+		"TRANCHE_DATA_DIR="+d.dir.file(serversDir), databaseVariable+"="+d.server.Database)
 	if err != nil {
 		return err
 	}

@@ -4,29 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 )
-
-// DefaultDataDir is where tranche keeps its own servers' data when it is not told: /var/lib/tranche for root, else
-// tranche in the user's data directory.
-func DefaultDataDir() (string, error) {
-	if os.Geteuid() == 0 {
-		return "/var/lib/tranche", nil
-	}
-	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "tranche"), nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", fmt.Errorf("find a data directory: %w; name one with --data-dir", err)
-	}
-	if runtime.GOOS == "darwin" {
-		return filepath.Join(home, "Library", "Application Support", "tranche"), nil
-	}
-	return filepath.Join(home, ".local", "share", "tranche"), nil
-}
 
 // layout names what stands in a PostgreSQL data directory of ours. The directory itself may hold other things too and
 // keeps its owner.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 )
 
@@ -35,6 +36,9 @@ type NATSConfig struct {
 	MaxPayload int
 	// MaxStore bounds JetStream's files in bytes. 0 leaves it to the server: three quarters of the free disk.
 	MaxStore int64
+	// URLFile is where the server's address is written, with a password that is made once: only who can read the file
+	// can connect. Empty means that everybody on this machine can.
+	URLFile string
 	// Log may be nil. What the server merely tells comes at debug level.
 	Log *zap.Logger
 }
@@ -71,6 +75,8 @@ type NATS struct {
 	config NATSConfig
 	host   string
 	lock   *dirLock
+	// password is for natsUser; empty when everybody may connect.
+	password string
 
 	mu      sync.Mutex // held while the server is exchanged
 	port    int        // fixed by the first start
@@ -102,6 +108,11 @@ func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
 		return nil, err
 	}
 	n := &NATS{config: config, host: host, port: port, lock: lock, watched: make(chan struct{})}
+	if config.URLFile != "" {
+		if n.password, err = readPassword(config.URLFile); err != nil {
+			return nil, errors.Join(err, lock.release())
+		}
+	}
 	if err := n.start(ctx); err != nil {
 		return nil, errors.Join(err, lock.release())
 	}
@@ -111,7 +122,7 @@ func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
 	return n, nil
 }
 
-// parseListen refuses what is open to the network: this server knows no passwords.
+// parseListen refuses what is open to the network: this server has no TLS, and who has its password may do everything.
 func parseListen(addr string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -121,7 +132,7 @@ func parseListen(addr string) (host string, port int, err error) {
 		err = fmt.Errorf("there is no port %d", port)
 	}
 	if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		err = errors.New("the built-in server has no authentication and serves this machine only, like on 127.0.0.1:4222")
+		err = errors.New("the built-in server has no TLS and serves this machine only, like on 127.0.0.1:4222")
 	}
 	if err != nil {
 		return "", 0, &ListenError{Addr: addr, Err: err}
@@ -141,11 +152,15 @@ func (n *NATS) start(ctx context.Context) error {
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
-	srv, err := server.NewServer(&server.Options{
+	options := &server.Options{
 		ServerName: serverName, Host: n.host, Port: port, NoSigs: true,
 		MaxPayload: int32(n.config.MaxPayload), MaxPending: int64(max(server.MAX_PENDING_SIZE, 2*n.config.MaxPayload)),
 		JetStream: true, StoreDir: n.config.StoreDir, JetStreamMaxStore: n.config.MaxStore,
-	})
+	}
+	if n.password != "" {
+		options.Username, options.Password = natsUser, n.password
+	}
+	srv, err := server.NewServer(options)
 	if err != nil {
 		return fmt.Errorf("set up NATS server: %w", err)
 	}
@@ -166,6 +181,12 @@ func (n *NATS) start(ctx context.Context) error {
 	n.server, n.store = srv, store
 	if addr, ok := srv.Addr().(*net.TCPAddr); ok {
 		n.port = addr.Port
+	}
+	if n.password != "" {
+		if err := writeURL(n.config.URLFile, n.url(), n.password); err != nil {
+			n.halt()
+			return err
+		}
 	}
 	n.config.Log.Info("NATS server is ready", zap.String("url", srv.ClientURL()), zap.String("store", n.config.StoreDir))
 	return nil
@@ -210,11 +231,21 @@ func awaitServer(ctx context.Context, srv *server.Server, log *natsLog) error {
 	return nil
 }
 
-// URL returns the address for clients, nats://host:port.
+// URL returns the address for clients, nats://host:port, without the password.
 func (n *NATS) URL() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return "nats://" + net.JoinHostPort(n.host, strconv.Itoa(n.port))
+	return n.url()
+}
+
+func (n *NATS) url() string { return "nats://" + net.JoinHostPort(n.host, strconv.Itoa(n.port)) }
+
+// Login lets a client in, if it takes a password.
+func (n *NATS) Login() nats.Option {
+	if n.password == "" {
+		return func(*nats.Options) error { return nil }
+	}
+	return nats.UserInfo(natsUser, n.password)
 }
 
 // Restart stops the server and starts it again at the same address, on the same store. Clients see a lost connection.

@@ -3,11 +3,13 @@ package responder
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // serverPatience is how long the server is given to take a subscription, and to send what it took for a stopping node.
@@ -61,9 +63,27 @@ func Listen(nc *nats.Conn, config Config) (*Responder, error) {
 
 // take is called for each message, one at a time.
 func (r *Responder) take(msg *nats.Msg) {
+	if !asked(msg) {
+		return
+	}
 	if !r.begin(msg) {
 		r.config.Refuse(msg)
 	}
+}
+
+// Where whoever asks may be answered: an inbox, or, of another account, what the server has made of one.
+const (
+	inboxes = "_INBOX"
+	mapped  = "_R_."
+)
+
+// asked reports whether a message is a request of somebody who may be answered. NATS does not check where an answer is
+// to go, so it would go there with the rights of this process. Nor is what a stream gives out a request: a server
+// published it, on behalf of somebody who may not ask. Neither is told: there is nobody who could be.
+func asked(msg *nats.Msg) bool {
+	_, relayed := msg.Header[jetstream.StreamHeader] // empty or not: the server adds its own behind what is there
+	return !relayed &&
+		(msg.Reply == "" || strings.HasPrefix(msg.Reply, inboxes) || strings.HasPrefix(msg.Reply, mapped))
 }
 
 func (r *Responder) begin(msg *nats.Msg) bool {

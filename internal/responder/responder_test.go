@@ -187,3 +187,34 @@ func TestCloseWithoutServer(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 }
+
+// A request is not taken that would be answered elsewhere than in an inbox, or that a stream has given out.
+func TestOnlyInboxesAreAnswered(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 10, 1<<20)
+	heard, err := b.asking.SubscribeSync("elsewhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, msg := range []*nats.Msg{
+		{Subject: "ask.reply", Reply: "elsewhere"},
+		{Subject: "ask.stream", Reply: b.asking.NewInbox(), Header: nats.Header{"Nats-Stream": {"TRANCHE_FLOW"}}},
+		{Subject: "ask.last", Reply: b.asking.NewInbox()},
+	} {
+		if err := b.asking.PublishMsg(msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case subject := <-b.began:
+		if subject != "ask.last" {
+			t.Errorf("%s is worked on", subject)
+		}
+	case <-time.After(limit):
+		t.Fatal("nothing is worked on")
+	}
+	if n, _, err := heard.Pending(); err != nil || n > 0 {
+		t.Errorf("%d answers went elsewhere, %v", n, err)
+	}
+	b.let <- struct{}{}
+}

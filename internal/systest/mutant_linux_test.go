@@ -36,10 +36,10 @@ func TestMutantsAreCaught(t *testing.T) {
 			mutants: []mutant{
 				{"claim_load.go",
 					[]string{
-						" FOR NO KEY UPDATE OF st`", "lockStep + ` SKIP LOCKED`",
-						" FOR NO KEY UPDATE OF p`", "lockPace + ` SKIP LOCKED`",
+						"o.step = u.step FOR NO KEY UPDATE`", "stepsToLock + ` SKIP LOCKED) st`",
+						"n.endpoint FOR NO KEY UPDATE`", "pacesToLock + ` SKIP LOCKED) p`",
 					},
-					[]string{"`", "lockStep", "`", "lockPace"}},
+					[]string{"o.step = u.step`", "lockStep", "n.endpoint`", "lockPace"}},
 				{"claim_cut.go",
 					[]string{
 						" FOR NO KEY UPDATE OF b SKIP LOCKED) b", " FOR NO KEY UPDATE OF b`", "firstReadyWait + ` SKIP LOCKED`",

@@ -1,15 +1,14 @@
 package trackers_test
 
 import (
-	"os"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/access/natsaccess"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
@@ -18,21 +17,18 @@ import (
 func TestWithTheDocumentedPermissions(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	page, err := os.ReadFile("../../docs/security.md")
+	system, err := natsaccess.New(natsaccess.Roles{Trackers: []string{"web"},
+		Services: []natsaccess.Grant{{Name: "accounts", To: []string{"accounts"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(page), "```nats\n")
-	config, _, closed := strings.Cut(rest, "```")
-	if !closed {
-		t.Fatal("docs/security.md has no configuration")
-	}
+	config := system.Conf(nil)
 	for _, m := range regexp.MustCompile(`password: \$(\w+)`).FindAllStringSubmatch(config, -1) {
 		config = m[1] + ": secret\n" + config
 	}
 	server := testenv.NATSByConfig(t, config)
 	conn := func(user string) *nats.Conn {
-		return testenv.Dial(t, server.URL(), nats.UserInfo(user, "secret"), nats.CustomInboxPrefix("_INBOX_"+user))
+		return testenv.Dial(t, server.URL(), nats.UserInfo(user, "secret"))
 	}
 	listener, err := trackers.Listen(conn("node"), b.service, nil)
 	if err != nil {

@@ -1,0 +1,130 @@
+package natsaccess
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+)
+
+// unanswered bounds how long the server remembers where the answer to a direct request would go: services answer
+// elsewhere, and that nobody listens is said at once.
+const unanswered = time.Second
+
+// discovery are the subjects by which services are listed.
+const discovery = "$SRV.>"
+
+// New returns who may say what.
+func New(roles Roles) (*System, error) {
+	all, serves, err := roles.byName()
+	if err != nil {
+		return nil, fmt.Errorf("NATS accounts: %w", err)
+	}
+	nodes := &Account{Name: NodeAccount, JetStream: true, User: User{Name: NodeName}}
+	s := &System{Accounts: []*Account{nodes}}
+	for _, r := range all {
+		s.Accounts = append(s.Accounts, &Account{Name: accountOf(r), User: User{Name: r.name, Publish: []string{}}})
+	}
+	for _, r := range all {
+		own := s.account(accountOf(r))
+		for _, endpoint := range r.serves {
+			serve(nodes, own, endpoint)
+		}
+		for _, endpoint := range r.asks {
+			s.ask(r, serves[endpoint], endpoint)
+		}
+		for _, collector := range r.collectors {
+			own.request(nodes, endpoints.CollectSubject(collector), false, 0)
+		}
+		if r.tracks {
+			own.request(nodes, "tranche.tracker.*", false, 0)
+			if !r.views {
+				own.hear(nodes, endpoints.EventSubject("tracker.>"), endpoints.EventSubject(">"))
+			}
+		}
+		if r.views {
+			s.view(own, all)
+		}
+	}
+	return s, nil
+}
+
+func accountOf(r *role) string { return NodeAccount + "-" + r.name }
+
+// serve gives a service what it needs for an endpoint, and the nodes what they need of it.
+func serve(nodes, own *Account, endpoint string) {
+	consume(nodes, own, endpoints.StreamWork, endpoint)
+	own.request(nodes, endpoints.ReplySubject(endpoint), false, 0)
+	own.request(nodes, endpoints.DeadSubject(endpoint), false, 0)
+	state := "tranche.flow." + endpoint + ".>"
+	own.request(nodes, state, false, 0)
+	own.request(nodes, apiPrefix+"DIRECT.GET."+endpoints.StreamFlow+"."+state, false, 0)
+	own.request(nodes, "tranche.call.*.*."+endpoint, false, 0) // of nodes that ask over core NATS
+
+	nodes.request(own, endpoints.DirectSubject(endpoint), false, unanswered)
+	nodes.request(own, "tranche.status."+endpoint, true, 0)
+	nodes.request(own, discovery, true, 0)
+}
+
+// consume gives a service what it takes to read its consumer of a stream.
+func consume(nodes, own *Account, stream, endpoint string) {
+	consumer := stream + "." + endpoints.ConsumerName(endpoint)
+	own.request(nodes, apiPrefix+"CONSUMER.INFO."+consumer, false, 0)
+	own.request(nodes, apiPrefix+"CONSUMER.MSG.NEXT."+consumer, true, 0)
+	own.request(nodes, fmt.Sprintf(ackSubjects, consumer), false, 0)
+	own.request(nodes, fmt.Sprintf(longAckSubjects, consumer), false, 0)
+}
+
+// The subjects of acknowledgements are written out: with a > behind the consumer, one of the second form, which has a
+// domain and an account before the stream, could be read as one of the first for another consumer, by the names of
+// stream and consumer in the place of those. It would acknowledge and fetch for that one.
+const (
+	ackSubjects     = "$JS.ACK.%s.*.*.*.*.*"
+	longAckSubjects = "$JS.ACK.*.*.%s.*.*.*.*.>"
+)
+
+// ask lets a role ask an endpoint, and the endpoint's service answer it.
+func (s *System) ask(r, callee *role, endpoint string) {
+	nodes, own, other := s.Accounts[0], s.account(accountOf(r)), s.account(accountOf(callee))
+	own.request(nodes, endpoints.WorkSubject(endpoint), false, 0)
+	if own != other {
+		own.request(other, endpoints.DirectSubject(endpoint), false, unanswered)
+		for _, caller := range r.callers() {
+			other.request(own, "tranche.call."+caller+".*."+endpoint, false, 0)
+		}
+	} else {
+		own.User.Publish = append(own.User.Publish, endpoints.DirectSubject(endpoint))
+	}
+	for _, flow := range r.serves {
+		consume(nodes, own, endpoints.StreamStage, flow)
+		other.request(nodes, "tranche.stage."+flow+".*.*."+endpoint, false, 0)
+	}
+}
+
+// view lets a role look and not touch.
+func (s *System) view(own *Account, all []*role) {
+	nodes := s.Accounts[0]
+	consumers := []string{endpoints.StreamReply + "." + endpoints.RecorderConsumer,
+		endpoints.StreamDead + "." + endpoints.CollectorConsumer}
+	for _, r := range all {
+		for _, endpoint := range r.serves {
+			consumers = append(consumers, endpoints.StreamWork+"."+endpoints.ConsumerName(endpoint))
+			if len(r.asks) > 0 {
+				consumers = append(consumers, endpoints.StreamStage+"."+endpoints.ConsumerName(endpoint))
+			}
+		}
+	}
+	questions := []string{"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.*", "CONSUMER.NAMES.*", "CONSUMER.LIST.*"}
+	for _, consumer := range consumers { // one by one: the exports of a JWT may not overlap
+		questions = append(questions, "CONSUMER.INFO."+consumer)
+	}
+	for _, question := range questions {
+		own.request(nodes, apiPrefix+question, false, 0)
+	}
+	own.hear(nodes, endpoints.EventSubject(">"), endpoints.EventSubject(">"))
+	for _, r := range all {
+		if service := s.account(accountOf(r)); len(r.serves) > 0 && service != own {
+			own.request(service, discovery, true, 0)
+		}
+	}
+}

@@ -1,0 +1,303 @@
+package natsaccess_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/access/natsaccess"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// patience bounds what a test waits for.
+const patience = 20 * time.Second
+
+func grants(t *testing.T, texts ...string) []natsaccess.Grant {
+	t.Helper()
+	var all []natsaccess.Grant
+	for _, text := range texts {
+		g, err := natsaccess.ParseGrant(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, g)
+	}
+	return all
+}
+
+func system(t *testing.T, services ...string) *natsaccess.System {
+	t.Helper()
+	s, err := natsaccess.New(natsaccess.Roles{Services: grants(t, services...), Callers: grants(t, "web=accounts"),
+		Producers: grants(t, "web=c"), Trackers: []string{"web"}, Viewers: []string{"ops"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// form is a way to tell a server who may say what, and users who they are.
+type form struct {
+	config string
+	user   func(name string) nats.Option
+}
+
+func forms(t *testing.T) map[string]form {
+	t.Helper()
+	s := system(t, "accounts=accounts,other", "statement=statement")
+	passwords := s.Conf(nil)
+	for _, m := range regexp.MustCompile(`password: \$(\w+)`).FindAllStringSubmatch(passwords, -1) {
+		passwords = m[1] + ": secret\n" + passwords
+	}
+	read := func(files []string, err error) string {
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(files[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	nkeys, creds := t.TempDir(), t.TempDir()
+	return map[string]form{
+		"passwords": {passwords, func(name string) nats.Option { return nats.UserInfo(name, "secret") }},
+		"nkeys": {read(s.WriteNkeys(nkeys)), func(name string) nats.Option {
+			option, err := nats.NkeyOptionFromSeed(filepath.Join(nkeys, name+".nk"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return option
+		}},
+		"operator": {read(s.WriteOperator(creds)), func(name string) nats.Option {
+			return nats.UserCredentials(filepath.Join(creds, name+".creds"))
+		}},
+	}
+}
+
+// prepare makes the streams, and the consumers of endpoints, as a node does.
+func prepare(t *testing.T, node *nats.Conn, names ...string) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := endpoints.EnsureStreams(t.Context(), js, endpoints.StreamConfig{Memory: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if err := endpoints.EnsureConsumer(t.Context(), js, name, endpoints.ConsumerSettings{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return js
+}
+
+// In each form the same works, without any setting but who one is; and what is not granted does not.
+func TestEachFormOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	for name, form := range forms(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testenv.NATSByConfig(t, form.config)
+			conn := func(user string) *nats.Conn { return testenv.Dial(t, server.URL(), form.user(user)) }
+			node := conn("node")
+			prepare(t, node, "accounts", "other")
+			serve(t, conn("accounts"), "accounts", "other")
+			web := conn("web")
+			for _, options := range [][]endpoints.CallOption{nil, {endpoints.Direct()}} {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				got, err := endpoints.Call[int, int](ctx, web, "accounts", "C1", 7, append(options, endpoints.CallerName("web"))...)
+				if cancel(); err != nil || got != 7 {
+					t.Errorf("call with %d options: %d, %v", len(options), got, err)
+				}
+			}
+			refuses(t, web, "tranche.work.other")
+			refuses(t, web, "tranche.reply.accounts")
+			for _, user := range []string{"node", "ops"} {
+				if found, err := endpoints.Discover(t.Context(), conn(user), time.Second); err != nil || len(found) != 2 {
+					t.Errorf("%s sees %d listeners, %v", user, len(found), err)
+				}
+			}
+			asked(t, node, web, "tranche.tracker.open")
+			asked(t, node, web, "tranche.collect.c")
+			hears(t, node, web, "tranche.event.tracker.>", "tranche.event.tracker.done")
+			hears(t, node, conn("ops"), "tranche.event.>", "tranche.event.run.completed")
+		})
+	}
+}
+
+// serve runs a service whose endpoints answer with what they are given.
+func serve(t *testing.T, nc *nats.Conn, names ...string) {
+	t.Helper()
+	service, err := endpoints.New(nc, endpoints.Config{Name: names[0], DrainTimeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		err := endpoints.HandleEach(service, name, func(_ context.Context, in int) (int, error) { return in, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- service.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	for range patience / (10 * time.Millisecond) {
+		if service.Stats()[0].State == endpoints.StateListening {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	t.Fatal("the service does not listen")
+}
+
+// refuses checks that a user is told at once that it may not publish.
+func refuses(t *testing.T, nc *nats.Conn, subject string) {
+	t.Helper()
+	refused := make(chan error, 1)
+	before := nc.ErrorHandler()
+	defer nc.SetErrorHandler(before)
+	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		select {
+		case refused <- err:
+		default:
+		}
+	})
+	if err := nc.Publish(subject, nil); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-refused:
+		if !strings.Contains(err.Error(), subject) {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Errorf("NATS takes %s", subject)
+	}
+}
+
+// asked checks that a request reaches the nodes, and the answer whoever asks.
+func asked(t *testing.T, node, nc *nats.Conn, subject string) {
+	t.Helper()
+	sub, err := node.Subscribe(subject, func(msg *nats.Msg) {
+		if !strings.HasPrefix(msg.Reply, "_R_.") {
+			t.Errorf("%s is to be answered at %s", subject, msg.Reply)
+		}
+		if err := msg.Respond([]byte("done")); err != nil {
+			t.Error(err)
+		}
+	})
+	if err == nil {
+		err = node.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if msg, err := nc.Request(subject, nil, patience); err != nil || string(msg.Data) != "done" {
+		t.Errorf("%s: %v", subject, err)
+	}
+}
+
+// hears checks that what nodes publish comes to a user.
+func hears(t *testing.T, node, nc *nats.Conn, pattern, subject string) {
+	t.Helper()
+	sub, err := nc.SubscribeSync(pattern)
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err == nil {
+		err = node.Publish(subject, nil)
+	}
+	if err == nil {
+		_, err = sub.NextMsg(patience)
+	}
+	if err != nil {
+		t.Errorf("%s: %v", subject, err)
+	}
+}
+
+// Files are their owner's alone, and who has a key keeps it when a service is added.
+func TestKeysStay(t *testing.T) {
+	t.Parallel()
+	for name, write := range map[string]func(*natsaccess.System, string) ([]string, error){
+		"nkeys": (*natsaccess.System).WriteNkeys, "operator": (*natsaccess.System).WriteOperator,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			first, err := write(system(t, "accounts=accounts"), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := identity(t, first[1])
+			second, err := write(system(t, "accounts=accounts", "more=more"), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(second) != len(first)+1 {
+				t.Errorf("first %v, then %v", first, second)
+			}
+			if after := identity(t, second[1]); after != before {
+				t.Error("the key of the first user is another one")
+			}
+			err = filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+				if err == nil && !info.IsDir() && info.Mode().Perm() != 0o600 {
+					t.Errorf("%s has mode %s", path, info.Mode())
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// identity is the seed in a file.
+func identity(t *testing.T, file string) string {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`SU[A-Z0-9]{56}`).FindString(string(content))
+}
+
+func TestRolesThatCannotBe(t *testing.T) {
+	t.Parallel()
+	for why, roles := range map[string]natsaccess.Roles{
+		"serves no endpoint":   {Services: grants(t, "a")},
+		"is of two services":   {Services: grants(t, "a=e", "b=e")},
+		"which no service has": {Services: grants(t, "a=e"), Callers: grants(t, "web=x")},
+		"adds to no collector": {Producers: grants(t, "a")},
+		"told from node":       {Viewers: []string{"node"}},
+		"told from a-b":        {Viewers: []string{"a-b", "a_b"}},
+		"answered as caller": {Services: grants(t, "a=e", "b=f"),
+			Callers: grants(t, "a=f", "e=f")},
+		"endpoint name": {Trackers: []string{"no.name"}},
+	} {
+		if _, err := natsaccess.New(roles); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	for _, text := range []string{"", "=", "a=", "a=b,", "a b", "a=b c"} {
+		if g, err := natsaccess.ParseGrant(text); err == nil {
+			t.Errorf("%q is read as %v", text, g)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package natsaccess
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nkeys"
+)
+
+const (
+	operatorName = "tranche"
+	// systemAccount is the server's own, which operators' servers need to have.
+	systemAccount = "SYS"
+	credsEnding   = ".creds"
+	// keysName is the directory of the keys that sign. Servers and services do not need them.
+	keysName = "keys"
+	// responseLife is how long a service may take to answer.
+	responseLife = time.Minute
+)
+
+// operatorHeader begins the file of a server whose users have JWTs.
+const operatorHeader = header + `# Accounts are known by their JWTs, which the operator has signed.
+operator: %s
+system_account: %s
+resolver: MEMORY
+resolver_preload: {
+`
+
+// WriteOperator writes the server's file into a directory, with the JWTs of an operator and of its accounts, and a file
+// NAME.creds for each user. The keys that have signed all this are in DIR/keys. It returns the files, the server's
+// first.
+func (s *System) WriteOperator(dir string) ([]string, error) {
+	keys, err := KeysIn(filepath.Join(dir, keysName))
+	if err != nil {
+		return nil, err
+	}
+	o := &operator{keys: keys, public: map[string]string{}, pairs: map[string]nkeys.KeyPair{}}
+	if o.pair, err = keys.pair("operator", nkeys.PrefixByteOperator); err != nil {
+		return nil, err
+	}
+	accounts := append([]*Account{{Name: systemAccount}}, s.Accounts...)
+	for _, a := range accounts {
+		if err := o.know(a.Name); err != nil {
+			return nil, err
+		}
+	}
+	var preload strings.Builder
+	files := []string{filepath.Join(dir, ConfName)}
+	for _, a := range accounts {
+		token, err := o.account(a)
+		if err != nil {
+			return nil, fmt.Errorf("JWT of account %s: %w", a.Name, err)
+		}
+		fmt.Fprintf(&preload, "  %s: %s # %s\n", o.public[a.Name], token, a.Name)
+		if a.User.Name == "" {
+			continue
+		}
+		file := filepath.Join(dir, a.User.Name+credsEnding)
+		if err := o.user(a, file); err != nil {
+			return nil, fmt.Errorf("credentials of %s: %w", a.User.Name, err)
+		}
+		files = append(files, file)
+	}
+	token, err := o.operator()
+	if err != nil {
+		return nil, fmt.Errorf("JWT of the operator: %w", err)
+	}
+	conf := fmt.Sprintf(operatorHeader, token, o.public[systemAccount]) + preload.String() + "}\n"
+	return files, write(files[0], []byte(conf))
+}
+
+// operator signs accounts.
+type operator struct {
+	keys   *Keys
+	pair   nkeys.KeyPair
+	pairs  map[string]nkeys.KeyPair // of accounts, by name
+	public map[string]string
+}
+
+// know reads or makes the key of an account.
+func (o *operator) know(name string) (err error) {
+	if o.pairs[name], err = o.keys.pair(name, nkeys.PrefixByteAccount); err != nil {
+		return err
+	}
+	o.public[name], err = o.pairs[name].PublicKey()
+	return err
+}
+
+func (o *operator) operator() (string, error) {
+	public, err := o.pair.PublicKey()
+	if err != nil {
+		return "", err
+	}
+	claims := jwt.NewOperatorClaims(public)
+	claims.Name, claims.SystemAccount = operatorName, o.public[systemAccount]
+	return claims.Encode(o.pair)
+}
+
+// account signs what an account may.
+func (o *operator) account(a *Account) (string, error) {
+	claims := jwt.NewAccountClaims(o.public[a.Name])
+	claims.Name = a.Name
+	if a.JetStream {
+		claims.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit,
+			Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
+	}
+	for _, e := range a.Exports {
+		claims.Exports.Add(e.claim())
+	}
+	for _, i := range a.Imports {
+		claim, err := o.imported(a, i)
+		if err != nil {
+			return "", err
+		}
+		claims.Imports.Add(claim)
+	}
+	for _, m := range a.Mappings {
+		claims.AddMapping(jwt.Subject(m.From), jwt.WeightedMapping{Subject: jwt.Subject(m.To), Weight: 100})
+	}
+	found := jwt.CreateValidationResults()
+	claims.Validate(found)
+	if bad := found.Errors(); len(bad) > 0 {
+		return "", bad[0]
+	}
+	return claims.Encode(o.pair)
+}
+
+// claim has an export be for those only who have a token for it.
+func (e *Export) claim() *jwt.Export {
+	claim := &jwt.Export{Name: e.Subject, Subject: jwt.Subject(e.Subject), Type: kindOf(e.Stream), TokenReq: true}
+	if e.Stream {
+		return claim
+	}
+	claim.ResponseType, claim.ResponseThreshold = jwt.ResponseTypeSingleton, e.Threshold
+	if e.Many {
+		claim.ResponseType = jwt.ResponseTypeStream
+	}
+	return claim
+}
+
+// imported has the exporting account sign that this one may import.
+func (o *operator) imported(a *Account, i Import) (*jwt.Import, error) {
+	activation := jwt.NewActivationClaims(o.public[a.Name])
+	activation.ImportSubject, activation.ImportType = jwt.Subject(i.Subject), kindOf(i.Stream)
+	token, err := activation.Encode(o.pairs[i.Account])
+	if err != nil {
+		return nil, err
+	}
+	return &jwt.Import{Name: i.Subject, Subject: jwt.Subject(i.Subject), Account: o.public[i.Account], Token: token,
+		LocalSubject: jwt.RenamingSubject(numbered(i.Local)), Type: kindOf(i.Stream)}, nil
+}
+
+// numbered writes wildcards as JWTs have them: $1, $2, ….
+func numbered(subject string) string {
+	parts := strings.Split(subject, ".")
+	n := 0
+	for i, part := range parts {
+		if part == "*" {
+			n++
+			parts[i] = fmt.Sprintf("$%d", n)
+		}
+	}
+	return strings.Join(parts, ".")
+}
+
+func kindOf(stream bool) jwt.ExportType {
+	if stream {
+		return jwt.Stream
+	}
+	return jwt.Service
+}
+
+// user writes the credentials of an account's user.
+func (o *operator) user(a *Account, file string) error {
+	pair, err := o.keys.pair(a.User.Name, nkeys.PrefixByteUser)
+	if err != nil {
+		return err
+	}
+	public, err := pair.PublicKey()
+	if err != nil {
+		return err
+	}
+	claims := jwt.NewUserClaims(public)
+	claims.Name = a.User.Name
+	if a.User.Publish != nil {
+		claims.Pub.Allow.Add(a.User.Publish...)
+		claims.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: responseLife}
+	}
+	token, err := claims.Encode(o.pairs[a.Name])
+	if err != nil {
+		return err
+	}
+	seed, err := pair.Seed()
+	if err != nil {
+		return err
+	}
+	creds, err := jwt.FormatUserConfig(token, seed)
+	if err != nil {
+		return err
+	}
+	return write(file, creds)
+}

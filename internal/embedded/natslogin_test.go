@@ -1,0 +1,62 @@
+package embedded
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Only who can read the file gets in, and it stays the same over restarts.
+func TestNATSTakesThePasswordInTheFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "nats-url")
+	config := NATSConfig{StoreDir: filepath.Join(dir, "nats"), URLFile: file}
+	ns := startNATS(t, config)
+	written := readURL(t, file)
+	for _, url := range []string{ns.URL(), strings.Replace(ns.URL(), "://", "://tranche:wrong@", 1)} {
+		if nc, err := nats.Connect(url); err == nil {
+			nc.Close()
+			t.Errorf("%s is let in", url)
+		}
+	}
+	if _, err := nats.Connect(ns.URL()); !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("without a password: %v", err)
+	}
+	nc, err := nats.Connect(ns.URL(), ns.Login())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	dial(t, written)
+	if err := ns.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dial(t, written)
+	stopNATS(t, ns)
+	config.Listen = strings.TrimPrefix(ns.URL(), "nats://")
+	startNATS(t, config)
+	if again := readURL(t, file); again != written {
+		t.Error("the next server has another address or password")
+	}
+}
+
+func readURL(t *testing.T, file string) string {
+	t.Helper()
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("%s has mode %s", file, info.Mode())
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
