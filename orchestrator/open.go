@@ -30,6 +30,7 @@ func (n *Node) Add(ctx context.Context, req workqueue.AddRequest) (workqueue.Add
 func (n *Node) SealRun(ctx context.Context, req workqueue.SealRequest) (workqueue.Sealed, error) {
 	sealed, err := n.store.SealRun(ctx, req)
 	if err == nil {
+		n.announce(sealed.Completions)
 		n.recheck(ctx, []workqueue.RunID{req.Run})
 		n.spread()
 	}

@@ -35,8 +35,8 @@ RETURNING id, coalesce(stream_seq, 0), coalesce(pipe_epoch, 0)`
 	cancelRun = `
 UPDATE batchrun r SET state = 'cancelled', finished_at = clock_timestamp(), done = c.done, failed = c.failed,
     sealed_at = coalesce(r.sealed_at, clock_timestamp()) -- an open run is no load that was given up
-FROM (` + outcomeOfRun + `) c
-WHERE r.id = $1 AND r.state = 'running'
+FROM (SELECT r.id, o.* FROM (VALUES ($1::uuid)) AS r (id) CROSS JOIN LATERAL (` + outcomeOfRun + `) o) c
+WHERE r.id = c.id AND r.state = 'running'
 RETURNING r.generation, r.items - c.done - c.failed`
 )
 

@@ -26,6 +26,7 @@ type loader struct {
 	sizes   []int64 // payload bytes of each block
 	unsure  bool    // whether the run's row was committed
 	whole   bool    // all of it is one transaction
+	counted bool    // and it was known before how many items there are
 }
 
 func (l *loader) load(ctx context.Context) (Loaded, error) {
@@ -111,17 +112,29 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 // loadAtOnce makes a small run in one transaction.
 func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 	l.whole = true
-	return b.refused(l.begin(ctx, loadTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	err := l.begin(ctx, loadTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		l.items, l.skipped, l.sizes = 0, 0, nil
+		if l.counted = l.req.OnDuplicate != DuplicateSkip; l.counted {
+			l.account(b)
+		}
 		if err := l.insertRun(ctx, tx); err != nil {
 			return err
 		}
 		if err := l.put(ctx, tx, b); err != nil {
 			return err
 		}
-		l.account(b)
+		if !l.counted {
+			l.account(b)
+		}
 		return l.seal(ctx, tx)
-	}))
+	})
+	if err != nil {
+		return b.refused(err)
+	}
+	for i := range l.req.Steps {
+		l.store.paced.Store(l.req.Steps[i].Endpoint, true)
+	}
+	return nil
 }
 
 // loadInParts makes a large run: the row first, then batches in transactions of their own over a few connections, then
@@ -226,11 +239,15 @@ func (l *loader) account(b *itemBatch) {
 	l.skipped += b.skipped
 }
 
+// insertRun makes a run that is loading or, when $15 says how many items it has, is under way as sealRun sets it.
 const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
-     max_failed, canary, canary_auto)
-VALUES ($1, nullif($2, ''), $3, $4, $5, 'loading', $6, $7, $8, nullif($9, ''), $10, nullif($11, 0), $12, $13, $14)`
+     max_failed, canary, canary_auto, items, failed_limit, canary_state, canary_generation, sealed_at, started_at)
+SELECT $1, nullif($2, ''), $3, $4, $5, CASE WHEN $15::bigint IS NULL THEN 'loading' ELSE 'running' END, $6, $7, $8,
+    nullif($9, ''), $10, nullif($11, 0), $12, $13, $14, coalesce($15, 0), $16, CASE WHEN $17 THEN 'sampling' END,
+    CASE WHEN $17 THEN 1 END, t.now, t.now
+FROM (SELECT CASE WHEN $15 IS NOT NULL THEN clock_timestamp() END AS now) t`
 
 const insertStep = `
 INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout, retry_backoff,
@@ -242,9 +259,18 @@ VALUES ($1, $2, $3, $18, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, 0), nulli
 
 func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	r := &l.req
+	var items, failedLimit *int64
+	if l.counted {
+		var err error
+		if failedLimit, err = l.failedLimit(); err != nil {
+			return err
+		}
+		items = &l.items
+	}
 	batch := &pgx.Batch{}
 	batch.Queue(insertRun, l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
-		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAuto)
+		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAuto, items, failedLimit,
+		l.counted && l.sampled())
 	for i, st := range r.Steps {
 		batch.Queue(insertStep, l.run, i, st.Name, st.Endpoint, st.Chunk, st.InFlight, st.MaxAttempts, st.Timeout,
 			st.RetryBackoff, st.InFlightAuto, st.ChunkAuto, st.ChunkBytes, st.ChunkTime, st.Rate, st.MaxBackoff,

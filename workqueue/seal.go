@@ -45,7 +45,9 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(makePaces, l.run)
+	if !l.whole || !l.paced() {
+		batch.Queue(makePaces, l.run)
+	}
 	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
 		return err
 	}
@@ -64,6 +66,17 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		err = l.req.sealing(ctx, tx, l.run)
 	}
 	return err
+}
+
+// paced reports whether the endpoints of all steps had their paces before. Should a database that went back in time have
+// lost one, a claim makes it.
+func (l *loader) paced() bool {
+	for i := range l.req.Steps {
+		if _, known := l.store.paced.Load(l.req.Steps[i].Endpoint); !known {
+			return false
+		}
+	}
+	return true
 }
 
 // inLine has the heads of lines ready, and the other items wait.
@@ -134,13 +147,12 @@ func (st *StepSpec) settings(d *difference) {
 }
 
 func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
-	var failedLimit *int64
-	limit, limited, err := FailedLimit(l.req.MaxFailed, l.items)
+	if l.counted {
+		return nil // insertRun has
+	}
+	failedLimit, err := l.failedLimit()
 	if err != nil {
 		return err
-	}
-	if limited {
-		failedLimit = &limit
 	}
 	args := []any{l.run, l.items, l.skipped, failedLimit, l.sampled()}
 	if l.whole { // nobody else has seen the row
@@ -154,6 +166,15 @@ func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
 		return fmt.Errorf("seal run %s: %w: its load was given up", l.run, ErrSessionLost)
 	}
 	return nil
+}
+
+// failedLimit is how many of the items may fail; nil is all.
+func (l *loader) failedLimit() (*int64, error) {
+	limit, limited, err := FailedLimit(l.req.MaxFailed, l.items)
+	if !limited {
+		return nil, err
+	}
+	return &limit, err
 }
 
 // sampled reports whether a sample of the run goes first. A canary of all items is none.

@@ -27,6 +27,8 @@ type Sealed struct {
 	Skipped   int64
 	Already   bool // it was sealed before: nothing was changed
 	Completed bool // nothing was left to do: the seal itself completed the run
+
+	Completions []Completion // of the run, when it was completed
 }
 
 // ExpectError is returned for a seal of a run that has not as many items as were expected. It stays open.
@@ -90,7 +92,7 @@ func (req *SealRequest) seal(ctx context.Context, tx pgx.Tx) (Sealed, error) {
 	if err := o.setSealed(ctx, tx, req); err != nil || !out.Completed {
 		return out, err
 	}
-	_, err = complete(ctx, tx, o.id)
+	out.Completions, err = complete(ctx, tx, o.id)
 	return out, err
 }
 

@@ -194,19 +194,16 @@ func (s *settlement) blockArgs() []any {
 // acknowledge tells the tracker which items are final, run by run in the order of their ids and in one round trip with
 // what the batch holds already, and completes the runs whose last item that was.
 func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
-	var runs []RunID
-	acks := map[RunID][]tracker.Ack{}
+	var acks []tracker.BatchAcks
 	for _, id := range lockOrder(s.final) {
-		if acks[id.run] == nil {
-			runs = append(runs, id.run)
+		if last := len(acks) - 1; last < 0 || RunID(acks[last].Batch) != id.run {
+			acks = append(acks, tracker.BatchAcks{Batch: uuid.UUID(id.run), Into: &tracker.Acked{}})
 		}
-		acks[id.run] = append(acks[id.run], tracker.Ack{Group: int(id.block), Mask: s.final[id]})
+		of := &acks[len(acks)-1]
+		of.Items = append(of.Items, tracker.Ack{Group: int(id.block), Mask: s.final[id]})
 	}
-	acked := make([]tracker.Acked, len(runs))
-	for i, run := range runs {
-		if err := tracker.QueueAck(batch, uuid.UUID(run), acks[run], &acked[i]); err != nil {
-			return fmt.Errorf("acknowledge items of run %s: %w", run, err)
-		}
+	if err := tracker.QueueAcks(batch, acks); err != nil {
+		return fmt.Errorf("acknowledge items: %w", err)
 	}
 	if batch.Len() == 0 {
 		return nil
@@ -214,43 +211,62 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("settle and acknowledge items: %w", err)
 	}
-	for i, run := range runs {
-		if !acked[i].Completed {
-			continue
+	var ended []RunID
+	for _, of := range acks {
+		if of.Into.Completed {
+			ended = append(ended, RunID(of.Batch))
 		}
-		completion, err := complete(ctx, tx, run)
-		if err != nil {
-			return err
-		}
-		s.finished = append(s.finished, completion)
 	}
-	return nil
+	var err error
+	s.finished, err = complete(ctx, tx, ended...)
+	return err
 }
 
 const (
-	// outcomeOfRun counts the items of run $1 that are done, and those that have failed.
+	// outcomeOfRun counts the items of a run r that are done, and those that have failed.
 	outcomeOfRun = `
 SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
        coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed
-FROM batchrun r CROSS JOIN LATERAL (` + outcomePlanes + `) o WHERE r.id = $1`
+FROM (` + outcomePlanes + `) o`
 
-	completeRun = `
+	// completeRuns goes from run to run, in the order given.
+	completeRuns = `
 UPDATE batchrun r
 SET state = 'completed', finished_at = clock_timestamp(), done = c.done, failed = c.failed
-FROM (` + outcomeOfRun + `) c
-WHERE r.id = $1 AND r.state = 'running'
-RETURNING r.generation, r.done, r.failed, r.finished_at`
+FROM (SELECT r.id, o.* FROM unnest($1::uuid[]) AS r (id) CROSS JOIN LATERAL (` + outcomeOfRun + `) o) c
+WHERE r.id = c.id AND r.state = 'running'
+RETURNING r.id, r.generation, r.done, r.failed, r.finished_at`
 )
 
-// complete closes a generation of a run, in the transaction in which its tracker reported the last acknowledgement.
-func complete(ctx context.Context, tx pgx.Tx, run RunID) (Completion, error) {
-	c := Completion{Run: run}
-	var at time.Time
-	if err := tx.QueryRow(ctx, completeRun, run).Scan(&c.Generation, &c.Done, &c.Failed, &at); err != nil {
-		return c, fmt.Errorf("complete run %s: %w", run, err)
+// complete closes the generation of runs, in ascending order, in the transaction in which their trackers reported the
+// last acknowledgement.
+func complete(ctx context.Context, tx pgx.Tx, runs ...RunID) ([]Completion, error) {
+	if len(runs) == 0 {
+		return nil, nil
 	}
-	var err error
-	c.Event, err = addEventAt(ctx, tx, run, c.Generation, EventCompleted, at,
-		map[string]any{"done": c.Done, "failed": c.Failed})
-	return c, err
+	rows, err := tx.Query(ctx, completeRuns, runs)
+	if err != nil {
+		return nil, fmt.Errorf("complete %d runs: %w", len(runs), err)
+	}
+	var at []time.Time
+	completed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Completion, err error) {
+		at = append(at, time.Time{})
+		err = row.Scan(&c.Run, &c.Generation, &c.Done, &c.Failed, &at[len(at)-1])
+		return c, err
+	})
+	if err == nil && len(completed) != len(runs) {
+		err = errFence
+	}
+	if err != nil {
+		return nil, fmt.Errorf("complete runs %v: %w", runs, err)
+	}
+	for i := range completed {
+		c := &completed[i]
+		c.Event, err = addEventAt(ctx, tx, c.Run, c.Generation, EventCompleted, at[i],
+			map[string]any{"done": c.Done, "failed": c.Failed})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return completed, nil
 }

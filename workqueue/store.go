@@ -15,6 +15,7 @@ type Store struct {
 	mute     muteWatch
 	settings string      // a statement that follows each BEGIN, empty: none; see transactionSettings
 	errors   errorsCache // of the runs whose errors were looked at lately
+	paced    sync.Map    // endpoints whose pace is known to be there
 }
 
 // New returns a store on a pool whose database has been migrated. The store does not close the pool. See also [Open].

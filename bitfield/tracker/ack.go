@@ -1,14 +1,15 @@
 package tracker
 
 import (
+	"bytes"
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
@@ -27,60 +28,62 @@ type Acked struct {
 	Generation int  // the generation that it completed; 0 unless Completed
 }
 
-// lockGroupsSQL begins a statement about the masks $2–$4 of batch $1: groups, masks, and for each mask one past its
-// largest member. It locks the group rows in ascending order, the same for everyone, so that two statements about the
-// same groups wait for each other and never in a circle; a row that another transaction changed meanwhile is read as
-// that one left it. bad is the first mask that fits no group.
-//
-// = ANY stands beside each join so that the primary key finds the rows even when the planner has no statistics yet; by
-// batch_id alone it would read every group of the batch.
+// lockGroupsSQL begins a statement about the masks $1–$4, in ascending order: batches, groups, masks, and for each mask
+// one past its largest member. It locks the group rows in that order, the same for everyone, so that two statements
+// about the same groups wait for each other and never in a circle; a row that another transaction changed meanwhile is
+// read as that one left it. Each is looked up by itself, by its key, whatever the planner thinks of the table. bad is
+// the first mask that fits no group; to find it is to lock all of them.
 const lockGroupsSQL = `
 WITH want AS (
-    SELECT * FROM unnest($2::integer[], $3::bit(8192)[], $4::integer[]) AS w(grp, mask, above)
+    SELECT * FROM unnest($1::uuid[], $2::integer[], $3::bit(8192)[], $4::integer[]) AS w(batch_id, grp, mask, above)
 ), locked AS MATERIALIZED (
-    SELECT w.grp, w.mask, w.above, g.size, g.pending
-    FROM want w JOIN tracker_group g ON g.grp = w.grp
-    WHERE g.batch_id = $1 AND g.grp = ANY ($2::integer[])
-    ORDER BY w.grp
-    FOR NO KEY UPDATE OF g
+    SELECT w.batch_id, w.grp, w.mask, w.above, g.size, g.pending
+    FROM want w LEFT JOIN LATERAL (
+        SELECT g.size, g.pending FROM tracker_group g
+        WHERE g.batch_id = w.batch_id AND g.grp = w.grp
+        FOR NO KEY UPDATE OF g) g ON true
 ), bad AS MATERIALIZED (
-    SELECT w.grp, w.above, l.size
-    FROM want w LEFT JOIN locked l USING (grp)
-    WHERE l.grp IS NULL OR l.above > l.size
-    ORDER BY w.grp LIMIT 1
+    SELECT batch_id, grp, above, size FROM locked
+    WHERE size IS NULL OR above > size
+    ORDER BY batch_id, grp LIMIT 1
 )`
 
-// ackSQL clears bits in the locked groups, and locks the batch row only when a group became empty. What it writes there
-// it computes from the row as it is under that lock, not as it was when the statement began: of two acks that empty the
-// last two groups, and of an ack and a seal, the second one sees what the first one did.
+// ackSQL clears bits in the locked groups, and locks a batch row only when one of its groups became empty. What it
+// writes there it computes from the row as it is under that lock, not as it was when the statement began: of two acks
+// that empty the last two groups, and of an ack and a seal, the second one sees what the first one did.
 //
 // Every UPDATE takes its new values from the locked rows, never from its own target. PostgreSQL would bring the target
 // up to date before it writes, but it checks the CHECKs before that, and would refuse a mix of old and new values.
+//
+// A row tells of a batch of which items were pending, or of bad.
 const ackSQL = lockGroupsSQL + `, moved AS (
     UPDATE tracker_group g
     SET pending = l.pending & ~l.mask
     FROM locked l
-    WHERE g.batch_id = $1 AND g.grp = ANY ($2::integer[]) AND g.grp = l.grp
+    WHERE g.batch_id = l.batch_id AND g.grp = l.grp
       AND (l.pending & l.mask) <> B'0'::bit(8192)
       AND NOT EXISTS (SELECT FROM bad)
-    RETURNING bit_count(l.pending & l.mask) AS newly, g.pending = B'0'::bit(8192) AS emptied
+    RETURNING g.batch_id, bit_count(l.pending & l.mask) AS newly, g.pending = B'0'::bit(8192) AS emptied
 ), total AS MATERIALIZED (
-    SELECT coalesce(sum(newly), 0)::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied FROM moved
+    SELECT batch_id, sum(newly)::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied
+    FROM moved GROUP BY batch_id
 )` + closeSQL + `
-SELECT t.newly, l.generation, bad.grp, bad.above, bad.size, b.groups
-FROM total t
-LEFT JOIN batch l ON l.completed
-LEFT JOIN bad ON true
-LEFT JOIN tracker_batch b ON bad.grp IS NOT NULL AND b.id = $1`
+SELECT t.batch_id, t.newly, l.generation, NULL::integer, NULL::integer, NULL::integer, NULL::integer
+FROM total t LEFT JOIN batch l ON l.id = t.batch_id AND l.completed
+UNION ALL
+SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups
+FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
 
-// closeSQL goes on from total, which says how many groups the statement emptied: it is the part of an ack that locks
-// the batch row, as described at ackSQL.
+// closeSQL goes on from total, which says how many groups of each batch the statement emptied: it is the part of an ack
+// that locks batch rows, as described at ackSQL, in ascending order.
 const closeSQL = `, batch AS MATERIALIZED (
-    SELECT b.open_groups - t.emptied AS open_groups, b.generation, b.state,
-           b.state = 'sealed' AND b.open_groups = t.emptied AS completed
-    FROM tracker_batch b, total t
-    WHERE b.id = $1 AND t.emptied > 0
-    FOR NO KEY UPDATE OF b
+    SELECT b.*
+    FROM (SELECT * FROM total WHERE emptied > 0 ORDER BY batch_id) t CROSS JOIN LATERAL (
+        SELECT b.id, b.open_groups - t.emptied AS open_groups, b.generation, b.state,
+               b.state = 'sealed' AND b.open_groups = t.emptied AS completed
+        FROM tracker_batch b
+        WHERE b.id = t.batch_id
+        FOR NO KEY UPDATE OF b) b
 ), closed AS (
     UPDATE tracker_batch b
     SET open_groups  = l.open_groups,
@@ -88,80 +91,99 @@ const closeSQL = `, batch AS MATERIALIZED (
         completed_at = CASE WHEN l.completed THEN clock_timestamp() END,
         active_at    = clock_timestamp()
     FROM batch l
-    WHERE b.id = $1
+    WHERE b.id = l.id
 )`
 
-// AckMasks acknowledges items, for any number of groups, in one round trip. Items that were acknowledged before are
-// left alone, so a duplicate does no harm and writes nothing. Several acks of one group count as their union.
-//
-// A group that the batch does not have, and a member past a group's size, are a *GroupError, and then nothing was
-// acknowledged; an unknown batch is ErrNotFound. In a cancelled batch items can be acknowledged, but never complete it.
-func AckMasks(ctx context.Context, tx pgx.Tx, id uuid.UUID, acks []Ack) (Acked, error) {
-	if len(acks) == 0 {
-		return Acked{}, nil
-	}
-	m, err := mergeMasks(id, acks)
-	if err != nil {
-		return Acked{}, err
-	}
-	return m.scanAck(tx.QueryRow(ctx, ackSQL, m.args()...))
+// byKeySQL has what follows it in a transaction find rows by their keys, one by one, also when it is planned while
+// there are hardly any: the plan is kept.
+const byKeySQL = `
+SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+       set_config('enable_seqscan', 'off', true)`
+
+// BatchAcks names items of a batch, and where to tell what the ack did.
+type BatchAcks struct {
+	Batch uuid.UUID
+	Items []Ack
+	Into  *Acked
 }
 
-// QueueAck is AckMasks as part of a caller's pgx.Batch, which saves its round trip. The pgx.Batch must run in a
-// transaction. Acked is filled, and errors are returned, when its results are read.
-func QueueAck(b *pgx.Batch, id uuid.UUID, acks []Ack, into *Acked) error {
-	if len(acks) == 0 {
+// QueueAcks acknowledges items of any number of groups and batches, each of which stands there once, as part of a
+// caller's pgx.Batch, which must run in a transaction: from here on it finds rows by keys, whatever their number. Items
+// that were acknowledged before are left alone, so a duplicate does no harm and writes nothing. Several acks of one
+// group count as their union. Into is filled, and errors are returned, when the results are read.
+//
+// A group that a batch does not have, and a member past a group's size, are a *GroupError, and then nothing was
+// acknowledged; an unknown batch is ErrNotFound. In a cancelled batch items can be acknowledged, but never complete it.
+func QueueAcks(b *pgx.Batch, acks []BatchAcks) error {
+	into := map[uuid.UUID]*Acked{}
+	m := &masks{}
+	sorted := slices.Clone(acks)
+	slices.SortFunc(sorted, func(a, b BatchAcks) int { return bytes.Compare(a.Batch[:], b.Batch[:]) })
+	for _, a := range sorted {
+		if err := m.add(a.Batch, a.Items); err != nil {
+			return err
+		}
+		into[a.Batch] = a.Into
+	}
+	if len(m.sets) == 0 {
 		return nil
 	}
-	m, err := mergeMasks(id, acks)
-	if err != nil {
-		return err
-	}
-	b.Queue(ackSQL, m.args()...).QueryRow(func(row pgx.Row) error {
-		*into, err = m.scanAck(row)
-		return err
+	b.Queue(byKeySQL)
+	b.Queue(ackSQL, m.args()...).Query(func(rows pgx.Rows) error {
+		for _, acked := range into { // of which nothing was pending, there is no row
+			*acked = Acked{}
+		}
+		return scanAcks(rows, func(batch uuid.UUID, acked Acked) error {
+			*into[batch] = acked
+			return nil
+		})
 	})
 	return nil
 }
 
+// QueueAck is QueueAcks of one batch.
+func QueueAck(b *pgx.Batch, id uuid.UUID, acks []Ack, into *Acked) error {
+	return QueueAcks(b, []BatchAcks{{id, acks, into}})
+}
+
 // masks are acks as the statements take them: each group once, in ascending order.
 type masks struct {
-	batch  uuid.UUID
-	groups []int32
-	sets   []bitfield.Set
-	above  []int32
+	batches []pgtype.UUID
+	groups  []int32
+	sets    []bitfield.Set
+	above   []int32
 }
 
 func mergeMasks(id uuid.UUID, acks []Ack) (*masks, error) {
-	order := make([]int, len(acks))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(acks[a].Group, acks[b].Group) })
-	m := &masks{batch: id, groups: make([]int32, 0, len(acks)), sets: make([]bitfield.Set, 0, len(acks))}
-	for _, i := range order {
-		a := &acks[i]
+	m := &masks{}
+	return m, m.add(id, acks)
+}
+
+// add takes in masks of a batch that comes after all others.
+func (m *masks) add(id uuid.UUID, acks []Ack) error {
+	first := len(m.sets)
+	for _, a := range slices.SortedStableFunc(slices.Values(acks),
+		func(a, b Ack) int { return cmp.Compare(a.Group, b.Group) }) {
 		if a.Group < 0 || a.Group > math.MaxInt32 {
-			return nil, &GroupError{Batch: id, Group: a.Group}
+			return &GroupError{Batch: id, Group: a.Group}
 		}
 		group := int32(a.Group) // checked above
-		if last := len(m.groups) - 1; last >= 0 && m.groups[last] == group {
+		if last := len(m.groups) - 1; last >= first && m.groups[last] == group {
 			m.sets[last] = m.sets[last].Or(a.Mask)
 			continue
 		}
-		m.groups = append(m.groups, group)
-		m.sets = append(m.sets, a.Mask)
+		m.batches = append(m.batches, pgtype.UUID{Bytes: id, Valid: true})
+		m.groups, m.sets = append(m.groups, group), append(m.sets, a.Mask)
 	}
-	m.above = make([]int32, len(m.sets))
-	for i := range m.sets {
+	for i := first; i < len(m.sets); i++ {
 		_, hi := m.sets[i].Bounds()
-		m.above[i] = int32(hi) // at most bitfield.Size
+		m.above = append(m.above, int32(hi)) // at most bitfield.Size
 	}
-	return m, nil
+	return nil
 }
 
 func (m *masks) args() []any {
-	return []any{m.batch, m.groups, pgbits.Slice(m.sets), m.above}
+	return []any{m.batches, m.groups, pgbits.Slice(m.sets), m.above}
 }
 
 // misfit is a mask that fits no group, as the statements report it.
@@ -183,21 +205,27 @@ func (f misfit) err(batch uuid.UUID) error {
 	return e
 }
 
-func (m *masks) scanAck(row pgx.Row) (Acked, error) {
+// scanAcks reads what ackSQL, or ackNewSQL with its further columns, tells of each batch.
+func scanAcks(rows pgx.Rows, tell func(uuid.UUID, Acked) error, more ...any) error {
 	var (
-		acked      Acked
+		batch      uuid.UUID
+		newly      int
 		generation *int
 		bad        misfit
 	)
-	err := row.Scan(&acked.Newly, &generation, &bad.group, &bad.above, &bad.size, &bad.groups)
-	if err == nil {
-		err = bad.err(m.batch)
-	}
+	columns := append([]any{&batch, &newly, &generation, &bad.group, &bad.above, &bad.size, &bad.groups}, more...)
+	_, err := pgx.ForEachRow(rows, columns, func() error {
+		if err := bad.err(batch); err != nil {
+			return err
+		}
+		acked := Acked{Newly: newly}
+		if generation != nil {
+			acked.Completed, acked.Generation = true, *generation
+		}
+		return tell(batch, acked)
+	})
 	if err != nil {
-		return Acked{}, fmt.Errorf("acknowledge items of tracker batch %s: %w", m.batch, err)
+		return fmt.Errorf("acknowledge items of tracker batch %s: %w", batch, err)
 	}
-	if generation != nil {
-		acked.Completed, acked.Generation = true, *generation
-	}
-	return acked, nil
+	return nil
 }

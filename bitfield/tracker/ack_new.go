@@ -1,8 +1,6 @@
 package tracker
 
 import (
-	"fmt"
-
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -16,69 +14,51 @@ type AckedNew struct {
 	New []Ack // the items that were pending until now, by ascending group; groups without any are left out
 }
 
-// ackNewSQL is ackSQL, with the cleared bits as its last columns. They cost a kilobyte a group on their way to the
-// client, so ackSQL does without.
+// ackNewSQL is ackSQL of one batch, with the cleared bits as its last columns. They cost a kilobyte a group on their way
+// to the client, so ackSQL does without.
 const ackNewSQL = lockGroupsSQL + `, moved AS (
     UPDATE tracker_group g
     SET pending = l.pending & ~l.mask
     FROM locked l
-    WHERE g.batch_id = $1 AND g.grp = ANY ($2::integer[]) AND g.grp = l.grp
+    WHERE g.batch_id = l.batch_id AND g.grp = l.grp
       AND (l.pending & l.mask) <> B'0'::bit(8192)
       AND NOT EXISTS (SELECT FROM bad)
-    RETURNING g.grp, l.pending & l.mask AS cleared, g.pending = B'0'::bit(8192) AS emptied
+    RETURNING g.batch_id, g.grp, l.pending & l.mask AS cleared, g.pending = B'0'::bit(8192) AS emptied
 ), total AS MATERIALIZED (
-    SELECT coalesce(sum(bit_count(cleared)), 0)::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied,
+    SELECT batch_id, sum(bit_count(cleared))::bigint AS newly, count(*) FILTER (WHERE emptied)::integer AS emptied,
            array_agg(grp ORDER BY grp) AS grps, array_agg(cleared ORDER BY grp) AS cleared
-    FROM moved
+    FROM moved GROUP BY batch_id
 )` + closeSQL + `
-SELECT t.newly, l.generation, bad.grp, bad.above, bad.size, b.groups, t.grps, t.cleared
-FROM total t
-LEFT JOIN batch l ON l.completed
-LEFT JOIN bad ON true
-LEFT JOIN tracker_batch b ON bad.grp IS NOT NULL AND b.id = $1`
+SELECT t.batch_id, t.newly, l.generation, NULL::integer, NULL::integer, NULL::integer, NULL::integer, t.grps, t.cleared
+FROM total t LEFT JOIN batch l ON l.completed
+UNION ALL
+SELECT bad.batch_id, 0, NULL, bad.grp, bad.above, bad.size, b.groups, NULL, NULL
+FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
 
 // QueueAckNew is QueueAck that also tells which items were pending until now.
 func QueueAckNew(b *pgx.Batch, id uuid.UUID, acks []Ack, into *AckedNew) error {
-	if len(acks) == 0 {
-		return nil
-	}
 	m, err := mergeMasks(id, acks)
-	if err != nil {
+	if err != nil || len(m.sets) == 0 {
 		return err
 	}
-	b.Queue(ackNewSQL, m.args()...).QueryRow(func(row pgx.Row) error {
-		*into, err = m.scanAckNew(row)
-		return err
+	b.Queue(byKeySQL)
+	b.Queue(ackNewSQL, m.args()...).Query(func(rows pgx.Rows) error {
+		var (
+			groups []int32
+			bits   []pgtype.Bits
+		)
+		*into = AckedNew{New: []Ack{}}
+		return scanAcks(rows, func(_ uuid.UUID, acked Acked) error {
+			into.Acked, into.New = acked, make([]Ack, len(groups))
+			for i, group := range groups {
+				set, err := pgbits.Set(bits[i])
+				if err != nil {
+					return err
+				}
+				into.New[i] = Ack{Group: int(group), Mask: set}
+			}
+			return nil
+		}, &groups, &bits)
 	})
 	return nil
 }
-
-func (m *masks) scanAckNew(row pgx.Row) (AckedNew, error) {
-	var (
-		acked  AckedNew
-		groups []int32
-		bits   []pgtype.Bits
-		err    error
-	)
-	acked.Acked, err = m.scanAck(scanMore{row, []any{&groups, &bits}})
-	if err != nil {
-		return AckedNew{}, err
-	}
-	acked.New = make([]Ack, len(groups))
-	for i, group := range groups {
-		set, err := pgbits.Set(bits[i])
-		if err != nil {
-			return AckedNew{}, fmt.Errorf("acknowledge items of tracker batch %s: %w", m.batch, err)
-		}
-		acked.New[i] = Ack{Group: int(group), Mask: set}
-	}
-	return acked, nil
-}
-
-// scanMore is a row that has further columns after those that its reader knows.
-type scanMore struct {
-	pgx.Row
-	more []any
-}
-
-func (r scanMore) Scan(dest ...any) error { return r.Row.Scan(append(dest, r.more...)...) }

@@ -31,7 +31,7 @@ WITH span AS (
     ORDER BY g.grp
     FOR NO KEY UPDATE OF g
 ), total AS MATERIALIZED (
-    SELECT coalesce(sum(newly), 0)::bigint AS newly, count(*)::integer AS emptied FROM locked
+    SELECT $1::uuid AS batch_id, coalesce(sum(newly), 0)::bigint AS newly, count(*)::integer AS emptied FROM locked
 ), moved AS (
     UPDATE tracker_group g
     SET pending = B'0'::bit(8192)

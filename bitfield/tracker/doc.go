@@ -14,7 +14,7 @@
 // # Locks
 //
 // A transaction locks group rows first, in ascending order of group, and the batch row after them. Seal, AddGroups and
-// Cancel lock only the batch row; AckMasks takes it only when a group became empty, so acks of one batch share no hot
+// Cancel lock only the batch row; an ack takes it only when a group became empty, so acks of one batch share no hot
 // row; Rearm takes both. A caller that acks several batches in one transaction goes by ascending batch id, and one
 // that adds groups or seals does so after its acks. The transaction must be READ COMMITTED (PostgreSQL's default) or be
 // retried on serialization failures.

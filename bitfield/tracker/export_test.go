@@ -14,13 +14,31 @@ var Statements = map[string]string{
 	"ackNew": ackNewSQL, "ackWhole": ackWholeSQL,
 }
 
+// AckMasks is QueueAck by itself.
+func AckMasks(ctx context.Context, tx pgx.Tx, id uuid.UUID, acks []Ack) (acked Acked, err error) {
+	b := &pgx.Batch{}
+	if err := QueueAck(b, id, acks, &acked); err != nil || b.Len() == 0 {
+		return Acked{}, err
+	}
+	err = tx.SendBatch(ctx, b).Close()
+	return acked, err
+}
+
 // AckWith is AckMasks with another statement: for mutants, which must be caught.
-func AckWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, acks []Ack) (Acked, error) {
+func AckWith(ctx context.Context, tx pgx.Tx, sql string, id uuid.UUID, acks []Ack) (acked Acked, err error) {
 	m, err := mergeMasks(id, acks)
 	if err != nil {
 		return Acked{}, err
 	}
-	return m.scanAck(tx.QueryRow(ctx, sql, m.args()...))
+	rows, err := tx.Query(ctx, sql, m.args()...)
+	if err != nil {
+		return Acked{}, err
+	}
+	err = scanAcks(rows, func(_ uuid.UUID, did Acked) error {
+		acked = did
+		return nil
+	})
+	return acked, err
 }
 
 // AckWholeWith is an ack of whole groups with another statement.

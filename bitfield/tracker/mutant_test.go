@@ -57,8 +57,9 @@ func TestMutantsAreCaught(t *testing.T) {
 			race: func(s statements) (call, call) { return s.acking(some(0, 0)), s.acking(some(0, 1)) },
 		},
 		"ack that reports without having emptied": {
-			ack: mutate(t, ack, " AND t.emptied > 0", "",
-				"b.state = 'sealed' AND b.open_groups = t.emptied", "b.open_groups = t.emptied"),
+			ack: mutate(t, ack, "AND (l.pending & l.mask) <> B'0'::bit(8192)", "",
+				"g.pending = B'0'::bit(8192) AS emptied", "(l.pending & l.mask) <> B'0'::bit(8192) AS emptied",
+				"WHERE emptied > 0", "", "b.state = 'sealed' AND b.open_groups = t.emptied", "b.open_groups = t.emptied"),
 			sealed: true, sizes: []int{2}, want: 2,
 			race: func(s statements) (call, call) { return s.acking(whole(0, 2)), s.acking(whole(0, 2)) },
 		},

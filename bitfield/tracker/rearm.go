@@ -15,7 +15,7 @@ const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
     SELECT b.id, b.state, b.groups, b.open_groups, b.generation,
            b.state <> 'cancelled' AND NOT EXISTS (SELECT FROM bad) AS ready
     FROM tracker_batch b
-    WHERE b.id = $1 AND (SELECT count(*) FROM locked) >= 0
+    WHERE b.id = $1[1] AND (SELECT count(*) FROM locked) >= 0
     FOR NO KEY UPDATE
 ), moved AS (
     UPDATE tracker_group g
@@ -32,7 +32,7 @@ const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
         completed_at = NULL,
         active_at    = clock_timestamp()
     FROM batch l, (SELECT count(*)::integer AS reopened FROM moved WHERE reopened) m
-    WHERE b.id = $1 AND l.ready
+    WHERE b.id = $1[1] AND l.ready
     RETURNING b.generation
 )
 SELECT batch.state, batch.groups, armed.generation, bad.grp, bad.above, bad.size

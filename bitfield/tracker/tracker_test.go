@@ -306,38 +306,58 @@ func TestRearmOfNothing(t *testing.T) {
 	}
 }
 
-func TestQueuedAcksShareOneRoundTrip(t *testing.T) {
+func TestAcksOfSeveralBatchesAreOneStatement(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	one, two := b.open(5), b.open(5)
+	one, two, three, unknown := b.open(5, 3), b.open(5), b.open(2), uuid.New()
 	b.seal(one)
-	var first, second tracker.Acked
-	b.in(func(tx pgx.Tx) error {
-		batch := &pgx.Batch{}
-		if err := tracker.QueueAck(batch, one, []tracker.Ack{whole(0, 5)}, &first); err != nil {
-			return err
-		}
-		if err := tracker.QueueAck(batch, two, []tracker.Ack{some(0, 4)}, &second); err != nil {
-			return err
-		}
-		if err := tracker.QueueAck(batch, two, nil, &second); err != nil || batch.Len() != 2 {
-			t.Errorf("an ack of nothing was queued: %d, %v", batch.Len(), err)
-		}
-		return tx.SendBatch(t.Context(), batch).Close()
-	})
-	if first != (tracker.Acked{Newly: 5, Completed: true, Generation: 1}) || second != (tracker.Acked{Newly: 1}) {
-		t.Errorf("got %+v and %+v", first, second)
+	b.seal(two)
+	var acked [3]tracker.Acked
+	ack := func(acks ...tracker.BatchAcks) error {
+		return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+			batch := &pgx.Batch{}
+			if err := tracker.QueueAcks(batch, acks); err != nil {
+				return err
+			}
+			return tx.SendBatch(t.Context(), batch).Close()
+		})
 	}
-	err := b.refused(func(tx pgx.Tx) error {
-		batch := &pgx.Batch{}
-		if err := tracker.QueueAck(batch, two, []tracker.Ack{some(9, 4)}, &second); err != nil {
-			return err
+	of := func(i int, id uuid.UUID, items ...tracker.Ack) tracker.BatchAcks {
+		return tracker.BatchAcks{Batch: id, Items: items, Into: &acked[i]}
+	}
+	if err := ack(of(0, three, whole(0, 2)), of(1, one, some(1, 0, 2), whole(0, 5)), of(2, two, some(0, 4))); err != nil {
+		t.Fatal(err)
+	}
+	if want := [3]tracker.Acked{{Newly: 2}, {Newly: 7}, {Newly: 1}}; acked != want {
+		t.Errorf("got %+v; want %+v", acked, want)
+	}
+	for name, bad := range map[string]tracker.BatchAcks{
+		"an unknown batch":          of(0, unknown, some(0, 1)),
+		"a group that is not there": of(0, three, some(9, 1)),
+		"an item that is not there": of(0, three, some(0, 2)),
+	} {
+		acked = [3]tracker.Acked{}
+		err := ack(of(1, one, some(1, 1)), bad, of(2, two, whole(0, 5)))
+		var group *tracker.GroupError
+		if (bad.Batch == unknown) != errors.Is(err, tracker.ErrNotFound) ||
+			(bad.Batch == three) != (errors.As(err, &group) && group.Batch == three && group.Group == bad.Items[0].Group) {
+			t.Errorf("%s: %v", name, err)
 		}
-		return tx.SendBatch(t.Context(), batch).Close()
-	})
-	var group *tracker.GroupError
-	if !errors.As(err, &group) || group.Group != 9 {
-		t.Errorf("got %v", err)
+		if acked != [3]tracker.Acked{} {
+			t.Errorf("beside %s something was acknowledged: %+v", name, acked)
+		}
+	}
+	b.seal(three)
+	if err := ack(of(0, three, whole(0, 2)), of(1, one, whole(1, 3), whole(0, 5)), of(2, two, whole(0, 5))); err != nil {
+		t.Fatal(err)
+	}
+	want := [3]tracker.Acked{{}, {Newly: 1, Completed: true, Generation: 1}, {Newly: 4, Completed: true, Generation: 1}}
+	if acked != want {
+		t.Errorf("got %+v; want %+v", acked, want)
+	}
+	batch := &pgx.Batch{}
+	if err := tracker.QueueAcks(batch, []tracker.BatchAcks{of(0, two)}); err != nil || batch.Len() != 0 {
+		t.Errorf("an ack of nothing was queued: %d, %v", batch.Len(), err)
 	}
 }
 
