@@ -125,6 +125,12 @@ func ensureDurable(
 		return consumer, err
 	}
 	found, findErr := js.Consumer(ctx, stream, want.Durable)
+	if errors.Is(findErr, jetstream.ErrNotPullConsumer) { // somebody else's, who has what is delivered sent to him
+		if err := js.DeleteConsumer(ctx, stream, want.Durable); err != nil {
+			return nil, err
+		}
+		return js.CreateOrUpdateConsumer(ctx, stream, want)
+	}
 	if findErr != nil {
 		return nil, errors.Join(err, findErr)
 	}

@@ -3,8 +3,10 @@ package orchestrator_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // marked stands in what attackers forge.
@@ -45,6 +48,9 @@ type attacker struct {
 	created map[string]time.Time
 	mu      sync.Mutex
 	seen    []*nats.Msg
+	taken   workqueue.RunID // a run whose work it means to take
+	heard   *nats.Subscription
+	request *nats.Msg // of that run
 }
 
 // spied adds somebody to the account of the nodes who may do everything there.
@@ -178,6 +184,74 @@ func forgedRequest(endpoint string) (nats.Header, []byte) {
 	return msg.Header, msg.Data
 }
 
+// takeOver has statement's consumer deleted, and remade so that its requests come to the attacker, and begins a run.
+func takeOver(a *attacker) {
+	var err error
+	if a.heard, err = a.nc.SubscribeSync(a.nc.NewInbox()); err != nil {
+		a.t.Fatal(err)
+	}
+	a.utter("$JS.API.CONSUMER.DELETE.TRANCHE_WORK.statement", nil, nil)
+	a.utter("$JS.API.CONSUMER.CREATE.TRANCHE_WORK.statement.tranche.work.statement", nil, fmt.Appendf(nil,
+		`{"stream_name":"TRANCHE_WORK","config":{"durable_name":"statement","filter_subject":"tranche.work.statement",`+
+			`"deliver_subject":%q,"ack_policy":"explicit"}}`, a.heard.Subject))
+	if err := a.nc.FlushTimeout(10 * time.Second); err != nil {
+		a.t.Fatal(err)
+	}
+	a.taken = a.start(a.t, request("statement"), 20)
+}
+
+// tookOver answers what has come of the run that takeOver began, and says whether that completed the run. The stream of
+// replies is changed so that the attacker's own lie there as statement's, with no header that gives them away; nodes
+// change it back.
+func tookOver(a *attacker) bool {
+	if msg, err := a.heard.NextMsg(10 * time.Millisecond); err == nil {
+		a.request = msg
+	}
+	if a.request != nil {
+		a.utter("$JS.API.STREAM.UPDATE.TRANCHE_REPLY", nil, a.transformed())
+		if err := a.nc.PublishMsg(forgedReply(a.request)); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	return a.number(a.t, `SELECT count(*) FROM batchrun r JOIN work_part p ON p.run_id = r.id
+		WHERE r.id = $1 AND r.state = 'completed' AND r.done = 20 AND convert_from(p.result, 'UTF8') LIKE '%' || $2 || '%'`,
+		a.taken, marked) == 20
+}
+
+// transformed are the settings of the stream of replies, but for one.
+func (a *attacker) transformed() []byte {
+	replies, err := a.all.Stream(a.t.Context(), endpoints.StreamReply)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	config := replies.CachedInfo().Config
+	config.SubjectTransform = &jetstream.SubjectTransformConfig{
+		Source: "tranche.reply.accounts", Destination: "tranche.reply.statement"}
+	changed, err := json.Marshal(config)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return changed
+}
+
+var ordinalIn = regexp.MustCompile(`"i":(\d+)`)
+
+func forgedReply(request *nats.Msg) *nats.Msg {
+	var slots []string
+	for _, item := range ordinalIn.FindAllSubmatch(request.Data, -1) {
+		slots = append(slots, fmt.Sprintf(`{"i":%s,"d":{"of":%q}}`, item[1], marked))
+	}
+	reply := nats.NewMsg("tranche.reply.accounts")
+	reply.Data = []byte(`{"slots":[` + strings.Join(slots, ",") + `]}`)
+	for _, name := range []string{endpoints.HeaderVersion, endpoints.HeaderRun, endpoints.HeaderStep,
+		endpoints.HeaderSlice, endpoints.HeaderAttempt, endpoints.HeaderGeneration, endpoints.HeaderMode} {
+		reply.Header.Set(name, request.Header.Get(name))
+	}
+	reply.Header.Set(endpoints.HeaderService, "statement")
+	reply.Header.Set(endpoints.HeaderFinal, fmt.Sprint(len(slots)))
+	return reply
+}
+
 func attacks() []attack {
 	const (
 		next  = "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.accounts"
@@ -224,6 +298,7 @@ func attacks() []attack {
 			consumer, err := a.all.Consumer(a.t.Context(), endpoints.StreamWork, "statement")
 			return err == nil && endpoints.SettingsOf(consumer.CachedInfo()).Concurrency == 1
 		}},
+		{name: "take another's work and complete its run", role: "accounts", do: takeOver, harmed: tookOver},
 		{name: "have JetStream tell of a consumer elsewhere", role: "accounts", do: asking(info, "tranche.wake"),
 			harmed: came("tranche.wake", "consumer_info_response")},
 		{name: "have JetStream publish by an acknowledgement of a reply", role: "accounts",
