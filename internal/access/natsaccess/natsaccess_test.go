@@ -56,28 +56,20 @@ func forms(t *testing.T) map[string]form {
 	for _, m := range regexp.MustCompile(`password: \$(\w+)`).FindAllStringSubmatch(passwords, -1) {
 		passwords = m[1] + ": secret\n" + passwords
 	}
-	read := func(files []string, err error) string {
+	written := func(files []string, err error) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		content, err := os.ReadFile(files[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(content)
+		return read(t, files[0])
 	}
 	nkeys, creds := t.TempDir(), t.TempDir()
 	return map[string]form{
 		"passwords": {passwords, func(name string) nats.Option { return nats.UserInfo(name, "secret") }},
-		"nkeys": {read(s.WriteNkeys(nkeys)), func(name string) nats.Option {
-			option, err := nats.NkeyOptionFromSeed(filepath.Join(nkeys, name+".nk"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return option
+		"nkeys": {written(s.WriteNkeys(nkeys)), func(name string) nats.Option {
+			return credentials(t, filepath.Join(nkeys, name+".nk"))
 		}},
-		"operator": {read(s.WriteOperator(creds)), func(name string) nats.Option {
-			return nats.UserCredentials(filepath.Join(creds, name+".creds"))
+		"operator": {written(s.WriteOperator(creds)), func(name string) nats.Option {
+			return credentials(t, filepath.Join(creds, name+".creds"))
 		}},
 	}
 }
@@ -245,6 +237,7 @@ func TestKeysStay(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := identity(t, first[1])
+			server := testenv.NATSByConfig(t, read(t, first[0]))
 			second, err := write(system(t, "accounts=accounts", "more=more"), dir)
 			if err != nil {
 				t.Fatal(err)
@@ -254,6 +247,10 @@ func TestKeysStay(t *testing.T) {
 			}
 			if after := identity(t, second[1]); after != before {
 				t.Error("the key of the first user is another one")
+			}
+			server.Reload(t, read(t, second[0]))
+			for _, file := range second[1:] {
+				testenv.Dial(t, server.URL(), credentials(t, file))
 			}
 			err = filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
 				if err == nil && !info.IsDir() && info.Mode().Perm() != 0o600 {
@@ -268,25 +265,45 @@ func TestKeysStay(t *testing.T) {
 	}
 }
 
-// identity is the seed in a file.
-func identity(t *testing.T, file string) string {
+func read(t *testing.T, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return regexp.MustCompile(`SU[A-Z0-9]{56}`).FindString(string(content))
+	return string(content)
+}
+
+// credentials are what a file of a user lets one connect with.
+func credentials(t *testing.T, file string) nats.Option {
+	t.Helper()
+	if strings.HasSuffix(file, ".creds") {
+		return nats.UserCredentials(file)
+	}
+	option, err := nats.NkeyOptionFromSeed(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return option
+}
+
+// identity is the seed in a file.
+func identity(t *testing.T, file string) string {
+	t.Helper()
+	return regexp.MustCompile(`SU[A-Z0-9]{56}`).FindString(read(t, file))
 }
 
 func TestRolesThatCannotBe(t *testing.T) {
 	t.Parallel()
 	for why, roles := range map[string]natsaccess.Roles{
-		"serves no endpoint":   {Services: grants(t, "a")},
-		"is of two services":   {Services: grants(t, "a=e", "b=e")},
-		"which no service has": {Services: grants(t, "a=e"), Callers: grants(t, "web=x")},
-		"adds to no collector": {Producers: grants(t, "a")},
-		"told from node":       {Viewers: []string{"node"}},
-		"told from a-b":        {Viewers: []string{"a-b", "a_b"}},
+		"serves no endpoint":    {Services: grants(t, "a")},
+		"is of two services":    {Services: grants(t, "a=e", "b=e")},
+		"endpoint e twice":      {Services: grants(t, "a=e,e")},
+		"begins with no letter": {Viewers: []string{"123"}},
+		"which no service has":  {Services: grants(t, "a=e"), Callers: grants(t, "web=x")},
+		"adds to no collector":  {Producers: grants(t, "a")},
+		"told from node":        {Viewers: []string{"node"}},
+		"told from a-b":         {Viewers: []string{"a-b", "a_b"}},
 		"answered as caller": {Services: grants(t, "a=e", "b=f"),
 			Callers: grants(t, "a=f", "e=f")},
 		"endpoint name": {Trackers: []string{"no.name"}},

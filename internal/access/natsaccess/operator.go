@@ -1,7 +1,9 @@
 package natsaccess
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -16,7 +18,8 @@ const (
 	systemAccount = "SYS"
 	credsEnding   = ".creds"
 	// keysName is the directory of the keys that sign. Servers and services do not need them.
-	keysName = "keys"
+	keysName     = "keys"
+	operatorFile = "operator.jwt"
 	// responseLife is how long a service may take to answer.
 	responseLife = time.Minute
 )
@@ -89,14 +92,27 @@ func (o *operator) know(name string) (err error) {
 	return err
 }
 
+// operator returns the operator's JWT, which stays the same: a server that runs takes no other.
 func (o *operator) operator() (string, error) {
 	public, err := o.pair.PublicKey()
 	if err != nil {
 		return "", err
 	}
+	file := filepath.Join(o.keys.dir, operatorFile)
+	if kept, err := os.ReadFile(file); err == nil {
+		token := string(bytes.TrimSpace(kept))
+		claims, err := jwt.DecodeOperatorClaims(token)
+		if err == nil && claims.Subject == public && claims.SystemAccount == o.public[systemAccount] {
+			return token, nil
+		}
+	}
 	claims := jwt.NewOperatorClaims(public)
 	claims.Name, claims.SystemAccount = operatorName, o.public[systemAccount]
-	return claims.Encode(o.pair)
+	token, err := claims.Encode(o.pair)
+	if err != nil {
+		return "", err
+	}
+	return token, write(file, []byte(token+"\n"))
 }
 
 // account signs what an account may.

@@ -73,7 +73,11 @@ func (r Roles) byName() (all []*role, serves map[string]*role, err error) {
 			return nil, nil, fmt.Errorf("service %s serves no endpoint", g.Name)
 		}
 		for _, endpoint := range g.To {
-			if other := serves[endpoint]; other != nil {
+			switch other := serves[endpoint]; {
+			case other == nil:
+			case other.name == g.Name:
+				return nil, nil, fmt.Errorf("service %s serves endpoint %s twice; name it once", g.Name, endpoint)
+			default:
 				return nil, nil, fmt.Errorf("endpoint %s is of two services, %s and %s", endpoint, other.name, g.Name)
 			}
 			serves[endpoint] = of(g.Name)
@@ -112,6 +116,9 @@ func check(all []*role, serves map[string]*role) error {
 	for _, r := range all {
 		if err := endpoints.ValidateName(r.name); err != nil {
 			return fmt.Errorf("role: %w", err)
+		}
+		if first := r.name[0] | 0x20; first < 'a' || first > 'z' {
+			return fmt.Errorf("role %s begins with no letter; there is no variable for its password", r.name)
 		}
 		if other, taken := variables[Variable(r.name)]; taken {
 			return fmt.Errorf("role %s cannot be told from %s; give it another name", r.name, other)
