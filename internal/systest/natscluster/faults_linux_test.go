@@ -70,12 +70,11 @@ func (o *ordeal) judgeBy(what string, struck, over time.Time, allowed time.Durat
 	o.Helper()
 	o.flows(over)
 	for endpoint, p := range o.seen {
-		end, took := p.stood(over)
-		late := end.Sub(over)
-		o.Logf("%s: %s: leaders after %.1f s, outcomes %.1f s later; stood still for %.1f s", what, endpoint,
-			over.Sub(struck).Seconds(), late.Seconds(), took.Seconds())
-		if late > allowed {
-			o.Errorf("%s: %s stood still for %v after leaders were elected; want at most %v", what, endpoint, late, allowed)
+		stood := p.stood(over)
+		o.Logf("%s: %s: leaders after %.1f s; then stood still for %.1f s", what, endpoint, over.Sub(struck).Seconds(),
+			stood.Seconds())
+		if stood > allowed {
+			o.Errorf("%s: %s stood still for %v after leaders were elected; want at most %v", what, endpoint, stood, allowed)
 		}
 	}
 }
@@ -248,13 +247,11 @@ func (o *ordeal) restartInTurn() {
 	for _, name := range c.Names() {
 		struck := time.Now()
 		c.LameDuck(o, name)
-		ended := time.Now()
 		c.Start(o, name)
 		c.AwaitCurrent(o)
 		for endpoint, p := range o.seen {
-			if end, took := p.stood(struck); took > 0 {
-				o.Logf("ldm of %s: %s stood still for %.1f s, up to %.1f s after the server had ended", name, endpoint,
-					took.Seconds(), end.Sub(ended).Seconds())
+			if took := p.stood(struck); took > 0 {
+				o.Logf("ldm of %s: %s stood still for %.1f s", name, endpoint, took.Seconds())
 			}
 		}
 		o.judge("restarted "+name+" by ldm", struck, time.Now())

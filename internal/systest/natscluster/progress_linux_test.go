@@ -77,17 +77,15 @@ func (p *progress) count(since time.Time) (n int) {
 	return n
 }
 
-// stood returns the end of the last standstill that had begun, or was going on, after a moment, and how long it was:
-// the moment itself and 0 when there was none. What begins long after it counts when it is longer than a hiccup of the
-// machine.
-func (p *progress) stood(since time.Time) (end time.Time, took time.Duration) {
-	end = since
+// stood returns how long the longest standstill was that had begun, or was going on, after a moment, counted from that
+// moment at the earliest. What begins long after it counts when it is longer than a hiccup of the machine.
+func (p *progress) stood(since time.Time) (took time.Duration) {
 	p.gaps(since, func(began, ended time.Time) {
 		if began.Before(since.Add(recovery)) || ended.Sub(began) > hiccup {
-			end, took = ended, ended.Sub(began)
+			took = max(took, min(ended.Sub(began), ended.Sub(since)))
 		}
 	})
-	return end, took
+	return took
 }
 
 // longest returns how long the longest of those standstills was.
