@@ -113,7 +113,7 @@ func (g *Gate) who(
 	if p, ok := g.remembered(hash); ok {
 		return p, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	ctx, cancel := context.WithTimeout(workqueue.ForCredentials(ctx), lookupTime)
 	defer cancel()
 	select {
 	case g.lookups <- struct{}{}:
@@ -145,7 +145,7 @@ func (g *Gate) who(
 
 // note notes a use. Who may do something may do it all the same when that fails.
 func (g *Gate) note(ctx context.Context, hashes [][]byte) {
-	if err := g.store.NoteUse(ctx, hashes); err != nil && ctx.Err() == nil {
+	if err := g.store.NoteUse(workqueue.ForCredentials(ctx), hashes); err != nil && ctx.Err() == nil {
 		g.log.Warn("the use of a token was not noted", zap.Error(err))
 	}
 }

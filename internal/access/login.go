@@ -34,7 +34,7 @@ func (g *Gate) begin(ctx context.Context, n workqueue.NewWebSession) (cookie str
 	cookie = newCookie()
 	n.Hash, n.Life = HashOf(cookie), g.config.SessionLife
 	asked := time.Now()
-	kept, err := g.store.BeginWebSession(ctx, n)
+	kept, err := g.store.BeginWebSession(workqueue.ForCredentials(ctx), n)
 	if errors.Is(err, workqueue.ErrNoCredential) {
 		return "", Principal{}, &RefusedError{State: workqueue.TokenRevoked}
 	}
@@ -50,7 +50,7 @@ func (g *Gate) LogOut(ctx context.Context, p Principal) error {
 	if !p.Session {
 		return nil
 	}
-	err := g.store.EndWebSession(ctx, p.hash)
+	err := g.store.EndWebSession(workqueue.ForCredentials(ctx), p.hash)
 	if err != nil && !errors.Is(err, workqueue.ErrNoCredential) {
 		return err
 	}
