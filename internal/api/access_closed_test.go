@@ -20,7 +20,7 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 	t.Parallel()
 	mux := newRouteMux()
 	v1 := humago.NewWithPrefix(mux, Prefix, huma.DefaultConfig("a test", "1"))
-	s := &Server{log: zap.NewNop(), mux: mux, heavy: access.NewSlots(1, 1)}
+	s := &Server{log: zap.NewNop(), mux: mux, heavy: access.NewSlots(1, 1), broad: access.NewSlots(1, 1)}
 	touched := false
 	touch := func() { touched = true }
 	for _, op := range []huma.Operation{

@@ -135,7 +135,8 @@ type Server struct {
 	config    Config
 	handler   http.Handler
 	mux       *routeMux
-	heavy     *access.Slots // of requests that read whole runs
+	heavy     *access.Slots // of requests that read whole runs,
+	broad     *access.Slots // and of those that read much of one at once
 	bulk      bulkRoom
 	underWay  underWay // requests that named a key
 	document  *huma.OpenAPI
@@ -170,7 +171,8 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	if s.producers = config.Producers; s.producers == nil {
 		s.producers = producers.New(store, engine, config.Log)
 	}
-	s.heavy, s.bulk = heavySlots(config), newBulkRoom()
+	s.heavy, s.broad = slotsOf(config, store.Connections()/heavyShare), slotsOf(config, store.Connections()/broadShare)
+	s.bulk = newBulkRoom()
 	s.handler = s.routes()
 	return s, nil
 }
