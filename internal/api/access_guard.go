@@ -161,10 +161,10 @@ func (s *Server) whoAsks(r *http.Request) (access.Principal, error) {
 			return access.Principal{}, &deniedError{http.StatusUnauthorized,
 				"the header Authorization must be Bearer and a token"}
 		}
-		return s.config.Access.Token(r.Context(), strings.TrimSpace(secret))
+		return s.config.Access.Token(r.Context(), s.callerAddress(r), strings.TrimSpace(secret))
 	}
 	if cookie, err := r.Cookie(s.cookieName()); err == nil && cookie.Value != "" {
-		return s.config.Access.Session(r.Context(), cookie.Value)
+		return s.config.Access.Session(r.Context(), s.callerAddress(r), cookie.Value)
 	}
 	return access.Principal{}, access.ErrNobody
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -87,6 +88,7 @@ func mutations() []mutation {
 			`"role": "viewer"`},
 		{"POST /tokens/{id}/revoke", "/tokens/ci/revoke", "", "token_revoke", `"state": "active"`, `"state": "revoked"`},
 		{"POST /session", "/session", `{"token":"` + secretHere + `"}`, "login", ``, `"role": "admin"`},
+		{"POST /sessions/revoke", "/sessions/revoke", `{"user":"guest"}`, "session_revoke", `"sessions": 1`, `"sessions": 0`},
 		{"DELETE /session", "/session", "", "logout", `"role": "admin"`, ``},
 	}
 }
@@ -108,6 +110,10 @@ func TestEveryMutationIsAudited(t *testing.T) {
 	b.bury("lost", workqueue.DeadLetter{Body: []byte(`{}`)})
 	b.parking()
 	if _, err := b.store.StreamSettings(t.Context(), workqueue.StreamValues{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.store.BeginWebSession(t.Context(), workqueue.NewWebSession{User: "guest", Role: "viewer", Life: time.Hour})
+	if err != nil {
 		t.Fatal(err)
 	}
 	covered := map[string]bool{}

@@ -209,6 +209,7 @@ func (s *Server) routes() http.Handler {
 	s.registerSystem(v1)
 	s.registerSession(v1)
 	s.registerTokens(v1)
+	s.registerSessions(v1)
 	s.registerHealth(v1)
 	s.registerLive(v1)
 	s.document = describe(v1.OpenAPI())

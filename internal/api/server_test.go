@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -69,6 +70,7 @@ type bench struct {
 	engine storeEngine
 	server *api.Server
 	url    string
+	oidc   *access.OIDC // nil: nobody logs in by a provider
 }
 
 func setup(t *testing.T) *bench {
