@@ -59,6 +59,9 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 			" does not say which role it needs, which is a mistake in this version of tranche"})
 		return
 	}
+	if body, ok := r.Body.(*timedBody); ok && route.streamed {
+		body.until = time.Time{}
+	}
 	user := ""
 	if s.config.Access != nil && route.anonymous {
 		r.Header.Del(ActorHeader) // nobody was asked who they are

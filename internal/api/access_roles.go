@@ -16,6 +16,7 @@ const (
 	metaBroad    = "broad"    // true: few at once, and the others wait for a while
 	metaCredent  = "credent"  // true: it is about who may do what, and goes on while all else stands still
 	metaBulk     = "bulk"     // an int64: its body, of so many bytes, is held as a whole, and few are at once
+	metaStreamed = "streamed" // true: its body is read as it comes, and may take as long as it keeps coming
 	metaUnstored = "unstored" // true: its answer holds a secret, and is kept nowhere
 )
 
@@ -44,6 +45,9 @@ func broad(op huma.Operation) huma.Operation { return noted(op, metaBroad, true)
 
 // aboutCredentials says that an operation has connections of its own to the database.
 func aboutCredentials(op huma.Operation) huma.Operation { return noted(op, metaCredent, true) }
+
+// streamed says that the body of an operation is read as it comes. Others have to be there within a time.
+func streamed(op huma.Operation) huma.Operation { return noted(op, metaStreamed, true) }
 
 // unstored says that the answer of an operation holds a secret.
 func unstored(op huma.Operation) huma.Operation { return noted(op, metaUnstored, true) }

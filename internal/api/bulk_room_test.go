@@ -21,8 +21,12 @@ func (b *bench) stalled(path, size, begin string) net.Conn {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = c.Close() })
+	kind := "Content-Type: application/json\r\n"
+	if strings.Contains(size, "Content-Type") {
+		kind = ""
+	}
 	if _, err := io.WriteString(c, "POST "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+
-		"\r\nContent-Type: application/json\r\n"+size+"\r\n\r\n"+begin); err != nil {
+		"\r\n"+kind+size+"\r\n\r\n"+begin); err != nil {
 		b.Fatal(err)
 	}
 	return c

@@ -3,7 +3,7 @@ package api
 import "time"
 
 // LetStall has bodies go on for so long that stand still.
-func (s *Server) LetStall(d time.Duration) { s.config.ReadTimeout, s.bulk.time = d, d }
+func (s *Server) LetStall(d time.Duration) { s.config.ReadTimeout = d }
 
 // LetEnd gives requests that were broken off so long to end.
 func (s *Server) LetEnd(d time.Duration) { s.cut = d }

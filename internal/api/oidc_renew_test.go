@@ -88,14 +88,14 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 		change func(p *provider)
 		stays  bool
 	}{
-		"nothing has changed":      {func(*provider) {}, true},
-		"userinfo says the same":   {func(p *provider) { p.bare = true }, true},
-		"the group is gone":        {func(p *provider) { p.claims = nil }, false},
-		"userinfo: it is gone":     {func(p *provider) { p.claims, p.bare = nil, true }, false},
-		"another role":             {func(p *provider) { p.claims = map[string]any{"groups": "ops"} }, false},
-		"another name":             {func(p *provider) { p.claims = map[string]any{"groups": "staff", "sub": "1"} }, false},
-		"logged out there":         {func(p *provider) { clear(p.renewals) }, false},
-		"the key is another now":   {func(p *provider) { p.key, p.other = p.other, p.key }, true},
+		"nothing has changed":    {func(*provider) {}, true},
+		"userinfo says the same": {func(p *provider) { p.bare = true }, true},
+		"the group is gone":      {func(p *provider) { p.claims = nil }, false},
+		"userinfo: it is gone":   {func(p *provider) { p.claims, p.bare = nil, true }, false},
+		"another role":           {func(p *provider) { p.claims = map[string]any{"groups": "ops"} }, false},
+		"another name":           {func(p *provider) { p.claims = map[string]any{"groups": "staff", "sub": "1"} }, false},
+		"logged out there":       {func(p *provider) { clear(p.renewals) }, false},
+		"the key is another now": {func(p *provider) { p.key, p.other = p.other, p.key }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
