@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -229,7 +230,8 @@ func retryAfter(err error) int {
 	if full, ok := errors.AsType[*fanout.Error](err); ok && full.Code == fanout.CodeBusy {
 		return busyRetry
 	}
-	if as[*producers.OverloadedError](err) != nil || as[*tooManyError](err) != nil {
+	if as[*producers.OverloadedError](err) != nil || as[*tooManyError](err) != nil ||
+		as[*intake.NoRoomError](err) != nil {
 		return busyRetry
 	}
 	return 0

@@ -191,7 +191,7 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
-	kept, err := intake.Spool{Dir: s.config.SpoolDir, Max: maxAddBody}.Keep(wholeItems{in.body, in.body})
+	kept, err := intake.Spool{Dir: s.config.SpoolDir, Max: maxAddBody, Room: s.spool}.Keep(wholeItems{in.body, in.body})
 	if err != nil {
 		return out, err
 	}
