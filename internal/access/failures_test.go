@@ -31,7 +31,8 @@ func (f *forgetful) NoteFailedLogins(_ context.Context, all []workqueue.FailedLo
 	return nil
 }
 
-// PROOF: who may do what, 18. However many addresses fail to log in, the audit log gets a few rows a minute, in which
+// PROOF: who may do what, 18.
+// However many addresses fail to log in, the audit log gets a few rows a minute, in which
 // each failure is counted; the first is there at once.
 func TestFailuresAreSummedUp(t *testing.T) {
 	t.Parallel()
@@ -68,7 +69,8 @@ func TestFailuresAreSummedUp(t *testing.T) {
 	})
 }
 
-// PROOF: who may do what, 19. An address that asks with tokens made up is soon refused without a look at the database;
+// PROOF: who may do what, 19.
+// An address that asks with tokens made up is soon refused without a look at the database;
 // others are not, nor is one from there that was good before.
 func TestTokensThatAreMadeUpAreThrottled(t *testing.T) {
 	t.Parallel()

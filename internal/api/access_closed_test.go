@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 )
 
+// PROOF: who may do what, 2.
 // What does not say which role it needs is closed, to everybody and also where nobody has to log in: an operation, and
 // a route that is none.
 func TestARouteWithoutARoleIsClosed(t *testing.T) {

@@ -195,6 +195,7 @@ func TestSessionsExpire(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 19.
 func TestLoginsAreThrottled(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

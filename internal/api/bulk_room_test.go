@@ -32,6 +32,7 @@ func (b *bench) stalled(path, size, begin string) net.Conn {
 	return c
 }
 
+// PROOF: who may do what, 19.
 // Bodies that are held as a whole are held together up to a bound. What they say of their length takes no room, what
 // has come of them does. Who comes on top waits a while and is told to come again, and finds room once others have
 // gone.

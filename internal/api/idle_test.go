@@ -13,7 +13,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
-// PROOF: who may do what, 19. Of the connections on which nothing is asked, from one address, the oldest are closed when
+// PROOF: who may do what, 19.
+// Of the connections on which nothing is asked, from one address, the oldest are closed when
 // they are too many; those on which something is asked go on.
 func TestIdleConnectionsAreBounded(t *testing.T) {
 	t.Parallel()

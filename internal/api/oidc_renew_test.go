@@ -26,7 +26,8 @@ func (b *bench) logInBy(p *provider) []string {
 	return browser
 }
 
-// PROOF: who may do what, 19. Whatever comes back from no login of ours leaves nothing behind that could be full: who
+// PROOF: who may do what, 19.
+// Whatever comes back from no login of ours leaves nothing behind that could be full: who
 // logs in meanwhile is let in at once. It is told to the audit log, in a few rows.
 func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 	t.Parallel()
@@ -170,7 +171,8 @@ func TestASessionLastsFiveMinutesWithoutTheProvider(t *testing.T) {
 	}
 }
 
-// PROOF: who may do what, 4. An admin ends the sessions of a user at once, whoever vouches for him, on all nodes.
+// PROOF: who may do what, 4.
+// An admin ends the sessions of a user at once, whoever vouches for him, on all nodes.
 func TestRevokingSessions(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t)

@@ -8,7 +8,8 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 )
 
-// PROOF: who may do what, 19. What is kept on disk of uploads is bounded for all of them together.
+// PROOF: who may do what, 19.
+// What is kept on disk of uploads is bounded for all of them together.
 func TestUploadsOnDiskAreBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

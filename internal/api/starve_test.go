@@ -50,7 +50,8 @@ func (b *bench) crowd(many int, path, secret string) <-chan *head {
 	return answers
 }
 
-// PROOF: who may do what, 19. However often a viewer asks for all of a run, most are told to come back, and there are
+// PROOF: who may do what, 19.
+// However often a viewer asks for all of a run, most are told to come back, and there are
 // connections left for an operator.
 func TestReadersLeaveOperatorsRoom(t *testing.T) {
 	t.Parallel()
@@ -105,7 +106,8 @@ func TestWhatReadsARunIsBounded(t *testing.T) {
 	}
 }
 
-// PROOF: who may do what, 4. Whoever has taken all ordinary connections keeps nobody from revoking his token, and neither
+// PROOF: who may do what, 4.
+// Whoever has taken all ordinary connections keeps nobody from revoking his token, and neither
 // heartbeats nor the leader's duties from going on.
 func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,8 @@ func (b *bench) trickle(path, header, body string, piece int, pause time.Duratio
 	return answer.StatusCode, string(read)
 }
 
-// PROOF: who may do what, 19. A body that trickles in is not waited for, although its sender is never silent; one that is
+// PROOF: who may do what, 19.
+// A body that trickles in is not waited for, although its sender is never silent; one that is
 // read as it comes may take as long as it likes when it comes.
 func TestABodyThatTricklesIsEnded(t *testing.T) {
 	t.Parallel()
