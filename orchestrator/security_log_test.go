@@ -19,15 +19,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// PROOF: who may do what, 17.
-// Whatever becomes of items, also of those that break their service or cannot be read, neither the node nor the SDK logs
-// what is in them, not even for those who look for faults.
+// PROOF: who may do what, 17. Whatever becomes of items, also of those that break their service or cannot be read,
+// neither the node nor the SDK logs what is in them, not even for those who look for faults.
 func TestPayloadsAreNotLogged(t *testing.T) {
 	t.Parallel()
 	const canary = "CANARY-4711"
 	core, seen := observer.New(zap.DebugLevel)
 	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
-	node, err := orchestrator.New(b.store, testenv.Conn(t, b.ns), orchestrator.Config{Log: zap.New(core), Grace: time.Second})
+	node, err := orchestrator.New(b.store, testenv.Conn(t, b.ns),
+		orchestrator.Config{Log: zap.New(core), Grace: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

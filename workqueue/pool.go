@@ -38,8 +38,8 @@ type PoolConfig struct {
 }
 
 // Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and duties (see
-// [ForDuties]) have connections of their own, so that they go on while everything else waits for one. release closes all
-// of them.
+// [ForDuties]) have connections of their own, so that they go on while everything else waits for one. release closes
+// all of them.
 func Open(ctx context.Context, url string, cfg PoolConfig) (store *Store, release func(), err error) {
 	if !cfg.ThroughPooler {
 		if cfg.ThroughPooler, err = pooled(ctx, url); err != nil {

@@ -18,7 +18,8 @@ type DueSession struct {
 	Renewal             []byte // sealed
 }
 
-// The one that waits longest first; there are as many rows as browsers that are logged in. What has expired, or is idle, is asked about no more.
+// The one that waits longest first; there are as many rows as browsers that are logged in. What has expired, or is
+// idle, is asked about no more.
 const sessionsToRenew = `
 SELECT hash, user_name, role, subject, renewal FROM web_session
 WHERE renewal IS NOT NULL AND checked_at < clock_timestamp() - $1::interval AND expires_at > clock_timestamp()

@@ -17,7 +17,7 @@ type WebSessionView struct {
 	ActiveAt  time.Time `json:"active_at" doc:"when it was last used, to the minute"`
 	ExpiresAt time.Time `json:"expires_at" doc:"at the latest"`
 
-	CheckedAt *time.Time `json:"checked_at,omitempty" doc:"when the provider last said that it is good, if it can be asked"`
+	CheckedAt *time.Time `json:"checked_at,omitempty" doc:"when the provider last said so, if it can be asked"`
 }
 
 // MaxWebSessions bounds what WebSessions lists.

@@ -64,7 +64,7 @@ func (l *sessionList) Run(ctx context.Context, term *console) (err error) {
 		if k.Token != nil {
 			by = "token " + (*k.Token)[:8]
 		}
-		text.row(inert(k.User), string(k.Role), by, moment(k.CreatedAt), moment(k.ActiveAt), moment(k.ExpiresAt))
+		text.row(inert(k.User), k.Role, by, moment(k.CreatedAt), moment(k.ActiveAt), moment(k.ExpiresAt))
 	}
 	return term.printf("%s", text.String())
 }

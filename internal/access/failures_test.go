@@ -3,6 +3,7 @@ package access_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -88,7 +89,7 @@ func TestTokensThatAreMadeUpAreThrottled(t *testing.T) {
 			t.Errorf("10,000 tokens were looked up %d times; want %d", store.looked, access.DefaultUnknownBurst)
 		}
 		_, err = gate.Token(t.Context(), here, access.NewSecret())
-		if throttled, ok := err.(*access.ThrottledError); !ok || throttled.Seconds() < 1 {
+		if throttled, ok := errors.AsType[*access.ThrottledError](err); !ok || throttled.Seconds() < 1 {
 			t.Errorf("one more got %v", err)
 		}
 		_, _ = gate.Token(t.Context(), there, access.NewSecret()) // as above

@@ -104,7 +104,8 @@ func New(store Store, config Config) (*Gate, error) {
 }
 
 // Token returns who has the token with this secret, which came from an address. The error is a RefusedError when nobody
-// may use it, a ThrottledError when there were too many of them from there, and any other when it could not be found out.
+// may use it, a ThrottledError when there were too many of them from there, and any other when it could not be found
+// out.
 func (g *Gate) Token(ctx context.Context, address netip.Addr, secret string) (Principal, error) {
 	if err := g.mayAsk(address, HashOf(secret)); err != nil {
 		return Principal{}, err

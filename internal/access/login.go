@@ -28,8 +28,8 @@ func (g *Gate) Try(address netip.Addr) error { return g.throttle.try(address) }
 // TryWayBack counts a way back from a provider that may be good: the provider is asked about each.
 func (g *Gate) TryWayBack(address netip.Addr) error { return g.ways.try(address) }
 
-// RefuseWayBack counts one that is not, and notes it as a login that failed. It returns a ThrottledError when there were
-// too many from the address.
+// RefuseWayBack counts one that is not, and notes it as a login that failed. It returns a ThrottledError when there
+// were too many from the address.
 func (g *Gate) RefuseWayBack(address netip.Addr, why error) error {
 	g.FailedProvider(address, why)
 	if g.unknown.try(address) != nil {

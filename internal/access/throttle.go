@@ -16,8 +16,8 @@ type ThrottleConfig struct {
 	Every, TotalEvery time.Duration // how long until there is one more
 }
 
-// Defaults of ThrottleConfig, and of what else one address may try: requests with a token or a cookie that nobody knows,
-// and ways back from a provider of identities.
+// Defaults of ThrottleConfig, and of what else one address may try: requests with a token or a cookie that nobody
+// knows, and ways back from a provider of identities.
 const (
 	DefaultLoginBurst      = 20
 	DefaultLoginTotalBurst = 100

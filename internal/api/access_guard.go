@@ -60,8 +60,8 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 			" does not say which role it needs, which is a mistake in this version of tranche"})
 		return
 	}
-	if body, ok := r.Body.(*timedBody); ok && route.streamed {
-		body.until = time.Time{}
+	if route.streamed {
+		streamBody(r)
 	}
 	user := ""
 	if s.config.Access != nil && route.anonymous {
@@ -76,10 +76,8 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 		if who != nil {
 			ctx, done := s.config.Access.Admit(r.Context(), *who)
 			defer done()
-			if body, ok := r.Body.(*timedBody); ok {
-				allow := body.refuse(ctx)
-				defer allow()
-			}
+			allow := refuseBody(ctx, r)
+			defer allow()
 			r, user = madeBy(ctx, r, who), who.Name
 		} else {
 			r.Header.Del(ActorHeader)

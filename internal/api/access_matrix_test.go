@@ -22,7 +22,8 @@ func expected(pattern string) access.Role {
 	switch {
 	case pattern == "/" || path == "/healthz" || path == "/readyz" || path == "/session":
 		return access.None
-	case path == "/tokens" || strings.HasPrefix(path, "/tokens/") || strings.HasPrefix(path, "/sessions") || pattern == "DELETE "+api.Prefix+"/plans/{name}":
+	case path == "/tokens" || strings.HasPrefix(path, "/tokens/") || strings.HasPrefix(path, "/sessions") ||
+		pattern == "DELETE "+api.Prefix+"/plans/{name}":
 		return access.Admin
 	case method == http.MethodGet:
 		return access.Viewer

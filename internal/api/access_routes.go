@@ -71,7 +71,8 @@ func (m *routeMux) assign(described *huma.OpenAPI) {
 			heavyIf, _ := op.Metadata[metaHeavyIf].(string)
 			known = append(known, Route{
 				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: isSet(op, metaHeavy),
-				heavyIf: heavyIf, broad: isSet(op, metaBroad), credentials: isSet(op, metaCredent), streamed: isSet(op, metaStreamed),
+				heavyIf: heavyIf, broad: isSet(op, metaBroad), credentials: isSet(op, metaCredent),
+				streamed: isSet(op, metaStreamed),
 				unstored: isSet(op, metaUnstored), bulk: bulk,
 			})
 		}

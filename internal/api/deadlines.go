@@ -57,7 +57,8 @@ type timedBody struct {
 func (b *timedBody) Read(p []byte) (int, error) {
 	if now := time.Now(); !b.fixed && now.Sub(b.moved) > min(deadlineStep, b.silence/4) {
 		b.moved = now
-		_ = b.control.SetReadDeadline(now.Add(min(b.silence, b.left(now)))) // a server without deadlines, as in tests, needs none
+		// A server without deadlines, as in tests, needs none.
+		_ = b.control.SetReadDeadline(now.Add(min(b.silence, b.left(now))))
 	}
 	if b.refused != nil { // after the deadline: whoever refuses has set one that has passed, before or after this
 		if err := b.refused(); err != nil {
@@ -98,8 +99,8 @@ func (e *slowBodyError) Error() string {
 	if e.whole {
 		return fmt.Sprintf("it did not come as a whole within %s", e.silence)
 	}
-	return fmt.Sprintf("it came too slowly: beside %s it has a second for each %d bytes; send it from a file, or in parts to "+
-		"an open run (tranche run open, run add)", e.silence, slowestBody)
+	return fmt.Sprintf("it came too slowly: beside %s it has a second for each %d bytes; send it from a file, or in "+
+		"parts to an open run (tranche run open, run add)", e.silence, slowestBody)
 }
 
 // Timeout and Temporary make it a net.Error.
@@ -135,6 +136,21 @@ func (b *timedBody) refuse(ctx context.Context) (allow func()) {
 			_ = b.control.SetReadDeadline(time.Time{}) // as above
 			b.drain = revokedDrain
 		}
+	}
+}
+
+// refuseBody is refuse for the body of a request.
+func refuseBody(ctx context.Context, r *http.Request) (allow func()) {
+	if body, ok := r.Body.(*timedBody); ok {
+		return body.refuse(ctx)
+	}
+	return func() {}
+}
+
+// streamBody lets the body of a request take as long as it keeps coming.
+func streamBody(r *http.Request) {
+	if body, ok := r.Body.(*timedBody); ok {
+		body.until = time.Time{}
 	}
 }
 

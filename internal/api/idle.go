@@ -9,7 +9,8 @@ import (
 	"sync"
 )
 
-// How many connections may be open without a request: from one address (a proxy of ours has as many as all), and in all.
+// How many connections may be open without a request: from one address (a proxy of ours has as many as all), and in
+// all.
 const (
 	maxIdleEach = 128
 	maxIdle     = 1024
@@ -61,7 +62,8 @@ func (i *idleConns) note(conn net.Conn, idle bool) (over []net.Conn) {
 	i.count[from]++
 	for place := i.order.Back(); place != nil && (i.count[from] > i.each || i.order.Len() > i.all); {
 		earlier := place.Prev()
-		if one := place.Value.(idleConn); i.order.Len() > i.all || one.from == from { //nolint:forcetypeassert // nothing else is in it
+		one := place.Value.(idleConn) //nolint:forcetypeassert // nothing else is in it
+		if i.order.Len() > i.all || one.from == from {
 			over = append(over, one.conn)
 			i.remove(place)
 		}

@@ -50,7 +50,7 @@ func (s *Server) beginOIDC(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	http.SetCookie(w, s.attemptCookie(sealed, int(access.AttemptTime.Seconds())))
-	http.Redirect(w, r, to, http.StatusSeeOther)
+	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // to the provider, with what is ours
 }
 
 // ownPage is a page of this server, whatever somebody wrote into a link.

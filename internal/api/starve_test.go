@@ -135,7 +135,8 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	admin := []string{"Authorization", "Bearer " + b.token("ann", access.Admin, 0).secret, "Idempotency-Key", "once"}
 	viewer := b.token("vic", access.Viewer, 0)
 
-	defer b.lock("plan")()
+	unlock := b.lock("plan")
+	defer unlock()
 	answers := b.crowd(60, api.Prefix+"/plans", viewer.secret)
 	b.until("all connections are taken", `SELECT count(*) = $1 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 		WHERE l.relation = 'plan'::regclass AND NOT l.granted AND a.datname = current_database()`, conns)
@@ -146,7 +147,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	}
 	const sweeps = `(SELECT (d->>'runs')::bigint FROM node_session, jsonb_array_elements(stats->'duties') d
 		WHERE d->>'name' = 'sweep')`
-	before := b.number("SELECT coalesce(" + sweeps + ", 0)")
+	before := b.number("SELECT coalesce("+sweeps+", $1)", 0)
 	if code, text := b.ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, admin...); code != http.StatusOK {
 		t.Fatalf("revoking: %d %s", code, text)
 	}

@@ -39,7 +39,7 @@ func (b *bench) trickle(path, header, body string, piece int, pause time.Duratio
 	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		b.Fatal(err)
 	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // closing waits for the connection's end
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it waits for the connection's end
 	if err != nil {
 		b.Fatalf("%s: nobody answers: %v", path, err)
 	}

@@ -58,7 +58,8 @@ func TestEveryStatementOnSecurityHasItsTests(t *testing.T) {
 // proofsIn returns what the tests of the module say that they prove.
 func proofsIn(t *testing.T, root string) map[string][]int {
 	t.Helper()
-	cites, test := regexp.MustCompile(`^// PROOF: who may do what, ([0-9, and]+)\.`), regexp.MustCompile(`^func (Test\w+)\(`)
+	cites := regexp.MustCompile(`^// PROOF: who may do what, ([0-9, and]+)\.`)
+	test := regexp.MustCompile(`^func (Test\w+)\(`)
 	found := map[string][]int{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {

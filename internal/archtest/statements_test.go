@@ -26,9 +26,8 @@ func madeStatements() map[string]string {
 // asSQL finds text that is a statement, or a part of one.
 var asSQL = regexp.MustCompile(`\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|FROM|GRANT|REVOKE|COPY|SET) `)
 
-// PROOF: who may do what, 11.
-// Statements are put together of constants alone: a value reaches PostgreSQL as a parameter. What cannot be one, like the
-// name of a role, is quoted in the few files that are named here.
+// PROOF: who may do what, 11. Statements are put together of constants alone: a value reaches PostgreSQL as a
+// parameter. What cannot be one, like the name of a role, is quoted in the few files that are named here.
 func TestStatementsAreConstant(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")

@@ -54,8 +54,8 @@ func (r *SpoolRoom) giveBack(n int64) {
 type NoRoomError struct{ Most int64 }
 
 func (e *NoRoomError) Error() string {
-	return fmt.Sprintf("the inputs that are kept on disk while they are read take %s, which is as much as they may; send it "+
-		"again a little later, in parts, or as CSV or NDJSON, which are read as they come", size(int(e.Most)))
+	return fmt.Sprintf("the inputs that are kept on disk while they are read take %s, which is as much as they may; "+
+		"send it again a little later, in parts, or as CSV or NDJSON, which are read as they come", size(int(e.Most)))
 }
 
 // Spooled is an input that was kept. Its file has no name: it is gone with the process, whatever becomes of that.

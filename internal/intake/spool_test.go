@@ -10,8 +10,8 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
-// Inputs that are kept at once share the room on the disk; who finds none is told what helps, and finds some when another
-// is done. One that breaks off leaves none taken.
+// Inputs that are kept at once share the room on the disk; who finds none is told what helps, and finds some when
+// another is done. One that breaks off leaves none taken.
 func TestKeptInputsShareTheirRoom(t *testing.T) {
 	t.Parallel()
 	input := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)

@@ -3894,7 +3894,7 @@ type WebSessionView struct {
 	// ExpiresAt at the latest
 	ExpiresAt time.Time `json:"expires_at"`
 
-	// CheckedAt when the provider last said that it is good, if it can be asked
+	// CheckedAt when the provider last said so, if it can be asked
 	CheckedAt *time.Time `json:"checked_at,omitempty"`
 }
 
@@ -5734,4 +5734,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 340874b224fdf25ad80cafe38fc405fe, is 344e120a17e9f502e9b68d4ff97d103b80e69e01bc12b1853142ffd161cda7d7.
+// Of 120fe7742286fd581d2d52d17d196541, is 0c9f2f943725b6c6bdd1c51d929b5b89999c72e97c6257a3beae31ad39cdc19f.
