@@ -121,7 +121,7 @@ func (n *Node) perform(ctx context.Context, d *duty, lease workqueue.Lease) (aga
 			n.log.Warn("a duty failed; trying again", zap.String("duty", d.Name), zap.Error(err))
 		}
 	}()
-	again, err = d.Run(ctx, lease)
+	again, err = d.Run(workqueue.ForDuties(ctx), lease)
 	return again
 }
 

@@ -393,6 +393,7 @@ func TestAttacksSucceedWithinOneAccount(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 14.
 // With accounts none of the attacks has an effect, and afterwards everything works.
 func TestAttacksFailAcrossAccounts(t *testing.T) {
 	t.Parallel()

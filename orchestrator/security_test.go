@@ -211,6 +211,7 @@ func (g *guarded) violated() []error {
 	return found
 }
 
+// PROOF: who may do what, 13.
 func TestDocumentedPermissionsAreEnough(t *testing.T) {
 	t.Parallel()
 	g := setupGuarded(t, documented(t))

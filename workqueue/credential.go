@@ -36,11 +36,12 @@ func (s *Store) TokenCredential(ctx context.Context, hash [32]byte) (Credential,
 	return scanCredential(s.pool.QueryRow(ctx, tokenCredential, hash[:], useNote))
 }
 
-// A session is as good as the token that began it. The primary keys.
+// A session is as good as the token that began it, or the provider of identities that vouches for it. The primary keys.
 const sessionCredential = `
 SELECT s.hash, s.user_name, s.role, s.token_id, least(s.expires_at, t.expires_at),
     CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked'
-         WHEN least(s.expires_at, t.expires_at, s.active_at + $3::interval) <= clock_timestamp() THEN 'expired'
+         WHEN least(s.expires_at, t.expires_at, s.active_at + $3::interval, s.checked_at + $4::interval)
+             <= clock_timestamp() THEN 'expired'
          ELSE 'active' END,
     s.active_at < clock_timestamp() - $2::interval
 FROM web_session s LEFT JOIN api_token t ON t.id = s.token_id
@@ -49,7 +50,7 @@ WHERE s.hash = $1`
 // SessionCredential looks a web session up by the hash of its cookie. One that has been idle for so long has expired.
 // It returns ErrNoCredential when there is none.
 func (s *Store) SessionCredential(ctx context.Context, hash [32]byte, idle time.Duration) (Credential, error) {
-	return scanCredential(s.pool.QueryRow(ctx, sessionCredential, hash[:], useNote, idle))
+	return scanCredential(s.pool.QueryRow(ctx, sessionCredential, hash[:], useNote, idle, ProviderTime))
 }
 
 func scanCredential(row pgx.Row) (c Credential, err error) {
@@ -69,12 +70,12 @@ WHERE hash = ANY($1) AND revoked_at IS NULL AND (expires_at IS NULL OR expires_a
 UNION ALL
 SELECT s.hash FROM web_session s LEFT JOIN api_token t ON t.id = s.token_id
 WHERE s.hash = ANY($1) AND t.revoked_at IS NULL
-    AND least(s.expires_at, t.expires_at, s.active_at + $2::interval) > clock_timestamp()`
+    AND least(s.expires_at, t.expires_at, s.active_at + $2::interval, s.checked_at + $3::interval) > clock_timestamp()`
 
 // StandingCredentials returns those of the hashes whose token or session is still of use. It has connections of its
 // own: it has to answer while all others are taken.
 func (s *Store) StandingCredentials(ctx context.Context, hashes [][]byte, idle time.Duration) ([][]byte, error) {
-	rows, err := s.sessions.Query(ctx, standingCredentials, hashes, idle)
+	rows, err := s.sessions.Query(ctx, standingCredentials, hashes, idle, ProviderTime)
 	if err != nil {
 		return nil, fmt.Errorf("check credentials again: %w", err)
 	}

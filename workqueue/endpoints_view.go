@@ -138,7 +138,7 @@ func (s *Store) PastPaces(ctx context.Context, endpoint string, limit int) ([]Pa
 
 // Ping returns nil when the database answers.
 func (s *Store) Ping(ctx context.Context) error {
-	if err := s.pool.Ping(ctx); err != nil {
+	if err := s.pool.of(ctx).Ping(ctx); err != nil {
 		return fmt.Errorf("ask PostgreSQL: %w", err)
 	}
 	return nil

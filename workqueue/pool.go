@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,7 +20,11 @@ const (
 	connectTimeout           = 5 * time.Second
 	firstAnswer              = 30 * time.Second
 	idleAnswer               = 5 * time.Second
-	sessionConns             = 2
+
+	// ReservedConns is what a store opens beside MaxConns: two each for sessions and leases, for credentials, and for the
+	// leader's duties.
+	ReservedConns = 3 * reservedConns
+	reservedConns = 2
 )
 
 // PoolConfig says how to connect. A zero field means its default.
@@ -32,29 +37,40 @@ type PoolConfig struct {
 	ThroughPooler bool
 }
 
-// Open returns a store on the database at url, with connections of its own for sessions and leases, so that heartbeats
-// go on while everything else waits for a connection. release closes all of them.
+// Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and duties (see
+// [ForDuties]) have connections of their own, so that they go on while everything else waits for one. release closes
+// all of them.
 func Open(ctx context.Context, url string, cfg PoolConfig) (store *Store, release func(), err error) {
 	if !cfg.ThroughPooler {
 		if cfg.ThroughPooler, err = pooled(ctx, url); err != nil {
 			return nil, nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 		}
 	}
-	pool, err := cfg.connect(ctx, url, cfg.maxConns())
-	if err != nil {
-		return nil, nil, err
+	var pools []*pgxpool.Pool
+	release = func() {
+		for _, pool := range slices.Backward(pools) {
+			pool.Close()
+		}
 	}
-	sessions, err := cfg.connect(ctx, url, sessionConns)
-	if err != nil {
-		pool.Close()
-		return nil, nil, err
+	for i, conns := range []int32{cfg.maxConns(), reservedConns, reservedConns, reservedConns} {
+		pool, err := cfg.connect(ctx, url, conns)
+		if err == nil {
+			pools = append(pools, pool)
+		}
+		if err == nil && i < 2 { // the others connect when they have to: a command needs none
+			err = pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return ping(ctx, conn) })
+		}
+		if err != nil {
+			release()
+			return nil, nil, fmt.Errorf("connect to PostgreSQL: %w", PoolerRemedy(err))
+		}
 	}
-	store = New(pool)
-	store.sessions = sessions
+	store = New(pools[0])
+	store.sessions, store.pool.credentials, store.pool.duties = pools[1], pools[2], pools[3]
 	if cfg.ThroughPooler {
 		store.settings = cfg.transactionSettings(url)
 	}
-	return store, func() { sessions.Close(); pool.Close() }, nil
+	return store, release, nil
 }
 
 func (c PoolConfig) maxConns() int32 {
@@ -89,14 +105,7 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 		}
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
-	}
-	if err := pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return ping(ctx, conn) }); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("connect to PostgreSQL: %w", PoolerRemedy(err))
-	}
-	return pool, nil
+	return pool, err
 }
 
 // readOnly is the error code of a write to a server that takes none.

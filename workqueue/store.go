@@ -8,7 +8,7 @@ import (
 
 // Store is PostgreSQL as Tranche sees it. It is safe for concurrent use.
 type Store struct {
-	pool     *pgxpool.Pool
+	pool     *connections
 	sessions *pgxpool.Pool // for heartbeats and leases, so that they need not queue for a connection
 	parts    sync.Pool     // *copyRows: buffers of past recordings, some megabytes each
 	graphs   graphCache    // of the runs that it had to do with lately
@@ -19,4 +19,6 @@ type Store struct {
 }
 
 // New returns a store on a pool whose database has been migrated. The store does not close the pool. See also [Open].
-func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool, sessions: pool} }
+func New(pool *pgxpool.Pool) *Store {
+	return &Store{pool: &connections{ordinary: pool, credentials: pool, duties: pool}, sessions: pool}
+}

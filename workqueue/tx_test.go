@@ -215,7 +215,7 @@ func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 			}
 			wantNotes(t, s, 0)
 		}
-		if n := s.pool.Stat().NewConnsCount(); n != 1 {
+		if n := s.pool.ordinary.Stat().NewConnsCount(); n != 1 {
 			t.Errorf("%d connections were made; want one", n)
 		}
 	})

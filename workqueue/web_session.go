@@ -17,6 +17,9 @@ type NewWebSession struct {
 	Token *TokenID // by which it was begun; nil: User and Role say who
 	User  string
 	Role  string
+
+	Subject string // as the provider of identities calls them who vouches for them
+	Renewal []byte // what it is asked by whether it still does, sealed; nil: it cannot be asked
 }
 
 // A token that is not of use begins none. FOR KEY SHARE: it may not vanish meanwhile.
@@ -29,7 +32,9 @@ SELECT $1, id, name, role, least(expires_at, clock_timestamp() + $3::interval) F
 RETURNING user_name, role, expires_at`
 
 const beginWebSession = `
-INSERT INTO web_session (hash, user_name, role, expires_at) VALUES ($1, $2, $3, clock_timestamp() + $4::interval)
+INSERT INTO web_session (hash, user_name, role, expires_at, subject, renewal, checked_at)
+VALUES ($1, $2, $3, clock_timestamp() + $4::interval, $5, $6,
+    CASE WHEN $6::bytea IS NOT NULL THEN clock_timestamp() END)
 RETURNING user_name, role, expires_at`
 
 // web_session_expires. A few at a time: who logs in should not wait for it.
@@ -46,7 +51,7 @@ func (s *Store) BeginWebSession(ctx context.Context, n NewWebSession) (Credentia
 		if _, err := tx.Exec(ctx, clearWebSessions); err != nil {
 			return err
 		}
-		statement, args := beginWebSession, []any{n.Hash[:], plain(n.User), n.Role, n.Life}
+		statement, args := beginWebSession, []any{n.Hash[:], plain(n.User), n.Role, n.Life, plain(n.Subject), n.Renewal}
 		if n.Token != nil {
 			statement, args = beginTokenSession, []any{n.Hash[:], *n.Token, n.Life}
 		}

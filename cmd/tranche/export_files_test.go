@@ -37,6 +37,7 @@ func exportTo(t *testing.T, r *runExport, from io.Reader) (*fileExport, error) {
 	return out, out.all(from)
 }
 
+// PROOF: who may do what, 10.
 func TestExportOfFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "out")

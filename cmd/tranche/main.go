@@ -53,6 +53,7 @@ type commands struct {
 	DLQ         dlqCommands        `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
 	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`
 	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
+	Session     sessionCommands    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
 	Retention   retentionCommands  `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
 	Streams     streamCommands     `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
 	Nodes       nodesCommand       `cmd:"" help:"Nodes: who leads, and what each holds."`

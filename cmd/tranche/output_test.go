@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// PROOF: who may do what, 8.
 func TestInert(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{

@@ -39,7 +39,7 @@ type serveCommand struct {
 	NoMigrate   bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
 
 	DatabaseWait   time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" help:"How long a start waits for a PostgreSQL that is not there yet, starts up or has no connection left (${default}); 0s: not at all." placeholder:"TIME"`
-	MaxConnections int           `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside two for the session (16)." placeholder:"N"`
+	MaxConnections int           `env:"TRANCHE_MAX_CONNECTIONS" help:"Connections to the database, beside six that are kept for heartbeats, credentials and duties (16)." placeholder:"N"`
 	ThroughPooler  bool          `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction that does not make itself known as one; PgBouncer does."`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`

@@ -3,6 +3,7 @@ package main
 import (
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
 )
@@ -18,5 +19,13 @@ func (s *serveCommand) addDuties(p *parts, log *zap.Logger) error {
 		return err
 	}
 	p.duties = append(p.duties, hooks, orchestrator.Duty{Name: "reap trackers", Run: reaper.Run})
+	if p.oidc == nil {
+		return nil
+	}
+	renewer, err := access.NewRenewer(p.oidc, p.store, log.Named("access"))
+	if err != nil {
+		return err
+	}
+	p.duties = append(p.duties, orchestrator.Duty{Name: "renew sessions", Run: renewer.Run})
 	return nil
 }

@@ -21,7 +21,7 @@ type tokenCommands struct {
 	Revoke tokenRevoke `cmd:"" help:"Revoke a token: within 5 seconds it is of no use anywhere."`
 }
 
-// tokenPlace is where tokens are. The first one cannot be made through an API that needs one.
+// tokenPlace is where tokens and sessions are. The first one cannot be made through an API that needs one.
 type tokenPlace struct {
 	Database      string `xor:"place" help:"Straight in this database, instead of through a server." placeholder:"URL"`
 	DataDir       string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
@@ -33,6 +33,8 @@ type tokenKeeper interface {
 	CreateToken(ctx context.Context, set client.TokenSettings, o ...client.CallOption) (client.CreatedToken, error)
 	ListTokens(ctx context.Context, o ...client.CallOption) (client.TokenList, error)
 	RevokeToken(ctx context.Context, ref string, o ...client.CallOption) (client.TokenView, error)
+	ListSessions(ctx context.Context, o ...client.CallOption) (client.SessionList, error)
+	RevokeSessions(ctx context.Context, set client.RevokeSessions, o ...client.CallOption) (client.RevokedSessions, error)
 }
 
 // open returns who keeps the tokens. The caller calls release.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,6 +71,20 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 	}
 	if out, _, _ := do(asAnn, "token", "list"); !strings.Contains(out, "vic") || strings.Contains(out, vic.Secret[3:]) {
 		t.Errorf("the list is %s", out)
+	}
+	login, err := http.Post(url+"/api/v1/session", "application/json", strings.NewReader(`{"token":"`+vic.Secret+`"}`))
+	if err != nil || login.Body.Close() != nil || login.StatusCode != http.StatusOK {
+		t.Fatal(login, err)
+	}
+	if out, _, _ := do(asAnn, "session", "list"); !strings.Contains(out, "vic") || !strings.Contains(out, vic.ID[:8]) {
+		t.Errorf("the sessions are %s", out)
+	}
+	for _, place := range [][]string{nil, {"--database", database}} {
+		want := map[bool]int{true: exitOK, false: exitOther}[place == nil]
+		out, says, code := do(asAnn, append([]string{"session", "revoke", "vic"}, place...)...)
+		if code != want || !strings.Contains(out+says, "vic") {
+			t.Errorf("ending sessions %v: exit %d: %s%s", place, code, out, says)
+		}
 	}
 	if _, says, code := do(asAnn, "token", "revoke", vic.ID[:8]); code != exitOK {
 		t.Errorf("revoking: exit %d: %s", code, says)

@@ -28,6 +28,7 @@ func TestRolesIncludeOneAnother(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 4.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -46,6 +47,7 @@ type Store interface {
 	NoteUse(ctx context.Context, hashes [][]byte) error
 	BeginWebSession(ctx context.Context, n workqueue.NewWebSession) (workqueue.Credential, error)
 	EndWebSession(ctx context.Context, hash [32]byte) error
+	NoteFailedLogins(ctx context.Context, all []workqueue.FailedLogin) error
 }
 
 // Config is the settings of a Gate. A zero field means its default.
@@ -54,6 +56,9 @@ type Config struct {
 	SessionLife time.Duration // of a browser's login, whatever happens
 	SessionIdle time.Duration // without a request, and without a page that is open
 	Throttle    ThrottleConfig
+	// UnknownBurst and UnknownEvery bound what an address may ask with tokens and cookies that nobody knows.
+	UnknownBurst int
+	UnknownEvery time.Duration
 }
 
 // Gate knows who is behind a secret, and ends what those do who are not wanted any more.
@@ -62,10 +67,14 @@ type Gate struct {
 	log      *zap.Logger
 	config   Config
 	throttle *throttle
+	unknown  *throttle // of tokens, cookies and ways back from a provider that are not good
+	ways     *throttle // back from a provider that are
+	failures failures
 	lookups  chan struct{} // one for each that is under way
 
 	mu      sync.Mutex
 	trusted map[[sha256.Size]byte]Principal
+	known   map[[sha256.Size]byte]struct{} // that were good when they were asked for last
 	under   underWay
 }
 
@@ -82,28 +91,73 @@ func New(store Store, config Config) (*Gate, error) {
 	if config.Log == nil {
 		config.Log = zap.NewNop()
 	}
+	config.UnknownBurst = cmp.Or(config.UnknownBurst, DefaultUnknownBurst)
+	config.UnknownEvery = cmp.Or(config.UnknownEvery, DefaultUnknownEvery)
 	return &Gate{
+		unknown:  newAddressThrottle(config.UnknownBurst, config.UnknownEvery),
+		ways:     newAddressThrottle(config.Throttle.Burst, config.Throttle.Every),
+		failures: failures{by: map[failing]*workqueue.FailedLogin{}}, known: map[[sha256.Size]byte]struct{}{},
 		store: store, log: config.Log, config: config, throttle: newThrottle(config.Throttle),
 		lookups: make(chan struct{}, maxLookups), trusted: map[[sha256.Size]byte]Principal{},
 		under: underWay{by: map[[sha256.Size]byte]*watched{}},
 	}, nil
 }
 
-// Token returns who has the token with this secret. The error is a RefusedError when nobody may use it, and any other
-// when it could not be found out.
-func (g *Gate) Token(ctx context.Context, secret string) (Principal, error) {
-	if !WellFormed(secret) {
-		return Principal{}, &RefusedError{}
+// Token returns who has the token with this secret, which came from an address. The error is a RefusedError when nobody
+// may use it, a ThrottledError when there were too many of them from there, and any other when it could not be found
+// out.
+func (g *Gate) Token(ctx context.Context, address netip.Addr, secret string) (Principal, error) {
+	if err := g.mayAsk(address, HashOf(secret)); err != nil {
+		return Principal{}, err
 	}
-	return g.who(ctx, HashOf(secret), false, g.store.TokenCredential)
+	return g.token(ctx, address, secret)
+}
+
+func (g *Gate) token(ctx context.Context, address netip.Addr, secret string) (p Principal, err error) {
+	if err = error(&RefusedError{}); WellFormed(secret) {
+		p, err = g.who(ctx, HashOf(secret), false, g.store.TokenCredential)
+	}
+	g.noteUnknown(address, byToken, err)
+	return p, err
 }
 
 // Session returns whose browser has this cookie. Errors are those of Token.
-func (g *Gate) Session(ctx context.Context, cookie string) (Principal, error) {
-	return g.who(ctx, HashOf(cookie), true,
+func (g *Gate) Session(ctx context.Context, address netip.Addr, cookie string) (Principal, error) {
+	if err := g.mayAsk(address, HashOf(cookie)); err != nil {
+		return Principal{}, err
+	}
+	p, err := g.who(ctx, HashOf(cookie), true,
 		func(ctx context.Context, hash [sha256.Size]byte) (workqueue.Credential, error) {
 			return g.store.SessionCredential(ctx, hash, g.config.SessionIdle)
 		})
+	g.noteUnknown(address, byCookie, err)
+	return p, err
+}
+
+// mayAsk lets an address look up secrets until too many of its were not known. It costs those nothing whose secret was
+// good lately: they are not to suffer for a neighbour.
+func (g *Gate) mayAsk(address netip.Addr, hash [sha256.Size]byte) error {
+	err := g.unknown.over(address)
+	if err == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, known := g.known[hash]; known {
+		return nil
+	}
+	return err
+}
+
+// noteUnknown counts a secret that is of no use, and tells the audit log of it. A session that is over in its time is
+// nobody's guess.
+func (g *Gate) noteUnknown(address netip.Addr, way string, err error) {
+	refused, ok := errors.AsType[*RefusedError](err)
+	if !ok || refused.Session && refused.State == workqueue.TokenExpired {
+		return
+	}
+	_ = g.unknown.try(address) // whether there was one left is seen the next time
+	g.failed(address, way, refused.Error())
 }
 
 func (g *Gate) who(
@@ -113,7 +167,7 @@ func (g *Gate) who(
 	if p, ok := g.remembered(hash); ok {
 		return p, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	ctx, cancel := context.WithTimeout(workqueue.ForCredentials(ctx), lookupTime)
 	defer cancel()
 	select {
 	case g.lookups <- struct{}{}:
@@ -134,6 +188,9 @@ func (g *Gate) who(
 	}
 	p, err := principalOf(&found, session, asked)
 	if err != nil {
+		g.mu.Lock()
+		delete(g.known, hash)
+		g.mu.Unlock()
 		return Principal{}, err
 	}
 	if found.Unnoted {
@@ -145,7 +202,7 @@ func (g *Gate) who(
 
 // note notes a use. Who may do something may do it all the same when that fails.
 func (g *Gate) note(ctx context.Context, hashes [][]byte) {
-	if err := g.store.NoteUse(ctx, hashes); err != nil && ctx.Err() == nil {
+	if err := g.store.NoteUse(workqueue.ForCredentials(ctx), hashes); err != nil && ctx.Err() == nil {
 		g.log.Warn("the use of a token was not noted", zap.Error(err))
 	}
 }
@@ -174,6 +231,13 @@ func (g *Gate) remember(p *Principal) {
 	if len(g.trusted) < maxTrusted {
 		g.trusted[p.hash] = *p
 	}
+	for old := range g.known {
+		if len(g.known) < maxTrusted {
+			break
+		}
+		delete(g.known, old)
+	}
+	g.known[p.hash] = struct{}{}
 }
 
 // Forget has everything asked for again at once: something was revoked here.

@@ -47,7 +47,7 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	}
 	secret := access.NewSecret()
 	keep(t, store, "ann", secret)
-	who, err := gate.Token(t.Context(), secret)
+	who, err := gate.Token(t.Context(), netip.Addr{}, secret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) || time.Since(began) < 2*time.Second {
 		t.Errorf("after %s it has ended with %v", time.Since(began), err)
 	}
-	if _, err := gate.Token(t.Context(), secret); err == nil {
+	if _, err := gate.Token(t.Context(), netip.Addr{}, secret); err == nil {
 		t.Error("the token is taken although nobody can say whether it is good")
 	}
 }
@@ -75,7 +75,7 @@ func TestTheNextRequestIsWatchedToo(t *testing.T) {
 	for _, name := range []string{"ann", "bob"} {
 		secret := access.NewSecret()
 		keep(t, store, name, secret)
-		who, err := gate.Token(t.Context(), secret)
+		who, err := gate.Token(t.Context(), netip.Addr{}, secret)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestARevokedTokenBeginsNoSession(t *testing.T) {
 	}
 	secret := access.NewSecret()
 	keep(t, store, "ann", secret)
-	if _, err := gate.Token(t.Context(), secret); err != nil {
+	if _, err := gate.Token(t.Context(), netip.Addr{}, secret); err != nil {
 		t.Fatal(err) // it is remembered as good from now on
 	}
 	if _, err := store.RevokeToken(t.Context(), "ann", "me"); err != nil {

@@ -1,8 +1,10 @@
 package access
 
 import (
+	"context"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // BusyError is returned to who has too much under way already.
@@ -27,10 +29,33 @@ type Slots struct {
 	mu    sync.Mutex
 	taken map[string]int
 	sum   int
+	freed chan struct{} // closed when one is given back
 }
 
 // NewSlots returns slots of which each user may have some, and everybody together all.
-func NewSlots(each, all int) *Slots { return &Slots{each: each, all: all, taken: map[string]int{}} }
+func NewSlots(each, all int) *Slots {
+	return &Slots{each: each, all: all, taken: map[string]int{}, freed: make(chan struct{})}
+}
+
+// Await takes a slot for a user, until it is given back. When there is none for so long it returns a BusyError.
+func (s *Slots) Await(ctx context.Context, user string, patience time.Duration) (giveBack func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		freed := s.freed
+		s.mu.Unlock()
+		giveBack, err = s.Take(user)
+		if err == nil {
+			return giveBack, nil
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
 
 // Take takes a slot for a user, until it is given back. It returns a BusyError when there is none.
 func (s *Slots) Take(user string) (giveBack func(), err error) {
@@ -48,6 +73,8 @@ func (s *Slots) Take(user string) (giveBack func(), err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.sum--
+		close(s.freed)
+		s.freed = make(chan struct{})
 		if s.taken[user]--; s.taken[user] == 0 {
 			delete(s.taken, user)
 		}

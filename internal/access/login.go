@@ -15,26 +15,45 @@ func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (co
 	if err := g.throttle.try(address); err != nil {
 		return "", Principal{}, err
 	}
-	who, err := g.Token(ctx, secret)
+	who, err := g.token(ctx, address, secret)
 	if err != nil {
 		return "", Principal{}, err
 	}
-	return g.begin(ctx, workqueue.NewWebSession{Token: who.Token})
+	return g.begin(ctx, workqueue.NewWebSession{Token: who.Token, Life: g.config.SessionLife})
 }
 
 // Try counts a login that begins elsewhere, or returns a ThrottledError.
 func (g *Gate) Try(address netip.Addr) error { return g.throttle.try(address) }
 
-// LogInAs begins a web session for somebody whom a provider of identities vouches for.
+// TryWayBack counts a way back from a provider that may be good: the provider is asked about each.
+func (g *Gate) TryWayBack(address netip.Addr) error { return g.ways.try(address) }
+
+// RefuseWayBack counts one that is not, and notes it as a login that failed. It returns a ThrottledError when there
+// were too many from the address.
+func (g *Gate) RefuseWayBack(address netip.Addr, why error) error {
+	g.FailedProvider(address, why)
+	if g.unknown.try(address) != nil {
+		return g.unknown.over(address)
+	}
+	return nil
+}
+
+// LogInAs begins a web session for somebody whom a provider of identities vouches for. It lasts for as long as the
+// provider can be asked whether it still does; where it cannot be, until it is to log in again.
 func (g *Gate) LogInAs(ctx context.Context, who Identity) (cookie string, p Principal, err error) {
-	return g.begin(ctx, workqueue.NewWebSession{User: who.Name, Role: string(who.Role)})
+	n := workqueue.NewWebSession{User: who.Name, Role: string(who.Role), Subject: who.Subject, Renewal: who.Renewal,
+		Life: g.config.SessionLife}
+	if who.Renewal == nil {
+		n.Life = min(n.Life, workqueue.ProviderTime)
+	}
+	return g.begin(ctx, n)
 }
 
 func (g *Gate) begin(ctx context.Context, n workqueue.NewWebSession) (cookie string, p Principal, err error) {
 	cookie = newCookie()
-	n.Hash, n.Life = HashOf(cookie), g.config.SessionLife
+	n.Hash = HashOf(cookie)
 	asked := time.Now()
-	kept, err := g.store.BeginWebSession(ctx, n)
+	kept, err := g.store.BeginWebSession(workqueue.ForCredentials(ctx), n)
 	if errors.Is(err, workqueue.ErrNoCredential) {
 		return "", Principal{}, &RefusedError{State: workqueue.TokenRevoked}
 	}
@@ -50,7 +69,7 @@ func (g *Gate) LogOut(ctx context.Context, p Principal) error {
 	if !p.Session {
 		return nil
 	}
-	err := g.store.EndWebSession(ctx, p.hash)
+	err := g.store.EndWebSession(workqueue.ForCredentials(ctx), p.hash)
 	if err != nil && !errors.Is(err, workqueue.ErrNoCredential) {
 		return err
 	}

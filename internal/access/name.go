@@ -11,7 +11,7 @@ import (
 )
 
 // Anonymous is what the audit log calls those who do not say who they are.
-const Anonymous = "anonymous"
+const Anonymous = workqueue.Anonymous
 
 // MaxName is how many characters a name has at the most.
 const MaxName = 100

@@ -25,8 +25,6 @@ const (
 	providerTime = 10 * time.Second
 	// providerPause is how soon one that was not found is looked for again.
 	providerPause = time.Second
-	// AttemptTime is how long somebody may take to log in at the provider.
-	AttemptTime = 10 * time.Minute
 )
 
 // OIDCConfig says who vouches for people, and which of them may do what.
@@ -54,8 +52,8 @@ type OIDC struct {
 	failed   error          // of the last try to find it
 	tried    time.Time
 
-	mu   sync.Mutex
-	used map[[sha256.Size]byte]time.Time
+	sealer sealer
+	used   usedStates
 }
 
 // NewOIDC checks the settings. It does not ask the provider for anything.
@@ -74,22 +72,17 @@ func NewOIDC(config OIDCConfig) (*OIDC, error) {
 			"--oidc-role-claim have which role, like staff=viewer,ops=operator, or give --oidc-default-role")
 	}
 	config.RoleClaim = cmp.Or(config.RoleClaim, DefaultRoleClaim)
-	return &OIDC{config: config, client: &http.Client{Timeout: providerTime}, used: map[[sha256.Size]byte]time.Time{}}, nil
+	sealer, err := newSealer(config.ClientSecret)
+	if err != nil {
+		return nil, err
+	}
+	return &OIDC{config: config, client: &http.Client{Timeout: providerTime}, sealer: sealer,
+		used: usedStates{at: map[[sha256.Size]byte]time.Time{}}}, nil
 }
 
 func isLocal(u *url.URL) bool {
 	ip := net.ParseIP(u.Hostname())
 	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// Attempt is a login under way. The browser keeps it: it ends at the one in which it began.
-type Attempt struct {
-	State, Nonce, Verifier string
-}
-
-// NewAttempt returns a fresh attempt.
-func NewAttempt() Attempt {
-	return Attempt{State: newCookie(), Nonce: newCookie(), Verifier: oauth2.GenerateVerifier()}
 }
 
 // ProviderError is returned when the provider does not answer as it should.
@@ -110,7 +103,7 @@ type DeniedError struct {
 func (e *DeniedError) Error() string { return "the login is refused: " + e.Why }
 
 // LoginURL is where a browser goes to log in.
-func (o *OIDC) LoginURL(ctx context.Context, a Attempt) (string, error) {
+func (o *OIDC) LoginURL(ctx context.Context, a *Attempt) (string, error) {
 	provider, err := o.find(ctx)
 	if err != nil {
 		return "", err
@@ -147,19 +140,20 @@ func (o *OIDC) oauth(p *oidc.Provider) *oauth2.Config {
 
 // Identity is who the provider says somebody is, and what they may do here.
 type Identity struct {
-	Name string
-	Role Role
+	Name    string
+	Role    Role
+	Subject string
+	Renewal []byte // what the provider is asked by whether it still says so, sealed; nil: it cannot be asked
 }
 
-// Finish ends an attempt by what the provider sent the browser back with. A state counts once.
-func (o *OIDC) Finish(ctx context.Context, a Attempt, state, code string) (Identity, error) {
-	if a.State == "" || subtle.ConstantTimeCompare([]byte(a.State), []byte(state)) != 1 {
-		return Identity{}, &DeniedError{Why: "it did not begin in this browser, or too long ago; log in again"}
-	}
-	if !o.firstUse(a.State) {
-		return Identity{}, &DeniedError{Why: "it has been used before; log in again"}
-	}
-	if code == "" {
+// Finish ends an attempt that was unsealed, by the code that the provider sent the browser back with. A state counts
+// once, and is remembered when the login has succeeded.
+func (o *OIDC) Finish(ctx context.Context, a *Attempt, code string) (Identity, error) {
+	again := &DeniedError{Why: "it has been used before; log in again"}
+	switch {
+	case o.used.has(a.State):
+		return Identity{}, again
+	case code == "":
 		return Identity{}, &DeniedError{Why: "the provider of identities sent no code"}
 	}
 	provider, err := o.find(ctx)
@@ -168,50 +162,46 @@ func (o *OIDC) Finish(ctx context.Context, a Attempt, state, code string) (Ident
 	}
 	ctx = oidc.ClientContext(ctx, o.client)
 	token, err := o.oauth(provider).Exchange(ctx, code, oauth2.VerifierOption(a.Verifier))
-	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
-	if ok && refused.Response.StatusCode < http.StatusInternalServerError {
-		return Identity{}, &DeniedError{Why: "the provider of identities does not take the code"}
-	}
 	if err != nil {
-		return Identity{}, &ProviderError{err}
+		return Identity{}, exchangeError(err, "the provider of identities does not take the code")
 	}
 	raw, said := token.Extra("id_token").(string)
 	if !said {
 		return Identity{}, &ProviderError{errors.New("it sent no id_token")}
 	}
-	return o.identity(ctx, provider, raw, a.Nonce)
-}
-
-// identity checks a token: signature, issuer, audience, times and nonce.
-func (o *OIDC) identity(ctx context.Context, provider *oidc.Provider, raw, nonce string) (Identity, error) {
-	checked, err := provider.Verifier(&oidc.Config{ClientID: o.config.ClientID}).Verify(ctx, raw)
+	checked, err := o.verified(ctx, provider, raw)
 	if err != nil {
-		return Identity{}, &DeniedError{Why: "the token of the provider of identities is not good: " + Redact(err.Error())}
+		return Identity{}, err
 	}
-	if subtle.ConstantTimeCompare([]byte(checked.Nonce), []byte(nonce)) != 1 {
+	if subtle.ConstantTimeCompare([]byte(checked.Nonce), []byte(a.Nonce)) != 1 {
 		return Identity{}, &DeniedError{Why: "the token of the provider of identities is not for this login"}
 	}
-	var claims map[string]any
-	if err := checked.Claims(&claims); err != nil {
-		return Identity{}, &ProviderError{err}
+	who, err := o.identity(checked.Subject, checked.Claims)
+	if err != nil {
+		return Identity{}, err
 	}
-	return o.config.identityOf(checked.Subject, claims)
+	if !o.used.use(a.State) {
+		return Identity{}, again
+	}
+	if token.RefreshToken != "" && o.config.ClientSecret != "" { // without one, nobody could unseal it after a restart
+		who.Renewal = o.sealer.seal(sealRenewal, []byte(token.RefreshToken))
+	}
+	return who, nil
 }
 
-// firstUse reports whether a state has not been used, and notes that it is now. The provider takes each code once too,
-// which holds on other nodes.
-func (o *OIDC) firstUse(state string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for old, at := range o.used {
-		if time.Since(at) > AttemptTime {
-			delete(o.used, old)
-		}
+// verified checks a token: signature, issuer, audience and times.
+func (o *OIDC) verified(ctx context.Context, provider *oidc.Provider, raw string) (*oidc.IDToken, error) {
+	checked, err := provider.Verifier(&oidc.Config{ClientID: o.config.ClientID}).Verify(ctx, raw)
+	if err != nil {
+		return nil, &DeniedError{Why: "the token of the provider of identities is not good: " + Redact(err.Error())}
 	}
-	hash := HashOf(state)
-	if _, again := o.used[hash]; again || len(o.used) >= maxTrusted {
-		return false
+	return checked, nil
+}
+
+func (o *OIDC) identity(subject string, read func(claims any) error) (Identity, error) {
+	var claims map[string]any
+	if err := read(&claims); err != nil {
+		return Identity{}, &ProviderError{err}
 	}
-	o.used[hash] = time.Now()
-	return true
+	return o.config.identityOf(subject, claims)
 }

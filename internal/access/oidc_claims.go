@@ -27,7 +27,7 @@ func (c *OIDCConfig) identityOf(subject string, claims map[string]any) (Identity
 		return Identity{}, &DeniedError{Role: true, Why: fmt.Sprintf("%s has no role here: none of the values of the claim "+
 			"%s is one of --oidc-roles; ask an admin of this server", name, c.RoleClaim)}
 	}
-	return Identity{Name: name, Role: role}, nil
+	return Identity{Name: name, Role: role, Subject: subject}, nil
 }
 
 // nameOf is what the audit log calls somebody. An email counts when the provider has verified it: others could choose

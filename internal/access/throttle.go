@@ -16,12 +16,15 @@ type ThrottleConfig struct {
 	Every, TotalEvery time.Duration // how long until there is one more
 }
 
-// Defaults of ThrottleConfig.
+// Defaults of ThrottleConfig, and of what else one address may try: requests with a token or a cookie that nobody
+// knows, and ways back from a provider of identities.
 const (
 	DefaultLoginBurst      = 20
 	DefaultLoginTotalBurst = 100
 	DefaultLoginEvery      = 3 * time.Second
 	DefaultLoginTotalEvery = 200 * time.Millisecond
+	DefaultUnknownBurst    = 50
+	DefaultUnknownEvery    = time.Second
 )
 
 // maxAddresses bounds the memory of who tried.
@@ -29,14 +32,19 @@ const maxAddresses = 4096
 
 // ThrottledError is returned to who tries too often.
 type ThrottledError struct {
-	After time.Duration // when to try again
-	All   bool          // it is too often in all, whoever they are
+	After   time.Duration // when to try again
+	All     bool          // it is too often in all, whoever they are
+	Unknown bool          // it is about tokens and cookies that nobody knows
 }
 
 func (e *ThrottledError) Error() string {
 	whose := "from this address"
 	if e.All {
 		whose = "in all"
+	}
+	if e.Unknown {
+		return fmt.Sprintf("there are too many requests %s with tokens or logins that nobody knows; try again in %d s, with "+
+			"a token that is good: tranche token list", whose, e.Seconds())
 	}
 	return fmt.Sprintf("there are too many logins %s; try again in %d s", whose, e.Seconds())
 }
@@ -47,7 +55,7 @@ func (e *ThrottledError) Seconds() int { return int(max(1, math.Ceil(e.After.Sec
 // throttle counts tries, whether they succeed or not: a success tells who guesses as much.
 type throttle struct {
 	config ThrottleConfig
-	all    *rate.Limiter
+	all    *rate.Limiter // nil: there is no bound but that of each address
 
 	mu  sync.Mutex
 	per map[netip.Prefix]*rate.Limiter
@@ -70,12 +78,32 @@ func newThrottle(c ThrottleConfig) *throttle {
 		per: map[netip.Prefix]*rate.Limiter{}}
 }
 
+// newAddressThrottle has no bound but that of each address.
+func newAddressThrottle(burst int, every time.Duration) *throttle {
+	t := newThrottle(ThrottleConfig{Burst: burst, Every: every})
+	t.all = nil
+	return t
+}
+
+// over returns a ThrottledError for an address that has no try left. It counts none.
+func (t *throttle) over(address netip.Addr) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if missing := 1 - t.of(address).Tokens(); missing > 0 {
+		return &ThrottledError{After: time.Duration(missing * float64(t.config.Every)), Unknown: true}
+	}
+	return nil
+}
+
 // try counts a try, or returns a ThrottledError.
 func (t *throttle) try(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if after := take(t.of(address)); after > 0 { // first: who is over it must not use up what is for all
 		return &ThrottledError{After: after}
+	}
+	if t.all == nil {
+		return nil
 	}
 	if after := take(t.all); after > 0 {
 		return &ThrottledError{After: after, All: true}
@@ -95,6 +123,17 @@ func take(l *rate.Limiter) time.Duration {
 
 // of is the limiter of an address; of a network, with IPv6, where one household has a /64.
 func (t *throttle) of(address netip.Addr) *rate.Limiter {
+	network := networkOf(address)
+	l := t.per[network]
+	if l == nil {
+		t.makeRoom()
+		l = rate.NewLimiter(rate.Every(t.config.Every), t.config.Burst)
+		t.per[network] = l
+	}
+	return l
+}
+
+func networkOf(address netip.Addr) netip.Prefix {
 	address = address.Unmap()
 	bits := address.BitLen()
 	if address.Is6() {
@@ -104,13 +143,7 @@ func (t *throttle) of(address netip.Addr) *rate.Limiter {
 	if err != nil {
 		network = netip.Prefix{} // nobody knows where they come from: they share one
 	}
-	l := t.per[network]
-	if l == nil {
-		t.makeRoom()
-		l = rate.NewLimiter(rate.Every(t.config.Every), t.config.Burst)
-		t.per[network] = l
-	}
-	return l
+	return network
 }
 
 // makeRoom forgets those that have all their tries back, and somebody else when there are none.

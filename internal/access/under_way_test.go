@@ -3,6 +3,7 @@ package access_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,7 +48,7 @@ func admit(t *testing.T, ago time.Duration, answer func(context.Context) error) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	who, err := gate.Token(t.Context(), access.NewSecret())
+	who, err := gate.Token(t.Context(), netip.Addr{}, access.NewSecret())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,13 +14,14 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 )
 
+// PROOF: who may do what, 2.
 // What does not say which role it needs is closed, to everybody and also where nobody has to log in: an operation, and
 // a route that is none.
 func TestARouteWithoutARoleIsClosed(t *testing.T) {
 	t.Parallel()
 	mux := newRouteMux()
 	v1 := humago.NewWithPrefix(mux, Prefix, huma.DefaultConfig("a test", "1"))
-	s := &Server{log: zap.NewNop(), mux: mux, heavy: access.NewSlots(1, 1)}
+	s := &Server{log: zap.NewNop(), mux: mux, heavy: access.NewSlots(1, 1), broad: access.NewSlots(1, 1)}
 	touched := false
 	touch := func() { touched = true }
 	for _, op := range []huma.Operation{

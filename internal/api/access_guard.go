@@ -7,25 +7,34 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/producers"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
-// How many requests that read whole runs may be under way: of one user, and of all. Each of them holds a connection.
+// How many requests may be under way that read whole runs, one page after the other, or much of one at once. Each of
+// them holds a connection while it reads, so they may have these shares of what the store has, and one user half of a
+// share: what is left is for all other requests, and for the node.
 const (
-	maxHeavyEach = 4
-	maxHeavy     = 8
+	heavyShare = 2 // one of so many
+	broadShare = 4
+	// broadPatience is how long one of the latter waits for its turn: pages ask for several of them at once.
+	broadPatience = 5 * time.Second
 )
 
-// heavySlots are those of a server. Where nobody says who they are, all are one.
-func heavySlots(config Config) *access.Slots {
+// slotsOf are those of a server. Where nobody says who they are, all are one.
+func slotsOf(config Config, all int) *access.Slots {
+	all = max(all, 1)
 	if config.Access == nil {
-		return access.NewSlots(maxHeavy, maxHeavy)
+		return access.NewSlots(all, all)
 	}
-	return access.NewSlots(maxHeavyEach, maxHeavy)
+	return access.NewSlots(max(all/2, 1), all)
 }
 
 // challenge tells a client how to say who it is.
@@ -51,6 +60,9 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 			" does not say which role it needs, which is a mistake in this version of tranche"})
 		return
 	}
+	if route.streamed {
+		streamBody(r)
+	}
 	user := ""
 	if s.config.Access != nil && route.anonymous {
 		r.Header.Del(ActorHeader) // nobody was asked who they are
@@ -64,23 +76,19 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 		if who != nil {
 			ctx, done := s.config.Access.Admit(r.Context(), *who)
 			defer done()
-			if body, ok := r.Body.(*timedBody); ok {
-				allow := body.refuse(ctx)
-				defer allow()
-			}
+			allow := refuseBody(ctx, r)
+			defer allow()
 			r, user = madeBy(ctx, r, who), who.Name
 		} else {
 			r.Header.Del(ActorHeader)
 		}
 	}
-	if route.heavy {
-		giveBack, err := s.heavy.Take(user)
-		if err != nil {
-			s.deny(w, r, err)
-			return
-		}
-		defer giveBack()
+	giveBack, err := s.takeSlot(r, &route, user)
+	if err != nil {
+		s.deny(w, r, err)
+		return
 	}
+	defer giveBack()
 	if route.bulk > 0 {
 		leave, err := s.bulk.enter(r, route.bulk)
 		if err != nil {
@@ -93,7 +101,27 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 		s.mux.ServeHTTP(w, r)
 		return
 	}
+	if route.credentials {
+		r = r.WithContext(workqueue.ForCredentials(r.Context()))
+	}
 	s.idempotent(s.mux, w, r, route.unstored)
+}
+
+// takeSlot takes what a request needs that reads much.
+func (s *Server) takeSlot(r *http.Request, route *Route, user string) (giveBack func(), err error) {
+	switch {
+	case route.heavy || route.heavyIf != "" && isTrue(r.URL.Query().Get(route.heavyIf)):
+		return s.heavy.Take(user)
+	case route.broad:
+		return s.broad.Await(r.Context(), user, broadPatience)
+	}
+	return func() {}, nil
+}
+
+// isTrue reads a parameter in the way of whoever reads it after this; what neither can read is refused there.
+func isTrue(value string) bool {
+	is, err := strconv.ParseBool(value)
+	return err == nil && is
 }
 
 // madeBy makes a request one of somebody's. What the client says of itself is not believed.
@@ -135,10 +163,10 @@ func (s *Server) whoAsks(r *http.Request) (access.Principal, error) {
 			return access.Principal{}, &deniedError{http.StatusUnauthorized,
 				"the header Authorization must be Bearer and a token"}
 		}
-		return s.config.Access.Token(r.Context(), strings.TrimSpace(secret))
+		return s.config.Access.Token(r.Context(), s.callerAddress(r), strings.TrimSpace(secret))
 	}
 	if cookie, err := r.Cookie(s.cookieName()); err == nil && cookie.Value != "" {
-		return s.config.Access.Session(r.Context(), cookie.Value)
+		return s.config.Access.Session(r.Context(), s.callerAddress(r), cookie.Value)
 	}
 	return access.Principal{}, access.ErrNobody
 }
@@ -200,7 +228,8 @@ func retryAfter(err error) int {
 	if full, ok := errors.AsType[*fanout.Error](err); ok && full.Code == fanout.CodeBusy {
 		return busyRetry
 	}
-	if as[*producers.OverloadedError](err) != nil || as[*tooManyError](err) != nil {
+	if as[*producers.OverloadedError](err) != nil || as[*tooManyError](err) != nil ||
+		as[*intake.NoRoomError](err) != nil {
 		return busyRetry
 	}
 	return 0

@@ -22,7 +22,8 @@ func expected(pattern string) access.Role {
 	switch {
 	case pattern == "/" || path == "/healthz" || path == "/readyz" || path == "/session":
 		return access.None
-	case path == "/tokens" || strings.HasPrefix(path, "/tokens/") || pattern == "DELETE "+api.Prefix+"/plans/{name}":
+	case path == "/tokens" || strings.HasPrefix(path, "/tokens/") || strings.HasPrefix(path, "/sessions") ||
+		pattern == "DELETE "+api.Prefix+"/plans/{name}":
 		return access.Admin
 	case method == http.MethodGet:
 		return access.Viewer
@@ -96,6 +97,7 @@ func concrete(pattern string) (method, path string) {
 	return method, path
 }
 
+// PROOF: who may do what, 2 and 3.
 // Who may do what: every way into the server, with every kind of credential. A route that is new is in it by itself,
 // and fails it until it says which role it needs.
 func TestEveryRouteAsksForItsRole(t *testing.T) {
@@ -199,6 +201,7 @@ func TestRefusalsSayWhatIsMissing(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 5.
 // What a page of another site may make a browser do: follow a link, and nothing else.
 func TestOtherSitesMayLinkHere(t *testing.T) {
 	t.Parallel()
@@ -223,6 +226,7 @@ func TestOtherSitesMayLinkHere(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 4, 7 and 16.
 // The secret of a token is in the answer that makes it, and nowhere else: not in logs, not in the database, not in what
 // repeats a request that went wrong.
 func TestSecretsStayInTheirPlace(t *testing.T) {

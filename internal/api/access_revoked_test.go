@@ -48,6 +48,7 @@ func (b *bench) openStream(at string, header ...string) (opened bool, ended <-ch
 	return true, end
 }
 
+// PROOF: who may do what, 4 and 7.
 // A revoked token is of no use within five seconds: on the node that was told and on another, for new requests and for
 // streams that are open, by the token itself and by a browser that had logged in with it. So is one that expires.
 // Others go on.

@@ -12,7 +12,11 @@ import (
 const (
 	metaRole     = "role"     // an access.Role: who may. Without it nobody may
 	metaHeavy    = "heavy"    // true: few at once
+	metaHeavyIf  = "heavy if" // a string: few at once of those in which this parameter is true
+	metaBroad    = "broad"    // true: few at once, and the others wait for a while
+	metaCredent  = "credent"  // true: it is about who may do what, and goes on while all else stands still
 	metaBulk     = "bulk"     // an int64: its body, of so many bytes, is held as a whole, and few are at once
+	metaStreamed = "streamed" // true: its body is read as it comes, and may take as long as it keeps coming
 	metaUnstored = "unstored" // true: its answer holds a secret, and is kept nowhere
 )
 
@@ -30,6 +34,20 @@ func byAdmin(op huma.Operation) huma.Operation { return noted(op, metaRole, acce
 
 // heavy says that an operation reads a whole run or more: only a few of them are done at once.
 func heavy(op huma.Operation) huma.Operation { return noted(op, metaHeavy, true) }
+
+// heavyIf says that an operation is heavy when a parameter of it is true, and broad otherwise.
+func heavyIf(parameter string, op huma.Operation) huma.Operation {
+	return noted(broad(op), metaHeavyIf, parameter)
+}
+
+// broad says that an operation reads much of a run at once: only a few of them are done at once.
+func broad(op huma.Operation) huma.Operation { return noted(op, metaBroad, true) }
+
+// aboutCredentials says that an operation has connections of its own to the database.
+func aboutCredentials(op huma.Operation) huma.Operation { return noted(op, metaCredent, true) }
+
+// streamed says that the body of an operation is read as it comes. Others have to be there within a time.
+func streamed(op huma.Operation) huma.Operation { return noted(op, metaStreamed, true) }
 
 // unstored says that the answer of an operation holds a secret.
 func unstored(op huma.Operation) huma.Operation { return noted(op, metaUnstored, true) }

@@ -64,10 +64,10 @@ type Rerun struct {
 }
 
 func (s *Server) registerActions(api huma.API) {
-	register(s, api, byOperator(huma.Operation{
+	register(s, api, streamed(byOperator(huma.Operation{
 		OperationID: "rerun", Method: http.MethodPost, Path: "/runs/{run}/rerun", Summary: "Run items again",
 		Description: "The body is 16 MiB at most; more keys go in several requests.",
-	}), s.rerun)
+	})), s.rerun)
 	// Only described: with a body of its own huma would hold all of it in memory, several times.
 	described := api.OpenAPI().Paths["/runs/{run}/rerun"].Post
 	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -87,10 +88,12 @@ func mutations() []mutation {
 			`"role": "viewer"`},
 		{"POST /tokens/{id}/revoke", "/tokens/ci/revoke", "", "token_revoke", `"state": "active"`, `"state": "revoked"`},
 		{"POST /session", "/session", `{"token":"` + secretHere + `"}`, "login", ``, `"role": "admin"`},
+		{"POST /sessions/revoke", "/sessions/revoke", `{"user":"guest"}`, "session_revoke", `"sessions": 1`, `"sessions": 0`},
 		{"DELETE /session", "/session", "", "logout", `"role": "admin"`, ``},
 	}
 }
 
+// PROOF: who may do what, 18.
 // Every operation that may change something leaves a row in the audit log: who, what, before and after. Who it was says
 // the token, whatever the client says. One that is refused leaves none.
 func TestEveryMutationIsAudited(t *testing.T) {
@@ -108,6 +111,10 @@ func TestEveryMutationIsAudited(t *testing.T) {
 	b.bury("lost", workqueue.DeadLetter{Body: []byte(`{}`)})
 	b.parking()
 	if _, err := b.store.StreamSettings(t.Context(), workqueue.StreamValues{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.store.BeginWebSession(t.Context(), workqueue.NewWebSession{User: "guest", Role: "viewer", Life: time.Hour})
+	if err != nil {
 		t.Fatal(err)
 	}
 	covered := map[string]bool{}

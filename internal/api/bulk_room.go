@@ -21,8 +21,6 @@ const (
 	bulkStep = 32 << 10
 	// bulkPatience is how long they wait before the request is refused.
 	bulkPatience = 2 * time.Second
-	// bulkTime is how long a body may take to come: others may be waiting for the room.
-	bulkTime = time.Minute
 )
 
 // bulky says that the body of an operation has so many bytes at the most, and is in memory as a whole: there is room
@@ -36,17 +34,13 @@ func bulky(op huma.Operation, most int64) huma.Operation {
 // takes none. Who came first has it first, by steps, so that nobody waits for a large body to have all of its room.
 type bulkRoom struct {
 	bytes *semaphore.Weighted
-	time  time.Duration
 }
 
-func newBulkRoom() bulkRoom { return bulkRoom{semaphore.NewWeighted(maxBulk), bulkTime} }
+func newBulkRoom() bulkRoom { return bulkRoom{semaphore.NewWeighted(maxBulk)} }
 
 // enter reads the body of a request, of up to so many bytes, as there is room for it, and puts what it read in the
 // place of the body. What is wrong with that is found by whoever reads it there, as it would be without a room.
 func (b bulkRoom) enter(r *http.Request, most int64) (leave func(), err error) {
-	if body, ok := r.Body.(*timedBody); ok {
-		body.until = time.Now().Add(b.time)
-	}
 	held := &heldBody{room: b.bytes}
 	end, err := held.fill(r.Context(), r.Body, int(most))
 	if err != nil {
@@ -86,6 +80,9 @@ func (h *heldBody) fill(ctx context.Context, from io.Reader, most int) (end io.R
 
 // take waits for room for so many bytes more.
 func (h *heldBody) take(ctx context.Context, n int) error {
+	if n == 0 { // as at the end, of which a context that ended with it tells no more
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, bulkPatience)
 	defer cancel()
 	if h.room.Acquire(ctx, int64(n)) != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -58,10 +57,10 @@ and not added again: so a request whose answer was lost can be sent again. Adds 
 are too many.`
 
 func (s *Server) registerOperations(api huma.API) {
-	register(s, api, byOperator(huma.Operation{
+	register(s, api, streamed(byOperator(huma.Operation{
 		OperationID: "add-operations", Method: http.MethodPost, Path: "/collectors/{name}/ops",
 		Summary: "Add operations to a collector", Description: addOperationsDescription,
-	}), s.addOperations)
+	})), s.addOperations)
 	lines := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	api.OpenAPI().Paths["/collectors/{name}/ops"].Post.RequestBody = &huma.RequestBody{Required: true,
 		Content: map[string]*huma.MediaType{mimeNDJSON: {Schema: lines}}}
@@ -107,12 +106,12 @@ type wholeOps struct{ from io.Reader }
 // Read implements io.Reader.
 func (w wholeOps) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
-	var slow net.Error
+	how, slow := cameTooSlowly(err)
 	switch {
 	case err == nil || errors.Is(err, io.EOF):
 		return n, err
-	case errors.As(err, &slow) && slow.Timeout():
-		return n, &inputError{"nothing more came of the body for too long; nothing was added, send it again"}
+	case slow:
+		return n, &inputError{"the body: " + how + "; nothing was added, send it again"}
 	default:
 		return n, &inputError{"the body breaks off before its end; nothing was added, send it again"}
 	}

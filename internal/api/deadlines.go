@@ -2,8 +2,12 @@ package api
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
@@ -21,7 +25,7 @@ const (
 func (s *Server) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
 	control := http.NewResponseController(w)
 	body := &timedBody{body: r.Body, control: control, silence: s.config.ReadTimeout, whole: r.Body == http.NoBody,
-		drain: drainTimeout}
+		drain: drainTimeout, until: time.Now().Add(s.config.ReadTimeout)}
 	timed := *r
 	timed.Body = body
 	return &timedWriter{ResponseWriter: w, body: body, control: control, silence: s.config.ReadTimeout}, &timed
@@ -30,12 +34,17 @@ func (s *Server) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *h
 // deadlineStep is how seldom a deadline is moved.
 const deadlineStep = time.Second / 4
 
-// timedBody gives a sender more time whenever something arrives, and has no deadline once all has.
+// slowestBody is how many bytes of a body buy its sender another second.
+const slowestBody = 256
+
+// timedBody gives a sender more time whenever something arrives, though not for ever, and has no deadline once all has.
 type timedBody struct {
 	body    io.ReadCloser
 	control *http.ResponseController
 	silence time.Duration
-	until   time.Time // no read waits for longer than until then; zero: as long as something arrives
+	until   time.Time     // it has to be there as a whole by then; zero: it is read as it comes
+	waited  time.Duration // for what came, which is not the time that its reader took
+	came    int64
 	moved   time.Time
 	fixed   bool // the deadline stays where it is
 	whole   bool // all of it has been read
@@ -48,23 +57,65 @@ type timedBody struct {
 func (b *timedBody) Read(p []byte) (int, error) {
 	if now := time.Now(); !b.fixed && now.Sub(b.moved) > min(deadlineStep, b.silence/4) {
 		b.moved = now
-		deadline := now.Add(b.silence)
-		if !b.until.IsZero() && b.until.Before(deadline) {
-			deadline = b.until
-		}
-		_ = b.control.SetReadDeadline(deadline) // a server without deadlines, as in tests, needs none
+		// A server without deadlines, as in tests, needs none.
+		_ = b.control.SetReadDeadline(now.Add(min(b.silence, b.left(now))))
 	}
 	if b.refused != nil { // after the deadline: whoever refuses has set one that has passed, before or after this
 		if err := b.refused(); err != nil {
 			return 0, err
 		}
 	}
+	began := time.Now()
+	if !b.fixed && b.left(began) <= 0 {
+		return 0, &slowBodyError{silence: b.silence, whole: !b.until.IsZero()}
+	}
 	n, err := b.body.Read(p)
-	if err == io.EOF {
+	b.waited, b.came = b.waited+time.Since(began), b.came+int64(n)
+	switch {
+	case err == io.EOF:
 		b.whole = true
 		b.ended()
+	case errors.Is(err, os.ErrDeadlineExceeded) && !b.fixed && time.Since(began) < b.silence/2: // it was not silence
+		err = &slowBodyError{silence: b.silence, whole: !b.until.IsZero()}
 	}
 	return n, err
+}
+
+// left is how much longer the rest may keep its reader waiting.
+func (b *timedBody) left(now time.Time) time.Duration {
+	if !b.until.IsZero() {
+		return b.until.Sub(now)
+	}
+	return b.silence + time.Duration(b.came)*(time.Second/slowestBody) - b.waited
+}
+
+// slowBodyError is a time-out of a body that came, but too slowly.
+type slowBodyError struct {
+	silence time.Duration
+	whole   bool // it had to be there as a whole
+}
+
+func (e *slowBodyError) Error() string {
+	if e.whole {
+		return fmt.Sprintf("it did not come as a whole within %s", e.silence)
+	}
+	return fmt.Sprintf("it came too slowly: beside %s it has a second for each %d bytes; send it from a file, or in "+
+		"parts to an open run (tranche run open, run add)", e.silence, slowestBody)
+}
+
+// Timeout and Temporary make it a net.Error.
+func (*slowBodyError) Timeout() bool { return true }
+
+// Temporary is true: the next may come faster.
+func (*slowBodyError) Temporary() bool { return true }
+
+// cameTooSlowly reports whether an error says that a body was waited for in vain, and how.
+func cameTooSlowly(err error) (how string, slow bool) {
+	if trickle, ok := errors.AsType[*slowBodyError](err); ok {
+		return trickle.Error(), true
+	}
+	var timed net.Error
+	return "nothing more came of it for too long", errors.As(err, &timed) && timed.Timeout()
 }
 
 // refuse has reads fail from the end of ctx on, as far as it is not the sender's doing, until allow is called.
@@ -85,6 +136,21 @@ func (b *timedBody) refuse(ctx context.Context) (allow func()) {
 			_ = b.control.SetReadDeadline(time.Time{}) // as above
 			b.drain = revokedDrain
 		}
+	}
+}
+
+// refuseBody is refuse for the body of a request.
+func refuseBody(ctx context.Context, r *http.Request) (allow func()) {
+	if body, ok := r.Body.(*timedBody); ok {
+		return body.refuse(ctx)
+	}
+	return func() {}
+}
+
+// streamBody lets the body of a request take as long as it keeps coming.
+func streamBody(r *http.Request) {
+	if body, ok := r.Body.(*timedBody); ok {
+		body.until = time.Time{}
 	}
 }
 

@@ -35,6 +35,7 @@ func bodyExamples() map[string]any {
 		"set-run":              fields{"step": "accounts", "chunk": "auto", "in_flight": 16, "rate": 2000, "timeout": "5m"},
 		"open-run":             fields{"plan_ref": "year-end", "name": "2026", "seal_within": "6h", "on_overdue": "report"},
 		"set-endpoint":         fields{"concurrency": 8, "max_in_flight": 64, "rate": 5000},
+		"revoke-sessions":      fields{"user": "ann@example.com"},
 		"open-tracker":         fields{"owner": "billing", "key": "2026-11"},
 		"add-tracker-items":    fields{"items": 20000, "key": "first"},
 		"ack-tracker-items":    fields{"ids": []string{"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58:0:17"}},

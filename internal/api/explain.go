@@ -11,12 +11,12 @@ import (
 )
 
 func (s *Server) registerExplain(api huma.API) {
-	run := get("explain-run", "/runs/{run}/explain", "Why a run is not done")
+	run := broad(get("explain-run", "/runs/{run}/explain", "Why a run is not done"))
 	run.Description = "The missing items in groups that add up, all as of one moment: how many, where they are, whose " +
 		"turn it is, since when, what will happen next, and what an operator could do. With item, the same for the " +
 		"items of one key, with every attempt."
 	register(s, api, run, s.explainRun)
-	endpoint := get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint does not move")
+	endpoint := broad(get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint does not move"))
 	endpoint.Description = "The items of running runs that wait for the endpoint, in groups that add up."
 	register(s, api, endpoint, s.explainEndpoint)
 }

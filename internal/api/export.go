@@ -72,7 +72,8 @@ func (s *Server) registerExport(api huma.API) {
 		}
 		return s.exportStream(ctx, workqueue.ExportRequest{Run: id, Step: in.Step, States: states}, in.Format, in.Raw)
 	})
-	failures := get("list-errors", "/runs/{run}/errors", "What failed: groups with examples, or each item")
+	failures := heavyIf("all",
+		get("list-errors", "/runs/{run}/errors", "What failed: groups with examples, or each item"))
 	failures.Responses = map[string]*huma.Response{"200": {
 		Description: "Groups; with all=true the lines of an export of the failed items.",
 		Content: map[string]*huma.MediaType{"application/json": {

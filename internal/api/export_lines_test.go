@@ -39,6 +39,7 @@ func exportAll(t *testing.T, format func(*bufio.Writer) exportWriter) []byte {
 	return text.Bytes()
 }
 
+// PROOF: who may do what, 9.
 // What is no text is in base64, and what a spreadsheet would run is defused unless that is switched off.
 func TestExportLines(t *testing.T) {
 	t.Parallel()

@@ -1,9 +1,22 @@
 package api
 
-import "time"
+import (
+	"time"
+
+	"github.com/tranchehq/tranche/internal/intake"
+)
 
 // LetStall has bodies go on for so long that stand still.
-func (s *Server) LetStall(d time.Duration) { s.config.ReadTimeout, s.bulk.time = d, d }
+func (s *Server) LetStall(d time.Duration) { s.config.ReadTimeout = d }
 
 // LetEnd gives requests that were broken off so long to end.
 func (s *Server) LetEnd(d time.Duration) { s.cut = d }
+
+// Bounded reports whether few of the requests of a route are under way at once.
+func (r *Route) Bounded() bool { return r.heavy || r.broad }
+
+// MaxIdleEach is how many idle connections an address may have.
+const MaxIdleEach = maxIdleEach
+
+// LetSpool has uploads take so many bytes of the disk.
+func (s *Server) LetSpool(most int64) { s.spool = intake.NewSpoolRoom(most) }

@@ -76,7 +76,7 @@ func (s *Server) rowsOf(r *http.Request, settings *RunSettings, items io.Reader)
 func (s *Server) intakeConfig(format, key string) intake.Config {
 	return intake.Config{
 		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: endpoints.DefaultMaxDepth,
-		Spool: &intake.Spool{Dir: s.config.SpoolDir},
+		Spool: &intake.Spool{Dir: s.config.SpoolDir, Room: s.spool},
 	}
 }
 

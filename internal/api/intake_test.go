@@ -86,6 +86,7 @@ func TestStartFromAQuery(t *testing.T) {
 	b.want(query(`SELECT 'k' || g AS id FROM generate_series(1, 4321) g`), "", 201, `"items":4321`, `"key":"id"`)
 }
 
+// PROOF: who may do what, 12.
 func TestQueriesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -31,7 +31,7 @@ func (in *itemsInput) Resolve(ctx huma.Context) []error {
 }
 
 func (s *Server) registerItemsList(api huma.API) {
-	op := get("list-items", "/runs/{run}/items", "Items of a range, in order")
+	op := broad(get("list-items", "/runs/{run}/items", "Items of a range, in order"))
 	op.Description = "The items from one ordinal to another, with their states as in the planes. An item's whole story " +
 		"is at /runs/{run}/items/{key}."
 	register(s, api, op, s.listItems)

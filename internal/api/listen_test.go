@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
+// PROOF: who may do what, 1.
 // Strangers reach a server only when they have to say who they are, and nobody on the way can read it.
 func TestListenKeepsStrangersAway(t *testing.T) {
 	t.Parallel()

@@ -115,6 +115,7 @@ func TestAStreamLeadsThroughARun(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 7.
 func TestStreamsThatCannotBe(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

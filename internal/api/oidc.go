@@ -1,8 +1,7 @@
 package api
 
 import (
-	"encoding/base64"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"net/http"
 	"strings"
@@ -24,13 +23,6 @@ const (
 	secureAttemptCookie = "__Host-" + attemptCookie
 )
 
-// loginUnderWay is what a browser keeps of a login: it has to end where it began.
-type loginUnderWay struct {
-	access.Attempt
-
-	Next string // the page to go on to
-}
-
 // hasOIDC reports whether there is a login by a provider of identities.
 func (s *Server) hasOIDC() bool { return s.config.Access != nil && s.config.OIDC != nil }
 
@@ -46,19 +38,19 @@ func (s *Server) beginOIDC(w http.ResponseWriter, r *http.Request) {
 		s.deny(w, r, err)
 		return
 	}
-	login := loginUnderWay{Attempt: access.NewAttempt(), Next: ownPage(r.URL.Query().Get("next"))}
-	to, err := s.config.OIDC.LoginURL(r.Context(), login.Attempt)
+	login := access.NewAttempt(ownPage(r.URL.Query().Get("next")))
+	to, err := s.config.OIDC.LoginURL(r.Context(), &login)
 	if err != nil {
 		s.denyOIDC(w, r, err)
 		return
 	}
-	text, err := json.Marshal(login)
+	sealed, err := s.config.OIDC.Seal(&login)
 	if err != nil {
 		s.deny(w, r, err)
 		return
 	}
-	http.SetCookie(w, s.attemptCookie(base64.RawURLEncoding.EncodeToString(text), int(access.AttemptTime.Seconds())))
-	http.Redirect(w, r, to, http.StatusSeeOther)
+	http.SetCookie(w, s.attemptCookie(sealed, int(access.AttemptTime.Seconds())))
+	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // to the provider, with what is ours
 }
 
 // ownPage is a page of this server, whatever somebody wrote into a link.
@@ -70,17 +62,22 @@ func ownPage(path string) string {
 }
 
 // endOIDC begins the session. It is the one GET that changes something, and does so only for the browser in which the
-// login began, and once.
+// login began, and once. Who did not begin a login here costs no more than the look at his cookie.
 func (s *Server) endOIDC(w http.ResponseWriter, r *http.Request) {
-	login := s.underWayIn(r)
-	http.SetCookie(w, s.attemptCookie("", -1))
-	query := r.URL.Query()
-	if query.Get("error") != "" {
-		s.deny(w, r, &access.DeniedError{Why: "the provider of identities says " + cut(query.Get("error"), maxEchoed)})
+	from, query := s.callerAddress(r), r.URL.Query()
+	login, err := s.config.OIDC.Unseal(s.attemptOf(r), query.Get("state"))
+	if err != nil {
+		s.deny(w, r, cmp.Or(s.config.Access.RefuseWayBack(from, err), err))
 		return
 	}
-	who, err := s.config.OIDC.Finish(r.Context(), login.Attempt, query.Get("state"), query.Get("code"))
+	if err := s.config.Access.TryWayBack(from); err != nil {
+		s.deny(w, r, err)
+		return
+	}
+	http.SetCookie(w, s.attemptCookie("", -1))
+	who, err := s.vouched(r, &login)
 	if err != nil {
+		s.config.Access.FailedProvider(from, err)
 		s.denyOIDC(w, r, err)
 		return
 	}
@@ -94,16 +91,22 @@ func (s *Server) endOIDC(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, ownPage(login.Next), http.StatusSeeOther)
 }
 
-func (s *Server) underWayIn(r *http.Request) (login loginUnderWay) {
+// vouched asks the provider for whom it vouches.
+func (s *Server) vouched(r *http.Request, login *access.Attempt) (access.Identity, error) {
+	query := r.URL.Query()
+	if says := query.Get("error"); says != "" {
+		return access.Identity{}, &access.DeniedError{Why: "the provider of identities says " + cut(says, maxEchoed)}
+	}
+	return s.config.OIDC.Finish(r.Context(), login, query.Get("code"))
+}
+
+// attemptOf is what the browser has kept of a login under way.
+func (s *Server) attemptOf(r *http.Request) string {
 	cookie, err := r.Cookie(s.attemptCookie("", 0).Name)
 	if err != nil {
-		return login
+		return ""
 	}
-	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
-	if err != nil || json.Unmarshal(text, &login) != nil {
-		return loginUnderWay{}
-	}
-	return login
+	return cookie.Value
 }
 
 // denyOIDC logs what went wrong at the provider: the person who logs in cannot mend it.

@@ -31,11 +31,15 @@ type provider struct {
 	last   url.Values            // of the last of them
 	claims map[string]any        // beside or instead of the usual ones; nil: none such
 	sign   func(header, claims map[string]any) string
+
+	refreshes bool                  // it gives refresh tokens,
+	renewals  map[string]url.Values // which are good once each
+	bare      bool                  // with them comes no id_token
 }
 
 func newProvider(t *testing.T) *provider {
 	t.Helper()
-	p := &provider{T: t, codes: map[string]url.Values{}}
+	p := &provider{T: t, codes: map[string]url.Values{}, renewals: map[string]url.Values{}}
 	for _, key := range []**rsa.PrivateKey{&p.key, &p.other} {
 		var err error
 		if *key, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
@@ -45,7 +49,7 @@ func newProvider(t *testing.T) *provider {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		p.say(w, http.StatusOK, map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize",
-			"token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
+			"token_endpoint": p.URL + "/token", "userinfo_endpoint": p.URL + "/userinfo", "jwks_uri": p.URL + "/keys",
 			"id_token_signing_alg_values_supported": []string{"RS256", "HS256", "none"}})
 	})
 	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, _ *http.Request) {
@@ -53,6 +57,13 @@ func newProvider(t *testing.T) *provider {
 			"n": encoded(p.key.N.Bytes()), "e": encoded(big.NewInt(int64(p.key.E)).Bytes())}}})
 	})
 	mux.HandleFunc("POST /token", p.token)
+	mux.HandleFunc("GET /userinfo", func(w http.ResponseWriter, _ *http.Request) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		claims := map[string]any{"sub": "4711"}
+		maps.Copy(claims, p.claims)
+		p.say(w, http.StatusOK, claims)
+	})
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.isAway() {
 			w.WriteHeader(http.StatusBadGateway)
@@ -130,6 +141,16 @@ func (p *provider) anotherCode(back string) string {
 func (p *provider) token(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if r.FormValue("grant_type") == "refresh_token" {
+		asked := p.renewals[r.FormValue("refresh_token")]
+		delete(p.renewals, r.FormValue("refresh_token"))
+		if asked == nil {
+			p.say(w, http.StatusBadRequest, map[string]any{"error": "invalid_grant"})
+			return
+		}
+		p.vouch(w, asked, !p.bare)
+		return
+	}
 	asked := p.codes[r.FormValue("code")]
 	delete(p.codes, r.FormValue("code"))
 	verifier := sha256.Sum256([]byte(r.FormValue("code_verifier")))
@@ -139,6 +160,11 @@ func (p *provider) token(w http.ResponseWriter, r *http.Request) {
 		p.say(w, http.StatusBadRequest, map[string]any{"error": "invalid_grant"})
 		return
 	}
+	p.vouch(w, asked, true)
+}
+
+// vouch is the answer to who may ask. The lock is held.
+func (p *provider) vouch(w http.ResponseWriter, asked url.Values, signed bool) {
 	claims := map[string]any{"iss": p.URL, "aud": "tranche", "sub": "4711", "nonce": asked.Get("nonce"),
 		"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}
 	maps.Copy(claims, p.claims)
@@ -146,8 +172,16 @@ func (p *provider) token(w http.ResponseWriter, r *http.Request) {
 	if sign == nil {
 		sign = func(header, claims map[string]any) string { return p.signed(p.key, header, claims) }
 	}
-	p.say(w, http.StatusOK, map[string]any{"access_token": "x", "token_type": "Bearer",
-		"id_token": sign(map[string]any{"alg": "RS256", "kid": "one"}, claims)})
+	answer := map[string]any{"access_token": "x", "token_type": "Bearer"}
+	if signed {
+		answer["id_token"] = sign(map[string]any{"alg": "RS256", "kid": "one"}, claims)
+	}
+	if p.refreshes {
+		next := rand.Text()
+		p.renewals[next] = asked
+		answer["refresh_token"] = next
+	}
+	p.say(w, http.StatusOK, answer)
 }
 
 func (p *provider) signed(key *rsa.PrivateKey, header, claims map[string]any) string {

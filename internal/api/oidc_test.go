@@ -17,14 +17,20 @@ import (
 // identified makes the bench one where people log in at a provider, and programs by token.
 func (b *bench) identified(p *provider, config access.OIDCConfig) *lockedBench {
 	b.Helper()
+	many := access.ThrottleConfig{Burst: 1000, TotalBurst: 1000}
+	return b.identifiedWith(p, config, access.Config{Throttle: many})
+}
+
+func (b *bench) identifiedWith(p *provider, config access.OIDCConfig, how access.Config) *lockedBench {
+	b.Helper()
 	config.Issuer, config.ClientID, config.ClientSecret = p.URL, "tranche", "s3cret"
 	config.RedirectURL = "https://tranche.example.com" + api.OIDCCallback
 	login, err := access.NewOIDC(config)
 	if err != nil {
 		b.Fatal(err)
 	}
-	many := access.ThrottleConfig{Burst: 1000, TotalBurst: 1000}
-	return b.lockedWith(api.Config{OIDC: login}, access.Config{Throttle: many})
+	b.oidc = login
+	return b.lockedWith(api.Config{OIDC: login}, how)
 }
 
 // cookieOf finds a cookie that an answer sets to something.

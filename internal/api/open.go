@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -83,10 +82,10 @@ func (s *Server) registerOpen(api huma.API) {
 	api.OpenAPI().Paths["/runs/open"].Post.RequestBody = &huma.RequestBody{
 		Required: true, Content: map[string]*huma.MediaType{"application/json": {Schema: settings}},
 	}
-	register(s, api, byOperator(huma.Operation{
+	register(s, api, streamed(byOperator(huma.Operation{
 		OperationID: "add-items", Method: http.MethodPost, Path: "/runs/{run}/items", Summary: "Add items to an open run",
 		Description: addDescription,
-	}), s.addItems)
+	})), s.addItems)
 	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	api.OpenAPI().Paths["/runs/{run}/items"].Post.RequestBody = &huma.RequestBody{Required: true,
 		Content: map[string]*huma.MediaType{
@@ -140,10 +139,10 @@ func (s *Server) openRun(ctx context.Context, in *openInput) (Opened, error) {
 func readOpen(body io.Reader) (OpenSettings, error) {
 	var set OpenSettings
 	text, err := io.ReadAll(io.LimitReader(body, maxSettings+1))
-	var slow net.Error
+	how, slow := cameTooSlowly(err)
 	switch {
-	case errors.As(err, &slow) && slow.Timeout():
-		return set, &inputError{"nothing more came of the body for too long; nothing was opened, send it again"}
+	case slow:
+		return set, &inputError{"the body: " + how + "; nothing was opened, send it again"}
 	case err != nil:
 		return set, &inputError{"the body breaks off before its end; nothing was opened, send it again"}
 	case len(text) > maxSettings:
@@ -192,7 +191,7 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
-	kept, err := intake.Spool{Dir: s.config.SpoolDir, Max: maxAddBody}.Keep(wholeItems{in.body, in.body})
+	kept, err := intake.Spool{Dir: s.config.SpoolDir, Max: maxAddBody, Room: s.spool}.Keep(wholeItems{in.body, in.body})
 	if err != nil {
 		return out, err
 	}

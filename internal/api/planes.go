@@ -27,7 +27,7 @@ type planesInput struct {
 }
 
 func (s *Server) registerPlanes(api huma.API) {
-	op := get("get-planes", "/runs/{run}/planes", "Items as bytes, for a picture of all of them")
+	op := broad(get("get-planes", "/runs/{run}/planes", "Items as bytes, for a picture of all of them"))
 	op.Description = "One byte for each item, in the order of their ordinals, from that of the first block on; a block " +
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
 		"the answer may be empty.\n\n" +

@@ -65,10 +65,10 @@ func (in *previewInput) Resolve(ctx huma.Context) []error {
 }
 
 func (s *Server) registerPreview(api huma.API) {
-	register(s, api, byOperator(huma.Operation{
+	register(s, api, streamed(byOperator(huma.Operation{
 		OperationID: "preview-items", Method: http.MethodPost, Path: "/items/preview",
 		Summary: "Show how the first rows of a file would be read", Description: previewDescription,
-	}), s.previewItems)
+	})), s.previewItems)
 	// Only described, as the body of a start.
 	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	api.OpenAPI().Paths["/items/preview"].Post.RequestBody = &huma.RequestBody{Required: true,

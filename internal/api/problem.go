@@ -105,6 +105,7 @@ func told(err error) (status int, found error) {
 		{as[*intake.InputError], http.StatusUnprocessableEntity},
 		{as[*intake.RecordError], http.StatusUnprocessableEntity},
 		{as[*intake.QueryError], http.StatusUnprocessableEntity},
+		{as[*intake.NoRoomError], http.StatusServiceUnavailable},
 		{as[*intake.TooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*workqueue.AddTooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*workqueue.AddConflictError], http.StatusConflict},

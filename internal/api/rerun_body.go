@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"slices"
 	"strconv"
 
@@ -314,13 +313,13 @@ func (r *bodyReader) wrong(field, wanted string) error {
 
 // broken turns an error of the decoder into one about the body.
 func (r *bodyReader) broken(err error) error {
-	var slow net.Error
+	how, slow := cameTooSlowly(err)
 	var syntax *jsontext.SyntacticError
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &slow) && slow.Timeout():
-		return &inputError{"nothing more came of the body for too long; nothing was changed, send it again"}
+	case slow:
+		return &inputError{"the body: " + how + "; nothing was changed, send it again"}
 	case errors.As(err, &syntax):
 		return &inputError{fmt.Sprintf("the body is not valid JSON at byte %d: %v", syntax.ByteOffset+1, syntax.Err)}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -63,6 +63,7 @@ func (b *bench) get(path string, header ...string) (gotten, string) {
 	return gotten{answer.StatusCode, answer.Header}, string(text)
 }
 
+// PROOF: who may do what, 8.
 // Whatever a service has made, its bytes come as a file to be saved, in which nothing runs.
 func TestResultsAreInert(t *testing.T) {
 	t.Parallel()

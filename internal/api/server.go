@@ -20,6 +20,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/trackers"
@@ -33,6 +34,7 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	doctorTimeout = 10 * time.Minute
+	maxSpooled    = 16 << 30    // bytes of uploads on disk, of all together
 	cutTimeout    = time.Second // at least, for requests that were broken off to end
 	maxHeader     = 64 << 10
 )
@@ -135,8 +137,10 @@ type Server struct {
 	config    Config
 	handler   http.Handler
 	mux       *routeMux
-	heavy     *access.Slots // of requests that read whole runs
+	heavy     *access.Slots // of requests that read whole runs,
+	broad     *access.Slots // and of those that read much of one at once
 	bulk      bulkRoom
+	spool     *intake.SpoolRoom
 	underWay  underWay // requests that named a key
 	document  *huma.OpenAPI
 	active    sync.WaitGroup // requests under way
@@ -170,7 +174,8 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	if s.producers = config.Producers; s.producers == nil {
 		s.producers = producers.New(store, engine, config.Log)
 	}
-	s.heavy, s.bulk = heavySlots(config), newBulkRoom()
+	s.heavy, s.broad = slotsOf(config, store.Connections()/heavyShare), slotsOf(config, store.Connections()/broadShare)
+	s.bulk, s.spool = newBulkRoom(), intake.NewSpoolRoom(maxSpooled)
 	s.handler = s.routes()
 	return s, nil
 }
@@ -207,6 +212,7 @@ func (s *Server) routes() http.Handler {
 	s.registerSystem(v1)
 	s.registerSession(v1)
 	s.registerTokens(v1)
+	s.registerSessions(v1)
 	s.registerHealth(v1)
 	s.registerLive(v1)
 	s.document = describe(v1.OpenAPI())
@@ -308,8 +314,13 @@ func hostOnly(host string) string {
 func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Duration) error {
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
+	each := maxIdleEach
+	if s.config.BehindProxy {
+		each = maxIdle
+	}
 	server := &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ConnState: newIdleConns(each, maxIdle).track,
+		Handler:   s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: zap.NewStdLog(s.log), BaseContext: func(net.Listener) context.Context { return requests },
 	}
 	served := make(chan error, 1)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -69,6 +70,7 @@ type bench struct {
 	engine storeEngine
 	server *api.Server
 	url    string
+	oidc   *access.OIDC // nil: nobody logs in by a provider
 }
 
 func setup(t *testing.T) *bench {
@@ -351,6 +353,7 @@ func TestAMistakeInALargeInputIsAnswered(t *testing.T) {
 	b.refused(422, "line 2", http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(input))
 }
 
+// PROOF: who may do what, 5 and 6.
 func TestForeignersAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -363,8 +366,17 @@ func TestForeignersAreRefused(t *testing.T) {
 		t.Errorf("localhost is refused: %d", code)
 	}
 	b.refused(405, "", http.MethodGet, runs+"/last/cancel", nil)
+	for _, method := range []string{http.MethodGet, http.MethodOptions} { // there is no CORS
+		answer := b.send(method, runs, "", "Origin", "https://evil.example", "Access-Control-Request-Method", "GET")
+		for name := range answer.Header {
+			if strings.HasPrefix(name, "Access-Control-") {
+				t.Errorf("%s is answered with the header %s", method, name)
+			}
+		}
+	}
 }
 
+// PROOF: who may do what, 5.
 // No GET changes anything: the whole description is walked.
 func TestGETsChangeNothing(t *testing.T) {
 	t.Parallel()
@@ -449,6 +461,7 @@ func TestGETsChangeNothing(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 19.
 func TestListsArePaged(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

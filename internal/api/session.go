@@ -25,6 +25,7 @@ type SessionDocument struct {
 	OIDC          bool        `json:"oidc" doc:"there is a login by a provider of identities, at /auth/oidc/login"`
 	User          string      `json:"user" doc:"the actor in the audit log; empty for nobody"`
 	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`
+	ByProvider    bool        `json:"by_provider,omitempty" doc:"the login is by that provider, where it can begin anew"`
 	ExpiresAt     *time.Time  `json:"expires_at,omitempty"`
 }
 
@@ -66,7 +67,7 @@ func (s *Server) nobody() SessionDocument {
 
 func (s *Server) sessionFor(who *access.Principal) SessionDocument {
 	return SessionDocument{Authenticated: true, Auth: "on", OIDC: s.hasOIDC(), User: who.Name, Role: who.Role,
-		ExpiresAt: who.ExpiresAt}
+		ByProvider: who.Session && who.Token == nil, ExpiresAt: who.ExpiresAt}
 }
 
 // sessionAnswer is a session document that may come with a cookie.

@@ -16,7 +16,8 @@ type slicesInput struct {
 }
 
 func (s *Server) registerSlices(api huma.API) {
-	op := get("list-slices", "/runs/{run}/slices", "Requests that are out or wait for their time, and who holds them")
+	op := broad(get("list-slices", "/runs/{run}/slices",
+		"Requests that are out or wait for their time, and who holds them"))
 	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
 		"itself; sent: it is with a service, or on its way; scheduled: it waits to be tried again. They come by their ids, " +
 		"which say nothing."

@@ -7,7 +7,6 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
-	"net"
 	"net/http"
 	"strings"
 
@@ -60,7 +59,7 @@ all is read and checked the same way, and nothing is stored.`
 
 func (s *Server) registerStart(api huma.API) {
 	s.registerPreview(api)
-	huma.Register(api, byOperator(huma.Operation{
+	huma.Register(api, streamed(byOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
 		Description: startDescription, DefaultStatus: http.StatusCreated,
 		Responses: map[string]*huma.Response{"201": {
@@ -75,7 +74,7 @@ func (s *Server) registerStart(api huma.API) {
 				schemaOf[DryRun](api),
 			}}}},
 		}},
-	}), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
+	})), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(ctx huma.Context) {
 			r, w := humago.Unwrap(ctx)
 			s.start(w, r, in)
@@ -210,7 +209,6 @@ type wholeItems struct{ from, body io.Reader }
 // Read implements io.Reader.
 func (w wholeItems) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
-	var slow net.Error
 	switch {
 	case err == io.EOF:
 		if body, ok := w.body.(interface{ ended() }); ok {
@@ -218,8 +216,10 @@ func (w wholeItems) Read(p []byte) (int, error) {
 		}
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = &inputError{"the items break off before their end; nothing was started, send them again"}
-	case errors.As(err, &slow) && slow.Timeout():
-		err = &inputError{"nothing more came of the items for too long; nothing was started, send them again"}
+	default:
+		if how, slow := cameTooSlowly(err); slow {
+			err = &inputError{"the body with the items: " + how + "; nothing was started, send them again"}
+		}
 	}
 	return n, err
 }

@@ -16,7 +16,7 @@ type timelineInput struct {
 }
 
 func (s *Server) registerTimeline(api huma.API) {
-	op := get("get-timeline", "/runs/{run}/timeline", "How a run has gone, for charts")
+	op := broad(get("get-timeline", "/runs/{run}/timeline", "How a run has gone, for charts"))
 	op.Description = "Items that were done and that failed, requests and how long they took, in equal lengths of time, " +
 		"from the start of the present generation until now or the end of the run. Items count where their last request " +
 		"of the generation ended. It may be two seconds old."

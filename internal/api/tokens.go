@@ -40,16 +40,16 @@ type CreatedToken struct {
 
 func (s *Server) registerTokens(api huma.API) {
 	list := get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
-	register(s, api, byAdmin(list), s.listTokens)
-	register(s, api, unstored(byAdmin(huma.Operation{
+	register(s, api, aboutCredentials(byAdmin(list)), s.listTokens)
+	register(s, api, unstored(aboutCredentials(byAdmin(huma.Operation{
 		OperationID: "create-token", Method: http.MethodPost, Path: "/tokens", Summary: "Make a token",
 		Description: "The answer holds its secret, which is kept nowhere: there is no other way to learn it.",
-	})), s.createToken)
-	register(s, api, byAdmin(huma.Operation{
+	}))), s.createToken)
+	register(s, api, aboutCredentials(byAdmin(huma.Operation{
 		OperationID: "revoke-token", Method: http.MethodPost, Path: "/tokens/{id}/revoke", Summary: "Revoke a token",
 		Description: "It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. " +
 			"Requests of its that are under way are broken off, streams too.",
-	}), s.revokeToken)
+	})), s.revokeToken)
 }
 
 func (s *Server) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {

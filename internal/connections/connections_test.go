@@ -97,6 +97,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 16.
 func TestSecretsGoWhereTheyMay(t *testing.T) {
 	t.Parallel()
 	c, err := parse(t, good)
@@ -180,8 +181,9 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 16.
 // Errors name the line and the field, and nothing of what stands there.
-func TestErrors(t *testing.T) {
+func TestErrorsQuoteNothing(t *testing.T) {
 	t.Setenv("F_TEST_EMPTY", "")
 	for _, test := range [][2]string{
 		{
@@ -265,6 +267,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 12.
 // A role that may become a superuser is one: a query can call set_config('role', …).
 func TestMembersOfSuperusersAreRefused(t *testing.T) {
 	t.Parallel()

@@ -95,6 +95,7 @@ func TestPagesAreThoseOfTheRouter(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 8.
 func TestPolicyIsExact(t *testing.T) {
 	t.Parallel()
 	w := ask(handler(t, dashboard.Config{}), http.MethodGet, "/")

@@ -156,6 +156,7 @@ type failingReader struct{ err error }
 
 func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
 
+// PROOF: who may do what, 19.
 // A bomb of blank lines is given up long before anybody has read through it; what packs well but not madly is taken.
 func TestABombIsGivenUp(t *testing.T) {
 	t.Parallel()

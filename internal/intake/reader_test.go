@@ -475,6 +475,7 @@ func TestPayloadIsOverwrittenInPlace(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 19.
 // What services take at the deepest is taken, and no more.
 func TestDepth(t *testing.T) {
 	t.Parallel()

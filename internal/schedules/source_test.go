@@ -40,6 +40,7 @@ func read(t *testing.T, from io.ReadCloser, err error) string {
 	return string(text)
 }
 
+// PROOF: who may do what, 10.
 // Nothing outside of the directory is read, whichever way leads there.
 func TestFilesStayInTheirDirectory(t *testing.T) {
 	t.Parallel()

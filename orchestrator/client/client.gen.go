@@ -2833,6 +2833,20 @@ type RetentionSettings struct {
 	KeepAll bool `json:"keep_all,omitempty"`
 }
 
+// RevokeSessions defines model for RevokeSessions.
+type RevokeSessions struct {
+	// User as the list of sessions and the audit log call them
+	User string `json:"user"`
+}
+
+// RevokedSessions defines model for RevokedSessions.
+type RevokedSessions struct {
+	User string `json:"user"`
+
+	// Sessions how many have ended
+	Sessions int64 `json:"sessions"`
+}
+
 // Role is a text; a newer server may know more values.
 type Role string
 
@@ -3299,9 +3313,17 @@ type SessionDocument struct {
 	OIDC bool `json:"oidc"`
 
 	// User the actor in the audit log; empty for nobody
-	User      string     `json:"user"`
-	Role      Role       `json:"role"`
-	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	User string `json:"user"`
+	Role Role   `json:"role"`
+
+	// ByProvider the login is by that provider, where it can begin anew
+	ByProvider bool       `json:"by_provider,omitempty"`
+	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
+}
+
+// SessionList defines model for SessionList.
+type SessionList struct {
+	Sessions []WebSessionView `json:"sessions"`
 }
 
 // Severity is a text; a newer server may know more values.
@@ -3852,6 +3874,28 @@ type Violation struct {
 	// Ordinals the first ten items
 	Ordinals []int32 `json:"ordinals,omitempty"`
 	What     string  `json:"what"`
+}
+
+// WebSessionView defines model for WebSessionView.
+type WebSessionView struct {
+	// User the actor in the audit log
+	User string `json:"user"`
+
+	// Role one of viewer, operator, admin
+	Role string `json:"role"`
+
+	// Token by which it logged in; absent: by a provider of identities
+	Token     *string   `json:"token,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+
+	// ActiveAt when it was last used, to the minute
+	ActiveAt time.Time `json:"active_at"`
+
+	// ExpiresAt at the latest
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// CheckedAt when the provider last said so, if it can be asked
+	CheckedAt *time.Time `json:"checked_at,omitempty"`
 }
 
 // WebhookSettings defines model for WebhookSettings.
@@ -5468,6 +5512,30 @@ func (c *Client) LogIn(ctx context.Context, body LogIn, options ...CallOption) (
 	return out, err
 }
 
+// ListSessions: List who is logged in by a browser, the latest first.
+//
+// It is GET /sessions, for role admin.
+func (c *Client) ListSessions(ctx context.Context, options ...CallOption) (SessionList, error) {
+	var out SessionList
+	ask := request{operation: "list-sessions", method: http.MethodGet, path: path("/sessions")}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// RevokeSessions: End all sessions of a user.
+//
+// Within 5 seconds, on all nodes. Who still has a token, or an account at the provider of identities that has a role
+// here, can log in again: take that away first.
+//
+// It is POST /sessions/revoke, for role admin.
+func (c *Client) RevokeSessions(ctx context.Context, body RevokeSessions, options ...CallOption) (RevokedSessions, error) {
+	var out RevokedSessions
+	ask := request{operation: "revoke-sessions", method: http.MethodPost, path: path("/sessions/revoke")}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // ShowStreams: What is set for the JetStream streams, and what they have.
 //
 // It is GET /streams, for role viewer.
@@ -5666,4 +5734,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 3c1ff44e3e8691d56e5f73690781acb9, is e0a7f08bd765c076ff610d14cf25a24479edf1d7402562057b7f9ba8565b46c8.
+// Of 120fe7742286fd581d2d52d17d196541, is 0c9f2f943725b6c6bdd1c51d929b5b89999c72e97c6257a3beae31ad39cdc19f.

@@ -69,6 +69,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 12.
 // Nothing is written, whatever a query tries, and by a role that could.
 func TestQueriesOnlyRead(t *testing.T) {
 	t.Parallel()

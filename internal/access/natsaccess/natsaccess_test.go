@@ -92,6 +92,7 @@ func prepare(t *testing.T, node *nats.Conn, names ...string) jetstream.JetStream
 	return js
 }
 
+// PROOF: who may do what, 13.
 // In each form the same works, without any setting but who one is; and what is not granted does not.
 func TestEachFormOfTheConfiguration(t *testing.T) {
 	t.Parallel()

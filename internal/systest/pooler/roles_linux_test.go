@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
+// PROOF: who may do what, 15.
 // One role owns the schema, another one serves: it can do all that people do, and neither change the schema nor what
 // the audit log says.
 func TestServeAsARoleThatOwnsNothing(t *testing.T) {

@@ -113,10 +113,26 @@ export async function problem(answer) {
   return new ApiError(answer.status, { title: answer.statusText, ...body }, retryAfter);
 }
 
+const RELOGIN = "tranche.relogin";
+
+// relogin reports whether the provider is to be asked again without a word: where somebody is logged in there, it sends
+// him back at once. Not twice in a row, which would go round in circles.
+function relogin() {
+  const last = Number(sessionStorage.getItem(RELOGIN)) || 0;
+  sessionStorage.setItem(RELOGIN, String(Date.now()));
+  return Date.now() - last > 60_000;
+}
+
 // toLogin sends people to the login page and remembers where they were. The answer to a wrong token stays on the page.
 export function toLogin(path = "") {
   if (path.startsWith("/session") || route.value.path === "/login") return;
-  session.value = { ...session.value, authenticated: false };
+  const next = encodeURIComponent(location.pathname + location.search);
+  const again = session.value.by_provider && relogin();
+  session.value = { ...session.value, authenticated: false, by_provider: false };
+  if (again) {
+    location.replace("/auth/oidc/login?next=" + next);
+    return;
+  }
   refresh();
-  go("/login?next=" + encodeURIComponent(location.pathname + location.search), { replace: true });
+  go("/login?next=" + next, { replace: true });
 }

@@ -1,0 +1,115 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// How failed logins come into the audit log: the first of a while at once, those that follow summed up, in a few rows
+// each time, whatever an attacker does.
+const (
+	failurePause = time.Minute
+	failureTime  = 5 * time.Second // for PostgreSQL to take them
+	maxFailures  = 20              // rows of a pause
+	maxFailing   = 1000            // addresses and ways that are told apart meanwhile
+)
+
+// Ways to log in that fail.
+const (
+	byToken    = "token"
+	byCookie   = "cookie"
+	byProvider = "provider"
+)
+
+// failing tells failed logins apart that are counted on their own; the zero one is all others.
+type failing struct {
+	network netip.Prefix
+	way     string
+}
+
+// failures are the logins that failed and are not in the audit log yet.
+type failures struct {
+	mu      sync.Mutex
+	by      map[failing]*workqueue.FailedLogin
+	waiting bool // for the next time that they are written
+	written time.Time
+}
+
+// Failed notes a login that failed, by whatever way.
+func (g *Gate) failed(address netip.Addr, way, why string) {
+	g.failures.mu.Lock()
+	defer g.failures.mu.Unlock()
+	f := &g.failures
+	key := failing{networkOf(address), way}
+	if f.by[key] == nil && len(f.by) >= maxFailing {
+		key = failing{}
+	}
+	now := time.Now()
+	sum := f.by[key]
+	if sum == nil {
+		sum = &workqueue.FailedLogin{Way: key.way, First: now}
+		if key.network.IsValid() {
+			sum.Address = key.network.String()
+			if key.network.IsSingleIP() {
+				sum.Address = key.network.Addr().String()
+			}
+		}
+		f.by[key] = sum
+	}
+	sum.Count++
+	sum.Last, sum.Why = now, why
+	if !f.waiting {
+		f.waiting = true
+		time.AfterFunc(max(0, failurePause-time.Since(f.written)), g.writeFailures)
+	}
+}
+
+// FailedProvider notes a login by the provider of identities that failed.
+func (g *Gate) FailedProvider(address netip.Addr, err error) {
+	if denied, ok := errors.AsType[*DeniedError](err); ok {
+		g.failed(address, byProvider, denied.Why)
+	}
+}
+
+// writeFailures writes what there is: those with the most failures, and the others as one.
+func (g *Gate) writeFailures() {
+	f := &g.failures
+	f.mu.Lock()
+	all := make([]workqueue.FailedLogin, 0, len(f.by))
+	for _, sum := range f.by {
+		all = append(all, *sum)
+	}
+	clear(f.by)
+	f.waiting, f.written = false, time.Now()
+	f.mu.Unlock()
+	slices.SortFunc(all, func(a, b workqueue.FailedLogin) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Way, b.Way))
+	})
+	if len(all) > maxFailures {
+		rest := workqueue.FailedLogin{First: all[maxFailures-1].First}
+		for _, one := range all[maxFailures-1:] {
+			rest.Count += one.Count
+			if one.First.Before(rest.First) {
+				rest.First = one.First
+			}
+			if one.Last.After(rest.Last) {
+				rest.Last = one.Last
+			}
+		}
+		all = append(all[:maxFailures-1], rest)
+	}
+	ctx, cancel := context.WithTimeout(workqueue.ForCredentials(context.Background()), failureTime)
+	defer cancel()
+	if err := g.store.NoteFailedLogins(ctx, all); err != nil {
+		g.log.Warn("logins failed, which the audit log could not be told", zap.Int("rows", len(all)), zap.Error(err))
+	}
+}

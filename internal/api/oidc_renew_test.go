@@ -1,0 +1,207 @@
+package api_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// logInBy logs somebody in whom the provider vouches for.
+func (b *bench) logInBy(p *provider) []string {
+	b.Helper()
+	back, cookie := b.begin(p, "/")
+	answer := b.send(http.MethodGet, back, "", cookie...)
+	browser := cookieOf(answer, "tranche_session")
+	if browser == nil {
+		b.Fatalf("the login is answered %d", answer.StatusCode)
+	}
+	return browser
+}
+
+// PROOF: who may do what, 19.
+// Whatever comes back from no login of ours leaves nothing behind that could be full: who
+// logs in meanwhile is let in at once. It is told to the audit log, in a few rows.
+func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	b := setup(t).identifiedWith(p, access.OIDCConfig{DefaultRole: access.Viewer}, access.Config{UnknownBurst: 50})
+	const many = 5000
+	throttled := 0
+	for i := range many {
+		state := "state" + strconv.Itoa(i)
+		made, err := json.Marshal(access.Attempt{State: state, Nonce: "n", Verifier: "v", Until: time.Now().Add(time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cookie := []string{"Cookie", "tranche_login=" + base64.RawURLEncoding.EncodeToString(made)}
+		if i%3 == 0 {
+			cookie = nil
+		}
+		answer := b.send(http.MethodGet, api.OIDCCallback+"?state="+state+"&code=x", "", cookie...)
+		switch {
+		case answer.StatusCode == http.StatusTooManyRequests && answer.Header.Get("Retry-After") != "":
+			throttled++
+		case answer.StatusCode != http.StatusUnauthorized:
+			t.Fatalf("garbage is answered %d", answer.StatusCode)
+		}
+	}
+	if throttled < many/2 {
+		t.Errorf("%d of %d were throttled", throttled, many)
+	}
+	began := time.Now()
+	b.logInBy(p)
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("a login took %s", took)
+	}
+	b.until("the audit log tells of it", `SELECT count(*) BETWEEN 1 AND 20 FROM audit_log
+		WHERE action = 'login_failed' AND actor = 'anonymous' AND detail->>'by' = 'provider'`)
+}
+
+// Of an attempt that did begin here each way back is asked for at the provider, so an address has only a few of them.
+func TestWaysBackAreThrottled(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	b := setup(t).identifiedWith(p, access.OIDCConfig{DefaultRole: access.Viewer},
+		access.Config{Throttle: access.ThrottleConfig{Burst: 3, Every: time.Hour}})
+	back, cookie := b.begin(p, "/")
+	for i := range 4 {
+		answer := b.send(http.MethodGet, strings.Replace(back, "code=", "code=x", 1), "", cookie...)
+		if want := []int{401, 401, 401, 429}[i]; answer.StatusCode != want {
+			t.Errorf("way back %d is answered %d; want %d", i, answer.StatusCode, want)
+		}
+	}
+}
+
+// A session lasts for as long as the provider vouches for who it is, and for the same role: who loses a group there is
+// out within five minutes, and who was made something else has to log in anew.
+func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
+	t.Parallel()
+	staff := map[string]any{"groups": "staff"}
+	for name, c := range map[string]struct {
+		change func(p *provider)
+		stays  bool
+	}{
+		"nothing has changed":    {func(*provider) {}, true},
+		"userinfo says the same": {func(p *provider) { p.bare = true }, true},
+		"the group is gone":      {func(p *provider) { p.claims = nil }, false},
+		"userinfo: it is gone":   {func(p *provider) { p.claims, p.bare = nil, true }, false},
+		"another role":           {func(p *provider) { p.claims = map[string]any{"groups": "ops"} }, false},
+		"another name":           {func(p *provider) { p.claims = map[string]any{"groups": "staff", "sub": "1"} }, false},
+		"logged out there":       {func(p *provider) { clear(p.renewals) }, false},
+		"the key is another now": {func(p *provider) { p.key, p.other = p.other, p.key }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newProvider(t)
+			p.refreshes = true
+			p.saysOf(staff, nil)
+			b := setup(t).identified(p, access.OIDCConfig{
+				Roles: map[string]access.Role{"staff": access.Viewer, "ops": access.Operator}})
+			browser := b.logInBy(p)
+			p.mu.Lock()
+			c.change(p)
+			p.mu.Unlock()
+			for range 2 { // with the refresh token of the login, and with the one that took its place
+				b.exec(`UPDATE web_session SET checked_at = checked_at - interval '4 minutes'`)
+				b.renew()
+			}
+			b.locked() // a server that remembers nobody
+			if in := b.session(browser...).Authenticated; in != c.stays {
+				t.Errorf("the session goes on: %v; want %v", in, c.stays)
+			}
+			if rows := b.number(`SELECT count(*) FROM audit_log WHERE action = 'session_end'`); (rows == 0) != c.stays {
+				t.Errorf("there are %d rows about its end", rows)
+			}
+		})
+	}
+}
+
+// renew has the leader's duty done once.
+func (b *bench) renew() {
+	b.Helper()
+	renewer, err := access.NewRenewer(b.oidc, b.store, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := renewer.Run(b.Context(), workqueue.Lease{}); err != nil {
+		b.Logf("renewing: %v", err)
+	}
+}
+
+func (b *bench) exec(sql string) {
+	b.Helper()
+	if _, err := b.pool.Exec(b.Context(), sql); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// A provider that cannot be asked for five minutes vouches for nobody; when it is back, so are those for whom it does.
+// One that gives no refresh token cannot be asked at all.
+func TestASessionLastsFiveMinutesWithoutTheProvider(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	b := setup(t).identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
+	short := b.session(b.logInBy(p)...)
+	if left := time.Until(*short.ExpiresAt); left > 5*time.Minute-access.RevocationTime || !short.ByProvider {
+		t.Errorf("without a refresh token the session lasts %s: %+v", left, short)
+	}
+	p.refreshes = true
+	browser := b.logInBy(p)
+	p.goAway(true)
+	stale := func() { b.exec(`UPDATE web_session SET checked_at = checked_at - interval '5 minutes'`) }
+	stale()
+	b.renew()
+	without, oidc := b.locked(), b.oidc
+	if without.session(browser...).Authenticated {
+		t.Error("the session goes on without the provider")
+	}
+	p.goAway(false)
+	b.oidc = oidc
+	b.renew()
+	if !b.locked().session(browser...).Authenticated {
+		t.Error("the session does not go on with the provider")
+	}
+}
+
+// PROOF: who may do what, 4.
+// An admin ends the sessions of a user at once, whoever vouches for him, on all nodes.
+func TestRevokingSessions(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	p.refreshes = true
+	open := setup(t)
+	open.start("name=it")
+	b := open.identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
+	browser := b.logInBy(p)
+	opened, ended := b.openStream(b.url, browser...)
+	if !opened {
+		t.Fatal("no stream")
+	}
+	b.locked() // another node
+	admin := []string{"Authorization", "Bearer " + b.token("ann", access.Admin, 0).secret,
+		"Content-Type", "application/json"}
+	code, text := b.ask(http.MethodGet, api.Prefix+"/sessions", nil, admin...)
+	if code != http.StatusOK || !strings.Contains(string(text), `"user":"oidc:4711"`) {
+		t.Errorf("the list: %d %s", code, text)
+	}
+	user := `{"user":"oidc:4711"}`
+	code, text = b.ask(http.MethodPost, api.Prefix+"/sessions/revoke", strings.NewReader(user), admin...)
+	if code != http.StatusOK || !strings.Contains(string(text), `"sessions":1`) {
+		t.Fatalf("revoking: %d %s", code, text)
+	}
+	began := time.Now()
+	if at := <-ended; at.Sub(began) > access.RevocationTime {
+		t.Errorf("the stream ended %s later", at.Sub(began))
+	}
+	b.refused(http.StatusUnauthorized, "not known", http.MethodGet, api.Prefix+"/runs", nil, browser...)
+	b.refused(http.StatusNotFound, "nobody is logged in", http.MethodPost, api.Prefix+"/sessions/revoke",
+		strings.NewReader(user), admin...)
+}

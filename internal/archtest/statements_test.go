@@ -1,0 +1,148 @@
+package archtest_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// madeStatements are the files whose statements are made while the program runs, with what may stand in them.
+func madeStatements() map[string]string {
+	return map[string]string{
+		"internal/demo/chapters.go": "no statement, but words",
+		"internal/intake/sql.go":    "the query that an operator writes, which is what it is for",
+		"migrations/grant.go":       "names of roles and tables, quoted",
+		"workqueue/lost.go":         "parts that are constants",
+		"workqueue/pooler.go":       "settings of the connection, quoted",
+	}
+}
+
+// asSQL finds text that is a statement, or a part of one.
+var asSQL = regexp.MustCompile(`\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|FROM|GRANT|REVOKE|COPY|SET) `)
+
+// PROOF: who may do what, 11. Statements are put together of constants alone: a value reaches PostgreSQL as a
+// parameter. What cannot be one, like the name of a role, is quoted in the few files that are named here.
+func TestStatementsAreConstant(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	found, constants := 0, map[string]map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch name := entry.Name(); {
+		case err != nil:
+			return err
+		case entry.IsDir() && (name == "testdata" || name == "node_modules" || name == "bench" || name == "examples" ||
+			strings.HasPrefix(name, ".") && path != root):
+			return fs.SkipDir
+		case !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		at, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, at, text, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		dir := filepath.Dir(path)
+		if constants[dir] == nil {
+			constants[dir] = constantsOf(t, dir)
+		}
+		for _, made := range variableSQL(file, constants[dir]) {
+			if found++; madeStatements()[at] == "" {
+				t.Errorf("%s: a statement is made of what is no constant; use a parameter", files.Position(made))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found < len(madeStatements()) {
+		t.Errorf("%d statements that are made were found, of %d files; the scan looks in the wrong place", found,
+			len(madeStatements()))
+	}
+}
+
+// variableSQL finds expressions that join text of SQL with something that is no constant.
+func variableSQL(file *ast.File, constants map[string]bool) (at []token.Pos) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch e := n.(type) {
+		case *ast.BinaryExpr:
+			if e.Op != token.ADD {
+				return true
+			}
+			sql, variable := leaves(e, constants)
+			if sql && variable {
+				at = append(at, e.Pos())
+			}
+			return false
+		case *ast.CallExpr:
+			if f, ok := e.Fun.(*ast.SelectorExpr); ok && strings.HasPrefix(f.Sel.Name, "Sprint") && len(e.Args) > 1 {
+				if sql, _ := leaves(e.Args[0], constants); sql {
+					at = append(at, e.Pos())
+				}
+			}
+		}
+		return true
+	})
+	return at
+}
+
+// leaves says of what is joined by + whether a part is SQL, and whether a part is no constant.
+func leaves(e ast.Expr, constants map[string]bool) (sql, variable bool) {
+	switch e := e.(type) {
+	case *ast.BinaryExpr:
+		sql, variable = leaves(e.X, constants)
+		moreSQL, moreVariable := leaves(e.Y, constants)
+		return sql || moreSQL, variable || moreVariable
+	case *ast.ParenExpr:
+		return leaves(e.X, constants)
+	case *ast.BasicLit:
+		return asSQL.MatchString(e.Value), false
+	case *ast.Ident:
+		return false, !constants[e.Name]
+	case *ast.SelectorExpr: // of another package: a variable of ours would be a field, in lower case
+		return false, !ast.IsExported(e.Sel.Name)
+	default:
+		return false, true
+	}
+}
+
+// constantsOf returns the names of the constants in the files of a directory, those of functions included.
+func constantsOf(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if d, ok := n.(*ast.GenDecl); ok && d.Tok == token.CONST {
+				for _, spec := range d.Specs {
+					for _, name := range spec.(*ast.ValueSpec).Names { //nolint:forcetypeassert // of a const it is one
+						names[name.Name] = true
+					}
+				}
+			}
+			return true
+		})
+	}
+	return names
+}
