@@ -23,7 +23,8 @@ func localServer() *url.URL {
 			return nil
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(dir, datadir.NATSURLName)) //nolint:gosec // the directory is this user's to name
+	file := filepath.Join(dir, datadir.NATSURLName)
+	text, err := os.ReadFile(file) //nolint:gosec // the directory is this user's to name
 	if err != nil {
 		return nil
 	}
