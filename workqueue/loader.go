@@ -245,8 +245,8 @@ INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
      max_failed, canary, canary_auto, items, failed_limit, canary_state, canary_generation, sealed_at, started_at)
 SELECT $1, nullif($2, ''), $3, $4, $5, CASE WHEN $15::bigint IS NULL THEN 'loading' ELSE 'running' END, $6, $7, $8,
-    nullif($9, ''), $10, nullif($11, 0), $12, $13, $14, coalesce($15::bigint, 0), $16::bigint, CASE WHEN $17::bool THEN 'sampling' END,
-    CASE WHEN $17 THEN 1 END, t.now, t.now
+    nullif($9, ''), $10, nullif($11, 0), $12, $13, $14, coalesce($15::bigint, 0), $16::bigint,
+    CASE WHEN $17::bool THEN 'sampling' END, CASE WHEN $17 THEN 1 END, t.now, t.now
 FROM (SELECT CASE WHEN $15::bigint IS NOT NULL THEN clock_timestamp() END AS now) t`
 
 const insertStep = `

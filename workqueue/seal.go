@@ -68,8 +68,8 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// paced reports whether the endpoints of all steps had their paces before. Should a database that went back in time have
-// lost one, a claim makes it.
+// paced reports whether the endpoints of all steps had their paces before. Should a database that went back in time
+// have lost one, a claim makes it.
 func (l *loader) paced() bool {
 	for i := range l.req.Steps {
 		if _, known := l.store.paced.Load(l.req.Steps[i].Endpoint); !known {
