@@ -14,8 +14,8 @@ type AckedNew struct {
 	New []Ack // the items that were pending until now, by ascending group; groups without any are left out
 }
 
-// ackNewSQL is ackSQL of one batch, with the cleared bits as its last columns. They cost a kilobyte a group on the way to
-// the client, so ackSQL does without.
+// ackNewSQL is ackSQL of one batch, with the cleared bits as its last columns. They cost a kilobyte a group on the way
+// to the client, so ackSQL does without.
 const ackNewSQL = lockGroupsSQL + `, moved AS (
     UPDATE tracker_group g
     SET pending = l.pending & ~l.mask
