@@ -36,11 +36,15 @@ func (s *Store) TokenCredential(ctx context.Context, hash [32]byte) (Credential,
 	return scanCredential(s.pool.QueryRow(ctx, tokenCredential, hash[:], useNote))
 }
 
+// vouchedFor is when a provider of identities last stood by a session of its: at its beginning, when it cannot be asked
+// again or a node of an earlier version began it. NULL is one of a token.
+const vouchedFor = `CASE WHEN s.token_id IS NULL THEN coalesce(s.checked_at, s.created_at) END`
+
 // A session is as good as the token that began it, or the provider of identities that vouches for it. The primary keys.
 const sessionCredential = `
 SELECT s.hash, s.user_name, s.role, s.token_id, least(s.expires_at, t.expires_at),
     CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked'
-         WHEN least(s.expires_at, t.expires_at, s.active_at + $3::interval, s.checked_at + $4::interval)
+         WHEN least(s.expires_at, t.expires_at, s.active_at + $3::interval, ` + vouchedFor + ` + $4::interval)
              <= clock_timestamp() THEN 'expired'
          ELSE 'active' END,
     s.active_at < clock_timestamp() - $2::interval
@@ -70,7 +74,8 @@ WHERE hash = ANY($1) AND revoked_at IS NULL AND (expires_at IS NULL OR expires_a
 UNION ALL
 SELECT s.hash FROM web_session s LEFT JOIN api_token t ON t.id = s.token_id
 WHERE s.hash = ANY($1) AND t.revoked_at IS NULL
-    AND least(s.expires_at, t.expires_at, s.active_at + $2::interval, s.checked_at + $3::interval) > clock_timestamp()`
+    AND least(s.expires_at, t.expires_at, s.active_at + $2::interval, ` + vouchedFor + ` + $3::interval)
+        > clock_timestamp()`
 
 // StandingCredentials returns those of the hashes whose token or session is still of use. It has connections of its
 // own: it has to answer while all others are taken.

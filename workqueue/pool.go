@@ -35,6 +35,8 @@ type PoolConfig struct {
 	// ThroughPooler makes the store fit for a pooler that hands out connections per transaction: no prepared statements,
 	// and no settings but those of a transaction. A pooler that makes itself known, as PgBouncer does, needs no word.
 	ThroughPooler bool
+	// Serving keeps a connection of each kind open: others may have taken all that PostgreSQL has when it is needed.
+	Serving bool
 }
 
 // Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and duties (see
@@ -57,7 +59,7 @@ func Open(ctx context.Context, url string, cfg PoolConfig) (store *Store, releas
 		if err == nil {
 			pools = append(pools, pool)
 		}
-		if err == nil && i < 2 { // the others connect when they have to: a command needs none
+		if err == nil && (i < 2 || cfg.Serving) { // else the others connect when they have to: a command needs none
 			err = pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return ping(ctx, conn) })
 		}
 		if err != nil {
@@ -86,6 +88,9 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
 	cfg.MaxConns = conns
+	if c.Serving {
+		cfg.MinConns = max(cfg.MinConns, 1)
+	}
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
 	// A connection that has been idle is asked whether it is there still. When the host of PostgreSQL is gone nobody
 	// answers, nor refuses, and the kernel tries on for a quarter of an hour.

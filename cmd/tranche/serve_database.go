@@ -73,7 +73,7 @@ func (s *serveCommand) openStore(
 		conns = int(config.MaxConns)
 	}
 	store, release, err := workqueue.Open(ctx, url, workqueue.PoolConfig{
-		MaxConns: conns, ThroughPooler: s.ThroughPooler,
+		MaxConns: conns, ThroughPooler: s.ThroughPooler, Serving: true,
 	})
 	if err != nil {
 		return err

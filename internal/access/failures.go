@@ -49,7 +49,7 @@ func (g *Gate) failed(address netip.Addr, way, why string) {
 	g.failures.mu.Lock()
 	defer g.failures.mu.Unlock()
 	f := &g.failures
-	key := failing{networkOf(address), way}
+	key := failing{NetworkOf(address), way}
 	if f.by[key] == nil && len(f.by) >= maxFailing {
 		key = failing{}
 	}

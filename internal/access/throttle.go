@@ -123,7 +123,7 @@ func take(l *rate.Limiter) time.Duration {
 
 // of is the limiter of an address; of a network, with IPv6, where one household has a /64.
 func (t *throttle) of(address netip.Addr) *rate.Limiter {
-	network := networkOf(address)
+	network := NetworkOf(address)
 	l := t.per[network]
 	if l == nil {
 		t.makeRoom()
@@ -133,7 +133,8 @@ func (t *throttle) of(address netip.Addr) *rate.Limiter {
 	return l
 }
 
-func networkOf(address netip.Addr) netip.Prefix {
+// NetworkOf is what counts as one address: of IPv6, whose senders have as many as they like, a network of 64 bits.
+func NetworkOf(address netip.Addr) netip.Prefix {
 	address = address.Unmap()
 	bits := address.BitLen()
 	if address.Is6() {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,10 +110,11 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 
 // takeSlot takes what a request needs that reads much.
 func (s *Server) takeSlot(r *http.Request, route *Route, user string) (giveBack func(), err error) {
+	query := r.URL.Query()
 	switch {
-	case route.heavy || route.heavyIf != "" && isTrue(r.URL.Query().Get(route.heavyIf)):
+	case route.heavy || route.heavyIf != "" && isTrue(query.Get(route.heavyIf)):
 		return s.heavy.Take(user)
-	case route.broad:
+	case route.broad || slices.ContainsFunc(route.broadIf, query.Has):
 		return s.broad.Await(r.Context(), user, broadPatience)
 	}
 	return func() {}, nil

@@ -14,6 +14,7 @@ const (
 	metaHeavy    = "heavy"    // true: few at once
 	metaHeavyIf  = "heavy if" // a string: few at once of those in which this parameter is true
 	metaBroad    = "broad"    // true: few at once, and the others wait for a while
+	metaBroadIf  = "broad if" // []string: so when one of these parameters is there
 	metaCredent  = "credent"  // true: it is about who may do what, and goes on while all else stands still
 	metaBulk     = "bulk"     // an int64: its body, of so many bytes, is held as a whole, and few are at once
 	metaStreamed = "streamed" // true: its body is read as it comes, and may take as long as it keeps coming
@@ -42,6 +43,11 @@ func heavyIf(parameter string, op huma.Operation) huma.Operation {
 
 // broad says that an operation reads much of a run at once: only a few of them are done at once.
 func broad(op huma.Operation) huma.Operation { return noted(op, metaBroad, true) }
+
+// broadIf says that an operation is broad when one of some parameters is there: it looks through everything then.
+func broadIf(op huma.Operation, parameters ...string) huma.Operation {
+	return noted(op, metaBroadIf, parameters)
+}
 
 // aboutCredentials says that an operation has connections of its own to the database.
 func aboutCredentials(op huma.Operation) huma.Operation { return noted(op, metaCredent, true) }

@@ -18,11 +18,12 @@ type Route struct {
 	heavy       bool
 	heavyIf     string // a parameter; empty: none makes it heavy
 	broad       bool
-	credentials bool  // it is about who may do what
-	streamed    bool  // its body is read as it comes
-	bulk        int64 // bytes of a body that is held as a whole; 0: it is not
-	unstored    bool  // its answer holds a secret
-	anonymous   bool  // it does not matter who asks: nothing is looked up
+	broadIf     []string // parameters
+	credentials bool     // it is about who may do what
+	streamed    bool     // its body is read as it comes
+	bulk        int64    // bytes of a body that is held as a whole; 0: it is not
+	unstored    bool     // its answer holds a secret
+	anonymous   bool     // it does not matter who asks: nothing is looked up
 }
 
 // routeMux is a mux that remembers its patterns.
@@ -69,9 +70,10 @@ func (m *routeMux) assign(described *huma.OpenAPI) {
 			role, _ := op.Metadata[metaRole].(access.Role)
 			bulk, _ := op.Metadata[metaBulk].(int64)
 			heavyIf, _ := op.Metadata[metaHeavyIf].(string)
+			broadIf, _ := op.Metadata[metaBroadIf].([]string)
 			known = append(known, Route{
 				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: isSet(op, metaHeavy),
-				heavyIf: heavyIf, broad: isSet(op, metaBroad), credentials: isSet(op, metaCredent),
+				heavyIf: heavyIf, broad: isSet(op, metaBroad), broadIf: broadIf, credentials: isSet(op, metaCredent),
 				streamed: isSet(op, metaStreamed),
 				unstored: isSet(op, metaUnstored), bulk: bulk,
 			})

@@ -10,8 +10,8 @@ import (
 )
 
 func (s *Server) registerAudit(api huma.API) {
-	register(s, api, get("list-audit", "/audit", "What operators did, newest first: who, what, before and after"),
-		s.listAudit)
+	list := broad(get("list-audit", "/audit", "What operators did, newest first: who, what, before and after"))
+	register(s, api, list, s.listAudit)
 }
 
 type auditInput struct {

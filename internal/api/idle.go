@@ -7,34 +7,37 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+
+	"github.com/tranchehq/tranche/internal/access"
 )
 
-// How many connections may be open without a request: from one address (a proxy of ours has as many as all), and in
-// all.
+// How many connections may be open without a request: from one address, which of IPv6 is a network of 64 bits (a proxy
+// of ours has as many as all), and in all.
 const (
 	maxIdleEach = 128
 	maxIdle     = 1024
 )
 
-// idleConns closes the connections that have been without a request for the longest when there are too many. They cost
-// memory and a file each, and nobody needs them.
+// idleConns closes the connections that have been without a request for the longest when there are too many from an
+// address, or from the one that has most when there are too many in all. They cost memory and a file each, and nobody
+// needs them.
 type idleConns struct {
 	each, all int
 
 	mu     sync.Mutex
 	order  *list.List // of idleConn, the latest first
 	places map[net.Conn]*list.Element
-	count  map[netip.Addr]int
+	count  map[netip.Prefix]int
 }
 
 type idleConn struct {
 	conn net.Conn
-	from netip.Addr
+	from netip.Prefix
 }
 
 func newIdleConns(each, all int) *idleConns {
 	return &idleConns{each: each, all: all, order: list.New(), places: map[net.Conn]*list.Element{},
-		count: map[netip.Addr]int{}}
+		count: map[netip.Prefix]int{}}
 }
 
 // track is http.Server's ConnState.
@@ -57,19 +60,36 @@ func (i *idleConns) note(conn net.Conn, idle bool) (over []net.Conn) {
 	if !idle {
 		return nil
 	}
-	from := addressOf(conn)
+	from := networkOf(conn)
 	i.places[conn] = i.order.PushFront(idleConn{conn, from})
 	i.count[from]++
-	for place := i.order.Back(); place != nil && (i.count[from] > i.each || i.order.Len() > i.all); {
-		earlier := place.Prev()
-		one := place.Value.(idleConn) //nolint:forcetypeassert // nothing else is in it
-		if i.order.Len() > i.all || one.from == from {
-			over = append(over, one.conn)
-			i.remove(place)
-		}
-		place = earlier
+	switch {
+	case i.count[from] > i.each:
+		return []net.Conn{i.oldest(from)}
+	case i.order.Len() > i.all:
+		return []net.Conn{i.oldest(i.most())}
 	}
-	return over
+	return nil
+}
+
+// most returns from where most come.
+func (i *idleConns) most() (from netip.Prefix) {
+	for each, n := range i.count {
+		if n > i.count[from] {
+			from = each
+		}
+	}
+	return from
+}
+
+// oldest gives up the connection that has been idle for the longest of those that come from there.
+func (i *idleConns) oldest(from netip.Prefix) net.Conn {
+	for place := i.order.Back(); ; place = place.Prev() {
+		if one := place.Value.(idleConn); one.from == from { //nolint:forcetypeassert // nothing else is in it
+			i.remove(place)
+			return one.conn
+		}
+	}
 }
 
 func (i *idleConns) remove(place *list.Element) {
@@ -80,10 +100,10 @@ func (i *idleConns) remove(place *list.Element) {
 	}
 }
 
-func addressOf(conn net.Conn) netip.Addr {
+func networkOf(conn net.Conn) netip.Prefix {
 	at, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 	if err != nil {
-		return netip.Addr{}
+		return netip.Prefix{}
 	}
-	return at.Addr().Unmap()
+	return access.NetworkOf(at.Addr())
 }

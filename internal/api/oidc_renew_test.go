@@ -169,6 +169,11 @@ func TestASessionLastsFiveMinutesWithoutTheProvider(t *testing.T) {
 	if !b.locked().session(browser...).Authenticated {
 		t.Error("the session does not go on with the provider")
 	}
+	b.exec(`UPDATE web_session SET renewal = NULL, checked_at = NULL, expires_at = expires_at + interval '12 hours',
+		created_at = created_at - interval '5 minutes'`)
+	if b.locked().session(browser...).Authenticated {
+		t.Error("a session that a node of an earlier version has begun goes on")
+	}
 }
 
 // PROOF: who may do what, 4.

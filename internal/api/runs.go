@@ -78,7 +78,7 @@ func get(id, path, summary string) huma.Operation {
 }
 
 func (s *Server) registerRuns(api huma.API) {
-	register(s, api, get("list-runs", "/runs", "List runs, newest first"), s.listRuns)
+	register(s, api, broadIf(get("list-runs", "/runs", "List runs, newest first"), "q", "endpoint"), s.listRuns)
 	registerTagged(s, api, get("get-run", "/runs/{run}", "Everything about a run"), s.getRun,
 		func(in *runInput) *Known { return &in.Known }, runTag)
 	registerTagged(s, api, get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt"), s.getItem,

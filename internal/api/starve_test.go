@@ -61,14 +61,17 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 	const many, each = 60, 4
 	for _, path := range []string{
 		"/runs/it/errors?all=true", "/runs/it/errors?all=T&x", "/runs/it/errors?all=1", "/runs/it/export", "/runs/it/report",
-		"/runs/it/errors", "/runs/it/explain",
+		"/runs/it/errors", "/runs/it/explain", "/audit",
 	} {
 		b.locked()
 		viewer := b.token("vic", access.Viewer, 0)
 		operator := []string{"Authorization", "Bearer " + b.token("ops", access.Operator, 0).secret}
 		table, meanwhile := "work_part", "/runs/it"
-		if strings.HasSuffix(path, "explain") {
+		switch {
+		case strings.HasSuffix(path, "explain"):
 			table, meanwhile = "work_slice", "/runs"
+		case path == "/audit":
+			table = "audit_log"
 		}
 		undo := b.lock(table)
 		answers := b.crowd(many, api.Prefix+path, viewer.secret)
