@@ -19,9 +19,9 @@ const (
 
 	// recovery is what may go by between the election of leaders and the next outcome.
 	recovery = 5 * time.Second
-	// inTransit is what may go by besides when a server stands still: what it was just handing to its clients is lost with
-	// no connection, so that JetStream waits for its acknowledgement, counted anew from the election. That may be all that
-	// was out.
+	// inTransit is what may go by besides when a server stands still or is cut off: what it was just handing to clients, of
+	// its own or of another server, is lost with no connection, so that JetStream waits for its acknowledgement, counted
+	// anew from the election. That may be all that was out.
 	inTransit = endpoints.AckWait
 	// calm is for how long items must flow again before the next fault comes.
 	calm = 2 * time.Second
@@ -266,9 +266,9 @@ func (o *ordeal) isolateOne() {
 		struck := time.Now()
 		c.Isolate(o, name)
 		over := c.AwaitElected(o)
-		o.judge(name+" cut off", struck, over)
+		o.judgeBy(name+" cut off", struck, over, recovery+inTransit)
 		o.rest(time.Until(struck.Add(partition)))
-		o.judge(name+" still cut off", struck, over)
+		o.judgeBy(name+" still cut off", struck, over, recovery+inTransit)
 		healed := time.Now()
 		c.Heal()
 		o.judge(name+" back", healed, c.AwaitElected(o))
