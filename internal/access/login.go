@@ -60,8 +60,11 @@ func (g *Gate) begin(ctx context.Context, n workqueue.NewWebSession) (cookie str
 	if err != nil {
 		return "", Principal{}, err
 	}
-	p, err = principalOf(&kept, true, asked)
-	return cookie, p, err
+	if p, err = principalOf(&kept, true, asked); err != nil {
+		return "", Principal{}, err
+	}
+	g.remember(&p) // its first request is not to be one of a stranger
+	return cookie, p, nil
 }
 
 // LogOut ends the web session of p. One that has ended already is no error.
@@ -76,6 +79,7 @@ func (g *Gate) LogOut(ctx context.Context, p Principal) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.trusted, p.hash)
+	delete(g.known, p.hash)
 	if w := g.under.by[p.hash]; w != nil {
 		g.end(p.hash, w, ErrRevoked) // its open pages; this request is done with what it had to do
 	}
