@@ -183,6 +183,22 @@ func TestTheNextRefreshTokenIsKept(t *testing.T) {
 	}
 }
 
+// A long page to go on to does not make the cookie of a login one that browsers throw away.
+func TestALongPageLeavesTheAttemptShort(t *testing.T) {
+	t.Parallel()
+	o := newOIDC(t, "https://id.example.org", "a secret")
+	for next, stays := range map[string]bool{
+		"/runs?of=" + strings.Repeat("a", 500): true, "/" + strings.Repeat("&", 1000): false,
+		"/" + strings.Repeat("a", 5000): false,
+	} {
+		attempt := access.NewAttempt(next)
+		sealed, err := o.Seal(&attempt)
+		if err != nil || len(sealed) > 3000 || (attempt.Next == next) != stays {
+			t.Errorf("%.20s… (%d): %d bytes, goes on to %.20s: %v", next, len(next), len(sealed), attempt.Next, err)
+		}
+	}
+}
+
 // Only what the provider says of a login ends its session: trouble on the way, or with this server, does not.
 func TestTroubleWithTheProviderEndsNoSession(t *testing.T) {
 	t.Parallel()
