@@ -75,6 +75,7 @@ type Gate struct {
 	config   Config
 	throttle *throttle
 	unknown  *throttle // of tokens, cookies and ways back from a provider that are not good
+	begins   *throttle // of logins by a provider
 	ways     *throttle // back from a provider that are
 	failures failures
 	lookups  chan struct{} // one for each that is under way
@@ -104,6 +105,7 @@ func New(store Store, config Config) (*Gate, error) {
 	config.UnknownEvery = cmp.Or(config.UnknownEvery, DefaultUnknownEvery)
 	return &Gate{
 		unknown:  newAddressThrottle(config.UnknownBurst, config.UnknownEvery),
+		begins:   newAddressThrottle(beginBurst, beginEvery),
 		ways:     newAddressThrottle(config.Throttle.Burst, config.Throttle.Every),
 		failures: failures{by: map[failing]*workqueue.FailedLogin{}}, known: map[[sha256.Size]byte]struct{}{},
 		store: store, log: config.Log, config: config, throttle: newThrottle(config.Throttle),

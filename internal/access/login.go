@@ -22,8 +22,9 @@ func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (co
 	return g.begin(ctx, workqueue.NewWebSession{Token: who.Token, Life: g.config.SessionLife})
 }
 
-// Try counts a login that begins elsewhere, or returns a ThrottledError.
-func (g *Gate) Try(address netip.Addr) error { return g.throttle.try(address) }
+// TryProvider counts a login that begins at a provider, or returns a ThrottledError. It costs next to nothing, so there
+// is no bound in all: nobody could keep others from logging in again.
+func (g *Gate) TryProvider(address netip.Addr) error { return g.begins.try(address) }
 
 // TryWayBack counts a way back from a provider that may be good: the provider is asked about each.
 func (g *Gate) TryWayBack(address netip.Addr) error { return g.ways.try(address) }
