@@ -21,6 +21,7 @@ type forgetful struct {
 	slow              time.Duration // of a look-up
 	looked, now, most int           // look-ups, those under way, and the most of them at once
 
+	away  int        // so many writes fail
 	mu    sync.Mutex // rows are written by timers
 	rows  []workqueue.FailedLogin
 	times []time.Time
@@ -43,6 +44,10 @@ func (f *forgetful) TokenCredential(context.Context, [32]byte) (workqueue.Creden
 func (f *forgetful) NoteFailedLogins(_ context.Context, all []workqueue.FailedLogin) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.away > 0 {
+		f.away--
+		return errors.New("the database is away")
+	}
 	f.rows, f.times = append(f.rows, all...), append(f.times, time.Now())
 	return nil
 }
@@ -84,6 +89,30 @@ func TestFailuresAreSummedUp(t *testing.T) {
 		if sum != addresses*minutes || len(store.rows) > 20*(minutes+2) || len(store.times) > minutes+2 {
 			t.Errorf("%d failures in %d rows, at %d times; want %d in a few", sum, len(store.rows), len(store.times),
 				addresses*minutes)
+		}
+	})
+}
+
+// Failures that could not be written are written the next time.
+func TestFailuresOutliveADatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &forgetful{away: 2}
+		gate, err := access.New(store, access.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			_, err := gate.Token(t.Context(), netip.MustParseAddr("192.0.2.1"), access.NewSecret())
+			if err == nil {
+				t.Error("a token that nobody knows is good")
+			}
+			time.Sleep(time.Second) //nolint:forbidigo // the bubble's own time
+		}
+		time.Sleep(3 * time.Minute) //nolint:forbidigo // as above
+		synctest.Wait()
+		if len(store.rows) != 1 || store.rows[0].Count != 3 || store.rows[0].Address != "192.0.2.1" {
+			t.Errorf("3 failures are told as %+v", store.rows)
 		}
 	})
 }
