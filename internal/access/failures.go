@@ -67,10 +67,7 @@ func (g *Gate) failed(address netip.Addr, way, why string) {
 	}
 	sum.Count++
 	sum.Last, sum.Why = now, why
-	if !f.waiting {
-		f.waiting = true
-		time.AfterFunc(max(0, failurePause-time.Since(f.written)), g.writeFailures)
-	}
+	g.writeLater()
 }
 
 // FailedProvider notes a login by the provider of identities that failed.
@@ -88,7 +85,8 @@ func (g *Gate) writeFailures() {
 	for _, sum := range f.by {
 		all = append(all, *sum)
 	}
-	clear(f.by)
+	taken := f.by
+	f.by = map[failing]*workqueue.FailedLogin{}
 	f.waiting, f.written = false, time.Now()
 	f.mu.Unlock()
 	slices.SortFunc(all, func(a, b workqueue.FailedLogin) int {
@@ -110,6 +108,44 @@ func (g *Gate) writeFailures() {
 	ctx, cancel := context.WithTimeout(workqueue.ForCredentials(context.Background()), failureTime)
 	defer cancel()
 	if err := g.store.NoteFailedLogins(ctx, all); err != nil {
-		g.log.Warn("logins failed, which the audit log could not be told", zap.Int("rows", len(all)), zap.Error(err))
+		g.log.Warn("logins failed, which the audit log could not be told yet", zap.Int("rows", len(all)), zap.Error(err))
+		g.putBack(taken)
+	}
+}
+
+// putBack has failures written the next time that were not.
+func (g *Gate) putBack(taken map[failing]*workqueue.FailedLogin) {
+	f := &g.failures
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, sum := range taken {
+		if f.by[key] == nil && len(f.by) >= maxFailing {
+			key = failing{}
+		}
+		since := f.by[key]
+		if since == nil {
+			since = &workqueue.FailedLogin{Way: key.way, First: sum.First}
+			if key != (failing{}) {
+				since.Address = sum.Address
+			}
+			f.by[key] = since
+		}
+		since.Count += sum.Count
+		if sum.First.Before(since.First) {
+			since.First = sum.First
+		}
+		if sum.Last.After(since.Last) {
+			since.Last, since.Why = sum.Last, sum.Why
+		}
+	}
+	g.writeLater()
+}
+
+// writeLater has the failures written when their pause is over. The caller has their lock.
+func (g *Gate) writeLater() {
+	f := &g.failures
+	if !f.waiting {
+		f.waiting = true
+		time.AfterFunc(max(0, failurePause-time.Since(f.written)), g.writeFailures)
 	}
 }

@@ -18,21 +18,36 @@ import (
 type forgetful struct {
 	access.Store
 
-	looked int
+	slow              time.Duration // of a look-up
+	looked, now, most int           // look-ups, those under way, and the most of them at once
 
+	away  int        // so many writes fail
 	mu    sync.Mutex // rows are written by timers
 	rows  []workqueue.FailedLogin
 	times []time.Time
 }
 
 func (f *forgetful) TokenCredential(context.Context, [32]byte) (workqueue.Credential, error) {
-	f.looked++
+	f.mu.Lock()
+	f.looked, f.now = f.looked+1, f.now+1
+	f.most = max(f.most, f.now)
+	f.mu.Unlock()
+	if f.slow > 0 {
+		<-time.After(f.slow)
+	}
+	f.mu.Lock()
+	f.now--
+	f.mu.Unlock()
 	return workqueue.Credential{}, workqueue.ErrNoCredential
 }
 
 func (f *forgetful) NoteFailedLogins(_ context.Context, all []workqueue.FailedLogin) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.away > 0 {
+		f.away--
+		return errors.New("the database is away")
+	}
 	f.rows, f.times = append(f.rows, all...), append(f.times, time.Now())
 	return nil
 }
@@ -78,33 +93,143 @@ func TestFailuresAreSummedUp(t *testing.T) {
 	})
 }
 
+// Failures that could not be written are written the next time.
+func TestFailuresOutliveADatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &forgetful{away: 2}
+		gate, err := access.New(store, access.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			_, err := gate.Token(t.Context(), netip.MustParseAddr("192.0.2.1"), access.NewSecret())
+			if err == nil {
+				t.Error("a token that nobody knows is good")
+			}
+			time.Sleep(time.Second) //nolint:forbidigo // the bubble's own time
+		}
+		time.Sleep(3 * time.Minute) //nolint:forbidigo // as above
+		synctest.Wait()
+		if len(store.rows) != 1 || store.rows[0].Count != 3 || store.rows[0].Address != "192.0.2.1" {
+			t.Errorf("3 failures are told as %+v", store.rows)
+		}
+	})
+}
+
 // PROOF: who may do what, 19.
-// An address that asks with tokens made up is soon refused without a look at the database;
-// others are not, nor is one from there that was good before.
+// An address that asks with tokens made up is soon refused: without a look at the database when many of them come at
+// once, or when they cannot be tokens. Others are not.
 func TestTokensThatAreMadeUpAreThrottled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &forgetful{}
+		store := &forgetful{slow: 100 * time.Millisecond}
 		gate, err := access.New(store, access.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		here, there := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 		for range 10_000 {
-			_, _ = gate.Token(t.Context(), here, access.NewSecret()) // what it says is below
+			_, _ = gate.Token(t.Context(), here, "made up") // what it says is below
 		}
-		if store.looked != access.DefaultUnknownBurst {
-			t.Errorf("10,000 tokens were looked up %d times; want %d", store.looked, access.DefaultUnknownBurst)
+		var all sync.WaitGroup
+		for range 10_000 {
+			all.Go(func() {
+				_, err := gate.Token(t.Context(), here, access.NewSecret())
+				if throttled, ok := errors.AsType[*access.ThrottledError](err); !ok || throttled.Seconds() < 1 {
+					t.Errorf("one more got %v", err)
+				}
+			})
 		}
-		_, err = gate.Token(t.Context(), here, access.NewSecret())
-		if throttled, ok := errors.AsType[*access.ThrottledError](err); !ok || throttled.Seconds() < 1 {
-			t.Errorf("one more got %v", err)
+		all.Wait()
+		if store.looked > 11 || store.most > 1 { // those that had their turn within a second
+			t.Errorf("10,000 tokens were looked up %d times, %d of them at once", store.looked, store.most)
 		}
-		_, _ = gate.Token(t.Context(), there, access.NewSecret()) // as above
-		time.Sleep(3 * time.Second)                               //nolint:forbidigo // the bubble's own time
-		_, _ = gate.Token(t.Context(), here, access.NewSecret())  // as above
-		if store.looked != access.DefaultUnknownBurst+2 {
-			t.Errorf("another address, or a second later: %d look-ups", store.looked)
+		before := store.looked
+		_, err = gate.Token(t.Context(), there, access.NewSecret())
+		if _, ok := errors.AsType[*access.RefusedError](err); !ok || store.looked != before+1 {
+			t.Errorf("another address got %v after %d look-ups", err, store.looked-before)
+		}
+		time.Sleep(2 * time.Minute) //nolint:forbidigo // the failures are written
+		synctest.Wait()
+	})
+}
+
+// knowing is a store that knows one token, and keeps the sessions of a login.
+type knowing struct {
+	forgetful
+
+	token, session [32]byte
+	asked          int // look-ups of sessions
+}
+
+func (k *knowing) TokenCredential(ctx context.Context, hash [32]byte) (workqueue.Credential, error) {
+	if hash == k.token {
+		return active(hash), nil
+	}
+	return k.forgetful.TokenCredential(ctx, hash)
+}
+
+func (k *knowing) SessionCredential(_ context.Context, hash [32]byte, _ time.Duration) (workqueue.Credential, error) {
+	k.asked++
+	if hash == k.session {
+		return active(hash), nil
+	}
+	return workqueue.Credential{}, workqueue.ErrNoCredential
+}
+
+func (k *knowing) BeginWebSession(_ context.Context, n workqueue.NewWebSession) (workqueue.Credential, error) {
+	k.session = n.Hash
+	return active(n.Hash), nil
+}
+
+func active(hash [32]byte) workqueue.Credential {
+	return workqueue.Credential{Hash: hash[:], User: "ann", Role: string(access.Viewer), State: workqueue.TokenActive}
+}
+
+// A neighbour who asks with secrets made up locks nobody out: neither who has just logged in, nor who comes with a good
+// secret for the first time.
+func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		secret, here := access.NewSecret(), netip.MustParseAddr("192.0.2.1")
+		store := &knowing{token: access.HashOf(secret)}
+		first, err := access.New(store, access.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := access.New(store, access.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		guess := func() {
+			for range 2 * access.DefaultUnknownBurst {
+				for _, gate := range []*access.Gate{first, second} {
+					_, _ = gate.Token(t.Context(), here, access.NewSecret()) // it is refused
+				}
+			}
+		}
+		guess()
+		if _, err := second.Token(t.Context(), here, secret); err != nil {
+			t.Errorf("a good token, for the first time: %v", err)
+		}
+		for what, logIn := range map[string]func() (string, access.Principal, error){
+			"by a token": func() (string, access.Principal, error) { return first.LogIn(t.Context(), here, secret) },
+			"by a provider": func() (string, access.Principal, error) {
+				return first.LogInAs(t.Context(), access.Identity{Name: "ann", Role: access.Viewer})
+			},
+		} {
+			cookie, _, err := logIn()
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := store.asked
+			if _, err := first.Session(t.Context(), here, cookie); err != nil || store.asked > before {
+				t.Errorf("after a login %s: %v after %d look-ups", what, err, store.asked-before)
+			}
+			if _, err := second.Session(t.Context(), here, cookie); err != nil {
+				t.Errorf("after a login %s, at another node: %v", what, err)
+			}
 		}
 		time.Sleep(2 * time.Minute) //nolint:forbidigo // the failures are written
 		synctest.Wait()

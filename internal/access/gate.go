@@ -30,6 +30,13 @@ const (
 // maxLookups bounds how many unknown secrets are looked up at once: guesses are not to use up the connections.
 const maxLookups = 4
 
+// How unknown secrets are looked up of addresses that are over their limit: one at a time, for all such addresses. So
+// who has a good one gets in, also here for the first time, and made-up ones cost one connection at the most.
+const (
+	turnTime = time.Second // how long one waits for its turn
+	maxTurns = 64          // that wait at once
+)
+
 // maxTrusted bounds the memory of what was looked up lately.
 const maxTrusted = 4096
 
@@ -68,9 +75,12 @@ type Gate struct {
 	config   Config
 	throttle *throttle
 	unknown  *throttle // of tokens, cookies and ways back from a provider that are not good
+	begins   *throttle // of logins by a provider
 	ways     *throttle // back from a provider that are
 	failures failures
 	lookups  chan struct{} // one for each that is under way
+	turns    chan struct{} // one for each that waits for its turn, or has it
+	turn     chan struct{} // has one while somebody has it
 
 	mu      sync.Mutex
 	trusted map[[sha256.Size]byte]Principal
@@ -95,11 +105,12 @@ func New(store Store, config Config) (*Gate, error) {
 	config.UnknownEvery = cmp.Or(config.UnknownEvery, DefaultUnknownEvery)
 	return &Gate{
 		unknown:  newAddressThrottle(config.UnknownBurst, config.UnknownEvery),
+		begins:   newAddressThrottle(beginBurst, beginEvery),
 		ways:     newAddressThrottle(config.Throttle.Burst, config.Throttle.Every),
 		failures: failures{by: map[failing]*workqueue.FailedLogin{}}, known: map[[sha256.Size]byte]struct{}{},
 		store: store, log: config.Log, config: config, throttle: newThrottle(config.Throttle),
-		lookups: make(chan struct{}, maxLookups), trusted: map[[sha256.Size]byte]Principal{},
-		under: underWay{by: map[[sha256.Size]byte]*watched{}},
+		lookups: make(chan struct{}, maxLookups), turns: make(chan struct{}, maxTurns), turn: make(chan struct{}, 1),
+		trusted: map[[sha256.Size]byte]Principal{}, under: underWay{by: map[[sha256.Size]byte]*watched{}},
 	}, nil
 }
 
@@ -107,10 +118,9 @@ func New(store Store, config Config) (*Gate, error) {
 // may use it, a ThrottledError when there were too many of them from there, and any other when it could not be found
 // out.
 func (g *Gate) Token(ctx context.Context, address netip.Addr, secret string) (Principal, error) {
-	if err := g.mayAsk(address, HashOf(secret)); err != nil {
-		return Principal{}, err
-	}
-	return g.token(ctx, address, secret)
+	return g.asked(ctx, address, HashOf(secret), WellFormed(secret), func() (Principal, error) {
+		return g.token(ctx, address, secret)
+	})
 }
 
 func (g *Gate) token(ctx context.Context, address netip.Addr, secret string) (p Principal, err error) {
@@ -123,30 +133,66 @@ func (g *Gate) token(ctx context.Context, address netip.Addr, secret string) (p 
 
 // Session returns whose browser has this cookie. Errors are those of Token.
 func (g *Gate) Session(ctx context.Context, address netip.Addr, cookie string) (Principal, error) {
-	if err := g.mayAsk(address, HashOf(cookie)); err != nil {
-		return Principal{}, err
+	return g.asked(ctx, address, HashOf(cookie), wellFormedCookie(cookie), func() (Principal, error) {
+		p, err := g.who(ctx, HashOf(cookie), true,
+			func(ctx context.Context, hash [sha256.Size]byte) (workqueue.Credential, error) {
+				return g.store.SessionCredential(ctx, hash, g.config.SessionIdle)
+			})
+		g.noteUnknown(address, byCookie, err)
+		return p, err
+	})
+}
+
+// asked lets an address look up secrets until too many of its were not known. It costs those nothing whose secret was
+// good lately: they are not to suffer for a neighbour. The others from there take turns, and are told that there were
+// too many when it is not known either.
+func (g *Gate) asked(
+	ctx context.Context, address netip.Addr, hash [sha256.Size]byte, wellFormed bool, look func() (Principal, error),
+) (Principal, error) {
+	over := g.unknown.over(address)
+	if over == nil || g.isKnown(hash) {
+		return look()
 	}
-	p, err := g.who(ctx, HashOf(cookie), true,
-		func(ctx context.Context, hash [sha256.Size]byte) (workqueue.Credential, error) {
-			return g.store.SessionCredential(ctx, hash, g.config.SessionIdle)
-		})
-	g.noteUnknown(address, byCookie, err)
+	if !wellFormed || !g.takeTurn(ctx) {
+		return Principal{}, over
+	}
+	defer g.endTurn()
+	p, err := look()
+	if refused, ok := errors.AsType[*RefusedError](err); ok && refused.State == "" {
+		return Principal{}, over
+	}
 	return p, err
 }
 
-// mayAsk lets an address look up secrets until too many of its were not known. It costs those nothing whose secret was
-// good lately: they are not to suffer for a neighbour.
-func (g *Gate) mayAsk(address netip.Addr, hash [sha256.Size]byte) error {
-	err := g.unknown.over(address)
-	if err == nil {
-		return nil
-	}
+func (g *Gate) isKnown(hash [sha256.Size]byte) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if _, known := g.known[hash]; known {
-		return nil
+	_, known := g.known[hash]
+	return known
+}
+
+// takeTurn waits for a turn, and reports whether it came in time.
+func (g *Gate) takeTurn(ctx context.Context) bool {
+	select {
+	case g.turns <- struct{}{}:
+	default:
+		return false
 	}
-	return err
+	patience := time.NewTimer(turnTime)
+	defer patience.Stop()
+	select {
+	case g.turn <- struct{}{}:
+		return true
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	<-g.turns
+	return false
+}
+
+func (g *Gate) endTurn() {
+	<-g.turn
+	<-g.turns
 }
 
 // noteUnknown counts a secret that is of no use, and tells the audit log of it. A session that is over in its time is
@@ -178,6 +224,7 @@ func (g *Gate) who(
 	asked := time.Now()
 	found, err := look(ctx, hash)
 	if errors.Is(err, workqueue.ErrNoCredential) {
+		g.noMoreKnown(hash)
 		return Principal{}, &RefusedError{Session: session}
 	}
 	if err != nil {
@@ -188,9 +235,7 @@ func (g *Gate) who(
 	}
 	p, err := principalOf(&found, session, asked)
 	if err != nil {
-		g.mu.Lock()
-		delete(g.known, hash)
-		g.mu.Unlock()
+		g.noMoreKnown(hash)
 		return Principal{}, err
 	}
 	if found.Unnoted {
@@ -198,6 +243,12 @@ func (g *Gate) who(
 	}
 	g.remember(&p)
 	return p, nil
+}
+
+func (g *Gate) noMoreKnown(hash [sha256.Size]byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.known, hash)
 }
 
 // note notes a use. Who may do something may do it all the same when that fails.

@@ -22,8 +22,9 @@ func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (co
 	return g.begin(ctx, workqueue.NewWebSession{Token: who.Token, Life: g.config.SessionLife})
 }
 
-// Try counts a login that begins elsewhere, or returns a ThrottledError.
-func (g *Gate) Try(address netip.Addr) error { return g.throttle.try(address) }
+// TryProvider counts a login that begins at a provider, or returns a ThrottledError. It costs next to nothing, so there
+// is no bound in all: nobody could keep others from logging in again.
+func (g *Gate) TryProvider(address netip.Addr) error { return g.begins.try(address) }
 
 // TryWayBack counts a way back from a provider that may be good: the provider is asked about each.
 func (g *Gate) TryWayBack(address netip.Addr) error { return g.ways.try(address) }
@@ -60,8 +61,11 @@ func (g *Gate) begin(ctx context.Context, n workqueue.NewWebSession) (cookie str
 	if err != nil {
 		return "", Principal{}, err
 	}
-	p, err = principalOf(&kept, true, asked)
-	return cookie, p, err
+	if p, err = principalOf(&kept, true, asked); err != nil {
+		return "", Principal{}, err
+	}
+	g.remember(&p) // its first request is not to be one of a stranger
+	return cookie, p, nil
 }
 
 // LogOut ends the web session of p. One that has ended already is no error.
@@ -76,6 +80,7 @@ func (g *Gate) LogOut(ctx context.Context, p Principal) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.trusted, p.hash)
+	delete(g.known, p.hash)
 	if w := g.under.by[p.hash]; w != nil {
 		g.end(p.hash, w, ErrRevoked) // its open pages; this request is done with what it had to do
 	}

@@ -189,9 +189,14 @@ func (o *OIDC) Finish(ctx context.Context, a *Attempt, code string) (Identity, e
 	return who, nil
 }
 
-// verified checks a token: signature, issuer, audience and times.
+// check checks a token: signature, issuer, audience and times.
+func (o *OIDC) check(ctx context.Context, provider *oidc.Provider, raw string) (*oidc.IDToken, error) {
+	return provider.Verifier(&oidc.Config{ClientID: o.config.ClientID}).Verify(ctx, raw)
+}
+
+// verified is a token that has been checked. One that is not good is a login refused.
 func (o *OIDC) verified(ctx context.Context, provider *oidc.Provider, raw string) (*oidc.IDToken, error) {
-	checked, err := provider.Verifier(&oidc.Config{ClientID: o.config.ClientID}).Verify(ctx, raw)
+	checked, err := o.check(ctx, provider, raw)
 	if err != nil {
 		return nil, &DeniedError{Why: "the token of the provider of identities is not good: " + Redact(err.Error())}
 	}

@@ -17,16 +17,22 @@ const AttemptTime = 10 * time.Minute
 // maxAttempt bounds the text of an attempt: it is a cookie.
 const maxAttempt = 4096
 
+// maxNext bounds the page to go on to, as it is written there: browsers keep no cookie of more than 4096 bytes.
+const maxNext = 1024
+
 // Attempt is a login under way. The browser keeps it, sealed: it ends at the one in which it began, in time.
 type Attempt struct {
 	State, Nonce, Verifier string
 
-	Next  string // the page to go on to
+	Next  string // the page to go on to; empty: none
 	Until time.Time
 }
 
-// NewAttempt returns a fresh attempt.
+// NewAttempt returns a fresh attempt. A next page whose name is too long is forgotten.
 func NewAttempt(next string) Attempt {
+	if written, err := json.Marshal(next); err != nil || len(written) > maxNext {
+		next = ""
+	}
 	return Attempt{State: newCookie(), Nonce: newCookie(), Verifier: oauth2.GenerateVerifier(), Next: next,
 		Until: time.Now().Add(AttemptTime)}
 }

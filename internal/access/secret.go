@@ -53,6 +53,12 @@ func newCookie() string {
 	return base32Text(b)
 }
 
+// wellFormedCookie reports whether a text can be the secret of a web session.
+func wellFormedCookie(text string) bool {
+	return len(text) == base32.StdEncoding.WithPadding(base32.NoPadding).EncodedLen(sha256.Size) &&
+		strings.Trim(text, digits) == ""
+}
+
 // HashOf is what is kept of a secret. It needs neither salt nor effort: nobody guesses 160 bits.
 func HashOf(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 

@@ -27,6 +27,12 @@ const (
 	DefaultUnknownEvery    = time.Second
 )
 
+// How often one address may begin to log in by a provider of identities: many people may share one.
+const (
+	beginBurst = 50
+	beginEvery = 200 * time.Millisecond
+)
+
 // maxAddresses bounds the memory of who tried.
 const maxAddresses = 4096
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -276,16 +275,23 @@ const howToLogIn = "send a token in the header Authorization: Bearer (--token-fi
 	"line), or log in at /login; an admin makes tokens: tranche token create"
 
 // callerAddress is where a request comes from. A proxy of ours says so in the last part of X-Forwarded-For; those
-// before it are whatever the caller sent.
+// before it are whatever the caller sent. When it cannot be read, it is the proxy's own.
 func (s *Server) callerAddress(r *http.Request) netip.Addr {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		host = r.RemoteAddr
-	}
 	if chain := r.Header.Values("X-Forwarded-For"); s.config.BehindProxy && len(chain) > 0 {
 		last := chain[len(chain)-1]
-		host = strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])
+		if address, ok := addressIn(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])); ok {
+			return address
+		}
 	}
-	address, _ := netip.ParseAddr(host) // what is none shares its tries with others like it
+	address, _ := addressIn(r.RemoteAddr) // what is none shares its tries with others like it
 	return address
+}
+
+// addressIn reads an address, with or without a port.
+func addressIn(text string) (netip.Addr, bool) {
+	if with, err := netip.ParseAddrPort(text); err == nil {
+		return with.Addr(), true
+	}
+	address, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))
+	return address, err == nil
 }

@@ -206,8 +206,8 @@ func TestLoginsAreThrottled(t *testing.T) {
 	}
 	limits := access.ThrottleConfig{Burst: 3, TotalBurst: 5, Every: time.Hour, TotalEvery: time.Hour}
 	b.lockedWith(api.Config{BehindProxy: true}, access.Config{Throttle: limits})
-	for i := range 3 {
-		if a := try("192.0.2.1", access.NewSecret()); a.StatusCode != http.StatusUnauthorized ||
+	for i, address := range []string{"192.0.2.1", "192.0.2.1:5678", "192.0.2.1:1"} { // some proxies write ports, too
+		if a := try(address, access.NewSecret()); a.StatusCode != http.StatusUnauthorized ||
 			a.Header.Get("WWW-Authenticate") == "" {
 			t.Errorf("login %d: %d; want 401", i, a.StatusCode)
 		}
@@ -218,7 +218,7 @@ func TestLoginsAreThrottled(t *testing.T) {
 	if a := try("192.0.2.2", secret); a.StatusCode != http.StatusOK {
 		t.Errorf("the login from another address: %d", a.StatusCode)
 	}
-	if a := try("2001:db8::1", secret); a.StatusCode != http.StatusOK {
+	if a := try("[2001:db8::1]:80", secret); a.StatusCode != http.StatusOK {
 		t.Errorf("the login from a third address: %d", a.StatusCode)
 	}
 	if a := try("2001:db8::2", secret); a.StatusCode != http.StatusTooManyRequests {

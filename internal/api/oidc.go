@@ -34,7 +34,7 @@ func (s *Server) registerOIDC(mux *routeMux) {
 }
 
 func (s *Server) beginOIDC(w http.ResponseWriter, r *http.Request) {
-	if err := s.config.Access.Try(s.callerAddress(r)); err != nil {
+	if err := s.config.Access.TryProvider(s.callerAddress(r)); err != nil {
 		s.deny(w, r, err)
 		return
 	}

@@ -1,5 +1,5 @@
 // The API under /api/v1, as every page calls it. Errors are ApiError; a session that ended leads to the login page.
-import { session, refresh } from "./session.js";
+import { session, refresh, wasByProvider, leave } from "./session.js";
 import { go, route } from "./router.js";
 
 export const BASE = "/api/v1";
@@ -123,13 +123,17 @@ function relogin() {
   return Date.now() - last > 60_000;
 }
 
+let leaving = false; // for the provider: whoever else sees that the session is over has nothing to do
+
 // toLogin sends people to the login page and remembers where they were. The answer to a wrong token stays on the page.
 export function toLogin(path = "") {
-  if (path.startsWith("/session") || route.value.path === "/login") return;
+  if (leaving || path.startsWith("/session") || route.value.path === "/login") return;
   const next = encodeURIComponent(location.pathname + location.search);
-  const again = session.value.by_provider && relogin();
+  const again = wasByProvider() && relogin();
+  leave();
   session.value = { ...session.value, authenticated: false, by_provider: false };
   if (again) {
+    leaving = true;
     location.replace("/auth/oidc/login?next=" + next);
     return;
   }

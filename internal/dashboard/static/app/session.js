@@ -4,6 +4,20 @@ import { signal } from "./html.js";
 // session is the document of GET /session; loaded is false until the first answer.
 export const session = signal({ loaded: false, authenticated: false, auth: "off", oidc: false, user: "", role: "" });
 
+let byProvider = false; // the last session that we knew of was begun by the provider
+
+// say takes what the server says of the session.
+export function say(doc) {
+  if (doc.authenticated) byProvider = Boolean(doc.by_provider);
+  session.value = { loaded: true, ...doc };
+}
+
+// wasByProvider reports whether somebody is to go to the provider to log in again. A session that is over does not say.
+export const wasByProvider = () => byProvider;
+
+// leave is for who has logged out, or is to see the login page.
+export function leave() { byProvider = false; }
+
 const rank = { viewer: 1, operator: 2, admin: 3 };
 
 // can reports whether the session's role is at least the one that is asked for.
@@ -21,7 +35,7 @@ export function mayNot(role) {
 export async function refresh() {
   try {
     const answer = await fetch("/api/v1/session", { credentials: "same-origin", cache: "no-store" });
-    if (answer.ok) session.value = { loaded: true, ...await answer.json() };
+    if (answer.ok) say(await answer.json());
   } catch { /* the server is away: what we know stays, and the bar says so */ }
   return session.value;
 }

@@ -1,7 +1,7 @@
 // The frame: navigation, who is logged in, the state of the connection, and the page in the middle.
 import { html, useEffect, useErrorBoundary, useRef, useState, signal } from "./html.js";
 import { route, go, Link } from "./router.js";
-import { session, refresh, can } from "./session.js";
+import { session, refresh, leave, can } from "./session.js";
 import { api, toLogin } from "./api.js";
 import { health, watch } from "./live.js";
 import { connection } from "./stream.js";
@@ -132,6 +132,7 @@ function User() {
       toast(err, { tone: "bad" });
       return;
     }
+    leave();
     await refresh();
     go("/login");
   };

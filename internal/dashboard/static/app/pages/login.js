@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "../html.js";
 import { Button, Card, ErrorBox, Field, Icon } from "../ui.js";
 import { api } from "../api.js";
-import { session, refresh } from "../session.js";
+import { session, refresh, say } from "../session.js";
 import { go } from "../router.js";
 import { Logo } from "../shell.js";
 
@@ -21,7 +21,7 @@ export default function Login({ query }) {
     if (!token.trim()) return;
     setError(null);
     try {
-      session.value = { loaded: true, ...await api.post("/session", { token: token.trim() }, { key: "" }) };
+      say(await api.post("/session", { token: token.trim() }, { key: "" }));
       setToken("");
       await refresh();
     } catch (err) {
