@@ -52,6 +52,9 @@ WITH want AS (
 // writes there it computes from the row as it is under that lock, not as it was when the statement began: of two acks
 // that empty the last two groups, and of an ack and a seal, the second one sees what the first one did.
 //
+// = ANY stands beside the join of each UPDATE so that the primary key finds the rows whatever the planner thinks: of a
+// table that is empty it would go through the whole index, and keep that plan.
+//
 // Every UPDATE takes its new values from the locked rows, never from its own target. PostgreSQL would bring the target
 // up to date before it writes, but it checks the CHECKs before that, and would refuse a mix of old and new values.
 //
@@ -61,6 +64,7 @@ const ackSQL = lockGroupsSQL + `, moved AS (
     SET pending = l.pending & ~l.mask
     FROM locked l
     WHERE g.batch_id = l.batch_id AND g.grp = l.grp
+      AND g.batch_id = ANY ($1::uuid[]) AND g.grp = ANY ($2::integer[])
       AND (l.pending & l.mask) <> B'0'::bit(8192)
       AND NOT EXISTS (SELECT FROM bad)
     RETURNING g.batch_id, bit_count(l.pending & l.mask) AS newly, g.pending = B'0'::bit(8192) AS emptied
@@ -91,7 +95,7 @@ const closeSQL = `, batch AS MATERIALIZED (
         completed_at = CASE WHEN l.completed THEN clock_timestamp() END,
         active_at    = clock_timestamp()
     FROM batch l
-    WHERE b.id = l.id
+    WHERE b.id = l.id AND b.id = ANY ($1::uuid[])
 )`
 
 // byKeySQL has what follows it in a transaction find rows by their keys, one by one, also when it is planned while

@@ -21,6 +21,7 @@ const ackNewSQL = lockGroupsSQL + `, moved AS (
     SET pending = l.pending & ~l.mask
     FROM locked l
     WHERE g.batch_id = l.batch_id AND g.grp = l.grp
+      AND g.batch_id = ANY ($1::uuid[]) AND g.grp = ANY ($2::integer[])
       AND (l.pending & l.mask) <> B'0'::bit(8192)
       AND NOT EXISTS (SELECT FROM bad)
     RETURNING g.batch_id, g.grp, l.pending & l.mask AS cleared, g.pending = B'0'::bit(8192) AS emptied

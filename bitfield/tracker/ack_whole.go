@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Span is whole groups, First to Last, both among them.
@@ -15,7 +16,7 @@ type Span struct {
 	First, Last int
 }
 
-// ackWholeSQL empties the groups of the spans $2 to $3, which lie apart and ascend; $4 and $5 are their bounds, which
+// ackWholeSQL empties the groups of a batch in the spans $2 to $3, which lie apart and ascend; $4 and $5 are their bounds, which
 // let the primary key find the rows whatever the planner thinks. It locks the groups that have pending items, in
 // ascending order; one that another transaction emptied meanwhile is left out. No mask goes over the wire.
 //
@@ -27,21 +28,21 @@ WITH span AS (
 ), locked AS MATERIALIZED (
     SELECT g.grp, bit_count(g.pending) AS newly
     FROM span s JOIN tracker_group g ON g.grp BETWEEN s.first AND s.last
-    WHERE g.batch_id = $1 AND g.grp BETWEEN $4 AND $5 AND g.pending <> B'0'::bit(8192)
+    WHERE g.batch_id = ($1::uuid[])[1] AND g.grp BETWEEN $4 AND $5 AND g.pending <> B'0'::bit(8192)
     ORDER BY g.grp
     FOR NO KEY UPDATE OF g
 ), total AS MATERIALIZED (
-    SELECT $1::uuid AS batch_id, coalesce(sum(newly), 0)::bigint AS newly, count(*)::integer AS emptied FROM locked
+    SELECT ($1::uuid[])[1] AS batch_id, coalesce(sum(newly), 0)::bigint AS newly, count(*)::integer AS emptied FROM locked
 ), moved AS (
     UPDATE tracker_group g
     SET pending = B'0'::bit(8192)
     FROM span s
-    WHERE g.batch_id = $1 AND g.grp BETWEEN $4 AND $5 AND g.grp BETWEEN s.first AND s.last
+    WHERE g.batch_id = ($1::uuid[])[1] AND g.grp BETWEEN $4 AND $5 AND g.grp BETWEEN s.first AND s.last
       AND g.pending <> B'0'::bit(8192) AND (SELECT emptied FROM total) > 0
 )` + closeSQL + `
 SELECT t.newly, l.generation, b.groups
 FROM total t
-JOIN tracker_batch b ON b.id = $1
+JOIN tracker_batch b ON b.id = ($1::uuid[])[1]
 LEFT JOIN batch l ON l.completed`
 
 // QueueAckWhole acknowledges everything that is pending in whole groups, like QueueAck, but without masks: a billion
@@ -60,7 +61,7 @@ func queueWhole(b *pgx.Batch, sql string, id uuid.UUID, spans []Span, into *Acke
 		return err
 	}
 	lo, hi := first[0], last[len(last)-1]
-	b.Queue(sql, id, first, last, lo, hi).QueryRow(func(row pgx.Row) error {
+	b.Queue(sql, []pgtype.UUID{{Bytes: id, Valid: true}}, first, last, lo, hi).QueryRow(func(row pgx.Row) error {
 		var (
 			generation *int
 			groups     int
