@@ -35,6 +35,8 @@ type attack struct {
 	name, role string
 	do         func(*attacker)
 	harmed     func(*attacker) bool
+	// missed says that somebody was faster, so that the attacker has to try again; nil where nobody can be.
+	missed func(*attacker) bool
 	// noReply is an attack that permissions alone withstand, too.
 	noReply bool
 }
@@ -187,6 +189,7 @@ func forgedRequest(endpoint string) (nats.Header, []byte) {
 // takeOver has statement's consumer deleted, and remade so that its requests come to the attacker, and begins a run.
 func takeOver(a *attacker) {
 	var err error
+	a.request = nil
 	if a.heard, err = a.nc.SubscribeSync(a.nc.NewInbox()); err != nil {
 		a.t.Fatal(err)
 	}
@@ -216,6 +219,11 @@ func tookOver(a *attacker) bool {
 	return a.number(a.t, `SELECT count(*) FROM batchrun r JOIN work_part p ON p.run_id = r.id
 		WHERE r.id = $1 AND r.state = 'completed' AND r.done = 20 AND convert_from(p.result, 'UTF8') LIKE '%' || $2 || '%'`,
 		a.taken, marked) == 20
+}
+
+// outrun says that the run that takeOver began is complete without the attacker: a node was faster to mend the consumer.
+func outrun(a *attacker) bool {
+	return a.number(a.t, `SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, a.taken) == 1
 }
 
 // transformed are the settings of the stream of replies, but for one.
@@ -298,7 +306,8 @@ func attacks() []attack {
 			consumer, err := a.all.Consumer(a.t.Context(), endpoints.StreamWork, "statement")
 			return err == nil && endpoints.SettingsOf(consumer.CachedInfo()).Concurrency == 1
 		}},
-		{name: "take another's work and complete its run", role: "accounts", do: takeOver, harmed: tookOver},
+		{name: "take another's work and complete its run", role: "accounts", do: takeOver, harmed: tookOver,
+			missed: outrun},
 		{name: "have JetStream tell of a consumer elsewhere", role: "accounts", do: asking(info, "tranche.wake"),
 			harmed: came("tranche.wake", "consumer_info_response")},
 		{name: "have JetStream publish by an acknowledgement of a reply", role: "accounts",
@@ -372,6 +381,25 @@ func attacks() []attack {
 	return all
 }
 
+// succeeds attacks until there is harm.
+func (each attack) succeeds(a *attacker) bool {
+	for range 20 {
+		each.do(a)
+		for deadline := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) {
+			if each.harmed(a) {
+				return true
+			}
+			if each.missed != nil && each.missed(a) {
+				break
+			}
+			if time.Now().After(deadline) {
+				return false
+			}
+		}
+	}
+	return false
+}
+
 // Permissions alone let a service, a caller and a viewer do harm by reply subjects.
 func TestAttacksSucceedWithinOneAccount(t *testing.T) {
 	t.Parallel()
@@ -381,13 +409,8 @@ func TestAttacksSucceedWithinOneAccount(t *testing.T) {
 			continue
 		}
 		a := attacking(t, g, each.role)
-		each.do(a)
-		for deadline := time.Now().Add(20 * time.Second); !each.harmed(a); {
-			if time.Now().After(deadline) {
-				t.Errorf("%s cannot %s", each.role, each.name)
-				break
-			}
-			<-time.After(10 * time.Millisecond)
+		if !each.succeeds(a) {
+			t.Errorf("%s cannot %s", each.role, each.name)
 		}
 		a.nc.Close()
 	}
