@@ -172,7 +172,7 @@ func (l *lab) sampleRate(ctx context.Context, run string) <-chan []float64 {
 	go func() {
 		var rates []float64
 		for {
-			rate, err := l.rate(ctx, run, manyTick)
+			rate, err := l.rate(context.WithoutCancel(ctx), run, manyTick) // a query that is given up closes the connection
 			if err != nil || ctx.Err() != nil {
 				sampled <- rates
 				return
