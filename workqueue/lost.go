@@ -33,8 +33,8 @@ const mayBeLost = `s.state = 'sent' AND s.pipe_epoch = $2
 
 // sentBefore goes by work_slice_live.
 const sentBefore = `
-SELECT s.id, coalesce(s.endpoint, st.endpoint), s.stream_seq
-FROM work_slice s JOIN run_step st USING (run_id, step)
+SELECT s.id, ` + sliceEndpoint + `, s.stream_seq
+FROM work_slice s
 WHERE s.sent_at < clock_timestamp() - $1::interval AND s.stream_seq IS NOT NULL AND ` + mayBeLost + `
 ORDER BY s.sent_at LIMIT $4`
 

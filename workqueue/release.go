@@ -95,9 +95,13 @@ type Unhanded struct {
 	First    int64 // place of the first of them in it
 }
 
+// sliceEndpoint reads the step only of slices that were made before they said themselves where they go.
+const sliceEndpoint = `coalesce(s.endpoint,
+    (SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step))`
+
 const unhanded = `
-SELECT coalesce(s.endpoint, st.endpoint), s.pipe_epoch, min(s.stream_seq)
-FROM work_slice s JOIN run_step st USING (run_id, step)
+SELECT ` + sliceEndpoint + `, s.pipe_epoch, min(s.stream_seq)
+FROM work_slice s
 WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq IS NOT NULL AND s.pipe_epoch IS NOT NULL
 GROUP BY 1, 2`
 
