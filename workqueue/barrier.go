@@ -76,7 +76,7 @@ func (g *graph) barrierNeeds() (steps, needs []Step) {
 	return steps, needs
 }
 
-// By run_step_barrier.
+// By run_step_barrier, once it is planned when there is something to go through: kept plans may be as old as the schema.
 const waitingBarriers = `
 SELECT r.id FROM batchrun r
 WHERE r.state = 'running' AND EXISTS (
@@ -86,7 +86,7 @@ ORDER BY r.id`
 // WaitingBarriers returns the runs of which a step waits until what it needs has ended for all items, for whoever sees
 // to it that nothing is overlooked: the checks that nodes make by themselves may be lost with them.
 func (s *Store) WaitingBarriers(ctx context.Context) ([]RunID, error) {
-	runs, err := collectRunIDs(s.pool.Query(ctx, waitingBarriers))
+	runs, err := collectRunIDs(s.pool.Query(ctx, waitingBarriers, pgx.QueryExecModeExec))
 	if err != nil {
 		return nil, fmt.Errorf("look for runs with barriers: %w", err)
 	}
