@@ -18,5 +18,8 @@ func (r *Route) Bounded() bool { return r.heavy || r.broad }
 // MaxIdleEach is how many idle connections an address may have.
 const MaxIdleEach = maxIdleEach
 
+// MaxAttempts is how many logins a browser may have under way.
+const MaxAttempts = maxAttempts
+
 // LetSpool has uploads take so many bytes of the disk.
 func (s *Server) LetSpool(most int64) { s.spool = intake.NewSpoolRoom(most) }
