@@ -9,12 +9,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// LogIn begins a web session for the holder of a token, and returns the cookie's secret. Errors are those of Token, and
-// a ThrottledError.
+// TryLogIn counts a login by a token, or returns a ThrottledError. It comes before anything is read of what is sent.
+func (g *Gate) TryLogIn(address netip.Addr) error { return g.throttle.try(address) }
+
+// LogIn begins a web session for the holder of a token, and returns the cookie's secret. Errors are those of Token.
 func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (cookie string, p Principal, err error) {
-	if err := g.throttle.try(address); err != nil {
-		return "", Principal{}, err
-	}
 	who, err := g.token(ctx, address, secret)
 	if err != nil {
 		return "", Principal{}, err

@@ -79,9 +79,14 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 			allow := refuseBody(ctx, r)
 			defer allow()
 			r, user = madeBy(ctx, r, who), who.Name
+			makeKnown(w)
 		} else {
 			r.Header.Del(ActorHeader)
 		}
+	}
+	if err := s.countStranger(w, r); err != nil {
+		s.deny(w, r, err)
+		return
 	}
 	giveBack, err := s.takeSlot(r, &route, user)
 	if err != nil {

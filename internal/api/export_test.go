@@ -1,8 +1,10 @@
 package api
 
 import (
+	"math"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
@@ -17,6 +19,9 @@ func (r *Route) Bounded() bool { return r.heavy || r.broad }
 
 // MaxIdleEach is how many idle connections an address may have.
 const MaxIdleEach = maxIdleEach
+
+// LetStrangers has so many requests of an address be under way of which nobody knows who makes them.
+func (s *Server) LetStrangers(most int) { s.strangers = access.NewSlots(most, math.MaxInt) }
 
 // MaxAttempts is how many logins a browser may have under way.
 const MaxAttempts = maxAttempts

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"path"
@@ -139,6 +140,7 @@ type Server struct {
 	mux       *routeMux
 	heavy     *access.Slots // of requests that read whole runs,
 	broad     *access.Slots // and of those that read much of one at once
+	strangers *access.Slots // of requests of whom it is not known who makes them, of each address
 	bulk      bulkRoom
 	spool     *intake.SpoolRoom
 	underWay  underWay // requests that named a key
@@ -175,6 +177,7 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 		s.producers = producers.New(store, engine, config.Log)
 	}
 	s.heavy, s.broad = slotsOf(config, store.Connections()/heavyShare), slotsOf(config, store.Connections()/broadShare)
+	s.strangers = access.NewSlots(maxStrangers, math.MaxInt)
 	s.bulk, s.spool = newBulkRoom(), intake.NewSpoolRoom(maxSpooled)
 	s.handler = s.routes()
 	return s, nil
@@ -274,7 +277,11 @@ func (s *Server) guard() http.Handler {
 		s.active.Add(1)
 		defer s.active.Done()
 		timed, r := s.timed(w, r)
+		defer timed.left()
 		s.admit(timed, r, protected)
+		if !timed.body.whole && s.countStranger(timed, r) != nil {
+			timed.body.drain = 0
+		}
 		timed.finish() // but not after a panic, which is to end the connection
 	})
 }
