@@ -20,10 +20,10 @@ func (e *BusyError) Error() string {
 			"there may be; try again soon, or send a token that is good", e.Limit)
 	}
 	if e.All {
-		return fmt.Sprintf("%d requests that read whole runs are under way, which is as many as there may be; try again soon",
+		return fmt.Sprintf("%d requests that read much are under way, which is as many as there may be; try again soon",
 			e.Limit)
 	}
-	return fmt.Sprintf("you have %d requests under way that read whole runs, which is as many as one may have; "+
+	return fmt.Sprintf("you have %d requests under way that read much, which is as many as one may have; "+
 		"wait until one has ended", e.Limit)
 }
 

@@ -26,6 +26,9 @@ const (
 	broadShare = 4
 	// broadPatience is how long one of the latter waits for its turn: pages ask for several of them at once.
 	broadPatience = 5 * time.Second
+	// maxHeld is how many answers may be under way at once that are held as a whole until the slowest of readers has
+	// taken them, and one user half of them; the others wait for a turn, too. One may be a result of 64 MiB.
+	maxHeld = 8
 )
 
 // slotsOf are those of a server. Where nobody says who they are, all are one.
@@ -120,6 +123,8 @@ func (s *Server) takeSlot(r *http.Request, route *Route, user string) (giveBack 
 		return s.heavy.Take(user)
 	case route.broad || slices.ContainsFunc(route.broadIf, query.Has):
 		return s.broad.Await(r.Context(), user, broadPatience)
+	case route.held:
+		return s.held.Await(r.Context(), user, broadPatience)
 	}
 	return func() {}, nil
 }

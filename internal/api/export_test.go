@@ -15,7 +15,7 @@ func (s *Server) LetStall(d time.Duration) { s.config.ReadTimeout = d }
 func (s *Server) LetEnd(d time.Duration) { s.cut = d }
 
 // Bounded reports whether few of the requests of a route are under way at once.
-func (r *Route) Bounded() bool { return r.heavy || r.broad }
+func (r *Route) Bounded() bool { return r.heavy || r.broad || r.held }
 
 // MaxIdleEach is how many idle connections an address may have.
 const MaxIdleEach = maxIdleEach

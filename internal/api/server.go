@@ -140,6 +140,7 @@ type Server struct {
 	mux       *routeMux
 	heavy     *access.Slots // of requests that read whole runs,
 	broad     *access.Slots // and of those that read much of one at once
+	held      *access.Slots // of those whose answer is held as a whole
 	strangers *access.Slots // of requests of whom it is not known who makes them, of each address
 	bulk      bulkRoom
 	spool     *intake.SpoolRoom
@@ -177,6 +178,7 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 		s.producers = producers.New(store, engine, config.Log)
 	}
 	s.heavy, s.broad = slotsOf(config, store.Connections()/heavyShare), slotsOf(config, store.Connections()/broadShare)
+	s.held = slotsOf(config, maxHeld)
 	s.strangers = access.NewSlots(maxStrangers, math.MaxInt)
 	s.bulk, s.spool = newBulkRoom(), intake.NewSpoolRoom(maxSpooled)
 	s.handler = s.routes()
