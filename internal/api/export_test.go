@@ -27,4 +27,4 @@ func (s *Server) LetStrangers(most int) { s.strangers = access.NewSlots(most, ma
 const MaxAttempts = maxAttempts
 
 // LetSpool has uploads take so many bytes of the disk.
-func (s *Server) LetSpool(most int64) { s.spool = intake.NewSpoolRoom(most) }
+func (s *Server) LetSpool(most int64) { s.spool = intake.NewSpoolRoom(most, nil) }

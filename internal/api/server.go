@@ -35,7 +35,7 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	doctorTimeout = 10 * time.Minute
-	maxSpooled    = 16 << 30    // bytes of uploads on disk, of all together
+	maxSpooled    = 16 << 30    // bytes of uploads on disk, of all together, if half of what is free is not less
 	cutTimeout    = time.Second // at least, for requests that were broken off to end
 	maxHeader     = 64 << 10
 )
@@ -180,7 +180,7 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 	s.heavy, s.broad = slotsOf(config, store.Connections()/heavyShare), slotsOf(config, store.Connections()/broadShare)
 	s.held = slotsOf(config, maxHeld)
 	s.strangers = access.NewSlots(maxStrangers, math.MaxInt)
-	s.bulk, s.spool = newBulkRoom(), intake.NewSpoolRoom(maxSpooled)
+	s.bulk, s.spool = newBulkRoom(), newSpoolRoom(config.SpoolDir)
 	s.handler = s.routes()
 	return s, nil
 }

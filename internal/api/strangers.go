@@ -12,8 +12,8 @@ import (
 // HTTP/2 a browser asks for all files of the dashboard at once, more than a hundred, and several people may share one.
 const maxStrangers = 512
 
-// countStranger counts a request, until it has ended, unless it is known who makes it. It returns a BusyError when there
-// are too many from there already. Where nobody says who they are, none is a stranger.
+// countStranger counts a request, until it has ended, unless it is known who makes it. It returns a BusyError when too
+// many come from there already. Where nobody says who they are, none is a stranger.
 func (s *Server) countStranger(w http.ResponseWriter, r *http.Request) error {
 	timed, ok := w.(*timedWriter)
 	if s.config.Access == nil || !ok || timed.known || timed.leave != nil {

@@ -93,8 +93,8 @@ func TestStrangersAreBounded(t *testing.T) {
 	if answer := ask("/healthz", "192.0.2.2"); answer.StatusCode != http.StatusOK {
 		t.Errorf("from another address: %d", answer.StatusCode)
 	}
-	token := b.token("ann", access.Viewer, 0).secret
-	if answer := ask(api.Prefix+"/runs", "192.0.2.1", "Authorization", "Bearer "+token); answer.StatusCode != http.StatusOK {
+	token := "Bearer " + b.token("ann", access.Viewer, 0).secret
+	if answer := ask(api.Prefix+"/runs", "192.0.2.1", "Authorization", token); answer.StatusCode != http.StatusOK {
 		t.Errorf("with a token: %d", answer.StatusCode)
 	}
 	for _, conn := range stalled {
