@@ -87,11 +87,7 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 			r.Header.Del(ActorHeader)
 		}
 	}
-	if err := s.countStranger(w, r); err != nil {
-		s.deny(w, r, err)
-		return
-	}
-	giveBack, err := s.takeSlot(r, &route, user)
+	giveBack, err := s.takeSlot(w, r, &route, user)
 	if err != nil {
 		s.deny(w, r, err)
 		return
@@ -115,8 +111,13 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 	s.idempotent(s.mux, w, r, route.unstored)
 }
 
-// takeSlot takes what a request needs that reads much.
-func (s *Server) takeSlot(r *http.Request, route *Route, user string) (giveBack func(), err error) {
+// takeSlot takes what a request needs that reads much, and counts one of a stranger's.
+func (s *Server) takeSlot(
+	w http.ResponseWriter, r *http.Request, route *Route, user string,
+) (giveBack func(), err error) {
+	if err := s.countStranger(w, r); err != nil {
+		return nil, err
+	}
 	query := r.URL.Query()
 	switch {
 	case route.heavy || route.heavyIf != "" && isTrue(query.Get(route.heavyIf)):

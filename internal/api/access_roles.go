@@ -50,8 +50,8 @@ func broadIf(op huma.Operation, parameters ...string) huma.Operation {
 	return noted(op, metaBroadIf, parameters)
 }
 
-// held says that the answer of an operation may be large, and is held as a whole for as long as its reader takes: only a
-// few of them are under way at once.
+// held says that the answer of an operation may be large, and is held as a whole for as long as its reader takes: only
+// a few of them are under way at once.
 func held(op huma.Operation) huma.Operation { return noted(op, metaHeld, true) }
 
 // aboutCredentials says that an operation has connections of its own to the database.

@@ -99,13 +99,13 @@ const (
 // tryLogIn counts a login before anything is read of it: who may not try has nothing to wait for.
 func (s *Server) tryLogIn(hc huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(hc)
+	hurryBody(r, logInTime)
 	if s.config.Access != nil {
 		if err := s.config.Access.TryLogIn(s.callerAddress(r)); err != nil {
 			s.deny(w, r, err)
 			return
 		}
 	}
-	hurryBody(r, logInTime)
 	next(hc)
 }
 

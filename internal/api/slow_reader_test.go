@@ -37,7 +37,7 @@ func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc) //nolint:gosec // far less
+	return int64(m.HeapAlloc)
 }
 
 // PROOF: who may do what, 19.

@@ -11,7 +11,7 @@ func FreeAt(dir string) (bytes int64, known bool) {
 	if space == nil {
 		return 0, false
 	}
-	return int64(min(space.free, math.MaxInt64)), true //nolint:gosec // it is at most that
+	return int64(min(space.free, math.MaxInt64)), true
 }
 
 // share is the part that is free.

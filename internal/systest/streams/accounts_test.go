@@ -70,8 +70,8 @@ func (g *guardedCluster) startGuarded(i int, config string) {
 		routes[j] = strconv.Quote(route.String())
 	}
 	config = strings.NewReplacer("127.0.0.1:4222", "127.0.0.1:-1", "/var/lib/nats", g.TempDir()).Replace(config)
-	config += fmt.Sprintf("server_name: s%d\ncluster { name: three, listen: \"127.0.0.1:%d\", routes: [%s] }\n", i, g.ports[i],
-		strings.Join(routes, ", "))
+	config += fmt.Sprintf("server_name: s%d\ncluster { name: three, listen: \"127.0.0.1:%d\", routes: [%s] }\n", i,
+		g.ports[i], strings.Join(routes, ", "))
 	file := filepath.Join(g.TempDir(), "server.conf")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		g.Fatal(err)
