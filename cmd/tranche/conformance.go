@@ -14,7 +14,7 @@ import (
 
 type conformanceCommand struct {
 	Endpoint string   `help:"The endpoint to check." placeholder:"NAME"`
-	NATS     string   `name:"nats" help:"The service runs already, on this server." placeholder:"URL"`
+	NATS     string   `name:"nats" help:"The service runs already, on this server; NATS_NKEY, NATS_CREDS or NATS_USER say who asks." placeholder:"URL"`
 	Items    string   `help:"JSON lines of payloads that the endpoint understands; {} unless given." placeholder:"FILE"`
 	Only     []string `help:"Run this check only; may be repeated." placeholder:"CHECK"`
 	List     bool     `help:"List the checks and end."`

@@ -11,6 +11,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/conformance"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
@@ -96,6 +100,51 @@ func TestConformanceCommand(t *testing.T) {
 	}
 	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x", "--items", bad, "--", "true"), exitOther,
 		"line 3 of")
+}
+
+// A service on a server with accounts is checked as the user of the nodes, who the environment says.
+func TestConformanceAsTheNode(t *testing.T) {
+	t.Parallel()
+	b := &bench{T: t}
+	dir := t.TempDir()
+	b.want(runProgram(t, nil, "", "nats", "config", "--service", "echo=echo", "--out", dir), exitOK, "node.nk")
+	conf, err := os.ReadFile(filepath.Join(dir, "server.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := testenv.NATSByConfig(t, string(conf))
+	as := func(name string) *nats.Conn {
+		option, err := nats.NkeyOptionFromSeed(filepath.Join(dir, name+".nk"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return testenv.Dial(t, server.URL(), option)
+	}
+	js, err := jetstream.New(as("node"))
+	if err == nil {
+		_, err = endpoints.EnsureStreams(t.Context(), js, endpoints.StreamConfig{Memory: true})
+	}
+	if err == nil {
+		err = endpoints.EnsureConsumer(t.Context(), js, "echo", endpoints.ConsumerSettings{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := endpoints.New(as("echo"), endpoints.Config{Name: "echo"})
+	if err == nil {
+		err = endpoints.HandleEach(service, "echo", func(_ context.Context, in any) (any, error) { return in, nil })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := testenv.Begin(t, func() (struct{}, error) { return struct{}{}, service.Run(ctx) })
+	defer func() { cancel(); ended() }()
+	eventually(t, "it listens", func() bool { return service.Stats()[0].State == endpoints.StateListening })
+	arguments := []string{"conformance", "--endpoint", "echo", "--only", "list", "--nats", server.URL()}
+	b.want(runProgram(t, nil, "", arguments...), exitOther, "Authorization")
+	env := []string{"NATS_NKEY=" + filepath.Join(dir, "node.nk")}
+	b.want(runProgram(t, env, "", arguments...), exitOK, "ok       list", "1 passed, 0 failed")
 }
 
 // TestConformanceTells runs a few checks that pass, fail and are left out.

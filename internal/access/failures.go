@@ -44,7 +44,7 @@ type failures struct {
 	written time.Time
 }
 
-// Failed notes a login that failed, by whatever way.
+// failed notes a login that failed, by whatever way.
 func (g *Gate) failed(address netip.Addr, way, why string) {
 	g.failures.mu.Lock()
 	defer g.failures.mu.Unlock()
@@ -68,6 +68,14 @@ func (g *Gate) failed(address netip.Addr, way, why string) {
 	sum.Count++
 	sum.Last, sum.Why = now, why
 	g.writeLater()
+}
+
+// throttled notes a try that there were too many before, and returns err; nil when there were not.
+func (g *Gate) throttled(address netip.Addr, way string, err error) error {
+	if err != nil {
+		g.failed(address, way, "there were too many before it, so it was not looked into")
+	}
+	return err
 }
 
 // FailedProvider notes a login by the provider of identities that failed.

@@ -93,6 +93,41 @@ func TestFailuresAreSummedUp(t *testing.T) {
 	})
 }
 
+// PROOF: who may do what, 18.
+// Tries that are not looked into, because there were too many, are counted as well, in a row for each way and minute.
+func TestThrottledTriesAreCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &forgetful{}
+		gate, err := access.New(store, access.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		here := netip.MustParseAddr("192.0.2.1")
+		failed := map[string]int64{}
+		note := func(way string, err error) {
+			if err != nil {
+				failed[way]++
+			}
+		}
+		for range 1000 {
+			note("token", gate.TryLogIn(here))
+			note("provider", gate.TryProvider(here))
+			note("provider", gate.TryWayBack(here))
+			_, err := gate.Token(t.Context(), here, "made up")
+			note("token", err)
+		}
+		time.Sleep(2 * time.Minute) //nolint:forbidigo // the bubble's own time
+		synctest.Wait()
+		for _, row := range store.rows {
+			failed[row.Way] -= row.Count
+		}
+		if failed["token"] != 0 || failed["provider"] != 0 || len(store.rows) > 4 {
+			t.Errorf("%d rows leave out %v of the tries that failed: %+v", len(store.rows), failed, store.rows)
+		}
+	})
+}
+
 // Failures that could not be written are written the next time.
 func TestFailuresOutliveADatabaseThatIsAway(t *testing.T) {
 	t.Parallel()

@@ -118,7 +118,7 @@ func New(store Store, config Config) (*Gate, error) {
 // may use it, a ThrottledError when there were too many of them from there, and any other when it could not be found
 // out.
 func (g *Gate) Token(ctx context.Context, address netip.Addr, secret string) (Principal, error) {
-	return g.asked(ctx, address, HashOf(secret), WellFormed(secret), func() (Principal, error) {
+	return g.asked(ctx, address, byToken, HashOf(secret), WellFormed(secret), func() (Principal, error) {
 		return g.token(ctx, address, secret)
 	})
 }
@@ -133,7 +133,7 @@ func (g *Gate) token(ctx context.Context, address netip.Addr, secret string) (p 
 
 // Session returns whose browser has this cookie. Errors are those of Token.
 func (g *Gate) Session(ctx context.Context, address netip.Addr, cookie string) (Principal, error) {
-	return g.asked(ctx, address, HashOf(cookie), wellFormedCookie(cookie), func() (Principal, error) {
+	return g.asked(ctx, address, byCookie, HashOf(cookie), wellFormedCookie(cookie), func() (Principal, error) {
 		p, err := g.who(ctx, HashOf(cookie), true,
 			func(ctx context.Context, hash [sha256.Size]byte) (workqueue.Credential, error) {
 				return g.store.SessionCredential(ctx, hash, g.config.SessionIdle)
@@ -147,14 +147,15 @@ func (g *Gate) Session(ctx context.Context, address netip.Addr, cookie string) (
 // good lately: they are not to suffer for a neighbour. The others from there take turns, and are told that there were
 // too many when it is not known either.
 func (g *Gate) asked(
-	ctx context.Context, address netip.Addr, hash [sha256.Size]byte, wellFormed bool, look func() (Principal, error),
+	ctx context.Context, address netip.Addr, way string, hash [sha256.Size]byte, wellFormed bool,
+	look func() (Principal, error),
 ) (Principal, error) {
 	over := g.unknown.over(address)
 	if over == nil || g.isKnown(hash) {
 		return look()
 	}
 	if !wellFormed || !g.takeTurn(ctx) {
-		return Principal{}, over
+		return Principal{}, g.throttled(address, way, over)
 	}
 	defer g.endTurn()
 	p, err := look()

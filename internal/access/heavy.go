@@ -9,16 +9,21 @@ import (
 
 // BusyError is returned to who has too much under way already.
 type BusyError struct {
-	All   bool // everybody together has
-	Limit int
+	All       bool // everybody together has
+	Strangers bool // those of an address have of whom it is not known who they are
+	Limit     int
 }
 
 func (e *BusyError) Error() string {
+	if e.Strangers {
+		return fmt.Sprintf("%d requests from this address, by nobody who has logged in, are under way, which is as many as "+
+			"there may be; try again soon, or send a token that is good", e.Limit)
+	}
 	if e.All {
-		return fmt.Sprintf("%d requests that read whole runs are under way, which is as many as there may be; try again soon",
+		return fmt.Sprintf("%d requests that read much are under way, which is as many as there may be; try again soon",
 			e.Limit)
 	}
-	return fmt.Sprintf("you have %d requests under way that read whole runs, which is as many as one may have; "+
+	return fmt.Sprintf("you have %d requests under way that read much, which is as many as one may have; "+
 		"wait until one has ended", e.Limit)
 }
 

@@ -9,12 +9,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// LogIn begins a web session for the holder of a token, and returns the cookie's secret. Errors are those of Token, and
-// a ThrottledError.
+// TryLogIn counts a login by a token, or returns a ThrottledError. It comes before anything is read of what is sent.
+func (g *Gate) TryLogIn(address netip.Addr) error {
+	return g.throttled(address, byToken, g.throttle.try(address))
+}
+
+// LogIn begins a web session for the holder of a token, and returns the cookie's secret. Errors are those of Token.
 func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (cookie string, p Principal, err error) {
-	if err := g.throttle.try(address); err != nil {
-		return "", Principal{}, err
-	}
 	who, err := g.token(ctx, address, secret)
 	if err != nil {
 		return "", Principal{}, err
@@ -24,10 +25,14 @@ func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (co
 
 // TryProvider counts a login that begins at a provider, or returns a ThrottledError. It costs next to nothing, so there
 // is no bound in all: nobody could keep others from logging in again.
-func (g *Gate) TryProvider(address netip.Addr) error { return g.begins.try(address) }
+func (g *Gate) TryProvider(address netip.Addr) error {
+	return g.throttled(address, byProvider, g.begins.try(address))
+}
 
 // TryWayBack counts a way back from a provider that may be good: the provider is asked about each.
-func (g *Gate) TryWayBack(address netip.Addr) error { return g.ways.try(address) }
+func (g *Gate) TryWayBack(address netip.Addr) error {
+	return g.throttled(address, byProvider, g.ways.try(address))
+}
 
 // RefuseWayBack counts one that is not, and notes it as a login that failed. It returns a ThrottledError when there
 // were too many from the address.

@@ -26,6 +26,9 @@ const (
 	broadShare = 4
 	// broadPatience is how long one of the latter waits for its turn: pages ask for several of them at once.
 	broadPatience = 5 * time.Second
+	// maxHeld is how many answers may be under way at once that are held as a whole until the slowest of readers has
+	// taken them, and one user half of them; the others wait for a turn, too. One may be a result of 64 MiB.
+	maxHeld = 8
 )
 
 // slotsOf are those of a server. Where nobody says who they are, all are one.
@@ -79,11 +82,12 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 			allow := refuseBody(ctx, r)
 			defer allow()
 			r, user = madeBy(ctx, r, who), who.Name
+			makeKnown(w)
 		} else {
 			r.Header.Del(ActorHeader)
 		}
 	}
-	giveBack, err := s.takeSlot(r, &route, user)
+	giveBack, err := s.takeSlot(w, r, &route, user)
 	if err != nil {
 		s.deny(w, r, err)
 		return
@@ -107,14 +111,21 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 	s.idempotent(s.mux, w, r, route.unstored)
 }
 
-// takeSlot takes what a request needs that reads much.
-func (s *Server) takeSlot(r *http.Request, route *Route, user string) (giveBack func(), err error) {
+// takeSlot takes what a request needs that reads much, and counts one of a stranger's.
+func (s *Server) takeSlot(
+	w http.ResponseWriter, r *http.Request, route *Route, user string,
+) (giveBack func(), err error) {
+	if err := s.countStranger(w, r); err != nil {
+		return nil, err
+	}
 	query := r.URL.Query()
 	switch {
 	case route.heavy || route.heavyIf != "" && isTrue(query.Get(route.heavyIf)):
 		return s.heavy.Take(user)
 	case route.broad || slices.ContainsFunc(route.broadIf, query.Has):
 		return s.broad.Await(r.Context(), user, broadPatience)
+	case route.held:
+		return s.held.Await(r.Context(), user, broadPatience)
 	}
 	return func() {}, nil
 }

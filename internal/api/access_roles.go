@@ -15,6 +15,7 @@ const (
 	metaHeavyIf  = "heavy if" // a string: few at once of those in which this parameter is true
 	metaBroad    = "broad"    // true: few at once, and the others wait for a while
 	metaBroadIf  = "broad if" // []string: so when one of these parameters is there
+	metaHeld     = "held"     // true: its answer may be large and is held as a whole; few at once, and the others wait
 	metaCredent  = "credent"  // true: it is about who may do what, and goes on while all else stands still
 	metaBulk     = "bulk"     // an int64: its body, of so many bytes, is held as a whole, and few are at once
 	metaStreamed = "streamed" // true: its body is read as it comes, and may take as long as it keeps coming
@@ -48,6 +49,10 @@ func broad(op huma.Operation) huma.Operation { return noted(op, metaBroad, true)
 func broadIf(op huma.Operation, parameters ...string) huma.Operation {
 	return noted(op, metaBroadIf, parameters)
 }
+
+// held says that the answer of an operation may be large, and is held as a whole for as long as its reader takes: only
+// a few of them are under way at once.
+func held(op huma.Operation) huma.Operation { return noted(op, metaHeld, true) }
 
 // aboutCredentials says that an operation has connections of its own to the database.
 func aboutCredentials(op huma.Operation) huma.Operation { return noted(op, metaCredent, true) }

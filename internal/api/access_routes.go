@@ -19,6 +19,7 @@ type Route struct {
 	heavyIf     string // a parameter; empty: none makes it heavy
 	broad       bool
 	broadIf     []string // parameters
+	held        bool     // its answer is held as a whole
 	credentials bool     // it is about who may do what
 	streamed    bool     // its body is read as it comes
 	bulk        int64    // bytes of a body that is held as a whole; 0: it is not
@@ -74,7 +75,7 @@ func (m *routeMux) assign(described *huma.OpenAPI) {
 			known = append(known, Route{
 				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: isSet(op, metaHeavy),
 				heavyIf: heavyIf, broad: isSet(op, metaBroad), broadIf: broadIf, credentials: isSet(op, metaCredent),
-				streamed: isSet(op, metaStreamed),
+				streamed: isSet(op, metaStreamed), held: isSet(op, metaHeld),
 				unstored: isSet(op, metaUnstored), bulk: bulk,
 			})
 		}

@@ -64,8 +64,8 @@ func (s *Server) registerOperations(api huma.API) {
 	lines := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	api.OpenAPI().Paths["/collectors/{name}/ops"].Post.RequestBody = &huma.RequestBody{Required: true,
 		Content: map[string]*huma.MediaType{mimeNDJSON: {Schema: lines}}}
-	register(s, api, get("list-operations", "/collectors/{name}/ops",
-		"List the operations of a collector, in the order in which they were added"), s.listOperations)
+	register(s, api, held(get("list-operations", "/collectors/{name}/ops",
+		"List the operations of a collector, in the order in which they were added")), s.listOperations)
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "requeue-operations", Method: http.MethodPost, Path: "/collectors/{name}/requeue",
 		Summary:     "Have operations tried again that are parked, or wait for their next try",

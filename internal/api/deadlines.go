@@ -154,6 +154,14 @@ func streamBody(r *http.Request) {
 	}
 }
 
+// hurryBody has a body be there as a whole within d.
+func hurryBody(r *http.Request, d time.Duration) {
+	if body, ok := r.Body.(*timedBody); ok {
+		body.silence = min(body.silence, d)
+		body.until, body.drain = time.Now().Add(body.silence), min(body.drain, d)
+	}
+}
+
 // ended says that nothing more will be read.
 func (b *timedBody) ended() {
 	b.moved = time.Time{}
@@ -181,6 +189,9 @@ type timedWriter struct {
 	silence time.Duration
 	moved   time.Time
 	begun   bool
+
+	known bool   // it is known who asks
+	leave func() // when the request has ended; nil: it is not counted among those of strangers
 }
 
 // WriteHeader implements http.ResponseWriter.

@@ -1,16 +1,20 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -60,7 +64,7 @@ func (f *ItemSource) validate(set *RunSettings) error {
 // rowsOf opens what the items of a start come from. The caller closes it.
 func (s *Server) rowsOf(r *http.Request, settings *RunSettings, items io.Reader) (*intake.Reader, error) {
 	if !settings.elsewhere() {
-		return intake.Open(wholeItems{items, r.Body}, s.intakeConfig(settings.Format, settings.Key))
+		return intake.Open(wholeItems{items, r.Body}, s.intakeConfig(r.Context(), settings.Format, settings.Key))
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
@@ -73,10 +77,23 @@ func (s *Server) rowsOf(r *http.Request, settings *RunSettings, items io.Reader)
 	return s.openStream(r.Context(), settings)
 }
 
-func (s *Server) intakeConfig(format, key string) intake.Config {
+// spoolOf keeps what comes with a request. Where nobody says who they are, there is no bound of each user.
+func (s *Server) spoolOf(ctx context.Context) intake.Spool {
+	who, _ := access.From(ctx)
+	return intake.Spool{Dir: s.config.SpoolDir, Room: s.spool, User: who.Name}
+}
+
+// newSpoolRoom is the room on the disk that a directory is on.
+func newSpoolRoom(dir string) *intake.SpoolRoom {
+	dir = cmp.Or(dir, os.TempDir())
+	return intake.NewSpoolRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
+}
+
+func (s *Server) intakeConfig(ctx context.Context, format, key string) intake.Config {
+	spool := s.spoolOf(ctx)
 	return intake.Config{
 		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: endpoints.DefaultMaxDepth,
-		Spool: &intake.Spool{Dir: s.config.SpoolDir, Room: s.spool},
+		Spool: &spool,
 	}
 }
 
@@ -106,7 +123,7 @@ func (s *Server) openSQL(ctx context.Context, settings *RunSettings) (*intake.Re
 			}
 			return conn, nil
 		},
-	}, settings.SQL, s.intakeConfig("", settings.Key))
+	}, settings.SQL, s.intakeConfig(ctx, "", settings.Key))
 }
 
 func (s *Server) openStream(ctx context.Context, settings *RunSettings) (*intake.Reader, error) {
@@ -117,7 +134,7 @@ func (s *Server) openStream(ctx context.Context, settings *RunSettings) (*intake
 	return intake.OpenStream(ctx, js, intake.StreamSource{
 		Name: settings.Stream, Subject: settings.StreamSubject, From: settings.StreamFrom,
 		MaxMessage: s.nc.MaxPayload(),
-	}, s.intakeConfig("", settings.Key))
+	}, s.intakeConfig(ctx, "", settings.Key))
 }
 
 // loadItems makes a source of items for the store of rows that were read.

@@ -42,7 +42,8 @@ type Dropped struct {
 
 func (s *Server) registerLetters(api huma.API) {
 	register(s, api, get("list-dead-letters", "/dead-letters", "List dead letters, newest first"), s.listLetters)
-	register(s, api, get("get-dead-letter", "/dead-letters/{id}", "A dead letter with its headers and body"), s.getLetter)
+	register(s, api, held(get("get-dead-letter", "/dead-letters/{id}", "A dead letter with its headers and body")),
+		s.getLetter)
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "requeue-dead-letters", Method: http.MethodPost, Path: "/dead-letters/requeue",
 		Summary:     "Send dead letters to their endpoints again",

@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"strings"
@@ -17,11 +18,15 @@ const (
 	OIDCCallback = "/auth/oidc/callback"
 )
 
-// Names of the cookie of a login under way.
+// Names of the cookies of logins under way begin so; a hash of the login's state follows, so that each has its own.
 const (
-	attemptCookie       = "tranche_login"
+	attemptCookie       = "tranche_login_"
 	secureAttemptCookie = "__Host-" + attemptCookie
 )
+
+// maxAttempts is how many logins a browser may have under way, as when all its tabs have to log in again at once. More
+// would make its requests larger than proxies take: a cookie may have 2 KB.
+const maxAttempts = 4
 
 // hasOIDC reports whether there is a login by a provider of identities.
 func (s *Server) hasOIDC() bool { return s.config.Access != nil && s.config.OIDC != nil }
@@ -49,7 +54,8 @@ func (s *Server) beginOIDC(w http.ResponseWriter, r *http.Request) {
 		s.deny(w, r, err)
 		return
 	}
-	http.SetCookie(w, s.attemptCookie(sealed, int(access.AttemptTime.Seconds())))
+	s.giveUpOldest(w, r)
+	http.SetCookie(w, s.attemptCookie(s.attemptName(login.State), sealed, int(access.AttemptTime.Seconds())))
 	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // to the provider, with what is ours
 }
 
@@ -65,7 +71,8 @@ func ownPage(path string) string {
 // login began, and once. Who did not begin a login here costs no more than the look at his cookie.
 func (s *Server) endOIDC(w http.ResponseWriter, r *http.Request) {
 	from, query := s.callerAddress(r), r.URL.Query()
-	login, err := s.config.OIDC.Unseal(s.attemptOf(r), query.Get("state"))
+	name := s.attemptName(query.Get("state"))
+	login, err := s.config.OIDC.Unseal(cookieIn(r, name), query.Get("state"))
 	if err != nil {
 		s.deny(w, r, cmp.Or(s.config.Access.RefuseWayBack(from, err), err))
 		return
@@ -74,7 +81,7 @@ func (s *Server) endOIDC(w http.ResponseWriter, r *http.Request) {
 		s.deny(w, r, err)
 		return
 	}
-	http.SetCookie(w, s.attemptCookie("", -1))
+	http.SetCookie(w, s.attemptCookie(name, "", -1))
 	who, err := s.vouched(r, &login)
 	if err != nil {
 		s.config.Access.FailedProvider(from, err)
@@ -100,9 +107,37 @@ func (s *Server) vouched(r *http.Request, login *access.Attempt) (access.Identit
 	return s.config.OIDC.Finish(r.Context(), login, query.Get("code"))
 }
 
-// attemptOf is what the browser has kept of a login under way.
-func (s *Server) attemptOf(r *http.Request) string {
-	cookie, err := r.Cookie(s.attemptCookie("", 0).Name)
+// attemptName is the name of the cookie of a login under way.
+func (s *Server) attemptName(state string) string {
+	hash := access.HashOf(state)
+	return s.attemptPrefix() + hex.EncodeToString(hash[:8])
+}
+
+func (s *Server) attemptPrefix() string {
+	if s.config.SecureCookies {
+		return secureAttemptCookie
+	}
+	return attemptCookie
+}
+
+// giveUpOldest makes room in the browser for another login under way. Browsers send cookies in the order in which they
+// got them (RFC 6265, 5.4).
+func (s *Server) giveUpOldest(w http.ResponseWriter, r *http.Request) {
+	var names []string
+	for _, c := range r.Cookies() {
+		if strings.HasPrefix(c.Name, s.attemptPrefix()) {
+			names = append(names, c.Name)
+		}
+	}
+	for len(names) >= maxAttempts {
+		http.SetCookie(w, s.attemptCookie(names[0], "", -1))
+		names = names[1:]
+	}
+}
+
+// cookieIn is the value of a cookie, or nothing.
+func cookieIn(r *http.Request, name string) string {
+	cookie, err := r.Cookie(name)
 	if err != nil {
 		return ""
 	}
@@ -119,13 +154,9 @@ func (s *Server) denyOIDC(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // attemptCookie is Lax: the provider's page leads back here, which Strict would not count as ours.
-func (s *Server) attemptCookie(value string, seconds int) *http.Cookie {
-	c := &http.Cookie{ //nolint:gosec // it is Secure where there is TLS
-		Name: attemptCookie, Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies, MaxAge: seconds,
+func (s *Server) attemptCookie(name, value string, seconds int) *http.Cookie {
+	return &http.Cookie{ //nolint:gosec // it is Secure where there is TLS
+		Name: name, Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies, MaxAge: seconds,
 		SameSite: http.SameSiteLaxMode,
 	}
-	if s.config.SecureCookies {
-		c.Name = secureAttemptCookie
-	}
-	return c
 }

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -41,7 +42,9 @@ func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cookie := []string{"Cookie", "tranche_login=" + base64.RawURLEncoding.EncodeToString(made)}
+		hash := access.HashOf(state)
+		name := "tranche_login_" + hex.EncodeToString(hash[:8])
+		cookie := []string{"Cookie", name + "=" + base64.RawURLEncoding.EncodeToString(made)}
 		if i%3 == 0 {
 			cookie = nil
 		}

@@ -33,10 +33,10 @@ func (b *bench) identifiedWith(p *provider, config access.OIDCConfig, how access
 	return b.lockedWith(api.Config{OIDC: login}, how)
 }
 
-// cookieOf finds a cookie that an answer sets to something.
+// cookieOf finds a cookie that an answer sets to something, by how its name begins.
 func cookieOf(h *head, name string) []string {
 	for _, c := range h.Cookies() {
-		if c.Name == name && c.Value != "" {
+		if strings.HasPrefix(c.Name, name) && c.Value != "" {
 			return []string{"Cookie", c.Name + "=" + c.Value}
 		}
 	}
@@ -46,7 +46,14 @@ func cookieOf(h *head, name string) []string {
 // begin leads to the provider's page, and returns where somebody who says yes there is sent back to, and the cookie.
 func (b *bench) begin(p *provider, next string) (back string, cookie []string) {
 	b.Helper()
-	page := b.send(http.MethodGet, api.OIDCLogin+"?next="+url.QueryEscape(next), "")
+	return b.beginIn(nil, p, next)
+}
+
+// beginIn is begin in a browser that has logins under way already, whose cookies it keeps as browsers do.
+func (b *bench) beginIn(has *[]*http.Cookie, p *provider, next string) (back string, cookie []string) {
+	b.Helper()
+	page := b.send(http.MethodGet, api.OIDCLogin+"?next="+url.QueryEscape(next), "", sentBy(has)...)
+	keep(has, page)
 	to := page.Header.Get("Location")
 	cookie = cookieOf(page, "tranche_login")
 	if page.StatusCode != http.StatusSeeOther || !strings.HasPrefix(to, p.URL+"/authorize?") || cookie == nil {
@@ -54,6 +61,80 @@ func (b *bench) begin(p *provider, next string) (back string, cookie []string) {
 	}
 	code, state := p.agree(to)
 	return api.OIDCCallback + "?" + url.Values{"code": {code}, "state": {state}}.Encode(), cookie
+}
+
+// sentBy are the cookies that a browser sends.
+func sentBy(has *[]*http.Cookie) []string {
+	var texts []string
+	if has != nil {
+		for _, c := range *has {
+			texts = append(texts, c.Name+"="+c.Value)
+		}
+	}
+	return []string{"Cookie", strings.Join(texts, "; ")}
+}
+
+// keep does to the cookies of a browser what an answer says.
+func keep(has *[]*http.Cookie, answer *head) {
+	if has == nil {
+		return
+	}
+	for _, c := range answer.Cookies() {
+		*has = slices.DeleteFunc(*has, func(old *http.Cookie) bool { return old.Name == c.Name })
+		if c.MaxAge >= 0 {
+			*has = append(*has, c)
+		}
+	}
+}
+
+// Logins that are under way in one browser at once all end, in whatever order they are gone on with; of too many the
+// oldest is given up.
+func TestTabsLogInAtOnce(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	b := setup(t).identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
+	var browser []*http.Cookie
+	attempts := func() (n int) {
+		for _, c := range browser {
+			if strings.HasPrefix(c.Name, "tranche_login_") {
+				n++
+			}
+		}
+		return n
+	}
+	end := func(back string) *head {
+		answer := b.send(http.MethodGet, back, "", sentBy(&browser)...)
+		keep(&browser, answer)
+		return answer
+	}
+	first, _ := b.beginIn(&browser, p, "/first")
+	second, _ := b.beginIn(&browser, p, "/second")
+	for _, one := range []struct{ back, next string }{{first, "/first"}, {second, "/second"}} {
+		answer := end(one.back)
+		if answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != one.next {
+			t.Errorf("%s: the login ends with %d at %q", one.next, answer.StatusCode, answer.Header.Get("Location"))
+		}
+	}
+	if n := attempts(); n != 0 {
+		t.Errorf("%d logins are still under way", n)
+	}
+	var backs []string
+	for range api.MaxAttempts + 1 {
+		back, _ := b.beginIn(&browser, p, "/")
+		backs = append(backs, back)
+	}
+	if n := attempts(); n != api.MaxAttempts {
+		t.Errorf("the browser keeps %d logins under way; want %d", n, api.MaxAttempts)
+	}
+	for i, back := range backs {
+		want := http.StatusSeeOther
+		if i == 0 {
+			want = http.StatusUnauthorized
+		}
+		if answer := end(back); answer.StatusCode != want {
+			t.Errorf("login %d ends with %d; want %d", i, answer.StatusCode, want)
+		}
+	}
 }
 
 func TestLogInByAProvider(t *testing.T) {

@@ -191,11 +191,13 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
-	kept, err := intake.Spool{Dir: s.config.SpoolDir, Max: maxAddBody, Room: s.spool}.Keep(wholeItems{in.body, in.body})
+	spool := s.spoolOf(ctx)
+	spool.Max = maxAddBody
+	kept, err := spool.Keep(wholeItems{in.body, in.body})
 	if err != nil {
 		return out, err
 	}
-	add := adding{config: s.intakeConfig(in.Format, in.Key), kept: kept}
+	add := adding{config: s.intakeConfig(ctx, in.Format, in.Key), kept: kept}
 	defer func() { _ = errors.Join(add.close(), kept.Close()) }() // what was read has been read
 	digest := sha256.Sum256(fmt.Appendf(nil, "%x\x00%s\x00%s", kept.Digest, in.Key, in.Format))
 	if err := add.open(); err != nil {

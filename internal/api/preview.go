@@ -80,7 +80,7 @@ func (s *Server) registerPreview(api huma.API) {
 		}}
 }
 
-func (s *Server) previewItems(_ context.Context, in *previewInput) (Preview, error) {
+func (s *Server) previewItems(ctx context.Context, in *previewInput) (Preview, error) {
 	if err := checkText("key", in.Key, intake.MaxKeyBytes); err != nil {
 		return Preview{}, err
 	}
@@ -88,7 +88,7 @@ func (s *Server) previewItems(_ context.Context, in *previewInput) (Preview, err
 	if err != nil {
 		return Preview{}, err
 	}
-	rows, err := intake.Open(items, s.intakeConfig(in.Format, in.Key))
+	rows, err := intake.Open(items, s.intakeConfig(ctx, in.Format, in.Key))
 	if err != nil {
 		return Preview{}, explainCut(err)
 	}

@@ -30,7 +30,7 @@ application/octet-stream, and Tranche-Content-Type says what the service called 
 bytes can be asked for.`
 
 func (s *Server) registerResult(api huma.API) {
-	op := get("get-result", "/runs/{run}/items/{key}/result", "What a step made of an item, as it is")
+	op := held(get("get-result", "/runs/{run}/items/{key}/result", "What a step made of an item, as it is"))
 	op.Description = resultDescription
 	op.Responses = map[string]*huma.Response{"200": {
 		Description: "The result.",

@@ -81,7 +81,7 @@ func (s *Server) registerRuns(api huma.API) {
 	register(s, api, broadIf(get("list-runs", "/runs", "List runs, newest first"), "q", "endpoint"), s.listRuns)
 	registerTagged(s, api, get("get-run", "/runs/{run}", "Everything about a run"), s.getRun,
 		func(in *runInput) *Known { return &in.Known }, runTag)
-	registerTagged(s, api, get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt"), s.getItem,
+	registerTagged(s, api, held(get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt")), s.getItem,
 		func(in *itemInput) *Known { return &in.Known }, itemsTag)
 	s.registerExplain(api)
 	s.registerResult(api)

@@ -86,7 +86,7 @@ func (s *Server) openFire(ctx context.Context, set *RunSettings, items *schedule
 	if err != nil {
 		return nil, nil, err
 	}
-	rows, err = intake.Open(from, s.intakeConfig(items.Format, items.Key))
+	rows, err = intake.Open(from, s.intakeConfig(ctx, items.Format, items.Key))
 	if errors.Is(err, intake.ErrNoRows) {
 		err = &schedules.NoItemsError{Source: set.Source}
 	}

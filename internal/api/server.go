@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"path"
@@ -34,7 +35,7 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	doctorTimeout = 10 * time.Minute
-	maxSpooled    = 16 << 30    // bytes of uploads on disk, of all together
+	maxSpooled    = 16 << 30    // bytes of uploads on disk, of all together, if half of what is free is not less
 	cutTimeout    = time.Second // at least, for requests that were broken off to end
 	maxHeader     = 64 << 10
 )
@@ -139,6 +140,8 @@ type Server struct {
 	mux       *routeMux
 	heavy     *access.Slots // of requests that read whole runs,
 	broad     *access.Slots // and of those that read much of one at once
+	held      *access.Slots // of those whose answer is held as a whole
+	strangers *access.Slots // of requests of whom it is not known who makes them, of each address
 	bulk      bulkRoom
 	spool     *intake.SpoolRoom
 	underWay  underWay // requests that named a key
@@ -175,7 +178,9 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 		s.producers = producers.New(store, engine, config.Log)
 	}
 	s.heavy, s.broad = slotsOf(config, store.Connections()/heavyShare), slotsOf(config, store.Connections()/broadShare)
-	s.bulk, s.spool = newBulkRoom(), intake.NewSpoolRoom(maxSpooled)
+	s.held = slotsOf(config, maxHeld)
+	s.strangers = access.NewSlots(maxStrangers, math.MaxInt)
+	s.bulk, s.spool = newBulkRoom(), newSpoolRoom(config.SpoolDir)
 	s.handler = s.routes()
 	return s, nil
 }
@@ -274,7 +279,11 @@ func (s *Server) guard() http.Handler {
 		s.active.Add(1)
 		defer s.active.Done()
 		timed, r := s.timed(w, r)
+		defer timed.left()
 		s.admit(timed, r, protected)
+		if !timed.body.whole && s.countStranger(timed, r) != nil {
+			timed.body.drain = 0
+		}
 		timed.finish() // but not after a panic, which is to end the connection
 	})
 }

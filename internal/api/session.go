@@ -39,7 +39,8 @@ func (s *Server) registerSession(api huma.API) {
 	register(s, api, look, s.getSession)
 	huma.Register(api, unstored(byAnyone(huma.Operation{
 		OperationID: "log-in", Method: http.MethodPost, Path: "/session", Summary: "Log a browser in, by a token",
-		Description: "Sets a cookie that only this server's pages can use. Throttled: 429 says when to try again.",
+		Description:  "Sets a cookie that only this server's pages can use. Throttled: 429 says when to try again.",
+		MaxBodyBytes: maxLogIn, Middlewares: huma.Middlewares{s.tryLogIn},
 	})), s.logIn)
 	huma.Register(api, unstored(byAnyone(huma.Operation{
 		OperationID: "log-out", Method: http.MethodDelete, Path: "/session", Summary: "Log a browser out",
@@ -87,6 +88,25 @@ type logInInput struct {
 func (in *logInInput) Resolve(ctx huma.Context) []error {
 	in.request, _ = humago.Unwrap(ctx)
 	return nil
+}
+
+const (
+	// maxLogIn is how many bytes a login may have, and logInTime what they have to be there in.
+	maxLogIn  = 4 << 10
+	logInTime = 5 * time.Second
+)
+
+// tryLogIn counts a login before anything is read of it: who may not try has nothing to wait for.
+func (s *Server) tryLogIn(hc huma.Context, next func(huma.Context)) {
+	r, w := humago.Unwrap(hc)
+	hurryBody(r, logInTime)
+	if s.config.Access != nil {
+		if err := s.config.Access.TryLogIn(s.callerAddress(r)); err != nil {
+			s.deny(w, r, err)
+			return
+		}
+	}
+	next(hc)
 }
 
 func (s *Server) logIn(ctx context.Context, in *logInInput) (*sessionAnswer, error) {

@@ -2,9 +2,11 @@ package api_test
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 )
 
@@ -23,4 +25,26 @@ func TestUploadsOnDiskAreBounded(t *testing.T) {
 	}
 	b.refused(http.StatusServiceUnavailable, "in parts", http.MethodPost, api.Prefix+path, strings.NewReader(items),
 		"Content-Type", "text/csv")
+}
+
+// PROOF: who may do what, 19.
+// One user has half of the disk that uploads may take.
+func TestOneUserHasHalfOfTheDisk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	path := api.Prefix + "/runs/" + b.open(`{"endpoint":"echo","name":"open"}`).Run.String() + "/items"
+	b.locked()
+	b.server.LetSpool(4 << 20)
+	as := []string{"Authorization", "Bearer " + b.token("ann", access.Operator, 0).secret, "Content-Type", "text/csv"}
+	rows := func(n int) string { // few items, with much in each
+		text := "id,text\n"
+		for i := range n {
+			text += strconv.Itoa(i) + "," + strings.Repeat("x", 100_000) + "\n"
+		}
+		return text
+	}
+	b.refused(http.StatusServiceUnavailable, "of ann", http.MethodPost, path, strings.NewReader(rows(25)), as...)
+	if answer := b.send(http.MethodPost, path, rows(15), as...); answer.StatusCode != http.StatusOK {
+		t.Errorf("less than half is answered %d", answer.StatusCode)
+	}
 }

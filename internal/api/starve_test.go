@@ -97,8 +97,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 // What reads of a run, and is neither bounded nor a stream, reads little, as those that stand here do.
 func TestWhatReadsARunIsBounded(t *testing.T) {
 	t.Parallel()
-	little := []string{"GET /api/v1/runs/{run}", "GET /api/v1/runs/{run}/items/{key}",
-		"GET /api/v1/runs/{run}/items/{key}/result", "GET /api/v1/runs/{run}/events"}
+	little := []string{"GET /api/v1/runs/{run}", "GET /api/v1/runs/{run}/events"}
 	routes := setup(t).server.Routes()
 	for i := range routes {
 		route := &routes[i]

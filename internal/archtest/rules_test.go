@@ -146,7 +146,7 @@ func rules() map[string]rule {
 		"internal/systest/...": {
 			own: []string{},
 			tests: append([]string{"orchestrator", "orchestrator/schedule", "gather/fetch", "endpoints", "internal/health",
-				"internal/misbehave", "internal/schedules"}, append(servers, store...)...),
+				"internal/misbehave", "internal/schedules", "internal/access/natsaccess"}, append(servers, store...)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"internal/demo/...": {

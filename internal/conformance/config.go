@@ -12,7 +12,8 @@ import (
 // Config says what to check. Endpoint is required, and one of URL and Command.
 type Config struct {
 	Endpoint string
-	// URL of the NATS server that the service is connected to. When it is empty the suite runs one of its own.
+	// URL of the NATS server that the service is connected to; who the suite is there, the environment says, as
+	// [endpoints.Connect] reads it. When it is empty the suite runs one of its own.
 	URL string
 	// Command starts the service, with NATS_URL in its environment, on the suite's own server.
 	Command []string

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
@@ -93,7 +94,14 @@ func shown(servers string) string {
 
 // connect connects and listens. The returned function ends both.
 func (n *node) connect(ctx context.Context, servers string) (disconnect func(), err error) {
-	nc, err := nats.Connect(servers, nats.Name("tranche conformance"))
+	dial := endpoints.Connect // as whom, the environment says
+	if n.private {
+		dial = func(opts ...nats.Option) (*nats.Conn, error) { return nats.Connect(servers, opts...) }
+	}
+	nc, err := dial(nats.Name("tranche conformance"), nats.RetryOnFailedConnect(false), func(o *nats.Options) error {
+		o.Servers = strings.Split(servers, ",")
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS at %s: %w", shown(servers), err)
 	}

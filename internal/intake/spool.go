@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync/atomic"
 )
 
 const (
@@ -24,38 +23,8 @@ type Spool struct {
 	Max int64  // bytes of one input; 0: DefaultSpoolBytes
 	// Room is what it shares with others that keep inputs on the same disk; nil: there is no bound but that of each.
 	Room *SpoolRoom
-}
-
-// SpoolRoom bounds the bytes of all inputs that are kept in files at once. It is safe for concurrent use.
-type SpoolRoom struct {
-	most  int64
-	taken atomic.Int64
-}
-
-// NewSpoolRoom returns room for so many bytes.
-func NewSpoolRoom(most int64) *SpoolRoom { return &SpoolRoom{most: most} }
-
-// take takes room for n more bytes, or none and returns a NoRoomError.
-func (r *SpoolRoom) take(n int64) error {
-	if r != nil && r.taken.Add(n) > r.most {
-		r.taken.Add(-n)
-		return &NoRoomError{r.most}
-	}
-	return nil
-}
-
-func (r *SpoolRoom) giveBack(n int64) {
-	if r != nil {
-		r.taken.Add(-n)
-	}
-}
-
-// NoRoomError is returned while the inputs of others take the room on the disk.
-type NoRoomError struct{ Most int64 }
-
-func (e *NoRoomError) Error() string {
-	return fmt.Sprintf("the inputs that are kept on disk while they are read take %s, which is as much as they may; "+
-		"send it again a little later, in parts, or as CSV or NDJSON, which are read as they come", size(int(e.Most)))
+	// User is whose inputs they are, who may have half of the room; empty: there is no bound of each user.
+	User string
 }
 
 // Spooled is an input that was kept. Its file has no name: it is gone with the process, whatever becomes of that.
@@ -66,6 +35,7 @@ type Spooled struct {
 	small []byte
 	file  *os.File
 	room  *SpoolRoom
+	user  string
 	taken int64
 }
 
@@ -75,7 +45,7 @@ const spoolStep = 1 << 20
 // Write adds to the file, as far as there is room.
 func (k *Spooled) Write(p []byte) (int, error) {
 	for k.Size+int64(len(p)) > k.taken {
-		if err := k.room.take(spoolStep); err != nil {
+		if err := k.room.take(spoolStep, k.user); err != nil {
 			return 0, err
 		}
 		k.taken += spoolStep
@@ -103,10 +73,11 @@ func (s Spool) Keep(r io.Reader) (*Spooled, error) {
 	limited := io.TeeReader(io.LimitReader(r, most+1), hash)
 	var head bytes.Buffer
 	n, err := io.CopyN(&head, limited, spoolInMemory)
-	kept := &Spooled{room: s.Room}
+	kept := &Spooled{room: s.Room, user: s.User}
 	switch {
 	case err == nil:
 		if kept.file, err = s.create(); err == nil {
+			s.Room.begin()
 			_, err = io.Copy(kept, io.MultiReader(&head, limited))
 		}
 	case errors.Is(err, io.EOF):
@@ -155,7 +126,7 @@ func (k *Spooled) Close() error {
 	if k.file == nil {
 		return nil
 	}
-	k.room.giveBack(k.taken)
+	k.room.giveBack(k.taken, k.user)
 	k.taken = 0
 	return k.file.Close() //nolint:wrapcheck // names the file
 }

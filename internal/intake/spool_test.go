@@ -15,7 +15,7 @@ import (
 func TestKeptInputsShareTheirRoom(t *testing.T) {
 	t.Parallel()
 	input := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
-	spool := intake.Spool{Dir: t.TempDir(), Room: intake.NewSpoolRoom(3 << 20)}
+	spool := intake.Spool{Dir: t.TempDir(), Room: intake.NewSpoolRoom(3<<20, nil)}
 	broken := io.MultiReader(bytes.NewReader(input), &failing{})
 	for range 3 {
 		if _, err := spool.Keep(broken); err == nil {
@@ -45,6 +45,52 @@ func TestKeptInputsShareTheirRoom(t *testing.T) {
 		t.Errorf("%d bytes were kept of %d, %v", len(read), len(input), err)
 	}
 	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// PROOF: who may do what, 19.
+// The room is half of what is free when an input begins, and one user has half of that.
+func TestRoomIsAShareOfWhatIsFree(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	free := int64(16 * mib)
+	room := intake.NewSpoolRoom(100*mib, func() (int64, bool) { return free, true })
+	keep := func(user string, size int) (*intake.Spooled, error) {
+		return intake.Spool{Dir: t.TempDir(), Room: room, User: user}.Keep(bytes.NewReader(make([]byte, size)))
+	}
+	refused := func(what string, err error, most int64, user string) {
+		t.Helper()
+		full, ok := errors.AsType[*intake.NoRoomError](err)
+		if !ok || full.Most != most || full.User != user || !strings.Contains(err.Error(), user) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	first, err := keep("ann", 4*mib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free -= 4 * mib
+	_, err = keep("ann", 2*mib)
+	refused("more of the same user", err, 4*mib, "ann")
+	second, err := keep("bob", 4*mib)
+	if err != nil {
+		t.Fatalf("as much of another: %v", err)
+	}
+	free -= 4 * mib
+	_, err = keep("cy", 2*mib)
+	refused("more than there is room for", err, 8*mib, "")
+	if err := errors.Join(first.Close(), second.Close()); err != nil {
+		t.Error(err)
+	}
+	free = 4 * mib // others have written meanwhile
+	_, err = keep("", 3*mib)
+	refused("more than half of what is free", err, 2*mib, "")
+	third, err := keep("", 2*mib)
+	if err != nil {
+		t.Fatalf("half of what is free, of nobody: %v", err)
+	}
+	if err := third.Close(); err != nil {
 		t.Error(err)
 	}
 }

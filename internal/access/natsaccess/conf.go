@@ -33,6 +33,9 @@ func (a *Account) conf(b *strings.Builder, public map[string]string) {
 	if a.JetStream {
 		b.WriteString("    jetstream: enabled\n")
 	}
+	if a.MaxConnections > 0 {
+		fmt.Fprintf(b, "    limits: { max_connections: %d, max_subscriptions: %d }\n", a.MaxConnections, a.MaxSubscriptions)
+	}
 	fmt.Fprintf(b, "    users: [ { %s%s } ]\n", a.User.identity(public), a.User.permissions())
 	section(b, "exports: [", "]", a.Exports, (*Export).conf)
 	section(b, "imports: [", "]", a.Imports, Import.conf)

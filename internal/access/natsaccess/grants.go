@@ -23,7 +23,8 @@ func New(roles Roles) (*System, error) {
 	nodes := &Account{Name: NodeAccount, JetStream: true, User: User{Name: NodeName}}
 	s := &System{Accounts: []*Account{nodes}}
 	for _, r := range all {
-		s.Accounts = append(s.Accounts, &Account{Name: accountOf(r), User: User{Name: r.name, Publish: []string{}}})
+		s.Accounts = append(s.Accounts, &Account{Name: accountOf(r), User: User{Name: r.name, Publish: []string{}},
+			MaxConnections: DefaultMaxConnections, MaxSubscriptions: DefaultMaxSubscriptions})
 	}
 	for _, r := range all {
 		own := s.account(accountOf(r))

@@ -51,7 +51,11 @@ type form struct {
 
 func forms(t *testing.T) map[string]form {
 	t.Helper()
-	s := system(t, "accounts=accounts,other", "statement=statement")
+	return formsOf(t, system(t, "accounts=accounts,other", "statement=statement"))
+}
+
+func formsOf(t *testing.T, s *natsaccess.System) map[string]form {
+	t.Helper()
 	passwords := s.Conf(nil)
 	for _, m := range regexp.MustCompile(`password: \$(\w+)`).FindAllStringSubmatch(passwords, -1) {
 		passwords = m[1] + ": secret\n" + passwords
@@ -123,6 +127,57 @@ func TestEachFormOfTheConfiguration(t *testing.T) {
 			asked(t, node, web, "tranche.collect.c")
 			hears(t, node, web, "tranche.event.tracker.>", "tranche.event.tracker.done")
 			hears(t, node, conn("ops"), "tranche.event.>", "tranche.event.run.completed")
+		})
+	}
+}
+
+// PROOF: who may do what, 13.
+// In each form a role has so many connections and subscriptions and no more, and whoever has all of its own keeps
+// nobody else from connecting.
+func TestNoRoleUsesUpTheServer(t *testing.T) {
+	t.Parallel()
+	s := system(t, "accounts=accounts,other", "statement=statement")
+	if a := s.Accounts[1]; a.MaxConnections != natsaccess.DefaultMaxConnections || s.Accounts[0].MaxConnections != 0 {
+		t.Errorf("a service has %d connections, the nodes %d", a.MaxConnections, s.Accounts[0].MaxConnections)
+	}
+	const most = 3
+	for _, a := range s.Accounts[1:] {
+		a.MaxConnections, a.MaxSubscriptions = most, most
+	}
+	for name, form := range formsOf(t, s) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testenv.NATSByConfig(t, form.config)
+			conn := func(user string) *nats.Conn { return testenv.Dial(t, server.URL(), form.user(user)) }
+			var last *nats.Conn
+			for range most {
+				last = conn("accounts")
+			}
+			if nc, err := nats.Connect(server.URL(), form.user("accounts")); err == nil {
+				nc.Close()
+				t.Error("a role has more connections than it may have")
+			} else if !strings.Contains(err.Error(), "maximum account") {
+				t.Error(err)
+			}
+			for range 2 * most {
+				conn("node")
+			}
+			conn("statement")
+			refused := make(chan error, 9)
+			last.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err })
+			for range most + 1 {
+				if _, err := last.SubscribeSync(nats.NewInbox()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			select {
+			case err := <-refused:
+				if !strings.Contains(err.Error(), "maximum subscriptions") {
+					t.Error(err)
+				}
+			case <-time.After(patience):
+				t.Error("a connection has more subscriptions than it may have")
+			}
 		})
 	}
 }

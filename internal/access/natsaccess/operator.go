@@ -123,6 +123,9 @@ func (o *operator) account(a *Account) (string, error) {
 		claims.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit,
 			Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
 	}
+	if a.MaxConnections > 0 {
+		claims.Limits.Conn, claims.Limits.Subs = int64(a.MaxConnections), int64(a.MaxSubscriptions)
+	}
 	for _, e := range a.Exports {
 		claims.Exports.Add(e.claim())
 	}

@@ -23,7 +23,16 @@ type Account struct {
 	Imports   []Import
 	Mappings  []Mapping
 	User      User
+	// MaxConnections it may have, over all servers of a cluster, and MaxSubscriptions each of them; 0: any number.
+	MaxConnections, MaxSubscriptions int
 }
+
+// What a role may have of the server, so that none can use up what there is for all: a server has 65,536 connections,
+// unless it is told otherwise. Each call that waits for an answer is a subscription.
+const (
+	DefaultMaxConnections   = 1000
+	DefaultMaxSubscriptions = 10_000
+)
 
 // Export is a subject that others may publish to, or, of a stream, subscribe to.
 type Export struct {

@@ -1,2 +1,2 @@
-// Package streams has the tests of the streams' settings on a cluster of NATS servers.
+// Package streams has the tests of the streams' settings, and of accounts, on a cluster of NATS servers.
 package streams

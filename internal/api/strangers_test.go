@@ -1,0 +1,112 @@
+package api_test
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+)
+
+// answered waits for the answer that comes on a connection, and leaves its body there.
+func (b *bench) answered(conn net.Conn) *head {
+	b.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		b.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // that would read all of it
+	if err != nil {
+		b.Fatalf("nobody answers: %v", err)
+	}
+	return &head{answer.StatusCode, answer.Header, nil}
+}
+
+const unsentLogIn = "Content-Type: application/json\r\nContent-Length: 100"
+
+// PROOF: who may do what, 19.
+// Who may not try to log in is told so before he has sent his token, and others are not waited for as long as other
+// senders are.
+func TestLoginsAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.lockedWith(api.Config{}, access.Config{Throttle: access.ThrottleConfig{Burst: 1, Every: time.Hour}})
+	began := time.Now()
+	first, second := b.stalled("/session", unsentLogIn, `{"tok`), b.stalled("/session", unsentLogIn, "")
+	codes := map[int]bool{}
+	for _, conn := range []net.Conn{second, first} {
+		answer := b.answered(conn)
+		codes[answer.StatusCode] = true
+		if answer.StatusCode == http.StatusTooManyRequests && answer.Header.Get("Retry-After") == "" {
+			t.Errorf("it is answered %v", answer.Header)
+		}
+	}
+	if took := time.Since(began); !codes[http.StatusTooManyRequests] || !codes[http.StatusRequestTimeout] ||
+		took > api.DefaultReadTimeout/2 {
+		t.Errorf("two logins of which nothing comes are answered %v after %s; want 429 and 408", codes, took)
+	}
+	large := `{"token":"` + strings.Repeat("x", 5000) + `"}`
+	b.lockedWith(api.Config{}, access.Config{})
+	answer := b.send(http.MethodPost, api.Prefix+"/session", large, "Content-Type", "application/json")
+	if answer.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("a large login is answered %d", answer.StatusCode)
+	}
+}
+
+// PROOF: who may do what, 19.
+// Of requests of whom nobody knows who makes them, an address has a few under way. That bounds neither those of other
+// addresses, nor those of who has a token.
+func TestStrangersAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	many := access.ThrottleConfig{Burst: 1000, TotalBurst: 1000}
+	b.lockedWith(api.Config{BehindProxy: true}, access.Config{Throttle: many})
+	const most = 4
+	b.server.LetStrangers(most)
+	from := func(address string) string { return unsentLogIn + "\r\nX-Forwarded-For: " + address }
+	stalled := make([]net.Conn, most)
+	for i := range stalled {
+		stalled[i] = b.stalled("/session", from("192.0.2.1"), "")
+	}
+	ask := func(path, address string, header ...string) *head {
+		return b.send(http.MethodGet, path, "", append(header, "X-Forwarded-For", address)...)
+	}
+	deadline, tick := time.After(20*time.Second), time.NewTicker(10*time.Millisecond)
+	defer tick.Stop()
+	full := ask("/healthz", "192.0.2.1")
+	for ; full.StatusCode != http.StatusTooManyRequests; full = ask("/healthz", "192.0.2.1") {
+		select {
+		case <-deadline:
+			t.Fatal("any number of logins may be under way")
+		case <-tick.C:
+		}
+	}
+	if full.Header.Get("Retry-After") == "" {
+		t.Errorf("who is one too many is answered %v", full.Header)
+	}
+	if answer := b.answered(b.stalled("/runs", from("192.0.2.1"), "")); answer.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a start by nobody is answered %d", answer.StatusCode) // and the rest of it is not waited for
+	}
+	if answer := ask("/healthz", "192.0.2.2"); answer.StatusCode != http.StatusOK {
+		t.Errorf("from another address: %d", answer.StatusCode)
+	}
+	token := "Bearer " + b.token("ann", access.Viewer, 0).secret
+	if answer := ask(api.Prefix+"/runs", "192.0.2.1", "Authorization", token); answer.StatusCode != http.StatusOK {
+		t.Errorf("with a token: %d", answer.StatusCode)
+	}
+	for _, conn := range stalled {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for ask("/healthz", "192.0.2.1").StatusCode != http.StatusOK {
+		select {
+		case <-deadline:
+			t.Fatal("logins that have gone are still counted")
+		case <-tick.C:
+		}
+	}
+}

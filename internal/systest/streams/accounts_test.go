@@ -1,0 +1,221 @@
+package streams_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/access/natsaccess"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// guardedCluster is three servers by the configuration that `tranche nats config` writes, and a block for the cluster.
+type guardedCluster struct {
+	*cluster
+	dir     string
+	servers []*server.Server
+}
+
+func newGuardedCluster(t *testing.T, roles natsaccess.Roles) *guardedCluster {
+	t.Helper()
+	g := &guardedCluster{cluster: newCluster(t), dir: t.TempDir()}
+	system, err := natsaccess.New(roles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := system.WriteNkeys(g.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range g.ports {
+		g.startGuarded(i, string(written))
+	}
+	eventually(t, "the servers are one", func() bool {
+		for _, s := range g.servers {
+			if !s.JetStreamIsCurrent() {
+				return false
+			}
+		}
+		return true
+	})
+	return g
+}
+
+// startGuarded adds to the configuration what is each server's own.
+func (g *guardedCluster) startGuarded(i int, config string) {
+	g.Helper()
+	routes := make([]string, len(g.routes))
+	for j, route := range g.routes {
+		routes[j] = strconv.Quote(route.String())
+	}
+	config = strings.NewReplacer("127.0.0.1:4222", "127.0.0.1:-1", "/var/lib/nats", g.TempDir()).Replace(config)
+	config += fmt.Sprintf("server_name: s%d\ncluster { name: three, listen: \"127.0.0.1:%d\", routes: [%s] }\n", i,
+		g.ports[i], strings.Join(routes, ", "))
+	file := filepath.Join(g.TempDir(), "server.conf")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		g.Fatal(err)
+	}
+	options, err := server.ProcessConfigFile(file)
+	if err != nil {
+		g.Fatal(err)
+	}
+	options.NoSigs, options.NoLog, options.AuthTimeout = true, true, soon.Seconds()
+	s, err := server.NewServer(options)
+	if err != nil {
+		g.Fatal(err)
+	}
+	s.Start()
+	g.servers = append(g.servers, s)
+	g.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(soon) {
+		g.Fatal("a server does not start")
+	}
+}
+
+// as connects a role, of which only its key is known, to one of the servers.
+func (g *guardedCluster) as(role string, i int) *nats.Conn {
+	g.Helper()
+	key, err := nats.NkeyOptionFromSeed(filepath.Join(g.dir, role+".nk"))
+	if err != nil {
+		g.Fatal(err)
+	}
+	return testenv.Dial(g.T, g.servers[i].ClientURL(), key)
+}
+
+// PROOF: who may do what, 13 and 14.
+// With three servers and copies the accounts do what they do with one: a service that has nothing but its key works off
+// a run, each item once and right, and cannot have the nodes publish what is another's.
+func TestAccountsOnACluster(t *testing.T) {
+	t.Parallel()
+	const items = 20_000
+	g := newGuardedCluster(t, natsaccess.Roles{Services: []natsaccess.Grant{
+		{Name: "accounts", To: []string{"accounts"}}, {Name: "statement", To: []string{"statement"}},
+	}})
+	store := workqueue.New(testenv.Pool(t))
+	nodeConn := g.as("node", 0)
+	node, err := orchestrator.New(store, nodeConn, orchestrator.Config{Log: zaptest.NewLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep(t, node.Run)
+	service, err := endpoints.New(g.as("accounts", 1), endpoints.Config{Name: "accounts"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var executed atomic.Int64
+	err = endpoints.HandleEach(service, "accounts", func(_ context.Context, in int) (int, error) {
+		executed.Add(1)
+		return 2 * in, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep(t, service.Run)
+	<-node.Ready()
+	run := g.start(node, items)
+	eventually(t, "the run is complete", func() bool {
+		view, err := store.Run(t.Context(), run)
+		return err == nil && view.State == "completed"
+	})
+	right := 0
+	err = store.Export(t.Context(), run, nil, func(item *workqueue.ExportedItem) error {
+		var result int
+		if json.Unmarshal(item.Result, &result) == nil && result == 2*int(item.Ordinal) {
+			right++
+		}
+		return nil
+	})
+	if n := executed.Load(); err != nil || right != items || n != items {
+		t.Errorf("of %d items %d are right, and %d executions were made; %v", items, right, n, err)
+	}
+	js, err := jetstream.New(nodeConn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.wantOnce(js, "accounts")
+	g.attack(js)
+}
+
+func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.RunID {
+	g.Helper()
+	n := 0
+	loaded, err := node.Start(g.Context(), workqueue.LoadRequest{Plan: "accounts", CreatedBy: "test",
+		Steps: []workqueue.StepSpec{{Name: "accounts", Endpoint: "accounts", Chunk: 500, InFlight: 8, MaxAttempts: 3,
+			Timeout: soon, RetryBackoff: time.Second}},
+	}, func(item *workqueue.LoadItem) error {
+		if n == items {
+			return io.EOF
+		}
+		item.Key, item.Payload = strconv.Itoa(n), strconv.AppendInt(nil, int64(n), 10)
+		n++
+		return nil
+	})
+	if err != nil {
+		g.Fatal(err)
+	}
+	return loaded.Run
+}
+
+// wantOnce checks that requests have three copies, and that each was delivered once.
+func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
+	g.Helper()
+	stream, err := js.Stream(g.Context(), endpoints.StreamWork)
+	if err != nil {
+		g.Fatal(err)
+	}
+	consumer, err := stream.Consumer(g.Context(), endpoint)
+	if err != nil {
+		g.Fatal(err)
+	}
+	state, info := stream.CachedInfo(), consumer.CachedInfo()
+	if state.Config.Replicas != 3 || info.NumRedelivered != 0 || info.Delivered.Consumer != state.State.LastSeq {
+		g.Errorf("with %d copies %d requests were delivered %d times", state.Config.Replicas, state.State.LastSeq,
+			info.Delivered.Consumer)
+	}
+}
+
+// attack has a service ask the nodes' JetStream for something to be answered at what is another's. The answer comes to
+// its own account, at whatever server it is, and nowhere else.
+func (g *guardedCluster) attack(js jetstream.JetStream) {
+	g.Helper()
+	others := endpoints.WorkSubject("statement")
+	attacker := g.as("accounts", 2)
+	home, err := attacker.SubscribeSync(others)
+	if err == nil {
+		err = attacker.PublishRequest(endpoints.NodesAPIPrefix+"CONSUMER.INFO."+endpoints.StreamWork+".accounts", others, nil)
+	}
+	if err != nil {
+		g.Fatal(err)
+	}
+	if msg, err := home.NextMsg(soon); err != nil || !strings.Contains(string(msg.Data), "consumer_info") {
+		g.Errorf("the answer does not come home: %v", err)
+	}
+	stream, err := js.Stream(g.Context(), endpoints.StreamWork)
+	if err != nil {
+		g.Fatal(err)
+	}
+	if _, err := stream.GetLastMsgForSubject(g.Context(), others); !errors.Is(err, jetstream.ErrMsgNotFound) {
+		g.Errorf("a service has the nodes' JetStream publish to %s: %v", others, err)
+	}
+}
