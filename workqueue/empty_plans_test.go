@@ -45,6 +45,7 @@ func TestPlansOfEmptyTables(t *testing.T) {
 		"look": plan(runnable, look), "steps' locks": plan(lockFreeSteps, steps), "paces' locks": plan(lockFreePaces, steps),
 		"steps": plan(loadSteps, steps+`, '{}'`), "paces": plan(loadPaces, steps), "rivals": plan(rivals, steps+`, 65`),
 		"due slices": plan(dueSlices, steps+`, '{}'`), "ready blocks": plan(readyBlocks, steps+`, '{}', 100`),
+		"completions": plan(completeRuns, `'{}'`),
 	} {
 		if bad := wholeScans(p); len(bad) > 0 {
 			t.Errorf("the plan of the %s goes through everything:\n%s", name, strings.Join(bad, "\n"))

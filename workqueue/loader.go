@@ -113,7 +113,7 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 	l.whole = true
 	err := l.begin(ctx, loadTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		l.items, l.skipped, l.sizes = 0, 0, nil
+		l.items, l.skipped, l.sizes, l.lines = 0, 0, nil, lineIndex{}
 		if l.counted = l.req.OnDuplicate != DuplicateSkip; l.counted {
 			l.account(b)
 		}

@@ -229,12 +229,14 @@ SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
        coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed
 FROM (` + outcomePlanes + `) o`
 
-	// completeRuns goes from run to run, in the order given.
+	// completeRuns goes from run to run, in the order given, and finds each by its key, also by a plan made while there
+	// was none: the LIMIT and = ANY leave nothing out, and the state as it is written is in no index of runs under way.
 	completeRuns = `
 UPDATE batchrun r
 SET state = 'completed', finished_at = clock_timestamp(), done = c.done, failed = c.failed
-FROM (SELECT r.id, o.* FROM unnest($1::uuid[]) AS r (id) CROSS JOIN LATERAL (` + outcomeOfRun + `) o) c
-WHERE r.id = c.id AND r.state = 'running'
+FROM (SELECT r.id, o.* FROM (SELECT * FROM unnest($1::uuid[]) AS u (id) LIMIT cardinality($1::uuid[])) r
+      CROSS JOIN LATERAL (` + outcomeOfRun + `) o) c
+WHERE r.id = c.id AND r.id = ANY ($1::uuid[]) AND r.state || '' = 'running'
 RETURNING r.id, r.generation, r.done, r.failed, r.finished_at`
 )
 

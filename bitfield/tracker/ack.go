@@ -31,11 +31,13 @@ type Acked struct {
 // lockGroupsSQL begins a statement about the masks $1–$4, in ascending order: batches, groups, masks, and for each mask
 // one past its largest member. It locks the group rows in that order, the same for everyone, so that two statements
 // about the same groups wait for each other and never in a circle; a row that another transaction changed meanwhile is
-// read as that one left it. Each is looked up by itself, by its key, whatever the planner thinks of the table. bad is
-// the first mask that fits no group; to find it is to lock all of them.
+// read as that one left it. Each is looked up by itself, by its key, whatever the planner thinks of the table: the LIMIT
+// leaves nothing out, and has it expect a single row, where it would go from group to group and through all masks for
+// each. bad is the first mask that fits no group; to find it is to lock all of them.
 const lockGroupsSQL = `
 WITH want AS (
     SELECT * FROM unnest($1::uuid[], $2::integer[], $3::bit(8192)[], $4::integer[]) AS w(batch_id, grp, mask, above)
+    LIMIT cardinality($2::integer[])
 ), locked AS MATERIALIZED (
     SELECT w.batch_id, w.grp, w.mask, w.above, g.size, g.pending
     FROM want w LEFT JOIN LATERAL (
@@ -55,8 +57,9 @@ WITH want AS (
 // = ANY stands beside the join of each UPDATE so that the primary key finds the rows whatever the planner thinks: of a
 // table that is empty it would go through the whole index, and keep that plan.
 //
-// Every UPDATE takes its new values from the locked rows, never from its own target. PostgreSQL would bring the target
-// up to date before it writes, but it checks the CHECKs before that, and would refuse a mix of old and new values.
+// Every UPDATE takes its new values from the locked rows, never from its own target, and so the values that a CHECK
+// compares them with (groups, which an add moves). PostgreSQL would bring the target up to date before it writes, but it
+// checks the CHECKs before that, and would refuse a mix of old and new values.
 //
 // A row tells of a batch of which items were pending, or of bad.
 const ackSQL = lockGroupsSQL + `, moved AS (
@@ -83,14 +86,15 @@ FROM bad LEFT JOIN tracker_batch b ON b.id = bad.batch_id`
 const closeSQL = `, batch AS MATERIALIZED (
     SELECT b.*
     FROM (SELECT * FROM total WHERE emptied > 0 ORDER BY batch_id) t CROSS JOIN LATERAL (
-        SELECT b.id, b.open_groups - t.emptied AS open_groups, b.generation, b.state,
+        SELECT b.id, b.groups, b.open_groups - t.emptied AS open_groups, b.generation, b.state,
                b.state = 'sealed' AND b.open_groups = t.emptied AS completed
         FROM tracker_batch b
         WHERE b.id = t.batch_id
         FOR NO KEY UPDATE OF b) b
 ), closed AS (
     UPDATE tracker_batch b
-    SET open_groups  = l.open_groups,
+    SET groups       = l.groups,
+        open_groups  = l.open_groups,
         state        = CASE WHEN l.completed THEN 'completed' ELSE l.state END,
         completed_at = CASE WHEN l.completed THEN clock_timestamp() END,
         active_at    = clock_timestamp()
@@ -111,7 +115,7 @@ type BatchAcks struct {
 	Into  *Acked
 }
 
-// QueueAcks acknowledges items of any number of groups and batches, each of which stands there once, as part of a
+// QueueAcks acknowledges items of any number of groups and batches, no batch of which may be named twice, as part of a
 // caller's pgx.Batch, which must run in a transaction: from here on it finds rows by keys, whatever their number. Items
 // that were acknowledged before are left alone, so a duplicate does no harm and writes nothing. Several acks of one
 // group count as their union. Into is filled, and errors are returned, when the results are read.
@@ -124,19 +128,19 @@ func QueueAcks(b *pgx.Batch, acks []BatchAcks) error {
 	sorted := slices.Clone(acks)
 	slices.SortFunc(sorted, func(a, b BatchAcks) int { return bytes.Compare(a.Batch[:], b.Batch[:]) })
 	for _, a := range sorted {
+		if into[a.Batch] != nil {
+			return wrap("acknowledge", a.Batch, errTwice)
+		}
 		if err := m.add(a.Batch, a.Items); err != nil {
 			return err
 		}
-		into[a.Batch] = a.Into
+		into[a.Batch], *a.Into = a.Into, Acked{} // of which nothing was pending, there is no row
 	}
 	if len(m.sets) == 0 {
 		return nil
 	}
 	b.Queue(byKeySQL)
 	b.Queue(ackSQL, m.args()...).Query(func(rows pgx.Rows) error {
-		for _, acked := range into { // of which nothing was pending, there is no row
-			*acked = Acked{}
-		}
 		return scanAcks(rows, func(batch uuid.UUID, acked Acked) error {
 			*into[batch] = acked
 			return nil
@@ -220,7 +224,7 @@ func scanAcks(rows pgx.Rows, tell func(uuid.UUID, Acked) error, more ...any) err
 	columns := append([]any{&batch, &newly, &generation, &bad.group, &bad.above, &bad.size, &bad.groups}, more...)
 	_, err := pgx.ForEachRow(rows, columns, func() error {
 		if err := bad.err(batch); err != nil {
-			return err
+			return fmt.Errorf("tracker batch %s: %w", batch, err)
 		}
 		acked := Acked{Newly: newly}
 		if generation != nil {
@@ -229,7 +233,7 @@ func scanAcks(rows pgx.Rows, tell func(uuid.UUID, Acked) error, more ...any) err
 		return tell(batch, acked)
 	})
 	if err != nil {
-		return fmt.Errorf("acknowledge items of tracker batch %s: %w", batch, err)
+		return fmt.Errorf("acknowledge items: %w", err)
 	}
 	return nil
 }

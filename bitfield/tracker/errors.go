@@ -17,6 +17,8 @@ var (
 	// ErrNothing is wrapped when AddGroups gets no sizes, or Rearm no members: the call would have no effect that
 	// anyone could later wait for.
 	ErrNothing = errors.New("nothing was given")
+
+	errTwice = errors.New("it was named twice; put its items together")
 )
 
 // StateError is returned when an operation does not fit the state that a batch is in.

@@ -14,6 +14,9 @@ var Statements = map[string]string{
 	"ackNew": ackNewSQL, "ackWhole": ackWholeSQL,
 }
 
+// ByKey goes before acks.
+const ByKey = byKeySQL
+
 // AckMasks is QueueAck by itself.
 func AckMasks(ctx context.Context, tx pgx.Tx, id uuid.UUID, acks []Ack) (acked Acked, err error) {
 	b := &pgx.Batch{}

@@ -237,6 +237,19 @@ func TestForcedRaces(t *testing.T) {
 			sizes: []int{}, first: sealing, second: sealing,
 			want: outcome{first: true}, state: tracker.StateCompleted,
 		},
+		"add, then an ack": {
+			sizes:  []int{3},
+			first:  func(id uuid.UUID) call { return adding(id, 5, 5, 5) },
+			second: func(id uuid.UUID) call { return acking(id, whole(0, 3)) },
+			state:  tracker.StateOpen,
+		},
+		"add, then rearm": {
+			sizes:  []int{3, 3},
+			before: func(id uuid.UUID) []call { return []call{acking(id, whole(0, 3))} },
+			first:  func(id uuid.UUID) call { return adding(id, 5, 5, 5) },
+			second: func(id uuid.UUID) call { return rearming(id, some(0, 1)) },
+			state:  tracker.StateOpen,
+		},
 		"add, then seal": {
 			sizes:  []int{},
 			first:  func(id uuid.UUID) call { return adding(id, 5) },

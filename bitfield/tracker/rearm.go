@@ -26,7 +26,8 @@ const rearmSQL = lockGroupsSQL + `, batch AS MATERIALIZED (
     RETURNING l.pending = B'0'::bit(8192) AS reopened
 ), armed AS (
     UPDATE tracker_batch b
-    SET open_groups  = l.open_groups + m.reopened,
+    SET groups       = l.groups,
+        open_groups  = l.open_groups + m.reopened,
         generation   = l.generation + 1,
         state        = CASE l.state WHEN 'open' THEN 'open' ELSE 'sealed' END,
         completed_at = NULL,

@@ -355,6 +355,9 @@ func TestAcksOfSeveralBatchesAreOneStatement(t *testing.T) {
 	if acked != want {
 		t.Errorf("got %+v; want %+v", acked, want)
 	}
+	if err := ack(of(0, two, some(0, 1)), of(1, two, some(0, 2))); err == nil {
+		t.Error("a batch can be named twice")
+	}
 	batch := &pgx.Batch{}
 	if err := tracker.QueueAcks(batch, []tracker.BatchAcks{of(0, two)}); err != nil || batch.Len() != 0 {
 		t.Errorf("an ack of nothing was queued: %d, %v", batch.Len(), err)
