@@ -5,8 +5,8 @@
 // and endpoints, the SDK for services, stands aside and knows nothing but bitfield and internal/pull. The rules are in
 // rules_test.go; a package without a rule fails the test, so that a new one gets its place on purpose.
 //
-// It also holds the named times of the code against the tables of docs/design.md, chapter Every wait: a wait that
-// nobody has written down, with who ends it, fails the test.
+// It also holds the named times of the code against the tables of docs/waits.md: a wait that nobody has written down,
+// with who ends it, fails the test.
 //
 // The sources are parsed here instead of asking go list: the files of every platform are seen, and go test knows which
 // files the result depends on, so that it does not show an old one.

@@ -218,7 +218,7 @@ func units() map[string]time.Duration {
 	}
 }
 
-// written writes a duration as the chapter does: in the largest unit of which there is at least one.
+// written writes a duration as the page does: in the largest unit of which there is at least one.
 func written(v constant.Value) string {
 	ns, exact := constant.Int64Val(constant.ToInt(v))
 	if !exact || ns == 0 {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// waiting lists the trees whose durations stand in the chapter "Every wait" of docs/design.md.
+// waiting lists the trees whose durations stand in docs/waits.md.
 func waiting() []string {
 	return []string{
 		"orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/api", "internal/connections",
@@ -25,7 +25,7 @@ func notWaiting() []string { return []string{"endpoints/endpointstest"} }
 // wait is a named duration of the code: a constant, or a list of them in a variable.
 type wait struct {
 	pkg, name, file string
-	value           string // as the chapter writes it; empty for lists
+	value           string // as the page writes it; empty for lists
 }
 
 func (w wait) String() string { return w.pkg + "." + w.name }
@@ -33,7 +33,7 @@ func (w wait) String() string { return w.pkg + "." + w.name }
 func TestEveryWaitIsWrittenDown(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
-	page, err := os.ReadFile(filepath.Join(root, "docs", "design.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "waits.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,8 +51,8 @@ func TestEveryWaitIsWrittenDown(t *testing.T) {
 
 func TestAMissingWaitIsFound(t *testing.T) {
 	t.Parallel()
-	const page = "## Every wait\n\n#### a\n\n| `one`, `three` | 1 s, 1 min | x |\n| `list` | … | x |\n" +
-		"\n#### b\n\n## Next\n"
+	const page = "# Every wait\n\n### a\n\n| `one`, `three` | 1 s, 1 min | x |\n| `list` | … | x |\n" +
+		"\n### b\n"
 	one := wait{"a", "one", "a/a.go", "1 s"}
 	three := wait{"a", "three", "a/a.go", "1 min"}
 	list := wait{"a", "list", "a/a.go", ""}
@@ -78,7 +78,7 @@ func TestAMissingWaitIsFound(t *testing.T) {
 	}
 }
 
-// unwritten compares durations with the tables of the chapter, package by package, in both directions.
+// unwritten compares durations with the tables of the page, package by package, in both directions.
 func unwritten(page string, waits []wait) []string {
 	tables := tablesOf(page)
 	var problems []string
@@ -87,32 +87,27 @@ func unwritten(page string, waits []wait) []string {
 		delete(tables[w.pkg], w.name)
 		switch {
 		case !found:
-			problems = append(problems, fmt.Sprintf("%s: %s (%s) is not in the table of %s of docs/design.md, "+
-				"chapter Every wait: say who ends it, and what then", w.file, w.name, w.value, w.pkg))
+			problems = append(problems, fmt.Sprintf("%s: %s (%s) is not in the table of %s of docs/waits.md: "+
+				"say who ends it, and what then", w.file, w.name, w.value, w.pkg))
 		case w.value != "" && said != w.value:
 			problems = append(problems, fmt.Sprintf("%s: %s is %s, but the page says %s", w.file, w.name, w.value, said))
 		}
 	}
 	for pkg, rows := range tables {
 		for name := range rows {
-			problems = append(problems, fmt.Sprintf("%s of %s stands in docs/design.md, but not in the code", name, pkg))
+			problems = append(problems, fmt.Sprintf("%s of %s stands in docs/waits.md, but not in the code", name, pkg))
 		}
 	}
 	slices.Sort(problems)
 	return problems
 }
 
-// tablesOf reads the chapter: by package (a heading of the fourth level), then name, the value beside it. A row may
+// tablesOf reads the page: by package (a heading of the third level), then name, the value beside it. A row may
 // have several names and as many values, with commas between them.
 func tablesOf(page string) map[string]map[string]string {
-	_, chapter, _ := strings.Cut(page, "\n## Every wait\n")
-	if strings.HasPrefix(page, "## Every wait\n") {
-		chapter = page
-	}
-	chapter, _, _ = strings.Cut(strings.TrimPrefix(chapter, "## Every wait\n"), "\n## ")
 	name := regexp.MustCompile("`(\\w+)`")
 	tables := map[string]map[string]string{}
-	for section := range strings.SplitSeq(chapter, "\n#### ") {
+	for section := range strings.SplitSeq(page, "\n### ") {
 		pkg, rows, _ := strings.Cut(section, "\n")
 		tables[pkg] = map[string]string{}
 		for row := range strings.Lines(rows) {
