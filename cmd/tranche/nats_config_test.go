@@ -14,7 +14,8 @@ func TestNATSConfig(t *testing.T) {
 	roles := []string{"nats", "config", "--service", "accounts=accounts,other", "--caller", "web=accounts",
 		"--viewer", "ops"}
 	b.want(runProgram(t, nil, "", roles...), exitOK, `"TRANCHE-accounts": {`, "$WEB_PASSWORD",
-		`{ service: "tranche.direct.accounts", response_threshold: "1s", accounts: ["TRANCHE", "TRANCHE-web"] }`)
+		`{ service: "tranche.direct.accounts", response_threshold: "1s", accounts: ["TRANCHE", "TRANCHE-web"] }`,
+		`{ service: "$JS.ACK.TRANCHE_WORK.accounts.*.*.*.*.*", response_threshold: "5s", accounts: ["TRANCHE-accounts"] }`)
 	b.want(runProgram(t, nil, "", append(roles, "--operator")...), exitUsage, "--out")
 	b.want(runProgram(t, nil, "", append(roles, "--caller", "x=y")...), exitUsage, "which no service has")
 	b.want(runProgram(t, nil, "", append(roles, "--caller", "x=")...), exitUsage, "--caller")

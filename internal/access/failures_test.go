@@ -270,3 +270,27 @@ func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// PROOF: who may do what, 19.
+// Tokens that nobody knows count from their beginning: an address that sends all of them at once has no more of them
+// looked up than one that sends them one after the other, but for those that take turns.
+func TestMadeUpTokensCountFromTheirBeginning(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &forgetful{slow: time.Millisecond}
+		gate, err := access.New(store, access.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const many, turns = 1000, 64
+		var all sync.WaitGroup
+		for range many {
+			all.Go(func() { _, _ = gate.Token(t.Context(), netip.MustParseAddr("192.0.2.1"), access.NewSecret()) })
+		}
+		all.Wait()
+		if most := access.DefaultUnknownBurst + turns; store.looked < access.DefaultUnknownBurst || store.looked > most {
+			t.Errorf("%d of %d are looked up; want %d, and at most %d that take turns", store.looked, many,
+				access.DefaultUnknownBurst, turns)
+		}
+	})
+}

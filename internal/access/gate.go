@@ -104,9 +104,10 @@ func New(store Store, config Config) (*Gate, error) {
 	config.UnknownBurst = cmp.Or(config.UnknownBurst, DefaultUnknownBurst)
 	config.UnknownEvery = cmp.Or(config.UnknownEvery, DefaultUnknownEvery)
 	return &Gate{
-		unknown:  newAddressThrottle(config.UnknownBurst, config.UnknownEvery),
-		begins:   newAddressThrottle(beginBurst, beginEvery),
-		ways:     newAddressThrottle(config.Throttle.Burst, config.Throttle.Every),
+		unknown: newAddressThrottle(config.UnknownBurst, config.UnknownEvery),
+		begins:  newAddressThrottle(beginBurst, beginEvery),
+		ways: newAddressThrottle(cmp.Or(config.Throttle.Burst, beginBurst),
+			cmp.Or(config.Throttle.Every, beginEvery)),
 		failures: failures{by: map[failing]*workqueue.FailedLogin{}}, known: map[[sha256.Size]byte]struct{}{},
 		store: store, log: config.Log, config: config, throttle: newThrottle(config.Throttle),
 		lookups: make(chan struct{}, maxLookups), turns: make(chan struct{}, maxTurns), turn: make(chan struct{}, 1),
@@ -150,8 +151,12 @@ func (g *Gate) asked(
 	ctx context.Context, address netip.Addr, way string, hash [sha256.Size]byte, wellFormed bool,
 	look func() (Principal, error),
 ) (Principal, error) {
-	over := g.unknown.over(address)
-	if over == nil || g.isKnown(hash) {
+	if g.isKnown(hash) {
+		return look()
+	}
+	over := g.unknown.begin(address)
+	if over == nil {
+		defer g.unknown.end(address)
 		return look()
 	}
 	if !wellFormed || !g.takeTurn(ctx) {

@@ -17,7 +17,7 @@ type ThrottleConfig struct {
 }
 
 // Defaults of ThrottleConfig, and of what else one address may try: requests with a token or a cookie that nobody
-// knows, and ways back from a provider of identities.
+// knows, and ways back from a provider of identities that are not good.
 const (
 	DefaultLoginBurst      = 20
 	DefaultLoginTotalBurst = 100
@@ -27,7 +27,8 @@ const (
 	DefaultUnknownEvery    = time.Second
 )
 
-// How often one address may begin to log in by a provider of identities: many people may share one.
+// How often one address may begin to log in by a provider of identities, and come back from it: many people may share
+// one.
 const (
 	beginBurst = 50
 	beginEvery = 200 * time.Millisecond
@@ -63,8 +64,9 @@ type throttle struct {
 	config ThrottleConfig
 	all    *rate.Limiter // nil: there is no bound but that of each address
 
-	mu  sync.Mutex
-	per map[netip.Prefix]*rate.Limiter
+	mu    sync.Mutex
+	per   map[netip.Prefix]*rate.Limiter
+	begun map[netip.Prefix]int // tries of which it shows only at their end whether they count
 }
 
 func newThrottle(c ThrottleConfig) *throttle {
@@ -81,7 +83,7 @@ func newThrottle(c ThrottleConfig) *throttle {
 		c.TotalEvery = DefaultLoginTotalEvery
 	}
 	return &throttle{config: c, all: rate.NewLimiter(rate.Every(c.TotalEvery), c.TotalBurst),
-		per: map[netip.Prefix]*rate.Limiter{}}
+		per: map[netip.Prefix]*rate.Limiter{}, begun: map[netip.Prefix]int{}}
 }
 
 // newAddressThrottle has no bound but that of each address.
@@ -95,10 +97,36 @@ func newAddressThrottle(burst int, every time.Duration) *throttle {
 func (t *throttle) over(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if missing := 1 - t.of(address).Tokens(); missing > 0 {
+	return t.none(address)
+}
+
+// begin counts a try until its end, when it shows whether it counts for good; or it returns a ThrottledError.
+func (t *throttle) begin(address netip.Addr) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.none(address); err != nil {
+		return err
+	}
+	t.begun[NetworkOf(address)]++
+	return nil
+}
+
+// none returns a ThrottledError for an address that has as many tries under way as it has left.
+func (t *throttle) none(address netip.Addr) error {
+	if missing := 1 + float64(t.begun[NetworkOf(address)]) - t.of(address).Tokens(); missing > 0 {
 		return &ThrottledError{After: time.Duration(missing * float64(t.config.Every)), Unknown: true}
 	}
 	return nil
+}
+
+// end is the end of a try that has begun.
+func (t *throttle) end(address netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	network := NetworkOf(address)
+	if t.begun[network]--; t.begun[network] <= 0 {
+		delete(t.begun, network)
+	}
 }
 
 // try counts a try, or returns a ThrottledError.

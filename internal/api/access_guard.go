@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2/queryparam"
+
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -118,16 +120,29 @@ func (s *Server) takeSlot(
 	if err := s.countStranger(w, r); err != nil {
 		return nil, err
 	}
-	query := r.URL.Query()
+	said := saidIn(r)
 	switch {
-	case route.heavy || route.heavyIf != "" && isTrue(query.Get(route.heavyIf)):
+	case route.heavy || route.heavyIf != "" && slices.ContainsFunc(said(route.heavyIf), isTrue):
 		return s.heavy.Take(user)
-	case route.broad || slices.ContainsFunc(route.broadIf, query.Has):
+	case route.broad || slices.ContainsFunc(route.broadIf, func(name string) bool { return len(said(name)) > 0 }):
 		return s.broad.Await(r.Context(), user, broadPatience)
 	case route.held:
 		return s.held.Await(r.Context(), user, broadPatience)
 	}
 	return func() {}, nil
+}
+
+// saidIn returns what a query says of a parameter, in the ways of all who read it after this: they do not agree about a
+// semicolon, or a name without a value.
+func saidIn(r *http.Request) func(name string) []string {
+	query := r.URL.Query()
+	return func(name string) []string {
+		said := slices.Clone(query[name])
+		if value := queryparam.Get(r.URL.RawQuery, name); value != "" {
+			said = append(said, value)
+		}
+		return said
+	}
 }
 
 // isTrue reads a parameter in the way of whoever reads it after this; what neither can read is refused there.

@@ -61,7 +61,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 	const many, each = 60, 4
 	for _, path := range []string{
 		"/runs/it/errors?all=true", "/runs/it/errors?all=T&x", "/runs/it/errors?all=1", "/runs/it/export", "/runs/it/report",
-		"/runs/it/errors", "/runs/it/explain", "/audit",
+		"/runs/it/errors?all", "/runs/it/errors", "/runs/it/explain", "/audit", "/runs?q=x;", "/runs?endpoint=x;y",
 	} {
 		b.locked()
 		viewer := b.token("vic", access.Viewer, 0)
@@ -72,6 +72,8 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 			table, meanwhile = "work_slice", "/runs"
 		case path == "/audit":
 			table = "audit_log"
+		case strings.HasPrefix(path, "/runs?"):
+			table, meanwhile = "batchrun", "/audit"
 		}
 		undo := b.lock(table)
 		answers := b.crowd(many, api.Prefix+path, viewer.secret)

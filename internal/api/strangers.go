@@ -16,7 +16,7 @@ const maxStrangers = 512
 // many come from there already. Where nobody says who they are, none is a stranger.
 func (s *Server) countStranger(w http.ResponseWriter, r *http.Request) error {
 	timed, ok := w.(*timedWriter)
-	if s.config.Access == nil || !ok || timed.known || timed.leave != nil {
+	if s.config.Access == nil || !ok || timed.known || timed.leave != nil || isProbe(r) {
 		return nil
 	}
 	leave, err := s.strangers.Take(access.NetworkOf(s.callerAddress(r)).String())
@@ -26,6 +26,12 @@ func (s *Server) countStranger(w http.ResponseWriter, r *http.Request) error {
 	}
 	timed.leave = leave
 	return nil
+}
+
+// isProbe says whether somebody only looks how the node is. Such a request has next to nothing to hold, and who watches
+// over the node may share the address of strangers.
+func isProbe(r *http.Request) bool {
+	return (r.URL.Path == "/healthz" || r.URL.Path == "/readyz") && r.ContentLength == 0
 }
 
 // makeKnown says that it is known who makes a request.

@@ -76,8 +76,8 @@ func TestStrangersAreBounded(t *testing.T) {
 	}
 	deadline, tick := time.After(20*time.Second), time.NewTicker(10*time.Millisecond)
 	defer tick.Stop()
-	full := ask("/healthz", "192.0.2.1")
-	for ; full.StatusCode != http.StatusTooManyRequests; full = ask("/healthz", "192.0.2.1") {
+	full := ask("/", "192.0.2.1")
+	for ; full.StatusCode != http.StatusTooManyRequests; full = ask("/", "192.0.2.1") {
 		select {
 		case <-deadline:
 			t.Fatal("any number of logins may be under way")
@@ -90,8 +90,13 @@ func TestStrangersAreBounded(t *testing.T) {
 	if answer := b.answered(b.stalled("/runs", from("192.0.2.1"), "")); answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a start by nobody is answered %d", answer.StatusCode) // and the rest of it is not waited for
 	}
-	if answer := ask("/healthz", "192.0.2.2"); answer.StatusCode != http.StatusOK {
+	if answer := ask("/", "192.0.2.2"); answer.StatusCode != http.StatusNotFound {
 		t.Errorf("from another address: %d", answer.StatusCode)
+	}
+	for _, probe := range []string{"/healthz", "/readyz"} {
+		if answer := ask(probe, "192.0.2.1"); answer.StatusCode != http.StatusOK {
+			t.Errorf("who looks at %s from there is answered %d", probe, answer.StatusCode)
+		}
 	}
 	token := "Bearer " + b.token("ann", access.Viewer, 0).secret
 	if answer := ask(api.Prefix+"/runs", "192.0.2.1", "Authorization", token); answer.StatusCode != http.StatusOK {
@@ -102,7 +107,7 @@ func TestStrangersAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for ask("/healthz", "192.0.2.1").StatusCode != http.StatusOK {
+	for ask("/", "192.0.2.1").StatusCode != http.StatusNotFound { // this server has no pages
 		select {
 		case <-deadline:
 			t.Fatal("logins that have gone are still counted")

@@ -11,6 +11,10 @@ import (
 // elsewhere, and that nobody listens is said at once.
 const unanswered = time.Second
 
+// confirmed bounds how long it remembers who waits to hear that an acknowledgement has arrived. Nothing but that is
+// answered, and what is not answered stays in the memory of the server for as long.
+const confirmed = 5 * time.Second
+
 // discovery are the subjects by which services are listed.
 const discovery = "$SRV.>"
 
@@ -72,8 +76,8 @@ func consume(nodes, own *Account, stream, endpoint string) {
 	consumer := stream + "." + endpoints.ConsumerName(endpoint)
 	own.request(nodes, apiPrefix+"CONSUMER.INFO."+consumer, false, 0)
 	own.request(nodes, apiPrefix+"CONSUMER.MSG.NEXT."+consumer, true, 0)
-	own.request(nodes, fmt.Sprintf(ackSubjects, consumer), false, 0)
-	own.request(nodes, fmt.Sprintf(longAckSubjects, consumer), false, 0)
+	own.request(nodes, fmt.Sprintf(ackSubjects, consumer), false, confirmed)
+	own.request(nodes, fmt.Sprintf(longAckSubjects, consumer), false, confirmed)
 }
 
 // The subjects of acknowledgements are written out: with a > behind the consumer, one of the second form, which has a
