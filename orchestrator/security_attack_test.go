@@ -221,7 +221,7 @@ func tookOver(a *attacker) bool {
 		a.taken, marked) == 20
 }
 
-// outrun says that the run that takeOver began is complete without the attacker: a node was faster to mend the consumer.
+// outrun says that the run that takeOver began is complete without the attacker: a node mended the consumer first.
 func outrun(a *attacker) bool {
 	return a.number(a.t, `SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, a.taken) == 1
 }

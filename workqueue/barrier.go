@@ -76,7 +76,8 @@ func (g *graph) barrierNeeds() (steps, needs []Step) {
 	return steps, needs
 }
 
-// By run_step_barrier, once it is planned when there is something to go through: kept plans may be as old as the schema.
+// By run_step_barrier, if it is planned while there is something to go through; a kept plan may be as old as the schema
+// is.
 const waitingBarriers = `
 SELECT r.id FROM batchrun r
 WHERE r.state = 'running' AND EXISTS (

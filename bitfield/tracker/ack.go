@@ -31,9 +31,9 @@ type Acked struct {
 // lockGroupsSQL begins a statement about the masks $1–$4, in ascending order: batches, groups, masks, and for each mask
 // one past its largest member. It locks the group rows in that order, the same for everyone, so that two statements
 // about the same groups wait for each other and never in a circle; a row that another transaction changed meanwhile is
-// read as that one left it. Each is looked up by itself, by its key, whatever the planner thinks of the table: the LIMIT
-// leaves nothing out, and has it expect a single row, where it would go from group to group and through all masks for
-// each. bad is the first mask that fits no group; to find it is to lock all of them.
+// read as that one left it. Each is looked up by itself, by its key, whatever the planner thinks of the table: the
+// LIMIT leaves nothing out, and has it expect a single row, where it would go from group to group and through all masks
+// for each. bad is the first mask that fits no group; to find it is to lock all of them.
 const lockGroupsSQL = `
 WITH want AS (
     SELECT * FROM unnest($1::uuid[], $2::integer[], $3::bit(8192)[], $4::integer[]) AS w(batch_id, grp, mask, above)
@@ -58,8 +58,8 @@ WITH want AS (
 // table that is empty it would go through the whole index, and keep that plan.
 //
 // Every UPDATE takes its new values from the locked rows, never from its own target, and so the values that a CHECK
-// compares them with (groups, which an add moves). PostgreSQL would bring the target up to date before it writes, but it
-// checks the CHECKs before that, and would refuse a mix of old and new values.
+// compares them with (groups, which an add moves). PostgreSQL would bring the target up to date before it writes, but
+// it checks the CHECKs before that, and would refuse a mix of old and new values.
 //
 // A row tells of a batch of which items were pending, or of bad.
 const ackSQL = lockGroupsSQL + `, moved AS (

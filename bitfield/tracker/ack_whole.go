@@ -16,9 +16,9 @@ type Span struct {
 	First, Last int
 }
 
-// ackWholeSQL empties the groups of a batch in the spans $2 to $3, which lie apart and ascend; $4 and $5 are their bounds, which
-// let the primary key find the rows whatever the planner thinks. It locks the groups that have pending items, in
-// ascending order; one that another transaction emptied meanwhile is left out. No mask goes over the wire.
+// ackWholeSQL empties the groups of a batch in the spans $2 to $3, which lie apart and ascend; $4 and $5 are their
+// bounds, which let the primary key find the rows whatever the planner thinks. It locks the groups that have pending
+// items, in ascending order; one that another transaction emptied meanwhile is left out. No mask goes over the wire.
 //
 // The UPDATE is not joined with what is locked, which for want of statistics could be done in the square of the time.
 // It runs after the lock, by the same conditions on the same rows, and writes no value that it reads.
@@ -32,7 +32,8 @@ WITH span AS (
     ORDER BY g.grp
     FOR NO KEY UPDATE OF g
 ), total AS MATERIALIZED (
-    SELECT ($1::uuid[])[1] AS batch_id, coalesce(sum(newly), 0)::bigint AS newly, count(*)::integer AS emptied FROM locked
+    SELECT ($1::uuid[])[1] AS batch_id, coalesce(sum(newly), 0)::bigint AS newly, count(*)::integer AS emptied
+    FROM locked
 ), moved AS (
     UPDATE tracker_group g
     SET pending = B'0'::bit(8192)

@@ -12,8 +12,8 @@ import (
 )
 
 // TestGroupsAreFoundByKey reads the plans that connections keep, made while there was nothing and while there was much:
-// each mask finds its group by the key. Else a commit about a hundred runs compares each group with each mask, and reads
-// all groups of a large run.
+// each mask finds its group by the key. Else a commit about a hundred runs compares each group with each mask, and
+// reads all groups of a large run.
 func TestGroupsAreFoundByKey(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)

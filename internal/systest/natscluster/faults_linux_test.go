@@ -19,9 +19,9 @@ const (
 
 	// recovery is what may go by between the election of leaders and the next outcome.
 	recovery = 5 * time.Second
-	// inTransit is what may go by besides when a server stands still or is cut off: what it was just handing to clients, of
-	// its own or of another server, is lost with no connection, so that JetStream waits for its acknowledgement, counted
-	// anew from the election. That may be all that was out.
+	// inTransit is what may go by besides when a server stands still or is cut off: what it was just handing to
+	// clients, of its own or of another server, is lost with no connection, so that JetStream waits for its
+	// acknowledgement, counted anew from the election. That may be all that was out.
 	inTransit = endpoints.AckWait
 	// calm is for how long items must flow again before the next fault comes.
 	calm = 2 * time.Second
