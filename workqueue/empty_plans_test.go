@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -19,25 +17,7 @@ func TestPlansOfEmptyTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := func(statement, arguments string) string {
-		var lines []string
-		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			for _, sql := range []string{planOnce, `DEALLOCATE ALL`, `PREPARE look AS ` + statement} {
-				if _, err := tx.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-					return err
-				}
-			}
-			rows, err := tx.Query(t.Context(), `EXPLAIN (COSTS OFF) EXECUTE look(`+arguments+`)`,
-				pgx.QueryExecModeSimpleProtocol)
-			if err != nil {
-				return err
-			}
-			lines, err = pgx.CollectRows(rows, pgx.RowTo[string])
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Join(lines, "\n")
+		return strings.Join(testenv.Plan(t, pool, statement, arguments, planOnce), "\n")
 	}
 	const look = `32, '{}', '{}', '{}', '{}', '{}', '{}', 8, 64, NULL, '{}', 256`
 	const steps = `'{}', '{}'`

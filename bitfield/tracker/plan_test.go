@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
@@ -48,26 +47,10 @@ func goesThroughGroups(plan []string) bool {
 	return false
 }
 
-// keptPlan is the plan of a statement that is prepared now and finds rows by keys.
-func keptPlan(t *testing.T, pool *pgxpool.Pool, statement string) (lines []string) {
+// keptPlan is the plan of a statement about groups that is prepared now and finds rows by keys.
+func keptPlan(t *testing.T, pool *pgxpool.Pool, statement string) []string {
 	t.Helper()
-	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		for _, sql := range []string{tracker.ByKey, `SET LOCAL plan_cache_mode = force_generic_plan`, `DEALLOCATE ALL`,
-			`PREPARE look AS ` + statement} {
-			if _, err := tx.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-				return err
-			}
-		}
-		rows, err := tx.Query(t.Context(), `EXPLAIN (COSTS OFF) EXECUTE look('{}', '{}', '{}', '{}')`,
-			pgx.QueryExecModeSimpleProtocol)
-		if err != nil {
-			return err
-		}
-		lines, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return append(lines, "")
+	plan := testenv.Plan(t, pool, statement, `'{}', '{}', '{}', '{}'`, tracker.ByKey,
+		`SET LOCAL plan_cache_mode = force_generic_plan`)
+	return append(plan, "")
 }
