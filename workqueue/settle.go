@@ -229,9 +229,9 @@ SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
        coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed
 FROM (` + outcomePlanes + `) o`
 
-	// completeRuns goes from run to run, in the order given, and finds each by its key, in a transaction that acknowledges
-	// items also by a plan made while there was none: the LIMIT and = ANY leave nothing out, and the state as it is written
-	// is in no index of runs under way.
+	// completeRuns goes from run to run, in the order given, and finds each by its key, in a transaction that
+	// acknowledges items also by a plan made while there was none: the LIMIT and = ANY leave nothing out, and the state
+	// as it is written is in no index of runs under way.
 	completeRuns = `
 UPDATE batchrun r
 SET state = 'completed', finished_at = clock_timestamp(), done = c.done, failed = c.failed
