@@ -98,7 +98,7 @@ type kin struct {
 
 // mergeable reports whether the items of a slice were singled out one by one, so that nothing is learned from how they
 // were grouped.
-func (s *Slice) mergeable() bool {
+func mergeable(s *Slice) bool {
 	return !s.Suspect && (s.Cause == CauseRetry || s.Cause == CauseUnanswered || s.Cause == CauseThrottled)
 }
 
@@ -137,8 +137,8 @@ func (c *claim) again(due []dueSlice) []Slice {
 
 // join puts a slice to one of its kin that has room for it.
 func (r *retaking) join(s Slice, chunk int) bool {
-	i, ok := r.begun[s.kin()]
-	if !ok || !s.mergeable() || r.taken[i].Mask.Count()+s.Mask.Count() > chunk {
+	i, ok := r.begun[kinOf(&s)]
+	if !ok || !mergeable(&s) || r.taken[i].Mask.Count()+s.Mask.Count() > chunk {
 		return false
 	}
 	r.taken[i].Mask = r.taken[i].Mask.Or(s.Mask)
@@ -161,15 +161,15 @@ func (r *retaking) take(s Slice, chunk int) {
 		}
 		if i > 0 {
 			r.pieces = append(r.pieces, chunkPiece{s, whole, "claimed"})
-		} else if s.mergeable() && s.Mask.Count() < chunk {
-			r.begun[s.kin()] = len(r.taken)
+		} else if mergeable(&s) && s.Mask.Count() < chunk {
+			r.begun[kinOf(&s)] = len(r.taken)
 		}
 		r.taken = append(r.taken, s)
 		r.claim.spend(mask.Count())
 	}
 }
 
-func (s *Slice) kin() kin { return kin{s.Block, s.Generation, s.Attempt, s.Failures} }
+func kinOf(s *Slice) kin { return kin{s.Block, s.Generation, s.Attempt, s.Failures} }
 
 func (r *retaking) write() {
 	c := r.claim

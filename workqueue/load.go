@@ -75,8 +75,8 @@ type LoadRequest struct {
 	CanaryAuto     bool      // go on without an operator when no more of them failed than MaxFailed allows
 	Order          *RunOrder // items of the same value go one after the other; nil: all of them side by side
 
-	// sealing is the last that is done in the transaction that sets the run going; an error undoes it. See OfFire.
-	sealing func(ctx context.Context, tx pgx.Tx, run RunID) error
+	// Sealing is the last that is done in the transaction that sets the run going; an error undoes it. See OfFire.
+	Sealing func(ctx context.Context, tx pgx.Tx, run RunID) error
 }
 
 // LoadItem is one item on its way in. Next fills it; its memory may be used again by the following call.

@@ -17,7 +17,7 @@ type OrderView struct {
 	OnFailure  string   `json:"on_failure" enum:"continue,stop" doc:"what becomes of the items that follow a failed one"`
 }
 
-func (o *RunOrder) view() *OrderView {
+func orderView(o *RunOrder) *OrderView {
 	if o == nil {
 		return nil
 	}

@@ -215,7 +215,7 @@ func (s *Store) Run(ctx context.Context, id RunID) (*RunView, error) {
 		if err != nil {
 			return err
 		}
-		view.Order = order.view()
+		view.Order = orderView(order)
 		rows, err := tx.Query(ctx, stepViews, id, rateWindow)
 		if err != nil {
 			return err

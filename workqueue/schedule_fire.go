@@ -268,9 +268,9 @@ func (s *Store) NoteFires(ctx context.Context, lease Lease, notes []FireNote) er
 
 // OfFire makes a load one that belongs to a fire: the run begins in the transaction that notes it as started, under the
 // leader's lease, and not at all once another leader has taken the fire up.
-func (r *LoadRequest) OfFire(claim FireClaim) {
+func OfFire(r *LoadRequest, claim FireClaim) {
 	r.IdempotencyKey = claim.RunKey()
-	r.sealing = func(ctx context.Context, tx pgx.Tx, run RunID) error {
+	r.Sealing = func(ctx context.Context, tx pgx.Tx, run RunID) error {
 		ok, err := writeFireEnd(ctx, tx, &claim, &FireEnd{State: FireStarted, Run: run})
 		if err == nil && !ok {
 			err = errFireLost

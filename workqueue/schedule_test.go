@@ -174,7 +174,7 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	load := func(claim workqueue.FireClaim, items int) (workqueue.Loaded, error) {
 		req := request()
 		req.Session = b.session
-		req.OfFire(claim)
+		workqueue.OfFire(&req, claim)
 		return b.store.Load(t.Context(), req, keys(names(items)...))
 	}
 	lease := b.succeed()
@@ -286,7 +286,7 @@ func TestLateRunsAreToldOfOnce(t *testing.T) {
 		}
 		req := request()
 		req.Session = b.session
-		req.OfFire(claim)
+		workqueue.OfFire(&req, claim)
 		if _, err := b.store.Load(t.Context(), req, keys(names(2)...)); err != nil {
 			t.Fatal(err)
 		}

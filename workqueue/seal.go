@@ -62,8 +62,8 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	err = addEvent(ctx, tx, l.run, 1, EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
-	if err == nil && l.req.sealing != nil {
-		err = l.req.sealing(ctx, tx, l.run)
+	if err == nil && l.req.Sealing != nil {
+		err = l.req.Sealing(ctx, tx, l.run)
 	}
 	return err
 }
@@ -118,7 +118,7 @@ func (l *loader) settings() map[string]any {
 		d.add("stop", false, o.Stop)
 	}
 	if len(l.req.Steps) == 1 {
-		l.req.Steps[0].settings(&d)
+		settingsOf(&l.req.Steps[0], &d)
 	}
 	if d.after == nil {
 		d.after = map[string]any{}
@@ -128,7 +128,7 @@ func (l *loader) settings() map[string]any {
 		steps := map[string]any{}
 		for i := range l.req.Steps {
 			var of difference
-			l.req.Steps[i].settings(&of)
+			settingsOf(&l.req.Steps[i], &of)
 			steps[l.req.Steps[i].Name] = of.after
 		}
 		d.after["steps"] = steps
@@ -136,9 +136,9 @@ func (l *loader) settings() map[string]any {
 	return d.after
 }
 
-func (st *StepSpec) settings(d *difference) {
+func settingsOf(st *StepSpec, d *difference) {
 	d.add("kind", KindEndpoint, st.kind())
-	d.step(&stepSettings{}, &stepSettings{
+	stepDifference(d, &stepSettings{}, &stepSettings{
 		endpoint: st.Endpoint, chunk: st.Chunk, chunkAuto: st.ChunkAuto, chunkBytes: st.ChunkBytes,
 		chunkTime: st.ChunkTime, inFlight: st.InFlight, inFlightAuto: st.InFlightAuto, rate: st.Rate,
 		maxAttempts: st.MaxAttempts, retryBackoff: st.RetryBackoff, maxBackoff: st.MaxBackoff, timeout: st.Timeout,

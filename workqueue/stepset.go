@@ -268,7 +268,7 @@ func (s *stepSettings) change(ctx context.Context, tx pgx.Tx, run RunID, c *Step
 	if err := s.move(ctx, tx, run, &next); err != nil {
 		return err
 	}
-	d.step(s, &next)
+	stepDifference(d, s, &next)
 	*s = next
 	return nil
 }
@@ -319,7 +319,7 @@ func (d *difference) join(of *difference, step string, several bool) {
 	}
 }
 
-func (d *difference) step(a, b *stepSettings) {
+func stepDifference(d *difference, a, b *stepSettings) {
 	d.add("endpoint", a.endpoint, b.endpoint)
 	d.add("chunk", size(a.chunk, a.chunkAuto), size(b.chunk, b.chunkAuto))
 	d.add("chunk_bytes", a.chunkBytes, b.chunkBytes)

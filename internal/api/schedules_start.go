@@ -46,7 +46,7 @@ func (s *Server) StartFire(ctx context.Context, job schedules.Job) (schedules.St
 	if err != nil {
 		return out, err
 	}
-	req.OfFire(job.Claim)
+	workqueue.OfFire(&req, job.Claim)
 	rows, body, err := s.openFire(ctx, &set, &resolved.Items)
 	if err != nil {
 		return out, err

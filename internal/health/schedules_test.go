@@ -45,7 +45,7 @@ func TestSchedulesInTrouble(t *testing.T) {
 		t.Helper()
 		req := request("bills")
 		req.Session = session
-		req.OfFire(begin(name))
+		workqueue.OfFire(&req, begin(name))
 		loaded, err := w.store.Load(t.Context(), req, items(2))
 		if err != nil {
 			t.Fatal(err)

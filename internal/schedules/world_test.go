@@ -165,7 +165,7 @@ func (s *starter) StartFire(ctx context.Context, job schedules.Job) (schedules.S
 		Steps: []workqueue.StepSpec{{
 			Name: "only", Endpoint: "e", Chunk: 4, InFlight: 1, MaxAttempts: 1, Timeout: time.Minute,
 		}}}
-	req.OfFire(job.Claim)
+	workqueue.OfFire(&req, job.Claim)
 	left := 3
 	loaded, err := s.store.Load(ctx, req, func(item *workqueue.LoadItem) error {
 		if left--; left < 0 {

@@ -39,7 +39,7 @@ func (p *planner) duty() orchestrator.Duty {
 func (p *planner) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
 	req := request(job.Spec.Name)
 	req.Session = job.Claim.Lease.Session
-	req.OfFire(job.Claim)
+	workqueue.OfFire(&req, job.Claim)
 	loaded, err := p.Start(ctx, req, keyed(job.Spec.Name, 0, chunk))
 	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
