@@ -1,7 +1,6 @@
 package workqueue
 
 import (
-	"regexp"
 	"strings"
 	"testing"
 
@@ -25,34 +24,14 @@ func TestPlansOfEmptyTables(t *testing.T) {
 		"look": plan(runnable, look), "steps' locks": plan(lockFreeSteps, steps), "paces' locks": plan(lockFreePaces, steps),
 		"steps": plan(loadSteps, steps+`, '{}'`), "paces": plan(loadPaces, steps), "rivals": plan(rivals, steps+`, 65`),
 		"due slices": plan(dueSlices, steps+`, '{}'`), "ready blocks": plan(readyBlocks, steps+`, '{}', 100`),
-		"completions": plan(completeRuns, `'{}'`),
 	} {
-		if bad := wholeScans(p); len(bad) > 0 {
+		if bad := testenv.WholeScans(p); len(bad) > 0 {
 			t.Errorf("the plan of the %s goes through everything:\n%s", name, strings.Join(bad, "\n"))
 			t.Log(p)
 		}
 	}
 	careless := plan(strings.ReplaceAll(runnable, readyThere, `b.has_ready`), look)
-	if len(wholeScans(careless)) == 0 {
+	if len(testenv.WholeScans(careless)) == 0 {
 		t.Errorf("nothing is found in a plan that is bad:\n%s", careless)
 	}
-}
-
-var scan = regexp.MustCompile(`(Seq|Index|Index Only|Bitmap Heap) Scan(?: Backward)?(?: using (\w+))? on (\w+)`)
-
-// wholeScans are the lines of a plan that read all there is in a table that grows. The first names of endpoints are
-// read from the beginnings of two indexes.
-func wholeScans(plan string) (bad []string) {
-	lines := append(strings.Split(plan, "\n"), "")
-	for i, line := range lines[:len(lines)-1] {
-		found := scan.FindStringSubmatch(line)
-		if len(found) == 0 || found[3] == "node_session" || strings.HasPrefix(found[3], "collector") { // they are few
-			continue
-		}
-		first := found[2] == "work_block_turn" || found[2] == "work_slice_waiting"
-		if found[2] == "" || found[2] == "batchrun_active" || !first && !strings.Contains(lines[i+1], "Index Cond: ") {
-			bad = append(bad, strings.TrimSpace(line))
-		}
-	}
-	return bad
 }
