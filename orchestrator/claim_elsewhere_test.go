@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 // A node takes part at an endpoint of another when the same step has been the first there for a while, and as long as
@@ -15,7 +15,7 @@ func TestElsewhere(t *testing.T) {
 	e := elsewhere{}
 	now := time.Now()
 	at := func(after time.Duration, busy, stuck int) []string {
-		e.seen(now.Add(after), map[string]workqueue.StepRef{"busy": ref(busy), "stuck": ref(stuck)}, nil)
+		e.seen(now.Add(after), map[string]dispatch.StepRef{"busy": ref(busy), "stuck": ref(stuck)}, nil)
 		return e.late(now.Add(after))
 	}
 	if late := at(0, 1, 2); late != nil {

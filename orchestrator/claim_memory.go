@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 // maxRemembered bounds each of a claimer's memories. One that is full is emptied: what it spared is then done again.
@@ -63,17 +64,17 @@ func (p paramCache) put(run workqueue.RunID, params []byte) {
 
 // turns remembers when a step was last given slices. Among steps that have equally few out, who waited longest comes
 // first: with a rate over all runs there are hardly ever slices out, and the oldest run would take all of it.
-type turns map[workqueue.StepRef]time.Time
+type turns map[dispatch.StepRef]time.Time
 
-func (t turns) took(step workqueue.StepRef) {
+func (t turns) took(step dispatch.StepRef) {
 	if len(t) >= maxRemembered {
 		clear(t)
 	}
 	t[step] = time.Now()
 }
 
-func (t turns) order(page []workqueue.Runnable) {
-	slices.SortStableFunc(page, func(a, b workqueue.Runnable) int {
+func (t turns) order(page []dispatch.Runnable) {
+	slices.SortStableFunc(page, func(a, b dispatch.Runnable) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Live, b.Live),
 			t[a.Ref()].Compare(t[b.Ref()]))
 	})
@@ -91,12 +92,12 @@ const elsewhereBusy = 4
 type elsewhere map[string]firstThere
 
 type firstThere struct {
-	step        workqueue.StepRef
+	step        dispatch.StepRef
 	since, busy time.Time
 }
 
 // seen takes in what a look found that left out some endpoints, and forgets all else.
-func (e elsewhere) seen(now time.Time, found map[string]workqueue.StepRef, leftOut map[string]bool) {
+func (e elsewhere) seen(now time.Time, found map[string]dispatch.StepRef, leftOut map[string]bool) {
 	for endpoint := range e {
 		if _, still := found[endpoint]; !still && !leftOut[endpoint] {
 			delete(e, endpoint)

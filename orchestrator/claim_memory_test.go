@@ -5,14 +5,15 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
-func ref(step int) workqueue.StepRef { return workqueue.StepRef{Step: workqueue.Step(step)} }
+func ref(step int) dispatch.StepRef { return dispatch.StepRef{Step: workqueue.Step(step)} }
 
 // A step that its rate keeps waiting is left out until then, and never for so long that a change would be missed.
 func TestRestingSteps(t *testing.T) {
 	t.Parallel()
-	r := rests[workqueue.StepRef]{}
+	r := rests[dispatch.StepRef]{}
 	r.rest(ref(1), 0)
 	r.rest(ref(2), 100*time.Millisecond)
 	r.rest(ref(3), time.Hour)
@@ -41,7 +42,7 @@ func TestRestingSteps(t *testing.T) {
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	seen := turns{}
-	page := []workqueue.Runnable{{Step: 1, Priority: 3}, {Step: 2}, {Step: 3}, {Step: 4, Live: 1}}
+	page := []dispatch.Runnable{{Step: 1, Priority: 3}, {Step: 2}, {Step: 3}, {Step: 4, Live: 1}}
 	order := func() (steps []workqueue.Step) {
 		seen.order(page)
 		for i := range page {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 // busyWait is in how long a step is looked at again that somebody else held.
@@ -62,10 +63,10 @@ func (c *claimer) round(ctx context.Context) (round, error) {
 }
 
 // page reads the next steps, without those that rest.
-func (c *claimer) page(ctx context.Context, r *round) (workqueue.Found, error) {
+func (c *claimer) page(ctx context.Context, r *round) (dispatch.Found, error) {
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	page, err := c.node.store.RunnableSteps(reading, workqueue.Search{
+	page, err := dispatch.New(c.node.store).RunnableSteps(reading, dispatch.Search{
 		Skip: c.resting.all(time.Now()), Shut: names(r.shut), ShutAuto: c.shutAuto.all(time.Now()), Locals: c.node.Locals(),
 		NoRoom: c.node.fetching.full(names(r.noRoom)), Own: c.node.Session(), Late: c.elsewhere.late(time.Now()),
 	})
@@ -88,8 +89,8 @@ func names(set map[string]bool) []string {
 
 // bundles puts together what is claimed at once: all steps that services do, and each of those that the node does
 // itself, of which it claims no more than it has room for.
-func bundles(page []workqueue.Runnable) (all [][]workqueue.Runnable) {
-	var together []workqueue.Runnable
+func bundles(page []dispatch.Runnable) (all [][]dispatch.Runnable) {
+	var together []dispatch.Runnable
 	for i := range page {
 		if page[i].Kind == workqueue.KindEndpoint {
 			together = append(together, page[i])
@@ -107,7 +108,7 @@ func bundles(page []workqueue.Runnable) (all [][]workqueue.Runnable) {
 }
 
 // lacksRoom reports whether the step's work is the node's own, and it has no room for it.
-func (c *claimer) lacksRoom(r *round, step *workqueue.Runnable) bool {
+func (c *claimer) lacksRoom(r *round, step *dispatch.Runnable) bool {
 	if step.Kind == workqueue.KindEndpoint || c.node.fetching.room(step.Kind, step.Endpoint) > 0 {
 		return false
 	}
@@ -116,7 +117,7 @@ func (c *claimer) lacksRoom(r *round, step *workqueue.Runnable) bool {
 }
 
 // ask claims of some steps. An endpoint of which it brings nothing is not asked again in this round.
-func (c *claimer) ask(ctx context.Context, r *round, steps []workqueue.Runnable) error {
+func (c *claimer) ask(ctx context.Context, r *round, steps []dispatch.Runnable) error {
 	if c.lacksRoom(r, &steps[0]) {
 		r.shut[steps[0].Place] = true
 		return nil
@@ -142,17 +143,17 @@ func (c *claimer) ask(ctx context.Context, r *round, steps []workqueue.Runnable)
 }
 
 // note remembers what a claim said of a step.
-func (c *claimer) note(r *round, step *workqueue.Runnable, claimed *workqueue.Claimed) {
+func (c *claimer) note(r *round, step *dispatch.Runnable, claimed *dispatch.Claimed) {
 	r.taken += len(claimed.Slices)
 	r.sooner(claimed.Wait)
 	switch claimed.Bound {
-	case workqueue.BoundEndpoint:
+	case dispatch.BoundEndpoint:
 		c.shut.rest(step.Endpoint, claimed.Wait)
-	case workqueue.BoundAuto:
+	case dispatch.BoundAuto:
 		c.shutAuto.rest(step.Endpoint, claimed.Wait)
-	case workqueue.BoundStep:
+	case dispatch.BoundStep:
 		c.resting.rest(step.Ref(), claimed.Wait)
-	case workqueue.BoundBusy:
+	case dispatch.BoundBusy:
 		r.sooner(busyWait)
 	}
 }
@@ -164,14 +165,14 @@ func (r *round) sooner(wait time.Duration) {
 }
 
 // claim takes slices of steps and hands them to the publishers, or to those who fetch.
-func (c *claimer) claim(ctx context.Context, steps []workqueue.Runnable) ([]workqueue.Claimed, error) {
+func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispatch.Claimed, error) {
 	n := c.node
 	session := n.Session()
-	reqs := make([]workqueue.ClaimRequest, len(steps))
+	reqs := make([]dispatch.ClaimRequest, len(steps))
 	for i := range steps {
 		step := &steps[i]
 		_, known := c.params[step.Run]
-		reqs[i] = workqueue.ClaimRequest{
+		reqs[i] = dispatch.ClaimRequest{
 			Session: session, Run: step.Run, Step: step.Step, MaxSlices: n.cfg.ClaimSlices, MaxBytes: n.requestBytes(),
 			LimitBytes: n.largestRequest(), Params: !known,
 		}
@@ -180,7 +181,7 @@ func (c *claimer) claim(ctx context.Context, steps []workqueue.Runnable) ([]work
 		}
 	}
 	asked := time.Now()
-	claimed, err := n.store.ClaimAll(ctx, reqs, claimRoom*n.cfg.ClaimSlices)
+	claimed, err := dispatch.New(n.store).ClaimAll(ctx, reqs, claimRoom*n.cfg.ClaimSlices)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +212,7 @@ type handing struct {
 }
 
 // hand gives what was claimed of a step to those who see to it, and reports whether all of it was.
-func (c *claimer) hand(ctx context.Context, h handing, step *workqueue.Runnable, claimed *workqueue.Claimed) bool {
+func (c *claimer) hand(ctx context.Context, h handing, step *dispatch.Runnable, claimed *dispatch.Claimed) bool {
 	if len(claimed.Slices) == 0 {
 		return true
 	}

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 // assignment is a claimed slice on its way into the stream.
@@ -49,7 +50,7 @@ type claimer struct {
 	node      *Node
 	assigned  lanes[assignment] // what services do
 	fetch     func(assignment)  // what the node does itself
-	resting   rests[workqueue.StepRef]
+	resting   rests[dispatch.StepRef]
 	shut      rests[string] // endpoints
 	shutAuto  rests[string] // endpoints, for their automatic steps
 	params    paramCache
@@ -58,7 +59,7 @@ type claimer struct {
 }
 
 func newClaimer(n *Node, assigned lanes[assignment], fetch func(assignment)) *claimer {
-	return &claimer{node: n, assigned: assigned, fetch: fetch, resting: rests[workqueue.StepRef]{},
+	return &claimer{node: n, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
 		shut: rests[string]{}, shutAuto: rests[string]{}, params: paramCache{},
 		turns: turns{}, elsewhere: elsewhere{}}
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // crowdedService notes how many chunks it has at once, and how many items of each run it was handed.
@@ -60,7 +62,7 @@ func TestSmallRunDoesNotWaitForALargeOne(t *testing.T) {
 	b := setup(t)
 	b.startNode(t)
 	budget := 4
-	if _, err := b.store.ChangeEndpoint(t.Context(), workqueue.EndpointChange{Endpoint: "statement",
+	if _, err := pace.New(b.store).ChangeEndpoint(t.Context(), pace.EndpointChange{Endpoint: "statement",
 		MaxInFlight: &budget}, "ann"); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,7 @@ func TestSmallRunDoesNotWaitForALargeOne(t *testing.T) {
 	if peak := s.peak(); peak > budget {
 		t.Errorf("the service had %d chunks at once; the budget is %d", peak, budget)
 	}
-	if _, err := b.node.Cancel(t.Context(), workqueue.Control{Run: big, Actor: "test"}); err != nil {
+	if _, err := b.node.Cancel(t.Context(), control.Control{Run: big, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	b.check(t)

@@ -10,6 +10,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/pull"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 const (
@@ -53,7 +55,7 @@ func (n *Node) collectBound(ctx, draining context.Context) error {
 		}
 	})
 	if failed != nil {
-		_ = n.retry(ctx, "reach PostgreSQL to keep dead letters", n.store.Ping) // fails only when ctx has ended
+		_ = n.retry(ctx, "reach PostgreSQL to keep dead letters", inspect.New(n.store).Ping) // fails only when ctx has ended
 		return failed
 	}
 	return err
@@ -69,11 +71,11 @@ func (n *Node) collectOne(ctx context.Context, msg jetstream.Msg, made time.Time
 	timed, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	letter := collected(msg)
-	isNew, err := n.store.Bury(timed, letter)
+	isNew, err := deadletter.New(n.store).Bury(timed, letter)
 	if workqueue.Refused(err) {
-		bare := workqueue.DeadLetter{MsgID: letter.MsgID, Endpoint: letter.Endpoint, Cause: causeUnreadable,
+		bare := deadletter.DeadLetter{MsgID: letter.MsgID, Endpoint: letter.Endpoint, Cause: causeUnreadable,
 			Message: err.Error(), NoBody: true}
-		isNew, err = n.store.Bury(timed, bare)
+		isNew, err = deadletter.New(n.store).Bury(timed, bare)
 	}
 	if err != nil {
 		return err

@@ -72,7 +72,7 @@ type Config struct {
 	Precedence int
 
 	// Streams are what the streams are to be like when nothing is set yet in the database, where it is kept for all nodes
-	// from then on. See [workqueue.Store.ChangeStreams].
+	// from then on. See [streams.Store.ChangeStreams].
 	Streams endpoints.StreamConfig
 	// Waits is told why the node has not begun, each time that it has asked in vain for a session, NATS or the streams.
 	// What it returns ends [Node.Run]. nil: the log is told, and the node goes on asking.

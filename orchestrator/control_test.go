@@ -9,6 +9,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // until polls a number in the database until it is what is wanted.
@@ -44,7 +46,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	l.await(t)
 	b.until(t, "items recorded before the gate", func(n int) bool { return n == 190 }, final, id)
 	b.sent(t, id, 8) // as many as may be out, and no service answers
-	paused, err := other.Pause(t.Context(), workqueue.Control{Run: id, Actor: "ann"})
+	paused, err := other.Pause(t.Context(), control.Control{Run: id, Actor: "ann"})
 	if err != nil || paused.Slices != 8 {
 		t.Fatalf("paused %+v, %v; want 8 slices out", paused, err)
 	}
@@ -61,7 +63,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	if n := b.until(t, "items", func(int) bool { return true }, final, id); n == 2_000 {
 		t.Error("the run ended before it was paused: the test shows nothing")
 	}
-	if _, err := b.node.Resume(t.Context(), workqueue.Control{Run: id, Actor: "ann"}, nil); err != nil {
+	if _, err := b.node.Resume(t.Context(), control.Control{Run: id, Actor: "ann"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if done, failed := b.outcome(t, id, 1); done != 2_000 || failed != 0 {
@@ -90,7 +92,7 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	id := b.start(t, req, 20_000)
 	b.until(t, "the hold", func(n int) bool { return n == 1 },
 		`SELECT count(*) FROM batchrun WHERE id = $1 AND hold = 'threshold' AND hold_detail LIKE '%the limit is 200%'`, id)
-	wish := workqueue.Control{Run: id, Actor: "ann"}
+	wish := control.Control{Run: id, Actor: "ann"}
 	var state *workqueue.StateError
 	if _, err := b.node.Resume(t.Context(), wish, nil); !errors.As(err, &state) {
 		t.Errorf("resume over the limit: %v", err)
@@ -104,7 +106,7 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	}
 	t.Logf("%d items had failed", n)
 	mended.Store(true)
-	again := workqueue.RerunRequest{Run: id, Select: workqueue.Selection{Failed: true}, Actor: "ann", Chunk: 500}
+	again := redo.RerunRequest{Run: id, Select: redo.Selection{Failed: true}, Actor: "ann", Chunk: 500}
 	if _, err := b.node.Rerun(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}

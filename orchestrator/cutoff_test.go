@@ -15,13 +15,15 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // bare is a bundle without a node.
 func bare(t *testing.T) *bundle {
 	t.Helper()
 	pool, ns := testenv.Pool(t), testenv.NATSWith(t, embedded.NATSConfig{})
-	return &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	return &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
 }
 
 // PostgreSQL is away in the middle of an upload, for longer than the load tries to take back what it wrote. The node
@@ -41,7 +43,7 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	source, payload := items(count), []byte(`"`+strings.Repeat("x", 1<<20)+`"`)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := node.Start(t.Context(), req, func(item *workqueue.LoadItem) error {
+		_, err := node.Start(t.Context(), req, func(item *start.LoadItem) error {
 			if n++; n == last {
 				<-gate
 			}

@@ -15,7 +15,7 @@
 // # What it waits for, and until when
 //
 //   - claimed, not yet sent: the node's session, gone after SessionTTL without a heartbeat, or
-//     [workqueue.DefaultClaimTTL]; then issued again
+//     [dispatch.DefaultClaimTTL]; then issued again
 //   - claimed and worked on by the node itself: the step's time, counted from its begin; a call that does not come back
 //     then is given up; the node's session
 //   - sent, not handed to a service yet: a service; at its deadline it gets a new one, or is issued again if its

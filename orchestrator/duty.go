@@ -11,11 +11,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // Duty is something that only the node does that leads, again and again. Each duty has a goroutine of its own, so that
 // a slow one keeps neither the lease nor the other duties waiting, and runs at most once at a time, on all nodes
-// together as far as what it commits goes: its transactions check the lease's epoch ([workqueue.Store.AsLeader]).
+// together as far as what it commits goes: its transactions check the lease's epoch ([session.Store.AsLeader]).
 type Duty struct {
 	// Name stands in logs and views: lower case, a few words.
 	Name string
@@ -121,7 +122,7 @@ func (n *Node) perform(ctx context.Context, d *duty, lease workqueue.Lease) (aga
 			n.log.Warn("a duty failed; trying again", zap.String("duty", d.Name), zap.Error(err))
 		}
 	}()
-	again, err = d.Run(workqueue.ForDuties(ctx), lease)
+	again, err = d.Run(database.ForDuties(ctx), lease)
 	return again
 }
 

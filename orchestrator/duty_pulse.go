@@ -4,26 +4,26 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // dutyPulses is nil while the node does not lead.
-func (n *Node) dutyPulses() []workqueue.DutyPulse {
+func (n *Node) dutyPulses() []inspect.DutyPulse {
 	if n.lease.Load() == nil {
 		return nil
 	}
-	out := make([]workqueue.DutyPulse, 0, len(n.duties))
+	out := make([]inspect.DutyPulse, 0, len(n.duties))
 	for _, d := range n.duties {
 		out = append(out, d.pulse())
 	}
 	return out
 }
 
-func (d *duty) pulse() workqueue.DutyPulse {
+func (d *duty) pulse() inspect.DutyPulse {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.state
-	p := workqueue.DutyPulse{Name: d.Name, Runs: s.runs, Failures: s.failures, Ended: ago(s.ended), Took: s.took,
+	p := inspect.DutyPulse{Name: d.Name, Runs: s.runs, Failures: s.failures, Ended: ago(s.ended), Took: s.took,
 		Failing: s.failing, LastError: s.lastError, Failed: ago(s.lastFailed)}
 	if s.began.After(s.ended) {
 		p.Running = time.Since(s.began)

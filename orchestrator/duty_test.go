@@ -17,6 +17,11 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/retention"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // leaders is a database and a server for several nodes that compete.
@@ -30,7 +35,7 @@ func setupLeaders(t *testing.T) *leaders {
 	pool := testenv.Pool(t)
 	dir := t.TempDir() + "/nats"
 	ns := testenv.NATSWith(t, embedded.NATSConfig{StoreDir: dir})
-	return &leaders{T: t, bundle: bundle{pool: pool, store: workqueue.New(pool), ns: ns, dir: dir,
+	return &leaders{T: t, bundle: bundle{pool: pool, store: database.New(pool), ns: ns, dir: dir,
 		nc: testenv.Conn(t, ns)}}
 }
 
@@ -196,7 +201,7 @@ func TestALeaderThatIsGoneIsFollowed(t *testing.T) {
 	t.Parallel()
 	l := setupLeaders(t)
 	began := time.Now()
-	gone, err := l.store.Lead(t.Context(), workqueue.NewSessionID(), orchestrator.DefaultLeaseTTL)
+	gone, err := session.New(l.store).Lead(t.Context(), workqueue.NewSessionID(), orchestrator.DefaultLeaseTTL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,9 +247,9 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 			t.Fatalf("the lease was %v and is %v", first, lease)
 		}
 	}
-	views := map[string]workqueue.DutyView{}
+	views := map[string]inspect.DutyView{}
 	l.until("the heartbeat tells of them", func() bool {
-		nodes, err := l.store.Nodes(t.Context())
+		nodes, err := inspect.New(l.store).Nodes(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,7 +293,7 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 		runs.Add(1)
 		context.AfterFunc(ctx, func() { over.Store(true) })
 		// A context of its own: a process that is stopped hears of nothing.
-		err := l.store.AsLeader(context.WithoutCancel(ctx), lease, func(ctx context.Context, tx pgx.Tx) error {
+		err := session.New(l.store).AsLeader(context.WithoutCancel(ctx), lease, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO written VALUES ($1)`, lease.Epoch)
 			once.Do(func() { close(inside) })
 			<-goOn
@@ -333,8 +338,8 @@ func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := int64(1)
-	limits := workqueue.RetentionLimits{Bytes: &[]int64{1 << 20}[0], Count: &one}
-	if _, err := b.store.SetRetention(t.Context(), workqueue.RetainRuns, limits, "ann"); err != nil {
+	limits := retention.RetentionLimits{Bytes: &[]int64{1 << 20}[0], Count: &one}
+	if _, err := retention.New(b.store).SetRetention(t.Context(), retention.RetainRuns, limits, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	kept := b.start(t, request("echo"), 1)
@@ -350,10 +355,10 @@ func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 		return left == 3 // what there is of the newest
 	}
 	l.until("the run is gone", gone)
-	if _, err := b.store.Resolve(t.Context(), run.String()); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := inspect.New(b.store).Resolve(t.Context(), run.String()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("the run: %v", err)
 	}
-	report, err := b.store.Doctor(t.Context())
+	report, err := doctor.New(b.store).Doctor(t.Context())
 	if err != nil || !report.OK() {
 		t.Errorf("%+v, %v", report, err)
 	}

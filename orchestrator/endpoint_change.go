@@ -7,20 +7,21 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // ChangeEndpoint changes settings of an endpoint, leaves the others as they are and returns all of them. Limits hold at
 // once; the concurrency is brought to its consumer, where its services see it, by the leader when that fails here.
-// See [workqueue.Store.ChangeEndpoint].
+// See [pace.Store.ChangeEndpoint].
 func (n *Node) ChangeEndpoint(
-	ctx context.Context, change workqueue.EndpointChange, actor string,
-) (workqueue.EndpointSetting, error) {
+	ctx context.Context, change pace.EndpointChange, actor string,
+) (pace.EndpointSetting, error) {
 	if kind, _ := workqueue.TargetKind(change.Endpoint); kind == workqueue.KindEndpoint {
 		if err := endpoints.ValidateName(change.Endpoint); err != nil {
-			return workqueue.EndpointSetting{}, err
+			return pace.EndpointSetting{}, err
 		}
 	}
-	set, err := n.store.ChangeEndpoint(ctx, change, actor)
+	set, err := pace.New(n.store).ChangeEndpoint(ctx, change, actor)
 	if err != nil {
 		return set, err
 	}

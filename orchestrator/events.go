@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/outbox"
 )
 
 const eventBatch = 100
@@ -57,7 +58,7 @@ type event struct {
 // of other kinds when it refuses one, nor those behind an event that is too large.
 type eventPass struct {
 	node    *Node
-	at      workqueue.EventPlace // up to where it has come
+	at      outbox.EventPlace // up to where it has come
 	refused []workqueue.EventKind
 	failed  error
 }
@@ -76,7 +77,7 @@ func (n *Node) publishWaiting(ctx context.Context) error {
 func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 	reading, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	events, err := p.node.store.UnpublishedEvents(reading, p.at, p.refused, eventBatch)
+	events, err := outbox.New(p.node.store).UnpublishedEvents(reading, p.at, p.refused, eventBatch)
 	if err != nil || len(events) == 0 {
 		return false, err
 	}
@@ -96,7 +97,7 @@ func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 		}
 	}
 	last := &events[len(events)-1]
-	p.at = workqueue.EventPlace{At: last.At, ID: last.ID}
+	p.at = outbox.EventPlace{At: last.At, ID: last.ID}
 	return len(events) == eventBatch, errors.Join(failed, p.node.markPublished(ctx, published))
 }
 
@@ -110,7 +111,7 @@ func (n *Node) markPublished(ctx context.Context, published []uuid.UUID) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	return n.store.EventsPublished(ctx, published)
+	return outbox.New(n.store).EventsPublished(ctx, published)
 }
 
 // tooLargeForStream is JetStream's code for a message above the stream's own limit.

@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // allButSchedules is a server whose only user may publish everything but the events of schedules.
@@ -47,7 +48,7 @@ func (b *bundle) waiting(t *testing.T, kind string) (n int) {
 func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
 	t.Parallel()
 	b := &bundle{pool: testenv.Pool(t)}
-	b.store = workqueue.New(b.pool)
+	b.store = database.New(b.pool)
 	const refused, large = 250, 3
 	b.addEvents(t, "completed", 120, 0)
 	b.addEvents(t, "paused", large, 2<<20)
@@ -137,7 +138,7 @@ func TestACompletionOvertakesOlderEvents(t *testing.T) {
 func TestARefusedCompletionIsLeftToTheOutbox(t *testing.T) {
 	t.Parallel()
 	b := &bundle{pool: testenv.Pool(t)}
-	b.store = workqueue.New(b.pool)
+	b.store = database.New(b.pool)
 	noCompletions := strings.Replace(allButSchedules, "schedule.>", "run.completed", 1)
 	server := testenv.NATSByConfig(t, noCompletions)
 	b.nc = server.Conn(t, "node", "p", "_INBOX")

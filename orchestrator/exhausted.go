@@ -14,6 +14,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -138,7 +140,7 @@ func (n *Node) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamM
 	if x.Stream == endpoints.StreamStage {
 		letter, tell = n.exhaustedAnswer(ctx, x, msg)
 	}
-	isNew, err := n.store.Bury(ctx, letter)
+	isNew, err := deadletter.New(n.store).Bury(ctx, letter)
 	if err != nil {
 		return err
 	}
@@ -155,7 +157,7 @@ func (n *Node) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamM
 
 // exhaustedRequest is a request that was delivered too often, as a letter, and what tells whoever asked.
 func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
-) (letter workqueue.DeadLetter, tell func(context.Context) error) {
+) (letter deadletter.DeadLetter, tell func(context.Context) error) {
 	endpoint := strings.TrimPrefix(msg.Subject, endpoints.WorkSubject(""))
 	letter = exhaustedLetter(endpoint, x, msg)
 	meta, err := endpoints.ReadMeta(msg.Header)
@@ -164,7 +166,7 @@ func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 		return letter, nil // nobody can be told
 	}
 	if meta.Mode == endpoints.ModeBatch && meta.ReplyTo.Call == "" {
-		letter.State = workqueue.LetterReissued
+		letter.State = deadletter.LetterReissued
 	}
 	return letter, func(ctx context.Context) error { return n.tellAsker(ctx, msg.Header, endpoint, letter.Message) }
 }
@@ -172,11 +174,11 @@ func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 // exhaustedAnswer is a reply that was delivered too often on its way back into a flow, as a letter, and what tells
 // whoever asked for the chunk that waits for it. Such a letter cannot be sent again: it is no request.
 func (n *Node) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg,
-) (letter workqueue.DeadLetter, tell func(context.Context) error) {
+) (letter deadletter.DeadLetter, tell func(context.Context) error) {
 	endpoint := stageConsumer(msg.Subject)
 	letter = exhaustedLetter(endpoint, x, msg)
 	letter.Message += ", a reply on its way back into a flow (" + msg.Subject + ")"
-	letter.State = workqueue.LetterReissued
+	letter.State = deadletter.LetterReissued
 	meta, err := endpoints.ReadMeta(msg.Header)
 	if err != nil {
 		return letter, nil
@@ -223,7 +225,7 @@ func (n *Node) tellAsker(ctx context.Context, request nats.Header, endpoint, mes
 	failure := endpoints.SlotError{Code: endpoints.CodeDeliveries, Message: message, Retry: true}
 	switch {
 	case meta.ReplyTo.IsZero():
-		return n.giveSliceBack(ctx, workqueue.Answer{Slice: workqueue.SliceID(meta.Slice), Endpoint: endpoint,
+		return n.giveSliceBack(ctx, settle.Answer{Slice: workqueue.SliceID(meta.Slice), Endpoint: endpoint,
 			Service: n.name(), Answered: endpoints.AnsweredBefore(request), Failure: slotError(&failure)})
 	case meta.ReplyTo.Callee != endpoint:
 		n.log.Warn("a request names another endpoint to reply", zap.String("endpoint", endpoint),
@@ -242,8 +244,8 @@ func (n *Node) tellAsker(ctx context.Context, request nats.Header, endpoint, mes
 
 // giveSliceBack records a failure of a whole slice, as if its service had answered with it. A slice that has ended is
 // left as it is, and slots that were sent before are waited for.
-func (n *Node) giveSliceBack(ctx context.Context, failed workqueue.Answer) error {
-	out, err := n.store.Record(ctx, []workqueue.Answer{failed})
+func (n *Node) giveSliceBack(ctx context.Context, failed settle.Answer) error {
+	out, err := settle.New(n.store).Record(ctx, []settle.Answer{failed})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 func (b *bundle) js(t *testing.T) jetstream.JetStream {
@@ -81,9 +83,9 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 }
 
 // letters returns what is buried, newest first.
-func (b *bundle) letters(t *testing.T) []workqueue.DeadLetter {
+func (b *bundle) letters(t *testing.T) []deadletter.DeadLetter {
 	t.Helper()
-	page, err := b.store.DeadLetters(t.Context(), workqueue.DeadFilter{})
+	page, err := deadletter.New(b.store).DeadLetters(t.Context(), deadletter.DeadFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +93,7 @@ func (b *bundle) letters(t *testing.T) []workqueue.DeadLetter {
 }
 
 // buried waits for a number of letters.
-func (b *bundle) buried(t *testing.T, n int) []workqueue.DeadLetter {
+func (b *bundle) buried(t *testing.T, n int) []deadletter.DeadLetter {
 	t.Helper()
 	until(t, "the letters are buried", func() bool { return len(b.letters(t)) >= n })
 	all := b.letters(t)
@@ -133,7 +135,7 @@ func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
 	b.sent(t, run, 4)
 	letter := b.buried(t, 1)[0]
 	if letter.Endpoint != "statement" || letter.Cause != workqueue.CodeDeliveries || letter.Items != 8 ||
-		letter.Deliveries != endpoints.MaxDeliver || letter.State != workqueue.LetterReissued || letter.Mode != "batch" ||
+		letter.Deliveries != endpoints.MaxDeliver || letter.State != deadletter.LetterReissued || letter.Mode != "batch" ||
 		*letter.Run != run || *letter.Slice != slice.ID || *letter.Root != slice.ID || letter.Size == 0 ||
 		!strings.HasPrefix(letter.Origin, "node test ") {
 		t.Errorf("the letter is %+v", letter)
@@ -156,7 +158,7 @@ func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
 func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 	t.Parallel()
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
 	gone := b.join(t, b.store, testenv.Conn(t, ns), testConfig(t))
 	b.node = gone.Node
 	req := patient()
@@ -184,7 +186,7 @@ func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 func TestSweepLeavesHealthyWorkAlone(t *testing.T) {
 	t.Parallel()
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
 	cfg := testConfig(t)
 	cfg.CareInterval = time.Millisecond
 	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
@@ -233,7 +235,7 @@ func TestExhaustedRequestOfAFlow(t *testing.T) {
 	b.exhaust(t, endpoints.StreamWork, "accounts")
 	b.drained(t, endpoints.StreamWork)
 	letter := b.buried(t, 1)[0]
-	if letter.State != workqueue.LetterReissued || letter.Stack != "statement:1" || uuid.UUID(*letter.Root) != meta.Root {
+	if letter.State != deadletter.LetterReissued || letter.Stack != "statement:1" || uuid.UUID(*letter.Root) != meta.Root {
 		t.Errorf("the letter is %+v", letter)
 	}
 	stage, err := b.js(t).Stream(t.Context(), endpoints.StreamStage)
@@ -266,7 +268,7 @@ func TestExhaustedRequestOfACaller(t *testing.T) {
 		t.Errorf("the caller is told %v, %v", msg, err)
 	}
 	b.drained(t, endpoints.StreamWork)
-	if letter := b.buried(t, 1)[0]; letter.State != workqueue.LetterWaiting {
+	if letter := b.buried(t, 1)[0]; letter.State != deadletter.LetterWaiting {
 		t.Errorf("the letter is %s", letter.State)
 	}
 }
@@ -308,7 +310,7 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	f.publish(t, f.reply(slice.ID, -1, `{"slots":[{"i":0,"d":{"of":"C0"}}]}`))
 	b.sent(t, run, 3)
 	letter := b.buried(t, 1)[0]
-	if letter.State != workqueue.LetterReissued || letter.Endpoint != "statement" || *letter.Run != run {
+	if letter.State != deadletter.LetterReissued || letter.Endpoint != "statement" || *letter.Run != run {
 		t.Errorf("the letter is %+v", letter)
 	}
 	var state1, code string
@@ -357,11 +359,11 @@ func TestServiceThatGivesAChunkUp(t *testing.T) {
 		t.Errorf("done %d, failed %d", done, failed)
 	}
 	letter := b.buried(t, 1)[0]
-	if letter.State != workqueue.LetterReissued || letter.Cause != workqueue.CodeDeliveries || *letter.Run != run ||
+	if letter.State != deadletter.LetterReissued || letter.Cause != workqueue.CodeDeliveries || *letter.Run != run ||
 		letter.Service == "" || letter.Endpoint != "statement" {
 		t.Errorf("the letter is %+v", letter)
 	}
-	out, err := b.node.Requeue(t.Context(), workqueue.DeadSelection{Refs: []string{letter.ID.String()}}, "ann")
+	out, err := b.node.Requeue(t.Context(), deadletter.DeadSelection{Refs: []string{letter.ID.String()}}, "ann")
 	if err != nil || out.Requeued != 0 || len(out.Refused) != 1 {
 		t.Errorf("requeued %+v, %v", out, err)
 	}
@@ -388,7 +390,7 @@ func TestAdvisoriesOfNothing(t *testing.T) {
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
 	b.wantSound(t, l, run, 10)
-	if _, err := b.store.DeadLetter(t.Context(), "0000"); !errors.Is(err, workqueue.ErrNotFound) || len(b.letters(t)) > 0 {
+	if _, err := deadletter.New(b.store).DeadLetter(t.Context(), "0000"); !errors.Is(err, workqueue.ErrNotFound) || len(b.letters(t)) > 0 {
 		t.Errorf("%d letters are buried", len(b.letters(t)))
 	}
 	l.wantOnce(t, run, 10)
@@ -427,7 +429,7 @@ func TestAdvisoryOfALiveRequest(t *testing.T) {
 func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	t.Parallel()
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
 	cfg := testConfig(t)
 	cfg.CareInterval = time.Millisecond
 	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node

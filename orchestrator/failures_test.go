@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // number runs a query that returns one.
@@ -112,8 +112,8 @@ func TestPoisonInEveryChunk(t *testing.T) {
 		t.Errorf("%d slices, %d probes; want at most %d slices", n, probes, limit)
 	}
 	t.Logf("%d slices, %d probes, %s", n, probes, time.Since(begin))
-	found, err := b.store.Bisections(t.Context(), id, 100)
-	if err != nil || found.Culprits != 10 || found.Kinds[workqueue.KindBadEntity] != 10 {
+	found, err := pace.New(b.store).Bisections(t.Context(), id, 100)
+	if err != nil || found.Culprits != 10 || found.Kinds[pace.KindBadEntity] != 10 {
 		t.Errorf("%+v, %v", found, err)
 	}
 	b.check(t)

@@ -18,7 +18,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // size and halfway are of the runs that something happens to.
@@ -28,14 +29,14 @@ const (
 )
 
 // small is a request whose run takes some dozens of slices.
-func small(endpoint string) workqueue.LoadRequest {
+func small(endpoint string) start.LoadRequest {
 	req := request(endpoint)
 	req.Steps[0].Chunk = 100
 	return req
 }
 
 // patient has the deadlines of tests in which a re-issue at the deadline would hide that nothing else re-issues.
-func patient() workqueue.LoadRequest {
+func patient() start.LoadRequest {
 	req := small("statement")
 	req.Steps[0].Timeout = 10 * time.Minute
 	return req
@@ -59,7 +60,7 @@ type member struct {
 }
 
 // join runs another node.
-func (b *bundle) join(t *testing.T, store *workqueue.Store, nc *nats.Conn, cfg orchestrator.Config) *member {
+func (b *bundle) join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orchestrator.Config) *member {
 	t.Helper()
 	node, err := orchestrator.New(store, nc, cfg)
 	if err != nil {
@@ -241,7 +242,7 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 const idle = 2 * time.Second
 
 // through returns a store whose connections go through a proxy.
-func (b *bundle) through(t *testing.T) (*workqueue.Store, *testenv.Proxy) {
+func (b *bundle) through(t *testing.T) (*database.DB, *testenv.Proxy) {
 	t.Helper()
 	config := b.pool.Config().ConnConfig
 	target, number := config.Host, strconv.Itoa(int(config.Port))
@@ -253,7 +254,7 @@ func (b *bundle) through(t *testing.T) (*workqueue.Store, *testenv.Proxy) {
 	proxy := testenv.NewProxy(t, target)
 	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: proxy.Addr(),
 		Path: config.Database, RawQuery: "sslmode=disable"}
-	store, release, err := workqueue.Open(t.Context(), at.String(), workqueue.PoolConfig{IdleInTransaction: idle})
+	store, release, err := database.Open(t.Context(), at.String(), database.PoolConfig{IdleInTransaction: idle})
 	if err != nil {
 		t.Fatal(err)
 	}

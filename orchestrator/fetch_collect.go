@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -40,7 +41,7 @@ type collector struct {
 	ctx   context.Context //nolint:containedctx // of the job: Take has none
 	room  sync.Mutex      // held while results wait for room
 	mu    sync.Mutex
-	slots []workqueue.Slot
+	slots []settle.Slot
 	size  int64
 	asked bitfield.Set // for which no slot has come
 	taken int          // slots, in all
@@ -94,12 +95,12 @@ func (c *collector) add(slot fetch.Slot) {
 	}
 	c.asked.Remove(bit)
 	c.taken++
-	kept := workqueue.Slot{Ordinal: workqueue.Ordinal(slot.Ordinal), Result: slot.Data, ContentType: slot.ContentType}
+	kept := settle.Slot{Ordinal: workqueue.Ordinal(slot.Ordinal), Result: slot.Data, ContentType: slot.ContentType}
 	if slot.Err == nil {
 		slot.Err = checkResult(slot)
 	}
 	if slot.Err != nil {
-		kept = workqueue.Slot{Ordinal: kept.Ordinal, Err: slotError(fetch.Clean(slot.Err))}
+		kept = settle.Slot{Ordinal: kept.Ordinal, Err: slotError(fetch.Clean(slot.Err))}
 	}
 	c.slots = append(c.slots, kept)
 	c.size += int64(len(kept.Result) + slotOverhead)
@@ -138,7 +139,7 @@ func (c *collector) flush() {
 	c.room.Lock()
 	defer c.room.Unlock()
 	c.mu.Lock()
-	answer := workqueue.Answer{Slice: c.job.ID, Endpoint: c.job.endpoint, Service: c.service, Answered: -1, Slots: c.slots}
+	answer := settle.Answer{Slice: c.job.ID, Endpoint: c.job.endpoint, Service: c.service, Answered: -1, Slots: c.slots}
 	size := c.size
 	c.slots, c.size = nil, 0
 	c.waiting = time.Now()
@@ -173,7 +174,7 @@ func (c *collector) giveUp() *workqueue.SlotError {
 	if _, bit := workqueue.Ordinal(max(c.item, 0)).Block(); c.item >= 0 && c.asked.Has(bit) && c.asked.Count() > 1 {
 		c.asked.Remove(bit)
 		c.taken++
-		c.slots = append(c.slots, workqueue.Slot{Ordinal: workqueue.Ordinal(c.item), Err: &workqueue.SlotError{
+		c.slots = append(c.slots, settle.Slot{Ordinal: workqueue.Ordinal(c.item), Err: &workqueue.SlotError{
 			Code: codeDeadline, Retry: true, Message: fmt.Sprintf("step %s did not come back from the item within %s",
 				c.job.work.Name, c.limited)}})
 	}
@@ -184,7 +185,7 @@ func (c *collector) giveUp() *workqueue.SlotError {
 func (c *collector) finish(ctx context.Context, failure *workqueue.SlotError, took time.Duration) {
 	c.mu.Lock()
 	c.done = true
-	answer := workqueue.Answer{Slice: c.job.ID, Endpoint: c.job.endpoint, Service: c.service, Answered: c.taken,
+	answer := settle.Answer{Slice: c.job.ID, Endpoint: c.job.endpoint, Service: c.service, Answered: c.taken,
 		Slots: c.slots, Took: took.Seconds()}
 	if !c.asked.Empty() {
 		answer.Failure = failure

@@ -13,10 +13,11 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // gathered is a plan that gathers from two services, one of them optional, and composes on the nodes.
-func gathered() workqueue.LoadRequest {
+func gathered() start.LoadRequest {
 	req := small("accounts")
 	step := req.Steps[0]
 	step.RetryBackoff = time.Millisecond

@@ -11,7 +11,8 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/gather/fetch"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // errTaken says that a slice is no longer this node's.
@@ -46,8 +47,8 @@ func (f *fetching) cut(ctx context.Context, job *fetchJob, items int) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	first := job.Mask.Take(items)
-	piece, err := f.node.store.Split(ctx, job.session, job.ID, []bitfield.Set{first, job.Mask.AndNot(first)},
-		job.work.Timeout+workqueue.DefaultClaimTTL)
+	piece, err := settle.New(f.node.store).Split(ctx, job.session, job.ID, []bitfield.Set{first, job.Mask.AndNot(first)},
+		job.work.Timeout+dispatch.DefaultClaimTTL)
 	if err != nil {
 		return err
 	}
@@ -73,9 +74,9 @@ func (f *fetching) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request
 	var size int64
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	want := workqueue.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Inputs: job.work.Inputs,
+	want := dispatch.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Inputs: job.work.Inputs,
 		NoItem: job.work.NoItem}
-	err := f.node.store.EachInput(ctx, want, func(in workqueue.Input) bool {
+	err := dispatch.New(f.node.store).EachInput(ctx, want, func(in dispatch.Input) bool {
 		of := sizeOf(&in)
 		if size+of > fetchChunkLimit && len(req.Items) > 0 {
 			return false
@@ -99,7 +100,7 @@ func (f *fetching) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request
 }
 
 // sizeOf is how many bytes an item has with its parts.
-func sizeOf(in *workqueue.Input) int64 {
+func sizeOf(in *dispatch.Input) int64 {
 	size := len(in.Key) + len(in.Payload)
 	for i := range in.Parts {
 		size += len(in.Parts[i].Data)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 const (
@@ -78,7 +79,7 @@ func (p *fetchPool) room() int {
 }
 
 // narrow has a claim bring no more than there is room for, in chunks that need not fit a message.
-func (f *fetching) narrow(req *workqueue.ClaimRequest, step *workqueue.Runnable) {
+func (f *fetching) narrow(req *dispatch.ClaimRequest, step *dispatch.Runnable) {
 	req.MaxSlices = min(req.MaxSlices, f.room(step.Kind, step.Endpoint))
 	if step.Kind != workqueue.KindRequest {
 		req.MaxBytes, req.LimitBytes = fetchChunkBytes, fetchChunkLimit

@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -25,7 +26,7 @@ const codeRefused = "refused"
 // fetchResult is a part of what came of a chunk, on its way into the database.
 type fetchResult struct {
 	job    *fetchJob
-	answer workqueue.Answer
+	answer settle.Answer
 	size   int64 // that it holds of the node's share
 	trace  endpoints.Trace
 	ended  func(error) // of the last one: ends the span
@@ -102,7 +103,7 @@ func (f *fetching) recordBatch(ctx context.Context, batch []fetchResult) {
 		}
 		n.cfg.Faults.Hit(fault.RecordBefore)
 		traced := f.traceResults(ctx, batch)
-		out, err := n.store.Record(ctx, answersOf(batch))
+		out, err := settle.New(n.store).Record(ctx, answersOf(batch))
 		traced(out, err)
 		_, answered := errors.AsType[*pgconn.PgError](err)
 		switch {
@@ -143,8 +144,8 @@ func (f *fetching) ours(batch []fetchResult) []fetchResult {
 	return kept
 }
 
-func answersOf(batch []fetchResult) []workqueue.Answer {
-	answers := make([]workqueue.Answer, len(batch))
+func answersOf(batch []fetchResult) []settle.Answer {
+	answers := make([]settle.Answer, len(batch))
 	for i := range batch {
 		answers[i] = batch[i].answer
 	}
@@ -158,13 +159,13 @@ func (f *fetching) refused(r *fetchResult, err error) bool {
 	if r.answer.Unreadable {
 		return false // it comes back when its time is over
 	}
-	r.answer = workqueue.Answer{Slice: r.job.ID, Endpoint: r.job.endpoint, Service: r.answer.Service, Unreadable: true,
+	r.answer = settle.Answer{Slice: r.job.ID, Endpoint: r.job.endpoint, Service: r.answer.Service, Unreadable: true,
 		Failure: &workqueue.SlotError{Code: codeRefused, Message: "the result cannot be stored: " + err.Error()}}
 	return true
 }
 
 // recorded tells of what a commit brought.
-func (f *fetching) recorded(batch []fetchResult, out workqueue.Recorded) {
+func (f *fetching) recorded(batch []fetchResult, out settle.Recorded) {
 	n := f.node
 	n.stats.commits.Add(1)
 	for i, v := range out.Verdicts {

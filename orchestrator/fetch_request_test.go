@@ -17,10 +17,11 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // asked is a request for a run of one step that asks an endpoint over core NATS.
-func asked() workqueue.LoadRequest {
+func asked() start.LoadRequest {
 	req := small("statement")
 	req.Steps[0].Kind = workqueue.KindRequest
 	return req
@@ -96,7 +97,7 @@ func TestRequestsAreCutToFit(t *testing.T) {
 	b.serve(t, "statement", echo)
 	req := asked()
 	n := 0
-	loaded, err := b.node.Start(t.Context(), req, func(item *workqueue.LoadItem) error {
+	loaded, err := b.node.Start(t.Context(), req, func(item *start.LoadItem) error {
 		if n == 300 {
 			return io.EOF
 		}

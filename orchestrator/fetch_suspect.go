@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 const (
@@ -44,7 +45,7 @@ func (f *fetching) killsNodes(ctx context.Context, job *fetchJob) (bool, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return f.node.store.TriedAlone(ctx, job.ID)
+	return dispatch.New(f.node.store).TriedAlone(ctx, job.ID)
 }
 
 // turn waits until a slice may begin, and notes that a suspect does. leave ends it.
@@ -55,7 +56,7 @@ func (f *fetching) turn(ctx context.Context, job *fetchJob) (leave func(), err e
 	}
 	marking, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	ours, err := f.node.store.BeginAlone(marking, job.session, job.ID)
+	ours, err := dispatch.New(f.node.store).BeginAlone(marking, job.session, job.ID)
 	if err == nil && !ours {
 		err = errSessionGone
 	}

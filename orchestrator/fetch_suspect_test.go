@@ -12,6 +12,9 @@ import (
 
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // A suspect has its node for itself until it is recorded. Were the next one to begin before, and end the node, the
@@ -83,16 +86,16 @@ func (b *bundle) suspects(t *testing.T, function string, n int) workqueue.RunID 
 	req := local(function)
 	req.Steps[0].Chunk, req.Steps[0].Timeout = 1, 10*time.Minute
 	run := b.start(t, req, n)
-	session, err := b.store.StartSession(ctx, workqueue.NodeInfo{Host: "gone", PID: 1, Version: "test"}, time.Minute)
+	session, err := session.New(b.store).StartSession(ctx, session.NodeInfo{Host: "gone", PID: 1, Version: "test"}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wanted := workqueue.ClaimRequest{Session: session, Run: run, MaxSlices: n, MaxBytes: 1 << 20}
-	claimed, err := b.store.Claim(ctx, wanted)
+	wanted := dispatch.ClaimRequest{Session: session, Run: run, MaxSlices: n, MaxBytes: 1 << 20}
+	claimed, err := dispatch.New(b.store).Claim(ctx, wanted)
 	if err != nil || len(claimed.Slices) != n {
 		t.Fatalf("claimed %d slices, %v", len(claimed.Slices), err)
 	}
-	if handed, err := b.store.EndSession(ctx, session); err != nil || handed != n {
+	if handed, err := settle.New(b.store).EndSession(ctx, session); err != nil || handed != n {
 		t.Fatalf("%d slices were handed back, %v", handed, err)
 	}
 	tag, err := b.pool.Exec(ctx, `UPDATE work_slice SET suspect = true WHERE run_id = $1 AND state = 'scheduled'`, run)

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 // endTaken ends calls whose slices were taken from the node meanwhile: their run was cancelled, or their items were
@@ -24,7 +25,7 @@ func (f *fetching) endTaken(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	claimed, err := f.node.store.StillClaimed(ctx, session, ids)
+	claimed, err := dispatch.New(f.node.store).StillClaimed(ctx, session, ids)
 	if err != nil {
 		f.node.log.Debug("look for slices that were taken back", zap.Error(err)) // it is asked again
 		return

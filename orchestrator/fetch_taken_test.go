@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather/fetch"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // A call goes on no longer than it is of use: when its run is cancelled, or all its items are reset, it ends.
@@ -25,8 +26,8 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 10*time.Minute
 	run := b.start(t, req, 10)
 	<-begun
-	_, err := b.node.Reset(t.Context(), workqueue.ResetRequest{Run: run, Actor: "test",
-		Select: workqueue.Selection{All: true}})
+	_, err := b.node.Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+		Select: redo.Selection{All: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	}
 	wait("reset")
 	<-begun // the same items, in another slice
-	if _, err := b.node.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"}); err != nil {
+	if _, err := b.node.Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	wait("cancel")

@@ -16,10 +16,12 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // local is a request for a run of one step that a function of the node does.
-func local(function string) workqueue.LoadRequest {
+func local(function string) start.LoadRequest {
 	req := small(workqueue.PaceKey(workqueue.KindLocal, function))
 	req.Plan, req.Steps[0].Name, req.Steps[0].Kind = function, function, workqueue.KindLocal
 	return req
@@ -30,7 +32,7 @@ func setupLocal(t *testing.T, locals map[string]fetch.Fetcher) *bundle {
 	t.Helper()
 	ns := testenv.NATSWith(t, embedded.NATSConfig{StoreDir: t.TempDir() + "/nats"})
 	b := &bundle{pool: testenv.Pool(t), ns: ns, nc: testenv.Conn(t, ns)}
-	b.store = workqueue.New(b.pool)
+	b.store = database.New(b.pool)
 	cfg := testConfig(t)
 	cfg.Locals = locals
 	b.node = b.join(t, b.store, b.nc, cfg).Node

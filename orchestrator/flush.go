@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // flushRest is the longest that a node leaves a collector alone that may make no call yet.
@@ -25,7 +26,7 @@ type flushing struct {
 	calls *directCalls
 	sent  *sentFlushes
 	wakes chan struct{}
-	ended chan workqueue.FlushEnd // what waits to be recorded
+	ended chan collectorstore.FlushEnd // what waits to be recorded
 
 	mu      sync.Mutex
 	busy    map[int32]int // keys that are being flushed, by their collectors
@@ -39,7 +40,7 @@ type flushing struct {
 // flight is a claim whose keys are being flushed.
 type flight struct {
 	collector int32
-	claimed   workqueue.ClaimedFlushes
+	claimed   collectorstore.ClaimedFlushes
 	session   workqueue.SessionID
 	hold      *hold
 	cancel    context.CancelCauseFunc
@@ -47,7 +48,7 @@ type flight struct {
 
 func newFlushing(n *Node) *flushing {
 	f := &flushing{node: n, calls: newDirectCalls(n), sent: newSentFlushes(n), wakes: make(chan struct{}, 1),
-		ended: make(chan workqueue.FlushEnd), busy: map[int32]int{}, slow: map[int32]int{},
+		ended: make(chan collectorstore.FlushEnd), busy: map[int32]int{}, slow: map[int32]int{},
 		flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
 	f.calls.renew = f.sent.renew
 	return f
@@ -114,17 +115,17 @@ func (f *flushing) round(ctx, draining context.Context) (wait time.Duration, err
 	return wait, failed
 }
 
-func (f *flushing) due(ctx context.Context) ([]workqueue.DueCollector, error) {
+func (f *flushing) due(ctx context.Context) ([]collectorstore.DueCollector, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return f.node.store.DueCollectors(ctx)
+	return collectorstore.New(f.node.store).DueCollectors(ctx)
 }
 
 // claim takes keys of a collector and begins to flush them.
 func (f *flushing) claim(ctx, draining context.Context, collector int32, most int) (again time.Duration, err error) {
 	n := f.node
 	session, begun := n.Session(), time.Now()
-	claimed, err := n.store.ClaimFlushes(ctx, workqueue.FlushRequest{Session: session, Collector: collector, Max: most})
+	claimed, err := collectorstore.New(n.store).ClaimFlushes(ctx, collectorstore.FlushRequest{Session: session, Collector: collector, Max: most})
 	if err != nil {
 		return flushRest, err
 	}
@@ -168,7 +169,7 @@ func (f *flushing) fly(ctx context.Context, w *flight) {
 	var flushes sync.WaitGroup
 	for i := range w.claimed.Flushes {
 		flushes.Go(func() {
-			end := workqueue.FlushEnd{Claim: &w.claimed, Flush: w.claimed.Flushes[i], Ops: ops[i]}
+			end := collectorstore.FlushEnd{Claim: &w.claimed, Flush: w.claimed.Flushes[i], Ops: ops[i]}
 			ok := f.flush(ctx, w, &end)
 			f.free(w, 1)
 			if !ok {
@@ -183,10 +184,10 @@ func (f *flushing) fly(ctx context.Context, w *flight) {
 	flushes.Wait()
 }
 
-func (f *flushing) read(ctx context.Context, w *flight) ([][]workqueue.FlushOp, error) {
+func (f *flushing) read(ctx context.Context, w *flight) ([][]collectorstore.FlushOp, error) {
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	ops, err := f.node.store.ReadFlushes(reading, &w.claimed, f.node.requestBytes())
+	ops, err := collectorstore.New(f.node.store).ReadFlushes(reading, &w.claimed, f.node.requestBytes())
 	if late := ctx.Err() == nil && reading.Err() != nil; late || err == nil {
 		f.pace(w, late)
 	}
@@ -201,7 +202,7 @@ func (f *flushing) pace(w *flight, late bool) {
 	switch most, slow := f.slow[w.collector]; {
 	case late:
 		f.slow[w.collector] = max(1, len(w.claimed.Flushes)/2)
-	case slow && 2*most < workqueue.NodeFlushes:
+	case slow && 2*most < collectorstore.NodeFlushes:
 		f.slow[w.collector] = 2 * most
 	case slow:
 		delete(f.slow, w.collector)
@@ -212,7 +213,7 @@ func (f *flushing) pace(w *flight, late bool) {
 func (f *flushing) giveBack(ctx context.Context, w *flight) {
 	for i := range w.claimed.Flushes {
 		select {
-		case f.ended <- workqueue.FlushEnd{Claim: &w.claimed, Flush: w.claimed.Flushes[i]}:
+		case f.ended <- collectorstore.FlushEnd{Claim: &w.claimed, Flush: w.claimed.Flushes[i]}:
 		case <-ctx.Done():
 			return
 		}
@@ -246,7 +247,7 @@ func (f *flushing) room(collector int32) int {
 	for _, keys := range f.busy {
 		all += keys
 	}
-	room := workqueue.FlushRoom(all, f.busy[collector])
+	room := collectorstore.FlushRoom(all, f.busy[collector])
 	if most, slow := f.slow[collector]; slow {
 		return min(room, most-f.busy[collector])
 	}

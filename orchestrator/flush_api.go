@@ -7,42 +7,43 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// AddOps adds operations to a collector and has them flushed in time. See [workqueue.Store.AddOps].
-func (n *Node) AddOps(ctx context.Context, name string, version int, batches [][]workqueue.Op) (
-	[]workqueue.AddedOps, error,
+// AddOps adds operations to a collector and has them flushed in time. See [collector.Store.AddOps].
+func (n *Node) AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) (
+	[]collectorstore.AddedOps, error,
 ) {
-	added, next, err := n.store.AddOps(ctx, name, version, batches)
+	added, next, err := collectorstore.New(n.store).AddOps(ctx, name, version, batches)
 	if err == nil {
 		n.flushing.wakeIn(next)
 	}
 	return added, err
 }
 
-// ApplyCollector puts a collector on record, or changes it. See [workqueue.Store.ApplyCollector].
-func (n *Node) ApplyCollector(ctx context.Context, c workqueue.CollectorText, actor string) (
-	workqueue.AppliedCollector, error,
+// ApplyCollector puts a collector on record, or changes it. See [collector.Store.ApplyCollector].
+func (n *Node) ApplyCollector(ctx context.Context, c collectorstore.CollectorText, actor string) (
+	collectorstore.AppliedCollector, error,
 ) {
-	out, err := n.store.ApplyCollector(ctx, c, actor)
+	out, err := collectorstore.New(n.store).ApplyCollector(ctx, c, actor)
 	return out, n.flushAfter(err)
 }
 
-// ResumeCollector takes the pause of a collector back. See [workqueue.Store.ResumeCollector].
+// ResumeCollector takes the pause of a collector back. See [collector.Store.ResumeCollector].
 func (n *Node) ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error) {
-	changed, err = n.store.ResumeCollector(ctx, name, actor)
+	changed, err = collectorstore.New(n.store).ResumeCollector(ctx, name, actor)
 	return changed, n.flushAfter(err)
 }
 
-// DrainCollector has everything flushed that waits. See [workqueue.Store.DrainCollector].
-func (n *Node) DrainCollector(ctx context.Context, name, actor string) (workqueue.Drained, error) {
-	out, err := n.store.DrainCollector(ctx, name, actor)
+// DrainCollector has everything flushed that waits. See [collector.Store.DrainCollector].
+func (n *Node) DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error) {
+	out, err := collectorstore.New(n.store).DrainCollector(ctx, name, actor)
 	return out, n.flushAfter(err)
 }
 
-// RequeueOps has operations tried again. See [workqueue.Store.RequeueOps].
-func (n *Node) RequeueOps(ctx context.Context, name string, sel workqueue.OpsSelection, actor string) (int64, error) {
-	ops, err := n.store.RequeueOps(ctx, name, sel, actor)
+// RequeueOps has operations tried again. See [collector.Store.RequeueOps].
+func (n *Node) RequeueOps(ctx context.Context, name string, sel collectorstore.OpsSelection, actor string) (int64, error) {
+	ops, err := collectorstore.New(n.store).RequeueOps(ctx, name, sel, actor)
 	return ops, n.flushAfter(err)
 }
 
@@ -66,7 +67,7 @@ const collectorsPause = time.Second
 
 func (n *Node) tendingCollectors(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	for {
-		swept, err := n.store.SweepCollectors(ctx, lease)
+		swept, err := collectorstore.New(n.store).SweepCollectors(ctx, lease)
 		if swept.Released > 0 {
 			n.stats.released.Add(int64(swept.Released))
 			n.log.Info("freed keys of flushes that were given up", zap.Int("keys", swept.Released))

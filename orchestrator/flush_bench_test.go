@@ -16,7 +16,8 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // benched is a node, and a service that answers at once.
@@ -29,7 +30,7 @@ func benchNode(b *testing.B) *benched {
 	b.Helper()
 	ns := testenv.NATSWith(b, embedded.NATSConfig{StoreDir: b.TempDir() + "/nats"})
 	pool := testenv.Pool(b)
-	nb := &benched{bundle: &bundle{pool: pool, store: workqueue.New(pool), ns: ns}, took: make(chan time.Time, 1)}
+	nb := &benched{bundle: &bundle{pool: pool, store: database.New(pool), ns: ns}, took: make(chan time.Time, 1)}
 	node, err := orchestrator.New(nb.store, testenv.Conn(b, ns), orchestrator.Config{Streams: endpoints.StreamConfig{
 		WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
@@ -63,12 +64,12 @@ func benchNode(b *testing.B) *benched {
 	return nb
 }
 
-func (nb *benched) apply(b *testing.B, change func(*workqueue.CollectorSpec)) {
+func (nb *benched) apply(b *testing.B, change func(*collector.CollectorSpec)) {
 	b.Helper()
-	spec := workqueue.CollectorSpec{Endpoint: "benched", MinSize: 1, MaxSize: 500, InFlight: 64,
-		Dedupe: workqueue.DefaultDedupe, Timeout: workqueue.Span(time.Minute)}
+	spec := collector.CollectorSpec{Endpoint: "benched", MinSize: 1, MaxSize: 500, InFlight: 64,
+		Dedupe: collector.DefaultDedupe, Timeout: collector.Span(time.Minute)}
 	change(&spec)
-	_, err := nb.node.ApplyCollector(b.Context(), workqueue.CollectorText{Name: "benched", Spec: spec.WithDefaults(),
+	_, err := nb.node.ApplyCollector(b.Context(), collector.CollectorText{Name: "benched", Spec: spec.WithDefaults(),
 		Source: fmt.Sprint(spec)}, "bench")
 	if err != nil {
 		b.Fatal(err)
@@ -88,12 +89,12 @@ func (nb *benched) fill(b *testing.B, n int, key func(int) string) {
 				if from >= n {
 					return
 				}
-				ops := make([]workqueue.Op, min(batch, n-from))
+				ops := make([]collector.Op, min(batch, n-from))
 				for i := range ops {
-					ops[i] = workqueue.Op{ID: fmt.Sprintf("%016x", uint64(from+i)*0x9e3779b97f4a7c15), Key: key(from + i),
+					ops[i] = collector.Op{ID: fmt.Sprintf("%016x", uint64(from+i)*0x9e3779b97f4a7c15), Key: key(from + i),
 						Payload: []byte(`{"id":"CUST-1234567","what":"balance changed","cents":123456}`)}
 				}
-				if _, err := nb.node.AddOps(b.Context(), "benched", 0, [][]workqueue.Op{ops}); err != nil {
+				if _, err := nb.node.AddOps(b.Context(), "benched", 0, [][]collector.Op{ops}); err != nil {
 					b.Error(err)
 					return
 				}
@@ -143,9 +144,9 @@ func BenchmarkCollector(b *testing.B) {
 				return // the first look of package testing
 			}
 			nb := benchNode(b)
-			nb.apply(b, func(s *workqueue.CollectorSpec) { s.MaxAge = workqueue.Span(time.Hour); s.MinSize = 2 })
+			nb.apply(b, func(s *collector.CollectorSpec) { s.MaxAge = collector.Span(time.Hour); s.MinSize = 2 })
 			if bench.rows == 0 {
-				nb.apply(b, func(s *workqueue.CollectorSpec) { s.MaxAge = 0 })
+				nb.apply(b, func(s *collector.CollectorSpec) { s.MaxAge = 0 })
 			}
 			if _, err := nb.pool.Exec(b.Context(), `
 				WITH c AS (SELECT id FROM collector), o AS (
@@ -156,7 +157,7 @@ func BenchmarkCollector(b *testing.B) {
 				bench.rows); err != nil {
 				b.Fatal(err)
 			}
-			if _, err := nb.store.PauseCollector(b.Context(), "benched", "bench"); err != nil {
+			if _, err := collector.New(nb.store).PauseCollector(b.Context(), "benched", "bench"); err != nil {
 				b.Fatal(err)
 			}
 			if _, err := nb.pool.Exec(b.Context(), `VACUUM ANALYZE collector_key, collector_op`); err != nil {
@@ -183,7 +184,7 @@ func BenchmarkCollector(b *testing.B) {
 func BenchmarkCollectorAge(b *testing.B) {
 	const age = 100 * time.Millisecond
 	nb := benchNode(b)
-	nb.apply(b, func(s *workqueue.CollectorSpec) { s.MinSize, s.MaxAge = 100, workqueue.Span(age) })
+	nb.apply(b, func(s *collector.CollectorSpec) { s.MinSize, s.MaxAge = 100, collector.Span(age) })
 	var late []time.Duration
 	for b.Loop() {
 		begun := time.Now()

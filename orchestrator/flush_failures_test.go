@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // A service whose handler fails is there: nothing else need come through for its word to count.
@@ -19,7 +19,7 @@ func TestAFailureOfTheHandlerCountsAtOnce(t *testing.T) {
 		calls.Add(1)
 		return errors.New("no such table")
 	})
-	b.gather(t, "broken", func(s *workqueue.CollectorSpec) { s.MinSize, s.MaxAttempts = 1, 3 })
+	b.gather(t, "broken", func(s *collector.CollectorSpec) { s.MinSize, s.MaxAttempts = 1, 3 })
 	b.addOps(t, "broken", 0, 1, 1)
 	b.await(t, "it is parked", `SELECT count(*) = 1 FROM collector_op WHERE parked_at IS NOT NULL AND attempts = 3`)
 	if n := calls.Load(); n != 3 {

@@ -8,7 +8,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 // hold is until when it is known that the keys of a flight are its own. A node may stand still between its claim and
@@ -29,11 +31,11 @@ type hold struct {
 // newHold is that of a claim which was begun at a time. A session lives on for most of its time after a claim, and keys
 // are kept for DefaultClaimTTL at least.
 func newHold(begun time.Time, session time.Duration) *hold {
-	return &hold{trust: min(session, workqueue.DefaultClaimTTL) / 2, last: begun, all: true}
+	return &hold{trust: min(session, dispatch.DefaultClaimTTL) / 2, last: begun, all: true}
 }
 
 // has reports whether a flush still has its key. The error is one of the look.
-func (h *hold) has(ctx context.Context, store *workqueue.Store, w *flight, id uuid.UUID) (bool, error) {
+func (h *hold) has(ctx context.Context, store *database.DB, w *flight, id uuid.UUID) (bool, error) {
 	came := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -43,7 +45,7 @@ func (h *hold) has(ctx context.Context, store *workqueue.Store, w *flight, id uu
 	if now := time.Now(); now.Sub(h.last) >= h.trust {
 		timed, cancel := context.WithTimeout(ctx, h.trust)
 		defer cancel()
-		kept, err := store.ProlongFlushes(timed, flushIDs(w), timeouts(w))
+		kept, err := collectorstore.New(store).ProlongFlushes(timed, flushIDs(w), timeouts(w))
 		if err != nil {
 			h.failed, h.err = time.Now(), err
 			return false, err

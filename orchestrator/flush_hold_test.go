@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // What was claimed just now is asked for. After a while the database is asked whose a key is, and keeps it; a key of a
@@ -21,12 +21,12 @@ func TestKeysAreLookedAtAgainAfterAWhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &flight{claimed: claimed}
-	away := workqueue.New(closedPool(t, pool))
+	away := database.New(closedPool(t, pool))
 	of := map[string]uuid.UUID{}
 	for _, f := range claimed.Flushes {
 		of[f.Key] = f.ID
 	}
-	is := func(h *hold, store *workqueue.Store, key string, want bool) {
+	is := func(h *hold, store *database.DB, key string, want bool) {
 		t.Helper()
 		if has, err := h.has(t.Context(), store, w, of[key]); has != want || err != nil {
 			t.Errorf("whether the flush has key %s: %t, %v; want %t", key, has, err, want)

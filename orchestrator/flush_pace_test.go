@@ -3,7 +3,7 @@ package orchestrator
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // Operations that cannot be read in time are read for fewer keys, and for more again when they can.
@@ -12,7 +12,7 @@ func TestReadsThatTakeTooLongGetFewerKeys(t *testing.T) {
 	f := &flushing{busy: map[int32]int{}, slow: map[int32]int{}}
 	read := func(keys int, late bool, want int) {
 		t.Helper()
-		w := &flight{collector: 1, claimed: workqueue.ClaimedFlushes{Flushes: make([]workqueue.KeyFlush, keys)}}
+		w := &flight{collector: 1, claimed: collectorstore.ClaimedFlushes{Flushes: make([]collectorstore.KeyFlush, keys)}}
 		f.pace(w, late)
 		if got := f.room(1); got != want {
 			t.Errorf("after a read for %d keys (late: %t) there is room for %d, want %d", keys, late, got, want)

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // claimLocked adds two operations of a key, and has the node claim it while nobody can read the operations, until the
@@ -19,7 +20,7 @@ import (
 func (b *bundle) claimLocked(t *testing.T, collector string) pgx.Tx {
 	t.Helper()
 	b.gather(t, collector, nil)
-	if _, err := b.store.PauseCollector(t.Context(), collector, "test"); err != nil {
+	if _, err := collectorstore.New(b.store).PauseCollector(t.Context(), collector, "test"); err != nil {
 		t.Fatal(err)
 	}
 	b.addOps(t, collector, 0, 2, 1)

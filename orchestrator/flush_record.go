@@ -5,7 +5,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // recordedOps bounds the operations of a commit that records flushes.
@@ -13,7 +15,7 @@ const recordedOps = 8192
 
 // record writes what flushes came to, many of one collector in a commit, until no more come.
 func (f *flushing) record(ctx context.Context) {
-	var next *workqueue.FlushEnd
+	var next *collectorstore.FlushEnd
 	for {
 		if next == nil {
 			e, open := <-f.ended
@@ -22,16 +24,16 @@ func (f *flushing) record(ctx context.Context) {
 			}
 			next = &e
 		}
-		ends := []workqueue.FlushEnd{*next}
+		ends := []collectorstore.FlushEnd{*next}
 		ends, next = f.more(ends)
 		f.write(ctx, ends)
 	}
 }
 
 // more adds what has ended by now, up to a flush of another collector, which it returns.
-func (f *flushing) more(ends []workqueue.FlushEnd) (all []workqueue.FlushEnd, next *workqueue.FlushEnd) {
+func (f *flushing) more(ends []collectorstore.FlushEnd) (all []collectorstore.FlushEnd, next *collectorstore.FlushEnd) {
 	ops := len(ends[0].Ops)
-	for len(ends) < workqueue.NodeFlushes && ops < recordedOps {
+	for len(ends) < collectorstore.NodeFlushes && ops < recordedOps {
 		select {
 		case e, open := <-f.ended:
 			switch {
@@ -50,13 +52,13 @@ func (f *flushing) more(ends []workqueue.FlushEnd) (all []workqueue.FlushEnd, ne
 
 // write records flushes, and tries again until it comes to know how that went or they are given up by everybody: only
 // then is anything asked for again.
-func (f *flushing) write(ctx context.Context, ends []workqueue.FlushEnd) {
+func (f *flushing) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 	n, name := f.node, ends[0].Claim.Name
-	timed, cancel := context.WithTimeout(ctx, workqueue.DefaultClaimTTL)
+	timed, cancel := context.WithTimeout(ctx, dispatch.DefaultClaimTTL)
 	defer cancel()
-	var recorded []workqueue.FlushRecorded
+	var recorded []collectorstore.FlushRecorded
 	err := n.retry(timed, "record flushes of collector "+name, func(ctx context.Context) (err error) {
-		recorded, err = n.store.RecordFlushes(ctx, ends)
+		recorded, err = collectorstore.New(n.store).RecordFlushes(ctx, ends)
 		return err
 	})
 	if err != nil {
@@ -73,7 +75,7 @@ func (f *flushing) write(ctx context.Context, ends []workqueue.FlushEnd) {
 		}
 		endpoint := ends[i].Claim.Spec.Endpoint
 		if r.Outage {
-			n.watch.add(workqueue.Look{Endpoints: []string{endpoint}})
+			n.watch.add(settle.Look{Endpoints: []string{endpoint}})
 		}
 		if r.Closed {
 			n.log.Warn("breaker", zap.String("endpoint", endpoint), zap.Bool("open", false),

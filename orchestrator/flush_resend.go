@@ -10,7 +10,8 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // sentFlushes are those whose requests are out, by the tokens of their calls. A request may be sent again, after the
@@ -23,7 +24,7 @@ import (
 // the connection is lost lies in the client's buffer, goes out when it is back, and once more then. After an outage of
 // NATS that was longer than the flush may take, what lay in that buffer may even meet the next flush of its key.
 type sentFlushes struct {
-	store *workqueue.Store
+	store *database.DB
 	log   *zap.Logger
 
 	mu  sync.Mutex
@@ -99,7 +100,7 @@ func (s *sentFlushes) renew(tokens []string) (again, later []string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resendPatience)
 	defer cancel()
-	kept, err := s.store.ProlongFlushes(ctx, ids, limits)
+	kept, err := collectorstore.New(s.store).ProlongFlushes(ctx, ids, limits)
 	if err != nil {
 		s.log.Warn("keep the keys of flushes for longer; they are sent again later", zap.Error(err))
 		return nil, slices.Collect(maps.Keys(due))

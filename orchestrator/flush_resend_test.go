@@ -11,7 +11,9 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // A request is sent again only while its flush is waited for and has its key, and both are so for as long again: else
@@ -40,7 +42,7 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	s.all["over"].last = time.Now().Add(time.Hour) // its wait has ended, and it might have begun again
 	_, stop := s.limit(t.Context(), "answered", claimed.Flushes[2].ID, time.Hour)
 	stop()
-	s.store = workqueue.New(closedPool(t, pool)) // a database that is away
+	s.store = database.New(closedPool(t, pool)) // a database that is away
 	tokens := []string{"live", "over", "lost", "answered", "of somebody else"}
 	again, later := s.renew(tokens)
 	if slices.Sort(later); len(again) != 0 || !slices.Equal(later, []string{"live", "lost", "over"}) {
@@ -75,26 +77,26 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 }
 
 // claimedKeys has a session claim the keys of a collector, of which each has one operation.
-func claimedKeys(t *testing.T, pool *pgxpool.Pool, keys ...string) (*workqueue.Store, workqueue.ClaimedFlushes) {
+func claimedKeys(t *testing.T, pool *pgxpool.Pool, keys ...string) (*database.DB, collectorstore.ClaimedFlushes) {
 	t.Helper()
-	store := workqueue.New(pool)
-	spec := workqueue.CollectorSpec{Endpoint: "e", MinSize: 1, MaxSize: 1, Timeout: workqueue.Span(time.Hour)}
-	if _, err := store.ApplyCollector(t.Context(), workqueue.CollectorText{Name: "c", Spec: spec.WithDefaults(),
+	store := database.New(pool)
+	spec := collectorstore.CollectorSpec{Endpoint: "e", MinSize: 1, MaxSize: 1, Timeout: collectorstore.Span(time.Hour)}
+	if _, err := collectorstore.New(store).ApplyCollector(t.Context(), collectorstore.CollectorText{Name: "c", Spec: spec.WithDefaults(),
 		Source: "c"}, "ann"); err != nil {
 		t.Fatal(err)
 	}
-	ops := make([]workqueue.Op, len(keys))
+	ops := make([]collectorstore.Op, len(keys))
 	for i, key := range keys {
 		ops[i].Key = key
 	}
-	if _, _, err := store.AddOps(t.Context(), "c", 0, [][]workqueue.Op{ops}); err != nil {
+	if _, _, err := collectorstore.New(store).AddOps(t.Context(), "c", 0, [][]collectorstore.Op{ops}); err != nil {
 		t.Fatal(err)
 	}
-	session, err := store.StartSession(t.Context(), workqueue.NodeInfo{Host: "h"}, time.Hour)
+	session, err := session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "h"}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed, err := store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: session, Collector: 1, Max: 10})
+	claimed, err := collectorstore.New(store).ClaimFlushes(t.Context(), collectorstore.FlushRequest{Session: session, Collector: 1, Max: 10})
 	if err != nil || len(claimed.Flushes) != len(keys) {
 		t.Fatalf("claimed %+v, %v", claimed.Flushes, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // ordinalBits is how much of an operation's number stands as the ordinal of its item. The rest stands as the generation
@@ -27,7 +28,7 @@ const codeIncomplete = "incomplete"
 type flushAnswer struct {
 	mu    sync.Mutex
 	place map[int]int // of an operation, by its ordinal
-	end   *workqueue.FlushEnd
+	end   *collectorstore.FlushEnd
 	odd   int // slots that were not asked for, or came twice
 }
 
@@ -56,7 +57,7 @@ func (a *flushAnswer) Take(slot fetch.Slot) {
 
 // flush asks for the operations of a key and notes what came of them in end. It returns false when nothing is to be
 // recorded: the node stops, or the key is somebody else's by now.
-func (f *flushing) flush(ctx context.Context, w *flight, end *workqueue.FlushEnd) bool {
+func (f *flushing) flush(ctx context.Context, w *flight, end *collectorstore.FlushEnd) bool {
 	n := f.node
 	if len(end.Ops) == 0 {
 		return ctx.Err() == nil
@@ -119,7 +120,7 @@ func failureOf(timed context.Context, q *question, err error, limit time.Duratio
 
 // question writes the request for as many operations as fit it: what is left over is for the next flush. It returns nil
 // when the first operation fits no message.
-func (f *flushing) question(w *flight, end *workqueue.FlushEnd, answer *flushAnswer) *question {
+func (f *flushing) question(w *flight, end *collectorstore.FlushEnd, answer *flushAnswer) *question {
 	n, endpoint := f.node, w.claimed.Spec.Endpoint
 	q := &question{endpoint: endpoint, token: nuid.Next(), slice: end.Flush.ID, final: -1, places: answer.place,
 		call: &directCall{news: make(chan struct{}, 1)}}
@@ -143,10 +144,10 @@ func (f *flushing) question(w *flight, end *workqueue.FlushEnd, answer *flushAns
 		answer.place[ordinal] = i
 		q.asked.Add(i)
 	}
-	end.Slots = make([]workqueue.FlushSlot, max(1, b.Len()))
+	end.Slots = make([]collectorstore.FlushSlot, max(1, b.Len()))
 	if b.Len() == 0 {
 		end.Ops = end.Ops[:1]
-		end.Slots[0] = workqueue.FlushSlot{Came: true, Err: &workqueue.SlotError{Code: CodeItemTooLarge,
+		end.Slots[0] = collectorstore.FlushSlot{Came: true, Err: &workqueue.SlotError{Code: CodeItemTooLarge,
 			Message: n.tooLarge(nil)}}
 		return nil
 	}

@@ -12,19 +12,19 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 // gather applies a collector of the endpoint of the same name.
-func (b *bundle) gather(t *testing.T, name string, change func(*workqueue.CollectorSpec)) {
+func (b *bundle) gather(t *testing.T, name string, change func(*collectorstore.CollectorSpec)) {
 	t.Helper()
-	spec := workqueue.CollectorSpec{Endpoint: name, MinSize: 2, MaxSize: 50, MaxAge: workqueue.Span(50 * time.Millisecond),
-		Backoff: workqueue.Span(time.Millisecond), Dedupe: workqueue.DefaultDedupe}
+	spec := collectorstore.CollectorSpec{Endpoint: name, MinSize: 2, MaxSize: 50, MaxAge: collectorstore.Span(50 * time.Millisecond),
+		Backoff: collectorstore.Span(time.Millisecond), Dedupe: collectorstore.DefaultDedupe}
 	if change != nil {
 		change(&spec)
 	}
-	_, err := b.node.ApplyCollector(t.Context(), workqueue.CollectorText{Name: name, Spec: spec.WithDefaults(),
+	_, err := b.node.ApplyCollector(t.Context(), collectorstore.CollectorText{Name: name, Spec: spec.WithDefaults(),
 		Source: name}, "test")
 	if err != nil {
 		t.Fatal(err)
@@ -34,13 +34,13 @@ func (b *bundle) gather(t *testing.T, name string, change func(*workqueue.Collec
 // addOps adds n operations to a collector, to keys in turn, each with its number among those of its key.
 func (b *bundle) addOps(t *testing.T, collector string, from, n, keys int) {
 	t.Helper()
-	ops := make([]workqueue.Op, n)
+	ops := make([]collectorstore.Op, n)
 	for i := range ops {
 		at := from + i
-		ops[i] = workqueue.Op{ID: fmt.Sprint("op", at), Key: fmt.Sprint("k", at%keys),
+		ops[i] = collectorstore.Op{ID: fmt.Sprint("op", at), Key: fmt.Sprint("k", at%keys),
 			Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, at%keys, at/keys)}
 	}
-	out, err := b.node.AddOps(t.Context(), collector, 0, [][]workqueue.Op{ops})
+	out, err := b.node.AddOps(t.Context(), collector, 0, [][]collectorstore.Op{ops})
 	if err != nil || out[0].Added != n {
 		t.Fatalf("added %+v, %v", out, err)
 	}
@@ -146,7 +146,7 @@ func TestNodesFlushKeysInOrderAndOneAtATime(t *testing.T) {
 		}
 		return nil
 	}, endpoints.Concurrency(8))
-	b.gather(t, "ordered", func(s *workqueue.CollectorSpec) { s.Strict, s.MaxSize, s.MaxAttempts = true, 10, 100 })
+	b.gather(t, "ordered", func(s *collectorstore.CollectorSpec) { s.Strict, s.MaxSize, s.MaxAttempts = true, 10, 100 })
 	const keys, each = 8, 30
 	for i := range 6 {
 		b.addOps(t, "ordered", i*keys*each/6, keys*each/6, keys)
@@ -207,10 +207,10 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 		}
 		return nil
 	}, endpoints.Concurrency(4))
-	b.gather(t, "bad", func(s *workqueue.CollectorSpec) {
+	b.gather(t, "bad", func(s *collectorstore.CollectorSpec) {
 		// An innocent operation that a slow machine keeps waiting has more tries; others come through between two of them.
-		s.Timeout, s.MaxAttempts = workqueue.Span(time.Second), 3
-		s.Backoff, s.MaxBackoff = workqueue.Span(200*time.Millisecond), workqueue.Span(200*time.Millisecond)
+		s.Timeout, s.MaxAttempts = collectorstore.Span(time.Second), 3
+		s.Backoff, s.MaxBackoff = collectorstore.Span(200*time.Millisecond), collectorstore.Span(200*time.Millisecond)
 	})
 	b.addOps(t, "bad", 0, 20, 2)
 	// Others come through meanwhile: else what is not answered might be an outage, for which nobody is to blame.
@@ -230,7 +230,7 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	})
 	b.await(t, "all but the two bad ones succeed, and those are parked", `SELECT count(*) = 2
 		AND bool_and(parked_at IS NOT NULL AND op_id IN ('op4', 'op9')) FROM collector_op`)
-	v, err := b.store.Collector(t.Context(), "bad")
+	v, err := collectorstore.New(b.store).Collector(t.Context(), "bad")
 	if err != nil || v.Parked != 2 || v.Waiting+v.Backoff != 0 {
 		t.Fatalf("the collector is %+v, %v", v, err)
 	}
@@ -248,7 +248,7 @@ func TestFlushesGoInTimeAndAtTheirRate(t *testing.T) {
 		mu.Unlock()
 		return echo(ctx, chunk)
 	})
-	b.gather(t, "timed", func(s *workqueue.CollectorSpec) { s.MinSize, s.Rate = 50, "10/s" })
+	b.gather(t, "timed", func(s *collectorstore.CollectorSpec) { s.MinSize, s.Rate = 50, "10/s" })
 	begun := time.Now()
 	b.addOps(t, "timed", 0, 8, 8)
 	b.await(t, "everything is flushed", noOps)
@@ -274,7 +274,7 @@ func TestFlushesSurviveARestartOfNATS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.gather(t, "away", func(s *workqueue.CollectorSpec) { s.Timeout = workqueue.Span(10 * time.Minute) })
+	b.gather(t, "away", func(s *collectorstore.CollectorSpec) { s.Timeout = collectorstore.Span(10 * time.Minute) })
 	b.addOps(t, "away", 0, 6, 3)
 	until(t, "all is on its way", func() bool { return swallowed.Load() == 3 })
 	if err := mute.Unsubscribe(); err != nil {
@@ -324,9 +324,9 @@ func TestPartitionsChangeUnderLoad(t *testing.T) {
 		}
 		return nil
 	}, endpoints.Concurrency(8))
-	into := func(partitions int) func(*workqueue.CollectorSpec) {
-		return func(s *workqueue.CollectorSpec) {
-			s.MaxSize, s.OrderBy = 10, &workqueue.OpKeying{Field: "owner", Partitions: partitions}
+	into := func(partitions int) func(*collectorstore.CollectorSpec) {
+		return func(s *collectorstore.CollectorSpec) {
+			s.MaxSize, s.OrderBy = 10, &collectorstore.OpKeying{Field: "owner", Partitions: partitions}
 		}
 	}
 	b.gather(t, "spread", into(7))
@@ -356,16 +356,16 @@ func TestPartitionsChangeUnderLoad(t *testing.T) {
 func (b *bundle) addKeyed(t *testing.T, name string, value, number int) {
 	t.Helper()
 	for {
-		spec, version, err := b.store.CollectorSpecOf(t.Context(), name)
+		spec, version, err := collectorstore.New(b.store).CollectorSpecOf(t.Context(), name)
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		op := workqueue.Op{ID: fmt.Sprint(value, "/", number),
+		op := collectorstore.Op{ID: fmt.Sprint(value, "/", number),
 			Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, value, number)}
 		op.Key = fmt.Sprint(order.Partition(fmt.Sprint("v", value), spec.OrderBy.Partitions))
-		_, err = b.node.AddOps(t.Context(), name, version, [][]workqueue.Op{{op}})
-		if _, moved := errors.AsType[*workqueue.CollectorMovedError](err); moved {
+		_, err = b.node.AddOps(t.Context(), name, version, [][]collectorstore.Op{{op}})
+		if _, moved := errors.AsType[*collectorstore.CollectorMovedError](err); moved {
 			continue
 		}
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // pulse is what a node says of itself with each heartbeat.
@@ -17,7 +19,7 @@ type pulse struct {
 	Mute   *muteStreams `json:"mute,omitempty"` // it is, and the streams do not answer; likewise
 	Locals []string     `json:"locals"`         // its functions for steps of kind local; likewise
 	// Duties are there while it leads; the view of the nodes reads them.
-	Duties []workqueue.DutyPulse `json:"duties,omitempty"`
+	Duties []inspect.DutyPulse `json:"duties,omitempty"`
 }
 
 func (n *Node) pulse() pulse {
@@ -36,7 +38,7 @@ func (n *Node) beat(ctx context.Context) {
 		case <-tick.C:
 		}
 		timed, cancel := context.WithTimeout(ctx, n.cfg.Heartbeat*2)
-		err := n.store.Heartbeat(timed, n.Session(), n.cfg.SessionTTL, n.pulse())
+		err := session.New(n.store).Heartbeat(timed, n.Session(), n.cfg.SessionTTL, n.pulse())
 		if errors.Is(err, workqueue.ErrSessionLost) {
 			n.stats.sessionsLost.Add(1)
 			n.log.Warn("the session expired; starting a new one", zap.Stringer("session", n.Session()))

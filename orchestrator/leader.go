@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 )
 
 // What goes with wakeSubject beside its first meaning. Nothing depends on either: nodes look by themselves.
@@ -82,7 +83,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 	defer cancel()
 	asked := time.Now()
 	lease, err := n.stand(timed)
-	if held := (*workqueue.HeldError)(nil); errors.As(err, &held) {
+	if held := (*sessionstore.HeldError)(nil); errors.As(err, &held) {
 		return nil, n.leaveTo(ctx, had, held)
 	}
 	if err != nil {
@@ -103,12 +104,12 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 func (n *Node) stand(ctx context.Context) (workqueue.Lease, error) {
 	session := n.Session()
 	if n.cfg.Precedence != 0 && n.stands != session {
-		if err := n.store.SetPrecedence(ctx, session, n.cfg.Precedence); err != nil {
+		if err := sessionstore.New(n.store).SetPrecedence(ctx, session, n.cfg.Precedence); err != nil {
 			return workqueue.Lease{}, err
 		}
 		n.stands = session
 	}
-	return n.store.Lead(ctx, session, n.cfg.LeaseTTL)
+	return sessionstore.New(n.store).Lead(ctx, session, n.cfg.LeaseTTL)
 }
 
 // withdraw is for a node that stops: it lives on until what it has under way has ended, and others are to lead.
@@ -118,13 +119,13 @@ func (n *Node) withdraw(ctx context.Context) {
 	}
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := n.store.SetPrecedence(timed, n.Session(), 0); err != nil {
+	if err := sessionstore.New(n.store).SetPrecedence(timed, n.Session(), 0); err != nil {
 		n.log.Warn("let other nodes lead; they do when this one's session has ended", zap.Error(err))
 	}
 }
 
 // leaveTo lets another node lead, and returns when to look again. For one that has precedence, this one resigns.
-func (n *Node) leaveTo(ctx context.Context, had *term, held *workqueue.HeldError) time.Duration {
+func (n *Node) leaveTo(ctx context.Context, had *term, held *sessionstore.HeldError) time.Duration {
 	if !held.Outranked {
 		n.endTerm(had)
 		return min(n.beatOfLease(), held.Left+leaseSlack)
@@ -166,7 +167,7 @@ func (n *Node) stepDown(ctx context.Context, had *term) {
 	n.endTerm(had)
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := n.store.Resign(timed, had.lease); err != nil {
+	if err := sessionstore.New(n.store).Resign(timed, had.lease); err != nil {
 		n.log.Warn("resign; the lease runs out by itself", zap.Error(err))
 		return
 	}

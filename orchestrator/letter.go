@@ -10,6 +10,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // causeUnreadable is the cause of a dead letter that does not even say which endpoint it was for.
@@ -17,7 +19,7 @@ const causeUnreadable = "unreadable"
 
 // collected is a message from the stream of dead letters, as the store keeps it. Whatever it is, it becomes a letter: a
 // message that cannot be understood is for a person to look at, and must not come again for ever.
-func collected(msg jetstream.Msg) workqueue.DeadLetter {
+func collected(msg jetstream.Msg) deadletter.DeadLetter {
 	d, err := endpoints.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
 	letter := letterOf(&d)
 	if err != nil {
@@ -28,8 +30,8 @@ func collected(msg jetstream.Msg) workqueue.DeadLetter {
 }
 
 // letterOf is a dead letter as the store keeps it.
-func letterOf(d *endpoints.DeadLetter) workqueue.DeadLetter {
-	letter := workqueue.DeadLetter{
+func letterOf(d *endpoints.DeadLetter) deadletter.DeadLetter {
+	letter := deadletter.DeadLetter{
 		MsgID: d.MsgID, Endpoint: d.Endpoint, Cause: d.Cause, Message: d.Message, Mode: string(d.Mode),
 		Run: known[workqueue.RunID](d.Run), Slice: known[workqueue.SliceID](d.Slice),
 		Root: known[workqueue.SliceID](d.Root), Stack: d.Stack, Origin: d.Origin, Service: d.Service,
@@ -43,7 +45,7 @@ func letterOf(d *endpoints.DeadLetter) workqueue.DeadLetter {
 }
 
 // exhaustedLetter is a message that was delivered too often, as the store keeps it.
-func exhaustedLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg) workqueue.DeadLetter {
+func exhaustedLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg) deadletter.DeadLetter {
 	d, _ := endpoints.ParseDeadLetter(endpoints.DeadSubject(endpoint), msg.Header, msg.Data) // the endpoint is known
 	letter := letterOf(&d)
 	letter.MsgID = endpoints.DeadMsgID(msg.Header)
@@ -60,12 +62,12 @@ func exhaustedLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg)
 
 // givenUpLetter is a slice that a service has given up after too many deliveries. It has the id that a node gives it
 // when it is the one to give the request up. The request is gone by now.
-func givenUpLetter(a *workqueue.Answer, run uuid.UUID) workqueue.DeadLetter {
+func givenUpLetter(a *settle.Answer, run uuid.UUID) deadletter.DeadLetter {
 	request := nats.Header{endpoints.HeaderMsgID: {a.Slice.String()}}
-	return workqueue.DeadLetter{
+	return deadletter.DeadLetter{
 		MsgID: endpoints.DeadMsgID(request), Endpoint: a.Endpoint, Cause: a.Failure.Code, Message: a.Failure.Message,
 		Mode: string(endpoints.ModeBatch), Run: known[workqueue.RunID](run), Slice: &a.Slice, Root: &a.Slice,
-		Service: a.Service, State: workqueue.LetterReissued, NoBody: true,
+		Service: a.Service, State: deadletter.LetterReissued, NoBody: true,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 // letterBatch bounds the requeued letters of one reading.
@@ -42,7 +43,7 @@ func (n *Node) publishUnsent(ctx context.Context) (failed error) {
 	skip := []string{}
 	for {
 		reading, cancel := context.WithTimeout(ctx, readTimeout)
-		letters, err := n.store.UnsentLetters(reading, letterBatch, skip...)
+		letters, err := deadletter.New(n.store).UnsentLetters(reading, letterBatch, skip...)
 		cancel()
 		if err != nil || len(letters) == 0 {
 			return errors.Join(failed, err)
@@ -59,7 +60,7 @@ func (n *Node) publishUnsent(ctx context.Context) (failed error) {
 				sent = append(sent, l.ID)
 			case unsendable(err):
 				n.log.Warn("a requeued letter cannot be sent", zap.Stringer("letter", l.ID), zap.Error(err))
-				if err := n.store.LetterUnsendable(ctx, l.ID, err.Error()); err != nil {
+				if err := deadletter.New(n.store).LetterUnsendable(ctx, l.ID, err.Error()); err != nil {
 					return err
 				}
 			default:
@@ -67,7 +68,7 @@ func (n *Node) publishUnsent(ctx context.Context) (failed error) {
 			}
 		}
 		n.stats.requeued.Add(int64(len(sent)))
-		if err := n.store.LettersSent(ctx, sent); err != nil {
+		if err := deadletter.New(n.store).LettersSent(ctx, sent); err != nil {
 			return errors.Join(failed, err)
 		}
 	}
@@ -79,7 +80,7 @@ func unsendable(err error) bool {
 	return name || errors.Is(err, nats.ErrMaxPayload)
 }
 
-func (n *Node) publishLetter(ctx context.Context, l *workqueue.UnsentLetter) error {
+func (n *Node) publishLetter(ctx context.Context, l *deadletter.UnsentLetter) error {
 	if _, err := n.ensureEndpoint(ctx, l.Endpoint); err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func (n *Node) publishLetter(ctx context.Context, l *workqueue.UnsentLetter) err
 
 // requeued is the request of a letter, to be sent again: as it came, without what JetStream and the letter's end have
 // put on it.
-func requeued(l *workqueue.UnsentLetter) *nats.Msg {
+func requeued(l *deadletter.UnsentLetter) *nats.Msg {
 	msg := &nats.Msg{Subject: endpoints.WorkSubject(l.Endpoint), Header: nats.Header{}, Data: l.Body}
 	for name, values := range l.Headers {
 		if strings.HasPrefix(name, natsHeaders) || strings.HasPrefix(name, deadHeaders) {

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 // dead is a dead letter of a request of one item, as a service publishes it.
@@ -61,10 +61,10 @@ func TestDeadLettersAreCollected(t *testing.T) {
 	for _, l := range b.buried(t, 4) {
 		causes[l.Cause]++
 		if l.Cause == endpoints.CodePanic && l.Requeued == 0 {
-			full, err := b.store.DeadLetter(t.Context(), l.ID.String())
+			full, err := deadletter.New(b.store).DeadLetter(t.Context(), l.ID.String())
 			if err != nil || full.Endpoint != "accounts" || full.Mode != "single" || full.Deliveries != 5 ||
 				full.Service != "accounts@1.2.3 a" || full.Origin != "edge" || full.Items != 1 || full.At.Year() != 2026 ||
-				string(full.Body) != string(good.Data) || full.State != workqueue.LetterWaiting {
+				string(full.Body) != string(good.Data) || full.State != deadletter.LetterWaiting {
 				t.Errorf("the letter is %+v, %v", full, err)
 			}
 		}
@@ -83,12 +83,12 @@ func TestRequeueSurvivesACrash(t *testing.T) {
 	slice := uuid.New()
 	b.publish(t, dead(t, slice))
 	letter := b.buried(t, 1)[0]
-	sel := workqueue.DeadSelection{Refs: []string{letter.ID.String()}}
-	if out, err := b.store.Requeue(t.Context(), sel, "ann"); err != nil || out.Requeued != 1 { // and dies
+	sel := deadletter.DeadSelection{Refs: []string{letter.ID.String()}}
+	if out, err := deadletter.New(b.store).Requeue(t.Context(), sel, "ann"); err != nil || out.Requeued != 1 { // and dies
 		t.Fatalf("requeued %+v, %v", out, err)
 	}
 	until(t, "the letter is sent", func() bool {
-		left, err := b.store.UnsentLetters(t.Context(), 10)
+		left, err := deadletter.New(b.store).UnsentLetters(t.Context(), 10)
 		return err == nil && len(left) == 0
 	})
 	msg := b.take(t, "accounts")
@@ -117,12 +117,12 @@ func TestRequeueLoopsAreStopped(t *testing.T) {
 	b.publish(t, dead(t, uuid.New()))
 	for round := 1; ; round++ {
 		letter := b.buried(t, round)[0]
-		out, err := b.node.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "ann")
+		out, err := b.node.Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if out.Requeued == 0 {
-			if round != workqueue.MaxRequeues+1 || len(out.Refused) != 1 || out.Refused[0].ID != letter.ID {
+			if round != deadletter.MaxRequeues+1 || len(out.Refused) != 1 || out.Refused[0].ID != letter.ID {
 				t.Errorf("refused %+v in round %d", out, round)
 			}
 			return
@@ -157,7 +157,7 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 	b.buried(t, 1)
 	b.publish(t, dead(t, uuid.New()))
 	b.buried(t, 2)
-	out, err := b.node.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "ann")
+	out, err := b.node.Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
 	if err != nil || out.Requeued != 2 {
 		t.Fatalf("requeued %+v, %v", out, err)
 	}
@@ -166,7 +166,7 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the obstacle's letter is sent", func() bool {
-		left, err := b.store.UnsentLetters(t.Context(), 10)
+		left, err := deadletter.New(b.store).UnsentLetters(t.Context(), 10)
 		return err == nil && len(left) == 0
 	})
 	b.take(t, "blocked")
@@ -207,14 +207,14 @@ func TestRequeueLoopsOfAServiceAreStopped(t *testing.T) {
 	})
 	meta := endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: endpoints.ModeSingle, Deliveries: 1}
 	b.ask(t, nested(t, meta, "tranche.call.edge.token.accounts"))
-	for round := range workqueue.MaxRequeues + 2 {
+	for round := range deadletter.MaxRequeues + 2 {
 		letter := b.buried(t, round+1)[0]
-		if letter.Requeued != round || letter.Cause != endpoints.CodePanic || letter.State != workqueue.LetterWaiting {
+		if letter.Requeued != round || letter.Cause != endpoints.CodePanic || letter.State != deadletter.LetterWaiting {
 			t.Fatalf("in round %d the letter is %+v", round, letter)
 		}
-		sel := workqueue.DeadSelection{All: true}
+		sel := deadletter.DeadSelection{All: true}
 		out, err := b.node.Requeue(t.Context(), sel, "ann")
-		if round >= workqueue.MaxRequeues {
+		if round >= deadletter.MaxRequeues {
 			if err != nil || out.Requeued != 0 || out.RefusedTotal != 1 {
 				t.Fatalf("round %d: %+v, %v", round, out, err)
 			}
@@ -225,8 +225,8 @@ func TestRequeueLoopsOfAServiceAreStopped(t *testing.T) {
 			t.Fatalf("round %d: %+v, %v", round, out, err)
 		}
 	}
-	b.buried(t, workqueue.MaxRequeues+3)
-	if n := runs.Load(); n != workqueue.MaxRequeues+3 {
+	b.buried(t, deadletter.MaxRequeues+3)
+	if n := runs.Load(); n != deadletter.MaxRequeues+3 {
 		t.Errorf("the handler ran %d times", n)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 const (
@@ -125,7 +126,7 @@ func (n *Node) limitDeliveries(ctx context.Context, work, stage consumersOf) (fa
 
 // applySettings brings what operators have set to the consumers, where the services look.
 func (n *Node) applySettings(ctx context.Context, work consumersOf) error {
-	settings, err := n.store.EndpointSettings(ctx)
+	settings, err := pace.New(n.store).EndpointSettings(ctx)
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func (n *Node) applySettings(ctx context.Context, work consumersOf) error {
 }
 
 // applySetting brings one endpoint's settings to its consumer, if it has one: whoever makes it later finds them.
-func (n *Node) applySetting(ctx context.Context, s workqueue.EndpointSetting) error {
+func (n *Node) applySetting(ctx context.Context, s pace.EndpointSetting) error {
 	consumer, err := n.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(s.Endpoint))
 	if err != nil {
 		return fmt.Errorf("set endpoint %s: %w", s.Endpoint, err)
@@ -155,7 +156,7 @@ func (n *Node) applySetting(ctx context.Context, s workqueue.EndpointSetting) er
 
 // settings returns what operators have set for an endpoint.
 func (n *Node) settings(ctx context.Context, endpoint string) (endpoints.ConsumerSettings, error) {
-	all, err := n.store.EndpointSettings(ctx)
+	all, err := pace.New(n.store).EndpointSettings(ctx)
 	if err != nil {
 		return endpoints.ConsumerSettings{}, err
 	}
@@ -167,6 +168,6 @@ func (n *Node) settings(ctx context.Context, endpoint string) (endpoints.Consume
 	return endpoints.ConsumerSettings{}, nil
 }
 
-func settingsOf(s workqueue.EndpointSetting) endpoints.ConsumerSettings {
+func settingsOf(s pace.EndpointSetting) endpoints.ConsumerSettings {
 	return endpoints.ConsumerSettings{Concurrency: s.Concurrency}
 }

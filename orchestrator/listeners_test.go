@@ -9,7 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // list has somebody say that he listens, as a service with the least of permissions can.
@@ -75,7 +75,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 			return err == nil && endpoints.SettingsOf(consumer.CachedInfo()).Concurrency == want
 		})
 	}
-	set := workqueue.EndpointSetting{Endpoint: "statement", Concurrency: 3}
+	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
 	if err := b.node.SetEndpoint(t.Context(), set, "ann"); err != nil { // there is no consumer yet
 		t.Fatal(err)
 	}
@@ -96,12 +96,12 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	}
 	wanted("the setting reaches the consumer", 5)
 	set.Concurrency = 0
-	if err := b.store.SetEndpoint(t.Context(), set, "ann"); err != nil { // by a node that dies
+	if err := pace.New(b.store).SetEndpoint(t.Context(), set, "ann"); err != nil { // by a node that dies
 		t.Fatal(err)
 	}
 	wanted("the leader brings the setting", 0)
 	set.Concurrency = 7
-	if err := b.store.SetEndpoint(t.Context(), set, "ann"); err != nil {
+	if err := pace.New(b.store).SetEndpoint(t.Context(), set, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	wanted("the leader brings the next setting", 7)
@@ -112,7 +112,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
 	b.wantSound(t, l, run, 100)
-	if err := b.node.SetEndpoint(t.Context(), workqueue.EndpointSetting{Endpoint: "no name"}, "ann"); err == nil {
+	if err := b.node.SetEndpoint(t.Context(), pace.EndpointSetting{Endpoint: "no name"}, "ann"); err == nil {
 		t.Error("a setting of no endpoint was taken")
 	}
 	if config := consumer.CachedInfo().Config; config.AckPolicy != jetstream.AckExplicitPolicy {
@@ -125,7 +125,7 @@ func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	js := b.js(t)
-	set := workqueue.EndpointSetting{Endpoint: "statement", Concurrency: 3}
+	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
 	if err := b.node.SetEndpoint(t.Context(), set, "ann"); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -83,7 +84,7 @@ func (n *Node) findingLost() func(context.Context, workqueue.Lease) (time.Durati
 }
 
 func (s *lostSweep) round(ctx context.Context) (int, error) {
-	unanswered, err := s.node.store.Unanswered(ctx, s.epoch, lostGrace, lostBatch)
+	unanswered, err := settle.New(s.node.store).Unanswered(ctx, s.epoch, lostGrace, lostBatch)
 	if err != nil {
 		return 0, err
 	}
@@ -100,11 +101,11 @@ func (s *lostSweep) round(ctx context.Context) (int, error) {
 	if err != nil || len(lost) == 0 {
 		return 0, err
 	}
-	return s.node.store.ReleaseLost(ctx, s.lease, lost, s.epoch)
+	return settle.New(s.node.store).ReleaseLost(ctx, s.lease, lost, s.epoch)
 }
 
 // forget drops what was noted of slices that are answered.
-func (s *lostSweep) forget(unanswered []workqueue.Unanswered) {
+func (s *lostSweep) forget(unanswered []settle.Unanswered) {
 	still := make(map[workqueue.SliceID]*lostMark, len(s.marks))
 	for _, u := range unanswered {
 		if mark := s.marks[u.ID]; mark != nil {
@@ -116,7 +117,7 @@ func (s *lostSweep) forget(unanswered []workqueue.Unanswered) {
 
 // lookForRequests marks the slices whose requests are not in the work stream any more, and reports whether any is. One
 // that lies before the stream's beginning is known to be gone; others are looked for, some in each round.
-func (s *lostSweep) lookForRequests(ctx context.Context, unanswered []workqueue.Unanswered) (gone bool, err error) {
+func (s *lostSweep) lookForRequests(ctx context.Context, unanswered []settle.Unanswered) (gone bool, err error) {
 	stream, err := s.node.js.Stream(ctx, endpoints.StreamWork)
 	if err != nil {
 		return false, fmt.Errorf("look for requests: %w", err)
@@ -154,7 +155,7 @@ func (s *lostSweep) lookForRequests(ctx context.Context, unanswered []workqueue.
 }
 
 // requestIs reports whether the request of a slice lies where it was put.
-func requestIs(ctx context.Context, stream jetstream.Stream, u workqueue.Unanswered) (bool, error) {
+func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered) (bool, error) {
 	msg, err := stream.GetMsg(ctx, uint64(u.StreamSeq))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return false, nil
@@ -167,7 +168,7 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u workqueue.Unanswe
 
 // lost returns the marked slices of which nothing is left. What is read here is read after the requests were found
 // gone; where the reply stream ends, after it was found that a chunk is not suspended.
-func (s *lostSweep) lost(ctx context.Context, unanswered []workqueue.Unanswered) (lost []workqueue.SliceID, err error) {
+func (s *lostSweep) lost(ctx context.Context, unanswered []settle.Unanswered) (lost []workqueue.SliceID, err error) {
 	recorder, err := s.node.js.Consumer(ctx, endpoints.StreamReply, endpoints.RecorderConsumer)
 	if err != nil {
 		return nil, fmt.Errorf("look at what is recorded: %w", err)

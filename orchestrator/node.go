@@ -18,6 +18,10 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // wakeSubject is published on core NATS when there is work to look for. Nothing depends on it: nodes poll as well.
@@ -30,7 +34,7 @@ const wakeFreed = "freed"
 type Node struct {
 	cfg   Config
 	log   *zap.Logger
-	store *workqueue.Store
+	store *database.DB
 	nc    *nats.Conn
 	js    jetstream.JetStream
 
@@ -53,10 +57,10 @@ type Node struct {
 	stands     workqueue.SessionID // which has said its precedence; lead's alone
 
 	pipe      pipeState
-	mark      workqueue.Mark // the furthest that the database is known to have come; watchDatabase's
-	single    single         // of the server
-	unmoved   time.Time      // when no service had moved at many endpoints; noteHandedOut's
-	differing sync.Once      // what the program says of the streams has been compared
+	mark      session.Mark // the furthest that the database is known to have come; watchDatabase's
+	single    single       // of the server
+	unmoved   time.Time    // when no service had moved at many endpoints; noteHandedOut's
+	differing sync.Once    // what the program says of the streams has been compared
 	suspects  suspects
 	mute      muteness
 	reach     reach
@@ -73,7 +77,7 @@ type Node struct {
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
-func New(store *workqueue.Store, nc *nats.Conn, cfg Config) (*Node, error) {
+func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -234,8 +238,8 @@ func (n *Node) awaitNATS(ctx context.Context) error {
 const natsPause = time.Second
 
 func (n *Node) newSession(ctx context.Context) error {
-	info := workqueue.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
-	id, err := n.store.StartSession(ctx, info, n.cfg.SessionTTL)
+	info := session.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
+	id, err := session.New(n.store).StartSession(ctx, info, n.cfg.SessionTTL)
 	if err != nil {
 		return err
 	}
@@ -281,11 +285,11 @@ func (n *Node) work(ctx context.Context) {
 func (n *Node) close(ctx context.Context) error {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	flushes, err := n.store.EndFlushes(closing, n.Session())
+	flushes, err := collectorstore.New(n.store).EndFlushes(closing, n.Session())
 	if err != nil {
 		n.log.Warn("give back what is being flushed; it stays with the session until that expires", zap.Error(err))
 	}
-	released, err := n.store.EndSession(closing, n.Session())
+	released, err := settle.New(n.store).EndSession(closing, n.Session())
 	if err != nil {
 		return fmt.Errorf("orchestrator: stop: claims stay with the session until it expires: %w", err)
 	}

@@ -6,29 +6,31 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// OpenRun makes a run that takes items until it is sealed. See [workqueue.Store.OpenRun].
-func (n *Node) OpenRun(ctx context.Context, req workqueue.OpenRequest) (workqueue.Opened, error) {
-	opened, err := n.store.OpenRun(ctx, req)
+// OpenRun makes a run that takes items until it is sealed. See [start.Store.OpenRun].
+func (n *Node) OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened, error) {
+	opened, err := start.New(n.store).OpenRun(ctx, req)
 	if err == nil {
 		n.spread()
 	}
 	return opened, err
 }
 
-// Add appends items to an open run. See [workqueue.Store.Add].
-func (n *Node) Add(ctx context.Context, req workqueue.AddRequest) (workqueue.Added, error) {
-	added, err := n.store.Add(ctx, req)
+// Add appends items to an open run. See [start.Store.Add].
+func (n *Node) Add(ctx context.Context, req start.AddRequest) (start.Added, error) {
+	added, err := start.New(n.store).Add(ctx, req)
 	if err == nil && !added.Existing {
 		n.spread() // blocks may have become full
 	}
 	return added, err
 }
 
-// SealRun ends the adding of items to an open run. See [workqueue.Store.SealRun].
-func (n *Node) SealRun(ctx context.Context, req workqueue.SealRequest) (workqueue.Sealed, error) {
-	sealed, err := n.store.SealRun(ctx, req)
+// SealRun ends the adding of items to an open run. See [start.Store.SealRun].
+func (n *Node) SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error) {
+	sealed, err := start.New(n.store).SealRun(ctx, req)
 	if err == nil {
 		n.announce(sealed.Completions)
 		n.recheck(ctx, []workqueue.RunID{req.Run})
@@ -40,7 +42,7 @@ func (n *Node) SealRun(ctx context.Context, req workqueue.SealRequest) (workqueu
 // sweepUnsealed reports open runs that were not sealed in time, and seals or cancels those that are to end so. Leader
 // work. What fails is tried again with the next sweep.
 func (n *Node) sweepUnsealed(ctx context.Context, lease workqueue.Lease) error {
-	due, err := n.store.ReportOverdue(ctx, lease)
+	due, err := start.New(n.store).ReportOverdue(ctx, lease)
 	if err != nil {
 		return err
 	}
@@ -58,13 +60,13 @@ func (n *Node) sweepUnsealed(ctx context.Context, lease workqueue.Lease) error {
 	return nil
 }
 
-func (n *Node) endUnsealed(ctx context.Context, o *workqueue.OverdueRun) (err error) {
+func (n *Node) endUnsealed(ctx context.Context, o *start.OverdueRun) (err error) {
 	const reason = "it was not sealed in time"
 	switch o.OnOverdue {
-	case workqueue.OverdueSeal:
-		_, err = n.SealRun(ctx, workqueue.SealRequest{Run: o.Run, Actor: workqueue.Engine, Reason: reason})
-	case workqueue.OverdueCancel:
-		_, err = n.Cancel(ctx, workqueue.Control{Run: o.Run, Actor: workqueue.Engine, Reason: reason})
+	case start.OverdueSeal:
+		_, err = n.SealRun(ctx, start.SealRequest{Run: o.Run, Actor: workqueue.Engine, Reason: reason})
+	case start.OverdueCancel:
+		_, err = n.Cancel(ctx, control.Control{Run: o.Run, Actor: workqueue.Engine, Reason: reason})
 	}
 	return err
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -23,11 +25,11 @@ const (
 // sweepOverdue deals with slices past their deadline. The time of a slice counts from when its request was handed to a
 // service: one that still lies in the stream waits for its endpoint, not for its items, and gets a new deadline. Of one
 // that was acknowledged the reply was lost. One that a service keeps without an answer counts as a failed attempt, if
-// there is reason to blame its items ([workqueue.Store.Blamed]); its request is taken out of the stream so that nobody
+// there is reason to blame its items ([health.Store.Blamed]); its request is taken out of the stream so that nobody
 // works on it in vain. While JetStream is mute its time is over all the same, at no cost. What else cannot be told now
 // is left to the next sweep.
 func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
-	overdue, err := n.store.OverdueSlices(ctx, overdueBatch)
+	overdue, err := settle.New(n.store).OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {
 		return 0, err
 	}
@@ -35,16 +37,16 @@ func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, er
 	s := n.sortOverdue(asking, overdue)
 	cancel()
 	n.stats.extended.Add(int64(len(s.waiting)))
-	extended := n.store.Extend(ctx, lease, s.waiting)
-	reissued, unsent := n.store.ReleaseUnsent(ctx, lease, s.gone)
-	answered, lost := n.store.ReleaseAcknowledged(ctx, lease, s.lost)
+	extended := settle.New(n.store).Extend(ctx, lease, s.waiting)
+	reissued, unsent := health.New(n.store).ReleaseUnsent(ctx, lease, s.gone)
+	answered, lost := health.New(n.store).ReleaseAcknowledged(ctx, lease, s.lost)
 	late, expired := n.expire(ctx, lease, &s)
 	return reissued + answered + late, errors.Join(extended, unsent, lost, expired)
 }
 
 // expire ends slices whose services kept silent.
 func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
-	blamed, err := n.store.Blamed(ctx, s.silent, s.doubted)
+	blamed, err := health.New(n.store).Blamed(ctx, s.silent, s.doubted)
 	if err != nil {
 		return 0, err
 	}
@@ -57,8 +59,8 @@ func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (in
 			excused = append(excused, id)
 		}
 	}
-	late, failed := n.store.Expire(ctx, lease, at)
-	passed, again := n.store.Excuse(ctx, lease, excused)
+	late, failed := health.New(n.store).Expire(ctx, lease, at)
+	passed, again := health.New(n.store).Excuse(ctx, lease, excused)
 	n.stats.expired.Add(int64(late + passed))
 	if failed == nil && again == nil {
 		n.removeRequests(ctx, s.requests)
@@ -67,7 +69,7 @@ func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (in
 }
 
 // handedAgain is when JetStream is asked again about many endpoints of which none had moved. With the time between two
-// sweeps it is well within what [workqueue.Overdue] tells of HandedFor.
+// sweeps it is well within what [settle.Overdue] tells of HandedFor.
 const handedAgain = 3 * time.Second
 
 // noteHandedOut asks JetStream how far the services of each endpoint with waiting requests have come.
@@ -75,7 +77,7 @@ func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 	if time.Since(n.unmoved) < handedAgain {
 		return nil
 	}
-	waiting, err := n.store.Unhanded(ctx)
+	waiting, err := settle.New(n.store).Unhanded(ctx)
 	if err != nil || len(waiting) == 0 {
 		return err
 	}
@@ -86,7 +88,7 @@ func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 	epoch, _ := n.pipe.now()
 	queues := n.queuesOf(ctx, names)
 	var failed error
-	var at []workqueue.Handed
+	var at []settle.Handed
 	for _, w := range waiting {
 		queue, known := queues[w.Endpoint]
 		if !known {
@@ -102,13 +104,13 @@ func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 			n.log.Warn("a consumer is not as it should be", zap.String("endpoint", w.Endpoint), zap.Error(err))
 		}
 		if w.Epoch == epoch && queue.Delivered.Stream >= uint64(w.First) {
-			at = append(at, workqueue.Handed{Endpoint: w.Endpoint, UpTo: int64(queue.Delivered.Stream)})
+			at = append(at, settle.Handed{Endpoint: w.Endpoint, UpTo: int64(queue.Delivered.Stream)})
 		}
 	}
 	if len(at) == 0 && failed == nil && len(names) > fewQueues {
 		n.unmoved = time.Now()
 	}
-	return errors.Join(failed, n.store.HandedOut(ctx, lease, at, epoch))
+	return errors.Join(failed, settle.New(n.store).HandedOut(ctx, lease, at, epoch))
 }
 
 // sorted says what becomes of overdue slices.
@@ -122,7 +124,7 @@ type sorted struct {
 	requests []workqueue.Sent // of the silent ones
 }
 
-func (n *Node) sortOverdue(ctx context.Context, overdue []workqueue.Overdue) sorted {
+func (n *Node) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
 	s := sorted{doubted: map[workqueue.SliceID]bool{}}
 	looking := n.lookForRequests(ctx)
 	well := n.pipe.wellFor(n.nc.Stats().Reconnects)

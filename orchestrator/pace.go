@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/orchestrator/pacing"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
@@ -64,7 +65,7 @@ func (p *pacer) round(ctx context.Context) error {
 	if rests, err := p.rests(timed); err != nil || rests {
 		return err
 	}
-	o, err := p.node.store.Observe(timed, p.since, throttling.Codes())
+	o, err := pace.New(p.node.store).Observe(timed, p.since, throttling.Codes())
 	if err != nil {
 		return err
 	}
@@ -88,7 +89,7 @@ func (p *pacer) round(ctx context.Context) error {
 	p.of = seen // what has nothing to do is taken up again from what is stored
 	if time.Since(p.pruned) > pruneEvery {
 		p.pruned = time.Now()
-		_, err := p.node.store.PruneChanges(timed, p.lease)
+		_, err := pace.New(p.node.store).PruneChanges(timed, p.lease)
 		failed = errors.Join(failed, err)
 	}
 	return failed
@@ -107,12 +108,12 @@ func (p *pacer) rests(ctx context.Context) (bool, error) {
 	for name := range p.of {
 		names = append(names, name)
 	}
-	ended, err := p.node.store.EndedSince(ctx, names, p.since)
+	ended, err := pace.New(p.node.store).EndedSince(ctx, names, p.since)
 	return !ended, err
 }
 
 // paced returns the controller of an endpoint, with what somebody else may have stored meanwhile.
-func (p *pacer) paced(e *workqueue.PacedEndpoint) (*pacedEndpoint, error) {
+func (p *pacer) paced(e *pace.PacedEndpoint) (*pacedEndpoint, error) {
 	stored := pacing.Settings{InFlight: e.Pace.InFlight, Rate: e.Pace.Rate, Chunk: e.Pace.Chunk}
 	if paced := p.of[e.Endpoint]; paced != nil {
 		paced.controller.Adopt(stored)
@@ -126,7 +127,7 @@ func (p *pacer) paced(e *workqueue.PacedEndpoint) (*pacedEndpoint, error) {
 }
 
 // step hands a controller what was seen of an endpoint, and stores what it decides.
-func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen pacing.Sample, e *workqueue.PacedEndpoint) error {
+func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen pacing.Sample, e *pace.PacedEndpoint) error {
 	before := paced.controller.Settings()
 	changes := paced.controller.Step(seen)
 	learned := paced.controller.Learned()
@@ -134,12 +135,12 @@ func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen pacing.Samp
 		return nil
 	}
 	set := paced.controller.Settings()
-	stored := workqueue.LearnedPace{InFlight: set.InFlight, Rate: set.Rate, Chunk: set.Chunk, Learned: learned}
-	told := make([]workqueue.PaceChange, len(changes))
+	stored := pace.LearnedPace{InFlight: set.InFlight, Rate: set.Rate, Chunk: set.Chunk, Learned: learned}
+	told := make([]pace.PaceChange, len(changes))
 	for i, c := range changes {
-		told[i] = workqueue.PaceChange(c)
+		told[i] = pace.PaceChange(c)
 	}
-	if err := p.node.store.SavePace(ctx, p.lease, e.Endpoint, stored, told); err != nil {
+	if err := pace.New(p.node.store).SavePace(ctx, p.lease, e.Endpoint, stored, told); err != nil {
 		return err
 	}
 	paced.saved, paced.learned = time.Now(), learned
@@ -155,7 +156,7 @@ func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen pacing.Samp
 
 // sampleOf is what was seen of an endpoint, with what JetStream says of its queue, if it says anything.
 func sampleOf(
-	e *workqueue.PacedEndpoint, queue *jetstream.ConsumerInfo, at time.Time, window time.Duration,
+	e *pace.PacedEndpoint, queue *jetstream.ConsumerInfo, at time.Time, window time.Duration,
 ) pacing.Sample {
 	s := pacing.Sample{At: at, Window: window, Live: e.Live, Others: e.Others, Demand: e.Demand, Ceiling: e.Ceiling,
 		Paused: e.Pace.Open, InFlightAuto: e.InFlightAuto, ChunkAuto: e.ChunkAuto, ChunkTime: e.ChunkTime,
@@ -178,7 +179,7 @@ func sampleOf(
 }
 
 // queues asks JetStream for the queues of the endpoints at which something is out.
-func (n *Node) queues(ctx context.Context, of []workqueue.PacedEndpoint) map[string]*jetstream.ConsumerInfo {
+func (n *Node) queues(ctx context.Context, of []pace.PacedEndpoint) map[string]*jetstream.ConsumerInfo {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL/2)
 	defer cancel()
 	var ask []string

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // paced is a run that leaves its pace to the nodes.
-func paced(endpoint string) workqueue.LoadRequest {
+func paced(endpoint string) start.LoadRequest {
 	req := request(endpoint)
 	step := &req.Steps[0]
 	step.InFlightAuto, step.InFlight, step.MaxAttempts = true, 1024, 50
@@ -132,7 +133,7 @@ func TestChunksGrowWhereRequestsCostMoreThanItems(t *testing.T) {
 		_, _, chunk, _ = b.paceOf(t, "dear")
 		return chunk >= 1000
 	})
-	if _, err := b.node.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"}); err != nil {
+	if _, err := b.node.Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	_, _, chunk, _ = b.paceOf(t, "dear")

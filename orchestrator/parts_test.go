@@ -10,10 +10,12 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // gathering is a run of two endpoints, of which one sees what the other has made, twice over.
-func gathering() workqueue.LoadRequest {
+func gathering() start.LoadRequest {
 	req := request("source")
 	again, sum := req.Steps[0], req.Steps[0]
 	again.Name = "again"
@@ -66,8 +68,8 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 		"item_too_large: the item with its parts (source, again) is larger than a message may be") {
 		t.Errorf("the large item failed with %q", got)
 	}
-	err := b.store.Export(t.Context(), run, []workqueue.Outcome{workqueue.OutcomeDone},
-		func(item *workqueue.ExportedItem) error {
+	err := inspect.New(b.store).Export(t.Context(), run, []workqueue.Outcome{workqueue.OutcomeDone},
+		func(item *inspect.ExportedItem) error {
 			if want := fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))); string(item.Result) != want {
 				t.Errorf("item %d has %s, want %s", item.Ordinal, item.Result, want)
 			}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // pipeStreams are the streams that carry slices: what one of them loses is issued again.
@@ -197,7 +197,7 @@ func (n *Node) lookAtStreams(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pipe, advanced, err := n.store.ObservePipe(ctx, workqueue.Created{Work: states.WorkCreated,
+	pipe, advanced, err := streams.New(n.store).ObservePipe(ctx, streams.Created{Work: states.WorkCreated,
 		Reply: states.ReplyCreated, Stage: states.StageCreated, Flow: states.FlowCreated})
 	if err != nil {
 		return err
@@ -221,11 +221,11 @@ func (n *Node) lookAtStreams(ctx context.Context) error {
 }
 
 // enter takes over the epoch that PostgreSQL knows, when it is a later one.
-func (n *Node) enter(ctx context.Context, pipe workqueue.Pipe) error {
+func (n *Node) enter(ctx context.Context, pipe streams.Pipe) error {
 	if epoch, _ := n.pipe.now(); pipe.Epoch <= epoch {
 		return nil
 	}
-	sent, err := n.store.LastSent(ctx, pipe.Epoch)
+	sent, err := streams.New(n.store).LastSent(ctx, pipe.Epoch)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (n *Node) enter(ctx context.Context, pipe workqueue.Pipe) error {
 }
 
 // lookForRewind notices a server that came back without the last messages it had acknowledged.
-func (n *Node) lookForRewind(ctx context.Context, pipe workqueue.Pipe) error {
+func (n *Node) lookForRewind(ctx context.Context, pipe streams.Pipe) error {
 	var seqs sequences
 	for i, name := range pipeStreams() {
 		stream, err := n.js.Stream(ctx, name)
@@ -249,7 +249,7 @@ func (n *Node) lookForRewind(ctx context.Context, pipe workqueue.Pipe) error {
 		return nil
 	}
 	n.log.Warn("a stream lost acknowledged messages; issuing again what was sent", zap.Int64("epoch", pipe.Epoch))
-	if err := n.store.AdvancePipe(ctx, pipe.Epoch); err != nil {
+	if err := streams.New(n.store).AdvancePipe(ctx, pipe.Epoch); err != nil {
 		return err
 	}
 	n.Look()

@@ -16,6 +16,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -54,7 +56,7 @@ func (n *Node) publishAssigned(ctx context.Context, assigned <-chan assignment, 
 	for a := range assigned {
 		switch {
 		case ctx.Err() != nil:
-		case time.Since(a.claimed) > workqueue.DefaultClaimTTL/2:
+		case time.Since(a.claimed) > dispatch.DefaultClaimTTL/2:
 			n.giveUpClaim(ctx, a)
 		default:
 			n.publishOrPostpone(ctx, a, published)
@@ -77,7 +79,7 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 	n.stats.postponed.Add(1)
 	postponing, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := n.store.Postpone(postponing, a.session, a.ID, jitter(2*postponement), err); err != nil {
+	if err := settle.New(n.store).Postpone(postponing, a.session, a.ID, jitter(2*postponement), err); err != nil {
 		// It stays claimed until workqueue.DefaultClaimTTL has passed.
 		n.log.Warn("postpone", zap.Error(err))
 	}
@@ -113,10 +115,10 @@ func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- pu
 func (n *Node) addInputs(ctx context.Context, request *endpoints.RequestBuilder, a assignment) (fits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	want := workqueue.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.work.Inputs,
+	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.work.Inputs,
 		NoItem: a.work.NoItem}
 	fits = true
-	err = n.store.EachInput(ctx, want, func(item workqueue.Input) bool {
+	err = dispatch.New(n.store).EachInput(ctx, want, func(item dispatch.Input) bool {
 		if len(want.Inputs) == 0 && !want.NoItem {
 			fits = request.Add(int(item.Ordinal), string(item.Key), item.Payload)
 			return fits
@@ -169,7 +171,7 @@ func (n *Node) cut(ctx context.Context, a assignment, fitting int, published cha
 	} else {
 		masks = a.Mask.Split(fitting)
 	}
-	first, err := n.store.Split(ctx, a.session, a.ID, masks, workqueue.DefaultClaimTTL)
+	first, err := settle.New(n.store).Split(ctx, a.session, a.ID, masks, dispatch.DefaultClaimTTL)
 	if err != nil || first == nil {
 		return err
 	}
@@ -182,9 +184,9 @@ func (n *Node) cut(ctx context.Context, a assignment, fitting int, published cha
 func (n *Node) refuseItem(ctx context.Context, a assignment) error {
 	lo, _ := a.Mask.Bounds()
 	message := n.tooLarge(a.work.Inputs)
-	out, err := n.store.Record(ctx, []workqueue.Answer{{
+	out, err := settle.New(n.store).Record(ctx, []settle.Answer{{
 		Slice: a.ID, Endpoint: a.endpoint, Service: "tranche", Answered: 1,
-		Slots: []workqueue.Slot{{Ordinal: a.Block.Ordinal(lo),
+		Slots: []settle.Slot{{Ordinal: a.Block.Ordinal(lo),
 			Err: &workqueue.SlotError{Code: CodeItemTooLarge, Message: message}}},
 	}})
 	if err != nil {
@@ -228,7 +230,7 @@ func (n *Node) confirm(ctx context.Context, published <-chan publication) {
 		}
 		n.cfg.Faults.Hit(fault.PublishAcked)
 		var err error
-		if left, err = n.store.MarkSent(ctx, batch); err != nil {
+		if left, err = settle.New(n.store).MarkSent(ctx, batch); err != nil {
 			// They stay claimed. A reply is taken all the same; without one they are issued again at their deadline.
 			if left = nil; ctx.Err() == nil {
 				n.log.Warn("mark slices as sent", zap.Int("slices", len(batch)), zap.Error(err))
@@ -310,7 +312,7 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 			pause = 0
 		}
 		for again := errors.New("not sent"); again != nil; {
-			if !sleep(ctx, pause) || time.Since(p.claimed) > workqueue.DefaultClaimTTL/2 {
+			if !sleep(ctx, pause) || time.Since(p.claimed) > dispatch.DefaultClaimTTL/2 {
 				p.published(err)
 				n.giveUpClaim(ctx, p.assignment)
 				return batch
@@ -331,7 +333,7 @@ func (n *Node) giveUpClaim(ctx context.Context, a assignment) {
 	}
 	giving, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := n.store.GiveUpClaim(giving, a.session, a.ID); err != nil {
+	if err := settle.New(n.store).GiveUpClaim(giving, a.session, a.ID); err != nil {
 		// It stays claimed until workqueue.DefaultClaimTTL has passed.
 		n.log.Warn("give up a claim", zap.Stringer("slice", a.ID), zap.Error(err))
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // A node whose connection to NATS stands and carries nothing claims nothing more, once it has noticed: what it gives
@@ -146,9 +146,9 @@ func TestAServerThatReadsNothing(t *testing.T) {
 }
 
 // largeItems are items with a payload of so many bytes each.
-func largeItems(n, bytes int) func(*workqueue.LoadItem) error {
+func largeItems(n, bytes int) func(*start.LoadItem) error {
 	padding, next := strings.Repeat("x", bytes), items(n)
-	return func(item *workqueue.LoadItem) error {
+	return func(item *start.LoadItem) error {
 		err := next(item)
 		item.Payload = fmt.Appendf(nil, `{"id":%q,"padding":%q}`, item.Key, padding)
 		return err

@@ -14,6 +14,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -70,7 +72,7 @@ func (n *Node) record(ctx context.Context, replies <-chan fetched) {
 // reading is a reply that was understood.
 type reading struct {
 	msg    fetched
-	answer workqueue.Answer
+	answer settle.Answer
 }
 
 // recordBatch reads replies and records them, in more than one commit when they are larger than their messages: a
@@ -103,12 +105,12 @@ func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 	}
 }
 
-func answerOf(r *endpoints.Reply) workqueue.Answer {
-	a := workqueue.Answer{Slice: workqueue.SliceID(r.Slice), Endpoint: r.Endpoint, Service: r.Service,
-		Answered: r.Answered, Took: r.Took.Seconds(), Slots: make([]workqueue.Slot, len(r.Slots))}
+func answerOf(r *endpoints.Reply) settle.Answer {
+	a := settle.Answer{Slice: workqueue.SliceID(r.Slice), Endpoint: r.Endpoint, Service: r.Service,
+		Answered: r.Answered, Took: r.Took.Seconds(), Slots: make([]settle.Slot, len(r.Slots))}
 	for i := range r.Slots {
 		s := &r.Slots[i]
-		a.Slots[i] = workqueue.Slot{Ordinal: workqueue.Ordinal(s.Ordinal), Result: s.Data, ContentType: s.ContentType,
+		a.Slots[i] = settle.Slot{Ordinal: workqueue.Ordinal(s.Ordinal), Result: s.Data, ContentType: s.ContentType,
 			Err: slotError(s.Err)}
 	}
 	a.Failure = slotError(r.Failure)
@@ -127,12 +129,12 @@ func slotError(e *endpoints.SlotError) *workqueue.SlotError {
 // node to record, and this one reads no more until it can.
 func (n *Node) recordRead(ctx context.Context, read []reading) {
 	n.cfg.Faults.Hit(fault.RecordBefore)
-	answers := make([]workqueue.Answer, len(read))
+	answers := make([]settle.Answer, len(read))
 	for i := range read {
 		answers[i] = read[i].answer
 	}
 	traced := n.traceRecording(ctx, read)
-	out, err := n.store.Record(ctx, answers)
+	out, err := settle.New(n.store).Record(ctx, answers)
 	traced(out, err)
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -155,7 +157,7 @@ func (n *Node) recordRead(ctx context.Context, read []reading) {
 }
 
 // recorded acknowledges replies, now that their commit has succeeded, and tells of what else they brought.
-func (n *Node) recorded(ctx context.Context, read []reading, out workqueue.Recorded) {
+func (n *Node) recorded(ctx context.Context, read []reading, out settle.Recorded) {
 	n.stats.commits.Add(1)
 	n.stats.replies.Add(int64(len(read)))
 	for i, v := range out.Verdicts {
@@ -181,7 +183,7 @@ func (n *Node) recorded(ctx context.Context, read []reading, out workqueue.Recor
 }
 
 // followUp sees to what a recording brought beside outcomes.
-func (n *Node) followUp(out workqueue.Recorded) {
+func (n *Node) followUp(out settle.Recorded) {
 	n.alarms.set(time.Now(), out.Due)
 	n.wakeFreed()
 	n.announce(out.Completed)
@@ -197,7 +199,7 @@ func (n *Node) noteGivenUp(ctx context.Context, r *reading) error {
 	timed, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	run, _ := uuid.Parse(r.msg.Headers().Get(endpoints.HeaderRun)) // the reply was understood: it says
-	isNew, err := n.store.Bury(timed, givenUpLetter(&r.answer, run))
+	isNew, err := deadletter.New(n.store).Bury(timed, givenUpLetter(&r.answer, run))
 	if isNew {
 		n.stats.buried.Add(1)
 	}
@@ -205,7 +207,7 @@ func (n *Node) noteGivenUp(ctx context.Context, r *reading) error {
 }
 
 // announce sees to it that the events of completed runs are published now.
-func (n *Node) announce(completed []workqueue.Completion) {
+func (n *Node) announce(completed []settle.Completion) {
 	for _, c := range completed {
 		n.log.Info("run completed", zap.Stringer("run", c.Run), zap.Int32("generation", int32(c.Generation)),
 			zap.Int64("done", c.Done), zap.Int64("failed", c.Failed))
@@ -216,7 +218,7 @@ func (n *Node) announce(completed []workqueue.Completion) {
 type complaint struct{ reason, text string }
 
 // objection says what of an answer could not be taken, if that is worth a person's look.
-func objection(v workqueue.Verdict, from string) complaint {
+func objection(v settle.Verdict, from string) complaint {
 	switch {
 	case v.Endpoint != "":
 		return complaint{"wrong_endpoint",
@@ -238,7 +240,7 @@ func (n *Node) quarantine(ctx context.Context, msg fetched, reason, detail strin
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	run, _ := uuid.Parse(msg.Headers().Get(endpoints.HeaderRun)) // zero when it does not say
-	err := n.store.Quarantine(ctx, workqueue.Quarantined{Reason: reason, Detail: detail, Subject: msg.Subject(),
+	err := deadletter.New(n.store).Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail, Subject: msg.Subject(),
 		Run: run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
 	if err != nil {
 		n.log.Warn("quarantine; the reply will come again", zap.Error(err))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/pull"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 const (
@@ -29,7 +30,7 @@ func (n *Node) feed(ctx context.Context, replies lanes[fetched]) {
 		err := n.readReplies(ctx, replies)
 		switch {
 		case errors.Is(err, errCannotRecord):
-			_ = n.retry(ctx, "reach PostgreSQL to record replies", n.store.Ping) // fails only when ctx has ended
+			_ = n.retry(ctx, "reach PostgreSQL to record replies", inspect.New(n.store).Ping) // fails only when ctx has ended
 		case err != nil && ctx.Err() == nil:
 			next := pull.Subject(n.js, endpoints.StreamReply, endpoints.RecorderConsumer)
 			err = endpoints.PermissionsOf(n.nc).Explain(err, next)

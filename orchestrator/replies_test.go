@@ -19,6 +19,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // forger answers requests by hand, so that it can do what the SDK never would.
@@ -338,7 +339,7 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	n := 0
 	req := patient()
 	req.Steps[0].Timeout = 40 * time.Second // more than it takes when a delivery is lost, or two
-	loaded, err := b.node.Start(t.Context(), req, func(item *workqueue.LoadItem) error {
+	loaded, err := b.node.Start(t.Context(), req, func(item *start.LoadItem) error {
 		err := source(item)
 		size := limit / 3
 		if n == giant {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // presence says whether a request lies in the work stream.
@@ -46,7 +47,7 @@ func (n *Node) lookForRequests(ctx context.Context) *requestLook {
 
 // request returns where a request is. Whoever may have it counts it as there when it is suspended between two stages of
 // a flow. Past the bounds of a look, what nobody was handed is taken to be there still, and gets more time.
-func (l *requestLook) request(ctx context.Context, o workqueue.Overdue) presence {
+func (l *requestLook) request(ctx context.Context, o settle.Overdue) presence {
 	if l.stream == nil {
 		return unknown
 	}
@@ -63,7 +64,7 @@ func (l *requestLook) request(ctx context.Context, o workqueue.Overdue) presence
 	return l.suspended(ctx, o)
 }
 
-func (l *requestLook) message(ctx context.Context, o workqueue.Overdue) presence {
+func (l *requestLook) message(ctx context.Context, o settle.Overdue) presence {
 	if l.looked++; l.looked > lookups {
 		return unknown
 	}
@@ -81,7 +82,7 @@ func (l *requestLook) message(ctx context.Context, o workqueue.Overdue) presence
 }
 
 // suspended looks for the state of a chunk of a flow, whose request is acknowledged when the state is stored.
-func (l *requestLook) suspended(ctx context.Context, o workqueue.Overdue) presence {
+func (l *requestLook) suspended(ctx context.Context, o settle.Overdue) presence {
 	isFlow, known := l.flows[o.Endpoint]
 	if !known {
 		_, err := l.node.js.Consumer(ctx, endpoints.StreamStage, endpoints.ConsumerName(o.Endpoint))

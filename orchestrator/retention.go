@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	retentionstore "github.com/tranchehq/tranche/workqueue/retention"
 )
 
 // DutyRetention is the duty that deletes what is past its limits; see [Node.WakeDuty].
@@ -55,7 +56,7 @@ func (r *retention) round(ctx context.Context) error {
 	if over(ctx, failed) {
 		return failed
 	}
-	all, err := r.node.store.Retention(ctx)
+	all, err := retentionstore.New(r.node.store).Retention(ctx)
 	if err != nil {
 		return errors.Join(failed, err)
 	}
@@ -66,7 +67,7 @@ func (r *retention) round(ctx context.Context) error {
 		}
 		failed = errors.Join(failed, err)
 	}
-	return errors.Join(failed, r.node.store.DropSizes(ctx, r.lease), r.node.store.ForgetGone(ctx, r.lease))
+	return errors.Join(failed, retentionstore.New(r.node.store).DropSizes(ctx, r.lease), retentionstore.New(r.node.store).ForgetGone(ctx, r.lease))
 }
 
 // over reports whether a round that met err has come to its end, since the node does not lead any more, or stops.
@@ -76,11 +77,11 @@ func over(ctx context.Context, err error) bool {
 
 // kind deletes what is past the limits of one kind, and measures finished runs. By size only those can go that were
 // measured; with other limits only people want to know how large runs are, those that are left.
-func (r *retention) kind(ctx context.Context, k *workqueue.Retention) error {
+func (r *retention) kind(ctx context.Context, k *retentionstore.Retention) error {
 	if k.None() {
 		return nil
 	}
-	if k.Kind != workqueue.RetainRuns {
+	if k.Kind != retentionstore.RetainRuns {
 		return r.past(ctx, k)
 	}
 	first, then := r.past, r.measure
@@ -95,13 +96,13 @@ func (r *retention) kind(ctx context.Context, k *workqueue.Retention) error {
 }
 
 // past deletes what is past the limits of one kind.
-func (r *retention) past(ctx context.Context, k *workqueue.Retention) error {
-	before, err := r.node.store.RetentionCutoff(ctx, k)
+func (r *retention) past(ctx context.Context, k *retentionstore.Retention) error {
+	before, err := retentionstore.New(r.node.store).RetentionCutoff(ctx, k)
 	if err != nil || before == nil {
 		return err
 	}
 	var n int64
-	if k.Kind == workqueue.RetainRuns {
+	if k.Kind == retentionstore.RetainRuns {
 		n, err = r.runs(ctx, *before, k.String())
 	} else {
 		n, err = r.old(ctx, k.Kind, *before)
@@ -109,25 +110,25 @@ func (r *retention) past(ctx context.Context, k *workqueue.Retention) error {
 	if n > 0 {
 		r.node.log.Info("deleted what was past its limits", zap.String("kind", string(k.Kind)), zap.Int64("deleted", n),
 			zap.Time("before", *before))
-		err = errors.Join(err, r.node.store.NoteDeleted(ctx, r.lease, k.Kind, n))
+		err = errors.Join(err, retentionstore.New(r.node.store).NoteDeleted(ctx, r.lease, k.Kind, n))
 	}
 	return err
 }
 
 // measure finds out how large finished runs are. Fewer at a time when that takes too long, and more again when it does
 // not; a run for which it does so even alone is guessed. Between two it rests for as long as the last one took.
-func (r *retention) measure(ctx context.Context, _ *workqueue.Retention) error {
+func (r *retention) measure(ctx context.Context, _ *retentionstore.Retention) error {
 	batch := retentionBatch
 	for {
 		began := time.Now()
-		runs, err := r.node.store.MeasureRuns(ctx, r.lease, batch)
+		runs, err := retentionstore.New(r.node.store).MeasureRuns(ctx, r.lease, batch)
 		took := time.Since(began)
 		switch {
 		case err == nil && len(runs) < batch:
 			return nil
 		case err == nil:
 			batch = min(batch*2, retentionBatch)
-		case ctx.Err() != nil || !workqueue.TookTooLong(err) || len(runs) == 0:
+		case ctx.Err() != nil || !retentionstore.TookTooLong(err) || len(runs) == 0:
 			return err
 		case len(runs) > 1:
 			batch = max(len(runs)/4, 1)
@@ -145,7 +146,7 @@ func (r *retention) measure(ctx context.Context, _ *workqueue.Retention) error {
 
 // guess gives a run a size that could not be measured.
 func (r *retention) guess(ctx context.Context, run workqueue.RunID, why error) error {
-	bytes, err := r.node.store.GuessRun(ctx, r.lease, run)
+	bytes, err := retentionstore.New(r.node.store).GuessRun(ctx, r.lease, run)
 	if err == nil && bytes > 0 {
 		r.node.log.Warn("a finished run could not be measured in time; its size is guessed, without its values",
 			zap.Stringer("run", run), zap.Int64("bytes", bytes), zap.Error(why))
@@ -157,12 +158,12 @@ func (r *retention) guess(ctx context.Context, run workqueue.RunID, why error) e
 func (r *retention) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
 	var left []workqueue.RunID // somebody was at work on them, or they could not be deleted
 	for {
-		due, err := r.node.store.RunsPastLimits(ctx, before, retentionBatch, left)
+		due, err := retentionstore.New(r.node.store).RunsPastLimits(ctx, before, retentionBatch, left)
 		if err != nil || len(due) == 0 {
 			return n, errors.Join(failed, err)
 		}
 		for _, run := range due {
-			deleted, err := r.node.store.DeleteRun(ctx, r.lease, run, before, why)
+			deleted, err := retentionstore.New(r.node.store).DeleteRun(ctx, r.lease, run, before, why)
 			if over(ctx, err) {
 				return n, err
 			}
@@ -187,7 +188,7 @@ func (r *retention) runs(ctx context.Context, before time.Time, why string) (n i
 func (r *retention) finishRuns(ctx context.Context) (failed error) {
 	var left []workqueue.RunID // for the next round
 	for {
-		going, err := r.node.store.GoingRuns(ctx, retentionBatch, left...)
+		going, err := retentionstore.New(r.node.store).GoingRuns(ctx, retentionBatch, left...)
 		if err != nil || len(going) == 0 {
 			return errors.Join(failed, err)
 		}
@@ -215,7 +216,7 @@ func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
 	for {
 		var gone bool
 		err := r.piece(ctx, func(span int64) (err error) {
-			_, gone, err = r.node.store.DeletePiece(ctx, r.lease, run, span)
+			_, gone, err = retentionstore.New(r.node.store).DeletePiece(ctx, r.lease, run, span)
 			return err
 		})
 		if err != nil || gone {
@@ -225,12 +226,12 @@ func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
 }
 
 // old deletes things of a kind that ended before a time.
-func (r *retention) old(ctx context.Context, kind workqueue.RetentionKind, before time.Time) (total int64, err error) {
+func (r *retention) old(ctx context.Context, kind retentionstore.RetentionKind, before time.Time) (total int64, err error) {
 	for {
 		var n, most int64
 		err := r.piece(ctx, func(span int64) (err error) {
 			most = span
-			n, err = r.node.store.DeleteOld(ctx, r.lease, kind, before, int(span))
+			n, err = retentionstore.New(r.node.store).DeleteOld(ctx, r.lease, kind, before, int(span))
 			return err
 		})
 		total += n
@@ -248,7 +249,7 @@ func (r *retention) piece(ctx context.Context, do func(span int64) error) error 
 		err := do(r.span)
 		took := time.Since(began)
 		switch {
-		case err != nil && (ctx.Err() != nil || !workqueue.TookTooLong(err) || r.span == 1):
+		case err != nil && (ctx.Err() != nil || !retentionstore.TookTooLong(err) || r.span == 1):
 			return err
 		case err != nil:
 			r.node.log.Warn("a piece of a deletion was not done in time; trying a smaller one", zap.Int64("span", r.span),

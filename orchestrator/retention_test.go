@@ -9,6 +9,8 @@ import (
 
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
 // retaining is a node that leads, with finished runs.
@@ -51,9 +53,9 @@ func (r *retaining) refuse(when, rows, condition, code string) {
 // outOfTime is the code of a statement that a limit of time has ended.
 const outOfTime = "57014"
 
-func (r *retaining) limit(limits workqueue.RetentionLimits) {
+func (r *retaining) limit(limits retention.RetentionLimits) {
 	r.Helper()
-	if _, err := r.store.SetRetention(r.Context(), workqueue.RetainRuns, limits, "ann"); err != nil {
+	if _, err := retention.New(r.store).SetRetention(r.Context(), retention.RetainRuns, limits, "ann"); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -90,7 +92,7 @@ func TestADeletionThatTakesTooLongGoesOnInSmallerPieces(t *testing.T) {
 	r.refuse("messages", `AFTER DELETE ON quarantine REFERENCING OLD TABLE AS gone FOR EACH STATEMENT`,
 		`(SELECT count(*) FROM gone) > 1`, outOfTime)
 	age := time.Hour
-	r.limit(workqueue.RetentionLimits{Age: &age})
+	r.limit(retention.RetentionLimits{Age: &age})
 	r.untilRetained("the run is gone", 1, goneRun, run)
 	r.untilRetained("old messages are gone", 0, `SELECT count(*) FROM quarantine`)
 }
@@ -105,25 +107,25 @@ func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
 	r.refuse("rows", `BEFORE DELETE ON work_queue FOR EACH ROW`, `OLD.run_id = '`+stuck.String()+`'`, "P0001")
 	r.refuse("run", `BEFORE DELETE ON batchrun FOR EACH ROW`, `OLD.id = '`+whole.String()+`'`, "P0001")
 	two := int64(2)
-	r.limit(workqueue.RetentionLimits{Count: &two})
+	r.limit(retention.RetentionLimits{Count: &two})
 	r.untilRetained("the first run is being deleted", 1,
 		`SELECT count(*) FROM retention_run WHERE run_id = $1 AND gone_at IS NULL`, stuck)
 	age := time.Hour
-	r.limit(workqueue.RetentionLimits{Age: &age})
+	r.limit(retention.RetentionLimits{Age: &age})
 	for _, run := range []workqueue.RunID{run, later} {
 		r.untilRetained("another run is gone", 1, goneRun, run)
 	}
 	r.untilRetained("old messages are gone", 0, `SELECT count(*) FROM quarantine`)
 	until(r.T, "the node says what went wrong", func() bool {
-		nodes, err := r.store.Nodes(r.Context())
-		return err == nil && slices.ContainsFunc(nodes.Duties, func(d workqueue.DutyView) bool {
+		nodes, err := inspect.New(r.store).Nodes(r.Context())
+		return err == nil && slices.ContainsFunc(nodes.Duties, func(d inspect.DutyView) bool {
 			return d.Name == orchestrator.DutyRetention && d.Failing && strings.Contains(d.LastError, "the test breaks it off")
 		})
 	})
 	if r.number(goneRun, stuck) != 0 {
 		t.Error("the run that cannot be deleted is gone")
 	}
-	if _, err := r.store.Resolve(t.Context(), whole.String()); err != nil {
+	if _, err := inspect.New(r.store).Resolve(t.Context(), whole.String()); err != nil {
 		t.Errorf("the run of which nothing can be deleted: %v", err)
 	}
 }
@@ -142,7 +144,7 @@ func TestRunsThatCannotBeMeasured(t *testing.T) {
 	r.refuse("sizes", `AFTER INSERT ON retention_size REFERENCING NEW TABLE AS sized FOR EACH STATEMENT`,
 		`(SELECT count(*) > 2 OR max(bytes) > 1 << 30 FROM sized)`, outOfTime)
 	large := int64(1 << 30)
-	r.limit(workqueue.RetentionLimits{Bytes: &large})
+	r.limit(retention.RetentionLimits{Bytes: &large})
 	r.untilRetained("all runs have a size", 5, `SELECT count(*) FROM retention_size`)
 	if n := r.number(`SELECT bytes FROM retention_size WHERE run_id = $1`, huge); n != 4096+9*(150+150) {
 		t.Errorf("a run of 9 items is guessed to have %d bytes", n)
@@ -154,11 +156,11 @@ func TestRunsThatCannotBeMeasured(t *testing.T) {
 	r.exec(`DELETE FROM retention_size`)
 	r.refuse("all", `BEFORE INSERT ON retention_size FOR EACH ROW`, `true`, "P0001")
 	one := int64(1)
-	r.limit(workqueue.RetentionLimits{Bytes: &large, Count: &one})
+	r.limit(retention.RetentionLimits{Bytes: &large, Count: &one})
 	for _, run := range runs[:3] {
 		r.untilRetained("a run is gone", 1, goneRun, run)
 	}
-	if _, err := r.store.Resolve(t.Context(), huge.String()); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := inspect.New(r.store).Resolve(t.Context(), huge.String()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("the oldest run: %v", err)
 	}
 }

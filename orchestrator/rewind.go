@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // recallMark reads from JetStream how far the database had come before this node was started. A stream that was wiped
@@ -36,7 +36,7 @@ func (n *Node) recallMark(ctx context.Context) error {
 		return fmt.Errorf("read the database's mark: %w", err)
 	}
 	if err := json.Unmarshal(msg.Data, &n.mark); err != nil {
-		n.mark = workqueue.Mark{}
+		n.mark = session.Mark{}
 		n.log.Warn("the mark of the database in JetStream cannot be read; going without it", zap.Error(err))
 	}
 	return nil
@@ -63,9 +63,9 @@ func (n *Node) lookAtDatabase(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	leads := n.lease.Load() != nil
-	look := n.store.ReadMark
+	look := session.New(n.store).ReadMark
 	if leads && n.mark.Lineage != uuid.Nil {
-		look = func(ctx context.Context) (workqueue.Mark, error) { return n.store.RaiseMark(ctx, n.mark) }
+		look = func(ctx context.Context) (session.Mark, error) { return session.New(n.store).RaiseMark(ctx, n.mark) }
 	}
 	have, err := look(ctx)
 	if err != nil {
@@ -81,11 +81,11 @@ func (n *Node) lookAtDatabase(ctx context.Context) error {
 }
 
 // passGap has all that is out issued again, since the database knows less of it than was so.
-func (n *Node) passGap(ctx context.Context, have workqueue.Mark) error {
+func (n *Node) passGap(ctx context.Context, have session.Mark) error {
 	known := have.Later(n.mark)
 	epoch, _ := n.pipe.now()
 	known.Epoch = max(known.Epoch, epoch)
-	gap, err := n.store.PassGap(ctx, known)
+	gap, err := session.New(n.store).PassGap(ctx, known)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 func TestRunCompletesAndFailedItemsAreRunAgain(t *testing.T) {
@@ -29,7 +29,7 @@ func TestRunCompletesAndFailedItemsAreRunAgain(t *testing.T) {
 	}
 	b.check(t)
 	repaired.Store(true)
-	rerun, err := b.node.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true},
+	rerun, err := b.node.Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
 		Chunk: 1, Actor: "test"})
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 // A letter is written, taken in, sent again and written again, and a suspect leaves its marks.
@@ -25,7 +25,7 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 		t.Errorf("the call ended with %v", err)
 	}
 	g.buried(t, 1)
-	out, err := g.node.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "ann")
+	out, err := g.node.Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
 	if err != nil || out.Requeued != 1 {
 		t.Fatalf("requeued: %+v, %v", out, err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // PROOF: who may do what, 17. Whatever becomes of items, also of those that break their service or cannot be read,
@@ -59,7 +59,7 @@ func TestPayloadsAreNotLogged(t *testing.T) {
 		`{"id":"` + canary + `panic"}`}
 	req, i := request("statement"), 0
 	req.Steps[0].MaxAttempts = 2
-	loaded, err := node.Start(t.Context(), req, func(item *workqueue.LoadItem) error {
+	loaded, err := node.Start(t.Context(), req, func(item *start.LoadItem) error {
 		if i == len(payloads) {
 			return io.EOF
 		}

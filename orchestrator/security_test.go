@@ -21,6 +21,9 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // documented returns the configuration that the command in docs/security.md writes, with passwords.
@@ -129,7 +132,7 @@ func setupGuarded(t *testing.T, config string) *guarded {
 		}
 	})
 	pool := testenv.Pool(t)
-	g.bundle = &bundle{pool: pool, store: workqueue.New(pool)}
+	g.bundle = &bundle{pool: pool, store: database.New(pool)}
 	node, err := orchestrator.New(g.store, g.conn(t, "node"), orchestrator.Config{Log: g.log.Named("node"),
 		Grace: 5 * time.Second, CareInterval: 200 * time.Millisecond})
 	if err != nil {
@@ -338,13 +341,13 @@ func (g *guarded) load(t *testing.T, endpoint string, n int) workqueue.RunID {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	session, err := g.store.StartSession(ctx, workqueue.NodeInfo{Host: "loader"}, time.Minute)
+	session, err := session.New(g.store).StartSession(ctx, session.NodeInfo{Host: "loader"}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
 	req := request(endpoint)
 	req.Session = session
-	loaded, err := g.store.Load(ctx, req, items(n))
+	loaded, err := start.New(g.store).Load(ctx, req, items(n))
 	if err != nil {
 		t.Fatal(err)
 	}

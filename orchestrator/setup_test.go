@@ -20,12 +20,15 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // bundle is a node, a server and a database for one test.
 type bundle struct {
 	pool  *pgxpool.Pool
-	store *workqueue.Store
+	store *database.DB
 	ns    *embedded.NATS
 	dir   string // where the server keeps its streams
 	nc    *nats.Conn
@@ -57,7 +60,7 @@ func serversOnly(t *testing.T, pool *pgxpool.Pool, server embedded.NATSConfig) *
 	dir := t.TempDir() + "/nats"
 	server.StoreDir = dir
 	ns := testenv.NATSWith(t, server)
-	return &bundle{pool: pool, store: workqueue.New(pool), ns: ns, dir: dir, nc: testenv.Conn(t, ns)}
+	return &bundle{pool: pool, store: database.New(pool), ns: ns, dir: dir, nc: testenv.Conn(t, ns)}
 }
 
 // startNode runs a node until the end of the test.
@@ -147,9 +150,9 @@ func echo(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
 }
 
 // items yields n items with the keys C0, C1, ….
-func items(n int) func(*workqueue.LoadItem) error {
+func items(n int) func(*start.LoadItem) error {
 	i := 0
-	return func(item *workqueue.LoadItem) error {
+	return func(item *start.LoadItem) error {
 		if i == n {
 			return io.EOF
 		}
@@ -161,15 +164,15 @@ func items(n int) func(*workqueue.LoadItem) error {
 	}
 }
 
-func request(endpoint string) workqueue.LoadRequest {
-	return workqueue.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
+func request(endpoint string) start.LoadRequest {
+	return start.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
 		Name: endpoint, Endpoint: endpoint, Chunk: 500, InFlight: 16, MaxAttempts: 3, Timeout: 30 * time.Second,
 		RetryBackoff: 10 * time.Millisecond,
 	}}}
 }
 
 // start loads a run of n items.
-func (b *bundle) start(t *testing.T, req workqueue.LoadRequest, n int) workqueue.RunID {
+func (b *bundle) start(t *testing.T, req start.LoadRequest, n int) workqueue.RunID {
 	t.Helper()
 	loaded, err := b.node.Start(t.Context(), req, items(n))
 	if err != nil {
@@ -225,7 +228,7 @@ func (b *bundle) dump(t *testing.T, run workqueue.RunID) string {
 // check fails the test when the invariants do not hold.
 func (b *bundle) check(t *testing.T) {
 	t.Helper()
-	report, err := b.store.Doctor(context.Background())
+	report, err := doctor.New(b.store).Doctor(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // DutyStreams brings what is set for the streams to JetStream. All nodes create streams that are missing, since none
@@ -33,16 +34,16 @@ var errNoNATS = errors.New("NATS is not connected")
 type single struct{ name atomic.Pointer[string] }
 
 // firstStreams are the settings that the node's program gives the streams, if it is the first of all.
-func (c *Config) firstStreams() workqueue.StreamValues { return streamValues(&c.Streams) }
+func (c *Config) firstStreams() streams.StreamValues { return streamValues(&c.Streams) }
 
-func streamValues(s *endpoints.StreamConfig) workqueue.StreamValues {
-	return workqueue.StreamValues{Replicas: s.Replicas, WorkBytes: s.WorkMaxBytes, ReplyBytes: s.ReplyMaxBytes,
+func streamValues(s *endpoints.StreamConfig) streams.StreamValues {
+	return streams.StreamValues{Replicas: s.Replicas, WorkBytes: s.WorkMaxBytes, ReplyBytes: s.ReplyMaxBytes,
 		StageBytes: s.StageMaxBytes, FlowBytes: s.FlowMaxBytes, EventBytes: s.EventMaxBytes, DeadBytes: s.DeadMaxBytes,
 		EventAge: s.EventMaxAge}
 }
 
 // StreamConfig is what settings of the streams come to, with all defaults but that of the replicas.
-func StreamConfig(v *workqueue.StreamValues) endpoints.StreamConfig {
+func StreamConfig(v *streams.StreamValues) endpoints.StreamConfig {
 	cfg := endpoints.StreamConfig{WorkMaxBytes: v.WorkBytes, ReplyMaxBytes: v.ReplyBytes, StageMaxBytes: v.StageBytes,
 		FlowMaxBytes: v.FlowBytes, EventMaxBytes: v.EventBytes, DeadMaxBytes: v.DeadBytes, EventMaxAge: v.EventAge,
 	}.WithDefaults()
@@ -51,7 +52,7 @@ func StreamConfig(v *workqueue.StreamValues) endpoints.StreamConfig {
 }
 
 // streamConfig is what they come to on the server that the node is connected to.
-func (n *Node) streamConfig(v *workqueue.StreamValues) (endpoints.StreamConfig, error) {
+func (n *Node) streamConfig(v *streams.StreamValues) (endpoints.StreamConfig, error) {
 	cfg := StreamConfig(v)
 	cfg.Memory = n.cfg.Streams.Memory
 	if v.Replicas != 0 {
@@ -70,7 +71,7 @@ func (n *Node) streamConfig(v *workqueue.StreamValues) (endpoints.StreamConfig, 
 
 // createStreams creates those that are missing. While JetStream refuses what is wanted, it is done as it was before.
 func (n *Node) createStreams(ctx context.Context) (endpoints.StreamStates, error) {
-	set, err := n.store.StreamSettings(ctx, n.cfg.firstStreams())
+	set, err := streams.New(n.store).StreamSettings(ctx, n.cfg.firstStreams())
 	if err != nil {
 		return endpoints.StreamStates{}, err
 	}
@@ -82,7 +83,7 @@ func (n *Node) createStreams(ctx context.Context) (endpoints.StreamStates, error
 	return states, err
 }
 
-func (n *Node) createAs(ctx context.Context, v *workqueue.StreamValues) (endpoints.StreamStates, error) {
+func (n *Node) createAs(ctx context.Context, v *streams.StreamValues) (endpoints.StreamStates, error) {
 	cfg, err := n.streamConfig(v)
 	if err != nil {
 		return endpoints.StreamStates{}, err
@@ -99,7 +100,7 @@ func (n *Node) createAs(ctx context.Context, v *workqueue.StreamValues) (endpoin
 }
 
 // tellDiffering says that what the program gives the streams is not what they get.
-func (n *Node) tellDiffering(set *workqueue.StreamSettings) {
+func (n *Node) tellDiffering(set *streams.StreamSettings) {
 	filled := StreamConfig(&set.StreamValues)
 	first, are := n.cfg.firstStreams(), streamValues(&filled)
 	if differs := first.Against(&are); len(differs) > 0 {
@@ -130,7 +131,7 @@ func (n *Node) tendingStreams() func(context.Context, workqueue.Lease) (time.Dur
 		}
 		ctx, cancel := context.WithTimeout(ctx, careTimeout)
 		defer cancel()
-		set, err := n.store.StreamSettings(ctx, n.cfg.firstStreams())
+		set, err := streams.New(n.store).StreamSettings(ctx, n.cfg.firstStreams())
 		if err != nil || last.revision == set.Revision && time.Now().Before(last.until) {
 			return n.cfg.CareInterval, err
 		}
@@ -144,7 +145,7 @@ func (n *Node) tendingStreams() func(context.Context, workqueue.Lease) (time.Dur
 			last.until = time.Now().Add(last.pause)
 			pause := last.pause
 			last.pause = min(2*last.pause, refusedPause)
-			return n.cfg.CareInterval, n.store.StreamsRefused(ctx, lease, &set, err.Error(), pause)
+			return n.cfg.CareInterval, streams.New(n.store).StreamsRefused(ctx, lease, &set, err.Error(), pause)
 		case err != nil:
 			return n.cfg.CareInterval, err
 		}
@@ -152,12 +153,12 @@ func (n *Node) tendingStreams() func(context.Context, workqueue.Lease) (time.Dur
 		if set.AppliedRevision == set.Revision && set.Trouble == "" {
 			return n.cfg.CareInterval, nil
 		}
-		return n.cfg.CareInterval, n.store.StreamsApplied(ctx, lease, &set)
+		return n.cfg.CareInterval, streams.New(n.store).StreamsApplied(ctx, lease, &set)
 	}
 }
 
 // updateStreams makes the streams that there are as they are set. One that cannot be made so keeps no other from it.
-func (n *Node) updateStreams(ctx context.Context, set *workqueue.StreamSettings) error {
+func (n *Node) updateStreams(ctx context.Context, set *streams.StreamSettings) error {
 	cfg, err := n.streamConfig(&set.StreamValues)
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // streamBench is nodes whose streams are looked at.
@@ -73,18 +73,18 @@ func (b *streamBench) eventually(what string, holds func() bool) {
 	}
 }
 
-func (b *streamBench) set() workqueue.StreamSettings {
+func (b *streamBench) set() streams.StreamSettings {
 	b.Helper()
-	set, err := b.store.StreamsSet(b.Context())
+	set, err := streams.New(b.store).StreamsSet(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
 	return set
 }
 
-func (b *streamBench) change(c workqueue.StreamChange) {
+func (b *streamBench) change(c streams.StreamChange) {
 	b.Helper()
-	if _, err := b.store.ChangeStreams(b.Context(), c, "ann"); err != nil {
+	if _, err := streams.New(b.store).ChangeStreams(b.Context(), c, "ann"); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -125,7 +125,7 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 		t.Errorf("the second was warned: %+v", warned)
 	}
 	room := int64(48 << 20)
-	b.change(workqueue.StreamChange{WorkBytes: &room})
+	b.change(streams.StreamChange{WorkBytes: &room})
 	b.eventually("the change is brought about", func() bool { return b.set().AppliedRevision == 2 })
 	b.looked()
 	if n, got := b.updated.Load(), b.stream(endpoints.StreamWork).Config.MaxBytes; n != 1 || got != room {
@@ -158,7 +158,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	three := 3
-	b.change(workqueue.StreamChange{Replicas: &three})
+	b.change(streams.StreamChange{Replicas: &three})
 	b.eventually("the refusal is noted", func() bool { return b.set().Trouble != "" })
 	b.looked()
 	set := b.set()
@@ -178,7 +178,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 		return err == nil && stream.CachedInfo().Config.Replicas == 1
 	})
 	auto := 0
-	b.change(workqueue.StreamChange{Replicas: &auto})
+	b.change(streams.StreamChange{Replicas: &auto})
 	b.eventually("the trouble is over", func() bool {
 		set = b.set()
 		return set.AppliedRevision == 3 && set.Trouble == ""
@@ -197,7 +197,7 @@ func TestASettingThatWouldLoseEvents(t *testing.T) {
 		}
 	}
 	room := int64(1 << 20)
-	b.change(workqueue.StreamChange{EventBytes: &room})
+	b.change(streams.StreamChange{EventBytes: &room})
 	b.eventually("the refusal is noted", func() bool {
 		return strings.Contains(b.set().Trouble, "the oldest would be deleted")
 	})

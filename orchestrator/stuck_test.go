@@ -9,7 +9,10 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // A long transaction, as of a re-run, has the step of one run. The others go on.
@@ -79,18 +82,18 @@ func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 func TestClaimThatItsNodeNeverHeardOf(t *testing.T) {
 	t.Parallel()
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	b := &bundle{pool: pool, store: workqueue.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
-	session, err := b.store.StartSession(t.Context(), workqueue.NodeInfo{Host: "deaf", PID: 1, Version: "test"}, time.Hour)
+	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	session, err := session.New(b.store).StartSession(t.Context(), session.NodeInfo{Host: "deaf", PID: 1, Version: "test"}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	req := patient()
 	req.Session, req.Steps[0].MaxAttempts = session, 1
-	loaded, err := b.store.Load(t.Context(), req, items(1000))
+	loaded, err := start.New(b.store).Load(t.Context(), req, items(1000))
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed, err := b.store.Claim(t.Context(), workqueue.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 3,
+	claimed, err := dispatch.New(b.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 3,
 		MaxBytes: 1 << 20, TTL: time.Second})
 	if err != nil || len(claimed.Slices) != 3 {
 		t.Fatalf("claimed %d slices, %v; want 3", len(claimed.Slices), err)

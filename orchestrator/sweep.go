@@ -8,6 +8,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/request"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // swept counts what a sweep found to do.
@@ -33,7 +36,7 @@ func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Durati
 func (n *Node) endingMute(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
 	defer cancel()
-	mute, err := n.store.EndMuteClients(timed, lease)
+	mute, err := doctor.New(n.store).EndMuteClients(timed, lease)
 	if mute > 0 {
 		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", mute))
 	}
@@ -52,14 +55,14 @@ func (n *Node) sweep(ctx context.Context, lease workqueue.Lease, s *swept) error
 	}
 	var failed error
 	for _, part := range []func(context.Context) error{
-		count(&s.dead, n.store.ReleaseDeadSessions),
-		count(&s.lost, n.store.ReleaseLostPipe),
+		count(&s.dead, settle.New(n.store).ReleaseDeadSessions),
+		count(&s.lost, settle.New(n.store).ReleaseLostPipe),
 		count(&s.standing, n.sweepLines),
 		n.sweepHolds,
 		n.sweepWatched,
 		func(ctx context.Context) error { return n.sweepUnsealed(ctx, lease) },
 		func(ctx context.Context) error {
-			_, err := n.store.SweepRequests(ctx, lease)
+			_, err := request.New(n.store).SweepRequests(ctx, lease)
 			return err
 		},
 		// What asks NATS comes last: when that is mute, it takes all of its time.

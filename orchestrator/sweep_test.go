@@ -11,6 +11,8 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // hang serves an endpoint by taking requests and answering none until the end of the test.
@@ -72,7 +74,7 @@ func TestALoadThatTakesLongToClearKeepsNoSweep(t *testing.T) {
 		PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$`)
 	b.exec(t, `CREATE TRIGGER linger BEFORE DELETE ON work_queue FOR EACH STATEMENT EXECUTE FUNCTION linger()`)
 	large := []byte(`"` + strings.Repeat("x", 1<<20) + `"`) // a few of these make a batch
-	dead, err := b.store.StartSession(t.Context(), workqueue.NodeInfo{Host: "dead", PID: 1, Version: "test"}, time.Hour)
+	dead, err := session.New(b.store).StartSession(t.Context(), session.NodeInfo{Host: "dead", PID: 1, Version: "test"}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,7 @@ func TestALoadThatTakesLongToClearKeepsNoSweep(t *testing.T) {
 	source, written := items(100), 0
 	go func() {
 		defer close(ended)
-		_, _ = b.store.Load(context.WithoutCancel(t.Context()), req, func(item *workqueue.LoadItem) error {
+		_, _ = start.New(b.store).Load(context.WithoutCancel(t.Context()), req, func(item *start.LoadItem) error {
 			if written++; written == 20 {
 				<-stopped
 				return errors.New("its node is gone")

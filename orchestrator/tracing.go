@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // Tracer records spans of what a node does with slices. A node without one does nothing about traces. Its methods are
@@ -59,9 +59,9 @@ func (n *Node) tracePublishing(ctx context.Context, p *publication) {
 }
 
 // traceRecording begins a span for each reply that belongs to a trace. The function that it returns ends them.
-func (n *Node) traceRecording(ctx context.Context, read []reading) (end func(workqueue.Recorded, error)) {
+func (n *Node) traceRecording(ctx context.Context, read []reading) (end func(settle.Recorded, error)) {
 	if n.cfg.Tracer == nil {
-		return func(workqueue.Recorded, error) {}
+		return func(settle.Recorded, error) {}
 	}
 	ends := make([]func(TracedOutcome), len(read))
 	for i := range read {
@@ -72,7 +72,7 @@ func (n *Node) traceRecording(ctx context.Context, read []reading) (end func(wor
 				Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
 		}
 	}
-	return func(out workqueue.Recorded, err error) {
+	return func(out settle.Recorded, err error) {
 		for i, end := range ends {
 			if end == nil {
 				continue
@@ -100,9 +100,9 @@ func (f *fetching) traceFetching(ctx context.Context, c *collector) context.Cont
 }
 
 // traceResults begins a span for each result that belongs to a trace. The function that it returns ends them.
-func (f *fetching) traceResults(ctx context.Context, batch []fetchResult) (end func(workqueue.Recorded, error)) {
+func (f *fetching) traceResults(ctx context.Context, batch []fetchResult) (end func(settle.Recorded, error)) {
 	if f.node.cfg.Tracer == nil {
-		return func(workqueue.Recorded, error) {}
+		return func(settle.Recorded, error) {}
 	}
 	ends := make([]func(TracedOutcome), len(batch))
 	for i := range batch {
@@ -110,7 +110,7 @@ func (f *fetching) traceResults(ctx context.Context, batch []fetchResult) (end f
 		ends[i] = f.node.cfg.Tracer.Recording(ctx, batch[i].trace, TracedReply{Run: uuid.UUID(batch[i].job.Run),
 			Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint, Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
 	}
-	return func(out workqueue.Recorded, err error) {
+	return func(out settle.Recorded, err error) {
 		for i, end := range ends {
 			outcome := TracedOutcome{Err: err}
 			if err == nil {

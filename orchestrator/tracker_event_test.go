@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // TestTheEndOfATrackerIsPublished publishes the event of a tracker as it stands, on a subject that is not a run's.
@@ -22,11 +23,11 @@ func TestTheEndOfATrackerIsPublished(t *testing.T) {
 	if err := b.nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	opened, err := b.store.OpenTracker(t.Context(), service.OpenRequest{Owner: "billing", Key: "nov"}, "ann")
+	opened, err := tracker.New(b.store).OpenTracker(t.Context(), service.OpenRequest{Owner: "billing", Key: "nov"}, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if completed, err := b.store.SealTracker(t.Context(), opened.ID, "ann"); err != nil || !completed {
+	if completed, err := tracker.New(b.store).SealTracker(t.Context(), opened.ID, "ann"); err != nil || !completed {
 		t.Fatal(completed, err)
 	}
 	b.node.PublishEvents()

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // runSet holds runs that are to be looked after.
@@ -60,7 +61,7 @@ func (n *Node) keepClear(ctx context.Context) {
 // clearUncleared takes back what failed loads of this node have left, until nothing more can come of them.
 func (n *Node) clearUncleared(ctx context.Context) {
 	for run, since := range n.uncleared.all() {
-		sealed, err := n.store.ClearLoad(ctx, run)
+		sealed, err := start.New(n.store).ClearLoad(ctx, run)
 		switch {
 		case err != nil:
 			n.log.Warn("clear a failed load; trying again", zap.Stringer("run", run), zap.Error(err))

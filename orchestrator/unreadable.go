@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // codeUnreadable is the error code of a chunk whose reply could not be read.
@@ -51,7 +52,7 @@ func (n *Node) failUnreadable(ctx context.Context, u unreadable) error {
 	if !found {
 		return nil
 	}
-	out, err := n.store.Record(ctx, []workqueue.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
+	out, err := settle.New(n.store).Record(ctx, []settle.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
 		Service: u.msg.Headers().Get(endpoints.HeaderService), Unreadable: true,
 		Failure: &workqueue.SlotError{Code: codeUnreadable, Retry: true,
 			Message: "the service's reply could not be read (" + u.reason + "): " + u.detail}}})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 const (
@@ -99,7 +100,7 @@ type streamCare struct {
 
 func (c *streamCare) round(ctx context.Context) error {
 	if c.faults == nil {
-		known, err := c.node.store.StreamFaults(ctx)
+		known, err := streams.New(c.node.store).StreamFaults(ctx)
 		if err != nil {
 			return err
 		}
@@ -128,7 +129,7 @@ func (c *streamCare) due(ctx context.Context) (due []string, err error) {
 	if len(c.faults) > 0 {
 		return ourStreams(), nil
 	}
-	waiting, err := c.node.store.RequestsWait(ctx, probeQuiet)
+	waiting, err := streams.New(c.node.store).RequestsWait(ctx, probeQuiet)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +173,7 @@ func (c *streamCare) noRoom(ctx context.Context, why error) error {
 	failed := fmt.Errorf("JetStream takes no messages: %w", why)
 	for name := range c.faults {
 		if errors.Is(why, endpoints.ErrNotStored) {
-			failed = errors.Join(failed, c.node.store.NoteStreamFault(ctx, c.lease, name, readable(why)))
+			failed = errors.Join(failed, streams.New(c.node.store).NoteStreamFault(ctx, c.lease, name, readable(why)))
 		} else { // it is not there: whatever was the matter with the stream is seen again when it is
 			failed = errors.Join(failed, c.clear(ctx, name))
 		}
@@ -215,7 +216,7 @@ func (c *streamCare) clear(ctx context.Context, name string) error {
 	if _, is := c.faults[name]; !is {
 		return nil
 	}
-	if err := c.node.store.ClearStreamFault(ctx, c.lease, name); err != nil {
+	if err := streams.New(c.node.store).ClearStreamFault(ctx, c.lease, name); err != nil {
 		return err
 	}
 	delete(c.faults, name)
@@ -235,7 +236,7 @@ func (c *streamCare) mute(ctx context.Context, name string, room bool, made time
 	if _, known := c.faults[name]; !known {
 		c.node.log.Warn("a stream takes no messages, although its server answers", zap.String("stream", name))
 		c.faults[name] = time.Now()
-		if err := c.node.store.NoteStreamFault(ctx, c.lease, name, ""); err != nil {
+		if err := streams.New(c.node.store).NoteStreamFault(ctx, c.lease, name, ""); err != nil {
 			return err
 		}
 	}
@@ -269,7 +270,7 @@ func (c *streamCare) replace(ctx context.Context, name string) error {
 			return err
 		}
 	case endpoints.StreamEvent:
-		if err := c.node.store.PublishAgain(ctx, c.lease, eventsLately); err != nil {
+		if err := streams.New(c.node.store).PublishAgain(ctx, c.lease, eventsLately); err != nil {
 			return err
 		}
 	}
@@ -283,7 +284,7 @@ func (c *streamCare) replace(ctx context.Context, name string) error {
 		return nil
 	}
 	// The stream knew the ids of what it had, and may have taken them for told in between.
-	err := c.node.store.PublishAgain(ctx, c.lease, eventsLately)
+	err := streams.New(c.node.store).PublishAgain(ctx, c.lease, eventsLately)
 	signal(c.node.publish)
 	return err
 }

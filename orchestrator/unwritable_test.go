@@ -10,7 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // A stream of several copies is given time, since a server that cannot write leaves it to the others; a single one is
@@ -18,7 +18,7 @@ import (
 func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // its cases share a stream
 	t.Parallel()
 	nc := testenv.Dial(t, testenv.NATSCluster(t).URLs()[0])
-	n, err := New(workqueue.New(testenv.Pool(t)), nc, Config{})
+	n, err := New(database.New(testenv.Pool(t)), nc, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -23,11 +26,11 @@ const (
 // watchlist is what commits gave reason to look at. What comes twice is looked at once.
 type watchlist struct {
 	mu   sync.Mutex
-	due  workqueue.Look
+	due  settle.Look
 	come chan struct{}
 }
 
-func (w *watchlist) add(l workqueue.Look) {
+func (w *watchlist) add(l settle.Look) {
 	if l.Empty() {
 		return
 	}
@@ -50,11 +53,11 @@ func merged[T comparable](have, more []T) []T {
 	return have
 }
 
-func (w *watchlist) take() workqueue.Look {
+func (w *watchlist) take() settle.Look {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	due := w.due
-	w.due = workqueue.Look{}
+	w.due = settle.Look{}
 	return due
 }
 
@@ -76,11 +79,11 @@ func (n *Node) keepWatch(ctx context.Context) {
 	}
 }
 
-func (n *Node) lookAt(ctx context.Context, due workqueue.Look) {
+func (n *Node) lookAt(ctx context.Context, due settle.Look) {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
 	for _, run := range due.Runs {
-		held, err := n.store.CheckThreshold(ctx, run)
+		held, err := control.New(n.store).CheckThreshold(ctx, run)
 		n.watched(ctx, err)
 		if held {
 			n.log.Warn("too many items failed; the run is held", zap.Stringer("run", run))
@@ -89,7 +92,7 @@ func (n *Node) lookAt(ctx context.Context, due workqueue.Look) {
 	}
 	passed := false
 	for _, run := range due.Barriers {
-		steps, err := n.store.CheckBarriers(ctx, run)
+		steps, err := dispatch.New(n.store).CheckBarriers(ctx, run)
 		n.watched(ctx, err)
 		if len(steps) > 0 {
 			n.log.Info("steps begin that waited until all items had come so far", zap.Stringer("run", run),
@@ -116,7 +119,7 @@ func (n *Node) watched(ctx context.Context, err error) {
 }
 
 func (n *Node) lookAtBreaker(ctx context.Context, endpoint string) error {
-	change, err := n.store.CheckBreaker(ctx, endpoint)
+	change, err := pace.New(n.store).CheckBreaker(ctx, endpoint)
 	if err != nil || !change.Changed {
 		return err
 	}
@@ -129,7 +132,7 @@ func (n *Node) lookAtBreaker(ctx context.Context, endpoint string) error {
 }
 
 func (n *Node) lookAtSize(ctx context.Context, endpoint string) error {
-	c, err := n.store.CheckTooBig(ctx, endpoint)
+	c, err := pace.New(n.store).CheckTooBig(ctx, endpoint)
 	if err == nil && c.Changed {
 		n.log.Warn("chunks are held to a size", zap.String("endpoint", endpoint), zap.Int("items", c.Items),
 			zap.String("reason", c.Reason))
@@ -140,16 +143,16 @@ func (n *Node) lookAtSize(ctx context.Context, endpoint string) error {
 // sweepWatched looks at everything that any node may have missed. Leader work, although each of its looks may be
 // anybody's. When the time does not do for all endpoints, it is others that are looked at the next time.
 func (n *Node) sweepWatched(ctx context.Context) error {
-	names, err := n.store.WatchedEndpoints(ctx)
+	names, err := settle.New(n.store).WatchedEndpoints(ctx)
 	if err != nil {
 		return err
 	}
-	barriers, err := n.store.WaitingBarriers(ctx)
+	barriers, err := dispatch.New(n.store).WaitingBarriers(ctx)
 	if err != nil {
 		return err
 	}
 	shuffle(names)
-	n.lookAt(ctx, workqueue.Look{Endpoints: names, Halved: names, Barriers: barriers})
+	n.lookAt(ctx, settle.Look{Endpoints: names, Halved: names, Barriers: barriers})
 	return nil
 }
 
@@ -160,17 +163,17 @@ func shuffle[T any](things []T) {
 
 // sweepHolds looks at samples that have ended, and at runs of which too many items have failed. Leader work, likewise.
 func (n *Node) sweepHolds(ctx context.Context) error {
-	due, err := n.store.DueHolds(ctx)
+	due, err := control.New(n.store).DueHolds(ctx)
 	if err != nil {
 		return err
 	}
 	var failed error
 	for _, d := range due {
 		if d.Threshold {
-			_, err = n.store.CheckThreshold(ctx, d.Run)
+			_, err = control.New(n.store).CheckThreshold(ctx, d.Run)
 		}
 		if d.Canary && err == nil {
-			_, err = n.store.CheckCanary(ctx, d.Run)
+			_, err = control.New(n.store).CheckCanary(ctx, d.Run)
 		}
 		failed, err = errors.Join(failed, err), nil
 	}

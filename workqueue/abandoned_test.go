@@ -11,33 +11,35 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	startstore "github.com/tranchehq/tranche/workqueue/start"
 )
 
 // loading is a load on a goroutine of its own.
 type loading struct {
-	run  workqueue.Loaded
+	run  startstore.Loaded
 	err  error
 	done chan struct{}
 }
 
-func (b *bench) goLoad(req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) *loading {
+func (b *bench) goLoad(req startstore.LoadRequest, next func(*startstore.LoadItem) error) *loading {
 	l := &loading{done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
-		l.run, l.err = b.store.Load(b.Context(), req, next)
+		l.run, l.err = startstore.New(b.store).Load(b.Context(), req, next)
 	}()
 	return l
 }
 
 // wait returns when the load has ended.
-func (l *loading) wait() (workqueue.Loaded, error) {
+func (l *loading) wait() (startstore.Loaded, error) {
 	<-l.done
 	return l.run, l.err
 }
 
 // gated holds items back, from the i-th on, until the gate is open; then it goes on, or fails with an error.
-func gated(next func(*workqueue.LoadItem) error, i int, gate <-chan error) func(*workqueue.LoadItem) error {
-	return func(item *workqueue.LoadItem) error {
+func gated(next func(*startstore.LoadItem) error, i int, gate <-chan error) func(*startstore.LoadItem) error {
+	return func(item *startstore.LoadItem) error {
 		if i--; i == -1 {
 			if err := <-gate; err != nil {
 				return err
@@ -100,7 +102,7 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 	clearing := make(chan struct{})
 	go func() {
 		defer close(clearing)
-		cleared, clearErr = b.store.ClearAbandonedLoads(t.Context(), lease)
+		cleared, clearErr = startstore.New(b.store).ClearAbandonedLoads(t.Context(), lease)
 	}()
 	b.until("the leader is at the first load", func() bool { return b.waiters() == 1 })
 	close(awake)
@@ -121,7 +123,7 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 		t.Errorf("%d runs are left, and %d items of %d", n, b.rowsOf("wakes up"), items)
 	}
 	b.wantState(loaded.Run, "running", 1)
-	if sealed, err := b.store.ClearLoad(t.Context(), loaded.Run); !sealed || err != nil {
+	if sealed, err := startstore.New(b.store).ClearLoad(t.Context(), loaded.Run); !sealed || err != nil {
 		t.Errorf("clear the sealed run: sealed %v, %v", sealed, err)
 	}
 	b.check()
@@ -200,13 +202,13 @@ func TestKeyOfALoadThatWasFasterAndFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	b := &bench{T: t, pool: testenv.Connect(t, url), store: workqueue.New(pool)}
+	b := &bench{T: t, pool: testenv.Connect(t, url), store: database.New(pool)}
 	b.session = b.open()
 	req := request()
 	req.IdempotencyKey = "k"
 
 	broken := errors.New("the upload broke")
-	rival := &bench{T: t, pool: b.pool, store: workqueue.New(b.pool), session: b.session}
+	rival := &bench{T: t, pool: b.pool, store: database.New(b.pool), session: b.session}
 	gate := make(chan error)
 	var faster *loading
 	trace.f = func() {
@@ -216,7 +218,7 @@ func TestKeyOfALoadThatWasFasterAndFailed(t *testing.T) {
 		}
 	}
 	source, begun := few(4), false
-	loaded, err := b.tryLoad(req, func(item *workqueue.LoadItem) error {
+	loaded, err := b.tryLoad(req, func(item *startstore.LoadItem) error {
 		if !begun { // between the look for the key and the insert
 			begun = true
 			fast := req

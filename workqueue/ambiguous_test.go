@@ -14,6 +14,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // fate is what becomes of a commit whose answer its sender never hears.
@@ -149,7 +151,7 @@ func setupMishap(t *testing.T, m *mishap) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	b := &bench{T: t, pool: testenv.Connect(t, url), store: workqueue.New(pool)}
+	b := &bench{T: t, pool: testenv.Connect(t, url), store: database.New(pool)}
 	b.session = b.open()
 	return b
 }
@@ -161,10 +163,10 @@ const (
 )
 
 // heavy yields n items of a mebibyte: nine of them are more than one batch.
-func heavy(n int) func(*workqueue.LoadItem) error {
+func heavy(n int) func(*start.LoadItem) error {
 	source := keys(names(n)...)
 	payload := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
-	return func(item *workqueue.LoadItem) error {
+	return func(item *start.LoadItem) error {
 		err := source(item)
 		item.Payload = payload
 		return err
@@ -177,7 +179,7 @@ func TestLoadWhoseLastAnswerIsLostHasSucceeded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		mishap *mishap
 		items  int
-		source func(int) func(*workqueue.LoadItem) error
+		source func(int) func(*start.LoadItem) error
 	}{
 		"a load of one transaction": {&mishap{mark: insertsRun, fate: answerLost}, 10, few},
 		"late":                      {&mishap{mark: insertsRun, fate: commitLate}, 10, few},
@@ -211,7 +213,7 @@ func TestLoadWhoseLastAnswerIsLostHasSucceeded(t *testing.T) {
 }
 
 // few is heavy with small items.
-func few(n int) func(*workqueue.LoadItem) error { return keys(names(n)...) }
+func few(n int) func(*start.LoadItem) error { return keys(names(n)...) }
 
 // A commit in the middle of a load, or one that never arrived: the load fails and leaves nothing. It says that some of
 // it may be left only where PostgreSQL may still make the run's row.
@@ -219,7 +221,7 @@ func TestLoadThatLostACommitLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		mishap *mishap
-		source func(*workqueue.LoadItem) error
+		source func(*start.LoadItem) error
 		unsure bool
 	}{
 		"a load of one transaction": {&mishap{mark: insertsRun, fate: commitLost}, few(10), true},
@@ -248,7 +250,7 @@ func TestLoadThatLostACommitLeavesNothing(t *testing.T) {
 			}
 			b.wantNothing()
 			if unsure {
-				if sealed, err := b.store.ClearLoad(t.Context(), uncleared.Run); sealed || err != nil {
+				if sealed, err := start.New(b.store).ClearLoad(t.Context(), uncleared.Run); sealed || err != nil {
 					t.Errorf("clear: sealed %v, %v", sealed, err)
 				}
 			}

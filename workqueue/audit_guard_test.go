@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
 // aged is a bench with so many rows in the audit log, each an hour older than the next; the newest is as old as that.
@@ -45,7 +45,7 @@ func TestTheAuditLogIsDeletedByItsLimitsOnly(t *testing.T) {
 			b.exec(`UPDATE retention SET ` + c.limits + ` WHERE kind = 'audit'`)
 			deleted := 0
 			for { // in pieces, as of a round
-				n, err := b.store.DeleteOld(t.Context(), b.lead(), workqueue.RetainAudit, time.Now().Add(time.Hour), 4)
+				n, err := retention.New(b.store).DeleteOld(t.Context(), b.lead(), retention.RetainAudit, time.Now().Add(time.Hour), 4)
 				if name == "not at all" {
 					if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
 						t.Errorf("got %v, want it denied", err)
@@ -79,18 +79,18 @@ func TestTheAuditLogGoesAsItIsForetold(t *testing.T) {
 	for _, limits := range []string{`age = interval '12 hours'`, `age = NULL, max_count = 6`,
 		`max_count = NULL, max_bytes = 500`} {
 		b.exec(`UPDATE retention SET ` + limits + ` WHERE kind = 'audit'`)
-		all, err := b.store.RetentionDue(t.Context())
+		all, err := retention.New(b.store).RetentionDue(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, due := range all {
-			if due.Kind != workqueue.RetainAudit {
+			if due.Kind != retention.RetainAudit {
 				continue
 			}
 			if due.Before == nil || due.Count == 0 {
 				t.Fatalf("%s: nothing is due: %+v", limits, due)
 			}
-			n, err := b.store.DeleteOld(t.Context(), b.lead(), workqueue.RetainAudit, *due.Before, 1000)
+			n, err := retention.New(b.store).DeleteOld(t.Context(), b.lead(), retention.RetainAudit, *due.Before, 1000)
 			if err != nil || n != due.Count {
 				t.Errorf("%s: %d deleted, %v; %d were due", limits, n, err, due.Count)
 			}

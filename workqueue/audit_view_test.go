@@ -8,11 +8,17 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	planstore "github.com/tranchehq/tranche/workqueue/plan"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-func (b *bench) audit(f workqueue.AuditFilter) workqueue.AuditPage {
+func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
 	b.Helper()
-	page, err := b.store.Audit(b.Context(), f)
+	page, err := inspect.New(b.store).Audit(b.Context(), f)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -22,44 +28,44 @@ func (b *bench) audit(f workqueue.AuditFilter) workqueue.AuditPage {
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if page := b.audit(workqueue.AuditFilter{}); len(page.Entries) != 0 || page.Next != 0 {
+	if page := b.audit(inspect.AuditFilter{}); len(page.Entries) != 0 || page.Next != 0 {
 		t.Errorf("before anything was done: %+v", page)
 	}
 	first, second := b.load(request(), 1), b.load(request(), 1)
 	for _, run := range []workqueue.RunID{first, second} {
-		if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "ann\x1b[31m"}); err != nil {
+		if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann\x1b[31m"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	set := workqueue.EndpointSetting{Endpoint: endpoint, Concurrency: 3}
-	if err := b.store.SetEndpoint(t.Context(), set, "bob"); err != nil {
+	set := pacestore.EndpointSetting{Endpoint: endpoint, Concurrency: 3}
+	if err := pacestore.New(b.store).SetEndpoint(t.Context(), set, "bob"); err != nil {
 		t.Fatal(err)
 	}
-	all := b.audit(workqueue.AuditFilter{})
+	all := b.audit(inspect.AuditFilter{})
 	if len(all.Entries) != 5 || all.Next != 0 || all.Entries[0].Action != "endpoint_set" ||
 		all.Entries[0].Subject != endpoint || all.Entries[0].Run != nil || all.Entries[4].Action != "start" {
 		t.Fatalf("all there is: %+v", all)
 	}
 	for name, c := range map[string]struct {
-		filter workqueue.AuditFilter
+		filter inspect.AuditFilter
 		want   int
 	}{
-		"a run":            {workqueue.AuditFilter{Run: first}, 2},
-		"an actor":         {workqueue.AuditFilter{Actor: "bob"}, 1},
-		"an action":        {workqueue.AuditFilter{Action: "cancel"}, 2},
-		"both":             {workqueue.AuditFilter{Action: "cancel", Actor: "bob"}, 0},
-		"since":            {workqueue.AuditFilter{Since: all.Entries[1].At}, 2},
-		"in the future":    {workqueue.AuditFilter{Since: time.Now().Add(time.Hour)}, 0},
-		"an unknown run":   {workqueue.AuditFilter{Run: workqueue.NewRunID()}, 0},
-		"an odd actor":     {workqueue.AuditFilter{Actor: "a\x00\xff"}, 0},
-		"an hostile actor": {workqueue.AuditFilter{Actor: "ann\x1b[31m"}, 2},
+		"a run":            {inspect.AuditFilter{Run: first}, 2},
+		"an actor":         {inspect.AuditFilter{Actor: "bob"}, 1},
+		"an action":        {inspect.AuditFilter{Action: "cancel"}, 2},
+		"both":             {inspect.AuditFilter{Action: "cancel", Actor: "bob"}, 0},
+		"since":            {inspect.AuditFilter{Since: all.Entries[1].At}, 2},
+		"in the future":    {inspect.AuditFilter{Since: time.Now().Add(time.Hour)}, 0},
+		"an unknown run":   {inspect.AuditFilter{Run: workqueue.NewRunID()}, 0},
+		"an odd actor":     {inspect.AuditFilter{Actor: "a\x00\xff"}, 0},
+		"an hostile actor": {inspect.AuditFilter{Actor: "ann\x1b[31m"}, 2},
 	} {
 		if got := b.audit(c.filter); len(got.Entries) != c.want {
 			t.Errorf("%s: %d entries; want %d", name, len(got.Entries), c.want)
 		}
 	}
-	var paged []workqueue.AuditEntry
-	for f := (workqueue.AuditFilter{Limit: 2}); ; {
+	var paged []inspect.AuditEntry
+	for f := (inspect.AuditFilter{Limit: 2}); ; {
 		page := b.audit(f)
 		paged = append(paged, page.Entries...)
 		if f.Before = page.Next; page.Next == 0 {
@@ -85,7 +91,7 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 	req.MaxFailed, req.Priority, req.PlanVersion = "1%", 3, 4
 	req.Steps[0].InFlightAuto, req.Steps[0].NeverRetry = true, []string{"BAD", "WORSE"}
 	run := b.load(req, 20)
-	entry := b.audit(workqueue.AuditFilter{Run: run, Action: "start"}).Entries[0]
+	entry := b.audit(inspect.AuditFilter{Run: run, Action: "start"}).Entries[0]
 	var after map[string]any
 	if err := json.Unmarshal(entry.After, &after); err != nil {
 		t.Fatal(err)
@@ -109,8 +115,8 @@ func TestACanaryThatPassesIsAudited(t *testing.T) {
 	b := setup(t)
 	run := b.withCanary(100, 10, true, "")
 	b.finish(run)
-	b.wantCanary(run, workqueue.CanaryPassed)
-	entry := b.audit(workqueue.AuditFilter{Run: run, Action: "approve"}).Entries[0]
+	b.wantCanary(run, control.CanaryPassed)
+	entry := b.audit(inspect.AuditFilter{Run: run, Action: "approve"}).Entries[0]
 	if entry.Actor != workqueue.Engine || !strings.Contains(string(entry.Before), `"sampling"`) ||
 		!strings.Contains(string(entry.After), `"passed"`) {
 		t.Errorf("%s, from %s to %s", entry.Actor, entry.Before, entry.After)
@@ -122,49 +128,49 @@ func TestEveryActionIsAudited(t *testing.T) {
 	b := setup(t)
 	run := b.load(chunked(1), 2)
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD"}))
-	one := workqueue.Control{Run: run, Actor: "ann"}
+	one := control.Control{Run: run, Actor: "ann"}
 	chunk, urgent := 7, 9
-	plan := workqueue.PlanText{Name: "p", Spec: []byte(`{"name":"p"}`), Source: "name: p"}
-	letters := workqueue.DeadSelection{All: true}
+	plan := planstore.PlanText{Name: "p", Spec: []byte(`{"name":"p"}`), Source: "name: p"}
+	letters := deadletter.DeadSelection{All: true}
 	steps := []struct {
 		action string
 		do     func() error
 	}{
-		{"pause", func() error { _, err := b.store.Pause(t.Context(), one); return err }},
-		{"resume", func() error { _, err := b.store.Resume(t.Context(), one, nil); return err }},
+		{"pause", func() error { _, err := control.New(b.store).Pause(t.Context(), one); return err }},
+		{"resume", func() error { _, err := control.New(b.store).Resume(t.Context(), one, nil); return err }},
 		{"set", func() error {
-			_, err := b.store.SetRun(t.Context(), workqueue.RunChange{Run: run, Settings: workqueue.StepChange{Chunk: &chunk},
+			_, err := control.New(b.store).SetRun(t.Context(), control.RunChange{Run: run, Settings: control.StepChange{Chunk: &chunk},
 				Priority: &urgent, Actor: "ann"})
 			return err
 		}},
 		{"rerun", func() error {
-			_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "ann",
-				Select: workqueue.Selection{Failed: true}})
+			_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+				Select: redo.Selection{Failed: true}})
 			return err
 		}},
-		{"cancel", func() error { _, err := b.store.Cancel(t.Context(), one); return err }},
+		{"cancel", func() error { _, err := control.New(b.store).Cancel(t.Context(), one); return err }},
 		{"endpoint_set", func() error {
-			return b.store.SetEndpoint(t.Context(), workqueue.EndpointSetting{Endpoint: endpoint, Concurrency: 2}, "ann")
+			return pacestore.New(b.store).SetEndpoint(t.Context(), pacestore.EndpointSetting{Endpoint: endpoint, Concurrency: 2}, "ann")
 		}},
-		{"plan_apply", func() error { _, err := b.store.ApplyPlan(t.Context(), plan, "ann"); return err }},
-		{"plan_delete", func() error { _, err := b.store.DeletePlan(t.Context(), "p", "ann"); return err }},
+		{"plan_apply", func() error { _, err := planstore.New(b.store).ApplyPlan(t.Context(), plan, "ann"); return err }},
+		{"plan_delete", func() error { _, err := planstore.New(b.store).DeletePlan(t.Context(), "p", "ann"); return err }},
 		{"dead_letter_requeue", func() error {
-			b.bury(workqueue.DeadLetter{MsgID: "1", Endpoint: endpoint, Body: []byte("x")})
-			_, err := b.store.Requeue(t.Context(), letters, "ann")
+			b.bury(deadletter.DeadLetter{MsgID: "1", Endpoint: endpoint, Body: []byte("x")})
+			_, err := deadletter.New(b.store).Requeue(t.Context(), letters, "ann")
 			return err
 		}},
 		{"dead_letter_drop", func() error {
-			b.bury(workqueue.DeadLetter{MsgID: "2", Endpoint: endpoint, Body: []byte("x")})
-			_, err := b.store.Drop(t.Context(), letters, "ann")
+			b.bury(deadletter.DeadLetter{MsgID: "2", Endpoint: endpoint, Body: []byte("x")})
+			_, err := deadletter.New(b.store).Drop(t.Context(), letters, "ann")
 			return err
 		}},
 	}
 	for _, s := range steps {
-		before := len(b.audit(workqueue.AuditFilter{}).Entries)
+		before := len(b.audit(inspect.AuditFilter{}).Entries)
 		if err := s.do(); err != nil {
 			t.Fatalf("%s: %v", s.action, err)
 		}
-		all := b.audit(workqueue.AuditFilter{}).Entries
+		all := b.audit(inspect.AuditFilter{}).Entries
 		if len(all) == before {
 			t.Errorf("%s has no audit row", s.action)
 			continue

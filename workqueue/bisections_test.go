@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // Items that fail in slots of their own are no culprits of a chunk that one of its items fails, whether the service
@@ -14,7 +16,7 @@ func TestCulpritsAreWhatFailsChunks(t *testing.T) {
 	b := setup(t)
 	run := b.load(chunked(64), 64)
 	bad := map[workqueue.Ordinal]bool{3: false, 17: true, 40: true, 41: false, 63: true} // whether it may be tried again
-	b.drive(run, func(s workqueue.Slice) workqueue.Answer {
+	b.drive(run, func(s workqueue.Slice) settle.Answer {
 		a := poisoned(30)(s)
 		for i := range a.Slots {
 			if retry, ok := bad[a.Slots[i].Ordinal]; ok {
@@ -24,8 +26,8 @@ func TestCulpritsAreWhatFailsChunks(t *testing.T) {
 		return a
 	}, 100)
 	b.wantTally(run, tally{done: 58, failed: 6})
-	found, err := b.store.Bisections(t.Context(), run, 3)
-	if err != nil || found.Kinds[workqueue.KindBadEntity] != 1 || found.Culprits != 1 || len(found.Roots) != 1 ||
+	found, err := pacestore.New(b.store).Bisections(t.Context(), run, 3)
+	if err != nil || found.Kinds[pacestore.KindBadEntity] != 1 || found.Culprits != 1 || len(found.Roots) != 1 ||
 		!slices.Equal(found.Roots[0].Ordinals, []workqueue.Ordinal{30}) || found.Roots[0].Code != crash.Code {
 		t.Errorf("%+v, %v", found, err)
 	}

@@ -5,13 +5,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
 func (b *bench) closeBreaker() {
 	b.Helper()
-	change := workqueue.EndpointChange{Endpoint: endpoint, CloseBreaker: true}
-	if _, err := b.store.ChangeEndpoint(b.Context(), change, "ann"); err != nil {
+	change := pacestore.EndpointChange{Endpoint: endpoint, CloseBreaker: true}
+	if _, err := pacestore.New(b.store).ChangeEndpoint(b.Context(), change, "ann"); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -26,12 +28,12 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 	if state, _ := b.breaker(); state != "open" {
 		t.Fatalf("the breaker is %s after %+v", state, d)
 	}
-	e, err := b.store.Explain(t.Context(), run)
+	e, err := explain.New(b.store).Explain(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
-	advised := func(g workqueue.MissingGroup) bool {
-		return slices.ContainsFunc(g.Advice, func(a workqueue.Advice) bool {
+	advised := func(g explain.MissingGroup) bool {
+		return slices.ContainsFunc(g.Advice, func(a explain.Advice) bool {
 			return a.Command == "tranche endpoints set "+endpoint+" --breaker closed"
 		})
 	}
@@ -48,7 +50,7 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 		AND reason = 'closed by ann'`); n != 1 {
 		t.Errorf("%d changes were noted", n)
 	}
-	entries, err := b.store.Audit(t.Context(), workqueue.AuditFilter{Action: "endpoint_set"})
+	entries, err := inspect.New(b.store).Audit(t.Context(), inspect.AuditFilter{Action: "endpoint_set"})
 	if err != nil || len(entries.Entries) != 1 {
 		t.Fatalf("%+v, %v", entries, err)
 	}

@@ -9,28 +9,31 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // service answers slices, or fails them.
-type service func(workqueue.Slice) workqueue.Answer
+type service func(workqueue.Slice) settle.Answer
 
 var crash = workqueue.SlotError{Code: "crash", Message: "it crashed", Retry: true}
 
 // down is a service that is not there.
-func down(s workqueue.Slice) workqueue.Answer {
+func down(s workqueue.Slice) settle.Answer {
 	a := answer(s)
 	a.Failure = &crash
 	return a
 }
 
 // refusing asks for everything to be tried again.
-func refusing(s workqueue.Slice) workqueue.Answer {
+func refusing(s workqueue.Slice) settle.Answer {
 	return faulty(s, workqueue.SlotError{Code: "flaky", Message: "later", Retry: true})
 }
 
 // poisoned fails every chunk that one of the items is in.
 func poisoned(items ...workqueue.Ordinal) service {
-	return func(s workqueue.Slice) workqueue.Answer {
+	return func(s workqueue.Slice) settle.Answer {
 		for _, o := range ordinals(s) {
 			if slices.Contains(items, o) {
 				return down(s)
@@ -41,17 +44,17 @@ func poisoned(items ...workqueue.Ordinal) service {
 }
 
 // look is what a node does after a commit with failures.
-func (b *bench) look(l workqueue.Look) (last workqueue.BreakerChange) {
+func (b *bench) look(l settle.Look) (last pacestore.BreakerChange) {
 	b.Helper()
 	for _, endpoint := range l.Endpoints {
-		change, err := b.store.CheckBreaker(b.Context(), endpoint)
+		change, err := pacestore.New(b.store).CheckBreaker(b.Context(), endpoint)
 		if err != nil {
 			b.Fatal(err)
 		}
 		last = change
 	}
 	for _, endpoint := range l.Halved {
-		if _, err := b.store.CheckTooBig(b.Context(), endpoint); err != nil {
+		if _, err := pacestore.New(b.store).CheckTooBig(b.Context(), endpoint); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -78,7 +81,7 @@ func (b *bench) drive(run workqueue.RunID, serve service, rounds int) (d driven)
 		}
 		d.rounds++
 		claimed := b.claim(run, 64)
-		var answers []workqueue.Answer
+		var answers []settle.Answer
 		for _, s := range claimed {
 			d.slices++
 			if s.Cause == workqueue.CauseProbe {
@@ -108,7 +111,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(request(), 80)
-	var look workqueue.Look
+	var look settle.Look
 	since := time.Now()
 	for i, s := range b.claim(run, 6) {
 		if i < 4 {
@@ -131,7 +134,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 		if probe.Cause != workqueue.CauseProbe || probe.Mask.Count() != 1 {
 			t.Fatalf("probe %+v", probe)
 		}
-		if change := b.look(workqueue.Look{Endpoints: []string{endpoint}}); change.Changed || change.Probed {
+		if change := b.look(settle.Look{Endpoints: []string{endpoint}}); change.Changed || change.Probed {
 			t.Errorf("while the probe is out: %+v", change)
 		}
 		since = time.Now()
@@ -253,8 +256,8 @@ func TestPoisonIsFoundInBoundedSlices(t *testing.T) {
 			if extra > limit || d.probes > 3*len(poison) {
 				t.Errorf("poison %v: %+v, %d slices more; want at most %d", poison, d, extra, limit)
 			}
-			found, err := b.store.Bisections(t.Context(), run, 100)
-			if err != nil || found.Culprits != len(poison) || found.Kinds[workqueue.KindBadEntity] == 0 {
+			found, err := pacestore.New(b.store).Bisections(t.Context(), run, 100)
+			if err != nil || found.Culprits != len(poison) || found.Kinds[pacestore.KindBadEntity] == 0 {
 				t.Errorf("%+v, %v", found.Kinds, err)
 			}
 			t.Logf("%+v", d)
@@ -272,7 +275,7 @@ func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 			b := setup(t)
 			const bad = 12
 			run := b.load(chunked(1), good+bad)
-			d := b.drive(run, func(s workqueue.Slice) workqueue.Answer {
+			d := b.drive(run, func(s workqueue.Slice) settle.Answer {
 				if int(ordinals(s)[0]) >= good {
 					return down(s)
 				}
@@ -292,7 +295,7 @@ func TestItemsThatAreRefusedAgainAndAgainAreNoOutage(t *testing.T) {
 	b := setup(t)
 	req := chunked(100)
 	run := b.load(req, 20*8192)
-	d := b.drive(run, func(s workqueue.Slice) workqueue.Answer {
+	d := b.drive(run, func(s workqueue.Slice) settle.Answer {
 		a := whole(s)
 		for i := range a.Slots {
 			if a.Slots[i].Ordinal%50 == 0 {
@@ -314,7 +317,7 @@ func TestTooBigChunksAreCutSmaller(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(chunked(400), 8000)
-	d := b.drive(run, func(s workqueue.Slice) workqueue.Answer {
+	d := b.drive(run, func(s workqueue.Slice) settle.Answer {
 		if s.Mask.Count() > 150 {
 			return down(s)
 		}
@@ -329,8 +332,8 @@ func TestTooBigChunksAreCutSmaller(t *testing.T) {
 	if n := b.number(`SELECT count(*) FROM endpoint_change WHERE what = 'chunk_cap' AND after = '100'`); n != 1 {
 		t.Errorf("%d changes were noted", n)
 	}
-	found, err := b.store.Bisections(t.Context(), run, 3)
-	if err != nil || found.Kinds[workqueue.KindTooBig] < 3 || found.Culprits != 0 || len(found.Roots) != 3 {
+	found, err := pacestore.New(b.store).Bisections(t.Context(), run, 3)
+	if err != nil || found.Kinds[pacestore.KindTooBig] < 3 || found.Culprits != 0 || len(found.Roots) != 3 {
 		t.Errorf("%+v, %v", found, err)
 	}
 	t.Logf("%+v %+v", d, found.Kinds)
@@ -344,8 +347,8 @@ func TestUnreadableReplyIsHalvedAtOnce(t *testing.T) {
 	run := b.load(chunked(8), 8)
 	s := b.one(run)
 	b.send(s)
-	unreadable := func(s workqueue.Slice) workqueue.Answer {
-		return workqueue.Answer{Slice: s.ID, Endpoint: endpoint, Answered: -1, Unreadable: true,
+	unreadable := func(s workqueue.Slice) settle.Answer {
+		return settle.Answer{Slice: s.ID, Endpoint: endpoint, Answered: -1, Unreadable: true,
 			Failure: &workqueue.SlotError{Code: "unreadable", Message: "not JSON", Retry: true}}
 	}
 	elsewhere := unreadable(s)
@@ -374,7 +377,7 @@ func TestUnreadableReplyIsHalvedAtOnce(t *testing.T) {
 	b.record(unreadable(halves[1]))
 	b.drive(run, unreadable, 100)
 	b.wantTally(run, tally{done: 5, failed: 3})
-	item, err := b.store.Items(t.Context(), run, "C7")
+	item, err := inspect.New(b.store).Items(t.Context(), run, "C7")
 	if err != nil {
 		t.Fatal(err)
 	}

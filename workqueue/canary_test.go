@@ -9,6 +9,9 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // withCanary is a run of n items of which a canary takes a spread sample.
@@ -19,9 +22,9 @@ func (b *bench) withCanary(n, canary int, auto bool, maxFailed string) workqueue
 	return b.load(req, n)
 }
 
-func (b *bench) wantCanary(run workqueue.RunID, want workqueue.CanaryVerdict) {
+func (b *bench) wantCanary(run workqueue.RunID, want control.CanaryVerdict) {
 	b.Helper()
-	if got, err := b.store.CheckCanary(b.Context(), run); err != nil || got != want {
+	if got, err := control.New(b.store).CheckCanary(b.Context(), run); err != nil || got != want {
 		b.Errorf("the verdict on the sample is %q, %v; want %q: %s", got, err, want, b.dump(run))
 	}
 }
@@ -39,13 +42,13 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 		t.Errorf("%d items are held back; want 8990", n)
 	}
 	b.check()
-	_, err := b.store.Approve(t.Context(), wish(run, ""))
+	_, err := control.New(b.store).Approve(t.Context(), wish(run, ""))
 	b.wantRefused(err, "still running its canary")
 	out := b.claim(run, plenty)
 	if n := b.disjoint(out); n != 10 {
 		t.Fatalf("%d items of the sample were claimed; want 10", n)
 	}
-	b.wantCanary(run, workqueue.CanaryUndecided)
+	b.wantCanary(run, control.CanaryUndecided)
 	for i, s := range out {
 		if i == 0 {
 			b.record(faulty(s, workqueue.SlotError{Code: "bad", Message: "m"}))
@@ -54,26 +57,26 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 		b.record(whole(s))
 	}
 	failed := len(ordinals(out[0]))
-	due, err := b.store.DueHolds(t.Context())
-	if err != nil || len(due) != 1 || due[0] != (workqueue.DueHold{Run: run, Canary: true}) {
+	due, err := control.New(b.store).DueHolds(t.Context())
+	if err != nil || len(due) != 1 || due[0] != (control.DueHold{Run: run, Canary: true}) {
 		t.Errorf("due: %+v, %v", due, err)
 	}
-	b.wantCanary(run, workqueue.CanaryWaiting)
-	b.wantCanary(run, workqueue.CanaryUndecided)
+	b.wantCanary(run, control.CanaryWaiting)
+	b.wantCanary(run, control.CanaryUndecided)
 	b.wantHold(run, fmt.Sprintf("canary by tranche: its sample has ended: %d of 10 items failed", failed))
 	b.check()
-	_, err = b.store.Resume(t.Context(), wish(run, ""), nil)
+	_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
 	b.wantRefused(err, "tranche run approve "+run.String())
-	_, err = b.store.Pause(t.Context(), wish(run, ""))
+	_, err = control.New(b.store).Pause(t.Context(), wish(run, ""))
 	b.wantRefused(err, "paused already")
-	approved, err := b.store.Approve(t.Context(), wish(run, "good enough"))
+	approved, err := control.New(b.store).Approve(t.Context(), wish(run, "good enough"))
 	if err != nil || approved.Items != 8990 || !slices.Equal(approved.Runs, []workqueue.RunID{run}) {
 		t.Errorf("approved %+v, %v", approved, err)
 	}
 	b.wantHold(run, "")
 	b.wantTally(run, tally{ready: 8990, done: 10 - failed, failed: failed})
 	b.check()
-	_, err = b.store.Approve(t.Context(), wish(run, ""))
+	_, err = control.New(b.store).Approve(t.Context(), wish(run, ""))
 	b.wantRefused(err, "not waiting for approval")
 	b.exec(`UPDATE run_step SET chunk = 500 WHERE run_id = $1`, run)
 	b.finish(run)
@@ -90,12 +93,12 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 	cases := []struct {
 		name, maxFailed string
 		failures        int
-		want            workqueue.CanaryVerdict
+		want            control.CanaryVerdict
 	}{
-		{"no failure and no threshold", "", 0, workqueue.CanaryPassed},
-		{"a failure and no threshold", "", 1, workqueue.CanaryWaiting},
-		{"as many as may", "10%", 1, workqueue.CanaryPassed},
-		{"one more", "10%", 2, workqueue.CanaryWaiting},
+		{"no failure and no threshold", "", 0, control.CanaryPassed},
+		{"a failure and no threshold", "", 1, control.CanaryWaiting},
+		{"as many as may", "10%", 1, control.CanaryPassed},
+		{"one more", "10%", 2, control.CanaryWaiting},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -113,7 +116,7 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 				b.record(a)
 			}
 			b.wantCanary(run, c.want)
-			if passed := b.held(run) == 0; passed != (c.want == workqueue.CanaryPassed) {
+			if passed := b.held(run) == 0; passed != (c.want == control.CanaryPassed) {
 				t.Errorf("items are held back: %v", !passed)
 			}
 			b.check()
@@ -126,8 +129,8 @@ func TestRerunWithACanary(t *testing.T) {
 	b := setup(t)
 	run, even, odd := b.damaged(20_000)
 	failed := even + odd
-	again := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}, Canary: 100, Actor: "ann"}
-	out, err := b.store.Rerun(t.Context(), again)
+	again := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Canary: 100, Actor: "ann"}
+	out, err := redo.New(b.store).Rerun(t.Context(), again)
 	sample := int(out.Items - out.Held)
 	if err != nil || out.Items != int64(failed) || sample > 100 || sample < 50 {
 		t.Fatalf("rerun %+v, %v; want %d items and a sample of about 100", out, err, failed)
@@ -140,13 +143,13 @@ func TestRerunWithACanary(t *testing.T) {
 	for _, s := range claimed {
 		b.record(faulty(s, workqueue.SlotError{Code: "still", Message: "m"}))
 	}
-	b.wantCanary(run, workqueue.CanaryWaiting)
+	b.wantCanary(run, control.CanaryWaiting)
 	b.wantState(run, "running", 2)
 	b.check()
 
 	// The service is mended; its sample is tried again before all others.
-	again.Select, again.Canary, again.CanaryAuto = workqueue.Selection{Codes: []string{"still"}}, 1000, true
-	if out, err = b.store.Rerun(t.Context(), again); err != nil || out.Held != 0 || out.Hold != "" {
+	again.Select, again.Canary, again.CanaryAuto = redo.Selection{Codes: []string{"still"}}, 1000, true
+	if out, err = redo.New(b.store).Rerun(t.Context(), again); err != nil || out.Held != 0 || out.Hold != "" {
 		t.Fatalf("the sample again: %+v, %v", out, err)
 	}
 	b.wantHold(run, "")
@@ -158,7 +161,7 @@ func TestRerunWithACanary(t *testing.T) {
 		b.record(whole(s))
 	}
 	b.check()
-	b.wantCanary(run, workqueue.CanaryPassed)
+	b.wantCanary(run, control.CanaryPassed)
 	if n := b.held(run); n != 0 {
 		t.Errorf("%d items are held back still", n)
 	}
@@ -176,16 +179,16 @@ func TestRerunOfAWaitingCanary(t *testing.T) {
 	for _, s := range b.claim(run, plenty) {
 		b.record(faulty(s, workqueue.SlotError{Code: "bad", Message: "m"}))
 	}
-	b.wantCanary(run, workqueue.CanaryWaiting)
-	out := b.rerun(run, workqueue.Selection{Failed: true})
-	if out.Hold != workqueue.HoldCanary || out.Items != 10 {
+	b.wantCanary(run, control.CanaryWaiting)
+	out := b.rerun(run, redo.Selection{Failed: true})
+	if out.Hold != control.HoldCanary || out.Items != 10 {
 		t.Errorf("rerun %+v", out)
 	}
 	if n := len(b.claim(run, plenty)); n != 0 {
 		t.Errorf("%d slices of a waiting run were claimed", n)
 	}
 	b.check()
-	if _, err := b.store.Approve(t.Context(), wish(run, "")); err != nil {
+	if _, err := control.New(b.store).Approve(t.Context(), wish(run, "")); err != nil {
 		t.Fatal(err)
 	}
 	b.finish(run)
@@ -202,10 +205,10 @@ func TestApproveRacesACancel(t *testing.T) {
 	for range 25 {
 		run := b.withCanary(40, 4, false, "")
 		b.finish(run)
-		b.wantCanary(run, workqueue.CanaryWaiting)
+		b.wantCanary(run, control.CanaryWaiting)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			_, err := b.store.Approve(t.Context(), wish(run, ""))
+			_, err := control.New(b.store).Approve(t.Context(), wish(run, ""))
 			if err == nil {
 				approvals++
 			} else if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
@@ -213,7 +216,7 @@ func TestApproveRacesACancel(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			if _, err := b.store.Cancel(t.Context(), wish(run, "enough")); err != nil {
+			if _, err := control.New(b.store).Cancel(t.Context(), wish(run, "enough")); err != nil {
 				t.Error(err)
 			}
 		})
@@ -233,13 +236,13 @@ func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
 	run := b.withCanary(100, 10, false, "")
 	b.check()
 	b.exec(`UPDATE batchrun SET canary_state = 'passed' WHERE id = $1`, run)
-	report, err := b.store.Doctor(t.Context())
+	report, err := doctor.New(b.store).Doctor(t.Context())
 	if err != nil || report.Found != 1 {
 		t.Errorf("held without a canary: %+v, %v", report.Violations, err)
 	}
 	b.exec(`UPDATE batchrun SET canary_state = 'sampling' WHERE id = $1`, run)
 	b.exec(`UPDATE work_block SET held = NULL WHERE run_id = $1`, run)
-	if report, err = b.store.Doctor(t.Context()); err != nil || report.Found != 1 || report.Violations[0].Count != 90 {
+	if report, err = doctor.New(b.store).Doctor(t.Context()); err != nil || report.Found != 1 || report.Violations[0].Count != 90 {
 		t.Errorf("items that nobody holds: %+v, %v", report.Violations, err)
 	}
 }
@@ -249,7 +252,7 @@ func TestCanaryDoesNotNeedTheAuditLog(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, even, odd := b.damaged(2000)
-	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true},
+	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
 		Canary: 10, CanaryAuto: true, Actor: "ann"})
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +261,7 @@ func TestCanaryDoesNotNeedTheAuditLog(t *testing.T) {
 	for _, s := range b.claim(run, plenty) {
 		b.record(faulty(s, workqueue.SlotError{Code: "still", Message: "m"}))
 	}
-	b.wantCanary(run, workqueue.CanaryWaiting)
+	b.wantCanary(run, control.CanaryWaiting)
 	sample := even + odd - b.held(run)
 	b.wantHold(run, fmt.Sprintf("canary by tranche: its sample has ended: %d of %d items failed, more than may "+
 		"(none without --max-failed)", sample, sample))
@@ -269,9 +272,9 @@ func TestApproveARunThatIsPausedInItsCanary(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.withCanary(100, 10, false, "")
-	if _, err := b.store.Pause(t.Context(), wish(run, "")); err != nil {
+	if _, err := control.New(b.store).Pause(t.Context(), wish(run, "")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := b.store.Approve(t.Context(), wish(run, ""))
+	_, err := control.New(b.store).Approve(t.Context(), wish(run, ""))
 	b.wantRefused(err, "resume it first with tranche run resume")
 }

@@ -10,36 +10,41 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // at is request for another endpoint.
-func at(name string, req workqueue.LoadRequest) workqueue.LoadRequest {
+func at(name string, req start.LoadRequest) start.LoadRequest {
 	req.Steps[0].Endpoint = name
 	return req
 }
 
 // claimAll claims of everything that a look finds, in one transaction.
-func (b *bench) claimAll(ctx context.Context, session workqueue.SessionID, most int) []workqueue.Claimed {
-	found, err := b.store.RunnableSteps(ctx, workqueue.Search{})
+func (b *bench) claimAll(ctx context.Context, session workqueue.SessionID, most int) []dispatch.Claimed {
+	found, err := dispatch.New(b.store).RunnableSteps(ctx, dispatch.Search{})
 	if err != nil || len(found.Steps) == 0 {
 		if err != nil && ctx.Err() == nil {
 			b.Errorf("look for work: %v", err)
 		}
 		return nil
 	}
-	reqs := make([]workqueue.ClaimRequest, len(found.Steps))
+	reqs := make([]dispatch.ClaimRequest, len(found.Steps))
 	for i := range found.Steps {
-		reqs[i] = workqueue.ClaimRequest{Session: session, Run: found.Steps[i].Run, Step: found.Steps[i].Step,
+		reqs[i] = dispatch.ClaimRequest{Session: session, Run: found.Steps[i].Run, Step: found.Steps[i].Step,
 			MaxSlices: plenty, MaxBytes: 1 << 20}
 	}
-	claimed, err := b.store.ClaimAll(ctx, reqs, most)
+	claimed, err := dispatch.New(b.store).ClaimAll(ctx, reqs, most)
 	if err != nil && ctx.Err() == nil {
 		b.Logf("claim: %v", err) // the others hold the step for long on a slow machine
 	}
 	return claimed
 }
 
-func taken(claimed []workqueue.Claimed) (all []workqueue.Slice) {
+func taken(claimed []dispatch.Claimed) (all []workqueue.Slice) {
 	for i := range claimed {
 		all = append(all, claimed[i].Slices...)
 	}
@@ -94,8 +99,8 @@ func TestClaimAllIsExact(t *testing.T) {
 			runs = append(runs, b.load(at(name, req), items))
 		}
 		budget := limit
-		if _, err := b.store.ChangeEndpoint(t.Context(),
-			workqueue.EndpointChange{Endpoint: name, MaxInFlight: &budget}, "ann"); err != nil {
+		if _, err := pacestore.New(b.store).ChangeEndpoint(t.Context(),
+			pacestore.EndpointChange{Endpoint: name, MaxInFlight: &budget}, "ann"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -122,7 +127,7 @@ func TestClaimAllIsExact(t *testing.T) {
 				case <-ctx.Done():
 					return
 				case s := <-work:
-					recorded, err := b.store.Record(context.WithoutCancel(ctx), []workqueue.Answer{whole(s)})
+					recorded, err := settle.New(b.store).Record(context.WithoutCancel(ctx), []settle.Answer{whole(s)})
 					if err != nil {
 						t.Errorf("record: %v", err)
 						stop()
@@ -162,7 +167,7 @@ func TestLookGoesByEndpoints(t *testing.T) {
 		runs = append(runs, b.load(automatic(4), 8))
 	}
 	last := runs[len(runs)-1]
-	b.set(workqueue.RunChange{Run: last, Priority: new(9)})
+	b.set(control.RunChange{Run: last, Priority: new(9)})
 	if found := b.runnable(); found[0].Run != last || len(found) > 64 {
 		t.Errorf("of %d the first is of run %s; want the urgent one", len(found), found[0].Run)
 	}
@@ -173,21 +178,21 @@ func TestLookGoesByEndpoints(t *testing.T) {
 		t.Errorf("the endpoint takes no more of automatic steps, and yet %+v", found)
 	}
 	first := runs[9] // which has nothing out
-	b.set(workqueue.RunChange{Run: first, Settings: workqueue.StepChange{InFlight: new(2)}})
+	b.set(control.RunChange{Run: first, Settings: control.StepChange{InFlight: new(2)}})
 	if found := b.runnable(); len(found) != 1 || found[0].Run != first {
 		t.Errorf("one has a limit of its own now, and found are %+v", found)
 	}
-	b.set(workqueue.RunChange{Run: first, Settings: workqueue.StepChange{InFlightAuto: true, Endpoint: "second"}})
+	b.set(control.RunChange{Run: first, Settings: control.StepChange{InFlightAuto: true, Endpoint: "second"}})
 	if found := b.runnable(); len(found) != 1 || found[0].Run != first || found[0].Endpoint != "second" ||
 		found[0].Place != "second" {
 		t.Errorf("one has another endpoint now, and found are %+v", found)
 	}
 	for _, run := range runs {
-		if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"}); err != nil {
+		if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	found, err := b.store.RunnableSteps(t.Context(), workqueue.Search{})
+	found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{})
 	if err != nil || len(found.Steps) != 0 || len(found.Without) != 0 {
 		t.Errorf("all are cancelled, and a look finds %+v, %v", found, err)
 	}
@@ -202,9 +207,9 @@ func TestWhatWaitsMovesWithItsStep(t *testing.T) {
 	run := b.load(chunked(4), 12)
 	out := b.claim(run, plenty)
 	b.send(out[0], out[1])
-	b.set(workqueue.RunChange{Run: run, Settings: workqueue.StepChange{Endpoint: "second"}})
+	b.set(control.RunChange{Run: run, Settings: control.StepChange{Endpoint: "second"}})
 	b.record(faulty(out[0], workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))
-	if err := b.store.Postpone(t.Context(), b.session, out[2].ID, 0, context.Canceled); err != nil {
+	if err := settle.New(b.store).Postpone(t.Context(), b.session, out[2].ID, 0, context.Canceled); err != nil {
 		t.Fatal(err)
 	}
 	b.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
@@ -232,18 +237,18 @@ func TestMarkSentWaitsForNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	marks := []workqueue.Sent{{ID: out[0].ID, StreamSeq: 1, PipeEpoch: 1}, {ID: out[1].ID, StreamSeq: 2, PipeEpoch: 1}}
-	left, err := b.store.MarkSent(t.Context(), marks)
+	left, err := settle.New(b.store).MarkSent(t.Context(), marks)
 	if err != nil || len(left) != 1 || left[0].ID != out[0].ID {
 		t.Fatalf("left over are %+v, %v; want the one that is held", left, err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left, err = b.store.MarkSent(t.Context(), left); err != nil || len(left) != 0 {
+	if left, err = settle.New(b.store).MarkSent(t.Context(), left); err != nil || len(left) != 0 {
 		t.Errorf("left over are %+v, %v", left, err)
 	}
 	b.record(whole(out[0]))
-	if left, err = b.store.MarkSent(t.Context(), marks); err != nil || len(left) != 0 {
+	if left, err = settle.New(b.store).MarkSent(t.Context(), marks); err != nil || len(left) != 0 {
 		t.Errorf("left over are %+v, %v although the reply is recorded and the other is marked", left, err)
 	}
 	if n := b.number(`SELECT count(*) FROM work_slice WHERE state = 'sent'`); n != 1 {

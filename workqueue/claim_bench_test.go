@@ -6,6 +6,9 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // BenchmarkClaim takes 32 slices of 500 items at a time, as a node does; the time is that of one claim. Beside the run
@@ -17,8 +20,8 @@ func BenchmarkClaim(b *testing.B) {
 	}{"fixed": {}, "auto": {auto: true}, "auto among 1000 runs": {auto: true, others: 1000}} {
 		b.Run(name, func(b *testing.B) {
 			pool := testenv.Pool(b)
-			store := workqueue.New(pool)
-			session, err := store.StartSession(b.Context(), workqueue.NodeInfo{Host: "bench"}, time.Hour)
+			store := database.New(pool)
+			session, err := session.New(store).StartSession(b.Context(), session.NodeInfo{Host: "bench"}, time.Hour)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -42,9 +45,9 @@ func BenchmarkClaim(b *testing.B) {
 			for range c.others {
 				add(1)
 			}
-			req := workqueue.ClaimRequest{Session: session, Run: run, MaxSlices: 32, MaxBytes: 1 << 20}
+			req := dispatch.ClaimRequest{Session: session, Run: run, MaxSlices: 32, MaxBytes: 1 << 20}
 			for b.Loop() {
-				claimed, err := store.Claim(b.Context(), req)
+				claimed, err := dispatch.New(store).Claim(b.Context(), req)
 				if err != nil || len(claimed.Slices) == 0 {
 					b.Fatalf("%d slices, %v", len(claimed.Slices), err)
 				}

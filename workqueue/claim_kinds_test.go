@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // What nodes do themselves stays claimed for as long as the step allows it, and is found by those only who can do it.
@@ -20,21 +23,21 @@ func TestClaimOfOwnKinds(t *testing.T) {
 	local.Config = []byte(`{"scale": 2}`)
 	run := b.load(planned(need("fetch"), local), 4)
 	b.recordStep(run, 0)
-	find := func(search workqueue.Search) int {
+	find := func(search dispatch.Search) int {
 		t.Helper()
-		found, err := b.store.RunnableSteps(t.Context(), search)
+		found, err := dispatch.New(b.store).RunnableSteps(t.Context(), search)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(found.Steps)
 	}
-	if find(workqueue.Search{}) != 0 || find(workqueue.Search{Locals: []string{"other"}}) != 0 {
+	if find(dispatch.Search{}) != 0 || find(dispatch.Search{Locals: []string{"other"}}) != 0 {
 		t.Error("a node without the function finds the step")
 	}
-	if find(workqueue.Search{Locals: []string{"pdf"}, NoRoom: []string{local.Endpoint}}) != 0 {
+	if find(dispatch.Search{Locals: []string{"pdf"}, NoRoom: []string{local.Endpoint}}) != 0 {
 		t.Error("a node without room finds the step")
 	}
-	if find(workqueue.Search{Locals: []string{"pdf", "other"}}) != 1 {
+	if find(dispatch.Search{Locals: []string{"pdf", "other"}}) != 1 {
 		t.Error("a node with the function does not find the step")
 	}
 	claimed := b.claimStep(run, 1, 1)
@@ -45,13 +48,13 @@ func TestClaimOfOwnKinds(t *testing.T) {
 	}
 	left := b.number(`SELECT extract(epoch FROM deadline - clock_timestamp())::int FROM work_slice WHERE id = $1`,
 		claimed.Slices[0].ID)
-	if want := int((time.Hour + workqueue.DefaultClaimTTL).Seconds()); left < want-60 || left > want {
+	if want := int((time.Hour + dispatch.DefaultClaimTTL).Seconds()); left < want-60 || left > want {
 		t.Errorf("the slice has %d seconds; want about %d", left, want)
 	}
 	b.expire(b.session)
 	b.session = b.open()
 	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
-	if n, err := b.store.ReleaseDeadSessions(t.Context(), b.lead()); n != 1 || err != nil {
+	if n, err := settle.New(b.store).ReleaseDeadSessions(t.Context(), b.lead()); n != 1 || err != nil {
 		t.Errorf("released %d slices of a dead node, %v", n, err)
 	}
 	b.recordStep(run, 1)
@@ -98,7 +101,7 @@ func TestOldNodesAndSteps(t *testing.T) {
 	b.load(request(), 4)
 	req := planned(need("a"), need("b", 0))
 	req.Session = b.session
-	_, err := b.store.Load(t.Context(), req, keys("C0"))
+	_, err := start.New(b.store).Load(t.Context(), req, keys("C0"))
 	var state *workqueue.StateError
 	if !errors.As(err, &state) || !strings.Contains(err.Error(), "web1 (pid 7, version v0.4)") {
 		t.Fatalf("beside an old node: %v; want a StateError that names it", err)

@@ -9,21 +9,25 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // budget sets the endpoint's budget of requests.
 func (b *bench) budget(n int) {
 	b.Helper()
-	change := workqueue.EndpointChange{Endpoint: endpoint, MaxInFlight: &n}
-	if _, err := b.store.ChangeEndpoint(b.Context(), change, "ann"); err != nil {
+	change := pacestore.EndpointChange{Endpoint: endpoint, MaxInFlight: &n}
+	if _, err := pacestore.New(b.store).ChangeEndpoint(b.Context(), change, "ann"); err != nil {
 		b.Fatal(err)
 	}
 }
 
 // ask is a claim with what it says beside the slices.
-func (b *bench) ask(run workqueue.RunID) workqueue.Claimed {
+func (b *bench) ask(run workqueue.RunID) dispatch.Claimed {
 	b.Helper()
-	claimed, err := b.store.Claim(b.Context(), b.claimRequest(run, plenty))
+	claimed, err := dispatch.New(b.store).Claim(b.Context(), b.claimRequest(run, plenty))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -31,7 +35,7 @@ func (b *bench) ask(run workqueue.RunID) workqueue.Claimed {
 }
 
 // wantClaim fails the test unless a claim brings so many slices and was kept from more by the bound.
-func (b *bench) wantClaim(run workqueue.RunID, slices int, bound workqueue.Bound) []workqueue.Slice {
+func (b *bench) wantClaim(run workqueue.RunID, slices int, bound pacestore.Bound) []workqueue.Slice {
 	b.Helper()
 	claimed := b.ask(run)
 	if len(claimed.Slices) != slices || claimed.Bound != bound {
@@ -41,7 +45,7 @@ func (b *bench) wantClaim(run workqueue.RunID, slices int, bound workqueue.Bound
 }
 
 // automatic leaves the limit in flight to the nodes.
-func automatic(chunk int) workqueue.LoadRequest {
+func automatic(chunk int) start.LoadRequest {
 	req := chunked(chunk)
 	req.Steps[0].InFlight, req.Steps[0].InFlightAuto = 1000, true
 	return req
@@ -67,7 +71,7 @@ func TestBudgetIsExactOverRunsAndSessions(t *testing.T) {
 			for n := i; ctx.Err() == nil; n++ {
 				req := b.claimRequest(runs[n%len(runs)], 3)
 				req.Session = session
-				claimed, err := b.store.Claim(ctx, req)
+				claimed, err := dispatch.New(b.store).Claim(ctx, req)
 				if err != nil && !errors.Is(err, workqueue.ErrBusy) && ctx.Err() == nil {
 					t.Errorf("claim: %v", err)
 					stop()
@@ -85,7 +89,7 @@ func TestBudgetIsExactOverRunsAndSessions(t *testing.T) {
 				case <-ctx.Done():
 					return
 				case s := <-work:
-					recorded, err := b.store.Record(context.WithoutCancel(ctx), []workqueue.Answer{whole(s)})
+					recorded, err := settle.New(b.store).Record(context.WithoutCancel(ctx), []settle.Answer{whole(s)})
 					if err != nil {
 						t.Errorf("record: %v", err)
 						stop()
@@ -121,16 +125,16 @@ func TestBudgetAndPaceBoundClaims(t *testing.T) {
 	b := setup(t)
 	auto, fixed := b.load(automatic(4), 400), b.load(chunked(4), 400)
 	b.exec(`UPDATE endpoint_pace SET in_flight = 5`)
-	b.wantClaim(auto, 5, workqueue.BoundAuto)
-	b.wantClaim(auto, 0, workqueue.BoundAuto)
+	b.wantClaim(auto, 5, dispatch.BoundAuto)
+	b.wantClaim(auto, 0, dispatch.BoundAuto)
 	if n := len(b.claim(fixed, 30)); n != 30 {
 		t.Errorf("%d slices of a step with a limit of its own; what nodes found holds for automatic ones", n)
 	}
 	b.budget(37)
-	b.wantClaim(fixed, 2, workqueue.BoundEndpoint)
-	b.wantClaim(auto, 0, workqueue.BoundEndpoint)
+	b.wantClaim(fixed, 2, dispatch.BoundEndpoint)
+	b.wantClaim(auto, 0, dispatch.BoundEndpoint)
 	b.budget(0)
-	b.wantClaim(fixed, 68, workqueue.BoundStep)
+	b.wantClaim(fixed, 68, dispatch.BoundStep)
 	b.check()
 }
 
@@ -140,7 +144,7 @@ func TestClaimMakesAMissingPace(t *testing.T) {
 	b := setup(t)
 	run := b.load(automatic(4), 400)
 	b.exec(`DELETE FROM endpoint_pace`)
-	b.wantClaim(run, 16, workqueue.BoundAuto)
+	b.wantClaim(run, 16, dispatch.BoundAuto)
 	if n := b.number(`SELECT count(*) FROM endpoint_pace WHERE endpoint = $1`, endpoint); n != 1 {
 		t.Errorf("%d paces", n)
 	}
@@ -152,12 +156,12 @@ func TestFreedSlotsGoToTheRunWithTheFewest(t *testing.T) {
 	b := setup(t)
 	b.budget(12)
 	x := b.load(chunked(4), 4000)
-	out := b.wantClaim(x, 12, workqueue.BoundEndpoint)
+	out := b.wantClaim(x, 12, dispatch.BoundEndpoint)
 	y, z := b.load(chunked(4), 4000), b.load(chunked(4), 4000)
 	for range 8 {
 		b.record(whole(out[0]))
 		out = out[1:]
-		if claimed := b.ask(x); len(claimed.Slices) != 0 || claimed.Bound != workqueue.BoundShare ||
+		if claimed := b.ask(x); len(claimed.Slices) != 0 || claimed.Bound != dispatch.BoundShare ||
 			claimed.Wait <= 0 {
 			t.Fatalf("a run with %d slices out got %d more, %+v", len(out), len(claimed.Slices), claimed)
 		}
@@ -182,9 +186,9 @@ func (b *bench) live(run workqueue.RunID) int {
 	return b.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('claimed', 'sent')`, run)
 }
 
-func (b *bench) runnable() []workqueue.Runnable {
+func (b *bench) runnable() []dispatch.Runnable {
 	b.Helper()
-	found, err := b.store.RunnableSteps(b.Context(), workqueue.Search{})
+	found, err := dispatch.New(b.store).RunnableSteps(b.Context(), dispatch.Search{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -198,16 +202,16 @@ func TestSharesLeaveNothingIdle(t *testing.T) {
 	b.budget(10)
 	x := b.load(chunked(4), 4000)
 	small := b.load(chunked(4), 4)
-	b.wantClaim(x, 5, workqueue.BoundShare)
-	b.wantClaim(small, 1, workqueue.BoundNone)
-	b.wantClaim(x, 4, workqueue.BoundEndpoint)
+	b.wantClaim(x, 5, dispatch.BoundShare)
+	b.wantClaim(small, 1, dispatch.BoundNone)
+	b.wantClaim(x, 4, dispatch.BoundEndpoint)
 
 	narrow := chunked(4)
 	narrow.Steps[0].InFlight = 1
 	y := b.load(narrow, 4000)
 	b.budget(20)
-	b.wantClaim(y, 1, workqueue.BoundStep)
-	b.wantClaim(x, 9, workqueue.BoundEndpoint) // y is at its own limit
+	b.wantClaim(y, 1, dispatch.BoundStep)
+	b.wantClaim(x, 9, dispatch.BoundEndpoint) // y is at its own limit
 
 	held := b.load(chunked(4), 4000)
 	b.exec(`UPDATE batchrun SET hold = 'operator', held_at = clock_timestamp() WHERE id = $1`, held)
@@ -216,7 +220,7 @@ func TestSharesLeaveNothingIdle(t *testing.T) {
 	b.load(slow, 4000)
 	b.exec(`UPDATE run_step SET tokens = -100, tokens_at = clock_timestamp() WHERE rate IS NOT NULL`)
 	b.budget(30)
-	b.wantClaim(x, 10, workqueue.BoundEndpoint)
+	b.wantClaim(x, 10, dispatch.BoundEndpoint)
 	b.check()
 }
 
@@ -231,11 +235,11 @@ func TestUrgentRunsComeFirst(t *testing.T) {
 	if steps := b.runnable(); len(steps) != 2 || steps[0].Run != urgent || steps[0].Priority != 5 {
 		t.Errorf("the order is %+v", steps)
 	}
-	mine := b.wantClaim(low, 5, workqueue.BoundShare)
-	b.wantClaim(urgent, 5, workqueue.BoundEndpoint) // it need not share with one that is less urgent
+	mine := b.wantClaim(low, 5, dispatch.BoundShare)
+	b.wantClaim(urgent, 5, dispatch.BoundEndpoint) // it need not share with one that is less urgent
 	for _, s := range mine[:4] {
 		b.record(whole(s))
-		b.wantClaim(b.runnable()[0].Run, 1, workqueue.BoundEndpoint)
+		b.wantClaim(b.runnable()[0].Run, 1, dispatch.BoundEndpoint)
 	}
 	if n := b.live(urgent); n != 9 {
 		t.Errorf("the urgent run has %d slices out; want those that became free too", n)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 // probeDue makes the endpoint one that is down and may be probed.
@@ -19,7 +20,7 @@ func (b *bench) wantProbe(run workqueue.RunID) workqueue.Slice {
 	if steps := b.runnable(); len(steps) == 0 {
 		b.Error("nothing is to be claimed although a probe is due")
 	}
-	claimed := b.wantClaim(run, 1, workqueue.BoundEndpoint)
+	claimed := b.wantClaim(run, 1, dispatch.BoundEndpoint)
 	if len(claimed) != 1 {
 		b.FailNow()
 	}
@@ -57,8 +58,8 @@ func TestProbeIsCutFromReadyItems(t *testing.T) {
 		t.Errorf("the probe is %+v", probe)
 	}
 	b.probeDue() // it is out still
-	b.wantClaim(run, 0, workqueue.BoundEndpoint)
-	b.wantClaim(other, 0, workqueue.BoundEndpoint)
+	b.wantClaim(run, 0, dispatch.BoundEndpoint)
+	b.wantClaim(other, 0, dispatch.BoundEndpoint)
 	b.record(whole(probe))
 	b.wantProbe(other)
 	b.exec(`UPDATE endpoint_pace SET breaker = 'closed'`)
@@ -121,7 +122,7 @@ func TestProbeKeepsToTheBudget(t *testing.T) {
 	run := b.load(chunked(10), 100)
 	out := b.one(run)
 	b.probeDue()
-	b.wantClaim(run, 0, workqueue.BoundEndpoint)
+	b.wantClaim(run, 0, dispatch.BoundEndpoint)
 	b.record(whole(out))
 	b.wantProbe(run)
 }
@@ -131,10 +132,10 @@ func TestHeldRunsAreNotClaimedOf(t *testing.T) {
 	b := setup(t)
 	run := b.load(chunked(10), 100)
 	b.exec(`UPDATE batchrun SET hold = 'operator', held_at = clock_timestamp()`)
-	b.wantClaim(run, 0, workqueue.BoundStep)
+	b.wantClaim(run, 0, dispatch.BoundStep)
 	if steps := b.runnable(); len(steps) != 0 {
 		t.Errorf("%+v although the run is held", steps)
 	}
 	b.exec(`UPDATE batchrun SET hold = NULL, held_at = NULL`)
-	b.wantClaim(run, 10, workqueue.BoundNone)
+	b.wantClaim(run, 10, dispatch.BoundNone)
 }

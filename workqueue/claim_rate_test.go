@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // rated is chunked with a rate.
-func rated(chunk int, rate float64) workqueue.LoadRequest {
+func rated(chunk int, rate float64) start.LoadRequest {
 	req := chunked(chunk)
 	req.Steps[0].InFlight, req.Steps[0].Rate = 1000, rate
 	return req
@@ -39,7 +42,7 @@ func TestRateOfAStep(t *testing.T) {
 	run := b.load(rated(500, 100), 8000)
 	started := time.Now()
 	first := b.ask(run)
-	if len(first.Slices) != 1 || first.Bound != workqueue.BoundStep || first.Wait <= 0 || first.Wait > time.Second {
+	if len(first.Slices) != 1 || first.Bound != dispatch.BoundStep || first.Wait <= 0 || first.Wait > time.Second {
 		t.Errorf("at the start %d slices, bound %q, wait %s; want one and its debt", len(first.Slices), first.Bound,
 			first.Wait)
 	}
@@ -70,12 +73,12 @@ func TestRateOfAnEndpoint(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	rate := 80.0
-	if _, err := b.store.ChangeEndpoint(t.Context(), workqueue.EndpointChange{Endpoint: endpoint, Rate: &rate},
+	if _, err := pacestore.New(b.store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: endpoint, Rate: &rate},
 		"ann"); err != nil {
 		t.Fatal(err)
 	}
 	x, y := b.load(chunked(10), 4000), b.load(chunked(10), 4000)
-	if claimed := b.ask(x); len(claimed.Slices) != 1 || claimed.Bound != workqueue.BoundEndpoint {
+	if claimed := b.ask(x); len(claimed.Slices) != 1 || claimed.Bound != dispatch.BoundEndpoint {
 		t.Errorf("at the start %d slices, %q", len(claimed.Slices), claimed.Bound)
 	}
 	b.later(-time.Hour) // nothing comes in before it has passed
@@ -99,7 +102,7 @@ func TestLearnedRateHoldsForAutomaticSteps(t *testing.T) {
 	auto, fixed := b.load(automatic(10), 4000), b.load(chunked(10), 400)
 	b.exec(`UPDATE endpoint_pace SET rate = 10`)
 	if claimed := b.ask(auto); len(claimed.Slices) != 1 || itemsOf(claimed.Slices) != 5 ||
-		claimed.Bound != workqueue.BoundAuto {
+		claimed.Bound != dispatch.BoundAuto {
 		t.Errorf("an automatic step got %d slices of %d items, %q", len(claimed.Slices), itemsOf(claimed.Slices),
 			claimed.Bound)
 	}
@@ -130,7 +133,7 @@ func TestRateIsExactOverSessions(t *testing.T) {
 			for ctx.Err() == nil {
 				req := b.claimRequest(run, 32)
 				req.Session = session
-				claimed, err := b.store.Claim(ctx, req)
+				claimed, err := dispatch.New(b.store).Claim(ctx, req)
 				if err != nil && !errors.Is(err, workqueue.ErrBusy) && ctx.Err() == nil {
 					t.Errorf("claim: %v", err)
 				}

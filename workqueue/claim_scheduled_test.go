@@ -4,10 +4,11 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // again asks for the first items of a slice to be tried again; the others are done.
-func again(s workqueue.Slice, n int) workqueue.Answer {
+func again(s workqueue.Slice, n int) settle.Answer {
 	a := whole(s)
 	for i := range min(n, len(a.Slots)) {
 		a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "flaky", Message: "m", Retry: true}
@@ -58,7 +59,7 @@ func TestHalvesAreNotPutTogether(t *testing.T) {
 	run := b.load(req, 16)
 	crash := &workqueue.SlotError{Code: "crash", Message: "m", Retry: true}
 	for _, s := range b.claim(run, plenty) {
-		b.record(workqueue.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test", Failure: crash})
+		b.record(settle.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test", Failure: crash})
 	}
 	halves := b.claim(run, plenty)
 	if len(halves) != 4 || b.disjoint(halves) != 16 {
@@ -93,7 +94,7 @@ func TestDueSlicesAreCutToTheChunk(t *testing.T) {
 	run := b.load(chunked(100), 100)
 	crash := &workqueue.SlotError{Code: "crash", Message: "m", Retry: true}
 	whole100 := b.one(run)
-	b.record(workqueue.Answer{Slice: whole100.ID, Endpoint: endpoint, Service: "test", Failure: crash})
+	b.record(settle.Answer{Slice: whole100.ID, Endpoint: endpoint, Service: "test", Failure: crash})
 	b.exec(`UPDATE run_step SET chunk = 30`)
 	b.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
 	first := b.claim(run, 3)

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 func TestClaimCutsEvenly(t *testing.T) {
@@ -33,12 +36,12 @@ func TestClaimKeepsTheWantedSize(t *testing.T) {
 	run := b.load(chunked(500), 1000)
 	req := b.claimRequest(run, plenty)
 	req.MaxBytes = 50 * 66 // an item of two bytes and its envelope
-	claimed, err := b.store.Claim(t.Context(), req)
+	claimed, err := dispatch.New(b.store).Claim(t.Context(), req)
 	if err != nil || len(claimed.Slices) != 20 || claimed.Slices[0].Mask.Count() != 50 {
 		t.Errorf("%d slices, %v; want 20 of 50 items", len(claimed.Slices), err)
 	}
 	req.MaxBytes = 1 // less than an item: one at a time
-	if claimed, err = b.store.Claim(t.Context(), req); err != nil || len(claimed.Slices) != 0 {
+	if claimed, err = dispatch.New(b.store).Claim(t.Context(), req); err != nil || len(claimed.Slices) != 0 {
 		t.Errorf("%d slices, %v; want none, all are claimed", len(claimed.Slices), err)
 	}
 }
@@ -71,7 +74,7 @@ func TestClaimNeedsALiveSession(t *testing.T) {
 	run := b.load(request(), 8)
 	expired, ended := b.open(), b.open()
 	b.expire(expired)
-	if _, err := b.store.EndSession(t.Context(), ended); err != nil {
+	if _, err := settle.New(b.store).EndSession(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	for name, session := range map[string]workqueue.SessionID{
@@ -79,11 +82,11 @@ func TestClaimNeedsALiveSession(t *testing.T) {
 	} {
 		req := b.claimRequest(run, 1)
 		req.Session = session
-		if claimed, err := b.store.Claim(t.Context(), req); !errors.Is(err, workqueue.ErrSessionLost) {
+		if claimed, err := dispatch.New(b.store).Claim(t.Context(), req); !errors.Is(err, workqueue.ErrSessionLost) {
 			t.Errorf("an %s session got %d slices, %v; want ErrSessionLost", name, len(claimed.Slices), err)
 		}
 	}
-	if err := b.store.Heartbeat(t.Context(), expired, sessionTTL, nil); !errors.Is(err, workqueue.ErrSessionLost) {
+	if err := session.New(b.store).Heartbeat(t.Context(), expired, sessionTTL, nil); !errors.Is(err, workqueue.ErrSessionLost) {
 		t.Errorf("the heartbeat of an expired session: %v; want ErrSessionLost", err)
 	}
 	b.wantTally(run, tally{ready: 8})
@@ -102,7 +105,7 @@ func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
 		t.Fatalf("a slice was handed out before its time: %s", b.dump(run))
 	}
 	b.record(whole(rest))
-	if found, err := b.store.RunnableSteps(t.Context(), workqueue.Search{}); err != nil || len(found.Steps) != 0 {
+	if found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{}); err != nil || len(found.Steps) != 0 {
 		t.Errorf("runnable %v, %v although nothing is due", found.Steps, err)
 	}
 	b.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
@@ -176,7 +179,7 @@ func (c *crowd) claimer(ctx context.Context, session workqueue.SessionID, most i
 	for ctx.Err() == nil {
 		req := c.claimRequest(c.run, most)
 		req.Session = session
-		out, err := c.store.Claim(ctx, req)
+		out, err := dispatch.New(c.store).Claim(ctx, req)
 		slices := out.Slices
 		if errors.Is(err, workqueue.ErrBusy) {
 			continue // as a node does: the others hold the step for long on a slow machine
@@ -240,7 +243,7 @@ func (c *crowd) explainEmpty(ctx context.Context) {
 
 func (c *crowd) recorder(ctx context.Context, stop func()) {
 	for {
-		var batch []workqueue.Answer
+		var batch []settle.Answer
 		select {
 		case <-ctx.Done():
 			return
@@ -255,7 +258,7 @@ func (c *crowd) recorder(ctx context.Context, stop func()) {
 				more = false
 			}
 		}
-		recorded, err := c.store.Record(context.WithoutCancel(ctx), batch)
+		recorded, err := settle.New(c.store).Record(context.WithoutCancel(ctx), batch)
 		if err != nil {
 			c.Errorf("record: %v", err)
 			stop()
@@ -286,9 +289,9 @@ func TestClaimWaitsForLockedBlocks(t *testing.T) {
 	defer stop()
 	got := make(chan int, 1)
 	go func() {
-		claimed, err := b.store.Claim(ctx, b.claimRequest(run, 5))
+		claimed, err := dispatch.New(b.store).Claim(ctx, b.claimRequest(run, 5))
 		for errors.Is(err, workqueue.ErrBusy) { // as a node does: the commit comes late on a slow machine
-			claimed, err = b.store.Claim(ctx, b.claimRequest(run, 5))
+			claimed, err = dispatch.New(b.store).Claim(ctx, b.claimRequest(run, 5))
 		}
 		if err != nil {
 			t.Error(err)

@@ -3,6 +3,8 @@ package workqueue_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // abandoned is a load that has written items and whose node is gone.
@@ -29,7 +31,7 @@ func TestClearingTakesFewerRowsWhenTheyTakeTooLong(t *testing.T) {
 		RETURN NULL; END $$`)
 	b.exec(`CREATE TRIGGER takes_long AFTER DELETE ON work_queue REFERENCING OLD TABLE AS gone
 		FOR EACH STATEMENT EXECUTE FUNCTION takes_long()`)
-	if cleared, err := b.store.ClearAbandonedLoads(t.Context(), b.lead()); err != nil || len(cleared) != 1 {
+	if cleared, err := start.New(b.store).ClearAbandonedLoads(t.Context(), b.lead()); err != nil || len(cleared) != 1 {
 		t.Errorf("cleared %v, %v; want one run", cleared, err)
 	}
 	b.wantNothing()
@@ -43,7 +45,7 @@ func TestALoadThatCannotBeClearedKeepsNoOther(t *testing.T) {
 	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$`)
 	b.exec(`CREATE TRIGGER refuse BEFORE UPDATE ON batchrun FOR EACH ROW WHEN (OLD.name = 'stuck')
 		EXECUTE FUNCTION refuse()`)
-	cleared, err := b.store.ClearAbandonedLoads(t.Context(), b.lead())
+	cleared, err := start.New(b.store).ClearAbandonedLoads(t.Context(), b.lead())
 	if err == nil || !strings.Contains(err.Error(), "not this one") || len(cleared) != 1 {
 		t.Errorf("cleared %v, %v; want one run, and the other's error", cleared, err)
 	}
@@ -51,7 +53,7 @@ func TestALoadThatCannotBeClearedKeepsNoOther(t *testing.T) {
 		t.Errorf("%d items are left of the other", n)
 	}
 	b.exec(`DROP TRIGGER refuse ON batchrun`)
-	if cleared, err := b.store.ClearAbandonedLoads(t.Context(), b.lead()); err != nil || len(cleared) != 1 {
+	if cleared, err := start.New(b.store).ClearAbandonedLoads(t.Context(), b.lead()); err != nil || len(cleared) != 1 {
 		t.Errorf("then cleared %v, %v; want one run", cleared, err)
 	}
 	b.wantNothing()

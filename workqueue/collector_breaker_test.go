@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // failKeys adds two operations to each of n keys, has them flushed and the flushes fail without a word of the service.
@@ -41,11 +43,11 @@ func (c *opsBench) complain(f *flushOf, e workqueue.SlotError) {
 
 func (c *opsBench) isOpen() bool {
 	c.Helper()
-	watched, err := c.store.WatchedEndpoints(c.Context())
+	watched, err := settle.New(c.store).WatchedEndpoints(c.Context())
 	if err != nil {
 		c.Fatal(err)
 	}
-	change := c.look(workqueue.Look{Endpoints: watched}) // as the leader does, each second
+	change := c.look(settle.Look{Endpoints: watched}) // as the leader does, each second
 	return change.Open
 }
 
@@ -55,7 +57,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
 	since := time.Now()
-	c.failKeys(6, retried(workqueue.CodeNoListeners))
+	c.failKeys(6, retried(collector.CodeNoListeners))
 	c.stretch("collector", "rest_until", since, time.Second)
 	if !c.isOpen() {
 		t.Fatal("six keys found nobody, and the breaker is closed")
@@ -65,7 +67,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	if slices := c.claim(run, 4); len(slices) != 0 {
 		t.Errorf("a run claimed %d slices before the first probe is due", len(slices))
 	}
-	v, err := c.store.Collector(t.Context(), "c")
+	v, err := collector.New(c.store).Collector(t.Context(), "c")
 	if err != nil || len(v.Why) != 2 || v.Why[1].Code != "breaker" || !strings.Contains(v.Why[1].Text, "is open since 2") {
 		t.Fatalf("why: %+v, %v", v.Why, err)
 	}
@@ -216,7 +218,7 @@ func TestTheBreakerNamesWhatKeysFailedOf(t *testing.T) {
 		first, rest string
 		never       []string
 	}{
-		"one was too much":  {first: "throttled", rest: workqueue.CodeNoListeners},
+		"one was too much":  {first: "throttled", rest: collector.CodeNoListeners},
 		"not tried again":   {first: "deadline", rest: "deadline", never: []string{"deadline"}},
 		"another had ended": {first: "shutdown", rest: "incomplete"},
 	} {
@@ -262,13 +264,13 @@ func TestFailuresAreForgottenByWhatBeganLater(t *testing.T) {
 	c.add("y", "y1", "y2")
 	late := c.one("y1", "y2")
 	failures(1, "of which others began later")
-	ends := make([]workqueue.FlushEnd, 0, len(early))
+	ends := make([]collector.FlushEnd, 0, len(early))
 	for _, f := range append(early[1:], late) {
 		e := retried("crash")
 		f.end.Failure = &e
 		ends = append(ends, f.end)
 	}
-	if _, err := c.store.RecordFlushes(t.Context(), ends); err != nil {
+	if _, err := collector.New(c.store).RecordFlushes(t.Context(), ends); err != nil {
 		t.Fatal(err)
 	}
 	failures(2, "when one of several began after the first")
@@ -312,11 +314,11 @@ func (c *opsBench) otherWorks() {
 	c.Helper()
 	spec := gatherOps()
 	spec.MinSize = 1
-	if _, err := c.store.ApplyCollector(c.Context(), workqueue.CollectorText{Name: "d", Spec: spec, Source: "d"},
+	if _, err := collector.New(c.store).ApplyCollector(c.Context(), collector.CollectorText{Name: "d", Spec: spec, Source: "d"},
 		"ann"); err != nil {
 		c.Fatal(err)
 	}
-	if _, _, err := c.store.AddOps(c.Context(), "d", 0, [][]workqueue.Op{{{ID: "x", Key: "x"}}}); err != nil {
+	if _, _, err := collector.New(c.store).AddOps(c.Context(), "d", 0, [][]collector.Op{{{ID: "x", Key: "x"}}}); err != nil {
 		c.Fatal(err)
 	}
 	was := c.id
@@ -362,12 +364,12 @@ func TestEachFlushIsJudgedByItsOwnClaim(t *testing.T) {
 	c.apply(spec)
 	c.add("new", "b")
 	after := c.one("b")
-	ends := []workqueue.FlushEnd{after.end, before.end}
+	ends := []collector.FlushEnd{after.end, before.end}
 	for i := range ends {
 		e := retried("later")
-		ends[i].Slots[0] = workqueue.FlushSlot{Came: true, Err: &e}
+		ends[i].Slots[0] = collector.FlushSlot{Came: true, Err: &e}
 	}
-	out, err := c.store.RecordFlushes(t.Context(), ends)
+	out, err := collector.New(c.store).RecordFlushes(t.Context(), ends)
 	if err != nil || out[0].Parked != 0 || out[1].Parked != 1 {
 		t.Errorf("%+v, %v; want the second to be parked, which had one attempt when it was claimed", out, err)
 	}
@@ -381,12 +383,12 @@ func TestFlushesAreProlonged(t *testing.T) {
 	f := c.one("a", "b")
 	c.exec(`UPDATE collector_key SET flush_until = clock_timestamp() - interval '1 s'`)
 	other := uuid.New()
-	kept, err := c.store.ProlongFlushes(t.Context(), []uuid.UUID{other, f.end.Flush.ID},
+	kept, err := collector.New(c.store).ProlongFlushes(t.Context(), []uuid.UUID{other, f.end.Flush.ID},
 		[]time.Duration{time.Minute, time.Minute})
 	if err != nil || len(kept) != 1 || kept[0] != f.end.Flush.ID {
 		t.Fatalf("kept %v, %v", kept, err)
 	}
-	if swept, err := c.store.SweepCollectors(t.Context(), c.lead()); err != nil || swept.Released != 0 {
+	if swept, err := collector.New(c.store).SweepCollectors(t.Context(), c.lead()); err != nil || swept.Released != 0 {
 		t.Errorf("%+v, %v", swept, err)
 	}
 	if c.number(`SELECT count(*) FROM collector_key WHERE flush_until > clock_timestamp() + interval '60 s'`) != 1 {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // opsOracle knows what has to have become of every operation.
@@ -39,7 +40,7 @@ func (o *opsOracle) problem(format string, args ...any) {
 }
 
 func (o *opsOracle) add() {
-	var ops []workqueue.Op
+	var ops []collector.Op
 	fresh := 0
 	for range 1 + o.rnd.IntN(6) {
 		n := o.number
@@ -53,7 +54,7 @@ func (o *opsOracle) add() {
 		if _, known := o.keyOf[id]; !known {
 			o.keyOf[id], o.state[id] = fmt.Sprint("k", o.rnd.IntN(4)), opWaits
 		}
-		ops = append(ops, workqueue.Op{ID: id, Key: o.keyOf[id]})
+		ops = append(ops, collector.Op{ID: id, Key: o.keyOf[id]})
 	}
 	if out := o.addOps(ops...); out.Added != fresh || out.Added+out.Duplicates != len(ops) {
 		o.problem("added %+v of %d, of which %d are new", out, len(ops), fresh)
@@ -134,7 +135,7 @@ func (o *opsOracle) end() {
 // lose has the node of all flushes be gone.
 func (o *opsOracle) lose() {
 	o.expire(o.session)
-	if _, err := o.store.SweepCollectors(o.Context(), o.lease); err != nil {
+	if _, err := collector.New(o.store).SweepCollectors(o.Context(), o.lease); err != nil {
 		o.Fatal(err)
 	}
 	for _, f := range o.under {
@@ -152,7 +153,7 @@ func (o *opsOracle) comeLate() {
 	f := o.late[0]
 	o.late = o.late[1:]
 	for i := range f.end.Slots {
-		f.end.Slots[i] = workqueue.FlushSlot{Came: true}
+		f.end.Slots[i] = collector.FlushSlot{Came: true}
 	}
 	if next := o.under[f.end.Flush.Key]; o.forges && next != nil {
 		f.end.Flush.ID = next.end.Flush.ID
@@ -179,7 +180,7 @@ func (o *opsOracle) operate() {
 	switch {
 	case len(parked) > 0 && o.rnd.IntN(2) == 0:
 		ids := parked[:1+o.rnd.IntN(len(parked))]
-		n, err := o.store.RequeueOps(o.Context(), "c", workqueue.OpsSelection{IDs: ids}, "ann")
+		n, err := collector.New(o.store).RequeueOps(o.Context(), "c", collector.OpsSelection{IDs: ids}, "ann")
 		if err != nil || n != int64(len(ids)) {
 			o.problem("requeued %d of %d, %v", n, len(ids), err)
 		}
@@ -188,7 +189,7 @@ func (o *opsOracle) operate() {
 		}
 	case len(waits) > 0:
 		id := waits[o.rnd.IntN(len(waits))]
-		n, err := o.store.DropOps(o.Context(), "c", workqueue.OpsSelection{IDs: []string{id}, Waiting: true}, "ann")
+		n, err := collector.New(o.store).DropOps(o.Context(), "c", collector.OpsSelection{IDs: []string{id}, Waiting: true}, "ann")
 		if err != nil || n != 1 {
 			o.problem("dropped %d, %v", n, err)
 		}
@@ -199,13 +200,13 @@ func (o *opsOracle) operate() {
 
 // check holds what is stored against what is known.
 func (o *opsOracle) check() {
-	ops, err := o.store.Ops(o.Context(), "c", workqueue.OpsFilter{})
+	ops, err := collector.New(o.store).Ops(o.Context(), "c", collector.OpsFilter{})
 	if err != nil {
 		o.Fatal(err)
 	}
 	there := map[string]string{}
 	for _, op := range ops {
-		if there[op.ID] = opWaits; op.State == workqueue.OpParked {
+		if there[op.ID] = opWaits; op.State == collector.OpParked {
 			there[op.ID] = opParked
 		}
 	}

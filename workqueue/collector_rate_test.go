@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // Nodes look late, always: by a fifth of the time between calls here, and once by much more. Calls come to what the
@@ -16,9 +16,9 @@ func TestLateLooksDoNotCostCalls(t *testing.T) {
 	spec := gatherOps()
 	spec.Rate, spec.MinSize = "10/m", 1
 	c := collect(t, spec)
-	ops := make([]workqueue.Op, calls)
+	ops := make([]collector.Op, calls)
 	for i := range ops {
-		ops[i] = workqueue.Op{ID: fmt.Sprint("a", i), Key: fmt.Sprint("k", i)}
+		ops[i] = collector.Op{ID: fmt.Sprint("a", i), Key: fmt.Sprint("k", i)}
 	}
 	c.addOps(ops...)
 	var moved time.Duration
@@ -26,7 +26,7 @@ func TestLateLooksDoNotCostCalls(t *testing.T) {
 	var begun time.Time
 	var at []time.Duration
 	for len(at) < calls {
-		claimed, err := c.store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: c.session, Collector: c.id,
+		claimed, err := collector.New(c.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: c.session, Collector: c.id,
 			Max: 10})
 		if err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // opsBench is a store with one collector.
@@ -15,13 +16,13 @@ type opsBench struct {
 }
 
 // gatherOps is a collector that flushes 2 to 3 operations, or what is an hour old, and knows no backoff.
-func gatherOps() workqueue.CollectorSpec {
-	return workqueue.CollectorSpec{Endpoint: endpoint, MinSize: 2, MaxSize: 3, MaxAge: workqueue.Span(time.Hour),
-		MaxAttempts: 2, InFlight: 100, Dedupe: workqueue.DefaultDedupe, Timeout: workqueue.Span(time.Minute),
-		Order: workqueue.OrderFIFO}
+func gatherOps() collector.CollectorSpec {
+	return collector.CollectorSpec{Endpoint: endpoint, MinSize: 2, MaxSize: 3, MaxAge: collector.Span(time.Hour),
+		MaxAttempts: 2, InFlight: 100, Dedupe: collector.DefaultDedupe, Timeout: collector.Span(time.Minute),
+		Order: collector.OrderFIFO}
 }
 
-func collect(t *testing.T, spec workqueue.CollectorSpec) *opsBench {
+func collect(t *testing.T, spec collector.CollectorSpec) *opsBench {
 	t.Helper()
 	c := &opsBench{bench: setup(t)}
 	c.apply(spec)
@@ -29,9 +30,9 @@ func collect(t *testing.T, spec workqueue.CollectorSpec) *opsBench {
 	return c
 }
 
-func (c *opsBench) apply(spec workqueue.CollectorSpec) workqueue.AppliedCollector {
+func (c *opsBench) apply(spec collector.CollectorSpec) collector.AppliedCollector {
 	c.Helper()
-	out, err := c.store.ApplyCollector(c.Context(), workqueue.CollectorText{Name: "c", Spec: spec,
+	out, err := collector.New(c.store).ApplyCollector(c.Context(), collector.CollectorText{Name: "c", Spec: spec,
 		Source: fmt.Sprintf("%+v", spec)}, "ann")
 	if err != nil {
 		c.Fatal(err)
@@ -40,18 +41,18 @@ func (c *opsBench) apply(spec workqueue.CollectorSpec) workqueue.AppliedCollecto
 }
 
 // add adds operations of a key with the ids given.
-func (c *opsBench) add(key string, ids ...string) workqueue.AddedOps {
+func (c *opsBench) add(key string, ids ...string) collector.AddedOps {
 	c.Helper()
-	ops := make([]workqueue.Op, len(ids))
+	ops := make([]collector.Op, len(ids))
 	for i, id := range ids {
-		ops[i] = workqueue.Op{ID: id, Key: key, Payload: []byte(`{"n":1}`)}
+		ops[i] = collector.Op{ID: id, Key: key, Payload: []byte(`{"n":1}`)}
 	}
 	return c.addOps(ops...)
 }
 
-func (c *opsBench) addOps(ops ...workqueue.Op) workqueue.AddedOps {
+func (c *opsBench) addOps(ops ...collector.Op) collector.AddedOps {
 	c.Helper()
-	out, _, err := c.store.AddOps(c.Context(), "c", 0, [][]workqueue.Op{ops})
+	out, _, err := collector.New(c.store).AddOps(c.Context(), "c", 0, [][]collector.Op{ops})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -60,8 +61,8 @@ func (c *opsBench) addOps(ops ...workqueue.Op) workqueue.AddedOps {
 
 // flushOf is a claimed flush with what it takes.
 type flushOf struct {
-	claimed workqueue.ClaimedFlushes
-	end     workqueue.FlushEnd
+	claimed collector.ClaimedFlushes
+	end     collector.FlushEnd
 }
 
 // ids are those of the operations of a flush.
@@ -75,18 +76,18 @@ func (f *flushOf) ids() []string {
 
 func (c *opsBench) claimAs(session workqueue.SessionID, most int) []*flushOf {
 	c.Helper()
-	claimed, err := c.store.ClaimFlushes(c.Context(), workqueue.FlushRequest{Session: session, Collector: c.id, Max: most})
+	claimed, err := collector.New(c.store).ClaimFlushes(c.Context(), collector.FlushRequest{Session: session, Collector: c.id, Max: most})
 	if err != nil {
 		c.Fatal(err)
 	}
-	ops, err := c.store.ReadFlushes(c.Context(), &claimed, 1<<20)
+	ops, err := collector.New(c.store).ReadFlushes(c.Context(), &claimed, 1<<20)
 	if err != nil {
 		c.Fatal(err)
 	}
 	flushes := make([]*flushOf, len(claimed.Flushes))
 	for i, f := range claimed.Flushes {
-		flushes[i] = &flushOf{claimed, workqueue.FlushEnd{Claim: &claimed, Flush: f, Ops: ops[i],
-			Slots: make([]workqueue.FlushSlot, len(ops[i]))}}
+		flushes[i] = &flushOf{claimed: claimed, end: collector.FlushEnd{Claim: &claimed, Flush: f, Ops: ops[i],
+			Slots: make([]collector.FlushSlot, len(ops[i]))}}
 	}
 	return flushes
 }
@@ -118,7 +119,7 @@ func flushedIDs(flushes []*flushOf) (ids [][]string) {
 }
 
 // record ends a flush: what failed names is failed with its error, the rest succeeded.
-func (c *opsBench) record(f *flushOf, failed map[string]workqueue.SlotError) workqueue.FlushRecorded {
+func (c *opsBench) record(f *flushOf, failed map[string]workqueue.SlotError) collector.FlushRecorded {
 	c.Helper()
 	f.end.Replied = true
 	for i, op := range f.end.Ops {
@@ -130,9 +131,9 @@ func (c *opsBench) record(f *flushOf, failed map[string]workqueue.SlotError) wor
 	return c.recordAs(f)
 }
 
-func (c *opsBench) recordAs(f *flushOf) workqueue.FlushRecorded {
+func (c *opsBench) recordAs(f *flushOf) collector.FlushRecorded {
 	c.Helper()
-	out, err := c.store.RecordFlushes(c.Context(), []workqueue.FlushEnd{f.end})
+	out, err := collector.New(c.store).RecordFlushes(c.Context(), []collector.FlushEnd{f.end})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func (c *opsBench) recordAs(f *flushOf) workqueue.FlushRecorded {
 }
 
 // fail ends a flush as a whole.
-func (c *opsBench) fail(f *flushOf, e workqueue.SlotError) workqueue.FlushRecorded {
+func (c *opsBench) fail(f *flushOf, e workqueue.SlotError) collector.FlushRecorded {
 	c.Helper()
 	f.end.Failure = &e
 	return c.recordAs(f)

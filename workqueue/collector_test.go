@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
 func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
@@ -29,7 +31,7 @@ func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
 	c.exec(`UPDATE collector_key SET due_at = due_at - interval '1 hour'`)
 	c.record(c.one("f"), nil)
 	c.add("k", "g")
-	out, err := c.store.DrainCollector(t.Context(), "c", "ann")
+	out, err := collector.New(c.store).DrainCollector(t.Context(), "c", "ann")
 	if err != nil || out.Keys != 1 || out.Ops != 1 {
 		t.Fatalf("drained %+v, %v", out, err)
 	}
@@ -45,7 +47,7 @@ func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
 func TestFailuresComeAgainInTheirPlaceUntilTheyAreParked(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()
-	spec.Backoff, spec.MaxBackoff = workqueue.Span(time.Hour), workqueue.Span(time.Hour)
+	spec.Backoff, spec.MaxBackoff = collector.Span(time.Hour), collector.Span(time.Hour)
 	c := collect(t, spec)
 	c.add("k", "a", "b", "c", "d", "e")
 	got := c.record(c.one("a", "b", "c"), map[string]workqueue.SlotError{"b": retried("later"), "c": refused("bad")})
@@ -58,19 +60,19 @@ func TestFailuresComeAgainInTheirPlaceUntilTheyAreParked(t *testing.T) {
 	c.wait()
 	c.add("k", "f")
 	c.record(c.one("b", "f"), map[string]workqueue.SlotError{"b": retried("later")})
-	ops, err := c.store.Ops(t.Context(), "c", workqueue.OpsFilter{State: workqueue.OpParked})
+	ops, err := collector.New(c.store).Ops(t.Context(), "c", collector.OpsFilter{State: collector.OpParked})
 	if err != nil || len(ops) != 2 || ops[0].ID != "b" || ops[0].Attempts != 2 || ops[0].Code != "later" ||
 		ops[1].ID != "c" || ops[1].Code != "bad" {
 		t.Fatalf("parked are %+v, %v", ops, err)
 	}
 	c.add("k", "g", "h")
-	n, err := c.store.RequeueOps(t.Context(), "c", workqueue.OpsSelection{IDs: []string{"b"}}, "ann")
+	n, err := collector.New(c.store).RequeueOps(t.Context(), "c", collector.OpsSelection{IDs: []string{"b"}}, "ann")
 	if err != nil || n != 1 {
 		t.Fatalf("requeued %d, %v", n, err)
 	}
 	c.checkKeys()
 	c.record(c.one("b", "g", "h"), nil)
-	if n, err = c.store.DropOps(t.Context(), "c", workqueue.OpsSelection{All: true}, "ann"); err != nil || n != 1 {
+	if n, err = collector.New(c.store).DropOps(t.Context(), "c", collector.OpsSelection{All: true}, "ann"); err != nil || n != 1 {
 		t.Fatalf("dropped %d, %v", n, err)
 	}
 	if n := c.number(`SELECT (SELECT count(*) FROM collector_op) + (SELECT count(*) FROM collector_key)`); n != 0 {
@@ -84,7 +86,7 @@ func TestFailuresComeAgainInTheirPlaceUntilTheyAreParked(t *testing.T) {
 func TestStrictCollectorLetsNothingPassAFailure(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()
-	spec.Strict, spec.Backoff, spec.MaxBackoff = true, workqueue.Span(time.Hour), workqueue.Span(time.Hour)
+	spec.Strict, spec.Backoff, spec.MaxBackoff = true, collector.Span(time.Hour), collector.Span(time.Hour)
 	c := collect(t, spec)
 	c.add("k", "a", "b", "c", "d")
 	c.record(c.one("a", "b", "c"), map[string]workqueue.SlotError{"b": retried("later")})
@@ -117,8 +119,8 @@ func TestUnansweredAndHalfAnsweredFlushesComeAgain(t *testing.T) {
 	}
 	c.wait()
 	c.record(c.one("c"), nil)
-	ops, err := c.store.Ops(t.Context(), "c", workqueue.OpsFilter{})
-	if err != nil || len(ops) != 1 || ops[0].Code != workqueue.CodeUnanswered {
+	ops, err := collector.New(c.store).Ops(t.Context(), "c", collector.OpsFilter{})
+	if err != nil || len(ops) != 1 || ops[0].Code != collector.CodeUnanswered {
 		t.Fatalf("left are %+v, %v", ops, err)
 	}
 }
@@ -135,10 +137,10 @@ func TestAnOutageIsHeldAgainstNoOperation(t *testing.T) {
 	}
 	since := time.Now()
 	for _, f := range flushes {
-		c.fail(f, retried(workqueue.CodeNoListeners))
+		c.fail(f, retried(collector.CodeNoListeners))
 	}
 	c.stretch("collector", "rest_until", since, time.Second)
-	v, err := c.store.Collector(t.Context(), "c")
+	v, err := collector.New(c.store).Collector(t.Context(), "c")
 	if err != nil || v.Failures != 1 || v.RestUntil == nil || len(v.Why) == 0 || v.Why[0].Code != "failing" {
 		t.Fatalf("the collector is %+v, %v; it rests, and flushes that were under way together count once", v, err)
 	}
@@ -147,7 +149,7 @@ func TestAnOutageIsHeldAgainstNoOperation(t *testing.T) {
 	for range 5 { // one after the other
 		c.wait()
 		for _, f := range c.claimAll() {
-			c.fail(f, retried(workqueue.CodeNoListeners))
+			c.fail(f, retried(collector.CodeNoListeners))
 		}
 	}
 	c.wait()
@@ -171,11 +173,11 @@ func TestAFlushOfANodeThatIsGoneTouchesNothing(t *testing.T) {
 	dead := c.open()
 	c.add("k", "a", "b")
 	late := c.claimAs(dead, 10)[0]
-	if swept, err := c.store.SweepCollectors(t.Context(), lease); err != nil || swept.Released != 0 {
+	if swept, err := collector.New(c.store).SweepCollectors(t.Context(), lease); err != nil || swept.Released != 0 {
 		t.Fatalf("swept %+v, %v, while its node lives", swept, err)
 	}
 	c.expire(dead)
-	if swept, err := c.store.SweepCollectors(t.Context(), lease); err != nil || swept.Released != 1 {
+	if swept, err := collector.New(c.store).SweepCollectors(t.Context(), lease); err != nil || swept.Released != 1 {
 		t.Fatalf("swept %+v, %v", swept, err)
 	}
 	if got := c.record(late, nil); !got.Stale || got.Done != 0 {
@@ -188,13 +190,13 @@ func TestAFlushOfANodeThatIsGoneTouchesNothing(t *testing.T) {
 	if got := c.record(again, nil); got.Done != 2 {
 		t.Errorf("recorded %+v", got)
 	}
-	_, err := c.store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: dead, Collector: c.id, Max: 1})
+	_, err := collector.New(c.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: dead, Collector: c.id, Max: 1})
 	if !errors.Is(err, workqueue.ErrSessionLost) {
 		t.Errorf("a claim of a session that is over: %v", err)
 	}
 	c.add("k", "c", "d")
 	held := c.one("c", "d")
-	if n, err := c.store.EndFlushes(t.Context(), c.session); err != nil || n != 1 {
+	if n, err := collector.New(c.store).EndFlushes(t.Context(), c.session); err != nil || n != 1 {
 		t.Errorf("gave back %d, %v", n, err)
 	}
 	if got := c.record(held, nil); !got.Stale {
@@ -202,7 +204,7 @@ func TestAFlushOfANodeThatIsGoneTouchesNothing(t *testing.T) {
 	}
 	c.one("c", "d")
 	c.exec(`UPDATE collector_key SET flush_until = clock_timestamp()`) // its node lives, and has forgotten it
-	if swept, err := c.store.SweepCollectors(t.Context(), lease); err != nil || swept.Released != 1 {
+	if swept, err := collector.New(c.store).SweepCollectors(t.Context(), lease); err != nil || swept.Released != 1 {
 		t.Fatalf("swept %+v, %v", swept, err)
 	}
 	c.one("c", "d")
@@ -211,10 +213,10 @@ func TestAFlushOfANodeThatIsGoneTouchesNothing(t *testing.T) {
 func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
-	ops := func(from int) (ops []workqueue.Op) {
+	ops := func(from int) (ops []collector.Op) {
 		for i := range 50 {
 			n := (from*13 + i*7) % 60
-			ops = append(ops, workqueue.Op{ID: fmt.Sprint("op", n), Key: fmt.Sprint("k", n%5), Payload: []byte(`1`)})
+			ops = append(ops, collector.Op{ID: fmt.Sprint("op", n), Key: fmt.Sprint("k", n%5), Payload: []byte(`1`)})
 		}
 		return ops
 	}
@@ -223,7 +225,7 @@ func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
 	added, given := 0, 0
 	for p := range 8 {
 		all.Go(func() {
-			out, _, err := c.store.AddOps(t.Context(), "c", 1, [][]workqueue.Op{ops(p), ops(p + 1)})
+			out, _, err := collector.New(c.store).AddOps(t.Context(), "c", 1, [][]collector.Op{ops(p), ops(p + 1)})
 			if err != nil {
 				t.Error(err)
 				return
@@ -240,8 +242,8 @@ func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
 		t.Errorf("%d of %d were added by their accounts, and %d are there; there are 60 ids", added, given, n)
 	}
 	c.checkKeys()
-	known := c.addOps(workqueue.Op{ID: "op3", Key: "other", Payload: []byte(`2`)}, workqueue.Op{Key: "other"},
-		workqueue.Op{Key: "other"})
+	known := c.addOps(collector.Op{ID: "op3", Key: "other", Payload: []byte(`2`)}, collector.Op{Key: "other"},
+		collector.Op{Key: "other"})
 	if known.Added != 2 || known.Duplicates != 1 || !slices.Equal(known.Known, []string{"op3"}) {
 		t.Errorf("added %+v; two have no id and are taken, one is known", known)
 	}
@@ -254,7 +256,7 @@ func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
 	c.exec(`DELETE FROM collector_op WHERE op_id = 'y'`)
 	c.exec(`UPDATE collector_seen SET at = at - interval '25 hours' WHERE op_id IN ('x', 'y')`)
 	lease := c.lead()
-	if swept, err := c.store.SweepCollectors(t.Context(), lease); err != nil || swept.Forgotten != 2 {
+	if swept, err := collector.New(c.store).SweepCollectors(t.Context(), lease); err != nil || swept.Forgotten != 2 {
 		t.Errorf("swept %+v, %v", swept, err)
 	}
 	if again := c.add("last", "x", "y"); again.Added != 1 || again.Duplicates != 1 {
@@ -277,16 +279,16 @@ func (c *opsBench) one1(key string) *flushOf {
 func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()
-	spec.OrderBy = &workqueue.OpKeying{Field: "user", Partitions: 2}
+	spec.OrderBy = &collector.OpKeying{Field: "user", Partitions: 2}
 	c := collect(t, spec)
 	c.add("0/2", "a")
 	c.add("1/2", "b")
-	spec.OrderBy = &workqueue.OpKeying{Field: "user", Partitions: 3}
+	spec.OrderBy = &collector.OpKeying{Field: "user", Partitions: 3}
 	if out := c.apply(spec); !out.Renumbered || out.Version != 2 {
 		t.Fatalf("applied %+v", out)
 	}
-	var moved *workqueue.CollectorMovedError
-	_, _, err := c.store.AddOps(t.Context(), "c", 1, [][]workqueue.Op{{{ID: "z", Key: "0/2"}}})
+	var moved *collector.CollectorMovedError
+	_, _, err := collector.New(c.store).AddOps(t.Context(), "c", 1, [][]collector.Op{{{ID: "z", Key: "0/2"}}})
 	if !errors.As(err, &moved) || moved.Newest != 2 {
 		t.Errorf("keys of an older version: %v", err)
 	}
@@ -303,7 +305,7 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 		t.Errorf("settled is %d", n)
 	}
 	c.add("0/3", "e", "f")
-	if _, err := c.store.RequeueOps(t.Context(), "c", workqueue.OpsSelection{All: true}, "ann"); err != nil {
+	if _, err := collector.New(c.store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true}, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	c.record(c.one(old[0].end.Ops[0].ID), nil)
@@ -313,11 +315,11 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 func TestUrgentOperationsGoFirst(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()
-	spec.Order, spec.InFlight = workqueue.OrderPriority, 1
+	spec.Order, spec.InFlight = collector.OrderPriority, 1
 	c := collect(t, spec)
 	for key, priority := range map[string]int{"low": 1, "high": 9, "mid": 4} {
-		c.addOps(workqueue.Op{ID: key + "-a", Key: key, Priority: 0},
-			workqueue.Op{ID: key + "-b", Key: key, Priority: priority})
+		c.addOps(collector.Op{ID: key + "-a", Key: key, Priority: 0},
+			collector.Op{ID: key + "-b", Key: key, Priority: priority})
 	}
 	for _, key := range []string{"high", "mid", "low"} {
 		c.record(c.one(key+"-b", key+"-a"), nil)
@@ -329,36 +331,36 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 	c := collect(t, gatherOps())
 	ctx := t.Context()
 	c.add("k", "a", "b")
-	if changed, err := c.store.PauseCollector(ctx, "c", "ann"); err != nil || !changed {
+	if changed, err := collector.New(c.store).PauseCollector(ctx, "c", "ann"); err != nil || !changed {
 		t.Fatal(changed, err)
 	}
 	c.none("it is paused")
-	if due, err := c.store.DueCollectors(ctx); err != nil || len(due) != 0 {
+	if due, err := collector.New(c.store).DueCollectors(ctx); err != nil || len(due) != 0 {
 		t.Errorf("due are %v, %v", due, err)
 	}
 	c.add("k", "c")
-	v, err := c.store.Collector(ctx, "c")
-	if err != nil || v.State != workqueue.CollectorPaused || v.Waiting != 3 || len(v.Why) == 0 ||
+	v, err := collector.New(c.store).Collector(ctx, "c")
+	if err != nil || v.State != collector.CollectorPaused || v.Waiting != 3 || len(v.Why) == 0 ||
 		v.Why[0].Code != "paused" {
 		t.Errorf("it is %+v, %v", v, err)
 	}
-	var full *workqueue.NotEmptyError
-	if _, err := c.store.DeleteCollector(ctx, "c", false, "ann"); !errors.As(err, &full) || full.Ops != 3 {
+	var full *collector.NotEmptyError
+	if _, err := collector.New(c.store).DeleteCollector(ctx, "c", false, "ann"); !errors.As(err, &full) || full.Ops != 3 {
 		t.Errorf("deleted although it has operations: %v", err)
 	}
-	if changed, err := c.store.ResumeCollector(ctx, "c", "ann"); err != nil || !changed {
+	if changed, err := collector.New(c.store).ResumeCollector(ctx, "c", "ann"); err != nil || !changed {
 		t.Fatal(changed, err)
 	}
 	late := c.one("a", "b", "c")
-	if out, err := c.store.DeleteCollector(ctx, "c", true, "ann"); err != nil || out.Ops != 3 {
+	if out, err := collector.New(c.store).DeleteCollector(ctx, "c", true, "ann"); err != nil || out.Ops != 3 {
 		t.Fatalf("deleted %+v, %v", out, err)
 	}
-	if _, _, err := c.store.AddOps(ctx, "c", 0, [][]workqueue.Op{{{Key: "k"}}}); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, _, err := collector.New(c.store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}}); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("added to a collector that was deleted: %v", err)
 	}
 	lease := c.lead()
 	for more := true; more; {
-		swept, err := c.store.SweepCollectors(ctx, lease)
+		swept, err := collector.New(c.store).SweepCollectors(ctx, lease)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -368,7 +370,7 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 		+ (SELECT count(*) FROM collector_op) + (SELECT count(*) FROM collector_seen)`); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
-	if out, err := c.store.RecordFlushes(ctx, []workqueue.FlushEnd{late.end}); err != nil || !out[0].Stale {
+	if out, err := collector.New(c.store).RecordFlushes(ctx, []collector.FlushEnd{late.end}); err != nil || !out[0].Stale {
 		t.Errorf("recorded %+v, %v", out, err)
 	}
 }
@@ -402,15 +404,15 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 	}
 	spec.Rate = ""
 	c.apply(spec)
-	set := func(change workqueue.EndpointChange) {
+	set := func(change pacestore.EndpointChange) {
 		t.Helper()
 		change.Endpoint = endpoint
-		if _, err := c.store.ChangeEndpoint(t.Context(), change, "ann"); err != nil {
+		if _, err := pacestore.New(c.store).ChangeEndpoint(t.Context(), change, "ann"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	rate, budget := 0.01, 2
-	set(workqueue.EndpointChange{CallRate: &rate})
+	set(pacestore.EndpointChange{CallRate: &rate})
 	if n := calls(0); n != 1 {
 		t.Errorf("%d calls by the endpoint's rate of calls", n)
 	}
@@ -418,7 +420,7 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 		t.Errorf("%d more", n)
 	}
 	rate = 0
-	set(workqueue.EndpointChange{CallRate: &rate, MaxInFlight: &budget})
+	set(pacestore.EndpointChange{CallRate: &rate, MaxInFlight: &budget})
 	if flushes := c.claimAll(); len(flushes) != 2 {
 		t.Errorf("%d flushes within a budget of 2", len(flushes))
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // Keys that fail whenever they are tried are always due before one that was added later. It goes first all the same.
@@ -37,10 +37,10 @@ func TestDroppedOperationsUnderWayAreWaitedFor(t *testing.T) {
 	c.add("old", "x", "y")
 	f := c.one("x", "y")
 	spec := gatherOps()
-	spec.OrderBy = &workqueue.OpKeying{Field: "n"}
+	spec.OrderBy = &collector.OpKeying{Field: "n"}
 	c.apply(spec)
 	c.add("1", "u", "v")
-	if n, err := c.store.DropOps(t.Context(), "c", workqueue.OpsSelection{All: true, Waiting: true, Keys: []string{"old"}},
+	if n, err := collector.New(c.store).DropOps(t.Context(), "c", collector.OpsSelection{All: true, Waiting: true, Keys: []string{"old"}},
 		"ann"); err != nil || n != 2 {
 		t.Fatalf("dropped %d, %v", n, err)
 	}

@@ -6,17 +6,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // whyOf returns what keeps operations of a collector waiting, by its code.
-func (c *opsBench) whyOf(name string) map[string]workqueue.CollectorReason {
+func (c *opsBench) whyOf(name string) map[string]collector.CollectorReason {
 	c.Helper()
-	v, err := c.store.Collector(c.Context(), name)
+	v, err := collector.New(c.store).Collector(c.Context(), name)
 	if err != nil {
 		c.Fatal(err)
 	}
-	all := map[string]workqueue.CollectorReason{}
+	all := map[string]collector.CollectorReason{}
 	for _, why := range v.Why {
 		all[why.Code] = why
 	}
@@ -24,7 +26,7 @@ func (c *opsBench) whyOf(name string) map[string]workqueue.CollectorReason {
 }
 
 // wantWhy fails the test unless exactly these reasons are given.
-func (c *opsBench) wantWhy(when string, codes ...string) map[string]workqueue.CollectorReason {
+func (c *opsBench) wantWhy(when string, codes ...string) map[string]collector.CollectorReason {
 	c.Helper()
 	all := c.whyOf("c")
 	for _, code := range codes {
@@ -46,7 +48,7 @@ func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
 	begun := c.one("a", "b")
 	c.add("k", "c", "d")
 	why := c.wantWhy("while the only key is being flushed", "flushing")["flushing"]
-	if want := begun.end.Flush.Claimed.Add(time.Minute + workqueue.DefaultClaimTTL); why.Until == nil ||
+	if want := begun.end.Flush.Claimed.Add(time.Minute + dispatch.DefaultClaimTTL); why.Until == nil ||
 		!why.Until.Equal(want) || !strings.Contains(why.Text, "being flushed: 1, the first since 2") {
 		t.Errorf("it is told of as %q until %v; want %s", why.Text, why.Until, want)
 	}
@@ -82,7 +84,7 @@ func TestThatNoNodeHasRoomIsTold(t *testing.T) {
 	if want := "which are 1; collector c has the most of them, 96"; !strings.Contains(why.Text, want) {
 		t.Errorf("it is told as %q; want …%s…", why.Text, want)
 	}
-	if _, err := c.store.StartSession(t.Context(), workqueue.NodeInfo{Host: "idle"}, time.Hour); err != nil {
+	if _, err := session.New(c.store).StartSession(t.Context(), session.NodeInfo{Host: "idle"}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	c.wantWhy("with another node", "flushing")

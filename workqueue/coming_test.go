@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 func TestComing(t *testing.T) {
@@ -49,7 +49,7 @@ func TestComing(t *testing.T) {
 		"pooler, password":        {pooler("password authentication failed"), ""},
 		"pooler, parameter":       {pooler("unsupported startup parameter: jit"), ""},
 	} {
-		why, coming := workqueue.Coming(c.err)
+		why, coming := database.Coming(c.err)
 		if coming != (c.says != "") || !strings.Contains(why, c.says) {
 			t.Errorf("%s: %q, %t; of %v", name, why, coming, c.err)
 		}

@@ -7,6 +7,10 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/report"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // outcomes makes a run of the items named and answers them: a value is a result, one that begins with ! the code of an
@@ -14,19 +18,19 @@ import (
 func (b *bench) outcomes(items ...[2]string) workqueue.RunID {
 	b.Helper()
 	req := chunked(8192)
-	req.OnDuplicate, req.Session = workqueue.DuplicateAllow, b.session
+	req.OnDuplicate, req.Session = start.DuplicateAllow, b.session
 	var names []string
 	for _, i := range items {
 		names = append(names, i[0])
 	}
-	loaded, err := b.store.Load(b.Context(), req, keys(names...))
+	loaded, err := start.New(b.store).Load(b.Context(), req, keys(names...))
 	if err != nil {
 		b.Fatal(err)
 	}
 	s := b.one(loaded.Run)
-	a := workqueue.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test", Answered: -1}
+	a := settle.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test", Answered: -1}
 	for o, i := range items {
-		slot := workqueue.Slot{Ordinal: workqueue.Ordinal(o), Result: []byte(i[1])}
+		slot := settle.Slot{Ordinal: workqueue.Ordinal(o), Result: []byte(i[1])}
 		switch {
 		case i[1] == "":
 			continue
@@ -39,11 +43,11 @@ func (b *bench) outcomes(items ...[2]string) workqueue.RunID {
 	return loaded.Run
 }
 
-func (b *bench) compare(here, there workqueue.RunID) (all []string, counts map[workqueue.Change]int64) {
+func (b *bench) compare(here, there workqueue.RunID) (all []string, counts map[report.Change]int64) {
 	b.Helper()
-	c, err := b.store.Compare(b.Context(), here, there, func(d *workqueue.Difference) error {
+	c, err := report.New(b.store).Compare(b.Context(), here, there, func(d *report.Difference) error {
 		line := d.Key + " " + string(d.Change)
-		for _, s := range []*workqueue.Standing{d.There, d.Here} {
+		for _, s := range []*report.Standing{d.There, d.Here} {
 			if s == nil {
 				line += " -"
 			} else {
@@ -56,10 +60,10 @@ func (b *bench) compare(here, there workqueue.RunID) (all []string, counts map[w
 	if err != nil {
 		b.Fatal(err)
 	}
-	counts = map[workqueue.Change]int64{}
+	counts = map[report.Change]int64{}
 	for _, n := range c.Changes {
 		counts[n.Change] = n.Items
-		if want := min(n.Items, 5); n.Change != workqueue.ChangeNone && int64(len(n.Examples)) != want {
+		if want := min(n.Items, 5); n.Change != report.ChangeNone && int64(len(n.Examples)) != want {
 			b.Errorf("%d examples of %s; want %d", len(n.Examples), n.Change, want)
 		}
 	}
@@ -93,11 +97,11 @@ func TestCompare(t *testing.T) {
 	if !slices.Equal(all, want) {
 		t.Errorf("got\n%q; want\n%q", all, want)
 	}
-	if counts[workqueue.ChangeNone] != 3 || counts[workqueue.ChangeOnlyHere] != 2 || len(counts) != 8 {
+	if counts[report.ChangeNone] != 3 || counts[report.ChangeOnlyHere] != 2 || len(counts) != 8 {
 		t.Errorf("the counts are %v", counts)
 	}
-	if _, counts := b.compare(earlier, earlier); counts[workqueue.ChangeNone] != 7 ||
-		counts[workqueue.ChangeStillFailing] != 2 || counts[workqueue.ChangeUnfinished] != 1 {
+	if _, counts := b.compare(earlier, earlier); counts[report.ChangeNone] != 7 ||
+		counts[report.ChangeStillFailing] != 2 || counts[report.ChangeUnfinished] != 1 {
 		t.Errorf("against itself: %v", counts)
 	}
 }
@@ -110,7 +114,7 @@ func TestCompareManyKeys(t *testing.T) {
 	finish := func(list []string, bad string) workqueue.RunID {
 		req := chunked(4000)
 		req.Session = b.session
-		loaded, err := b.store.Load(t.Context(), req, keys(list...))
+		loaded, err := start.New(b.store).Load(t.Context(), req, keys(list...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,24 +135,24 @@ func TestCompareManyKeys(t *testing.T) {
 	slices.Reverse(back)
 	here, there := finish(forth[5:], "C77"), finish(back, "C9999")
 	all, counts := b.compare(here, there)
-	if len(all) != items || counts[workqueue.ChangeOnlyThere] != 5 || counts[workqueue.ChangeNewlyFailing] != 1 ||
-		counts[workqueue.ChangeNewlyFixed] != 1 || counts[workqueue.ChangeNone] != items-7 {
+	if len(all) != items || counts[report.ChangeOnlyThere] != 5 || counts[report.ChangeNewlyFailing] != 1 ||
+		counts[report.ChangeNewlyFixed] != 1 || counts[report.ChangeNone] != items-7 {
 		t.Errorf("%d keys: %v", len(all), counts)
 	}
-	sel := workqueue.Selection{Failed: true}
-	if _, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: here, Select: sel}); err != nil {
+	sel := redo.Selection{Failed: true}
+	if _, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: here, Select: sel}); err != nil {
 		t.Fatal(err)
 	}
 	b.finish(here) // with another result
 	_, counts = b.compare(here, there)
-	if counts[workqueue.ChangeResult] != 1 || counts[workqueue.ChangeNewlyFailing] != 0 {
+	if counts[report.ChangeResult] != 1 || counts[report.ChangeNewlyFailing] != 0 {
 		t.Errorf("after a re-run: %v", counts)
 	}
 
 	// Whoever reads the differences may stop.
 	enough := errors.New("enough")
 	n := 0
-	_, err := b.store.Compare(t.Context(), here, there, func(*workqueue.Difference) error {
+	_, err := report.New(b.store).Compare(t.Context(), here, there, func(*report.Difference) error {
 		if n++; n == 3 {
 			return enough
 		}
@@ -167,7 +171,7 @@ func TestCompareBoundsItsExamples(t *testing.T) {
 		list = append(list, [2]string{fmt.Sprintf("k%02d", i), "1"})
 	}
 	here, there := b.outcomes(list...), b.outcomes([2]string{"z", "1"})
-	if _, counts := b.compare(here, there); counts[workqueue.ChangeOnlyHere] != 20 {
+	if _, counts := b.compare(here, there); counts[report.ChangeOnlyHere] != 20 {
 		t.Errorf("the counts are %v", counts)
 	}
 }

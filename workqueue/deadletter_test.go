@@ -9,21 +9,23 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // letter is a request of one item that died.
-func letter(id, endpoint string) workqueue.DeadLetter {
-	return workqueue.DeadLetter{MsgID: id, Endpoint: endpoint, Cause: "panic", Message: "it panicked", Mode: "single",
+func letter(id, endpoint string) deadletter.DeadLetter {
+	return deadletter.DeadLetter{MsgID: id, Endpoint: endpoint, Cause: "panic", Message: "it panicked", Mode: "single",
 		Service: "test@1 a", Deliveries: 3, Items: 1, Headers: map[string][]string{"Tranche-Mode": {"single"}},
 		Body: []byte(`{"items":[{"i":0}]}`)}
 }
 
 // bury stores letters and returns their ids in the order given.
-func (b *bench) bury(letters ...workqueue.DeadLetter) []workqueue.LetterID {
+func (b *bench) bury(letters ...deadletter.DeadLetter) []workqueue.LetterID {
 	b.Helper()
 	var ids []workqueue.LetterID
 	for _, l := range letters {
-		if isNew, err := b.store.Bury(b.Context(), l); err != nil || !isNew {
+		if isNew, err := deadletter.New(b.store).Bury(b.Context(), l); err != nil || !isNew {
 			b.Fatalf("bury %s: new %v, %v", l.MsgID, isNew, err)
 		}
 		ids = append(ids, b.newest().ID)
@@ -31,9 +33,9 @@ func (b *bench) bury(letters ...workqueue.DeadLetter) []workqueue.LetterID {
 	return ids
 }
 
-func (b *bench) newest() workqueue.DeadLetter {
+func (b *bench) newest() deadletter.DeadLetter {
 	b.Helper()
-	page, err := b.store.DeadLetters(b.Context(), workqueue.DeadFilter{Limit: 1})
+	page, err := deadletter.New(b.store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1})
 	if err != nil || len(page.Letters) != 1 {
 		b.Fatalf("the newest of %d letters: %v", len(page.Letters), err)
 	}
@@ -48,17 +50,17 @@ func TestBuryOnce(t *testing.T) {
 	first.Run, first.Slice, first.Root, first.Stack, first.Origin = &run, &slice, &slice, "statement:1", "somebody"
 	id := b.bury(first)[0]
 	second := letter("m", "elsewhere")
-	if isNew, err := b.store.Bury(t.Context(), second); err != nil || isNew {
+	if isNew, err := deadletter.New(b.store).Bury(t.Context(), second); err != nil || isNew {
 		t.Errorf("the second time: new %v, %v", isNew, err)
 	}
 	for _, ref := range []string{id.String(), id.String()[:20], strings.ToUpper(id.String()),
 		strings.ReplaceAll(id.String(), "-", "")} {
-		got, err := b.store.DeadLetter(t.Context(), ref)
+		got, err := deadletter.New(b.store).DeadLetter(t.Context(), ref)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got.ID != id || got.Endpoint != "accounts" || *got.Run != run || *got.Slice != slice || *got.Root != slice ||
-			got.Stack != "statement:1" || got.Origin != "somebody" || got.State != workqueue.LetterWaiting ||
+			got.Stack != "statement:1" || got.Origin != "somebody" || got.State != deadletter.LetterWaiting ||
 			got.Deliveries != 3 || got.Headers["Tranche-Mode"][0] != "single" || !bytes.Equal(got.Body, first.Body) ||
 			got.Size != len(first.Body) || got.At.IsZero() {
 			t.Errorf("%s: %+v", ref, got)
@@ -68,13 +70,13 @@ func TestBuryOnce(t *testing.T) {
 		t.Error("a list carries bodies")
 	}
 	for _, ref := range []string{"", "abc", "nope", "ffffffff", "a\x00b", "\xff"} {
-		if _, err := b.store.DeadLetter(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
+		if _, err := deadletter.New(b.store).DeadLetter(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
 			t.Errorf("%q: got %v; want ErrNotFound", ref, err)
 		}
 	}
 	b.bury(letter("n", "accounts"))
-	_, err := b.store.DeadLetter(t.Context(), id.String()[:4])
-	if ambiguous, ok := errors.AsType[*workqueue.AmbiguousLetterError](err); !ok || len(ambiguous.Matches) != 2 {
+	_, err := deadletter.New(b.store).DeadLetter(t.Context(), id.String()[:4])
+	if ambiguous, ok := errors.AsType[*deadletter.AmbiguousLetterError](err); !ok || len(ambiguous.Matches) != 2 {
 		t.Errorf("got %v; want an AmbiguousLetterError", err)
 	}
 }
@@ -83,26 +85,26 @@ func TestBuryOnce(t *testing.T) {
 func TestBuryWhatPostgreSQLCannotHold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for name, l := range map[string]workqueue.DeadLetter{
+	for name, l := range map[string]deadletter.DeadLetter{
 		"texts":   {MsgID: "a\x00\xff", Endpoint: "e\x00", Cause: "\xff", Message: "\x00", Mode: "\x00", Service: "\xff"},
 		"headers": {MsgID: "h", Endpoint: "e", Headers: map[string][]string{"a\x00": {"\xff", "\x00"}}},
 		"numbers": {MsgID: "n", Endpoint: "e", Deliveries: -1, Requeued: -1, Items: -1},
 		"long id": {MsgID: strings.Repeat("x", 100_000), Endpoint: "e"},
-		"large":   {MsgID: "l", Endpoint: "e", Body: make([]byte, workqueue.MaxLetterBody+1)},
+		"large":   {MsgID: "l", Endpoint: "e", Body: make([]byte, deadletter.MaxLetterBody+1)},
 		"unnamed": {MsgID: "u", Body: []byte("{}")},
 		"empty":   {MsgID: "e", Endpoint: "e"},
 	} {
-		if isNew, err := b.store.Bury(t.Context(), l); err != nil || !isNew {
+		if isNew, err := deadletter.New(b.store).Bury(t.Context(), l); err != nil || !isNew {
 			t.Errorf("%s: new %v, %v", name, isNew, err)
 		}
-		if isNew, err := b.store.Bury(t.Context(), l); err != nil || isNew {
+		if isNew, err := deadletter.New(b.store).Bury(t.Context(), l); err != nil || isNew {
 			t.Errorf("%s, again: new %v, %v", name, isNew, err)
 		}
 	}
-	if _, err := b.store.Bury(t.Context(), workqueue.DeadLetter{}); err == nil {
+	if _, err := deadletter.New(b.store).Bury(t.Context(), deadletter.DeadLetter{}); err == nil {
 		t.Error("a letter without a message id was buried")
 	}
-	out, err := b.store.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "test")
+	out, err := deadletter.New(b.store).Requeue(t.Context(), deadletter.DeadSelection{All: true}, "test")
 	if err != nil || out.Requeued != 5 || out.RefusedTotal != 2 ||
 		!strings.Contains(out.Refused[0].Reason, "was not kept") {
 		t.Errorf("requeued %+v, %v; want all but the two that cannot be sent", out, err)
@@ -117,12 +119,12 @@ func TestDeadLettersInPages(t *testing.T) {
 		all = append(all, b.bury(letter(strconv.Itoa(i), "e"+strconv.Itoa(i%2)))...)
 	}
 	slices.Reverse(all)
-	if _, err := b.store.Drop(t.Context(), workqueue.DeadSelection{Refs: []string{all[2].String()}}, "test"); err != nil {
+	if _, err := deadletter.New(b.store).Drop(t.Context(), deadletter.DeadSelection{Refs: []string{all[2].String()}}, "test"); err != nil {
 		t.Fatal(err)
 	}
-	read := func(f workqueue.DeadFilter) (ids []workqueue.LetterID) {
+	read := func(f deadletter.DeadFilter) (ids []workqueue.LetterID) {
 		for {
-			page, err := b.store.DeadLetters(t.Context(), f)
+			page, err := deadletter.New(b.store).DeadLetters(t.Context(), f)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -135,17 +137,17 @@ func TestDeadLettersInPages(t *testing.T) {
 			f.After = *page.Next
 		}
 	}
-	if got := read(workqueue.DeadFilter{Limit: 4}); !slices.Equal(got, all) {
+	if got := read(deadletter.DeadFilter{Limit: 4}); !slices.Equal(got, all) {
 		t.Errorf("%d letters of %d, or not the newest first", len(got), len(all))
 	}
-	if got := read(workqueue.DeadFilter{Limit: 5, Endpoint: "e1"}); len(got) != 12 || got[0] != all[1] {
+	if got := read(deadletter.DeadFilter{Limit: 5, Endpoint: "e1"}); len(got) != 12 || got[0] != all[1] {
 		t.Errorf("%d letters of an endpoint; want 12", len(got))
 	}
-	f := workqueue.DeadFilter{Limit: 5, Endpoint: "e0", State: workqueue.LetterWaiting}
+	f := deadletter.DeadFilter{Limit: 5, Endpoint: "e0", State: deadletter.LetterWaiting}
 	if got := read(f); len(got) != 12 || slices.Contains(got, all[2]) {
 		t.Errorf("%d letters wait; want 12", len(got))
 	}
-	if got := read(workqueue.DeadFilter{Endpoint: "a\x00"}); len(got) != 0 {
+	if got := read(deadletter.DeadFilter{Endpoint: "a\x00"}); len(got) != 0 {
 		t.Errorf("%d letters of an endpoint that cannot be", len(got))
 	}
 }
@@ -154,21 +156,21 @@ func TestRunCountsItsLetters(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(request(), 1)
-	var letters []workqueue.DeadLetter
+	var letters []deadletter.DeadLetter
 	for i := range 5 {
 		l := letter("of it "+strconv.Itoa(i), "accounts")
 		l.Run = &run
 		if i < 2 {
-			l.State = workqueue.LetterReissued
+			l.State = deadletter.LetterReissued
 		}
 		letters = append(letters, l)
 	}
 	ids := b.bury(append(letters, letter("of another", "accounts"))...)
 	refs := []string{ids[4].String()}
-	if _, err := b.store.Drop(t.Context(), workqueue.DeadSelection{Refs: refs}, "ann"); err != nil {
+	if _, err := deadletter.New(b.store).Drop(t.Context(), deadletter.DeadSelection{Refs: refs}, "ann"); err != nil {
 		t.Fatal(err)
 	}
-	view, err := b.store.Run(t.Context(), run)
+	view, err := inspect.New(b.store).Run(t.Context(), run)
 	if err != nil || view.DeadLetters != 2 || view.GivenUp != 2 {
 		t.Errorf("%d letters wait and %d requests were given up, %v; want 2 and 2", view.DeadLetters, view.GivenUp, err)
 	}

@@ -9,21 +9,21 @@
 // one chunk: a mask of bits in one block. An item is in flight while the remaining bits of a live slice (scheduled,
 // claimed or sent) hold it; it is waiting for another step while it is in none of these. The moves:
 //
-//	cut      ready → slice                              [Store.Claim]
-//	record   slice → done, failed, or a new slice       [Store.Record]
-//	unlock   waiting → ready, or skipped                at the steps after, by [Store.Record]
-//	release  slice → a new slice, or two halves         [Store.Expire], [Store.EndSession] and the sweeps
-//	reset    done, failed or slice → ready              [Store.Reset], [Store.Rerun]; the steps after wait
-//	approve  held → ready                               [Store.Approve], [Store.CheckCanary]
+//	cut      ready → slice                              [dispatch.Store.Claim]
+//	record   slice → done, failed, or a new slice       [settle.Store.Record]
+//	unlock   waiting → ready, or skipped                at the steps after, by [settle.Store.Record]
+//	release  slice → a new slice, or two halves         [health.Store.Expire], [settle.Store.EndSession] and the sweeps
+//	reset    done, failed or slice → ready              [redo.Store.Reset], [redo.Store.Rerun]; the steps after wait
+//	approve  held → ready                               [control.Store.Approve], [control.Store.CheckCanary]
 //
 // Steps are numbered so that each needs smaller numbers only. An item becomes ready at a step in the transaction that
 // records the last thing that it waits for there. A step with a barrier is passed by in claims until what it needs has
-// ended for all items ([Store.CheckBarriers]). What a step has made of an item outlives a reset of the steps before,
+// ended for all items ([dispatch.Store.CheckBarriers]). What a step has made of an item outlives a reset of the steps before,
 // and is redone where a part that it sees has changed.
 //
 // What a claim may take is decided in it, under the locks of its step and its endpoint, so limits and rates are exact
-// over all nodes. A run that is held ([Store.Pause], [Store.CheckThreshold]) gives nothing to claims; an endpoint that
-// is down ([Store.CheckBreaker]) gets a probe of one item at a time. [Store.Explain] says for every item that is
+// over all nodes. A run that is held ([control.Store.Pause], [control.Store.CheckThreshold]) gives nothing to claims; an endpoint that
+// is down ([pace.Store.CheckBreaker]) gets a probe of one item at a time. [explain.Store.Explain] says for every item that is
 // missing what it waits for, and until when.
 //
 // # Guarantees
@@ -46,5 +46,5 @@
 //
 // # Not its job
 //
-// It does not talk to NATS and starts no goroutines that outlive a call. A [Store] is safe for concurrent use.
+// It does not talk to NATS and starts no goroutines that outlive a call. A [database.DB] is safe for concurrent use.
 package workqueue

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
 )
 
 // TestDoctorChecksCollectors breaks a collector in each way that the doctor looks for. Before that, and after each is
@@ -16,9 +17,9 @@ func TestDoctorChecksCollectors(t *testing.T) {
 	c.add("a", "1", "2", "3")
 	c.record(c.one("1", "2", "3"), map[string]workqueue.SlotError{"1": refused("BAD"), "2": retried("BUSY")})
 	c.add("b", "4")
-	diagnose := func() workqueue.Report {
+	diagnose := func() doctor.Report {
 		c.Helper()
-		report, err := c.store.Doctor(c.Context())
+		report, err := doctor.New(c.store).Doctor(c.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,8 +56,8 @@ func TestDoctorChecksCollectors(t *testing.T) {
 	} {
 		c.exec(way.breaks)
 		report := diagnose()
-		if !slices.ContainsFunc(report.Violations, func(v workqueue.Violation) bool {
-			return v.Invariant == workqueue.KeysAddUp && strings.Contains(v.What, way.says)
+		if !slices.ContainsFunc(report.Violations, func(v doctor.Violation) bool {
+			return v.Invariant == doctor.KeysAddUp && strings.Contains(v.What, way.says)
 		}) {
 			t.Errorf("after %s it found %v; want %q", way.breaks, report.Violations, way.says)
 		}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
 )
 
 // What the steps of a run say of each other is checked too: each case does one kind of harm, and takes it back.
@@ -33,11 +33,11 @@ func TestDoctorComparesSteps(t *testing.T) {
 		{move("ready", "done", "0"), move("done", "ready", "0"), "done, and the newest part is not a result"},
 	} {
 		b.exec(harm.sql, run)
-		report, err := b.store.Doctor(t.Context())
+		report, err := doctor.New(b.store).Doctor(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(report.Violations, func(v workqueue.Violation) bool {
+		if !slices.ContainsFunc(report.Violations, func(v doctor.Violation) bool {
 			return strings.Contains(v.What, harm.what) && v.Step != nil && *v.Step == 2
 		}) {
 			t.Errorf("want %q, got %v", harm.what, report.Violations)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // scene is a run of 10 items under way (0 failed, 1 to 3 done, 4 to 6 in flight, the rest ready) and one of 4 items
@@ -38,127 +40,127 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 		before    string // to get past the schema's own guards
 		sql       string // $1 is the run
 		completed bool   // of the completed run
-		want      workqueue.Invariant
+		want      doctor.Invariant
 		what      string
 		items     []workqueue.Ordinal
 	}{
 		"two planes": {
 			before: dropChecks, sql: `UPDATE work_block SET ready = set_bit(ready, 2, 1) WHERE run_id = $1`,
-			want: workqueue.ItemsAddUp, what: "two planes", items: []workqueue.Ordinal{2},
+			want: doctor.ItemsAddUp, what: "two planes", items: []workqueue.Ordinal{2},
 		},
 		"past size": {
 			before: dropChecks, sql: `UPDATE work_block SET ready = set_bit(ready, 10, 1) WHERE run_id = $1`,
-			want: workqueue.ItemsAddUp, what: "past the end", items: []workqueue.Ordinal{10},
+			want: doctor.ItemsAddUp, what: "past the end", items: []workqueue.Ordinal{10},
 		},
 		"lost item": {
 			sql:  `UPDATE work_block SET ready = set_bit(ready, 8, 0) WHERE run_id = $1`,
-			want: workqueue.ItemsAddUp, what: "lost", items: []workqueue.Ordinal{8},
+			want: doctor.ItemsAddUp, what: "lost", items: []workqueue.Ordinal{8},
 		},
 		"ready and live": {
 			sql:  `UPDATE work_block SET ready = set_bit(ready, 5, 1) WHERE run_id = $1`,
-			want: workqueue.ItemsAddUp, what: "ready, and in a live slice", items: []workqueue.Ordinal{5},
+			want: doctor.ItemsAddUp, what: "ready, and in a live slice", items: []workqueue.Ordinal{5},
 		},
 		"final and live": {
 			sql: `UPDATE work_slice SET mask = set_bit(mask, 3, 1), remaining = set_bit(remaining, 3, 1)
 				WHERE run_id = $1 AND state = 'claimed'`,
-			want: workqueue.ItemsAddUp, what: "final, and in a live slice", items: []workqueue.Ordinal{3},
+			want: doctor.ItemsAddUp, what: "final, and in a live slice", items: []workqueue.Ordinal{3},
 		},
 		"two live slices": {
 			sql: `INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, deadline)
 				SELECT gen_random_uuid(), run_id, step, block, generation, mask, remaining, state, 2, cause, deadline
 				FROM work_slice WHERE run_id = $1 AND state = 'claimed'`,
-			want: workqueue.ItemsAddUp, what: "two live slices", items: []workqueue.Ordinal{4, 5, 6},
+			want: doctor.ItemsAddUp, what: "two live slices", items: []workqueue.Ordinal{4, 5, 6},
 		},
 		"row of work_queue gone": {
 			sql:  `DELETE FROM work_queue WHERE run_id = $1 AND ordinal = 9`,
-			want: workqueue.ItemsAddUp, what: "work_queue",
+			want: doctor.ItemsAddUp, what: "work_queue",
 		},
 		"block gone": {
 			before: `ALTER TABLE work_slice DROP CONSTRAINT work_slice_run_id_step_block_fkey;`,
 			sql:    `DELETE FROM work_block WHERE run_id = $1`,
-			want:   workqueue.ItemsAddUp, what: "sizes",
+			want:   doctor.ItemsAddUp, what: "sizes",
 		},
 		"key of work_part gone": {
 			sql:  `SELECT $1::uuid`,
-			want: workqueue.OnePart, what: "no primary key", before: dropKey,
+			want: doctor.OnePart, what: "no primary key", before: dropKey,
 		},
 		"two parts": {
 			before: dropKey, sql: `INSERT INTO work_part SELECT * FROM work_part WHERE run_id = $1 AND ordinal = 1`,
-			want: workqueue.OnePart, what: "two parts", items: []workqueue.Ordinal{1},
+			want: doctor.OnePart, what: "two parts", items: []workqueue.Ordinal{1},
 		},
 		"reset without audit": {
 			sql:  `UPDATE work_block SET done = set_bit(done, 2, 0), ready = set_bit(ready, 2, 1) WHERE run_id = $1`,
-			want: workqueue.AuditedReset, what: "without a later re-run", items: []workqueue.Ordinal{2},
+			want: doctor.AuditedReset, what: "without a later re-run", items: []workqueue.Ordinal{2},
 		},
 		"superseded without audit": {
 			sql: `INSERT INTO work_part SELECT run_id, slice_id, ordinal, 2, step, result
 				FROM work_part WHERE run_id = $1 AND ordinal = 1`,
-			want: workqueue.AuditedReset, what: "without a later re-run", items: []workqueue.Ordinal{1},
+			want: doctor.AuditedReset, what: "without a later re-run", items: []workqueue.Ordinal{1},
 		},
 		"done becomes failed": {
 			sql:  `UPDATE work_block SET done = set_bit(done, 1, 0), failed = set_bit(failed, 1, 1) WHERE run_id = $1`,
-			want: workqueue.TruthsAgree, what: "not an error", items: []workqueue.Ordinal{1},
+			want: doctor.TruthsAgree, what: "not an error", items: []workqueue.Ordinal{1},
 		},
 		"done without part": {
 			sql:  `DELETE FROM work_part WHERE run_id = $1 AND ordinal = 3`,
-			want: workqueue.TruthsAgree, what: "not a result", items: []workqueue.Ordinal{3},
+			want: doctor.TruthsAgree, what: "not a result", items: []workqueue.Ordinal{3},
 		},
 		"pending in the tracker": {
 			sql:  `UPDATE tracker_group SET pending = set_bit(pending, 1, 1) WHERE batch_id = $1`,
-			want: workqueue.TruthsAgree, what: "still pending", items: []workqueue.Ordinal{1},
+			want: doctor.TruthsAgree, what: "still pending", items: []workqueue.Ordinal{1},
 		},
 		"acked in the tracker": {
 			sql:  `UPDATE tracker_group SET pending = set_bit(pending, 9, 0) WHERE batch_id = $1`,
-			want: workqueue.TruthsAgree, what: "not pending", items: []workqueue.Ordinal{9},
+			want: doctor.TruthsAgree, what: "not pending", items: []workqueue.Ordinal{9},
 		},
 		"group gone": {
 			sql:  `DELETE FROM tracker_group WHERE batch_id = $1`,
-			want: workqueue.TruthsAgree, what: "no group",
+			want: doctor.TruthsAgree, what: "no group",
 		},
 		"open groups": {
 			sql:  `UPDATE tracker_batch SET open_groups = 0 WHERE id = $1`,
-			want: workqueue.TruthsAgree, what: "open_groups",
+			want: doctor.TruthsAgree, what: "open_groups",
 		},
 		"completed too early": {
 			sql:  `UPDATE batchrun SET state = 'completed', done = 10, failed = 0, finished_at = now() WHERE id = $1`,
-			want: workqueue.TruthsAgree, what: "its tracker is",
+			want: doctor.TruthsAgree, what: "its tracker is",
 		},
 		"never completed": {
 			sql: `UPDATE batchrun SET state = 'running' WHERE id = $1`, completed: true,
-			want: workqueue.TruthsAgree, what: "its tracker is completed",
+			want: doctor.TruthsAgree, what: "its tracker is completed",
 		},
 		"counts": {
 			sql: `UPDATE batchrun SET done = 3, failed = 1 WHERE id = $1`, completed: true,
-			want: workqueue.TruthsAgree, what: "counts differ",
+			want: doctor.TruthsAgree, what: "counts differ",
 		},
 		"slice gone": {
 			sql: `DELETE FROM work_slice WHERE run_id = $1`, completed: true,
-			want: workqueue.AskedFor, what: "does not exist", items: []workqueue.Ordinal{0, 1, 2, 3},
+			want: doctor.AskedFor, what: "does not exist", items: []workqueue.Ordinal{0, 1, 2, 3},
 		},
 		"not asked for": {
 			sql: `UPDATE work_slice SET mask = set_bit(mask, 2, 0), remaining = set_bit(remaining, 2, 0)
 				WHERE run_id = $1`,
-			completed: true, want: workqueue.AskedFor, what: "did not hold", items: []workqueue.Ordinal{2},
+			completed: true, want: doctor.AskedFor, what: "did not hold", items: []workqueue.Ordinal{2},
 		},
 		"part outside": {
 			sql: `INSERT INTO work_part SELECT run_id, slice_id, 9000, generation, step, result
 				FROM work_part WHERE run_id = $1 AND ordinal = 1`,
-			completed: true, want: workqueue.AskedFor, what: "outside every block",
+			completed: true, want: doctor.AskedFor, what: "outside every block",
 		},
 		"parts of no run": {
 			sql: `INSERT INTO work_part SELECT gen_random_uuid(), slice_id, ordinal, generation, step, result
 				FROM work_part WHERE run_id = $1 AND ordinal = 1`,
-			completed: true, want: workqueue.AskedFor, what: "a run that does not exist",
+			completed: true, want: doctor.AskedFor, what: "a run that does not exist",
 		},
 		"two completions": {
 			before: `DROP INDEX run_event_completion;`,
 			sql: `INSERT INTO run_event SELECT gen_random_uuid(), run_id, generation, kind, payload
 				FROM run_event WHERE run_id = $1 AND kind = 'completed'`,
-			completed: true, want: workqueue.OneCompletion, what: "completion events of one generation",
+			completed: true, want: doctor.OneCompletion, what: "completion events of one generation",
 		},
 		"no completion": {
 			sql: `DELETE FROM run_event WHERE run_id = $1 AND kind = 'completed'`, completed: true,
-			want: workqueue.OneCompletion, what: "no completion event",
+			want: doctor.OneCompletion, what: "no completion event",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -171,11 +173,11 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 				b.exec(harm.before)
 			}
 			b.exec(harm.sql, run)
-			report, err := b.store.Doctor(t.Context())
+			report, err := doctor.New(b.store).Doctor(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			found := slices.ContainsFunc(report.Violations, func(v workqueue.Violation) bool {
+			found := slices.ContainsFunc(report.Violations, func(v doctor.Violation) bool {
 				return v.Invariant == harm.want && strings.Contains(v.What, harm.what) &&
 					(harm.items == nil || slices.Equal(v.Ordinals, harm.items) && *v.Run == run)
 			})
@@ -190,8 +192,8 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 func TestDoctorAllowsAuditedReruns(t *testing.T) {
 	t.Parallel()
 	b, run, _ := scene(t)
-	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{
-		Run: run, Select: workqueue.Selection{Failed: true}, Actor: "test",
+	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{
+		Run: run, Select: redo.Selection{Failed: true}, Actor: "test",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -200,11 +202,11 @@ func TestDoctorAllowsAuditedReruns(t *testing.T) {
 	b.record(whole(b.one(run)))
 	b.check()
 	testenv.Rewrite(t, b.pool, `DELETE FROM audit_log WHERE run_id = $1 AND action = 'rerun'`, run)
-	report, err := b.store.Doctor(t.Context())
+	report, err := doctor.New(b.store).Doctor(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.OK() || report.Violations[0].Invariant != workqueue.AuditedReset {
+	if report.OK() || report.Violations[0].Invariant != doctor.AuditedReset {
 		t.Errorf("without its audit row the re-run should be an I3: %v", report.Violations)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // TestDoctorChecksTrackers breaks trackers in each way that the doctor looks for. Before that it finds nothing.
@@ -18,12 +19,12 @@ func TestDoctorChecksTrackers(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
 	open := func() uuid.UUID {
-		opened, err := b.store.OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
+		opened, err := trackerstore.New(b.store).OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
 		if err == nil {
-			_, err = b.store.AddToTracker(ctx, opened.ID, bitfield.Size+100, "")
+			_, err = trackerstore.New(b.store).AddToTracker(ctx, opened.ID, bitfield.Size+100, "")
 		}
 		if err == nil {
-			_, err = b.store.AckTrackers(ctx, []trackers.BatchAck{{
+			_, err = trackerstore.New(b.store).AckTrackers(ctx, []trackers.BatchAck{{
 				Batch: opened.ID, Items: []tracker.Ack{{Group: 1, Mask: bitfield.Full(50)}}, Code: "E",
 			}})
 		}
@@ -32,8 +33,8 @@ func TestDoctorChecksTrackers(t *testing.T) {
 		}
 		return opened.ID
 	}
-	diagnose := func() workqueue.Report {
-		report, err := b.store.Doctor(ctx)
+	diagnose := func() doctor.Report {
+		report, err := doctor.New(b.store).Doctor(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -72,7 +72,7 @@ func (e *DuplicateKeyError) Error() string {
 }
 
 // UnclearedError is returned by a load that failed and of which something may be left behind: PostgreSQL could not be
-// reached, or did not say whether it had committed. [Store.ClearLoad] takes it back later.
+// reached, or did not say whether it had committed. [start.Store.ClearLoad] takes it back later.
 type UnclearedError struct {
 	Run   RunID
 	Cause error
@@ -85,14 +85,9 @@ func (e *UnclearedError) Error() string {
 // Unwrap gives the reason why the load failed.
 func (e *UnclearedError) Unwrap() error { return e.Cause }
 
-// errFence is wrapped when a write found fewer rows than the transaction had locked: a fault of ours, never to be
+// ErrFence is wrapped when a write found fewer rows than the transaction had locked: a fault of ours, never to be
 // written over.
-var errFence = errors.New("rows are not in the state they were locked in")
-
-func isLockTimeout(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pg.Code == "55P03"
-}
+var ErrFence = errors.New("rows are not in the state they were locked in")
 
 // Refused reports whether PostgreSQL will refuse the same write again: what was to be written breaks a constraint or
 // cannot be stored, or the rows it speaks of are not in the state it needs.
@@ -101,5 +96,5 @@ func Refused(err error) bool {
 		class := pg.Code[:2]
 		return class == "22" || class == "23"
 	}
-	return errors.Is(err, errFence)
+	return errors.Is(err, ErrFence)
 }

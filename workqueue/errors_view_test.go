@@ -8,10 +8,14 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // failing answers a slice with errors made by f, by ordinal; items for which it returns nil are done.
-func failing(s workqueue.Slice, service string, f func(workqueue.Ordinal) *workqueue.SlotError) workqueue.Answer {
+func failing(s workqueue.Slice, service string, f func(workqueue.Ordinal) *workqueue.SlotError) settle.Answer {
 	a := whole(s)
 	a.Service = service
 	for i := range a.Slots {
@@ -22,9 +26,9 @@ func failing(s workqueue.Slice, service string, f func(workqueue.Ordinal) *workq
 	return a
 }
 
-func (b *bench) errors(run workqueue.RunID) workqueue.Errors {
+func (b *bench) errors(run workqueue.RunID) inspect.Errors {
 	b.Helper()
-	found, err := b.store.Errors(b.Context(), run)
+	found, err := inspect.New(b.store).Errors(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -63,8 +67,8 @@ func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
 		many.First == nil || many.Last == nil || !slices.Equal(many.Services, []string{"test"}) || len(many.ID) != 8 {
 		t.Errorf("the first group is %+v", many)
 	}
-	want := []workqueue.ErrorExample{{"C0", "customer 0 is unknown"}, {"C1", "customer 1 is unknown"},
-		{"C2", "customer 2 is unknown"}}
+	want := []inspect.ErrorExample{{Key: "C0", Message: "customer 0 is unknown"}, {Key: "C1", Message: "customer 1 is unknown"},
+		{Key: "C2", Message: "customer 2 is unknown"}}
 	if !slices.Equal(many.Examples, want) {
 		t.Errorf("the examples are %+v; want %+v", many.Examples, want)
 	}
@@ -73,7 +77,7 @@ func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
 	}
 
 	// What runs again is failed no more.
-	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}})
+	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +86,7 @@ func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
 		t.Errorf("during the re-run: %+v; want none", found)
 	}
 	if time.Since(began) >= time.Second {
-		b.store = workqueue.New(b.pool) // the other may give them for a while, as they took long to find
+		b.store = database.New(b.pool) // the other may give them for a while, as they took long to find
 	}
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "NEW", Message: "again"}))
 	if found = b.errors(run); len(found.Groups) != 1 || found.Groups[0].Count != 9 || found.Groups[0].Code != "NEW" {
@@ -118,7 +122,7 @@ func TestErrorsOfManySlices(t *testing.T) {
 func TestErrorsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const items = workqueue.MaxErrorGroups + 50
+	const items = inspect.MaxErrorGroups + 50
 	run := b.load(chunked(2000), items)
 	word := func(n int) string {
 		return strings.Repeat("x", 1+n/26) + string(rune('g'+n%20)) + strings.Repeat("y", n%26)
@@ -130,7 +134,7 @@ func TestErrorsAreBounded(t *testing.T) {
 		}))
 	}
 	found := b.errors(run)
-	if found.Items != items || len(found.Groups) != workqueue.MaxErrorGroups || found.MoreGroups != 50 ||
+	if found.Items != items || len(found.Groups) != inspect.MaxErrorGroups || found.MoreGroups != 50 ||
 		found.MoreItems != 50 {
 		t.Fatalf("%d groups of %d items, %d groups and %d items more", len(found.Groups), found.Items, found.MoreGroups,
 			found.MoreItems)

@@ -5,11 +5,15 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // exhausted is the answer of a node, or of a service, that gave a slice up after too many deliveries.
-func exhausted(s workqueue.Slice) workqueue.Answer {
-	return workqueue.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test",
+func exhausted(s workqueue.Slice) settle.Answer {
+	return settle.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test",
 		Failure: &workqueue.SlotError{Code: workqueue.CodeDeliveries, Message: "m", Retry: true}}
 }
 
@@ -44,11 +48,11 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 		return s
 	}
 	b.pass(pieces[0].ID)
-	if _, err := b.store.Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}); err != nil {
+	if _, err := health.New(b.store).Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}); err != nil {
 		t.Fatal(err)
 	}
 	late := again(true, "a deadline")
-	split, err := b.store.Split(t.Context(), b.session, late.ID, late.Mask.Split(1), time.Minute)
+	split, err := settle.New(b.store).Split(t.Context(), b.session, late.ID, late.Mask.Split(1), time.Minute)
 	if err != nil || split == nil || !split.Suspect {
 		t.Errorf("split off %+v, %v; want a suspect", split, err)
 	}
@@ -91,7 +95,7 @@ func TestDeadlyItemIsFinalAfterItsAttempts(t *testing.T) {
 	if slices > 20 {
 		t.Errorf("it took %d slices", slices)
 	}
-	failed, err := b.store.Errors(t.Context(), run)
+	failed, err := inspect.New(b.store).Errors(t.Context(), run)
 	if err != nil || len(failed.Groups) != 1 || failed.Groups[0].Code != workqueue.CodeDeliveries {
 		t.Errorf("the errors are %+v, %v", failed, err)
 	}
@@ -106,10 +110,10 @@ func TestFurtherStreamsAreLearnt(t *testing.T) {
 	now := time.Now()
 	b.exec(`INSERT INTO pipe (name, epoch, work_created, reply_created) VALUES ('pipe', 7, $1, $1)`,
 		now.UTC().Truncate(time.Microsecond))
-	seen := workqueue.Created{Work: now, Reply: now, Stage: now, Flow: now}
+	seen := streams.Created{Work: now, Reply: now, Stage: now, Flow: now}
 	observe := func(epoch int64, advances bool) {
 		t.Helper()
-		pipe, advanced, err := b.store.ObservePipe(t.Context(), seen)
+		pipe, advanced, err := streams.New(b.store).ObservePipe(t.Context(), seen)
 		if err != nil || pipe.Epoch != epoch || advanced != advances {
 			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", pipe.Epoch, advanced, err, epoch, advances)
 		}

@@ -11,27 +11,34 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // told is what a test expects of a group.
 type told struct {
 	state  string
-	reason workqueue.Reason
-	owner  workqueue.Owner
+	reason explain.Reason
+	owner  explain.Owner
 	items  int64
 }
 
-func tell(groups []workqueue.MissingGroup) []told {
+func tell(groups []explain.MissingGroup) []told {
 	all := []told{}
 	for i := range groups {
 		g := &groups[i]
-		all = append(all, told{g.State, g.Reason, g.Owner, g.Items})
+		all = append(all, told{state: g.State, reason: g.Reason, owner: g.Owner, items: g.Items})
 	}
 	return all
 }
 
 // complete fails the test when a group leaves a question open.
-func complete(t *testing.T, groups []workqueue.MissingGroup) {
+func complete(t *testing.T, groups []explain.MissingGroup) {
 	t.Helper()
 	for i := range groups {
 		g := &groups[i]
@@ -39,19 +46,19 @@ func complete(t *testing.T, groups []workqueue.MissingGroup) {
 			g.Step == "" || g.Endpoint == "" {
 			t.Errorf("the group leaves a question open: %+v", *g)
 		}
-		if g.Owner == workqueue.OwnerTimer && g.When == nil {
+		if g.Owner == explain.OwnerTimer && g.When == nil {
 			t.Errorf("a timer has no time: %+v", *g)
 		}
-		if g.Owner == workqueue.OwnerOperator && len(g.Advice) == 0 {
+		if g.Owner == explain.OwnerOperator && len(g.Advice) == 0 {
 			t.Errorf("an operator is not told what to do: %+v", *g)
 		}
 	}
 }
 
 // explain explains a run, of which the groups must leave no question open.
-func (b *bench) explain(run workqueue.RunID) *workqueue.Explanation {
+func (b *bench) explain(run workqueue.RunID) *explain.Explanation {
 	b.Helper()
-	e, err := b.store.Explain(b.Context(), run)
+	e, err := explain.New(b.store).Explain(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -69,7 +76,7 @@ func (b *bench) explain(run workqueue.RunID) *workqueue.Explanation {
 	return e
 }
 
-func (b *bench) wantTold(run workqueue.RunID, want ...told) *workqueue.Explanation {
+func (b *bench) wantTold(run workqueue.RunID, want ...told) *explain.Explanation {
 	b.Helper()
 	e := b.explain(run)
 	if want == nil {
@@ -83,7 +90,7 @@ func (b *bench) wantTold(run workqueue.RunID, want ...told) *workqueue.Explanati
 }
 
 // limited is a run of chunks of 4 with a limit of requests out.
-func limited(inFlight int) workqueue.LoadRequest {
+func limited(inFlight int) start.LoadRequest {
 	req := request()
 	req.Steps[0].InFlight = inFlight
 	return req
@@ -91,7 +98,7 @@ func limited(inFlight int) workqueue.LoadRequest {
 
 func (b *bench) pause(run workqueue.RunID) {
 	b.Helper()
-	if _, err := b.store.Pause(b.Context(), workqueue.Control{Run: run, Actor: "alice", Reason: "lunch"}); err != nil {
+	if _, err := control.New(b.store).Pause(b.Context(), control.Control{Run: run, Actor: "alice", Reason: "lunch"}); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -101,8 +108,8 @@ func TestExplain(t *testing.T) {
 	retryable := workqueue.SlotError{Code: "BUSY", Message: "come again", Retry: true}
 	final := workqueue.SlotError{Code: "BAD", Message: "no such thing"}
 	const (
-		service, node, timer = workqueue.OwnerService, workqueue.OwnerNode, workqueue.OwnerTimer
-		operator, nobody     = workqueue.OwnerOperator, workqueue.OwnerNobody
+		service, node, timer = explain.OwnerService, explain.OwnerNode, explain.OwnerTimer
+		operator, nobody     = explain.OwnerOperator, explain.OwnerNobody
 	)
 	slow := request()
 	slow.Steps[0].RetryBackoff = time.Hour
@@ -113,7 +120,7 @@ func TestExplain(t *testing.T) {
 	}{
 		"next": {
 			make: func(b *bench) workqueue.RunID { return b.load(request(), 10) },
-			want: []told{{"ready", workqueue.ReasonNext, node, 10}}, says: "node test (pid 1)",
+			want: []told{{state: "ready", reason: explain.ReasonNext, owner: node, items: 10}}, says: "node test (pid 1)",
 		},
 		"done": {
 			make: func(b *bench) workqueue.RunID { run := b.load(request(), 10); b.finish(run); return run },
@@ -131,12 +138,12 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(request(), 10)
 				b.send(b.one(run))
-				if _, err := b.store.Cancel(b.Context(), workqueue.Control{Run: run, Actor: "bob"}); err != nil {
+				if _, err := control.New(b.store).Cancel(b.Context(), control.Control{Run: run, Actor: "bob"}); err != nil {
 					b.Fatal(err)
 				}
 				return run
 			},
-			want: []told{{"waiting", workqueue.ReasonCancelled, nobody, 10}}, says: "--state missing",
+			want: []told{{state: "waiting", reason: explain.ReasonCancelled, owner: nobody, items: 10}}, says: "--state missing",
 		},
 		"paused": {
 			make: func(b *bench) workqueue.RunID {
@@ -145,7 +152,7 @@ func TestExplain(t *testing.T) {
 				b.pause(run)
 				return run
 			},
-			want: []told{{"ready", workqueue.ReasonOperator, operator, 6}, {"sent", workqueue.ReasonQueued, service, 4}},
+			want: []told{{state: "ready", reason: explain.ReasonOperator, owner: operator, items: 6}, {state: "sent", reason: explain.ReasonQueued, owner: service, items: 4}},
 			says: "tranche run resume",
 		},
 		"threshold": {
@@ -155,28 +162,28 @@ func TestExplain(t *testing.T) {
 				run := b.load(req, 10)
 				b.exec(`UPDATE batchrun SET failed_limit = 1 WHERE id = $1`, run)
 				b.record(faulty(b.one(run), final))
-				if held, err := b.store.CheckThreshold(b.Context(), run); err != nil || !held {
+				if held, err := control.New(b.store).CheckThreshold(b.Context(), run); err != nil || !held {
 					b.Fatal(held, err)
 				}
 				return run
 			},
-			want: []told{{"ready", workqueue.ReasonThreshold, operator, 6}}, says: "4 of 10 items failed; the limit is 1",
+			want: []told{{state: "ready", reason: explain.ReasonThreshold, owner: operator, items: 6}}, says: "4 of 10 items failed; the limit is 1",
 		},
 		"sampling": {
 			make: func(b *bench) workqueue.RunID { return b.sampled(8) },
-			want: []told{{"held", workqueue.ReasonSampling, node, 6}, {"ready", workqueue.ReasonNext, node, 2}},
+			want: []told{{state: "held", reason: explain.ReasonSampling, owner: node, items: 6}, {state: "ready", reason: explain.ReasonNext, owner: node, items: 2}},
 			says: "waits for somebody to approve",
 		},
 		"canary waits": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.sampled(8)
 				b.finish(run)
-				if _, err := b.store.CheckCanary(b.Context(), run); err != nil {
+				if _, err := control.New(b.store).CheckCanary(b.Context(), run); err != nil {
 					b.Fatal(err)
 				}
 				return run
 			},
-			want: []told{{"held", workqueue.ReasonCanary, operator, 6}}, says: "tranche run approve",
+			want: []told{{state: "held", reason: explain.ReasonCanary, owner: operator, items: 6}}, says: "tranche run approve",
 		},
 		"no node": {
 			make: func(b *bench) workqueue.RunID {
@@ -185,7 +192,7 @@ func TestExplain(t *testing.T) {
 				b.expire(b.session)
 				return run
 			},
-			want: []told{{"ready", workqueue.ReasonNoNode, operator, 6}, {"claimed", workqueue.ReasonClaimLost, operator, 4}},
+			want: []told{{state: "ready", reason: explain.ReasonNoNode, owner: operator, items: 6}, {state: "claimed", reason: explain.ReasonClaimLost, owner: operator, items: 4}},
 			says: "tranche serve",
 		},
 		"step limit": {
@@ -194,7 +201,7 @@ func TestExplain(t *testing.T) {
 				b.one(run)
 				return run
 			},
-			want: []told{{"ready", workqueue.ReasonStepLimit, service, 6}, {"claimed", workqueue.ReasonPublishing, node, 4}},
+			want: []told{{state: "ready", reason: explain.ReasonStepLimit, owner: service, items: 6}, {state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}},
 			says: "--in-flight N",
 		},
 		"budget": {
@@ -203,7 +210,7 @@ func TestExplain(t *testing.T) {
 				b.one(b.load(request(), 4))
 				return b.load(request(), 10)
 			},
-			want: []told{{"ready", workqueue.ReasonBudget, service, 10}}, says: "1 of 1 are out",
+			want: []told{{state: "ready", reason: explain.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are out",
 		},
 		"behind priority": {
 			make: func(b *bench) workqueue.RunID {
@@ -213,7 +220,7 @@ func TestExplain(t *testing.T) {
 				b.one(b.load(urgent, 10))
 				return b.load(request(), 10)
 			},
-			want: []told{{"ready", workqueue.ReasonPriority, service, 10}}, says: "--priority 7",
+			want: []told{{state: "ready", reason: explain.ReasonPriority, owner: service, items: 10}}, says: "--priority 7",
 		},
 		"adaptive limit": {
 			make: func(b *bench) workqueue.RunID {
@@ -224,7 +231,7 @@ func TestExplain(t *testing.T) {
 				b.one(run)
 				return run
 			},
-			want: []told{{"ready", workqueue.ReasonAdaptive, service, 6}, {"claimed", workqueue.ReasonPublishing, node, 4}},
+			want: []told{{state: "ready", reason: explain.ReasonAdaptive, owner: service, items: 6}, {state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}},
 			says: "it got slow",
 		},
 		"share": {
@@ -236,7 +243,7 @@ func TestExplain(t *testing.T) {
 				b.load(request(), 20)
 				return run
 			},
-			want: []told{{"ready", workqueue.ReasonShare, service, 12}, {"claimed", workqueue.ReasonPublishing, node, 8}},
+			want: []told{{state: "ready", reason: explain.ReasonShare, owner: service, items: 12}, {state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 8}},
 			says: "the run's share of the 4 that endpoint statement takes: another run has work",
 		},
 		"rate": {
@@ -245,14 +252,14 @@ func TestExplain(t *testing.T) {
 				b.exec(`UPDATE run_step SET rate = 2, tokens = -100, tokens_at = clock_timestamp()`)
 				return run
 			},
-			want: []told{{"ready", workqueue.ReasonRate, timer, 10}}, says: "--rate N",
+			want: []told{{state: "ready", reason: explain.ReasonRate, owner: timer, items: 10}}, says: "--rate N",
 		},
 		"breaker": {
 			make: func(b *bench) workqueue.RunID {
 				b.openBreaker()
 				return b.load(request(), 10)
 			},
-			want: []told{{"ready", workqueue.ReasonBreaker, timer, 10}}, says: "9 of 10 failed",
+			want: []told{{state: "ready", reason: explain.ReasonBreaker, owner: timer, items: 10}}, says: "9 of 10 failed",
 		},
 		"probe due": {
 			make: func(b *bench) workqueue.RunID {
@@ -260,7 +267,7 @@ func TestExplain(t *testing.T) {
 				b.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp()`)
 				return b.load(request(), 10)
 			},
-			want: []told{{"ready", workqueue.ReasonBreaker, node, 10}}, says: "sends one item as a probe",
+			want: []told{{state: "ready", reason: explain.ReasonBreaker, owner: node, items: 10}}, says: "sends one item as a probe",
 		},
 		"probe out": {
 			make: func(b *bench) workqueue.RunID {
@@ -271,7 +278,7 @@ func TestExplain(t *testing.T) {
 				b.exec(`UPDATE endpoint_pace SET probe_slice = $1`, probe.ID)
 				return run
 			},
-			want: []told{{"ready", workqueue.ReasonProbing, service, 6}, {"sent", workqueue.ReasonQueued, service, 4}},
+			want: []told{{state: "ready", reason: explain.ReasonProbing, owner: service, items: 6}, {state: "sent", reason: explain.ReasonQueued, owner: service, items: 4}},
 			says: "a probe is out",
 		},
 		"backoff": {
@@ -280,42 +287,42 @@ func TestExplain(t *testing.T) {
 				b.record(faulty(b.one(run), retryable))
 				return run
 			},
-			want: []told{{"scheduled", workqueue.ReasonBackoff, timer, 4}}, says: "BUSY: come again",
+			want: []told{{state: "scheduled", reason: explain.ReasonBackoff, owner: timer, items: 4}}, says: "BUSY: come again",
 		},
 		"backoff for two reasons": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(slow, 7)
 				b.record(faulty(b.one(run), retryable))
-				b.record(workqueue.Answer{Slice: b.one(run).ID, Endpoint: endpoint, Service: "test", Failure: &retryable})
+				b.record(settle.Answer{Slice: b.one(run).ID, Endpoint: endpoint, Service: "test", Failure: &retryable})
 				return run
 			},
-			want: []told{{"scheduled", workqueue.ReasonBackoff, timer, 7}},
+			want: []told{{state: "scheduled", reason: explain.ReasonBackoff, owner: timer, items: 7}},
 			says: "(4 items); the service failed their request as a whole; that was failure 1 of at most 3 (3 items)",
 		},
 		"no NATS": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(request(), 7)
 				b.one(run)
-				if err := b.store.Heartbeat(b.Context(), b.session, time.Minute, map[string]bool{"nats": false}); err != nil {
+				if err := session.New(b.store).Heartbeat(b.Context(), b.session, time.Minute, map[string]bool{"nats": false}); err != nil {
 					b.Fatal(err)
 				}
 				return run
 			},
-			want: []told{{"claimed", workqueue.ReasonNATSAway, node, 4}, {"ready", workqueue.ReasonNATSAway, node, 3}},
+			want: []told{{state: "claimed", reason: explain.ReasonNATSAway, owner: node, items: 4}, {state: "ready", reason: explain.ReasonNATSAway, owner: node, items: 3}},
 			says: "node test (pid 1) cannot reach NATS, so it sends nothing",
 		},
 		"no quorum": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(request(), 7)
 				b.one(run)
-				if err := b.store.Heartbeat(b.Context(), b.session, time.Minute,
+				if err := session.New(b.store).Heartbeat(b.Context(), b.session, time.Minute,
 					map[string]any{"nats": true, "mute": map[string]any{"seconds": 60, "why": "stream X: no answer"}}); err != nil {
 					b.Fatal(err)
 				}
 				return run
 			},
-			want: []told{{"claimed", workqueue.ReasonNATSMute, workqueue.OwnerNATS, 4},
-				{"ready", workqueue.ReasonNATSMute, workqueue.OwnerNATS, 3}},
+			want: []told{{state: "claimed", reason: explain.ReasonNATSMute, owner: explain.OwnerNATS, items: 4},
+				{state: "ready", reason: explain.ReasonNATSMute, owner: explain.OwnerNATS, items: 3}},
 			says: "JetStream does not answer (stream X: no answer)",
 		},
 		"halves": {
@@ -324,42 +331,42 @@ func TestExplain(t *testing.T) {
 				req.Steps[0].MaxAttempts = 1
 				run := b.load(req, 4)
 				whole := b.one(run)
-				b.record(workqueue.Answer{Slice: whole.ID, Endpoint: endpoint, Service: "test", Answered: 0, Failure: &retryable})
+				b.record(settle.Answer{Slice: whole.ID, Endpoint: endpoint, Service: "test", Answered: 0, Failure: &retryable})
 				return run
 			},
-			want: []told{{"scheduled", workqueue.ReasonNext, node, 4}}, says: "a half of a request that failed as a whole",
+			want: []told{{state: "scheduled", reason: explain.ReasonNext, owner: node, items: 4}}, says: "a half of a request that failed as a whole",
 		},
 		"handed back": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(request(), 4)
 				b.one(run)
-				if _, err := b.store.EndSession(b.Context(), b.session); err != nil {
+				if _, err := settle.New(b.store).EndSession(b.Context(), b.session); err != nil {
 					b.Fatal(err)
 				}
 				b.session = b.open()
 				return run
 			},
-			want: []told{{"scheduled", workqueue.ReasonNext, node, 4}}, says: "stopped in good order",
+			want: []told{{state: "scheduled", reason: explain.ReasonNext, owner: node, items: 4}}, says: "stopped in good order",
 		},
 		"postponed": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(request(), 4)
-				if err := b.store.Postpone(b.Context(), b.session, b.one(run).ID, time.Hour,
+				if err := settle.New(b.store).Postpone(b.Context(), b.session, b.one(run).ID, time.Hour,
 					errors.New("nats: permission denied")); err != nil {
 					b.Fatal(err)
 				}
 				return run
 			},
-			want: []told{{"scheduled", workqueue.ReasonPostponed, timer, 4}},
+			want: []told{{state: "scheduled", reason: explain.ReasonPostponed, owner: timer, items: 4}},
 			says: "could not be published: nats: permission denied",
 		},
 		"claimed": {
 			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.one(run); return run },
-			want: []told{{"claimed", workqueue.ReasonPublishing, node, 4}}, says: "node test (pid 1)",
+			want: []told{{state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}}, says: "node test (pid 1)",
 		},
 		"claimed for too long": {
 			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.pass(b.one(run).ID); return run },
-			want: []told{{"claimed", workqueue.ReasonClaimLost, node, 4}}, says: "did not publish",
+			want: []told{{state: "claimed", reason: explain.ReasonClaimLost, owner: node, items: 4}}, says: "did not publish",
 		},
 		"claimed by a node that is gone": {
 			make: func(b *bench) workqueue.RunID {
@@ -369,15 +376,15 @@ func TestExplain(t *testing.T) {
 				b.open()
 				return run
 			},
-			want: []told{{"claimed", workqueue.ReasonClaimLost, node, 4}}, says: "is gone",
+			want: []told{{state: "claimed", reason: explain.ReasonClaimLost, owner: node, items: 4}}, says: "is gone",
 		},
 		"queued": {
 			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.send(b.one(run)); return run },
-			want: []told{{"sent", workqueue.ReasonQueued, service, 4}}, says: "no service has taken them",
+			want: []told{{state: "sent", reason: explain.ReasonQueued, owner: service, items: 4}}, says: "no service has taken them",
 		},
 		"with a service": {
 			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.handed(b.one(run)); return run },
-			want: []told{{"sent", workqueue.ReasonWorking, service, 4}}, says: "a service has taken them",
+			want: []told{{state: "sent", reason: explain.ReasonWorking, owner: service, items: 4}}, says: "a service has taken them",
 		},
 		"answered in part": {
 			make: func(b *bench) workqueue.RunID {
@@ -389,20 +396,20 @@ func TestExplain(t *testing.T) {
 				b.record(part)
 				return run
 			},
-			want: []told{{"sent", workqueue.ReasonPartly, service, 3}}, says: "answered 1 item of the same requests",
+			want: []told{{state: "sent", reason: explain.ReasonPartly, owner: service, items: 3}}, says: "answered 1 item of the same requests",
 		},
 		"quarantined": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(request(), 4)
 				s := b.one(run)
 				b.handed(s)
-				q := workqueue.Quarantined{Reason: "malformed", Run: uuid.UUID(run), Slice: uuid.UUID(s.ID)}
-				if err := b.store.Quarantine(b.Context(), q); err != nil {
+				q := deadletter.Quarantined{Reason: "malformed", Run: uuid.UUID(run), Slice: uuid.UUID(s.ID)}
+				if err := deadletter.New(b.store).Quarantine(b.Context(), q); err != nil {
 					b.Fatal(err)
 				}
 				return run
 			},
-			want: []told{{"sent", workqueue.ReasonQuarantine, service, 4}}, says: "malformed",
+			want: []told{{state: "sent", reason: explain.ReasonQuarantine, owner: service, items: 4}}, says: "malformed",
 		},
 		"overdue": {
 			make: func(b *bench) workqueue.RunID {
@@ -412,7 +419,7 @@ func TestExplain(t *testing.T) {
 				b.pass(s.ID)
 				return run
 			},
-			want: []told{{"sent", workqueue.ReasonOverdue, node, 4}}, says: "no reply came before the deadline",
+			want: []told{{state: "sent", reason: explain.ReasonOverdue, owner: node, items: 4}}, says: "no reply came before the deadline",
 		},
 		"lost with a stream": {
 			make: func(b *bench) workqueue.RunID {
@@ -421,7 +428,7 @@ func TestExplain(t *testing.T) {
 				b.exec(`INSERT INTO pipe (name, epoch, work_created, reply_created) VALUES ('pipe', 2, now(), now())`)
 				return run
 			},
-			want: []told{{"sent", workqueue.ReasonStreamLost, node, 4}}, says: "streams",
+			want: []told{{state: "sent", reason: explain.ReasonStreamLost, owner: node, items: 4}}, says: "streams",
 		},
 		"in no plane": {
 			make: func(b *bench) workqueue.RunID {
@@ -429,7 +436,7 @@ func TestExplain(t *testing.T) {
 				b.exec(`UPDATE work_block SET ready = B'0'::bit(8192)`)
 				return run
 			},
-			want: []told{{"waiting", workqueue.ReasonStray, operator, 4}}, says: "tranche doctor",
+			want: []told{{state: "waiting", reason: explain.ReasonStray, owner: operator, items: 4}}, says: "tranche doctor",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -454,7 +461,7 @@ func TestExplain(t *testing.T) {
 }
 
 // everything is all the text of an explanation.
-func everything(e *workqueue.Explanation) string {
+func everything(e *explain.Explanation) string {
 	text := e.Summary
 	for i := range e.Groups {
 		g := &e.Groups[i]
@@ -473,11 +480,11 @@ func everything(e *workqueue.Explanation) string {
 }
 
 // sameByKey fails the test when items by themselves are not explained as all together are.
-func (b *bench) sameByKey(run workqueue.RunID, e *workqueue.Explanation) {
+func (b *bench) sameByKey(run workqueue.RunID, e *explain.Explanation) {
 	b.Helper()
 	sums := map[told]int64{}
 	for _, key := range names(int(e.Items)) {
-		one, err := b.store.ExplainKey(b.Context(), run, key)
+		one, err := explain.New(b.store).ExplainKey(b.Context(), run, key)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -532,7 +539,7 @@ func TestExplainARunThatLoads(t *testing.T) {
 	reached, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	i := 0
 	go func() {
-		_, err := b.store.Load(b.Context(), req, func(item *workqueue.LoadItem) error {
+		_, err := start.New(b.store).Load(b.Context(), req, func(item *start.LoadItem) error {
 			if i++; i == far {
 				close(reached)
 				<-goOn
@@ -544,7 +551,7 @@ func TestExplainARunThatLoads(t *testing.T) {
 		ended <- err
 	}()
 	<-reached
-	run, err := b.store.Resolve(t.Context(), workqueue.LastRun)
+	run, err := inspect.New(b.store).Resolve(t.Context(), inspect.LastRun)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -565,14 +572,14 @@ func TestExplainARunThatLoads(t *testing.T) {
 func TestExplainWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := b.store.Explain(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := explain.New(b.store).Explain(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown run: %v; want ErrNotFound", err)
 	}
 	run := b.load(request(), 1)
-	if _, err := b.store.ExplainKey(t.Context(), run, "nobody"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := explain.New(b.store).ExplainKey(t.Context(), run, "nobody"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown key: %v; want ErrNotFound", err)
 	}
-	e, err := b.store.ExplainEndpoint(t.Context(), "nobody")
+	e, err := explain.New(b.store).ExplainEndpoint(t.Context(), "nobody")
 	if err != nil || e.Missing != 0 || len(e.Groups) != 0 || e.Summary == "" {
 		t.Errorf("an unknown endpoint: %+v, %v", e, err)
 	}
@@ -584,18 +591,18 @@ func TestExplainAnEndpoint(t *testing.T) {
 	first, second := b.load(limited(1), 10), b.load(limited(1), 20)
 	b.send(b.one(first), b.one(second))
 	b.finish(b.load(request(), 5))
-	b.load(func() workqueue.LoadRequest {
+	b.load(func() start.LoadRequest {
 		req := request()
 		req.Steps[0].Endpoint = "other"
 		return req
 	}(), 5)
-	e, err := b.store.ExplainEndpoint(t.Context(), endpoint)
+	e, err := explain.New(b.store).ExplainEndpoint(t.Context(), endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
 	complete(t, e.Groups)
-	want := []told{{"sent", workqueue.ReasonQueued, workqueue.OwnerService, 8},
-		{"ready", workqueue.ReasonStepLimit, workqueue.OwnerService, 22}}
+	want := []told{{state: "sent", reason: explain.ReasonQueued, owner: explain.OwnerService, items: 8},
+		{state: "ready", reason: explain.ReasonStepLimit, owner: explain.OwnerService, items: 22}}
 	if got := tell(e.Groups); !slices.Equal(got, want) || e.Missing != 30 || e.Runs != 2 || e.Groups[0].Runs != 2 {
 		t.Errorf("told %+v of %+v; want %+v", got, *e, want)
 	}

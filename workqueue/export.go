@@ -1,13 +1,8 @@
 package workqueue
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Outcome is where an item stands as its owner sees it.
@@ -19,41 +14,6 @@ const (
 	OutcomeFailed  Outcome = "failed"
 	OutcomeMissing Outcome = "missing"
 )
-
-// ExportedItem is one item with its outcome. Result, of the step that is exported, is set when it is done; Step,
-// ErrorCode and ErrorMessage, of the first step that failed, when it failed.
-type ExportedItem struct {
-	Ordinal      Ordinal
-	Key          string
-	State        Outcome
-	Step         string
-	Result       []byte // valid until yield returns
-	ContentType  string // empty means JSON
-	ErrorCode    string
-	ErrorMessage string
-}
-
-// ExportRequest says which items of a run are exported, and whose parts.
-type ExportRequest struct {
-	Run RunID
-	// Step is the name of the step whose parts are the results; "" is the only one that no other needs. An item is done
-	// when that step has done it, failed when that step has failed it or a step that it needs, and missing otherwise.
-	Step   string
-	States []Outcome // only items in one of them; none: all
-}
-
-// Export is an export that has been found to be possible.
-type Export struct {
-	store    *Store
-	run      RunID
-	items    int64
-	step     string
-	steps    []Step // that tell of failures, in order; the one that is exported is among them
-	names    []string
-	optional []bool // of steps that the exported one goes on without
-	result   int    // which of them is exported, or noStep
-	states   []Outcome
-}
 
 // StepChoiceError is returned for an export that names no step of the run, where one has to be named.
 type StepChoiceError struct {
@@ -67,92 +27,4 @@ func (e *StepChoiceError) Error() string {
 			strings.Join(e.Steps, ", "))
 	}
 	return fmt.Sprintf("the run has no step %.80q; it has %s", e.Step, strings.Join(e.Steps, ", "))
-}
-
-const exportRun = `SELECT items FROM batchrun WHERE id = $1`
-
-// NewExport returns the export of a run. Without a step, failed items can be exported of any run: those of all steps.
-// The error wraps ErrNotFound when there is no such run, or is a *StepChoiceError.
-func (s *Store) NewExport(ctx context.Context, req ExportRequest) (*Export, error) {
-	e := &Export{store: s, run: req.Run, states: req.States, result: noStep}
-	err := s.pool.QueryRow(ctx, exportRun, req.Run).Scan(&e.items)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = ErrNotFound
-	}
-	if err != nil {
-		return nil, fmt.Errorf("export run %s: %w", req.Run, err)
-	}
-	g, err := s.graphs.of(ctx, s.pool, req.Run)
-	if err == nil {
-		err = e.choose(g, req.Step)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("export run %s: %w", req.Run, err)
-	}
-	return e, nil
-}
-
-// choose finds the step that is exported, and those whose failures are its items'.
-func (e *Export) choose(g *graph, name string) error {
-	leaves, all := make([]string, 0, 1), make([]string, len(g.steps))
-	chosen := Step(noStep)
-	for i := range g.steps {
-		all[i] = g.steps[i].name
-		if all[i] == name || name == "" && len(g.after[i]) == 0 {
-			chosen, leaves = Step(i), append(leaves, all[i])
-		}
-	}
-	failuresOnly := slices.Equal(e.states, []Outcome{OutcomeFailed})
-	switch {
-	case name != "" && len(leaves) == 0:
-		return &StepChoiceError{Step: name, Steps: all}
-	case len(leaves) > 1 && !failuresOnly:
-		return &StepChoiceError{Steps: leaves}
-	}
-	for i := range g.steps {
-		step := Step(i)
-		switch {
-		case len(leaves) > 1: // whichever it was
-		case step == chosen:
-			e.result, e.step = len(e.steps), all[i]
-		case !slices.Contains(g.before[chosen], step):
-			continue
-		}
-		e.steps, e.names = append(e.steps, step), append(e.names, all[i])
-		e.optional = append(e.optional, g.steps[i].optional && len(e.steps)-1 != e.result)
-	}
-	return nil
-}
-
-// Step is the name of the step whose parts are exported; "" when none is.
-func (e *Export) Step() string { return e.step }
-
-// Each yields the items in the order of their ordinals. Memory is constant: pages of at most 1024 items and of 8 MiB
-// but for the item that fills it, each read at one moment. While yield runs, neither a connection nor a snapshot is
-// held, so a slow reader is in nobody's way. An error from yield ends the export and is wrapped.
-func (e *Export) Each(ctx context.Context, yield func(*ExportedItem) error) error {
-	pages := exportPages{Export: e, results: arena{most: exportBytes}}
-	for from := Ordinal(0); int64(from) < e.items; {
-		page, next, err := pages.read(ctx, from)
-		if err != nil {
-			return fmt.Errorf("export run %s from item %d: %w", e.run, from, err)
-		}
-		for i := range page {
-			if err := yield(&page[i]); err != nil {
-				return fmt.Errorf("export run %s, item %d: %w", e.run, page[i].Ordinal, err)
-			}
-		}
-		from = next
-	}
-	return nil
-}
-
-// Export yields the items of a run with the results of the only step that no other needs. See [Store.NewExport] and
-// [Export.Each].
-func (s *Store) Export(ctx context.Context, id RunID, states []Outcome, yield func(*ExportedItem) error) error {
-	e, err := s.NewExport(ctx, ExportRequest{Run: id, States: states})
-	if err != nil {
-		return err
-	}
-	return e.Each(ctx, yield)
 }

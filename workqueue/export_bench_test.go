@@ -5,6 +5,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // BenchmarkExport reads runs of 200,000 items whose results have about 130 bytes, each 100th item failed. The run was
@@ -34,7 +36,7 @@ func BenchmarkExport(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	store := workqueue.New(pool)
+	store := database.New(pool)
 	for name, c := range map[string]struct {
 		states []workqueue.Outcome
 		want   int
@@ -44,7 +46,7 @@ func BenchmarkExport(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				n := 0
-				err := store.Export(b.Context(), run, c.states, func(*workqueue.ExportedItem) error { n++; return nil })
+				err := inspect.New(store).Export(b.Context(), run, c.states, func(*inspect.ExportedItem) error { n++; return nil })
 				if err != nil || n != c.want {
 					b.Fatalf("%d items, %v; want %d", n, err, c.want)
 				}

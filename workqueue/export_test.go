@@ -12,10 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // narrow returns a store on the test's database with a single connection.
-func (b *bench) narrow() (*workqueue.Store, *pgxpool.Pool) {
+func (b *bench) narrow() (*database.DB, *pgxpool.Pool) {
 	b.Helper()
 	config := b.pool.Config()
 	config.MaxConns = 1
@@ -24,7 +27,7 @@ func (b *bench) narrow() (*workqueue.Store, *pgxpool.Pool) {
 		b.Fatal(err)
 	}
 	b.Cleanup(pool.Close)
-	return workqueue.New(pool), pool
+	return database.New(pool), pool
 }
 
 // A slow reader is in nobody's way: while it has an item, no connection is taken and no snapshot is held.
@@ -37,7 +40,7 @@ func TestExportHoldsNothingWhileItsReaderIsSlow(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	n := 0
-	err := store.Export(ctx, run, nil, func(*workqueue.ExportedItem) error {
+	err := inspect.New(store).Export(ctx, run, nil, func(*inspect.ExportedItem) error {
 		n++
 		return pool.Ping(ctx) // the only connection
 	})
@@ -64,7 +67,7 @@ func TestExportOfLargeResultsComesInPages(t *testing.T) {
 	store, pool := b.narrow()
 	before := pool.Stat().AcquireCount()
 	next := workqueue.Ordinal(0)
-	err := store.Export(t.Context(), run, nil, func(item *workqueue.ExportedItem) error {
+	err := inspect.New(store).Export(t.Context(), run, nil, func(item *inspect.ExportedItem) error {
 		want := []byte(nil)
 		if i := int(item.Ordinal); i < len(reply.Slots) {
 			want = reply.Slots[i].Result
@@ -90,7 +93,7 @@ func TestExportKnowsGenerations(t *testing.T) {
 	export := func(want ...string) {
 		t.Helper()
 		var got []string
-		err := b.store.Export(t.Context(), run, nil, func(item *workqueue.ExportedItem) error {
+		err := inspect.New(b.store).Export(t.Context(), run, nil, func(item *inspect.ExportedItem) error {
 			got = append(got, fmt.Sprintf("%s%s%s", item.State, item.Result, item.ErrorCode))
 			return nil
 		})
@@ -99,8 +102,8 @@ func TestExportKnowsGenerations(t *testing.T) {
 		}
 	}
 	export("failedOLD", "failedOLD", "failedOLD", "failedOLD")
-	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{
-		Run: run, Select: workqueue.Selection{Keys: []string{"C1", "C2"}},
+	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{
+		Run: run, Select: redo.Selection{Keys: []string{"C1", "C2"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -137,9 +140,9 @@ func TestExportOfSeveralSteps(t *testing.T) {
 	}
 	export := func(step string, states ...workqueue.Outcome) (got []string) {
 		t.Helper()
-		e, err := b.store.NewExport(t.Context(), workqueue.ExportRequest{Run: run, Step: step, States: states})
+		e, err := inspect.New(b.store).NewExport(t.Context(), inspect.ExportRequest{Run: run, Step: step, States: states})
 		if err == nil {
-			err = e.Each(t.Context(), func(item *workqueue.ExportedItem) error {
+			err = e.Each(t.Context(), func(item *inspect.ExportedItem) error {
 				got = append(got, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.State, item.Step, item.Result, item.ErrorCode))
 				return nil
 			})
@@ -180,7 +183,7 @@ func TestExportOfFewAmongMany(t *testing.T) {
 	}
 	var got []workqueue.Ordinal
 	failed := []workqueue.Outcome{workqueue.OutcomeFailed}
-	err := b.store.Export(t.Context(), run, failed, func(item *workqueue.ExportedItem) error {
+	err := inspect.New(b.store).Export(t.Context(), run, failed, func(item *inspect.ExportedItem) error {
 		if item.Key != fmt.Sprintf("C%d", item.Ordinal) || item.ErrorCode != "BAD" || item.Result != nil {
 			t.Errorf("the item is %+v", item)
 		}
@@ -199,7 +202,7 @@ func TestExportOfManyAtOnce(t *testing.T) {
 	run := b.load(chunked(4), 4)
 	b.finish(run)
 	url := b.pool.Config().ConnString()
-	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{MaxConns: 2})
+	store, release, err := database.Open(t.Context(), url, database.PoolConfig{MaxConns: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +212,7 @@ func TestExportOfManyAtOnce(t *testing.T) {
 	for range readers {
 		go func() {
 			first := true
-			ended <- store.Export(t.Context(), run, nil, func(*workqueue.ExportedItem) error {
+			ended <- inspect.New(store).Export(t.Context(), run, nil, func(*inspect.ExportedItem) error {
 				if first {
 					reading <- struct{}{}
 					<-enough

@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // noteWays notes by which statement rows come into the tables that are written in two ways.
@@ -44,8 +46,8 @@ func oddItem(i, large int) (key string, payload []byte) {
 }
 
 // oddSlot is an outcome of an item: with and without a type, empty, of any bytes, large, or an error.
-func oddSlot(o workqueue.Ordinal, large int) workqueue.Slot {
-	s := workqueue.Slot{Ordinal: o, Result: fmt.Appendf(nil, "%q", odd()[int(o)%len(odd())])}
+func oddSlot(o workqueue.Ordinal, large int) settle.Slot {
+	s := settle.Slot{Ordinal: o, Result: fmt.Appendf(nil, "%q", odd()[int(o)%len(odd())])}
 	switch o % 5 {
 	case 1:
 		s.ContentType = "text/plain; charset=\"ü\""
@@ -81,7 +83,7 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 			req := chunked(tc.rows)
 			req.Steps[0].MaxAttempts = 1
 			i, want := 0, []string(nil)
-			loaded, err := b.tryLoad(req, func(item *workqueue.LoadItem) error {
+			loaded, err := b.tryLoad(req, func(item *start.LoadItem) error {
 				if i == tc.rows {
 					return io.EOF
 				}

@@ -3,7 +3,7 @@ package workqueue_test
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // However many keys others have under way, a collector with few of its own finds room, and no place is given twice.
@@ -21,7 +21,7 @@ func TestFlushRoomIsKeptForOthers(t *testing.T) {
 		{128, 0, 0},
 		{128, 128, 0},
 	} {
-		if got := workqueue.FlushRoom(tc.all, tc.own); max(got, 0) != max(tc.want, 0) {
+		if got := collector.FlushRoom(tc.all, tc.own); max(got, 0) != max(tc.want, 0) {
 			t.Errorf("room beside %d keys, %d of them its own: %d, want %d", tc.all, tc.own, got, tc.want)
 		}
 	}

@@ -15,6 +15,10 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // composing drives a run of several steps through claims, late and partial replies, retries, dead nodes, barriers and
@@ -85,9 +89,9 @@ func (g *composing) Claim(t *rapid.T) {
 func (g *composing) take(t *rapid.T, step workqueue.Step, most int) (slices int) {
 	claimed := g.claimStep(g.run, step, most)
 	for _, s := range claimed.Slices {
-		f := flight{s, map[workqueue.Ordinal][]byte{}}
-		err := g.store.EachInput(g.Context(), workqueue.InputRequest{Run: g.run, Block: s.Block, Mask: &s.Mask,
-			Inputs: claimed.Work.Inputs, NoItem: claimed.Work.NoItem}, func(in workqueue.Input) bool {
+		f := flight{Slice: s, results: map[workqueue.Ordinal][]byte{}}
+		err := dispatch.New(g.store).EachInput(g.Context(), dispatch.InputRequest{Run: g.run, Block: s.Block, Mask: &s.Mask,
+			Inputs: claimed.Work.Inputs, NoItem: claimed.Work.NoItem}, func(in dispatch.Input) bool {
 			var parts []string
 			for _, p := range in.Parts {
 				parts = append(parts, part(string(p.Data), !p.Missing))
@@ -119,7 +123,7 @@ func (g *composing) Answer(t *rapid.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	random.Shuffle(len(g.flying), func(i, j int) { g.flying[i], g.flying[j] = g.flying[j], g.flying[i] })
 	n := rapid.IntRange(1, min(4, len(g.flying))).Draw(t, "replies")
-	var answers []workqueue.Answer
+	var answers []settle.Answer
 	for _, f := range g.flying[:n] {
 		answers = append(answers, g.answer(f, random, 15))
 	}
@@ -130,10 +134,10 @@ func (g *composing) Answer(t *rapid.T) {
 }
 
 // answer is a reply, of which some slots in a hundred are to be tried again.
-func (g *composing) answer(f flight, random *rand.Rand, passing int) workqueue.Answer {
-	a := workqueue.Answer{Slice: f.ID, Endpoint: f.Endpoint, Service: "test", Answered: f.Mask.Count()}
+func (g *composing) answer(f flight, random *rand.Rand, passing int) settle.Answer {
+	a := settle.Answer{Slice: f.ID, Endpoint: f.Endpoint, Service: "test", Answered: f.Mask.Count()}
 	for o, result := range f.results {
-		slot := workqueue.Slot{Ordinal: o, Result: result}
+		slot := settle.Slot{Ordinal: o, Result: result}
 		switch {
 		case random.IntN(100) < passing:
 			slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "busy", Message: "later", Retry: true}
@@ -146,13 +150,13 @@ func (g *composing) answer(f flight, random *rand.Rand, passing int) workqueue.A
 }
 
 // send records, and lets barriers pass only where the recording says that there is reason to look.
-func (g *composing) send(t *rapid.T, answers []workqueue.Answer) {
-	recorded, err := g.store.Record(g.Context(), answers)
+func (g *composing) send(t *rapid.T, answers []settle.Answer) {
+	recorded, err := settle.New(g.store).Record(g.Context(), answers)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, run := range recorded.Look.Barriers {
-		if _, err := g.store.CheckBarriers(g.Context(), run); err != nil {
+		if _, err := dispatch.New(g.store).CheckBarriers(g.Context(), run); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -166,7 +170,7 @@ func (g *composing) Die(t *rapid.T) {
 	g.expire(dying)
 	g.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
 	g.lease = g.lead()
-	if _, err := g.store.ReleaseDeadSessions(g.Context(), g.lease); err != nil {
+	if _, err := settle.New(g.store).ReleaseDeadSessions(g.Context(), g.lease); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -174,16 +178,16 @@ func (g *composing) Die(t *rapid.T) {
 // Reset takes parts of a step back. The version of their items is another from now on, which may change them or not.
 func (g *composing) Reset(t *rapid.T) {
 	step := rapid.IntRange(0, len(g.steps)-1).Draw(t, "step")
-	sel := workqueue.Selection{Step: g.steps[step].Name}
+	sel := redo.Selection{Step: g.steps[step].Name}
 	from := rapid.IntRange(0, g.items-1).Draw(t, "from")
 	to := rapid.IntRange(from+1, g.items).Draw(t, "to")
 	sel.Keys = names(g.items)[from:to]
 	for o := from; o < to; o++ {
 		g.versions[step][o]++
 	}
-	_, err := g.store.Reset(g.Context(), workqueue.ResetRequest{Run: g.run, Select: sel, Actor: "test",
+	_, err := redo.New(g.store).Reset(g.Context(), redo.ResetRequest{Run: g.run, Select: sel, Actor: "test",
 		Cascade: rapid.IntRange(0, 3).Draw(t, "cascade") == 0})
-	var none *workqueue.NothingToResetError
+	var none *redo.NothingToResetError
 	if err != nil && !errors.As(err, &none) {
 		t.Fatal(err)
 	}
@@ -197,7 +201,7 @@ func (g *composing) Check(t *rapid.T) {
 }
 
 func (g *composing) examine(t *rapid.T) {
-	report, err := g.store.Doctor(g.Context())
+	report, err := doctor.New(g.store).Doctor(g.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +220,7 @@ func (g *composing) end(t *rapid.T) {
 		for step := range g.steps {
 			taken += g.take(t, workqueue.Step(step), plenty)
 			for _, f := range g.flying {
-				g.send(t, []workqueue.Answer{g.answer(f, random, 0)})
+				g.send(t, []settle.Answer{g.answer(f, random, 0)})
 			}
 			g.flying = nil
 		}

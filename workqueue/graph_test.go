@@ -10,6 +10,10 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // need is a step that needs others and sees their parts.
@@ -29,15 +33,15 @@ func barrier(s workqueue.StepSpec) workqueue.StepSpec {
 	return s
 }
 
-func planned(steps ...workqueue.StepSpec) workqueue.LoadRequest {
-	return workqueue.LoadRequest{Plan: "test", CreatedBy: "test", Steps: steps}
+func planned(steps ...workqueue.StepSpec) start.LoadRequest {
+	return start.LoadRequest{Plan: "test", CreatedBy: "test", Steps: steps}
 }
 
-func (b *bench) claimStep(run workqueue.RunID, step workqueue.Step, most int) workqueue.Claimed {
+func (b *bench) claimStep(run workqueue.RunID, step workqueue.Step, most int) dispatch.Claimed {
 	b.Helper()
 	req := b.claimRequest(run, most)
 	req.Step = step
-	claimed, err := b.store.Claim(b.Context(), req)
+	claimed, err := dispatch.New(b.store).Claim(b.Context(), req)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -53,7 +57,7 @@ func (b *bench) recordStep(run workqueue.RunID, step workqueue.Step, fail ...wor
 		if len(claimed) == 0 {
 			return items
 		}
-		var answers []workqueue.Answer
+		var answers []settle.Answer
 		for _, s := range claimed {
 			items += s.Mask.Count()
 			answers = append(answers, except(whole(s), fail...))
@@ -63,7 +67,7 @@ func (b *bench) recordStep(run workqueue.RunID, step workqueue.Step, fail ...wor
 }
 
 // except makes slots of some items errors that are final.
-func except(a workqueue.Answer, items ...workqueue.Ordinal) workqueue.Answer {
+func except(a settle.Answer, items ...workqueue.Ordinal) settle.Answer {
 	for i := range a.Slots {
 		for _, o := range items {
 			if a.Slots[i].Ordinal == o {
@@ -166,14 +170,14 @@ func TestBarrier(t *testing.T) {
 	claimed := b.claimStep(run, 0, plenty).Slices
 	looks := 0
 	for i, s := range claimed {
-		found, err := b.store.RunnableSteps(t.Context(), workqueue.Search{})
+		found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{})
 		if err != nil || len(found.Steps) != 0 {
 			t.Errorf("after %d chunks there is work for %+v, %v; want none: the barrier holds", i, found.Steps, err)
 		}
 		if got := b.claimStep(run, 1, plenty); len(got.Slices) > 0 {
 			t.Fatalf("claimed %d slices behind the barrier", len(got.Slices))
 		}
-		if passed, err := b.store.CheckBarriers(t.Context(), run); err != nil || len(passed) > 0 {
+		if passed, err := dispatch.New(b.store).CheckBarriers(t.Context(), run); err != nil || len(passed) > 0 {
 			t.Fatalf("the barrier passed %v, %v, after %d of %d chunks", passed, err, i, len(claimed))
 		}
 		looks += len(b.record(except(whole(s), 4)).Look.Barriers)
@@ -181,15 +185,15 @@ func TestBarrier(t *testing.T) {
 	if looks != 1 {
 		t.Errorf("%d recordings say that the barrier may pass; want the last one", looks)
 	}
-	waiting, err := b.store.WaitingBarriers(t.Context())
+	waiting, err := dispatch.New(b.store).WaitingBarriers(t.Context())
 	if err != nil || len(waiting) != 1 || waiting[0] != run {
 		t.Errorf("%v wait, %v; want the run", waiting, err)
 	}
-	passed, err := b.store.CheckBarriers(t.Context(), run)
+	passed, err := dispatch.New(b.store).CheckBarriers(t.Context(), run)
 	if err != nil || len(passed) != 1 || passed[0] != 1 {
 		t.Fatalf("the barriers of %v passed, %v; want that of step 1", passed, err)
 	}
-	if again, err := b.store.CheckBarriers(t.Context(), run); err != nil || len(again) > 0 {
+	if again, err := dispatch.New(b.store).CheckBarriers(t.Context(), run); err != nil || len(again) > 0 {
 		t.Errorf("it passed again: %v, %v", again, err)
 	}
 	b.check()
@@ -211,14 +215,14 @@ func TestCanaryBeforeABarrier(t *testing.T) {
 			t.Errorf("step %d did %d items; want the sample's 4", step, n)
 		}
 	}
-	if verdict, err := b.store.CheckCanary(t.Context(), run); err != nil || verdict != workqueue.CanaryPassed {
+	if verdict, err := control.New(b.store).CheckCanary(t.Context(), run); err != nil || verdict != control.CanaryPassed {
 		t.Fatalf("the canary: %q, %v", verdict, err)
 	}
 	b.check()
 	for _, step := range []workqueue.Step{0, 1, 3} {
 		b.recordStep(run, step)
 	}
-	if passed, err := b.store.CheckBarriers(t.Context(), run); err != nil || len(passed) != 1 {
+	if passed, err := dispatch.New(b.store).CheckBarriers(t.Context(), run); err != nil || len(passed) != 1 {
 		t.Errorf("the barriers of %v passed, %v", passed, err)
 	}
 	b.recordStep(run, 2)
@@ -237,7 +241,7 @@ func TestThresholdOfSeveralSteps(t *testing.T) {
 	b.recordStep(run, 0, 1, 2)
 	b.recordStep(run, 1, 1, 2)
 	b.recordStep(run, 2, 3, 4, 5)
-	if held, err := b.store.CheckThreshold(t.Context(), run); held || err != nil {
+	if held, err := control.New(b.store).CheckThreshold(t.Context(), run); held || err != nil {
 		t.Errorf("held %v, %v; 2 items have failed of the 2 that may", held, err)
 	}
 	b.recordStep(run, 3, 6)
@@ -277,22 +281,22 @@ func TestRacingJoins(t *testing.T) {
 		steps[i].Chunk, steps[i].InFlight = 70, 10_000
 	}
 	run := b.load(planned(steps...), items)
-	var answers []workqueue.Answer
+	var answers []settle.Answer
 	for step := range workqueue.Step(3) {
 		for _, s := range b.claimStep(run, step, plenty).Slices {
 			answers = append(answers, except(whole(s), 17, 3500))
 		}
 	}
 	rand.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
-	queue := make(chan workqueue.Answer, len(answers))
+	queue := make(chan settle.Answer, len(answers))
 	for _, a := range answers {
 		queue <- a
 	}
 	close(queue)
 	var all sync.WaitGroup
 	var completions atomic.Int64
-	record := func(batch ...workqueue.Answer) {
-		out, err := b.store.Record(t.Context(), batch)
+	record := func(batch ...settle.Answer) {
+		out, err := settle.New(b.store).Record(t.Context(), batch)
 		if err != nil {
 			t.Error(err)
 		}
@@ -302,7 +306,7 @@ func TestRacingJoins(t *testing.T) {
 	for range recorders {
 		all.Go(func() {
 			for a := range queue {
-				batch := []workqueue.Answer{a}
+				batch := []settle.Answer{a}
 				for n := rand.IntN(4); n > 0; n-- {
 					if more, ok := <-queue; ok {
 						batch = append(batch, more)
@@ -317,7 +321,7 @@ func TestRacingJoins(t *testing.T) {
 			req := b.claimRequest(run, 5)
 			req.Step = 3 + step
 			for completions.Load() == 0 && time.Now().Before(limit) {
-				claimed, err := b.store.Claim(t.Context(), req)
+				claimed, err := dispatch.New(b.store).Claim(t.Context(), req)
 				if err != nil && !errors.Is(err, workqueue.ErrBusy) { // recorders may hold the only block for a while
 					t.Error(err)
 				}

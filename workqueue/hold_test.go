@@ -9,16 +9,20 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // wish is what the operator ann wants of a run.
-func wish(run workqueue.RunID, reason string) workqueue.Control {
-	return workqueue.Control{Run: run, Reason: reason, Actor: "ann"}
+func wish(run workqueue.RunID, reason string) control.Control {
+	return control.Control{Run: run, Reason: reason, Actor: "ann"}
 }
 
-func (b *bench) pauseRun(run workqueue.RunID) workqueue.Controlled {
+func (b *bench) pauseRun(run workqueue.RunID) control.Controlled {
 	b.Helper()
-	out, err := b.store.Pause(b.Context(), wish(run, "the service is sick"))
+	out, err := control.New(b.store).Pause(b.Context(), wish(run, "the service is sick"))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -27,15 +31,15 @@ func (b *bench) pauseRun(run workqueue.RunID) workqueue.Controlled {
 
 func (b *bench) resume(run workqueue.RunID) {
 	b.Helper()
-	if _, err := b.store.Resume(b.Context(), wish(run, ""), nil); err != nil {
+	if _, err := control.New(b.store).Resume(b.Context(), wish(run, ""), nil); err != nil {
 		b.Fatal(err)
 	}
 }
 
-func (b *bench) set(c workqueue.RunChange) workqueue.RunChanged {
+func (b *bench) set(c control.RunChange) control.RunChanged {
 	b.Helper()
 	c.Actor = "ann"
-	out, err := b.store.SetRun(b.Context(), c)
+	out, err := control.New(b.store).SetRun(b.Context(), c)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -44,13 +48,13 @@ func (b *bench) set(c workqueue.RunChange) workqueue.RunChanged {
 
 func (b *bench) threshold(run workqueue.RunID, maxFailed string) {
 	b.Helper()
-	b.set(workqueue.RunChange{Run: run, MaxFailed: &maxFailed})
+	b.set(control.RunChange{Run: run, MaxFailed: &maxFailed})
 }
 
 // checkThreshold fails the test unless the check ends as wanted.
 func (b *bench) checkThreshold(run workqueue.RunID, want bool) {
 	b.Helper()
-	if held, err := b.store.CheckThreshold(b.Context(), run); err != nil || held != want {
+	if held, err := control.New(b.store).CheckThreshold(b.Context(), run); err != nil || held != want {
 		b.Errorf("the threshold held the run: %v, %v; want %v", held, err, want)
 	}
 }
@@ -122,12 +126,12 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	b.record(whole(out[0])) // what is out is recorded all the same
 	b.wantTally(run, tally{ready: 8, live: 4, done: 4})
-	_, err := b.store.Pause(t.Context(), wish(run, "again"))
+	_, err := control.New(b.store).Pause(t.Context(), wish(run, "again"))
 	b.wantRefused(err, "paused already by ann: the service is sick")
 	b.check()
 	b.resume(run)
 	b.wantHold(run, "")
-	_, err = b.store.Resume(t.Context(), wish(run, ""), nil)
+	_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
 	b.wantRefused(err, "not paused")
 	b.record(whole(out[1]))
 	b.finish(run)
@@ -152,26 +156,26 @@ func TestControlRefusals(t *testing.T) {
 	b := setup(t)
 	done := b.load(request(), 4)
 	b.finish(done)
-	_, err := b.store.Pause(t.Context(), wish(done, ""))
+	_, err := control.New(b.store).Pause(t.Context(), wish(done, ""))
 	b.wantRefused(err, "it is completed")
-	_, err = b.store.Resume(t.Context(), wish(done, ""), nil)
+	_, err = control.New(b.store).Resume(t.Context(), wish(done, ""), nil)
 	b.wantRefused(err, "it is completed")
-	_, err = b.store.Approve(t.Context(), wish(done, ""))
+	_, err = control.New(b.store).Approve(t.Context(), wish(done, ""))
 	b.wantRefused(err, "it is completed")
 	nobody := workqueue.NewRunID()
-	for name, do := range map[string]func(workqueue.Control) error{
-		"pause":   func(c workqueue.Control) error { _, err := b.store.Pause(t.Context(), c); return err },
-		"resume":  func(c workqueue.Control) error { _, err := b.store.Resume(t.Context(), c, nil); return err },
-		"approve": func(c workqueue.Control) error { _, err := b.store.Approve(t.Context(), c); return err },
-		"cancel":  func(c workqueue.Control) error { _, err := b.store.Cancel(t.Context(), c); return err },
+	for name, do := range map[string]func(control.Control) error{
+		"pause":   func(c control.Control) error { _, err := control.New(b.store).Pause(t.Context(), c); return err },
+		"resume":  func(c control.Control) error { _, err := control.New(b.store).Resume(t.Context(), c, nil); return err },
+		"approve": func(c control.Control) error { _, err := control.New(b.store).Approve(t.Context(), c); return err },
+		"cancel":  func(c control.Control) error { _, err := control.New(b.store).Cancel(t.Context(), c); return err },
 	} {
 		if err := do(wish(nobody, "")); !errors.Is(err, workqueue.ErrNotFound) {
 			t.Errorf("%s of no such run: %v", name, err)
 		}
-		if err := do(workqueue.Control{}); err == nil {
+		if err := do(control.Control{}); err == nil {
 			t.Errorf("%s of neither a run nor all was taken", name)
 		}
-		if err := do(workqueue.Control{Run: done, All: true}); err == nil {
+		if err := do(control.Control{Run: done, All: true}); err == nil {
 			t.Errorf("%s of a run and all was taken", name)
 		}
 		if err := do(wish(done, strings.Repeat("x", 2001))); err == nil {
@@ -192,7 +196,7 @@ func TestPausedRunCompletes(t *testing.T) {
 	}
 	b.wantState(run, "completed", 1)
 	b.wantCompletions(run, 1)
-	b.rerun(run, workqueue.Selection{Keys: []string{"C1"}})
+	b.rerun(run, redo.Selection{Keys: []string{"C1"}})
 	b.wantHold(run, "")
 	b.finish(run)
 	b.wantCompletions(run, 1, 2)
@@ -205,8 +209,8 @@ func TestPauseAndResumeAll(t *testing.T) {
 	first, second, paused, done := b.load(request(), 4), b.load(request(), 4), b.load(request(), 4), b.load(request(), 4)
 	b.finish(done)
 	b.pauseRun(paused)
-	every := workqueue.Control{All: true, Actor: "ann", Reason: "stop the world"}
-	out, err := b.store.Pause(t.Context(), every)
+	every := control.Control{All: true, Actor: "ann", Reason: "stop the world"}
+	out, err := control.New(b.store).Pause(t.Context(), every)
 	if err != nil || !slices.Equal(out.Runs, []workqueue.RunID{first, second}) || len(out.Left) != 1 ||
 		out.Left[0].Run != paused || !strings.Contains(out.Left[0].Why, "paused already") {
 		t.Errorf("paused all: %+v, %v", out, err)
@@ -219,14 +223,14 @@ func TestPauseAndResumeAll(t *testing.T) {
 	}
 	b.threshold(second, "0")
 	b.exec(`UPDATE work_block SET ready = ready << 1, failed = B'0001'::bit(8192) WHERE run_id = $1`, second) // of four
-	out, err = b.store.Resume(t.Context(), every, nil)
+	out, err = control.New(b.store).Resume(t.Context(), every, nil)
 	if err != nil || !slices.Equal(out.Runs, []workqueue.RunID{first, paused}) || len(out.Left) != 1 ||
 		out.Left[0].Run != second || !strings.Contains(out.Left[0].Why, "1 of 4 items failed; the limit is 0") {
 		t.Errorf("resumed all: %+v, %v", out, err)
 	}
 	b.wantHold(first, "")
 	b.wantHold(second, "operator by ann: stop the world")
-	all, err := b.store.Cancel(t.Context(), every)
+	all, err := control.New(b.store).Cancel(t.Context(), every)
 	if err != nil || len(all.Runs) != 3 || len(all.Left) != 0 {
 		t.Errorf("cancelled all: %+v, %v; want three runs, a paused one among them", all, err)
 	}
@@ -244,29 +248,29 @@ func TestThreshold(t *testing.T) {
 	b.checkThreshold(run, false) // 4 of 40 are 10%
 	late := b.one(run)
 	b.record(faulty(b.one(run), bad))
-	due, err := b.store.DueHolds(t.Context())
-	if err != nil || len(due) != 1 || due[0] != (workqueue.DueHold{Run: run, Threshold: true}) {
+	due, err := control.New(b.store).DueHolds(t.Context())
+	if err != nil || len(due) != 1 || due[0] != (control.DueHold{Run: run, Threshold: true}) {
 		t.Errorf("due: %+v, %v", due, err)
 	}
 	b.checkThreshold(run, true)
 	b.checkThreshold(run, false)
 	b.wantHold(run, "threshold by tranche: 8 of 40 items failed; the limit is 4 (--max-failed 10%)")
-	if due, err = b.store.DueHolds(t.Context()); err != nil || len(due) != 0 {
+	if due, err = control.New(b.store).DueHolds(t.Context()); err != nil || len(due) != 0 {
 		t.Errorf("due once it is held: %+v, %v", due, err)
 	}
 	if n := len(b.claim(run, plenty)); n != 0 {
 		t.Errorf("%d slices of a held run were claimed", n)
 	}
-	_, err = b.store.Resume(t.Context(), wish(run, ""), nil)
+	_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
 	b.wantRefused(err, "8 of 40 items failed", "--max-failed N", "tranche run rerun "+run.String()+" --failed")
 	seven := "7"
-	_, err = b.store.Resume(t.Context(), wish(run, ""), &seven)
+	_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), &seven)
 	b.wantRefused(err, "the limit is 7 (--max-failed 7)")
 	if n := b.number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run); n != 4 {
 		t.Errorf("a refused resume set the limit to %d", n)
 	}
-	again := b.rerun(run, workqueue.Selection{Codes: []string{"bad"}})
-	if again.Hold != workqueue.HoldThreshold || !strings.HasPrefix(again.HoldDetail, "8 of 40") {
+	again := b.rerun(run, redo.Selection{Codes: []string{"bad"}})
+	if again.Hold != control.HoldThreshold || !strings.HasPrefix(again.HoldDetail, "8 of 40") {
 		t.Errorf("the re-run of a held run says %+v", again)
 	}
 	b.resume(run) // they are no failures any more
@@ -275,7 +279,7 @@ func TestThreshold(t *testing.T) {
 	b.record(faulty(b.one(run), bad))
 	b.checkThreshold(run, true)
 	none := ""
-	if _, err := b.store.Resume(t.Context(), wish(run, ""), &none); err != nil {
+	if _, err := control.New(b.store).Resume(t.Context(), wish(run, ""), &none); err != nil {
 		t.Errorf("resume without a threshold: %v", err)
 	}
 	b.checkThreshold(run, false)
@@ -322,10 +326,10 @@ func TestThresholdRacesTheLastAck(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, s := range out {
 			wg.Go(func() {
-				if _, err := b.store.Record(t.Context(), []workqueue.Answer{faulty(s, bad)}); err != nil {
+				if _, err := settle.New(b.store).Record(t.Context(), []settle.Answer{faulty(s, bad)}); err != nil {
 					t.Error(err)
 				}
-				if is, err := b.store.CheckThreshold(t.Context(), run); err != nil {
+				if is, err := control.New(b.store).CheckThreshold(t.Context(), run); err != nil {
 					t.Error(err)
 				} else if is {
 					held++ // of the two checks, one at the most holds the run
@@ -335,7 +339,7 @@ func TestThresholdRacesTheLastAck(t *testing.T) {
 		wg.Wait()
 		b.wantState(run, "completed", 1)
 		b.wantCompletions(run, 1)
-		_, err := b.store.Resume(t.Context(), wish(run, ""), nil)
+		_, err := control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
 		b.wantRefused(err, "it is completed")
 	}
 	t.Logf("%d of 40 runs were held before they completed", held)
@@ -352,12 +356,12 @@ func TestPauseRacesReplies(t *testing.T) {
 		for range 2 {
 			wg.Go(func() {
 				for range 6 {
-					claimed, err := b.store.Claim(t.Context(), b.claimRequest(run, 1))
+					claimed, err := dispatch.New(b.store).Claim(t.Context(), b.claimRequest(run, 1))
 					if err != nil && !errors.Is(err, workqueue.ErrBusy) {
 						t.Error(err)
 					}
 					for _, s := range claimed.Slices {
-						if _, err := b.store.Record(t.Context(), []workqueue.Answer{whole(s)}); err != nil {
+						if _, err := settle.New(b.store).Record(t.Context(), []settle.Answer{whole(s)}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -367,9 +371,9 @@ func TestPauseRacesReplies(t *testing.T) {
 		wg.Go(func() {
 			var state *workqueue.StateError
 			for i := range 6 {
-				_, err := b.store.Pause(t.Context(), wish(run, fmt.Sprint(i)))
+				_, err := control.New(b.store).Pause(t.Context(), wish(run, fmt.Sprint(i)))
 				if err == nil {
-					_, err = b.store.Resume(t.Context(), wish(run, ""), nil)
+					_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
 				}
 				if err != nil && !errors.As(err, &state) {
 					t.Errorf("round %d: %v", round, err)

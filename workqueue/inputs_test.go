@@ -8,14 +8,15 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
 // inputsOf reads the inputs of a mask, and what they are is copied.
-func (b *bench) inputsOf(want workqueue.InputRequest) (all []workqueue.Input) {
+func (b *bench) inputsOf(want dispatch.InputRequest) (all []dispatch.Input) {
 	b.Helper()
-	err := b.store.EachInput(b.Context(), want, func(in workqueue.Input) bool {
+	err := dispatch.New(b.store).EachInput(b.Context(), want, func(in dispatch.Input) bool {
 		in.Key, in.Payload = bytes.Clone(in.Key), bytes.Clone(in.Payload)
-		in.Parts = append([]workqueue.PartInput(nil), in.Parts...)
+		in.Parts = append([]dispatch.PartInput(nil), in.Parts...)
 		for n := range in.Parts {
 			in.Parts[n].Data = bytes.Clone(in.Parts[n].Data)
 		}
@@ -47,7 +48,7 @@ func TestEachInputBringsTheNewestParts(t *testing.T) {
 	mask.Remove(1)
 	steps := []workqueue.StepInput{{Step: 7, Name: "seven"}, {Step: 0, Name: "zero"}}
 	var got []string
-	for _, in := range b.inputsOf(workqueue.InputRequest{Run: run, Mask: &mask, Inputs: steps}) {
+	for _, in := range b.inputsOf(dispatch.InputRequest{Run: run, Mask: &mask, Inputs: steps}) {
 		line := fmt.Sprintf("%d %s %s", in.Ordinal, in.Key, in.Payload)
 		for _, p := range in.Parts {
 			line += fmt.Sprintf(" [%v %s %s]", p.Missing, p.Data, p.ContentType)
@@ -62,7 +63,7 @@ func TestEachInputBringsTheNewestParts(t *testing.T) {
 	if strings.Join(got, "\n") != want {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 	}
-	for _, in := range b.inputsOf(workqueue.InputRequest{Run: run, Mask: &mask, NoItem: true}) {
+	for _, in := range b.inputsOf(dispatch.InputRequest{Run: run, Mask: &mask, NoItem: true}) {
 		if in.Payload != nil || len(in.Parts) != 0 || len(in.Key) == 0 {
 			t.Errorf("%+v", in)
 		}
@@ -82,7 +83,7 @@ func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
 		sparse.Add(i)
 	}
 	for name, mask := range map[string]bitfield.Set{"dense": dense, "sparse": sparse} {
-		inputs := b.inputsOf(workqueue.InputRequest{Run: run, Mask: &mask,
+		inputs := b.inputsOf(dispatch.InputRequest{Run: run, Mask: &mask,
 			Inputs: []workqueue.StepInput{{Step: 0}, {Step: 1}, {Step: 2}}})
 		i := 0
 		for bit := range mask.All() {
@@ -101,7 +102,7 @@ func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
 		}
 	}
 	stopped := 0
-	err := b.store.EachInput(t.Context(), workqueue.InputRequest{Run: run, Mask: &dense}, func(workqueue.Input) bool {
+	err := dispatch.New(b.store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &dense}, func(dispatch.Input) bool {
 		stopped++
 		return stopped < 5
 	})
@@ -109,8 +110,8 @@ func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
 		t.Errorf("stopped after %d, %v", stopped, err)
 	}
 	beyond := bitfield.Full(n + 1)
-	err = b.store.EachInput(t.Context(), workqueue.InputRequest{Run: run, Mask: &beyond},
-		func(workqueue.Input) bool { return true })
+	err = dispatch.New(b.store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &beyond},
+		func(dispatch.Input) bool { return true })
 	if err == nil || !strings.Contains(err.Error(), "2600 of 2601 are in work_queue") {
 		t.Errorf("an item that is not there: %v", err)
 	}

@@ -1,6 +1,8 @@
 package workqueue
 
-import "time"
+import (
+	"time"
+)
 
 // Kind says how the work of a step is done.
 type Kind string
@@ -40,7 +42,7 @@ func PaceKey(kind Kind, target string) string {
 	return string(kind) + ":" + target
 }
 
-func paceKeys(kind Kind, targets []string) []string {
+func PaceKeys(kind Kind, targets []string) []string {
 	keys := make([]string, len(targets))
 	for i, target := range targets {
 		keys[i] = PaceKey(kind, target)

@@ -5,6 +5,8 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // seenBy returns what a request of a step carries of item 0, as "-" for a part that is missing.
@@ -15,8 +17,8 @@ func (b *bench) seenBy(run workqueue.RunID, step workqueue.Step) (s workqueue.Sl
 		b.Fatalf("step %d has %d slices to claim; want 1: %s", step, len(claimed.Slices), b.dump(run))
 	}
 	mask := bitfield.Of(0)
-	err := b.store.EachInput(b.Context(), workqueue.InputRequest{Run: run, Mask: &mask, Inputs: claimed.Work.Inputs},
-		func(in workqueue.Input) bool {
+	err := dispatch.New(b.store).EachInput(b.Context(), dispatch.InputRequest{Run: run, Mask: &mask, Inputs: claimed.Work.Inputs},
+		func(in dispatch.Input) bool {
 			for _, p := range in.Parts {
 				parts = append(parts, part(string(p.Data), !p.Missing))
 			}
@@ -36,8 +38,8 @@ func TestPartOfAStepThatIsLeftOut(t *testing.T) {
 	run := b.load(planned(need("source"), optional(need("extra", 0)), optional(need("other")), need("page", 1, 2)), 1)
 	again := func(step string) {
 		t.Helper()
-		_, err := b.store.Reset(t.Context(), workqueue.ResetRequest{Run: run, Actor: "test",
-			Select: workqueue.Selection{Step: step, Keys: []string{"C0"}}})
+		_, err := redo.New(b.store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+			Select: redo.Selection{Step: step, Keys: []string{"C0"}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // several is more items than one batch of a load holds.
@@ -28,9 +30,9 @@ func (b *bench) wantNothing() {
 	}
 }
 
-func (b *bench) tryLoad(req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) (workqueue.Loaded, error) {
+func (b *bench) tryLoad(req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error) {
 	req.Session = b.session
-	return b.store.Load(b.Context(), req, next)
+	return start.New(b.store).Load(b.Context(), req, next)
 }
 
 func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
@@ -82,7 +84,7 @@ func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 				all = append(all, names(tc.base)...)
 			}
 			req := chunked(500)
-			req.OnDuplicate = workqueue.DuplicateSkip
+			req.OnDuplicate = start.DuplicateSkip
 			loaded, err := b.tryLoad(req, keys(all...))
 			if err != nil || loaded.Items != int64(tc.base) || loaded.Skipped != int64(len(all)-tc.base) {
 				t.Fatalf("skip: %+v, %v", loaded, err)
@@ -92,7 +94,7 @@ func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 			if distinct != tc.base {
 				t.Errorf("skip kept %d different keys of %d", distinct, tc.base)
 			}
-			req.OnDuplicate = workqueue.DuplicateAllow
+			req.OnDuplicate = start.DuplicateAllow
 			loaded, err = b.tryLoad(req, keys(all...))
 			if err != nil || loaded.Items != int64(len(all)) || loaded.Skipped != 0 {
 				t.Fatalf("allow: %+v, %v", loaded, err)
@@ -114,7 +116,7 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			source := keys(names(size)...)
-			_, err := b.tryLoad(request(), func(item *workqueue.LoadItem) error {
+			_, err := b.tryLoad(request(), func(item *start.LoadItem) error {
 				if err := source(item); err != nil {
 					return broken
 				}
@@ -127,7 +129,7 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 
 			ctx, cancel := context.WithCancel(t.Context())
 			source = keys(names(size)...)
-			_, err = b.store.Load(ctx, request(), func(item *workqueue.LoadItem) error {
+			_, err = start.New(b.store).Load(ctx, request(), func(item *start.LoadItem) error {
 				err := source(item)
 				if err != nil {
 					cancel()
@@ -150,13 +152,13 @@ func TestLoadRefusesWhatCannotRun(t *testing.T) {
 		t.Errorf("a run without items was loaded: %+v", loaded)
 	}
 	b.wantNothing()
-	for name, spoil := range map[string]func(*workqueue.LoadRequest){
-		"no steps":      func(r *workqueue.LoadRequest) { r.Steps = nil },
-		"no plan":       func(r *workqueue.LoadRequest) { r.Plan = "" },
-		"bad duplicate": func(r *workqueue.LoadRequest) { r.OnDuplicate = "maybe" },
-		"chunk":         func(r *workqueue.LoadRequest) { r.Steps[0].Chunk = 8193 },
-		"in flight":     func(r *workqueue.LoadRequest) { r.Steps[0].InFlight = 0 },
-		"spec":          func(r *workqueue.LoadRequest) { r.Spec = []byte("{") },
+	for name, spoil := range map[string]func(*start.LoadRequest){
+		"no steps":      func(r *start.LoadRequest) { r.Steps = nil },
+		"no plan":       func(r *start.LoadRequest) { r.Plan = "" },
+		"bad duplicate": func(r *start.LoadRequest) { r.OnDuplicate = "maybe" },
+		"chunk":         func(r *start.LoadRequest) { r.Steps[0].Chunk = 8193 },
+		"in flight":     func(r *start.LoadRequest) { r.Steps[0].InFlight = 0 },
+		"spec":          func(r *start.LoadRequest) { r.Spec = []byte("{") },
 	} {
 		req := request()
 		spoil(&req)
@@ -170,7 +172,7 @@ func TestLoadRefusesWhatCannotRun(t *testing.T) {
 func TestLoadLimitsTheParams(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	largest := strings.Repeat("x", workqueue.MaxParamBytes-len(`{"name": "", }`))
+	largest := strings.Repeat("x", start.MaxParamBytes-len(`{"name": "", }`))
 	for name, params := range map[string]map[string]string{
 		"too large": {"name": largest + "x"},
 		"NUL":       {"name": "a\x00"},
@@ -197,7 +199,7 @@ func TestLoadIsIdempotentByKey(t *testing.T) {
 	req := request()
 	req.IdempotencyKey, req.Spec = "year-end-2026", []byte(`{"chunk":4}`)
 	const callers = 8
-	results := make([]workqueue.Loaded, callers)
+	results := make([]start.Loaded, callers)
 	errs := make([]error, callers)
 	var wg sync.WaitGroup
 	for i := range callers {
@@ -219,7 +221,7 @@ func TestLoadIsIdempotentByKey(t *testing.T) {
 	if made != 1 || b.number(`SELECT count(*) FROM batchrun`) != 1 {
 		t.Errorf("%d callers made a run", made)
 	}
-	again, err := b.tryLoad(req, func(*workqueue.LoadItem) error {
+	again, err := b.tryLoad(req, func(*start.LoadItem) error {
 		t.Error("the items of a known run were read")
 		return io.EOF
 	})
@@ -264,7 +266,7 @@ func TestAbandonedLoadIsClearedAway(t *testing.T) {
 	count := 0
 	result := make(chan error, 1)
 	go func() {
-		_, err := b.store.Load(t.Context(), req, func(item *workqueue.LoadItem) error {
+		_, err := start.New(b.store).Load(t.Context(), req, func(item *start.LoadItem) error {
 			if count++; count == 2*several {
 				close(asleep)
 				<-awake
@@ -275,14 +277,14 @@ func TestAbandonedLoadIsClearedAway(t *testing.T) {
 	}()
 	<-asleep
 	b.until("items are written", func() bool { return b.number(`SELECT count(*) FROM work_queue`) > 0 })
-	if cleared, err := b.store.ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 0 {
+	if cleared, err := start.New(b.store).ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 0 {
 		t.Errorf("cleared %v, %v although the loader lives", cleared, err)
 	}
 	if n := b.number(`SELECT count(*) FROM batchrun WHERE state = 'loading'`); n != 1 {
 		t.Errorf("%d runs are loading", n)
 	}
 	b.expire(loader)
-	if cleared, err := b.store.ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 1 {
+	if cleared, err := start.New(b.store).ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 1 {
 		t.Errorf("cleared %v, %v; want one run", cleared, err)
 	}
 	b.wantNothing()
@@ -314,9 +316,9 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	b := setup(t)
 	source := keys(names(2 * several)...)
 	count := 0
-	loaded, err := b.tryLoad(chunked(500), func(item *workqueue.LoadItem) error {
+	loaded, err := b.tryLoad(chunked(500), func(item *start.LoadItem) error {
 		if count++; count%several == 0 {
-			if found, err := b.store.RunnableSteps(t.Context(), workqueue.Search{}); err != nil || len(found.Steps) > 0 {
+			if found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{}); err != nil || len(found.Steps) > 0 {
 				t.Errorf("before the seal %v, %v can be claimed of", found.Steps, err)
 			}
 			b.check()
@@ -326,7 +328,7 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := b.store.RunnableSteps(t.Context(), workqueue.Search{})
+	found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{})
 	if err != nil || len(found.Steps) != 1 || found.Steps[0].Run != loaded.Run {
 		t.Errorf("after the seal %v, %v", found.Steps, err)
 	}

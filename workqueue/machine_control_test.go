@@ -7,6 +7,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // elsewhere is where re-runs may send items.
@@ -14,7 +17,7 @@ const elsewhere = "elsewhere"
 
 // calm takes away what earlier stories left at the endpoints, and draws their budgets.
 func (m *machine) calm(t *rapid.T) {
-	if _, err := m.store.Cancel(m.Context(), workqueue.Control{All: true, Actor: "test"}); err != nil { // a failed story's
+	if _, err := control.New(m.store).Cancel(m.Context(), control.Control{All: true, Actor: "test"}); err != nil { // a failed story's
 		t.Fatal(err)
 	}
 	m.exec(`DELETE FROM endpoint_pace`)
@@ -24,7 +27,7 @@ func (m *machine) calm(t *rapid.T) {
 }
 
 func (m *machine) budget(name string, n int) {
-	_, err := m.store.ChangeEndpoint(m.Context(), workqueue.EndpointChange{Endpoint: name, MaxInFlight: &n}, "ann")
+	_, err := pacestore.New(m.store).ChangeEndpoint(m.Context(), pacestore.EndpointChange{Endpoint: name, MaxInFlight: &n}, "ann")
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -44,9 +47,9 @@ func (m *machine) Pause(t *rapid.T) {
 	if rapid.IntRange(0, 2).Draw(t, "seldom") != 0 {
 		return
 	}
-	_, err := m.store.Pause(m.Context(), m.wish(t))
+	_, err := control.New(m.store).Pause(m.Context(), m.wish(t))
 	if !m.refused(t, "pause", m.over() || m.pausedBy != "", err) {
-		m.pausedBy = workqueue.HoldOperator
+		m.pausedBy = control.HoldOperator
 	}
 }
 
@@ -56,10 +59,10 @@ func (m *machine) Resume(t *rapid.T) {
 		all := "100%"
 		maxFailed = &all
 	}
-	c := workqueue.Control{Run: m.run, Actor: "test"}
-	_, err := m.store.Resume(m.Context(), c, maxFailed)
+	c := control.Control{Run: m.run, Actor: "test"}
+	_, err := control.New(m.store).Resume(m.Context(), c, maxFailed)
 	limited := maxFailed == nil && m.limited && int64(m.count(isFailed)) > m.failedLimit
-	want := m.over() || m.pausedBy == "" || m.pausedBy == workqueue.HoldCanary || limited
+	want := m.over() || m.pausedBy == "" || m.pausedBy == control.HoldCanary || limited
 	if m.refused(t, "resume", want, err) {
 		return
 	}
@@ -70,15 +73,15 @@ func (m *machine) Resume(t *rapid.T) {
 }
 
 // wish is about this run, or about all: others of the test have ended.
-func (m *machine) wish(t *rapid.T) workqueue.Control {
+func (m *machine) wish(t *rapid.T) control.Control {
 	if m.over() || m.pausedBy != "" || rapid.Bool().Draw(t, "one run") {
-		return workqueue.Control{Run: m.run, Actor: "test"}
+		return control.Control{Run: m.run, Actor: "test"}
 	}
-	return workqueue.Control{All: true, Actor: "test"}
+	return control.Control{All: true, Actor: "test"}
 }
 
 func (m *machine) Approve(t *rapid.T) {
-	out, err := m.store.Approve(m.Context(), workqueue.Control{Run: m.run, Actor: "test"})
+	out, err := control.New(m.store).Approve(m.Context(), control.Control{Run: m.run, Actor: "test"})
 	if m.refused(t, "approve", m.over() || m.canary != "waiting", err) {
 		return
 	}
@@ -88,7 +91,7 @@ func (m *machine) Approve(t *rapid.T) {
 }
 
 func (m *machine) CheckCanary(t *rapid.T) {
-	got, err := m.store.CheckCanary(m.Context(), m.run)
+	got, err := control.New(m.store).CheckCanary(m.Context(), m.run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +101,7 @@ func (m *machine) CheckCanary(t *rapid.T) {
 }
 
 func (m *machine) CheckThreshold(t *rapid.T) {
-	held, err := m.store.CheckThreshold(m.Context(), m.run)
+	held, err := control.New(m.store).CheckThreshold(m.Context(), m.run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +112,7 @@ func (m *machine) CheckThreshold(t *rapid.T) {
 
 func (m *machine) SetThreshold(t *rapid.T) {
 	text := rapid.SampledFrom([]string{"", "0", "3", "10%", "100%"}).Draw(t, "max failed")
-	_, err := m.store.SetRun(m.Context(), workqueue.RunChange{Run: m.run, MaxFailed: &text, Actor: "test"})
+	_, err := control.New(m.store).SetRun(m.Context(), control.RunChange{Run: m.run, MaxFailed: &text, Actor: "test"})
 	if !m.refused(t, "set", m.cancelled, err) {
 		m.setLimit(text)
 	}
@@ -120,8 +123,8 @@ func (m *machine) SetChunk(t *rapid.T) {
 	if !m.small {
 		chunk *= 500
 	}
-	_, err := m.store.SetRun(m.Context(), workqueue.RunChange{Run: m.run, Actor: "test",
-		Settings: workqueue.StepChange{Chunk: &chunk, InFlight: &limit}})
+	_, err := control.New(m.store).SetRun(m.Context(), control.RunChange{Run: m.run, Actor: "test",
+		Settings: control.StepChange{Chunk: &chunk, InFlight: &limit}})
 	if !m.refused(t, "set", m.cancelled, err) {
 		m.chunk, m.limit = chunk, limit
 	}
@@ -148,7 +151,7 @@ func (m *machine) Break(t *rapid.T) {
 	case 1:
 		m.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() WHERE endpoint = $1 AND breaker = 'open'`, m.at)
 	case 2:
-		if _, err := m.store.CheckBreaker(m.Context(), m.at); err != nil {
+		if _, err := pacestore.New(m.store).CheckBreaker(m.Context(), m.at); err != nil {
 			t.Fatal(err)
 		}
 	default:
@@ -200,7 +203,7 @@ func (m *machine) free(most int, p pace) int {
 // Postpone gives back a slice that could not be published.
 func (m *machine) Postpone(t *rapid.T) {
 	for _, h := range m.pick(t, 2) {
-		if err := m.store.Postpone(m.Context(), m.session, h.ID, 0, errors.New("no stream")); err != nil {
+		if err := settle.New(m.store).Postpone(m.Context(), m.session, h.ID, 0, errors.New("no stream")); err != nil {
 			t.Fatal(err)
 		}
 		if h.state == "claimed" {
@@ -237,11 +240,11 @@ func (m *machine) letGo(t *rapid.T) {
 		m.budget(name, 0)
 	}
 	none := ""
-	if _, err := m.store.SetRun(m.Context(), workqueue.RunChange{Run: m.run, MaxFailed: &none}); err != nil {
+	if _, err := control.New(m.store).SetRun(m.Context(), control.RunChange{Run: m.run, MaxFailed: &none}); err != nil {
 		t.Fatal(err)
 	}
 	m.setLimit(none)
-	if m.pausedBy == workqueue.HoldOperator || m.pausedBy == workqueue.HoldThreshold {
+	if m.pausedBy == control.HoldOperator || m.pausedBy == control.HoldThreshold {
 		m.Resume(t)
 	}
 }
@@ -259,15 +262,15 @@ func (m *machine) finishAll() {
 // letSampleGo has a sample that has ended judged, and approves it.
 func (m *machine) letSampleGo(t *rapid.T) {
 	if m.canary == "sampling" {
-		verdict, err := m.store.CheckCanary(m.Context(), m.run)
-		if err != nil || verdict == workqueue.CanaryUndecided {
+		verdict, err := control.New(m.store).CheckCanary(m.Context(), m.run)
+		if err != nil || verdict == control.CanaryUndecided {
 			t.Fatalf("the verdict on the sample is %q, %v", verdict, err)
 		}
-		if verdict == workqueue.CanaryPassed {
+		if verdict == control.CanaryPassed {
 			m.release()
 			return
 		}
-		m.pausedBy, m.canary = workqueue.HoldCanary, "waiting"
+		m.pausedBy, m.canary = control.HoldCanary, "waiting"
 	}
 	m.Approve(t)
 }

@@ -15,6 +15,14 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 const maxAttempts = 3 // of the machine's runs
@@ -64,7 +72,7 @@ func newMachine(t *rapid.T, b *bench) *machine {
 // leadAnew takes the lease from whoever has it.
 func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
 	m.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
-	lease, err := m.store.Lead(m.Context(), m.session, leaseTTL)
+	lease, err := session.New(m.store).Lead(m.Context(), m.session, leaseTTL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +81,7 @@ func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
 
 func (m *machine) nextEpoch(t *rapid.T) int64 {
 	now := time.Now()
-	pipe, _, err := m.store.ObservePipe(m.Context(), workqueue.Created{Work: now, Reply: now, Stage: now, Flow: now})
+	pipe, _, err := streams.New(m.store).ObservePipe(m.Context(), streams.Created{Work: now, Reply: now, Stage: now, Flow: now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +92,7 @@ func (m *machine) Claim(t *rapid.T) {
 	most := rapid.IntRange(1, 8).Draw(t, "most")
 	pace := m.pace()
 	free := m.free(most, pace)
-	out, err := m.store.Claim(m.Context(), m.claimRequest(m.run, most))
+	out, err := dispatch.New(m.store).Claim(m.Context(), m.claimRequest(m.run, most))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,13 +142,13 @@ func (m *machine) Send(t *rapid.T) {
 		}
 	}
 	m.sync()
-	if _, err := m.store.MarkSent(m.Context(), sent); err != nil {
+	if _, err := settle.New(m.store).MarkSent(m.Context(), sent); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (m *machine) Record(t *rapid.T) {
-	var answers []workqueue.Answer
+	var answers []settle.Answer
 	for _, h := range m.pick(t, 5) {
 		a := drawAnswer(t, h)
 		for range rapid.SampledFrom([]int{1, 1, 1, 2, 10}).Draw(t, "times") {
@@ -152,7 +160,7 @@ func (m *machine) Record(t *rapid.T) {
 	}
 	order := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0)) // a drawn permutation would print every slot
 	order.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
-	recorded, err := m.store.Record(m.Context(), answers)
+	recorded, err := settle.New(m.store).Record(m.Context(), answers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +191,7 @@ func (m *machine) spared() []workqueue.SliceID {
 }
 
 // drawAnswer makes a reply with some of the slots, of all kinds, and now and then one that does not belong.
-func drawAnswer(t *rapid.T, h *held) workqueue.Answer {
+func drawAnswer(t *rapid.T, h *held) settle.Answer {
 	items := ordinals(h.Slice)
 	from := rapid.OneOf(rapid.Just(0), rapid.IntRange(0, len(items))).Draw(t, "from")
 	to := rapid.OneOf(rapid.Just(len(items)), rapid.IntRange(from, len(items))).Draw(t, "to")
@@ -199,7 +207,7 @@ func drawAnswer(t *rapid.T, h *held) workqueue.Answer {
 	random.Shuffle(len(a.Slots), func(i, j int) { a.Slots[i], a.Slots[j] = a.Slots[j], a.Slots[i] })
 	switch rapid.IntRange(0, 11).Draw(t, "sort") {
 	case 0:
-		a.Slots = append(a.Slots, workqueue.Slot{Ordinal: workqueue.Ordinal(random.Int32N(20_000) - 10), Result: []byte("1")})
+		a.Slots = append(a.Slots, settle.Slot{Ordinal: workqueue.Ordinal(random.Int32N(20_000) - 10), Result: []byte("1")})
 	case 1:
 		a.Slots = append(a.Slots, a.Slots...)
 	case 2:
@@ -223,7 +231,7 @@ func (m *machine) Expire(t *rapid.T) {
 		all = append(all, h.ID)
 	}
 	m.exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE id = ANY($1) AND state IN ('claimed', 'sent')`, all)
-	n, err := m.store.Expire(m.Context(), m.lease, all)
+	n, err := health.New(m.store).Expire(m.Context(), m.lease, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,14 +258,14 @@ func (m *machine) Die(t *rapid.T) {
 	dying := m.session
 	m.session = m.open()
 	if rapid.Bool().Draw(t, "in good order") {
-		if _, err := m.store.EndSession(m.Context(), dying); err != nil {
+		if _, err := settle.New(m.store).EndSession(m.Context(), dying); err != nil {
 			t.Fatal(err)
 		}
 	} else {
 		m.expire(dying)
 	}
 	m.lease = m.leadAnew(t)
-	if _, err := m.store.ReleaseDeadSessions(m.Context(), m.lease); err != nil {
+	if _, err := settle.New(m.store).ReleaseDeadSessions(m.Context(), m.lease); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range m.all {
@@ -270,7 +278,7 @@ func (m *machine) Die(t *rapid.T) {
 
 func (m *machine) LosePipe(t *rapid.T) {
 	m.epoch = m.nextEpoch(t)
-	if _, err := m.store.ReleaseLostPipe(m.Context(), m.lease); err != nil {
+	if _, err := settle.New(m.store).ReleaseLostPipe(m.Context(), m.lease); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range m.all {
@@ -288,7 +296,7 @@ func (m *machine) Split(t *rapid.T) {
 		if h.remaining != h.Mask {
 			continue // a node splits what it has not sent, and nobody has answered that
 		}
-		made, err := m.store.Split(m.Context(), m.session, h.ID, h.Mask.Split(size), time.Minute)
+		made, err := settle.New(m.store).Split(m.Context(), m.session, h.ID, h.Mask.Split(size), time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,16 +312,16 @@ func (m *machine) Split(t *rapid.T) {
 }
 
 func (m *machine) Rerun(t *rapid.T) {
-	sel := workqueue.Selection{Failed: true}
+	sel := redo.Selection{Failed: true}
 	if rapid.Bool().Draw(t, "by key") {
-		sel = workqueue.Selection{Keys: names(len(m.items))[:rapid.IntRange(1, len(m.items)).Draw(t, "keys")]}
+		sel = redo.Selection{Keys: names(len(m.items))[:rapid.IntRange(1, len(m.items)).Draw(t, "keys")]}
 	}
-	req := workqueue.RerunRequest{Run: m.run, Select: sel, Actor: "test", DryRun: rapid.IntRange(0, 4).Draw(t, "dry") == 0}
+	req := redo.RerunRequest{Run: m.run, Select: sel, Actor: "test", DryRun: rapid.IntRange(0, 4).Draw(t, "dry") == 0}
 	req.Canary = rapid.SampledFrom([]int{0, 0, 0, 1, 4}).Draw(t, "canary")
 	req.CanaryAuto = req.Canary > 0 && rapid.Bool().Draw(t, "goes on by itself")
 	req.Settings.Endpoint = rapid.SampledFrom([]string{"", "", "", endpoint, elsewhere}).Draw(t, "where")
-	out, err := m.store.Rerun(m.Context(), req)
-	var nothing *workqueue.NothingToRerunError
+	out, err := redo.New(m.store).Rerun(m.Context(), req)
+	var nothing *redo.NothingToRerunError
 	var state *workqueue.StateError
 	again := m.final(sel)
 	switch {
@@ -335,7 +343,7 @@ func (m *machine) Cancel(t *rapid.T) {
 	if rapid.IntRange(0, 15).Draw(t, "seldom") != 0 {
 		return // it ends the story
 	}
-	_, err := m.store.Cancel(m.Context(), workqueue.Control{Run: m.run, Actor: "test"})
+	_, err := control.New(m.store).Cancel(m.Context(), control.Control{Run: m.run, Actor: "test"})
 	var state *workqueue.StateError
 	if refused := m.over(); refused != errors.As(err, &state) || !refused && err != nil {
 		t.Fatalf("cancel: %v", err)
@@ -373,7 +381,7 @@ func (m *machine) Check(t *rapid.T) {
 
 // examine asks the doctor about the machine's run.
 func (m *machine) examine(t *rapid.T) {
-	report, err := m.store.Doctor(m.Context())
+	report, err := doctor.New(m.store).Doctor(m.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,20 +7,21 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-func (b *bench) readMark() workqueue.Mark {
+func (b *bench) readMark() session.Mark {
 	b.Helper()
-	m, err := b.store.ReadMark(b.Context())
+	m, err := session.New(b.store).ReadMark(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
 	return m
 }
 
-func (b *bench) raise(known workqueue.Mark) workqueue.Mark {
+func (b *bench) raise(known session.Mark) session.Mark {
 	b.Helper()
-	m, err := b.store.RaiseMark(b.Context(), known)
+	m, err := session.New(b.store).RaiseMark(b.Context(), known)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -55,10 +56,10 @@ func TestGapIsPassedOnce(t *testing.T) {
 		t.Errorf("a mark that lies behind was raised: %+v", back)
 	}
 	var passing sync.WaitGroup
-	gaps := make(chan *workqueue.Gap, 4)
+	gaps := make(chan *session.Gap, 4)
 	for range cap(gaps) {
 		passing.Go(func() {
-			gap, err := b.store.PassGap(t.Context(), known)
+			gap, err := session.New(b.store).PassGap(t.Context(), known)
 			if err != nil {
 				t.Error(err)
 			}
@@ -95,18 +96,18 @@ func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	here := b.raise(b.readMark())
-	other := workqueue.Mark{Lineage: uuid.New(), Beat: 1000, Epoch: 9}
+	other := session.Mark{Lineage: uuid.New(), Beat: 1000, Epoch: 9}
 	if here.Behind(other) || here.Later(other) != here {
 		t.Error("a mark of another database counts")
 	}
-	if gap, err := b.store.PassGap(t.Context(), other); gap != nil || err != nil {
+	if gap, err := session.New(b.store).PassGap(t.Context(), other); gap != nil || err != nil {
 		t.Errorf("a gap %+v, %v by a mark of another database", gap, err)
 	}
 	b.exec(`UPDATE database_mark SET timeline = timeline + 1`)
 	if m := b.raise(here); !m.Moved || m.Beat != here.Beat {
 		t.Errorf("another server took over, and the mark is %+v", m)
 	}
-	gap, err := b.store.PassGap(t.Context(), here)
+	gap, err := session.New(b.store).PassGap(t.Context(), here)
 	if err != nil || gap == nil || gap.Lost {
 		t.Errorf("the gap is %+v, %v; want one in which nothing is known to be lost", gap, err)
 	}

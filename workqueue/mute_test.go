@@ -10,7 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // A process that was stopped in the middle of a COPY holds its slice's lock, and no time-out of PostgreSQL's ends it.
@@ -18,7 +20,7 @@ import (
 func TestAClientThatWentMuteInACopy(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{})
+	store, release, err := database.Open(t.Context(), url, database.PoolConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,12 +43,12 @@ func TestAClientThatWentMuteInACopy(t *testing.T) {
 	b.expire(b.session)
 	b.session = b.open()
 	lease := b.lead()
-	if n, err := store.ReleaseDeadSessions(t.Context(), lease); err != nil || n != 0 {
+	if n, err := settle.New(store).ReleaseDeadSessions(t.Context(), lease); err != nil || n != 0 {
 		t.Fatalf("released %d, %v; want its lock in the way", n, err)
 	}
 	began := time.Now()
 	b.until("its transaction is ended", func() bool {
-		n, err := store.EndMuteClients(t.Context(), lease)
+		n, err := doctor.New(store).EndMuteClients(t.Context(), lease)
 		if err != nil || n > 1 {
 			t.Fatalf("ended %d, %v; want one", n, err)
 		}
@@ -59,7 +61,7 @@ func TestAClientThatWentMuteInACopy(t *testing.T) {
 		t.Error("the COPY came to an end")
 	}
 	b.until("its slice is released", func() bool { // its client was told before PostgreSQL let go of the lock
-		n, err := store.ReleaseDeadSessions(t.Context(), lease)
+		n, err := settle.New(store).ReleaseDeadSessions(t.Context(), lease)
 		if err != nil || n > 1 {
 			t.Fatalf("released %d, %v; want its slice", n, err)
 		}

@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // What failed of an open run of several steps is run again while items are still coming, also behind a barrier. The run
@@ -11,7 +14,7 @@ import (
 func TestRerunOfAnOpenRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.openRun(func(r *workqueue.OpenRequest) {
+	run := b.openRun(func(r *start.OpenRequest) {
 		r.LoadRequest = collecting()
 		r.Session = b.session
 		for i := range r.Steps {
@@ -25,12 +28,12 @@ func TestRerunOfAnOpenRun(t *testing.T) {
 	g.fail(transactions, 1, 2, 3)
 	g.work()
 	g.wantDone(map[workqueue.Step]int{accounts: 8192, transactions: 8192, branches: 8192})
-	if passed, err := b.store.CheckBarriers(t.Context(), run); err != nil || len(passed) > 0 {
+	if passed, err := dispatch.New(b.store).CheckBarriers(t.Context(), run); err != nil || len(passed) > 0 {
 		t.Fatalf("barriers %v passed before the seal, %v", passed, err)
 	}
 	g.fresh()
-	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "test",
-		Select: workqueue.Selection{Failed: true}})
+	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "test",
+		Select: redo.Selection{Failed: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +43,7 @@ func TestRerunOfAnOpenRun(t *testing.T) {
 	b.check()
 	b.seal(run)
 	g.work()
-	passed, err := b.store.CheckBarriers(t.Context(), run)
+	passed, err := dispatch.New(b.store).CheckBarriers(t.Context(), run)
 	if err != nil || len(passed) != 1 {
 		t.Fatalf("barriers %v passed, %v", passed, err)
 	}

@@ -12,17 +12,21 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // openRun opens a run of chunks of 1000.
-func (b *bench) openRun(change func(*workqueue.OpenRequest)) workqueue.RunID {
+func (b *bench) openRun(change func(*start.OpenRequest)) workqueue.RunID {
 	b.Helper()
-	req := workqueue.OpenRequest{LoadRequest: chunked(1000)}
+	req := start.OpenRequest{LoadRequest: chunked(1000)}
 	req.Session = b.session
 	if change != nil {
 		change(&req)
 	}
-	opened, err := b.store.OpenRun(b.Context(), req)
+	opened, err := start.New(b.store).OpenRun(b.Context(), req)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -30,23 +34,23 @@ func (b *bench) openRun(change func(*workqueue.OpenRequest)) workqueue.RunID {
 }
 
 // list is an add of the keys given.
-func list(run workqueue.RunID, key string, items []string) workqueue.AddRequest {
-	return workqueue.AddRequest{Run: run, Key: key, Digest: []byte(fmt.Sprint(items)), Actor: "ann",
-		Items: func() (func(*workqueue.LoadItem) error, error) { return keys(items...), nil }}
+func list(run workqueue.RunID, key string, items []string) start.AddRequest {
+	return start.AddRequest{Run: run, Key: key, Digest: []byte(fmt.Sprint(items)), Actor: "ann",
+		Items: func() (func(*start.LoadItem) error, error) { return keys(items...), nil }}
 }
 
-func (b *bench) add(run workqueue.RunID, items []string) workqueue.Added {
+func (b *bench) add(run workqueue.RunID, items []string) start.Added {
 	b.Helper()
-	added, err := b.store.Add(b.Context(), list(run, "", items))
+	added, err := start.New(b.store).Add(b.Context(), list(run, "", items))
 	if err != nil {
 		b.Fatal(err)
 	}
 	return added
 }
 
-func (b *bench) seal(run workqueue.RunID) workqueue.Sealed {
+func (b *bench) seal(run workqueue.RunID) start.Sealed {
 	b.Helper()
-	sealed, err := b.store.SealRun(b.Context(), workqueue.SealRequest{Run: run, Actor: "ann"})
+	sealed, err := start.New(b.store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -57,7 +61,7 @@ func (b *bench) seal(run workqueue.RunID) workqueue.Sealed {
 func TestAnOpenRunIsWorkedOnBlockByBlock(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.openRun(func(r *workqueue.OpenRequest) { r.MaxFailed = "1%" })
+	run := b.openRun(func(r *start.OpenRequest) { r.MaxFailed = "1%" })
 	all := names(17_000)
 	if added := b.add(run, all[:8000]); added.First != 0 || added.Items != 8000 || added.Total != 8000 {
 		t.Errorf("the first add: %+v", added)
@@ -95,7 +99,7 @@ func TestAnOpenRunIsWorkedOnBlockByBlock(t *testing.T) {
 func TestAnOpenRunOfSeveralSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.openRun(func(r *workqueue.OpenRequest) {
+	run := b.openRun(func(r *start.OpenRequest) {
 		second := r.Steps[0]
 		second.Name, second.Needs, second.Inputs = "second", []int{0}, []int{0}
 		r.Steps = append(r.Steps, second)
@@ -119,40 +123,40 @@ func TestAddsAndSealsAreIdempotent(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
 	run := b.openRun(nil)
-	first, err := b.store.Add(ctx, list(run, "monday", names(3)))
+	first, err := start.New(b.store).Add(ctx, list(run, "monday", names(3)))
 	if err != nil || first.Items != 3 || first.Existing {
 		t.Fatalf("%+v, %v", first, err)
 	}
-	_, err = b.store.Add(ctx, list(run, "monday", []string{"x"}))
-	if _, ok := errors.AsType[*workqueue.AddConflictError](err); !ok {
+	_, err = start.New(b.store).Add(ctx, list(run, "monday", []string{"x"}))
+	if _, ok := errors.AsType[*start.AddConflictError](err); !ok {
 		t.Errorf("other items with the same key: %v", err)
 	}
 	seven := int64(7)
-	_, err = b.store.SealRun(ctx, workqueue.SealRequest{Run: run, Expect: &seven})
-	if e, ok := errors.AsType[*workqueue.ExpectError](err); !ok || e.Items != 3 || e.Want != 7 || e.Sealed {
+	_, err = start.New(b.store).SealRun(ctx, start.SealRequest{Run: run, Expect: &seven})
+	if e, ok := errors.AsType[*start.ExpectError](err); !ok || e.Items != 3 || e.Want != 7 || e.Sealed {
 		t.Errorf("a seal that expects others: %v", err)
 	}
 	b.wantState(run, "running", 1)
 	b.seal(run)
-	again, err := b.store.Add(ctx, list(run, "monday", names(3)))
+	again, err := start.New(b.store).Add(ctx, list(run, "monday", names(3)))
 	if err != nil || !again.Existing || again.Items != 3 || again.First != 0 || again.Total != 3 {
 		t.Errorf("the same add after the seal: %+v, %v", again, err)
 	}
 	for what, err := range map[string]error{
-		"an add after the seal": second(b.store.Add(ctx, list(run, "", []string{"x"}))),
-		"an add to a run that was loaded whole": second(b.store.Add(ctx,
+		"an add after the seal": second(start.New(b.store).Add(ctx, list(run, "", []string{"x"}))),
+		"an add to a run that was loaded whole": second(start.New(b.store).Add(ctx,
 			list(b.load(request(), 1), "", []string{"x"}))),
-		"a seal of such a run": second(b.store.SealRun(ctx, workqueue.SealRequest{Run: b.load(request(), 1)})),
+		"a seal of such a run": second(start.New(b.store).SealRun(ctx, start.SealRequest{Run: b.load(request(), 1)})),
 	} {
 		if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
 			t.Errorf("%s: %v; want a StateError", what, err)
 		}
 	}
-	_, err = b.store.SealRun(ctx, workqueue.SealRequest{Run: run, Expect: &seven})
-	if e, ok := errors.AsType[*workqueue.ExpectError](err); !ok || !e.Sealed {
+	_, err = start.New(b.store).SealRun(ctx, start.SealRequest{Run: run, Expect: &seven})
+	if e, ok := errors.AsType[*start.ExpectError](err); !ok || !e.Sealed {
 		t.Errorf("a seal that expects others, after the seal: %v", err)
 	}
-	if _, err := b.store.Add(ctx, list(workqueue.NewRunID(), "", names(1))); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := start.New(b.store).Add(ctx, list(workqueue.NewRunID(), "", names(1))); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an add to a run that is not there: %v", err)
 	}
 	b.check()
@@ -163,13 +167,13 @@ func second[T any](_ T, err error) error { return err }
 func TestOpeningIsIdempotent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := workqueue.OpenRequest{LoadRequest: request(), SealWithin: time.Hour}
+	req := start.OpenRequest{LoadRequest: request(), SealWithin: time.Hour}
 	req.IdempotencyKey = "k"
-	one, err := b.store.OpenRun(t.Context(), req)
+	one, err := start.New(b.store).OpenRun(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := b.store.OpenRun(t.Context(), req)
+	two, err := start.New(b.store).OpenRun(t.Context(), req)
 	if err != nil || two.Run != one.Run || !two.Existing || !two.SealBy.Equal(one.SealBy) {
 		t.Errorf("opened again: %+v, %v", two, err)
 	}
@@ -178,14 +182,14 @@ func TestOpeningIsIdempotent(t *testing.T) {
 		t.Errorf("a load with the key of an open run: %v", err)
 	}
 	req.IdempotencyKey = ""
-	for name, change := range map[string]func(*workqueue.OpenRequest){
-		"canary":     func(r *workqueue.OpenRequest) { r.Canary = 1 },
-		"on overdue": func(r *workqueue.OpenRequest) { r.OnOverdue = "explode" },
-		"within":     func(r *workqueue.OpenRequest) { r.SealWithin = -time.Second },
+	for name, change := range map[string]func(*start.OpenRequest){
+		"canary":     func(r *start.OpenRequest) { r.Canary = 1 },
+		"on overdue": func(r *start.OpenRequest) { r.OnOverdue = "explode" },
+		"within":     func(r *start.OpenRequest) { r.SealWithin = -time.Second },
 	} {
 		bad := req
 		change(&bad)
-		if _, err := b.store.OpenRun(t.Context(), bad); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := start.New(b.store).OpenRun(t.Context(), bad); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -201,7 +205,7 @@ func TestAddsAndDuplicates(t *testing.T) {
 		`line 4: key "c" stands on line 2 already`:             {"c", "d", "c"},
 		`line 35001: key "C7" stands on line 9 already; remov`: append(names(34_999), "C7"),
 	} {
-		_, err := b.store.Add(t.Context(), list(strict, "", items))
+		_, err := start.New(b.store).Add(t.Context(), list(strict, "", items))
 		if _, ok := errors.AsType[*workqueue.DuplicateKeyError](err); !ok || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %s", err, want)
 		}
@@ -209,7 +213,7 @@ func TestAddsAndDuplicates(t *testing.T) {
 	if added := b.add(strict, []string{"c"}); added.First != 2 || added.Total != 3 {
 		t.Errorf("after adds that were refused: %+v", added)
 	}
-	lax := b.openRun(func(r *workqueue.OpenRequest) { r.OnDuplicate = workqueue.DuplicateSkip })
+	lax := b.openRun(func(r *start.OpenRequest) { r.OnDuplicate = start.DuplicateSkip })
 	b.add(lax, []string{"a", "b", "a"})
 	if added := b.add(lax, []string{"b", "c"}); added.First != 2 || added.Items != 1 || added.Skipped != 1 {
 		t.Errorf("duplicates that are skipped: %+v", added)
@@ -217,7 +221,7 @@ func TestAddsAndDuplicates(t *testing.T) {
 	if n := b.number(`SELECT skipped FROM batchrun WHERE id = $1`, lax); n != 2 {
 		t.Errorf("%d duplicates are counted; want 2", n)
 	}
-	free := b.openRun(func(r *workqueue.OpenRequest) { r.OnDuplicate = workqueue.DuplicateAllow })
+	free := b.openRun(func(r *start.OpenRequest) { r.OnDuplicate = start.DuplicateAllow })
 	b.add(free, []string{"a", "a"})
 	if added := b.add(free, []string{"a"}); added.Total != 3 {
 		t.Errorf("duplicates that are allowed: %+v", added)
@@ -242,9 +246,9 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 		},
 	} {
 		req := list(run, "k", names(several))
-		req.Items = func() (func(*workqueue.LoadItem) error, error) {
+		req.Items = func() (func(*start.LoadItem) error, error) {
 			n, next := 0, keys(names(several)...)
-			return func(item *workqueue.LoadItem) error {
+			return func(item *start.LoadItem) error {
 				if n++; n == several-1 {
 					if err := fault(); err != nil {
 						return err
@@ -253,7 +257,7 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 				return next(item)
 			}, nil
 		}
-		if _, err := b.store.Add(t.Context(), req); err == nil || name == "source" && !errors.Is(err, broken) {
+		if _, err := start.New(b.store).Add(t.Context(), req); err == nil || name == "source" && !errors.Is(err, broken) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -264,15 +268,15 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 		t.Errorf("%d items are left", left)
 	}
 	endless, n := list(run, "", nil), 0
-	endless.Items = func() (func(*workqueue.LoadItem) error, error) {
-		return func(item *workqueue.LoadItem) error {
+	endless.Items = func() (func(*start.LoadItem) error, error) {
+		return func(item *start.LoadItem) error {
 			n++
 			item.Key, item.Payload = strconv.Itoa(n), bytes.Repeat([]byte("1"), 16<<20)
 			return nil
 		}, nil
 	}
-	_, err := b.store.Add(t.Context(), endless)
-	if _, ok := errors.AsType[*workqueue.AddTooLargeError](err); !ok {
+	_, err := start.New(b.store).Add(t.Context(), endless)
+	if _, ok := errors.AsType[*start.AddTooLargeError](err); !ok {
 		t.Errorf("an add without an end: %v", err)
 	}
 	if added := b.add(run, names(3)); added.Total != 3 {
@@ -294,19 +298,19 @@ func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
 	b.wantCompletions(empty, 1)
 	b.add(open, names(2))
 	b.add(cancelled, names(9000))
-	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: cancelled, Actor: "ann"}); err != nil {
+	if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: cancelled, Actor: "ann"}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := b.store.Add(t.Context(), list(cancelled, "", []string{"x"}))
+	_, err := start.New(b.store).Add(t.Context(), list(cancelled, "", []string{"x"}))
 	if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
 		t.Errorf("an add to a cancelled run: %v", err)
 	}
 	b.expire(b.session)
 	b.session = b.open()
-	if cleared, err := b.store.ClearAbandonedLoads(t.Context(), b.lead()); err != nil || len(cleared) > 0 {
+	if cleared, err := start.New(b.store).ClearAbandonedLoads(t.Context(), b.lead()); err != nil || len(cleared) > 0 {
 		t.Errorf("%d runs were cleared, %v", len(cleared), err)
 	}
-	if sealed, err := b.store.ClearLoad(t.Context(), open); err != nil || !sealed {
+	if sealed, err := start.New(b.store).ClearLoad(t.Context(), open); err != nil || !sealed {
 		t.Errorf("the load of an open run was cleared: %v", err)
 	}
 	b.check()
@@ -315,20 +319,20 @@ func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
 func TestOverdueRuns(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	within := func(what workqueue.OnOverdue) func(*workqueue.OpenRequest) {
-		return func(r *workqueue.OpenRequest) { r.OnOverdue = what }
+	within := func(what start.OnOverdue) func(*start.OpenRequest) {
+		return func(r *start.OpenRequest) { r.OnOverdue = what }
 	}
-	late := map[workqueue.RunID]workqueue.OnOverdue{}
-	for _, what := range []workqueue.OnOverdue{workqueue.OverdueReport, workqueue.OverdueSeal, workqueue.OverdueCancel} {
+	late := map[workqueue.RunID]start.OnOverdue{}
+	for _, what := range []start.OnOverdue{start.OverdueReport, start.OverdueSeal, start.OverdueCancel} {
 		late[b.openRun(within(what))] = what
 	}
 	b.openRun(nil) // in time
 	lease := b.lead()
-	if due, err := b.store.ReportOverdue(t.Context(), lease); err != nil || len(due) != 0 {
+	if due, err := start.New(b.store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 0 {
 		t.Errorf("before the time: %v, %v", due, err)
 	}
 	b.exec(`UPDATE batchrun SET seal_by = clock_timestamp() WHERE id = ANY($1)`, mapKeys(late))
-	due, err := b.store.ReportOverdue(t.Context(), lease)
+	due, err := start.New(b.store).ReportOverdue(t.Context(), lease)
 	if err != nil || len(due) != 3 {
 		t.Fatalf("%v, %v; want 3 runs", due, err)
 	}
@@ -340,12 +344,12 @@ func TestOverdueRuns(t *testing.T) {
 	if n := b.number(`SELECT count(*) FROM run_event WHERE kind = 'overdue'`); n != 3 {
 		t.Errorf("%d events; want 3", n)
 	}
-	due, err = b.store.ReportOverdue(t.Context(), lease)
+	due, err = start.New(b.store).ReportOverdue(t.Context(), lease)
 	if err != nil || len(due) != 2 || due[0].Reported || due[1].Reported {
 		t.Errorf("the second look: %v, %v; want the two that are to be ended", due, err)
 	}
 	for run, what := range late {
-		if what == workqueue.OverdueReport {
+		if what == start.OverdueReport {
 			b.add(run, names(1)) // it takes items all the same
 			b.seal(run)
 		}
@@ -384,7 +388,7 @@ func TestOpenRunRaces(t *testing.T) {
 						for k := range items {
 							items[k] = fmt.Sprintf("%d-%d-%d", i, j, k)
 						}
-						done, err := b.store.Add(ctx, list(run, "", items))
+						done, err := start.New(b.store).Add(ctx, list(run, "", items))
 						if _, over := errors.AsType[*workqueue.StateError](err); err != nil && !over {
 							t.Errorf("add: %v", err)
 						}
@@ -418,13 +422,13 @@ func (b *bench) endRun(ctx context.Context, run workqueue.RunID, how string) {
 	var ends sync.WaitGroup
 	if how != "cancel" {
 		ends.Go(func() {
-			_, err := b.store.SealRun(ctx, workqueue.SealRequest{Run: run})
+			_, err := start.New(b.store).SealRun(ctx, start.SealRequest{Run: run})
 			b.mayBeOver("seal", err)
 		})
 	}
 	if how != "seal" {
 		ends.Go(func() {
-			_, err := b.store.Cancel(ctx, workqueue.Control{Run: run})
+			_, err := control.New(b.store).Cancel(ctx, control.Control{Run: run})
 			b.mayBeOver("cancel", err)
 		})
 	}
@@ -440,15 +444,15 @@ func (b *bench) mayBeOver(what string, err error) {
 // workOn answers whatever can be claimed.
 func (b *bench) workOn(ctx context.Context, run workqueue.RunID) {
 	for ctx.Err() == nil {
-		claimed, err := b.store.Claim(ctx, b.claimRequest(run, 4))
+		claimed, err := dispatch.New(b.store).Claim(ctx, b.claimRequest(run, 4))
 		if err != nil && ctx.Err() == nil && !errors.Is(err, workqueue.ErrBusy) {
 			b.Errorf("claim: %v", err)
 		}
-		var answers []workqueue.Answer
+		var answers []settle.Answer
 		for _, s := range claimed.Slices {
 			answers = append(answers, whole(s))
 		}
-		if _, err := b.store.Record(ctx, answers); err != nil && ctx.Err() == nil {
+		if _, err := settle.New(b.store).Record(ctx, answers); err != nil && ctx.Err() == nil {
 			b.Errorf("record: %v", err)
 		}
 	}

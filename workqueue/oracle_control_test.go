@@ -4,11 +4,13 @@ import (
 	"slices"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // holding is what keeps an oracle's run from going on.
 type holding struct {
-	pausedBy    workqueue.Hold
+	pausedBy    control.Hold
 	canary      string // canary_state
 	canaryAuto  bool
 	canarySince int // generation
@@ -57,9 +59,9 @@ func scattered(n int) uint64 {
 }
 
 // judgeCanary decides on a sample of which nothing is ready or under way.
-func (o *oracle) judgeCanary() workqueue.CanaryVerdict {
+func (o *oracle) judgeCanary() control.CanaryVerdict {
 	if o.over() || o.pausedBy != "" || o.canary != "sampling" || o.count(isReady, isScheduled, isHeld) > 0 {
-		return workqueue.CanaryUndecided
+		return control.CanaryUndecided
 	}
 	asked := map[workqueue.Ordinal]bool{}
 	for _, h := range o.all {
@@ -81,10 +83,10 @@ func (o *oracle) judgeCanary() workqueue.CanaryVerdict {
 	}
 	if o.canaryAuto && int64(lost)*int64(len(o.items)) <= limit*int64(len(asked)) {
 		o.release()
-		return workqueue.CanaryPassed
+		return control.CanaryPassed
 	}
-	o.pausedBy, o.canary = workqueue.HoldCanary, "waiting"
-	return workqueue.CanaryWaiting
+	o.pausedBy, o.canary = control.HoldCanary, "waiting"
+	return control.CanaryWaiting
 }
 
 func (o *oracle) release() (n int) {
@@ -102,12 +104,12 @@ func (o *oracle) judgeThreshold() bool {
 	if o.over() || o.pausedBy != "" || !o.limited || int64(o.count(isFailed)) <= o.failedLimit {
 		return false
 	}
-	o.pausedBy = workqueue.HoldThreshold
+	o.pausedBy = control.HoldThreshold
 	return true
 }
 
 // final returns the items of a selection that have an outcome.
-func (o *oracle) final(sel workqueue.Selection) (all []int) {
+func (o *oracle) final(sel redo.Selection) (all []int) {
 	for i := range o.items {
 		failed, done := o.items[i].place == isFailed, o.items[i].place == isDone
 		if sel.Failed && failed || i < len(sel.Keys) && (failed || done) {
@@ -118,7 +120,7 @@ func (o *oracle) final(sel workqueue.Selection) (all []int) {
 }
 
 // reset is a re-run of items; it returns how many of them are held back.
-func (o *oracle) reset(again []int, req *workqueue.RerunRequest) (heldBack int) {
+func (o *oracle) reset(again []int, req *redo.RerunRequest) (heldBack int) {
 	completed, inCanary := o.completed(), slices.Contains([]string{"sampling", "waiting"}, o.canary)
 	for _, i := range again {
 		o.items[i] = item{}
@@ -131,7 +133,7 @@ func (o *oracle) reset(again []int, req *workqueue.RerunRequest) (heldBack int) 
 	if sampling {
 		o.canary, o.canaryAuto, o.canarySince = "sampling", req.CanaryAuto, o.generation
 	}
-	if completed || o.pausedBy == workqueue.HoldCanary && sampling {
+	if completed || o.pausedBy == control.HoldCanary && sampling {
 		o.pausedBy = ""
 	}
 	if req.Settings.Endpoint != "" {

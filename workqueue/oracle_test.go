@@ -6,6 +6,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 type place int
@@ -117,7 +118,7 @@ func (o *oracle) hold(s workqueue.Slice) {
 func (o *oracle) sync() {
 	for _, h := range o.all {
 		if h.live() {
-			o.put(h, h.remaining, item{isHeld, h.Failures, h.ID, h.state == "sent"})
+			o.put(h, h.remaining, item{place: isHeld, failures: h.Failures, slice: h.ID, sent: h.state == "sent"})
 		}
 	}
 }
@@ -148,8 +149,8 @@ func (o *oracle) fault(h *held, set bitfield.Set, hopeless, singled, exhausted b
 }
 
 // take is a recording.
-func (o *oracle) take(answers []workqueue.Answer, spared []workqueue.SliceID) []workqueue.Verdict {
-	verdicts := make([]workqueue.Verdict, len(answers))
+func (o *oracle) take(answers []settle.Answer, spared []workqueue.SliceID) []settle.Verdict {
+	verdicts := make([]settle.Verdict, len(answers))
 	for i := range answers {
 		verdicts[i] = o.takeOne(&answers[i])
 	}
@@ -163,14 +164,14 @@ func (o *oracle) take(answers []workqueue.Answer, spared []workqueue.SliceID) []
 	return verdicts
 }
 
-func (o *oracle) takeOne(a *workqueue.Answer) (v workqueue.Verdict) {
+func (o *oracle) takeOne(a *settle.Answer) (v settle.Verdict) {
 	at := slices.IndexFunc(o.all, func(h *held) bool { return h.ID == a.Slice })
 	if at < 0 || !o.all[at].live() {
-		return workqueue.Verdict{Stale: true}
+		return settle.Verdict{Stale: true}
 	}
 	h := o.all[at]
 	if a.Endpoint != h.Endpoint {
-		return workqueue.Verdict{Endpoint: h.Endpoint}
+		return settle.Verdict{Endpoint: h.Endpoint}
 	}
 	h.touched = true
 	if a.Answered >= 0 {

@@ -9,6 +9,12 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // BenchmarkOrder works off runs whose items go one after the other, ten of each value, and the same items side by side:
@@ -21,8 +27,8 @@ func BenchmarkOrder(b *testing.B) {
 	}
 	for _, ordered := range []bool{false, true} {
 		b.Run(fmt.Sprint("ordered ", ordered), func(b *testing.B) {
-			store := workqueue.New(testenv.Pool(b))
-			session, err := store.StartSession(b.Context(), workqueue.NodeInfo{Host: "bench"}, sessionTTL)
+			store := database.New(testenv.Pool(b))
+			session, err := session.New(store).StartSession(b.Context(), session.NodeInfo{Host: "bench"}, sessionTTL)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -33,7 +39,7 @@ func BenchmarkOrder(b *testing.B) {
 					req.Order = byValue(false)
 				}
 				begin := time.Now()
-				loaded, err := store.Load(b.Context(), req, valued(values...))
+				loaded, err := start.New(store).Load(b.Context(), req, valued(values...))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -46,13 +52,13 @@ func BenchmarkOrder(b *testing.B) {
 	}
 }
 
-func workOff(b *testing.B, store *workqueue.Store, session workqueue.SessionID, run workqueue.RunID) {
+func workOff(b *testing.B, store *database.DB, session workqueue.SessionID, run workqueue.RunID) {
 	b.Helper()
 	var group sync.WaitGroup
 	for range 2 {
 		group.Go(func() {
 			for {
-				claimed, err := store.Claim(b.Context(), workqueue.ClaimRequest{Session: session, Run: run, MaxSlices: 16,
+				claimed, err := dispatch.New(store).Claim(b.Context(), dispatch.ClaimRequest{Session: session, Run: run, MaxSlices: 16,
 					MaxBytes: 1 << 20})
 				if errors.Is(err, workqueue.ErrBusy) {
 					continue
@@ -61,11 +67,11 @@ func workOff(b *testing.B, store *workqueue.Store, session workqueue.SessionID, 
 					b.Error(err)
 					return
 				}
-				var answers []workqueue.Answer
+				var answers []settle.Answer
 				for _, s := range claimed.Slices {
 					answers = append(answers, whole(s))
 				}
-				recorded, err := store.Record(b.Context(), answers)
+				recorded, err := settle.New(store).Record(b.Context(), answers)
 				if err != nil {
 					b.Error(err)
 					return
@@ -74,7 +80,7 @@ func workOff(b *testing.B, store *workqueue.Store, session workqueue.SessionID, 
 					return
 				}
 				if len(answers) == 0 {
-					view, err := store.Runs(b.Context(), workqueue.RunFilter{Limit: 1})
+					view, err := inspect.New(store).Runs(b.Context(), inspect.RunFilter{Limit: 1})
 					if err != nil || view[0].State == "completed" {
 						return
 					}

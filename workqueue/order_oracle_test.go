@@ -14,6 +14,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // ledger is what the services of a run have seen, and knows nothing of planes or lines: which items they were handed,
@@ -164,7 +168,7 @@ func (o *ordering) reply() {
 func (o *ordering) die() {
 	o.expire(o.session)
 	o.session = o.bench.open()
-	if _, err := o.store.ReleaseDeadSessions(o.Context(), o.lead()); err != nil {
+	if _, err := settle.New(o.store).ReleaseDeadSessions(o.Context(), o.lead()); err != nil {
 		o.Fatal(err)
 	}
 	for _, s := range o.held {
@@ -205,11 +209,11 @@ func (o *ordering) again() {
 	}
 	var err error
 	if o.rand.IntN(3) == 0 {
-		_, err = o.store.Rerun(o.Context(), workqueue.RerunRequest{Run: o.run, Actor: "test",
-			Select: workqueue.Selection{Failed: true}})
+		_, err = redo.New(o.store).Rerun(o.Context(), redo.RerunRequest{Run: o.run, Actor: "test",
+			Select: redo.Selection{Failed: true}})
 	} else {
-		_, err = o.store.Reset(o.Context(), workqueue.ResetRequest{Run: o.run, Actor: "test",
-			Select: workqueue.Selection{Step: fmt.Sprint("s", step), Keys: keys}})
+		_, err = redo.New(o.store).Reset(o.Context(), redo.ResetRequest{Run: o.run, Actor: "test",
+			Select: redo.Selection{Step: fmt.Sprint("s", step), Keys: keys}})
 		if err == nil {
 			o.takenBack(items, after...)
 		}
@@ -249,7 +253,7 @@ func (o *ordering) act() {
 	case p < 37:
 		o.again()
 	case o.stop:
-		if _, err := o.store.EndStopped(o.Context(), o.lead()); err != nil {
+		if _, err := settle.New(o.store).EndStopped(o.Context(), o.lead()); err != nil {
 			o.Fatal(err)
 		}
 	}
@@ -260,7 +264,7 @@ func (o *ordering) end() {
 	o.held = nil
 	o.expire(o.session)
 	o.session = o.bench.open()
-	if _, err := o.store.ReleaseDeadSessions(o.Context(), o.lead()); err != nil {
+	if _, err := settle.New(o.store).ReleaseDeadSessions(o.Context(), o.lead()); err != nil {
 		o.Fatal(err)
 	}
 	o.out = map[workqueue.Ordinal]map[workqueue.Step]workqueue.SliceID{}
@@ -274,14 +278,14 @@ func (o *ordering) end() {
 				moved = true
 			}
 		}
-		if _, err := o.store.EndStopped(o.Context(), o.lead()); err != nil {
+		if _, err := settle.New(o.store).EndStopped(o.Context(), o.lead()); err != nil {
 			o.Fatal(err)
 		}
 		if state, _ := o.state(o.run); state == "completed" {
 			return
 		}
 		if !moved {
-			n, err := o.store.HealLines(o.Context(), o.lead())
+			n, err := redo.New(o.store).HealLines(o.Context(), o.lead())
 			o.Fatalf("the run stands; %d lines could be moved on, %v: %s", n, err, o.dump(o.run))
 		}
 	}
@@ -357,8 +361,8 @@ func TestTheLedgerSeesTwoOfAValue(t *testing.T) {
 	t.Parallel()
 	o := newOrdering(t, []workqueue.StepSpec{need("s0")}, false)
 	o.exec(`UPDATE work_block SET ready = ready | held, held = NULL WHERE run_id = $1`, o.run)
-	report, err := o.store.Doctor(t.Context())
-	if err != nil || report.Found == 0 || report.Violations[0].Invariant != workqueue.OneOfALine {
+	report, err := doctor.New(o.store).Doctor(t.Context())
+	if err != nil || report.Found == 0 || report.Violations[0].Invariant != doctor.OneOfALine {
 		t.Errorf("the doctor found %v, %v", report.Violations, err)
 	}
 	for range 20 {
@@ -388,7 +392,7 @@ func TestNodesSideBySideKeepTheOrder(t *testing.T) {
 	for range nodes {
 		group.Go(func() {
 			for ctx.Err() == nil {
-				claimed, err := b.store.Claim(ctx, b.claimRequest(run, 2))
+				claimed, err := dispatch.New(b.store).Claim(ctx, b.claimRequest(run, 2))
 				if errors.Is(err, workqueue.ErrBusy) {
 					continue
 				}
@@ -413,7 +417,7 @@ func TestNodesSideBySideKeepTheOrder(t *testing.T) {
 						busy[values[item]] = false
 					}
 					mu.Unlock()
-					if _, err := b.store.Record(ctx, []workqueue.Answer{whole(s)}); err != nil {
+					if _, err := settle.New(b.store).Record(ctx, []settle.Answer{whole(s)}); err != nil {
 						t.Error(err)
 						return
 					}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // The leader ends what waits in stopped lines of every run, although it cannot for one.
@@ -23,13 +25,13 @@ func TestARunWhoseStoppedLinesCannotBeEndedKeepsNoOther(t *testing.T) {
 	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$`)
 	b.exec(fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON work_slice FOR EACH ROW WHEN (NEW.run_id = '%s')
 		EXECUTE FUNCTION refuse()`, first))
-	n, err := b.store.EndStopped(t.Context(), b.lead())
+	n, err := settle.New(b.store).EndStopped(t.Context(), b.lead())
 	if n != 2 || err == nil || !strings.Contains(err.Error(), "not this one") {
 		t.Errorf("ended %d items, %v; want those 2 of the second run, and the error of the first", n, err)
 	}
 	b.wantState(second, "completed", 1)
 	b.exec(`DROP TRIGGER refuse ON work_slice`)
-	if n, err := b.store.EndStopped(t.Context(), b.lead()); n != 2 || err != nil {
+	if n, err := settle.New(b.store).EndStopped(t.Context(), b.lead()); n != 2 || err != nil {
 		t.Errorf("then ended %d items, %v; want 2", n, err)
 	}
 	b.wantState(first, "completed", 1)
@@ -63,7 +65,7 @@ func TestLinesThatStandAreFoundBehindOthersThatDoNot(t *testing.T) {
 	b.stand(last)
 	b.exec(`UPDATE work_lane SET head = NULL WHERE run_id = $1`, last)
 
-	if n, err := b.store.HealLines(t.Context(), b.lead()); n != 4 || err != nil {
+	if n, err := redo.New(b.store).HealLines(t.Context(), b.lead()); n != 4 || err != nil {
 		t.Fatalf("moved on %d lines, %v; want 3 and 1", n, err)
 	}
 	b.wantClaims(last, 0, 1)

@@ -9,7 +9,13 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/order"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // byValue puts items in lines by the field v of their payload.
@@ -18,11 +24,11 @@ func byValue(stop bool) *workqueue.RunOrder {
 }
 
 // valued yields items C0, C1, … with the values given.
-func valued(values ...string) func(*workqueue.LoadItem) error { return valuedFrom(0, values...) }
+func valued(values ...string) func(*start.LoadItem) error { return valuedFrom(0, values...) }
 
-func valuedFrom(first int, values ...string) func(*workqueue.LoadItem) error {
+func valuedFrom(first int, values ...string) func(*start.LoadItem) error {
 	i := 0
-	return func(item *workqueue.LoadItem) error {
+	return func(item *start.LoadItem) error {
 		if i == len(values) {
 			return io.EOF
 		}
@@ -33,13 +39,13 @@ func valuedFrom(first int, values ...string) func(*workqueue.LoadItem) error {
 }
 
 // loadLines loads a run whose items have the values given.
-func (b *bench) loadLines(req workqueue.LoadRequest, values ...string) workqueue.RunID {
+func (b *bench) loadLines(req start.LoadRequest, values ...string) workqueue.RunID {
 	b.Helper()
 	if req.Order == nil {
 		req.Order = byValue(false)
 	}
 	req.Session = b.session
-	loaded, err := b.store.Load(b.Context(), req, valued(values...))
+	loaded, err := start.New(b.store).Load(b.Context(), req, valued(values...))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -89,7 +95,7 @@ func TestAFailureStopsItsLineOnly(t *testing.T) {
 	b.record(except(whole(b.wantClaims(run, 0, 0, 1)[0]), 0))
 	b.check()
 	second := b.wantClaims(run, 0, 4)
-	if n, err := b.store.EndStopped(t.Context(), b.lead()); n != 2 || err != nil {
+	if n, err := settle.New(b.store).EndStopped(t.Context(), b.lead()); n != 2 || err != nil {
 		t.Fatalf("ended %d items, %v; want 2", n, err)
 	}
 	b.check()
@@ -103,7 +109,7 @@ func TestAFailureStopsItsLineOnly(t *testing.T) {
 		t.Errorf("%d items say that they were stopped; want 2", n)
 	}
 
-	b.rerun(run, workqueue.Selection{Failed: true})
+	b.rerun(run, redo.Selection{Failed: true})
 	b.check()
 	for _, want := range []workqueue.Ordinal{0, 2, 3} {
 		b.record(whole(b.wantClaims(run, 0, want)[0]))
@@ -131,8 +137,8 @@ func TestTheNextItemWaitsForAllSteps(t *testing.T) {
 	b.check()
 
 	// Of the step that is named, the item is done again before what stands behind it.
-	if _, err := b.store.Reset(t.Context(), workqueue.ResetRequest{Run: run, Actor: "test",
-		Select: workqueue.Selection{Step: "left", All: true}}); err != nil {
+	if _, err := redo.New(b.store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+		Select: redo.Selection{Step: "left", All: true}}); err != nil {
 		t.Fatal(err)
 	}
 	b.check()
@@ -146,7 +152,7 @@ func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
 	b.record(whole(b.wantClaims(run, 0, 0)[0]))
 	b.record(except(whole(b.wantClaims(run, 0, 1)[0]), 1))
 	third := b.wantClaims(run, 0, 2)
-	b.rerun(run, workqueue.Selection{Keys: []string{"C0", "C1"}})
+	b.rerun(run, redo.Selection{Keys: []string{"C0", "C1"}})
 	b.check()
 	b.wantClaims(run, 0)
 	b.record(whole(third[0]))
@@ -157,12 +163,12 @@ func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
 	b.wantState(run, "completed", 2)
 
 	// All of them at once, with one under way: it is called back, and the line begins at its beginning.
-	b.rerun(run, workqueue.Selection{Ranges: []workqueue.Range{{From: 0, To: 3}}})
+	b.rerun(run, redo.Selection{Ranges: []redo.Range{{From: 0, To: 3}}})
 	late := b.wantClaims(run, 0, 0)
 	b.record(whole(late[0]))
 	late = b.wantClaims(run, 0, 1)
-	if _, err := b.store.Reset(t.Context(), workqueue.ResetRequest{Run: run, Actor: "test",
-		Select: workqueue.Selection{All: true}}); err != nil {
+	if _, err := redo.New(b.store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+		Select: redo.Selection{All: true}}); err != nil {
 		t.Fatal(err)
 	}
 	b.check()
@@ -193,7 +199,7 @@ func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
 	req.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v", Values: []string{"a", "b"}}}
 	b.wantClaims(b.loadLines(req, "a", "b", "a"), 0, 0, 1)
 	_, err := b.tryLoad(req, valued("a", "x"))
-	wrong, ok := errors.AsType[*workqueue.ItemOrderError](err)
+	wrong, ok := errors.AsType[*start.ItemOrderError](err)
 	const says = `line 3, key "C1": order_by v: "x" is none`
 	if !ok || wrong.Line != 3 || wrong.Key != "C1" || !strings.Contains(err.Error(), says) {
 		t.Errorf("a value that is not listed: %v", err)
@@ -207,12 +213,12 @@ func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
 func TestWhatDoesNotGoWithAnOrderIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for name, change := range map[string]func(*workqueue.LoadRequest){
-		"a canary":       func(r *workqueue.LoadRequest) { r.Canary = 1 },
-		"a barrier":      func(r *workqueue.LoadRequest) { r.Steps = planned(need("a"), barrier(need("b", 0))).Steps },
-		"optional":       func(r *workqueue.LoadRequest) { r.Steps = planned(need("a"), optional(need("b", 0))).Steps },
-		"order_by":       func(r *workqueue.LoadRequest) { r.Order.Rule.By = "" },
-		"no field \"v\"": func(*workqueue.LoadRequest) {},
+	for name, change := range map[string]func(*start.LoadRequest){
+		"a canary":       func(r *start.LoadRequest) { r.Canary = 1 },
+		"a barrier":      func(r *start.LoadRequest) { r.Steps = planned(need("a"), barrier(need("b", 0))).Steps },
+		"optional":       func(r *start.LoadRequest) { r.Steps = planned(need("a"), optional(need("b", 0))).Steps },
+		"order_by":       func(r *start.LoadRequest) { r.Order.Rule.By = "" },
+		"no field \"v\"": func(*start.LoadRequest) {},
 	} {
 		req := request()
 		req.Order = byValue(true)
@@ -223,8 +229,8 @@ func TestWhatDoesNotGoWithAnOrderIsRefused(t *testing.T) {
 	}
 	run := b.loadLines(request(), "a", "a")
 	b.record(except(whole(b.wantClaims(run, 0, 0)[0]), 0))
-	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "test", Canary: 1,
-		Select: workqueue.Selection{Failed: true}})
+	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "test", Canary: 1,
+		Select: redo.Selection{Failed: true}})
 	b.wantRefused(err, "order_by", "canary")
 }
 
@@ -234,17 +240,17 @@ func TestALostFollowerIsFound(t *testing.T) {
 	b := setup(t)
 	run := b.loadLines(request(), "a", "a", "b", "b")
 	b.record(whole(b.wantClaims(run, 0, 0, 2)[0]))
-	if n, err := b.store.HealLines(t.Context(), b.lead()); n != 0 || err != nil {
+	if n, err := redo.New(b.store).HealLines(t.Context(), b.lead()); n != 0 || err != nil {
 		t.Fatalf("moved on %d lines of a run that goes on, %v", n, err)
 	}
 	// As if a node had recorded the heads that knows of no lines.
 	b.exec(`UPDATE work_block SET held = ready, ready = B'0'::bit(8192) WHERE run_id = $1`, run)
 	b.exec(`UPDATE work_lane SET head = head - 1 WHERE run_id = $1`, run)
-	report, err := b.store.Doctor(t.Context())
-	if err != nil || report.Found == 0 || report.Violations[0].Invariant != workqueue.OneOfALine {
+	report, err := doctor.New(b.store).Doctor(t.Context())
+	if err != nil || report.Found == 0 || report.Violations[0].Invariant != doctor.OneOfALine {
 		t.Errorf("the doctor found %v, %v", report.Violations, err)
 	}
-	if n, err := b.store.HealLines(t.Context(), b.lead()); n != 2 || err != nil {
+	if n, err := redo.New(b.store).HealLines(t.Context(), b.lead()); n != 2 || err != nil {
 		t.Fatalf("moved on %d lines, %v; want 2", n, err)
 	}
 	b.check()
@@ -260,7 +266,7 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 		t.Run(fmt.Sprint("the adder first ", adderFirst), func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			run := b.openRun(func(r *workqueue.OpenRequest) {
+			run := b.openRun(func(r *start.OpenRequest) {
 				r.LoadRequest = chunked(8192)
 				r.Session, r.Order = b.session, byValue(false)
 			})
@@ -273,11 +279,11 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 			head := b.claim(run, plenty)
 			ends := make(chan error, 2)
 			add := func() {
-				_, err := b.store.SealRun(b.Context(), workqueue.SealRequest{Run: run, Actor: "ann"})
+				_, err := start.New(b.store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"})
 				ends <- err
 			}
 			record := func() {
-				_, err := b.store.Record(b.Context(), []workqueue.Answer{whole(head[0])})
+				_, err := settle.New(b.store).Record(b.Context(), []settle.Answer{whole(head[0])})
 				ends <- err
 			}
 			first, second := record, add
@@ -307,8 +313,8 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 
 func (b *bench) addValued(run workqueue.RunID, first int, values ...string) {
 	b.Helper()
-	_, err := b.store.Add(b.Context(), workqueue.AddRequest{Run: run, Actor: "ann",
-		Items: func() (func(*workqueue.LoadItem) error, error) { return valuedFrom(first, values...), nil }})
+	_, err := start.New(b.store).Add(b.Context(), start.AddRequest{Run: run, Actor: "ann",
+		Items: func() (func(*start.LoadItem) error, error) { return valuedFrom(first, values...), nil }})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -318,22 +324,22 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(request(), "a", "a", "a", "b")
-	e, err := b.store.Explain(t.Context(), run)
+	e, err := explain.New(b.store).Explain(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := false
 	for _, g := range e.Groups {
-		found = found || g.Reason == workqueue.ReasonLine && g.Items == 2 && g.State == "held"
+		found = found || g.Reason == explain.ReasonLine && g.Items == 2 && g.State == "held"
 	}
 	if !found {
 		t.Errorf("no group of two items that stand in line: %+v", e.Groups)
 	}
-	e, err = b.store.ExplainKey(t.Context(), run, "C2")
+	e, err = explain.New(b.store).ExplainKey(t.Context(), run, "C2")
 	if err != nil || len(e.Groups) != 1 || !strings.Contains(e.Groups[0].Why, `"C0"`) {
 		t.Errorf("why C2 waits: %+v, %v", e.Groups, err)
 	}
-	view, err := b.store.Run(t.Context(), run)
+	view, err := inspect.New(b.store).Run(t.Context(), run)
 	if err != nil || view.Order == nil || view.Order.By != "v" || view.Order.OnFailure != "continue" {
 		t.Errorf("the run shows order %+v, %v", view.Order, err)
 	}
@@ -350,14 +356,14 @@ func TestALoadWithLinesIsTakenBack(t *testing.T) {
 		values[i] = fmt.Sprint(i % 100)
 	}
 	next := valued(values...)
-	_, err := b.tryLoad(req, func(item *workqueue.LoadItem) error {
+	_, err := b.tryLoad(req, func(item *start.LoadItem) error {
 		err := next(item)
 		if item.Key == "C35000" {
 			item.Payload = []byte(`{"v":null}`)
 		}
 		return err
 	})
-	if wrong, ok := errors.AsType[*workqueue.ItemOrderError](err); !ok || wrong.Line != 35_002 {
+	if wrong, ok := errors.AsType[*start.ItemOrderError](err); !ok || wrong.Line != 35_002 {
 		t.Fatalf("an item without a value: %v", err)
 	}
 	b.wantNothing()

@@ -10,17 +10,19 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	planstore "github.com/tranchehq/tranche/workqueue/plan"
 )
 
 // planOf is a plan with a text of its own.
-func planOf(name, text string) workqueue.PlanText {
+func planOf(name, text string) planstore.PlanText {
 	spec := fmt.Sprintf(`{"name":%q,"steps":[{"name":"make","endpoint":%q}]}`, name, text)
-	return workqueue.PlanText{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
+	return planstore.PlanText{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
 }
 
-func (b *bench) apply(plan workqueue.PlanText) workqueue.AppliedPlan {
+func (b *bench) apply(plan planstore.PlanText) planstore.AppliedPlan {
 	b.Helper()
-	applied, err := b.store.ApplyPlan(b.Context(), plan, "ann")
+	applied, err := planstore.New(b.store).ApplyPlan(b.Context(), plan, "ann")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -29,7 +31,7 @@ func (b *bench) apply(plan workqueue.PlanText) workqueue.AppliedPlan {
 
 func (b *bench) wantPlan(name string, version, want int, endpoint string) {
 	b.Helper()
-	plan, err := b.store.Plan(b.Context(), name, version)
+	plan, err := inspect.New(b.store).Plan(b.Context(), name, version)
 	if err != nil || plan.Version != want || !slices.Equal(plan.Endpoints, []string{endpoint}) ||
 		plan.Source != "# "+endpoint || !slices.Equal(plan.Steps, []string{"make"}) || plan.CreatedBy != "ann" {
 		b.Errorf("plan %s@%d is %+v, %v; want version %d to %s", name, version, plan, err, want, endpoint)
@@ -59,11 +61,11 @@ func TestPlansAreVersioned(t *testing.T) {
 	}
 	b.wantPlan("p", 0, 4, "one")
 	b.wantPlan("p", 2, 2, "two")
-	_, err := b.store.Plan(t.Context(), "p", 5)
+	_, err := inspect.New(b.store).Plan(t.Context(), "p", 5)
 	if !errors.Is(err, workqueue.ErrNotFound) || !strings.Contains(err.Error(), "whose newest is 4") {
 		t.Errorf("version 5: %v", err)
 	}
-	_, err = b.store.Plan(t.Context(), "q\x00", 0)
+	_, err = inspect.New(b.store).Plan(t.Context(), "q\x00", 0)
 	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("a name that is none: %v", err)
 	}
@@ -77,14 +79,14 @@ func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 	req := request()
 	req.Plan, req.PlanVersion = "p", 2
 	run := b.load(req, 1)
-	gone, err := b.store.DeletePlan(t.Context(), "p", "bob")
+	gone, err := planstore.New(b.store).DeletePlan(t.Context(), "p", "bob")
 	if err != nil || gone.Version != 2 || gone.Versions != 2 {
 		t.Errorf("deleted %+v, %v", gone, err)
 	}
-	if _, err := b.store.DeletePlan(t.Context(), "p", "bob"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := planstore.New(b.store).DeletePlan(t.Context(), "p", "bob"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("deleted twice: %v", err)
 	}
-	if _, err := b.store.Plan(t.Context(), "p", 1); err == nil || !strings.Contains(err.Error(), "was deleted") {
+	if _, err := inspect.New(b.store).Plan(t.Context(), "p", 1); err == nil || !strings.Contains(err.Error(), "was deleted") {
 		t.Errorf("a deleted version: %v", err)
 	}
 	if n := b.number(`SELECT plan_version FROM batchrun WHERE id = $1`, run); n != 2 {
@@ -93,7 +95,7 @@ func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 	if got := b.apply(planOf("p", "two")); got.Version != 3 || got.Unchanged || got.Previous != 0 {
 		t.Errorf("the same after the deletion: %+v", got)
 	}
-	if _, err := b.store.Plan(t.Context(), "p", 2); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := inspect.New(b.store).Plan(t.Context(), "p", 2); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("a version from before the deletion: %v", err)
 	}
 }
@@ -104,7 +106,7 @@ func TestPlansAreListed(t *testing.T) {
 	for _, name := range []string{"c", "a", "b", "a", "gone"} {
 		b.apply(planOf(name, fmt.Sprint("e", b.number(`SELECT count(*) FROM plan`))))
 	}
-	if _, err := b.store.DeletePlan(t.Context(), "gone", "ann"); err != nil {
+	if _, err := planstore.New(b.store).DeletePlan(t.Context(), "gone", "ann"); err != nil {
 		t.Fatal(err)
 	}
 	for version, runs := range map[int]int{1: 2, 2: 1} {
@@ -117,9 +119,9 @@ func TestPlansAreListed(t *testing.T) {
 	byFile := request()
 	byFile.Plan = "a"
 	b.finish(b.load(byFile, 1)) // of the name, but not of the registry
-	list := func(f workqueue.PlanFilter, wantMore bool, want ...string) {
+	list := func(f inspect.PlanFilter, wantMore bool, want ...string) {
 		t.Helper()
-		plans, more, err := b.store.Plans(t.Context(), f)
+		plans, more, err := inspect.New(b.store).Plans(t.Context(), f)
 		var got []string
 		for _, p := range plans {
 			got = append(got, fmt.Sprintf("%s@%d %d/%d", p.Name, p.Version, p.Running, p.Runs))
@@ -128,13 +130,13 @@ func TestPlansAreListed(t *testing.T) {
 			t.Errorf("%+v: %v, %v, %v; want %v", f, got, more, err, want)
 		}
 	}
-	list(workqueue.PlanFilter{}, false, "a@2 3/3", "b@1 0/0", "c@1 0/0")
-	list(workqueue.PlanFilter{Limit: 2}, true, "a@2 3/3", "b@1 0/0")
-	list(workqueue.PlanFilter{Limit: 2, After: "b"}, false, "c@1 0/0")
-	list(workqueue.PlanFilter{Name: "a"}, false, "a@2 1/1", "a@1 2/2")
-	list(workqueue.PlanFilter{Name: "a", Limit: 1}, true, "a@2 1/1")
-	list(workqueue.PlanFilter{Name: "a", Before: 2}, false, "a@1 2/2")
-	_, _, err := b.store.Plans(t.Context(), workqueue.PlanFilter{Name: "gone"})
+	list(inspect.PlanFilter{}, false, "a@2 3/3", "b@1 0/0", "c@1 0/0")
+	list(inspect.PlanFilter{Limit: 2}, true, "a@2 3/3", "b@1 0/0")
+	list(inspect.PlanFilter{Limit: 2, After: "b"}, false, "c@1 0/0")
+	list(inspect.PlanFilter{Name: "a"}, false, "a@2 1/1", "a@1 2/2")
+	list(inspect.PlanFilter{Name: "a", Limit: 1}, true, "a@2 1/1")
+	list(inspect.PlanFilter{Name: "a", Before: 2}, false, "a@1 2/2")
+	_, _, err := inspect.New(b.store).Plans(t.Context(), inspect.PlanFilter{Name: "gone"})
 	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("the versions of a deleted plan: %v", err)
 	}
@@ -149,7 +151,7 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 	for i := range people {
 		wg.Go(func() {
 			for n := range each {
-				if _, err := b.store.ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)), "ann"); err != nil {
+				if _, err := planstore.New(b.store).ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)), "ann"); err != nil {
 					t.Error(err)
 				}
 			}
@@ -162,7 +164,7 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 	same := planOf("q", "same")
 	for range people {
 		wg.Go(func() {
-			if _, err := b.store.ApplyPlan(t.Context(), same, "ann"); err != nil {
+			if _, err := planstore.New(b.store).ApplyPlan(t.Context(), same, "ann"); err != nil {
 				t.Error(err)
 			}
 		})
@@ -179,7 +181,7 @@ func TestPlansAreAudited(t *testing.T) {
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "two"))
-	if _, err := b.store.DeletePlan(t.Context(), "p", "bob"); err != nil {
+	if _, err := planstore.New(b.store).DeletePlan(t.Context(), "p", "bob"); err != nil {
 		t.Fatal(err)
 	}
 	var trail string

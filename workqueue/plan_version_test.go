@@ -3,7 +3,9 @@ package workqueue_test
 import (
 	"testing"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/report"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // A step that a later version of a plan has is none of the business of runs that started before: they go on beside runs
@@ -16,7 +18,7 @@ func TestAStepAddedToThePlan(t *testing.T) {
 	b.record(whole(first[0]))
 	after := b.load(planned(need("accounts"), need("interest", 0), need("statement", 0, 1)), 8)
 	second := b.claimStep(after, 0, plenty).Slices
-	b.record(append([]workqueue.Answer{except(whole(second[0]), 0)}, whole(first[1]), whole(second[1]))...)
+	b.record(append([]settle.Answer{except(whole(second[0]), 0)}, whole(first[1]), whole(second[1]))...)
 	b.wantAt(before, 1, stepTally{ready: 8})
 	b.wantAt(after, 1, stepTally{ready: 7, skipped: 1})
 	b.wantAt(after, 2, stepTally{waiting: 7, skipped: 1})
@@ -36,13 +38,13 @@ func TestAStepAddedToThePlan(t *testing.T) {
 	}
 	b.wantState(after, "completed", 1)
 	_, counts := b.compare(after, before)
-	if counts[workqueue.ChangeNone] != 6 || counts[workqueue.ChangeResult] != 1 ||
-		counts[workqueue.ChangeNewlyFailing] != 1 {
+	if counts[report.ChangeNone] != 6 || counts[report.ChangeResult] != 1 ||
+		counts[report.ChangeNewlyFailing] != 1 {
 		t.Errorf("the new version gives other results: %v; want 1 changed and 1 that fails now", counts)
 	}
 
-	reset, err := b.store.Reset(t.Context(), workqueue.ResetRequest{Run: before, Actor: "test",
-		Select: workqueue.Selection{Step: "statement", All: true}})
+	reset, err := redo.New(b.store).Reset(t.Context(), redo.ResetRequest{Run: before, Actor: "test",
+		Select: redo.Selection{Step: "statement", All: true}})
 	if err != nil || reset.Generation != 2 {
 		t.Fatalf("reset of the run of the earlier version: %+v, %v", reset, err)
 	}

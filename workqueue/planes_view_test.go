@@ -7,12 +7,16 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-func (b *bench) planes(run workqueue.RunID, step string, layer workqueue.Layer) []byte {
+func (b *bench) planes(run workqueue.RunID, step string, layer inspect.Layer) []byte {
 	b.Helper()
-	p, err := b.store.Planes(b.Context(), workqueue.PlanesRequest{
-		Run: run, Step: step, Layer: layer, Blocks: workqueue.MaxPlaneBlocks,
+	p, err := inspect.New(b.store).Planes(b.Context(), inspect.PlanesRequest{
+		Run: run, Step: step, Layer: layer, Blocks: inspect.MaxPlaneBlocks,
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -21,7 +25,7 @@ func (b *bench) planes(run workqueue.RunID, step string, layer workqueue.Layer) 
 }
 
 // twoSteps is a run whose second step sees the parts of the first.
-func twoSteps(chunk int) workqueue.LoadRequest {
+func twoSteps(chunk int) start.LoadRequest {
 	req := chunked(chunk)
 	second := req.Steps[0]
 	second.Name, second.Needs, second.Inputs = "second", []int{0}, []int{0}
@@ -49,8 +53,8 @@ func TestPlanesShowWhereItemsAre(t *testing.T) {
 	want("only", 5, 5, 6, 6, 3, 3, 4, 4, 2, 2)
 	want("second", 5, 5, 7, 7, 0, 0, 0, 0, 0, 0)
 	want("", 5, 5, 6, 6, 3, 3, 4, 4, 2, 2)
-	_, err := b.store.Reset(t.Context(), workqueue.ResetRequest{
-		Run: run, Actor: "test", Select: workqueue.Selection{Step: "only", Keys: []string{"C0"}},
+	_, err := redo.New(b.store).Reset(t.Context(), redo.ResetRequest{
+		Run: run, Actor: "test", Select: redo.Selection{Step: "only", Keys: []string{"C0"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -58,14 +62,14 @@ func TestPlanesShowWhereItemsAre(t *testing.T) {
 	want("only", 2, 5, 6, 6, 3, 3, 4, 4, 2, 2)
 	want("second", 8, 5, 7, 7, 0, 0, 0, 0, 0, 0)
 	want("", 8, 5, 6, 6, 3, 3, 4, 4, 2, 2)
-	if got := b.planes(run, "only", workqueue.LayerAttempts); !slices.Equal(got, []byte{0, 1, 1, 1, 1, 1, 1, 1, 0, 0}) {
+	if got := b.planes(run, "only", inspect.LayerAttempts); !slices.Equal(got, []byte{0, 1, 1, 1, 1, 1, 1, 1, 0, 0}) {
 		t.Errorf("attempts %v", got)
 	}
-	if got := b.planes(run, "second", workqueue.LayerLatency); got[0] == 0 || got[2] != 0 || got[9] != 0 {
+	if got := b.planes(run, "second", inspect.LayerLatency); got[0] == 0 || got[2] != 0 || got[9] != 0 {
 		t.Errorf("latencies %v", got)
 	}
-	var missing *workqueue.Planes
-	if missing, err = b.store.Planes(t.Context(), workqueue.PlanesRequest{Run: run, Step: "third"}); !errors.Is(err,
+	var missing *inspect.Planes
+	if missing, err = inspect.New(b.store).Planes(t.Context(), inspect.PlanesRequest{Run: run, Step: "third"}); !errors.Is(err,
 		workqueue.ErrNotFound) {
 		t.Errorf("a step that is not there: %v, %v", missing, err)
 	}
@@ -79,13 +83,13 @@ func TestPlanesAgreeWithTheRun(t *testing.T) {
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "bad"}), whole(b.one(run)))
 	b.one(run)
 	b.claimStep(run, 1, 1)
-	view, err := b.store.Run(t.Context(), run)
+	view, err := inspect.New(b.store).Run(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range view.Steps {
 		st := &view.Steps[i]
-		var n [workqueue.ItemStale + 1]int64
+		var n [inspect.ItemStale + 1]int64
 		for _, state := range b.planes(run, st.Name, "") {
 			n[state]++
 		}
@@ -94,11 +98,11 @@ func TestPlanesAgreeWithTheRun(t *testing.T) {
 			t.Errorf("step %s: %v; want %v", st.Name, n, want)
 		}
 	}
-	page, err := b.store.Planes(t.Context(), workqueue.PlanesRequest{Run: run, From: 1, Blocks: 5})
+	page, err := inspect.New(b.store).Planes(t.Context(), inspect.PlanesRequest{Run: run, From: 1, Blocks: 5})
 	if err != nil || len(page.Bytes) != 5000 || page.Blocks != 2 || page.Items != bitfield.Size+5000 {
 		t.Errorf("the second block: %d bytes, %+v, %v", len(page.Bytes), page.Items, err)
 	}
-	if page, err = b.store.Planes(t.Context(), workqueue.PlanesRequest{Run: run, From: 2, Blocks: 5}); err != nil ||
+	if page, err = inspect.New(b.store).Planes(t.Context(), inspect.PlanesRequest{Run: run, From: 2, Blocks: 5}); err != nil ||
 		len(page.Bytes) != 0 {
 		t.Errorf("behind the last block: %d bytes, %v", len(page.Bytes), err)
 	}
@@ -117,19 +121,19 @@ func TestAgesAndTimesComeFromTheNewestSlice(t *testing.T) {
 	b.exec(`UPDATE work_slice SET created_at = created_at - interval '3 h', sent_at = now() - interval '3 h',
 		ended_at = now() - interval '2 h' WHERE id <> $1`, again.ID)
 	b.exec(`UPDATE batchrun SET started_at = now() - interval '4 h'`)
-	hour, four := workqueue.TimeCode(3600), workqueue.TimeCode(4*3600)
-	if got := b.planes(run, "", workqueue.LayerAge); got[0] != hour || got[7] != four {
+	hour, four := inspect.TimeCode(3600), inspect.TimeCode(4*3600)
+	if got := b.planes(run, "", inspect.LayerAge); got[0] != hour || got[7] != four {
 		t.Errorf("ages %v; want %d of what was tried, and %d", got, hour, four)
 	}
 	want := []byte{97, 97, 97, 97, 0, 0, 0, 0} // 255 ms: 1 + 12·8
-	if got := b.planes(run, "", workqueue.LayerLatency); !slices.Equal(got, want) {
+	if got := b.planes(run, "", inspect.LayerLatency); !slices.Equal(got, want) {
 		t.Errorf("latencies %v; want %v", got, want)
 	}
-	if got := b.planes(run, "", workqueue.LayerAttempts); !slices.Equal(got, []byte{2, 2, 2, 2, 0, 0, 0, 0}) {
+	if got := b.planes(run, "", inspect.LayerAttempts); !slices.Equal(got, []byte{2, 2, 2, 2, 0, 0, 0, 0}) {
 		t.Errorf("attempts %v", got)
 	}
 	for n, code := range map[float64]byte{-1: 1, 0: 1, 1: 13, 255: 97, 1e9: 255} {
-		if got := workqueue.TimeCode(n); got != code {
+		if got := inspect.TimeCode(n); got != code {
 			t.Errorf("code of %v is %d; want %d", n, got, code)
 		}
 	}
@@ -141,21 +145,21 @@ func TestTimelineCountsEveryItemOnce(t *testing.T) {
 	run := b.load(chunked(4), 8)
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "later", Retry: true}))
 	b.finish(run)
-	_, err := b.store.Reset(t.Context(), workqueue.ResetRequest{
-		Run: run, Actor: "test", Select: workqueue.Selection{Keys: []string{"C1", "C2"}},
+	_, err := redo.New(b.store).Reset(t.Context(), redo.ResetRequest{
+		Run: run, Actor: "test", Select: redo.Selection{Keys: []string{"C1", "C2"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "bad"}))
-	again := workqueue.RerunRequest{Run: run, Actor: "test", Select: workqueue.Selection{Failed: true}}
-	if _, err := b.store.Rerun(t.Context(), again); err != nil {
+	again := redo.RerunRequest{Run: run, Actor: "test", Select: redo.Selection{Failed: true}}
+	if _, err := redo.New(b.store).Rerun(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
 	b.finish(run)
 	tell := func(all bool, done, failed, requests int64) {
 		t.Helper()
-		tl, err := b.store.Timeline(t.Context(), workqueue.TimelineRequest{Run: run, Buckets: 5, All: all})
+		tl, err := inspect.New(b.store).Timeline(t.Context(), inspect.TimelineRequest{Run: run, Buckets: 5, All: all})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,14 +186,14 @@ func TestLiveSlicesInPages(t *testing.T) {
 	b.exec(`UPDATE work_slice SET not_before = not_before + interval '1 h' WHERE state = 'scheduled'`)
 	out := b.one(run)
 	b.send(out)
-	b.record(workqueue.Answer{Slice: out.ID, Endpoint: out.Endpoint, Service: "slow", Answered: -1,
-		Slots: []workqueue.Slot{{Ordinal: 2, Result: []byte("1")}}})
+	b.record(settle.Answer{Slice: out.ID, Endpoint: out.Endpoint, Service: "slow", Answered: -1,
+		Slots: []settle.Slot{{Ordinal: 2, Result: []byte("1")}}})
 	b.claim(run, 3)
 	seen := map[string]int{}
-	filter := workqueue.LiveFilter{Run: run, Limit: 2}
+	filter := inspect.LiveFilter{Run: run, Limit: 2}
 	for {
-		page, err := b.store.LiveSlices(t.Context(), filter)
-		if err != nil || page.Counts != (workqueue.LiveCounts{Scheduled: 1, Claimed: 3, Sent: 1}) {
+		page, err := inspect.New(b.store).LiveSlices(t.Context(), filter)
+		if err != nil || page.Counts != (inspect.LiveCounts{Scheduled: 1, Claimed: 3, Sent: 1}) {
 			t.Fatalf("%+v, %v", page, err)
 		}
 		for _, s := range page.Slices {
@@ -207,7 +211,7 @@ func TestLiveSlicesInPages(t *testing.T) {
 	if seen["scheduled"] != 1 || seen["claimed"] != 3 || seen["sent"] != 1 {
 		t.Errorf("the pages hold %v", seen)
 	}
-	page, err := b.store.LiveSlices(t.Context(), workqueue.LiveFilter{Run: run, States: []string{"scheduled"}})
+	page, err := inspect.New(b.store).LiveSlices(t.Context(), inspect.LiveFilter{Run: run, States: []string{"scheduled"}})
 	if err != nil || len(page.Slices) != 1 || page.Slices[0].NotBefore == nil || page.Slices[0].Cause != "retry" {
 		t.Errorf("what is scheduled: %+v, %v", page, err)
 	}
@@ -225,10 +229,10 @@ func TestItemsOfARangeInPages(t *testing.T) {
 		}
 	}
 	b.record(a)
-	r := workqueue.ItemRange{Run: run, From: 50, To: bitfield.Size + 50, States: []string{"failed"}, After: -1, Limit: 7}
+	r := inspect.ItemRange{Run: run, From: 50, To: bitfield.Size + 50, States: []string{"failed"}, After: -1, Limit: 7}
 	var all []workqueue.Ordinal
 	for {
-		page, err := b.store.ItemsIn(t.Context(), r)
+		page, err := inspect.New(b.store).ItemsIn(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,8 +257,8 @@ func TestItemsOfARangeInPages(t *testing.T) {
 	if !slices.Equal(all, want) {
 		t.Errorf("failed are %v; want %v", all, want)
 	}
-	end := workqueue.ItemRange{Run: run, From: bitfield.Size + 95, To: 1 << 30, After: -1}
-	page, err := b.store.ItemsIn(t.Context(), end)
+	end := inspect.ItemRange{Run: run, From: bitfield.Size + 95, To: 1 << 30, After: -1}
+	page, err := inspect.New(b.store).ItemsIn(t.Context(), end)
 	if err != nil || len(page.Items) != 5 || page.Next != nil || page.Items[4].Key != "C8291" {
 		t.Errorf("the last ones: %+v, %v", page, err)
 	}

@@ -13,13 +13,18 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/outbox"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // Without prepared statements everything works that works with them.
 func TestStoreThroughAPooler(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{ThroughPooler: true})
+	store, release, err := database.Open(t.Context(), url, database.PoolConfig{ThroughPooler: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,15 +41,15 @@ func TestStoreThroughAPooler(t *testing.T) {
 	claimed := b.claim(run, 2)
 	b.send(claimed...)
 	b.pass(claimed[0].ID)
-	if n, err := store.Expire(t.Context(), lease, []workqueue.SliceID{claimed[0].ID}); err != nil || n != 1 {
+	if n, err := health.New(store).Expire(t.Context(), lease, []workqueue.SliceID{claimed[0].ID}); err != nil || n != 1 {
 		t.Errorf("expired %d, %v; want 1", n, err)
 	}
 	refused := workqueue.SlotError{Code: "refused", Message: "no"}
 	b.record(faulty(claimed[1], refused))
 	b.finish(run)
 	b.wantState(run, "completed", 1)
-	again, err := store.Rerun(t.Context(), workqueue.RerunRequest{Run: run,
-		Select: workqueue.Selection{Failed: true}, Actor: "test"})
+	again, err := redo.New(store).Rerun(t.Context(), redo.RerunRequest{Run: run,
+		Select: redo.Selection{Failed: true}, Actor: "test"})
 	if err != nil || again.Items != 4 {
 		t.Errorf("rerun %+v, %v; want 4 items", again, err)
 	}
@@ -59,7 +64,7 @@ func TestStoreHasNothingCompiled(t *testing.T) {
 	url := testenv.Database(t)
 	b := &bench{T: t, pool: testenv.Connect(t, url)}
 	b.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$`)
-	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{})
+	store, release, err := database.Open(t.Context(), url, database.PoolConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +72,7 @@ func TestStoreHasNothingCompiled(t *testing.T) {
 	b.store = store
 	b.session = b.open()
 	var own, usual string
-	err = store.AsLeader(t.Context(), b.lead(), func(ctx context.Context, tx pgx.Tx) error {
+	err = session.New(store).AsLeader(t.Context(), b.lead(), func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `SHOW jit`).Scan(&own)
 	})
 	if err != nil || own != "off" {
@@ -96,7 +101,7 @@ func TestAnIdleConnectionThatHasGoneMuteIsGivenUp(t *testing.T) {
 	first, standby := testenv.NewProxy(t, addressOf(config)), testenv.NewProxy(t, addressOf(config))
 	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
 		Host: first.Addr() + "," + standby.Addr(), Path: config.Database, RawQuery: "sslmode=disable"}
-	store, release, err := workqueue.Open(t.Context(), at.String(), workqueue.PoolConfig{})
+	store, release, err := database.Open(t.Context(), at.String(), database.PoolConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +115,7 @@ func TestAnIdleConnectionThatHasGoneMuteIsGivenUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context()) // without a deadline, which would end the question, too
 	given := time.AfterFunc(time.Minute, cancel)
 	defer given.Stop()
-	if _, err := store.UnpublishedEvents(ctx, workqueue.EventPlace{}, nil, 1); err != nil {
+	if _, err := outbox.New(store).UnpublishedEvents(ctx, outbox.EventPlace{}, nil, 1); err != nil {
 		t.Errorf("it was not given up: %v", err)
 	}
 	if standby.Connections() == 0 {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 func TestRecordTakesAReplyInPieces(t *testing.T) {
@@ -21,7 +23,7 @@ func TestRecordTakesAReplyInPieces(t *testing.T) {
 			run := b.load(chunked(6), 6)
 			s := b.one(run)
 			all := ordinals(s)
-			pieces := []workqueue.Answer{answer(s, all[:2]...), answer(s, all[2:4]...), answer(s, all[4:]...)}
+			pieces := []settle.Answer{answer(s, all[:2]...), answer(s, all[2:4]...), answer(s, all[4:]...)}
 			pieces[0].Answered, pieces[1].Answered, pieces[2].Answered = -1, -1, 6
 			for i, piece := range order {
 				b.wantState(run, "running", 1)
@@ -49,7 +51,7 @@ func TestRecordIsIndifferentToRepetitionAndOrder(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	run := b.load(chunked(50), 400)
-	var messages []workqueue.Answer
+	var messages []settle.Answer
 	for _, s := range b.claim(run, plenty) {
 		all := ordinals(s)
 		first, rest := answer(s, all[:20]...), answer(s, all[20:]...)
@@ -87,7 +89,7 @@ func TestRecordLeavesASupersededAttemptAlone(t *testing.T) {
 	late := b.one(run)
 	b.send(late)
 	b.pass(late.ID)
-	if n, err := b.store.Expire(t.Context(), b.lead(), []workqueue.SliceID{late.ID}); err != nil || n != 1 {
+	if n, err := health.New(b.store).Expire(t.Context(), b.lead(), []workqueue.SliceID{late.ID}); err != nil || n != 1 {
 		t.Fatalf("expired %d slices, %v; want 1", n, err)
 	}
 	if v := b.record(whole(late)).Verdicts[0]; !v.Stale || v.Taken != 0 {
@@ -113,8 +115,8 @@ func TestRecordRefusesWhatWasNotAskedFor(t *testing.T) {
 	slices := b.claim(run, plenty)
 	first, second := slices[0], slices[1]
 	foreign := answer(first, ordinals(second)...)
-	foreign.Slots = append(foreign.Slots, workqueue.Slot{Ordinal: -1}, workqueue.Slot{Ordinal: 8192 + ordinals(first)[0]},
-		workqueue.Slot{Ordinal: 1 << 30})
+	foreign.Slots = append(foreign.Slots, settle.Slot{Ordinal: -1}, settle.Slot{Ordinal: 8192 + ordinals(first)[0]},
+		settle.Slot{Ordinal: 1 << 30})
 	if v := b.record(foreign).Verdicts[0]; v.Taken != 0 || len(v.Foreign) != 7 {
 		t.Errorf("foreign ordinals: %+v; want 7 of them refused", v)
 	}
@@ -285,7 +287,7 @@ func TestRecordStoresAnyText(t *testing.T) {
 	a := faulty(s, workqueue.SlotError{Code: "c\x00d", Message: "nul \x00, not UTF-8 \xff\xfe, \u202e bidi"})
 	a.Service = "svc\x00\xff"
 	a.Slots[0].Err.Retry = false
-	a.Slots[1] = workqueue.Slot{Ordinal: a.Slots[1].Ordinal, Result: []byte{0, 0xff, 0}, ContentType: "application/pdf"}
+	a.Slots[1] = settle.Slot{Ordinal: a.Slots[1].Ordinal, Result: []byte{0, 0xff, 0}, ContentType: "application/pdf"}
 	a.Slots[2].Err = &workqueue.SlotError{Code: "busy", Message: strings.Repeat("\x00\xc3", 1000), Retry: true}
 	if v := b.record(a).Verdicts[0]; v.Taken != 4 {
 		t.Fatalf("%+v; want all 4 taken", v)
@@ -303,7 +305,7 @@ func TestRecordStoresAnyText(t *testing.T) {
 func TestRecordOfManyRunsCompletesEachOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var answers []workqueue.Answer
+	var answers []settle.Answer
 	runs := map[workqueue.RunID]bool{}
 	for range 10 {
 		run := b.load(request(), 8)
@@ -335,7 +337,7 @@ func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
 	claimed := b.claim(run, plenty)
 	again := faulty(claimed[0], workqueue.SlotError{Code: "flaky", Retry: true})
 	for name, tc := range map[string]struct {
-		answer workqueue.Answer
+		answer settle.Answer
 		want   int
 	}{"tried again": {again, 1}, "done": {whole(claimed[1]), 0}} {
 		due := b.record(tc.answer).Due

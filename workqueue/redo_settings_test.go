@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Settings that a step has no use for, or that do not say which step they are for, are refused, and change nothing.
@@ -32,27 +35,27 @@ func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
 			}
 		}
 	}
-	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: g.run, Actor: "test",
-		Select: workqueue.Selection{Failed: true}, Settings: workqueue.StepChange{Endpoint: "other"}})
+	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, Actor: "test",
+		Select: redo.Selection{Failed: true}, Settings: control.StepChange{Endpoint: "other"}})
 	refused("another endpoint for a local function", err, "endpoint other", "step statement", "local:render")
 	chunk := 2
-	_, err = b.store.SetRun(t.Context(), workqueue.RunChange{Run: g.run, Actor: "test",
-		Settings: workqueue.StepChange{Chunk: &chunk}})
+	_, err = control.New(b.store).SetRun(t.Context(), control.RunChange{Run: g.run, Actor: "test",
+		Settings: control.StepChange{Chunk: &chunk}})
 	refused("a chunk for no step", err, "several steps", "accounts, transactions")
 	b.wantState(g.run, "completed", 1)
 	priority := 3
-	_, err = b.store.SetRun(t.Context(), workqueue.RunChange{Run: g.run, Priority: &priority, Actor: "test"})
+	_, err = control.New(b.store).SetRun(t.Context(), control.RunChange{Run: g.run, Priority: &priority, Actor: "test"})
 	if err != nil {
 		t.Errorf("a priority needs no step: %v", err)
 	}
-	_, err = b.store.SetRun(t.Context(), workqueue.RunChange{Run: g.run, Step: "statement", Actor: "test",
-		Settings: workqueue.StepChange{Chunk: &chunk}})
+	_, err = control.New(b.store).SetRun(t.Context(), control.RunChange{Run: g.run, Step: "statement", Actor: "test",
+		Settings: control.StepChange{Chunk: &chunk}})
 	if err != nil {
 		t.Error(err)
 	}
 	g.fresh()
-	_, err = b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: g.run, Actor: "test",
-		Select: workqueue.Selection{Failed: true}})
+	_, err = redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, Actor: "test",
+		Select: redo.Selection{Failed: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +71,7 @@ func TestPartOfTheItemsOfAnOpenRun(t *testing.T) {
 	run := b.openRun(nil)
 	b.add(run, names(8192))
 	half := "50%"
-	_, err := b.store.SetRun(t.Context(), workqueue.RunChange{Run: run, MaxFailed: &half, Actor: "test"})
+	_, err := control.New(b.store).SetRun(t.Context(), control.RunChange{Run: run, MaxFailed: &half, Actor: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +90,7 @@ func TestBarrierThatWaitsForNothing(t *testing.T) {
 	b := setup(t)
 	req := request()
 	req.Steps[0].Barrier = true
-	if _, err := b.store.Load(t.Context(), req, keys("C0")); err == nil || !strings.Contains(err.Error(), "barrier") {
+	if _, err := start.New(b.store).Load(t.Context(), req, keys("C0")); err == nil || !strings.Contains(err.Error(), "barrier") {
 		t.Errorf("it was loaded: %v", err)
 	}
 }

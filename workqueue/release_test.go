@@ -8,6 +8,12 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/health"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // ids lists the ids of slices.
@@ -27,7 +33,7 @@ func TestDeadSessionsClaimsAreIssuedAgain(t *testing.T) {
 	dead := b.open()
 	req := b.claimRequest(run, 2)
 	req.Session = dead
-	out, err := b.store.Claim(t.Context(), req)
+	out, err := dispatch.New(b.store).Claim(t.Context(), req)
 	lost := out.Slices
 	if err != nil || len(lost) != 2 {
 		t.Fatalf("claimed %d slices, %v", len(lost), err)
@@ -35,7 +41,7 @@ func TestDeadSessionsClaimsAreIssuedAgain(t *testing.T) {
 	kept := b.one(run)
 	b.send(lost[1])
 	b.expire(dead)
-	n, err := b.store.ReleaseDeadSessions(t.Context(), lease)
+	n, err := settle.New(b.store).ReleaseDeadSessions(t.Context(), lease)
 	if err != nil || n != 1 {
 		t.Errorf("released %d slices, %v; want the one that was claimed and not sent", n, err)
 	}
@@ -46,7 +52,7 @@ func TestDeadSessionsClaimsAreIssuedAgain(t *testing.T) {
 	}
 	// The dead node wakes up: its late writes touch nothing, but a reply to what it had sent counts.
 	b.send(lost[0])
-	piece, err := b.store.Split(t.Context(), dead, lost[0].ID, lost[0].Mask.Split(1), time.Minute)
+	piece, err := settle.New(b.store).Split(t.Context(), dead, lost[0].ID, lost[0].Mask.Split(1), time.Minute)
 	if err != nil || piece != nil {
 		t.Errorf("a split of a released slice made %+v, %v", piece, err)
 	}
@@ -64,11 +70,11 @@ func TestEndOfASessionHandsBackAtOnce(t *testing.T) {
 	run := b.load(request(), 12)
 	claimed := b.claim(run, plenty)
 	b.send(claimed[0])
-	n, err := b.store.EndSession(t.Context(), b.session)
+	n, err := settle.New(b.store).EndSession(t.Context(), b.session)
 	if err != nil || n != 2 {
 		t.Errorf("handed back %d slices, %v; want 2", n, err)
 	}
-	if n, err := b.store.EndSession(t.Context(), b.session); err != nil || n != 0 {
+	if n, err := settle.New(b.store).EndSession(t.Context(), b.session); err != nil || n != 0 {
 		t.Errorf("the second end handed back %d, %v", n, err)
 	}
 	b.check()
@@ -86,7 +92,7 @@ func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
 	work := time.Now()
 	observe := func(work, reply time.Time, epoch int64, advances bool) {
 		t.Helper()
-		pipe, advanced, err := b.store.ObservePipe(t.Context(), workqueue.Created{Work: work, Reply: reply})
+		pipe, advanced, err := streams.New(b.store).ObservePipe(t.Context(), streams.Created{Work: work, Reply: reply})
 		if err != nil || pipe.Epoch != epoch || advanced != advances {
 			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", pipe.Epoch, advanced, err, epoch, advances)
 		}
@@ -97,7 +103,7 @@ func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
 	claimed := b.claim(run, plenty)
 	b.send(claimed[:2]...)
 	observe(work, work.Add(time.Second), 2, true) // the reply stream alone was made anew
-	n, err := b.store.ReleaseLostPipe(t.Context(), lease)
+	n, err := settle.New(b.store).ReleaseLostPipe(t.Context(), lease)
 	if err != nil || n != 2 {
 		t.Errorf("released %d slices, %v; want the two that were sent", n, err)
 	}
@@ -106,21 +112,21 @@ func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
 		if s.Cause != workqueue.CausePipe || s.Failures != 0 {
 			t.Errorf("issued again as %+v", s)
 		}
-		if _, err := b.store.MarkSent(t.Context(), []workqueue.Sent{{ID: s.ID, StreamSeq: 1, PipeEpoch: 2}}); err != nil {
+		if _, err := settle.New(b.store).MarkSent(t.Context(), []workqueue.Sent{{ID: s.ID, StreamSeq: 1, PipeEpoch: 2}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n, err := b.store.ReleaseLostPipe(t.Context(), lease); err != nil || n != 0 {
+	if n, err := settle.New(b.store).ReleaseLostPipe(t.Context(), lease); err != nil || n != 0 {
 		t.Errorf("released %d slices of the present epoch, %v", n, err)
 	}
-	if err := b.store.AdvancePipe(t.Context(), 2); err != nil {
+	if err := streams.New(b.store).AdvancePipe(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.store.AdvancePipe(t.Context(), 2); err != nil { // another node that noticed the same
+	if err := streams.New(b.store).AdvancePipe(t.Context(), 2); err != nil { // another node that noticed the same
 		t.Fatal(err)
 	}
 	observe(work, work.Add(time.Second), 3, false)
-	if n, err := b.store.ReleaseLostPipe(t.Context(), lease); err != nil || n != 2 {
+	if n, err := settle.New(b.store).ReleaseLostPipe(t.Context(), lease); err != nil || n != 2 {
 		t.Errorf("released %d slices after the rewind, %v; want 2", n, err)
 	}
 	b.check()
@@ -137,8 +143,8 @@ func TestPipeEpochGrowsOnce(t *testing.T) {
 		advances := 0
 		for range 8 {
 			wg.Go(func() {
-				seen := workqueue.Created{Work: now, Reply: now, Stage: now, Flow: now.Add(time.Duration(epoch) * time.Second)}
-				pipe, advanced, err := b.store.ObservePipe(t.Context(), seen)
+				seen := streams.Created{Work: now, Reply: now, Stage: now, Flow: now.Add(time.Duration(epoch) * time.Second)}
+				pipe, advanced, err := streams.New(b.store).ObservePipe(t.Context(), seen)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil || pipe.Epoch != epoch {
@@ -164,15 +170,15 @@ func TestDeadlines(t *testing.T) {
 	claimed := b.claim(run, plenty)
 	late, waiting, unsent, answered := claimed[0], claimed[1], claimed[2], claimed[3]
 	b.send(late, waiting, answered)
-	if overdue, err := b.store.OverdueSlices(t.Context(), plenty); err != nil || len(overdue) != 0 {
+	if overdue, err := settle.New(b.store).OverdueSlices(t.Context(), plenty); err != nil || len(overdue) != 0 {
 		t.Errorf("overdue %v, %v before any deadline", overdue, err)
 	}
-	if n, err := b.store.Expire(t.Context(), lease, ids(claimed...)); err != nil || n != 0 {
+	if n, err := health.New(b.store).Expire(t.Context(), lease, ids(claimed...)); err != nil || n != 0 {
 		t.Errorf("expired %d slices before their deadline, %v", n, err)
 	}
 	b.pass(ids(claimed...)...)
 	b.record(whole(answered))
-	overdue, err := b.store.OverdueSlices(t.Context(), plenty)
+	overdue, err := settle.New(b.store).OverdueSlices(t.Context(), plenty)
 	if err != nil || len(overdue) != 3 {
 		t.Fatalf("overdue %v, %v; want 3", overdue, err)
 	}
@@ -181,13 +187,13 @@ func TestDeadlines(t *testing.T) {
 			t.Errorf("overdue %+v", o)
 		}
 	}
-	if err := b.store.Extend(t.Context(), lease, ids(waiting, answered)); err != nil {
+	if err := settle.New(b.store).Extend(t.Context(), lease, ids(waiting, answered)); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := b.store.ReleaseUnsent(t.Context(), lease, ids(unsent)); err != nil || n != 1 {
+	if n, err := health.New(b.store).ReleaseUnsent(t.Context(), lease, ids(unsent)); err != nil || n != 1 {
 		t.Errorf("released %d unsent slices, %v", n, err)
 	}
-	if n, err := b.store.Expire(t.Context(), lease, ids(late, waiting, answered)); err != nil || n != 1 {
+	if n, err := health.New(b.store).Expire(t.Context(), lease, ids(late, waiting, answered)); err != nil || n != 1 {
 		t.Errorf("expired %d slices, %v; want only the late one", n, err)
 	}
 	b.check()
@@ -216,7 +222,7 @@ func TestItemsThatAreAlwaysLateFail(t *testing.T) {
 		slices += len(claimed)
 		b.send(claimed...)
 		b.pass(ids(claimed...)...)
-		if n, err := b.store.Expire(t.Context(), lease, ids(claimed...)); err != nil || n != len(claimed) {
+		if n, err := health.New(b.store).Expire(t.Context(), lease, ids(claimed...)); err != nil || n != len(claimed) {
 			t.Fatalf("expired %d of %d, %v", n, len(claimed), err)
 		}
 		b.check()
@@ -243,24 +249,27 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	b.pass(ids(claimed...)...)
 	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
 	other := b.open()
-	lease, err := b.store.Lead(t.Context(), other, leaseTTL)
+	lease, err := session.New(b.store).Lead(t.Context(), other, leaseTTL)
 	if err != nil || lease.Epoch != old.Epoch+1 {
 		t.Fatalf("lease %+v, %v; want the next epoch", lease, err)
 	}
-	if _, err := b.store.Lead(t.Context(), b.session, leaseTTL); !errors.Is(err, workqueue.ErrNotLeader) {
+	if _, err := session.New(b.store).Lead(t.Context(), b.session, leaseTTL); !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("a second leader: %v; want ErrNotLeader", err)
 	}
 	b.expire(b.session)
 	ctx := t.Context()
 	for name, work := range map[string]func(workqueue.Lease) error{
-		"dead sessions": func(l workqueue.Lease) error { _, err := b.store.ReleaseDeadSessions(ctx, l); return err },
-		"lost pipe":     func(l workqueue.Lease) error { _, err := b.store.ReleaseLostPipe(ctx, l); return err },
-		"expire":        func(l workqueue.Lease) error { _, err := b.store.Expire(ctx, l, ids(claimed[0])); return err },
-		"unsent": func(l workqueue.Lease) error {
-			_, err := b.store.ReleaseUnsent(ctx, l, ids(claimed[1]))
+		"dead sessions": func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseDeadSessions(ctx, l); return err },
+		"lost pipe":     func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseLostPipe(ctx, l); return err },
+		"expire": func(l workqueue.Lease) error {
+			_, err := health.New(b.store).Expire(ctx, l, ids(claimed[0]))
 			return err
 		},
-		"extend": func(l workqueue.Lease) error { return b.store.Extend(ctx, l, ids(claimed[0])) },
+		"unsent": func(l workqueue.Lease) error {
+			_, err := health.New(b.store).ReleaseUnsent(ctx, l, ids(claimed[1]))
+			return err
+		},
+		"extend": func(l workqueue.Lease) error { return settle.New(b.store).Extend(ctx, l, ids(claimed[0])) },
 	} {
 		if err := work(old); !errors.Is(err, workqueue.ErrNotLeader) {
 			t.Errorf("%s under the old epoch: %v; want ErrNotLeader", name, err)
@@ -271,7 +280,7 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	if n != 3 {
 		t.Errorf("%d slices are as they were; want 3", n)
 	}
-	if n, err := b.store.Expire(ctx, lease, ids(claimed[0])); err != nil || n != 1 {
+	if n, err := health.New(b.store).Expire(ctx, lease, ids(claimed[0])); err != nil || n != 1 {
 		t.Errorf("the new leader expired %d, %v", n, err)
 	}
 	b.check()
@@ -290,23 +299,23 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	release := b.holdRows(`SELECT 1 FROM work_slice WHERE id = $1 FOR UPDATE`, s.ID)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if n, err := b.store.Expire(t.Context(), lease, ids(s)); !errors.Is(err, workqueue.ErrNotLeader) {
+		if n, err := health.New(b.store).Expire(t.Context(), lease, ids(s)); !errors.Is(err, workqueue.ErrNotLeader) {
 			t.Errorf("expired %d, %v; want ErrNotLeader: another leads since the work began", n, err)
 		}
 	})
 	b.until("the sweep waits for the slice", func() bool { return b.waiters() == 1 })
-	if again, err := b.store.Lead(t.Context(), b.session, leaseTTL); err != nil || again != lease {
+	if again, err := session.New(b.store).Lead(t.Context(), b.session, leaseTTL); err != nil || again != lease {
 		t.Errorf("prolonged to %+v, %v; its own work is in the way", again, err)
 	}
 	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
-	next, err := b.store.Lead(t.Context(), b.open(), leaseTTL)
+	next, err := session.New(b.store).Lead(t.Context(), b.open(), leaseTTL)
 	if err != nil || next.Epoch != lease.Epoch+1 {
 		t.Fatalf("lease %+v, %v; want the next epoch, at once", next, err)
 	}
 	release()
 	wg.Wait()
 	b.wantTally(run, tally{live: 4})
-	if n, err := b.store.Expire(t.Context(), next, ids(s)); err != nil || n != 1 {
+	if n, err := health.New(b.store).Expire(t.Context(), next, ids(s)); err != nil || n != 1 {
 		t.Errorf("the new leader expired %d, %v", n, err)
 	}
 	b.check()
@@ -319,13 +328,13 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 	b := setup(t)
 	lease := b.lead()
 	release := b.holdRows(`SELECT 1 FROM leader WHERE epoch = $1 FOR KEY SHARE`, lease.Epoch) // as the last look does
-	if again, err := b.store.Lead(t.Context(), b.session, leaseTTL); err != nil || again != lease {
+	if again, err := session.New(b.store).Lead(t.Context(), b.session, leaseTTL); err != nil || again != lease {
 		t.Errorf("prolonged to %+v, %v", again, err)
 	}
 	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if next, err := b.store.Lead(t.Context(), b.open(), leaseTTL); err != nil || next.Epoch != lease.Epoch+1 {
+		if next, err := session.New(b.store).Lead(t.Context(), b.open(), leaseTTL); err != nil || next.Epoch != lease.Epoch+1 {
 			t.Errorf("lease %+v, %v", next, err)
 		}
 	})
@@ -339,12 +348,12 @@ func TestSplitKeepsEveryItem(t *testing.T) {
 	b := setup(t)
 	run := b.load(chunked(10), 10)
 	s := b.one(run)
-	first, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
+	first, err := settle.New(b.store).Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
 	if err != nil || first == nil {
 		t.Fatalf("split off %+v, %v", first, err)
 	}
 	b.check()
-	again, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
+	again, err := settle.New(b.store).Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
 	if err != nil || again != nil {
 		t.Errorf("the second split made %+v, %v", again, err)
 	}
@@ -371,14 +380,14 @@ func TestSplitKeepsToTheLimits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	budget := 1
-	if _, err := b.store.ChangeEndpoint(t.Context(), workqueue.EndpointChange{Endpoint: endpoint,
+	if _, err := pacestore.New(b.store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: endpoint,
 		MaxInFlight: &budget}, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	run := b.load(chunked(10), 10)
 	for s := b.one(run); ; s = b.one(run) {
 		if s.Mask.Count() > 3 {
-			first, err := b.store.Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
+			first, err := settle.New(b.store).Split(t.Context(), b.session, s.ID, s.Mask.Split(3), time.Minute)
 			if err != nil || first == nil {
 				t.Fatalf("split off %+v, %v", first, err)
 			}
@@ -410,7 +419,7 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 			b := setup(t)
 			run := b.load(request(), 8)
 			s := b.one(run)
-			if _, err := b.store.Split(t.Context(), b.session, s.ID, masks, time.Minute); err == nil {
+			if _, err := settle.New(b.store).Split(t.Context(), b.session, s.ID, masks, time.Minute); err == nil {
 				t.Error("it was split")
 			}
 			b.check()

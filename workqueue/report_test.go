@@ -7,11 +7,16 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/report"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-func (b *bench) report(run workqueue.RunID) workqueue.RunReport {
+func (b *bench) report(run workqueue.RunID) report.RunReport {
 	b.Helper()
-	r, err := b.store.Report(b.Context(), run)
+	r, err := report.New(b.store).Report(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -65,7 +70,7 @@ func TestReportAddsUp(t *testing.T) {
 		t.Errorf("%v are missing in %+v", want, r)
 	}
 	if q := r.Requests; q.Count != 3 || q.Items != 12 || q.MeanItems != 4 || q.P50Seconds != 0.5 || q.TriedAgain != 0 ||
-		len(q.ByCause) != 1 || q.ByCause[0] != (workqueue.CauseReport{Cause: "cut", Requests: 3, Items: 12}) {
+		len(q.ByCause) != 1 || q.ByCause[0] != (report.CauseReport{Cause: "cut", Requests: 3, Items: 12}) {
 		t.Errorf("the requests are %+v", q)
 	}
 	if len(r.Services) != 1 || r.Services[0].Name != "test" || r.Services[0].SecondsPerItem != 0.125 ||
@@ -83,11 +88,11 @@ func TestReportOfACancelledRun(t *testing.T) {
 	run := b.load(chunked(4), 12)
 	claimed := b.claim(run, 2)
 	b.record(whole(claimed[0]))
-	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "ann"}); err != nil {
+	if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	r := b.report(run)
-	if len(r.Unprocessed) != 1 || r.Unprocessed[0] != (workqueue.Unprocessed{State: "cancelled", Items: 8}) ||
+	if len(r.Unprocessed) != 1 || r.Unprocessed[0] != (report.Unprocessed{State: "cancelled", Items: 8}) ||
 		r.Generations[0].Ended != "cancelled" || r.Complete {
 		t.Errorf("got %+v", r)
 	}
@@ -103,11 +108,11 @@ func TestReportCountsWork(t *testing.T) {
 	lost := b.open()
 	claim := b.claimRequest(run, 1)
 	claim.Session = lost
-	if _, err := b.store.Claim(t.Context(), claim); err != nil {
+	if _, err := dispatch.New(b.store).Claim(t.Context(), claim); err != nil {
 		t.Fatal(err)
 	}
 	b.expire(lost)
-	if n, err := b.store.ReleaseDeadSessions(t.Context(), b.lead()); err != nil || n != 1 {
+	if n, err := settle.New(b.store).ReleaseDeadSessions(t.Context(), b.lead()); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
 	// Item 2 fails every chunk that it is in; the last one answers for itself.
@@ -115,7 +120,7 @@ func TestReportCountsWork(t *testing.T) {
 		for _, s := range b.claim(run, plenty) {
 			b.send(s)
 			if s.Mask.Has(2) {
-				b.record(workqueue.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test", Answered: 0,
+				b.record(settle.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test", Answered: 0,
 					Failure: &workqueue.SlotError{Code: "handler_error", Message: "broke", Retry: true}})
 				continue
 			}
@@ -130,7 +135,7 @@ func TestReportCountsWork(t *testing.T) {
 	if f := r.Bisections; f.Kinds["bad_entity"] != 1 || f.Culprits != 1 || f.Slices < 4 || len(f.Roots) != 1 {
 		t.Errorf("the bisections are %+v: %s", f, b.dump(run))
 	}
-	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}})
+	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,15 +157,15 @@ func TestReportCountsWork(t *testing.T) {
 func TestReportOnNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := b.store.Report(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := report.New(b.store).Report(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown run: %v; want ErrNotFound", err)
 	}
-	if _, err := b.store.Digests(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := report.New(b.store).Digests(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("digests of an unknown run: %v; want ErrNotFound", err)
 	}
 	run := b.load(request(), 1)
 	for _, other := range [][2]workqueue.RunID{{run, workqueue.NewRunID()}, {workqueue.NewRunID(), run}} {
-		if _, err := b.store.Compare(t.Context(), other[0], other[1], nil); !errors.Is(err, workqueue.ErrNotFound) {
+		if _, err := report.New(b.store).Compare(t.Context(), other[0], other[1], nil); !errors.Is(err, workqueue.ErrNotFound) {
 			t.Errorf("compare with an unknown run: %v; want ErrNotFound", err)
 		}
 	}
@@ -184,9 +189,9 @@ LEFT JOIN LATERAL (SELECT * FROM work_part p WHERE p.run_id = q.run_id AND p.ste
     ORDER BY p.generation DESC LIMIT 1) p ON true
 WHERE q.run_id = $1`
 
-func (b *bench) digests(run workqueue.RunID) workqueue.Digests {
+func (b *bench) digests(run workqueue.RunID) report.Digests {
 	b.Helper()
-	d, err := b.store.Digests(b.Context(), run)
+	d, err := report.New(b.store).Digests(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -229,8 +234,8 @@ func TestDigests(t *testing.T) {
 	}
 
 	// The newest generation counts, and while it runs there is nothing to rely on.
-	sel := workqueue.Selection{Keys: []string{"C17", "C18"}}
-	if _, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: first, Select: sel}); err != nil {
+	sel := redo.Selection{Keys: []string{"C17", "C18"}}
+	if _, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: first, Select: sel}); err != nil {
 		t.Fatal(err)
 	}
 	if d := b.digests(first); d.Items != one.Items || d.Results != "" || d.Note == "" {
@@ -242,11 +247,11 @@ func TestDigests(t *testing.T) {
 	}
 
 	// What a cancelled run has not done is missing, whatever it had been before.
-	sel = workqueue.Selection{Keys: []string{"C1", "C9000"}}
-	if _, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: same, Select: sel}); err != nil {
+	sel = redo.Selection{Keys: []string{"C1", "C9000"}}
+	if _, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: same, Select: sel}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: same, Actor: "ann"}); err != nil {
+	if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: same, Actor: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	if d := b.digests(same); d.Results == two.Results || d.Results == "" {

@@ -10,19 +10,20 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
-func refs(ids ...workqueue.LetterID) workqueue.DeadSelection {
-	var sel workqueue.DeadSelection
+func refs(ids ...workqueue.LetterID) deadletter.DeadSelection {
+	var sel deadletter.DeadSelection
 	for _, id := range ids {
 		sel.Refs = append(sel.Refs, id.String())
 	}
 	return sel
 }
 
-func (b *bench) requeue(sel workqueue.DeadSelection, want int) workqueue.Requeue {
+func (b *bench) requeue(sel deadletter.DeadSelection, want int) deadletter.Requeue {
 	b.Helper()
-	out, err := b.store.Requeue(b.Context(), sel, "ann")
+	out, err := deadletter.New(b.store).Requeue(b.Context(), sel, "ann")
 	if err != nil || out.Requeued != want {
 		b.Fatalf("requeued %+v, %v; want %d", out, err, want)
 	}
@@ -30,9 +31,9 @@ func (b *bench) requeue(sel workqueue.DeadSelection, want int) workqueue.Requeue
 }
 
 // unsent returns what the outbox holds.
-func (b *bench) unsent() []workqueue.UnsentLetter {
+func (b *bench) unsent() []deadletter.UnsentLetter {
 	b.Helper()
-	letters, err := b.store.UnsentLetters(b.Context(), 1000)
+	letters, err := deadletter.New(b.store).UnsentLetters(b.Context(), 1000)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func TestRequeueByForceOfOneThatWasSent(t *testing.T) {
 	b := setup(t)
 	ids := b.bury(letter("0", "a"))
 	b.requeue(refs(ids[0]), 1)
-	if err := b.store.LettersSent(t.Context(), ids); err != nil {
+	if err := deadletter.New(b.store).LettersSent(t.Context(), ids); err != nil {
 		t.Fatal(err)
 	}
 	b.requeue(refs(ids[0]), 0)
@@ -66,16 +67,16 @@ func TestRequeue(t *testing.T) {
 	if len(out.Refused) != 1 || out.Refused[0].ID != ids[0] || !strings.Contains(out.Refused[0].Reason, "already") {
 		t.Errorf("refused %+v", out.Refused)
 	}
-	b.requeue(workqueue.DeadSelection{Endpoint: "a"}, 0)
-	b.requeue(workqueue.DeadSelection{Endpoint: "b"}, 2)
-	b.requeue(workqueue.DeadSelection{All: true}, 0)
+	b.requeue(deadletter.DeadSelection{Endpoint: "a"}, 0)
+	b.requeue(deadletter.DeadSelection{Endpoint: "b"}, 2)
+	b.requeue(deadletter.DeadSelection{All: true}, 0)
 	unsent := b.unsent()
 	if len(unsent) != 4 || unsent[0].ID != ids[0] || unsent[0].Requeued != 1 || unsent[0].Endpoint != "a" ||
 		unsent[0].Headers["Tranche-Mode"][0] != "single" || len(unsent[0].Body) == 0 {
 		t.Errorf("to be sent: %+v", unsent)
 	}
 	for range 2 { // two nodes sent them
-		if err := b.store.LettersSent(t.Context(), ids[:3]); err != nil {
+		if err := deadletter.New(b.store).LettersSent(t.Context(), ids[:3]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -98,15 +99,15 @@ func TestRequeueGuardsAgainstLoops(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	tired := letter("m", "a")
-	tired.Requeued = workqueue.MaxRequeues - 1
+	tired.Requeued = deadletter.MaxRequeues - 1
 	id := b.bury(tired)[0]
 	b.requeue(refs(id), 1)
-	if again := b.unsent(); len(again) != 1 || again[0].Requeued != workqueue.MaxRequeues {
+	if again := b.unsent(); len(again) != 1 || again[0].Requeued != deadletter.MaxRequeues {
 		t.Errorf("to be sent: %+v", again)
 	}
-	tired.MsgID, tired.Requeued = "m2", workqueue.MaxRequeues
+	tired.MsgID, tired.Requeued = "m2", deadletter.MaxRequeues
 	id = b.bury(tired)[0]
-	for name, sel := range map[string]workqueue.DeadSelection{
+	for name, sel := range map[string]deadletter.DeadSelection{
 		"named": refs(id), "endpoint": {Endpoint: "a"}, "all": {All: true},
 	} {
 		out := b.requeue(sel, 0)
@@ -125,7 +126,7 @@ func TestReissuedLettersAreNotRequeued(t *testing.T) {
 	b := setup(t)
 	run := workqueue.NewRunID()
 	l := letter("m", "a")
-	l.State, l.Run = workqueue.LetterReissued, &run
+	l.State, l.Run = deadletter.LetterReissued, &run
 	id := b.bury(l)[0]
 	sel := refs(id)
 	sel.Force = true
@@ -133,10 +134,10 @@ func TestReissuedLettersAreNotRequeued(t *testing.T) {
 	if len(out.Refused) != 1 || !strings.Contains(out.Refused[0].Reason, "tranche run rerun "+run.String()) {
 		t.Errorf("refused %+v; want the remedy", out.Refused)
 	}
-	if out := b.requeue(workqueue.DeadSelection{All: true}, 0); out.RefusedTotal != 0 {
+	if out := b.requeue(deadletter.DeadSelection{All: true}, 0); out.RefusedTotal != 0 {
 		t.Errorf("it counts among those that wait: %+v", out)
 	}
-	if n, err := b.store.Drop(t.Context(), refs(id), "ann"); err != nil || n != 1 {
+	if n, err := deadletter.New(b.store).Drop(t.Context(), refs(id), "ann"); err != nil || n != 1 {
 		t.Errorf("dropped %d, %v", n, err)
 	}
 }
@@ -145,23 +146,23 @@ func TestDrop(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ids := b.bury(letter("0", "a"), letter("1", "a"), letter("2", "b"), letter("3", "b"))
-	drop := func(sel workqueue.DeadSelection, want int) {
+	drop := func(sel deadletter.DeadSelection, want int) {
 		t.Helper()
-		if n, err := b.store.Drop(t.Context(), sel, "ann"); err != nil || n != want {
+		if n, err := deadletter.New(b.store).Drop(t.Context(), sel, "ann"); err != nil || n != want {
 			t.Errorf("dropped %d, %v; want %d", n, err, want)
 		}
 	}
 	drop(refs(ids[0]), 1)
 	drop(refs(ids[0]), 0)
 	b.requeue(refs(ids[1]), 1)
-	_, err := b.store.Drop(t.Context(), refs(ids[2], ids[1]), "ann")
-	if state, ok := errors.AsType[*workqueue.LetterStateError](err); !ok || state.ID != ids[1] {
+	_, err := deadletter.New(b.store).Drop(t.Context(), refs(ids[2], ids[1]), "ann")
+	if state, ok := errors.AsType[*deadletter.LetterStateError](err); !ok || state.ID != ids[1] {
 		t.Errorf("drop a requeued letter: %v", err)
 	}
-	drop(workqueue.DeadSelection{Endpoint: "a"}, 0)
-	drop(workqueue.DeadSelection{All: true}, 2)
-	l, err := b.store.DeadLetter(t.Context(), ids[0].String())
-	if err != nil || l.State != workqueue.LetterDropped || l.Body != nil {
+	drop(deadletter.DeadSelection{Endpoint: "a"}, 0)
+	drop(deadletter.DeadSelection{All: true}, 2)
+	l, err := deadletter.New(b.store).DeadLetter(t.Context(), ids[0].String())
+	if err != nil || l.State != deadletter.LetterDropped || l.Body != nil {
 		t.Errorf("the dropped letter is %+v, %v", l, err)
 	}
 	if out := b.requeue(refs(ids[0]), 0); len(out.Refused) != 1 {
@@ -176,14 +177,14 @@ func TestDrop(t *testing.T) {
 func TestDeadSelectionIsOneOfThree(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for _, sel := range []workqueue.DeadSelection{
+	for _, sel := range []deadletter.DeadSelection{
 		{}, {All: true, Endpoint: "a"}, {Refs: []string{"0000"}, All: true}, {Refs: make([]string, 1001)},
 		{Endpoint: "\x00"}, {Refs: []string{"0000"}},
 	} {
-		if _, err := b.store.Requeue(t.Context(), sel, "ann"); err == nil {
+		if _, err := deadletter.New(b.store).Requeue(t.Context(), sel, "ann"); err == nil {
 			t.Errorf("requeue of %d refs, %q, %v was taken", len(sel.Refs), sel.Endpoint, sel.All)
 		}
-		if _, err := b.store.Drop(t.Context(), sel, "ann"); err == nil {
+		if _, err := deadletter.New(b.store).Drop(t.Context(), sel, "ann"); err == nil {
 			t.Errorf("drop of %d refs, %q, %v was taken", len(sel.Refs), sel.Endpoint, sel.All)
 		}
 	}
@@ -210,10 +211,10 @@ func TestLettersMoveOnce(t *testing.T) {
 	}
 	for range 2 {
 		wg.Go(func() {
-			out, err := b.store.Requeue(t.Context(), workqueue.DeadSelection{All: true}, "ann")
+			out, err := deadletter.New(b.store).Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
 			add(out.Requeued, err)
 		})
-		wg.Go(func() { add(b.store.Drop(t.Context(), workqueue.DeadSelection{All: true}, "bob")) })
+		wg.Go(func() { add(deadletter.New(b.store).Drop(t.Context(), deadletter.DeadSelection{All: true}, "bob")) })
 	}
 	wg.Wait()
 	if moved != letters {
@@ -233,7 +234,7 @@ func TestUnsentLettersAreBounded(t *testing.T) {
 		l.Body = make([]byte, 5<<20)
 		b.bury(l)
 	}
-	b.requeue(workqueue.DeadSelection{All: true}, 4)
+	b.requeue(deadletter.DeadSelection{All: true}, 4)
 	var read []workqueue.LetterID
 	for {
 		some := b.unsent()
@@ -247,7 +248,7 @@ func TestUnsentLettersAreBounded(t *testing.T) {
 		for _, l := range some {
 			ids = append(ids, l.ID)
 		}
-		if err := b.store.LettersSent(t.Context(), ids); err != nil {
+		if err := deadletter.New(b.store).LettersSent(t.Context(), ids); err != nil {
 			t.Fatal(err)
 		}
 		read = append(read, ids...)
@@ -263,7 +264,7 @@ func TestRequeueOfALetterThatClaimsTheMost(t *testing.T) {
 	odd := letter("odd", "accounts")
 	odd.Requeued, odd.Deliveries, odd.Items = math.MaxInt, math.MaxInt, math.MaxInt
 	b.bury(odd, letter("plain", "accounts"))
-	out, err := b.store.Requeue(t.Context(), workqueue.DeadSelection{All: true, Force: true}, "ann")
+	out, err := deadletter.New(b.store).Requeue(t.Context(), deadletter.DeadSelection{All: true, Force: true}, "ann")
 	if err != nil || out.Requeued != 2 {
 		t.Errorf("%+v, %v; want both requeued", out, err)
 	}

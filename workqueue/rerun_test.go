@@ -9,13 +9,16 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // again asks for a re-run that must succeed.
-func (b *bench) again(req workqueue.RerunRequest) workqueue.Rerun {
+func (b *bench) again(req redo.RerunRequest) redo.Rerun {
 	b.Helper()
 	req.Actor = "ann"
-	out, err := b.store.Rerun(b.Context(), req)
+	out, err := redo.New(b.store).Rerun(b.Context(), req)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -28,7 +31,7 @@ func TestDryRun(t *testing.T) {
 	b := setup(t)
 	run, even, odd := b.damaged(20_000)
 	before := b.number(`SELECT count(*) FROM audit_log`) + b.number(`SELECT count(*) FROM run_event`)
-	req := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}, Chunk: 100, Canary: 50,
+	req := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Chunk: 100, Canary: 50,
 		DryRun: true}
 	dry := b.again(req)
 	b.wantState(run, "completed", 1)
@@ -44,9 +47,9 @@ func TestDryRun(t *testing.T) {
 	if wet := b.again(req); !reflect.DeepEqual(wet, dry) {
 		t.Errorf("the dry run said %+v, and the re-run did %+v", dry, wet)
 	}
-	req = workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Codes: []string{"none"}}, DryRun: true}
-	var nothing *workqueue.NothingToRerunError
-	if _, err := b.store.Rerun(t.Context(), req); !errors.As(err, &nothing) {
+	req = redo.RerunRequest{Run: run, Select: redo.Selection{Codes: []string{"none"}}, DryRun: true}
+	var nothing *redo.NothingToRerunError
+	if _, err := redo.New(b.store).Rerun(t.Context(), req); !errors.As(err, &nothing) {
 		t.Errorf("a dry run of nothing: %v", err)
 	}
 	b.check()
@@ -57,7 +60,7 @@ func TestRerunCountsSlices(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, _, _ := b.damaged(20_000)
-	out := b.again(workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}, Chunk: 300})
+	out := b.again(redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Chunk: 300})
 	if claimed := b.claim(run, plenty); int64(len(claimed)) != out.Slices || out.Slices < 20 {
 		t.Errorf("%d slices were claimed; the re-run said %d", len(claimed), out.Slices)
 	}
@@ -71,15 +74,15 @@ func TestRerunByMessageGroup(t *testing.T) {
 	b.record(faulty(out[0], workqueue.SlotError{Code: "bad", Message: "account 17 is closed"}),
 		faulty(out[1], workqueue.SlotError{Code: "bad", Message: "no such branch"}))
 	groups := map[string]string{}
-	errs, err := b.store.Errors(t.Context(), run)
+	errs, err := inspect.New(b.store).Errors(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range errs.Groups {
 		groups[g.Examples[0].Message] = g.ID
 	}
-	closed := workqueue.Selection{Groups: []string{groups["account 17 is closed"]}}
-	got := b.again(workqueue.RerunRequest{Run: run, Select: closed})
+	closed := redo.Selection{Groups: []string{groups["account 17 is closed"]}}
+	got := b.again(redo.RerunRequest{Run: run, Select: closed})
 	if got.Items != 4 {
 		t.Errorf("rerun %+v; want the four closed accounts", got)
 	}
@@ -87,7 +90,7 @@ func TestRerunByMessageGroup(t *testing.T) {
 		t.Errorf("the re-run's slice holds %v", ordinals(again))
 	}
 	closed.Groups[0] = "00000000"
-	_, err = b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: closed})
+	_, err = redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: closed})
 	if err == nil || !strings.Contains(err.Error(), "tranche run errors") {
 		t.Errorf("an unknown group: %v", err)
 	}
@@ -103,8 +106,8 @@ func TestRerunAtAnotherEndpoint(t *testing.T) {
 	b.record(faulty(out[0], workqueue.SlotError{Code: "bad", Message: "m"}),
 		faulty(out[1], workqueue.SlotError{Code: "soon", Message: "m", Retry: true}))
 	b.exec(`UPDATE work_slice SET endpoint = NULL WHERE run_id = $1`, run) // as the version before left it
-	b.again(workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true},
-		Settings: workqueue.StepChange{Endpoint: "second"}})
+	b.again(redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
+		Settings: control.StepChange{Endpoint: "second"}})
 	if v := b.record(whole(out[2])).Verdicts[0]; v.Taken != 4 {
 		t.Errorf("the old endpoint's answer: %+v", v)
 	}
@@ -132,22 +135,22 @@ func TestRerunOfAStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, even, odd := b.damaged(600)
-	none := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true, Step: "x"}}
-	_, err := b.store.Rerun(t.Context(), none)
-	var unknown *workqueue.UnknownStepError
+	none := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true, Step: "x"}}
+	_, err := redo.New(b.store).Rerun(t.Context(), none)
+	var unknown *control.UnknownStepError
 	if !errors.As(err, &unknown) || !slices.Equal(unknown.Steps, []string{"only"}) {
 		t.Errorf("a step that is not there: %v", err)
 	}
-	out := b.again(workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true, Step: "only"}})
+	out := b.again(redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true, Step: "only"}})
 	if out.Items != int64(even+odd) || out.Step != "only" {
 		t.Errorf("rerun %+v", out)
 	}
-	for name, req := range map[string]workqueue.RerunRequest{
+	for name, req := range map[string]redo.RerunRequest{
 		"a canary below zero": {Canary: -1}, "auto without a canary": {CanaryAuto: true}, "a large chunk": {Chunk: 8193},
 	} {
-		req.Run, req.Select = run, workqueue.Selection{Failed: true}
+		req.Run, req.Select = run, redo.Selection{Failed: true}
 		var setting *workqueue.SettingError
-		if _, err := b.store.Rerun(t.Context(), req); !errors.As(err, &setting) {
+		if _, err := redo.New(b.store).Rerun(t.Context(), req); !errors.As(err, &setting) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -157,7 +160,7 @@ func TestSetRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(request(), 100)
-	out := b.set(workqueue.RunChange{Run: run, Priority: new(7), MaxFailed: new("5%"), Settings: workqueue.StepChange{
+	out := b.set(control.RunChange{Run: run, Priority: new(7), MaxFailed: new("5%"), Settings: control.StepChange{
 		Chunk: new(10), InFlight: new(3), MaxAttempts: new(5), ChunkBytes: new(4096),
 		RetryBackoff: new(time.Second), MaxBackoff: new(time.Minute), Timeout: new(time.Hour)}})
 	if out.Before["chunk"] != "4" || out.After["chunk"] != "10" || out.Before["priority"] != 0 ||
@@ -171,10 +174,10 @@ func TestSetRun(t *testing.T) {
 	if len(claimed) != 3 || claimed[0].Mask.Count() != 10 {
 		t.Errorf("claimed %d slices of %d; want 3 of 10", len(claimed), claimed[0].Mask.Count())
 	}
-	if out = b.set(workqueue.RunChange{Run: run, Settings: workqueue.StepChange{Chunk: new(10)}}); len(out.After) != 0 {
+	if out = b.set(control.RunChange{Run: run, Settings: control.StepChange{Chunk: new(10)}}); len(out.After) != 0 {
 		t.Errorf("the same again changed %+v", out)
 	}
-	out = b.set(workqueue.RunChange{Run: run, Settings: workqueue.StepChange{ChunkAuto: true, InFlightAuto: true,
+	out = b.set(control.RunChange{Run: run, Settings: control.StepChange{ChunkAuto: true, InFlightAuto: true,
 		Rate: new(1000.0)}})
 	if out.After["chunk"] != "auto, at most 8192" || out.After["in_flight"] != "auto, at most 1024" ||
 		out.After["rate"] != 1000.0 {
@@ -191,29 +194,29 @@ func TestSetRunRefusals(t *testing.T) {
 	b := setup(t)
 	run := b.load(request(), 4)
 	var setting *workqueue.SettingError
-	for name, c := range map[string]workqueue.RunChange{
+	for name, c := range map[string]control.RunChange{
 		"nothing":      {},
-		"chunk":        {Settings: workqueue.StepChange{Chunk: new(0)}},
-		"in flight":    {Settings: workqueue.StepChange{InFlight: new(10_001)}},
-		"attempts":     {Settings: workqueue.StepChange{MaxAttempts: new(0)}},
-		"rate":         {Settings: workqueue.StepChange{Rate: new(-1.0)}},
-		"timeout":      {Settings: workqueue.StepChange{Timeout: new(time.Duration(0))}},
+		"chunk":        {Settings: control.StepChange{Chunk: new(0)}},
+		"in flight":    {Settings: control.StepChange{InFlight: new(10_001)}},
+		"attempts":     {Settings: control.StepChange{MaxAttempts: new(0)}},
+		"rate":         {Settings: control.StepChange{Rate: new(-1.0)}},
+		"timeout":      {Settings: control.StepChange{Timeout: new(time.Duration(0))}},
 		"a threshold":  {MaxFailed: new("lots")},
 		"a percentage": {MaxFailed: new("200%")},
 	} {
 		c.Run = run
-		if _, err := b.store.SetRun(t.Context(), c); !errors.As(err, &setting) {
+		if _, err := control.New(b.store).SetRun(t.Context(), c); !errors.As(err, &setting) {
 			t.Errorf("%s: %v; want a SettingError", name, err)
 		}
 	}
-	change := workqueue.RunChange{Run: workqueue.NewRunID(), Priority: new(1)}
-	if _, err := b.store.SetRun(t.Context(), change); !errors.Is(err, workqueue.ErrNotFound) {
+	change := control.RunChange{Run: workqueue.NewRunID(), Priority: new(1)}
+	if _, err := control.New(b.store).SetRun(t.Context(), change); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("no such run: %v", err)
 	}
-	if _, err := b.store.Cancel(t.Context(), wish(run, "")); err != nil {
+	if _, err := control.New(b.store).Cancel(t.Context(), wish(run, "")); err != nil {
 		t.Fatal(err)
 	}
 	change.Run = run
-	_, err := b.store.SetRun(t.Context(), change)
+	_, err := control.New(b.store).SetRun(t.Context(), change)
 	b.wantRefused(err, "it is cancelled")
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // How long resets of a million items take, of four steps: TRANCHE_RESET_ITEMS=1000000 go test -run TestResetIsFast -v.
@@ -27,7 +28,7 @@ func TestResetIsFast(t *testing.T) {
 	for i := range 1000 {
 		scattered = append(scattered, fmt.Sprintf("C%d", i*(items/1000)))
 	}
-	measure := func(name string, want int64, step workqueue.Step, change func(*workqueue.ResetRequest)) {
+	measure := func(name string, want int64, step workqueue.Step, change func(*redo.ResetRequest)) {
 		t.Helper()
 		begun := time.Now()
 		out, err := g.tryReset(step, change)
@@ -39,11 +40,11 @@ func TestResetIsFast(t *testing.T) {
 			t.Errorf("%s: %d items; want %d", name, out.Items, want)
 		}
 	}
-	measure("scattered keys, tried", 1000, transactions, func(r *workqueue.ResetRequest) {
+	measure("scattered keys, tried", 1000, transactions, func(r *redo.ResetRequest) {
 		r.Select.Keys, r.DryRun = scattered, true
 	})
 	measure("scattered keys", 1000, transactions, byKey(scattered...))
-	measure("scattered keys, with all that follows", 1000, accounts, func(r *workqueue.ResetRequest) {
+	measure("scattered keys, with all that follows", 1000, accounts, func(r *redo.ResetRequest) {
 		r.Select.Keys, r.Cascade = scattered, true
 	})
 	measure("all items of the last step", int64(items)-1000, posting, all) // the others wait already

@@ -9,6 +9,11 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // The steps of collecting.
@@ -24,8 +29,8 @@ var stepNames = []string{"accounts", "transactions", "branches", "statement", "l
 
 // collecting is a run of three steps that fetch, the last of which is optional, one that sees all three parts, and one
 // that sees what that has made.
-func collecting() workqueue.LoadRequest {
-	req := workqueue.LoadRequest{Plan: "statements", CreatedBy: "test"}
+func collecting() start.LoadRequest {
+	req := start.LoadRequest{Plan: "statements", CreatedBy: "test"}
 	for i, name := range stepNames {
 		st := workqueue.StepSpec{Name: name, Endpoint: name, Chunk: 4, InFlight: 100, MaxAttempts: 1,
 			Timeout: time.Minute, Optional: name == "branches"}
@@ -74,16 +79,16 @@ func (g *gatherer) take(step workqueue.Step) []workqueue.Slice {
 	g.Helper()
 	req := g.claimRequest(g.run, plenty)
 	req.Step = step
-	claimed, err := g.store.Claim(g.Context(), req)
+	claimed, err := dispatch.New(g.store).Claim(g.Context(), req)
 	if err != nil {
 		g.Fatal(err)
 	}
 	return claimed.Slices
 }
 
-func (g *gatherer) answer(step workqueue.Step, slices ...workqueue.Slice) []workqueue.Verdict {
+func (g *gatherer) answer(step workqueue.Step, slices ...workqueue.Slice) []settle.Verdict {
 	g.Helper()
-	var answers []workqueue.Answer
+	var answers []settle.Answer
 	for _, s := range slices {
 		a := whole(s)
 		for i := range a.Slots {
@@ -123,7 +128,7 @@ func (g *gatherer) wantDone(want map[workqueue.Step]int) {
 	}
 }
 
-func (g *gatherer) reset(step workqueue.Step, change func(*workqueue.ResetRequest)) workqueue.Reset {
+func (g *gatherer) reset(step workqueue.Step, change func(*redo.ResetRequest)) redo.Reset {
 	g.Helper()
 	out, err := g.tryReset(step, change)
 	if err != nil {
@@ -133,26 +138,26 @@ func (g *gatherer) reset(step workqueue.Step, change func(*workqueue.ResetReques
 	return out
 }
 
-func (g *gatherer) tryReset(step workqueue.Step, change func(*workqueue.ResetRequest)) (workqueue.Reset, error) {
-	req := workqueue.ResetRequest{Run: g.run, Actor: "ann", Select: workqueue.Selection{Step: stepNames[step]}}
+func (g *gatherer) tryReset(step workqueue.Step, change func(*redo.ResetRequest)) (redo.Reset, error) {
+	req := redo.ResetRequest{Run: g.run, Actor: "ann", Select: redo.Selection{Step: stepNames[step]}}
 	change(&req)
-	return g.store.Reset(g.Context(), req)
+	return redo.New(g.store).Reset(g.Context(), req)
 }
 
-func byKey(keys ...string) func(*workqueue.ResetRequest) {
-	return func(r *workqueue.ResetRequest) { r.Select.Keys = keys }
+func byKey(keys ...string) func(*redo.ResetRequest) {
+	return func(r *redo.ResetRequest) { r.Select.Keys = keys }
 }
 
-func all(r *workqueue.ResetRequest) { r.Select.All = true }
+func all(r *redo.ResetRequest) { r.Select.All = true }
 
 // effect is what a reset did to a step.
-func effect(out workqueue.Reset, step workqueue.Step) workqueue.StepReset {
+func effect(out redo.Reset, step workqueue.Step) redo.StepReset {
 	for _, st := range out.Steps {
 		if st.Step == stepNames[step] {
 			return st
 		}
 	}
-	return workqueue.StepReset{}
+	return redo.StepReset{}
 }
 
 // A part that comes back as it was has nothing composed again; one that has changed only what sees it, and that only
@@ -185,7 +190,7 @@ func TestResetRedoesWhatChanged(t *testing.T) {
 	g.wantDone(map[workqueue.Step]int{accounts: 1, statement: 1, posting: 1})
 
 	g.fresh()
-	out = g.reset(accounts, func(r *workqueue.ResetRequest) { r.Select.Keys, r.Cascade = []string{"C5", "C6"}, true })
+	out = g.reset(accounts, func(r *redo.ResetRequest) { r.Select.Keys, r.Cascade = []string{"C5", "C6"}, true })
 	if effect(out, statement).Redone != 2 || effect(out, posting).Redone != 2 {
 		t.Errorf("reset with a cascade %+v", out)
 	}
@@ -256,7 +261,7 @@ func TestSplitOfWhatWasWithdrawn(t *testing.T) {
 	g := gather(t, 8)
 	claimed := g.take(accounts)[0]
 	g.reset(accounts, byKey("C0", "C1", "C2"))
-	first, err := g.store.Split(t.Context(), g.session, claimed.ID, claimed.Mask.Split(1), time.Minute)
+	first, err := settle.New(g.store).Split(t.Context(), g.session, claimed.ID, claimed.Mask.Split(1), time.Minute)
 	if err != nil || first == nil || !slices.Equal(ordinals(*first), []workqueue.Ordinal{3}) {
 		t.Fatalf("the first piece is %+v, %v; want item 3", first, err)
 	}
@@ -303,21 +308,21 @@ func TestResetOfAFailedPart(t *testing.T) {
 	g.wantState(g.run, "completed", 1)
 	g.wantDone(map[workqueue.Step]int{accounts: 8, transactions: 8, branches: 8, statement: 5, posting: 5})
 	_, err := g.tryReset(statement, byKey("C1", "C2"))
-	var nothing *workqueue.NothingToResetError
+	var nothing *redo.NothingToResetError
 	if !errors.As(err, &nothing) || !strings.Contains(err.Error(), "--step transactions") ||
 		!strings.Contains(err.Error(), "--step accounts") {
 		t.Errorf("a reset of what was left out: %v", err)
 	}
 	g.fresh()
-	out := g.reset(transactions, func(r *workqueue.ResetRequest) { r.Select.Codes = []string{"broken"} })
+	out := g.reset(transactions, func(r *redo.ResetRequest) { r.Select.Codes = []string{"broken"} })
 	if e := effect(out, statement); out.Items != 3 || e.Waiting != 2 || e.LeftOut != 1 {
 		t.Errorf("reset %+v", out)
 	}
 	g.work()
 	g.wantDone(map[workqueue.Step]int{transactions: 3, statement: 2, posting: 2})
 	g.fresh()
-	again, err := g.store.Rerun(t.Context(), workqueue.RerunRequest{Run: g.run, Actor: "ann",
-		Select: workqueue.Selection{Failed: true}})
+	again, err := redo.New(g.store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, Actor: "ann",
+		Select: redo.Selection{Failed: true}})
 	if err != nil || again.Items != 2 || again.Slices != 2 || again.Step != "" || len(again.Steps) != 4 {
 		t.Errorf("re-run %+v, %v", again, err)
 	}
@@ -336,25 +341,25 @@ func TestResetRefusals(t *testing.T) {
 	t.Parallel()
 	g := gather(t, 8)
 	var setting *workqueue.SettingError
-	var unknown *workqueue.UnknownStepError
-	var keys *workqueue.UnknownKeysError
-	var nothing *workqueue.NothingToResetError
+	var unknown *control.UnknownStepError
+	var keys *redo.UnknownKeysError
+	var nothing *redo.NothingToResetError
 	var state *workqueue.StateError
-	if _, err := g.tryReset(accounts, func(r *workqueue.ResetRequest) { all(r); r.Select.Step = "" }); !errors.As(err,
+	if _, err := g.tryReset(accounts, func(r *redo.ResetRequest) { all(r); r.Select.Step = "" }); !errors.As(err,
 		&setting) || !strings.Contains(err.Error(), "statement") {
 		t.Errorf("no step: %v", err)
 	}
-	if _, err := g.tryReset(accounts, func(r *workqueue.ResetRequest) { all(r); r.Select.Step = "x" }); !errors.As(err,
+	if _, err := g.tryReset(accounts, func(r *redo.ResetRequest) { all(r); r.Select.Step = "x" }); !errors.As(err,
 		&unknown) || !slices.Equal(unknown.Steps, stepNames) {
 		t.Errorf("an unknown step: %v", err)
 	}
 	if _, err := g.tryReset(accounts, byKey("C1", "X", "Y")); !errors.As(err, &keys) || len(keys.Keys) != 2 {
 		t.Errorf("unknown keys: %v", err)
 	}
-	for name, change := range map[string]func(*workqueue.ResetRequest){
-		"nothing selected": func(*workqueue.ResetRequest) {},
-		"two selections":   func(r *workqueue.ResetRequest) { all(r); r.Select.Keys = []string{"C1"} },
-		"failed":           func(r *workqueue.ResetRequest) { r.Select.Failed = true },
+	for name, change := range map[string]func(*redo.ResetRequest){
+		"nothing selected": func(*redo.ResetRequest) {},
+		"two selections":   func(r *redo.ResetRequest) { all(r); r.Select.Keys = []string{"C1"} },
+		"failed":           func(r *redo.ResetRequest) { r.Select.Failed = true },
 	} {
 		if _, err := g.tryReset(accounts, change); err == nil {
 			t.Errorf("%s: it was reset", name)
@@ -366,15 +371,15 @@ func TestResetRefusals(t *testing.T) {
 			t.Errorf("nothing is done at step %s: %v; want it to say %q", stepNames[step], err, why)
 		}
 	}
-	if _, err := g.tryReset(accounts, func(r *workqueue.ResetRequest) { r.Select.Codes = []string{"none"} }); !errors.As(
+	if _, err := g.tryReset(accounts, func(r *redo.ResetRequest) { r.Select.Codes = []string{"none"} }); !errors.As(
 		err, &nothing) || !strings.Contains(err.Error(), "code none") {
 		t.Errorf("nothing failed: %v", err)
 	}
-	again := workqueue.RerunRequest{Run: g.run, Select: workqueue.Selection{Keys: []string{"C1"}}}
-	if _, err := g.store.Rerun(t.Context(), again); err == nil || !strings.Contains(err.Error(), "run reset") {
+	again := redo.RerunRequest{Run: g.run, Select: redo.Selection{Keys: []string{"C1"}}}
+	if _, err := redo.New(g.store).Rerun(t.Context(), again); err == nil || !strings.Contains(err.Error(), "run reset") {
 		t.Errorf("a re-run of what has not failed: %v", err)
 	}
-	if _, err := g.store.Cancel(t.Context(), wish(g.run, "")); err != nil {
+	if _, err := control.New(g.store).Cancel(t.Context(), wish(g.run, "")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.tryReset(accounts, all); !errors.As(err, &state) {
@@ -393,7 +398,7 @@ func TestResetTwice(t *testing.T) {
 		return g.number(`SELECT count(*) FROM audit_log`) + g.number(`SELECT count(*) FROM run_event`)
 	}
 	before := rows()
-	dry := g.reset(accounts, func(r *workqueue.ResetRequest) { all(r); r.DryRun = true })
+	dry := g.reset(accounts, func(r *redo.ResetRequest) { all(r); r.DryRun = true })
 	if n := rows(); n != before {
 		t.Errorf("a dry run left %d rows behind", n-before)
 	}
@@ -402,18 +407,18 @@ func TestResetTwice(t *testing.T) {
 	if fmt.Sprint(wet) != fmt.Sprint(dry) {
 		t.Errorf("the dry run said %+v, and the reset did %+v", dry, wet)
 	}
-	var nothing *workqueue.NothingToResetError
+	var nothing *redo.NothingToResetError
 	if _, err := g.tryReset(accounts, all); !errors.As(err, &nothing) {
 		t.Errorf("the second reset: %v", err)
 	}
-	if _, err := g.store.Pause(t.Context(), wish(g.run, "wait")); err != nil {
+	if _, err := control.New(g.store).Pause(t.Context(), wish(g.run, "wait")); err != nil {
 		t.Fatal(err)
 	}
-	if out := g.reset(transactions, byKey("C7")); out.Hold != workqueue.HoldOperator || out.Generation != 3 ||
+	if out := g.reset(transactions, byKey("C7")); out.Hold != control.HoldOperator || out.Generation != 3 ||
 		effect(out, statement).Kept != 1 {
 		t.Errorf("a reset of a paused run: %+v", out)
 	}
-	if _, err := g.store.Resume(t.Context(), wish(g.run, ""), nil); err != nil {
+	if _, err := control.New(g.store).Resume(t.Context(), wish(g.run, ""), nil); err != nil {
 		t.Fatal(err)
 	}
 	g.fresh()

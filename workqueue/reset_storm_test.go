@@ -13,6 +13,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // seenBy is what a step sees of its items: the newest parts of the steps that it needs, as text. A failed part, and one
@@ -43,7 +47,7 @@ func (s *storm) seen(ctx context.Context, run workqueue.RunID, step workqueue.St
 
 // reply is what a service answers: a step that fetches says one of two things, and one that composes says what it saw.
 // faults is one in how many items fails; 0: none.
-func (s *storm) reply(ctx context.Context, r *rand.Rand, slice workqueue.Slice, faults int) (workqueue.Answer, error) {
+func (s *storm) reply(ctx context.Context, r *rand.Rand, slice workqueue.Slice, faults int) (settle.Answer, error) {
 	a := whole(slice)
 	saw, err := s.seen(ctx, slice.Run, slice.Step, ordinals(slice))
 	if err != nil {
@@ -64,7 +68,7 @@ func (s *storm) reply(ctx context.Context, r *rand.Rand, slice workqueue.Slice, 
 
 // gathers is a node that does some work of any step and answers late, or never.
 func (s *storm) gathers(ctx context.Context, r *rand.Rand, out *[]workqueue.Slice) error {
-	claimed, err := s.store.Claim(ctx, workqueue.ClaimRequest{Session: s.session, Run: s.one(r),
+	claimed, err := dispatch.New(s.store).Claim(ctx, dispatch.ClaimRequest{Session: s.session, Run: s.one(r),
 		Step: workqueue.Step(r.IntN(len(stepNames))), MaxSlices: 1 + r.IntN(4), MaxBytes: 1 << 20,
 		TTL: 300 * time.Millisecond})
 	if err != nil {
@@ -79,7 +83,7 @@ func (s *storm) gathers(ctx context.Context, r *rand.Rand, out *[]workqueue.Slic
 	r.Shuffle(len(*out), func(i, j int) { (*out)[i], (*out)[j] = (*out)[j], (*out)[i] })
 	some := (*out)[:min(len(*out), 2)]
 	*out = (*out)[len(some):]
-	var answers []workqueue.Answer
+	var answers []settle.Answer
 	for _, slice := range some {
 		a, err := s.reply(ctx, r, slice, 12)
 		if err != nil {
@@ -89,19 +93,19 @@ func (s *storm) gathers(ctx context.Context, r *rand.Rand, out *[]workqueue.Slic
 			answers = append(answers, a)
 		}
 	}
-	_, err = s.store.Record(ctx, answers)
+	_, err = settle.New(s.store).Record(ctx, answers)
 	return err
 }
 
 func (s *storm) markSent(ctx context.Context, slice workqueue.Slice) {
-	_, _ = s.store.MarkSent(ctx, []workqueue.Sent{{ID: slice.ID, StreamSeq: 1, PipeEpoch: 1}}) // else it is claimed still
+	_, _ = settle.New(s.store).MarkSent(ctx, []workqueue.Sent{{ID: slice.ID, StreamSeq: 1, PipeEpoch: 1}}) // else it is claimed still
 }
 
 // resets takes back parts of any step, and runs again what failed.
 func (s *storm) resets(withdrawn *atomic.Int64) {
 	s.keep("reset", 41, func(ctx context.Context, r *rand.Rand) error {
-		req := workqueue.ResetRequest{Run: s.one(r), Actor: "ann", Cascade: r.IntN(4) == 0, DryRun: r.IntN(6) == 0,
-			Select: workqueue.Selection{Step: stepNames[r.IntN(len(stepNames))]}}
+		req := redo.ResetRequest{Run: s.one(r), Actor: "ann", Cascade: r.IntN(4) == 0, DryRun: r.IntN(6) == 0,
+			Select: redo.Selection{Step: stepNames[r.IntN(len(stepNames))]}}
 		switch r.IntN(8) {
 		case 0:
 			req.Select.All = true
@@ -110,18 +114,18 @@ func (s *storm) resets(withdrawn *atomic.Int64) {
 		default:
 			req.Select.Keys = names(40)[r.IntN(35):][:5]
 		}
-		out, err := s.store.Reset(ctx, req)
+		out, err := redo.New(s.store).Reset(ctx, req)
 		for _, st := range out.Steps {
 			withdrawn.Add(st.Withdrawn)
 		}
 		return err
 	})
 	s.keep("rerun", 42, func(ctx context.Context, r *rand.Rand) error {
-		req := workqueue.RerunRequest{Run: s.one(r), Select: workqueue.Selection{Failed: true}, Actor: "ann"}
+		req := redo.RerunRequest{Run: s.one(r), Select: redo.Selection{Failed: true}, Actor: "ann"}
 		if r.IntN(2) == 0 {
 			req.Select.Step = stepNames[r.IntN(len(stepNames))]
 		}
-		_, err := s.store.Rerun(ctx, req)
+		_, err := redo.New(s.store).Rerun(ctx, req)
 		return errors.Join(err, pauseFor(ctx, 10*time.Millisecond))
 	})
 }
@@ -129,7 +133,7 @@ func (s *storm) resets(withdrawn *atomic.Int64) {
 // settleAll lets the nodes go and finishes all runs without another fault.
 func (s *storm) settleAll() {
 	s.exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE state IN ('claimed', 'sent')`)
-	late, err := s.store.OverdueSlices(s.Context(), plenty)
+	late, err := settle.New(s.store).OverdueSlices(s.Context(), plenty)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -137,7 +141,7 @@ func (s *storm) settleAll() {
 	for _, o := range late {
 		ids = append(ids, o.ID)
 	}
-	if _, err := s.store.Expire(s.Context(), s.lease, ids); err != nil {
+	if _, err := health.New(s.store).Expire(s.Context(), s.lease, ids); err != nil {
 		s.Fatal(err)
 	}
 	s.check()
@@ -150,7 +154,7 @@ func (s *storm) settleAll() {
 			for step := range stepNames {
 				req := s.claimRequest(run, plenty)
 				req.Step = workqueue.Step(step)
-				claimed, err := s.store.Claim(s.Context(), req)
+				claimed, err := dispatch.New(s.store).Claim(s.Context(), req)
 				if err != nil {
 					s.Fatal(err)
 				}

@@ -7,11 +7,15 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-func (b *bench) rerun(run workqueue.RunID, sel workqueue.Selection) workqueue.Rerun {
+func (b *bench) rerun(run workqueue.RunID, sel redo.Selection) redo.Rerun {
 	b.Helper()
-	out, err := b.store.Rerun(b.Context(), workqueue.RerunRequest{Run: run, Select: sel, Actor: "test"})
+	out, err := redo.New(b.store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -46,7 +50,7 @@ func TestRerunOfFailedItems(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, even, odd := b.damaged(20_000)
-	out, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true},
+	out, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
 		Chunk: 1, InFlight: 7, Actor: "operator"})
 	if err != nil || out.Items != int64(even+odd) || out.Blocks != 3 || out.Generation != 2 {
 		t.Fatalf("rerun %+v, %v; want %d items in 3 blocks", out, err, even+odd)
@@ -77,7 +81,7 @@ func TestRerunByCode(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, even, odd := b.damaged(9000)
-	if out := b.rerun(run, workqueue.Selection{Codes: []string{"odd", "unheard_of"}}); out.Items != int64(odd) {
+	if out := b.rerun(run, redo.Selection{Codes: []string{"odd", "unheard_of"}}); out.Items != int64(odd) {
 		t.Errorf("rerun %+v; want %d items", out, odd)
 	}
 	b.check()
@@ -85,13 +89,13 @@ func TestRerunByCode(t *testing.T) {
 		b.record(faulty(s, workqueue.SlotError{Code: "even", Message: "m"}))
 	}
 	b.wantState(run, "completed", 2)
-	again := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Codes: []string{"odd"}}}
-	_, err := b.store.Rerun(t.Context(), again)
-	if _, ok := errors.AsType[*workqueue.NothingToRerunError](err); !ok {
+	again := redo.RerunRequest{Run: run, Select: redo.Selection{Codes: []string{"odd"}}}
+	_, err := redo.New(b.store).Rerun(t.Context(), again)
+	if _, ok := errors.AsType[*redo.NothingToRerunError](err); !ok {
 		t.Errorf("rerun of a code that no longer counts: %v; want a NothingToRerunError", err)
 	}
 	b.wantState(run, "completed", 2)
-	if out := b.rerun(run, workqueue.Selection{Codes: []string{"even"}}); out.Items != int64(even+odd) {
+	if out := b.rerun(run, redo.Selection{Codes: []string{"even"}}); out.Items != int64(even+odd) {
 		t.Errorf("rerun %+v; want %d items", out, even+odd)
 	}
 	b.finish(run)
@@ -104,14 +108,14 @@ func TestRerunByKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, even, odd := b.damaged(9000)
-	out := b.rerun(run, workqueue.Selection{Keys: []string{"C0", "C1", "C8999", "C1"}})
+	out := b.rerun(run, redo.Selection{Keys: []string{"C0", "C1", "C8999", "C1"}})
 	if out.Items != 3 || out.Blocks != 2 {
 		t.Errorf("rerun %+v; want one failed and two done items", out)
 	}
 	b.check()
-	_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{
+	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{
 		Keys: []string{"C2", "X", "Y"}}})
-	var unknown *workqueue.UnknownKeysError
+	var unknown *redo.UnknownKeysError
 	if !errors.As(err, &unknown) || fmt.Sprint(unknown.Keys) != "[X Y]" || !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("unknown keys: %v", err)
 	}
@@ -129,7 +133,7 @@ func TestRerunWhileRunning(t *testing.T) {
 	run := b.load(request(), 12)
 	first, second, third := b.one(run), b.one(run), b.one(run)
 	b.record(faulty(first, workqueue.SlotError{Code: "bad", Message: "m"}))
-	if out := b.rerun(run, workqueue.Selection{Failed: true}); out.Items != 4 || out.Generation != 2 {
+	if out := b.rerun(run, redo.Selection{Failed: true}); out.Items != 4 || out.Generation != 2 {
 		t.Errorf("rerun %+v", out)
 	}
 	b.check()
@@ -142,7 +146,7 @@ func TestRerunWhileRunning(t *testing.T) {
 		t.Errorf("a late reply of generation 1: %+v; want it stale", v)
 	}
 	b.record(faulty(again, workqueue.SlotError{Code: "bad", Message: "m"}))
-	b.rerun(run, workqueue.Selection{Failed: true})
+	b.rerun(run, redo.Selection{Failed: true})
 	b.check()
 	b.finish(run)
 	b.wantState(run, "running", 3)
@@ -157,29 +161,29 @@ func TestRerunRefusals(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(request(), 4)
-	var nothing *workqueue.NothingToRerunError
+	var nothing *redo.NothingToRerunError
 	var state *workqueue.StateError
-	failed := workqueue.Selection{Failed: true}
-	try := func(run workqueue.RunID, sel workqueue.Selection) error {
-		_, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: sel})
+	failed := redo.Selection{Failed: true}
+	try := func(run workqueue.RunID, sel redo.Selection) error {
+		_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: sel})
 		return err
 	}
 	if err := try(run, failed); !errors.As(err, &nothing) {
 		t.Errorf("nothing failed: %v", err)
 	}
-	if err := try(run, workqueue.Selection{Keys: []string{"C1"}}); !errors.As(err, &nothing) {
+	if err := try(run, redo.Selection{Keys: []string{"C1"}}); !errors.As(err, &nothing) {
 		t.Errorf("an item under way: %v", err)
 	}
 	if err := try(workqueue.NewRunID(), failed); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("no such run: %v", err)
 	}
-	if err := try(run, workqueue.Selection{}); err == nil {
+	if err := try(run, redo.Selection{}); err == nil {
 		t.Error("an empty selection was taken")
 	}
-	if err := try(run, workqueue.Selection{Failed: true, Keys: []string{"C1"}}); err == nil {
+	if err := try(run, redo.Selection{Failed: true, Keys: []string{"C1"}}); err == nil {
 		t.Error("two selections were taken")
 	}
-	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"}); err != nil {
+	if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := try(run, failed); !errors.As(err, &state) {
@@ -198,11 +202,11 @@ func TestRerunsRace(t *testing.T) {
 	items, refused := int64(0), 0
 	for range 6 {
 		wg.Go(func() {
-			out, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}})
+			out, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}})
 			mu.Lock()
 			defer mu.Unlock()
 			items += out.Items
-			if _, ok := errors.AsType[*workqueue.NothingToRerunError](err); ok {
+			if _, ok := errors.AsType[*redo.NothingToRerunError](err); ok {
 				refused++
 			} else if err != nil {
 				t.Error(err)
@@ -227,7 +231,7 @@ func TestCancel(t *testing.T) {
 	claimed := b.claim(run, 3)
 	b.send(claimed[1])
 	b.record(whole(claimed[0]))
-	out, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "operator"})
+	out, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "operator"})
 	if err != nil || out.Items != 12 || len(out.Requests) != 2 {
 		t.Errorf("cancelled %+v, %v; want 12 items and 2 slices", out, err)
 	}
@@ -238,10 +242,10 @@ func TestCancel(t *testing.T) {
 		t.Errorf("%d slices of a cancelled run were claimed", n)
 	}
 	var state *workqueue.StateError
-	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "operator"}); !errors.As(err, &state) {
+	if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "operator"}); !errors.As(err, &state) {
 		t.Errorf("the second cancel: %v; want a StateError", err)
 	}
-	_, err = b.store.Cancel(t.Context(), workqueue.Control{Run: workqueue.NewRunID(), Actor: "operator"})
+	_, err = control.New(b.store).Cancel(t.Context(), control.Control{Run: workqueue.NewRunID(), Actor: "operator"})
 	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("no such run: %v", err)
 	}
@@ -250,7 +254,7 @@ func TestCancel(t *testing.T) {
 	b.check()
 	done := b.load(request(), 4)
 	b.finish(done)
-	if _, err := b.store.Cancel(t.Context(), workqueue.Control{Run: done, Actor: "operator"}); !errors.As(err, &state) {
+	if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: done, Actor: "operator"}); !errors.As(err, &state) {
 		t.Errorf("cancel of a completed run: %v; want a StateError", err)
 	}
 }
@@ -265,7 +269,7 @@ func TestCancelRaces(t *testing.T) {
 		var wg sync.WaitGroup
 		work := func() {
 			for range 10 {
-				out, err := b.store.Claim(t.Context(), b.claimRequest(run, 1))
+				out, err := dispatch.New(b.store).Claim(t.Context(), b.claimRequest(run, 1))
 				claimed := out.Slices
 				if err != nil && !errors.Is(err, workqueue.ErrBusy) {
 					t.Error(err)
@@ -273,7 +277,7 @@ func TestCancelRaces(t *testing.T) {
 				for _, s := range claimed {
 					a := whole(s)
 					a.Slots[0].Result, a.Slots[0].Err = nil, &workqueue.SlotError{Code: "x", Message: "m", Retry: true}
-					if _, err := b.store.Record(t.Context(), []workqueue.Answer{a}); err != nil {
+					if _, err := settle.New(b.store).Record(t.Context(), []settle.Answer{a}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -288,15 +292,15 @@ func TestCancelRaces(t *testing.T) {
 				return b.number(`SELECT count(*) FROM work_part WHERE run_id = $1`, run) >= round%20
 			})
 			var state *workqueue.StateError
-			_, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"})
+			_, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"})
 			if err != nil && !errors.As(err, &state) {
 				t.Errorf("round %d: cancel: %v", round, err)
 			}
 		})
 		wg.Go(func() {
-			again := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Keys: []string{"C1"}}}
-			_, err := b.store.Rerun(t.Context(), again)
-			var nothing *workqueue.NothingToRerunError
+			again := redo.RerunRequest{Run: run, Select: redo.Selection{Keys: []string{"C1"}}}
+			_, err := redo.New(b.store).Rerun(t.Context(), again)
+			var nothing *redo.NothingToRerunError
 			var state *workqueue.StateError
 			if err != nil && !errors.As(err, &nothing) && !errors.As(err, &state) {
 				t.Errorf("round %d: rerun: %v", round, err)

@@ -17,6 +17,13 @@ import (
 	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	requeststore "github.com/tranchehq/tranche/workqueue/request"
+	"github.com/tranchehq/tranche/workqueue/retention"
+	"github.com/tranchehq/tranche/workqueue/start"
+	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // inTables is what there is of a run, by table: in all that have a run_id, and in the tracker.
@@ -57,8 +64,8 @@ func (b *bench) ended(n int, ago time.Duration) workqueue.RunID {
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD", Message: "no"}))
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "LATER", Message: "again", Retry: true}))
 	b.finish(run)
-	if _, err := b.store.Rerun(b.Context(), workqueue.RerunRequest{Run: run, Actor: "ann",
-		Select: workqueue.Selection{Failed: true}}); err != nil {
+	if _, err := redo.New(b.store).Rerun(b.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+		Select: redo.Selection{Failed: true}}); err != nil {
 		b.Fatal(err)
 	}
 	b.finish(run)
@@ -72,7 +79,7 @@ func (b *bench) ended(n int, ago time.Duration) workqueue.RunID {
 
 func (b *bench) deleteRun(lease workqueue.Lease, run workqueue.RunID) bool {
 	b.Helper()
-	deleted, err := b.store.DeleteRun(b.Context(), lease, run, time.Now(), "age 1h")
+	deleted, err := retention.New(b.store).DeleteRun(b.Context(), lease, run, time.Now(), "age 1h")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -95,13 +102,13 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	if !b.deleteRun(lease, run) {
 		t.Fatal("it was not deleted")
 	}
-	_, err := b.store.Resolve(t.Context(), run.String())
-	if gone, ok := errors.AsType[*workqueue.GoneError](err); !ok || gone.Run.Run != run ||
+	_, err := inspect.New(b.store).Resolve(t.Context(), run.String())
+	if gone, ok := errors.AsType[*inspect.GoneError](err); !ok || gone.Run.Run != run ||
 		!errors.Is(err, workqueue.ErrNotFound) || !strings.Contains(err.Error(), "was deleted at") {
 		t.Errorf("a deleted run is told as %v", err)
 	}
-	if _, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "ann",
-		Select: workqueue.Selection{Failed: true}}); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+		Select: redo.Selection{Failed: true}}); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("a re-run of a deleted run: %v", err)
 	}
 	b.check()
@@ -114,7 +121,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 			b.session = b.open()
 			lease = b.lead()
 			now := b.inTables(run)
-			if _, _, err := b.store.DeletePiece(t.Context(), late, run, 7); !errors.Is(err, workqueue.ErrNotLeader) {
+			if _, _, err := retention.New(b.store).DeletePiece(t.Context(), late, run, 7); !errors.Is(err, workqueue.ErrNotLeader) {
 				t.Errorf("the old leader: %v", err)
 			}
 			if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(now) {
@@ -122,7 +129,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 			}
 			b.check()
 		}
-		if _, gone, err = b.store.DeletePiece(t.Context(), lease, run, 7); err != nil {
+		if _, gone, err = retention.New(b.store).DeletePiece(t.Context(), lease, run, 7); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -153,11 +160,11 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 			b.pauseRun(run)
 			return run
 		},
-		"open": func() workqueue.RunID { return b.openRun(func(*workqueue.OpenRequest) {}) },
+		"open": func() workqueue.RunID { return b.openRun(func(*start.OpenRequest) {}) },
 		"running again": func() workqueue.RunID {
 			run := b.ended(9, time.Hour)
-			if _, err := b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "ann",
-				Select: workqueue.Selection{Keys: []string{"C1"}}}); err != nil {
+			if _, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+				Select: redo.Selection{Keys: []string{"C1"}}}); err != nil {
 				t.Fatal(err)
 			}
 			return run
@@ -223,12 +230,12 @@ func TestARerunAndADeletionAtOnce(t *testing.T) {
 		var rerun, failed error
 		delay := time.NewTimer(time.Duration(i%12) * 300 * time.Microsecond)
 		wg.Go(func() {
-			_, rerun = b.store.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Actor: "ann",
-				Select: workqueue.Selection{Keys: []string{"C1", "C2"}}})
+			_, rerun = redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+				Select: redo.Selection{Keys: []string{"C1", "C2"}}})
 		})
 		wg.Go(func() {
 			<-delay.C
-			deleted, failed = b.store.DeleteRun(t.Context(), lease, run, time.Now(), "age 1h")
+			deleted, failed = retention.New(b.store).DeleteRun(t.Context(), lease, run, time.Now(), "age 1h")
 		})
 		wg.Wait()
 		won[deleted]++
@@ -258,25 +265,25 @@ func TestRetentionLimits(t *testing.T) {
 		runs = append(runs, b.ended(9, time.Duration(10-i)*time.Hour)) // the first is the oldest
 	}
 	b.ended(9, 0)
-	due := func(limits workqueue.RetentionLimits) int64 {
+	due := func(limits retention.RetentionLimits) int64 {
 		t.Helper()
-		if _, err := b.store.SetRetention(ctx, workqueue.RetainRuns, limits, "ann"); err != nil {
+		if _, err := retention.New(b.store).SetRetention(ctx, retention.RetainRuns, limits, "ann"); err != nil {
 			t.Fatal(err)
 		}
-		all, err := b.store.RetentionDue(ctx)
-		if err != nil || all[0].Kind != workqueue.RetainRuns {
+		all, err := retention.New(b.store).RetentionDue(ctx)
+		if err != nil || all[0].Kind != retention.RetainRuns {
 			t.Fatal(all, err)
 		}
 		return all[0].Count
 	}
-	if n, err := b.store.MeasureRuns(ctx, lease, 100); len(n) != 5 || err != nil {
+	if n, err := retention.New(b.store).MeasureRuns(ctx, lease, 100); len(n) != 5 || err != nil {
 		t.Fatal(n, err)
 	}
-	if n, err := b.store.MeasureRuns(ctx, lease, 100); len(n) != 0 || err != nil {
+	if n, err := retention.New(b.store).MeasureRuns(ctx, lease, 100); len(n) != 0 || err != nil {
 		t.Errorf("%d runs were measured twice: %v", len(n), err)
 	}
 	age, few, bytes := 8*time.Hour+30*time.Minute, int64(2), int64(1<<20)
-	for want, limits := range map[int64]workqueue.RetentionLimits{
+	for want, limits := range map[int64]retention.RetentionLimits{
 		0: {}, 2: {Age: &age}, 3: {Count: &few}, 4: {Count: &[]int64{1}[0], Age: &age},
 	} {
 		if n := due(limits); n != want {
@@ -288,23 +295,23 @@ func TestRetentionLimits(t *testing.T) {
 	}
 	// The newest large run is less than a mebibyte, both together are more.
 	b.exec(`UPDATE retention_size SET bytes = 700000 WHERE run_id = ANY($1)`, []workqueue.RunID{runs[1], runs[3]})
-	if n := due(workqueue.RetentionLimits{Bytes: &bytes}); n != 2 {
+	if n := due(retention.RetentionLimits{Bytes: &bytes}); n != 2 {
 		t.Errorf("%d runs are past the size; want the two oldest", n)
 	}
-	before, err := b.store.RetentionCutoff(ctx, &workqueue.Retention{Kind: workqueue.RetainRuns,
-		RetentionLimits: workqueue.RetentionLimits{Count: &few}})
+	before, err := retention.New(b.store).RetentionCutoff(ctx, &retention.Retention{Kind: retention.RetainRuns,
+		RetentionLimits: retention.RetentionLimits{Count: &few}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found, err := b.store.RunsPastLimits(ctx, *before, 10, runs[:1]); err != nil || !slices.Equal(found, runs[1:3]) {
+	if found, err := retention.New(b.store).RunsPastLimits(ctx, *before, 10, runs[:1]); err != nil || !slices.Equal(found, runs[1:3]) {
 		t.Errorf("%v, %v; want %v", found, err, runs[1:3])
 	}
-	for _, wrong := range []workqueue.RetentionLimits{{Age: new(time.Duration)}, {Count: new(int64)}, {Bytes: &few}} {
-		if _, err := b.store.SetRetention(ctx, workqueue.RetainRuns, wrong, "ann"); err == nil {
+	for _, wrong := range []retention.RetentionLimits{{Age: new(time.Duration)}, {Count: new(int64)}, {Bytes: &few}} {
+		if _, err := retention.New(b.store).SetRetention(ctx, retention.RetainRuns, wrong, "ann"); err == nil {
 			t.Errorf("%v was taken", wrong)
 		}
 	}
-	if _, err := b.store.SetRetention(ctx, "cats", workqueue.RetentionLimits{}, "ann"); err == nil ||
+	if _, err := retention.New(b.store).SetRetention(ctx, "cats", retention.RetentionLimits{}, "ann"); err == nil ||
 		!strings.Contains(err.Error(), "quarantine") {
 		t.Errorf("a kind that there is none of: %v", err)
 	}
@@ -318,7 +325,7 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 	lease := b.lead()
 	ctx := t.Context()
 	deleted, first, huge := b.ended(9, time.Hour), b.ended(9, time.Hour), b.ended(9, time.Hour)
-	if took, err := b.store.MeasureRuns(ctx, lease, 1); err != nil || !slices.Equal(took, []workqueue.RunID{deleted}) {
+	if took, err := retention.New(b.store).MeasureRuns(ctx, lease, 1); err != nil || !slices.Equal(took, []workqueue.RunID{deleted}) {
 		t.Fatal(took, err)
 	}
 	b.exec(`UPDATE retention_size SET bytes = 1 << 30`)
@@ -326,11 +333,11 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN RAISE 'the test breaks it off'; END $$`)
 	b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON retention_size FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	if took, err := b.store.MeasureRuns(ctx, lease, 1); err == nil || !slices.Equal(took, []workqueue.RunID{first}) {
+	if took, err := retention.New(b.store).MeasureRuns(ctx, lease, 1); err == nil || !slices.Equal(took, []workqueue.RunID{first}) {
 		t.Errorf("measuring %v failed with %v; want %s", took, err, first)
 	}
 	b.exec(`DROP TRIGGER refuse ON retention_size`)
-	bytes, err := b.store.GuessRun(ctx, lease, huge)
+	bytes, err := retention.New(b.store).GuessRun(ctx, lease, huge)
 	if want := int64(4096 + 9*(150+150)); err != nil || bytes != want {
 		t.Errorf("it is guessed to have %d bytes, %v; want %d", bytes, err, want)
 	}
@@ -338,7 +345,7 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 		t.Error("another run was guessed")
 	}
 	under := b.load(request(), 9)
-	if bytes, err := b.store.GuessRun(ctx, lease, under); err != nil || bytes != 0 || b.number(sizes, under) != 0 {
+	if bytes, err := retention.New(b.store).GuessRun(ctx, lease, under); err != nil || bytes != 0 || b.number(sizes, under) != 0 {
 		t.Errorf("a run under way is guessed to have %d bytes, %v", bytes, err)
 	}
 
@@ -346,11 +353,11 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 		t.Fatal("it was not deleted")
 	}
 	b.exec(`CREATE TRIGGER refuse BEFORE DELETE ON retention_size FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	if took, err := b.store.MeasureRuns(ctx, lease, 9); err != nil || !slices.Equal(took, []workqueue.RunID{first}) {
+	if took, err := retention.New(b.store).MeasureRuns(ctx, lease, 9); err != nil || !slices.Equal(took, []workqueue.RunID{first}) {
 		t.Errorf("%v were measured, %v; want %s", took, err, first)
 	}
 	b.exec(`DROP TRIGGER refuse ON retention_size`)
-	err = b.store.DropSizes(ctx, lease)
+	err = retention.New(b.store).DropSizes(ctx, lease)
 	if err != nil || b.number(sizes, deleted) != 0 || b.number(sizes, first) != 1 {
 		t.Errorf("the size of a deleted run, and no other, was to go: %v", err)
 	}
@@ -380,15 +387,15 @@ func TestOldThingsAreDeleted(t *testing.T) {
 	}
 	testenv.Rewrite(t, b.pool, `UPDATE audit_log SET at = at - interval '100 days'`)
 	before := time.Now().Add(-50 * 24 * time.Hour)
-	want := map[workqueue.RetentionKind]int64{
-		workqueue.RetainEvents:     int64(len(b.events(ended)) - 2), // its completions stay
-		workqueue.RetainAudit:      int64(len(b.actions(ended)) - 1),
-		workqueue.RetainQuarantine: 1, workqueue.RetainDeadLetters: 1, workqueue.RetainSessions: 5,
-		workqueue.RetainFires: 0,
+	want := map[retention.RetentionKind]int64{
+		retention.RetainEvents:     int64(len(b.events(ended)) - 2), // its completions stay
+		retention.RetainAudit:      int64(len(b.actions(ended)) - 1),
+		retention.RetainQuarantine: 1, retention.RetainDeadLetters: 1, retention.RetainSessions: 5,
+		retention.RetainFires: 0,
 	}
 	paused := b.actions(under)
 	for kind, n := range want {
-		got, err := b.store.DeleteOld(ctx, lease, kind, before, 1000)
+		got, err := retention.New(b.store).DeleteOld(ctx, lease, kind, before, 1000)
 		if err != nil || got != n {
 			t.Errorf("%s: %d were deleted, %v; want %d", kind, got, err, n)
 		}
@@ -400,11 +407,11 @@ func TestOldThingsAreDeleted(t *testing.T) {
 		t.Errorf("of the finished run %v is known; want its re-run", left)
 	}
 	b.check()
-	if err := b.store.NoteDeleted(ctx, lease, workqueue.RetainAudit, 7); err != nil {
+	if err := retention.New(b.store).NoteDeleted(ctx, lease, retention.RetainAudit, 7); err != nil {
 		t.Fatal(err)
 	}
-	all, err := b.store.Retention(ctx)
-	if err != nil || len(all) != len(workqueue.RetentionKinds()) || all[2].LastDeleted != 7 || all[2].LastAt == nil {
+	all, err := retention.New(b.store).Retention(ctx)
+	if err != nil || len(all) != len(retention.RetentionKinds()) || all[2].LastDeleted != 7 || all[2].LastAt == nil {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
@@ -420,17 +427,17 @@ func TestRetentionIsFencedByTheEpoch(t *testing.T) {
 	b.lead()
 	ctx := t.Context()
 	for name, work := range map[string]func() error{
-		"measure": func() error { _, err := b.store.MeasureRuns(ctx, old, 9); return err },
-		"guess":   func() error { _, err := b.store.GuessRun(ctx, old, run); return err },
-		"sizes":   func() error { return b.store.DropSizes(ctx, old) },
-		"delete":  func() error { _, err := b.store.DeleteRun(ctx, old, run, time.Now(), "x"); return err },
+		"measure": func() error { _, err := retention.New(b.store).MeasureRuns(ctx, old, 9); return err },
+		"guess":   func() error { _, err := retention.New(b.store).GuessRun(ctx, old, run); return err },
+		"sizes":   func() error { return retention.New(b.store).DropSizes(ctx, old) },
+		"delete":  func() error { _, err := retention.New(b.store).DeleteRun(ctx, old, run, time.Now(), "x"); return err },
 		"old": func() error {
-			_, err := b.store.DeleteOld(ctx, old, workqueue.RetainQuarantine, time.Now(), 9)
+			_, err := retention.New(b.store).DeleteOld(ctx, old, retention.RetainQuarantine, time.Now(), 9)
 			return err
 		},
-		"forget":   func() error { return b.store.ForgetGone(ctx, old) },
-		"note":     func() error { return b.store.NoteDeleted(ctx, old, workqueue.RetainRuns, 1) },
-		"requests": func() error { _, err := b.store.SweepRequests(ctx, old); return err },
+		"forget":   func() error { return retention.New(b.store).ForgetGone(ctx, old) },
+		"note":     func() error { return retention.New(b.store).NoteDeleted(ctx, old, retention.RetainRuns, 1) },
+		"requests": func() error { _, err := requeststore.New(b.store).SweepRequests(ctx, old); return err },
 	} {
 		if err := work(); !errors.Is(err, workqueue.ErrNotLeader) {
 			t.Errorf("%s: %v; want ErrNotLeader", name, err)
@@ -471,16 +478,19 @@ func TestReadsOfDutiesAreLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	store, ctx := workqueue.New(pool), t.Context()
+	store, ctx := database.New(pool), t.Context()
 	age := time.Hour
-	runs := &workqueue.Retention{Kind: workqueue.RetainRuns, RetentionLimits: workqueue.RetentionLimits{Age: &age}}
+	runs := &retention.Retention{Kind: retention.RetainRuns, RetentionLimits: retention.RetentionLimits{Age: &age}}
 	for name, read := range map[string]func() error{
-		"limits":   func() error { _, err := store.Retention(ctx); return err },
-		"cutoff":   func() error { _, err := store.RetentionCutoff(ctx, runs); return err },
-		"runs":     func() error { _, err := store.RunsPastLimits(ctx, time.Now(), 9, nil); return err },
-		"going":    func() error { _, err := store.GoingRuns(ctx, 9); return err },
-		"due":      func() error { _, err := store.RetentionDue(ctx); return err },
-		"webhooks": func() error { _, err := store.DueTrackerWebhooks(ctx, trackers.WebhookRoom{AtOnce: 1}); return err },
+		"limits": func() error { _, err := retention.New(store).Retention(ctx); return err },
+		"cutoff": func() error { _, err := retention.New(store).RetentionCutoff(ctx, runs); return err },
+		"runs":   func() error { _, err := retention.New(store).RunsPastLimits(ctx, time.Now(), 9, nil); return err },
+		"going":  func() error { _, err := retention.New(store).GoingRuns(ctx, 9); return err },
+		"due":    func() error { _, err := retention.New(store).RetentionDue(ctx); return err },
+		"webhooks": func() error {
+			_, err := tracker.New(store).DueTrackerWebhooks(ctx, trackers.WebhookRoom{AtOnce: 1})
+			return err
+		},
 	} {
 		asked := seen.asked.Load()
 		if err := read(); err != nil {
@@ -528,7 +538,7 @@ func TestTookTooLong(t *testing.T) {
 		"wrong":           {asked(t.Context(), `lock_timeout = '1s'`, `SELECT 1 / 0`), false},
 		"another's lease": {workqueue.ErrNotLeader, false},
 	} {
-		if got := workqueue.TookTooLong(tc.err); got != tc.want || tc.err == nil {
+		if got := retention.TookTooLong(tc.err); got != tc.want || tc.err == nil {
 			t.Errorf("%s: %v is %t", name, tc.err, got)
 		}
 	}

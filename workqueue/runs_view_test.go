@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
@@ -18,9 +20,9 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	held, free := b.load(req, 10), b.load(request(), 10)
 	last := b.one(held)
 	b.pause(held)
-	states := func(want ...string) []workqueue.RunSummary {
+	states := func(want ...string) []inspect.RunSummary {
 		t.Helper()
-		runs, err := b.store.Runs(t.Context(), workqueue.RunFilter{States: want})
+		runs, err := inspect.New(b.store).Runs(t.Context(), inspect.RunFilter{States: want})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,12 +35,12 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	if runs = states("running"); len(runs) != 1 || runs[0].ID != free || runs[0].Hold != nil {
 		t.Errorf("the running runs are %+v", runs)
 	}
-	view, err := b.store.Run(t.Context(), held)
+	view, err := inspect.New(b.store).Run(t.Context(), held)
 	if err != nil {
 		t.Fatal(err)
 	}
 	hold := view.Hold
-	if view.State != "paused" || hold == nil || hold.Kind != workqueue.HoldOperator || hold.By != "alice" ||
+	if view.State != "paused" || hold == nil || hold.Kind != control.HoldOperator || hold.By != "alice" ||
 		hold.Detail != "lunch" || time.Since(hold.Since).Abs() > time.Hour || view.MaxFailed != "1%" || view.Ended() {
 		t.Errorf("the run is %+v, held by %+v", *view, hold)
 	}
@@ -59,7 +61,7 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	}
 	b.pause(held)
 	b.record(whole(last))
-	if view, err = b.store.Run(t.Context(), held); err != nil || view.State != "completed" || view.Hold != nil {
+	if view, err = inspect.New(b.store).Run(t.Context(), held); err != nil || view.State != "completed" || view.Hold != nil {
 		t.Errorf("the run is %+v, %v", view, err)
 	}
 	b.wantTold(held)
@@ -74,7 +76,7 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 		chunk_cap_until = clock_timestamp() + interval '1 hour' WHERE endpoint = $1`, endpoint)
 	b.exec(`INSERT INTO endpoint_change (endpoint, what, before, after, reason)
 		VALUES ($1, 'chunk', '50', '100', 'it did better'), ($1, 'breaker', 'closed', 'open', 'it is down')`, endpoint)
-	paces, err := b.store.Paces(t.Context())
+	paces, err := inspect.New(b.store).Paces(t.Context())
 	if err != nil || len(paces) != 1 {
 		t.Fatal(paces, err)
 	}
@@ -83,12 +85,12 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 		p.Breaker != workqueue.BreakerOpen || p.BreakerReason != "9 of 10 failed" || p.ProbeAt == nil {
 		t.Errorf("the pace is %+v", p)
 	}
-	past, err := b.store.PastPaces(t.Context(), endpoint, 1)
+	past, err := inspect.New(b.store).PastPaces(t.Context(), endpoint, 1)
 	if err != nil || len(past) != 1 || past[0].Reason != "it is down" || past[0].After != "open" {
 		t.Errorf("the changes are %+v, %v", past, err)
 	}
 	b.exec(`UPDATE endpoint_pace SET chunk_cap_until = clock_timestamp(), breaker = 'closed'`)
-	if paces, err = b.store.Paces(t.Context()); err != nil || paces[0].ChunkCap != nil || paces[0].ProbeAt != nil {
+	if paces, err = inspect.New(b.store).Paces(t.Context()); err != nil || paces[0].ChunkCap != nil || paces[0].ProbeAt != nil {
 		t.Errorf("what is over still counts: %+v, %v", paces, err)
 	}
 }

@@ -5,6 +5,10 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/schedule"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // A database that says nothing has the leader's looks at schedules end, and those at what their runs start with: a duty
@@ -29,12 +33,12 @@ func TestLooksAtSchedulesEndWhenPostgresIsMute(t *testing.T) {
 	keyed := request()
 	keyed.IdempotencyKey = "k"
 	looks := map[string]func() error{
-		"due":     func() error { _, err := b.store.DueSchedules(ctx, 1); return err },
-		"waiting": func() error { _, err := b.store.WaitingFires(ctx, 1); return err },
-		"next":    func() error { _, _, err := b.store.NextScheduleTime(ctx); return err },
-		"plan":    func() error { _, err := b.store.Plan(ctx, "p", 0); return err },
-		"keyed":   func() error { _, _, err := b.store.KeyedPlan(ctx, "k"); return err },
-		"load":    func() error { _, err := b.store.Load(ctx, keyed, nil); return err },
+		"due":     func() error { _, err := schedule.New(b.store).DueSchedules(ctx, 1); return err },
+		"waiting": func() error { _, err := schedule.New(b.store).WaitingFires(ctx, 1); return err },
+		"next":    func() error { _, _, err := schedule.New(b.store).NextScheduleTime(ctx); return err },
+		"plan":    func() error { _, err := inspect.New(b.store).Plan(ctx, "p", 0); return err },
+		"keyed":   func() error { _, _, err := start.New(b.store).KeyedPlan(ctx, "k"); return err },
+		"load":    func() error { _, err := start.New(b.store).Load(ctx, keyed, nil); return err },
 	}
 	ends := map[string]chan error{}
 	for name, look := range looks {

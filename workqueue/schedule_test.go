@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/schedule"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // hourly is the rule of the schedules of these tests: whole hours.
@@ -17,9 +20,9 @@ func hourly(_ json.RawMessage, after time.Time) (next time.Time, ok bool, err er
 	return after.UTC().Truncate(time.Hour).Add(time.Hour), true, nil
 }
 
-func (b *bench) applySchedule(name, spec string) workqueue.AppliedSchedule {
+func (b *bench) applySchedule(name, spec string) schedule.AppliedSchedule {
 	b.Helper()
-	applied, err := b.store.ApplySchedule(b.Context(), workqueue.ScheduleText{
+	applied, err := schedule.New(b.store).ApplySchedule(b.Context(), schedule.ScheduleText{
 		Name: name, Spec: json.RawMessage(spec), Source: spec, Zone: "UTC", Next: hourly,
 	}, "ann")
 	if err != nil {
@@ -40,23 +43,23 @@ func (b *bench) fallDue(name string) time.Time {
 func (b *bench) succeed() workqueue.Lease {
 	b.Helper()
 	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
-	lease, err := b.store.Lead(b.Context(), b.open(), leaseTTL)
+	lease, err := session.New(b.store).Lead(b.Context(), b.open(), leaseTTL)
 	if err != nil {
 		b.Fatal(err)
 	}
 	return lease
 }
 
-func takeAt(name string, due time.Time) workqueue.Taking {
+func takeAt(name string, due time.Time) schedule.Taking {
 	next := due.Add(time.Hour)
-	return workqueue.Taking{Schedule: name, Version: 1, Was: due, LastDue: due, Next: &next,
-		Fires: []workqueue.NewFire{{Due: due, StartAt: due, State: workqueue.FireWaiting}}}
+	return schedule.Taking{Schedule: name, Version: 1, Was: due, LastDue: due, Next: &next,
+		Fires: []schedule.NewFire{{Due: due, StartAt: due, State: schedule.FireWaiting}}}
 }
 
 // fires returns the states of the fires of schedule night, the newest first.
 func (b *bench) fires() (states string) {
 	b.Helper()
-	fires, _, err := b.store.Fires(b.Context(), workqueue.FireFilter{Schedule: "night"})
+	fires, _, err := schedule.New(b.store).Fires(b.Context(), schedule.FireFilter{Schedule: "night"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -84,15 +87,15 @@ func TestSchedulesHaveVersions(t *testing.T) {
 	if kept := b.applySchedule("night", `{"plan":"q"}`); kept.NextDue == nil || !kept.NextDue.Equal(due) {
 		t.Errorf("a due time that has come, and was not taken, became %+v", kept)
 	}
-	gone, err := b.store.DeleteSchedule(t.Context(), "night", "ann")
+	gone, err := schedule.New(b.store).DeleteSchedule(t.Context(), "night", "ann")
 	if err != nil || gone.State != "deleted" {
 		t.Errorf("deleted %+v, %v", gone, err)
 	}
-	if _, err := b.store.Schedule(t.Context(), "night"); !errors.Is(err, workqueue.ErrNotFound) ||
+	if _, err := schedule.New(b.store).Schedule(t.Context(), "night"); !errors.Is(err, workqueue.ErrNotFound) ||
 		!strings.Contains(err.Error(), "was deleted") {
 		t.Errorf("a deleted one: %v", err)
 	}
-	if _, err := b.store.PauseSchedule(t.Context(), "night", "ann"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := schedule.New(b.store).PauseSchedule(t.Context(), "night", "ann"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("pause of a deleted one: %v", err)
 	}
 	if back := b.applySchedule("night", `{"plan":"q"}`); back.Version != 4 || back.Previous != 0 || back.Unchanged {
@@ -101,7 +104,7 @@ func TestSchedulesHaveVersions(t *testing.T) {
 	if n := b.number(`SELECT count(*) FROM audit_log WHERE action LIKE 'schedule_%'`); n != 5 {
 		t.Errorf("%d rows in the audit log", n)
 	}
-	list, more, err := b.store.Schedules(t.Context(), "", 1)
+	list, more, err := schedule.New(b.store).Schedules(t.Context(), "", 1)
 	if err != nil || more || len(list) != 1 || list[0].Plan != "q" || list[0].Version != 4 {
 		t.Errorf("the list is %+v, %v, %v", list, more, err)
 	}
@@ -115,7 +118,7 @@ func TestADueTimeIsTakenOnce(t *testing.T) {
 	due := b.fallDue("night")
 	old := b.lead()
 	lease := b.succeed()
-	found, err := b.store.DueSchedules(t.Context(), 10)
+	found, err := schedule.New(b.store).DueSchedules(t.Context(), 10)
 	if err != nil || len(found) != 1 || !found[0].NextDue.Equal(due) {
 		t.Fatalf("due are %+v, %v", found, err)
 	}
@@ -127,7 +130,7 @@ func TestADueTimeIsTakenOnce(t *testing.T) {
 			if i%2 == 0 {
 				by = old
 			}
-			ok, err := b.store.TakeFires(t.Context(), by, takeAt("night", due))
+			ok, err := schedule.New(b.store).TakeFires(t.Context(), by, takeAt("night", due))
 			switch {
 			case by == old && !errors.Is(err, workqueue.ErrNotLeader):
 				t.Errorf("a leader that was: %v, %v", ok, err)
@@ -144,7 +147,7 @@ func TestADueTimeIsTakenOnce(t *testing.T) {
 	}
 	// As if it had been set back: the fire's key keeps it from firing again.
 	b.exec(`UPDATE schedule SET next_due = $1 WHERE name = 'night'`, due)
-	if ok, err := b.store.TakeFires(t.Context(), lease, takeAt("night", due)); err != nil || !ok {
+	if ok, err := schedule.New(b.store).TakeFires(t.Context(), lease, takeAt("night", due)); err != nil || !ok {
 		t.Errorf("taken again: %v, %v", ok, err)
 	}
 	if b.fires() != "due" {
@@ -159,33 +162,33 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	b.applySchedule("night", `{}`)
 	due := b.fallDue("night")
 	old := b.lead()
-	if ok, err := b.store.TakeFires(t.Context(), old, takeAt("night", due)); err != nil || !ok {
+	if ok, err := schedule.New(b.store).TakeFires(t.Context(), old, takeAt("night", due)); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	key := workqueue.FireKey{Schedule: "night", Due: due, Kind: workqueue.FireDue}
-	stopped, ok, err := b.store.BeginFire(t.Context(), old, key)
+	key := schedule.FireKey{Schedule: "night", Due: due, Kind: schedule.FireDue}
+	stopped, ok, err := schedule.New(b.store).BeginFire(t.Context(), old, key)
 	if err != nil || !ok || stopped.Attempt != 1 {
 		t.Fatalf("%+v, %v, %v", stopped, ok, err)
 	}
-	waits, err := b.store.WaitingFires(t.Context(), 10)
-	if err != nil || len(waits) != 1 || waits[0].State != workqueue.FireStarting {
+	waits, err := schedule.New(b.store).WaitingFires(t.Context(), 10)
+	if err != nil || len(waits) != 1 || waits[0].State != schedule.FireStarting {
 		t.Fatalf("waiting are %+v, %v", waits, err)
 	}
-	load := func(claim workqueue.FireClaim, items int) (workqueue.Loaded, error) {
+	load := func(claim schedule.FireClaim, items int) (start.Loaded, error) {
 		req := request()
 		req.Session = b.session
-		workqueue.OfFire(&req, claim)
-		return b.store.Load(t.Context(), req, keys(names(items)...))
+		schedule.OfFire(&req, claim)
+		return start.New(b.store).Load(t.Context(), req, keys(names(items)...))
 	}
 	lease := b.succeed()
-	claim, ok, err := b.store.BeginFire(t.Context(), lease, key)
+	claim, ok, err := schedule.New(b.store).BeginFire(t.Context(), lease, key)
 	if err != nil || !ok || claim.Attempt != 2 {
 		t.Fatalf("the second leader: %+v, %v, %v", claim, ok, err)
 	}
 	if loaded, err := load(stopped, 3); err == nil {
 		t.Errorf("the leader that was has started %+v", loaded)
 	}
-	if ok, err := b.store.EndFire(t.Context(), stopped, workqueue.FireEnd{State: workqueue.FireFailed}); err == nil || ok {
+	if ok, err := schedule.New(b.store).EndFire(t.Context(), stopped, schedule.FireEnd{State: schedule.FireFailed}); err == nil || ok {
 		t.Errorf("the leader that was has ended the fire: %v, %v", ok, err)
 	}
 	mine := stopped
@@ -200,15 +203,15 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fires, _, err := b.store.Fires(t.Context(), workqueue.FireFilter{Schedule: "night"})
-	if err != nil || len(fires) != 1 || fires[0].State != workqueue.FireStarted || *fires[0].Run != loaded.Run ||
+	fires, _, err := schedule.New(b.store).Fires(t.Context(), schedule.FireFilter{Schedule: "night"})
+	if err != nil || len(fires) != 1 || fires[0].State != schedule.FireStarted || *fires[0].Run != loaded.Run ||
 		fires[0].RunState != "running" {
 		t.Errorf("fires are %+v, %v", fires, err)
 	}
 	if again, err := load(claim, 3); err != nil || !again.Existing || again.Run != loaded.Run {
 		t.Errorf("the same start again: %+v, %v", again, err)
 	}
-	if _, ok, err := b.store.BeginFire(t.Context(), lease, key); err != nil || ok {
+	if _, ok, err := schedule.New(b.store).BeginFire(t.Context(), lease, key); err != nil || ok {
 		t.Errorf("a fire that has its run is begun again: %v, %v", ok, err)
 	}
 }
@@ -219,34 +222,34 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 	lease := b.lead()
 	b.applySchedule("night", `{}`)
 	due := b.fallDue("night")
-	if paused, err := b.store.PauseSchedule(t.Context(), "night", "ann"); err != nil || paused.State != "paused" {
+	if paused, err := schedule.New(b.store).PauseSchedule(t.Context(), "night", "ann"); err != nil || paused.State != "paused" {
 		t.Fatal(paused, err)
 	}
-	if ok, err := b.store.TakeFires(t.Context(), lease, takeAt("night", due)); err != nil || ok {
+	if ok, err := schedule.New(b.store).TakeFires(t.Context(), lease, takeAt("night", due)); err != nil || ok {
 		t.Errorf("a paused schedule was taken: %v, %v", ok, err)
 	}
-	now, err := b.store.RunScheduleNow(t.Context(), "night", "ann")
-	if err != nil || now.Kind != workqueue.FireNow || now.AskedBy != "ann" {
+	now, err := schedule.New(b.store).RunScheduleNow(t.Context(), "night", "ann")
+	if err != nil || now.Kind != schedule.FireNow || now.AskedBy != "ann" {
 		t.Fatal(now, err)
 	}
-	waits, err := b.store.WaitingFires(t.Context(), 10)
-	if err != nil || len(waits) != 1 || waits[0].Kind != workqueue.FireNow {
+	waits, err := schedule.New(b.store).WaitingFires(t.Context(), 10)
+	if err != nil || len(waits) != 1 || waits[0].Kind != schedule.FireNow {
 		t.Fatalf("waiting are %+v, %v", waits, err)
 	}
-	claim, ok, err := b.store.BeginFire(t.Context(), lease, waits[0].FireKey)
+	claim, ok, err := schedule.New(b.store).BeginFire(t.Context(), lease, waits[0].FireKey)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	end := workqueue.FireEnd{State: workqueue.FireFailed, Reason: "no file"}
-	if ok, err := b.store.EndFire(t.Context(), claim, end); err != nil || !ok {
+	end := schedule.FireEnd{State: schedule.FireFailed, Reason: "no file"}
+	if ok, err := schedule.New(b.store).EndFire(t.Context(), claim, end); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	before := time.Now()
-	resumed, err := b.store.ResumeSchedule(t.Context(), "night", hourly, "ann")
+	resumed, err := schedule.New(b.store).ResumeSchedule(t.Context(), "night", hourly, "ann")
 	if err != nil || resumed.NextDue == nil || !resumed.NextDue.After(before) {
 		t.Errorf("resumed %+v, %v: what was due meanwhile is left out", resumed, err)
 	}
-	if again, err := b.store.ResumeSchedule(t.Context(), "night", hourly, "ann"); err != nil || !again.Unchanged {
+	if again, err := schedule.New(b.store).ResumeSchedule(t.Context(), "night", hourly, "ann"); err != nil || !again.Unchanged {
 		t.Errorf("resumed again: %+v, %v", again, err)
 	}
 	if b.fires() != "failed" {
@@ -256,11 +259,11 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 	if n := b.number(told); n != 1 {
 		t.Errorf("%d events tell of the failure", n)
 	}
-	if _, err := b.store.RunScheduleNow(t.Context(), "nope", "ann"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := schedule.New(b.store).RunScheduleNow(t.Context(), "nope", "ann"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("of none: %v", err)
 	}
 	b.exec(`UPDATE schedule SET next_due = clock_timestamp() + interval '1 hour'`)
-	if wait, ok, err := b.store.NextScheduleTime(t.Context()); err != nil || !ok || wait <= 0 || wait > time.Hour {
+	if wait, ok, err := schedule.New(b.store).NextScheduleTime(t.Context()); err != nil || !ok || wait <= 0 || wait > time.Hour {
 		t.Errorf("the next time is in %s, %v, %v", wait, ok, err)
 	}
 }
@@ -270,24 +273,24 @@ func TestLateRunsAreToldOfOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	lease := b.lead()
-	start := func(name string) workqueue.FireKey {
+	start := func(name string) schedule.FireKey {
 		b.applySchedule(name, `{}`)
 		due := b.fallDue(name)
 		take := takeAt(name, due)
 		by := due.Add(time.Second)
 		take.Fires[0].DoneBy = &by
-		if ok, err := b.store.TakeFires(t.Context(), lease, take); err != nil || !ok {
+		if ok, err := schedule.New(b.store).TakeFires(t.Context(), lease, take); err != nil || !ok {
 			t.Fatal(ok, err)
 		}
-		key := workqueue.FireKey{Schedule: name, Due: due, Kind: workqueue.FireDue}
-		claim, ok, err := b.store.BeginFire(t.Context(), lease, key)
+		key := schedule.FireKey{Schedule: name, Due: due, Kind: schedule.FireDue}
+		claim, ok, err := schedule.New(b.store).BeginFire(t.Context(), lease, key)
 		if err != nil || !ok {
 			t.Fatal(ok, err)
 		}
 		req := request()
 		req.Session = b.session
-		workqueue.OfFire(&req, claim)
-		if _, err := b.store.Load(t.Context(), req, keys(names(2)...)); err != nil {
+		schedule.OfFire(&req, claim)
+		if _, err := start.New(b.store).Load(t.Context(), req, keys(names(2)...)); err != nil {
 			t.Fatal(err)
 		}
 		return key
@@ -296,16 +299,16 @@ func TestLateRunsAreToldOfOnce(t *testing.T) {
 	b.exec(`UPDATE schedule_fire SET done_by = clock_timestamp() - interval '1 second'`) // they may have started sooner
 	b.exec(`UPDATE batchrun SET state = 'cancelled', finished_at = (SELECT done_by FROM schedule_fire WHERE schedule = $1)
 		WHERE idempotency_key = $2`, quick.Schedule, quick.RunKey())
-	late, err := b.store.LateFires(t.Context(), lease, 10)
+	late, err := schedule.New(b.store).LateFires(t.Context(), lease, 10)
 	if err != nil || len(late) != 1 || late[0].Schedule != "slow" {
 		t.Fatalf("late are %+v, %v", late, err)
 	}
 	for _, want := range []bool{true, false} {
-		if ok, err := b.store.NoteLate(t.Context(), lease, slow, "reported"); err != nil || ok != want {
+		if ok, err := schedule.New(b.store).NoteLate(t.Context(), lease, slow, "reported"); err != nil || ok != want {
 			t.Errorf("noted %v, %v; want %v", ok, err, want)
 		}
 	}
-	if late, err = b.store.LateFires(t.Context(), lease, 10); err != nil || len(late) != 0 {
+	if late, err = schedule.New(b.store).LateFires(t.Context(), lease, 10); err != nil || len(late) != 0 {
 		t.Errorf("still late: %+v, %v", late, err)
 	}
 	if n := b.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`); n != 1 {

@@ -14,6 +14,12 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const (
@@ -28,14 +34,14 @@ const (
 type bench struct {
 	*testing.T
 	pool    *pgxpool.Pool
-	store   *workqueue.Store
+	store   *database.DB
 	session workqueue.SessionID
 }
 
 func setup(t *testing.T) *bench {
 	t.Helper()
 	url := testenv.Database(t)
-	b := &bench{T: t, pool: testenv.Connect(t, url), store: workqueue.New(testenv.Connect(t, testenv.Serving(t, url)))}
+	b := &bench{T: t, pool: testenv.Connect(t, url), store: database.New(testenv.Connect(t, testenv.Serving(t, url)))}
 	b.session = b.open()
 	return b
 }
@@ -43,7 +49,7 @@ func setup(t *testing.T) *bench {
 // open starts a session.
 func (b *bench) open() workqueue.SessionID {
 	b.Helper()
-	id, err := b.store.StartSession(b.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, sessionTTL)
+	id, err := session.New(b.store).StartSession(b.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"}, sessionTTL)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -92,7 +98,7 @@ func (b *bench) number(sql string, args ...any) (n int) {
 // lead takes the lease.
 func (b *bench) lead() workqueue.Lease {
 	b.Helper()
-	lease, err := b.store.Lead(b.Context(), b.session, leaseTTL)
+	lease, err := session.New(b.store).Lead(b.Context(), b.session, leaseTTL)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -100,23 +106,23 @@ func (b *bench) lead() workqueue.Lease {
 }
 
 // request is a run of chunks of 4 with three attempts and no pause between them.
-func request() workqueue.LoadRequest {
-	return workqueue.LoadRequest{Plan: "test", CreatedBy: "test", Steps: []workqueue.StepSpec{{
+func request() start.LoadRequest {
+	return start.LoadRequest{Plan: "test", CreatedBy: "test", Steps: []workqueue.StepSpec{{
 		Name: "only", Endpoint: endpoint, Chunk: 4, InFlight: 100, MaxAttempts: 3, Timeout: time.Minute,
 	}}}
 }
 
 // chunked is request with another chunk.
-func chunked(chunk int) workqueue.LoadRequest {
+func chunked(chunk int) start.LoadRequest {
 	req := request()
 	req.Steps[0].Chunk = chunk
 	return req
 }
 
 // keys yields items with the keys given; line 1 is a heading.
-func keys(keys ...string) func(*workqueue.LoadItem) error {
+func keys(keys ...string) func(*start.LoadItem) error {
 	i := 0
-	return func(item *workqueue.LoadItem) error {
+	return func(item *start.LoadItem) error {
 		if i == len(keys) {
 			return io.EOF
 		}
@@ -135,10 +141,10 @@ func names(n int) []string {
 	return all
 }
 
-func (b *bench) load(req workqueue.LoadRequest, n int) workqueue.RunID {
+func (b *bench) load(req start.LoadRequest, n int) workqueue.RunID {
 	b.Helper()
 	req.Session = b.session
-	loaded, err := b.store.Load(b.Context(), req, keys(names(n)...))
+	loaded, err := start.New(b.store).Load(b.Context(), req, keys(names(n)...))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -150,15 +156,15 @@ func (b *bench) load(req workqueue.LoadRequest, n int) workqueue.RunID {
 
 func (b *bench) claim(run workqueue.RunID, most int) []workqueue.Slice {
 	b.Helper()
-	claimed, err := b.store.Claim(b.Context(), b.claimRequest(run, most))
+	claimed, err := dispatch.New(b.store).Claim(b.Context(), b.claimRequest(run, most))
 	if err != nil {
 		b.Fatal(err)
 	}
 	return claimed.Slices
 }
 
-func (b *bench) claimRequest(run workqueue.RunID, most int) workqueue.ClaimRequest {
-	return workqueue.ClaimRequest{Session: b.session, Run: run, MaxSlices: most, MaxBytes: 1 << 20}
+func (b *bench) claimRequest(run workqueue.RunID, most int) dispatch.ClaimRequest {
+	return dispatch.ClaimRequest{Session: b.session, Run: run, MaxSlices: most, MaxBytes: 1 << 20}
 }
 
 // one claims a single slice.
@@ -178,7 +184,7 @@ func (b *bench) send(claimed ...workqueue.Slice) {
 	for i, s := range claimed {
 		sent = append(sent, workqueue.Sent{ID: s.ID, StreamSeq: int64(i + 1), PipeEpoch: 1})
 	}
-	if _, err := b.store.MarkSent(b.Context(), sent); err != nil {
+	if _, err := settle.New(b.store).MarkSent(b.Context(), sent); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -193,19 +199,19 @@ func ordinals(s workqueue.Slice) []workqueue.Ordinal {
 }
 
 // answer is a final reply to a slice with results for the items given.
-func answer(s workqueue.Slice, items ...workqueue.Ordinal) workqueue.Answer {
-	a := workqueue.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: len(items)}
+func answer(s workqueue.Slice, items ...workqueue.Ordinal) settle.Answer {
+	a := settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: len(items)}
 	for _, o := range items {
-		a.Slots = append(a.Slots, workqueue.Slot{Ordinal: o, Result: fmt.Appendf(nil, `{"of":%d}`, o)})
+		a.Slots = append(a.Slots, settle.Slot{Ordinal: o, Result: fmt.Appendf(nil, `{"of":%d}`, o)})
 	}
 	return a
 }
 
 // whole is a final reply with a result for every item.
-func whole(s workqueue.Slice) workqueue.Answer { return answer(s, ordinals(s)...) }
+func whole(s workqueue.Slice) settle.Answer { return answer(s, ordinals(s)...) }
 
 // faulty is a final reply with the same error for every item.
-func faulty(s workqueue.Slice, e workqueue.SlotError) workqueue.Answer {
+func faulty(s workqueue.Slice, e workqueue.SlotError) settle.Answer {
 	a := whole(s)
 	for i := range a.Slots {
 		a.Slots[i].Result, a.Slots[i].Err = nil, &e
@@ -213,9 +219,9 @@ func faulty(s workqueue.Slice, e workqueue.SlotError) workqueue.Answer {
 	return a
 }
 
-func (b *bench) record(answers ...workqueue.Answer) workqueue.Recorded {
+func (b *bench) record(answers ...settle.Answer) settle.Recorded {
 	b.Helper()
-	recorded, err := b.store.Record(b.Context(), answers)
+	recorded, err := settle.New(b.store).Record(b.Context(), answers)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -312,7 +318,7 @@ func (b *bench) dump(run workqueue.RunID) (text string) {
 // check fails the test when an invariant does not hold.
 func (b *bench) check() {
 	b.Helper()
-	report, err := b.store.Doctor(context.Background())
+	report, err := doctor.New(b.store).Doctor(context.Background())
 	if err != nil {
 		b.Fatal(err)
 	}

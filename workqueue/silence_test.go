@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // hand marks slices as sent, and as handed to services.
@@ -18,7 +20,7 @@ func (b *bench) hand(claimed ...workqueue.Slice) {
 func (b *bench) judge(doubted map[workqueue.SliceID]bool, claimed ...workqueue.Slice) map[workqueue.SliceID]bool {
 	b.Helper()
 	b.pass(ids(claimed...)...)
-	blamed, err := b.store.Blamed(b.Context(), ids(claimed...), doubted)
+	blamed, err := health.New(b.store).Blamed(b.Context(), ids(claimed...), doubted)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -86,9 +88,9 @@ func TestSilenceComesToAnEnd(t *testing.T) {
 			t.Fatalf("issue %d: %+v; want %d failures", n, s, want)
 		}
 		b.hand(s)
-		end := b.store.Excuse
+		end := health.New(b.store).Excuse
 		if b.judge(nil, s)[s.ID] {
-			end = b.store.Expire
+			end = health.New(b.store).Expire
 		}
 		if ended, err := end(t.Context(), lease, ids(s)); err != nil || ended != 1 {
 			t.Fatalf("issue %d: ended %d, %v", n, ended, err)
@@ -110,7 +112,7 @@ func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
 	s := b.one(run)
 	b.hand(s)
 	b.pass(s.ID)
-	if n, err := b.store.ReleaseAcknowledged(t.Context(), lease, ids(s)); err != nil || n != 1 {
+	if n, err := health.New(b.store).ReleaseAcknowledged(t.Context(), lease, ids(s)); err != nil || n != 1 {
 		t.Fatalf("released %d, %v", n, err)
 	}
 	again := b.one(run)
@@ -120,7 +122,7 @@ func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
 	b.hand(again)
 	for attempt, spent := range map[int]bool{2: false, 49: false, 50: true} {
 		b.exec(`UPDATE work_slice SET attempt = $2, deadline = clock_timestamp() WHERE id = $1`, again.ID, attempt)
-		late, err := b.store.OverdueSlices(t.Context(), plenty)
+		late, err := settle.New(b.store).OverdueSlices(t.Context(), plenty)
 		if err != nil || len(late) != 1 || late[0].Spent != spent || late[0].HandedFor <= 0 || late[0].HandedFor > time.Hour {
 			t.Errorf("issue %d: %+v, %v; want spent %v", attempt, late, err, spent)
 		}

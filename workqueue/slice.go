@@ -1,6 +1,8 @@
 package workqueue
 
-import "github.com/tranchehq/tranche/bitfield"
+import (
+	"github.com/tranchehq/tranche/bitfield"
+)
 
 // Cause says why a slice was made.
 type Cause string
@@ -30,8 +32,8 @@ const (
 // with it; a node records it for a request that JetStream delivers no more.
 const CodeDeliveries = "too_many_deliveries"
 
-// itemsAtFault reports whether an attempt that ended so counts against the items' attempts.
-func (c Cause) itemsAtFault() bool {
+// ItemsAtFault reports whether an attempt that ended so counts against the items' attempts.
+func (c Cause) ItemsAtFault() bool {
 	switch c {
 	case CauseRetry, CauseUnanswered, CauseFailure, CauseDeadline, CauseExhausted, CauseUnreadable:
 		return true
@@ -40,8 +42,8 @@ func (c Cause) itemsAtFault() bool {
 	}
 }
 
-// answered reports whether a service lived to answer an attempt that ended so.
-func (c Cause) answered() bool {
+// Answered reports whether a service lived to answer an attempt that ended so.
+func (c Cause) Answered() bool {
 	switch c {
 	case CauseRetry, CauseUnanswered, CauseFailure, CauseUnreadable, CauseThrottled:
 		return true

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // Steps of one run that go on side by side keep each to its own chunk, limit in flight, rate, attempts and retry codes.
@@ -19,7 +20,7 @@ func TestStepsKeepToTheirOwnSettings(t *testing.T) {
 	for step, want := range map[workqueue.Step][]int{0: {2}, 1: {5, 5}, 2: {1}} {
 		claimed := b.claimStep(run, step, plenty).Slices
 		var sizes []int
-		var answers []workqueue.Answer
+		var answers []settle.Answer
 		for _, s := range claimed {
 			sizes = append(sizes, s.Mask.Count())
 			answers = append(answers, faulty(s, workqueue.SlotError{Code: "soft", Retry: true}))

@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // Whatever happens to a run of several steps, what the views say of it adds up, and nothing is inconsistent.
@@ -30,7 +33,7 @@ func TestViewsAddUpWhateverHappens(t *testing.T) {
 				}
 				_, e := b.addUp(run)
 				for i := range e.Groups {
-					if e.Groups[i].Reason == workqueue.ReasonStray {
+					if e.Groups[i].Reason == explain.ReasonStray {
 						t.Errorf("after %d moves: %+v", n, e.Groups[i])
 					}
 				}
@@ -62,13 +65,13 @@ func (b *bench) move(random *rand.Rand, run workqueue.RunID, out *[]workqueue.Sl
 		}
 		b.record(a)
 	case dice == 9:
-		req := workqueue.ResetRequest{Run: run, Actor: "ann", Cascade: random.IntN(2) == 0, Select: workqueue.Selection{
+		req := redo.ResetRequest{Run: run, Actor: "ann", Cascade: random.IntN(2) == 0, Select: redo.Selection{
 			Step: string("abcdf"[random.IntN(5)]), Keys: []string{names(30)[random.IntN(30)], names(30)[random.IntN(30)]}}}
-		if _, err := b.store.Reset(b.Context(), req); err == nil { // what waits cannot be reset, which is no matter here
+		if _, err := redo.New(b.store).Reset(b.Context(), req); err == nil { // what waits cannot be reset, which is no matter here
 			*resets++
 		}
 	}
-	if _, err := b.store.CheckBarriers(b.Context(), run); err != nil {
+	if _, err := dispatch.New(b.store).CheckBarriers(b.Context(), run); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -10,10 +10,16 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/report"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // gatherAndIndex is a run that gathers three parts of each item, one of them optional, composes them, and archives all.
-func gatherAndIndex() workqueue.LoadRequest {
+func gatherAndIndex() start.LoadRequest {
 	branches := optional(need("branches"))
 	branches.Kind, branches.Endpoint = workqueue.KindHTTP, "http:branches:8081"
 	statement := need("statement", 0, 1, 2)
@@ -26,9 +32,9 @@ func gatherAndIndex() workqueue.LoadRequest {
 }
 
 // addUp holds what every view says of a run against each other.
-func (b *bench) addUp(run workqueue.RunID) (*workqueue.RunView, *workqueue.Explanation) {
+func (b *bench) addUp(run workqueue.RunID) (*inspect.RunView, *explain.Explanation) {
 	b.Helper()
-	view, err := b.store.Run(b.Context(), run)
+	view, err := inspect.New(b.store).Run(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -44,7 +50,7 @@ func (b *bench) addUp(run workqueue.RunID) (*workqueue.RunView, *workqueue.Expla
 	if want := float64(settled) / float64(parts); view.Progress != want && view.State != "completed" {
 		b.Errorf("the progress is %v; want %v", view.Progress, want)
 	}
-	e, err := b.store.Explain(b.Context(), run)
+	e, err := explain.New(b.store).Explain(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -55,7 +61,7 @@ func (b *bench) addUp(run workqueue.RunID) (*workqueue.RunView, *workqueue.Expla
 		counted += g.Counted
 		byStep[g.Step] += g.Items
 		if g.Who == "" || g.Why == "" || g.Next == "" || g.Owner == "" || g.Since == nil ||
-			g.Owner == workqueue.OwnerOperator && len(g.Advice) == 0 {
+			g.Owner == explain.OwnerOperator && len(g.Advice) == 0 {
 			b.Errorf("the group leaves a question open: %+v", *g)
 		}
 		if g.Step == "" {
@@ -87,7 +93,7 @@ func (b *bench) addUp(run workqueue.RunID) (*workqueue.RunView, *workqueue.Expla
 }
 
 // reasons are the groups of a step.
-func reasons(e *workqueue.Explanation, step string) (all []string) {
+func reasons(e *explain.Explanation, step string) (all []string) {
 	for i := range e.Groups {
 		if g := &e.Groups[i]; g.Step == step {
 			all = append(all, fmt.Sprintf("%d %s %s", g.Items, g.State, g.Reason))
@@ -97,7 +103,7 @@ func reasons(e *workqueue.Explanation, step string) (all []string) {
 	return all
 }
 
-func wantReasons(t *testing.T, e *workqueue.Explanation, step string, want ...string) {
+func wantReasons(t *testing.T, e *explain.Explanation, step string, want ...string) {
 	t.Helper()
 	if got := reasons(e, step); !slices.Equal(got, want) {
 		t.Errorf("step %s: %q; want %q", step, got, want)
@@ -147,7 +153,7 @@ func TestViewsOfSeveralSteps(t *testing.T) {
 	wantReasons(t, e, "statement", fmt.Sprintf("%d ready next_to_claim", rest))
 	wantReasons(t, e, "index", fmt.Sprintf("%d ready barrier", 8-rest), fmt.Sprintf("%d waiting needs_step", rest))
 	b.recordStep(run, 3, 7)
-	if _, err := b.store.CheckBarriers(t.Context(), run); err != nil {
+	if _, err := dispatch.New(b.store).CheckBarriers(t.Context(), run); err != nil {
 		t.Fatal(err)
 	}
 	b.recordStep(run, 4)
@@ -156,7 +162,7 @@ func TestViewsOfSeveralSteps(t *testing.T) {
 	if view.Done != 7 || view.Failed != 3 || view.Progress != 1 || view.Steps[4].State != "completed" {
 		t.Errorf("the run is %+v", view)
 	}
-	found, err := b.store.Errors(t.Context(), run)
+	found, err := inspect.New(b.store).Errors(t.Context(), run)
 	if err != nil || found.Items != 3 || found.Optional != 1 || len(found.Groups) != 4 ||
 		!found.Groups[3].Optional || found.Groups[3].Step != "branches" {
 		t.Errorf("the errors are %+v, %v", found, err)
@@ -170,7 +176,7 @@ func TestErrorsCountAnItemOnce(t *testing.T) {
 	run := b.load(planned(need("a"), need("b")), 4)
 	b.recordStep(run, 0, 1)
 	b.recordStep(run, 1, 1, 2)
-	found, err := b.store.Errors(t.Context(), run)
+	found, err := inspect.New(b.store).Errors(t.Context(), run)
 	if err != nil || found.Items != 2 || len(found.Groups) != 2 {
 		t.Fatalf("got %+v, %v", found, err)
 	}
@@ -188,7 +194,7 @@ func TestCancelOfSeveralSteps(t *testing.T) {
 	b := setup(t)
 	run := b.load(gatherAndIndex(), 10)
 	b.recordStep(run, 0, 1)
-	out, err := b.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "operator"})
+	out, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "operator"})
 	view, _ := b.addUp(run)
 	if err != nil || out.Items != 9 || view.Failed != 1 || view.Missing() != out.Items {
 		t.Errorf("cancelled %+v, %v; the view has %d failed and %d missing", out, err, view.Failed, view.Missing())
@@ -204,9 +210,9 @@ func TestItemOfSeveralSteps(t *testing.T) {
 		b.recordStep(run, step, 1+workqueue.Ordinal(step)) // 3 without a branch, which is optional
 	}
 	b.recordStep(run, 3)
-	item := func(key string) workqueue.ItemView {
+	item := func(key string) inspect.ItemView {
 		t.Helper()
-		items, err := b.store.Items(t.Context(), run, key)
+		items, err := inspect.New(b.store).Items(t.Context(), run, key)
 		if err != nil || len(items) != 1 {
 			t.Fatalf("got %+v, %v; want one item", items, err)
 		}
@@ -230,7 +236,7 @@ func TestItemOfSeveralSteps(t *testing.T) {
 	if s := item("C3").Steps; s[2].State != "failed" || !s[2].Optional || s[3].State != "done" {
 		t.Errorf("C3 is %+v", s)
 	}
-	e, err := b.store.ExplainKey(t.Context(), run, "C1")
+	e, err := explain.New(b.store).ExplainKey(t.Context(), run, "C1")
 	if err != nil || e.Failed != 1 || e.Unsettled != 0 || !strings.Contains(e.Summary, "left out of statement, index") ||
 		!strings.Contains(e.Summary, "step accounts") {
 		t.Errorf("C1 is explained as %+v, %v", e, err)
@@ -257,27 +263,27 @@ func TestDigestOfSeveralResults(t *testing.T) {
 			fmt.Fprintf(&want, "%d:%s,", len(text), text)
 		}
 	}
-	d, err := b.store.Digests(t.Context(), run)
+	d, err := report.New(b.store).Digests(t.Context(), run)
 	if sum := sha256.Sum256([]byte(want.String())); err != nil || d.Results != hex.EncodeToString(sum[:]) {
 		t.Errorf("got %+v, %v; want %x", d, err, sum)
 	}
 	same, other := load(3), load(0, 3)
-	if c, err := b.store.Compare(t.Context(), run, same, nil); err != nil || count(c, workqueue.ChangeNone) != 2 ||
-		count(c, workqueue.ChangeStillFailing) != 2 {
+	if c, err := report.New(b.store).Compare(t.Context(), run, same, nil); err != nil || count(c, report.ChangeNone) != 2 ||
+		count(c, report.ChangeStillFailing) != 2 {
 		t.Errorf("against the same: %+v, %v", c, err)
 	}
-	c, err := b.store.Compare(t.Context(), run, other, nil)
-	if err != nil || count(c, workqueue.ChangeResult) != 1 || count(c, workqueue.ChangeNone) != 1 {
+	c, err := report.New(b.store).Compare(t.Context(), run, other, nil)
+	if err != nil || count(c, report.ChangeResult) != 1 || count(c, report.ChangeNone) != 1 {
 		t.Errorf("against another: %+v, %v", c, err)
 	}
 	for _, change := range c.Changes {
-		if change.Change == workqueue.ChangeStillFailing && change.Examples[1].Here.Step != "b" {
+		if change.Change == report.ChangeStillFailing && change.Examples[1].Here.Step != "b" {
 			t.Errorf("an example is %+v", change.Examples[1].Here)
 		}
 	}
 }
 
-func count(c workqueue.Comparison, change workqueue.Change) int64 {
+func count(c report.Comparison, change report.Change) int64 {
 	for _, n := range c.Changes {
 		if n.Change == change {
 			return n.Items
@@ -295,28 +301,28 @@ func TestViewsOfAnOpenRun(t *testing.T) {
 		WHERE id = $1`, run)
 	b.exec(`INSERT INTO work_queue (run_id, ordinal, item_key, payload) SELECT $1, n, 'C' || n, '{}'
 		FROM generate_series(6, 8) n`, run)
-	view, err := b.store.Run(t.Context(), run)
+	view, err := inspect.New(b.store).Run(t.Context(), run)
 	if err != nil || view.Open == nil || view.Open.SealBy == nil || view.Items != 9 || view.Steps[0].Waiting != 3 ||
 		view.Steps[1].Waiting != 9 {
 		t.Errorf("the run is %+v, %v", view, err)
 	}
-	e, err := b.store.Explain(t.Context(), run)
+	e, err := explain.New(b.store).Explain(t.Context(), run)
 	if err != nil || e.Unsettled != 9 || e.Open == nil || e.Unsealed {
 		t.Fatalf("got %+v, %v", e, err)
 	}
 	last := e.Groups[0]
-	if last.Reason != workqueue.ReasonUnplaced || last.Items != 3 || last.When == nil ||
-		last.Owner != workqueue.OwnerOperator || last.Advice[0].Command != "tranche run seal "+run.String() {
+	if last.Reason != explain.ReasonUnplaced || last.Items != 3 || last.When == nil ||
+		last.Owner != explain.OwnerOperator || last.Advice[0].Command != "tranche run seal "+run.String() {
 		t.Errorf("the first group is %+v", last)
 	}
-	e, err = b.store.ExplainKey(t.Context(), run, "C7")
+	e, err = explain.New(b.store).ExplainKey(t.Context(), run, "C7")
 	if err != nil || e.Unsettled != 1 || len(e.Groups) != 1 || len(e.Of) != 1 ||
 		e.Of[0].State != workqueue.OutcomeMissing {
 		t.Errorf("C7 is %+v, %v", e, err)
 	}
 	b.report(run)
 	b.exec(`UPDATE batchrun SET seal_by = clock_timestamp(), overdue_at = clock_timestamp() WHERE id = $1`, run)
-	if e, err = b.store.Explain(t.Context(), run); err != nil || e.Groups[0].When != nil ||
+	if e, err = explain.New(b.store).Explain(t.Context(), run); err != nil || e.Groups[0].When != nil ||
 		!strings.Contains(e.Groups[0].Next, "it should have been by") {
 		t.Errorf("overdue: %+v, %v", e.Groups[0], err)
 	}

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// maxSteps is how many steps a run has at the most.
-const maxSteps = 64
+// MaxSteps is how many steps a run has at the most.
+const MaxSteps = 64
 
-// validate checks what of the step, the i-th, concerns other steps.
-func (st *StepSpec) validate(i int) error {
+// Validate checks what of the step, the i-th, concerns other steps.
+func (st *StepSpec) Validate(i int) error {
 	for n, need := range st.Needs {
 		if need < 0 || need >= i {
 			return fmt.Errorf("step %d (%s) needs step %d; it can need steps before it only", i, st.Name, need)
@@ -31,15 +31,15 @@ func (st *StepSpec) validate(i int) error {
 }
 
 // kind is how the work of the step is done.
-func (st *StepSpec) kind() Kind {
+func (st *StepSpec) EffectiveKind() Kind {
 	if st.Kind == "" {
 		return KindEndpoint
 	}
 	return st.Kind
 }
 
-// smallints is a list of steps as PostgreSQL takes it: never NULL.
-func smallints(steps []int) []int16 {
+// Smallints is a list of steps as PostgreSQL takes it: never NULL.
+func Smallints(steps []int) []int16 {
 	out := make([]int16, len(steps))
 	for i, step := range steps {
 		out[i] = int16(step)

@@ -18,6 +18,14 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/health"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	sessionstore "github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -51,7 +59,7 @@ func newStorm(t *testing.T) *storm {
 
 func (s *storm) connect() {
 	s.Helper()
-	store, release, err := workqueue.Open(s.Context(), s.url, workqueue.PoolConfig{MaxConns: 24})
+	store, release, err := database.Open(s.Context(), s.url, database.PoolConfig{MaxConns: 24})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -133,8 +141,8 @@ func (s *storm) keep(name string, seed uint64, do func(ctx context.Context, r *r
 // judge fails the test for what must not happen, whatever breaks.
 func (s *storm) judge(name string, err error) {
 	var state *workqueue.StateError
-	var nothing *workqueue.NothingToRerunError
-	var none *workqueue.NothingToResetError
+	var nothing *redo.NothingToRerunError
+	var none *redo.NothingToResetError
 	switch {
 	case errors.As(err, &state), errors.As(err, &nothing), errors.As(err, &none), errors.Is(err, workqueue.ErrBusy),
 		errors.Is(err, workqueue.ErrSessionLost), isBroken(err):
@@ -149,17 +157,17 @@ func (s *storm) one(r *rand.Rand) workqueue.RunID { return s.runs[r.IntN(len(s.r
 // node claims, and answers most of what it has in time, some of it never.
 func (s *storm) node(ctx context.Context, r *rand.Rand, session *workqueue.SessionID, out *[]workqueue.Slice) error {
 	if *session == (workqueue.SessionID{}) || r.IntN(40) == 0 {
-		id, err := s.store.StartSession(ctx, workqueue.NodeInfo{Host: "storm"}, time.Second)
+		id, err := sessionstore.New(s.store).StartSession(ctx, sessionstore.NodeInfo{Host: "storm"}, time.Second)
 		if err != nil {
 			return err
 		}
 		*session = id
 	}
-	if err := s.store.Heartbeat(ctx, *session, time.Second, struct{}{}); err != nil {
+	if err := sessionstore.New(s.store).Heartbeat(ctx, *session, time.Second, struct{}{}); err != nil {
 		*session = workqueue.SessionID{}
 		return err
 	}
-	claimed, err := s.store.Claim(ctx, workqueue.ClaimRequest{Session: *session, Run: s.one(r), MaxSlices: 1 + r.IntN(4),
+	claimed, err := dispatch.New(s.store).Claim(ctx, dispatch.ClaimRequest{Session: *session, Run: s.one(r), MaxSlices: 1 + r.IntN(4),
 		MaxBytes: 1 << 20, TTL: 200 * time.Millisecond})
 	*out = append(*out, claimed.Slices...)
 	if err != nil || len(*out) == 0 {
@@ -173,16 +181,16 @@ func (s *storm) node(ctx context.Context, r *rand.Rand, session *workqueue.Sessi
 }
 
 func (s *storm) settle(ctx context.Context, r *rand.Rand, session workqueue.SessionID, some []workqueue.Slice) error {
-	var answers []workqueue.Answer
+	var answers []settle.Answer
 	for _, slice := range some {
 		a := whole(slice)
 		switch r.IntN(12) {
 		case 0:
-			if _, err := s.store.Split(ctx, session, slice.ID, slice.Mask.Split(1), time.Second); err != nil {
+			if _, err := settle.New(s.store).Split(ctx, session, slice.ID, slice.Mask.Split(1), time.Second); err != nil {
 				return err
 			}
 		case 1:
-			if err := s.store.Postpone(ctx, session, slice.ID, time.Millisecond, errors.New("storm")); err != nil {
+			if err := settle.New(s.store).Postpone(ctx, session, slice.ID, time.Millisecond, errors.New("storm")); err != nil {
 				return err
 			}
 			continue
@@ -196,58 +204,58 @@ func (s *storm) settle(ctx context.Context, r *rand.Rand, session workqueue.Sess
 		}
 		answers = append(answers, a)
 	}
-	_, err := s.store.Record(ctx, answers)
+	_, err := settle.New(s.store).Record(ctx, answers)
 	return err
 }
 
 func (s *storm) operators() {
-	settings := func(r *rand.Rand) workqueue.StepChange {
+	settings := func(r *rand.Rand) control.StepChange {
 		chunk, limit := 1+r.IntN(6), 1+r.IntN(8)
-		c := workqueue.StepChange{Chunk: &chunk, InFlight: &limit}
+		c := control.StepChange{Chunk: &chunk, InFlight: &limit}
 		if r.IntN(3) == 0 {
 			c.Endpoint = []string{endpoint, elsewhere}[r.IntN(2)]
 		}
 		return c
 	}
-	about := func(r *rand.Rand) workqueue.Control {
+	about := func(r *rand.Rand) control.Control {
 		if r.IntN(3) == 0 {
-			return workqueue.Control{All: true, Actor: "ann"}
+			return control.Control{All: true, Actor: "ann"}
 		}
-		return workqueue.Control{Run: s.one(r), Actor: "ann"}
+		return control.Control{Run: s.one(r), Actor: "ann"}
 	}
 	s.keep("pause", 11, func(ctx context.Context, r *rand.Rand) error {
-		_, err := s.store.Pause(ctx, about(r))
+		_, err := control.New(s.store).Pause(ctx, about(r))
 		return errors.Join(err, pauseFor(ctx, 20*time.Millisecond))
 	})
 	s.keep("resume", 12, func(ctx context.Context, r *rand.Rand) error {
-		_, err := s.store.Resume(ctx, about(r), nil)
+		_, err := control.New(s.store).Resume(ctx, about(r), nil)
 		return errors.Join(err, pauseFor(ctx, 5*time.Millisecond))
 	})
 	s.keep("approve", 13, func(ctx context.Context, r *rand.Rand) error {
-		_, err := s.store.Approve(ctx, about(r))
+		_, err := control.New(s.store).Approve(ctx, about(r))
 		return err
 	})
 	s.keep("rerun", 14, func(ctx context.Context, r *rand.Rand) error {
-		req := workqueue.RerunRequest{Run: s.one(r), Select: workqueue.Selection{Failed: true}, Settings: settings(r),
+		req := redo.RerunRequest{Run: s.one(r), Select: redo.Selection{Failed: true}, Settings: settings(r),
 			Actor: "ann", DryRun: r.IntN(3) == 0}
 		if r.IntN(2) == 0 {
-			req.Select = workqueue.Selection{Keys: names(40)[r.IntN(20):]}
+			req.Select = redo.Selection{Keys: names(40)[r.IntN(20):]}
 		}
 		if r.IntN(2) == 0 {
 			req.Canary, req.CanaryAuto = 5, r.IntN(2) == 0
 		}
-		_, err := s.store.Rerun(ctx, req)
+		_, err := redo.New(s.store).Rerun(ctx, req)
 		return err
 	})
 	s.keep("set", 15, func(ctx context.Context, r *rand.Rand) error {
 		limit := []string{"", "0", "5", "50%"}[r.IntN(4)]
-		_, err := s.store.SetRun(ctx, workqueue.RunChange{Run: s.one(r), Settings: settings(r), MaxFailed: &limit,
+		_, err := control.New(s.store).SetRun(ctx, control.RunChange{Run: s.one(r), Settings: settings(r), MaxFailed: &limit,
 			Actor: "ann"})
 		return err
 	})
 	s.keep("endpoint", 16, func(ctx context.Context, r *rand.Rand) error {
 		rate, budget := float64(r.IntN(2)*5000), stormBudget
-		_, err := s.store.ChangeEndpoint(ctx, workqueue.EndpointChange{Endpoint: endpoint, Rate: &rate,
+		_, err := pacestore.New(s.store).ChangeEndpoint(ctx, pacestore.EndpointChange{Endpoint: endpoint, Rate: &rate,
 			MaxInFlight: &budget, ClearChunkCap: true}, "ann")
 		return err
 	})
@@ -255,36 +263,36 @@ func (s *storm) operators() {
 
 func (s *storm) leader() {
 	s.keep("sweep", 21, func(ctx context.Context, _ *rand.Rand) error {
-		_, err := s.store.ReleaseDeadSessions(ctx, s.lease)
+		_, err := settle.New(s.store).ReleaseDeadSessions(ctx, s.lease)
 		return err
 	})
 	s.keep("overdue", 22, s.expireOverdue)
 	s.keep("holds", 23, func(ctx context.Context, _ *rand.Rand) error {
-		due, err := s.store.DueHolds(ctx)
+		due, err := control.New(s.store).DueHolds(ctx)
 		for _, d := range due {
-			_, one := s.store.CheckThreshold(ctx, d.Run)
-			_, two := s.store.CheckCanary(ctx, d.Run)
+			_, one := control.New(s.store).CheckThreshold(ctx, d.Run)
+			_, two := control.New(s.store).CheckCanary(ctx, d.Run)
 			err = errors.Join(err, one, two)
 		}
 		return err
 	})
 	s.keep("canary", 26, func(ctx context.Context, r *rand.Rand) error {
-		_, err := s.store.CheckCanary(ctx, s.one(r))
+		_, err := control.New(s.store).CheckCanary(ctx, s.one(r))
 		return err
 	})
 	s.keep("pace", 24, func(ctx context.Context, r *rand.Rand) error {
-		return s.store.SavePace(ctx, s.lease, endpoint, workqueue.LearnedPace{InFlight: 1 + r.IntN(64),
-			Learned: []byte(`{}`)}, []workqueue.PaceChange{{What: "in_flight", Reason: "storm"}})
+		return pacestore.New(s.store).SavePace(ctx, s.lease, endpoint, pacestore.LearnedPace{InFlight: 1 + r.IntN(64),
+			Learned: []byte(`{}`)}, []pacestore.PaceChange{{What: "in_flight", Reason: "storm"}})
 	})
 	s.keep("watch", 25, func(ctx context.Context, _ *rand.Rand) error {
-		_, err := s.store.CheckBreaker(ctx, endpoint)
-		_, also := s.store.CheckTooBig(ctx, endpoint)
+		_, err := pacestore.New(s.store).CheckBreaker(ctx, endpoint)
+		_, also := pacestore.New(s.store).CheckTooBig(ctx, endpoint)
 		return errors.Join(err, also)
 	})
 }
 
 func (s *storm) expireOverdue(ctx context.Context, _ *rand.Rand) error {
-	late, err := s.store.OverdueSlices(ctx, 100)
+	late, err := settle.New(s.store).OverdueSlices(ctx, 100)
 	if err != nil {
 		return err
 	}
@@ -292,7 +300,7 @@ func (s *storm) expireOverdue(ctx context.Context, _ *rand.Rand) error {
 	for _, o := range late {
 		ids = append(ids, o.ID)
 	}
-	_, err = s.store.Expire(ctx, s.lease, ids)
+	_, err = health.New(s.store).Expire(ctx, s.lease, ids)
 	return err
 }
 
@@ -329,7 +337,7 @@ func (s *storm) nature() {
 // end lets everything go and finishes all runs.
 func (s *storm) end() {
 	s.exec(`UPDATE node_session SET expires_at = clock_timestamp() WHERE host = 'storm'`)
-	if _, err := s.store.ReleaseDeadSessions(s.Context(), s.lease); err != nil {
+	if _, err := settle.New(s.store).ReleaseDeadSessions(s.Context(), s.lease); err != nil {
 		s.Error(err)
 	}
 	s.check()
@@ -337,24 +345,24 @@ func (s *storm) end() {
 	s.exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL`)
 	s.exec(`UPDATE endpoint_setting SET rate = 0, max_in_flight = 0`)
 	s.exec(`UPDATE run_step SET in_flight = 100`)
-	all := workqueue.Control{All: true, Actor: "ann"}
+	all := control.Control{All: true, Actor: "ann"}
 	for _, run := range s.runs {
 		none := ""
-		if _, err := s.store.SetRun(s.Context(), workqueue.RunChange{Run: run, MaxFailed: &none}); err != nil {
+		if _, err := control.New(s.store).SetRun(s.Context(), control.RunChange{Run: run, MaxFailed: &none}); err != nil {
 			s.Error(err)
 		}
 	}
 	for range 3 {
-		if _, err := s.store.Resume(s.Context(), all, nil); err != nil {
+		if _, err := control.New(s.store).Resume(s.Context(), all, nil); err != nil {
 			s.Error(err)
 		}
 		for _, run := range s.runs {
 			s.finish(run)
-			if _, err := s.store.CheckCanary(s.Context(), run); err != nil {
+			if _, err := control.New(s.store).CheckCanary(s.Context(), run); err != nil {
 				s.Error(err)
 			}
 		}
-		if _, err := s.store.Approve(s.Context(), all); err != nil {
+		if _, err := control.New(s.store).Approve(s.Context(), all); err != nil {
 			s.Error(err)
 		}
 	}

@@ -5,6 +5,10 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // A final message announces slots that cannot be taken, and leaves items out. There is nothing to wait for: the slice
@@ -65,7 +69,7 @@ func TestLostPipeOfManySlices(t *testing.T) {
 	b := setup(t)
 	lease := b.lead()
 	made := time.Now()
-	if _, _, err := b.store.ObservePipe(t.Context(), workqueue.Created{Work: made, Reply: made}); err != nil {
+	if _, _, err := streams.New(b.store).ObservePipe(t.Context(), streams.Created{Work: made, Reply: made}); err != nil {
 		t.Fatal(err)
 	}
 	const many = 2500
@@ -77,10 +81,10 @@ func TestLostPipeOfManySlices(t *testing.T) {
 		t.Fatalf("claimed %d slices of %d", len(claimed), many)
 	}
 	b.send(claimed...)
-	if err := b.store.AdvancePipe(t.Context(), 1); err != nil {
+	if err := streams.New(b.store).AdvancePipe(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := b.store.ReleaseLostPipe(t.Context(), lease); err != nil || n != many {
+	if n, err := settle.New(b.store).ReleaseLostPipe(t.Context(), lease); err != nil || n != many {
 		t.Errorf("released %d slices, %v; want %d", n, err, many)
 	}
 	transactions := b.number(`SELECT count(DISTINCT xmin::text) FROM work_slice WHERE state = 'expired'`)
@@ -112,7 +116,7 @@ func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
 	recorded, partly, expired, sent, fresh := claimed[0], claimed[1], claimed[2], claimed[3], claimed[4]
 	b.record(whole(recorded), answer(partly, ordinals(partly)[0]))
 	b.pass(expired.ID)
-	if n, err := b.store.ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil || n != 1 {
+	if n, err := health.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil || n != 1 {
 		t.Fatalf("released %d, %v", n, err)
 	}
 	b.send(sent)
@@ -129,7 +133,7 @@ func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
 	for _, s := range append(claimed, workqueue.Slice{ID: workqueue.NewSliceID()}) {
 		marks = append(marks, workqueue.Sent{ID: s.ID, StreamSeq: 99, PipeEpoch: 7})
 	}
-	if _, err := b.store.MarkSent(t.Context(), marks); err != nil {
+	if _, err := settle.New(b.store).MarkSent(t.Context(), marks); err != nil {
 		t.Fatal(err)
 	}
 	if after := row(); after != before {
@@ -152,20 +156,20 @@ func TestClaimThatNobodyHeardOf(t *testing.T) {
 	run := b.load(req, 4)
 	claim := b.claimRequest(run, 1)
 	claim.TTL = time.Millisecond
-	out, err := b.store.Claim(t.Context(), claim)
+	out, err := dispatch.New(b.store).Claim(t.Context(), claim)
 	lost := out.Slices
 	if err != nil || len(lost) != 1 {
 		t.Fatalf("claimed %v, %v", lost, err)
 	}
-	var overdue []workqueue.Overdue
+	var overdue []settle.Overdue
 	b.until("it has been claimed for too long", func() bool {
-		overdue, err = b.store.OverdueSlices(t.Context(), plenty)
+		overdue, err = settle.New(b.store).OverdueSlices(t.Context(), plenty)
 		return err != nil || len(overdue) > 0
 	})
 	if err != nil || overdue[0].ID != lost[0].ID || overdue[0].StreamSeq != 0 || overdue[0].Handed {
 		t.Fatalf("overdue %+v, %v", overdue, err)
 	}
-	if n, err := b.store.ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{lost[0].ID}); err != nil || n != 1 {
+	if n, err := health.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{lost[0].ID}); err != nil || n != 1 {
 		t.Fatalf("released %d, %v", n, err)
 	}
 	again := b.one(run)

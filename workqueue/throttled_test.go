@@ -5,12 +5,15 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 var tooMuch = workqueue.SlotError{Code: "too_many_requests", Message: "2,000 items a second", Retry: true}
 
 // throttled refuses the chunk as a whole, because it is too much.
-func throttled(s workqueue.Slice) workqueue.Answer {
+func throttled(s workqueue.Slice) settle.Answer {
 	a := answer(s)
 	a.Failure = &tooMuch
 	return a
@@ -37,15 +40,15 @@ func TestThrottlingCostsNoAttempt(t *testing.T) {
 		}
 		if n == 4 {
 			b.stretch("work_slice", "not_before", since, 800*time.Millisecond)
-			b.wantExplained(run, workqueue.ReasonThrottled)
+			b.wantExplained(run, explain.ReasonThrottled)
 		}
 		b.hurry(run)
 	}
 	s := b.one(run)
 	mixed := whole(s)
-	mixed.Slots[0] = workqueue.Slot{Ordinal: 0, Err: &tooMuch}
-	mixed.Slots[1] = workqueue.Slot{Ordinal: 1, Err: &workqueue.SlotError{Code: "flaky", Retry: true}}
-	mixed.Slots[2] = workqueue.Slot{Ordinal: 2, Err: &workqueue.SlotError{Code: tooMuch.Code}} // for good, it says
+	mixed.Slots[0] = settle.Slot{Ordinal: 0, Err: &tooMuch}
+	mixed.Slots[1] = settle.Slot{Ordinal: 1, Err: &workqueue.SlotError{Code: "flaky", Retry: true}}
+	mixed.Slots[2] = settle.Slot{Ordinal: 2, Err: &workqueue.SlotError{Code: tooMuch.Code}} // for good, it says
 	b.record(mixed)
 	b.wantTally(run, tally{done: 5, failed: 2, live: 1})
 	if n := b.number(`SELECT count(*) FROM work_error WHERE ordinal = 0`); n != 6 {
@@ -58,9 +61,9 @@ func TestThrottlingCostsNoAttempt(t *testing.T) {
 	b.check()
 }
 
-func (b *bench) wantExplained(run workqueue.RunID, want workqueue.Reason) {
+func (b *bench) wantExplained(run workqueue.RunID, want explain.Reason) {
 	b.Helper()
-	e, err := b.store.Explain(b.Context(), run)
+	e, err := explain.New(b.store).Explain(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -91,7 +94,7 @@ func TestThrottlingEnds(t *testing.T) {
 	req := chunked(4)
 	req.Steps[0].MaxAttempts = 2
 	run := b.load(req, 4)
-	d := b.drive(run, func(s workqueue.Slice) workqueue.Answer { return faulty(s, tooMuch) }, 100)
+	d := b.drive(run, func(s workqueue.Slice) settle.Answer { return faulty(s, tooMuch) }, 100)
 	b.wantTally(run, tally{failed: 4})
 	if d.slices != 51 {
 		t.Errorf("it took %d issues; want 49 that did not count and 2 attempts", d.slices)
@@ -137,7 +140,7 @@ func TestThrottledPiecesAreNoFailures(t *testing.T) {
 	b := setup(t)
 	run := b.load(chunked(8), 8)
 	busy := map[int]bool{}
-	b.drive(run, func(s workqueue.Slice) workqueue.Answer {
+	b.drive(run, func(s workqueue.Slice) settle.Answer {
 		if n := s.Mask.Count(); n < 8 && !busy[n] {
 			busy[n] = true
 			return throttled(s)
@@ -145,8 +148,8 @@ func TestThrottledPiecesAreNoFailures(t *testing.T) {
 		return poisoned(5)(s)
 	}, 50)
 	b.wantTally(run, tally{done: 7, failed: 1})
-	found, err := b.store.Bisections(t.Context(), run, 3)
-	if err != nil || found.Kinds[workqueue.KindBadEntity] != 1 || found.Culprits != 1 ||
+	found, err := pacestore.New(b.store).Bisections(t.Context(), run, 3)
+	if err != nil || found.Kinds[pacestore.KindBadEntity] != 1 || found.Culprits != 1 ||
 		found.Roots[0].Code != crash.Code {
 		t.Errorf("%+v, %v", found, err)
 	}

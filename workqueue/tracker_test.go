@@ -13,6 +13,10 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/outbox"
+	"github.com/tranchehq/tranche/workqueue/session"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // TestTrackersAreAudited opens, seals and deletes a tracker: each time once, with who did it, and adds and acks not at
@@ -22,35 +26,35 @@ func TestTrackersAreAudited(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
 	request := trackers.OpenRequest{Owner: "billing", Key: "k"}
-	opened, err := b.store.OpenTracker(ctx, request, "ann")
+	opened, err := trackerstore.New(b.store).OpenTracker(ctx, request, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := b.store.OpenTracker(ctx, request, "bob"); err != nil || again.ID != opened.ID || !again.Existing {
+	if again, err := trackerstore.New(b.store).OpenTracker(ctx, request, "bob"); err != nil || again.ID != opened.ID || !again.Existing {
 		t.Errorf("opened again: %+v, %v", again, err)
 	}
-	if _, err := b.store.AddToTracker(ctx, opened.ID, 3, "page"); err != nil {
+	if _, err := trackerstore.New(b.store).AddToTracker(ctx, opened.ID, 3, "page"); err != nil {
 		t.Error(err)
 	}
-	if done, err := b.store.SealTracker(ctx, opened.ID, "cyd"); done || err != nil {
+	if done, err := trackerstore.New(b.store).SealTracker(ctx, opened.ID, "cyd"); done || err != nil {
 		t.Errorf("sealed: %v, %v", done, err)
 	}
-	acked, err := b.store.AckTrackers(ctx, []trackers.BatchAck{{Batch: opened.ID, All: true}})
+	acked, err := trackerstore.New(b.store).AckTrackers(ctx, []trackers.BatchAck{{Batch: opened.ID, All: true}})
 	if err != nil || acked[0] != (trackers.Acked{Newly: 3, Completed: true}) {
 		t.Errorf("acked %+v, %v", acked, err)
 	}
-	info, err := b.store.Tracker(ctx, opened.ID)
+	info, err := trackerstore.New(b.store).Tracker(ctx, opened.ID)
 	if err != nil || info.CreatedBy != "ann" || info.Done != 3 {
 		t.Errorf("it is %+v, %v", info, err)
 	}
-	events, err := b.store.UnpublishedEvents(ctx, workqueue.EventPlace{}, nil, 10)
+	events, err := outbox.New(b.store).UnpublishedEvents(ctx, outbox.EventPlace{}, nil, 10)
 	if err != nil || len(events) != 1 || events[0].Kind != "tracker.completed" || uuid.UUID(events[0].Run) != opened.ID {
 		t.Errorf("events %+v, %v", events, err)
 	}
-	if err := b.store.DeleteTracker(ctx, opened.ID, "dan"); err != nil {
+	if err := trackerstore.New(b.store).DeleteTracker(ctx, opened.ID, "dan"); err != nil {
 		t.Error(err)
 	}
-	if err := b.store.DeleteTracker(ctx, opened.ID, "eve"); !errors.Is(err, tracker.ErrNotFound) {
+	if err := trackerstore.New(b.store).DeleteTracker(ctx, opened.ID, "eve"); !errors.Is(err, tracker.ErrNotFound) {
 		t.Errorf("deleted twice: %v", err)
 	}
 	for actor, name := range map[string]string{"ann": "tracker_open", "cyd": "tracker_seal", "dan": "tracker_delete"} {
@@ -70,7 +74,7 @@ func TestTrackersWaitForLargeOnes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx := t.Context()
-	opened, err := b.store.OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
+	opened, err := trackerstore.New(b.store).OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +96,7 @@ func TestTrackersWaitForLargeOnes(t *testing.T) {
 	}
 	sealed := make(chan error, 1)
 	go func() {
-		_, err := workqueue.New(pool).SealTracker(ctx, opened.ID, "bob")
+		_, err := trackerstore.New(database.New(pool)).SealTracker(ctx, opened.ID, "bob")
 		sealed <- err
 	}()
 	const waiting = `SELECT coalesce(max(xact_start)::text, '') FROM pg_stat_activity
@@ -125,21 +129,21 @@ func TestTrackersAreReapedByTheLeaderOnly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx := t.Context()
-	opened, err := b.store.OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
+	opened, err := trackerstore.New(b.store).OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.store.AddToTracker(ctx, opened.ID, 2*bitfield.Size, ""); err != nil {
+	if _, err := trackerstore.New(b.store).AddToTracker(ctx, opened.ID, 2*bitfield.Size, ""); err != nil {
 		t.Fatal(err)
 	}
-	old, err := b.store.Lead(ctx, b.session, leaseTTL)
+	old, err := session.New(b.store).Lead(ctx, b.session, leaseTTL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.store.Resign(ctx, old); err != nil {
+	if err := session.New(b.store).Resign(ctx, old); err != nil {
 		t.Fatal(err)
 	}
-	lease, err := b.store.Lead(ctx, b.open(), leaseTTL)
+	lease, err := session.New(b.store).Lead(ctx, b.open(), leaseTTL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +151,7 @@ func TestTrackersAreReapedByTheLeaderOnly(t *testing.T) {
 		b.exec(`UPDATE tracker_service SET active_at = active_at - interval '9 days', reap_at = clock_timestamp(),
 			expired_at = expired_at - interval '9 days'`)
 		b.exec(`UPDATE tracker_batch SET active_at = active_at - interval '9 days'`)
-		reaped, _, err := b.store.ReapTrackers(ctx, by)
+		reaped, _, err := trackerstore.New(b.store).ReapTrackers(ctx, by)
 		return reaped.Expired, reaped.Deleted, err
 	}
 	if _, _, err := reap(old); !errors.Is(err, workqueue.ErrNotLeader) {
@@ -156,16 +160,16 @@ func TestTrackersAreReapedByTheLeaderOnly(t *testing.T) {
 	if expired, _, err := reap(lease); err != nil || !slices.Equal(expired, []uuid.UUID{opened.ID}) {
 		t.Errorf("expired %v, %v", expired, err)
 	}
-	if rows, _, err := b.store.PurgeTrackers(ctx, lease); err != nil || rows != 0 {
+	if rows, _, err := trackerstore.New(b.store).PurgeTrackers(ctx, lease); err != nil || rows != 0 {
 		t.Errorf("%d rows of a batch that can be asked for were deleted, %v", rows, err)
 	}
 	if _, deleted, err := reap(lease); err != nil || !slices.Equal(deleted, []uuid.UUID{opened.ID}) {
 		t.Errorf("deleted %v, %v", deleted, err)
 	}
-	if _, _, err := b.store.PurgeTrackers(ctx, old); !errors.Is(err, workqueue.ErrNotLeader) {
+	if _, _, err := trackerstore.New(b.store).PurgeTrackers(ctx, old); !errors.Is(err, workqueue.ErrNotLeader) {
 		t.Errorf("purged by one who leads no longer: %v", err)
 	}
-	if rows, more, err := b.store.PurgeTrackers(ctx, lease); err != nil || rows != 3 || more {
+	if rows, more, err := trackerstore.New(b.store).PurgeTrackers(ctx, lease); err != nil || rows != 3 || more {
 		t.Errorf("%d rows were deleted, %v, %v", rows, more, err)
 	}
 	if n := b.number(`SELECT count(*) FROM tracker_group`); n != 0 {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func TestResolve(t *testing.T) {
@@ -23,7 +25,7 @@ func TestResolve(t *testing.T) {
 
 	resolves := func(ref string, want workqueue.RunID) {
 		t.Helper()
-		if got, err := b.store.Resolve(t.Context(), ref); err != nil || got != want {
+		if got, err := inspect.New(b.store).Resolve(t.Context(), ref); err != nil || got != want {
 			t.Errorf("%q is %s, %v; want %s", ref, got, err, want)
 		}
 	}
@@ -36,13 +38,13 @@ func TestResolve(t *testing.T) {
 
 	var ambiguous *workqueue.AmbiguousError
 	for _, ref := range []string{"twice", first.String()[:4]} {
-		if _, err := b.store.Resolve(t.Context(), ref); !errors.As(err, &ambiguous) || len(ambiguous.Matches) < 2 {
+		if _, err := inspect.New(b.store).Resolve(t.Context(), ref); !errors.As(err, &ambiguous) || len(ambiguous.Matches) < 2 {
 			t.Errorf("%q: got %v; want an AmbiguousError", ref, err)
 		}
 	}
 	zeros := strings.Repeat("0", 99)
 	for _, ref := range []string{"", "nope", first.String()[:3], "ffffffff", "a\x00b", "\xff\xfe", zeros} {
-		if _, err := b.store.Resolve(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
+		if _, err := inspect.New(b.store).Resolve(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
 			t.Errorf("%q: got %v; want ErrNotFound", ref, err)
 		}
 	}
@@ -51,7 +53,7 @@ func TestResolve(t *testing.T) {
 func TestResolveLastWithoutRuns(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := b.store.Resolve(t.Context(), "last"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := inspect.New(b.store).Resolve(t.Context(), "last"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("got %v; want ErrNotFound", err)
 	}
 }
@@ -59,7 +61,7 @@ func TestResolveLastWithoutRuns(t *testing.T) {
 func TestRunView(t *testing.T) {
 	t.Parallel()
 	b, open, done := scene(t)
-	view, err := b.store.Run(t.Context(), open)
+	view, err := inspect.New(b.store).Run(t.Context(), open)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,19 +73,19 @@ func TestRunView(t *testing.T) {
 	if view.Done != 3 || view.Failed != 1 || view.Missing() != 6 || view.Rate <= 0 || view.ETASeconds == nil {
 		t.Errorf("the run is %+v", view)
 	}
-	runs, err := b.store.Runs(t.Context(), workqueue.RunFilter{})
+	runs, err := inspect.New(b.store).Runs(t.Context(), inspect.RunFilter{})
 	if err != nil || len(runs) != 2 || runs[0].ID != open || runs[1].ID != done || runs[0].Done != 3 || runs[1].Done != 4 {
 		t.Errorf("the list is %+v, %v", runs, err)
 	}
-	runs, err = b.store.Runs(t.Context(), workqueue.RunFilter{Before: open, States: []string{"completed"}, Limit: 5})
+	runs, err = inspect.New(b.store).Runs(t.Context(), inspect.RunFilter{Before: open, States: []string{"completed"}, Limit: 5})
 	if err != nil || len(runs) != 1 || runs[0].ID != done {
 		t.Errorf("the second page is %+v, %v", runs, err)
 	}
-	if _, err := b.store.Run(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := inspect.New(b.store).Run(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown run: %v; want ErrNotFound", err)
 	}
-	loads, err := b.store.EndpointLoads(t.Context())
-	want := workqueue.EndpointLoad{Endpoint: endpoint, Runs: 1, Ready: 3, InFlight: 3}
+	loads, err := inspect.New(b.store).EndpointLoads(t.Context())
+	want := inspect.EndpointLoad{Endpoint: endpoint, Runs: 1, Ready: 3, InFlight: 3}
 	if err != nil || len(loads) != 1 || loads[0] != want {
 		t.Errorf("the loads are %+v, %v; want %+v", loads, err, want)
 	}
@@ -95,7 +97,7 @@ func TestItemTellsEveryAttempt(t *testing.T) {
 	run := b.load(chunked(2), 2)
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BUSY", Message: "later", Retry: true}))
 	b.record(whole(b.one(run)))
-	items, err := b.store.Items(t.Context(), run, "C1")
+	items, err := inspect.New(b.store).Items(t.Context(), run, "C1")
 	if err != nil || len(items) != 1 {
 		t.Fatalf("got %+v, %v; want one item", items, err)
 	}
@@ -114,7 +116,7 @@ func TestItemTellsEveryAttempt(t *testing.T) {
 		t.Errorf("the second attempt is %+v", second)
 	}
 	for _, key := range []string{"C9", "", "a\x00b"} {
-		if _, err := b.store.Items(t.Context(), run, key); !errors.Is(err, workqueue.ErrNotFound) {
+		if _, err := inspect.New(b.store).Items(t.Context(), run, key); !errors.Is(err, workqueue.ErrNotFound) {
 			t.Errorf("key %q: %v; want ErrNotFound", key, err)
 		}
 	}
@@ -124,12 +126,12 @@ func TestItemsThatShareAKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	req := request()
-	req.OnDuplicate, req.Session = workqueue.DuplicateAllow, b.session
-	loaded, err := b.store.Load(t.Context(), req, keys("a", "b", "a"))
+	req.OnDuplicate, req.Session = start.DuplicateAllow, b.session
+	loaded, err := start.New(b.store).Load(t.Context(), req, keys("a", "b", "a"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	items, err := b.store.Items(t.Context(), loaded.Run, "a")
+	items, err := inspect.New(b.store).Items(t.Context(), loaded.Run, "a")
 	if err != nil || len(items) != 2 || items[1].Ordinal != 2 || items[0].State != workqueue.OutcomeMissing {
 		t.Errorf("got %+v, %v; want items 0 and 2", items, err)
 	}
@@ -140,7 +142,7 @@ func TestExport(t *testing.T) {
 	b, run, _ := scene(t)
 	export := func(states ...workqueue.Outcome) (lines []string) {
 		t.Helper()
-		err := b.store.Export(t.Context(), run, states, func(item *workqueue.ExportedItem) error {
+		err := inspect.New(b.store).Export(t.Context(), run, states, func(item *inspect.ExportedItem) error {
 			lines = append(lines, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.Key, item.State, item.Result, item.ErrorCode))
 			return nil
 		})
@@ -157,11 +159,11 @@ func TestExport(t *testing.T) {
 		t.Errorf("failed and missing: %q", got)
 	}
 	enough := errors.New("enough")
-	err := b.store.Export(t.Context(), run, nil, func(*workqueue.ExportedItem) error { return enough })
+	err := inspect.New(b.store).Export(t.Context(), run, nil, func(*inspect.ExportedItem) error { return enough })
 	if !errors.Is(err, enough) {
 		t.Errorf("an error of yield became %v", err)
 	}
-	err = b.store.Export(t.Context(), workqueue.NewRunID(), nil, nil)
+	err = inspect.New(b.store).Export(t.Context(), workqueue.NewRunID(), nil, nil)
 	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown run: %v; want ErrNotFound", err)
 	}
@@ -175,7 +177,7 @@ func TestExportOfSeveralBlocks(t *testing.T) {
 	run := b.load(chunked(4000), n)
 	b.finish(run)
 	var got []workqueue.Ordinal
-	err := b.store.Export(t.Context(), run, nil, func(item *workqueue.ExportedItem) error {
+	err := inspect.New(b.store).Export(t.Context(), run, nil, func(item *inspect.ExportedItem) error {
 		got = append(got, item.Ordinal)
 		want := fmt.Sprintf(`{"of":%d}`, item.Ordinal)
 		if string(item.Result) != want || item.State != workqueue.OutcomeDone {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type auditCommand struct {
@@ -46,7 +46,7 @@ func (p *pastTime) UnmarshalText(text []byte) (err error) {
 }
 
 // Validate is called by kong.
-func (a *auditCommand) Validate() error { return listLimit(a.Limit, workqueue.MaxAudit) }
+func (a *auditCommand) Validate() error { return listLimit(a.Limit, inspect.MaxAudit) }
 
 // Run lists the audit log.
 func (a *auditCommand) Run(ctx context.Context, term *console) error {

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 type collectorAdd struct {
@@ -35,8 +35,8 @@ func (a *collectorAdd) Validate() error {
 		return errors.New("--key, --id and --priority go with --payload; in a file each operation has its own")
 	case single && !json.Valid([]byte(*a.Payload)):
 		return fmt.Errorf("--payload is %.60q, which is no JSON; put text in quotes, like --payload '\"text\"'", *a.Payload)
-	case a.Priority < 0 || a.Priority > workqueue.MaxOpPriority:
-		return fmt.Errorf("--priority is %d; it must lie between 0 and %d", a.Priority, workqueue.MaxOpPriority)
+	case a.Priority < 0 || a.Priority > collector.MaxOpPriority:
+		return fmt.Errorf("--priority is %d; it must lie between 0 and %d", a.Priority, collector.MaxOpPriority)
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func opText(o *client.OpView) string {
 	t.row("key", inert(o.Key))
 	state := o.State
 	switch {
-	case o.NotBefore != nil && o.State == workqueue.OpBackoff:
+	case o.NotBefore != nil && o.State == collector.OpBackoff:
 		state += " until " + moment(*o.NotBefore)
 	case o.Flushing:
 		state += "; its key is being flushed"

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 type dlqList struct {
@@ -18,7 +18,7 @@ type dlqList struct {
 }
 
 // Validate is called by kong.
-func (l *dlqList) Validate() error { return listLimit(l.Limit, workqueue.MaxLetters) }
+func (l *dlqList) Validate() error { return listLimit(l.Limit, deadletter.MaxLetters) }
 
 func listLimit(limit, most int) error {
 	if limit < 1 || limit > most {

@@ -13,20 +13,23 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // buried puts dead letters into the database, with what a terminal must not be told in them.
-func (b *bench) buried(endpoint string, n int, letter workqueue.DeadLetter) []workqueue.LetterID {
+func (b *bench) buried(endpoint string, n int, letter deadletter.DeadLetter) []workqueue.LetterID {
 	b.Helper()
-	store := workqueue.New(testenv.Connect(b.T, b.database))
+	store := database.New(testenv.Connect(b.T, b.database))
 	letter.Endpoint, letter.Cause, letter.Message = endpoint, "handler_panic", "it \x1b[31mdied"
 	for range n {
 		letter.MsgID = uuid.NewString()
-		if isNew, err := store.Bury(b.Context(), letter); err != nil || !isNew {
+		if isNew, err := deadletter.New(store).Bury(b.Context(), letter); err != nil || !isNew {
 			b.Fatal(isNew, err)
 		}
 	}
-	page, err := store.DeadLetters(b.Context(), workqueue.DeadFilter{Limit: n})
+	page, err := deadletter.New(store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: n})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -43,10 +46,10 @@ func TestDeadLettersByHand(t *testing.T) {
 	b.want(b.tranche("dlq", "list"), 0, "no dead letters")
 	b.want(b.tranche("dlq", "requeue", "--all"), 0, "no dead letter waits")
 	headers := map[string][]string{"Evil": {"\x1b[31m"}, endpoints.HeaderMode: {"single"}}
-	mail := b.buried("mail", 3, workqueue.DeadLetter{
+	mail := b.buried("mail", 3, deadletter.DeadLetter{
 		Body: []byte(`{"items":[{"i":0,"k":"a\u001b[31m"}]}`), Headers: headers, Stack: "statement:1", Deliveries: 5,
 	})
-	loop := b.buried("loop", 1, workqueue.DeadLetter{Body: []byte("\x1b[31mtext"), Requeued: workqueue.MaxRequeues})[0]
+	loop := b.buried("loop", 1, deadletter.DeadLetter{Body: []byte("\x1b[31mtext"), Requeued: deadletter.MaxRequeues})[0]
 	b.want(b.tranche("dlq", "list"), 0, loop.String()[:18], mail[2].String()[:18], "mail", "handler_panic", "waiting",
 		`it \x1b[31mdied`)
 	b.want(b.tranche("dlq", "list", "--endpoint", "mail", "--limit", "2"), 0, "go on with --after "+mail[1].String())
@@ -61,7 +64,7 @@ func TestDeadLettersByHand(t *testing.T) {
 	b.want(b.tranche("dlq", "requeue", "--endpoint", "mail"), 0, "2 letters requeued")
 	b.want(b.tranche("dlq", "requeue", "--all"), 1, "1 refused", "mend the service")
 	b.want(b.tranche("dlq", "requeue", "--all", "--force"), 0, "1 letter requeued")
-	b.buried("mail", 1, workqueue.DeadLetter{})
+	b.buried("mail", 1, deadletter.DeadLetter{})
 	b.want(b.tranche("dlq", "drop", "--all"), 0, "1 letter dropped")
 	b.want(b.tranche("dlq", "list", "--state", "requeued"), 0, "mail", "loop")
 
@@ -81,13 +84,13 @@ func TestTheQuarantineByHand(t *testing.T) {
 	b := setup(t)
 	b.want(b.tranche("quarantine", "list"), 0, "nothing is in quarantine")
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "it"), 0, "3 items")
-	store := workqueue.New(testenv.Connect(t, b.database))
-	run, err := store.Resolve(t.Context(), "it")
+	store := database.New(testenv.Connect(t, b.database))
+	run, err := inspect.New(store).Resolve(t.Context(), "it")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		err := store.Quarantine(t.Context(), workqueue.Quarantined{
+		err := deadletter.New(store).Quarantine(t.Context(), deadletter.Quarantined{
 			Reason: "json", Detail: "byte \x1b[31m3", Subject: "tranche.reply.echo", Run: uuid.UUID(run), Body: []byte("{\x1b"),
 		})
 		if err != nil {
@@ -152,7 +155,7 @@ func TestARequeuedLetterIsServed(t *testing.T) {
 			t.Errorf("the service ended with %v", err)
 		}
 	}()
-	b.buried("mail", 1, workqueue.DeadLetter{Mode: "single", Body: []byte(`{"items":[{"i":0,"k":"a","d":7}]}`),
+	b.buried("mail", 1, deadletter.DeadLetter{Mode: "single", Body: []byte(`{"items":[{"i":0,"k":"a","d":7}]}`),
 		Headers: map[string][]string{
 			endpoints.HeaderVersion: {endpoints.ProtocolVersion}, endpoints.HeaderMode: {"single"},
 			endpoints.HeaderSlice: {uuid.NewString()}, endpoints.HeaderRun: {uuid.NewString()},

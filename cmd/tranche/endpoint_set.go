@@ -8,7 +8,8 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
 type endpointsSet struct {
@@ -36,7 +37,7 @@ type concurrency int
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (c *concurrency) UnmarshalText(text []byte) error {
-	n, err := limitOr(text, "default", workqueue.MaxEndpointConcurrency)
+	n, err := limitOr(text, "default", pacestore.MaxEndpointConcurrency)
 	*c = concurrency(n)
 	return err
 }
@@ -46,7 +47,7 @@ type requestBudget int
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (b *requestBudget) UnmarshalText(text []byte) error {
-	n, err := limitOr(text, "none", workqueue.MaxEndpointInFlight)
+	n, err := limitOr(text, "none", pacestore.MaxEndpointInFlight)
 	*b = requestBudget(n)
 	return err
 }
@@ -73,9 +74,9 @@ func (r *itemRate) UnmarshalText(text []byte) error {
 		return nil
 	}
 	n, err := strconv.ParseFloat(string(text), 64)
-	if err != nil || !(n >= workqueue.MinEndpointRate && n <= workqueue.MaxEndpointRate) { // so that NaN is refused
+	if err != nil || !(n >= pacestore.MinEndpointRate && n <= pacestore.MaxEndpointRate) { // so that NaN is refused
 		return fmt.Errorf("%.100q is not a number of items a second from %g to %d, or none", text,
-			workqueue.MinEndpointRate, workqueue.MaxEndpointRate)
+			pacestore.MinEndpointRate, pacestore.MaxEndpointRate)
 	}
 	*r = itemRate(n)
 	return nil
@@ -90,7 +91,7 @@ func (r *callRate) UnmarshalText(text []byte) error {
 		*r = 0
 		return nil
 	}
-	n, err := workqueue.ParseCallRate(string(text))
+	n, err := collector.ParseCallRate(string(text))
 	if err != nil || n == 0 {
 		return fmt.Errorf("%.100q is no rate of requests like 10/s, 50/m or 100/h, nor none", text)
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type planCommands struct {
@@ -56,7 +56,7 @@ type planList struct {
 }
 
 // Validate is called by kong.
-func (p *planList) Validate() error { return within("--limit", &p.Limit, workqueue.MaxPlans) }
+func (p *planList) Validate() error { return within("--limit", &p.Limit, inspect.MaxPlans) }
 
 // Run lists plans.
 func (p *planList) Run(ctx context.Context, term *console) error {

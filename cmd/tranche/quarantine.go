@@ -5,7 +5,7 @@ import (
 	"strconv"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 type quarantineList struct {
@@ -15,7 +15,7 @@ type quarantineList struct {
 }
 
 // Validate is called by kong.
-func (q *quarantineList) Validate() error { return listLimit(q.Limit, workqueue.MaxQuarantined) }
+func (q *quarantineList) Validate() error { return listLimit(q.Limit, deadletter.MaxQuarantined) }
 
 // Run lists quarantined messages.
 func (q *quarantineList) Run(ctx context.Context, term *console) error {

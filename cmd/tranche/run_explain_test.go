@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
 )
 
 func TestAnExplanationReadsWell(t *testing.T) {
@@ -18,7 +19,7 @@ func TestAnExplanationReadsWell(t *testing.T) {
 		Done: 999_588, Missing: 412, At: now, Summary: "412 of 1,000,000 items are missing: waiting for a service",
 		Last: &client.Happening{At: since, What: "a request was published"},
 		Groups: []client.MissingGroup{{
-			State: "sent", Reason: string(workqueue.ReasonNoListener), Items: 412, Slices: 2, Step: "s", Endpoint: "statement",
+			State: "sent", Reason: string(explain.ReasonNoListener), Items: 412, Slices: 2, Step: "s", Endpoint: "statement",
 			Owner: client.OwnerOperator, Who: "whoever runs the services of endpoint statement",
 			Why: strings.Repeat("nobody listens on it ", 12), Since: &since, Next: "somebody takes them", When: &next,
 			Advice: []client.Advice{{Do: "start a service", Command: "tranche  endpoints show statement"}},

@@ -6,7 +6,8 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // What operators see of a run, its errors and what was done to it. Keys and messages are hostile; want finds out.
@@ -55,10 +56,10 @@ func TestTheAuditLogByHand(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.want(b.tranche("audit"), 0, "nothing of this kind was done")
-	store := workqueue.New(testenv.Connect(t, b.database))
+	store := database.New(testenv.Connect(t, b.database))
 	for i := range 3 {
-		set := workqueue.EndpointSetting{Endpoint: "mail", Concurrency: i + 1}
-		if err := store.SetEndpoint(t.Context(), set, "ann\x1b[31m"); err != nil {
+		set := pacestore.EndpointSetting{Endpoint: "mail", Concurrency: i + 1}
+		if err := pacestore.New(store).SetEndpoint(t.Context(), set, "ann\x1b[31m"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type runList struct {
@@ -21,8 +21,8 @@ type runList struct {
 
 // Validate is called by kong.
 func (r *runList) Validate() error {
-	if r.Limit < 1 || r.Limit > workqueue.MaxRuns {
-		return fmt.Errorf("--limit is %d; it must lie between 1 and %d", r.Limit, workqueue.MaxRuns)
+	if r.Limit < 1 || r.Limit > inspect.MaxRuns {
+		return fmt.Errorf("--limit is %d; it must lie between 1 and %d", r.Limit, inspect.MaxRuns)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
-	"github.com/tranchehq/tranche/workqueue"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 type scheduleCommands struct {
@@ -52,7 +52,7 @@ func (a *scheduleApply) Run(ctx context.Context, term *console) error {
 	}
 	due := "it is never due"
 	switch {
-	case applied.State == workqueue.SchedulePaused:
+	case applied.State == schedulestore.SchedulePaused:
 		due = "it is paused; go on with: tranche schedule resume " + inert(applied.Name)
 	case applied.NextDue != nil:
 		due = "due next " + moment(*applied.NextDue)
@@ -87,7 +87,9 @@ type scheduleList struct {
 }
 
 // Validate is called by kong.
-func (l *scheduleList) Validate() error { return within("--limit", &l.Limit, workqueue.MaxSchedules) }
+func (l *scheduleList) Validate() error {
+	return within("--limit", &l.Limit, schedulestore.MaxSchedules)
+}
 
 // Run lists schedules.
 func (l *scheduleList) Run(ctx context.Context, term *console) error {
@@ -114,7 +116,7 @@ func schedulesText(list []client.ScheduleSummary, more bool, room int) string {
 	for i := range list {
 		s := &list[i]
 		next := momentOrNever(s.NextDue)
-		if s.State == workqueue.SchedulePaused {
+		if s.State == schedulestore.SchedulePaused {
 			next = "paused"
 		}
 		last := "-"
@@ -157,7 +159,7 @@ func (s *scheduleShow) Run(ctx context.Context, term *console) error {
 	}
 	term.note("schedule %s, version %d, applied %s by %s, is %s", view.Name, view.Version, moment(view.ChangedAt),
 		view.ChangedBy, view.State)
-	if view.State == workqueue.ScheduleActive && view.NextDue != nil {
+	if view.State == schedulestore.ScheduleActive && view.NextDue != nil {
 		term.note("due next %s, in %s", moment(*view.NextDue), span(view.NextDue.Sub(view.Now)))
 	}
 	if view.Running+view.Waiting > 0 {

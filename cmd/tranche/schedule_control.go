@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 type scheduleFires struct {
@@ -16,7 +16,7 @@ type scheduleFires struct {
 }
 
 // Validate is called by kong.
-func (f *scheduleFires) Validate() error { return within("--limit", &f.Limit, workqueue.MaxFires) }
+func (f *scheduleFires) Validate() error { return within("--limit", &f.Limit, schedule.MaxFires) }
 
 // Run lists what became of due times.
 func (f *scheduleFires) Run(ctx context.Context, term *console) error {
@@ -50,18 +50,18 @@ func (f *scheduleFires) Run(ctx context.Context, term *console) error {
 
 // whyFire says why a fire is as it is, and when it goes on if that is known.
 func whyFire(fire *client.Fire, now time.Time) string {
-	state, why := workqueue.FireState(fire.State), fire.Reason
+	state, why := schedule.FireState(fire.State), fire.Reason
 	switch {
 	case fire.Late != "":
 		return "late: " + fire.Late
-	case state == workqueue.FireStarting && why == "" && fire.BeganAt != nil:
+	case state == schedule.FireStarting && why == "" && fire.BeganAt != nil:
 		why = "being loaded since " + moment(*fire.BeganAt)
 		if fire.Attempts > 1 {
 			why += fmt.Sprintf(", attempt %d", fire.Attempts)
 		}
-	case state == workqueue.FireWaiting && why == "" && fire.StartAt.After(fire.DueAt):
+	case state == schedule.FireWaiting && why == "" && fire.StartAt.After(fire.DueAt):
 		why = "starts " + moment(fire.StartAt) + " (window or jitter)"
-	case state == workqueue.FireWaiting && why != "" && fire.StartAt.After(now):
+	case state == schedule.FireWaiting && why != "" && fire.StartAt.After(now):
 		why += "; not before " + moment(fire.StartAt)
 	}
 	if why == "" && fire.AskedBy != "" {
@@ -108,22 +108,22 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *console) error {
 			return err
 		}
 	}
-	state := workqueue.FireState(fire.State)
+	state := schedule.FireState(fire.State)
 	if term.json {
-		if err = term.document(fire); err == nil && (state == workqueue.FireFailed || state == workqueue.FireMissed) {
+		if err = term.document(fire); err == nil && (state == schedule.FireFailed || state == schedule.FireMissed) {
 			err = &exitError{exitOther}
 		}
 		return err
 	}
 	switch state {
-	case workqueue.FireStarted:
+	case schedule.FireStarted:
 		return term.printf("schedule %s has started a run; follow it with: tranche run watch %s\n", inert(r.Name),
 			shortRun(fire.Run))
-	case workqueue.FireFailed, workqueue.FireMissed:
+	case schedule.FireFailed, schedule.FireMissed:
 		return fmt.Errorf("schedule %s: the run %s: %s", r.Name, fire.State, fire.Reason)
-	case workqueue.FireSkipped:
+	case schedule.FireSkipped:
 		return term.printf("schedule %s has skipped it: %s\n", inert(r.Name), inert(fire.Reason))
-	case workqueue.FireWaiting, workqueue.FireQueued, workqueue.FireStarting:
+	case schedule.FireWaiting, schedule.FireQueued, schedule.FireStarting:
 	}
 	why := ""
 	if fire.Reason != "" {
@@ -148,7 +148,7 @@ func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, fire clie
 		if len(list.Fires) == 1 && list.Fires[0].DueAt.Equal(fire.DueAt) {
 			fire = list.Fires[0]
 		}
-		if fire.EndedAt != nil || workqueue.FireState(fire.State) == workqueue.FireQueued {
+		if fire.EndedAt != nil || schedule.FireState(fire.State) == schedule.FireQueued {
 			return fire, nil
 		}
 		select {

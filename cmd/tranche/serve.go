@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // serveCommand is all the settings of serve: flags, the TRANCHE_ environment and the config file fill it.
@@ -139,7 +139,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 
 func (s *serveCommand) startWait(term *console, p *parts, trouble *troubles) *startWait {
 	return &startWait{now: time.Now, trouble: trouble, nc: func() *nats.Conn { return p.nc },
-		store: func() *workqueue.Store { return p.store }, say: func(what string) {
+		store: func() *database.DB { return p.store }, say: func(what string) {
 			term.note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
 		}}
 }

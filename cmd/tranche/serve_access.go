@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // accessFlags say who may use the API, and how they reach it.
@@ -37,7 +38,7 @@ func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) 
 	}
 	config.OIDC = p.oidc
 	var err error
-	config.Access, err = access.New(p.store, access.Config{Log: config.Log.Named("access")})
+	config.Access, err = access.New(identity.New(p.store), access.Config{Log: config.Log.Named("access")})
 	return config, err
 }
 
@@ -67,7 +68,7 @@ func (s *serveCommand) askForToken(ctx context.Context, term *console, p *parts)
 	if s.Auth != "on" || s.OIDCIssuer != "" { // people log in elsewhere
 		return
 	}
-	found, err := p.store.HasTokens(ctx)
+	found, err := identity.New(p.store).HasTokens(ctx)
 	if err != nil || found {
 		return
 	}

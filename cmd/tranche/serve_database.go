@@ -13,7 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // Times of the wait for a PostgreSQL that is not there yet. How long it is waited for says --database-wait.
@@ -46,9 +46,9 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 	wait := databaseWait{at: p.database, patience: s.DatabaseWait, knocking: knockTimeout, log: log}
 	err = wait.until(ctx, func(ctx context.Context) error {
 		if err := wait.knock(ctx, config.ConnConfig); err != nil {
-			return workqueue.PoolerRemedy(err)
+			return database.PoolerRemedy(err)
 		}
-		return workqueue.PoolerRemedy(s.openStore(ctx, p, url, config, log))
+		return database.PoolerRemedy(s.openStore(ctx, p, url, config, log))
 	})
 	if err != nil {
 		return fmt.Errorf("database %s: %w", p.database, databaseRemedy(err))
@@ -72,7 +72,7 @@ func (s *serveCommand) openStore(
 	if conns == 0 && strings.Contains(url, "pool_max_conns") {
 		conns = int(config.MaxConns)
 	}
-	store, release, err := workqueue.Open(ctx, url, workqueue.PoolConfig{
+	store, release, err := database.Open(ctx, url, database.PoolConfig{
 		MaxConns: conns, ThroughPooler: s.ThroughPooler, Serving: true,
 	})
 	if err != nil {
@@ -123,7 +123,7 @@ func (w databaseWait) until(ctx context.Context, try func(context.Context) error
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		why, coming := workqueue.Coming(err)
+		why, coming := database.Coming(err)
 		waited := time.Since(begun)
 		switch {
 		case err == nil && said != "":

@@ -6,6 +6,8 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue/identity"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // addDuties gives the node what only the one that leads does, beside what every node has by itself.
@@ -14,7 +16,7 @@ func (s *serveCommand) addDuties(p *parts, log *zap.Logger) error {
 	if err != nil {
 		return err
 	}
-	reaper, err := trackers.NewReaper(p.store, log.Named("reaper"))
+	reaper, err := trackers.NewReaper(trackerstore.New(p.store), log.Named("reaper"))
 	if err != nil {
 		return err
 	}
@@ -22,7 +24,7 @@ func (s *serveCommand) addDuties(p *parts, log *zap.Logger) error {
 	if p.oidc == nil {
 		return nil
 	}
-	renewer, err := access.NewRenewer(p.oidc, p.store, log.Named("access"))
+	renewer, err := access.NewRenewer(p.oidc, identity.New(p.store), log.Named("access"))
 	if err != nil {
 		return err
 	}

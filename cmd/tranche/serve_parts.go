@@ -21,13 +21,14 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // parts is what a serve holds, in the order it was made.
 type parts struct {
 	database  string // where it is, for people
 	directory string
-	store     *workqueue.Store
+	store     *database.DB
 	nc        *nats.Conn
 	natsURL   string
 	private   bool // the NATS server is its own

@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 )
 
 // scheduleFlags say what schedules may read.
@@ -79,19 +79,19 @@ func (e *scheduleEngine) Permanent(err error) bool {
 }
 
 // Pause implements schedules.Runs.
-func (e *scheduleEngine) Pause(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error) {
+func (e *scheduleEngine) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
 	node := e.node.Load()
 	if node == nil {
-		return workqueue.Controlled{}, errNoServer
+		return control.Controlled{}, errNoServer
 	}
 	return node.Pause(ctx, c)
 }
 
 // Cancel implements schedules.Runs.
-func (e *scheduleEngine) Cancel(ctx context.Context, c workqueue.Control) (workqueue.Cancelled, error) {
+func (e *scheduleEngine) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
 	node := e.node.Load()
 	if node == nil {
-		return workqueue.Cancelled{}, errNoServer
+		return control.Cancelled{}, errNoServer
 	}
 	return node.Cancel(ctx, c)
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // streamFlags are what the streams are like from the first start of all on. After that tranche streams set changes it.
@@ -20,7 +20,7 @@ type streamFlags struct {
 }
 
 func (s *streamFlags) checkStreams() error {
-	return (&workqueue.StreamValues{Replicas: s.StreamReplicas, WorkBytes: int64(s.WorkMaxBytes),
+	return (&streams.StreamValues{Replicas: s.StreamReplicas, WorkBytes: int64(s.WorkMaxBytes),
 		ReplyBytes: int64(s.ReplyMaxBytes), EventBytes: int64(s.EventMaxBytes), StageBytes: int64(s.StageMaxBytes),
 		FlowBytes: int64(s.FlowMaxBytes), DeadBytes: int64(s.DeadMaxBytes)}).Validate()
 }
@@ -34,10 +34,10 @@ func (s *streamFlags) streams() endpoints.StreamConfig {
 }
 
 // set is what is set for the streams; the zero value, which is as they come, when that cannot be read.
-func (w *startWait) set() workqueue.StreamSettings {
+func (w *startWait) set() streams.StreamSettings {
 	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
 	defer cancel()
-	set, _ := w.store().StreamsSet(ctx) // zero
+	set, _ := streams.New(w.store()).StreamsSet(ctx) // zero
 	return set
 }
 

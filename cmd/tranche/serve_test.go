@@ -24,7 +24,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
+	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
 )
 
 // server is a serve whose end is the test's to see.
@@ -101,10 +101,10 @@ func endlessUpload(t *testing.T, where string) {
 func TestAStopEndsUploadsFirst(t *testing.T) {
 	t.Parallel()
 	const grace = 20 * time.Second // a busy machine needs time to take 40,000 rows back
-	const atMost = 5 + workqueue.ReservedConns
+	const atMost = 5 + wqdatabase.ReservedConns
 	database := testenv.Database(t)
 	s := launch(t, true, "--database", database, "--nats", testenv.NATS(t).URL(), "--grace", grace.String(),
-		"--max-connections", strconv.Itoa(atMost-workqueue.ReservedConns))
+		"--max-connections", strconv.Itoa(atMost-wqdatabase.ReservedConns))
 	pool := testenv.Connect(t, database)
 	number := func(query string) (n int) {
 		t.Helper()

@@ -7,11 +7,12 @@ import (
 
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // webhookDuty tells of the ends of tracker batches, by HTTP.
 func (s *serveCommand) webhookDuty(p *parts, log *zap.Logger) (orchestrator.Duty, error) {
-	hooks, err := trackers.NewWebhooks(p.store, trackers.WebhooksConfig{
+	hooks, err := trackers.NewWebhooks(trackerstore.New(p.store), trackers.WebhooksConfig{
 		Connections: p.connections, Transport: p.transport, Log: log.Named("webhooks"),
 	})
 	if err != nil {
@@ -23,7 +24,7 @@ func (s *serveCommand) webhookDuty(p *parts, log *zap.Logger) (orchestrator.Duty
 // openTrackers makes the tracker service and takes requests to it over NATS. Those that were taken have their answers
 // before the connections are closed.
 func (s *serveCommand) openTrackers(p *parts, node *orchestrator.Node, log *zap.Logger) (*trackers.Service, error) {
-	service, err := trackers.New(p.store, trackers.Config{
+	service, err := trackers.New(trackerstore.New(p.store), trackers.Config{
 		Connections: p.connections, Ended: node.PublishEvents, Log: log.Named("trackers"),
 	})
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // Times of a start that waits for NATS and the streams. What may pass by itself is waited for as long as it takes.
@@ -37,7 +38,7 @@ type obstacle struct {
 type startWait struct {
 	at      string // of NATS
 	nc      func() *nats.Conn
-	store   func() *workqueue.Store
+	store   func() *database.DB
 	say     func(what string)
 	trouble *troubles
 	now     func() time.Time
@@ -91,7 +92,7 @@ func (w *startWait) waits(what string, err error) error {
 func (w *startWait) unset() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
 	defer cancel()
-	taken, err := w.store().UnsetStreams(ctx)
+	taken, err := streams.New(w.store()).UnsetStreams(ctx)
 	return err == nil && taken
 }
 
@@ -110,7 +111,7 @@ func (w *startWait) judge(err error) obstacle {
 	if o, ok := w.byJetStream(err); ok {
 		return o
 	}
-	if why, coming := workqueue.Coming(err); coming {
+	if why, coming := database.Coming(err); coming {
 		return obstacle{kind: why, waiting: fmt.Sprintf("PostgreSQL, which %s: %v", why, err)}
 	}
 	return obstacle{kind: "streams", waiting: fmt.Sprintf("the session and the streams: %v", err)}

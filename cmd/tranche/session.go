@@ -8,6 +8,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 type sessionCommands struct {
@@ -19,7 +20,7 @@ type sessionCommands struct {
 func (s *storedTokens) ListSessions(
 	ctx context.Context, _ ...client.CallOption,
 ) (none client.SessionList, err error) {
-	all, err := s.store.WebSessions(ctx)
+	all, err := identity.New(s.store).WebSessions(ctx)
 	if err != nil {
 		return none, err
 	}
@@ -30,7 +31,7 @@ func (s *storedTokens) ListSessions(
 func (s *storedTokens) RevokeSessions(
 	ctx context.Context, set client.RevokeSessions, _ ...client.CallOption,
 ) (none client.RevokedSessions, err error) {
-	ended, err := s.store.RevokeWebSessions(ctx, set.User, osUser())
+	ended, err := identity.New(s.store).RevokeWebSessions(ctx, set.User, osUser())
 	if err != nil {
 		return none, err
 	}

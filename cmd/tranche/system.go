@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
 )
 
 type doctorCommand struct {
@@ -45,12 +46,12 @@ func (d *doctorCommand) examine(ctx context.Context, term *console) (client.Repo
 	if _, err := pgxpool.ParseConfig(d.Database); err != nil {
 		return client.Report{}, &usageError{"--database: " + err.Error()}
 	}
-	store, release, err := workqueue.Open(ctx, d.Database, workqueue.PoolConfig{ThroughPooler: d.ThroughPooler})
+	store, release, err := database.Open(ctx, d.Database, database.PoolConfig{ThroughPooler: d.ThroughPooler})
 	if err != nil {
 		return client.Report{}, err
 	}
 	defer release()
-	found, err := store.Doctor(ctx)
+	found, err := doctor.New(store).Doctor(ctx)
 	if err != nil {
 		return client.Report{}, err
 	}

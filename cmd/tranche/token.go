@@ -13,6 +13,8 @@ import (
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 type tokenCommands struct {
@@ -53,7 +55,7 @@ func (p *tokenPlace) open(ctx context.Context, term *console) (keeper tokenKeepe
 	if err := migrations.Ready(ctx, url); err != nil {
 		return nil, none, errors.Join(fmt.Errorf("the database of the tokens: %w", err), stop())
 	}
-	store, closeStore, err := workqueue.Open(ctx, url, workqueue.PoolConfig{MaxConns: 1, ThroughPooler: p.ThroughPooler})
+	store, closeStore, err := database.Open(ctx, url, database.PoolConfig{MaxConns: 1, ThroughPooler: p.ThroughPooler})
 	if err != nil {
 		return nil, none, errors.Join(err, stop())
 	}
@@ -80,7 +82,7 @@ func privateDatabase(ctx context.Context, dir string) (url string, stop func() e
 
 // storedTokens is tokens without an API between. It answers as the API would.
 type storedTokens struct {
-	store *workqueue.Store
+	store *database.DB
 	term  *console
 }
 
@@ -92,7 +94,7 @@ func (s *storedTokens) CreateToken(
 	if err != nil {
 		return none, err
 	}
-	made, err := s.store.CreateToken(ctx, workqueue.NewToken{
+	made, err := identity.New(s.store).CreateToken(ctx, identity.NewToken{
 		Name: set.Name, Role: string(set.Role), Hash: access.HashOf(secret), ExpiresIn: life,
 	}, osUser())
 	if err != nil {
@@ -102,7 +104,7 @@ func (s *storedTokens) CreateToken(
 }
 
 func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (none client.TokenList, err error) {
-	all, err := s.store.Tokens(ctx)
+	all, err := identity.New(s.store).Tokens(ctx)
 	if err != nil {
 		return none, err
 	}
@@ -112,7 +114,7 @@ func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (
 func (s *storedTokens) RevokeToken(
 	ctx context.Context, ref string, _ ...client.CallOption,
 ) (none client.TokenView, err error) {
-	gone, err := s.store.RevokeToken(ctx, ref, osUser())
+	gone, err := identity.New(s.store).RevokeToken(ctx, ref, osUser())
 	if err != nil {
 		return none, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // maxConns is enough for a node that mostly composes.
@@ -28,7 +28,7 @@ type NodeConfig struct {
 // RunNode embeds a node that has the function of this package, until ctx ends. It shares the work of the nodes on the
 // database, and what is composed, is composed here. The database has been migrated: tranche serve does that.
 func RunNode(ctx context.Context, config NodeConfig) error {
-	store, closeStore, err := workqueue.Open(ctx, config.Database, workqueue.PoolConfig{MaxConns: maxConns})
+	store, closeStore, err := database.Open(ctx, config.Database, database.PoolConfig{MaxConns: maxConns})
 	if err != nil {
 		return fmt.Errorf("open Tranche's database: %w", err)
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
@@ -12,7 +12,7 @@ import (
 // partitions that is like 17/64, the seventeenth of 64 counted from 0: it is the same everywhere and for ever.
 //
 // The error is an *order.ValueError for a payload without a value, or with one that is not listed.
-func Key(spec *workqueue.CollectorSpec, own string, payload []byte) (string, error) {
+func Key(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
 	by := spec.OrderBy
 	if by == nil {
 		return own, nil
@@ -25,14 +25,14 @@ func Key(spec *workqueue.CollectorSpec, own string, payload []byte) (string, err
 	if by.Partitions > 0 {
 		return strconv.Itoa(order.Partition(value, by.Partitions)) + "/" + strconv.Itoa(by.Partitions), nil
 	}
-	if len(value) > workqueue.MaxOpKey {
+	if len(value) > collector.MaxOpKey {
 		return "", &order.ValueError{Field: by.Field, Problem: fmt.Sprintf("the value has %d bytes, and a key has at most "+
-			"%d; with partitions it may be longer", len(value), workqueue.MaxOpKey)}
+			"%d; with partitions it may be longer", len(value), collector.MaxOpKey)}
 	}
 	return value, nil
 }
 
 // OwnKey reports whether operations have to bring a key of their own.
-func OwnKey(spec *workqueue.CollectorSpec) bool {
+func OwnKey(spec *collector.CollectorSpec) bool {
 	return spec.OrderBy == nil || spec.OrderBy.Field == order.Key
 }

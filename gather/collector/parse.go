@@ -10,8 +10,9 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/strictyaml"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // Limits of the YAML, and of what stands in it beside the limits of the store.
@@ -50,18 +51,18 @@ const errorKind = "collector"
 //	never_retry: [GONE]      # not tried again, although the service says yes
 //
 // Everything but the endpoint may be left out. What is wrong is a *strictyaml.Error.
-func Parse(name string, text []byte) (*workqueue.CollectorSpec, error) {
+func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
 	doc, err := strictyaml.Open(errorKind, name, text, MaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	spec := &workqueue.CollectorSpec{Name: name, Dedupe: workqueue.DefaultDedupe}
+	spec := &collector.CollectorSpec{Name: name, Dedupe: collector.DefaultDedupe}
 	var keying order.Rule
 	if err := doc.Root.Fields(fields(spec, &keying)...); err != nil {
 		return nil, err
 	}
 	if keying.Set() {
-		spec.OrderBy = &workqueue.OpKeying{Field: keying.By, Values: keying.Values, Partitions: keying.Partitions}
+		spec.OrderBy = &collector.OpKeying{Field: keying.By, Values: keying.Values, Partitions: keying.Partitions}
 	}
 	if err := check(doc, spec, &keying); err != nil {
 		return nil, err
@@ -70,23 +71,23 @@ func Parse(name string, text []byte) (*workqueue.CollectorSpec, error) {
 	return &whole, nil
 }
 
-func fields(s *workqueue.CollectorSpec, keying *order.Rule) []strictyaml.Field {
-	const longest = workqueue.MaxCollectorSpan
+func fields(s *collector.CollectorSpec, keying *order.Rule) []strictyaml.Field {
+	const longest = collector.MaxCollectorSpan
 	return []strictyaml.Field{
 		{Name: "name", Read: strictyaml.Text(&s.Name)},
 		{Name: "endpoint", Read: strictyaml.Text(&s.Endpoint)},
 		{Name: "params", Read: params(&s.Params)},
-		{Name: "min_size", Read: strictyaml.Number(&s.MinSize, 1, workqueue.MaxFlushSize)},
-		{Name: "max_size", Read: strictyaml.Number(&s.MaxSize, 1, workqueue.MaxFlushSize)},
+		{Name: "min_size", Read: strictyaml.Number(&s.MinSize, 1, collector.MaxFlushSize)},
+		{Name: "max_size", Read: strictyaml.Number(&s.MaxSize, 1, collector.MaxFlushSize)},
 		{Name: "max_age", Read: span(&s.MaxAge, MinTime, longest)},
-		{Name: "in_flight", Read: strictyaml.Number(&s.InFlight, 1, workqueue.MaxFlushes)},
+		{Name: "in_flight", Read: strictyaml.Number(&s.InFlight, 1, collector.MaxFlushes)},
 		{Name: "rate", Read: rate(&s.Rate)},
-		{Name: "max_attempts", Read: strictyaml.Number(&s.MaxAttempts, 1, workqueue.MaxFlushAttempts)},
+		{Name: "max_attempts", Read: strictyaml.Number(&s.MaxAttempts, 1, collector.MaxFlushAttempts)},
 		{Name: "backoff", Read: span(&s.Backoff, MinTime, longest)},
 		{Name: "max_backoff", Read: span(&s.MaxBackoff, MinTime, longest)},
-		{Name: "timeout", Read: span(&s.Timeout, MinTime, workqueue.MaxFlushTimeout)},
+		{Name: "timeout", Read: span(&s.Timeout, MinTime, collector.MaxFlushTimeout)},
 		{Name: "dedupe", Read: span(&s.Dedupe, 0, longest)},
-		{Name: "order", Read: strictyaml.OneOf(&s.Order, workqueue.OrderFIFO, workqueue.OrderPriority)},
+		{Name: "order", Read: strictyaml.OneOf(&s.Order, collector.OrderFIFO, collector.OrderPriority)},
 		{Name: "strict", Read: strictyaml.Truth(&s.Strict)},
 		{Name: "order_by", Read: strictyaml.Text(&keying.By)},
 		{Name: "values", Read: strictyaml.SomeTexts(&keying.Values)},
@@ -96,7 +97,7 @@ func fields(s *workqueue.CollectorSpec, keying *order.Rule) []strictyaml.Field {
 	}
 }
 
-func span(into *workqueue.Span, least, most time.Duration) func(strictyaml.Value) error {
+func span(into *collector.Span, least, most time.Duration) func(strictyaml.Value) error {
 	return strictyaml.Duration((*time.Duration)(into), least, most)
 }
 
@@ -106,9 +107,9 @@ func rate(into *string) func(strictyaml.Value) error {
 		if !ok || text == "" {
 			return v.Wrong("calls in a time, like 10/s, 50/m, 100/h or 500/d")
 		}
-		if _, err := workqueue.ParseCallRate(text); err != nil {
+		if _, err := collector.ParseCallRate(text); err != nil {
 			return v.Fail("want calls in a time, like 10/s, 50/m, 100/h or 500/d, at least %g and at most %d a second; "+
-				"this is %.40q", workqueue.MinCallRate, workqueue.MaxCallRate, text)
+				"this is %.40q", pace.MinCallRate, pace.MaxCallRate, text)
 		}
 		*into = text
 		return nil
@@ -165,7 +166,7 @@ func params(into *map[string]string) func(strictyaml.Value) error {
 }
 
 // check looks at names, and at what fields are to each other.
-func check(doc *strictyaml.Document, s *workqueue.CollectorSpec, keying *order.Rule) error {
+func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.Rule) error {
 	if s.Endpoint == "" {
 		return doc.Fail("endpoint", "it is missing; a collector needs the endpoint that its flushes ask")
 	}
@@ -204,7 +205,7 @@ func checkKeying(doc *strictyaml.Document, keying *order.Rule) error {
 }
 
 // checkPairs compares fields that were given, and those that were not by their defaults.
-func checkPairs(doc *strictyaml.Document, given *workqueue.CollectorSpec) error {
+func checkPairs(doc *strictyaml.Document, given *collector.CollectorSpec) error {
 	s := given.WithDefaults()
 	of := func(field string, value any) string {
 		if doc.Given(field) {

@@ -11,16 +11,16 @@ import (
 
 	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/gather/strictyaml"
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
 func TestParseFillsInDefaults(t *testing.T) {
 	t.Parallel()
 	got, err := collector.Parse("mail", []byte("endpoint: notify\n"))
-	want := &workqueue.CollectorSpec{
-		Name: "mail", Endpoint: "notify", MinSize: 100, MaxSize: 500, MaxAge: workqueue.Span(10 * time.Second), InFlight: 16,
-		MaxAttempts: 5, Backoff: workqueue.Span(time.Second), MaxBackoff: workqueue.Span(5 * time.Minute),
-		Timeout: workqueue.Span(time.Minute), Dedupe: workqueue.Span(24 * time.Hour), Order: "fifo",
+	want := &collectorstore.CollectorSpec{
+		Name: "mail", Endpoint: "notify", MinSize: 100, MaxSize: 500, MaxAge: collectorstore.Span(10 * time.Second), InFlight: 16,
+		MaxAttempts: 5, Backoff: collectorstore.Span(time.Second), MaxBackoff: collectorstore.Span(5 * time.Minute),
+		Timeout: collectorstore.Span(time.Minute), Dedupe: collectorstore.Span(24 * time.Hour), Order: "fifo",
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
@@ -50,12 +50,12 @@ partitions: 8
 retry_codes: [BUSY, net.down]
 never_retry: [GONE]
 `))
-	want := &workqueue.CollectorSpec{
+	want := &collectorstore.CollectorSpec{
 		Name: "crm", Endpoint: "crm-update", Params: map[string]string{"year": "2026", "mode": "x"}, MinSize: 5, MaxSize: 10,
-		MaxAge: workqueue.Span(time.Minute), InFlight: 3, Rate: "50/m", MaxAttempts: 7,
-		Backoff: workqueue.Span(2 * time.Second), MaxBackoff: workqueue.Span(time.Hour),
-		Timeout: workqueue.Span(90 * time.Second), Order: "priority", Strict: true,
-		OrderBy: &workqueue.OpKeying{Field: "customer.id", Partitions: 8}, RetryCodes: []string{"BUSY", "net.down"},
+		MaxAge: collectorstore.Span(time.Minute), InFlight: 3, Rate: "50/m", MaxAttempts: 7,
+		Backoff: collectorstore.Span(2 * time.Second), MaxBackoff: collectorstore.Span(time.Hour),
+		Timeout: collectorstore.Span(90 * time.Second), Order: "priority", Strict: true,
+		OrderBy: &collectorstore.OpKeying{Field: "customer.id", Partitions: 8}, RetryCodes: []string{"BUSY", "net.down"},
 		NeverRetry: []string{"GONE"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -170,19 +170,19 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 func TestKey(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		keying       *workqueue.OpKeying
+		keying       *collectorstore.OpKeying
 		payload      string
 		want, refuse string
 	}{
 		{nil, `{}`, "own", ""},
-		{&workqueue.OpKeying{Field: "a.b"}, `{"a":{"b":7}}`, "7", ""},
-		{&workqueue.OpKeying{Field: "a"}, `{"a":null}`, "", `field "a" is null`},
-		{&workqueue.OpKeying{Field: "a", Values: []string{"x"}}, `{"a":"y"}`, "", "none of the values that are listed: x"},
-		{&workqueue.OpKeying{Field: "a", Partitions: 100}, `{"a":"customer-7"}`, "97/100", ""},
-		{&workqueue.OpKeying{Field: "key", Partitions: 100}, `{}`, "", ""},
-		{&workqueue.OpKeying{Field: "a"}, `{"a":"` + strings.Repeat("x", 600) + `"}`, "", "the value has 600 bytes"},
+		{&collectorstore.OpKeying{Field: "a.b"}, `{"a":{"b":7}}`, "7", ""},
+		{&collectorstore.OpKeying{Field: "a"}, `{"a":null}`, "", `field "a" is null`},
+		{&collectorstore.OpKeying{Field: "a", Values: []string{"x"}}, `{"a":"y"}`, "", "none of the values that are listed: x"},
+		{&collectorstore.OpKeying{Field: "a", Partitions: 100}, `{"a":"customer-7"}`, "97/100", ""},
+		{&collectorstore.OpKeying{Field: "key", Partitions: 100}, `{}`, "", ""},
+		{&collectorstore.OpKeying{Field: "a"}, `{"a":"` + strings.Repeat("x", 600) + `"}`, "", "the value has 600 bytes"},
 	} {
-		got, err := collector.Key(&workqueue.CollectorSpec{OrderBy: tc.keying}, "own", []byte(tc.payload))
+		got, err := collector.Key(&collectorstore.CollectorSpec{OrderBy: tc.keying}, "own", []byte(tc.payload))
 		if (tc.refuse == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.refuse) ||
 			tc.want != "" && got != tc.want {
 			t.Errorf("%+v of %.40s: %q, %v; want %q, %q", tc.keying, tc.payload, got, err, tc.want, tc.refuse)

@@ -11,7 +11,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // How failed logins come into the audit log: the first of a while at once, those that follow summed up, in a few rows
@@ -39,7 +40,7 @@ type failing struct {
 // failures are the logins that failed and are not in the audit log yet.
 type failures struct {
 	mu      sync.Mutex
-	by      map[failing]*workqueue.FailedLogin
+	by      map[failing]*identity.FailedLogin
 	waiting bool // for the next time that they are written
 	written time.Time
 }
@@ -56,7 +57,7 @@ func (g *Gate) failed(address netip.Addr, way, why string) {
 	now := time.Now()
 	sum := f.by[key]
 	if sum == nil {
-		sum = &workqueue.FailedLogin{Way: key.way, First: now}
+		sum = &identity.FailedLogin{Way: key.way, First: now}
 		if key.network.IsValid() {
 			sum.Address = key.network.String()
 			if key.network.IsSingleIP() {
@@ -89,19 +90,19 @@ func (g *Gate) FailedProvider(address netip.Addr, err error) {
 func (g *Gate) writeFailures() {
 	f := &g.failures
 	f.mu.Lock()
-	all := make([]workqueue.FailedLogin, 0, len(f.by))
+	all := make([]identity.FailedLogin, 0, len(f.by))
 	for _, sum := range f.by {
 		all = append(all, *sum)
 	}
 	taken := f.by
-	f.by = map[failing]*workqueue.FailedLogin{}
+	f.by = map[failing]*identity.FailedLogin{}
 	f.waiting, f.written = false, time.Now()
 	f.mu.Unlock()
-	slices.SortFunc(all, func(a, b workqueue.FailedLogin) int {
+	slices.SortFunc(all, func(a, b identity.FailedLogin) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Way, b.Way))
 	})
 	if len(all) > maxFailures {
-		rest := workqueue.FailedLogin{First: all[maxFailures-1].First}
+		rest := identity.FailedLogin{First: all[maxFailures-1].First}
 		for _, one := range all[maxFailures-1:] {
 			rest.Count += one.Count
 			if one.First.Before(rest.First) {
@@ -113,7 +114,7 @@ func (g *Gate) writeFailures() {
 		}
 		all = append(all[:maxFailures-1], rest)
 	}
-	ctx, cancel := context.WithTimeout(workqueue.ForCredentials(context.Background()), failureTime)
+	ctx, cancel := context.WithTimeout(database.ForCredentials(context.Background()), failureTime)
 	defer cancel()
 	if err := g.store.NoteFailedLogins(ctx, all); err != nil {
 		g.log.Warn("logins failed, which the audit log could not be told yet", zap.Int("rows", len(all)), zap.Error(err))
@@ -122,7 +123,7 @@ func (g *Gate) writeFailures() {
 }
 
 // putBack has failures written the next time that were not.
-func (g *Gate) putBack(taken map[failing]*workqueue.FailedLogin) {
+func (g *Gate) putBack(taken map[failing]*identity.FailedLogin) {
 	f := &g.failures
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,7 +133,7 @@ func (g *Gate) putBack(taken map[failing]*workqueue.FailedLogin) {
 		}
 		since := f.by[key]
 		if since == nil {
-			since = &workqueue.FailedLogin{Way: key.way, First: sum.First}
+			since = &identity.FailedLogin{Way: key.way, First: sum.First}
 			if key != (failing{}) {
 				since.Address = sum.Address
 			}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // forgetful is a store that knows no token, and keeps what is written about failures.
@@ -23,11 +23,11 @@ type forgetful struct {
 
 	away  int        // so many writes fail
 	mu    sync.Mutex // rows are written by timers
-	rows  []workqueue.FailedLogin
+	rows  []identity.FailedLogin
 	times []time.Time
 }
 
-func (f *forgetful) TokenCredential(context.Context, [32]byte) (workqueue.Credential, error) {
+func (f *forgetful) TokenCredential(context.Context, [32]byte) (identity.Credential, error) {
 	f.mu.Lock()
 	f.looked, f.now = f.looked+1, f.now+1
 	f.most = max(f.most, f.now)
@@ -38,10 +38,10 @@ func (f *forgetful) TokenCredential(context.Context, [32]byte) (workqueue.Creden
 	f.mu.Lock()
 	f.now--
 	f.mu.Unlock()
-	return workqueue.Credential{}, workqueue.ErrNoCredential
+	return identity.Credential{}, identity.ErrNoCredential
 }
 
-func (f *forgetful) NoteFailedLogins(_ context.Context, all []workqueue.FailedLogin) error {
+func (f *forgetful) NoteFailedLogins(_ context.Context, all []identity.FailedLogin) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.away > 0 {
@@ -198,28 +198,28 @@ type knowing struct {
 	asked          int // look-ups of sessions
 }
 
-func (k *knowing) TokenCredential(ctx context.Context, hash [32]byte) (workqueue.Credential, error) {
+func (k *knowing) TokenCredential(ctx context.Context, hash [32]byte) (identity.Credential, error) {
 	if hash == k.token {
 		return active(hash), nil
 	}
 	return k.forgetful.TokenCredential(ctx, hash)
 }
 
-func (k *knowing) SessionCredential(_ context.Context, hash [32]byte, _ time.Duration) (workqueue.Credential, error) {
+func (k *knowing) SessionCredential(_ context.Context, hash [32]byte, _ time.Duration) (identity.Credential, error) {
 	k.asked++
 	if hash == k.session {
 		return active(hash), nil
 	}
-	return workqueue.Credential{}, workqueue.ErrNoCredential
+	return identity.Credential{}, identity.ErrNoCredential
 }
 
-func (k *knowing) BeginWebSession(_ context.Context, n workqueue.NewWebSession) (workqueue.Credential, error) {
+func (k *knowing) BeginWebSession(_ context.Context, n identity.NewWebSession) (identity.Credential, error) {
 	k.session = n.Hash
 	return active(n.Hash), nil
 }
 
-func active(hash [32]byte) workqueue.Credential {
-	return workqueue.Credential{Hash: hash[:], User: "ann", Role: string(access.Viewer), State: workqueue.TokenActive}
+func active(hash [32]byte) identity.Credential {
+	return identity.Credential{Hash: hash[:], User: "ann", Role: string(access.Viewer), State: identity.TokenActive}
 }
 
 // A neighbour who asks with secrets made up locks nobody out: neither who has just logged in, nor who comes with a good

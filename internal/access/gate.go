@@ -13,7 +13,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // How long what is known of a secret is trusted, and how often and how patiently it is asked for again. Together they
@@ -48,13 +49,13 @@ const (
 
 // Store is what a gate keeps in the database.
 type Store interface {
-	TokenCredential(ctx context.Context, hash [32]byte) (workqueue.Credential, error)
-	SessionCredential(ctx context.Context, hash [32]byte, idle time.Duration) (workqueue.Credential, error)
+	TokenCredential(ctx context.Context, hash [32]byte) (identity.Credential, error)
+	SessionCredential(ctx context.Context, hash [32]byte, idle time.Duration) (identity.Credential, error)
 	StandingCredentials(ctx context.Context, hashes [][]byte, idle time.Duration) ([][]byte, error)
 	NoteUse(ctx context.Context, hashes [][]byte) error
-	BeginWebSession(ctx context.Context, n workqueue.NewWebSession) (workqueue.Credential, error)
+	BeginWebSession(ctx context.Context, n identity.NewWebSession) (identity.Credential, error)
 	EndWebSession(ctx context.Context, hash [32]byte) error
-	NoteFailedLogins(ctx context.Context, all []workqueue.FailedLogin) error
+	NoteFailedLogins(ctx context.Context, all []identity.FailedLogin) error
 }
 
 // Config is the settings of a Gate. A zero field means its default.
@@ -108,7 +109,7 @@ func New(store Store, config Config) (*Gate, error) {
 		begins:  newAddressThrottle(beginBurst, beginEvery),
 		ways: newAddressThrottle(cmp.Or(config.Throttle.Burst, beginBurst),
 			cmp.Or(config.Throttle.Every, beginEvery)),
-		failures: failures{by: map[failing]*workqueue.FailedLogin{}}, known: map[[sha256.Size]byte]struct{}{},
+		failures: failures{by: map[failing]*identity.FailedLogin{}}, known: map[[sha256.Size]byte]struct{}{},
 		store: store, log: config.Log, config: config, throttle: newThrottle(config.Throttle),
 		lookups: make(chan struct{}, maxLookups), turns: make(chan struct{}, maxTurns), turn: make(chan struct{}, 1),
 		trusted: map[[sha256.Size]byte]Principal{}, under: underWay{by: map[[sha256.Size]byte]*watched{}},
@@ -136,7 +137,7 @@ func (g *Gate) token(ctx context.Context, address netip.Addr, secret string) (p 
 func (g *Gate) Session(ctx context.Context, address netip.Addr, cookie string) (Principal, error) {
 	return g.asked(ctx, address, byCookie, HashOf(cookie), wellFormedCookie(cookie), func() (Principal, error) {
 		p, err := g.who(ctx, HashOf(cookie), true,
-			func(ctx context.Context, hash [sha256.Size]byte) (workqueue.Credential, error) {
+			func(ctx context.Context, hash [sha256.Size]byte) (identity.Credential, error) {
 				return g.store.SessionCredential(ctx, hash, g.config.SessionIdle)
 			})
 		g.noteUnknown(address, byCookie, err)
@@ -205,7 +206,7 @@ func (g *Gate) endTurn() {
 // nobody's guess.
 func (g *Gate) noteUnknown(address netip.Addr, way string, err error) {
 	refused, ok := errors.AsType[*RefusedError](err)
-	if !ok || refused.Session && refused.State == workqueue.TokenExpired {
+	if !ok || refused.Session && refused.State == identity.TokenExpired {
 		return
 	}
 	_ = g.unknown.try(address) // whether there was one left is seen the next time
@@ -214,12 +215,12 @@ func (g *Gate) noteUnknown(address netip.Addr, way string, err error) {
 
 func (g *Gate) who(
 	ctx context.Context, hash [sha256.Size]byte, session bool,
-	look func(context.Context, [sha256.Size]byte) (workqueue.Credential, error),
+	look func(context.Context, [sha256.Size]byte) (identity.Credential, error),
 ) (Principal, error) {
 	if p, ok := g.remembered(hash); ok {
 		return p, nil
 	}
-	ctx, cancel := context.WithTimeout(workqueue.ForCredentials(ctx), lookupTime)
+	ctx, cancel := context.WithTimeout(database.ForCredentials(ctx), lookupTime)
 	defer cancel()
 	select {
 	case g.lookups <- struct{}{}:
@@ -229,7 +230,7 @@ func (g *Gate) who(
 	}
 	asked := time.Now()
 	found, err := look(ctx, hash)
-	if errors.Is(err, workqueue.ErrNoCredential) {
+	if errors.Is(err, identity.ErrNoCredential) {
 		g.noMoreKnown(hash)
 		return Principal{}, &RefusedError{Session: session}
 	}
@@ -259,7 +260,7 @@ func (g *Gate) noMoreKnown(hash [sha256.Size]byte) {
 
 // note notes a use. Who may do something may do it all the same when that fails.
 func (g *Gate) note(ctx context.Context, hashes [][]byte) {
-	if err := g.store.NoteUse(workqueue.ForCredentials(ctx), hashes); err != nil && ctx.Err() == nil {
+	if err := g.store.NoteUse(database.ForCredentials(ctx), hashes); err != nil && ctx.Err() == nil {
 		g.log.Warn("the use of a token was not noted", zap.Error(err))
 	}
 }

@@ -12,13 +12,14 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-func keep(t *testing.T, store *workqueue.Store, name, secret string) {
+func keep(t *testing.T, store *wqdatabase.DB, name, secret string) {
 	t.Helper()
-	token := workqueue.NewToken{Name: name, Role: "viewer", Hash: access.HashOf(secret)}
-	if _, err := store.CreateToken(t.Context(), token, "the test"); err != nil {
+	token := identity.NewToken{Name: name, Role: "viewer", Hash: access.HashOf(secret)}
+	if _, err := identity.New(store).CreateToken(t.Context(), token, "the test"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -35,13 +36,13 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	proxy := testenv.NewProxy(t, address)
 	through := url.URL{Scheme: "postgres", User: url.UserPassword(direct.User, direct.Password), Host: proxy.Addr(),
 		Path: direct.Database, RawQuery: "sslmode=disable"}
-	store, release, err := workqueue.Open(t.Context(), through.String(), workqueue.PoolConfig{MaxConns: 2})
+	store, release, err := wqdatabase.Open(t.Context(), through.String(), wqdatabase.PoolConfig{MaxConns: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
 	t.Cleanup(proxy.Heal)
-	gate, err := access.New(store, access.Config{})
+	gate, err := access.New(identity.New(store), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +68,8 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 // A gate that has ended one request watches the next, while the handler of the first is still there.
 func TestTheNextRequestIsWatchedToo(t *testing.T) {
 	t.Parallel()
-	store := workqueue.New(testenv.Pool(t))
-	gate, err := access.New(store, access.Config{})
+	store := wqdatabase.New(testenv.Pool(t))
+	gate, err := access.New(identity.New(store), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func TestTheNextRequestIsWatchedToo(t *testing.T) {
 		if err := access.Recheck(ctx); err != nil {
 			t.Error(err)
 		}
-		if _, err := store.RevokeToken(t.Context(), name, "me"); err != nil {
+		if _, err := identity.New(store).RevokeToken(t.Context(), name, "me"); err != nil {
 			t.Fatal(err)
 		}
 		testenv.ReceiveBefore(ctx.Done(), testenv.NewWatch(t).After(access.RevocationTime))
@@ -100,8 +101,8 @@ func TestTheNextRequestIsWatchedToo(t *testing.T) {
 // A token that is revoked between being found good and the login begins no session.
 func TestARevokedTokenBeginsNoSession(t *testing.T) {
 	t.Parallel()
-	store := workqueue.New(testenv.Pool(t))
-	gate, err := access.New(store, access.Config{})
+	store := wqdatabase.New(testenv.Pool(t))
+	gate, err := access.New(identity.New(store), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,11 +111,11 @@ func TestARevokedTokenBeginsNoSession(t *testing.T) {
 	if _, err := gate.Token(t.Context(), netip.Addr{}, secret); err != nil {
 		t.Fatal(err) // it is remembered as good from now on
 	}
-	if _, err := store.RevokeToken(t.Context(), "ann", "me"); err != nil {
+	if _, err := identity.New(store).RevokeToken(t.Context(), "ann", "me"); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = gate.LogIn(context.WithoutCancel(t.Context()), netip.Addr{}, secret)
-	if refused, ok := errors.AsType[*access.RefusedError](err); !ok || refused.State != workqueue.TokenRevoked {
+	if refused, ok := errors.AsType[*access.RefusedError](err); !ok || refused.State != identity.TokenRevoked {
 		t.Errorf("the login got %v", err)
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // TryLogIn counts a login by a token, or returns a ThrottledError. It comes before anything is read of what is sent.
@@ -20,7 +21,7 @@ func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (co
 	if err != nil {
 		return "", Principal{}, err
 	}
-	return g.begin(ctx, workqueue.NewWebSession{Token: who.Token, Life: g.config.SessionLife})
+	return g.begin(ctx, identity.NewWebSession{Token: who.Token, Life: g.config.SessionLife})
 }
 
 // TryProvider counts a login that begins at a provider, or returns a ThrottledError. It costs next to nothing, so there
@@ -47,21 +48,21 @@ func (g *Gate) RefuseWayBack(address netip.Addr, why error) error {
 // LogInAs begins a web session for somebody whom a provider of identities vouches for. It lasts for as long as the
 // provider can be asked whether it still does; where it cannot be, until it is to log in again.
 func (g *Gate) LogInAs(ctx context.Context, who Identity) (cookie string, p Principal, err error) {
-	n := workqueue.NewWebSession{User: who.Name, Role: string(who.Role), Subject: who.Subject, Renewal: who.Renewal,
+	n := identity.NewWebSession{User: who.Name, Role: string(who.Role), Subject: who.Subject, Renewal: who.Renewal,
 		Life: g.config.SessionLife}
 	if who.Renewal == nil {
-		n.Life = min(n.Life, workqueue.ProviderTime)
+		n.Life = min(n.Life, identity.ProviderTime)
 	}
 	return g.begin(ctx, n)
 }
 
-func (g *Gate) begin(ctx context.Context, n workqueue.NewWebSession) (cookie string, p Principal, err error) {
+func (g *Gate) begin(ctx context.Context, n identity.NewWebSession) (cookie string, p Principal, err error) {
 	cookie = newCookie()
 	n.Hash = HashOf(cookie)
 	asked := time.Now()
-	kept, err := g.store.BeginWebSession(workqueue.ForCredentials(ctx), n)
-	if errors.Is(err, workqueue.ErrNoCredential) {
-		return "", Principal{}, &RefusedError{State: workqueue.TokenRevoked}
+	kept, err := g.store.BeginWebSession(database.ForCredentials(ctx), n)
+	if errors.Is(err, identity.ErrNoCredential) {
+		return "", Principal{}, &RefusedError{State: identity.TokenRevoked}
 	}
 	if err != nil {
 		return "", Principal{}, err
@@ -78,8 +79,8 @@ func (g *Gate) LogOut(ctx context.Context, p Principal) error {
 	if !p.Session {
 		return nil
 	}
-	err := g.store.EndWebSession(workqueue.ForCredentials(ctx), p.hash)
-	if err != nil && !errors.Is(err, workqueue.ErrNoCredential) {
+	err := g.store.EndWebSession(database.ForCredentials(ctx), p.hash)
+	if err != nil && !errors.Is(err, identity.ErrNoCredential) {
 		return err
 	}
 	g.mu.Lock()

@@ -8,10 +8,11 @@ import (
 	"unicode"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // Anonymous is what the audit log calls those who do not say who they are.
-const Anonymous = workqueue.Anonymous
+const Anonymous = identity.Anonymous
 
 // MaxName is how many characters a name has at the most.
 const MaxName = 100

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 const (
@@ -39,9 +40,9 @@ const (
 
 // RenewalStore is what a Renewer needs of the database.
 type RenewalStore interface {
-	DueSessions(ctx context.Context, since, idle time.Duration, limit int) ([]workqueue.DueSession, error)
-	RenewSession(ctx context.Context, due *workqueue.DueSession, renewal []byte) error
-	EndDueSession(ctx context.Context, due *workqueue.DueSession, why string) error
+	DueSessions(ctx context.Context, since, idle time.Duration, limit int) ([]identity.DueSession, error)
+	RenewSession(ctx context.Context, due *identity.DueSession, renewal []byte) error
+	EndDueSession(ctx context.Context, due *identity.DueSession, why string) error
 }
 
 // Renewer asks the provider of identities again about those who are logged in by it, and ends the sessions of whom it
@@ -110,10 +111,10 @@ func (r *Renewer) Run(ctx context.Context, _ workqueue.Lease) (again time.Durati
 }
 
 // inOrder is the sessions to ask about: those that could not be asked about before come last, and not at once again.
-func (r *Renewer) inOrder(due []workqueue.DueSession) []*workqueue.DueSession {
+func (r *Renewer) inOrder(due []identity.DueSession) []*identity.DueSession {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var order, later []*workqueue.DueSession
+	var order, later []*identity.DueSession
 	for i := range due {
 		missed, ok := r.missed[string(due[i].Hash)]
 		switch {
@@ -131,14 +132,14 @@ func (r *Renewer) forgetOld() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for hash, missed := range r.missed {
-		if time.Since(missed.at) > workqueue.ProviderTime {
+		if time.Since(missed.at) > identity.ProviderTime {
 			delete(r.missed, hash)
 		}
 	}
 	return len(r.missed)
 }
 
-func (r *Renewer) renew(ctx context.Context, due *workqueue.DueSession) error {
+func (r *Renewer) renew(ctx context.Context, due *identity.DueSession) error {
 	renewal, err := r.oidc.renew(ctx, due, r.latest(due))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewWriteTime)
 	defer cancel()
@@ -155,7 +156,7 @@ func (r *Renewer) renew(ctx context.Context, due *workqueue.DueSession) error {
 }
 
 // latest is what the provider is to be asked by: what is in the database, or what has taken its place.
-func (r *Renewer) latest(due *workqueue.DueSession) []byte {
+func (r *Renewer) latest(due *identity.DueSession) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	missed := r.missed[string(due.Hash)]
@@ -167,7 +168,7 @@ func (r *Renewer) latest(due *workqueue.DueSession) []byte {
 
 // note keeps in mind that a session has or has not been renewed, and by what the provider is asked the next time when
 // the answer could not be written down.
-func (r *Renewer) note(due *workqueue.DueSession, renewal []byte, err error) {
+func (r *Renewer) note(due *identity.DueSession, renewal []byte, err error) {
 	latest := cmp.Or(string(renewal), string(r.latest(due)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -186,7 +187,7 @@ func (r *Renewer) note(due *workqueue.DueSession, renewal []byte, err error) {
 
 // renew asks the provider by the latest refresh token of a session, and returns the next one, sealed. A DeniedError
 // says that the session is to end. With any other error nothing is known; there may be a next token all the same.
-func (o *OIDC) renew(ctx context.Context, due *workqueue.DueSession, latest []byte) (renewal []byte, err error) {
+func (o *OIDC) renew(ctx context.Context, due *identity.DueSession, latest []byte) (renewal []byte, err error) {
 	refresh, ok := o.sealer.open(sealRenewal, latest)
 	if !ok { // while the secret is being changed, other nodes begin sessions by the other one
 		return nil, fmt.Errorf("renew a session of %s: it was sealed by another client secret", due.User)

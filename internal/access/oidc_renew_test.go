@@ -16,26 +16,27 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // renewals is what a renewer keeps in the database: the sessions that are due, and what became of them.
 type renewals struct {
-	due []workqueue.DueSession
+	due []identity.DueSession
 
 	mu             sync.Mutex
 	renewed, ended []string
 	broken         error // of a renewal that was written down after the turn was broken off
 }
 
-func (s *renewals) DueSessions(context.Context, time.Duration, time.Duration, int) ([]workqueue.DueSession, error) {
+func (s *renewals) DueSessions(context.Context, time.Duration, time.Duration, int) ([]identity.DueSession, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(s.due), func(one workqueue.DueSession) bool {
+	return slices.DeleteFunc(slices.Clone(s.due), func(one identity.DueSession) bool {
 		return slices.Contains(s.renewed, string(one.Hash)) || slices.Contains(s.ended, string(one.Hash))
 	}), nil
 }
 
-func (s *renewals) RenewSession(ctx context.Context, due *workqueue.DueSession, _ []byte) error {
+func (s *renewals) RenewSession(ctx context.Context, due *identity.DueSession, _ []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.broken = ctx.Err(); s.broken == nil {
@@ -44,7 +45,7 @@ func (s *renewals) RenewSession(ctx context.Context, due *workqueue.DueSession, 
 	return s.broken
 }
 
-func (s *renewals) EndDueSession(_ context.Context, due *workqueue.DueSession, _ string) error {
+func (s *renewals) EndDueSession(_ context.Context, due *identity.DueSession, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = append(s.ended, string(due.Hash))
@@ -106,7 +107,7 @@ func newOIDC(t *testing.T, issuer, secret string) *access.OIDC {
 
 // session is one that is due, with a refresh token that is its name.
 func (r *renewing) session(name string) {
-	r.store.due = append(r.store.due, workqueue.DueSession{Hash: []byte(name), User: "oidc:4711", Role: "viewer",
+	r.store.due = append(r.store.due, identity.DueSession{Hash: []byte(name), User: "oidc:4711", Role: "viewer",
 		Subject: "4711", Renewal: r.oidc.SealRenewal(name)})
 }
 

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // RevocationTime is how long after its end a token or a session may have an effect, at the most and on any node.
@@ -26,7 +26,7 @@ var (
 // RefusedError is returned for a secret that is of no use.
 type RefusedError struct {
 	Session bool
-	State   workqueue.TokenState // empty: nobody knows it
+	State   identity.TokenState // empty: nobody knows it
 }
 
 func (e *RefusedError) Error() string {
@@ -35,11 +35,11 @@ func (e *RefusedError) Error() string {
 		what = "the session"
 	}
 	switch e.State {
-	case workqueue.TokenExpired:
+	case identity.TokenExpired:
 		return what + " has expired"
-	case workqueue.TokenRevoked:
+	case identity.TokenRevoked:
 		return what + " was revoked"
-	case workqueue.TokenActive:
+	case identity.TokenActive:
 		return what + " is of no use here" // it has a role that this version does not know
 	default:
 		return what + " is not known here"
@@ -50,17 +50,17 @@ func (e *RefusedError) Error() string {
 type Principal struct {
 	Name      string // the actor in the audit log
 	Role      Role
-	Token     *workqueue.TokenID // nil: somebody else vouched for them
-	Session   bool               // a browser, by its cookie
+	Token     *identity.TokenID // nil: somebody else vouched for them
+	Session   bool              // a browser, by its cookie
 	ExpiresAt *time.Time
 
 	hash    [sha256.Size]byte
 	checked time.Time // when it was asked for what is said here
 }
 
-func principalOf(c *workqueue.Credential, session bool, asked time.Time) (Principal, error) {
+func principalOf(c *identity.Credential, session bool, asked time.Time) (Principal, error) {
 	role, err := ParseRole(c.Role)
-	if c.State != workqueue.TokenActive || err != nil {
+	if c.State != identity.TokenActive || err != nil {
 		return Principal{}, &RefusedError{Session: session, State: c.State}
 	}
 	return Principal{Name: c.User, Role: role, Token: c.Token, Session: session, ExpiresAt: c.ExpiresAt,

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // strained is a store that knows every token, and says by and by whether they still stand.
@@ -19,8 +19,8 @@ type strained struct {
 	answer func(ctx context.Context) error // nil: they do
 }
 
-func (*strained) TokenCredential(_ context.Context, hash [32]byte) (workqueue.Credential, error) {
-	return workqueue.Credential{Hash: hash[:], User: "ann", Role: "viewer", State: workqueue.TokenActive}, nil
+func (*strained) TokenCredential(_ context.Context, hash [32]byte) (identity.Credential, error) {
+	return identity.Credential{Hash: hash[:], User: "ann", Role: "viewer", State: identity.TokenActive}, nil
 }
 
 func (s *strained) StandingCredentials(ctx context.Context, hashes [][]byte, _ time.Duration) ([][]byte, error) {

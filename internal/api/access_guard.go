@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/producers"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // How many requests may be under way that read whole runs, one page after the other, or much of one at once. Each of
@@ -108,7 +108,7 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if route.credentials {
-		r = r.WithContext(workqueue.ForCredentials(r.Context()))
+		r = r.WithContext(database.ForCredentials(r.Context()))
 	}
 	s.idempotent(s.mux, w, r, route.unstored)
 }

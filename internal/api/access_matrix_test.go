@@ -12,7 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // expected is the role that a route must need: stated here once more, apart from the code.
@@ -61,7 +61,7 @@ func (b *lockedBench) credentials() map[string]credential {
 	}
 	gone := b.token("gone", access.Admin, 0)
 	wasThere := b.logIn(gone.secret).headers()
-	if _, err := b.store.RevokeToken(b.Context(), gone.ID.String(), "the test"); err != nil {
+	if _, err := identity.New(b.store).RevokeToken(b.Context(), gone.ID.String(), "the test"); err != nil {
 		b.Fatal(err)
 	}
 	kinds["revoked"] = credential{headers: bearer(gone.secret), role: access.None}
@@ -237,7 +237,7 @@ func TestSecretsStayInTheirPlace(t *testing.T) {
 	code, text := b.ask(http.MethodPost, api.Prefix+"/tokens",
 		strings.NewReader(`{"name":"canary","role":"operator"}`), admin...)
 	var made struct {
-		workqueue.TokenView
+		identity.TokenView
 		Secret string `json:"secret"`
 	}
 	if err := json.Unmarshal(text, &made); err != nil || code != http.StatusOK || !access.WellFormed(made.Secret) {

@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // openStream opens a stream of events, and sends how long it lasted from the moment that is sent to it.
@@ -148,7 +149,7 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 		const look = `SELECT last_used_at IS NOT NULL FROM api_token WHERE id = $1`
 		return b.pool.QueryRow(t.Context(), look, token.ID).Scan(&used) == nil && used
 	})
-	if _, err := b.store.RevokeToken(t.Context(), token.ID.String(), "the test"); err != nil {
+	if _, err := identity.New(b.store).RevokeToken(t.Context(), token.ID.String(), "the test"); err != nil {
 		t.Fatal(err)
 	}
 	limit := testenv.NewWatch(t).After(access.RevocationTime + 2*time.Second) // its sender is heard out for a second

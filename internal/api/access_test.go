@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // lockedBench is a server that asks everybody who they are.
@@ -34,7 +34,7 @@ func (b *bench) lockedWith(config api.Config, how access.Config) *lockedBench {
 	core, seen := observer.New(zap.DebugLevel)
 	how.Log, config.Log = zap.New(core), zap.New(core)
 	how.UnknownBurst = cmp.Or(how.UnknownBurst, 100_000) // most tests try more than anybody may
-	gate, err := access.New(b.store, how)
+	gate, err := access.New(identity.New(b.store), how)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func (b *bench) lockedWith(config api.Config, how access.Config) *lockedBench {
 
 // madeToken is a token whose secret the test knows.
 type madeToken struct {
-	workqueue.TokenView
+	identity.TokenView
 	secret string
 }
 
@@ -53,7 +53,7 @@ type madeToken struct {
 func (b *bench) token(name string, role access.Role, life time.Duration) madeToken {
 	b.Helper()
 	secret := access.NewSecret()
-	made, err := b.store.CreateToken(b.Context(), workqueue.NewToken{
+	made, err := identity.New(b.store).CreateToken(b.Context(), identity.NewToken{
 		Name: name, Role: string(role), Hash: access.HashOf(secret), ExpiresIn: max(life, 0),
 	}, "the test")
 	if err != nil {

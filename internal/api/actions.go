@@ -11,6 +11,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // ActorHeader names who asks for a change, for the audit log. Without authentication it is taken as said.
@@ -60,7 +62,7 @@ type Rerun struct {
 	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
 	Warnings   []string             `json:"warnings"`
 
-	Steps []workqueue.StepReset `json:"steps,omitempty" doc:"of a run of several steps, what becomes of them"`
+	Steps []redo.StepReset `json:"steps,omitempty" doc:"of a run of several steps, what becomes of them"`
 }
 
 func (s *Server) registerActions(api huma.API) {
@@ -104,7 +106,7 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
 		return Rerun{}, err
 	}
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return Rerun{}, err
 	}
@@ -115,17 +117,17 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	out := Rerun{Run: id, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
 		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),
 		Warnings: []string{}, Steps: done.Steps}
-	if view, err := s.store.Run(ctx, id); err == nil { // it runs either way; the warnings are extra
+	if view, err := inspect.New(s.store).Run(ctx, id); err == nil { // it runs either way; the warnings are extra
 		out.Warnings = s.warnings(ctx, view)
 	}
 	return out, nil
 }
 
-func (set *RerunSettings) request(run workqueue.RunID, actor string) workqueue.RerunRequest {
-	req := workqueue.RerunRequest{
+func (set *RerunSettings) request(run workqueue.RunID, actor string) redo.RerunRequest {
+	req := redo.RerunRequest{
 		Run: run, Actor: actor, Reason: set.Reason, Canary: set.Canary, CanaryAuto: set.CanaryAuto, DryRun: set.DryRun,
 		Chunk: set.Chunk.Value, InFlight: set.InFlight.Value,
-		Select: workqueue.Selection{Step: set.Step, Failed: set.Failed, Keys: set.Keys, Codes: set.Codes,
+		Select: redo.Selection{Step: set.Step, Failed: set.Failed, Keys: set.Keys, Codes: set.Codes,
 			Groups: set.Groups, Ranges: set.Ranges.ranges()},
 	}
 	req.Settings.ChunkAuto, req.Settings.InFlightAuto = set.Chunk.Auto, set.InFlight.Auto

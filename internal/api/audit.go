@@ -6,7 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 func (s *Server) registerAudit(api huma.API) {
@@ -23,16 +23,16 @@ type auditInput struct {
 	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (s *Server) listAudit(ctx context.Context, in *auditInput) (workqueue.AuditPage, error) {
-	filter := workqueue.AuditFilter{
+func (s *Server) listAudit(ctx context.Context, in *auditInput) (inspect.AuditPage, error) {
+	filter := inspect.AuditFilter{
 		Actor: in.Actor, Action: in.Action, Since: in.Since, Before: in.Before, Limit: in.Limit,
 	}
 	if in.Run != "" {
-		id, err := s.store.Resolve(ctx, in.Run)
+		id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 		if err != nil {
-			return workqueue.AuditPage{}, err
+			return inspect.AuditPage{}, err
 		}
 		filter.Run = id
 	}
-	return s.store.Audit(ctx, filter)
+	return inspect.New(s.store).Audit(ctx, filter)
 }

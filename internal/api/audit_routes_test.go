@@ -12,7 +12,10 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/identity"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // mutation is a use of an operation that changes something, and the audit row that it must leave. What begins or ends
@@ -103,17 +106,17 @@ func TestEveryMutationIsAudited(t *testing.T) {
 	for _, name := range []string{"canary", "another"} {
 		run := b.start("canary=1&name=" + name).Run
 		b.finish(run)
-		if verdict, err := b.store.CheckCanary(t.Context(), run); err != nil {
+		if verdict, err := control.New(b.store).CheckCanary(t.Context(), run); err != nil {
 			t.Fatal(verdict, err)
 		}
 	}
-	b.bury("echo", workqueue.DeadLetter{Body: []byte(`{}`)})
-	b.bury("lost", workqueue.DeadLetter{Body: []byte(`{}`)})
+	b.bury("echo", deadletter.DeadLetter{Body: []byte(`{}`)})
+	b.bury("lost", deadletter.DeadLetter{Body: []byte(`{}`)})
 	b.parking()
-	if _, err := b.store.StreamSettings(t.Context(), workqueue.StreamValues{}); err != nil {
+	if _, err := streams.New(b.store).StreamSettings(t.Context(), streams.StreamValues{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := b.store.BeginWebSession(t.Context(), workqueue.NewWebSession{User: "guest", Role: "viewer", Life: time.Hour})
+	_, err := identity.New(b.store).BeginWebSession(t.Context(), identity.NewWebSession{User: "guest", Role: "viewer", Life: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

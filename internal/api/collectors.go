@@ -10,7 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/collector"
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // seeCollectors names the command that lists collectors.
@@ -26,7 +26,7 @@ type CollectorPath struct {
 
 // CollectorList is the answer to a list of collectors.
 type CollectorList struct {
-	Collectors []workqueue.CollectorView `json:"collectors" nullable:"false"`
+	Collectors []collectorstore.CollectorView `json:"collectors" nullable:"false"`
 }
 
 // CollectorSwitched is what a pause or a resume did.
@@ -63,13 +63,13 @@ func (s *Server) registerCollectorControl(api huma.API) {
 		Summary:     "Flush nothing more of a collector until it is resumed",
 		Description: "It goes on taking operations, and flushes that are under way come to their end.",
 	}), func(ctx context.Context, in *collectorInput) (CollectorSwitched, error) {
-		return s.switchCollector(ctx, in, workqueue.CollectorPaused, s.store.PauseCollector)
+		return s.switchCollector(ctx, in, collectorstore.CollectorPaused, collectorstore.New(s.store).PauseCollector)
 	})
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "resume-collector", Method: http.MethodPost, Path: "/collectors/{name}/resume",
 		Summary: "Go on with a paused collector",
 	}), func(ctx context.Context, in *collectorInput) (CollectorSwitched, error) {
-		return s.switchCollector(ctx, in, workqueue.CollectorActive, s.engine.ResumeCollector)
+		return s.switchCollector(ctx, in, collectorstore.CollectorActive, s.engine.ResumeCollector)
 	})
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "drain-collector", Method: http.MethodPost, Path: "/collectors/{name}/drain",
@@ -80,9 +80,9 @@ func (s *Server) registerCollectorControl(api huma.API) {
 }
 
 func (s *Server) listCollectors(ctx context.Context, _ *struct{}) (CollectorList, error) {
-	all, err := s.store.Collectors(ctx)
+	all, err := collectorstore.New(s.store).Collectors(ctx)
 	if all == nil {
-		all = []workqueue.CollectorView{}
+		all = []collectorstore.CollectorView{}
 	}
 	return CollectorList{Collectors: all}, err
 }
@@ -93,8 +93,8 @@ type applyCollectorInput struct {
 	RawBody []byte `contentType:"application/yaml"`
 }
 
-func (s *Server) applyCollector(ctx context.Context, in *applyCollectorInput) (workqueue.AppliedCollector, error) {
-	none := workqueue.AppliedCollector{}
+func (s *Server) applyCollector(ctx context.Context, in *applyCollectorInput) (collectorstore.AppliedCollector, error) {
+	none := collectorstore.AppliedCollector{}
 	err := cmp.Or(checkText("header "+ActorHeader, in.Actor.Name, maxActorBytes), checkText("name", in.Name, maxNameBytes))
 	if err != nil {
 		return none, err
@@ -103,12 +103,12 @@ func (s *Server) applyCollector(ctx context.Context, in *applyCollectorInput) (w
 	if err != nil {
 		return none, err
 	}
-	text := workqueue.CollectorText{Name: spec.Name, Spec: *spec, Source: string(in.RawBody)}
+	text := collectorstore.CollectorText{Name: spec.Name, Spec: *spec, Source: string(in.RawBody)}
 	return s.engine.ApplyCollector(ctx, text, in.Actor.Name)
 }
 
-func (s *Server) getCollector(ctx context.Context, in *CollectorPath) (workqueue.CollectorView, error) {
-	view, err := s.store.Collector(ctx, in.Collector)
+func (s *Server) getCollector(ctx context.Context, in *CollectorPath) (collectorstore.CollectorView, error) {
+	view, err := collectorstore.New(s.store).Collector(ctx, in.Collector)
 	if err != nil {
 		return view, seen(err, seeCollectors)
 	}
@@ -116,22 +116,22 @@ func (s *Server) getCollector(ctx context.Context, in *CollectorPath) (workqueue
 		view.Why = append(s.whoIsAway(ctx, view.Spec.Endpoint), view.Why...)
 	}
 	if view.Why == nil {
-		view.Why = []workqueue.CollectorReason{}
+		view.Why = []collectorstore.CollectorReason{}
 	}
 	return view, nil
 }
 
 // whoIsAway says what the database does not know: whether there is anybody who takes a flush.
-func (s *Server) whoIsAway(ctx context.Context, endpoint string) []workqueue.CollectorReason {
+func (s *Server) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
 	if !s.nc.IsConnected() {
-		return []workqueue.CollectorReason{{Code: "nats_away", Text: "this node cannot reach NATS; it connects again by " +
+		return []collectorstore.CollectorReason{{Code: "nats_away", Text: "this node cannot reach NATS; it connects again by " +
 			"itself as soon as NATS answers"}}
 	}
 	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
 	if err != nil || slices.ContainsFunc(listeners, func(l endpoints.Listener) bool { return l.Endpoint == endpoint }) {
 		return nil
 	}
-	return []workqueue.CollectorReason{{Code: "no_listeners", Text: "nobody listens on endpoint " + endpoint +
+	return []collectorstore.CollectorReason{{Code: "no_listeners", Text: "nobody listens on endpoint " + endpoint +
 		"; start a service that does: it is there when tranche endpoints show " + endpoint + " names it"}}
 }
 
@@ -141,11 +141,11 @@ type deleteCollectorInput struct {
 	Force bool `query:"force" doc:"also with operations, which are lost then"`
 }
 
-func (s *Server) deleteCollector(ctx context.Context, in *deleteCollectorInput) (workqueue.DeletedCollector, error) {
+func (s *Server) deleteCollector(ctx context.Context, in *deleteCollectorInput) (collectorstore.DeletedCollector, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
-		return workqueue.DeletedCollector{}, err
+		return collectorstore.DeletedCollector{}, err
 	}
-	gone, err := s.store.DeleteCollector(ctx, in.Collector, in.Force, in.Name)
+	gone, err := collectorstore.New(s.store).DeleteCollector(ctx, in.Collector, in.Force, in.Name)
 	return gone, seen(err, seeCollectors)
 }
 
@@ -165,9 +165,9 @@ func (s *Server) switchCollector(
 	return out, seen(err, seeCollectors)
 }
 
-func (s *Server) drainCollector(ctx context.Context, in *collectorInput) (workqueue.Drained, error) {
+func (s *Server) drainCollector(ctx context.Context, in *collectorInput) (collectorstore.Drained, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
-		return workqueue.Drained{}, err
+		return collectorstore.Drained{}, err
 	}
 	out, err := s.engine.DrainCollector(ctx, in.Collector, in.Name)
 	return out, seen(err, seeCollectors)

@@ -9,19 +9,19 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/producers"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // OperationPage is a page of the operations of a collector.
 type OperationPage struct {
-	Ops  []workqueue.OpView `json:"ops" nullable:"false"`
+	Ops  []collector.OpView `json:"ops" nullable:"false"`
 	Next int64              `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
 // AddedOperations is what became of operations that were added.
 type AddedOperations struct {
 	Collector string `json:"collector"`
-	workqueue.AddedOps
+	collector.AddedOps
 }
 
 // OperationChoice says which operations are meant. What is given has to hold together; one of it has to be given.
@@ -129,17 +129,17 @@ type listOperationsInput struct {
 
 func (s *Server) listOperations(ctx context.Context, in *listOperationsInput) (OperationPage, error) {
 	for field, value := range map[string]string{"key": in.Key, "id": in.ID, "code": in.Code} {
-		if err := checkText(field, value, workqueue.MaxOpKey); err != nil {
+		if err := checkText(field, value, collector.MaxOpKey); err != nil {
 			return OperationPage{}, err
 		}
 	}
-	ops, err := s.store.Ops(ctx, in.Collector, workqueue.OpsFilter{
+	ops, err := collector.New(s.store).Ops(ctx, in.Collector, collector.OpsFilter{
 		State: in.State, Key: in.Key, ID: in.ID, Code: in.Code, After: in.After, Limit: in.Limit + 1,
 	})
 	if err != nil {
 		return OperationPage{}, seen(err, seeCollectors)
 	}
-	page := OperationPage{Ops: append([]workqueue.OpView{}, ops...)}
+	page := OperationPage{Ops: append([]collector.OpView{}, ops...)}
 	if len(page.Ops) > in.Limit {
 		page.Ops = page.Ops[:in.Limit]
 		page.Next = page.Ops[in.Limit-1].Number
@@ -174,13 +174,13 @@ func (s *Server) dropOperations(ctx context.Context, in *dropOperationsInput) (D
 		return DroppedOperations{}, err
 	}
 	sel.Waiting = in.Body.Waiting
-	n, err := s.store.DropOps(ctx, in.Collector, sel, in.Name)
+	n, err := collector.New(s.store).DropOps(ctx, in.Collector, sel, in.Name)
 	return DroppedOperations{Dropped: n}, seen(err, seeCollectors)
 }
 
 // selection checks a choice.
-func (c *OperationChoice) selection(actor string) (workqueue.OpsSelection, error) {
-	sel := workqueue.OpsSelection{All: c.All, IDs: c.IDs, Keys: c.Keys, Code: c.Code}
+func (c *OperationChoice) selection(actor string) (collector.OpsSelection, error) {
+	sel := collector.OpsSelection{All: c.All, IDs: c.IDs, Keys: c.Keys, Code: c.Code}
 	narrowed := len(c.IDs) > 0 || len(c.Keys) > 0 || c.Code != ""
 	switch {
 	case c.All && narrowed:
@@ -190,10 +190,10 @@ func (c *OperationChoice) selection(actor string) (workqueue.OpsSelection, error
 	}
 	err := errors.Join(checkText("header "+ActorHeader, actor, maxActorBytes), checkText("code", c.Code, maxCodeBytes))
 	for _, id := range c.IDs {
-		err = errors.Join(err, checkText("ids", id, workqueue.MaxOpID))
+		err = errors.Join(err, checkText("ids", id, collector.MaxOpID))
 	}
 	for _, key := range c.Keys {
-		err = errors.Join(err, checkText("keys", key, workqueue.MaxOpKey))
+		err = errors.Join(err, checkText("keys", key, collector.MaxOpKey))
 	}
 	return sel, err
 }

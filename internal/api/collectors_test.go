@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 const collectorNotify = "name: notify # customers\nendpoint: echo\nmin_size: 3\nmax_age: 1h\n"
 
 // collect makes a collector.
-func (b *bench) collect(text string) (out workqueue.AppliedCollector) {
+func (b *bench) collect(text string) (out collector.AppliedCollector) {
 	b.Helper()
 	b.post("/collectors?name=named", text, &out)
 	return out
@@ -88,7 +88,7 @@ func TestTheWayOfACollector(t *testing.T) {
 	if added.Added != 1 || added.Duplicates != 1 || len(added.Known) != 1 {
 		t.Errorf("added again: %+v", added)
 	}
-	var view workqueue.CollectorView
+	var view collector.CollectorView
 	b.read("/collectors/notify", &view)
 	if view.Waiting != 3 || view.Keys != 2 || view.Spec.MinSize != 4 || !strings.Contains(view.Source, "# customers") ||
 		len(view.Why) != 2 || view.Why[0].Code != "no_listeners" || view.Why[1].Code != "waiting" ||
@@ -138,7 +138,7 @@ func TestParkedOperationsAreLookedAfter(t *testing.T) {
 	if dropped.Dropped != 1 {
 		t.Errorf("dropped %+v", dropped)
 	}
-	var view workqueue.CollectorView
+	var view collector.CollectorView
 	b.read("/collectors/notify", &view)
 	if view.Parked != 1 || view.Waiting+view.Backoff != 1 {
 		t.Errorf("left: %+v", view)
@@ -146,7 +146,7 @@ func TestParkedOperationsAreLookedAfter(t *testing.T) {
 	var switched api.CollectorSwitched
 	b.post("/collectors/notify/pause", "", &switched)
 	b.post("/collectors/notify/pause", "", &switched)
-	var drained workqueue.Drained
+	var drained collector.Drained
 	b.post("/collectors/notify/drain", "", &drained)
 	if switched.Changed || switched.State != "paused" || !drained.Paused || drained.Ops != 1 {
 		t.Errorf("%+v, %+v", switched, drained)
@@ -199,7 +199,7 @@ func TestCollectorsRefuseWhatIsWrong(t *testing.T) {
 	} { // without a name, the next one would take its place
 		b.refused(422, "name: a name is needed", http.MethodPost, api.Prefix+path, strings.NewReader(text))
 	}
-	var view workqueue.CollectorView
+	var view collector.CollectorView
 	b.read("/collectors/notify", &view)
 	if view.Waiting != 0 {
 		t.Errorf("something was added: %+v", view)

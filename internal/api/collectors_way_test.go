@@ -14,14 +14,14 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/producers"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // From producers over HTTP and NATS to a service, and back to those who look after what it could not do.
 func TestOperationsReachTheirService(t *testing.T) {
 	t.Parallel()
 	e := setupEngine(t)
-	listener, err := producers.New(e.store, e.node, nil).Listen(e.conn())
+	listener, err := producers.New(collector.New(e.store), e.node, nil).Listen(e.conn())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestOperationsReachTheirService(t *testing.T) {
 			t.Errorf("over NATS, %d: %+v, %v", n, done, err)
 		}
 	}
-	parked := e.untilCollected("ledger", func(c *workqueue.CollectorView) bool {
+	parked := e.untilCollected("ledger", func(c *collector.CollectorView) bool {
 		return c.Waiting+c.Backoff == 0 && c.Parked == 1
 	})
 	if len(parked.Why) != 1 || parked.Why[0].Code != "parked" {
@@ -69,7 +69,7 @@ func TestOperationsReachTheirService(t *testing.T) {
 	}
 	service.repair()
 	e.change(http.MethodPost, "/collectors/ledger/requeue", `{"ids":["op-13"]}`, nil)
-	e.untilCollected("ledger", func(c *workqueue.CollectorView) bool { return c.Keys == 0 })
+	e.untilCollected("ledger", func(c *collector.CollectorView) bool { return c.Keys == 0 })
 	service.check(t, 30, 13, 3)
 }
 
@@ -96,10 +96,10 @@ func (e *engine) change(method, path, text string, out any) {
 }
 
 // untilCollected polls a collector until it is as wanted.
-func (e *engine) untilCollected(name string, is func(*workqueue.CollectorView) bool) *workqueue.CollectorView {
+func (e *engine) untilCollected(name string, is func(*collector.CollectorView) bool) *collector.CollectorView {
 	e.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; {
-		var view workqueue.CollectorView
+		var view collector.CollectorView
 		e.get("/collectors/"+name, &view)
 		if is(&view) {
 			return &view

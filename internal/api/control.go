@@ -7,6 +7,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/workqueue"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // ControlSettings goes with a pause, a resume, an approval or a cancel of one run.
@@ -43,7 +45,7 @@ type LeftRun struct {
 }
 
 // control is an operation of the engine on one run or all.
-type control func(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
+type control func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
 
 func (s *Server) registerControl(api huma.API) {
 	all := []struct {
@@ -66,7 +68,7 @@ func (s *Server) registerControl(api huma.API) {
 		OperationID: "resume-run", Method: http.MethodPost, Path: "/runs/{run}/resume", Summary: "Resume a run",
 	}), s.resume)
 	s.registerAll(api, "resume", "Resume every run that was paused",
-		func(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error) {
+		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 			return s.engine.Resume(ctx, c, nil)
 		})
 }
@@ -78,7 +80,7 @@ func (s *Server) registerAll(api huma.API, action, summary string, do control) {
 		if err := s.mayChange(in.Name); err != nil {
 			return Controlled{}, err
 		}
-		done, err := do(ctx, workqueue.Control{All: true, Reason: in.Body.Reason, Actor: in.Name})
+		done, err := do(ctx, controlstore.Control{All: true, Reason: in.Body.Reason, Actor: in.Name})
 		return controlled(action, nil, done), err
 	})
 }
@@ -110,7 +112,7 @@ func (s *Server) resume(ctx context.Context, in *resumeInput) (Controlled, error
 		return Controlled{}, err
 	}
 	return s.control(ctx, "resume", in.Run, in.Name, &body.ControlSettings,
-		func(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error) {
+		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 			return s.engine.Resume(ctx, c, limit)
 		})
 }
@@ -120,11 +122,11 @@ func (s *Server) control(ctx context.Context, action, ref, actor string, body *C
 	if err := s.mayChange(actor); err != nil {
 		return Controlled{}, err
 	}
-	id, err := s.store.Resolve(ctx, ref)
+	id, err := inspect.New(s.store).Resolve(ctx, ref)
 	if err != nil {
 		return Controlled{}, err
 	}
-	c := workqueue.Control{Run: id, Actor: actor}
+	c := controlstore.Control{Run: id, Actor: actor}
 	if body != nil {
 		c.Reason = body.Reason
 	}
@@ -132,12 +134,12 @@ func (s *Server) control(ctx context.Context, action, ref, actor string, body *C
 	return controlled(action, &id, done), err
 }
 
-func (s *Server) cancelled(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error) {
+func (s *Server) cancelled(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 	done, err := s.engine.Cancel(ctx, c)
 	return done.Controlled, err
 }
 
-func controlled(action string, run *workqueue.RunID, done workqueue.Controlled) Controlled {
+func controlled(action string, run *workqueue.RunID, done controlstore.Controlled) Controlled {
 	out := Controlled{Action: action, Run: run, Runs: append([]workqueue.RunID{}, done.Runs...), Left: []LeftRun{},
 		Items: done.Items, Slices: done.Slices}
 	for _, l := range done.Left {

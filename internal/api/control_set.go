@@ -11,6 +11,8 @@ import (
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/workqueue"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Sizing is a number, or auto: nodes find it. In JSON 500 or "auto".
@@ -82,7 +84,7 @@ func (s *Server) setRun(ctx context.Context, in *setRunInput) (ChangedRun, error
 	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
 		return ChangedRun{}, err
 	}
-	if change.Run, err = s.store.Resolve(ctx, in.Run); err != nil {
+	if change.Run, err = inspect.New(s.store).Resolve(ctx, in.Run); err != nil {
 		return ChangedRun{}, err
 	}
 	change.Actor = in.Name
@@ -95,10 +97,10 @@ func (s *Server) setRun(ctx context.Context, in *setRunInput) (ChangedRun, error
 }
 
 // pausedText says why a run is paused; nothing when it is not.
-func pausedText(hold workqueue.Hold, detail string) string {
-	text := map[workqueue.Hold]string{
-		workqueue.HoldOperator: "by an operator", workqueue.HoldThreshold: "for its threshold",
-		workqueue.HoldCanary: "until its canary is approved",
+func pausedText(hold controlstore.Hold, detail string) string {
+	text := map[controlstore.Hold]string{
+		controlstore.HoldOperator: "by an operator", controlstore.HoldThreshold: "for its threshold",
+		controlstore.HoldCanary: "until its canary is approved",
 	}[hold]
 	if text != "" && detail != "" {
 		text += ": " + detail
@@ -107,11 +109,11 @@ func pausedText(hold workqueue.Hold, detail string) string {
 }
 
 // change checks the values as a plan's are checked.
-func (c *RunChanges) change() (workqueue.RunChange, error) {
+func (c *RunChanges) change() (controlstore.RunChange, error) {
 	laid := gather.Overrides{Priority: c.Priority, StepOverrides: gather.StepOverrides{ChunkTime: c.ChunkTime,
 		Rate: c.Rate, MaxAttempts: c.MaxAttempts, RetryBackoff: c.RetryBackoff, MaxBackoff: c.MaxBackoff,
 		Timeout: c.Timeout}}
-	set := workqueue.StepChange{ChunkBytes: c.ChunkBytes, ChunkTime: span(c.ChunkTime), Rate: c.Rate,
+	set := controlstore.StepChange{ChunkBytes: c.ChunkBytes, ChunkTime: span(c.ChunkTime), Rate: c.Rate,
 		MaxAttempts: c.MaxAttempts, RetryBackoff: span(c.RetryBackoff), MaxBackoff: span(c.MaxBackoff),
 		Timeout: span(c.Timeout), RetryCodes: codes(c.RetryCodes), NeverRetry: codes(c.NeverRetry)}
 	if set.RetryCodes != nil {
@@ -133,9 +135,9 @@ func (c *RunChanges) change() (workqueue.RunChange, error) {
 		set.InFlight, set.InFlightAuto = sized(c.InFlight)
 	}
 	if err := laid.Validate(); err != nil {
-		return workqueue.RunChange{}, badSetting(err)
+		return controlstore.RunChange{}, badSetting(err)
 	}
-	out := workqueue.RunChange{Step: c.Step, Settings: set, Priority: c.Priority, Reason: c.Reason}
+	out := controlstore.RunChange{Step: c.Step, Settings: set, Priority: c.Priority, Reason: c.Reason}
 	var err error
 	out.MaxFailed, err = maxFailed(c.MaxFailed)
 	return out, err

@@ -8,6 +8,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // DryRun is what a start would make. Nothing was stored.
@@ -49,7 +51,7 @@ func (s *Server) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	}
 	defer intent.close()
 	req := &intent.req
-	tried, err := s.store.TryLoad(r.Context(), *req, s.config.SpoolDir, loadItems(intent.rows))
+	tried, err := start.New(s.store).TryLoad(r.Context(), *req, s.config.SpoolDir, loadItems(intent.rows))
 	if err != nil {
 		return DryRun{}, err
 	}
@@ -68,7 +70,7 @@ func (s *Server) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	return out, nil
 }
 
-func (s *Server) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried *workqueue.Tried) (
+func (s *Server) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried *start.Tried) (
 	[]DryRunStep, error,
 ) {
 	listeners := map[string]int{}
@@ -97,7 +99,7 @@ func (s *Server) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried
 			}
 		}
 		if !isEndpoint(spec.Endpoint) {
-			nodes, err := s.store.NodesFor(ctx, spec.Endpoint)
+			nodes, err := inspect.New(s.store).NodesFor(ctx, spec.Endpoint)
 			if err != nil {
 				return nil, err
 			}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // listenWait is how long services have to say that they listen.
@@ -43,11 +45,11 @@ type Endpoint struct {
 	P50Millis   float64    `json:"p50_millis" doc:"time for one item: the listeners' medians, weighted by their rates"`
 	P99Millis   float64    `json:"p99_millis" doc:"time for one item, of the slowest listener"`
 
-	MaxInFlight int                  `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
-	RateLimit   float64              `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
-	CallRate    float64              `json:"call_rate" doc:"requests a second in all, set by an operator; 0: none"`
-	Pace        *workqueue.PaceView  `json:"pace,omitempty" doc:"what nodes found out about it"`
-	Changes     []workqueue.PastPace `json:"changes,omitempty" doc:"of one endpoint: the last changes of its pace"`
+	MaxInFlight int                `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
+	RateLimit   float64            `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
+	CallRate    float64            `json:"call_rate" doc:"requests a second in all, set by an operator; 0: none"`
+	Pace        *inspect.PaceView  `json:"pace,omitempty" doc:"what nodes found out about it"`
+	Changes     []inspect.PastPace `json:"changes,omitempty" doc:"of one endpoint: the last changes of its pace"`
 }
 
 // Listener is one instance of a service.
@@ -133,7 +135,7 @@ func (s *Server) getEndpoint(ctx context.Context, in *EndpointPath) (Endpoint, e
 	if !ok {
 		return s.unused(ctx, in.Endpoint)
 	}
-	if e.Changes, err = s.store.PastPaces(ctx, in.Endpoint, shownChanges); err != nil {
+	if e.Changes, err = inspect.New(s.store).PastPaces(ctx, in.Endpoint, shownChanges); err != nil {
 		return Endpoint{}, err
 	}
 	return *e, s.doers(ctx, e)
@@ -149,7 +151,7 @@ func (s *Server) unused(ctx context.Context, name string) (Endpoint, error) {
 	e := Endpoint{Name: name, Kind: string(kind), Listeners: []Listener{}}
 	err := s.doers(ctx, &e)
 	if err == nil {
-		e.Changes, err = s.store.PastPaces(ctx, name, shownChanges)
+		e.Changes, err = inspect.New(s.store).PastPaces(ctx, name, shownChanges)
 	}
 	return e, err
 }
@@ -175,7 +177,7 @@ func (s *Server) doers(ctx context.Context, e *Endpoint) (err error) {
 	if workqueue.Kind(e.Kind) == workqueue.KindEndpoint || workqueue.Kind(e.Kind) == workqueue.KindRequest {
 		return s.backlog(ctx, e)
 	}
-	e.Nodes, err = s.store.NodesFor(ctx, e.Name)
+	e.Nodes, err = inspect.New(s.store).NodesFor(ctx, e.Name)
 	return err
 }
 
@@ -188,15 +190,15 @@ type setEndpointInput struct {
 	Body EndpointSettings
 }
 
-func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (workqueue.EndpointSetting, error) {
-	change := workqueue.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
+func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.EndpointSetting, error) {
+	change := pace.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
 		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, CallRate: in.Body.CallRate,
 		ClearChunkCap: in.Body.ChunkCap != nil, CloseBreaker: in.Body.Breaker != nil}
 	if err := cmp.Or(checkTarget(in.Endpoint), s.mayChange(in.Name)); err != nil {
-		return workqueue.EndpointSetting{}, err
+		return pace.EndpointSetting{}, err
 	}
 	if in.Body == (EndpointSettings{}) {
-		return workqueue.EndpointSetting{}, &inputError{
+		return pace.EndpointSetting{}, &inputError{
 			"give concurrency, max_in_flight, rate, call_rate, chunk_cap or breaker"}
 	}
 	return s.engine.ChangeEndpoint(ctx, change, in.Name)
@@ -204,15 +206,15 @@ func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (workque
 
 // endpoints gathers by name what runs, operators and services say; backlogs are missing.
 func (s *Server) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
-	loads, err := s.store.EndpointLoads(ctx)
+	loads, err := inspect.New(s.store).EndpointLoads(ctx)
 	if err != nil {
 		return nil, err
 	}
-	settings, err := s.store.EndpointSettings(ctx)
+	settings, err := pace.New(s.store).EndpointSettings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	paces, err := s.store.Paces(ctx)
+	paces, err := inspect.New(s.store).Paces(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +260,7 @@ func newEndpoint(name string) *Endpoint {
 
 // addPaces adds what nodes found out about endpoints. They keep that of endpoints of the past as well, which are listed
 // only while something is amiss.
-func addPaces(byName map[string]*Endpoint, paces []workqueue.PaceView) {
+func addPaces(byName map[string]*Endpoint, paces []inspect.PaceView) {
 	for i := range paces {
 		p := &paces[i]
 		if byName[p.Endpoint] == nil && p.Breaker == workqueue.BreakerOpen {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Known is what a caller has already.
@@ -92,7 +92,7 @@ func itemsTag(items *KeyItems) (string, error) {
 
 // planTag begins with the version, which is what an apply goes by: runs that were started since change nothing that it
 // could undo.
-func planTag(plan **workqueue.PlanView) (string, error) {
+func planTag(plan **inspect.PlanView) (string, error) {
 	sum, err := printOf(*plan)
 	return fmt.Sprintf(`"%d-%s"`, (*plan).Version, sum), err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // maxViews bounds the steps that one stream follows.
@@ -44,7 +45,7 @@ func typeOfValue(v any) reflect.Type { return reflect.TypeOf(v) }
 
 // watchRuns makes what runs are followed with.
 func (s *Server) watchRuns() (err error) {
-	s.hubs, err = live.New(s.store, live.Config{
+	s.hubs, err = live.New(inspect.New(s.store), live.Config{
 		Log: s.log,
 		Document: func(ctx context.Context, id workqueue.RunID) ([]byte, error) {
 			run, err := s.runDocument(ctx, id)
@@ -104,7 +105,7 @@ func (s *Server) watchRun(ctx context.Context, in *runEventsInput) (*huma.Stream
 func (s *Server) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.config.LookTimeout, errTooSlow)
 	defer cancel()
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 func (s *Server) registerExplain(api huma.API) {
@@ -26,19 +28,19 @@ type explainInput struct {
 	Item string `query:"item" doc:"the key of an item"`
 }
 
-func (s *Server) explainRun(ctx context.Context, in *explainInput) (workqueue.Explanation, error) {
-	id, err := s.store.Resolve(ctx, in.Run)
+func (s *Server) explainRun(ctx context.Context, in *explainInput) (explain.Explanation, error) {
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
-		return workqueue.Explanation{}, err
+		return explain.Explanation{}, err
 	}
-	var e *workqueue.Explanation
+	var e *explain.Explanation
 	if in.Item != "" {
-		e, err = s.store.ExplainKey(ctx, id, in.Item)
+		e, err = explain.New(s.store).ExplainKey(ctx, id, in.Item)
 	} else {
-		e, err = s.store.Explain(ctx, id)
+		e, err = explain.New(s.store).Explain(ctx, id)
 	}
 	if err != nil {
-		return workqueue.Explanation{}, err
+		return explain.Explanation{}, err
 	}
 	if names := endpointsOf(e.Groups); len(names) > 0 {
 		seen := s.lookAtServices(ctx, names, e.Nodes, e.At)
@@ -50,16 +52,16 @@ func (s *Server) explainRun(ctx context.Context, in *explainInput) (workqueue.Ex
 	return *e, nil
 }
 
-func (s *Server) explainEndpoint(ctx context.Context, in *EndpointPath) (workqueue.EndpointExplanation, error) {
+func (s *Server) explainEndpoint(ctx context.Context, in *EndpointPath) (explain.EndpointExplanation, error) {
 	if err := checkTarget(in.Endpoint); err != nil {
-		return workqueue.EndpointExplanation{}, err
+		return explain.EndpointExplanation{}, err
 	}
-	e, err := s.store.ExplainEndpoint(ctx, in.Endpoint)
+	e, err := explain.New(s.store).ExplainEndpoint(ctx, in.Endpoint)
 	if err != nil {
-		return workqueue.EndpointExplanation{}, err
+		return explain.EndpointExplanation{}, err
 	}
 	if kind, _ := workqueue.TargetKind(in.Endpoint); kind != workqueue.KindEndpoint {
-		nodes, err := s.store.NodesFor(ctx, in.Endpoint)
+		nodes, err := inspect.New(s.store).NodesFor(ctx, in.Endpoint)
 		e.Listens = "nobody: no node that is alive does this work"
 		if len(nodes) > 0 {
 			e.Listens = "nodes do this work: " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
@@ -76,7 +78,7 @@ func (s *Server) explainEndpoint(ctx context.Context, in *EndpointPath) (workque
 }
 
 // endpointsOf names the endpoints of groups, each once, without what is none.
-func endpointsOf(groups []workqueue.MissingGroup) []string {
+func endpointsOf(groups []explain.MissingGroup) []string {
 	var names []string
 	for i := range groups {
 		if name := groups[i].Endpoint; isEndpoint(name) && !slices.Contains(names, name) {

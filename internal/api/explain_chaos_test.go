@@ -10,6 +10,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/explain"
 )
 
 // moody answers most items and does to the others whatever a service can do.
@@ -61,10 +63,10 @@ func TestExplanationsAddUpUnderChaos(t *testing.T) {
 			stop()
 		},
 		func(ctx context.Context) {
-			control := workqueue.Control{Run: run, Actor: "test"}
-			if _, err := e.store.Pause(ctx, control); err == nil {
+			control := controlstore.Control{Run: run, Actor: "test"}
+			if _, err := controlstore.New(e.store).Pause(ctx, control); err == nil {
 				wait(ctx, 300*time.Millisecond)
-				_, _ = e.store.Resume(context.WithoutCancel(ctx), control, nil)
+				_, _ = controlstore.New(e.store).Resume(context.WithoutCancel(ctx), control, nil)
 			}
 			wait(ctx, 700*time.Millisecond)
 		},
@@ -80,10 +82,10 @@ func TestExplanationsAddUpUnderChaos(t *testing.T) {
 			return nil
 		})
 	}
-	reasons := map[workqueue.Reason]int{}
+	reasons := map[explain.Reason]int{}
 	asked := 0
 	for deadline := time.Now().Add(3 * time.Minute); ; asked++ {
-		found, err := e.store.Explain(t.Context(), run)
+		found, err := explain.New(e.store).Explain(t.Context(), run)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +114,7 @@ func (e *engine) throughTheAPI(run workqueue.RunID) {
 	e.Helper()
 	e.explain(run, "")
 	e.explain(run, "C17")
-	var endpoint workqueue.EndpointExplanation
+	var endpoint explain.EndpointExplanation
 	e.get("/endpoints/count/explain", &endpoint)
 	e.answersAll(endpoint.Groups, endpoint.Missing)
 }

@@ -9,52 +9,52 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
 )
 
 // sent refines a group whose requests are in the stream or with a service.
-func (v *servicesSeen) sent(g *workqueue.MissingGroup) {
+func (v *servicesSeen) sent(g *explain.MissingGroup) {
 	switch g.Reason {
-	case workqueue.ReasonQueued:
+	case explain.ReasonQueued:
 		v.queued(g)
-	case workqueue.ReasonWorking, workqueue.ReasonPartly, workqueue.ReasonQuarantine:
+	case explain.ReasonWorking, explain.ReasonPartly, explain.ReasonQuarantine:
 		v.working(g)
 	}
 }
 
 // queued refines requests that no service has taken.
-func (v *servicesSeen) queued(g *workqueue.MissingGroup) {
+func (v *servicesSeen) queued(g *explain.MissingGroup) {
 	consumer, there := v.consumers[g.Endpoint], v.listeners[g.Endpoint]
 	info := consumer.info
 	switch {
 	case consumer.missing:
-		g.Reason, g.Owner, g.Who = workqueue.ReasonNoConsumer, workqueue.OwnerNode, "the node that leads"
+		g.Reason, g.Owner, g.Who = explain.ReasonNoConsumer, explain.OwnerNode, "the node that leads"
 		g.Why = "the consumer through which services take requests is gone"
 		g.Next = "the node makes it again within seconds, and services go on"
 	case info != nil && info.Paused:
-		g.Reason, g.Owner, g.Who = workqueue.ReasonSuspended, workqueue.OwnerNode, "the node that leads"
+		g.Reason, g.Owner, g.Who = explain.ReasonSuspended, explain.OwnerNode, "the node that leads"
 		g.Why = fmt.Sprintf("somebody has paused the consumer of endpoint %s in NATS, for another %s", g.Endpoint,
 			info.PauseRemaining.Round(time.Second))
 		g.Next = "the node resumes it within seconds"
 	case v.nobody(g.Endpoint):
-		g.Reason, g.Owner, g.Who, g.When = workqueue.ReasonNoListener, workqueue.OwnerOperator, whoServes(g.Endpoint), nil
+		g.Reason, g.Owner, g.Who, g.When = explain.ReasonNoListener, explain.OwnerOperator, whoServes(g.Endpoint), nil
 		g.Why = "nobody listens on endpoint " + g.Endpoint
 		g.Next = "the first service that listens takes them at once; until then their time does not run"
-		g.Advice = []workqueue.Advice{startAdvice(g.Endpoint)}
+		g.Advice = []explain.Advice{startAdvice(g.Endpoint)}
 	case len(there) > 0 && able(there) == 0:
-		g.Reason, g.Who = workqueue.ReasonNotTaking, v.listening(g.Endpoint)
+		g.Reason, g.Who = explain.ReasonNotTaking, v.listening(g.Endpoint)
 		g.Why = "no instance can take anything: " + reasons(there)
 		g.Next = "the first instance that can takes them"
-		g.Advice = []workqueue.Advice{{Do: "see what keeps the services", Command: "tranche endpoints show " + g.Endpoint},
+		g.Advice = []explain.Advice{{Do: "see what keeps the services", Command: "tranche endpoints show " + g.Endpoint},
 			startAdvice(g.Endpoint)}
 	case info != nil && info.NumPending > 0:
-		g.Reason, g.Who = workqueue.ReasonBusy, v.listening(g.Endpoint)
+		g.Reason, g.Who = explain.ReasonBusy, v.listening(g.Endpoint)
 		g.Why = fmt.Sprintf("%d requests wait in the stream: the services have all that they can do at once",
 			info.NumPending)
 		v.busy(g)
-		g.Advice = []workqueue.Advice{moreAdvice(g.Endpoint)}
+		g.Advice = []explain.Advice{moreAdvice(g.Endpoint)}
 	case info != nil && len(there) > 0: // nothing waits in the stream
-		g.Reason, g.Why = workqueue.ReasonWorking, "a service has taken them"
+		g.Reason, g.Why = explain.ReasonWorking, "a service has taken them"
 		g.Next = "the service answers; without a reply by the deadline they are tried again"
 		v.working(g)
 	default:
@@ -64,7 +64,7 @@ func (v *servicesSeen) queued(g *workqueue.MissingGroup) {
 
 // busy says when the services will have answered a group that waits for them, at their present rate. The deadline of
 // its requests, which moves until a service has them, is no time that anybody waits for.
-func (v *servicesSeen) busy(g *workqueue.MissingGroup) {
+func (v *servicesSeen) busy(g *explain.MissingGroup) {
 	rate := v.rate(g.Endpoint)
 	if rate <= 0 {
 		g.Next, g.When = "the services take them in their order; they have answered nothing in the last minute", nil
@@ -121,28 +121,28 @@ func reasons(listeners []endpoints.Listener) string {
 const maxReasons = 3
 
 // working refines requests that a service has taken.
-func (v *servicesSeen) working(g *workqueue.MissingGroup) {
-	if g.Owner == workqueue.OwnerOperator {
+func (v *servicesSeen) working(g *explain.MissingGroup) {
+	if g.Owner == explain.OwnerOperator {
 		return // nobody is there to record what services answer
 	}
 	if v.nobody(g.Endpoint) {
-		g.Reason, g.Owner, g.Who = workqueue.ReasonGone, workqueue.OwnerOperator, whoServes(g.Endpoint)
+		g.Reason, g.Owner, g.Who = explain.ReasonGone, explain.OwnerOperator, whoServes(g.Endpoint)
 		g.Why += "; nobody listens on endpoint " + g.Endpoint + " any more, so the service that took them is gone"
 		g.Next = fmt.Sprintf("JetStream hands them to the next service that listens, %s after the last sign of life; "+
 			"without a reply by the deadline they are tried again", endpoints.AckWait)
-		g.Advice = append([]workqueue.Advice{startAdvice(g.Endpoint)}, g.Advice...)
+		g.Advice = append([]explain.Advice{startAdvice(g.Endpoint)}, g.Advice...)
 		return
 	}
 	g.Who = v.listening(g.Endpoint)
-	if names := v.tellUnheard(g); len(names) > 0 && g.Reason == workqueue.ReasonWorking {
-		g.Reason, g.Owner = workqueue.ReasonNested, workqueue.OwnerOperator
+	if names := v.tellUnheard(g); len(names) > 0 && g.Reason == explain.ReasonWorking {
+		g.Reason, g.Owner = explain.ReasonNested, explain.OwnerOperator
 		g.Who = whoServes(strings.Join(names, ", "))
 		g.Next = "the flow goes on when a service answers it; without a reply by the deadline they are tried again"
 	}
 }
 
 // tellUnheard adds what the flow of a group asks for without being heard, and returns the names of those endpoints.
-func (v *servicesSeen) tellUnheard(g *workqueue.MissingGroup) (names []string) {
+func (v *servicesSeen) tellUnheard(g *explain.MissingGroup) (names []string) {
 	for _, ask := range v.unheard[g.Endpoint] {
 		g.Why += fmt.Sprintf("; %s asks endpoint %s, on which nobody listens (%d waiting there)", g.Endpoint, ask.endpoint,
 			ask.requests)

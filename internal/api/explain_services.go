@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
 )
 
 // servicesSeen is what services and consumers were seen to do, a moment after the snapshot of an explanation.
@@ -90,12 +91,12 @@ func (v *servicesSeen) flows(names []string) []string {
 }
 
 // apply refines what the database says of groups by what services do.
-func (v *servicesSeen) apply(groups []workqueue.MissingGroup) {
+func (v *servicesSeen) apply(groups []explain.MissingGroup) {
 	for i := range groups {
 		g := &groups[i]
 		switch {
-		case !isEndpoint(g.Endpoint) || g.Owner == workqueue.OwnerStep: // services do not come into it
-		case g.Owner == workqueue.OwnerNATS: // who listens can be told for certain when it is there again
+		case !isEndpoint(g.Endpoint) || g.Owner == explain.OwnerStep: // services do not come into it
+		case g.Owner == explain.OwnerNATS: // who listens can be told for certain when it is there again
 		case !v.connected:
 			v.away(g)
 		case g.State == "sent":
@@ -107,32 +108,32 @@ func (v *servicesSeen) apply(groups []workqueue.MissingGroup) {
 }
 
 // away refines a group while this node cannot reach NATS.
-func (v *servicesSeen) away(g *workqueue.MissingGroup) {
+func (v *servicesSeen) away(g *explain.MissingGroup) {
 	const cannot = "this node cannot reach NATS"
 	if g.State == "sent" {
-		if v.alone && g.Owner != workqueue.OwnerOperator {
+		if v.alone && g.Owner != explain.OwnerOperator {
 			g.Why += "; " + cannot + ", so replies wait until it does, and who listens cannot be told"
-			g.Advice = append(g.Advice, workqueue.NATSAdvice())
+			g.Advice = append(g.Advice, explain.NATSAdvice())
 		}
 		return
 	}
 	mine := g.State == "claimed" && g.Session() == v.session
-	held := g.Owner == workqueue.OwnerOperator || g.Reason == workqueue.ReasonSampling
-	timed := g.Owner == workqueue.OwnerTimer && g.State == "scheduled"
+	held := g.Owner == explain.OwnerOperator || g.Reason == explain.ReasonSampling
+	timed := g.Owner == explain.OwnerTimer && g.State == "scheduled"
 	if held || timed || !mine && !v.alone || g.State == "claimed" && !mine {
 		return
 	}
-	g.Reason, g.Owner, g.Who, g.When = workqueue.ReasonNATSAway, workqueue.OwnerNode, "this node", nil
+	g.Reason, g.Owner, g.Who, g.When = explain.ReasonNATSAway, explain.OwnerNode, "this node", nil
 	g.Why = cannot + ", so nothing is sent at the moment"
 	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
-	g.Advice = []workqueue.Advice{workqueue.NATSAdvice()}
+	g.Advice = []explain.Advice{explain.NATSAdvice()}
 }
 
 // unsent refines a group that waits for a node or for requests that are out.
-func (v *servicesSeen) unsent(g *workqueue.MissingGroup) {
-	node := g.Owner == workqueue.OwnerNode && g.Reason != workqueue.ReasonSampling
+func (v *servicesSeen) unsent(g *explain.MissingGroup) {
+	node := g.Owner == explain.OwnerNode && g.Reason != explain.ReasonSampling
 	if node && !v.ready && v.alone {
-		g.Reason, g.Who, g.When = workqueue.ReasonSettingUp, "this node", nil
+		g.Reason, g.Who, g.When = explain.ReasonSettingUp, "this node", nil
 		g.Why = "it has no streams yet: it makes them as soon as NATS and PostgreSQL answer"
 		g.Next = "they go on at once when it has"
 		return
@@ -140,24 +141,24 @@ func (v *servicesSeen) unsent(g *workqueue.MissingGroup) {
 	if g.Behind() {
 		v.behind(g)
 	}
-	if g.State == "scheduled" && g.Reason == workqueue.ReasonBackoff {
+	if g.State == "scheduled" && g.Reason == explain.ReasonBackoff {
 		v.tellUnheard(g) // that may be why no reply came
 	}
-	if g.Owner != workqueue.OwnerService || !v.nobody(g.Endpoint) {
+	if g.Owner != explain.OwnerService || !v.nobody(g.Endpoint) {
 		return
 	}
-	g.Reason, g.Owner, g.Who = workqueue.ReasonNoListener, workqueue.OwnerOperator, whoServes(g.Endpoint)
+	g.Reason, g.Owner, g.Who = explain.ReasonNoListener, explain.OwnerOperator, whoServes(g.Endpoint)
 	g.Why = "nobody listens on endpoint " + g.Endpoint + ": " + g.Why
 	g.Next = "they are sent when a service listens and answers the requests that are out"
-	g.Advice = append([]workqueue.Advice{startAdvice(g.Endpoint)}, g.Advice...)
+	g.Advice = append([]explain.Advice{startAdvice(g.Endpoint)}, g.Advice...)
 }
 
 // behind refines a group that waits for requests that are out: how long its own take, and that more of them would only
 // wait in the stream.
-func (v *servicesSeen) behind(g *workqueue.MissingGroup) {
+func (v *servicesSeen) behind(g *explain.MissingGroup) {
 	if info := v.consumers[g.Endpoint].info; info != nil && info.NumPending > 0 && able(v.listeners[g.Endpoint]) > 0 {
 		g.Why += "; more of them would only wait in the stream, as the services have all that they can do at once"
-		g.Advice = []workqueue.Advice{moreAdvice(g.Endpoint)}
+		g.Advice = []explain.Advice{moreAdvice(g.Endpoint)}
 	}
 	if rate := v.rate(g.Endpoint); rate > 0 {
 		g.Next += fmt.Sprintf("; at %s items a second, as over the last minute, these take another %s", perSecond(rate),
@@ -166,19 +167,19 @@ func (v *servicesSeen) behind(g *workqueue.MissingGroup) {
 }
 
 // takes is how long a group takes at a rate.
-func takes(g *workqueue.MissingGroup, rate float64) time.Duration {
+func takes(g *explain.MissingGroup, rate float64) time.Duration {
 	return time.Duration(float64(g.Items) / rate * float64(time.Second))
 }
 
-func moreAdvice(endpoint string) workqueue.Advice {
-	return workqueue.Advice{Do: "start more instances, or let each do more at once",
+func moreAdvice(endpoint string) explain.Advice {
+	return explain.Advice{Do: "start more instances, or let each do more at once",
 		Command: "tranche endpoints set " + endpoint + " --concurrency N"}
 }
 
 func whoServes(endpoint string) string { return "whoever runs the services of endpoint " + endpoint }
 
-func startAdvice(endpoint string) workqueue.Advice {
-	return workqueue.Advice{Do: "start a service that listens on endpoint " + endpoint +
+func startAdvice(endpoint string) explain.Advice {
+	return explain.Advice{Do: "start a service that listens on endpoint " + endpoint +
 		"; it is there when this names it", Command: "tranche endpoints show " + endpoint}
 }
 

@@ -25,13 +25,16 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // engine is a real node behind the API, with a NATS server and a database of its own.
 type engine struct {
 	*testing.T
 	pool  *pgxpool.Pool
-	store *workqueue.Store
+	store *database.DB
 	ns    *embedded.NATS
 	node  *orchestrator.Node
 	url   string
@@ -40,7 +43,7 @@ type engine struct {
 func setupEngine(t *testing.T) *engine {
 	t.Helper()
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	e := &engine{T: t, pool: pool, store: workqueue.New(pool), ns: ns}
+	e := &engine{T: t, pool: pool, store: database.New(pool), ns: ns}
 	nc := testenv.Conn(t, ns)
 	node, err := orchestrator.New(e.store, nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
 		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
@@ -97,9 +100,9 @@ func (e *engine) load(endpoint string, items int, change func(*workqueue.StepSpe
 		change(&step)
 	}
 	i := 0
-	loaded, err := e.node.Start(e.Context(), workqueue.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded, err := e.node.Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{step}},
-		func(item *workqueue.LoadItem) error {
+		func(item *start.LoadItem) error {
 			if i == items {
 				return io.EOF
 			}
@@ -150,9 +153,9 @@ func (e *engine) get(path string, out any) {
 }
 
 // explain explains a run and checks that no question is left open.
-func (e *engine) explain(run workqueue.RunID, key string) workqueue.Explanation {
+func (e *engine) explain(run workqueue.RunID, key string) explain.Explanation {
 	e.Helper()
-	var out workqueue.Explanation
+	var out explain.Explanation
 	query := ""
 	if key != "" {
 		query = "?item=" + url.QueryEscape(key)
@@ -162,17 +165,17 @@ func (e *engine) explain(run workqueue.RunID, key string) workqueue.Explanation 
 	return out
 }
 
-func (e *engine) answersAll(groups []workqueue.MissingGroup, missing int64) {
+func (e *engine) answersAll(groups []explain.MissingGroup, missing int64) {
 	e.Helper()
 	var sum int64
 	for i := range groups {
 		g := &groups[i]
 		sum += g.Items
 		if g.Owner == "" || g.Who == "" || g.Why == "" || g.Next == "" || g.Reason == "" || g.Since == nil ||
-			g.Owner == workqueue.OwnerOperator && len(g.Advice) == 0 {
+			g.Owner == explain.OwnerOperator && len(g.Advice) == 0 {
 			e.Errorf("the group leaves a question open: %+v", *g)
 		}
-		if strings.Contains(strings.ToLower(g.Who+g.Why+g.Next), "unknown") || g.Reason == workqueue.ReasonStray {
+		if strings.Contains(strings.ToLower(g.Who+g.Why+g.Next), "unknown") || g.Reason == explain.ReasonStray {
 			e.Errorf("the group says that it does not know: %+v", *g)
 		}
 	}
@@ -182,9 +185,9 @@ func (e *engine) answersAll(groups []workqueue.MissingGroup, missing int64) {
 }
 
 // until explains a run until some group has the reason, and returns it.
-func (e *engine) until(run workqueue.RunID, state string, reason workqueue.Reason) workqueue.MissingGroup {
+func (e *engine) until(run workqueue.RunID, state string, reason explain.Reason) explain.MissingGroup {
 	e.Helper()
-	var last workqueue.Explanation
+	var last explain.Explanation
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
 		last = e.explain(run, "")
 		for _, g := range last.Groups {
@@ -196,10 +199,10 @@ func (e *engine) until(run workqueue.RunID, state string, reason workqueue.Reaso
 	}
 	text, _ := json.MarshalIndent(last, "", " ")
 	e.Fatalf("nothing is %s for %s: %s", state, reason, text)
-	return workqueue.MissingGroup{}
+	return explain.MissingGroup{}
 }
 
-func (e *engine) wantOwner(g workqueue.MissingGroup, owner workqueue.Owner, says ...string) {
+func (e *engine) wantOwner(g explain.MissingGroup, owner explain.Owner, says ...string) {
 	e.Helper()
 	text := fmt.Sprintln(g.Who, g.Why, g.Next, g.Advice)
 	for _, want := range says {
@@ -213,13 +216,13 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	t.Parallel()
 	e := setupEngine(t)
 	run := e.load("count", 100, nil)
-	e.wantOwner(e.until(run, "sent", workqueue.ReasonNoListener), workqueue.OwnerOperator, "nobody listens",
+	e.wantOwner(e.until(run, "sent", explain.ReasonNoListener), explain.OwnerOperator, "nobody listens",
 		"start a service that listens on endpoint count")
-	e.wantOwner(e.until(run, "ready", workqueue.ReasonNoListener), workqueue.OwnerOperator, "4 of 4 are out")
+	e.wantOwner(e.until(run, "ready", explain.ReasonNoListener), explain.OwnerOperator, "4 of 4 are out")
 	if one := e.explain(run, "C99"); one.Missing != 1 || !strings.Contains(one.Summary, "nobody listens") {
 		t.Errorf("an item is explained as %+v", one)
 	}
-	var whole workqueue.EndpointExplanation
+	var whole explain.EndpointExplanation
 	e.get("/endpoints/count/explain", &whole)
 	e.answersAll(whole.Groups, whole.Missing)
 	if whole.Missing != 100 || whole.Runs != 1 || !strings.Contains(whole.Listens, "nobody") {
@@ -245,11 +248,11 @@ func TestExplainServicesThatAreBusyAndGone(t *testing.T) {
 		}, endpoints.Concurrency(1))
 	})
 	run := e.load("count", 1000, func(s *workqueue.StepSpec) { s.InFlight, s.Chunk = 100, 10 })
-	e.wantOwner(e.until(run, "sent", workqueue.ReasonWorking), workqueue.OwnerService, "counter", "(holds ")
-	e.wantOwner(e.until(run, "sent", workqueue.ReasonBusy), workqueue.OwnerService, "requests wait in the stream",
+	e.wantOwner(e.until(run, "sent", explain.ReasonWorking), explain.OwnerService, "counter", "(holds ")
+	e.wantOwner(e.until(run, "sent", explain.ReasonBusy), explain.OwnerService, "requests wait in the stream",
 		"they have answered nothing in the last minute")
 	nc.Close() // as if it had died
-	e.wantOwner(e.until(run, "sent", workqueue.ReasonGone), workqueue.OwnerOperator, "nobody listens", "15s")
+	e.wantOwner(e.until(run, "sent", explain.ReasonGone), explain.OwnerOperator, "nobody listens", "15s")
 	close(release)
 }
 
@@ -257,7 +260,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 	t.Parallel()
 	e := setupEngine(t)
 	run := e.load("count", 10, nil)
-	e.until(run, "sent", workqueue.ReasonNoListener)
+	e.until(run, "sent", explain.ReasonNoListener)
 	js, err := jetstream.New(testenv.Conn(t, e.ns))
 	if err != nil {
 		t.Fatal(err)
@@ -276,7 +279,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 		}
 		return nil
 	})
-	e.wantOwner(e.until(run, "sent", workqueue.ReasonSuspended), workqueue.OwnerNode, "paused the consumer", "resumes it")
+	e.wantOwner(e.until(run, "sent", explain.ReasonSuspended), explain.OwnerNode, "paused the consumer", "resumes it")
 }
 
 type nothing struct{}
@@ -303,7 +306,7 @@ func TestExplainAFlowThatAsksNobody(t *testing.T) {
 		})
 	})
 	run := e.load("flow", 10, nil)
-	e.wantOwner(e.until(run, "sent", workqueue.ReasonNested), workqueue.OwnerOperator, "flow asks endpoint rates",
+	e.wantOwner(e.until(run, "sent", explain.ReasonNested), explain.OwnerOperator, "flow asks endpoint rates",
 		"start a service that listens on endpoint rates")
 }
 
@@ -311,14 +314,14 @@ func TestExplainWithoutNATS(t *testing.T) {
 	t.Parallel()
 	e := setupEngine(t)
 	sent := e.load("count", 100, nil)
-	e.until(sent, "sent", workqueue.ReasonNoListener)
+	e.until(sent, "sent", explain.ReasonNoListener)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := e.ns.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
 	run := e.load("count", 100, nil)
-	e.wantOwner(e.until(run, "ready", workqueue.ReasonNATSAway), workqueue.OwnerNode, "cannot reach NATS",
+	e.wantOwner(e.until(run, "ready", explain.ReasonNATSAway), explain.OwnerNode, "cannot reach NATS",
 		"connects again by itself")
-	e.wantOwner(e.until(sent, "sent", workqueue.ReasonQueued), workqueue.OwnerService, "replies wait until it does")
+	e.wantOwner(e.until(sent, "sent", explain.ReasonQueued), explain.OwnerService, "replies wait until it does")
 }

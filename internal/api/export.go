@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 const (
@@ -31,14 +32,14 @@ func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
 
 // ExportedItem is one line of an export in NDJSON.
 type ExportedItem struct {
-	Ordinal     workqueue.Ordinal    `json:"ordinal"`
-	Key         string               `json:"key"`
-	State       workqueue.Outcome    `json:"state"`
-	Step        string               `json:"step,omitempty"`
-	Result      json.RawMessage      `json:"result,omitempty"`
-	ResultBytes []byte               `json:"result_bytes,omitempty"`
-	ContentType string               `json:"content_type,omitempty"`
-	Error       *workqueue.ItemError `json:"error,omitempty"`
+	Ordinal     workqueue.Ordinal  `json:"ordinal"`
+	Key         string             `json:"key"`
+	State       workqueue.Outcome  `json:"state"`
+	Step        string             `json:"step,omitempty"`
+	Result      json.RawMessage    `json:"result,omitempty"`
+	ResultBytes []byte             `json:"result_bytes,omitempty"`
+	ContentType string             `json:"content_type,omitempty"`
+	Error       *inspect.ItemError `json:"error,omitempty"`
 }
 
 type exportInput struct {
@@ -66,11 +67,11 @@ func (s *Server) registerExport(api huma.API) {
 		if err != nil {
 			return nil, s.failure(ctx, err)
 		}
-		id, err := s.store.Resolve(ctx, in.Run)
+		id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 		if err != nil {
 			return nil, s.failure(ctx, err)
 		}
-		return s.exportStream(ctx, workqueue.ExportRequest{Run: id, Step: in.Step, States: states}, in.Format, in.Raw)
+		return s.exportStream(ctx, inspect.ExportRequest{Run: id, Step: in.Step, States: states}, in.Format, in.Raw)
 	})
 	failures := heavyIf("all",
 		get("list-errors", "/runs/{run}/errors", "What failed: groups with examples, or each item"))
@@ -84,15 +85,15 @@ func (s *Server) registerExport(api huma.API) {
 }
 
 func (s *Server) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamResponse, error) {
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
 	if in.All {
 		failed := []workqueue.Outcome{workqueue.OutcomeFailed}
-		return s.exportStream(ctx, workqueue.ExportRequest{Run: id, States: failed}, "ndjson", false)
+		return s.exportStream(ctx, inspect.ExportRequest{Run: id, States: failed}, "ndjson", false)
 	}
-	found, err := s.store.Errors(ctx, id)
+	found, err := inspect.New(s.store).Errors(ctx, id)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
@@ -117,9 +118,9 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 
 // exportStream finds the export, so that what it cannot be is told before it begins.
 func (s *Server) exportStream(
-	ctx context.Context, req workqueue.ExportRequest, format string, raw bool,
+	ctx context.Context, req inspect.ExportRequest, format string, raw bool,
 ) (*huma.StreamResponse, error) {
-	export, err := s.store.NewExport(ctx, req)
+	export, err := inspect.New(s.store).NewExport(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		err = &inputError{"step: " + choice.Error()}
 	}
@@ -134,12 +135,12 @@ func (s *Server) exportStream(
 
 // exportWriter writes an export in one format.
 type exportWriter interface {
-	line(item *workqueue.ExportedItem) error
+	line(item *inspect.ExportedItem) error
 	finish() error
 }
 
 // export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
-func (s *Server) export(w http.ResponseWriter, r *http.Request, export *workqueue.Export, format string, raw bool) {
+func (s *Server) export(w http.ResponseWriter, r *http.Request, export *inspect.Export, format string, raw bool) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
 	var out exportWriter
 	switch format {

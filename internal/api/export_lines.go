@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // ndjsonExport writes a JSON object a line.
@@ -21,13 +22,13 @@ func newNDJSONExport(out *bufio.Writer) *ndjsonExport {
 	return &ndjsonExport{encoder}
 }
 
-func (e *ndjsonExport) line(item *workqueue.ExportedItem) error {
+func (e *ndjsonExport) line(item *inspect.ExportedItem) error {
 	line := ExportedItem{
 		Ordinal: item.Ordinal, Key: item.Key, State: item.State, Step: item.Step, ContentType: item.ContentType,
 	}
 	switch {
 	case item.State == workqueue.OutcomeFailed:
-		line.Error = &workqueue.ItemError{Code: item.ErrorCode, Message: item.ErrorMessage}
+		line.Error = &inspect.ItemError{Code: item.ErrorCode, Message: item.ErrorMessage}
 	case item.ContentType == "" && json.Valid(item.Result):
 		line.Result = item.Result
 	default:
@@ -58,7 +59,7 @@ func (e *csvExport) begin() error {
 	return e.rows.Write([]string{"key", "state", "result", "error_code", "error_message"})
 }
 
-func (e *csvExport) line(item *workqueue.ExportedItem) error {
+func (e *csvExport) line(item *inspect.ExportedItem) error {
 	if err := e.begin(); err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func (e *csvExport) finish() error {
 }
 
 // result is JSON in one line, text as it is, and anything else in base64.
-func (e *csvExport) result(item *workqueue.ExportedItem) string {
+func (e *csvExport) result(item *inspect.ExportedItem) string {
 	e.compact.Reset()
 	switch {
 	case item.ContentType == "" && json.Compact(&e.compact, item.Result) == nil:

@@ -8,6 +8,7 @@ import (
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 const (
@@ -42,7 +43,7 @@ func newParquetExport(out *bufio.Writer) *parquetExport {
 		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
 }
 
-func (e *parquetExport) line(item *workqueue.ExportedItem) error {
+func (e *parquetExport) line(item *inspect.ExportedItem) error {
 	e.row[0] = parquetRow{Ordinal: int32(item.Ordinal), Key: item.Key, State: string(item.State),
 		Step: unlessEmpty(item.Step), ContentType: unlessEmpty(item.ContentType), ErrorCode: unlessEmpty(item.ErrorCode),
 		ErrorMessage: unlessEmpty(item.ErrorMessage)}

@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
 )
 
 // PROOF: who may do what, 15 and 18.
@@ -22,7 +22,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 	b := setup(t)
 	b.pool = testenv.Connect(t, database)
 	serving := testenv.Connect(t, testenv.Serving(t, database))
-	b.store = workqueue.New(serving)
+	b.store = wqdatabase.New(serving)
 	good := b.token("ann", access.Viewer, 0).secret
 	gone := b.token("gone", access.Viewer, -1).secret
 	b.lockedWith(api.Config{}, access.Config{UnknownBurst: 20})

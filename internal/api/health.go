@@ -6,7 +6,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Health is what a person must see to.
@@ -23,7 +23,7 @@ func (s *Server) registerHealth(api huma.API) {
 		return (*Health)(found), err
 	})
 	nodes := get("list-nodes", "/nodes", "The nodes, who leads, and what each holds")
-	register(s, api, nodes, func(ctx context.Context, _ *struct{}) (workqueue.Nodes, error) { return s.store.Nodes(ctx) })
+	register(s, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes, error) { return inspect.New(s.store).Nodes(ctx) })
 }
 
 // watchHealth makes what looks after the system's health.

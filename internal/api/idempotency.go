@@ -14,6 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/request"
 )
 
 // Headers of requests that may be sent again.
@@ -103,7 +105,7 @@ func refuseUnderWay(w http.ResponseWriter) {
 // once carries a request out, or gives the answer of an earlier one that was the same.
 func (s *Server) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
 	body := newPrintedBody(r)
-	claim, known, err := s.store.ClaimRequest(r.Context(), key, r.Method+" "+cut(r.URL.Path, maxDetail), body.head,
+	claim, known, err := request.New(s.store).ClaimRequest(r.Context(), key, r.Method+" "+cut(r.URL.Path, maxDetail), body.head,
 		s.engine.Session())
 	switch {
 	case err != nil:
@@ -121,7 +123,7 @@ func (s *Server) once(next http.Handler, w http.ResponseWriter, r *http.Request,
 			kept.send()
 		}
 	}()
-	carried := r.WithContext(workqueue.WithClaim(r.Context(), claim))
+	carried := r.WithContext(request.WithClaim(r.Context(), claim))
 	carried.Body = body
 	next.ServeHTTP(kept, carried)
 	ended = true
@@ -135,9 +137,9 @@ func (s *Server) settleRequest(ctx context.Context, claim *workqueue.RequestClai
 	defer cancel()
 	var err error
 	if ended && kept.status() < http.StatusMultipleChoices {
-		err = s.store.AnswerRequest(ctx, claim, kept.answer(), body.fingerprint())
+		err = request.New(s.store).AnswerRequest(ctx, claim, kept.answer(), body.fingerprint())
 	} else {
-		err = s.store.DropRequest(ctx, claim)
+		err = request.New(s.store).DropRequest(ctx, claim)
 	}
 	if err != nil { // what was done says so itself, in its transaction
 		s.log.Warn("keep what a request was answered", zap.Error(err))
@@ -145,7 +147,7 @@ func (s *Server) settleRequest(ctx context.Context, claim *workqueue.RequestClai
 }
 
 // repeat answers a request whose key was used before.
-func (s *Server) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *workqueue.KeptRequest) {
+func (s *Server) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *request.KeptRequest) {
 	operation := r.Method + " " + cut(r.URL.Path, maxDetail)
 	same := known.Operation == operation
 	if same {
@@ -169,7 +171,7 @@ func (s *Server) repeat(w http.ResponseWriter, r *http.Request, body *printedBod
 	}
 }
 
-func replay(w http.ResponseWriter, answer *workqueue.RequestAnswer) {
+func replay(w http.ResponseWriter, answer *request.RequestAnswer) {
 	for name, value := range answer.Headers {
 		w.Header().Set(name, value)
 	}
@@ -183,7 +185,7 @@ func replay(w http.ResponseWriter, answer *workqueue.RequestAnswer) {
 
 // tellCarriedOut answers a request that was carried out and whose answer is lost: the node died in between. Of a start,
 // the run says all that the answer would have said.
-func (s *Server) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *workqueue.KeptRequest) {
+func (s *Server) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *request.KeptRequest) {
 	what := "its effects are in: tranche audit"
 	if done := known.CarriedOut; done != nil {
 		if done.Action == "start" && done.Run != nil {
@@ -203,7 +205,7 @@ func (s *Server) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *w
 }
 
 func (s *Server) answerStarted(w http.ResponseWriter, r *http.Request, run workqueue.RunID) {
-	view, err := s.store.Run(r.Context(), run)
+	view, err := inspect.New(s.store).Run(r.Context(), run)
 	if err != nil {
 		sendProblem(w, s.problem(r.Context(), err))
 		return

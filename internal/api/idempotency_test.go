@@ -13,6 +13,9 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
+	planstore "github.com/tranchehq/tranche/workqueue/plan"
+	"github.com/tranchehq/tranche/workqueue/request"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // sendKeyed posts with an idempotency key.
@@ -176,42 +179,42 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
 	key := workqueue.RequestKey{User: "ann", Key: "k"}
-	zombie, _, err := b.store.ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
+	zombie, _, err := request.New(b.store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	heir, known, err := b.store.ClaimRequest(ctx, key, "op", []byte("f"), b.engine.session)
+	heir, known, err := request.New(b.store).ClaimRequest(ctx, key, "op", []byte("f"), b.engine.session)
 	if err != nil || heir == nil {
 		t.Fatalf("%+v, %v", known, err)
 	}
-	other, _, err := b.store.ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
+	other, _, err := request.New(b.store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
 	if other != nil || err != nil {
 		t.Errorf("a request that a live node is at was taken over: %v", err)
 	}
-	plan := workqueue.PlanText{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
-	_, err = b.store.ApplyPlan(workqueue.WithClaim(ctx, zombie), plan, "ann")
+	plan := planstore.PlanText{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
+	_, err = planstore.New(b.store).ApplyPlan(request.WithClaim(ctx, zombie), plan, "ann")
 	if n := b.counted(`SELECT (SELECT count(*) FROM plan) + (SELECT count(*) FROM audit_log)`); n != 0 ||
 		!errors.Is(err, workqueue.ErrClaimLost) {
 		t.Errorf("the zombie's plan: %v, and %d rows", err, n)
 	}
-	if _, err := b.store.ApplyPlan(workqueue.WithClaim(ctx, heir), plan, "ann"); err != nil {
+	if _, err := planstore.New(b.store).ApplyPlan(request.WithClaim(ctx, heir), plan, "ann"); err != nil {
 		t.Error(err)
 	}
-	if err := b.store.DropRequest(ctx, heir); err != nil || b.counted(`SELECT count(*) FROM api_request`) != 1 {
+	if err := request.New(b.store).DropRequest(ctx, heir); err != nil || b.counted(`SELECT count(*) FROM api_request`) != 1 {
 		t.Errorf("what was carried out was forgotten: %v", err)
 	}
-	lease, err := b.store.Lead(ctx, b.engine.session, time.Minute)
+	lease, err := session.New(b.store).Lead(ctx, b.engine.session, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := b.store.SweepRequests(ctx, lease); n != 0 || err != nil {
+	if n, err := request.New(b.store).SweepRequests(ctx, lease); n != 0 || err != nil {
 		t.Errorf("a new request was swept: %d, %v", n, err)
 	}
 	if _, err := b.pool.Exec(ctx, `UPDATE api_request SET created_at = created_at - $1::interval`,
-		workqueue.RequestKept+time.Minute); err != nil {
+		request.RequestKept+time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := b.store.SweepRequests(ctx, lease); n != 1 || err != nil {
+	if n, err := request.New(b.store).SweepRequests(ctx, lease); n != 1 || err != nil {
 		t.Errorf("an old request was not swept: %d, %v", n, err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/intake"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // maxQueryBytes bounds the text of a query that yields items.
@@ -138,9 +138,9 @@ func (s *Server) openStream(ctx context.Context, settings *RunSettings) (*intake
 }
 
 // loadItems makes a source of items for the store of rows that were read.
-func loadItems(rows *intake.Reader) func(*workqueue.LoadItem) error {
+func loadItems(rows *intake.Reader) func(*start.LoadItem) error {
 	var row intake.Item
-	return func(item *workqueue.LoadItem) error {
+	return func(item *start.LoadItem) error {
 		if err := rows.Next(&row); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type itemsInput struct {
@@ -37,15 +38,15 @@ func (s *Server) registerItemsList(api huma.API) {
 	register(s, api, op, s.listItems)
 }
 
-func (s *Server) listItems(ctx context.Context, in *itemsInput) (*workqueue.ItemRows, error) {
+func (s *Server) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRows, error) {
 	if in.To < in.From {
 		return nil, &inputError{"to lies before from; both are ordinals, and both are included"}
 	}
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.store.ItemsIn(ctx, workqueue.ItemRange{
+	rows, err := inspect.New(s.store).ItemsIn(ctx, inspect.ItemRange{
 		Run: id, From: workqueue.Ordinal(in.From), To: workqueue.Ordinal(in.To), Step: in.Step,
 		States: in.State, After: workqueue.Ordinal(in.After), Limit: in.Limit,
 	})

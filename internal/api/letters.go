@@ -7,7 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 // seeLetters names the command that lists dead letters.
@@ -15,7 +15,7 @@ const seeLetters = "tranche dlq list"
 
 // DeadLetterDocument is a dead letter with its body as people read it.
 type DeadLetterDocument struct {
-	workqueue.DeadLetter
+	deadletter.DeadLetter
 
 	Body Content `json:"body"`
 }
@@ -62,15 +62,15 @@ type listLettersInput struct {
 	Limit    int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (s *Server) listLetters(ctx context.Context, in *listLettersInput) (workqueue.DeadLetterPage, error) {
-	filter := workqueue.DeadFilter{Endpoint: in.Endpoint, State: workqueue.LetterState(in.State), Limit: in.Limit}
+func (s *Server) listLetters(ctx context.Context, in *listLettersInput) (deadletter.DeadLetterPage, error) {
+	filter := deadletter.DeadFilter{Endpoint: in.Endpoint, State: deadletter.LetterState(in.State), Limit: in.Limit}
 	if in.After != "" {
 		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
-			return workqueue.DeadLetterPage{}, &inputError{
+			return deadletter.DeadLetterPage{}, &inputError{
 				"after is not the id of a dead letter; use the value of next of the page before"}
 		}
 	}
-	page, err := s.store.DeadLetters(ctx, filter)
+	page, err := deadletter.New(s.store).DeadLetters(ctx, filter)
 	for i := range page.Letters {
 		page.Letters[i].Headers = nil // they come with the letter
 	}
@@ -83,7 +83,7 @@ type letterInput struct {
 }
 
 func (s *Server) getLetter(ctx context.Context, in *letterInput) (DeadLetterDocument, error) {
-	letter, err := s.store.DeadLetter(ctx, in.ID)
+	letter, err := deadletter.New(s.store).DeadLetter(ctx, in.ID)
 	if err != nil {
 		return DeadLetterDocument{}, seen(err, seeLetters)
 	}
@@ -107,10 +107,10 @@ type requeueInput struct {
 	Body RequeueSettings
 }
 
-func (s *Server) requeueLetters(ctx context.Context, in *requeueInput) (workqueue.Requeue, error) {
+func (s *Server) requeueLetters(ctx context.Context, in *requeueInput) (deadletter.Requeue, error) {
 	sel, err := s.selection(in.Body.LetterSelection, in.Name)
 	if err != nil {
-		return workqueue.Requeue{}, err
+		return deadletter.Requeue{}, err
 	}
 	sel.Force = in.Body.Force
 	out, err := s.engine.Requeue(ctx, sel, in.Name)
@@ -127,13 +127,13 @@ func (s *Server) dropLetters(ctx context.Context, in *dropInput) (Dropped, error
 	if err != nil {
 		return Dropped{}, err
 	}
-	n, err := s.store.Drop(ctx, sel, in.Name)
+	n, err := deadletter.New(s.store).Drop(ctx, sel, in.Name)
 	return Dropped{Dropped: n}, seen(err, seeLetters)
 }
 
 // selection checks a selection, and whether this caller may change anything.
-func (s *Server) selection(set LetterSelection, actor string) (workqueue.DeadSelection, error) {
-	sel := workqueue.DeadSelection{Refs: set.IDs, Endpoint: set.Endpoint, All: set.All}
+func (s *Server) selection(set LetterSelection, actor string) (deadletter.DeadSelection, error) {
+	sel := deadletter.DeadSelection{Refs: set.IDs, Endpoint: set.Endpoint, All: set.All}
 	if err := chooseOne("ids, endpoint and all", len(set.IDs) > 0, set.Endpoint != "", set.All); err != nil {
 		return sel, err
 	}

@@ -12,19 +12,21 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // bury stores a dead letter and returns its id.
-func (b *bench) bury(endpoint string, letter workqueue.DeadLetter) workqueue.LetterID {
+func (b *bench) bury(endpoint string, letter deadletter.DeadLetter) workqueue.LetterID {
 	b.Helper()
 	letter.MsgID, letter.Endpoint = uuid.NewString(), endpoint
 	if letter.Cause == "" {
 		letter.Cause = "handler_error"
 	}
-	if isNew, err := b.store.Bury(b.Context(), letter); err != nil || !isNew {
+	if isNew, err := deadletter.New(b.store).Bury(b.Context(), letter); err != nil || !isNew {
 		b.Fatal(isNew, err)
 	}
-	page, err := b.store.DeadLetters(b.Context(), workqueue.DeadFilter{Limit: 1})
+	page, err := deadletter.New(b.store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1})
 	if err != nil || len(page.Letters) != 1 {
 		b.Fatal(page, err)
 	}
@@ -32,12 +34,12 @@ func (b *bench) bury(endpoint string, letter workqueue.DeadLetter) workqueue.Let
 }
 
 // stray quarantines a message and returns its id.
-func (b *bench) stray(q workqueue.Quarantined) int64 {
+func (b *bench) stray(q deadletter.Quarantined) int64 {
 	b.Helper()
-	if err := b.store.Quarantine(b.Context(), q); err != nil {
+	if err := deadletter.New(b.store).Quarantine(b.Context(), q); err != nil {
 		b.Fatal(err)
 	}
-	page, err := b.store.QuarantinedMessages(b.Context(), workqueue.QuarantineFilter{Limit: 1})
+	page, err := deadletter.New(b.store).QuarantinedMessages(b.Context(), deadletter.QuarantineFilter{Limit: 1})
 	if err != nil || len(page.Messages) != 1 {
 		b.Fatal(page, err)
 	}
@@ -72,14 +74,14 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	b := setup(t)
 	var ids []workqueue.LetterID
 	for i := range 5 {
-		ids = append(ids, b.bury([]string{"echo", "mail"}[i%2], workqueue.DeadLetter{
+		ids = append(ids, b.bury([]string{"echo", "mail"}[i%2], deadletter.DeadLetter{
 			Body: fmt.Appendf(nil, `{"items":[{"i":%d}]}`, i), Headers: map[string][]string{"Tranche-Mode": {"single"}},
 			Mode: "single", Stack: "statement:1", Service: "echo@1.0.0 abc", Deliveries: 5,
 		}))
 	}
 	var listed []workqueue.LetterID
 	for after := ""; ; {
-		page := read[workqueue.DeadLetterPage](b, "/dead-letters?limit=2&after="+after)
+		page := read[deadletter.DeadLetterPage](b, "/dead-letters?limit=2&after="+after)
 		for _, l := range page.Letters {
 			listed = append(listed, l.ID)
 		}
@@ -91,20 +93,20 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	if len(listed) != 5 || listed[0] != ids[4] || listed[4] != ids[0] {
 		t.Errorf("listed %v; want %v, newest first", listed, ids)
 	}
-	if page := read[workqueue.DeadLetterPage](b, "/dead-letters?endpoint=mail&state=waiting"); len(page.Letters) != 2 {
+	if page := read[deadletter.DeadLetterPage](b, "/dead-letters?endpoint=mail&state=waiting"); len(page.Letters) != 2 {
 		t.Errorf("of mail there are %d", len(page.Letters))
 	}
 	one := read[api.DeadLetterDocument](b, "/dead-letters/"+ids[3].String())
 	if string(one.Body.JSON) != `{"items":[{"i":3}]}` || one.Headers["Tranche-Mode"][0] != "single" ||
-		one.Stack != "statement:1" || one.State != workqueue.LetterWaiting || one.Body.Truncated {
+		one.Stack != "statement:1" || one.State != deadletter.LetterWaiting || one.Body.Truncated {
 		t.Errorf("the letter is %+v", one)
 	}
 
-	out := change[workqueue.Requeue](b, "/dead-letters/requeue", `{"ids":["`+ids[0].String()+`"]}`)
+	out := change[deadletter.Requeue](b, "/dead-letters/requeue", `{"ids":["`+ids[0].String()+`"]}`)
 	if out.Requeued != 1 || out.RefusedTotal != 0 || b.engine.asked.Load() != 1 {
 		t.Errorf("requeued %+v, the engine was asked %d times", out, b.engine.asked.Load())
 	}
-	out = change[workqueue.Requeue](b, "/dead-letters/requeue", `{"ids":["`+ids[0].String()+`"]}`)
+	out = change[deadletter.Requeue](b, "/dead-letters/requeue", `{"ids":["`+ids[0].String()+`"]}`)
 	if out.Requeued != 0 || len(out.Refused) != 1 {
 		t.Errorf("requeued again: %+v", out)
 	}
@@ -113,12 +115,12 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	if got := change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`); got.Dropped != 2 {
 		t.Errorf("dropped %d of mail; want 2", got.Dropped)
 	}
-	looping := b.bury("echo", workqueue.DeadLetter{Body: []byte("x"), Requeued: workqueue.MaxRequeues})
-	out = change[workqueue.Requeue](b, "/dead-letters/requeue", `{"all":true}`)
+	looping := b.bury("echo", deadletter.DeadLetter{Body: []byte("x"), Requeued: deadletter.MaxRequeues})
+	out = change[deadletter.Requeue](b, "/dead-letters/requeue", `{"all":true}`)
 	if out.Requeued != 2 || out.RefusedTotal != 1 || out.Refused[0].ID != looping {
 		t.Errorf("requeued all: %+v", out)
 	}
-	out = change[workqueue.Requeue](b, "/dead-letters/requeue", `{"ids":["`+looping.String()+`"],"force":true}`)
+	out = change[deadletter.Requeue](b, "/dead-letters/requeue", `{"ids":["`+looping.String()+`"],"force":true}`)
 	if out.Requeued != 1 {
 		t.Errorf("forced: %+v", out)
 	}
@@ -138,44 +140,44 @@ func TestBodiesAreShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := []byte(`"` + strings.Repeat("é", 50_000) + `"`)
-	show := func(letter workqueue.DeadLetter, query string) api.Content {
+	show := func(letter deadletter.DeadLetter, query string) api.Content {
 		t.Helper()
 		return read[api.DeadLetterDocument](b, "/dead-letters/"+b.bury("echo", letter).String()+query).Body
 	}
 	packed := map[string][]string{"Content-Encoding": {"zstd"}}
 	for name, c := range map[string]struct {
-		letter workqueue.DeadLetter
+		letter deadletter.DeadLetter
 		query  string
 		ok     func(api.Content) bool
 	}{
-		"json": {workqueue.DeadLetter{Body: []byte(`{"a":1}`)}, "", func(c api.Content) bool {
+		"json": {deadletter.DeadLetter{Body: []byte(`{"a":1}`)}, "", func(c api.Content) bool {
 			return string(c.JSON) == `{"a":1}` && c.Size == 7 && c.Text == "" && c.Base64 == nil
 		}},
-		"text": {workqueue.DeadLetter{Body: []byte("né")}, "", func(c api.Content) bool { return c.Text == "né" }},
-		"binary": {workqueue.DeadLetter{Body: []byte("a\xff")}, "", func(c api.Content) bool {
+		"text": {deadletter.DeadLetter{Body: []byte("né")}, "", func(c api.Content) bool { return c.Text == "né" }},
+		"binary": {deadletter.DeadLetter{Body: []byte("a\xff")}, "", func(c api.Content) bool {
 			return string(c.Base64) == "a\xff"
 		}},
-		"NUL":   {workqueue.DeadLetter{Body: []byte("a\x00")}, "", func(c api.Content) bool { return len(c.Base64) == 2 }},
-		"empty": {workqueue.DeadLetter{}, "", func(c api.Content) bool { return c.Size == 0 && c.JSON == nil }},
+		"NUL":   {deadletter.DeadLetter{Body: []byte("a\x00")}, "", func(c api.Content) bool { return len(c.Base64) == 2 }},
+		"empty": {deadletter.DeadLetter{}, "", func(c api.Content) bool { return c.Size == 0 && c.JSON == nil }},
 		"packed": {
-			workqueue.DeadLetter{Body: packer.EncodeAll([]byte(`{"a":1}`), nil), Headers: packed}, "",
+			deadletter.DeadLetter{Body: packer.EncodeAll([]byte(`{"a":1}`), nil), Headers: packed}, "",
 			func(c api.Content) bool { return string(c.JSON) == `{"a":1}` && c.Unpacked == "zstd" && c.Size == 7 },
 		},
 		"packed badly": {
-			workqueue.DeadLetter{Body: []byte("\x28\xb5\x2f\xfd"), Headers: packed}, "",
+			deadletter.DeadLetter{Body: []byte("\x28\xb5\x2f\xfd"), Headers: packed}, "",
 			func(c api.Content) bool { return len(c.Base64) == 4 && c.Unpacked == "" },
 		},
 		"a bomb": {
-			workqueue.DeadLetter{Body: packer.EncodeAll(make([]byte, 64<<20), nil), Headers: packed}, "",
+			deadletter.DeadLetter{Body: packer.EncodeAll(make([]byte, 64<<20), nil), Headers: packed}, "",
 			func(c api.Content) bool { return c.Size < 64<<10 && c.Unpacked == "" },
 		},
-		"large": {workqueue.DeadLetter{Body: large}, "", func(c api.Content) bool {
+		"large": {deadletter.DeadLetter{Body: large}, "", func(c api.Content) bool {
 			return c.Truncated && c.Size == len(large) && len(c.Text) == 64<<10-1
 		}},
-		"large and whole": {workqueue.DeadLetter{Body: large}, "?full", func(c api.Content) bool {
+		"large and whole": {deadletter.DeadLetter{Body: large}, "?full", func(c api.Content) bool {
 			return !c.Truncated && string(c.JSON) == string(large)
 		}},
-		"large and whole, spelled out": {workqueue.DeadLetter{Body: large}, "?full=true", func(c api.Content) bool {
+		"large and whole, spelled out": {deadletter.DeadLetter{Body: large}, "?full=true", func(c api.Content) bool {
 			return !c.Truncated && string(c.JSON) == string(large)
 		}},
 	} {
@@ -189,19 +191,19 @@ func TestQuarantineIsShown(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.start("name=it").Run
-	b.stray(workqueue.Quarantined{Reason: "other", Body: []byte("x")})
-	id := b.stray(workqueue.Quarantined{
+	b.stray(deadletter.Quarantined{Reason: "other", Body: []byte("x")})
+	id := b.stray(deadletter.Quarantined{
 		Reason: "json", Detail: "byte 3", Subject: "tranche.reply.echo", Run: uuid.UUID(run), Body: []byte("{{"),
 		Headers: map[string][]string{"A": {"b"}},
 	})
-	if page := read[workqueue.QuarantinePage](b, "/quarantine?limit=1"); len(page.Messages) != 1 || page.Next != id {
+	if page := read[deadletter.QuarantinePage](b, "/quarantine?limit=1"); len(page.Messages) != 1 || page.Next != id {
 		t.Errorf("the first page is %+v", page)
 	}
-	if page := read[workqueue.QuarantinePage](b, fmt.Sprintf("/quarantine?after=%d", id)); len(page.Messages) != 1 ||
+	if page := read[deadletter.QuarantinePage](b, fmt.Sprintf("/quarantine?after=%d", id)); len(page.Messages) != 1 ||
 		page.Messages[0].Reason != "other" {
 		t.Errorf("the second page is %+v", page)
 	}
-	if page := read[workqueue.QuarantinePage](b, "/quarantine?run=it"); len(page.Messages) != 1 ||
+	if page := read[deadletter.QuarantinePage](b, "/quarantine?run=it"); len(page.Messages) != 1 ||
 		page.Messages[0].ID != id {
 		t.Errorf("of the run there is %+v", page)
 	}
@@ -209,7 +211,7 @@ func TestQuarantineIsShown(t *testing.T) {
 	if one.Body.Text != "{{" || one.Headers["A"][0] != "b" || one.Detail != "byte 3" {
 		t.Errorf("the message is %+v", one)
 	}
-	waiting, reissued := workqueue.DeadLetter{Run: &run}, workqueue.DeadLetter{Run: &run, State: workqueue.LetterReissued}
+	waiting, reissued := deadletter.DeadLetter{Run: &run}, deadletter.DeadLetter{Run: &run, State: deadletter.LetterReissued}
 	b.bury("echo", waiting)
 	b.bury("echo", reissued)
 	doc := read[api.RunDocument](b, "/runs/it")
@@ -227,7 +229,7 @@ func TestQuarantineIsShown(t *testing.T) {
 func TestEndpointSettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	set := change[workqueue.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":7}`)
+	set := change[pace.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":7}`)
 	if set.Concurrency != 7 || set.ChangedBy != "ann" || b.engine.asked.Load() != 1 {
 		t.Errorf("set %+v, the engine was asked %d times", set, b.engine.asked.Load())
 	}
@@ -237,14 +239,14 @@ func TestEndpointSettings(t *testing.T) {
 	if list := read[api.EndpointList](b, "/endpoints"); len(list.Endpoints) != 1 || list.Endpoints[0].Name != "mail" {
 		t.Errorf("the endpoints are %+v", list)
 	}
-	change[workqueue.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":0}`)
+	change[pace.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":0}`)
 	b.refused(404, "tranche endpoints", http.MethodGet, api.Prefix+"/endpoints/mail", nil)
 }
 
 func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.bury("echo", workqueue.DeadLetter{})
+	b.bury("echo", deadletter.DeadLetter{})
 	post := func(status int, detail, path, body string, header ...string) {
 		t.Helper()
 		b.refused(status, detail, http.MethodPost, api.Prefix+path, strings.NewReader(body),

@@ -19,7 +19,10 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const (
@@ -39,25 +42,25 @@ func (slowEngine) work(ctx context.Context) error {
 	}
 }
 
-func (e slowEngine) Rerun(ctx context.Context, _ workqueue.RerunRequest) (workqueue.Rerun, error) {
-	return workqueue.Rerun{Items: 7}, e.work(ctx)
+func (e slowEngine) Rerun(ctx context.Context, _ redo.RerunRequest) (redo.Rerun, error) {
+	return redo.Rerun{Items: 7}, e.work(ctx)
 }
 
-func (e slowEngine) Cancel(ctx context.Context, _ workqueue.Control) (workqueue.Cancelled, error) {
-	return workqueue.Cancelled{}, e.work(ctx)
+func (e slowEngine) Cancel(ctx context.Context, _ control.Control) (control.Cancelled, error) {
+	return control.Cancelled{}, e.work(ctx)
 }
 
 func (e slowEngine) Start(
-	ctx context.Context, _ workqueue.LoadRequest, next func(*workqueue.LoadItem) error,
-) (workqueue.Loaded, error) {
-	var item workqueue.LoadItem
+	ctx context.Context, _ start.LoadRequest, next func(*start.LoadItem) error,
+) (start.Loaded, error) {
+	var item start.LoadItem
 	for {
 		switch err := next(&item); {
 		case err == nil:
 		case errors.Is(err, io.EOF):
-			return workqueue.Loaded{}, e.work(ctx)
+			return start.Loaded{}, e.work(ctx)
 		default:
-			return workqueue.Loaded{}, err
+			return start.Loaded{}, err
 		}
 	}
 }
@@ -146,7 +149,7 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 	b.refused(503, "PostgreSQL", http.MethodGet, api.Prefix+"/runs/last", nil)
 
 	server := testenv.Postgres(t)
-	b.store = workqueue.New(testenv.Connect(t, server.URL()))
+	b.store = database.New(testenv.Connect(t, server.URL()))
 	b.over(b.engine, nowhere, api.Config{})
 	server.Stop(t)
 	p := b.refused(503, "PostgreSQL does not answer", http.MethodGet, "/readyz", nil)
@@ -207,8 +210,8 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 // fullEngine has a PostgreSQL without room.
 type fullEngine struct{ storeEngine }
 
-func (fullEngine) Cancel(context.Context, workqueue.Control) (workqueue.Cancelled, error) {
-	return workqueue.Cancelled{}, &pgconn.PgError{Code: "53100", Message: "could not extend file"}
+func (fullEngine) Cancel(context.Context, control.Control) (control.Cancelled, error) {
+	return control.Cancelled{}, &pgconn.PgError{Code: "53100", Message: "could not extend file"}
 }
 
 // A stop waits for an upload no longer than its grace, and when Serve returns the upload has ended.

@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // PROOF: who may do what, 1.
@@ -75,7 +76,7 @@ func TestListenKeepsStrangersAway(t *testing.T) {
 func TestServeByTLS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	gate, err := access.New(b.store, access.Config{})
+	gate, err := access.New(identity.New(b.store), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

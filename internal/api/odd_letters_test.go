@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 // oddText is what nobody types, and what an attacker does.
@@ -38,9 +38,9 @@ func TestOddRequestsAboutLetters(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	text := func() string { return oddText[random.IntN(len(oddText))] }
 	for range 3 {
-		b.bury("accounts", workqueue.DeadLetter{Body: []byte("x"), Headers: map[string][]string{"\xff\x00": {"\x1b[31m"}}})
+		b.bury("accounts", deadletter.DeadLetter{Body: []byte("x"), Headers: map[string][]string{"\xff\x00": {"\x1b[31m"}}})
 	}
-	b.stray(workqueue.Quarantined{Reason: "json", Run: [16]byte{1}})
+	b.stray(deadletter.Quarantined{Reason: "json", Run: [16]byte{1}})
 	gets := []string{"/dead-letters", "/dead-letters/%s", "/quarantine", "/quarantine/%s", "/endpoints/%s"}
 	posts := []string{"/dead-letters/requeue", "/dead-letters/drop", "/endpoints/%s/settings"}
 	queries := []string{"endpoint", "state", "after", "limit", "run", "full", "other"}

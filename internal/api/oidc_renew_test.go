@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // logInBy logs somebody in whom the provider vouches for.
@@ -130,7 +131,7 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 // renew has the leader's duty done once.
 func (b *bench) renew() {
 	b.Helper()
-	renewer, err := access.NewRenewer(b.oidc, b.store, nil)
+	renewer, err := access.NewRenewer(b.oidc, identity.New(b.store), nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // maxAddBody is how much one add may bring, as it comes.
@@ -118,7 +120,7 @@ func (s *Server) openRun(ctx context.Context, in *openInput) (Opened, error) {
 	if err != nil {
 		return Opened{}, err
 	}
-	open := workqueue.OpenRequest{OnOverdue: workqueue.OnOverdue(set.OnOverdue)}
+	open := start.OpenRequest{OnOverdue: start.OnOverdue(set.OnOverdue)}
 	if set.SealWithin != "" {
 		if open.SealWithin, err = time.ParseDuration(set.SealWithin); err != nil || open.SealWithin <= 0 {
 			return Opened{}, &inputError{fmt.Sprintf("seal_within is %q; want a time like 6h or 90m",
@@ -187,7 +189,7 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err := checkText("idempotency_key", in.IdempotencyKey, maxIdempotencyBytes); err != nil {
 		return out, err
 	}
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return out, err
 	}
@@ -203,7 +205,7 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err := add.open(); err != nil {
 		return out, err
 	}
-	added, err := s.engine.Add(ctx, workqueue.AddRequest{
+	added, err := s.engine.Add(ctx, start.AddRequest{
 		Run: id, Key: in.IdempotencyKey, Digest: digest[:], Actor: in.Name, Unit: add.rows.Unit(), Items: add.items,
 	})
 	if err != nil {
@@ -226,7 +228,7 @@ func (a *adding) open() (err error) {
 	return err
 }
 
-func (a *adding) items() (func(*workqueue.LoadItem) error, error) {
+func (a *adding) items() (func(*start.LoadItem) error, error) {
 	if a.used {
 		if err := errors.Join(a.close(), a.open()); err != nil {
 			return nil, err
@@ -253,11 +255,11 @@ func (s *Server) sealRun(ctx context.Context, in *sealInput) (SealedRun, error) 
 	if err := s.mayChange(in.Name); err != nil {
 		return SealedRun{}, err
 	}
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return SealedRun{}, err
 	}
-	req := workqueue.SealRequest{Run: id, Actor: in.Name}
+	req := start.SealRequest{Run: id, Actor: in.Name}
 	if in.Body != nil {
 		req.Expect, req.Reason = in.Body.Expect, in.Body.Reason
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 const mimeBinary = "application/octet-stream"
@@ -81,13 +82,13 @@ func (s *Server) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamRe
 	}}, nil
 }
 
-func (s *Server) readPlanes(ctx context.Context, in *planesInput) (*workqueue.Planes, error) {
-	id, err := s.store.Resolve(ctx, in.Run)
+func (s *Server) readPlanes(ctx context.Context, in *planesInput) (*inspect.Planes, error) {
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, err
 	}
-	planes, err := s.store.Planes(ctx, workqueue.PlanesRequest{
-		Run: id, Step: in.Step, Layer: workqueue.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
+	planes, err := inspect.New(s.store).Planes(ctx, inspect.PlanesRequest{
+		Run: id, Step: in.Step, Layer: inspect.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
 	})
 	return planes, seen(err, "tranche run show "+id.String())
 }

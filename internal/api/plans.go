@@ -12,7 +12,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	planstore "github.com/tranchehq/tranche/workqueue/plan"
 )
 
 const (
@@ -28,15 +29,15 @@ type PlanPath struct {
 
 // PlanList is the answer to a list of plans.
 type PlanList struct {
-	Plans []workqueue.PlanSummary `json:"plans"`
-	Next  string                  `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
+	Plans []inspect.PlanSummary `json:"plans"`
+	Next  string                `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
 // PlanVersions is the answer to a list of a plan's versions.
 type PlanVersions struct {
-	Name     string                  `json:"name"`
-	Versions []workqueue.PlanSummary `json:"versions"`
-	Next     int                     `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+	Name     string                `json:"name"`
+	Versions []inspect.PlanSummary `json:"versions"`
+	Next     int                   `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
 }
 
 const applyDescription = `The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is
@@ -70,8 +71,8 @@ type applyInput struct {
 	RawBody []byte `contentType:"application/yaml"`
 }
 
-func (s *Server) applyPlan(ctx context.Context, in *applyInput) (workqueue.AppliedPlan, error) {
-	none := workqueue.AppliedPlan{}
+func (s *Server) applyPlan(ctx context.Context, in *applyInput) (planstore.AppliedPlan, error) {
+	none := planstore.AppliedPlan{}
 	err := cmp.Or(checkText("header "+ActorHeader, in.Actor.Name, maxActorBytes), checkText("name", in.Name, maxNameBytes))
 	if err != nil {
 		return none, err
@@ -84,14 +85,14 @@ func (s *Server) applyPlan(ctx context.Context, in *applyInput) (workqueue.Appli
 	if err != nil {
 		return none, fmt.Errorf("write plan %s: %w", plan.Name, err)
 	}
-	text := workqueue.PlanText{Name: plan.Name, Spec: spec, Source: string(in.RawBody)}
+	text := planstore.PlanText{Name: plan.Name, Spec: spec, Source: string(in.RawBody)}
 	if in.IfMatch != "" {
 		if text.Newest, err = planTagVersion(in.IfMatch); err != nil {
 			return none, err
 		}
 	}
-	applied, err := s.store.ApplyPlan(ctx, text, in.Actor.Name)
-	if moved, ok := errors.AsType[*workqueue.PlanMovedError](err); ok {
+	applied, err := planstore.New(s.store).ApplyPlan(ctx, text, in.Actor.Name)
+	if moved, ok := errors.AsType[*planstore.PlanMovedError](err); ok {
 		err = &deniedError{http.StatusPreconditionFailed, moved.Error()}
 	}
 	return applied, err
@@ -103,7 +104,7 @@ type listPlansInput struct {
 }
 
 func (s *Server) listPlans(ctx context.Context, in *listPlansInput) (PlanList, error) {
-	plans, more, err := s.store.Plans(ctx, workqueue.PlanFilter{After: in.After, Limit: in.Limit})
+	plans, more, err := inspect.New(s.store).Plans(ctx, inspect.PlanFilter{After: in.After, Limit: in.Limit})
 	if err != nil {
 		return PlanList{}, seen(err, seePlans)
 	}
@@ -119,8 +120,8 @@ type planInput struct {
 	Known
 }
 
-func (s *Server) getPlan(ctx context.Context, in *planInput) (*workqueue.PlanView, error) {
-	view, err := s.store.Plan(ctx, in.Plan, 0)
+func (s *Server) getPlan(ctx context.Context, in *planInput) (*inspect.PlanView, error) {
+	view, err := inspect.New(s.store).Plan(ctx, in.Plan, 0)
 	return view, seen(err, seePlans)
 }
 
@@ -129,8 +130,8 @@ type planVersionInput struct {
 	Version int `path:"version" minimum:"1" maximum:"2147483647"`
 }
 
-func (s *Server) getPlanVersion(ctx context.Context, in *planVersionInput) (*workqueue.PlanView, error) {
-	view, err := s.store.Plan(ctx, in.Plan, in.Version)
+func (s *Server) getPlanVersion(ctx context.Context, in *planVersionInput) (*inspect.PlanView, error) {
+	view, err := inspect.New(s.store).Plan(ctx, in.Plan, in.Version)
 	return view, seen(err, seePlans)
 }
 
@@ -141,7 +142,7 @@ type planVersionsInput struct {
 }
 
 func (s *Server) listPlanVersions(ctx context.Context, in *planVersionsInput) (PlanVersions, error) {
-	versions, more, err := s.store.Plans(ctx, workqueue.PlanFilter{Name: in.Plan, Before: in.Before, Limit: in.Limit})
+	versions, more, err := inspect.New(s.store).Plans(ctx, inspect.PlanFilter{Name: in.Plan, Before: in.Before, Limit: in.Limit})
 	if err != nil {
 		return PlanVersions{}, seen(err, seePlans)
 	}
@@ -157,10 +158,10 @@ type deletePlanInput struct {
 	Actor
 }
 
-func (s *Server) deletePlan(ctx context.Context, in *deletePlanInput) (workqueue.DeletedPlan, error) {
+func (s *Server) deletePlan(ctx context.Context, in *deletePlanInput) (planstore.DeletedPlan, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
-		return workqueue.DeletedPlan{}, err
+		return planstore.DeletedPlan{}, err
 	}
-	gone, err := s.store.DeletePlan(ctx, in.Plan, in.Name)
+	gone, err := planstore.New(s.store).DeletePlan(ctx, in.Plan, in.Name)
 	return gone, seen(err, seePlans)
 }

@@ -10,14 +10,16 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	planstore "github.com/tranchehq/tranche/workqueue/plan"
 )
 
 // apply puts a plan on record.
-func (b *bench) apply(plan, query string) workqueue.AppliedPlan {
+func (b *bench) apply(plan, query string) planstore.AppliedPlan {
 	b.Helper()
 	code, text := b.ask(http.MethodPost, api.Prefix+"/plans?"+query, strings.NewReader(plan),
 		"Content-Type", "application/yaml", api.ActorHeader, "ann")
-	var out workqueue.AppliedPlan
+	var out planstore.AppliedPlan
 	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
 		b.Fatalf("apply: %d %s", code, text)
 	}
@@ -74,7 +76,7 @@ func TestPlansOnRecord(t *testing.T) {
 	if len(versions.Versions) != 1 || versions.Next != 2 {
 		t.Errorf("versions: %+v", versions)
 	}
-	var plan workqueue.PlanView
+	var plan inspect.PlanView
 	b.read("/plans/year-end/versions/1", &plan)
 	if plan.Source != yearEnd || plan.Version != 1 || plan.Newest != 2 || !strings.Contains(string(plan.Spec), `"1%"`) {
 		t.Errorf("version 1: %+v", plan)
@@ -158,7 +160,7 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 			t.Errorf("got  %s, %v\nwant %s", got, err, want)
 		}
 	}
-	if _, err := b.store.DeletePlan(t.Context(), "year-end", "bob"); err != nil {
+	if _, err := planstore.New(b.store).DeletePlan(t.Context(), "year-end", "bob"); err != nil {
 		t.Fatal(err)
 	}
 	var document api.RunDocument

@@ -26,6 +26,12 @@ import (
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/identity"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const problemType = "application/problem+json"
@@ -107,30 +113,30 @@ func told(err error) (status int, found error) {
 		{as[*intake.QueryError], http.StatusUnprocessableEntity},
 		{as[*intake.NoRoomError], http.StatusServiceUnavailable},
 		{as[*intake.TooLargeError], http.StatusRequestEntityTooLarge},
-		{as[*workqueue.AddTooLargeError], http.StatusRequestEntityTooLarge},
-		{as[*workqueue.AddConflictError], http.StatusConflict},
-		{as[*workqueue.ExpectError], http.StatusConflict},
+		{as[*start.AddTooLargeError], http.StatusRequestEntityTooLarge},
+		{as[*start.AddConflictError], http.StatusConflict},
+		{as[*start.ExpectError], http.StatusConflict},
 		{as[*inputError], http.StatusUnprocessableEntity},
 		{as[*gather.FieldError], http.StatusUnprocessableEntity},
 		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
-		{as[*workqueue.ItemOrderError], http.StatusUnprocessableEntity},
+		{as[*start.ItemOrderError], http.StatusUnprocessableEntity},
 		{as[*workqueue.ParamsError], http.StatusUnprocessableEntity},
 		{as[*workqueue.SettingError], http.StatusUnprocessableEntity},
 		{as[*strictyaml.Error], http.StatusUnprocessableEntity},
 		{as[*producers.OpError], http.StatusUnprocessableEntity},
 		{as[*producers.TooManyError], http.StatusRequestEntityTooLarge},
 		{as[*producers.OverloadedError], http.StatusTooManyRequests},
-		{as[*workqueue.NotEmptyError], http.StatusConflict},
-		{as[*workqueue.CollectorMovedError], http.StatusConflict},
+		{as[*collector.NotEmptyError], http.StatusConflict},
+		{as[*collector.CollectorMovedError], http.StatusConflict},
 		{as[*workqueue.AmbiguousError], http.StatusConflict},
-		{as[*workqueue.AmbiguousLetterError], http.StatusConflict},
-		{as[*workqueue.LetterStateError], http.StatusConflict},
-		{as[*workqueue.AmbiguousTokenError], http.StatusConflict},
-		{as[*workqueue.RevokedTokenError], http.StatusConflict},
+		{as[*deadletter.AmbiguousLetterError], http.StatusConflict},
+		{as[*deadletter.LetterStateError], http.StatusConflict},
+		{as[*identity.AmbiguousTokenError], http.StatusConflict},
+		{as[*identity.RevokedTokenError], http.StatusConflict},
 		{as[*workqueue.StateError], http.StatusConflict},
-		{as[*workqueue.GoneError], http.StatusGone},
-		{as[*workqueue.NothingToRerunError], http.StatusConflict},
-		{as[*workqueue.NothingToResetError], http.StatusConflict},
+		{as[*inspect.GoneError], http.StatusGone},
+		{as[*redo.NothingToRerunError], http.StatusConflict},
+		{as[*redo.NothingToResetError], http.StatusConflict},
 		{as[*tooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*http.MaxBytesError], http.StatusRequestEntityTooLarge},
 		{as[*tooManyError], http.StatusTooManyRequests},
@@ -224,7 +230,7 @@ func places(err error) []*huma.ErrorDetail {
 	if twice, ok := errors.AsType[*workqueue.DuplicateKeyError](err); ok {
 		return []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: twice.SecondLine}}
 	}
-	if item, ok := errors.AsType[*workqueue.ItemOrderError](err); ok {
+	if item, ok := errors.AsType[*start.ItemOrderError](err); ok {
 		return []*huma.ErrorDetail{{Message: item.Problem, Location: "items.line", Value: item.Line}}
 	}
 	if ambiguous, ok := errors.AsType[*workqueue.AmbiguousError](err); ok {

@@ -6,7 +6,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // seeQuarantine names the command that lists quarantined messages.
@@ -14,7 +15,7 @@ const seeQuarantine = "tranche quarantine list"
 
 // QuarantinedDocument is a quarantined message with its body as people read it.
 type QuarantinedDocument struct {
-	workqueue.QuarantinedView
+	deadletter.QuarantinedView
 
 	Body Content `json:"body" doc:"of its first 64 KiB, which is what is kept"`
 }
@@ -31,18 +32,18 @@ type listQuarantinedInput struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (s *Server) listQuarantined(ctx context.Context, in *listQuarantinedInput) (workqueue.QuarantinePage, error) {
-	filter := workqueue.QuarantineFilter{Limit: in.Limit, After: in.After}
+func (s *Server) listQuarantined(ctx context.Context, in *listQuarantinedInput) (deadletter.QuarantinePage, error) {
+	filter := deadletter.QuarantineFilter{Limit: in.Limit, After: in.After}
 	if in.Run != "" {
-		id, err := s.store.Resolve(ctx, in.Run)
+		id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 		if err != nil {
-			return workqueue.QuarantinePage{}, err
+			return deadletter.QuarantinePage{}, err
 		}
 		filter.Run = id
 	}
-	page, err := s.store.QuarantinedMessages(ctx, filter)
+	page, err := deadletter.New(s.store).QuarantinedMessages(ctx, filter)
 	if page.Messages == nil {
-		page.Messages = []workqueue.QuarantinedView{}
+		page.Messages = []deadletter.QuarantinedView{}
 	}
 	for i := range page.Messages {
 		page.Messages[i].Headers = nil // they come with the message
@@ -55,7 +56,7 @@ type quarantinedInput struct {
 }
 
 func (s *Server) getQuarantined(ctx context.Context, in *quarantinedInput) (QuarantinedDocument, error) {
-	view, err := s.store.QuarantinedMessage(ctx, in.ID)
+	view, err := deadletter.New(s.store).QuarantinedMessage(ctx, in.ID)
 	if err != nil {
 		return QuarantinedDocument{}, seen(err, seeQuarantine)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // pingTimeout is how long PostgreSQL has to say that it is there.
@@ -56,7 +57,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
 	defer cancel()
 	var missing []string
-	if s.store.Ping(ctx) != nil {
+	if inspect.New(s.store).Ping(ctx) != nil {
 		missing = append(missing, "PostgreSQL does not answer")
 	}
 	if !s.nc.IsConnected() {

@@ -15,6 +15,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	reportstore "github.com/tranchehq/tranche/workqueue/report"
 )
 
 // reportTimeout bounds a report: digests and comparisons read every item.
@@ -22,17 +24,17 @@ const reportTimeout = 10 * time.Minute
 
 // ReportDocument is the account of a run, with what was asked for beside it.
 type ReportDocument struct {
-	workqueue.RunReport
+	reportstore.RunReport
 
-	Digests *workqueue.Digests `json:"digests,omitempty" doc:"of the run's items and results"`
-	Against *Against           `json:"against,omitempty" doc:"the comparison with an earlier run"`
+	Digests *reportstore.Digests `json:"digests,omitempty" doc:"of the run's items and results"`
+	Against *Against             `json:"against,omitempty" doc:"the comparison with an earlier run"`
 }
 
 // Against is a comparison with an earlier run.
 type Against struct {
-	workqueue.Comparison
+	reportstore.Comparison
 
-	Digests *workqueue.Digests `json:"digests,omitempty" doc:"of the earlier run"`
+	Digests *reportstore.Digests `json:"digests,omitempty" doc:"of the earlier run"`
 }
 
 func (s *Server) registerReport(api huma.API) {
@@ -46,7 +48,7 @@ func (s *Server) registerReport(api huma.API) {
 	compare.Responses = map[string]*huma.Response{"200": {
 		Description: "A line of JSON for each key.",
 		Content: map[string]*huma.MediaType{mimeNDJSON: {
-			Schema: schemaOf[workqueue.Difference](api),
+			Schema: schemaOf[reportstore.Difference](api),
 		}},
 	}}
 	huma.Register(api, compare, s.compareRuns)
@@ -59,18 +61,18 @@ type reportInput struct {
 }
 
 func (s *Server) reportRun(ctx context.Context, in *reportInput) (ReportDocument, error) {
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return ReportDocument{}, err
 	}
 	var against workqueue.RunID
 	if in.Against != "" {
-		if against, err = s.store.Resolve(ctx, in.Against); err != nil {
+		if against, err = inspect.New(s.store).Resolve(ctx, in.Against); err != nil {
 			return ReportDocument{}, err
 		}
 	}
 	var out ReportDocument
-	if out.RunReport, err = s.store.Report(ctx, id); err != nil {
+	if out.RunReport, err = reportstore.New(s.store).Report(ctx, id); err != nil {
 		return ReportDocument{}, err
 	}
 	if in.Digests {
@@ -85,13 +87,13 @@ func (s *Server) reportRun(ctx context.Context, in *reportInput) (ReportDocument
 	return out, err
 }
 
-func (s *Server) digests(ctx context.Context, id workqueue.RunID) (*workqueue.Digests, error) {
-	digests, err := s.store.Digests(ctx, id)
+func (s *Server) digests(ctx context.Context, id workqueue.RunID) (*reportstore.Digests, error) {
+	digests, err := reportstore.New(s.store).Digests(ctx, id)
 	return &digests, err
 }
 
 func (s *Server) against(ctx context.Context, here, there workqueue.RunID, digests bool) (*Against, error) {
-	found, err := s.store.Compare(ctx, here, there, nil)
+	found, err := reportstore.New(s.store).Compare(ctx, here, there, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -113,11 +115,11 @@ func (s *Server) compareRuns(ctx context.Context, in *compareInput) (*huma.Strea
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
-	here, err := s.store.Resolve(ctx, in.Run)
+	here, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
-	there, err := s.store.Resolve(ctx, in.Against)
+	there, err := inspect.New(s.store).Resolve(ctx, in.Against)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
@@ -128,22 +130,22 @@ func (s *Server) compareRuns(ctx context.Context, in *compareInput) (*huma.Strea
 }
 
 // changes reads the names of changes; none means all.
-func changes(names []string) ([]workqueue.Change, error) {
-	all := workqueue.Changes()
+func changes(names []string) ([]reportstore.Change, error) {
+	all := reportstore.Changes()
 	if len(names) == 0 {
 		return all, nil
 	}
-	var wanted []workqueue.Change
+	var wanted []reportstore.Change
 	for _, name := range names {
-		if !slices.Contains(all, workqueue.Change(name)) {
+		if !slices.Contains(all, reportstore.Change(name)) {
 			return nil, &inputError{"change " + strconv.Quote(cut(name, maxEchoed)) + " is none; use one of " + listed(all)}
 		}
-		wanted = append(wanted, workqueue.Change(name))
+		wanted = append(wanted, reportstore.Change(name))
 	}
 	return wanted, nil
 }
 
-func listed(all []workqueue.Change) string {
+func listed(all []reportstore.Change) string {
 	names := make([]string, len(all))
 	for i, c := range all {
 		names[i] = string(c)
@@ -153,13 +155,13 @@ func listed(all []workqueue.Change) string {
 
 // streamComparison is like export: once the first bytes are out, a failure can only be told by breaking the connection.
 func (s *Server) streamComparison(
-	w http.ResponseWriter, r *http.Request, here, there workqueue.RunID, wanted []workqueue.Change,
+	w http.ResponseWriter, r *http.Request, here, there workqueue.RunID, wanted []reportstore.Change,
 ) {
 	w.Header().Set("Content-Type", mimeNDJSON)
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
 	encoder := json.NewEncoder(buffer)
 	encoder.SetEscapeHTML(false)
-	_, err := s.store.Compare(r.Context(), here, there, func(d *workqueue.Difference) error {
+	_, err := reportstore.New(s.store).Compare(r.Context(), here, there, func(d *reportstore.Difference) error {
 		if !slices.Contains(wanted, d.Change) {
 			return nil
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/report"
 )
 
 func TestReports(t *testing.T) {
@@ -17,7 +19,7 @@ func TestReports(t *testing.T) {
 	first := b.start("name=first&chunk=2")
 	running := read[api.ReportDocument](b, "/runs/first/report")
 	if running.Complete || running.Digests == nil || running.Digests.Items == "" || running.Digests.Results != "" ||
-		running.Digests.Note == "" || running.Unprocessed[0] != (workqueue.Unprocessed{State: "ready", Items: 3}) {
+		running.Digests.Note == "" || running.Unprocessed[0] != (report.Unprocessed{State: "ready", Items: 3}) {
 		t.Errorf("of a run under way: %+v", running)
 	}
 	b.finish(first.Run)
@@ -37,12 +39,12 @@ func TestReports(t *testing.T) {
 		a.Digests.Results == r.Digests.Results || a.Note != "" {
 		t.Fatalf("against the first: %+v", a)
 	}
-	counts := map[workqueue.Change]int64{}
+	counts := map[report.Change]int64{}
 	for _, c := range r.Against.Changes {
 		counts[c.Change] = c.Items
 	}
-	if counts[workqueue.ChangeNone] != 1 || counts[workqueue.ChangeResult] != 1 ||
-		counts[workqueue.ChangeStillFailing] != 1 {
+	if counts[report.ChangeNone] != 1 || counts[report.ChangeResult] != 1 ||
+		counts[report.ChangeStillFailing] != 1 {
 		t.Errorf("the changes are %v", counts)
 	}
 	if plain := read[api.ReportDocument](b, "/runs/second/report?digests=false"); plain.Digests != nil {
@@ -50,8 +52,8 @@ func TestReports(t *testing.T) {
 	}
 
 	code, text := b.ask(http.MethodGet, api.Prefix+"/runs/second/comparison?against=first&change=changed", nil)
-	var d workqueue.Difference
-	if err := json.Unmarshal(text, &d); err != nil || code != 200 || d.Key != "3" || d.Change != workqueue.ChangeResult ||
+	var d report.Difference
+	if err := json.Unmarshal(text, &d); err != nil || code != 200 || d.Key != "3" || d.Change != report.ChangeResult ||
 		d.Here.Outcome != workqueue.OutcomeDone {
 		t.Errorf("the changed keys are %d %s", code, text)
 	}
@@ -85,12 +87,12 @@ func TestAudit(t *testing.T) {
 	for _, name := range []string{"first", "second"} {
 		b.ask(http.MethodPost, api.Prefix+"/runs/"+name+"/cancel", nil, api.ActorHeader, "ann")
 	}
-	page := read[workqueue.AuditPage](b, "/audit?limit=3")
+	page := read[inspect.AuditPage](b, "/audit?limit=3")
 	if len(page.Entries) != 3 || page.Next == 0 || page.Entries[0].Action != "cancel" || page.Entries[0].Actor != "ann" ||
 		*page.Entries[0].Run != second.Run {
 		t.Errorf("the first page is %+v", page)
 	}
-	rest := read[workqueue.AuditPage](b, "/audit?before="+jsonText(t, page.Next))
+	rest := read[inspect.AuditPage](b, "/audit?before="+jsonText(t, page.Next))
 	if len(rest.Entries) != 1 || rest.Next != 0 || *rest.Entries[0].Run != first.Run || rest.Entries[0].Action != "start" {
 		t.Errorf("the second page is %+v", rest)
 	}
@@ -98,7 +100,7 @@ func TestAudit(t *testing.T) {
 		"run=first": 2, "actor=ann": 2, "action=start": 2, "action=cancel&run=second": 1, "since=" + began: 4,
 		"since=2100-01-01T00:00:00Z": 0, "actor=nobody": 0,
 	} {
-		if got := read[workqueue.AuditPage](b, "/audit?"+query); len(got.Entries) != want {
+		if got := read[inspect.AuditPage](b, "/audit?"+query); len(got.Entries) != want {
 			t.Errorf("%s: %d entries; want %d", query, len(got.Entries), want)
 		}
 	}

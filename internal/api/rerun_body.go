@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // Bounds of a selection of items.
@@ -52,7 +53,7 @@ type OrdinalRanges [][2]int
 
 // Schema tells huma what they look like.
 func (OrdinalRanges) Schema(huma.Registry) *huma.Schema {
-	most, two, zero := workqueue.MaxRanges, 2, 0.0
+	most, two, zero := redo.MaxRanges, 2, 0.0
 	return &huma.Schema{Type: huma.TypeArray, MaxItems: &most, Examples: []any{[][2]int{{0, 99}}},
 		Description: "items by ordinal, both ends included; beside failed, codes or groups: only those of them",
 		Items: &huma.Schema{Type: huma.TypeArray, MinItems: &two, MaxItems: &two,
@@ -60,9 +61,9 @@ func (OrdinalRanges) Schema(huma.Registry) *huma.Schema {
 }
 
 // ranges is the same as the store takes it.
-func (o OrdinalRanges) ranges() (all []workqueue.Range) {
+func (o OrdinalRanges) ranges() (all []redo.Range) {
 	for _, r := range o {
-		all = append(all, workqueue.Range{From: workqueue.Ordinal(r[0]), To: workqueue.Ordinal(r[1])})
+		all = append(all, redo.Range{From: workqueue.Ordinal(r[0]), To: workqueue.Ordinal(r[1])})
 	}
 	return all
 }
@@ -235,7 +236,7 @@ func (r *bodyReader) ranges(field string) (OrdinalRanges, error) {
 	const pair = "a pair of ordinals, like [0,99]"
 	var all OrdinalRanges
 	err := r.array(field, "an array of pairs of ordinals, like [[0,99],[500,500]]", func(i int) error {
-		if i == workqueue.MaxRanges {
+		if i == redo.MaxRanges {
 			return &inputError{fmt.Sprintf("there are more than %d %s; %s in several requests", i, field, r.again)}
 		}
 		at := fmt.Sprintf("%s[%d]", field, i)

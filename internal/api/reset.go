@@ -11,6 +11,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // ResetSettings says of which items the part of a step is taken back, by exactly one of All, Keys, Codes and
@@ -30,17 +32,17 @@ type ResetSettings struct {
 
 // Reset is a reset that was done, or would be.
 type Reset struct {
-	Run        workqueue.RunID       `json:"run"`
-	Step       string                `json:"step"`
-	DryRun     bool                  `json:"dry_run" doc:"nothing was changed"`
-	Cascade    bool                  `json:"cascade"`
-	Items      int64                 `json:"items"`
-	Blocks     int                   `json:"blocks"`
-	Generation workqueue.Generation  `json:"generation"`
-	Steps      []workqueue.StepReset `json:"steps" doc:"the one that was reset, and those after it"`
-	Notes      []string              `json:"notes" doc:"what was selected and left as it is, and why"`
-	Paused     string                `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
-	Warnings   []string              `json:"warnings"`
+	Run        workqueue.RunID      `json:"run"`
+	Step       string               `json:"step"`
+	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
+	Cascade    bool                 `json:"cascade"`
+	Items      int64                `json:"items"`
+	Blocks     int                  `json:"blocks"`
+	Generation workqueue.Generation `json:"generation"`
+	Steps      []redo.StepReset     `json:"steps" doc:"the one that was reset, and those after it"`
+	Notes      []string             `json:"notes" doc:"what was selected and left as it is, and why"`
+	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+	Warnings   []string             `json:"warnings"`
 }
 
 func (s *Server) registerReset(api huma.API) {
@@ -65,13 +67,13 @@ func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
 		return Reset{}, err
 	}
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return Reset{}, err
 	}
-	done, err := s.engine.Reset(ctx, workqueue.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
+	done, err := s.engine.Reset(ctx, redo.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
 		Cascade: set.Cascade, DryRun: set.DryRun,
-		Select: workqueue.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes,
+		Select: redo.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes,
 			Ranges: set.Ranges.ranges()}})
 	if err != nil {
 		return Reset{}, seen(err, "tranche run show "+id.String())
@@ -79,7 +81,7 @@ func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	out := Reset{Run: id, Step: done.Step, DryRun: set.DryRun, Cascade: set.Cascade, Items: done.Items,
 		Blocks: done.Blocks, Generation: done.Generation, Steps: done.Steps, Notes: append([]string{}, done.Notes...),
 		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}
-	if view, err := s.store.Run(ctx, id); err == nil { // it is done either way; the warnings are extra
+	if view, err := inspect.New(s.store).Run(ctx, id); err == nil { // it is done either way; the warnings are extra
 		out.Warnings = s.warnings(ctx, view)
 	}
 	return out, nil

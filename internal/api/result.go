@@ -15,6 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type resultInput struct {
@@ -52,21 +53,21 @@ func (s *Server) registerResult(api huma.API) {
 	})
 }
 
-func (s *Server) result(ctx context.Context, in *resultInput) (workqueue.Result, error) {
-	id, err := s.store.Resolve(ctx, in.Run)
+func (s *Server) result(ctx context.Context, in *resultInput) (inspect.Result, error) {
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
-		return workqueue.Result{}, err
+		return inspect.Result{}, err
 	}
-	req := workqueue.ResultRequest{Run: id, Step: in.Step, Key: in.Key}
+	req := inspect.ResultRequest{Run: id, Step: in.Step, Key: in.Key}
 	if in.Ordinal >= 0 {
 		ordinal := workqueue.Ordinal(in.Ordinal)
 		req.Ordinal = &ordinal
 	}
-	found, err := s.store.Result(ctx, req)
+	found, err := inspect.New(s.store).Result(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		return found, &inputError{"step: " + choice.Error()}
 	}
-	if twins, ok := errors.AsType[*workqueue.TwinsError](err); ok {
+	if twins, ok := errors.AsType[*inspect.TwinsError](err); ok {
 		return found, &inputError{"ordinal: " + twins.Error()}
 	}
 	return found, seen(err, "tranche run item "+id.String()+" KEY")
@@ -86,7 +87,7 @@ func inertTypes() map[string]string {
 
 // sendResult sends bytes that anybody may have made. The browser is to save them, and if it shows them all the same,
 // nothing in them runs or reaches anything.
-func sendResult(w http.ResponseWriter, r *http.Request, key string, found *workqueue.Result) {
+func sendResult(w http.ResponseWriter, r *http.Request, key string, found *inspect.Result) {
 	kind, _, err := mime.ParseMediaType(found.ContentType)
 	if found.ContentType == "" {
 		kind, err = "application/json", nil

@@ -10,26 +10,29 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // answer records a result of each item of a run, by ordinal; nil fails it.
 func (b *bench) answer(run workqueue.RunID, contentType string, result func(workqueue.Ordinal) []byte) {
 	b.Helper()
-	claimed, err := b.store.Claim(b.Context(), workqueue.ClaimRequest{Session: b.engine.session, Run: run,
+	claimed, err := dispatch.New(b.store).Claim(b.Context(), dispatch.ClaimRequest{Session: b.engine.session, Run: run,
 		MaxSlices: 100, MaxBytes: 1 << 20})
 	if err != nil {
 		b.Fatal(err)
 	}
 	for _, s := range claimed.Slices {
-		answer := workqueue.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
+		answer := settle.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
 		for bit := range s.Mask.All() {
-			slot := workqueue.Slot{Ordinal: s.Block.Ordinal(bit), ContentType: contentType}
+			slot := settle.Slot{Ordinal: s.Block.Ordinal(bit), ContentType: contentType}
 			if slot.Result = result(slot.Ordinal); slot.Result == nil {
 				slot.ContentType, slot.Err = "", &workqueue.SlotError{Code: "E", Message: "no"}
 			}
 			answer.Slots = append(answer.Slots, slot)
 		}
-		if _, err := b.store.Record(b.Context(), []workqueue.Answer{answer}); err != nil {
+		if _, err := settle.New(b.store).Record(b.Context(), []settle.Answer{answer}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -105,13 +108,13 @@ func TestTwinsComeInPages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
-		strings.NewReader("id\n"+strings.Repeat("a\n", 2*workqueue.MaxTwins)))
+		strings.NewReader("id\n"+strings.Repeat("a\n", 2*inspect.MaxTwins)))
 	if code != http.StatusCreated {
 		t.Fatalf("%s", text)
 	}
 	_, first := b.get("/runs/twins/items/a")
 	_, last := b.get("/runs/twins/items/a?after=99")
-	if !strings.Contains(first, `"next":99}`) || strings.Count(first, `"ordinal":`) != workqueue.MaxTwins ||
+	if !strings.Contains(first, `"next":99}`) || strings.Count(first, `"ordinal":`) != inspect.MaxTwins ||
 		strings.Contains(last, `"next"`) || !strings.Contains(last, `"ordinal":199,`) {
 		t.Errorf("%.200s … %.200s", first, last)
 	}
@@ -122,7 +125,7 @@ func TestResultsThatAreNotThere(t *testing.T) {
 	b := setup(t)
 	_, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
 		strings.NewReader("id\na\na\nb\n../x\n"))
-	run, err := b.store.Resolve(t.Context(), "twins")
+	run, err := inspect.New(b.store).Resolve(t.Context(), "twins")
 	if err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
 // maxRetentionAge is longer than anybody means.
@@ -33,7 +34,7 @@ type RetentionSettings struct {
 
 // RetentionKind is what is kept by one set of limits. With no limit at all, everything is.
 type RetentionKind struct {
-	Kind workqueue.RetentionKind `json:"kind"`
+	Kind retention.RetentionKind `json:"kind"`
 	RetentionSettings
 
 	ChangedBy   string     `json:"changed_by,omitempty" doc:"absent: the limits are as they came"`
@@ -45,8 +46,8 @@ type RetentionKind struct {
 
 // RetentionList is all kinds, and the runs of which something is left to delete.
 type RetentionList struct {
-	Kinds []RetentionKind     `json:"kinds"`
-	Going []workqueue.GoneRun `json:"going" doc:"runs that are being deleted, up to 100"`
+	Kinds []RetentionKind   `json:"kinds"`
+	Going []inspect.GoneRun `json:"going" doc:"runs that are being deleted, up to 100"`
 }
 
 // RetentionRun is a wish that what is past its limits goes now.
@@ -62,7 +63,7 @@ type RetentionDue struct {
 
 // KindDue is what of a kind is past its limits.
 type KindDue struct {
-	Kind   workqueue.RetentionKind `json:"kind"`
+	Kind   retention.RetentionKind `json:"kind"`
 	Count  int64                   `json:"count"`
 	Bytes  int64                   `json:"bytes" doc:"roughly"`
 	Before *time.Time              `json:"before,omitempty" doc:"what ended before it is; absent: nothing is"`
@@ -90,7 +91,7 @@ func (s *Server) registerRetention(api huma.API) {
 }
 
 func (s *Server) showRetention(ctx context.Context, _ *struct{}) (RetentionList, error) {
-	all, err := s.store.Retention(ctx)
+	all, err := retention.New(s.store).Retention(ctx)
 	if err != nil {
 		return RetentionList{}, err
 	}
@@ -98,16 +99,16 @@ func (s *Server) showRetention(ctx context.Context, _ *struct{}) (RetentionList,
 	for i := range all {
 		list.Kinds[i] = retentionKind(&all[i])
 	}
-	list.Going, err = s.store.GoingRuns(ctx, maxGoing)
+	list.Going, err = retention.New(s.store).GoingRuns(ctx, maxGoing)
 	return list, err
 }
 
-func retentionKind(r *workqueue.Retention) RetentionKind {
+func retentionKind(r *retention.Retention) RetentionKind {
 	k := RetentionKind{Kind: r.Kind, ChangedBy: r.ChangedBy, ChangedAt: r.ChangedAt, Deleted: r.Deleted,
 		LastDeleted: r.LastDeleted, LastAt: r.LastAt}
 	k.KeepAll = r.None()
 	if r.Age != nil {
-		k.Age = workqueue.RetentionAge(*r.Age)
+		k.Age = retention.RetentionAge(*r.Age)
 	}
 	if r.Count != nil {
 		k.MaxCount = *r.Count
@@ -130,7 +131,7 @@ func (s *Server) setRetention(ctx context.Context, in *setRetentionInput) (Reten
 	if err != nil {
 		return RetentionKind{}, err
 	}
-	set, err := s.store.SetRetention(ctx, workqueue.RetentionKind(in.Kind), limits, in.Name)
+	set, err := retention.New(s.store).SetRetention(ctx, retention.RetentionKind(in.Kind), limits, in.Name)
 	if err != nil {
 		return RetentionKind{}, seen(err, seeRetention)
 	}
@@ -139,7 +140,7 @@ func (s *Server) setRetention(ctx context.Context, in *setRetentionInput) (Reten
 }
 
 // limits reads the settings. What is absent, or zero, is no limit.
-func (r *RetentionSettings) limits() (l workqueue.RetentionLimits, err error) {
+func (r *RetentionSettings) limits() (l retention.RetentionLimits, err error) {
 	if r.Age != "" {
 		age, err := readAge(r.Age)
 		if err != nil {
@@ -200,9 +201,9 @@ func (s *Server) runRetention(ctx context.Context, in *runRetentionInput) (Reten
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return RetentionDue{}, err
 	}
-	due, err := s.store.RetentionDue(ctx)
+	due, err := retention.New(s.store).RetentionDue(ctx)
 	if err == nil && !in.Body.DryRun {
-		err = s.store.AskRetention(ctx, in.Name)
+		err = retention.New(s.store).AskRetention(ctx, in.Name)
 	}
 	if err != nil {
 		return RetentionDue{}, err

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/retention"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // retain asks for something about retention, and reads the answer.
@@ -43,7 +44,7 @@ func TestRetention(t *testing.T) {
 
 	var list api.RetentionList
 	b.retain(http.MethodGet, "/retention", "", 200, &list)
-	if len(list.Kinds) != len(workqueue.RetentionKinds()) || list.Kinds[0].Age != "" || list.Kinds[1].Age != "90d" ||
+	if len(list.Kinds) != len(retention.RetentionKinds()) || list.Kinds[0].Age != "" || list.Kinds[1].Age != "90d" ||
 		!list.Kinds[0].KeepAll || list.Kinds[1].KeepAll {
 		t.Errorf("%+v", list.Kinds)
 	}
@@ -70,7 +71,7 @@ func TestRetention(t *testing.T) {
 	b.retain(http.MethodPut, "/retention/sessions", `{"keep_all":true}`, 200, nil)
 	list = api.RetentionList{}
 	b.retain(http.MethodGet, "/retention", "", 200, &list)
-	if k := list.Kinds[5]; k.Kind != workqueue.RetainSessions || k.Age != "" || !k.KeepAll {
+	if k := list.Kinds[5]; k.Kind != retention.RetainSessions || k.Age != "" || !k.KeepAll {
 		t.Errorf("%+v", k)
 	}
 	text := b.retain(http.MethodPut, "/retention/cats", `{"keep_all":true}`, 404, nil)
@@ -83,11 +84,11 @@ func TestRetention(t *testing.T) {
 		t.Errorf("%+v", due)
 	}
 
-	lease, err := b.store.Lead(t.Context(), b.engine.session, time.Minute)
+	lease, err := session.New(b.store).Lead(t.Context(), b.engine.session, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if deleted, err := b.store.DeleteRun(t.Context(), lease, old, time.Now(), "age 1h"); err != nil || !deleted {
+	if deleted, err := retention.New(b.store).DeleteRun(t.Context(), lease, old, time.Now(), "age 1h"); err != nil || !deleted {
 		t.Fatal(deleted, err)
 	}
 	for method, path := range map[string]string{

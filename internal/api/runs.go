@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // RunPath is the run that an operation is about.
@@ -20,27 +21,27 @@ type RunPath struct {
 
 // RunList is the answer to a list.
 type RunList struct {
-	Runs []workqueue.RunSummary `json:"runs"`
-	Next string                 `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+	Runs []inspect.RunSummary `json:"runs"`
+	Next string               `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
 }
 
 // RunDocument is a run with what a person should know about it.
 type RunDocument struct {
-	workqueue.RunView
+	inspect.RunView
 	Warnings []string `json:"warnings"`
 }
 
 // ErrorGroups is the answer to a question for errors.
 type ErrorGroups struct {
 	Run workqueue.RunID `json:"run"`
-	workqueue.Errors
+	inspect.Errors
 }
 
 // KeyItems is the items of one key: one, unless the run allows duplicates.
 type KeyItems struct {
-	Run   workqueue.RunID      `json:"run"`
-	Items []workqueue.ItemView `json:"items" doc:"100 at the most"`
-	Next  *workqueue.Ordinal   `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
+	Run   workqueue.RunID    `json:"run"`
+	Items []inspect.ItemView `json:"items" doc:"100 at the most"`
+	Next  *workqueue.Ordinal `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
 // answer is an answer with a JSON body.
@@ -106,8 +107,8 @@ const (
 )
 
 // filter is what is asked for.
-func (in *listInput) filter() (workqueue.RunFilter, error) {
-	filter := workqueue.RunFilter{States: in.State, Limit: in.Limit, Words: strings.Fields(in.Search), Plan: in.Plan,
+func (in *listInput) filter() (inspect.RunFilter, error) {
+	filter := inspect.RunFilter{States: in.State, Limit: in.Limit, Words: strings.Fields(in.Search), Plan: in.Plan,
 		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until}
 	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint}} {
 		if err := checkText(t.field, t.value, maxSearch+maxTarget); err != nil {
@@ -142,7 +143,7 @@ func (s *Server) listRuns(ctx context.Context, in *listInput) (RunList, error) {
 	if err != nil {
 		return RunList{}, err
 	}
-	runs, more, err := s.store.RunsPage(ctx, filter)
+	runs, more, err := inspect.New(s.store).RunsPage(ctx, filter)
 	if err != nil {
 		return RunList{}, err
 	}
@@ -159,7 +160,7 @@ type runInput struct {
 }
 
 func (s *Server) getRun(ctx context.Context, in *runInput) (RunDocument, error) {
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return RunDocument{}, err
 	}
@@ -167,7 +168,7 @@ func (s *Server) getRun(ctx context.Context, in *runInput) (RunDocument, error) 
 }
 
 func (s *Server) runDocument(ctx context.Context, id workqueue.RunID) (RunDocument, error) {
-	view, err := s.store.Run(ctx, id)
+	view, err := inspect.New(s.store).Run(ctx, id)
 	if err != nil {
 		return RunDocument{}, err
 	}
@@ -182,11 +183,11 @@ type itemInput struct {
 }
 
 func (s *Server) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return KeyItems{}, err
 	}
-	items, more, err := s.store.ItemsAfter(ctx, id, in.Key, workqueue.Ordinal(in.After))
+	items, more, err := inspect.New(s.store).ItemsAfter(ctx, id, in.Key, workqueue.Ordinal(in.After))
 	out := KeyItems{Run: id, Items: items}
 	if more {
 		out.Next = &items[len(items)-1].Ordinal

@@ -11,7 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/orchestrator/schedule"
-	"github.com/tranchehq/tranche/workqueue"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 const (
@@ -28,14 +28,14 @@ type SchedulePath struct {
 
 // ScheduleList is the answer to a list of schedules.
 type ScheduleList struct {
-	Schedules []workqueue.ScheduleSummary `json:"schedules" nullable:"false"`
+	Schedules []schedulestore.ScheduleSummary `json:"schedules" nullable:"false"`
 
 	Next string `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
 // AppliedSchedule is a schedule that was put on record.
 type AppliedSchedule struct {
-	workqueue.AppliedSchedule
+	schedulestore.AppliedSchedule
 	Warnings []string `json:"warnings" nullable:"false" doc:"what may not be what was meant, or is not there yet"`
 }
 
@@ -50,8 +50,8 @@ type ScheduleTimes struct {
 
 // FireList is the answer to a list of what became of a schedule's due times.
 type FireList struct {
-	Fires []workqueue.Fire `json:"fires" nullable:"false"`
-	Next  *time.Time       `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+	Fires []schedulestore.Fire `json:"fires" nullable:"false"`
+	Next  *time.Time           `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
 }
 
 const applyScheduleDescription = `The body is a schedule in YAML, or in JSON. Its name field, or else the query, names
@@ -144,7 +144,7 @@ func (s *Server) applySchedule(ctx context.Context, in *scheduleTextInput) (Appl
 	if err != nil {
 		return AppliedSchedule{}, fmt.Errorf("write schedule %s: %w", spec.Name, err)
 	}
-	applied, err := s.store.ApplySchedule(ctx, workqueue.ScheduleText{
+	applied, err := schedulestore.New(s.store).ApplySchedule(ctx, schedulestore.ScheduleText{
 		Name: spec.Name, Spec: doc, Source: string(in.RawBody), Zone: spec.Zone, Next: nextTime,
 	}, in.Actor.Name)
 	s.wakeSchedules()
@@ -174,7 +174,7 @@ func (s *Server) previewSchedule(ctx context.Context, in *previewScheduleInput) 
 func (s *Server) timesOf(
 	ctx context.Context, spec *schedule.Spec, count int, warnings []string,
 ) (ScheduleTimes, error) {
-	now, err := s.store.DatabaseTime(ctx)
+	now, err := schedulestore.New(s.store).DatabaseTime(ctx)
 	if err != nil {
 		return ScheduleTimes{}, err
 	}
@@ -187,7 +187,7 @@ func (s *Server) scheduleTimes(ctx context.Context, in *struct {
 	Count int `query:"count" minimum:"1" maximum:"1000" default:"20" doc:"how many due times"`
 },
 ) (ScheduleTimes, error) {
-	view, err := s.store.Schedule(ctx, in.Schedule)
+	view, err := schedulestore.New(s.store).Schedule(ctx, in.Schedule)
 	if err != nil {
 		return ScheduleTimes{}, seen(err, seeSchedules)
 	}
@@ -196,7 +196,7 @@ func (s *Server) scheduleTimes(ctx context.Context, in *struct {
 		return ScheduleTimes{}, err
 	}
 	out, err := s.timesOf(ctx, spec, in.Count, []string{})
-	if view.State == workqueue.SchedulePaused {
+	if view.State == schedulestore.SchedulePaused {
 		out.Warnings = append(out.Warnings, "the schedule is paused: nothing is started before it is resumed")
 	}
 	return out, err
@@ -207,19 +207,19 @@ func (s *Server) listSchedules(ctx context.Context, in *struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
 },
 ) (ScheduleList, error) {
-	list, more, err := s.store.Schedules(ctx, in.After, in.Limit)
+	list, more, err := schedulestore.New(s.store).Schedules(ctx, in.After, in.Limit)
 	if err != nil {
 		return ScheduleList{}, seen(err, seeSchedules)
 	}
-	out := ScheduleList{Schedules: append([]workqueue.ScheduleSummary{}, list...)}
+	out := ScheduleList{Schedules: append([]schedulestore.ScheduleSummary{}, list...)}
 	if more {
 		out.Next = list[len(list)-1].Name
 	}
 	return out, nil
 }
 
-func (s *Server) getSchedule(ctx context.Context, in *SchedulePath) (*workqueue.ScheduleView, error) {
-	view, err := s.store.Schedule(ctx, in.Schedule)
+func (s *Server) getSchedule(ctx context.Context, in *SchedulePath) (*schedulestore.ScheduleView, error) {
+	view, err := schedulestore.New(s.store).Schedule(ctx, in.Schedule)
 	return view, seen(err, seeSchedules)
 }
 
@@ -231,13 +231,13 @@ func (s *Server) listFires(ctx context.Context, in *struct {
 	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"100"`
 },
 ) (FireList, error) {
-	fires, more, err := s.store.Fires(ctx, workqueue.FireFilter{
-		Schedule: in.Schedule, State: workqueue.FireState(in.State), Before: in.Before, Limit: in.Limit,
+	fires, more, err := schedulestore.New(s.store).Fires(ctx, schedulestore.FireFilter{
+		Schedule: in.Schedule, State: schedulestore.FireState(in.State), Before: in.Before, Limit: in.Limit,
 	})
 	if err != nil {
 		return FireList{}, seen(err, seeSchedules)
 	}
-	out := FireList{Fires: append([]workqueue.Fire{}, fires...)}
+	out := FireList{Fires: append([]schedulestore.Fire{}, fires...)}
 	if more {
 		out.Next = &fires[len(fires)-1].Due
 	}
@@ -253,36 +253,36 @@ func (in *scheduleActionInput) check() error {
 	return checkText("header "+ActorHeader, in.Name, maxActorBytes)
 }
 
-func (s *Server) runScheduleNow(ctx context.Context, in *scheduleActionInput) (workqueue.Fire, error) {
+func (s *Server) runScheduleNow(ctx context.Context, in *scheduleActionInput) (schedulestore.Fire, error) {
 	if err := in.check(); err != nil {
-		return workqueue.Fire{}, err
+		return schedulestore.Fire{}, err
 	}
-	fire, err := s.store.RunScheduleNow(ctx, in.Schedule, in.Name)
+	fire, err := schedulestore.New(s.store).RunScheduleNow(ctx, in.Schedule, in.Name)
 	s.wakeSchedules()
 	return fire, seen(err, seeSchedules)
 }
 
-func (s *Server) pauseSchedule(ctx context.Context, in *scheduleActionInput) (workqueue.ControlledSchedule, error) {
+func (s *Server) pauseSchedule(ctx context.Context, in *scheduleActionInput) (schedulestore.ControlledSchedule, error) {
 	if err := in.check(); err != nil {
-		return workqueue.ControlledSchedule{}, err
+		return schedulestore.ControlledSchedule{}, err
 	}
-	out, err := s.store.PauseSchedule(ctx, in.Schedule, in.Name)
+	out, err := schedulestore.New(s.store).PauseSchedule(ctx, in.Schedule, in.Name)
 	return out, seen(err, seeSchedules)
 }
 
-func (s *Server) resumeSchedule(ctx context.Context, in *scheduleActionInput) (workqueue.ControlledSchedule, error) {
+func (s *Server) resumeSchedule(ctx context.Context, in *scheduleActionInput) (schedulestore.ControlledSchedule, error) {
 	if err := in.check(); err != nil {
-		return workqueue.ControlledSchedule{}, err
+		return schedulestore.ControlledSchedule{}, err
 	}
-	out, err := s.store.ResumeSchedule(ctx, in.Schedule, nextTime, in.Name)
+	out, err := schedulestore.New(s.store).ResumeSchedule(ctx, in.Schedule, nextTime, in.Name)
 	s.wakeSchedules()
 	return out, seen(err, seeSchedules)
 }
 
-func (s *Server) deleteSchedule(ctx context.Context, in *scheduleActionInput) (workqueue.ControlledSchedule, error) {
+func (s *Server) deleteSchedule(ctx context.Context, in *scheduleActionInput) (schedulestore.ControlledSchedule, error) {
 	if err := in.check(); err != nil {
-		return workqueue.ControlledSchedule{}, err
+		return schedulestore.ControlledSchedule{}, err
 	}
-	out, err := s.store.DeleteSchedule(ctx, in.Schedule, in.Name)
+	out, err := schedulestore.New(s.store).DeleteSchedule(ctx, in.Schedule, in.Name)
 	return out, seen(err, seeSchedules)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // Schedules is what schedules take items from, beside the sources of the connections.
@@ -35,7 +36,7 @@ func (s *Server) wakeSchedules() {
 // checkSchedule looks at what a schedule speaks of: what can never be is an error at its place in the text, and what is
 // not there now a warning.
 func (s *Server) checkSchedule(ctx context.Context, spec *schedule.Spec, in *scheduleTextInput) ([]string, error) {
-	now, err := s.store.DatabaseTime(ctx)
+	now, err := schedulestore.New(s.store).DatabaseTime(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,7 @@ func (s *Server) checkSchedule(ctx context.Context, spec *schedule.Spec, in *sch
 	if err != nil {
 		return nil, &inputError{err.Error()}
 	}
-	set := settingsOfFire(spec, &resolved, workqueue.FireKey{Schedule: spec.Name, Due: due, Kind: workqueue.FireDue})
+	set := settingsOfFire(spec, &resolved, schedulestore.FireKey{Schedule: spec.Name, Due: due, Kind: schedulestore.FireDue})
 	if err := set.validate(); err != nil {
 		return nil, err
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
-	"github.com/tranchehq/tranche/workqueue"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // settingsOfFire are what a person would start the run of a fire with.
-func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key workqueue.FireKey) RunSettings {
+func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key schedulestore.FireKey) RunSettings {
 	set := RunSettings{
 		Endpoint: spec.Endpoint, PlanRef: spec.Plan, Key: r.Items.Key, Format: r.Items.Format,
 		Name: cmp.Or(r.RunName, spec.Name), Params: r.Params, IdempotencyKey: key.RunKey(),
@@ -46,7 +46,7 @@ func (s *Server) StartFire(ctx context.Context, job schedules.Job) (schedules.St
 	if err != nil {
 		return out, err
 	}
-	workqueue.OfFire(&req, job.Claim)
+	schedulestore.OfFire(&req, job.Claim)
 	rows, body, err := s.openFire(ctx, &set, &resolved.Items)
 	if err != nil {
 		return out, err
@@ -64,7 +64,7 @@ func (s *Server) StartFire(ctx context.Context, job schedules.Job) (schedules.St
 		return out, err
 	}
 	if loaded.Existing { // somebody has used its key
-		_, err = s.store.EndFire(ctx, job.Claim, workqueue.FireEnd{State: workqueue.FireStarted, Run: loaded.Run})
+		_, err = schedulestore.New(s.store).EndFire(ctx, job.Claim, schedulestore.FireEnd{State: schedulestore.FireStarted, Run: loaded.Run})
 	}
 	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }

@@ -22,6 +22,10 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 const nightly = "cron: 30 2 * * *\nzone: Europe/Berlin\nplan: year-end\nparams: {year: \"{due.year}\"}\n" +
@@ -66,12 +70,12 @@ func TestTheWayOfASchedule(t *testing.T) {
 		t.Fatalf("the list is %+v", list)
 	}
 	if s := list.Schedules[0]; s.State != "paused" || s.When != "30 2 * * *" || s.Plan != "year-end" || s.Waiting != 1 ||
-		s.Last == nil || s.Last.Kind != workqueue.FireNow || s.Last.AskedBy != "ann" {
+		s.Last == nil || s.Last.Kind != schedule.FireNow || s.Last.AskedBy != "ann" {
 		t.Errorf("the schedule is %+v, last %+v", s, s.Last)
 	}
 	var fires api.FireList
 	b.read("/schedules/night/fires?state=due", &fires)
-	if len(fires.Fires) != 1 || fires.Fires[0].State != workqueue.FireWaiting {
+	if len(fires.Fires) != 1 || fires.Fires[0].State != schedule.FireWaiting {
 		t.Errorf("fires are %+v", fires)
 	}
 	if code, text = b.schedule("/schedules/night/resume", ""); code != 200 || !strings.Contains(text, `"active"`) {
@@ -84,7 +88,7 @@ func TestTheWayOfASchedule(t *testing.T) {
 		b.refused(404, "was deleted: not found; see tranche schedule list", http.MethodGet, api.Prefix+path, nil)
 	}
 	b.read("/schedules/night/fires", &fires)
-	if len(fires.Fires) != 1 || fires.Fires[0].State != workqueue.FireSkipped {
+	if len(fires.Fires) != 1 || fires.Fires[0].State != schedule.FireSkipped {
 		t.Errorf("what a deleted schedule did: %+v", fires)
 	}
 }
@@ -149,15 +153,15 @@ func (c *clockwork) StartFire(ctx context.Context, job schedules.Job) (schedules
 }
 func (c *clockwork) Permanent(err error) bool { return c.server.Permanent(err) }
 func (c *clockwork) WakeDuty(name string)     { c.node.Load().WakeDuty(name) }
-func (c *clockwork) Pause(ctx context.Context, in workqueue.Control) (workqueue.Controlled, error) {
+func (c *clockwork) Pause(ctx context.Context, in control.Control) (control.Controlled, error) {
 	return c.node.Load().Pause(ctx, in)
 }
 
-func (c *clockwork) Cancel(ctx context.Context, in workqueue.Control) (workqueue.Cancelled, error) {
+func (c *clockwork) Cancel(ctx context.Context, in control.Control) (control.Cancelled, error) {
 	return c.node.Load().Cancel(ctx, in)
 }
 
-func startClockwork(t *testing.T, store *workqueue.Store, ns *embedded.NATS, files *schedules.Files) *clockwork {
+func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *schedules.Files) *clockwork {
 	t.Helper()
 	c := &clockwork{}
 	log := zaptest.NewLogger(t)
@@ -199,7 +203,7 @@ func startClockwork(t *testing.T, store *workqueue.Store, ns *embedded.NATS, fil
 func TestEachDueTimeHasOneRun(t *testing.T) {
 	t.Parallel()
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	store := workqueue.New(pool)
+	store := database.New(pool)
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(three), 0o600); err != nil {
 		t.Fatal(err)
@@ -261,7 +265,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	runs := map[workqueue.RunID]bool{}
 	for _, f := range fires.Fires {
 		runs[*f.Run] = true
-		run, err := store.Run(t.Context(), *f.Run)
+		run, err := inspect.New(store).Run(t.Context(), *f.Run)
 		if err != nil || run.Items != 3 || run.Done != 3 || run.Params["at"] != fmt.Sprint(f.Due.Unix()) {
 			t.Errorf("the run of %s is %+v, %v", f.Due, run, err)
 		}

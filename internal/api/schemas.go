@@ -7,7 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // schemaOf describes a type by its place among the components.
@@ -19,7 +19,7 @@ func schemaOf[T any](api huma.API) *huma.Schema {
 func aliases(registry huma.Registry) {
 	registry.RegisterTypeAlias(typeOf[gather.Adaptive](), typeOf[Sizing]())
 	registry.RegisterTypeAlias(typeOf[gather.Bytes](), typeOf[byteSize]())
-	registry.RegisterTypeAlias(typeOf[workqueue.Span](), typeOf[spanText]())
+	registry.RegisterTypeAlias(typeOf[collector.Span](), typeOf[spanText]())
 }
 
 // spanText tells huma of workqueue.Span.

@@ -26,6 +26,15 @@ import (
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Prefix stands before the path of every operation but the health checks.
@@ -50,31 +59,31 @@ const (
 type Engine interface {
 	Ready() <-chan struct{} // closed once it can start runs
 	Session() workqueue.SessionID
-	Start(ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error) (workqueue.Loaded, error)
-	OpenRun(ctx context.Context, req workqueue.OpenRequest) (workqueue.Opened, error)
-	Add(ctx context.Context, req workqueue.AddRequest) (workqueue.Added, error)
-	SealRun(ctx context.Context, req workqueue.SealRequest) (workqueue.Sealed, error)
-	Rerun(ctx context.Context, req workqueue.RerunRequest) (workqueue.Rerun, error)
-	Reset(ctx context.Context, req workqueue.ResetRequest) (workqueue.Reset, error)
-	SetRun(ctx context.Context, c workqueue.RunChange) (workqueue.RunChanged, error)
-	Pause(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
-	Resume(ctx context.Context, c workqueue.Control, maxFailed *string) (workqueue.Controlled, error)
-	Approve(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
-	Cancel(ctx context.Context, c workqueue.Control) (workqueue.Cancelled, error)
-	Requeue(ctx context.Context, sel workqueue.DeadSelection, actor string) (workqueue.Requeue, error)
+	Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error)
+	OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened, error)
+	Add(ctx context.Context, req start.AddRequest) (start.Added, error)
+	SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error)
+	Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error)
+	Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error)
+	SetRun(ctx context.Context, c controlstore.RunChange) (controlstore.RunChanged, error)
+	Pause(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
+	Resume(ctx context.Context, c controlstore.Control, maxFailed *string) (controlstore.Controlled, error)
+	Approve(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
+	Cancel(ctx context.Context, c controlstore.Control) (controlstore.Cancelled, error)
+	Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error)
 	CollectorEngine
 	ChangeEndpoint(
-		ctx context.Context, change workqueue.EndpointChange, actor string,
-	) (workqueue.EndpointSetting, error)
+		ctx context.Context, change pace.EndpointChange, actor string,
+	) (pace.EndpointSetting, error)
 }
 
 // CollectorEngine is what a node does for collectors: changes after which something may have to be flushed at once.
 type CollectorEngine interface {
 	producers.Adder
-	ApplyCollector(ctx context.Context, c workqueue.CollectorText, actor string) (workqueue.AppliedCollector, error)
+	ApplyCollector(ctx context.Context, c collector.CollectorText, actor string) (collector.AppliedCollector, error)
 	ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error)
-	DrainCollector(ctx context.Context, name, actor string) (workqueue.Drained, error)
-	RequeueOps(ctx context.Context, name string, sel workqueue.OpsSelection, actor string) (int64, error)
+	DrainCollector(ctx context.Context, name, actor string) (collector.Drained, error)
+	RequeueOps(ctx context.Context, name string, sel collector.OpsSelection, actor string) (int64, error)
 }
 
 // Config is what a Server needs beside its node.
@@ -131,7 +140,7 @@ type Config struct {
 
 // Server is the API on a store, a node and a NATS connection. It closes none of them.
 type Server struct {
-	store     *workqueue.Store
+	store     *database.DB
 	engine    Engine
 	nc        *nats.Conn
 	log       *zap.Logger
@@ -153,12 +162,12 @@ type Server struct {
 	topics    *live.Topics
 	streams   streams
 	trackers  *trackers.Service
-	timelines recent[workqueue.TimelineRequest, *workqueue.Timeline]
+	timelines recent[inspect.TimelineRequest, *inspect.Timeline]
 	producers *producers.Producers
 }
 
 // New returns a server; Handler and Serve make use of it.
-func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*Server, error) {
+func New(store *database.DB, engine Engine, nc *nats.Conn, config Config) (*Server, error) {
 	if store == nil || engine == nil || nc == nil {
 		return nil, errors.New("api: a store, an engine and a NATS connection are needed")
 	}
@@ -175,7 +184,7 @@ func New(store *workqueue.Store, engine Engine, nc *nats.Conn, config Config) (*
 		return nil, err
 	}
 	if s.producers = config.Producers; s.producers == nil {
-		s.producers = producers.New(store, engine, config.Log)
+		s.producers = producers.New(collectorstore.New(store), engine, config.Log)
 	}
 	s.heavy, s.broad = slotsOf(config, store.Connections()/heavyShare), slotsOf(config, store.Connections()/broadShare)
 	s.held = slotsOf(config, maxHeld)

@@ -22,11 +22,33 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+type (
+	starts     = start.Store
+	redos      = redo.Store
+	controls   = control.Store
+	collectors = collector.Store
 )
 
 // storeEngine is a node that only writes: nothing is sent to services.
 type storeEngine struct {
-	*workqueue.Store
+	starts
+	redos
+	controls
+	collectors
+	db      *database.DB
 	session workqueue.SessionID
 	ready   chan struct{} // closed
 	asked   *atomic.Int32 // for what has to reach services
@@ -35,38 +57,38 @@ type storeEngine struct {
 func (e storeEngine) Session() workqueue.SessionID { return e.session }
 
 func (e storeEngine) Requeue(
-	ctx context.Context, sel workqueue.DeadSelection, actor string,
-) (workqueue.Requeue, error) {
+	ctx context.Context, sel deadletter.DeadSelection, actor string,
+) (deadletter.Requeue, error) {
 	e.asked.Add(1)
-	return e.Store.Requeue(ctx, sel, actor)
+	return deadletter.New(e.db).Requeue(ctx, sel, actor)
 }
 
 func (e storeEngine) ChangeEndpoint(
-	ctx context.Context, change workqueue.EndpointChange, actor string,
-) (workqueue.EndpointSetting, error) {
+	ctx context.Context, change pace.EndpointChange, actor string,
+) (pace.EndpointSetting, error) {
 	e.asked.Add(1)
-	return e.Store.ChangeEndpoint(ctx, change, actor)
+	return pace.New(e.db).ChangeEndpoint(ctx, change, actor)
 }
 
 func (e storeEngine) AddOps(
-	ctx context.Context, name string, version int, batches [][]workqueue.Op,
-) ([]workqueue.AddedOps, error) {
-	out, _, err := e.Store.AddOps(ctx, name, version, batches)
+	ctx context.Context, name string, version int, batches [][]collector.Op,
+) ([]collector.AddedOps, error) {
+	out, _, err := collector.New(e.db).AddOps(ctx, name, version, batches)
 	return out, err
 }
 
 func (e storeEngine) Ready() <-chan struct{} { return e.ready }
 
 func (e storeEngine) Start(
-	ctx context.Context, req workqueue.LoadRequest, next func(*workqueue.LoadItem) error,
-) (workqueue.Loaded, error) {
+	ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
+) (start.Loaded, error) {
 	return e.Load(ctx, req, next)
 }
 
 type bench struct {
 	*testing.T
 	pool   *pgxpool.Pool
-	store  *workqueue.Store
+	store  *database.DB
 	engine storeEngine
 	server *api.Server
 	url    string
@@ -76,12 +98,13 @@ type bench struct {
 func setup(t *testing.T) *bench {
 	t.Helper()
 	pool := testenv.Pool(t)
-	store := workqueue.New(pool)
-	session, err := store.StartSession(t.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Minute)
+	store := database.New(pool)
+	session, err := session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine := storeEngine{Store: store, session: session, ready: make(chan struct{}), asked: new(atomic.Int32)}
+	engine := storeEngine{starts: start.New(store), redos: redo.New(store), controls: control.New(store),
+		collectors: collector.New(store), db: store, session: session, ready: make(chan struct{}), asked: new(atomic.Int32)}
 	close(engine.ready)
 	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{Version: "test"})
 	if err != nil {
@@ -168,22 +191,22 @@ func (b *bench) start(query string) api.Started {
 // finish answers every item; those whose key begins with bad fail.
 func (b *bench) finish(run workqueue.RunID) {
 	b.Helper()
-	claimed, err := b.store.Claim(b.Context(), workqueue.ClaimRequest{
+	claimed, err := dispatch.New(b.store).Claim(b.Context(), dispatch.ClaimRequest{
 		Session: b.engine.session, Run: run, MaxSlices: 1000, MaxBytes: 1 << 20,
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
 	for _, s := range claimed.Slices {
-		answer := workqueue.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
+		answer := settle.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
 		for bit := range s.Mask.All() {
-			slot := workqueue.Slot{Ordinal: s.Block.Ordinal(bit), Result: []byte(`{"ok":true}`)}
+			slot := settle.Slot{Ordinal: s.Block.Ordinal(bit), Result: []byte(`{"ok":true}`)}
 			if slot.Ordinal == 1 {
 				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "=BAD", Message: "no\tgood"}
 			}
 			answer.Slots = append(answer.Slots, slot)
 		}
-		if _, err := b.store.Record(b.Context(), []workqueue.Answer{answer}); err != nil {
+		if _, err := settle.New(b.store).Record(b.Context(), []settle.Answer{answer}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -292,7 +315,7 @@ func TestStartByMultipart(t *testing.T) {
 	if code != http.StatusUnprocessableEntity {
 		t.Errorf("items that break off: %d %s", code, text)
 	}
-	runs, err := b.store.Runs(t.Context(), workqueue.RunFilter{})
+	runs, err := inspect.New(b.store).Runs(t.Context(), inspect.RunFilter{})
 	if err != nil || len(runs) != 1 || runs[0].Plan != "year-end" {
 		t.Errorf("there should be the one good run: %+v, %v", runs, err)
 	}
@@ -320,7 +343,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	b.refused(422, "", http.MethodPost, runs+"?endpoint=echo&on_duplicate=maybe", strings.NewReader(three))
 	b.refused(404, "tranche run list", http.MethodGet, runs+"/nope", nil)
 	b.refused(404, "openapi", http.MethodGet, "/nowhere", nil)
-	if got, err := b.store.Runs(t.Context(), workqueue.RunFilter{}); err != nil || len(got) != 0 {
+	if got, err := inspect.New(b.store).Runs(t.Context(), inspect.RunFilter{}); err != nil || len(got) != 0 {
 		t.Errorf("a mistake left a run: %+v, %v", got, err)
 	}
 
@@ -382,8 +405,8 @@ func TestGETsChangeNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start("name=it")
-	letter := b.bury("echo", workqueue.DeadLetter{Body: []byte(`{}`)})
-	stray := b.stray(workqueue.Quarantined{Reason: "json", Body: []byte("{")})
+	letter := b.bury("echo", deadletter.DeadLetter{Body: []byte(`{}`)})
+	stray := b.stray(deadletter.Quarantined{Reason: "json", Body: []byte("{")})
 	b.apply("steps: [{endpoint: echo}]", "name=echo")
 	put := func(path, kind, body string) (made struct{ ID string }) {
 		t.Helper()

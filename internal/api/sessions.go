@@ -6,14 +6,14 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 const seeSessions = "tranche session list"
 
 // SessionList is the browsers that are logged in.
 type SessionList struct {
-	Sessions []workqueue.WebSessionView `json:"sessions" nullable:"false"`
+	Sessions []identity.WebSessionView `json:"sessions" nullable:"false"`
 }
 
 // RevokeSessions says whose sessions end.
@@ -39,7 +39,7 @@ func (s *Server) registerSessions(api huma.API) {
 }
 
 func (s *Server) listSessions(ctx context.Context, _ *struct{}) (SessionList, error) {
-	all, err := s.store.WebSessions(ctx)
+	all, err := identity.New(s.store).WebSessions(ctx)
 	return SessionList{Sessions: all}, err
 }
 
@@ -52,7 +52,7 @@ func (s *Server) revokeSessions(ctx context.Context, in *revokeSessionsInput) (R
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return RevokedSessions{}, err
 	}
-	ended, err := s.store.RevokeWebSessions(ctx, in.Body.User, in.Name)
+	ended, err := identity.New(s.store).RevokeWebSessions(ctx, in.Body.User, in.Name)
 	if err == nil && s.config.Access != nil {
 		s.config.Access.Forget()
 	}

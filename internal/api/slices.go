@@ -5,7 +5,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type slicesInput struct {
@@ -24,17 +24,17 @@ func (s *Server) registerSlices(api huma.API) {
 	register(s, api, op, s.listSlices)
 }
 
-func (s *Server) listSlices(ctx context.Context, in *slicesInput) (*workqueue.LiveSlices, error) {
-	filter := workqueue.LiveFilter{States: in.State, Limit: in.Limit}
+func (s *Server) listSlices(ctx context.Context, in *slicesInput) (*inspect.LiveSlices, error) {
+	filter := inspect.LiveFilter{States: in.State, Limit: in.Limit}
 	if in.After != "" {
 		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
 			return nil, &inputError{"after is not the id of a slice; use the value of next of the page before"}
 		}
 	}
-	id, err := s.store.Resolve(ctx, in.Run)
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, err
 	}
 	filter.Run = id
-	return s.store.LiveSlices(ctx, filter)
+	return inspect.New(s.store).LiveSlices(ctx, filter)
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/schedule"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // The parts of a multipart start, in this order.
@@ -130,7 +132,7 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 
 // intent is a start that has been checked, but for its items, which are still to be read.
 type intent struct {
-	req  workqueue.LoadRequest
+	req  start.LoadRequest
 	rows *intake.Reader
 }
 
@@ -145,8 +147,8 @@ func (s *Server) intend(r *http.Request, in *startInput) (*intent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if strings.HasPrefix(settings.IdempotencyKey, workqueue.ScheduleKeys) {
-		return nil, &inputError{"idempotency_key: keys that begin with " + workqueue.ScheduleKeys +
+	if strings.HasPrefix(settings.IdempotencyKey, schedule.ScheduleKeys) {
+		return nil, &inputError{"idempotency_key: keys that begin with " + schedule.ScheduleKeys +
 			" are those of schedules; choose another one"}
 	}
 	req, err := s.request(r.Context(), settings, in.Actor.Name)

@@ -14,6 +14,8 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // RunSettings is how to run the items that come with it. One of Endpoint, Plan and PlanRef is set. The Overrides are
@@ -114,34 +116,34 @@ func badSetting(err error) error {
 }
 
 // request checks the settings and makes a load of them.
-func (s *Server) request(ctx context.Context, set RunSettings, actor string) (workqueue.LoadRequest, error) {
+func (s *Server) request(ctx context.Context, set RunSettings, actor string) (start.LoadRequest, error) {
 	if err := set.validate(); err != nil {
-		return workqueue.LoadRequest{}, err
+		return start.LoadRequest{}, err
 	}
 	plan, version, err := s.planOf(ctx, &set)
 	if err != nil {
-		return workqueue.LoadRequest{}, err
+		return start.LoadRequest{}, err
 	}
 	if plan, err = set.Over(plan); err != nil {
-		return workqueue.LoadRequest{}, badSetting(err)
+		return start.LoadRequest{}, badSetting(err)
 	}
 	spec, err := json.Marshal(plan)
 	if err != nil {
-		return workqueue.LoadRequest{}, fmt.Errorf("write plan %s: %w", plan.Name, err)
+		return start.LoadRequest{}, fmt.Errorf("write plan %s: %w", plan.Name, err)
 	}
 	steps, err := stepSpecs(plan.Ordered())
 	if err != nil {
-		return workqueue.LoadRequest{}, err
+		return start.LoadRequest{}, err
 	}
 	params := maps.Clone(set.Params)
 	if params == nil {
 		params = map[string]string{}
 	}
 	former, _ := plan.FormerJSON() // nil when there was none
-	return workqueue.LoadRequest{
+	return start.LoadRequest{
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, FormerSpec: former, Params: params,
 		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
-		Steps: steps, OnDuplicate: workqueue.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
+		Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
 		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(), Order: orderOf(plan),
 	}, nil
 }
@@ -185,7 +187,7 @@ func (s *Server) planOnRecord(ctx context.Context, ref, key string) (*gather.Pla
 		return nil, 0, err
 	}
 	if version == 0 && key != "" {
-		known, had, err := s.store.KeyedPlan(ctx, key)
+		known, had, err := start.New(s.store).KeyedPlan(ctx, key)
 		switch {
 		case err == nil && known == name:
 			version = had
@@ -193,7 +195,7 @@ func (s *Server) planOnRecord(ctx context.Context, ref, key string) (*gather.Pla
 			return nil, 0, err
 		}
 	}
-	view, err := s.store.Plan(ctx, name, version)
+	view, err := inspect.New(s.store).Plan(ctx, name, version)
 	if err != nil {
 		return nil, 0, seen(err, seePlans)
 	}
@@ -222,7 +224,7 @@ func parsePlanRef(ref string) (name string, version int, err error) {
 }
 
 func (set *RunSettings) validate() error {
-	if set.Name == workqueue.LastRun {
+	if set.Name == inspect.LastRun {
 		return &inputError{`a run cannot be called "last", which always means the newest; choose another name`}
 	}
 	for _, t := range []struct {
@@ -236,8 +238,8 @@ func (set *RunSettings) validate() error {
 			return err
 		}
 	}
-	switch workqueue.OnDuplicate(set.OnDuplicate) {
-	case "", workqueue.DuplicateError, workqueue.DuplicateSkip, workqueue.DuplicateAllow:
+	switch start.OnDuplicate(set.OnDuplicate) {
+	case "", start.DuplicateError, start.DuplicateSkip, start.DuplicateAllow:
 	default:
 		return &inputError{fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow",
 			cut(set.OnDuplicate, maxEchoed))}

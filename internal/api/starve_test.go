@@ -15,6 +15,9 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // lock keeps everybody from reading a table until it is undone: whoever does holds a connection for as long.
@@ -117,7 +120,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	const conns = 4
-	store, release, err := workqueue.Open(t.Context(), url, workqueue.PoolConfig{MaxConns: conns, LockTimeout: time.Hour})
+	store, release, err := database.Open(t.Context(), url, database.PoolConfig{MaxConns: conns, LockTimeout: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +134,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	e := &engine{T: t}
 	e.keep(node.Run)
 	<-node.Ready()
-	gate, err := access.New(store, access.Config{})
+	gate, err := access.New(identity.New(store), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +149,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 		WHERE l.relation = 'plan'::regclass AND NOT l.granted AND a.datname = current_database()`, conns)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := store.Ping(ctx); err == nil {
+	if err := inspect.New(store).Ping(ctx); err == nil {
 		t.Fatal("there is an ordinary connection left: the test shows nothing")
 	}
 	const sweeps = `(SELECT (d->>'runs')::bigint FROM node_session, jsonb_array_elements(stats->'duties') d

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	streamsstore "github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // StreamChanges is new settings of the streams. What is left out stays.
@@ -90,7 +91,7 @@ func (s *Server) registerStreamSettings(api huma.API) {
 }
 
 func (s *Server) showStreams(ctx context.Context, _ *struct{}) (Streams, error) {
-	set, err := s.store.StreamsSet(ctx)
+	set, err := streamsstore.New(s.store).StreamsSet(ctx)
 	if err != nil {
 		return Streams{}, err
 	}
@@ -107,10 +108,10 @@ func (s *Server) setStreams(ctx context.Context, in *changeStreamsInput) (Stream
 		return Streams{}, err
 	}
 	b := in.Body
-	change := workqueue.StreamChange{Replicas: b.Replicas, WorkBytes: b.WorkBytes, ReplyBytes: b.ReplyBytes,
+	change := streamsstore.StreamChange{Replicas: b.Replicas, WorkBytes: b.WorkBytes, ReplyBytes: b.ReplyBytes,
 		StageBytes: b.StageBytes, FlowBytes: b.FlowBytes, EventBytes: b.EventBytes, DeadBytes: b.DeadBytes,
 		EventAge: span(b.EventAge)}
-	set, err := s.store.StreamsSet(ctx)
+	set, err := streamsstore.New(s.store).StreamsSet(ctx)
 	if err != nil {
 		return Streams{}, err
 	}
@@ -119,7 +120,7 @@ func (s *Server) setStreams(ctx context.Context, in *changeStreamsInput) (Stream
 	if _, loses := s.streamsAre(ctx, set); loses != "" {
 		return Streams{}, &workqueue.SettingError{Detail: loses}
 	}
-	if set, err = s.store.ChangeStreams(ctx, change, in.Name); err != nil {
+	if set, err = streamsstore.New(s.store).ChangeStreams(ctx, change, in.Name); err != nil {
 		return Streams{}, seen(err, "tranche streams")
 	}
 	if s.config.WakeDuty != nil {
@@ -130,7 +131,7 @@ func (s *Server) setStreams(ctx context.Context, in *changeStreamsInput) (Stream
 }
 
 // streamsAre lays what the streams have beside what is set, and says what would be lost by making them so.
-func (s *Server) streamsAre(ctx context.Context, set workqueue.StreamSettings) (view Streams, loses string) {
+func (s *Server) streamsAre(ctx context.Context, set streamsstore.StreamSettings) (view Streams, loses string) {
 	cfg := orchestrator.StreamConfig(&set.StreamValues)
 	view = Streams{Auto: set.Replicas == 0, Replicas: set.Replicas, WorkBytes: cfg.WorkMaxBytes,
 		ReplyBytes: cfg.ReplyMaxBytes, StageBytes: cfg.StageMaxBytes, FlowBytes: cfg.FlowMaxBytes,
@@ -169,7 +170,7 @@ func (s *Server) streamsAre(ctx context.Context, set workqueue.StreamSettings) (
 	return view, loses
 }
 
-func streamView(s *endpoints.StreamState, set *workqueue.StreamSettings) StreamView {
+func streamView(s *endpoints.StreamState, set *streamsstore.StreamSettings) StreamView {
 	v := StreamView{Name: s.Want.Name, Missing: s.Have == nil, Behind: []string{},
 		Differs: append([]string{}, s.Differs()...)}
 	if s.Have == nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // Settings are shown beside what the streams have, and changed; what would lose something is refused.
@@ -15,7 +15,7 @@ func TestStreamSettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.retain(http.MethodPost, "/streams/settings", `{"replicas":3}`, 422, nil) // no node has started
-	if _, err := b.store.StreamSettings(t.Context(), workqueue.StreamValues{}); err != nil {
+	if _, err := streams.New(b.store).StreamSettings(t.Context(), streams.StreamValues{}); err != nil {
 		t.Fatal(err)
 	}
 	var s api.Streams

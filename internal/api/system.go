@@ -7,6 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
 )
 
 // Info says what this server is and where its parts are.
@@ -20,8 +21,8 @@ type Info struct {
 func (s *Server) registerSystem(api huma.API) {
 	register(s, api, get("info", "/info", "What this server is"), s.info)
 	check := heavy(get("doctor", "/doctor", "Check the invariants over the whole database"))
-	registerWithin(s, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (workqueue.Report, error) {
-		return s.store.Doctor(ctx)
+	registerWithin(s, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (doctor.Report, error) {
+		return doctor.New(s.store).Doctor(ctx)
 	})
 }
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type timelineInput struct {
@@ -23,13 +23,13 @@ func (s *Server) registerTimeline(api huma.API) {
 	register(s, api, op, s.getTimeline)
 }
 
-func (s *Server) getTimeline(ctx context.Context, in *timelineInput) (*workqueue.Timeline, error) {
-	id, err := s.store.Resolve(ctx, in.Run)
+func (s *Server) getTimeline(ctx context.Context, in *timelineInput) (*inspect.Timeline, error) {
+	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, err
 	}
-	req := workqueue.TimelineRequest{Run: id, Step: in.Step, Buckets: in.Buckets, All: in.All}
+	req := inspect.TimelineRequest{Run: id, Step: in.Step, Buckets: in.Buckets, All: in.All}
 	timeline, err := s.timelines.get(ctx, req, timelineAge,
-		func() (*workqueue.Timeline, error) { return s.store.Timeline(ctx, req) })
+		func() (*inspect.Timeline, error) { return inspect.New(s.store).Timeline(ctx, req) })
 	return timeline, seen(err, "tranche run show "+id.String())
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 
 // TokenList is all tokens.
 type TokenList struct {
-	Tokens []workqueue.TokenView `json:"tokens"`
+	Tokens []identity.TokenView `json:"tokens"`
 }
 
 // TokenSettings is a token to be made.
@@ -33,7 +33,7 @@ type TokenSettings struct {
 
 // CreatedToken is a new token. Its secret is in no other answer, ever.
 type CreatedToken struct {
-	workqueue.TokenView
+	identity.TokenView
 
 	Secret string `json:"secret" doc:"shown this once" format:"password"`
 }
@@ -53,7 +53,7 @@ func (s *Server) registerTokens(api huma.API) {
 }
 
 func (s *Server) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {
-	all, err := s.store.Tokens(ctx)
+	all, err := identity.New(s.store).Tokens(ctx)
 	return TokenList{Tokens: all}, err
 }
 
@@ -70,7 +70,7 @@ func (s *Server) createToken(ctx context.Context, in *createTokenInput) (Created
 		return none, err
 	}
 	secret := access.NewSecret()
-	made, err := s.store.CreateToken(ctx, workqueue.NewToken{
+	made, err := identity.New(s.store).CreateToken(ctx, identity.NewToken{
 		Name: in.Body.Name, Role: string(in.Body.Role), Hash: access.HashOf(secret), ExpiresIn: life,
 	}, in.Name)
 	if err != nil {
@@ -113,11 +113,11 @@ type revokeTokenInput struct {
 	ID string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
 }
 
-func (s *Server) revokeToken(ctx context.Context, in *revokeTokenInput) (workqueue.TokenView, error) {
+func (s *Server) revokeToken(ctx context.Context, in *revokeTokenInput) (identity.TokenView, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
-		return workqueue.TokenView{}, err
+		return identity.TokenView{}, err
 	}
-	gone, err := s.store.RevokeToken(ctx, in.ID, in.Name)
+	gone, err := identity.New(s.store).RevokeToken(ctx, in.ID, in.Name)
 	if err == nil && s.config.Access != nil {
 		s.config.Access.Forget()
 	}

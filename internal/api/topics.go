@@ -9,7 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/tranchehq/tranche/internal/live"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Topics of GET /events.
@@ -20,7 +20,7 @@ const (
 
 // RunsTopic is the data of the event runs.
 type RunsTopic struct {
-	Runs []workqueue.RunSummary `json:"runs" doc:"the newest 50, and all that have not ended, up to 500; newest first"`
+	Runs []inspect.RunSummary `json:"runs" doc:"the newest 50, and all that have not ended, up to 500; newest first"`
 }
 
 // HealthTopic is the data of the event health.
@@ -69,13 +69,13 @@ func (s *Server) watchTopics(ctx context.Context, in *topicsInput) (*huma.Stream
 
 // lookAtRuns lists the newest runs, and older ones that have not ended.
 func (s *Server) lookAtRuns(ctx context.Context) ([]byte, error) {
-	runs, err := s.store.Runs(ctx, workqueue.RunFilter{})
+	runs, err := inspect.New(s.store).Runs(ctx, inspect.RunFilter{})
 	if err != nil {
 		return nil, err
 	}
-	if len(runs) == workqueue.DefaultRuns {
-		older, err := s.store.Runs(ctx, workqueue.RunFilter{
-			States: []string{"loading", "running", "paused"}, Before: runs[len(runs)-1].ID, Limit: workqueue.MaxRuns,
+	if len(runs) == inspect.DefaultRuns {
+		older, err := inspect.New(s.store).Runs(ctx, inspect.RunFilter{
+			States: []string{"loading", "running", "paused"}, Before: runs[len(runs)-1].ID, Limit: inspect.MaxRuns,
 		})
 		if err != nil {
 			return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/trackers"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 const (
@@ -129,7 +130,7 @@ func (s *Server) registerOpenTracker(api huma.API) {
 // keepTrackers makes the tracker service, unless there is one already.
 func (s *Server) keepTrackers() (err error) {
 	if s.trackers == nil {
-		s.trackers, err = trackers.New(s.store, trackers.Config{Connections: s.config.Connections, Log: s.log})
+		s.trackers, err = trackers.New(trackerstore.New(s.store), trackers.Config{Connections: s.config.Connections, Log: s.log})
 	}
 	return err
 }

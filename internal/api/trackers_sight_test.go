@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // A webhook's URL may hold a secret, and a receiver may repeat it: viewers are told whose it is, operators all of it,
@@ -19,7 +20,7 @@ func TestViewersSeeWhoseAWebhookIs(t *testing.T) {
 	const origin, secret = "https://api.bank.example", "T0PSECRET"
 	open := service.OpenRequest{Owner: "o", Key: "k"}
 	open.Webhook = service.Hook{URL: origin + "/hooks/" + secret + "?key=" + secret, Secret: "hooks"}
-	opened, err := b.store.OpenTracker(t.Context(), open, "ann")
+	opened, err := tracker.New(b.store).OpenTracker(t.Context(), open, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func TestViewersSeeWhoseAWebhookIs(t *testing.T) {
 		t.Errorf("the audit log tells %s", text)
 	}
 	open.Webhook.URL += "2"
-	if _, err := b.store.OpenTracker(t.Context(), open, "ann"); err == nil || strings.Contains(err.Error(), secret) {
+	if _, err := tracker.New(b.store).OpenTracker(t.Context(), open, "ann"); err == nil || strings.Contains(err.Error(), secret) {
 		t.Errorf("who opens it with another URL is told %v", err)
 	}
 	for _, entry := range locked.log.All() {

@@ -22,7 +22,8 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 const (
@@ -59,7 +60,7 @@ func setupFar(t *testing.T) *far {
 	}
 	f.proxy = testenv.NewProxy(t, target)
 	f.proxy.Delay(0)
-	config.ConnConfig.Tracer, config.MaxConns = f.asked, workqueue.DefaultMaxConns
+	config.ConnConfig.Tracer, config.MaxConns = f.asked, database.DefaultMaxConns
 	config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", f.proxy.Addr())
 	}
@@ -68,7 +69,7 @@ func setupFar(t *testing.T) *far {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	f.bench = &bench{T: t, pool: pool, store: workqueue.New(pool)}
+	f.bench = &bench{T: t, pool: pool, store: database.New(pool)}
 	ns := testenv.NATS(t)
 	node, err := orchestrator.New(f.store, testenv.Conn(t, ns), orchestrator.Config{})
 	if err != nil {
@@ -177,7 +178,7 @@ func TestARunTakesFewRoundTrips(t *testing.T) {
 		t.Errorf("a run of ten items takes %.1f round trips from its POST to its completion event; %d are allowed", n,
 			maxTrips)
 	}
-	gate, err := access.New(f.store, access.Config{})
+	gate, err := access.New(identity.New(f.store), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

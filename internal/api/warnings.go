@@ -10,15 +10,17 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // warnings says what keeps a running run from going on, and what has gone astray of any run.
-func (s *Server) warnings(ctx context.Context, run *workqueue.RunView) []string {
+func (s *Server) warnings(ctx context.Context, run *inspect.RunView) []string {
 	return append(s.obstacles(ctx, run), strays(run)...)
 }
 
 // strays tells of messages about a run that ended elsewhere.
-func strays(run *workqueue.RunView) []string {
+func strays(run *inspect.RunView) []string {
 	var strays []string
 	if run.Quarantined > 0 {
 		strays = append(strays, fmt.Sprintf("%d messages about it could not be taken; see: %s --run %s",
@@ -36,7 +38,7 @@ func strays(run *workqueue.RunView) []string {
 }
 
 // obstacles says what keeps a running run from going on.
-func (s *Server) obstacles(ctx context.Context, run *workqueue.RunView) []string {
+func (s *Server) obstacles(ctx context.Context, run *inspect.RunView) []string {
 	if run.Hold != nil && run.State == "paused" {
 		return []string{heldWarning(run)}
 	}
@@ -66,8 +68,8 @@ func (s *Server) obstacles(ctx context.Context, run *workqueue.RunView) []string
 }
 
 // unknownLocal warns of a step whose function no node has.
-func (s *Server) unknownLocal(ctx context.Context, st *workqueue.StepView) []string {
-	nodes, err := s.store.NodesFor(ctx, st.Endpoint)
+func (s *Server) unknownLocal(ctx context.Context, st *inspect.StepView) []string {
+	nodes, err := inspect.New(s.store).NodesFor(ctx, st.Endpoint)
 	if err != nil || len(nodes) > 0 {
 		return nil // what cannot be told is no warning
 	}
@@ -77,12 +79,12 @@ func (s *Server) unknownLocal(ctx context.Context, st *workqueue.StepView) []str
 }
 
 // heldWarning says why nothing is claimed of a run, and what lets it go on.
-func heldWarning(run *workqueue.RunView) string {
+func heldWarning(run *inspect.RunView) string {
 	why := "it is paused"
 	if run.Hold.Detail != "" {
 		why += ": " + run.Hold.Detail
 	}
-	if run.Hold.Kind == workqueue.HoldCanary {
+	if run.Hold.Kind == controlstore.HoldCanary {
 		return fmt.Sprintf("%s; let the rest go with: tranche run approve %s", why, run.ID)
 	}
 	return fmt.Sprintf("%s; let it go on with: tranche run resume %s", why, run.ID)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // object is a JSON object, or a part of the document as one.
@@ -104,7 +104,7 @@ func (h *hinter) goType(t reflect.Type, schema object) string {
 		return "json.RawMessage"
 	case reflect.TypeFor[[]byte]():
 		return "[]byte"
-	case reflect.TypeFor[gather.Duration](), reflect.TypeFor[workqueue.Span]():
+	case reflect.TypeFor[gather.Duration](), reflect.TypeFor[collector.Span]():
 		return "Duration"
 	case reflect.TypeFor[gather.Adaptive](), reflect.TypeFor[api.Sizing]():
 		return "Sizing"

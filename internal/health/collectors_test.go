@@ -5,7 +5,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/health"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // Operations that are parked, or that nobody flushes, are told of until it is over.
@@ -13,13 +14,13 @@ func TestCollectorsInTrouble(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	for _, name := range []string{"parks", "late"} {
-		spec := workqueue.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
-		text := workqueue.CollectorText{Name: name, Spec: spec}
-		if _, err := w.store.ApplyCollector(t.Context(), text, "test"); err != nil {
+		spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
+		text := collector.CollectorText{Name: name, Spec: spec}
+		if _, err := collector.New(w.store).ApplyCollector(t.Context(), text, "test"); err != nil {
 			t.Fatal(err)
 		}
-		ops := []workqueue.Op{{ID: "1", Key: "k", Payload: []byte("1")}, {ID: "2", Key: "k", Payload: []byte("2")}}
-		if _, _, err := w.store.AddOps(t.Context(), name, 0, [][]workqueue.Op{ops}); err != nil {
+		ops := []collector.Op{{ID: "1", Key: "k", Payload: []byte("1")}, {ID: "2", Key: "k", Payload: []byte("2")}}
+		if _, _, err := collector.New(w.store).AddOps(t.Context(), name, 0, [][]collector.Op{ops}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -28,7 +29,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 	w.exec(`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL`+of, "parks")
 	w.appears(health.CollectorParked, "parks", health.Warning, "2 operations are parked", "2 h ago",
 		"tranche collector requeue parks --all")
-	if n, err := w.store.DropOps(t.Context(), "parks", workqueue.OpsSelection{All: true}, "test"); err != nil || n != 2 {
+	if n, err := collector.New(w.store).DropOps(t.Context(), "parks", collector.OpsSelection{All: true}, "test"); err != nil || n != 2 {
 		t.Fatal(n, err)
 	}
 	w.goes(health.CollectorParked, "parks")
@@ -42,7 +43,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 		"late")
 	w.appears(health.CollectorLate, "late", health.Warning, "min longer than they should", "no_listeners: nobody",
 		"tranche collector show late")
-	if _, err := w.store.PauseCollector(t.Context(), "late", "ann"); err != nil {
+	if _, err := collector.New(w.store).PauseCollector(t.Context(), "late", "ann"); err != nil {
 		t.Fatal(err)
 	}
 	w.appears(health.CollectorLate, "late", health.Info, "ann paused it", "tranche collector resume late")
@@ -54,19 +55,19 @@ func TestCollectorsInTrouble(t *testing.T) {
 func TestFlushesThatHang(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	spec := workqueue.CollectorSpec{Endpoint: "bills", MinSize: 1, Timeout: workqueue.Span(time.Hour)}.WithDefaults()
-	if _, err := w.store.ApplyCollector(t.Context(), workqueue.CollectorText{Name: "c", Spec: spec}, "test"); err != nil {
+	spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 1, Timeout: collector.Span(time.Hour)}.WithDefaults()
+	if _, err := collector.New(w.store).ApplyCollector(t.Context(), collector.CollectorText{Name: "c", Spec: spec}, "test"); err != nil {
 		t.Fatal(err)
 	}
-	ops := []workqueue.Op{{ID: "1", Key: "k7", Payload: []byte("1")}}
-	if _, _, err := w.store.AddOps(t.Context(), "c", 0, [][]workqueue.Op{ops}); err != nil {
+	ops := []collector.Op{{ID: "1", Key: "k7", Payload: []byte("1")}}
+	if _, _, err := collector.New(w.store).AddOps(t.Context(), "c", 0, [][]collector.Op{ops}); err != nil {
 		t.Fatal(err)
 	}
-	session, err := w.store.StartSession(t.Context(), workqueue.NodeInfo{Host: "h"}, time.Hour)
+	session, err := session.New(w.store).StartSession(t.Context(), session.NodeInfo{Host: "h"}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed, err := w.store.ClaimFlushes(t.Context(), workqueue.FlushRequest{Session: session, Collector: 1, Max: 1})
+	claimed, err := collector.New(w.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: session, Collector: 1, Max: 1})
 	if err != nil || len(claimed.Flushes) != 1 {
 		t.Fatalf("claimed %+v, %v", claimed, err)
 	}

@@ -3,7 +3,8 @@ package health
 import (
 	"fmt"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 const collectorsLink = "/collectors"
@@ -30,7 +31,7 @@ func (f *facts) collectors() (all []Condition) {
 	return all
 }
 
-func (f *facts) lateCollector(c *workqueue.LateCollector) Condition {
+func (f *facts) lateCollector(c *health.LateCollector) Condition {
 	out := Condition{
 		Kind: CollectorLate, Severity: f.waits(c.Since), Subject: c.Collector, Link: collectorsLink,
 		Title: fmt.Sprintf("Operations wait %s longer than they should: collector %s", ago(f.at.Sub(c.Since)), c.Collector),
@@ -39,7 +40,7 @@ func (f *facts) lateCollector(c *workqueue.LateCollector) Condition {
 		Remedy: fmt.Sprintf("See what keeps them waiting: `tranche collector show %s`", c.Collector),
 	}
 	switch {
-	case c.State == workqueue.CollectorPaused:
+	case c.State == collector.CollectorPaused:
 		out.Severity = Info
 		out.Detail = fmt.Sprintf("%s paused it, and it goes on taking operations.", c.PausedBy)
 		out.Remedy = fmt.Sprintf("Go on with: `tranche collector resume %s`", c.Collector)
@@ -49,7 +50,7 @@ func (f *facts) lateCollector(c *workqueue.LateCollector) Condition {
 	return dated(c.Since, out)
 }
 
-func (f *facts) hungFlush(h *workqueue.HungFlush) Condition {
+func (f *facts) hungFlush(h *health.HungFlush) Condition {
 	out := Condition{
 		Kind: CollectorHangs, Severity: f.waits(h.Since), Subject: h.Collector, Link: collectorsLink,
 		Title: fmt.Sprintf("A flush is under way for %s: collector %s", ago(f.at.Sub(h.Since)), h.Collector),

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
 )
 
 const (
@@ -27,7 +27,7 @@ func (f *facts) store() []Condition {
 	first := f.db.Faults[0]
 	c := Condition{
 		Kind: Disk, Severity: Critical, Subject: storeSubject, Title: "JetStream's store cannot be written",
-		Detail: workqueue.StoreText(f.db.Faults) + ".",
+		Detail: explain.StoreText(f.db.Faults) + ".",
 		Remedy: "Make room on the disk of the NATS server; the streams are replaced within seconds then, and what was " +
 			"under way is issued again",
 	}

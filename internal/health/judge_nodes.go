@@ -3,7 +3,7 @@ package health
 import (
 	"fmt"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // nodes judges who is there and who leads.
@@ -19,7 +19,7 @@ func (f *facts) nodes() (all []Condition) {
 	return append(append(all, f.leader(alive)...), f.quorum()...)
 }
 
-func (f *facts) node(n *workqueue.NodeHealth) (all []Condition) {
+func (f *facts) node(n *health.NodeHealth) (all []Condition) {
 	switch {
 	case !n.Alive:
 		c := Condition{

@@ -1,7 +1,8 @@
 package health
 
 import (
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // quorum tells of streams that do not answer any node that reaches NATS.
@@ -12,13 +13,13 @@ func (f *facts) quorum() []Condition {
 	}
 	return []Condition{dated(*mute.MuteSince, Condition{
 		Kind: NATS, Severity: Critical, Subject: "JetStream", Title: "JetStream does not answer", Link: "/nodes",
-		Detail: "Nothing is sent and recorded until it does. " + workqueue.MuteText(mute.MuteWhy) + ".",
+		Detail: "Nothing is sent and recorded until it does. " + explain.MuteText(mute.MuteWhy) + ".",
 		Remedy: "See that more than half of the NATS servers run and reach each other; nothing has to be done here then",
 	})}
 }
 
 // muted returns the node that the streams have not answered for longest, or nil when they answer some node.
-func (f *facts) muted() (first *workqueue.NodeHealth) {
+func (f *facts) muted() (first *health.NodeHealth) {
 	for i := range f.db.Nodes {
 		n := &f.db.Nodes[i]
 		switch {

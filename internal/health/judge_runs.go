@@ -3,7 +3,7 @@ package health
 import (
 	"fmt"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 )
 
 // runs judges what wants somebody for one run.
@@ -69,11 +69,11 @@ func (f *facts) held() (all []Condition) {
 		c := Condition{Kind: RunHeld, Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run), Detail: r.Detail}
 		name := runName(r.Run, r.Name, r.Plan)
 		switch r.Hold {
-		case workqueue.HoldThreshold:
+		case control.HoldThreshold:
 			c.Title = "Paused, too many items failed: " + name
 			c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on and allow more: "+
 				"`tranche run resume %s --max-failed N`", r.Run, r.Run)
-		case workqueue.HoldCanary:
+		case control.HoldCanary:
 			c.Title = "Waits for an approval of its sample: " + name
 			c.Remedy = fmt.Sprintf("Look at the sample: `tranche run show %s`; then let the rest go: `tranche run approve %s`",
 				r.Run, r.Run)

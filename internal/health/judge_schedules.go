@@ -4,14 +4,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // schedules judges what was to be started by the clock.
 func (f *facts) schedules() (all []Condition) {
 	for i := range f.db.SchedulesFailed {
 		s := &f.db.SchedulesFailed[i]
-		what := map[workqueue.FireState]string{workqueue.FireMissed: "missed its time"}[s.State]
+		what := map[schedule.FireState]string{schedule.FireMissed: "missed its time"}[s.State]
 		if what == "" {
 			what = "could not start its run"
 		}
@@ -40,7 +41,7 @@ func (f *facts) schedules() (all []Condition) {
 	return all
 }
 
-func (f *facts) stuck(s *workqueue.StuckSchedule) Condition {
+func (f *facts) stuck(s *health.StuckSchedule) Condition {
 	c := Condition{
 		Kind: ScheduleOverdue, Severity: Critical, Subject: s.Schedule, Link: "/schedules",
 		Title:  fmt.Sprintf("Schedule %s has been due for %s", s.Schedule, ago(f.at.Sub(s.Since))),

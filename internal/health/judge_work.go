@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // work judges what goes wrong between nodes and services.
@@ -59,7 +60,7 @@ func (f *facts) waits(since time.Time) Severity {
 }
 
 // nobody tells of work that nobody does.
-func (f *facts) nobody(e workqueue.WorkingEndpoint) Condition {
+func (f *facts) nobody(e health.WorkingEndpoint) Condition {
 	c := Condition{Kind: NoListeners, Severity: Critical, Subject: e.Endpoint, Link: endpointLink(e.Endpoint)}
 	kind, target := workqueue.TargetKind(e.Endpoint)
 	if kind == workqueue.KindLocal {
@@ -82,7 +83,7 @@ func haveWork(runs int64) string {
 	return fmt.Sprintf("%d running runs have work for it.", runs)
 }
 
-func (f *facts) breaker(b *workqueue.OpenBreaker) Condition {
+func (f *facts) breaker(b *health.OpenBreaker) Condition {
 	c := Condition{
 		Kind: BreakerOpen, Severity: Warning, Subject: b.Endpoint, Link: endpointLink(b.Endpoint),
 		Title:  "Most requests fail at " + b.Endpoint,

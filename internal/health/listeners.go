@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 const (
@@ -20,14 +21,14 @@ const (
 )
 
 // unheard returns what runs have work for and nobody does; known is false when nobody could be asked.
-func (w *Watch) unheard(ctx context.Context, db *workqueue.HealthFacts) (none []workqueue.WorkingEndpoint, known bool) {
-	var services []workqueue.WorkingEndpoint
+func (w *Watch) unheard(ctx context.Context, db *health.HealthFacts) (none []health.WorkingEndpoint, known bool) {
+	var services []health.WorkingEndpoint
 	for _, e := range db.Working {
 		switch kind, target := workqueue.TargetKind(e.Endpoint); kind {
 		case workqueue.KindEndpoint:
 			services = append(services, e)
 		case workqueue.KindLocal:
-			if !slices.ContainsFunc(db.Nodes, func(n workqueue.NodeHealth) bool { return hasLocal(n, target) }) {
+			if !slices.ContainsFunc(db.Nodes, func(n health.NodeHealth) bool { return hasLocal(n, target) }) {
 				none = append(none, e)
 			}
 		default: // every node can do it
@@ -52,19 +53,19 @@ func (w *Watch) unheard(ctx context.Context, db *workqueue.HealthFacts) (none []
 }
 
 // hasLocal reports whether a node has a function, or has not said yet what it has.
-func hasLocal(n workqueue.NodeHealth, function string) bool {
+func hasLocal(n health.NodeHealth, function string) bool {
 	return n.Alive && (n.Locals == nil || slices.Contains(*n.Locals, function))
 }
 
 // withoutPulls returns the endpoints of which JetStream knows nobody that waits for requests: there nobody listens, or
 // all are busy. It spares asking the services in most cases.
-func (w *Watch) withoutPulls(ctx context.Context, all []workqueue.WorkingEndpoint) []workqueue.WorkingEndpoint {
+func (w *Watch) withoutPulls(ctx context.Context, all []health.WorkingEndpoint) []health.WorkingEndpoint {
 	js, err := jetstream.New(w.cfg.NC)
 	if err != nil {
 		return all
 	}
 	var mu sync.Mutex
-	var left []workqueue.WorkingEndpoint
+	var left []health.WorkingEndpoint
 	var asks sync.WaitGroup
 	free := make(chan struct{}, asksAtOnce)
 	for _, e := range all {

@@ -5,20 +5,20 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // facts is all that a look has found out.
 type facts struct {
 	host   string
-	at     time.Time              // the database's clock, or ours without it
-	db     *workqueue.HealthFacts // nil: it does not answer
+	at     time.Time           // the database's clock, or ours without it
+	db     *health.HealthFacts // nil: it does not answer
 	dbErr  error
 	nats   bool // connected
 	fills  []fill
 	filled bool // it is known how full the streams are
 	// unheard names what runs have work for and nobody does; asked says that this is known.
-	unheard []workqueue.WorkingEndpoint
+	unheard []health.WorkingEndpoint
 	asked   bool
 	disk    *diskSpace // nil: not known
 	dataDir string
@@ -44,7 +44,7 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	func() {
 		asking, cancel := context.WithTimeout(ctx, databaseTimeout)
 		defer cancel()
-		f.db, f.dbErr = w.cfg.Store.Health(asking, w.limits)
+		f.db, f.dbErr = health.New(w.cfg.Store).Health(asking, w.limits)
 	}()
 	if f.db != nil {
 		f.at = f.db.At

@@ -19,7 +19,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // Whatever is away, there is a report, which says so; and since when, when it is there again.
@@ -49,7 +49,7 @@ func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 }
 
 // through is a store that reaches the database through a proxy.
-func (w *world) through() (*workqueue.Store, *testenv.Proxy) {
+func (w *world) through() (*database.DB, *testenv.Proxy) {
 	w.Helper()
 	config := w.pool.Config().ConnConfig
 	target, number := config.Host, strconv.Itoa(int(config.Port))
@@ -61,7 +61,7 @@ func (w *world) through() (*workqueue.Store, *testenv.Proxy) {
 	proxy := testenv.NewProxy(w.T, target)
 	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: proxy.Addr(),
 		Path: config.Database, RawQuery: "sslmode=disable"}
-	return workqueue.New(testenv.Connect(w.T, at.String())), proxy
+	return database.New(testenv.Connect(w.T, at.String())), proxy
 }
 
 func TestAStreamIsNearlyFull(t *testing.T) {
@@ -150,7 +150,7 @@ func TestConnectionsAreNearlyUsedUp(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	cluster := testenv.Postgres(t) // of 100 connections, 3 for superusers
-	store := workqueue.New(testenv.Connect(t, cluster.URL()))
+	store := database.New(testenv.Connect(t, cluster.URL()))
 	watch := w.look(health.Config{Store: store})
 	w.goesFrom(watch, health.Connections, "PostgreSQL")
 	free := occupy(t, cluster.URL(), 90)

@@ -6,6 +6,9 @@ import (
 
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	sessionstore "github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func TestNodesThatAreSilent(t *testing.T) {
@@ -15,16 +18,16 @@ func TestNodesThatAreSilent(t *testing.T) {
 	session := w.session()
 	req := request("bills")
 	req.Session = session
-	loaded, err := w.store.Load(t.Context(), req, items(20))
+	loaded, err := start.New(w.store).Load(t.Context(), req, items(20))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.store.Claim(t.Context(), workqueue.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 2,
+	_, err = dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 2,
 		MaxBytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.store.Lead(t.Context(), session, time.Hour); err != nil {
+	if _, err := sessionstore.New(w.store).Lead(t.Context(), session, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	w.goes(health.LeaderMissing, "leader")
@@ -55,11 +58,11 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	one, other := w.session(), w.session()
 	beat := func(session workqueue.SessionID, mute any) {
 		t.Helper()
-		if err := w.store.Heartbeat(t.Context(), session, time.Hour, map[string]any{"nats": true, "mute": mute}); err != nil {
+		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour, map[string]any{"nats": true, "mute": mute}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.store.Load(t.Context(), request("bills"), items(20)); err != nil {
+	if _, err := start.New(w.store).Load(t.Context(), request("bills"), items(20)); err != nil {
 		t.Fatal(err)
 	}
 	w.appears(health.NoListeners, "bills", health.Critical)
@@ -83,7 +86,7 @@ func TestANodeThatCannotReachNATS(t *testing.T) {
 	session := w.session()
 	beat := func(nats bool) {
 		t.Helper()
-		if err := w.store.Heartbeat(t.Context(), session, time.Hour, map[string]any{"nats": nats}); err != nil {
+		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour, map[string]any{"nats": nats}); err != nil {
 			t.Fatal(err)
 		}
 	}

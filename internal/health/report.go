@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // Severity says how much a condition matters.
@@ -73,8 +73,8 @@ type Condition struct {
 	unkept bool // nothing tells since when: it has to be kept
 }
 
-func (c *Condition) key() workqueue.ConditionKey {
-	return workqueue.ConditionKey{Kind: string(c.Kind), Subject: c.Subject}
+func (c *Condition) key() health.ConditionKey {
+	return health.ConditionKey{Kind: string(c.Kind), Subject: c.Subject}
 }
 
 // SeverityCounts is how many conditions there are of each severity.

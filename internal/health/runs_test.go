@@ -9,6 +9,11 @@ import (
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func TestFailedItemsWantARerun(t *testing.T) {
@@ -29,7 +34,7 @@ func TestFailedItemsWantARerun(t *testing.T) {
 		t.Errorf("it leads to %s", c.Link)
 	}
 	well.Store(true)
-	if _, err := w.node.Rerun(t.Context(), workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true},
+	if _, err := w.node.Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
 		Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
@@ -73,18 +78,18 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	w.appears(health.RunHeld, over.String(), health.Warning, "too many items failed", "--max-failed")
 	w.appears(health.RunHeld, canary.String(), health.Warning, "sample", "tranche run approve "+canary.String())
 
-	if _, err := w.node.Approve(t.Context(), workqueue.Control{Run: canary, Actor: "test"}); err != nil {
+	if _, err := w.node.Approve(t.Context(), control.Control{Run: canary, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	more := "100%"
-	if _, err := w.node.Resume(t.Context(), workqueue.Control{Run: over, Actor: "test"}, &more); err != nil {
+	if _, err := w.node.Resume(t.Context(), control.Control{Run: over, Actor: "test"}, &more); err != nil {
 		t.Fatal(err)
 	}
 	w.goes(health.RunHeld, canary.String())
 	w.goes(health.RunHeld, over.String())
 
 	idle := w.start(request("nowhere"), 1)
-	if _, err := w.node.Pause(t.Context(), workqueue.Control{Run: idle, Actor: "Ann", Reason: "lunch"}); err != nil {
+	if _, err := w.node.Pause(t.Context(), control.Control{Run: idle, Actor: "Ann", Reason: "lunch"}); err != nil {
 		t.Fatal(err)
 	}
 	w.appears(health.RunHeld, idle.String(), health.Info, "Paused by Ann", "lunch", "tranche run resume")
@@ -94,14 +99,14 @@ func TestAnOpenRunIsOverdue(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.withNode()
-	opened, err := w.node.OpenRun(t.Context(), workqueue.OpenRequest{
-		LoadRequest: request("bills"), SealWithin: time.Second, OnOverdue: workqueue.OverdueReport,
+	opened, err := w.node.OpenRun(t.Context(), start.OpenRequest{
+		LoadRequest: request("bills"), SealWithin: time.Second, OnOverdue: start.OverdueReport,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.appears(health.RunOverdue, opened.Run.String(), health.Warning, "tranche run seal "+opened.Run.String())
-	if _, err := w.node.SealRun(t.Context(), workqueue.SealRequest{Run: opened.Run, Actor: "test"}); err != nil {
+	if _, err := w.node.SealRun(t.Context(), start.SealRequest{Run: opened.Run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	w.goes(health.RunOverdue, opened.Run.String())
@@ -114,7 +119,7 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	session := w.session()
 	req := request("bills")
 	req.Session = session
-	loaded, err := w.store.Load(t.Context(), req, items(20))
+	loaded, err := start.New(w.store).Load(t.Context(), req, items(20))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +135,7 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	w.appears(health.OldestWaiting, run.String(), health.Critical)
 
 	// A request is out, then it has come back: something happened.
-	claimed, err := w.store.Claim(t.Context(), workqueue.ClaimRequest{Session: session, Run: run, MaxSlices: 1,
+	claimed, err := dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: run, MaxSlices: 1,
 		MaxBytes: 1 << 20})
 	if err != nil || len(claimed.Slices) != 1 {
 		t.Fatal(claimed, err)
@@ -143,11 +148,11 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	w.appears(health.OldestWaiting, run.String(), health.Warning)
 
 	// So did something when a person resumes it.
-	for _, act := range []func(workqueue.Control) error{
-		func(c workqueue.Control) error { _, err := w.store.Pause(t.Context(), c); return err },
-		func(c workqueue.Control) error { _, err := w.store.Resume(t.Context(), c, nil); return err },
+	for _, act := range []func(control.Control) error{
+		func(c control.Control) error { _, err := control.New(w.store).Pause(t.Context(), c); return err },
+		func(c control.Control) error { _, err := control.New(w.store).Resume(t.Context(), c, nil); return err },
 	} {
-		if err := act(workqueue.Control{Run: run, Actor: "test"}); err != nil {
+		if err := act(control.Control{Run: run, Actor: "test"}); err != nil {
 			t.Fatal(err)
 		}
 		w.goes(health.OldestWaiting, run.String())
@@ -157,7 +162,7 @@ func TestARunThatDoesNotMove(t *testing.T) {
 // session opens one that lives for long.
 func (w *world) session() workqueue.SessionID {
 	w.Helper()
-	id, err := w.store.StartSession(w.Context(), workqueue.NodeInfo{Host: "there", PID: 7, Version: "test"}, time.Hour)
+	id, err := session.New(w.store).StartSession(w.Context(), session.NodeInfo{Host: "there", PID: 7, Version: "test"}, time.Hour)
 	if err != nil {
 		w.Fatal(err)
 	}

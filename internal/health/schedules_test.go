@@ -7,6 +7,10 @@ import (
 
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/schedule"
+	sessionstore "github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Schedules that fail, that nobody serves, or whose runs are late are told of until it is over.
@@ -14,7 +18,7 @@ func TestSchedulesInTrouble(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	session := w.session()
-	lease, err := w.store.Lead(t.Context(), session, time.Hour)
+	lease, err := sessionstore.New(w.store).Lead(t.Context(), session, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,19 +26,19 @@ func TestSchedulesInTrouble(t *testing.T) {
 		return after.Add(time.Hour), true, nil
 	}
 	for _, name := range []string{"fails", "idle", "late"} {
-		_, err := w.store.ApplySchedule(t.Context(), workqueue.ScheduleText{Name: name, Spec: json.RawMessage(`{}`),
+		_, err := schedule.New(w.store).ApplySchedule(t.Context(), schedule.ScheduleText{Name: name, Spec: json.RawMessage(`{}`),
 			Source: "x", Zone: "UTC", Next: hourly}, "test")
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	begin := func(name string) workqueue.FireClaim {
+	begin := func(name string) schedule.FireClaim {
 		t.Helper()
-		fire, err := w.store.RunScheduleNow(t.Context(), name, "test")
+		fire, err := schedule.New(w.store).RunScheduleNow(t.Context(), name, "test")
 		if err != nil {
 			t.Fatal(err)
 		}
-		claim, ok, err := w.store.BeginFire(t.Context(), lease, workqueue.FireKey{Schedule: name, Due: fire.Due,
+		claim, ok, err := schedule.New(w.store).BeginFire(t.Context(), lease, schedule.FireKey{Schedule: name, Due: fire.Due,
 			Kind: fire.Kind})
 		if err != nil || !ok {
 			t.Fatal(ok, err)
@@ -45,15 +49,15 @@ func TestSchedulesInTrouble(t *testing.T) {
 		t.Helper()
 		req := request("bills")
 		req.Session = session
-		workqueue.OfFire(&req, begin(name))
-		loaded, err := w.store.Load(t.Context(), req, items(2))
+		schedule.OfFire(&req, begin(name))
+		loaded, err := start.New(w.store).Load(t.Context(), req, items(2))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return loaded.Run
 	}
 	claim := begin("fails")
-	if ok, err := w.store.EndFire(t.Context(), claim, workqueue.FireEnd{State: workqueue.FireFailed,
+	if ok, err := schedule.New(w.store).EndFire(t.Context(), claim, schedule.FireEnd{State: schedule.FireFailed,
 		Reason: "there is no file"}); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -81,7 +85,7 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.exec(`UPDATE schedule_fire SET done_by = clock_timestamp(), late_at = clock_timestamp(), late = 'reported'
 		WHERE schedule = 'late'`)
 	w.appears(health.ScheduleLate, run.String(), health.Warning, "schedule late", "tranche run explain "+run.String())
-	if _, err := w.store.Cancel(t.Context(), workqueue.Control{Run: run, Actor: "test"}); err != nil {
+	if _, err := control.New(w.store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	w.goes(health.ScheduleLate, run.String())

@@ -21,6 +21,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // soon is more than anything here takes on a busy machine.
@@ -30,7 +32,7 @@ const soon = 30 * time.Second
 type world struct {
 	*testing.T
 	pool  *pgxpool.Pool
-	store *workqueue.Store
+	store *database.DB
 	ns    *embedded.NATS
 	nc    *nats.Conn
 	node  *orchestrator.Node
@@ -40,7 +42,7 @@ type world struct {
 func setup(t *testing.T) *world {
 	t.Helper()
 	w := &world{T: t, pool: testenv.Pool(t), ns: testenv.NATS(t)}
-	w.store, w.nc = workqueue.New(w.pool), testenv.Conn(t, w.ns)
+	w.store, w.nc = database.New(w.pool), testenv.Conn(t, w.ns)
 	w.watch = w.look(health.Config{})
 	return w
 }
@@ -117,9 +119,9 @@ func (w *world) serve(endpoint string, handle func(*endpoints.Item[any, any])) (
 }
 
 // items yields n items.
-func items(n int) func(*workqueue.LoadItem) error {
+func items(n int) func(*start.LoadItem) error {
 	i := 0
-	return func(item *workqueue.LoadItem) error {
+	return func(item *start.LoadItem) error {
 		if i == n {
 			return io.EOF
 		}
@@ -129,15 +131,15 @@ func items(n int) func(*workqueue.LoadItem) error {
 	}
 }
 
-func request(endpoint string) workqueue.LoadRequest {
-	return workqueue.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
+func request(endpoint string) start.LoadRequest {
+	return start.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
 		Name: endpoint, Endpoint: endpoint, Chunk: 10, InFlight: 4, MaxAttempts: 1, Timeout: time.Minute,
 		RetryBackoff: time.Millisecond,
 	}}}
 }
 
 // start begins a run of the node's.
-func (w *world) start(req workqueue.LoadRequest, n int) workqueue.RunID {
+func (w *world) start(req start.LoadRequest, n int) workqueue.RunID {
 	w.Helper()
 	loaded, err := w.node.Start(w.Context(), req, items(n))
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 const (
@@ -19,14 +19,14 @@ const (
 // date says since when the conditions have been so, and keeps it for those of which nothing else tells it: in the
 // table, and in memory while there is no database.
 func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
-	kept := map[workqueue.ConditionKey]workqueue.KeptCondition{}
+	kept := map[health.ConditionKey]health.KeptCondition{}
 	if f.db != nil {
 		for _, k := range f.db.Kept {
 			kept[k.ConditionKey] = k
 		}
 	}
-	seen := map[workqueue.ConditionKey]time.Time{}
-	var there []workqueue.KeptCondition
+	seen := map[health.ConditionKey]time.Time{}
+	var there []health.KeptCondition
 	for i := range conditions {
 		c := &conditions[i]
 		if !c.unkept {
@@ -43,20 +43,20 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
 		}
 		seen[c.key()] = c.Since
 		if !known || before.SeenAt.Before(f.at.Add(-seenEvery)) {
-			there = append(there, workqueue.KeptCondition{ConditionKey: c.key(), Since: c.Since})
+			there = append(there, health.KeptCondition{ConditionKey: c.key(), Since: c.Since})
 		}
 	}
 	w.seen = seen
 	if f.db == nil {
 		return
 	}
-	if err := w.cfg.Store.KeepConditions(ctx, there, f.gone(seen), f.at); err != nil {
+	if err := health.New(w.cfg.Store).KeepConditions(ctx, there, f.gone(seen), f.at); err != nil {
 		w.cfg.Log.Debug("keep since when something has been so", zap.Error(err))
 	}
 }
 
 // gone are the kept conditions that are no more: not those that could not be looked at, nor those of other servers.
-func (f *facts) gone(seen map[workqueue.ConditionKey]time.Time) (gone []workqueue.ConditionKey) {
+func (f *facts) gone(seen map[health.ConditionKey]time.Time) (gone []health.ConditionKey) {
 	for _, k := range f.db.Kept {
 		_, there := seen[k.ConditionKey]
 		if !there && (f.looked(k.ConditionKey) || k.SeenAt.Before(f.at.Add(-forgetAfter))) {
@@ -67,7 +67,7 @@ func (f *facts) gone(seen map[workqueue.ConditionKey]time.Time) (gone []workqueu
 }
 
 // looked reports whether this look would have found a condition.
-func (f *facts) looked(k workqueue.ConditionKey) bool {
+func (f *facts) looked(k health.ConditionKey) bool {
 	switch Kind(k.Kind) {
 	case NoListeners:
 		return f.asked

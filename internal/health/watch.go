@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // Defaults of Config.
@@ -33,7 +34,7 @@ const (
 // Config is what a Watch looks at.
 type Config struct {
 	Log   *zap.Logger // nil: none
-	Store *workqueue.Store
+	Store *database.DB
 	NC    *nats.Conn
 	// Host names this server in conditions about it. Empty: the host's name.
 	Host string
@@ -52,7 +53,7 @@ type Config struct {
 // Watch looks after the system's health for all who ask.
 type Watch struct {
 	cfg    Config
-	limits workqueue.HealthLimits
+	limits health.HealthLimits
 	flying sync.WaitGroup
 
 	mu     sync.Mutex
@@ -60,7 +61,7 @@ type Watch struct {
 	lastAt time.Time
 	flight chan struct{} // closed when the look under way ends; nil: none is
 
-	seen map[workqueue.ConditionKey]time.Time // since when, of what was kept; of the look under way alone
+	seen map[health.ConditionKey]time.Time // since when, of what was kept; of the look under way alone
 }
 
 // New returns a Watch, which looks when it is asked.
@@ -78,10 +79,10 @@ func New(cfg Config) (*Watch, error) {
 	cfg.Every = cmp.Or(cfg.Every, DefaultEvery)
 	cfg.Waiting = cmp.Or(cfg.Waiting, DefaultWaiting)
 	cfg.DiskFree = cmp.Or(cfg.DiskFree, DefaultDiskFree)
-	return &Watch{cfg: cfg, limits: workqueue.HealthLimits{
+	return &Watch{cfg: cfg, limits: health.HealthLimits{
 		Waiting: cfg.Waiting, Failed: failedWindow, Strays: straysWindow, Stale: staleGrace, Dead: deadWindow,
 		Token: tokenWindow,
-	}, seen: map[workqueue.ConditionKey]time.Time{}}, nil
+	}, seen: map[health.ConditionKey]time.Time{}}, nil
 }
 
 // Report returns what a look has found within the last few seconds. The first one takes as long as it takes; after

@@ -10,6 +10,11 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	sessionstore "github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Since when nobody listens is told alike by a server that starts later.
@@ -75,17 +80,17 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 	session := w.session()
 	req := request("bills")
 	req.Session = session
-	loaded, err := w.store.Load(t.Context(), req, items(10))
+	loaded, err := start.New(w.store).Load(t.Context(), req, items(10))
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed, err := w.store.Claim(t.Context(), workqueue.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 1,
+	claimed, err := dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 1,
 		MaxBytes: 1 << 20})
 	if err != nil || len(claimed.Slices) != 1 {
 		t.Fatal(claimed, err)
 	}
 	id := claimed.Slices[0].ID
-	if _, err := w.store.MarkSent(t.Context(), []workqueue.Sent{{ID: id, StreamSeq: 1, PipeEpoch: 1}}); err != nil {
+	if _, err := settle.New(w.store).MarkSent(t.Context(), []workqueue.Sent{{ID: id, StreamSeq: 1, PipeEpoch: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	run := loaded.Run.String()
@@ -93,11 +98,11 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 	w.appears(health.StaleSlices, run, health.Warning, "1 request past the deadline", "10 items")
 	w.exec(`UPDATE work_slice SET deadline = clock_timestamp() - interval '3 minutes'`)
 	w.appears(health.StaleSlices, run, health.Critical)
-	lease, err := w.store.Lead(t.Context(), session, time.Minute)
+	lease, err := sessionstore.New(w.store).Lead(t.Context(), session, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.store.Extend(t.Context(), lease, []workqueue.SliceID{id}); err != nil { // as a leader's sweep does
+	if err := settle.New(w.store).Extend(t.Context(), lease, []workqueue.SliceID{id}); err != nil { // as a leader's sweep does
 		t.Fatal(err)
 	}
 	w.goes(health.StaleSlices, run)
@@ -125,12 +130,12 @@ func TestWhatIsPutAside(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	for range 3 {
-		letter := workqueue.DeadLetter{MsgID: uuid.NewString(), Endpoint: "bills", Cause: "handler_error", Body: []byte("{}")}
-		if _, err := w.store.Bury(t.Context(), letter); err != nil {
+		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "bills", Cause: "handler_error", Body: []byte("{}")}
+		if _, err := deadletter.New(w.store).Bury(t.Context(), letter); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.store.Quarantine(t.Context(), workqueue.Quarantined{Reason: "json", Body: []byte("{")}); err != nil {
+	if err := deadletter.New(w.store).Quarantine(t.Context(), deadletter.Quarantined{Reason: "json", Body: []byte("{")}); err != nil {
 		t.Fatal(err)
 	}
 	w.exec(`INSERT INTO api_token (id, name, role, hash, expires_at) VALUES
@@ -149,7 +154,7 @@ func TestWhatIsPutAside(t *testing.T) {
 	w.appears(health.TokenExpiring, "urgent", health.Warning)
 	w.appears(health.EventsWaiting, "events", health.Warning, "1 event", "completed")
 
-	if _, err := w.store.Drop(t.Context(), workqueue.DeadSelection{All: true}, "test"); err != nil {
+	if _, err := deadletter.New(w.store).Drop(t.Context(), deadletter.DeadSelection{All: true}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	w.exec(`UPDATE quarantine SET at = clock_timestamp() - interval '25 hours'`)

@@ -10,14 +10,15 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Source is the store as a hub needs it.
 type Source interface {
 	ItemsOf(ctx context.Context, run workqueue.RunID, steps []string) (int64, error)
-	Marks(ctx context.Context, run workqueue.RunID) (workqueue.RunMarks, error)
+	Marks(ctx context.Context, run workqueue.RunID) (inspect.RunMarks, error)
 	States(ctx context.Context, run workqueue.RunID, steps []string, blocks []workqueue.Block,
-		f func(workqueue.BlockStates) error) error
+		f func(inspect.BlockStates) error) error
 }
 
 var (

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 const (
@@ -70,7 +71,7 @@ func (h *hub) lookOnce(ctx context.Context) (moved bool, err error) {
 	}
 	names, blocks, fresh, changed := h.due(&marks)
 	if len(names) > 0 {
-		for part := range slices.Chunk(blocks, workqueue.MaxPlaneBlocks) {
+		for part := range slices.Chunk(blocks, inspect.MaxPlaneBlocks) {
 			if err := h.readStates(ctx, names, part); err != nil {
 				return false, err
 			}
@@ -79,14 +80,14 @@ func (h *hub) lookOnce(ctx context.Context) (moved bool, err error) {
 	return h.conclude(&marks, names, changed, fresh), nil
 }
 
-func (h *hub) readMarks(ctx context.Context) (workqueue.RunMarks, error) {
+func (h *hub) readMarks(ctx context.Context) (inspect.RunMarks, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	return h.hubs.source.Marks(ctx, h.run)
 }
 
 // due lists what is to be read: the blocks that have changed, or all of them for a view that is new.
-func (h *hub) due(marks *workqueue.RunMarks) (
+func (h *hub) due(marks *inspect.RunMarks) (
 	names []string, blocks []workqueue.Block, fresh []*view, changed bool,
 ) {
 	h.mu.Lock()
@@ -121,7 +122,7 @@ func (h *hub) readStates(ctx context.Context, names []string, blocks []workqueue
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	all := make([]Changes, len(names))
-	err := h.hubs.source.States(ctx, h.run, names, blocks, func(b workqueue.BlockStates) error {
+	err := h.hubs.source.States(ctx, h.run, names, blocks, func(b inspect.BlockStates) error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		for i, name := range names {
@@ -143,7 +144,7 @@ func (h *hub) readStates(ctx context.Context, names []string, blocks []workqueue
 }
 
 // conclude ends a look in which everything could be read.
-func (h *hub) conclude(marks *workqueue.RunMarks, names []string, changed bool, fresh []*view) (moved bool) {
+func (h *hub) conclude(marks *inspect.RunMarks, names []string, changed bool, fresh []*view) (moved bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	moved = changed || marks.Run != h.runMark || h.moves == 0

@@ -14,12 +14,18 @@ import (
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // world is a store, hubs on it, and a count of what the hubs ask.
 type world struct {
 	*testing.T
-	store   *workqueue.Store
+	store   *database.DB
 	session workqueue.SessionID
 	hubs    *live.Hubs
 	source  *counted
@@ -29,21 +35,21 @@ type world struct {
 
 // counted is the store as a source, which may fail.
 type counted struct {
-	*workqueue.Store
+	inspect.Store
 	looks, reads atomic.Int64
 	away         atomic.Bool
 }
 
-func (c *counted) Marks(ctx context.Context, run workqueue.RunID) (workqueue.RunMarks, error) {
+func (c *counted) Marks(ctx context.Context, run workqueue.RunID) (inspect.RunMarks, error) {
 	if c.away.Load() {
-		return workqueue.RunMarks{}, io.ErrUnexpectedEOF
+		return inspect.RunMarks{}, io.ErrUnexpectedEOF
 	}
 	c.looks.Add(1)
 	return c.Store.Marks(ctx, run)
 }
 
 func (c *counted) States(ctx context.Context, run workqueue.RunID, steps []string, blocks []workqueue.Block,
-	f func(workqueue.BlockStates) error,
+	f func(inspect.BlockStates) error,
 ) error {
 	c.reads.Add(1)
 	return c.Store.States(ctx, run, steps, blocks, f)
@@ -58,10 +64,10 @@ func quick() live.Config {
 
 func setup(t *testing.T, config live.Config) *world {
 	t.Helper()
-	store := workqueue.New(testenv.Pool(t))
-	w := &world{T: t, store: store, source: &counted{Store: store}}
+	store := database.New(testenv.Pool(t))
+	w := &world{T: t, store: store, source: &counted{Store: inspect.New(store)}}
 	var err error
-	w.session, err = store.StartSession(t.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Hour)
+	w.session, err = session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +82,7 @@ func (w *world) restart(config live.Config) {
 		if w.noDocument.Load() {
 			return nil, io.ErrUnexpectedEOF
 		}
-		run, err := w.store.Run(ctx, id)
+		run, err := inspect.New(w.store).Run(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +102,7 @@ func (w *world) restart(config live.Config) {
 // load starts a run of one step, or of two of which the second needs the first.
 func (w *world) load(items, chunk int, steps ...string) workqueue.RunID {
 	w.Helper()
-	req := workqueue.LoadRequest{Plan: "test", CreatedBy: "test", Session: w.session}
+	req := start.LoadRequest{Plan: "test", CreatedBy: "test", Session: w.session}
 	for i, name := range steps {
 		spec := workqueue.StepSpec{
 			Name: name, Endpoint: "e", Chunk: chunk, InFlight: 100, MaxAttempts: 2, Timeout: time.Minute,
@@ -108,7 +114,7 @@ func (w *world) load(items, chunk int, steps ...string) workqueue.RunID {
 		req.Steps = append(req.Steps, spec)
 	}
 	n := 0
-	loaded, err := w.store.Load(w.Context(), req, func(item *workqueue.LoadItem) error {
+	loaded, err := start.New(w.store).Load(w.Context(), req, func(item *start.LoadItem) error {
 		if n == items {
 			return io.EOF
 		}
@@ -124,7 +130,7 @@ func (w *world) load(items, chunk int, steps ...string) workqueue.RunID {
 
 func (w *world) claim(run workqueue.RunID, step workqueue.Step, most int) []workqueue.Slice {
 	w.Helper()
-	out, err := w.store.Claim(w.Context(), workqueue.ClaimRequest{
+	out, err := dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{
 		Session: w.session, Run: run, Step: step, MaxSlices: most, MaxBytes: 1 << 20,
 	})
 	if err != nil {
@@ -136,9 +142,9 @@ func (w *world) claim(run workqueue.RunID, step workqueue.Step, most int) []work
 // answer records a reply: each item by what of says of it: a result, an error, or one to be tried again.
 func (w *world) answer(s workqueue.Slice, of func(workqueue.Ordinal) int) {
 	w.Helper()
-	a := workqueue.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: s.Mask.Count()}
+	a := settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: s.Mask.Count()}
 	for bit := range s.Mask.All() {
-		slot := workqueue.Slot{Ordinal: s.Block.Ordinal(bit)}
+		slot := settle.Slot{Ordinal: s.Block.Ordinal(bit)}
 		switch of(slot.Ordinal) {
 		case isDone:
 			slot.Result = fmt.Appendf(nil, `%d`, slot.Ordinal)
@@ -149,7 +155,7 @@ func (w *world) answer(s workqueue.Slice, of func(workqueue.Ordinal) int) {
 		}
 		a.Slots = append(a.Slots, slot)
 	}
-	if _, err := w.store.Record(w.Context(), []workqueue.Answer{a}); err != nil {
+	if _, err := settle.New(w.store).Record(w.Context(), []settle.Answer{a}); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -165,7 +171,7 @@ const (
 // planes reads where all items are.
 func (w *world) planes(run workqueue.RunID, step string) []byte {
 	w.Helper()
-	p, err := w.store.Planes(w.Context(), workqueue.PlanesRequest{Run: run, Step: step, Blocks: workqueue.MaxPlaneBlocks})
+	p, err := inspect.New(w.store).Planes(w.Context(), inspect.PlanesRequest{Run: run, Step: step, Blocks: inspect.MaxPlaneBlocks})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -10,6 +10,9 @@ import (
 
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // story does to a run what nodes, services and operators do, in a random order, while pages look on.
@@ -50,28 +53,28 @@ func (s *story) act() error {
 			s.answer(one, func(o workqueue.Ordinal) int { return fates[o] })
 		}
 	case 7:
-		_, err := s.store.Reset(ctx, workqueue.ResetRequest{
+		_, err := redo.New(s.store).Reset(ctx, redo.ResetRequest{
 			Run: s.run, Actor: actor, Cascade: s.random.IntN(2) == 0,
-			Select: workqueue.Selection{Step: s.steps[s.random.IntN(len(s.steps))], Keys: s.keys()},
+			Select: redo.Selection{Step: s.steps[s.random.IntN(len(s.steps))], Keys: s.keys()},
 		})
 		return err
 	case 8:
-		_, err := s.store.Rerun(ctx, workqueue.RerunRequest{
-			Run: s.run, Actor: actor, Canary: s.random.IntN(3), Select: workqueue.Selection{Failed: true},
+		_, err := redo.New(s.store).Rerun(ctx, redo.RerunRequest{
+			Run: s.run, Actor: actor, Canary: s.random.IntN(3), Select: redo.Selection{Failed: true},
 		})
 		return err
 	case 9:
-		_, err := s.store.Rerun(ctx, workqueue.RerunRequest{
+		_, err := redo.New(s.store).Rerun(ctx, redo.RerunRequest{
 			Run: s.run, Actor: actor,
-			Select: workqueue.Selection{Step: s.steps[s.random.IntN(len(s.steps))], Keys: s.keys()},
+			Select: redo.Selection{Step: s.steps[s.random.IntN(len(s.steps))], Keys: s.keys()},
 		})
 		return err
 	case 10:
-		_, err := s.store.Pause(ctx, workqueue.Control{Run: s.run, Actor: actor})
+		_, err := control.New(s.store).Pause(ctx, control.Control{Run: s.run, Actor: actor})
 		return err
 	case 11, 12:
-		_, err := s.store.Resume(ctx, workqueue.Control{Run: s.run, Actor: actor}, nil)
-		_, other := s.store.Approve(ctx, workqueue.Control{Run: s.run, Actor: actor})
+		_, err := control.New(s.store).Resume(ctx, control.Control{Run: s.run, Actor: actor}, nil)
+		_, other := control.New(s.store).Approve(ctx, control.Control{Run: s.run, Actor: actor})
 		return errors.Join(err, other)
 	default:
 		return s.comeAndGo()
@@ -104,8 +107,8 @@ func (s *story) comeAndGo() error {
 func (s *story) must(err error) {
 	s.Helper()
 	var state *workqueue.StateError
-	var nothing *workqueue.NothingToRerunError
-	var none *workqueue.NothingToResetError
+	var nothing *redo.NothingToRerunError
+	var none *redo.NothingToResetError
 	if err != nil && !errors.As(err, &state) && !errors.As(err, &nothing) && !errors.As(err, &none) {
 		s.Fatal(err)
 	}
@@ -127,7 +130,7 @@ func (s *story) tell(acts int) {
 		}
 	}
 	if s.random.IntN(2) == 0 {
-		_, err := s.store.Cancel(s.Context(), workqueue.Control{Run: s.run, Actor: "test"})
+		_, err := control.New(s.store).Cancel(s.Context(), control.Control{Run: s.run, Actor: "test"})
 		s.must(err)
 	}
 	for _, p := range s.pages {
@@ -182,17 +185,17 @@ func TestWhatCameAndWentIsSetRight(t *testing.T) {
 	w.answer(w.claim(run, 0, 1)[0], fail)
 	p := w.page(run, "")
 	defer p.close()
-	again := workqueue.RerunRequest{Run: run, Select: workqueue.Selection{Failed: true}, Actor: "test"}
-	if _, err := w.store.Rerun(t.Context(), again); err != nil {
+	again := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Actor: "test"}
+	if _, err := redo.New(w.store).Rerun(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
 	p.fetch()
-	if p.states[7] != workqueue.ItemReady {
+	if p.states[7] != inspect.ItemReady {
 		t.Fatalf("the planes show %d; want ready: nothing is tried", p.states[7])
 	}
 	w.answer(w.claim(run, 0, 1)[0], fail)
 	p.wantTruth()
-	if p.states[7] != workqueue.ItemFailed {
+	if p.states[7] != inspect.ItemFailed {
 		t.Errorf("item 7 is %d; want failed", p.states[7])
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // lie runs a liar until the end of the test.
@@ -55,7 +56,7 @@ func TestLiar(t *testing.T) {
 	for lie, tc := range cases { // all at the same time, each at an endpoint of its own
 		endpoint := endpointOf(string(lie))
 		ledgers[lie] = w.lie(LiarConfig{Endpoint: endpoint, Lie: lie})
-		runs[lie] = w.start(items, plan(at(endpoint), func(r *workqueue.LoadRequest) {
+		runs[lie] = w.start(items, plan(at(endpoint), func(r *start.LoadRequest) {
 			r.Steps[0].Chunk = chunk
 			if tc.deadline {
 				r.Steps[0].Timeout = time.Second
@@ -105,7 +106,7 @@ func TestGarbageAboutSomeItems(t *testing.T) {
 	w := setup(t)
 	ledger := w.lie(LiarConfig{Endpoint: name, Lie: LieGarbage, Poison: []int{333, 334}})
 	begun := time.Now()
-	run := w.start(items, plan(func(r *workqueue.LoadRequest) { r.Steps[0].Chunk = chunk }))
+	run := w.start(items, plan(func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
 	w.wantSound(run, ledger, items-2, 2)
 	w.wantInvariants()
 	w.wantFired(ledger, Fault(LieGarbage))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Nothing works for a while in the middle of a run. The breaker opens instead of taking chunks apart and using up their
@@ -22,7 +23,7 @@ func TestOutage(t *testing.T) {
 	for way, timeout := range timeouts { // all at the same time, each at an endpoint of its own
 		ledgers[way] = w.serve(Config{Endpoint: string(way), Outage: &Outage{After: 2000, For: lasts[way], Way: way},
 			Load: &Load{PerChunk: 40 * time.Millisecond}, Concurrency: 16})
-		runs[way] = w.start(items, plan(at(string(way)), automatic, func(r *workqueue.LoadRequest) {
+		runs[way] = w.start(items, plan(at(string(way)), automatic, func(r *start.LoadRequest) {
 			r.Steps[0].Chunk, r.Steps[0].Timeout, r.Steps[0].RetryBackoff = chunk, timeout, 300*time.Millisecond
 		}))
 	}
@@ -86,7 +87,7 @@ func TestPoisonEverywhereIsNoOutage(t *testing.T) {
 	}
 	ledger := w.serve(Config{Poison: &Poison{Ordinals: bad, Way: WayError}, Concurrency: 8})
 	begun := time.Now()
-	run := w.start(items, plan(automatic, func(r *workqueue.LoadRequest) { r.Steps[0].Chunk = chunk }))
+	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
 	w.wantSound(run, ledger, items-len(bad), len(bad))
 	w.wantInvariants()
 	w.wantFired(ledger, FaultPoison)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Items that fail every chunk that they are in end up alone, whatever the way; the others are done. It takes no more
@@ -42,7 +43,7 @@ func TestPoisonStandsAlone(t *testing.T) {
 		endpoint := endpointOf(name)
 		ledgers[name] = w.serve(Config{Endpoint: endpoint, Poison: &Poison{Ordinals: tc.ordinals, Way: tc.way},
 			Timeout: tc.timeout, Concurrency: 4})
-		runs[name] = w.start(items, plan(at(endpoint), func(r *workqueue.LoadRequest) {
+		runs[name] = w.start(items, plan(at(endpoint), func(r *start.LoadRequest) {
 			r.Steps[0].Chunk, r.Steps[0].MaxAttempts = chunk, cmp.Or(tc.attempts, attempts)
 		}))
 	}

@@ -6,7 +6,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Chunks over a size fail, whatever is in them. The run is done all the same, and the next one is not cut so big.
@@ -46,7 +47,7 @@ func TestThrottle(t *testing.T) {
 	w := setup(t)
 	ledger := w.serve(Config{Throttle: &Throttle{PerSecond: rate}, Concurrency: 16})
 	begun := time.Now()
-	run := w.start(items, plan(automatic, func(r *workqueue.LoadRequest) { r.Steps[0].RetryBackoff = time.Second }))
+	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].RetryBackoff = time.Second }))
 	w.wantSound(run, ledger, items, 0)
 	w.wantInvariants()
 	took := time.Since(begun)
@@ -77,7 +78,7 @@ func TestSlowInstance(t *testing.T) {
 		w.serve(Config{Load: &Load{PerChunk: 20 * time.Millisecond}, Ledger: fast})
 	}
 	begun := time.Now()
-	run := w.start(items, plan(automatic, func(r *workqueue.LoadRequest) { r.Steps[0].Chunk = chunk }))
+	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))
 	if done, failed := w.completed(run); done != items || failed != 0 {
 		t.Errorf("%d done and %d failed of %d", done, failed, items)
 	}
@@ -102,7 +103,7 @@ func TestSmallRunBesideALargeOne(t *testing.T) {
 	const large, small = 200_000, 200
 	w := setup(t)
 	ledger := w.serve(Config{Load: &Load{PerItem: 400 * time.Microsecond}, Concurrency: 4})
-	busy := w.start(large, plan(automatic, func(r *workqueue.LoadRequest) { r.Steps[0].Chunk = 100 }))
+	busy := w.start(large, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = 100 }))
 	w.until("the large run is under way", func() bool {
 		return w.number(`SELECT coalesce(sum(bit_count(done)), 0) FROM work_block WHERE run_id = $1`, busy) > 5000
 	})
@@ -118,7 +119,7 @@ func TestSmallRunBesideALargeOne(t *testing.T) {
 	if took > limit/3 { // the large one takes as long at the least
 		t.Errorf("the small run took %s", took)
 	}
-	if _, err := w.store.Cancel(t.Context(), workqueue.Control{Run: busy, Actor: "test"}); err != nil {
+	if _, err := control.New(w.store).Cancel(t.Context(), control.Control{Run: busy, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	w.wantAsked(ledger)

@@ -22,6 +22,9 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const (
@@ -35,7 +38,7 @@ const (
 type world struct {
 	*testing.T
 	pool  *pgxpool.Pool
-	store *workqueue.Store
+	store *database.DB
 	ns    *embedded.NATS
 	node  *orchestrator.Node
 }
@@ -43,7 +46,7 @@ type world struct {
 func setup(t *testing.T) *world {
 	t.Helper()
 	pool := testenv.Pool(t)
-	w := &world{T: t, pool: pool, store: workqueue.New(pool), ns: testenv.NATS(t)}
+	w := &world{T: t, pool: pool, store: database.New(pool), ns: testenv.NATS(t)}
 	w.node = w.startNode()
 	return w
 }
@@ -97,8 +100,8 @@ func (w *world) serve(cfg Config) *Ledger {
 }
 
 // plan is the settings of the runs here: small pauses, so that tests are quick.
-func plan(change ...func(*workqueue.LoadRequest)) workqueue.LoadRequest {
-	req := workqueue.LoadRequest{Plan: name, CreatedBy: "test", Steps: []workqueue.StepSpec{{
+func plan(change ...func(*start.LoadRequest)) start.LoadRequest {
+	req := start.LoadRequest{Plan: name, CreatedBy: "test", Steps: []workqueue.StepSpec{{
 		Name: name, Endpoint: name, Chunk: 500, InFlight: 16, MaxAttempts: 3, Timeout: time.Minute,
 		RetryBackoff: 10 * time.Millisecond,
 	}}}
@@ -109,8 +112,8 @@ func plan(change ...func(*workqueue.LoadRequest)) workqueue.LoadRequest {
 }
 
 // at names another endpoint.
-func at(endpoint string) func(*workqueue.LoadRequest) {
-	return func(r *workqueue.LoadRequest) { r.Steps[0].Endpoint = endpoint }
+func at(endpoint string) func(*start.LoadRequest) {
+	return func(r *start.LoadRequest) { r.Steps[0].Endpoint = endpoint }
 }
 
 // endpointOf makes an endpoint's name of that of a case.
@@ -127,15 +130,15 @@ func (w *world) in(t *testing.T) *world {
 }
 
 // automatic leaves the pace to the nodes.
-func automatic(req *workqueue.LoadRequest) {
+func automatic(req *start.LoadRequest) {
 	req.Steps[0].InFlight, req.Steps[0].InFlightAuto = 1024, true
 }
 
 // start makes a run of n items, each with its key as payload.
-func (w *world) start(n int, req workqueue.LoadRequest) workqueue.RunID {
+func (w *world) start(n int, req start.LoadRequest) workqueue.RunID {
 	w.Helper()
 	i := 0
-	loaded, err := w.node.Start(w.Context(), req, func(item *workqueue.LoadItem) error {
+	loaded, err := w.node.Start(w.Context(), req, func(item *start.LoadItem) error {
 		if i == n {
 			return io.EOF
 		}
@@ -231,7 +234,7 @@ func (w *world) wantSound(run workqueue.RunID, ledger *Ledger, done, failed int)
 // wantInvariants looks at the whole database.
 func (w *world) wantInvariants() {
 	w.Helper()
-	report, err := w.store.Doctor(context.Background())
+	report, err := doctor.New(w.store).Doctor(context.Background())
 	if err != nil {
 		w.Fatal(err)
 	}

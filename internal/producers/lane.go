@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 const (
@@ -22,10 +23,10 @@ const (
 // add is one add that waits for its commit.
 type add struct {
 	version int
-	ops     []workqueue.Op
+	ops     []collector.Op
 
 	done chan struct{} // closed at the end
-	out  workqueue.AddedOps
+	out  collector.AddedOps
 	err  error
 }
 
@@ -117,13 +118,13 @@ func (l *lane) commit(adds []*add) {
 
 // isTheirs reports whether an error may be about some of the operations, and not about all.
 func isTheirs(err error) bool {
-	_, moved := errors.AsType[*workqueue.CollectorMovedError](err)
+	_, moved := errors.AsType[*collector.CollectorMovedError](err)
 	_, bad := errors.AsType[*workqueue.SettingError](err)
 	return bad || !moved && !errors.Is(err, workqueue.ErrNotFound) && isData(err)
 }
 
 func (l *lane) tryCommit(adds []*add) error {
-	batches := make([][]workqueue.Op, len(adds))
+	batches := make([][]collector.Op, len(adds))
 	for i, a := range adds {
 		batches[i] = a.ops
 	}

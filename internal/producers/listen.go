@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/responder"
 	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
 const (
@@ -38,7 +39,7 @@ func (p *Producers) Listen(nc *nats.Conn) (*responder.Responder, error) {
 		Answer: p.receive,
 		Refuse: func(msg *nats.Msg) {
 			if p.wantsAnswer(msg) {
-				p.answer(msg, workqueue.AddedOps{}, &OverloadedError{})
+				p.answer(msg, collectorstore.AddedOps{}, &OverloadedError{})
 			}
 		},
 	})
@@ -62,20 +63,20 @@ func (p *Producers) receive(ctx context.Context, msg *nats.Msg) {
 	p.answer(msg, done, err)
 }
 
-func (p *Producers) addMessage(ctx context.Context, msg *nats.Msg) (workqueue.AddedOps, error) {
+func (p *Producers) addMessage(ctx context.Context, msg *nats.Msg) (collectorstore.AddedOps, error) {
 	collector, err := endpoints.ParseCollectSubject(msg.Subject)
 	if err != nil {
-		return workqueue.AddedOps{}, &OpError{Problem: err.Error()}
+		return collectorstore.AddedOps{}, &OpError{Problem: err.Error()}
 	}
 	if v := msg.Header.Get(endpoints.HeaderVersion); v != "" && v != endpoints.ProtocolVersion {
-		return workqueue.AddedOps{}, &OpError{Problem: fmt.Sprintf("%s is %.20q; this node speaks %s",
+		return collectorstore.AddedOps{}, &OpError{Problem: fmt.Sprintf("%s is %.20q; this node speaks %s",
 			endpoints.HeaderVersion, v, endpoints.ProtocolVersion)}
 	}
 	return p.AddFrom(ctx, collector, bytes.NewReader(msg.Data))
 }
 
 // answer comes after the commit.
-func (p *Producers) answer(msg *nats.Msg, done workqueue.AddedOps, err error) {
+func (p *Producers) answer(msg *nats.Msg, done collectorstore.AddedOps, err error) {
 	reply := endpoints.CollectReply{Collected: endpoints.Collected{Added: done.Added, Duplicates: done.Duplicates}}
 	if err != nil {
 		code, message := p.told(err)
@@ -99,7 +100,7 @@ func (p *Producers) told(err error) (endpoints.CollectCode, string) {
 	var many *TooManyError
 	var full *OverloadedError
 	var setting *workqueue.SettingError
-	var moved *workqueue.CollectorMovedError
+	var moved *collectorstore.CollectorMovedError
 	switch {
 	case errors.As(err, &op):
 		return endpoints.CollectInvalid, op.Error()

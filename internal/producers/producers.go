@@ -9,17 +9,17 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // Definitions says what collectors are like. The store does.
 type Definitions interface {
-	CollectorSpecOf(ctx context.Context, name string) (spec workqueue.CollectorSpec, version int, err error)
+	CollectorSpecOf(ctx context.Context, name string) (spec collectorstore.CollectorSpec, version int, err error)
 }
 
 // Adder adds operations in one transaction, and has them flushed in time. A node does.
 type Adder interface {
-	AddOps(ctx context.Context, name string, version int, batches [][]workqueue.Op) ([]workqueue.AddedOps, error)
+	AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) ([]collectorstore.AddedOps, error)
 }
 
 // Producers adds operations to collectors.
@@ -46,19 +46,19 @@ func New(definitions Definitions, adder Adder, log *zap.Logger) *Producers {
 
 // AddFrom reads operations, see Read, and adds them: all of them, or none. The error is one of Read or Add, an
 // *OverloadedError, or what the reader said.
-func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reader) (workqueue.AddedOps, error) {
+func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reader) (collectorstore.AddedOps, error) {
 	b := &body{from: from, room: &p.room}
 	ops, err := Read(b)
 	if err != nil {
 		b.release()
-		return workqueue.AddedOps{}, err
+		return collectorstore.AddedOps{}, err
 	}
 	return p.add(ctx, collector, ops, b.release)
 }
 
 // Add adds operations and returns once they are committed: all of them, or none. When ctx ends before, they may be
 // committed all the same. The error is an *OpError, or one of the Adder.
-func (p *Producers) Add(ctx context.Context, collector string, ops []workqueue.Op) (workqueue.AddedOps, error) {
+func (p *Producers) Add(ctx context.Context, collector string, ops []collectorstore.Op) (collectorstore.AddedOps, error) {
 	return p.add(ctx, collector, ops, func() {})
 }
 
@@ -66,12 +66,12 @@ func (p *Producers) Add(ctx context.Context, collector string, ops []workqueue.O
 const moves = 5
 
 // add calls release once nothing is held of the operations any more.
-func (p *Producers) add(ctx context.Context, collector string, ops []workqueue.Op, release func(),
-) (workqueue.AddedOps, error) {
+func (p *Producers) add(ctx context.Context, collector string, ops []collectorstore.Op, release func(),
+) (collectorstore.AddedOps, error) {
 	if len(ops) == 0 {
 		release()
 		_, err := p.spec(ctx, collector) // so that a name that is wrong does not pass
-		return workqueue.AddedOps{}, err
+		return collectorstore.AddedOps{}, err
 	}
 	var err error
 	for range moves {
@@ -79,16 +79,16 @@ func (p *Producers) add(ctx context.Context, collector string, ops []workqueue.O
 		if spec, err = p.spec(ctx, collector); err != nil {
 			break
 		}
-		var keyed []workqueue.Op
+		var keyed []collectorstore.Op
 		if keyed, err = withKeys(&spec.spec, ops); err != nil {
 			break
 		}
-		var done workqueue.AddedOps
+		var done collectorstore.AddedOps
 		var gone bool
 		if done, gone, err = p.await(ctx, collector, spec.version, keyed, release); gone {
 			return done, err // the lane releases
 		}
-		if moved, ok := errors.AsType[*workqueue.CollectorMovedError](err); ok {
+		if moved, ok := errors.AsType[*collectorstore.CollectorMovedError](err); ok {
 			p.forget(collector, moved.Wanted)
 			continue
 		}
@@ -96,13 +96,13 @@ func (p *Producers) add(ctx context.Context, collector string, ops []workqueue.O
 		return done, err
 	}
 	release()
-	return workqueue.AddedOps{}, err
+	return collectorstore.AddedOps{}, err
 }
 
 // await gives operations to the collector's lane. gone says that ctx has ended before they came to an end: the lane has
 // them still, and calls release in its time.
-func (p *Producers) await(ctx context.Context, collector string, version int, ops []workqueue.Op, release func(),
-) (done workqueue.AddedOps, gone bool, err error) {
+func (p *Producers) await(ctx context.Context, collector string, version int, ops []collectorstore.Op, release func(),
+) (done collectorstore.AddedOps, gone bool, err error) {
 	a := &add{version: version, ops: ops, done: make(chan struct{})}
 	p.lane(collector).push(a)
 	select {
@@ -110,7 +110,7 @@ func (p *Producers) await(ctx context.Context, collector string, version int, op
 		return a.out, false, a.err
 	case <-ctx.Done():
 		go func() { <-a.done; release() }()
-		return workqueue.AddedOps{}, true, fmt.Errorf("add operations to collector %s: %w", collector, context.Cause(ctx))
+		return collectorstore.AddedOps{}, true, fmt.Errorf("add operations to collector %s: %w", collector, context.Cause(ctx))
 	}
 }
 

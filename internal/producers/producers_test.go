@@ -16,43 +16,44 @@ import (
 	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 type bench struct {
 	*testing.T
 	pool  *pgxpool.Pool
-	store *workqueue.Store
+	store *database.DB
 	adder *adder
 	it    *producers.Producers
 }
 
 // adder counts transactions, and may hold them up or refuse them.
 type adder struct {
-	store   *workqueue.Store
+	store   *database.DB
 	commits atomic.Int64
-	before  func(batches [][]workqueue.Op) error // nil: nothing
+	before  func(batches [][]collectorstore.Op) error // nil: nothing
 }
 
 func (a *adder) AddOps(
-	ctx context.Context, name string, version int, batches [][]workqueue.Op,
-) ([]workqueue.AddedOps, error) {
+	ctx context.Context, name string, version int, batches [][]collectorstore.Op,
+) ([]collectorstore.AddedOps, error) {
 	a.commits.Add(1)
 	if a.before != nil {
 		if err := a.before(batches); err != nil {
 			return nil, err
 		}
 	}
-	out, _, err := a.store.AddOps(ctx, name, version, batches)
+	out, _, err := collectorstore.New(a.store).AddOps(ctx, name, version, batches)
 	return out, err
 }
 
 func setup(t *testing.T) *bench {
 	t.Helper()
 	pool := testenv.Pool(t)
-	store := workqueue.New(pool)
+	store := database.New(pool)
 	b := &bench{T: t, pool: pool, store: store, adder: &adder{store: store}}
-	b.it = producers.New(store, b.adder, nil)
+	b.it = producers.New(collectorstore.New(store), b.adder, nil)
 	b.apply("c", "endpoint: echo\n")
 	return b
 }
@@ -61,7 +62,7 @@ func (b *bench) apply(name, text string) {
 	b.Helper()
 	spec, err := collector.Parse(name, []byte(text))
 	if err == nil {
-		_, err = b.store.ApplyCollector(b.Context(), workqueue.CollectorText{Name: name, Spec: *spec, Source: text}, "test")
+		_, err = collectorstore.New(b.store).ApplyCollector(b.Context(), collectorstore.CollectorText{Name: name, Spec: *spec, Source: text}, "test")
 	}
 	if err != nil {
 		b.Fatal(err)
@@ -71,7 +72,7 @@ func (b *bench) apply(name, text string) {
 // keys counts the operations that are stored, by key.
 func (b *bench) keys(name string) map[string]int {
 	b.Helper()
-	ops, err := b.store.Ops(b.Context(), name, workqueue.OpsFilter{})
+	ops, err := collectorstore.New(b.store).Ops(b.Context(), name, collectorstore.OpsFilter{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -82,8 +83,8 @@ func (b *bench) keys(name string) map[string]int {
 	return all
 }
 
-func op(id, key string) []workqueue.Op {
-	return []workqueue.Op{{ID: id, Key: key, Payload: []byte(`{"n":1}`)}}
+func op(id, key string) []collectorstore.Op {
+	return []collectorstore.Op{{ID: id, Key: key, Payload: []byte(`{"n":1}`)}}
 }
 
 // Adds that come while a commit is under way share the next one, and each is told of its own operations.
@@ -92,7 +93,7 @@ func TestAddsShareCommits(t *testing.T) {
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
 	var first sync.Once
-	b.adder.before = func([][]workqueue.Op) error {
+	b.adder.before = func([][]collectorstore.Op) error {
 		first.Do(func() { close(begun); <-gate })
 		return nil
 	}
@@ -151,7 +152,7 @@ func TestErrorsGoToWhomTheyBelong(t *testing.T) {
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
 	var first sync.Once
-	b.adder.before = func(batches [][]workqueue.Op) error {
+	b.adder.before = func(batches [][]collectorstore.Op) error {
 		first.Do(func() { close(begun); <-gate })
 		for _, batch := range batches {
 			if batch[0].ID == "bad" {
@@ -188,8 +189,8 @@ func TestKeysFollowTheDefinition(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.apply("o", "endpoint: echo\norder_by: n\n")
-	add := func() (workqueue.AddedOps, error) {
-		return b.it.Add(t.Context(), "o", []workqueue.Op{{Payload: []byte(`{"n":"customer-7"}`)}})
+	add := func() (collectorstore.AddedOps, error) {
+		return b.it.Add(t.Context(), "o", []collectorstore.Op{{Payload: []byte(`{"n":"customer-7"}`)}})
 	}
 	if done, err := add(); err != nil || done.Added != 1 {
 		t.Fatal(done, err)
@@ -212,20 +213,20 @@ func TestAddSaysWhatIsWrong(t *testing.T) {
 	b.apply("o", "endpoint: echo\norder_by: n\nvalues: [x]\n")
 	for _, tc := range []struct {
 		collector string
-		op        workqueue.Op
+		op        collectorstore.Op
 		want      string
 	}{
-		{"c", workqueue.Op{Payload: []byte(`1`)}, "operation 2: key: it is missing; say what the operation belongs to"},
-		{"c", workqueue.Op{Key: strings.Repeat("k", 513), Payload: []byte(`1`)}, "operation 2: key: it has 513 bytes"},
-		{"c", workqueue.Op{Key: "a\x00", Payload: []byte(`1`)}, "operation 2: key: it must be UTF-8 without NUL"},
-		{"c", workqueue.Op{Key: "a", ID: "\xff", Payload: []byte(`1`)}, "operation 2: id: it must be UTF-8"},
-		{"c", workqueue.Op{Key: "a", ID: strings.Repeat("i", 257), Payload: []byte(`1`)},
+		{"c", collectorstore.Op{Payload: []byte(`1`)}, "operation 2: key: it is missing; say what the operation belongs to"},
+		{"c", collectorstore.Op{Key: strings.Repeat("k", 513), Payload: []byte(`1`)}, "operation 2: key: it has 513 bytes"},
+		{"c", collectorstore.Op{Key: "a\x00", Payload: []byte(`1`)}, "operation 2: key: it must be UTF-8 without NUL"},
+		{"c", collectorstore.Op{Key: "a", ID: "\xff", Payload: []byte(`1`)}, "operation 2: id: it must be UTF-8"},
+		{"c", collectorstore.Op{Key: "a", ID: strings.Repeat("i", 257), Payload: []byte(`1`)},
 			"operation 2: id: it has 257 bytes"},
-		{"o", workqueue.Op{Payload: []byte(`{}`)}, `operation 1: payload: order_by n: there is no field "n"`},
-		{"o", workqueue.Op{Payload: []byte(`{"n":"y"}`)}, `operation 1: payload: order_by n: "y" is none of the values`},
-		{"nothing", workqueue.Op{Key: "a", Payload: []byte(`1`)}, `collector "nothing": not found`},
+		{"o", collectorstore.Op{Payload: []byte(`{}`)}, `operation 1: payload: order_by n: there is no field "n"`},
+		{"o", collectorstore.Op{Payload: []byte(`{"n":"y"}`)}, `operation 1: payload: order_by n: "y" is none of the values`},
+		{"nothing", collectorstore.Op{Key: "a", Payload: []byte(`1`)}, `collector "nothing": not found`},
 	} {
-		ops := []workqueue.Op{tc.op}
+		ops := []collectorstore.Op{tc.op}
 		if strings.HasPrefix(tc.want, "operation 2") {
 			ops = append(op("", "good"), tc.op)
 		}
@@ -234,7 +235,7 @@ func TestAddSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%s %+v: %v; want …%s…", tc.collector, tc.op, err, tc.want)
 		}
 	}
-	_, err := b.it.Add(t.Context(), "o", []workqueue.Op{{Key: "mine", Payload: []byte(`{"n":"x"}`)}})
+	_, err := b.it.Add(t.Context(), "o", []collectorstore.Op{{Key: "mine", Payload: []byte(`{"n":"x"}`)}})
 	if err == nil || !strings.Contains(err.Error(), "the collector makes it of the payload's n; leave it out") {
 		t.Errorf("a key where there is an order_by: %v", err)
 	}
@@ -248,7 +249,7 @@ func TestLeavingEarly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
-	b.adder.before = func([][]workqueue.Op) error { close(begun); <-gate; return nil }
+	b.adder.before = func([][]collectorstore.Op) error { close(begun); <-gate; return nil }
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {

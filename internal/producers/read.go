@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // MaxOps is how many operations one add may bring.
@@ -23,7 +23,7 @@ const MaxOps = 100_000
 //
 // or a list of them in {"ops":[…]}. Only the payload has to be there. The error is an *OpError for what stands there, a
 // *TooManyError, or what the reader said.
-func Read(from io.Reader) ([]workqueue.Op, error) {
+func Read(from io.Reader) ([]collector.Op, error) {
 	from, err := withoutMark(from)
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ const example = `{"id":"order-17","key":"CUST-7","payload":{"amount":12}}`
 type opReader struct {
 	dec    *jsontext.Decoder
 	lines  *lineCounter
-	ops    []workqueue.Op
+	ops    []collector.Op
 	listed bool // there was a list, which may have been empty
 }
 
@@ -80,7 +80,7 @@ func (r *opReader) object() error {
 	if _, err := r.dec.ReadToken(); err != nil {
 		return r.broken(err)
 	}
-	var op workqueue.Op
+	var op collector.Op
 	first := true
 	for ; r.dec.PeekKind() == '"'; first = false {
 		token, err := r.dec.ReadToken()
@@ -114,7 +114,7 @@ func (r *opReader) list() error {
 		if _, err := r.dec.ReadToken(); err != nil {
 			return r.broken(err)
 		}
-		var op workqueue.Op
+		var op collector.Op
 		for r.dec.PeekKind() == '"' {
 			token, err := r.dec.ReadToken()
 			if err == nil {
@@ -139,7 +139,7 @@ func (r *opReader) list() error {
 }
 
 // end takes an operation whose members were read.
-func (r *opReader) end(op workqueue.Op) error {
+func (r *opReader) end(op collector.Op) error {
 	line := r.line()
 	if _, err := r.dec.ReadToken(); err != nil {
 		return r.broken(err)
@@ -154,7 +154,7 @@ func (r *opReader) end(op workqueue.Op) error {
 	return nil
 }
 
-func (r *opReader) member(op *workqueue.Op, name string) error {
+func (r *opReader) member(op *collector.Op, name string) error {
 	switch name {
 	case "id":
 		return r.text(&op.ID, name)
@@ -180,21 +180,21 @@ func (r *opReader) text(into *string, name string) error {
 	return nil
 }
 
-func (r *opReader) priority(op *workqueue.Op) error {
+func (r *opReader) priority(op *collector.Op) error {
 	value, err := r.dec.ReadValue()
 	if err != nil {
 		return r.broken(err)
 	}
 	n, err := strconv.Atoi(string(value))
-	if err != nil || n < 0 || n > workqueue.MaxOpPriority {
+	if err != nil || n < 0 || n > collector.MaxOpPriority {
 		return r.wrong("priority", "want a whole number within 0 to %d, the highest first; this is %.40q",
-			workqueue.MaxOpPriority, value)
+			collector.MaxOpPriority, value)
 	}
 	op.Priority = n
 	return nil
 }
 
-func (r *opReader) payload(op *workqueue.Op) error {
+func (r *opReader) payload(op *collector.Op) error {
 	value, err := r.dec.ReadValue()
 	if err != nil {
 		return r.broken(err)
@@ -206,9 +206,9 @@ func (r *opReader) payload(op *workqueue.Op) error {
 	if err := kept.Compact(); err != nil {
 		return r.broken(err)
 	}
-	if len(kept) > workqueue.MaxOpPayload {
+	if len(kept) > collector.MaxOpPayload {
 		return r.wrong("payload", "it has %d bytes; at most %d are taken: send what it is about by reference", len(kept),
-			workqueue.MaxOpPayload)
+			collector.MaxOpPayload)
 	}
 	op.Payload = json.RawMessage(kept)
 	return nil

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather/collector"
-	"github.com/tranchehq/tranche/workqueue"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
@@ -21,7 +21,7 @@ const maxSpecs = 1000
 
 // knownSpec is the definition of a collector as it was a moment ago.
 type knownSpec struct {
-	spec    workqueue.CollectorSpec
+	spec    collectorstore.CollectorSpec
 	version int
 	at      time.Time
 }
@@ -59,7 +59,7 @@ func (p *Producers) forget(name string, version int) {
 }
 
 // withKeys checks operations, and gives them the keys that they belong to.
-func withKeys(spec *workqueue.CollectorSpec, ops []workqueue.Op) ([]workqueue.Op, error) {
+func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]collectorstore.Op, error) {
 	ops = slices.Clone(ops) // they may have to be given other keys
 	for i := range ops {
 		op := &ops[i]
@@ -80,11 +80,11 @@ func withKeys(spec *workqueue.CollectorSpec, ops []workqueue.Op) ([]workqueue.Op
 }
 
 // checkOp holds an operation to what can be stored.
-func checkOp(spec *workqueue.CollectorSpec, op *workqueue.Op) *OpError {
+func checkOp(spec *collectorstore.CollectorSpec, op *collectorstore.Op) *OpError {
 	switch {
-	case len(op.ID) > workqueue.MaxOpID:
+	case len(op.ID) > collectorstore.MaxOpID:
 		return &OpError{Field: "id", Problem: fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(op.ID),
-			workqueue.MaxOpID)}
+			collectorstore.MaxOpID)}
 	case !isText(op.ID):
 		return &OpError{Field: "id", Problem: "it must be UTF-8 without NUL"}
 	case !isText(op.Key):
@@ -95,9 +95,9 @@ func checkOp(spec *workqueue.CollectorSpec, op *workqueue.Op) *OpError {
 	case !collector.OwnKey(spec) && op.Key != "":
 		return &OpError{Field: "key", Problem: fmt.Sprintf("the collector makes it of the payload's %s; leave it out",
 			spec.OrderBy.Field)}
-	case spec.OrderBy == nil && len(op.Key) > workqueue.MaxOpKey:
+	case spec.OrderBy == nil && len(op.Key) > collectorstore.MaxOpKey:
 		return &OpError{Field: "key", Problem: fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(op.Key),
-			workqueue.MaxOpKey)}
+			collectorstore.MaxOpKey)}
 	}
 	return nil
 }

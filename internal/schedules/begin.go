@@ -11,6 +11,8 @@ import (
 
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // maxTakeovers is how often a start is taken up from a leader that is gone, beyond its attempts: one that ends its
@@ -22,24 +24,24 @@ type round struct {
 	*Duty
 	lease workqueue.Lease
 	// busy are schedules of which a run is being started. The store sees runs under way once they have their items.
-	busy map[string]workqueue.FireKey
+	busy map[string]schedulestore.FireKey
 	// queued are the fires that this look has put into the queues of their schedules. The list does not know of them.
 	queued map[string]int
 	// crowded are the fires that would be started if there were free hands, in the order of their turns.
-	crowded []*workqueue.WaitingFire
-	notes   []workqueue.FireNote
+	crowded []*schedulestore.WaitingFire
+	notes   []schedulestore.FireNote
 }
 
 // begin begins to start runs whose time has come.
 func (d *Duty) begin(ctx context.Context, lease workqueue.Lease) (began bool, err error) {
 	r := round{Duty: d, lease: lease, busy: d.atWork(lease), queued: map[string]int{}}
 	// The map is older than the list: a start that has ended in between shows as a run under way in the list.
-	fires, err := d.store.WaitingFires(ctx, maxWaiting)
+	fires, err := schedulestore.New(d.store).WaitingFires(ctx, maxWaiting)
 	if err != nil {
 		return false, err
 	}
 	for i := range fires {
-		if f := &fires[i]; f.State == workqueue.FireStarting && r.busy[f.Schedule] == (workqueue.FireKey{}) {
+		if f := &fires[i]; f.State == schedulestore.FireStarting && r.busy[f.Schedule] == (schedulestore.FireKey{}) {
 			r.busy[f.Schedule] = f.FireKey // of a leader that is gone: it goes before others
 		}
 	}
@@ -55,10 +57,10 @@ func (d *Duty) begin(ctx context.Context, lease workqueue.Lease) (began bool, er
 }
 
 // atWork returns what is being started under the lease.
-func (d *Duty) atWork(lease workqueue.Lease) map[string]workqueue.FireKey {
+func (d *Duty) atWork(lease workqueue.Lease) map[string]schedulestore.FireKey {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	busy := map[string]workqueue.FireKey{}
+	busy := map[string]schedulestore.FireKey{}
 	for key, load := range d.loading {
 		if load.lease == lease {
 			busy[key.Schedule] = key
@@ -68,7 +70,7 @@ func (d *Duty) atWork(lease workqueue.Lease) map[string]workqueue.FireKey {
 }
 
 // look decides about one fire, and reports whether anything came of it.
-func (r *round) look(ctx context.Context, f *workqueue.WaitingFire) (did bool, err error) {
+func (r *round) look(ctx context.Context, f *schedulestore.WaitingFire) (did bool, err error) {
 	if r.mine(f.FireKey) {
 		return false, nil
 	}
@@ -76,13 +78,13 @@ func (r *round) look(ctx context.Context, f *workqueue.WaitingFire) (did bool, e
 	if err != nil {
 		return false, err
 	}
-	if f.State != workqueue.FireStarting {
+	if f.State != schedulestore.FireStarting {
 		end, err := r.decide(ctx, f, spec)
 		switch {
 		case err != nil:
 			return false, err
 		case end != nil:
-			return r.store.EndFire(ctx, workqueue.FireClaim{FireKey: f.FireKey, Lease: r.lease}, *end)
+			return schedulestore.New(r.store).EndFire(ctx, schedulestore.FireClaim{FireKey: f.FireKey, Lease: r.lease}, *end)
 		case r.waits(f):
 			r.behindAStart(f)
 			return false, nil
@@ -92,7 +94,7 @@ func (r *round) look(ctx context.Context, f *workqueue.WaitingFire) (did bool, e
 }
 
 // mine reports whether a goroutine of this duty is starting the run, under whatever lease.
-func (r *round) mine(key workqueue.FireKey) bool {
+func (r *round) mine(key schedulestore.FireKey) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	load, mine := r.loading[key]
@@ -100,13 +102,13 @@ func (r *round) mine(key workqueue.FireKey) bool {
 }
 
 // waits reports whether a fire has to wait for another start of its schedule.
-func (r *round) waits(f *workqueue.WaitingFire) bool {
+func (r *round) waits(f *schedulestore.WaitingFire) bool {
 	other, busy := r.busy[f.Schedule]
 	return busy && other != f.FireKey
 }
 
 // decide returns what becomes of a fire without a start. Nil: it is to be started, or still waits.
-func (r *round) decide(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (*workqueue.FireEnd, error) {
+func (r *round) decide(ctx context.Context, f *schedulestore.WaitingFire, spec *schedule.Spec) (*schedulestore.FireEnd, error) {
 	if end := outOfTime(f, spec); end != nil {
 		return end, nil
 	}
@@ -114,14 +116,14 @@ func (r *round) decide(ctx context.Context, f *workqueue.WaitingFire, spec *sche
 }
 
 // outOfTime returns what becomes of a fire that may not be started now. Nil: it may.
-func outOfTime(f *workqueue.WaitingFire, spec *schedule.Spec) *workqueue.FireEnd {
+func outOfTime(f *schedulestore.WaitingFire, spec *schedule.Spec) *schedulestore.FireEnd {
 	if f.StartBy != nil && f.Now.After(*f.StartBy) {
-		return &workqueue.FireEnd{State: workqueue.FireMissed,
+		return &schedulestore.FireEnd{State: schedulestore.FireMissed,
 			Reason: "it could not be started before its start_deadline was over" + because(f.Reason)}
 	}
-	if f.Kind == workqueue.FireDue {
+	if f.Kind == schedulestore.FireDue {
 		if at := spec.StartAt(f.StartAt, f.Now); at.After(f.Now) {
-			end := &workqueue.FireEnd{State: workqueue.FireWaiting, Reason: "its window is shut; it waits for the next",
+			end := &schedulestore.FireEnd{State: schedulestore.FireWaiting, Reason: "its window is shut; it waits for the next",
 				StartAt: &at}
 			if by, limited := spec.DoneBy(at); limited {
 				end.DoneBy = &by
@@ -140,8 +142,8 @@ func because(reason string) string {
 }
 
 // overlap applies the policy for a run that would start beside others of the schedule.
-func (r *round) overlap(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (
-	*workqueue.FireEnd, error,
+func (r *round) overlap(ctx context.Context, f *schedulestore.WaitingFire, spec *schedule.Spec) (
+	*schedulestore.FireEnd, error,
 ) {
 	if len(f.UnderWay) == 0 && !r.waits(f) {
 		return nil, nil
@@ -152,33 +154,33 @@ func (r *round) overlap(ctx context.Context, f *workqueue.WaitingFire, spec *sch
 	case schedule.OverlapCancelOld:
 		return nil, r.cancelOld(ctx, f)
 	default:
-		return &workqueue.FireEnd{State: workqueue.FireSkipped, Reason: r.others(f) + " was under way"}, nil
+		return &schedulestore.FireEnd{State: schedulestore.FireSkipped, Reason: r.others(f) + " was under way"}, nil
 	}
 }
 
 // queue has a fire wait, and with it the later ones of its schedule. Nil: it is in the queue.
-func (r *round) queue(f *workqueue.WaitingFire) *workqueue.FireEnd {
+func (r *round) queue(f *schedulestore.WaitingFire) *schedulestore.FireEnd {
 	others := r.others(f)
 	if _, busy := r.busy[f.Schedule]; !busy {
-		r.busy[f.Schedule] = workqueue.FireKey{Schedule: f.Schedule}
+		r.busy[f.Schedule] = schedulestore.FireKey{Schedule: f.Schedule}
 	}
 	reason := "it waits in the queue; " + others + " was under way"
 	switch {
-	case f.State == workqueue.FireQueued:
+	case f.State == schedulestore.FireQueued:
 		if strings.HasPrefix(f.Reason, turnBegins) { // its turn had nearly come
 			r.note(f, reason)
 		}
 		return nil
 	case f.Queued+r.queued[f.Schedule] >= maxQueued:
-		return &workqueue.FireEnd{State: workqueue.FireSkipped,
+		return &schedulestore.FireEnd{State: schedulestore.FireSkipped,
 			Reason: fmt.Sprintf("%d due times are in the queue already; %s was under way", maxQueued, others)}
 	}
 	r.queued[f.Schedule]++
-	return &workqueue.FireEnd{State: workqueue.FireQueued, Reason: reason}
+	return &schedulestore.FireEnd{State: schedulestore.FireQueued, Reason: reason}
 }
 
 // others names what is under way, for people.
-func (r *round) others(f *workqueue.WaitingFire) string {
+func (r *round) others(f *schedulestore.WaitingFire) string {
 	if n := len(f.UnderWay); n > 0 {
 		if n == 1 {
 			return "run " + f.UnderWay[0].String()
@@ -192,9 +194,9 @@ func (r *round) others(f *workqueue.WaitingFire) string {
 }
 
 // cancelOld cancels the runs under way. One that is being started is waited for, and cancelled then.
-func (r *round) cancelOld(ctx context.Context, f *workqueue.WaitingFire) error {
+func (r *round) cancelOld(ctx context.Context, f *schedulestore.WaitingFire) error {
 	for _, run := range f.UnderWay {
-		_, err := r.runs.Cancel(ctx, workqueue.Control{Run: run, Actor: actor(f.Schedule),
+		_, err := r.runs.Cancel(ctx, control.Control{Run: run, Actor: actor(f.Schedule),
 			Reason: "overlap: cancel_old; the run of " + f.Due.UTC().Format(time.RFC3339) + " takes its place"})
 		if err != nil && !over(err) {
 			return err
@@ -214,22 +216,22 @@ func over(err error) bool {
 func actor(name string) string { return "schedule " + name }
 
 // set begins to start a run, whose items are loaded beside the duty.
-func (r *round) set(ctx context.Context, f *workqueue.WaitingFire, spec *schedule.Spec) (did bool, err error) {
+func (r *round) set(ctx context.Context, f *schedulestore.WaitingFire, spec *schedule.Spec) (did bool, err error) {
 	// Hands that come free in the midst of a look are for the next one: nobody overtakes those who found none.
 	if len(r.crowded) > 0 || !r.handsFree(f.Now) {
 		r.crowded = append(r.crowded, f)
 		return false, nil
 	}
-	claim, ok, err := r.store.BeginFire(ctx, r.lease, f.FireKey)
+	claim, ok, err := schedulestore.New(r.store).BeginFire(ctx, r.lease, f.FireKey)
 	if err != nil || !ok {
 		return false, err
 	}
-	if f.State == workqueue.FireStarting { // of a leader that is gone: who knows for how long nobody led
+	if f.State == schedulestore.FireStarting { // of a leader that is gone: who knows for how long nobody led
 		if end := outOfTime(f, spec); end != nil {
-			return r.store.EndFire(ctx, claim, *end)
+			return schedulestore.New(r.store).EndFire(ctx, claim, *end)
 		}
 		if claim.Attempt > spec.StartAttempts+maxTakeovers {
-			return r.store.EndFire(ctx, claim, workqueue.FireEnd{State: workqueue.FireFailed, Reason: fmt.Sprintf(
+			return schedulestore.New(r.store).EndFire(ctx, claim, schedulestore.FireEnd{State: schedulestore.FireFailed, Reason: fmt.Sprintf(
 				"the nodes that began to start it have gone in the midst of it, %d times so far", claim.Attempt-1)})
 		}
 	}

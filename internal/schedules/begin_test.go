@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/schedules"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // TestStartOfADeadLeaderIsOutOfTime leaves starts that a leader had begun for half an hour, until their windows and
@@ -42,7 +42,7 @@ func TestDeletionEndsAStart(t *testing.T) {
 	l := w.lead()
 	w.set("09:00:00")
 	w.before = func(ctx context.Context, _ schedules.Job) error {
-		_, err := w.store.DeleteSchedule(ctx, "s", "ann")
+		_, err := schedule.New(w.store).DeleteSchedule(ctx, "s", "ann")
 		return err
 	}
 	l.settle()
@@ -64,15 +64,15 @@ func TestAQueueIsBounded(t *testing.T) {
 	w.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at)
 SELECT 's', clock_timestamp() - n * interval '1 s', 'now', 1, 'due', clock_timestamp() FROM generate_series(1, 103) n`)
 	w.lead().settle()
-	states := map[workqueue.FireState]int{}
-	fires, _, err := w.store.Fires(t.Context(), workqueue.FireFilter{Schedule: "s", Limit: workqueue.MaxFires})
+	states := map[schedule.FireState]int{}
+	fires, _, err := schedule.New(w.store).Fires(t.Context(), schedule.FireFilter{Schedule: "s", Limit: schedule.MaxFires})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range fires {
 		states[f.State]++
 	}
-	if states[workqueue.FireStarted] != 1 || states[workqueue.FireQueued] != 100 || states[workqueue.FireSkipped] != 2 {
+	if states[schedule.FireStarted] != 1 || states[schedule.FireQueued] != 100 || states[schedule.FireSkipped] != 2 {
 		t.Errorf("the fires are %v", states)
 	}
 }

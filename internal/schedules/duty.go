@@ -13,6 +13,9 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // DutyName is what the leader's duty is called.
@@ -41,8 +44,8 @@ const (
 
 // Runs is what the duty does with runs that are there. A node can.
 type Runs interface {
-	Pause(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error)
-	Cancel(ctx context.Context, c workqueue.Control) (workqueue.Cancelled, error)
+	Pause(ctx context.Context, c control.Control) (control.Controlled, error)
+	Cancel(ctx context.Context, c control.Control) (control.Cancelled, error)
 	WakeDuty(name string)
 }
 
@@ -54,15 +57,15 @@ type Config struct {
 
 // Duty starts the runs of schedules while its node leads.
 type Duty struct {
-	store *workqueue.Store
+	store *database.DB
 	runs  Runs
 	start Starter
 	cfg   Config
 	log   *zap.Logger
 
 	mu      sync.Mutex
-	loading map[workqueue.FireKey]loading // by goroutines of this duty
-	told    time.Time                     // when fires were last noted to wait for their turn
+	loading map[schedulestore.FireKey]loading // by goroutines of this duty
+	told    time.Time                         // when fires were last noted to wait for their turn
 	loads   sync.WaitGroup
 }
 
@@ -73,7 +76,7 @@ type loading struct {
 }
 
 // New returns the duty of a node.
-func New(store *workqueue.Store, runs Runs, start Starter, cfg Config) (*Duty, error) {
+func New(store *database.DB, runs Runs, start Starter, cfg Config) (*Duty, error) {
 	if store == nil || runs == nil || start == nil {
 		return nil, errors.New("schedules: a store, runs and a starter are needed")
 	}
@@ -87,7 +90,7 @@ func New(store *workqueue.Store, runs Runs, start Starter, cfg Config) (*Duty, e
 		cfg.Log = zap.NewNop()
 	}
 	return &Duty{store: store, runs: runs, start: start, cfg: cfg, log: cfg.Log,
-		loading: map[workqueue.FireKey]loading{}}, nil
+		loading: map[schedulestore.FireKey]loading{}}, nil
 }
 
 // Duty returns it as the node takes it.
@@ -106,7 +109,7 @@ func (d *Duty) Run(ctx context.Context, lease workqueue.Lease) (again time.Durat
 	if errors.Is(err, workqueue.ErrNotLeader) || ctx.Err() != nil {
 		return 0, err
 	}
-	wait, ok, err4 := d.store.NextScheduleTime(ctx)
+	wait, ok, err4 := schedulestore.New(d.store).NextScheduleTime(ctx)
 	err = errors.Join(err, err4)
 	switch {
 	case err != nil:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 const hourly = "cron: 0 * * * *\n"
@@ -328,20 +329,20 @@ func TestPaused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	w.apply("s", hourly)
-	if _, err := w.store.PauseSchedule(t.Context(), "s", "ann"); err != nil {
+	if _, err := schedule.New(w.store).PauseSchedule(t.Context(), "s", "ann"); err != nil {
 		t.Fatal(err)
 	}
 	l := w.lead()
 	w.set("10:30:00")
 	l.settle()
 	w.want("s", "")
-	if _, err := w.store.RunScheduleNow(t.Context(), "s", "ann"); err != nil {
+	if _, err := schedule.New(w.store).RunScheduleNow(t.Context(), "s", "ann"); err != nil {
 		t.Fatal(err)
 	}
 	l.settle()
 	w.want("s", "started/now")
 	w.end()
-	if _, err := w.store.ResumeSchedule(t.Context(), "s", next, "ann"); err != nil {
+	if _, err := schedule.New(w.store).ResumeSchedule(t.Context(), "s", next, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	l.settle()
@@ -399,7 +400,7 @@ func TestWindowShutMeanwhile(t *testing.T) {
 	l = w.lead()
 	l.settle()
 	f := w.last("s")
-	if f.State != workqueue.FireWaiting || f.StartAt.UTC().Format("02 15:04") != "06 22:00" ||
+	if f.State != schedule.FireWaiting || f.StartAt.UTC().Format("02 15:04") != "06 22:00" ||
 		f.DoneBy.UTC().Format("02 15:04") != "06 23:00" {
 		t.Errorf("it waits as %+v", f)
 	}

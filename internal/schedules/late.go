@@ -9,11 +9,13 @@ import (
 
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // late looks after runs that have not ended at the end of their window.
 func (d *Duty) late(ctx context.Context, lease workqueue.Lease) (did bool, err error) {
-	fires, err := d.store.LateFires(ctx, lease, page)
+	fires, err := schedulestore.New(d.store).LateFires(ctx, lease, page)
 	if err != nil {
 		return false, err
 	}
@@ -30,12 +32,12 @@ func (d *Duty) late(ctx context.Context, lease workqueue.Lease) (did bool, err e
 
 // lateOne acts before it notes: a leader that dies in between leaves the rest to the next one, who finds the run paused
 // or cancelled already.
-func (d *Duty) lateOne(ctx context.Context, lease workqueue.Lease, f *workqueue.LateFire) (did bool, err error) {
+func (d *Duty) lateOne(ctx context.Context, lease workqueue.Lease, f *schedulestore.LateFire) (did bool, err error) {
 	policy := schedule.LateReport // when the schedule cannot be read any more
 	if spec, err := read(f.Schedule, f.Spec); err == nil {
 		policy = spec.OnLate
 	}
-	c := workqueue.Control{Run: f.Run, Actor: actor(f.Schedule),
+	c := control.Control{Run: f.Run, Actor: actor(f.Schedule),
 		Reason: "it has not ended by " + f.DoneBy.UTC().Format(time.RFC3339) + ", the end of its window"}
 	note := "reported"
 	switch policy {
@@ -54,5 +56,5 @@ func (d *Duty) lateOne(ctx context.Context, lease workqueue.Lease, f *workqueue.
 	}
 	d.log.Warn("a run of a schedule is late", zap.String("schedule", f.Schedule), zap.Stringer("run", f.Run),
 		zap.Time("done_by", f.DoneBy), zap.String("did", note))
-	return d.store.NoteLate(ctx, lease, f.FireKey, note)
+	return schedulestore.New(d.store).NoteLate(ctx, lease, f.FireKey, note)
 }

@@ -11,10 +11,11 @@ import (
 
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // load starts the run of a fire, and notes why when it cannot.
-func (d *Duty) load(ctx context.Context, claim workqueue.FireClaim, spec *schedule.Spec) {
+func (d *Duty) load(ctx context.Context, claim schedulestore.FireClaim, spec *schedule.Spec) {
 	log := d.log.With(zap.String("schedule", claim.Schedule), zap.Time("due", claim.Due),
 		zap.Int("attempt", claim.Attempt))
 	defer d.runs.WakeDuty(DutyName) // a run may wait for this one, or for free hands
@@ -32,12 +33,12 @@ func (d *Duty) load(ctx context.Context, claim workqueue.FireClaim, spec *schedu
 	end := d.afterFailure(&claim, spec, err)
 	log.Warn("the run of a schedule could not be started", zap.String("then", string(end.State)),
 		zap.Duration("again", end.Again), zap.Error(err))
-	if _, err := d.store.EndFire(ctx, claim, end); err != nil && ctx.Err() == nil {
+	if _, err := schedulestore.New(d.store).EndFire(ctx, claim, end); err != nil && ctx.Err() == nil {
 		log.Warn("note that a run could not be started; it is tried again", zap.Error(err))
 	}
 }
 
-func (d *Duty) drop(claim workqueue.FireClaim) {
+func (d *Duty) drop(claim schedulestore.FireClaim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.loading[claim.FireKey].lease == claim.Lease {
@@ -57,22 +58,22 @@ func (d *Duty) startSafely(ctx context.Context, job Job) (started Started, err e
 }
 
 // afterFailure decides whether a start is tried again.
-func (d *Duty) afterFailure(claim *workqueue.FireClaim, spec *schedule.Spec, err error) workqueue.FireEnd {
+func (d *Duty) afterFailure(claim *schedulestore.FireClaim, spec *schedule.Spec, err error) schedulestore.FireEnd {
 	if state, ok := errors.AsType[*workqueue.StateError](err); ok && state.State == "loading" {
-		return workqueue.FireEnd{State: workqueue.FireWaiting, Again: loadingPause,
+		return schedulestore.FireEnd{State: schedulestore.FireWaiting, Again: loadingPause,
 			Reason: "what a leader before had loaded of the run is being cleared away"}
 	}
 	reason := fmt.Sprintf(attemptBegins+"%d of %d: %v", claim.Attempt, spec.StartAttempts, err)
 	_, empty := errors.AsType[*NoItemsError](err)
 	switch {
 	case empty:
-		return workqueue.FireEnd{State: workqueue.FireSkipped, Reason: err.Error()}
+		return schedulestore.FireEnd{State: schedulestore.FireSkipped, Reason: err.Error()}
 	case d.start.Permanent(err):
-		return workqueue.FireEnd{State: workqueue.FireFailed, Reason: err.Error()}
+		return schedulestore.FireEnd{State: schedulestore.FireFailed, Reason: err.Error()}
 	case claim.Attempt >= spec.StartAttempts:
-		return workqueue.FireEnd{State: workqueue.FireFailed, Reason: reason}
+		return schedulestore.FireEnd{State: schedulestore.FireFailed, Reason: reason}
 	}
-	return workqueue.FireEnd{State: workqueue.FireWaiting, Again: backoff(claim.Attempt), Reason: reason}
+	return schedulestore.FireEnd{State: schedulestore.FireWaiting, Again: backoff(claim.Attempt), Reason: reason}
 }
 
 // backoff is how long to wait after an attempt.

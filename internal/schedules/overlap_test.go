@@ -7,17 +7,20 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // claim has a node claim work of the run that was started last.
 func (w *world) claim(name string) workqueue.Slice {
 	w.Helper()
-	node := workqueue.NodeInfo{Host: "at work", PID: 1, Version: "test"}
-	session, err := w.store.StartSession(w.Context(), node, forEver)
+	node := session.NodeInfo{Host: "at work", PID: 1, Version: "test"}
+	session, err := session.New(w.store).StartSession(w.Context(), node, forEver)
 	if err != nil {
 		w.Fatal(err)
 	}
-	claimed, err := w.store.Claim(w.Context(), workqueue.ClaimRequest{
+	claimed, err := dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{
 		Session: session, Run: *w.last(name).Run, MaxSlices: 1, MaxBytes: 1 << 20,
 	})
 	if err != nil || len(claimed.Slices) != 1 {
@@ -29,11 +32,11 @@ func (w *world) claim(name string) workqueue.Slice {
 // answer records what came of claimed work, and returns how many of its items were taken.
 func (w *world) answer(s *workqueue.Slice) (taken int, stale bool) {
 	w.Helper()
-	answer := workqueue.Answer{Slice: s.ID, Endpoint: "e", Answered: s.Mask.Count()}
+	answer := settle.Answer{Slice: s.ID, Endpoint: "e", Answered: s.Mask.Count()}
 	for i := range s.Mask.Count() {
-		answer.Slots = append(answer.Slots, workqueue.Slot{Ordinal: workqueue.Ordinal(i), Result: []byte(`1`)})
+		answer.Slots = append(answer.Slots, settle.Slot{Ordinal: workqueue.Ordinal(i), Result: []byte(`1`)})
 	}
-	out, err := w.store.Record(w.Context(), []workqueue.Answer{answer})
+	out, err := settle.New(w.store).Record(w.Context(), []settle.Answer{answer})
 	if err != nil || len(out.Verdicts) != 1 {
 		w.Fatalf("%+v, %v", out, err)
 	}

@@ -5,11 +5,12 @@ import (
 
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // Job is a run to be started for a fire.
 type Job struct {
-	Claim workqueue.FireClaim
+	Claim schedulestore.FireClaim
 	Spec  *schedule.Spec
 }
 

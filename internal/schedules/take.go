@@ -10,11 +10,12 @@ import (
 
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // take makes fires of due times that have come.
 func (d *Duty) take(ctx context.Context, lease workqueue.Lease) (taken bool, err error) {
-	due, err := d.store.DueSchedules(ctx, page)
+	due, err := schedulestore.New(d.store).DueSchedules(ctx, page)
 	if err != nil {
 		return false, err
 	}
@@ -29,13 +30,13 @@ func (d *Duty) take(ctx context.Context, lease workqueue.Lease) (taken bool, err
 	return taken, err
 }
 
-func (d *Duty) takeOne(ctx context.Context, lease workqueue.Lease, due *workqueue.DueSchedule) (taken bool, err error) {
+func (d *Duty) takeOne(ctx context.Context, lease workqueue.Lease, due *schedulestore.DueSchedule) (taken bool, err error) {
 	spec, err := read(due.Name, due.Spec)
 	if err != nil {
 		return false, err
 	}
 	passed := spec.Due(due.NextDue.Add(-time.Nanosecond), due.Now)
-	t := workqueue.Taking{
+	t := schedulestore.Taking{
 		Schedule: due.Name, Version: due.Version, Was: due.NextDue, LastDue: due.NextDue,
 		Fires: firesOf(spec, &passed, due.Now),
 	}
@@ -45,7 +46,7 @@ func (d *Duty) takeOne(ctx context.Context, lease workqueue.Lease, due *workqueu
 	if !passed.Next.IsZero() {
 		t.Next = &passed.Next
 	}
-	taken, err = d.store.TakeFires(ctx, lease, t)
+	taken, err = schedulestore.New(d.store).TakeFires(ctx, lease, t)
 	if taken && len(passed.Missed) > 0 {
 		d.log.Warn("due times were missed", zap.String("schedule", due.Name), zap.Int("missed", len(passed.Missed)),
 			zap.Time("from", passed.Missed[0]), zap.Int("started_late", len(passed.Fire)))
@@ -54,18 +55,18 @@ func (d *Duty) takeOne(ctx context.Context, lease workqueue.Lease, due *workqueu
 }
 
 // firesOf returns what the due times that have passed become, the oldest first.
-func firesOf(spec *schedule.Spec, passed *schedule.Passed, now time.Time) []workqueue.NewFire {
-	fires := make([]workqueue.NewFire, 0, len(passed.Missed)+len(passed.Fire))
+func firesOf(spec *schedule.Spec, passed *schedule.Passed, now time.Time) []schedulestore.NewFire {
+	fires := make([]schedulestore.NewFire, 0, len(passed.Missed)+len(passed.Fire))
 	for i, due := range passed.Missed {
 		reason := fmt.Sprintf("no leader was there to start it; misfire is %s", spec.Misfire)
 		if i == 0 && passed.More {
 			reason += "; earlier due times were missed too, and are not listed"
 		}
-		fires = append(fires, workqueue.NewFire{Due: due, StartAt: due, State: workqueue.FireMissed, Reason: reason})
+		fires = append(fires, schedulestore.NewFire{Due: due, StartAt: due, State: schedulestore.FireMissed, Reason: reason})
 	}
 	for _, due := range passed.Fire {
 		planned := spec.Planned(due)
-		fire := workqueue.NewFire{Due: due, StartAt: spec.StartAt(planned, now), State: workqueue.FireWaiting}
+		fire := schedulestore.NewFire{Due: due, StartAt: spec.StartAt(planned, now), State: schedulestore.FireWaiting}
 		if by, limited := spec.StartBy(planned); limited {
 			fire.StartBy = &by
 		}

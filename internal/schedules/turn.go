@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // handsFree reports whether the items of another run may be loaded. Sources that are slow, of which a few may last for
@@ -33,25 +33,25 @@ const (
 )
 
 // behindAStart notes that a fire which cancels what is under way waits for a run that cannot be cancelled yet.
-func (r *round) behindAStart(f *workqueue.WaitingFire) {
-	if f.State == workqueue.FireWaiting { // one in a queue says so already
+func (r *round) behindAStart(f *schedule.WaitingFire) {
+	if f.State == schedule.FireWaiting { // one in a queue says so already
 		r.note(f, fmt.Sprintf("the run of %s is being started; it is cancelled for this one when it has its items",
 			r.busy[f.Schedule].Due.UTC().Format(time.RFC3339)))
 	}
 }
 
-func (r *round) note(f *workqueue.WaitingFire, reason string) {
+func (r *round) note(f *schedule.WaitingFire, reason string) {
 	if f.Reason != reason {
-		r.notes = append(r.notes, workqueue.FireNote{FireKey: f.FireKey, Was: f.Reason, Reason: reason})
+		r.notes = append(r.notes, schedule.FireNote{FireKey: f.FireKey, Was: f.Reason, Reason: reason})
 	}
 }
 
 // tell writes why fires wait whose turn has not come, for people, and for what becomes of them in the end. It changes
 // with each run that is loaded, and may be said of a thousand fires, and so it is not written each time.
-func (r *round) tell(ctx context.Context, fires []workqueue.WaitingFire) error {
+func (r *round) tell(ctx context.Context, fires []schedule.WaitingFire) error {
 	if crowd := r.crowd(); crowd != "" {
 		for before, f := range r.crowded {
-			if f.State != workqueue.FireStarting { // it was begun, and says when
+			if f.State != schedule.FireStarting { // it was begun, and says when
 				r.note(f, turn(f.Reason, crowd, before))
 			}
 		}
@@ -59,7 +59,7 @@ func (r *round) tell(ctx context.Context, fires []workqueue.WaitingFire) error {
 	if len(r.notes) == 0 || !r.tellNow(fires[0].Now) {
 		return nil
 	}
-	return r.store.NoteFires(ctx, r.lease, r.notes)
+	return schedule.New(r.store).NoteFires(ctx, r.lease, r.notes)
 }
 
 func (d *Duty) tellNow(now time.Time) bool {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // holdUp has the items of some schedules not come until the test ends.
@@ -174,19 +175,21 @@ func TestPausedFiresSaySo(t *testing.T) {
 	w.set("09:00:00")
 	l.settle()
 	for _, step := range []struct {
-		do   func() (workqueue.ControlledSchedule, error)
+		do   func() (schedule.ControlledSchedule, error)
 		want string
 	}{
-		{func() (workqueue.ControlledSchedule, error) { return w.store.PauseSchedule(t.Context(), "s", "ann") },
+		{func() (schedule.ControlledSchedule, error) {
+			return schedule.New(w.store).PauseSchedule(t.Context(), "s", "ann")
+		},
 			"the schedule is paused"},
-		{func() (workqueue.ControlledSchedule, error) {
-			return w.store.ResumeSchedule(t.Context(), "s", next, "ann")
+		{func() (schedule.ControlledSchedule, error) {
+			return schedule.New(w.store).ResumeSchedule(t.Context(), "s", next, "ann")
 		}, ""},
 	} {
 		if _, err := step.do(); err != nil {
 			t.Fatal(err)
 		}
-		if f := w.last("s"); f.State != workqueue.FireWaiting || f.Reason != step.want {
+		if f := w.last("s"); f.State != schedule.FireWaiting || f.Reason != step.want {
 			t.Errorf("it waits as %+v; want %q", f, step.want)
 		}
 	}
@@ -201,9 +204,9 @@ func TestNotesAreFenced(t *testing.T) {
 	w.set("09:00:00")
 	l.settle()
 	f := w.last("s")
-	key := workqueue.FireKey{Schedule: "s", Due: f.Due, Kind: f.Kind}
+	key := schedule.FireKey{Schedule: "s", Due: f.Due, Kind: f.Kind}
 	note := func(lease workqueue.Lease, was, reason string) error {
-		return w.store.NoteFires(t.Context(), lease, []workqueue.FireNote{{FireKey: key, Was: was, Reason: reason}})
+		return schedule.New(w.store).NoteFires(t.Context(), lease, []schedule.FireNote{{FireKey: key, Was: was, Reason: reason}})
 	}
 	if err := errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")); err != nil {
 		t.Fatal(err)

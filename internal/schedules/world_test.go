@@ -18,6 +18,11 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
+	sessionstore "github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // world is a database whose clock the test sets, and what starts runs in it. Nodes' clocks are years
@@ -25,13 +30,13 @@ import (
 type world struct {
 	*testing.T
 	pool  *pgxpool.Pool
-	store *workqueue.Store
+	store *database.DB
 	starter
 }
 
 // starter starts runs as the API does, of three items, unless the test has something against it.
 type starter struct {
-	store  *workqueue.Store
+	store  *database.DB
 	before func(ctx context.Context, job schedules.Job) error // nil: nothing
 	after  func()
 	starts atomic.Int32
@@ -56,10 +61,10 @@ func newWorld(t *testing.T, now string) *world {
 		sign = "&"
 	}
 	pool := testenv.Connect(t, url+sign+"search_path=shifted,public,pg_catalog")
-	w := &world{T: t, pool: pool, store: workqueue.New(pool)}
+	w := &world{T: t, pool: pool, store: database.New(pool)}
 	w.starter.store = w.store
 	w.set(now)
-	if at, err := w.store.DatabaseTime(t.Context()); err != nil || at.Sub(instant(t, now)).Abs() > time.Minute {
+	if at, err := schedulestore.New(w.store).DatabaseTime(t.Context()); err != nil || at.Sub(instant(t, now)).Abs() > time.Minute {
 		t.Fatalf("the database's time is %s, %v: it was not set", at, err)
 	}
 	return w
@@ -118,7 +123,7 @@ func (w *world) apply(name, lines string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	applied, err := w.store.ApplySchedule(w.Context(), workqueue.ScheduleText{
+	applied, err := schedulestore.New(w.store).ApplySchedule(w.Context(), schedulestore.ScheduleText{
 		Name: name, Spec: text, Source: source, Zone: spec.Zone, Next: next,
 	}, "ann")
 	if err != nil || applied.NextDue == nil {
@@ -137,17 +142,17 @@ type leader struct {
 }
 
 // Pause implements schedules.Runs.
-func (l *leader) Pause(ctx context.Context, c workqueue.Control) (workqueue.Controlled, error) {
-	return l.store.Pause(ctx, c)
+func (l *leader) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
+	return control.New(l.store).Pause(ctx, c)
 }
 
 // Cancel implements schedules.Runs.
-func (l *leader) Cancel(ctx context.Context, c workqueue.Control) (workqueue.Cancelled, error) {
+func (l *leader) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
 	if l.cancels != nil {
 		l.cancels(false)
 		defer l.cancels(true)
 	}
-	return l.store.Cancel(ctx, c)
+	return control.New(l.store).Cancel(ctx, c)
 }
 
 // WakeDuty implements schedules.Runs.
@@ -161,13 +166,13 @@ func (s *starter) StartFire(ctx context.Context, job schedules.Job) (schedules.S
 			return schedules.Started{}, err
 		}
 	}
-	req := workqueue.LoadRequest{Name: job.Spec.Name, Plan: "test", CreatedBy: "test", Session: job.Claim.Lease.Session,
+	req := start.LoadRequest{Name: job.Spec.Name, Plan: "test", CreatedBy: "test", Session: job.Claim.Lease.Session,
 		Steps: []workqueue.StepSpec{{
 			Name: "only", Endpoint: "e", Chunk: 4, InFlight: 1, MaxAttempts: 1, Timeout: time.Minute,
 		}}}
-	workqueue.OfFire(&req, job.Claim)
+	schedulestore.OfFire(&req, job.Claim)
 	left := 3
-	loaded, err := s.store.Load(ctx, req, func(item *workqueue.LoadItem) error {
+	loaded, err := start.New(s.store).Load(ctx, req, func(item *start.LoadItem) error {
 		if left--; left < 0 {
 			return io.EOF
 		}
@@ -190,9 +195,9 @@ func (w *world) lead() *leader {
 	w.Helper()
 	w.exec(`UPDATE leader SET expires_at = pg_catalog.clock_timestamp() - interval '100 years'`)
 	l := &leader{world: w}
-	session, err := w.store.StartSession(w.Context(), workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}, forEver)
+	session, err := sessionstore.New(w.store).StartSession(w.Context(), sessionstore.NodeInfo{Host: "test", PID: 1, Version: "test"}, forEver)
 	if err == nil {
-		l.lease, err = w.store.Lead(w.Context(), session, forEver)
+		l.lease, err = sessionstore.New(w.store).Lead(w.Context(), session, forEver)
 	}
 	if err == nil {
 		l.duty, err = schedules.New(w.store, l, w, schedules.Config{Log: zaptest.NewLogger(w)})
@@ -226,7 +231,7 @@ func (l *leader) settle() (again time.Duration) {
 // fires writes what became of due times, the oldest first: when, of what kind but due, state and reason.
 func (w *world) fires(name string) string {
 	w.Helper()
-	fires, _, err := w.store.Fires(w.Context(), workqueue.FireFilter{Schedule: name})
+	fires, _, err := schedulestore.New(w.store).Fires(w.Context(), schedulestore.FireFilter{Schedule: name})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -236,7 +241,7 @@ func (w *world) fires(name string) string {
 		if f.RunState != "" {
 			text += "/" + f.RunState
 		}
-		if f.Kind == workqueue.FireNow {
+		if f.Kind == schedulestore.FireNow {
 			text = string(f.State) + "/now"
 		}
 		texts[len(fires)-1-i] = text
@@ -252,9 +257,9 @@ func (w *world) want(name, fires string) {
 }
 
 // last is the newest fire.
-func (w *world) last(name string) workqueue.Fire {
+func (w *world) last(name string) schedulestore.Fire {
 	w.Helper()
-	fires, _, err := w.store.Fires(w.Context(), workqueue.FireFilter{Schedule: name})
+	fires, _, err := schedulestore.New(w.store).Fires(w.Context(), schedulestore.FireFilter{Schedule: name})
 	if err != nil || len(fires) == 0 {
 		w.Fatalf("%d fires, %v", len(fires), err)
 	}
@@ -274,7 +279,7 @@ func (w *world) runs() int { return w.number(`SELECT count(*) FROM batchrun`) }
 // end ends the runs that are under way.
 func (w *world) end() {
 	w.Helper()
-	if _, err := w.store.Cancel(w.Context(), workqueue.Control{All: true, Actor: "ann"}); err != nil {
+	if _, err := control.New(w.store).Cancel(w.Context(), control.Control{All: true, Actor: "ann"}); err != nil {
 		w.Fatal(err)
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 )
 
 // runFlushed is the process of a service that collectors flush to. It writes each operation into the ledger, with the
@@ -61,20 +63,20 @@ const (
 // gatherOps makes a collector, and adds the operations of its keys in turns.
 func (w *world) gatherOps() {
 	w.Helper()
-	spec := workqueue.CollectorSpec{Name: "flushed", Endpoint: "flushed", MinSize: 3, MaxSize: 6, InFlight: 16,
-		MaxAge: workqueue.Span(50 * time.Millisecond), Dedupe: workqueue.DefaultDedupe}
-	if _, err := w.store.ApplyCollector(w.Context(), workqueue.CollectorText{Name: spec.Name, Spec: spec.WithDefaults(),
+	spec := collector.CollectorSpec{Name: "flushed", Endpoint: "flushed", MinSize: 3, MaxSize: 6, InFlight: 16,
+		MaxAge: collector.Span(50 * time.Millisecond), Dedupe: collector.DefaultDedupe}
+	if _, err := collector.New(w.store).ApplyCollector(w.Context(), collector.CollectorText{Name: spec.Name, Spec: spec.WithDefaults(),
 		Source: "endpoint: flushed"}, "test"); err != nil {
 		w.Fatal(err)
 	}
-	var ops []workqueue.Op
+	var ops []collector.Op
 	for n := range opsOfFlushed {
 		for key := range flushedKeys {
-			ops = append(ops, workqueue.Op{ID: fmt.Sprint(key, "/", n), Key: fmt.Sprint("k", key),
+			ops = append(ops, collector.Op{ID: fmt.Sprint(key, "/", n), Key: fmt.Sprint("k", key),
 				Payload: json.RawMessage(`{"id":"C"}`)})
 		}
 	}
-	if _, _, err := w.store.AddOps(w.Context(), spec.Name, 0, [][]workqueue.Op{ops}); err != nil {
+	if _, _, err := collector.New(w.store).AddOps(w.Context(), spec.Name, 0, [][]collector.Op{ops}); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -161,7 +163,7 @@ func TestNodeIsKilledInMidFlush(t *testing.T) {
 	}
 	w.signal(service, syscall.SIGCONT)
 	w.until("the dead node's keys are free", func() bool { return holds() == 0 })
-	now, err := w.store.DatabaseTime(t.Context())
+	now, err := schedule.New(w.store).DatabaseTime(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

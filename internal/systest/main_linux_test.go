@@ -23,7 +23,7 @@ import (
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // What tells a child process what it is.
@@ -84,8 +84,8 @@ func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
 		return err
 	}
 	// A node that is asleep in the middle of a transaction keeps its locks for so long.
-	locks := workqueue.PoolConfig{IdleInTransaction: sessionTTL}
-	store, release, err := workqueue.Open(ctx, os.Getenv(databaseVariable), locks)
+	locks := database.PoolConfig{IdleInTransaction: sessionTTL}
+	store, release, err := database.Open(ctx, os.Getenv(databaseVariable), locks)
 	if err != nil {
 		return err
 	}

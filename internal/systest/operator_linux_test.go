@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/misbehave"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
 )
 
 // An operator at work, with the real binary.
@@ -58,7 +59,7 @@ func (o *office) wantEnd(run workqueue.RunID, done, failed int, times func(execu
 			break
 		}
 	}
-	report, err := o.store.Doctor(context.Background())
+	report, err := doctor.New(o.store).Doctor(context.Background())
 	if err != nil {
 		o.Fatal(err)
 	}

@@ -19,6 +19,9 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const (
@@ -32,7 +35,7 @@ type world struct {
 	*testing.T
 	url    string
 	pool   *pgxpool.Pool
-	store  *workqueue.Store
+	store  *database.DB
 	ns     *embedded.NATS
 	ledger string
 	items  int
@@ -42,7 +45,7 @@ func setup(t *testing.T) *world {
 	t.Helper()
 	url := testenv.Database(t)
 	pool := testenv.Connect(t, url)
-	return &world{T: t, url: url, pool: pool, store: workqueue.New(pool), ns: testenv.NATS(t),
+	return &world{T: t, url: url, pool: pool, store: database.New(pool), ns: testenv.NATS(t),
 		ledger: t.TempDir() + "/ledger", items: items}
 }
 
@@ -171,8 +174,8 @@ func (w *world) loadSteps(steps ...workqueue.StepSpec) workqueue.RunID {
 		steps[i].InFlight, steps[i].Timeout, steps[i].RetryBackoff = 8, 10*time.Minute, 10*time.Millisecond
 	}
 	i := 0
-	loaded, err := w.store.Load(w.Context(), workqueue.LoadRequest{Plan: "statement", CreatedBy: "test", Steps: steps},
-		func(item *workqueue.LoadItem) error {
+	loaded, err := start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test", Steps: steps},
+		func(item *start.LoadItem) error {
 			if i == w.items {
 				return io.EOF
 			}
@@ -244,7 +247,7 @@ func (w *world) wantParts(run workqueue.RunID, steps int) {
 	if n := w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run); n != 1 {
 		w.Errorf("completion was told %d times", n)
 	}
-	report, err := w.store.Doctor(context.Background())
+	report, err := doctor.New(w.store).Doctor(context.Background())
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -21,6 +21,8 @@ import (
 	"github.com/tranchehq/tranche/internal/tracing"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	startstore "github.com/tranchehq/tranche/workqueue/start"
 )
 
 type query struct {
@@ -44,7 +46,7 @@ func setup(t *testing.T, traced bool) *world {
 	if traced {
 		config.Tracer = tracing.NewTracer(w.spans)
 	}
-	node, err := orchestrator.New(workqueue.New(testenv.Pool(t)), testenv.Conn(t, w.ns), config)
+	node, err := orchestrator.New(database.New(testenv.Pool(t)), testenv.Conn(t, w.ns), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,9 +142,9 @@ type statementStage = endpoints.Stage[query, string, endpoints.None, endpoints.N
 func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 	t.Helper()
 	left := 1
-	loaded, err := w.node.Start(t.Context(), workqueue.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded, err := w.node.Start(t.Context(), startstore.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, Chunk: 500, InFlight: 16, MaxAttempts: 3,
-			Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond}}}, func(item *workqueue.LoadItem) error {
+			Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond}}}, func(item *startstore.LoadItem) error {
 		if left == 0 {
 			return io.EOF
 		}

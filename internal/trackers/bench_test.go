@@ -15,15 +15,16 @@ import (
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // BenchmarkAck acknowledges single items of a batch of a million, in no order, by many callers at once: straight at the
 // store, with a transaction each; by the service, which combines them; and over NATS.
 func BenchmarkAck(b *testing.B) {
 	const items = 1_000_000
-	store := workqueue.New(testenv.Pool(b))
-	combined, err := trackers.New(store, trackers.Config{})
+	store := database.New(testenv.Pool(b))
+	combined, err := trackers.New(trackerstore.New(store), trackers.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func BenchmarkAck(b *testing.B) {
 		{"each its own transaction", 64, func(ctx context.Context, _ *nats.Conn, id bitfield.ItemID) error {
 			ack := service.BatchAck{Batch: id.Batch}
 			ack.Items = append(ack.Items, tracker.Ack{Group: id.Group, Mask: bitfield.Of(id.Index)})
-			_, err := store.AckTrackers(ctx, []service.BatchAck{ack})
+			_, err := trackerstore.New(store).AckTrackers(ctx, []service.BatchAck{ack})
 			return err
 		}},
 		{"combined, 1 caller", 1, viaService(combined)},

@@ -15,11 +15,14 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // counted counts the transactions of acknowledgements.
 type counted struct {
-	*workqueue.Store
+	trackerstore.Store
 
 	commits atomic.Int64
 }
@@ -31,16 +34,18 @@ func (c *counted) AckTrackers(ctx context.Context, acks []service.BatchAck) ([]s
 
 type bench struct {
 	*testing.T
-	pool    *pgxpool.Pool
-	store   *counted
-	service *trackers.Service
-	ended   atomic.Int64
+	pool     *pgxpool.Pool
+	store    *counted
+	sessions session.Store
+	service  *trackers.Service
+	ended    atomic.Int64
 }
 
 func setup(t *testing.T, conns *connections.Connections) *bench {
 	t.Helper()
 	pool := testenv.Pool(t)
-	b := &bench{T: t, pool: pool, store: &counted{Store: workqueue.New(pool)}}
+	db := database.New(pool)
+	b := &bench{T: t, pool: pool, sessions: session.New(db), store: &counted{Store: trackerstore.New(db)}}
 	var err error
 	b.service, err = trackers.New(b.store, trackers.Config{Connections: conns, Ended: func() { b.ended.Add(1) }})
 	if err != nil {
@@ -80,12 +85,12 @@ func (b *bench) count(sql string, args ...any) (n int) {
 // lease makes the test the leader, until it ends: it is never prolonged.
 func (b *bench) lease() workqueue.Lease {
 	b.Helper()
-	info := workqueue.NodeInfo{Host: "test", PID: 1, Version: "test"}
-	session, err := b.store.StartSession(b.Context(), info, time.Hour)
+	info := session.NodeInfo{Host: "test", PID: 1, Version: "test"}
+	session, err := b.sessions.StartSession(b.Context(), info, time.Hour)
 	if err != nil {
 		b.Fatal(err)
 	}
-	lease, err := b.store.Lead(b.Context(), session, time.Hour)
+	lease, err := b.sessions.Lead(b.Context(), session, time.Hour)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -352,7 +352,7 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 	if _, err := b.service.Seal(t.Context(), id, "ann"); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.store.Resign(t.Context(), lease); err != nil {
+	if err := b.sessions.Resign(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := hooks.Run(t.Context(), lease); err == nil {

@@ -11,6 +11,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // evil runs when it is taken for HTML, a script, a template or an address, and spoils lines when it is shown as it is.
@@ -63,20 +65,20 @@ func (s *stack) hostile() villains {
 	s.load(request(start(long, 200), "nobody"), 50, plainItem)
 
 	for _, cause := range []string{"handler_error", "no_reply"} {
-		letter := workqueue.DeadLetter{MsgID: uuid.NewString(), Endpoint: "statement", Cause: cause, Message: evil, Run: &run,
+		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "statement", Cause: cause, Message: evil, Run: &run,
 			Service: start(evil, 100), Origin: start(evil, 90), Headers: map[string][]string{"Evil": {evil}}, Body: payload}
-		if _, err := s.store.Bury(s.Context(), letter); err != nil {
+		if _, err := deadletter.New(s.store).Bury(s.Context(), letter); err != nil {
 			s.Fatal(err)
 		}
 	}
-	err = s.store.Quarantine(s.Context(), workqueue.Quarantined{
+	err = deadletter.New(s.store).Quarantine(s.Context(), deadletter.Quarantined{
 		Reason: "json", Detail: evil, Subject: "tranche.reply." + start(evil, 30), Run: uuid.UUID(run),
 		Headers: map[string][]string{"Evil": {evil}}, Body: payload})
 	if err != nil {
 		s.Fatal(err)
 	}
-	token := workqueue.NewToken{Name: start(evil, 90), Role: "viewer", Hash: [32]byte{1}}
-	if _, err := s.store.CreateToken(s.Context(), token, start(evil, 60)); err != nil {
+	token := identity.NewToken{Name: start(evil, 90), Role: "viewer", Hash: [32]byte{1}}
+	if _, err := identity.New(s.store).CreateToken(s.Context(), token, start(evil, 60)); err != nil {
 		s.Fatal(err)
 	}
 	for _, sql := range []string{

@@ -24,6 +24,10 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	startstore "github.com/tranchehq/tranche/workqueue/start"
 )
 
 const grace = 2 * time.Second
@@ -37,7 +41,7 @@ type stack struct {
 	*testing.T
 	config stackConfig
 	pool   *pgxpool.Pool
-	store  *workqueue.Store
+	store  *database.DB
 	ns     *embedded.NATS
 	nc     *nats.Conn
 	node   *orchestrator.Node
@@ -49,7 +53,7 @@ type stack struct {
 func newStack(t *testing.T, config stackConfig) *stack {
 	t.Helper()
 	s := &stack{T: t, config: config, pool: testenv.Pool(t), ns: testenv.NATS(t), addr: "127.0.0.1:0"}
-	s.store, s.nc = workqueue.New(s.pool), testenv.Conn(t, s.ns)
+	s.store, s.nc = database.New(s.pool), testenv.Conn(t, s.ns)
 	node, err := orchestrator.New(s.store, s.nc, orchestrator.Config{Version: "test", Host: "here", Grace: grace,
 		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
@@ -78,7 +82,7 @@ func (s *stack) serve() {
 	}
 	settings := api.Config{Version: "test", Dashboard: pages}
 	if s.config.locked {
-		if settings.Access, err = access.New(s.store, access.Config{}); err != nil {
+		if settings.Access, err = access.New(identity.New(s.store), access.Config{}); err != nil {
 			s.Fatal(err)
 		}
 	}
@@ -165,10 +169,10 @@ func (s *stack) listen(b *bills) {
 }
 
 // load starts a run of items that are made by their number.
-func (s *stack) load(req workqueue.LoadRequest, n int, item func(i int) (key, payload string)) workqueue.RunID {
+func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, payload string)) workqueue.RunID {
 	s.Helper()
 	i := 0
-	loaded, err := s.node.Start(s.Context(), req, func(into *workqueue.LoadItem) error {
+	loaded, err := s.node.Start(s.Context(), req, func(into *startstore.LoadItem) error {
 		if i == n {
 			return io.EOF
 		}
@@ -184,8 +188,8 @@ func (s *stack) load(req workqueue.LoadRequest, n int, item func(i int) (key, pa
 }
 
 // request is a run of one step.
-func request(name, endpoint string) workqueue.LoadRequest {
-	return workqueue.LoadRequest{Name: name, Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
+func request(name, endpoint string) startstore.LoadRequest {
+	return startstore.LoadRequest{Name: name, Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
 		Name: endpoint, Endpoint: endpoint, Chunk: 100, InFlight: 4, MaxAttempts: 1, Timeout: time.Minute,
 		RetryBackoff: time.Millisecond,
 	}}}
@@ -195,7 +199,7 @@ func request(name, endpoint string) workqueue.LoadRequest {
 func (s *stack) ended(run workqueue.RunID) {
 	s.Helper()
 	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
-		view, err := s.store.Run(s.Context(), run)
+		view, err := inspect.New(s.store).Run(s.Context(), run)
 		if err == nil && view.State == "completed" {
 			return
 		}
@@ -209,7 +213,7 @@ func (s *stack) ended(run workqueue.RunID) {
 func (s *stack) token(role access.Role) (secret string) {
 	s.Helper()
 	secret = access.NewSecret()
-	_, err := s.store.CreateToken(s.Context(), workqueue.NewToken{
+	_, err := identity.New(s.store).CreateToken(s.Context(), identity.NewToken{
 		Name: fmt.Sprint("the ", role), Role: string(role), Hash: access.HashOf(secret),
 	}, "test")
 	if err != nil {

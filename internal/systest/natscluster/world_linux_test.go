@@ -23,6 +23,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
 )
 
 const (
@@ -43,7 +45,7 @@ type world struct {
 	script  string // the service in Node.js
 	url     string
 	pool    *pgxpool.Pool
-	store   *workqueue.Store
+	store   *database.DB
 	nc      *nats.Conn
 	serve   []*process
 	api     string // of one of the nodes
@@ -62,7 +64,7 @@ func newWorld(t *testing.T, cluster *testenv.NATSProcesses, binary, script strin
 	w := &world{T: t, cluster: cluster, binary: binary, script: script, url: testenv.Database(t),
 		nc: testenv.Dial(t, cluster.URL()), ledger: &ledger{executed: map[workqueue.RunID]map[int]int{}}}
 	w.pool = testenv.Connect(t, w.url)
-	w.store = workqueue.New(w.pool)
+	w.store = database.New(w.pool)
 	w.clear()
 	for range 2 {
 		w.startNode(replicas)
@@ -365,7 +367,7 @@ func (w *world) wantSound(run workqueue.RunID, endpoint string, items int) (extr
 // wantDoctor has the doctor look at the database.
 func (w *world) wantDoctor() {
 	w.Helper()
-	report, err := w.store.Doctor(context.Background())
+	report, err := doctor.New(w.store).Doctor(context.Background())
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -18,6 +18,9 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const (
@@ -30,7 +33,7 @@ const (
 type world struct {
 	*testing.T
 	pool  *pgxpool.Pool
-	store *workqueue.Store
+	store *database.DB
 	url   string // of the NATS server
 	js    jetstream.JetStream
 	nodes []*orchestrator.Node
@@ -43,7 +46,7 @@ func setup(t *testing.T, natsURL string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{T: t, pool: pool, store: workqueue.New(pool), url: natsURL, js: js}
+	return &world{T: t, pool: pool, store: database.New(pool), url: natsURL, js: js}
 }
 
 func (w *world) dial() *nats.Conn { return testenv.Dial(w, w.url) }
@@ -160,9 +163,9 @@ func slow(d time.Duration) func(context.Context, *endpoints.Chunk[account, state
 func (w *world) start(endpoint string, items, chunk, inFlight int) workqueue.RunID {
 	w.Helper()
 	i := 0
-	loaded, err := w.nodes[0].Start(w.Context(), workqueue.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded, err := w.nodes[0].Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, Chunk: chunk, InFlight: inFlight, MaxAttempts: 1,
-			Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}, func(item *workqueue.LoadItem) error {
+			Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}, func(item *start.LoadItem) error {
 		if i == items {
 			return io.EOF
 		}
@@ -216,7 +219,7 @@ func (w *world) wantSound(run workqueue.RunID, items int) {
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run); n != items {
 		w.Errorf("%d results of %d are right", n, items)
 	}
-	report, err := w.store.Doctor(context.Background())
+	report, err := doctor.New(w.store).Doctor(context.Background())
 	if err != nil {
 		w.Fatal(err)
 	}

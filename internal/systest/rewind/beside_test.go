@@ -16,13 +16,18 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
+	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
+	"github.com/tranchehq/tranche/workqueue/start"
+	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
 // planner starts runs of schedules on its node, of as many items as a chunk.
 type planner struct {
 	*orchestrator.Node
 	world *world
-	store *workqueue.Store
+	store *database.DB
 }
 
 func (p *planner) duty() orchestrator.Duty {
@@ -39,7 +44,7 @@ func (p *planner) duty() orchestrator.Duty {
 func (p *planner) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
 	req := request(job.Spec.Name)
 	req.Session = job.Claim.Lease.Session
-	workqueue.OfFire(&req, job.Claim)
+	schedulestore.OfFire(&req, job.Claim)
 	loaded, err := p.Start(ctx, req, keyed(job.Spec.Name, 0, chunk))
 	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
@@ -51,7 +56,7 @@ func (*planner) Permanent(error) bool { return false }
 type caller struct {
 	*world
 	url   string // of the database of now
-	store *workqueue.Store
+	store *database.DB
 	run   workqueue.RunID
 	batch uuid.UUID
 	due   time.Time
@@ -59,7 +64,7 @@ type caller struct {
 
 func (c *caller) at(url string) *caller {
 	now := *c
-	now.url, now.store = url, workqueue.New(testenv.Connect(c, url))
+	now.url, now.store = url, database.New(testenv.Connect(c, url))
 	return &now
 }
 
@@ -71,23 +76,23 @@ func (c *caller) must(err error) {
 }
 
 // add adds a part of the run's items, under a key.
-func (c *caller) add(key string, first int) workqueue.Added {
+func (c *caller) add(key string, first int) start.Added {
 	c.Helper()
-	added, err := c.store.Add(c.Context(), workqueue.AddRequest{Run: c.run, Key: key, Digest: []byte(key), Actor: "ann",
-		Items: func() (func(*workqueue.LoadItem) error, error) { return keyed("open", first, first+2*chunk), nil }})
+	added, err := start.New(c.store).Add(c.Context(), start.AddRequest{Run: c.run, Key: key, Digest: []byte(key), Actor: "ann",
+		Items: func() (func(*start.LoadItem) error, error) { return keyed("open", first, first+2*chunk), nil }})
 	c.must(err)
 	return added
 }
 
 func (c *caller) seal() error {
 	all := int64(4 * chunk)
-	_, err := c.store.SealRun(c.Context(), workqueue.SealRequest{Run: c.run, Expect: &all, Actor: "ann"})
+	_, err := start.New(c.store).SealRun(c.Context(), start.SealRequest{Run: c.run, Expect: &all, Actor: "ann"})
 	return err
 }
 
 func (c *caller) addToTracker(n int64, key string) service.Added {
 	c.Helper()
-	added, err := c.store.AddToTracker(c.Context(), c.batch, n, key)
+	added, err := trackerstore.New(c.store).AddToTracker(c.Context(), c.batch, n, key)
 	c.must(err)
 	return added
 }
@@ -97,14 +102,14 @@ func (c *caller) ack(groups ...int) error {
 	for _, g := range groups {
 		acks = append(acks, service.BatchAck{Batch: c.batch, Whole: []tracker.Span{{First: g, Last: g}}})
 	}
-	_, err := c.store.AckTrackers(c.Context(), acks)
+	_, err := trackerstore.New(c.store).AckTrackers(c.Context(), acks)
 	return err
 }
 
 // collect adds an operation to the collector, and reports whether it was new.
 func (c *caller) collect(id string) bool {
 	c.Helper()
-	out, _, err := c.store.AddOps(c.Context(), "statement", 0, [][]workqueue.Op{{{ID: id, Key: "k",
+	out, _, err := collector.New(c.store).AddOps(c.Context(), "statement", 0, [][]collector.Op{{{ID: id, Key: "k",
 		Payload: []byte(`{"id":"` + id + `"}`)}}})
 	c.must(err)
 	return out[0].Added == 1
@@ -136,17 +141,17 @@ func (c *caller) fall() (run string) {
 // begin does what is there before the database begins to lose what it is told.
 func (c *caller) begin() {
 	c.Helper()
-	opened, err := c.store.OpenRun(c.Context(), workqueue.OpenRequest{LoadRequest: request("open")})
+	opened, err := start.New(c.store).OpenRun(c.Context(), start.OpenRequest{LoadRequest: request("open")})
 	c.must(err)
 	c.run = opened.Run
 	c.add("a1", 0)
-	batch, err := c.store.OpenTracker(c.Context(), service.OpenRequest{Owner: "ann", Key: "k"}, "ann")
+	batch, err := trackerstore.New(c.store).OpenTracker(c.Context(), service.OpenRequest{Owner: "ann", Key: "k"}, "ann")
 	c.must(err)
 	c.batch = batch.ID
 	c.addToTracker(10, "t1")
-	spec := workqueue.CollectorSpec{Endpoint: "statement", MinSize: 2, MaxAge: workqueue.Span(time.Hour),
-		Dedupe: workqueue.DefaultDedupe}
-	_, err = c.store.ApplyCollector(c.Context(), workqueue.CollectorText{Name: "statement", Spec: spec.WithDefaults(),
+	spec := collector.CollectorSpec{Endpoint: "statement", MinSize: 2, MaxAge: collector.Span(time.Hour),
+		Dedupe: collector.DefaultDedupe}
+	_, err = collector.New(c.store).ApplyCollector(c.Context(), collector.CollectorText{Name: "statement", Spec: spec.WithDefaults(),
 		Source: "statement"}, "ann")
 	c.must(err)
 	c.collect("op1") // which waits for another one
@@ -155,7 +160,7 @@ func (c *caller) begin() {
 	c.must(err)
 	text, err := json.Marshal(plan)
 	c.must(err)
-	applied, err := c.store.ApplySchedule(c.Context(), workqueue.ScheduleText{Name: "hourly", Spec: text, Source: source,
+	applied, err := schedulestore.New(c.store).ApplySchedule(c.Context(), schedulestore.ScheduleText{Name: "hourly", Spec: text, Source: source,
 		Zone: plan.Zone, Next: func(_ json.RawMessage, after time.Time) (time.Time, bool, error) {
 			due, ok := plan.Next(after)
 			return due, ok, nil
@@ -184,7 +189,7 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 	second, group := c.add("a2", 2*chunk), c.addToTracker(5, "t2")
 	c.must(c.seal())
 	c.must(c.ack(0, group.FirstGroup))
-	if completed, err := c.store.SealTracker(t.Context(), c.batch, "ann"); err != nil || !completed {
+	if completed, err := trackerstore.New(c.store).SealTracker(t.Context(), c.batch, "ann"); err != nil || !completed {
 		t.Fatal(completed, err)
 	}
 	c.collect("op2")
@@ -213,7 +218,7 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 	c.must(c.seal())
 	w.wantSound(c.url, "open", c.run, 4*chunk)
 	c.must(c.ack(0, group.FirstGroup))
-	if completed, err := c.store.SealTracker(t.Context(), c.batch, "ann"); err != nil || !completed {
+	if completed, err := trackerstore.New(c.store).SealTracker(t.Context(), c.batch, "ann"); err != nil || !completed {
 		t.Error(completed, err)
 	}
 	c.flushed(2)
@@ -234,7 +239,7 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 // wantLess checks that each of them knows that it has less than was confirmed, and says so.
 func (c *caller) wantLess() {
 	c.Helper()
-	var short *workqueue.ExpectError
+	var short *start.ExpectError
 	if err := c.seal(); !errors.As(err, &short) || short.Items != 2*chunk || short.Sealed {
 		c.Errorf("the seal of what is not all there: %v", err)
 	}
@@ -252,7 +257,7 @@ func (c *caller) wantLess() {
 	if a := c.addToTracker(10, "t1"); !a.Existing || a.FirstGroup != 0 {
 		c.Errorf("the tracker's add that is there is answered by %+v", a)
 	}
-	info, err := c.store.Tracker(c.Context(), c.batch)
+	info, err := trackerstore.New(c.store).Tracker(c.Context(), c.batch)
 	if err != nil || info.State != "open" || info.Items != 10 || info.Pending != 10 {
 		c.Errorf("the tracker has %+v, %v", info, err)
 	}

@@ -21,6 +21,9 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -107,7 +110,7 @@ func (w *world) keep(what string, f func(context.Context) error) (stop func()) {
 // start runs a node.
 func (w *world) start() {
 	w.Helper()
-	store, release, err := workqueue.Open(w.Context(), w.url, workqueue.PoolConfig{})
+	store, release, err := database.Open(w.Context(), w.url, database.PoolConfig{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -152,14 +155,14 @@ func (w *world) run(name string, n int) workqueue.RunID {
 	return loaded.Run
 }
 
-func request(name string) workqueue.LoadRequest {
-	return workqueue.LoadRequest{Plan: name, CreatedBy: "test", Steps: []workqueue.StepSpec{{Name: "statement",
+func request(name string) start.LoadRequest {
+	return start.LoadRequest{Plan: name, CreatedBy: "test", Steps: []workqueue.StepSpec{{Name: "statement",
 		Endpoint: "statement", Chunk: chunk, InFlight: 8, MaxAttempts: 1, Timeout: timeout}}}
 }
 
 // keyed yields the items of a name with the numbers first to end-1.
-func keyed(name string, first, end int) func(*workqueue.LoadItem) error {
-	return func(item *workqueue.LoadItem) error {
+func keyed(name string, first, end int) func(*start.LoadItem) error {
+	return func(item *start.LoadItem) error {
 		if first == end {
 			return io.EOF
 		}
@@ -228,7 +231,7 @@ func (w *world) wantSound(url, name string, run workqueue.RunID, n int) {
 
 func (w *world) wantInvariants(url string) {
 	w.Helper()
-	report, err := workqueue.New(testenv.Connect(w, url)).Doctor(context.Background())
+	report, err := doctor.New(database.New(testenv.Connect(w, url))).Doctor(context.Background())
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -24,6 +24,9 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // guardedCluster is three servers by the configuration that `tranche nats config` writes, and a block for the cluster.
@@ -112,7 +115,7 @@ func TestAccountsOnACluster(t *testing.T) {
 	g := newGuardedCluster(t, natsaccess.Roles{Services: []natsaccess.Grant{
 		{Name: "accounts", To: []string{"accounts"}}, {Name: "statement", To: []string{"statement"}},
 	}})
-	store := workqueue.New(testenv.Pool(t))
+	store := database.New(testenv.Pool(t))
 	nodeConn := g.as("node", 0)
 	node, err := orchestrator.New(store, nodeConn, orchestrator.Config{Log: zaptest.NewLogger(t)})
 	if err != nil {
@@ -135,11 +138,11 @@ func TestAccountsOnACluster(t *testing.T) {
 	<-node.Ready()
 	run := g.start(node, items)
 	eventually(t, "the run is complete", func() bool {
-		view, err := store.Run(t.Context(), run)
+		view, err := inspect.New(store).Run(t.Context(), run)
 		return err == nil && view.State == "completed"
 	})
 	right := 0
-	err = store.Export(t.Context(), run, nil, func(item *workqueue.ExportedItem) error {
+	err = inspect.New(store).Export(t.Context(), run, nil, func(item *inspect.ExportedItem) error {
 		var result int
 		if json.Unmarshal(item.Result, &result) == nil && result == 2*int(item.Ordinal) {
 			right++
@@ -160,10 +163,10 @@ func TestAccountsOnACluster(t *testing.T) {
 func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.RunID {
 	g.Helper()
 	n := 0
-	loaded, err := node.Start(g.Context(), workqueue.LoadRequest{Plan: "accounts", CreatedBy: "test",
+	loaded, err := node.Start(g.Context(), start.LoadRequest{Plan: "accounts", CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: "accounts", Endpoint: "accounts", Chunk: 500, InFlight: 8, MaxAttempts: 3,
 			Timeout: soon, RetryBackoff: time.Second}},
-	}, func(item *workqueue.LoadItem) error {
+	}, func(item *start.LoadItem) error {
 		if n == items {
 			return io.EOF
 		}

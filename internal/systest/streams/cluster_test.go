@@ -19,7 +19,8 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -78,7 +79,7 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	store := workqueue.New(testenv.Pool(t))
+	store := database.New(testenv.Pool(t))
 	var mu sync.Mutex
 	waited := 0
 	cfg := orchestrator.Config{Log: zaptest.NewLogger(t)}
@@ -125,7 +126,7 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 	}
 	eventually(t, "each stream has three copies", func() bool { return replicas(3) })
 	for _, want := range []int{1, 3} {
-		if _, err := store.ChangeStreams(t.Context(), workqueue.StreamChange{Replicas: &want}, "ann"); err != nil {
+		if _, err := streams.New(store).ChangeStreams(t.Context(), streams.StreamChange{Replicas: &want}, "ann"); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, fmt.Sprintf("each stream has %d", want), func() bool { return replicas(want) })

@@ -1,0 +1,264 @@
+package collector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// addTarget is read under the shared lock of the name: what it says holds until the commit.
+	addTarget = `
+SELECT id, version, numbering, levels > 0 AND spec ->> 'order' = 'priority', dedupe > interval '0', clock_timestamp()
+FROM collector WHERE name = $1 AND state <> 'deleting'`
+
+	// rememberOps notes ids in the order of the ids, so that those who add the same ones wait for each other in one
+	// direction. An id that is there belongs to a committed operation.
+	rememberOps = `
+INSERT INTO collector_seen (collector, op_id, at)
+SELECT $1, id, $3 FROM unnest($2::text[]) AS given (id) ORDER BY id COLLATE "C"
+ON CONFLICT DO NOTHING
+RETURNING op_id`
+
+	// insertOps numbers operations in the order in which they are given: defaults are made after the sort.
+	insertOps = `
+INSERT INTO collector_op (collector, numbering, key, op_id, payload, priority, added_at)
+SELECT $1, $2, o.key, o.id, o.payload, o.priority, $7
+FROM unnest($3::text[], $4::text[], $5::text[], $6::smallint[]) WITH ORDINALITY AS o (key, id, payload, priority, place)
+ORDER BY o.place`
+
+	// insertKeys comes last, so that the row of a hot key is held for no longer than the commit takes.
+	insertKeys = `
+INSERT INTO collector_key AS k (collector, numbering, key, fresh, priority, oldest_at, due_at)
+SELECT c.id, c.numbering, o.key, o.fresh, o.priority, $5,
+       collector_due(o.fresh, $5, NULL, NULL, c.min_size, c.max_age, c.drain_at)
+FROM unnest($2::text[], $3::int[], $4::smallint[]) AS o (key, fresh, priority) CROSS JOIN collector c
+WHERE c.id = $1
+ORDER BY o.key COLLATE "C"
+ON CONFLICT (collector, numbering, key) DO UPDATE
+SET fresh = k.fresh + excluded.fresh, priority = greatest(k.priority, excluded.priority),
+    oldest_at = least(k.oldest_at, excluded.oldest_at),
+    due_at = (SELECT collector_due(k.fresh + excluded.fresh, least(k.oldest_at, excluded.oldest_at), k.retry_at,
+        k.held_until, c.min_size, c.max_age, c.drain_at) FROM collector c WHERE c.id = k.collector)
+RETURNING CASE WHEN flush IS NULL THEN extract(epoch FROM due_at - $5)::float8 END`
+)
+
+// AddOps adds operations to a collector in one transaction: several batches, each with an outcome of its own, for
+// callers who share a commit. Operations of a key are worked in the order in which they were added.
+//
+// An operation whose id was added before, in the time for which the collector remembers ids, is not added again, and is
+// counted as a duplicate; so is an id that stands twice. version is that of the collector for which the keys were made;
+// 0 stands for any. The error is a *CollectorMovedError when it is another by now, wraps ErrNotFound when there is no
+// such collector, and is a *SettingError for an operation that cannot be taken; then nothing is added.
+//
+// next is in how long the first of the keys is to be flushed, negative or 0 for at once. Whoever adds should wake the
+// flushers then.
+func (s Store) AddOps(ctx context.Context, name string, version int, batches [][]Op) (out []AddedOps,
+	next time.Duration, err error,
+) {
+	add := opsAdding{name: name, version: version, batches: batches}
+	if err := add.check(); err != nil {
+		return nil, 0, err
+	}
+	if !add.any() {
+		return make([]AddedOps, len(batches)), noWait, nil
+	}
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		add.begin()
+		return add.run(ctx, tx)
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("add operations to collector %s: %w", name, err)
+	}
+	return add.out, add.next, nil
+}
+
+// noWait stands for nothing to wait for.
+const noWait = time.Duration(1<<63 - 1)
+
+// opsAdding is one adding of operations.
+type opsAdding struct {
+	name    string
+	version int
+	batches [][]Op
+
+	id        int32
+	numbering int
+	now       time.Time
+	ranked    bool // priorities count
+	known     map[string]bool
+	out       []AddedOps
+	next      time.Duration
+}
+
+func (a *opsAdding) check() error {
+	for _, batch := range a.batches {
+		for i := range batch {
+			if err := batch[i].check(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (a *opsAdding) any() bool {
+	return slices.ContainsFunc(a.batches, func(batch []Op) bool { return len(batch) > 0 })
+}
+
+// begin forgets what an attempt of the transaction before has found.
+func (a *opsAdding) begin() {
+	a.known, a.out, a.next = nil, make([]AddedOps, len(a.batches)), noWait
+}
+
+func (a *opsAdding) run(ctx context.Context, tx pgx.Tx) error {
+	remembers, err := a.target(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if remembers {
+		if err := a.remember(ctx, tx); err != nil {
+			return err
+		}
+	}
+	return a.insert(ctx, tx)
+}
+
+// target takes the lock and reads what the collector is like.
+func (a *opsAdding) target(ctx context.Context, tx pgx.Tx) (remembers bool, err error) {
+	newest := 0
+	batch := &pgx.Batch{}
+	batch.Queue(shareCollector, a.name)
+	batch.Queue(addTarget, a.name).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&a.id, &newest, &a.numbering, &a.ranked, &remembers, &a.now)
+	})
+	err = tx.SendBatch(ctx, batch).Close()
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, fmt.Errorf("collector %q: %w", a.name, workqueue.ErrNotFound)
+	case err != nil:
+		return false, err
+	case a.version != 0 && a.version != newest:
+		return false, &CollectorMovedError{Name: a.name, Wanted: a.version, Newest: newest}
+	}
+	return remembers, nil
+}
+
+// remember notes the ids, and finds those that were known.
+func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
+	given := map[string]bool{}
+	for _, batch := range a.batches {
+		for i := range batch {
+			if batch[i].ID != "" {
+				given[batch[i].ID] = true
+			}
+		}
+	}
+	a.known = given
+	if len(given) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, rememberOps, a.id, slices.Collect(maps.Keys(given)), a.now)
+	if err == nil {
+		var id string
+		_, err = pgx.ForEachRow(rows, []any{&id}, func() error { delete(given, id); return nil })
+	}
+	if err != nil {
+		return fmt.Errorf("remember %d ids: %w", len(given), err)
+	}
+	return nil
+}
+
+// taken reports whether an operation is to be added. The second one of an id is none any more.
+func (a *opsAdding) taken(o *Op, out *AddedOps) bool {
+	if a.known == nil || o.ID == "" {
+		out.Added++
+		return true
+	}
+	if a.known[o.ID] {
+		out.Duplicates++
+		out.Known = append(out.Known, o.ID)
+		return false
+	}
+	a.known[o.ID] = true
+	out.Added++
+	return true
+}
+
+func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
+	var keys, ids, payloads []string
+	var priorities []int16
+	perKey := map[string]*keyCount{}
+	for b, batch := range a.batches {
+		for i := range batch {
+			o := &batch[i]
+			if !a.taken(o, &a.out[b]) {
+				continue
+			}
+			id, priority := o.ID, int16(0)
+			if id == "" {
+				id = uuid.Must(uuid.NewV7()).String()
+			}
+			if a.ranked {
+				priority = int16(o.Priority)
+			}
+			keys, ids, priorities = append(keys, o.Key), append(ids, id), append(priorities, priority)
+			payloads = append(payloads, payloadText(o.Payload))
+			count := perKey[o.Key]
+			if count == nil {
+				count = &keyCount{}
+				perKey[o.Key] = count
+			}
+			count.fresh++
+			count.priority = max(count.priority, priority)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(insertOps, a.id, a.numbering, keys, ids, payloads, priorities, a.now)
+	names, fresh, priorities := countsOf(perKey)
+	batch.Queue(insertKeys, a.id, names, fresh, priorities, a.now).Query(a.seeNext)
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+// keyCount is what is added to a key.
+type keyCount struct {
+	fresh    int32
+	priority int16
+}
+
+func countsOf(perKey map[string]*keyCount) (names []string, fresh []int32, priorities []int16) {
+	for name, count := range perKey {
+		names, fresh, priorities = append(names, name), append(fresh, count.fresh), append(priorities, count.priority)
+	}
+	return names, fresh, priorities
+}
+
+// seeNext finds the first time at which one of the keys is to be flushed.
+func (a *opsAdding) seeNext(rows pgx.Rows) error {
+	var seconds *float64
+	_, err := pgx.ForEachRow(rows, []any{&seconds}, func() error {
+		if seconds != nil {
+			a.next = min(a.next, time.Duration(*seconds*float64(time.Second)))
+		}
+		return nil
+	})
+	return err
+}
+
+func payloadText(payload []byte) string {
+	if len(payload) == 0 {
+		return "null"
+	}
+	return string(payload)
+}

@@ -1,0 +1,250 @@
+package collector
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+// Limits of operations and collectors.
+const (
+	MaxOpID           = 256                 // bytes of an operation's id
+	MaxOpKey          = 512                 // bytes of its key
+	MaxOpPayload      = 512 << 10           // bytes of its payload
+	MaxOpPriority     = 9                   // the most urgent; 0 is the least
+	MaxFlushSize      = 8192                // operations of a flush
+	MaxFlushes        = 1024                // flushes of a collector at once
+	MaxCollectorSpan  = 30 * 24 * time.Hour // of every time that a collector is given
+	MaxFlushTimeout   = time.Hour
+	MaxFlushAttempts  = 1000
+	maxCollectorText  = 256 << 10
+	maxCollectorParts = 1 << 20 // of a numbering
+)
+
+// Defaults of CollectorSpec.
+const (
+	DefaultMinSize       = 100
+	DefaultMaxSize       = 500
+	DefaultMaxAge        = Span(10 * time.Second)
+	DefaultFlushes       = 16
+	DefaultFlushAttempts = 5
+	DefaultFlushBackoff  = Span(time.Second)
+	DefaultFlushRest     = Span(5 * time.Minute)
+	DefaultFlushTimeout  = Span(time.Minute)
+	DefaultDedupe        = Span(24 * time.Hour)
+)
+
+// Orders of the operations of a key.
+const (
+	OrderFIFO     = "fifo"     // as they were added
+	OrderPriority = "priority" // the most urgent first, and as they were added among those
+)
+
+// Span is a time.Duration that is a text like "1m30s" in JSON.
+type Span time.Duration
+
+// String returns the text.
+func (s Span) String() string { return time.Duration(s).String() }
+
+// MarshalText writes the text.
+func (s Span) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads it.
+func (s *Span) UnmarshalText(text []byte) error {
+	d, err := time.ParseDuration(string(text))
+	if err == nil {
+		*s = Span(d)
+	}
+	return err
+}
+
+// CollectorSpec says how a collector gathers operations and flushes them.
+type CollectorSpec struct {
+	Name     string            `json:"name"`
+	Endpoint string            `json:"endpoint" doc:"what its flushes ask"`
+	Params   map[string]string `json:"params,omitempty" doc:"parameters that each request carries"`
+
+	MinSize  int    `json:"min_size" doc:"a key is flushed when so many operations wait"`
+	MaxSize  int    `json:"max_size" doc:"operations of a flush at the most"`
+	MaxAge   Span   `json:"max_age" doc:"or when the oldest has waited so long"`
+	InFlight int    `json:"in_flight" doc:"flushes at once over all nodes"`
+	Rate     string `json:"rate,omitempty" doc:"calls over all nodes, as 50/m or 10/s; empty: no limit"`
+
+	MaxAttempts int  `json:"max_attempts" doc:"tries of an operation before it is parked"`
+	Backoff     Span `json:"backoff" doc:"before the second try; doubled with each"`
+	MaxBackoff  Span `json:"max_backoff"`
+	Timeout     Span `json:"timeout" doc:"of a flush"`
+	Dedupe      Span `json:"dedupe" doc:"how long the id of an operation is remembered; 0s: not at all"`
+
+	Order      string    `json:"order" enum:"fifo,priority"`
+	Strict     bool      `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
+	OrderBy    *OpKeying `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
+	RetryCodes []string  `json:"retry_codes,omitempty" doc:"error codes that are tried again whatever the service says"`
+	NeverRetry []string  `json:"never_retry,omitempty" doc:"and never"`
+}
+
+// OpKeying says how the key of an operation follows from its payload.
+type OpKeying struct {
+	Field      string   `json:"field"`
+	Values     []string `json:"values,omitempty" doc:"the only values that are taken"`
+	Partitions int      `json:"partitions,omitempty" doc:"values are spread over so many keys; 0: each is a key"`
+}
+
+// WithDefaults fills in what is not given. Dedupe is left alone: 0 means none.
+func (s CollectorSpec) WithDefaults() CollectorSpec {
+	s.MaxSize = orDefault(s.MaxSize, max(DefaultMaxSize, s.MinSize))
+	s.MinSize = orDefault(s.MinSize, min(DefaultMinSize, s.MaxSize))
+	s.MaxAge = orDefault(s.MaxAge, DefaultMaxAge)
+	s.InFlight = orDefault(s.InFlight, DefaultFlushes)
+	s.MaxAttempts = orDefault(s.MaxAttempts, DefaultFlushAttempts)
+	s.Backoff = orDefault(s.Backoff, DefaultFlushBackoff)
+	s.MaxBackoff = orDefault(s.MaxBackoff, max(DefaultFlushRest, s.Backoff))
+	s.Timeout = orDefault(s.Timeout, DefaultFlushTimeout)
+	s.Order = orDefault(s.Order, OrderFIFO)
+	return s
+}
+
+func orDefault[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+// ParseCallRate reads a rate of calls like "50/m", "10/s" or "0.5/s": so many in a second, a minute, an hour or a day.
+// It returns calls a second, 0 for an empty text.
+func ParseCallRate(text string) (perSecond float64, err error) {
+	if text == "" {
+		return 0, nil
+	}
+	wrong := &workqueue.SettingError{Detail: fmt.Sprintf("rate is %.40q; give calls in a second, minute, hour or day, as 10/s, 50/m, 100/h "+
+		"or 500/d", text)}
+	number, unit, found := strings.Cut(text, "/")
+	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	seconds, known := map[string]float64{"s": 1, "m": 60, "h": 3600, "d": 86400}[strings.TrimSpace(unit)]
+	if err != nil || !found || !known {
+		return 0, wrong
+	}
+	if n /= seconds; !(n >= pace.MinCallRate && n <= pace.MaxCallRate) { // so that NaN is refused
+		return 0, &workqueue.SettingError{Detail: fmt.Sprintf("rate is %.40q; give at least %g and at most %d calls a second", text,
+			pace.MinCallRate, pace.MaxCallRate)}
+	}
+	return n, nil
+}
+
+// Op is an operation on its way into a collector.
+type Op struct {
+	ID       string // empty: it gets one, and is taken however often it is added
+	Key      string
+	Payload  json.RawMessage
+	Priority int // 0 to MaxOpPriority; of no meaning when the order is fifo
+}
+
+// AddedOps is what became of operations that were added.
+type AddedOps struct {
+	Added      int      `json:"added"`
+	Duplicates int      `json:"duplicates" doc:"operations whose id was known: they were not added again"`
+	Known      []string `json:"known,omitempty" doc:"their ids"`
+}
+
+// CollectorMovedError is returned when operations were made for a version of a collector that is not the newest.
+type CollectorMovedError struct {
+	Name           string
+	Wanted, Newest int
+}
+
+func (e *CollectorMovedError) Error() string {
+	return fmt.Sprintf("collector %s is at version %d now, and the operations were made for version %d; nothing was added",
+		e.Name, e.Newest, e.Wanted)
+}
+
+// CollectorText is a collector on its way into the store.
+type CollectorText struct {
+	Name   string
+	Spec   CollectorSpec // with its defaults
+	Source string        // as people wrote it; valid UTF-8 without NUL
+}
+
+// AppliedCollector is the outcome of applying a collector.
+type AppliedCollector struct {
+	Name       string    `json:"name"`
+	Version    int       `json:"version"`
+	Unchanged  bool      `json:"unchanged" doc:"it is the same already: nothing was done"`
+	Created    bool      `json:"created"`
+	Renumbered bool      `json:"renumbered" doc:"the keys are made otherwise now: what waits goes before what comes"`
+	ChangedBy  string    `json:"changed_by"`
+	ChangedAt  time.Time `json:"changed_at"`
+}
+
+// States of a collector.
+const (
+	CollectorActive   = "active"
+	CollectorPaused   = "paused"
+	CollectorDeleting = "deleting"
+)
+
+// States of an operation.
+const (
+	OpWaiting = "waiting" // it has not failed, or may be tried again
+	OpBackoff = "backoff" // it failed, and waits for its next try
+	OpParked  = "parked"  // it is not tried again unless it is requeued
+)
+
+// OpsFilter chooses operations to look at.
+type OpsFilter struct {
+	State string // one of the states; empty: all
+	Key   string
+	ID    string
+	Code  string // of their last error
+	After int64  // the number of the last one seen
+	Limit int
+}
+
+// OpView is an operation as people see it.
+type OpView struct {
+	Number      int64           `json:"number" doc:"they are numbered in the order in which they were added"`
+	ID          string          `json:"id"`
+	Key         string          `json:"key"`
+	Numbering   int             `json:"numbering" doc:"of the keys when it was added"`
+	State       string          `json:"state" enum:"waiting,backoff,parked"`
+	Flushing    bool            `json:"flushing" doc:"its key is being flushed, it perhaps among others"`
+	Priority    int             `json:"priority"`
+	Attempts    int             `json:"attempts" doc:"that count"`
+	Code        string          `json:"code,omitempty" doc:"of its last error"`
+	Message     string          `json:"message,omitempty"`
+	AddedAt     time.Time       `json:"added_at"`
+	FailedFirst *time.Time      `json:"failed_first,omitempty"`
+	FailedLast  *time.Time      `json:"failed_last,omitempty"`
+	NotBefore   *time.Time      `json:"not_before,omitempty" doc:"of its next try"`
+	Payload     json.RawMessage `json:"payload"`
+}
+
+// OpsSelection says which operations to requeue or to drop. What is given has to hold together; with nothing given, All
+// has to be set. Requeue takes parked operations and those in backoff; drop takes parked ones unless Waiting is set.
+type OpsSelection struct {
+	All     bool
+	Keys    []string
+	IDs     []string
+	Code    string
+	Waiting bool // drop: those that wait too
+}
+
+// KeyFlush is one flush of a key. Its id is the fence of every write about it.
+type KeyFlush struct {
+	ID        uuid.UUID
+	Collector int32
+	Numbering int
+	Key       string
+	Claimed   time.Time // by the clock of the database
+	Limit     int       // operations that it may take
+	failures  int       // flushes of the key before it that came to nothing
+	shrunk    int       // what flushes that came to nothing have brought max_size down to; 0: nothing
+}

@@ -1,0 +1,360 @@
+package collector
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+// FlushRequest says what a node would flush.
+type FlushRequest struct {
+	Session   workqueue.SessionID
+	Collector int32
+	Max       int           // keys at the most
+	TTL       time.Duration // how long the node may take beyond the time of the flush itself; 0: DefaultClaimTTL
+}
+
+// ClaimedFlushes is what a claim brought, and why it brought no more.
+type ClaimedFlushes struct {
+	Flushes []KeyFlush
+	Spec    CollectorSpec
+	Name    string
+	Run     uuid.UUID
+	Strict  bool
+	Probe   bool          // the endpoint is down, and this one flush is to find out whether it is up again
+	Health  int           // flushes of the collector in a row that came to nothing
+	Wait    time.Duration // in how long it is worth asking again; 0: no time brings more, but something that happens
+}
+
+// restAfter is after how many flushes in a row that came to nothing a collector rests.
+const restAfter = 3
+
+const (
+	// lockFlushing makes claims of a collector take turns, so that its limits are exact over all nodes; lockFlushPace
+	// does it for those of an endpoint, be they of collectors or of runs.
+	lockFlushing  = `SELECT 1 FROM collector WHERE id = $1 AND state = 'active' FOR NO KEY UPDATE`
+	lockFlushPace = `
+SELECT 1 FROM endpoint_pace
+WHERE endpoint = (SELECT endpoint FROM collector WHERE id = $1) FOR NO KEY UPDATE`
+
+	// loadFlushing is a statement of its own after the locks, so that it sees what they waited for. What is out at the
+	// endpoint is counted only when there is a budget. A collector that rests goes on when the breaker of its endpoint has
+	// closed since.
+	loadFlushing = `
+SELECT c.name, c.run_id, c.spec, c.endpoint, c.strict, c.numbering, c.settled, c.max_size, c.in_flight, c.timeout,
+       (SELECT count(*) FROM collector_key k WHERE k.collector = c.id AND k.flush IS NOT NULL),
+       coalesce(c.rate, 0), c.tokens, extract(epoch FROM t.now - c.tokens_at)::float8,
+       c.failures, CASE WHEN p.breaker = 'closed' AND p.breaker_since > c.failed_at THEN 0
+           ELSE coalesce(greatest(extract(epoch FROM c.rest_until - t.now), 0), 0) END::float8,
+       coalesce(p.breaker = 'open', false), coalesce(greatest(extract(epoch FROM p.probe_at - t.now), 0), 0)::float8,
+       EXISTS (SELECT 1 FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent')),
+       coalesce(p.probes, 0), coalesce(p.tokens, 0), extract(epoch FROM t.now - p.tokens_at)::float8,
+       coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
+       coalesce(e.max_in_flight, 0), coalesce(e.rate, 0), coalesce(e.call_rate, 0),
+       CASE WHEN e.max_in_flight > 0 THEN
+           (SELECT count(*) FROM work_slice s WHERE s.endpoint = c.endpoint AND ` + plane.OutThere + `)
+           + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
+              WHERE o.endpoint = c.endpoint AND k.flush IS NOT NULL)
+       ELSE 0 END,
+       t.now
+FROM collector c CROSS JOIN (SELECT clock_timestamp() AS now) t
+LEFT JOIN endpoint_pace p ON p.endpoint = c.endpoint LEFT JOIN endpoint_setting e ON e.endpoint = c.endpoint
+WHERE c.id = $1 AND c.state = 'active'`
+
+	// olderKeys finds the lowest numbering under which something waits, by the primary key: keys that are empty are gone.
+	olderKeys = `
+SELECT numbering FROM collector_key
+WHERE collector = $1 AND numbering < $2 AND (fresh > 0 OR retrying > 0) ORDER BY numbering LIMIT 1`
+	settleNumbering = `UPDATE collector SET settled = $2 WHERE id = $1`
+
+	// foreignFlush looks for flushes of another numbering, by collector_key_flushing.
+	foreignFlush = `
+SELECT EXISTS (SELECT FROM collector_key WHERE collector = $1 AND flush IS NOT NULL AND numbering <> $2)`
+
+	// takeKeys takes the keys that are due, the most urgent first and of those the oldest, by collector_key_due. Keys
+	// that others have locked, who add or record, are for the next claim. $9: only keys whose flushes do not fail.
+	takeKeys = `
+WITH due AS MATERIALIZED (
+    SELECT f.key FROM generate_series($8::int, 0, -1) AS l (priority)
+    CROSS JOIN LATERAL (
+        SELECT k.key FROM collector_key k
+        WHERE k.collector = $1 AND k.numbering = $2 AND k.priority = l.priority AND k.flush IS NULL AND k.due_at <= $3
+          AND (NOT $9 OR k.failures = 0)
+        ORDER BY k.due_at LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED) f
+    LIMIT $4)
+UPDATE collector_key k
+SET flush = gen_random_uuid(), session_id = $5, flushed_at = $3, flush_until = $3::timestamptz + $6::interval
+FROM due WHERE k.collector = $1 AND k.numbering = $2 AND k.key = due.key AND k.flush IS NULL
+RETURNING k.key, k.flush, least($7::int, coalesce(k.size_limit, $7)), k.fresh + k.retrying, k.failures,
+          coalesce(k.size_limit, 0)`
+
+	drainCalls     = `UPDATE collector SET tokens = $2, tokens_at = $3 WHERE id = $1`
+	drainPaceItems = `UPDATE endpoint_pace SET tokens = $2, tokens_at = $3 WHERE endpoint = $1`
+
+	// probeByFlush puts the next probe off, whoever sends it.
+	probeByFlush = `
+UPDATE endpoint_pace SET probe_at = clock_timestamp() + $2::interval WHERE endpoint = $1 AND breaker = 'open'`
+)
+
+// ClaimFlushes takes keys of a collector that are due, for a session: nobody else flushes them until the flush is
+// recorded, or given up for the node. Limits are exact over all nodes, as with [dispatch.Store.Claim]: the collector's flushes
+// at once and rate of calls, and the endpoint's budget of requests, rates of calls and of items. At an endpoint that is
+// down, and for a collector whose flushes fail, it takes one key at a time, when it is time to try again; of an
+// endpoint that is down it asks for one operation, as all probes do.
+//
+// The error wraps ErrSessionLost when the session is over, and ErrBusy when the collector or its endpoint is held by
+// something longer than a claim.
+func (s Store) ClaimFlushes(ctx context.Context, req FlushRequest) (ClaimedFlushes, error) {
+	if req.TTL <= 0 {
+		req.TTL = dispatch.DefaultClaimTTL
+	}
+	var out ClaimedFlushes
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		c := &flushClaim{FlushRequest: req, tx: tx}
+		out, err = c.run(ctx)
+		return err
+	})
+	if pg.IsLockTimeout(err) {
+		err = workqueue.ErrBusy
+	}
+	if err != nil {
+		return ClaimedFlushes{}, fmt.Errorf("claim keys of collector %d: %w", req.Collector, err)
+	}
+	return out, nil
+}
+
+// flushClaim is one claim transaction under way.
+type flushClaim struct {
+	FlushRequest
+	tx   pgx.Tx
+	load flushLoad
+	free int
+	wait time.Duration
+}
+
+// flushLoad is what a collector and its endpoint are like, read under the locks of both.
+type flushLoad struct {
+	found              bool
+	name               string
+	run                uuid.UUID
+	spec               CollectorSpec
+	endpoint           string
+	strict             bool
+	numbering, settled int
+	maxSize, inFlight  int
+	timeout            time.Duration
+	live               int
+	calls              pace.Bucket // of the collector
+	failures           int
+	restIn             float64 // seconds
+	down               bool
+	probeIn            float64
+	probing            bool
+	probes             int
+	budget, busy       int
+	items              pace.Bucket // of the endpoint
+	paceCalls          pace.Bucket // likewise
+	now                time.Time
+}
+
+func (c *flushClaim) run(ctx context.Context) (ClaimedFlushes, error) {
+	if err := c.begin(ctx); err != nil || !c.load.found {
+		return ClaimedFlushes{}, err
+	}
+	l := &c.load
+	out := ClaimedFlushes{Spec: l.spec, Name: l.name, Run: l.run, Strict: l.strict, Health: l.failures}
+	c.allow()
+	if c.free <= 0 {
+		out.Wait = c.wait
+		return out, nil
+	}
+	numbering, alone, err := c.lowest(ctx)
+	if err != nil || !alone {
+		return out, err
+	}
+	// One at a time, it is the turn of a key that has not failed: keys which fail whenever they are tried are due before
+	// all others, which would wait for each of them, and for a rest after each.
+	if c.single() {
+		out.Flushes, err = c.take(ctx, numbering, true)
+	}
+	if err == nil && len(out.Flushes) == 0 {
+		out.Flushes, err = c.take(ctx, numbering, false)
+	}
+	if err != nil || len(out.Flushes) == 0 {
+		return out, err
+	}
+	out.Probe = l.down
+	if len(out.Flushes) == c.free {
+		out.Wait = c.wait
+	}
+	return out, c.settle(ctx)
+}
+
+// begin locks and reads.
+func (c *flushClaim) begin(ctx context.Context) error {
+	live, l := false, &c.load
+	batch := &pgx.Batch{}
+	batch.Queue(dispatch.ClaimPatience)
+	batch.Queue(lockFlushing, c.Collector)
+	batch.Queue(lockFlushPace, c.Collector)
+	batch.Queue(ledger.SessionLive, c.Session).Query(func(rows pgx.Rows) error {
+		live = rows.Next()
+		rows.Close()
+		return rows.Err()
+	})
+	batch.Queue(loadFlushing, c.Collector).QueryRow(func(row pgx.Row) error {
+		err := l.scan(row)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		l.found = err == nil
+		return err
+	})
+	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+	if !live {
+		return fmt.Errorf("session %s: %w", c.Session, workqueue.ErrSessionLost)
+	}
+	return nil
+}
+
+func (l *flushLoad) scan(row pgx.Row) error {
+	var spec []byte
+	var callsAge, itemsAge, paceAge *float64
+	err := row.Scan(&l.name, &l.run, &spec, &l.endpoint, &l.strict, &l.numbering, &l.settled, &l.maxSize, &l.inFlight,
+		&l.timeout, &l.live, &l.calls.Rate, &l.calls.Tokens, &callsAge, &l.failures, &l.restIn,
+		&l.down, &l.probeIn, &l.probing, &l.probes, &l.items.Tokens, &itemsAge, &l.paceCalls.Tokens, &paceAge,
+		&l.budget, &l.items.Rate, &l.paceCalls.Rate, &l.busy, &l.now)
+	if err != nil {
+		return err
+	}
+	l.calls.FillCalls(callsAge)
+	l.paceCalls.FillCalls(paceAge)
+	l.items.Fill(itemsAge)
+	return json.Unmarshal(spec, &l.spec)
+}
+
+// allow finds how many keys may be taken.
+func (c *flushClaim) allow() {
+	l := &c.load
+	c.free = min(c.Max, l.inFlight-l.live)
+	if l.budget > 0 {
+		c.free = min(c.free, l.budget-l.busy)
+	}
+	if c.single() {
+		c.free = min(c.free, 1-l.live)
+	}
+	switch {
+	case c.free <= 0:
+		return // something ends, and then there is room
+	case l.restIn > 0:
+		c.shut(time.Duration(l.restIn * float64(time.Second)))
+	case l.down && l.probing:
+		c.shut(pace.FirstProbe)
+	case l.down && l.probeIn > 0:
+		c.shut(time.Duration(l.probeIn * float64(time.Second)))
+	case l.items.Rate > 0 && !l.items.Open():
+		c.shut(l.items.Wait())
+	}
+	for _, b := range []*pace.Bucket{&l.calls, &l.paceCalls} {
+		n, wait := b.CallsFree()
+		if n == 0 {
+			c.shut(wait)
+		}
+		c.free = min(c.free, n)
+	}
+}
+
+// single says that flushes go one at a time: none has come through lately.
+func (c *flushClaim) single() bool { return c.load.failures >= restAfter || c.load.down }
+
+// shut takes nothing, and asks again after a while.
+func (c *flushClaim) shut(wait time.Duration) { c.free, c.wait = 0, max(c.wait, wait) }
+
+// lowest returns the numbering whose keys are to be flushed: the oldest under which something waits. alone is false
+// while keys of another one are being flushed, so that no value is at work under two keys.
+func (c *flushClaim) lowest(ctx context.Context) (numbering int, alone bool, err error) {
+	l := &c.load
+	if l.settled == l.numbering {
+		return l.numbering, true, nil
+	}
+	numbering = l.numbering
+	err = c.tx.QueryRow(ctx, olderKeys, c.Collector, l.numbering).Scan(&numbering)
+	none := errors.Is(err, pgx.ErrNoRows)
+	if err != nil && !none {
+		return 0, false, fmt.Errorf("look for older keys: %w", err)
+	}
+	var foreign bool
+	if err := c.tx.QueryRow(ctx, foreignFlush, c.Collector, numbering).Scan(&foreign); err != nil {
+		return 0, false, fmt.Errorf("look for flushes of other keys: %w", err)
+	}
+	if none && !foreign { // also none of which everything was dropped while it was under way
+		if _, err := c.tx.Exec(ctx, settleNumbering, c.Collector, l.numbering); err != nil {
+			return 0, false, fmt.Errorf("note that older keys are empty: %w", err)
+		}
+	}
+	return numbering, !foreign, nil
+}
+
+func (c *flushClaim) take(ctx context.Context, numbering int, unfailed bool) ([]KeyFlush, error) {
+	l := &c.load
+	hold, most := l.timeout+c.TTL, l.maxSize
+	if l.down {
+		most = 1
+	}
+	rows, err := c.tx.Query(ctx, takeKeys, c.Collector, numbering, l.now, c.free, c.Session, hold, most,
+		MaxOpPriority, unfailed)
+	if err != nil {
+		return nil, fmt.Errorf("take keys: %w", err)
+	}
+	taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (KeyFlush, error) {
+		f := KeyFlush{Collector: c.Collector, Numbering: numbering, Claimed: l.now}
+		waiting := 0
+		err := row.Scan(&f.Key, &f.ID, &f.Limit, &waiting, &f.failures, &f.shrunk)
+		l.items.Tokens -= float64(min(f.Limit, waiting))
+		l.calls.Tokens--
+		l.paceCalls.Tokens--
+		return f, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take keys: %w", err)
+	}
+	return taken, nil
+}
+
+// settle writes what is left in the buckets, and puts the next probe off.
+func (c *flushClaim) settle(ctx context.Context) error {
+	l, batch := &c.load, &pgx.Batch{}
+	if l.calls.Rate > 0 {
+		batch.Queue(drainCalls, c.Collector, l.calls.Tokens, l.now)
+	}
+	if l.items.Rate > 0 {
+		batch.Queue(drainPaceItems, l.endpoint, l.items.Tokens, l.now)
+	}
+	if l.paceCalls.Rate > 0 {
+		batch.Queue(pace.DrainPaceCalls, l.endpoint, l.paceCalls.Tokens, l.now)
+	}
+	if l.down {
+		batch.Queue(probeByFlush, l.endpoint, pace.ProbePause(l.probes+1))
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("note what was taken: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+package collector
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// FlushRecorded is what was recorded of a flush.
+type FlushRecorded struct {
+	Stale  bool // the flush was given to somebody else, or given up: it touched nothing
+	Done   int
+	Failed int // of those, Parked are parked
+	Parked int
+	Outage bool // it ended as flushes do in an outage: for Store.CheckBreaker
+	Closed bool // it was a probe, and closed the breaker of its endpoint
+}
+
+const (
+	// lockFlushes is the fence: a key belongs to a flush only as long as it bears its id. Keys are locked in the order of
+	// their primary key, and their operations after them.
+	lockFlushes = `
+SELECT g.place, k.fresh, k.retrying, k.parked
+FROM unnest($2::int[], $3::text[], $4::uuid[]) WITH ORDINALITY AS g (numbering, key, flush, place)
+JOIN collector_key k ON k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key AND k.flush = g.flush
+ORDER BY k.numbering, k.key FOR NO KEY UPDATE OF k`
+
+	deleteOps = `DELETE FROM collector_op WHERE seq = ANY ($1) RETURNING seq, not_before IS NULL`
+
+	// failOps says of each whether it was fresh before. Nobody else writes operations of a key whose row is locked.
+	failOps = `
+UPDATE collector_op o
+SET attempts = f.attempts, error_code = f.code, error_message = f.message, failed_last = t.now,
+    failed_first = coalesce(o.failed_first, t.now), not_before = t.now + f.pause,
+    parked_at = CASE WHEN f.parked THEN t.now END, alone = o.alone OR f.alone
+FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::interval[], $6::bool[], $7::bool[])
+    AS f (seq, attempts, code, message, pause, parked, alone)
+JOIN collector_op old ON old.seq = f.seq, (SELECT clock_timestamp() AS now) t
+WHERE o.seq = f.seq
+RETURNING o.seq, old.not_before IS NULL, f.parked`
+
+	deleteKeys = `
+DELETE FROM collector_key k USING unnest($2::uuid[], $3::int[], $4::text[]) AS g (flush, numbering, key)
+WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key AND k.flush = g.flush`
+
+	// endFlushes frees keys and sets their times by what is left: the first fresh operation of each priority, the next
+	// try of those that failed, and in a strict collector the first of all. Each is one look into an index.
+	endFlushes = `
+UPDATE collector_key k
+SET flush = NULL, session_id = NULL, flush_until = NULL, fresh = g.fresh, retrying = g.retrying, parked = g.parked,
+    failures = g.failures, size_limit = nullif(g.size_limit, 0), priority = coalesce(l.priority, 0),
+    failed_at = CASE WHEN g.outage > 0 THEN clock_timestamp() WHEN g.outage < 0 THEN k.failed_at END,
+    failed_ops = CASE WHEN g.outage > 0 THEN g.outage WHEN g.outage < 0 THEN k.failed_ops END,
+    failed_code = CASE WHEN g.outage > 0 THEN g.code WHEN g.outage < 0 THEN k.failed_code END,
+    failed_message = CASE WHEN g.outage > 0 THEN left(g.message, 200) WHEN g.outage < 0 THEN k.failed_message END,
+    oldest_at = l.oldest_at, retry_at = l.retry_at, held_until = l.held_until,
+    due_at = collector_due(g.fresh, l.oldest_at, l.retry_at, l.held_until, c.min_size, c.max_age, c.drain_at)
+FROM unnest($2::uuid[], $3::int[], $4::text[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[], $10::interval[],
+        $11::int[], $12::text[], $13::text[])
+    AS g (flush, numbering, key, fresh, retrying, parked, failures, size_limit, hold, outage, code, message)
+CROSS JOIN collector c
+CROSS JOIN LATERAL (
+    SELECT f.oldest_at,
+        (SELECT min(o.not_before) FROM collector_op o WHERE g.retrying > 0 AND o.collector = $1
+            AND o.numbering = g.numbering AND o.key = g.key AND o.parked_at IS NULL AND o.not_before IS NOT NULL)
+            AS retry_at,
+        h.priority,
+        greatest(CASE WHEN c.strict THEN h.not_before END,
+            CASE WHEN g.hold > interval '0' THEN clock_timestamp() + g.hold END) AS held_until
+    FROM (
+        SELECT min(o.added_at) AS oldest_at FROM generate_series(0, c.levels::int) AS level (priority)
+        CROSS JOIN LATERAL (
+            SELECT q.added_at FROM collector_op q
+            WHERE q.collector = $1 AND q.numbering = g.numbering AND q.key = g.key AND q.parked_at IS NULL
+              AND q.priority = level.priority AND q.not_before IS NULL AND g.fresh > 0
+            ORDER BY q.seq LIMIT 1) o) f
+    LEFT JOIN LATERAL (
+        SELECT q.priority, q.not_before FROM collector_op q
+        WHERE q.collector = $1 AND q.numbering = g.numbering AND q.key = g.key AND q.parked_at IS NULL
+        ORDER BY q.priority DESC, q.seq LIMIT 1) h ON true) l
+WHERE c.id = $1 AND k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key AND k.flush = g.flush`
+)
+
+// RecordFlushes writes what became of flushes of one collector in one transaction: what succeeded leaves, what failed
+// stays with its error until its next try or is parked, and the keys are free again. What belongs to a flush that was
+// given to somebody else, or given up, touches nothing. They may be of several claims: each is judged by the settings
+// of its own.
+func (s Store) RecordFlushes(ctx context.Context, ends []FlushEnd) ([]FlushRecorded, error) {
+	if len(ends) == 0 {
+		return nil, nil
+	}
+	r := &flushRecording{ends: ends, collector: ends[0].Flush.Collector, verdicts: make([]flushVerdict, len(ends))}
+	for i := range ends {
+		judge := newFlushJudge(ends[i].Claim)
+		r.verdicts[i] = judge.judge(&ends[i])
+	}
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error { return r.run(ctx, tx) })
+	if err != nil {
+		return nil, fmt.Errorf("record %d flushes of collector %s: %w", len(ends), ends[0].Claim.Name, err)
+	}
+	return r.out, nil
+}
+
+// flushRecording is one recording transaction.
+type flushRecording struct {
+	collector int32
+	ends      []FlushEnd
+	verdicts  []flushVerdict
+
+	keys map[int]*keyLeft // by the place of the flush; only of those that are live
+	of   map[int64]int    // the flush of an operation
+	out  []FlushRecorded
+}
+
+// keyLeft is what a key has left.
+type keyLeft struct{ fresh, retrying, parked int32 }
+
+func (r *flushRecording) run(ctx context.Context, tx pgx.Tx) error {
+	r.keys, r.of, r.out = map[int]*keyLeft{}, map[int64]int{}, make([]FlushRecorded, len(r.ends))
+	if err := r.fence(ctx, tx); err != nil {
+		return err
+	}
+	if err := r.ops(ctx, tx); err != nil {
+		return err
+	}
+	return r.free(ctx, tx)
+}
+
+// fence locks the keys that still belong to their flushes.
+func (r *flushRecording) fence(ctx context.Context, tx pgx.Tx) error {
+	n := len(r.ends)
+	numberings, keys, ids := make([]int32, n), make([]string, n), make([]uuid.UUID, n)
+	for i := range r.ends {
+		f := &r.ends[i].Flush
+		numberings[i], keys[i], ids[i], r.out[i].Stale = int32(f.Numbering), f.Key, f.ID, true
+	}
+	rows, err := tx.Query(ctx, lockFlushes, r.collector, numberings, keys, ids)
+	if err == nil {
+		var place int
+		var left keyLeft
+		_, err = pgx.ForEachRow(rows, []any{&place, &left.fresh, &left.retrying, &left.parked}, func() error {
+			own := left
+			r.keys[place-1], r.out[place-1].Stale = &own, false
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("lock keys: %w", err)
+	}
+	return nil
+}
+
+// ops deletes what succeeded, and notes what failed. What is not there any more was dropped meanwhile.
+func (r *flushRecording) ops(ctx context.Context, tx pgx.Tx) error {
+	var done []int64
+	var failed failedOps
+	for i := range r.keys {
+		for _, seq := range r.verdicts[i].done {
+			r.of[seq] = i
+			done = append(done, seq)
+		}
+		for _, f := range r.verdicts[i].failed {
+			r.of[f.seq] = i
+			failed.add(f)
+		}
+	}
+	batch := &pgx.Batch{}
+	if len(done) > 0 {
+		batch.Queue(deleteOps, done).Query(r.seeDone)
+	}
+	if len(failed.seqs) > 0 {
+		batch.Queue(failOps, failed.seqs, failed.attempts, failed.codes, failed.messages, failed.pauses, failed.parked,
+			failed.alone).
+			Query(r.seeFailed)
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("write operations: %w", err)
+	}
+	return nil
+}
+
+// failedOps are the columns of operations that failed.
+type failedOps struct {
+	seqs     []int64
+	attempts []int32
+	codes    []string
+	messages []string
+	pauses   []time.Duration
+	parked   []bool
+	alone    []bool
+}
+
+func (f *failedOps) add(o opFailure) {
+	f.seqs, f.attempts, f.codes = append(f.seqs, o.seq), append(f.attempts, int32(o.attempts)), append(f.codes, o.code)
+	f.messages, f.pauses, f.parked = append(f.messages, o.message), append(f.pauses, o.pause), append(f.parked, o.parked)
+	f.alone = append(f.alone, o.alone)
+}
+
+func (r *flushRecording) seeDone(rows pgx.Rows) error {
+	var seq int64
+	var fresh bool
+	_, err := pgx.ForEachRow(rows, []any{&seq, &fresh}, func() error {
+		i := r.of[seq]
+		r.out[i].Done++
+		r.keys[i].take(fresh)
+		return nil
+	})
+	return err
+}
+
+func (r *flushRecording) seeFailed(rows pgx.Rows) error {
+	var seq int64
+	var fresh, parked bool
+	_, err := pgx.ForEachRow(rows, []any{&seq, &fresh, &parked}, func() error {
+		i := r.of[seq]
+		r.out[i].Failed++
+		r.keys[i].take(fresh)
+		if parked {
+			r.out[i].Parked++
+			r.keys[i].parked++
+		} else {
+			r.keys[i].retrying++
+		}
+		return nil
+	})
+	return err
+}
+
+func (k *keyLeft) take(fresh bool) {
+	if fresh {
+		k.fresh--
+	} else {
+		k.retrying--
+	}
+}
+
+// flushColumns are the columns of keys that are freed.
+type flushColumns struct {
+	ids                     []uuid.UUID
+	numberings              []int32
+	keys                    []string
+	fresh, retrying, parked []int32
+	failures, limits        []int32
+	holds                   []time.Duration
+	outages                 []int32 // operations of flushes that ended as in one; 0: of another; < 0: nobody was asked
+	codes, messages         []string
+}
+
+func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
+	f, outageOps := &end.Flush, int32(0)
+	switch {
+	case v.outage:
+		outageOps = int32(len(end.Ops))
+	case v.unasked:
+		outageOps = -1
+	}
+	c.ids, c.numberings, c.keys = append(c.ids, f.ID), append(c.numberings, int32(f.Numbering)), append(c.keys, f.Key)
+	c.fresh, c.retrying, c.parked = append(c.fresh, left.fresh), append(c.retrying, left.retrying),
+		append(c.parked, left.parked)
+	c.failures, c.limits = append(c.failures, int32(v.failures)), append(c.limits, int32(v.sizeLimit))
+	c.holds, c.outages = append(c.holds, v.hold), append(c.outages, outageOps)
+	c.codes, c.messages = append(c.codes, pg.Plain(v.why.Code)), append(c.messages, pg.Plain(v.why.Message))
+}
+
+// free ends the flushes, deletes the keys of which nothing is left, and notes how the collector fares.
+func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
+	var empty, rest flushColumns
+	for i, left := range r.keys {
+		r.out[i].Outage = r.verdicts[i].outage
+		to := &rest
+		if left.fresh+left.retrying+left.parked == 0 {
+			to = &empty
+		}
+		to.add(&r.ends[i], left, &r.verdicts[i])
+	}
+	batch := &pgx.Batch{}
+	if len(empty.ids) > 0 {
+		batch.Queue(deleteKeys, r.collector, empty.ids, empty.numberings, empty.keys)
+	}
+	if len(rest.ids) > 0 {
+		batch.Queue(endFlushes, r.collector, rest.ids, rest.numberings, rest.keys, rest.fresh, rest.retrying, rest.parked,
+			rest.failures, rest.limits, rest.holds, rest.outages, rest.codes, rest.messages)
+	}
+	r.noteHealth(batch)
+	if batch.Len() == 0 {
+		return nil
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("free keys: %w", err)
+	}
+	return r.noteProbes(ctx, tx)
+}

@@ -1,0 +1,232 @@
+package collector
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// selectionBatch bounds the operations of a transaction that requeues or drops some.
+const selectionBatch = 2000
+
+const (
+	// Candidates are found without a lock, by the index that fits: that of parked ones, that of what failed and waits,
+	// that of what waits.
+	opCandidates = `
+SELECT o.seq, o.numbering, o.key FROM collector_op o
+WHERE o.collector = $1 AND o.seq > $2 AND ($3::text[] IS NULL OR o.key = ANY ($3)) AND ($4 = '' OR o.error_code = $4)`
+	parkedCandidates  = opCandidates + ` AND o.parked_at IS NOT NULL ORDER BY o.seq LIMIT $5`
+	backoffCandidates = opCandidates + `
+  AND o.parked_at IS NULL AND o.not_before > clock_timestamp() ORDER BY o.seq LIMIT $5`
+	waitingCandidates = opCandidates + ` AND o.parked_at IS NULL ORDER BY o.seq LIMIT $5`
+
+	// Ids are looked up, whatever has become of their operations.
+	namedCandidates = opCandidates + ` AND o.op_id = ANY ($6) AND (o.parked_at IS NOT NULL OR $7
+    OR $8 AND o.not_before > clock_timestamp()) ORDER BY o.seq LIMIT $5`
+
+	// lockKeysOf holds keys in the order of their primary key, before any of their operations is touched.
+	lockKeysOf = `
+SELECT count(*) FROM (
+    SELECT 1 FROM collector_key k
+    JOIN (SELECT DISTINCT numbering, key FROM unnest($2::int[], $3::text[]) AS u (numbering, key)) g
+        ON k.numbering = g.numbering AND k.key = g.key
+    WHERE k.collector = $1 ORDER BY k.numbering, k.key FOR NO KEY UPDATE OF k) locked`
+
+	// requeueOps has them tried again as if they were new, in their old place in the order. The key is due at once.
+	requeueOps = `
+WITH old AS (
+    SELECT seq, parked_at IS NOT NULL AS parked FROM collector_op
+    WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR not_before > clock_timestamp())),
+again AS (
+    UPDATE collector_op o SET parked_at = NULL, not_before = NULL, attempts = 0, alone = false
+    FROM old WHERE o.seq = old.seq
+    RETURNING o.numbering, o.key, o.added_at, o.priority, old.parked),
+keys AS (
+    SELECT numbering, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked,
+           min(added_at) AS oldest, max(priority) AS priority
+    FROM again GROUP BY numbering, key)
+UPDATE collector_key k
+SET fresh = k.fresh + g.ops, parked = k.parked - g.parked, retrying = k.retrying - (g.ops - g.parked),
+    oldest_at = least(k.oldest_at, g.oldest), priority = greatest(k.priority, g.priority), held_until = NULL,
+    retry_at = clock_timestamp(), due_at = clock_timestamp()
+FROM keys g
+WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key
+RETURNING g.ops`
+
+	// unsettle has the claims look for older keys again.
+	unsettle = `
+UPDATE collector SET settled = least(settled, $2) WHERE id = $1 AND settled > $2`
+
+	// dropOps leaves the times of the keys as they are, but for those of which nothing is left: a flush that finds
+	// nothing sets them right.
+	dropOps = `
+WITH gone AS (
+    DELETE FROM collector_op WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR $3)
+    RETURNING numbering, key, parked_at IS NOT NULL AS parked, not_before IS NULL AS fresh),
+keys AS (
+    SELECT numbering, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked,
+           (count(*) FILTER (WHERE fresh AND NOT parked))::int AS fresh
+    FROM gone GROUP BY numbering, key)
+UPDATE collector_key k
+SET fresh = k.fresh - g.fresh, parked = k.parked - g.parked, retrying = k.retrying - (g.ops - g.parked - g.fresh),
+    oldest_at = CASE WHEN k.fresh > g.fresh THEN k.oldest_at END,
+    retry_at = CASE WHEN k.retrying > g.ops - g.parked - g.fresh THEN k.retry_at END,
+    due_at = CASE WHEN k.fresh - g.fresh + k.retrying - (g.ops - g.parked - g.fresh) > 0 THEN k.due_at END
+FROM keys g
+WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key
+RETURNING g.ops`
+
+	dropKeys = `
+DELETE FROM collector_key k USING unnest($2::int[], $3::text[]) AS g (numbering, key)
+WHERE k.collector = $1 AND k.numbering = g.numbering AND k.key = g.key
+  AND k.fresh = 0 AND k.retrying = 0 AND k.parked = 0 AND k.flush IS NULL`
+)
+
+// RequeueOps has parked operations, and those in backoff, tried again at once, with all their attempts and in their old
+// place in the order. It returns how many there were. Each transaction leaves a row in the audit log.
+func (s Store) RequeueOps(ctx context.Context, name string, sel OpsSelection, actor string) (int64, error) {
+	return s.changeOps(ctx, opsChange{name: name, sel: sel, actor: pg.Plain(actor), verb: "requeue",
+		passes: []string{parkedCandidates, backoffCandidates}})
+}
+
+// DropOps deletes parked operations, or all that wait as well. It returns how many there were. One that is being
+// flushed is deleted too, and may have been carried out. Each transaction leaves a row in the audit log.
+func (s Store) DropOps(ctx context.Context, name string, sel OpsSelection, actor string) (int64, error) {
+	change := opsChange{name: name, sel: sel, actor: pg.Plain(actor), verb: "drop", drop: true,
+		passes: []string{parkedCandidates}}
+	if sel.Waiting {
+		change.passes = append(change.passes, waitingCandidates)
+	}
+	return s.changeOps(ctx, change)
+}
+
+// opsChange is a requeue or a drop.
+type opsChange struct {
+	name   string
+	sel    OpsSelection
+	actor  string
+	verb   string
+	drop   bool
+	passes []string // the statements that find candidates
+
+	id int32
+}
+
+func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err error) {
+	if !c.sel.All && len(c.sel.Keys)+len(c.sel.IDs) == 0 && c.sel.Code == "" {
+		return 0, &workqueue.SettingError{Detail: "say which operations: all, or by keys, ids or an error code"}
+	}
+	if slices.ContainsFunc(slices.Concat(c.sel.Keys, c.sel.IDs, []string{c.sel.Code}), func(text string) bool {
+		return !pg.ValidText(text)
+	}) {
+		return 0, nil // nothing can be called so
+	}
+	if c.id, err = s.collectorID(ctx, c.name); err != nil {
+		return 0, err
+	}
+	if len(c.sel.IDs) > 0 {
+		c.passes = []string{namedCandidates}
+	}
+	for _, pass := range c.passes {
+		n, err := s.changeAll(ctx, &c, pass)
+		total += n
+		if err != nil {
+			return total, fmt.Errorf("%s operations of collector %s: %w", c.verb, c.name, err)
+		}
+	}
+	return total, nil
+}
+
+func (s Store) changeAll(ctx context.Context, c *opsChange, pass string) (total int64, err error) {
+	for after := int64(0); ; {
+		found, err := s.candidates(ctx, c, pass, after)
+		if err != nil || len(found.seqs) == 0 {
+			return total, err
+		}
+		var n int64
+		err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			n, err = c.change(ctx, tx, &found)
+			return err
+		})
+		if err != nil {
+			return total, err
+		}
+		total += n
+		if len(found.seqs) < selectionBatch {
+			return total, nil
+		}
+		after = found.seqs[len(found.seqs)-1]
+	}
+}
+
+// foundOps are operations and their keys.
+type foundOps struct {
+	seqs       []int64
+	numberings []int32
+	keys       []string
+}
+
+func (s Store) candidates(ctx context.Context, c *opsChange, pass string, after int64) (found foundOps, err error) {
+	args := []any{c.id, after, nilIfEmpty(c.sel.Keys), c.sel.Code, selectionBatch}
+	if len(c.sel.IDs) > 0 {
+		args = append(args, c.sel.IDs, c.drop && c.sel.Waiting, !c.drop)
+	}
+	rows, err := s.db.Pool.Query(ctx, pass, args...)
+	if err == nil {
+		var seq int64
+		var numbering int32
+		var key string
+		_, err = pgx.ForEachRow(rows, []any{&seq, &numbering, &key}, func() error {
+			found.seqs = append(found.seqs, seq)
+			found.numberings = append(found.numberings, numbering)
+			found.keys = append(found.keys, key)
+			return nil
+		})
+	}
+	return found, err
+}
+
+func nilIfEmpty(list []string) any {
+	if len(list) == 0 {
+		return nil
+	}
+	return list
+}
+
+func (c *opsChange) change(ctx context.Context, tx pgx.Tx, found *foundOps) (n int64, err error) {
+	if _, err := tx.Exec(ctx, lockKeysOf, c.id, found.numberings, found.keys); err != nil {
+		return 0, err
+	}
+	statement, args := requeueOps, []any{c.id, found.seqs}
+	if c.drop {
+		statement, args = dropOps, []any{c.id, found.seqs, c.sel.Waiting}
+	}
+	rows, err := tx.Query(ctx, statement, args...)
+	if err == nil {
+		ops := 0
+		_, err = pgx.ForEachRow(rows, []any{&ops}, func() error { n += int64(ops); return nil })
+	}
+	switch {
+	case err != nil || n == 0:
+		return 0, err
+	case c.drop:
+		_, err = tx.Exec(ctx, dropKeys, c.id, found.numberings, found.keys)
+	default:
+		_, err = tx.Exec(ctx, unsettle, c.id, slices.Min(found.numberings))
+	}
+	if err != nil {
+		return 0, err
+	}
+	return n, ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.actor, Name: "collector_" + c.verb, Subject: c.name,
+		Detail: map[string]any{"ops": n, "all": c.sel.All, "keys": some(c.sel.Keys), "ids": some(c.sel.IDs),
+			"code": c.sel.Code, "waiting": c.sel.Waiting}})
+}
+
+// some keeps a list in the audit log short.
+func some(list []string) []string { return list[:min(len(list), 20)] }

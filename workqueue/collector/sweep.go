@@ -1,0 +1,213 @@
+package collector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// sweepRows bounds the rows of a transaction that sweeps.
+const sweepRows = 2000
+
+const (
+	// releaseFlushes frees keys whose node is gone, or has had its time. They are due as they were. Those that are being
+	// recorded at the moment are locked, and passed over. By collector_key_flushing.
+	releaseFlushes = `
+WITH dead AS MATERIALIZED (
+    SELECT f.collector, f.numbering, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
+    WHERE f.flush IS NOT NULL AND (f.flush_until <= clock_timestamp() OR NOT EXISTS (
+        SELECT FROM node_session s
+        WHERE s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > clock_timestamp()))
+    ORDER BY f.collector, f.numbering, f.key LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED),` + freeKeys
+
+	// endFlushesOf frees the keys of a session, in the order in which keys are locked.
+	endFlushesOf = `
+WITH dead AS MATERIALIZED (
+    SELECT f.collector, f.numbering, f.key, f.fresh + f.retrying + f.parked > 0 AS holds FROM collector_key f
+    WHERE f.flush IS NOT NULL AND f.session_id = $1
+    ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE),` + freeKeys
+
+	// prolongFlushes keeps keys for flushes, by collector_key_flushing and in the order in which keys are locked. Those of
+	// a session that is over are somebody else's at any moment, and are not kept.
+	prolongFlushes = `
+WITH mine AS MATERIALIZED (
+    SELECT f.collector, f.numbering, f.key, g.hold FROM collector_key f
+    JOIN unnest($1::uuid[], $2::interval[]) AS g (flush, hold) ON f.flush = g.flush
+    JOIN node_session s ON s.id = f.session_id AND s.ended_at IS NULL AND s.expires_at > clock_timestamp()
+    WHERE f.flush IS NOT NULL
+    ORDER BY f.collector, f.numbering, f.key FOR NO KEY UPDATE OF f)
+UPDATE collector_key k SET flush_until = clock_timestamp() + mine.hold
+FROM mine WHERE k.collector = mine.collector AND k.numbering = mine.numbering AND k.key = mine.key
+RETURNING k.flush`
+
+	// freeKeys deletes those of which everything was dropped meanwhile.
+	freeKeys = `
+gone AS (
+    DELETE FROM collector_key k USING dead d
+    WHERE NOT d.holds AND k.collector = d.collector AND k.numbering = d.numbering AND k.key = d.key)
+UPDATE collector_key k SET flush = NULL, session_id = NULL, flush_until = NULL
+FROM dead d
+WHERE d.holds AND k.collector = d.collector AND k.numbering = d.numbering AND k.key = d.key AND k.flush IS NOT NULL`
+
+	// forgetOps deletes ids that were remembered long enough, by collector_seen_at. One whose operation is still there is
+	// remembered for as long again.
+	forgetOps = `
+WITH old AS MATERIALIZED (
+    SELECT s.collector, s.op_id, EXISTS (
+        SELECT FROM collector_op o WHERE o.collector = s.collector AND o.op_id = s.op_id) AS there
+    FROM collector c JOIN collector_seen s ON s.collector = c.id
+    WHERE c.id = $1 AND s.at < clock_timestamp() - c.dedupe
+    ORDER BY s.at LIMIT $2 FOR UPDATE OF s SKIP LOCKED),
+kept AS (
+    UPDATE collector_seen s SET at = clock_timestamp() FROM old
+    WHERE old.there AND s.collector = old.collector AND s.op_id = old.op_id),
+gone AS (
+    DELETE FROM collector_seen s USING old
+    WHERE NOT old.there AND s.collector = old.collector AND s.op_id = old.op_id)
+SELECT count(*) FROM old`
+
+	sweptCollectors = `
+SELECT id, name, state = 'deleting', state <> 'deleting' AND timed < timing FROM collector ORDER BY id`
+
+	// What a deleted collector leaves goes in small pieces, by the indexes that begin with the collector.
+	clearOps = `
+DELETE FROM collector_op WHERE seq IN (SELECT seq FROM collector_op WHERE collector = $1 LIMIT $2)`
+	clearSeen = `
+DELETE FROM collector_seen WHERE collector = $1
+  AND op_id IN (SELECT op_id FROM collector_seen WHERE collector = $1 ORDER BY op_id LIMIT $2)`
+	clearKeys = `
+DELETE FROM collector_key k USING (
+    SELECT numbering, key FROM collector_key WHERE collector = $1 ORDER BY numbering, key LIMIT $2 FOR UPDATE) old
+WHERE k.collector = $1 AND k.numbering = old.numbering AND k.key = old.key`
+	clearCollector = `DELETE FROM collector WHERE id = $1 AND state = 'deleting'`
+)
+
+// EndFlushes gives back what a session flushes, before it ends in good order. It returns how many keys that were.
+func (s Store) EndFlushes(ctx context.Context, session workqueue.SessionID) (int, error) {
+	tag, err := s.db.Pool.Exec(ctx, endFlushesOf, session)
+	if err != nil {
+		return 0, fmt.Errorf("give back the flushes of session %s: %w", session, err)
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+// ProlongFlushes keeps the keys of flushes for these for as much longer, and what a node may take beyond, as if they
+// were claimed now. It returns the flushes that still have their keys.
+func (s Store) ProlongFlushes(ctx context.Context, ids []uuid.UUID, limits []time.Duration) ([]uuid.UUID, error) {
+	holds := make([]time.Duration, len(limits))
+	for i, limit := range limits {
+		holds[i] = limit + dispatch.DefaultClaimTTL
+	}
+	rows, err := s.db.Pool.Query(ctx, prolongFlushes, ids, holds)
+	if err != nil {
+		return nil, fmt.Errorf("keep the keys of %d flushes: %w", len(ids), err)
+	}
+	kept, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("keep the keys of %d flushes: %w", len(ids), err)
+	}
+	return kept, nil
+}
+
+// CollectorsSwept is what a round of leader work did for collectors.
+type CollectorsSwept struct {
+	Released  int   // keys whose flush was given up
+	Forgotten int64 // ids looked at that were remembered long enough
+	Cleared   int64 // rows of deleted collectors
+	More      bool  // there is more to do at once
+}
+
+// SweepCollectors frees keys of nodes that are gone, forgets ids, sets times that a change left to be set, and clears
+// away deleted collectors, a piece of each. Leader work.
+func (s Store) SweepCollectors(ctx context.Context, lease workqueue.Lease) (out CollectorsSwept, err error) {
+	n, err := s.sweepStep(ctx, lease, releaseFlushes, sweepRows)
+	if err != nil {
+		return out, fmt.Errorf("free keys of nodes that are gone: %w", err)
+	}
+	out.Released, out.More = int(n), n == sweepRows
+	all, err := s.sweptCollectors(ctx)
+	if err != nil {
+		return out, fmt.Errorf("read collectors: %w", err)
+	}
+	var failed error
+	for _, c := range all {
+		switch {
+		case c.Deleting:
+			err = s.clearDeleted(ctx, lease, c.ID, &out)
+		case c.Untime:
+			err = s.retime(ctx, c.Name)
+		}
+		if err == nil && !c.Deleting {
+			err = s.forget(ctx, lease, c.ID, &out)
+		}
+		if errors.Is(err, workqueue.ErrNotLeader) || ctx.Err() != nil {
+			return out, fmt.Errorf("sweep collector %s: %w", c.Name, err)
+		}
+		if err != nil { // the others can do without it
+			failed = errors.Join(failed, fmt.Errorf("sweep collector %s: %w", c.Name, err))
+		}
+	}
+	return out, failed
+}
+
+// sweptCollector is one that may have something to be swept.
+type sweptCollector struct {
+	ID               int32
+	Name             string
+	Deleting, Untime bool
+}
+
+func (s Store) sweptCollectors(ctx context.Context) ([]sweptCollector, error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	rows, err := s.db.Pool.Query(ctx, sweptCollectors)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[sweptCollector])
+}
+
+func (s Store) sweepStep(ctx context.Context, lease workqueue.Lease, statement string, args ...any) (n int64, err error) {
+	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, statement, args...)
+		n = tag.RowsAffected()
+		return err
+	})
+	return n, err
+}
+
+func (s Store) forget(ctx context.Context, lease workqueue.Lease, id int32, out *CollectorsSwept) error {
+	var n int64
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, forgetOps, id, sweepRows).Scan(&n)
+	})
+	out.Forgotten += n
+	out.More = out.More || n == sweepRows
+	return err
+}
+
+// clearDeleted deletes a piece of what a deleted collector left, and the collector itself when nothing is left.
+func (s Store) clearDeleted(ctx context.Context, lease workqueue.Lease, id int32, out *CollectorsSwept) error {
+	for _, statement := range []string{clearKeys, clearOps, clearSeen} {
+		n, err := s.sweepStep(ctx, lease, statement, id, sweepRows)
+		out.Cleared += n
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			out.More = true
+			return nil
+		}
+	}
+	_, err := s.sweepStep(ctx, lease, clearCollector, id)
+	return err
+}

@@ -1,0 +1,198 @@
+package collector
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// CollectorView is a collector as people see it.
+type CollectorView struct {
+	Name      string        `json:"name"`
+	Version   int           `json:"version"`
+	State     string        `json:"state" enum:"active,paused"`
+	Spec      CollectorSpec `json:"spec"`
+	Source    string        `json:"source,omitempty" doc:"as it was handed in; of one collector"`
+	Numbering int           `json:"numbering" doc:"of its keys; what waits under a lower one goes first"`
+	CreatedBy string        `json:"created_by"`
+	CreatedAt time.Time     `json:"created_at"`
+	ChangedBy string        `json:"changed_by"`
+	ChangedAt time.Time     `json:"changed_at"`
+	PausedBy  string        `json:"paused_by,omitempty"`
+	PausedAt  *time.Time    `json:"paused_at,omitempty"`
+	DrainAt   *time.Time    `json:"drain_at,omitempty" doc:"what was added until then waits for no more operations"`
+
+	Keys     int64      `json:"keys" doc:"that have operations"`
+	Waiting  int64      `json:"waiting" doc:"operations that have not failed, those under way among them"`
+	Backoff  int64      `json:"backoff" doc:"operations that failed and are tried again, those under way among them"`
+	Parked   int64      `json:"parked" doc:"operations that are not tried again unless they are requeued"`
+	Flushing int        `json:"flushing" doc:"keys that are being flushed"`
+	Due      int64      `json:"due" doc:"keys that could be flushed now, if nothing else held them up"`
+	Older    int64      `json:"older" doc:"operations that wait under an older numbering of the keys"`
+	OldestAt *time.Time `json:"oldest_at,omitempty" doc:"when the oldest that has not failed was added"`
+	NextDue  *time.Time `json:"next_due,omitempty" doc:"when the next key is to be flushed that is not being flushed"`
+
+	Failures       int        `json:"failures" doc:"flushes in a row, over all keys, that came to nothing"`
+	FailedAt       *time.Time `json:"failed_at,omitempty"`
+	FailureCode    string     `json:"failure_code,omitempty"`
+	FailureMessage string     `json:"failure_message,omitempty"`
+	RestUntil      *time.Time `json:"rest_until,omitempty" doc:"nothing is flushed before then, because flushes failed"`
+
+	At  time.Time         `json:"at" doc:"when all this was so, by the clock of the database"`
+	Why []CollectorReason `json:"why,omitempty" doc:"what keeps operations waiting; of one collector"`
+
+	id         int32
+	callsIn    float64 // seconds until the rate of the collector lets the next call pass
+	flushedAt  *time.Time
+	flushUntil *time.Time
+	endpoint   flushedEndpoint
+	nodes      []nodeFlushing // read when keys are due
+}
+
+// CollectorReason is something that keeps operations waiting.
+type CollectorReason struct {
+	Code  string     `json:"code"`
+	Text  string     `json:"text"`
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// flushedEndpoint is what the endpoint of a collector allows at the moment.
+type flushedEndpoint struct {
+	open    bool // the breaker
+	since   *time.Time
+	reason  string
+	probeAt *time.Time
+	budget  int
+	busy    int
+	callsIn float64 // seconds until call_rate lets the next one pass
+	itemsIn float64 // and rate the next items
+}
+
+const (
+	collectorColumns = `
+SELECT c.id, c.name, c.version, c.state, c.spec, c.source, c.numbering, c.created_by, c.created_at, c.changed_by,
+       c.changed_at, c.paused_by, c.paused_at, c.drain_at, c.failures, c.failed_at, c.failure_code, c.failure_message,
+       CASE WHEN c.rest_until > t.now AND NOT EXISTS (
+           SELECT FROM endpoint_pace p
+           WHERE p.endpoint = c.endpoint AND p.breaker = 'closed' AND p.breaker_since > c.failed_at)
+       THEN c.rest_until END,
+       coalesce(greatest(0, (1 - c.tokens) / c.rate - extract(epoch FROM t.now - c.tokens_at)), 0)::float8,
+       k.keys, k.waiting, k.backoff, k.parked, k.flushing, k.flushed_at, k.flush_until, k.due, k.older, k.oldest_at,
+       k.next_due, t.now
+FROM collector c CROSS JOIN (SELECT clock_timestamp() AS now) t
+CROSS JOIN LATERAL (
+    SELECT count(*) AS keys, coalesce(sum(k.fresh), 0)::bigint AS waiting,
+           coalesce(sum(k.retrying), 0)::bigint AS backoff, coalesce(sum(k.parked), 0)::bigint AS parked,
+           count(k.flush) AS flushing, min(k.flushed_at) FILTER (WHERE k.flush IS NOT NULL) AS flushed_at,
+           min(k.flush_until) AS flush_until,
+           count(*) FILTER (WHERE k.flush IS NULL AND k.due_at <= t.now) AS due,
+           coalesce(sum(k.fresh + k.retrying) FILTER (WHERE k.numbering < c.numbering), 0)::bigint AS older,
+           min(k.oldest_at) AS oldest_at, min(k.due_at) FILTER (WHERE k.flush IS NULL) AS next_due
+    FROM collector_key k WHERE k.collector = c.id) k
+WHERE c.state <> 'deleting'`
+
+	listCollectors = collectorColumns + ` ORDER BY c.name`
+	oneCollector   = collectorColumns + ` AND c.name = $1`
+
+	// endpointOfFlushes reads what the claims of flushes go by.
+	endpointOfFlushes = `
+SELECT coalesce(p.breaker = 'open', false), p.breaker_since, coalesce(p.breaker_reason, ''), p.probe_at,
+       coalesce(e.max_in_flight, 0),
+       (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
+        WHERE o.endpoint = n.name AND k.flush IS NOT NULL)
+       + (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.name AND ` + plane.OutThere + `),
+       coalesce(greatest(0, (1 - p.call_tokens) / nullif(e.call_rate, 0)
+           - extract(epoch FROM clock_timestamp() - p.call_tokens_at)), 0)::float8,
+       coalesce(greatest(0, -p.tokens / nullif(e.rate, 0) - extract(epoch FROM clock_timestamp() - p.tokens_at)),
+           0)::float8
+FROM (SELECT $1::text COLLATE "C" AS name) n
+LEFT JOIN endpoint_pace p ON p.endpoint = n.name LEFT JOIN endpoint_setting e ON e.endpoint = n.name`
+)
+
+// Collectors returns all collectors, by their names. It counts the keys of each.
+func (s Store) Collectors(ctx context.Context) ([]CollectorView, error) {
+	rows, err := s.db.Pool.Query(ctx, listCollectors)
+	if err != nil {
+		return nil, fmt.Errorf("read collectors: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, scanCollector)
+	if err != nil {
+		return nil, fmt.Errorf("read collectors: %w", err)
+	}
+	for i := range all {
+		all[i].Source = ""
+	}
+	return all, nil
+}
+
+// Collector returns a collector with what keeps its operations waiting. The error wraps ErrNotFound when there is none.
+func (s Store) Collector(ctx context.Context, name string) (CollectorView, error) {
+	var v CollectorView
+	if !pg.ValidText(name) {
+		return v, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
+	}
+	rows, err := s.db.Pool.Query(ctx, oneCollector, name)
+	if err == nil {
+		v, err = pgx.CollectExactlyOneRow(rows, scanCollector)
+	}
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return v, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
+	case err != nil:
+		return v, fmt.Errorf("read collector %s: %w", name, err)
+	}
+	e := &v.endpoint
+	err = s.db.Pool.QueryRow(ctx, endpointOfFlushes, v.Spec.Endpoint).Scan(&e.open, &e.since, &e.reason, &e.probeAt,
+		&e.budget, &e.busy, &e.callsIn, &e.itemsIn)
+	if err != nil {
+		return v, fmt.Errorf("read the endpoint of collector %s: %w", name, err)
+	}
+	if v.Due > 0 {
+		if v.nodes, err = s.nodesFlushing(ctx); err != nil {
+			return v, fmt.Errorf("read who flushes beside collector %s: %w", name, err)
+		}
+	}
+	v.explain()
+	return v, nil
+}
+
+func scanCollector(row pgx.CollectableRow) (v CollectorView, err error) {
+	var spec []byte
+	err = row.Scan(&v.id, &v.Name, &v.Version, &v.State, &spec, &v.Source, &v.Numbering, &v.CreatedBy, &v.CreatedAt,
+		&v.ChangedBy, &v.ChangedAt, &v.PausedBy, &v.PausedAt, &v.DrainAt, &v.Failures, &v.FailedAt, &v.FailureCode,
+		&v.FailureMessage, &v.RestUntil, &v.callsIn, &v.Keys, &v.Waiting, &v.Backoff, &v.Parked, &v.Flushing,
+		&v.flushedAt, &v.flushUntil, &v.Due, &v.Older, &v.OldestAt, &v.NextDue, &v.At)
+	if err == nil {
+		err = json.Unmarshal(spec, &v.Spec)
+	}
+	return v, err
+}
+
+// CollectorSpecOf returns the definition of a collector and its version, without counting anything. The error wraps
+// ErrNotFound when there is none.
+func (s Store) CollectorSpecOf(ctx context.Context, name string) (spec CollectorSpec, version int, err error) {
+	const read = `SELECT spec, version FROM collector WHERE name = $1 AND state <> 'deleting'`
+	if !pg.ValidText(name) {
+		return spec, 0, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
+	}
+	var doc []byte
+	err = s.db.Pool.QueryRow(ctx, read, name).Scan(&doc, &version)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return spec, 0, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
+	}
+	if err == nil {
+		err = json.Unmarshal(doc, &spec)
+	}
+	if err != nil {
+		return spec, 0, fmt.Errorf("read collector %s: %w", name, err)
+	}
+	return spec, version, nil
+}

@@ -1,0 +1,107 @@
+package collector
+
+import (
+	"fmt"
+	"time"
+)
+
+// explain says what keeps operations waiting: first what keeps all of them, then what keeps some.
+func (v *CollectorView) explain() {
+	if v.Waiting+v.Backoff == 0 {
+		if v.Parked > 0 {
+			v.because("parked", nil, "all %d operations are parked: requeue them, or drop them", v.Parked)
+		}
+		return
+	}
+	if v.State == CollectorPaused {
+		v.because("paused", nil, "%s paused the collector; resume it", orDefault(v.PausedBy, "somebody"))
+	}
+	if v.RestUntil != nil {
+		v.because("failing", v.RestUntil, "flushes fail, the last of %d with %s: %.200s; the next is tried at %s", v.Failures,
+			v.FailureCode, v.FailureMessage, stamp(*v.RestUntil))
+	}
+	v.explainEndpoint()
+	if wait := v.after(v.callsIn); v.Due > 0 && wait != nil {
+		v.because("rate", wait, "the collector may make %s calls; the next is due at %s", v.Spec.Rate, stamp(*wait))
+	}
+	v.explainFlushing()
+	if v.Older > 0 {
+		v.because("numbering", nil, "%d operations were added before the keys were made otherwise: they go first", v.Older)
+	}
+	if v.Due == 0 && v.NextDue != nil {
+		v.because("waiting", v.NextDue, "no key has %d operations, an old enough one or one that is due for its next try; "+
+			"the first key is due at %s", v.Spec.MinSize, stamp(*v.NextDue))
+	}
+}
+
+// explainFlushing says what waits for flushes that are under way: keys for which there is no room, and what else waits
+// for the same keys.
+func (v *CollectorView) explainFlushing() {
+	if v.Due > 0 && v.Flushing > 0 {
+		v.explainTurns()
+	}
+	if nodes, most := crowded(v.nodes, v.Name); nodes > 0 {
+		v.because("nodes_busy", nil, "the places for flushes are taken on all nodes that run, which are %d; collector %s "+
+			"has the most of them, %d: see why it takes so long, or start another node", nodes, most.Collector, most.Keys)
+	}
+	if v.Flushing > 0 && v.flushedAt != nil && v.flushUntil != nil {
+		v.because("flushing", v.flushUntil, "keys that are being flushed: %d, the first since %s; what waits for these keys "+
+			"goes after that, and what is not answered is asked again by %s", v.Flushing, stamp(*v.flushedAt),
+			stamp(*v.flushUntil))
+	}
+}
+
+// explainTurns says why no other key is flushed beside those that are.
+func (v *CollectorView) explainTurns() {
+	switch {
+	case v.Flushing >= v.Spec.InFlight:
+		v.because("in_flight", nil, "%d keys are being flushed, which is as many as may be", v.Flushing)
+	case v.endpoint.open:
+		v.because("one_at_a_time", nil, "keys are flushed one at a time while the breaker is open, and one is under way")
+	case v.Failures >= restAfter:
+		v.because("one_at_a_time", nil, "the last %d flushes came to nothing: keys are flushed one at a time until a flush "+
+			"comes through, and one is under way", v.Failures)
+	}
+}
+
+func (v *CollectorView) explainEndpoint() {
+	e := &v.endpoint
+	if e.open {
+		since := v.At
+		if e.since != nil {
+			since = *e.since
+		}
+		v.because("breaker", e.probeAt, "the breaker of endpoint %s is open since %s, and lets no more than a probe pass "+
+			"now and then: %s", v.Spec.Endpoint, stamp(since), e.reason)
+	}
+	if v.Due == 0 {
+		return
+	}
+	if wait := v.after(e.callsIn); wait != nil {
+		v.because("endpoint_call_rate", wait, "endpoint %s may be called again at %s, by its call rate", v.Spec.Endpoint,
+			stamp(*wait))
+	}
+	if wait := v.after(e.itemsIn); wait != nil {
+		v.because("endpoint_rate", wait, "endpoint %s may be asked again at %s, by its rate of items", v.Spec.Endpoint,
+			stamp(*wait))
+	}
+	if e.budget > 0 && e.busy >= e.budget {
+		v.because("endpoint_in_flight", nil, "endpoint %s has %d requests under way, which is as many as may be",
+			v.Spec.Endpoint, e.busy)
+	}
+}
+
+func (v *CollectorView) because(code string, until *time.Time, format string, args ...any) {
+	v.Why = append(v.Why, CollectorReason{Code: code, Text: fmt.Sprintf(format, args...), Until: until})
+}
+
+// after is a time so many seconds from now; nil for none.
+func (v *CollectorView) after(seconds float64) *time.Time {
+	if seconds <= 0 {
+		return nil
+	}
+	at := v.At.Add(time.Duration(seconds * float64(time.Second)))
+	return &at
+}
+
+func stamp(at time.Time) string { return at.UTC().Format(time.RFC3339) }

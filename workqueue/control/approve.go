@@ -1,0 +1,129 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+const (
+	// Blocks with items that are held back, locked in order. An item that several steps hold back is one.
+	lockHeldBlocks = `
+SELECT coalesce(sum(bit_count(items.held)), 0)::bigint FROM (
+    SELECT bit_or(locked.held) AS held FROM (
+        SELECT block, held FROM work_block WHERE run_id = $1 AND held IS NOT NULL
+        ORDER BY step, block FOR NO KEY UPDATE) locked
+    GROUP BY locked.block) items`
+
+	releaseHeld = `
+UPDATE work_block SET ready = ready | held, held = NULL WHERE run_id = $1 AND held IS NOT NULL`
+
+	// A hold that is not the canary's stays.
+	passCanary = `
+UPDATE batchrun SET canary_state = 'passed',
+    hold = CASE WHEN hold <> 'canary' THEN hold END, held_at = CASE WHEN hold <> 'canary' THEN held_at END,
+    hold_detail = CASE WHEN hold <> 'canary' THEN hold_detail ELSE '' END,
+    held_by = CASE WHEN hold <> 'canary' THEN held_by ELSE '' END
+WHERE id = $1 AND state = 'running' AND canary_state IN ('sampling', 'waiting')`
+)
+
+const (
+	runsThatWait = `
+SELECT id FROM batchrun WHERE state = 'running' AND canary_state = 'waiting' ORDER BY id`
+)
+
+// Approve lets all items of runs go whose samples have ended and wait for it.
+func (s Store) Approve(ctx context.Context, c Control) (out Controlled, err error) {
+	if err := c.validate(); err != nil {
+		return out, fmt.Errorf("approve: %w", err)
+	}
+	runs := []workqueue.RunID{c.Run}
+	if c.All {
+		rows, err := s.db.Pool.Query(ctx, runsThatWait)
+		if err == nil {
+			runs, err = pgx.CollectRows(rows, pgx.RowTo[workqueue.RunID])
+		}
+		if err != nil {
+			return out, fmt.Errorf("look for runs to approve: %w", err)
+		}
+	}
+	for _, run := range runs {
+		items, err := s.approve(ctx, Control{Run: run, Reason: c.Reason, Actor: c.Actor})
+		refused, ok := errors.AsType[*workqueue.StateError](err)
+		switch {
+		case err == nil:
+			out.Runs = append(out.Runs, run)
+			out.Items += items
+		case c.All && ok:
+			out.Left = append(out.Left, Refusal{run, "it is " + refused.State + "; " + refused.Fix})
+		default:
+			return out, fmt.Errorf("approve: %w", err)
+		}
+	}
+	return out, nil
+}
+
+func (s Store) approve(ctx context.Context, c Control) (items int64, err error) {
+	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, plane.LockStepsOfCanary, c.Run); err != nil {
+			return fmt.Errorf("lock steps: %w", err)
+		}
+		r, err := readHold(ctx, tx, c.Run)
+		if err != nil {
+			return err
+		}
+		if err := r.mayApprove(); err != nil {
+			return err
+		}
+		items, err = r.release(ctx, tx, c.Actor, c.Reason)
+		return err
+	})
+	return items, err
+}
+
+func (r *RunHold) mayApprove() error {
+	switch {
+	case r.state != "running":
+		return &workqueue.StateError{Run: r.id, State: r.state, Op: "approve", Fix: "there is nothing to let go"}
+	case r.Canary == "sampling" && r.Hold != "":
+		return &workqueue.StateError{Run: r.id, State: "paused, and its canary has not ended", Op: "approve",
+			Fix: "resume it first with tranche run resume " + r.id.String() + ", and approve it once the sample has ended"}
+	case r.Canary == "sampling":
+		return &workqueue.StateError{Run: r.id, State: "still running its canary", Op: "approve", Fix: "wait until the sample has ended"}
+	case r.Canary != "waiting":
+		return &workqueue.StateError{Run: r.id, State: "not waiting for approval", Op: "approve", Fix: "there is nothing to do"}
+	}
+	return nil
+}
+
+// release makes ready what a canary held back, and returns how many items that is. The steps of the run are locked.
+func (r *RunHold) release(ctx context.Context, tx pgx.Tx, actor, reason string) (items int64, err error) {
+	if err := tx.QueryRow(ctx, lockHeldBlocks, r.id).Scan(&items); err != nil {
+		return 0, fmt.Errorf("lock blocks: %w", err)
+	}
+	if _, err := tx.Exec(ctx, releaseHeld, r.id); err != nil {
+		return 0, fmt.Errorf("release items: %w", err)
+	}
+	tag, err := tx.Exec(ctx, passCanary, r.id)
+	if err == nil && tag.RowsAffected() != 1 {
+		err = workqueue.ErrFence
+	}
+	if err != nil {
+		return 0, fmt.Errorf("pass the canary of run %s: %w", r.id, err)
+	}
+	detail := map[string]any{"items": items, "reason": pg.Plain(reason), "by": pg.Plain(actor)}
+	err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "approve", Run: r.id, Detail: detail,
+		Before: map[string]any{"canary": r.Canary, "hold": r.Hold}, After: map[string]any{"canary": "passed"}})
+	if err != nil {
+		return 0, err
+	}
+	return items, ledger.AddEvent(ctx, tx, r.id, r.Generation, workqueue.EventApproved, detail)
+}

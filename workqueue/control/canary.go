@@ -1,0 +1,146 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// CanaryVerdict is what became of a run's sample.
+type CanaryVerdict string
+
+// The verdicts on a sample.
+const (
+	CanaryUndecided CanaryVerdict = ""        // there is none, it is still running, or somebody else decided
+	CanaryPassed    CanaryVerdict = "passed"  // the rest was released
+	CanaryWaiting   CanaryVerdict = "waiting" // the run is held until somebody approves
+)
+
+const (
+	// sampleEnded is a condition on batchrun r: nothing of it is ready or in a slice, but for what waits at a step for all
+	// items to come so far: with a sample alone that never happens. work_block_ready and work_slice_live answer it.
+	sampleEnded = `NOT EXISTS (SELECT FROM work_block b JOIN run_step w USING (run_id, step)
+        WHERE b.run_id = r.id AND b.has_ready AND (NOT w.barrier OR w.barrier_passed))
+    AND NOT EXISTS (SELECT FROM work_slice s WHERE s.run_id = r.id AND s.state IN ('scheduled', 'claimed', 'sent'))`
+
+	canaryEnded = `
+SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto FROM batchrun r
+WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.canary_state = 'sampling' AND ` + sampleEnded
+
+	// The sample is the items that were asked for since the canary began, at whatever step. One is lost when a step that
+	// is not optional has failed for it.
+	canarySample = `
+WITH asked AS (
+    SELECT s.block, bit_or(s.mask) AS mask FROM work_slice s
+    WHERE s.run_id = $1 AND s.generation >= (SELECT coalesce(r.canary_generation, 1) FROM batchrun r WHERE r.id = $1)
+    GROUP BY s.block
+), lost AS (
+    SELECT b.block, bit_or(b.failed) AS failed FROM work_block b JOIN run_step o USING (run_id, step)
+    WHERE b.run_id = $1 AND NOT o.optional GROUP BY b.block)
+SELECT coalesce(sum(bit_count(a.mask)), 0)::bigint, coalesce(sum(bit_count(a.mask & l.failed)), 0)::bigint
+FROM asked a LEFT JOIN lost l USING (block)`
+)
+
+// CheckCanary decides on a sample once nothing of it is ready or under way. When the run goes on by itself and no
+// greater part of the sample failed than its threshold allows of all items (none without a threshold), the rest is
+// released; else the run is held until somebody approves. Any node may call it at any time. See [Store.DueHolds].
+func (s Store) CheckCanary(ctx context.Context, run workqueue.RunID) (CanaryVerdict, error) {
+	var c canary
+	if ended, err := c.read(ctx, s.db.Pool, run); err != nil || !ended {
+		return CanaryUndecided, wrapCanary(run, err)
+	}
+	var verdict CanaryVerdict
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		verdict = CanaryUndecided
+		if _, err := tx.Exec(ctx, plane.LockStepsOfCanary, run); err != nil {
+			return fmt.Errorf("lock steps: %w", err)
+		}
+		c = canary{}
+		ended, err := c.read(ctx, tx, run)
+		if err != nil || !ended {
+			return err
+		}
+		verdict, err = c.decide(ctx, tx)
+		return err
+	})
+	return verdict, wrapCanary(run, err)
+}
+
+func wrapCanary(run workqueue.RunID, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("check the canary of run %s: %w", run, err)
+}
+
+// canary is a sample that has ended.
+type canary struct {
+	RunHold
+
+	auto         bool
+	sample, lost int64 // items of it, and how many of those failed
+}
+
+func (c *canary) read(ctx context.Context, db tracker.Querier, run workqueue.RunID) (ended bool, err error) {
+	c.id, c.Canary = run, "sampling"
+	err = db.QueryRow(ctx, canaryEnded, run).Scan(&c.Generation, &c.items, &c.maxFailed, &c.limit, &c.auto)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
+	if err := tx.QueryRow(ctx, canarySample, c.id).Scan(&c.sample, &c.lost); err != nil {
+		return "", fmt.Errorf("count the sample: %w", err)
+	}
+	detail := fmt.Sprintf("its sample has ended: %s of %s items failed", Grouped(c.lost), Grouped(c.sample))
+	if c.auto && c.good() {
+		_, err := c.release(ctx, tx, workqueue.Engine, detail)
+		return CanaryPassed, err
+	}
+	if c.auto {
+		detail += ", more than may (" + c.allowed() + ")"
+	}
+	return c.wait(ctx, tx, detail)
+}
+
+// wait holds the run, unless somebody paused it just now: then the sample is judged when it is resumed. Pauses take no
+// lock but that of the run.
+func (c *canary) wait(ctx context.Context, tx pgx.Tx, detail string) (CanaryVerdict, error) {
+	runs, err := LockHolds(ctx, tx, &Control{Run: c.id}, "")
+	if err != nil || runs[0].Hold != "" {
+		return CanaryUndecided, err
+	}
+	if err := holdRuns(ctx, tx, runs, holding{HoldCanary, detail, workqueue.Engine}); err != nil {
+		return CanaryUndecided, err
+	}
+	if _, err := tx.Exec(ctx, canaryWaits, c.id); err != nil {
+		return CanaryUndecided, fmt.Errorf("have the canary wait: %w", err)
+	}
+	return CanaryWaiting, nil
+}
+
+const canaryWaits = `UPDATE batchrun SET canary_state = 'waiting' WHERE id = $1`
+
+// good reports whether no greater part of the sample failed than may of all items.
+func (c *canary) good() bool {
+	limit := int64(0)
+	if c.limit != nil {
+		limit = *c.limit
+	}
+	return c.lost*c.items <= limit*c.sample
+}
+
+func (c *canary) allowed() string {
+	if c.limit == nil {
+		return "none without --max-failed"
+	}
+	return "--max-failed " + c.maxFailed
+}

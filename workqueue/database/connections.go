@@ -1,0 +1,83 @@
+package database
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// connections is those that a store has beside the ones for sessions. Whoever takes all of the ordinary ones must keep
+// nobody from revoking his token, nor the leader from its duties: these have some that nobody else takes.
+type connections struct {
+	ordinary, credentials, duties *pgxpool.Pool
+}
+
+type reservedKey struct{}
+
+// reserved is for whom a context's statements are.
+type reserved int
+
+const (
+	reservedForCredentials reserved = iota + 1
+	reservedForDuties
+)
+
+// ForCredentials returns a context whose statements take the connections that are kept for credentials. It is for short
+// ones about who may do what, of which none needs another connection to end.
+func ForCredentials(ctx context.Context) context.Context {
+	return context.WithValue(ctx, reservedKey{}, reservedForCredentials)
+}
+
+// ForDuties returns a context whose statements take the connections that are kept for the leader's duties, and ordinary
+// ones while these are taken.
+func ForDuties(ctx context.Context) context.Context {
+	return context.WithValue(ctx, reservedKey{}, reservedForDuties)
+}
+
+// Of returns the pool for a statement.
+func (c *connections) Of(ctx context.Context) *pgxpool.Pool {
+	switch whose, _ := ctx.Value(reservedKey{}).(reserved); whose {
+	case reservedForCredentials:
+		return c.credentials
+	case reservedForDuties:
+		if stat := c.duties.Stat(); stat.AcquiredConns() < stat.MaxConns() {
+			return c.duties
+		}
+	}
+	return c.ordinary
+}
+
+// Acquire takes a connection, which the caller releases.
+func (c *connections) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	return c.Of(ctx).Acquire(ctx)
+}
+
+// Query, QueryRow, Exec, SendBatch and BeginTx are a pool's.
+func (c *connections) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return c.Of(ctx).Query(ctx, sql, args...)
+}
+
+// QueryRow is a pool's.
+func (c *connections) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return c.Of(ctx).QueryRow(ctx, sql, args...)
+}
+
+// Exec is a pool's.
+func (c *connections) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return c.Of(ctx).Exec(ctx, sql, args...)
+}
+
+// SendBatch is a pool's.
+func (c *connections) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	return c.Of(ctx).SendBatch(ctx, b)
+}
+
+// BeginTx is a pool's.
+func (c *connections) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	return c.Of(ctx).BeginTx(ctx, options)
+}
+
+// Connections is how many of its ordinary connections a store may take at once.
+func (s *DB) Connections() int { return int(s.Pool.ordinary.Config().MaxConns) }

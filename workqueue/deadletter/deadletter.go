@@ -1,0 +1,169 @@
+package deadletter
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// LetterState says what becomes of a dead letter.
+type LetterState string
+
+// The states of a dead letter.
+const (
+	LetterWaiting  LetterState = "waiting"  // for somebody to requeue or drop it
+	LetterRequeued LetterState = "requeued" // sent to its endpoint again; should it die again, that is another letter
+	LetterReissued LetterState = "reissued" // its items went on by themselves; kept to be looked at
+	LetterDropped  LetterState = "dropped"  // nobody wants it; its body is gone
+)
+
+// MaxLetterBody is the largest body that is kept, in bytes. Of a larger one the letter is kept without it.
+const MaxLetterBody = 16 << 20
+
+// DeadLetter is a request that no service could deal with, as it came, and what is known of its end.
+type DeadLetter struct {
+	ID         workqueue.LetterID  `json:"id"`
+	MsgID      string              `json:"-"` // of the letter; the same one is buried once
+	Endpoint   string              `json:"endpoint"`
+	Cause      string              `json:"cause" doc:"a short code"`
+	Message    string              `json:"message,omitempty"`
+	Mode       string              `json:"mode,omitempty" doc:"batch or single; empty when the request does not say"`
+	Run        *workqueue.RunID    `json:"run,omitempty"`
+	Slice      *workqueue.SliceID  `json:"slice,omitempty"`
+	Root       *workqueue.SliceID  `json:"root,omitempty" doc:"the slice that all this was for"`
+	Stack      string              `json:"stack,omitempty" doc:"the endpoints that waited for the answer, outermost first"`
+	Origin     string              `json:"origin,omitempty" doc:"who asked first"`
+	Service    string              `json:"service,omitempty" doc:"who gave it up: name@version instance"`
+	Deliveries int                 `json:"deliveries" doc:"0 when it is not known"`
+	Requeued   int                 `json:"requeued" doc:"how often an operator has sent it again, over all its letters"`
+	Items      int                 `json:"items" doc:"0 when it is not known"`
+	State      LetterState         `json:"state" enum:"waiting,requeued,reissued,dropped"`
+	Headers    map[string][]string `json:"headers,omitempty"`
+	Body       []byte              `json:"body,omitempty"`
+	NoBody     bool                `json:"-"` // the body is not at hand: the letter cannot be sent again
+	Size       int                 `json:"size" doc:"bytes of the body; 0 when it is not kept"`
+	At         time.Time           `json:"at" doc:"when it died"`
+	ChangedAt  time.Time           `json:"changed_at" doc:"when it came into its state"`
+}
+
+const insertLetter = `
+INSERT INTO dead_letter (id, msg_id, endpoint, cause, message, mode, run_id, slice_id, root_id, stack, origin, service,
+    deliveries, requeued, items, state, headers, body, at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+    coalesce($19, clock_timestamp()))
+ON CONFLICT (msg_id) DO NOTHING`
+
+// Bury stores a dead letter. The same letter, by its MsgID, is stored once, however many nodes find it: isNew says
+// whether this call did. A zero State means LetterWaiting, a zero At now by the database's clock; ID, Size and
+// ChangedAt are the store's to give. What PostgreSQL cannot hold in a text is replaced, and a body of more than
+// MaxLetterBody is left out.
+func (s Store) Bury(ctx context.Context, letter DeadLetter) (isNew bool, err error) {
+	if letter.MsgID == "" {
+		return false, errors.New("bury a letter: it has no message id")
+	}
+	headers, err := json.Marshal(pg.Sanitized(letter.Headers))
+	if err != nil {
+		return false, fmt.Errorf("bury letter %s: %w", letter.MsgID, err)
+	}
+	if letter.State == "" {
+		letter.State = LetterWaiting
+	}
+	tag, err := s.db.Pool.Exec(ctx, insertLetter, uuid.Must(uuid.NewV7()), letterKey(letter.MsgID), pg.Plain(letter.Endpoint),
+		pg.Plain(letter.Cause), pg.Plain(letter.Message), pg.Plain(letter.Mode), letter.Run, letter.Slice, letter.Root,
+		pg.Plain(letter.Stack), pg.Plain(letter.Origin), pg.Plain(letter.Service), counted(letter.Deliveries),
+		counted(letter.Requeued), counted(letter.Items), letter.State, headers, keptBody(&letter), nullTime(letter.At))
+	if err != nil {
+		return false, fmt.Errorf("bury letter %s: %w", letter.MsgID, err)
+	}
+	return tag.RowsAffected() == 1, nil
+}
+
+// maxCounted is as far as a letter's own counts are believed. It leaves room to count on.
+const maxCounted = 1 << 30
+
+// counted is a number that somebody else wrote, as PostgreSQL can hold it.
+func counted(n int) int { return min(max(n, 0), maxCounted) }
+
+// maxLetterKey bounds the message ids that are stored as they are: an index takes no more than some kilobytes.
+const maxLetterKey = 256
+
+// letterKey is the message id in a form that PostgreSQL can index.
+func letterKey(id string) string {
+	if len(id) <= maxLetterKey && pg.ValidText(id) {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// keptBody is the body, or nil when there is none to be kept; an empty one is kept.
+func keptBody(letter *DeadLetter) []byte {
+	switch {
+	case letter.NoBody || len(letter.Body) > MaxLetterBody:
+		return nil
+	case letter.Body == nil:
+		return []byte{}
+	default:
+		return letter.Body
+	}
+}
+
+func nullTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// AmbiguousLetterError is returned when the beginning of an id fits more than one dead letter.
+type AmbiguousLetterError struct {
+	Ref     string
+	Matches []workqueue.LetterID
+}
+
+func (e *AmbiguousLetterError) Error() string {
+	return fmt.Sprintf("%q fits more than one dead letter, among them %s and %s; give more of the id", e.Ref,
+		e.Matches[0], e.Matches[1])
+}
+
+// A range of the primary key.
+const matchingLetters = `SELECT id FROM dead_letter WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $3`
+
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// resolveLetter finds the letter that a person means by ref: an id, or the beginning of one.
+func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.LetterID, error) {
+	low, high, ok := pg.PrefixRange(strings.TrimSpace(ref))
+	var ids []workqueue.LetterID
+	if ok {
+		rows, err := db.Query(ctx, matchingLetters, low, high, pg.MaxMatches)
+		if err == nil {
+			ids, err = pgx.CollectRows(rows, pgx.RowTo[workqueue.LetterID])
+		}
+		if err != nil {
+			return workqueue.LetterID{}, fmt.Errorf("look up dead letter %q: %w", ref, err)
+		}
+	}
+	switch len(ids) {
+	case 0:
+		return workqueue.LetterID{}, fmt.Errorf("no dead letter has the id or the beginning of an id %q: %w", ref, workqueue.ErrNotFound)
+	case 1:
+		return ids[0], nil
+	default:
+		return workqueue.LetterID{}, &AmbiguousLetterError{Ref: ref, Matches: ids}
+	}
+}

@@ -1,0 +1,237 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// MaxRequeues is how often a request is sent again before it has to be forced: what died every time will die again, and
+// may take services with it.
+const MaxRequeues = 3
+
+const (
+	// maxRefs bounds the letters that one selection names.
+	maxRefs = 1000
+	// maxListed bounds the letters that an answer or an audit row lists.
+	maxListed = 100
+)
+
+// DeadSelection says which dead letters are meant. Exactly one of Refs, Endpoint and All is set. Endpoint and All mean
+// those that wait.
+type DeadSelection struct {
+	Refs     []string // ids, or beginnings of ids
+	Endpoint string
+	All      bool
+	Force    bool // requeue those too that have been requeued MaxRequeues times
+}
+
+func (sel DeadSelection) validate() error {
+	n := 0
+	for _, set := range []bool{len(sel.Refs) > 0, sel.Endpoint != "", sel.All} {
+		if set {
+			n++
+		}
+	}
+	switch {
+	case n != 1:
+		return errors.New("choose either some letters by their ids, or those of an endpoint, or all")
+	case len(sel.Refs) > maxRefs:
+		return fmt.Errorf("%d letters are named; name at most %d at once", len(sel.Refs), maxRefs)
+	case !pg.ValidText(sel.Endpoint):
+		return fmt.Errorf("endpoint %q: %w", sel.Endpoint, workqueue.ErrNotFound)
+	}
+	return nil
+}
+
+// Requeue is what became of a selection.
+type Requeue struct {
+	Requeued     int             `json:"requeued"`
+	Refused      []RefusedLetter `json:"refused" doc:"the first hundred"`
+	RefusedTotal int             `json:"refused_total"`
+}
+
+// RefusedLetter is a letter that was left as it is.
+type RefusedLetter struct {
+	ID     workqueue.LetterID `json:"id"`
+	Reason string             `json:"reason" doc:"and what to do instead"`
+}
+
+func (r *Requeue) refuse(id workqueue.LetterID, reason string) {
+	r.RefusedTotal++
+	if len(r.Refused) < maxListed {
+		r.Refused = append(r.Refused, RefusedLetter{id, reason})
+	}
+}
+
+// LetterStateError is returned when an operation does not fit the state that a dead letter is in.
+type LetterStateError struct {
+	ID    workqueue.LetterID
+	State LetterState // the state it is in
+	Op    string      // what was asked
+	Fix   string      // what to do instead
+}
+
+func (e *LetterStateError) Error() string {
+	return fmt.Sprintf("cannot %s dead letter %s: it is %s; %s", e.Op, e.ID, e.State, e.Fix)
+}
+
+const (
+	// lockLetters holds the selected letters in the order of their ids, for a statement of its own after it. Named ones
+	// are held in any state, so that the refusal can say which it is.
+	lockLetters = `
+SELECT id, state, requeued, body IS NOT NULL AND endpoint <> '', run_id FROM dead_letter
+WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`
+
+	// requeueLetters takes, by force, those too that were sent before: a stream that was lost may have had them.
+	requeueLetters = `
+UPDATE dead_letter
+SET state = 'requeued', requeued = requeued + 1, changed_at = clock_timestamp(), sent_at = NULL
+WHERE id = ANY($1) AND (state = 'waiting' OR $2 AND state = 'requeued') AND body IS NOT NULL`
+
+	// requeueWaiting takes all that wait, of one endpoint or of all, without bringing them here: only those that are
+	// refused come back, a page of them. Bodies lie out of line and are not written anew.
+	requeueWaiting = `
+WITH waiting AS MATERIALIZED (
+    SELECT id, requeued, body IS NOT NULL AND endpoint <> '' AS whole FROM dead_letter
+    WHERE state = 'waiting' AND ($1 = '' OR endpoint = $1)
+    ORDER BY id FOR NO KEY UPDATE
+), moved AS (
+    UPDATE dead_letter d
+    SET state = 'requeued', requeued = d.requeued + 1, changed_at = clock_timestamp(), sent_at = NULL
+    FROM waiting w WHERE d.id = w.id AND d.state = 'waiting' AND w.whole AND (w.requeued < $2 OR $3)
+    RETURNING d.id
+), refused AS (
+    SELECT id, requeued, whole FROM waiting WHERE NOT (whole AND (requeued < $2 OR $3))
+)
+SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM refused),
+    ARRAY(SELECT id FROM moved ORDER BY id LIMIT $4), ARRAY(SELECT id FROM refused WHERE whole ORDER BY id LIMIT $4),
+    ARRAY(SELECT id FROM refused WHERE NOT whole ORDER BY id LIMIT $4)`
+)
+
+// Requeue has dead letters sent to their endpoints again, and says which it refused and why. They move in one
+// transaction, with a row in the audit log; nodes publish them afterwards, see [Store.UnsentLetters].
+func (s Store) Requeue(ctx context.Context, sel DeadSelection, actor string) (Requeue, error) {
+	if err := sel.validate(); err != nil {
+		return Requeue{}, fmt.Errorf("requeue dead letters: %w", err)
+	}
+	var out Requeue
+	err := s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
+		out = Requeue{Refused: []RefusedLetter{}}
+		moved := letterMove{actor: actor, op: "requeue", to: LetterRequeued, sel: sel}
+		if len(sel.Refs) > 0 {
+			err = requeueNamed(ctx, tx, &moved, &out)
+		} else {
+			err = requeueAll(ctx, tx, &moved, &out)
+		}
+		if err != nil || out.Requeued == 0 {
+			return err
+		}
+		return moved.audit(ctx, tx)
+	})
+	if err != nil {
+		return Requeue{}, fmt.Errorf("requeue dead letters: %w", err)
+	}
+	return out, nil
+}
+
+func requeueAll(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeue) error {
+	var refused int
+	var looping, bodiless []workqueue.LetterID
+	err := tx.QueryRow(ctx, requeueWaiting, moved.sel.Endpoint, MaxRequeues, moved.sel.Force, maxListed).
+		Scan(&out.Requeued, &refused, &moved.ids, &looping, &bodiless)
+	if err != nil {
+		return err
+	}
+	moved.waiting(out.Requeued)
+	for _, id := range looping {
+		out.refuse(id, loopReason())
+	}
+	for _, id := range bodiless {
+		out.refuse(id, bodilessReason())
+	}
+	out.RefusedTotal = refused
+	return nil
+}
+
+func loopReason() string {
+	return fmt.Sprintf("it has been requeued %d times and died each time; mend the service, then force it", MaxRequeues)
+}
+
+func bodilessReason() string {
+	return fmt.Sprintf("it names no endpoint, or its body was not kept (one of more than %d MiB, or than a message may "+
+		"have, is not); have it asked for anew", MaxLetterBody>>20)
+}
+
+// deadRow is a letter as a selection by ids holds it.
+type deadRow struct {
+	ID       workqueue.LetterID
+	State    LetterState
+	Requeued int
+	Whole    bool
+	Run      *workqueue.RunID
+}
+
+func requeueNamed(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeue) error {
+	rows, err := lockNamed(ctx, tx, moved.sel.Refs)
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		if reason := rows[i].mayRequeue(moved.sel.Force); reason != "" {
+			out.refuse(rows[i].ID, reason)
+			continue
+		}
+		moved.add(&rows[i])
+	}
+	tag, err := tx.Exec(ctx, requeueLetters, moved.ids, moved.sel.Force)
+	if err == nil && tag.RowsAffected() != int64(len(moved.ids)) {
+		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(moved.ids), workqueue.ErrFence)
+	}
+	out.Requeued = len(moved.ids)
+	return err
+}
+
+// mayRequeue returns why not, or "".
+func (l *deadRow) mayRequeue(force bool) string {
+	switch {
+	case l.State == LetterReissued && l.Run != nil:
+		return fmt.Sprintf("its items went on by themselves, in smaller slices; run those that failed again with "+
+			"'tranche run rerun %s --failed'", l.Run)
+	case l.State == LetterReissued:
+		return "its items went on by themselves, in smaller slices: there is nothing to do"
+	case l.State == LetterRequeued && !force:
+		return "it has been requeued already, and should it die again, that is another letter; if a stream was lost since, " +
+			"send it once more by force (--force)"
+	case l.State == LetterDropped:
+		return "it was dropped, and its body is gone; have it asked for anew"
+	case !l.Whole:
+		return bodilessReason()
+	case l.Requeued >= MaxRequeues && !force:
+		return loopReason()
+	}
+	return ""
+}
+
+// lockNamed resolves references and holds the letters.
+func lockNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]deadRow, error) {
+	ids := make([]workqueue.LetterID, 0, len(refs))
+	for _, ref := range refs {
+		id, err := resolveLetter(ctx, tx, ref)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	rows, err := tx.Query(ctx, lockLetters, ids)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[deadRow])
+}

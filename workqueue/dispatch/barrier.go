@@ -1,0 +1,89 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+const (
+	// barrierDue is a condition on a run_step st of batchrun r: it waits until what it needs has ended for all items, and
+	// it has. $2 and $3 are the steps with barriers and, for each, those that it needs, directly or not. The blocks of
+	// those are read until one is found that has not ended.
+	barrierDue = `
+st.barrier AND NOT st.barrier_passed AND r.state = 'running' AND r.sealed_at IS NOT NULL
+AND NOT EXISTS (
+    SELECT FROM unnest($2::smallint[], $3::smallint[]) AS u (step, need)
+    JOIN work_block b ON b.run_id = st.run_id AND b.step = u.need
+    WHERE u.step = st.step
+      AND bit_count(` + plane.SettledBits + `) < b.size)`
+
+	// Looks without a lock, so that a check that finds nothing is in nobody's way.
+	barriersDue = `
+SELECT EXISTS (SELECT FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE r.id = $1 AND ` + barrierDue + `)`
+
+	// passBarriers is a statement of its own after the locks of the steps, so that it sees what a re-run did for which
+	// they waited. With the steps held, no item of the run can lose its outcome: only a re-run takes one away, and it
+	// holds the steps.
+	passBarriers = `
+UPDATE run_step st SET barrier_passed = true FROM batchrun r WHERE r.id = $1 AND st.run_id = $1 AND ` + barrierDue + `
+RETURNING st.step`
+)
+
+// CheckBarriers lets the steps of a run begin that wait until what they need has ended for all items, when it has, and
+// returns them. Any node may call it at any time. See [Store.WaitingBarriers].
+func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed []workqueue.Step, err error) {
+	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, run)
+	if err != nil {
+		return nil, fmt.Errorf("check the barriers: %w", err)
+	}
+	steps, needs := g.BarrierNeeds()
+	if len(steps) == 0 {
+		return nil, nil
+	}
+	var due bool
+	if err := s.db.Pool.QueryRow(ctx, barriersDue, run, steps, needs).Scan(&due); err != nil {
+		return nil, fmt.Errorf("check the barriers of run %s: %w", run, err)
+	}
+	if !due {
+		return nil, nil
+	}
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		passed = nil
+		if _, err := tx.Exec(ctx, plane.LockStepsOfCanary, run); err != nil {
+			return fmt.Errorf("lock steps: %w", err)
+		}
+		rows, err := tx.Query(ctx, passBarriers, run, steps, needs)
+		if err == nil {
+			passed, err = pgx.CollectRows(rows, pgx.RowTo[workqueue.Step])
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pass the barriers of run %s: %w", run, err)
+	}
+	return passed, nil
+}
+
+// By run_step_barrier, if it is planned while there is something to go through; a kept plan may be as old as the schema
+// is.
+const waitingBarriers = `
+SELECT r.id FROM batchrun r
+WHERE r.state = 'running' AND EXISTS (
+    SELECT FROM run_step st WHERE st.run_id = r.id AND st.barrier AND NOT st.barrier_passed)
+ORDER BY r.id`
+
+// WaitingBarriers returns the runs of which a step waits until what it needs has ended for all items, for whoever sees
+// to it that nothing is overlooked: the checks that nodes make by themselves may be lost with them.
+func (s Store) WaitingBarriers(ctx context.Context) ([]workqueue.RunID, error) {
+	runs, err := plane.CollectRunIDs(s.db.Pool.Query(ctx, waitingBarriers, pgx.QueryExecModeExec))
+	if err != nil {
+		return nil, fmt.Errorf("look for runs with barriers: %w", err)
+	}
+	return runs, nil
+}

@@ -1,0 +1,175 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+const (
+	// rivalsCounted bounds how many other runs a claim looks for: with so many, the share is small enough.
+	rivalsCounted = 64
+	// shareWait is in how long a run that has its share asks again: others may have taken theirs without needing more.
+	shareWait = 50 * time.Millisecond
+)
+
+// rivals are the steps that could use a slot of an endpoint now, those of the steps $1, $2 included: of running runs,
+// with something to claim, and neither at their own limit nor at their rate. It is asked only where there is something
+// to share: a limit that nodes found, a budget, a rate. By the indexes work_block_turn and work_slice_waiting, $3 of
+// each.
+const (
+	contender = `
+SELECT r.id, st.step, r.priority, st.in_flight_auto FROM ` + plane.RunAndStep + `
+WHERE ` + plane.Unheld + `
+  AND (st.rate IS NULL OR st.tokens_at IS NULL
+       OR st.tokens + st.rate * extract(epoch FROM clock_timestamp() - st.tokens_at) > 0)
+  AND (SELECT count(*) FROM work_slice s
+       WHERE s.endpoint = e.endpoint AND s.run_id = st.run_id AND s.step = st.step AND ` + plane.OutThere + `) < st.in_flight`
+
+	rivals = `
+SELECT e.endpoint, c.* FROM (
+    SELECT n.endpoint, false AS down FROM (` + endpointsOfSteps + `) n
+    LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) s ON true
+    LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
+    WHERE (n.auto OR s.max_in_flight > 0 OR s.rate > 0) AND p.breaker IS DISTINCT FROM 'open') e
+CROSS JOIN LATERAL (
+    (SELECT rival.* FROM ` + plane.ReadyAuto + ` t CROSS JOIN LATERAL (` + contender + `) rival LIMIT $3)
+    UNION
+    (SELECT rival.* FROM ` + plane.ReadyFixed + ` t CROSS JOIN LATERAL (` + contender + `) rival LIMIT $3)
+    UNION
+    (SELECT rival.* FROM ` + plane.DueAt + ` t CROSS JOIN LATERAL (` + contender + `) rival LIMIT $3)) c`
+)
+
+// contending is a step that could use a slot.
+type contending struct {
+	StepRef
+	priority int
+	auto     bool
+}
+
+func (c *claims) scanRivals(rows pgx.Rows) error {
+	var r contending
+	var endpoint string
+	_, err := pgx.ForEachRow(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto}, func() error {
+		if pace := c.paces[endpoint]; pace != nil {
+			pace.rivals = append(pace.rivals, r)
+		}
+		return nil
+	})
+	return err
+}
+
+// against counts the steps that a step shares with: the others that are as urgent or more, and of those the automatic
+// ones.
+func (p *paceLoad) against(ref StepRef, priority int) (all, auto int) {
+	for i := range p.rivals {
+		r := &p.rivals[i]
+		if r.StepRef == ref || r.priority < priority || all == rivalsCounted {
+			continue
+		}
+		all++
+		if r.auto {
+			auto++
+		}
+	}
+	return all, auto
+}
+
+func (p *paceLoad) withdraw(ref StepRef) {
+	p.rivals = slices.DeleteFunc(p.rivals, func(r contending) bool { return r.StepRef == ref })
+}
+
+// allow finds how many slices the claim may take, of how many items, and what kept it from more.
+func (c *claim) allow() {
+	l := &c.load
+	switch {
+	case c.left <= 0:
+		c.shut(BoundEnough, 0)
+		return
+	case !l.found || !l.running && l.held:
+		c.shut(BoundStep, 0)
+		return
+	case !l.held:
+		c.shut(BoundBusy, 0)
+		return
+	}
+	p := l.pace
+	c.free = c.MaxSlices
+	c.limit(c.left, BoundEnough)
+	c.limit(l.inFlight-l.live, BoundStep)
+	if p.budget > 0 {
+		c.limit(p.budget-p.busy, BoundEndpoint)
+	}
+	if l.auto {
+		c.limit(p.limit-p.busyAuto, BoundAuto)
+	}
+	if p.down {
+		c.allowProbe()
+	}
+	c.rates()
+	if c.free > 0 && !p.down && c.contended() {
+		c.share()
+	}
+	c.chunk = c.chunkSize()
+}
+
+// limit takes no more than n slices.
+func (c *claim) limit(n int, bound pace.Bound) {
+	if n < c.free {
+		c.free, c.bound = n, bound
+	}
+}
+
+// shut takes nothing, and asks again after a while.
+func (c *claim) shut(bound pace.Bound, wait time.Duration) { c.free, c.bound, c.wait = 0, bound, wait }
+
+// contended reports whether what the claim may take could be wanted by others: it would use up more than half of what
+// the endpoint allows, or the endpoint has a rate.
+func (c *claim) contended() bool {
+	p := c.load.pace
+	return p.budget > 0 && 2*(p.busy+c.free) > p.budget || c.load.auto && 2*(p.busyAuto+c.free) > p.limit ||
+		c.endpointBucket() != nil
+}
+
+// share keeps the claim to its run's share of the endpoint: the limit by the number of runs that could use a slot now,
+// rounded up. What others do not use is not kept for them: a run with nothing to claim, or at its own limit, is no
+// rival. One that has more than its share gets nothing until the others have theirs, so what becomes free goes to those
+// who have the least.
+func (c *claim) share() {
+	l, p := &c.load, c.load.pace
+	all, auto := p.against(StepRef{c.Run, c.Step}, l.priority)
+	if p.busyAuto >= p.limit || p.learnedRateSpent() { // none of them can use a slot
+		all, auto = all-auto, 0
+	}
+	if p.budget > 0 && all > 0 {
+		c.limit(Portion(p.budget, all)-l.live, BoundShare)
+	}
+	if l.auto && auto > 0 {
+		c.limit(Portion(p.limit, auto)-l.live, BoundShare)
+	}
+	if b := c.endpointBucket(); b != nil && all > 0 {
+		b.Keep(all)
+	}
+	if c.bound == BoundShare {
+		c.wait = shareWait
+	}
+}
+
+// Portion is one's part of a limit beside a number of others, at least 1.
+func Portion(limit, others int) int { return (limit + others) / (others + 1) }
+
+// chunkSize is how many items a slice may have at the moment.
+func (c *claim) chunkSize() int {
+	l := &c.load
+	p := l.pace
+	of := plane.Chunking{Chunk: l.chunk, Auto: l.chunkAuto, Learned: p.chunk, Limit: p.chunkCap}
+	of.Rates = [...]float64{l.step.Rate, p.rate, 0}
+	if l.auto {
+		of.Rates[2] = p.learned
+	}
+	return of.Size()
+}

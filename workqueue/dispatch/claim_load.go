@@ -1,0 +1,270 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+const (
+	// stepsToLock makes claims of one step take turns, so that its limits are exact over all nodes. It also shuts out a
+	// cancel and a re-run, which take the same lock. A claim of one step waits for it; one of several takes what it gets.
+	stepsToLock = `
+SELECT st.run_id, st.step FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) CROSS JOIN LATERAL (
+    SELECT run_id, step FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step FOR NO KEY UPDATE`
+	lockStep      = stepsToLock + `) st`
+	lockFreeSteps = stepsToLock + ` SKIP LOCKED) st`
+
+	// pacesToLock makes claims for one endpoint take turns, for the limits over all runs. Always after the steps.
+	pacesToLock = `
+SELECT p.endpoint FROM (` + endpointsOfSteps + ` OFFSET 0) n CROSS JOIN LATERAL (
+    SELECT endpoint FROM endpoint_pace o WHERE o.endpoint = n.endpoint FOR NO KEY UPDATE`
+	lockPace      = pacesToLock + `) p`
+	lockFreePaces = pacesToLock + ` SKIP LOCKED) p`
+
+	// loadSteps is a statement of its own after the locks, so that it sees what they waited for. So are the next.
+	loadSteps = `
+SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed), r.generation, r.priority,
+       CASE WHEN u.params THEN nullif(r.params, '{}')::text END,
+       st.name, st.kind, st.config::text, st.input_item, st.inputs, st.slice_timeout,
+       (SELECT count(*) FROM run_step o WHERE o.run_id = r.id),
+       st.endpoint, st.chunk, st.chunk_auto, coalesce(st.chunk_bytes, 0), st.in_flight, st.in_flight_auto,
+       (SELECT count(*) FROM work_slice s
+        WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
+       coalesce(st.rate, 0), st.tokens, extract(epoch FROM t.now - st.tokens_at)::float8,
+       (SELECT o.stop FROM run_order o WHERE o.run_id = r.id), ` + plane.HasReady + ` OR ` + plane.HasDue + `, t.now
+FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) WITH ORDINALITY AS u (run_id, step, params, n)
+CROSS JOIN LATERAL (SELECT * FROM batchrun o WHERE o.id = u.run_id OFFSET 0) r
+CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
+CROSS JOIN (SELECT clock_timestamp() AS now) t`
+
+	// endpointsOfSteps are those of the steps $1, $2, and whether one of them leaves its limit in flight to the pace.
+	endpointsOfSteps = `
+    SELECT st.endpoint COLLATE "C" AS endpoint, bool_or(st.in_flight_auto) AS auto
+    FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, step)
+    CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
+    GROUP BY st.endpoint COLLATE "C"`
+
+	// loadPaces counts what is out at an endpoint only where a limit asks for it, in work_slice_busy; slices that an older
+	// node claimed name no endpoint.
+	loadPaces = `
+SELECT n.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.tokens, 0),
+       extract(epoch FROM t.now - p.tokens_at)::float8, coalesce(p.chunk, 0),
+       CASE WHEN p.chunk_cap_until > t.now THEN p.chunk_cap ELSE 0 END,
+       coalesce(p.breaker = 'open', false), coalesce(greatest(extract(epoch FROM p.probe_at - t.now), 0), 0)::float8,
+       coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice), false),
+       coalesce(p.probes, 0),
+       coalesce(e.max_in_flight, 0), coalesce(e.rate, 0),
+       CASE WHEN e.max_in_flight > 0 THEN
+           (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + `)
+           + (SELECT count(*) FROM work_slice s WHERE s.endpoint IS NULL AND ` + plane.OutThere + ` AND n.endpoint = (
+                  SELECT o.endpoint FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
+           + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
+              WHERE o.endpoint = n.endpoint AND k.flush IS NOT NULL)
+       ELSE 0 END,
+       CASE WHEN n.auto OR e.max_in_flight > 0 OR e.rate > 0 THEN
+           (SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + ` AND (
+               SELECT o.in_flight_auto FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
+       ELSE 0 END,
+       coalesce(e.call_rate, 0), coalesce(p.call_tokens, 0), extract(epoch FROM t.now - p.call_tokens_at)::float8,
+       t.now
+FROM (` + endpointsOfSteps + `) n
+LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
+LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) e ON true
+CROSS JOIN (SELECT clock_timestamp() AS now) t`
+)
+
+// claimLoad is what the step of a claim is like, read under the locks of the step and its endpoint.
+type claimLoad struct {
+	held       bool // the step and its endpoint are locked
+	found      bool // the run has the step
+	running    bool // and is neither over nor held, and the step waits for nothing that all of it has to have
+	generation workqueue.Generation
+	priority   int
+	params     []byte
+
+	name    string
+	kind    workqueue.Kind
+	config  []byte
+	item    bool             // a request carries the item's payload
+	inputs  []workqueue.Step // and the parts of these
+	timeout time.Duration
+	steps   int   // that the run has
+	stop    *bool // of a run whose items stand in lines: at a failure
+
+	endpoint   string
+	chunk      int
+	chunkAuto  bool
+	chunkBytes int64
+	inFlight   int
+	auto       bool
+	live       int // slices of the step that are out
+	step       pace.Bucket
+	works      bool // something is ready, or due
+	now        time.Time
+
+	pace *paceLoad
+}
+
+// paceLoad is what an endpoint is like: as it was read, and then with what the claim has taken of its steps.
+type paceLoad struct {
+	held     bool // its row is locked
+	paced    bool // it has a row
+	limit    int  // what nodes found to be good for it
+	learned  float64
+	tokens   float64 // of the rates
+	age      *float64
+	chunk    int
+	chunkCap int // 0: none
+	down     bool
+	probeIn  float64 // seconds until the next probe
+	probing  bool    // the last one has not come back
+	probes   int     // that failed since the endpoint is down
+
+	budget   int         // 0: none
+	rate     float64     // 0: none
+	busy     int         // slices and flushes out at the endpoint, when there is a budget
+	busyAuto int         // those of automatic steps, where it matters
+	calls    pace.Bucket // of calls; rate 0: none
+	now      time.Time
+
+	rivals []contending // steps that could use a slot
+}
+
+// begin locks the steps and their endpoints, reads what they are like, and locks what there is to take.
+func (c *claims) begin(ctx context.Context) error {
+	for made := false; ; made = true {
+		if err := c.lock(ctx); err != nil || made || !c.lacksPace() {
+			return err
+		}
+		for _, step := range c.steps {
+			if _, err := c.tx.Exec(ctx, pace.MakeStepPace, step.Run, step.Step); err != nil {
+				return fmt.Errorf("keep the endpoint's pace: %w", err)
+			}
+		}
+	}
+}
+
+func (c *claims) lacksPace() bool {
+	for _, pace := range c.paces {
+		if !pace.paced {
+			return true
+		}
+	}
+	return false
+}
+
+// lock does all of it in one round trip.
+func (c *claims) lock(ctx context.Context) error {
+	runs, steps := make([]workqueue.RunID, len(c.steps)), make([]workqueue.Step, len(c.steps))
+	params, dues, most := make([]bool, len(c.steps)), make([]int, len(c.steps)), make([]int, len(c.steps))
+	for i, step := range c.steps {
+		step.load = claimLoad{pace: &paceLoad{}}
+		step.due, step.ready, step.ttl = nil, nil, step.TTL
+		runs[i], steps[i], params[i], most[i] = step.Run, step.Step, step.Params, step.MaxSlices
+		dues[i] = dueLimit(step.MaxSlices)
+	}
+	ofSteps, ofPaces := lockFreeSteps, lockFreePaces
+	if c.alone() {
+		ofSteps, ofPaces = lockStep, lockPace
+	}
+	c.paces = map[string]*paceLoad{}
+	live, locked, lockedPaces := false, map[StepRef]bool{}, map[string]bool{}
+	batch := &pgx.Batch{}
+	batch.Queue(ClaimPatience)
+	batch.Queue(planOnce)
+	batch.Queue(ofSteps, runs, steps).Query(func(rows pgx.Rows) error {
+		var ref StepRef
+		_, err := pgx.ForEachRow(rows, []any{&ref.Run, &ref.Step}, func() error { locked[ref] = true; return nil })
+		return err
+	})
+	batch.Queue(ofPaces, runs, steps).Query(func(rows pgx.Rows) error {
+		var endpoint string
+		_, err := pgx.ForEachRow(rows, []any{&endpoint}, func() error { lockedPaces[endpoint] = true; return nil })
+		return err
+	})
+	batch.Queue(ledger.SessionLive, c.session).Query(func(rows pgx.Rows) error {
+		live = rows.Next()
+		rows.Close()
+		return rows.Err()
+	})
+	batch.Queue(loadSteps, runs, steps, params).Query(c.scanSteps)
+	batch.Queue(loadPaces, runs, steps).Query(c.scanPaces)
+	batch.Queue(rivals, runs, steps, rivalsCounted+1).Query(c.scanRivals)
+	batch.Queue(dueSlices, runs, steps, dues).Query(c.scanDue)
+	batch.Queue(readyBlocks, runs, steps, most, workqueue.DefaultAutoChunk).Query(c.scanReady)
+	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+	if !live {
+		return fmt.Errorf("session %s: %w", c.session, workqueue.ErrSessionLost)
+	}
+	for _, step := range c.steps {
+		l := &step.load
+		if pace := c.paces[l.endpoint]; pace != nil {
+			l.pace = pace
+		}
+		l.pace.held = lockedPaces[l.endpoint]
+		l.held = l.pace.held && locked[StepRef{step.Run, step.Step}]
+	}
+	return nil
+}
+
+func (c *claims) scanSteps(rows pgx.Rows) error {
+	for rows.Next() {
+		var n int
+		var l claimLoad
+		var age *float64
+		err := rows.Scan(&n, &l.running, &l.generation, &l.priority, &l.params,
+			&l.name, &l.kind, &l.config, &l.item, &l.inputs, &l.timeout, &l.steps,
+			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto,
+			&l.live, &l.step.Rate, &l.step.Tokens, &age, &l.stop, &l.works, &l.now)
+		if err != nil {
+			return err
+		}
+		l.found, l.pace = true, &paceLoad{}
+		l.step.Fill(age)
+		step := c.steps[n-1]
+		step.load = l
+		if l.kind != workqueue.KindEndpoint {
+			step.ttl = step.TTL + l.timeout
+		}
+	}
+	return rows.Err()
+}
+
+func (c *claims) scanPaces(rows pgx.Rows) error {
+	for rows.Next() {
+		p := &paceLoad{}
+		var endpoint string
+		var callsAge *float64
+		err := rows.Scan(&endpoint, &p.paced, &p.limit, &p.learned, &p.tokens, &p.age, &p.chunk, &p.chunkCap,
+			&p.down, &p.probeIn, &p.probing, &p.probes, &p.budget, &p.rate, &p.busy, &p.busyAuto,
+			&p.calls.Rate, &p.calls.Tokens, &callsAge, &p.now)
+		if err != nil {
+			return err
+		}
+		p.calls.FillCalls(callsAge)
+		c.paces[endpoint] = p
+	}
+	return rows.Err()
+}
+
+// took counts what a step takes, for those after it.
+func (p *paceLoad) took(c *claim, slices int) {
+	l := &c.load
+	p.busy += slices
+	if l.auto {
+		p.busyAuto += slices
+	}
+	if l.works = c.bound != BoundNone; !l.works || l.live+slices >= l.inFlight || !l.step.Spare() {
+		p.withdraw(StepRef{c.Run, c.Step})
+	}
+}

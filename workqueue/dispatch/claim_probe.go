@@ -1,0 +1,134 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+const (
+	// anyScheduled finds something to probe with when nothing is ready. It need not be due: while the endpoint is down
+	// an attempt is not held against the item.
+	anyScheduled = `
+SELECT s.id, s.block, s.generation, s.remaining, s.attempt, s.failures, s.cause, s.suspect, s.root, s.item_bytes
+FROM (SELECT $1::uuid AS run_id, $2::smallint AS step) u
+CROSS JOIN LATERAL (` + scheduled + ` ORDER BY s.not_before, s.id LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED) s`
+
+	// carveSlice takes a bit out of a slice that waits for its time.
+	carveSlice = `
+UPDATE work_slice SET mask = mask & ~$2::bit(8192), remaining = remaining & ~$2::bit(8192)
+WHERE id = $1 AND state = 'scheduled' AND (remaining & $2::bit(8192)) = $2::bit(8192)`
+
+	// insertProbe gives the probe the parent of the slice that it is carved from: that one was never sent, and may yet
+	// vanish into another.
+	insertProbe = `
+INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
+                        suspect, session_id, deadline, root, endpoint)
+SELECT $2, run_id, step, block, generation, $3, $3, 'claimed', attempt, failures, 'probe', parent, suspect, $4,
+       clock_timestamp() + $5, coalesce(root, id), $6
+FROM work_slice WHERE id = $1`
+
+	// takeProbe claims a slice of a single item as the probe.
+	takeProbe = `
+UPDATE work_slice
+SET state = 'claimed', cause = 'probe', session_id = $2, deadline = clock_timestamp() + $3, endpoint = $4,
+    error_code = NULL, error_message = NULL
+WHERE id = $1 AND state = 'scheduled'`
+
+	// noteProbe keeps the next probe for later, in case nobody learns what became of this one.
+	noteProbe = `
+UPDATE endpoint_pace
+SET probe_slice = $2, probe_at = clock_timestamp() + $3, changed_at = clock_timestamp()
+WHERE endpoint = $1 AND breaker = 'open'`
+)
+
+const (
+	// leastProbePause is the shortest time between two probes.
+	leastProbePause = time.Second
+	// downWait is in how long a claim at an endpoint that is down asks again while a probe is out.
+	downWait = time.Second
+)
+
+// allowProbe lets one slice of one item pass when a probe is due, and nothing else.
+func (c *claim) allowProbe() {
+	l := c.load.pace
+	switch {
+	case l.probing:
+		c.shut(BoundEndpoint, downWait)
+	case l.probeIn > 0:
+		c.shut(BoundEndpoint, time.Duration(l.probeIn*float64(time.Second))+time.Millisecond)
+	default:
+		c.free = min(c.free, 1) // the limits hold for probes too
+	}
+}
+
+// probe takes one item. One that is ready goes before one of a slice that waits for its time, with every second probe
+// the other way round: neither those that never failed nor those that did are to keep an endpoint down by themselves.
+func (c *claim) probe(ctx context.Context) ([]workqueue.Slice, error) {
+	c.bound, c.wait = BoundEndpoint, downWait
+	first, second := c.probeReady, c.probeWaiting
+	if c.load.pace.probes%2 == 1 {
+		first, second = second, first
+	}
+	if probe, err := first(ctx); err != nil || len(probe) > 0 {
+		return probe, err
+	}
+	return second(ctx)
+}
+
+func (c *claim) probeReady(ctx context.Context) ([]workqueue.Slice, error) {
+	blocks, err := c.firstReady(ctx, firstReady)
+	if err != nil || len(blocks) == 0 {
+		return nil, err
+	}
+	b := blocks[0]
+	probe := c.newSlice(b.block, b.ready.Take(1), workqueue.CauseProbe)
+	c.cuts.take(plane.BlockID{Run: c.Run, Step: c.Step, Block: b.block}, probe.Mask)
+	c.cuts.add([]workqueue.Slice{probe}, c.ttl)
+	return c.probed(probe), nil
+}
+
+func (c *claim) probeWaiting(ctx context.Context) ([]workqueue.Slice, error) {
+	rows, err := c.tx.Query(ctx, anyScheduled, c.Run, c.Step)
+	if err != nil {
+		return nil, fmt.Errorf("find an item to probe with: %w", err)
+	}
+	waiting, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t dueSlice, err error) {
+		err = row.Scan(t.into()...)
+		return c.owned(t), err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find an item to probe with: %w", err)
+	}
+	if len(waiting) == 0 {
+		return nil, nil
+	}
+	return c.probed(c.carve(waiting[0].Slice)), nil
+}
+
+// carve makes a probe of the first item of a scheduled slice.
+func (c *claim) carve(from workqueue.Slice) workqueue.Slice {
+	probe := from
+	probe.Cause, probe.Mask = workqueue.CauseProbe, from.Mask.Take(1)
+	if probe.Mask == from.Mask {
+		c.queue(1, takeProbe, from.ID, c.Session, c.ttl, c.load.endpoint)
+		return probe
+	}
+	probe.ID = workqueue.NewSliceID()
+	c.queue(1, carveSlice, from.ID, pgbits.Of(probe.Mask))
+	c.queue(1, insertProbe, from.ID, probe.ID, pgbits.Of(probe.Mask), c.Session, c.ttl, c.load.endpoint)
+	return probe
+}
+
+func (c *claim) probed(probe workqueue.Slice) []workqueue.Slice {
+	c.spend(1)
+	c.load.pace.probing = true
+	c.queue(1, noteProbe, c.load.endpoint, probe.ID, leastProbePause)
+	return []workqueue.Slice{probe}
+}

@@ -1,0 +1,246 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// Item is an item as it goes into a request. Its memory belongs to the driver and is valid only during the call that
+// gets it.
+type Item struct {
+	Ordinal workqueue.Ordinal
+	Key     []byte
+	Payload []byte // JSON; nil when it was not asked for
+}
+
+// InputRequest says what the request for a chunk is to carry.
+type InputRequest struct {
+	Run    workqueue.RunID
+	Block  workqueue.Block
+	Mask   *bitfield.Set
+	Inputs []workqueue.StepInput // whose parts
+	NoItem bool                  // the payloads are not wanted
+}
+
+// Input is an item with its parts, of which the same is true as of the item's memory.
+type Input struct {
+	Item
+	Parts []PartInput // in the order of InputRequest.Inputs
+}
+
+// PartInput is the newest part that a step has for an item.
+type PartInput struct {
+	Missing     bool // there is none, or it is an error: the step is optional
+	Data        []byte
+	ContentType string // empty means JSON
+}
+
+const (
+	inputItems = 1024    // that are read at once with their parts
+	inputBytes = 4 << 20 // of parts that are read at once, but for those of one item
+	// leastInput is what each step has of inputBytes at least.
+	leastInput = 256 << 10
+)
+
+// The items between two ordinals, a walk along the primary key in their order.
+const readItems = `
+SELECT ordinal, item_key, CASE WHEN $4 THEN payload END FROM work_queue
+WHERE run_id = $1 AND ordinal >= $2 AND ordinal < $3
+ORDER BY ordinal`
+
+// Items that lie scattered: a walk for each row of them without a gap, so that what lies between is not read.
+const readScatteredItems = `
+SELECT q.ordinal, q.item_key, q.payload
+FROM unnest($2::integer[], $3::integer[]) AS wanted (first, last)
+CROSS JOIN LATERAL (
+    SELECT ordinal, item_key, CASE WHEN $4 THEN payload END AS payload FROM work_queue
+    WHERE run_id = $1 AND ordinal BETWEEN wanted.first AND wanted.last
+    OFFSET 0 -- keeps it a walk of its own
+) AS q
+ORDER BY q.ordinal`
+
+// The newest part of each item, by walks along the primary key, backwards since the newest generation is the last. As
+// in exportParts only so many bytes are fetched as may be held at once; upto tells whether that was all. A part of an
+// earlier generation does not count when its step is left out now: the block's plane tells, which is read once.
+const readInputs = `
+SELECT ordinal, CASE WHEN get_bit(coalesce((SELECT b.skipped FROM work_block b
+                                            WHERE b.run_id = $1 AND b.step = $2 AND b.block = $6), B'0'::bit(8192)),
+                                  ordinal % 8192) = 0 THEN result END, coalesce(content_type, ''), upto
+FROM (
+    SELECT p.*, sum(p.size) OVER (ORDER BY p.ordinal ROWS UNBOUNDED PRECEDING) AS upto
+    FROM unnest($3::integer[], $4::integer[]) AS wanted (first, last)
+    CROSS JOIN LATERAL (
+        SELECT DISTINCT ON (ordinal) ordinal, result, content_type, coalesce(octet_length(result), 0) AS size
+        FROM work_part
+        WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN wanted.first AND wanted.last
+        ORDER BY ordinal DESC, generation DESC
+    ) AS p
+) AS sized
+WHERE upto - size < $5
+ORDER BY ordinal`
+
+// EachInput calls f with the items of a mask in one block, in order and with their parts, until f returns false. What
+// is scattered is read by ordinals, so that what lies between its members costs nothing. Items are streamed; of parts
+// up to 4 MiB are held at once, or those of a single item, and 256 KiB for each input at least.
+func (s Store) EachInput(ctx context.Context, want InputRequest, f func(Input) bool) error {
+	r := &inputReader{store: s.db, want: want, handle: f, rest: *want.Mask, bytes: pg.Arena{Most: inputBytes}}
+	for !r.stopped && !r.rest.Empty() {
+		if err := r.next(ctx); err != nil {
+			return fmt.Errorf("read items of run %s block %d: %w", want.Run, want.Block, err)
+		}
+	}
+	if n := want.Mask.Count(); !r.stopped && r.found != n {
+		return fmt.Errorf("read items of run %s block %d: %d of %d are in work_queue", want.Run, want.Block, r.found, n)
+	}
+	return nil
+}
+
+// inputReader reads the items of a chunk, as many at once as their parts can be held.
+type inputReader struct {
+	store   *database.DB
+	want    InputRequest
+	handle  func(Input) bool
+	rest    bitfield.Set // that is left to be read
+	found   int
+	stopped bool // by handle
+
+	now        bitfield.Set  // what is read at the moment
+	begin, end int           // its bounds; the end is moved up when the parts are too large
+	parts      [][]PartInput // of each step, by the place behind begin
+	bytes      pg.Arena      // of the parts
+	types      map[string]string
+}
+
+// next reads the items that come next.
+func (r *inputReader) next(ctx context.Context) error {
+	r.now = r.rest
+	if len(r.want.Inputs) > 0 {
+		r.now = r.rest.Take(inputItems)
+	}
+	r.begin, r.end = r.now.Bounds()
+	first, last := r.ranges()
+	batch := &pgx.Batch{}
+	for _, input := range r.want.Inputs {
+		batch.Queue(readInputs, r.want.Run, input.Step, first, last, r.room(), r.want.Block)
+	}
+	r.queueItems(batch, first, last)
+	results := r.store.Pool.SendBatch(ctx, batch)
+	err := r.read(results)
+	if closing := results.Close(); err == nil {
+		err = closing
+	}
+	r.rest = r.rest.AndNot(bitfield.Full(r.end))
+	return err
+}
+
+// ranges are the rows without a gap, as ordinals.
+func (r *inputReader) ranges() (first, last []workqueue.Ordinal) {
+	for lo, hi := range r.now.Ranges() {
+		first, last = append(first, r.want.Block.Ordinal(lo)), append(last, r.want.Block.Ordinal(hi-1))
+	}
+	return first, last
+}
+
+// room is how many bytes of a step's parts are read at once.
+func (r *inputReader) room() int64 { return int64(max(inputBytes/len(r.want.Inputs), leastInput)) }
+
+// queueItems reads the whole span when most of it is wanted.
+func (r *inputReader) queueItems(batch *pgx.Batch, first, last []workqueue.Ordinal) {
+	payloads := !r.want.NoItem
+	if 2*r.now.Count() >= r.end-r.begin {
+		batch.Queue(readItems, r.want.Run, r.want.Block.Ordinal(r.begin), r.want.Block.Ordinal(r.end), payloads)
+		return
+	}
+	batch.Queue(readScatteredItems, r.want.Run, first, last, payloads)
+}
+
+func (r *inputReader) read(results pgx.BatchResults) error {
+	r.bytes.Empty()
+	r.parts = make([][]PartInput, len(r.want.Inputs))
+	for n := range r.want.Inputs {
+		rows, err := results.Query()
+		if err == nil {
+			err = r.readParts(rows, n)
+		}
+		if err != nil {
+			return fmt.Errorf("parts of step %d: %w", r.want.Inputs[n].Step, err)
+		}
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	return r.readItems(rows)
+}
+
+// readParts takes the parts of one step, by the item's place in the block.
+func (r *inputReader) readParts(rows pgx.Rows, n int) error {
+	_, end := r.now.Bounds() // r.end may be before it by now
+	parts := make([]PartInput, end-r.begin)
+	for i := range parts {
+		parts[i].Missing = true
+	}
+	r.parts[n] = parts
+	var ordinal workqueue.Ordinal
+	var result, contentType pgtype.DriverBytes
+	var upto int64
+	last := -1
+	_, err := pgx.ForEachRow(rows, []any{&ordinal, &result, &contentType, &upto}, func() error {
+		_, last = ordinal.Block()
+		if result != nil && r.now.Has(last) {
+			parts[last-r.begin] = PartInput{Data: r.bytes.Keep(result), ContentType: r.typeOf(contentType)}
+		}
+		return nil
+	})
+	if upto >= r.room() { // there may be more
+		r.end = min(r.end, last+1)
+	}
+	return err
+}
+
+// typeOf returns a content type, of which there are few.
+func (r *inputReader) typeOf(raw []byte) string {
+	if len(raw) == 0 {
+		return ""
+	}
+	known, ok := r.types[string(raw)]
+	if !ok {
+		if known = string(raw); r.types == nil {
+			r.types = map[string]string{}
+		}
+		r.types[known] = known
+	}
+	return known
+}
+
+func (r *inputReader) readItems(rows pgx.Rows) error {
+	defer rows.Close()
+	input := Input{Parts: make([]PartInput, len(r.parts))}
+	for rows.Next() {
+		// Raw values: scanning would copy every payload once more. pgx reads int4 and text in binary form.
+		raw := rows.RawValues()
+		input.Item = Item{workqueue.Ordinal(binary.BigEndian.Uint32(raw[0])), raw[1], raw[2]}
+		_, bit := input.Ordinal.Block()
+		if !r.now.Has(bit) || bit >= r.end {
+			continue
+		}
+		for n := range r.parts {
+			input.Parts[n] = r.parts[n][bit-r.begin]
+		}
+		r.found++
+		if !r.handle(input) {
+			r.stopped = true
+			return nil
+		}
+	}
+	return rows.Err()
+}

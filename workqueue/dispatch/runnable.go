@@ -1,0 +1,268 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// StepRef names a step of a run.
+type StepRef struct {
+	Run  workqueue.RunID
+	Step workqueue.Step
+}
+
+// Runnable is a step of a running run that a node may claim work of.
+type Runnable struct {
+	Run      workqueue.RunID
+	Step     workqueue.Step
+	Place    string // the endpoint at which it was found
+	Endpoint string
+	Kind     workqueue.Kind
+	Auto     bool // its limit in flight is the one that nodes find for the endpoint
+	Priority int  // of its run
+	Live     int  // its slices that are out
+}
+
+// Ref returns the step's name.
+func (r *Runnable) Ref() StepRef { return StepRef{r.Run, r.Step} }
+
+// Bounds of a look for work, unless it says otherwise.
+const (
+	// RunnablePlaces is how many endpoints it brings steps of.
+	RunnablePlaces = 32
+	// leastSteps is how many steps of each, mostSteps of few endpoints together.
+	leastSteps, mostSteps = 8, 64
+	// mostElsewhere is how many endpoints of other nodes it names.
+	mostElsewhere = 256
+)
+
+// Search narrows a look for work. The zero Search is for all there is, a page of it.
+type Search struct {
+	Skip     []StepRef // steps to leave out
+	Shut     []string  // endpoints to leave out
+	ShutAuto []string  // endpoints whose automatic steps to leave out
+	Locals   []string  // the local functions that the claimer has; steps of others are left out
+	NoRoom   []string  // what paces steps that nodes do themselves and that the claimer has no room for
+	// Own narrows it to the endpoints that fall to this node: each falls to one of the nodes that are alive, so that they
+	// do not all look at the same and stand in each other's way. Late are endpoints to look at whoever they fall to. The
+	// zero Own is for all endpoints.
+	Own  workqueue.SessionID
+	Late []string
+}
+
+const (
+
+	// eligible is what every step has to be. $3 and $4 are steps, $2, $5 and $7 endpoints to leave out, $6 the local
+	// functions there are.
+	eligible = plane.Unheld + `
+AND NOT st.endpoint COLLATE "C" = ANY($2::text[])
+AND NOT (st.in_flight_auto AND (e.full OR st.endpoint COLLATE "C" = ANY($5::text[])))
+AND (st.kind <> 'local' OR st.endpoint = ANY($6::text[]))
+AND (st.kind = 'endpoint' OR NOT st.endpoint COLLATE "C" = ANY($7::text[]))
+AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
+
+	// placesOfWork are the endpoints at which something is ready or waits, found one after the other by their names, those
+	// of other nodes only when $11 names them or the node would have to do the work itself,
+	// without those that take nothing more: whose budgets are used up, or that are down with no probe to be sent. full are
+	// those that take no more of automatic steps. What is out is counted in full only where so much is out at all.
+	placesOfWork = `
+alive AS MATERIALIZED (
+    SELECT id FROM node_session WHERE $10::uuid IS NOT NULL AND ended_at IS NULL AND expires_at > clock_timestamp()
+      AND (id = $10 OR NOT coalesce(stats -> 'nats' = 'false', false))
+), ready AS (
+    (SELECT b.endpoint FROM work_block b WHERE ` + plane.ReadyThere + ` AND b.endpoint IS NOT NULL
+     ORDER BY b.endpoint LIMIT 1)
+    UNION ALL
+    SELECT n.endpoint FROM ready e CROSS JOIN LATERAL (
+        SELECT b.endpoint FROM work_block b WHERE ` + plane.ReadyThere + ` AND b.endpoint > e.endpoint
+        ORDER BY b.endpoint LIMIT 1) n
+), waiting AS (
+    (SELECT s.endpoint FROM work_slice s WHERE ` + plane.WaitsThere + ` AND s.endpoint IS NOT NULL
+     ORDER BY s.endpoint LIMIT 1)
+    UNION ALL
+    SELECT n.endpoint FROM waiting e CROSS JOIN LATERAL (
+        SELECT s.endpoint FROM work_slice s WHERE ` + plane.WaitsThere + ` AND s.endpoint > e.endpoint
+        ORDER BY s.endpoint LIMIT 1) n
+), named AS MATERIALIZED (
+    SELECT n.endpoint, n.waits,
+           (SELECT a.id FROM alive a ORDER BY hashtextextended(n.endpoint || a.id, 0) DESC LIMIT 1)
+               IS NOT DISTINCT FROM $10 AS own
+    FROM (SELECT endpoint, bool_or(waits) AS waits
+          FROM (SELECT endpoint, false AS waits FROM ready UNION ALL SELECT endpoint, true FROM waiting) o
+          GROUP BY endpoint) n
+    WHERE NOT n.endpoint = ANY($2::text[])
+), others AS MATERIALIZED (
+    SELECT n.endpoint, n.waits, f.run_id, f.step,
+           (SELECT st.kind FROM run_step st WHERE st.run_id = f.run_id AND st.step = f.step) AS kind
+    FROM named n CROSS JOIN LATERAL (
+        (SELECT b.run_id, b.step FROM work_block b WHERE ` + plane.ReadyThere + ` AND b.endpoint = n.endpoint
+         ORDER BY b.auto, b.turn, b.run_id, b.step LIMIT 1)
+        UNION ALL
+        (SELECT s.run_id, s.step FROM work_slice s WHERE ` + plane.WaitsThere + ` AND s.endpoint = n.endpoint
+         ORDER BY s.not_before, s.run_id, s.step LIMIT 1) LIMIT 1) f
+    WHERE NOT n.own
+), all_places AS MATERIALIZED (
+    SELECT n.endpoint, n.waits, coalesce(p.breaker = 'open', false) AS down,
+           coalesce(l.n >= p.in_flight AND (
+               SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + `
+                 AND (SELECT o.in_flight_auto FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
+                 >= p.in_flight,
+               false) AS full
+    FROM (SELECT endpoint, waits FROM named WHERE own
+          UNION ALL
+          SELECT endpoint, waits FROM others WHERE kind <> 'endpoint' OR endpoint = ANY($11::text[])) n
+    LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
+    LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) t ON true
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS n FROM work_slice s
+        WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + `) l
+    WHERE NOT (coalesce(t.max_in_flight, 0) > 0 AND l.n >= t.max_in_flight)
+      AND (p.breaker IS DISTINCT FROM 'open' OR p.probe_at <= clock_timestamp()
+           AND NOT coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice),
+                            false))
+), places AS MATERIALIZED (
+    SELECT e.endpoint, e.down, e.full, coalesce((
+        SELECT min(b.turn) FROM (VALUES (true), (false)) a (auto) CROSS JOIN LATERAL (
+            SELECT b.turn FROM work_block b WHERE ` + plane.ReadyThere + ` AND b.endpoint = e.endpoint AND b.auto = a.auto
+            ORDER BY b.turn LIMIT 1) b), 0) AS turn
+    FROM all_places e
+    WHERE NOT e.full OR e.waits OR coalesce((
+        SELECT true FROM work_block b WHERE ` + plane.ReadyThere + ` AND b.endpoint = e.endpoint AND NOT b.auto
+        ORDER BY b.turn LIMIT 1), false)
+)`
+
+	// idleStep is what follows of a step t that has nothing out at the endpoint.
+	idleStep = `
+         CROSS JOIN ` + plane.RunAndStep + `
+         WHERE ` + eligible + ` AND (
+            SELECT true FROM work_slice s WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step
+              AND ` + plane.OutThere + ` LIMIT 1) IS NULL`
+
+	// runnable looks at a few of these endpoints, those with the most urgent work and else as chance has it, for a few
+	// steps each: of those with nothing out the first in turn, of those with something out, which are no more than that,
+	// all, and all of which something is due. $1 is how many endpoints, $8 how many steps of
+	// each at the least, $9 of all when they are few. An endpoint without
+	// any is a row without a step.
+	searchRunnable = `
+WITH RECURSIVE ` + placesOfWork + `, chosen AS MATERIALIZED (
+    SELECT e.* FROM places e ORDER BY e.turn, random() LIMIT $1
+), each AS (
+    SELECT greatest($8::int, $9::int / count(*)) AS n FROM chosen WHERE true HAVING count(*) > 0)
+SELECT e.endpoint, c.id, c.step, c.endpoint, c.kind, c.in_flight_auto, c.priority, c.live, false AS elsewhere
+FROM chosen e LEFT JOIN LATERAL (
+    SELECT r.id, st.step, st.endpoint, st.kind, st.in_flight_auto, r.priority, l.live
+    FROM (
+        (SELECT t.run_id, t.step FROM ` + plane.ReadyAuto + ` t ` + idleStep + ` AND NOT e.full LIMIT (SELECT n FROM each))
+        UNION
+        (SELECT t.run_id, t.step FROM ` + plane.ReadyFixed + ` t ` + idleStep + ` LIMIT (SELECT n FROM each))
+        UNION
+        SELECT run_id, step FROM ` + plane.DueAt + ` due
+        UNION
+        SELECT run_id, step FROM ` + plane.OutAt + ` st WHERE ` + plane.HasReady + `) t
+    CROSS JOIN ` + plane.RunAndStep + `
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS live FROM work_slice s
+        WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step AND ` + plane.OutThere + `) l
+    WHERE ` + eligible + ` AND l.live < st.in_flight
+    ORDER BY r.priority DESC, l.live, r.id, st.step LIMIT (SELECT n FROM each)) c ON true
+UNION ALL
+(SELECT endpoint, run_id, step, NULL, kind, NULL, NULL, NULL, true FROM others WHERE kind = 'endpoint' LIMIT $12)
+ORDER BY 9, 7 DESC NULLS LAST, 8, 2, 3`
+)
+
+// Found is what a look for work brought.
+type Found struct {
+	// Steps have work to claim now: of the most urgent runs first, among them those with the fewest slices out, then the
+	// oldest.
+	Steps []Runnable
+	// Without are endpoints at which there is something, and nothing to be claimed.
+	Without []string
+	More    bool // there may be other endpoints with work
+	// Elsewhere are endpoints of others at which something is ready or waits, with the step that is the first there.
+	Elsewhere map[string]StepRef
+}
+
+// RunnableSteps returns steps that have work to claim now, a few of each endpoint that has any. Runs that are held are
+// left out, and endpoints that are down or have all that they may. It costs what the endpoints cost that have work, and
+// not what the runs do.
+func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, err error) {
+	runs, steps := make([]workqueue.RunID, len(search.Skip)), make([]workqueue.Step, len(search.Skip))
+	for i, ref := range search.Skip {
+		runs[i], steps[i] = ref.Run, ref.Step
+	}
+	seen := map[string]bool{}
+	var own *workqueue.SessionID
+	if search.Own != (workqueue.SessionID{}) {
+		own = &search.Own
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(planOnce)
+	batch.Queue(searchRunnable, RunnablePlaces, notNil(search.Shut), runs, steps, notNil(search.ShutAuto),
+		workqueue.PaceKeys(workqueue.KindLocal, search.Locals), notNil(search.NoRoom), leastSteps, mostSteps, own, notNil(search.Late),
+		mostElsewhere).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			place, own, err := found.add(rows)
+			if err != nil {
+				return err
+			}
+			if own {
+				seen[place] = true
+			}
+		}
+		return rows.Err()
+	})
+	if err := s.db.Pool.SendBatch(ctx, batch).Close(); err != nil {
+		return Found{}, fmt.Errorf("look for work: %w", err)
+	}
+	found.More = len(seen) == RunnablePlaces
+	return found, nil
+}
+
+// planOnce holds for the transaction, which a batch is too: these statements are planned once, since planning takes
+// longer than they do, and so that they go from row to row by indexes, whatever the sizes of the tables were at that
+// time: they end when they have found enough.
+const planOnce = `
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
+       set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
+
+// add takes in a row: a step, an endpoint without one, or one of another node.
+func (f *Found) add(row pgx.CollectableRow) (place string, own bool, err error) {
+	var r struct {
+		run       *workqueue.RunID
+		step      *workqueue.Step
+		endpoint  *string
+		kind      *workqueue.Kind
+		auto      *bool
+		priority  *int
+		live      *int
+		elsewhere bool
+	}
+	err = row.Scan(&place, &r.run, &r.step, &r.endpoint, &r.kind, &r.auto, &r.priority, &r.live, &r.elsewhere)
+	switch {
+	case err != nil:
+	case r.elsewhere:
+		if f.Elsewhere == nil {
+			f.Elsewhere = map[string]StepRef{}
+		}
+		f.Elsewhere[place] = StepRef{*r.run, *r.step}
+	case r.run == nil:
+		f.Without = append(f.Without, place)
+	default:
+		f.Steps = append(f.Steps, Runnable{*r.run, *r.step, place, *r.endpoint, *r.kind, *r.auto, *r.priority, *r.live})
+	}
+	return place, !r.elsewhere, err
+}
+
+// notNil keeps an empty list from being NULL, which no comparison is true with.
+func notNil(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}

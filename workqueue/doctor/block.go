@@ -1,0 +1,237 @@
+package doctor
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// work_slice_block. remaining matters only while the slice is live.
+const doctorSlices = `
+SELECT id, mask, remaining, state IN ('scheduled', 'claimed', 'sent')
+FROM work_slice WHERE run_id = $1 AND step = $2 AND block = $3`
+
+// A range of work_part's primary key, in its order.
+const doctorParts = `
+SELECT ordinal, generation, slice_id, error_code IS NOT NULL
+FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN $3 AND $4
+ORDER BY ordinal, generation`
+
+// block checks all steps of one block of a run.
+func (d *doctor) block(ctx context.Context, r *doctorRun, steps []stepBlock, totals *runTotals) error {
+	settled, failed := bitfield.Full(bitfield.Size), bitfield.Set{}
+	for i := range steps {
+		b := &steps[i]
+		if err := d.stepBlock(ctx, r, b, totals); err != nil {
+			return err
+		}
+		settled = settled.And(b.Final())
+		if int(b.step) < len(r.graph.Steps) && !r.graph.Steps[b.step].Optional {
+			failed = failed.Or(b.Failed)
+		}
+	}
+	d.steady(r, steps)
+	if r.graph.Ordered {
+		totals.active[steps[0].block] = underWay(steps, settled)
+	}
+	done := settled.AndNot(failed)
+	totals.done += int64(done.Count())
+	lost := settled.And(failed)
+	totals.failed += int64(lost.Count())
+
+	at := place{run: &r.id, block: &steps[0].block}
+	group, ok := totals.groups[steps[0].block]
+	if !ok || group.size != steps[0].size {
+		d.found(TruthsAgree, at, 1, "the tracker has no group of this size for the block")
+		return nil
+	}
+	final := settled.And(bitfield.Full(group.size))
+	d.bits(TruthsAgree, at, group.pending.And(final), "final, and still pending in the tracker")
+	d.bits(TruthsAgree, at, bitfield.Full(group.size).AndNot(final).AndNot(group.pending),
+		"not final, and not pending in the tracker")
+	return nil
+}
+
+func (d *doctor) stepBlock(ctx context.Context, r *doctorRun, b *stepBlock, totals *runTotals) error {
+	d.report.Blocks++
+	totals.sizes[b.step] += int64(b.size)
+	batch := &pgx.Batch{}
+	batch.Queue(doctorSlices, r.id, b.step, b.block)
+	batch.Queue(doctorParts, r.id, b.step, b.block.Ordinal(0), b.block.Ordinal(bitfield.Size-1))
+	results := d.tx.SendBatch(ctx, batch)
+	defer func() { _ = results.Close() }() // its error is that of the query before
+
+	at := place{run: &r.id, step: &b.step, block: &b.block}
+	masks, err := d.slices(results, r, b, at)
+	if err != nil {
+		return err
+	}
+	parts := partsCheck{run: r, block: b, masks: masks}
+	if err := parts.read(results); err != nil {
+		return err
+	}
+	totals.parts += parts.count
+	d.report.Parts += parts.count
+	parts.report(d, at)
+	return results.Close()
+}
+
+// slices reads the slices of a block and checks the planes with them: everything is disjoint, nothing lies past size,
+// and nothing is lost.
+func (d *doctor) slices(
+	results pgx.BatchResults, r *doctorRun, b *stepBlock, at place,
+) (map[workqueue.SliceID]bitfield.Set, error) {
+	rows, err := results.Query()
+	if err != nil {
+		return nil, err
+	}
+	masks := map[workqueue.SliceID]bitfield.Set{}
+	var live, twice bitfield.Set
+	var id workqueue.SliceID
+	var mask, remaining bitfield.Set
+	var isLive bool
+	_, err = pgx.ForEachRow(rows, []any{&id, pgbits.Into(&mask), pgbits.Into(&remaining), &isLive}, func() error {
+		d.report.Slices++
+		masks[id] = mask
+		if isLive {
+			twice = twice.Or(live.And(remaining))
+			live = live.Or(remaining)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := bitfield.Full(b.size)
+	final := b.Final()
+	overlap := b.Ready.And(final).Or(b.Done.And(b.Failed)).Or(b.Skipped.And(b.Done.Or(b.Failed)))
+	planes := b.Ready.Or(final)
+	known := planes.Or(live).Or(b.Held)
+	d.bits(ItemsAddUp, at, overlap, "in two planes at once")
+	d.bits(ItemsAddUp, at, twice, "in two live slices at once")
+	d.bits(ItemsAddUp, at, live.And(b.Ready), "ready, and in a live slice")
+	d.bits(ItemsAddUp, at, live.And(final), "final, and in a live slice")
+	d.bits(ItemsAddUp, at, b.Held.And(planes.Or(live)), "held back, and in another plane or a live slice")
+	if r.canary != "sampling" && r.canary != "waiting" && !r.graph.Ordered {
+		d.bits(ItemsAddUp, at, b.Held, "held back, and the run has no canary under way")
+	}
+	d.bits(ItemsAddUp, at, known.AndNot(all), "past the end of the block")
+	b.live = live
+	return masks, nil
+}
+
+// steady checks what the steps of a block say of each other: what is ready, held back or under way has what it needs,
+// what waits does not, and what is left out, and nothing else, needs what will never be there.
+func (d *doctor) steady(r *doctorRun, steps []stepBlock) {
+	if len(steps) != len(r.graph.Steps) {
+		d.found(ItemsAddUp, place{run: &r.id, block: &steps[0].block}, int64(len(steps)-len(r.graph.Steps)),
+			"the block has not a row for each step")
+		return
+	}
+	at := make([]plane.Planes, len(steps))
+	for i := range steps {
+		at[i] = steps[i].Planes
+	}
+	stand := r.graph.Outlook(at)
+	for i := range steps {
+		b := &steps[i]
+		where := place{run: &r.id, step: &b.step, block: &b.block}
+		all, open := bitfield.Full(b.size), stand.Open[i]
+		begun := b.Ready.Or(b.Held).Or(b.live)
+		d.bits(ItemsAddUp, where, begun.AndNot(open), "ready, held back or under way before what it needs is there")
+		d.bits(ItemsAddUp, where, b.Skipped.AndNot(stand.Shut[i]), "left out, and nothing that it needs has failed")
+		d.bits(ItemsAddUp, where, stand.Shut[i].And(all).AndNot(b.Skipped), "not left out, and what it needs has failed")
+		if r.state != "cancelled" {
+			d.bits(ItemsAddUp, where, open.And(all).AndNot(begun.Or(b.Final())), "lost: in no plane and in no live slice")
+		}
+	}
+}
+
+// partsCheck folds the parts of one block, which come in the order of ordinal and generation.
+type partsCheck struct {
+	run   *doctorRun
+	block *stepBlock
+	masks map[workqueue.SliceID]bitfield.Set
+	count int64
+
+	result, fault     bitfield.Set // by the newest part of each item
+	doubled           bitfield.Set // I2
+	unaudited         bitfield.Set // I3
+	noSlice, notAsked bitfield.Set // I7
+}
+
+// partRow is one row of work_part, without its contents.
+type partRow struct {
+	ordinal    workqueue.Ordinal
+	generation workqueue.Generation
+	slice      workqueue.SliceID
+	fault      bool
+}
+
+func (p *partsCheck) read(results pgx.BatchResults) error {
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	var part, before partRow
+	// The plain types behind the named ones: pgx has a quicker way for them, and there are many rows.
+	to := []any{(*int32)(&part.ordinal), (*int32)(&part.generation), (*[16]byte)(&part.slice), &part.fault}
+	_, err = pgx.ForEachRow(rows, to, func() error {
+		_, bit := part.ordinal.Block()
+		if p.count > 0 && part.ordinal == before.ordinal {
+			p.supersede(bit, before, part)
+		}
+		p.count++
+		p.add(bit, part)
+		before = part
+		return nil
+	})
+	return err
+}
+
+// supersede looks at a part that is followed by another of the same item.
+func (p *partsCheck) supersede(bit int, before, part partRow) {
+	if before.generation == part.generation {
+		p.doubled.Add(bit)
+	} else if before.generation >= p.run.audited {
+		p.unaudited.Add(bit)
+	}
+}
+
+func (p *partsCheck) add(bit int, part partRow) {
+	plane := &p.block.Done
+	if part.fault {
+		plane = &p.block.Failed
+	}
+	if !plane.Has(bit) && part.generation >= p.run.audited {
+		p.unaudited.Add(bit)
+	}
+	p.result.Remove(bit)
+	p.fault.Remove(bit)
+	if part.fault {
+		p.fault.Add(bit)
+	} else {
+		p.result.Add(bit)
+	}
+	mask, ok := p.masks[part.slice]
+	switch {
+	case !ok:
+		p.noSlice.Add(bit)
+	case !mask.Has(bit):
+		p.notAsked.Add(bit)
+	}
+}
+
+func (p *partsCheck) report(d *doctor, at place) {
+	d.bits(OnePart, at, p.doubled, "two parts in one generation")
+	d.bits(AuditedReset, at, p.unaudited, "a part that no longer counts, without a later re-run in the audit log")
+	d.bits(TruthsAgree, at, p.block.Done.AndNot(p.result), "done, and the newest part is not a result")
+	d.bits(TruthsAgree, at, p.block.Failed.AndNot(p.fault), "failed, and the newest part is not an error")
+	d.bits(AskedFor, at, p.noSlice, "parts whose slice does not exist, or belongs to another block, step or run")
+	d.bits(AskedFor, at, p.notAsked, "parts of items that their slice did not hold")
+}

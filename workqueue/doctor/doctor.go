@@ -1,0 +1,159 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Invariant is one of the rules that hold in every database that Tranche writes, whatever happened to its nodes.
+type Invariant string
+
+// The invariants that Doctor checks.
+const (
+	ItemsAddUp    Invariant = "I1"  // items = waiting + ready + in flight + done + failed + left out, at every step
+	OnePart       Invariant = "I2"  // at most one part for an item, a step and a generation
+	AuditedReset  Invariant = "I3"  // a final bit changes only by a re-run that the audit log knows
+	TruthsAgree   Invariant = "I6"  // bits = parts = tracker
+	AskedFor      Invariant = "I7"  // every part was asked for by a slice that held its item
+	OneCompletion Invariant = "I10" // one completion event for each completed generation
+)
+
+const (
+	maxViolations = 1000 // violations that a report lists
+)
+
+// Violation is one place where an invariant does not hold.
+type Violation struct {
+	Invariant Invariant           `json:"invariant"`
+	Run       *workqueue.RunID    `json:"run,omitempty"`
+	Step      *workqueue.Step     `json:"step,omitempty"`
+	Block     *workqueue.Block    `json:"block,omitempty"`
+	Count     int64               `json:"count" doc:"how many items, rows or groups"`
+	Ordinals  []workqueue.Ordinal `json:"ordinals,omitempty" doc:"the first ten items"`
+	What      string              `json:"what"`
+}
+
+// String says the violation in one line.
+func (v Violation) String() string {
+	place := ""
+	if v.Run != nil {
+		place += " run " + v.Run.String()
+	}
+	if v.Step != nil {
+		place += fmt.Sprintf(" step %d", *v.Step)
+	}
+	if v.Block != nil {
+		place += fmt.Sprintf(" block %d", *v.Block)
+	}
+	line := fmt.Sprintf("%s%s: %s (%d)", v.Invariant, place, v.What, v.Count)
+	if len(v.Ordinals) > 0 {
+		line += fmt.Sprintf(" items %v", v.Ordinals)
+		if v.Count > int64(len(v.Ordinals)) {
+			line += "…"
+		}
+	}
+	return line
+}
+
+// Report is what Doctor found. It names at most a thousand violations; Found counts all of them.
+type Report struct {
+	At         time.Time   `json:"at" doc:"the database's clock when it looked"`
+	Seconds    float64     `json:"seconds" doc:"how long it took"`
+	Runs       int         `json:"runs"`
+	Blocks     int         `json:"blocks"`
+	Slices     int64       `json:"slices"`
+	Items      int64       `json:"items"`
+	Parts      int64       `json:"parts"`
+	Found      int         `json:"found"`
+	Violations []Violation `json:"violations"`
+}
+
+// OK reports whether every invariant holds.
+func (r *Report) OK() bool { return r.Found == 0 }
+
+const doctorClock = `SELECT clock_timestamp()`
+
+// Doctor checks the invariants over everything in the database as it stood at one moment, and changes nothing. It reads
+// every part once (about a million in a second or two) in one transaction; PostgreSQL cannot clean up behind other
+// transactions meanwhile. An error means that the check could not be made, not that it found something.
+func (s Store) Doctor(ctx context.Context) (Report, error) {
+	report := Report{Violations: []Violation{}}
+	start := time.Now()
+	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, doctorClock).Scan(&report.At); err != nil {
+			return err
+		}
+		d := &doctor{tx: tx, report: &report}
+		return d.everything(ctx)
+	})
+	report.Seconds = time.Since(start).Seconds()
+	if err != nil {
+		return report, fmt.Errorf("check the invariants: %w", err)
+	}
+	return report, nil
+}
+
+// doctor is one examination.
+type doctor struct {
+	tx     pgx.Tx
+	report *Report
+}
+
+func (d *doctor) everything(ctx context.Context) error {
+	if err := d.database(ctx); err != nil {
+		return err
+	}
+	if err := d.trackers(ctx); err != nil {
+		return fmt.Errorf("trackers: %w", err)
+	}
+	if err := d.collectors(ctx); err != nil {
+		return fmt.Errorf("collectors: %w", err)
+	}
+	runs, err := d.runs(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range runs {
+		if err := d.run(ctx, &runs[i]); err != nil {
+			return fmt.Errorf("run %s: %w", runs[i].id, err)
+		}
+	}
+	return nil
+}
+
+// place says where a violation is. A nil field stands for all of them.
+type place struct {
+	run   *workqueue.RunID
+	step  *workqueue.Step
+	block *workqueue.Block
+}
+
+func (d *doctor) found(inv Invariant, at place, count int64, what string, items ...workqueue.Ordinal) {
+	d.report.Found++
+	if len(d.report.Violations) == maxViolations {
+		return
+	}
+	d.report.Violations = append(d.report.Violations, Violation{
+		Invariant: inv, Run: at.run, Step: at.step, Block: at.block,
+		Count: count, Ordinals: items[:min(len(items), workqueue.MaxNamed)], What: what,
+	})
+}
+
+// bits notes a violation by every item of a block whose bit is in the set, if there is one.
+func (d *doctor) bits(inv Invariant, at place, set bitfield.Set, what string) {
+	if set.Empty() {
+		return
+	}
+	var items []workqueue.Ordinal
+	first := set.Take(workqueue.MaxNamed)
+	for bit := range first.All() {
+		items = append(items, at.block.Ordinal(bit))
+	}
+	d.found(inv, at, int64(set.Count()), what, items...)
+}

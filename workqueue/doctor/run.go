@@ -1,0 +1,259 @@
+package doctor
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+const doctorPartKey = `
+SELECT count(*) FROM pg_constraint c JOIN pg_index i ON i.indexrelid = c.conindid
+WHERE c.conrelid = 'work_part'::regclass AND c.contype = 'p' AND i.indisvalid
+    AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_attribute a
+        WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)) = '{generation,ordinal,run_id,step}'`
+
+// Hops from run to run in work_part's primary key instead of reading it. What is being deleted is nobody's.
+const doctorOrphans = `
+WITH RECURSIVE runs AS (
+    (SELECT run_id FROM work_part ORDER BY run_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT p.run_id FROM work_part p WHERE p.run_id > runs.run_id ORDER BY p.run_id LIMIT 1)
+    FROM runs WHERE runs.run_id IS NOT NULL
+)
+SELECT run_id FROM runs WHERE run_id IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = runs.run_id)
+    AND NOT EXISTS (SELECT FROM retention_run g WHERE g.run_id = runs.run_id AND g.gone_at IS NULL)`
+
+const doctorEvents = `
+SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id, generation HAVING count(*) > 1`
+
+// The counts read work_queue and work_part by their primary keys, index only where the visibility map allows.
+const doctorRuns = `
+SELECT r.id, r.state, r.generation, r.items, coalesce(r.done, 0), coalesce(r.failed, 0),
+    coalesce(r.canary_state, ''),
+    (SELECT count(*) FROM work_queue q WHERE q.run_id = r.id),
+    coalesce((SELECT max(q.ordinal) FROM work_queue q WHERE q.run_id = r.id), -1),
+    (SELECT count(*) FROM work_part p WHERE p.run_id = r.id),
+    coalesce(t.state, ''), coalesce(t.open_groups, 0), r.opened,
+    coalesce((SELECT max((a.detail->>'generation')::integer) FROM audit_log a
+        WHERE a.run_id = r.id AND a.action IN ('rerun', 'reset') AND a.detail->>'generation' ~ '^[0-9]{1,9}$'), 0),
+    (SELECT count(*) FROM run_event e WHERE e.run_id = r.id AND e.generation = r.generation AND e.kind = 'completed')
+FROM batchrun r LEFT JOIN tracker_batch t ON t.id = r.id
+WHERE r.state <> 'loading'
+ORDER BY r.id`
+
+const doctorBlocks = `
+SELECT step, block, size, ready, done, failed, coalesce(held, B'0'::bit(8192)), coalesce(skipped, B'0'::bit(8192))
+FROM work_block WHERE run_id = $1
+ORDER BY block, step`
+
+const doctorGroups = `SELECT grp, size, pending FROM tracker_group WHERE batch_id = $1`
+
+// doctorRun is a run as its own row, its tracker and the audit log tell it.
+type doctorRun struct {
+	id          workqueue.RunID
+	state       string
+	generation  workqueue.Generation
+	items       int64
+	done        int64
+	failed      int64
+	canary      string
+	queued      int64 // rows of work_queue
+	lastOrdinal int64
+	parts       int64
+	tracker     string
+	openGroups  int64
+	opened      bool
+	audited     workqueue.Generation // of the last re-run in the audit log
+	completions int64
+	graph       *plane.Graph
+}
+
+// endless reports whether size is what the blocks of an open run that was not sealed hold: full ones only.
+func (r *doctorRun) endless(size int64) bool {
+	return r.opened && (r.tracker == "open" || r.tracker == "cancelled") && size == r.items-r.items%bitfield.Size
+}
+
+func (d *doctor) database(ctx context.Context) error {
+	var keys int
+	if err := d.tx.QueryRow(ctx, doctorPartKey).Scan(&keys); err != nil {
+		return err
+	}
+	if keys == 0 {
+		d.found(OnePart, place{}, 1, "work_part has no primary key over run, step, ordinal and generation")
+	}
+	rows, err := d.tx.Query(ctx, doctorOrphans)
+	if err != nil {
+		return err
+	}
+	orphans, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.RunID])
+	if err != nil {
+		return err
+	}
+	for i := range orphans {
+		d.found(AskedFor, place{run: &orphans[i]}, 1, "parts of a run that does not exist")
+	}
+	if rows, err = d.tx.Query(ctx, doctorEvents); err != nil {
+		return err
+	}
+	var run workqueue.RunID
+	var count int64
+	_, err = pgx.ForEachRow(rows, []any{&run, &count}, func() error {
+		id := run
+		d.found(OneCompletion, place{run: &id}, count, "completion events of one generation")
+		return nil
+	})
+	return err
+}
+
+func (d *doctor) runs(ctx context.Context) ([]doctorRun, error) {
+	rows, err := d.tx.Query(ctx, doctorRuns)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (doctorRun, error) {
+		var r doctorRun
+		err := row.Scan(&r.id, &r.state, &r.generation, &r.items, &r.done, &r.failed, &r.canary, &r.queued, &r.lastOrdinal,
+			&r.parts, &r.tracker, &r.openGroups, &r.opened, &r.audited, &r.completions)
+		return r, err
+	})
+}
+
+// stepBlock is one row of work_block.
+type stepBlock struct {
+	plane.Planes
+
+	step  workqueue.Step
+	block workqueue.Block
+	size  int
+	live  bitfield.Set // in live slices
+}
+
+// runTotals is what the blocks of a run add up to.
+type runTotals struct {
+	parts        int64
+	done, failed int64
+	sizes        map[workqueue.Step]int64 // items
+	groups       map[workqueue.Block]trackerGroup
+	active       map[workqueue.Block]bitfield.Set // items that are worked on, in a run that has lines
+}
+
+type trackerGroup struct {
+	size    int
+	pending bitfield.Set
+}
+
+func (d *doctor) run(ctx context.Context, r *doctorRun) error {
+	d.report.Runs++
+	d.report.Items += r.items
+	var known plane.GraphCache // not the store's: what is checked is what the database says
+	var err error
+	if r.graph, err = known.Of(ctx, d.tx, r.id); err != nil {
+		return err
+	}
+	blocks, err := d.blocks(ctx, r)
+	if err != nil {
+		return err
+	}
+	totals := &runTotals{sizes: map[workqueue.Step]int64{}, active: map[workqueue.Block]bitfield.Set{}}
+	if totals.groups, err = d.groups(ctx, r); err != nil {
+		return err
+	}
+	for start := 0; start < len(blocks); {
+		end := start + 1
+		for end < len(blocks) && blocks[end].block == blocks[start].block {
+			end++
+		}
+		if err := d.block(ctx, r, blocks[start:end], totals); err != nil {
+			return err
+		}
+		start = end
+	}
+	d.steps(r, totals)
+	d.totals(r, totals)
+	return d.lines(ctx, r, totals.active)
+}
+
+func (d *doctor) blocks(ctx context.Context, r *doctorRun) ([]stepBlock, error) {
+	rows, err := d.tx.Query(ctx, doctorBlocks, r.id)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (stepBlock, error) {
+		var b stepBlock
+		err := row.Scan(&b.step, &b.block, &b.size, pgbits.Into(&b.Ready), pgbits.Into(&b.Done), pgbits.Into(&b.Failed),
+			pgbits.Into(&b.Held), pgbits.Into(&b.Skipped))
+		return b, err
+	})
+}
+
+func (d *doctor) groups(ctx context.Context, r *doctorRun) (map[workqueue.Block]trackerGroup, error) {
+	rows, err := d.tx.Query(ctx, doctorGroups, r.id)
+	if err != nil {
+		return nil, err
+	}
+	groups := map[workqueue.Block]trackerGroup{}
+	var block workqueue.Block
+	var g trackerGroup
+	_, err = pgx.ForEachRow(rows, []any{&block, &g.size, pgbits.Into(&g.pending)}, func() error {
+		groups[block] = g
+		return nil
+	})
+	return groups, err
+}
+
+func (d *doctor) steps(r *doctorRun, totals *runTotals) {
+	for i := range r.graph.Steps {
+		step := workqueue.Step(i)
+		at := place{run: &r.id, step: &step}
+		if totals.sizes[step] != r.items && !r.endless(totals.sizes[step]) {
+			d.found(ItemsAddUp, at, totals.sizes[step]-r.items, "the sizes of the blocks do not add up to the run's items")
+		}
+	}
+}
+
+// totals checks what is known about the run as a whole.
+func (d *doctor) totals(r *doctorRun, t *runTotals) {
+	at := place{run: &r.id}
+	if r.queued != r.items || r.lastOrdinal != r.items-1 {
+		d.found(ItemsAddUp, at, r.queued-r.items, "work_queue does not hold ordinals 0 to items-1")
+	}
+	if r.parts != t.parts {
+		d.found(AskedFor, at, r.parts-t.parts, "parts outside every block of the run")
+	}
+	var pending, open int64
+	for _, g := range t.groups {
+		pending += int64(g.pending.Count())
+		if !g.pending.Empty() {
+			open++
+		}
+	}
+	if open != r.openGroups {
+		d.found(TruthsAgree, at, r.openGroups-open, "the tracker's open_groups differs from the groups with pending items")
+	}
+	completed := r.state == "completed"
+	if completed != (r.tracker == "completed") {
+		d.found(TruthsAgree, at, 1, "the run is "+r.state+" and its tracker is "+r.tracker)
+	}
+	if r.state != "cancelled" && r.tracker != "open" && completed != (pending == 0) {
+		d.found(TruthsAgree, at, pending, "pending items in the tracker of a run that is "+r.state)
+	}
+	if completed {
+		d.completed(r, t)
+	}
+}
+
+// completed checks what a run says of itself at its end.
+func (d *doctor) completed(r *doctorRun, t *runTotals) {
+	at := place{run: &r.id}
+	if r.done != t.done || r.failed != t.failed {
+		d.found(TruthsAgree, at, r.done-t.done+r.failed-t.failed, "the run's counts differ from its bits")
+	}
+	if r.completions == 0 {
+		d.found(OneCompletion, at, 0, "no completion event of a generation that is completed")
+	}
+}

@@ -1,0 +1,185 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+// sessionFacts is a node.
+type sessionFacts struct {
+	id        workqueue.SessionID
+	host      string
+	pid       int
+	beatAt    time.Time
+	expiresAt time.Time
+	endedAt   *time.Time
+	alive     bool
+	away      bool      // it said that it cannot reach NATS
+	mute      Mute      // it said that it does, and that the streams do not answer
+	locals    *[]string // the local functions that it said it has; nil: it has not said
+}
+
+func (s *sessionFacts) name() string { return fmt.Sprintf("node %s (pid %d)", s.host, s.pid) }
+
+// The sessions that are alive, those asked for, and the one that was heard of last.
+const explainSessions = `
+SELECT id, host, pid, heartbeat_at, expires_at, ended_at, ended_at IS NULL AND expires_at > $2,
+    coalesce(stats -> 'nats' = 'false', false), ` + inspect.MuteSince + `, ` + inspect.MuteWhy + `,
+    CASE jsonb_typeof(stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(stats -> 'locals'))
+        WHEN 'null' THEN '{}'::text[] END
+FROM node_session
+WHERE (ended_at IS NULL AND expires_at > $2) OR id = ANY ($1)
+    OR id = (SELECT id FROM node_session ORDER BY heartbeat_at DESC LIMIT 1)
+ORDER BY started_at, id`
+
+func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
+	var asked []workqueue.SessionID
+	for i := range f.slices {
+		asked = append(asked, f.slices[i].session)
+	}
+	for _, r := range f.runs {
+		asked = append(asked, r.loader)
+	}
+	rows, err := tx.Query(ctx, explainSessions, asked, f.at)
+	if err != nil {
+		return fmt.Errorf("read the nodes: %w", err)
+	}
+	sessions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*sessionFacts, error) {
+		s := &sessionFacts{}
+		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away,
+			&s.mute.Since, &s.mute.Why, &s.locals)
+	})
+	if err != nil {
+		return fmt.Errorf("read the nodes: %w", err)
+	}
+	for _, s := range sessions {
+		f.sessions[s.id] = s
+		if s.alive {
+			f.alive = append(f.alive, s)
+		}
+	}
+	return nil
+}
+
+// nodesText names the nodes that are alive, without those that can send nothing.
+func (f *facts) nodesText() string {
+	able := f.able()
+	switch len(able) {
+	case 0:
+		return "no node"
+	case 1:
+		return able[0].name()
+	default:
+		return fmt.Sprintf("any of %d nodes", len(able))
+	}
+}
+
+// able are the nodes that are alive and reach NATS, or all that are alive when none does.
+func (f *facts) able() []*sessionFacts {
+	able := slices.DeleteFunc(slices.Clone(f.alive), func(s *sessionFacts) bool { return s.away })
+	if len(able) == 0 {
+		return f.alive
+	}
+	return able
+}
+
+// cutOff reports whether there are nodes and none of them reaches NATS.
+func (f *facts) cutOff() bool {
+	return len(f.alive) > 0 && !slices.ContainsFunc(f.alive, func(s *sessionFacts) bool { return !s.away })
+}
+
+// natsAway makes a group wait for its node, or for any, to reach NATS again.
+func (f *facts) natsAway(g *MissingGroup, nodes []*sessionFacts) {
+	g.Reason, g.Owner, g.When = ReasonNATSAway, OwnerNode, nil
+	g.Who = fmt.Sprintf("any of %d nodes", len(nodes))
+	g.Why = "no node can reach NATS, so nothing is sent at the moment"
+	if len(nodes) == 1 {
+		g.Who = nodes[0].name()
+		g.Why = g.Who + " cannot reach NATS, so it sends nothing at the moment"
+	}
+	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
+	g.Advice = []Advice{NATSAdvice()}
+}
+
+// NATSAdvice is what an operator could do while nodes cannot reach NATS.
+func NATSAdvice() Advice {
+	return Advice{Do: "see to the NATS server, and to the network between; nothing has to be done here then"}
+}
+
+// nodeNotes names the nodes that are alive and cannot reach NATS.
+func (f *facts) nodeNotes() []string {
+	var notes []string
+	for _, s := range f.alive {
+		if s.away {
+			notes = append(notes, s.name()+" cannot reach NATS: it sends nothing and records nothing until it can")
+		}
+	}
+	return notes
+}
+
+// lastSeen is the node that was heard of last, when none is alive.
+func (f *facts) lastSeen() *sessionFacts {
+	var last *sessionFacts
+	for _, s := range f.sessions {
+		if last == nil || s.beatAt.After(last.beatAt) {
+			last = s
+		}
+	}
+	return last
+}
+
+// leaderText names who sweeps.
+func (f *facts) leaderText() string {
+	if len(f.alive) == 0 {
+		return "the next node that starts"
+	}
+	if !f.led {
+		return "the node that takes the lead next, within seconds,"
+	}
+	return "the node that leads"
+}
+
+const (
+	// sweepWithin is how long leader work may take to come round, lookWithin a look for work.
+	sweepWithin = time.Second
+	lookWithin  = 2 * time.Second // of a node that had nothing to do for a while
+)
+
+// swept makes a group wait for the leader's sweep, or for a node when there is none.
+func (f *facts) swept(g *MissingGroup, next string) {
+	if len(f.alive) == 0 {
+		f.noNode(g)
+		return
+	}
+	g.Owner, g.Who, g.Next = OwnerNode, f.leaderText(), next
+	g.When = after(f.at, sweepWithin)
+}
+
+// noNode makes a group wait for a node to be started.
+func (f *facts) noNode(g *MissingGroup) {
+	if g.Why != "" {
+		g.by = append(g.by, cameBy{g.Why, g.Items})
+	}
+	if g.Reason == "" {
+		g.Reason = ReasonNoNode
+	}
+	g.Owner, g.Who, g.When = OwnerOperator, "whoever starts a node", nil
+	g.Why = "no node is alive"
+	if last := f.lastSeen(); last != nil {
+		g.Why += fmt.Sprintf("; %s was heard of last, %s", last.name(), clock(last.beatAt))
+		at := last.expiresAt
+		if last.endedAt != nil {
+			at = *last.endedAt
+		}
+		g.Since = &at
+	}
+	g.Next = "they go on within seconds of a node's start"
+	g.Advice = []Advice{{"start a node", "tranche serve"}}
+}

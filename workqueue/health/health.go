@@ -1,0 +1,88 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/streams"
+)
+
+// HealthFacts is what the database tells of the system's health, as of about one moment. Lists are cut to a few, the
+// worst or oldest first; what they count is counted whole where that is cheap.
+type HealthFacts struct {
+	At       time.Time // the database's clock
+	Failed   []FailedRun
+	Held     []HeldRun
+	Overdue  []LateSeal
+	Waiting  []WaitingRun
+	Stale    []StaleSlices
+	Untaken  []UntakenRequests
+	Working  []WorkingEndpoint
+	Open     []OpenBreaker
+	Letters  []LetterCount
+	Strays   []StrayCount
+	Events   EventsWaiting
+	Leader   *inspect.LeaderView // nil: nobody has ever led
+	Nodes    []NodeHealth
+	Tokens   []EndingToken
+	Database DatabaseLoad
+	Kept     []KeptCondition
+	Streams  *streams.StreamTrouble // nil: they are as they are set, or no node has been at it
+
+	SchedulesFailed []FailedSchedule
+	SchedulesStuck  []StuckSchedule
+	SchedulesLate   []LateRun
+
+	CollectorsParked []ParkedOps
+	CollectorsLate   []LateCollector
+	FlushesHung      []HungFlush
+
+	Gaps   []NotedGap
+	Faults []streams.StreamFault
+}
+
+// HealthLimits says from when on something counts.
+type HealthLimits struct {
+	Waiting time.Duration // a run that has work and gets none of it done
+	Failed  time.Duration // how far back failed items are told of
+	Strays  time.Duration // the same of quarantined messages
+	Stale   time.Duration // past a deadline
+	Dead    time.Duration // how long a node that died is told of
+	Token   time.Duration // before the end of a token
+}
+
+// maxConcerns bounds each list of HealthFacts.
+const maxConcerns = 20
+
+// Health reads what the database tells of the system's health. It locks nothing and reads no planes: blocks with ready
+// items, and live slices, are found by their partial indexes, whatever else there is.
+func (s Store) Health(ctx context.Context, l HealthLimits) (*HealthFacts, error) {
+	f := &HealthFacts{}
+	b := &pgx.Batch{}
+	f.queueRuns(b, l)
+	f.queueWork(b, l)
+	f.queueLeftovers(b, l)
+	f.queueNodes(b, l)
+	f.queueDatabase(b, l)
+	f.queueStreams(b)
+	f.queueSchedules(b)
+	f.queueCollectors(b, l)
+	queueRows(b, &f.Gaps, healthGaps, maxConcerns, GapTold, moveTold)
+	queueRows(b, &f.Faults, streams.StreamFaults)
+	if err := s.db.Pool.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("read the system's health: %w", err)
+	}
+	return f, nil
+}
+
+// queueRows adds a query whose rows become a list.
+func queueRows[T any](b *pgx.Batch, into *[]T, sql string, args ...any) {
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
+		*into, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+		return err
+	})
+}

@@ -1,0 +1,94 @@
+package health
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+)
+
+// NodeHealth is a node that is there, or that died lately and was not started again on its host.
+type NodeHealth struct {
+	Session   workqueue.SessionID
+	Host      string
+	PID       int
+	BeatAt    time.Time
+	ExpiresAt time.Time
+	Alive     bool
+	Away      bool       // it said that it cannot reach NATS
+	MuteSince *time.Time // it said that it does, and that the streams do not answer; nil: they do
+	MuteWhy   string
+	Locals    *[]string // the local functions that it said it has; nil: it has not said
+	Slices    int64     // claimed and not sent
+	Items     int64     // in them
+	Loads     int64     // runs that it was loading
+}
+
+// Name is the node's for people.
+func (n *NodeHealth) Name() string { return fmt.Sprintf("node %s (pid %d)", n.Host, n.PID) }
+
+// DatabaseLoad is how full the database is.
+type DatabaseLoad struct {
+	Connections    int64
+	MaxConnections int64
+	Bytes          int64 // of this database
+}
+
+const (
+
+	// Sessions are few; what they hold says work_slice_live, which runs they load batchrun_active.
+	healthNodes = `
+WITH held AS MATERIALIZED (
+    SELECT session_id, count(*) AS slices, sum(bit_count(remaining))::bigint AS items
+    FROM work_slice WHERE state = 'claimed' AND session_id IS NOT NULL GROUP BY 1)
+SELECT n.id, n.host, n.pid, n.heartbeat_at, n.expires_at, n.expires_at > clock_timestamp(),
+    coalesce(n.stats -> 'nats' = 'false', false), ` + inspect.MuteSince + `, ` + inspect.MuteWhy + `,
+    CASE jsonb_typeof(n.stats -> 'locals')
+        WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
+        WHEN 'null' THEN '{}'::text[] END,
+    coalesce(h.slices, 0), coalesce(h.items, 0),
+    (SELECT count(*) FROM batchrun r WHERE r.state = 'loading' AND r.loader_session = n.id)
+FROM node_session n LEFT JOIN held h ON h.session_id = n.id
+WHERE n.ended_at IS NULL AND (n.expires_at > clock_timestamp() OR h.session_id IS NOT NULL
+    OR n.expires_at > clock_timestamp() - $1::interval
+        AND NOT EXISTS (SELECT FROM node_session later WHERE later.id <> n.id AND later.host = n.host
+            AND later.started_at > n.heartbeat_at))
+ORDER BY n.started_at, n.id`
+
+	// pg_stat_database counts for every role; pg_stat_activity would not tell all of them.
+	healthDatabase = `
+SELECT (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint,
+    current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint,
+    pg_database_size(current_database()), clock_timestamp()`
+
+	// A few rows.
+	healthKept = `SELECT kind, subject, since, seen_at FROM health_condition`
+)
+
+func (f *HealthFacts) queueNodes(b *pgx.Batch, l HealthLimits) {
+	b.Queue(inspect.HealthLeader, ledger.LeaseName).QueryRow(func(row pgx.Row) error {
+		var leader inspect.LeaderView
+		err := row.Scan(&leader.Session, &leader.Epoch, &leader.Since, &leader.ExpiresAt)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return nil
+		case err == nil:
+			f.Leader = &leader
+		}
+		return err
+	})
+	queueRows(b, &f.Nodes, healthNodes, l.Dead)
+}
+
+func (f *HealthFacts) queueDatabase(b *pgx.Batch, _ HealthLimits) {
+	queueRows(b, &f.Kept, healthKept)
+	b.Queue(healthDatabase).QueryRow(func(row pgx.Row) error {
+		d := &f.Database
+		return row.Scan(&d.Connections, &d.MaxConnections, &d.Bytes, &f.At)
+	})
+}

@@ -1,0 +1,71 @@
+package health
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+)
+
+// FailedRun is a completed run with failed items that nobody has run again. Runs and Items are those of all such runs.
+type FailedRun struct {
+	Run        workqueue.RunID
+	Name       string
+	Plan       string
+	Failed     int64
+	FinishedAt time.Time
+	Runs       int64
+	Items      int64
+}
+
+// HeldRun is a run that is paused. Runs counts those held for the same reason.
+type HeldRun struct {
+	Run    workqueue.RunID
+	Name   string
+	Plan   string
+	Hold   control.Hold
+	Detail string
+	Since  time.Time
+	By     string
+	Runs   int64
+}
+
+// LateSeal is an open run that was not sealed in time.
+type LateSeal struct {
+	Run    workqueue.RunID
+	Name   string
+	Plan   string
+	SealBy time.Time
+	Items  int64
+}
+
+const (
+	// batchrun_failed finds them.
+	healthFailed = `
+SELECT id, coalesce(name, ''), plan, failed, finished_at, count(*) OVER (), (sum(failed) OVER ())::bigint
+FROM batchrun
+WHERE state = 'completed' AND failed > 0 AND finished_at > clock_timestamp() - $1::interval
+ORDER BY id DESC LIMIT $2`
+
+	// batchrun_active; a few of each reason.
+	healthHeld = `
+SELECT id, name, plan, hold, hold_detail, held_at, held_by, runs FROM (
+    SELECT id, coalesce(name, '') AS name, plan, hold, hold_detail, held_at, held_by,
+        count(*) OVER (PARTITION BY hold) AS runs, row_number() OVER (PARTITION BY hold ORDER BY held_at, id) AS n
+    FROM batchrun WHERE state = 'running' AND hold IS NOT NULL) h
+WHERE n <= $1 ORDER BY held_at, id`
+
+	// batchrun_active.
+	healthOverdue = `
+SELECT id, coalesce(name, ''), plan, seal_by, items FROM batchrun
+WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= clock_timestamp()
+ORDER BY seal_by, id LIMIT $1`
+)
+
+func (f *HealthFacts) queueRuns(b *pgx.Batch, l HealthLimits) {
+	queueRows(b, &f.Failed, healthFailed, l.Failed, maxConcerns)
+	queueRows(b, &f.Held, healthHeld, maxConcerns)
+	queueRows(b, &f.Overdue, healthOverdue, maxConcerns)
+}

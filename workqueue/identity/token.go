@@ -1,0 +1,236 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// TokenID names an API token. It is random, so that its beginning is enough to name it by.
+type TokenID uuid.UUID
+
+// String returns the usual 36 characters.
+func (id TokenID) String() string { return uuid.UUID(id).String() }
+
+// MarshalText and UnmarshalText make the id a string in JSON.
+func (id TokenID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText() }
+
+// UnmarshalText reads what MarshalText writes.
+func (id *TokenID) UnmarshalText(b []byte) error { return (*uuid.UUID)(id).UnmarshalText(b) }
+
+// TokenState says whether a token, or a web session, is of use.
+type TokenState string
+
+// The states of a token.
+const (
+	TokenActive  TokenState = "active"
+	TokenExpired TokenState = "expired"
+	TokenRevoked TokenState = "revoked"
+)
+
+// TokenView is a token as it is shown. Its secret is known to nobody but its holder.
+type TokenView struct {
+	ID         TokenID    `json:"id"`
+	Name       string     `json:"name" doc:"the actor in the audit log of what is done with it"`
+	Role       string     `json:"role" enum:"viewer,operator,admin"`
+	State      TokenState `json:"state" enum:"active,expired,revoked"`
+	CreatedAt  time.Time  `json:"created_at"`
+	CreatedBy  string     `json:"created_by"`
+	ExpiresAt  *time.Time `json:"expires_at,omitempty" doc:"absent: never"`
+	LastUsedAt *time.Time `json:"last_used_at,omitempty" doc:"to the minute; absent: it has not been used"`
+	RevokedAt  *time.Time `json:"revoked_at,omitempty"`
+	RevokedBy  string     `json:"revoked_by,omitempty"`
+}
+
+// NewToken is a token to be made.
+type NewToken struct {
+	Name, Role string
+	Hash       [32]byte      // of its secret
+	ExpiresIn  time.Duration // 0: never
+}
+
+// MaxTokens bounds what Tokens lists.
+const MaxTokens = 1000
+
+const tokenColumns = ` id, name, role,
+    CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired'
+         ELSE 'active' END,
+    created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by`
+
+func scanToken(row pgx.CollectableRow) (t TokenView, err error) {
+	err = row.Scan(&t.ID, &t.Name, &t.Role, &t.State, &t.CreatedAt, &t.CreatedBy, &t.ExpiresAt, &t.LastUsedAt,
+		&t.RevokedAt, &t.RevokedBy)
+	return t, err
+}
+
+const insertToken = `
+INSERT INTO api_token (id, name, role, hash, created_by, expires_at)
+VALUES ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval)
+RETURNING` + tokenColumns
+
+// CreateToken keeps a token, with a row in the audit log.
+func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (TokenView, error) {
+	var life *time.Duration
+	if n.ExpiresIn > 0 {
+		life = &n.ExpiresIn
+	}
+	var out TokenView
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, insertToken, uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life)
+		if err != nil {
+			return err
+		}
+		if out, err = pgx.CollectExactlyOneRow(rows, scanToken); err != nil {
+			return err
+		}
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_create", Subject: out.Name, After: out.audited()})
+	})
+	if err != nil {
+		return TokenView{}, fmt.Errorf("create token %s: %w", n.Name, err)
+	}
+	return out, nil
+}
+
+func (t *TokenView) audited() map[string]any {
+	doc := map[string]any{"token": t.ID, "role": t.Role, "state": t.State}
+	if t.ExpiresAt != nil {
+		doc["expires_at"] = t.ExpiresAt
+	}
+	return doc
+}
+
+// Small: there are as many tokens as people and programs.
+const listTokens = `SELECT` + tokenColumns + ` FROM api_token ORDER BY created_at DESC, id LIMIT $1`
+
+// Tokens lists the newest MaxTokens tokens.
+func (s Store) Tokens(ctx context.Context) ([]TokenView, error) {
+	rows, err := s.db.Pool.Query(ctx, listTokens, MaxTokens)
+	if err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, scanToken)
+	if err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	return all, nil
+}
+
+const anyTokens = `
+SELECT EXISTS (
+    SELECT FROM api_token WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp()))`
+
+// HasTokens reports whether somebody could log in by a token.
+func (s Store) HasTokens(ctx context.Context) (found bool, err error) {
+	if err := s.db.Pool.QueryRow(ctx, anyTokens).Scan(&found); err != nil {
+		return false, fmt.Errorf("look for tokens: %w", err)
+	}
+	return found, nil
+}
+
+// AmbiguousTokenError is returned when a reference fits several tokens that are not revoked.
+type AmbiguousTokenError struct {
+	Ref     string
+	Matches []TokenID
+}
+
+func (e *AmbiguousTokenError) Error() string {
+	return fmt.Sprintf("%q fits more than one token, among them %s and %s; give the id, or more of it", e.Ref,
+		e.Matches[0], e.Matches[1])
+}
+
+// RevokedTokenError is returned when a token has been revoked before.
+type RevokedTokenError struct {
+	Token TokenID
+	At    time.Time
+	By    string
+}
+
+func (e *RevokedTokenError) Error() string {
+	return fmt.Sprintf("token %s was revoked already, by %s at %s", e.Token, e.By, e.At.UTC().Format(time.RFC3339))
+}
+
+// $2 and $3 are null when the reference cannot be the beginning of an id. FOR UPDATE: of two that revoke, one does.
+const matchingTokens = `SELECT` + tokenColumns + `
+FROM api_token WHERE name = $1 OR id BETWEEN $2 AND $3
+ORDER BY revoked_at IS NULL DESC, created_at DESC, id LIMIT $4 FOR UPDATE`
+
+const revokeToken = `
+UPDATE api_token SET revoked_at = clock_timestamp(), revoked_by = $2 WHERE id = $1 AND revoked_at IS NULL
+RETURNING` + tokenColumns
+
+const endTokenSessions = `DELETE FROM web_session WHERE token_id = $1` // web_session_token
+
+// RevokeToken ends a token and the web sessions that it began, with a row in the audit log. The reference is an id, the
+// beginning of one (MinPrefix digits or more), or the name of the only token of that name that is not revoked.
+func (s Store) RevokeToken(ctx context.Context, ref, actor string) (TokenView, error) {
+	var out TokenView
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		before, err := tokenFor(ctx, tx, ref)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, revokeToken, before.ID, pg.Plain(actor))
+		if err == nil {
+			out, err = pgx.CollectExactlyOneRow(rows, scanToken)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, endTokenSessions, before.ID)
+		}
+		if err != nil {
+			return fmt.Errorf("revoke token %s: %w", before.ID, err)
+		}
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_revoke", Subject: out.Name,
+			Before: before.audited(), After: out.audited()})
+	})
+	return out, err
+}
+
+// tokenFor finds and locks the token that a person means to revoke.
+func tokenFor(ctx context.Context, tx pgx.Tx, ref string) (TokenView, error) {
+	if ref = strings.TrimSpace(ref); !pg.ValidText(ref) {
+		return TokenView{}, noToken(ref)
+	}
+	var low, high *uuid.UUID
+	if lo, hi, ok := pg.PrefixRange(ref); ok {
+		low, high = &lo, &hi
+	}
+	rows, err := tx.Query(ctx, matchingTokens, ref, low, high, pg.MaxMatches)
+	var found []TokenView
+	if err == nil {
+		found, err = pgx.CollectRows(rows, scanToken)
+	}
+	switch {
+	case err != nil:
+		return TokenView{}, fmt.Errorf("look up token %q: %w", ref, err)
+	case len(found) == 0:
+		return TokenView{}, noToken(ref)
+	case found[0].RevokedAt != nil: // those that are not revoked come first
+		return TokenView{}, &RevokedTokenError{found[0].ID, *found[0].RevokedAt, found[0].RevokedBy}
+	}
+	var usable []TokenID
+	for i := range found {
+		if found[i].RevokedAt == nil {
+			usable = append(usable, found[i].ID)
+		}
+	}
+	if len(usable) > 1 {
+		return TokenView{}, &AmbiguousTokenError{Ref: ref, Matches: usable}
+	}
+	return found[0], nil
+}
+
+func noToken(ref string) error {
+	return fmt.Errorf("no token has the id, the beginning of an id or the name %q: %w", ref, workqueue.ErrNotFound)
+}
+
+// ErrNoCredential is returned when no token or web session has a secret.
+var ErrNoCredential = errors.New("no token or session has this secret")

@@ -1,0 +1,267 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// Bounds of what Errors returns. Services choose codes and messages, so nothing else limits them.
+const (
+	MaxErrorGroups = 1000
+	maxExamples    = 3    // of a group
+	maxServices    = 10   // of a group
+	maxExampleText = 1000 // characters of an example's message
+)
+
+// Errors is the items of a run that are failed now, in groups. An item is counted once: with the first step that failed
+// it. What steps that are optional failed stands in groups of its own and makes no failed items.
+type Errors struct {
+	At         time.Time    `json:"at" doc:"when they were grouped; a while ago where that takes long, and more fail"`
+	Items      int64        `json:"items" doc:"failed items, those of groups left out included"`
+	Optional   int64        `json:"optional_items,omitempty" doc:"failures in optional steps, which are not among items"`
+	Groups     []ErrorGroup `json:"groups" doc:"the greatest first, those of optional steps last, 1000 at the most"`
+	MoreGroups int64        `json:"more_groups,omitempty" doc:"groups that were left out, the smallest"`
+	MoreItems  int64        `json:"more_items,omitempty" doc:"items of groups that were left out"`
+	ByStep     []StepErrors `json:"by_step" nullable:"false" doc:"steps at which items are failed now, in their order"`
+}
+
+// StepErrors is how many items are failed at a step.
+type StepErrors struct {
+	Step     string `json:"step"`
+	Optional bool   `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
+	Count    int64  `json:"count" doc:"an item that failed at several steps counts at each"`
+}
+
+// ServiceErrors is how many items of a group a service failed.
+type ServiceErrors struct {
+	Service string `json:"service"`
+	Count   int64  `json:"count"`
+}
+
+// ErrorGroup is the items of a run that are failed now in one step with one code and messages of one shape.
+type ErrorGroup struct {
+	ID       string     `json:"id" doc:"names the group in a re-run; the same in every run"`
+	Step     string     `json:"step"`
+	Optional bool       `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
+	Code     string     `json:"code"`
+	Shape    string     `json:"shape" doc:"the messages, with # for numbers, ids and quoted text"`
+	Count    int64      `json:"count"`
+	Also     int64      `json:"also,omitempty" doc:"more such items, counted with a step before that failed them too"`
+	First    *time.Time `json:"first,omitempty" doc:"when the first of these items got this error"`
+	Last     *time.Time `json:"last,omitempty"`
+	Services []string   `json:"services" doc:"who answered so, ten at the most"`
+
+	ByService []ServiceErrors `json:"by_service" nullable:"false" doc:"the same with counts, the greatest first"`
+
+	Examples []ErrorExample `json:"examples" doc:"three at the most, by ordinal"`
+
+	step   workqueue.Step
+	slices []workqueue.SliceID // the first ones with such items,
+	firsts []workqueue.Ordinal // and the first
+	lasts  []workqueue.Ordinal // and the last such item of each
+}
+
+// ErrorExample is one failed item.
+type ErrorExample struct {
+	Key     string `json:"key"`
+	Message string `json:"message" doc:"its first 1000 characters"`
+}
+
+// A part counts when the item's bit is still in the failed plane and no later generation wrote another. work_part_error
+// finds the parts, the primary keys of work_block, work_part and work_slice do the rest. The newest generation is asked
+// for item by item, and only in runs that have more than one: as an anti-join, over a run that was never analyzed, it
+// is quadratic. Whether a step before failed the item, too, is asked only of steps that are not the first. The shapes
+// are most of the work: they are made of each message once, and for them all digits are the same, which is why messages
+// that differ in their numbers only, and of which there are many, are the same before.
+const errorGroups = `
+WITH by_message AS MATERIALIZED (
+    SELECT c.step, c.error_code, c.error_message, c.slice_id, count(*) FILTER (WHERE NOT c.again) AS items,
+        count(*) FILTER (WHERE c.again) AS also, min(c.ordinal) AS first_ordinal, max(c.ordinal) AS last_ordinal
+    FROM (
+        SELECT p.step, p.error_code, p.slice_id, p.ordinal,
+            translate(left(coalesce(p.error_message, ''), 1000), '123456789', '000000000') AS error_message,
+            CASE WHEN p.step = 0 OR p.step = ANY ($6::smallint[]) THEN false
+                ELSE EXISTS (SELECT 1 FROM unnest($5::smallint[]) AS n (step)
+                    JOIN work_block e ON e.run_id = p.run_id AND e.step = n.step AND e.block = p.ordinal / 8192
+                    WHERE n.step < p.step AND get_bit(e.failed, p.ordinal % 8192) = 1)
+            END AS again
+        FROM work_part p
+        JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
+        WHERE p.run_id = $1 AND p.error_code IS NOT NULL AND get_bit(b.failed, p.ordinal % 8192) = 1
+            AND ((SELECT generation FROM batchrun WHERE id = $1) = 1
+                OR p.generation = (SELECT max(n.generation) FROM work_part n
+                    WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal))
+    ) c
+    GROUP BY c.step, c.error_code, c.error_message, c.slice_id
+), shapes AS MATERIALIZED (
+    SELECT p.error_message, ` + plane.MessageShape + ` AS shape FROM (SELECT DISTINCT error_message FROM by_message) p
+), by_slice AS MATERIALIZED (
+    SELECT m.step, m.error_code, h.shape, m.slice_id, sum(m.items) AS items, sum(m.also) AS also,
+        min(m.first_ordinal) AS first_ordinal, max(m.last_ordinal) AS last_ordinal
+    FROM by_message m JOIN shapes h USING (error_message)
+    GROUP BY m.step, m.error_code, h.shape, m.slice_id
+), by_service AS (
+    SELECT g.step, g.error_code, g.shape, coalesce(w.service, '') AS service, sum(g.items) AS items,
+        sum(g.also) AS also,
+        min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last
+    FROM by_slice g LEFT JOIN work_slice w ON w.id = g.slice_id
+    GROUP BY g.step, g.error_code, g.shape, coalesce(w.service, '')
+), beginnings AS (
+    SELECT g.step, g.error_code, g.shape,
+        (array_agg(g.slice_id ORDER BY g.first_ordinal))[1:$4] AS slices,
+        (array_agg(g.first_ordinal ORDER BY g.first_ordinal))[1:$4] AS firsts,
+        (array_agg(g.last_ordinal ORDER BY g.first_ordinal))[1:$4] AS lasts
+    FROM by_slice g GROUP BY g.step, g.error_code, g.shape
+), grouped AS (
+    SELECT g.step, g.step = ANY ($6::smallint[]) AS optional, g.error_code, g.shape,
+        sum(g.items)::bigint AS items, sum(g.also)::bigint AS also, min(g.first) AS first, max(g.last) AS last,
+        (array_agg(g.service ORDER BY g.items DESC, g.service) FILTER (WHERE g.service <> ''))[1:$3] AS services,
+        (array_agg(g.items::bigint ORDER BY g.items DESC, g.service) FILTER (WHERE g.service <> ''))[1:$3] AS counts,
+        count(*) OVER () AS all_groups,
+        coalesce(sum(sum(g.items)) FILTER (WHERE NOT g.step = ANY ($6::smallint[])) OVER (), 0)::bigint AS all_items,
+        coalesce(sum(sum(g.items)) FILTER (WHERE g.step = ANY ($6::smallint[])) OVER (), 0)::bigint AS all_optional
+    FROM by_service g
+    GROUP BY g.step, g.error_code, g.shape
+    ORDER BY optional, items DESC, g.step, g.error_code, g.shape
+    LIMIT $2
+)
+SELECT left(md5(g.step || ':' || g.error_code || ':' || g.shape), 8), g.step, s.name, g.optional, g.error_code, g.shape,
+    g.items, g.also, g.first, g.last, coalesce(g.services, '{}'), coalesce(g.counts, '{}'), t.slices, t.firsts, t.lasts,
+    g.all_groups, g.all_items, g.all_optional
+FROM grouped g
+JOIN beginnings t USING (step, error_code, shape)
+JOIN run_step s ON s.run_id = $1 AND s.step = g.step
+ORDER BY g.optional, g.items DESC, g.step, g.error_code, g.shape`
+
+// The steps whose failures are failures of items, and those that are optional.
+const errorSteps = `
+SELECT coalesce(array_agg(step) FILTER (WHERE NOT optional), '{}'),
+    coalesce(array_agg(step) FILTER (WHERE optional), '{}')
+FROM run_step WHERE run_id = $1`
+
+// The examples of each group, from the first slices that have some. The shapes of their parts are made once more, but
+// of each part once: it is linear however many groups share a slice. The parts are ranges of work_part's primary key.
+const errorExamples = `
+WITH wanted AS (
+    SELECT * FROM unnest($2::int[], $3::smallint[], $4::text[], $5::uuid[], $6::int[], $7::int[])
+        AS w (nth, step, id, slice_id, first_ordinal, last_ordinal)
+), slices AS (
+    SELECT step, slice_id, min(first_ordinal) AS first, max(last_ordinal) AS last FROM wanted GROUP BY step, slice_id
+), ranked AS (
+    SELECT f.*, row_number() OVER (PARTITION BY f.slice_id, f.id ORDER BY f.ordinal) AS place
+    FROM slices s CROSS JOIN LATERAL (
+        SELECT p.slice_id, p.ordinal, p.error_message, ` + plane.MessageGroup + ` AS id FROM work_part p
+        WHERE p.run_id = $1 AND p.step = s.step AND p.ordinal BETWEEN s.first AND s.last
+            AND p.slice_id = s.slice_id AND p.error_code IS NOT NULL
+        OFFSET 0
+    ) f
+)
+SELECT w.nth, q.item_key, left(coalesce(r.error_message, ''), $8)
+FROM wanted w
+JOIN ranked r ON r.slice_id = w.slice_id AND r.id = w.id AND r.place <= $9
+JOIN work_queue q ON q.run_id = $1 AND q.ordinal = r.ordinal
+ORDER BY w.nth, r.ordinal`
+
+// Errors groups the items of a run that are failed now by step, error code and the shape of their messages. The error
+// wraps ErrNotFound when there is no such run.
+func (s Store) Errors(ctx context.Context, id workqueue.RunID) (Errors, error) {
+	entry := database.Kept[errorsCache](s.db).of(id)
+	if err := entry.lock(ctx); err != nil { // one at a time is enough
+		return Errors{}, fmt.Errorf("group the errors of run %s: %w", id, err)
+	}
+	defer entry.unlock()
+	var out Errors
+	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
+		extent, err := ReadExtent(ctx, tx, id)
+		if err != nil || entry.serves(&extent) {
+			out = entry.errors
+			return err
+		}
+		began := time.Now()
+		if out, err = ReadErrors(ctx, tx, id); err == nil {
+			out.ByStep, out.At = extent.ByStep(), extent.at
+			entry.keep(out, extent, time.Since(began))
+		}
+		return err
+	})
+	if err != nil {
+		return Errors{}, fmt.Errorf("group the errors of run %s: %w", id, err)
+	}
+	return out, nil
+}
+
+func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, error) {
+	out := Errors{Groups: []ErrorGroup{}, ByStep: []StepErrors{}}
+	var required, optional []workqueue.Step
+	if err := tx.QueryRow(ctx, errorSteps, id).Scan(&required, &optional); err != nil {
+		return out, err
+	}
+	rows, err := tx.Query(ctx, errorGroups, id, MaxErrorGroups, maxServices, maxExamples, required, optional)
+	if err != nil {
+		return out, err
+	}
+	var g ErrorGroup
+	var groups, listed int64
+	var counts []int64
+	to := []any{&g.ID, &g.step, &g.Step, &g.Optional, &g.Code, &g.Shape, &g.Count, &g.Also, &g.First,
+		&g.Last, &g.Services, &counts, &g.slices,
+		&g.firsts, &g.lasts, &groups, &out.Items, &out.Optional}
+	_, err = pgx.ForEachRow(rows, to, func() error {
+		g.ByService = []ServiceErrors{}
+		for i, service := range g.Services {
+			g.ByService = append(g.ByService, ServiceErrors{service, counts[i]})
+		}
+		out.Groups = append(out.Groups, g)
+		if !g.Optional {
+			listed += g.Count
+		}
+		g, counts = ErrorGroup{}, nil // the lists in it are the group's now
+		return nil
+	})
+	if err != nil {
+		return out, err
+	}
+	out.MoreGroups, out.MoreItems = groups-int64(len(out.Groups)), out.Items-listed
+	return out, addExamples(ctx, tx, id, out.Groups)
+}
+
+// addExamples fills in the items that stand for each group.
+func addExamples(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []ErrorGroup) error {
+	var nth []int
+	var steps []workqueue.Step
+	var ids []string
+	var from []workqueue.SliceID
+	var firsts, lasts []workqueue.Ordinal
+	for i := range groups {
+		g := &groups[i]
+		g.Examples = []ErrorExample{}
+		for j, slice := range g.slices {
+			nth, steps, ids, from = append(nth, i), append(steps, g.step), append(ids, g.ID), append(from, slice)
+			firsts, lasts = append(firsts, g.firsts[j]), append(lasts, g.lasts[j])
+		}
+	}
+	if len(nth) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, errorExamples, run, nth, steps, ids, from, firsts, lasts, maxExampleText,
+		maxExamples)
+	if err != nil {
+		return err
+	}
+	var at int
+	var e ErrorExample
+	_, err = pgx.ForEachRow(rows, []any{&at, &e.Key, &e.Message}, func() error {
+		if len(groups[at].Examples) < maxExamples {
+			groups[at].Examples = append(groups[at].Examples, e)
+		}
+		return nil
+	})
+	return err
+}

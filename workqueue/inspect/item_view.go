@@ -1,0 +1,256 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// ItemView is one item with everything that happened to it.
+type ItemView struct {
+	Ordinal workqueue.Ordinal `json:"ordinal"`
+	Key     string            `json:"key"`
+	State   workqueue.Outcome `json:"state" enum:"done,failed,missing"`
+	Payload json.RawMessage   `json:"payload"`
+	Steps   []ItemStep        `json:"steps"`
+}
+
+// ItemStep is one item in one step.
+type ItemStep struct {
+	Step        workqueue.Step       `json:"step"`
+	Name        string               `json:"name"`
+	Kind        workqueue.Kind       `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Endpoint    string               `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Optional    bool                 `json:"optional,omitempty"`
+	Needs       []string             `json:"needs,omitempty" doc:"steps that come first"`
+	State       string               `json:"state" enum:"waiting,held,ready,in_flight,scheduled,done,failed,skipped"`
+	WaitsFor    []string             `json:"waits_for,omitempty" doc:"steps that it has not ended in, or the barrier is for"`
+	LeftOutBy   []string             `json:"left_out_by,omitempty" doc:"when skipped: the steps that failed it"`
+	Stale       bool                 `json:"stale,omitempty" doc:"what it was made from is being made again"`
+	Generation  workqueue.Generation `json:"generation,omitempty" doc:"of the result or error"`
+	RecordedAt  *time.Time           `json:"recorded_at,omitempty" doc:"when the result or error came"`
+	Service     string               `json:"service,omitempty" doc:"who it came from"`
+	Result      json.RawMessage      `json:"result,omitempty" doc:"when it is JSON"`
+	ResultBytes []byte               `json:"result_bytes,omitempty" doc:"when it is something else"`
+	ContentType string               `json:"content_type,omitempty"`
+	Size        int                  `json:"size,omitempty" doc:"bytes of the result"`
+	SHA256      string               `json:"sha256,omitempty" doc:"of the result, in hexadecimal"`
+	Error       *ItemError           `json:"error,omitempty"`
+	Earlier     []EarlierPart        `json:"earlier,omitempty" doc:"what earlier generations had here, the newest first"`
+	Attempts    []Attempt            `json:"attempts" doc:"every slice that held the item, oldest first"`
+
+	needs   []workqueue.Step
+	barrier bool // it has one, and it has not been passed
+}
+
+// EarlierPart is a result or an error that does not count any more.
+type EarlierPart struct {
+	Generation workqueue.Generation `json:"generation"`
+	RecordedAt *time.Time           `json:"recorded_at,omitempty"`
+	Size       int                  `json:"size,omitempty"`
+	SHA256     string               `json:"sha256,omitempty"`
+	Error      *ItemError           `json:"error,omitempty"`
+}
+
+// ItemError is why an item failed.
+type ItemError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// Attempt is one slice as one of its items sees it.
+type Attempt struct {
+	Slice      workqueue.SliceID    `json:"slice"`
+	Generation workqueue.Generation `json:"generation"`
+	Attempt    int                  `json:"attempt"`
+	Cause      string               `json:"cause" doc:"why the slice was made"`
+	State      string               `json:"state" doc:"of the slice"`
+	Items      int                  `json:"items" doc:"in the slice"`
+	Service    string               `json:"service,omitempty" doc:"who answered"`
+	CreatedAt  time.Time            `json:"created_at"`
+	SentAt     *time.Time           `json:"sent_at,omitempty" doc:"or when it was claimed, if the reply was that fast"`
+	EndedAt    *time.Time           `json:"ended_at,omitempty"`
+	Deadline   *time.Time           `json:"deadline,omitempty"`
+	NotBefore  *time.Time           `json:"not_before,omitempty" doc:"of one that is scheduled: when it is sent"`
+	Outcome    string               `json:"outcome" enum:"done,failed,retried,lost,open" doc:"retried: tried again after an error"`
+	Error      *ItemError           `json:"error,omitempty"`
+}
+
+// MaxTwins bounds the items of one key that Items returns, in a run that allows a key to stand more than once.
+const MaxTwins = 100
+
+// work_queue_key finds the items.
+const itemsByKey = `
+SELECT ordinal, item_key, payload FROM work_queue WHERE run_id = $1 AND item_key = $2 AND ordinal > $4
+ORDER BY ordinal LIMIT $3`
+
+// Point reads of primary keys, and the live slices of the item's block by work_slice_block. An item of an open run may
+// have no block yet.
+const itemSteps = `
+SELECT s.step, s.name, s.kind, s.endpoint, s.optional, ` + NeedNames + `, s.needs,
+    s.barrier AND NOT s.barrier_passed,
+    CASE WHEN get_bit(b.done, $3) = 1 THEN 'done'
+        WHEN get_bit(b.failed, $3) = 1 THEN 'failed'
+        WHEN get_bit(b.skipped, $3) = 1 THEN 'skipped'
+        WHEN get_bit(b.ready, $3) = 1 THEN 'ready'
+        WHEN get_bit(b.held, $3) = 1 THEN 'held'
+        ELSE coalesce((SELECT CASE w.state WHEN 'scheduled' THEN 'scheduled' ELSE 'in_flight' END FROM work_slice w
+            WHERE w.run_id = b.run_id AND w.step = b.step AND w.block = b.block
+                AND w.state IN ('scheduled', 'claimed', 'sent') AND get_bit(w.remaining, $3) = 1 LIMIT 1), 'waiting')
+    END
+FROM run_step s
+LEFT JOIN work_block b ON b.run_id = s.run_id AND b.step = s.step AND b.block = $2
+WHERE s.run_id = $1
+ORDER BY s.step`
+
+// The parts of an item, the newest of each step with all of its result. Ranges of work_part's primary key, and the
+// slices by theirs.
+const itemParts = `
+SELECT p.step, p.generation, coalesce(w.ended_at, w.sent_at), coalesce(w.service, ''),
+    CASE WHEN p.generation = max(p.generation) OVER (PARTITION BY p.step) THEN p.result END,
+    coalesce(p.content_type, ''), coalesce(octet_length(p.result), 0), coalesce(encode(sha256(p.result), 'hex'), ''),
+    p.error_code, coalesce(p.error_message, '')
+FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id
+WHERE p.run_id = $1 AND p.step = ANY ($3) AND p.ordinal = $2
+ORDER BY p.step, p.generation DESC`
+
+// work_slice_block finds the slices; work_error and work_part are read by primary key.
+const itemAttempts = `
+SELECT w.step, w.id, w.generation, w.attempt, w.cause, w.state, bit_count(w.mask)::integer, coalesce(w.service, ''),
+    w.created_at,
+    coalesce(w.sent_at, CASE WHEN w.state = 'recorded' THEN greatest(w.created_at, w.not_before) END),
+    w.ended_at, w.deadline, CASE WHEN w.state = 'scheduled' THEN w.not_before END,
+    CASE WHEN p.result IS NOT NULL THEN 'done'
+        WHEN p.error_code IS NOT NULL THEN 'failed'
+        WHEN e.error_code IS NOT NULL OR w.state = 'recorded' AND w.error_code IS NOT NULL THEN 'retried'
+        WHEN w.state IN ('scheduled', 'claimed', 'sent') THEN 'open'
+        ELSE 'lost' END,
+    coalesce(p.error_code, e.error_code, CASE WHEN p.result IS NULL THEN w.error_code END),
+    coalesce(p.error_message, e.error_message, w.error_message, '')
+FROM work_slice w
+LEFT JOIN work_error e ON e.run_id = w.run_id AND e.step = w.step AND e.ordinal = $4 AND e.slice_id = w.id
+LEFT JOIN work_part p ON p.run_id = w.run_id AND p.step = w.step AND p.ordinal = $4 AND p.slice_id = w.id
+WHERE w.run_id = $1 AND w.block = $2 AND w.step = ANY ($5) AND get_bit(w.mask, $3) = 1
+ORDER BY w.step, w.created_at, w.id`
+
+// Items returns the items that have the given key: one, unless the run allows a key to stand more than once. The error
+// wraps ErrNotFound when the run or the key does not exist.
+func (s Store) Items(ctx context.Context, id workqueue.RunID, key string) ([]ItemView, error) {
+	items, _, err := s.ItemsAfter(ctx, id, key, NoOrdinal)
+	return items, err
+}
+
+// NoOrdinal comes before all.
+const NoOrdinal workqueue.Ordinal = -1
+
+// ItemsAfter returns those of the items of a key whose ordinals follow one, or all from the first on after -1, MaxTwins
+// at the most, and says whether others follow.
+func (s Store) ItemsAfter(ctx context.Context, id workqueue.RunID, key string, after workqueue.Ordinal,
+) (items []ItemView, more bool, err error) {
+	err = s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
+		if _, err := ReadSummary(ctx, tx, id); err != nil {
+			return err
+		}
+		if items, more, err = FindItems(ctx, tx, id, key, after); err != nil {
+			return err
+		}
+		for i := range items {
+			if err := FillItem(ctx, tx, id, &items[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("view item %q of run %s: %w", key, id, err)
+	}
+	return items, more, nil
+}
+
+var errNoKey = fmt.Errorf("no item has this key: %w", workqueue.ErrNotFound)
+
+func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, after workqueue.Ordinal,
+) (items []ItemView, more bool, err error) {
+	if !pg.ValidText(key) {
+		return nil, false, errNoKey
+	}
+	rows, err := tx.Query(ctx, itemsByKey, id, key, MaxTwins+1, after)
+	if err != nil {
+		return nil, false, err
+	}
+	items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (ItemView, error) {
+		var item ItemView
+		var payload string
+		err := row.Scan(&item.Ordinal, &item.Key, &payload)
+		item.Payload = json.RawMessage(payload)
+		return item, err
+	})
+	if err == nil && len(items) == 0 && after == NoOrdinal {
+		err = errNoKey
+	}
+	return items[:min(len(items), MaxTwins)], len(items) > MaxTwins, err
+}
+
+func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView) error {
+	block, bit := item.Ordinal.Block()
+	rows, err := tx.Query(ctx, itemSteps, id, block, bit)
+	if err != nil {
+		return err
+	}
+	if item.Steps, err = pgx.CollectRows(rows, scanItemStep); err != nil {
+		return err
+	}
+	item.State = overall(item.Steps)
+	relate(item.Steps)
+	numbers := make([]workqueue.Step, len(item.Steps))
+	for i := range item.Steps {
+		numbers[i] = item.Steps[i].Step
+	}
+	if rows, err = tx.Query(ctx, itemParts, id, item.Ordinal, numbers); err != nil {
+		return err
+	}
+	if err := attachParts(rows, item.Steps); err != nil {
+		return err
+	}
+	if rows, err = tx.Query(ctx, itemAttempts, id, block, bit, item.Ordinal, numbers); err != nil {
+		return err
+	}
+	return attachAttempts(rows, item.Steps)
+}
+
+func scanItemStep(row pgx.CollectableRow) (ItemStep, error) {
+	step := ItemStep{Attempts: []Attempt{}}
+	err := row.Scan(&step.Step, &step.Name, &step.Kind, &step.Endpoint, &step.Optional, &step.Needs, &step.needs,
+		&step.barrier, &step.State)
+	return step, err
+}
+
+func attachAttempts(rows pgx.Rows, steps []ItemStep) error {
+	var number workqueue.Step
+	var a Attempt
+	var code *string
+	var message string
+	to := []any{&number, &a.Slice, &a.Generation, &a.Attempt, &a.Cause, &a.State, &a.Items, &a.Service, &a.CreatedAt,
+		&a.SentAt, &a.EndedAt, &a.Deadline, &a.NotBefore, &a.Outcome, &code, &message}
+	_, err := pgx.ForEachRow(rows, to, func() error {
+		a.Error = nil
+		if code != nil {
+			a.Error = &ItemError{Code: *code, Message: message}
+		}
+		for i := range steps {
+			if steps[i].Step == number {
+				steps[i].Attempts = append(steps[i].Attempts, a)
+				return nil
+			}
+		}
+		return errors.New("a slice of a step that the run does not have")
+	})
+	return err
+}

@@ -1,0 +1,221 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// ItemRow is an item as a list of a range shows it.
+type ItemRow struct {
+	Ordinal  workqueue.Ordinal `json:"ordinal"`
+	Key      string            `json:"key"`
+	State    string            `json:"state" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale"`
+	Attempts int               `json:"attempts" doc:"how often it was asked for since it was last ready; up to 255"`
+	Error    *ItemError        `json:"error,omitempty" doc:"of the step, or of the first step that failed it"`
+}
+
+// ItemRange says which items to list. Over all steps when no step is named.
+type ItemRange struct {
+	Run    workqueue.RunID
+	From   workqueue.Ordinal
+	To     workqueue.Ordinal // included
+	Step   string
+	States []string          // as in ItemRow; none: all
+	After  workqueue.Ordinal // only behind this one; -1: from the beginning
+	Limit  int               // 1 to MaxItemRows; 0 means DefaultItemRows
+}
+
+// ItemRows is a page of a range. Next is the After of the page behind it; nil on the last.
+type ItemRows struct {
+	Items []ItemRow          `json:"items"`
+	Next  *workqueue.Ordinal `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
+}
+
+// The number of items on a page.
+const (
+	DefaultItemRows = 100
+	MaxItemRows     = 1000
+)
+
+const (
+	// keysOf are point reads of work_queue's primary key.
+	keysOf = `SELECT ordinal, item_key FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2) ORDER BY ordinal`
+
+	// failuresOf are point reads of work_part's primary key; the newest part of a step counts, and of several steps the
+	// first.
+	failuresOf = `
+SELECT DISTINCT ON (ordinal) ordinal, error_code, coalesce(error_message, '') FROM (
+    SELECT DISTINCT ON (ordinal, step) ordinal, step, error_code, error_message FROM work_part
+    WHERE run_id = $1 AND step = ANY ($2) AND ordinal = ANY ($3)
+    ORDER BY ordinal, step, generation DESC) newest
+WHERE error_code IS NOT NULL ORDER BY ordinal, step`
+)
+
+// stateNames is the states by their numbers.
+func stateNames() []string {
+	return []string{"waiting", "held", "ready", "scheduled", "in_flight", "done", "failed", "skipped", "stale"}
+}
+
+// ItemsIn lists the items of a range of ordinals, all as of one moment. The error wraps ErrNotFound when there is no
+// such run or step.
+func (s Store) ItemsIn(ctx context.Context, r ItemRange) (*ItemRows, error) {
+	if r.Limit <= 0 {
+		r.Limit = DefaultItemRows
+	}
+	r.Limit = min(r.Limit, MaxItemRows)
+	out := &ItemRows{Items: []ItemRow{}}
+	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error { return s.itemsIn(ctx, tx, &r, out) })
+	if err != nil {
+		return nil, fmt.Errorf("list items of run %s: %w", r.Run, err)
+	}
+	return out, nil
+}
+
+func (s Store) itemsIn(ctx context.Context, tx pgx.Tx, r *ItemRange, out *ItemRows) error {
+	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, tx, r.Run)
+	if err != nil {
+		return err
+	}
+	view, err := g.View(r.Step)
+	if err != nil {
+		return err
+	}
+	found, err := s.findInRange(ctx, tx, r)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	if len(found) > r.Limit {
+		found = found[:r.Limit]
+		out.Next = &found[r.Limit-1].Ordinal
+	}
+	out.Items = found
+	if err := s.countAttempts(ctx, tx, r, found); err != nil {
+		return err
+	}
+	if err := readKeysOf(ctx, tx, r.Run, found); err != nil {
+		return err
+	}
+	steps := []workqueue.Step{view.Step}
+	if view.Step == plane.OverAll {
+		steps = g.Mandatory()
+	}
+	return readFailuresOf(ctx, tx, r.Run, steps, found)
+}
+
+// findInRange finds up to one more than the limit, by their states.
+func (s Store) findInRange(ctx context.Context, tx pgx.Tx, r *ItemRange) (found []ItemRow, err error) {
+	var wanted [ItemStale + 1]bool
+	for state, name := range stateNames() {
+		wanted[state] = len(r.States) == 0 || slices.Contains(r.States, name)
+	}
+	if r.After == math.MaxInt32 { // nothing is behind it
+		return nil, nil
+	}
+	first := max(r.From, r.After+1, 0)
+	for int64(first) <= int64(r.To) {
+		block, bit := first.Block()
+		last, _ := r.To.Block()
+		page, err := s.planes(ctx, tx, &PlanesRequest{
+			Run: r.Run, Step: r.Step, From: block, Blocks: min(int(last-block)+1, MaxPlaneBlocks),
+		})
+		if err != nil || len(page.Bytes) <= bit {
+			return found, err
+		}
+		start := block.Ordinal(0)
+		for at, state := range page.Bytes[bit:min(len(page.Bytes), int(r.To-start)+1)] {
+			if !wanted[state] {
+				continue
+			}
+			found = append(found, ItemRow{Ordinal: first + workqueue.Ordinal(at), State: stateNames()[state]})
+			if len(found) > r.Limit {
+				return found, nil
+			}
+		}
+		first = start + workqueue.Ordinal(len(page.Bytes))
+	}
+	return found, nil
+}
+
+// countAttempts reads the slices of the blocks that items are in.
+func (s Store) countAttempts(ctx context.Context, tx pgx.Tx, r *ItemRange, items []ItemRow) error {
+	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, tx, r.Run)
+	if err != nil {
+		return err
+	}
+	view, err := g.View(r.Step)
+	if err != nil {
+		return err
+	}
+	counts := map[workqueue.Block][]byte{}
+	var blocks []workqueue.Block
+	for i := range items {
+		if block, _ := items[i].Ordinal.Block(); counts[block] == nil {
+			counts[block] = make([]byte, bitfield.Size)
+			blocks = append(blocks, block)
+		}
+	}
+	req := &PlanesRequest{Run: r.Run, Layer: LayerAttempts}
+	err = readTrails(ctx, tx, req, g, view, blocks, func(b workqueue.Block) []byte { return counts[b] })
+	if err != nil {
+		return err
+	}
+	for i := range items {
+		block, bit := items[i].Ordinal.Block()
+		items[i].Attempts = int(counts[block][bit])
+	}
+	return nil
+}
+
+func ordinalsOf(items []ItemRow) []workqueue.Ordinal {
+	all := make([]workqueue.Ordinal, len(items))
+	for i := range items {
+		all[i] = items[i].Ordinal
+	}
+	return all
+}
+
+// itemAt finds an item by its ordinal, by which they are sorted.
+func itemAt(items []ItemRow, o workqueue.Ordinal) *ItemRow {
+	i, _ := slices.BinarySearchFunc(items, o, func(r ItemRow, o workqueue.Ordinal) int { return cmp.Compare(r.Ordinal, o) })
+	return &items[i]
+}
+
+func readKeysOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []ItemRow) error {
+	rows, err := tx.Query(ctx, keysOf, run, ordinalsOf(items))
+	if err != nil {
+		return err
+	}
+	var o workqueue.Ordinal
+	var key string
+	_, err = pgx.ForEachRow(rows, []any{&o, &key}, func() error { itemAt(items, o).Key = key; return nil })
+	return err
+}
+
+func readFailuresOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, items []ItemRow) error {
+	failed := slices.DeleteFunc(slices.Clone(items), func(r ItemRow) bool { return r.State != "failed" })
+	if len(failed) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, failuresOf, run, steps, ordinalsOf(failed))
+	if err != nil {
+		return err
+	}
+	var o workqueue.Ordinal
+	var e ItemError
+	_, err = pgx.ForEachRow(rows, []any{&o, &e.Code, &e.Message}, func() error {
+		found := e
+		itemAt(items, o).Error = &found
+		return nil
+	})
+	return err
+}

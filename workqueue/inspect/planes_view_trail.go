@@ -1,0 +1,200 @@
+package inspect
+
+import (
+	"context"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+const (
+	// generationAge is how long ago the present generation of a run began, in seconds.
+	generationAge = `
+SELECT coalesce(extract(epoch FROM clock_timestamp() - coalesce(started_at, sealed_at, created_at)), 0)::float8
+FROM batchrun WHERE id = $1`
+
+	// slicesOfBlocks are all that ever held an item of some blocks, in the order in which they were made. work_slice_block
+	// finds them: chunks of 500 items make 17 a block.
+	slicesOfBlocks = `
+SELECT block, step, mask, attempt - (state = 'scheduled')::int,
+    coalesce(extract(epoch FROM CASE WHEN state IN ('recorded', 'expired') THEN ended_at - ` + plane.AskedAt + ` END), -1)
+        ::float8,
+    extract(epoch FROM clock_timestamp() - coalesce(ended_at, sent_at, created_at))::float8
+FROM work_slice
+WHERE run_id = $1 AND step = ANY ($2) AND block = ANY ($3)
+ORDER BY block, step, created_at, id`
+)
+
+// TimeCode is a length of time as one byte: 1+12·log2(1+n) rounded, up to 255, so that 12 more is twice as long. n is
+// in milliseconds for latencies and in seconds for ages. 0 is left for none.
+func TimeCode(n float64) byte {
+	if math.IsNaN(n) || n <= 0 {
+		return 1
+	}
+	return byte(min(1+math.Round(12*math.Log2(1+n)), math.MaxUint8))
+}
+
+// trail is what the slices of one block at one step tell of its items.
+type trail struct {
+	size          int
+	outcome, live bitfield.Set // items that have one, and items in slices that have not ended
+	seen          bitfield.Set // items that were in any slice
+	codes         [bitfield.Size]byte
+	ages          [bitfield.Size]float64 // in seconds, of what was seen
+}
+
+// trailPlace is a block at a step.
+type trailPlace struct {
+	block workqueue.Block
+	step  workqueue.Step
+}
+
+// trailed is a slice as its items remember it.
+type trailed struct {
+	trailPlace
+
+	mask      bitfield.Set
+	attempt   int     // how often its items were asked for
+	took, age float64 // in seconds; took is negative when nobody was asked, or it has not ended
+}
+
+// trailReader writes one byte for each item from what slices tell.
+type trailReader struct {
+	layer  Layer
+	since  float64 // seconds since the generation began
+	at     func(workqueue.Block) []byte
+	places map[trailPlace]*placeFacts
+	now    trail
+}
+
+// placeFacts is what the planes tell.
+type placeFacts struct {
+	size          int
+	outcome, live bitfield.Set
+}
+
+// readTrails writes a byte for each item: over several steps the most attempts, the longest time, the latest move.
+func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Graph, view plane.PlaneView, blocks []workqueue.Block,
+	at func(workqueue.Block) []byte,
+) error {
+	steps := view.Reads
+	if view.Step != plane.OverAll {
+		steps = []workqueue.Step{view.Step}
+	}
+	r := &trailReader{layer: req.Layer, at: at, places: map[trailPlace]*placeFacts{}}
+	if err := tx.QueryRow(ctx, generationAge, req.Run).Scan(&r.since); err != nil {
+		return err
+	}
+	err := eachColumn(ctx, tx, req.Run, g, steps, blocks, func(c *planeColumn) error {
+		for _, s := range steps {
+			p := &c.steps[s]
+			r.places[trailPlace{c.block, s}] = &placeFacts{c.size, p.done.Or(p.failed), p.inFlight.Or(p.scheduled)}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.readSlices(ctx, tx, req.Run, steps, blocks); err != nil {
+		return err
+	}
+	for p := range r.places { // those without a slice
+		r.begin(p)
+		r.finish(p)
+	}
+	return nil
+}
+
+func (r *trailReader) readSlices(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, blocks []workqueue.Block) error {
+	rows, err := tx.Query(ctx, slicesOfBlocks, run, steps, blocks)
+	if err != nil {
+		return err
+	}
+	var s trailed
+	at, begun := trailPlace{}, false
+	into := []any{&s.block, &s.step, pgbits.Into(&s.mask), &s.attempt, &s.took, &s.age}
+	_, err = pgx.ForEachRow(rows, into, func() error {
+		if !begun || s.trailPlace != at {
+			if begun {
+				r.finish(at)
+			}
+			at, begun = s.trailPlace, true
+			r.begin(at)
+		}
+		r.now.take(&s, r.layer)
+		return nil
+	})
+	if begun && err == nil {
+		r.finish(at)
+	}
+	return err
+}
+
+// begin turns to a block at a step.
+func (r *trailReader) begin(at trailPlace) {
+	facts := r.places[at]
+	t := &r.now
+	t.size, t.outcome, t.live = facts.size, facts.outcome, facts.live
+	t.seen = bitfield.Set{}
+	clear(t.codes[:])
+}
+
+// take goes on with the next slice: what a newer one says goes before what older ones said.
+func (t *trail) take(s *trailed, layer Layer) {
+	switch layer {
+	case LayerAge:
+		for bit := range s.mask.All() {
+			if !t.seen.Has(bit) || s.age < t.ages[bit] {
+				t.ages[bit] = s.age
+			}
+		}
+		t.seen = t.seen.Or(s.mask)
+	case LayerLatency:
+		code := byte(0)
+		if s.took >= 0 {
+			code = TimeCode(1000 * s.took)
+		}
+		fill(t.codes[:], s.mask.And(t.outcome), code)
+	default:
+		fill(t.codes[:], s.mask.And(t.outcome.Or(t.live)), byte(min(s.attempt, math.MaxUint8)))
+	}
+}
+
+// finish puts what is known of a block at a step to what other steps have put there.
+func (r *trailReader) finish(at trailPlace) {
+	t, out := &r.now, r.at(at.block)
+	delete(r.places, at)
+	out = out[:min(t.size, len(out))]
+	if r.layer == LayerAge {
+		t.finishAges(r.since)
+	}
+	for i := range out {
+		if r.layer == LayerAge && out[i] > 0 {
+			out[i] = min(out[i], t.codes[i])
+		} else {
+			out[i] = max(out[i], t.codes[i])
+		}
+	}
+}
+
+// finishAges makes codes of the ages. What has no outcome and is in no slice has moved when the generation began, at
+// the latest.
+func (t *trail) finishAges(since float64) {
+	moved := t.outcome.Or(t.live)
+	rest := TimeCode(since)
+	for i := range t.size {
+		switch {
+		case !t.seen.Has(i):
+			t.codes[i] = rest
+		case moved.Has(i):
+			t.codes[i] = TimeCode(t.ages[i])
+		default:
+			t.codes[i] = TimeCode(min(t.ages[i], since))
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// LastRun is the reference that means the run that was made last.
+const LastRun = "last"
+
+const lastRun = `SELECT id FROM batchrun ORDER BY id DESC LIMIT 1` // the primary key, backwards
+
+// Two index scans: batchrun_name, and a range of the primary key. $2 and $3 are null when the reference cannot be the
+// beginning of an id.
+const matchingRuns = `
+SELECT id FROM batchrun WHERE name = $1
+UNION
+SELECT id FROM batchrun WHERE id BETWEEN $2 AND $3
+ORDER BY id DESC
+LIMIT $4`
+
+// Resolve finds the run that a person means by ref: LastRun, an id, the beginning of an id (MinPrefix digits or more,
+// hyphens optional) or a name. It returns an AmbiguousError with the newest matches when several runs fit, and an error
+// that wraps ErrNotFound when none does, a GoneError when it was deleted.
+func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error) {
+	ids, err := s.matches(ctx, strings.TrimSpace(ref))
+	switch {
+	case err != nil:
+		return workqueue.RunID{}, fmt.Errorf("look up run %q: %w", ref, err)
+	case len(ids) == 1:
+		return ids[0], nil
+	case len(ids) > 1:
+		return workqueue.RunID{}, &workqueue.AmbiguousError{Ref: ref, Matches: ids}
+	case ref == LastRun:
+		return workqueue.RunID{}, fmt.Errorf("there is no run yet: %w", workqueue.ErrNotFound)
+	default:
+		if err := s.gone(ctx, strings.TrimSpace(ref)); err != nil {
+			return workqueue.RunID{}, err
+		}
+		return workqueue.RunID{}, fmt.Errorf("no run has the id, the beginning of an id or the name %q: %w", ref, workqueue.ErrNotFound)
+	}
+}
+
+func (s Store) matches(ctx context.Context, ref string) ([]workqueue.RunID, error) {
+	if ref == LastRun {
+		return plane.CollectRunIDs(s.db.Pool.Query(ctx, lastRun))
+	}
+	if !pg.ValidText(ref) {
+		return nil, nil
+	}
+	var low, high *uuid.UUID
+	if lo, hi, ok := pg.PrefixRange(ref); ok {
+		low, high = &lo, &hi
+	}
+	return plane.CollectRunIDs(s.db.Pool.Query(ctx, matchingRuns, ref, low, high, pg.MaxMatches))
+}

@@ -1,0 +1,288 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// RunSummary is a run as a list shows it. While the run is not completed its counts come from the bit planes.
+type RunSummary struct {
+	ID         workqueue.RunID      `json:"id"`
+	Name       string               `json:"name,omitempty"`
+	Plan       string               `json:"plan"`
+	Version    int                  `json:"plan_version,omitempty" doc:"of a plan on record; absent when the plan came with the run"`
+	State      string               `json:"state" enum:"loading,running,paused,completed,cancelled"`
+	Hold       *HoldView            `json:"hold,omitempty" doc:"why nothing is claimed of it"`
+	Generation workqueue.Generation `json:"generation" doc:"1 at the start, one more with every re-run"`
+	Priority   int                  `json:"priority"`
+	Items      int64                `json:"items"`
+	Skipped    int64                `json:"skipped" doc:"duplicates that intake left out"`
+	Done       int64                `json:"done" doc:"items that every step has come to its end with, and none has failed"`
+	Failed     int64                `json:"failed" doc:"items with an error that is final, in a step that is not optional"`
+	StepCount  int                  `json:"step_count"`
+	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
+	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
+	Source     string               `json:"source,omitempty"`
+	CreatedBy  string               `json:"created_by,omitempty"`
+	CreatedAt  time.Time            `json:"created_at"`
+	StartedAt  *time.Time           `json:"started_at,omitempty" doc:"of the current generation"`
+	FinishedAt *time.Time           `json:"finished_at,omitempty"`
+}
+
+// HoldView says why nothing is claimed of a run. What is under way is recorded all the same.
+type HoldView struct {
+	Kind   control.Hold `json:"kind" enum:"operator,threshold,canary"`
+	Detail string       `json:"detail,omitempty"`
+	Since  time.Time    `json:"since"`
+	By     string       `json:"by,omitempty" doc:"who paused it; tranche when it paused itself"`
+}
+
+// OpenView is a run that takes items over time, until somebody seals it.
+type OpenView struct {
+	SealBy    *time.Time `json:"seal_by,omitempty" doc:"when it should have been sealed"`
+	Overdue   bool       `json:"overdue,omitempty" doc:"that time is over, and it was reported"`
+	OnOverdue string     `json:"on_overdue" doc:"what happens then: report, seal or cancel"`
+}
+
+// Missing returns the number of items whose outcome is not final.
+func (r *RunSummary) Missing() int64 { return r.Items - r.Done - r.Failed }
+
+// Ended reports whether the run moves no more by itself.
+func (r *RunSummary) Ended() bool { return r.State == "completed" || r.State == "cancelled" }
+
+// RunView is everything there is to say about a run as a whole, as of one moment.
+type RunView struct {
+	RunSummary
+	IdempotencyKey string            `json:"idempotency_key,omitempty"`
+	Spec           json.RawMessage   `json:"spec" doc:"the plan as the run started with it"`
+	Params         map[string]string `json:"params"`
+	SealedAt       *time.Time        `json:"sealed_at,omitempty"`
+	Seconds        float64           `json:"seconds" doc:"how long the current generation has run, or ran"`
+	Rate           float64           `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
+	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"time to the end at this rate"`
+	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
+	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`
+	Canary         *CanaryView       `json:"canary,omitempty" doc:"the items that run before all others"`
+	Order          *OrderView        `json:"order,omitempty" doc:"items of the same value go one after the other"`
+	Settling       int64             `json:"settling,omitempty" doc:"failed items that other steps are still at"`
+	Steps          []StepView        `json:"steps"`
+	Quarantined    int64             `json:"quarantined" doc:"messages about the run that could not be taken"`
+	DeadLetters    int64             `json:"dead_letters" doc:"of the run, that wait for somebody"`
+	GivenUp        int64             `json:"given_up" doc:"requests that were given up, and their items went on in others"`
+	At             time.Time         `json:"at" doc:"the database's clock when it looked"`
+}
+
+// CanaryView is the sample of a run that is tried before all other items.
+type CanaryView struct {
+	Items int    `json:"items"`
+	Auto  bool   `json:"auto" doc:"goes on by itself when no more of the sample failed than may"`
+	State string `json:"state,omitempty" enum:"sampling,waiting,passed" doc:"absent until all items are there"`
+}
+
+// RunFilter chooses what Runs lists.
+type RunFilter struct {
+	States   []string        // none: every state
+	Words    []string        // each in the name, the plan, the source or who started it, in any case, or how the id begins
+	Plan     string          // only runs of this plan
+	Version  int             // of the plan; 0: any
+	Endpoint string          // only runs with a step that asks this
+	Since    time.Time       // only runs that were made then or later; zero: all
+	Until    time.Time       // only runs that were made before; zero: all
+	Before   workqueue.RunID // only runs older than this one; zero: from the newest
+	Limit    int             // 1 to MaxRuns; 0 means DefaultRuns
+}
+
+// The number of runs in one list.
+const (
+	DefaultRuns = 50
+	MaxRuns     = 500
+)
+
+// rateWindow is how far back the rate looks.
+const rateWindow = 10 * time.Second
+
+// Only runs that are not completed are counted from their planes; that read is a range of work_block's primary key for
+// each of them. Items of an open run whose block is not there yet count as missing.
+const runSummaries = `
+SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce(r.hold, ''), r.hold_detail, r.held_at,
+    r.held_by, CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END, r.generation,
+    r.priority, r.items, r.skipped,
+    coalesce(CASE WHEN r.state = 'completed' THEN r.done ELSE counts.done END, 0),
+    coalesce(CASE WHEN r.state = 'completed' THEN r.failed ELSE counts.failed END, 0),
+    r.source, r.created_by, r.created_at, r.started_at, r.finished_at, steps.n,
+    CASE WHEN r.state = 'completed' THEN 1
+        ELSE coalesce(counts.parts / nullif(greatest(counts.all_parts, r.items * steps.n), 0), 0) END::float8,
+    r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at IS NOT NULL,
+    r.on_overdue
+FROM chosen r
+CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
+LEFT JOIN LATERAL (
+    SELECT sum(bit_count(o.settled & ~o.failed))::bigint AS done, sum(bit_count(o.failed))::bigint AS failed,
+        sum(o.parts) AS parts, sum(o.all_parts) AS all_parts
+    FROM (` + plane.OutcomePlanes + `) o
+) counts ON r.state <> 'completed'
+`
+
+// The primary key, backwards; what is left out costs a row. Steps are asked for by their primary key. Which letters
+// beyond ASCII are the same in another case, the locale of the database says; as they were written, they are found.
+const listRuns = `
+WITH chosen AS MATERIALIZED (
+    SELECT * FROM batchrun r
+    WHERE ($1::text[] IS NULL
+            OR CASE WHEN r.state = 'running' AND r.hold IS NOT NULL THEN 'paused' ELSE r.state END = ANY ($1))
+        AND ($2::uuid IS NULL OR r.id < $2)
+        AND ($4 = '' OR r.plan = $4) AND ($5 = 0 OR r.plan_version = $5)
+        AND ($6::timestamptz IS NULL OR r.created_at >= $6) AND ($7::timestamptz IS NULL OR r.created_at < $7)
+        AND NOT EXISTS (SELECT 1 FROM unnest($8::text[]) AS w (word)
+            WHERE position(w.word IN concat_ws(E'\n', r.name, r.plan, r.source, r.created_by)) = 0
+                AND position(lower(w.word) IN lower(concat_ws(E'\n', r.name, r.plan, r.source, r.created_by))) = 0
+                AND NOT starts_with(r.id::text, lower(w.word)))
+        AND ($9 = '' OR EXISTS (SELECT 1 FROM run_step st WHERE st.run_id = r.id AND st.endpoint = $9))
+    ORDER BY r.id DESC
+    LIMIT $3
+)` + runSummaries + `
+ORDER BY r.id DESC`
+
+const oneRun = `WITH chosen AS (SELECT * FROM batchrun WHERE id = $1)` + runSummaries
+
+// The messages are counted in quarantine_run, the letters in dead_letter_run.
+const runExtras = `
+SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, clock_timestamp(),
+    coalesce(extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at), 0)::float8,
+    (SELECT count(*) FROM quarantine q WHERE q.run_id = batchrun.id),
+    (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'waiting'),
+    (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'reissued'),
+    max_failed, failed_limit, canary, canary_auto, coalesce(canary_state, ''),
+    CASE WHEN state = 'completed' THEN 0 ELSE coalesce((SELECT sum(bit_count(o.failed & ~o.settled))
+        FROM (SELECT * FROM batchrun WHERE id = $1) r CROSS JOIN LATERAL (` + plane.OutcomePlanes + `) o), 0) END::bigint
+FROM batchrun WHERE id = $1`
+
+// Runs lists runs, newest first.
+func (s Store) Runs(ctx context.Context, f RunFilter) ([]RunSummary, error) {
+	runs, _, err := s.RunsPage(ctx, f)
+	return runs, err
+}
+
+// RunsPage is Runs, and says whether older ones fit as well.
+func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, more bool, err error) {
+	if f.Limit <= 0 {
+		f.Limit = DefaultRuns
+	}
+	limit := min(f.Limit, MaxRuns)
+	rows, err := s.db.Pool.Query(ctx, listRuns, f.States, unlessZero(f.Before), limit+1, f.Plan, f.Version,
+		unlessZero(f.Since), unlessZero(f.Until), append([]string{}, f.Words...), f.Endpoint)
+	if err == nil {
+		runs, err = pgx.CollectRows(rows, scanSummary)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("list runs: %w", err)
+	}
+	return runs[:min(len(runs), limit)], len(runs) > limit, nil
+}
+
+// unlessZero is nil for the zero value.
+func unlessZero[T comparable](value T) *T {
+	var zero T
+	if value == zero {
+		return nil
+	}
+	return &value
+}
+
+// Run returns the state of one run. The error wraps ErrNotFound when there is no such run.
+func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
+	view := &RunView{}
+	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
+		if view.RunSummary, err = ReadSummary(ctx, tx, id); err != nil {
+			return err
+		}
+		var canary CanaryView
+		err = tx.QueryRow(ctx, runExtras, id).Scan(&view.IdempotencyKey, &view.Spec, &view.Params, &view.SealedAt,
+			&view.At, &view.Seconds, &view.Quarantined, &view.DeadLetters, &view.GivenUp, &view.MaxFailed,
+			&view.FailedLimit, &canary.Items, &canary.Auto, &canary.State, &view.Settling)
+		if err != nil {
+			return err
+		}
+		if canary.Items > 0 || canary.State != "" {
+			view.Canary = &canary
+		}
+		order, err := start.OrderOf(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		view.Order = orderView(order)
+		rows, err := tx.Query(ctx, stepViews, id, rateWindow)
+		if err != nil {
+			return err
+		}
+		view.Steps, err = pgx.CollectRows(rows, scanStepView)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("view run %s: %w", id, err)
+	}
+	view.estimate()
+	return view, nil
+}
+
+// estimate derives the rate and the time to go. A generation younger than the window is measured over its own age.
+func (v *RunView) estimate() {
+	if v.State != "running" || v.Seconds <= 0 {
+		return
+	}
+	window := max(min(v.Seconds, rateWindow.Seconds()), 0.1)
+	var answered, left int64
+	for i := range v.Steps {
+		st := &v.Steps[i]
+		answered += st.AnsweredRecently
+		left += st.Items - st.Settled()
+		st.Rate = float64(st.AnsweredRecently) / window
+	}
+	v.Rate = float64(answered) / window
+	if v.Rate > 0 {
+		eta := float64(left) / v.Rate
+		v.ETASeconds = &eta
+	}
+}
+
+func ReadSummary(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (RunSummary, error) {
+	rows, err := tx.Query(ctx, oneRun, id)
+	if err != nil {
+		return RunSummary{}, err
+	}
+	run, err := pgx.CollectExactlyOneRow(rows, scanSummary)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = workqueue.ErrNotFound
+	}
+	return run, err
+}
+
+func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
+	var r RunSummary
+	var hold HoldView
+	var open OpenView
+	var isOpen bool
+	var since *time.Time
+	err := row.Scan(&r.ID, &r.Name, &r.Plan, &r.Version, &hold.Kind, &hold.Detail, &since, &hold.By, &r.State,
+		&r.Generation, &r.Priority, &r.Items, &r.Skipped, &r.Done,
+		&r.Failed, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt, &r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
+		&open.SealBy, &open.Overdue, &open.OnOverdue)
+	if isOpen {
+		r.Open = &open
+	}
+	if since != nil && !r.Ended() {
+		hold.Since = *since
+		r.Hold = &hold
+	}
+	return r, err
+}

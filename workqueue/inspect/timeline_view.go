@@ -1,0 +1,152 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// TimelineRequest says of which time of a run to tell.
+type TimelineRequest struct {
+	Run     workqueue.RunID
+	Step    string // empty: every step
+	Buckets int    // how finely; 1 to MaxBuckets, 0 means DefaultBuckets
+	All     bool   // from the beginning, and not only of the present generation
+}
+
+// The number of buckets of a timeline.
+const (
+	DefaultBuckets = 120
+	MaxBuckets     = 1000
+)
+
+// Timeline is how a run has gone, in equal lengths of time.
+type Timeline struct {
+	From          time.Time      `json:"from"`
+	To            time.Time      `json:"to" doc:"now, or when the run ended"`
+	BucketSeconds float64        `json:"bucket_seconds"`
+	Steps         []StepTimeline `json:"steps"`
+}
+
+// StepTimeline has a number for each bucket.
+type StepTimeline struct {
+	Step     string     `json:"step"`
+	Done     []int64    `json:"done" doc:"items that got their result"`
+	Failed   []int64    `json:"failed" doc:"items that failed for good"`
+	Requests []int64    `json:"requests" doc:"that ended, answered or not"`
+	P50      []*float64 `json:"p50_ms" doc:"half of the requests took no longer, from sent to recorded; null: none ended"`
+	P99      []*float64 `json:"p99_ms" doc:"all but one in a hundred"`
+}
+
+const (
+	// timelineSpan is a point read. A timeline ends with its run.
+	timelineSpan = `
+SELECT CASE WHEN $2 THEN 1 ELSE generation END, generation,
+    coalesce(CASE WHEN $2 THEN sealed_at ELSE started_at END, created_at), coalesce(finished_at, clock_timestamp())
+FROM batchrun WHERE id = $1`
+
+	// timelineOf reads the slices of a run in the order of work_slice_block. An item counts for the newest slice of its
+	// generation that held it: those before it had it tried again. What became of it is in the block, or, for earlier
+	// generations, it has failed if it has a part that says so: work_part_error finds those.
+	timelineOf = `
+WITH failures AS MATERIALIZED (
+    SELECT step, (ordinal >> 13)::int AS block, generation,
+        bit_or(set_bit(` + plane.NoBits + `, ordinal & 8191, 1)) AS items
+    FROM work_part
+    WHERE $3::int < $4::int AND run_id = $1 AND step = ANY ($2) AND error_code IS NOT NULL AND generation >= $3
+        AND generation < $4
+    GROUP BY 1, 2, 3
+), held AS (
+    SELECT step, block, generation, state, ended_at, ` + plane.AskedAt + ` AS asked_at,
+        mask & ~coalesce(bit_or(mask) OVER (PARTITION BY step, block, generation ORDER BY created_at DESC, id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), ` + plane.NoBits + `) AS last
+    FROM work_slice
+    WHERE run_id = $1 AND step = ANY ($2) AND generation >= $3
+), counted AS MATERIALIZED (
+    SELECT h.step, h.ended_at, 1000 * greatest(extract(epoch FROM h.ended_at - h.asked_at), 0)::float8 AS took,
+        bit_count(h.last & CASE WHEN h.generation = $4 THEN b.done ELSE ~coalesce(f.items, ` + plane.NoBits + `) END) AS done,
+        bit_count(h.last & CASE WHEN h.generation = $4 THEN b.failed ELSE f.items END) AS failed
+    FROM held h JOIN work_block b ON b.run_id = $1 AND b.step = h.step AND b.block = h.block
+    LEFT JOIN failures f ON f.step = h.step AND f.block = h.block AND f.generation = h.generation
+    WHERE h.state IN ('recorded', 'expired') AND h.asked_at IS NOT NULL
+)
+SELECT step, least(greatest(floor(extract(epoch FROM ended_at - $5)::float8 / $6), 0), $7 - 1)::int AS bucket,
+    coalesce(sum(done), 0)::bigint, coalesce(sum(failed), 0)::bigint, count(*),
+    percentile_cont(0.5) WITHIN GROUP (ORDER BY took), percentile_cont(0.99) WITHIN GROUP (ORDER BY took)
+FROM counted
+GROUP BY 1, 2`
+)
+
+// Timeline tells how a run has gone. The error wraps ErrNotFound when there is no such run or step.
+func (s Store) Timeline(ctx context.Context, req TimelineRequest) (*Timeline, error) {
+	var out *Timeline
+	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
+		out, err = s.timeline(ctx, tx, &req)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tell how run %s has gone: %w", req.Run, err)
+	}
+	return out, nil
+}
+
+func (s Store) timeline(ctx context.Context, tx pgx.Tx, req *TimelineRequest) (*Timeline, error) {
+	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, tx, req.Run)
+	if err != nil {
+		return nil, err
+	}
+	view, err := g.View(req.Step)
+	if err != nil {
+		return nil, err
+	}
+	steps := view.Reads
+	if view.Step != plane.OverAll {
+		steps = []workqueue.Step{view.Step}
+	}
+	out := &Timeline{}
+	var oldest, newest workqueue.Generation
+	err = tx.QueryRow(ctx, timelineSpan, req.Run, req.All).Scan(&oldest, &newest, &out.From, &out.To)
+	if err != nil {
+		return nil, err
+	}
+	n := min(cmp.Or(max(req.Buckets, 0), DefaultBuckets), MaxBuckets)
+	out.BucketSeconds = max(out.To.Sub(out.From), time.Second).Seconds() / float64(n)
+	for _, step := range steps {
+		out.Steps = append(out.Steps, newStepTimeline(g.Steps[step].Name, n))
+	}
+	rows, err := tx.Query(ctx, timelineOf, req.Run, steps, oldest, newest, out.From, out.BucketSeconds, n)
+	if err != nil {
+		return nil, err
+	}
+	return out, fillTimeline(rows, steps, out.Steps)
+}
+
+func newStepTimeline(name string, n int) StepTimeline {
+	return StepTimeline{
+		Step: name, Done: make([]int64, n), Failed: make([]int64, n), Requests: make([]int64, n),
+		P50: make([]*float64, n), P99: make([]*float64, n),
+	}
+}
+
+func fillTimeline(rows pgx.Rows, steps []workqueue.Step, into []StepTimeline) error {
+	var step workqueue.Step
+	var bucket int
+	var done, failed, requests int64
+	var p50, p99 float64
+	_, err := pgx.ForEachRow(rows, []any{&step, &bucket, &done, &failed, &requests, &p50, &p99}, func() error {
+		t := &into[slices.Index(steps, step)]
+		t.Done[bucket], t.Failed[bucket], t.Requests[bucket] = done, failed, requests
+		half, most := p50, p99
+		t.P50[bucket], t.P99[bucket] = &half, &most
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,51 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+const insertEvent = `
+INSERT INTO run_event (id, run_id, generation, kind, payload, at)
+VALUES ($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))`
+
+func AddEvent(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind, payload map[string]any) error {
+	_, err := AddEventAt(ctx, tx, run, gen, kind, time.Time{}, payload)
+	return err
+}
+
+// AddEventAt adds an event of a time that PostgreSQL has told, and returns it. The zero time is that of the insert.
+func AddEventAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind, at time.Time,
+	payload map[string]any,
+) (workqueue.Event, error) {
+	doc, err := json.Marshal(payload)
+	e := workqueue.Event{ID: eventID(run, gen, kind), Run: run, Generation: gen, Kind: kind, Payload: doc, At: at}
+	told := &e.At
+	if at.IsZero() {
+		told = nil
+	}
+	if err == nil {
+		err = pg.Later(ctx, tx, insertEvent, e.ID, run, gen, string(kind), doc, told)
+	}
+	if err != nil {
+		return e, fmt.Errorf("event %s of run %s: %w", kind, run, err)
+	}
+	return e, nil
+}
+
+// eventID returns the id of an event. That of a completion follows from its run and generation: a database that went
+// back in time completes what it had completed before, and who hears of it again hears the same.
+func eventID(run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind) uuid.UUID {
+	if kind != workqueue.EventCompleted {
+		return uuid.Must(uuid.NewV7())
+	}
+	return uuid.NewSHA1(uuid.UUID(run), fmt.Appendf(nil, "%d.%s", gen, kind))
+}

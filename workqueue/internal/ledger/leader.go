@@ -1,0 +1,37 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const LeaseName = "tranche"
+
+const (
+	LeaseHolds = `
+SELECT 1 FROM leader
+WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > clock_timestamp()`
+
+	// HoldLease keeps others from taking the lease over until the commit that follows at once. See [session.Store.AsLeader].
+	HoldLease = LeaseHolds + ` FOR KEY SHARE`
+)
+
+// HoldLeaseIn keeps others from taking the lease over until the transaction ends. It comes last in one.
+func HoldLeaseIn(ctx context.Context, tx pgx.Tx, lease workqueue.Lease) error {
+	return CheckLease(ctx, tx, HoldLease, lease)
+}
+
+func CheckLease(ctx context.Context, tx pgx.Tx, statement string, lease workqueue.Lease) error {
+	tag, err := tx.Exec(ctx, statement, LeaseName, lease.Session, lease.Epoch)
+	if err != nil {
+		return fmt.Errorf("check the leader's lease: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return workqueue.ErrNotLeader
+	}
+	return nil
+}

@@ -1,0 +1,4 @@
+package plane
+
+// NoStep stands for the step of a missing item.
+const NoStep = -1

@@ -1,0 +1,123 @@
+package plane
+
+import (
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Planes are the bits of one block at one step. A bit in none of them is in a live slice, or waits for other steps.
+type Planes struct {
+	Ready, Held           bitfield.Set
+	Done, Failed, Skipped bitfield.Set
+}
+
+// Final is the items that have an outcome at the step, or none because they are left out.
+func (p *Planes) Final() bitfield.Set { return p.Done.Or(p.Failed).Or(p.Skipped) }
+
+// Leave takes bits out of the final planes.
+func (p *Planes) Leave(bits bitfield.Set) {
+	p.Done, p.Failed, p.Skipped = p.Done.AndNot(bits), p.Failed.AndNot(bits), p.Skipped.AndNot(bits)
+}
+
+// Outlook is where the items of a block stand at each step, as far as that follows from the final planes:
+//
+//	settled  final, and so at every step that it needs
+//	open     what the step needs is there: done, or, of an optional step, settled
+//	shut     what it needs will never be there: a step that is not optional has failed, or is left out itself
+//
+// An item that is neither open nor shut waits, and what it may have of an earlier generation is kept meanwhile.
+type Outlook struct{ Settled, Open, Shut []bitfield.Set }
+
+// Outlook works it out from the planes of all steps.
+func (g *Graph) Outlook(at []Planes) Outlook {
+	n := len(g.Steps)
+	st := Outlook{make([]bitfield.Set, n), make([]bitfield.Set, n), make([]bitfield.Set, n)}
+	for s := range g.Steps {
+		g.Stand(&st, at, workqueue.Step(s))
+	}
+	return st
+}
+
+// Stand works out one step, after those that it needs.
+func (g *Graph) Stand(st *Outlook, at []Planes, s workqueue.Step) {
+	open, settled, shut := bitfield.Full(bitfield.Size), at[s].Final(), bitfield.Set{}
+	for _, n := range g.Steps[s].Needs {
+		settled = settled.And(st.Settled[n])
+		if g.Steps[n].Optional {
+			open = open.And(st.Settled[n])
+			continue
+		}
+		open = open.And(st.Settled[n].And(at[n].Done))
+		shut = shut.Or(at[n].Failed).Or(at[n].Skipped)
+	}
+	st.Settled[s], st.Open[s], st.Shut[s] = settled, open, shut
+}
+
+// Kept returns, for each step that got outcomes, the items of which a step that sees them already has an outcome of an
+// earlier generation: for these it matters whether the part has changed. at is from before the outcomes.
+func (g *Graph) Kept(at []Planes, news map[workqueue.Step]*Outcome) map[workqueue.Step]bitfield.Set {
+	var all map[workqueue.Step]bitfield.Set
+	for s, o := range news {
+		var has bitfield.Set
+		for _, seer := range g.sees(s) {
+			has = has.Or(at[seer].Done).Or(at[seer].Failed)
+		}
+		if has = has.And(o.All()); !has.Empty() {
+			if all == nil {
+				all = map[workqueue.Step]bitfield.Set{}
+			}
+			all[s] = has
+		}
+	}
+	return all
+}
+
+// Unlock settles outcomes of one block at some of its steps: it returns the planes of all steps after them, and the
+// items that are final now and were not before. Only what became ready is set in the ready planes; held planes are
+// left out. changed says of which items the new part differs from the one before; it is looked at only where
+// [graph.kept] asks for it.
+//
+// In the order of the steps, and for the items with outcomes only:
+//
+//  1. What a step has of an earlier generation leaves it when a part that it sees has changed.
+//  2. An item that is shut out leaves the step's planes for skipped.
+//  3. One that is not shut out any more leaves skipped, and waits.
+//  4. One that has become open, and has no outcome that is kept, is ready.
+//
+// It is right because an outcome at a step means that its dependents were not open for the item before: it was in
+// flight there. So no bit that moves here is ready, held or in flight at a dependent.
+func (g *Graph) Unlock(at []Planes, news map[workqueue.Step]*Outcome, changed map[workqueue.Step]bitfield.Set) (
+	now []Planes, final bitfield.Set,
+) {
+	was := g.Outlook(at)
+	now = make([]Planes, len(at))
+	altered := make([]bitfield.Set, len(at)) // parts that are not what those who see them have seen
+	st := Outlook{make([]bitfield.Set, len(at)), make([]bitfield.Set, len(at)), make([]bitfield.Set, len(at))}
+	var touched bitfield.Set
+	for s, o := range news {
+		touched = touched.Or(o.All())
+		altered[s] = changed[s]
+	}
+	final, before := bitfield.Full(bitfield.Size), bitfield.Full(bitfield.Size)
+	for s := range g.Steps {
+		p := &now[s]
+		p.Done, p.Failed, p.Skipped = at[s].Done, at[s].Failed, at[s].Skipped
+		if o := news[workqueue.Step(s)]; o != nil {
+			p.Done, p.Failed = p.Done.Or(o.Done), p.Failed.Or(o.Failed)
+		}
+		g.Stand(&st, now, workqueue.Step(s))
+		var stale bitfield.Set
+		for _, n := range g.Steps[s].inputs {
+			stale = stale.Or(altered[n])
+		}
+		out := st.Shut[s].And(touched).AndNot(p.Skipped)
+		altered[s] = altered[s].Or(out.And(p.Done)) // who went on with the part has none now
+		p.Leave(stale.And(touched).And(p.Done.Or(p.Failed)))
+		p.Leave(out.Or(p.Skipped.And(touched).AndNot(st.Shut[s])))
+		p.Skipped = p.Skipped.Or(out)
+		p.Ready = st.Open[s].AndNot(was.Open[s]).And(touched).AndNot(p.Final())
+		g.Stand(&st, now, workqueue.Step(s))
+		final, before = final.And(p.Final()), before.And(at[s].Final())
+	}
+	return now, final.AndNot(before)
+}

@@ -1,0 +1,127 @@
+package pace
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// past makes slices that ended one after the other; it is told oldest first and read newest first.
+type past struct {
+	slices []endedSlice
+}
+
+func (s *past) end(parent workqueue.SliceID, items int, how endedHow) workqueue.SliceID {
+	id := workqueue.SliceID(uuid.New())
+	ended := endedSlice{id: id, parent: parent, items: items, how: how, code: "crash", message: "m"}
+	s.slices = append([]endedSlice{ended}, s.slices...)
+	return id
+}
+
+func (s *past) many(n, items int, how endedHow) {
+	for range n {
+		s.end(workqueue.SliceID{}, items, how)
+	}
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		tell    func(*past)
+		trusted bool
+		down    bool
+	}{
+		"nothing":                 {tell: func(*past) {}},
+		"four chunks failed":      {tell: func(s *past) { s.many(4, 500, EndedFailed) }},
+		"five chunks failed":      {tell: func(s *past) { s.many(5, 500, EndedFailed) }, down: true},
+		"five asked to try again": {tell: func(s *past) { s.many(5, 500, EndedRefused) }, down: true},
+		"long after many successes": {tell: func(s *past) {
+			s.many(50, 500, endedWell)
+			s.many(8, 500, EndedFailed)
+		}, down: true},
+		"three successes of ten": {tell: func(s *past) { s.many(3, 1, endedWell); s.many(7, 500, EndedFailed) }},
+		"five of six":            {tell: func(s *past) { s.many(1, 1, endedWell); s.many(5, 500, EndedFailed) }, down: true},
+		"trusted, large":         {tell: func(s *past) { s.many(10, 500, EndedFailed) }, trusted: true},
+		"trusted, single":        {tell: func(s *past) { s.many(5, 1, EndedFailed) }, trusted: true, down: true},
+		"trusted, asked to try again": {tell: func(s *past) { s.many(5, 500, EndedRefused) }, trusted: true,
+			down: true},
+		"trusted, a success is one": {tell: func(s *past) { s.many(5, 1, EndedFailed); s.many(5, 500, endedWell) },
+			trusted: true},
+		"known culprits": {tell: func(s *past) {
+			s.many(10, 1, EndedFailed)
+			for i := range s.slices {
+				s.slices[i].proven = true
+			}
+		}},
+		"one item, cut out and tried again": {tell: func(s *past) {
+			at := workqueue.SliceID{}
+			for items := 512; items > 1; items /= 2 {
+				at = s.end(at, items, EndedFailed)
+			}
+			for range 5 {
+				at = s.end(at, 1, EndedFailed)
+			}
+		}},
+		"all pieces of one chunk": {tell: func(s *past) {
+			level := []workqueue.SliceID{s.end(workqueue.SliceID{}, 64, EndedFailed)}
+			for items := 32; len(level) < 8; items /= 2 {
+				var next []workqueue.SliceID
+				for _, parent := range level {
+					next = append(next, s.end(parent, items, EndedFailed), s.end(parent, items, EndedFailed))
+				}
+				level = next
+			}
+		}, down: true},
+		"one item, and the other halves work": {tell: func(s *past) {
+			at := workqueue.SliceID{}
+			for items := 512; items > 1; items /= 2 {
+				at = s.end(at, items, EndedFailed)
+				s.end(at, items, endedWell)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var s past
+			tc.tell(&s)
+			if o := judge(s.slices, tc.trusted); o.down != tc.down {
+				t.Errorf("down %v, %d of %d failed; want %v", o.down, o.failed, o.of, tc.down)
+			}
+		})
+	}
+}
+
+func TestProbePause(t *testing.T) {
+	t.Parallel()
+	for failed, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second,
+		5: 16 * time.Second, 6: 30 * time.Second, 1000: 30 * time.Second} {
+		if got := ProbePause(failed); got != want {
+			t.Errorf("after %d failed probes: %s; want %s", failed, got, want)
+		}
+	}
+}
+
+func TestSpared(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		blame  blame
+		origin workqueue.Cause
+		probes int
+		want   bool
+	}{
+		"a chunk":                        {blame{}, workqueue.CauseCut, 0, true},
+		"a known culprit":                {blame{proven: true, Lone: 1}, workqueue.CauseFailure, 0, false},
+		"the first probe of an item":     {blame{}, workqueue.CauseProbe, 100, true},
+		"an early probe":                 {blame{Lone: 1}, workqueue.CauseProbe, PatientProbes - 1, true},
+		"a late probe of a lone failure": {blame{Lone: 1}, workqueue.CauseProbe, PatientProbes, false},
+		"while there is other work":      {blame{Lone: 1, others: true}, workqueue.CauseProbe, 100, true},
+		"not a probe":                    {blame{Lone: 1}, workqueue.CauseFailure, PatientProbes, true},
+	} {
+		if got := tc.blame.spared(tc.origin, tc.probes); got != tc.want {
+			t.Errorf("%s: spared %v; want %v", name, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,10 @@
+// Package plan keeps the texts of plans and their versions.
+package plan
+
+import "github.com/tranchehq/tranche/workqueue/database"
+
+// Store is the database for plans. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }

@@ -1,0 +1,244 @@
+package redo
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// column is one block of a run at the steps that a redo is about.
+type column struct {
+	block  workqueue.Block
+	size   int
+	bytes  []int64        // by step, of the payloads
+	at     []plane.Planes // by step, as locked
+	there  []bool         // by step: the block has a row
+	live   []bitfield.Set // by step, in slices that are locked
+	slices []*liveSlice
+	moves  []move
+	wanted []bitfield.Set // by step
+}
+
+// move is what becomes of the items of a block at one step.
+type move struct {
+	reset   bitfield.Set // of a named step: taken back, to be done again
+	up      bitfield.Set // taken back at a step before
+	again   bitfield.Set // of up: to be done again in any case
+	kept    bitfield.Set // of up: kept, until a part changes
+	out     bitfield.Set // of up: left out still
+	stopped bitfield.Set // taken out of slices
+	gone    bitfield.Set // taken out of planes
+	final   bitfield.Set // of those, out of done and failed
+	ready   bitfield.Set // of reset, what can be done at once
+	held    bitfield.Set // of that, what a canary holds back
+}
+
+// redoPlanes reads what is locked.
+const redoPlanes = `
+SELECT step, block, size, payload_bytes, ready, coalesce(held, B'0'::bit(8192)), done, failed,
+       coalesce(skipped, B'0'::bit(8192))
+FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3) ORDER BY block, step`
+
+// readColumns reads some of the blocks, decides what becomes of them, and hands them on in order.
+func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func(*column) error) error {
+	rows, err := r.tx.Query(ctx, redoPlanes, r.run, r.family, blocks)
+	if err != nil {
+		return fmt.Errorf("read %d blocks: %w", len(blocks), err)
+	}
+	var step workqueue.Step
+	var block workqueue.Block
+	var size int
+	var bytes int64
+	var p plane.Planes
+	var all []*column
+	to := []any{&step, &block, &size, &bytes, pgbits.Into(&p.Ready), pgbits.Into(&p.Held), pgbits.Into(&p.Done),
+		pgbits.Into(&p.Failed), pgbits.Into(&p.Skipped)}
+	_, err = pgx.ForEachRow(rows, to, func() error {
+		if len(all) == 0 || all[len(all)-1].block != block {
+			all = append(all, r.newColumn(block, size))
+		}
+		c := all[len(all)-1]
+		c.at[step], c.bytes[step], c.there[step] = p, bytes, true
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read %d blocks: %w", len(blocks), err)
+	}
+	for _, c := range all {
+		r.decide(c)
+		if err := f(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *redo) newColumn(block workqueue.Block, size int) *column {
+	n := len(r.steps)
+	c := &column{block: block, size: size, bytes: make([]int64, n), at: make([]plane.Planes, n), there: make([]bool, n),
+		live: make([]bitfield.Set, n), slices: r.live[block], moves: make([]move, n), wanted: make([]bitfield.Set, n)}
+	for _, s := range c.slices {
+		c.live[s.step] = c.live[s.step].Or(s.remaining)
+	}
+	for _, s := range r.named {
+		if mask := r.wanted[s][block]; mask != nil {
+			c.wanted[s] = *mask
+		}
+	}
+	return c
+}
+
+// decide goes over the steps in their order. What is taken back at a step puts an end to what the steps after have made
+// of the items, or are at: nothing that depends on a part is ready or in flight while the part is being done again.
+func (r *redo) decide(c *column) {
+	n := len(r.steps)
+	now := make([]plane.Planes, n)
+	st := plane.Outlook{Settled: make([]bitfield.Set, n), Open: make([]bitfield.Set, n), Shut: make([]bitfield.Set, n)}
+	for _, s := range r.family {
+		p, m := &c.at[s], &c.moves[s]
+		for _, need := range r.graph.Steps[s].Needs {
+			m.up = m.up.Or(c.moves[need].up).Or(c.moves[need].reset)
+		}
+		outcome := p.Done.Or(p.Failed)
+		m.reset = c.wanted[s].And(r.takes(p, &c.live[s]))
+		after := m.up.AndNot(m.reset)
+		if r.again {
+			m.again = after.And(outcome)
+		}
+		m.kept = after.And(outcome).AndNot(m.again)
+		m.stopped = m.up.Or(m.reset).And(c.live[s])
+		m.final = m.reset.Or(m.again).And(outcome)
+		now[s] = *p
+		now[s].Leave(m.final)
+		r.graph.Stand(&st, now, s) // for the steps before this one
+		m.out = after.And(p.Skipped).And(st.Shut[s])
+		m.gone = m.final.Or(m.up.And(p.Ready.Or(p.Held))).Or(after.And(p.Skipped).AndNot(m.out))
+		now[s].Leave(m.gone)
+		r.graph.Stand(&st, now, s)
+		m.ready = m.reset.And(st.Open[s])
+	}
+}
+
+// takes is the items whose outcome, or request, at a step can be taken back.
+func (r *redo) takes(p *plane.Planes, live *bitfield.Set) bitfield.Set {
+	items := p.Failed
+	if r.take.done {
+		items = items.Or(p.Done)
+	}
+	if r.take.live {
+		items = items.Or(*live)
+	}
+	return items
+}
+
+// first is the items of which something can be done at once.
+func (c *column) first() (items bitfield.Set) {
+	for s := range c.moves {
+		items = items.Or(c.moves[s].ready)
+	}
+	return items
+}
+
+// holdBack holds back what is not of the sample, and returns how many items that is. place is that of the next item in
+// the row that the sample is taken from.
+func (c *column) holdBack(sample *plane.Spread, place *int64) (held int64) {
+	items := c.first()
+	var rest bitfield.Set
+	for bit := range items.All() {
+		if !sample.Has(*place) {
+			rest.Add(bit)
+			held++
+		}
+		*place++
+	}
+	for s := range c.moves {
+		m := &c.moves[s]
+		m.held = m.ready.And(rest)
+		m.ready = m.ready.AndNot(rest)
+	}
+	return held
+}
+
+// redoWrite is what becomes of some blocks, as the statements take it.
+type redoWrite struct {
+	steps                    []workqueue.Step
+	blocks                   []workqueue.Block
+	gone, final, ready, held []bitfield.Set
+	slices                   []workqueue.SliceID
+	stopped                  []bitfield.Set
+	requests                 []workqueue.Sent // of the slices of which nothing is left
+}
+
+func (w *redoWrite) add(c *column) {
+	for s := range c.moves {
+		m := &c.moves[s]
+		if m.gone.Empty() && m.ready.Empty() && m.held.Empty() {
+			continue
+		}
+		w.steps, w.blocks = append(w.steps, workqueue.Step(s)), append(w.blocks, c.block)
+		w.gone, w.final = append(w.gone, m.gone), append(w.final, m.final)
+		w.ready, w.held = append(w.ready, m.ready), append(w.held, m.held)
+	}
+	for _, l := range c.slices {
+		stopped := l.remaining.And(c.moves[l.step].stopped)
+		if stopped.Empty() {
+			continue
+		}
+		w.slices, w.stopped = append(w.slices, l.ID), append(w.stopped, stopped)
+		if stopped == l.remaining {
+			w.requests = append(w.requests, l.Sent)
+		}
+	}
+}
+
+// redoBlocks moves bits; the condition that chose those with an outcome stands again. What the results of a block take
+// is scaled to those that are left.
+const redoBlocks = `
+UPDATE work_block b
+SET ready = (b.ready & ~u.gone) | u.ready, done = b.done & ~u.gone, failed = b.failed & ~u.gone,
+    held = nullif((coalesce(b.held, B'0'::bit(8192)) & ~u.gone) | u.held, B'0'::bit(8192)),
+    skipped = nullif(coalesce(b.skipped, B'0'::bit(8192)) & ~u.gone, B'0'::bit(8192)),
+    result_bytes = CASE WHEN (b.done & u.gone) = B'0'::bit(8192) THEN b.result_bytes
+                        ELSE b.result_bytes * bit_count(b.done & ~u.gone) / bit_count(b.done) END
+FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[], $6::bit(8192)[], $7::bit(8192)[])
+     AS u (step, block, gone, final, ready, held)
+WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND ((b.done | b.failed) & u.gone) = u.final`
+
+// send writes in one round trip.
+func (w *redoWrite) send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
+	batch := &pgx.Batch{}
+	var want []int
+	if n := len(w.slices); n > 0 {
+		batch.Queue(withdrawSlices, w.slices, pgbits.Slice(w.stopped))
+		want = append(want, n)
+	}
+	if n := len(w.blocks); n > 0 {
+		batch.Queue(redoBlocks, run, w.steps, w.blocks, pgbits.Slice(w.gone), pgbits.Slice(w.final),
+			pgbits.Slice(w.ready), pgbits.Slice(w.held))
+		want = append(want, n)
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	results := tx.SendBatch(ctx, batch)
+	for _, n := range want {
+		tag, err := results.Exec()
+		if err == nil && tag.RowsAffected() != int64(n) {
+			err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), n, workqueue.ErrFence)
+		}
+		if err != nil {
+			_ = results.Close() // the first error is the one to tell
+			return fmt.Errorf("take items of run %s back: %w", run, err)
+		}
+	}
+	if err := results.Close(); err != nil {
+		return fmt.Errorf("take items of run %s back: %w", run, err)
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package redo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+// lockLanes locks the lines of all items that are wanted, after the slices and before the blocks, and returns the
+// blocks of those who stand in front in them and may not be wanted themselves.
+func (r *redo) lockLanes(ctx context.Context) ([]workqueue.Block, error) {
+	if !r.graph.Ordered {
+		return nil, nil
+	}
+	items := map[workqueue.Ordinal]bool{}
+	for _, masks := range r.wanted {
+		for block, mask := range masks {
+			for bit := range mask.All() {
+				items[block.Ordinal(bit)] = true
+			}
+		}
+	}
+	var err error
+	if r.lanes, err = settle.ReadLanes(ctx, r.tx, r.run, plane.Sorted(items)); err != nil {
+		return nil, err
+	}
+	var more []workqueue.Block
+	for _, l := range r.lanes {
+		for _, item := range []*workqueue.Ordinal{l.Low, l.Head} {
+			if item == nil {
+				continue
+			}
+			if block, _ := item.Block(); !slices.Contains(more, block) {
+				more = append(more, block)
+			}
+		}
+	}
+	return more, nil
+}
+
+// waitInLine has everything wait that a column would make ready: who of a line goes first is found out when all of them
+// stand there.
+func (c *column) waitInLine() {
+	for s := range c.moves {
+		m := &c.moves[s]
+		m.held, m.ready = m.held.Or(m.ready), bitfield.Set{}
+	}
+}
+
+// stillAt are those of some items that are ready or under way at some step. Blocks by their primary key, slices by
+// work_slice_block.
+const stillAt = `
+SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal)
+WHERE EXISTS (SELECT FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($3::smallint[])
+        AND b.block = u.ordinal / 8192 AND get_bit(b.ready, u.ordinal % 8192) = 1)
+    OR EXISTS (SELECT FROM work_slice s WHERE s.run_id = $1 AND s.step = ANY ($3::smallint[])
+        AND s.block = u.ordinal / 8192 AND s.state IN ('scheduled', 'claimed', 'sent')
+        AND get_bit(s.remaining, u.ordinal % 8192) = 1)`
+
+const (
+	// notBegun are those of some items that nobody has begun with: they are ready where they need no other step, in no
+	// slice and final at no step. It returns the steps at which they are ready.
+	notBegun = `
+SELECT u.ordinal, at.steps FROM unnest($2::int[]) AS u (ordinal) CROSS JOIN LATERAL (
+    SELECT array_agg(b.step) FILTER (WHERE get_bit(b.ready, u.ordinal % 8192) = 1) AS steps,
+        bit_or(get_bit(b.done | b.failed | coalesce(b.skipped, ` + plane.NoBits + `), u.ordinal % 8192)) AS final
+    FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($3::smallint[]) AND b.block = u.ordinal / 8192) at
+WHERE at.steps IS NOT NULL AND at.final = 0 AND NOT EXISTS (
+    SELECT FROM work_slice s WHERE s.run_id = $1 AND s.step = ANY ($3::smallint[])
+        AND s.block = u.ordinal / 8192 AND s.state IN ('scheduled', 'claimed', 'sent')
+        AND get_bit(s.remaining, u.ordinal % 8192) = 1)`
+
+	// putBack has items wait again that were ready. The blocks are locked, and so are the steps: nobody claims.
+	putBack = `
+UPDATE work_block b SET ready = b.ready & ~u.bits, held = coalesce(b.held, ` + plane.NoBits + `) | u.bits
+FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, bits)
+WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND (b.ready & u.bits) = u.bits`
+)
+
+// giveWay has the heads of lines wait again that nobody has begun with, and before which something was taken back.
+func (r *redo) giveWay(ctx context.Context, lanes []*redoneLane) error {
+	byHead := map[workqueue.Ordinal]*redoneLane{}
+	var heads []workqueue.Ordinal
+	for _, l := range lanes {
+		if h := l.LaneRow.Head; h != nil && !l.head && l.first < *h {
+			byHead[*h] = l
+			heads = append(heads, *h)
+		}
+	}
+	if len(heads) == 0 {
+		return nil
+	}
+	rows, err := r.tx.Query(ctx, notBegun, r.run, heads, r.graph.Numbers())
+	if err != nil {
+		return fmt.Errorf("look for heads of lines that give way: %w", err)
+	}
+	var idle settle.LaneMoves
+	var item settle.Follower
+	_, err = pgx.ForEachRow(rows, []any{&item.Item, &item.Steps}, func() error {
+		idle.Release(&item)
+		byHead[item.Item].LaneRow.Head = nil
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for heads of lines that give way: %w", err)
+	}
+	if len(idle.Released) == 0 {
+		return nil
+	}
+	steps, blocks, bits := idle.Bits()
+	tag, err := r.tx.Exec(ctx, putBack, r.run, steps, blocks, pgbits.Slice(bits))
+	if err == nil && tag.RowsAffected() != int64(len(blocks)) {
+		err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), len(blocks), workqueue.ErrFence)
+	}
+	if err != nil {
+		return fmt.Errorf("have heads of lines give way: %w", err)
+	}
+	return nil
+}
+
+// redoneLane is what was taken back of one line.
+type redoneLane struct {
+	*settle.LaneRow
+	first workqueue.Ordinal // of the items that were
+	head  bool              // the head is one of them
+}
+
+// lineUp sees to the lines of what was taken back: one with an item that somebody has begun with keeps it as its head,
+// and what stands before that is next; in any other the first item becomes ready.
+func (r *redo) lineUp(ctx context.Context) error {
+	if len(r.lanes) == 0 || len(r.moved) == 0 {
+		return nil
+	}
+	lanes, err := r.redone(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.giveWay(ctx, lanes); err != nil {
+		return err
+	}
+	var moved settle.LaneMoves
+	var free []*settle.LaneRow
+	from := map[int64]workqueue.Ordinal{}
+	for _, l := range lanes {
+		first := l.first
+		if l.Low != nil {
+			first = min(first, *l.Low)
+		}
+		switch {
+		case l.LaneRow.Head == nil:
+			free = append(free, l.LaneRow)
+			from[l.Lane] = first
+		case l.head: // at other steps it is under way
+			free = append(free, l.LaneRow)
+			from[l.Lane] = *l.LaneRow.Head
+			l.Low = &first
+		case first < *l.LaneRow.Head:
+			moved.Set(l.Lane, l.LaneRow.Head, &first, nil)
+		}
+	}
+	err = settle.FindNext(ctx, r.tx, r.run, r.graph, free, func(l *settle.LaneRow) workqueue.Ordinal { return from[l.Lane] })
+	if err != nil {
+		return err
+	}
+	for _, l := range free {
+		moved.Again(l)
+	}
+	return moved.Send(ctx, r.tx, r.run)
+}
+
+// redone sums up, line by line, what was taken back. A head that was, and is nowhere under way, is none any more.
+func (r *redo) redone(ctx context.Context) ([]*redoneLane, error) {
+	taken := map[workqueue.Block]bitfield.Set{}
+	for i := range r.moved {
+		taken[workqueue.Block(r.moved[i].Group)] = r.moved[i].Mask
+	}
+	var lanes []*redoneLane
+	var heads []workqueue.Ordinal
+	for _, row := range r.lanes { // by lane, and by item in it
+		block, bit := row.Item.Block()
+		if mask := taken[block]; !mask.Has(bit) {
+			continue
+		}
+		if len(lanes) == 0 || lanes[len(lanes)-1].Lane != row.Lane {
+			lanes = append(lanes, &redoneLane{LaneRow: row, first: row.Item})
+		}
+		if l := lanes[len(lanes)-1]; row.Head != nil && *row.Head == row.Item {
+			l.head = true
+			heads = append(heads, row.Item)
+		}
+	}
+	busy, err := r.underWay(ctx, heads)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range lanes {
+		if l.head && !slices.Contains(busy, *l.LaneRow.Head) {
+			l.LaneRow.Head, l.head = nil, false
+		}
+	}
+	return lanes, nil
+}
+
+// underWay are those of some items that are still at a step that nothing of them was taken back at.
+func (r *redo) underWay(ctx context.Context, items []workqueue.Ordinal) ([]workqueue.Ordinal, error) {
+	if r.graph.Single() || len(items) == 0 {
+		return nil, nil
+	}
+	rows, err := r.tx.Query(ctx, stillAt, r.run, items, r.graph.Numbers())
+	if err != nil {
+		return nil, fmt.Errorf("look for items that are under way: %w", err)
+	}
+	busy, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Ordinal])
+	if err != nil {
+		return nil, fmt.Errorf("look for items that are under way: %w", err)
+	}
+	slices.Sort(busy)
+	return busy, nil
+}

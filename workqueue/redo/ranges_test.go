@@ -1,0 +1,47 @@
+package redo
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Masks of ranges hold what the ranges say, however they lie.
+func TestMasksOfRanges(t *testing.T) {
+	t.Parallel()
+	const items = 3*8192 + 17
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		want := make([]bool, items)
+		var ranges []Range
+		for range 1 + random.IntN(8) {
+			from := random.IntN(items)
+			to := min(items-1, from+[]int{0, 1, 63, 8191, 8192, 20000}[random.IntN(6)])
+			ranges = append(ranges, Range{workqueue.Ordinal(from), workqueue.Ordinal(to)})
+			for o := from; o <= to; o++ {
+				want[o] = true
+			}
+		}
+		masks, err := masksOfRanges(ranges, items)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for o := range workqueue.Ordinal(items) {
+			block, bit := o.Block()
+			if got := masks[block] != nil && masks[block].Has(bit); got != want[o] {
+				t.Fatalf("%v: ordinal %d is in: %t", ranges, o, got)
+			}
+		}
+	}
+	for want, ranges := range map[string][]Range{
+		"smaller ordinal first":                       {{0, 1}, {5, 4}},
+		"ranges[1] is 9 to 24593, and the ordinals":   {{0, 1}, {9, items}},
+		"there are 1001 ranges, and at most 1000 are": make([]Range, 1001),
+	} {
+		if _, err := masksOfRanges(ranges, items); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v; want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,279 @@
+package redo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+// redo is the way of items back to where they are to be done again at some steps, in one transaction. A reset and a
+// re-run differ in which items they take, and in what they tell. It locks, in the order in which everybody does: all
+// steps of the run, which shuts out claims; the live slices that hold what is taken back, here or at the steps after;
+// the blocks; the tracker; the run.
+type redo struct {
+	tx     pgx.Tx
+	run    workqueue.RunID
+	sel    *Selection
+	take   taking
+	again  bool // what the steps after have made of the items is redone in any case
+	canary int  // items of a sample that go first; 0: all
+
+	graph      *plane.Graph
+	steps      []control.StepSettings
+	state      string
+	generation workqueue.Generation // before
+	items      int64                // of the run
+
+	named  []workqueue.Step
+	wanted map[workqueue.Step]blockMasks // by named step
+	family []workqueue.Step              // the named ones, what comes after them, and what all those need
+	blocks []workqueue.Block             // of the items that are wanted
+	live   map[workqueue.Block][]*liveSlice
+	chunks map[workqueue.Step]int // of the moment; nil when requests are not counted
+	lanes  []*settle.LaneRow      // of the wanted items, of a run that has lines
+
+	sums     []stepSum
+	moved    []tracker.Ack // the items that were taken, by block
+	held     int64
+	slices   int64
+	requests []workqueue.Sent // that were called back as a whole
+}
+
+// taking says what of an item makes a step's outcome one that is taken back.
+type taking struct {
+	done bool // a result; an error is always
+	live bool // a request that is out, or about to be tried again
+}
+
+// stepSum is what a redo does to one step, in items.
+type stepSum struct {
+	reset     int64 // of a named step: to be done again
+	ready     int64 // of those, the ones that can be done at once
+	withdrawn int64 // called back from slices
+	redone    int64 // of a step after: to be done again in any case
+	kept      int64 // of a step after: redone only when a part changes that it sees
+	waiting   int64 // of a step after: not done yet, and waits for the parts
+	leftOut   int64 // of a step after: left out still
+
+	pending int64                    // wanted of a named step, and to be done anyway
+	out     int64                    // wanted, and out at a service
+	waits   map[workqueue.Step]int64 // wanted, and waiting for a step
+	causes  map[workqueue.Step]int64 // wanted, and left out because a step failed
+}
+
+// begin locks the steps of the run and reads what it is like.
+func (r *redo) begin(ctx context.Context, graphs *plane.GraphCache) (err error) {
+	if r.steps, err = control.LockSteps(ctx, r.tx, r.run); err != nil {
+		return err
+	}
+	r.graph, err = graphs.Of(ctx, r.tx, r.run)
+	return err
+}
+
+const runState = `
+SELECT state, generation, items, opened AND sealed_at IS NULL FROM batchrun WHERE id = $1`
+
+// may refuses a run of which nothing can be done again. op is what was asked, for people.
+func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
+	err = r.tx.QueryRow(ctx, runState, r.run).Scan(&r.state, &r.generation, &r.items, &open)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, fmt.Errorf("run %s: %w", r.run, workqueue.ErrNotFound)
+	case err != nil:
+		return false, fmt.Errorf("read run %s: %w", r.run, err)
+	case r.state == "cancelled":
+		return open, &workqueue.StateError{Run: r.run, State: r.state, Op: op, Fix: "start a new run"}
+	case r.state == "loading":
+		return open, &workqueue.StateError{Run: r.run, State: r.state, Op: op, Fix: "wait until it has loaded"}
+	}
+	return open, nil
+}
+
+// find looks up which items are wanted, and drops named steps without any.
+func (r *redo) find(ctx context.Context) error {
+	wanted, err := r.sel.find(ctx, r.tx, r.run, r.items, r.named)
+	if err != nil {
+		return err
+	}
+	r.wanted = wanted
+	r.named = slices.DeleteFunc(slices.Clone(r.named), func(s workqueue.Step) bool { return len(wanted[s]) == 0 })
+	seen := map[workqueue.Block]bool{}
+	family := map[workqueue.Step]bool{0: true} // the first step's block is the gate of all its steps
+	for _, s := range r.named {
+		for b := range wanted[s] {
+			seen[b] = true
+		}
+		family[s] = true
+		for _, later := range r.graph.After[s] {
+			family[later] = true
+		}
+	}
+	for s := range family {
+		for _, earlier := range r.graph.Before[s] {
+			family[earlier] = true
+		}
+	}
+	r.blocks, r.family = plane.Sorted(seen), plane.Sorted(family)
+	return nil
+}
+
+// lockRedoBlocks takes the blocks in the order of everybody. What is in them is read afterwards, part by part.
+const lockRedoBlocks = `
+SELECT count(*) FROM (
+    SELECT 1 FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3)
+    ORDER BY step, block FOR NO KEY UPDATE) locked`
+
+// hold locks slices, the lines that items stand in, and blocks.
+func (r *redo) hold(ctx context.Context) error {
+	if err := r.lockLive(ctx); err != nil {
+		return err
+	}
+	first, err := r.lockLanes(ctx)
+	if err != nil {
+		return err
+	}
+	first = append(first, r.blocks...)
+	steps := r.family
+	if r.graph.Ordered {
+		steps = r.graph.Numbers() // whose turn it is in a line changes at all of them
+	}
+	if _, err := r.tx.Exec(ctx, lockRedoBlocks, r.run, steps, first); err != nil {
+		return fmt.Errorf("lock %d blocks: %w", len(r.blocks), err)
+	}
+	return nil
+}
+
+// redoPart bounds the blocks whose planes are in memory at once.
+const redoPart = 64
+
+// move decides what becomes of the items, and writes it. The sample of a canary is spread over all of them, so they are
+// counted before.
+func (r *redo) move(ctx context.Context) error {
+	r.sums = make([]stepSum, len(r.steps))
+	var sample *plane.Spread
+	if r.canary > 0 {
+		var total int64
+		err := r.eachColumn(ctx, func(c *column) error {
+			items := c.first()
+			total += int64(items.Count())
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if total > 0 {
+			one := plane.NewSpread(r.canary, total)
+			sample = &one
+		}
+	}
+	place := int64(0)
+	for part := range slices.Chunk(r.blocks, redoPart) {
+		w := redoWrite{}
+		err := r.readColumns(ctx, part, func(c *column) error {
+			if sample != nil {
+				r.held += c.holdBack(sample, &place)
+			}
+			if r.graph.Ordered {
+				c.waitInLine()
+			}
+			r.account(c)
+			w.add(c)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		r.requests = append(r.requests, w.requests...)
+		if err := w.send(ctx, r.tx, r.run); err != nil {
+			return err
+		}
+	}
+	if err := r.lineUp(ctx); err != nil {
+		return err
+	}
+	return r.shutBarriers(ctx)
+}
+
+func (r *redo) eachColumn(ctx context.Context, f func(*column) error) error {
+	for part := range slices.Chunk(r.blocks, redoPart) {
+		if err := r.readColumns(ctx, part, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// total is how many items were taken.
+func (r *redo) total() (n int64) {
+	for i := range r.moved {
+		n += int64(r.moved[i].Mask.Count())
+	}
+	return n
+}
+
+// account adds up what a column does.
+func (r *redo) account(c *column) {
+	var items bitfield.Set
+	for _, s := range r.family {
+		m, sum := &c.moves[s], &r.sums[s]
+		items = items.Or(m.reset)
+		sum.reset += int64(m.reset.Count())
+		sum.ready += int64(m.ready.Count() + m.held.Count())
+		sum.withdrawn += int64(m.stopped.Count())
+		sum.redone += int64(m.again.Count())
+		sum.kept += int64(m.kept.Count())
+		sum.leftOut += int64(m.out.Count())
+		waiting := m.up.AndNot(m.reset).AndNot(m.again).AndNot(m.kept).AndNot(m.out)
+		sum.waiting += int64(waiting.Count())
+		if slices.Contains(r.named, s) {
+			r.explain(c, s, sum)
+		}
+		if chunk := r.chunks[s]; chunk > 0 {
+			r.slices += c.requests(s, chunk, r.steps[s].ChunkBytes)
+		}
+	}
+	if !items.Empty() {
+		r.moved = append(r.moved, tracker.Ack{Group: int(c.block), Mask: items})
+	}
+}
+
+// requests is into how many slices the items of a step would be cut that are to be done again.
+func (c *column) requests(s workqueue.Step, chunk, chunkBytes int) int64 {
+	if chunkBytes > 0 {
+		chunk = min(chunk, max(1, chunkBytes/int(c.bytes[s]/int64(c.size)+plane.Envelope)))
+	}
+	m := &c.moves[s]
+	held := m.held.Count()
+	now := m.reset.Count() - held
+	return int64((now+chunk-1)/chunk + (held+chunk-1)/chunk)
+}
+
+// shutBarriers has the steps after wait for all of their needs once more.
+func (r *redo) shutBarriers(ctx context.Context) error {
+	var later []workqueue.Step
+	for s := range r.sums {
+		if r.sums[s].reset > 0 {
+			later = append(later, r.graph.After[s]...)
+		}
+	}
+	if len(later) == 0 {
+		return nil
+	}
+	if _, err := r.tx.Exec(ctx, shutBarriers, r.run, later); err != nil {
+		return fmt.Errorf("have the barriers of run %s wait again: %w", r.run, err)
+	}
+	return nil
+}
+
+const shutBarriers = `
+UPDATE run_step SET barrier_passed = false WHERE run_id = $1 AND step = ANY($2) AND barrier AND barrier_passed`

@@ -1,0 +1,231 @@
+package redo
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// RerunRequest says what to run again, and how.
+type RerunRequest struct {
+	Run        workqueue.RunID
+	Select     Selection
+	Chunk      int                // new chunk of the step; 0 keeps it
+	InFlight   int                // new in-flight limit; 0 keeps it
+	Settings   control.StepChange // other new settings of the step; an Endpoint is where its items go from now on
+	Canary     int                // items of a spread sample that run before the others; 0: all run at once
+	CanaryAuto bool               // let the others go when the sample does well
+	DryRun     bool               // change nothing, and say what would be done
+	Reason     string
+	Actor      string
+}
+
+// Rerun is what a re-run set going, or would set going.
+type Rerun struct {
+	Items      int64
+	Held       int64 // of those, the ones that wait for the canary
+	Blocks     int
+	Slices     int64 // into which the items are cut by the chunk of the moment; more when payloads are large
+	Generation workqueue.Generation
+	Step       string       // empty: several
+	Steps      []StepReset  // of a run of several steps: those that run items again, and those after them
+	Hold       control.Hold // the run is held: its items wait until it is resumed or approved
+	HoldDetail string
+	Requests   []workqueue.Sent // of steps after, withdrawn as a whole, that may still lie in the work stream
+}
+
+// Rerun sets final items of a run going again, under the run's next generation: bits move back to ready, the tracker is
+// armed again, and what was recorded stays as history until newer parts take its place. It touches a row for each
+// block, whatever the number of items. A run that is held stays so; one that had completed is held no more. In a run of
+// several steps it is a [Store.Reset] of what failed, at the step that is named or at all of them. A dry run does all
+// of it and takes it back.
+func (s Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
+	if err := req.validate(); err != nil {
+		return Rerun{}, fmt.Errorf("rerun: %w", err)
+	}
+	var out Rerun
+	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
+		r := &rerun{RerunRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, canary: req.Canary}}
+		err := r.do(ctx, database.Kept[plane.GraphCache](s.db))
+		out = r.out
+		return err
+	})
+	if err != nil {
+		return Rerun{}, fmt.Errorf("rerun: %w", err)
+	}
+	return out, nil
+}
+
+func (req *RerunRequest) validate() error {
+	if err := req.Select.validate(); err != nil || req.Select.All {
+		return cmp.Or(err, errors.New("choose what failed, or keys; to run all items again, reset the step"))
+	}
+	if req.Canary < 0 {
+		return &workqueue.SettingError{Detail: fmt.Sprintf("canary is %d; give a number of items, or 0 for none", req.Canary)}
+	}
+	if req.Canary == 0 && req.CanaryAuto {
+		return &workqueue.SettingError{Detail: "canary_auto needs a canary: give the number of its items"}
+	}
+	if req.Chunk != 0 {
+		req.Settings.Chunk = &req.Chunk
+	}
+	if req.InFlight != 0 {
+		req.Settings.InFlight = &req.InFlight
+	}
+	return req.Settings.Validate()
+}
+
+// rerun is one under way.
+type rerun struct {
+	*RerunRequest
+	redo
+
+	diff ledger.Difference
+	out  Rerun
+}
+
+func (r *rerun) do(ctx context.Context, graphs *plane.GraphCache) error {
+	if err := r.begin(ctx, graphs); err != nil {
+		return err
+	}
+	step, err := control.StepNamed(r.steps, r.run, r.Select.Step)
+	if err != nil {
+		return err
+	}
+	if err := r.mayRerun(ctx); err != nil {
+		return err
+	}
+	some := r.Select.Step == "" && !r.graph.Single() // of any step, what failed there
+	r.take.done = r.Select.named() && !some
+	r.named = []workqueue.Step{step.Step}
+	if some {
+		r.named = everyStep(r.steps)
+	}
+	if err := r.find(ctx); err != nil {
+		return err
+	}
+	if err := r.set(ctx, step); err != nil {
+		return err
+	}
+	if err := r.hold(ctx); err != nil {
+		return err
+	}
+	if err := r.move(ctx); err != nil {
+		return err
+	}
+	if len(r.moved) == 0 {
+		return r.nothing(some)
+	}
+	r.tell()
+	return r.finish(ctx)
+}
+
+func everyStep(steps []control.StepSettings) (all []workqueue.Step) {
+	for i := range steps {
+		all = append(all, steps[i].Step)
+	}
+	return all
+}
+
+func (r *rerun) mayRerun(ctx context.Context) error {
+	open, err := r.may(ctx, "re-run items of")
+	if err == nil && r.graph.Ordered && r.Canary > 0 {
+		err = &workqueue.StateError{Run: r.run, State: "one with order_by", Op: "re-run a sample of items of",
+			Fix: "leave the canary out: its sample would be worked on before what stands in front of it"}
+	}
+	if err == nil && open && r.Canary > 0 { // its sample would never end: what is added is ready at once
+		err = &workqueue.StateError{Run: r.run, State: "open", Op: "re-run items of", Fix: "seal it first, or leave the canary out"}
+	}
+	return err
+}
+
+func (r *rerun) nothing(some bool) error {
+	e := &NothingToRerunError{Run: r.run, Select: r.Select, failed: some}
+	if !r.graph.Single() && !some {
+		e.Why = r.notes()
+	}
+	return e
+}
+
+// set changes the settings of the steps that have items to run again; when there are none, of the one that is named, so
+// that what is wrong with the settings is told.
+func (r *rerun) set(ctx context.Context, step *control.StepSettings) error {
+	steps := r.redo.named
+	if len(steps) == 0 {
+		steps = []workqueue.Step{step.Step}
+	}
+	if len(steps) > 1 && r.Settings.Endpoint != "" {
+		return &workqueue.SettingError{Detail: fmt.Sprintf("endpoint %s: items have failed at %d steps, and each has its own; say which step",
+			r.Settings.Endpoint, len(steps))}
+	}
+	r.chunks = map[workqueue.Step]int{}
+	for _, s := range steps {
+		st := &r.steps[s]
+		var d ledger.Difference
+		if err := st.Change(ctx, r.tx, r.run, &r.Settings, &d); err != nil {
+			return err
+		}
+		r.diff.Join(&d, st.Name, len(steps) > 1)
+		chunk, err := control.ChunkOfMoment(ctx, r.tx, st)
+		if err != nil {
+			return err
+		}
+		r.chunks[s] = chunk
+	}
+	return nil
+}
+
+// tell sums up what was done.
+func (r *rerun) tell() {
+	r.out.Items, r.out.Blocks, r.out.Held, r.out.Slices = r.total(), len(r.moved), r.held, r.slices
+	r.out.Requests = r.requests
+	var steps []string
+	for s := range r.sums {
+		if r.sums[s].reset > 0 {
+			steps = append(steps, r.steps[s].Name)
+		}
+	}
+	if len(steps) == 1 {
+		r.out.Step = steps[0]
+	}
+	if !r.graph.Single() {
+		r.out.Steps = r.told()
+	}
+}
+
+// finish opens the next generation, and writes down what was done.
+func (r *rerun) finish(ctx context.Context) error {
+	canary := newCanary{items: r.Canary, auto: r.CanaryAuto}
+	run, err := r.rearm(ctx, &canary, &r.diff)
+	if err != nil {
+		return err
+	}
+	r.out.Generation, r.out.Hold, r.out.HoldDetail = run.Generation, run.Hold, run.Detail
+	detail := map[string]any{"items": r.out.Items, "generation": r.out.Generation, "failed": r.Select.Failed,
+		"codes": r.Select.Codes, "groups": r.Select.Groups, "keys": len(r.Select.Keys), "step": r.out.Step}
+	r.Select.auditRanges(detail)
+	if r.Reason != "" {
+		detail["reason"] = pg.Plain(r.Reason)
+	}
+	if canary.sampling {
+		detail["canary"], detail["held"] = r.Canary, r.out.Held
+	}
+	r.diff.Add("generation", r.generation, r.out.Generation)
+	err = ledger.AuditChange(ctx, r.tx, ledger.Action{Actor: r.Actor, Name: "rerun", Run: r.run, Detail: detail,
+		Before: r.diff.Before, After: r.diff.After})
+	if err != nil {
+		return err
+	}
+	return ledger.AddEvent(ctx, r.tx, r.run, r.out.Generation, workqueue.EventRerun,
+		map[string]any{"items": r.out.Items, "held": r.out.Held})
+}

@@ -1,0 +1,189 @@
+package redo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// ResetRequest says of which items a step's part is taken back.
+type ResetRequest struct {
+	Run     workqueue.RunID
+	Select  Selection // Step is needed when the run has several; all items, by key, or by the code they failed with
+	Cascade bool      // what the steps after have made of the items is redone in any case
+	DryRun  bool      // change nothing, and say what would be done
+	Reason  string
+	Actor   string
+}
+
+// Reset is what a reset did, or would do.
+type Reset struct {
+	Step       string
+	Items      int64
+	Blocks     int
+	Generation workqueue.Generation
+	Steps      []StepReset  // the one that was reset, and those after it, in their order
+	Notes      []string     // what was selected and left as it is, and why
+	Hold       control.Hold // the run is held: nothing is done again until it is resumed or approved
+	HoldDetail string
+	Requests   []workqueue.Sent // withdrawn as a whole, that may still lie in the work stream
+}
+
+// StepReset is what a reset does to one step, in items.
+type StepReset struct {
+	Step      string `json:"step"`
+	Named     bool   `json:"named" doc:"the step that was reset; the others come after it"`
+	Reset     int64  `json:"reset" doc:"to be done again here, of the step that was reset"`
+	Ready     int64  `json:"ready" doc:"of those, the ones that need not wait for a step before"`
+	Withdrawn int64  `json:"withdrawn" doc:"of requests that were out: late answers about them are not taken"`
+	Redone    int64  `json:"redone" doc:"to be redone in any case, for the cascade"`
+	Kept      int64  `json:"kept" doc:"kept, and redone only where a part changes that the step sees"`
+	Waiting   int64  `json:"waiting" doc:"not done yet, and waiting for the parts"`
+	LeftOut   int64  `json:"left_out" doc:"left out still, because another step failed for them"`
+}
+
+// Reset takes the parts of one step back for some items, under the run's next generation, so that they are made again:
+// outcomes, and requests that are out, of which late answers are fenced off. What was recorded stays as history. The
+// steps after wait for the new parts: what they had not done is not begun before, what they had done is kept, and done
+// again only where a part that they see has changed, unless the reset cascades. Items that were left out there because
+// of a failure here come in again.
+//
+// It touches a row for each block and step, whatever the number of items. The run may be under way, held or completed.
+func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
+	if err := req.validate(); err != nil {
+		return Reset{}, fmt.Errorf("reset: %w", err)
+	}
+	var out Reset
+	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
+		r := &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
+			take: taking{done: len(req.Select.Codes) == 0, live: len(req.Select.Codes) == 0}}}
+		err := r.do(ctx, database.Kept[plane.GraphCache](s.db))
+		out = r.out
+		return err
+	})
+	if err != nil {
+		return Reset{}, fmt.Errorf("reset: %w", err)
+	}
+	return out, nil
+}
+
+func (req *ResetRequest) validate() error {
+	if req.Select.Failed || len(req.Select.Groups) > 0 {
+		return errors.New("choose all items, or keys, or error codes; what failed is run again by a re-run")
+	}
+	if len(req.Reason) > control.MaxReasonBytes {
+		return &workqueue.SettingError{Detail: fmt.Sprintf("the reason has %d bytes, and at most %d are allowed; shorten it",
+			len(req.Reason), control.MaxReasonBytes)}
+	}
+	return req.Select.validate()
+}
+
+// reset is one under way.
+type reset struct {
+	*ResetRequest
+	redo
+
+	out Reset
+}
+
+func (r *reset) do(ctx context.Context, graphs *plane.GraphCache) error {
+	if err := r.begin(ctx, graphs); err != nil {
+		return err
+	}
+	open, err := r.may(ctx, "reset items of")
+	if err != nil {
+		return err
+	}
+	if open {
+		return &workqueue.StateError{Run: r.run, State: "open", Op: "reset items of", Fix: "seal it first: tranche run seal " + r.run.String()}
+	}
+	step, err := control.StepNamed(r.steps, r.run, r.Select.Step)
+	if err != nil {
+		return err
+	}
+	if r.Select.Step == "" && len(r.steps) > 1 {
+		return &workqueue.SettingError{Detail: fmt.Sprintf("run %s has several steps; say which one to reset: it has %s", r.run,
+			strings.Join(control.StepNames(r.steps), ", "))}
+	}
+	r.out.Step = step.Name
+	r.named = []workqueue.Step{step.Step}
+	if err := r.find(ctx); err != nil {
+		return err
+	}
+	if err := r.hold(ctx); err != nil {
+		return err
+	}
+	if err := r.move(ctx); err != nil {
+		return err
+	}
+	if len(r.moved) == 0 {
+		return &NothingToResetError{r.run, step.Name, r.Select, r.notes()}
+	}
+	r.tell()
+	return r.finish(ctx)
+}
+
+// tell sums up what was done.
+func (r *reset) tell() {
+	r.out.Items, r.out.Blocks = r.total(), len(r.moved)
+	r.out.Requests, r.out.Notes = r.requests, r.notes()
+	r.out.Steps = r.told()
+}
+
+// told lists the steps that a redo is about, and what it does to them.
+func (r *redo) told() (all []StepReset) {
+	named := map[workqueue.Step]bool{}
+	for _, s := range r.named {
+		named[s] = true
+	}
+	for s := range r.sums {
+		sum := &r.sums[s]
+		one := StepReset{r.steps[s].Name, named[workqueue.Step(s)], sum.reset, sum.ready, sum.withdrawn, sum.redone, sum.kept,
+			sum.waiting, sum.leftOut}
+		if one.Named || sum.redone+sum.kept+sum.waiting+sum.leftOut > 0 {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// finish opens the next generation, and writes down what was done.
+func (r *reset) finish(ctx context.Context) error {
+	var d ledger.Difference
+	run, err := r.rearm(ctx, nil, &d)
+	if err != nil {
+		return err
+	}
+	r.out.Generation, r.out.Hold, r.out.HoldDetail = run.Generation, run.Hold, run.Detail
+	detail := map[string]any{"items": r.out.Items, "generation": run.Generation, "step": r.out.Step,
+		"cascade": r.Cascade, "all": r.Select.All, "keys": len(r.Select.Keys), "codes": r.Select.Codes}
+	r.Select.auditRanges(detail)
+	if r.Reason != "" {
+		detail["reason"] = pg.Plain(r.Reason)
+	}
+	var withdrawn, redone, kept int64
+	for i := range r.out.Steps {
+		withdrawn += r.out.Steps[i].Withdrawn
+		redone += r.out.Steps[i].Redone
+		kept += r.out.Steps[i].Kept
+	}
+	detail["withdrawn"], detail["redone"], detail["kept"] = withdrawn, redone, kept
+	d.Add("generation", r.generation, run.Generation)
+	err = ledger.AuditChange(ctx, r.tx, ledger.Action{Actor: r.Actor, Name: "reset", Run: r.run, Detail: detail, Before: d.Before,
+		After: d.After})
+	if err != nil {
+		return err
+	}
+	return ledger.AddEvent(ctx, r.tx, r.run, run.Generation, workqueue.EventReset,
+		map[string]any{"items": r.out.Items, "step": r.out.Step, "cascade": r.Cascade})
+}

@@ -1,0 +1,263 @@
+package redo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// Selection says which items of one step of a run are meant. Exactly one of All, Failed, Keys, Codes, Groups and Ranges
+// is set; beside Failed, Codes and Groups, Ranges narrow them.
+type Selection struct {
+	Step   string   // the step's name; empty: the only one, or what failed at any of them
+	All    bool     // every item; of a reset only
+	Failed bool     // all that failed
+	Keys   []string // these, whether they failed or succeeded; of several steps without a Step, those that failed
+	Codes  []string // those that failed with one of these codes
+	Groups []string // those that failed with a message of one of these groups: see [inspect.Store.Errors]
+	Ranges []Range  // of ordinals: as Keys, when nothing else is set
+}
+
+// named reports whether items are named, whatever their outcome.
+func (sel *Selection) named() bool {
+	return len(sel.Keys) > 0 || len(sel.Ranges) > 0 && !sel.Failed && len(sel.Codes)+len(sel.Groups) == 0
+}
+
+func (sel *Selection) validate() error {
+	n := 0
+	for _, set := range []bool{sel.All, sel.Failed, len(sel.Keys) > 0, len(sel.Codes) > 0, len(sel.Groups) > 0} {
+		if set {
+			n++
+		}
+	}
+	ranged := len(sel.Ranges) > 0
+	if n > 1 || n == 0 && !ranged || ranged && (sel.All || len(sel.Keys) > 0) {
+		return errors.New("choose either all failed items, or keys, or error codes, or groups of messages, or ranges")
+	}
+	return nil
+}
+
+// NothingToRerunError is returned when a selection holds no item whose outcome is final.
+type NothingToRerunError struct {
+	Run    workqueue.RunID
+	Select Selection
+	Why    []string // what is the matter with the items of a named step, where that is known
+	failed bool     // of several steps: only what failed was looked for
+}
+
+func (e *NothingToRerunError) Error() string {
+	what := "no item of it has failed"
+	switch {
+	case len(e.Why) > 0:
+		what = strings.Join(e.Why, ", and ")
+	case e.Select.named() && e.failed:
+		what = fmt.Sprintf("the items named have failed at none of its steps; to do them again all the same: "+
+			"tranche run reset %s --step STEP --key KEY", e.Run)
+	case e.Select.named():
+		what = "the items named are all under way still"
+	case len(e.Select.Codes) > 0:
+		what = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ")
+	case len(e.Select.Groups) > 0:
+		what = fmt.Sprintf("no item of it failed with a message of group %s; see: tranche run errors %s",
+			strings.Join(e.Select.Groups, " or "), e.Run)
+	}
+	if len(e.Select.Ranges) > 0 && !e.Select.named() && len(e.Why) == 0 {
+		what += ", in these ranges"
+	}
+	return fmt.Sprintf("nothing to re-run in run %s: %s", e.Run, what)
+}
+
+// UnknownKeysError names keys that a run does not have.
+type UnknownKeysError struct {
+	Run  workqueue.RunID
+	Keys []string
+}
+
+func (e *UnknownKeysError) Error() string {
+	shown := make([]string, min(len(e.Keys), 5))
+	for i := range shown {
+		shown[i] = strconv.Quote(e.Keys[i])
+	}
+	more := ""
+	if n := len(e.Keys) - len(shown); n > 0 {
+		more = fmt.Sprintf(" and %s more", control.Grouped(int64(n)))
+	}
+	return fmt.Sprintf("run %s has no item with key %s%s", e.Run, strings.Join(shown, ", "), more)
+}
+
+// Unwrap makes it an ErrNotFound.
+func (e *UnknownKeysError) Unwrap() error { return workqueue.ErrNotFound }
+
+const (
+	ordinalsOfKeys = `
+SELECT item_key, ordinal FROM work_queue WHERE run_id = $1 AND item_key = ANY($2)`
+
+	// Errors that count: those of an item's newest part. Found by the partial index on error codes. The newest is asked
+	// for item by item in the primary key; as an anti-join, over a run that was never analyzed, it is quadratic.
+	newestPart = `p.generation = (
+    SELECT max(n.generation) FROM work_part n
+    WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)`
+
+	ordinalsOfCodes = `
+SELECT p.step, p.ordinal FROM work_part p
+WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3) AND ` + newestPart
+
+	ordinalsOfGroups = `
+SELECT p.step, p.ordinal FROM work_part p
+WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL AND ` + plane.MessageGroup + ` = ANY($3)
+  AND ` + newestPart
+)
+
+// blockMasks is items, by block.
+type blockMasks map[workqueue.Block]*bitfield.Set
+
+func (m blockMasks) add(o workqueue.Ordinal) {
+	block, bit := o.Block()
+	if m[block] == nil {
+		m[block] = &bitfield.Set{}
+	}
+	m[block].Add(bit)
+}
+
+// find returns the items that are selected at each of some steps, as they are now: whether they can be done again is
+// decided under locks. items is how many the run has.
+func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
+) (found map[workqueue.Step]blockMasks, err error) {
+	if len(sel.Ranges) == 0 {
+		return sel.look(ctx, tx, run, items, steps)
+	}
+	within, err := masksOfRanges(sel.Ranges, items)
+	if err != nil {
+		return nil, err
+	}
+	found = map[workqueue.Step]blockMasks{}
+	if sel.named() {
+		for _, s := range steps {
+			found[s] = within
+		}
+		return found, nil
+	}
+	wider, err := sel.look(ctx, tx, run, items, steps)
+	for s, masks := range wider {
+		found[s] = masks.and(within)
+	}
+	return found, err
+}
+
+// look is find without the ranges.
+func (sel *Selection) look(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
+) (found map[workqueue.Step]blockMasks, err error) {
+	switch {
+	case sel.Failed:
+		return findFailed(ctx, tx, run, steps)
+	case len(sel.Codes) > 0:
+		return findErrors(ctx, tx, ordinalsOfCodes, run, steps, sel.Codes)
+	case len(sel.Groups) > 0:
+		return findErrors(ctx, tx, ordinalsOfGroups, run, steps, sel.Groups)
+	}
+	masks := everyItem(items)
+	if !sel.All {
+		if masks, err = findKeys(ctx, tx, run, sel.Keys); err != nil {
+			return nil, err
+		}
+	}
+	found = map[workqueue.Step]blockMasks{}
+	for _, s := range steps {
+		found[s] = masks
+	}
+	return found, nil
+}
+
+func everyItem(items int64) blockMasks {
+	masks := blockMasks{}
+	for first := int64(0); first < items; first += bitfield.Size {
+		all := bitfield.Full(int(min(bitfield.Size, items-first)))
+		masks[workqueue.Block(first/bitfield.Size)] = &all
+	}
+	return masks
+}
+
+// failedPlanes reads, without a lock, where items have failed.
+const failedPlanes = `
+SELECT step, block, failed FROM work_block
+WHERE run_id = $1 AND step = ANY($2) AND failed <> B'0'::bit(8192)`
+
+func findFailed(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step) (map[workqueue.Step]blockMasks, error) {
+	rows, err := tx.Query(ctx, failedPlanes, run, steps)
+	if err != nil {
+		return nil, fmt.Errorf("find failed items: %w", err)
+	}
+	found := map[workqueue.Step]blockMasks{}
+	var step workqueue.Step
+	var block workqueue.Block
+	var failed bitfield.Set
+	_, err = pgx.ForEachRow(rows, []any{&step, &block, pgbits.Into(&failed)}, func() error {
+		one := failed
+		masksOf(found, step)[block] = &one
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find failed items: %w", err)
+	}
+	return found, nil
+}
+
+func masksOf(found map[workqueue.Step]blockMasks, step workqueue.Step) blockMasks {
+	if found[step] == nil {
+		found[step] = blockMasks{}
+	}
+	return found[step]
+}
+
+func findErrors(ctx context.Context, tx pgx.Tx, statement string, run workqueue.RunID, steps []workqueue.Step, by []string,
+) (map[workqueue.Step]blockMasks, error) {
+	rows, err := tx.Query(ctx, statement, run, steps, by)
+	if err != nil {
+		return nil, fmt.Errorf("find failed items: %w", err)
+	}
+	found := map[workqueue.Step]blockMasks{}
+	var step workqueue.Step
+	var o workqueue.Ordinal
+	_, err = pgx.ForEachRow(rows, []any{&step, &o}, func() error { masksOf(found, step).add(o); return nil })
+	if err != nil {
+		return nil, fmt.Errorf("find failed items: %w", err)
+	}
+	return found, nil
+}
+
+func findKeys(ctx context.Context, tx pgx.Tx, run workqueue.RunID, keys []string) (blockMasks, error) {
+	masks, missing := blockMasks{}, make(map[string]bool, len(keys))
+	for _, k := range keys {
+		missing[k] = true
+	}
+	rows, err := tx.Query(ctx, ordinalsOfKeys, run, keys)
+	if err != nil {
+		return nil, fmt.Errorf("find items by key: %w", err)
+	}
+	var key string
+	var o workqueue.Ordinal
+	_, err = pgx.ForEachRow(rows, []any{&key, &o}, func() error { masks.add(o); delete(missing, key); return nil })
+	if err != nil {
+		return nil, fmt.Errorf("find items by key: %w", err)
+	}
+	if len(missing) > 0 {
+		unknown := &UnknownKeysError{Run: run}
+		for k := range missing {
+			unknown.Keys = append(unknown.Keys, k)
+		}
+		slices.Sort(unknown.Keys)
+		return nil, unknown
+	}
+	return masks, nil
+}

@@ -1,0 +1,194 @@
+package report
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// keyedRun reads the items of a run in the order of their keys, a page ahead of whoever takes them.
+type keyedRun struct {
+	store  *database.DB
+	run    workqueue.RunID
+	state  string
+	steps  plane.OutcomeSteps
+	blocks []plane.BlockOutcomes // by number
+	after  keyPlace              // the last key that was read
+	pages  chan []keyedItem
+	err    error       // why no more pages come; set before pages is closed
+	page   []keyedItem // what is left of the page at hand
+}
+
+// keyPlace is a place in the order of the keys of a run.
+type keyPlace struct {
+	key  string
+	twin int
+}
+
+// keyedItem is one item. Its results stand for themselves by their digests, in the order of the steps.
+type keyedItem struct {
+	key     []byte
+	outcome workqueue.Outcome
+	step    string // that failed it
+	code    string
+	result  []byte
+}
+
+func (i *keyedItem) standing() *Standing {
+	if i == nil {
+		return nil
+	}
+	return &Standing{Outcome: i.outcome, Step: i.step, ErrorCode: i.code}
+}
+
+const comparedPlanes = `
+SELECT b.block, b.step, b.size, b.done, b.failed, coalesce(b.skipped, ` + plane.NoBits + `)
+FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($2) ORDER BY b.block, b.step`
+
+func (r *keyedRun) readPlanes(ctx context.Context) error {
+	rows, err := r.store.Pool.Query(ctx, comparedPlanes, r.run, r.steps.All)
+	if err != nil {
+		return err
+	}
+	var block workqueue.Block
+	var p plane.StepPlanes
+	_, err = pgx.ForEachRow(rows, append([]any{&block}, p.Into()...), func() error {
+		for int(block) >= len(r.blocks) {
+			r.blocks = append(r.blocks, plane.BlockOutcomes{})
+		}
+		r.blocks[block].Add(&r.steps, &p)
+		return nil
+	})
+	return err
+}
+
+// comparePage is how many keys one statement reads.
+const comparePage = 4096
+
+// read sends pages until the keys end.
+func (r *keyedRun) read(ctx context.Context) error {
+	defer close(r.pages)
+	for {
+		var page []keyedItem
+		if page, r.err = r.readPage(ctx); r.err != nil || len(page) == 0 {
+			return r.err
+		}
+		select {
+		case r.pages <- page:
+		case <-ctx.Done():
+			r.err = context.Cause(ctx)
+			return r.err
+		}
+	}
+}
+
+// A range of work_queue_key.
+const comparedKeys = `
+SELECT item_key, twin, ordinal FROM work_queue
+WHERE run_id = $1 AND (item_key, twin) > ($2, $3) ORDER BY item_key, twin LIMIT $4`
+
+// Points of work_part's primary key, the newest generation of each. A result is too long to be sent here.
+const comparedParts = `
+SELECT w.nth - 1, coalesce(p.error_code, ''), coalesce(sha256(p.result), ''::bytea)
+FROM unnest($2::smallint[], $3::int[]) WITH ORDINALITY AS w (step, ordinal, nth)
+CROSS JOIN LATERAL (
+    SELECT error_code, result FROM work_part
+    WHERE run_id = $1 AND step = w.step AND ordinal = w.ordinal ORDER BY generation DESC LIMIT 1
+) p
+ORDER BY w.nth`
+
+func (r *keyedRun) readPage(ctx context.Context) ([]keyedItem, error) {
+	rows, err := r.store.Pool.Query(ctx, comparedKeys, r.run, r.after.key, r.after.twin, comparePage)
+	if err != nil {
+		return nil, err
+	}
+	page := make([]keyedItem, 0, comparePage)
+	var final []int // items that have a part, by their place in the page
+	var steps []workqueue.Step
+	var ordinals []workqueue.Ordinal
+	var key []byte
+	var ordinal workqueue.Ordinal
+	_, err = pgx.ForEachRow(rows, []any{&key, &r.after.twin, &ordinal}, func() error {
+		item := keyedItem{key: key}
+		var from []workqueue.Step
+		item.outcome, item.step, from = r.outcome(ordinal)
+		for _, step := range from {
+			final, steps, ordinals = append(final, len(page)), append(steps, step), append(ordinals, ordinal)
+		}
+		page = append(page, item)
+		key = nil // it is the item's now
+		return nil
+	})
+	if err != nil || len(page) == 0 {
+		return nil, err
+	}
+	r.after.key = string(page[len(page)-1].key)
+	return page, r.readResults(ctx, page, final, steps, ordinals)
+}
+
+func (r *keyedRun) readResults(ctx context.Context, page []keyedItem, final []int, steps []workqueue.Step, ordinals []workqueue.Ordinal,
+) error {
+	if len(final) == 0 {
+		return nil
+	}
+	rows, err := r.store.Pool.Query(ctx, comparedParts, r.run, steps, ordinals)
+	if err != nil {
+		return err
+	}
+	var nth int
+	var code string
+	var result []byte
+	_, err = pgx.ForEachRow(rows, []any{&nth, &code, &result}, func() error {
+		item := &page[final[nth]]
+		switch {
+		case item.outcome == workqueue.OutcomeFailed:
+			item.code = code
+		case code != "": // of an optional step
+			item.result = append(append(append(item.result, "error "...), code...), 0)
+		default:
+			item.result = append(item.result, result...)
+		}
+		return nil
+	})
+	return err
+}
+
+// outcome is where an item stands, the name of the step that failed it, and the steps whose parts say more.
+func (r *keyedRun) outcome(at workqueue.Ordinal) (outcome workqueue.Outcome, failed string, from []workqueue.Step) {
+	block, bit := at.Block()
+	if int(block) >= len(r.blocks) {
+		return workqueue.OutcomeMissing, "", nil
+	}
+	outcome, step := r.blocks[block].Of(bit)
+	switch outcome {
+	case workqueue.OutcomeFailed:
+		i := slices.Index(r.steps.All, step)
+		if len(r.steps.All) > 1 {
+			failed = r.steps.Names[i]
+		}
+		return outcome, failed, r.steps.All[i : i+1]
+	case workqueue.OutcomeDone:
+		return outcome, "", r.steps.Results
+	default:
+		return outcome, "", nil
+	}
+}
+
+// peek returns the item that is next, nil at the end.
+func (r *keyedRun) peek() (*keyedItem, error) {
+	for len(r.page) == 0 {
+		page, more := <-r.pages
+		if !more {
+			return nil, r.err
+		}
+		r.page = page
+	}
+	return &r.page[0], nil
+}
+
+func (r *keyedRun) next() { r.page = r.page[1:] }

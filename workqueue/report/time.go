@@ -1,0 +1,258 @@
+package report
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// GenerationReport is one generation of a run: its start, or a re-run. Seconds is the sum of the four that follow it.
+type GenerationReport struct {
+	Generation     workqueue.Generation `json:"generation"`
+	StartedAt      time.Time            `json:"started_at"`
+	EndedAt        *time.Time           `json:"ended_at,omitempty" doc:"absent while it goes on"`
+	Ended          string               `json:"ended,omitempty" enum:"completed,cancelled,rerun,reset" doc:"rerun: by the next"`
+	Seconds        float64              `json:"seconds"`
+	WaitingSeconds float64              `json:"waiting_seconds" doc:"until the first request was sent"`
+	WorkingSeconds float64              `json:"working_seconds"`
+	PausedSeconds  float64              `json:"paused_seconds" doc:"held, whatever else was going on"`
+	ClosingSeconds float64              `json:"closing_seconds" doc:"from the last answer to the end"`
+	Done           int64                `json:"done" doc:"items that got their result in it"`
+	Failed         int64                `json:"failed"`
+	Rate           float64              `json:"rate" doc:"items a second with a final outcome, pauses left out"`
+}
+
+// lifetime is what else is known of a run's time.
+type lifetime struct {
+	sealed *time.Time
+	held   bool // now
+}
+
+// runEvents are few; run_event_completion and the time of the run do not find them all, so the table is read.
+const runEvents = `SELECT kind, generation, at FROM run_event WHERE run_id = $1 ORDER BY at, id`
+
+const requestsByGeneration = `
+SELECT generation, min(` + plane.AskedAt + `), max(ended_at) FILTER (WHERE state = 'recorded')
+FROM work_slice WHERE run_id = $1 AND ` + plane.AskedAt + ` IS NOT NULL GROUP BY generation`
+
+// partsByGeneration walks along the primary key of work_part. A run of one generation has its counts elsewhere.
+const partsByGeneration = `
+SELECT generation, count(*) FILTER (WHERE error_code IS NULL), count(*) FILTER (WHERE error_code IS NOT NULL)
+FROM work_part WHERE run_id = $1 GROUP BY generation`
+
+// itemsByGeneration counts an item once for each generation: as failed when a step that is not optional failed it in
+// that generation, as done when it got a result there, which is the part of a step that no other one needs.
+const itemsByGeneration = `
+WITH steps AS MATERIALIZED (
+    SELECT s.step, s.optional,
+        NOT EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = $1 AND s.step = ANY (n.needs)) AS last
+    FROM run_step s WHERE s.run_id = $1
+)
+SELECT generation, count(*) FILTER (WHERE done AND NOT failed), count(*) FILTER (WHERE failed)
+FROM (
+    SELECT p.generation, p.ordinal, bool_or(p.error_code IS NULL AND s.last) AS done,
+        bool_or(p.error_code IS NOT NULL AND NOT s.optional) AS failed
+    FROM work_part p JOIN steps s USING (step)
+    WHERE p.run_id = $1 GROUP BY p.generation, p.ordinal
+) items GROUP BY generation`
+
+func readGenerations(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) ([]GenerationReport, error) {
+	history, err := readHistory(ctx, tx, r, life)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, requestsByGeneration, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	var g workqueue.Generation
+	var first, last *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&g, &first, &last}, func() error {
+		if a := history.act(g); a != nil {
+			a.first, a.last = first, last
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	reports := make([]GenerationReport, len(history.acts))
+	for i := range history.acts {
+		reports[i] = history.report(i, r.At)
+	}
+	if err := countParts(ctx, tx, r, reports); err != nil {
+		return nil, err
+	}
+	for i := range reports {
+		if active := reports[i].Seconds - reports[i].PausedSeconds; active > 0 {
+			reports[i].Rate = float64(reports[i].Done+reports[i].Failed) / active
+		}
+	}
+	return reports, nil
+}
+
+func countParts(ctx context.Context, tx pgx.Tx, r *RunReport, reports []GenerationReport) error {
+	if len(reports) == 1 {
+		reports[0].Done, reports[0].Failed = r.Done, r.Failed
+		return nil
+	}
+	statement := partsByGeneration
+	if r.StepCount > 1 {
+		statement = itemsByGeneration
+	}
+	rows, err := tx.Query(ctx, statement, r.ID)
+	if err != nil {
+		return err
+	}
+	var g workqueue.Generation
+	var done, failed int64
+	_, err = pgx.ForEachRow(rows, []any{&g, &done, &failed}, func() error {
+		for i := range reports {
+			if reports[i].Generation == g {
+				reports[i].Done, reports[i].Failed = done, failed
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// history is a run as its events tell it.
+type history struct {
+	acts  []act
+	holds []span
+}
+
+// span is a time from one moment to another; while it lasts, its end is zero.
+type span struct{ from, to time.Time }
+
+// act is one generation.
+type act struct {
+	generation workqueue.Generation
+	span
+
+	ended       string
+	first, last *time.Time // the first request, and the last answer that was recorded
+}
+
+func readHistory(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) (*history, error) {
+	rows, err := tx.Query(ctx, runEvents, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	s := &history{}
+	if life.sealed != nil { // the start is also an event, but a run cannot do without it
+		s.acts = append(s.acts, act{generation: 1, span: span{from: *life.sealed}})
+	}
+	var kind workqueue.EventKind
+	var g workqueue.Generation
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&kind, &g, &at}, func() error { s.tell(kind, g, at); return nil })
+	if r.FinishedAt != nil {
+		s.end(*r.FinishedAt, r.State) // in case its events are gone
+	}
+	if !life.held {
+		s.free(r.At)
+	}
+	return s, err
+}
+
+// tell goes on with the next event.
+func (s *history) tell(kind workqueue.EventKind, g workqueue.Generation, at time.Time) {
+	switch kind {
+	case workqueue.EventPaused:
+		if n := len(s.holds); n == 0 || !s.holds[n-1].to.IsZero() {
+			s.holds = append(s.holds, span{from: at})
+		}
+	case workqueue.EventResumed, workqueue.EventApproved:
+		s.free(at)
+	case workqueue.EventRerun, workqueue.EventReset:
+		s.end(at, string(kind))
+		s.acts = append(s.acts, act{generation: g, span: span{from: at}})
+	case workqueue.EventCompleted, workqueue.EventCancelled:
+		s.free(at)
+		s.end(at, string(kind))
+	case workqueue.EventStarted:
+	}
+}
+
+// free ends the hold that lasts, if one does.
+func (s *history) free(at time.Time) {
+	if n := len(s.holds); n > 0 && s.holds[n-1].to.IsZero() {
+		s.holds[n-1].to = at
+	}
+}
+
+// end ends the generation that goes on, if one does.
+func (s *history) end(at time.Time, how string) {
+	if n := len(s.acts); n > 0 && s.acts[n-1].to.IsZero() {
+		s.acts[n-1].to, s.acts[n-1].ended = at, how
+	}
+}
+
+func (s *history) act(g workqueue.Generation) *act {
+	for i := range s.acts {
+		if s.acts[i].generation == g {
+			return &s.acts[i]
+		}
+	}
+	return nil
+}
+
+// report divides a generation's time: what falls into a hold is a pause, whatever else it is.
+func (s *history) report(i int, now time.Time) GenerationReport {
+	a := &s.acts[i]
+	out := GenerationReport{Generation: a.generation, StartedAt: a.from, Ended: a.ended}
+	end := now
+	if !a.to.IsZero() {
+		end = a.to
+		out.EndedAt = &a.to
+	}
+	end = latest(end, a.from)
+	first, last := end, end
+	if a.first != nil {
+		first = earliest(latest(*a.first, a.from), end)
+	}
+	if a.last != nil && a.ended == string(workqueue.EventCompleted) {
+		last = earliest(latest(*a.last, first), end)
+	}
+	out.Seconds = end.Sub(a.from).Seconds()
+	out.WaitingSeconds = s.awake(a.from, first, now).Seconds()
+	out.WorkingSeconds = s.awake(first, last, now).Seconds()
+	out.ClosingSeconds = s.awake(last, end, now).Seconds()
+	out.PausedSeconds = max(out.Seconds-out.WaitingSeconds-out.WorkingSeconds-out.ClosingSeconds, 0)
+	return out
+}
+
+// awake is how long the run was not held between two moments.
+func (s *history) awake(from, to, now time.Time) time.Duration {
+	left := to.Sub(from)
+	for _, h := range s.holds {
+		end := h.to
+		if end.IsZero() {
+			end = now
+		}
+		if overlap := earliest(end, to).Sub(latest(h.from, from)); overlap > 0 {
+			left -= overlap
+		}
+	}
+	return max(left, 0)
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,213 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// What of each kind may be deleted, with when it ended and how large it is, roughly. Overhead counts in: the header of
+// a row and its entries in indexes.
+const (
+	// A load that was given up is cleared by those who clear loads.
+	finishedRuns = `
+    SELECT r.ctid, r.id::text AS id, r.finished_at AS at, coalesce(z.bytes, 0) AS size
+    FROM batchrun r LEFT JOIN retention_size z ON z.run_id = r.id
+    WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened)`
+
+	// Reports read the events of runs under way, and doctor counts completions.
+	oldEvents = `
+    SELECT e.ctid, e.id::text AS id, e.at, pg_column_size(e.payload) + 200 AS size FROM run_event e
+    WHERE e.published_at IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r
+        WHERE r.id = e.run_id AND (r.state IN ('loading', 'running') OR e.kind = 'completed'))`
+
+	// The rules stand in the schema, for audit_expire, which alone may delete.
+	oldAudit = `
+    SELECT id::text AS id, at, size FROM audit_expendable`
+
+	oldQuarantine = `
+    SELECT q.ctid, q.id::text AS id, q.at, pg_column_size(q.body) + pg_column_size(q.detail) + 250 AS size
+    FROM quarantine q`
+
+	// Those that wait for somebody stay, and those that are not in the stream yet.
+	oldLetters = `
+    SELECT d.ctid, d.id::text AS id, d.changed_at AS at, coalesce(pg_column_size(d.body), 0) + 400 AS size
+    FROM dead_letter d WHERE d.state <> 'waiting' AND (d.state <> 'requeued' OR d.sent_at IS NOT NULL)`
+
+	// What a dead node still holds the sweep takes from it first; it tells whose it is by the session's row.
+	oldSessions = `
+    SELECT n.ctid, n.id::text AS id, least(n.ended_at, n.expires_at) AS at, pg_column_size(n.stats) + 200 AS size
+    FROM node_session n
+    WHERE (n.ended_at IS NOT NULL OR n.expires_at < clock_timestamp())
+        AND NOT EXISTS (SELECT FROM work_slice w WHERE w.state = 'claimed' AND w.session_id = n.id)
+        AND NOT EXISTS (SELECT FROM batchrun r WHERE r.state = 'loading' AND r.loader_session = n.id)
+        AND NOT EXISTS (SELECT FROM leader l WHERE l.session_id = n.id)`
+
+	// A due time whose run is under way, or that was not looked at for being late, is not dealt with yet.
+	oldFires = `
+    SELECT f.ctid, f.schedule || ' ' || f.due_at || f.kind AS id, f.ended_at AS at, 250 AS size FROM schedule_fire f
+    WHERE f.ended_at IS NOT NULL AND (f.done_by IS NULL OR f.late_at IS NOT NULL OR f.state <> 'started')
+        AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = f.run_id AND r.state IN ('loading', 'running'))`
+)
+
+// The time before which things go: the latest of what the limits say. $1 is the age, $2 the count, $3 the bytes; a
+// limit that is null is none. Of things that are larger than all that is to be kept, the newest stays.
+const (
+	cutoffHead = `WITH old AS (`
+	cutoffTail = `),
+ranked AS (
+    SELECT at, row_number() OVER newest AS n, sum(size) OVER newest AS bytes FROM old
+    WHERE $2::bigint IS NOT NULL OR $3::bigint IS NOT NULL
+    WINDOW newest AS (ORDER BY at DESC, id DESC))
+SELECT greatest(clock_timestamp() - $1::interval, (SELECT at FROM ranked WHERE n = $2),
+    CASE WHEN $3 IS NOT NULL THEN (SELECT coalesce(min(at) FILTER (WHERE bytes <= $3), max(at)) FROM ranked) END)`
+
+	dueHead = `SELECT count(*), coalesce(sum(size), 0)::bigint, min(at), max(at) FROM (`
+	dueTail = `) old WHERE at < $1`
+
+	// By ctid: a row that somebody changes meanwhile is another one then, and stays.
+	deleteMiddle = ` WHERE ctid = ANY (ARRAY(SELECT ctid FROM (`
+	deleteTail   = `) old WHERE at < $1 LIMIT $2))`
+)
+
+const (
+	cutoffRuns   = cutoffHead + finishedRuns + cutoffTail
+	cutoffEvents = cutoffHead + oldEvents + cutoffTail
+	cutoffAudit  = `SELECT CASE WHEN old.at IS NOT NULL THEN least(old.at, clock_timestamp() - interval '1 hour') END
+FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
+	cutoffQuarantine = cutoffHead + oldQuarantine + cutoffTail
+	cutoffLetters    = cutoffHead + oldLetters + cutoffTail
+	cutoffSessions   = cutoffHead + oldSessions + cutoffTail
+	cutoffFires      = cutoffHead + oldFires + cutoffTail
+
+	dueRuns       = dueHead + finishedRuns + dueTail
+	dueEvents     = dueHead + oldEvents + dueTail
+	dueAudit      = dueHead + oldAudit + dueTail
+	dueQuarantine = dueHead + oldQuarantine + dueTail
+	dueLetters    = dueHead + oldLetters + dueTail
+	dueSessions   = dueHead + oldSessions + dueTail
+	dueFires      = dueHead + oldFires + dueTail
+
+	deleteEvents     = `DELETE FROM run_event` + deleteMiddle + oldEvents + deleteTail
+	deleteAudit      = `SELECT audit_expire($1, $2)` // says how many; the log is not ours to delete from
+	deleteQuarantine = `DELETE FROM quarantine` + deleteMiddle + oldQuarantine + deleteTail
+	deleteLetters    = `DELETE FROM dead_letter` + deleteMiddle + oldLetters + deleteTail
+	deleteSessions   = `DELETE FROM node_session` + deleteMiddle + oldSessions + deleteTail
+	deleteFires      = `DELETE FROM schedule_fire` + deleteMiddle + oldFires + deleteTail
+)
+
+// retained is the statements of a kind.
+type retained struct {
+	cutoff, due string
+	remove      string // of $1 and up to $2 rows; empty: runs have stages of their own
+}
+
+func (k RetentionKind) statements() retained {
+	return map[RetentionKind]retained{
+		RetainRuns:        {cutoffRuns, dueRuns, ""},
+		RetainEvents:      {cutoffEvents, dueEvents, deleteEvents},
+		RetainAudit:       {cutoffAudit, dueAudit, deleteAudit},
+		RetainQuarantine:  {cutoffQuarantine, dueQuarantine, deleteQuarantine},
+		RetainDeadLetters: {cutoffLetters, dueLetters, deleteLetters},
+		RetainSessions:    {cutoffSessions, dueSessions, deleteSessions},
+		RetainFires:       {cutoffFires, dueFires, deleteFires},
+	}[k]
+}
+
+// retentionReadTimeout bounds a look for what is past the limits of a kind, which may read all there is of it. A
+// connection that has gone mute is given up after it.
+const retentionReadTimeout = 5 * time.Minute
+
+// RetentionDue is what of a kind is past its limits.
+type RetentionDue struct {
+	Kind           RetentionKind
+	Before         *time.Time // what ended before it goes; nil: nothing does
+	Count          int64
+	Bytes          int64 // roughly
+	Oldest, Newest *time.Time
+}
+
+// RetentionCutoff returns the time before which things of a kind go, by the database's clock; nil when none do.
+func (s Store) RetentionCutoff(ctx context.Context, r *Retention) (*time.Time, error) {
+	if r.None() {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, retentionReadTimeout)
+	defer cancel()
+	var before *time.Time
+	err := s.db.Pool.QueryRow(ctx, r.Kind.statements().cutoff, r.Age, r.Count, r.Bytes).Scan(&before)
+	if err != nil {
+		return nil, fmt.Errorf("look for %s that are past their limits: %w", r.Kind, err)
+	}
+	return before, nil
+}
+
+// RetentionDue says, for every kind, what would go now.
+func (s Store) RetentionDue(ctx context.Context) ([]RetentionDue, error) {
+	all, err := s.Retention(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]RetentionDue, len(all))
+	for i := range all {
+		if out[i], err = s.retentionDue(ctx, &all[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s Store) retentionDue(ctx context.Context, r *Retention) (due RetentionDue, err error) {
+	due.Kind = r.Kind
+	if due.Before, err = s.RetentionCutoff(ctx, r); err != nil || due.Before == nil {
+		return due, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, retentionReadTimeout)
+	defer cancel()
+	err = s.db.Pool.QueryRow(ctx, r.Kind.statements().due, due.Before).
+		Scan(&due.Count, &due.Bytes, &due.Oldest, &due.Newest)
+	if err != nil {
+		return due, fmt.Errorf("count %s that are past their limits: %w", r.Kind, err)
+	}
+	return due, nil
+}
+
+// noteDeleted adds to what is told of a kind.
+const noteDeleted = `
+UPDATE retention SET deleted = deleted + $2, last_deleted = $2, last_at = clock_timestamp() WHERE kind = $1`
+
+// NoteDeleted writes down what a round has deleted of a kind. Leader work.
+func (s Store) NoteDeleted(ctx context.Context, lease workqueue.Lease, kind RetentionKind, n int64) error {
+	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, noteDeleted, kind, n)
+		return err
+	})
+}
+
+// DeleteOld deletes things of a kind that ended before a time, up to a number of them, in one transaction, and returns
+// how many. Leader work.
+func (s Store) DeleteOld(ctx context.Context, lease workqueue.Lease, kind RetentionKind, before time.Time, limit int,
+) (n int64, err error) {
+	statement := kind.statements().remove
+	if statement == "" {
+		return 0, errors.New("runs are deleted by stages")
+	}
+	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if kind == RetainAudit {
+			return tx.QueryRow(ctx, statement, before, limit).Scan(&n)
+		}
+		tag, err := tx.Exec(ctx, statement, before, limit)
+		n = tag.RowsAffected()
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("delete old %s: %w", kind, err)
+	}
+	return n, nil
+}

@@ -1,0 +1,219 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// RetentionKind is what is deleted by one set of limits.
+type RetentionKind string
+
+// The kinds that are kept for a time.
+const (
+	RetainRuns        RetentionKind = "runs"           // finished runs, with everything of theirs but the audit log
+	RetainEvents      RetentionKind = "events"         // published ones
+	RetainAudit       RetentionKind = "audit"          // who did what
+	RetainQuarantine  RetentionKind = "quarantine"     // messages that could not be taken
+	RetainDeadLetters RetentionKind = "dead_letters"   // those that wait for nobody
+	RetainSessions    RetentionKind = "sessions"       // of nodes that are gone
+	RetainFires       RetentionKind = "schedule_fires" // due times that have been dealt with
+)
+
+// RetentionKinds are all kinds, in the order in which people are shown them.
+func RetentionKinds() []RetentionKind {
+	return []RetentionKind{RetainRuns, RetainEvents, RetainAudit, RetainQuarantine, RetainDeadLetters, RetainSessions,
+		RetainFires}
+}
+
+// MinRetentionAge is the least age limit, and MinRetentionBytes the least limit of size.
+const (
+	MinRetentionAge   = time.Hour
+	MinRetentionBytes = 1 << 20
+)
+
+// RetentionLimits say how much of a kind is kept. What is past any of them goes, the oldest first; nil is no limit.
+type RetentionLimits struct {
+	Age   *time.Duration
+	Count *int64 // so many, the newest
+	Bytes *int64 // so much, roughly, of the newest
+}
+
+// None reports whether everything is kept.
+func (l *RetentionLimits) None() bool { return l.Age == nil && l.Count == nil && l.Bytes == nil }
+
+func (l *RetentionLimits) validate() error {
+	switch {
+	case l.Age != nil && *l.Age < MinRetentionAge:
+		return &workqueue.SettingError{Detail: fmt.Sprintf("age is %s; the least is %s, and without an age none counts", *l.Age,
+			MinRetentionAge)}
+	case l.Count != nil && *l.Count < 1:
+		return &workqueue.SettingError{Detail: fmt.Sprintf("max_count is %d; the least is 1, and without it none counts", *l.Count)}
+	case l.Bytes != nil && *l.Bytes < MinRetentionBytes:
+		return &workqueue.SettingError{Detail: fmt.Sprintf("max_bytes is %d; the least is %d (1 MiB), and without it none counts", *l.Bytes,
+			MinRetentionBytes)}
+	}
+	return nil
+}
+
+// String names the limits that there are.
+func (l *RetentionLimits) String() string {
+	var said []string
+	if l.Age != nil {
+		said = append(said, "age "+RetentionAge(*l.Age))
+	}
+	if l.Count != nil {
+		said = append(said, fmt.Sprintf("max_count %d", *l.Count))
+	}
+	if l.Bytes != nil {
+		said = append(said, fmt.Sprintf("max_bytes %d", *l.Bytes))
+	}
+	return strings.Join(said, ", ")
+}
+
+// RetentionAge is an age as people write it: 90d, or 36h0m0s when it is not whole days.
+func RetentionAge(age time.Duration) string {
+	if hours := age / time.Hour; age%time.Hour == 0 && hours%24 == 0 {
+		return fmt.Sprintf("%dd", hours/24)
+	}
+	return age.String()
+}
+
+func (l *RetentionLimits) values() map[string]any {
+	v := map[string]any{"age": nil, "max_count": l.Count, "max_bytes": l.Bytes}
+	if l.Age != nil {
+		v["age"] = RetentionAge(*l.Age)
+	}
+	return v
+}
+
+// Retention is a kind with its limits, and what they have led to.
+type Retention struct {
+	Kind RetentionKind
+	RetentionLimits
+
+	ChangedBy   string // empty: the limits are as they came
+	ChangedAt   time.Time
+	Deleted     int64      // ever
+	LastDeleted int64      // in the last round that deleted any
+	LastAt      *time.Time // when that was
+}
+
+const retentionFields = `kind, age, max_count, max_bytes, changed_by, changed_at, deleted, last_deleted, last_at`
+
+const (
+	allRetention = `SELECT ` + retentionFields + ` FROM retention`
+
+	lockRetention = `SELECT ` + retentionFields + ` FROM retention WHERE kind = $1 FOR NO KEY UPDATE`
+
+	setRetention = `
+UPDATE retention SET age = $2, max_count = $3, max_bytes = $4, changed_by = $5, changed_at = clock_timestamp()
+WHERE kind = $1 RETURNING ` + retentionFields
+)
+
+// Retention returns the limits of every kind.
+func (s Store) Retention(ctx context.Context) ([]Retention, error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	rows, err := s.db.Pool.Query(ctx, allRetention)
+	if err != nil {
+		return nil, fmt.Errorf("read what is kept: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, scanRetention)
+	if err != nil {
+		return nil, fmt.Errorf("read what is kept: %w", err)
+	}
+	order := RetentionKinds()
+	all = slices.DeleteFunc(all, func(r Retention) bool { return !slices.Contains(order, r.Kind) }) // of a newer version
+	slices.SortFunc(all, func(a, b Retention) int { return slices.Index(order, a.Kind) - slices.Index(order, b.Kind) })
+	return all, nil
+}
+
+func scanRetention(row pgx.CollectableRow) (r Retention, err error) {
+	err = row.Scan(&r.Kind, &r.Age, &r.Count, &r.Bytes, &r.ChangedBy, &r.ChangedAt, &r.Deleted, &r.LastDeleted, &r.LastAt)
+	return r, err
+}
+
+// UnknownKindError is returned for a kind that there is none of. It is an [workqueue.ErrNotFound].
+type UnknownKindError struct{ Kind string }
+
+func (e *UnknownKindError) Error() string {
+	names := make([]string, 0, len(RetentionKinds()))
+	for _, k := range RetentionKinds() {
+		names = append(names, string(k))
+	}
+	return fmt.Sprintf("there is no kind %.80q of what is kept for a time; there are %s", e.Kind,
+		strings.Join(names, ", "))
+}
+
+// Is makes it an [workqueue.ErrNotFound].
+func (e *UnknownKindError) Is(target error) bool { return target == workqueue.ErrNotFound }
+
+func (k RetentionKind) check() error {
+	if !slices.Contains(RetentionKinds(), k) {
+		return &UnknownKindError{string(k)}
+	}
+	return nil
+}
+
+// SetRetention sets the limits of a kind, and returns what is so now.
+func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits RetentionLimits, actor string,
+) (set Retention, err error) {
+	if err := errors.Join(kind.check(), limits.validate()); err != nil {
+		return set, err
+	}
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		before, err := oneRetention(tx.Query(ctx, lockRetention, kind))
+		if err != nil {
+			return err
+		}
+		set, err = oneRetention(tx.Query(ctx, setRetention, kind, limits.Age, limits.Count, limits.Bytes, pg.Plain(actor)))
+		if err != nil {
+			return err
+		}
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "retention_set", Subject: string(kind),
+			Before: before.values(), After: set.values()})
+	})
+	if err != nil {
+		return set, fmt.Errorf("set how long %s are kept: %w", kind, err)
+	}
+	return set, nil
+}
+
+func oneRetention(rows pgx.Rows, err error) (Retention, error) {
+	if err != nil {
+		return Retention{}, err
+	}
+	return pgx.CollectExactlyOneRow(rows, scanRetention)
+}
+
+// AskRetention notes that somebody wants what is past its limits to be deleted now.
+func (s Store) AskRetention(ctx context.Context, actor string) error {
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "retention_run", Subject: "retention"})
+	})
+	if err != nil {
+		return fmt.Errorf("delete what is past its limits: %w", err)
+	}
+	return nil
+}
+
+// TookTooLong reports whether PostgreSQL did not get something done in the time that it had, so that less of it may
+// succeed: the transaction's time was over, or a limit of the database's or the role's. Waiting for a lock is none.
+func TookTooLong(err error) bool {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code == "57014" || pg.Code == "25P04" // statement_timeout, transaction_timeout
+	}
+	return errors.Is(err, context.DeadlineExceeded)
+}

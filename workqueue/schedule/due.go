@@ -1,0 +1,219 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// DueSchedule is a schedule whose next due time has come.
+type DueSchedule struct {
+	Name    string
+	Version int
+	Spec    json.RawMessage
+	NextDue time.Time
+	LastDue *time.Time
+	Now     time.Time // the database's time
+}
+
+// schedule_due finds them.
+const dueSchedules = `
+SELECT name, version, spec, next_due, last_due, clock_timestamp()
+FROM schedule
+WHERE state = 'active' AND deleted_at IS NULL AND next_due <= clock_timestamp()
+ORDER BY next_due, name LIMIT $1`
+
+// DueSchedules returns schedules whose next due time has come, those that have waited longest first.
+func (s Store) DueSchedules(ctx context.Context, limit int) ([]DueSchedule, error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	rows, err := s.db.Pool.Query(ctx, dueSchedules, limit)
+	if err != nil {
+		return nil, fmt.Errorf("look for due schedules: %w", err)
+	}
+	due, err := pgx.CollectRows(rows, pgx.RowToStructByPos[DueSchedule])
+	if err != nil {
+		return nil, fmt.Errorf("look for due schedules: %w", err)
+	}
+	return due, nil
+}
+
+// Taking takes due times of a schedule: each becomes a fire, once, and the schedule's next due time follows them.
+type Taking struct {
+	Schedule string
+	Version  int
+	Was      time.Time  // its next due time as it was read: nothing is taken when it is another by now
+	LastDue  time.Time  // the latest that is taken
+	Next     *time.Time // nil: it is never due again
+	Fires    []NewFire  // with different due times
+}
+
+// NewFire is a due time that is taken.
+type NewFire struct {
+	Due     time.Time
+	StartAt time.Time // the due time, or later: jitter, a window
+	StartBy *time.Time
+	DoneBy  *time.Time
+	State   FireState // FireWaiting; or FireMissed, FireSkipped: nothing is started
+	Reason  string
+}
+
+const (
+	// The fence: whoever was faster has moved the due time on, and a paused, changed or deleted schedule is left alone.
+	takeSchedule = `
+UPDATE schedule SET next_due = $4, last_due = $5
+WHERE name = $1 AND version = $2 AND next_due = $3 AND state = 'active' AND deleted_at IS NULL`
+
+	// A due time that has fired before stays as it is.
+	insertFires = `
+INSERT INTO schedule_fire (schedule, due_at, kind, version, state, reason, start_at, start_by, done_by, ended_at)
+SELECT $1, f.due, 'due', $2, f.state, f.reason, f.start_at, f.start_by, f.done_by,
+    CASE WHEN f.state = 'due' THEN NULL ELSE clock_timestamp() END
+FROM unnest($3::timestamptz[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::timestamptz[])
+    AS f(due, state, reason, start_at, start_by, done_by)
+ON CONFLICT DO NOTHING
+RETURNING due_at, state, reason`
+)
+
+// TakeFires takes due times of a schedule. taken is false when they are not there to be taken any more. Leader work.
+func (s Store) TakeFires(ctx context.Context, lease workqueue.Lease, t Taking) (taken bool, err error) {
+	for i := range t.Fires {
+		if f := &t.Fires[i]; f.State != FireWaiting && f.State != FireMissed && f.State != FireSkipped {
+			return false, fmt.Errorf("take due times of schedule %s: one is %q", t.Schedule, f.State)
+		}
+	}
+	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, takeSchedule, t.Schedule, t.Version, t.Was, t.Next, t.LastDue)
+		if err != nil {
+			return err
+		}
+		if taken = tag.RowsAffected() == 1; !taken {
+			return nil
+		}
+		return t.insert(ctx, tx)
+	})
+	if err != nil {
+		return false, fmt.Errorf("take due times of schedule %s: %w", t.Schedule, err)
+	}
+	return taken, nil
+}
+
+func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
+	var due, startAt []time.Time
+	var startBy, doneBy []*time.Time
+	var states, reasons []string
+	for i := range t.Fires {
+		f := &t.Fires[i]
+		due, startAt = append(due, f.Due), append(startAt, f.StartAt)
+		startBy, doneBy = append(startBy, f.StartBy), append(doneBy, f.DoneBy)
+		states, reasons = append(states, string(f.State)), append(reasons, pg.Plain(f.Reason))
+	}
+	rows, err := tx.Query(ctx, insertFires, t.Schedule, t.Version, due, states, reasons, startAt, startBy, doneBy)
+	if err != nil {
+		return err
+	}
+	type inserted struct {
+		Due    time.Time
+		State  FireState
+		Reason string
+	}
+	made, err := pgx.CollectRows(rows, pgx.RowToStructByPos[inserted])
+	if err != nil {
+		return err
+	}
+	for _, m := range made {
+		if m.State == FireMissed {
+			key := FireKey{t.Schedule, m.Due, FireDue}
+			if err := addScheduleEvent(ctx, tx, EventScheduleMissed, &key, workqueue.RunID{}, m.Reason); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// WaitingFire is a fire that is to be started.
+type WaitingFire struct {
+	FireKey
+	Version  int             // of the schedule now, which is what starts
+	Spec     json.RawMessage // likewise
+	State    FireState       // FireWaiting, FireQueued, or FireStarting: a leader has begun it and may be gone
+	Reason   string          // why it waits
+	Attempts int
+	StartAt  time.Time
+	StartBy  *time.Time
+	DoneBy   *time.Time
+	Queued   int               // fires of the schedule that are in its queue
+	UnderWay []workqueue.RunID // runs that the schedule started before and that have not ended
+	Now      time.Time
+}
+
+// schedule_fire_waiting finds them; runs under way are found as in a list of schedules. Of those that begin at one
+// moment the one that was due first goes first, and of a queue only its head is looked at.
+const waitingFires = `
+SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.reason, f.attempts, f.start_at, f.start_by,
+    f.done_by, (SELECT count(*) FROM schedule_fire o WHERE o.schedule = f.schedule AND o.state = 'queued'),
+    ARRAY(SELECT r.id FROM batchrun r JOIN schedule_fire o ON o.run_id = r.id
+          WHERE r.state IN ('loading', 'running') AND o.schedule = f.schedule AND o.state = 'started' ORDER BY r.id),
+    clock_timestamp()
+FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
+WHERE f.state IN ('due', 'queued', 'starting') AND f.start_at <= clock_timestamp() AND s.deleted_at IS NULL
+  AND (s.state = 'active' OR f.kind = 'now' OR f.state = 'starting')
+  AND (f.state <> 'queued' OR f.due_at = (SELECT min(o.due_at) FROM schedule_fire o
+                                          WHERE o.schedule = f.schedule AND o.state = 'queued'
+                                            AND (s.state = 'active' OR o.kind = 'now')))
+ORDER BY f.state <> 'queued', f.start_at, f.due_at, f.schedule
+LIMIT $1`
+
+// WaitingFires returns fires whose start has come, and those of which a start was begun. The caller knows which of the
+// latter it is at work on itself.
+func (s Store) WaitingFires(ctx context.Context, limit int) ([]WaitingFire, error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	rows, err := s.db.Pool.Query(ctx, waitingFires, limit)
+	if err != nil {
+		return nil, fmt.Errorf("look for runs to start: %w", err)
+	}
+	fires, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f WaitingFire, err error) {
+		err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.Spec, &f.State, &f.Reason, &f.Attempts,
+			&f.StartAt, &f.StartBy, &f.DoneBy, &f.Queued, &f.UnderWay, &f.Now)
+		return f, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for runs to start: %w", err)
+	}
+	return fires, nil
+}
+
+// Each by its partial index.
+const nextScheduleTime = `
+SELECT extract(epoch FROM least(
+    (SELECT min(next_due) FROM schedule WHERE state = 'active' AND deleted_at IS NULL),
+    (SELECT min(start_at) FROM schedule_fire WHERE state IN ('due', 'queued', 'starting')),
+    (SELECT min(done_by) FROM schedule_fire WHERE state = 'started' AND late_at IS NULL)) - clock_timestamp())::float8`
+
+// NextScheduleTime returns how long it is, by the database's time, until a schedule wants something; 0: it does now.
+// ok is false when none will.
+func (s Store) NextScheduleTime(ctx context.Context) (wait time.Duration, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	var seconds *float64
+	err = s.db.Pool.QueryRow(ctx, nextScheduleTime).Scan(&seconds)
+	if err != nil || seconds == nil {
+		if err != nil && !errors.Is(err, context.Canceled) {
+			err = fmt.Errorf("look when schedules are due: %w", err)
+		}
+		return 0, false, err
+	}
+	const farAway = 365 * 24 * time.Hour // a float may be more than a Duration can hold
+	return time.Duration(min(max(*seconds, 0), farAway.Seconds()) * float64(time.Second)), true, nil
+}

@@ -1,0 +1,289 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// FireKind says why a schedule fires.
+type FireKind string
+
+// The kinds of fire.
+const (
+	FireDue FireKind = "due" // its time has come
+	FireNow FireKind = "now" // somebody wants it at once
+)
+
+// FireState is what became of a due time.
+type FireState string
+
+// The states of a fire.
+const (
+	FireWaiting  FireState = "due"      // is to be started at its start_at
+	FireQueued   FireState = "queued"   // waits for an earlier run of the schedule
+	FireStarting FireState = "starting" // a leader is loading its items
+	FireStarted  FireState = "started"  // it has a run
+	FireSkipped  FireState = "skipped"  // on purpose: an earlier run was under way, or an operator has said so
+	FireMissed   FireState = "missed"   // it could not be started in time
+	FireFailed   FireState = "failed"   // it could not be started at all
+)
+
+// FireKey names a fire. There is one of a kind for each due time, whoever takes it.
+type FireKey struct {
+	Schedule string
+	Due      time.Time
+	Kind     FireKind
+}
+
+// ScheduleKeys begin the idempotency keys of runs that schedules start. Nobody else's begin so.
+const ScheduleKeys = "schedule/"
+
+// RunKey is the idempotency key of the run that the fire starts.
+func (k *FireKey) RunKey() string {
+	key := ScheduleKeys + k.Schedule + "/" + k.Due.UTC().Format("2006-01-02T15:04:05.999999Z07:00")
+	if k.Kind == FireNow {
+		key += "/now"
+	}
+	return key
+}
+
+// Fire is a due time of a schedule, and what became of it.
+type Fire struct {
+	Schedule string           `json:"schedule"`
+	Due      time.Time        `json:"due_at"`
+	Kind     FireKind         `json:"kind" enum:"due,now"`
+	Version  int              `json:"version" doc:"of the schedule, when the time had come"`
+	State    FireState        `json:"state" enum:"due,queued,starting,started,skipped,missed,failed"`
+	Reason   string           `json:"reason,omitempty" doc:"why it is so"`
+	AskedBy  string           `json:"asked_by,omitempty" doc:"who wanted it at once"`
+	StartAt  time.Time        `json:"start_at" doc:"it is not started before: jitter, a window, or a pause between two attempts"`
+	StartBy  *time.Time       `json:"start_by,omitempty" doc:"nor after"`
+	DoneBy   *time.Time       `json:"done_by,omitempty" doc:"when its run should have ended"`
+	Late     string           `json:"late,omitempty" doc:"what was done when it had not"`
+	Run      *workqueue.RunID `json:"run,omitempty"`
+	RunState string           `json:"run_state,omitempty" doc:"absent: there is no such run, or not any more"`
+	Attempts int              `json:"attempts"`
+	BeganAt  *time.Time       `json:"began_at,omitempty"`
+	EndedAt  *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
+}
+
+// A pause is no fire's state: it is said of those that it keeps waiting, as long as it lasts.
+const fireColumns = `schedule_fire.schedule, schedule_fire.due_at, schedule_fire.kind, schedule_fire.version,
+    schedule_fire.state,
+    CASE WHEN schedule_fire.state IN ('due', 'queued') AND schedule_fire.kind = 'due'
+              AND EXISTS (SELECT FROM schedule p WHERE p.name = schedule_fire.schedule AND p.state = 'paused')
+         THEN concat_ws('; ', 'the schedule is paused', nullif(schedule_fire.reason, ''))
+         ELSE schedule_fire.reason END, schedule_fire.asked_by, schedule_fire.start_at, schedule_fire.start_by,
+    schedule_fire.done_by, schedule_fire.late, schedule_fire.run_id,
+    coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_fire.run_id), ''),
+    schedule_fire.attempts, schedule_fire.began_at, schedule_fire.ended_at`
+
+// scanFire reads fireColumns.
+func scanFire(row pgx.CollectableRow) (f Fire, err error) {
+	err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.State, &f.Reason, &f.AskedBy, &f.StartAt, &f.StartBy,
+		&f.DoneBy, &f.Late, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
+	return f, err
+}
+
+// FireFilter chooses what a list of fires shows.
+type FireFilter struct {
+	Schedule string
+	State    FireState // empty: any
+	Before   time.Time // only due times before this one; zero: from the newest
+	Limit    int       // 1 to MaxFires; 0 means DefaultFires
+}
+
+// The number of fires in one list.
+const (
+	DefaultFires = 100
+	MaxFires     = 500
+)
+
+// The primary key, backwards. A due time of both kinds to the microsecond is as good as impossible.
+const listFires = `
+SELECT ` + fireColumns + `
+FROM schedule_fire
+WHERE schedule = $1 AND ($2 = '' OR state = $2) AND ($3::timestamptz IS NULL OR due_at < $3)
+ORDER BY due_at DESC, kind
+LIMIT $4`
+
+// Fires lists what became of a schedule's due times, the newest first, of a deleted schedule too. more says whether
+// others follow. The error wraps ErrNotFound when there never was such a schedule.
+func (s Store) Fires(ctx context.Context, f FireFilter) (fires []Fire, more bool, err error) {
+	if f.Limit <= 0 {
+		f.Limit = DefaultFires
+	}
+	limit := min(f.Limit, MaxFires)
+	if !pg.ValidText(f.Schedule) {
+		return nil, false, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)
+	}
+	var before *time.Time
+	if !f.Before.IsZero() {
+		before = &f.Before
+	}
+	rows, err := s.db.Pool.Query(ctx, listFires, f.Schedule, string(f.State), before, limit+1)
+	if err == nil {
+		fires, err = pgx.CollectRows(rows, scanFire)
+	}
+	switch {
+	case err != nil:
+		return nil, false, fmt.Errorf("list what schedule %s did: %w", f.Schedule, err)
+	case len(fires) == 0:
+		var known bool
+		if err := s.db.Pool.QueryRow(ctx, scheduleTrace, f.Schedule).Scan(&known); err != nil {
+			return nil, false, fmt.Errorf("look for schedule %s: %w", f.Schedule, err)
+		}
+		if !known {
+			return nil, false, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)
+		}
+	case len(fires) > limit:
+		return fires[:limit], true, nil
+	}
+	return fires, false, nil
+}
+
+// FireClaim is the right to start a fire's run: a leader has begun this attempt.
+type FireClaim struct {
+	FireKey
+	Lease   workqueue.Lease
+	Attempt int
+}
+
+// One that is being started already is begun anew: by the next leader after the one that died, or by this one, which
+// knows what it is at work on. The run's idempotency key keeps both from starting it.
+const beginFire = `
+UPDATE schedule_fire f
+SET state = 'starting', attempts = f.attempts + 1, session_id = $4, epoch = $5, began_at = clock_timestamp(),
+    reason = ''
+FROM schedule s
+WHERE s.name = f.schedule AND f.schedule = $1 AND f.due_at = $2 AND f.kind = $3
+  AND s.deleted_at IS NULL AND (s.state = 'active' OR f.kind = 'now' OR f.state = 'starting')
+  AND (f.state = 'starting' OR f.state IN ('due', 'queued') AND f.start_at <= clock_timestamp())
+RETURNING f.attempts`
+
+// BeginFire notes that the leader starts a fire's run now. ok is false when it is not to be started: it has been, or is
+// not due yet, or its schedule is paused or gone.
+func (s Store) BeginFire(ctx context.Context, lease workqueue.Lease, key FireKey) (claim FireClaim, ok bool, err error) {
+	claim = FireClaim{FireKey: key, Lease: lease}
+	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, beginFire, key.Schedule, key.Due, string(key.Kind), lease.Session, lease.Epoch).
+			Scan(&claim.Attempt)
+		if ok = err == nil; errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return claim, false, fmt.Errorf("begin to start schedule %s of %s: %w", key.Schedule, key.Due, err)
+	}
+	return claim, ok, nil
+}
+
+// FireEnd is what becomes of a fire that a leader has begun to start, or found waiting.
+type FireEnd struct {
+	State  FireState
+	Run    workqueue.RunID // of FireStarted
+	Reason string          // for people
+	Again  time.Duration   // of FireWaiting and FireQueued: when to look at it again
+	// StartAt is that, to the instant: of fires that wait for the same one, the one that was due first goes first. Nil:
+	// Again counts, from now.
+	StartAt *time.Time
+	DoneBy  *time.Time // when its run should have ended then; nil: as before
+}
+
+// errFireLost says that a fire is not this leader's to start any more.
+var errFireLost = errors.New("another leader has taken up the start of this run")
+
+// $7: the attempt that ends it; 0: a leader that found it waiting.
+const endFire = `
+UPDATE schedule_fire
+SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000000000'::uuid),
+    start_at = CASE WHEN $4 IN ('due', 'queued') THEN coalesce($11, clock_timestamp() + $8::interval)
+                    ELSE start_at END,
+    done_by = coalesce($10, done_by),
+    ended_at = CASE WHEN $4 IN ('due', 'queued') THEN NULL ELSE clock_timestamp() END
+WHERE schedule = $1 AND due_at = $2 AND kind = $3
+  AND CASE WHEN $7 = 0 THEN state IN ('due', 'queued') ELSE state = 'starting' AND attempts = $7 AND epoch = $9 END`
+
+// EndFire writes what became of a fire: of an attempt at starting it or, with an Attempt of 0, of one that waits.
+// Nothing is written for a fire that is in another state by now: ok is false.
+func (s Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok bool, err error) {
+	err = session.New(s.db).AsLeader(ctx, claim.Lease, func(ctx context.Context, tx pgx.Tx) error {
+		ok, err = writeFireEnd(ctx, tx, &claim, &end)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("end the start of schedule %s of %s: %w", claim.Schedule, claim.Due, err)
+	}
+	return ok, nil
+}
+
+func writeFireEnd(ctx context.Context, tx pgx.Tx, claim *FireClaim, end *FireEnd) (ok bool, err error) {
+	tag, err := tx.Exec(ctx, endFire, claim.Schedule, claim.Due, string(claim.Kind), string(end.State), pg.Plain(end.Reason),
+		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy, end.StartAt)
+	if err != nil || tag.RowsAffected() == 0 {
+		return false, err
+	}
+	if end.State == FireFailed || end.State == FireMissed {
+		return true, addScheduleEvent(ctx, tx, workqueue.EventKind("schedule."+string(end.State)), &claim.FireKey, end.Run, end.Reason)
+	}
+	return true, nil
+}
+
+// FireNote is why a fire waits.
+type FireNote struct {
+	FireKey
+	Was, Reason string
+}
+
+// Nothing but the reason changes, and only of a fire that waits for the reason that was read.
+const noteFires = `
+UPDATE schedule_fire f SET reason = n.reason
+FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[]) AS n(schedule, due, kind, was, reason)
+WHERE f.schedule = n.schedule AND f.due_at = n.due AND f.kind = n.kind AND f.state IN ('due', 'queued')
+  AND f.reason = n.was`
+
+// NoteFires writes why fires wait that nobody has begun to start. Leader work.
+func (s Store) NoteFires(ctx context.Context, lease workqueue.Lease, notes []FireNote) error {
+	var names, kinds, was, reasons []string
+	var due []time.Time
+	for i := range notes {
+		n := &notes[i]
+		names, due, kinds = append(names, n.Schedule), append(due, n.Due), append(kinds, string(n.Kind))
+		was, reasons = append(was, n.Was), append(reasons, pg.Plain(n.Reason))
+	}
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, noteFires, names, due, kinds, was, reasons)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note why runs of schedules wait: %w", err)
+	}
+	return nil
+}
+
+// OfFire makes a load one that belongs to a fire: the run begins in the transaction that notes it as started, under the
+// leader's lease, and not at all once another leader has taken the fire up.
+func OfFire(r *start.LoadRequest, claim FireClaim) {
+	r.IdempotencyKey = claim.RunKey()
+	r.Sealing = func(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
+		ok, err := writeFireEnd(ctx, tx, &claim, &FireEnd{State: FireStarted, Run: run})
+		if err == nil && !ok {
+			err = errFireLost
+		}
+		if err != nil {
+			return err
+		}
+		return ledger.CheckLease(ctx, tx, ledger.HoldLease, claim.Lease)
+	}
+}

@@ -1,0 +1,166 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// ScheduleSummary is a schedule as a list shows it.
+type ScheduleSummary struct {
+	Name      string     `json:"name"`
+	Version   int        `json:"version"`
+	State     string     `json:"state" enum:"active,paused"`
+	Zone      string     `json:"zone" doc:"in which its due times are meant"`
+	When      string     `json:"when" doc:"its cron expression, or every so often"`
+	Plan      string     `json:"plan" doc:"or the endpoint"`
+	NextDue   *time.Time `json:"next_due,omitempty" doc:"absent: it is not due again"`
+	LastDue   *time.Time `json:"last_due,omitempty" doc:"the due time that was taken last"`
+	Waiting   int64      `json:"waiting" doc:"due times that have come and whose runs are not started yet"`
+	Running   int64      `json:"running" doc:"runs of it under way"`
+	Last      *Fire      `json:"last,omitempty" doc:"what became of the last due time"`
+	CreatedBy string     `json:"created_by"`
+	CreatedAt time.Time  `json:"created_at"`
+	ChangedBy string     `json:"changed_by"`
+	ChangedAt time.Time  `json:"changed_at"`
+}
+
+// ScheduleView is a schedule, whole.
+type ScheduleView struct {
+	ScheduleSummary
+	Spec   json.RawMessage `json:"spec" doc:"with every setting"`
+	Source string          `json:"source" doc:"as it was applied"`
+	Now    time.Time       `json:"now" doc:"the database's time, with which due times are compared"`
+}
+
+// The number of schedules in one list.
+const (
+	DefaultSchedules = 100
+	MaxSchedules     = 500
+)
+
+const (
+	// The last fire by the primary key, backwards; those that wait by schedule_fire_waiting; runs under way by
+	// batchrun_active and schedule_fire_run.
+	scheduleColumns = `s.name, s.version, s.state, s.zone,
+    coalesce(nullif(s.spec->>'cron', ''), 'every ' || nullif(s.spec->>'every', ''), ''),
+    coalesce(nullif(s.spec->>'plan', ''), s.spec->>'endpoint', ''), s.next_due, s.last_due,
+    (SELECT count(*) FROM schedule_fire f WHERE f.schedule = s.name AND f.state IN ('due', 'queued', 'starting')),
+    (SELECT count(*) FROM batchrun r JOIN schedule_fire f ON f.run_id = r.id
+     WHERE r.state IN ('loading', 'running') AND f.schedule = s.name AND f.state = 'started'),
+    s.created_by, s.created_at, s.changed_by, s.changed_at, s.spec, s.source, clock_timestamp()`
+
+	listSchedules = `
+SELECT ` + scheduleColumns + `
+FROM schedule s WHERE s.deleted_at IS NULL AND s.name > $1 ORDER BY s.name LIMIT $2`
+
+	oneSchedule = `
+SELECT ` + scheduleColumns + `
+FROM schedule s WHERE s.deleted_at IS NULL AND s.name = $1`
+
+	lastFires = `
+SELECT ` + fireColumns + `
+FROM unnest($1::text[]) AS n(name)
+CROSS JOIN LATERAL (SELECT * FROM schedule_fire f WHERE f.schedule = n.name ORDER BY f.due_at DESC, f.kind LIMIT 1
+) schedule_fire`
+)
+
+// Schedules lists schedules by name. more says whether others follow.
+func (s Store) Schedules(ctx context.Context, after string, limit int) (list []ScheduleSummary, more bool, err error) {
+	if limit <= 0 {
+		limit = DefaultSchedules
+	}
+	limit = min(limit, MaxSchedules)
+	if !pg.ValidText(after) {
+		return nil, false, fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)
+	}
+	rows, err := s.db.Pool.Query(ctx, listSchedules, after, limit+1)
+	if err != nil {
+		return nil, false, fmt.Errorf("list schedules: %w", err)
+	}
+	views, err := pgx.CollectRows(rows, scanSchedule)
+	if err != nil {
+		return nil, false, fmt.Errorf("list schedules: %w", err)
+	}
+	if more = len(views) > limit; more {
+		views = views[:limit]
+	}
+	for i := range views {
+		list = append(list, views[i].ScheduleSummary)
+	}
+	return list, more, s.addLast(ctx, list)
+}
+
+// Schedule returns a schedule on record. The error wraps ErrNotFound when there is none.
+func (s Store) Schedule(ctx context.Context, name string) (*ScheduleView, error) {
+	if !pg.ValidText(name) {
+		return nil, fmt.Errorf("schedule %q: %w", name, workqueue.ErrNotFound)
+	}
+	rows, err := s.db.Pool.Query(ctx, oneSchedule, name)
+	if err != nil {
+		return nil, fmt.Errorf("read schedule %s: %w", name, err)
+	}
+	view, err := pgx.CollectExactlyOneRow(rows, scanSchedule)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, absentSchedule(ctx, s.db.Pool, name)
+	case err != nil:
+		return nil, fmt.Errorf("read schedule %s: %w", name, err)
+	}
+	one := []ScheduleSummary{view.ScheduleSummary}
+	err = s.addLast(ctx, one)
+	view.ScheduleSummary = one[0]
+	return &view, err
+}
+
+func (s Store) addLast(ctx context.Context, list []ScheduleSummary) error {
+	at := map[string]int{}
+	var names []string
+	for i := range list {
+		at[list[i].Name] = i
+		names = append(names, list[i].Name)
+	}
+	rows, err := s.db.Pool.Query(ctx, lastFires, names)
+	if err != nil {
+		return fmt.Errorf("read what schedules did last: %w", err)
+	}
+	fires, err := pgx.CollectRows(rows, scanFire)
+	if err != nil {
+		return fmt.Errorf("read what schedules did last: %w", err)
+	}
+	for i := range fires {
+		list[at[fires[i].Schedule]].Last = &fires[i]
+	}
+	return nil
+}
+
+// scanSchedule reads scheduleColumns.
+func scanSchedule(row pgx.CollectableRow) (v ScheduleView, err error) {
+	err = row.Scan(&v.Name, &v.Version, &v.State, &v.Zone, &v.When, &v.Plan, &v.NextDue, &v.LastDue, &v.Waiting,
+		&v.Running, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Spec, &v.Source, &v.Now)
+	return v, err
+}
+
+const scheduleTrace = `SELECT EXISTS (SELECT FROM schedule WHERE name = $1)`
+
+// absentSchedule says why a schedule is not there.
+func absentSchedule(ctx context.Context, q pg.RowQuerier, name string) error {
+	if !pg.ValidText(name) {
+		return fmt.Errorf("schedule %q: %w", name, workqueue.ErrNotFound)
+	}
+	var deleted bool
+	if err := q.QueryRow(ctx, scheduleTrace, name).Scan(&deleted); err != nil {
+		return fmt.Errorf("look for schedule %s: %w", name, err)
+	}
+	if deleted {
+		return fmt.Errorf("schedule %q was deleted: %w", name, workqueue.ErrNotFound)
+	}
+	return fmt.Errorf("schedule %q: %w", name, workqueue.ErrNotFound)
+}

@@ -1,0 +1,122 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+)
+
+// HeldError says that another session leads, and for how long it does unless it prolongs its lease; or that another is
+// to lead, since it has precedence.
+type HeldError struct {
+	Left      time.Duration
+	Outranked bool
+}
+
+func (e *HeldError) Error() string { return workqueue.ErrNotLeader.Error() }
+
+// Is makes it an [workqueue.ErrNotLeader].
+func (e *HeldError) Is(target error) bool { return target == workqueue.ErrNotLeader }
+
+const (
+
+	// outranked is true while a node that has precedence over $2 can lead.
+	outranked = `EXISTS (SELECT FROM node_session n
+    WHERE n.ended_at IS NULL AND n.expires_at > clock_timestamp()
+        AND n.precedence > (SELECT precedence FROM node_session WHERE id = $2))`
+
+	// prolongLease waits for nobody: leader transactions hold the row FOR KEY SHARE, which an UPDATE of other columns
+	// does not touch. So one that takes long, or hangs, does not cost its node the lease.
+	prolongLease = `
+UPDATE leader SET expires_at = clock_timestamp() + $3
+WHERE name = $1 AND session_id = $2 AND NOT ` + outranked + ` RETURNING epoch`
+
+	// takeLease locks the row FOR UPDATE: it waits for a leader transaction that has checked the lease and is about to
+	// commit, so that nothing of the old epoch is committed in the new one. The condition that chose the row stands again
+	// in the UPDATE: others may have been first.
+	takeLease = `
+WITH free AS MATERIALIZED (
+    SELECT name FROM leader WHERE name = $1 AND expires_at <= clock_timestamp() AND NOT ` + outranked + ` FOR UPDATE),
+taken AS (
+    UPDATE leader l SET epoch = l.epoch + 1, session_id = $2, expires_at = clock_timestamp() + $3,
+        since = clock_timestamp()
+    FROM free WHERE l.name = free.name AND l.expires_at <= clock_timestamp() RETURNING l.epoch),
+made AS (
+    INSERT INTO leader (name, epoch, session_id, expires_at)
+    SELECT $1, 1, $2, clock_timestamp() + $3 WHERE NOT EXISTS (SELECT FROM leader WHERE name = $1)
+        AND NOT ` + outranked + `
+    ON CONFLICT (name) DO NOTHING RETURNING epoch)
+SELECT epoch FROM taken UNION ALL SELECT epoch FROM made`
+
+	leaseLeft = `
+SELECT greatest(max(expires_at) - clock_timestamp(), interval '0'), ` + outranked + ` FROM leader WHERE name = $1`
+)
+
+// Lead takes or prolongs the lease for ttl. When another session has it, or is to have it, it returns a [HeldError],
+// which is an [workqueue.ErrNotLeader]. A session that leads and is outranked resigns then.
+func (s Store) Lead(ctx context.Context, session workqueue.SessionID, ttl time.Duration) (workqueue.Lease, error) {
+	lease := workqueue.Lease{Session: session}
+	var err error
+	for _, statement := range []string{prolongLease, takeLease} {
+		err = s.db.Sessions.QueryRow(ctx, statement, ledger.LeaseName, session, ttl).Scan(&lease.Epoch)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			break
+		}
+	}
+	switch {
+	case err == nil:
+		return lease, nil
+	case !errors.Is(err, pgx.ErrNoRows):
+		return workqueue.Lease{}, fmt.Errorf("take the leader's lease: %w", err)
+	}
+	held := &HeldError{}
+	if err := s.db.Sessions.QueryRow(ctx, leaseLeft, ledger.LeaseName, session).Scan(&held.Left, &held.Outranked); err != nil {
+		return workqueue.Lease{}, fmt.Errorf("take the leader's lease: %w", err)
+	}
+	return workqueue.Lease{}, held
+}
+
+const setPrecedence = `UPDATE node_session SET precedence = $2 WHERE id = $1`
+
+// SetPrecedence says that a session leads before those that have a lower precedence, which is 0 at first. Who cannot
+// lead any more takes it back: else nobody would.
+func (s Store) SetPrecedence(ctx context.Context, session workqueue.SessionID, precedence int) error {
+	if _, err := s.db.Sessions.Exec(ctx, setPrecedence, session, precedence); err != nil {
+		return fmt.Errorf("set the precedence of session %s: %w", session, err)
+	}
+	return nil
+}
+
+const dropLease = `
+UPDATE leader SET expires_at = clock_timestamp() WHERE name = $1 AND session_id = $2 AND epoch = $3`
+
+// Resign gives the lease up, so that another node need not wait for its end.
+func (s Store) Resign(ctx context.Context, lease workqueue.Lease) error {
+	if _, err := s.db.Sessions.Exec(ctx, dropLease, ledger.LeaseName, lease.Session, lease.Epoch); err != nil {
+		return fmt.Errorf("resign the leader's lease: %w", err)
+	}
+	return nil
+}
+
+// AsLeader runs f in a transaction that commits only if the lease still holds then: it returns [workqueue.ErrNotLeader], and
+// nothing has happened, when it does not. Before f the lease is looked at, so that no work is begun in vain; after f it
+// is looked at again and locked, and nobody takes it over between that and the commit. So whatever a leader commits, it
+// commits before the next epoch begins, however long it was stopped in the middle; and while f runs, it keeps nobody
+// from taking over. f must keep its effects in the transaction, which is run again when it meets a deadlock.
+func (s Store) AsLeader(ctx context.Context, lease workqueue.Lease, f func(ctx context.Context, tx pgx.Tx) error) error {
+	return s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if err := ledger.CheckLease(ctx, tx, ledger.LeaseHolds, lease); err != nil {
+			return err
+		}
+		if err := f(ctx, tx); err != nil {
+			return err
+		}
+		return ledger.HoldLeaseIn(ctx, tx, lease)
+	})
+}

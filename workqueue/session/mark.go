@@ -1,0 +1,168 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Mark is a place in the life of a database, as nodes and JetStream remember it. A database whose count is lower than
+// the one remembered went back in time: a standby took over that lacked the last of it, or a backup was put back.
+type Mark struct {
+	Lineage  uuid.UUID `json:"lineage"` // of the database: marks of others say nothing of it
+	Beat     int64     `json:"beat"`
+	Timeline int64     `json:"timeline"` // that the count was raised on; 0: not known
+	Epoch    int64     `json:"epoch"`    // of the streams
+	At       time.Time `json:"at"`       // by the database's clock, when it was raised last
+	// Moved is set when another server has taken the database over since, and nobody has seen to it.
+	Moved bool `json:"-"`
+}
+
+// Behind reports whether a database with this mark lacks something that one with the other had.
+func (m Mark) Behind(other Mark) bool { return m.Lineage == other.Lineage && m.Beat < other.Beat }
+
+// Later returns the mark that is further on. One of another database counts for nothing.
+func (m Mark) Later(other Mark) Mark {
+	if m.Behind(other) {
+		return other
+	}
+	return m
+}
+
+const (
+	markColumns = `m.lineage, m.beat, m.timeline, coalesce((SELECT epoch FROM pipe WHERE name = 'pipe'), 0), m.at,
+    t.now <> 0 AND m.timeline <> 0 AND m.timeline <> t.now`
+
+	readMark = `
+SELECT ` + markColumns + ` FROM database_mark m CROSS JOIN (SELECT database_timeline() AS now) t WHERE m.name = 'mark'`
+
+	// raiseMark raises nothing that lies behind what the caller remembers: nobody is to take the one for the other.
+	raiseMark = `
+UPDATE database_mark m
+SET beat = m.beat + 1, at = clock_timestamp(), timeline = CASE WHEN t.now = 0 THEN m.timeline ELSE t.now END
+FROM (SELECT database_timeline() AS now) t
+WHERE m.name = 'mark' AND m.lineage = $1 AND m.beat >= $2 AND (m.timeline IN (0, t.now) OR t.now = 0)
+RETURNING ` + markColumns
+)
+
+// ReadMark returns the database's mark.
+func (s Store) ReadMark(ctx context.Context) (Mark, error) { return s.mark(ctx, readMark) }
+
+// RaiseMark raises the database's mark, unless it lies behind the one given, or another server has taken over: then it
+// is returned as it is. What is returned is durable. The leader calls it; that others do does no harm.
+func (s Store) RaiseMark(ctx context.Context, known Mark) (Mark, error) {
+	raised, err := s.mark(ctx, raiseMark, known.Lineage, known.Beat)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return s.ReadMark(ctx)
+	}
+	return raised, err
+}
+
+func (s Store) mark(ctx context.Context, statement string, args ...any) (m Mark, err error) {
+	err = s.db.Sessions.QueryRow(ctx, statement, args...).
+		Scan(&m.Lineage, &m.Beat, &m.Timeline, &m.Epoch, &m.At, &m.Moved)
+	if err != nil {
+		return Mark{}, fmt.Errorf("look at the database's mark: %w", err)
+	}
+	return m, nil
+}
+
+// Gap is a time of which what the database had confirmed is lost.
+type Gap struct {
+	From, To time.Time
+	Lost     bool // false: another server took over, and nothing is known to be lost
+	Runs     int  // under way
+}
+
+const (
+	lockMark = readMark + ` FOR NO KEY UPDATE OF m`
+
+	passGap = `
+UPDATE database_mark SET beat = greatest(beat, $1) + 1, at = clock_timestamp(),
+    timeline = CASE WHEN database_timeline() = 0 THEN timeline ELSE database_timeline() END
+WHERE name = 'mark'`
+
+	// passEpoch begins an epoch that no node has been in: what was sent before it is issued again.
+	passEpoch = `UPDATE pipe SET epoch = greatest(epoch, $1) + 1 WHERE name = 'pipe'`
+
+	// endSessions ends those of another time. Their nodes begin new ones; what they had claimed is issued again.
+	endSessions = `
+UPDATE node_session SET expires_at = clock_timestamp()
+WHERE ended_at IS NULL AND expires_at > clock_timestamp()`
+
+	lockScheduled = `
+SELECT count(*) FROM (SELECT 1 FROM work_slice WHERE state = 'scheduled' ORDER BY id FOR UPDATE) locked`
+
+	// renameScheduled gives slices that wait for their time new ids. Under the old ones they may have been sent, and
+	// answered, and JetStream takes no second request under an id.
+	renameScheduled = `UPDATE work_slice SET id = gen_random_uuid() WHERE state = 'scheduled'`
+
+	tellRuns = `
+INSERT INTO run_event (id, run_id, generation, kind, payload)
+SELECT gen_random_uuid(), id, generation, $1, $2 FROM batchrun WHERE state IN ('loading', 'running')`
+
+	tellGap = `
+INSERT INTO run_event (id, run_id, generation, kind, payload)
+VALUES (gen_random_uuid(), '00000000-0000-0000-0000-000000000000', 0, $1, $2)`
+
+	insertGap = `
+INSERT INTO database_gap (lost, from_at, to_at, runs)
+VALUES ($1, $2, $3, (SELECT count(*) FROM batchrun WHERE state IN ('loading', 'running')))
+RETURNING from_at, to_at, lost, runs`
+)
+
+// PassGap sees to a database that lies behind a mark, or that another server has taken over: sessions and the epoch of
+// the streams are of another time then, so that all that is out is issued again. It notes the gap, tells of it by an
+// event, and, when something is lost, by one in the history of each run under way. Of several nodes that call it one
+// does all this; the others are returned nil. What is lost itself, nobody can tell.
+func (s Store) PassGap(ctx context.Context, known Mark) (gap *Gap, err error) {
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		gap = nil
+		var have Mark
+		err := tx.QueryRow(ctx, lockMark).Scan(&have.Lineage, &have.Beat, &have.Timeline, &have.Epoch, &have.At, &have.Moved)
+		if err != nil {
+			return err
+		}
+		lost := have.Behind(known)
+		if !lost && !have.Moved {
+			return nil
+		}
+		if !lost {
+			known = have
+		}
+		gap, err = passThrough(ctx, tx, have, known, lost)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("see to a database that went back in time: %w", err)
+	}
+	return gap, nil
+}
+
+func passThrough(ctx context.Context, tx pgx.Tx, have, known Mark, lost bool) (*Gap, error) {
+	gap := &Gap{}
+	detail := map[string]any{"from": have.At, "to": known.At, "lost": lost}
+	b := &pgx.Batch{}
+	b.Queue(passGap, known.Beat)
+	b.Queue(passEpoch, known.Epoch)
+	b.Queue(endSessions)
+	b.Queue(lockScheduled)
+	b.Queue(renameScheduled)
+	b.Queue(tellGap, string(workqueue.EventGap), detail)
+	if lost {
+		b.Queue(tellRuns, string(workqueue.EventRewound), detail)
+	}
+	b.Queue(insertGap, lost, have.At, known.At).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&gap.From, &gap.To, &gap.Lost, &gap.Runs)
+	})
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, err
+	}
+	return gap, nil
+}

@@ -1,0 +1,53 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// NodeInfo says who a session belongs to.
+type NodeInfo struct {
+	Host    string
+	PID     int
+	Version string
+}
+
+const insertSession = `
+INSERT INTO node_session (id, host, pid, version, speaks, expires_at)
+VALUES ($1, $2, $3, $4, 3, clock_timestamp() + $5)`
+
+// StartSession opens a session that lives for ttl beyond its last heartbeat.
+func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duration) (workqueue.SessionID, error) {
+	id := workqueue.NewSessionID()
+	if _, err := s.db.Sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl); err != nil {
+		return workqueue.SessionID{}, fmt.Errorf("start session: %w", err)
+	}
+	return id, nil
+}
+
+// A session that has expired stays so, even when nobody has swept it yet: its node may have been asleep, and others may
+// already have acted on its silence.
+const beatSession = `
+UPDATE node_session
+SET heartbeat_at = clock_timestamp(), expires_at = clock_timestamp() + $2, stats = $3
+WHERE id = $1 AND ended_at IS NULL AND expires_at > clock_timestamp()`
+
+// Heartbeat prolongs a session and stores the node's counters. It returns ErrSessionLost when the session is over.
+func (s Store) Heartbeat(ctx context.Context, id workqueue.SessionID, ttl time.Duration, stats any) error {
+	doc, err := json.Marshal(stats)
+	if err != nil {
+		return fmt.Errorf("heartbeat %s: %w", id, err)
+	}
+	tag, err := s.db.Sessions.Exec(ctx, beatSession, id, ttl, doc)
+	if err != nil {
+		return fmt.Errorf("heartbeat %s: %w", id, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return fmt.Errorf("heartbeat %s: %w", id, workqueue.ErrSessionLost)
+	}
+	return nil
+}

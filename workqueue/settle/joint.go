@@ -1,0 +1,226 @@
+package settle
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// joint is one block of a run of several steps while outcomes are settled in it.
+//
+// Whoever settles a block locks its row of step 0 first, whatever step the outcomes are for: the gate. So of two
+// transactions that record the last two things an item waits for, the second sees what the first has done, and unlocks
+// or completes; neither can miss it, and both cannot do it. The rows are locked in one statement, sorted by run, step
+// and block, so that gates come before all others and nobody waits in a circle. A re-run locks the gates of the blocks
+// that it changes too.
+type joint struct {
+	graph *plane.Graph
+	size  int
+	news  map[workqueue.Step]*plane.Outcome
+	at    []plane.Planes // of all steps, under the locks
+	now   []plane.Planes
+}
+
+// group tells the blocks of runs with one step from those with several, by their graphs.
+func (s *settlement) group(ctx context.Context, tx pgx.Tx) error {
+	for _, id := range lockOrder(s.outcomes) {
+		g, err := s.graphs.Of(ctx, tx, id.Run)
+		if err != nil {
+			return err
+		}
+		if g.Ordered {
+			s.ordered[id.Run] = g
+		}
+		if g.Single() {
+			s.alone = append(s.alone, id)
+			s.final[id] = s.outcomes[id].All()
+			continue
+		}
+		gate := plane.BlockID{Run: id.Run, Step: 0, Block: id.Block}
+		j := s.joint[gate]
+		if j == nil {
+			j = &joint{graph: g, news: map[workqueue.Step]*plane.Outcome{}, at: make([]plane.Planes, len(g.Steps))}
+			s.joint[gate] = j
+		}
+		j.news[id.Step] = s.outcomes[id]
+	}
+	return nil
+}
+
+// locks are the rows that the settlement may change, and the gates.
+func (s *settlement) locks() []plane.BlockID {
+	rows := append(slices.Clone(s.alone), s.followed()...)
+	for id := range s.unheld {
+		rows = append(rows, id)
+	}
+	for gate, j := range s.joint {
+		row := func(step workqueue.Step) plane.BlockID {
+			return plane.BlockID{Run: gate.Run, Step: step, Block: gate.Block}
+		}
+		rows = append(rows, gate)
+		for step := range j.news {
+			rows = append(rows, row(step))
+			for _, after := range j.graph.After[step] {
+				rows = append(rows, row(after))
+			}
+		}
+	}
+	slices.SortFunc(rows, plane.BlockID.Compare)
+	return slices.Compact(rows)
+}
+
+// rows are the rows of all steps of the joint blocks.
+func (s *settlement) rows() (rows []plane.BlockID) {
+	for _, gate := range lockOrder(s.joint) {
+		for step := range s.joint[gate].graph.Steps {
+			rows = append(rows, plane.BlockID{Run: gate.Run, Step: workqueue.Step(step), Block: gate.Block})
+		}
+	}
+	return rows
+}
+
+// readPlanes is a statement of its own after the locks, so that it sees what they waited for. The planes that are empty
+// come as NULL, which most are.
+const readPlanes = `
+SELECT b.run_id, b.step, b.block, b.size, nullif(b.done, B'0'::bit(8192)), nullif(b.failed, B'0'::bit(8192)), b.skipped
+FROM work_block b JOIN unnest($1::uuid[], $2::smallint[], $3::int[]) AS u (run_id, step, block)
+    USING (run_id, step, block)`
+
+func (s *settlement) scanPlanes(rows pgx.Rows) error {
+	var id plane.BlockID
+	var done, failed, skipped nullBits
+	read, size := 0, 0
+	to := []any{&id.Run, &id.Step, &id.Block, &size, &done, &failed, &skipped}
+	_, err := pgx.ForEachRow(rows, to, func() error {
+		read++
+		j := s.joint[plane.BlockID{Run: id.Run, Step: 0, Block: id.Block}]
+		j.size, j.at[id.Step] = size, plane.Planes{Done: done.Set, Failed: failed.Set, Skipped: skipped.Set}
+		return nil
+	})
+	if want := len(s.rows()); err == nil && read != want {
+		err = fmt.Errorf("%d blocks of %d: %w", read, want, workqueue.ErrFence)
+	}
+	return err
+}
+
+// unlock works out what the outcomes mean for the other steps of the joint blocks, and queues the write.
+func (s *settlement) unlock(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
+	var moved moves
+	for _, gate := range lockOrder(s.joint) {
+		j := s.joint[gate]
+		changed := map[workqueue.Step]bitfield.Set{}
+		for step, bits := range j.graph.Kept(j.at, j.news) {
+			set, err := changedParts(ctx, tx, j.graph, plane.BlockID{Run: gate.Run, Step: step, Block: gate.Block}, bits)
+			if err != nil {
+				return err
+			}
+			changed[step] = set
+		}
+		now, final := j.graph.Unlock(j.at, j.news, changed)
+		j.now = now
+		if !final.Empty() {
+			s.final[gate] = final
+		}
+		for step := range now {
+			s.unlocked = s.unlocked || !now[step].Ready.Empty()
+			moved.add(plane.BlockID{Run: gate.Run, Step: workqueue.Step(step), Block: gate.Block}, &j.at[step], &now[step], j.news[workqueue.Step(step)])
+		}
+		if j.passes() && !slices.Contains(s.barriers, gate.Run) {
+			s.barriers = append(s.barriers, gate.Run)
+		}
+	}
+	moved.queue(batch)
+	return nil
+}
+
+// passes reports whether all that some barrier waits for in the block has ended with these outcomes.
+func (j *joint) passes() bool {
+	all := bitfield.Full(j.size)
+	for _, barrier := range j.graph.Barriers() {
+		news := false
+		ended := true
+		for _, n := range j.graph.Before[barrier] {
+			news = news || j.news[n] != nil
+			ended = ended && j.now[n].Final() == all
+		}
+		if news && ended {
+			return true
+		}
+	}
+	return false
+}
+
+// moves are changes of blocks, row by row.
+type moves struct {
+	rows                                []plane.BlockID
+	ready, done, failed, skipped, leave []bitfield.Set
+	bytes                               []int64
+}
+
+// add notes the difference between the planes of a block before and after, when there is one.
+func (m *moves) add(id plane.BlockID, at, now *plane.Planes, news *plane.Outcome) {
+	leave := at.Done.AndNot(now.Done).Or(at.Failed.AndNot(now.Failed)).Or(at.Skipped.AndNot(now.Skipped))
+	done, failed, skipped := now.Done.AndNot(at.Done), now.Failed.AndNot(at.Failed), now.Skipped.AndNot(at.Skipped)
+	if now.Ready.Empty() && leave.Empty() && done.Empty() && failed.Empty() && skipped.Empty() {
+		return
+	}
+	bytes := int64(0)
+	if news != nil {
+		bytes = news.Bytes
+	}
+	m.rows, m.ready, m.leave = append(m.rows, id), append(m.ready, now.Ready), append(m.leave, leave)
+	m.done, m.failed, m.skipped = append(m.done, done), append(m.failed, failed), append(m.skipped, skipped)
+	m.bytes = append(m.bytes, bytes)
+}
+
+// moveBlocks writes what became of locked blocks. No bit that moves may be ready or held back, and none that arrives in
+// a plane may be final already: the condition keeps a fault elsewhere from being written over, and the row count tells.
+const moveBlocks = `
+UPDATE work_block b
+SET ready = b.ready | u.ready, done = (b.done & ~u.leave) | u.done, failed = (b.failed & ~u.leave) | u.failed,
+    skipped = nullif((coalesce(b.skipped, B'0'::bit(8192)) & ~u.leave) | u.skipped, B'0'::bit(8192)),
+    result_bytes = u.bytes + CASE WHEN (b.done & u.leave) = B'0'::bit(8192) THEN b.result_bytes
+        ELSE b.result_bytes * bit_count(b.done & ~u.leave) / bit_count(b.done) END
+FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[], $6::bit(8192)[],
+            $7::bit(8192)[], $8::bit(8192)[], $9::bigint[])
+     AS u (run_id, step, block, ready, done, failed, skipped, leave, bytes)
+WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block
+  AND ((b.ready | coalesce(b.held, B'0'::bit(8192))) & (u.ready | u.done | u.failed | u.skipped | u.leave))
+      = B'0'::bit(8192)
+  AND (` + plane.SettledBits + ` & ~u.leave
+       & (u.ready | u.done | u.failed | u.skipped)) = B'0'::bit(8192)`
+
+func (m *moves) queue(batch *pgx.Batch) {
+	if len(m.rows) == 0 {
+		return
+	}
+	args := append(plane.Columns(m.rows), pgbits.Slice(m.ready), pgbits.Slice(m.done), pgbits.Slice(m.failed),
+		pgbits.Slice(m.skipped), pgbits.Slice(m.leave), m.bytes)
+	batch.Queue(moveBlocks, args...).Exec(func(tag pgconn.CommandTag) error {
+		if tag.RowsAffected() != int64(len(m.rows)) {
+			return fmt.Errorf("move %d blocks, %d rows: %w", len(m.rows), tag.RowsAffected(), workqueue.ErrFence)
+		}
+		return nil
+	})
+}
+
+// nullBits reads a plane that may be NULL, which is the empty set.
+type nullBits struct{ bitfield.Set }
+
+// ScanBits makes it a scanner of bit strings.
+func (n *nullBits) ScanBits(b pgtype.Bits) (err error) {
+	n.Set = bitfield.Set{}
+	if b.Valid {
+		n.Set, err = pgbits.Set(b)
+	}
+	return err
+}

@@ -1,0 +1,78 @@
+package settle
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// heldColumns goes with scanHeld. Rows are locked in the order of their ids, as everywhere; run_step is only read.
+const heldColumns = `
+SELECT s.id, s.run_id, s.step, s.block, s.generation, s.mask, s.attempt, s.failures, s.cause, s.suspect,
+       s.remaining, s.state, coalesce(s.answered, -1),
+       s.error_code, s.error_message, s.error_retry, coalesce(s.root, s.id), coalesce(s.endpoint, st.endpoint),
+       coalesce(s.parent, '00000000-0000-0000-0000-000000000000'),
+       st.max_attempts, st.retry_backoff, coalesce(st.max_backoff, interval '0'), st.retry_codes, st.never_retry
+FROM work_slice s JOIN run_step st USING (run_id, step)`
+
+const (
+	slicesByID = heldColumns + `
+WHERE s.id = ANY($1)
+ORDER BY s.id FOR NO KEY UPDATE OF s`
+
+	// What a session had claimed and not yet sent. Sent slices outlive their node: any other records the reply.
+	slicesOfSession = heldColumns + `
+WHERE s.session_id = $1 AND s.state = 'claimed'
+ORDER BY s.id FOR NO KEY UPDATE OF s`
+
+	// Claimed by a session that has ended or expired. Every slice is found by the partial index on live slices.
+	slicesOfDeadSessions = heldColumns + `
+WHERE s.state = 'claimed' AND NOT EXISTS (
+    SELECT 1 FROM node_session n
+    WHERE n.id = s.session_id AND n.ended_at IS NULL AND n.expires_at > clock_timestamp())
+ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
+
+	// Sent through an incarnation of the streams that is gone.
+	slicesOfLostPipe = heldColumns + `
+WHERE s.state = 'sent' AND s.pipe_epoch < (SELECT epoch FROM pipe WHERE name = 'pipe')
+ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
+
+	SlicesOfRun = heldColumns + `
+WHERE s.run_id = $1 AND s.state IN ('scheduled', 'claimed', 'sent')
+ORDER BY s.id FOR NO KEY UPDATE OF s`
+
+	SlicesOverdue = heldColumns + `
+WHERE s.id = ANY($1) AND s.state IN ('claimed', 'sent') AND s.deadline <= clock_timestamp()
+ORDER BY s.id FOR NO KEY UPDATE OF s`
+)
+
+func LockSlices(ctx context.Context, tx pgx.Tx, statement string, args ...any) ([]*plane.HeldSlice, error) {
+	rows, err := tx.Query(ctx, statement, args...)
+	if err != nil {
+		return nil, fmt.Errorf("lock slices: %w", err)
+	}
+	held, err := pgx.CollectRows(rows, scanHeld)
+	if err != nil {
+		return nil, fmt.Errorf("lock slices: %w", err)
+	}
+	return held, nil
+}
+
+func scanHeld(row pgx.CollectableRow) (*plane.HeldSlice, error) {
+	h := &plane.HeldSlice{}
+	var code, message *string
+	var retry *bool
+	err := row.Scan(&h.ID, &h.Run, &h.Step, &h.Block, &h.Generation, pgbits.Into(&h.Mask), &h.Attempt, &h.Failures,
+		&h.Cause, &h.Suspect, pgbits.Into(&h.Remaining), &h.State, &h.Answered,
+		&code, &message, &retry, &h.Root, &h.Endpoint, &h.Parent, &h.Policy.MaxAttempts, &h.Policy.Backoff,
+		&h.Policy.MaxBackoff, &h.Policy.RetryCodes, &h.Policy.NeverRetry)
+	if code != nil && message != nil && retry != nil {
+		h.Failure = &workqueue.SlotError{Code: *code, Message: *message, Retry: *retry}
+	}
+	return h, err
+}

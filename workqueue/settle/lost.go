@@ -1,0 +1,74 @@
+package settle
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// maxLosses is how often in a row a request that was acknowledged and brought no reply is issued again at no cost. A
+// service that acknowledges and answers nobody looks just like a stream that loses replies: then its deadline decides.
+const maxLosses = 3
+
+// Unanswered is a slice that was sent a while ago and is not answered in full.
+type Unanswered struct {
+	ID        workqueue.SliceID
+	Endpoint  string
+	StreamSeq int64 // place of its request in the work stream
+}
+
+// mayBeLost is true of slices that were sent in an epoch and may be found lost: no message of their reply was put
+// aside, for then there is a reply, and they did not come to this maxLosses times in a row.
+const mayBeLost = `s.state = 'sent' AND s.pipe_epoch = $2
+    AND NOT EXISTS (SELECT FROM quarantine q WHERE q.run_id = s.run_id AND q.slice_id = s.id)
+    AND (s.cause <> '` + string(workqueue.CauseLost) + `' OR (
+        WITH RECURSIVE back AS (
+            SELECT s.parent AS parent, 1 AS losses
+            UNION ALL
+            SELECT p.parent, b.losses + 1 FROM back b JOIN work_slice p ON p.id = b.parent
+            WHERE p.cause = '` + string(workqueue.CauseLost) + `' AND b.losses < $3)
+        SELECT max(losses) FROM back) < $3)`
+
+// sentBefore goes by work_slice_live.
+const sentBefore = `
+SELECT s.id, ` + sliceEndpoint + `, s.stream_seq
+FROM work_slice s
+WHERE s.sent_at < clock_timestamp() - $1::interval AND s.stream_seq IS NOT NULL AND ` + mayBeLost + `
+ORDER BY s.sent_at LIMIT $4`
+
+// Unanswered returns slices that were sent in the epoch, longer ago than that, and are not answered in full; the oldest
+// first.
+func (s Store) Unanswered(ctx context.Context, epoch int64, longer time.Duration, limit int) ([]Unanswered, error) {
+	rows, err := s.db.Pool.Query(ctx, sentBefore, longer, epoch, maxLosses, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read what is unanswered: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Unanswered])
+	if err != nil {
+		return nil, fmt.Errorf("read what is unanswered: %w", err)
+	}
+	return found, nil
+}
+
+const slicesLost = heldColumns + `
+WHERE s.id = ANY($1) AND ` + mayBeLost + `
+ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED`
+
+// ReleaseLost issues slices again that were sent in an epoch and of which neither the request nor a reply is there any
+// more. One that has got its reply meanwhile is left alone. Leader work.
+func (s Store) ReleaseLost(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID, epoch int64) (n int, err error) {
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		n, err = s.Release(ctx, tx, slicesLost, []any{ids, epoch, maxLosses}, workqueue.CauseLost, workqueue.SlotError{Code: string(workqueue.CauseLost),
+			Message: "the request was taken out of its stream, and no reply to it is there"})
+		return err
+	})
+	return n, err
+}

@@ -1,0 +1,278 @@
+package settle
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// LaneRow is a line of a run under its lock, as found by one of its items.
+type LaneRow struct {
+	Item workqueue.Ordinal
+	Lane int64
+	Head *workqueue.Ordinal // the item that is worked on
+	Low  *workqueue.Ordinal // the first that waits, when that is before the head or there is no head
+	Stop *workqueue.Ordinal // the item that stopped the line
+
+	next *Follower // who waits first
+}
+
+// Follower is an item that is held back, and the steps that hold it.
+type Follower struct {
+	Item  workqueue.Ordinal
+	Steps []workqueue.Step
+}
+
+const (
+	// lockLanes locks the lines that items stand in, in the order of lanes as everywhere: after slices and before blocks.
+	// Primary keys of work_order and work_lane. SELECT around an array, here and below, hides how long it is: of a run
+	// that was loaded a moment ago the planner knows nothing, and for thousands of items it would go over all there are.
+	lockLanes = `
+SELECT o.ordinal, o.lane, l.head, l.low, l.stopped_by FROM work_order o JOIN work_lane l USING (run_id, lane)
+WHERE o.run_id = $1 AND o.ordinal = ANY ((SELECT $2::int[])::int[])
+ORDER BY o.lane, o.ordinal FOR NO KEY UPDATE OF l`
+
+	// nextHeld finds the first item of each line $2, from ordinal $3 on, that is held back. It is a statement of its own
+	// after the locks, so that it sees what they waited for: nobody else moves items of these lines into the held planes
+	// or out of them, so that they can be read without a lock. work_order_lane, and the blocks' primary key.
+	nextHeld = `
+SELECT u.lane, n.ordinal, n.steps
+FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[])) AS u (lane, first) CROSS JOIN LATERAL (
+    SELECT o.ordinal, at.steps FROM work_order o CROSS JOIN LATERAL (
+        SELECT array_agg(b.step) AS steps FROM work_block b
+        WHERE b.run_id = $1 AND b.step = ANY ($4::smallint[]) AND b.block = o.ordinal / 8192
+            AND get_bit(b.held, o.ordinal % 8192) = 1) at
+    WHERE o.run_id = $1 AND o.lane = u.lane AND o.ordinal >= u.first AND at.steps IS NOT NULL
+    ORDER BY o.lane, o.ordinal LIMIT 1) n`
+)
+
+func ReadLanes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []workqueue.Ordinal) ([]*LaneRow, error) {
+	rows, err := tx.Query(ctx, lockLanes, run, items)
+	if err != nil {
+		return nil, fmt.Errorf("lock lines of run %s: %w", run, err)
+	}
+	lanes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*LaneRow, error) {
+		l := &LaneRow{}
+		return l, row.Scan(&l.Item, &l.Lane, &l.Head, &l.Low, &l.Stop)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lock lines of run %s: %w", run, err)
+	}
+	return lanes, nil
+}
+
+// FindNext looks up who waits first in each line, from an ordinal on.
+func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Graph, lanes []*LaneRow,
+	from func(*LaneRow) workqueue.Ordinal,
+) error {
+	byLane := make(map[int64]*LaneRow, len(lanes))
+	ids, first := make([]int64, 0, len(lanes)), make([]workqueue.Ordinal, 0, len(lanes))
+	for _, l := range lanes {
+		l.next = nil
+		byLane[l.Lane] = l
+		ids, first = append(ids, l.Lane), append(first, from(l))
+	}
+	rows, err := tx.Query(ctx, nextHeld, run, ids, first, g.Numbers())
+	if err != nil {
+		return fmt.Errorf("look for who is next in the lines of run %s: %w", run, err)
+	}
+	var lane int64
+	var next Follower
+	_, err = pgx.ForEachRow(rows, []any{&lane, &next.Item, &next.Steps}, func() error {
+		byLane[lane].next = &Follower{next.Item, slices.Clone(next.Steps)}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for who is next in the lines of run %s: %w", run, err)
+	}
+	return nil
+}
+
+// queueUp locks the lines of the items with outcomes, of runs that have lines, and finds out who is next in each. The
+// blocks of these are locked with the others.
+func (s *settlement) queueUp(ctx context.Context, tx pgx.Tx) error {
+	if len(s.ordered) == 0 {
+		return nil
+	}
+	items := map[workqueue.RunID]map[workqueue.Ordinal]bool{}
+	for id, o := range s.outcomes {
+		if s.ordered[id.Run] == nil {
+			continue
+		}
+		if items[id.Run] == nil {
+			items[id.Run] = map[workqueue.Ordinal]bool{}
+		}
+		all := o.All()
+		for bit := range all.All() {
+			items[id.Run][id.Block.Ordinal(bit)] = true
+		}
+	}
+	inOrder := func(a, b workqueue.RunID) int { return bytes.Compare(a[:], b[:]) }
+	for _, run := range slices.SortedFunc(maps.Keys(items), inOrder) {
+		lanes, err := ReadLanes(ctx, tx, run, plane.Sorted(items[run]))
+		if err != nil {
+			return err
+		}
+		// A line whose head is another item has its own successor to come.
+		lanes = slices.DeleteFunc(lanes, func(l *LaneRow) bool { return l.Head == nil || *l.Head != l.Item })
+		err = FindNext(ctx, tx, run, s.ordered[run], lanes, func(l *LaneRow) workqueue.Ordinal {
+			if l.Low != nil {
+				return *l.Low
+			}
+			return l.Item + 1
+		})
+		if err != nil {
+			return err
+		}
+		s.lanes[run] = lanes
+	}
+	return nil
+}
+
+// followed are the rows of those who are next.
+func (s *settlement) followed() (rows []plane.BlockID) {
+	for run, lanes := range s.lanes {
+		for _, l := range lanes {
+			if l.next == nil {
+				continue
+			}
+			block, _ := l.next.Item.Block()
+			for _, step := range l.next.Steps {
+				rows = append(rows, plane.BlockID{Run: run, Step: step, Block: block})
+			}
+		}
+	}
+	return rows
+}
+
+// advance moves on the lines whose heads are final now: those who are next become ready, or, when the run is to stop a
+// line at a failure, the line is marked.
+func (s *settlement) advance(batch *pgx.Batch) {
+	for run, lanes := range s.lanes {
+		stops := s.ordered[run].Stops
+		var moved LaneMoves
+		for _, l := range lanes {
+			block, bit := l.Item.Block()
+			gate := plane.BlockID{Run: run, Step: 0, Block: block}
+			if final := s.final[gate]; !final.Has(bit) {
+				continue
+			}
+			if stops && s.hasFailed(gate, bit) {
+				moved.halt(l)
+				continue
+			}
+			moved.Follow(l)
+		}
+		s.unlocked = s.unlocked || len(moved.Released) > 0
+		moved.queue(batch, run)
+	}
+}
+
+// hasFailed reports whether an item that is final has failed.
+func (s *settlement) hasFailed(gate plane.BlockID, bit int) bool {
+	j := s.joint[gate]
+	if j == nil {
+		return s.outcomes[gate].Failed.Has(bit)
+	}
+	for step := range j.now {
+		if !j.graph.Steps[step].Optional && j.now[step].Failed.Has(bit) {
+			return true
+		}
+	}
+	return false
+}
+
+// LaneMoves is what becomes of lines of one run, as the statements take it.
+type LaneMoves struct {
+	lanes             []int64
+	heads, lows, stop []*workqueue.Ordinal
+	Released          map[plane.BlockID]bitfield.Set
+}
+
+func (m *LaneMoves) Set(lane int64, head, low, stop *workqueue.Ordinal) {
+	m.lanes, m.heads = append(m.lanes, lane), append(m.heads, head)
+	m.lows, m.stop = append(m.lows, low), append(m.stop, stop)
+}
+
+// Follow makes the next item of a line its head, if there is one. Those that wait now stand behind it.
+func (m *LaneMoves) Follow(l *LaneRow) {
+	if l.next == nil {
+		m.Set(l.Lane, nil, nil, nil)
+		return
+	}
+	m.Set(l.Lane, &l.next.Item, nil, nil)
+	m.Release(l.next)
+}
+
+// halt ends a line: what waits in it is for [Store.EndStopped].
+func (m *LaneMoves) halt(l *LaneRow) {
+	var low *workqueue.Ordinal
+	if l.next != nil {
+		low = &l.next.Item
+	}
+	m.Set(l.Lane, nil, low, &l.Item)
+}
+
+func (m *LaneMoves) Release(f *Follower) {
+	if m.Released == nil {
+		m.Released = map[plane.BlockID]bitfield.Set{}
+	}
+	block, bit := f.Item.Block()
+	for _, step := range f.Steps {
+		id := plane.BlockID{Step: step, Block: block}
+		bits := m.Released[id]
+		bits.Add(bit)
+		m.Released[id] = bits
+	}
+}
+
+const (
+	// releaseFollowers makes ready who was held back. The blocks are locked; that they were held stands again.
+	releaseFollowers = `
+UPDATE work_block b SET ready = b.ready | u.bits, held = nullif(b.held & ~u.bits, B'0'::bit(8192))
+FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, bits)
+WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND (b.held & u.bits) = u.bits`
+
+	// moveLanes writes where locked lines stand.
+	moveLanes = `
+UPDATE work_lane l SET head = u.head, low = u.low, stopped_by = u.stop, due = u.stop IS NOT NULL AND u.low IS NOT NULL
+FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[]), (SELECT $4::int[]), (SELECT $5::int[]))
+     AS u (lane, head, low, stop)
+WHERE l.run_id = $1 AND l.lane = u.lane`
+)
+
+// Bits are the items that are released, block by block.
+func (m *LaneMoves) Bits() (steps []workqueue.Step, blocks []workqueue.Block, bits []bitfield.Set) {
+	for _, id := range lockOrder(m.Released) {
+		steps, blocks, bits = append(steps, id.Step), append(blocks, id.Block), append(bits, m.Released[id])
+	}
+	return steps, blocks, bits
+}
+
+func (m *LaneMoves) queue(batch *pgx.Batch, run workqueue.RunID) {
+	expect := func(what string, want int) func(pgconn.CommandTag) error {
+		return func(tag pgconn.CommandTag) error {
+			if tag.RowsAffected() != int64(want) {
+				return fmt.Errorf("move on the %s of run %s: %d rows of %d: %w", what, run, tag.RowsAffected(), want, workqueue.ErrFence)
+			}
+			return nil
+		}
+	}
+	if len(m.Released) > 0 {
+		steps, blocks, bits := m.Bits()
+		batch.Queue(releaseFollowers, run, steps, blocks, pgbits.Slice(bits)).Exec(expect("next items", len(blocks)))
+	}
+	if len(m.lanes) > 0 {
+		batch.Queue(moveLanes, run, m.lanes, m.heads, m.lows, m.stop).Exec(expect("lines", len(m.lanes)))
+	}
+}

@@ -1,0 +1,253 @@
+package settle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// Bounds of one transaction that ends what waits in stopped lines.
+const (
+	stoppedLanes = 500
+	stoppedItems = 5000
+)
+
+const (
+	// runWithStopped goes over the runs under way that have lines, behind one of them; work_lane_due.
+	runWithStopped = `
+SELECT r.id, r.generation FROM batchrun r JOIN run_order o ON o.run_id = r.id
+WHERE r.id > $1 AND r.state = 'running' AND EXISTS (SELECT FROM work_lane l WHERE l.run_id = r.id AND l.due)
+ORDER BY r.id LIMIT 1`
+
+	// lockStopped locks lines in the order of lanes, and looks up who stopped them.
+	lockStopped = `
+SELECT l.lane, l.low, l.stopped_by,
+    (SELECT q.item_key FROM work_queue q WHERE q.run_id = $1 AND q.ordinal = l.stopped_by)
+FROM work_lane l WHERE l.run_id = $1 AND l.due ORDER BY l.lane LIMIT $2 FOR NO KEY UPDATE`
+
+	// heldInLanes is nextHeld for more than one item of each line.
+	heldInLanes = `
+SELECT u.lane, n.ordinal, n.steps
+FROM unnest($2::bigint[], $3::int[]) AS u (lane, first) CROSS JOIN LATERAL (
+    SELECT o.ordinal, at.steps FROM work_order o CROSS JOIN LATERAL (
+        SELECT array_agg(b.step) AS steps FROM work_block b
+        WHERE b.run_id = $1 AND b.step = ANY ($4::smallint[]) AND b.block = o.ordinal / 8192
+            AND get_bit(b.held, o.ordinal % 8192) = 1) at
+    WHERE o.run_id = $1 AND o.lane = u.lane AND o.ordinal >= u.first AND at.steps IS NOT NULL
+    ORDER BY o.lane, o.ordinal LIMIT $5) n
+ORDER BY n.ordinal`
+
+	// unholdBlocks takes items out of the held planes of locked blocks; that they were there stands again.
+	unholdBlocks = `
+UPDATE work_block b SET held = nullif(b.held & ~u.bits, B'0'::bit(8192))
+FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[]) AS u (run_id, step, block, bits)
+WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block AND (b.held & u.bits) = u.bits`
+
+	// insertStopped makes the slices that the errors of items belong to. They were never to go anywhere.
+	insertStopped = `
+INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, root, error_code,
+                        error_message, error_retry, ended_at)
+SELECT u.id, $1, u.step, u.block, $2, u.mask, B'0'::bit(8192), 'cancelled', 1, 'cut', u.id, $3,
+       'an item of the same line failed before these', false, clock_timestamp()
+FROM unnest($4::uuid[], $5::smallint[], $6::int[], $7::bit(8192)[]) AS u (id, step, block, mask)`
+)
+
+func (s *settlement) unheldArgs() []any {
+	rows := lockOrder(s.unheld)
+	bits := make([]bitfield.Set, len(rows))
+	for i, id := range rows {
+		bits[i] = s.unheld[id]
+	}
+	return append(plane.Columns(rows), pgbits.Slice(bits))
+}
+
+// EndStopped ends the items that wait in lines which an item that failed has stopped: they fail with [workqueue.CodeStopped],
+// without having been tried. It returns how many there were, also when ctx ended before the last of them: each
+// transaction takes a bounded number. A run whose lines cannot be ended keeps no other from it. Leader work.
+func (s Store) EndStopped(ctx context.Context, lease workqueue.Lease) (int, error) {
+	return s.OverRuns(ctx, "end what waits in stopped lines", func(after workqueue.RunID) (p Progress, err error) {
+		err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+			p, err = s.endStopped(ctx, tx, after)
+			return err
+		})
+		return p, err
+	})
+}
+
+// Progress says what one transaction did for the first run behind another one.
+type Progress struct {
+	Run  workqueue.RunID // zero: there is none; set also when something failed for it
+	Done int
+	More bool // there may be more to do for it
+}
+
+// OverRuns calls do for one run after the other, for each as long as there is more to do and nothing fails. It returns
+// how much was done, and all errors.
+func (s Store) OverRuns(ctx context.Context, what string, do func(after workqueue.RunID) (Progress, error),
+) (total int, failed error) {
+	var after workqueue.RunID
+	for {
+		p, err := do(after)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", what, err))
+		} else {
+			total += p.Done
+		}
+		if p.Run == (workqueue.RunID{}) || ctx.Err() != nil || errors.Is(err, workqueue.ErrNotLeader) {
+			return total, failed
+		}
+		if err != nil || !p.More {
+			after = p.Run
+		}
+	}
+}
+
+// stopping is one transaction of it.
+type stopping struct {
+	run        workqueue.RunID
+	generation workqueue.Generation
+	graph      *plane.Graph
+	lanes      []*stoppedLane
+	slices     map[plane.BlockID]*plane.HeldSlice
+	set        *settlement
+}
+
+type stoppedLane struct {
+	lane      int64
+	low, stop workqueue.Ordinal
+	key       *string // of the item that stopped it
+	items     int     // that end here
+}
+
+func (s Store) endStopped(ctx context.Context, tx pgx.Tx, after workqueue.RunID) (p Progress, err error) {
+	st := &stopping{slices: map[plane.BlockID]*plane.HeldSlice{}, set: newSettlement(&pg.CopyRows{}, database.Kept[plane.GraphCache](s.db))}
+	err = tx.QueryRow(ctx, runWithStopped, after).Scan(&st.run, &st.generation)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return p, nil
+	}
+	if err != nil {
+		return p, fmt.Errorf("look for stopped lines: %w", err)
+	}
+	p.Run = st.run
+	if st.graph, err = database.Kept[plane.GraphCache](s.db).Of(ctx, tx, st.run); err != nil {
+		return p, err
+	}
+	if err := st.lock(ctx, tx); err != nil || len(st.lanes) == 0 { // none: a re-run has just taken them up again
+		return p, err
+	}
+	p.More = true
+	p.Done, err = st.end(ctx, tx)
+	return p, err
+}
+
+func (st *stopping) lock(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, lockStopped, st.run, stoppedLanes)
+	if err != nil {
+		return fmt.Errorf("lock stopped lines: %w", err)
+	}
+	st.lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stoppedLane, error) {
+		l := &stoppedLane{}
+		return l, row.Scan(&l.lane, &l.low, &l.stop, &l.key)
+	})
+	if err != nil {
+		return fmt.Errorf("lock stopped lines: %w", err)
+	}
+	return nil
+}
+
+func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
+	each := stoppedItems/len(st.lanes) + 1
+	lanes, low := make([]int64, len(st.lanes)), make([]workqueue.Ordinal, len(st.lanes))
+	byLane := map[int64]*stoppedLane{}
+	for i, l := range st.lanes {
+		lanes[i], low[i] = l.lane, l.low
+		byLane[l.lane] = l
+	}
+	rows, err := tx.Query(ctx, heldInLanes, st.run, lanes, low, st.graph.Numbers(), each)
+	if err != nil {
+		return 0, fmt.Errorf("look for items of stopped lines: %w", err)
+	}
+	var lane int64
+	var item Follower
+	total := 0
+	_, err = pgx.ForEachRow(rows, []any{&lane, &item.Item, &item.Steps}, func() error {
+		total++
+		st.fail(byLane[lane], &item)
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("look for items of stopped lines: %w", err)
+	}
+	if err := st.insert(ctx, tx); err != nil {
+		return 0, err
+	}
+	if err := st.set.apply(ctx, tx); err != nil {
+		return 0, fmt.Errorf("end %d items of stopped lines: %w", total, err)
+	}
+	var moved LaneMoves
+	for _, l := range st.lanes {
+		var from *workqueue.Ordinal
+		if l.items == each { // there may be more
+			from = &l.low
+		}
+		moved.Set(l.lane, nil, from, &l.stop)
+	}
+	batch := &pgx.Batch{}
+	moved.queue(batch, st.run)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return 0, fmt.Errorf("note the end of stopped lines: %w", err)
+	}
+	return total, nil
+}
+
+// fail ends one item at the steps that hold it back. What comes after these is left out: no step of such a run is
+// optional.
+func (st *stopping) fail(l *stoppedLane, item *Follower) {
+	l.items++
+	l.low = item.Item + 1
+	block, bit := item.Item.Block()
+	message := "an item of the same line failed before it"
+	if l.key != nil {
+		message = fmt.Sprintf("item %.80q of the same line failed before it", *l.key)
+	}
+	for _, step := range item.Steps {
+		id := plane.BlockID{Run: st.run, Step: step, Block: block}
+		h := st.slices[id]
+		if h == nil {
+			h = &plane.HeldSlice{Slice: workqueue.Slice{ID: workqueue.NewSliceID(), Run: st.run, Step: step, Block: block, Generation: st.generation}}
+			st.slices[id] = h
+		}
+		h.Mask.Add(bit)
+		st.set.fail(h, bit, workqueue.SlotError{Code: workqueue.CodeStopped, Message: message})
+	}
+}
+
+// insert makes the slices, and takes the items out of the held planes.
+func (st *stopping) insert(ctx context.Context, tx pgx.Tx) error {
+	st.set.unheld = map[plane.BlockID]bitfield.Set{}
+	var ids []workqueue.SliceID
+	var steps []workqueue.Step
+	var blocks []workqueue.Block
+	var masks []bitfield.Set
+	for _, id := range lockOrder(st.slices) {
+		h := st.slices[id]
+		st.set.unheld[id] = h.Mask
+		ids, steps, blocks = append(ids, h.ID), append(steps, id.Step), append(blocks, id.Block)
+		masks = append(masks, h.Mask)
+	}
+	_, err := tx.Exec(ctx, insertStopped, st.run, st.generation, workqueue.CodeStopped, ids, steps, blocks, pgbits.Slice(masks))
+	if err != nil {
+		return fmt.Errorf("insert %d slices of stopped lines: %w", len(ids), err)
+	}
+	return nil
+}

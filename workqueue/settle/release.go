@@ -1,0 +1,315 @@
+package settle
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// Release ends the live slices that the statement selects and hands their remaining bits on. It returns how many there
+// were.
+func (s Store) Release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause workqueue.Cause, e workqueue.SlotError,
+) (int, error) {
+	held, err := LockSlices(ctx, tx, statement, args...)
+	if err != nil || len(held) == 0 {
+		return 0, err
+	}
+	spared, err := sparedOf(ctx, tx, held, cause, e)
+	if err != nil {
+		return 0, err
+	}
+	set := newSettlement(&pg.CopyRows{}, database.Kept[plane.GraphCache](s.db))
+	for _, h := range held {
+		switch {
+		case !h.Live():
+			continue
+		case spared[h.ID]:
+			set.pass(h, h.Remaining, workqueue.CauseBreaker, e)
+		default:
+			set.pass(h, h.Remaining, cause, e)
+		}
+		set.end(h, "expired", "", &e)
+	}
+	if err := set.apply(ctx, tx); err != nil {
+		return 0, fmt.Errorf("release %d slices (%s): %w", len(held), cause, err)
+	}
+	return len(set.ended), nil
+}
+
+// sparedOf says which slices fail because their endpoint is down. What ends for a reason of ours fails nothing.
+func sparedOf(ctx context.Context, tx pgx.Tx, held []*plane.HeldSlice, cause workqueue.Cause, e workqueue.SlotError) (map[workqueue.SliceID]bool, error) {
+	if !cause.ItemsAtFault() {
+		return nil, nil
+	}
+	var fails []pace.Failing
+	for _, h := range held {
+		f := pace.Failing{Slice: h, How: pace.EndedFailed, Why: e}
+		f.Why.Retry = h.Policy.Retries(e)
+		if h.Live() && f.TellsOfAnOutage() {
+			fails = append(fails, f)
+		}
+	}
+	return pace.Outages(ctx, tx, fails)
+}
+
+// releaseBatch bounds the slices of one sweeping transaction.
+const releaseBatch = 2000
+
+// ReleaseDeadSessions issues again what was claimed by nodes that are gone and had not been sent. It returns how many
+// slices that were, also when ctx ended before the last of them. Leader work.
+func (s Store) ReleaseDeadSessions(ctx context.Context, lease workqueue.Lease) (int, error) {
+	return s.sweep(ctx, lease, slicesOfDeadSessions, workqueue.CauseSession, workqueue.SlotError{Code: "session",
+		Message: "the node that had claimed the slice is gone"})
+}
+
+// ReleaseLostPipe issues again what was sent through streams that are gone. It returns how many slices that were, also
+// when ctx ended before the last of them. Leader work.
+func (s Store) ReleaseLostPipe(ctx context.Context, lease workqueue.Lease) (int, error) {
+	return s.sweep(ctx, lease, slicesOfLostPipe, workqueue.CausePipe, workqueue.SlotError{Code: "pipe",
+		Message: "the stream that carried the request or its reply was lost"})
+}
+
+// sweep releases what a statement selects, in transactions of releaseBatch slices, until nothing is left or ctx ends.
+func (s Store) sweep(ctx context.Context, lease workqueue.Lease, statement string, cause workqueue.Cause, e workqueue.SlotError) (int, error) {
+	for total := 0; ; {
+		n := 0
+		err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+			n, err = s.Release(ctx, tx, statement, []any{releaseBatch}, cause, e)
+			return err
+		})
+		total += n
+		if err != nil || n < releaseBatch {
+			return total, err
+		}
+	}
+}
+
+// Unhanded are requests to an endpoint that are in the stream and, as far as is known, in the hands of no service yet.
+type Unhanded struct {
+	Endpoint string
+	Epoch    int64 // of the stream
+	First    int64 // place of the first of them in it
+}
+
+// sliceEndpoint reads the step only of slices that were made before they said themselves where they go.
+const sliceEndpoint = `coalesce(s.endpoint,
+    (SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step))`
+
+const unhanded = `
+SELECT ` + sliceEndpoint + `, s.pipe_epoch, min(s.stream_seq)
+FROM work_slice s
+WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq IS NOT NULL AND s.pipe_epoch IS NOT NULL
+GROUP BY 1, 2`
+
+// Unhanded returns the requests that wait for services.
+func (s Store) Unhanded(ctx context.Context) ([]Unhanded, error) {
+	rows, err := s.db.Pool.Query(ctx, unhanded)
+	if err != nil {
+		return nil, fmt.Errorf("look for requests that wait: %w", err)
+	}
+	waiting, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Unhanded])
+	if err != nil {
+		return nil, fmt.Errorf("look for requests that wait: %w", err)
+	}
+	return waiting, nil
+}
+
+// handedOut locks in the order of ids, as everywhere; rows that others hold are for the next sweep.
+const handedOut = `
+WITH handed AS MATERIALIZED (
+    SELECT s.id, st.slice_timeout
+    FROM work_slice s JOIN run_step st USING (run_id, step)
+    JOIN unnest($1::text[], $2::bigint[]) AS u (endpoint, up_to) ON u.endpoint = coalesce(s.endpoint, st.endpoint)
+    WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq <= u.up_to AND s.pipe_epoch = $3
+    ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)
+UPDATE work_slice s SET handed_at = clock_timestamp(), deadline = clock_timestamp() + handed.slice_timeout
+FROM handed WHERE s.id = handed.id AND s.state = 'sent'`
+
+// Handed says how far the services of an endpoint have come in the work stream.
+type Handed struct {
+	Endpoint string
+	UpTo     int64
+}
+
+// HandedOut notes that requests, up to places in the work stream, are in the hands of services: their slices have their
+// full time from now. Leader work.
+func (s Store) HandedOut(ctx context.Context, lease workqueue.Lease, at []Handed, epoch int64) error {
+	if len(at) == 0 {
+		return nil
+	}
+	names, places := make([]string, len(at)), make([]int64, len(at))
+	for i, h := range at {
+		names[i], places[i] = h.Endpoint, h.UpTo
+	}
+	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, handedOut, names, places, epoch); err != nil {
+			return fmt.Errorf("note what %d endpoints were handed: %w", len(at), err)
+		}
+		return nil
+	})
+}
+
+// Overdue is a slice whose deadline has passed.
+type Overdue struct {
+	ID        workqueue.SliceID
+	Endpoint  string
+	StreamSeq int64 // place of its request in the work stream; 0 when it was never marked as sent
+	PipeEpoch int64
+	Handed    bool // a service was handed the request
+	// HandedFor is for how long at the most: a leader notices it a little later, up to noticedWithin.
+	HandedFor time.Duration
+	Spent     bool // its items were issued so often that whatever becomes of it now counts
+}
+
+// noticedWithin is how long after a service was handed a request the leader sees it, at the most: it looks every
+// second, unless NATS is away or another leader takes over.
+const noticedWithin = 10 * time.Second
+
+const overdue = `
+SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.pipe_epoch, 0),
+       s.handed_at IS NOT NULL,
+       CASE WHEN s.handed_at IS NULL THEN interval '0'
+            ELSE least(clock_timestamp() - s.handed_at + $3, clock_timestamp() - s.created_at) END, s.attempt >= $2
+FROM work_slice s JOIN run_step st USING (run_id, step)
+WHERE s.state IN ('claimed', 'sent') AND s.deadline <= clock_timestamp()
+ORDER BY s.deadline LIMIT $1`
+
+// OverdueSlices returns live slices whose deadline has passed, the longest overdue first.
+func (s Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) {
+	rows, err := s.db.Pool.Query(ctx, overdue, limit, plane.CountedIssues, noticedWithin)
+	if err != nil {
+		return nil, fmt.Errorf("read overdue slices: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Overdue])
+	if err != nil {
+		return nil, fmt.Errorf("read overdue slices: %w", err)
+	}
+	return found, nil
+}
+
+const extendSlices = `
+UPDATE work_slice s SET deadline = clock_timestamp() + st.slice_timeout
+FROM run_step st
+WHERE s.id = ANY($1) AND s.state = 'sent' AND st.run_id = s.run_id AND st.step = s.step`
+
+const lockSliceIDs = `
+SELECT count(*) FROM (SELECT 1 FROM work_slice WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE) locked`
+
+// Extend gives sent slices a new deadline, because no service has been handed their requests yet. Leader work.
+func (s Store) Extend(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockSliceIDs, ids); err != nil {
+			return fmt.Errorf("lock %d slices: %w", len(ids), err)
+		}
+		if _, err := tx.Exec(ctx, extendSlices, ids); err != nil {
+			return fmt.Errorf("extend %d slices: %w", len(ids), err)
+		}
+		return nil
+	})
+}
+
+// CodePostponed marks a scheduled slice that could not be published, so that it is told from one that failed. The claim
+// of the slice takes the mark away.
+const CodePostponed = "postponed"
+
+// Postpone gives a slice back that its node claimed and could not publish: it is claimed again, under the same id,
+// after the delay. Why is kept until then, for people to read. The caller knows that no request of the slice is in the
+// stream.
+func (s Store) Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, delay time.Duration, why error) error {
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		batch := &pgx.Batch{}
+		batch.Queue(lockSliceIDs, []workqueue.SliceID{id})
+		batch.Queue(postponeSlice, id, session, delay, CodePostponed, pg.Plain(why.Error()))
+		return tx.SendBatch(ctx, batch).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("postpone slice %s: %w", id, err)
+	}
+	return nil
+}
+
+// The slice is locked in a statement before: so the endpoint is the one that its step has by then, see insertSlices.
+const postponeSlice = `
+UPDATE work_slice s
+SET state = 'scheduled', session_id = NULL, deadline = NULL, not_before = clock_timestamp() + $3,
+    error_code = $4, error_message = $5, endpoint = (
+        SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step)
+WHERE s.id = $1 AND s.session_id = $2 AND s.state = 'claimed'`
+
+// GiveUpClaim ends the time of a slice that its node claimed and of which nobody knows whether it was published: the
+// leader's next sweep issues it again, under a new id.
+func (s Store) GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error {
+	if _, err := s.db.Pool.Exec(ctx, giveUpClaim, id, session); err != nil {
+		return fmt.Errorf("give up the claim of slice %s: %w", id, err)
+	}
+	return nil
+}
+
+const giveUpClaim = `
+UPDATE work_slice SET deadline = clock_timestamp() WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
+
+// Split replaces a slice by pieces of it, because its request would be larger than the server takes. The masks are
+// disjoint and together the slice's. The first piece stays claimed by the same session; the others can be claimed at
+// once, since only a claim knows whether there is room for another request. It returns the first piece, or nil when the
+// slice is no longer the session's.
+func (s Store) Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
+	timeout time.Duration,
+) (first *workqueue.Slice, err error) {
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		first = nil
+		held, err := LockSlices(ctx, tx, slicesByID, []workqueue.SliceID{id})
+		if err != nil || len(held) == 0 || held[0].State != "claimed" {
+			return err
+		}
+		h := held[0]
+		if !partition(h.Mask, masks) {
+			return fmt.Errorf("%d pieces do not add up to its %d items: %w", len(masks), h.Mask.Count(), workqueue.ErrFence)
+		}
+		set := newSettlement(&pg.CopyRows{}, database.Kept[plane.GraphCache](s.db))
+		for _, mask := range masks {
+			if mask = mask.And(h.Remaining); mask.Empty() {
+				continue // withdrawn by a reset since it was claimed
+			}
+			piece := madeSlice{parent: h.ID, state: "scheduled"}
+			piece.Slice = workqueue.Slice{ID: workqueue.NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block, Generation: h.Generation, Mask: mask,
+				Attempt: h.Attempt, Failures: h.Failures, Cause: workqueue.CauseSplit, Suspect: h.Suspect, Root: h.Root,
+				Endpoint: h.Endpoint}
+			if first == nil {
+				piece.state, piece.session, piece.timeout = "claimed", session, timeout
+				first = &piece.Slice
+			}
+			set.made = append(set.made, piece)
+		}
+		h.Remaining = bitfield.Set{}
+		set.end(h, "split", "", &workqueue.SlotError{Code: "split", Message: "its items are too much for one request"})
+		return set.apply(ctx, tx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("split slice %s: %w", id, err)
+	}
+	return first, nil
+}
+
+// partition reports whether masks are disjoint, none of them empty, and together the whole.
+func partition(whole bitfield.Set, masks []bitfield.Set) bool {
+	for i := range masks {
+		if masks[i].Empty() || !whole.Contains(&masks[i]) {
+			return false
+		}
+		whole = whole.AndNot(masks[i])
+	}
+	return whole.Empty()
+}

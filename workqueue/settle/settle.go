@@ -1,0 +1,263 @@
+package settle
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// apply writes the settlement. The slices in it are locked already; what remains is locked in the documented order.
+func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
+	if err := s.writeParts(ctx, tx); err != nil {
+		return fmt.Errorf("write %d parts: %w", s.parts.Rows, err)
+	}
+	if s.errors.Rows > 0 {
+		if err := s.errors.Send(ctx, tx, copyErrors); err != nil {
+			return fmt.Errorf("write %d failed attempts: %w", s.errors.Rows, err)
+		}
+	}
+	if err := s.group(ctx, tx); err != nil {
+		return err
+	}
+	if err := s.queueUp(ctx, tx); err != nil {
+		return err
+	}
+	batch := &pgx.Batch{}
+	s.queueMasks(batch)
+	if len(s.joint) > 0 { // what the outcomes unlock follows from the planes that this reads
+		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+			return fmt.Errorf("settle: %w", err)
+		}
+		batch = &pgx.Batch{}
+		if err := s.unlock(ctx, tx, batch); err != nil {
+			return err
+		}
+	}
+	s.advance(batch)
+	return s.acknowledge(ctx, tx, batch)
+}
+
+// lockOrder returns the keys of blocks in the order in which their rows are locked.
+func lockOrder[V any](blocks map[plane.BlockID]V) []plane.BlockID {
+	return slices.SortedFunc(maps.Keys(blocks), plane.BlockID.Compare)
+}
+
+// The rows are locked already; the state and the id fence the update all the same.
+const updateSlices = `
+UPDATE work_slice s
+SET remaining = u.remaining, state = u.state, service = coalesce(nullif(u.service, ''), s.service),
+    answered = nullif(u.answered, -1), error_code = u.code, error_message = u.message, error_retry = u.retry,
+    took = coalesce(nullif(u.took, 0), s.took),
+    ended_at = CASE WHEN u.state IN ('claimed', 'sent') THEN NULL ELSE clock_timestamp() END
+FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::text[], $7::text[], $8::bool[],
+            $9::float8[])
+     AS u (id, remaining, state, service, answered, code, message, retry, took)
+WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`
+
+// What waits for its time waits at the endpoint that its step has now, where it is looked for: whoever changes that
+// locks the slices that this one's transaction holds, and moves those after it.
+const insertSlices = `
+INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
+                        suspect, session_id, not_before, deadline, root, endpoint)
+SELECT u.id, u.run_id, u.step, u.block, u.generation, u.mask, u.mask, u.state, u.attempt, u.failures, u.cause,
+       u.parent, u.suspect, u.session_id, clock_timestamp() + u.delay, clock_timestamp() + u.timeout, u.root,
+       CASE WHEN u.state = 'scheduled' THEN (
+           SELECT st.endpoint FROM run_step st WHERE st.run_id = u.run_id AND st.step = u.step) ELSE u.endpoint END
+FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::int[], $5::int[], $6::bit(8192)[], $7::text[], $8::int[],
+            $9::int[], $10::text[], $11::uuid[], $12::bool[], $13::uuid[], $14::interval[], $15::interval[],
+            $16::uuid[], $17::text[])
+     AS u (id, run_id, step, block, generation, mask, state, attempt, failures, cause, parent, suspect, session_id,
+           delay, timeout, root, endpoint)`
+
+// lockBlocks takes the blocks in order, in a statement of its own: the update after it then sees the newest planes.
+const lockBlocks = `
+SELECT count(*) FROM (
+    SELECT 1 FROM work_block b
+    JOIN unnest($1::uuid[], $2::smallint[], $3::int[]) AS u (run_id, step, block) USING (run_id, step, block)
+    ORDER BY b.run_id, b.step, b.block FOR NO KEY UPDATE OF b) locked`
+
+// Bits that are ready or final already cannot have been in flight: the condition keeps a fault elsewhere from being
+// written over, and the row count tells.
+const updateBlocks = `
+UPDATE work_block b
+SET done = b.done | u.done, failed = b.failed | u.failed
+FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[])
+     AS u (run_id, step, block, done, failed)
+WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block
+  AND ((b.ready | b.done | b.failed) & (u.done | u.failed)) = B'0'::bit(8192)`
+
+// queueMasks queues the statements about slices and blocks, each of which must touch all its rows. Of runs with several
+// steps it only locks the blocks and reads their planes: what becomes of them is for unlock.
+func (s *settlement) queueMasks(batch *pgx.Batch) {
+	expect := func(what string, want int) func(pgconn.CommandTag) error {
+		return func(tag pgconn.CommandTag) error {
+			if tag.RowsAffected() != int64(want) {
+				return fmt.Errorf("settle %s: %d rows of %d: %w", what, tag.RowsAffected(), want, workqueue.ErrFence)
+			}
+			return nil
+		}
+	}
+	if len(s.ended) > 0 {
+		batch.Queue(updateSlices, s.endedArgs()...).Exec(expect("slices", len(s.ended)))
+	}
+	if len(s.made) > 0 {
+		batch.Queue(insertSlices, s.madeArgs()...).Exec(expect("new slices", len(s.made)))
+	}
+	if len(s.outcomes) > 0 {
+		batch.Queue(lockBlocks, plane.Columns(s.locks())...)
+	}
+	if len(s.unheld) > 0 {
+		batch.Queue(unholdBlocks, s.unheldArgs()...).Exec(expect("items held back", len(s.unheld)))
+	}
+	if len(s.alone) > 0 {
+		batch.Queue(updateBlocks, s.blockArgs()...).Exec(expect("blocks", len(s.alone)))
+	}
+	if len(s.joint) > 0 {
+		batch.Queue(readPlanes, plane.Columns(s.rows())...).Query(s.scanPlanes)
+	}
+}
+
+func (s *settlement) endedArgs() []any {
+	n := len(s.ended)
+	ids, remaining := make([]workqueue.SliceID, n), make([]bitfield.Set, n)
+	states, services, answered := make([]string, n), make([]string, n), make([]int, n)
+	codes, messages, retries := make([]*string, n), make([]*string, n), make([]*bool, n)
+	took := make([]float64, n)
+	for i, e := range s.ended {
+		ids[i], remaining[i], states[i] = e.slice.ID, e.slice.Remaining, e.state
+		services[i], answered[i], took[i] = e.service, e.slice.Answered, e.took
+		if e.why != nil {
+			code, message := pg.Plain(e.why.Code), pg.Plain(e.why.Message)
+			codes[i], messages[i], retries[i] = &code, &message, &e.why.Retry
+		}
+	}
+	return []any{ids, pgbits.Slice(remaining), states, services, answered, codes, messages, retries, took}
+}
+
+func (s *settlement) madeArgs() []any {
+	n := len(s.made)
+	ids, runs, parents := make([]workqueue.SliceID, n), make([]workqueue.RunID, n), make([]workqueue.SliceID, n)
+	steps, blocks, gens := make([]workqueue.Step, n), make([]workqueue.Block, n), make([]workqueue.Generation, n)
+	masks, states, causes := make([]bitfield.Set, n), make([]string, n), make([]string, n)
+	roots, endpoints := make([]workqueue.SliceID, n), make([]string, n)
+	attempts, failures, suspects := make([]int, n), make([]int, n), make([]bool, n)
+	sessions, delays, timeouts := make([]uuid.NullUUID, n), make([]time.Duration, n), make([]*time.Duration, n)
+	for i := range s.made {
+		m := &s.made[i]
+		ids[i], runs[i], parents[i], steps[i], blocks[i], gens[i] = m.ID, m.Run, m.parent, m.Step, m.Block, m.Generation
+		masks[i], states[i], causes[i], attempts[i], failures[i] = m.Mask, m.state, string(m.Cause), m.Attempt, m.Failures
+		suspects[i], roots[i], endpoints[i] = m.Suspect, m.Root, m.Endpoint
+		sessions[i] = uuid.NullUUID{UUID: uuid.UUID(m.session), Valid: m.state == "claimed"}
+		delays[i] = m.delay
+		if m.state == "claimed" {
+			timeouts[i] = &m.timeout
+		}
+	}
+	return []any{ids, runs, steps, blocks, gens, pgbits.Slice(masks), states, attempts, failures, causes, parents,
+		suspects, sessions, delays, timeouts, roots, endpoints}
+}
+
+func (s *settlement) blockArgs() []any {
+	done, failed := make([]bitfield.Set, len(s.alone)), make([]bitfield.Set, len(s.alone))
+	for i, id := range s.alone {
+		done[i], failed[i] = s.outcomes[id].Done, s.outcomes[id].Failed
+	}
+	return append(plane.Columns(s.alone), pgbits.Slice(done), pgbits.Slice(failed))
+}
+
+// acknowledge tells the tracker which items are final, run by run in the order of their ids and in one round trip with
+// what the batch holds already, and completes the runs whose last item that was.
+func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
+	var acks []tracker.BatchAcks
+	for _, id := range lockOrder(s.final) {
+		if last := len(acks) - 1; last < 0 || workqueue.RunID(acks[last].Batch) != id.Run {
+			acks = append(acks, tracker.BatchAcks{Batch: uuid.UUID(id.Run), Into: &tracker.Acked{}})
+		}
+		of := &acks[len(acks)-1]
+		of.Items = append(of.Items, tracker.Ack{Group: int(id.Block), Mask: s.final[id]})
+	}
+	if err := tracker.QueueAcks(batch, acks); err != nil {
+		return fmt.Errorf("acknowledge items: %w", err)
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("settle and acknowledge items: %w", err)
+	}
+	var ended []workqueue.RunID
+	for _, of := range acks {
+		if of.Into.Completed {
+			ended = append(ended, workqueue.RunID(of.Batch))
+		}
+	}
+	var err error
+	s.finished, err = Complete(ctx, tx, ended...)
+	return err
+}
+
+const (
+	// OutcomeOfRun counts the items of a run r that are done, and those that have failed.
+	OutcomeOfRun = `
+SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
+       coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed
+FROM (` + plane.OutcomePlanes + `) o`
+
+	// completeRuns goes from run to run, in the order given, and finds each by its key, in a transaction that
+	// acknowledges items also by a plan made while there was none: the LIMIT and = ANY leave nothing out, and the state
+	// as it is written is in no index of runs under way.
+	completeRuns = `
+UPDATE batchrun r
+SET state = 'completed', finished_at = clock_timestamp(), done = c.done, failed = c.failed
+FROM (SELECT r.id, o.* FROM (SELECT * FROM unnest($1::uuid[]) AS u (id) LIMIT cardinality($1::uuid[])) r
+      CROSS JOIN LATERAL (` + OutcomeOfRun + `) o) c
+WHERE r.id = c.id AND r.id = ANY ($1::uuid[]) AND r.state || '' = 'running'
+RETURNING r.id, r.generation, r.done, r.failed, r.finished_at`
+)
+
+// Complete closes the generation of runs, in ascending order, in the transaction in which their trackers reported the
+// last acknowledgement.
+func Complete(ctx context.Context, tx pgx.Tx, runs ...workqueue.RunID) ([]Completion, error) {
+	if len(runs) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, completeRuns, runs)
+	if err != nil {
+		return nil, fmt.Errorf("complete %d runs: %w", len(runs), err)
+	}
+	var at []time.Time
+	completed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Completion, err error) {
+		at = append(at, time.Time{})
+		err = row.Scan(&c.Run, &c.Generation, &c.Done, &c.Failed, &at[len(at)-1])
+		return c, err
+	})
+	if err == nil && len(completed) != len(runs) {
+		err = workqueue.ErrFence
+	}
+	if err != nil {
+		return nil, fmt.Errorf("complete runs %v: %w", runs, err)
+	}
+	for i := range completed {
+		c := &completed[i]
+		c.Event, err = ledger.AddEventAt(ctx, tx, c.Run, c.Generation, workqueue.EventCompleted, at[i],
+			map[string]any{"done": c.Done, "failed": c.Failed})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return completed, nil
+}

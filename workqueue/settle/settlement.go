@@ -1,0 +1,220 @@
+package settle
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// settlement collects what one transaction decides about slices it has locked, and writes all of it at once: parts,
+// attempts that failed, slices, planes, the tracker, the completion of runs. Recording a reply and releasing a lost
+// slice differ only in what they put into it.
+type settlement struct {
+	parts    *pg.CopyRows
+	errors   pg.CopyRows
+	ended    []sliceUpdate
+	made     []madeSlice
+	outcomes map[plane.BlockID]*plane.Outcome
+	finished []Completion
+
+	graphs   *plane.GraphCache
+	alone    []plane.BlockID                  // blocks with outcomes of runs of one step, in order
+	joint    map[plane.BlockID]*joint         // and of runs of several, under the gate
+	final    map[plane.BlockID]bitfield.Set   // items that are final now, under step 0 of their block
+	ordered  map[workqueue.RunID]*plane.Graph // runs that have lines
+	lanes    map[workqueue.RunID][]*LaneRow   // lines of these whose heads may be final now
+	unheld   map[plane.BlockID]bitfield.Set   // items that are held back no more, because they come to their end here
+	barriers []workqueue.RunID                // of which a step may have what it waited for
+	unlocked bool                             // items became ready
+}
+
+type sliceUpdate struct {
+	slice   *plane.HeldSlice
+	state   string
+	service string
+	took    float64              // seconds that the service worked on it; 0: it did not say
+	why     *workqueue.SlotError // of the slice as a whole; nil for a reply without a failure
+}
+
+type madeSlice struct {
+	workqueue.Slice
+	parent  workqueue.SliceID
+	state   string // scheduled, or claimed for pieces of a slice that stay with their node
+	session workqueue.SessionID
+	delay   time.Duration
+	timeout time.Duration // of a claimed piece
+}
+
+// Completion says that a transaction completed a generation of a run.
+type Completion struct {
+	Run        workqueue.RunID
+	Generation workqueue.Generation
+	Done       int64
+	Failed     int64
+	Event      workqueue.Event // that tells of it, as it is in the outbox
+}
+
+func newSettlement(parts *pg.CopyRows, graphs *plane.GraphCache) *settlement {
+	s := &settlement{parts: parts, outcomes: map[plane.BlockID]*plane.Outcome{}, graphs: graphs,
+		joint: map[plane.BlockID]*joint{}, final: map[plane.BlockID]bitfield.Set{}, ordered: map[workqueue.RunID]*plane.Graph{},
+		lanes: map[workqueue.RunID][]*LaneRow{}}
+	s.parts.Reset()
+	s.errors.Reset()
+	return s
+}
+
+func (s *settlement) outcomeOf(h *plane.HeldSlice) *plane.Outcome {
+	id := plane.BlockID{Run: h.Run, Step: h.Step, Block: h.Block}
+	o := s.outcomes[id]
+	if o == nil {
+		o = &plane.Outcome{}
+		s.outcomes[id] = o
+	}
+	return o
+}
+
+// done accepts a result.
+func (s *settlement) done(h *plane.HeldSlice, bit int, result []byte, contentType string) {
+	s.part(h, bit)
+	s.parts.Bytes(result)
+	if contentType == "" {
+		s.parts.Null()
+	} else {
+		s.parts.Text(contentType)
+	}
+	s.parts.Null()
+	s.parts.Null()
+	h.Remaining.Remove(bit)
+	o := s.outcomeOf(h)
+	o.Done.Add(bit)
+	o.Bytes += int64(len(result))
+}
+
+// fail accepts an error as the item's final outcome.
+func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
+	s.part(h, bit)
+	s.parts.Null()
+	s.parts.Null()
+	s.parts.Text(pg.Plain(e.Code))
+	s.parts.Text(pg.Plain(e.Message))
+	h.Remaining.Remove(bit)
+	s.outcomeOf(h).Failed.Add(bit)
+}
+
+// copyParts and part go together.
+const copyParts = `COPY work_part
+(run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message)
+FROM STDIN (FORMAT binary)`
+
+// insertParts is copyParts for a few: it need not travel alone.
+const insertParts = `
+INSERT INTO work_part
+    (run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::bytea[], $7::text[], $8::text[],
+                     $9::text[])`
+
+// writeParts leaves a few parts to the next statement, and writes many at once.
+func (s *settlement) writeParts(ctx context.Context, tx pgx.Tx) error {
+	switch n := s.parts.Rows; {
+	case n == 0:
+		return nil
+	case pg.Few(int(n), len(s.parts.Buf)):
+		return pg.Later(ctx, tx, insertParts, s.partArgs()...)
+	}
+	return s.parts.Send(ctx, tx, copyParts)
+}
+
+func (s *settlement) partArgs() []any {
+	rows := s.parts.Columns(9)
+	n := len(rows[0])
+	runs, slices := make([]workqueue.RunID, n), make([]workqueue.SliceID, n)
+	ordinals, gens, steps := make([]int32, n), make([]int32, n), make([]int16, n)
+	for i := range n {
+		runs[i], slices[i] = workqueue.RunID(rows[0][i]), workqueue.SliceID(rows[1][i])
+		ordinals[i], gens[i] = int32(binary.BigEndian.Uint32(rows[2][i])), int32(binary.BigEndian.Uint32(rows[3][i]))
+		steps[i] = int16(binary.BigEndian.Uint16(rows[4][i]))
+	}
+	return []any{runs, slices, ordinals, gens, steps, rows[5], texts(rows[6]), texts(rows[7]), texts(rows[8])}
+}
+
+// texts are texts that may be NULL.
+func texts(fields [][]byte) []*string {
+	list := make([]*string, len(fields))
+	for i, field := range fields {
+		if field != nil {
+			text := string(field)
+			list[i] = &text
+		}
+	}
+	return list
+}
+
+func (s *settlement) part(h *plane.HeldSlice, bit int) {
+	s.parts.Row(9)
+	s.parts.Uuid(h.Run)
+	s.parts.Uuid(h.ID)
+	s.parts.Int4(int32(h.Block.Ordinal(bit)))
+	s.parts.Int4(int32(h.Generation))
+	s.parts.Int2(int16(h.Step))
+}
+
+// copyErrors and attemptFailed go together.
+const copyErrors = `COPY work_error
+(run_id, slice_id, ordinal, step, error_code, error_message)
+FROM STDIN (FORMAT binary)`
+
+// attemptFailed keeps the error of an attempt that will be followed by another.
+func (s *settlement) attemptFailed(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
+	s.errors.Row(6)
+	s.errors.Uuid(h.Run)
+	s.errors.Uuid(h.ID)
+	s.errors.Int4(int32(h.Block.Ordinal(bit)))
+	s.errors.Int2(int16(h.Step))
+	s.errors.Text(pg.Plain(e.Code))
+	s.errors.Text(pg.Plain(e.Message))
+}
+
+// pass hands bits of a slice on, because of an error that concerns all of them: to new slices while they have attempts,
+// else to the failed plane. See [policy.succeed].
+func (s *settlement) pass(h *plane.HeldSlice, bits bitfield.Set, cause workqueue.Cause, e workqueue.SlotError) {
+	next, final := h.Policy.Succeed(plane.Ending{Attempt: h.Attempt, Failures: h.Failures, Origin: h.Cause, Cause: cause,
+		Hopeless: !h.Policy.Retries(e)}, bits)
+	if final {
+		for bit := range bits.All() {
+			s.fail(h, bit, e)
+		}
+		return
+	}
+	h.Remaining = h.Remaining.AndNot(bits)
+	suspect := cause == workqueue.CauseExhausted || h.Suspect && !cause.Answered()
+	for _, n := range next {
+		s.made = append(s.made, madeSlice{
+			Slice: workqueue.Slice{ID: workqueue.NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block, Generation: h.Generation, Mask: n.Mask,
+				Attempt: n.Attempt, Failures: n.Failures, Cause: n.Cause, Suspect: suspect, Root: h.Root,
+				Endpoint: h.Endpoint},
+			parent: h.ID, state: "scheduled", delay: n.Delay,
+		})
+	}
+}
+
+// due is in how long the slices come due that have to wait.
+func (s *settlement) due() (in []time.Duration) {
+	for i := range s.made {
+		if s.made[i].delay > 0 {
+			in = append(in, s.made[i].delay)
+		}
+	}
+	return in
+}
+
+// end closes a slice, or keeps it open with fewer bits when state is the one it is in.
+func (s *settlement) end(h *plane.HeldSlice, state, service string, why *workqueue.SlotError) {
+	s.ended = append(s.ended, sliceUpdate{slice: h, state: state, service: pg.Plain(service), took: h.Took, why: why})
+}

@@ -1,0 +1,217 @@
+package settle
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/throttling"
+)
+
+// tally holds one slice while the answers about it are taken.
+type tally struct {
+	*plane.HeldSlice
+	retry      bitfield.Set // asked to be tried again
+	refusals   []refusal    // why, slot by slot
+	service    string
+	whole      bool // one message held all the slots of the reply
+	unreadable bool // a message of the reply could not be read
+	touched    bool
+}
+
+// refusal is a slot with an error that is worth another try.
+type refusal struct {
+	bit int
+	err workqueue.SlotError
+}
+
+// take accepts the slots that fit. A nil tally is a slice that does not exist.
+func (t *tally) take(set *settlement, a *Answer) Verdict {
+	if t == nil || !t.Live() {
+		return Verdict{Stale: true}
+	}
+	if t.Endpoint != a.Endpoint {
+		return Verdict{Endpoint: t.Endpoint}
+	}
+	t.touched, t.service = true, a.Service
+	t.Took = max(t.Took, a.Took)
+	t.unreadable = t.unreadable || a.Unreadable
+	if a.Answered >= 0 {
+		t.Answered = a.Answered
+		t.whole = t.whole || len(a.Slots) >= a.Answered
+	}
+	if a.Failure != nil {
+		t.Failure = &workqueue.SlotError{Code: a.Failure.Code, Message: a.Failure.Message, Retry: t.Policy.Retries(*a.Failure)}
+	}
+	var v Verdict
+	for i := range a.Slots {
+		t.slot(set, &a.Slots[i], &v)
+	}
+	return v
+}
+
+func (t *tally) slot(set *settlement, slot *Slot, v *Verdict) {
+	block, bit := slot.Ordinal.Block()
+	switch {
+	case slot.Ordinal < 0 || block != t.Block || !t.Mask.Has(bit):
+		v.Foreign = append(v.Foreign, slot.Ordinal)
+	case !t.Remaining.Has(bit) || t.retry.Has(bit):
+		v.Duplicates++
+	case slot.Err == nil:
+		v.Taken++
+		set.done(t.HeldSlice, bit, slot.Result, slot.ContentType)
+	case t.Policy.Retries(*slot.Err): // whether it may be tried again is known when all slots are
+		v.Taken++
+		t.retry.Add(bit)
+		t.refusals = append(t.refusals, refusal{bit, *slot.Err})
+	default:
+		v.Taken++
+		set.fail(t.HeldSlice, bit, *slot.Err)
+	}
+}
+
+// unanswered is the error of an item that the final message of a reply left out.
+func unanswered() workqueue.SlotError {
+	return workqueue.SlotError{Code: "unanswered", Message: "the service's reply left this item out", Retry: true}
+}
+
+// left is the items that no slot has come for.
+func (t *tally) left() bitfield.Set { return t.Remaining.AndNot(t.retry) }
+
+// complete reports whether no message of the reply is still to come: the final one has come, and as many slots were
+// taken as it announced, or it held all of them itself (slots for foreign items, or a second one for an item, are
+// announced and not taken).
+func (t *tally) complete() bool {
+	left := t.left()
+	return t.unreadable || t.Answered >= 0 && (t.whole || t.Mask.Count()-left.Count() >= t.Answered)
+}
+
+// failing says how the slice fails as a whole, if it does: nothing came of it that would not be tried again, or the
+// items that no slot has come for fail together.
+func (t *tally) failing() (f pace.Failing, fails bool) {
+	f = pace.Failing{Slice: t.HeldSlice, How: pace.EndedFailed}
+	left := t.left()
+	switch {
+	case t.retry == t.Mask:
+		f.How, f.Why = pace.EndedRefused, t.worst()
+		f.Why.Message = fmt.Sprintf("every item is to be tried again, the first for: %s", f.Why.Message)
+		return f, true
+	case left.Empty() || !t.complete():
+		return f, false
+	case t.Failure != nil:
+		f.Why = *t.Failure
+		return f, true
+	case left == t.Mask:
+		f.Why = unanswered()
+		return f, true
+	}
+	return f, false
+}
+
+// worst is an error of the refused slots that tells more than that it was too much, if there is one.
+func (t *tally) worst() workqueue.SlotError {
+	for _, r := range t.refusals {
+		if !throttling.Is(r.err.Code) {
+			return r.err
+		}
+	}
+	return t.refusals[0].err
+}
+
+// closeAll decides what becomes of the slices once all answers at hand are taken. What their endpoints did lately is
+// asked only when one of them failed.
+func closeAll(ctx context.Context, tx pgx.Tx, set *settlement, held []*plane.HeldSlice, tallies map[workqueue.SliceID]*tally) error {
+	var fails []pace.Failing
+	for _, h := range held {
+		t := tallies[h.ID]
+		if f, ok := t.failing(); t.touched && ok && f.TellsOfAnOutage() {
+			fails = append(fails, f)
+		}
+	}
+	var spared map[workqueue.SliceID]bool
+	if len(fails) > 0 {
+		var err error
+		if spared, err = pace.Outages(ctx, tx, fails); err != nil {
+			return err
+		}
+	}
+	for _, h := range held {
+		if t := tallies[h.ID]; t.touched {
+			t.close(set, spared[h.ID])
+		}
+	}
+	return nil
+}
+
+// close decides what becomes of one slice. Items to be tried again leave it for a slice of their own. It stays live
+// while messages of its reply are still to come. A slice that is spared failed because its endpoint is down.
+func (t *tally) close(set *settlement, spared bool) {
+	f, fails := t.failing()
+	complete, left := t.complete(), t.left()
+	t.closeRefused(set, spared)
+	state, why := "recorded", (*workqueue.SlotError)(nil)
+	if fails {
+		why = &f.Why
+	}
+	switch {
+	case left.Empty():
+	case !complete:
+		state, why = t.State, t.Failure // for the message that completes it
+	case spared:
+		set.pass(t.HeldSlice, left, workqueue.CauseBreaker, f.Why)
+	case t.Failure != nil:
+		set.pass(t.HeldSlice, left, t.cause(), *t.Failure)
+	default:
+		set.pass(t.HeldSlice, left, workqueue.CauseUnanswered, unanswered())
+	}
+	set.end(t.HeldSlice, state, t.service, why)
+}
+
+// closeRefused hands on the items that are to be tried again, or fails those that have no attempt left. Those that came
+// at a bad time go on for themselves.
+func (t *tally) closeRefused(set *settlement, spared bool) {
+	var again, later bitfield.Set
+	spent := !spared && t.Failures+1 >= t.Policy.MaxAttempts
+	for _, r := range t.refusals {
+		notNow := t.Policy.NotNow(r.err, t.Attempt)
+		switch {
+		case !notNow && spent:
+			set.fail(t.HeldSlice, r.bit, r.err)
+			continue
+		case notNow:
+			later.Add(r.bit)
+		default:
+			again.Add(r.bit)
+		}
+		set.attemptFailed(t.HeldSlice, r.bit, r.err)
+	}
+	cause := workqueue.CauseRetry
+	if spared {
+		cause = workqueue.CauseBreaker
+	}
+	if !again.Empty() {
+		set.pass(t.HeldSlice, again, cause, workqueue.SlotError{Retry: true})
+	}
+	if !later.Empty() {
+		set.pass(t.HeldSlice, later, workqueue.CauseThrottled, workqueue.SlotError{Retry: true})
+	}
+}
+
+// cause is why the items fail that no slot has come for.
+func (t *tally) cause() workqueue.Cause {
+	switch {
+	case t.unreadable:
+		return workqueue.CauseUnreadable
+	case t.Failure.Code == workqueue.CodeDeliveries: // given up unanswered, and not failed by a service
+		return workqueue.CauseExhausted
+	case t.Policy.NotNow(*t.Failure, t.Attempt):
+		return workqueue.CauseThrottled
+	default:
+		return workqueue.CauseFailure
+	}
+}

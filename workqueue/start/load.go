@@ -1,0 +1,211 @@
+package start
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// OnDuplicate says what intake does with an item whose key the run already has.
+type OnDuplicate string
+
+// What to do with duplicates.
+const (
+	DuplicateError OnDuplicate = "error" // refuse the whole run
+	DuplicateSkip  OnDuplicate = "skip"  // keep the first, count the others
+	DuplicateAllow OnDuplicate = "allow" // they are items of their own
+)
+
+// LoadRequest describes a run to be made.
+type LoadRequest struct {
+	Name           string // may be empty; need not be unique
+	Plan           string
+	Spec           json.RawMessage   // the plan in full, kept as it is
+	FormerSpec     json.RawMessage   // what an earlier version kept for the same plan, to know its runs by; nil: nothing
+	Params         map[string]string // reach the service with every request; at most MaxParamBytes as JSON
+	Priority       int
+	Steps          []workqueue.StepSpec
+	OnDuplicate    OnDuplicate // empty: DuplicateError
+	Source         string      // where the items come from, for people
+	Unit           string      // what LoadItem.Line counts, for errors; empty: lines
+	CreatedBy      string
+	IdempotencyKey string              // empty: none
+	Session        workqueue.SessionID // the node that loads; should it die, the half-made run is cleared away
+	PlanVersion    int                 // of a plan on record; 0: the plan came with the run
+	MaxFailed      string              // how many failed items hold the run: "", "500" or "1%"
+	Canary         int                 // items that are tried before all others; 0: none
+	CanaryAuto     bool                // go on without an operator when no more of them failed than MaxFailed allows
+	Order          *workqueue.RunOrder // items of the same value go one after the other; nil: all of them side by side
+
+	// Sealing is the last that is done in the transaction that sets the run going; an error undoes it. See OfFire.
+	Sealing func(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error
+}
+
+// LoadItem is one item on its way in. Next fills it; its memory may be used again by the following call.
+type LoadItem struct {
+	Key     string
+	Payload []byte // a JSON value in UTF-8 without NUL
+	Line    int    // where it stands in its source, for errors; 0 when it has no line
+}
+
+// Loaded is the outcome of a load.
+type Loaded struct {
+	Run      workqueue.RunID
+	Items    int64
+	Skipped  int64 // duplicates left out
+	Existing bool  // the idempotency key was known: this is the run that was made with it
+}
+
+// maxItems is the largest number of items in a run: ordinals are 31 bits, and whole blocks.
+const maxItems = math.MaxInt32 / bitfield.Size * bitfield.Size
+
+// Load makes a run of the items that next yields until io.EOF, and sets it going. It streams: its memory does not grow
+// with the number of items. It is all or nothing: after an error there is no run, and no item of it. A load of up to
+// one batch is a single transaction; a larger one shows as a run in state "loading" until it is sealed.
+func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) error) (Loaded, error) {
+	if req.OnDuplicate == "" {
+		req.OnDuplicate = DuplicateError
+	}
+	if err := req.validate(); err != nil {
+		return Loaded{}, err
+	}
+	if known, err := s.byIdempotencyKey(ctx, req); err != nil || known.Existing {
+		return known, err
+	}
+	l := &loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next}
+	out, err := l.load(ctx)
+	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") { // another load with the key was faster
+		known, err := s.byIdempotencyKey(ctx, req)
+		if err == nil && !known.Existing {
+			err = fmt.Errorf("load run: another load with idempotency key %q failed just now; start again",
+				req.IdempotencyKey)
+		}
+		return known, err
+	}
+	if err != nil {
+		return Loaded{}, fmt.Errorf("load run: %w", err)
+	}
+	return out, nil
+}
+
+func (r *LoadRequest) validate() error {
+	switch {
+	case len(r.Steps) == 0 || len(r.Steps) > workqueue.MaxSteps:
+		return fmt.Errorf("load run: %d steps; a run has 1 to %d", len(r.Steps), workqueue.MaxSteps)
+	case r.Plan == "":
+		return errors.New("load run: the plan has no name")
+	}
+	for i := range r.Steps {
+		if err := r.Steps[i].Validate(i); err != nil {
+			return fmt.Errorf("load run: %w", err)
+		}
+	}
+	if err := r.checkOrder(); err != nil {
+		return fmt.Errorf("load run: %w", err)
+	}
+	switch r.OnDuplicate {
+	case DuplicateError, DuplicateSkip, DuplicateAllow:
+		return validateParams(r.Params)
+	default:
+		return fmt.Errorf("load run: on duplicate %q is none of error, skip, allow", r.OnDuplicate)
+	}
+}
+
+// spec and params are what is stored: never NULL.
+func (r *LoadRequest) spec() json.RawMessage {
+	if r.Spec == nil {
+		return json.RawMessage("{}")
+	}
+	return r.Spec
+}
+
+func (r *LoadRequest) params() map[string]string {
+	if r.Params == nil {
+		return map[string]string{}
+	}
+	return r.Params
+}
+
+// MaxParamBytes is how much the parameters of a run may take as JSON: every request of the run carries them.
+const MaxParamBytes = 16 << 10
+
+func validateParams(params map[string]string) error {
+	size := len("{}")
+	for name, value := range params {
+		if !pg.Storable(name) || !pg.Storable(value) {
+			return &workqueue.ParamsError{Detail: fmt.Sprintf("parameter %.80q is not text that PostgreSQL can store: "+
+				"leave out NUL and what is not UTF-8", name)}
+		}
+		pair, err := json.Marshal([2]string{name, value})
+		if err != nil {
+			return fmt.Errorf("write parameter %.80q: %w", name, err)
+		}
+		size += len(pair) + 1 // PostgreSQL writes "name": "value", with both spaces
+	}
+	if size > MaxParamBytes {
+		return &workqueue.ParamsError{Detail: fmt.Sprintf("the parameters of the run take %d bytes as JSON, and %d are allowed: "+
+			"make them shorter, or put what is large where the service can read it and pass its name", size, MaxParamBytes)}
+	}
+	return nil
+}
+
+const runByIdempotencyKey = `
+SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened, plan,
+	(spec = $2 OR spec = $4) IS TRUE AND params = $3
+FROM batchrun WHERE idempotency_key = $1`
+
+func (s Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, error) {
+	if req.IdempotencyKey == "" {
+		return Loaded{}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout) // a leader that starts runs has no time limit
+	defer cancel()
+	out := Loaded{Existing: true}
+	var plan string
+	var unsealed, opened, same bool
+	err := s.db.Pool.QueryRow(ctx, runByIdempotencyKey, req.IdempotencyKey, req.spec(), req.params(), req.FormerSpec).
+		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &opened, &plan, &same)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Loaded{}, nil
+	case err != nil:
+		return Loaded{}, fmt.Errorf("look up idempotency key %q: %w", req.IdempotencyKey, err)
+	case unsealed: // still loading, or being taken back after a load that failed
+		return Loaded{}, &workqueue.StateError{Run: out.Run, State: "loading", Op: "start again with the same idempotency key",
+			Fix: "wait until it has loaded or is gone, then ask again"}
+	case opened:
+		return Loaded{}, &workqueue.StateError{Run: out.Run, State: "a run that was opened",
+			Op: fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey), Fix: "use another key for another run"}
+	case !same:
+		return Loaded{}, &workqueue.StateError{Run: out.Run, State: "of plan " + plan + " with other settings",
+			Op: fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey), Fix: "use another key for another run"}
+	}
+	return out, nil
+}
+
+const planByIdempotencyKey = `
+SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1`
+
+// KeyedPlan returns the plan of the run that was started with an idempotency key, and its version on record; 0 when it
+// came with the run. The error wraps ErrNotFound when there is no such run.
+func (s Store) KeyedPlan(ctx context.Context, key string) (plan string, version int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	err = s.db.Pool.QueryRow(ctx, planByIdempotencyKey, key).Scan(&plan, &version)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = workqueue.ErrNotFound
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("look up idempotency key %q: %w", key, err)
+	}
+	return plan, version, nil
+}

@@ -1,0 +1,341 @@
+package start
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// loader is one load under way.
+type loader struct {
+	store   *database.DB
+	req     LoadRequest
+	run     workqueue.RunID
+	next    func(*LoadItem) error
+	lines   lineIndex // where each item stood in the source
+	items   int64
+	skipped int64
+	sizes   []int64 // payload bytes of each block
+	unsure  bool    // whether the run's row was committed
+	whole   bool    // all of it is one transaction
+	counted bool    // and it was known before how many items there are
+}
+
+func (l *loader) load(ctx context.Context) (Loaded, error) {
+	first, err := l.fill(&itemBatch{})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return Loaded{}, err
+	}
+	if errors.Is(err, io.EOF) {
+		err = l.loadAtOnce(ctx, first)
+	} else {
+		err = l.loadInParts(ctx, first)
+	}
+	if err != nil {
+		err = l.undo(ctx, err)
+	}
+	if err != nil {
+		return Loaded{}, err
+	}
+	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped}, nil
+}
+
+// undo takes back what a load that failed has written. A commit whose answer was lost may have succeeded: when the run
+// turns out to be sealed, the load has not failed at all. What cannot be found out, or not be taken back, is left to
+// the caller as an *UnclearedError.
+func (l *loader) undo(ctx context.Context, failed error) error {
+	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), database.LoadTimeout)
+	defer cancel()
+	failed = l.explain(clearing, failed)
+	for tries := 1; ; tries++ {
+		sealed, err := New(l.store).ClearLoad(clearing, l.run)
+		switch {
+		case sealed:
+			return nil
+		case err == nil && !l.unsure:
+			return failed
+		case tries == undoTries || clearing.Err() != nil:
+			return &workqueue.UnclearedError{Run: l.run, Cause: errors.Join(failed, err)}
+		}
+		pg.Sleep(clearing, undoPause) // the next try says when there is no more time
+	}
+}
+
+const (
+	undoTries = 10
+	undoPause = 300 * time.Millisecond
+)
+
+// begin runs the transaction that makes the run's row. When PostgreSQL did not say how it ended, the row may appear
+// even after it was looked for.
+func (l *loader) begin(ctx context.Context, limit time.Duration, f func(context.Context, pgx.Tx) error) error {
+	var inside error // what ended it before it was committed: nothing of it appears then
+	err := l.store.InTxWithin(ctx, limit, func(ctx context.Context, tx pgx.Tx) error {
+		inside = f(ctx, tx)
+		return inside
+	})
+	if err != nil {
+		_, answered := errors.AsType[*pgconn.PgError](err)
+		l.unsure = !answered && inside == nil
+	}
+	return err
+}
+
+// fill reads items into the batch until it is full; io.EOF says that there are no more.
+func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
+	var item LoadItem
+	for !b.full() {
+		item.Line = 0
+		if err := l.next(&item); err != nil {
+			return b, err
+		}
+		if b.base+len(b.rows) >= maxItems {
+			return b, fmt.Errorf("more than %d items; split them over several runs", maxItems)
+		}
+		lane, err := l.lane(&item, b.base+len(b.rows))
+		if err != nil {
+			return b, err
+		}
+		b.add(&item, lane)
+	}
+	return b, nil
+}
+
+// loadAtOnce makes a small run in one transaction.
+func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
+	l.whole = true
+	err := l.begin(ctx, database.LoadTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		l.items, l.skipped, l.sizes, l.lines = 0, 0, nil, lineIndex{}
+		if l.counted = l.req.OnDuplicate != DuplicateSkip; l.counted {
+			l.account(b)
+		}
+		if err := l.insertRun(ctx, tx); err != nil {
+			return err
+		}
+		if err := l.put(ctx, tx, b); err != nil {
+			return err
+		}
+		if !l.counted {
+			l.account(b)
+		}
+		return l.seal(ctx, tx)
+	})
+	if err != nil {
+		return b.refused(err)
+	}
+	for i := range l.req.Steps {
+		database.Kept[knownPaces](l.store).Store(l.req.Steps[i].Endpoint, true)
+	}
+	return nil
+}
+
+// loadInParts makes a large run: the row first, then batches in transactions of their own over a few connections, then
+// the seal. A load that dies with its node is taken back by the leader.
+func (l *loader) loadInParts(ctx context.Context, first *itemBatch) error {
+	if err := l.begin(ctx, database.TxTimeout, l.insertRun); err != nil {
+		return err
+	}
+	if err := l.stream(ctx, first); err != nil {
+		return err
+	}
+	return l.store.InTxWithin(ctx, database.LoadTimeout, l.seal)
+}
+
+// loadConnections is how many batches are written at once.
+const loadConnections = 2
+
+// stream reads batches on this goroutine and writes them on a few others. Runs that skip duplicates have one writer,
+// since the ordinals of a batch depend on what the batches before it kept.
+func (l *loader) stream(ctx context.Context, batch *itemBatch) error {
+	group, ctx := errgroup.WithContext(ctx)
+	writers := loadConnections
+	if l.req.OnDuplicate == DuplicateSkip {
+		writers = 1
+	}
+	full := make(chan *itemBatch)
+	empty := make(chan *itemBatch, writers+1)
+	for range writers {
+		empty <- &itemBatch{}
+		group.Go(func() error {
+			for b := range full {
+				if err := l.write(ctx, b); err != nil {
+					return err
+				}
+				select {
+				case empty <- b:
+				case <-ctx.Done():
+				}
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		defer close(full)
+		return l.read(ctx, batch, full, empty)
+	})
+	return group.Wait()
+}
+
+func (l *loader) read(ctx context.Context, batch *itemBatch, full, empty chan *itemBatch) error {
+	for more := true; more; {
+		if len(batch.rows) > 0 {
+			base := batch.base + len(batch.rows)
+			if l.req.OnDuplicate != DuplicateSkip {
+				l.account(batch)
+			}
+			select {
+			case full <- batch:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			select {
+			case batch = <-empty:
+				batch.reset(base)
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		_, err := l.fill(batch)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		more = err == nil || len(batch.rows) > 0
+	}
+	return nil
+}
+
+func (l *loader) write(ctx context.Context, b *itemBatch) error {
+	err := l.store.InTxWithin(ctx, database.LoadTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		if err := l.holdLoading(ctx, tx); err != nil {
+			return err
+		}
+		return l.put(ctx, tx, b)
+	})
+	if err == nil && l.req.OnDuplicate == DuplicateSkip { // only now is it known how many there are
+		l.account(b)
+	}
+	return err
+}
+
+// account adds a batch to the run's numbers.
+func (l *loader) account(b *itemBatch) {
+	for i, row := range b.rows {
+		block := int(l.items) / bitfield.Size
+		if block == len(l.sizes) {
+			l.sizes = append(l.sizes, 0)
+		}
+		l.sizes[block] += int64(row.end - row.mid)
+		l.lines.add(int(l.items), b.rows[i].line)
+		l.items++
+	}
+	l.skipped += b.skipped
+}
+
+// insertRun makes a run that is loading or, when $15 says how many items it has, is under way as sealRun sets it.
+const insertRun = `
+INSERT INTO batchrun
+    (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
+     max_failed, canary, canary_auto, items, failed_limit, canary_state, canary_generation, sealed_at, started_at)
+SELECT $1, nullif($2, ''), $3, $4, $5, CASE WHEN $15::bigint IS NULL THEN 'loading' ELSE 'running' END, $6, $7, $8,
+    nullif($9, ''), $10, nullif($11, 0), $12, $13, $14, coalesce($15::bigint, 0), $16::bigint,
+    CASE WHEN $17::bool THEN 'sampling' END, CASE WHEN $17 THEN 1 END, t.now, t.now
+FROM (SELECT CASE WHEN $15::bigint IS NOT NULL THEN clock_timestamp() END AS now) t`
+
+const insertStep = `
+INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout, retry_backoff,
+                      in_flight_auto, chunk_auto, chunk_bytes, chunk_time, rate, max_backoff, retry_codes, never_retry,
+                      needs, inputs, input_item, optional, barrier, config)
+VALUES ($1, $2, $3, $18, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, 0), nullif($13, interval '0'),
+        nullif($14, 0::float8), nullif($15, interval '0'), coalesce($16::text[], '{}'), coalesce($17::text[], '{}'),
+        $19, $20, $21, $22, $23, $24)`
+
+func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
+	r := &l.req
+	var items, failedLimit *int64
+	if l.counted {
+		var err error
+		if failedLimit, err = l.failedLimit(); err != nil {
+			return err
+		}
+		items = &l.items
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(insertRun, l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
+		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAuto, items, failedLimit,
+		l.counted && l.sampled())
+	for i, st := range r.Steps {
+		batch.Queue(insertStep, l.run, i, st.Name, st.Endpoint, st.Chunk, st.InFlight, st.MaxAttempts, st.Timeout,
+			st.RetryBackoff, st.InFlightAuto, st.ChunkAuto, st.ChunkBytes, st.ChunkTime, st.Rate, st.MaxBackoff,
+			st.RetryCodes, st.NeverRetry, st.EffectiveKind(), workqueue.Smallints(st.Needs), workqueue.Smallints(st.Inputs), !st.NoItem, st.Optional,
+			st.Barrier && len(st.Needs) > 0, st.Config)
+	}
+	if err := pg.Leave(ctx, tx, batch); err != nil {
+		return fmt.Errorf("insert run: %w", err)
+	}
+	if r.Order != nil {
+		if err := l.insertOrder(ctx, tx); err != nil {
+			return err
+		}
+		return l.refuseOldNodes(ctx, tx, speaksOrder)
+	}
+	if len(r.Steps) > 1 || r.Steps[0].EffectiveKind() != workqueue.KindEndpoint {
+		return l.refuseOldNodes(ctx, tx, speaksSteps)
+	}
+	return nil
+}
+
+// What a node of a version understands, beside runs of one step.
+const (
+	speaksSteps = 2 // runs of several steps
+	speaksOrder = 3 // and runs whose items are kept in order
+)
+
+// oldNodes are nodes that do not understand something. From now on none of them gets a session.
+const oldNodes = `
+SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
+WHERE speaks < $1 AND ended_at IS NULL AND expires_at > clock_timestamp() ORDER BY started_at LIMIT 1`
+
+// refuseOldNodes keeps a run from starting while a node is at work that would take its steps for requests and complete
+// it with the first of them, or let nobody follow an item of a line.
+func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) error {
+	var node string
+	err := tx.QueryRow(ctx, oldNodes, speaks).Scan(&node)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for older nodes: %w", err)
+	}
+	what := "of steps that node "
+	if speaks == speaksOrder {
+		what = "one with order_by, which node "
+	}
+	return &workqueue.StateError{Run: l.run, State: what + node + " does not know", Op: "start",
+		Fix: "stop that node, or start this version in its place, and start the run again"}
+}
+
+// holdLoading keeps the run's row FOR SHARE, so that a sweep that clears the load away waits for this batch or makes it
+// fail, and leaves no orphans.
+func (l *loader) holdLoading(ctx context.Context, tx pgx.Tx) error {
+	const hold = `SELECT 1 FROM batchrun WHERE id = $1 AND state = 'loading' FOR SHARE`
+	tag, err := tx.Exec(ctx, hold, l.run)
+	if err != nil {
+		return fmt.Errorf("hold run %s: %w", l.run, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return fmt.Errorf("run %s: %w: its load was given up because the loading node lost its session", l.run,
+			workqueue.ErrSessionLost)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package start
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// OverdueRun is an open run that was not sealed in time.
+type OverdueRun struct {
+	Run       workqueue.RunID
+	SealBy    time.Time
+	Items     int64
+	OnOverdue OnOverdue
+	Reported  bool // just now, and not before
+}
+
+const (
+	// By batchrun_active: open runs are among those under way. Each is reported once.
+	reportOverdue = `
+UPDATE batchrun SET overdue_at = clock_timestamp()
+WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NULL
+  AND seal_by <= (SELECT clock_timestamp())
+RETURNING id, seal_by, items, on_overdue, generation`
+
+	// What a leader has reported and not brought to its end.
+	leftOverdue = `
+SELECT id, seal_by, items, on_overdue FROM batchrun
+WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NOT NULL AND on_overdue <> 'report'
+ORDER BY id`
+)
+
+// ReportOverdue notes which open runs were not sealed in time, each once, with an event; and returns them together with
+// those that were noted before and are still to be sealed or cancelled. Leader work: whoever calls it seals or cancels
+// them as they say.
+func (s Store) ReportOverdue(ctx context.Context, lease workqueue.Lease) ([]OverdueRun, error) {
+	var out []OverdueRun
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+		out, err = overdueRuns(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("report runs that were not sealed in time: %w", err)
+	}
+	return out, nil
+}
+
+func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
+	rows, err := tx.Query(ctx, reportOverdue)
+	if err != nil {
+		return nil, err
+	}
+	var o OverdueRun
+	var gens []workqueue.Generation
+	var gen workqueue.Generation
+	_, err = pgx.ForEachRow(rows, []any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue, &gen}, func() error {
+		o.Reported = true
+		out, gens = append(out, o), append(gens, gen)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	known := map[workqueue.RunID]bool{}
+	for i := range out {
+		known[out[i].Run] = true
+		err := ledger.AddEvent(ctx, tx, out[i].Run, gens[i], workqueue.EventOverdue,
+			map[string]any{"seal_by": out[i].SealBy, "items": out[i].Items, "on_overdue": out[i].OnOverdue})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if rows, err = tx.Query(ctx, leftOverdue); err != nil {
+		return nil, err
+	}
+	o = OverdueRun{}
+	_, err = pgx.ForEachRow(rows, []any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue}, func() error {
+		if !known[o.Run] {
+			out = append(out, o)
+		}
+		return nil
+	})
+	return out, err
+}

@@ -1,0 +1,163 @@
+package start
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// ItemOrderError is returned by intake for an item that has no place in any line.
+type ItemOrderError struct {
+	Key     string
+	Item    workqueue.Ordinal
+	Line    int    // 0 when the source has no lines
+	Unit    string // what Line counts; empty: lines
+	Problem string
+}
+
+func (e *ItemOrderError) Error() string {
+	const fix = "; no item was taken. Give every item a value for order_by, or leave order_by out"
+	place := fmt.Sprintf("item %d", e.Item+1)
+	switch {
+	case e.Line > 0 && e.Unit == "":
+		place = fmt.Sprintf("line %d", e.Line)
+	case e.Line > 0:
+		place = fmt.Sprintf("%s %d", e.Unit, e.Line)
+	}
+	return fmt.Sprintf("%s, key %.80q: %s%s", place, e.Key, e.Problem, fix)
+}
+
+// checkOrder refuses what cannot be kept.
+func (r *LoadRequest) checkOrder() error {
+	if r.Order == nil {
+		return nil
+	}
+	if err := r.Order.Rule.Validate(); err != nil {
+		return &workqueue.SettingError{Detail: err.Error()}
+	}
+	switch {
+	case r.Canary > 0:
+		return &workqueue.SettingError{Detail: "a canary does not go with order_by: its sample is spread over all items, and would be " +
+			"worked on before what stands in front of it; leave one of the two out"}
+	case slices.ContainsFunc(r.Steps, func(s workqueue.StepSpec) bool { return s.Barrier && len(s.Needs) > 0 }):
+		return &workqueue.SettingError{Detail: "a step with a barrier does not go with order_by: it waits for all items, and items wait " +
+			"until it has done those before them; leave one of the two out"}
+	case r.Order.Stop && slices.ContainsFunc(r.Steps, func(s workqueue.StepSpec) bool { return s.Optional }):
+		return &workqueue.SettingError{Detail: "on_failure: stop does not go with optional steps: what comes after one would go on for items " +
+			"that are stopped; leave one of the two out"}
+	}
+	return nil
+}
+
+// lane is the line that an item on its way in stands in; 0 in a run without lines.
+func (l *loader) lane(item *LoadItem, ordinal int) (int64, error) {
+	if l.req.Order == nil {
+		return 0, nil
+	}
+	rule := &l.req.Order.Rule
+	value, err := rule.Value(item.Key, item.Payload)
+	if err != nil {
+		return 0, &ItemOrderError{Key: item.Key, Item: workqueue.Ordinal(ordinal), Line: item.Line, Unit: l.req.Unit,
+			Problem: err.Error()}
+	}
+	return rule.Lane(value), nil
+}
+
+const insertOrder = `INSERT INTO run_order (run_id, rule, stop) VALUES ($1, $2, $3)`
+
+// insertOrder writes down that the run has lines.
+func (l *loader) insertOrder(ctx context.Context, tx pgx.Tx) error {
+	rule, err := json.Marshal(&l.req.Order.Rule)
+	if err != nil {
+		return fmt.Errorf("write the order: %w", err)
+	}
+	if _, err := tx.Exec(ctx, insertOrder, l.run, rule, l.req.Order.Stop); err != nil {
+		return fmt.Errorf("write the order: %w", err)
+	}
+	return nil
+}
+
+const readOrder = `SELECT rule, stop FROM run_order WHERE run_id = $1`
+
+// OrderOf reads how the items of a run are put in lines; nil when they are not.
+func OrderOf(ctx context.Context, db tracker.Querier, run workqueue.RunID) (*workqueue.RunOrder, error) {
+	rows, err := db.Query(ctx, readOrder, run)
+	if err != nil {
+		return nil, fmt.Errorf("read the order of run %s: %w", run, err)
+	}
+	var rule []byte
+	o := &workqueue.RunOrder{}
+	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		return struct{}{}, row.Scan(&rule, &o.Stop)
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(rule, &o.Rule)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the order of run %s: %w", run, err)
+	}
+	return o, nil
+}
+
+// copyLanes and putLanes go together.
+const copyLanes = `COPY work_order (run_id, ordinal, lane) FROM STDIN (FORMAT binary)`
+
+// putLanes writes which lines the items of a batch stand in.
+func (l *loader) putLanes(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
+	b.copy.Reset()
+	for i, row := range b.rows {
+		b.copy.Row(3)
+		b.copy.Uuid(l.run)
+		b.copy.Int4(int32(b.base + i))
+		b.copy.Int8(row.lane)
+	}
+	if err := b.copy.Send(ctx, tx, copyLanes); err != nil {
+		return fmt.Errorf("write the lines of items %d to %d: %w", b.base, b.base+len(b.rows)-1, err)
+	}
+	return nil
+}
+
+// lineUp makes the lines of the items from ordinal $2 up to $3, whose blocks are about to be made, and has those of
+// lines that are there already stand behind them. It returns the heads of all of these lines. The rows are locked in
+// the order of lanes, as everywhere: a recorder that finds nobody to follow its item either does so before, and the
+// line has no head when this goes on, or waits until the new blocks are there for it to see.
+const lineUp = `
+INSERT INTO work_lane AS l (run_id, lane, head)
+SELECT run_id, lane, min(ordinal) FROM work_order WHERE run_id = $1 AND ordinal >= $2 AND ordinal < $3
+GROUP BY run_id, lane ORDER BY lane
+ON CONFLICT (run_id, lane) DO UPDATE SET
+    head = CASE WHEN l.stopped_by IS NULL THEN coalesce(l.head, excluded.head) END,
+    low = CASE WHEN l.stopped_by IS NULL THEN l.low ELSE coalesce(l.low, excluded.head) END,
+    due = l.stopped_by IS NOT NULL
+RETURNING head`
+
+// headsFirst returns, block by block, which items from ordinal from on, and before to, are the heads of their lines.
+func headsFirst(ctx context.Context, tx pgx.Tx, run workqueue.RunID, from, to int64) ([]bitfield.Set, error) {
+	rows, err := tx.Query(ctx, lineUp, run, from, to)
+	if err != nil {
+		return nil, fmt.Errorf("put items in line: %w", err)
+	}
+	heads := make([]bitfield.Set, (to-from+bitfield.Size-1)/bitfield.Size)
+	var head *int64
+	_, err = pgx.ForEachRow(rows, []any{&head}, func() error {
+		if head != nil && *head >= from && *head < to {
+			heads[(*head-from)/bitfield.Size].Add(int((*head - from) % bitfield.Size))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("put items in line: %w", err)
+	}
+	return heads, nil
+}

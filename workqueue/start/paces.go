@@ -1,0 +1,6 @@
+package start
+
+import "sync"
+
+// knownPaces are the endpoints whose pace is known to be there.
+type knownPaces struct{ sync.Map }

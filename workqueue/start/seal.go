@@ -1,0 +1,205 @@
+package start
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/bitfield/tracker"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+// insertBlocks makes the blocks of every step, from number $2. Items of a step that needs others wait: they are in no
+// plane.
+const insertBlocks = `
+INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held, endpoint, turn, auto)
+SELECT $1, st.step, $2 + u.n - 1, u.size, u.bytes, CASE WHEN st.needs = '{}' THEN u.ready ELSE B'0'::bit(8192) END,
+       CASE WHEN st.needs = '{}' THEN u.held END, st.endpoint, -r.priority, st.in_flight_auto
+FROM run_step st JOIN batchrun r ON r.id = st.run_id, unnest($3::int[], $4::bigint[], $5::bit(8192)[], $6::bit(8192)[])
+     WITH ORDINALITY AS u (size, bytes, ready, held, n)
+WHERE st.run_id = $1`
+
+const sealRun = `
+UPDATE batchrun
+SET state = 'running', items = $2, skipped = $3, failed_limit = $4, canary_state = CASE WHEN $5 THEN 'sampling' END,
+    canary_generation = CASE WHEN $5 THEN generation END, sealed_at = clock_timestamp(), started_at = clock_timestamp()
+WHERE id = $1 AND state = 'loading'`
+
+// seal makes the blocks, with all of them ready or, of a run with a canary, a sample; seals the tracker batch and sets
+// the run going.
+func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
+	sizes, ready, held := l.blocks()
+	if l.req.Order != nil {
+		heads, err := headsFirst(ctx, tx, l.run, 0, l.items)
+		if err != nil {
+			return err
+		}
+		ready, held = inLine(sizes, heads)
+	}
+	if err := makeBlocks(ctx, tx, l.run, 0, sizes, l.sizes, ready, held); err != nil {
+		return err
+	}
+	batch := &pgx.Batch{}
+	if !l.whole || !l.paced() {
+		batch.Queue(pace.MakePaces, l.run)
+	}
+	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
+		return err
+	}
+	if err := pg.Leave(ctx, tx, batch); err != nil {
+		return fmt.Errorf("seal run %s: %w", l.run, err)
+	}
+	if err := l.setGoing(ctx, tx); err != nil {
+		return err
+	}
+	err := ledger.AuditChange(ctx, tx, ledger.Action{Actor: l.req.CreatedBy, Name: "start", Run: l.run, After: l.settings()})
+	if err != nil {
+		return err
+	}
+	err = ledger.AddEvent(ctx, tx, l.run, 1, workqueue.EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
+	if err == nil && l.req.Sealing != nil {
+		err = l.req.Sealing(ctx, tx, l.run)
+	}
+	return err
+}
+
+// paced reports whether the endpoints of all steps had their paces before. Should a database that went back in time
+// have lost one, a claim makes it.
+func (l *loader) paced() bool {
+	for i := range l.req.Steps {
+		if _, known := database.Kept[knownPaces](l.store).Load(l.req.Steps[i].Endpoint); !known {
+			return false
+		}
+	}
+	return true
+}
+
+// inLine has the heads of lines ready, and the other items wait.
+func inLine(sizes []int, heads []bitfield.Set) (ready []bitfield.Set, held []pgtype.Bits) {
+	for b, size := range sizes {
+		rest := pgtype.Bits{}
+		if back := bitfield.Full(size).AndNot(heads[b]); !back.Empty() {
+			rest = pgbits.Of(back)
+		}
+		ready, held = append(ready, heads[b]), append(held, rest)
+	}
+	return ready, held
+}
+
+// makeBlocks makes consecutive blocks of a run, at every step: of so many items with so many bytes of payload, of which
+// some are ready and others held back, by a canary or in line, where a step needs no other.
+func makeBlocks(ctx context.Context, tx pgx.Tx, run workqueue.RunID, first workqueue.Block, sizes []int, bytes []int64,
+	ready []bitfield.Set, held []pgtype.Bits,
+) error {
+	if err := pg.Later(ctx, tx, insertBlocks, run, first, sizes, bytes, pgbits.Slice(ready), held); err != nil {
+		return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
+	}
+	return nil
+}
+
+// settings is what the run starts with, under the names that a later set has for it; what is not limited is left out.
+func (l *loader) settings() map[string]any {
+	var d ledger.Difference
+	d.Add("version", 0, l.req.PlanVersion)
+	d.Add("skipped", int64(0), l.skipped)
+	d.Add("priority", 0, l.req.Priority)
+	d.Add("max_failed", "", l.req.MaxFailed)
+	d.Add("canary", 0, l.req.Canary)
+	d.Add("canary_auto", false, l.req.CanaryAuto)
+	if o := l.req.Order; o != nil {
+		d.Add("order_by", "", o.Rule.By)
+		d.Add("partitions", 0, o.Rule.Partitions)
+		d.Add("values", "", strings.Join(o.Rule.Values, workqueue.CodeComma))
+		d.Add("stop", false, o.Stop)
+	}
+	if len(l.req.Steps) == 1 {
+		settingsOf(&l.req.Steps[0], &d)
+	}
+	if d.After == nil {
+		d.After = map[string]any{}
+	}
+	d.After["plan"], d.After["items"] = l.req.Plan, l.items
+	if len(l.req.Steps) > 1 {
+		steps := map[string]any{}
+		for i := range l.req.Steps {
+			var of ledger.Difference
+			settingsOf(&l.req.Steps[i], &of)
+			steps[l.req.Steps[i].Name] = of.After
+		}
+		d.After["steps"] = steps
+	}
+	return d.After
+}
+
+func settingsOf(st *workqueue.StepSpec, d *ledger.Difference) {
+	d.Add("kind", workqueue.KindEndpoint, st.EffectiveKind())
+	control.StepDifference(d, &control.StepSettings{}, &control.StepSettings{
+		Endpoint: st.Endpoint, Chunk: st.Chunk, ChunkAuto: st.ChunkAuto, ChunkBytes: st.ChunkBytes,
+		ChunkTime: st.ChunkTime, InFlight: st.InFlight, InFlightAuto: st.InFlightAuto, Rate: st.Rate,
+		MaxAttempts: st.MaxAttempts, RetryBackoff: st.RetryBackoff, MaxBackoff: st.MaxBackoff, Timeout: st.Timeout,
+		RetryCodes: strings.Join(st.RetryCodes, workqueue.CodeComma), NeverRetry: strings.Join(st.NeverRetry, workqueue.CodeComma),
+	})
+}
+
+func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
+	if l.counted {
+		return nil // insertRun has
+	}
+	failedLimit, err := l.failedLimit()
+	if err != nil {
+		return err
+	}
+	args := []any{l.run, l.items, l.skipped, failedLimit, l.sampled()}
+	if l.whole { // nobody else has seen the row
+		return pg.Later(ctx, tx, sealRun, args...)
+	}
+	tag, err := tx.Exec(ctx, sealRun, args...)
+	if err != nil {
+		return fmt.Errorf("seal run %s: %w", l.run, err)
+	}
+	if tag.RowsAffected() != 1 {
+		return fmt.Errorf("seal run %s: %w: its load was given up", l.run, workqueue.ErrSessionLost)
+	}
+	return nil
+}
+
+// failedLimit is how many of the items may fail; nil is all.
+func (l *loader) failedLimit() (*int64, error) {
+	limit, limited, err := workqueue.FailedLimit(l.req.MaxFailed, l.items)
+	if !limited {
+		return nil, err
+	}
+	return &limit, err
+}
+
+// sampled reports whether a sample of the run goes first. A canary of all items is none.
+func (l *loader) sampled() bool { return l.req.Canary > 0 && int64(l.req.Canary) < l.items }
+
+// blocks returns the sizes of the blocks, and which of their items are ready and which are held back by a canary.
+func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits) {
+	for b := range l.sizes {
+		size := int(min(bitfield.Size, l.items-int64(b)*bitfield.Size))
+		all := bitfield.Full(size)
+		first, rest := all, pgtype.Bits{}
+		if l.sampled() {
+			first = plane.NewSpread(l.req.Canary, l.items).OfBlock(workqueue.Block(b), size)
+			if back := all.AndNot(first); !back.Empty() {
+				rest = pgbits.Of(back)
+			}
+		}
+		sizes, ready, held = append(sizes, size), append(ready, first), append(held, rest)
+	}
+	return sizes, ready, held
+}
