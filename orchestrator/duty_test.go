@@ -338,7 +338,7 @@ func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := int64(1)
-	limits := retention.RetentionLimits{Bytes: &[]int64{1 << 20}[0], Count: &one}
+	limits := retention.Limits{Bytes: &[]int64{1 << 20}[0], Count: &one}
 	if _, err := retention.New(b.store).SetRetention(t.Context(), retention.RetainRuns, limits, "ann"); err != nil {
 		t.Fatal(err)
 	}

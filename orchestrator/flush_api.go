@@ -22,7 +22,7 @@ func (n *Node) AddOps(ctx context.Context, name string, version int, batches [][
 }
 
 // ApplyCollector puts a collector on record, or changes it. See [collector.Store.ApplyCollector].
-func (n *Node) ApplyCollector(ctx context.Context, c collectorstore.CollectorText, actor string) (
+func (n *Node) ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (
 	collectorstore.AppliedCollector, error,
 ) {
 	out, err := collectorstore.New(n.store).ApplyCollector(ctx, c, actor)

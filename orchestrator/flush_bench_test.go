@@ -69,7 +69,7 @@ func (nb *benched) apply(b *testing.B, change func(*collector.CollectorSpec)) {
 	spec := collector.CollectorSpec{Endpoint: "benched", MinSize: 1, MaxSize: 500, InFlight: 64,
 		Dedupe: collector.DefaultDedupe, Timeout: collector.Span(time.Minute)}
 	change(&spec)
-	_, err := nb.node.ApplyCollector(b.Context(), collector.CollectorText{Name: "benched", Spec: spec.WithDefaults(),
+	_, err := nb.node.ApplyCollector(b.Context(), collector.Text{Name: "benched", Spec: spec.WithDefaults(),
 		Source: fmt.Sprint(spec)}, "bench")
 	if err != nil {
 		b.Fatal(err)

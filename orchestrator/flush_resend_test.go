@@ -81,7 +81,7 @@ func claimedKeys(t *testing.T, pool *pgxpool.Pool, keys ...string) (*database.DB
 	t.Helper()
 	store := database.New(pool)
 	spec := collectorstore.CollectorSpec{Endpoint: "e", MinSize: 1, MaxSize: 1, Timeout: collectorstore.Span(time.Hour)}
-	if _, err := collectorstore.New(store).ApplyCollector(t.Context(), collectorstore.CollectorText{Name: "c", Spec: spec.WithDefaults(),
+	if _, err := collectorstore.New(store).ApplyCollector(t.Context(), collectorstore.Text{Name: "c", Spec: spec.WithDefaults(),
 		Source: "c"}, "ann"); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func (b *bundle) gather(t *testing.T, name string, change func(*collectorstore.C
 	if change != nil {
 		change(&spec)
 	}
-	_, err := b.node.ApplyCollector(t.Context(), collectorstore.CollectorText{Name: name, Spec: spec.WithDefaults(),
+	_, err := b.node.ApplyCollector(t.Context(), collectorstore.Text{Name: name, Spec: spec.WithDefaults(),
 		Source: name}, "test")
 	if err != nil {
 		t.Fatal(err)
@@ -365,7 +365,7 @@ func (b *bundle) addKeyed(t *testing.T, name string, value, number int) {
 			Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, value, number)}
 		op.Key = fmt.Sprint(order.Partition(fmt.Sprint("v", value), spec.OrderBy.Partitions))
 		_, err = b.node.AddOps(t.Context(), name, version, [][]collectorstore.Op{{op}})
-		if _, moved := errors.AsType[*collectorstore.CollectorMovedError](err); moved {
+		if _, moved := errors.AsType[*collectorstore.MovedError](err); moved {
 			continue
 		}
 		if err != nil {

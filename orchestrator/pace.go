@@ -136,9 +136,9 @@ func (p *pacer) step(ctx context.Context, paced *pacedEndpoint, seen pacing.Samp
 	}
 	set := paced.controller.Settings()
 	stored := pace.LearnedPace{InFlight: set.InFlight, Rate: set.Rate, Chunk: set.Chunk, Learned: learned}
-	told := make([]pace.PaceChange, len(changes))
+	told := make([]pace.Change, len(changes))
 	for i, c := range changes {
-		told[i] = pace.PaceChange(c)
+		told[i] = pace.Change(c)
 	}
 	if err := pace.New(p.node.store).SavePace(ctx, p.lease, e.Endpoint, stored, told); err != nil {
 		return err

@@ -53,7 +53,7 @@ func (r *retaining) refuse(when, rows, condition, code string) {
 // outOfTime is the code of a statement that a limit of time has ended.
 const outOfTime = "57014"
 
-func (r *retaining) limit(limits retention.RetentionLimits) {
+func (r *retaining) limit(limits retention.Limits) {
 	r.Helper()
 	if _, err := retention.New(r.store).SetRetention(r.Context(), retention.RetainRuns, limits, "ann"); err != nil {
 		r.Fatal(err)
@@ -92,7 +92,7 @@ func TestADeletionThatTakesTooLongGoesOnInSmallerPieces(t *testing.T) {
 	r.refuse("messages", `AFTER DELETE ON quarantine REFERENCING OLD TABLE AS gone FOR EACH STATEMENT`,
 		`(SELECT count(*) FROM gone) > 1`, outOfTime)
 	age := time.Hour
-	r.limit(retention.RetentionLimits{Age: &age})
+	r.limit(retention.Limits{Age: &age})
 	r.untilRetained("the run is gone", 1, goneRun, run)
 	r.untilRetained("old messages are gone", 0, `SELECT count(*) FROM quarantine`)
 }
@@ -107,11 +107,11 @@ func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
 	r.refuse("rows", `BEFORE DELETE ON work_queue FOR EACH ROW`, `OLD.run_id = '`+stuck.String()+`'`, "P0001")
 	r.refuse("run", `BEFORE DELETE ON batchrun FOR EACH ROW`, `OLD.id = '`+whole.String()+`'`, "P0001")
 	two := int64(2)
-	r.limit(retention.RetentionLimits{Count: &two})
+	r.limit(retention.Limits{Count: &two})
 	r.untilRetained("the first run is being deleted", 1,
 		`SELECT count(*) FROM retention_run WHERE run_id = $1 AND gone_at IS NULL`, stuck)
 	age := time.Hour
-	r.limit(retention.RetentionLimits{Age: &age})
+	r.limit(retention.Limits{Age: &age})
 	for _, run := range []workqueue.RunID{run, later} {
 		r.untilRetained("another run is gone", 1, goneRun, run)
 	}
@@ -144,7 +144,7 @@ func TestRunsThatCannotBeMeasured(t *testing.T) {
 	r.refuse("sizes", `AFTER INSERT ON retention_size REFERENCING NEW TABLE AS sized FOR EACH STATEMENT`,
 		`(SELECT count(*) > 2 OR max(bytes) > 1 << 30 FROM sized)`, outOfTime)
 	large := int64(1 << 30)
-	r.limit(retention.RetentionLimits{Bytes: &large})
+	r.limit(retention.Limits{Bytes: &large})
 	r.untilRetained("all runs have a size", 5, `SELECT count(*) FROM retention_size`)
 	if n := r.number(`SELECT bytes FROM retention_size WHERE run_id = $1`, huge); n != 4096+9*(150+150) {
 		t.Errorf("a run of 9 items is guessed to have %d bytes", n)
@@ -156,7 +156,7 @@ func TestRunsThatCannotBeMeasured(t *testing.T) {
 	r.exec(`DELETE FROM retention_size`)
 	r.refuse("all", `BEFORE INSERT ON retention_size FOR EACH ROW`, `true`, "P0001")
 	one := int64(1)
-	r.limit(retention.RetentionLimits{Bytes: &large, Count: &one})
+	r.limit(retention.Limits{Bytes: &large, Count: &one})
 	for _, run := range runs[:3] {
 		r.untilRetained("a run is gone", 1, goneRun, run)
 	}

@@ -130,7 +130,7 @@ func TestEveryActionIsAudited(t *testing.T) {
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD"}))
 	one := control.Control{Run: run, Actor: "ann"}
 	chunk, urgent := 7, 9
-	plan := planstore.PlanText{Name: "p", Spec: []byte(`{"name":"p"}`), Source: "name: p"}
+	plan := planstore.Text{Name: "p", Spec: []byte(`{"name":"p"}`), Source: "name: p"}
 	letters := deadletter.DeadSelection{All: true}
 	steps := []struct {
 		action string

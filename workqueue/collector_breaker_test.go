@@ -314,7 +314,7 @@ func (c *opsBench) otherWorks() {
 	c.Helper()
 	spec := gatherOps()
 	spec.MinSize = 1
-	if _, err := collector.New(c.store).ApplyCollector(c.Context(), collector.CollectorText{Name: "d", Spec: spec, Source: "d"},
+	if _, err := collector.New(c.store).ApplyCollector(c.Context(), collector.Text{Name: "d", Spec: spec, Source: "d"},
 		"ann"); err != nil {
 		c.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func collect(t *testing.T, spec collector.CollectorSpec) *opsBench {
 
 func (c *opsBench) apply(spec collector.CollectorSpec) collector.AppliedCollector {
 	c.Helper()
-	out, err := collector.New(c.store).ApplyCollector(c.Context(), collector.CollectorText{Name: "c", Spec: spec,
+	out, err := collector.New(c.store).ApplyCollector(c.Context(), collector.Text{Name: "c", Spec: spec,
 		Source: fmt.Sprintf("%+v", spec)}, "ann")
 	if err != nil {
 		c.Fatal(err)

@@ -287,7 +287,7 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 	if out := c.apply(spec); !out.Renumbered || out.Version != 2 {
 		t.Fatalf("applied %+v", out)
 	}
-	var moved *collector.CollectorMovedError
+	var moved *collector.MovedError
 	_, _, err := collector.New(c.store).AddOps(t.Context(), "c", 1, [][]collector.Op{{{ID: "z", Key: "0/2"}}})
 	if !errors.As(err, &moved) || moved.Newest != 2 {
 		t.Errorf("keys of an older version: %v", err)

@@ -48,7 +48,7 @@ func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 		SELECT run_id, 0, 0, 10, CASE WHEN state = 'running' THEN (~B'0'::bit(8192)) << 8182 ELSE B'0'::bit(8192) END
 		FROM steps JOIN small ON id = run_id`)
 	b.exec(`ANALYZE`)
-	limits := health.HealthLimits{Waiting: 10 * time.Minute, Failed: 24 * time.Hour, Strays: 24 * time.Hour,
+	limits := health.Limits{Waiting: 10 * time.Minute, Failed: 24 * time.Hour, Strays: 24 * time.Hour,
 		Stale: time.Second, Dead: time.Hour, Token: time.Hour}
 	var p95, limit time.Duration
 	for try := 0; try < 10 && (try == 0 || p95 > limit); try++ { // other tests may have been in the way
@@ -64,7 +64,7 @@ const yardstick = `SELECT count(*) FROM generate_series(1, 100000) n WHERE sqrt(
 
 // slowestOf20 asks twenty times, and returns what nineteen of them took at the most, and what they may have taken: 200
 // ms, or as much more as the machine is slower at the same time.
-func slowestOf20(t *testing.T, b *bench, limits health.HealthLimits) (p95, limit time.Duration) {
+func slowestOf20(t *testing.T, b *bench, limits health.Limits) (p95, limit time.Duration) {
 	t.Helper()
 	var took, measured []time.Duration
 	for range 20 {

@@ -98,7 +98,7 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 	b.auto(8)
 	lease := b.lead()
 	pace := pacestore.LearnedPace{InFlight: 9, Rate: 12.5, Chunk: 200, Learned: []byte(`{"a": 1}`)}
-	changes := []pacestore.PaceChange{{What: "in_flight", Before: "12", After: "9", Reason: "requests wait"},
+	changes := []pacestore.Change{{What: "in_flight", Before: "12", After: "9", Reason: "requests wait"},
 		{What: "rate", Before: "none", After: "12.5", Reason: "refused"}}
 	if err := pacestore.New(b.store).SavePace(t.Context(), lease, endpoint, pace, changes); err != nil {
 		t.Fatal(err)

@@ -15,12 +15,12 @@ import (
 )
 
 // planOf is a plan with a text of its own.
-func planOf(name, text string) planstore.PlanText {
+func planOf(name, text string) planstore.Text {
 	spec := fmt.Sprintf(`{"name":%q,"steps":[{"name":"make","endpoint":%q}]}`, name, text)
-	return planstore.PlanText{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
+	return planstore.Text{Name: name, Spec: json.RawMessage(spec), Source: "# " + text}
 }
 
-func (b *bench) apply(plan planstore.PlanText) planstore.AppliedPlan {
+func (b *bench) apply(plan planstore.Text) planstore.AppliedPlan {
 	b.Helper()
 	applied, err := planstore.New(b.store).ApplyPlan(b.Context(), plan, "ann")
 	if err != nil {

@@ -13,7 +13,7 @@ type RequestKey struct{ User, Key string }
 // has passed to another, is rolled back: see [request.WithClaim].
 type RequestClaim struct {
 	RequestKey
-	Id uuid.UUID
+	ID uuid.UUID
 }
 
 // CarriedOut is the first thing that a request has changed, as the audit log has it.

@@ -265,7 +265,7 @@ func TestRetentionLimits(t *testing.T) {
 		runs = append(runs, b.ended(9, time.Duration(10-i)*time.Hour)) // the first is the oldest
 	}
 	b.ended(9, 0)
-	due := func(limits retention.RetentionLimits) int64 {
+	due := func(limits retention.Limits) int64 {
 		t.Helper()
 		if _, err := retention.New(b.store).SetRetention(ctx, retention.RetainRuns, limits, "ann"); err != nil {
 			t.Fatal(err)
@@ -283,7 +283,7 @@ func TestRetentionLimits(t *testing.T) {
 		t.Errorf("%d runs were measured twice: %v", len(n), err)
 	}
 	age, few, bytes := 8*time.Hour+30*time.Minute, int64(2), int64(1<<20)
-	for want, limits := range map[int64]retention.RetentionLimits{
+	for want, limits := range map[int64]retention.Limits{
 		0: {}, 2: {Age: &age}, 3: {Count: &few}, 4: {Count: &[]int64{1}[0], Age: &age},
 	} {
 		if n := due(limits); n != want {
@@ -295,23 +295,23 @@ func TestRetentionLimits(t *testing.T) {
 	}
 	// The newest large run is less than a mebibyte, both together are more.
 	b.exec(`UPDATE retention_size SET bytes = 700000 WHERE run_id = ANY($1)`, []workqueue.RunID{runs[1], runs[3]})
-	if n := due(retention.RetentionLimits{Bytes: &bytes}); n != 2 {
+	if n := due(retention.Limits{Bytes: &bytes}); n != 2 {
 		t.Errorf("%d runs are past the size; want the two oldest", n)
 	}
 	before, err := retention.New(b.store).RetentionCutoff(ctx, &retention.Retention{Kind: retention.RetainRuns,
-		RetentionLimits: retention.RetentionLimits{Count: &few}})
+		Limits: retention.Limits{Count: &few}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if found, err := retention.New(b.store).RunsPastLimits(ctx, *before, 10, runs[:1]); err != nil || !slices.Equal(found, runs[1:3]) {
 		t.Errorf("%v, %v; want %v", found, err, runs[1:3])
 	}
-	for _, wrong := range []retention.RetentionLimits{{Age: new(time.Duration)}, {Count: new(int64)}, {Bytes: &few}} {
+	for _, wrong := range []retention.Limits{{Age: new(time.Duration)}, {Count: new(int64)}, {Bytes: &few}} {
 		if _, err := retention.New(b.store).SetRetention(ctx, retention.RetainRuns, wrong, "ann"); err == nil {
 			t.Errorf("%v was taken", wrong)
 		}
 	}
-	if _, err := retention.New(b.store).SetRetention(ctx, "cats", retention.RetentionLimits{}, "ann"); err == nil ||
+	if _, err := retention.New(b.store).SetRetention(ctx, "cats", retention.Limits{}, "ann"); err == nil ||
 		!strings.Contains(err.Error(), "quarantine") {
 		t.Errorf("a kind that there is none of: %v", err)
 	}
@@ -411,7 +411,7 @@ func TestOldThingsAreDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, err := retention.New(b.store).Retention(ctx)
-	if err != nil || len(all) != len(retention.RetentionKinds()) || all[2].LastDeleted != 7 || all[2].LastAt == nil {
+	if err != nil || len(all) != len(retention.Kinds()) || all[2].LastDeleted != 7 || all[2].LastAt == nil {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
@@ -480,7 +480,7 @@ func TestReadsOfDutiesAreLimited(t *testing.T) {
 	t.Cleanup(pool.Close)
 	store, ctx := database.New(pool), t.Context()
 	age := time.Hour
-	runs := &retention.Retention{Kind: retention.RetainRuns, RetentionLimits: retention.RetentionLimits{Age: &age}}
+	runs := &retention.Retention{Kind: retention.RetainRuns, Limits: retention.Limits{Age: &age}}
 	for name, read := range map[string]func() error{
 		"limits": func() error { _, err := retention.New(store).Retention(ctx); return err },
 		"cutoff": func() error { _, err := retention.New(store).RetentionCutoff(ctx, runs); return err },

@@ -22,7 +22,7 @@ func hourly(_ json.RawMessage, after time.Time) (next time.Time, ok bool, err er
 
 func (b *bench) applySchedule(name, spec string) schedule.AppliedSchedule {
 	b.Helper()
-	applied, err := schedule.New(b.store).ApplySchedule(b.Context(), schedule.ScheduleText{
+	applied, err := schedule.New(b.store).ApplySchedule(b.Context(), schedule.Text{
 		Name: name, Spec: json.RawMessage(spec), Source: spec, Zone: "UTC", Next: hourly,
 	}, "ann")
 	if err != nil {

@@ -282,7 +282,7 @@ func (s *storm) leader() {
 	})
 	s.keep("pace", 24, func(ctx context.Context, r *rand.Rand) error {
 		return pacestore.New(s.store).SavePace(ctx, s.lease, endpoint, pacestore.LearnedPace{InFlight: 1 + r.IntN(64),
-			Learned: []byte(`{}`)}, []pacestore.PaceChange{{What: "in_flight", Reason: "storm"}})
+			Learned: []byte(`{}`)}, []pacestore.Change{{What: "in_flight", Reason: "storm"}})
 	})
 	s.keep("watch", 25, func(ctx context.Context, _ *rand.Rand) error {
 		_, err := pacestore.New(s.store).CheckBreaker(ctx, endpoint)

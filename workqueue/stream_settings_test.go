@@ -36,7 +36,7 @@ func TestStreamSettings(t *testing.T) {
 	if err := streams.New(b.store).StreamsRefused(t.Context(), lease, &set, "no room", time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	facts, err := health.New(b.store).Health(t.Context(), health.HealthLimits{})
+	facts, err := health.New(b.store).Health(t.Context(), health.Limits{})
 	if err != nil || facts.Streams == nil || facts.Streams.Trouble != "no room" || facts.Streams.Tries != 1 {
 		t.Errorf("health knows %+v, %v", facts.Streams, err)
 	}

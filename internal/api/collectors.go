@@ -103,7 +103,7 @@ func (s *Server) applyCollector(ctx context.Context, in *applyCollectorInput) (c
 	if err != nil {
 		return none, err
 	}
-	text := collectorstore.CollectorText{Name: spec.Name, Spec: *spec, Source: string(in.RawBody)}
+	text := collectorstore.Text{Name: spec.Name, Spec: *spec, Source: string(in.RawBody)}
 	return s.engine.ApplyCollector(ctx, text, in.Actor.Name)
 }
 

@@ -171,7 +171,7 @@ func (s *Server) repeat(w http.ResponseWriter, r *http.Request, body *printedBod
 	}
 }
 
-func replay(w http.ResponseWriter, answer *request.RequestAnswer) {
+func replay(w http.ResponseWriter, answer *request.Answer) {
 	for name, value := range answer.Headers {
 		w.Header().Set(name, value)
 	}

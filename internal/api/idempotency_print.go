@@ -170,8 +170,8 @@ func (k *keptWriter) status() int {
 }
 
 // answer is what is kept.
-func (k *keptWriter) answer() *request.RequestAnswer {
-	a := &request.RequestAnswer{Status: k.status(), ContentType: k.Header().Get("Content-Type"),
+func (k *keptWriter) answer() *request.Answer {
+	a := &request.Answer{Status: k.status(), ContentType: k.Header().Get("Content-Type"),
 		Headers: map[string]string{}, Body: k.body.Bytes()}
 	for _, name := range []string{locationHeader, "ETag"} {
 		if value := k.Header().Get(name); value != "" {

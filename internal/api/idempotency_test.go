@@ -191,7 +191,7 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	if other != nil || err != nil {
 		t.Errorf("a request that a live node is at was taken over: %v", err)
 	}
-	plan := planstore.PlanText{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
+	plan := planstore.Text{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
 	_, err = planstore.New(b.store).ApplyPlan(request.WithClaim(ctx, zombie), plan, "ann")
 	if n := b.counted(`SELECT (SELECT count(*) FROM plan) + (SELECT count(*) FROM audit_log)`); n != 0 ||
 		!errors.Is(err, workqueue.ErrClaimLost) {

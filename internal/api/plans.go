@@ -85,14 +85,14 @@ func (s *Server) applyPlan(ctx context.Context, in *applyInput) (planstore.Appli
 	if err != nil {
 		return none, fmt.Errorf("write plan %s: %w", plan.Name, err)
 	}
-	text := planstore.PlanText{Name: plan.Name, Spec: spec, Source: string(in.RawBody)}
+	text := planstore.Text{Name: plan.Name, Spec: spec, Source: string(in.RawBody)}
 	if in.IfMatch != "" {
 		if text.Newest, err = planTagVersion(in.IfMatch); err != nil {
 			return none, err
 		}
 	}
 	applied, err := planstore.New(s.store).ApplyPlan(ctx, text, in.Actor.Name)
-	if moved, ok := errors.AsType[*planstore.PlanMovedError](err); ok {
+	if moved, ok := errors.AsType[*planstore.MovedError](err); ok {
 		err = &deniedError{http.StatusPreconditionFailed, moved.Error()}
 	}
 	return applied, err

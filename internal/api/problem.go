@@ -127,7 +127,7 @@ func told(err error) (status int, found error) {
 		{as[*producers.TooManyError], http.StatusRequestEntityTooLarge},
 		{as[*producers.OverloadedError], http.StatusTooManyRequests},
 		{as[*collector.NotEmptyError], http.StatusConflict},
-		{as[*collector.CollectorMovedError], http.StatusConflict},
+		{as[*collector.MovedError], http.StatusConflict},
 		{as[*workqueue.AmbiguousError], http.StatusConflict},
 		{as[*deadletter.AmbiguousLetterError], http.StatusConflict},
 		{as[*deadletter.LetterStateError], http.StatusConflict},

@@ -108,7 +108,7 @@ func retentionKind(r *retention.Retention) RetentionKind {
 		LastDeleted: r.LastDeleted, LastAt: r.LastAt}
 	k.KeepAll = r.None()
 	if r.Age != nil {
-		k.Age = retention.RetentionAge(*r.Age)
+		k.Age = retention.Age(*r.Age)
 	}
 	if r.Count != nil {
 		k.MaxCount = *r.Count
@@ -140,7 +140,7 @@ func (s *Server) setRetention(ctx context.Context, in *setRetentionInput) (Reten
 }
 
 // limits reads the settings. What is absent, or zero, is no limit.
-func (r *RetentionSettings) limits() (l retention.RetentionLimits, err error) {
+func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 	if r.Age != "" {
 		age, err := readAge(r.Age)
 		if err != nil {

@@ -44,7 +44,7 @@ func TestRetention(t *testing.T) {
 
 	var list api.RetentionList
 	b.retain(http.MethodGet, "/retention", "", 200, &list)
-	if len(list.Kinds) != len(retention.RetentionKinds()) || list.Kinds[0].Age != "" || list.Kinds[1].Age != "90d" ||
+	if len(list.Kinds) != len(retention.Kinds()) || list.Kinds[0].Age != "" || list.Kinds[1].Age != "90d" ||
 		!list.Kinds[0].KeepAll || list.Kinds[1].KeepAll {
 		t.Errorf("%+v", list.Kinds)
 	}

@@ -144,7 +144,7 @@ func (s *Server) applySchedule(ctx context.Context, in *scheduleTextInput) (Appl
 	if err != nil {
 		return AppliedSchedule{}, fmt.Errorf("write schedule %s: %w", spec.Name, err)
 	}
-	applied, err := schedulestore.New(s.store).ApplySchedule(ctx, schedulestore.ScheduleText{
+	applied, err := schedulestore.New(s.store).ApplySchedule(ctx, schedulestore.Text{
 		Name: spec.Name, Spec: doc, Source: string(in.RawBody), Zone: spec.Zone, Next: nextTime,
 	}, in.Actor.Name)
 	s.wakeSchedules()

@@ -80,7 +80,7 @@ type Engine interface {
 // CollectorEngine is what a node does for collectors: changes after which something may have to be flushed at once.
 type CollectorEngine interface {
 	producers.Adder
-	ApplyCollector(ctx context.Context, c collector.CollectorText, actor string) (collector.AppliedCollector, error)
+	ApplyCollector(ctx context.Context, c collector.Text, actor string) (collector.AppliedCollector, error)
 	ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error)
 	DrainCollector(ctx context.Context, name, actor string) (collector.Drained, error)
 	RequeueOps(ctx context.Context, name string, sel collector.OpsSelection, actor string) (int64, error)

@@ -15,7 +15,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 	w := setup(t)
 	for _, name := range []string{"parks", "late"} {
 		spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
-		text := collector.CollectorText{Name: name, Spec: spec}
+		text := collector.Text{Name: name, Spec: spec}
 		if _, err := collector.New(w.store).ApplyCollector(t.Context(), text, "test"); err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestFlushesThatHang(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 1, Timeout: collector.Span(time.Hour)}.WithDefaults()
-	if _, err := collector.New(w.store).ApplyCollector(t.Context(), collector.CollectorText{Name: "c", Spec: spec}, "test"); err != nil {
+	if _, err := collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	ops := []collector.Op{{ID: "1", Key: "k7", Payload: []byte("1")}}

@@ -21,7 +21,7 @@ const (
 )
 
 // unheard returns what runs have work for and nobody does; known is false when nobody could be asked.
-func (w *Watch) unheard(ctx context.Context, db *health.HealthFacts) (none []health.WorkingEndpoint, known bool) {
+func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []health.WorkingEndpoint, known bool) {
 	var services []health.WorkingEndpoint
 	for _, e := range db.Working {
 		switch kind, target := workqueue.TargetKind(e.Endpoint); kind {

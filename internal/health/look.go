@@ -11,8 +11,8 @@ import (
 // facts is all that a look has found out.
 type facts struct {
 	host   string
-	at     time.Time           // the database's clock, or ours without it
-	db     *health.HealthFacts // nil: it does not answer
+	at     time.Time     // the database's clock, or ours without it
+	db     *health.Facts // nil: it does not answer
 	dbErr  error
 	nats   bool // connected
 	fills  []fill

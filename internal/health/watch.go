@@ -53,7 +53,7 @@ type Config struct {
 // Watch looks after the system's health for all who ask.
 type Watch struct {
 	cfg    Config
-	limits health.HealthLimits
+	limits health.Limits
 	flying sync.WaitGroup
 
 	mu     sync.Mutex
@@ -79,7 +79,7 @@ func New(cfg Config) (*Watch, error) {
 	cfg.Every = cmp.Or(cfg.Every, DefaultEvery)
 	cfg.Waiting = cmp.Or(cfg.Waiting, DefaultWaiting)
 	cfg.DiskFree = cmp.Or(cfg.DiskFree, DefaultDiskFree)
-	return &Watch{cfg: cfg, limits: health.HealthLimits{
+	return &Watch{cfg: cfg, limits: health.Limits{
 		Waiting: cfg.Waiting, Failed: failedWindow, Strays: straysWindow, Stale: staleGrace, Dead: deadWindow,
 		Token: tokenWindow,
 	}, seen: map[health.ConditionKey]time.Time{}}, nil

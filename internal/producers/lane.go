@@ -118,7 +118,7 @@ func (l *lane) commit(adds []*add) {
 
 // isTheirs reports whether an error may be about some of the operations, and not about all.
 func isTheirs(err error) bool {
-	_, moved := errors.AsType[*collector.CollectorMovedError](err)
+	_, moved := errors.AsType[*collector.MovedError](err)
 	_, bad := errors.AsType[*workqueue.SettingError](err)
 	return bad || !moved && !errors.Is(err, workqueue.ErrNotFound) && isData(err)
 }

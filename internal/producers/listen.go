@@ -100,7 +100,7 @@ func (p *Producers) told(err error) (endpoints.CollectCode, string) {
 	var many *TooManyError
 	var full *OverloadedError
 	var setting *workqueue.SettingError
-	var moved *collectorstore.CollectorMovedError
+	var moved *collectorstore.MovedError
 	switch {
 	case errors.As(err, &op):
 		return endpoints.CollectInvalid, op.Error()

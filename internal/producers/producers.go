@@ -88,7 +88,7 @@ func (p *Producers) add(ctx context.Context, collector string, ops []collectorst
 		if done, gone, err = p.await(ctx, collector, spec.version, keyed, release); gone {
 			return done, err // the lane releases
 		}
-		if moved, ok := errors.AsType[*collectorstore.CollectorMovedError](err); ok {
+		if moved, ok := errors.AsType[*collectorstore.MovedError](err); ok {
 			p.forget(collector, moved.Wanted)
 			continue
 		}

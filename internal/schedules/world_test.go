@@ -123,7 +123,7 @@ func (w *world) apply(name, lines string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	applied, err := schedulestore.New(w.store).ApplySchedule(w.Context(), schedulestore.ScheduleText{
+	applied, err := schedulestore.New(w.store).ApplySchedule(w.Context(), schedulestore.Text{
 		Name: name, Spec: text, Source: source, Zone: spec.Zone, Next: next,
 	}, "ann")
 	if err != nil || applied.NextDue == nil {

@@ -147,7 +147,7 @@ func (a *opsAdding) target(ctx context.Context, tx pgx.Tx) (remembers bool, err 
 	case err != nil:
 		return false, err
 	case a.version != 0 && a.version != newest:
-		return false, &CollectorMovedError{Name: a.name, Wanted: a.version, Newest: newest}
+		return false, &MovedError{Name: a.name, Wanted: a.version, Newest: newest}
 	}
 	return remembers, nil
 }

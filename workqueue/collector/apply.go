@@ -62,7 +62,7 @@ RETURNING version, changed_at`
 // ApplyCollector puts a collector on record, or changes it, with a row in the audit log. One that is the same in text
 // and meaning changes nothing. Changes hold from the next flush on; when the keys are made otherwise, what waits under
 // the old ones goes before what comes.
-func (s Store) ApplyCollector(ctx context.Context, c CollectorText, actor string) (AppliedCollector, error) {
+func (s Store) ApplyCollector(ctx context.Context, c Text, actor string) (AppliedCollector, error) {
 	c.Spec.Name = c.Name
 	rate, err := c.validate()
 	if err != nil {
@@ -72,7 +72,7 @@ func (s Store) ApplyCollector(ctx context.Context, c CollectorText, actor string
 	if err != nil {
 		return AppliedCollector{}, fmt.Errorf("apply collector %s: %w", c.Name, err)
 	}
-	change := collectorChange{CollectorText: c, doc: doc, actor: pg.Plain(actor)}
+	change := collectorChange{Text: c, doc: doc, actor: pg.Plain(actor)}
 	if rate > 0 {
 		change.rate = &rate
 	}
@@ -92,7 +92,7 @@ func (s Store) ApplyCollector(ctx context.Context, c CollectorText, actor string
 
 // collectorChange is one application of a collector.
 type collectorChange struct {
-	CollectorText
+	Text
 	doc   []byte
 	rate  *float64
 	actor string

@@ -21,7 +21,7 @@ func (k *OpKeying) same(other *OpKeying) bool {
 
 // validate returns the rate in calls a second. It checks what the store relies on; what is wrong with a text of people
 // is better told by whoever reads it.
-func (c *CollectorText) validate() (rate float64, err error) {
+func (c *Text) validate() (rate float64, err error) {
 	s := &c.Spec
 	switch {
 	case !validCollectorName(c.Name):
@@ -49,11 +49,11 @@ func (c *CollectorText) validate() (rate float64, err error) {
 	return ParseCallRate(s.Rate)
 }
 
-func (c *CollectorText) wrong(format string, args ...any) error {
+func (c *Text) wrong(format string, args ...any) error {
 	return &workqueue.SettingError{Detail: fmt.Sprintf("collector %s: %s", c.Name, fmt.Sprintf(format, args...))}
 }
 
-func (c *CollectorText) checkNumbers() error {
+func (c *Text) checkNumbers() error {
 	s := &c.Spec
 	for _, n := range []struct {
 		name       string
@@ -86,7 +86,7 @@ func (c *CollectorText) checkNumbers() error {
 	return nil
 }
 
-func (c *CollectorText) checkKeying() error {
+func (c *Text) checkKeying() error {
 	k := c.Spec.OrderBy
 	switch {
 	case k == nil:

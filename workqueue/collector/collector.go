@@ -155,19 +155,19 @@ type AddedOps struct {
 	Known      []string `json:"known,omitempty" doc:"their ids"`
 }
 
-// CollectorMovedError is returned when operations were made for a version of a collector that is not the newest.
-type CollectorMovedError struct {
+// MovedError is returned when operations were made for a version of a collector that is not the newest.
+type MovedError struct {
 	Name           string
 	Wanted, Newest int
 }
 
-func (e *CollectorMovedError) Error() string {
+func (e *MovedError) Error() string {
 	return fmt.Sprintf("collector %s is at version %d now, and the operations were made for version %d; nothing was added",
 		e.Name, e.Newest, e.Wanted)
 }
 
-// CollectorText is a collector on its way into the store.
-type CollectorText struct {
+// Text is a collector on its way into the store.
+type Text struct {
 	Name   string
 	Spec   CollectorSpec // with its defaults
 	Source string        // as people wrote it; valid UTF-8 without NUL

@@ -127,6 +127,6 @@ func (r *flushRecording) noteProbe(ctx context.Context, tx pgx.Tx, i int, failed
 		return err
 	}
 	r.out[i].Closed = true
-	return pace.NoteChange(ctx, tx, endpoint, pace.PaceChange{What: "breaker", Before: "open", After: "closed",
+	return pace.NoteChange(ctx, tx, endpoint, pace.Change{What: "breaker", Before: "open", After: "closed",
 		Reason: "a flush of collector " + c.Name + " was answered"})
 }

@@ -80,7 +80,7 @@ WHERE c.state <> 'deleting' AND (k.flushed_at < clock_timestamp() - c.timeout - 
 ORDER BY 4, 1 LIMIT $3`
 )
 
-func (f *HealthFacts) queueCollectors(b *pgx.Batch, l HealthLimits) {
+func (f *Facts) queueCollectors(b *pgx.Batch, l Limits) {
 	queueRows(b, &f.CollectorsParked, healthParked, MaxCounted, maxConcerns)
 	queueRows(b, &f.CollectorsLate, healthLateFlushes, l.Waiting, maxConcerns)
 	queueRows(b, &f.FlushesHung, healthHungFlushes, hungAfter, l.Waiting, maxConcerns)

@@ -11,9 +11,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
-// HealthFacts is what the database tells of the system's health, as of about one moment. Lists are cut to a few, the
+// Facts is what the database tells of the system's health, as of about one moment. Lists are cut to a few, the
 // worst or oldest first; what they count is counted whole where that is cheap.
-type HealthFacts struct {
+type Facts struct {
 	At       time.Time // the database's clock
 	Failed   []FailedRun
 	Held     []HeldRun
@@ -45,8 +45,8 @@ type HealthFacts struct {
 	Faults []streams.StreamFault
 }
 
-// HealthLimits says from when on something counts.
-type HealthLimits struct {
+// Limits says from when on something counts.
+type Limits struct {
 	Waiting time.Duration // a run that has work and gets none of it done
 	Failed  time.Duration // how far back failed items are told of
 	Strays  time.Duration // the same of quarantined messages
@@ -60,8 +60,8 @@ const maxConcerns = 20
 
 // Health reads what the database tells of the system's health. It locks nothing and reads no planes: blocks with ready
 // items, and live slices, are found by their partial indexes, whatever else there is.
-func (s Store) Health(ctx context.Context, l HealthLimits) (*HealthFacts, error) {
-	f := &HealthFacts{}
+func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
+	f := &Facts{}
 	b := &pgx.Batch{}
 	f.queueRuns(b, l)
 	f.queueWork(b, l)

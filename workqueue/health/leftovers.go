@@ -66,7 +66,7 @@ WHERE revoked_at IS NULL AND expires_at > clock_timestamp() AND expires_at < clo
 ORDER BY expires_at, id LIMIT $2`
 )
 
-func (f *HealthFacts) queueLeftovers(b *pgx.Batch, l HealthLimits) {
+func (f *Facts) queueLeftovers(b *pgx.Batch, l Limits) {
 	queueRows(b, &f.Letters, healthLetters, MaxCounted, maxConcerns)
 	queueRows(b, &f.Strays, healthStrays, MaxCounted, l.Strays, maxConcerns)
 	b.Queue(healthEvents, eventPatience).QueryRow(func(row pgx.Row) error {

@@ -70,7 +70,7 @@ SELECT (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint,
 	healthKept = `SELECT kind, subject, since, seen_at FROM health_condition`
 )
 
-func (f *HealthFacts) queueNodes(b *pgx.Batch, l HealthLimits) {
+func (f *Facts) queueNodes(b *pgx.Batch, l Limits) {
 	b.Queue(inspect.HealthLeader, ledger.LeaseName).QueryRow(func(row pgx.Row) error {
 		var leader inspect.LeaderView
 		err := row.Scan(&leader.Session, &leader.Epoch, &leader.Since, &leader.ExpiresAt)
@@ -85,7 +85,7 @@ func (f *HealthFacts) queueNodes(b *pgx.Batch, l HealthLimits) {
 	queueRows(b, &f.Nodes, healthNodes, l.Dead)
 }
 
-func (f *HealthFacts) queueDatabase(b *pgx.Batch, _ HealthLimits) {
+func (f *Facts) queueDatabase(b *pgx.Batch, _ Limits) {
 	queueRows(b, &f.Kept, healthKept)
 	b.Queue(healthDatabase).QueryRow(func(row pgx.Row) error {
 		d := &f.Database

@@ -64,7 +64,7 @@ WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= clock_ti
 ORDER BY seal_by, id LIMIT $1`
 )
 
-func (f *HealthFacts) queueRuns(b *pgx.Batch, l HealthLimits) {
+func (f *Facts) queueRuns(b *pgx.Batch, l Limits) {
 	queueRows(b, &f.Failed, healthFailed, l.Failed, maxConcerns)
 	queueRows(b, &f.Held, healthHeld, maxConcerns)
 	queueRows(b, &f.Overdue, healthOverdue, maxConcerns)

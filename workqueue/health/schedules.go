@@ -74,7 +74,7 @@ WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> ''
 ORDER BY f.done_by, r.id LIMIT $1`
 )
 
-func (f *HealthFacts) queueSchedules(b *pgx.Batch) {
+func (f *Facts) queueSchedules(b *pgx.Batch) {
 	queueRows(b, &f.SchedulesFailed, healthScheduleFailed, maxConcerns)
 	queueRows(b, &f.SchedulesStuck, healthScheduleStuck, schedulePatience, startPatience, maxConcerns)
 	queueRows(b, &f.SchedulesLate, healthScheduleLate, maxConcerns)

@@ -65,7 +65,7 @@ SELECT endpoint, false, 0, 0, id, coalesce(name, ''), plan, since
 FROM dated WHERE since < clock_timestamp() - $1::interval
 ORDER BY 8 NULLS FIRST, 1, 5`
 
-func (f *HealthFacts) queueSteps(b *pgx.Batch, l HealthLimits) {
+func (f *Facts) queueSteps(b *pgx.Batch, l Limits) {
 	b.Queue(healthSteps, l.Waiting, maxConcerns).Query(func(rows pgx.Rows) error {
 		var e WorkingEndpoint
 		var run *workqueue.RunID

@@ -6,7 +6,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
-func (f *HealthFacts) queueStreams(b *pgx.Batch) {
+func (f *Facts) queueStreams(b *pgx.Batch) {
 	b.Queue(streams.HealthStreams).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[streams.StreamTrouble])
 		if len(found) > 0 {

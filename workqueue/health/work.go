@@ -58,7 +58,7 @@ SELECT p.endpoint, p.breaker_reason, p.breaker_since,
 FROM endpoint_pace p WHERE p.breaker = 'open' ORDER BY p.breaker_since, p.endpoint LIMIT $1`
 )
 
-func (f *HealthFacts) queueWork(b *pgx.Batch, l HealthLimits) {
+func (f *Facts) queueWork(b *pgx.Batch, l Limits) {
 	queueRows(b, &f.Stale, healthStale, l.Stale, maxConcerns)
 	queueRows(b, &f.Untaken, healthUntaken, l.Waiting, maxConcerns)
 	f.queueSteps(b, l)

@@ -85,7 +85,7 @@ func (s Store) States(ctx context.Context, run workqueue.RunID, steps []string, 
 	if err != nil {
 		return err
 	}
-	views := make([]plane.PlaneView, len(steps))
+	views := make([]plane.View, len(steps))
 	out := BlockStates{States: make([][]byte, len(steps))}
 	room := make([][]byte, len(steps))
 	for i, name := range steps {

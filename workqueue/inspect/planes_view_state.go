@@ -106,7 +106,7 @@ func eachColumn(ctx context.Context, db tracker.Querier, run workqueue.RunID, g 
 }
 
 // states writes a byte for each item of the block.
-func (c *planeColumn) states(view plane.PlaneView, out []byte) {
+func (c *planeColumn) states(view plane.View, out []byte) {
 	out = out[:min(c.size, len(out))]
 	clear(out)
 	settled := c.settled(view.Reads)

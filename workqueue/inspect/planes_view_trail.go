@@ -79,7 +79,7 @@ type placeFacts struct {
 }
 
 // readTrails writes a byte for each item: over several steps the most attempts, the longest time, the latest move.
-func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Graph, view plane.PlaneView, blocks []workqueue.Block,
+func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Graph, view plane.View, blocks []workqueue.Block,
 	at func(workqueue.Block) []byte,
 ) error {
 	steps := view.Reads

@@ -107,7 +107,7 @@ func (b *BreakerState) judgeWindow(ctx context.Context, tx pgx.Tx, out *BreakerC
 	if _, err := tx.Exec(ctx, openBreaker, out.Endpoint, pg.Plain(out.Reason), FirstProbe); err != nil {
 		return err
 	}
-	return NoteChange(ctx, tx, out.Endpoint, PaceChange{"breaker", "closed", "open", out.Reason})
+	return NoteChange(ctx, tx, out.Endpoint, Change{"breaker", "closed", "open", out.Reason})
 }
 
 func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerChange) error {
@@ -132,7 +132,7 @@ func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 		if _, err := tx.Exec(ctx, CloseBreaker, out.Endpoint, BreakerTrust); err != nil {
 			return err
 		}
-		return NoteChange(ctx, tx, out.Endpoint, PaceChange{"breaker", "open", "closed", out.Reason})
+		return NoteChange(ctx, tx, out.Endpoint, Change{"breaker", "open", "closed", out.Reason})
 	case "failed":
 		out.Probed, out.Reason = true, fmt.Sprintf("probe %d failed with %s: %.200s", b.Probes+1, code, message)
 		_, err := tx.Exec(ctx, nextProbe, out.Endpoint, b.Probes+1, ProbePause(b.Probes+1))
@@ -151,7 +151,7 @@ func answeredProbe(number int, took *time.Duration) string {
 }
 
 // NoteChange keeps a change of an endpoint's state, in the transaction that makes it.
-func NoteChange(ctx context.Context, tx pgx.Tx, endpoint string, c PaceChange) error {
+func NoteChange(ctx context.Context, tx pgx.Tx, endpoint string, c Change) error {
 	_, err := tx.Exec(ctx, insertChanges, endpoint, []string{c.What}, []string{c.Before}, []string{c.After},
 		[]string{pg.Plain(c.Reason)})
 	if err != nil {

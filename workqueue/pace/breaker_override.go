@@ -38,5 +38,5 @@ func closeByHand(ctx context.Context, tx pgx.Tx, endpoint, actor string) (was st
 	if was != string(workqueue.BreakerOpen) {
 		return was, until, nil
 	}
-	return was, until, NoteChange(ctx, tx, endpoint, PaceChange{"breaker", was, string(workqueue.BreakerClosed), reason})
+	return was, until, NoteChange(ctx, tx, endpoint, Change{"breaker", was, string(workqueue.BreakerClosed), reason})
 }

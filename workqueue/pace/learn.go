@@ -11,8 +11,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// PaceChange is a change of the pace of an endpoint, for people.
-type PaceChange struct {
+// Change is a change of the pace of an endpoint, for people.
+type Change struct {
 	What          string // in_flight, rate or chunk
 	Before, After string
 	Reason        string
@@ -35,7 +35,7 @@ ORDER BY u.n`
 // SavePace stores what the controller of an endpoint has decided and learned, and the changes with their reasons. It
 // takes the lock of that one row. Leader work.
 func (s Store) SavePace(ctx context.Context, lease workqueue.Lease, endpoint string, p LearnedPace,
-	changes []PaceChange,
+	changes []Change,
 ) error {
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, upsertPace, endpoint, p.InFlight, p.Rate, p.Chunk, string(p.Learned))

@@ -123,7 +123,7 @@ func (s Store) capChunks(ctx context.Context, c ChunkCap) (changed bool, err err
 			return err
 		}
 		changed = true
-		return NoteChange(ctx, tx, c.Endpoint, PaceChange{"chunk_cap", before, strconv.Itoa(c.Items), c.Reason})
+		return NoteChange(ctx, tx, c.Endpoint, Change{"chunk_cap", before, strconv.Itoa(c.Items), c.Reason})
 	})
 	return changed, err
 }

@@ -25,12 +25,12 @@ type KeptRequest struct {
 	Operation   string
 	Fingerprint []byte                // as it was given to ClaimRequest, or with its answer to AnswerRequest
 	CarriedOut  *workqueue.CarriedOut // what it has changed; nil: nothing, as far as is known
-	Answer      *RequestAnswer        // nil: it is under way, or, when it was carried out, its answer was lost
+	Answer      *Answer               // nil: it is under way, or, when it was carried out, its answer was lost
 	At          time.Time
 }
 
-// RequestAnswer is an answer as it is kept.
-type RequestAnswer struct {
+// Answer is an answer as it is kept.
+type Answer struct {
 	Status      int
 	ContentType string
 	Headers     map[string]string
@@ -81,8 +81,8 @@ func (s Store) ClaimRequest(ctx context.Context, key workqueue.RequestKey, opera
 	session workqueue.SessionID,
 ) (claim *workqueue.RequestClaim, known *KeptRequest, err error) {
 	for range 3 { // the row may go between the two statements
-		claim = &workqueue.RequestClaim{RequestKey: key, Id: uuid.New()}
-		tag, err := s.db.Pool.Exec(ctx, claimRequest, key.User, key.Key, operation, fingerprint, claim.Id, session,
+		claim = &workqueue.RequestClaim{RequestKey: key, ID: uuid.New()}
+		tag, err := s.db.Pool.Exec(ctx, claimRequest, key.User, key.Key, operation, fingerprint, claim.ID, session,
 			RequestKept)
 		if err != nil {
 			return nil, nil, fmt.Errorf("claim request %q: %w", key.Key, err)
@@ -100,7 +100,7 @@ func (s Store) ClaimRequest(ctx context.Context, key workqueue.RequestKey, opera
 
 func (s Store) keptRequest(ctx context.Context, key workqueue.RequestKey) (*KeptRequest, error) {
 	var k KeptRequest
-	var a RequestAnswer
+	var a Answer
 	var status *int
 	err := s.db.Pool.QueryRow(ctx, keptRequest, key.User, key.Key).Scan(&k.Operation, &k.Fingerprint, &k.CarriedOut, &status,
 		&a.ContentType, &a.Headers, &a.Body, &k.At)
@@ -115,13 +115,13 @@ func (s Store) keptRequest(ctx context.Context, key workqueue.RequestKey) (*Kept
 }
 
 // AnswerRequest keeps what a request was answered.
-func (s Store) AnswerRequest(ctx context.Context, claim *workqueue.RequestClaim, answer *RequestAnswer, fingerprint []byte,
+func (s Store) AnswerRequest(ctx context.Context, claim *workqueue.RequestClaim, answer *Answer, fingerprint []byte,
 ) error {
 	headers := answer.Headers
 	if headers == nil {
 		headers = map[string]string{}
 	}
-	_, err := s.db.Pool.Exec(ctx, answerRequest, claim.User, claim.Key, claim.Id, answer.Status, answer.ContentType,
+	_, err := s.db.Pool.Exec(ctx, answerRequest, claim.User, claim.Key, claim.ID, answer.Status, answer.ContentType,
 		headers, answer.Body, fingerprint)
 	if err != nil {
 		return fmt.Errorf("keep the answer to request %q: %w", claim.Key, err)
@@ -131,7 +131,7 @@ func (s Store) AnswerRequest(ctx context.Context, claim *workqueue.RequestClaim,
 
 // DropRequest forgets a request that was refused, so that its key is free. One that has changed something stays.
 func (s Store) DropRequest(ctx context.Context, claim *workqueue.RequestClaim) error {
-	if _, err := s.db.Pool.Exec(ctx, dropRequest, claim.User, claim.Key, claim.Id); err != nil {
+	if _, err := s.db.Pool.Exec(ctx, dropRequest, claim.User, claim.Key, claim.ID); err != nil {
 		return fmt.Errorf("forget request %q: %w", claim.Key, err)
 	}
 	return nil

@@ -31,8 +31,8 @@ const (
 	RetainFires       RetentionKind = "schedule_fires" // due times that have been dealt with
 )
 
-// RetentionKinds are all kinds, in the order in which people are shown them.
-func RetentionKinds() []RetentionKind {
+// Kinds are all kinds, in the order in which people are shown them.
+func Kinds() []RetentionKind {
 	return []RetentionKind{RetainRuns, RetainEvents, RetainAudit, RetainQuarantine, RetainDeadLetters, RetainSessions,
 		RetainFires}
 }
@@ -43,17 +43,17 @@ const (
 	MinRetentionBytes = 1 << 20
 )
 
-// RetentionLimits say how much of a kind is kept. What is past any of them goes, the oldest first; nil is no limit.
-type RetentionLimits struct {
+// Limits say how much of a kind is kept. What is past any of them goes, the oldest first; nil is no limit.
+type Limits struct {
 	Age   *time.Duration
 	Count *int64 // so many, the newest
 	Bytes *int64 // so much, roughly, of the newest
 }
 
 // None reports whether everything is kept.
-func (l *RetentionLimits) None() bool { return l.Age == nil && l.Count == nil && l.Bytes == nil }
+func (l *Limits) None() bool { return l.Age == nil && l.Count == nil && l.Bytes == nil }
 
-func (l *RetentionLimits) validate() error {
+func (l *Limits) validate() error {
 	switch {
 	case l.Age != nil && *l.Age < MinRetentionAge:
 		return &workqueue.SettingError{Detail: fmt.Sprintf("age is %s; the least is %s, and without an age none counts", *l.Age,
@@ -68,10 +68,10 @@ func (l *RetentionLimits) validate() error {
 }
 
 // String names the limits that there are.
-func (l *RetentionLimits) String() string {
+func (l *Limits) String() string {
 	var said []string
 	if l.Age != nil {
-		said = append(said, "age "+RetentionAge(*l.Age))
+		said = append(said, "age "+Age(*l.Age))
 	}
 	if l.Count != nil {
 		said = append(said, fmt.Sprintf("max_count %d", *l.Count))
@@ -82,18 +82,18 @@ func (l *RetentionLimits) String() string {
 	return strings.Join(said, ", ")
 }
 
-// RetentionAge is an age as people write it: 90d, or 36h0m0s when it is not whole days.
-func RetentionAge(age time.Duration) string {
+// Age is an age as people write it: 90d, or 36h0m0s when it is not whole days.
+func Age(age time.Duration) string {
 	if hours := age / time.Hour; age%time.Hour == 0 && hours%24 == 0 {
 		return fmt.Sprintf("%dd", hours/24)
 	}
 	return age.String()
 }
 
-func (l *RetentionLimits) values() map[string]any {
+func (l *Limits) values() map[string]any {
 	v := map[string]any{"age": nil, "max_count": l.Count, "max_bytes": l.Bytes}
 	if l.Age != nil {
-		v["age"] = RetentionAge(*l.Age)
+		v["age"] = Age(*l.Age)
 	}
 	return v
 }
@@ -101,7 +101,7 @@ func (l *RetentionLimits) values() map[string]any {
 // Retention is a kind with its limits, and what they have led to.
 type Retention struct {
 	Kind RetentionKind
-	RetentionLimits
+	Limits
 
 	ChangedBy   string // empty: the limits are as they came
 	ChangedAt   time.Time
@@ -134,7 +134,7 @@ func (s Store) Retention(ctx context.Context) ([]Retention, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read what is kept: %w", err)
 	}
-	order := RetentionKinds()
+	order := Kinds()
 	all = slices.DeleteFunc(all, func(r Retention) bool { return !slices.Contains(order, r.Kind) }) // of a newer version
 	slices.SortFunc(all, func(a, b Retention) int { return slices.Index(order, a.Kind) - slices.Index(order, b.Kind) })
 	return all, nil
@@ -149,8 +149,8 @@ func scanRetention(row pgx.CollectableRow) (r Retention, err error) {
 type UnknownKindError struct{ Kind string }
 
 func (e *UnknownKindError) Error() string {
-	names := make([]string, 0, len(RetentionKinds()))
-	for _, k := range RetentionKinds() {
+	names := make([]string, 0, len(Kinds()))
+	for _, k := range Kinds() {
 		names = append(names, string(k))
 	}
 	return fmt.Sprintf("there is no kind %.80q of what is kept for a time; there are %s", e.Kind,
@@ -161,14 +161,14 @@ func (e *UnknownKindError) Error() string {
 func (e *UnknownKindError) Is(target error) bool { return target == workqueue.ErrNotFound }
 
 func (k RetentionKind) check() error {
-	if !slices.Contains(RetentionKinds(), k) {
+	if !slices.Contains(Kinds(), k) {
 		return &UnknownKindError{string(k)}
 	}
 	return nil
 }
 
 // SetRetention sets the limits of a kind, and returns what is so now.
-func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits RetentionLimits, actor string,
+func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limits, actor string,
 ) (set Retention, err error) {
 	if err := errors.Join(kind.check(), limits.validate()); err != nil {
 		return set, err

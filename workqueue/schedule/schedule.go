@@ -19,8 +19,8 @@ import (
 // database's time, whatever clock its node has.
 type NextTime func(spec json.RawMessage, after time.Time) (next time.Time, ok bool, err error)
 
-// ScheduleText is a schedule on its way onto the record. The caller has validated it.
-type ScheduleText struct {
+// Text is a schedule on its way onto the record. The caller has validated it.
+type Text struct {
 	Name   string
 	Spec   json.RawMessage // in full
 	Source string          // as people wrote it; valid UTF-8 without NUL
@@ -70,7 +70,7 @@ RETURNING version, changed_at`
 // ApplySchedule puts a schedule on record, or changes it, with a row in the audit log, which keeps what was there
 // before. What is the same, text and meaning, changes nothing. Its next due time is the first one after now; but one
 // that has come, and that nobody has taken yet, is kept where the new text has it too.
-func (s Store) ApplySchedule(ctx context.Context, text ScheduleText, actor string) (AppliedSchedule, error) {
+func (s Store) ApplySchedule(ctx context.Context, text Text, actor string) (AppliedSchedule, error) {
 	var out AppliedSchedule
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		for range plan.ApplyTries {
@@ -102,7 +102,7 @@ type scheduleRow struct {
 }
 
 // applySchedule tries once; done is false when another was faster.
-func applySchedule(ctx context.Context, tx pgx.Tx, text *ScheduleText, actor string) (
+func applySchedule(ctx context.Context, tx pgx.Tx, text *Text, actor string) (
 	out AppliedSchedule, done bool, err error,
 ) {
 	out = AppliedSchedule{Name: text.Name, State: ScheduleActive}
@@ -148,7 +148,7 @@ func applySchedule(ctx context.Context, tx pgx.Tx, text *ScheduleText, actor str
 }
 
 // nextDue is the first due time after now, or the one that has come and is not taken yet.
-func (text *ScheduleText) nextDue(was *scheduleRow) (*time.Time, error) {
+func (text *Text) nextDue(was *scheduleRow) (*time.Time, error) {
 	if !was.deleted && was.state == ScheduleActive && was.nextDue != nil && !was.nextDue.After(was.now) {
 		kept, ok, err := text.Next(text.Spec, was.nextDue.Add(-time.Microsecond))
 		if err != nil {

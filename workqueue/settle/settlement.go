@@ -158,8 +158,8 @@ func texts(fields [][]byte) []*string {
 
 func (s *settlement) part(h *plane.HeldSlice, bit int) {
 	s.parts.Row(9)
-	s.parts.Uuid(h.Run)
-	s.parts.Uuid(h.ID)
+	s.parts.UUID(h.Run)
+	s.parts.UUID(h.ID)
 	s.parts.Int4(int32(h.Block.Ordinal(bit)))
 	s.parts.Int4(int32(h.Generation))
 	s.parts.Int2(int16(h.Step))
@@ -173,8 +173,8 @@ FROM STDIN (FORMAT binary)`
 // attemptFailed keeps the error of an attempt that will be followed by another.
 func (s *settlement) attemptFailed(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	s.errors.Row(6)
-	s.errors.Uuid(h.Run)
-	s.errors.Uuid(h.ID)
+	s.errors.UUID(h.Run)
+	s.errors.UUID(h.ID)
 	s.errors.Int4(int32(h.Block.Ordinal(bit)))
 	s.errors.Int2(int16(h.Step))
 	s.errors.Text(pg.Plain(e.Code))

@@ -118,7 +118,7 @@ func (l *loader) copy(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 			twin = ordinal
 		}
 		b.copy.Row(5)
-		b.copy.Uuid(l.run)
+		b.copy.UUID(l.run)
 		b.copy.Int4(ordinal)
 		b.copy.Int4(twin)
 		b.copy.Bytes(b.key(row))

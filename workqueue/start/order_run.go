@@ -118,7 +118,7 @@ func (l *loader) putLanes(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	b.copy.Reset()
 	for i, row := range b.rows {
 		b.copy.Row(3)
-		b.copy.Uuid(l.run)
+		b.copy.UUID(l.run)
 		b.copy.Int4(int32(b.base + i))
 		b.copy.Int8(row.lane)
 	}

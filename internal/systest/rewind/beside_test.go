@@ -151,7 +151,7 @@ func (c *caller) begin() {
 	c.addToTracker(10, "t1")
 	spec := collector.CollectorSpec{Endpoint: "statement", MinSize: 2, MaxAge: collector.Span(time.Hour),
 		Dedupe: collector.DefaultDedupe}
-	_, err = collector.New(c.store).ApplyCollector(c.Context(), collector.CollectorText{Name: "statement", Spec: spec.WithDefaults(),
+	_, err = collector.New(c.store).ApplyCollector(c.Context(), collector.Text{Name: "statement", Spec: spec.WithDefaults(),
 		Source: "statement"}, "ann")
 	c.must(err)
 	c.collect("op1") // which waits for another one
@@ -160,7 +160,7 @@ func (c *caller) begin() {
 	c.must(err)
 	text, err := json.Marshal(plan)
 	c.must(err)
-	applied, err := schedulestore.New(c.store).ApplySchedule(c.Context(), schedulestore.ScheduleText{Name: "hourly", Spec: text, Source: source,
+	applied, err := schedulestore.New(c.store).ApplySchedule(c.Context(), schedulestore.Text{Name: "hourly", Spec: text, Source: source,
 		Zone: plan.Zone, Next: func(_ json.RawMessage, after time.Time) (time.Time, bool, error) {
 			due, ok := plan.Next(after)
 			return due, ok, nil

@@ -73,7 +73,7 @@ func (w *world) wantWhole(url string, b before) {
 	if n := w.number(url, told, b.long); n != 1 {
 		w.Errorf("the run's history tells of %d gaps", n)
 	}
-	facts, err := health.New(database.New(testenv.Connect(w, url))).Health(context.Background(), health.HealthLimits{})
+	facts, err := health.New(database.New(testenv.Connect(w, url))).Health(context.Background(), health.Limits{})
 	if err != nil || len(facts.Gaps) != 1 || !facts.Gaps[0].Lost {
 		w.Errorf("the health knows of %+v, %v", facts, err)
 	}

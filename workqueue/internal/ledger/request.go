@@ -27,7 +27,7 @@ func NoteCarriedOut(ctx context.Context, tx pgx.Tx, done workqueue.CarriedOut) e
 	if err != nil {
 		return fmt.Errorf("note that request %q was carried out: %w", claim.Key, err)
 	}
-	tag, err := tx.Exec(ctx, carryOut, claim.User, claim.Key, claim.Id, what)
+	tag, err := tx.Exec(ctx, carryOut, claim.User, claim.Key, claim.ID, what)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = workqueue.ErrClaimLost
 	}

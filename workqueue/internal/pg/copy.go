@@ -29,7 +29,7 @@ func (c *CopyRows) Row(columns int) {
 	c.Rows++
 }
 
-func (c *CopyRows) Uuid(id [16]byte) {
+func (c *CopyRows) UUID(id [16]byte) {
 	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 16)
 	c.Buf = append(c.Buf, id[:]...)
 }

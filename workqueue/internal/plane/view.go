@@ -8,8 +8,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// PlaneView is a step as it is looked at, or all of them.
-type PlaneView struct {
+// View is a step as it is looked at, or all of them.
+type View struct {
 	Step  workqueue.Step // -1: over all
 	Reads []workqueue.Step
 }
@@ -17,13 +17,13 @@ type PlaneView struct {
 const OverAll = workqueue.Step(-1)
 
 // View finds what has to be read for a step, by its name, or for all of them.
-func (g *Graph) View(name string) (PlaneView, error) {
-	v := PlaneView{Step: OverAll}
+func (g *Graph) View(name string) (View, error) {
+	v := View{Step: OverAll}
 	for i := range g.Steps {
 		if name == "" {
 			v.Reads = append(v.Reads, workqueue.Step(i))
 		} else if g.Steps[i].Name == name {
-			return PlaneView{Step: workqueue.Step(i), Reads: append(slices.Clone(g.Before[i]), workqueue.Step(i))}, nil
+			return View{Step: workqueue.Step(i), Reads: append(slices.Clone(g.Before[i]), workqueue.Step(i))}, nil
 		}
 	}
 	if name == "" {
