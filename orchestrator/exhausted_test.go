@@ -390,7 +390,8 @@ func TestAdvisoriesOfNothing(t *testing.T) {
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
 	b.wantSound(t, l, run, 10)
-	if _, err := deadletter.New(b.store).DeadLetter(t.Context(), "0000"); !errors.Is(err, workqueue.ErrNotFound) || len(b.letters(t)) > 0 {
+	if _, err := deadletter.New(b.store).DeadLetter(t.Context(), "0000"); !errors.Is(err, workqueue.ErrNotFound) ||
+		len(b.letters(t)) > 0 {
 		t.Errorf("%d letters are buried", len(b.letters(t)))
 	}
 	l.wantOnce(t, run, 10)

@@ -86,7 +86,8 @@ func (b *bundle) suspects(t *testing.T, function string, n int) workqueue.RunID 
 	req := local(function)
 	req.Steps[0].Chunk, req.Steps[0].Timeout = 1, 10*time.Minute
 	run := b.start(t, req, n)
-	session, err := session.New(b.store).StartSession(ctx, session.NodeInfo{Host: "gone", PID: 1, Version: "test"}, time.Minute)
+	session, err := session.New(b.store).StartSession(ctx, session.NodeInfo{Host: "gone", PID: 1, Version: "test"},
+		time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

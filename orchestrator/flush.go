@@ -125,7 +125,8 @@ func (f *flushing) due(ctx context.Context) ([]collectorstore.DueCollector, erro
 func (f *flushing) claim(ctx, draining context.Context, collector int32, most int) (again time.Duration, err error) {
 	n := f.node
 	session, begun := n.Session(), time.Now()
-	claimed, err := collectorstore.New(n.store).ClaimFlushes(ctx, collectorstore.FlushRequest{Session: session, Collector: collector, Max: most})
+	claimed, err := collectorstore.New(n.store).ClaimFlushes(ctx, collectorstore.FlushRequest{Session: session,
+		Collector: collector, Max: most})
 	if err != nil {
 		return flushRest, err
 	}

@@ -42,7 +42,9 @@ func (n *Node) DrainCollector(ctx context.Context, name, actor string) (collecto
 }
 
 // RequeueOps has operations tried again. See [collector.Store.RequeueOps].
-func (n *Node) RequeueOps(ctx context.Context, name string, sel collectorstore.OpsSelection, actor string) (int64, error) {
+func (n *Node) RequeueOps(
+	ctx context.Context, name string, sel collectorstore.OpsSelection, actor string,
+) (int64, error) {
 	ops, err := collectorstore.New(n.store).RequeueOps(ctx, name, sel, actor)
 	return ops, n.flushAfter(err)
 }

@@ -81,8 +81,9 @@ func claimedKeys(t *testing.T, pool *pgxpool.Pool, keys ...string) (*database.DB
 	t.Helper()
 	store := database.New(pool)
 	spec := collectorstore.CollectorSpec{Endpoint: "e", MinSize: 1, MaxSize: 1, Timeout: collectorstore.Span(time.Hour)}
-	if _, err := collectorstore.New(store).ApplyCollector(t.Context(), collectorstore.Text{Name: "c", Spec: spec.WithDefaults(),
-		Source: "c"}, "ann"); err != nil {
+	if _, err := collectorstore.New(store).ApplyCollector(t.Context(),
+		collectorstore.Text{Name: "c", Spec: spec.WithDefaults(),
+			Source: "c"}, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	ops := make([]collectorstore.Op, len(keys))
@@ -96,7 +97,8 @@ func claimedKeys(t *testing.T, pool *pgxpool.Pool, keys ...string) (*database.DB
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed, err := collectorstore.New(store).ClaimFlushes(t.Context(), collectorstore.FlushRequest{Session: session, Collector: 1, Max: 10})
+	claimed, err := collectorstore.New(store).ClaimFlushes(t.Context(), collectorstore.FlushRequest{Session: session,
+		Collector: 1, Max: 10})
 	if err != nil || len(claimed.Flushes) != len(keys) {
 		t.Fatalf("claimed %+v, %v", claimed.Flushes, err)
 	}

@@ -19,7 +19,8 @@ import (
 // gather applies a collector of the endpoint of the same name.
 func (b *bundle) gather(t *testing.T, name string, change func(*collectorstore.CollectorSpec)) {
 	t.Helper()
-	spec := collectorstore.CollectorSpec{Endpoint: name, MinSize: 2, MaxSize: 50, MaxAge: collectorstore.Span(50 * time.Millisecond),
+	spec := collectorstore.CollectorSpec{Endpoint: name, MinSize: 2, MaxSize: 50,
+		MaxAge:  collectorstore.Span(50 * time.Millisecond),
 		Backoff: collectorstore.Span(time.Millisecond), Dedupe: collectorstore.DefaultDedupe}
 	if change != nil {
 		change(&spec)

@@ -240,8 +240,9 @@ func (n *Node) quarantine(ctx context.Context, msg fetched, reason, detail strin
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	run, _ := uuid.Parse(msg.Headers().Get(endpoints.HeaderRun)) // zero when it does not say
-	err := deadletter.New(n.store).Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail, Subject: msg.Subject(),
-		Run: run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
+	err := deadletter.New(n.store).Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail,
+		Subject: msg.Subject(),
+		Run:     run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
 	if err != nil {
 		n.log.Warn("quarantine; the reply will come again", zap.Error(err))
 		n.settle(msg, giveBack)

@@ -67,7 +67,8 @@ func (r *retention) round(ctx context.Context) error {
 		}
 		failed = errors.Join(failed, err)
 	}
-	return errors.Join(failed, retentionstore.New(r.node.store).DropSizes(ctx, r.lease), retentionstore.New(r.node.store).ForgetGone(ctx, r.lease))
+	return errors.Join(failed, retentionstore.New(r.node.store).DropSizes(ctx, r.lease),
+		retentionstore.New(r.node.store).ForgetGone(ctx, r.lease))
 }
 
 // over reports whether a round that met err has come to its end, since the node does not lead any more, or stops.
@@ -226,7 +227,9 @@ func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
 }
 
 // old deletes things of a kind that ended before a time.
-func (r *retention) old(ctx context.Context, kind retentionstore.RetentionKind, before time.Time) (total int64, err error) {
+func (r *retention) old(
+	ctx context.Context, kind retentionstore.RetentionKind, before time.Time,
+) (total int64, err error) {
 	for {
 		var n, most int64
 		err := r.piece(ctx, func(span int64) (err error) {

@@ -83,7 +83,8 @@ func TestClaimThatItsNodeNeverHeardOf(t *testing.T) {
 	t.Parallel()
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
 	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
-	session, err := session.New(b.store).StartSession(t.Context(), session.NodeInfo{Host: "deaf", PID: 1, Version: "test"}, time.Hour)
+	session, err := session.New(b.store).StartSession(t.Context(), session.NodeInfo{Host: "deaf", PID: 1, Version: "test"},
+		time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,8 +94,9 @@ func TestClaimThatItsNodeNeverHeardOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed, err := dispatch.New(b.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 3,
-		MaxBytes: 1 << 20, TTL: time.Second})
+	claimed, err := dispatch.New(b.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run,
+		MaxSlices: 3,
+		MaxBytes:  1 << 20, TTL: time.Second})
 	if err != nil || len(claimed.Slices) != 3 {
 		t.Fatalf("claimed %d slices, %v; want 3", len(claimed.Slices), err)
 	}

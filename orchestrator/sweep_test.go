@@ -74,7 +74,8 @@ func TestALoadThatTakesLongToClearKeepsNoSweep(t *testing.T) {
 		PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$`)
 	b.exec(t, `CREATE TRIGGER linger BEFORE DELETE ON work_queue FOR EACH STATEMENT EXECUTE FUNCTION linger()`)
 	large := []byte(`"` + strings.Repeat("x", 1<<20) + `"`) // a few of these make a batch
-	dead, err := session.New(b.store).StartSession(t.Context(), session.NodeInfo{Host: "dead", PID: 1, Version: "test"}, time.Hour)
+	dead, err := session.New(b.store).StartSession(t.Context(), session.NodeInfo{Host: "dead", PID: 1, Version: "test"},
+		time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,8 @@ func TestTheAuditLogIsDeletedByItsLimitsOnly(t *testing.T) {
 			b.exec(`UPDATE retention SET ` + c.limits + ` WHERE kind = 'audit'`)
 			deleted := 0
 			for { // in pieces, as of a round
-				n, err := retention.New(b.store).DeleteOld(t.Context(), b.lead(), retention.RetainAudit, time.Now().Add(time.Hour), 4)
+				n, err := retention.New(b.store).DeleteOld(t.Context(), b.lead(), retention.RetainAudit, time.Now().Add(time.Hour),
+					4)
 				if name == "not at all" {
 					if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
 						t.Errorf("got %v, want it denied", err)

@@ -139,8 +139,9 @@ func TestEveryActionIsAudited(t *testing.T) {
 		{"pause", func() error { _, err := control.New(b.store).Pause(t.Context(), one); return err }},
 		{"resume", func() error { _, err := control.New(b.store).Resume(t.Context(), one, nil); return err }},
 		{"set", func() error {
-			_, err := control.New(b.store).SetRun(t.Context(), control.RunChange{Run: run, Settings: control.StepChange{Chunk: &chunk},
-				Priority: &urgent, Actor: "ann"})
+			_, err := control.New(b.store).SetRun(t.Context(),
+				control.RunChange{Run: run, Settings: control.StepChange{Chunk: &chunk},
+					Priority: &urgent, Actor: "ann"})
 			return err
 		}},
 		{"rerun", func() error {
@@ -150,7 +151,8 @@ func TestEveryActionIsAudited(t *testing.T) {
 		}},
 		{"cancel", func() error { _, err := control.New(b.store).Cancel(t.Context(), one); return err }},
 		{"endpoint_set", func() error {
-			return pacestore.New(b.store).SetEndpoint(t.Context(), pacestore.EndpointSetting{Endpoint: endpoint, Concurrency: 2}, "ann")
+			return pacestore.New(b.store).SetEndpoint(t.Context(), pacestore.EndpointSetting{Endpoint: endpoint, Concurrency: 2},
+				"ann")
 		}},
 		{"plan_apply", func() error { _, err := planstore.New(b.store).ApplyPlan(t.Context(), plan, "ann"); return err }},
 		{"plan_delete", func() error { _, err := planstore.New(b.store).DeletePlan(t.Context(), "p", "ann"); return err }},

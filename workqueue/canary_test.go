@@ -242,7 +242,8 @@ func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
 	}
 	b.exec(`UPDATE batchrun SET canary_state = 'sampling' WHERE id = $1`, run)
 	b.exec(`UPDATE work_block SET held = NULL WHERE run_id = $1`, run)
-	if report, err = doctor.New(b.store).Doctor(t.Context()); err != nil || report.Found != 1 || report.Violations[0].Count != 90 {
+	if report, err = doctor.New(b.store).Doctor(t.Context()); err != nil || report.Found != 1 ||
+		report.Violations[0].Count != 90 {
 		t.Errorf("items that nobody holds: %+v, %v", report.Violations, err)
 	}
 }

@@ -73,7 +73,8 @@ func TestRateOfAnEndpoint(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	rate := 80.0
-	if _, err := pacestore.New(b.store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: endpoint, Rate: &rate},
+	if _, err := pacestore.New(b.store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: endpoint,
+		Rate: &rate},
 		"ann"); err != nil {
 		t.Fatal(err)
 	}

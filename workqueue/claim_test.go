@@ -86,7 +86,8 @@ func TestClaimNeedsALiveSession(t *testing.T) {
 			t.Errorf("an %s session got %d slices, %v; want ErrSessionLost", name, len(claimed.Slices), err)
 		}
 	}
-	if err := session.New(b.store).Heartbeat(t.Context(), expired, sessionTTL, nil); !errors.Is(err, workqueue.ErrSessionLost) {
+	if err := session.New(b.store).Heartbeat(t.Context(), expired, sessionTTL, nil); !errors.Is(err,
+		workqueue.ErrSessionLost) {
 		t.Errorf("the heartbeat of an expired session: %v; want ErrSessionLost", err)
 	}
 	b.wantTally(run, tally{ready: 8})
@@ -105,7 +106,8 @@ func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
 		t.Fatalf("a slice was handed out before its time: %s", b.dump(run))
 	}
 	b.record(whole(rest))
-	if found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{}); err != nil || len(found.Steps) != 0 {
+	if found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{}); err != nil ||
+		len(found.Steps) != 0 {
 		t.Errorf("runnable %v, %v although nothing is due", found.Steps, err)
 	}
 	b.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)

@@ -318,7 +318,8 @@ func (c *opsBench) otherWorks() {
 		"ann"); err != nil {
 		c.Fatal(err)
 	}
-	if _, _, err := collector.New(c.store).AddOps(c.Context(), "d", 0, [][]collector.Op{{{ID: "x", Key: "x"}}}); err != nil {
+	if _, _, err := collector.New(c.store).AddOps(c.Context(), "d", 0,
+		[][]collector.Op{{{ID: "x", Key: "x"}}}); err != nil {
 		c.Fatal(err)
 	}
 	was := c.id

@@ -189,7 +189,8 @@ func (o *opsOracle) operate() {
 		}
 	case len(waits) > 0:
 		id := waits[o.rnd.IntN(len(waits))]
-		n, err := collector.New(o.store).DropOps(o.Context(), "c", collector.OpsSelection{IDs: []string{id}, Waiting: true}, "ann")
+		n, err := collector.New(o.store).DropOps(o.Context(), "c", collector.OpsSelection{IDs: []string{id}, Waiting: true},
+			"ann")
 		if err != nil || n != 1 {
 			o.problem("dropped %d, %v", n, err)
 		}

@@ -26,8 +26,9 @@ func TestLateLooksDoNotCostCalls(t *testing.T) {
 	var begun time.Time
 	var at []time.Duration
 	for len(at) < calls {
-		claimed, err := collector.New(c.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: c.session, Collector: c.id,
-			Max: 10})
+		claimed, err := collector.New(c.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: c.session,
+			Collector: c.id,
+			Max:       10})
 		if err != nil {
 			t.Fatal(err)
 		}

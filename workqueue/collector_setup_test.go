@@ -76,7 +76,8 @@ func (f *flushOf) ids() []string {
 
 func (c *opsBench) claimAs(session workqueue.SessionID, most int) []*flushOf {
 	c.Helper()
-	claimed, err := collector.New(c.store).ClaimFlushes(c.Context(), collector.FlushRequest{Session: session, Collector: c.id, Max: most})
+	claimed, err := collector.New(c.store).ClaimFlushes(c.Context(), collector.FlushRequest{Session: session,
+		Collector: c.id, Max: most})
 	if err != nil {
 		c.Fatal(err)
 	}

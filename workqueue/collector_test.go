@@ -72,7 +72,8 @@ func TestFailuresComeAgainInTheirPlaceUntilTheyAreParked(t *testing.T) {
 	}
 	c.checkKeys()
 	c.record(c.one("b", "g", "h"), nil)
-	if n, err = collector.New(c.store).DropOps(t.Context(), "c", collector.OpsSelection{All: true}, "ann"); err != nil || n != 1 {
+	if n, err = collector.New(c.store).DropOps(t.Context(), "c", collector.OpsSelection{All: true}, "ann"); err != nil ||
+		n != 1 {
 		t.Fatalf("dropped %d, %v", n, err)
 	}
 	if n := c.number(`SELECT (SELECT count(*) FROM collector_op) + (SELECT count(*) FROM collector_key)`); n != 0 {
@@ -190,7 +191,8 @@ func TestAFlushOfANodeThatIsGoneTouchesNothing(t *testing.T) {
 	if got := c.record(again, nil); got.Done != 2 {
 		t.Errorf("recorded %+v", got)
 	}
-	_, err := collector.New(c.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: dead, Collector: c.id, Max: 1})
+	_, err := collector.New(c.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: dead, Collector: c.id,
+		Max: 1})
 	if !errors.Is(err, workqueue.ErrSessionLost) {
 		t.Errorf("a claim of a session that is over: %v", err)
 	}
@@ -305,7 +307,8 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 		t.Errorf("settled is %d", n)
 	}
 	c.add("0/3", "e", "f")
-	if _, err := collector.New(c.store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true}, "ann"); err != nil {
+	if _, err := collector.New(c.store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true},
+		"ann"); err != nil {
 		t.Fatal(err)
 	}
 	c.record(c.one(old[0].end.Ops[0].ID), nil)
@@ -355,7 +358,8 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 	if out, err := collector.New(c.store).DeleteCollector(ctx, "c", true, "ann"); err != nil || out.Ops != 3 {
 		t.Fatalf("deleted %+v, %v", out, err)
 	}
-	if _, _, err := collector.New(c.store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}}); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, _, err := collector.New(c.store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}}); !errors.Is(err,
+		workqueue.ErrNotFound) {
 		t.Errorf("added to a collector that was deleted: %v", err)
 	}
 	lease := c.lead()

@@ -40,7 +40,8 @@ func TestDroppedOperationsUnderWayAreWaitedFor(t *testing.T) {
 	spec.OrderBy = &collector.OpKeying{Field: "n"}
 	c.apply(spec)
 	c.add("1", "u", "v")
-	if n, err := collector.New(c.store).DropOps(t.Context(), "c", collector.OpsSelection{All: true, Waiting: true, Keys: []string{"old"}},
+	if n, err := collector.New(c.store).DropOps(t.Context(), "c", collector.OpsSelection{All: true, Waiting: true,
+		Keys: []string{"old"}},
 		"ann"); err != nil || n != 2 {
 		t.Fatalf("dropped %d, %v", n, err)
 	}

@@ -119,7 +119,8 @@ func TestDeadLettersInPages(t *testing.T) {
 		all = append(all, b.bury(letter(strconv.Itoa(i), "e"+strconv.Itoa(i%2)))...)
 	}
 	slices.Reverse(all)
-	if _, err := deadletter.New(b.store).Drop(t.Context(), deadletter.DeadSelection{Refs: []string{all[2].String()}}, "test"); err != nil {
+	if _, err := deadletter.New(b.store).Drop(t.Context(), deadletter.DeadSelection{Refs: []string{all[2].String()}},
+		"test"); err != nil {
 		t.Fatal(err)
 	}
 	read := func(f deadletter.DeadFilter) (ids []workqueue.LetterID) {

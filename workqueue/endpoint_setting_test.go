@@ -27,7 +27,8 @@ func TestEndpointSettings(t *testing.T) {
 		}
 	}
 	for _, rate := range []float64{-1, 1e-320, 1e-4, 1e8, 1e308, math.NaN(), math.Inf(1), math.Inf(-1)} {
-		_, err := pacestore.New(b.store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: "a", Rate: &rate}, "ann")
+		_, err := pacestore.New(b.store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: "a", Rate: &rate},
+			"ann")
 		if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
 			t.Errorf("rate %v: got %v; want a SettingError", rate, err)
 		}

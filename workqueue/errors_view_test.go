@@ -67,7 +67,8 @@ func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
 		many.First == nil || many.Last == nil || !slices.Equal(many.Services, []string{"test"}) || len(many.ID) != 8 {
 		t.Errorf("the first group is %+v", many)
 	}
-	want := []inspect.ErrorExample{{Key: "C0", Message: "customer 0 is unknown"}, {Key: "C1", Message: "customer 1 is unknown"},
+	want := []inspect.ErrorExample{{Key: "C0", Message: "customer 0 is unknown"},
+		{Key: "C1", Message: "customer 1 is unknown"},
 		{Key: "C2", Message: "customer 2 is unknown"}}
 	if !slices.Equal(many.Examples, want) {
 		t.Errorf("the examples are %+v; want %+v", many.Examples, want)

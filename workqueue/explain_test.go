@@ -98,7 +98,8 @@ func limited(inFlight int) start.LoadRequest {
 
 func (b *bench) pause(run workqueue.RunID) {
 	b.Helper()
-	if _, err := control.New(b.store).Pause(b.Context(), control.Control{Run: run, Actor: "alice", Reason: "lunch"}); err != nil {
+	if _, err := control.New(b.store).Pause(b.Context(), control.Control{Run: run, Actor: "alice",
+		Reason: "lunch"}); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -152,7 +153,8 @@ func TestExplain(t *testing.T) {
 				b.pause(run)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonOperator, owner: operator, items: 6}, {state: "sent", reason: explain.ReasonQueued, owner: service, items: 4}},
+			want: []told{{state: "ready", reason: explain.ReasonOperator, owner: operator, items: 6},
+				{state: "sent", reason: explain.ReasonQueued, owner: service, items: 4}},
 			says: "tranche run resume",
 		},
 		"threshold": {
@@ -167,11 +169,13 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonThreshold, owner: operator, items: 6}}, says: "4 of 10 items failed; the limit is 1",
+			want: []told{{state: "ready", reason: explain.ReasonThreshold, owner: operator,
+				items: 6}}, says: "4 of 10 items failed; the limit is 1",
 		},
 		"sampling": {
 			make: func(b *bench) workqueue.RunID { return b.sampled(8) },
-			want: []told{{state: "held", reason: explain.ReasonSampling, owner: node, items: 6}, {state: "ready", reason: explain.ReasonNext, owner: node, items: 2}},
+			want: []told{{state: "held", reason: explain.ReasonSampling, owner: node, items: 6},
+				{state: "ready", reason: explain.ReasonNext, owner: node, items: 2}},
 			says: "waits for somebody to approve",
 		},
 		"canary waits": {
@@ -192,7 +196,8 @@ func TestExplain(t *testing.T) {
 				b.expire(b.session)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonNoNode, owner: operator, items: 6}, {state: "claimed", reason: explain.ReasonClaimLost, owner: operator, items: 4}},
+			want: []told{{state: "ready", reason: explain.ReasonNoNode, owner: operator, items: 6},
+				{state: "claimed", reason: explain.ReasonClaimLost, owner: operator, items: 4}},
 			says: "tranche serve",
 		},
 		"step limit": {
@@ -201,7 +206,8 @@ func TestExplain(t *testing.T) {
 				b.one(run)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonStepLimit, owner: service, items: 6}, {state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}},
+			want: []told{{state: "ready", reason: explain.ReasonStepLimit, owner: service, items: 6},
+				{state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}},
 			says: "--in-flight N",
 		},
 		"budget": {
@@ -231,7 +237,8 @@ func TestExplain(t *testing.T) {
 				b.one(run)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonAdaptive, owner: service, items: 6}, {state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}},
+			want: []told{{state: "ready", reason: explain.ReasonAdaptive, owner: service, items: 6},
+				{state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}},
 			says: "it got slow",
 		},
 		"share": {
@@ -243,7 +250,8 @@ func TestExplain(t *testing.T) {
 				b.load(request(), 20)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonShare, owner: service, items: 12}, {state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 8}},
+			want: []told{{state: "ready", reason: explain.ReasonShare, owner: service, items: 12},
+				{state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 8}},
 			says: "the run's share of the 4 that endpoint statement takes: another run has work",
 		},
 		"rate": {
@@ -267,7 +275,8 @@ func TestExplain(t *testing.T) {
 				b.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp()`)
 				return b.load(request(), 10)
 			},
-			want: []told{{state: "ready", reason: explain.ReasonBreaker, owner: node, items: 10}}, says: "sends one item as a probe",
+			want: []told{{state: "ready", reason: explain.ReasonBreaker, owner: node,
+				items: 10}}, says: "sends one item as a probe",
 		},
 		"probe out": {
 			make: func(b *bench) workqueue.RunID {
@@ -278,7 +287,8 @@ func TestExplain(t *testing.T) {
 				b.exec(`UPDATE endpoint_pace SET probe_slice = $1`, probe.ID)
 				return run
 			},
-			want: []told{{state: "ready", reason: explain.ReasonProbing, owner: service, items: 6}, {state: "sent", reason: explain.ReasonQueued, owner: service, items: 4}},
+			want: []told{{state: "ready", reason: explain.ReasonProbing, owner: service, items: 6},
+				{state: "sent", reason: explain.ReasonQueued, owner: service, items: 4}},
 			says: "a probe is out",
 		},
 		"backoff": {
@@ -303,12 +313,14 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(request(), 7)
 				b.one(run)
-				if err := session.New(b.store).Heartbeat(b.Context(), b.session, time.Minute, map[string]bool{"nats": false}); err != nil {
+				if err := session.New(b.store).Heartbeat(b.Context(), b.session, time.Minute,
+					map[string]bool{"nats": false}); err != nil {
 					b.Fatal(err)
 				}
 				return run
 			},
-			want: []told{{state: "claimed", reason: explain.ReasonNATSAway, owner: node, items: 4}, {state: "ready", reason: explain.ReasonNATSAway, owner: node, items: 3}},
+			want: []told{{state: "claimed", reason: explain.ReasonNATSAway, owner: node, items: 4},
+				{state: "ready", reason: explain.ReasonNATSAway, owner: node, items: 3}},
 			says: "node test (pid 1) cannot reach NATS, so it sends nothing",
 		},
 		"no quorum": {
@@ -334,7 +346,8 @@ func TestExplain(t *testing.T) {
 				b.record(settle.Answer{Slice: whole.ID, Endpoint: endpoint, Service: "test", Answered: 0, Failure: &retryable})
 				return run
 			},
-			want: []told{{state: "scheduled", reason: explain.ReasonNext, owner: node, items: 4}}, says: "a half of a request that failed as a whole",
+			want: []told{{state: "scheduled", reason: explain.ReasonNext, owner: node,
+				items: 4}}, says: "a half of a request that failed as a whole",
 		},
 		"handed back": {
 			make: func(b *bench) workqueue.RunID {
@@ -380,11 +393,13 @@ func TestExplain(t *testing.T) {
 		},
 		"queued": {
 			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.send(b.one(run)); return run },
-			want: []told{{state: "sent", reason: explain.ReasonQueued, owner: service, items: 4}}, says: "no service has taken them",
+			want: []told{{state: "sent", reason: explain.ReasonQueued, owner: service,
+				items: 4}}, says: "no service has taken them",
 		},
 		"with a service": {
 			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.handed(b.one(run)); return run },
-			want: []told{{state: "sent", reason: explain.ReasonWorking, owner: service, items: 4}}, says: "a service has taken them",
+			want: []told{{state: "sent", reason: explain.ReasonWorking, owner: service,
+				items: 4}}, says: "a service has taken them",
 		},
 		"answered in part": {
 			make: func(b *bench) workqueue.RunID {
@@ -396,7 +411,8 @@ func TestExplain(t *testing.T) {
 				b.record(part)
 				return run
 			},
-			want: []told{{state: "sent", reason: explain.ReasonPartly, owner: service, items: 3}}, says: "answered 1 item of the same requests",
+			want: []told{{state: "sent", reason: explain.ReasonPartly, owner: service,
+				items: 3}}, says: "answered 1 item of the same requests",
 		},
 		"quarantined": {
 			make: func(b *bench) workqueue.RunID {
@@ -419,7 +435,8 @@ func TestExplain(t *testing.T) {
 				b.pass(s.ID)
 				return run
 			},
-			want: []told{{state: "sent", reason: explain.ReasonOverdue, owner: node, items: 4}}, says: "no reply came before the deadline",
+			want: []told{{state: "sent", reason: explain.ReasonOverdue, owner: node,
+				items: 4}}, says: "no reply came before the deadline",
 		},
 		"lost with a stream": {
 			make: func(b *bench) workqueue.RunID {

@@ -102,10 +102,11 @@ func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
 		}
 	}
 	stopped := 0
-	err := dispatch.New(b.store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &dense}, func(dispatch.Input) bool {
-		stopped++
-		return stopped < 5
-	})
+	err := dispatch.New(b.store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &dense},
+		func(dispatch.Input) bool {
+			stopped++
+			return stopped < 5
+		})
 	if err != nil || stopped != 5 {
 		t.Errorf("stopped after %d, %v", stopped, err)
 	}

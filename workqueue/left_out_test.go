@@ -17,7 +17,8 @@ func (b *bench) seenBy(run workqueue.RunID, step workqueue.Step) (s workqueue.Sl
 		b.Fatalf("step %d has %d slices to claim; want 1: %s", step, len(claimed.Slices), b.dump(run))
 	}
 	mask := bitfield.Of(0)
-	err := dispatch.New(b.store).EachInput(b.Context(), dispatch.InputRequest{Run: run, Mask: &mask, Inputs: claimed.Work.Inputs},
+	err := dispatch.New(b.store).EachInput(b.Context(), dispatch.InputRequest{Run: run, Mask: &mask,
+		Inputs: claimed.Work.Inputs},
 		func(in dispatch.Input) bool {
 			for _, p := range in.Parts {
 				parts = append(parts, part(string(p.Data), !p.Missing))

@@ -318,7 +318,8 @@ func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	count := 0
 	loaded, err := b.tryLoad(chunked(500), func(item *start.LoadItem) error {
 		if count++; count%several == 0 {
-			if found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{}); err != nil || len(found.Steps) > 0 {
+			if found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{}); err != nil ||
+				len(found.Steps) > 0 {
 				t.Errorf("before the seal %v, %v can be claimed of", found.Steps, err)
 			}
 			b.check()

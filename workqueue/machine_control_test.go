@@ -17,7 +17,8 @@ const elsewhere = "elsewhere"
 
 // calm takes away what earlier stories left at the endpoints, and draws their budgets.
 func (m *machine) calm(t *rapid.T) {
-	if _, err := control.New(m.store).Cancel(m.Context(), control.Control{All: true, Actor: "test"}); err != nil { // a failed story's
+	// a failed story's
+	if _, err := control.New(m.store).Cancel(m.Context(), control.Control{All: true, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	m.exec(`DELETE FROM endpoint_pace`)
@@ -27,7 +28,8 @@ func (m *machine) calm(t *rapid.T) {
 }
 
 func (m *machine) budget(name string, n int) {
-	_, err := pacestore.New(m.store).ChangeEndpoint(m.Context(), pacestore.EndpointChange{Endpoint: name, MaxInFlight: &n}, "ann")
+	_, err := pacestore.New(m.store).ChangeEndpoint(m.Context(), pacestore.EndpointChange{Endpoint: name, MaxInFlight: &n},
+		"ann")
 	if err != nil {
 		m.Fatal(err)
 	}

@@ -81,7 +81,8 @@ func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
 
 func (m *machine) nextEpoch(t *rapid.T) int64 {
 	now := time.Now()
-	pipe, _, err := streams.New(m.store).ObservePipe(m.Context(), streams.Created{Work: now, Reply: now, Stage: now, Flow: now})
+	pipe, _, err := streams.New(m.store).ObservePipe(m.Context(), streams.Created{Work: now, Reply: now, Stage: now,
+		Flow: now})
 	if err != nil {
 		t.Fatal(err)
 	}

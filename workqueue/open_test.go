@@ -156,7 +156,8 @@ func TestAddsAndSealsAreIdempotent(t *testing.T) {
 	if e, ok := errors.AsType[*start.ExpectError](err); !ok || !e.Sealed {
 		t.Errorf("a seal that expects others, after the seal: %v", err)
 	}
-	if _, err := start.New(b.store).Add(ctx, list(workqueue.NewRunID(), "", names(1))); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := start.New(b.store).Add(ctx, list(workqueue.NewRunID(), "", names(1))); !errors.Is(err,
+		workqueue.ErrNotFound) {
 		t.Errorf("an add to a run that is not there: %v", err)
 	}
 	b.check()

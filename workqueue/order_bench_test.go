@@ -58,8 +58,9 @@ func workOff(b *testing.B, store *database.DB, session workqueue.SessionID, run 
 	for range 2 {
 		group.Go(func() {
 			for {
-				claimed, err := dispatch.New(store).Claim(b.Context(), dispatch.ClaimRequest{Session: session, Run: run, MaxSlices: 16,
-					MaxBytes: 1 << 20})
+				claimed, err := dispatch.New(store).Claim(b.Context(), dispatch.ClaimRequest{Session: session, Run: run,
+					MaxSlices: 16,
+					MaxBytes:  1 << 20})
 				if errors.Is(err, workqueue.ErrBusy) {
 					continue
 				}

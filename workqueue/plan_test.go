@@ -86,7 +86,8 @@ func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 	if _, err := planstore.New(b.store).DeletePlan(t.Context(), "p", "bob"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("deleted twice: %v", err)
 	}
-	if _, err := inspect.New(b.store).Plan(t.Context(), "p", 1); err == nil || !strings.Contains(err.Error(), "was deleted") {
+	if _, err := inspect.New(b.store).Plan(t.Context(), "p", 1); err == nil ||
+		!strings.Contains(err.Error(), "was deleted") {
 		t.Errorf("a deleted version: %v", err)
 	}
 	if n := b.number(`SELECT plan_version FROM batchrun WHERE id = $1`, run); n != 2 {
@@ -151,7 +152,8 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 	for i := range people {
 		wg.Go(func() {
 			for n := range each {
-				if _, err := planstore.New(b.store).ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)), "ann"); err != nil {
+				if _, err := planstore.New(b.store).ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)),
+					"ann"); err != nil {
 					t.Error(err)
 				}
 			}

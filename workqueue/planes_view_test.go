@@ -69,7 +69,8 @@ func TestPlanesShowWhereItemsAre(t *testing.T) {
 		t.Errorf("latencies %v", got)
 	}
 	var missing *inspect.Planes
-	if missing, err = inspect.New(b.store).Planes(t.Context(), inspect.PlanesRequest{Run: run, Step: "third"}); !errors.Is(err,
+	if missing, err = inspect.New(b.store).Planes(t.Context(),
+		inspect.PlanesRequest{Run: run, Step: "third"}); !errors.Is(err,
 		workqueue.ErrNotFound) {
 		t.Errorf("a step that is not there: %v, %v", missing, err)
 	}
@@ -102,7 +103,8 @@ func TestPlanesAgreeWithTheRun(t *testing.T) {
 	if err != nil || len(page.Bytes) != 5000 || page.Blocks != 2 || page.Items != bitfield.Size+5000 {
 		t.Errorf("the second block: %d bytes, %+v, %v", len(page.Bytes), page.Items, err)
 	}
-	if page, err = inspect.New(b.store).Planes(t.Context(), inspect.PlanesRequest{Run: run, From: 2, Blocks: 5}); err != nil ||
+	if page, err = inspect.New(b.store).Planes(t.Context(), inspect.PlanesRequest{Run: run, From: 2,
+		Blocks: 5}); err != nil ||
 		len(page.Bytes) != 0 {
 		t.Errorf("behind the last block: %d bytes, %v", len(page.Bytes), err)
 	}

@@ -63,7 +63,8 @@ func TestQuarantineView(t *testing.T) {
 func TestQuarantineOfAnEmptyMessage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if err := deadletter.New(b.store).Quarantine(t.Context(), deadletter.Quarantined{Reason: "json", Subject: "s"}); err != nil {
+	if err := deadletter.New(b.store).Quarantine(t.Context(),
+		deadletter.Quarantined{Reason: "json", Subject: "s"}); err != nil {
 		t.Fatal(err)
 	}
 	page, err := deadletter.New(b.store).QuarantinedMessages(t.Context(), deadletter.QuarantineFilter{})

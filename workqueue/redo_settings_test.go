@@ -90,7 +90,8 @@ func TestBarrierThatWaitsForNothing(t *testing.T) {
 	b := setup(t)
 	req := request()
 	req.Steps[0].Barrier = true
-	if _, err := start.New(b.store).Load(t.Context(), req, keys("C0")); err == nil || !strings.Contains(err.Error(), "barrier") {
+	if _, err := start.New(b.store).Load(t.Context(), req, keys("C0")); err == nil ||
+		!strings.Contains(err.Error(), "barrier") {
 		t.Errorf("it was loaded: %v", err)
 	}
 }

@@ -112,7 +112,8 @@ func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
 		if s.Cause != workqueue.CausePipe || s.Failures != 0 {
 			t.Errorf("issued again as %+v", s)
 		}
-		if _, err := settle.New(b.store).MarkSent(t.Context(), []workqueue.Sent{{ID: s.ID, StreamSeq: 1, PipeEpoch: 2}}); err != nil {
+		if _, err := settle.New(b.store).MarkSent(t.Context(),
+			[]workqueue.Sent{{ID: s.ID, StreamSeq: 1, PipeEpoch: 2}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -259,8 +260,12 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	b.expire(b.session)
 	ctx := t.Context()
 	for name, work := range map[string]func(workqueue.Lease) error{
-		"dead sessions": func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseDeadSessions(ctx, l); return err },
-		"lost pipe":     func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseLostPipe(ctx, l); return err },
+		"dead sessions": func(l workqueue.Lease) error {
+			_, err := settle.New(b.store).ReleaseDeadSessions(ctx,
+				l)
+			return err
+		},
+		"lost pipe": func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseLostPipe(ctx, l); return err },
 		"expire": func(l workqueue.Lease) error {
 			_, err := health.New(b.store).Expire(ctx, l, ids(claimed[0]))
 			return err
@@ -334,7 +339,8 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if next, err := session.New(b.store).Lead(t.Context(), b.open(), leaseTTL); err != nil || next.Epoch != lease.Epoch+1 {
+		if next, err := session.New(b.store).Lead(t.Context(), b.open(), leaseTTL); err != nil ||
+			next.Epoch != lease.Epoch+1 {
 			t.Errorf("lease %+v, %v", next, err)
 		}
 	})

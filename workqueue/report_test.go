@@ -165,7 +165,8 @@ func TestReportOnNothing(t *testing.T) {
 	}
 	run := b.load(request(), 1)
 	for _, other := range [][2]workqueue.RunID{{run, workqueue.NewRunID()}, {workqueue.NewRunID(), run}} {
-		if _, err := report.New(b.store).Compare(t.Context(), other[0], other[1], nil); !errors.Is(err, workqueue.ErrNotFound) {
+		if _, err := report.New(b.store).Compare(t.Context(), other[0], other[1], nil); !errors.Is(err,
+			workqueue.ErrNotFound) {
 			t.Errorf("compare with an unknown run: %v; want ErrNotFound", err)
 		}
 	}

@@ -98,7 +98,8 @@ func (s *storm) gathers(ctx context.Context, r *rand.Rand, out *[]workqueue.Slic
 }
 
 func (s *storm) markSent(ctx context.Context, slice workqueue.Slice) {
-	_, _ = settle.New(s.store).MarkSent(ctx, []workqueue.Sent{{ID: slice.ID, StreamSeq: 1, PipeEpoch: 1}}) // else it is claimed still
+	// else it is claimed still
+	_, _ = settle.New(s.store).MarkSent(ctx, []workqueue.Sent{{ID: slice.ID, StreamSeq: 1, PipeEpoch: 1}})
 }
 
 // resets takes back parts of any step, and runs again what failed.

@@ -242,7 +242,8 @@ func TestCancel(t *testing.T) {
 		t.Errorf("%d slices of a cancelled run were claimed", n)
 	}
 	var state *workqueue.StateError
-	if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "operator"}); !errors.As(err, &state) {
+	if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "operator"}); !errors.As(err,
+		&state) {
 		t.Errorf("the second cancel: %v; want a StateError", err)
 	}
 	_, err = control.New(b.store).Cancel(t.Context(), control.Control{Run: workqueue.NewRunID(), Actor: "operator"})
@@ -254,7 +255,8 @@ func TestCancel(t *testing.T) {
 	b.check()
 	done := b.load(request(), 4)
 	b.finish(done)
-	if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: done, Actor: "operator"}); !errors.As(err, &state) {
+	if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: done, Actor: "operator"}); !errors.As(err,
+		&state) {
 		t.Errorf("cancel of a completed run: %v; want a StateError", err)
 	}
 }

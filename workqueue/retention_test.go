@@ -121,7 +121,8 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 			b.session = b.open()
 			lease = b.lead()
 			now := b.inTables(run)
-			if _, _, err := retention.New(b.store).DeletePiece(t.Context(), late, run, 7); !errors.Is(err, workqueue.ErrNotLeader) {
+			if _, _, err := retention.New(b.store).DeletePiece(t.Context(), late, run, 7); !errors.Is(err,
+				workqueue.ErrNotLeader) {
 				t.Errorf("the old leader: %v", err)
 			}
 			if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(now) {
@@ -303,7 +304,8 @@ func TestRetentionLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found, err := retention.New(b.store).RunsPastLimits(ctx, *before, 10, runs[:1]); err != nil || !slices.Equal(found, runs[1:3]) {
+	if found, err := retention.New(b.store).RunsPastLimits(ctx, *before, 10, runs[:1]); err != nil ||
+		!slices.Equal(found, runs[1:3]) {
 		t.Errorf("%v, %v; want %v", found, err, runs[1:3])
 	}
 	for _, wrong := range []retention.Limits{{Age: new(time.Duration)}, {Count: new(int64)}, {Bytes: &few}} {
@@ -325,7 +327,8 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 	lease := b.lead()
 	ctx := t.Context()
 	deleted, first, huge := b.ended(9, time.Hour), b.ended(9, time.Hour), b.ended(9, time.Hour)
-	if took, err := retention.New(b.store).MeasureRuns(ctx, lease, 1); err != nil || !slices.Equal(took, []workqueue.RunID{deleted}) {
+	if took, err := retention.New(b.store).MeasureRuns(ctx, lease, 1); err != nil ||
+		!slices.Equal(took, []workqueue.RunID{deleted}) {
 		t.Fatal(took, err)
 	}
 	b.exec(`UPDATE retention_size SET bytes = 1 << 30`)
@@ -333,7 +336,8 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN RAISE 'the test breaks it off'; END $$`)
 	b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON retention_size FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	if took, err := retention.New(b.store).MeasureRuns(ctx, lease, 1); err == nil || !slices.Equal(took, []workqueue.RunID{first}) {
+	if took, err := retention.New(b.store).MeasureRuns(ctx, lease, 1); err == nil ||
+		!slices.Equal(took, []workqueue.RunID{first}) {
 		t.Errorf("measuring %v failed with %v; want %s", took, err, first)
 	}
 	b.exec(`DROP TRIGGER refuse ON retention_size`)
@@ -345,7 +349,8 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 		t.Error("another run was guessed")
 	}
 	under := b.load(request(), 9)
-	if bytes, err := retention.New(b.store).GuessRun(ctx, lease, under); err != nil || bytes != 0 || b.number(sizes, under) != 0 {
+	if bytes, err := retention.New(b.store).GuessRun(ctx, lease, under); err != nil || bytes != 0 ||
+		b.number(sizes, under) != 0 {
 		t.Errorf("a run under way is guessed to have %d bytes, %v", bytes, err)
 	}
 
@@ -353,7 +358,8 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 		t.Fatal("it was not deleted")
 	}
 	b.exec(`CREATE TRIGGER refuse BEFORE DELETE ON retention_size FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	if took, err := retention.New(b.store).MeasureRuns(ctx, lease, 9); err != nil || !slices.Equal(took, []workqueue.RunID{first}) {
+	if took, err := retention.New(b.store).MeasureRuns(ctx, lease, 9); err != nil ||
+		!slices.Equal(took, []workqueue.RunID{first}) {
 		t.Errorf("%v were measured, %v; want %s", took, err, first)
 	}
 	b.exec(`DROP TRIGGER refuse ON retention_size`)

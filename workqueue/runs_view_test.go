@@ -61,7 +61,8 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	}
 	b.pause(held)
 	b.record(whole(last))
-	if view, err = inspect.New(b.store).Run(t.Context(), held); err != nil || view.State != "completed" || view.Hold != nil {
+	if view, err = inspect.New(b.store).Run(t.Context(), held); err != nil || view.State != "completed" ||
+		view.Hold != nil {
 		t.Errorf("the run is %+v, %v", view, err)
 	}
 	b.wantTold(held)
@@ -90,7 +91,8 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 		t.Errorf("the changes are %+v, %v", past, err)
 	}
 	b.exec(`UPDATE endpoint_pace SET chunk_cap_until = clock_timestamp(), breaker = 'closed'`)
-	if paces, err = inspect.New(b.store).Paces(t.Context()); err != nil || paces[0].ChunkCap != nil || paces[0].ProbeAt != nil {
+	if paces, err = inspect.New(b.store).Paces(t.Context()); err != nil || paces[0].ChunkCap != nil ||
+		paces[0].ProbeAt != nil {
 		t.Errorf("what is over still counts: %+v, %v", paces, err)
 	}
 }

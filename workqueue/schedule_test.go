@@ -188,7 +188,8 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	if loaded, err := load(stopped, 3); err == nil {
 		t.Errorf("the leader that was has started %+v", loaded)
 	}
-	if ok, err := schedule.New(b.store).EndFire(t.Context(), stopped, schedule.FireEnd{State: schedule.FireFailed}); err == nil || ok {
+	if ok, err := schedule.New(b.store).EndFire(t.Context(), stopped,
+		schedule.FireEnd{State: schedule.FireFailed}); err == nil || ok {
 		t.Errorf("the leader that was has ended the fire: %v, %v", ok, err)
 	}
 	mine := stopped
@@ -222,7 +223,8 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 	lease := b.lead()
 	b.applySchedule("night", `{}`)
 	due := b.fallDue("night")
-	if paused, err := schedule.New(b.store).PauseSchedule(t.Context(), "night", "ann"); err != nil || paused.State != "paused" {
+	if paused, err := schedule.New(b.store).PauseSchedule(t.Context(), "night", "ann"); err != nil ||
+		paused.State != "paused" {
 		t.Fatal(paused, err)
 	}
 	if ok, err := schedule.New(b.store).TakeFires(t.Context(), lease, takeAt("night", due)); err != nil || ok {
@@ -249,7 +251,8 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 	if err != nil || resumed.NextDue == nil || !resumed.NextDue.After(before) {
 		t.Errorf("resumed %+v, %v: what was due meanwhile is left out", resumed, err)
 	}
-	if again, err := schedule.New(b.store).ResumeSchedule(t.Context(), "night", hourly, "ann"); err != nil || !again.Unchanged {
+	if again, err := schedule.New(b.store).ResumeSchedule(t.Context(), "night", hourly, "ann"); err != nil ||
+		!again.Unchanged {
 		t.Errorf("resumed again: %+v, %v", again, err)
 	}
 	if b.fires() != "failed" {
@@ -263,7 +266,8 @@ func TestPauseResumeAndRunNow(t *testing.T) {
 		t.Errorf("of none: %v", err)
 	}
 	b.exec(`UPDATE schedule SET next_due = clock_timestamp() + interval '1 hour'`)
-	if wait, ok, err := schedule.New(b.store).NextScheduleTime(t.Context()); err != nil || !ok || wait <= 0 || wait > time.Hour {
+	if wait, ok, err := schedule.New(b.store).NextScheduleTime(t.Context()); err != nil || !ok || wait <= 0 ||
+		wait > time.Hour {
 		t.Errorf("the next time is in %s, %v, %v", wait, ok, err)
 	}
 }

@@ -49,7 +49,8 @@ func setup(t *testing.T) *bench {
 // open starts a session.
 func (b *bench) open() workqueue.SessionID {
 	b.Helper()
-	id, err := session.New(b.store).StartSession(b.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"}, sessionTTL)
+	id, err := session.New(b.store).StartSession(b.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
+		sessionTTL)
 	if err != nil {
 		b.Fatal(err)
 	}

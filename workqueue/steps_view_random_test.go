@@ -67,7 +67,8 @@ func (b *bench) move(random *rand.Rand, run workqueue.RunID, out *[]workqueue.Sl
 	case dice == 9:
 		req := redo.ResetRequest{Run: run, Actor: "ann", Cascade: random.IntN(2) == 0, Select: redo.Selection{
 			Step: string("abcdf"[random.IntN(5)]), Keys: []string{names(30)[random.IntN(30)], names(30)[random.IntN(30)]}}}
-		if _, err := redo.New(b.store).Reset(b.Context(), req); err == nil { // what waits cannot be reset, which is no matter here
+		// what waits cannot be reset, which is no matter here
+		if _, err := redo.New(b.store).Reset(b.Context(), req); err == nil {
 			*resets++
 		}
 	}

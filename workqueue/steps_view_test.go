@@ -268,7 +268,8 @@ func TestDigestOfSeveralResults(t *testing.T) {
 		t.Errorf("got %+v, %v; want %x", d, err, sum)
 	}
 	same, other := load(3), load(0, 3)
-	if c, err := report.New(b.store).Compare(t.Context(), run, same, nil); err != nil || count(c, report.ChangeNone) != 2 ||
+	if c, err := report.New(b.store).Compare(t.Context(), run, same, nil); err != nil ||
+		count(c, report.ChangeNone) != 2 ||
 		count(c, report.ChangeStillFailing) != 2 {
 		t.Errorf("against the same: %+v, %v", c, err)
 	}

@@ -167,8 +167,9 @@ func (s *storm) node(ctx context.Context, r *rand.Rand, session *workqueue.Sessi
 		*session = workqueue.SessionID{}
 		return err
 	}
-	claimed, err := dispatch.New(s.store).Claim(ctx, dispatch.ClaimRequest{Session: *session, Run: s.one(r), MaxSlices: 1 + r.IntN(4),
-		MaxBytes: 1 << 20, TTL: 200 * time.Millisecond})
+	claimed, err := dispatch.New(s.store).Claim(ctx, dispatch.ClaimRequest{Session: *session, Run: s.one(r),
+		MaxSlices: 1 + r.IntN(4),
+		MaxBytes:  1 << 20, TTL: 200 * time.Millisecond})
 	*out = append(*out, claimed.Slices...)
 	if err != nil || len(*out) == 0 {
 		return err

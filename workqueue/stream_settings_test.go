@@ -44,7 +44,8 @@ func TestStreamSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	three, age := 3, 48*time.Hour
-	now, err := streams.New(b.store).ChangeStreams(t.Context(), streams.StreamChange{Replicas: &three, EventAge: &age}, "ann")
+	now, err := streams.New(b.store).ChangeStreams(t.Context(), streams.StreamChange{Replicas: &three, EventAge: &age},
+		"ann")
 	if err != nil || now.Replicas != 3 || now.WorkBytes != 64<<20 || now.Revision != 2 || now.ChangedBy != "ann" ||
 		now.Applied == nil || *now.Applied != first || now.AppliedRevision != 1 {
 		t.Errorf("%+v, %v", now, err)

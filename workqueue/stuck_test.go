@@ -116,7 +116,8 @@ func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
 	recorded, partly, expired, sent, fresh := claimed[0], claimed[1], claimed[2], claimed[3], claimed[4]
 	b.record(whole(recorded), answer(partly, ordinals(partly)[0]))
 	b.pass(expired.ID)
-	if n, err := health.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil || n != 1 {
+	if n, err := health.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil ||
+		n != 1 {
 		t.Fatalf("released %d, %v", n, err)
 	}
 	b.send(sent)
@@ -169,7 +170,8 @@ func TestClaimThatNobodyHeardOf(t *testing.T) {
 	if err != nil || overdue[0].ID != lost[0].ID || overdue[0].StreamSeq != 0 || overdue[0].Handed {
 		t.Fatalf("overdue %+v, %v", overdue, err)
 	}
-	if n, err := health.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{lost[0].ID}); err != nil || n != 1 {
+	if n, err := health.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{lost[0].ID}); err != nil ||
+		n != 1 {
 		t.Fatalf("released %d, %v", n, err)
 	}
 	again := b.one(run)

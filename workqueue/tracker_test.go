@@ -30,7 +30,8 @@ func TestTrackersAreAudited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := trackerstore.New(b.store).OpenTracker(ctx, request, "bob"); err != nil || again.ID != opened.ID || !again.Existing {
+	if again, err := trackerstore.New(b.store).OpenTracker(ctx, request, "bob"); err != nil || again.ID != opened.ID ||
+		!again.Existing {
 		t.Errorf("opened again: %+v, %v", again, err)
 	}
 	if _, err := trackerstore.New(b.store).AddToTracker(ctx, opened.ID, 3, "page"); err != nil {

@@ -38,7 +38,8 @@ func TestResolve(t *testing.T) {
 
 	var ambiguous *workqueue.AmbiguousError
 	for _, ref := range []string{"twice", first.String()[:4]} {
-		if _, err := inspect.New(b.store).Resolve(t.Context(), ref); !errors.As(err, &ambiguous) || len(ambiguous.Matches) < 2 {
+		if _, err := inspect.New(b.store).Resolve(t.Context(), ref); !errors.As(err, &ambiguous) ||
+			len(ambiguous.Matches) < 2 {
 			t.Errorf("%q: got %v; want an AmbiguousError", ref, err)
 		}
 	}
@@ -77,7 +78,8 @@ func TestRunView(t *testing.T) {
 	if err != nil || len(runs) != 2 || runs[0].ID != open || runs[1].ID != done || runs[0].Done != 3 || runs[1].Done != 4 {
 		t.Errorf("the list is %+v, %v", runs, err)
 	}
-	runs, err = inspect.New(b.store).Runs(t.Context(), inspect.RunFilter{Before: open, States: []string{"completed"}, Limit: 5})
+	runs, err = inspect.New(b.store).Runs(t.Context(), inspect.RunFilter{Before: open, States: []string{"completed"},
+		Limit: 5})
 	if err != nil || len(runs) != 1 || runs[0].ID != done {
 		t.Errorf("the second page is %+v, %v", runs, err)
 	}

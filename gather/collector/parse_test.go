@@ -18,7 +18,8 @@ func TestParseFillsInDefaults(t *testing.T) {
 	t.Parallel()
 	got, err := collector.Parse("mail", []byte("endpoint: notify\n"))
 	want := &collectorstore.CollectorSpec{
-		Name: "mail", Endpoint: "notify", MinSize: 100, MaxSize: 500, MaxAge: collectorstore.Span(10 * time.Second), InFlight: 16,
+		Name: "mail", Endpoint: "notify", MinSize: 100, MaxSize: 500, MaxAge: collectorstore.Span(
+			10 * time.Second), InFlight: 16,
 		MaxAttempts: 5, Backoff: collectorstore.Span(time.Second), MaxBackoff: collectorstore.Span(5 * time.Minute),
 		Timeout: collectorstore.Span(time.Minute), Dedupe: collectorstore.Span(24 * time.Hour), Order: "fifo",
 	}
@@ -177,7 +178,8 @@ func TestKey(t *testing.T) {
 		{nil, `{}`, "own", ""},
 		{&collectorstore.OpKeying{Field: "a.b"}, `{"a":{"b":7}}`, "7", ""},
 		{&collectorstore.OpKeying{Field: "a"}, `{"a":null}`, "", `field "a" is null`},
-		{&collectorstore.OpKeying{Field: "a", Values: []string{"x"}}, `{"a":"y"}`, "", "none of the values that are listed: x"},
+		{&collectorstore.OpKeying{Field: "a", Values: []string{"x"}}, `{"a":"y"}`, "",
+			"none of the values that are listed: x"},
 		{&collectorstore.OpKeying{Field: "a", Partitions: 100}, `{"a":"customer-7"}`, "97/100", ""},
 		{&collectorstore.OpKeying{Field: "key", Partitions: 100}, `{}`, "", ""},
 		{&collectorstore.OpKeying{Field: "a"}, `{"a":"` + strings.Repeat("x", 600) + `"}`, "", "the value has 600 bytes"},

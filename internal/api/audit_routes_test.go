@@ -116,7 +116,8 @@ func TestEveryMutationIsAudited(t *testing.T) {
 	if _, err := streams.New(b.store).StreamSettings(t.Context(), streams.StreamValues{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := identity.New(b.store).BeginWebSession(t.Context(), identity.NewWebSession{User: "guest", Role: "viewer", Life: time.Hour})
+	_, err := identity.New(b.store).BeginWebSession(t.Context(), identity.NewWebSession{User: "guest", Role: "viewer",
+		Life: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,8 +124,9 @@ func (s *Server) getCollector(ctx context.Context, in *CollectorPath) (collector
 // whoIsAway says what the database does not know: whether there is anybody who takes a flush.
 func (s *Server) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
 	if !s.nc.IsConnected() {
-		return []collectorstore.CollectorReason{{Code: "nats_away", Text: "this node cannot reach NATS; it connects again by " +
-			"itself as soon as NATS answers"}}
+		return []collectorstore.CollectorReason{{Code: "nats_away",
+			Text: "this node cannot reach NATS; it connects again by " +
+				"itself as soon as NATS answers"}}
 	}
 	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
 	if err != nil || slices.ContainsFunc(listeners, func(l endpoints.Listener) bool { return l.Endpoint == endpoint }) {
@@ -141,7 +142,9 @@ type deleteCollectorInput struct {
 	Force bool `query:"force" doc:"also with operations, which are lost then"`
 }
 
-func (s *Server) deleteCollector(ctx context.Context, in *deleteCollectorInput) (collectorstore.DeletedCollector, error) {
+func (s *Server) deleteCollector(
+	ctx context.Context, in *deleteCollectorInput,
+) (collectorstore.DeletedCollector, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return collectorstore.DeletedCollector{}, err
 	}

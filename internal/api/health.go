@@ -23,7 +23,10 @@ func (s *Server) registerHealth(api huma.API) {
 		return (*Health)(found), err
 	})
 	nodes := get("list-nodes", "/nodes", "The nodes, who leads, and what each holds")
-	register(s, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes, error) { return inspect.New(s.store).Nodes(ctx) })
+	register(s, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes,
+		error) {
+		return inspect.New(s.store).Nodes(ctx)
+	})
 }
 
 // watchHealth makes what looks after the system's health.

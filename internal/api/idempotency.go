@@ -105,7 +105,8 @@ func refuseUnderWay(w http.ResponseWriter) {
 // once carries a request out, or gives the answer of an earlier one that was the same.
 func (s *Server) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
 	body := newPrintedBody(r)
-	claim, known, err := request.New(s.store).ClaimRequest(r.Context(), key, r.Method+" "+cut(r.URL.Path, maxDetail), body.head,
+	claim, known, err := request.New(s.store).ClaimRequest(r.Context(), key, r.Method+" "+cut(r.URL.Path, maxDetail),
+		body.head,
 		s.engine.Session())
 	switch {
 	case err != nil:

@@ -200,7 +200,8 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	if _, err := planstore.New(b.store).ApplyPlan(request.WithClaim(ctx, heir), plan, "ann"); err != nil {
 		t.Error(err)
 	}
-	if err := request.New(b.store).DropRequest(ctx, heir); err != nil || b.counted(`SELECT count(*) FROM api_request`) != 1 {
+	if err := request.New(b.store).DropRequest(ctx, heir); err != nil ||
+		b.counted(`SELECT count(*) FROM api_request`) != 1 {
 		t.Errorf("what was carried out was forgotten: %v", err)
 	}
 	lease, err := session.New(b.store).Lead(ctx, b.engine.session, time.Minute)

@@ -211,7 +211,8 @@ func TestQuarantineIsShown(t *testing.T) {
 	if one.Body.Text != "{{" || one.Headers["A"][0] != "b" || one.Detail != "byte 3" {
 		t.Errorf("the message is %+v", one)
 	}
-	waiting, reissued := deadletter.DeadLetter{Run: &run}, deadletter.DeadLetter{Run: &run, State: deadletter.LetterReissued}
+	waiting, reissued := deadletter.DeadLetter{Run: &run}, deadletter.DeadLetter{Run: &run,
+		State: deadletter.LetterReissued}
 	b.bury("echo", waiting)
 	b.bury("echo", reissued)
 	doc := read[api.RunDocument](b, "/runs/it")

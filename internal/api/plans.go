@@ -142,7 +142,8 @@ type planVersionsInput struct {
 }
 
 func (s *Server) listPlanVersions(ctx context.Context, in *planVersionsInput) (PlanVersions, error) {
-	versions, more, err := inspect.New(s.store).Plans(ctx, inspect.PlanFilter{Name: in.Plan, Before: in.Before, Limit: in.Limit})
+	versions, more, err := inspect.New(s.store).Plans(ctx, inspect.PlanFilter{Name: in.Plan, Before: in.Before,
+		Limit: in.Limit})
 	if err != nil {
 		return PlanVersions{}, seen(err, seePlans)
 	}

@@ -88,7 +88,8 @@ func TestRetention(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if deleted, err := retention.New(b.store).DeleteRun(t.Context(), lease, old, time.Now(), "age 1h"); err != nil || !deleted {
+	if deleted, err := retention.New(b.store).DeleteRun(t.Context(), lease, old, time.Now(), "age 1h"); err != nil ||
+		!deleted {
 		t.Fatal(deleted, err)
 	}
 	for method, path := range map[string]string{

@@ -270,7 +270,9 @@ func (s *Server) pauseSchedule(ctx context.Context, in *scheduleActionInput) (sc
 	return out, seen(err, seeSchedules)
 }
 
-func (s *Server) resumeSchedule(ctx context.Context, in *scheduleActionInput) (schedulestore.ControlledSchedule, error) {
+func (s *Server) resumeSchedule(
+	ctx context.Context, in *scheduleActionInput,
+) (schedulestore.ControlledSchedule, error) {
 	if err := in.check(); err != nil {
 		return schedulestore.ControlledSchedule{}, err
 	}
@@ -279,7 +281,9 @@ func (s *Server) resumeSchedule(ctx context.Context, in *scheduleActionInput) (s
 	return out, seen(err, seeSchedules)
 }
 
-func (s *Server) deleteSchedule(ctx context.Context, in *scheduleActionInput) (schedulestore.ControlledSchedule, error) {
+func (s *Server) deleteSchedule(
+	ctx context.Context, in *scheduleActionInput,
+) (schedulestore.ControlledSchedule, error) {
 	if err := in.check(); err != nil {
 		return schedulestore.ControlledSchedule{}, err
 	}

@@ -54,7 +54,8 @@ func (s *Server) checkSchedule(ctx context.Context, spec *schedule.Spec, in *sch
 	if err != nil {
 		return nil, &inputError{err.Error()}
 	}
-	set := settingsOfFire(spec, &resolved, schedulestore.FireKey{Schedule: spec.Name, Due: due, Kind: schedulestore.FireDue})
+	set := settingsOfFire(spec, &resolved, schedulestore.FireKey{Schedule: spec.Name, Due: due,
+		Kind: schedulestore.FireDue})
 	if err := set.validate(); err != nil {
 		return nil, err
 	}

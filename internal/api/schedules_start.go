@@ -64,7 +64,8 @@ func (s *Server) StartFire(ctx context.Context, job schedules.Job) (schedules.St
 		return out, err
 	}
 	if loaded.Existing { // somebody has used its key
-		_, err = schedulestore.New(s.store).EndFire(ctx, job.Claim, schedulestore.FireEnd{State: schedulestore.FireStarted, Run: loaded.Run})
+		_, err = schedulestore.New(s.store).EndFire(ctx, job.Claim, schedulestore.FireEnd{State: schedulestore.FireStarted,
+			Run: loaded.Run})
 	}
 	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }

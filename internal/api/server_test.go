@@ -99,7 +99,8 @@ func setup(t *testing.T) *bench {
 	t.Helper()
 	pool := testenv.Pool(t)
 	store := database.New(pool)
-	session, err := session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Minute)
+	session, err := session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
+		time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -130,7 +130,8 @@ func (s *Server) registerOpenTracker(api huma.API) {
 // keepTrackers makes the tracker service, unless there is one already.
 func (s *Server) keepTrackers() (err error) {
 	if s.trackers == nil {
-		s.trackers, err = trackers.New(trackerstore.New(s.store), trackers.Config{Connections: s.config.Connections, Log: s.log})
+		s.trackers, err = trackers.New(trackerstore.New(s.store), trackers.Config{Connections: s.config.Connections,
+			Log: s.log})
 	}
 	return err
 }

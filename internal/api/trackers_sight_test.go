@@ -52,7 +52,8 @@ func TestViewersSeeWhoseAWebhookIs(t *testing.T) {
 		t.Errorf("the audit log tells %s", text)
 	}
 	open.Webhook.URL += "2"
-	if _, err := tracker.New(b.store).OpenTracker(t.Context(), open, "ann"); err == nil || strings.Contains(err.Error(), secret) {
+	if _, err := tracker.New(b.store).OpenTracker(t.Context(), open, "ann"); err == nil ||
+		strings.Contains(err.Error(), secret) {
 		t.Errorf("who opens it with another URL is told %v", err)
 	}
 	for _, entry := range locked.log.All() {

@@ -29,7 +29,8 @@ func TestCollectorsInTrouble(t *testing.T) {
 	w.exec(`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL`+of, "parks")
 	w.appears(health.CollectorParked, "parks", health.Warning, "2 operations are parked", "2 h ago",
 		"tranche collector requeue parks --all")
-	if n, err := collector.New(w.store).DropOps(t.Context(), "parks", collector.OpsSelection{All: true}, "test"); err != nil || n != 2 {
+	if n, err := collector.New(w.store).DropOps(t.Context(), "parks", collector.OpsSelection{All: true},
+		"test"); err != nil || n != 2 {
 		t.Fatal(n, err)
 	}
 	w.goes(health.CollectorParked, "parks")
@@ -56,7 +57,8 @@ func TestFlushesThatHang(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 1, Timeout: collector.Span(time.Hour)}.WithDefaults()
-	if _, err := collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec}, "test"); err != nil {
+	if _, err := collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec},
+		"test"); err != nil {
 		t.Fatal(err)
 	}
 	ops := []collector.Op{{ID: "1", Key: "k7", Payload: []byte("1")}}
@@ -67,7 +69,8 @@ func TestFlushesThatHang(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed, err := collector.New(w.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: session, Collector: 1, Max: 1})
+	claimed, err := collector.New(w.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: session, Collector: 1,
+		Max: 1})
 	if err != nil || len(claimed.Flushes) != 1 {
 		t.Fatalf("claimed %+v, %v", claimed, err)
 	}

@@ -22,8 +22,9 @@ func TestNodesThatAreSilent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 2,
-		MaxBytes: 1 << 20})
+	_, err = dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run,
+		MaxSlices: 2,
+		MaxBytes:  1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,8 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	one, other := w.session(), w.session()
 	beat := func(session workqueue.SessionID, mute any) {
 		t.Helper()
-		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour, map[string]any{"nats": true, "mute": mute}); err != nil {
+		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
+			map[string]any{"nats": true, "mute": mute}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,7 +88,8 @@ func TestANodeThatCannotReachNATS(t *testing.T) {
 	session := w.session()
 	beat := func(nats bool) {
 		t.Helper()
-		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour, map[string]any{"nats": nats}); err != nil {
+		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
+			map[string]any{"nats": nats}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -135,8 +135,9 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	w.appears(health.OldestWaiting, run.String(), health.Critical)
 
 	// A request is out, then it has come back: something happened.
-	claimed, err := dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: run, MaxSlices: 1,
-		MaxBytes: 1 << 20})
+	claimed, err := dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: run,
+		MaxSlices: 1,
+		MaxBytes:  1 << 20})
 	if err != nil || len(claimed.Slices) != 1 {
 		t.Fatal(claimed, err)
 	}
@@ -162,7 +163,8 @@ func TestARunThatDoesNotMove(t *testing.T) {
 // session opens one that lives for long.
 func (w *world) session() workqueue.SessionID {
 	w.Helper()
-	id, err := session.New(w.store).StartSession(w.Context(), session.NodeInfo{Host: "there", PID: 7, Version: "test"}, time.Hour)
+	id, err := session.New(w.store).StartSession(w.Context(), session.NodeInfo{Host: "there", PID: 7, Version: "test"},
+		time.Hour)
 	if err != nil {
 		w.Fatal(err)
 	}

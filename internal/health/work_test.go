@@ -84,13 +84,15 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed, err := dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run, MaxSlices: 1,
-		MaxBytes: 1 << 20})
+	claimed, err := dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: loaded.Run,
+		MaxSlices: 1,
+		MaxBytes:  1 << 20})
 	if err != nil || len(claimed.Slices) != 1 {
 		t.Fatal(claimed, err)
 	}
 	id := claimed.Slices[0].ID
-	if _, err := settle.New(w.store).MarkSent(t.Context(), []workqueue.Sent{{ID: id, StreamSeq: 1, PipeEpoch: 1}}); err != nil {
+	if _, err := settle.New(w.store).MarkSent(t.Context(),
+		[]workqueue.Sent{{ID: id, StreamSeq: 1, PipeEpoch: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	run := loaded.Run.String()
@@ -102,7 +104,8 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := settle.New(w.store).Extend(t.Context(), lease, []workqueue.SliceID{id}); err != nil { // as a leader's sweep does
+	// as a leader's sweep does
+	if err := settle.New(w.store).Extend(t.Context(), lease, []workqueue.SliceID{id}); err != nil {
 		t.Fatal(err)
 	}
 	w.goes(health.StaleSlices, run)
@@ -130,12 +133,14 @@ func TestWhatIsPutAside(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	for range 3 {
-		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "bills", Cause: "handler_error", Body: []byte("{}")}
+		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "bills", Cause: "handler_error",
+			Body: []byte("{}")}
 		if _, err := deadletter.New(w.store).Bury(t.Context(), letter); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := deadletter.New(w.store).Quarantine(t.Context(), deadletter.Quarantined{Reason: "json", Body: []byte("{")}); err != nil {
+	if err := deadletter.New(w.store).Quarantine(t.Context(),
+		deadletter.Quarantined{Reason: "json", Body: []byte("{")}); err != nil {
 		t.Fatal(err)
 	}
 	w.exec(`INSERT INTO api_token (id, name, role, hash, expires_at) VALUES

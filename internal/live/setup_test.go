@@ -67,7 +67,8 @@ func setup(t *testing.T, config live.Config) *world {
 	store := database.New(testenv.Pool(t))
 	w := &world{T: t, store: store, source: &counted{Store: inspect.New(store)}}
 	var err error
-	w.session, err = session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Hour)
+	w.session, err = session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
+		time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +172,8 @@ const (
 // planes reads where all items are.
 func (w *world) planes(run workqueue.RunID, step string) []byte {
 	w.Helper()
-	p, err := inspect.New(w.store).Planes(w.Context(), inspect.PlanesRequest{Run: run, Step: step, Blocks: inspect.MaxPlaneBlocks})
+	p, err := inspect.New(w.store).Planes(w.Context(), inspect.PlanesRequest{Run: run, Step: step,
+		Blocks: inspect.MaxPlaneBlocks})
 	if err != nil {
 		w.Fatal(err)
 	}

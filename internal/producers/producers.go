@@ -58,7 +58,9 @@ func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reade
 
 // Add adds operations and returns once they are committed: all of them, or none. When ctx ends before, they may be
 // committed all the same. The error is an *OpError, or one of the Adder.
-func (p *Producers) Add(ctx context.Context, collector string, ops []collectorstore.Op) (collectorstore.AddedOps, error) {
+func (p *Producers) Add(
+	ctx context.Context, collector string, ops []collectorstore.Op,
+) (collectorstore.AddedOps, error) {
 	return p.add(ctx, collector, ops, func() {})
 }
 
@@ -110,7 +112,8 @@ func (p *Producers) await(ctx context.Context, collector string, version int, op
 		return a.out, false, a.err
 	case <-ctx.Done():
 		go func() { <-a.done; release() }()
-		return collectorstore.AddedOps{}, true, fmt.Errorf("add operations to collector %s: %w", collector, context.Cause(ctx))
+		return collectorstore.AddedOps{}, true, fmt.Errorf("add operations to collector %s: %w", collector,
+			context.Cause(ctx))
 	}
 }
 

@@ -62,7 +62,8 @@ func (b *bench) apply(name, text string) {
 	b.Helper()
 	spec, err := collector.Parse(name, []byte(text))
 	if err == nil {
-		_, err = collectorstore.New(b.store).ApplyCollector(b.Context(), collectorstore.Text{Name: name, Spec: *spec, Source: text}, "test")
+		_, err = collectorstore.New(b.store).ApplyCollector(b.Context(), collectorstore.Text{Name: name, Spec: *spec,
+			Source: text}, "test")
 	}
 	if err != nil {
 		b.Fatal(err)

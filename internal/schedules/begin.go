@@ -108,7 +108,9 @@ func (r *round) waits(f *schedulestore.WaitingFire) bool {
 }
 
 // decide returns what becomes of a fire without a start. Nil: it is to be started, or still waits.
-func (r *round) decide(ctx context.Context, f *schedulestore.WaitingFire, spec *schedule.Spec) (*schedulestore.FireEnd, error) {
+func (r *round) decide(
+	ctx context.Context, f *schedulestore.WaitingFire, spec *schedule.Spec,
+) (*schedulestore.FireEnd, error) {
 	if end := outOfTime(f, spec); end != nil {
 		return end, nil
 	}
@@ -231,8 +233,9 @@ func (r *round) set(ctx context.Context, f *schedulestore.WaitingFire, spec *sch
 			return schedulestore.New(r.store).EndFire(ctx, claim, *end)
 		}
 		if claim.Attempt > spec.StartAttempts+maxTakeovers {
-			return schedulestore.New(r.store).EndFire(ctx, claim, schedulestore.FireEnd{State: schedulestore.FireFailed, Reason: fmt.Sprintf(
-				"the nodes that began to start it have gone in the midst of it, %d times so far", claim.Attempt-1)})
+			return schedulestore.New(r.store).EndFire(ctx, claim, schedulestore.FireEnd{State: schedulestore.FireFailed,
+				Reason: fmt.Sprintf(
+					"the nodes that began to start it have gone in the midst of it, %d times so far", claim.Attempt-1)})
 		}
 	}
 	r.busy[f.Schedule] = f.FireKey

@@ -30,7 +30,9 @@ func (d *Duty) take(ctx context.Context, lease workqueue.Lease) (taken bool, err
 	return taken, err
 }
 
-func (d *Duty) takeOne(ctx context.Context, lease workqueue.Lease, due *schedulestore.DueSchedule) (taken bool, err error) {
+func (d *Duty) takeOne(
+	ctx context.Context, lease workqueue.Lease, due *schedulestore.DueSchedule,
+) (taken bool, err error) {
 	spec, err := read(due.Name, due.Spec)
 	if err != nil {
 		return false, err

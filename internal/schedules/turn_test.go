@@ -206,7 +206,8 @@ func TestNotesAreFenced(t *testing.T) {
 	f := w.last("s")
 	key := schedule.FireKey{Schedule: "s", Due: f.Due, Kind: f.Kind}
 	note := func(lease workqueue.Lease, was, reason string) error {
-		return schedule.New(w.store).NoteFires(t.Context(), lease, []schedule.FireNote{{FireKey: key, Was: was, Reason: reason}})
+		return schedule.New(w.store).NoteFires(t.Context(), lease,
+			[]schedule.FireNote{{FireKey: key, Was: was, Reason: reason}})
 	}
 	if err := errors.Join(note(l.lease, "", "one"), note(l.lease, "", "two")); err != nil {
 		t.Fatal(err)

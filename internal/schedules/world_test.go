@@ -64,7 +64,8 @@ func newWorld(t *testing.T, now string) *world {
 	w := &world{T: t, pool: pool, store: database.New(pool)}
 	w.starter.store = w.store
 	w.set(now)
-	if at, err := schedulestore.New(w.store).DatabaseTime(t.Context()); err != nil || at.Sub(instant(t, now)).Abs() > time.Minute {
+	if at, err := schedulestore.New(w.store).DatabaseTime(t.Context()); err != nil ||
+		at.Sub(instant(t, now)).Abs() > time.Minute {
 		t.Fatalf("the database's time is %s, %v: it was not set", at, err)
 	}
 	return w
@@ -195,7 +196,8 @@ func (w *world) lead() *leader {
 	w.Helper()
 	w.exec(`UPDATE leader SET expires_at = pg_catalog.clock_timestamp() - interval '100 years'`)
 	l := &leader{world: w}
-	session, err := sessionstore.New(w.store).StartSession(w.Context(), sessionstore.NodeInfo{Host: "test", PID: 1, Version: "test"}, forEver)
+	session, err := sessionstore.New(w.store).StartSession(w.Context(), sessionstore.NodeInfo{Host: "test", PID: 1,
+		Version: "test"}, forEver)
 	if err == nil {
 		l.lease, err = sessionstore.New(w.store).Lead(w.Context(), session, forEver)
 	}

@@ -65,8 +65,9 @@ func (w *world) gatherOps() {
 	w.Helper()
 	spec := collector.CollectorSpec{Name: "flushed", Endpoint: "flushed", MinSize: 3, MaxSize: 6, InFlight: 16,
 		MaxAge: collector.Span(50 * time.Millisecond), Dedupe: collector.DefaultDedupe}
-	if _, err := collector.New(w.store).ApplyCollector(w.Context(), collector.Text{Name: spec.Name, Spec: spec.WithDefaults(),
-		Source: "endpoint: flushed"}, "test"); err != nil {
+	if _, err := collector.New(w.store).ApplyCollector(w.Context(),
+		collector.Text{Name: spec.Name, Spec: spec.WithDefaults(),
+			Source: "endpoint: flushed"}, "test"); err != nil {
 		w.Fatal(err)
 	}
 	var ops []collector.Op

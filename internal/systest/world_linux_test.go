@@ -174,7 +174,8 @@ func (w *world) loadSteps(steps ...workqueue.StepSpec) workqueue.RunID {
 		steps[i].InFlight, steps[i].Timeout, steps[i].RetryBackoff = 8, 10*time.Minute, 10*time.Millisecond
 	}
 	i := 0
-	loaded, err := start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test", Steps: steps},
+	loaded, err := start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
+		Steps: steps},
 		func(item *start.LoadItem) error {
 			if i == w.items {
 				return io.EOF

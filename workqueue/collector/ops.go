@@ -46,7 +46,8 @@ func (s Store) Ops(ctx context.Context, name string, f OpsFilter) ([]OpView, err
 	switch f.State {
 	case "", OpWaiting, OpBackoff, OpParked:
 	default:
-		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("%.40q is no state of an operation; give %s, %s or %s", f.State, OpWaiting,
+		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("%.40q is no state of an operation; give %s, %s or %s",
+			f.State, OpWaiting,
 			OpBackoff, OpParked)}
 	}
 	if f.Limit <= 0 || f.Limit > maxOpsPage {

@@ -176,7 +176,9 @@ func (s Store) sweptCollectors(ctx context.Context) ([]sweptCollector, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[sweptCollector])
 }
 
-func (s Store) sweepStep(ctx context.Context, lease workqueue.Lease, statement string, args ...any) (n int64, err error) {
+func (s Store) sweepStep(
+	ctx context.Context, lease workqueue.Lease, statement string, args ...any,
+) (n int64, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, statement, args...)
 		n = tag.RowsAffected()

@@ -91,7 +91,9 @@ func (s Store) runsUnderWay(ctx context.Context) ([]workqueue.RunID, error) {
 	return runs, nil
 }
 
-func (s Store) cancel(ctx context.Context, run workqueue.RunID, c *Control) (items int64, requests []workqueue.Sent, err error) {
+func (s Store) cancel(
+	ctx context.Context, run workqueue.RunID, c *Control,
+) (items int64, requests []workqueue.Sent, err error) {
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockStepsOfRun, run); err != nil {
 			return fmt.Errorf("lock steps: %w", err)
@@ -153,7 +155,8 @@ func mayCancel(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, e
 	case err != nil:
 		return nil, err
 	case r.state == "loading":
-		return nil, &workqueue.StateError{Run: run, State: r.state, Op: "cancel", Fix: "stop the upload, and it is cleared away"}
+		return nil, &workqueue.StateError{Run: run, State: r.state, Op: "cancel",
+			Fix: "stop the upload, and it is cleared away"}
 	case r.state != "running":
 		return nil, &workqueue.StateError{Run: run, State: r.state, Op: "cancel", Fix: "there is nothing to stop"}
 	}

@@ -118,7 +118,8 @@ func moveHolds(ctx context.Context, tx pgx.Tx, runs []*RunHold, m holdMove) erro
 	if err != nil {
 		return fmt.Errorf("%s %d runs: %w", m.action, len(runs), err)
 	}
-	detail, err := json.Marshal(map[string]any{"reason": pg.Plain(m.reason), "hold": m.after.hold, "by": pg.Plain(m.actor)})
+	detail, err := json.Marshal(map[string]any{"reason": pg.Plain(m.reason), "hold": m.after.hold,
+		"by": pg.Plain(m.actor)})
 	if err != nil {
 		return fmt.Errorf("%s %d runs: %w", m.action, len(runs), err)
 	}

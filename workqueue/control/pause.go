@@ -41,7 +41,8 @@ func (c *Control) validate() error {
 	case c.All == (c.Run != workqueue.RunID{}):
 		return errors.New("name one run, or all")
 	case len(c.Reason) > MaxReasonBytes:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("the reason has %d bytes, and at most %d are allowed; shorten it", len(c.Reason),
+		return &workqueue.SettingError{Detail: fmt.Sprintf("the reason has %d bytes, and at most %d are allowed; shorten it",
+			len(c.Reason),
 			MaxReasonBytes)}
 	}
 	return nil
@@ -231,7 +232,8 @@ func (r *RunHold) mayResume() error {
 	case r.state != "loading" && r.state != "running":
 		return &workqueue.StateError{Run: r.id, State: r.state, Op: "resume", Fix: "there is nothing to go on with"}
 	case r.Hold == "":
-		return &workqueue.StateError{Run: r.id, State: r.state + ", and not paused", Op: "resume", Fix: "there is nothing to do"}
+		return &workqueue.StateError{Run: r.id, State: r.state + ", and not paused", Op: "resume",
+			Fix: "there is nothing to do"}
 	case r.Hold == HoldCanary:
 		return &workqueue.StateError{Run: r.id, State: "paused for its canary: " + r.Detail, Op: "resume",
 			Fix: fmt.Sprintf("let all its items go with: tranche run approve %s", r.id)}

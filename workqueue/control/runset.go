@@ -76,7 +76,8 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 		return out, err
 	}
 	if c.Step == "" && len(steps) > 1 && !c.Settings.empty() {
-		return out, &workqueue.SettingError{Detail: fmt.Sprintf("run %s has several steps; say which one to set: it has %s", c.Run,
+		return out, &workqueue.SettingError{Detail: fmt.Sprintf("run %s has several steps; say which one to set: it has %s",
+			c.Run,
 			strings.Join(StepNames(steps), ", "))}
 	}
 	d := &ledger.Difference{Before: map[string]any{}, After: map[string]any{}}
@@ -103,7 +104,8 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 	if len(d.After) == 0 {
 		return out, nil
 	}
-	return out, ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.Actor, Name: "set", Run: c.Run, Before: d.Before, After: d.After,
+	return out, ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.Actor, Name: "set", Run: c.Run, Before: d.Before,
+		After:  d.After,
 		Detail: map[string]any{"step": step.Name, "reason": pg.Plain(c.Reason)}})
 }
 
@@ -171,5 +173,6 @@ func (r *RunHold) setThreshold(ctx context.Context, tx pgx.Tx, actor, maxFailed 
 	if len(d.After) == 0 {
 		return nil
 	}
-	return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "set", Run: r.id, Before: d.Before, After: d.After})
+	return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "set", Run: r.id, Before: d.Before,
+		After: d.After})
 }

@@ -55,7 +55,8 @@ func (c *StepChange) Validate() error {
 	}
 	for _, s := range spans {
 		if s.value != nil && (*s.value < s.least || *s.value > maxStepPause) {
-			return &workqueue.SettingError{Detail: fmt.Sprintf("%s is %s; give %s to %s", s.name, *s.value, s.least, maxStepPause)}
+			return &workqueue.SettingError{Detail: fmt.Sprintf("%s is %s; give %s to %s", s.name, *s.value, s.least,
+				maxStepPause)}
 		}
 	}
 	numbers := []struct {
@@ -227,8 +228,9 @@ func codes(list string) []string {
 func (s *StepSettings) checkCodes() error {
 	for _, code := range codes(s.NeverRetry) {
 		if slices.Contains(codes(s.RetryCodes), code) {
-			return &workqueue.SettingError{Detail: fmt.Sprintf("code %.80q would stand in retry_codes and in never_retry of step %s; take it out "+
-				"of one of them", code, s.Name)}
+			return &workqueue.SettingError{Detail: fmt.Sprintf(
+				"code %.80q would stand in retry_codes and in never_retry of step %s; take it out "+
+					"of one of them", code, s.Name)}
 		}
 	}
 	return nil
@@ -241,10 +243,13 @@ func put[T any](to *T, value *T) {
 }
 
 // Change writes new settings of a locked step, and adds to before and after what differs.
-func (s *StepSettings) Change(ctx context.Context, tx pgx.Tx, run workqueue.RunID, c *StepChange, d *ledger.Difference) error {
+func (s *StepSettings) Change(
+	ctx context.Context, tx pgx.Tx, run workqueue.RunID, c *StepChange, d *ledger.Difference,
+) error {
 	if c.Endpoint != "" && s.kind != workqueue.KindEndpoint && s.kind != workqueue.KindRequest {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("endpoint %s: step %s asks no endpoint, nodes do its work themselves (%s); leave "+
-			"the endpoint out, or start a run of a plan with another step", c.Endpoint, s.Name, s.Endpoint)}
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"endpoint %s: step %s asks no endpoint, nodes do its work themselves (%s); leave "+
+				"the endpoint out, or start a run of a plan with another step", c.Endpoint, s.Name, s.Endpoint)}
 	}
 	next := s.with(c)
 	if next == *s {

@@ -79,7 +79,8 @@ func (s Store) Bury(ctx context.Context, letter DeadLetter) (isNew bool, err err
 	if letter.State == "" {
 		letter.State = LetterWaiting
 	}
-	tag, err := s.db.Pool.Exec(ctx, insertLetter, uuid.Must(uuid.NewV7()), letterKey(letter.MsgID), pg.Plain(letter.Endpoint),
+	tag, err := s.db.Pool.Exec(ctx, insertLetter, uuid.Must(uuid.NewV7()), letterKey(letter.MsgID),
+		pg.Plain(letter.Endpoint),
 		pg.Plain(letter.Cause), pg.Plain(letter.Message), pg.Plain(letter.Mode), letter.Run, letter.Slice, letter.Root,
 		pg.Plain(letter.Stack), pg.Plain(letter.Origin), pg.Plain(letter.Service), counted(letter.Deliveries),
 		counted(letter.Requeued), counted(letter.Items), letter.State, headers, keptBody(&letter), nullTime(letter.At))
@@ -160,7 +161,8 @@ func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.Lette
 	}
 	switch len(ids) {
 	case 0:
-		return workqueue.LetterID{}, fmt.Errorf("no dead letter has the id or the beginning of an id %q: %w", ref, workqueue.ErrNotFound)
+		return workqueue.LetterID{}, fmt.Errorf("no dead letter has the id or the beginning of an id %q: %w", ref,
+			workqueue.ErrNotFound)
 	case 1:
 		return ids[0], nil
 	default:

@@ -51,8 +51,9 @@ const (
 	BoundShare    pace.Bound = "share"    // other runs have work for the endpoint, and this one has its share
 	BoundAuto     pace.Bound = "auto"     // the limit that nodes found for the endpoint's automatic steps
 	BoundEndpoint pace.Bound = "endpoint" // the endpoint's budget or rate, or it is down
-	BoundBusy     pace.Bound = "busy"     // somebody else holds the step, its endpoint or all that it has ready at the moment
-	BoundEnough   pace.Bound = "enough"   // the claim has all that it was to take, of other steps
+	// somebody else holds the step, its endpoint or all that it has ready at the moment
+	BoundBusy   pace.Bound = "busy"
+	BoundEnough pace.Bound = "enough" // the claim has all that it was to take, of other steps
 )
 
 // ClaimPatience bounds the wait for another claim of the step or of the endpoint. A re-run or a cancel may hold a step
@@ -189,7 +190,8 @@ func (c *claim) run(ctx context.Context) ([]workqueue.Slice, error) {
 // work says what there is to do with the slices.
 func (c *claim) work(ctx context.Context) (workqueue.StepWork, error) {
 	l := &c.load
-	w := workqueue.StepWork{Kind: l.kind, Name: l.name, Config: l.config, NoItem: !l.item, Timeout: l.timeout, Rate: l.step.Rate}
+	w := workqueue.StepWork{Kind: l.kind, Name: l.name, Config: l.config, NoItem: !l.item, Timeout: l.timeout,
+		Rate: l.step.Rate}
 	if l.steps == 1 {
 		g := plane.NewGraph([]plane.GraphStep{{Name: l.name, Kind: l.kind}})
 		g.Lines = plane.Lines{Ordered: l.stop != nil, Stops: l.stop != nil && *l.stop}

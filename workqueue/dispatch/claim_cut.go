@@ -124,8 +124,9 @@ func (c *claim) cut(blocks []readyBlock, n int) []workqueue.Slice {
 
 func (c *claim) newSlice(block workqueue.Block, mask bitfield.Set, cause workqueue.Cause) workqueue.Slice {
 	id := workqueue.NewSliceID()
-	return workqueue.Slice{ID: id, Run: c.Run, Step: c.Step, Block: block, Generation: c.load.generation, Mask: mask, Attempt: 1,
-		Cause: cause, Root: id, Endpoint: c.load.endpoint}
+	return workqueue.Slice{ID: id, Run: c.Run, Step: c.Step, Block: block, Generation: c.load.generation, Mask: mask,
+		Attempt: 1,
+		Cause:   cause, Root: id, Endpoint: c.load.endpoint}
 }
 
 // chunkOf is the chunk, or as many items of a size as the wanted size of a request takes.
@@ -177,6 +178,7 @@ func (w *cutting) write(c *claims) {
 		ids[i], cut[i], masks[i] = s.ID, plane.BlockID{Run: s.Run, Step: s.Step, Block: s.Block}, s.Mask
 		generations[i], causes[i], endpoints[i] = s.Generation, string(s.Cause), s.Endpoint
 	}
-	c.queue(int64(n), insertCuts, append(append([]any{c.session, ids}, plane.Columns(cut)...), generations, pgbits.Slice(masks),
+	c.queue(int64(n), insertCuts, append(append([]any{c.session, ids}, plane.Columns(cut)...), generations,
+		pgbits.Slice(masks),
 		causes, w.ttls, endpoints)...)
 }

@@ -28,7 +28,8 @@ WHERE ` + plane.Unheld + `
   AND (st.rate IS NULL OR st.tokens_at IS NULL
        OR st.tokens + st.rate * extract(epoch FROM clock_timestamp() - st.tokens_at) > 0)
   AND (SELECT count(*) FROM work_slice s
-       WHERE s.endpoint = e.endpoint AND s.run_id = st.run_id AND s.step = st.step AND ` + plane.OutThere + `) < st.in_flight`
+       WHERE s.endpoint = e.endpoint AND s.run_id = st.run_id AND s.step = st.step AND ` + plane.OutThere +
+		`) < st.in_flight`
 
 	rivals = `
 SELECT e.endpoint, c.* FROM (

@@ -100,7 +100,8 @@ type kin struct {
 // mergeable reports whether the items of a slice were singled out one by one, so that nothing is learned from how they
 // were grouped.
 func mergeable(s *workqueue.Slice) bool {
-	return !s.Suspect && (s.Cause == workqueue.CauseRetry || s.Cause == workqueue.CauseUnanswered || s.Cause == workqueue.CauseThrottled)
+	return !s.Suspect && (s.Cause == workqueue.CauseRetry || s.Cause == workqueue.CauseUnanswered ||
+		s.Cause == workqueue.CauseThrottled)
 }
 
 // retaking is a choice among due slices under way.

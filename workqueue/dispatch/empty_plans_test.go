@@ -22,7 +22,8 @@ func TestPlansOfEmptyTables(t *testing.T) {
 	const look = `32, '{}', '{}', '{}', '{}', '{}', '{}', 8, 64, NULL, '{}', 256`
 	const steps = `'{}', '{}'`
 	for name, p := range map[string]string{
-		"look": plan(searchRunnable, look), "steps' locks": plan(lockFreeSteps, steps), "paces' locks": plan(lockFreePaces, steps),
+		"look": plan(searchRunnable, look), "steps' locks": plan(lockFreeSteps, steps), "paces' locks": plan(lockFreePaces,
+			steps),
 		"steps": plan(loadSteps, steps+`, '{}'`), "paces": plan(loadPaces, steps), "rivals": plan(rivals, steps+`, 65`),
 		"due slices": plan(dueSlices, steps+`, '{}'`), "ready blocks": plan(readyBlocks, steps+`, '{}', 100`),
 	} {

@@ -128,7 +128,8 @@ alive AS MATERIALIZED (
 ), places AS MATERIALIZED (
     SELECT e.endpoint, e.down, e.full, coalesce((
         SELECT min(b.turn) FROM (VALUES (true), (false)) a (auto) CROSS JOIN LATERAL (
-            SELECT b.turn FROM work_block b WHERE ` + plane.ReadyThere + ` AND b.endpoint = e.endpoint AND b.auto = a.auto
+            SELECT b.turn FROM work_block b WHERE ` + plane.ReadyThere +
+		` AND b.endpoint = e.endpoint AND b.auto = a.auto
             ORDER BY b.turn LIMIT 1) b), 0) AS turn
     FROM all_places e
     WHERE NOT e.full OR e.waits OR coalesce((
@@ -157,7 +158,8 @@ SELECT e.endpoint, c.id, c.step, c.endpoint, c.kind, c.in_flight_auto, c.priorit
 FROM chosen e LEFT JOIN LATERAL (
     SELECT r.id, st.step, st.endpoint, st.kind, st.in_flight_auto, r.priority, l.live
     FROM (
-        (SELECT t.run_id, t.step FROM ` + plane.ReadyAuto + ` t ` + idleStep + ` AND NOT e.full LIMIT (SELECT n FROM each))
+        (SELECT t.run_id, t.step FROM ` + plane.ReadyAuto + ` t ` + idleStep +
+		` AND NOT e.full LIMIT (SELECT n FROM each))
         UNION
         (SELECT t.run_id, t.step FROM ` + plane.ReadyFixed + ` t ` + idleStep + ` LIMIT (SELECT n FROM each))
         UNION
@@ -203,7 +205,8 @@ func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, e
 	batch := &pgx.Batch{}
 	batch.Queue(planOnce)
 	batch.Queue(searchRunnable, RunnablePlaces, notNil(search.Shut), runs, steps, notNil(search.ShutAuto),
-		workqueue.PaceKeys(workqueue.KindLocal, search.Locals), notNil(search.NoRoom), leastSteps, mostSteps, own, notNil(search.Late),
+		workqueue.PaceKeys(workqueue.KindLocal,
+			search.Locals), notNil(search.NoRoom), leastSteps, mostSteps, own, notNil(search.Late),
 		mostElsewhere).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			place, own, err := found.add(rows)

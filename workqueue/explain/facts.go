@@ -36,9 +36,12 @@ type stepKey struct {
 }
 
 // readFacts reads the facts about runs, or about some items of each block when masks are given.
-func readFacts(ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, masks map[workqueue.Block]bitfield.Set) (*facts, error) {
-	f := &facts{runs: map[workqueue.RunID]*runFacts{}, steps: map[stepKey]*stepFacts{}, endpoints: map[string]*endpointFacts{},
-		sessions: map[workqueue.SessionID]*sessionFacts{}}
+func readFacts(
+	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, masks map[workqueue.Block]bitfield.Set,
+) (*facts, error) {
+	f := &facts{runs: map[workqueue.RunID]*runFacts{}, steps: map[stepKey]*stepFacts{},
+		endpoints: map[string]*endpointFacts{},
+		sessions:  map[workqueue.SessionID]*sessionFacts{}}
 	var blocks []workqueue.Block
 	var only []bitfield.Set
 	for block, mask := range masks {
@@ -79,7 +82,8 @@ WITH planes AS (
         b.done & m.asked AS done, b.failed & m.asked AS failed,
         coalesce(b.skipped, ` + plane.NoBits + `) & m.asked AS skipped,
         m.asked & ~` + plane.SettledBits + ` AS missing,
-        m.asked & ~` + plane.SettledBits + ` & coalesce(bit_and(` + plane.SettledBits + `) OVER (PARTITION BY b.run_id, b.block
+        m.asked & ~` + plane.SettledBits + ` & coalesce(bit_and(` + plane.SettledBits +
+	`) OVER (PARTITION BY b.run_id, b.block
             ORDER BY b.step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), ~` + plane.NoBits + `) AS counted
     FROM work_block b
     LEFT JOIN unnest($2::int[], $3::bit(8192)[]) AS u (block, mask) ON u.block = b.block
@@ -144,7 +148,9 @@ LEFT JOIN (
 WHERE st.run_id = ANY ($1)
 ORDER BY st.run_id, st.step`
 
-func (f *facts) readSteps(ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, blocks []workqueue.Block, masks any) error {
+func (f *facts) readSteps(
+	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, blocks []workqueue.Block, masks any,
+) error {
 	rows, err := tx.Query(ctx, explainSteps, runs, blocks, masks)
 	if err != nil {
 		return fmt.Errorf("read the planes: %w", err)
@@ -218,7 +224,8 @@ FROM (
         s.answered, s.created_at, s.not_before, s.deadline, s.failures,
         CASE s.state WHEN 'claimed' THEN s.session_id END AS session_id,
         s.state = 'scheduled' AND s.not_before <= $4 AS due,
-        CASE WHEN s.state = 'scheduled' AND s.error_code = '` + settle.CodePostponed + `' THEN coalesce(s.error_message, '')
+        CASE WHEN s.state = 'scheduled' AND s.error_code = '` + settle.CodePostponed +
+	`' THEN coalesce(s.error_message, '')
             ELSE '' END AS unsent,
         s.state = 'sent' AND s.pipe_epoch < (SELECT epoch FROM pipe WHERE name = 'pipe') AS lost,
         s.deadline <= $4 AND (s.state = 'claimed' OR s.state = 'sent' AND s.handed_at IS NOT NULL) AS late
@@ -235,7 +242,9 @@ WHERE (s.remaining & p.missing) <> B'0'::bit(8192)
 GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
 ORDER BY 1, 2, 16 DESC, 4`
 
-func (f *facts) readSlices(ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, blocks []workqueue.Block, masks any) error {
+func (f *facts) readSlices(
+	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, blocks []workqueue.Block, masks any,
+) error {
 	rows, err := tx.Query(ctx, explainSlices, runs, blocks, masks, f.at)
 	if err != nil {
 		return fmt.Errorf("read the slices: %w", err)

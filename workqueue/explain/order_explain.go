@@ -19,7 +19,9 @@ WHERE o.run_id = $1 AND o.ordinal = ANY ($2) AND l.head <> o.ordinal
 ORDER BY l.head LIMIT 3`
 
 // readAhead finds out behind which items those stand that were asked about.
-func (f *facts) readAhead(ctx context.Context, tx pgx.Tx, run workqueue.RunID, masks map[workqueue.Block]bitfield.Set) error {
+func (f *facts) readAhead(
+	ctx context.Context, tx pgx.Tx, run workqueue.RunID, masks map[workqueue.Block]bitfield.Set,
+) error {
 	r := f.runs[run]
 	if r == nil || !r.ordered {
 		return nil

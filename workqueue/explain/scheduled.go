@@ -100,7 +100,8 @@ func (s *sliceFacts) why(st *stepFacts) string {
 		return "their request could not be published: " + s.unsent
 	case s.postponed():
 		return "their request could not be published"
-	case s.maxFailures > 0 && s.cause != workqueue.CauseBreaker && s.cause != workqueue.CauseThrottled && s.cause != workqueue.CauseSilence:
+	case s.maxFailures > 0 && s.cause != workqueue.CauseBreaker && s.cause != workqueue.CauseThrottled &&
+		s.cause != workqueue.CauseSilence:
 		return fmt.Sprintf("%s; that was failure %d of at most %d", causeText(s.cause), s.maxFailures, st.maxAttempts)
 	default:
 		return causeText(s.cause)

@@ -246,7 +246,8 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 	var names, counts []string
 	for _, other := range r.steps {
 		if left := other.left + r.unplaced; left > 0 && r.before(st).has(other.step) {
-			names, counts = append(names, other.name), append(counts, fmt.Sprintf("%s of step %s", control.Grouped(left), other.name))
+			names, counts = append(names, other.name), append(counts, fmt.Sprintf("%s of step %s", control.Grouped(left),
+				other.name))
 		}
 	}
 	g.Reason, g.Owner, g.Who = ReasonBarrier, OwnerStep, stepsText(names)

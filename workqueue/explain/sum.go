@@ -43,7 +43,8 @@ func (e *Explanation) summary() string {
 		return fmt.Sprintf("nothing is missing: %s of %s are done and %s failed", control.Grouped(e.Done), manyItems(e.Items),
 			control.Grouped(e.Failed))
 	default:
-		return fmt.Sprintf("%s of %s %s missing%s: %s", control.Grouped(e.Missing), manyItems(e.Items), isAre(e.Missing), failed,
+		return fmt.Sprintf("%s of %s %s missing%s: %s", control.Grouped(e.Missing), manyItems(e.Items), isAre(e.Missing),
+			failed,
 			e.told())
 	}
 }

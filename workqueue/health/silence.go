@@ -32,7 +32,8 @@ const sentTogether = time.Second
 const othersAnswered = `
 SELECT s.id, bit_count(s.mask) = 1, bit_count(s.mask) = 1 AND s.cause = 'deadline' OR EXISTS (
     SELECT FROM work_slice o WHERE o.endpoint = s.endpoint AND o.ended_at > s.sent_at - $2::interval
-        AND o.state = 'recorded' AND o.error_code IS DISTINCT FROM $3 AND ` + plane.AskedAt + ` >= s.sent_at - $2::interval)
+        AND o.state = 'recorded' AND o.error_code IS DISTINCT FROM $3 AND ` + plane.AskedAt +
+	` >= s.sent_at - $2::interval)
 FROM work_slice s WHERE s.id = ANY ($1)`
 
 // Blamed returns those of some slices, whose requests have been in a service's hands since before their deadline
@@ -42,7 +43,9 @@ FROM work_slice s WHERE s.id = ANY ($1)`
 //
 // Nothing goes on for ever: an item that stands alone, and has done so before [patientProbes] silences already, is
 // blamed for the next one whatever its services did for others; there may be no others.
-func (s Store) Blamed(ctx context.Context, overdue []workqueue.SliceID, doubted map[workqueue.SliceID]bool) (map[workqueue.SliceID]bool, error) {
+func (s Store) Blamed(
+	ctx context.Context, overdue []workqueue.SliceID, doubted map[workqueue.SliceID]bool,
+) (map[workqueue.SliceID]bool, error) {
 	blamed := map[workqueue.SliceID]bool{}
 	if len(overdue) == 0 {
 		return blamed, nil
@@ -95,7 +98,8 @@ func (s Store) ReleaseAcknowledged(ctx context.Context, lease workqueue.Lease, i
 		Message: "a service acknowledged the request, but no reply came before the deadline"})
 }
 
-func (s Store) expire(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID, cause workqueue.Cause, e workqueue.SlotError,
+func (s Store) expire(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID, cause workqueue.Cause,
+	e workqueue.SlotError,
 ) (n int, err error) {
 	if len(ids) == 0 {
 		return 0, nil

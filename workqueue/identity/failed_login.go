@@ -35,7 +35,8 @@ func (s Store) NoteFailedLogins(ctx context.Context, all []FailedLogin) error {
 					detail[name] = value
 				}
 			}
-			err := ledger.AuditChange(ctx, tx, ledger.Action{Actor: Anonymous, Name: "login_failed", Subject: f.Address, Detail: detail})
+			err := ledger.AuditChange(ctx, tx, ledger.Action{Actor: Anonymous, Name: "login_failed", Subject: f.Address,
+				Detail: detail})
 			if err != nil {
 				return err
 			}

@@ -92,7 +92,8 @@ func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (Token
 		if out, err = pgx.CollectExactlyOneRow(rows, scanToken); err != nil {
 			return err
 		}
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_create", Subject: out.Name, After: out.audited()})
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_create", Subject: out.Name,
+			After: out.audited()})
 	})
 	if err != nil {
 		return TokenView{}, fmt.Errorf("create token %s: %w", n.Name, err)

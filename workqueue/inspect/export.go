@@ -129,7 +129,9 @@ func (e *Export) Each(ctx context.Context, yield func(*ExportedItem) error) erro
 
 // Export yields the items of a run with the results of the only step that no other needs. See [Store.NewExport] and
 // [Export.Each].
-func (s Store) Export(ctx context.Context, id workqueue.RunID, states []workqueue.Outcome, yield func(*ExportedItem) error) error {
+func (s Store) Export(ctx context.Context, id workqueue.RunID, states []workqueue.Outcome,
+	yield func(*ExportedItem) error,
+) error {
 	e, err := s.NewExport(ctx, ExportRequest{Run: id, States: states})
 	if err != nil {
 		return err

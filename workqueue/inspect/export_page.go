@@ -70,7 +70,9 @@ type exportPages struct {
 
 // read returns the wanted items from one on, as many as make a page and are in the same block, and where the next page
 // begins.
-func (p *exportPages) read(ctx context.Context, from workqueue.Ordinal) (page []ExportedItem, next workqueue.Ordinal, err error) {
+func (p *exportPages) read(
+	ctx context.Context, from workqueue.Ordinal,
+) (page []ExportedItem, next workqueue.Ordinal, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	err = p.store.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -96,7 +98,9 @@ func (p *exportPages) read(ctx context.Context, from workqueue.Ordinal) (page []
 }
 
 // choose begins the page with the items that are wanted, as the planes have them.
-func (p *exportPages) choose(ctx context.Context, tx pgx.Tx, from workqueue.Ordinal) (next workqueue.Ordinal, err error) {
+func (p *exportPages) choose(
+	ctx context.Context, tx pgx.Tx, from workqueue.Ordinal,
+) (next workqueue.Ordinal, err error) {
 	block, first := from.Block()
 	rows, err := tx.Query(ctx, exportBlock, p.run, p.steps, block)
 	if err != nil {

@@ -186,7 +186,8 @@ func ordinalsOf(items []ItemRow) []workqueue.Ordinal {
 
 // itemAt finds an item by its ordinal, by which they are sorted.
 func itemAt(items []ItemRow, o workqueue.Ordinal) *ItemRow {
-	i, _ := slices.BinarySearchFunc(items, o, func(r ItemRow, o workqueue.Ordinal) int { return cmp.Compare(r.Ordinal, o) })
+	i, _ := slices.BinarySearchFunc(items, o,
+		func(r ItemRow, o workqueue.Ordinal) int { return cmp.Compare(r.Ordinal, o) })
 	return &items[i]
 }
 
@@ -201,7 +202,9 @@ func readKeysOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []Ite
 	return err
 }
 
-func readFailuresOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, items []ItemRow) error {
+func readFailuresOf(
+	ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, items []ItemRow,
+) error {
 	failed := slices.DeleteFunc(slices.Clone(items), func(r ItemRow) bool { return r.State != "failed" })
 	if len(failed) == 0 {
 		return nil

@@ -67,7 +67,8 @@ ORDER BY b.block, b.step`
 )
 
 // eachColumn calls f with each of some blocks that is there, in their order. The column is only good until f returns.
-func eachColumn(ctx context.Context, db tracker.Querier, run workqueue.RunID, g *plane.Graph, steps []workqueue.Step, blocks []workqueue.Block,
+func eachColumn(ctx context.Context, db tracker.Querier, run workqueue.RunID, g *plane.Graph, steps []workqueue.Step,
+	blocks []workqueue.Block,
 	f func(*planeColumn) error,
 ) error {
 	rows, err := db.Query(ctx, planesOfBlocks, run, steps, blocks)

@@ -22,7 +22,8 @@ FROM batchrun WHERE id = $1`
 	// finds them: chunks of 500 items make 17 a block.
 	slicesOfBlocks = `
 SELECT block, step, mask, attempt - (state = 'scheduled')::int,
-    coalesce(extract(epoch FROM CASE WHEN state IN ('recorded', 'expired') THEN ended_at - ` + plane.AskedAt + ` END), -1)
+    coalesce(extract(epoch FROM CASE WHEN state IN ('recorded', 'expired') THEN ended_at - ` + plane.AskedAt +
+		` END), -1)
         ::float8,
     extract(epoch FROM clock_timestamp() - coalesce(ended_at, sent_at, created_at))::float8
 FROM work_slice
@@ -79,7 +80,8 @@ type placeFacts struct {
 }
 
 // readTrails writes a byte for each item: over several steps the most attempts, the longest time, the latest move.
-func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Graph, view plane.View, blocks []workqueue.Block,
+func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Graph, view plane.View,
+	blocks []workqueue.Block,
 	at func(workqueue.Block) []byte,
 ) error {
 	steps := view.Reads
@@ -110,7 +112,9 @@ func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Gra
 	return nil
 }
 
-func (r *trailReader) readSlices(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, blocks []workqueue.Block) error {
+func (r *trailReader) readSlices(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
+	blocks []workqueue.Block,
+) error {
 	rows, err := tx.Query(ctx, slicesOfBlocks, run, steps, blocks)
 	if err != nil {
 		return err

@@ -44,7 +44,8 @@ func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error)
 		if err := s.gone(ctx, strings.TrimSpace(ref)); err != nil {
 			return workqueue.RunID{}, err
 		}
-		return workqueue.RunID{}, fmt.Errorf("no run has the id, the beginning of an id or the name %q: %w", ref, workqueue.ErrNotFound)
+		return workqueue.RunID{}, fmt.Errorf("no run has the id, the beginning of an id or the name %q: %w", ref,
+			workqueue.ErrNotFound)
 	}
 }
 

@@ -164,7 +164,8 @@ SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, clock_timestamp()
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'reissued'),
     max_failed, failed_limit, canary, canary_auto, coalesce(canary_state, ''),
     CASE WHEN state = 'completed' THEN 0 ELSE coalesce((SELECT sum(bit_count(o.failed & ~o.settled))
-        FROM (SELECT * FROM batchrun WHERE id = $1) r CROSS JOIN LATERAL (` + plane.OutcomePlanes + `) o), 0) END::bigint
+        FROM (SELECT * FROM batchrun WHERE id = $1) r CROSS JOIN LATERAL (` + plane.OutcomePlanes +
+	`) o), 0) END::bigint
 FROM batchrun WHERE id = $1`
 
 // Runs lists runs, newest first.

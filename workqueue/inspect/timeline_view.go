@@ -72,7 +72,8 @@ WITH failures AS MATERIALIZED (
     WHERE run_id = $1 AND step = ANY ($2) AND generation >= $3
 ), counted AS MATERIALIZED (
     SELECT h.step, h.ended_at, 1000 * greatest(extract(epoch FROM h.ended_at - h.asked_at), 0)::float8 AS took,
-        bit_count(h.last & CASE WHEN h.generation = $4 THEN b.done ELSE ~coalesce(f.items, ` + plane.NoBits + `) END) AS done,
+        bit_count(h.last & CASE WHEN h.generation = $4 THEN b.done ELSE ~coalesce(f.items, ` + plane.NoBits +
+		`) END) AS done,
         bit_count(h.last & CASE WHEN h.generation = $4 THEN b.failed ELSE f.items END) AS failed
     FROM held h JOIN work_block b ON b.run_id = $1 AND b.step = h.step AND b.block = h.block
     LEFT JOIN failures f ON f.step = h.step AND f.block = h.block AND f.generation = h.generation

@@ -28,7 +28,9 @@ type EventPlace struct {
 
 // UnpublishedEvents returns events behind a place, but for some kinds, that no one has marked as published, oldest
 // first. It leaves out completions of the last second, which the nodes publish that committed them.
-func (s Store) UnpublishedEvents(ctx context.Context, after EventPlace, but []workqueue.EventKind, limit int) ([]workqueue.Event, error) {
+func (s Store) UnpublishedEvents(
+	ctx context.Context, after EventPlace, but []workqueue.EventKind, limit int,
+) ([]workqueue.Event, error) {
 	without := make([]string, 0, len(but)) // never NULL, which nothing differs from
 	for _, kind := range but {
 		without = append(without, string(kind))

@@ -52,19 +52,23 @@ func (c *EndpointChange) validate() error {
 		return &workqueue.SettingError{Detail: fmt.Sprintf("%q is no endpoint's name", c.Endpoint)}
 	}
 	if kind, _ := workqueue.TargetKind(c.Endpoint); kind != workqueue.KindEndpoint && c.Concurrency != nil {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("%s has no instances whose concurrency could be set: give max_in_flight or rate",
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"%s has no instances whose concurrency could be set: give max_in_flight or rate",
 			c.Endpoint)}
 	}
 	if n := c.Concurrency; n != nil && (*n < 0 || *n > MaxEndpointConcurrency) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("concurrency %d of endpoint %s: give 1 to %d, or 0 for the service's own",
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"concurrency %d of endpoint %s: give 1 to %d, or 0 for the service's own",
 			*n, c.Endpoint, MaxEndpointConcurrency)}
 	}
 	if n := c.MaxInFlight; n != nil && (*n < 0 || *n > MaxEndpointInFlight) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("max_in_flight %d of endpoint %s: give 1 to %d requests, or 0 for no limit",
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"max_in_flight %d of endpoint %s: give 1 to %d requests, or 0 for no limit",
 			*n, c.Endpoint, MaxEndpointInFlight)}
 	}
 	if r := c.Rate; r != nil && *r != 0 && !(*r >= MinEndpointRate && *r <= MaxEndpointRate) { // so that NaN is refused
-		return &workqueue.SettingError{Detail: fmt.Sprintf("rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit",
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit",
 			*r, c.Endpoint, MinEndpointRate, MaxEndpointRate)}
 	}
 	return c.validateCalls()
@@ -72,7 +76,8 @@ func (c *EndpointChange) validate() error {
 
 func (c *EndpointChange) validateCalls() error {
 	if r := c.CallRate; r != nil && *r != 0 && !(*r >= MinCallRate && *r <= MaxCallRate) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("call_rate %v of endpoint %s: give %g to %d requests a second, or 0 for no limit",
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"call_rate %v of endpoint %s: give %g to %d requests a second, or 0 for no limit",
 			*r, c.Endpoint, MinCallRate, MaxCallRate)}
 	}
 	return nil

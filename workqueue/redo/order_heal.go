@@ -53,7 +53,8 @@ SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal) JOIN tracker_group g
 // reasons, or whose lines cannot be moved on, keeps no other from it. Leader work.
 func (s Store) HealLines(ctx context.Context, lease workqueue.Lease) (int, error) {
 	var at lanePlace
-	return settle.New(s.db).OverRuns(ctx, "move on lines that stand", func(after workqueue.RunID) (p settle.Progress, err error) {
+	return settle.New(s.db).OverRuns(ctx, "move on lines that stand", func(after workqueue.RunID) (p settle.Progress,
+		err error) {
 		var next lanePlace
 		err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
 			next = at // the transaction may be run again
@@ -73,7 +74,9 @@ type lanePlace struct {
 
 // healLines looks at the next few lines of a run. There is more to look at as long as it moved none on: a run in which
 // something moves again is not at rest.
-func (s Store) healLines(ctx context.Context, tx pgx.Tx, after workqueue.RunID, at *lanePlace) (p settle.Progress, err error) {
+func (s Store) healLines(
+	ctx context.Context, tx pgx.Tx, after workqueue.RunID, at *lanePlace,
+) (p settle.Progress, err error) {
 	err = tx.QueryRow(ctx, runAtRest, after).Scan(&p.Run)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, nil
@@ -135,7 +138,10 @@ func headless(ctx context.Context, tx pgx.Tx, run workqueue.RunID, lanes []*sett
 	for _, p := range pending {
 		at[p] = true
 	}
-	return slices.DeleteFunc(lanes, func(l *settle.LaneRow) bool { return l.Stop != nil || l.Head != nil && at[*l.Head] }), nil
+	return slices.DeleteFunc(lanes, func(l *settle.LaneRow) bool {
+		return l.Stop != nil || l.Head != nil &&
+			at[*l.Head]
+	}), nil
 }
 
 // followIn makes ready who is first in lines that have no head, wherever in the line that is.

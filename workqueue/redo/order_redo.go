@@ -166,7 +166,8 @@ func (r *redo) lineUp(ctx context.Context) error {
 			moved.Set(l.Lane, l.LaneRow.Head, &first, nil)
 		}
 	}
-	err = settle.FindNext(ctx, r.tx, r.run, r.graph, free, func(l *settle.LaneRow) workqueue.Ordinal { return from[l.Lane] })
+	err = settle.FindNext(ctx, r.tx, r.run, r.graph, free,
+		func(l *settle.LaneRow) workqueue.Ordinal { return from[l.Lane] })
 	if err != nil {
 		return err
 	}

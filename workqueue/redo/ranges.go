@@ -33,7 +33,8 @@ func (r Range) problem(i int, items int64) error {
 // has blocks, at the most.
 func masksOfRanges(ranges []Range, items int64) (blockMasks, error) {
 	if len(ranges) > MaxRanges {
-		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("there are %d ranges, and at most %d are taken at once", len(ranges),
+		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("there are %d ranges, and at most %d are taken at once",
+			len(ranges),
 			MaxRanges)}
 	}
 	for i, r := range ranges {

@@ -144,7 +144,8 @@ func (r *rerun) mayRerun(ctx context.Context) error {
 			Fix: "leave the canary out: its sample would be worked on before what stands in front of it"}
 	}
 	if err == nil && open && r.Canary > 0 { // its sample would never end: what is added is ready at once
-		err = &workqueue.StateError{Run: r.run, State: "open", Op: "re-run items of", Fix: "seal it first, or leave the canary out"}
+		err = &workqueue.StateError{Run: r.run, State: "open", Op: "re-run items of",
+			Fix: "seal it first, or leave the canary out"}
 	}
 	return err
 }
@@ -165,7 +166,8 @@ func (r *rerun) set(ctx context.Context, step *control.StepSettings) error {
 		steps = []workqueue.Step{step.Step}
 	}
 	if len(steps) > 1 && r.Settings.Endpoint != "" {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("endpoint %s: items have failed at %d steps, and each has its own; say which step",
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"endpoint %s: items have failed at %d steps, and each has its own; say which step",
 			r.Settings.Endpoint, len(steps))}
 	}
 	r.chunks = map[workqueue.Step]int{}

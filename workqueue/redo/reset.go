@@ -105,14 +105,16 @@ func (r *reset) do(ctx context.Context, graphs *plane.GraphCache) error {
 		return err
 	}
 	if open {
-		return &workqueue.StateError{Run: r.run, State: "open", Op: "reset items of", Fix: "seal it first: tranche run seal " + r.run.String()}
+		return &workqueue.StateError{Run: r.run, State: "open", Op: "reset items of",
+			Fix: "seal it first: tranche run seal " + r.run.String()}
 	}
 	step, err := control.StepNamed(r.steps, r.run, r.Select.Step)
 	if err != nil {
 		return err
 	}
 	if r.Select.Step == "" && len(r.steps) > 1 {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("run %s has several steps; say which one to reset: it has %s", r.run,
+		return &workqueue.SettingError{Detail: fmt.Sprintf("run %s has several steps; say which one to reset: it has %s",
+			r.run,
 			strings.Join(control.StepNames(r.steps), ", "))}
 	}
 	r.out.Step = step.Name
@@ -179,8 +181,9 @@ func (r *reset) finish(ctx context.Context) error {
 	}
 	detail["withdrawn"], detail["redone"], detail["kept"] = withdrawn, redone, kept
 	d.Add("generation", r.generation, run.Generation)
-	err = ledger.AuditChange(ctx, r.tx, ledger.Action{Actor: r.Actor, Name: "reset", Run: r.run, Detail: detail, Before: d.Before,
-		After: d.After})
+	err = ledger.AuditChange(ctx, r.tx, ledger.Action{Actor: r.Actor, Name: "reset", Run: r.run, Detail: detail,
+		Before: d.Before,
+		After:  d.After})
 	if err != nil {
 		return err
 	}

@@ -193,7 +193,9 @@ const failedPlanes = `
 SELECT step, block, failed FROM work_block
 WHERE run_id = $1 AND step = ANY($2) AND failed <> B'0'::bit(8192)`
 
-func findFailed(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step) (map[workqueue.Step]blockMasks, error) {
+func findFailed(
+	ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
+) (map[workqueue.Step]blockMasks, error) {
 	rows, err := tx.Query(ctx, failedPlanes, run, steps)
 	if err != nil {
 		return nil, fmt.Errorf("find failed items: %w", err)
@@ -220,7 +222,8 @@ func masksOf(found map[workqueue.Step]blockMasks, step workqueue.Step) blockMask
 	return found[step]
 }
 
-func findErrors(ctx context.Context, tx pgx.Tx, statement string, run workqueue.RunID, steps []workqueue.Step, by []string,
+func findErrors(ctx context.Context, tx pgx.Tx, statement string, run workqueue.RunID, steps []workqueue.Step,
+	by []string,
 ) (map[workqueue.Step]blockMasks, error) {
 	rows, err := tx.Query(ctx, statement, run, steps, by)
 	if err != nil {

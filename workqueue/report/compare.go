@@ -72,7 +72,9 @@ const changeExamples = 5
 // the keys. What it is given is valid until it returns. Memory is constant: pages of 4096 keys. 1M items against 1M
 // take some 15 s when their keys come in any order, and less when they come sorted. An error from yield ends it and is
 // wrapped. The error wraps ErrNotFound when there is no such run.
-func (s Store) Compare(ctx context.Context, here, there workqueue.RunID, yield func(*Difference) error) (Comparison, error) {
+func (s Store) Compare(
+	ctx context.Context, here, there workqueue.RunID, yield func(*Difference) error,
+) (Comparison, error) {
 	c := comparing{counts: map[Change]*ChangeCount{}, yield: yield}
 	left, right := &keyedRun{store: s.db, run: here}, &keyedRun{store: s.db, run: there}
 	for _, r := range []*keyedRun{left, right} {

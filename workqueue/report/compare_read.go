@@ -131,7 +131,8 @@ func (r *keyedRun) readPage(ctx context.Context) ([]keyedItem, error) {
 	return page, r.readResults(ctx, page, final, steps, ordinals)
 }
 
-func (r *keyedRun) readResults(ctx context.Context, page []keyedItem, final []int, steps []workqueue.Step, ordinals []workqueue.Ordinal,
+func (r *keyedRun) readResults(ctx context.Context, page []keyedItem, final []int, steps []workqueue.Step,
+	ordinals []workqueue.Ordinal,
 ) error {
 	if len(final) == 0 {
 		return nil

@@ -37,13 +37,15 @@ func TestPhasesAddUp(t *testing.T) {
 			first:  at(1), last: at(9), now: 99, want: phases{1, 8, 0, 1},
 		},
 		"paused twice": {
-			events: []event{{workqueue.EventPaused, 1, 2}, {workqueue.EventPaused, 1, 3}, {workqueue.EventResumed, 1, 4}, {workqueue.EventPaused, 1, 6},
+			events: []event{{workqueue.EventPaused, 1, 2}, {workqueue.EventPaused, 1, 3}, {workqueue.EventResumed, 1, 4},
+				{workqueue.EventPaused, 1, 6},
 				{workqueue.EventApproved, 1, 7}, {workqueue.EventCompleted, 1, 10}},
 			first: at(1), last: at(9), now: 99, want: phases{1, 5, 3, 1},
 		},
 		"paused before the first request and over the last answer": {
-			events: []event{{workqueue.EventPaused, 1, -5}, {workqueue.EventResumed, 1, 2}, {workqueue.EventPaused, 1, 8}, {workqueue.EventCompleted, 1, 10}},
-			first:  at(3), last: at(9), now: 99, want: phases{1, 5, 4, 0},
+			events: []event{{workqueue.EventPaused, 1, -5}, {workqueue.EventResumed, 1, 2}, {workqueue.EventPaused, 1, 8},
+				{workqueue.EventCompleted, 1, 10}},
+			first: at(3), last: at(9), now: 99, want: phases{1, 5, 4, 0},
 		},
 		"under way": {
 			events: []event{{workqueue.EventStarted, 1, 0}}, first: at(4), last: at(6), now: 7, want: phases{4, 3, 0, 0},
@@ -85,7 +87,8 @@ func TestPhasesAddUp(t *testing.T) {
 func TestGenerationsFollowEachOther(t *testing.T) {
 	t.Parallel()
 	h := history{acts: []act{{generation: 1, span: span{from: instant(0)}}}}
-	for _, e := range []event{{workqueue.EventCompleted, 1, 5}, {workqueue.EventRerun, 2, 20}, {workqueue.EventRerun, 3, 22}} {
+	for _, e := range []event{{workqueue.EventCompleted, 1, 5}, {workqueue.EventRerun, 2, 20},
+		{workqueue.EventRerun, 3, 22}} {
 		h.tell(e.kind, e.g, instant(e.at))
 	}
 	want := []struct {

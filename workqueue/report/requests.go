@@ -53,7 +53,8 @@ func (r *RunReport) readRequests(ctx context.Context, tx pgx.Tx) error {
 	for _, c := range q.ByCause {
 		q.Count += c.Requests
 		q.Items += c.Items
-		if c.Cause.ItemsAtFault() || c.Cause == workqueue.CauseBreaker || c.Cause == workqueue.CauseThrottled || c.Cause == workqueue.CauseSilence {
+		if c.Cause.ItemsAtFault() || c.Cause == workqueue.CauseBreaker || c.Cause == workqueue.CauseThrottled ||
+			c.Cause == workqueue.CauseSilence {
 			q.Retries += c.Requests
 		}
 	}
@@ -80,7 +81,8 @@ const triedAgain = `
 SELECT coalesce(sum(again), 0)::bigint FROM (
     SELECT bit_count(bit_or(mask & earlier)) AS again FROM (
         SELECT step, block, generation, mask, coalesce(bit_or(mask) OVER (PARTITION BY step, block, generation
-            ORDER BY ` + plane.AskedAt + `, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), B'0'::bit(8192)) AS earlier
+            ORDER BY ` + plane.AskedAt +
+	`, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), B'0'::bit(8192)) AS earlier
         FROM work_slice WHERE run_id = $1 AND ` + plane.AskedAt + ` IS NOT NULL
     ) s GROUP BY step, block, generation
 ) t`

@@ -102,7 +102,8 @@ func (s Store) keptRequest(ctx context.Context, key workqueue.RequestKey) (*Kept
 	var k KeptRequest
 	var a Answer
 	var status *int
-	err := s.db.Pool.QueryRow(ctx, keptRequest, key.User, key.Key).Scan(&k.Operation, &k.Fingerprint, &k.CarriedOut, &status,
+	err := s.db.Pool.QueryRow(ctx, keptRequest, key.User, key.Key).Scan(&k.Operation, &k.Fingerprint, &k.CarriedOut,
+		&status,
 		&a.ContentType, &a.Headers, &a.Body, &k.At)
 	if err != nil {
 		return nil, fmt.Errorf("read request %q: %w", key.Key, err)

@@ -56,12 +56,15 @@ func (l *Limits) None() bool { return l.Age == nil && l.Count == nil && l.Bytes 
 func (l *Limits) validate() error {
 	switch {
 	case l.Age != nil && *l.Age < MinRetentionAge:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("age is %s; the least is %s, and without an age none counts", *l.Age,
+		return &workqueue.SettingError{Detail: fmt.Sprintf("age is %s; the least is %s, and without an age none counts",
+			*l.Age,
 			MinRetentionAge)}
 	case l.Count != nil && *l.Count < 1:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("max_count is %d; the least is 1, and without it none counts", *l.Count)}
+		return &workqueue.SettingError{Detail: fmt.Sprintf("max_count is %d; the least is 1, and without it none counts",
+			*l.Count)}
 	case l.Bytes != nil && *l.Bytes < MinRetentionBytes:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("max_bytes is %d; the least is %d (1 MiB), and without it none counts", *l.Bytes,
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"max_bytes is %d; the least is %d (1 MiB), and without it none counts", *l.Bytes,
 			MinRetentionBytes)}
 	}
 	return nil

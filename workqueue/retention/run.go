@@ -130,7 +130,9 @@ func (s Store) DropSizes(ctx context.Context, lease workqueue.Lease) error {
 }
 
 // RunsPastLimits returns finished runs that ended before a time, the oldest first, without those that are left out.
-func (s Store) RunsPastLimits(ctx context.Context, before time.Time, limit int, without []workqueue.RunID) ([]workqueue.RunID, error) {
+func (s Store) RunsPastLimits(
+	ctx context.Context, before time.Time, limit int, without []workqueue.RunID,
+) ([]workqueue.RunID, error) {
 	if without == nil {
 		without = []workqueue.RunID{}
 	}

@@ -173,7 +173,9 @@ RETURNING f.attempts`
 
 // BeginFire notes that the leader starts a fire's run now. ok is false when it is not to be started: it has been, or is
 // not due yet, or its schedule is paused or gone.
-func (s Store) BeginFire(ctx context.Context, lease workqueue.Lease, key FireKey) (claim FireClaim, ok bool, err error) {
+func (s Store) BeginFire(
+	ctx context.Context, lease workqueue.Lease, key FireKey,
+) (claim FireClaim, ok bool, err error) {
 	claim = FireClaim{FireKey: key, Lease: lease}
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, beginFire, key.Schedule, key.Due, string(key.Kind), lease.Session, lease.Epoch).
@@ -229,13 +231,15 @@ func (s Store) EndFire(ctx context.Context, claim FireClaim, end FireEnd) (ok bo
 }
 
 func writeFireEnd(ctx context.Context, tx pgx.Tx, claim *FireClaim, end *FireEnd) (ok bool, err error) {
-	tag, err := tx.Exec(ctx, endFire, claim.Schedule, claim.Due, string(claim.Kind), string(end.State), pg.Plain(end.Reason),
+	tag, err := tx.Exec(ctx, endFire, claim.Schedule, claim.Due, string(claim.Kind), string(end.State),
+		pg.Plain(end.Reason),
 		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy, end.StartAt)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}
 	if end.State == FireFailed || end.State == FireMissed {
-		return true, addScheduleEvent(ctx, tx, workqueue.EventKind("schedule."+string(end.State)), &claim.FireKey, end.Run, end.Reason)
+		return true, addScheduleEvent(ctx, tx, workqueue.EventKind("schedule."+string(end.State)), &claim.FireKey, end.Run,
+			end.Reason)
 	}
 	return true, nil
 }

@@ -23,7 +23,9 @@ const (
 )
 
 // addScheduleEvent adds an event about a fire; of one without a run the event's run is zero.
-func addScheduleEvent(ctx context.Context, tx pgx.Tx, kind workqueue.EventKind, key *FireKey, run workqueue.RunID, reason string) error {
+func addScheduleEvent(ctx context.Context, tx pgx.Tx, kind workqueue.EventKind, key *FireKey, run workqueue.RunID,
+	reason string,
+) error {
 	return ledger.AddEvent(ctx, tx, run, 0, kind, map[string]any{
 		"schedule": key.Schedule, "due_at": key.Due, "kind": key.Kind, "reason": pg.Plain(reason),
 	})

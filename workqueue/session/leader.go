@@ -76,7 +76,8 @@ func (s Store) Lead(ctx context.Context, session workqueue.SessionID, ttl time.D
 		return workqueue.Lease{}, fmt.Errorf("take the leader's lease: %w", err)
 	}
 	held := &HeldError{}
-	if err := s.db.Sessions.QueryRow(ctx, leaseLeft, ledger.LeaseName, session).Scan(&held.Left, &held.Outranked); err != nil {
+	if err := s.db.Sessions.QueryRow(ctx, leaseLeft, ledger.LeaseName, session).Scan(&held.Left,
+		&held.Outranked); err != nil {
 		return workqueue.Lease{}, fmt.Errorf("take the leader's lease: %w", err)
 	}
 	return workqueue.Lease{}, held
@@ -109,7 +110,9 @@ func (s Store) Resign(ctx context.Context, lease workqueue.Lease) error {
 // is looked at again and locked, and nobody takes it over between that and the commit. So whatever a leader commits, it
 // commits before the next epoch begins, however long it was stopped in the middle; and while f runs, it keeps nobody
 // from taking over. f must keep its effects in the transaction, which is run again when it meets a deadlock.
-func (s Store) AsLeader(ctx context.Context, lease workqueue.Lease, f func(ctx context.Context, tx pgx.Tx) error) error {
+func (s Store) AsLeader(
+	ctx context.Context, lease workqueue.Lease, f func(ctx context.Context, tx pgx.Tx) error,
+) error {
 	return s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if err := ledger.CheckLease(ctx, tx, ledger.LeaseHolds, lease); err != nil {
 			return err

@@ -30,7 +30,9 @@ WHERE f.generation IS NULL OR (f.error_code IS NULL) <> (n.error_code IS NULL)
 
 // changedParts returns those of some items of a block whose new part at its step, written by this transaction, is not
 // what it was.
-func changedParts(ctx context.Context, tx pgx.Tx, g *plane.Graph, id plane.BlockID, bits bitfield.Set) (bitfield.Set, error) {
+func changedParts(
+	ctx context.Context, tx pgx.Tx, g *plane.Graph, id plane.BlockID, bits bitfield.Set,
+) (bitfield.Set, error) {
 	ordinals := make([]workqueue.Ordinal, 0, bits.Count())
 	for bit := range bits.All() {
 		ordinals = append(ordinals, id.Block.Ordinal(bit))

@@ -14,7 +14,8 @@ func TestPlanOfCompletionsInEmptyTables(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `ANALYZE`); err != nil {
 		t.Fatal(err)
 	}
-	plan := strings.Join(testenv.Plan(t, pool, completeRuns, `'{}'`, "SET LOCAL plan_cache_mode = force_generic_plan"), "\n")
+	plan := strings.Join(testenv.Plan(t, pool, completeRuns, `'{}'`, "SET LOCAL plan_cache_mode = force_generic_plan"),
+		"\n")
 	if bad := testenv.WholeScans(plan); len(bad) > 0 {
 		t.Errorf("the plan goes through everything:\n%s\n%s", strings.Join(bad, "\n"), plan)
 	}

@@ -132,7 +132,8 @@ func (s *settlement) unlock(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) er
 		}
 		for step := range now {
 			s.unlocked = s.unlocked || !now[step].Ready.Empty()
-			moved.add(plane.BlockID{Run: gate.Run, Step: workqueue.Step(step), Block: gate.Block}, &j.at[step], &now[step], j.news[workqueue.Step(step)])
+			moved.add(plane.BlockID{Run: gate.Run, Step: workqueue.Step(step), Block: gate.Block}, &j.at[step], &now[step],
+				j.news[workqueue.Step(step)])
 		}
 		if j.passes() && !slices.Contains(s.barriers, gate.Run) {
 			s.barriers = append(s.barriers, gate.Run)

@@ -61,13 +61,16 @@ ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 // ReleaseLost issues slices again that were sent in an epoch and of which neither the request nor a reply is there any
 // more. One that has got its reply meanwhile is left alone. Leader work.
-func (s Store) ReleaseLost(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID, epoch int64) (n int, err error) {
+func (s Store) ReleaseLost(
+	ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID, epoch int64,
+) (n int, err error) {
 	if len(ids) == 0 {
 		return 0, nil
 	}
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		n, err = s.Release(ctx, tx, slicesLost, []any{ids, epoch, maxLosses}, workqueue.CauseLost, workqueue.SlotError{Code: string(workqueue.CauseLost),
-			Message: "the request was taken out of its stream, and no reply to it is there"})
+		n, err = s.Release(ctx, tx, slicesLost, []any{ids, epoch, maxLosses}, workqueue.CauseLost,
+			workqueue.SlotError{Code: string(workqueue.CauseLost),
+				Message: "the request was taken out of its stream, and no reply to it is there"})
 		return err
 	})
 	return n, err

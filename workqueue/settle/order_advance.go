@@ -263,7 +263,8 @@ func (m *LaneMoves) queue(batch *pgx.Batch, run workqueue.RunID) {
 	expect := func(what string, want int) func(pgconn.CommandTag) error {
 		return func(tag pgconn.CommandTag) error {
 			if tag.RowsAffected() != int64(want) {
-				return fmt.Errorf("move on the %s of run %s: %d rows of %d: %w", what, run, tag.RowsAffected(), want, workqueue.ErrFence)
+				return fmt.Errorf("move on the %s of run %s: %d rows of %d: %w", what, run, tag.RowsAffected(), want,
+					workqueue.ErrFence)
 			}
 			return nil
 		}

@@ -130,7 +130,8 @@ type stoppedLane struct {
 }
 
 func (s Store) endStopped(ctx context.Context, tx pgx.Tx, after workqueue.RunID) (p Progress, err error) {
-	st := &stopping{slices: map[plane.BlockID]*plane.HeldSlice{}, set: newSettlement(&pg.CopyRows{}, database.Kept[plane.GraphCache](s.db))}
+	st := &stopping{slices: map[plane.BlockID]*plane.HeldSlice{},
+		set: newSettlement(&pg.CopyRows{}, database.Kept[plane.GraphCache](s.db))}
 	err = tx.QueryRow(ctx, runWithStopped, after).Scan(&st.run, &st.generation)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, nil
@@ -224,7 +225,8 @@ func (st *stopping) fail(l *stoppedLane, item *Follower) {
 		id := plane.BlockID{Run: st.run, Step: step, Block: block}
 		h := st.slices[id]
 		if h == nil {
-			h = &plane.HeldSlice{Slice: workqueue.Slice{ID: workqueue.NewSliceID(), Run: st.run, Step: step, Block: block, Generation: st.generation}}
+			h = &plane.HeldSlice{Slice: workqueue.Slice{ID: workqueue.NewSliceID(), Run: st.run, Step: step, Block: block,
+				Generation: st.generation}}
 			st.slices[id] = h
 		}
 		h.Mask.Add(bit)
@@ -245,7 +247,8 @@ func (st *stopping) insert(ctx context.Context, tx pgx.Tx) error {
 		ids, steps, blocks = append(ids, h.ID), append(steps, id.Step), append(blocks, id.Block)
 		masks = append(masks, h.Mask)
 	}
-	_, err := tx.Exec(ctx, insertStopped, st.run, st.generation, workqueue.CodeStopped, ids, steps, blocks, pgbits.Slice(masks))
+	_, err := tx.Exec(ctx, insertStopped, st.run, st.generation, workqueue.CodeStopped, ids, steps, blocks,
+		pgbits.Slice(masks))
 	if err != nil {
 		return fmt.Errorf("insert %d slices of stopped lines: %w", len(ids), err)
 	}

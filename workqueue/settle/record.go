@@ -42,7 +42,8 @@ type Verdict struct {
 	Duplicates int                 // slots for items that were answered before
 	Foreign    []workqueue.Ordinal // slots for items that were not asked for: not taken
 	Stale      bool                // the slice is superseded, closed or unknown: nothing was taken
-	Endpoint   string              // where the slice was sent, when that is not where the answer came from: nothing was taken
+	// where the slice was sent, when that is not where the answer came from: nothing was taken
+	Endpoint string
 }
 
 // Recorded is the outcome of a recording transaction.

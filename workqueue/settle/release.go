@@ -18,7 +18,8 @@ import (
 
 // Release ends the live slices that the statement selects and hands their remaining bits on. It returns how many there
 // were.
-func (s Store) Release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause workqueue.Cause, e workqueue.SlotError,
+func (s Store) Release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause workqueue.Cause,
+	e workqueue.SlotError,
 ) (int, error) {
 	held, err := LockSlices(ctx, tx, statement, args...)
 	if err != nil || len(held) == 0 {
@@ -47,7 +48,9 @@ func (s Store) Release(ctx context.Context, tx pgx.Tx, statement string, args []
 }
 
 // sparedOf says which slices fail because their endpoint is down. What ends for a reason of ours fails nothing.
-func sparedOf(ctx context.Context, tx pgx.Tx, held []*plane.HeldSlice, cause workqueue.Cause, e workqueue.SlotError) (map[workqueue.SliceID]bool, error) {
+func sparedOf(
+	ctx context.Context, tx pgx.Tx, held []*plane.HeldSlice, cause workqueue.Cause, e workqueue.SlotError,
+) (map[workqueue.SliceID]bool, error) {
 	if !cause.ItemsAtFault() {
 		return nil, nil
 	}
@@ -80,7 +83,9 @@ func (s Store) ReleaseLostPipe(ctx context.Context, lease workqueue.Lease) (int,
 }
 
 // sweep releases what a statement selects, in transactions of releaseBatch slices, until nothing is left or ctx ends.
-func (s Store) sweep(ctx context.Context, lease workqueue.Lease, statement string, cause workqueue.Cause, e workqueue.SlotError) (int, error) {
+func (s Store) sweep(ctx context.Context, lease workqueue.Lease, statement string, cause workqueue.Cause,
+	e workqueue.SlotError,
+) (int, error) {
 	for total := 0; ; {
 		n := 0
 		err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -228,7 +233,9 @@ const CodePostponed = "postponed"
 // Postpone gives a slice back that its node claimed and could not publish: it is claimed again, under the same id,
 // after the delay. Why is kept until then, for people to read. The caller knows that no request of the slice is in the
 // stream.
-func (s Store) Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, delay time.Duration, why error) error {
+func (s Store) Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, delay time.Duration,
+	why error,
+) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(lockSliceIDs, []workqueue.SliceID{id})
@@ -284,7 +291,8 @@ func (s Store) Split(ctx context.Context, session workqueue.SessionID, id workqu
 				continue // withdrawn by a reset since it was claimed
 			}
 			piece := madeSlice{parent: h.ID, state: "scheduled"}
-			piece.Slice = workqueue.Slice{ID: workqueue.NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block, Generation: h.Generation, Mask: mask,
+			piece.Slice = workqueue.Slice{ID: workqueue.NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block,
+				Generation: h.Generation, Mask: mask,
 				Attempt: h.Attempt, Failures: h.Failures, Cause: workqueue.CauseSplit, Suspect: h.Suspect, Root: h.Root,
 				Endpoint: h.Endpoint}
 			if first == nil {

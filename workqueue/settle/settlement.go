@@ -196,7 +196,8 @@ func (s *settlement) pass(h *plane.HeldSlice, bits bitfield.Set, cause workqueue
 	suspect := cause == workqueue.CauseExhausted || h.Suspect && !cause.Answered()
 	for _, n := range next {
 		s.made = append(s.made, madeSlice{
-			Slice: workqueue.Slice{ID: workqueue.NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block, Generation: h.Generation, Mask: n.Mask,
+			Slice: workqueue.Slice{ID: workqueue.NewSliceID(), Run: h.Run, Step: h.Step, Block: h.Block,
+				Generation: h.Generation, Mask: n.Mask,
 				Attempt: n.Attempt, Failures: n.Failures, Cause: n.Cause, Suspect: suspect, Root: h.Root,
 				Endpoint: h.Endpoint},
 			parent: h.ID, state: "scheduled", delay: n.Delay,

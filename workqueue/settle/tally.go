@@ -46,7 +46,8 @@ func (t *tally) take(set *settlement, a *Answer) Verdict {
 		t.whole = t.whole || len(a.Slots) >= a.Answered
 	}
 	if a.Failure != nil {
-		t.Failure = &workqueue.SlotError{Code: a.Failure.Code, Message: a.Failure.Message, Retry: t.Policy.Retries(*a.Failure)}
+		t.Failure = &workqueue.SlotError{Code: a.Failure.Code, Message: a.Failure.Message,
+			Retry: t.Policy.Retries(*a.Failure)}
 	}
 	var v Verdict
 	for i := range a.Slots {
@@ -125,7 +126,9 @@ func (t *tally) worst() workqueue.SlotError {
 
 // closeAll decides what becomes of the slices once all answers at hand are taken. What their endpoints did lately is
 // asked only when one of them failed.
-func closeAll(ctx context.Context, tx pgx.Tx, set *settlement, held []*plane.HeldSlice, tallies map[workqueue.SliceID]*tally) error {
+func closeAll(ctx context.Context, tx pgx.Tx, set *settlement, held []*plane.HeldSlice,
+	tallies map[workqueue.SliceID]*tally,
+) error {
 	var fails []pace.Failing
 	for _, h := range held {
 		t := tallies[h.ID]

@@ -78,7 +78,8 @@ UPDATE batchrun SET items = $2, skipped = $3 WHERE id = $1 AND opened AND state 
 // are full now can be worked on at once; other items wait for a later add, or the seal.
 func (s Store) Add(ctx context.Context, req AddRequest) (Added, error) {
 	if len(req.Key) > MaxAddKeyBytes || !pg.Storable(req.Key) {
-		return Added{}, &workqueue.SettingError{Detail: fmt.Sprintf("idempotency key %.80q: it must be text of at most %d bytes, without NUL",
+		return Added{}, &workqueue.SettingError{Detail: fmt.Sprintf(
+			"idempotency key %.80q: it must be text of at most %d bytes, without NUL",
 			req.Key, MaxAddKeyBytes)}
 	}
 	a := &adder{}
@@ -196,8 +197,9 @@ func (a *adder) counted(next func(*LoadItem) error) func(*LoadItem) error {
 }
 
 func (a *adder) note(ctx context.Context, tx pgx.Tx) error {
-	a.out = Added{Run: a.Run, First: workqueue.Ordinal(a.open.items), Items: a.l.items - a.open.items, Skipped: a.l.skipped,
-		Total: a.l.items}
+	a.out = Added{Run: a.Run, First: workqueue.Ordinal(a.open.items), Items: a.l.items - a.open.items,
+		Skipped: a.l.skipped,
+		Total:   a.l.items}
 	tag, err := tx.Exec(ctx, growRun, a.Run, a.l.items, a.open.skipped+a.l.skipped)
 	if err != nil {
 		return fmt.Errorf("count the items of run %s: %w", a.Run, err)
@@ -241,7 +243,8 @@ func (a *adder) explain(ctx context.Context, err error) error {
 			break
 		}
 		if i, twice := places[item.Key]; twice {
-			return &workqueue.DuplicateKeyError{Key: item.Key, First: workqueue.Ordinal(ordinal), Second: workqueue.Ordinal(dup.batch.base + i),
+			return &workqueue.DuplicateKeyError{Key: item.Key, First: workqueue.Ordinal(ordinal),
+				Second:    workqueue.Ordinal(dup.batch.base + i),
 				FirstLine: item.Line, SecondLine: dup.batch.rows[i].line, Unit: a.Unit}
 		}
 	}

@@ -149,7 +149,9 @@ func giveUp(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (sealed bool, e
 // ClearAbandonedLoads removes runs whose loading node died before the seal, and returns them. One that cannot be
 // removed does not keep the others. It takes as long as there is something to delete. Leader work; every transaction of
 // it checks the lease.
-func (s Store) ClearAbandonedLoads(ctx context.Context, lease workqueue.Lease) (cleared []workqueue.RunID, failed error) {
+func (s Store) ClearAbandonedLoads(
+	ctx context.Context, lease workqueue.Lease,
+) (cleared []workqueue.RunID, failed error) {
 	abandoned, err := s.abandonedLoads(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look for abandoned loads: %w", err)

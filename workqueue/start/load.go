@@ -152,8 +152,9 @@ func validateParams(params map[string]string) error {
 		size += len(pair) + 1 // PostgreSQL writes "name": "value", with both spaces
 	}
 	if size > MaxParamBytes {
-		return &workqueue.ParamsError{Detail: fmt.Sprintf("the parameters of the run take %d bytes as JSON, and %d are allowed: "+
-			"make them shorter, or put what is large where the service can read it and pass its name", size, MaxParamBytes)}
+		return &workqueue.ParamsError{Detail: fmt.Sprintf(
+			"the parameters of the run take %d bytes as JSON, and %d are allowed: "+
+				"make them shorter, or put what is large where the service can read it and pass its name", size, MaxParamBytes)}
 	}
 	return nil
 }
@@ -180,7 +181,8 @@ func (s Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, e
 	case err != nil:
 		return Loaded{}, fmt.Errorf("look up idempotency key %q: %w", req.IdempotencyKey, err)
 	case unsealed: // still loading, or being taken back after a load that failed
-		return Loaded{}, &workqueue.StateError{Run: out.Run, State: "loading", Op: "start again with the same idempotency key",
+		return Loaded{}, &workqueue.StateError{Run: out.Run, State: "loading",
+			Op:  "start again with the same idempotency key",
 			Fix: "wait until it has loaded or is gone, then ask again"}
 	case opened:
 		return Loaded{}, &workqueue.StateError{Run: out.Run, State: "a run that was opened",

@@ -277,7 +277,8 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	for i, st := range r.Steps {
 		batch.Queue(insertStep, l.run, i, st.Name, st.Endpoint, st.Chunk, st.InFlight, st.MaxAttempts, st.Timeout,
 			st.RetryBackoff, st.InFlightAuto, st.ChunkAuto, st.ChunkBytes, st.ChunkTime, st.Rate, st.MaxBackoff,
-			st.RetryCodes, st.NeverRetry, st.EffectiveKind(), workqueue.Smallints(st.Needs), workqueue.Smallints(st.Inputs), !st.NoItem, st.Optional,
+			st.RetryCodes, st.NeverRetry, st.EffectiveKind(), workqueue.Smallints(st.Needs), workqueue.Smallints(
+				st.Inputs), !st.NoItem, st.Optional,
 			st.Barrier && len(st.Needs) > 0, st.Config)
 	}
 	if err := pg.Leave(ctx, tx, batch); err != nil {

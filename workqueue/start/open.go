@@ -99,13 +99,15 @@ func (req *OpenRequest) check() error {
 		return &workqueue.SettingError{Detail: "an open run cannot have a canary: what it would be a sample of is not known before the seal; " +
 			"leave the canary out, or start the run with all its items"}
 	case req.SealWithin < time.Second || req.SealWithin > MaxSealWithin:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("seal within is %s; it must be from 1s to %s", req.SealWithin, MaxSealWithin)}
+		return &workqueue.SettingError{Detail: fmt.Sprintf("seal within is %s; it must be from 1s to %s", req.SealWithin,
+			MaxSealWithin)}
 	}
 	switch req.OnOverdue {
 	case OverdueReport, OverdueSeal, OverdueCancel:
 		return req.validate()
 	default:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("on overdue is %.40q; it must be report, seal or cancel", req.OnOverdue)}
+		return &workqueue.SettingError{Detail: fmt.Sprintf("on overdue is %.40q; it must be report, seal or cancel",
+			req.OnOverdue)}
 	}
 }
 
@@ -135,7 +137,8 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 	after := l.settings()
 	delete(after, "items")
 	after["seal_within"], after["on_overdue"] = req.SealWithin.String(), req.OnOverdue
-	if err := ledger.AuditChange(ctx, tx, ledger.Action{Actor: req.CreatedBy, Name: "open", Run: l.run, After: after}); err != nil {
+	if err := ledger.AuditChange(ctx, tx, ledger.Action{Actor: req.CreatedBy, Name: "open", Run: l.run,
+		After: after}); err != nil {
 		return out, err
 	}
 	return out, ledger.AddEvent(ctx, tx, l.run, 1, workqueue.EventStarted,
@@ -172,7 +175,8 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 	case err != nil:
 		return Opened{}, fmt.Errorf("look up idempotency key %q: %w", req.IdempotencyKey, err)
 	case !opened:
-		return Opened{}, &workqueue.StateError{Run: out.Run, State: "one that was started with all its items", Op: op, Fix: "use another key to open a run"}
+		return Opened{}, &workqueue.StateError{Run: out.Run, State: "one that was started with all its items", Op: op,
+			Fix: "use another key to open a run"}
 	case !same:
 		return Opened{}, &workqueue.StateError{Run: out.Run, State: "of plan " + plan + " with other settings", Op: op,
 			Fix: "use another key for another run"}

@@ -64,7 +64,8 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if err := l.setGoing(ctx, tx); err != nil {
 		return err
 	}
-	err := ledger.AuditChange(ctx, tx, ledger.Action{Actor: l.req.CreatedBy, Name: "start", Run: l.run, After: l.settings()})
+	err := ledger.AuditChange(ctx, tx, ledger.Action{Actor: l.req.CreatedBy, Name: "start", Run: l.run,
+		After: l.settings()})
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,8 @@ func settingsOf(st *workqueue.StepSpec, d *ledger.Difference) {
 		Endpoint: st.Endpoint, Chunk: st.Chunk, ChunkAuto: st.ChunkAuto, ChunkBytes: st.ChunkBytes,
 		ChunkTime: st.ChunkTime, InFlight: st.InFlight, InFlightAuto: st.InFlightAuto, Rate: st.Rate,
 		MaxAttempts: st.MaxAttempts, RetryBackoff: st.RetryBackoff, MaxBackoff: st.MaxBackoff, Timeout: st.Timeout,
-		RetryCodes: strings.Join(st.RetryCodes, workqueue.CodeComma), NeverRetry: strings.Join(st.NeverRetry, workqueue.CodeComma),
+		RetryCodes: strings.Join(st.RetryCodes, workqueue.CodeComma), NeverRetry: strings.Join(st.NeverRetry,
+			workqueue.CodeComma),
 	})
 }
 

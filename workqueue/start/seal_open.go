@@ -49,7 +49,8 @@ func (e *ExpectError) Error() string {
 	if e.Sealed {
 		fix = "it was sealed before, and stays so"
 	}
-	return fmt.Sprintf("run %s has %s items, and %s were expected; %s", e.Run, control.Grouped(e.Items), control.Grouped(e.Want), fix)
+	return fmt.Sprintf("run %s has %s items, and %s were expected; %s", e.Run, control.Grouped(e.Items),
+		control.Grouped(e.Want), fix)
 }
 
 // sealOpen says that no more items will come. A threshold that is a part of the items is a number of them from now on.

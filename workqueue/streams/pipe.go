@@ -57,7 +57,8 @@ const readSamePipe = readPipe + ` AND (work_created, reply_created, stage_create
 // advanced says that this very call found them changed.
 func (s Store) ObservePipe(ctx context.Context, seen Created) (pipe Pipe, advanced bool, err error) {
 	times := seen.args()
-	err = s.db.Pool.QueryRow(ctx, readSamePipe, times...).Scan(&pipe.Epoch, &pipe.Work, &pipe.Reply, &pipe.Stage, &pipe.Flow)
+	err = s.db.Pool.QueryRow(ctx, readSamePipe, times...).Scan(&pipe.Epoch, &pipe.Work, &pipe.Reply, &pipe.Stage,
+		&pipe.Flow)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return pipe, false, wrapObserve(err)
 	}

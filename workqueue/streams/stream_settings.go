@@ -46,17 +46,20 @@ func (v *StreamValues) sizes() map[string]int64 {
 // Validate says which of the values there cannot be. It returns a [workqueue.SettingError].
 func (v *StreamValues) Validate() error {
 	if !slices.Contains([]int{0, 1, 3, 5}, v.Replicas) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("replicas is %d; it must be 1, 3 or 5, or auto (0): three in a cluster, else one",
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"replicas is %d; it must be 1, 3 or 5, or auto (0): three in a cluster, else one",
 			v.Replicas)}
 	}
 	for name, n := range v.sizes() {
 		if n != 0 && n < MinStreamBytes {
-			return &workqueue.SettingError{Detail: fmt.Sprintf("%s is %d; the least is %d (64 KiB), and 0 is the default", name, n,
+			return &workqueue.SettingError{Detail: fmt.Sprintf("%s is %d; the least is %d (64 KiB), and 0 is the default", name,
+				n,
 				MinStreamBytes)}
 		}
 	}
 	if v.EventAge != 0 && (v.EventAge < MinEventAge || v.EventAge > MaxEventAge) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("event_age is %s; it must be %s to %s, or 0 for the default", v.EventAge,
+		return &workqueue.SettingError{Detail: fmt.Sprintf("event_age is %s; it must be %s to %s, or 0 for the default",
+			v.EventAge,
 			MinEventAge, MaxEventAge)}
 	}
 	return nil
@@ -199,7 +202,8 @@ func (s Store) setFirst(ctx context.Context, first StreamValues) (set StreamSett
 		if err != nil || first == (StreamValues{}) { // nobody has said anything
 			return err
 		}
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "streams_set", Subject: "streams", After: first.named()})
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "streams_set", Subject: "streams",
+			After: first.named()})
 	})
 	return set, err
 }
@@ -215,7 +219,8 @@ func (s Store) UnsetStreams(ctx context.Context) (taken bool, err error) {
 			}
 			return err
 		}
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "streams_unset", Subject: "streams", Before: set.named()})
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "streams_unset", Subject: "streams",
+			Before: set.named()})
 	})
 	if err != nil {
 		return false, fmt.Errorf("take the first settings of the streams back: %w", err)
@@ -286,7 +291,8 @@ func (s Store) ChangeStreams(ctx context.Context, change StreamChange, actor str
 				delete(is, name)
 			}
 		}
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "streams_set", Subject: "streams", Before: was, After: is})
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "streams_set", Subject: "streams", Before: was,
+			After: is})
 	})
 	if err != nil {
 		return set, fmt.Errorf("set the streams: %w", err)
@@ -309,7 +315,8 @@ func (s Store) StreamsApplied(ctx context.Context, lease workqueue.Lease, set *S
 }
 
 // StreamsRefused notes why they cannot be made so, and in how long that is tried again.
-func (s Store) StreamsRefused(ctx context.Context, lease workqueue.Lease, set *StreamSettings, why string, again time.Duration,
+func (s Store) StreamsRefused(ctx context.Context, lease workqueue.Lease, set *StreamSettings, why string,
+	again time.Duration,
 ) error {
 	why = strings.TrimSpace(pg.Plain(why))
 	return s.noteStreams(ctx, lease, streamsRefused, set.Revision, why, again)

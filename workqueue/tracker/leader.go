@@ -47,7 +47,9 @@ func (s Store) DueTrackerWebhooks(ctx context.Context, room service.WebhookRoom)
 }
 
 // TrackerWebhookDelivered notes, under the lease, that a webhook was answered.
-func (s Store) TrackerWebhookDelivered(ctx context.Context, lease workqueue.Lease, w service.Webhook) (noted bool, err error) {
+func (s Store) TrackerWebhookDelivered(
+	ctx context.Context, lease workqueue.Lease, w service.Webhook,
+) (noted bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		noted, err = service.WebhookDelivered(ctx, tx, w)
 		return err

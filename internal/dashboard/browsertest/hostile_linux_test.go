@@ -65,7 +65,8 @@ func (s *stack) hostile() villains {
 	s.load(request(start(long, 200), "nobody"), 50, plainItem)
 
 	for _, cause := range []string{"handler_error", "no_reply"} {
-		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "statement", Cause: cause, Message: evil, Run: &run,
+		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "statement", Cause: cause, Message: evil,
+			Run:     &run,
 			Service: start(evil, 100), Origin: start(evil, 90), Headers: map[string][]string{"Evil": {evil}}, Body: payload}
 		if _, err := deadletter.New(s.store).Bury(s.Context(), letter); err != nil {
 			s.Fatal(err)

@@ -78,7 +78,8 @@ func (c *caller) must(err error) {
 // add adds a part of the run's items, under a key.
 func (c *caller) add(key string, first int) start.Added {
 	c.Helper()
-	added, err := start.New(c.store).Add(c.Context(), start.AddRequest{Run: c.run, Key: key, Digest: []byte(key), Actor: "ann",
+	added, err := start.New(c.store).Add(c.Context(), start.AddRequest{Run: c.run, Key: key, Digest: []byte(key),
+		Actor: "ann",
 		Items: func() (func(*start.LoadItem) error, error) { return keyed("open", first, first+2*chunk), nil }})
 	c.must(err)
 	return added
@@ -151,8 +152,9 @@ func (c *caller) begin() {
 	c.addToTracker(10, "t1")
 	spec := collector.CollectorSpec{Endpoint: "statement", MinSize: 2, MaxAge: collector.Span(time.Hour),
 		Dedupe: collector.DefaultDedupe}
-	_, err = collector.New(c.store).ApplyCollector(c.Context(), collector.Text{Name: "statement", Spec: spec.WithDefaults(),
-		Source: "statement"}, "ann")
+	_, err = collector.New(c.store).ApplyCollector(c.Context(),
+		collector.Text{Name: "statement", Spec: spec.WithDefaults(),
+			Source: "statement"}, "ann")
 	c.must(err)
 	c.collect("op1") // which waits for another one
 	const source = "endpoint: e\nitems: {file: f.csv}\nevery: 1h\n"
@@ -160,8 +162,9 @@ func (c *caller) begin() {
 	c.must(err)
 	text, err := json.Marshal(plan)
 	c.must(err)
-	applied, err := schedulestore.New(c.store).ApplySchedule(c.Context(), schedulestore.Text{Name: "hourly", Spec: text, Source: source,
-		Zone: plan.Zone, Next: func(_ json.RawMessage, after time.Time) (time.Time, bool, error) {
+	applied, err := schedulestore.New(c.store).ApplySchedule(c.Context(), schedulestore.Text{Name: "hourly", Spec: text,
+		Source: source,
+		Zone:   plan.Zone, Next: func(_ json.RawMessage, after time.Time) (time.Time, bool, error) {
 			due, ok := plan.Next(after)
 			return due, ok, nil
 		}}, "ann")

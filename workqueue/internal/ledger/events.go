@@ -17,13 +17,16 @@ const insertEvent = `
 INSERT INTO run_event (id, run_id, generation, kind, payload, at)
 VALUES ($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))`
 
-func AddEvent(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind, payload map[string]any) error {
+func AddEvent(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind,
+	payload map[string]any,
+) error {
 	_, err := AddEventAt(ctx, tx, run, gen, kind, time.Time{}, payload)
 	return err
 }
 
 // AddEventAt adds an event of a time that PostgreSQL has told, and returns it. The zero time is that of the insert.
-func AddEventAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind, at time.Time,
+func AddEventAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind,
+	at time.Time,
 	payload map[string]any,
 ) (workqueue.Event, error) {
 	doc, err := json.Marshal(payload)

@@ -160,6 +160,7 @@ func (p Policy) unblamed(was Ending) time.Duration {
 // wholeAgain reports whether a chunk of several items that failed as a whole may be tried whole once more.
 func (p Policy) wholeAgain(was Ending) bool {
 	tried := was.Failures > 0 || was.Origin == workqueue.CauseBisect || was.Origin == workqueue.CauseSilence
-	may := was.Cause == workqueue.CauseFailure || was.Cause == workqueue.CauseDeadline || was.Cause == workqueue.CauseSilence
+	may := was.Cause == workqueue.CauseFailure || was.Cause == workqueue.CauseDeadline ||
+		was.Cause == workqueue.CauseSilence
 	return !tried && !was.Hopeless && p.MaxAttempts > 1 && may
 }

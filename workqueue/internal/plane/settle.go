@@ -14,7 +14,8 @@ func (id BlockID) Compare(other BlockID) int {
 
 // Columns are blocks as statements take them: runs, steps and numbers.
 func Columns(blocks []BlockID) []any {
-	runs, steps, numbers := make([]workqueue.RunID, len(blocks)), make([]workqueue.Step, len(blocks)), make([]workqueue.Block, len(blocks))
+	runs, steps, numbers := make([]workqueue.RunID, len(blocks)), make([]workqueue.Step,
+		len(blocks)), make([]workqueue.Block, len(blocks))
 	for i, id := range blocks {
 		runs[i], steps[i], numbers[i] = id.Run, id.Step, id.Block
 	}
